@@ -1,0 +1,24 @@
+# What attnbench is built from; every one is a package of Debian 12 and Ubuntu 24.04
+# (scripts/setup.sh installs them). fmt and yaml-cpp may be linked statically so that the binary
+# can be carried to a machine that lacks them: -DATTNBENCH_STATIC_DEPS=ON.
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(yaml-cpp REQUIRED)
+find_package(Eigen3 REQUIRED NO_MODULE)
+find_package(CLI11 REQUIRED)
+
+# Why: the valijson package depends on Qt, Poco and Boost, which a header-only validator does not
+# need; scripts/setup.sh therefore unpacks its headers into the build folder instead.
+find_path(VALIJSON_INCLUDE_DIR valijson/validator.hpp
+  HINTS ${CMAKE_BINARY_DIR}/deps/usr/include ${CMAKE_SOURCE_DIR}/build/deps/usr/include)
+if(NOT VALIJSON_INCLUDE_DIR)
+  message(FATAL_ERROR "valijson/validator.hpp not found: run ./scripts/test or ./scripts/attnbench "
+    "once (they fetch it), or install libvalijson-dev")
+endif()
+add_library(valijson INTERFACE)
+target_include_directories(valijson SYSTEM INTERFACE ${VALIJSON_INCLUDE_DIR})
+
+if(ATTNBENCH_TESTS)
+  find_path(DOCTEST_INCLUDE_DIR doctest/doctest.h REQUIRED)
+endif()

@@ -1,0 +1,35 @@
+// Threads for the CPU operations and the reference: one loop shape, dynamic scheduling.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace attnbench {
+
+/// Cores this process may use (affinity mask honoured), at least 1.
+int available_cores();
+
+/// Worker threads that stay alive between loops, so that a loop of some microseconds can be timed.
+class ThreadPool {
+ public:
+  /// num_threads counts the calling thread; 0 = available_cores().
+  explicit ThreadPool(int num_threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const;
+
+  /// Calls body(index, thread) once for every index in [0, count), thread in [0, num_threads), each
+  /// thread taking the next index when it is free. Returns when all are done; the first exception
+  /// of a body is rethrown here. Not reentrant.
+  void parallel_for(std::int64_t count,
+                    const std::function<void(std::int64_t index, int thread)>& body);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace attnbench

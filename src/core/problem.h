@@ -1,0 +1,246 @@
+// One fully resolved case of a scenario: every field of contract.md section 1 with defaults filled
+// in. Nesting and names are those of the scenario file, so that problem_json.h is a plain walk.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace attnbench {
+
+enum class AttentionType {
+  kDecoder,
+  kEncoder,
+  kEncoderOnly,
+  kEncoderDecoder,
+  kMla,
+  kMmEncoder,
+  kOp
+};
+enum class QueryDtype { kAuto, kFp8E4M3 };
+enum class EncoderWindow { kSource, kSymmetric };
+enum class AlibiKind { kNone, kLinear, kSqrt };
+enum class SinksKind { kNone, kNormal, kValues };
+enum class TritonPath { kAuto, k2d, k3d };
+enum class KvCacheDtype {
+  kAuto,
+  kFloat16,
+  kBFloat16,
+  kFp8,
+  kFp8E4M3,
+  kFp8E5M2,
+  kInt8PerTokenHead,
+  kFp8PerTokenHead,
+  kFp8DsMla
+};
+enum class CacheLayout { kNhd, kHnd };
+enum class PthInt8Round { kHalfAway, kTrunc };
+enum class CascadeMode { kAuto, kAlways, kNever };
+enum class DcpComm { kAgRs, kAgAr, kA2a };
+enum class DcpTransport { kSimulated, kNccl };
+enum class OutputQuantType { kNone, kFp8Static, kFp8Group128, kFp8Group64, kNvfp4 };
+enum class Distribution { kNormal, kUniform, kOutlier };
+enum class L2Mode { kCold, kWarm };
+enum class TimingMode { kStream, kGraph };
+enum class Switch { kAuto, kOn, kOff };
+enum class MlaRefForm { kBoth, kMha, kMqa };
+enum class MmAttnDtype { kAuto, kFp8 };
+enum class AmaxKind { kAbs, kSigned };
+
+/// One request: new tokens and total KV length (encoder length for encoder_decoder).
+struct Request {
+  std::int64_t query_len = 0;
+  std::int64_t seq_len = 0;
+  bool operator==(const Request&) const = default;
+};
+
+struct AttentionSpec {
+  AttentionType type = AttentionType::kDecoder;
+  int num_heads = 0;
+  int num_kv_heads = 0;
+  int head_size = 0;
+  int v_head_size = 0;
+  Dtype dtype = Dtype::kBF16;
+  QueryDtype query_dtype = QueryDtype::kAuto;
+  double scale = 0;
+  bool causal = true;
+  std::optional<std::int64_t> sliding_window;
+  EncoderWindow encoder_window = EncoderWindow::kSource;
+  double logits_soft_cap = 0;
+  AlibiKind alibi = AlibiKind::kNone;
+  std::optional<std::vector<double>> alibi_slopes;  // [H]; null = the geometric series
+  SinksKind sinks = SinksKind::kNone;
+  std::vector<double> sink_values;  // [H] with SinksKind::kValues, else empty
+  std::map<int, std::vector<std::array<std::int64_t, 2>>> mm_prefix_ranges;  // ends inclusive
+  int num_speculative_tokens = 0;
+  bool batch_invariant = false;
+};
+
+struct TritonSpec {
+  TritonPath path = TritonPath::kAuto;
+  std::vector<int> capture_sizes;
+};
+
+struct MlaSpec {
+  int kv_lora_rank = 512;
+  int qk_nope_head_dim = 128;
+  int qk_rope_head_dim = 64;
+  int v_head_dim = 128;
+  MlaRefForm ref_form = MlaRefForm::kBoth;
+  std::optional<std::int64_t> workspace_tokens;  // null = auto
+  std::string prefill_backend = "FLASH_ATTN_PREFILL";
+  Switch v_pad = Switch::kAuto;
+  bool emulate_fp8_prefill = false;
+  std::optional<int> sparse_topk;
+  double sparse_valid = 1.0;
+  double sparse_duplicates = 0.0;
+  std::optional<int> q_pad_num_heads;
+};
+
+struct MmEncoderSpec {
+  MmAttnDtype attn_dtype = MmAttnDtype::kAuto;
+  std::optional<std::vector<std::array<std::int64_t, 2>>> images;  // [height, width] in pixels
+  int patch_size = 14;
+  std::optional<int> window;
+  std::optional<int> batch_size;
+  std::optional<std::int64_t> kv_len;
+  std::vector<std::string> layer_names;
+  int hidden_size = 0;
+  int tp_size = 1;
+  std::optional<std::string> fp8_scale_path;
+  std::optional<std::string> fp8_scale_save_path;
+  double fp8_scale_save_margin = 1.5;
+  AmaxKind amax = AmaxKind::kAbs;
+};
+
+struct KvCacheSpec {
+  KvCacheDtype dtype = KvCacheDtype::kAuto;
+  int int8_level = 0;
+  int block_size = 16;
+  CacheLayout layout = CacheLayout::kNhd;
+  std::int64_t num_blocks = 0;  // "auto" resolved: what the batch needs and spare blocks of poison
+  bool shuffle_blocks = true;
+  std::vector<double> k_scale{1.0};  // one number, or [Hk]
+  std::vector<double> v_scale{1.0};
+  double q_scale = 1.0;
+  std::optional<std::string> scale_file;
+  std::optional<std::string> value_scale_file;
+  PthInt8Round pth_int8_round = PthInt8Round::kHalfAway;
+  bool e5m2_as_e4m3 = false;
+};
+
+struct CascadeSpec {
+  std::int64_t common_prefix_len = 0;
+  CascadeMode mode = CascadeMode::kAuto;
+};
+
+struct DcpSpec {
+  int world_size = 1;
+  int interleave_size = 1;
+  DcpComm comm = DcpComm::kAgRs;
+  DcpTransport transport = DcpTransport::kSimulated;
+};
+
+struct OutputQuantSpec {
+  OutputQuantType type = OutputQuantType::kNone;
+  double scale = 1.0;
+  bool ue8m0 = false;
+  bool column_major = false;
+  bool tma_aligned = false;
+  bool swizzle = true;
+};
+
+struct OpSpec {
+  std::optional<std::string> name;
+  std::optional<std::int64_t> tokens;
+};
+
+struct InputsSpec {
+  Distribution distribution = Distribution::kNormal;
+  double std = 1.0;
+  std::uint64_t seed = 0;
+  std::optional<std::string> file;  // absolute, or relative to the working directory
+};
+
+struct ValidationSpec {
+  std::optional<std::int64_t> max_rows;  // null = auto
+  std::string rule = "auto";
+};
+
+struct TimingSpec {
+  std::optional<int> samples;  // null = auto
+  double min_time_ms = 100;
+  double max_noise = 0.01;
+  double timeout_s = 15;
+  L2Mode l2 = L2Mode::kCold;
+  TimingMode mode = TimingMode::kStream;
+};
+
+struct Problem {
+  std::string scenario;  // `name` of the file
+  std::string description;
+  std::string case_name;  // second part of every result id
+  AttentionSpec attention;
+  TritonSpec triton;
+  MlaSpec mla;
+  MmEncoderSpec mm_encoder;
+  KvCacheSpec kv_cache;
+  std::vector<Request> batch;  // in request order
+  bool treat_short_extends_as_decodes = true;
+  CascadeSpec cascade;
+  DcpSpec dcp;
+  OutputQuantSpec output_quant;
+  OpSpec op;
+  InputsSpec inputs;
+  ValidationSpec validation;
+  TimingSpec timing;
+
+  std::int64_t num_requests() const { return static_cast<std::int64_t>(batch.size()); }
+  /// T: new tokens of all requests.
+  std::int64_t num_tokens() const;
+  /// Sum of seq_len.
+  std::int64_t num_keys() const;
+  std::int64_t max_query_len() const;
+  std::int64_t max_seq_len() const;
+};
+
+/// Names as in scenario files: "encoder_decoder", "int8_per_token_head", "ag_rs", ...
+const char* to_string(AttentionType value);
+const char* to_string(QueryDtype value);
+const char* to_string(EncoderWindow value);
+const char* to_string(AlibiKind value);
+const char* to_string(TritonPath value);
+const char* to_string(KvCacheDtype value);
+const char* to_string(CacheLayout value);
+const char* to_string(PthInt8Round value);
+const char* to_string(CascadeMode value);
+const char* to_string(DcpComm value);
+const char* to_string(DcpTransport value);
+const char* to_string(OutputQuantType value);
+const char* to_string(Distribution value);
+const char* to_string(L2Mode value);
+const char* to_string(TimingMode value);
+const char* to_string(Switch value);
+const char* to_string(MlaRefForm value);
+const char* to_string(MmAttnDtype value);
+const char* to_string(AmaxKind value);
+
+bool is_encoder_type(AttentionType type);  // encoder or encoder_only: no cache, non-causal
+bool is_per_token_head(KvCacheDtype dtype);
+bool is_quantised(KvCacheDtype dtype);
+
+/// Element type in which the cache stores K and V; e5m2_as_e4m3 is honoured only by TRITON_ATTN,
+/// so it is the caller's to apply.
+Dtype kv_element_dtype(KvCacheDtype dtype, Dtype model_dtype);
+
+/// The ALiBi slopes of the problem: the given ones, or the usual geometric series [H].
+/// For H a power of two slope_h = 2^(-8(h+1)/H); otherwise the series of the next lower power of
+/// two followed by every other element of the next higher one (Press et al. 2021).
+std::vector<float> resolved_alibi_slopes(const AttentionSpec& attention);
+
+}  // namespace attnbench

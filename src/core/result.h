@@ -1,0 +1,126 @@
+// What one (case, backend) pair gave: the record behind every output format (contract.md section 4).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attnbench {
+
+enum class Status { kPassed, kIncorrect, kUnverified, kUnsupported, kError, kSkipped };
+const char* to_string(Status status);  // "passed", ...
+std::optional<Status> status_from_string(std::string_view text);
+
+/// Comparison of an output (or LSE) with the reference. Where a number does not exist it is NaN
+/// here and null in JSON.
+struct ErrorStats {
+  double max_abs = 0;
+  double mean_abs = 0;
+  double rms_rel = 0;      // ||a - r|| / ||r||
+  double nmse = 0;         // rms_rel^2
+  double cosine = 1;
+  double err_ratio = 0;    // max_abs / max_abs of the storage-precision emulation; NaN = null
+  double matched_pct = 0;  // elements within atol + rtol*|r|
+  std::vector<std::int64_t> worst_index;  // [token, head, element] (LSE: [head, token])
+  double worst_actual = 0;
+  double worst_expected = 0;
+  std::int64_t nan_count = 0;  // in the output
+  std::int64_t inf_count = 0;
+  std::int64_t checked_rows = 0;
+  std::int64_t total_rows = 0;
+  std::string limit;  // e.g. "|a-r| <= 0.01 + 0.01*|r|, cosine >= 1-1e-05, err_ratio <= 2"
+  std::string rule;   // which rule decided, e.g. "semantics 14.2 bfloat16"
+};
+
+struct StepTiming {
+  std::string name;
+  double median_us = 0;
+  double bytes = 0;
+  double flops = 0;
+};
+
+struct Timing {
+  double median_us = 0;
+  double min_us = 0;
+  double q1_us = 0;
+  double q3_us = 0;
+  double mean_us = 0;
+  double stdev_us = 0;
+  double noise = 0;  // relative: stdev of the samples / mean, see measure.h
+  std::vector<double> samples_us;
+  std::string l2;    // "cold" only where proven, else "warm"
+  std::string mode;  // "stream" | "graph"
+  double launch_overhead_us = 0;
+  std::vector<StepTiming> steps;
+  double total_us = 0;  // the whole layer: all steps
+};
+
+struct Throughput {
+  double tflops = 0;
+  double gbps = 0;     // 1e9 bytes/s over unavoidable traffic
+  double kv_gbps = 0;  // live K/V bytes of every request / time
+  double tokens_per_s = 0;
+  double flops = 0;
+  double bytes = 0;
+  double roofline_pct = 0;  // NaN = null: no measured ceiling
+  std::string bound;        // "memory" | "compute"
+};
+
+struct KernelInfo {
+  std::string name;
+  int registers = 0;
+  int spill_bytes = 0;
+  int shared_bytes = 0;
+  std::string cubin_hash;
+};
+
+struct Result {
+  std::string id;  // "<scenario>/<case>/<backend>"
+  std::string scenario;
+  std::string case_name;
+  std::string backend;
+  std::string device;  // "cpu", "cuda:0"
+  Status status = Status::kError;
+  std::vector<std::string> reasons;  // unsupported: those of §13 without the "unsupported: " prefix
+  std::string problem_json;          // problem_to_json of the resolved problem
+  std::optional<ErrorStats> error;
+  std::optional<ErrorStats> lse_error;
+  std::optional<ErrorStats> quantization_error;
+  std::optional<Timing> timing;          // only when passed or unverified
+  std::optional<Throughput> throughput;  // only when passed or unverified
+  std::vector<KernelInfo> kernels;
+  std::string repro;
+};
+
+struct CpuInfo {
+  std::string model;
+  int cores = 0;
+  std::string features;  // the vector extensions in use, e.g. "avx2 fma avx512f"
+};
+
+struct Environment {
+  std::string hostname;
+  CpuInfo cpu;
+  std::string compiler;
+  std::string fingerprint;  // hash of what makes timings comparable: cpu, device, compiler
+};
+
+/// Everything in a result file beside the results.
+struct RunInfo {
+  std::string tool_version;
+  std::string git;                   // commit, "-dirty" when modified; "unknown"
+  std::string created;               // RFC 3339, UTC
+  std::vector<std::string> command;  // argv
+  Environment environment;
+};
+
+/// Counts by status, for summaries and exit codes.
+struct StatusCounts {
+  int passed = 0, incorrect = 0, unverified = 0, unsupported = 0, error = 0, skipped = 0;
+  int total() const { return passed + incorrect + unverified + unsupported + error + skipped; }
+};
+StatusCounts count_statuses(const std::vector<Result>& results);
+
+}  // namespace attnbench

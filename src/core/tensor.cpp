@@ -1,0 +1,66 @@
+#include "core/tensor.h"
+
+#include <cstring>
+#include <limits>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+std::size_t checked_bytes(Dtype dtype, const std::vector<std::int64_t>& shape) {
+  std::int64_t count = 1;
+  for (std::int64_t extent : shape) {
+    if (extent < 0) fail(ErrorKind::kShape, "tensor extent must be >= 0, got {}", extent);
+    if (__builtin_mul_overflow(count, extent, &count)) {
+      fail(ErrorKind::kCapacity, "tensor has more than 2^63 elements");
+    }
+  }
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(count, static_cast<std::int64_t>(dtype_size(dtype)), &bytes)) {
+    fail(ErrorKind::kCapacity, "tensor has more than 2^63 bytes");
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
+template <typename T>
+Tensor from_values(Dtype dtype, std::span<const T> values, std::vector<std::int64_t> shape) {
+  if (shape.empty()) shape = {static_cast<std::int64_t>(values.size())};
+  Tensor tensor(dtype, std::move(shape));
+  if (tensor.size_bytes() != values.size_bytes()) {
+    fail(ErrorKind::kShape, "{} values do not fill a tensor of {} elements", values.size(),
+         tensor.num_elements());
+  }
+  if (!values.empty()) std::memcpy(tensor.bytes(), values.data(), values.size_bytes());
+  return tensor;
+}
+
+}  // namespace
+
+Tensor::Tensor(Dtype dtype, std::vector<std::int64_t> shape)
+    : dtype_(dtype), shape_(std::move(shape)), bytes_(checked_bytes(dtype_, shape_)) {}
+
+std::int64_t Tensor::num_elements() const {
+  return static_cast<std::int64_t>(bytes_.size() / dtype_size(dtype_));
+}
+
+Tensor Tensor::from_i32(std::span<const std::int32_t> values, std::vector<std::int64_t> shape) {
+  return from_values(Dtype::kI32, values, std::move(shape));
+}
+Tensor Tensor::from_i64(std::span<const std::int64_t> values, std::vector<std::int64_t> shape) {
+  return from_values(Dtype::kI64, values, std::move(shape));
+}
+Tensor Tensor::from_f32(std::span<const float> values, std::vector<std::int64_t> shape) {
+  return from_values(Dtype::kF32, values, std::move(shape));
+}
+Tensor Tensor::from_f64(std::span<const double> values, std::vector<std::int64_t> shape) {
+  return from_values(Dtype::kF64, values, std::move(shape));
+}
+
+Tensor convert(const Tensor& source, Dtype dtype) {
+  Tensor result(dtype, source.shape());
+  for (std::int64_t i = 0; i < source.num_elements(); ++i) result.set(i, source.at(i));
+  return result;
+}
+
+}  // namespace attnbench

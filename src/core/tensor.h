@@ -1,0 +1,75 @@
+// A dense row-major array on the host that owns its bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <span>
+#include <vector>
+
+#include "core/dtype.h"
+
+namespace attnbench {
+
+/// Allocates on 64-byte boundaries, so that any vector instruction may load from the start.
+template <typename T>
+struct AlignedAllocator {
+  using value_type = T;
+  static constexpr std::align_val_t kAlignment{64};
+  AlignedAllocator() = default;
+  template <typename U>
+  AlignedAllocator(const AlignedAllocator<U>&) {}
+  T* allocate(std::size_t count) {
+    return static_cast<T*>(::operator new(count * sizeof(T), kAlignment));
+  }
+  void deallocate(T* pointer, std::size_t) { ::operator delete(pointer, kAlignment); }
+  template <typename U>
+  bool operator==(const AlignedAllocator<U>&) const {
+    return true;
+  }
+};
+
+class Tensor {
+ public:
+  Tensor() = default;
+  /// Zero-filled. Errors: E-SHAPE for a negative extent, E-CAPACITY when the size overflows.
+  Tensor(Dtype dtype, std::vector<std::int64_t> shape);
+
+  Dtype dtype() const { return dtype_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  std::int64_t dim(int axis) const { return shape_[static_cast<std::size_t>(axis)]; }
+  std::int64_t num_elements() const;
+  std::size_t size_bytes() const { return bytes_.size(); }
+  bool empty() const { return bytes_.empty(); }
+
+  std::byte* bytes() { return bytes_.data(); }
+  const std::byte* bytes() const { return bytes_.data(); }
+  /// The elements as T; sizeof(T) must be the element size.
+  template <typename T>
+  T* data() {
+    return reinterpret_cast<T*>(bytes_.data());
+  }
+  template <typename T>
+  const T* data() const {
+    return reinterpret_cast<const T*>(bytes_.data());
+  }
+
+  float at(std::int64_t index) const { return load_float(dtype_, bytes_.data(), index); }
+  void set(std::int64_t index, float value) { store_float(dtype_, bytes_.data(), index, value); }
+
+  static Tensor from_i32(std::span<const std::int32_t> values, std::vector<std::int64_t> shape = {});
+  static Tensor from_i64(std::span<const std::int64_t> values, std::vector<std::int64_t> shape = {});
+  static Tensor from_f32(std::span<const float> values, std::vector<std::int64_t> shape = {});
+  static Tensor from_f64(std::span<const double> values, std::vector<std::int64_t> shape = {});
+
+ private:
+  Dtype dtype_ = Dtype::kF32;
+  std::vector<std::int64_t> shape_;
+  std::vector<std::byte, AlignedAllocator<std::byte>> bytes_;
+};
+
+/// Every element converted with load_float / store_float.
+Tensor convert(const Tensor& source, Dtype dtype);
+
+}  // namespace attnbench
