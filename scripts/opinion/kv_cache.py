@@ -1,0 +1,86 @@
+"""Reads paged caches back by block table (semantics §2, §5), and quantises on its own."""
+
+import numpy as np
+
+from . import number_formats as formats
+from .errors import Disagreement, FormatError
+
+KEY, VALUE = 0, 1
+
+
+def _scale_column(scale):
+    """A scalar or per-head scale as float32 that broadcasts over [n, Hk, D]."""
+    scale = np.asarray(scale, dtype=np.float32)
+    return scale[:, None] if scale.ndim else scale
+
+
+def quantise(rules, x, plane):
+    """What the cache must hold for x [n, Hk, D]: codes and, per token and head, scales or None."""
+    if rules.per_token_head:
+        to_int8 = rules.cache_dtype == "int8_per_token_head"
+        return formats.quantise_per_token_head(x, to_int8, rules.int8_round)
+    divided = x / _scale_column(rules.k_scale if plane == KEY else rules.v_scale)
+    encode = formats.encode_e5m2 if rules.cache_format == "F8_E5M2" else formats.encode_e4m3
+    return encode(divided), None
+
+
+def dequantise(rules, codes, scales, plane):
+    """The values that attention reads, float32 [n, Hk, D] (§15.1)."""
+    values = formats.decode(rules.cache_format, codes)
+    if rules.per_token_head:
+        return values * scales[..., None]
+    values = values * _scale_column(rules.k_scale if plane == KEY else rules.v_scale)
+    if rules.backend == "TRITON_ATTN":
+        return formats.round_to(rules.dtype, values)
+    return values
+
+
+def slots_of_request(block_row, seq_len, block_size):
+    p = np.arange(seq_len)
+    return block_row[p // block_size].astype(np.int64) * block_size + p % block_size
+
+
+class PagedCache:
+    """The saved `kv_cache`, addressed as [plane][slot, head, byte or element]."""
+
+    def __init__(self, rules, stored, num_kv_heads, head_size):
+        self.rules = rules
+        self.block_size = rules.block_size
+        raw = stored.raw
+        expected_bits = "u1" if rules.quantised_cache else raw.dtype.str
+        if rules.quantised_cache and raw.dtype.itemsize != 1:
+            raise FormatError(f"kv_cache is {stored.dtype}, expected one byte an element")
+        if not rules.quantised_cache and stored.dtype != rules.cache_format:
+            raise FormatError(f"kv_cache is {stored.dtype}, expected {rules.cache_format}")
+        self.width = head_size + (4 if rules.per_token_head else 0)
+        self.head_size = head_size
+        self.planes = self._as_planes(raw.view(expected_bits), num_kv_heads)
+
+    def _as_planes(self, raw, num_kv_heads):
+        """[2, NB, bs, Hk, width] as a view of the physical, row-major array."""
+        if raw.ndim != 5:
+            raise FormatError(f"kv_cache has shape {list(raw.shape)}, expected 5 dimensions")
+        heads_first = self.rules.backend == "FLASH_ATTN_IX" or self.rules.cache_layout == "HND"
+        if self.rules.backend == "TRITON_ATTN":
+            raw = raw.transpose(1, 0, 2, 3, 4)
+        if heads_first:
+            raw = raw.transpose(0, 1, 3, 2, 4)
+        expected = (2, raw.shape[1], self.block_size, num_kv_heads, self.width)
+        if raw.shape != expected:
+            raise FormatError(
+                f"kv_cache as [2, NB, bs, Hk, D] has shape {raw.shape}, expected {expected}"
+            )
+        return raw
+
+    def gather(self, plane, slots):
+        """Codes [n, Hk, D] and float32 scales [n, Hk] or None of the given slots."""
+        num_blocks = self.planes.shape[1]
+        blocks = slots // self.block_size
+        if slots.size and (blocks.min() < 0 or blocks.max() >= num_blocks):
+            raise Disagreement(f"block_table entry outside [0, {num_blocks})")
+        cells = np.ascontiguousarray(self.planes[plane][blocks, slots % self.block_size])
+        if not self.rules.per_token_head:
+            return cells, None
+        scales = np.ascontiguousarray(cells[..., self.head_size :]).view("<f4")[..., 0]
+        codes = np.ascontiguousarray(cells[..., : self.head_size])
+        return (codes.view("i1") if self.rules.cache_format == "I8" else codes), scales

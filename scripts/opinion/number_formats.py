@@ -1,0 +1,135 @@
+"""Number formats from their definitions (semantics §0.3, §0.4).
+
+Codes of one sign of a binary float format are ordered like their values, so a format is fully given
+by the table of its values; rounding is a search in that table with ties going to the even code.
+"""
+
+import numpy as np
+
+from .errors import FormatError
+
+
+def _values(exponent_bits, mantissa_bits, bias, ieee_specials):
+    """Values of all codes with sign bit 0, in code order, as float64 [2**(bits-1)]."""
+    codes = np.arange(1 << (exponent_bits + mantissa_bits))
+    exponent = codes >> mantissa_bits
+    mantissa = codes & ((1 << mantissa_bits) - 1)
+    fraction = mantissa / float(1 << mantissa_bits)
+    normal = np.ldexp(1.0 + fraction, exponent - bias)
+    subnormal = np.ldexp(fraction, 1 - bias)
+    values = np.where(exponent == 0, subnormal, normal)
+    if ieee_specials:
+        top = exponent == (1 << exponent_bits) - 1
+        values = np.where(top, np.where(mantissa == 0, np.inf, np.nan), values)
+    else:
+        values[-1] = np.nan
+    return values
+
+
+_E4M3 = _values(4, 3, 7, ieee_specials=False)
+_E5M2 = _values(5, 2, 15, ieee_specials=True)
+_F16 = _values(5, 10, 15, ieee_specials=True)
+
+
+def _both_signs(positive):
+    return np.concatenate([positive, -positive])
+
+
+_DECODE = {
+    "F8_E4M3": _both_signs(_E4M3).astype(np.float32),
+    "F8_E5M2": _both_signs(_E5M2).astype(np.float32),
+    "F16": _both_signs(_F16).astype(np.float32),
+}
+
+
+def decode(dtype, raw):
+    """Values of raw bits as float32; float64 stays float64. Exact in every case."""
+    if dtype in _DECODE:
+        return _DECODE[dtype][raw]
+    if dtype == "BF16":
+        return (raw.astype(np.uint32) << 16).view(np.float32)
+    if dtype in ("F32", "F64"):
+        return raw
+    if dtype in ("I8", "U8", "I32"):
+        return raw.astype(np.float32)
+    raise FormatError(f"no floating value for dtype {dtype}")
+
+
+def _nearest_code(magnitude, finite):
+    """Code of the value in `finite` nearest to each magnitude; ties to even, saturating."""
+    low = np.searchsorted(finite, magnitude, side="right") - 1
+    low = np.minimum(low, len(finite) - 1)
+    high = np.minimum(low + 1, len(finite) - 1)
+    below = magnitude - finite[low]
+    above = finite[high] - magnitude
+    up = (above < below) | ((above == below) & (low % 2 == 1))
+    return np.where(up, high, low)
+
+
+def _encode_fp8(x, positive):
+    x = np.asarray(x, dtype=np.float64)
+    finite = positive[np.isfinite(positive)]
+    magnitude = np.minimum(np.where(np.isnan(x), 0.0, np.abs(x)), finite[-1])
+    codes = _nearest_code(magnitude, finite).astype(np.uint8)
+    codes = np.where(np.signbit(x), codes | 0x80, codes)
+    return np.where(np.isnan(x), 0x7F, codes).astype(np.uint8)
+
+
+def encode_e4m3(x):
+    """rn_e4m3: nearest even, saturating to +-448, NaN -> 0x7F."""
+    return _encode_fp8(x, _E4M3)
+
+
+def encode_e5m2(x):
+    """rn_e5m2: nearest even, saturating to +-57344, NaN -> 0x7F."""
+    return _encode_fp8(x, _E5M2)
+
+
+def encode_bf16(x):
+    """Nearest even; overflow goes to infinity."""
+    bits = np.asarray(x, dtype=np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    return np.where(is_nan, 0x7FC0, rounded).astype(np.uint16)
+
+
+def encode_f16(x):
+    """Nearest even; overflow goes to infinity."""
+    with np.errstate(over="ignore"):
+        return np.asarray(x, dtype=np.float32).astype(np.float16).view(np.uint16)
+
+
+def half_away_i8(x):
+    """ha_i8: half away from zero in float32, clamped to [-128, 127]."""
+    x = np.asarray(x, dtype=np.float32)
+    shifted = np.where(np.signbit(x), x - np.float32(0.5), x + np.float32(0.5))
+    return np.trunc(np.clip(shifted, -128, 127)).astype(np.int8)
+
+
+def truncate_i8(x):
+    """tr_i8: toward zero, clamped to [-128, 127]."""
+    return np.trunc(np.clip(np.asarray(x, dtype=np.float32), -128, 127)).astype(np.int8)
+
+
+def round_to(dtype, x):
+    """Float32 values as they read back after being stored as a scenario dtype."""
+    if dtype == "bfloat16":
+        return decode("BF16", encode_bf16(x))
+    if dtype == "float16":
+        return decode("F16", encode_f16(x))
+    if dtype == "float32":
+        return np.asarray(x, dtype=np.float32)
+    raise FormatError(f"unknown dtype {dtype!r}")
+
+
+def quantise_per_token_head(x, to_int8, int8_round="half_away"):
+    """Semantics §5.5 on x [n, Hk, D]: codes (int8, or e4m3 bytes) and scales float32 [n, Hk]."""
+    x = np.asarray(x, dtype=np.float32)
+    q_max = np.float32(127.0 if to_int8 else 448.0)
+    scale = np.maximum(np.abs(x).max(axis=-1) * (np.float32(1.0) / q_max), np.float32(1e-6))
+    y = x * (np.float32(1.0) / scale)[..., None]
+    if to_int8:
+        codes = half_away_i8(y) if int8_round == "half_away" else truncate_i8(y)
+    else:
+        codes = encode_e4m3(np.clip(y, -448, 448))
+    return codes, scale

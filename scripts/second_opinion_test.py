@@ -1,0 +1,536 @@
+#!/usr/bin/env python3
+"""Tests of second_opinion.py: number formats, golden values of §16, files with faults."""
+
+import json
+import math
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+from opinion import attention, checks, safetensors_file
+from opinion import number_formats as formats
+from opinion.errors import Disagreement, FormatError
+from opinion.safetensors_file import StoredTensor
+
+SCRIPT = Path(__file__).with_name("second_opinion.py")
+
+
+def rules_of(**changes):
+    settings = {
+        "backend": "TRITON_ATTN",
+        "attention_type": "decoder",
+        "causal": True,
+        "sliding_window": None,
+        "encoder_window": "source",
+        "logits_soft_cap": 0.0,
+        "alibi": "none",
+        "scale": 1.0,
+    }
+    settings.update(changes)
+    return types.SimpleNamespace(**settings)
+
+
+def visible(rules, query_len, seq_len, ranges=()):
+    p = attention.positions(query_len, seq_len)
+    mask = attention.allowed_keys(rules, p, seq_len, ranges)
+    return [set(np.flatnonzero(row)) for row in mask]
+
+
+class NumberFormats(unittest.TestCase):
+    def test_every_f16_code_reads_as_the_ieee_half_it_is(self):
+        codes = np.arange(65536, dtype=np.uint16)
+        expected = codes.view(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(formats.decode("F16", codes), expected)
+
+    def test_every_bf16_code_is_the_upper_half_of_a_float32(self):
+        codes = np.arange(65536, dtype=np.uint16)
+        wide = b"".join(struct.pack("<HH", 0, code) for code in range(65536))
+        np.testing.assert_array_equal(formats.decode("BF16", codes), np.frombuffer(wide, "<f4"))
+
+    def test_every_e5m2_code_is_the_upper_byte_of_a_half(self):
+        codes = np.arange(256, dtype=np.uint8)
+        halves = (codes.astype(np.uint16) << 8).view(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(formats.decode("F8_E5M2", codes), halves)
+
+    def test_every_e4m3_code_follows_its_bit_fields(self):
+        for code in range(256):
+            value = float(formats.decode("F8_E4M3", np.array([code], np.uint8))[0])
+            exponent, mantissa = (code >> 3) & 15, code & 7
+            if code & 0x7F == 0x7F:
+                self.assertTrue(math.isnan(value))
+                continue
+            digits = mantissa if exponent == 0 else 8 + mantissa
+            magnitude = digits * 2.0 ** (max(exponent, 1) - 10)
+            self.assertEqual(value, -magnitude if code & 0x80 else magnitude, hex(code))
+
+    def test_e4m3_limits_are_those_of_the_format(self):
+        value = dict(enumerate(formats.decode("F8_E4M3", np.arange(256, dtype=np.uint8))))
+        self.assertEqual((value[0x7E], value[0xFE]), (448, -448))
+        self.assertEqual((value[0x08], value[0x01]), (2.0**-6, 2.0**-9))
+
+    def test_fp8_rounding_gives_the_golden_codes(self):
+        inputs = [1.0, -2.0, 448, 449, math.inf, 2.0**-9, 2.0**-10, 1.5 * 2.0**-10]
+        expected = [0x38, 0xC0, 0x7E, 0x7E, 0x7E, 0x01, 0x00, 0x01]
+        self.assertEqual(list(formats.encode_e4m3(inputs)), expected)
+        self.assertEqual(list(formats.encode_e5m2([1.0, 57344, 1e6])), [0x3C, 0x7B, 0x7B])
+        self.assertEqual(list(formats.encode_e4m3([math.nan, -math.inf])), [0x7F, 0xFE])
+
+    def test_fp8_rounding_keeps_codes_and_sends_ties_to_even(self):
+        for name, encode in (("F8_E4M3", formats.encode_e4m3), ("F8_E5M2", formats.encode_e5m2)):
+            codes = np.arange(256, dtype=np.uint8)
+            values = formats.decode(name, codes)
+            finite = np.isfinite(values)
+            np.testing.assert_array_equal(encode(values[finite]), codes[finite])
+            low = np.array([c for c in range(0x7E) if finite[c] and finite[c + 1]])
+            middle = (values[low].astype(np.float64) + values[low + 1]) / 2
+            np.testing.assert_array_equal(encode(middle), low + low % 2)
+            np.testing.assert_array_equal(encode(np.nextafter(middle, np.inf)), low + 1)
+            np.testing.assert_array_equal(encode(np.nextafter(middle, -np.inf)), low)
+
+    def test_bf16_rounds_to_nearest_even(self):
+        bits = np.array([0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x7F7FFFFF], np.uint32)
+        codes = formats.encode_bf16(bits.view(np.float32))
+        self.assertEqual(codes.tolist(), [0x3F80, 0x3F82, 0x3F81, 0x3F80, 0x7F80])
+
+    def test_int8_rounding_gives_the_golden_values(self):
+        self.assertEqual(list(formats.half_away_i8([2.5, -2.5, 200, -200])), [3, -3, 127, -128])
+        self.assertEqual(list(formats.truncate_i8([2.9, -2.9, 200])), [2, -2, 127])
+
+    def test_per_token_head_int8_gives_the_golden_codes(self):
+        x = np.array([[1, -2, 0.5, 0.25], [3, -1.5, 0.75, 0.1]], np.float32)[:, None]
+        away, scale = formats.quantise_per_token_head(x, to_int8=True)
+        cut, _ = formats.quantise_per_token_head(x, to_int8=True, int8_round="trunc")
+        self.assertEqual(away[:, 0].tolist(), [[64, -127, 32, 16], [127, -64, 32, 4]])
+        self.assertEqual(cut[:, 0].tolist(), [[63, -127, 31, 15], [127, -63, 31, 4]])
+        np.testing.assert_array_equal(scale[:, 0], np.float32([0.015748031, 0.023622047]))
+
+    def test_an_all_zero_vector_gets_the_smallest_scale(self):
+        codes, scale = formats.quantise_per_token_head(np.zeros((1, 1, 4), np.float32), True)
+        self.assertEqual((codes.tolist(), scale[0, 0]), ([[[0, 0, 0, 0]]], np.float32(1e-6)))
+
+
+class GoldenAttention(unittest.TestCase):
+    LOGITS, VALUES = np.array([[0.5, -1.0, 2.0]]), np.array([[1.0], [2.0], [4.0]])
+
+    def test_sinks_take_weight_and_enter_the_lse(self):
+        total = math.exp(0.5) + math.exp(-1) + math.exp(2)
+        for sink, output, weight in ((None, 3.3959037, 0.0), (1.0, 2.6345155, math.e)):
+            got, got_lse = attention.softmax_rows(self.LOGITS, self.VALUES, sink)
+            self.assertAlmostEqual(got[0, 0], output, places=6)
+            self.assertAlmostEqual(got_lse[0], math.log(total + weight), places=12)
+
+    def test_extreme_sinks_leave_all_or_nothing(self):
+        free, _ = attention.softmax_rows(self.LOGITS, self.VALUES, None)
+        none, _ = attention.softmax_rows(self.LOGITS, self.VALUES, -math.inf)
+        full, lse = attention.softmax_rows(self.LOGITS, self.VALUES, math.inf)
+        self.assertEqual(free[0, 0], none[0, 0])
+        self.assertEqual((full[0, 0], lse[0]), (0.0, math.inf))
+
+    def test_a_row_without_keys_is_zero_with_the_sink_or_minus_infinity_as_lse(self):
+        hidden = np.full((1, 3), -np.inf)
+        for sink, expected in ((None, -math.inf), (0.25, 0.25)):
+            output, lse = attention.softmax_rows(hidden, self.VALUES, sink)
+            self.assertEqual((output[0, 0], lse[0]), (0.0, expected))
+
+    def test_merging_partials_is_a_softmax_over_their_lses(self):
+        for lses, parts, output, lse in (
+            ([0.0, math.log(3)], [1.0, 3.0], 2.5, math.log(4)),
+            ([-math.inf, 0.25], [2.0, 5.0], 5.0, 0.25),
+        ):
+            got, got_lse = attention.softmax_rows(np.array([lses]), np.array([[x] for x in parts]))
+            self.assertAlmostEqual(got[0, 0], output, places=12)
+            self.assertAlmostEqual(got_lse[0], lse, places=12)
+
+    def test_weight_zero_hides_a_nan_value(self):
+        scores = np.array([[0.0, -np.inf]])
+        output, _ = attention.softmax_rows(scores, np.array([[2.0], [math.nan]]))
+        self.assertEqual(output[0, 0], 2.0)
+
+    def test_mm_prefix_ranges_override_causality_and_window(self):
+        seen = visible(rules_of(sliding_window=2), 6, 6, [(1, 4)])
+        block = {1, 2, 3, 4}
+        self.assertEqual(seen, [{0}, {0} | block, block, block, block, {4, 5}])
+        plain = visible(rules_of(sliding_window=2), 6, 6)
+        self.assertEqual(visible(rules_of(sliding_window=2), 6, 6, [(3, 3), (0, 0)]), plain)
+        self.assertEqual(visible(rules_of(), 6, 6, [(0, 1)])[0], {0, 1})
+
+    def test_windows_are_symmetric_for_encoders_and_look_back_for_decoders(self):
+        encoder = visible(rules_of(attention_type="encoder", causal=False, sliding_window=3), 5, 5)
+        self.assertEqual([encoder[i] for i in (0, 2, 4)], [{0, 1, 2}, set(range(5)), {2, 3, 4}])
+        decoder = visible(rules_of(sliding_window=3), 5, 5)
+        self.assertEqual((decoder[4], decoder[1]), ({2, 3, 4}, {0, 1}))
+
+    def test_the_ixformer_encoder_window_looks_back_only_unless_asked(self):
+        settings = {
+            "backend": "FLASH_ATTN_IX",
+            "attention_type": "encoder",
+            "causal": False,
+            "sliding_window": 3,
+        }
+        self.assertEqual(visible(rules_of(**settings), 5, 5)[2], {0, 1, 2})
+        settings["encoder_window"] = "symmetric"
+        self.assertEqual(visible(rules_of(**settings), 5, 5)[2], set(range(5)))
+        settings.update(attention_type="encoder_only", encoder_window="source")
+        self.assertEqual(visible(rules_of(**settings), 5, 5)[2], set(range(5)))
+
+    def test_positions_are_aligned_bottom_right(self):
+        self.assertEqual(visible(rules_of(), 2, 4), [{0, 1, 2}, {0, 1, 2, 3}])
+        self.assertEqual(visible(rules_of(), 3, 1), [set(), set(), {0}])
+
+    def test_alibi_has_the_reference_point_of_its_backend(self):
+        sqrt = attention.alibi_bias(rules_of(alibi="sqrt"), [9], 12, 3)[0] * 0.5
+        self.assertEqual((sqrt[9], sqrt[5], sqrt[0], sqrt[11]), (0.0, -1.0, -1.5, 0.0))
+        p = attention.positions(2, 5)
+        triton = attention.alibi_bias(rules_of(alibi="linear"), p, 5, 2)
+        self.assertEqual(triton[0].tolist(), [-3, -2, -1, 0, 1])
+        flash = attention.alibi_bias(rules_of(alibi="linear", backend="FLASH_ATTN"), p, 5, 2)
+        self.assertEqual(flash[1].tolist(), [0, 1, 2, 3, 4])
+        windowed = rules_of(alibi="linear", backend="FLASH_ATTN", sliding_window=2)
+        self.assertEqual(attention.alibi_bias(windowed, p, 5, 2)[0].tolist(), [-3, -2, -1, 0, -1])
+
+    def test_slopes_follow_the_geometric_series(self):
+        np.testing.assert_allclose(attention.geometric_slopes(8), 0.5 ** np.arange(1, 9))
+        np.testing.assert_allclose(
+            attention.geometric_slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]
+        )
+
+
+class SyntheticFile:
+    """A decoder case with a paged cache, built with scalar loops and explicit byte offsets."""
+
+    BLOCK, HK, D, G = 16, 2, 8, 2
+    LENS = ((1, 20), (3, 5), (2, 33))
+    SCALE = np.float32(0.3)
+    TABLE = np.array([[3, 6, -1], [0, -1, -1], [5, 1, 4]], np.int32)
+    NUM_BLOCKS = 7
+
+    def __init__(self, backend, layout, cache_dtype):
+        self.backend, self.layout, self.cache_dtype = backend, layout, cache_dtype
+        rng = np.random.default_rng(7)
+        tokens, keys = sum(q for q, _ in self.LENS), sum(s for _, s in self.LENS)
+
+        def draw(*shape):
+            return formats.encode_bf16(rng.standard_normal(shape))
+
+        self.query = draw(tokens, self.HK * self.G, self.D)
+        self.key, self.value = draw(keys, self.HK, self.D), draw(keys, self.HK, self.D)
+        self.pth = cache_dtype.endswith("per_token_head")
+        self.tensors = self._tensors()
+
+    def _stored(self, x):
+        """Codes, scales [n, Hk] and the values read back, all from the scalar rules."""
+        read = formats.decode("BF16", x)
+        if self.cache_dtype == "auto":
+            return x, None, read
+        if self.pth:
+            to_int8 = self.cache_dtype == "int8_per_token_head"
+            codes, scales = formats.quantise_per_token_head(read, to_int8)
+            name = "I8" if to_int8 else "F8_E4M3"
+            return codes, scales, formats.decode(name, codes) * scales[..., None]
+        encode, name = formats.encode_e4m3, "F8_E4M3"
+        if self.cache_dtype == "fp8_e5m2":
+            encode, name = formats.encode_e5m2, "F8_E5M2"
+        codes = encode(read / self.SCALE)
+        return codes, None, formats.decode(name, codes) * self.SCALE
+
+    def _offset(self, plane, block, row, head):
+        width = self.D + 4 * self.pth
+        outer = plane * self.NUM_BLOCKS + block
+        if self.backend == "TRITON_ATTN":
+            outer = block * 2 + plane
+        if self.backend == "FLASH_ATTN_IX" or self.layout == "HND":
+            return ((outer * self.HK + head) * self.BLOCK + row) * width
+        return ((outer * self.BLOCK + row) * self.HK + head) * width
+
+    def _cache(self, codes, scales):
+        width = self.D + 4 * self.pth
+        element = codes[0].dtype if codes[0].dtype != np.int8 else np.dtype("u1")
+        flat = np.full(2 * self.NUM_BLOCKS * self.BLOCK * self.HK * width, 0xFF, element)
+        for plane in (0, 1):
+            row = 0
+            for b, (_, seq_len) in enumerate(self.LENS):
+                for p in range(seq_len):
+                    for head in range(self.HK):
+                        block = int(self.TABLE[b, p // self.BLOCK])
+                        at = self._offset(plane, block, p % self.BLOCK, head)
+                        flat[at : at + self.D] = codes[plane][row, head].view(element)
+                        if self.pth:
+                            bits = np.array([scales[plane][row, head]], "<f4").view("u1")
+                            flat[at + self.D : at + self.D + 4] = bits
+                    row += 1
+        heads_first = self._offset(0, 0, 1, 0) == width
+        inner = (self.HK, self.BLOCK) if heads_first else (self.BLOCK, self.HK)
+        outer = (self.NUM_BLOCKS, 2) if self.backend == "TRITON_ATTN" else (2, self.NUM_BLOCKS)
+        name = "BF16" if element == np.uint16 else "U8"
+        return StoredTensor(name, flat.reshape(outer + inner + (width,)))
+
+    def _attend(self, query, keys, values):
+        """Causal attention by scalar loops; output [T, H, D] and lse [H, T]."""
+        query, keys, values = (x.astype(float) for x in (query, keys, values))
+        heads = self.HK * self.G
+        output, lse = np.zeros((len(query), heads, self.D)), np.zeros((heads, len(query)))
+        token = start = 0
+        for query_len, seq_len in self.LENS:
+            for i in range(query_len):
+                for head in range(heads):
+                    kv, last = head // self.G, seq_len - query_len + i
+                    logits = [
+                        math.fsum(query[token, head] * keys[start + j, kv]) / math.sqrt(self.D)
+                        for j in range(last + 1)
+                    ]
+                    total = sum(math.exp(x) for x in logits)
+                    for j, x in enumerate(logits):
+                        output[token, head] += math.exp(x) / total * values[start + j, kv]
+                    lse[head, token] = math.log(total)
+                token += 1
+            start += seq_len
+        return output, lse
+
+    def _tensors(self):
+        (kc, ks, k), (vc, vs, v) = self._stored(self.key), self._stored(self.value)
+        query, read_query = StoredTensor("BF16", self.query), formats.decode("BF16", self.query)
+        if self.cache_dtype.startswith("fp8") and self.backend == "TRITON_ATTN" and not self.pth:
+            k, v = formats.round_to("bfloat16", k), formats.round_to("bfloat16", v)
+        quantised_query = self.cache_dtype == "fp8" and self.backend == "FLASH_ATTN"
+        if quantised_query:
+            query = StoredTensor("F8_E4M3", formats.encode_e4m3(read_query / self.SCALE))
+            read_query = formats.decode("F8_E4M3", query.raw) * self.SCALE
+        output, lse = self._attend(read_query, k, v)
+        slots = [
+            self.TABLE[b, p // self.BLOCK] * self.BLOCK + p % self.BLOCK
+            for b, (q, s) in enumerate(self.LENS)
+            for p in range(s - q, s)
+        ]
+        starts = np.cumsum([0] + [q for q, _ in self.LENS])
+        tensors = {
+            "reference_output": StoredTensor("F64", output),
+            "reference_lse": StoredTensor("F64", lse),
+            "query_start_loc": StoredTensor("I32", starts),
+            "seq_lens": StoredTensor("I32", np.array([s for _, s in self.LENS])),
+            "checked_rows": StoredTensor("I32", np.arange(len(output))),
+            "slot_mapping": StoredTensor("I64", np.array(slots)),
+            "block_table": StoredTensor("I32", self.TABLE),
+            "lse": StoredTensor("F32", lse),
+            "query": query,
+            "key": StoredTensor("BF16", self.key),
+            "value": StoredTensor("BF16", self.value),
+            "output": StoredTensor("BF16", formats.encode_bf16(output)),
+            "kv_cache": self._cache((kc, vc), (ks, vs)),
+        }
+        if self.cache_dtype != "auto":
+            tensors["key_dequantized"] = StoredTensor("F32", k)
+            tensors["value_dequantized"] = StoredTensor("F32", v)
+        if quantised_query:
+            tensors["query_dequantized"] = StoredTensor("F32", read_query)
+        return tensors
+
+    def write(self, path, **sections):
+        problem = {
+            "attention": {"type": "decoder", "head_size": self.D, "dtype": "bfloat16"},
+            "kv_cache": {
+                "dtype": self.cache_dtype,
+                "layout": self.layout,
+                "block_size": self.BLOCK,
+                "k_scale": 0.3,
+                "v_scale": 0.3,
+                "q_scale": 0.3,
+            },
+            **sections,
+        }
+        metadata = {"problem": json.dumps(problem), "backend": self.backend}
+        safetensors_file.write(path, self.tensors, metadata)
+
+
+class Files(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.path = Path(self.folder.name) / "case.safetensors"
+
+    def file(self, backend="TRITON_ATTN", layout="NHD", cache_dtype="int8_per_token_head"):
+        return SyntheticFile(backend, layout, cache_dtype)
+
+    def damage(self, name, position, change):
+        file = self.file()
+        raw = file.tensors[name].raw.copy()
+        raw = raw.astype(safetensors_file.STORAGE[file.tensors[name].dtype])
+        raw[position] = change(raw[position])
+        file.tensors[name].raw = raw
+        file.write(self.path)
+
+    def assert_disagrees(self, words):
+        with self.assertRaises(Disagreement) as caught:
+            checks.check_file(self.path)
+        self.assertIn(words, str(caught.exception))
+
+    def test_every_layout_and_cache_format_is_read_back(self):
+        cases = [
+            (backend, layout, "auto")
+            for backend in ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN")
+            for layout in ("NHD", "HND")
+        ]
+        quantised = ("fp8", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head")
+        cases += [("TRITON_ATTN", layout, d) for layout in ("NHD", "HND") for d in quantised]
+        cases += [("FLASH_ATTN", layout, "fp8") for layout in ("NHD", "HND")]
+        for case in cases:
+            with self.subTest(case):
+                self.file(*case).write(self.path)
+                figures = checks.check_file(self.path)
+                self.assertEqual(figures["rows"], 6)
+
+    def test_a_wrong_output_is_found(self):
+        self.damage("output", (2, 1, 3), lambda bits: bits ^ 0x0100)
+        self.assert_disagrees("output[2, 1, 3]")
+
+    def test_a_wrong_lse_is_found(self):
+        self.damage("lse", (1, 4), lambda x: x + 0.01)
+        self.assert_disagrees("lse[1, 4]")
+
+    def test_a_base_2_lse_is_found(self):
+        file = self.file()
+        file.tensors["lse"].raw = file.tensors["lse"].raw / math.log(2)
+        file.write(self.path)
+        self.assert_disagrees("lse")
+
+    def test_a_reference_that_is_off_by_a_millionth_is_found(self):
+        self.damage("reference_output", (5, 3, 0), lambda x: x + 1e-6)
+        self.assert_disagrees("reference_output[5, 3, 0]")
+
+    def test_one_wrong_cache_byte_is_found(self):
+        slot = self.file().TABLE[2, 1], 0, 2, 1, 3
+        self.damage("kv_cache", slot, lambda byte: byte ^ 1)
+        self.assert_disagrees("kv_cache[key]")
+
+    def test_a_wrong_scale_in_a_cache_cell_is_found(self):
+        slot = self.file().TABLE[2, 1], 1, 2, 1, SyntheticFile.D
+        self.damage("kv_cache", slot, lambda byte: byte ^ 1)
+        self.assert_disagrees("kv_cache[value scale]")
+
+    def test_garbage_in_unused_cache_cells_does_not_matter(self):
+        self.damage("kv_cache", (2, 0, 0, 0, 0), lambda byte: byte ^ 0x5A)
+        checks.check_file(self.path)
+
+    def test_a_wrong_dequantised_value_is_found(self):
+        self.damage("value_dequantized", (7, 0, 0), lambda x: np.nextafter(x, np.float32(9)))
+        self.assert_disagrees("value_dequantized[7, 0, 0]")
+
+    def test_a_wrong_slot_is_found(self):
+        self.damage("slot_mapping", (3,), lambda slot: slot + 1)
+        self.assert_disagrees("slot_mapping[3]")
+
+    def test_nan_in_the_output_is_found(self):
+        self.damage("output", (0, 0, 0), lambda bits: 0x7FC0)
+        self.assert_disagrees("NaN or infinity")
+
+    def test_unchecked_rows_must_be_nan_in_the_reference(self):
+        file = self.file()
+        file.tensors["checked_rows"].raw = np.array([0, 2, 5])
+        file.write(self.path)
+        self.assert_disagrees("not checked")
+        file.tensors["reference_output"].raw[[1, 3, 4]] = np.nan
+        file.tensors["reference_lse"].raw[:, [1, 3, 4]] = np.nan
+        file.write(self.path)
+        self.assertEqual(checks.check_file(self.path)["rows"], 3)
+
+    def test_the_command_counts_files_and_sets_the_exit_status(self):
+        def run(*arguments):
+            command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            return done.returncode, (done.stdout.splitlines() or [""])[-1]
+
+        self.file().write(self.path)
+        self.assertEqual(run(self.path), (0, "1 passed, 0 failed"))
+        file = self.file()
+        file.tensors["lse"].raw = file.tensors["lse"].raw + 1
+        file.write(Path(self.folder.name) / "wrong.safetensors")
+        self.assertEqual(run(self.folder.name), (1, "1 passed, 1 failed"))
+        (Path(self.folder.name) / "broken.safetensors").write_bytes(b"not a tensor file")
+        self.assertEqual(run(self.folder.name), (2, "1 passed, 2 failed"))
+        self.assertEqual(run()[0], 2)
+
+    def test_malformed_files_are_refused(self):
+        self.file().write(self.path)
+        good = self.path.read_bytes()
+        for name, data in {
+            "empty": b"",
+            "cut": good[:-1],
+            "longer": good + b"\0",
+            "header length": struct.pack("<Q", 1 << 60) + good[8:],
+            "not json": struct.pack("<Q", 4) + b"oops",
+            "unknown dtype": good.replace(b'"dtype": "I64"', b'"dtype": "X64"'),
+            "hole": good.replace(b'"data_offsets": [0,', b'"data_offsets": [8,'),
+            "nested": struct.pack("<Q", 100000) + b"[" * 100000,
+        }.items():
+            with self.subTest(name):
+                self.path.write_bytes(data)
+                with self.assertRaises(FormatError):
+                    checks.check_file(self.path)
+
+    def test_a_wrong_quantised_query_is_found(self):
+        file = self.file("FLASH_ATTN", "NHD", "fp8")
+        file.tensors["query"].raw[3, 2, 1] ^= 1
+        file.write(self.path)
+        self.assert_disagrees("query_dequantized[3, 2, 1]")
+
+    def test_a_query_that_should_be_quantised_is_found(self):
+        file = self.file("FLASH_ATTN", "NHD", "fp8")
+        file.tensors["query"] = StoredTensor("BF16", file.query)
+        file.write(self.path)
+        self.assert_disagrees("expected F8_E4M3")
+
+    def test_static_fp8_output_may_be_one_step_off_in_one_element_of_a_hundred(self):
+        file = self.file()
+        codes = formats.encode_e4m3(file.tensors["reference_output"].raw * 8)
+        file.tensors["output"] = StoredTensor("F8_E4M3", codes)
+        section = {"type": "fp8_static", "scale": 0.125}
+        codes[0, 0, 0] += 1
+        file.write(self.path, output_quant=section)
+        checks.check_file(self.path)
+        codes[0, 0, 0] += 1
+        file.write(self.path, output_quant=section)
+        self.assert_disagrees("steps")
+
+    def test_a_missing_tensor_is_named(self):
+        for name in ("query", "kv_cache", "block_table", "reference_output", "output"):
+            with self.subTest(name):
+                file = self.file()
+                del file.tensors[name]
+                file.write(self.path)
+                with self.assertRaises(FormatError) as caught:
+                    checks.check_file(self.path)
+                self.assertIn(name, str(caught.exception))
+
+
+GOLDEN_DIR = os.environ.get("ATTNBENCH_GOLDEN_DIR", "")
+
+
+@unittest.skipUnless(GOLDEN_DIR, "ATTNBENCH_GOLDEN_DIR is not set")
+class RecordedKernels(unittest.TestCase):
+    def test_outputs_of_vllm_kernels_agree_with_reference_and_stated_error(self):
+        files = sorted(Path(GOLDEN_DIR).glob("*.safetensors"))
+        self.assertTrue(files, f"no files in {GOLDEN_DIR}")
+        for file in files:
+            with self.subTest(file.name):
+                checks.check_file(file)
+
+    def test_a_shifted_window_would_be_noticed(self):
+        file = Path(GOLDEN_DIR) / "mix_gemma_d64_g8.safetensors"
+        tensors, metadata = safetensors_file.read(file)
+        problem = json.loads(metadata["problem"])
+        problem["attention"]["sliding_window"] += 1
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / file.name
+            safetensors_file.write(path, tensors, {"problem": json.dumps(problem)})
+            with self.assertRaises(Disagreement):
+                checks.check_file(path)
+
+
+if __name__ == "__main__":
+    unittest.main()

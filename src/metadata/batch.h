@@ -1,0 +1,74 @@
+// Which requests of a batch are decodes and which are prefills, and in what order they stand
+// (semantics §1.3-§1.5).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace attnbench {
+
+struct BatchSplit {
+  int num_decodes = 0;
+  int num_prefills = 0;
+  int num_decode_tokens = 0;
+  int num_prefill_tokens = 0;
+  bool operator==(const BatchSplit&) const = default;
+};
+
+struct SplitOptions {
+  int threshold = 1;             // longest query that still counts as a decode
+  bool require_uniform = false;  // all decodes must have the query length of the first request
+  /// false moves short requests whose is_prefilling flag is set into the prefills.
+  bool treat_short_extends_as_decodes = true;
+  std::span<const uint8_t> is_prefilling = {};  // [B]; read only when the former is false
+};
+
+/// Splits an ordered batch (§1.4); every request at or after the first prefill is a prefill, even
+/// when short. num_tokens = T may exceed query_start_loc[B] (graph padding). max_query_len may be
+/// an upper bound, smaller than a real length is E-VALUE.
+BatchSplit split_decodes_and_prefills(std::span<const int32_t> query_start_loc, int num_tokens,
+                                      int max_query_len, const SplitOptions& options);
+
+/// A split as given by a caller: requests sum to B and tokens to T, else E-VALUE.
+void check_split(const BatchSplit& split, int num_requests, int num_tokens);
+
+/// Stable permutation of the requests (element i = request that comes i-th) into the regions
+/// decode, short extend, long extend, pure prefill (§1.4). Arrays [B]: tokens scheduled now, tokens
+/// computed before, prompt length. Unequal lengths are E-SHAPE.
+std::vector<int> reorder_batch(std::span<const int32_t> scheduled,
+                               std::span<const int32_t> computed,
+                               std::span<const int32_t> prompt_lens, int threshold);
+
+/// Metadata builders of §1.5.
+enum class MetadataBuilder {
+  kFlashAttn,          // layout FA: one varlen pass, no split
+  kFlashAttnIx,        // base 1, speculative tokens count as decode
+  kTritonAttn,         // no split
+  kMlaSingleOnly,      // 1 whatever the speculation, uniform
+  kFlashMla,           // base 128, uniform
+  kFlashAttnMla,       // base 512, varlen; under DCP only with interleave 1
+  kFlashMlaSparse,     // no split
+  kFlashMlaSparseFp8,  // base 1, uniform
+};
+
+struct DecodeThreshold {
+  bool splits = false;  // false: the builder knows no decode/prefill split; the rest is unused
+  int threshold = 0;
+  bool require_uniform = false;
+  bool operator==(const DecodeThreshold&) const = default;
+};
+
+/// Row of the table of §1.5 with speculative decoding and DCP applied. num_speculative_tokens = 0
+/// means not set.
+DecodeThreshold decode_threshold(MetadataBuilder builder, int num_speculative_tokens,
+                                 bool parallel_drafting, int dcp_world_size, int interleave_size);
+
+/// Query length of [num_decodes, T / num_decodes, H, D]; E-SHAPE unless num_decodes divides T.
+int uniform_decode_query_len(int num_decodes, int num_tokens);
+
+/// MLA graphs hold decodes only (§1.6): num_requests <= num_tokens * threshold and
+/// max_query_len <= threshold, else E-CONFIG.
+void check_mla_graph_capture(int num_requests, int num_tokens, int max_query_len, int threshold);
+
+}  // namespace attnbench

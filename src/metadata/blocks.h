@@ -1,0 +1,30 @@
+// Block sizes of the KV manager against those of the kernels (semantics §1.7).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace attnbench {
+
+/// One entry of a backend's list: exactly `size`, or every multiple of it.
+struct BlockSizeRule {
+  int size = 16;
+  bool any_multiple = false;
+};
+
+/// Kernel block ids of manager block ids: m -> m*q ... m*q+q-1 with q = manager_block_size /
+/// kernel_block_size; a remainder is E-CONFIG, an id beyond int32 E-CAPACITY.
+std::vector<int32_t> map_to_kernel_blocks(std::span<const int32_t> manager_blocks,
+                                          int manager_block_size, int kernel_block_size);
+
+/// True for nullopt, or a multiple of any listed size or base.
+bool supports_block_size(std::optional<int> block_size, std::span<const BlockSizeRule> rules);
+
+/// The manager's block size where every backend lists it (or a base of it), else the largest exact
+/// size listed by any backend that divides it and suits all backends, else E-CONFIG.
+int select_common_block_size(int manager_block_size,
+                             std::span<const std::vector<BlockSizeRule>> backends);
+
+}  // namespace attnbench

@@ -1,0 +1,36 @@
+// When a prefix that all requests share is worth a pass of its own, and what that pass requires
+// (semantics §6.1, §6.2).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace attnbench {
+
+struct CascadeQuestion {
+  int64_t common_prefix_len = 0;
+  std::span<const int32_t> query_lens;  // [B]
+  int num_heads = 1;
+  int num_kv_heads = 1;
+  bool use_alibi = false;
+  bool use_sliding_window = false;
+  bool use_local_attention = false;
+  int num_sms = 132;
+  int dcp_world_size = 1;
+};
+
+/// The heuristic of §6.1.
+bool use_cascade_attention(const CascadeQuestion& question);
+
+/// Requirements of the shared prefix: > 0, a multiple of block_size, not past any context_lens [B]
+/// (E-CONFIG), and the same first block ids in every row of block_table [B, columns] (E-VALUE).
+void check_cascade_prefix(int64_t common_prefix_len, int block_size,
+                          std::span<const int32_t> context_lens,
+                          std::span<const int32_t> block_table, int64_t columns);
+
+/// [B] seq_len - common_prefix_len.
+std::vector<int32_t> cascade_suffix_lens(std::span<const int32_t> seq_lens,
+                                         int64_t common_prefix_len);
+
+}  // namespace attnbench

@@ -1,0 +1,46 @@
+// How the KV blocks of a decode batch are dealt out to parts of the GPU, FlashMLA style
+// (semantics §8.8).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace attnbench {
+
+inline constexpr int kDecodePlanBlock = 64;         // keys per block
+inline constexpr int kDecodePlanDenseOverhead = 5;  // blocks that starting a request costs
+
+/// One part works on requests begin_req..end_req (both inclusive): the first from begin_block, the
+/// last up to but excluding end_block, those between entirely. A part without work has
+/// begin_req > end_req. Eight int32, the kernel's record.
+struct DecodePart {
+  int32_t begin_req = 0;
+  int32_t end_req = -1;
+  int32_t begin_block = 0;
+  int32_t end_block = 0;    // 0 for a request of length 0
+  int32_t begin_split = 0;  // index of the part's share among the splits of begin_req
+  int32_t first_req_split = 0;
+  int32_t last_req_split = 0;
+  int32_t padding = 0;
+  bool operator==(const DecodePart&) const = default;
+};
+
+struct DecodePlan {
+  std::vector<int32_t> num_blocks;  // [B]; 1 for length 0
+  int64_t payload = 0;              // blocks and overhead that a part takes at most
+  std::vector<DecodePart> parts;    // [num_parts]
+  std::vector<int32_t> num_splits;  // [B+1] cumulative
+};
+
+/// lens [B] >= 0 (E-VALUE): sequence lengths, or the valid top-k counts with sparse, which takes 0
+/// as 1. num_parts >= 1, else E-CONFIG.
+DecodePlan plan_decode(std::span<const int32_t> lens, int num_parts, int fixed_overhead,
+                       bool sparse = false);
+
+/// Parts of a dense decode: one CTA per 64 (query row, head) pairs of a KV head.
+int dense_decode_parts(int num_sms, int query_len, int num_heads, int num_kv_heads);
+/// Parts of a sparse fp8 decode; num_heads is padded to a multiple of 64 (E-SHAPE).
+int sparse_decode_parts(int num_sms, int query_len, int num_heads);
+
+}  // namespace attnbench

@@ -1,0 +1,31 @@
+// Sparse MLA: request-relative top-k key positions to slots of the cache (semantics §8.9).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace attnbench {
+
+struct SparseIndexArgs {
+  std::span<const int32_t> request_ids;   // [T]
+  std::span<const int32_t> topk_indices;  // [T, topk]; -1 = none
+  int64_t topk = 2048;                    // a multiple of 128
+  std::span<const int32_t> block_table;   // [B, columns]
+  int64_t columns = 0;
+  int block_size = 64;
+  /// [B] or empty: requests with an entry >= 0 stand in the prefill workspace from that row on.
+  std::span<const int32_t> workspace_starts = {};
+};
+
+struct SparseSlots {
+  std::vector<int32_t> slots;         // [T, topk]; -1 where there is no key
+  std::vector<int32_t> valid_counts;  // [T] slots >= 0
+};
+
+/// Index i becomes block_table[request, i / bs] * bs + i % bs, -1 for i < 0, a column outside the
+/// table or a block id < 0; in the workspace it becomes start + i. topk % 128 != 0 is E-CONFIG, a
+/// wrong extent E-SHAPE, a request outside the table E-VALUE, a slot beyond int32 E-CAPACITY.
+SparseSlots convert_request_indices(const SparseIndexArgs& args);
+
+}  // namespace attnbench
