@@ -1,0 +1,74 @@
+// Cells and blocks of a paged cache: who owns a block, and how a row of K or V lands in it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "inputs/inputs.h"
+#include "metadata/kv_layout.h"
+
+namespace attnbench {
+
+/// Which page of which request a block holds; the first request wins for shared pages.
+struct BlockOwner {
+  std::int64_t request = -1;  // -1 = no request uses the block
+  std::int64_t page = 0;
+
+  bool exists() const { return request >= 0; }
+};
+
+/// Blocks of the cache: kv_cache.num_blocks, and one of poison when the batch needs none.
+std::int64_t physical_blocks(const Problem& problem);
+
+/// Per physical block. block_table is i32 [B, MB] as in PagedCache.
+std::vector<BlockOwner> block_owners(const Problem& problem, const Tensor& block_table);
+
+/// First row of every request in StoredKv: exclusive sum of seq_lens, [B+1].
+std::vector<std::int64_t> first_rows(const Problem& problem);
+
+/// Copies rows of StoredKv into a cache; a cell is the vector of one slot and head, with its scale
+/// in per-token-head caches. Borrows layout and stored.
+class CellWriter {
+ public:
+  CellWriter(const KvLayout& layout, const StoredKv& stored, std::int64_t block_size)
+      : layout_(layout), stored_(stored), block_size_(block_size) {}
+
+  /// Writes row `row` of K (of V) into the slot of a block whose plane begins at `plane`.
+  void write_key(std::byte* plane, std::int64_t row, std::int64_t slot) const {
+    write(plane, row, slot, stored_.key_codes, stored_.key_scales);
+  }
+  void write_value(std::byte* plane, std::int64_t row, std::int64_t slot) const {
+    write(plane, row, slot, stored_.value_codes, stored_.value_scales);
+  }
+
+  /// Byte offset in the cache of the K (V) plane of a block.
+  std::int64_t key_plane(std::int64_t block) const {
+    return (layout_.key_offset + block * layout_.block_stride) * element_size();
+  }
+  std::int64_t value_plane(std::int64_t block) const {
+    return (layout_.value_offset + block * layout_.block_stride) * element_size();
+  }
+  /// Byte offset of a cell in its plane.
+  std::int64_t cell(std::int64_t slot, std::int64_t head) const {
+    return (slot * layout_.slot_stride + head * layout_.head_stride) * element_size();
+  }
+  std::int64_t cell_bytes() const { return layout_.padded_head_size * element_size(); }
+  /// A plane of a block is contiguous in every layout without layers.
+  std::int64_t plane_bytes() const { return block_size_ * stored_.key_codes.dim(1) * cell_bytes(); }
+  std::int64_t element_size() const {
+    return static_cast<std::int64_t>(dtype_size(stored_.key_codes.dtype()));
+  }
+
+ private:
+  void write(std::byte* plane, std::int64_t row, std::int64_t slot, const Tensor& codes,
+             const Tensor& scales) const;
+
+  const KvLayout& layout_;
+  const StoredKv& stored_;
+  std::int64_t block_size_;
+};
+
+}  // namespace attnbench

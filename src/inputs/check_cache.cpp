@@ -1,0 +1,116 @@
+#include <cstring>
+
+#include "core/error.h"
+#include "inputs/cache_cells.h"
+#include "inputs/inputs.h"
+
+namespace attnbench {
+namespace {
+
+class CacheCheck {
+ public:
+  CacheCheck(const Problem& problem, const StoredKv& stored, const PagedCache& before,
+             const Tensor& after)
+      : problem_(problem),
+        before_(before),
+        after_(after),
+        cells_(before.layout, stored, problem.kv_cache.block_size),
+        owners_(block_owners(problem, before.block_table)),
+        starts_(first_rows(problem)),
+        expected_(static_cast<std::size_t>(cells_.plane_bytes())) {}
+
+  std::string run() {
+    for (std::int64_t block = 0; block < physical_blocks(problem_); ++block) {
+      for (const bool is_key : {true, false}) {
+        const std::int64_t plane = is_key ? cells_.key_plane(block) : cells_.value_plane(block);
+        set_expected(block, plane, is_key);
+        const std::byte* actual = after_.bytes() + plane;
+        if (std::memcmp(expected_.data(), actual, expected_.size()) != 0) {
+          return describe(actual, block, is_key ? "K" : "V");
+        }
+      }
+    }
+    return {};
+  }
+
+ private:
+  /// The plane's bytes before the step with every live position overwritten by its stored bytes.
+  void set_expected(std::int64_t block, std::int64_t plane, bool is_key) {
+    std::memcpy(expected_.data(), before_.data.bytes() + plane, expected_.size());
+    for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
+      if (!is_live(block, slot)) break;
+      const std::int64_t row =
+          starts_[static_cast<std::size_t>(owner(block).request)] + position(block, slot);
+      if (is_key) {
+        cells_.write_key(expected_.data(), row, slot);
+      } else {
+        cells_.write_value(expected_.data(), row, slot);
+      }
+    }
+  }
+
+  /// A sentence on the first cell of the plane that differs.
+  std::string describe(const std::byte* actual, std::int64_t block, const char* plane) const {
+    for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
+      for (std::int64_t head = 0; head < problem_.attention.num_kv_heads; ++head) {
+        const std::int64_t first = cells_.cell(slot, head);
+        for (std::int64_t i = first; i < first + cells_.cell_bytes(); ++i) {
+          const std::byte expected = expected_[static_cast<std::size_t>(i)];
+          if (expected == actual[i]) continue;
+          return fmt::format("{}, {}, head {}, {}: expected byte {:#04x}, got {:#04x}",
+                             place(block, slot), plane, head, element(i - first),
+                             std::to_integer<int>(expected), std::to_integer<int>(actual[i]));
+        }
+      }
+    }
+    fail(ErrorKind::kInternal, "cells do not cover plane {} of block {}", plane, block);
+  }
+
+  const BlockOwner& owner(std::int64_t block) const {
+    return owners_[static_cast<std::size_t>(block)];
+  }
+  std::int64_t position(std::int64_t block, std::int64_t slot) const {
+    return owner(block).page * problem_.kv_cache.block_size + slot;
+  }
+  bool is_live(std::int64_t block, std::int64_t slot) const {
+    return owner(block).exists() &&
+           position(block, slot) <
+               problem_.batch[static_cast<std::size_t>(owner(block).request)].seq_len;
+  }
+
+  std::string place(std::int64_t block, std::int64_t slot) const {
+    if (is_live(block, slot)) {
+      return fmt::format("request {}, position {}", owner(block).request, position(block, slot));
+    }
+    return fmt::format("block {}, slot {} (unused, must stay unchanged)", block, slot);
+  }
+
+  std::string element(std::int64_t byte_in_cell) const {
+    const std::int64_t index = byte_in_cell / cells_.element_size();
+    const std::int64_t scale_offset = before_.layout.scale_offset;
+    if (scale_offset >= 0 && index >= scale_offset) return "scale";
+    return fmt::format("element {}", index);
+  }
+
+  const Problem& problem_;
+  const PagedCache& before_;
+  const Tensor& after_;
+  CellWriter cells_;
+  std::vector<BlockOwner> owners_;
+  std::vector<std::int64_t> starts_;
+  std::vector<std::byte> expected_;
+};
+
+}  // namespace
+
+std::string check_cache(const Problem& problem, const StoredKv& stored, const PagedCache& before,
+                        const Tensor& after) {
+  if (after.dtype() != before.data.dtype() || after.size_bytes() != before.data.size_bytes()) {
+    fail(ErrorKind::kShape, "cache after the step: expected {} bytes of {}, got {} of {}",
+         before.data.size_bytes(), dtype_name(before.data.dtype()), after.size_bytes(),
+         dtype_name(after.dtype()));
+  }
+  return CacheCheck(problem, stored, before, after).run();
+}
+
+}  // namespace attnbench

@@ -1,0 +1,252 @@
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "core/error.h"
+#include "inputs/chunks.h"
+#include "inputs/input_file.h"
+#include "inputs/inputs.h"
+#include "inputs/random.h"
+#include "metadata/int_math.h"
+
+namespace attnbench {
+namespace {
+
+constexpr double kOutlierChannelShare = 0.01;
+constexpr double kOutlierTokenShare = 0.001;
+constexpr float kOutlierChannelFactor = 20.0f;
+constexpr float kOutlierTokenFactor = 5.0f;
+
+/// Streams of one tensor; those of `prefix` serve the positions that all requests share.
+struct TensorStreams {
+  StreamId body, prefix;
+  StreamId channels;
+  StreamId body_tokens, prefix_tokens;
+};
+constexpr TensorStreams kQueryStreams{StreamId::kQuery, StreamId::kQuery, StreamId::kQueryChannels,
+                                      StreamId::kQueryTokens, StreamId::kQueryTokens};
+constexpr TensorStreams kKeyStreams{StreamId::kKey, StreamId::kKeyPrefix, StreamId::kKeyChannels,
+                                    StreamId::kKeyTokens, StreamId::kKeyPrefixTokens};
+constexpr TensorStreams kValueStreams{StreamId::kValue, StreamId::kValuePrefix,
+                                      StreamId::kValueChannels, StreamId::kValueTokens,
+                                      StreamId::kValuePrefixTokens};
+
+/// Where a row of a tensor is drawn from.
+struct SourceRow {
+  bool shared = false;
+  std::int64_t index = 0;
+};
+
+/// Factor of every channel (h, d) under the outlier distribution; at least one is large.
+std::vector<float> outlier_channels(const Stream& stream, std::int64_t width) {
+  std::vector<float> factors(static_cast<std::size_t>(width), 1.0f);
+  std::size_t lowest = 0;
+  double lowest_draw = 2.0;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const double u = stream.uniform(i);
+    if (u < kOutlierChannelShare) factors[i] = kOutlierChannelFactor;
+    if (u < lowest_draw) {
+      lowest_draw = u;
+      lowest = i;
+    }
+  }
+  if (!factors.empty()) factors[lowest] = kOutlierChannelFactor;
+  return factors;
+}
+
+/// Draws [sources.size(), width] into the first rows of `tensor`.
+void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
+               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor) {
+  const bool outliers = spec.distribution == Distribution::kOutlier;
+  std::vector<float> channels;
+  if (outliers) channels = outlier_channels({spec.seed, streams.channels}, width);
+  const auto body = [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> row(static_cast<std::size_t>(width));
+    for (std::int64_t r = begin; r < end; ++r) {
+      const SourceRow source = sources[static_cast<std::size_t>(r)];
+      const auto index = static_cast<std::uint64_t>(source.index);
+      draw({spec.seed, source.shared ? streams.prefix : streams.body}, spec.distribution, spec.std,
+           index * static_cast<std::uint64_t>(width), row);
+      if (outliers) {
+        const Stream tokens{spec.seed, source.shared ? streams.prefix_tokens : streams.body_tokens};
+        const bool large = tokens.uniform(index) < kOutlierTokenShare;
+        const float token_factor = large ? kOutlierTokenFactor : 1.0f;
+        for (std::size_t i = 0; i < row.size(); ++i) row[i] *= channels[i] * token_factor;
+      }
+      store_floats(
+          tensor.dtype(), row.data(), width,
+          tensor.bytes() + r * width * static_cast<std::int64_t>(dtype_size(tensor.dtype())));
+    }
+  };
+  const std::int64_t rows_per_task =
+      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, width));
+  for_each_chunk(static_cast<std::int64_t>(sources.size()), rows_per_task, body);
+}
+
+/// Key rows below cascade.common_prefix_len are the same in every request.
+std::vector<SourceRow> key_sources(const Problem& problem) {
+  std::vector<SourceRow> sources;
+  sources.reserve(static_cast<std::size_t>(problem.num_keys()));
+  for (const Request& request : problem.batch) {
+    for (std::int64_t p = 0; p < request.seq_len; ++p) {
+      const bool shared = p < problem.cascade.common_prefix_len;
+      sources.push_back({shared, shared ? p : static_cast<std::int64_t>(sources.size())});
+    }
+  }
+  return sources;
+}
+
+void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
+  const AttentionSpec& a = problem.attention;
+  const std::int64_t num_tokens = problem.num_tokens();
+  std::vector<SourceRow> query_sources(static_cast<std::size_t>(num_tokens));
+  for (std::int64_t t = 0; t < num_tokens; ++t)
+    query_sources[static_cast<std::size_t>(t)].index = t;
+  const std::vector<SourceRow> sources = key_sources(problem);
+
+  inputs.query = Tensor(a.dtype, {num_tokens + kQueryPaddingRows, a.num_heads, a.head_size});
+  inputs.key = Tensor(a.dtype, {problem.num_keys(), a.num_kv_heads, a.head_size});
+  inputs.value = Tensor(a.dtype, {problem.num_keys(), a.num_kv_heads, a.v_head_size});
+  const std::int64_t query_width = std::int64_t{a.num_heads} * a.head_size;
+  fill_rows(problem.inputs, kQueryStreams, query_sources, query_width, inputs.query);
+  fill_rows(problem.inputs, kKeyStreams, sources, std::int64_t{a.num_kv_heads} * a.head_size,
+            inputs.key);
+  fill_rows(problem.inputs, kValueStreams, sources, std::int64_t{a.num_kv_heads} * a.v_head_size,
+            inputs.value);
+  for (std::int64_t i = num_tokens * query_width; i < inputs.query.num_elements(); ++i) {
+    inputs.query.set(i, std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+void set_sinks(const Problem& problem, AttentionInputs& inputs) {
+  const AttentionSpec& a = problem.attention;
+  if (a.sinks == SinksKind::kValues) {
+    if (static_cast<int>(a.sink_values.size()) != a.num_heads) {
+      fail(ErrorKind::kShape, "attention.sinks: expected {} numbers (num_heads), got {}",
+           a.num_heads, a.sink_values.size());
+    }
+    for (double sink : a.sink_values) inputs.sinks.push_back(static_cast<float>(sink));
+  } else if (a.sinks == SinksKind::kNormal) {
+    inputs.sinks.resize(static_cast<std::size_t>(a.num_heads));
+    draw({problem.inputs.seed, StreamId::kSinks}, Distribution::kNormal, 1.0, 0, inputs.sinks);
+    // Why: FA3 takes bf16 sinks, and all backends are to see the same numbers.
+    for (float& sink : inputs.sinks) sink = round_to(Dtype::kBF16, sink);
+  }
+}
+
+void set_alibi_slopes(const Problem& problem, AttentionInputs& inputs) {
+  const AttentionSpec& a = problem.attention;
+  if (a.alibi == AlibiKind::kNone) return;
+  inputs.alibi_slopes = resolved_alibi_slopes(a);
+  if (static_cast<int>(inputs.alibi_slopes.size()) != a.num_heads) {
+    fail(ErrorKind::kShape, "attention.alibi_slopes: expected {} numbers (num_heads), got {}",
+         a.num_heads, inputs.alibi_slopes.size());
+  }
+}
+
+void set_lengths(const Problem& problem, AttentionInputs& inputs) {
+  std::int64_t tokens = 0;
+  std::int64_t keys = 0;
+  inputs.query_start_loc.push_back(0);
+  inputs.key_start_loc.push_back(0);
+  for (const Request& request : problem.batch) {
+    if (request.query_len < 0 || request.seq_len < 0) {
+      fail(ErrorKind::kValue, "batch: lengths must be >= 0, got query_len {} and seq_len {}",
+           request.query_len, request.seq_len);
+    }
+    tokens = checked_add(tokens, request.query_len, "tokens of the batch");
+    keys = checked_add(keys, request.seq_len, "keys of the batch");
+    inputs.query_start_loc.push_back(checked_int32(tokens, "tokens of the batch"));
+    inputs.seq_lens.push_back(checked_int32(request.seq_len, "seq_len"));
+    inputs.key_start_loc.push_back(keys);
+  }
+}
+
+/// Bytes of inputs, of K and V as stored and dequantised, and of the paged cache.
+std::int64_t host_bytes(const Problem& problem) {
+  constexpr std::string_view kWhat = "host memory of the case";
+  const AttentionSpec& a = problem.attention;
+  const auto element = static_cast<std::int64_t>(dtype_size(a.dtype));
+  const auto bytes = [&](std::int64_t rows, std::int64_t width, std::int64_t size) {
+    return checked_mul(checked_mul(rows, width, kWhat), size, kWhat);
+  };
+  const std::int64_t kv_width = std::int64_t{a.num_kv_heads} * (a.head_size + a.v_head_size);
+  std::int64_t sum = bytes(problem.num_tokens() + kQueryPaddingRows,
+                           std::int64_t{a.num_heads} * a.head_size, element);
+  const auto float_size = static_cast<std::int64_t>(sizeof(float));
+  sum = checked_add(sum, bytes(problem.num_keys(), kv_width, element + float_size), kWhat);
+  if (!is_encoder_type(a.type)) {
+    const auto stored =
+        static_cast<std::int64_t>(dtype_size(kv_element_dtype(problem.kv_cache.dtype, a.dtype)));
+    const std::int64_t slots =
+        checked_mul(problem.kv_cache.num_blocks, problem.kv_cache.block_size, kWhat);
+    sum = checked_add(sum, bytes(problem.num_keys(), kv_width, stored), kWhat);
+    sum = checked_add(sum, bytes(slots, kv_width, stored), kWhat);
+  }
+  return sum;
+}
+
+void check_memory(const Problem& problem) {
+  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
+  const std::int64_t needed = host_bytes(problem);
+  const std::int64_t available =
+      std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGESIZE)};
+  if (needed <= available) return;
+  fail(ErrorKind::kCapacity,
+       "the case needs {:.1f} GiB of host memory, this machine has {:.1f} GiB",
+       static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
+}
+
+void check_type(AttentionType type) {
+  switch (type) {
+    case AttentionType::kDecoder:
+    case AttentionType::kEncoder:
+    case AttentionType::kEncoderOnly:
+    case AttentionType::kEncoderDecoder:
+      return;
+    case AttentionType::kMla:
+    case AttentionType::kMmEncoder:
+    case AttentionType::kOp:
+      break;
+  }
+  fail(ErrorKind::kInternal, "make_inputs does not serve attention.type {}", to_string(type));
+}
+
+}  // namespace
+
+AttentionInputs make_inputs(const Problem& problem) {
+  check_type(problem.attention.type);
+  AttentionInputs inputs;
+  set_lengths(problem, inputs);
+  check_memory(problem);
+  set_sinks(problem, inputs);
+  set_alibi_slopes(problem, inputs);
+  if (problem.inputs.file) {
+    load_input_file(problem, inputs);
+  } else {
+    draw_tensors(problem, inputs);
+  }
+  return inputs;
+}
+
+std::vector<PositionRange> new_key_ranges(const Problem& problem) {
+  const AttentionType type = problem.attention.type;
+  std::vector<PositionRange> ranges;
+  for (const Request& request : problem.batch) {
+    PositionRange range;
+    if (type == AttentionType::kDecoder) {
+      if (request.query_len > request.seq_len) {
+        fail(ErrorKind::kValue, "batch: query_len {} of request {} exceeds its seq_len {}",
+             request.query_len, ranges.size(), request.seq_len);
+      }
+      range = {request.seq_len - request.query_len, request.seq_len};
+    } else if (type == AttentionType::kEncoderDecoder && request.query_len > 1) {
+      range = {0, request.seq_len};
+    }
+    ranges.push_back(range);
+  }
+  return ranges;
+}
+
+}  // namespace attnbench

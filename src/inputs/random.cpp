@@ -1,0 +1,146 @@
+#include "inputs/random.h"
+
+#include <bit>
+#include <cmath>
+#include <cstddef>
+
+namespace attnbench {
+namespace {
+
+constexpr double kSqrt3 = 1.7320508075688772;
+constexpr std::uint64_t kLanes = 4;
+
+std::array<std::uint32_t, 4> philox_block(const Stream& stream, std::uint64_t block) {
+  return philox4x32(
+      {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+       static_cast<std::uint32_t>(stream.id), 0},
+      {static_cast<std::uint32_t>(stream.seed), static_cast<std::uint32_t>(stream.seed >> 32)});
+}
+
+double open_unit(std::uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
+
+/// Horner's rule; coefficients from the constant term up.
+template <std::size_t N>
+double polynomial(const std::array<double, N>& coefficients, double x) {
+  double sum = coefficients[N - 1];
+  for (std::size_t i = N - 1; i-- > 0;) sum = sum * x + coefficients[i];
+  return sum;
+}
+
+// Coefficients of PPND16: |p - 0.5| <= 0.425, then r = sqrt(-ln min(p, 1-p)) up to 5, then beyond.
+constexpr std::array<double, 8> kCentreP{3.3871328727963666080e0, 1.3314166789178437745e2,
+                                         1.9715909503065514427e3, 1.3731693765509461125e4,
+                                         4.5921953931549871457e4, 6.7265770927008700853e4,
+                                         3.3430575583588128105e4, 2.5090809287301226727e3};
+constexpr std::array<double, 8> kCentreQ{1.0,
+                                         4.2313330701600911252e1,
+                                         6.8718700749205790830e2,
+                                         5.3941960214247511077e3,
+                                         2.1213794301586595867e4,
+                                         3.9307895800092710610e4,
+                                         2.8729085735721942674e4,
+                                         5.2264952788528545610e3};
+constexpr std::array<double, 8> kMiddleP{1.42343711074968357734e0,  4.63033784615654529590e0,
+                                         5.76949722146069140550e0,  3.64784832476320460504e0,
+                                         1.27045825245236838258e0,  2.41780725177450611770e-1,
+                                         2.27238449892691845833e-2, 7.74545014278341407640e-4};
+constexpr std::array<double, 8> kMiddleQ{1.0,
+                                         2.05319162663775882187e0,
+                                         1.67638483018380384940e0,
+                                         6.89767334985100004550e-1,
+                                         1.48103976427480074590e-1,
+                                         1.51986665636164571966e-2,
+                                         5.47593808499534494600e-4,
+                                         1.05075007164441684324e-9};
+constexpr std::array<double, 8> kTailP{6.65790464350110377720e0,  5.46378491116411436990e0,
+                                       1.78482653991729133580e0,  2.96560571828504891230e-1,
+                                       2.65321895265761230930e-2, 1.24266094738807843860e-3,
+                                       2.71155556874348757815e-5, 2.01033439929228813265e-7};
+constexpr std::array<double, 8> kTailQ{1.0,
+                                       5.99832206555887937690e-1,
+                                       1.36929880922735805310e-1,
+                                       1.48753612908506148525e-2,
+                                       7.86869131145613259100e-4,
+                                       1.84631831751005468180e-5,
+                                       1.42151175831644588870e-7,
+                                       2.04426310338993978564e-15};
+
+}  // namespace
+
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key) {
+  constexpr int kRounds = 10;
+  constexpr std::uint64_t kMultiplier0 = 0xD2511F53;
+  constexpr std::uint64_t kMultiplier1 = 0xCD9E8D57;
+  constexpr std::uint32_t kWeyl0 = 0x9E3779B9;
+  constexpr std::uint32_t kWeyl1 = 0xBB67AE85;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::uint64_t product0 = kMultiplier0 * counter[0];
+    const std::uint64_t product1 = kMultiplier1 * counter[2];
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+               static_cast<std::uint32_t>(product1),
+               static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
+               static_cast<std::uint32_t>(product0)};
+    key[0] += kWeyl0;
+    key[1] += kWeyl1;
+  }
+  return counter;
+}
+
+double portable_log(double x) {
+  constexpr std::uint64_t kMantissaMask = 0x000FFFFFFFFFFFFF;
+  constexpr double kSqrt2 = 1.4142135623730951;
+  // ln 2 in two parts; the upper has 21 trailing zero bits, so exponent * kLn2High is exact.
+  constexpr double kLn2High = 0x1.62e42fee00000p-1;
+  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  const auto bits = std::bit_cast<std::uint64_t>(x);
+  int exponent = static_cast<int>(bits >> 52) - 1023;
+  double mantissa = std::bit_cast<double>((bits & kMantissaMask) | 0x3FF0000000000000);
+  if (mantissa > kSqrt2) {
+    mantissa *= 0.5;
+    ++exponent;
+  }
+  // ln m = 2 artanh(s), |s| <= 0.1716: the first term left out is below 2^-60.
+  const double s = (mantissa - 1.0) / (mantissa + 1.0);
+  const double square = s * s;
+  double series = 0.0;
+  for (int odd = 23; odd >= 3; odd -= 2) series = (series + 1.0 / odd) * square;
+  const double tail = 2.0 * s * series;
+  return exponent * kLn2High + (2.0 * s + (tail + exponent * kLn2Low));
+}
+
+double normal_quantile(double p) {
+  const double q = p - 0.5;
+  if (std::fabs(q) <= 0.425) {
+    const double r = 0.180625 - q * q;
+    return q * polynomial(kCentreP, r) / polynomial(kCentreQ, r);
+  }
+  const double r = std::sqrt(-portable_log(q < 0.0 ? p : 1.0 - p));
+  const double magnitude = r <= 5.0 ? polynomial(kMiddleP, r - 1.6) / polynomial(kMiddleQ, r - 1.6)
+                                    : polynomial(kTailP, r - 5.0) / polynomial(kTailQ, r - 5.0);
+  return q < 0.0 ? -magnitude : magnitude;
+}
+
+std::uint32_t Stream::bits(std::uint64_t index) const {
+  return philox_block(*this, index / kLanes)[index % kLanes];
+}
+
+double Stream::uniform(std::uint64_t index) const { return open_unit(bits(index)); }
+
+void draw(const Stream& stream, Distribution distribution, double std, std::uint64_t first,
+          std::span<float> out) {
+  const bool uniform = distribution == Distribution::kUniform;
+  const double half_width = std * kSqrt3;
+  std::size_t done = 0;
+  while (done < out.size()) {
+    const std::uint64_t index = first + done;
+    const auto block = philox_block(stream, index / kLanes);
+    for (std::size_t lane = index % kLanes; lane < kLanes && done < out.size(); ++lane, ++done) {
+      const double u = open_unit(block[lane]);
+      out[done] =
+          static_cast<float>(uniform ? (2.0 * u - 1.0) * half_width : normal_quantile(u) * std);
+    }
+  }
+}
+
+}  // namespace attnbench

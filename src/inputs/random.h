@@ -1,0 +1,61 @@
+// Counter-based random numbers with the same bits on every machine: element i of a stream is a
+// function of (seed, stream, i) alone, and nothing here calls the maths library but sqrt, which
+// IEEE 754 defines to the last bit.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "core/problem.h"
+
+namespace attnbench {
+
+/// One block of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011).
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
+                                        std::array<std::uint32_t, 2> key);
+
+/// ln(x) for normal x > 0, within a few units in the last place.
+double portable_log(double x);
+
+/// Quantile of the standard normal distribution, 0 < p < 1: algorithm AS 241 (PPND16, Wichura
+/// 1988), relative error about 1e-16.
+double normal_quantile(double p);
+
+/// What a stream is used for; every tensor has streams of its own, so that it does not depend on
+/// the others. The values are part of the seeded bytes: never renumber.
+enum class StreamId : std::uint32_t {
+  kQuery = 0,
+  kKey = 1,
+  kValue = 2,
+  kSinks = 3,
+  kKeyPrefix = 4,  // positions below cascade.common_prefix_len, shared by all requests
+  kValuePrefix = 5,
+  kQueryChannels = 6,  // which channels and tokens the outlier distribution scales
+  kKeyChannels = 7,
+  kValueChannels = 8,
+  kQueryTokens = 9,
+  kKeyTokens = 10,
+  kValueTokens = 11,
+  kKeyPrefixTokens = 12,
+  kValuePrefixTokens = 13,
+  kBlocks = 14,
+};
+
+struct Stream {
+  std::uint64_t seed = 0;
+  StreamId id = StreamId::kQuery;
+
+  /// 32 random bits of element `index`: lane index % 4 of the block with counter
+  /// {index / 4 low, index / 4 high, id, 0} and key {seed low, seed high}.
+  std::uint32_t bits(std::uint64_t index) const;
+  /// In the open interval (0, 1): (bits + 0.5) / 2^32.
+  double uniform(std::uint64_t index) const;
+};
+
+/// Elements [first, first + out.size()) of a stream, mean 0 and standard deviation `std`:
+/// kNormal and kOutlier normal, kUniform in [-std * sqrt(3), std * sqrt(3)].
+void draw(const Stream& stream, Distribution distribution, double std, std::uint64_t first,
+          std::span<float> out);
+
+}  // namespace attnbench
