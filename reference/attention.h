@@ -1,0 +1,72 @@
+// Float64 attention straight from the definitions of semantics §3 and §15: the second opinion that
+// every backend is judged by. It never splits, pages, merges or tiles over keys.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+#include "metadata/attention_math.h"
+
+namespace attnbench {
+
+/// Borrowed tensors of one case. Values of any floating dtype are converted to f64 as they are.
+struct ReferenceInputs {
+  const Tensor* query = nullptr;  // [>=T, H, D]; f32 dequantised when the query is quantised
+  const Tensor* key = nullptr;    // [S, Hk, D]; f32 dequantised when the cache is quantised
+  const Tensor* value = nullptr;  // [S, Hk, Dv]
+  std::span<const std::int32_t> query_start_loc;  // [B+1]
+  std::span<const std::int32_t> seq_lens;         // [B]
+  std::span<const std::int64_t> key_start_loc;    // [B+1]
+  std::span<const float> sinks;                   // [H] or empty
+  std::span<const float> alibi_slopes;            // [H] or empty
+};
+
+/// Results for the chosen rows, in their order.
+struct ReferenceOutput {
+  std::vector<std::int32_t> rows;  // token indices, ascending
+  int num_heads = 0;
+  int v_head_size = 0;
+  std::vector<double> output;  // [rows, H, Dv]; 0 for a row that sees nothing
+  std::vector<double> lse;     // [H, rows], natural log; -inf for a row that sees nothing
+};
+
+struct ReferenceOptions {
+  int num_threads = 0;                // 0 = all cores
+  std::function<bool()> should_stop;  // polled between tiles; may be empty
+};
+
+/// Two-pass softmax over all visible keys of each row, sums in f64 (semantics §3.1, §3.5, §3.8).
+/// NaN and infinity in visible inputs propagate; masked keys contribute exactly nothing (§0.6).
+/// Returns nothing when should_stop said so.
+std::optional<ReferenceOutput> reference_attention(const AttentionMath& math,
+                                                   const ReferenceInputs& inputs,
+                                                   std::span<const std::int32_t> rows,
+                                                   const ReferenceOptions& options = {});
+
+/// The same maths in storage precision (contract §4, err_ratio): S, P and O rounded to `storage`,
+/// P to `probability` where that differs, sums in f32. Its error against the reference is the
+/// yardstick for a kernel's error.
+struct EmulationRule {
+  Dtype storage = Dtype::kBF16;      // the output dtype
+  Dtype probability = Dtype::kBF16;  // e4m3 where the kernel's P is
+};
+std::optional<ReferenceOutput> emulate_attention(const AttentionMath& math,
+                                                 const ReferenceInputs& inputs,
+                                                 const EmulationRule& rule,
+                                                 std::span<const std::int32_t> rows,
+                                                 const ReferenceOptions& options = {});
+
+/// Which token rows are compared (contract §1 `validation`): all of them while
+/// 2*H*(D+Dv)*pairs is affordable (about two seconds of the reference on this machine's cores),
+/// else a seeded sample of at most max_rows that always holds the first and last row of every
+/// request (as far as max_rows allows) and rows at page and tile edges (positions k*block_size +
+/// {-1,0,1}, multiples of 64 and 128). Sorted, unique. max_rows given: min(T, max_rows) rows by
+/// that rule.
+std::vector<std::int32_t> select_rows(const Problem& problem, std::uint64_t seed);
+
+}  // namespace attnbench

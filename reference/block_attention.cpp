@@ -1,0 +1,374 @@
+#include "reference/block_attention.h"
+
+// Why: g++ 12 warns of _mm512_undefined_* inside its own intrinsics.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+// The caller spreads blocks over threads; a product never starts threads of its own.
+#define EIGEN_DONT_PARALLELIZE
+#include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "reference/vector_math.h"
+
+namespace attnbench {
+namespace {
+
+template <typename Real>
+using Matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+template <typename Real>
+using MatrixMap = Eigen::Map<Matrix<Real>>;
+template <typename Real>
+using ConstMatrixMap = Eigen::Map<const Matrix<Real>>;
+template <typename Real>
+using ArrayMap = Eigen::Map<Eigen::Array<Real, Eigen::Dynamic, 1>>;
+template <typename Real>
+using ConstArrayMap = Eigen::Map<const Eigen::Array<Real, Eigen::Dynamic, 1>>;
+
+template <typename Real>
+constexpr Real kInfinity = std::numeric_limits<Real>::infinity();
+
+template <typename Buffer>
+void grow(Buffer& buffer, std::int64_t size) {
+  if (static_cast<std::int64_t>(buffer.size()) < size) {
+    buffer.resize(static_cast<std::size_t>(size));
+  }
+}
+
+/// x - x is 0 for finite x and NaN for the others, so one sum tells.
+template <typename Real>
+bool all_finite(const Real* values, std::int64_t count) {
+  const ConstArrayMap<Real> array(values, count);
+  return (array - array).sum() == Real{0};
+}
+
+/// sum += left * right. With few rows, as in decode, Eigen's packing of `right` costs more than the
+/// product, so each row goes by itself.
+template <typename Real, typename Right>
+void multiply(const ConstMatrixMap<Real>& left, const Right& right, MatrixMap<Real> sum) {
+  constexpr Eigen::Index kFewRows = 8;
+  if (left.rows() > kFewRows) {
+    sum.noalias() += left * right;
+    return;
+  }
+  for (Eigen::Index row = 0; row < left.rows(); ++row) {
+    sum.row(row).noalias() += left.row(row) * right;
+  }
+}
+
+// Rows of one KV head lie too far apart for the hardware to foresee; without this the loading of
+// keys takes most of the time of a decode row.
+constexpr std::int64_t kPrefetchDistance = 16;
+
+/// Asks for the row that starts at element `first`, if the tensor reaches that far.
+void prefetch_row(const Tensor& tensor, std::int64_t first) {
+  constexpr std::int64_t kCacheLine = 64;
+  const auto element_size = static_cast<std::int64_t>(dtype_size(tensor.dtype()));
+  const std::int64_t begin = first * element_size;
+  const std::int64_t end = begin + tensor.dim(2) * element_size;
+  if (end > static_cast<std::int64_t>(tensor.size_bytes())) return;
+  for (std::int64_t byte = begin; byte < end; byte += kCacheLine) {
+    __builtin_prefetch(tensor.bytes() + byte);
+  }
+}
+
+/// Scores as a kernel would keep them in `storage`. Finite scores stay finite: no kernel stores
+/// scores in f16, so its range is not part of the yardstick.
+void round_scores(Dtype storage, float* scores, std::int64_t count) {
+  if (storage == Dtype::kF16) {
+    constexpr float kGreatest = 65504;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const float magnitude = std::abs(scores[i]);
+      const bool too_large = magnitude > kGreatest && magnitude < kInfinity<float>;
+      scores[i] = too_large ? std::copysign(kGreatest, scores[i]) : scores[i];
+    }
+  }
+  round_values(storage, scores, count);
+}
+
+}  // namespace
+
+template <typename Real>
+BlockAttention<Real>::BlockAttention(const AttentionMath& math, const ReferenceInputs& inputs,
+                                     const EmulationRule* rule, std::span<const std::int32_t> rows,
+                                     ReferenceOutput& output)
+    : math_(math),
+      inputs_(inputs),
+      rule_(rule),
+      rows_(rows),
+      result_(output),
+      num_heads_(static_cast<int>(inputs.query->dim(1))),
+      num_kv_heads_(static_cast<int>(inputs.key->dim(1))),
+      head_size_(inputs.query->dim(2)),
+      v_head_size_(inputs.value->dim(2)) {}
+
+template <typename Real>
+void BlockAttention<Real>::compute(const RowBlock& block) {
+  find_visible(block);
+  plan_tiles(block);
+  load_query(block);
+  const std::int64_t matrix_rows = block.num_matrix_rows();
+  row_max_.assign(static_cast<std::size_t>(matrix_rows), -kInfinity<Real>);
+  row_sum_.assign(static_cast<std::size_t>(matrix_rows), Real{0});
+  sums_.assign(static_cast<std::size_t>(matrix_rows * v_head_size_), Real{0});
+  for (const Tile& tile : tiles_) score_tile(block, tile);
+  add_sinks(block);
+  for (const Tile& tile : tiles_) {
+    weigh_tile(block, tile);
+    accumulate_tile(block, tile);
+  }
+  finish(block);
+}
+
+template <typename Real>
+std::int64_t BlockAttention<Real>::position_of(const RowBlock& block, std::int64_t token) const {
+  const auto request = static_cast<std::size_t>(block.request);
+  const std::int64_t row = rows_[static_cast<std::size_t>(block.row_begin + token)];
+  return row - inputs_.query_start_loc[request + 1] + inputs_.seq_lens[request];
+}
+
+template <typename Real>
+void BlockAttention<Real>::find_visible(const RowBlock& block) {
+  const std::int64_t seq_len = inputs_.seq_lens[static_cast<std::size_t>(block.request)];
+  visible_.clear();
+  visible_offset_.assign(1, 0);
+  std::vector<KeyRange> ranges;
+  for (std::int64_t token = 0; token < block.num_tokens(); ++token) {
+    ranges.clear();
+    append_visible_ranges(math_, block.request, position_of(block, token), seq_len, ranges);
+    visible_.insert(visible_.end(), ranges.begin(), ranges.end());
+    visible_offset_.push_back(visible_.size());
+  }
+}
+
+template <typename Real>
+template <typename Body>
+void BlockAttention<Real>::for_visible(const Tile& tile, std::int64_t token,
+                                       const Body& body) const {
+  const auto index = static_cast<std::size_t>(token);
+  for (std::size_t i = visible_offset_[index]; i < visible_offset_[index + 1]; ++i) {
+    const KeyRange range{std::max(visible_[i].begin, tile.begin),
+                         std::min(visible_[i].end, tile.end)};
+    if (range.begin < range.end) body(range);
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::plan_tiles(const RowBlock& block) {
+  tiles_.clear();
+  std::int64_t offset = 0;
+  for (std::int64_t begin = block.keys.begin; begin < block.keys.end; begin += kTileKeys) {
+    Tile tile{begin, std::min(begin + kTileKeys, block.keys.end), block.num_tokens(), 0, offset};
+    for (std::int64_t token = 0; token < block.num_tokens(); ++token) {
+      for_visible(tile, token, [&](const KeyRange&) {
+        tile.first_token = std::min(tile.first_token, token);
+        tile.last_token = token + 1;
+      });
+    }
+    if (tile.first_token >= tile.last_token) continue;
+    offset += (tile.last_token - tile.first_token) * block.num_heads * tile.num_keys();
+    tiles_.push_back(tile);
+  }
+  grow(scores_, offset);
+}
+
+template <typename Real>
+void BlockAttention<Real>::load_query(const RowBlock& block) {
+  grow(query_, block.num_matrix_rows() * head_size_);
+  const std::int64_t width = block.num_heads * head_size_;
+  for (std::int64_t token = 0; token < block.num_tokens(); ++token) {
+    const std::int64_t row = rows_[static_cast<std::size_t>(block.row_begin + token)];
+    load_values(inputs_.query->dtype(), inputs_.query->bytes(),
+                (row * num_heads_ + block.first_head) * head_size_, width,
+                query_.data() + token * width);
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::load_tile(const Tensor& tensor, const RowBlock& block, const Tile& tile,
+                                     Buffer& buffer) {
+  const std::int64_t width = tensor.dim(2);
+  grow(buffer, kTileKeys * width);
+  const std::int64_t kv_head = block.first_head / (num_heads_ / num_kv_heads_);
+  const std::int64_t start = inputs_.key_start_loc[static_cast<std::size_t>(block.request)];
+  for (std::int64_t key = tile.begin; key < tile.end; ++key) {
+    const std::int64_t first = ((start + key) * num_kv_heads_ + kv_head) * width;
+    prefetch_row(tensor, first + kPrefetchDistance * num_kv_heads_ * width);
+    load_values(tensor.dtype(), tensor.bytes(), first, width,
+                buffer.data() + (key - tile.begin) * width);
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::load_tile_values(const RowBlock& block, const Tile& tile) {
+  load_tile(*inputs_.value, block, tile, values_);
+  special_keys_.clear();
+  for (std::int64_t column = 0; column < tile.num_keys(); ++column) {
+    Real* value = values_.data() + column * v_head_size_;
+    if (all_finite(value, v_head_size_)) continue;
+    // A matrix product would turn weight 0 into 0 * NaN for every row (semantics §0.6).
+    special_keys_.push_back({column, Buffer(value, value + v_head_size_)});
+    std::fill_n(value, v_head_size_, Real{0});
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::score_tile(const RowBlock& block, const Tile& tile) {
+  load_tile(*inputs_.key, block, tile, keys_);
+  const std::int64_t heads = block.num_heads;
+  const std::int64_t matrix_rows = (tile.last_token - tile.first_token) * heads;
+  const std::int64_t width = tile.num_keys();
+  Real* const scores = scores_.data() + tile.score_offset;
+  std::fill_n(scores, matrix_rows * width, Real{0});
+  multiply<Real>(ConstMatrixMap<Real>(query_.data() + tile.first_token * heads * head_size_,
+                                      matrix_rows, head_size_),
+                 ConstMatrixMap<Real>(keys_.data(), width, head_size_).transpose(),
+                 MatrixMap<Real>(scores, matrix_rows, width));
+  const auto scale = static_cast<Real>(math_.softmax_scale);
+  const auto cap = static_cast<Real>(math_.logits_soft_cap);
+  for (std::int64_t token = tile.first_token; token < tile.last_token; ++token) {
+    for (int head = 0; head < block.num_heads; ++head) {
+      const std::int64_t row = token * heads + head;
+      Real* const row_scores = scores + (row - tile.first_token * heads) * width - tile.begin;
+      Real& row_max = row_max_[static_cast<std::size_t>(row)];
+      for_visible(tile, token, [&](const KeyRange& keys) {
+        Real* const visible = row_scores + keys.begin;
+        const std::int64_t count = keys.end - keys.begin;
+        ArrayMap<Real> array(visible, count);
+        array *= scale;
+        if (cap > 0) soft_cap(visible, count, cap);
+        add_bias(visible, keys, block, token, head);
+        if constexpr (std::is_same_v<Real, float>) {
+          if (rule_ != nullptr) round_scores(rule_->storage, visible, count);
+        }
+        const Real largest = array.template maxCoeff<Eigen::PropagateNaN>();
+        if (largest > row_max || std::isnan(largest)) row_max = largest;
+      });
+    }
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::add_bias(Real* scores, const KeyRange& keys, const RowBlock& block,
+                                    std::int64_t token, int head) const {
+  if (math_.alibi == AlibiForm::kNone) return;
+  const auto slope =
+      static_cast<Real>(inputs_.alibi_slopes[static_cast<std::size_t>(block.first_head + head)]);
+  const auto request = static_cast<std::size_t>(block.request);
+  const std::int64_t query_len =
+      inputs_.query_start_loc[request + 1] - inputs_.query_start_loc[request];
+  const std::int64_t context_len = inputs_.seq_lens[request] - query_len;
+  const std::int64_t position = position_of(block, token);
+  const auto add = [&](auto bias) {
+    for (std::int64_t key = keys.begin; key < keys.end; ++key) {
+      scores[key - keys.begin] += bias(key);
+    }
+  };
+  switch (math_.alibi) {
+    case AlibiForm::kNone:
+      return;
+    case AlibiForm::kKeyIndex:
+      return add([&](std::int64_t key) { return slope * static_cast<Real>(key); });
+    case AlibiForm::kContextRelative:
+      return add([&](std::int64_t key) { return slope * static_cast<Real>(key - context_len); });
+    case AlibiForm::kDistance:
+      return add(
+          [&](std::int64_t key) { return -slope * static_cast<Real>(std::abs(position - key)); });
+    case AlibiForm::kSqrt:
+      return add([&](std::int64_t key) {
+        const auto distance = static_cast<Real>(std::max<std::int64_t>(0, position - key));
+        return -slope * std::sqrt(distance);
+      });
+  }
+}
+
+/// The sink is one more logit of the maximum and the sum, with value 0 (semantics §3.5).
+template <typename Real>
+void BlockAttention<Real>::add_sinks(const RowBlock& block) {
+  if (inputs_.sinks.empty()) return;
+  for (std::int64_t row = 0; row < block.num_matrix_rows(); ++row) {
+    const auto head = static_cast<std::size_t>(block.first_head + row % block.num_heads);
+    const auto sink = static_cast<Real>(inputs_.sinks[head]);
+    if (sink == -kInfinity<Real>) continue;
+    Real& row_max = row_max_[static_cast<std::size_t>(row)];
+    row_max = std::max(row_max, sink);
+    row_sum_[static_cast<std::size_t>(row)] =
+        sink == kInfinity<Real> ? Real{1} : std::exp(sink - row_max);
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::weigh_tile(const RowBlock& block, const Tile& tile) {
+  const std::int64_t heads = block.num_heads;
+  const std::int64_t width = tile.num_keys();
+  for (std::int64_t row = tile.first_token * heads; row < tile.last_token * heads; ++row) {
+    Real* const weights =
+        scores_.data() + tile.score_offset + (row - tile.first_token * heads) * width;
+    const Real row_max = row_max_[static_cast<std::size_t>(row)];
+    const bool sink_takes_all =
+        !inputs_.sinks.empty() &&
+        inputs_.sinks[static_cast<std::size_t>(block.first_head + row % heads)] == kInfinity<float>;
+    std::int64_t done = 0;
+    if (row_max != -kInfinity<Real> && !sink_takes_all) {
+      for_visible(tile, row / heads, [&](const KeyRange& keys) {
+        std::fill(weights + done, weights + (keys.begin - tile.begin), Real{0});
+        done = keys.end - tile.begin;
+        Real* const visible = weights + (keys.begin - tile.begin);
+        const std::int64_t count = keys.end - keys.begin;
+        exp_minus(visible, count, row_max);
+        row_sum_[static_cast<std::size_t>(row)] += ArrayMap<Real>(visible, count).sum();
+        if constexpr (std::is_same_v<Real, float>) {
+          if (rule_ != nullptr) round_values(rule_->probability, visible, count);
+        }
+      });
+    }
+    std::fill(weights + done, weights + width, Real{0});
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::accumulate_tile(const RowBlock& block, const Tile& tile) {
+  load_tile_values(block, tile);
+  const std::int64_t first_row = tile.first_token * block.num_heads;
+  const std::int64_t matrix_rows = (tile.last_token - tile.first_token) * block.num_heads;
+  const std::int64_t width = tile.num_keys();
+  const Real* const weights = scores_.data() + tile.score_offset;
+  MatrixMap<Real> sums(sums_.data() + first_row * v_head_size_, matrix_rows, v_head_size_);
+  multiply<Real>(ConstMatrixMap<Real>(weights, matrix_rows, width),
+                 ConstMatrixMap<Real>(values_.data(), width, v_head_size_), sums);
+  for (const SpecialKey& key : special_keys_) {
+    const ConstArrayMap<Real> value(key.value.data(), v_head_size_);
+    for (std::int64_t row = 0; row < matrix_rows; ++row) {
+      const Real weight = weights[row * width + key.column];
+      if (weight != Real{0}) sums.row(row).array() += weight * value.transpose();
+    }
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::finish(const RowBlock& block) {
+  const auto num_rows = static_cast<std::int64_t>(result_.rows.size());
+  for (std::int64_t row = 0; row < block.num_matrix_rows(); ++row) {
+    const Real row_sum = row_sum_[static_cast<std::size_t>(row)];
+    const Real row_max = row_max_[static_cast<std::size_t>(row)];
+    const std::int64_t list_row = block.row_begin + row / block.num_heads;
+    const std::int64_t head = block.first_head + row % block.num_heads;
+    const bool empty = row_max == -kInfinity<Real> && row_sum == Real{0};
+    result_.lse[static_cast<std::size_t>(head * num_rows + list_row)] =
+        empty ? -kInfinity<double> : static_cast<double>(row_max + std::log(row_sum));
+    Real* const sums = sums_.data() + row * v_head_size_;
+    ArrayMap<Real> array(sums, v_head_size_);
+    if (!empty) array /= row_sum;
+    if constexpr (std::is_same_v<Real, float>) {
+      if (rule_ != nullptr) round_values(rule_->storage, sums, v_head_size_);
+    }
+    double* const output = result_.output.data() + (list_row * num_heads_ + head) * v_head_size_;
+    std::copy_n(sums, v_head_size_, output);
+  }
+}
+
+template class BlockAttention<double>;
+template class BlockAttention<float>;
+
+}  // namespace attnbench

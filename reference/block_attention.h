@@ -1,0 +1,93 @@
+// Attention of one block of rows as two matrix products with the exact softmax between them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/tensor.h"
+#include "reference/attention.h"
+#include "reference/row_blocks.h"
+
+namespace attnbench {
+
+/// Computes blocks in Real (double: the reference; float: the emulation of storage precision) and
+/// writes them to their places in the output. Holds the scratch memory of one thread. All keys of a
+/// row are scored before the first weight is formed; tiles of keys only bound the sizes of the
+/// matrix products.
+template <typename Real>
+class BlockAttention {
+ public:
+  /// `rule` is null for the reference. Everything is borrowed.
+  BlockAttention(const AttentionMath& math, const ReferenceInputs& inputs,
+                 const EmulationRule* rule, std::span<const std::int32_t> rows,
+                 ReferenceOutput& output);
+
+  void compute(const RowBlock& block);
+
+ private:
+  using Buffer = std::vector<Real, AlignedAllocator<Real>>;
+  static constexpr std::int64_t kTileKeys = 256;
+
+  /// The keys [begin, end) with the block's tokens that see some of them.
+  struct Tile {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+    std::int64_t first_token = 0;
+    std::int64_t last_token = 0;    // exclusive
+    std::int64_t score_offset = 0;  // of its scores [rows of its tokens, end - begin]
+    std::int64_t num_keys() const { return end - begin; }
+  };
+  /// A visible key whose value has NaN or infinity.
+  struct SpecialKey {
+    std::int64_t column = 0;  // in the tile
+    Buffer value;             // [Dv]
+  };
+
+  void find_visible(const RowBlock& block);
+  void plan_tiles(const RowBlock& block);
+  void load_query(const RowBlock& block);
+  /// Keys or values of the tile, [tile keys, width of the tensor].
+  void load_tile(const Tensor& tensor, const RowBlock& block, const Tile& tile, Buffer& buffer);
+  void load_tile_values(const RowBlock& block, const Tile& tile);
+  void score_tile(const RowBlock& block, const Tile& tile);
+  void add_bias(Real* scores, const KeyRange& keys, const RowBlock& block, std::int64_t token,
+                int head) const;
+  void add_sinks(const RowBlock& block);
+  void weigh_tile(const RowBlock& block, const Tile& tile);
+  void accumulate_tile(const RowBlock& block, const Tile& tile);
+  void finish(const RowBlock& block);
+
+  std::int64_t position_of(const RowBlock& block, std::int64_t token) const;
+  /// Calls body(range) for each part of the tile that the token sees.
+  template <typename Body>
+  void for_visible(const Tile& tile, std::int64_t token, const Body& body) const;
+
+  const AttentionMath& math_;
+  const ReferenceInputs& inputs_;
+  const EmulationRule* rule_;
+  std::span<const std::int32_t> rows_;
+  ReferenceOutput& result_;
+  int num_heads_;
+  int num_kv_heads_;
+  std::int64_t head_size_;
+  std::int64_t v_head_size_;
+
+  // Matrix rows are token-major: token * block.num_heads + head.
+  std::vector<KeyRange> visible_;            // of all tokens of the block
+  std::vector<std::size_t> visible_offset_;  // [tokens + 1] into visible_
+  std::vector<Tile> tiles_;
+  Buffer query_;   // [matrix rows, D]
+  Buffer keys_;    // [tile keys, D]
+  Buffer values_;  // [tile keys, Dv], rows of special keys zeroed
+  Buffer scores_;  // scores, then weights, tile after tile
+  Buffer sums_;    // [matrix rows, Dv]
+  Buffer row_max_;
+  Buffer row_sum_;
+  std::vector<SpecialKey> special_keys_;
+};
+
+extern template class BlockAttention<double>;
+extern template class BlockAttention<float>;
+
+}  // namespace attnbench

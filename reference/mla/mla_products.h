@@ -1,0 +1,39 @@
+// Matrix products of the MLA forms on parts of row-major arrays.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace attnbench {
+
+template <typename Real>
+using MlaBuffer = std::vector<Real, AlignedAllocator<Real>>;
+
+/// A [rows, columns] part of a row-major array whose rows begin `stride` elements apart.
+template <typename T>
+struct StridedMatrix {
+  T* data = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::int64_t stride = 0;
+};
+
+/// product [m, n] = left [m, k] * right [k, n]. A row of the product depends on its own row of
+/// `left` alone, NaN and infinity included.
+template <typename Real>
+void multiply(const StridedMatrix<const Real>& left, const StridedMatrix<const Real>& right,
+              const StridedMatrix<Real>& product);
+
+/// product [m, n] = left [m, k] * transpose(right [n, k]).
+template <typename Real>
+void multiply_transposed(const StridedMatrix<const Real>& left,
+                         const StridedMatrix<const Real>& right,
+                         const StridedMatrix<Real>& product);
+
+/// All elements of a floating tensor.
+template <typename Real>
+MlaBuffer<Real> load_all(const Tensor& tensor);
+
+}  // namespace attnbench

@@ -1,0 +1,40 @@
+#include "reference/ops/mm_quant.h"
+
+#include "core/error.h"
+#include "metadata/int_math.h"
+#include "metadata/validation.h"
+#include "reference/ops/number_formats.h"
+
+namespace attnbench {
+
+MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale, bool skip_scale) {
+  if (x.shape.size() != 3 && x.shape.size() != 4) {
+    fail(ErrorKind::kShape, "x must have rank 3 or 4, got {}", x.shape.size());
+  }
+  require_activation(x.dtype, "x");
+  if (!skip_scale) check_scale(scale, "scale");
+
+  const std::int64_t head_size = x.shape.back();
+  const std::int64_t padded_head_size = round_up(head_size, 16);
+  const bool divides = padded_head_size != head_size;
+  const float factor = 1.0f / scale;
+  const auto unscaled = [&](float value) {
+    if (skip_scale) return value;
+    return divides ? value / scale : scaled_by(value, factor);
+  };
+
+  std::vector<std::int64_t> shape = x.shape;
+  shape.back() = padded_head_size;
+  MmQuantised result{Tensor(Dtype::kE4M3, shape)};
+  for_each_row(x, [&](std::int64_t row, const float* values, std::int64_t count) {
+    auto* codes = result.codes.data<std::uint8_t>() + row * padded_head_size;
+    for (std::int64_t d = 0; d < count; ++d) {
+      const float y = unscaled(values[d]);
+      result.saturated += saturates_e4m3(y) ? 1 : 0;
+      codes[d] = rn_e4m3(y);
+    }
+  });
+  return result;
+}
+
+}  // namespace attnbench
