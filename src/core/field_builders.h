@@ -149,6 +149,9 @@ Field enumeration(std::string key, Access access, Enum last) {
   return choice(std::move(key), access, std::move(choices), std::move(words));
 }
 
+// Longer than any path that a file system takes.
+inline constexpr std::size_t kLongestText = 4096;
+
 /// std::string, or an optional of it for which null stands for the empty one. Never empty text.
 template <typename Access>
 Field text(std::string key, Access access, bool is_input_path = false) {
@@ -159,7 +162,7 @@ Field text(std::string key, Access access, bool is_input_path = false) {
       access(problem) = Member<Access>{};
       return std::nullopt;
     }
-    if (!value.is_string() || value.text.empty()) {
+    if (!value.is_string() || value.text.empty() || value.text.size() > kLongestText) {
       return Mismatch{ErrorKind::kFormat, kOptional ? "text or null" : "text", &value};
     }
     access(problem) = value.text;

@@ -150,9 +150,12 @@ Field sinks_field() {
   };
   field.get = [](const Problem& problem) {
     switch (problem.attention.sinks) {
-      case SinksKind::kNone: return Value::null();
-      case SinksKind::kNormal: return Value::of("normal");
-      case SinksKind::kValues: return list_of(problem.attention.sink_values);
+      case SinksKind::kNone:
+        return Value::null();
+      case SinksKind::kNormal:
+        return Value::of("normal");
+      case SinksKind::kValues:
+        return list_of(problem.attention.sink_values);
     }
     return Value::null();
   };

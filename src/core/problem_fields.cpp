@@ -43,7 +43,8 @@ constexpr Range kTokens{.low = 0, .high = kMaxInt};
 constexpr Range kAtLeastOne{.low = 1, .high = kMaxInt};
 
 // Accessor of a member, for const and mutable problems alike.
-#define AT(member) [](auto& problem) -> auto& { return problem.member; }
+#define AT(member) \
+  [](auto& problem) -> auto& { return problem.member; }
 
 void add_attention(std::vector<Field>& table) {
   const std::vector<Dtype> dtypes = {Dtype::kBF16, Dtype::kF16, Dtype::kF32};
@@ -82,8 +83,7 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(integer("mla.qk_rope_head_dim", AT(mla.qk_rope_head_dim), kCount));
   table.push_back(integer("mla.v_head_dim", AT(mla.v_head_dim), kCount));
   table.push_back(enumeration("mla.ref_form", AT(mla.ref_form), MlaRefForm::kMqa));
-  table.push_back(
-      integer("mla.workspace_tokens", AT(mla.workspace_tokens), kAtLeastOne, "auto"));
+  table.push_back(integer("mla.workspace_tokens", AT(mla.workspace_tokens), kAtLeastOne, "auto"));
   table.push_back(text("mla.prefill_backend", AT(mla.prefill_backend)));
   table.push_back(enumeration("mla.v_pad", AT(mla.v_pad), Switch::kOff));
   table.push_back(boolean("mla.emulate_fp8_prefill", AT(mla.emulate_fp8_prefill)));
@@ -102,36 +102,35 @@ void add_mm_encoder(std::vector<Field>& table) {
   table.push_back(integer("mm_encoder.batch_size", AT(mm_encoder.batch_size), kCount, "null"));
   table.push_back(integer("mm_encoder.kv_len", AT(mm_encoder.kv_len), kTokens, "null"));
   table.push_back(layer_names_field());
-  table.push_back(integer("mm_encoder.hidden_size", AT(mm_encoder.hidden_size), kAtLeastOne,
-                          "null"));
+  table.push_back(
+      integer("mm_encoder.hidden_size", AT(mm_encoder.hidden_size), kAtLeastOne, "null"));
   table.push_back(integer("mm_encoder.tp_size", AT(mm_encoder.tp_size), kCount));
   table.push_back(text("mm_encoder.fp8_scale_path", AT(mm_encoder.fp8_scale_path), true));
   table.push_back(text("mm_encoder.fp8_scale_save_path", AT(mm_encoder.fp8_scale_save_path)));
-  table.push_back(real("mm_encoder.fp8_scale_save_margin", AT(mm_encoder.fp8_scale_save_margin),
-                       kPositive));
+  table.push_back(
+      real("mm_encoder.fp8_scale_save_margin", AT(mm_encoder.fp8_scale_save_margin), kPositive));
   table.push_back(enumeration("mm_encoder.amax", AT(mm_encoder.amax), AmaxKind::kSigned));
 }
 
 void add_kv_cache(std::vector<Field>& table) {
   table.push_back(enumeration("kv_cache.dtype", AT(kv_cache.dtype), KvCacheDtype::kFp8DsMla));
-  table.push_back(
-      integer("kv_cache.int8_level", AT(kv_cache.int8_level), {.low = 0, .high = 2}));
+  table.push_back(integer("kv_cache.int8_level", AT(kv_cache.int8_level), {.low = 0, .high = 2}));
   table.push_back(integer("kv_cache.block_size", AT(kv_cache.block_size), kAtLeastOne));
   table.push_back(enumeration("kv_cache.layout", AT(kv_cache.layout), CacheLayout::kHnd));
   table.push_back(integer("kv_cache.num_blocks", AT(kv_cache.num_blocks), kTokens, "auto"));
   table.push_back(boolean("kv_cache.shuffle_blocks", AT(kv_cache.shuffle_blocks)));
-  table.push_back(scale_field("kv_cache.k_scale",
-                              [](Problem& p) -> auto& { return p.kv_cache.k_scale; }));
-  table.push_back(scale_field("kv_cache.v_scale",
-                              [](Problem& p) -> auto& { return p.kv_cache.v_scale; }));
+  table.push_back(scale_field(
+      "kv_cache.k_scale", [](Problem & p) -> auto& { return p.kv_cache.k_scale; }));
+  table.push_back(scale_field(
+      "kv_cache.v_scale", [](Problem & p) -> auto& { return p.kv_cache.v_scale; }));
   table.push_back(real("kv_cache.q_scale", AT(kv_cache.q_scale), kPositiveScale));
   table.push_back(text("kv_cache.scale_file", AT(kv_cache.scale_file), true));
   table.push_back(text("kv_cache.value_scale_file", AT(kv_cache.value_scale_file), true));
   table.push_back(
       enumeration("kv_cache.pth_int8_round", AT(kv_cache.pth_int8_round), PthInt8Round::kTrunc));
   table.push_back(boolean("kv_cache.e5m2_as_e4m3", AT(kv_cache.e5m2_as_e4m3)));
-  table.push_back(boolean("batch_options.treat_short_extends_as_decodes",
-                          AT(treat_short_extends_as_decodes)));
+  table.push_back(
+      boolean("batch_options.treat_short_extends_as_decodes", AT(treat_short_extends_as_decodes)));
   table.push_back(integer("cascade.common_prefix_len", AT(cascade.common_prefix_len), kTokens));
   table.push_back(enumeration("cascade.mode", AT(cascade.mode), CascadeMode::kNever));
   table.push_back(integer("dcp.world_size", AT(dcp.world_size), {.low = 1, .high = 1024}));
@@ -141,13 +140,12 @@ void add_kv_cache(std::vector<Field>& table) {
 }
 
 void add_run(std::vector<Field>& table) {
-  const std::vector<std::string> ops = {"reshape_and_cache", "merge",      "gather",
-                                        "rope",              "rope_and_cache", "quantize",
-                                        "dcp_correct",       "output_quant",   "mm_quant"};
+  const std::vector<std::string> ops = {
+      "reshape_and_cache", "merge",       "gather",       "rope",    "rope_and_cache",
+      "quantize",          "dcp_correct", "output_quant", "mm_quant"};
   const std::vector<std::string> rules = {"auto"};
 
-  table.push_back(
-      enumeration("output_quant.type", AT(output_quant.type), OutputQuantType::kNvfp4));
+  table.push_back(enumeration("output_quant.type", AT(output_quant.type), OutputQuantType::kNvfp4));
   table.push_back(real("output_quant.scale", AT(output_quant.scale), kPositiveScale));
   table.push_back(boolean("output_quant.ue8m0", AT(output_quant.ue8m0)));
   table.push_back(boolean("output_quant.column_major", AT(output_quant.column_major)));
@@ -198,8 +196,8 @@ const std::vector<Field>& problem_fields() {
 
 const Field* find_field(std::string_view key) {
   const std::vector<Field>& table = problem_fields();
-  const auto found =
-      std::find_if(table.begin(), table.end(), [&](const Field& field) { return field.key == key; });
+  const auto found = std::find_if(table.begin(), table.end(),
+                                  [&](const Field& field) { return field.key == key; });
   return found == table.end() ? nullptr : &*found;
 }
 

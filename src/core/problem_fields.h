@@ -23,9 +23,9 @@ struct Mismatch {
 };
 
 struct Field {
-  std::string key;                 // "kv_cache.k_scale"
+  std::string key;                      // "kv_cache.k_scale"
   std::vector<std::string> words = {};  // the words it takes; empty = not a choice of words
-  bool is_input_path = false;      // names a file that is read; relative to the scenario's folder
+  bool is_input_path = false;  // names a file that is read; relative to the scenario's folder
   std::function<std::optional<Mismatch>(const Value&, Problem&)> set = {};
   /// What `set` would take to give this value again.
   std::function<Value(const Problem&)> get = {};

@@ -11,10 +11,14 @@ namespace {
 
 nlohmann::ordered_json to_json(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::kNull: return nullptr;
-    case Value::Kind::kBool: return value.boolean;
-    case Value::Kind::kInt: return value.integer;
-    case Value::Kind::kString: return value.text;
+    case Value::Kind::kNull:
+      return nullptr;
+    case Value::Kind::kBool:
+      return value.boolean;
+    case Value::Kind::kInt:
+      return value.integer;
+    case Value::Kind::kString:
+      return value.text;
     case Value::Kind::kFloat:
       if (std::isnan(value.number)) return "nan";
       if (std::isinf(value.number)) return value.number > 0 ? "inf" : "-inf";
@@ -46,6 +50,10 @@ Value Value::with_kind(Kind kind) {
   result.kind = kind;
   return result;
 }
+Value Value::null() { return {}; }
+Value Value::list() { return with_kind(Kind::kList); }
+Value Value::map() { return with_kind(Kind::kMap); }
+Value Value::of(const char* value) { return of(std::string(value)); }
 Value Value::of(bool value) {
   Value result = with_kind(Kind::kBool);
   result.boolean = value;
@@ -120,13 +128,19 @@ std::string to_json_text(const Value& value, int indent) {
 std::string describe(const Value& value) {
   constexpr std::size_t kLongest = 60;
   switch (value.kind) {
-    case Value::Kind::kNull: return "null";
-    case Value::Kind::kBool: return value.boolean ? "true" : "false";
+    case Value::Kind::kNull:
+      return "null";
+    case Value::Kind::kBool:
+      return value.boolean ? "true" : "false";
     case Value::Kind::kInt:
-    case Value::Kind::kFloat: return to_json_text(value);
-    case Value::Kind::kList: return fmt::format("a list of {}", value.items.size());
-    case Value::Kind::kMap: return "a mapping";
-    case Value::Kind::kString: break;
+    case Value::Kind::kFloat:
+      return to_json_text(value);
+    case Value::Kind::kList:
+      return fmt::format("a list of {}", value.items.size());
+    case Value::Kind::kMap:
+      return "a mapping";
+    case Value::Kind::kString:
+      break;
   }
   if (value.text.size() <= kLongest) return fmt::format("'{}'", value.text);
   std::size_t end = kLongest;

@@ -30,14 +30,14 @@ struct Value {
   std::vector<Entry> entries;  // kMap, in file order, keys unique
   Mark mark;
 
-  static Value null() { return {}; }
+  static Value null();
   static Value of(bool value);
   static Value of(std::int64_t value);
   static Value of(double value);
   static Value of(std::string value);
-  static Value of(const char* value) { return of(std::string(value)); }
-  static Value list() { return with_kind(Kind::kList); }
-  static Value map() { return with_kind(Kind::kMap); }
+  static Value of(const char* value);
+  static Value list();
+  static Value map();
 
   bool is_null() const { return kind == Kind::kNull; }
   bool is_bool() const { return kind == Kind::kBool; }
@@ -49,9 +49,7 @@ struct Value {
   bool is_list() const { return kind == Kind::kList; }
   bool is_map() const { return kind == Kind::kMap; }
   /// A number as double.
-  double as_double() const {
-    return kind == Kind::kInt ? static_cast<double>(integer) : number;
-  }
+  double as_double() const { return kind == Kind::kInt ? static_cast<double>(integer) : number; }
 
   /// The entry of a map; null when there is none or this is no map.
   const Value* find(std::string_view key) const;

@@ -33,6 +33,8 @@ struct AttentionMath {
   /// Per request, inclusive [start, end] absolute positions with start < end; empty = none.
   std::vector<std::vector<MmRange>> mm_prefix_ranges;
 
+  bool operator==(const AttentionMath&) const = default;
+
   std::span<const MmRange> ranges_of(std::int64_t request) const {
     if (mm_prefix_ranges.empty()) return {};
     return mm_prefix_ranges[static_cast<std::size_t>(request)];

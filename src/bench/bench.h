@@ -1,0 +1,60 @@
+// The loop of the tool: case x backend -> supported? -> inputs -> run -> compare -> time -> Result.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "core/clock.h"
+#include "core/problem.h"
+#include "core/result.h"
+
+namespace attnbench {
+
+enum class SaveTensors { kNever, kFailed, kAlways };
+
+struct BenchOptions {
+  bool validate = true;
+  bool timing = true;
+  SaveTensors save = SaveTensors::kNever;
+  std::filesystem::path save_dir;
+  std::string device = "cpu";  // what --device resolved to
+  DeviceFacts device_facts;
+  int num_threads = 0;                // 0 = all cores
+  std::function<bool()> should_stop;  // Ctrl-C; may be empty
+};
+
+/// One pair to run.
+struct Job {
+  const Problem* problem = nullptr;
+  const Backend* backend = nullptr;
+  std::string id;
+  std::string repro;
+  /// Reasons that hold whatever the backend says, e.g. a device that is not there.
+  std::vector<std::string> extra_refusals;
+};
+
+/// Phase of a job for the progress line.
+enum class Phase { kInputs, kReference, kRun, kTiming };
+const char* to_string(Phase phase);
+
+class BenchObserver {
+ public:
+  virtual ~BenchObserver() = default;
+  virtual void job_started(std::size_t index, std::size_t count, const Job& job) = 0;
+  virtual void phase(Phase phase) = 0;
+  virtual void job_finished(const Result& result) = 0;
+  /// Something about a case's inputs that the user should know, once a case.
+  virtual void notice(const std::string& text) { static_cast<void>(text); }
+};
+
+/// Runs the jobs in order; jobs of one problem should stand together, because inputs and reference
+/// results are shared between its backends. An Error or bad_alloc of a job becomes its status
+/// "error"; after should_stop the remaining jobs are "skipped" with the reason "interrupted".
+std::vector<Result> run_jobs(const std::vector<Job>& jobs, const BenchOptions& options,
+                             BenchObserver& observer);
+
+}  // namespace attnbench

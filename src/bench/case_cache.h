@@ -1,0 +1,74 @@
+// Inputs and reference results of one case, made when first asked for and shared by its backends.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "inputs/inputs.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+
+/// Which values a reference result is computed from.
+struct ReferenceKey {
+  AttentionMath math;
+  bool quantised_query = false;
+  /// The rule of a quantised cache; nothing = key and value as they are.
+  std::optional<StoreRule> store_rule;
+
+  bool operator==(const ReferenceKey&) const = default;
+};
+
+/// Results are owned by the cache and stay where they are until it is destroyed. A null result
+/// means that options.should_stop ended the computation.
+class CaseCache {
+ public:
+  CaseCache(const Problem& problem, ReferenceOptions options)
+      : problem_(problem), options_(std::move(options)) {}
+
+  const Problem& problem() const { return problem_; }
+  const AttentionInputs& inputs();
+  /// Token rows that are compared, by select_rows.
+  const std::vector<std::int32_t>& rows();
+  const StoredKv& stored_kv(const StoreRule& rule);
+  /// What `backend` starts from.
+  BackendInputs backend_inputs(const Backend& backend);
+
+  /// The key of what `backend` computes, and of the same maths on nothing quantised.
+  ReferenceKey key_of(const Backend& backend) const;
+  static ReferenceKey unquantised(const ReferenceKey& key) { return {key.math, false, {}}; }
+
+  const ReferenceOutput* reference(const ReferenceKey& key);
+  const ReferenceOutput* emulation(const ReferenceKey& key, const EmulationRule& rule);
+
+ private:
+  struct Stored {
+    StoreRule rule;
+    StoredKv kv;
+  };
+  struct Computed {
+    ReferenceKey key;
+    std::optional<EmulationRule> rule;  // nothing = the reference itself
+    ReferenceOutput output;
+  };
+
+  bool has_cache() const;
+  ReferenceInputs reference_inputs(const ReferenceKey& key);
+  const ReferenceOutput* find_or_compute(const ReferenceKey& key,
+                                         const std::optional<EmulationRule>& rule);
+
+  const Problem& problem_;
+  ReferenceOptions options_;
+  std::optional<AttentionInputs> inputs_;
+  std::optional<std::vector<std::int32_t>> rows_;
+  std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]
+  // Deques keep references valid while they grow.
+  std::deque<Stored> stored_;
+  std::deque<Computed> computed_;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,112 @@
+// A backend for the tests of this folder: right by construction, with faults on demand.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+
+class FakeBackend final : public Backend {
+ public:
+  std::string backend_name = "FLASH_ATTN";
+  std::vector<std::string> reasons;
+  /// Called by every run of a pipeline, numbered from 0, after the right result was computed.
+  std::function<void(PipelineOutput&, int run)> fault = [](PipelineOutput&, int) {};
+  mutable int prepared = 0;
+  mutable int runs = 0;
+
+  std::string_view name() const override { return backend_name; }
+  std::string_view description() const override { return "fake"; }
+  bool is_default_for(AttentionType) const override { return true; }
+  std::vector<std::string> refusals(const Problem&, const DeviceFacts&) const override {
+    return reasons;
+  }
+  std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kFa; }
+  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops&) const override {
+    ++prepared;
+    return std::make_unique<FakePipeline>(*this, problem, inputs);
+  }
+  Facts explain(const Problem&) const override { return {}; }
+
+ private:
+  class FakePipeline final : public Pipeline {
+   public:
+    FakePipeline(const FakeBackend& backend, const Problem& problem, const BackendInputs& inputs)
+        : backend_(backend), problem_(problem), inputs_(inputs) {
+      steps_ = {{"write_cache", false, 64, 0, [this] { write_cache(); }},
+                {"attend", true, 128, 256, [this] { attend(); }}};
+    }
+    const std::vector<Step>& steps() const override { return steps_; }
+    void poison_outputs() override { output_ = {}; }
+    PipelineOutput read_output() override { return output_; }
+
+   private:
+    /// A bit copy of the new rows through slot_mapping.
+    void write_cache() {
+      const PagedCache& cache = *inputs_.cache;
+      const KvLayout& layout = cache.layout;
+      const std::int64_t block_size = problem_.kv_cache.block_size;
+      const auto size = dtype_size(cache.data.dtype());
+      Tensor data = cache.data;
+      for (std::int64_t n = 0; n < cache.slot_mapping.num_elements(); ++n) {
+        const std::int64_t slot = cache.slot_mapping.data<std::int64_t>()[n];
+        for (std::int64_t head = 0; slot >= 0 && head < cache.new_key.dim(1); ++head) {
+          const std::int64_t width = cache.new_key.dim(2);
+          const std::int64_t cell = slot / block_size * layout.block_stride +
+                                    slot % block_size * layout.slot_stride +
+                                    head * layout.head_stride;
+          const std::int64_t source = (n * cache.new_key.dim(1) + head) * width;
+          const auto copy = [&](std::int64_t offset, const Tensor& rows) {
+            std::memcpy(data.bytes() + static_cast<std::size_t>(offset + cell) * size,
+                        rows.bytes() + static_cast<std::size_t>(source) * size,
+                        static_cast<std::size_t>(width) * size);
+          };
+          copy(layout.key_offset, cache.new_key);
+          copy(layout.value_offset, cache.new_value);
+        }
+      }
+      cache_ = std::move(data);
+    }
+
+    void attend() {
+      const AttentionInputs& inputs = *inputs_.inputs;
+      const Dtype dtype = problem_.attention.dtype;
+      std::vector<std::int32_t> rows;
+      for (std::int32_t t = 0; t < inputs.num_tokens(); ++t) rows.push_back(t);
+      const ReferenceInputs source{&inputs.query,          &inputs.key,        &inputs.value,
+                                   inputs.query_start_loc, inputs.seq_lens,    inputs.key_start_loc,
+                                   inputs.sinks,           inputs.alibi_slopes};
+      const auto exact = reference_attention(
+          resolve_attention_math(problem_, backend_.backend_name), source, rows, {1, {}});
+      PipelineOutput output;
+      const AttentionSpec& a = problem_.attention;
+      output.output = Tensor(dtype, {inputs.num_tokens(), a.num_heads, a.v_head_size});
+      output.lse = Tensor(Dtype::kF32, {a.num_heads, inputs.num_tokens()});
+      output.cache = cache_;
+      for (std::int64_t i = 0; i < output.output.num_elements(); ++i) {
+        output.output.set(i, static_cast<float>(exact->output[static_cast<std::size_t>(i)]));
+      }
+      for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
+        output.lse->set(i, static_cast<float>(exact->lse[static_cast<std::size_t>(i)]));
+      }
+      backend_.fault(output, backend_.runs++);
+      output_ = std::move(output);
+    }
+
+    const FakeBackend& backend_;
+    const Problem& problem_;
+    const BackendInputs& inputs_;
+    std::vector<Step> steps_;
+    Tensor cache_;
+    PipelineOutput output_;
+  };
+};
+
+}  // namespace attnbench

@@ -1,0 +1,315 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <new>
+#include <stdexcept>
+
+#include "bench/bench.h"
+#include "bench/fake_backend.h"
+#include "bench/save.h"
+#include "core/error.h"
+#include "inputs/safetensors.h"
+
+namespace attnbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Decoder, H 4, Hk 2, D 16: a decode with context, a chunked prefill and a fresh prefill.
+Problem example_problem() {
+  Problem problem;
+  problem.scenario = "suite";
+  problem.case_name = "mixed";
+  problem.attention.num_heads = 4;
+  problem.attention.num_kv_heads = 2;
+  problem.attention.head_size = problem.attention.v_head_size = 16;
+  problem.attention.scale = 0.25;
+  problem.kv_cache.num_blocks = 24;
+  problem.batch = {{1, 33}, {5, 48}, {20, 20}};
+  problem.timing.samples = 2;
+  problem.timing.l2 = L2Mode::kWarm;
+  return problem;
+}
+
+class Recorder final : public BenchObserver {
+ public:
+  void job_started(std::size_t, std::size_t, const Job&) override { ++started; }
+  void phase(Phase phase) override { phases.emplace_back(to_string(phase)); }
+  void job_finished(const Result& result) override { finished.push_back(result.status); }
+  int started = 0;
+  std::vector<std::string> phases;
+  std::vector<Status> finished;
+};
+
+struct Bench {
+  Problem problem = example_problem();
+  FakeBackend backend;
+  BenchOptions options;
+  Recorder recorder;
+
+  Bench() {
+    options.timing = false;
+    options.num_threads = 1;
+  }
+  Job job() const { return {&problem, &backend, "suite/mixed/FLASH_ATTN", "attnbench run x", {}}; }
+  Result run() { return run_jobs({job()}, options, recorder).front(); }
+};
+
+bool mentions(const Result& result, const std::string& text) {
+  for (const std::string& reason : result.reasons) {
+    if (reason.find(text) != std::string::npos) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("a right output passes with its errors, LSE and identity") {
+  Bench bench;
+  const Result result = bench.run();
+  CHECK(result.status == Status::kPassed);
+  CHECK(result.reasons.empty());
+  CHECK(result.id == "suite/mixed/FLASH_ATTN");
+  CHECK(result.scenario == "suite");
+  CHECK(result.case_name == "mixed");
+  CHECK(result.backend == "FLASH_ATTN");
+  CHECK(result.device == "cpu");
+  CHECK(result.repro == "attnbench run x");
+  CHECK(result.problem_json.find("\"num_heads\":4") != std::string::npos);
+  REQUIRE(result.error);
+  CHECK(result.error->max_abs > 0);
+  CHECK(result.error->max_abs < 0.02);
+  CHECK(result.error->err_ratio <= 2);
+  CHECK(result.error->checked_rows == 26);
+  CHECK(result.error->total_rows == 26);
+  REQUIRE(result.lse_error);
+  CHECK(result.lse_error->max_abs < 1e-5);
+  CHECK_FALSE(result.quantization_error);
+  CHECK_FALSE(result.timing);
+  CHECK(bench.recorder.phases == std::vector<std::string>{"inputs", "run", "reference"});
+}
+
+TEST_CASE("a wrong output is incorrect, names the element and is not timed") {
+  Bench bench;
+  bench.options.timing = true;
+  bench.backend.fault = [](PipelineOutput& output, int) { output.output.set(4 * 16 * 3, 9.0f); };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "output[3, 0, 0] is 9"));
+  CHECK_FALSE(result.timing);
+  CHECK_FALSE(result.throughput);
+  CHECK(bench.backend.runs == 2);
+}
+
+TEST_CASE("an element that is never written is incorrect") {
+  Bench bench;
+  bench.backend.fault = [](PipelineOutput& output, int) { output.output.set(5, NAN); };
+  CHECK(mentions(bench.run(), "NaN or infinity in different places"));
+}
+
+TEST_CASE("a base-2 LSE is incorrect and named") {
+  Bench bench;
+  bench.backend.fault = [](PipelineOutput& output, int) {
+    for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
+      output.lse->set(i, output.lse->at(i) / std::log(2.0f));
+    }
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "base 2"));
+}
+
+TEST_CASE("a byte of the cache that should not have changed is incorrect") {
+  Bench bench;
+  bench.backend.fault = [](PipelineOutput& output, int) {
+    output.cache->bytes()[3] ^= std::byte{1};
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "cache write: "));
+}
+
+TEST_CASE("two runs with different bytes are incorrect although each is within the limits") {
+  Bench bench;
+  bench.backend.fault = [](PipelineOutput& output, int run) {
+    if (run == 1) output.lse->set(7, std::nextafter(output.lse->at(7), 100.0f));
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "not deterministic: lse[0, 7]"));
+}
+
+TEST_CASE("a defect that the pipeline saw itself is incorrect") {
+  Bench bench;
+  bench.backend.fault = [](PipelineOutput& output, int) { output.defect = "row 26 was written"; };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "row 26 was written"));
+}
+
+TEST_CASE("exceptions of a backend become errors of its job alone") {
+  Bench bench;
+  const auto message_of = [&](auto exception) {
+    bench.backend.fault = [=](PipelineOutput&, int) { throw exception; };
+    const Result result = bench.run();
+    CHECK(result.status == Status::kError);
+    CHECK_FALSE(result.timing);
+    REQUIRE(result.reasons.size() == 1);
+    return result.reasons.front();
+  };
+  CHECK(message_of(Error(ErrorKind::kCapacity, "too large")) == "E-CAPACITY: too large");
+  CHECK(message_of(std::bad_alloc()) == "E-CAPACITY: out of memory");
+  CHECK(message_of(std::runtime_error("odd")) == "E-INTERNAL: odd");
+
+  FakeBackend fine;
+  const Job second{&bench.problem, &fine, "suite/mixed/OTHER", "", {}};
+  const auto results = run_jobs({bench.job(), second}, bench.options, bench.recorder);
+  CHECK(results[0].status == Status::kError);
+  CHECK(results[1].status == Status::kPassed);
+}
+
+TEST_CASE("an output of another shape is an error, not a comparison") {
+  Bench bench;
+  bench.backend.fault = [](PipelineOutput& output, int) {
+    output.output = Tensor(Dtype::kBF16, {27, 4, 16});
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kError);
+  CHECK(mentions(result, "expected shape [26, 4, 16], got [27, 4, 16]"));
+}
+
+TEST_CASE("an unsupported backend is not prepared and lists all reasons") {
+  Bench bench;
+  bench.backend.reasons = {"head_size not supported", "dtype not supported"};
+  Job job = bench.job();
+  job.extra_refusals = {"no such device"};
+  const Result result = run_jobs({job}, bench.options, bench.recorder).front();
+  CHECK(result.status == Status::kUnsupported);
+  CHECK(result.reasons == std::vector<std::string>{"no such device", "head_size not supported",
+                                                   "dtype not supported"});
+  CHECK(bench.backend.prepared == 0);
+  CHECK(bench.recorder.phases.empty());
+}
+
+TEST_CASE("after a request to stop the remaining jobs are skipped") {
+  Bench bench;
+  bench.options.should_stop = [&] { return bench.recorder.finished.size() >= 1; };
+  const auto results =
+      run_jobs({bench.job(), bench.job(), bench.job()}, bench.options, bench.recorder);
+  REQUIRE(results.size() == 3);
+  CHECK(results[0].status == Status::kPassed);
+  CHECK(results[1].status == Status::kSkipped);
+  CHECK(results[2].reasons == std::vector<std::string>{"interrupted"});
+  CHECK(bench.recorder.started == 3);
+  CHECK(bench.recorder.finished.size() == 3);
+}
+
+TEST_CASE("a job stopped in the middle is skipped without half a result") {
+  Bench bench;
+  bench.options.should_stop = [&] { return bench.backend.runs > 0; };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kSkipped);
+  CHECK(result.reasons == std::vector<std::string>{"interrupted"});
+  CHECK_FALSE(result.error);
+}
+
+TEST_CASE("without validation a result is unverified and runs once") {
+  Bench bench;
+  bench.options.validate = false;
+  bench.backend.fault = [](PipelineOutput& output, int) { output.output.set(0, 9.0f); };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kUnverified);
+  CHECK_FALSE(result.error);
+  CHECK(bench.backend.runs == 1);
+}
+
+TEST_CASE("only the selected rows are checked") {
+  Bench bench;
+  bench.problem.validation.max_rows = 4;
+  const Result result = bench.run();
+  CHECK(result.status == Status::kPassed);
+  CHECK(result.error->checked_rows == 4);
+  CHECK(result.error->total_rows == 26);
+}
+
+TEST_CASE("saved tensors have the names and shapes of the contract") {
+  Bench bench;
+  std::string name = (fs::temp_directory_path() / "attnbench_bench_XXXXXX").string();
+  bench.options.save_dir = fs::path(mkdtemp(name.data())) / "tensors";
+  bench.options.save = SaveTensors::kAlways;
+  bench.problem.validation.max_rows = 4;
+  REQUIRE(bench.run().status == Status::kPassed);
+  const SafetensorsFile file =
+      read_safetensors(bench.options.save_dir / "suite__mixed__FLASH_ATTN.safetensors");
+  const auto check = [&](const char* tensor, Dtype dtype, const std::vector<std::int64_t>& shape) {
+    CAPTURE(tensor);
+    REQUIRE(file.find(tensor) != nullptr);
+    CHECK(file.find(tensor)->dtype() == dtype);
+    CHECK(file.find(tensor)->shape() == shape);
+  };
+  check("query", Dtype::kBF16, {26, 4, 16});
+  check("key", Dtype::kBF16, {101, 2, 16});
+  check("value", Dtype::kBF16, {101, 2, 16});
+  check("query_start_loc", Dtype::kI32, {4});
+  check("seq_lens", Dtype::kI32, {3});
+  check("output", Dtype::kBF16, {26, 4, 16});
+  check("lse", Dtype::kF32, {4, 26});
+  check("reference_output", Dtype::kF64, {26, 4, 16});
+  check("reference_lse", Dtype::kF64, {4, 26});
+  check("checked_rows", Dtype::kI32, {4});
+  check("kv_cache", Dtype::kBF16, {2, 24, 16, 2, 16});
+  CHECK(file.find("block_table") != nullptr);
+  CHECK(file.find("slot_mapping") != nullptr);
+  CHECK(file.find("key_dequantized") == nullptr);
+  CHECK(file.find("sinks") == nullptr);
+  CHECK(file.metadata.at("backend") == "FLASH_ATTN");
+  CHECK(file.metadata.at("problem").find("\"head_size\":16") != std::string::npos);
+
+  const Tensor& reference = *file.find("reference_output");
+  const Tensor& rows = *file.find("checked_rows");
+  std::int64_t numbers = 0;
+  for (std::int64_t t = 0; t < 26; ++t) numbers += !std::isnan(reference.data<double>()[t * 64]);
+  CHECK(numbers == 4);
+  for (std::int64_t i = 0; i < 4; ++i) {
+    CHECK_FALSE(std::isnan(reference.data<double>()[rows.data<std::int32_t>()[i] * 64]));
+  }
+  fs::remove_all(bench.options.save_dir.parent_path());
+}
+
+TEST_CASE("with save failed only incorrect results are written") {
+  Bench bench;
+  std::string name = (fs::temp_directory_path() / "attnbench_bench_XXXXXX").string();
+  bench.options.save_dir = mkdtemp(name.data());
+  bench.options.save = SaveTensors::kFailed;
+  bench.run();
+  CHECK(fs::is_empty(bench.options.save_dir));
+  bench.backend.fault = [](PipelineOutput& output, int) { output.output.set(0, 9.0f); };
+  bench.run();
+  CHECK(fs::exists(bench.options.save_dir / "suite__mixed__FLASH_ATTN.safetensors"));
+  fs::remove_all(bench.options.save_dir);
+}
+
+TEST_CASE("a passed job is timed step by step") {
+  Bench bench;
+  bench.options.timing = true;
+  const Result result = bench.run();
+  REQUIRE(result.status == Status::kPassed);
+  REQUIRE(result.timing);
+  CHECK(result.timing->samples_us.size() == 2);
+  CHECK(result.timing->l2 == "warm");
+  REQUIRE(result.timing->steps.size() == 2);
+  CHECK(result.timing->steps[0].name == "write_cache");
+  CHECK(result.timing->steps[1].flops == 256);
+  CHECK(result.timing->total_us >= result.timing->median_us);
+  REQUIRE(result.throughput);
+  CHECK(result.throughput->flops > 0);
+  CHECK(bench.recorder.phases.back() == "timing");
+}
+
+TEST_CASE("file names of tensors hold no folder") {
+  CHECK(tensor_file_name("a/b,c=1/D") == "a__b,c=1__D.safetensors");
+}
+
+}  // namespace attnbench

@@ -1,0 +1,55 @@
+#include "measure/cpu_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+
+namespace attnbench {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_cache(const fs::path& folder, const std::string& level, const std::string& type,
+                 const std::string& size, const std::string& shared) {
+  fs::create_directories(folder);
+  std::ofstream(folder / "level") << level << "\n";
+  std::ofstream(folder / "type") << type << "\n";
+  std::ofstream(folder / "size") << size << "\n";
+  std::ofstream(folder / "shared_cpu_list") << shared << "\n";
+}
+
+struct TemporaryFolder {
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "attnbench_cache_XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { fs::remove_all(path); }
+  fs::path path;
+};
+
+}  // namespace
+
+TEST_CASE("cache sizes are read with their units") {
+  CHECK(parse_cache_size("32768K") == std::size_t{32} << 20);
+  CHECK(parse_cache_size("2M") == std::size_t{2} << 20);
+  CHECK(parse_cache_size("512") == std::size_t{512});
+  CHECK_FALSE(parse_cache_size(""));
+  CHECK_FALSE(parse_cache_size("K"));
+  CHECK_FALSE(parse_cache_size("0K"));
+  CHECK_FALSE(parse_cache_size("12Q"));
+}
+
+TEST_CASE("shared caches count once and level 1 does not count") {
+  const TemporaryFolder sysfs;
+  for (const char* cpu : {"cpu0", "cpu1"}) {
+    const fs::path cache = sysfs.path / cpu / "cache";
+    write_cache(cache / "index0", "1", "Data", "32K", cpu);
+    write_cache(cache / "index2", "2", "Unified", "1024K", cpu);  // private
+    write_cache(cache / "index3", "3", "Unified", "32M", "0-1");
+  }
+  fs::create_directories(sysfs.path / "cpufreq" / "cache");
+  CHECK(total_cache_bytes(sysfs.path) == std::size_t{34} << 20);
+}
+
+}  // namespace attnbench

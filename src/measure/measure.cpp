@@ -1,0 +1,180 @@
+#include "measure/measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+
+namespace attnbench {
+namespace {
+
+constexpr int kMinSamples = 5;
+/// Sampling also ends here: the interval of a median of so many samples is a few per mille of their
+/// spread, and a result file should stay readable.
+constexpr std::size_t kMaxSamples = 10000;
+constexpr int kWarmUpRuns = 3;
+constexpr double kWarmUpShare = 0.1;  // of timeout_s, after the first warm-up run
+constexpr int kOverheadSamples = 31;
+/// Ratio of the standard error of a normal sample's median to that of its mean, sqrt(pi / 2).
+constexpr double kMedianFactor = 1.2533;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// Mean and variance of a growing sample (Welford), so that a long run stays linear.
+class RunningMoments {
+ public:
+  void add(double value) {
+    ++count_;
+    const double delta = value - mean_;
+    mean_ += delta / static_cast<double>(count_);
+    squares_ += delta * (value - mean_);
+  }
+  double mean() const { return mean_; }
+  double stdev() const {
+    return count_ > 1 ? std::sqrt(squares_ / static_cast<double>(count_ - 1)) : kNaN;
+  }
+  double noise() const {
+    return kMedianFactor * stdev() / std::sqrt(static_cast<double>(count_)) / mean_;
+  }
+
+ private:
+  std::size_t count_ = 0;
+  double mean_ = 0;
+  double squares_ = 0;
+};
+
+/// Quantile of ascending values with linear interpolation between neighbours.
+double quantile(const std::vector<double>& sorted, double share) {
+  if (sorted.empty()) return kNaN;
+  const double position = share * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return quantile(values, 0.5);
+}
+
+class Sampler {
+ public:
+  Sampler(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+          const Clock& clock, const MeasureOptions& options)
+      : steps_(steps),
+        stopwatch_(stopwatch),
+        flusher_(flusher),
+        clock_(clock),
+        options_(options),
+        start_s_(clock.now_s()),
+        step_samples_(steps.size()) {}
+
+  void warm_up() {
+    for (int run = 0; run < kWarmUpRuns && !stopped(); ++run) {
+      if (run > 0 && clock_.now_s() - start_s_ >= kWarmUpShare * options_.spec.timeout_s) return;
+      for (const MeasureStep& step : steps_) step.run();
+    }
+  }
+
+  void sample() {
+    sampling_start_s_ = clock_.now_s();
+    do {
+      take_one();
+    } while (!finished());
+  }
+
+  Timing timing() const {
+    Timing timing = summarize_samples(samples_);
+    timing.total_us = median(totals_);
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      timing.steps.push_back(
+          {steps_[i].name, median(step_samples_[i]), steps_[i].bytes, steps_[i].flops});
+    }
+    return timing;
+  }
+
+ private:
+  bool stopped() const { return options_.should_stop && options_.should_stop(); }
+
+  void take_one() {
+    if (flusher_ != nullptr) flusher_->flush();
+    double counted_us = 0;
+    double total_us = 0;
+    for (std::size_t i = 0; i < steps_.size(); ++i) {
+      const double time_us = stopwatch_.time_us(steps_[i].run);
+      step_samples_[i].push_back(time_us);
+      total_us += time_us;
+      if (steps_[i].in_median) counted_us += time_us;
+    }
+    samples_.push_back(counted_us);
+    totals_.push_back(total_us);
+    moments_.add(counted_us);
+  }
+
+  bool finished() const {
+    const TimingSpec& spec = options_.spec;
+    const double now_s = clock_.now_s();
+    if (stopped() || now_s - start_s_ >= spec.timeout_s) return true;
+    if (spec.samples) return samples_.size() >= static_cast<std::size_t>(*spec.samples);
+    if (samples_.size() >= kMaxSamples) return true;
+    return samples_.size() >= kMinSamples && moments_.noise() <= spec.max_noise &&
+           (now_s - sampling_start_s_) * 1e3 >= spec.min_time_ms;
+  }
+
+  const std::vector<MeasureStep>& steps_;
+  Stopwatch& stopwatch_;
+  CacheFlusher* flusher_;
+  const Clock& clock_;
+  const MeasureOptions& options_;
+  double start_s_;
+  double sampling_start_s_ = 0;
+  std::vector<std::vector<double>> step_samples_;
+  std::vector<double> samples_;
+  std::vector<double> totals_;
+  RunningMoments moments_;
+};
+
+double launch_overhead_us(Stopwatch& stopwatch) {
+  std::vector<double> samples;
+  for (int i = 0; i < kOverheadSamples; ++i) samples.push_back(stopwatch.time_us([] {}));
+  return median(std::move(samples));
+}
+
+}  // namespace
+
+double ClockStopwatch::time_us(const std::function<void()>& work) {
+  const double start_s = clock_.now_s();
+  work();
+  return (clock_.now_s() - start_s) * 1e6;
+}
+
+Timing summarize_samples(std::vector<double> samples_us) {
+  Timing timing;
+  RunningMoments moments;
+  for (const double sample : samples_us) moments.add(sample);
+  timing.mean_us = samples_us.empty() ? kNaN : moments.mean();
+  timing.stdev_us = moments.stdev();
+  timing.noise = moments.noise();
+  std::vector<double> sorted = samples_us;
+  std::sort(sorted.begin(), sorted.end());
+  timing.min_us = quantile(sorted, 0);
+  timing.q1_us = quantile(sorted, 0.25);
+  timing.median_us = quantile(sorted, 0.5);
+  timing.q3_us = quantile(sorted, 0.75);
+  timing.samples_us = std::move(samples_us);
+  return timing;
+}
+
+Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+               const Clock& clock, const MeasureOptions& options) {
+  const bool cold = options.spec.l2 == L2Mode::kCold && flusher != nullptr;
+  Sampler sampler(steps, stopwatch, cold ? flusher : nullptr, clock, options);
+  sampler.warm_up();
+  sampler.sample();
+  Timing timing = sampler.timing();
+  timing.l2 = cold && flusher->proven_cold() ? "cold" : "warm";
+  timing.mode = "stream";
+  timing.launch_overhead_us = launch_overhead_us(stopwatch);
+  return timing;
+}
+
+}  // namespace attnbench

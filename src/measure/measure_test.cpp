@@ -1,0 +1,203 @@
+#include "measure/measure.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <deque>
+
+namespace attnbench {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  double now_s() const override { return time_s; }
+  double time_s = 100;
+};
+
+class CountingFlusher final : public CacheFlusher {
+ public:
+  explicit CountingFlusher(bool proven) : proven_(proven) {}
+  void flush() override { ++count; }
+  bool proven_cold() const override { return proven_; }
+  int count = 0;
+
+ private:
+  bool proven_;
+};
+
+/// Steps advance the clock by their own durations, so that no test depends on real time.
+struct Bench {
+  FakeClock clock;
+  ClockStopwatch stopwatch{clock};
+  MeasureOptions options;
+  int runs = 0;
+
+  Bench() {
+    options.spec.l2 = L2Mode::kWarm;
+    options.spec.min_time_ms = 0;
+    options.spec.max_noise = 0.01;
+    options.spec.timeout_s = 1000;
+  }
+  /// A step that takes the given times in turn, the last one for ever.
+  MeasureStep step(const std::string& name, std::deque<double> times_us, bool in_median = true) {
+    MeasureStep result;
+    result.name = name;
+    result.in_median = in_median;
+    result.run = [this, times_us]() mutable {
+      ++runs;
+      clock.time_s += times_us.front() * 1e-6;
+      if (times_us.size() > 1) times_us.pop_front();
+    };
+    return result;
+  }
+  Timing run(const std::vector<MeasureStep>& steps, CacheFlusher* flusher = nullptr) {
+    return measure(steps, stopwatch, flusher, clock, options);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a sample summary has linear quartiles and the sample standard deviation") {
+  const Timing timing = summarize_samples({4, 1, 3, 2});
+  CHECK(timing.min_us == 1);
+  CHECK(timing.q1_us == 1.75);
+  CHECK(timing.median_us == 2.5);
+  CHECK(timing.q3_us == 3.25);
+  CHECK(timing.mean_us == 2.5);
+  CHECK(timing.stdev_us == doctest::Approx(std::sqrt(5.0 / 3)));
+  CHECK(timing.noise == doctest::Approx(1.2533 * std::sqrt(5.0 / 3) / 2 / 2.5));
+  CHECK(timing.samples_us == std::vector<double>{4, 1, 3, 2});  // in the order taken
+}
+
+TEST_CASE("one sample has no spread") {
+  const Timing timing = summarize_samples({7});
+  CHECK(timing.median_us == 7);
+  CHECK(timing.q3_us == 7);
+  CHECK(std::isnan(timing.stdev_us));
+  CHECK(std::isnan(timing.noise));
+}
+
+TEST_CASE("exactly the given number of samples is taken, whatever the noise") {
+  Bench bench;
+  bench.options.spec.samples = 3;
+  bench.options.spec.max_noise = 0;
+  const Timing timing = bench.run({bench.step("attend", {10})});
+  CHECK(timing.samples_us.size() == 3);
+  CHECK(timing.median_us == doctest::Approx(10));
+}
+
+TEST_CASE("sampling stops at five samples when they agree") {
+  Bench bench;
+  CHECK(bench.run({bench.step("attend", {10})}).samples_us.size() == 5);
+}
+
+TEST_CASE("sampling goes on until the noise bound is met") {
+  Bench bench;
+  bench.options.spec.max_noise = 0.05;
+  // Warm-up takes three; then the first sample is an outlier that many equal ones must dilute.
+  const Timing timing = bench.run({bench.step("attend", {10, 10, 10, 20, 10})});
+  CHECK(timing.samples_us.size() > 5);
+  CHECK(timing.noise <= 0.05);
+  std::vector<double> one_less(timing.samples_us.begin(), timing.samples_us.end() - 1);
+  CHECK(summarize_samples(one_less).noise > 0.05);
+}
+
+TEST_CASE("sampling goes on until the least time is reached") {
+  Bench bench;
+  bench.options.spec.min_time_ms = 1;
+  CHECK(bench.run({bench.step("attend", {100})}).samples_us.size() == 10);
+}
+
+TEST_CASE("the time limit ends sampling and counts the warm-up") {
+  Bench bench;
+  bench.options.spec.max_noise = -1;  // never met
+  bench.options.spec.timeout_s = 10;
+  // One warm-up run of 2 s uses up its share; four samples of 2 s fill the rest.
+  CHECK(bench.run({bench.step("attend", {2e6})}).samples_us.size() == 4);
+}
+
+TEST_CASE("one sample is taken even when the warm-up spent the time limit") {
+  Bench bench;
+  bench.options.spec.timeout_s = 1;
+  const Timing timing = bench.run({bench.step("attend", {5e6})});
+  CHECK(timing.samples_us.size() == 1);
+  CHECK(bench.runs == 2);
+}
+
+TEST_CASE("a noisy measurement ends at the largest number of samples") {
+  Bench bench;
+  bench.options.spec.max_noise = -1;
+  CHECK(bench.run({bench.step("attend", {1})}).samples_us.size() == 10000);
+}
+
+TEST_CASE("the median counts only its own steps and the total counts all") {
+  Bench bench;
+  bench.options.spec.samples = 5;
+  MeasureStep attend = bench.step("attend", {30});
+  attend.bytes = 4096;
+  attend.flops = 8192;
+  const Timing timing =
+      bench.run({bench.step("write_cache", {7}, false), attend, bench.step("combine", {3})});
+  CHECK(timing.median_us == doctest::Approx(33));
+  CHECK(timing.total_us == doctest::Approx(40));
+  REQUIRE(timing.steps.size() == 3);
+  CHECK(timing.steps[0].name == "write_cache");
+  CHECK(timing.steps[0].median_us == doctest::Approx(7));
+  CHECK(timing.steps[1].bytes == 4096);
+  CHECK(timing.steps[1].flops == 8192);
+}
+
+TEST_CASE("the total is the median of sums, not the sum of medians") {
+  Bench bench;
+  bench.options.spec.samples = 3;
+  // After three warm-up runs: (1, 9), (5, 5), (9, 1).
+  const Timing timing =
+      bench.run({bench.step("a", {1, 1, 1, 1, 5, 9}), bench.step("b", {1, 1, 1, 9, 5, 1}, false)});
+  CHECK(timing.total_us == doctest::Approx(10));
+}
+
+TEST_CASE("cold is claimed only where it is proven") {
+  Bench bench;
+  bench.options.spec.samples = 4;
+  CountingFlusher proven(true), unproven(false);
+  bench.options.spec.l2 = L2Mode::kCold;
+  CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "cold");
+  CHECK(proven.count == 4);
+  CHECK(bench.run({bench.step("attend", {10})}, &unproven).l2 == "warm");
+  CHECK(bench.run({bench.step("attend", {10})}, nullptr).l2 == "warm");
+  bench.options.spec.l2 = L2Mode::kWarm;
+  CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "warm");
+  CHECK(proven.count == 4);
+}
+
+TEST_CASE("a request to stop ends sampling after the sample at hand") {
+  Bench bench;
+  bench.options.spec.samples = 100;
+  bench.options.should_stop = [&] { return bench.runs >= 5; };
+  CHECK(bench.run({bench.step("attend", {10})}).samples_us.size() == 2);
+}
+
+TEST_CASE("the overhead is what an empty step takes") {
+  class SlowStart final : public Stopwatch {
+   public:
+    double time_us(const std::function<void()>& work) override {
+      work();
+      return 0.5;
+    }
+  } stopwatch;
+  Bench bench;
+  const Timing timing =
+      measure({bench.step("attend", {10})}, stopwatch, nullptr, bench.clock, bench.options);
+  CHECK(timing.launch_overhead_us == 0.5);
+  CHECK(timing.mode == "stream");
+}
+
+TEST_CASE("the ceilings of this machine are positive") {
+  const CpuCeilings ceilings = measure_cpu_ceilings(1);
+  CHECK(ceilings.gflops > 0);
+  CHECK(ceilings.gbps > 0);
+}
+
+TEST_CASE("the flusher of this machine runs") { make_cpu_cache_flusher()->flush(); }
+
+}  // namespace attnbench

@@ -1,0 +1,32 @@
+#include "metrics/throughput.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace attnbench {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+Throughput compute_throughput(const Work& work, double time_us, const Ceilings& ceilings) {
+  Throughput result;
+  result.flops = work.flops;
+  result.bytes = work.unique_bytes;
+  const double time_s = time_us > 0 ? time_us * 1e-6 : kNaN;
+  result.tflops = work.flops / time_s * 1e-12;
+  result.gbps = work.unique_bytes / time_s * 1e-9;
+  result.kv_gbps = work.kv_bytes / time_s * 1e-9;
+  result.tokens_per_s = static_cast<double>(work.tokens) / time_s;
+  result.roofline_pct = kNaN;
+  if (ceilings.tflops > 0 && ceilings.gbps > 0) {
+    const double compute_s = work.flops / (ceilings.tflops * 1e12);
+    const double memory_s = work.unique_bytes / (ceilings.gbps * 1e9);
+    result.bound = memory_s >= compute_s ? "memory" : "compute";
+    result.roofline_pct = 100 * std::max(compute_s, memory_s) / time_s;
+  }
+  return result;
+}
+
+}  // namespace attnbench

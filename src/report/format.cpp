@@ -1,0 +1,168 @@
+#include "report/format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kMissing = "-";
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+constexpr std::string_view kEllipsis = "\xE2\x80\xA6";
+
+bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
+
+/// Four significant digits without an exponent for values in [1, 10000).
+std::string four_digits(double value) {
+  const int decimals = value < 10 ? 3 : value < 100 ? 2 : value < 1000 ? 1 : 0;
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+std::string three_digits(double value) {
+  const int decimals = value < 10 ? 2 : value < 100 ? 1 : 0;
+  return fmt::format("{:.{}f}", value, decimals);
+}
+
+/// Bytes of the code point at the start of `text`, 0 when it is not valid UTF-8.
+std::size_t code_point_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  if (lead < 0x80) return 1;
+  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
+  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if (!is_continuation(text[i])) return 0;
+  }
+  // Overlong forms, surrogates and values past U+10FFFF.
+  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) >= 0xA0) ||
+      (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) >= 0x90)) {
+    return 0;
+  }
+  return length;
+}
+
+/// The first (or last) `count` code points of valid UTF-8.
+std::string_view first_columns(std::string_view text, std::size_t count) {
+  std::size_t end = 0;
+  while (end < text.size() && (is_continuation(text[end]) || count-- > 0)) ++end;
+  return text.substr(0, end);
+}
+std::string_view last_columns(std::string_view text, std::size_t count) {
+  std::size_t begin = text.size();
+  while (count > 0 && begin > 0) {
+    if (!is_continuation(text[--begin])) --count;
+  }
+  return text.substr(begin);
+}
+
+}  // namespace
+
+std::string format_error(double value) {
+  return std::isfinite(value) ? fmt::format("{:.1e}", value) : kMissing;
+}
+
+std::string format_ratio(double value) {
+  return std::isfinite(value) ? three_digits(value) : kMissing;
+}
+
+std::string format_time(double time_us) {
+  if (!std::isfinite(time_us)) return kMissing;
+  if (time_us < 1e3) return four_digits(time_us) + " us";
+  if (time_us < 1e6) return four_digits(time_us * 1e-3) + " ms";
+  return four_digits(time_us * 1e-6) + " s";
+}
+
+std::string format_noise(double noise) {
+  return std::isfinite(noise) ? fmt::format("{:.1f}%", 100 * noise) : kMissing;
+}
+
+std::string format_rate(const Throughput& throughput) {
+  if (throughput.bound == "compute") {
+    if (!std::isfinite(throughput.tflops)) return kMissing;
+    if (throughput.tflops < 1) return three_digits(throughput.tflops * 1e3) + " GFLOP/s";
+    return three_digits(throughput.tflops) + " TFLOP/s";
+  }
+  return std::isfinite(throughput.gbps) ? three_digits(throughput.gbps) + " GB/s" : kMissing;
+}
+
+std::size_t display_width(std::string_view text) {
+  return static_cast<std::size_t>(
+      std::count_if(text.begin(), text.end(), [](char byte) { return !is_continuation(byte); }));
+}
+
+std::string shorten_middle(const std::string& text, std::size_t width) {
+  if (display_width(text) <= width) return text;
+  if (width == 0) return "";
+  const std::size_t tail = (width - 1) / 2;
+  std::string result(first_columns(text, width - 1 - tail));
+  result += kEllipsis;
+  result += last_columns(text, tail);
+  return result;
+}
+
+std::string wrap_text(const std::string& text, std::size_t width, const std::string& indent) {
+  const std::size_t room = width > indent.size() + 20 ? width - indent.size() : 20;
+  std::string result;
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    std::string_view line = first_columns(rest, room);
+    if (line.size() < rest.size() && rest[line.size()] != ' ') {
+      const std::size_t space = line.rfind(' ');
+      if (space != std::string_view::npos && space > 0) line = line.substr(0, space);
+    }
+    result += indent + std::string(line) + "\n";
+    rest.remove_prefix(line.size());
+    rest.remove_prefix(std::min(rest.find_first_not_of(' '), rest.size()));
+  }
+  return result;
+}
+
+int badness(Status status) {
+  switch (status) {
+    case Status::kIncorrect:
+      return 0;
+    case Status::kError:
+      return 1;
+    case Status::kSkipped:
+      return 2;
+    case Status::kUnsupported:
+      return 3;
+    case Status::kUnverified:
+      return 4;
+    case Status::kPassed:
+      return 5;
+  }
+  return 0;
+}
+
+std::string summary_line(const StatusCounts& counts) {
+  const std::array<std::pair<int, const char*>, 6> parts{{{counts.incorrect, "incorrect"},
+                                                          {counts.error, "error"},
+                                                          {counts.skipped, "skipped"},
+                                                          {counts.unsupported, "unsupported"},
+                                                          {counts.unverified, "unverified"},
+                                                          {counts.passed, "passed"}}};
+  std::string line;
+  for (const auto& [count, name] : parts) {
+    if (count == 0) continue;
+    if (!line.empty()) line += ", ";
+    line += fmt::format("{} {}", count, name);
+  }
+  return line.empty() ? "no results" : line;
+}
+
+std::string sanitize_utf8(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t length = code_point_length(text);
+    result += length == 0 ? kReplacement : text.substr(0, length);
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return result;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,39 @@
+// Numbers and texts as people read them, shared by the table, Markdown and JUnit.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "core/result.h"
+
+namespace attnbench {
+
+/// "1.2e-03"; "-" for a number that does not exist.
+std::string format_error(double value);
+/// "0.98", "12.3"; "-" for a number that does not exist.
+std::string format_ratio(double value);
+/// "12.34 us", "1.234 ms", "2.500 s": four digits and the unit that suits.
+std::string format_time(double time_us);
+/// "0.8%"; "-" for a number that does not exist.
+std::string format_noise(double noise);
+/// The rate of the bound that the work meets: "45.1 GB/s", "312 GFLOP/s", "1.20 TFLOP/s".
+std::string format_rate(const Throughput& throughput);
+
+/// Columns that UTF-8 text takes, one a code point.
+std::size_t display_width(std::string_view text);
+/// Shortened in the middle with an ellipsis to at most `width` columns.
+std::string shorten_middle(const std::string& text, std::size_t width);
+/// Lines of at most `width` columns, broken at spaces where possible.
+std::string wrap_text(const std::string& text, std::size_t width, const std::string& indent);
+
+/// "2 incorrect, 1 error, 3 passed": what is not zero, worst first.
+std::string summary_line(const StatusCounts& counts);
+
+/// The results' status in the order of badness: incorrect first, passed last.
+int badness(Status status);
+
+/// Invalid UTF-8 bytes become U+FFFD.
+std::string sanitize_utf8(std::string_view text);
+
+}  // namespace attnbench

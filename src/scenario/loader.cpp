@@ -1,0 +1,190 @@
+// From scenario text to its cases: merge, check, expand, resolve.
+#include <optional>
+
+#include "scenario/batch.h"
+#include "scenario/case_name.h"
+#include "scenario/case_values.h"
+#include "scenario/files.h"
+#include "scenario/merge.h"
+#include "scenario/resolve.h"
+#include "scenario/scenario.h"
+#include "scenario/schema.h"
+#include "scenario/structure.h"
+#include "scenario/yaml_reader.h"
+
+namespace attnbench {
+namespace {
+
+constexpr std::size_t kMaxCases = 100000;
+// A hundred thousand cases with a hundred requests each stay far below it.
+constexpr std::size_t kMaxProblemBytes = std::size_t{512} << 20;
+
+/// One dimension of the product of cases.
+struct Axis {
+  std::string key;
+  bool named = true;                 // appears in case names
+  std::vector<const Value*> values;  // null: no batch is given
+  Mark mark;
+};
+
+std::vector<Axis> make_axes(const Value& document) {
+  std::vector<Axis> axes;
+  const Value* sweep = document.find("sweep");
+  const bool batch_swept = sweep != nullptr && sweep->find("batch") != nullptr;
+  if (!batch_swept) {
+    const Value* batch = document.find("batch");
+    axes.push_back(
+        {"batch", false,
+         batch == nullptr ? std::vector<const Value*>{nullptr} : BatchReader::split(*batch),
+         document.mark});
+  }
+  if (sweep == nullptr) return axes;
+  for (const Value::Entry& entry : sweep->entries) {
+    Axis axis{entry.key, true, {}, entry.key_mark};
+    for (const Value& value : entry.value.items) axis.values.push_back(&value);
+    axes.push_back(std::move(axis));
+  }
+  return axes;
+}
+
+std::size_t count_cases(const std::vector<Axis>& axes) {
+  std::size_t cases = 1;
+  for (const Axis& axis : axes) {
+    // Why no overflow: both factors are bounded, by kMaxCases and by the size of a file.
+    cases *= axis.values.size();
+    if (cases > kMaxCases) {
+      fail(ErrorKind::kConfig, "{}sweep: expected at most {} cases, found more",
+           location(axis.mark), kMaxCases);
+    }
+  }
+  return cases;
+}
+
+/// The schema is checked for the document and for each swept value in place.
+void check_documents(const Value& document) {
+  check_schema(document);
+  const Value* sweep = document.find("sweep");
+  if (sweep == nullptr) return;
+  for (const Value::Entry& entry : sweep->entries) {
+    Value single = Value::map();
+    single.mark = entry.key_mark;
+    single.at_or_add("name") = *document.find("name");
+    for (const Value& value : entry.value.items) {
+      single.at_or_add_path(entry.key) = value;
+      check_schema(single);
+    }
+  }
+}
+
+/// Bytes that a problem's lists hold.
+std::size_t list_bytes(const Problem& problem) {
+  const AttentionSpec& attention = problem.attention;
+  std::size_t bytes = problem.batch.size() * sizeof(Request) + problem.description.size();
+  bytes += (attention.sink_values.size() + problem.triton.capture_sizes.size() +
+            problem.kv_cache.k_scale.size() + problem.kv_cache.v_scale.size()) *
+           sizeof(double);
+  if (attention.alibi_slopes) bytes += attention.alibi_slopes->size() * sizeof(double);
+  for (const auto& [request, ranges] : attention.mm_prefix_ranges) {
+    bytes += sizeof(ranges) + ranges.size() * sizeof(ranges[0]);
+  }
+  const MmEncoderSpec& mm = problem.mm_encoder;
+  if (mm.images) bytes += mm.images->size() * sizeof(mm.images->front());
+  for (const std::string& name : mm.layer_names) bytes += sizeof(name) + name.size();
+  return bytes;
+}
+
+/// The cases of a checked document.
+class Expander {
+ public:
+  /// Throws when there are too many cases, before anything is built for them.
+  explicit Expander(const Value& document)
+      : document_(document), axes_(make_axes(document)), count_(count_cases(axes_)) {
+    read_fields(document, base_);
+  }
+
+  std::vector<Problem> expand() {
+    std::vector<Problem> cases;
+    cases.reserve(count_);
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < count_; ++i) {
+      cases.push_back(make_case(i));
+      bytes += list_bytes(cases.back());
+      if (bytes <= kMaxProblemBytes) continue;
+      fail(ErrorKind::kCapacity,
+           "{}expected batches and lists of at most {} MiB over all cases, "
+           "found more in the first {} of {} cases",
+           location(document_.mark), kMaxProblemBytes >> 20, i + 1, count_);
+    }
+    return cases;
+  }
+
+ private:
+  /// The values of case `index`; the first axis varies slowest.
+  std::vector<const Value*> values_of(std::size_t index) const {
+    std::vector<const Value*> values(axes_.size());
+    for (std::size_t a = axes_.size(); a-- > 0;) {
+      values[a] = axes_[a].values[index % axes_[a].values.size()];
+      index /= axes_[a].values.size();
+    }
+    return values;
+  }
+
+  Problem make_case(std::size_t index) {
+    Problem problem = base_;
+    CaseValues values(document_);
+    std::vector<std::pair<std::string, const Value*>> named;
+    const Value* batch = nullptr;
+    const std::vector<const Value*> chosen = values_of(index);
+    for (std::size_t a = 0; a < axes_.size(); ++a) {
+      if (chosen[a] == nullptr) continue;
+      if (axes_[a].named) named.emplace_back(axes_[a].key, chosen[a]);
+      values.sweep(axes_[a].key, *chosen[a]);
+      if (axes_[a].key == "batch") {
+        batch = chosen[a];
+      } else {
+        set_field(axes_[a].key, *chosen[a], problem);
+      }
+    }
+    const std::string label = resolve_case(values, batch, reader_, problem);
+    problem.case_name = namer_.name(label, named);
+    return problem;
+  }
+
+  const Value& document_;
+  std::vector<Axis> axes_;
+  std::size_t count_;
+  Problem base_;
+  BatchReader reader_;
+  CaseNamer namer_;
+};
+
+}  // namespace
+
+Scenario parse_scenario(const std::string& text, const std::filesystem::path& path,
+                        const ScenarioOptions& options) {
+  Value document = load_document(text, path, options.search_path);
+  apply_overrides(document, options.overrides);
+  IssueList issues;
+  check_structure(document, issues);
+  issues.throw_if_any();
+  Expander expander(document);
+  check_documents(document);
+
+  Scenario scenario;
+  scenario.cases = expander.expand();
+  scenario.name = document.find("name")->text;
+  if (const Value* description = document.find("description")) {
+    scenario.description = description->text;
+  }
+  scenario.path = path;
+  if (const Value* backends = document.find("backends")) {
+    for (const Value& backend : backends->items) scenario.backends.push_back(backend.text);
+  }
+  return scenario;
+}
+
+Scenario load_scenario(const std::filesystem::path& path, const ScenarioOptions& options) {
+  return parse_scenario(read_text_file(path, kMaxDocumentBytes), path, options);
+}
+
+}  // namespace attnbench

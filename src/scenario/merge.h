@@ -1,0 +1,27 @@
+// One document out of a file, the files it extends and the overrides of the command line.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/value.h"
+
+namespace attnbench {
+
+/// `over` on top of `base`: mappings are merged, everything else (null included) replaces.
+Value deep_merge(Value base, Value over);
+
+/// The file's document on top of what it extends, to any depth, with `extends` taken out. A path is
+/// looked for beside the file in which it stands, then in each folder of `search_path`.
+/// Errors: E-IO not found, E-CONFIG a file that extends itself, with the chain.
+Value load_document(const std::string& text, const std::filesystem::path& path,
+                    const std::vector<std::filesystem::path>& search_path);
+
+/// Applies `--set key=value` in order. A key that is set, or whose section is, is no longer swept.
+/// Errors as of read_yaml, and E-CONFIG for `sweep` and `extends`.
+void apply_overrides(Value& document,
+                     const std::vector<std::pair<std::string, std::string>>& overrides);
+
+}  // namespace attnbench
