@@ -50,6 +50,16 @@ struct KvParams {
   int round_dequantized;       // 1: k_scale*code is rounded to the query element (§4.4 mode 1)
 };
 
+/// int8 queries and keys (semantics §11.4): s = (softmax_scale * (q_s * k_s)) * S with the exact
+/// integer S = q . k; k_s is KvParams::key_scales. Off when query_scale is null.
+struct Int8ScoreParams {
+  const float* query_scale;         // (token, head) by the strides below; or null
+  i64 query_scale_token_stride;     // [T, H]: H; transposed [H, T]: 1
+  i64 query_scale_head_stride;      // [T, H]: 1; transposed [H, T]: T
+  Element value_element;            // kI8 at level 1; the 16-bit element of V at level 2
+  const float* value_channel_scale; // [Hk, Dv] at level 1; or null
+};
+
 struct AttendParams {
   Element query_element;
   Element output_element;
@@ -61,6 +71,7 @@ struct AttendParams {
   i64 output_head_stride;
   float* lse;                  // [H, lse_stride] natural log, -inf for an empty row; or null
   i64 lse_stride;
+  float output_scale;          // > 0: the e4m3 output is o * (1 / output_scale), saturated; else 0
   const int* query_start_loc;  // [B+1]
   const int* seq_lens;         // [B]
   int first_request;           // requests [first_request, first_request + num_requests) are done
@@ -71,12 +82,18 @@ struct AttendParams {
   int v_head_size;             // Dv
   ScoreParams score;
   KvParams kv;
+  Int8ScoreParams int8;  // attend, attend_splits and combine_splits honour it
 };
 
+/// Keys of a request are dealt to splits in whole tiles of this many.
+constexpr int kSplitTile = 64;
+
 /// Split-KV (flash decoding): split g of a request covers its g-th run of
-/// `tiles_per_split(seq_len)` tiles of `tile` keys; partials are normalised outputs with an LSE.
+/// cdiv(cdiv(seq_len, kSplitTile), num_splits) tiles; partials are normalised outputs with an LSE.
+/// The sink counts in split 0 alone.
 struct SplitParams {
   int num_splits;
+  i64 num_tokens;         // T
   float* partial_output;  // [num_splits, T, H, Dv] f32, normalised; 0 when the split is empty
   float* partial_lse;     // [num_splits, H, T]; -inf when the split is empty
 };
@@ -92,9 +109,11 @@ struct SegmentParams {
 
 /// merge_attn_states (semantics §6.3). Rows t >= num_merged copy the suffix.
 struct MergeParams {
-  Element element;
+  Element element;            // of prefix and suffix
+  Element output_element;
   void* output;               // [T, H, D]
-  float* output_lse;          // [H, T] or null
+  float* output_lse;          // [H, output_lse_stride] or null
+  i64 output_lse_stride;      // >= T
   const void* prefix_output;  // [T, H, D]
   const float* prefix_lse;    // [H, T]
   const void* suffix_output;  // [T, H, D]

@@ -1,0 +1,190 @@
+// Arguments of the operations that multi-head latent attention adds (semantics §8): products with
+// the split weights, its cache and the ways out of it, rearranging, sparse and planned decode.
+#pragma once
+
+#include "kernels/params.h"
+
+namespace attn {
+
+/// C[b] = A[b] B[b], products and sums in f32, each sum rounded once to the element of C. A row of
+/// C depends on its own row of A alone, NaN and infinity included.
+struct MatmulParams {
+  Element element;         // of A and B: f32, f16 or bf16
+  Element output_element;  // of C
+  const void* a;           // [num_batches, m, k]
+  i64 a_batch_stride;
+  i64 a_row_stride;
+  const void* b;           // [num_batches, k, n]; [num_batches, n, k] when b_transposed
+  i64 b_batch_stride;      // 0: the same B for every batch
+  i64 b_row_stride;
+  int b_transposed;
+  void* c;                 // [num_batches, m, n]
+  i64 c_batch_stride;
+  i64 c_row_stride;
+  i64 num_batches;
+  i64 m;
+  i64 n;
+  i64 k;                   // 0: C becomes 0
+};
+
+/// What an entry of an MLA cache looks like.
+enum class MlaEntry : unsigned char {
+  kCopy,  // [kv_c | k_pe] in the element of the source
+  kE4M3,  // [kv_c | k_pe] in e4m3, rn_e4m3(x / k_scale)
+  kDsMla  // kDsMlaEntryBytes bytes: semantics §8.4.3
+};
+
+/// "fp8_ds_mla": 512 e4m3 in tiles of 128, a f32 scale for each tile, 64 bf16 of k_pe.
+constexpr int kDsMlaLatent = 512;
+constexpr int kDsMlaTile = 128;
+constexpr int kDsMlaRope = 64;
+constexpr int kDsMlaEntryBytes = 656;
+
+/// concat_and_cache_mla (semantics §8.4.1, §8.4.3).
+struct MlaCacheWriteParams {
+  MlaEntry format;
+  Element source_element;  // f32, f16 or bf16; bf16 with kDsMla
+  const void* kv_c;        // [num_slots, Lkv]
+  i64 kv_c_token_stride;
+  const void* k_pe;        // [num_slots, R]
+  i64 k_pe_token_stride;
+  void* cache;             // entry (block, slot) by the strides below, in elements of the cache;
+  i64 block_stride;        //   those of kDsMla are bytes, its entries start on 4 bytes
+  i64 slot_stride;
+  const i64* slot_mapping; // [num_slots]; negative = skip
+  i64 num_slots;
+  int block_size;
+  int kv_lora_rank;        // Lkv; 512 with kDsMla
+  int rope_head_dim;       // R; 64 with kDsMla
+  const float* k_scale;    // [1], kE4M3 only
+};
+
+/// Entries of a paged cache as requests see them.
+struct MlaEntries {
+  Element element;         // kU8 for fp8_ds_mla
+  const void* cache;       // entry (block, slot) by the strides below
+  i64 block_stride;        // in elements
+  i64 slot_stride;
+  const int* block_table;  // [B, block_table_stride]; entries past what is gathered are never read
+  i64 block_table_stride;
+  int block_size;
+  int entry_size;          // elements: Lkv + R, or 656
+};
+
+/// gather_and_maybe_dequant_cache (semantics §8.4.2): row t is the entry at position
+/// t - cu_seq_lens[b] + seq_starts[b] of request b = token_to_seq[t], times k_scale for a one-byte
+/// element, rounded to the output element. Rows t >= cu_seq_lens[b+1] are not written.
+struct MlaGatherParams {
+  MlaEntries entries;       // any element but kU8
+  Element output_element;
+  void* output;             // [num_tokens, entry_size]
+  i64 output_token_stride;
+  const int* cu_seq_lens;   // [B+1]
+  const int* token_to_seq;  // [num_tokens]
+  const int* seq_starts;    // [B] or null: 0
+  i64 num_tokens;
+  const float* k_scale;     // [1] or null: 1
+};
+
+/// cp_gather_cache (semantics §8.4.4): bit copies of the entries from position seq_starts[b] on.
+struct CpGatherParams {
+  MlaEntries entries;
+  void* output;            // [>= cu_seq_lens[B], entry_size], of the element of the cache
+  i64 output_token_stride;
+  const int* cu_seq_lens;  // [B+1]
+  const int* seq_starts;   // [B] or null: 0; need not be multiples of the block size
+  int num_requests;        // B
+  i64 num_tokens;          // cu_seq_lens[B]
+};
+
+/// cp_gather_and_upconvert_fp8_kv_cache (semantics §8.4.3): rows workspace_starts[b] +
+/// [0, seq_lens[b]) are positions 0.. of request b; other rows are not written.
+struct DsMlaUpconvertParams {
+  MlaEntries entries;           // kU8, 656
+  void* output;                 // bf16 [num_rows, 576]: code * tile scale rounded once, then k_pe
+  i64 output_token_stride;
+  const int* seq_lens;          // [B]
+  const int* workspace_starts;  // [B] ascending
+  int num_requests;             // B
+  i64 num_rows;
+};
+
+/// output[t, h] = [first[t, h] | second[t, h]], bits copied. k: k_nope and k_pe with second head
+/// stride 0; q: ql_nope and q_pe. Without a second part its columns become 0: the padding of V, or,
+/// with a row of all heads as one, of heads.
+struct ConcatParams {
+  Element element;
+  const void* first;        // [T, H, first_size]
+  i64 first_token_stride;
+  i64 first_head_stride;
+  const void* second;       // [T, H, second_size] or null: zeros
+  i64 second_token_stride;
+  i64 second_head_stride;   // 0: the same for every head
+  void* output;             // [T, H, first_size + second_size]
+  i64 output_token_stride;
+  i64 output_head_stride;
+  i64 num_tokens;
+  int num_heads;
+  int first_size;
+  int second_size;
+};
+
+/// output[i] = source[rows[i]], bits copied: reorg_kvcache with the rows of reorg_source_rows()
+/// (semantics §8.6).
+struct GatherRowsParams {
+  Element element;
+  const void* source;     // [*, width]
+  i64 source_row_stride;
+  void* output;           // [num_rows, width]
+  i64 output_row_stride;
+  const i64* rows;        // [num_rows], >= 0
+  i64 num_rows;
+  int width;
+};
+
+/// output[i, j, k, :] = source[i, j, k, :], each by its own strides: the transposes around the
+/// collectives, and the one rounding from f32 when the elements differ.
+struct CopyParams {
+  Element source_element;
+  Element output_element;
+  const void* source;
+  i64 source_strides[3];
+  void* output;
+  i64 output_strides[3];
+  i64 extents[3];
+  i64 width;  // contiguous elements
+};
+
+/// Keys of a sparse row (semantics §8.9) are the entries at the listed slots of the cache in
+/// AttendParams::kv (key, block_stride, token_stride_key, block_size), in multiset sense and without
+/// a causal test. The value of a key is the first v_head_size elements of its entry. kv.value,
+/// block_table and seq_lens are not looked at, nor are masks, ALiBi, soft-cap and sinks.
+struct SparseParams {
+  MlaEntry format;         // kCopy: kv.element, f32, f16 or bf16; kE4M3: codes times kv.k_scale[0]
+                           // (1 when null); kDsMla: rounded to bf16, strides in bytes, D 576, Dv 512
+  const int* slots;        // [T, slots_stride]: block * block_size + slot of T's keys
+  i64 slots_stride;        // >= topk
+  int topk;
+  const int* topk_length;  // [T] leftmost entries that count, or null: topk
+  i64 num_slots;           // slots < 0 or >= num_slots are no keys
+};
+
+/// Keys of a block of a decode plan.
+constexpr int kPlanBlock = 64;
+/// int32 of a part's record: begin_req, end_req (both inclusive, relative to first_request; none
+/// when begin > end), begin_block, end_block (exclusive), begin_split, then flags.
+constexpr int kPlanRecord = 8;
+
+/// Decode by a plan (semantics §8.8). A request with one split is finished by attend_plan; the
+/// others leave partials, which combine_plan makes into output and LSE. Split g of token i of
+/// request b has the partial row partial_start_loc[b] + g * query_len_b + i.
+struct PlanParams {
+  int num_parts;
+  const int* parts;              // [num_parts, kPlanRecord]
+  const int* num_splits;         // [num_requests + 1] cumulative
+  const i64* partial_start_loc;  // [num_requests + 1]; a request with one split has no rows
+  float* partial_output;         // [R, H, Dv], normalised; 0 when the split is empty
+  float* partial_lse;            // [R, H]; -inf when the split is empty
+};
+
+}  // namespace attn

@@ -1,0 +1,38 @@
+// Arguments of the multimodal encoder's fp8 operations (semantics §10.5, §10.6). Its attention is
+// attend() on ragged e4m3 tensors, scales folded, head size padded.
+#pragma once
+
+#include "kernels/params.h"
+
+namespace attn {
+
+/// quantize_fp8_maybe_pad_head_dim. Where D is padded, codes are rn_e4m3(x / scale); where it is
+/// not, rn_e4m3(x * (1 / scale)); both saturate. NaN gives 0x7F.
+struct PadQuantiseParams {
+  Element source_element;  // f16, bf16 or f32
+  const void* source;      // [S, H, D]
+  i64 source_token_stride;
+  i64 source_head_stride;
+  unsigned char* codes;  // e4m3 [S, H, Dp] contiguous; columns >= D become 0
+  const float* scale;    // [1], finite, > 0, possibly subnormal; or null: no scaling
+  i64* num_saturated;    // [1], is increased by the elements beyond +-464; or null
+  i64 num_tokens;        // S
+  int num_heads;
+  int head_size;         // D
+  int padded_head_size;  // Dp, D rounded up to 16
+};
+
+/// Calls whose amax the encoder's dynamic scales look back on.
+constexpr int kAmaxHistoryLength = 16;
+
+/// Records one amax per tensor and makes scale = max(largest of the ring, 2^-126) / 448, which may
+/// be subnormal and is stored as such. A NaN in the ring makes the scale NaN.
+struct AmaxHistoryParams {
+  const float* amax;  // [num_tensors]
+  float* history;     // [num_tensors, kAmaxHistoryLength], zero before the first call
+  float* scale;       // [num_tensors]
+  int position;       // call number modulo kAmaxHistoryLength
+  int num_tensors;
+};
+
+}  // namespace attn

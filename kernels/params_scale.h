@@ -1,0 +1,28 @@
+// Arguments of the operations that make quantisation scales from the data (semantics §5.4, §10.6).
+#pragma once
+
+#include "kernels/params.h"
+
+namespace attn {
+
+/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN.
+struct AmaxParams {
+  Element element;     // f16, bf16 or f32
+  const void* source;  // [T, H, D]
+  i64 token_stride;
+  i64 head_stride;
+  i64 num_tokens;
+  int num_heads;
+  int head_size;
+  int is_signed;  // 0: max|x|; 1: max x, as upstream's encoder takes it (semantics §10.6)
+  float* amax;    // [1]
+};
+
+/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4).
+struct KvScaleParams {
+  const float* amax;  // [3] of query, key, value; MLA passes that of kv_c for the last two
+  float* scale;       // [3]
+  float range[3];     // 200, 200, 100 unless set otherwise
+};
+
+}  // namespace attn

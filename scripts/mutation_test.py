@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Plants faults in the CPU pipelines and shows that `attnbench run` calls each one incorrect.
+
+Every entry of tests/mutation/mutants.json replaces one piece of text of one source file. The
+mutated file is compiled alone, with the flags of the build, and linked before the libraries of the
+tool, so that the real sources and the real binary stay as they are.
+
+Example: scripts/mutation_test.py --build build
+"""
+
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MUTATION = ROOT / "tests" / "mutation"
+
+
+class Failure(Exception):
+    """A mutant that survived, or could not be made."""
+
+
+def run_tool(binary, mutant):
+    """Statuses and first reasons of the mutant's case under `binary`."""
+    command = [str(binary), "run", str(MUTATION / "base.yaml"), "--backend", mutant["backend"]]
+    for key, value in mutant["set"].items():
+        text = value if isinstance(value, str) else json.dumps(value)
+        command += ["--set", f"{key}={text}"]
+    command += ["--device", "cpu", "--no-timing", "--no-progress", "-q", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    start = done.stdout.find("{")
+    if start < 0:
+        raise Failure(f"no results (exit {done.returncode}): {done.stderr.strip()[-400:]}")
+    results = json.JSONDecoder().raw_decode(done.stdout[start:])[0]["results"]
+    return [(result["status"], "; ".join(result["reasons"])) for result in results]
+
+
+class Build:
+    """Compile and link commands of a configured ninja build."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        entries = json.loads((directory / "compile_commands.json").read_text())
+        self.compile = {
+            pathlib.Path(entry["file"]).resolve(): shlex.split(entry["command"])
+            for entry in entries
+        }
+        listed = subprocess.run(
+            ["ninja", "-C", str(directory), "-t", "commands", "attnbench"],
+            capture_output=True, text=True, check=True)
+        link = [line for line in listed.stdout.splitlines() if "-o attnbench " in line][-1]
+        # cmake wraps the command as ": && <command> && :".
+        self.link = [word for word in shlex.split(link) if word not in (":", "&&")]
+
+    def compile_command(self, source, mutated, output):
+        """Flags of `source`; -O1, because the mutants are small and a build is all they need."""
+        command = list(self.compile[source.resolve()])
+        command[command.index("-o") + 1] = str(output)
+        command[command.index("-c") + 1] = str(mutated)
+        return command + ["-O1"]
+
+    def link_command(self, mutated_object, output):
+        """The object stands before the libraries: the linker never opens the original."""
+        command = list(self.link)
+        command[command.index("-o") + 1] = str(output)
+        first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))
+        return command[:first_library] + [str(mutated_object)] + command[first_library:]
+
+
+def mutate(mutant):
+    text = (ROOT / mutant["file"]).read_text()
+    count = text.count(mutant["find"])
+    if count != 1:
+        raise Failure(f"{mutant['file']}: expected the text once, found it {count} times: "
+                      f"{mutant['find']!r}")
+    return text.replace(mutant["find"], mutant["replace"])
+
+
+def call(command, directory, what):
+    done = subprocess.run(command, capture_output=True, text=True, cwd=directory)
+    if done.returncode != 0:
+        raise Failure(f"{what} failed: {done.stderr.strip()[-800:]}")
+
+
+def test_mutant(build, mutant):
+    """Returns the reason with which the fault was caught."""
+    with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
+        scratch = pathlib.Path(name)
+        source = ROOT / mutant["file"]
+        mutated = scratch / source.name
+        mutated.write_text(mutate(mutant))
+        compiled = scratch / "mutated.o"
+        call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
+        binary = scratch / "attnbench"
+        call(build.link_command(compiled, binary), build.directory, "linker")
+        results = run_tool(binary, mutant)
+    survivors = [status for status, _ in results if status != "incorrect"]
+    if survivors or not results:
+        raise Failure(f"expected every result incorrect, found {[s for s, _ in results]}")
+    return results[0][1]
+
+
+def test_original(binary, mutant):
+    results = run_tool(binary, mutant)
+    if not results or any(status != "passed" for status, _ in results):
+        raise Failure(f"the unmutated program: expected passed, found {results}")
+
+
+def enclosing_build():
+    """ctest runs the tests somewhere inside the build folder."""
+    here = pathlib.Path.cwd()
+    return next((folder for folder in (here, *here.parents) if (folder / "build.ninja").exists()),
+                ROOT / "build")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--build", type=pathlib.Path, default=enclosing_build(),
+                        help="ninja build folder; default: the one that the working folder is in")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--only", default="", help="mutants whose name contains this")
+    parser.add_argument("--verbose", action="store_true", help="print how each was caught")
+    arguments = parser.parse_args()
+    mutants = [m for m in json.loads((MUTATION / "mutants.json").read_text())
+               if arguments.only in m["name"]]
+    build = Build(arguments.build.resolve())
+    binary = build.directory / "attnbench"
+
+    # Mutants share cases; the real program needs to pass each once.
+    cases = {json.dumps([m["backend"], m["set"]]): m for m in mutants}
+    failures = 0
+    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+        originals = [(m, pool.submit(test_original, binary, m)) for m in cases.values()]
+        tests = [(m, pool.submit(test_mutant, build, m)) for m in mutants]
+        for mutant, future in originals + tests:
+            try:
+                caught = future.result()
+                if arguments.verbose and caught is not None:
+                    print(f"caught: {mutant['name']}: {caught}")
+            except (Failure, subprocess.TimeoutExpired) as failure:
+                failures += 1
+                print(f"FAILED: {mutant['name']}: {failure}")
+    print(f"{len(mutants)} mutants, {len(cases)} cases, {failures} failures")
+    return 1 if failures or not mutants else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

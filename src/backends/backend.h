@@ -1,0 +1,101 @@
+// A backend: what it supports, in the words of semantics §13, and its pipeline over Ops.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "inputs/inputs.h"
+#include "metadata/attention_math.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+
+/// Capability facts that support is judged by; on the CPU those of SM 9.0 with 132 SMs are assumed.
+struct DeviceFacts {
+  int sm = 90;  // 10 * major + minor
+  int num_sms = 132;
+};
+
+/// One timed part of a pipeline. `in_median` marks the parts that timing.median counts (attention
+/// with its splits and merges); the others (cache write, projections, ...) are steps only.
+struct Step {
+  std::string name;  // "write_cache", "attend", "combine", ...
+  bool in_median = true;
+  double bytes = 0;  // unavoidable traffic; 0 = not counted
+  double flops = 0;
+  std::function<void()> run;
+};
+
+struct PipelineOutput {
+  Tensor output;                // [T, H, Dv] attention dtype (or quantised bytes)
+  std::optional<Tensor> lse;    // f32 [H, T] when the pipeline produces it
+  std::optional<Tensor> cache;  // the cache after the step, as PagedCache::data
+  std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty
+};
+
+/// Prepared work on one device. Buffers live as long as the pipeline.
+class Pipeline {
+ public:
+  virtual ~Pipeline() = default;
+  /// Queued in this order by one run; running them all again gives the same bytes (§18.2).
+  virtual const std::vector<Step>& steps() const = 0;
+  /// Poisons output, LSE and workspaces, so that an unwritten element shows.
+  virtual void poison_outputs() = 0;
+  virtual PipelineOutput read_output() = 0;
+};
+
+/// What a pipeline starts from; built once per case and backend by bench.
+struct BackendInputs {
+  const AttentionInputs* inputs = nullptr;
+  StoredQuery query;
+  std::optional<StoredKv> stored;   // decoder and encoder_decoder
+  std::optional<PagedCache> cache;  // decoder and encoder_decoder
+};
+
+/// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.
+using Facts = std::vector<std::pair<std::string, std::string>>;
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;
+  virtual std::string_view description() const = 0;
+  /// Native backends of a type run by default; REFERENCE, CUDNN and users' only when named.
+  virtual bool is_default_for(AttentionType type) const = 0;
+  /// All reasons against the problem, in the order and words of §13; empty = supported.
+  virtual std::vector<std::string> refusals(const Problem& problem,
+                                            const DeviceFacts& device) const = 0;
+  /// Cache layout of the backend; nothing for backends without a paged cache.
+  virtual std::optional<CacheLayoutKind> cache_layout() const = 0;
+  /// Element type that the kernel rounds P to (for err_ratio), given the problem.
+  virtual Dtype probability_dtype(const Problem& problem) const = 0;
+  /// `inputs` (and what it points to) and `ops` must outlive the pipeline.
+  virtual std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                            Ops& ops) const = 0;
+  virtual Facts explain(const Problem& problem) const = 0;
+};
+
+/// Every backend, in the order of contract section 2.
+const std::vector<const Backend*>& all_backends();
+/// Null when there is no such backend.
+const Backend* find_backend(std::string_view name);
+
+/// FLOPs of the attention proper: 2*H*(D+Dv)*visible pairs, counted exactly (contract §4).
+double attention_flops(const Problem& problem, std::string_view backend);
+/// Unavoidable traffic: unique live K/V bytes (shared pages once) + Q + O. `kv_bytes` counts the
+/// live K/V bytes of every request.
+struct Traffic {
+  double unique_bytes = 0;
+  double kv_bytes = 0;
+};
+Traffic attention_traffic(const Problem& problem, std::string_view backend);
+
+}  // namespace attnbench

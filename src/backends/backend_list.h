@@ -1,0 +1,13 @@
+// The one list of backends.
+#pragma once
+
+#include "backends/backend.h"
+
+namespace attnbench {
+
+const Backend& flash_attn_backend();
+const Backend& flash_attn_ix_backend();
+const Backend& triton_attn_backend();
+const Backend& reference_backend();
+
+}  // namespace attnbench

@@ -1,0 +1,23 @@
+#include "backends/cache_facts.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace attnbench {
+
+void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const std::string& backend,
+                     Facts& facts) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  const bool nhd = cache.layout == CacheLayout::kNhd;
+  const KvLayout layout = make_kv_layout(
+      kind, nhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks, cache.block_size,
+      problem.attention.num_kv_heads, problem.attention.head_size, is_per_token_head(cache.dtype));
+  const char* names[] = {"FA", "IX", "TR"};
+  facts.emplace_back("cache layout",
+                     fmt::format("{} {}", names[static_cast<int>(kind)], to_string(cache.layout)));
+  facts.emplace_back("cache shape",
+                     fmt::format("[{}] in memory", fmt::join(layout.physical_shape, ", ")));
+  facts.emplace_back("cache element", dtype_name(resolve_store_rule(problem, backend).element));
+}
+
+}  // namespace attnbench

@@ -1,0 +1,14 @@
+// Lines of explain() about a backend's paged cache.
+#pragma once
+
+#include <string>
+
+#include "backends/backend.h"
+
+namespace attnbench {
+
+/// Appends layout, physical shape and element type.
+void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const std::string& backend,
+                     Facts& facts);
+
+}  // namespace attnbench

@@ -1,0 +1,34 @@
+// The pipeline of FLASH_ATTN in both layouts: write the cache, attend (keys split for decoding, or
+// in cascade), combine.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/backend.h"
+#include "metadata/batch.h"
+
+namespace attnbench {
+
+struct FlashRule {
+  std::string backend;
+  /// Layout IX hands decodes and prefills to different calls; layout FA has one varlen call, whose
+  /// keys are split when the whole batch is decodes.
+  bool separate_decodes = false;
+};
+
+/// What the pipeline of a problem will do; pipeline and explain() share it.
+struct FlashPlan {
+  BatchSplit batch;
+  int num_split_requests = 0;  // leading requests whose keys are split
+  int num_splits = 1;
+  bool cascade = false;
+};
+FlashPlan plan_flash(const Problem& problem, const FlashRule& rule);
+
+std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,
+                                              Ops& ops, const FlashRule& rule);
+
+Facts explain_flash(const Problem& problem, const FlashRule& rule);
+
+}  // namespace attnbench

@@ -1,0 +1,88 @@
+// What every pipeline over Ops shares: inputs on the device, parameters resolved from the problem,
+// the cache write, output and LSE with their poison.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "core/problem.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+
+class OpsPipeline : public Pipeline {
+ public:
+  const std::vector<Step>& steps() const override { return steps_; }
+  void poison_outputs() override;
+  PipelineOutput read_output() override;
+
+ protected:
+  /// Uploads everything; params() and cache writing are ready afterwards, no step is queued.
+  /// Errors: E-CAPACITY.
+  OpsPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops, std::string backend);
+
+  Ops& ops() { return ops_; }
+  const Problem& problem() const { return problem_; }
+  const AttentionMath& math() const { return math_; }
+  /// One pass over the whole batch into output and LSE.
+  const attn::AttendParams& params() const { return params_; }
+  std::int64_t num_tokens() const { return num_tokens_; }
+  /// Rows of query, output and (as stride) LSE: T_pad.
+  std::int64_t num_rows() const { return num_rows_; }
+  std::int64_t num_requests() const { return problem_.num_requests(); }
+
+  void add_step(Step step) { steps_.push_back(std::move(step)); }
+  /// Queues the cache write where the type has a cache.
+  void add_write_step();
+  /// Step that carries the FLOPs and bytes of the attention.
+  Step attention_step(std::string name, std::function<void()> run) const;
+
+  /// Device memory that poison_outputs() refills.
+  template <typename T>
+  T* workspace(std::int64_t count, const std::string& name) {
+    return static_cast<T*>(
+        new_buffer(static_cast<std::size_t>(count) * sizeof(T), name, true)->data());
+  }
+  /// A copy on the device that lives as long as the pipeline.
+  template <typename T>
+  const T* upload(const std::vector<T>& values, const std::string& name) {
+    return static_cast<const T*>(upload_bytes(values.data(), values.size() * sizeof(T), name));
+  }
+
+ private:
+  Buffer* new_buffer(std::size_t size_bytes, const std::string& name, bool poisoned);
+  const void* upload_bytes(const void* data, std::size_t size_bytes, const std::string& name);
+  void set_rows(const BackendInputs& inputs);
+  void set_score(const BackendInputs& inputs);
+  void set_paged_kv(const BackendInputs& inputs);
+  void set_ragged_kv(const AttentionInputs& inputs);
+  void set_scales(const KvLayout& layout);
+  std::vector<float> expand_scale(const std::vector<float>& scale) const;
+  void set_cache_write(const PagedCache& cache);
+  Tensor read_lse();
+
+  Problem problem_;
+  std::string backend_;
+  AttentionMath math_;
+  Ops& ops_;
+  std::int64_t num_tokens_ = 0;
+  std::int64_t num_rows_ = 0;
+  attn::AttendParams params_{};
+  attn::CacheWriteParams write_{};
+  std::vector<Step> steps_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::vector<Buffer*> poisoned_;
+  Buffer* output_ = nullptr;
+  Buffer* lse_ = nullptr;
+  Buffer* cache_ = nullptr;
+  std::vector<std::int64_t> cache_shape_;
+  Dtype cache_dtype_ = Dtype::kBF16;
+};
+
+/// Splits of the keys for decode-only work, as flash decoding chooses them: enough parts to keep
+/// two waves of an H200's 132 multiprocessors busy, none shorter than 256 keys; 1 = no split.
+int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len);
+
+}  // namespace attnbench

@@ -1,0 +1,133 @@
+// REFERENCE: the float64 reference as a backend of its own, so that it can be timed and compared.
+#include <limits>
+#include <numeric>
+
+#include "backends/backend_list.h"
+#include "core/error.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kName = "REFERENCE";
+
+bool is_served(AttentionType type) {
+  return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
+         is_encoder_type(type);
+}
+
+class ReferencePipeline : public Pipeline {
+ public:
+  ReferencePipeline(const Problem& problem, const BackendInputs& inputs)
+      : problem_(problem),
+        math_(resolve_attention_math(problem_, kName)),
+        inputs_(inputs),
+        rows_(static_cast<std::size_t>(inputs.inputs->num_tokens())) {
+    std::iota(rows_.begin(), rows_.end(), 0);
+    set_sources();
+    steps_.push_back({"attend", true, attention_traffic(problem_, kName).unique_bytes,
+                      attention_flops(problem_, kName), [this] { run(); }});
+    poison_outputs();
+  }
+
+  const std::vector<Step>& steps() const override { return steps_; }
+
+  void poison_outputs() override {
+    const auto heads = static_cast<std::size_t>(problem_.attention.num_heads);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    result_.output.assign(
+        rows_.size() * heads * static_cast<std::size_t>(problem_.attention.v_head_size), nan);
+    result_.lse.assign(rows_.size() * heads, nan);
+  }
+
+  PipelineOutput read_output() override {
+    const AttentionSpec& a = problem_.attention;
+    const auto tokens = static_cast<std::int64_t>(rows_.size());
+    const bool quantised = problem_.output_quant.type == OutputQuantType::kFp8Static;
+    const float factor = quantised ? 1.0f / static_cast<float>(problem_.output_quant.scale) : 1.0f;
+    PipelineOutput output;
+    output.output =
+        Tensor(quantised ? Dtype::kE4M3 : a.dtype, {tokens, a.num_heads, a.v_head_size});
+    for (std::int64_t i = 0; i < output.output.num_elements(); ++i) {
+      const auto value = static_cast<float>(result_.output[static_cast<std::size_t>(i)]);
+      output.output.set(i, value * factor);
+    }
+    output.lse = Tensor(Dtype::kF32, {a.num_heads, tokens});
+    for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
+      output.lse->set(i, static_cast<float>(result_.lse[static_cast<std::size_t>(i)]));
+    }
+    return output;
+  }
+
+ private:
+  void set_sources() {
+    const AttentionInputs& inputs = *inputs_.inputs;
+    const StoredQuery& query = inputs_.query;
+    sources_.query = query.dequantized ? &*query.dequantized : &query.query;
+    sources_.key = inputs_.stored ? &inputs_.stored->key_dequantized : &inputs.key;
+    sources_.value = inputs_.stored ? &inputs_.stored->value_dequantized : &inputs.value;
+    sources_.query_start_loc = inputs.query_start_loc;
+    sources_.seq_lens = inputs.seq_lens;
+    sources_.key_start_loc = inputs.key_start_loc;
+    sources_.sinks = inputs.sinks;
+    sources_.alibi_slopes = inputs.alibi_slopes;
+  }
+
+  void run() {
+    if (auto result = reference_attention(math_, sources_, rows_)) result_ = std::move(*result);
+  }
+
+  Problem problem_;
+  AttentionMath math_;
+  const BackendInputs& inputs_;  // outlives the pipeline
+  std::vector<std::int32_t> rows_;
+  ReferenceInputs sources_;
+  ReferenceOutput result_;
+  std::vector<Step> steps_;
+};
+
+class Reference : public Backend {
+ public:
+  std::string_view name() const override { return kName; }
+  std::string_view description() const override {
+    return "float64 attention straight from the definitions; timed only when named";
+  }
+  bool is_default_for(AttentionType) const override { return false; }
+  std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
+    std::vector<std::string> reasons;
+    const AttentionType type = problem.attention.type;
+    if (problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla) {
+      reasons.emplace_back("kv_cache_dtype not supported");
+    }
+    if (type == AttentionType::kMla) {
+      reasons.emplace_back("MLA not supported");
+    } else if (!is_served(type)) {
+      reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
+    }
+    if (problem.kv_cache.int8_level > 0) reasons.emplace_back("int8 attention not supported");
+    if (problem.output_quant.type != OutputQuantType::kNone &&
+        problem.output_quant.type != OutputQuantType::kFp8Static) {
+      reasons.push_back(fmt::format("output quantization {} not supported",
+                                    to_string(problem.output_quant.type)));
+    }
+    return reasons;
+  }
+  std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
+  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops&) const override {
+    return std::make_unique<ReferencePipeline>(problem, inputs);
+  }
+  Facts explain(const Problem&) const override {
+    return {{"path", "two-pass softmax in float64, all rows"}};
+  }
+};
+
+}  // namespace
+
+const Backend& reference_backend() {
+  static const Reference backend;
+  return backend;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,304 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+
+namespace attnbench {
+namespace {
+
+using Reasons = std::vector<std::string>;
+using Change = std::function<void(Problem&)>;
+
+Problem plain() {
+  Problem p;
+  p.attention.num_heads = 8;
+  p.attention.num_kv_heads = 2;
+  p.attention.head_size = p.attention.v_head_size = 64;
+  p.attention.scale = 0.125;
+  p.batch = {{1, 70}, {33, 33}};
+  p.kv_cache.num_blocks = 100;
+  return p;
+}
+
+Reasons refusals(const std::string& backend, const Change& change, int sm = 90) {
+  Problem p = plain();
+  change(p);
+  return find_backend(backend)->refusals(p, DeviceFacts{sm, 132});
+}
+
+const char* const kFa = "FLASH_ATTN";
+const char* const kIx = "FLASH_ATTN_IX";
+const char* const kTriton = "TRITON_ATTN";
+
+void encoder(Problem& p) {
+  p.attention.type = AttentionType::kEncoder;
+  p.attention.causal = false;
+}
+void cascade(Problem& p) { p.cascade = {64, CascadeMode::kAlways}; }
+
+}  // namespace
+
+TEST_CASE("a plain decoder is supported everywhere") {
+  for (const Backend* backend : all_backends()) {
+    CHECK(backend->refusals(plain(), DeviceFacts{}).empty());
+  }
+}
+
+TEST_CASE("backends are listed in the order of the contract and found by name") {
+  Reasons names;
+  for (const Backend* backend : all_backends()) names.emplace_back(backend->name());
+  CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN"});
+  CHECK(find_backend("FLASHINFER") == nullptr);
+  CHECK(find_backend("TRITON_ATTN")->name() == "TRITON_ATTN");
+}
+
+TEST_CASE("head sizes: multiples of 8 up to 256 for FlashAttention, 32 and more for Triton") {
+  for (const auto& [size, fa, triton] :
+       {std::tuple{24, true, false}, {36, false, true}, {256, true, true}, {264, false, true}}) {
+    const Change change = [size = size](Problem& p) {
+      p.attention.head_size = p.attention.v_head_size = size;
+    };
+    const Reasons refused{"head_size not supported"};
+    CHECK(refusals(kFa, change) == (fa ? Reasons{} : refused));
+    CHECK(refusals(kIx, change) == (fa ? Reasons{} : refused));
+    CHECK(refusals(kTriton, change) == (triton ? Reasons{} : refused));
+  }
+}
+
+TEST_CASE("element types: float32 is Triton's alone") {
+  const Change change = [](Problem& p) { p.attention.dtype = Dtype::kF32; };
+  CHECK(refusals(kFa, change) == Reasons{"dtype not supported"});
+  CHECK(refusals(kIx, change) == Reasons{"dtype not supported"});
+  CHECK(refusals(kTriton, change).empty());
+}
+
+TEST_CASE("KV types follow the table of each backend") {
+  const auto with = [](KvCacheDtype dtype) {
+    return [dtype](Problem& p) {
+      p.kv_cache.dtype = dtype;
+      if (dtype == KvCacheDtype::kFloat16) p.attention.dtype = Dtype::kF16;
+    };
+  };
+  const Reasons refused{"kv_cache_dtype not supported"};
+  using enum KvCacheDtype;
+  for (const KvCacheDtype dtype : {kInt8PerTokenHead, kFp8PerTokenHead, kFp8E5M2}) {
+    CHECK(refusals(kFa, with(dtype)) == refused);
+    CHECK(refusals(kIx, with(dtype)) == refused);
+    CHECK(refusals(kTriton, with(dtype)).empty());
+  }
+  CHECK(refusals(kFa, with(kFloat16)).empty());
+  CHECK(refusals(kIx, with(kFloat16)) == refused);
+  CHECK(refusals(kFa, with(kFp8)).empty());
+  CHECK(refusals(kFa, with(kFp8), 80) == refused);
+  CHECK(refusals(kTriton, with(kFp8DsMla)) == refused);
+}
+
+TEST_CASE("mm_prefix is Triton's, for decoders only; ranges of one token are none") {
+  const Change ranges = [](Problem& p) { p.attention.mm_prefix_ranges[0] = {{1, 4}}; };
+  const Reasons refused{"partial multimodal token full attention not supported"};
+  CHECK(refusals(kFa, ranges) == refused);
+  CHECK(refusals(kIx, ranges) == refused);
+  CHECK(refusals(kTriton, ranges).empty());
+  CHECK(refusals(kFa, [](Problem& p) { p.attention.mm_prefix_ranges[0] = {{3, 3}}; }).empty());
+  CHECK(refusals(kTriton, [&](Problem& p) {
+          ranges(p);
+          encoder(p);
+        }) == Reasons{"mm_prefix applies to decoder attention only"});
+  CHECK(refusals(kTriton, [&](Problem& p) {
+          ranges(p);
+          p.dcp.world_size = 2;
+        }) == Reasons{refused[0], "DCP requires LSE from decode"});
+}
+
+TEST_CASE("other attention types are refused by name") {
+  CHECK(refusals(kFa, [](Problem& p) { p.attention.type = AttentionType::kMla; }) ==
+        Reasons{"MLA not supported"});
+  CHECK(refusals(kTriton, [](Problem& p) {
+          p.attention.type = AttentionType::kMla;
+          p.mla.sparse_topk = 2048;
+        }) == Reasons{"MLA not supported", "sparse not supported"});
+  CHECK(refusals(kFa, [](Problem& p) { p.attention.type = AttentionType::kMmEncoder; }) ==
+        Reasons{"attention type mm_encoder not supported"});
+  CHECK(refusals(kTriton, [](Problem& p) { p.attention.type = AttentionType::kOp; }) ==
+        Reasons{"attention type op not supported"});
+}
+
+TEST_CASE("per-head scales need FlashAttention 3") {
+  const Change change = [](Problem& p) {
+    p.kv_cache.dtype = KvCacheDtype::kFp8;
+    p.kv_cache.k_scale = {1.0, 1.0};
+  };
+  CHECK(refusals(kFa, change).empty());
+  CHECK(refusals(kTriton, change) == Reasons{"per-head quant scales not supported"});
+}
+
+TEST_CASE("capability limits: 8.0 for FlashAttention, 9.0 for its sinks") {
+  const Change none = [](Problem&) {};
+  const Change sinks = [](Problem& p) { p.attention.sinks = SinksKind::kNormal; };
+  CHECK(refusals(kFa, none, 75) == Reasons{"compute capability not supported"});
+  CHECK(refusals(kTriton, none, 75).empty());
+  CHECK(refusals(kIx, sinks, 80) == Reasons{"sink not supported on compute capability < 9.0"});
+  CHECK(refusals(kFa, sinks, 90).empty());
+  CHECK(refusals(kTriton, sinks, 75).empty());
+}
+
+TEST_CASE("a non-causal decoder is FLASH_ATTN's alone") {
+  const Change change = [](Problem& p) { p.attention.causal = false; };
+  CHECK(refusals(kFa, change).empty());
+  CHECK(refusals(kIx, change) == Reasons{"non-causal attention not supported"});
+  CHECK(refusals(kTriton, change) == Reasons{"non-causal attention not supported"});
+}
+
+TEST_CASE("forced cascade names ALiBi, window, Triton and sinks of layout IX") {
+  CHECK(refusals(kTriton, cascade) == Reasons{"cascade attention not supported by TRITON_ATTN"});
+  CHECK(refusals(kFa,
+                 [](Problem& p) {
+                   cascade(p);
+                   p.attention.alibi = AlibiKind::kLinear;
+                   p.attention.sliding_window = 10;
+                 }) == Reasons{"Cascade attention does not support ALiBi.",
+                               "Cascade attention does not support sliding window."});
+  const Change sinks = [](Problem& p) {
+    cascade(p);
+    p.attention.sinks = SinksKind::kNormal;
+  };
+  CHECK(refusals(kFa, sinks).empty());
+  CHECK(refusals(kIx, sinks) == Reasons{"attention sinks with ixformer cascade attention"});
+  CHECK(refusals(kTriton, [](Problem& p) { p.cascade.common_prefix_len = 64; }).empty());
+}
+
+TEST_CASE("DCP names every feature it cannot have, and itself only when nothing else stands") {
+  CHECK(refusals(kFa,
+                 [](Problem& p) {
+                   cascade(p);
+                   p.dcp.world_size = 2;
+                   p.dcp.interleave_size = 4;
+                   p.attention.num_speculative_tokens = 1;
+                   p.attention.sliding_window = 10;
+                   p.attention.alibi = AlibiKind::kLinear;
+                   p.attention.sinks = SinksKind::kNormal;
+                   p.kv_cache.dtype = KvCacheDtype::kFp8;
+                 }) == Reasons{"Cascade attention does not support ALiBi.",
+                               "Cascade attention does not support sliding window.",
+                               "DCP with window", "DCP with ALiBi", "DCP with sinks",
+                               "DCP with fp8", "DCP with cascade",
+                               "MTP with cp_kv_cache_interleave_size > 1 is not supported"});
+  const Change two = [](Problem& p) { p.dcp.world_size = 2; };
+  CHECK(refusals(kFa, two) == Reasons{"DCP is not available in this version"});
+  CHECK(refusals(kTriton, two) == Reasons{"DCP requires LSE from decode"});
+}
+
+TEST_CASE("encoders name what their kernels ignore") {
+  const Change many = [](Problem& p) {
+    encoder(p);
+    p.attention.alibi = AlibiKind::kLinear;
+    p.attention.logits_soft_cap = 30;
+    p.attention.sinks = SinksKind::kNormal;
+    p.output_quant.type = OutputQuantType::kFp8Static;
+    p.kv_cache.dtype = KvCacheDtype::kFp8;
+  };
+  CHECK(refusals(kTriton, many) ==
+        Reasons{"TRITON_ATTN encoder attention ignores ALiBi",
+                "TRITON_ATTN encoder attention ignores softcap",
+                "TRITON_ATTN encoder attention ignores sinks",
+                "TRITON_ATTN encoder attention ignores output_scale",
+                "quantized KV cache is not supported for encoder attention"});
+  CHECK(refusals(kFa, many) ==
+        Reasons{"FLASH_ATTN encoder attention ignores sinks",
+                "quantized KV cache is not supported for encoder attention",
+                "fused output quantization is not yet supported for FlashAttentionImpl"});
+}
+
+TEST_CASE("scales: layout IX takes 1 only, Triton a q_scale of 1 only") {
+  const Change k_scale = [](Problem& p) {
+    p.kv_cache.dtype = KvCacheDtype::kFp8;
+    p.kv_cache.k_scale = {0.5};
+  };
+  CHECK(refusals(kIx, k_scale) == Reasons{"fp8 descale in ixformer layout"});
+  CHECK(refusals(kTriton, k_scale).empty());
+  CHECK(refusals(kTriton, [](Problem& p) {
+          p.kv_cache.dtype = KvCacheDtype::kFp8;
+          p.kv_cache.q_scale = 0.5;
+        }) == Reasons{"A non 1.0 q_scale is not currently supported."});
+}
+
+TEST_CASE("output quantisation: Triton has the static FP8 form, FlashAttention none") {
+  const auto with = [](OutputQuantType type) {
+    return [type](Problem& p) { p.output_quant.type = type; };
+  };
+  CHECK(refusals(kTriton, with(OutputQuantType::kFp8Static)).empty());
+  CHECK(refusals(kTriton, with(OutputQuantType::kFp8Group128)) ==
+        Reasons{"fused block_scale output quantization is not yet supported for "
+                "TritonAttentionImpl"});
+  CHECK(refusals(kIx, with(OutputQuantType::kFp8Static)) ==
+        Reasons{"fused output quantization is not yet supported for FlashAttentionImpl"});
+}
+
+TEST_CASE("sqrt ALiBi, FP8 queries and value heads of another size are refused where they fail") {
+  const Change sqrt_alibi = [](Problem& p) { p.attention.alibi = AlibiKind::kSqrt; };
+  CHECK(refusals(kFa, sqrt_alibi) == Reasons{"alibi sqrt not supported"});
+  CHECK(refusals(kIx, sqrt_alibi).empty());
+  CHECK(refusals(kTriton, sqrt_alibi).empty());
+  const Change fp8_query = [](Problem& p) { p.attention.query_dtype = QueryDtype::kFp8E4M3; };
+  CHECK(refusals(kTriton, fp8_query) == Reasons{"fp8 query"});
+  CHECK(refusals(kTriton, [](Problem& p) { p.attention.v_head_size = 32; }) ==
+        Reasons{"v_head_size not supported"});
+}
+
+TEST_CASE("int8 levels name their conflicts in layout IX") {
+  const Change many = [](Problem& p) {
+    cascade(p);
+    p.kv_cache.int8_level = 2;
+    p.kv_cache.dtype = KvCacheDtype::kFp8;
+    p.attention.sinks = SinksKind::kNormal;
+    p.dcp.world_size = 2;
+  };
+  const Reasons reasons = refusals(kIx, many);
+  REQUIRE(reasons.size() >= 5);
+  CHECK(Reasons(reasons.begin(), reasons.begin() + 5) ==
+        Reasons{"int8 attention level 2 with fp8 kv cache", "attention sinks with int8 attention",
+                "cascade attention with int8 attention", "DCP with int8 attention",
+                "attention sinks with ixformer cascade attention"});
+  CHECK(refusals(kIx, [](Problem& p) {
+          encoder(p);
+          p.kv_cache.int8_level = 1;
+        }) == Reasons{"int8 attention for attention type encoder"});
+}
+
+TEST_CASE("several reasons keep the order of the table") {
+  CHECK(refusals(kFa,
+                 [](Problem& p) {
+                   p.attention.head_size = p.attention.v_head_size = 300;
+                   p.attention.dtype = Dtype::kF32;
+                   p.kv_cache.dtype = KvCacheDtype::kInt8PerTokenHead;
+                   p.attention.mm_prefix_ranges[0] = {{0, 9}};
+                 }) == Reasons{"head_size not supported", "dtype not supported",
+                               "kv_cache_dtype not supported",
+                               "partial multimodal token full attention not supported"});
+}
+
+TEST_CASE("FLOPs count visible pairs, traffic the keys that some row sees") {
+  Problem p = plain();
+  p.batch = {{2, 4}};  // 3 + 4 pairs
+  CHECK(attention_flops(p, kFa) == 2.0 * 8 * 128 * 7);
+  const double per_key = 2 * 64 * 2 * 2.0;
+  const double rows = 2 * 8 * 128 * 2.0;
+  CHECK(attention_traffic(p, kFa).unique_bytes == 4 * per_key + rows);
+  p.attention.sliding_window = 2;
+  CHECK(attention_traffic(p, kFa).kv_bytes == 3 * per_key);
+}
+
+TEST_CASE("shared prefix pages are read once, each request's own keys beside them") {
+  Problem p = plain();
+  p.batch = {{1, 100}, {1, 80}, {1, 64 + 1}};
+  p.cascade.common_prefix_len = 64;
+  const double per_key = 2 * 64 * 2 * 2.0;
+  const Traffic traffic = attention_traffic(p, kFa);
+  CHECK(traffic.kv_bytes == (100 + 80 + 65) * per_key);
+  CHECK(traffic.unique_bytes == (64 + 36 + 16 + 1) * per_key + 3 * 8 * 128 * 2.0);
+}
+
+}  // namespace attnbench

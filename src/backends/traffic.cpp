@@ -1,0 +1,80 @@
+// FLOPs and unavoidable bytes of a problem (contract §4).
+#include <algorithm>
+
+#include "backends/backend.h"
+#include "metadata/visible_pairs.h"
+
+namespace attnbench {
+namespace {
+
+/// Keys of a request that at least one of its rows sees: one run, as windows move with the rows.
+/// A bidirectional range may reach further to both sides.
+KeyRange live_keys(const AttentionMath& math, const Request& request, std::int64_t index) {
+  if (request.query_len == 0 || request.seq_len == 0) return {};
+  const std::int64_t first = request.seq_len - request.query_len;
+  KeyRange live{visible_range(math, std::max<std::int64_t>(0, first), request.seq_len).begin,
+                visible_range(math, request.seq_len - 1, request.seq_len).end};
+  for (const auto& range : math.ranges_of(index)) {
+    if (range[1] < first) continue;  // no row of this step stands in it
+    live.begin = std::min(live.begin, range[0]);
+    live.end = std::max(live.end, std::min(request.seq_len, range[1] + 1));
+  }
+  live.begin = std::min(live.begin, live.end);
+  return live;
+}
+
+/// Bytes of K and V of one position, all heads.
+double bytes_per_key(const Problem& problem, std::string_view backend) {
+  const AttentionSpec& a = problem.attention;
+  const bool cached = !is_encoder_type(a.type);
+  const Dtype element =
+      cached ? resolve_store_rule(problem, std::string(backend)).element : a.dtype;
+  const bool scales = cached && is_per_token_head(problem.kv_cache.dtype);
+  const double per_head = static_cast<double>(dtype_size(element)) * (a.head_size + a.v_head_size) +
+                          (scales ? 2.0 * sizeof(float) : 0.0);
+  return per_head * a.num_kv_heads;
+}
+
+}  // namespace
+
+double attention_flops(const Problem& problem, std::string_view backend) {
+  const AttentionMath math = resolve_attention_math(problem, backend);
+  double pairs = 0;
+  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
+    const Request& request = problem.batch[b];
+    const VisibleArgs args{request.query_len, request.seq_len, math.causal, math.window_left,
+                           math.window_right};
+    pairs += static_cast<double>(visible_pairs(args, math.ranges_of(static_cast<std::int64_t>(b))));
+  }
+  const AttentionSpec& a = problem.attention;
+  return 2.0 * a.num_heads * (a.head_size + a.v_head_size) * pairs;
+}
+
+Traffic attention_traffic(const Problem& problem, std::string_view backend) {
+  const AttentionMath math = resolve_attention_math(problem, backend);
+  const AttentionSpec& a = problem.attention;
+  const std::int64_t prefix = is_encoder_type(a.type) ? 0 : problem.cascade.common_prefix_len;
+  std::int64_t all = 0;
+  std::int64_t own = 0;
+  std::int64_t shared_begin = prefix;
+  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
+    const KeyRange live = live_keys(math, problem.batch[b], static_cast<std::int64_t>(b));
+    if (live.end <= live.begin) continue;
+    all += live.end - live.begin;
+    own += std::max<std::int64_t>(0, live.end - std::max(live.begin, prefix));
+    shared_begin = std::min(shared_begin, live.begin);
+  }
+  const double per_key = bytes_per_key(problem, backend);
+  const bool fp8_query = query_is_quantised(problem, std::string(backend));
+  const double query_size = fp8_query ? 1.0 : static_cast<double>(dtype_size(a.dtype));
+  const bool fp8_output = problem.output_quant.type == OutputQuantType::kFp8Static;
+  const double output_size = fp8_output ? 1.0 : static_cast<double>(dtype_size(a.dtype));
+  const double per_token = a.num_heads * (a.head_size * query_size + a.v_head_size * output_size);
+  Traffic traffic;
+  traffic.kv_bytes = per_key * static_cast<double>(all);
+  traffic.unique_bytes = per_key * static_cast<double>(own + prefix - shared_begin) +
+                         per_token * static_cast<double>(problem.num_tokens());
+  return traffic;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,164 @@
+#include "ops/cpu/cpu_ops.h"
+
+#include <cstring>
+#include <new>
+
+#include "core/error.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+namespace {
+
+class HostBuffer : public Buffer {
+ public:
+  HostBuffer(std::size_t size_bytes, const std::string& name) : size_bytes_(size_bytes) {
+    try {
+      data_ = AlignedAllocator<std::byte>().allocate(size_bytes);
+    } catch (const std::bad_alloc&) {
+      fail(ErrorKind::kCapacity, "{}: {} bytes of host memory are not available", name, size_bytes);
+    }
+    std::memset(data_, 0xFF, size_bytes_);
+  }
+  ~HostBuffer() override { AlignedAllocator<std::byte>().deallocate(data_, size_bytes_); }
+  HostBuffer(const HostBuffer&) = delete;
+  HostBuffer& operator=(const HostBuffer&) = delete;
+
+  void* data() override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_bytes_ = 0;
+};
+
+void check_size(const Buffer& buffer, std::size_t size_bytes) {
+  if (size_bytes > buffer.size_bytes()) {
+    fail(ErrorKind::kInternal, "copy of {} bytes, the buffer has {}", size_bytes,
+         buffer.size_bytes());
+  }
+}
+
+class CpuOps : public Ops {
+ public:
+  explicit CpuOps(int num_threads) : workers_(num_threads) {}
+
+  std::string device_name() const override { return "cpu"; }
+
+  std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
+    return std::make_unique<HostBuffer>(size_bytes, name);
+  }
+  void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
+    check_size(destination, size_bytes);
+    if (size_bytes > 0) std::memcpy(destination.data(), source, size_bytes);
+  }
+  void download(void* destination, Buffer& source, std::size_t size_bytes) override {
+    check_size(source, size_bytes);
+    if (size_bytes > 0) std::memcpy(destination, source.data(), size_bytes);
+  }
+  void poison(Buffer& buffer) override { std::memset(buffer.data(), 0xFF, buffer.size_bytes()); }
+  void synchronize() override {}  // every operation is done when its call returns
+
+  void attend(const attn::AttendParams& params) override { cpu::attend(params, workers_); }
+  void attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
+    cpu::attend_splits(params, split, workers_);
+  }
+  void combine_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
+    cpu::combine_splits(params, split, workers_);
+  }
+  void attend_segments(const attn::AttendParams& params,
+                       const attn::SegmentParams& segments) override {
+    cpu::attend_segments(params, segments, workers_);
+  }
+  void reduce_segments(const attn::AttendParams& params,
+                       const attn::SegmentParams& segments) override {
+    cpu::reduce_segments(params, segments, workers_);
+  }
+  void merge(const attn::MergeParams& params) override { cpu::merge(params, workers_); }
+  void write_cache(const attn::CacheWriteParams& params) override {
+    cpu::write_cache(params, workers_);
+  }
+  void quantise_int8(const attn::Int8QuantiseParams& params) override {
+    cpu::quantise_int8(params, workers_);
+  }
+  void write_cache_int8(const attn::Int8CacheWriteParams& params) override {
+    cpu::write_cache_int8(params, workers_);
+  }
+  void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
+                            const attn::AttendParams& params) override {
+    cpu::write_cache_int8(save, workers_);
+    cpu::attend(params, workers_);
+  }
+  void quantise_pad_fp8(const attn::PadQuantiseParams& params) override {
+    cpu::quantise_pad_fp8(params, workers_);
+  }
+  void amax(const attn::AmaxParams& params) override { cpu::amax(params, workers_); }
+  void update_amax_history(const attn::AmaxHistoryParams& params) override {
+    cpu::update_amax_history(params);
+  }
+  void calc_kv_scales(const attn::KvScaleParams& params) override { cpu::calc_kv_scales(params); }
+  void rope(const attn::RopeParams& params) override { cpu::rope(params, workers_); }
+  void rope_and_write_cache(const attn::RopeParams& rope,
+                            const attn::CacheWriteParams& write) override {
+    cpu::rope(rope, workers_);
+    cpu::write_cache(write, workers_);
+  }
+  void rope_and_write_mla_cache(const attn::RopeParams& rope,
+                                const attn::MlaCacheWriteParams& write) override {
+    cpu::rope(rope, workers_);
+    cpu::write_mla_cache(write, workers_);
+  }
+
+  void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
+    cpu::attend_plan(params, plan, workers_);
+  }
+  void combine_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
+    cpu::combine_plan(params, plan, workers_);
+  }
+  void attend_sparse(const attn::AttendParams& params, const attn::SparseParams& sparse) override {
+    cpu::attend_sparse(params, sparse, workers_);
+  }
+  void attend_sparse_plan(const attn::AttendParams& params, const attn::SparseParams& sparse,
+                          const attn::PlanParams& plan) override {
+    cpu::attend_sparse_plan(params, sparse, plan, workers_);
+  }
+  void matmul(const attn::MatmulParams& params) override { cpu::matmul(params, workers_); }
+  void write_mla_cache(const attn::MlaCacheWriteParams& params) override {
+    cpu::write_mla_cache(params, workers_);
+  }
+  void gather_mla(const attn::MlaGatherParams& params) override {
+    cpu::gather_mla(params, workers_);
+  }
+  void cp_gather(const attn::CpGatherParams& params) override { cpu::cp_gather(params, workers_); }
+  void upconvert_ds_mla(const attn::DsMlaUpconvertParams& params) override {
+    cpu::upconvert_ds_mla(params, workers_);
+  }
+  void concat(const attn::ConcatParams& params) override { cpu::concat(params, workers_); }
+  void gather_rows(const attn::GatherRowsParams& params) override {
+    cpu::gather_rows(params, workers_);
+  }
+  void copy(const attn::CopyParams& params) override { cpu::copy(params, workers_); }
+  void quantise_fp8(const attn::StaticQuantiseParams& params) override {
+    cpu::quantise_fp8(params, workers_);
+  }
+  void quantise_fp8_groups(const attn::GroupQuantiseParams& params) override {
+    cpu::quantise_fp8_groups(params, workers_);
+  }
+  void quantise_nvfp4(const attn::Nvfp4QuantiseParams& params) override {
+    cpu::quantise_nvfp4(params, workers_);
+  }
+  void correct_dcp(const attn::DcpCorrectParams& params) override {
+    cpu::correct_dcp(params, workers_);
+  }
+  void combine_dcp(const attn::DcpCombineParams& params) override {
+    cpu::combine_dcp(params, workers_);
+  }
+
+ private:
+  cpu::Workers workers_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_cpu_ops(int num_threads) { return std::make_unique<CpuOps>(num_threads); }
+
+}  // namespace attnbench

@@ -1,0 +1,119 @@
+// Combining the partial results of the ranks of a decode-context group by their LSEs (semantics
+// §7.3 steps 2 and 3, §7.5).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/dtype.h"
+#include "kernels/params_dcp.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/rows.h"
+
+namespace attnbench::cpu {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+float power(const attn::RankLses& lses, float x) {
+  return lses.base_two != 0 ? std::exp2(x) : std::exp(x);
+}
+float logarithm(const attn::RankLses& lses, float x) {
+  return lses.base_two != 0 ? std::log2(x) : std::log(x);
+}
+
+/// LSE of a rank; NaN and +inf are no LSE.
+float rank_lse(const attn::RankLses& lses, int rank, attn::i64 token, int head) {
+  const float lse = lses.lse[rank * lses.rank_stride + token * lses.token_stride +
+                             attn::i64{head} * lses.head_stride];
+  return lse < std::numeric_limits<float>::infinity() ? lse : kNegInf;
+}
+
+/// ln sum e^lse over the ranks; -inf when none saw a key.
+float combined_lse(const attn::RankLses& lses, attn::i64 token, int head) {
+  float maximum = kNegInf;
+  for (int rank = 0; rank < lses.world_size; ++rank) {
+    maximum = std::max(maximum, rank_lse(lses, rank, token, head));
+  }
+  if (maximum == kNegInf) return kNegInf;
+  float sum = 0.0f;
+  for (int rank = 0; rank < lses.world_size; ++rank) {
+    sum += power(lses, rank_lse(lses, rank, token, head) - maximum);
+  }
+  return maximum + logarithm(lses, sum);
+}
+
+/// e^(lse_rank - combined), 0 where either is -inf.
+float rank_weight(const attn::RankLses& lses, int rank, attn::i64 token, int head, float combined) {
+  const float lse = rank_lse(lses, rank, token, head);
+  return lse == kNegInf ? 0.0f : power(lses, lse - combined);
+}
+
+template <typename Params>
+void store_combined_lse(const Params& params, attn::i64 token, int head, float lse) {
+  if (params.output_lse == nullptr) return;
+  params.output_lse[token * params.lse_token_stride + attn::i64{head} * params.lse_head_stride] =
+      lse;
+}
+
+template <typename Params>
+void store_output(const Params& params, attn::i64 token, int head, const float* values) {
+  store_row(
+      params.output_element, values, params.head_size,
+      element_at(params.output_element, params.output,
+                 token * params.output_token_stride + attn::i64{head} * params.output_head_stride));
+}
+
+void correct_row(const attn::DcpCorrectParams& params, attn::i64 token, int head, float* values) {
+  const float lse = combined_lse(params.lses, token, head);
+  const float weight = rank_weight(params.lses, params.rank, token, head, lse);
+  if (weight == 0.0f) {
+    std::fill_n(values, params.head_size, 0.0f);  // whatever the partial holds
+  } else {
+    const attn::i64 at =
+        token * params.partial_token_stride + attn::i64{head} * params.partial_head_stride;
+    load_wide_row(params.partial_element, element_at(params.partial_element, params.partial, at),
+                  params.head_size, values);
+    for (int d = 0; d < params.head_size; ++d) values[d] *= weight;
+  }
+  store_output(params, token, head, values);
+  store_combined_lse(params, token, head, lse);
+}
+
+void combine_row(const attn::DcpCombineParams& params, attn::i64 token, int head, float* sum,
+                 float* part) {
+  const float lse = combined_lse(params.lses, token, head);
+  std::fill_n(sum, params.head_size, 0.0f);
+  for (int rank = 0; rank < params.lses.world_size; ++rank) {
+    const float weight = rank_weight(params.lses, rank, token, head, lse);
+    if (weight == 0.0f) continue;
+    const attn::i64 at = rank * params.partial_rank_stride + token * params.partial_token_stride +
+                         attn::i64{head} * params.partial_head_stride;
+    load_wide_row(params.partial_element, element_at(params.partial_element, params.partial, at),
+                  params.head_size, part);
+    for (int d = 0; d < params.head_size; ++d) sum[d] += weight * part[d];
+  }
+  store_output(params, token, head, sum);
+  store_combined_lse(params, token, head, lse);
+}
+
+}  // namespace
+
+void correct_dcp(const attn::DcpCorrectParams& params, Workers& workers) {
+  workers.pool.parallel_for(params.num_tokens, [&](std::int64_t token, int thread) {
+    float* values =
+        room_for(workers.scratch[static_cast<std::size_t>(thread)].line, params.head_size);
+    for (int head = 0; head < params.num_heads; ++head) correct_row(params, token, head, values);
+  });
+}
+
+void combine_dcp(const attn::DcpCombineParams& params, Workers& workers) {
+  workers.pool.parallel_for(params.num_tokens, [&](std::int64_t token, int thread) {
+    float* sum =
+        room_for(workers.scratch[static_cast<std::size_t>(thread)].line, 2 * params.head_size);
+    for (int head = 0; head < params.num_heads; ++head) {
+      combine_row(params, token, head, sum, sum + params.head_size);
+    }
+  });
+}
+
+}  // namespace attnbench::cpu

@@ -1,0 +1,32 @@
+// e4m3 codes as the quantisers of semantics §8 and §9 store them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/common/numeric.cuh"
+
+namespace attnbench::cpu {
+
+/// rn_e4m3 (§0.4): nearest even, saturating at 448; NaN of either sign is 0x7F.
+inline attn::u8 encode_e4m3(float x) {
+  return std::isnan(x) ? attn::u8{0x7F} : attn::e4m3_from_float(x);
+}
+
+/// Whether saturation costs more than rounding would: from 464 on a plain cast gives NaN (§0.4).
+inline bool is_saturated_e4m3(float x) { return std::fabs(x) > 464.0f; }
+
+/// Codes of values [count]; returns how many saturated.
+inline std::int64_t encode_e4m3_row(const float* values, std::int64_t count, attn::u8* codes) {
+  std::int64_t saturated = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    saturated += is_saturated_e4m3(values[i]) ? 1 : 0;
+    codes[i] = encode_e4m3(values[i]);
+  }
+  return saturated;
+}
+
+/// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite.
+inline float scaled_by(float x, float factor) { return x == 0.0f ? x : x * factor; }
+
+}  // namespace attnbench::cpu

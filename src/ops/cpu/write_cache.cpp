@@ -1,0 +1,103 @@
+// Scatter of new keys and values into the paged cache (semantics §5.1, §5.2, §5.5).
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/dtype.h"
+#include "kernels/common/numeric.cuh"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/element.h"
+
+namespace attnbench::cpu {
+namespace {
+
+enum Quantise { kCopy = 0, kPerTensor = 1, kPerTokenHead = 2 };
+
+/// One of key and value with its destination.
+struct Stream {
+  const void* source;
+  attn::i64 token_stride;
+  void* cache;
+  const float* scale;   // [Hk], per-tensor fp8
+  float* token_scales;  // per-token-head
+  int width;            // D or Dv
+};
+
+attn::u8 encode_fp8(attn::Element element, float value) {
+  return element == attn::Element::kE5M2 ? attn::e5m2_from_float(value)
+                                         : attn::e4m3_from_float(value);
+}
+
+void store_scaled(attn::Element element, const float* values, int width, float scale,
+                  attn::u8* destination) {
+  for (int d = 0; d < width; ++d) destination[d] = encode_fp8(element, values[d] / scale);
+}
+
+attn::u8 encode_token_head(const attn::CacheWriteParams& params, float value) {
+  if (params.cache_element == attn::Element::kI8) {
+    return static_cast<attn::u8>(params.int8_truncate != 0 ? attn::i8_truncate(value)
+                                                           : attn::i8_half_away(value));
+  }
+  return attn::e4m3_from_float(value);  // saturates at 448
+}
+
+/// Returns the scale of the vector, max|x| / QMAX with the least value 1e-6.
+float store_token_head(const attn::CacheWriteParams& params, const float* values, int width,
+                       attn::u8* destination) {
+  const float max_code = params.cache_element == attn::Element::kI8 ? 127.0f : 448.0f;
+  float largest = 0.0f;
+  for (int d = 0; d < width; ++d) largest = std::max(largest, std::fabs(values[d]));
+  const float scale = std::max(largest * (1.0f / max_code), 1e-6f);
+  const float inverse = 1.0f / scale;
+  for (int d = 0; d < width; ++d) destination[d] = encode_token_head(params, values[d] * inverse);
+  return scale;
+}
+
+void write_head(const attn::CacheWriteParams& params, const Stream& stream, attn::i64 token,
+                attn::i64 slot, int head, float* values) {
+  const attn::i64 block = slot / params.block_size;
+  const attn::i64 offset = slot % params.block_size;
+  const auto dtype = static_cast<Dtype>(params.source_element);
+  const char* source = static_cast<const char*>(stream.source) +
+                       (token * stream.token_stride + std::int64_t{head} * stream.width) *
+                           element_size(params.source_element);
+  const attn::i64 cell =
+      block * params.block_stride + offset * params.slot_stride + head * params.head_stride;
+  char* destination = static_cast<char*>(stream.cache) + cell * element_size(params.cache_element);
+  if (params.quantise == kCopy) {
+    std::memcpy(destination, source,
+                static_cast<std::size_t>(stream.width * element_size(params.cache_element)));
+    return;
+  }
+  load_floats(dtype, source, stream.width, values);
+  auto* codes = reinterpret_cast<attn::u8*>(destination);
+  if (params.quantise == kPerTensor) {
+    store_scaled(params.cache_element, values, stream.width, stream.scale[head], codes);
+  } else {
+    stream.token_scales[block * params.scale_block_stride + offset * params.scale_slot_stride +
+                        head * params.scale_head_stride] =
+        store_token_head(params, values, stream.width, codes);
+  }
+}
+
+}  // namespace
+
+void write_cache(const attn::CacheWriteParams& params, Workers& workers) {
+  const Stream streams[] = {{params.key, params.key_token_stride, params.key_cache, params.k_scale,
+                             params.key_scales, params.head_size},
+                            {params.value, params.value_token_stride, params.value_cache,
+                             params.v_scale, params.value_scales, params.v_head_size}};
+  workers.pool.parallel_for(params.num_slots, [&](std::int64_t token, int thread) {
+    const attn::i64 slot = params.slot_mapping[token];
+    if (slot < 0) return;
+    Scratch& scratch = workers.scratch[static_cast<std::size_t>(thread)];
+    scratch.reserve(params.head_size, params.v_head_size, 0);
+    for (int head = 0; head < params.num_kv_heads; ++head) {
+      for (const Stream& stream : streams) {
+        write_head(params, stream, token, slot, head, scratch.line.data());
+      }
+    }
+  });
+}
+
+}  // namespace attnbench::cpu
