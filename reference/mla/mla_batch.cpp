@@ -11,9 +11,7 @@ namespace {
 // Entries, their copy as values and the latent queries of one batch.
 constexpr std::int64_t kMaxBatchBytes = std::int64_t{256} << 20;
 
-bool needs_f64(const Tensor* tensor) {
-  return tensor != nullptr && tensor->dtype() == Dtype::kF64;
-}
+bool needs_f64(const Tensor* tensor) { return tensor != nullptr && tensor->dtype() == Dtype::kF64; }
 
 template <typename Real>
 void copy_values(const Tensor& source, std::int64_t first, std::int64_t count, Tensor& destination,
@@ -77,8 +75,7 @@ void MlaEntryReader::copy(std::int64_t request, std::int64_t position, Tensor& e
   const auto b = static_cast<std::size_t>(request);
   const std::int64_t query_len = inputs_.query_start_loc[b + 1] - inputs_.query_start_loc[b];
   const bool is_new = position >= inputs_.seq_lens[b] - query_len;
-  const bool unquantized =
-      inputs_.kv_c_unquantized != nullptr && request >= num_decodes_ && is_new;
+  const bool unquantized = inputs_.kv_c_unquantized != nullptr && request >= num_decodes_ && is_new;
   const std::int64_t source_row = inputs_.key_start_loc[b] + position;
   copy_part(unquantized ? *inputs_.kv_c_unquantized : *inputs_.kv_c, source_row, entries, row, 0);
   copy_part(unquantized ? *inputs_.k_pe_unquantized : *inputs_.k_pe, source_row, entries, row,

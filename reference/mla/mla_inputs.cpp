@@ -1,5 +1,6 @@
 #include "reference/mla/mla_inputs.h"
 
+#include <string>
 #include <string_view>
 
 #include "core/error.h"

@@ -16,13 +16,13 @@ using Matrix = Eigen::Matrix<Real, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMaj
 
 template <typename Real>
 auto map(const StridedMatrix<const Real>& part) {
-  return Eigen::Map<const Matrix<Real>, 0, Eigen::OuterStride<>>(
-      part.data, part.rows, part.columns, Eigen::OuterStride<>(part.stride));
+  return Eigen::Map<const Matrix<Real>, 0, Eigen::OuterStride<>>(part.data, part.rows, part.columns,
+                                                                 Eigen::OuterStride<>(part.stride));
 }
 template <typename Real>
 auto map(const StridedMatrix<Real>& part) {
-  return Eigen::Map<Matrix<Real>, 0, Eigen::OuterStride<>>(
-      part.data, part.rows, part.columns, Eigen::OuterStride<>(part.stride));
+  return Eigen::Map<Matrix<Real>, 0, Eigen::OuterStride<>>(part.data, part.rows, part.columns,
+                                                           Eigen::OuterStride<>(part.stride));
 }
 
 /// With few rows Eigen's packing of `right` costs more than the product, so each row goes by

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/common/numeric.cuh"
 #include "metadata/validation.h"
 #include "reference/ops/number_formats.h"
 
@@ -102,7 +101,7 @@ void write_ds_mla_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, st
 void read_ds_mla_entry(const std::byte* entry, std::uint16_t* latent_and_rope) {
   for (int i = 0; i < kDsMlaLatent; ++i) {
     const float scale = load_float(Dtype::kF32, entry + kScalesAt, i / kDsMlaTile);
-    latent_and_rope[i] = attn::bf16_from_float(load_float(Dtype::kE4M3, entry, i) * scale);
+    store_float(Dtype::kBF16, latent_and_rope, i, load_float(Dtype::kE4M3, entry, i) * scale);
   }
   std::memcpy(latent_and_rope + kDsMlaLatent, entry + kRopeAt, kDsMlaRope * 2);
 }

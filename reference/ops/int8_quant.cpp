@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/common/numeric.cuh"
 #include "metadata/validation.h"
 #include "reference/ops/number_formats.h"
 
@@ -31,7 +30,7 @@ Int8Quantised quantise_per_token(const Tensor& x, bool transpose_scale) {
     const float factor = 127.0f / amax;
     for (std::int64_t d = 0; d < head_size; ++d) {
       result.codes.data<std::int8_t>()[row * head_size + d] =
-          attn::i8_nearest_even(values[static_cast<std::size_t>(d)] * factor);
+          rn_i8(values[static_cast<std::size_t>(d)] * factor);
     }
   }
   return result;
@@ -70,7 +69,7 @@ Int8Quantised quantise_per_channel(const Tensor& x, const Tensor* scale) {
   for (std::int64_t i = 0; i < x.num_elements(); ++i) {
     const float s = result.scale.at(i % num_channels);
     if (s == 0.0f) continue;  // codes are zero already
-    result.codes.data<std::int8_t>()[i] = attn::i8_nearest_even(x.at(i) / s);
+    result.codes.data<std::int8_t>()[i] = rn_i8(x.at(i) / s);
   }
   return result;
 }

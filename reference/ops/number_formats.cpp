@@ -1,16 +1,49 @@
 #include "reference/ops/number_formats.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "core/error.h"
-#include "kernels/common/numeric.cuh"
 
 namespace attnbench {
+namespace {
+
+constexpr std::array<float, 8> kE2m1Values{0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+
+}  // namespace
 
 std::uint8_t rn_e4m3(float x) {
-  constexpr std::uint8_t kNan = 0x7F;
-  return std::isnan(x) ? kNan : attn::e4m3_from_float(x);
+  std::uint8_t code = 0x7F;
+  if (!std::isnan(x)) store_float(Dtype::kE4M3, &code, 0, x);
+  return code;
+}
+
+float e4m3_value(std::uint8_t code) { return load_float(Dtype::kE4M3, &code, 0); }
+
+std::uint8_t rn_e2m1(float x) {
+  if (std::isnan(x)) return 7;
+  const float magnitude = std::fabs(x);
+  std::uint8_t code = 0;
+  while (code < 7) {
+    // A tie between two codes goes to the even one, that is upwards from an odd code.
+    const float middle = (kE2m1Values[code] + kE2m1Values[code + 1u]) / 2.0f;
+    const bool stays = magnitude < middle || (magnitude == middle && code % 2 == 0);
+    if (stays) break;
+    ++code;
+  }
+  return static_cast<std::uint8_t>(code | (std::signbit(x) ? 8 : 0));
+}
+
+float e2m1_value(std::uint8_t code) {
+  const float magnitude = kE2m1Values[code & 7u];
+  return (code & 8u) != 0 ? -magnitude : magnitude;
+}
+
+std::int8_t rn_i8(float x) {
+  std::int8_t code = 0;
+  store_float(Dtype::kI8, &code, 0, x);
+  return code;
 }
 
 bool saturates_e4m3(float x) { return std::fabs(x) > 464.0f; }

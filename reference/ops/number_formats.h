@@ -15,6 +15,14 @@ inline constexpr float kE4m3Max = 448.0f;
 
 /// rn_e4m3 of semantics §0.4: nearest even, saturating at 448; NaN of either sign is 0x7F.
 std::uint8_t rn_e4m3(float x);
+float e4m3_value(std::uint8_t code);
+
+/// rn_e2m1: code in the low nibble, ties to the even code, saturating at 6; -0 is 8, NaN is 7.
+std::uint8_t rn_e2m1(float x);
+float e2m1_value(std::uint8_t code);
+
+/// rn_i8: nearest even, saturating; NaN is 0.
+std::int8_t rn_i8(float x);
 
 /// Whether saturation costs x more than rounding would: |x| > 464, the values that a plain cast to
 /// e4m3 turns into NaN (§0.4).

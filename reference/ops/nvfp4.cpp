@@ -1,7 +1,6 @@
 #include "reference/ops/nvfp4.h"
 
 #include "core/error.h"
-#include "kernels/common/numeric.cuh"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/ops/number_formats.h"
@@ -30,11 +29,11 @@ std::uint8_t quantise_block(std::span<const float> block, float global_scale,
                             std::uint8_t* packed) {
   const float largest = max_abs(block);
   const std::uint8_t scale_code = rn_e4m3(global_scale * (largest / 6.0f));
-  const float scale = attn::e4m3_to_float(scale_code);
+  const float scale = e4m3_value(scale_code);
   const float factor = scale == 0.0f ? 0.0f : 1.0f / (scale / global_scale);
   for (std::size_t i = 0; i < block.size(); i += 2) {
-    const unsigned even = attn::e2m1_from_float(scaled_by(block[i], factor));
-    const unsigned odd = attn::e2m1_from_float(scaled_by(block[i + 1], factor));
+    const unsigned even = rn_e2m1(scaled_by(block[i], factor));
+    const unsigned odd = rn_e2m1(scaled_by(block[i + 1], factor));
     packed[i / 2] = static_cast<std::uint8_t>(even | (odd << 4));
   }
   return scale_code;
@@ -82,8 +81,8 @@ Tensor dequantise_nvfp4(std::span<const std::uint8_t> packed, std::span<const st
       const int pair = packed[static_cast<std::size_t>(index / 2)];
       const auto code = static_cast<std::uint8_t>(column % 2 == 0 ? pair & 0xF : pair >> 4);
       const std::size_t at = scale_offset(row, column / kNvfp4BlockSize, num_columns, swizzled);
-      const float scale = attn::e4m3_to_float(scales[at]);
-      x.data<float>()[index] = attn::e2m1_to_float(code) * scale / global_scale;
+      const float scale = e4m3_value(scales[at]);
+      x.data<float>()[index] = e2m1_value(code) * scale / global_scale;
     }
   }
   return x;

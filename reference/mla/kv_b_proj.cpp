@@ -1,0 +1,46 @@
+#include "reference/mla/kv_b_proj.h"
+
+#include <cstring>
+
+#include "core/error.h"
+
+namespace attnbench {
+
+Tensor join_kv_b_proj(const Tensor& w_uk, const Tensor& w_uv) {
+  if (w_uk.shape().size() != 3 || w_uv.shape().size() != 3) {
+    fail(ErrorKind::kShape, "w_uk and w_uv: expected rank 3, got {} and {}", w_uk.shape().size(),
+         w_uv.shape().size());
+  }
+  if (w_uk.dim(0) != w_uv.dim(0) || w_uk.dim(2) != w_uv.dim(1)) {
+    fail(ErrorKind::kShape, "w_uv: expected [{}, {}, V] like w_uk, got [{}, {}, V]", w_uk.dim(0),
+         w_uk.dim(2), w_uv.dim(0), w_uv.dim(1));
+  }
+  if (w_uk.dtype() != w_uv.dtype()) {
+    fail(ErrorKind::kDtype, "w_uv: expected {} like w_uk, got {}", dtype_name(w_uk.dtype()),
+         dtype_name(w_uv.dtype()));
+  }
+  const std::int64_t num_heads = w_uk.dim(0);
+  const std::int64_t nope = w_uk.dim(1);
+  const std::int64_t latent = w_uk.dim(2);
+  const std::int64_t v_dim = w_uv.dim(2);
+  Tensor joined(w_uk.dtype(), {num_heads * (nope + v_dim), latent});
+  const std::size_t size = dtype_size(w_uk.dtype());
+  const auto copy = [&](const Tensor& source, std::int64_t from, std::int64_t to,
+                        std::int64_t count) {
+    std::memcpy(joined.bytes() + static_cast<std::size_t>(to) * size,
+                source.bytes() + static_cast<std::size_t>(from) * size,
+                static_cast<std::size_t>(count) * size);
+  };
+  for (std::int64_t head = 0; head < num_heads; ++head) {
+    const std::int64_t first_row = head * (nope + v_dim);
+    copy(w_uk, head * nope * latent, first_row * latent, nope * latent);
+    for (std::int64_t v = 0; v < v_dim; ++v) {
+      for (std::int64_t l = 0; l < latent; ++l) {
+        copy(w_uv, (head * latent + l) * v_dim + v, (first_row + nope + v) * latent + l, 1);
+      }
+    }
+  }
+  return joined;
+}
+
+}  // namespace attnbench

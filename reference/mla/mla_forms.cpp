@@ -1,0 +1,329 @@
+#include "reference/mla/mla_forms.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <type_traits>
+
+#include "reference/vector_math.h"
+
+namespace attnbench {
+namespace {
+
+constexpr std::int64_t kTileEntries = 512;
+// Expanded keys and values of some heads.
+constexpr std::int64_t kMaxExpandedBytes = std::int64_t{128} << 20;
+
+template <typename Real>
+constexpr Dtype kRealDtype = std::is_same_v<Real, double> ? Dtype::kF64 : Dtype::kF32;
+
+/// Rows of a batch as requests of the attention reference, whose last query row sees all of a
+/// request's keys and every earlier row one key fewer: neighbours like that share a request, any
+/// other row is a request of its own.
+struct RowRequests {
+  std::vector<std::int32_t> query_start_loc{0};
+  std::vector<std::int32_t> seq_lens;
+  std::vector<std::int64_t> key_start_loc;
+
+  explicit RowRequests(const MlaBatch& batch) {
+    for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
+      const bool continues = i > 0 && batch.first_entry[i] == batch.first_entry[i - 1] &&
+                             batch.num_entries[i] == batch.num_entries[i - 1] + 1;
+      if (!continues) {
+        query_start_loc.push_back(query_start_loc.back());
+        seq_lens.push_back(0);
+        key_start_loc.push_back(batch.first_entry[i]);
+      }
+      ++query_start_loc.back();
+      seq_lens.back() = static_cast<std::int32_t>(batch.num_entries[i]);
+    }
+  }
+};
+
+}  // namespace
+
+template <typename Real>
+MlaForms<Real>::MlaForms(const MlaReferenceInputs& inputs, const MlaDims& dims,
+                         const EmulationRule* rule, const ReferenceOptions& options)
+    : inputs_(inputs),
+      dims_(dims),
+      rule_(rule),
+      options_(options),
+      pool_(options.num_threads),
+      w_uk_(load_all<Real>(*inputs.w_uk)),
+      w_uv_(load_all<Real>(*inputs.w_uv)) {}
+
+template <typename Real>
+std::vector<int> MlaForms<Real>::all_heads() const {
+  std::vector<int> heads(static_cast<std::size_t>(dims_.num_heads));
+  std::iota(heads.begin(), heads.end(), 0);
+  return heads;
+}
+
+template <typename Real>
+void MlaForms<Real>::round_stored(Real* values, std::int64_t count) const {
+  if constexpr (std::is_same_v<Real, float>) {
+    if (rule_ != nullptr) round_values(rule_->storage, values, count);
+  }
+}
+
+template <typename Real>
+void MlaForms<Real>::round_to_e4m3(Real* values, std::int64_t count) const {
+  const Dtype activation = inputs_.query->dtype();
+  for (std::int64_t i = 0; i < count; ++i) {
+    values[i] = static_cast<Real>(
+        round_to(Dtype::kE4M3, round_to(activation, static_cast<float>(values[i]))));
+  }
+}
+
+template <typename Real>
+std::optional<ReferenceOutput> MlaForms<Real>::attend(const MlaOperands& operands,
+                                                      const MlaBatch& batch) const {
+  const RowRequests requests(batch);
+  ReferenceInputs inputs;
+  inputs.query = &operands.query;
+  inputs.key = &operands.key;
+  inputs.value = &operands.value;
+  inputs.query_start_loc = requests.query_start_loc;
+  inputs.seq_lens = requests.seq_lens;
+  inputs.key_start_loc = requests.key_start_loc;
+  AttentionMath math;
+  math.softmax_scale = inputs_.softmax_scale;
+  math.causal = true;
+  math.window_right = 0;
+  std::vector<std::int32_t> rows(batch.tokens.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  std::optional<ReferenceOutput> result =
+      rule_ != nullptr ? emulate_attention(math, inputs, *rule_, rows, options_)
+                       : reference_attention(math, inputs, rows, options_);
+  if (result) result->rows = batch.tokens;
+  return result;
+}
+
+/// ql = q_nope * W_UK_T of one head, rows of `stride` elements.
+template <typename Real>
+void MlaForms<Real>::project_queries(const MlaBatch& batch, int head, Real* destination,
+                                     std::int64_t stride) {
+  const Tensor& query = *inputs_.query;
+  const auto num_rows = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t width = dims_.qk_nope_head_dim;
+  MlaBuffer<Real> nope(static_cast<std::size_t>(num_rows * width));
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    const std::int64_t token = batch.tokens[static_cast<std::size_t>(row)];
+    const std::int64_t first = (token * dims_.num_heads + head) * dims_.qk_head_dim();
+    load_values(query.dtype(), query.bytes(), first, width, nope.data() + row * width);
+    load_values(query.dtype(), query.bytes(), first + width, dims_.qk_rope_head_dim,
+                destination + row * stride + dims_.kv_lora_rank);
+  }
+  multiply<Real>({nope.data(), num_rows, width, width},
+                 {w_uk_.data() + head * width * dims_.kv_lora_rank, width, dims_.kv_lora_rank,
+                  dims_.kv_lora_rank},
+                 {destination, num_rows, dims_.kv_lora_rank, stride});
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    round_stored(destination + row * stride, dims_.kv_lora_rank);
+  }
+}
+
+template <typename Real>
+Tensor MlaForms<Real>::latent_queries(const MlaBatch& batch, std::span<const int> heads) {
+  const auto num_rows = static_cast<std::int64_t>(batch.tokens.size());
+  const auto num_heads = static_cast<std::int64_t>(heads.size());
+  const std::int64_t width = dims_.entry_size();
+  Tensor result(kRealDtype<Real>, {num_rows, num_heads, width});
+  Real* const values = result.data<Real>();
+  const Tensor* const given = batch.is_decode ? inputs_.latent_query : nullptr;
+  pool_.parallel_for(num_heads, [&](std::int64_t i, int) {
+    const int head = heads[static_cast<std::size_t>(i)];
+    if (given == nullptr)
+      return project_queries(batch, head, values + i * width, num_heads * width);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      const std::int64_t token = batch.tokens[static_cast<std::size_t>(row)];
+      load_values(given->dtype(), given->bytes(), (token * dims_.num_heads + head) * width, width,
+                  values + (row * num_heads + i) * width);
+    }
+  });
+  return result;
+}
+
+template <typename Real>
+MlaBuffer<Real> MlaForms<Real>::load_entries(const MlaBatch& batch) const {
+  MlaBuffer<Real> entries = load_all<Real>(batch.entries);
+  if (!batch.is_decode) round_stored(entries.data(), batch.entries.num_elements());
+  return entries;
+}
+
+template <typename Real>
+std::optional<ReferenceOutput> MlaForms<Real>::attend_latent(const MlaBatch& batch,
+                                                             std::span<const int> heads) {
+  const std::int64_t num_entries = batch.entries.dim(0);
+  const std::int64_t width = dims_.entry_size();
+  const MlaBuffer<Real> entries = load_entries(batch);
+  MlaOperands operands;
+  operands.query = latent_queries(batch, heads);
+  operands.key = Tensor(kRealDtype<Real>, {num_entries, 1, width});
+  operands.value = Tensor(kRealDtype<Real>, {num_entries, 1, dims_.kv_lora_rank});
+  std::copy(entries.begin(), entries.end(), operands.key.data<Real>());
+  for (std::int64_t row = 0; row < num_entries; ++row) {
+    std::copy_n(entries.data() + row * width, dims_.kv_lora_rank,
+                operands.value.data<Real>() + row * dims_.kv_lora_rank);
+  }
+  return attend(operands, batch);
+}
+
+template <typename Real>
+ReferenceOutput MlaForms<Real>::up_project(const ReferenceOutput& latent,
+                                           std::span<const int> heads) {
+  const auto num_rows = static_cast<std::int64_t>(latent.rows.size());
+  const auto num_heads = static_cast<std::int64_t>(heads.size());
+  ReferenceOutput result = empty_output(latent.rows, num_heads, dims_.v_head_dim);
+  result.lse = latent.lse;
+  const MlaBuffer<Real> values(latent.output.begin(), latent.output.end());
+  MlaBuffer<Real> output(result.output.size());
+  pool_.parallel_for(num_heads, [&](std::int64_t i, int) {
+    const std::int64_t head = heads[static_cast<std::size_t>(i)];
+    multiply<Real>({values.data() + i * dims_.kv_lora_rank, num_rows, dims_.kv_lora_rank,
+                    num_heads * dims_.kv_lora_rank},
+                   {w_uv_.data() + head * dims_.kv_lora_rank * dims_.v_head_dim, dims_.kv_lora_rank,
+                    dims_.v_head_dim, dims_.v_head_dim},
+                   {output.data() + i * dims_.v_head_dim, num_rows, dims_.v_head_dim,
+                    num_heads * dims_.v_head_dim});
+  });
+  round_stored(output.data(), static_cast<std::int64_t>(output.size()));
+  for (std::int64_t row = 0; row < num_rows; ++row) {
+    for (std::int64_t i = 0; i < num_heads; ++i) {
+      const double lse = latent.lse[static_cast<std::size_t>(i * num_rows + row)];
+      // Why: zero times an infinite weight would be NaN.
+      if (lse == -std::numeric_limits<double>::infinity()) continue;
+      const std::int64_t first = (row * num_heads + i) * dims_.v_head_dim;
+      std::copy_n(output.data() + first, dims_.v_head_dim, result.output.data() + first);
+    }
+  }
+  return result;
+}
+
+template <typename Real>
+std::optional<ReferenceOutput> MlaForms<Real>::mqa(const MlaBatch& batch,
+                                                   std::span<const int> heads) {
+  const std::optional<ReferenceOutput> latent = attend_latent(batch, heads);
+  if (!latent) return std::nullopt;
+  return up_project(*latent, heads);
+}
+
+template <typename Real>
+Tensor MlaForms<Real>::head_queries(const MlaBatch& batch, std::span<const int> heads) const {
+  const Tensor& query = *inputs_.query;
+  const auto num_rows = static_cast<std::int64_t>(batch.tokens.size());
+  const std::int64_t width = dims_.qk_head_dim();
+  Tensor result(kRealDtype<Real>, {num_rows, static_cast<std::int64_t>(heads.size()), width});
+  Real* destination = result.data<Real>();
+  for (const std::int64_t token : batch.tokens) {
+    for (const int head : heads) {
+      load_values(query.dtype(), query.bytes(), (token * dims_.num_heads + head) * width, width,
+                  destination);
+      destination += width;
+    }
+  }
+  if (inputs_.fp8_prefill && !batch.is_decode) {
+    round_to_e4m3(result.data<Real>(), result.num_elements());
+  }
+  return result;
+}
+
+/// [k_nope | v] = kv_c * W_{UK|UV} for each head, k = [k_nope | k_pe].
+template <typename Real>
+void MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<const int> heads,
+                            MlaOperands& operands) {
+  const auto num_heads = static_cast<std::int64_t>(heads.size());
+  const std::int64_t latent = dims_.kv_lora_rank;
+  const std::int64_t entry = dims_.entry_size();
+  const std::int64_t nope = dims_.qk_nope_head_dim;
+  const auto num_entries = static_cast<std::int64_t>(entries.size()) / entry;
+  const std::int64_t key_stride = num_heads * dims_.qk_head_dim();
+  const std::int64_t value_stride = num_heads * dims_.v_head_dim;
+  operands.key = Tensor(kRealDtype<Real>, {num_entries, num_heads, dims_.qk_head_dim()});
+  operands.value = Tensor(kRealDtype<Real>, {num_entries, num_heads, dims_.v_head_dim});
+  const std::int64_t num_tiles = (num_entries + kTileEntries - 1) / kTileEntries;
+  pool_.parallel_for(num_tiles * num_heads, [&](std::int64_t task, int) {
+    const std::int64_t i = task % num_heads;
+    const std::int64_t head = heads[static_cast<std::size_t>(i)];
+    const std::int64_t begin = task / num_heads * kTileEntries;
+    const std::int64_t count = std::min(kTileEntries, num_entries - begin);
+    const StridedMatrix<const Real> kv_c{entries.data() + begin * entry, count, latent, entry};
+    Real* const key = operands.key.data<Real>() + begin * key_stride + i * dims_.qk_head_dim();
+    Real* const value = operands.value.data<Real>() + begin * value_stride + i * dims_.v_head_dim;
+    multiply_transposed<Real>(kv_c, {w_uk_.data() + head * nope * latent, nope, latent, latent},
+                              {key, count, nope, key_stride});
+    multiply<Real>(kv_c,
+                   {w_uv_.data() + head * latent * dims_.v_head_dim, latent, dims_.v_head_dim,
+                    dims_.v_head_dim},
+                   {value, count, dims_.v_head_dim, value_stride});
+    for (std::int64_t row = 0; row < count; ++row) {
+      std::copy_n(kv_c.data + row * entry + latent, dims_.qk_rope_head_dim,
+                  key + row * key_stride + nope);
+    }
+  });
+  round_stored(operands.key.data<Real>(), operands.key.num_elements());
+  round_stored(operands.value.data<Real>(), operands.value.num_elements());
+}
+
+template <typename Real>
+std::optional<ReferenceOutput> MlaForms<Real>::mha(const MlaBatch& batch,
+                                                   std::span<const int> heads) {
+  const MlaBuffer<Real> entries = load_entries(batch);
+  const std::int64_t head_bytes = batch.entries.dim(0) * (dims_.qk_head_dim() + dims_.v_head_dim) *
+                                  static_cast<std::int64_t>(sizeof(Real));
+  const auto step = static_cast<std::size_t>(std::clamp<std::int64_t>(
+      kMaxExpandedBytes / std::max<std::int64_t>(1, head_bytes), 1, dims_.num_heads));
+  ReferenceOutput result =
+      empty_output(batch.tokens, static_cast<std::int64_t>(heads.size()), dims_.v_head_dim);
+  std::vector<int> places(heads.size());
+  std::iota(places.begin(), places.end(), 0);
+  for (std::size_t first = 0; first < heads.size(); first += step) {
+    const std::size_t count = std::min(step, heads.size() - first);
+    MlaOperands operands;
+    operands.query = head_queries(batch, heads.subspan(first, count));
+    expand(entries, heads.subspan(first, count), operands);
+    if (inputs_.fp8_prefill && !batch.is_decode) {
+      round_to_e4m3(operands.key.data<Real>(), operands.key.num_elements());
+      round_to_e4m3(operands.value.data<Real>(), operands.value.num_elements());
+    }
+    const std::optional<ReferenceOutput> part = attend(operands, batch);
+    if (!part) return std::nullopt;
+    place_part(*part, std::span<const int>(places).subspan(first, count), 0, result);
+  }
+  return result;
+}
+
+template class MlaForms<double>;
+template class MlaForms<float>;
+
+void place_part(const ReferenceOutput& part, std::span<const int> heads, std::int64_t row_begin,
+                ReferenceOutput& whole) {
+  const auto part_rows = static_cast<std::int64_t>(part.rows.size());
+  const auto whole_rows = static_cast<std::int64_t>(whole.rows.size());
+  const auto part_heads = static_cast<std::int64_t>(heads.size());
+  for (std::int64_t row = 0; row < part_rows; ++row) {
+    for (std::int64_t i = 0; i < part_heads; ++i) {
+      const std::int64_t head = heads[static_cast<std::size_t>(i)];
+      const std::int64_t to = row_begin + row;
+      std::copy_n(part.output.data() + (row * part_heads + i) * part.v_head_size, part.v_head_size,
+                  whole.output.data() + (to * whole.num_heads + head) * whole.v_head_size);
+      whole.lse[static_cast<std::size_t>(head * whole_rows + to)] =
+          part.lse[static_cast<std::size_t>(i * part_rows + row)];
+    }
+  }
+}
+
+ReferenceOutput empty_output(std::span<const std::int32_t> rows, std::int64_t num_heads,
+                             std::int64_t v_head_size) {
+  ReferenceOutput output;
+  output.rows.assign(rows.begin(), rows.end());
+  output.num_heads = static_cast<int>(num_heads);
+  output.v_head_size = static_cast<int>(v_head_size);
+  const std::size_t row_heads = rows.size() * static_cast<std::size_t>(num_heads);
+  output.output.assign(row_heads * static_cast<std::size_t>(v_head_size), 0.0);
+  output.lse.assign(row_heads, -std::numeric_limits<double>::infinity());
+  return output;
+}
+
+}  // namespace attnbench

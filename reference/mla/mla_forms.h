@@ -1,0 +1,81 @@
+// The two forms of MLA (semantics §8.3) over a batch of rows and their cache entries. All softmax
+// work is done by the attention reference; here stand the products with the weights around it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/parallel.h"
+#include "reference/attention.h"
+#include "reference/mla/mla_batch.h"
+#include "reference/mla/mla_inputs.h"
+#include "reference/mla/mla_products.h"
+
+namespace attnbench {
+
+/// Query, keys and values of an attention over a batch's rows and entries.
+struct MlaOperands {
+  Tensor query;  // [rows, H, Dq]
+  Tensor key;    // [K, Hk, Dq]
+  Tensor value;  // [K, Hk, Dv]
+};
+
+/// Real = double: the reference; Real = float with a rule: the emulation of storage precision.
+/// Heads are given as ascending indices; results hold these heads in this order, rows as in the
+/// batch. A function returns nothing when should_stop said so.
+template <typename Real>
+class MlaForms {
+ public:
+  /// `inputs` as checked by check_mla_inputs; `rule` is null for the reference. Borrowed.
+  MlaForms(const MlaReferenceInputs& inputs, const MlaDims& dims, const EmulationRule* rule,
+           const ReferenceOptions& options);
+
+  const MlaDims& dims() const { return dims_; }
+  std::vector<int> all_heads() const;
+
+  /// Data-movement-friendly form: output [rows, heads, V].
+  std::optional<ReferenceOutput> mqa(const MlaBatch& batch, std::span<const int> heads);
+  /// Its first part, attention over the latents: output [rows, heads, Lkv].
+  std::optional<ReferenceOutput> attend_latent(const MlaBatch& batch, std::span<const int> heads);
+  /// Its second part: o = o_l * W_UV; a row that saw nothing stays 0.
+  ReferenceOutput up_project(const ReferenceOutput& latent, std::span<const int> heads);
+
+  /// Compute-friendly form: output [rows, heads, V].
+  std::optional<ReferenceOutput> mha(const MlaBatch& batch, std::span<const int> heads);
+
+ private:
+  Tensor latent_queries(const MlaBatch& batch, std::span<const int> heads);
+  void project_queries(const MlaBatch& batch, int head, Real* destination, std::int64_t stride);
+  Tensor head_queries(const MlaBatch& batch, std::span<const int> heads) const;
+  /// The batch's entries as [K, Lkv + R] of Real; what prefill reads from its workspace is rounded.
+  MlaBuffer<Real> load_entries(const MlaBatch& batch) const;
+  void expand(const MlaBuffer<Real>& entries, std::span<const int> heads, MlaOperands& operands);
+  std::optional<ReferenceOutput> attend(const MlaOperands& operands, const MlaBatch& batch) const;
+  /// Rounds an intermediate that a kernel stores in 16 bits; nothing in the reference.
+  void round_stored(Real* values, std::int64_t count) const;
+  /// To e4m3 by way of the query's dtype.
+  void round_to_e4m3(Real* values, std::int64_t count) const;
+
+  const MlaReferenceInputs& inputs_;
+  MlaDims dims_;
+  const EmulationRule* rule_;
+  ReferenceOptions options_;
+  ThreadPool pool_;
+  MlaBuffer<Real> w_uk_;  // [N, P, Lkv]
+  MlaBuffer<Real> w_uv_;  // [N, Lkv, V]
+};
+
+extern template class MlaForms<double>;
+extern template class MlaForms<float>;
+
+/// Places `part`, computed for the chosen heads and for rows [row_begin, ...) of `whole`.
+void place_part(const ReferenceOutput& part, std::span<const int> heads, std::int64_t row_begin,
+                ReferenceOutput& whole);
+
+/// Zero outputs and lse = -inf for `rows`.
+ReferenceOutput empty_output(std::span<const std::int32_t> rows, std::int64_t num_heads,
+                             std::int64_t v_head_size);
+
+}  // namespace attnbench

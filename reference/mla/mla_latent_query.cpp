@@ -1,0 +1,84 @@
+#include "reference/mla/mla_latent_query.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "reference/ops/mla_query.h"
+#include "reference/ops/number_formats.h"
+
+namespace attnbench {
+namespace {
+
+void check_arguments(const Tensor& query, const Tensor& w_uk, std::int64_t num_tokens) {
+  require_rank(query, 3, "query");
+  require_rank(w_uk, 3, "w_uk");
+  require_activation(query.dtype(), "query");
+  require_activation(w_uk.dtype(), "w_uk");
+  if (query.dim(0) < num_tokens || query.dim(1) != w_uk.dim(0) || query.dim(2) < w_uk.dim(1)) {
+    fail(ErrorKind::kShape, "query: expected [>={}, {}, >={}], got [{}, {}, {}]", num_tokens,
+         w_uk.dim(0), w_uk.dim(1), query.dim(0), query.dim(1), query.dim(2));
+  }
+}
+
+/// The last R of every head, bits as they are.
+Tensor rope_part(const Tensor& query, std::int64_t nope, std::int64_t num_tokens) {
+  const std::int64_t width = query.dim(2);
+  Tensor rope(query.dtype(), {num_tokens, query.dim(1), width - nope});
+  const std::size_t size = dtype_size(query.dtype());
+  for (std::int64_t row = 0; row < num_tokens * query.dim(1); ++row) {
+    std::memcpy(rope.bytes() + static_cast<std::size_t>(row * rope.dim(2)) * size,
+                query.bytes() + static_cast<std::size_t>(row * width + nope) * size,
+                static_cast<std::size_t>(rope.dim(2)) * size);
+  }
+  return rope;
+}
+
+}  // namespace
+
+Tensor project_mla_query(const Tensor& query, const Tensor& w_uk, std::int64_t num_tokens,
+                         int num_threads) {
+  check_arguments(query, w_uk, num_tokens);
+  const std::int64_t num_heads = w_uk.dim(0);
+  const std::int64_t nope = w_uk.dim(1);
+  const std::int64_t latent = w_uk.dim(2);
+  Tensor projected(query.dtype(), {num_tokens, num_heads, latent});
+  ThreadPool pool(num_threads);
+  pool.parallel_for(num_heads, [&](std::int64_t head, int) {
+    const std::vector<float> weights = load_row(w_uk, head * nope * latent, nope * latent);
+    std::vector<float> sums(static_cast<std::size_t>(latent));
+    for (std::int64_t token = 0; token < num_tokens; ++token) {
+      const std::int64_t row = token * num_heads + head;
+      const std::vector<float> values = load_row(query, row * query.dim(2), nope);
+      std::fill(sums.begin(), sums.end(), 0.0f);
+      for (std::size_t p = 0; p < values.size(); ++p) {
+        const float* const weight = weights.data() + p * sums.size();
+        for (std::size_t l = 0; l < sums.size(); ++l) sums[l] += values[p] * weight[l];
+      }
+      for (std::int64_t l = 0; l < latent; ++l) {
+        projected.set(row * latent + l, sums[static_cast<std::size_t>(l)]);
+      }
+    }
+  });
+  return projected;
+}
+
+MlaLatentQuery quantise_latent_query(const Tensor& query, const Tensor& w_uk,
+                                     std::int64_t num_tokens, float q_scale, int num_threads) {
+  const Tensor projected = project_mla_query(query, w_uk, num_tokens, num_threads);
+  MlaQuantisedQuery quantised =
+      quantise_mla_query(projected, rope_part(query, w_uk.dim(1), num_tokens), q_scale);
+  MlaLatentQuery result;
+  result.saturated = quantised.saturated;
+  result.codes = std::move(quantised.codes);
+  result.dequantized = Tensor(Dtype::kF32, result.codes.shape());
+  for (std::int64_t i = 0; i < result.codes.num_elements(); ++i) {
+    result.dequantized.data<float>()[i] = result.codes.at(i) * q_scale;
+  }
+  return result;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,29 @@
+// The query of MLA decode in the latent space as a kernel gets it: projected, rounded and, for an
+// fp8 cache, quantised (semantics §8.7 steps 1 and 2).
+#pragma once
+
+#include <cstdint>
+
+#include "core/tensor.h"
+
+namespace attnbench {
+
+/// ql [T, N, Lkv] = q_nope * W_UK_T in the query's dtype, of query [>=T, N, P + R] and
+/// w_uk [N, P, Lkv]. Each element is summed in f32 in ascending order of P, every product and sum
+/// rounded, then rounded once to the query's dtype: whoever sums in this order gets the same bits.
+/// Any other order may differ in the last bit of ql, hence by one code after quantising.
+Tensor project_mla_query(const Tensor& query, const Tensor& w_uk, std::int64_t num_tokens,
+                         int num_threads = 0);
+
+struct MlaLatentQuery {
+  Tensor codes;                // e4m3 [T, N, Lkv + R]: rn_e4m3(cat(ql, q_pe) * (1 / q_scale))
+  Tensor dequantized;          // f32, codes * q_scale: MlaReferenceInputs::latent_query
+  std::int64_t saturated = 0;  // elements lost to saturation
+};
+
+/// Both steps for the first num_tokens rows. E-SHAPE, E-DTYPE (f16, bf16, f32), E-VALUE for a bad
+/// scale.
+MlaLatentQuery quantise_latent_query(const Tensor& query, const Tensor& w_uk,
+                                     std::int64_t num_tokens, float q_scale, int num_threads = 0);
+
+}  // namespace attnbench
