@@ -45,6 +45,8 @@ function(attnbench_module name)
   if(ATTNBENCH_TESTS AND tests)
     add_executable(test_${name} ${tests})
     target_link_libraries(test_${name} PRIVATE attnbench_${name} attnbench_doctest ${ARG_PRIVATE_LINK})
+    # Why: tests are compiled often and run once; what they test keeps its optimisation.
+    target_compile_options(test_${name} PRIVATE -O1)
     target_compile_definitions(test_${name} PRIVATE ATTNBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
     add_test(NAME ${name} COMMAND test_${name})
     set_tests_properties(${name} PROPERTIES LABELS unit)

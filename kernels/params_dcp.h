@@ -37,8 +37,8 @@ struct DcpCorrectParams {
   int head_size;           // D
 };
 
-/// dcp_a2a_lse_reduce after the exchange: output = sum over ranks of partial * e^(lse - LSE), in f32
-/// and in the order of the ranks, rounded once. A rank of weight 0 contributes exactly 0.
+/// dcp_a2a_lse_reduce after the exchange: output = sum over ranks of partial * e^(lse - LSE), in
+/// f32 and in the order of the ranks, rounded once. A rank of weight 0 contributes exactly 0.
 struct DcpCombineParams {
   RankLses lses;
   Element partial_element;

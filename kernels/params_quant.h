@@ -6,8 +6,8 @@
 
 namespace attn {
 
-/// codes = rn_e4m3(x * (1 / scale)), the reciprocal rounded to f32 first. NaN gives 0x7F, zero stays
-/// zero under any scale.
+/// codes = rn_e4m3(x * (1 / scale)), the reciprocal rounded to f32 first. NaN gives 0x7F, zero
+/// stays zero under any scale.
 struct StaticQuantiseParams {
   Element source_element;   // f16, bf16 or f32
   const void* source;       // [num_rows, num_columns]

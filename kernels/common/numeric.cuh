@@ -86,7 +86,7 @@ ATTN_FN float f16_to_float(u16 code) {
 ATTN_FN u8 e4m3_from_float(float x) {
   const u32 bits = float_bits(x);
   const u32 sign = (bits >> 24) & 0x80u;
-  if (is_nan_bits(bits)) return static_cast<u8>(sign | 0x7Fu);
+  if (is_nan_bits(bits)) return 0x7F;
   const u32 code = encode_magnitude<3, 7>(bits);
   return static_cast<u8>(sign | (code > 0x7Eu ? 0x7Eu : code));
 }
@@ -101,7 +101,7 @@ ATTN_FN float e4m3_to_float(u8 code) {
 ATTN_FN u8 e5m2_from_float(float x) {
   const u32 bits = float_bits(x);
   const u32 sign = (bits >> 24) & 0x80u;
-  if (is_nan_bits(bits)) return static_cast<u8>(sign | 0x7Fu);
+  if (is_nan_bits(bits)) return 0x7F;
   const u32 code = encode_magnitude<2, 15>(bits);
   return static_cast<u8>(sign | (code > 0x7Bu ? 0x7Bu : code));
 }
@@ -118,8 +118,9 @@ ATTN_FN float e5m2_to_float(u8 code) {
 ATTN_FN u8 e2m1_from_float(float x) {
   const u32 bits = float_bits(x);
   const u32 sign = (bits >> 28) & 0x8u;
-  // NaN has no code in e2m1; it saturates like CUDA's conversion.
-  const u32 code = is_nan_bits(bits) ? 7u : encode_magnitude<1, 1>(bits);
+  // NaN has no code in e2m1; CUDA's conversion gives +6.
+  if (is_nan_bits(bits)) return 7;
+  const u32 code = encode_magnitude<1, 1>(bits);
   return static_cast<u8>(sign | (code > 7u ? 7u : code));
 }
 ATTN_FN float e2m1_to_float(u8 code) {

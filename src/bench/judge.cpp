@@ -1,5 +1,7 @@
 #include "bench/judge.h"
 
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "core/error.h"

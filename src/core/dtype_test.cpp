@@ -225,6 +225,14 @@ TEST_CASE("bfloat16 rounds to the nearer neighbour, ties to even") {
   CHECK(attn::bf16_to_float(0x3F80) == 1.0f);
 }
 
+TEST_CASE("a NaN of either sign has one code in the 8-bit and 4-bit formats") {
+  for (const float nan : {kNan, -kNan}) {
+    CHECK(attn::e4m3_from_float(nan) == 0x7F);
+    CHECK(attn::e5m2_from_float(nan) == 0x7F);
+    CHECK(attn::e2m1_from_float(nan) == 7);
+  }
+}
+
 TEST_CASE("a NaN stays a NaN in bfloat16 even when its payload sits in the lower bits") {
   for (std::uint32_t bits : {0x7F800001u, 0x7FFFFFFFu, 0xFF800001u, 0x7FC00000u}) {
     CHECK(std::isnan(attn::bf16_to_float(attn::bf16_from_float(std::bit_cast<float>(bits)))));

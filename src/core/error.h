@@ -1,7 +1,7 @@
 // The one exception type of the program, with the error classes of semantics §0.5.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

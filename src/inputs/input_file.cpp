@@ -1,5 +1,7 @@
 #include "inputs/input_file.h"
 
+#include <fmt/format.h>
+
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -1,5 +1,7 @@
 #include "metrics/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,7 @@
 #include "scenario/batch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "scenario/batch_spec.h"

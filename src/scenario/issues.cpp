@@ -1,5 +1,7 @@
 #include "scenario/issues.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace attnbench {

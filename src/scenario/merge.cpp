@@ -1,5 +1,7 @@
 #include "scenario/merge.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "core/error.h"

@@ -1,5 +1,7 @@
 #include "scenario/structure.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 

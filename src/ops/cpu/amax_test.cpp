@@ -82,6 +82,9 @@ TEST_CASE("the encoder's scale follows the largest of the last 16 calls") {
   CHECK(history.record(1) == 1.0f / 448.0f);
   CHECK(history.record(2) == 2.0f / 448.0f);
   CHECK(history.record(3) == 3.0f / 448.0f);
+  CHECK(history.ring[0] == 1.0f);
+  CHECK(history.ring[2] == 3.0f);
+  CHECK(history.ring[3] == 0.0f);
   for (int call = 4; call <= 18; ++call) CHECK(history.record(0.5f) == 3.0f / 448.0f);
   CHECK(history.record(0.5f) == 0.5f / 448.0f);
 }

@@ -46,6 +46,7 @@ Tile tile_at(const attn::MatmulParams& params, attn::i64 index) {
 /// Rows [first, first + count) of `width` elements, contiguous in `destination`.
 void decode_rows(attn::Element element, const void* base, attn::i64 first_element,
                  attn::i64 row_stride, attn::i64 count, attn::i64 width, float* destination) {
+  if (width == 0) return;
   for (attn::i64 i = 0; i < count; ++i, destination += width) {
     load_wide_row(element, element_at(element, base, first_element + i * row_stride), width,
                   destination);

@@ -72,6 +72,25 @@ TEST_CASE("static fp8 is byte for byte that of the reference") {
   }
 }
 
+TEST_CASE("static fp8 multiplies by the reciprocal where a division would round otherwise") {
+  int telling = 0;
+  for (int step = 0; step < 400; ++step) {
+    // The tie between codes 1.0 and 1.125, seen through the scale, and the floats around it.
+    const float scale = 0.011f + 0.003f * static_cast<float>(step);
+    Tensor x(Dtype::kF32, {1, 17});
+    float value = 1.0625f * scale;
+    for (int i = 0; i < 8; ++i) value = std::nextafterf(value, 0.0f);
+    for (int i = 0; i < 17; ++i, value = std::nextafterf(value, 9.0f)) x.set(i, value);
+    const std::vector<std::uint8_t> codes = quantise_static(x, scale, nullptr);
+    for (int i = 0; i < 17; ++i) {
+      const float product = x.at(i) * (1.0f / scale);
+      CHECK(codes[static_cast<std::size_t>(i)] == (product > 1.0625f ? 0x39 : 0x38));
+      telling += (product > 1.0625f) != (x.at(i) / scale > 1.0625f) ? 1 : 0;
+    }
+  }
+  CHECK(telling > 0);
+}
+
 TEST_CASE("the MLA query is concatenated, then quantised as one row per head") {
   const Tensor latent = random_tensor(Dtype::kBF16, {3, 2, 16}, 1, 3.0f);
   const Tensor rope = random_tensor(Dtype::kBF16, {3, 2, 4}, 2, 3.0f);
@@ -167,6 +186,29 @@ TEST_CASE("golden group scales, rounded up to powers of two") {
   make_cpu_ops(1)->quantise_fp8_groups(params);
   CHECK(scales[3] == 1e-10f / 448.0f);
   CHECK(codes[64 + 9] == 0xFE);
+}
+
+TEST_CASE("group fp8 divides where the product with the reciprocal would round otherwise") {
+  int telling = 0;
+  for (int step = 0; step < 400; ++step) {
+    Tensor x(Dtype::kF32, {1, 64});
+    x.set(0, 5.0f + 1.3f * static_cast<float>(step));
+    const float scale = x.at(0) / 448.0f;
+    // The tie between codes 1.0 and 1.125, seen through the scale, and the floats around it.
+    float value = 1.0625f * scale;
+    for (int i = 0; i < 8; ++i) value = std::nextafterf(value, 0.0f);
+    for (int i = 1; i < 18; ++i, value = std::nextafterf(value, 9.0f)) x.set(i, value);
+    std::vector<std::uint8_t> codes(64);
+    float stored_scale = 0;
+    make_cpu_ops(1)->quantise_fp8_groups({attn::Element::kF32, x.bytes(), 64, codes.data(), 64,
+                                          &stored_scale, 1, 1, nullptr, 1, 64, 64, 0});
+    CHECK(stored_scale == scale);
+    for (int i = 1; i < 18; ++i) {
+      CHECK(codes[static_cast<std::size_t>(i)] == (x.at(i) / scale > 1.0625f ? 0x39 : 0x38));
+      telling += (x.at(i) / scale > 1.0625f) != (x.at(i) * (1.0f / scale) > 1.0625f) ? 1 : 0;
+    }
+  }
+  CHECK(telling > 0);
 }
 
 TEST_CASE("TMA-aligned scales leave their padding rows alone") {

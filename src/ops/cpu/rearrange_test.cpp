@@ -114,6 +114,22 @@ TEST_CASE("copy transposes ranks and tokens by its strides") {
   }
 }
 
+TEST_CASE("copy turns the LSEs of attention, heads first, into those of tokens") {
+  const Tensor lse = random_tensor(Dtype::kF32, {3, 5}, 1);  // [H, T]
+  Tensor turned = poisoned_tensor(Dtype::kF32, {5, 3});
+  make_cpu_ops(2)->copy({attn::Element::kF32,
+                         attn::Element::kF32,
+                         lse.bytes(),
+                         {0, 1, 5},
+                         turned.bytes(),
+                         {0, 3, 1},
+                         {1, 5, 3},
+                         1});
+  for (int t = 0; t < 5; ++t) {
+    for (int h = 0; h < 3; ++h) CHECK(turned.at(t * 3 + h) == lse.at(h * 5 + t));
+  }
+}
+
 TEST_CASE("copy between elements rounds once and keeps what both can hold") {
   const Tensor sums = random_tensor(Dtype::kF32, {1, 5, 2, 33}, 1);
   for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {

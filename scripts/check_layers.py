@@ -1,0 +1,159 @@
+#!/usr/bin/env python3
+"""Holds the #include lines of the program against the table of who may know whom.
+
+    check_layers.py [ROOT]
+
+Prints one line per violation; exit status 1 when there is one. First it plants violations in a
+scratch tree and fails when one of them goes unseen.
+"""
+
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+# Module -> modules that its files may include. Every module may include itself. A longer path wins:
+# ops/cpu has its own row. This is the table of the design, with the arrows that the code needs
+# beside it: backends and bench pass the inputs and parameter structs of ops on, cli checks
+# inputs.file before anything runs and shows the memory of a cache layout.
+MAY_INCLUDE = {
+    "kernels": set(),
+    "core": {"kernels"},
+    "metadata": {"core"},
+    "metrics": {"core"},
+    "report": {"core"},
+    "gate": {"core"},
+    "scenario": {"core", "metadata"},
+    "inputs": {"core", "metadata", "kernels"},
+    "reference": {"core", "metadata"},
+    "gpu": {"core"},
+    "jit": {"core", "gpu"},
+    "comm": {"core", "gpu"},
+    "plugin": {"core", "gpu"},
+    "measure": {"core", "gpu"},
+    "ops": {"core", "metadata", "kernels"},
+    "ops/cpu": {"core", "metadata", "kernels", "ops"},
+    "ops/cuda": {"core", "metadata", "kernels", "ops", "jit", "gpu"},
+    "backends": {"core", "metadata", "inputs", "ops", "comm", "plugin", "kernels", "reference"},
+    "calibrate": {"core", "metadata", "reference", "inputs", "backends"},
+    "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
+              "reference"},
+    "cli": {"core", "metadata", "inputs", "bench", "gate", "calibrate", "report", "scenario",
+            "backends", "measure", "jit", "plugin"},
+    "main": {"cli", "core"},
+}
+
+# What the tests of a module may include beside that: the second opinion of the quantisers' bytes.
+TESTS_MAY_INCLUDE = {"ops/cpu": {"reference"}}
+
+# Beginning of a third-party #include -> modules that may use it.
+THIRD_PARTY = {
+    "CLI/": {"cli"},
+    "yaml-cpp/": {"scenario"},
+    "valijson/": {"scenario"},
+    "nlohmann/": {"core", "scenario", "inputs", "report", "gate", "calibrate", "cli"},
+    "Eigen/": {"reference", "ops/cpu"},
+    "cuda": {"gpu", "jit", "ops/cuda", "comm", "measure"},
+    "nvrtc": {"jit"},
+}
+# Too heavy for a header of ours.
+ONLY_IN_CPP = ("CLI/", "yaml-cpp/", "valijson/", "nlohmann/json.hpp", "Eigen/")
+
+SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu"}
+INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+
+
+def module_of(path):
+    """Module of a path relative to the root, or to src/: the longest row of the table."""
+    parts = path.split("/")
+    if parts[0] == "src":
+        parts = parts[1:]
+    if parts[0] == "main.cpp":
+        return "main"
+    for length in (2, 1):
+        name = "/".join(parts[:length])
+        if len(parts) > length and name in MAY_INCLUDE:
+            return name
+    return None
+
+
+def violations_of(path, text):
+    """Sentences about the #include lines of one file; `path` is relative to the root."""
+    module = module_of(path)
+    if module is None:
+        return [f"{path}: no row for it in the table of check_layers.py"]
+    found = []
+    for include in INCLUDE.findall(text):
+        for prefix, modules in THIRD_PARTY.items():
+            if not include.startswith(prefix):
+                continue
+            if module not in modules:
+                found.append(f"{path}: {module} may not include <{include}>")
+            elif include.startswith(ONLY_IN_CPP) and path.endswith(".h"):
+                found.append(f"{path}: <{include}> belongs into .cpp files")
+        if "doctest" in include and not (path.endswith("_test.cpp") or "/test_" in path):
+            found.append(f"{path}: <{include}> belongs into tests")
+        target = module_of(include)
+        if target is None or target == module:
+            continue
+        is_test = path.endswith("_test.cpp")
+        if target in TESTS_MAY_INCLUDE.get(module, set()) and is_test:
+            continue
+        if target not in MAY_INCLUDE[module]:
+            found.append(f"{path}: {module} may not include \"{include}\"")
+    return found
+
+
+def check_tree(root):
+    files = [file for folder in ("src", "reference", "kernels")
+             for file in sorted((root / folder).rglob("*")) if file.suffix in SOURCE_SUFFIXES]
+    found = []
+    for file in files:
+        found += violations_of(file.relative_to(root).as_posix(), file.read_text(encoding="utf-8"))
+    return files, found
+
+
+def planted_violations_are_found():
+    """Self-test on a scratch tree: each planted line is found, and what is allowed is not."""
+    planted = {
+        "src/core/a.cpp": '#include "scenario/scenario.h"\n',
+        "reference/b.cpp": '#include "ops/ops.h"\n',
+        "src/report/c.cpp": '#  include <CLI/CLI.hpp>\n',
+        "src/scenario/d.h": "#include <yaml-cpp/yaml.h>\n",
+        "src/metrics/e.cpp": "#include <Eigen/Dense>\n",
+        "src/ops/cpu/f.cpp": '#include "ops/cuda/launch.h"\n',
+        "src/bench/g.cpp": "#include <doctest/doctest.h>\n",
+        "src/unheard_of/h.cpp": "",
+        "src/ops/cpu/l.cpp": '#include "reference/ops/nvfp4.h"\n',
+    }
+    allowed = {
+        "src/cli/i.cpp": '#include <CLI/CLI.hpp>\n#include "bench/bench.h"\n#include <vector>\n',
+        "src/ops/cpu/j.cpp": '#include <Eigen/Core>\n#include "kernels/params.h"\n',
+        "src/core/k_test.cpp": "#include <doctest/doctest.h>\n",
+        "src/ops/cpu/l_test.cpp": '#include "reference/ops/nvfp4.h"\n',
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        for path, text in {**planted, **allowed}.items():
+            file = Path(scratch, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        _, found = check_tree(Path(scratch))
+    blamed = {line.split(":")[0] for line in found}
+    return blamed == set(planted)
+
+
+def main(arguments):
+    root = Path(arguments[0]) if arguments else Path(__file__).resolve().parent.parent
+    if not planted_violations_are_found():
+        print("check_layers.py: its self-test failed: a planted violation was not found, or an "
+              "allowed line was blamed")
+        return 1
+    files, found = check_tree(root)
+    for line in found:
+        print(line)
+    print(f"{len(files)} files, {len(found)} violations")
+    return 1 if found or not files else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Installs what attnbench is built from and configures build/. Sourced by the scripts beside it; all
+# output goes to stderr. A failure exits with 4, the code of contract section 3 for a failed set-up.
+set -euo pipefail
+
+ATTNBENCH_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
+BUILD_DIR="$ATTNBENCH_ROOT/build"
+CMAKE_OPTIONS=(-DCMAKE_BUILD_TYPE=Release)
+VALIJSON_DIR="$BUILD_DIR/deps"
+PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libeigen3-dev
+  libcli11-dev doctest-dev python3 python3-numpy)
+
+say() { echo "attnbench set-up: $*" >&2; }
+
+setup_failed() {
+  say "$*"
+  exit 4
+}
+
+# Names of the packages that are not installed, one a line.
+missing_packages() {
+  dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' "${PACKAGES[@]}" 2>/dev/null |
+    awk '$2 == "installed" { print $1 }' | sort -u |
+    comm -13 - <(printf '%s\n' "${PACKAGES[@]}" | sort -u)
+}
+
+has_valijson() {
+  [[ -f /usr/include/valijson/validator.hpp ||
+    -f "$VALIJSON_DIR/usr/include/valijson/validator.hpp" ]]
+}
+
+# Runs a command as root; its output is shown only when it fails.
+as_root() {
+  local -a prefix=()
+  [[ $EUID -eq 0 ]] || prefix=(sudo)
+  local output
+  if ! output=$("${prefix[@]}" env DEBIAN_FRONTEND=noninteractive "$@" 2>&1 </dev/null); then
+    printf '%s\n' "$output" | tail -n 20 >&2
+    return 1
+  fi
+}
+
+# Package lists may be missing (container images) or older than what the mirror still holds.
+# Arguments: the packages that are wanted, for the message.
+UPDATED_LISTS=false
+update_lists() {
+  $UPDATED_LISTS && return
+  UPDATED_LISTS=true
+  say "updating the package lists (apt-get update)"
+  as_root apt-get -q update || setup_failed "apt-get update failed; needed: $*"
+}
+
+install_packages() {
+  local -a missing=("$@")
+  command -v apt-get >/dev/null ||
+    setup_failed "apt-get not found; please install: ${missing[*]}"
+  if [[ $EUID -ne 0 ]] && ! command -v sudo >/dev/null; then
+    setup_failed "neither root nor sudo; please install: ${missing[*]}"
+  fi
+  apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1 || update_lists "${missing[@]}"
+  say "installing ${missing[*]}"
+  local -a install=(apt-get -q install -y --no-install-recommends "${missing[@]}")
+  as_root "${install[@]}" ||
+    { ! $UPDATED_LISTS && update_lists "${missing[@]}" && as_root "${install[@]}"; } ||
+    setup_failed "apt-get could not install: ${missing[*]}"
+}
+
+# Why unpacked and not installed: the package drags in Qt, Poco and Boost for adapters that are not
+# used here; valijson itself is headers only.
+fetch_valijson() {
+  say "unpacking the headers of libvalijson-dev into build/deps"
+  apt-cache show --no-all-versions libvalijson-dev >/dev/null 2>&1 || update_lists libvalijson-dev
+  local download
+  download=$(mktemp -d)
+  # Why the chmod: apt-get run by root downloads as the user _apt.
+  chmod 755 "$download"
+  local -a get=(apt-get -q download -o APT::Sandbox::User=root libvalijson-dev)
+  if ! (cd "$download" && "${get[@]}" >/dev/null 2>&1); then
+    update_lists libvalijson-dev
+    (cd "$download" && "${get[@]}" >&2) || setup_failed "could not download libvalijson-dev"
+  fi
+  mkdir -p "$VALIJSON_DIR"
+  dpkg-deb -x "$download"/libvalijson-dev_*.deb "$VALIJSON_DIR" ||
+    setup_failed "could not unpack libvalijson-dev"
+  rm -rf "$download"
+}
+
+install_dependencies() {
+  command -v dpkg-query >/dev/null ||
+    setup_failed "not a Debian or Ubuntu system; please install: ${PACKAGES[*]} libvalijson-dev"
+  local -a missing
+  mapfile -t missing < <(missing_packages)
+  [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
+  has_valijson || fetch_valijson
+}
+
+# Runs a build command with its output in build/build.log; says what it does when that takes more
+# than a second, and shows the end of the log on failure.
+logged() {
+  local doing="$1"
+  shift
+  (sleep 1 && say "$doing (log: $BUILD_LOG)") &
+  local announcer=$!
+  local status=0
+  "$@" >>"$BUILD_LOG" 2>&1 || status=$?
+  kill "$announcer" 2>/dev/null || true
+  wait "$announcer" 2>/dev/null || true
+  if [[ $status -ne 0 ]]; then
+    tail -n 40 "$BUILD_LOG" >&2
+    setup_failed "failed: $* (the whole log is $BUILD_LOG)"
+  fi
+}
+
+# A build folder that came along with a moved or copied source tree is of no use.
+forget_foreign_configuration() {
+  local cache="$BUILD_DIR/CMakeCache.txt"
+  [[ -f "$cache" ]] || return 0
+  grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$ATTNBENCH_ROOT" "$cache" ||
+    rm -rf "$cache" "$BUILD_DIR/CMakeFiles" "$BUILD_DIR/build.ninja"
+}
+
+# Brings the given targets up to date. Callers that come at the same time wait for each other.
+build() {
+  BUILD_LOG="$BUILD_DIR/build.log"
+  mkdir -p "$BUILD_DIR" || setup_failed "cannot create $BUILD_DIR"
+  local lock
+  exec {lock}>"$BUILD_DIR/.lock"
+  if ! flock -n "$lock"; then
+    say "waiting for another set-up of $ATTNBENCH_ROOT"
+    flock "$lock"
+  fi
+  install_dependencies
+  forget_foreign_configuration
+  : >"$BUILD_LOG"
+  # Ninja configures again by itself when a CMake file changed.
+  if [[ ! -f "$BUILD_DIR/build.ninja" ]]; then
+    logged "configuring" \
+      cmake -S "$ATTNBENCH_ROOT" -B "$BUILD_DIR" -G Ninja "${CMAKE_OPTIONS[@]}"
+  fi
+  logged "building" ninja -C "$BUILD_DIR" "$@"
+  exec {lock}>&-
+}

@@ -1,0 +1,162 @@
+// attnbench run: every case on every backend, validated and timed.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "bench/bench.h"
+#include "cli/command.h"
+#include "cli/device.h"
+#include "cli/environment.h"
+#include "cli/exit_code.h"
+#include "cli/interrupt.h"
+#include "cli/outputs.h"
+#include "cli/progress.h"
+#include "cli/scenario_files.h"
+#include "cli/selection.h"
+#include "cli/text.h"
+#include "core/error.h"
+#include "inputs/inputs.h"
+
+namespace attnbench {
+namespace {
+
+struct RunArguments {
+  std::vector<std::string> scenarios;
+  RunOptions options;
+};
+
+BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device) {
+  BenchOptions bench;
+  bench.validate = !options.no_validation;
+  bench.timing = !options.no_timing;
+  if (!options.save_tensors.empty()) {
+    bench.save = options.save == "failed" ? SaveTensors::kFailed : SaveTensors::kAlways;
+    bench.save_dir = options.save_tensors;
+  }
+  bench.device = device.name;
+  bench.device_facts = device.facts;
+  bench.num_threads = options.threads;
+  bench.should_stop = InterruptGuard::interrupted;
+  return bench;
+}
+
+std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& options,
+                           const DeviceChoice& device) {
+  const std::string repeat = repeat_options(options);
+  std::vector<Job> jobs;
+  for (const Pair& pair : pairs) {
+    Job job;
+    job.problem = pair.problem;
+    job.backend = pair.backend;
+    job.id = pair.id;
+    job.repro = fmt::format("attnbench run {} --filter {}{}", shell_quote(pair.source->argument),
+                            shell_quote(exact_regex(pair.id)), repeat);
+    job.extra_refusals = device.refusals;
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+/// Reads every inputs.file once, so that tensors that disagree with the scenario are bad input
+/// (exit 2, nothing written) and not the error of a case. Returns the notices.
+std::set<std::string> check_input_files(const std::vector<Pair>& pairs) {
+  std::set<std::string> notices;
+  const Problem* checked = nullptr;
+  for (const Pair& pair : pairs) {
+    if (pair.problem == checked || !pair.problem->inputs.file) continue;
+    checked = pair.problem;
+    const AttentionInputs inputs = make_inputs(*pair.problem);
+    notices.insert(inputs.notices.begin(), inputs.notices.end());
+  }
+  return notices;
+}
+
+/// Whether a backend named with --backend is unsupported in every listed case.
+bool is_named_backend_unsupported(const std::vector<std::string>& named,
+                                  const std::vector<Result>& results) {
+  std::map<std::string, bool> unsupported_everywhere;
+  for (const Result& result : results) {
+    const bool unsupported = result.status == Status::kUnsupported;
+    const auto [entry, is_new] = unsupported_everywhere.emplace(result.backend, unsupported);
+    entry->second = entry->second && unsupported;
+  }
+  return std::any_of(named.begin(), named.end(), [&](const std::string& name) {
+    const auto entry = unsupported_everywhere.find(name);
+    return entry != unsupported_everywhere.end() && entry->second;
+  });
+}
+
+std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchOptions& bench,
+                                      const ConsoleOptions& options, const Console& console) {
+  ProgressOptions progress_options;
+  progress_options.live = console.err_is_terminal && !options.quiet && !options.no_progress;
+  progress_options.line_per_result = options.verbose;
+  progress_options.width = output_width(STDERR_FILENO);
+  Progress progress(console.err, steady_clock(), progress_options);
+  return run_jobs(jobs, bench, progress);
+}
+
+void print_table(const RunInfo& run, const std::vector<Result>& results, const OutputPlan& plan,
+                 const ConsoleOptions& options, const Console& console) {
+  // With -q nothing but errors goes to stderr, so a table that had to move there is left out.
+  if (plan.uses_stdout && options.quiet) return;
+  const bool is_terminal = plan.uses_stdout ? console.err_is_terminal : console.out_is_terminal;
+  TableOptions table;
+  table.color = use_color(options.color, is_terminal);
+  table.width = output_width(plan.uses_stdout ? STDERR_FILENO : STDOUT_FILENO);
+  write_table(plan.uses_stdout ? console.err : console.out, run, results, table);
+}
+
+int run_cases(const RunArguments& arguments, const Console& console) {
+  const RunOptions& options = arguments.options;
+  const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios(arguments.scenarios, scenario_overrides(options));
+  const std::vector<Pair> pairs = select_pairs(scenarios, options.selection);
+  const OutputPlan plan = plan_outputs(options);
+  if (!options.save_tensors.empty()) check_save_dir(options.save_tensors);
+  for (const std::string& notice : check_input_files(pairs)) {
+    if (!options.console.quiet) console.err << "attnbench: notice: " << notice << "\n";
+  }
+  if (pairs.empty() && !options.console.quiet) {
+    console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
+                               options.selection.filter);
+  }
+
+  const RunInfo run = describe_run(console.command);
+  const InterruptGuard guard;
+  if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
+  const std::vector<Result> results = run_with_progress(
+      make_jobs(pairs, options, device), bench_options(options, device), options.console, console);
+
+  Outcome outcome;
+  outcome.counts = count_statuses(results);
+  outcome.named_backend_unsupported =
+      is_named_backend_unsupported(options.selection.backends, results);
+  outcome.interrupted = InterruptGuard::interrupted();
+  print_table(run, results, plan, options.console, console);
+  try {
+    plan.write(run, results);
+  } catch (const Error& error) {
+    console.err << "attnbench: " << error.full_message() << "\n";
+    outcome.usage_error = true;
+  }
+  return exit_code(outcome);
+}
+
+}  // namespace
+
+RunCommand declare_run(CLI::App& app) {
+  auto arguments = std::make_shared<RunArguments>();
+  app.add_option("SCENARIO", arguments->scenarios, "Scenario files, or names of shipped scenarios")
+      ->required();
+  add_run_options(app, arguments->options);
+  return [arguments](const Console& console) { return run_cases(*arguments, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,144 @@
+// attnbench support: the matrix case x backend with the reasons; runs nothing.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "backends/backend.h"
+#include "cli/command.h"
+#include "cli/device.h"
+#include "cli/exit_code.h"
+#include "cli/scenario_files.h"
+#include "cli/selection.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+struct SupportArguments {
+  std::vector<std::string> scenarios;
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::string json;
+};
+
+struct Verdict {
+  const Pair* pair = nullptr;
+  std::vector<std::string> reasons;  // empty = supported
+};
+
+std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
+  std::vector<Verdict> verdicts;
+  for (const Pair& pair : pairs) {
+    Verdict verdict{&pair, device.refusals};
+    const auto refusals = pair.backend->refusals(*pair.problem, device.facts);
+    verdict.reasons.insert(verdict.reasons.end(), refusals.begin(), refusals.end());
+    verdicts.push_back(std::move(verdict));
+  }
+  return verdicts;
+}
+
+/// One row of the matrix a case, one column a backend that any case of the scenario lists.
+void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts) {
+  std::vector<const Backend*> columns;
+  std::size_t case_width = std::string("case").size();
+  for (const Verdict& verdict : verdicts) {
+    const Backend* backend = verdict.pair->backend;
+    if (std::find(columns.begin(), columns.end(), backend) == columns.end()) {
+      columns.push_back(backend);
+    }
+    case_width = std::max(case_width, verdict.pair->problem->case_name.size());
+  }
+  out << fmt::format("{:<{}}", "case", case_width);
+  for (const Backend* backend : columns) out << "  " << backend->name();
+  out << "\n";
+  for (std::size_t i = 0; i < verdicts.size();) {
+    const Problem* problem = verdicts[i].pair->problem;
+    std::string line = fmt::format("{:<{}}", problem->case_name, case_width);
+    for (const Backend* backend : columns) {
+      const char* cell = "-";
+      if (i < verdicts.size() && verdicts[i].pair->problem == problem &&
+          verdicts[i].pair->backend == backend) {
+        cell = verdicts[i].reasons.empty() ? "yes" : "no";
+        ++i;
+      }
+      line += fmt::format("  {:<{}}", cell, backend->name().size());
+    }
+    out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
+  }
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.reasons.empty()) continue;
+    out << "\n" << verdict.pair->id << "\n";
+    for (const std::string& reason : verdict.reasons) out << "  unsupported: " << reason << "\n";
+  }
+}
+
+void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
+                const std::vector<Verdict>& verdicts) {
+  for (const LoadedScenario& loaded : scenarios) {
+    std::vector<Verdict> own;
+    std::copy_if(verdicts.begin(), verdicts.end(), std::back_inserter(own),
+                 [&](const Verdict& verdict) { return verdict.pair->source == &loaded; });
+    if (own.empty()) continue;
+    out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
+    print_matrix(out, own);
+  }
+}
+
+std::string to_json(const std::vector<Verdict>& verdicts) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Verdict& verdict : verdicts) {
+    list.push_back({{"id", verdict.pair->id},
+                    {"scenario", verdict.pair->problem->scenario},
+                    {"case", verdict.pair->problem->case_name},
+                    {"backend", verdict.pair->backend->name()},
+                    {"supported", verdict.reasons.empty()},
+                    {"reasons", verdict.reasons}});
+  }
+  return list.dump(2) + "\n";
+}
+
+/// `path` "-" is `out`.
+void write_json_text(const std::string& path, const std::string& text, std::ostream& out) {
+  if (path == "-") {
+    out << text;
+    return;
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << text << std::flush;
+  if (!file) fail(ErrorKind::kIo, "--json {}: {}", path, std::strerror(errno));
+}
+
+int show_support(const SupportArguments& arguments, const Console& console) {
+  const DeviceChoice device =
+      choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
+  const std::vector<Verdict> verdicts = judge(pairs, device);
+  if (arguments.json != "-") print_text(console.out, scenarios, verdicts);
+  if (!arguments.json.empty()) write_json_text(arguments.json, to_json(verdicts), console.out);
+  const bool any_supported =
+      std::any_of(verdicts.begin(), verdicts.end(),
+                  [](const Verdict& verdict) { return verdict.reasons.empty(); });
+  return any_supported ? kExitPassed : kExitNothingRan;
+}
+
+}  // namespace
+
+RunCommand declare_support(CLI::App& app) {
+  auto arguments = std::make_shared<SupportArguments>();
+  app.add_option("SCENARIO", arguments->scenarios, "Scenario files, or names of shipped scenarios")
+      ->required();
+  add_selection_options(app, arguments->selection);
+  app.add_option("--json", arguments->json, "Write the matrix as JSON ('-' = stdout)")
+      ->type_name("FILE");
+  add_console_options(app, arguments->console);
+  return [arguments](const Console& console) { return show_support(*arguments, console); };
+}
+
+}  // namespace attnbench

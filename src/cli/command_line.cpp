@@ -1,0 +1,95 @@
+#include "cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/environment.h"
+#include "cli/exit_code.h"
+#include "cli/text.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kExample =
+    "Example:\n"
+    "  attnbench run scenarios/quickstart.yaml\n"
+    "  attnbench run smoke --backend TRITON_ATTN --json results.json";
+
+std::vector<std::string> command_names() {
+  std::vector<std::string> names;
+  for (const Command& command : all_commands()) names.emplace_back(command.name);
+  return names;
+}
+
+/// Why by hand: CLI11 calls an unknown command an unexpected argument.
+void check_command_name(const std::vector<std::string>& argv) {
+  if (argv.size() < 2) {
+    fail(ErrorKind::kUsage, "expected a command: {}; see 'attnbench --help'",
+         join(command_names(), ", "));
+  }
+  const std::string& word = argv[1];
+  if (!word.empty() && word.front() == '-') return;
+  const std::vector<std::string> names = command_names();
+  if (std::find(names.begin(), names.end(), word) != names.end()) return;
+  fail(ErrorKind::kUsage, "unknown command '{}'{} (commands: {})", word, did_you_mean(word, names),
+       join(names, ", "));
+}
+
+}  // namespace
+
+const std::vector<Command>& all_commands() {
+  static const std::vector<Command> commands = {
+      {"run", "Validate and time every case on every backend",
+       "  attnbench run scenarios/quickstart.yaml\n"
+       "  attnbench run decode --backend FLASH_ATTN --set attention.head_size=64 --json out.json",
+       declare_run},
+      {"support", "Show which backend can run which case, and why not; runs nothing",
+       "  attnbench support smoke --backend TRITON_ATTN", declare_support},
+      {"explain", "Show the fully resolved problem and what the backends would do with it",
+       "  attnbench explain scenarios/quickstart.yaml --filter FLASH_ATTN", declare_explain},
+      {"validate", "Check scenario files", "  attnbench validate scenarios/*.yaml",
+       declare_validate},
+      {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
+  };
+  return commands;
+}
+
+int run_command_line(const Console& console) {
+  CLI::App app("attnbench - a referee for attention kernels: is it right, and how fast is it?");
+  app.name("attnbench");
+  app.footer(kExample);
+  app.set_version_flag("--version", fmt::format("attnbench {} ({})", tool_version(), git_commit()));
+  app.require_subcommand(1);
+  int code = kExitPassed;
+  for (const Command& command : all_commands()) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.summary);
+    subcommand->footer(fmt::format("Example:\n{}", command.example));
+    subcommand->callback(
+        [&code, &console, run = command.declare(*subcommand)] { code = run(console); });
+  }
+
+  check_command_name(console.command);
+  std::vector<const char*> argv;
+  for (const std::string& word : console.command) argv.push_back(word.c_str());
+  try {
+    app.parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const CLI::CallForVersion& version) {
+    console.out << version.what() << "\n";
+  } catch (const CLI::CallForHelp&) {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    console.out << (chosen.empty() ? app.help() : chosen.front()->help());
+  } catch (const CLI::ParseError& error) {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    fail(ErrorKind::kUsage, "{}; see 'attnbench {}--help'", error.what(),
+         chosen.empty() ? "" : chosen.front()->get_name() + " ");
+  }
+  return code;
+}
+
+}  // namespace attnbench

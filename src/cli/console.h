@@ -1,0 +1,31 @@
+// The terminal or pipe that a command speaks to.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cli/options.h"
+
+namespace attnbench {
+
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+  bool out_is_terminal = false;
+  bool err_is_terminal = false;
+  std::vector<std::string> command;  // argv
+};
+
+/// Standard output and error of this process.
+Console process_console(std::vector<std::string> command);
+
+/// Whether to colour what goes to a stream: `color` is --color; auto asks for a terminal without
+/// NO_COLOR (no-color.org) that is not dumb.
+bool use_color(const std::string& color, bool is_terminal);
+
+/// Columns of the terminal on `fd`; else COLUMNS; else 80 for a terminal that does not tell, and
+/// no limit for a pipe or file, where nothing should be cut.
+int output_width(int fd);
+
+}  // namespace attnbench

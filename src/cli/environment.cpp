@@ -1,0 +1,124 @@
+#include "cli/environment.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <ctime>
+#include <fstream>
+
+#include "attnbench_version.h"
+#include "core/parallel.h"
+#include "core/sha256.h"
+
+namespace attnbench {
+namespace {
+
+/// Value of the first line `key : value` of /proc/cpuinfo; empty when there is none.
+std::string cpuinfo_field(const std::string& key) {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::size_t end = line.find_last_not_of(" \t", colon - 1);
+    if (colon == 0 || line.substr(0, end + 1) != key) continue;
+    const std::size_t begin = line.find_first_not_of(" \t", colon + 1);
+    return begin == std::string::npos ? "" : line.substr(begin);
+  }
+  return {};
+}
+
+std::string cpu_model() {
+  for (const char* key : {"model name", "Model", "CPU part", "uarch"}) {
+    if (std::string model = cpuinfo_field(key); !model.empty()) return model;
+  }
+  return "unknown";
+}
+
+std::string compiler() {
+#ifdef __clang__
+  return "clang " __clang_version__;
+#else
+  return "g++ " __VERSION__;
+#endif
+}
+
+std::string hostname() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
+}
+
+std::string utc_now() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  std::array<char, 32> text{};
+  const std::size_t size = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return {text.data(), size};
+}
+
+Environment describe_environment() {
+  Environment environment;
+  environment.hostname = hostname();
+  environment.cpu = {cpu_model(), available_cores(), vector_extensions()};
+  environment.compiler = compiler();
+  const CpuInfo& cpu = environment.cpu;
+  constexpr std::size_t kFingerprintDigits = 16;
+  environment.fingerprint = sha256_hex(fmt::format("{}\n{}\n{}\n{}", cpu.model, cpu.cores,
+                                                   cpu.features, environment.compiler))
+                                .substr(0, kFingerprintDigits);
+  return environment;
+}
+
+}  // namespace
+
+std::string vector_extensions() {
+  std::string names;
+  const auto add = [&names](const char* name) {
+    if (!names.empty()) names += ' ';
+    names += name;
+  };
+#ifdef __SSE2__
+  add("sse2");
+#endif
+#ifdef __AVX__
+  add("avx");
+#endif
+#ifdef __F16C__
+  add("f16c");
+#endif
+#ifdef __AVX2__
+  add("avx2");
+#endif
+#ifdef __FMA__
+  add("fma");
+#endif
+#ifdef __AVX512F__
+  add("avx512f");
+#endif
+#ifdef __AVX512BW__
+  add("avx512bw");
+#endif
+#ifdef __ARM_NEON
+  add("neon");
+#endif
+#ifdef __ARM_FEATURE_SVE
+  add("sve");
+#endif
+  return names;
+}
+
+const char* tool_version() { return ATTNBENCH_VERSION; }
+const char* git_commit() { return ATTNBENCH_GIT; }
+
+RunInfo describe_run(const std::vector<std::string>& command) {
+  RunInfo info;
+  info.tool_version = tool_version();
+  info.git = git_commit();
+  info.created = utc_now();
+  info.command = command;
+  info.environment = describe_environment();
+  return info;
+}
+
+}  // namespace attnbench

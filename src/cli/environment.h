@@ -1,0 +1,22 @@
+// Where and when a run happened: the head of a result file.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+
+namespace attnbench {
+
+/// Version of the program, "0.1.0".
+const char* tool_version();
+/// Commit that it was built from, "-dirty" behind when files were modified; "unknown" without git.
+const char* git_commit();
+
+/// The vector extensions that this binary was compiled to use, e.g. "avx2 fma avx512f".
+std::string vector_extensions();
+
+/// `created` is now; `command` is argv.
+RunInfo describe_run(const std::vector<std::string>& command);
+
+}  // namespace attnbench

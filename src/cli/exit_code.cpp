@@ -1,0 +1,32 @@
+#include "cli/exit_code.h"
+
+namespace attnbench {
+
+int exit_code(const Outcome& outcome) {
+  const StatusCounts& counts = outcome.counts;
+  if (outcome.usage_error) return kExitUsage;
+  if (counts.incorrect > 0) return kExitIncorrect;
+  if (counts.error > 0 || counts.skipped > 0 || outcome.interrupted) return kExitError;
+  const bool nothing_ran = counts.passed == 0 && counts.unverified == 0;
+  if (nothing_ran || outcome.named_backend_unsupported) return kExitNothingRan;
+  return kExitPassed;
+}
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kCapacity:
+    case ErrorKind::kInternal:
+      return kExitError;
+    case ErrorKind::kUsage:
+    case ErrorKind::kConfig:
+    case ErrorKind::kShape:
+    case ErrorKind::kDtype:
+    case ErrorKind::kValue:
+    case ErrorKind::kFormat:
+    case ErrorKind::kIo:
+      return kExitUsage;
+  }
+  return kExitError;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,141 @@
+#include "cli/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/text.h"
+#include "core/error.h"
+
+namespace attnbench {
+
+void add_selection_options(CLI::App& app, SelectionOptions& options) {
+  const char* const group = "Selection";
+  // Why allow_extra_args(false): otherwise a repeatable option takes the SCENARIO after it as well.
+  app.add_option("--backend", options.backends,
+                 "Backend to take instead of the scenario's (repeatable)")
+      ->type_name("NAME")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--device", options.device, "auto, cpu or cuda[:N]; auto takes the GPU if any")
+      ->type_name("DEVICE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--assume-sm", options.assume_sm,
+                 "Compute capability that backends are judged by on the CPU, e.g. 80 or 9.0")
+      ->type_name("SM")
+      ->group(group);
+  app.add_option("--set", options.set, "Override a field of the scenario (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--filter", options.filter,
+                 "Only results whose id <scenario>/<case>/<backend> matches")
+      ->type_name("REGEX")
+      ->group(group);
+  app.add_option("--seed", options.seed, "Seed of the inputs")->type_name("N")->group(group);
+}
+
+void add_console_options(CLI::App& app, ConsoleOptions& options) {
+  const char* const group = "Console";
+  auto* quiet = app.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
+  app.add_flag("-v,--verbose", options.verbose, "More on stderr: a line for every finished case")
+      ->excludes(quiet)
+      ->group(group);
+  quiet->group(group);
+  app.add_flag("--no-progress", options.no_progress, "No live progress line")->group(group);
+  app.add_option("--color", options.color,
+                 "auto, always or never; auto colours a terminal unless NO_COLOR is set")
+      ->type_name("WHEN")
+      ->check(CLI::IsMember({"auto", "always", "never"}).description(""))
+      ->capture_default_str()
+      ->group(group);
+}
+
+void add_run_options(CLI::App& app, RunOptions& options) {
+  add_selection_options(app, options.selection);
+  const char* const outputs = "Outputs (FILE '-' is stdout)";
+  app.add_option("--json", options.json, "Write all results as JSON")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--csv", options.csv, "Write a line per result")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--markdown", options.markdown, "Write a Markdown table")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--junit", options.junit, "Write JUnit XML")->type_name("FILE")->group(outputs);
+  auto* directory = app.add_option("--save-tensors", options.save_tensors,
+                                   "Write inputs, output and reference as safetensors files")
+                        ->type_name("DIR")
+                        ->group(outputs);
+  app.add_option("--save", options.save, "Which results' tensors: failed, or always (the default)")
+      ->type_name("WHEN")
+      ->check(CLI::IsMember({"failed", "always"}).description(""))
+      ->needs(directory)
+      ->group(outputs);
+
+  const char* const running = "Running";
+  app.add_flag("--no-timing", options.no_timing, "Only validate")->group(running);
+  app.add_flag("--no-validation", options.no_validation,
+               "Only time; results are 'unverified', not 'passed'")
+      ->group(running);
+  app.add_option("--samples", options.samples, "Number of timing samples")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000'000).description(""))
+      ->group(running);
+  app.add_option("--timeout", options.timeout_s, "Limit of the timing of a case, in seconds")
+      ->type_name("S")
+      ->check(CLI::PositiveNumber.description(""))
+      ->group(running);
+  app.add_option("--threads", options.threads, "CPU threads; 0 takes all cores")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096).description(""))
+      ->group(running);
+  app.add_option("--cache-dir", options.cache_dir, "Folder of compiled kernels")
+      ->type_name("DIR")
+      ->group(running);
+  add_console_options(app, options.console);
+}
+
+std::vector<std::pair<std::string, std::string>> scenario_overrides(
+    const SelectionOptions& selection) {
+  std::vector<std::pair<std::string, std::string>> overrides;
+  for (const std::string& text : selection.set) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      fail(ErrorKind::kUsage, "--set: expected KEY=VALUE, e.g. attention.head_size=64, found '{}'",
+           text);
+    }
+    overrides.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  if (selection.seed) overrides.emplace_back("inputs.seed", std::to_string(*selection.seed));
+  return overrides;
+}
+
+std::vector<std::pair<std::string, std::string>> scenario_overrides(const RunOptions& options) {
+  auto overrides = scenario_overrides(options.selection);
+  if (options.samples) overrides.emplace_back("timing.samples", std::to_string(*options.samples));
+  if (options.timeout_s) {
+    overrides.emplace_back("timing.timeout_s", fmt::format("{}", *options.timeout_s));
+  }
+  return overrides;
+}
+
+std::string repeat_options(const RunOptions& options) {
+  const SelectionOptions& selection = options.selection;
+  std::string text;
+  for (const std::string& backend : selection.backends) text += " --backend " + backend;
+  if (selection.device != "auto") text += " --device " + shell_quote(selection.device);
+  if (!selection.assume_sm.empty()) text += " --assume-sm " + shell_quote(selection.assume_sm);
+  for (const std::string& pair : selection.set) text += " --set " + shell_quote(pair);
+  if (selection.seed) text += fmt::format(" --seed {}", *selection.seed);
+  if (options.no_timing) text += " --no-timing";
+  if (options.no_validation) text += " --no-validation";
+  if (options.samples) text += fmt::format(" --samples {}", *options.samples);
+  if (options.timeout_s) text += fmt::format(" --timeout {}", *options.timeout_s);
+  if (options.threads != 0) text += fmt::format(" --threads {}", options.threads);
+  return text;
+}
+
+}  // namespace attnbench

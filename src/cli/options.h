@@ -1,0 +1,65 @@
+// Options shared by several commands: how they are declared, and what they come to.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace attnbench {
+
+/// Options that say which cases and backends are meant, of run, support and explain.
+struct SelectionOptions {
+  std::vector<std::string> backends;
+  std::string device = "auto";
+  std::string assume_sm;
+  std::vector<std::string> set;  // KEY=VALUE
+  std::string filter;
+  std::optional<std::uint64_t> seed;
+};
+
+/// Options on how a command speaks.
+struct ConsoleOptions {
+  bool quiet = false;
+  bool verbose = false;
+  bool no_progress = false;
+  std::string color = "auto";  // auto, always, never
+};
+
+/// Options of the commands that run cases.
+struct RunOptions {
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::string json, csv, markdown, junit;  // empty = not written, "-" = stdout
+  std::string save_tensors;
+  std::string save;  // "", "failed", "always"
+  bool no_timing = false;
+  bool no_validation = false;
+  std::optional<int> samples;
+  std::optional<double> timeout_s;
+  std::string cache_dir;
+  int threads = 0;
+};
+
+void add_selection_options(CLI::App& app, SelectionOptions& options);
+void add_console_options(CLI::App& app, ConsoleOptions& options);
+/// Everything that `run` takes but its SCENARIO arguments.
+void add_run_options(CLI::App& app, RunOptions& options);
+
+/// KEY=VALUE pairs of --set, and --seed after them: explicit flags win. Errors: kUsage for a text
+/// without '=' or key.
+std::vector<std::pair<std::string, std::string>> scenario_overrides(
+    const SelectionOptions& selection);
+/// The same with --samples and --timeout.
+std::vector<std::pair<std::string, std::string>> scenario_overrides(const RunOptions& options);
+
+/// The options that a repeated run of one case needs, shell-quoted, each after a space; without
+/// --filter and the output files.
+std::string repeat_options(const RunOptions& options);
+
+}  // namespace attnbench

@@ -1,0 +1,105 @@
+#include "cli/scenario_files.h"
+
+#include <algorithm>
+#include <map>
+
+#include "cli/text.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace fs = std::filesystem;
+namespace {
+
+/// Files of scenarios/ that are no scenarios.
+constexpr const char* kMustPass = "must_pass";
+
+fs::path with_known_suffix(const fs::path& path) {
+  std::error_code error;
+  if (fs::exists(path, error) && !fs::is_directory(path, error)) return path;
+  for (const char* suffix : {".yaml", ".yml", ".json"}) {
+    fs::path candidate = path;
+    candidate += suffix;
+    if (fs::is_regular_file(candidate, error)) return candidate;
+  }
+  return {};
+}
+
+void add_names(const fs::path& dir, const std::string& prefix, std::vector<std::string>& names) {
+  std::error_code error;
+  const std::size_t first = names.size();
+  for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
+    if (entry.path().extension() != ".yaml" || entry.path().stem() == kMustPass) continue;
+    names.push_back(prefix + entry.path().stem().string());
+  }
+  std::sort(names.begin() + static_cast<std::ptrdiff_t>(first), names.end());
+}
+
+}  // namespace
+
+std::vector<fs::path> installed_scenario_dirs() {
+  std::vector<fs::path> dirs;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (const fs::path& dir :
+       {program.parent_path().parent_path() / "share" / "attnbench" / "scenarios",
+        fs::path(ATTNBENCH_SCENARIO_DIR)}) {
+    if (fs::is_directory(dir, error)) dirs.push_back(dir);
+  }
+  return dirs;
+}
+
+std::vector<std::string> scenario_names(const fs::path& dir) {
+  std::vector<std::string> names;
+  add_names(dir, "", names);
+  add_names(dir / "models", "models/", names);
+  return names;
+}
+
+fs::path find_scenario(const std::string& argument, const std::vector<fs::path>& search_path) {
+  if (argument.empty()) fail(ErrorKind::kUsage, "SCENARIO: expected a path or name, found ''");
+  fs::path found = with_known_suffix(argument);
+  for (std::size_t i = 0; found.empty() && i < search_path.size(); ++i) {
+    found = with_known_suffix(search_path[i] / argument);
+  }
+  if (!found.empty()) return found;
+
+  std::error_code error;
+  if (fs::is_directory(argument, error)) {
+    fail(ErrorKind::kIo, "{}: expected a scenario file, found a directory", argument);
+  }
+  std::vector<std::string> names;
+  std::vector<std::string> places = {"the working directory"};
+  for (const fs::path& dir : search_path) {
+    const std::vector<std::string> more = scenario_names(dir);
+    names.insert(names.end(), more.begin(), more.end());
+    places.push_back(dir.string());
+  }
+  const std::string stem = fs::path(argument).stem().string();
+  fail(ErrorKind::kIo, "{}: no such scenario in {}{}", argument, join(places, " or "),
+       did_you_mean(stem, names));
+}
+
+std::vector<LoadedScenario> load_scenarios(
+    const std::vector<std::string>& arguments,
+    const std::vector<std::pair<std::string, std::string>>& overrides) {
+  ScenarioOptions options;
+  options.overrides = overrides;
+  options.search_path = installed_scenario_dirs();
+
+  std::vector<LoadedScenario> loaded;
+  std::map<std::string, std::string> argument_of;
+  for (const std::string& argument : arguments) {
+    const fs::path path = find_scenario(argument, options.search_path);
+    loaded.push_back({argument, load_scenario(path, options)});
+    const std::string& name = loaded.back().scenario.name;
+    const auto [first, is_new] = argument_of.emplace(name, argument);
+    if (!is_new) {
+      fail(ErrorKind::kConfig,
+           "name: '{}' stands in both {} and {}, so their result ids would be the same", name,
+           first->second, argument);
+    }
+  }
+  return loaded;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,37 @@
+// SCENARIO arguments of the command line -> files -> loaded scenarios.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "scenario/scenario.h"
+
+namespace attnbench {
+
+/// A SCENARIO argument with what it says.
+struct LoadedScenario {
+  std::string argument;  // as given, for the repro line
+  Scenario scenario;
+};
+
+/// The scenarios/ folders of the installation (<prefix>/share/attnbench/scenarios) and of the
+/// source tree, those that exist.
+std::vector<std::filesystem::path> installed_scenario_dirs();
+
+/// `argument` as a path, or below one of `search_path`, with or without .yaml. Errors: E-IO naming
+/// where it was looked for and the nearest name.
+std::filesystem::path find_scenario(const std::string& argument,
+                                    const std::vector<std::filesystem::path>& search_path);
+
+/// Names relative to `dir`, without .yaml, of the scenarios there: suites first, then models/.
+std::vector<std::string> scenario_names(const std::filesystem::path& dir);
+
+/// Finds and loads all; nothing is returned unless all are valid. Errors: those of load_scenario,
+/// and E-CONFIG when two scenarios have the same name, which would make result ids ambiguous.
+std::vector<LoadedScenario> load_scenarios(
+    const std::vector<std::string>& arguments,
+    const std::vector<std::pair<std::string, std::string>>& overrides);
+
+}  // namespace attnbench

@@ -1,0 +1,93 @@
+#include "cli/selection.h"
+
+#include <algorithm>
+#include <optional>
+#include <regex>
+
+#include "backends/backend.h"
+#include "cli/text.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+using Backends = std::vector<const Backend*>;
+
+/// `where` begins the message: "--backend", or the scenario's path and key.
+Backends named_backends(const std::vector<std::string>& names, ErrorKind kind,
+                        const std::string& where) {
+  Backends backends;
+  for (const std::string& name : names) {
+    const Backend* backend = find_backend(name);
+    if (backend == nullptr) {
+      std::vector<std::string> known;
+      for (const Backend* candidate : all_backends()) known.emplace_back(candidate->name());
+      fail(kind, "{}: unknown backend '{}'{} (known: {})", where, name, did_you_mean(name, known),
+           join(known, ", "));
+    }
+    if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+      backends.push_back(backend);
+    }
+  }
+  return backends;
+}
+
+Backends native_backends(AttentionType type) {
+  Backends backends;
+  for (const Backend* backend : all_backends()) {
+    if (backend->is_default_for(type)) backends.push_back(backend);
+  }
+  if (backends.empty() && type != AttentionType::kDecoder) {
+    return native_backends(AttentionType::kDecoder);
+  }
+  return backends;
+}
+
+std::optional<std::regex> parse_filter(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  try {
+    return std::regex(text, std::regex::ECMAScript | std::regex::optimize);
+  } catch (const std::regex_error& error) {
+    fail(ErrorKind::kUsage, "--filter: expected an ECMAScript regular expression, found '{}' ({})",
+         text, error.what());
+  }
+}
+
+bool matches(const std::optional<std::regex>& filter, const std::string& id) {
+  if (!filter) return true;
+  try {
+    return std::regex_search(id, *filter);
+  } catch (const std::regex_error& error) {
+    fail(ErrorKind::kUsage, "--filter: the regular expression is too costly for '{}' ({})", id,
+         error.what());
+  }
+}
+
+}  // namespace
+
+std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
+                               const SelectionOptions& options) {
+  const Backends explicit_backends =
+      named_backends(options.backends, ErrorKind::kUsage, "--backend");
+  const std::optional<std::regex> filter = parse_filter(options.filter);
+  std::vector<Pair> pairs;
+  for (const LoadedScenario& loaded : scenarios) {
+    const Scenario& scenario = loaded.scenario;
+    const Backends scenario_backends = named_backends(scenario.backends, ErrorKind::kConfig,
+                                                      scenario.path.string() + ": backends");
+    for (const Problem& problem : scenario.cases) {
+      const Backends& backends = !explicit_backends.empty() ? explicit_backends
+                                 : !scenario_backends.empty()
+                                     ? scenario_backends
+                                     : native_backends(problem.attention.type);
+      for (const Backend* backend : backends) {
+        std::string id =
+            fmt::format("{}/{}/{}", problem.scenario, problem.case_name, backend->name());
+        if (matches(filter, id)) pairs.push_back({&loaded, &problem, backend, std::move(id)});
+      }
+    }
+  }
+  return pairs;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,47 @@
+// Ranks that exchange buffers: simulated in one process, or real ones. What the pipelines of
+// decode context parallelism move between ranks goes through here (semantics §7).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/dtype.h"
+
+namespace attnbench {
+
+/// Buffers of the ranks that this process runs, in ascending order of rank.
+using SendBuffers = std::span<const void* const>;
+using ReceiveBuffers = std::span<void* const>;
+
+/// Every method takes one send and one receive buffer for each local rank, which must not overlap,
+/// and is done when it returns or, on a GPU, queued. A wrong number of buffers is E-SHAPE.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  virtual int world_size() const = 0;  // W
+  /// Ranks of this process: all W when they are simulated.
+  virtual int num_local_ranks() const = 0;
+
+  /// Each rank sends size_bytes and receives [W, size_bytes], ordered by rank.
+  virtual void all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) = 0;
+
+  /// Each rank sends [W, size_bytes] and receives [W, size_bytes]: part n of what rank r receives
+  /// is part r of what rank n sent.
+  virtual void all_to_all(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) = 0;
+
+  /// Sums over the ranks, in f32 and in the order of the ranks, rounded once to dtype (f32, f16 or
+  /// bf16, else E-DTYPE; §7.3). Each rank sends [W, count] and rank r receives the sums of part r.
+  virtual void reduce_scatter_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
+                                  std::int64_t count) = 0;
+  /// Each rank sends [count] and receives the sums [count].
+  virtual void all_reduce_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
+                              std::int64_t count) = 0;
+};
+
+/// Ranks as buffers of one process in host memory. world_size >= 1, else E-CONFIG.
+std::unique_ptr<Communicator> make_simulated_communicator(int world_size);
+
+}  // namespace attnbench

@@ -1,0 +1,24 @@
+// attnbench: builds the command line, reports an Error once, returns the exit code.
+#include <exception>
+#include <iostream>
+#include <new>
+
+#include "cli/command_line.h"
+#include "cli/exit_code.h"
+#include "core/error.h"
+
+int main(int argc, char** argv) {
+  using namespace attnbench;
+  try {
+    return run_command_line(process_console({argv, argv + argc}));
+  } catch (const Error& error) {
+    std::cerr << "attnbench: " << error.full_message() << "\n";
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    std::cerr << "attnbench: " << error_code(ErrorKind::kCapacity) << ": out of memory\n";
+    return kExitError;
+  } catch (const std::exception& error) {
+    std::cerr << "attnbench: " << error_code(ErrorKind::kInternal) << ": " << error.what() << "\n";
+    return kExitError;
+  }
+}

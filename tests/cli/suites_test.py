@@ -1,0 +1,75 @@
+"""The shipped suites: what must pass does, and a second opinion agrees with what was saved."""
+
+import re
+import subprocess
+import sys
+import unittest
+
+from tool import ROOT, SCENARIOS, ToolTest
+
+MIN_CHECKED_ROWS = 64
+
+
+def must_pass_ids():
+    """Ids of scenarios/must_pass.yaml: lines `- {id: "..."}`, blank lines and comments."""
+    ids = []
+    text = (SCENARIOS / "must_pass.yaml").read_text(encoding="utf-8")
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        match = re.fullmatch(r'- \{id: "([^"]+)"\}', line)
+        if match is None:
+            raise ValueError(f"must_pass.yaml:{number}: expected '- {{id: \"...\"}}': {line}")
+        ids.append(match[1])
+    return ids
+
+
+class Suites(ToolTest):
+    def check_must_pass(self, suites, *arguments):
+        results = self.results(*(SCENARIOS / f"{suite}.yaml" for suite in suites),
+                               "--no-timing", *arguments)  # fmt: skip
+        wanted = [id for id in must_pass_ids() if id.split("/")[0] in suites]
+        self.assertTrue(wanted)
+        problems = []
+        for id in wanted:
+            result = results.get(id)
+            if result is None:
+                problems.append(f"{id}: not among the results")
+            elif result["status"] != "passed":
+                problems.append(f"{id}: {result['status']} {result['reasons']}")
+            elif result["error"]["checked_rows"] < MIN_CHECKED_ROWS:
+                problems.append(f"{id}: checked on {result['error']['checked_rows']} rows")
+        self.assertEqual(problems, [])
+
+    def test_smoke_suites_pass_and_a_second_opinion_agrees(self):
+        suites = sorted({id.split("/")[0] for id in must_pass_ids() if id.startswith("smoke")})
+        self.check_must_pass(suites, "--save-tensors", "tensors")
+        opinion = subprocess.run(
+            [sys.executable, ROOT / "scripts" / "second_opinion.py", self.dir / "tensors"],
+            capture_output=True,
+            text=True,
+        )
+        complaints = [x for x in opinion.stdout.splitlines() if not x.startswith("passed ")]
+        self.assertEqual(opinion.returncode, 0, "\n".join(complaints) + opinion.stderr)
+        counted = int(re.search(r"(\d+) passed, 0 failed", opinion.stdout)[1])
+        smoke_ids = [id for id in must_pass_ids() if id.startswith("smoke")]
+        self.assertGreaterEqual(counted, len(smoke_ids))
+
+    def test_the_other_suites_pass(self):
+        suites = sorted({id.split("/")[0] for id in must_pass_ids()
+                         if not id.startswith("smoke")})  # fmt: skip
+        self.check_must_pass(suites)
+
+    def test_every_suite_that_is_small_enough_for_a_cpu_has_pairs_that_must_pass(self):
+        suites = {file.stem for file in SCENARIOS.glob("smoke*.yaml")}
+        suites |= {"quickstart", "trace-llama3"}
+        self.assertEqual(suites - {id.split("/")[0] for id in must_pass_ids()}, set())
+
+    def test_every_shipped_scenario_is_valid(self):
+        files = [file for file in sorted(SCENARIOS.rglob("*.yaml")) if file.stem != "must_pass"]
+        outcome = self.expect(0, "validate", *files)
+        self.assertEqual(outcome.out.count(": ok ("), len(files))
+
+
+if __name__ == "__main__":
+    unittest.main()

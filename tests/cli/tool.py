@@ -1,0 +1,107 @@
+"""Drives the real attnbench binary: scratch folders, small scenarios, strict readers of its output.
+
+ATTNBENCH_BIN names the binary; without it build/attnbench of this source tree is taken.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("ATTNBENCH_BIN", str(ROOT / "build" / "attnbench"))
+SCENARIOS = ROOT / "scenarios"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+# Small enough that a validated case takes milliseconds: a prompt and four decodes.
+TINY = """\
+schema: 1
+name: tiny
+attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
+batch: q32_4q1s100
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+"""
+TINY_CASE = "q32_4q1s100"
+# For a machine under load, not for the tool: every command here takes well under a second.
+TIME_LIMIT_S = 120
+
+
+class Outcome:
+    def __init__(self, completed):
+        self.code = completed.returncode
+        self.out = completed.stdout
+        self.err = completed.stderr
+
+
+def refuse_constant(name):
+    raise ValueError(f"{name} is not JSON")
+
+
+def refuse_duplicates(pairs):
+    keys = [key for key, _ in pairs]
+    if len(set(keys)) != len(keys):
+        raise ValueError(f"duplicate keys among {keys}")
+    return dict(pairs)
+
+
+def strict_json(text):
+    """Parses JSON without NaN, Infinity and duplicate keys."""
+    return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+
+
+class ToolTest(unittest.TestCase):
+    """A scratch folder per test, which is the working directory of the tool."""
+
+    maxDiff = None
+
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.dir = Path(scratch.name)
+
+    def write(self, name, text):
+        file = self.dir / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(text, bytes):
+            file.write_bytes(text)
+        else:
+            file.write_text(text, encoding="utf-8")
+        return str(file)
+
+    def environment(self, **changes):
+        clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}
+        return {**clean, "TERM": "xterm", **changes}
+
+    def tool(self, *arguments, **changes):
+        """Runs the tool with pipes for its outputs."""
+        completed = subprocess.run(
+            [BINARY, *map(str, arguments)],
+            cwd=self.dir,
+            env=self.environment(**changes),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIME_LIMIT_S,
+        )
+        return Outcome(completed)
+
+    def expect(self, code, *arguments, **changes):
+        outcome = self.tool(*arguments, **changes)
+        self.assertEqual(
+            outcome.code, code, f"{arguments}\nstdout: {outcome.out}\nstderr: {outcome.err}"
+        )
+        return outcome
+
+    def results(self, *arguments, code=0):
+        """The results of a run as --json on stdout gives them, by id."""
+        outcome = self.expect(code, "run", *arguments, "--json", "-")
+        results = strict_json(outcome.out)["results"]
+        by_id = {result["id"]: result for result in results}
+        self.assertEqual(len(by_id), len(results), "ids are unique")
+        return by_id
+
+    def files(self):
+        return sorted(file.relative_to(self.dir).as_posix() for file in self.dir.rglob("*"))
