@@ -157,8 +157,8 @@ struct CopyParams {
 
 /// Keys of a sparse row (semantics §8.9) are the entries at the listed slots of the cache in
 /// AttendParams::kv (key, block_stride, token_stride_key, block_size), in multiset sense and
-/// without a causal test. The value of a key is the first v_head_size elements of its entry. kv.value,
-/// block_table and seq_lens are not looked at, nor are masks, ALiBi, soft-cap and sinks.
+/// without a causal test. The value of a key is the first v_head_size elements of its entry.
+/// kv.value, block_table and seq_lens are not looked at, nor are masks, ALiBi, soft-cap and sinks.
 struct SparseParams {
   MlaEntry format;         // kCopy: kv.element, f32, f16 or bf16; kE4M3: codes times kv.k_scale[0]
                            // (1 when null); kDsMla: rounded to bf16, strides in bytes, D 576 and

@@ -10,9 +10,6 @@ namespace attnbench {
 namespace fs = std::filesystem;
 namespace {
 
-/// Files of scenarios/ that are no scenarios.
-constexpr const char* kMustPass = "must_pass";
-
 fs::path with_known_suffix(const fs::path& path) {
   std::error_code error;
   if (fs::exists(path, error) && !fs::is_directory(path, error)) return path;
@@ -28,7 +25,7 @@ void add_names(const fs::path& dir, const std::string& prefix, std::vector<std::
   std::error_code error;
   const std::size_t first = names.size();
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error)) {
-    if (entry.path().extension() != ".yaml" || entry.path().stem() == kMustPass) continue;
+    if (entry.path().extension() != ".yaml") continue;
     names.push_back(prefix + entry.path().stem().string());
   }
   std::sort(names.begin() + static_cast<std::ptrdiff_t>(first), names.end());

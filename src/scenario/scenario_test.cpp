@@ -282,18 +282,8 @@ TEST_CASE("every shipped scenario loads") {
   const std::filesystem::path root = std::filesystem::path(ATTNBENCH_SOURCE_DIR) / "scenarios";
   int loaded = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
-    // must_pass.yaml lists results that tests demand; it is no scenario.
-    if (entry.path().extension() != ".yaml" || entry.path().filename() == "must_pass.yaml")
-      continue;
-    ScenarioOptions options{.overrides = {}, .search_path = {root}};
-    // Model files hold dims and are extended; give them what a scenario must have.
-    if (entry.path().parent_path().filename() == "models") {
-      options.overrides = {{"name", "model"}};
-      std::stringstream text;
-      text << std::ifstream(entry.path()).rdbuf();
-      const bool has_batch = text.str().find("images:") != std::string::npos;
-      if (!has_batch) options.overrides.emplace_back("batch", "8q16");
-    }
+    if (entry.path().extension() != ".yaml") continue;
+    const ScenarioOptions options{.overrides = {}, .search_path = {root}};
     CAPTURE(entry.path().string());
     CHECK_NOTHROW(load_scenario(entry.path(), options));
     ++loaded;
