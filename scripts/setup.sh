@@ -99,7 +99,8 @@ install_dependencies() {
 logged() {
   local doing="$1"
   shift
-  (sleep 1 && say "$doing (log: $BUILD_LOG)") &
+  # Why 9>&-: a sleep that outlives its parent must not hold the lock.
+  (sleep 1 && say "$doing (log: $BUILD_LOG)") 9>&- &
   local announcer=$!
   local status=0
   "$@" >>"$BUILD_LOG" 2>&1 || status=$?
@@ -123,11 +124,10 @@ forget_foreign_configuration() {
 build() {
   BUILD_LOG="$BUILD_DIR/build.log"
   mkdir -p "$BUILD_DIR" || setup_failed "cannot create $BUILD_DIR"
-  local lock
-  exec {lock}>"$BUILD_DIR/.lock"
-  if ! flock -n "$lock"; then
+  exec 9>"$BUILD_DIR/.lock"
+  if ! flock -n 9; then
     say "waiting for another set-up of $ATTNBENCH_ROOT"
-    flock "$lock"
+    flock 9
   fi
   install_dependencies
   forget_foreign_configuration
@@ -138,5 +138,5 @@ build() {
       cmake -S "$ATTNBENCH_ROOT" -B "$BUILD_DIR" -G Ninja "${CMAKE_OPTIONS[@]}"
   fi
   logged "building" ninja -C "$BUILD_DIR" "$@"
-  exec {lock}>&-
+  exec 9>&-
 }

@@ -1,4 +1,4 @@
-// The two matrix products of a tile, the only place of the CPU operations that uses Eigen.
+// The two matrix products of a tile of attention.
 #pragma once
 
 namespace attnbench::cpu {
