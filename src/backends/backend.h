@@ -38,6 +38,8 @@ struct PipelineOutput {
   Tensor output;                // [T, H, Dv] attention dtype (or quantised bytes)
   std::optional<Tensor> lse;    // f32 [H, T] when the pipeline produces it
   std::optional<Tensor> cache;  // the cache after the step, as PagedCache::data
+  /// Further results under the names they are saved by ("output_scales", ...).
+  std::vector<std::pair<std::string, Tensor>> more;
   std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty
 };
 
