@@ -9,6 +9,7 @@
 #include <set>
 
 #include "bench/bench.h"
+#include "bench/system.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/environment.h"
@@ -20,7 +21,6 @@
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
-#include "inputs/inputs.h"
 
 namespace attnbench {
 namespace {
@@ -70,8 +70,8 @@ std::set<std::string> check_input_files(const std::vector<Pair>& pairs) {
   for (const Pair& pair : pairs) {
     if (pair.problem == checked || !pair.problem->inputs.file) continue;
     checked = pair.problem;
-    const AttentionInputs inputs = make_inputs(*pair.problem);
-    notices.insert(inputs.notices.begin(), inputs.notices.end());
+    const std::unique_ptr<System> system = make_system(*pair.problem, {});
+    notices.insert(system->notices().begin(), system->notices().end());
   }
   return notices;
 }
