@@ -62,13 +62,17 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
   return jobs;
 }
 
-/// Reads every inputs.file once, so that tensors that disagree with the scenario are bad input
-/// (exit 2, nothing written) and not the error of a case. Returns the notices.
+bool reads_files(const Problem& problem) {
+  return problem.inputs.file || problem.mm_encoder.fp8_scale_path;
+}
+
+/// Reads every inputs.file and scale file once, so that tensors that disagree with the scenario are
+/// bad input (exit 2, nothing written) and not the error of a case. Returns the notices.
 std::set<std::string> check_input_files(const std::vector<Pair>& pairs) {
   std::set<std::string> notices;
   const Problem* checked = nullptr;
   for (const Pair& pair : pairs) {
-    if (pair.problem == checked || !pair.problem->inputs.file) continue;
+    if (pair.problem == checked || !reads_files(*pair.problem)) continue;
     checked = pair.problem;
     const std::unique_ptr<System> system = make_system(*pair.problem, {});
     notices.insert(system->notices().begin(), system->notices().end());
