@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -15,9 +14,6 @@ namespace attnbench {
 namespace {
 
 constexpr std::int64_t kExtraTableColumns = 2;
-/// Rows of slot_mapping after the new tokens; every negative value means padding (§0.6).
-constexpr std::array<std::int64_t, 3> kPaddingSlots{-1, -2, -1};
-
 HeadOrder head_order(CacheLayout layout) {
   return layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd;
 }
@@ -44,6 +40,8 @@ bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int
   const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
   return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
 }
+
+}  // namespace
 
 Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh) {
   const std::int64_t block_size = problem.kv_cache.block_size;
@@ -79,8 +77,6 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   return table;
 }
 
-/// Bytes that turn a result into NaN when they are read as data: NaN codes of both signs (and an
-/// infinity for e5m2), the extremes for int8.
 void fill_poison(Tensor& tensor) {
   const auto fill = [&](auto even, auto odd) {
     auto* data = tensor.data<decltype(even)>();
@@ -113,6 +109,8 @@ void fill_poison(Tensor& tensor) {
   }
   fail(ErrorKind::kInternal, "no poison for dtype {}", dtype_name(tensor.dtype()));
 }
+
+namespace {
 
 /// §5.5: all scales are 1.0 when the cache is created.
 void set_initial_scales(const Problem& problem, const KvLayout& layout, const CellWriter& cells,
