@@ -110,6 +110,10 @@ class AttentionTrial final : public Trial {
     add_inputs(inputs_, tensors);
     add_cache(problem, inputs_, output, tensors);
     tensors.borrow("output", output.output);
+    if (output.output.dtype() != problem.attention.dtype) {
+      const auto scale = static_cast<float>(problem.output_quant.scale);
+      tensors.own("output_scales", Tensor::from_f32(std::vector<float>{scale}));
+    }
     if (output.lse) tensors.borrow("lse", *output.lse);
     for (const auto& [name, tensor] : output.more) tensors.borrow(name, tensor);
     if (reference_ != nullptr) add_reference_tensors(problem.num_tokens(), *reference_, tensors);

@@ -40,6 +40,11 @@ struct AttentionInputs {
 /// E-CAPACITY (inputs, stored K/V and cache exceed this machine's memory).
 AttentionInputs make_inputs(const Problem& problem);
 
+/// A tensor `sinks` of inputs.file becomes the problem's numbers unless the scenario gives numbers
+/// itself, so that refusals, pipelines and results all see the same sinks. Nothing happens without
+/// a file. Errors: as make_inputs.
+void adopt_file_sinks(Problem& problem);
+
 /// Which positions of request b are new in this step and written by the pipeline; the others are
 /// in the cache before. decoder: [context_len, seq_len). encoder_decoder: [0, seq_len) for requests
 /// with query_len > 1, none for the others (their encoder K/V were written in an earlier step).
