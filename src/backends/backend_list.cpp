@@ -3,9 +3,14 @@
 namespace attnbench {
 
 const std::vector<const Backend*>& all_backends() {
-  static const std::vector<const Backend*> backends{&reference_backend(), &flash_attn_backend(),
+  static const std::vector<const Backend*> backends{&reference_backend(),
+                                                    &flash_attn_backend(),
                                                     &flash_attn_ix_backend(),
-                                                    &triton_attn_backend()};
+                                                    &triton_attn_backend(),
+                                                    &mla_backend(),
+                                                    &flashmla_backend(),
+                                                    &flash_attn_mla_backend(),
+                                                    &flashmla_sparse_backend()};
   return backends;
 }
 

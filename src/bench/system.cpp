@@ -12,6 +12,7 @@ std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptio
     case AttentionType::kEncoderDecoder:
       return make_attention_system(problem, options);
     case AttentionType::kMla:
+      return make_mla_system(problem, options);
     case AttentionType::kMmEncoder:
     case AttentionType::kOp:
       break;
