@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/mla_backend.h"
+#include "core/error.h"
 
 namespace attnbench {
 namespace {
@@ -80,6 +81,7 @@ class Reasons {
     add_if(list_.empty() && problem_.dcp.world_size > 1, "DCP is not available in this version");
     add_if(list_.empty() && problem_.mla.emulate_fp8_prefill,
            "emulated FP8 prefill is not available in this version");
+    if (list_.empty()) add_plan();
     return std::move(list_);
   }
 
@@ -143,6 +145,16 @@ class Reasons {
     add_if(a_.query_dtype == QueryDtype::kFp8E4M3 &&
                (!can_.fp8_query || !is_quantised(problem_.kv_cache.dtype)),
            "fp8 query");
+  }
+
+  /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), or
+  /// more of them than the workspace has blocks for (§8.5).
+  void add_plan() {
+    try {
+      plan_mla(can_, problem_);
+    } catch (const Error& error) {
+      list_.emplace_back(error.what());
+    }
   }
 
   const MlaCapability& can_;
