@@ -13,6 +13,7 @@
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
+#include "inputs/mm_inputs.h"
 #include "metadata/attention_math.h"
 #include "ops/ops.h"
 
@@ -65,6 +66,7 @@ struct BackendInputs {
   std::optional<PagedCache> cache;      // decoder and encoder_decoder
   const MlaInputs* mla = nullptr;       // mla, instead of all above
   const MlaCache* mla_cache = nullptr;  // mla
+  const MmInputs* mm = nullptr;         // mm_encoder; `inputs` are its tensors
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.

@@ -13,5 +13,7 @@ const Backend& flashmla_backend();
 const Backend& flash_attn_mla_backend();
 const Backend& flashmla_sparse_backend();
 const Backend& reference_backend();
+/// MM_TORCH_SDPA, MM_FLASH_ATTN, MM_TRITON_ATTN, MM_FLASHINFER.
+const std::vector<const Backend*>& mm_backends();
 
 }  // namespace attnbench

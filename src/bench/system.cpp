@@ -14,6 +14,7 @@ std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptio
     case AttentionType::kMla:
       return make_mla_system(problem, options);
     case AttentionType::kMmEncoder:
+      return make_mm_system(problem, options);
     case AttentionType::kOp:
       break;
   }
