@@ -81,6 +81,9 @@ class Reasons {
     add_if(list_.empty() && problem_.dcp.world_size > 1, "DCP is not available in this version");
     add_if(list_.empty() && problem_.mla.emulate_fp8_prefill,
            "emulated FP8 prefill is not available in this version");
+    add_if(list_.empty() && problem_.output_quant.type != OutputQuantType::kNone,
+           fmt::format("output quantization {} after MLA is not available in this version",
+                       to_string(problem_.output_quant.type)));
     if (list_.empty()) add_plan();
     return std::move(list_);
   }
