@@ -4,7 +4,9 @@ import numpy as np
 
 from . import attention, kv_cache, mm
 from . import number_formats as formats
+from . import mla, safetensors_file
 from .case import Case
+from .compare import check_cosine, require_close
 from .errors import Disagreement, FormatError
 
 # Semantics §14.2: output format -> (atol, rtol, lowest cosine).
@@ -169,34 +171,6 @@ def recompute(case):
     return outputs, lses
 
 
-def _same_specials(name, actual, expected):
-    """NaN and infinity must stand in the same places; returns where both are finite."""
-    finite = np.isfinite(expected)
-    same = np.where(np.isnan(expected), np.isnan(actual), actual == expected)
-    if not (same | finite).all() or not np.isfinite(actual[finite]).all():
-        raise Disagreement(f"{name}: NaN or infinity stands in different places")
-    return finite
-
-
-def _require_close(name, actual, expected, atol, rtol):
-    """|a - b| <= atol + rtol |b| for every element; returns the largest |a - b|."""
-    if actual.shape != expected.shape:
-        raise Disagreement(f"{name} has shape {actual.shape}, expected {expected.shape}")
-    finite = _same_specials(name, actual, expected)
-    if not finite.any():
-        return 0.0
-    error = np.where(finite, np.abs(np.where(finite, actual, 0) - np.where(finite, expected, 0)), 0)
-    excess = error - atol - rtol * np.where(finite, np.abs(expected), 0)
-    worst = np.unravel_index(np.argmax(np.where(finite, excess, -np.inf)), error.shape)
-    if excess[worst] > 0:
-        raise Disagreement(
-            f"{name}{[int(i) for i in worst]} is {actual[worst]:.9g}, "
-            f"expected {expected[worst]:.9g} within {atol:g} + {rtol:g} |expected| "
-            f"({np.count_nonzero(excess > 0)} of {excess.size} differ)"
-        )
-    return float(error.max())
-
-
 def _check_reference(case, output, lse):
     """The program's own float64 reference, to float64 noise (float32 where it was stored so)."""
     stored = case.need("reference_output")
@@ -208,13 +182,13 @@ def _check_reference(case, output, lse):
     if not np.isnan(reference[unchecked]).all():
         raise Disagreement("reference_output holds numbers in rows that were not checked")
     magnitude = max(1.0, float(np.abs(output[np.isfinite(output)]).max(initial=0.0)))
-    worst = _require_close(
+    worst = require_close(
         "reference_output", reference[case.checked_rows], output, tolerance * magnitude, tolerance
     )
     if "reference_lse" in case.tensors:
         shape = (case.num_heads, case.num_tokens)
         reference_lse = case.values("reference_lse", shape)[:, case.checked_rows]
-        _require_close("reference_lse", reference_lse, lse, tolerance, tolerance)
+        require_close("reference_lse", reference_lse, lse, tolerance, tolerance)
     return worst
 
 
@@ -230,14 +204,6 @@ def _output_tolerance(case, expected):
     if case.rules.paged and case.rules.quantised_cache and output_dtype != "F32":
         return 2 * atol, 2 * rtol, min(cosine, 1 - 1e-5)
     return atol, rtol, cosine
-
-
-def _check_cosine(actual, expected, lowest):
-    finite = np.isfinite(expected)
-    a, b = actual[finite].astype(np.float64), expected[finite]
-    norms = np.linalg.norm(a) * np.linalg.norm(b)
-    if norms > 0 and a @ b / norms < lowest:
-        raise Disagreement(f"output: cosine {a @ b / norms:.9f}, expected at least {lowest:.9f}")
 
 
 def _check_static_fp8_output(case, expected):
@@ -276,19 +242,22 @@ def _check_output(case, output, lse):
     atol, rtol, cosine = _output_tolerance(case, output)
     shape = (case.num_tokens, *output.shape[1:])
     actual = case.values("output", shape)[case.checked_rows].astype(np.float64)
-    worst = _require_close("output", actual, output, atol, rtol)
-    _check_cosine(actual, output, cosine)
+    worst = require_close("output", actual, output, atol, rtol)
+    check_cosine(actual, output, cosine)
     if "triton_rms_rel" in case.rules.problem:
         _check_stated_error(case, actual, output)
     if "lse" in case.tensors:
         lse_atol = 1e-5 if case.rules.dtype == "float32" else 1e-3
         actual_lse = case.values("lse", (case.num_heads, case.num_tokens))[:, case.checked_rows]
-        _require_close("lse", actual_lse, lse, lse_atol, 1e-5)
+        require_close("lse", actual_lse, lse, lse_atol, 1e-5)
     return worst
 
 
 def check_file(path):
     """Returns figures of a file that agrees; raises Disagreement or FormatError otherwise."""
+    tensors, metadata = safetensors_file.read(path)
+    if "kv_c" in tensors:
+        return mla.check(tensors, metadata)
     case = Case(path)
     output, lse = recompute(case)
     figures = {"rows": len(case.checked_rows)}

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/backend.h"
+#include "backends/mla_backend.h"
 #include "metadata/visible_pairs.h"
 
 namespace attnbench {
@@ -44,6 +45,7 @@ double bytes_per_key(const Problem& problem, std::string_view backend) {
 }  // namespace
 
 double attention_flops(const Problem& problem, std::string_view backend) {
+  if (problem.attention.type == AttentionType::kMla) return mla_flops(problem, backend);
   const AttentionMath math = resolve_attention_math(problem, backend);
   double pairs = 0;
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
@@ -57,6 +59,7 @@ double attention_flops(const Problem& problem, std::string_view backend) {
 }
 
 Traffic attention_traffic(const Problem& problem, std::string_view backend) {
+  if (problem.attention.type == AttentionType::kMla) return mla_traffic(problem, backend);
   const AttentionMath math = resolve_attention_math(problem, backend);
   const AttentionSpec& a = problem.attention;
   const std::int64_t prefix = has_direct_kv(a.type) ? 0 : problem.cascade.common_prefix_len;
