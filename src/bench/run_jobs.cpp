@@ -127,7 +127,8 @@ class JobRunner {
     if (!output.defect.empty()) reasons.push_back(output.defect);
     if (inputs.cache && output.cache) {
       const std::string wrong =
-          check_cache(*job.problem, *inputs.stored, *inputs.cache, *output.cache);
+          check_cache(*job.problem, *inputs.stored, *inputs.cache, *output.cache,
+                      output.key_scale_cache ? &*output.key_scale_cache : nullptr);
       if (!wrong.empty()) reasons.push_back("cache write: " + wrong);
     }
     const std::string difference = describe_difference(output, run_once(pipeline));
@@ -142,7 +143,8 @@ class JobRunner {
     Numerics numerics;
     numerics.output = output.output.dtype();
     numerics.probability = job.backend->probability_dtype(problem);
-    numerics.quantised_query = key.quantised_query;
+    // int8 queries fall under the row of quantised K and V, e4m3 ones have their own.
+    numerics.quantised_query = key.quantised_query && problem.kv_cache.int8_level == 0;
     numerics.quantised_kv = key.store_rule.has_value();
 
     Yardsticks yardsticks;

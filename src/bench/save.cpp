@@ -47,6 +47,10 @@ void add_inputs(TensorList& tensors, const SavedCase& saved) {
   if (query.dequantized) {
     tensors.own("query_dequantized", first_rows(*query.dequantized, inputs.num_tokens()));
   }
+  if (!query.scales.empty()) {
+    tensors.own("query_scales", first_rows(query.scales, inputs.num_tokens()));
+    tensors.own("query_unquantized", first_rows(inputs.query, inputs.num_tokens()));
+  }
   tensors.borrow("key", inputs.key);
   tensors.borrow("value", inputs.value);
   tensors.own("query_start_loc", Tensor::from_i32(inputs.query_start_loc));
@@ -76,9 +80,20 @@ Tensor scale_cache(const Problem& problem, const ScaleView& view, std::int64_t o
   return scales;
 }
 
+/// The pair of kv_cache_scale (§11.1): keys f32 [NB, Hk, bs], values f32 [Hk, D] at level 1.
+void add_int8_scales(TensorList& tensors, const SavedCase& saved) {
+  const Tensor& before = saved.inputs->cache->key_scale_cache;
+  tensors.borrow("key_scale_cache",
+                 saved.output->key_scale_cache ? *saved.output->key_scale_cache : before);
+  const std::vector<float>& value_scale = saved.inputs->inputs->value_channel_scale;
+  if (value_scale.empty()) return;
+  const AttentionSpec& a = saved.problem->attention;
+  tensors.own("value_scale_cache", Tensor::from_f32(value_scale, {a.num_kv_heads, a.v_head_size}));
+}
+
 void add_cache(TensorList& tensors, const SavedCase& saved) {
   const Problem& problem = *saved.problem;
-  if (saved.inputs->stored && is_quantised(problem.kv_cache.dtype)) {
+  if (saved.inputs->stored && cache_is_quantised(problem)) {
     tensors.borrow("key_dequantized", saved.inputs->stored->key_dequantized);
     tensors.borrow("value_dequantized", saved.inputs->stored->value_dequantized);
   }
@@ -88,6 +103,7 @@ void add_cache(TensorList& tensors, const SavedCase& saved) {
   tensors.borrow("kv_cache", data);
   tensors.borrow("block_table", before.block_table);
   tensors.borrow("slot_mapping", before.slot_mapping);
+  if (problem.kv_cache.int8_level > 0) add_int8_scales(tensors, saved);
   if (!is_per_token_head(problem.kv_cache.dtype)) return;
   const ScaleView view = per_token_head_scale_view(before.layout);
   tensors.own("key_scale_cache", scale_cache(problem, view, view.key_offset, data));

@@ -21,6 +21,7 @@
 #include "cli/text.h"
 #include "core/error.h"
 #include "inputs/inputs.h"
+#include "inputs/value_scale.h"
 
 namespace attnbench {
 namespace {
@@ -62,14 +63,22 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
   return jobs;
 }
 
-/// Reads every inputs.file once, so that tensors that disagree with the scenario are bad input
-/// (exit 2, nothing written) and not the error of a case. Returns the notices.
+/// Reads every inputs.file and kv_cache.value_scale_file once, so that contents that disagree with
+/// the scenario are bad input (exit 2, nothing written) and not the error of a case. Returns the
+/// notices.
 std::set<std::string> check_input_files(const std::vector<Pair>& pairs) {
   std::set<std::string> notices;
   const Problem* checked = nullptr;
   for (const Pair& pair : pairs) {
-    if (pair.problem == checked || !pair.problem->inputs.file) continue;
+    const KvCacheSpec& cache = pair.problem->kv_cache;
+    const bool value_scales = cache.value_scale_file && cache.int8_level == 1;
+    if (pair.problem == checked || (!pair.problem->inputs.file && !value_scales)) continue;
     checked = pair.problem;
+    if (!pair.problem->inputs.file) {
+      const ValueScales scales = read_value_scales(*pair.problem);
+      notices.insert(scales.notices.begin(), scales.notices.end());
+      continue;
+    }
     const AttentionInputs inputs = make_inputs(*pair.problem);
     notices.insert(inputs.notices.begin(), inputs.notices.end());
   }
