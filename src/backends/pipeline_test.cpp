@@ -247,6 +247,27 @@ TEST_CASE("batch invariance turns splits and segments off") {
   CHECK_FALSE(has_step(p, "TRITON_ATTN", "reduce_segments"));
 }
 
+TEST_CASE("with batch invariance a request has the same bytes whatever stands beside it") {
+  for (const char* name : {"FLASH_ATTN", "TRITON_ATTN"}) {
+    Problem alone = base_problem();
+    alone.attention.batch_invariant = true;
+    alone.batch = {{1, 1500}};
+    Problem together = alone;
+    together.batch.push_back({1, 20});
+    together.batch.push_back({60, 130});
+    finish(alone);
+    finish(together);
+    const Run one(alone, name);
+    const Run many(together, name);
+    CHECK(std::memcmp(one.output.output.bytes(), many.output.output.bytes(),
+                      one.output.output.size_bytes()) == 0);
+  }
+  Problem p = base_problem();
+  p.attention.batch_invariant = true;
+  CHECK(find_backend("FLASH_ATTN_IX")->refusals(p, DeviceFacts{}) ==
+        std::vector<std::string>{"batch invariance not supported"});
+}
+
 TEST_CASE("TRITON_ATTN takes the path that is asked for") {
   Problem p = base_problem();
   p.batch = {{1, 1500}, {1, 40}};
