@@ -13,6 +13,7 @@
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
+#include "inputs/mm_inputs.h"
 #include "metadata/attention_math.h"
 #include "ops/ops.h"
 
@@ -39,6 +40,8 @@ struct PipelineOutput {
   std::optional<Tensor> lse;              // f32 [H, T] when the pipeline produces it
   std::optional<Tensor> cache;            // the cache after the step, as PagedCache::data
   std::optional<Tensor> key_scale_cache;  // after the step, as PagedCache::key_scale_cache
+  /// Further results under the names they are saved by ("output_scales", ...).
+  std::vector<std::pair<std::string, Tensor>> more;
   std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty
 };
 
@@ -59,6 +62,7 @@ struct BackendInputs {
   StoredQuery query;
   std::optional<StoredKv> stored;   // decoder and encoder_decoder
   std::optional<PagedCache> cache;  // decoder and encoder_decoder
+  const MmInputs* mm = nullptr;     // mm_encoder; `inputs` are its tensors
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.

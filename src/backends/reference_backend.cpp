@@ -28,7 +28,7 @@ void add_int8_reasons(const Problem& problem, std::vector<std::string>& reasons)
 
 bool is_served(AttentionType type) {
   return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
-         is_encoder_type(type);
+         has_direct_kv(type);
 }
 
 class ReferencePipeline : public Pipeline {

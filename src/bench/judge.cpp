@@ -122,6 +122,10 @@ std::string describe_difference(const PipelineOutput& first, const PipelineOutpu
   if (difference.empty() && first.lse) {
     difference = describe_tensors("lse", *first.lse, *second.lse);
   }
+  for (std::size_t i = 0; difference.empty() && i < first.more.size(); ++i) {
+    const auto& [name, tensor] = first.more[i];
+    difference = describe_tensors(name.c_str(), tensor, second.more.at(i).second);
+  }
   return difference;
 }
 

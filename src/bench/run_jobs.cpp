@@ -4,10 +4,9 @@
 #include <utility>
 
 #include "bench/bench.h"
-#include "bench/case_cache.h"
 #include "bench/job_timing.h"
-#include "bench/judge.h"
 #include "bench/save.h"
+#include "bench/system.h"
 #include "core/error.h"
 #include "core/problem_json.h"
 #include "ops/ops.h"
@@ -82,11 +81,10 @@ class JobRunner {
       return;
     }
     enter(Phase::kInputs);
-    CaseCache& cache = cache_for(*job.problem);
-    const BackendInputs inputs = cache.backend_inputs(*job.backend);
+    const std::unique_ptr<Trial> trial = system_for(*job.problem).start(*job.backend);
     enter(Phase::kRun);
-    const std::unique_ptr<Pipeline> pipeline = job.backend->prepare(*job.problem, inputs, ops());
-    check(job, inputs, *pipeline, result);
+    const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops());
+    check(*trial, *pipeline, result);
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
       timer_.time(*job.problem, *pipeline, ops(), result);
@@ -102,13 +100,12 @@ class JobRunner {
   }
 
   /// Runs, judges and saves; sets status, reasons and errors.
-  void check(const Job& job, const BackendInputs& inputs, Pipeline& pipeline, Result& result) {
+  void check(Trial& trial, Pipeline& pipeline, Result& result) {
     const PipelineOutput output = run_once(pipeline);
-    const ReferenceOutput* reference = nullptr;
     if (options_.validate) {
-      find_defects(job, inputs, pipeline, output, result.reasons);
+      find_defects(trial, pipeline, output, result.reasons);
       enter(Phase::kReference);
-      reference = compare_with_reference(job, output, result);
+      judge(trial, output, result);
       result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
     } else {
       result.status = Status::kUnverified;
@@ -116,64 +113,38 @@ class JobRunner {
     const bool save =
         options_.save == SaveTensors::kAlways ||
         (options_.save == SaveTensors::kFailed && result.status == Status::kIncorrect);
-    if (save) {
-      save_tensors(options_.save_dir, result, {job.problem, &inputs, &output, reference});
-    }
+    if (!save) return;
+    TensorList tensors;
+    trial.add_tensors(output, tensors);
+    save_tensors(options_.save_dir, result, tensors);
   }
 
   /// What can be said without a reference: written caches, stray writes, equal bytes of two runs.
-  void find_defects(const Job& job, const BackendInputs& inputs, Pipeline& pipeline,
-                    const PipelineOutput& output, std::vector<std::string>& reasons) {
+  void find_defects(Trial& trial, Pipeline& pipeline, const PipelineOutput& output,
+                    std::vector<std::string>& reasons) {
     if (!output.defect.empty()) reasons.push_back(output.defect);
-    if (inputs.cache && output.cache) {
-      const std::string wrong =
-          check_cache(*job.problem, *inputs.stored, *inputs.cache, *output.cache,
-                      output.key_scale_cache ? &*output.key_scale_cache : nullptr);
-      if (!wrong.empty()) reasons.push_back("cache write: " + wrong);
-    }
+    const std::string wrong = trial.check_stored(output);
+    if (!wrong.empty()) reasons.push_back(wrong);
     const std::string difference = describe_difference(output, run_once(pipeline));
     if (!difference.empty()) reasons.push_back("not deterministic: " + difference);
   }
 
-  const ReferenceOutput* compare_with_reference(const Job& job, const PipelineOutput& output,
-                                                Result& result) {
-    const Problem& problem = *job.problem;
-    CaseCache& cache = cache_for(problem);
-    const ReferenceKey key = cache.key_of(*job.backend);
-    Numerics numerics;
-    numerics.output = output.output.dtype();
-    numerics.probability = job.backend->probability_dtype(problem);
-    // int8 queries fall under the row of quantised K and V, e4m3 ones have their own.
-    numerics.quantised_query = key.quantised_query && problem.kv_cache.int8_level == 0;
-    numerics.quantised_kv = key.store_rule.has_value();
-
-    Yardsticks yardsticks;
-    yardsticks.reference = computed(cache.reference(key));
-    yardsticks.emulation = computed(cache.emulation(key, emulation_rule(problem, numerics)));
-    const bool quantised = numerics.quantised_query || numerics.quantised_kv ||
-                           problem.output_quant.type != OutputQuantType::kNone;
-    if (quantised) yardsticks.unquantised = computed(cache.reference(CaseCache::unquantised(key)));
-
-    Judgement judgement = judge(problem, numerics, output, yardsticks);
-    result.error = std::move(judgement.error);
-    result.lse_error = std::move(judgement.lse_error);
-    result.quantization_error = std::move(judgement.quantization_error);
-    for (std::string& reason : judgement.reasons) result.reasons.push_back(std::move(reason));
-    return yardsticks.reference;
+  void judge(Trial& trial, const PipelineOutput& output, Result& result) {
+    std::optional<Judgement> judgement = trial.judge(output);
+    if (!judgement) throw Interrupted{};
+    result.error = std::move(judgement->error);
+    result.lse_error = std::move(judgement->lse_error);
+    result.quantization_error = std::move(judgement->quantization_error);
+    for (std::string& reason : judgement->reasons) result.reasons.push_back(std::move(reason));
   }
 
-  static const ReferenceOutput* computed(const ReferenceOutput* output) {
-    if (output == nullptr) throw Interrupted{};
-    return output;
-  }
-
-  CaseCache& cache_for(const Problem& problem) {
-    if (!cache_ || &cache_->problem() != &problem) {
-      cache_.reset();  // free the old case's tensors before the new ones are made
-      cache_.emplace(problem, ReferenceOptions{options_.num_threads, options_.should_stop});
-      for (const std::string& notice : cache_->inputs().notices) observer_.notice(notice);
+  System& system_for(const Problem& problem) {
+    if (!system_ || &system_->problem() != &problem) {
+      system_.reset();  // free the old case's tensors before the new ones are made
+      system_ = make_system(problem, {options_.num_threads, options_.should_stop});
+      for (const std::string& notice : system_->notices()) observer_.notice(notice);
     }
-    return *cache_;
+    return *system_;
   }
 
   Ops& ops() {
@@ -185,7 +156,7 @@ class JobRunner {
   BenchObserver& observer_;
   JobTimer timer_;
   std::unique_ptr<Ops> ops_;
-  std::optional<CaseCache> cache_;
+  std::unique_ptr<System> system_;
 };
 
 }  // namespace

@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "bench/bench.h"
+#include "bench/system.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/environment.h"
@@ -20,7 +20,7 @@
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
-#include "inputs/inputs.h"
+#include "inputs/mm_scale_file.h"
 #include "inputs/value_scale.h"
 
 namespace attnbench {
@@ -63,26 +63,26 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
   return jobs;
 }
 
-/// Reads every inputs.file and kv_cache.value_scale_file once, so that contents that disagree with
-/// the scenario are bad input (exit 2, nothing written) and not the error of a case. Returns the
-/// notices.
-std::set<std::string> check_input_files(const std::vector<Pair>& pairs) {
-  std::set<std::string> notices;
+bool reads_files(const Problem& problem) {
+  return problem.inputs.file || problem.mm_encoder.fp8_scale_path;
+}
+
+/// Reads every inputs.file and scale file once, so that files that disagree with the scenario are
+/// bad input (exit 2, nothing written) and not the error of a case.
+void check_input_files(const std::vector<Pair>& pairs) {
   const Problem* checked = nullptr;
   for (const Pair& pair : pairs) {
-    const KvCacheSpec& cache = pair.problem->kv_cache;
-    const bool value_scales = cache.value_scale_file && cache.int8_level == 1;
-    if (pair.problem == checked || (!pair.problem->inputs.file && !value_scales)) continue;
+    if (pair.problem == checked) continue;
     checked = pair.problem;
-    if (!pair.problem->inputs.file) {
-      const ValueScales scales = read_value_scales(*pair.problem);
-      notices.insert(scales.notices.begin(), scales.notices.end());
-      continue;
+    const KvCacheSpec& cache = checked->kv_cache;
+    if (reads_files(*checked)) {
+      make_system(*checked, {})->notices();
+    } else if (cache.value_scale_file && cache.int8_level == 1) {
+      read_value_scales(*checked);
     }
-    const AttentionInputs inputs = make_inputs(*pair.problem);
-    notices.insert(inputs.notices.begin(), inputs.notices.end());
+    const auto& scales = checked->mm_encoder.fp8_scale_save_path;
+    if (scales) check_mm_scale_target(*scales);
   }
-  return notices;
 }
 
 /// Whether a backend named with --backend is unsupported in every listed case.
@@ -105,6 +105,7 @@ std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchO
   ProgressOptions progress_options;
   progress_options.live = console.err_is_terminal && !options.quiet && !options.no_progress;
   progress_options.line_per_result = options.verbose;
+  progress_options.notices = !options.quiet;
   progress_options.width = output_width(STDERR_FILENO);
   Progress progress(console.err, steady_clock(), progress_options);
   return run_jobs(jobs, bench, progress);
@@ -129,9 +130,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection);
   const OutputPlan plan = plan_outputs(options);
   if (!options.save_tensors.empty()) check_save_dir(options.save_tensors);
-  for (const std::string& notice : check_input_files(pairs)) {
-    if (!options.console.quiet) console.err << "attnbench: notice: " << notice << "\n";
-  }
+  check_input_files(pairs);
   if (pairs.empty() && !options.console.quiet) {
     console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
                                options.selection.filter);

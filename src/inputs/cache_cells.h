@@ -1,6 +1,7 @@
 // Cells and blocks of a paged cache: who owns a block, and how a row of K or V lands in it.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -28,6 +29,16 @@ std::vector<BlockOwner> block_owners(const Problem& problem, const Tensor& block
 
 /// First row of every request in StoredKv: exclusive sum of seq_lens, [B+1].
 std::vector<std::int64_t> first_rows(const Problem& problem);
+
+/// Rows of slot_mapping after the new tokens; every negative value means padding (§0.6).
+inline constexpr std::array<std::int64_t, 3> kPaddingSlots{-1, -2, -1};
+
+/// i32 [B, MB] as in PagedCache; `fresh` = new_key_ranges(). E-CONFIG: too few blocks.
+Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh);
+
+/// Bytes that turn a result into NaN when they are read as data: NaN codes of both signs (and an
+/// infinity for e5m2), the extremes for int8.
+void fill_poison(Tensor& tensor);
 
 /// Copies rows of StoredKv into a cache; a cell is the vector of one slot and head, with its scale
 /// in per-token-head caches. Borrows layout and stored.

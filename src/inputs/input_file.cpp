@@ -2,37 +2,28 @@
 
 #include <fmt/format.h>
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "core/error.h"
-#include "inputs/safetensors.h"
+#include "inputs/file_tensors.h"
 
 namespace attnbench {
 namespace {
 
-using Shape = std::vector<std::int64_t>;
-
-std::string shape_text(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-class Reader {
+class Reader : private FileTensors {
  public:
   Reader(const Problem& problem, AttentionInputs& inputs)
-      : problem_(problem),
-        inputs_(inputs),
-        name_(*problem.inputs.file),
-        file_(read_safetensors(name_)) {}
+      : FileTensors(problem, inputs.notices), problem_(problem), inputs_(inputs) {}
 
   void read() {
     check_lengths("query_start_loc", inputs_.query_start_loc);
     check_lengths("seq_lens", inputs_.seq_lens);
     const AttentionSpec& a = problem_.attention;
-    inputs_.key = attention_tensor("key", {problem_.num_keys(), a.num_kv_heads, a.head_size});
-    inputs_.value = attention_tensor("value", {problem_.num_keys(), a.num_kv_heads, a.v_head_size});
-    pad_query(attention_tensor("query", {problem_.num_tokens(), a.num_heads, a.head_size}));
+    inputs_.key = floating_tensor("key", {problem_.num_keys(), a.num_kv_heads, a.head_size});
+    inputs_.value = floating_tensor("value", {problem_.num_keys(), a.num_kv_heads, a.v_head_size});
+    inputs_.query =
+        pad_query(floating_tensor("query", {problem_.num_tokens(), a.num_heads, a.head_size}));
     check_shared_prefix("key", inputs_.key);
     check_shared_prefix("value", inputs_.value);
     read_sinks();
@@ -40,66 +31,6 @@ class Reader {
   }
 
  private:
-  void notice(std::string text) {
-    inputs_.notices.push_back(fmt::format("inputs.file '{}': {}", name_, text));
-  }
-
-  void check_shape(const std::string& tensor, const Shape& expected, const Shape& actual) const {
-    if (expected == actual) return;
-    fail(ErrorKind::kShape, "inputs.file '{}': tensor '{}': expected shape {}, got {}", name_,
-         tensor, shape_text(expected), shape_text(actual));
-  }
-
-  void check_floating(const std::string& tensor, Dtype dtype) const {
-    if (is_floating(dtype)) return;
-    fail(ErrorKind::kDtype, "inputs.file '{}': tensor '{}': expected a floating dtype, got {}",
-         name_, tensor, dtype_name(dtype));
-  }
-
-  void check_lengths(const std::string& tensor, const std::vector<std::int32_t>& expected) const {
-    const Tensor* found = file_.find(tensor);
-    if (found == nullptr) return;
-    check_shape(tensor, {static_cast<std::int64_t>(expected.size())}, found->shape());
-    const bool wide = found->dtype() == Dtype::kI64;
-    if (!wide && found->dtype() != Dtype::kI32) {
-      fail(ErrorKind::kDtype, "inputs.file '{}': tensor '{}': expected int32, got {}", name_,
-           tensor, dtype_name(found->dtype()));
-    }
-    for (std::size_t i = 0; i < expected.size(); ++i) {
-      const std::int64_t actual =
-          wide ? found->data<std::int64_t>()[i] : found->data<std::int32_t>()[i];
-      if (actual != expected[i]) {
-        fail(ErrorKind::kValue,
-             "inputs.file '{}': {}[{}] disagrees with the batch: expected {}, got {}", name_,
-             tensor, i, expected[i], actual);
-      }
-    }
-  }
-
-  Tensor attention_tensor(const std::string& tensor, const Shape& shape) {
-    const Tensor* found = file_.find(tensor);
-    if (found == nullptr) {
-      fail(ErrorKind::kFormat, "inputs.file '{}': tensor '{}' {} is missing", name_, tensor,
-           shape_text(shape));
-    }
-    check_shape(tensor, shape, found->shape());
-    check_floating(tensor, found->dtype());
-    const Dtype dtype = problem_.attention.dtype;
-    if (found->dtype() == dtype) return *found;
-    notice(fmt::format("{} is {}, rounded to {}", tensor, dtype_name(found->dtype()),
-                       dtype_name(dtype)));
-    return convert(*found, dtype);
-  }
-
-  void pad_query(const Tensor& rows) {
-    inputs_.query =
-        Tensor(rows.dtype(), {rows.dim(0) + kQueryPaddingRows, rows.dim(1), rows.dim(2)});
-    if (!rows.empty()) std::memcpy(inputs_.query.bytes(), rows.bytes(), rows.size_bytes());
-    for (std::int64_t i = rows.num_elements(); i < inputs_.query.num_elements(); ++i) {
-      inputs_.query.set(i, std::numeric_limits<float>::quiet_NaN());
-    }
-  }
-
   /// Requests share the pages of the prefix, so their keys must be the same there.
   void check_shared_prefix(const std::string& tensor, const Tensor& rows) const {
     const std::int64_t prefix = problem_.cascade.common_prefix_len;
@@ -118,14 +49,14 @@ class Reader {
         fail(ErrorKind::kValue,
              "inputs.file '{}': tensor '{}': cascade.common_prefix_len {} needs equal rows, but "
              "position {} of request {} differs from request {}",
-             name_, tensor, prefix, p, b, longest);
+             name(), tensor, prefix, p, b, longest);
       }
     }
   }
 
   /// The tensor `name` [H] as floats; empty when the file has none.
   std::vector<float> per_head(const std::string& tensor) const {
-    const Tensor* found = file_.find(tensor);
+    const Tensor* found = find(tensor);
     if (found == nullptr) return {};
     check_shape(tensor, {problem_.attention.num_heads}, found->shape());
     check_floating(tensor, found->dtype());
@@ -157,8 +88,6 @@ class Reader {
 
   const Problem& problem_;
   AttentionInputs& inputs_;
-  std::string name_;
-  SafetensorsFile file_;
 };
 
 }  // namespace

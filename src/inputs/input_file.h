@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/problem.h"
+#include "inputs/file_tensors.h"
 #include "inputs/inputs.h"
 
 namespace attnbench {
@@ -10,8 +11,5 @@ namespace attnbench {
 /// `inputs`, whose query_start_loc, seq_lens and key_start_loc are set already. Numbers given in
 /// the scenario win over the file's. Adds notices. Errors: as make_inputs.
 void load_input_file(const Problem& problem, AttentionInputs& inputs);
-
-/// Rows beyond the tokens that query gets, all NaN.
-inline constexpr std::int64_t kQueryPaddingRows = 3;
 
 }  // namespace attnbench

@@ -1,10 +1,10 @@
-#include <unistd.h>
-
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/error.h"
-#include "inputs/chunks.h"
+#include "inputs/batch_lengths.h"
+#include "inputs/draw_rows.h"
 #include "inputs/input_file.h"
 #include "inputs/inputs.h"
 #include "inputs/random.h"
@@ -14,17 +14,6 @@
 namespace attnbench {
 namespace {
 
-constexpr double kOutlierChannelShare = 0.01;
-constexpr double kOutlierTokenShare = 0.001;
-constexpr float kOutlierChannelFactor = 20.0f;
-constexpr float kOutlierTokenFactor = 5.0f;
-
-/// Streams of one tensor; those of `prefix` serve the positions that all requests share.
-struct TensorStreams {
-  StreamId body, prefix;
-  StreamId channels;
-  StreamId body_tokens, prefix_tokens;
-};
 constexpr TensorStreams kQueryStreams{StreamId::kQuery, StreamId::kQuery, StreamId::kQueryChannels,
                                       StreamId::kQueryTokens, StreamId::kQueryTokens};
 constexpr TensorStreams kKeyStreams{StreamId::kKey, StreamId::kKeyPrefix, StreamId::kKeyChannels,
@@ -32,71 +21,6 @@ constexpr TensorStreams kKeyStreams{StreamId::kKey, StreamId::kKeyPrefix, Stream
 constexpr TensorStreams kValueStreams{StreamId::kValue, StreamId::kValuePrefix,
                                       StreamId::kValueChannels, StreamId::kValueTokens,
                                       StreamId::kValuePrefixTokens};
-
-/// Where a row of a tensor is drawn from.
-struct SourceRow {
-  bool shared = false;
-  std::int64_t index = 0;
-};
-
-/// Factor of every channel (h, d) under the outlier distribution; at least one is large.
-std::vector<float> outlier_channels(const Stream& stream, std::int64_t width) {
-  std::vector<float> factors(static_cast<std::size_t>(width), 1.0f);
-  std::size_t lowest = 0;
-  double lowest_draw = 2.0;
-  for (std::size_t i = 0; i < factors.size(); ++i) {
-    const double u = stream.uniform(i);
-    if (u < kOutlierChannelShare) factors[i] = kOutlierChannelFactor;
-    if (u < lowest_draw) {
-      lowest_draw = u;
-      lowest = i;
-    }
-  }
-  if (!factors.empty()) factors[lowest] = kOutlierChannelFactor;
-  return factors;
-}
-
-/// Draws [sources.size(), width] into the first rows of `tensor`.
-void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
-               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor) {
-  const bool outliers = spec.distribution == Distribution::kOutlier;
-  std::vector<float> channels;
-  if (outliers) channels = outlier_channels({spec.seed, streams.channels}, width);
-  const auto body = [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> row(static_cast<std::size_t>(width));
-    for (std::int64_t r = begin; r < end; ++r) {
-      const SourceRow source = sources[static_cast<std::size_t>(r)];
-      const auto index = static_cast<std::uint64_t>(source.index);
-      draw({spec.seed, source.shared ? streams.prefix : streams.body}, spec.distribution, spec.std,
-           index * static_cast<std::uint64_t>(width), row);
-      if (outliers) {
-        const Stream tokens{spec.seed, source.shared ? streams.prefix_tokens : streams.body_tokens};
-        const bool large = tokens.uniform(index) < kOutlierTokenShare;
-        const float token_factor = large ? kOutlierTokenFactor : 1.0f;
-        for (std::size_t i = 0; i < row.size(); ++i) row[i] *= channels[i] * token_factor;
-      }
-      store_floats(
-          tensor.dtype(), row.data(), width,
-          tensor.bytes() + r * width * static_cast<std::int64_t>(dtype_size(tensor.dtype())));
-    }
-  };
-  const std::int64_t rows_per_task =
-      std::max<std::int64_t>(1, 65536 / std::max<std::int64_t>(1, width));
-  for_each_chunk(static_cast<std::int64_t>(sources.size()), rows_per_task, body);
-}
-
-/// Key rows below cascade.common_prefix_len are the same in every request.
-std::vector<SourceRow> key_sources(const Problem& problem) {
-  std::vector<SourceRow> sources;
-  sources.reserve(static_cast<std::size_t>(problem.num_keys()));
-  for (const Request& request : problem.batch) {
-    for (std::int64_t p = 0; p < request.seq_len; ++p) {
-      const bool shared = p < problem.cascade.common_prefix_len;
-      sources.push_back({shared, shared ? p : static_cast<std::int64_t>(sources.size())});
-    }
-  }
-  return sources;
-}
 
 void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
   const AttentionSpec& a = problem.attention;
@@ -146,24 +70,6 @@ void set_alibi_slopes(const Problem& problem, AttentionInputs& inputs) {
   }
 }
 
-void set_lengths(const Problem& problem, AttentionInputs& inputs) {
-  std::int64_t tokens = 0;
-  std::int64_t keys = 0;
-  inputs.query_start_loc.push_back(0);
-  inputs.key_start_loc.push_back(0);
-  for (const Request& request : problem.batch) {
-    if (request.query_len < 0 || request.seq_len < 0) {
-      fail(ErrorKind::kValue, "batch: lengths must be >= 0, got query_len {} and seq_len {}",
-           request.query_len, request.seq_len);
-    }
-    tokens = checked_add(tokens, request.query_len, "tokens of the batch");
-    keys = checked_add(keys, request.seq_len, "keys of the batch");
-    inputs.query_start_loc.push_back(checked_int32(tokens, "tokens of the batch"));
-    inputs.seq_lens.push_back(checked_int32(request.seq_len, "seq_len"));
-    inputs.key_start_loc.push_back(keys);
-  }
-}
-
 /// Bytes of inputs, of K and V as stored and dequantised, and of the paged cache.
 std::int64_t host_bytes(const Problem& problem) {
   constexpr std::string_view kWhat = "host memory of the case";
@@ -177,7 +83,7 @@ std::int64_t host_bytes(const Problem& problem) {
                            std::int64_t{a.num_heads} * a.head_size, element);
   const auto float_size = static_cast<std::int64_t>(sizeof(float));
   sum = checked_add(sum, bytes(problem.num_keys(), kv_width, element + float_size), kWhat);
-  if (!is_encoder_type(a.type)) {
+  if (!has_direct_kv(a.type)) {
     const auto stored =
         static_cast<std::int64_t>(dtype_size(kv_element_dtype(problem.kv_cache.dtype, a.dtype)));
     const std::int64_t slots =
@@ -186,17 +92,6 @@ std::int64_t host_bytes(const Problem& problem) {
     sum = checked_add(sum, bytes(slots, kv_width, stored), kWhat);
   }
   return sum;
-}
-
-void check_memory(const Problem& problem) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const std::int64_t needed = host_bytes(problem);
-  const std::int64_t available =
-      std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGESIZE)};
-  if (needed <= available) return;
-  fail(ErrorKind::kCapacity,
-       "the case needs {:.1f} GiB of host memory, this machine has {:.1f} GiB",
-       static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
 /// Static value scales of int8 level 1 (§11.1).
@@ -213,9 +108,9 @@ void check_type(AttentionType type) {
     case AttentionType::kEncoder:
     case AttentionType::kEncoderOnly:
     case AttentionType::kEncoderDecoder:
+    case AttentionType::kMmEncoder:
       return;
     case AttentionType::kMla:
-    case AttentionType::kMmEncoder:
     case AttentionType::kOp:
       break;
   }
@@ -227,8 +122,11 @@ void check_type(AttentionType type) {
 AttentionInputs make_inputs(const Problem& problem) {
   check_type(problem.attention.type);
   AttentionInputs inputs;
-  set_lengths(problem, inputs);
-  check_memory(problem);
+  BatchLengths lengths = batch_lengths(problem);
+  inputs.query_start_loc = std::move(lengths.query_start_loc);
+  inputs.seq_lens = std::move(lengths.seq_lens);
+  inputs.key_start_loc = std::move(lengths.key_start_loc);
+  check_host_memory(host_bytes(problem));
   set_sinks(problem, inputs);
   set_alibi_slopes(problem, inputs);
   if (problem.inputs.file) {
@@ -236,7 +134,7 @@ AttentionInputs make_inputs(const Problem& problem) {
   } else {
     draw_tensors(problem, inputs);
   }
-  if (problem.kv_cache.int8_level == 1 && !is_encoder_type(problem.attention.type)) {
+  if (problem.kv_cache.int8_level == 1 && !has_direct_kv(problem.attention.type)) {
     set_value_channel_scale(problem, inputs);
   }
   return inputs;
@@ -247,7 +145,7 @@ std::vector<PositionRange> new_key_ranges(const Problem& problem) {
   std::vector<PositionRange> ranges;
   for (const Request& request : problem.batch) {
     PositionRange range;
-    if (type == AttentionType::kDecoder) {
+    if (type == AttentionType::kDecoder || type == AttentionType::kMla) {
       if (request.query_len > request.seq_len) {
         fail(ErrorKind::kValue, "batch: query_len {} of request {} exceeds its seq_len {}",
              request.query_len, ranges.size(), request.seq_len);

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -15,9 +14,6 @@ namespace attnbench {
 namespace {
 
 constexpr std::int64_t kExtraTableColumns = 2;
-/// Rows of slot_mapping after the new tokens; every negative value means padding (§0.6).
-constexpr std::array<std::int64_t, 3> kPaddingSlots{-1, -2, -1};
-
 HeadOrder head_order(CacheLayout layout) {
   return layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd;
 }
@@ -44,6 +40,8 @@ bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int
   const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
   return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
 }
+
+}  // namespace
 
 Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh) {
   const std::int64_t block_size = problem.kv_cache.block_size;
@@ -78,6 +76,8 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   }
   return table;
 }
+
+namespace {
 
 /// Bytes that turn a result into NaN when they are read as `dtype`: NaN codes of both signs (and an
 /// infinity for e5m2), the extremes for int8.
@@ -114,9 +114,13 @@ void fill_poison(Dtype dtype, std::byte* bytes, std::size_t size_bytes) {
   fail(ErrorKind::kInternal, "no poison for dtype {}", dtype_name(dtype));
 }
 
+}  // namespace
+
 void fill_poison(Tensor& tensor) {
   fill_poison(tensor.dtype(), tensor.bytes(), tensor.size_bytes());
 }
+
+namespace {
 
 /// §5.5: all scales are 1.0 when the cache is created.
 void set_initial_scales(const Problem& problem, const KvLayout& layout, const CellWriter& cells,

@@ -1,0 +1,31 @@
+// Seeded rows of a tensor by the distribution of a scenario.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "inputs/random.h"
+
+namespace attnbench {
+
+/// Streams of one tensor; those of `prefix` serve the positions that all requests share.
+struct TensorStreams {
+  StreamId body, prefix;
+  StreamId channels;
+  StreamId body_tokens, prefix_tokens;
+};
+
+/// Where a row of a tensor is drawn from.
+struct SourceRow {
+  bool shared = false;
+  std::int64_t index = 0;
+};
+
+/// Draws [sources.size(), width] into the first rows of `tensor`: element i of a row is element
+/// index * width + i of its stream; see make_inputs() for the outliers.
+void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
+               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor);
+
+}  // namespace attnbench
