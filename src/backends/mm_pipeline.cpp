@@ -53,7 +53,7 @@ MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops&
   if (inputs.mm == nullptr) {
     fail(ErrorKind::kInternal, "{}: no encoder inputs were given", capability.name);
   }
-  set_sequences(*inputs.mm);
+  set_sequences();
   if (capability.lengths == MmLengthsBackend::kFlashInfer) {
     set_interleaved_value(inputs.mm->tensors);
   }
@@ -65,7 +65,7 @@ MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops&
 }
 
 /// Replaces the batch's own lengths by those that the wrapper's arguments mean.
-void MmPipeline::set_sequences(const MmInputs&) {
+void MmPipeline::set_sequences() {
   const MmSequences sequences =
       mm_sequences(capability_.lengths, mm_call_of(capability_, problem()));
   attn::AttendParams& params = own_params();

@@ -21,7 +21,7 @@ class MmPipeline : public OpsPipeline {
   PipelineOutput read_output() override;
 
  private:
-  void set_sequences(const MmInputs& inputs);
+  void set_sequences();
   void set_interleaved_value(const AttentionInputs& inputs);
   void add_fp8_steps(const AttentionInputs& inputs);
   void add_slice_step();
