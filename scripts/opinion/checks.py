@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from . import attention, kv_cache, mm
+from . import attention, int8, kv_cache, mla, mm, safetensors_file
 from . import number_formats as formats
-from . import mla, safetensors_file
 from .case import Case
 from .compare import check_cosine, require_close
-from .errors import Disagreement, FormatError
+from .errors import Disagreement, FormatError, require_equal
 
 # Semantics §14.2: output format -> (atol, rtol, lowest cosine).
 TOLERANCES = {
@@ -21,21 +20,6 @@ FP8_QUERY_TOLERANCE = (3e-2, 3e-2, 1 - 1e-3)
 REFERENCE_TOLERANCE = {"F64": 1e-9, "F32": 1e-6}
 
 
-def _require_equal(name, actual, expected):
-    """Bit-for-bit equality; float arrays are compared as values with NaN equal to NaN."""
-    if actual.shape != expected.shape:
-        raise Disagreement(f"{name} has shape {actual.shape}, expected {expected.shape}")
-    same = actual == expected
-    if actual.dtype.kind == "f":
-        same |= np.isnan(actual) & np.isnan(expected)
-    if not same.all():
-        where = tuple(int(i) for i in np.argwhere(~same)[0])
-        raise Disagreement(
-            f"{name}{list(where)} is {actual[where]}, expected {expected[where]} "
-            f"({np.count_nonzero(~same)} of {same.size} differ)"
-        )
-
-
 def _check_slot_mapping(case, slots):
     """Slots of this step's new keys; cross attention and padded mappings may differ in length."""
     if "slot_mapping" not in case.tensors or case.rules.attention_type != "decoder":
@@ -44,7 +28,7 @@ def _check_slot_mapping(case, slots):
     lens = np.diff(case.query_start_loc)
     parts = [s[len(s) - n :] for s, n in zip(slots, lens)]
     expected = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    _require_equal("slot_mapping", actual[: case.num_tokens], expected)
+    require_equal("slot_mapping", actual[: case.num_tokens], expected)
     if (actual[case.num_tokens :] >= 0).any():
         raise Disagreement("slot_mapping names slots for padding tokens")
 
@@ -54,9 +38,9 @@ def _check_cache(case, name, plane, slots, codes, scales):
     cache = case.need("kv_cache")
     stored = kv_cache.PagedCache(case.rules, cache, case.num_kv_heads, case.head_size)
     actual_codes, actual_scales = stored.gather(plane, slots)
-    _require_equal(f"kv_cache[{name}]", actual_codes, codes)
+    require_equal(f"kv_cache[{name}]", actual_codes, codes)
     if scales is not None:
-        _require_equal(f"kv_cache[{name} scale]", actual_scales, scales)
+        require_equal(f"kv_cache[{name} scale]", actual_scales, scales)
 
 
 def _check_scale_tensor(case, name, slots, scales):
@@ -66,7 +50,7 @@ def _check_scale_tensor(case, name, slots, scales):
     if per_slot.ndim != 3 or per_slot.shape[1:] != (case.rules.block_size, case.num_kv_heads):
         raise FormatError(f"{name} has shape {list(per_slot.shape)}, expected [NB, bs, Hk]")
     actual = per_slot[slots // case.rules.block_size, slots % case.rules.block_size]
-    _require_equal(name, actual, scales)
+    require_equal(name, actual, scales)
 
 
 def _keys_and_values(case):
@@ -88,6 +72,8 @@ def _keys_and_values(case):
         ]
         slots = np.concatenate(per_request) if per_request else np.zeros(0, dtype=np.int64)
         _check_slot_mapping(case, per_request)
+    if rules.paged and rules.int8_level:
+        return int8.keys_and_values(case, slots)
     result = []
     for plane, name in ((kv_cache.KEY, "key"), (kv_cache.VALUE, "value")):
         tensor, scales = case.need(name), None
@@ -97,7 +83,7 @@ def _keys_and_values(case):
             codes, scales = kv_cache.quantise(rules, read, plane)
             read = kv_cache.dequantise(rules, codes, scales, plane)
             if f"{name}_dequantized" in case.tensors:
-                _require_equal(f"{name}_dequantized", case.values(f"{name}_dequantized"), read)
+                require_equal(f"{name}_dequantized", case.values(f"{name}_dequantized"), read)
             elif paged:
                 raise FormatError(f"tensor '{name}_dequantized' is missing")
         if paged:
@@ -110,6 +96,8 @@ def _keys_and_values(case):
 def _query(case):
     """Query values that attention reads; a quantised query has `query_dequantized` beside it."""
     rules, stored = case.rules, case.need("query")
+    if rules.paged and rules.int8_level:
+        return int8.query(case)
     quantised = stored.dtype == "F8_E4M3"
     fp8_cache = rules.paged and rules.cache_dtype in ("fp8", "fp8_e4m3")
     expected = rules.query_dtype == "fp8_e4m3" or (rules.backend == "FLASH_ATTN" and fp8_cache)
@@ -118,7 +106,7 @@ def _query(case):
     values = formats.decode(stored.dtype, stored.raw)
     if quantised:
         values = values * np.float32(rules.q_scale)
-        _require_equal("query_dequantized", case.values("query_dequantized"), values)
+        require_equal("query_dequantized", case.values("query_dequantized"), values)
     return values
 
 
@@ -201,7 +189,8 @@ def _output_tolerance(case, expected):
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
         return atol * max(1.0, largest), rtol, cosine
     atol, rtol, cosine = TOLERANCES[output_dtype]
-    if case.rules.paged and case.rules.quantised_cache and output_dtype != "F32":
+    quantised = case.rules.quantised_cache or case.rules.int8_level
+    if case.rules.paged and quantised and output_dtype != "F32":
         return 2 * atol, 2 * rtol, min(cosine, 1 - 1e-5)
     return atol, rtol, cosine
 

@@ -36,9 +36,10 @@ struct Step {
 };
 
 struct PipelineOutput {
-  Tensor output;                // [T, H, Dv] attention dtype (or quantised bytes)
-  std::optional<Tensor> lse;    // f32 [H, T] when the pipeline produces it
-  std::optional<Tensor> cache;  // the cache after the step, as PagedCache::data
+  Tensor output;                          // [T, H, Dv] attention dtype (or quantised bytes)
+  std::optional<Tensor> lse;              // f32 [H, T] when the pipeline produces it
+  std::optional<Tensor> cache;            // the cache after the step, as PagedCache::data
+  std::optional<Tensor> key_scale_cache;  // after the step, as PagedCache::key_scale_cache
   /// Further results under the names they are saved by ("output_scales", ...).
   std::vector<std::pair<std::string, Tensor>> more;
   std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty

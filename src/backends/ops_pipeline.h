@@ -28,6 +28,9 @@ class OpsPipeline : public Pipeline {
   const AttentionMath& math() const { return math_; }
   /// One pass over the whole batch into output and LSE.
   const attn::AttendParams& params() const { return params_; }
+  attn::AttendParams& mutable_params() { return params_; }
+  /// Where new keys and values, slot mapping and cache lie on the device.
+  const attn::CacheWriteParams& cache_write() const { return write_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   /// Rows of query, output and (as stride) LSE: T_pad.
   std::int64_t num_rows() const { return num_rows_; }
