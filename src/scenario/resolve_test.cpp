@@ -77,8 +77,11 @@ TEST_CASE("MLA derives its dims, and given ones must agree") {
 }
 
 TEST_CASE("per-head lists have one entry a head") {
-  CHECK(attention_error("alibi_slopes: [1, 2, 3]") ==
+  CHECK(attention_error("alibi_slopes: [1, 2, 3]\n  alibi: linear") ==
         "E-SHAPE: s.yaml:6: attention.alibi_slopes: expected 8 numbers, one a head, found 3");
+  CHECK(attention_error("alibi_slopes: [1, 2, 3, 4, 5, 6, 7, 8]") ==
+        "E-CONFIG: s.yaml:6: attention.alibi_slopes: expected null where attention.alibi is none, "
+        "found 8 numbers");
   CHECK(attention_error("sinks: [1, 2]") ==
         "E-SHAPE: s.yaml:6: attention.sinks: expected 8 numbers, one a head, found 2");
   CHECK(attention_error("sinks: [1, 2, 3, 4, 5, 6, 7, .nan]").starts_with("E-VALUE: s.yaml:6: "));
