@@ -8,33 +8,33 @@ namespace attn {
 
 /// LSEs of all ranks, gathered. NaN and +inf count as -inf: "no key was seen".
 struct RankLses {
-  const float* lse;   // (rank, token, head) by the strides below
+  const float* lse;  // (rank, token, head) by the strides below
   i64 rank_stride;
   i64 token_stride;
   i64 head_stride;
-  int world_size;     // W
-  int base_two;       // 1: the LSEs are log2 of sums of powers of two; 0: natural
+  int world_size;  // W
+  int base_two;    // 1: the LSEs are log2 of sums of powers of two; 0: natural
 };
 
 /// cp_lse_ag_out_rs steps 2 and 3: output = partial * e^(lse_rank - LSE) with
 /// LSE = ln sum over ranks of e^lse; exactly 0 where the factor is 0.
 struct DcpCorrectParams {
   RankLses lses;
-  int rank;                // whose partial this is
+  int rank;  // whose partial this is
   Element partial_element;
-  const void* partial;     // [T, H, D]
+  const void* partial;  // [T, H, D]
   i64 partial_token_stride;
   i64 partial_head_stride;
   Element output_element;  // f32 where ranks are summed next: then the sum is rounded once
   void* output;            // [T, H, D]; may be `partial` when the elements and strides agree
   i64 output_token_stride;
   i64 output_head_stride;
-  float* output_lse;       // LSE (token, head) by the strides below, in the base of lses; or null
+  float* output_lse;  // LSE (token, head) by the strides below, in the base of lses; or null
   i64 lse_token_stride;
   i64 lse_head_stride;
-  i64 num_tokens;          // T
-  int num_heads;           // H: all heads of the group
-  int head_size;           // D
+  i64 num_tokens;  // T
+  int num_heads;   // H: all heads of the group
+  int head_size;   // D
 };
 
 /// dcp_a2a_lse_reduce after the exchange: output = sum over ranks of partial * e^(lse - LSE), in
@@ -42,20 +42,20 @@ struct DcpCorrectParams {
 struct DcpCombineParams {
   RankLses lses;
   Element partial_element;
-  const void* partial;     // [W, T, H, D]
+  const void* partial;  // [W, T, H, D]
   i64 partial_rank_stride;
   i64 partial_token_stride;
   i64 partial_head_stride;
   Element output_element;
-  void* output;            // [T, H, D]
+  void* output;  // [T, H, D]
   i64 output_token_stride;
   i64 output_head_stride;
-  float* output_lse;       // LSE (token, head) by the strides below, in the base of lses; or null
+  float* output_lse;  // LSE (token, head) by the strides below, in the base of lses; or null
   i64 lse_token_stride;
   i64 lse_head_stride;
-  i64 num_tokens;          // T
-  int num_heads;           // H: the heads of the receiving rank
-  int head_size;           // D
+  i64 num_tokens;  // T
+  int num_heads;   // H: the heads of the receiving rank
+  int head_size;   // D
 };
 
 }  // namespace attn

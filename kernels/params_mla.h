@@ -14,17 +14,17 @@ struct MatmulParams {
   const void* a;           // [num_batches, m, k]
   i64 a_batch_stride;
   i64 a_row_stride;
-  const void* b;           // [num_batches, k, n]; [num_batches, n, k] when b_transposed
-  i64 b_batch_stride;      // 0: the same B for every batch
+  const void* b;       // [num_batches, k, n]; [num_batches, n, k] when b_transposed
+  i64 b_batch_stride;  // 0: the same B for every batch
   i64 b_row_stride;
   int b_transposed;
-  void* c;                 // [num_batches, m, n]
+  void* c;  // [num_batches, m, n]
   i64 c_batch_stride;
   i64 c_row_stride;
   i64 num_batches;
   i64 m;
   i64 n;
-  i64 k;                   // 0: C becomes 0
+  i64 k;  // 0: C becomes 0
 };
 
 /// What an entry of an MLA cache looks like.
@@ -46,50 +46,50 @@ struct MlaCacheWriteParams {
   Element source_element;  // f32, f16 or bf16; bf16 with kDsMla
   const void* kv_c;        // [num_slots, Lkv]
   i64 kv_c_token_stride;
-  const void* k_pe;        // [num_slots, R]
+  const void* k_pe;  // [num_slots, R]
   i64 k_pe_token_stride;
-  void* cache;             // entry (block, slot) by the strides below, in elements of the cache;
-  i64 block_stride;        //   those of kDsMla are bytes, its entries start on 4 bytes
+  void* cache;       // entry (block, slot) by the strides below, in elements of the cache;
+  i64 block_stride;  //   those of kDsMla are bytes, its entries start on 4 bytes
   i64 slot_stride;
-  const i64* slot_mapping; // [num_slots]; negative = skip
+  const i64* slot_mapping;  // [num_slots]; negative = skip
   i64 num_slots;
   int block_size;
-  int kv_lora_rank;        // Lkv; 512 with kDsMla
-  int rope_head_dim;       // R; 64 with kDsMla
-  const float* k_scale;    // [1], kE4M3 only
+  int kv_lora_rank;      // Lkv; 512 with kDsMla
+  int rope_head_dim;     // R; 64 with kDsMla
+  const float* k_scale;  // [1], kE4M3 only
 };
 
 /// Entries of a paged cache as requests see them.
 struct MlaEntries {
-  Element element;         // kU8 for fp8_ds_mla
-  const void* cache;       // entry (block, slot) by the strides below
-  i64 block_stride;        // in elements
+  Element element;    // kU8 for fp8_ds_mla
+  const void* cache;  // entry (block, slot) by the strides below
+  i64 block_stride;   // in elements
   i64 slot_stride;
   const int* block_table;  // [B, block_table_stride]; entries past what is gathered are never read
   i64 block_table_stride;
   int block_size;
-  int entry_size;          // elements: Lkv + R, or 656
+  int entry_size;  // elements: Lkv + R, or 656
 };
 
 /// gather_and_maybe_dequant_cache (semantics §8.4.2): row t is the entry at position
 /// t - cu_seq_lens[b] + seq_starts[b] of request b = token_to_seq[t], times k_scale for a one-byte
 /// element, rounded to the output element. Rows t >= cu_seq_lens[b+1] are not written.
 struct MlaGatherParams {
-  MlaEntries entries;       // any element but kU8
+  MlaEntries entries;  // any element but kU8
   Element output_element;
-  void* output;             // [num_tokens, entry_size]
+  void* output;  // [num_tokens, entry_size]
   i64 output_token_stride;
   const int* cu_seq_lens;   // [B+1]
   const int* token_to_seq;  // [num_tokens]
   const int* seq_starts;    // [B] or null: 0
   i64 num_tokens;
-  const float* k_scale;     // [1] or null: 1
+  const float* k_scale;  // [1] or null: 1
 };
 
 /// cp_gather_cache (semantics §8.4.4): bit copies of the entries from position seq_starts[b] on.
 struct CpGatherParams {
   MlaEntries entries;
-  void* output;            // [>= cu_seq_lens[B], entry_size], of the element of the cache
+  void* output;  // [>= cu_seq_lens[B], entry_size], of the element of the cache
   i64 output_token_stride;
   const int* cu_seq_lens;  // [B+1]
   const int* seq_starts;   // [B] or null: 0; need not be multiples of the block size
@@ -100,8 +100,8 @@ struct CpGatherParams {
 /// cp_gather_and_upconvert_fp8_kv_cache (semantics §8.4.3): rows workspace_starts[b] +
 /// [0, seq_lens[b]) are positions 0.. of request b; other rows are not written.
 struct DsMlaUpconvertParams {
-  MlaEntries entries;           // kU8, 656
-  void* output;                 // bf16 [num_rows, 576]: code * tile scale rounded once, then k_pe
+  MlaEntries entries;  // kU8, 656
+  void* output;        // bf16 [num_rows, 576]: code * tile scale rounded once, then k_pe
   i64 output_token_stride;
   const int* seq_lens;          // [B]
   const int* workspace_starts;  // [B] ascending
@@ -114,13 +114,13 @@ struct DsMlaUpconvertParams {
 /// with a row of all heads as one, of heads.
 struct ConcatParams {
   Element element;
-  const void* first;        // [T, H, first_size]
+  const void* first;  // [T, H, first_size]
   i64 first_token_stride;
   i64 first_head_stride;
-  const void* second;       // [T, H, second_size] or null: zeros
+  const void* second;  // [T, H, second_size] or null: zeros
   i64 second_token_stride;
-  i64 second_head_stride;   // 0: the same for every head
-  void* output;             // [T, H, first_size + second_size]
+  i64 second_head_stride;  // 0: the same for every head
+  void* output;            // [T, H, first_size + second_size]
   i64 output_token_stride;
   i64 output_head_stride;
   i64 num_tokens;
@@ -133,11 +133,11 @@ struct ConcatParams {
 /// (semantics §8.6).
 struct GatherRowsParams {
   Element element;
-  const void* source;     // [*, width]
+  const void* source;  // [*, width]
   i64 source_row_stride;
-  void* output;           // [num_rows, width]
+  void* output;  // [num_rows, width]
   i64 output_row_stride;
-  const i64* rows;        // [num_rows], >= 0
+  const i64* rows;  // [num_rows], >= 0
   i64 num_rows;
   int width;
 };
@@ -160,11 +160,11 @@ struct CopyParams {
 /// without a causal test. The value of a key is the first v_head_size elements of its entry.
 /// kv.value, block_table and seq_lens are not looked at, nor are masks, ALiBi, soft-cap and sinks.
 struct SparseParams {
-  MlaEntry format;         // kCopy: kv.element, f32, f16 or bf16; kE4M3: codes times kv.k_scale[0]
-                           // (1 when null); kDsMla: rounded to bf16, strides in bytes, D 576 and
-                           // Dv 512
-  const int* slots;        // [T, slots_stride]: block * block_size + slot of T's keys
-  i64 slots_stride;        // >= topk
+  MlaEntry format;   // kCopy: kv.element, f32, f16 or bf16; kE4M3: codes times kv.k_scale[0]
+                     // (1 when null); kDsMla: rounded to bf16, strides in bytes, D 576 and
+                     // Dv 512
+  const int* slots;  // [T, slots_stride]: block * block_size + slot of T's keys
+  i64 slots_stride;  // >= topk
   int topk;
   const int* topk_length;  // [T] leftmost entries that count, or null: topk
   i64 num_slots;           // slots < 0 or >= num_slots are no keys

@@ -9,13 +9,13 @@ namespace attn {
 /// codes = rn_e4m3(x * (1 / scale)), the reciprocal rounded to f32 first. NaN gives 0x7F, zero
 /// stays zero under any scale.
 struct StaticQuantiseParams {
-  Element source_element;   // f16, bf16 or f32
-  const void* source;       // [num_rows, num_columns]
+  Element source_element;  // f16, bf16 or f32
+  const void* source;      // [num_rows, num_columns]
   i64 source_row_stride;
-  unsigned char* codes;     // e4m3 [num_rows, num_columns]
+  unsigned char* codes;  // e4m3 [num_rows, num_columns]
   i64 code_row_stride;
-  const float* scale;       // [1], finite, > 0
-  i64* num_saturated;       // [1], is increased by the elements beyond +-464; or null
+  const float* scale;  // [1], finite, > 0
+  i64* num_saturated;  // [1], is increased by the elements beyond +-464; or null
   i64 num_rows;
   i64 num_columns;
 };
@@ -23,18 +23,18 @@ struct StaticQuantiseParams {
 /// For every row and group of columns: s = max(1e-10, max|x|) / 448, with ue8m0 rounded up to a
 /// power of two; codes = rn_e4m3(x / s). NaN takes no part in the maximum.
 struct GroupQuantiseParams {
-  Element source_element;   // f16, bf16 or f32
-  const void* source;       // [num_rows, num_columns]
+  Element source_element;  // f16, bf16 or f32
+  const void* source;      // [num_rows, num_columns]
   i64 source_row_stride;
-  unsigned char* codes;     // e4m3 [num_rows, num_columns]
+  unsigned char* codes;  // e4m3 [num_rows, num_columns]
   i64 code_row_stride;
-  float* scales;            // (row, group) by the strides below; nothing else is written
-  i64 scale_row_stride;     // row-major: G; column-major: 1
-  i64 scale_group_stride;   // row-major: 1; column-major: rows, TMA-aligned: rows rounded up to 4
-  i64* num_saturated;       // [1], is increased by the elements beyond +-464; or null
+  float* scales;           // (row, group) by the strides below; nothing else is written
+  i64 scale_row_stride;    // row-major: G; column-major: 1
+  i64 scale_group_stride;  // row-major: 1; column-major: rows, TMA-aligned: rows rounded up to 4
+  i64* num_saturated;      // [1], is increased by the elements beyond +-464; or null
   i64 num_rows;
-  i64 num_columns;          // a multiple of group_size
-  int group_size;           // 128 or 64
+  i64 num_columns;  // a multiple of group_size
+  int group_size;   // 128 or 64
   int ue8m0;
 };
 
@@ -51,17 +51,17 @@ ATTN_FN i64 nvfp4_swizzled_offset(i64 row, i64 block, i64 tiles_across) {
 /// Per 16 columns: sf = rn_e4m3(g * (max|x| / 6)), m = 0 if sf = 0 else 1 / (sf / g),
 /// code = rn_e2m1(x * m), the even column in the low nibble. All divisions are exact.
 struct Nvfp4QuantiseParams {
-  Element source_element;     // f16, bf16 or f32
-  const void* source;         // [num_rows, num_columns]
+  Element source_element;  // f16, bf16 or f32
+  const void* source;      // [num_rows, num_columns]
   i64 source_row_stride;
-  unsigned char* packed;      // [num_rows, num_columns / 2]
-  i64 packed_row_stride;      // bytes
-  unsigned char* scales;      // e4m3: swizzled [rows up to 128, blocks up to 4], padding untouched;
-                              // or linear [num_rows, num_columns / 16]
+  unsigned char* packed;  // [num_rows, num_columns / 2]
+  i64 packed_row_stride;  // bytes
+  unsigned char* scales;  // e4m3: swizzled [rows up to 128, blocks up to 4], padding untouched;
+                          // or linear [num_rows, num_columns / 16]
   int swizzled;
   const float* global_scale;  // [1] g, finite, > 0
   i64 num_rows;
-  i64 num_columns;            // a multiple of 16
+  i64 num_columns;  // a multiple of 16
 };
 
 }  // namespace attn

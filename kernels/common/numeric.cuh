@@ -150,8 +150,8 @@ ATTN_FN signed char i8_nearest_even(float x) {
 ATTN_FN signed char i8_half_away(float x) {
   if (!(x == x)) return 0;
   const float shifted = x >= 0.0f ? x + 0.5f : x - 0.5f;
-  return static_cast<signed char>(shifted >= 127.0f ? 127
-                                                    : (shifted <= -128.0f ? -128 : static_cast<int>(shifted)));
+  return static_cast<signed char>(
+      shifted >= 127.0f ? 127 : (shifted <= -128.0f ? -128 : static_cast<int>(shifted)));
 }
 ATTN_FN signed char i8_truncate(float x) {
   if (!(x == x)) return 0;

@@ -61,32 +61,52 @@ std::optional<Dtype> dtype_from_safetensors_name(std::string_view name) {
 
 float load_float(Dtype dtype, const void* data, std::int64_t index) {
   switch (dtype) {
-    case Dtype::kF32: return read<float>(data, index);
-    case Dtype::kF16: return attn::f16_to_float(read<std::uint16_t>(data, index));
-    case Dtype::kBF16: return attn::bf16_to_float(read<std::uint16_t>(data, index));
-    case Dtype::kF64: return static_cast<float>(read<double>(data, index));
-    case Dtype::kE4M3: return attn::e4m3_to_float(read<std::uint8_t>(data, index));
-    case Dtype::kE5M2: return attn::e5m2_to_float(read<std::uint8_t>(data, index));
-    case Dtype::kI8: return static_cast<float>(read<std::int8_t>(data, index));
-    case Dtype::kI32: return static_cast<float>(read<std::int32_t>(data, index));
-    case Dtype::kI64: return static_cast<float>(read<std::int64_t>(data, index));
-    case Dtype::kU8: return static_cast<float>(read<std::uint8_t>(data, index));
+    case Dtype::kF32:
+      return read<float>(data, index);
+    case Dtype::kF16:
+      return attn::f16_to_float(read<std::uint16_t>(data, index));
+    case Dtype::kBF16:
+      return attn::bf16_to_float(read<std::uint16_t>(data, index));
+    case Dtype::kF64:
+      return static_cast<float>(read<double>(data, index));
+    case Dtype::kE4M3:
+      return attn::e4m3_to_float(read<std::uint8_t>(data, index));
+    case Dtype::kE5M2:
+      return attn::e5m2_to_float(read<std::uint8_t>(data, index));
+    case Dtype::kI8:
+      return static_cast<float>(read<std::int8_t>(data, index));
+    case Dtype::kI32:
+      return static_cast<float>(read<std::int32_t>(data, index));
+    case Dtype::kI64:
+      return static_cast<float>(read<std::int64_t>(data, index));
+    case Dtype::kU8:
+      return static_cast<float>(read<std::uint8_t>(data, index));
   }
   return 0.0f;
 }
 
 void store_float(Dtype dtype, void* data, std::int64_t index, float value) {
   switch (dtype) {
-    case Dtype::kF32: return write<float>(data, index, value);
-    case Dtype::kF16: return write<std::uint16_t>(data, index, attn::f16_from_float(value));
-    case Dtype::kBF16: return write<std::uint16_t>(data, index, attn::bf16_from_float(value));
-    case Dtype::kF64: return write<double>(data, index, static_cast<double>(value));
-    case Dtype::kE4M3: return write<std::uint8_t>(data, index, attn::e4m3_from_float(value));
-    case Dtype::kE5M2: return write<std::uint8_t>(data, index, attn::e5m2_from_float(value));
-    case Dtype::kI8: return write<std::int8_t>(data, index, attn::i8_nearest_even(value));
-    case Dtype::kI32: return write<std::int32_t>(data, index, static_cast<std::int32_t>(value));
-    case Dtype::kI64: return write<std::int64_t>(data, index, static_cast<std::int64_t>(value));
-    case Dtype::kU8: return write<std::uint8_t>(data, index, static_cast<std::uint8_t>(value));
+    case Dtype::kF32:
+      return write<float>(data, index, value);
+    case Dtype::kF16:
+      return write<std::uint16_t>(data, index, attn::f16_from_float(value));
+    case Dtype::kBF16:
+      return write<std::uint16_t>(data, index, attn::bf16_from_float(value));
+    case Dtype::kF64:
+      return write<double>(data, index, static_cast<double>(value));
+    case Dtype::kE4M3:
+      return write<std::uint8_t>(data, index, attn::e4m3_from_float(value));
+    case Dtype::kE5M2:
+      return write<std::uint8_t>(data, index, attn::e5m2_from_float(value));
+    case Dtype::kI8:
+      return write<std::int8_t>(data, index, attn::i8_nearest_even(value));
+    case Dtype::kI32:
+      return write<std::int32_t>(data, index, static_cast<std::int32_t>(value));
+    case Dtype::kI64:
+      return write<std::int64_t>(data, index, static_cast<std::int64_t>(value));
+    case Dtype::kU8:
+      return write<std::uint8_t>(data, index, static_cast<std::uint8_t>(value));
   }
 }
 

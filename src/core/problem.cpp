@@ -28,49 +28,69 @@ std::int64_t Problem::max_seq_len() const {
 
 const char* to_string(AttentionType value) {
   switch (value) {
-    case AttentionType::kDecoder: return "decoder";
-    case AttentionType::kEncoder: return "encoder";
-    case AttentionType::kEncoderOnly: return "encoder_only";
-    case AttentionType::kEncoderDecoder: return "encoder_decoder";
-    case AttentionType::kMla: return "mla";
-    case AttentionType::kMmEncoder: return "mm_encoder";
-    case AttentionType::kOp: return "op";
+    case AttentionType::kDecoder:
+      return "decoder";
+    case AttentionType::kEncoder:
+      return "encoder";
+    case AttentionType::kEncoderOnly:
+      return "encoder_only";
+    case AttentionType::kEncoderDecoder:
+      return "encoder_decoder";
+    case AttentionType::kMla:
+      return "mla";
+    case AttentionType::kMmEncoder:
+      return "mm_encoder";
+    case AttentionType::kOp:
+      return "op";
   }
   return "";
 }
-const char* to_string(QueryDtype value) {
-  return value == QueryDtype::kAuto ? "auto" : "fp8_e4m3";
-}
+const char* to_string(QueryDtype value) { return value == QueryDtype::kAuto ? "auto" : "fp8_e4m3"; }
 const char* to_string(EncoderWindow value) {
   return value == EncoderWindow::kSource ? "source" : "symmetric";
 }
 const char* to_string(AlibiKind value) {
   switch (value) {
-    case AlibiKind::kNone: return "none";
-    case AlibiKind::kLinear: return "linear";
-    case AlibiKind::kSqrt: return "sqrt";
+    case AlibiKind::kNone:
+      return "none";
+    case AlibiKind::kLinear:
+      return "linear";
+    case AlibiKind::kSqrt:
+      return "sqrt";
   }
   return "";
 }
 const char* to_string(TritonPath value) {
   switch (value) {
-    case TritonPath::kAuto: return "auto";
-    case TritonPath::k2d: return "2d";
-    case TritonPath::k3d: return "3d";
+    case TritonPath::kAuto:
+      return "auto";
+    case TritonPath::k2d:
+      return "2d";
+    case TritonPath::k3d:
+      return "3d";
   }
   return "";
 }
 const char* to_string(KvCacheDtype value) {
   switch (value) {
-    case KvCacheDtype::kAuto: return "auto";
-    case KvCacheDtype::kFloat16: return "float16";
-    case KvCacheDtype::kBFloat16: return "bfloat16";
-    case KvCacheDtype::kFp8: return "fp8";
-    case KvCacheDtype::kFp8E4M3: return "fp8_e4m3";
-    case KvCacheDtype::kFp8E5M2: return "fp8_e5m2";
-    case KvCacheDtype::kInt8PerTokenHead: return "int8_per_token_head";
-    case KvCacheDtype::kFp8PerTokenHead: return "fp8_per_token_head";
-    case KvCacheDtype::kFp8DsMla: return "fp8_ds_mla";
+    case KvCacheDtype::kAuto:
+      return "auto";
+    case KvCacheDtype::kFloat16:
+      return "float16";
+    case KvCacheDtype::kBFloat16:
+      return "bfloat16";
+    case KvCacheDtype::kFp8:
+      return "fp8";
+    case KvCacheDtype::kFp8E4M3:
+      return "fp8_e4m3";
+    case KvCacheDtype::kFp8E5M2:
+      return "fp8_e5m2";
+    case KvCacheDtype::kInt8PerTokenHead:
+      return "int8_per_token_head";
+    case KvCacheDtype::kFp8PerTokenHead:
+      return "fp8_per_token_head";
+    case KvCacheDtype::kFp8DsMla:
+      return "fp8_ds_mla";
   }
   return "";
 }
@@ -80,17 +100,23 @@ const char* to_string(PthInt8Round value) {
 }
 const char* to_string(CascadeMode value) {
   switch (value) {
-    case CascadeMode::kAuto: return "auto";
-    case CascadeMode::kAlways: return "always";
-    case CascadeMode::kNever: return "never";
+    case CascadeMode::kAuto:
+      return "auto";
+    case CascadeMode::kAlways:
+      return "always";
+    case CascadeMode::kNever:
+      return "never";
   }
   return "";
 }
 const char* to_string(DcpComm value) {
   switch (value) {
-    case DcpComm::kAgRs: return "ag_rs";
-    case DcpComm::kAgAr: return "ag_ar";
-    case DcpComm::kA2a: return "a2a";
+    case DcpComm::kAgRs:
+      return "ag_rs";
+    case DcpComm::kAgAr:
+      return "ag_ar";
+    case DcpComm::kA2a:
+      return "a2a";
   }
   return "";
 }
@@ -99,19 +125,27 @@ const char* to_string(DcpTransport value) {
 }
 const char* to_string(OutputQuantType value) {
   switch (value) {
-    case OutputQuantType::kNone: return "none";
-    case OutputQuantType::kFp8Static: return "fp8_static";
-    case OutputQuantType::kFp8Group128: return "fp8_group128";
-    case OutputQuantType::kFp8Group64: return "fp8_group64";
-    case OutputQuantType::kNvfp4: return "nvfp4";
+    case OutputQuantType::kNone:
+      return "none";
+    case OutputQuantType::kFp8Static:
+      return "fp8_static";
+    case OutputQuantType::kFp8Group128:
+      return "fp8_group128";
+    case OutputQuantType::kFp8Group64:
+      return "fp8_group64";
+    case OutputQuantType::kNvfp4:
+      return "nvfp4";
   }
   return "";
 }
 const char* to_string(Distribution value) {
   switch (value) {
-    case Distribution::kNormal: return "normal";
-    case Distribution::kUniform: return "uniform";
-    case Distribution::kOutlier: return "outlier";
+    case Distribution::kNormal:
+      return "normal";
+    case Distribution::kUniform:
+      return "uniform";
+    case Distribution::kOutlier:
+      return "outlier";
   }
   return "";
 }
@@ -121,17 +155,23 @@ const char* to_string(TimingMode value) {
 }
 const char* to_string(Switch value) {
   switch (value) {
-    case Switch::kAuto: return "auto";
-    case Switch::kOn: return "on";
-    case Switch::kOff: return "off";
+    case Switch::kAuto:
+      return "auto";
+    case Switch::kOn:
+      return "on";
+    case Switch::kOff:
+      return "off";
   }
   return "";
 }
 const char* to_string(MlaRefForm value) {
   switch (value) {
-    case MlaRefForm::kBoth: return "both";
-    case MlaRefForm::kMha: return "mha";
-    case MlaRefForm::kMqa: return "mqa";
+    case MlaRefForm::kBoth:
+      return "both";
+    case MlaRefForm::kMha:
+      return "mha";
+    case MlaRefForm::kMqa:
+      return "mqa";
   }
   return "";
 }
@@ -157,15 +197,22 @@ bool is_quantised(KvCacheDtype dtype) {
 
 Dtype kv_element_dtype(KvCacheDtype dtype, Dtype model_dtype) {
   switch (dtype) {
-    case KvCacheDtype::kAuto: return model_dtype;
-    case KvCacheDtype::kFloat16: return Dtype::kF16;
-    case KvCacheDtype::kBFloat16: return Dtype::kBF16;
+    case KvCacheDtype::kAuto:
+      return model_dtype;
+    case KvCacheDtype::kFloat16:
+      return Dtype::kF16;
+    case KvCacheDtype::kBFloat16:
+      return Dtype::kBF16;
     case KvCacheDtype::kFp8:
     case KvCacheDtype::kFp8E4M3:
-    case KvCacheDtype::kFp8PerTokenHead: return Dtype::kE4M3;
-    case KvCacheDtype::kFp8E5M2: return Dtype::kE5M2;
-    case KvCacheDtype::kInt8PerTokenHead: return Dtype::kI8;
-    case KvCacheDtype::kFp8DsMla: return Dtype::kU8;
+    case KvCacheDtype::kFp8PerTokenHead:
+      return Dtype::kE4M3;
+    case KvCacheDtype::kFp8E5M2:
+      return Dtype::kE5M2;
+    case KvCacheDtype::kInt8PerTokenHead:
+      return Dtype::kI8;
+    case KvCacheDtype::kFp8DsMla:
+      return Dtype::kU8;
   }
   return model_dtype;
 }

@@ -197,6 +197,7 @@ struct Problem {
   OutputQuantSpec output_quant;
   OpSpec op;
   InputsSpec inputs;
+  std::vector<std::string> backends;  // as the scenario names them; empty = every native one
   ValidationSpec validation;
   TimingSpec timing;
 

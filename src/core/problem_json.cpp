@@ -32,6 +32,10 @@ std::string problem_to_json(const Problem& problem, int indent) {
     if (field.key.starts_with("batch_options.")) {
       document.at_or_add("batch") = batch_rows(problem.batch);
     }
+    if (field.key == "validation.max_rows") {
+      Value& backends = document.at_or_add("backends") = Value::list();
+      for (const std::string& name : problem.backends) backends.items.push_back(Value::of(name));
+    }
     document.at_or_add_path(field.key) = field.get(problem);
   }
   return to_json_text(document, indent);

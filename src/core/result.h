@@ -1,4 +1,5 @@
-// What one (case, backend) pair gave: the record behind every output format (contract.md section 4).
+// What one (case, backend) pair gave: the record behind every output format (contract.md section
+// 4).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ std::optional<Status> status_from_string(std::string_view text);
 struct ErrorStats {
   double max_abs = 0;
   double mean_abs = 0;
-  double rms_rel = 0;      // ||a - r|| / ||r||
-  double nmse = 0;         // rms_rel^2
+  double rms_rel = 0;  // ||a - r|| / ||r||
+  double nmse = 0;     // rms_rel^2
   double cosine = 1;
   double err_ratio = 0;    // max_abs / max_abs of the storage-precision emulation; NaN = null
   double matched_pct = 0;  // elements within atol + rtol*|r|

@@ -58,8 +58,10 @@ class Tensor {
   float at(std::int64_t index) const { return load_float(dtype_, bytes_.data(), index); }
   void set(std::int64_t index, float value) { store_float(dtype_, bytes_.data(), index, value); }
 
-  static Tensor from_i32(std::span<const std::int32_t> values, std::vector<std::int64_t> shape = {});
-  static Tensor from_i64(std::span<const std::int64_t> values, std::vector<std::int64_t> shape = {});
+  static Tensor from_i32(std::span<const std::int32_t> values,
+                         std::vector<std::int64_t> shape = {});
+  static Tensor from_i64(std::span<const std::int64_t> values,
+                         std::vector<std::int64_t> shape = {});
   static Tensor from_f32(std::span<const float> values, std::vector<std::int64_t> shape = {});
   static Tensor from_f64(std::span<const double> values, std::vector<std::int64_t> shape = {});
 

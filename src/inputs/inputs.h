@@ -29,8 +29,8 @@ struct AttentionInputs {
   std::int64_t num_tokens() const { return query_start_loc.back(); }
 };
 
-/// Seeded draw, or inputs.file, for decoder, encoder, encoder_only, encoder_decoder and mm_encoder. Every drawn
-/// element is a function of seed, tensor and index alone, rounded to attention.dtype:
+/// Seeded draw, or inputs.file, for decoder, encoder, encoder_only, encoder_decoder and mm_encoder.
+/// Every drawn element is a function of seed, tensor and index alone, rounded to attention.dtype:
 ///   normal   N(0, std^2)
 ///   uniform  in [-std * sqrt(3), std * sqrt(3)], so that the standard deviation is std
 ///   outlier  normal, but about 1 % (at least one) of the channels (h, d) of query, key and value

@@ -180,6 +180,7 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
   if (const Value* backends = document.find("backends")) {
     for (const Value& backend : backends->items) scenario.backends.push_back(backend.text);
   }
+  for (Problem& problem : scenario.cases) problem.backends = scenario.backends;
   return scenario;
 }
 

@@ -85,7 +85,8 @@ TEST_CASE("paths are relative to the file in which they stand") {
   const TempFolder folder;
   folder.write("models/base.yaml", std::string(kBase) + "inputs: {file: weights/x.safetensors}\n");
   const auto file = folder.write(
-      "s.yaml", "name: t\nextends: models/base.yaml\nbatch: q16\nkv_cache: {value_scale_file: s.json}\n");
+      "s.yaml",
+      "name: t\nextends: models/base.yaml\nbatch: q16\nkv_cache: {value_scale_file: s.json}\n");
   const Problem problem = load_scenario(file).cases.at(0);
   CHECK(*problem.inputs.file == (folder.path() / "models/weights/x.safetensors").string());
   CHECK(*problem.kv_cache.value_scale_file == (folder.path() / "s.json").string());

@@ -34,6 +34,7 @@ TEST_CASE("JSON scenarios load like YAML ones") {
           "batch":[{"count":2,"query_len":1,"seq_len":9}],"backends":["REFERENCE"]})");
   CHECK(problem.batch == std::vector<Request>{{1, 9}, {1, 9}});
   CHECK(problem.case_name == "2q1s9");
+  CHECK(problem.backends == std::vector<std::string>{"REFERENCE"});
   CHECK(problem.attention.sink_values.size() == 8);
 }
 
