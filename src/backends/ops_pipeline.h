@@ -36,6 +36,9 @@ class OpsPipeline : public Pipeline {
   void add_step(Step step) { steps_.push_back(std::move(step)); }
   /// Queues the cache write where the type has a cache.
   void add_write_step();
+  /// The write of the new rows into the cache, of the first rank under DCP.
+  const attn::CacheWriteParams& cache_write() const { return write_; }
+  std::size_t cache_bytes() const { return cache_->size_bytes(); }
   /// Step that carries the FLOPs and bytes of the attention.
   Step attention_step(std::string name, std::function<void()> run) const;
 
@@ -50,6 +53,12 @@ class OpsPipeline : public Pipeline {
   const T* upload(const std::vector<T>& values, const std::string& name) {
     return static_cast<const T*>(upload_bytes(values.data(), values.size() * sizeof(T), name));
   }
+  const void* upload(const Tensor& tensor, const std::string& name) {
+    return upload_bytes(tensor.bytes(), tensor.size_bytes(), name);
+  }
+  /// Copies the first size_bytes of a workspace() to destination + offset_bytes.
+  void download_workspace(const void* workspace, Tensor& destination, std::size_t offset_bytes,
+                          std::size_t size_bytes);
 
  private:
   Buffer* new_buffer(std::size_t size_bytes, const std::string& name, bool poisoned);

@@ -10,10 +10,12 @@ namespace {
 class CacheCheck {
  public:
   CacheCheck(const Problem& problem, const StoredKv& stored, const PagedCache& before,
-             const Tensor& after)
+             const Tensor& after, int rank)
       : problem_(problem),
         before_(before),
-        after_(after),
+        rank_(problem, rank),
+        before_data_(rank_data(problem, before.data, rank)),
+        after_data_(rank_data(problem, after, rank)),
         cells_(before.layout, stored, problem.kv_cache.block_size),
         owners_(block_owners(problem, before.block_table)),
         starts_(first_rows(problem)),
@@ -24,7 +26,7 @@ class CacheCheck {
       for (const bool is_key : {true, false}) {
         const std::int64_t plane = is_key ? cells_.key_plane(block) : cells_.value_plane(block);
         set_expected(block, plane, is_key);
-        const std::byte* actual = after_.bytes() + plane;
+        const std::byte* actual = after_data_ + plane;
         if (std::memcmp(expected_.data(), actual, expected_.size()) != 0) {
           return describe(actual, block, is_key ? "K" : "V");
         }
@@ -34,9 +36,14 @@ class CacheCheck {
   }
 
  private:
+  static const std::byte* rank_data(const Problem& problem, const Tensor& data, int rank) {
+    const auto world_size = static_cast<std::size_t>(problem.dcp.world_size);
+    return data.bytes() + data.size_bytes() / world_size * static_cast<std::size_t>(rank);
+  }
+
   /// The plane's bytes before the step with every live position overwritten by its stored bytes.
   void set_expected(std::int64_t block, std::int64_t plane, bool is_key) {
-    std::memcpy(expected_.data(), before_.data.bytes() + plane, expected_.size());
+    std::memcpy(expected_.data(), before_data_ + plane, expected_.size());
     for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
       if (!is_live(block, slot)) break;
       const std::int64_t row =
@@ -70,7 +77,7 @@ class CacheCheck {
     return owners_[static_cast<std::size_t>(block)];
   }
   std::int64_t position(std::int64_t block, std::int64_t slot) const {
-    return owner(block).page * problem_.kv_cache.block_size + slot;
+    return owner(block).page * page_tokens(problem_) + rank_.offset_in_page(slot);
   }
   bool is_live(std::int64_t block, std::int64_t slot) const {
     return owner(block).exists() &&
@@ -94,7 +101,9 @@ class CacheCheck {
 
   const Problem& problem_;
   const PagedCache& before_;
-  const Tensor& after_;
+  RankSlots rank_;
+  const std::byte* before_data_;
+  const std::byte* after_data_;
   CellWriter cells_;
   std::vector<BlockOwner> owners_;
   std::vector<std::int64_t> starts_;
@@ -110,7 +119,12 @@ std::string check_cache(const Problem& problem, const StoredKv& stored, const Pa
          before.data.size_bytes(), dtype_name(before.data.dtype()), after.size_bytes(),
          dtype_name(after.dtype()));
   }
-  return CacheCheck(problem, stored, before, after).run();
+  const int world_size = problem.dcp.world_size;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::string wrong = CacheCheck(problem, stored, before, after, rank).run();
+    if (!wrong.empty()) return world_size == 1 ? wrong : fmt::format("rank {}: {}", rank, wrong);
+  }
+  return {};
 }
 
 }  // namespace attnbench
