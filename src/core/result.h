@@ -1,4 +1,5 @@
-// What one (case, backend) pair gave: the record behind every output format (contract.md section 4).
+// What one (case, backend) pair gave: the record behind every output format (contract.md section
+// 4).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ std::optional<Status> status_from_string(std::string_view text);
 struct ErrorStats {
   double max_abs = 0;
   double mean_abs = 0;
-  double rms_rel = 0;      // ||a - r|| / ||r||
-  double nmse = 0;         // rms_rel^2
+  double rms_rel = 0;  // ||a - r|| / ||r||
+  double nmse = 0;     // rms_rel^2
   double cosine = 1;
   double err_ratio = 0;    // max_abs / max_abs of the storage-precision emulation; NaN = null
   double matched_pct = 0;  // elements within atol + rtol*|r|
@@ -32,6 +33,14 @@ struct ErrorStats {
   std::int64_t total_rows = 0;
   std::string limit;  // e.g. "|a-r| <= 0.01 + 0.01*|r|, cosine >= 1-1e-05, err_ratio <= 2"
   std::string rule;   // which rule decided, e.g. "semantics 14.2 bfloat16"
+};
+
+/// What one rank of a context-parallel group computed before the exchange, against the float64
+/// attention over its own keys.
+struct RankErrors {
+  int rank = 0;
+  ErrorStats error;
+  ErrorStats lse_error;
 };
 
 struct StepTiming {
@@ -88,6 +97,7 @@ struct Result {
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
+  std::vector<RankErrors> rank_errors;   // by rank under DCP, else empty
   std::optional<Timing> timing;          // only when passed or unverified
   std::optional<Throughput> throughput;  // only when passed or unverified
   std::vector<KernelInfo> kernels;

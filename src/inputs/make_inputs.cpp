@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
+#include "inputs/cache_cells.h"
 #include "inputs/draw_rows.h"
 #include "inputs/input_file.h"
 #include "inputs/inputs.h"
