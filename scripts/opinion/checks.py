@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import attention, kv_cache
+from . import attention, dcp, kv_cache
 from . import number_formats as formats
 from .case import Case
 from .errors import Disagreement, FormatError
@@ -71,7 +71,10 @@ def _keys_and_values(case):
     """What attention reads, float32 [sum of seq_lens, Hk, D], after checking every saved form."""
     rules = case.rules
     paged = rules.paged and case.has_cache and rules.dcp_world_size == 1
-    slots = None
+    slots, rank_caches = None, None
+    if rules.paged and case.has_cache and rules.dcp_world_size > 1:
+        rank_caches = dcp.RankCaches(case)
+        rank_caches.check_slot_mapping()
     if paged:
         table = case.need("block_table").raw
         columns = -(-int(case.seq_lens.max(initial=0)) // rules.block_size)
@@ -101,6 +104,8 @@ def _keys_and_values(case):
         if paged:
             _check_cache(case, name, plane, slots, codes, scales)
             _check_scale_tensor(case, f"{name}_scale_cache", slots, scales)
+        if rank_caches is not None:
+            rank_caches.check(name, plane, codes)
         result.append(read)
     return result
 
@@ -284,6 +289,13 @@ def _check_output(case, output, lse):
     return worst
 
 
+def _check_ranks(case, output):
+    """What the ranks of a context-parallel group hold before they exchange it."""
+    atol, rtol, _ = _output_tolerance(case, output)
+    lse_atol = 1e-5 if case.rules.dtype == "float32" else 1e-3
+    return dcp.check_partials(case, _require_close, (atol, rtol), lse_atol)
+
+
 def check_file(path):
     """Returns figures of a file that agrees; raises Disagreement or FormatError otherwise."""
     case = Case(path)
@@ -291,4 +303,6 @@ def check_file(path):
     figures = {"rows": len(case.checked_rows)}
     figures["reference_max_abs"] = _check_reference(case, output, lse)
     figures["output_max_abs"] = _check_output(case, output, lse)
+    if case.rules.dcp_world_size > 1 and case.has_cache:
+        figures["rank_max_abs"] = _check_ranks(case, output)
     return figures

@@ -47,6 +47,7 @@ class Rules:
         self.int8_round = cache.get("pth_int8_round", "half_away")
         self.e5m2_as_e4m3 = bool(cache.get("e5m2_as_e4m3", False))
         self.dcp_world_size = self.section("dcp").get("world_size", 1)
+        self.dcp_interleave_size = self.section("dcp").get("interleave_size", 1)
         self.output_quant = self.section("output_quant")
         self._refuse_what_is_not_covered(cache)
 
