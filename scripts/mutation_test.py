@@ -27,11 +27,16 @@ class Failure(Exception):
 
 
 def run_tool(binary, mutant):
-    """Statuses and first reasons of the mutant's case under `binary`."""
+    """Statuses and reasons of the mutant's case under `binary`; {scratch} in a value is a folder."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return run_case(binary, mutant, scratch)
+
+
+def run_case(binary, mutant, scratch):
     command = [str(binary), "run", str(MUTATION / "base.yaml"), "--backend", mutant["backend"]]
     for key, value in mutant["set"].items():
         text = value if isinstance(value, str) else json.dumps(value)
-        command += ["--set", f"{key}={text}"]
+        command += ["--set", f"{key}={text}".replace("{scratch}", scratch)]
     command += ["--device", "cpu", "--no-timing", "--no-progress", "-q", "--json", "-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
     start = done.stdout.find("{")

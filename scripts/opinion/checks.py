@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import attention, dcp, kv_cache
+from . import attention, dcp, kv_cache, mm
 from . import number_formats as formats
 from .case import Case
 from .errors import Disagreement, FormatError
@@ -145,8 +145,11 @@ def _slopes_and_sinks(case):
 
 def recompute(case):
     """Output [rows, H, Dv] and lse [H, rows] of the checked rows, float64."""
-    query = _query(case)
-    keys, values = _keys_and_values(case)
+    if case.rules.attention_type == "mm_encoder":
+        query, keys, values = mm.values_read(case)
+    else:
+        query = _query(case)
+        keys, values = _keys_and_values(case)
     slopes, sinks = _slopes_and_sinks(case)
     outputs = np.empty((len(case.checked_rows), case.num_heads, values.shape[-1]))
     lses = np.empty((case.num_heads, len(case.checked_rows)))
@@ -224,7 +227,7 @@ def _output_tolerance(case, expected):
     output_dtype = case.need("output").dtype
     if output_dtype not in TOLERANCES:
         raise FormatError(f"output is {output_dtype}, expected {', '.join(TOLERANCES)}")
-    if case.need("query").dtype == "F8_E4M3":
+    if case.need("query").dtype == "F8_E4M3" or mm.is_fp8(case.rules):
         atol, rtol, cosine = FP8_QUERY_TOLERANCE
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
         return atol * max(1.0, largest), rtol, cosine

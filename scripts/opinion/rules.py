@@ -3,10 +3,11 @@
 import json
 import math
 
+from . import mm
 from .errors import FormatError
 
-COVERED_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder")
-COVERED_BACKENDS = ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "REFERENCE")
+COVERED_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder", "mm_encoder")
+COVERED_BACKENDS = ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "REFERENCE") + mm.BACKENDS
 FP8_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 PER_TOKEN_HEAD_CACHES = ("int8_per_token_head", "fp8_per_token_head")
 

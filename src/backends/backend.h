@@ -13,6 +13,7 @@
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
+#include "inputs/mm_inputs.h"
 #include "metadata/attention_math.h"
 #include "ops/ops.h"
 
@@ -60,6 +61,7 @@ struct BackendInputs {
   StoredQuery query;
   std::optional<StoredKv> stored;   // decoder and encoder_decoder
   std::optional<PagedCache> cache;  // decoder and encoder_decoder
+  const MmInputs* mm = nullptr;     // mm_encoder; `inputs` are its tensors
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.

@@ -3,9 +3,12 @@
 namespace attnbench {
 
 const std::vector<const Backend*>& all_backends() {
-  static const std::vector<const Backend*> backends{&reference_backend(), &flash_attn_backend(),
-                                                    &flash_attn_ix_backend(),
-                                                    &triton_attn_backend()};
+  static const std::vector<const Backend*> backends = [] {
+    std::vector<const Backend*> list{&reference_backend(), &flash_attn_backend(),
+                                     &flash_attn_ix_backend(), &triton_attn_backend()};
+    list.insert(list.end(), mm_backends().begin(), mm_backends().end());
+    return list;
+  }();
   return backends;
 }
 

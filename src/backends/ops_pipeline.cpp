@@ -61,7 +61,7 @@ OpsPipeline::OpsPipeline(const Problem& problem, const BackendInputs& inputs, Op
       ops_(ops) {
   set_rows(inputs);
   set_score(inputs);
-  if (is_encoder_type(problem_.attention.type)) {
+  if (has_direct_kv(problem_.attention.type)) {
     set_ragged_kv(*inputs.inputs);
   } else {
     set_paged_kv(inputs);

@@ -33,6 +33,11 @@ class OpsPipeline : public Pipeline {
   std::int64_t num_rows() const { return num_rows_; }
   std::int64_t num_requests() const { return problem_.num_requests(); }
 
+  /// For what a family of backends does its own way, before its first step is queued.
+  attn::AttendParams& own_params() { return params_; }
+  Buffer* new_buffer(std::size_t size_bytes, const std::string& name, bool poisoned);
+  const void* upload_bytes(const void* data, std::size_t size_bytes, const std::string& name);
+
   void add_step(Step step) { steps_.push_back(std::move(step)); }
   /// Queues the cache write where the type has a cache.
   void add_write_step();
@@ -61,8 +66,6 @@ class OpsPipeline : public Pipeline {
                           std::size_t size_bytes);
 
  private:
-  Buffer* new_buffer(std::size_t size_bytes, const std::string& name, bool poisoned);
-  const void* upload_bytes(const void* data, std::size_t size_bytes, const std::string& name);
   void set_rows(const BackendInputs& inputs);
   void set_score(const BackendInputs& inputs);
   void set_paged_kv(const BackendInputs& inputs);

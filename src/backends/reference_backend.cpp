@@ -13,7 +13,7 @@ constexpr const char* kName = "REFERENCE";
 
 bool is_served(AttentionType type) {
   return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
-         is_encoder_type(type);
+         has_direct_kv(type);
 }
 
 class ReferencePipeline : public Pipeline {

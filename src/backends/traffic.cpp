@@ -23,12 +23,18 @@ KeyRange live_keys(const AttentionMath& math, const Request& request, std::int64
   return live;
 }
 
+/// The multimodal encoder with e4m3 queries, keys and values.
+bool is_fp8_mm(const Problem& problem) {
+  return problem.attention.type == AttentionType::kMmEncoder &&
+         problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
+}
+
 /// Bytes of K and V of one position, all heads.
 double bytes_per_key(const Problem& problem, std::string_view backend) {
   const AttentionSpec& a = problem.attention;
-  const bool cached = !is_encoder_type(a.type);
-  const Dtype element =
-      cached ? resolve_store_rule(problem, std::string(backend)).element : a.dtype;
+  const bool cached = !has_direct_kv(a.type);
+  const Dtype direct = is_fp8_mm(problem) ? Dtype::kE4M3 : a.dtype;
+  const Dtype element = cached ? resolve_store_rule(problem, std::string(backend)).element : direct;
   const bool scales = cached && is_per_token_head(problem.kv_cache.dtype);
   const double per_head = static_cast<double>(dtype_size(element)) * (a.head_size + a.v_head_size) +
                           (scales ? 2.0 * sizeof(float) : 0.0);
@@ -53,7 +59,7 @@ double attention_flops(const Problem& problem, std::string_view backend) {
 Traffic attention_traffic(const Problem& problem, std::string_view backend) {
   const AttentionMath math = resolve_attention_math(problem, backend);
   const AttentionSpec& a = problem.attention;
-  const std::int64_t prefix = is_encoder_type(a.type) ? 0 : problem.cascade.common_prefix_len;
+  const std::int64_t prefix = has_direct_kv(a.type) ? 0 : problem.cascade.common_prefix_len;
   std::int64_t all = 0;
   std::int64_t own = 0;
   std::int64_t shared_begin = prefix;
@@ -65,7 +71,7 @@ Traffic attention_traffic(const Problem& problem, std::string_view backend) {
     shared_begin = std::min(shared_begin, live.begin);
   }
   const double per_key = bytes_per_key(problem, backend);
-  const bool fp8_query = query_is_quantised(problem, std::string(backend));
+  const bool fp8_query = is_fp8_mm(problem) || query_is_quantised(problem, std::string(backend));
   const double query_size = fp8_query ? 1.0 : static_cast<double>(dtype_size(a.dtype));
   const bool fp8_output = problem.output_quant.type == OutputQuantType::kFp8Static;
   const double output_size = fp8_output ? 1.0 : static_cast<double>(dtype_size(a.dtype));

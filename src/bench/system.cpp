@@ -11,8 +11,9 @@ std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptio
     case AttentionType::kEncoderOnly:
     case AttentionType::kEncoderDecoder:
       return make_attention_system(problem, options);
-    case AttentionType::kMla:
     case AttentionType::kMmEncoder:
+      return make_mm_system(problem, options);
+    case AttentionType::kMla:
     case AttentionType::kOp:
       break;
   }

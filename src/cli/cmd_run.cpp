@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 
 #include "bench/bench.h"
 #include "bench/system.h"
@@ -21,6 +20,7 @@
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "inputs/mm_scale_file.h"
 
 namespace attnbench {
 namespace {
@@ -62,18 +62,21 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
   return jobs;
 }
 
-/// Reads every inputs.file once, so that tensors that disagree with the scenario are bad input
-/// (exit 2, nothing written) and not the error of a case. Returns the notices.
-std::set<std::string> check_input_files(const std::vector<Pair>& pairs) {
-  std::set<std::string> notices;
+bool reads_files(const Problem& problem) {
+  return problem.inputs.file || problem.mm_encoder.fp8_scale_path;
+}
+
+/// Reads every inputs.file and scale file once, so that files that disagree with the scenario are
+/// bad input (exit 2, nothing written) and not the error of a case.
+void check_input_files(const std::vector<Pair>& pairs) {
   const Problem* checked = nullptr;
   for (const Pair& pair : pairs) {
-    if (pair.problem == checked || !pair.problem->inputs.file) continue;
+    if (pair.problem == checked) continue;
     checked = pair.problem;
-    const std::unique_ptr<System> system = make_system(*pair.problem, {});
-    notices.insert(system->notices().begin(), system->notices().end());
+    if (reads_files(*checked)) make_system(*checked, {})->notices();
+    const auto& scales = checked->mm_encoder.fp8_scale_save_path;
+    if (scales) check_mm_scale_target(*scales);
   }
-  return notices;
 }
 
 /// Whether a backend named with --backend is unsupported in every listed case.
@@ -96,6 +99,7 @@ std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchO
   ProgressOptions progress_options;
   progress_options.live = console.err_is_terminal && !options.quiet && !options.no_progress;
   progress_options.line_per_result = options.verbose;
+  progress_options.notices = !options.quiet;
   progress_options.width = output_width(STDERR_FILENO);
   Progress progress(console.err, steady_clock(), progress_options);
   return run_jobs(jobs, bench, progress);
@@ -120,9 +124,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection);
   const OutputPlan plan = plan_outputs(options);
   if (!options.save_tensors.empty()) check_save_dir(options.save_tensors);
-  for (const std::string& notice : check_input_files(pairs)) {
-    if (!options.console.quiet) console.err << "attnbench: notice: " << notice << "\n";
-  }
+  check_input_files(pairs);
   if (pairs.empty() && !options.console.quiet) {
     console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
                                options.selection.filter);

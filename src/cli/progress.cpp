@@ -67,6 +67,13 @@ void Progress::job_finished(const Result& result) {
        << std::flush;
 }
 
+void Progress::notice(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  if (!options_.notices || !noticed_.insert(text).second) return;
+  erase();
+  out_ << "attnbench: notice: " << text << "\n" << std::flush;
+}
+
 void Progress::draw() {
   if (!options_.live || stopping_) return;
   // One column stays free: some terminals wrap when the last one is written.

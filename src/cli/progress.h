@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <ostream>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -15,7 +16,8 @@ namespace attnbench {
 struct ProgressOptions {
   bool live = false;  // rewrite one line in place; for terminals
   bool line_per_result = false;
-  int width = 80;  // of the live line
+  bool notices = true;  // each text once
+  int width = 80;       // of the live line
 };
 
 class Progress final : public BenchObserver {
@@ -27,6 +29,7 @@ class Progress final : public BenchObserver {
   void job_started(std::size_t index, std::size_t count, const Job& job) override;
   void phase(Phase phase) override;
   void job_finished(const Result& result) override;
+  void notice(const std::string& text) override;
 
  private:
   void draw();   // with mutex_ held
@@ -45,6 +48,7 @@ class Progress final : public BenchObserver {
   std::string id_;
   Phase phase_ = Phase::kInputs;
   StatusCounts counts_;
+  std::set<std::string> noticed_;
   bool running_ = false;
   bool drawn_ = false;
   bool stopping_ = false;

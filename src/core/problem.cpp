@@ -142,6 +142,10 @@ bool is_encoder_type(AttentionType type) {
   return type == AttentionType::kEncoder || type == AttentionType::kEncoderOnly;
 }
 
+bool has_direct_kv(AttentionType type) {
+  return is_encoder_type(type) || type == AttentionType::kMmEncoder;
+}
+
 bool is_per_token_head(KvCacheDtype dtype) {
   return dtype == KvCacheDtype::kInt8PerTokenHead || dtype == KvCacheDtype::kFp8PerTokenHead;
 }

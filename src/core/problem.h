@@ -231,6 +231,7 @@ const char* to_string(MmAttnDtype value);
 const char* to_string(AmaxKind value);
 
 bool is_encoder_type(AttentionType type);  // encoder or encoder_only: no cache, non-causal
+bool has_direct_kv(AttentionType type);    // those and mm_encoder: key and value as tensors
 bool is_per_token_head(KvCacheDtype dtype);
 bool is_quantised(KvCacheDtype dtype);
 

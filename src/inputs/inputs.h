@@ -28,7 +28,7 @@ struct AttentionInputs {
   std::int64_t num_tokens() const { return query_start_loc.back(); }
 };
 
-/// Seeded draw, or inputs.file, for decoder, encoder, encoder_only and encoder_decoder. Every drawn
+/// Seeded draw, or inputs.file, for decoder, encoder, encoder_only, encoder_decoder and mm_encoder. Every drawn
 /// element is a function of seed, tensor and index alone, rounded to attention.dtype:
 ///   normal   N(0, std^2)
 ///   uniform  in [-std * sqrt(3), std * sqrt(3)], so that the standard deviation is std

@@ -83,7 +83,7 @@ std::int64_t host_bytes(const Problem& problem) {
                            std::int64_t{a.num_heads} * a.head_size, element);
   const auto float_size = static_cast<std::int64_t>(sizeof(float));
   sum = checked_add(sum, bytes(problem.num_keys(), kv_width, element + float_size), kWhat);
-  if (!is_encoder_type(a.type)) {
+  if (!has_direct_kv(a.type)) {
     const auto stored =
         static_cast<std::int64_t>(dtype_size(kv_element_dtype(problem.kv_cache.dtype, a.dtype)));
     const std::int64_t slots =
@@ -100,9 +100,9 @@ void check_type(AttentionType type) {
     case AttentionType::kEncoder:
     case AttentionType::kEncoderOnly:
     case AttentionType::kEncoderDecoder:
+    case AttentionType::kMmEncoder:
       return;
     case AttentionType::kMla:
-    case AttentionType::kMmEncoder:
     case AttentionType::kOp:
       break;
   }

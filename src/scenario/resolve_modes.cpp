@@ -34,6 +34,11 @@ void check_mla(const CaseValues& values, const Problem& problem) {
 /// Semantics §10.6, §10.7.
 void check_mm_encoder(const CaseValues& values, const Problem& problem) {
   const MmEncoderSpec& mm = problem.mm_encoder;
+  if (problem.attention.v_head_size != problem.attention.head_size) {
+    values.reject(ErrorKind::kShape, "attention.v_head_size",
+                  "expected head_size = {} for type mm_encoder, found {}",
+                  problem.attention.head_size, problem.attention.v_head_size);
+  }
   const bool fp8 = mm.attn_dtype == MmAttnDtype::kFp8;
   for (const char* key : {"mm_encoder.fp8_scale_path", "mm_encoder.fp8_scale_save_path"}) {
     if (!fp8 && values.gives(key)) {

@@ -58,8 +58,11 @@ class Suites(ToolTest):
 
     def test_the_listed_pairs_of_the_other_suites_pass(self):
         ids = [id for id in must_pass_ids() if not id.startswith("smoke")]
-        listed = "^(" + "|".join(re.escape(id) for id in ids) + ")$"
-        self.check_must_pass(sorted({id.split("/")[0] for id in ids}), "--filter", listed)
+        for suite in sorted({id.split("/")[0] for id in ids}):
+            listed = [re.escape(id) for id in ids if id.split("/")[0] == suite]
+            # 64 rows are what is demanded; more would only cost time at these sizes.
+            self.check_must_pass([suite], "--filter", "^(" + "|".join(listed) + ")$",
+                                 "--set", f"validation.max_rows={MIN_CHECKED_ROWS}")  # fmt: skip
 
     def test_every_suite_has_pairs_that_must_pass(self):
         suites = {file.stem for file in SCENARIOS.glob("*.yaml")}

@@ -1,0 +1,27 @@
+// One fp8 forward of the multimodal encoder as the reference sees it: codes of Q, K and V, and the
+// values that attention reads from them (semantics §10.5, §15.1).
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "reference/ops/strided_tensor.h"
+
+namespace attnbench {
+
+/// Of Q, K and V. `skip` leaves a scale out; only a loaded scale of exactly 1.0 does that.
+struct MmScales {
+  std::array<float, 3> scale{1, 1, 1};
+  std::array<bool, 3> skip{};
+};
+
+struct MmForward {
+  std::array<Tensor, 3> codes;              // e4m3 [T, heads, D rounded up to 16]
+  std::array<Tensor, 3> dequantized;        // f32 [T, heads, D]: value of the code * scale
+  std::array<std::int64_t, 3> saturated{};  // elements lost to saturation
+};
+
+/// Errors: as quantise_fp8_maybe_pad_head_dim.
+MmForward quantise_mm_forward(const std::array<StridedTensor, 3>& sources, const MmScales& scales);
+
+}  // namespace attnbench
