@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opinion import attention, checks, dcp, safetensors_file
+from opinion import attention, checks, dcp, int8, safetensors_file
 from opinion import number_formats as formats
 from opinion.errors import Disagreement, FormatError
 from opinion.safetensors_file import StoredTensor
@@ -128,6 +128,26 @@ class ContextParallel(unittest.TestCase):
         )
         for rank in (0, 1):
             self.assertEqual(np.where(holders == rank, slots, -1).tolist(), golden[rank])
+
+
+class Int8Quantisation(unittest.TestCase):
+    def test_mode_2_gives_the_golden_codes(self):
+        x = np.array([[1, -2, 0.5, 0.25], [3, -1.5, 0.75, 0.1]], np.float32)[:, None]
+        codes, scales = int8.quantise_by_token(x)
+        self.assertEqual(codes[:, 0].tolist(), [[64, -127, 32, 16], [127, -64, 32, 4]])
+        np.testing.assert_array_equal(scales[:, 0], np.float32([2, 3]) / np.float32(127))
+
+    def test_a_zero_vector_has_scale_and_codes_of_zero(self):
+        codes, scales = int8.quantise_by_token(np.zeros((1, 1, 4), np.float32))
+        self.assertEqual((codes.tolist(), scales[0, 0]), ([[[0, 0, 0, 0]]], 0))
+
+    def test_rounding_is_to_even_and_saturates(self):
+        x = np.array([2.5, 3.5, -2.5, 200, -200, np.nan], np.float32)
+        self.assertEqual(int8.nearest_even_i8(x).tolist(), [2, 4, -2, 127, -128, 0])
+
+    def test_value_scales_are_largest_magnitudes_and_one_for_zeros(self):
+        values = np.array([[[1, 0]], [[-254, 0]]], np.float32)
+        self.assertEqual(int8.value_scales(values).tolist(), [[2, 1]])
 
 
 class GoldenAttention(unittest.TestCase):

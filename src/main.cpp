@@ -10,7 +10,10 @@
 int main(int argc, char** argv) {
   using namespace attnbench;
   try {
-    return run_command_line(process_console({argv, argv + argc}));
+    const int code = run_command_line(process_console({argv, argv + argc}));
+    // Why: a table that went to a full disk is a result that nobody got.
+    if (!std::cout.flush()) fail(ErrorKind::kIo, "cannot write to standard output");
+    return code;
   } catch (const Error& error) {
     std::cerr << "attnbench: " << error.full_message() << "\n";
     return exit_code(error.kind());

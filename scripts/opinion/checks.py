@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from . import attention, dcp, kv_cache, mm
+from . import attention, dcp, int8, kv_cache, mla, mm, safetensors_file
 from . import number_formats as formats
 from .case import Case
-from .errors import Disagreement, FormatError
+from .compare import check_cosine, require_close
+from .errors import Disagreement, FormatError, require_equal
 
 # Semantics §14.2: output format -> (atol, rtol, lowest cosine).
 TOLERANCES = {
@@ -19,21 +20,6 @@ FP8_QUERY_TOLERANCE = (3e-2, 3e-2, 1 - 1e-3)
 REFERENCE_TOLERANCE = {"F64": 1e-9, "F32": 1e-6}
 
 
-def _require_equal(name, actual, expected):
-    """Bit-for-bit equality; float arrays are compared as values with NaN equal to NaN."""
-    if actual.shape != expected.shape:
-        raise Disagreement(f"{name} has shape {actual.shape}, expected {expected.shape}")
-    same = actual == expected
-    if actual.dtype.kind == "f":
-        same |= np.isnan(actual) & np.isnan(expected)
-    if not same.all():
-        where = tuple(int(i) for i in np.argwhere(~same)[0])
-        raise Disagreement(
-            f"{name}{list(where)} is {actual[where]}, expected {expected[where]} "
-            f"({np.count_nonzero(~same)} of {same.size} differ)"
-        )
-
-
 def _check_slot_mapping(case, slots):
     """Slots of this step's new keys; cross attention and padded mappings may differ in length."""
     if "slot_mapping" not in case.tensors or case.rules.attention_type != "decoder":
@@ -42,7 +28,7 @@ def _check_slot_mapping(case, slots):
     lens = np.diff(case.query_start_loc)
     parts = [s[len(s) - n :] for s, n in zip(slots, lens)]
     expected = np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
-    _require_equal("slot_mapping", actual[: case.num_tokens], expected)
+    require_equal("slot_mapping", actual[: case.num_tokens], expected)
     if (actual[case.num_tokens :] >= 0).any():
         raise Disagreement("slot_mapping names slots for padding tokens")
 
@@ -52,9 +38,9 @@ def _check_cache(case, name, plane, slots, codes, scales):
     cache = case.need("kv_cache")
     stored = kv_cache.PagedCache(case.rules, cache, case.num_kv_heads, case.head_size)
     actual_codes, actual_scales = stored.gather(plane, slots)
-    _require_equal(f"kv_cache[{name}]", actual_codes, codes)
+    require_equal(f"kv_cache[{name}]", actual_codes, codes)
     if scales is not None:
-        _require_equal(f"kv_cache[{name} scale]", actual_scales, scales)
+        require_equal(f"kv_cache[{name} scale]", actual_scales, scales)
 
 
 def _check_scale_tensor(case, name, slots, scales):
@@ -64,7 +50,7 @@ def _check_scale_tensor(case, name, slots, scales):
     if per_slot.ndim != 3 or per_slot.shape[1:] != (case.rules.block_size, case.num_kv_heads):
         raise FormatError(f"{name} has shape {list(per_slot.shape)}, expected [NB, bs, Hk]")
     actual = per_slot[slots // case.rules.block_size, slots % case.rules.block_size]
-    _require_equal(name, actual, scales)
+    require_equal(name, actual, scales)
 
 
 def _keys_and_values(case):
@@ -89,6 +75,8 @@ def _keys_and_values(case):
         ]
         slots = np.concatenate(per_request) if per_request else np.zeros(0, dtype=np.int64)
         _check_slot_mapping(case, per_request)
+    if rules.paged and rules.int8_level:
+        return int8.keys_and_values(case, slots)
     result = []
     for plane, name in ((kv_cache.KEY, "key"), (kv_cache.VALUE, "value")):
         tensor, scales = case.need(name), None
@@ -98,7 +86,7 @@ def _keys_and_values(case):
             codes, scales = kv_cache.quantise(rules, read, plane)
             read = kv_cache.dequantise(rules, codes, scales, plane)
             if f"{name}_dequantized" in case.tensors:
-                _require_equal(f"{name}_dequantized", case.values(f"{name}_dequantized"), read)
+                require_equal(f"{name}_dequantized", case.values(f"{name}_dequantized"), read)
             elif paged:
                 raise FormatError(f"tensor '{name}_dequantized' is missing")
         if paged:
@@ -113,6 +101,8 @@ def _keys_and_values(case):
 def _query(case):
     """Query values that attention reads; a quantised query has `query_dequantized` beside it."""
     rules, stored = case.rules, case.need("query")
+    if rules.paged and rules.int8_level:
+        return int8.query(case)
     quantised = stored.dtype == "F8_E4M3"
     fp8_cache = rules.paged and rules.cache_dtype in ("fp8", "fp8_e4m3")
     expected = rules.query_dtype == "fp8_e4m3" or (rules.backend == "FLASH_ATTN" and fp8_cache)
@@ -121,7 +111,7 @@ def _query(case):
     values = formats.decode(stored.dtype, stored.raw)
     if quantised:
         values = values * np.float32(rules.q_scale)
-        _require_equal("query_dequantized", case.values("query_dequantized"), values)
+        require_equal("query_dequantized", case.values("query_dequantized"), values)
     return values
 
 
@@ -174,34 +164,6 @@ def recompute(case):
     return outputs, lses
 
 
-def _same_specials(name, actual, expected):
-    """NaN and infinity must stand in the same places; returns where both are finite."""
-    finite = np.isfinite(expected)
-    same = np.where(np.isnan(expected), np.isnan(actual), actual == expected)
-    if not (same | finite).all() or not np.isfinite(actual[finite]).all():
-        raise Disagreement(f"{name}: NaN or infinity stands in different places")
-    return finite
-
-
-def _require_close(name, actual, expected, atol, rtol):
-    """|a - b| <= atol + rtol |b| for every element; returns the largest |a - b|."""
-    if actual.shape != expected.shape:
-        raise Disagreement(f"{name} has shape {actual.shape}, expected {expected.shape}")
-    finite = _same_specials(name, actual, expected)
-    if not finite.any():
-        return 0.0
-    error = np.where(finite, np.abs(np.where(finite, actual, 0) - np.where(finite, expected, 0)), 0)
-    excess = error - atol - rtol * np.where(finite, np.abs(expected), 0)
-    worst = np.unravel_index(np.argmax(np.where(finite, excess, -np.inf)), error.shape)
-    if excess[worst] > 0:
-        raise Disagreement(
-            f"{name}{[int(i) for i in worst]} is {actual[worst]:.9g}, "
-            f"expected {expected[worst]:.9g} within {atol:g} + {rtol:g} |expected| "
-            f"({np.count_nonzero(excess > 0)} of {excess.size} differ)"
-        )
-    return float(error.max())
-
-
 def _check_reference(case, output, lse):
     """The program's own float64 reference, to float64 noise (float32 where it was stored so)."""
     stored = case.need("reference_output")
@@ -213,13 +175,13 @@ def _check_reference(case, output, lse):
     if not np.isnan(reference[unchecked]).all():
         raise Disagreement("reference_output holds numbers in rows that were not checked")
     magnitude = max(1.0, float(np.abs(output[np.isfinite(output)]).max(initial=0.0)))
-    worst = _require_close(
+    worst = require_close(
         "reference_output", reference[case.checked_rows], output, tolerance * magnitude, tolerance
     )
     if "reference_lse" in case.tensors:
         shape = (case.num_heads, case.num_tokens)
         reference_lse = case.values("reference_lse", shape)[:, case.checked_rows]
-        _require_close("reference_lse", reference_lse, lse, tolerance, tolerance)
+        require_close("reference_lse", reference_lse, lse, tolerance, tolerance)
     return worst
 
 
@@ -232,17 +194,10 @@ def _output_tolerance(case, expected):
         largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
         return atol * max(1.0, largest), rtol, cosine
     atol, rtol, cosine = TOLERANCES[output_dtype]
-    if case.rules.paged and case.rules.quantised_cache and output_dtype != "F32":
+    quantised = case.rules.quantised_cache or case.rules.int8_level
+    if case.rules.paged and quantised and output_dtype != "F32":
         return 2 * atol, 2 * rtol, min(cosine, 1 - 1e-5)
     return atol, rtol, cosine
-
-
-def _check_cosine(actual, expected, lowest):
-    finite = np.isfinite(expected)
-    a, b = actual[finite].astype(np.float64), expected[finite]
-    norms = np.linalg.norm(a) * np.linalg.norm(b)
-    if norms > 0 and a @ b / norms < lowest:
-        raise Disagreement(f"output: cosine {a @ b / norms:.9f}, expected at least {lowest:.9f}")
 
 
 def _check_static_fp8_output(case, expected):
@@ -281,14 +236,14 @@ def _check_output(case, output, lse):
     atol, rtol, cosine = _output_tolerance(case, output)
     shape = (case.num_tokens, *output.shape[1:])
     actual = case.values("output", shape)[case.checked_rows].astype(np.float64)
-    worst = _require_close("output", actual, output, atol, rtol)
-    _check_cosine(actual, output, cosine)
+    worst = require_close("output", actual, output, atol, rtol)
+    check_cosine(actual, output, cosine)
     if "triton_rms_rel" in case.rules.problem:
         _check_stated_error(case, actual, output)
     if "lse" in case.tensors:
         lse_atol = 1e-5 if case.rules.dtype == "float32" else 1e-3
         actual_lse = case.values("lse", (case.num_heads, case.num_tokens))[:, case.checked_rows]
-        _require_close("lse", actual_lse, lse, lse_atol, 1e-5)
+        require_close("lse", actual_lse, lse, lse_atol, 1e-5)
     return worst
 
 
@@ -296,11 +251,14 @@ def _check_ranks(case, output):
     """What the ranks of a context-parallel group hold before they exchange it."""
     atol, rtol, _ = _output_tolerance(case, output)
     lse_atol = 1e-5 if case.rules.dtype == "float32" else 1e-3
-    return dcp.check_partials(case, _require_close, (atol, rtol), lse_atol)
+    return dcp.check_partials(case, (atol, rtol), lse_atol)
 
 
 def check_file(path):
     """Returns figures of a file that agrees; raises Disagreement or FormatError otherwise."""
+    tensors, metadata = safetensors_file.read(path)
+    if "kv_c" in tensors:
+        return mla.check(tensors, metadata)
     case = Case(path)
     output, lse = recompute(case)
     figures = {"rows": len(case.checked_rows)}

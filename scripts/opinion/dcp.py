@@ -9,6 +9,7 @@ import numpy as np
 
 from . import attention, kv_cache
 from . import number_formats as formats
+from .compare import require_close
 from .errors import Disagreement, FormatError
 
 
@@ -96,7 +97,7 @@ def _partial(case, request, rank, query, keys, values):
     return tokens, output, lse
 
 
-def check_partials(case, require_close, tolerances, lse_atol):
+def check_partials(case, tolerances, lse_atol):
     """What every rank says it computed before the exchange; returns the largest error."""
     if "rank_output" not in case.tensors:
         return 0.0

@@ -47,6 +47,8 @@ class Rules:
         self.q_scale = cache.get("q_scale", 1.0)
         self.int8_round = cache.get("pth_int8_round", "half_away")
         self.e5m2_as_e4m3 = bool(cache.get("e5m2_as_e4m3", False))
+        self.int8_level = cache.get("int8_level", 0)
+        self.value_scale_file = cache.get("value_scale_file")
         self.dcp_world_size = self.section("dcp").get("world_size", 1)
         self.dcp_interleave_size = self.section("dcp").get("interleave_size", 1)
         self.output_quant = self.section("output_quant")
@@ -63,8 +65,10 @@ class Rules:
             raise FormatError(f"attention type {self.attention_type} is not covered")
         if self.backend not in COVERED_BACKENDS:
             raise FormatError(f"backend {self.backend!r} is not covered")
-        if cache.get("int8_level", 0):
-            raise FormatError("int8 attention is not covered")
+        if self.int8_level not in (0, 1, 2):
+            raise FormatError(f"int8_level {self.int8_level!r} is not covered")
+        if self.int8_level and self.quantised_cache:
+            raise FormatError(f"int8 attention with a {self.cache_dtype} cache is not covered")
         if self.output_quant.get("type", "none") not in ("none", "fp8_static"):
             raise FormatError(f"output_quant {self.output_quant['type']} is not covered")
 

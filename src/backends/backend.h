@@ -36,9 +36,10 @@ struct Step {
 };
 
 struct PipelineOutput {
-  Tensor output;                // [T, H, Dv] attention dtype (or quantised bytes)
-  std::optional<Tensor> lse;    // f32 [H, T] when the pipeline produces it
-  std::optional<Tensor> cache;  // the cache after the step, as PagedCache::data
+  Tensor output;                          // [T, H, Dv] attention dtype (or quantised bytes)
+  std::optional<Tensor> lse;              // f32 [H, T] when the pipeline produces it
+  std::optional<Tensor> cache;            // the cache after the step, as PagedCache::data
+  std::optional<Tensor> key_scale_cache;  // after the step, as PagedCache::key_scale_cache
   /// Further results under the names they are saved by ("output_scales", ...).
   std::vector<std::pair<std::string, Tensor>> more;
   std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty
@@ -55,13 +56,18 @@ class Pipeline {
   virtual PipelineOutput read_output() = 0;
 };
 
+struct MlaInputs;
+struct MlaCache;
+
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;
-  std::optional<StoredKv> stored;   // decoder and encoder_decoder
-  std::optional<PagedCache> cache;  // decoder and encoder_decoder
-  const MmInputs* mm = nullptr;     // mm_encoder; `inputs` are its tensors
+  std::optional<StoredKv> stored;       // decoder and encoder_decoder
+  std::optional<PagedCache> cache;      // decoder and encoder_decoder
+  const MlaInputs* mla = nullptr;       // mla, instead of all above
+  const MlaCache* mla_cache = nullptr;  // mla
+  const MmInputs* mm = nullptr;         // mm_encoder; `inputs` are its tensors
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.

@@ -4,8 +4,14 @@ namespace attnbench {
 
 const std::vector<const Backend*>& all_backends() {
   static const std::vector<const Backend*> backends = [] {
-    std::vector<const Backend*> list{&reference_backend(), &flash_attn_backend(),
-                                     &flash_attn_ix_backend(), &triton_attn_backend()};
+    std::vector<const Backend*> list{&reference_backend(),
+                                     &flash_attn_backend(),
+                                     &flash_attn_ix_backend(),
+                                     &triton_attn_backend(),
+                                     &mla_backend(),
+                                     &flashmla_backend(),
+                                     &flash_attn_mla_backend(),
+                                     &flashmla_sparse_backend()};
     list.insert(list.end(), mm_backends().begin(), mm_backends().end());
     return list;
   }();

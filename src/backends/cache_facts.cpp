@@ -9,9 +9,10 @@ void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const std::st
                      Facts& facts) {
   const KvCacheSpec& cache = problem.kv_cache;
   const bool nhd = cache.layout == CacheLayout::kNhd;
-  const KvLayout layout = make_kv_layout(
-      kind, nhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks, cache.block_size,
-      problem.attention.num_kv_heads, problem.attention.head_size, is_per_token_head(cache.dtype));
+  const KvLayout layout =
+      make_kv_layout(kind, nhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks,
+                     cache.block_size, problem.attention.num_kv_heads, problem.attention.head_size,
+                     is_per_token_head(cache.dtype), cache.int8_level == 2 ? 3 : 2);
   const char* names[] = {"FA", "IX", "TR"};
   facts.emplace_back("cache layout",
                      fmt::format("{} {}", names[static_cast<int>(kind)], to_string(cache.layout)));

@@ -6,6 +6,7 @@
 
 #include "backends/cache_facts.h"
 #include "backends/dcp_pipeline.h"
+#include "backends/int8_stage.h"
 #include "backends/ops_pipeline.h"
 #include "metadata/batch.h"
 #include "metadata/cascade.h"
@@ -49,6 +50,7 @@ BatchSplit split_batch(const Problem& problem) {
 bool choose_cascade(const Problem& problem) {
   const std::int64_t prefix = problem.cascade.common_prefix_len;
   if (problem.attention.type != AttentionType::kDecoder || prefix == 0) return false;
+  if (problem.kv_cache.int8_level > 0) return false;
   if (problem.cascade.mode != CascadeMode::kAuto) {
     return problem.cascade.mode == CascadeMode::kAlways;
   }
@@ -77,7 +79,11 @@ class FlashPipeline : public OpsPipeline {
   FlashPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                 const FlashRule& rule)
       : OpsPipeline(problem, inputs, ops, rule.backend), plan_(plan_flash(problem, rule)) {
-    add_write_step();
+    if (problem.kv_cache.int8_level > 0) {
+      add_int8_steps(inputs);
+    } else {
+      add_write_step();
+    }
     if (plan_.cascade) {
       check_prefix(inputs);
       add_cascade_steps();
@@ -86,7 +92,26 @@ class FlashPipeline : public OpsPipeline {
     }
   }
 
+  void poison_outputs() override {
+    OpsPipeline::poison_outputs();
+    if (int8_) int8_->poison();
+  }
+
+  PipelineOutput read_output() override {
+    PipelineOutput output = OpsPipeline::read_output();
+    if (int8_) int8_->read(output);
+    return output;
+  }
+
  private:
+  void add_int8_steps(const BackendInputs& inputs) {
+    int8_.emplace(problem(), inputs, ops(), plan_.fused_save, cache_write(), mutable_params());
+    add_step({"quantise_int8", false, int8_->quantise_bytes(), 0, [this] { int8_->quantise(); }});
+    if (plan_.fused_save) return;
+    add_step({"write_cache", false, int8_->write_bytes(), 0,
+              [this] { ops().write_cache_int8(int8_->write()); }});
+  }
+
   /// Requests [first, first + count) of the batch.
   attn::AttendParams slice(int first, int count) const {
     attn::AttendParams part = params();
@@ -98,7 +123,11 @@ class FlashPipeline : public OpsPipeline {
   void add_attend_steps() {
     const int total = static_cast<int>(num_requests());
     if (plan_.num_splits <= 1) {
-      add_step(attention_step("attend", [this] { ops().attend(params()); }));
+      add_step(
+          plan_.fused_save
+              ? attention_step("save_and_attend",
+                               [this] { ops().save_and_attend_int8(int8_->write(), params()); })
+              : attention_step("attend", [this] { ops().attend(params()); }));
       return;
     }
     const int first_prefill = plan_.num_split_requests;
@@ -110,7 +139,9 @@ class FlashPipeline : public OpsPipeline {
     const std::int64_t rows = std::int64_t{split.num_splits} * split.num_tokens * decodes.num_heads;
     split.partial_output = workspace<float>(rows * decodes.v_head_size, "partial output");
     split.partial_lse = workspace<float>(rows, "partial lse");
-    add_step(attention_step("attend", [this, decodes, prefills, split] {
+    const char* name = plan_.fused_save ? "save_and_attend" : "attend";
+    add_step(attention_step(name, [this, decodes, prefills, split] {
+      if (plan_.fused_save) ops().write_cache_int8(int8_->write());
       ops().attend_splits(decodes, split);
       if (prefills.num_requests > 0) ops().attend(prefills);
     }));
@@ -188,6 +219,7 @@ class FlashPipeline : public OpsPipeline {
   }
 
   FlashPlan plan_;
+  std::optional<Int8Stage> int8_;  // levels 1 and 2
 };
 
 }  // namespace
@@ -197,6 +229,9 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
   if (is_encoder_type(problem.attention.type)) return plan;
   plan.cascade = choose_cascade(problem);
   plan.batch = split_batch(problem);
+  plan.fused_save = problem.kv_cache.int8_level > 0 &&
+                    problem.attention.type == AttentionType::kDecoder &&
+                    plan.batch.num_prefills == 0;
   // Batch-invariant mode fixes the order of every sum.
   if (plan.cascade || problem.attention.batch_invariant) return plan;
   // Layout FA has one varlen call for all, whose keys are split only if every request is a decode.
@@ -237,6 +272,11 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule) {
               {"cascade", plan.cascade ? fmt::format("yes, prefix of {} keys",
                                                      problem.cascade.common_prefix_len)
                                        : std::string("no")}};
+  if (problem.kv_cache.int8_level > 0) {
+    facts.emplace_back("int8_level", std::to_string(problem.kv_cache.int8_level));
+    facts.emplace_back("cache write", plan.fused_save ? "fused into decode, through the block table"
+                                                      : "before attention, by slot_mapping");
+  }
   add_cache_facts(problem, layout, rule.backend, facts);
   return facts;
 }

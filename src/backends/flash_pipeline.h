@@ -23,6 +23,7 @@ struct FlashPlan {
   int num_split_requests = 0;  // leading requests whose keys are split
   int num_splits = 1;
   bool cascade = false;
+  bool fused_save = false;  // int8 decode stores the new keys itself (§11.6)
 };
 FlashPlan plan_flash(const Problem& problem, const FlashRule& rule);
 

@@ -62,7 +62,7 @@ struct Run {
   Run(const Problem& p, const std::string& name, MmInputs given) : inputs(std::move(given)) {
     backend_inputs.mm = &inputs;
     backend_inputs.inputs = &inputs.tensors;
-    backend_inputs.query = {inputs.tensors.query, std::nullopt, 1.0f};
+    backend_inputs.query = {inputs.tensors.query, std::nullopt, 1.0f, {}};
     pipeline = find_backend(name)->prepare(p, backend_inputs, *ops);
     output = again();
   }

@@ -124,7 +124,7 @@ void OpsPipeline::set_score(const BackendInputs& inputs) {
   if (math_.alibi != AlibiForm::kNone) {
     score.alibi_slopes = upload(inputs.inputs->alibi_slopes, "alibi_slopes");
   }
-  if (math_.has_sinks) score.sinks = upload(inputs.inputs->sinks, "sinks");
+  if (!inputs.inputs->sinks.empty()) score.sinks = upload(inputs.inputs->sinks, "sinks");
   std::size_t num_ranges = 0;
   for (const auto& ranges : math_.mm_prefix_ranges)
     num_ranges = std::max(num_ranges, ranges.size());

@@ -28,6 +28,9 @@ class OpsPipeline : public Pipeline {
   const AttentionMath& math() const { return math_; }
   /// One pass over the whole batch into output and LSE.
   const attn::AttendParams& params() const { return params_; }
+  attn::AttendParams& mutable_params() { return params_; }
+  /// Where new keys and values, slot mapping and cache lie on the device; under DCP the first rank.
+  const attn::CacheWriteParams& cache_write() const { return write_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   /// Rows of query, output and (as stride) LSE: T_pad.
   std::int64_t num_rows() const { return num_rows_; }
@@ -41,8 +44,6 @@ class OpsPipeline : public Pipeline {
   void add_step(Step step) { steps_.push_back(std::move(step)); }
   /// Queues the cache write where the type has a cache.
   void add_write_step();
-  /// The write of the new rows into the cache, of the first rank under DCP.
-  const attn::CacheWriteParams& cache_write() const { return write_; }
   std::size_t cache_bytes() const { return cache_->size_bytes(); }
   /// Step that carries the FLOPs and bytes of the attention.
   Step attention_step(std::string name, std::function<void()> run) const;

@@ -11,6 +11,21 @@ namespace {
 
 constexpr const char* kName = "REFERENCE";
 
+/// Levels 1 and 2 with what has no meaning beside them (semantics §11.6).
+void add_int8_reasons(const Problem& problem, std::vector<std::string>& reasons) {
+  const int level = problem.kv_cache.int8_level;
+  if (level == 0) return;
+  if (is_quantised(problem.kv_cache.dtype)) {
+    reasons.push_back(fmt::format("int8 attention level {} with {} kv cache", level,
+                                  to_string(problem.kv_cache.dtype)));
+  }
+  if (problem.attention.query_dtype != QueryDtype::kAuto) reasons.emplace_back("fp8 query");
+  if (is_encoder_type(problem.attention.type)) {
+    reasons.push_back(
+        fmt::format("int8 attention for attention type {}", to_string(problem.attention.type)));
+  }
+}
+
 bool is_served(AttentionType type) {
   return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
          has_direct_kv(type);
@@ -104,7 +119,7 @@ class Reference : public Backend {
     } else if (!is_served(type)) {
       reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
     }
-    if (problem.kv_cache.int8_level > 0) reasons.emplace_back("int8 attention not supported");
+    add_int8_reasons(problem, reasons);
     if (problem.output_quant.type != OutputQuantType::kNone &&
         problem.output_quant.type != OutputQuantType::kFp8Static) {
       reasons.push_back(fmt::format("output quantization {} not supported",

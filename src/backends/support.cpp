@@ -79,8 +79,12 @@ void add_format_reasons(const Question& q, Reasons& reasons) {
   reasons.add_if(!contains(q.can.kv_dtypes, kv) ||
                      (is_fp8_per_tensor(kv) && q.device.sm < q.can.min_sm_fp8_kv),
                  "kv_cache_dtype not supported");
-  reasons.add_if(!supports_block_size(q.problem.kv_cache.block_size, q.can.block_sizes),
-                 "block_size not supported");
+  // int8 attention has pages of its own: any multiple of 16 up to 256.
+  const int block_size = q.problem.kv_cache.block_size;
+  const bool block_size_fits = q.can.is_ixformer && q.int8()
+                                   ? block_size % 16 == 0 && block_size <= 256
+                                   : supports_block_size(block_size, q.can.block_sizes);
+  reasons.add_if(!block_size_fits, "block_size not supported");
   reasons.add_if(q.mm_prefix() && (!q.can.mm_prefix || q.dcp()), kMmPrefixReason);
 }
 
@@ -221,8 +225,6 @@ std::vector<std::string> refusals_of(const Capability& capability, const Problem
   add_format_reasons(question, reasons);
   add_kind_reasons(question, reasons);
   add_feature_reasons(question, reasons);
-  reasons.add_if(reasons.none() && question.int8(),
-                 "int8 attention is not available in this version");
   return reasons.take();
 }
 

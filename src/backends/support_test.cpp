@@ -1,7 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <algorithm>
-
 #include <functional>
 #include <string>
 #include <vector>
@@ -43,22 +41,22 @@ void cascade(Problem& p) { p.cascade = {64, CascadeMode::kAlways}; }
 
 }  // namespace
 
-TEST_CASE("a plain decoder is supported by every backend of its type") {
+TEST_CASE("a plain decoder is supported by the reference and every backend of decoders") {
   for (const Backend* backend : all_backends()) {
-    if (!backend->is_default_for(AttentionType::kDecoder)) continue;
+    if (!backend->is_default_for(AttentionType::kDecoder) && backend->name() != "REFERENCE") {
+      CHECK_FALSE(backend->refusals(plain(), DeviceFacts{}).empty());
+      continue;
+    }
     CHECK(backend->refusals(plain(), DeviceFacts{}).empty());
   }
 }
 
 TEST_CASE("backends are listed in the order of the contract and found by name") {
-  const Reasons order{"REFERENCE",     "FLASH_ATTN",    "FLASH_ATTN_IX",  "TRITON_ATTN",
-                      "MM_TORCH_SDPA", "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER"};
-  Reasons names;  // those of other families stand between them
-  for (const Backend* backend : all_backends()) {
-    if (std::find(order.begin(), order.end(), backend->name()) == order.end()) continue;
-    names.emplace_back(backend->name());
-  }
-  CHECK(names == order);
+  Reasons names;
+  for (const Backend* backend : all_backends()) names.emplace_back(backend->name());
+  CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "MLA",
+                         "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "MM_TORCH_SDPA",
+                         "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER"});
   CHECK(find_backend("FLASHINFER") == nullptr);
   CHECK(find_backend("TRITON_ATTN")->name() == "TRITON_ATTN");
 }
@@ -299,6 +297,30 @@ TEST_CASE("int8 levels name their conflicts in layout IX") {
         }) == Reasons{"int8 attention for attention type encoder"});
 }
 
+TEST_CASE("int8 levels are for layout IX and the reference, with 16-bit types and small pages") {
+  for (const int level : {1, 2}) {
+    const auto with = [&](const Change& change) {
+      return [&, level](Problem& p) {
+        p.kv_cache.int8_level = level;
+        change(p);
+      };
+    };
+    const Change nothing = [](Problem&) {};
+    CHECK(refusals(kIx, with(nothing)).empty());
+    CHECK(refusals("REFERENCE", with(nothing)).empty());
+    CHECK(refusals(kFa, with(nothing)) == Reasons{"int8 attention not supported"});
+    CHECK(refusals(kTriton, with(nothing)) == Reasons{"int8 attention not supported"});
+    CHECK(refusals(kIx, with([](Problem& p) { p.attention.dtype = Dtype::kF32; })) ==
+          Reasons{"dtype not supported"});
+    CHECK(refusals(kIx, with([](Problem& p) { p.kv_cache.block_size = 256; })).empty());
+    CHECK(refusals(kIx, with([](Problem& p) { p.kv_cache.block_size = 272; })) ==
+          Reasons{"block_size not supported"});
+    for (const AlibiKind alibi : {AlibiKind::kLinear, AlibiKind::kSqrt}) {
+      CHECK(refusals(kIx, with([&](Problem& p) { p.attention.alibi = alibi; })).empty());
+    }
+  }
+}
+
 TEST_CASE("several reasons keep the order of the table") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
@@ -320,6 +342,18 @@ TEST_CASE("FLOPs count visible pairs, traffic the keys that some row sees") {
   CHECK(attention_traffic(p, kFa).unique_bytes == 4 * per_key + rows);
   p.attention.sliding_window = 2;
   CHECK(attention_traffic(p, kFa).kv_bytes == 3 * per_key);
+}
+
+TEST_CASE("int8 traffic counts one scale a key, and values in their own width") {
+  Problem p = plain();
+  p.batch = {{1, 10}};
+  p.kv_cache.int8_level = 1;
+  CHECK(attention_traffic(p, kIx).kv_bytes == 10 * 2 * (64 + 64 + 4.0));
+  p.kv_cache.int8_level = 2;
+  CHECK(attention_traffic(p, kIx).kv_bytes == 10 * 2 * (64 + 2 * 64 + 4.0));
+  // The query is read as int8, the output written in 16 bits.
+  CHECK(attention_traffic(p, kIx).unique_bytes ==
+        attention_traffic(p, kIx).kv_bytes + 8 * (64 + 2 * 64.0));
 }
 
 TEST_CASE("shared prefix pages are read once, each request's own keys beside them") {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "backends/backend.h"
+#include "backends/mla_backend.h"
 #include "metadata/visible_pairs.h"
 
 namespace attnbench {
@@ -35,15 +36,22 @@ double bytes_per_key(const Problem& problem, std::string_view backend) {
   const bool cached = !has_direct_kv(a.type);
   const Dtype direct = is_fp8_mm(problem) ? Dtype::kE4M3 : a.dtype;
   const Dtype element = cached ? resolve_store_rule(problem, std::string(backend)).element : direct;
+  const auto size = static_cast<double>(dtype_size(element));
+  if (cached && problem.kv_cache.int8_level > 0) {
+    const double value_size =
+        problem.kv_cache.int8_level == 1 ? size : static_cast<double>(dtype_size(a.dtype));
+    return a.num_kv_heads * (a.head_size * size + a.v_head_size * value_size + sizeof(float));
+  }
   const bool scales = cached && is_per_token_head(problem.kv_cache.dtype);
-  const double per_head = static_cast<double>(dtype_size(element)) * (a.head_size + a.v_head_size) +
-                          (scales ? 2.0 * sizeof(float) : 0.0);
+  const double per_head =
+      size * (a.head_size + a.v_head_size) + (scales ? 2.0 * sizeof(float) : 0.0);
   return per_head * a.num_kv_heads;
 }
 
 }  // namespace
 
 double attention_flops(const Problem& problem, std::string_view backend) {
+  if (problem.attention.type == AttentionType::kMla) return mla_flops(problem, backend);
   const AttentionMath math = resolve_attention_math(problem, backend);
   double pairs = 0;
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
@@ -57,6 +65,7 @@ double attention_flops(const Problem& problem, std::string_view backend) {
 }
 
 Traffic attention_traffic(const Problem& problem, std::string_view backend) {
+  if (problem.attention.type == AttentionType::kMla) return mla_traffic(problem, backend);
   const AttentionMath math = resolve_attention_math(problem, backend);
   const AttentionSpec& a = problem.attention;
   const std::int64_t prefix = has_direct_kv(a.type) ? 0 : problem.cascade.common_prefix_len;
@@ -71,8 +80,8 @@ Traffic attention_traffic(const Problem& problem, std::string_view backend) {
     shared_begin = std::min(shared_begin, live.begin);
   }
   const double per_key = bytes_per_key(problem, backend);
-  const bool fp8_query = is_fp8_mm(problem) || query_is_quantised(problem, std::string(backend));
-  const double query_size = fp8_query ? 1.0 : static_cast<double>(dtype_size(a.dtype));
+  const bool byte_query = is_fp8_mm(problem) || query_is_quantised(problem, std::string(backend));
+  const double query_size = byte_query ? 1.0 : static_cast<double>(dtype_size(a.dtype));
   const bool fp8_output = problem.output_quant.type == OutputQuantType::kFp8Static;
   const double output_size = fp8_output ? 1.0 : static_cast<double>(dtype_size(a.dtype));
   const double per_token = a.num_heads * (a.head_size * query_size + a.v_head_size * output_size);

@@ -20,6 +20,10 @@ void add_inputs(const BackendInputs& source, TensorList& tensors) {
   if (query.dequantized) {
     tensors.own("query_dequantized", first_rows(*query.dequantized, inputs.num_tokens()));
   }
+  if (!query.scales.empty()) {
+    tensors.own("query_scales", first_rows(query.scales, inputs.num_tokens()));
+    tensors.own("query_unquantized", first_rows(inputs.query, inputs.num_tokens()));
+  }
   tensors.borrow("key", inputs.key);
   tensors.borrow("value", inputs.value);
   tensors.own("query_start_loc", Tensor::from_i32(inputs.query_start_loc));
@@ -49,9 +53,20 @@ Tensor scale_cache(const Problem& problem, const ScaleView& view, std::int64_t o
   return scales;
 }
 
+/// The pair of kv_cache_scale (§11.1): keys f32 [NB, Hk, bs], values f32 [Hk, D] at level 1.
+void add_int8_scales(const Problem& problem, const BackendInputs& source,
+                     const PipelineOutput& output, TensorList& tensors) {
+  const Tensor& before = source.cache->key_scale_cache;
+  tensors.borrow("key_scale_cache", output.key_scale_cache ? *output.key_scale_cache : before);
+  const std::vector<float>& value_scale = source.inputs->value_channel_scale;
+  if (value_scale.empty()) return;
+  const AttentionSpec& a = problem.attention;
+  tensors.own("value_scale_cache", Tensor::from_f32(value_scale, {a.num_kv_heads, a.v_head_size}));
+}
+
 void add_cache(const Problem& problem, const BackendInputs& source, const PipelineOutput& output,
                TensorList& tensors) {
-  if (source.stored && is_quantised(problem.kv_cache.dtype)) {
+  if (source.stored && cache_is_quantised(problem)) {
     tensors.borrow("key_dequantized", source.stored->key_dequantized);
     tensors.borrow("value_dequantized", source.stored->value_dequantized);
   }
@@ -61,6 +76,7 @@ void add_cache(const Problem& problem, const BackendInputs& source, const Pipeli
   tensors.borrow("kv_cache", data);
   tensors.borrow("block_table", before.block_table);
   tensors.borrow("slot_mapping", before.slot_mapping);
+  if (problem.kv_cache.int8_level > 0) add_int8_scales(problem, source, output, tensors);
   if (!is_per_token_head(problem.kv_cache.dtype)) return;
   const ScaleView view = per_token_head_scale_view(before.layout);
   tensors.own("key_scale_cache", scale_cache(problem, view, view.key_offset, data));
@@ -79,7 +95,8 @@ class AttentionTrial final : public Trial {
   std::string check_stored(const PipelineOutput& output) override {
     if (!inputs_.cache || !output.cache) return "";
     const std::string wrong =
-        check_cache(cache_.problem(), *inputs_.stored, *inputs_.cache, *output.cache);
+        check_cache(cache_.problem(), *inputs_.stored, *inputs_.cache, *output.cache,
+                    output.key_scale_cache ? &*output.key_scale_cache : nullptr);
     return wrong.empty() ? "" : "cache write: " + wrong;
   }
 
@@ -89,7 +106,8 @@ class AttentionTrial final : public Trial {
     Numerics numerics;
     numerics.output = output.output.dtype();
     numerics.probability = backend_.probability_dtype(problem);
-    numerics.quantised_query = key.quantised_query;
+    // int8 queries fall under the row of quantised K and V, e4m3 ones have their own.
+    numerics.quantised_query = key.quantised_query && problem.kv_cache.int8_level == 0;
     numerics.quantised_kv = key.store_rule.has_value();
 
     Yardsticks yardsticks;
@@ -113,6 +131,10 @@ class AttentionTrial final : public Trial {
     add_inputs(inputs_, tensors);
     add_cache(problem, inputs_, output, tensors);
     tensors.borrow("output", output.output);
+    if (output.output.dtype() != problem.attention.dtype) {
+      const auto scale = static_cast<float>(problem.output_quant.scale);
+      tensors.own("output_scales", Tensor::from_f32(std::vector<float>{scale}));
+    }
     if (output.lse) tensors.borrow("lse", *output.lse);
     for (const auto& [name, tensor] : output.more) tensors.borrow(name, tensor);
     if (reference_ != nullptr) add_reference_tensors(problem.num_tokens(), *reference_, tensors);

@@ -55,7 +55,7 @@ ReferenceKey CaseCache::key_of(const Backend& backend) const {
   key.math = resolve_attention_math(problem_, backend.name());
   key.quantised_query = query_is_quantised(problem_, name_of(backend));
   // Why: a cache that only copies bits reads back the inputs, so such backends share a reference.
-  if (has_cache() && is_quantised(problem_.kv_cache.dtype)) {
+  if (has_cache() && cache_is_quantised(problem_)) {
     key.store_rule = resolve_store_rule(problem_, name_of(backend));
   }
   return key;

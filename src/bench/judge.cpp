@@ -31,6 +31,7 @@ ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics)
   query.quantised_kv = numerics.quantised_kv;
   query.fp8_query = numerics.quantised_query;
   query.e4m3_probability = numerics.probability == Dtype::kE4M3;
+  query.mla = problem.attention.type == AttentionType::kMla;
   query.soft_cap = problem.attention.logits_soft_cap > 0;
   if (has_static_fp8_output(problem)) query.static_fp8_scale = problem.output_quant.scale;
   return query;
@@ -50,7 +51,8 @@ Comparison comparison(const Tensor& actual, const ReferenceOutput& expected,
 void judge_lse(const Problem& problem, const Tensor& lse, const Yardsticks& yardsticks,
                Judgement& judgement) {
   const Comparison compared = comparison(lse, *yardsticks.reference, yardsticks.emulation, true);
-  const Tolerance tolerance = lse_tolerance(problem.attention.dtype);
+  const Tolerance tolerance =
+      lse_tolerance(problem.attention.dtype, problem.attention.type == AttentionType::kMla);
   const Verdict verdict = compare(compared, tolerance);
   judgement.lse_error = verdict.stats;
   if (verdict.passed) return;

@@ -178,7 +178,7 @@ class MmTrial final : public Trial {
   MmTrial(MmCase& mm_case, const Backend& backend) : case_(mm_case), backend_(backend) {
     inputs_.mm = &case_.inputs();
     inputs_.inputs = &inputs_.mm->tensors;
-    inputs_.query = {inputs_.inputs->query, std::nullopt, 1.0f};
+    inputs_.query = {inputs_.inputs->query, std::nullopt, 1.0f, {}};
   }
 
   std::unique_ptr<Pipeline> prepare(Ops& ops) override {

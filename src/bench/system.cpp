@@ -11,9 +11,10 @@ std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptio
     case AttentionType::kEncoderOnly:
     case AttentionType::kEncoderDecoder:
       return make_attention_system(problem, options);
+    case AttentionType::kMla:
+      return make_mla_system(problem, options);
     case AttentionType::kMmEncoder:
       return make_mm_system(problem, options);
-    case AttentionType::kMla:
     case AttentionType::kOp:
       break;
   }

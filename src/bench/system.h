@@ -49,6 +49,7 @@ std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptio
 /// One a family; each lives in its own file.
 std::unique_ptr<System> make_attention_system(const Problem& problem,
                                               const ReferenceOptions& options);
+std::unique_ptr<System> make_mla_system(const Problem& problem, const ReferenceOptions& options);
 std::unique_ptr<System> make_mm_system(const Problem& problem, const ReferenceOptions& options);
 
 }  // namespace attnbench

@@ -21,6 +21,7 @@
 #include "cli/text.h"
 #include "core/error.h"
 #include "inputs/mm_scale_file.h"
+#include "inputs/value_scale.h"
 
 namespace attnbench {
 namespace {
@@ -73,7 +74,12 @@ void check_input_files(const std::vector<Pair>& pairs) {
   for (const Pair& pair : pairs) {
     if (pair.problem == checked) continue;
     checked = pair.problem;
-    if (reads_files(*checked)) make_system(*checked, {})->notices();
+    const KvCacheSpec& cache = checked->kv_cache;
+    if (reads_files(*checked)) {
+      make_system(*checked, {})->notices();
+    } else if (cache.value_scale_file && cache.int8_level == 1) {
+      read_value_scales(*checked);
+    }
     const auto& scales = checked->mm_encoder.fp8_scale_save_path;
     if (scales) check_mm_scale_target(*scales);
   }

@@ -33,7 +33,10 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
                  "Only results whose id <scenario>/<case>/<backend> matches")
       ->type_name("REGEX")
       ->group(group);
-  app.add_option("--seed", options.seed, "Seed of the inputs")->type_name("N")->group(group);
+  app.add_option("--seed", options.seed, "Seed of the inputs, from 0")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
 }
 
 void add_console_options(CLI::App& app, ConsoleOptions& options) {

@@ -20,7 +20,7 @@ struct SelectionOptions {
   std::string assume_sm;
   std::vector<std::string> set;  // KEY=VALUE
   std::string filter;
-  std::optional<std::uint64_t> seed;
+  std::optional<std::int64_t> seed;
 };
 
 /// Options on how a command speaks.

@@ -5,6 +5,7 @@
 
 #include "cli/text.h"
 #include "core/error.h"
+#include "inputs/inputs.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;
@@ -88,6 +89,7 @@ std::vector<LoadedScenario> load_scenarios(
   for (const std::string& argument : arguments) {
     const fs::path path = find_scenario(argument, options.search_path);
     loaded.push_back({argument, load_scenario(path, options)});
+    for (Problem& problem : loaded.back().scenario.cases) adopt_file_sinks(problem);
     const std::string& name = loaded.back().scenario.name;
     const auto [first, is_new] = argument_of.emplace(name, argument);
     if (!is_new) {

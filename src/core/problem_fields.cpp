@@ -112,9 +112,24 @@ void add_mm_encoder(std::vector<Field>& table) {
   table.push_back(enumeration("mm_encoder.amax", AT(mm_encoder.amax), AmaxKind::kSigned));
 }
 
+/// Levels outside of the range are refused in upstream's words (semantics §11.1).
+Field int8_level_field() {
+  Field field = integer("kv_cache.int8_level", AT(kv_cache.int8_level), {.low = 0, .high = 2});
+  field.set = [inner = field.set](const Value& value, Problem& problem) {
+    std::optional<Mismatch> mismatch = inner(value, problem);
+    if (mismatch && value.is_int()) {
+      mismatch->expected =
+          "0, 1 or 2 (VLLM_ATTN_OPT_LEVEL only support [0 16-bit attention, 1 int8 query, key and "
+          "value, 2 int8 query and key])";
+    }
+    return mismatch;
+  };
+  return field;
+}
+
 void add_kv_cache(std::vector<Field>& table) {
   table.push_back(enumeration("kv_cache.dtype", AT(kv_cache.dtype), KvCacheDtype::kFp8DsMla));
-  table.push_back(integer("kv_cache.int8_level", AT(kv_cache.int8_level), {.low = 0, .high = 2}));
+  table.push_back(int8_level_field());
   table.push_back(integer("kv_cache.block_size", AT(kv_cache.block_size), kAtLeastOne));
   table.push_back(enumeration("kv_cache.layout", AT(kv_cache.layout), CacheLayout::kHnd));
   table.push_back(integer("kv_cache.num_blocks", AT(kv_cache.num_blocks), kTokens, "auto"));

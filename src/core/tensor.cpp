@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -21,6 +23,17 @@ std::size_t checked_bytes(Dtype dtype, const std::vector<std::int64_t>& shape) {
     fail(ErrorKind::kCapacity, "tensor has more than 2^63 bytes");
   }
   return static_cast<std::size_t>(bytes);
+}
+
+/// Why: rounding to float and then to 16 bits would round twice. A float whose last bit is set
+/// wherever something was cut off rounds on as the double would have.
+float round_to_odd(double value) {
+  auto result = static_cast<float>(value);
+  if (static_cast<double>(result) == value || !(value == value)) return result;
+  if (std::fabs(static_cast<double>(result)) > std::fabs(value)) {
+    result = std::nextafter(result, 0.0f);
+  }
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(result) | 1u);
 }
 
 template <typename T>
@@ -59,6 +72,12 @@ Tensor Tensor::from_f64(std::span<const double> values, std::vector<std::int64_t
 
 Tensor convert(const Tensor& source, Dtype dtype) {
   Tensor result(dtype, source.shape());
+  if (source.dtype() == Dtype::kF64 && dtype != Dtype::kF32) {
+    for (std::int64_t i = 0; i < source.num_elements(); ++i) {
+      result.set(i, round_to_odd(source.data<double>()[i]));
+    }
+    return result;
+  }
   for (std::int64_t i = 0; i < source.num_elements(); ++i) result.set(i, source.at(i));
   return result;
 }

@@ -75,4 +75,14 @@ TEST_CASE("conversion rounds every element and keeps the shape") {
 }
 
 }  // namespace
+TEST_CASE("a double is rounded to 16 bits once, not by way of float") {
+  // Just above the tie between 1 and the next bfloat16; float alone would drop the last term.
+  const double above_tie = 1.0 + 0x1p-8 + 0x1p-40;
+  const Tensor source = Tensor::from_f64(std::vector<double>{above_tie, -above_tie, 1.0 + 0x1p-8});
+  const Tensor rounded = convert(source, Dtype::kBF16);
+  CHECK(rounded.at(0) == 1.0078125f);
+  CHECK(rounded.at(1) == -1.0078125f);
+  CHECK(rounded.at(2) == 1.0f);
+}
+
 }  // namespace attnbench

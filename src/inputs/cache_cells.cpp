@@ -35,16 +35,24 @@ std::vector<std::int64_t> first_rows(const Problem& problem) {
   return starts;
 }
 
-void CellWriter::write(std::byte* plane, std::int64_t row, std::int64_t slot, const Tensor& codes,
-                       const Tensor& scales) const {
-  const std::int64_t heads = codes.dim(1);
-  const std::int64_t vector_bytes = codes.dim(2) * element_size();
+void CellWriter::write_key_scales(float* block_scales, std::int64_t row, std::int64_t slot) const {
+  const std::int64_t heads = stored_.key_scales.dim(1);
   for (std::int64_t head = 0; head < heads; ++head) {
-    std::byte* destination = plane + cell(slot, head);
+    block_scales[head * block_size_ + slot] = stored_.key_scales.data<float>()[row * heads + head];
+  }
+}
+
+void CellWriter::write(std::byte* plane, std::int64_t row, std::int64_t slot, bool is_key) const {
+  const Tensor& codes = is_key ? stored_.key_codes : stored_.value_codes;
+  const Tensor& scales = is_key ? stored_.key_scales : stored_.value_scales;
+  const std::int64_t heads = codes.dim(1);
+  const std::int64_t vector_bytes = codes.dim(2) * element_size(is_key);
+  for (std::int64_t head = 0; head < heads; ++head) {
+    std::byte* destination = plane + cell(slot, head, is_key);
     const std::int64_t source = row * heads + head;
     std::memcpy(destination, codes.bytes() + source * vector_bytes,
                 static_cast<std::size_t>(vector_bytes));
-    if (!scales.empty()) {
+    if (layout_.scale_offset >= 0) {
       std::memcpy(destination + layout_.scale_offset, scales.data<float>() + source, sizeof(float));
     }
   }

@@ -66,33 +66,41 @@ class CellWriter {
 
   /// Writes row `row` of K (of V) into the slot of a block whose plane begins at `plane`.
   void write_key(std::byte* plane, std::int64_t row, std::int64_t slot) const {
-    write(plane, row, slot, stored_.key_codes, stored_.key_scales);
+    write(plane, row, slot, true);
   }
   void write_value(std::byte* plane, std::int64_t row, std::int64_t slot) const {
-    write(plane, row, slot, stored_.value_codes, stored_.value_scales);
+    write(plane, row, slot, false);
   }
+  /// Writes the scales of row `row` of the int8 keys into slot `slot` of a block's [Hk, bs] scales.
+  void write_key_scales(float* block_scales, std::int64_t row, std::int64_t slot) const;
 
-  /// Byte offset in the cache of the K (V) plane of a block.
+  /// Byte offset in the cache of the K (V) plane of a block. At int8 level 2 the values are of 16
+  /// bits in a cache of int8 elements, from the start of plane 1 on (§2.2).
   std::int64_t key_plane(std::int64_t block) const {
-    return (layout_.key_offset + block * layout_.block_stride) * element_size();
+    return (layout_.key_offset + block * layout_.block_stride) * element_size(true);
   }
   std::int64_t value_plane(std::int64_t block) const {
-    return (layout_.value_offset + block * layout_.block_stride) * element_size();
+    return layout_.value_offset * element_size(true) +
+           block * layout_.block_stride * element_size(false);
   }
-  /// Byte offset of a cell in its plane.
-  std::int64_t cell(std::int64_t slot, std::int64_t head) const {
-    return (slot * layout_.slot_stride + head * layout_.head_stride) * element_size();
+  /// Byte offset of a cell in its K (or V) plane.
+  std::int64_t cell(std::int64_t slot, std::int64_t head, bool is_key) const {
+    return (slot * layout_.slot_stride + head * layout_.head_stride) * element_size(is_key);
   }
-  std::int64_t cell_bytes() const { return layout_.padded_head_size * element_size(); }
+  std::int64_t cell_bytes(bool is_key) const {
+    return layout_.padded_head_size * element_size(is_key);
+  }
   /// A plane of a block is contiguous in every layout without layers.
-  std::int64_t plane_bytes() const { return block_size_ * stored_.key_codes.dim(1) * cell_bytes(); }
-  std::int64_t element_size() const {
-    return static_cast<std::int64_t>(dtype_size(stored_.key_codes.dtype()));
+  std::int64_t plane_bytes(bool is_key) const {
+    return block_size_ * stored_.key_codes.dim(1) * cell_bytes(is_key);
+  }
+  std::int64_t element_size(bool is_key) const {
+    return static_cast<std::int64_t>(
+        dtype_size((is_key ? stored_.key_codes : stored_.value_codes).dtype()));
   }
 
  private:
-  void write(std::byte* plane, std::int64_t row, std::int64_t slot, const Tensor& codes,
-             const Tensor& scales) const;
+  void write(std::byte* plane, std::int64_t row, std::int64_t slot, bool is_key) const;
 
   const KvLayout& layout_;
   const StoredKv& stored_;

@@ -30,6 +30,17 @@ class Reader : private FileTensors {
     read_alibi_slopes();
   }
 
+  /// The tensor `name` [H] as floats; empty when the file has none.
+  std::vector<float> per_head(const std::string& tensor) const {
+    const Tensor* found = find(tensor);
+    if (found == nullptr) return {};
+    check_shape(tensor, {problem_.attention.num_heads}, found->shape());
+    check_floating(tensor, found->dtype());
+    std::vector<float> values(static_cast<std::size_t>(found->num_elements()));
+    load_floats(found->dtype(), found->bytes(), found->num_elements(), values.data());
+    return values;
+  }
+
  private:
   /// Requests share the pages of the prefix, so their keys must be the same there.
   void check_shared_prefix(const std::string& tensor, const Tensor& rows) const {
@@ -54,24 +65,10 @@ class Reader : private FileTensors {
     }
   }
 
-  /// The tensor `name` [H] as floats; empty when the file has none.
-  std::vector<float> per_head(const std::string& tensor) const {
-    const Tensor* found = find(tensor);
-    if (found == nullptr) return {};
-    check_shape(tensor, {problem_.attention.num_heads}, found->shape());
-    check_floating(tensor, found->dtype());
-    std::vector<float> values(static_cast<std::size_t>(found->num_elements()));
-    load_floats(found->dtype(), found->bytes(), found->num_elements(), values.data());
-    return values;
-  }
-
   void read_sinks() {
     if (problem_.attention.sinks == SinksKind::kValues) return;
     const std::vector<float> values = per_head("sinks");
     if (values.empty()) return;
-    if (problem_.attention.sinks == SinksKind::kNone) {
-      notice("sinks are used although attention.sinks is null");
-    }
     inputs_.sinks = values;
   }
 
@@ -91,6 +88,15 @@ class Reader : private FileTensors {
 };
 
 }  // namespace
+
+void adopt_file_sinks(Problem& problem) {
+  if (!problem.inputs.file || problem.attention.sinks == SinksKind::kValues) return;
+  AttentionInputs unused;
+  const std::vector<float> sinks = Reader(problem, unused).per_head("sinks");
+  if (sinks.empty()) return;
+  problem.attention.sinks = SinksKind::kValues;
+  problem.attention.sink_values.assign(sinks.begin(), sinks.end());
+}
 
 void load_input_file(const Problem& problem, AttentionInputs& inputs) {
   Reader(problem, inputs).read();

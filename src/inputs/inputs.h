@@ -23,6 +23,7 @@ struct AttentionInputs {
   std::vector<std::int64_t> key_start_loc;    // [B+1] exclusive sum of seq_lens
   std::vector<float> sinks;                   // [H] or empty
   std::vector<float> alibi_slopes;            // [H] or empty
+  std::vector<float> value_channel_scale;     // [Hk, Dv] of int8 level 1 (§11.1), else empty
   std::vector<std::string> notices;           // e.g. a tensor of inputs.file was rounded
 
   std::int64_t num_tokens() const { return query_start_loc.back(); }
@@ -40,6 +41,11 @@ struct AttentionInputs {
 /// E-CAPACITY (inputs, stored K/V and cache exceed this machine's memory).
 AttentionInputs make_inputs(const Problem& problem);
 
+/// A tensor `sinks` of inputs.file becomes the problem's numbers unless the scenario gives numbers
+/// itself, so that refusals, pipelines and results all see the same sinks. Nothing happens without
+/// a file. Errors: as make_inputs.
+void adopt_file_sinks(Problem& problem);
+
 /// Which positions of request b are new in this step and written by the pipeline; the others are
 /// in the cache before. decoder: [context_len, seq_len). encoder_decoder: [0, seq_len) for requests
 /// with query_len > 1, none for the others (their encoder K/V were written in an earlier step).
@@ -54,8 +60,8 @@ std::vector<PositionRange> new_key_ranges(const Problem& problem);
 struct StoredKv {
   Tensor key_codes;          // [S, Hk, D] in the cache's element type
   Tensor value_codes;        // [S, Hk, Dv]
-  Tensor key_scales;         // f32 [S, Hk], per-token-head only, else empty
-  Tensor value_scales;       // f32 [S, Hk]
+  Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels only, else empty
+  Tensor value_scales;       // f32 [S, Hk], per-token-head only
   Tensor key_dequantized;    // f32 [S, Hk, D]
   Tensor value_dequantized;  // f32 [S, Hk, Dv]
 };
@@ -68,9 +74,14 @@ struct StoreRule {
   PthInt8Round int8_round = PthInt8Round::kHalfAway;
   /// TRITON_ATTN's fp8 mode rounds dequantised values to the query dtype (§4.4 mode 1).
   std::optional<Dtype> dequantized_rounding;
+  /// 1: int8 keys and values; 2: int8 keys, values as they are (§11.1). Then `element` is int8.
+  int int8_level = 0;
 
   bool operator==(const StoreRule&) const = default;
 };
+
+/// Whether the cache holds something else than the keys and values themselves.
+bool cache_is_quantised(const Problem& problem);
 
 /// The rule of `backend` ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "REFERENCE").
 StoreRule resolve_store_rule(const Problem& problem, const std::string& backend);
@@ -80,11 +91,13 @@ StoreRule resolve_store_rule(const Problem& problem, const std::string& backend)
 StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule);
 
 /// The query as the kernel reads it. FLASH_ATTN with fp8 KV: e4m3 codes rn_e4m3(q * (1/q_scale))
-/// and q_dequantized = f32(code) * q_scale; everything else: the query itself.
+/// and q_dequantized = f32(code) * q_scale; int8 levels: codes and a scale per token and head
+/// (§11.2 mode 2); everything else: the query itself.
 struct StoredQuery {
-  Tensor query;                       // [T_pad, H, D], e4m3 or attention.dtype
+  Tensor query;                       // [T_pad, H, D], e4m3, int8 or attention.dtype
   std::optional<Tensor> dequantized;  // f32 [T_pad, H, D] when quantised
-  float scale = 1.0f;                 // q_scale when quantised
+  float scale = 1.0f;                 // q_scale when e4m3
+  Tensor scales;                      // f32 [T_pad, H] when int8, else empty
 };
 bool query_is_quantised(const Problem& problem, const std::string& backend);
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
@@ -101,6 +114,8 @@ struct PagedCache {
   Tensor slot_mapping;  // i64 [N_new + padding]: the new keys in request order, then -1 rows
   Tensor new_key;       // [N_new + padding, Hk, D] rows to write; padding rows are NaN
   Tensor new_value;     // [N_new + padding, Hk, Dv]
+  /// f32 [NB, Hk, bs], scales of the int8 keys, NaN in slots not written; int8 levels only (§11.1).
+  Tensor key_scale_cache;
 };
 
 /// Physical pages are a seeded permutation when kv_cache.shuffle_blocks; requests share the pages
@@ -112,8 +127,9 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
 
 /// Compares a cache after the step with what a correct write leaves: every live position must hold
 /// `stored`'s bytes (and scales), every other byte must be as `before`. Returns the empty string,
-/// or a sentence naming the first difference (rank, request, position, K or V, head, element).
+/// or a sentence naming the first difference (rank, request, position, K or V, head, element). At
+/// int8 levels `key_scales_after` is the cache of key scales after the step.
 std::string check_cache(const Problem& problem, const StoredKv& stored, const PagedCache& before,
-                        const Tensor& after);
+                        const Tensor& after, const Tensor* key_scales_after = nullptr);
 
 }  // namespace attnbench

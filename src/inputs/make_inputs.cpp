@@ -9,6 +9,7 @@
 #include "inputs/input_file.h"
 #include "inputs/inputs.h"
 #include "inputs/random.h"
+#include "inputs/value_scale.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -94,6 +95,14 @@ std::int64_t host_bytes(const Problem& problem) {
   return sum;
 }
 
+/// Static value scales of int8 level 1 (§11.1).
+void set_value_channel_scale(const Problem& problem, AttentionInputs& inputs) {
+  ValueScales scales = problem.kv_cache.value_scale_file ? read_value_scales(problem)
+                                                         : make_value_scales(inputs.value);
+  inputs.value_channel_scale = std::move(scales.scale);
+  for (std::string& notice : scales.notices) inputs.notices.push_back(std::move(notice));
+}
+
 void check_type(AttentionType type) {
   switch (type) {
     case AttentionType::kDecoder:
@@ -125,6 +134,9 @@ AttentionInputs make_inputs(const Problem& problem) {
     load_input_file(problem, inputs);
   } else {
     draw_tensors(problem, inputs);
+  }
+  if (problem.kv_cache.int8_level == 1 && !has_direct_kv(problem.attention.type)) {
+    set_value_channel_scale(problem, inputs);
   }
   return inputs;
 }

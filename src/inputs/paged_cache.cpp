@@ -78,17 +78,21 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   return table;
 }
 
-void fill_poison(Tensor& tensor) {
+namespace {
+
+/// Bytes that turn a result into NaN when they are read as `dtype`: NaN codes of both signs (and an
+/// infinity for e5m2), the extremes for int8.
+void fill_poison(Dtype dtype, std::byte* bytes, std::size_t size_bytes) {
   const auto fill = [&](auto even, auto odd) {
-    auto* data = tensor.data<decltype(even)>();
-    const std::int64_t count = tensor.num_elements();
+    auto* data = reinterpret_cast<decltype(even)*>(bytes);
+    const auto count = static_cast<std::int64_t>(size_bytes / sizeof(even));
     for_each_chunk(count, 1 << 20, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) data[i] = i % 2 == 0 ? even : odd;
     });
   };
   using u8 = std::uint8_t;
   using u16 = std::uint16_t;
-  switch (tensor.dtype()) {
+  switch (dtype) {
     case Dtype::kF32:
       return fill(std::uint32_t{0x7FC00000}, std::uint32_t{0xFFC00000});
     case Dtype::kF64:
@@ -108,7 +112,13 @@ void fill_poison(Tensor& tensor) {
     case Dtype::kI64:
       break;
   }
-  fail(ErrorKind::kInternal, "no poison for dtype {}", dtype_name(tensor.dtype()));
+  fail(ErrorKind::kInternal, "no poison for dtype {}", dtype_name(dtype));
+}
+
+}  // namespace
+
+void fill_poison(Tensor& tensor) {
+  fill_poison(tensor.dtype(), tensor.bytes(), tensor.size_bytes());
 }
 
 namespace {
@@ -120,7 +130,7 @@ void set_initial_scales(const Problem& problem, const KvLayout& layout, const Ce
   const auto set_plane = [&](std::byte* plane) {
     for (std::int64_t slot = 0; slot < problem.kv_cache.block_size; ++slot) {
       for (std::int64_t head = 0; head < problem.attention.num_kv_heads; ++head) {
-        std::memcpy(plane + cells.cell(slot, head) + layout.scale_offset, &one, sizeof(one));
+        std::memcpy(plane + cells.cell(slot, head, true) + layout.scale_offset, &one, sizeof(one));
       }
     }
   };
@@ -132,7 +142,7 @@ void set_initial_scales(const Problem& problem, const KvLayout& layout, const Ce
 
 /// The context positions of one rank into its cache at `data`.
 void write_context(const Problem& problem, const std::vector<PositionRange>& fresh,
-                   const CellWriter& cells, const RankSlots& rank, const PagedCache& cache,
+                   const CellWriter& cells, const RankSlots& rank, PagedCache& cache,
                    std::byte* data) {
   const std::int64_t block_size = problem.kv_cache.block_size;
   const std::vector<BlockOwner> owners = block_owners(problem, cache.block_table);
@@ -149,6 +159,10 @@ void write_context(const Problem& problem, const std::vector<PositionRange>& fre
         const std::int64_t row = starts[request] + position;
         cells.write_key(data + cells.key_plane(block), row, slot);
         cells.write_value(data + cells.value_plane(block), row, slot);
+        if (cache.key_scale_cache.empty()) continue;
+        const std::int64_t scales_per_block = block_size * problem.attention.num_kv_heads;
+        cells.write_key_scales(cache.key_scale_cache.data<float>() + block * scales_per_block, row,
+                               slot);
       }
     }
   };
@@ -206,6 +220,16 @@ void make_new_rows(const Problem& problem, const AttentionInputs& inputs,
   cache.slot_mapping = Tensor::from_i64(slots, shape);
 }
 
+/// The cache of key scales; the 16-bit values of level 2 are poisoned as such.
+void add_int8_parts(const StoredKv& stored, PagedCache& cache) {
+  const std::vector<std::int64_t>& shape = cache.layout.logical_shape;  // [P, NB, Hk, bs, D]
+  cache.key_scale_cache = Tensor(Dtype::kF32, {shape[1], shape[2], shape[3]});
+  fill_poison(cache.key_scale_cache);
+  const auto first = static_cast<std::size_t>(cache.layout.value_offset);
+  fill_poison(stored.value_codes.dtype(), cache.data.bytes() + first,
+              cache.data.size_bytes() - first);
+}
+
 void check_head_sizes(const AttentionSpec& attention) {
   if (attention.v_head_size == attention.head_size) return;
   fail(ErrorKind::kShape, "KV cache: expected v_head_size = head_size = {}, got {}",
@@ -221,15 +245,16 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
   check_head_sizes(a);
   const std::vector<PositionRange> fresh = new_key_ranges(problem);
   PagedCache cache;
-  cache.layout =
-      make_kv_layout(kind, head_order(spec.layout), physical_blocks(problem), spec.block_size,
-                     a.num_kv_heads, a.head_size, is_per_token_head(spec.dtype));
+  cache.layout = make_kv_layout(kind, head_order(spec.layout), physical_blocks(problem),
+                                spec.block_size, a.num_kv_heads, a.head_size,
+                                is_per_token_head(spec.dtype), spec.int8_level == 2 ? 3 : 2);
   cache.block_table = make_block_table(problem, fresh);
   const int world_size = problem.dcp.world_size;
   std::vector<std::int64_t> shape = cache.layout.physical_shape;
   if (world_size > 1) shape.insert(shape.begin(), world_size);
   cache.data = Tensor(stored.key_codes.dtype(), shape);
   fill_poison(cache.data);
+  if (spec.int8_level > 0) add_int8_parts(stored, cache);
   const CellWriter cells(cache.layout, stored, spec.block_size);
   const std::size_t rank_bytes = cache.data.size_bytes() / static_cast<std::size_t>(world_size);
   for (int rank = 0; rank < world_size; ++rank) {

@@ -40,6 +40,21 @@ enum class StreamId : std::uint32_t {
   kKeyPrefixTokens = 12,
   kValuePrefixTokens = 13,
   kBlocks = 14,
+  // Multi-head latent attention.
+  kKvC = 32,
+  kKvCPrefix = 33,
+  kKvCChannels = 34,
+  kKvCTokens = 35,
+  kKvCPrefixTokens = 36,
+  kKPe = 37,
+  kKPePrefix = 38,
+  kKPeChannels = 39,
+  kKPeTokens = 40,
+  kKPePrefixTokens = 41,
+  kWUk = 42,
+  kWUv = 43,
+  kTopk = 44,
+  kTopkOrder = 45,
 };
 
 struct Stream {

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "inputs/chunks.h"
 #include "inputs/inputs.h"
+#include "inputs/int8_rows.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {
@@ -140,11 +141,36 @@ Plane store_plane(const Tensor& source, const StoreRule& rule, const std::vector
   return quantise_per_tensor(source, rule, scales, scale_name);
 }
 
+/// Keys, and at level 1 values, as int8 (§11.1).
+StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule) {
+  Int8Rows key = quantise_int8_by_token(inputs.key);
+  StoredKv stored;
+  stored.key_codes = std::move(key.codes);
+  stored.key_scales = std::move(key.scales);
+  stored.key_dequantized = std::move(key.dequantized);
+  if (rule.int8_level == 1) {
+    Int8Rows value = quantise_int8_by_channel(inputs.value, inputs.value_channel_scale);
+    stored.value_codes = std::move(value.codes);
+    stored.value_dequantized = std::move(value.dequantized);
+  } else {
+    StoreRule copy = rule;
+    copy.element = inputs.value.dtype();
+    Plane value = copy_plane(inputs.value, copy);
+    stored.value_codes = std::move(value.codes);
+    stored.value_dequantized = std::move(value.dequantized);
+  }
+  return stored;
+}
+
 bool is_e4m3_cache(KvCacheDtype dtype) {
   return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3;
 }
 
 }  // namespace
+
+bool cache_is_quantised(const Problem& problem) {
+  return problem.kv_cache.int8_level > 0 || is_quantised(problem.kv_cache.dtype);
+}
 
 StoreRule resolve_store_rule(const Problem& problem, const std::string& backend) {
   const KvCacheSpec& cache = problem.kv_cache;
@@ -154,6 +180,8 @@ StoreRule resolve_store_rule(const Problem& problem, const std::string& backend)
   rule.k_scale = as_floats(cache.k_scale);
   rule.v_scale = as_floats(cache.v_scale);
   rule.int8_round = cache.pth_int8_round;
+  rule.int8_level = cache.int8_level;
+  if (rule.int8_level > 0) rule.element = Dtype::kI8;
   if (backend == "TRITON_ATTN") {
     const bool e5m2 = cache.dtype == KvCacheDtype::kFp8E5M2;
     if (e5m2 && cache.e5m2_as_e4m3) rule.element = Dtype::kE4M3;
@@ -163,6 +191,7 @@ StoreRule resolve_store_rule(const Problem& problem, const std::string& backend)
 }
 
 StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
+  if (rule.int8_level > 0) return store_int8(inputs, rule);
   Plane key = store_plane(inputs.key, rule, rule.k_scale, "kv_cache.k_scale");
   Plane value = store_plane(inputs.value, rule, rule.v_scale, "kv_cache.v_scale");
   return {std::move(key.codes),    std::move(value.codes),     std::move(key.scales),
@@ -171,18 +200,23 @@ StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
 
 bool query_is_quantised(const Problem& problem, const std::string& backend) {
   if (problem.attention.query_dtype == QueryDtype::kFp8E4M3) return true;
+  if (problem.kv_cache.int8_level > 0) return true;
   return backend == "FLASH_ATTN" && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
                         const std::string& backend) {
-  if (!query_is_quantised(problem, backend)) return {inputs.query, std::nullopt, 1.0f};
+  if (!query_is_quantised(problem, backend)) return {inputs.query, std::nullopt, 1.0f, {}};
+  if (problem.kv_cache.int8_level > 0) {
+    Int8Rows rows = quantise_int8_by_token(inputs.query);
+    return {std::move(rows.codes), std::move(rows.dequantized), 1.0f, std::move(rows.scales)};
+  }
   const auto scale = static_cast<float>(problem.kv_cache.q_scale);
   check_scales({scale}, 1, "kv_cache.q_scale");
   const float inverse_scale = 1.0f / scale;
   const Tensor& source = inputs.query;
-  StoredQuery stored{Tensor(Dtype::kE4M3, source.shape()), Tensor(Dtype::kF32, source.shape()),
-                     scale};
+  StoredQuery stored{
+      Tensor(Dtype::kE4M3, source.shape()), Tensor(Dtype::kF32, source.shape()), scale, {}};
   const std::int64_t width = source.dim(1) * source.dim(2);
   for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * width; i < end * width; ++i) {

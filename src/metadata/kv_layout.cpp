@@ -128,9 +128,9 @@ std::vector<int> kv_cache_stride_order(CacheLayoutKind kind, HeadOrder order, bo
 }
 
 KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
-                        int num_kv_heads, int head_size, bool per_token_head) {
-  auto shape =
-      kv_cache_shape(kind, num_blocks, block_size, num_kv_heads, head_size, per_token_head);
+                        int num_kv_heads, int head_size, bool per_token_head, int ix_planes) {
+  auto shape = kv_cache_shape(kind, num_blocks, block_size, num_kv_heads, head_size, per_token_head,
+                              0, ix_planes);
   return lay_out(kind, order, std::move(shape), false, head_size, per_token_head);
 }
 

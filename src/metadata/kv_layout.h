@@ -54,7 +54,8 @@ std::vector<int64_t> kv_cache_shape(CacheLayoutKind kind, int64_t num_blocks, in
 std::vector<int> kv_cache_stride_order(CacheLayoutKind kind, HeadOrder order, bool with_layers);
 
 KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
-                        int num_kv_heads, int head_size, bool per_token_head = false);
+                        int num_kv_heads, int head_size, bool per_token_head = false,
+                        int ix_planes = 2);
 
 /// The same with a leading logical layer dimension, num_layers >= 1.
 KvLayout make_layered_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_layers,

@@ -32,11 +32,14 @@ struct ToleranceQuery {
   bool fp8_query = false;         // Q, K and V are e4m3
   bool e4m3_probability = false;  // and P too
   bool soft_cap = false;
+  bool mla = false;             // 16-bit MLA, whose intermediates are rounded too
   double static_fp8_scale = 0;  // > 0: fused static fp8 output with this scale (§4.5)
 };
 Tolerance output_tolerance(const ToleranceQuery& query);
-/// LSE: atol 1e-3 for 16-bit (and narrower) inputs, 1e-5 for f32; rtol 1e-5.
-Tolerance lse_tolerance(Dtype input);
+/// LSE: atol 1e-3 for 16-bit (and narrower) inputs, 1e-5 for f32; rtol 1e-5. MLA rounds its
+/// projected queries or keys to 16 bits, which moves scores further: there the row of MLA holds,
+/// with its err_ratio.
+Tolerance lse_tolerance(Dtype input, bool mla = false);
 
 /// One comparison: `actual` against `expected` on the checked rows.
 struct Comparison {

@@ -42,6 +42,10 @@ Tolerance output_tolerance(const ToleranceQuery& query) {
     tolerance.rule = "semantics 14.2 static fp8 output";
   } else if (query.fp8_query) {
     tolerance = fp8_query_tolerance(query.e4m3_probability);
+  } else if (query.mla && is_16_bit(query.output)) {
+    tolerance.atol = tolerance.rtol = 2e-2;
+    tolerance.min_cosine = 1 - 1e-5;
+    tolerance.rule = "semantics 14.2 MLA 16-bit";
   } else {
     tolerance = by_output_dtype(query.output);
     // The quantised row of §14.2 names 16-bit outputs only; a float32 output keeps its own row.
@@ -56,8 +60,14 @@ Tolerance output_tolerance(const ToleranceQuery& query) {
   return tolerance;
 }
 
-Tolerance lse_tolerance(Dtype input) {
+Tolerance lse_tolerance(Dtype input, bool mla) {
   Tolerance tolerance;
+  if (mla && is_16_bit(input)) {
+    tolerance.atol = 2e-2;
+    tolerance.rtol = 1e-5;
+    tolerance.rule = "semantics 14.2 MLA 16-bit";
+    return tolerance;
+  }
   tolerance.atol = input == Dtype::kF32 ? 1e-5 : 1e-3;
   tolerance.rtol = 1e-5;
   tolerance.max_err_ratio = std::numeric_limits<double>::infinity();

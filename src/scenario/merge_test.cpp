@@ -85,10 +85,10 @@ TEST_CASE("paths are relative to the file in which they stand") {
   const TempFolder folder;
   folder.write("models/base.yaml", std::string(kBase) + "inputs: {file: weights/x.safetensors}\n");
   const auto file = folder.write(
-      "s.yaml", "name: t\nextends: models/base.yaml\nbatch: q16\nkv_cache: {scale_file: s.json}\n");
+      "s.yaml", "name: t\nextends: models/base.yaml\nbatch: q16\nkv_cache: {value_scale_file: s.json}\n");
   const Problem problem = load_scenario(file).cases.at(0);
   CHECK(*problem.inputs.file == (folder.path() / "models/weights/x.safetensors").string());
-  CHECK(*problem.kv_cache.scale_file == (folder.path() / "s.json").string());
+  CHECK(*problem.kv_cache.value_scale_file == (folder.path() / "s.json").string());
   const ScenarioOptions set{.overrides = {{"inputs.file", "here.safetensors"}}, .search_path = {}};
   CHECK(*load_scenario(file, set).cases.at(0).inputs.file == "here.safetensors");
   CHECK(*only_case(base_text("batch: q1\ninputs: {file: /abs.safetensors}\n")).inputs.file ==

@@ -126,6 +126,11 @@ void resolve_dimensions(const CaseValues& values, Problem& problem) {
 void check_attention(const CaseValues& values, const Problem& problem) {
   const AttentionSpec& attention = problem.attention;
   if (attention.alibi_slopes) {
+    if (attention.alibi == AlibiKind::kNone) {
+      values.reject(ErrorKind::kConfig, "attention.alibi_slopes",
+                    "expected null where attention.alibi is none, found {} numbers",
+                    attention.alibi_slopes->size());
+    }
     check_per_head_list(values, "attention.alibi_slopes", attention.alibi_slopes->size(),
                         attention.num_heads);
   }

@@ -50,6 +50,16 @@ void check_scale_list(const CaseValues& values, std::string_view key, const Prob
                 value->items.size());
 }
 
+/// Why an error: a scale file that is silently ignored would be taken for one that was used.
+void refuse_scale_file(const CaseValues& values, const Problem& problem) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  if (!cache.scale_file) return;
+  values.reject(ErrorKind::kConfig, "kv_cache.scale_file",
+                "scale files are not read in this version: give k_scale, v_scale and q_scale as "
+                "numbers. Found '{}'",
+                *cache.scale_file);
+}
+
 void check_dcp(const CaseValues& values, const Problem& problem) {
   const DcpSpec& dcp = problem.dcp;
   if (problem.attention.num_heads % dcp.world_size != 0) {
@@ -121,6 +131,7 @@ void resolve_num_blocks(const CaseValues& values, Problem& problem) {
 void resolve_cache(const CaseValues& values, Problem& problem) {
   check_block_size(values, problem);
   if (has_cache(problem.attention.type)) check_cache_dtype(values, problem);
+  refuse_scale_file(values, problem);
   check_scale_list(values, "kv_cache.k_scale", problem);
   check_scale_list(values, "kv_cache.v_scale", problem);
   check_dcp(values, problem);

@@ -1,6 +1,11 @@
 // Contradictions inside the sections mla, mm_encoder, output_quant and op.
 #include <algorithm>
+#include <optional>
+#include <vector>
 
+#include "core/error.h"
+#include "metadata/batch.h"
+#include "metadata/mla_chunks.h"
 #include "scenario/resolve.h"
 
 namespace attnbench {
@@ -29,6 +34,52 @@ void check_mla(const CaseValues& values, const Problem& problem) {
                   "expected kv_cache.k_scale 1 (the cache is gathered raw), found {}",
                   k_scale.front());
   }
+}
+
+/// The chunk plan of one kind of MLA backend (§8.5). E-VALUE for prefills in the wrong order
+/// (§1.4), E-CONFIG for a workspace that is too small.
+void plan_dense_mla(const Problem& problem, MetadataBuilder builder) {
+  const DecodeThreshold rule =
+      decode_threshold(builder, problem.attention.num_speculative_tokens, false,
+                       problem.dcp.world_size, problem.dcp.interleave_size);
+  std::vector<std::int32_t> starts{0};
+  for (const Request& request : problem.batch) {
+    starts.push_back(starts.back() + static_cast<std::int32_t>(request.query_len));
+  }
+  SplitOptions options;
+  options.threshold = rule.threshold;
+  options.require_uniform = rule.require_uniform;
+  const BatchSplit split =
+      split_decodes_and_prefills(starts, static_cast<int>(problem.num_tokens()),
+                                 static_cast<int>(problem.max_query_len()), options);
+  std::vector<std::int32_t> prefill_starts{0};
+  std::vector<std::int32_t> seq_lens;
+  for (auto b = static_cast<std::size_t>(split.num_decodes); b < problem.batch.size(); ++b) {
+    prefill_starts.push_back(prefill_starts.back() +
+                             static_cast<std::int32_t>(problem.batch[b].query_len));
+    seq_lens.push_back(static_cast<std::int32_t>(problem.batch[b].seq_len));
+  }
+  const std::int64_t workspace = problem.mla.workspace_tokens.value_or(
+      mla_workspace_tokens(problem.max_seq_len(), std::max<std::int64_t>(1, problem.num_requests()),
+                           problem.kv_cache.block_size));
+  plan_mla_chunks(prefill_starts, seq_lens, workspace, problem.kv_cache.block_size);
+}
+
+/// A batch that no dense MLA backend could run. Sparse ones run every row as a decode.
+void check_mla_batch(const CaseValues& values, const Problem& problem) {
+  if (problem.mla.sparse_topk) return;
+  std::optional<Error> first;
+  for (const MetadataBuilder builder : {MetadataBuilder::kMlaSingleOnly, MetadataBuilder::kFlashMla,
+                                        MetadataBuilder::kFlashAttnMla}) {
+    try {
+      return plan_dense_mla(problem, builder);
+    } catch (const Error& error) {
+      if (!first) first = error;
+    }
+  }
+  values.reject(first->kind(),
+                first->kind() == ErrorKind::kConfig ? "mla.workspace_tokens" : "batch", "{}",
+                first->what());
 }
 
 /// Semantics §10.6, §10.7.
@@ -83,7 +134,10 @@ void check_output_quant(const CaseValues& values, const Problem& problem) {
 }  // namespace
 
 void check_modes(const CaseValues& values, const Problem& problem) {
-  if (problem.attention.type == AttentionType::kMla) check_mla(values, problem);
+  if (problem.attention.type == AttentionType::kMla) {
+    check_mla(values, problem);
+    check_mla_batch(values, problem);
+  }
   if (problem.attention.type == AttentionType::kMmEncoder) check_mm_encoder(values, problem);
   if (problem.attention.type == AttentionType::kOp && !problem.op.name) {
     values.reject(ErrorKind::kFormat, "op.name", "expected an operation for type op, found none");

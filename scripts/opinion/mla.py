@@ -1,0 +1,228 @@
+"""Judges saved tensors of multi-head latent attention (semantics §8) from the definitions alone.
+
+Everything is computed in the latent form: a score is (q_nope W_UK) . kv_c + q_pe . k_pe, an output
+is (P kv_c) W_UV. Prefill rows read their own new tokens before the cache quantised them.
+"""
+
+import json
+import math
+
+import numpy as np
+
+from . import compare
+from . import number_formats as formats
+from .errors import Disagreement, FormatError
+
+# Semantics §1.5: backend -> (longest query of a decode, whether decodes are of one length).
+DECODE_RULES = {"MLA": (1, True), "FLASHMLA": (128, True), "FLASH_ATTN_MLA": (512, False)}
+SPARSE = "FLASHMLA_SPARSE"
+FORMATS = {"bfloat16": "BF16", "float16": "F16"}
+FLT_MIN = np.float32(1.17549435e-38)
+TOLERANCE = (2e-2, 2e-2, 1 - 1e-5)
+FP8_QUERY_TOLERANCE = (3e-2, 3e-2, 1 - 1e-4)
+LSE_ATOL = 2e-2
+
+
+class MlaCase:
+    """Tensors of a file and what its problem says."""
+
+    def __init__(self, tensors, metadata):
+        self.tensors = tensors
+        problem = json.loads(metadata["problem"])
+        self.attention, self.mla = problem["attention"], problem["mla"]
+        self.cache = problem["kv_cache"]
+        self.backend = metadata.get("backend", "")
+        if self.backend not in DECODE_RULES and self.backend != SPARSE:
+            raise FormatError(f"backend {self.backend!r} is not covered")
+        if problem["dcp"]["world_size"] != 1 or problem["output_quant"]["type"] != "none":
+            raise FormatError("MLA with DCP or output quantisation is not covered")
+        self.sparse = self.backend == SPARSE
+        self.format = FORMATS[self.attention["dtype"]]
+        self.cache_dtype = self.cache["dtype"]
+        if self.sparse and self.cache_dtype == "fp8":
+            self.cache_dtype = "fp8_ds_mla"
+        self.starts = self.need("query_start_loc").raw.astype(np.int64)
+        self.seq_lens = self.need("seq_lens").raw.astype(np.int64)
+        self.key_starts = np.concatenate([[0], np.cumsum(self.seq_lens)])
+        self.num_tokens = int(self.starts[-1])
+        self.rows = np.arange(self.num_tokens)
+        if "checked_rows" in tensors:
+            self.rows = np.sort(tensors["checked_rows"].raw.astype(np.int64))
+
+    def need(self, name):
+        if name not in self.tensors:
+            raise FormatError(f"tensor {name!r} is missing")
+        return self.tensors[name]
+
+    def values(self, name):
+        tensor = self.need(name)
+        return formats.decode(tensor.dtype, tensor.raw)
+
+    @property
+    def quantised(self):
+        return self.cache_dtype in ("fp8", "fp8_e4m3", "fp8_ds_mla")
+
+    @property
+    def num_decodes(self):
+        """Leading requests that run as decodes (§1.3)."""
+        lens = np.diff(self.starts)
+        if self.sparse:
+            return len(lens)
+        threshold, uniform = DECODE_RULES[self.backend]
+        speculative = self.attention.get("num_speculative_tokens", 0)
+        if self.backend != "MLA":
+            threshold = max(threshold, 1 + speculative)
+        longest = lens.max(initial=0)
+        if longest <= threshold and (not uniform or threshold <= 1):
+            return len(lens)
+        if not len(lens) or lens[0] > threshold:
+            return 0
+        if uniform:
+            if np.isin(lens, (lens[0], 0)).all():
+                return len(lens)
+            prefill = lens != lens[0]
+        else:
+            prefill = lens > threshold
+        return int(np.argmax(prefill)) if prefill.any() else len(lens)
+
+
+def _stored(case):
+    """Bytes [S, n] of correct entries, and the values read back, float32 [S, Lkv + R]."""
+    kv_c, k_pe = case.need("kv_c"), case.need("k_pe")
+    values = np.concatenate([case.values("kv_c"), case.values("k_pe")], axis=1)
+    if not case.quantised:
+        raw = np.concatenate([kv_c.raw, k_pe.raw], axis=1)
+        return np.ascontiguousarray(raw).view("u1"), values
+    if case.cache_dtype != "fp8_ds_mla":
+        scale = np.float32(np.ravel(case.cache["k_scale"])[0])
+        codes = formats.encode_e4m3(values / scale)
+        return codes, formats.decode("F8_E4M3", codes) * scale
+    tiles = case.values("kv_c").reshape(len(values), 4, 128)
+    scales = np.maximum(np.abs(tiles).max(axis=2) / np.float32(448), FLT_MIN).astype("<f4")
+    codes = formats.encode_e4m3(tiles / scales[:, :, None])
+    latents = formats.round_to(
+        "bfloat16", formats.decode("F8_E4M3", codes) * scales[:, :, None]
+    ).reshape(len(values), 512)
+    parts = [codes.reshape(len(values), 512), scales.view("u1"),
+             np.ascontiguousarray(k_pe.raw).view("u1")]
+    return np.concatenate(parts, axis=1), np.concatenate([latents, case.values("k_pe")], axis=1)
+
+
+def _slots(case, request):
+    p = np.arange(case.seq_lens[request])
+    size = case.cache["block_size"]
+    table = case.need("block_table").raw[request]
+    return table[p // size].astype(np.int64) * size + p % size
+
+
+def _check_cache(case, expected):
+    cache = np.ascontiguousarray(case.need("kv_cache").raw)
+    cache = cache.reshape(-1, cache.shape[-1]).view("u1")
+    if cache.shape[1] != expected.shape[1]:
+        raise Disagreement(f"kv_cache has {cache.shape[1]} bytes an entry, not {expected.shape[1]}")
+    new_slots = []
+    for b, seq_len in enumerate(case.seq_lens):
+        slots = _slots(case, b)
+        wanted = expected[case.key_starts[b] : case.key_starts[b + 1]]
+        wrong = np.argwhere(cache[slots] != wanted)
+        if len(wrong):
+            p, byte = wrong[0]
+            raise Disagreement(f"kv_cache: request {b}, position {p}, byte {byte} differs")
+        new_slots.append(slots[seq_len - (case.starts[b + 1] - case.starts[b]) :])
+    mapping = case.need("slot_mapping").raw
+    expected_slots = np.concatenate(new_slots) if new_slots else np.zeros(0, np.int64)
+    if (mapping[: case.num_tokens] != expected_slots).any() or (mapping[case.num_tokens :] >= 0).any():
+        raise Disagreement("slot_mapping is not the slots of the new tokens")
+
+
+def _check_dequantised(case, read):
+    if not case.quantised:
+        return
+    latent = case.mla["kv_lora_rank"]
+    for name, wanted in (("kv_c", read[:, :latent]), ("k_pe", read[:, latent:])):
+        if not np.array_equal(case.values(f"{name}_dequantized"), wanted):
+            raise Disagreement(f"{name}_dequantized is not what the cache reads back as")
+
+
+def _latent_queries(case):
+    """[T, N, Lkv + R] float64; decodes with an fp8 query read what it was rounded to."""
+    nope = case.mla["qk_nope_head_dim"]
+    query = case.values("query").astype(np.float64)
+    w_uk = case.values("w_uk").astype(np.float64)
+    latent = np.einsum("tnp,npl->tnl", query[:, :, :nope], w_uk)
+    joined = np.concatenate([latent, query[:, :, nope:]], axis=2)
+    fp8 = case.backend == "FLASHMLA" and case.cache_dtype in ("fp8", "fp8_e4m3")
+    if not fp8:
+        return joined, False
+    saved = case.values("latent_query_dequantized")
+    tokens = int(case.starts[case.num_decodes])
+    rounded = formats.round_to(case.attention["dtype"], joined[:tokens].astype(np.float32))
+    scale = np.float32(case.cache["q_scale"])
+    own = formats.decode("F8_E4M3", formats.encode_e4m3(rounded * (np.float32(1) / scale))) * scale
+    # Why: sums of another order may move an element to the next 16-bit value, and so to the next
+    # code.
+    if saved.shape != own.shape or np.count_nonzero(saved != own) > 1e-3 * own.size:
+        raise Disagreement("latent_query_dequantized is not the projected query in e4m3")
+    joined[:tokens] = saved
+    return joined, True
+
+
+def _softmax(scores, entries, latent):
+    if not scores.shape[-1]:
+        return np.zeros((scores.shape[0], latent)), np.full(scores.shape[0], -np.inf)
+    largest = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - largest)
+    total = weights.sum(axis=-1, keepdims=True)
+    return (weights / total) @ entries[:, :latent], (largest + np.log(total))[:, 0]
+
+
+def recompute(case, read):
+    """Output [rows, N, V] and lse [N, rows]."""
+    latent = case.mla["kv_lora_rank"]
+    queries, fp8 = _latent_queries(case)
+    w_uv = case.values("w_uv").astype(np.float64)
+    plain = np.concatenate([case.values("kv_c"), case.values("k_pe")], axis=1).astype(np.float64)
+    read = read.astype(np.float64)
+    topk = case.need("topk_indices").raw if case.sparse else None
+    outputs = np.zeros((len(case.rows), queries.shape[1], w_uv.shape[2]))
+    lses = np.empty((queries.shape[1], len(case.rows)))
+    scale = case.attention.get("scale") or 1 / math.sqrt(case.attention["head_size"])
+    for i, token in enumerate(case.rows):
+        b = int(np.searchsorted(case.starts, token, side="right")) - 1
+        seq_len, context = int(case.seq_lens[b]), 0
+        context = seq_len - int(case.starts[b + 1] - case.starts[b])
+        position = context + int(token - case.starts[b])
+        span = slice(case.key_starts[b], case.key_starts[b] + seq_len)
+        entries = read[span]
+        if b >= case.num_decodes:
+            entries = np.concatenate([entries[:context], plain[span][context:]])
+        if case.sparse:
+            listed = topk[token]
+            entries = entries[listed[(listed >= 0) & (listed < seq_len)]]
+        else:
+            entries = entries[: position + 1]
+        scores = scale * (queries[token] @ entries.T)
+        output, lses[:, i] = _softmax(scores, entries, latent)
+        outputs[i] = np.einsum("nl,nlv->nv", output, w_uv)
+    return outputs, lses, fp8
+
+
+def check(tensors, metadata):
+    """Returns figures of a file that agrees; raises Disagreement or FormatError otherwise."""
+    case = MlaCase(tensors, metadata)
+    expected, read = _stored(case)
+    _check_cache(case, expected)
+    _check_dequantised(case, read)
+    output, lse, fp8 = recompute(case, read)
+    figures = {"rows": len(case.rows)}
+    reference = case.values("reference_output")[case.rows]
+    figures["reference_max_abs"] = compare.require_close("reference_output", reference, output, 1e-9, 1e-9)
+    compare.require_close("reference_lse", case.values("reference_lse")[:, case.rows], lse, 1e-9, 1e-9)
+    atol, rtol, cosine = FP8_QUERY_TOLERANCE if fp8 else TOLERANCE
+    actual = case.values("output")[case.rows].astype(np.float64)
+    figures["output_max_abs"] = compare.require_close("output", actual, output, atol, rtol)
+    compare.check_cosine(actual, output, cosine)
+    if "lse" in case.tensors:
+        actual = case.values("lse")[:, case.rows]
+        compare.require_close("lse", actual, lse, LSE_ATOL, 1e-5)
+    return figures

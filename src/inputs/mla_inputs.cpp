@@ -1,0 +1,246 @@
+#include "inputs/mla_inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "core/error.h"
+#include "inputs/batch_lengths.h"
+#include "inputs/draw_rows.h"
+#include "inputs/file_tensors.h"
+#include "metadata/int_math.h"
+
+namespace attnbench {
+namespace {
+
+constexpr TensorStreams kQueryStreams{StreamId::kQuery, StreamId::kQuery, StreamId::kQueryChannels,
+                                      StreamId::kQueryTokens, StreamId::kQueryTokens};
+constexpr TensorStreams kLatentStreams{StreamId::kKvC, StreamId::kKvCPrefix, StreamId::kKvCChannels,
+                                       StreamId::kKvCTokens, StreamId::kKvCPrefixTokens};
+constexpr TensorStreams kRopeStreams{StreamId::kKPe, StreamId::kKPePrefix, StreamId::kKPeChannels,
+                                     StreamId::kKPeTokens, StreamId::kKPePrefixTokens};
+constexpr double kValueStd = 0.75;
+
+void draw_weights(const Problem& problem, StreamId stream, double std, Tensor& weights) {
+  InputsSpec spec = problem.inputs;
+  spec.distribution = Distribution::kNormal;
+  spec.std = std;
+  std::vector<SourceRow> rows(static_cast<std::size_t>(weights.dim(0)));
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    rows[row].index = static_cast<std::int64_t>(row);
+  }
+  fill_rows(spec, {stream, stream, stream, stream, stream}, rows, weights.dim(1) * weights.dim(2),
+            weights);
+}
+
+void draw_tensors(const Problem& problem, MlaInputs& inputs) {
+  const AttentionSpec& a = problem.attention;
+  const MlaSpec& mla = problem.mla;
+  Tensor query(a.dtype, {problem.num_tokens(), a.num_heads, a.head_size});
+  std::vector<SourceRow> query_sources(static_cast<std::size_t>(problem.num_tokens()));
+  for (std::size_t t = 0; t < query_sources.size(); ++t) {
+    query_sources[t].index = static_cast<std::int64_t>(t);
+  }
+  fill_rows(problem.inputs, kQueryStreams, query_sources, std::int64_t{a.num_heads} * a.head_size,
+            query);
+  inputs.query = FileTensors::pad_query(query);
+  const std::vector<SourceRow> sources = key_sources(problem);
+  inputs.kv_c = Tensor(a.dtype, {problem.num_keys(), mla.kv_lora_rank});
+  inputs.k_pe = Tensor(a.dtype, {problem.num_keys(), mla.qk_rope_head_dim});
+  fill_rows(problem.inputs, kLatentStreams, sources, mla.kv_lora_rank, inputs.kv_c);
+  fill_rows(problem.inputs, kRopeStreams, sources, mla.qk_rope_head_dim, inputs.k_pe);
+  inputs.w_uk = Tensor(a.dtype, {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
+  inputs.w_uv = Tensor(a.dtype, {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
+  const double unit = 1 / std::sqrt(static_cast<double>(mla.kv_lora_rank));
+  draw_weights(problem, StreamId::kWUk, unit, inputs.w_uk);
+  draw_weights(problem, StreamId::kWUv, kValueStd * unit, inputs.w_uv);
+}
+
+/// One of `count` values by 32 random bits.
+std::int64_t pick(const Stream& stream, std::uint64_t index, std::int64_t count) {
+  return static_cast<std::int64_t>(
+      (std::uint64_t{stream.bits(index)} * static_cast<std::uint64_t>(count)) >> 32);
+}
+
+/// Distinct positions below `visible`, then repeats of them, then -1; shuffled.
+void draw_row(const Problem& problem, std::int64_t token, std::int64_t visible,
+              std::span<std::int32_t> row) {
+  const Stream picks{problem.inputs.seed, StreamId::kTopk};
+  const Stream order{problem.inputs.seed, StreamId::kTopkOrder};
+  const std::uint64_t first = static_cast<std::uint64_t>(token) * row.size();
+  const std::int64_t listed = num_listed_keys(problem.mla, visible);
+  const auto repeats = std::min<std::int64_t>(
+      std::llround(problem.mla.sparse_duplicates * static_cast<double>(listed)),
+      std::max<std::int64_t>(0, listed - 1));
+  const std::int64_t distinct = listed - repeats;
+  std::vector<std::int32_t> positions(static_cast<std::size_t>(visible));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::fill(row.begin(), row.end(), -1);
+  for (std::int64_t i = 0; i < listed; ++i) {
+    const std::uint64_t index = first + static_cast<std::uint64_t>(i);
+    if (i < distinct) {
+      std::swap(positions[static_cast<std::size_t>(i)],
+                positions[static_cast<std::size_t>(i + pick(picks, index, visible - i))]);
+    }
+    const std::int64_t chosen = i < distinct ? i : pick(picks, index, distinct);
+    row[static_cast<std::size_t>(i)] = positions[static_cast<std::size_t>(chosen)];
+  }
+  for (std::size_t i = row.size(); i-- > 1;) {
+    std::swap(
+        row[i],
+        row[static_cast<std::size_t>(pick(order, first + i, static_cast<std::int64_t>(i) + 1))]);
+  }
+}
+
+/// Calls body(token, request, positions that the token sees).
+template <typename Body>
+void for_each_token(const Problem& problem, const Body& body) {
+  std::int64_t token = 0;
+  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
+    const Request& request = problem.batch[b];
+    for (std::int64_t i = 0; i < request.query_len; ++i) {
+      body(token++, b, request.seq_len - request.query_len + i + 1);
+    }
+  }
+}
+
+Tensor draw_topk(const Problem& problem) {
+  const std::int64_t topk = *problem.mla.sparse_topk;
+  Tensor indices(Dtype::kI32, {problem.num_tokens(), topk});
+  for_each_token(problem, [&](std::int64_t token, std::size_t, std::int64_t visible) {
+    draw_row(problem, token, visible,
+             {indices.data<std::int32_t>() + token * topk, static_cast<std::size_t>(topk)});
+  });
+  return indices;
+}
+
+class Reader : private FileTensors {
+ public:
+  Reader(const Problem& problem, MlaInputs& inputs)
+      : FileTensors(problem, inputs.notices), problem_(problem), inputs_(inputs) {}
+
+  void read() {
+    const AttentionSpec& a = problem_.attention;
+    const MlaSpec& mla = problem_.mla;
+    check_lengths("query_start_loc", inputs_.query_start_loc);
+    check_lengths("seq_lens", inputs_.seq_lens);
+    inputs_.query =
+        pad_query(floating_tensor("query", {problem_.num_tokens(), a.num_heads, a.head_size}));
+    inputs_.kv_c = floating_tensor("kv_c", {problem_.num_keys(), mla.kv_lora_rank});
+    inputs_.k_pe = floating_tensor("k_pe", {problem_.num_keys(), mla.qk_rope_head_dim});
+    inputs_.w_uk = floating_tensor("w_uk", {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
+    inputs_.w_uv = floating_tensor("w_uv", {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
+    check_shared_prefix("kv_c", inputs_.kv_c);
+    check_shared_prefix("k_pe", inputs_.k_pe);
+    read_topk();
+  }
+
+ private:
+  void read_topk() {
+    const Tensor* found = find("topk_indices");
+    if (!problem_.mla.sparse_topk) {
+      if (found != nullptr) notice("topk_indices are ignored because mla.sparse_topk is null");
+      return;
+    }
+    if (found == nullptr) {
+      inputs_.topk_indices = draw_topk(problem_);
+      notice("topk_indices are missing and drawn");
+      return;
+    }
+    const std::int64_t topk = *problem_.mla.sparse_topk;
+    check_shape("topk_indices", {problem_.num_tokens(), topk}, found->shape());
+    if (found->dtype() != Dtype::kI32) {
+      fail(ErrorKind::kDtype, "inputs.file '{}': tensor 'topk_indices': expected int32, got {}",
+           name(), dtype_name(found->dtype()));
+    }
+    for_each_token(problem_, [&](std::int64_t token, std::size_t b, std::int64_t) {
+      for (std::int64_t k = token * topk; k < (token + 1) * topk; ++k) {
+        const std::int32_t index = found->data<std::int32_t>()[k];
+        if (index < problem_.batch[b].seq_len) continue;
+        fail(ErrorKind::kValue,
+             "inputs.file '{}': topk_indices of token {}: expected positions below the request's "
+             "seq_len {}, got {}",
+             name(), token, problem_.batch[b].seq_len, index);
+      }
+    });
+    inputs_.topk_indices = *found;
+  }
+
+  /// Requests share the pages of the prefix, so their latents must be the same there.
+  void check_shared_prefix(const std::string& tensor, const Tensor& rows) const {
+    const std::int64_t prefix = problem_.cascade.common_prefix_len;
+    if (prefix == 0 || rows.empty()) return;
+    const auto longest = static_cast<std::size_t>(
+        std::max_element(inputs_.seq_lens.begin(), inputs_.seq_lens.end()) -
+        inputs_.seq_lens.begin());
+    const std::size_t row_bytes = rows.size_bytes() / static_cast<std::size_t>(rows.dim(0));
+    const auto row = [&](std::size_t b, std::int64_t p) {
+      return rows.bytes() + static_cast<std::size_t>(inputs_.key_start_loc[b] + p) * row_bytes;
+    };
+    for (std::size_t b = 0; b < inputs_.seq_lens.size(); ++b) {
+      for (std::int64_t p = 0; p < std::min<std::int64_t>(prefix, inputs_.seq_lens[b]); ++p) {
+        if (std::memcmp(row(b, p), row(longest, p), row_bytes) == 0) continue;
+        fail(ErrorKind::kValue,
+             "inputs.file '{}': tensor '{}': cascade.common_prefix_len {} needs equal rows, but "
+             "position {} of request {} differs from request {}",
+             name(), tensor, prefix, p, b, longest);
+      }
+    }
+  }
+
+  const Problem& problem_;
+  MlaInputs& inputs_;
+};
+
+/// Latents as drawn, stored and dequantised, their cache, weights, query and top-k indices.
+std::int64_t host_bytes(const Problem& problem) {
+  constexpr std::string_view kWhat = "host memory of the case";
+  const AttentionSpec& a = problem.attention;
+  const MlaSpec& mla = problem.mla;
+  const auto element = static_cast<std::int64_t>(dtype_size(a.dtype));
+  const auto bytes = [&](std::int64_t rows, std::int64_t width) {
+    return checked_mul(rows, width, kWhat);
+  };
+  const std::int64_t entry = std::int64_t{mla.kv_lora_rank} + mla.qk_rope_head_dim;
+  const std::int64_t slots =
+      checked_mul(problem.kv_cache.num_blocks, problem.kv_cache.block_size, kWhat);
+  const std::int64_t per_token = std::int64_t{a.num_heads} * a.head_size * element +
+                                 std::int64_t{mla.sparse_topk.value_or(0)} * 4;
+  std::int64_t sum = bytes(problem.num_tokens() + kQueryPaddingRows, per_token);
+  sum = checked_add(sum, bytes(problem.num_keys(), entry * (2 * element + 4)), kWhat);
+  sum = checked_add(sum, bytes(slots, entry * element), kWhat);
+  const std::int64_t weights = std::int64_t{mla.qk_nope_head_dim} + mla.v_head_dim;
+  return checked_add(sum, bytes(std::int64_t{a.num_heads} * mla.kv_lora_rank, weights * element),
+                     kWhat);
+}
+
+}  // namespace
+
+std::int64_t num_listed_keys(const MlaSpec& mla, std::int64_t visible) {
+  const auto wanted = std::llround(mla.sparse_valid * mla.sparse_topk.value_or(0));
+  return std::min<std::int64_t>(wanted, visible);
+}
+
+MlaInputs make_mla_inputs(const Problem& problem) {
+  MlaInputs inputs;
+  BatchLengths lengths = batch_lengths(problem);
+  inputs.query_start_loc = std::move(lengths.query_start_loc);
+  inputs.seq_lens = std::move(lengths.seq_lens);
+  inputs.key_start_loc = std::move(lengths.key_start_loc);
+  check_host_memory(host_bytes(problem));
+  if (problem.inputs.file) {
+    Reader(problem, inputs).read();
+    return inputs;
+  }
+  draw_tensors(problem, inputs);
+  if (problem.mla.sparse_topk) inputs.topk_indices = draw_topk(problem);
+  return inputs;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,59 @@
+// Problem + seed -> the tensors of an MLA case: query, latents, weights, top-k indices, and the
+// paged cache of latents with poison in every byte that must be ignored (semantics §8).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+
+namespace attnbench {
+
+/// What all backends of an MLA case share. T = new tokens, T_pad >= T, S = sum of seq_lens.
+struct MlaInputs {
+  Tensor query;         // [T_pad, N, P + R] in attention.dtype; rows >= T are NaN
+  Tensor kv_c;          // [S, Lkv] in attention.dtype, position order, requests concatenated
+  Tensor k_pe;          // [S, R]; never poisoned
+  Tensor w_uk;          // [N, P, Lkv]
+  Tensor w_uv;          // [N, Lkv, V]
+  Tensor topk_indices;  // i32 [T, topk] positions in the row's request, -1 = none; or empty
+  std::vector<std::int32_t> query_start_loc;  // [B+1]
+  std::vector<std::int32_t> seq_lens;         // [B]
+  std::vector<std::int64_t> key_start_loc;    // [B+1] exclusive sum of seq_lens
+  std::vector<std::string> notices;
+
+  std::int64_t num_tokens() const { return query_start_loc.back(); }
+};
+
+/// Seeded draw, or inputs.file. Query and latents as in make_inputs(); weights are normal with
+/// standard deviation 1 / sqrt(Lkv) for W_UK and 0.75 / sqrt(Lkv) for W_UV, so that a value is no
+/// larger than about 4 for inputs.std 1. A row of topk_indices lists round(valid * visible) of the
+/// visible positions, at most topk of them, in random order; a share `duplicates` of them repeats
+/// another one of the list, and the entries without a position are -1 at random places.
+/// Errors: E-IO, E-FORMAT, E-SHAPE, E-DTYPE, E-VALUE, E-CAPACITY.
+MlaInputs make_mla_inputs(const Problem& problem);
+
+/// Entries of a row of topk_indices that name a key, drawn for a row that sees `visible` positions.
+std::int64_t num_listed_keys(const MlaSpec& mla, std::int64_t visible);
+
+/// A paged cache of latents before the step: context positions written, every other byte poison.
+struct MlaCache {
+  Tensor data;          // [NB, bs, Lkv + R] in the cache's element type, or u8 [NB, bs, 656]
+  Tensor block_table;   // i32 [B, MB]; entries past cdiv(seq_len, block_size) are garbage or -1
+  Tensor slot_mapping;  // i64 [T + padding]: the new tokens in request order, then negative rows
+  Tensor new_kv_c;      // [T + padding, Lkv] rows to write; padding rows are NaN
+  Tensor new_k_pe;      // [T + padding, R]
+};
+
+/// `entries` [S, entry_size]: the entry of every position as a correct write stores it. Pages are
+/// handed out as in make_paged_cache(). Errors: E-CONFIG when kv_cache.num_blocks is too small.
+MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const Tensor& entries);
+
+/// Every live position must hold its entry, every other byte be as `before`. Empty, or a sentence
+/// naming the first difference (request, position, byte).
+std::string check_mla_cache(const Problem& problem, const Tensor& entries, const MlaCache& before,
+                            const Tensor& after);
+
+}  // namespace attnbench
