@@ -30,6 +30,7 @@ struct Prefill {
   static constexpr Element kValueElement = Format::kValue;
   static constexpr int kCodePitch = round_up(Config::kHeadSize, 16);
   static constexpr int kValueCodePitch = round_up(Config::kVHeadSize, 16);
+  static constexpr int kStages = prefill_stages(bytes_of(Config::kKeyValue));
   static constexpr int kKeyBlocks = kTileN / 8;
   static constexpr int kValueBlocks = round_up(Config::kVHeadSize, 16) / 8;
   static constexpr PrefillLayout kLayout =
@@ -53,10 +54,16 @@ struct Prefill {
   /// Bytes from the base of a side to each run of kPageGrain keys; the two sides share strides.
   __device__ i64* offsets() { return reinterpret_cast<i64*>(memory + kLayout.offsets); }
   __device__ int* pages() { return reinterpret_cast<int*>(memory + kLayout.pages); }
-  __device__ const float* scales() {
-    return reinterpret_cast<const float*>(memory + kLayout.scales);
+  /// Scales of the keys of a tile, then those of its values; tiles take turns.
+  __device__ const float* scales(int turn) {
+    return reinterpret_cast<const float*>(memory + kLayout.scales) + turn * 2 * kTileN;
   }
-  __device__ unsigned char* value_tile() { return memory + kLayout.value; }
+  __device__ unsigned char* key_tile(int turn) {
+    return memory + kLayout.key + (kStages == 1 ? 0 : turn * kTileN * kPitch);
+  }
+  __device__ unsigned char* value_tile(int turn) {
+    return memory + kLayout.value + (kStages == 1 ? 0 : turn * kTileN * kValuePitch);
+  }
   __device__ u32 shared(int offset) { return shared_address(memory) + static_cast<u32>(offset); }
 
   __device__ void copy_query() {
@@ -73,7 +80,7 @@ struct Prefill {
                          query + offset * 2 + i % kPieces * kBytes, valid);
     }
     clear_padding<Config::kHeadSize, 2, kPitch>(memory + kLayout.query, kTileM, thread, kThreads);
-    clear_padding<Config::kHeadSize, 2, kPitch>(memory + kLayout.key, kTileN, thread, kThreads);
+    clear_padding<Config::kHeadSize, 2, kPitch>(key_tile(0), kStages * kTileN, thread, kThreads);
   }
 
   /// Page table entries of the window of keys that starts at `first_key`, as far as the request
@@ -109,63 +116,53 @@ struct Prefill {
     }
   }
 
-  /// Tiles start on multiples of kTileN, so that their entries lie together in the window.
-  __device__ void copy_keys(int first_key, bool first_tile) {
+  /// Starts the copy of a tile of K and V. Tiles start on multiples of kTileN, so that their entries
+  /// lie together in the window.
+  __device__ void copy_keys_values(int first_key, int turn, bool first_tile) {
     constexpr int kWindowKeys = kPageWindow * kPageGrain;
     if (Config::kBlockSize != 0 && (first_tile || first_key % kWindowKeys == 0)) {
       load_pages(first_key / kWindowKeys * kWindowKeys);
     }
-    copy_tile<Config::kHeadSize, kCodes ? kCodePitch : kPitch>(
-        key, first_key, shared(kCodes ? kLayout.key_codes : kLayout.key));
-    close_copy_group();
-  }
-  /// The scales of the keys come with the values: those of the last tile are in use until then.
-  __device__ void copy_values(int first_key) {
-    copy_tile<Config::kVHeadSize, kCodes ? kValueCodePitch : kValuePitch>(
-        value, first_key, shared(kCodes ? kLayout.value_codes : kLayout.value));
+    if constexpr (kCodes) {
+      copy_tile<Config::kHeadSize, kCodePitch>(key, first_key, shared(kLayout.key_codes));
+      copy_tile<Config::kVHeadSize, kValueCodePitch>(value, first_key, shared(kLayout.value_codes));
+    } else {
+      copy_tile<Config::kHeadSize, kPitch>(key, first_key, shared_address(key_tile(turn)));
+      copy_tile<Config::kVHeadSize, kValuePitch>(value, first_key,
+                                                 shared_address(value_tile(turn)));
+    }
     if constexpr (Format::kTokenHeadScales) {
       static_assert(kThreads >= 2 * kTileN);
       copy_scales<Config, kTileN>(params, tile.kv_head,
                                   pages() + first_key / kPageGrain % kPageWindow, first_key,
-                                  tile.seq_len, shared(kLayout.scales), thread);
+                                  tile.seq_len, shared_address(scales(turn)), thread);
     }
     close_copy_group();
   }
-  /// Waits for this thread's copies; codes become the 16-bit tile of the products.
-  __device__ void finish_keys() {
-    wait_copy_groups<0>();
+  /// Codes become the 16-bit tiles of the products.
+  __device__ void decode_tile() {
     if constexpr (kCodes) {
-      __syncthreads();  // nobody reads the last keys any more
       decode_rows<Config, kTileN, Config::kHeadSize, kCodePitch, kPitch, kThreads, Format::kScore>(
-          memory + kLayout.key_codes, key_scale<Config>(params, tile.kv_head),
-          memory + kLayout.key, thread);
-    }
-  }
-  __device__ void finish_values() {
-    wait_copy_groups<0>();
-    if constexpr (kCodes) {
+          memory + kLayout.key_codes, key_scale<Config>(params, tile.kv_head), key_tile(0), thread);
       decode_rows<Config, kTileN, Config::kVHeadSize, kValueCodePitch, kValuePitch, kThreads,
                   kValueElement>(memory + kLayout.value_codes,
-                                 value_scale<Config>(params, tile.kv_head), value_tile(), thread);
+                                 value_scale<Config>(params, tile.kv_head), value_tile(0), thread);
+      __syncthreads();
     }
   }
 
   /// NaN and infinity in a tile with masked keys: added to the rows that see them, then cleared.
-  /// Why before S: there are registers for it.
-  __device__ void settle_nonfinite(const Row* warp_rows, int key_at, bool seen,
+  __device__ void settle_nonfinite(const Row* warp_rows, int key_at, int turn, bool seen,
                                    const TileValues<kValuePitch>& values,
                                    float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
-    finish_values();
-    __syncthreads();
     const bool found = find_nonfinite<kValueElement, Config::kVHeadSize * 2, kValuePitch>(
-        value_tile(), kTileN, thread, kThreads);
+        value_tile(turn), kTileN, thread, kThreads);
     if (!__syncthreads_or(found)) return;
-    if (seen) {
-      accumulate_nonfinite<kValueElement, kKeyBlocks>(warp_rows, key_at, values, o);
-    }
+    if (seen) accumulate_nonfinite<kValueElement, kKeyBlocks>(warp_rows, key_at, values, o);
     __syncthreads();
-    clear_nonfinite<kValueElement, Config::kVHeadSize * 2, kValuePitch>(value_tile(), kTileN,
+    clear_nonfinite<kValueElement, Config::kVHeadSize * 2, kValuePitch>(value_tile(turn), kTileN,
                                                                         thread, kThreads);
+    __syncthreads();
   }
 
   /// Output and LSE of this warp's rows.
@@ -199,7 +196,6 @@ struct Prefill {
   }
 
   __device__ void run() {
-    constexpr Element kElement = Format::kScore;
     copy_query();
     for (int r = thread; r < kTileM; r += kThreads) {
       rows()[r] = describe_row(params, tile, {0, tile.seq_len}, r);
@@ -222,35 +218,38 @@ struct Prefill {
     __syncthreads();
     const TileQuery<kPitch> query{
         rows_first_address(shared(kLayout.query) + warp_row * kPitch, kPitch)};
-    const TileKeys<kPitch> keys{columns_first_address(shared(kLayout.key), kPitch)};
-    const TileValues<kValuePitch> values{rows_first_address(shared(kLayout.value), kValuePitch)};
+    const u32 key_lane = columns_first_address(shared(kLayout.key), kPitch);
+    const u32 value_lane = rows_first_address(shared(kLayout.value), kValuePitch);
 
-    const int first = all.hull.begin < all.hull.end ? all.hull.begin / kTileN * kTileN : 0;
-    if (first < all.hull.end) copy_keys(first, true);
+    const int end = all.hull.end;
+    int key_at = all.hull.begin < end ? all.hull.begin / kTileN * kTileN : end;
+    int turn = 0;
+    if (key_at < end) copy_keys_values(key_at, 0, true);
 #pragma unroll 1
-    for (int key_at = first; key_at < all.hull.end; key_at += kTileN) {
+    for (; key_at < end; key_at += kTileN, turn ^= 1) {
       const int past = key_at + kTileN;
-      finish_keys();
-      __syncthreads();  // K is there, and nobody reads the last V any more
-      copy_values(key_at);
+      wait_copy_groups<0>();
+      __syncthreads();  // the tile is there, and nobody reads the last one any more
+      decode_tile();
+      if (past < end) copy_keys_values(past, turn ^ 1, false);
+      const TileKeys<kPitch> keys{key_lane + (kStages == 1 ? 0 : turn * kTileN * kPitch)};
+      const TileValues<kValuePitch> values{value_lane +
+                                           (kStages == 1 ? 0 : turn * kTileN * kValuePitch)};
       const bool seen = key_at < mine.hull.end && past > mine.hull.begin;
-      const bool settled = needs_mask(all, key_at, past);
-      if (settled) settle_nonfinite(warp_rows, key_at, seen, values, o);
-      float s[Config::kRowBlocks][kKeyBlocks][4];
-      if (seen) multiply_scores<kElement, kDepth / 16>(query, keys, s);
-      if (!settled) finish_values();
-      __syncthreads();  // V is there, and nobody reads K any more
-      if (past < all.hull.end) copy_keys(past, false);
+      if (needs_mask(all, key_at, past)) {
+        settle_nonfinite(warp_rows, key_at, turn, seen, values, o);
+      }
       if (!seen) continue;
+      float s[Config::kRowBlocks][kKeyBlocks][4];
+      multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
       const bool masked = needs_mask(mine, key_at, past);
-      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(), false);
+      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(turn), false);
       if constexpr (Format::kScaleFirst) transform_scores<Config>(s, warp_rows, key_at, scale);
       if (masked) mask_scores(s, warp_rows, key_at);
       fold_scores(s, Format::kScaleFirst ? 1.0f : scale.factor, state, o);
-      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales() + kTileN, masked);
+      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(turn) + kTileN, masked);
       accumulate_values<kValueElement>(s, values, o);
     }
-    wait_copy_groups<0>();
     store(state, o, warp_row);
   }
 };

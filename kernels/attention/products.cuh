@@ -155,14 +155,18 @@ __device__ __forceinline__ void visibility_weights(const Row* rows, int first_ke
 /// NaN 16384; finite numbers 0.
 template <Element kElement>
 __device__ __forceinline__ u32 nonfinite_codes(u32 packed) {
+  constexpr bool kIsBf16 = kElement == Element::kBF16;
+  constexpr u32 kInfinity = kIsBf16 ? 0x7F80u : 0x7C00u;
+  constexpr u32 kOne = kIsBf16 ? 0x3F80u : 0x3C00u;
+  constexpr u32 k128 = kIsBf16 ? 0x4300u : 0x5800u;
+  constexpr u32 k16384 = kIsBf16 ? 0x4680u : 0x7400u;
   u32 codes = 0;
 #pragma unroll
   for (int shift = 0; shift < 32; shift += 16) {
     const u32 half = (packed >> shift) & 0xFFFFu;
-    const u32 infinity = kElement == Element::kBF16 ? 0x7F80u : 0x7C00u;
-    if ((half & infinity) != infinity) continue;
-    const float code = half == infinity ? 1.0f : (half == (infinity | 0x8000u) ? 128.0f : 16384.0f);
-    codes |= (pack<kElement>(code, 0.0f) & 0xFFFFu) << shift;
+    const u32 infinity = (half & 0x8000u) != 0 ? k128 : kOne;
+    const u32 code = (half & 0x7FFFu) > kInfinity ? k16384 : infinity;
+    codes |= ((half & kInfinity) == kInfinity ? code : 0u) << shift;
   }
   return codes;
 }
@@ -170,10 +174,11 @@ __device__ __forceinline__ u32 nonfinite_codes(u32 packed) {
 /// What a sum of codes says about the sum of the numbers.
 __device__ __forceinline__ float nonfinite_sum(float codes) {
   const int sum = static_cast<int>(codes);
-  if (sum == 0) return 0.0f;
+  // Both infinities make NaN too.
   const bool is_nan = sum >= 16384 || (sum >= 128 && sum % 128 != 0);
-  if (is_nan) return float_from_bits(0x7FC00000u);
-  return sum >= 128 ? kNegInf : -kNegInf;
+  const float infinity = sum >= 128 ? kNegInf : -kNegInf;
+  const float value = is_nan ? float_from_bits(0x7FC00000u) : infinity;
+  return sum == 0 ? 0.0f : value;
 }
 
 /// Adds the NaN and infinities of a value tile to the rows that see their key. Why apart: in the

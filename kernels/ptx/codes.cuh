@@ -48,6 +48,19 @@ __device__ __forceinline__ Four16 codes_to_f16(u32 codes) {
   }
 }
 
+/// Two int8 codes, in bytes 0 and 2 of `spread`, as bf16: 128 + the low seven bits, less 128 or,
+/// for a set sign bit, 256. Every step is exact.
+__device__ __forceinline__ u32 i8_pair_to_bf16(u32 spread) {
+  const u32 plus = (spread & 0x007F007Fu) | 0x43004300u;
+  const u32 minus = (spread & 0x00800080u) | 0x43004300u;
+  u32 numbers;
+  // plus - minus as a fused operation, which sm_80 has: -1 * minus + plus.
+  asm("{.reg .b32 c; mov.b32 c, 0xBF80BF80; fma.rn.bf16x2 %0, %1, c, %2;}"
+      : "=r"(numbers)
+      : "r"(minus), "r"(plus));
+  return numbers;
+}
+
 __device__ __forceinline__ float f16_low_to_float(u32 packed) {
   float x;
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(x) : "r"(packed));
@@ -63,6 +76,10 @@ __device__ __forceinline__ float f16_high_to_float(u32 packed) {
 /// codes themselves, which are exact in f16 and in bf16.
 template <Element kCode, Element kTo, bool kScaled>
 __device__ __forceinline__ Four16 decode_codes(u32 codes, float scale) {
+  if constexpr (kCode == Element::kI8 && kTo == Element::kBF16 && !kScaled) {
+    return {i8_pair_to_bf16(__byte_perm(codes, 0, 0x4140)),
+            i8_pair_to_bf16(__byte_perm(codes, 0, 0x4342))};
+  }
   const Four16 exact = codes_to_f16<kCode>(codes);
   if constexpr (kTo == Element::kF16 && !kScaled) return exact;
   const float factor = kScaled ? scale : 1.0f;
