@@ -135,6 +135,7 @@ class JobRunner {
     result.error = std::move(judgement->error);
     result.lse_error = std::move(judgement->lse_error);
     result.quantization_error = std::move(judgement->quantization_error);
+    result.rank_errors = std::move(judgement->rank_errors);
     for (std::string& reason : judgement->reasons) result.reasons.push_back(std::move(reason));
   }
 

@@ -66,6 +66,16 @@ Json error_json(const std::optional<ErrorStats>& stats) {
   return json;
 }
 
+Json rank_errors_json(const std::vector<RankErrors>& ranks) {
+  Json json = Json::array();
+  for (const RankErrors& rank : ranks) {
+    json.push_back({{"rank", rank.rank},
+                    {"error", error_json(rank.error)},
+                    {"lse_error", error_json(rank.lse_error)}});
+  }
+  return json;
+}
+
 Json steps_json(const std::vector<StepTiming>& steps) {
   Json json = Json::array();
   for (const StepTiming& step : steps) {
@@ -145,6 +155,7 @@ Json result_json(const Result& result) {
   json["error"] = error_json(result.error);
   json["lse_error"] = error_json(result.lse_error);
   json["quantization_error"] = error_json(result.quantization_error);
+  if (!result.rank_errors.empty()) json["rank_errors"] = rank_errors_json(result.rank_errors);
   json["timing"] = timing_json(result.timing);
   json["throughput"] = throughput_json(result.throughput);
   json["kernels"] = kernels_json(result.kernels);
