@@ -136,6 +136,9 @@ void add_cascade_reasons(const Question& q, Reasons& reasons) {
   }
   reasons.add_if(q.alibi(), "Cascade attention does not support ALiBi.");
   reasons.add_if(q.window(), "Cascade attention does not support sliding window.");
+  // Its queries stand behind no shared keys: every request has an encoder output of its own.
+  reasons.add_if(q.attention().type == AttentionType::kEncoderDecoder,
+                 "cascade attention for attention type encoder_decoder");
 }
 
 void add_dcp_reasons(const Question& q, Reasons& reasons) {
@@ -146,6 +149,9 @@ void add_dcp_reasons(const Question& q, Reasons& reasons) {
   reasons.add_if(q.sinks(), "DCP with sinks");
   reasons.add_if(q.fp8_kv(), "DCP with fp8");
   reasons.add_if(q.forced_cascade(), "DCP with cascade");
+  reasons.add_if(q.attention().type != AttentionType::kDecoder,
+                 fmt::format("DCP with attention type {}", to_string(q.attention().type)));
+  reasons.add_if(q.problem.dcp.transport == DcpTransport::kNccl, "DCP over nccl: NCCL not found");
   reasons.add_if(q.problem.dcp.interleave_size > 1 && q.attention().num_speculative_tokens > 0,
                  "MTP with cp_kv_cache_interleave_size > 1 is not supported");
 }
@@ -219,7 +225,6 @@ std::vector<std::string> refusals_of(const Capability& capability, const Problem
   add_format_reasons(question, reasons);
   add_kind_reasons(question, reasons);
   add_feature_reasons(question, reasons);
-  reasons.add_if(reasons.none() && question.dcp(), "DCP is not available in this version");
   return reasons.take();
 }
 

@@ -176,7 +176,20 @@ TEST_CASE("forced cascade names ALiBi, window, Triton and sinks of layout IX") {
   CHECK(refusals(kTriton, [](Problem& p) { p.cascade.common_prefix_len = 64; }).empty());
 }
 
-TEST_CASE("DCP names every feature it cannot have, and itself only when nothing else stands") {
+TEST_CASE("a forced cascade of cross attention is refused, an idle one is not") {
+  const Change cross = [](Problem& p) {
+    p.attention.type = AttentionType::kEncoderDecoder;
+    p.attention.causal = false;
+    p.cascade.common_prefix_len = 16;
+  };
+  CHECK(refusals(kFa, cross).empty());
+  CHECK(refusals(kFa, [&](Problem& p) {
+          cross(p);
+          p.cascade.mode = CascadeMode::kAlways;
+        }) == Reasons{"cascade attention for attention type encoder_decoder"});
+}
+
+TEST_CASE("DCP names every feature it cannot have, and nothing where it has none of them") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
                    cascade(p);
@@ -193,7 +206,17 @@ TEST_CASE("DCP names every feature it cannot have, and itself only when nothing 
                                "DCP with fp8", "DCP with cascade",
                                "MTP with cp_kv_cache_interleave_size > 1 is not supported"});
   const Change two = [](Problem& p) { p.dcp.world_size = 2; };
-  CHECK(refusals(kFa, two) == Reasons{"DCP is not available in this version"});
+  CHECK(refusals(kFa, two).empty());
+  CHECK(refusals(kIx, two).empty());
+  CHECK(refusals(kFa, [&](Problem& p) {
+          two(p);
+          p.dcp.transport = DcpTransport::kNccl;
+        }) == Reasons{"DCP over nccl: NCCL not found"});
+  CHECK(refusals(kIx, [&](Problem& p) {
+          two(p);
+          p.attention.type = AttentionType::kEncoderDecoder;
+          p.attention.causal = false;
+        }) == Reasons{"DCP with attention type encoder_decoder"});
   CHECK(refusals(kTriton, two) == Reasons{"DCP requires LSE from decode"});
 }
 

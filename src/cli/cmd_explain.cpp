@@ -50,7 +50,8 @@ double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
                      std::max(problem.attention.head_size, problem.attention.v_head_size),
                      is_per_token_head(cache.dtype));
   const Dtype element = kv_element_dtype(cache.dtype, problem.attention.dtype);
-  return static_cast<double>(layout.total_elements) * static_cast<double>(dtype_size(element));
+  return static_cast<double>(layout.total_elements) * static_cast<double>(dtype_size(element)) *
+         problem.dcp.world_size;
 }
 
 bool has_cache(AttentionType type) {

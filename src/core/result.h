@@ -35,6 +35,14 @@ struct ErrorStats {
   std::string rule;   // which rule decided, e.g. "semantics 14.2 bfloat16"
 };
 
+/// What one rank of a context-parallel group computed before the exchange, against the float64
+/// attention over its own keys.
+struct RankErrors {
+  int rank = 0;
+  ErrorStats error;
+  ErrorStats lse_error;
+};
+
 struct StepTiming {
   std::string name;
   double median_us = 0;
@@ -89,6 +97,7 @@ struct Result {
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
+  std::vector<RankErrors> rank_errors;   // by rank under DCP, else empty
   std::optional<Timing> timing;          // only when passed or unverified
   std::optional<Throughput> throughput;  // only when passed or unverified
   std::vector<KernelInfo> kernels;
