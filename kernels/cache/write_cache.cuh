@@ -36,8 +36,16 @@ __device__ __forceinline__ ElementVector<kCache, kCount> cache_vector(
     const float divisor = scale[head];
     float values[kCount];
     decode_vector(source, values);
+    if (has_exact_reciprocal_step(divisor)) {
+      const float reciprocal = __fdiv_rn(1.0f, divisor);
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] = __fdiv_rn(values[i], divisor);
+      for (int i = 0; i < kCount; ++i) {
+        values[i] = quotient_by_reciprocal(values[i], divisor, reciprocal);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = __fdiv_rn(values[i], divisor);
+    }
     return encode_vector<kCache>(values);
   }
 }

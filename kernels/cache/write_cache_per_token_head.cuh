@@ -5,6 +5,13 @@
 
 namespace attn {
 
+/// i8_half_away() or i8_truncate() in the instructions of the device: __float2int_rz saturates and
+/// makes 0 of NaN.
+__device__ __forceinline__ u32 int8_code(float value, bool truncate) {
+  const float shifted = truncate ? value : value + copysignf(0.5f, value);
+  return static_cast<u32>(min(max(__float2int_rz(shifted), -128), 127)) & 0xFFu;
+}
+
 /// Codes of values * inverse: fp8, or int8 rounded half away from zero or towards it.
 template <Element kCache, int kCount>
 __device__ __forceinline__ ElementVector<kCache, kCount> token_head_codes(
@@ -16,8 +23,7 @@ __device__ __forceinline__ ElementVector<kCache, kCount> token_head_codes(
     ElementVector<kCache, kCount> codes{};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const signed char code = truncate ? i8_truncate(scaled[i]) : i8_half_away(scaled[i]);
-      codes.words[i / 4] |= static_cast<u32>(static_cast<u8>(code)) << (8 * (i % 4));
+      codes.words[i / 4] |= int8_code(scaled[i], truncate) << (8 * (i % 4));
     }
     return codes;
   } else {

@@ -38,64 +38,67 @@ __device__ __forceinline__ void weighted_sum(const MergeWeights& weights,
   }
 }
 
-/// Config: Element kElement, kOutput; int kVector (elements of a thread's load), kThreads, kItems
-/// (vectors of a thread). Grid: cdiv(T * H * D / kVector, kThreads * kItems).
+/// Config: Element kElement, kOutput; int kVector (elements of a load), kLoads (vectors of a
+/// thread, all of one row; the row has a multiple of them), kThreads. Grid: cdiv(T * H * D /
+/// (kVector * kLoads), kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) merge(const __grid_constant__ MergeParams p) {
   constexpr int kVector = Config::kVector;
-  constexpr int kItems = Config::kItems;
-  const unsigned row_vectors = static_cast<unsigned>(p.head_size / kVector);
-  const i64 first = static_cast<i64>(blockIdx.x) * (Config::kThreads * kItems);
-  const i64 first_row = quotient(first, row_vectors);
-  const unsigned first_vector =
-      static_cast<unsigned>(first - first_row * row_vectors) + threadIdx.x;
-  const i64 num_rows = p.num_tokens * p.num_heads;
+  constexpr int kLoads = Config::kLoads;
+  const unsigned row_threads = static_cast<unsigned>(p.head_size / (kVector * kLoads));
+  const i64 thread = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  const i64 row = quotient(thread, row_threads);
+  const i64 token = quotient(row, p.num_heads);
+  if (token >= p.num_tokens) return;
+  const unsigned lane = static_cast<unsigned>(thread - row * row_threads);
+  const i64 head = row - token * p.num_heads;
+  const bool is_merged = token < p.num_merged;
+  const char* const suffix_row =
+      static_cast<const char*>(p.suffix_output) + row * p.head_size * size_of(Config::kElement);
+  const char* const prefix_row = static_cast<const char*>(p.prefix_output) +
+                                 row * p.prefix_head_stride * size_of(Config::kElement);
+  char* const output_row =
+      static_cast<char*>(p.output) + row * p.head_size * size_of(Config::kOutput);
 
-  i64 rows[kItems];
-  unsigned vectors[kItems];
-  MergeWeights weights[kItems];
-  ElementVector<Config::kElement, kVector> prefix[kItems];
-  ElementVector<Config::kElement, kVector> suffix[kItems];
+  // All loads are under way before the weights are computed.
+  ElementVector<Config::kElement, kVector> prefix[kLoads];
+  ElementVector<Config::kElement, kVector> suffix[kLoads];
+  int elements[kLoads];
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const unsigned vector = first_vector + i * Config::kThreads;
-    rows[i] = first_row + vector / row_vectors;
-    vectors[i] = vector % row_vectors;
-    prefix[i] = {};
-    if (rows[i] >= num_rows) continue;
-    const i64 token = quotient(rows[i], p.num_heads);
-    const i64 head = rows[i] - token * p.num_heads;
-    const i64 suffix_element = rows[i] * p.head_size + vectors[i] * kVector;
-    suffix[i] = load_vector<Config::kElement, kVector>(static_cast<const char*>(p.suffix_output) +
-                                                       suffix_element * size_of(Config::kElement));
-    const i64 at = head * p.num_tokens + token;
-    weights[i] = {0.0f, 1.0f, p.suffix_lse[at]};
+  for (int i = 0; i < kLoads; ++i) {
+    elements[i] = static_cast<int>(lane + i * row_threads) * kVector;
+    suffix[i] = load_vector<Config::kElement, kVector>(suffix_row +
+                                                       elements[i] * size_of(Config::kElement));
     // Rows past the merged ones copy the suffix; their prefix may be garbage and is not read.
-    if (token < p.num_merged) {
-      const i64 prefix_element = rows[i] * p.prefix_head_stride + vectors[i] * kVector;
-      prefix[i] = load_vector<Config::kElement, kVector>(
-          static_cast<const char*>(p.prefix_output) + prefix_element * size_of(Config::kElement));
-      weights[i] = merge_weights(p.prefix_lse[at], weights[i].lse);
-    }
-    if (p.output_lse != nullptr && vectors[i] == 0) {
-      p.output_lse[head * p.output_lse_stride + token] = weights[i].lse;
+    prefix[i] = {};
+    if (is_merged) {
+      prefix[i] = load_vector<Config::kElement, kVector>(prefix_row +
+                                                         elements[i] * size_of(Config::kElement));
     }
   }
+  const i64 at = head * p.num_tokens + token;
+  const float suffix_lse = p.suffix_lse[at];
+  const MergeWeights weights = is_merged ? merge_weights(p.prefix_lse[at], suffix_lse)
+                                         : MergeWeights{0.0f, 1.0f, suffix_lse};
+  if (p.output_lse != nullptr && lane == 0) {
+    p.output_lse[head * p.output_lse_stride + token] = weights.lse;
+  }
+  float factor = 1.0f;
+  if constexpr (Config::kOutput == Element::kE4M3) {
+    if (p.output_scale > 0.0f) factor = __fdiv_rn(1.0f, p.output_scale);
+  }
 #pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    if (rows[i] >= num_rows) continue;
+  for (int i = 0; i < kLoads; ++i) {
     float values[kVector];
     float other[kVector];
     decode_vector(suffix[i], values);
     decode_vector(prefix[i], other);
-    weighted_sum(weights[i], other, values);
+    weighted_sum(weights, other, values);
     if constexpr (Config::kOutput == Element::kE4M3) {
-      const float factor = p.output_scale > 0.0f ? __fdiv_rn(1.0f, p.output_scale) : 1.0f;
 #pragma unroll
       for (int d = 0; d < kVector; ++d) values[d] *= factor;
     }
-    const i64 element = rows[i] * p.head_size + vectors[i] * kVector;
-    store_vector(static_cast<char*>(p.output) + element * size_of(Config::kOutput),
+    store_vector(output_row + elements[i] * size_of(Config::kOutput),
                  encode_vector<Config::kOutput>(values));
   }
 }

@@ -89,11 +89,13 @@ int choose_token_head_vector(const attn::CacheWriteParams& p, int width) {
 void write_token_heads(Launcher& launcher, const attn::CacheWriteParams& p, int first_side,
                        int num_sides) {
   constexpr int kMostLanes = 32;
-  constexpr int kRows = 4;  // heads of a thread, so that their loads overlap
+  // Why four loads of a head: what is done once a head and thread outweighs the elements otherwise.
+  constexpr int kLoads = 4;
+  constexpr int kRows = 2;  // heads of a thread, so that their loads overlap
   const int width = first_side == 0 ? p.head_size : p.v_head_size;
   const int vector = choose_token_head_vector(p, width);
   int lanes = 1;
-  while (lanes < kMostLanes && lanes * vector < width) lanes *= 2;
+  while (lanes < kMostLanes && lanes * vector * kLoads < width) lanes *= 2;
   KernelSpec spec;
   spec.source = "cache/write_cache_per_token_head.cuh";
   spec.function = "attn::write_cache_per_token_head";
