@@ -189,6 +189,38 @@ TEST_CASE("a forced cascade of cross attention is refused, an idle one is not") 
         }) == Reasons{"cascade attention for attention type encoder_decoder"});
 }
 
+TEST_CASE("reasons of cascade stand before those of DCP, the scales' own ones among them") {
+  CHECK(refusals(kFa, [](Problem& p) {
+          cascade(p);
+          p.kv_cache.dtype = KvCacheDtype::kFp8;
+          p.kv_cache.v_scale = {0.5};
+          p.dcp.world_size = 2;
+        }) == Reasons{"cascade attention with fp8 descale", "DCP with fp8", "DCP with cascade"});
+}
+
+TEST_CASE("head sizes of per-token-head caches matter where there are such caches") {
+  const Change change = [](Problem& p) {
+    p.kv_cache.dtype = KvCacheDtype::kInt8PerTokenHead;
+    p.attention.head_size = p.attention.v_head_size = 42;
+  };
+  CHECK(refusals(kTriton, change) ==
+        Reasons{"per-token-head KV cache requires head_size % 4 == 0"});
+  const Reasons refused{"head_size not supported", "kv_cache_dtype not supported"};
+  CHECK(refusals(kFa, change) == refused);
+  CHECK(refusals(kIx, change) == refused);
+}
+
+TEST_CASE("an encoder with a quantised cache is refused by the reference too") {
+  for (const AttentionType type :
+       {AttentionType::kEncoder, AttentionType::kEncoderOnly, AttentionType::kMmEncoder}) {
+    CHECK(refusals("REFERENCE", [type](Problem& p) {
+            p.attention.type = type;
+            p.attention.causal = false;
+            p.kv_cache.dtype = KvCacheDtype::kFp8;
+          }) == Reasons{"quantized KV cache is not supported for encoder attention"});
+  }
+}
+
 TEST_CASE("DCP names every feature it cannot have, and nothing where it has none of them") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
@@ -289,8 +321,8 @@ TEST_CASE("int8 levels name their conflicts in layout IX") {
   REQUIRE(reasons.size() >= 5);
   CHECK(Reasons(reasons.begin(), reasons.begin() + 5) ==
         Reasons{"int8 attention level 2 with fp8 kv cache", "attention sinks with int8 attention",
-                "cascade attention with int8 attention", "DCP with int8 attention",
-                "attention sinks with ixformer cascade attention"});
+                "cascade attention with int8 attention",
+                "attention sinks with ixformer cascade attention", "DCP with int8 attention"});
   CHECK(refusals(kIx, [](Problem& p) {
           encoder(p);
           p.kv_cache.int8_level = 1;
