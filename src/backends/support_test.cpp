@@ -221,6 +221,37 @@ TEST_CASE("an encoder with a quantised cache is refused by the reference too") {
   }
 }
 
+TEST_CASE("e4m3 P goes with e4m3 queries, keys and values, and with nothing else") {
+  const auto with = [](KvCacheDtype kv, QueryDtype query) {
+    return [kv, query](Problem& p) {
+      p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+      p.kv_cache.dtype = kv;
+      p.attention.query_dtype = query;
+    };
+  };
+  using enum KvCacheDtype;
+  const Reasons refused{"e4m3 P without fp8 query, key and value"};
+  CHECK(refusals(kFa, with(kFp8, QueryDtype::kAuto)).empty());
+  CHECK(refusals(kIx, with(kFp8, QueryDtype::kAuto)) == refused);
+  CHECK(refusals(kIx, with(kFp8, QueryDtype::kFp8E4M3)).empty());
+  CHECK(refusals(kTriton, with(kFp8, QueryDtype::kAuto)) == refused);
+  for (const char* backend : {kFa, kIx, kTriton}) {
+    CHECK(refusals(backend, with(kAuto, QueryDtype::kAuto)) == refused);
+  }
+  CHECK(refusals("REFERENCE", with(kAuto, QueryDtype::kAuto)).empty());
+  const auto encoder_with = [&](MmAttnDtype dtype) {
+    return [&, dtype](Problem& p) {
+      p.attention.type = AttentionType::kMmEncoder;
+      p.attention.causal = false;
+      p.batch = {{33, 33}};
+      p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+      p.mm_encoder.attn_dtype = dtype;
+    };
+  };
+  CHECK(refusals("MM_FLASHINFER", encoder_with(MmAttnDtype::kFp8)).empty());
+  CHECK(refusals("MM_FLASHINFER", encoder_with(MmAttnDtype::kAuto)) == refused);
+}
+
 TEST_CASE("DCP names every feature it cannot have, and nothing where it has none of them") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
