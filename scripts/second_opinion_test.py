@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opinion import attention, checks, int8, safetensors_file
+from opinion import attention, checks, dcp, int8, safetensors_file
 from opinion import number_formats as formats
 from opinion.errors import Disagreement, FormatError
 from opinion.safetensors_file import StoredTensor
@@ -114,6 +114,20 @@ class NumberFormats(unittest.TestCase):
     def test_an_all_zero_vector_gets_the_smallest_scale(self):
         codes, scale = formats.quantise_per_token_head(np.zeros((1, 1, 4), np.float32), True)
         self.assertEqual((codes.tolist(), scale[0, 0]), ([[[0, 0, 0, 0]]], np.float32(1e-6)))
+
+
+class ContextParallel(unittest.TestCase):
+    def test_slots_of_two_ranks_are_the_golden_ones(self):
+        rules = types.SimpleNamespace(block_size=4, dcp_world_size=2, dcp_interleave_size=2)
+        positions = np.arange(10)
+        slots = dcp.slots_of_positions(np.array([5, 9]), positions, rules)
+        holders = dcp.ranks_of(positions, 2, 2)
+        golden = (
+            [20, 21, -1, -1, 22, 23, -1, -1, 36, 37],
+            [-1, -1, 20, 21, -1, -1, 22, 23, -1, -1],
+        )
+        for rank in (0, 1):
+            self.assertEqual(np.where(holders == rank, slots, -1).tolist(), golden[rank])
 
 
 class Int8Quantisation(unittest.TestCase):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import attention, int8, kv_cache, mla, mm, safetensors_file
+from . import attention, dcp, int8, kv_cache, mla, mm, safetensors_file
 from . import number_formats as formats
 from .case import Case
 from .compare import check_cosine, require_close
@@ -57,7 +57,10 @@ def _keys_and_values(case):
     """What attention reads, float32 [sum of seq_lens, Hk, D], after checking every saved form."""
     rules = case.rules
     paged = rules.paged and case.has_cache and rules.dcp_world_size == 1
-    slots = None
+    slots, rank_caches = None, None
+    if rules.paged and case.has_cache and rules.dcp_world_size > 1:
+        rank_caches = dcp.RankCaches(case)
+        rank_caches.check_slot_mapping()
     if paged:
         table = case.need("block_table").raw
         columns = -(-int(case.seq_lens.max(initial=0)) // rules.block_size)
@@ -89,6 +92,8 @@ def _keys_and_values(case):
         if paged:
             _check_cache(case, name, plane, slots, codes, scales)
             _check_scale_tensor(case, f"{name}_scale_cache", slots, scales)
+        if rank_caches is not None:
+            rank_caches.check(name, plane, codes)
         result.append(read)
     return result
 
@@ -242,6 +247,13 @@ def _check_output(case, output, lse):
     return worst
 
 
+def _check_ranks(case, output):
+    """What the ranks of a context-parallel group hold before they exchange it."""
+    atol, rtol, _ = _output_tolerance(case, output)
+    lse_atol = 1e-5 if case.rules.dtype == "float32" else 1e-3
+    return dcp.check_partials(case, (atol, rtol), lse_atol)
+
+
 def check_file(path):
     """Returns figures of a file that agrees; raises Disagreement or FormatError otherwise."""
     tensors, metadata = safetensors_file.read(path)
@@ -252,4 +264,6 @@ def check_file(path):
     figures = {"rows": len(case.checked_rows)}
     figures["reference_max_abs"] = _check_reference(case, output, lse)
     figures["output_max_abs"] = _check_output(case, output, lse)
+    if case.rules.dcp_world_size > 1 and case.has_cache:
+        figures["rank_max_abs"] = _check_ranks(case, output)
     return figures

@@ -50,6 +50,7 @@ class Rules:
         self.int8_level = cache.get("int8_level", 0)
         self.value_scale_file = cache.get("value_scale_file")
         self.dcp_world_size = self.section("dcp").get("world_size", 1)
+        self.dcp_interleave_size = self.section("dcp").get("interleave_size", 1)
         self.output_quant = self.section("output_quant")
         self._refuse_what_is_not_covered(cache)
 

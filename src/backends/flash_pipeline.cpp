@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/cache_facts.h"
+#include "backends/dcp_pipeline.h"
 #include "backends/int8_stage.h"
 #include "backends/ops_pipeline.h"
 #include "metadata/batch.h"
@@ -247,12 +248,21 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
 
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,
                                               Ops& ops, const FlashRule& rule) {
+  // §7.6: this branch replaces the split into decodes and prefills.
+  if (problem.dcp.world_size > 1) return make_dcp_pipeline(problem, inputs, ops, rule.backend);
   return std::make_unique<FlashPipeline>(problem, inputs, ops, rule);
 }
 
 Facts explain_flash(const Problem& problem, const FlashRule& rule) {
-  const FlashPlan plan = plan_flash(problem, rule);
   if (is_encoder_type(problem.attention.type)) return {{"path", "varlen, no cache"}};
+  const CacheLayoutKind layout =
+      rule.separate_decodes ? CacheLayoutKind::kIx : CacheLayoutKind::kFa;
+  if (problem.dcp.world_size > 1) {
+    Facts facts = explain_dcp(problem);
+    add_cache_facts(problem, layout, rule.backend, facts);
+    return facts;
+  }
+  const FlashPlan plan = plan_flash(problem, rule);
   Facts facts{{"path", rule.separate_decodes ? "decode and prefill calls" : "one varlen call"},
               {"num_decodes", std::to_string(plan.batch.num_decodes)},
               {"num_prefills", std::to_string(plan.batch.num_prefills)},
@@ -267,8 +277,7 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule) {
     facts.emplace_back("cache write", plan.fused_save ? "fused into decode, through the block table"
                                                       : "before attention, by slot_mapping");
   }
-  add_cache_facts(problem, rule.separate_decodes ? CacheLayoutKind::kIx : CacheLayoutKind::kFa,
-                  rule.backend, facts);
+  add_cache_facts(problem, layout, rule.backend, facts);
   return facts;
 }
 

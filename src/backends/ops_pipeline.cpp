@@ -110,6 +110,7 @@ void OpsPipeline::set_rows(const BackendInputs& inputs) {
   params_.num_kv_heads = a.num_kv_heads;
   params_.head_size = a.head_size;
   params_.v_head_size = a.v_head_size;
+  params_.e4m3_probability = a.probability_dtype == ProbabilityDtype::kFp8E4M3 ? 1 : 0;
 }
 
 void OpsPipeline::set_score(const BackendInputs& inputs) {
@@ -212,7 +213,7 @@ void OpsPipeline::set_cache_write(const PagedCache& cache) {
   write_.head_stride = kv.head_stride_key;
   write_.slot_mapping = static_cast<const attn::i64*>(
       upload_bytes(cache.slot_mapping.bytes(), cache.slot_mapping.size_bytes(), "slot_mapping"));
-  write_.num_slots = cache.slot_mapping.num_elements();
+  write_.num_slots = cache.new_key.dim(0);
   write_.block_size = kv.block_size;
   write_.num_kv_heads = a.num_kv_heads;
   write_.head_size = a.head_size;
@@ -241,6 +242,14 @@ void OpsPipeline::add_write_step() {
 Step OpsPipeline::attention_step(std::string name, std::function<void()> run) const {
   return {std::move(name), true, attention_traffic(problem_, backend_).unique_bytes,
           attention_flops(problem_, backend_), std::move(run)};
+}
+
+void OpsPipeline::download_workspace(const void* workspace, Tensor& destination,
+                                     std::size_t offset_bytes, std::size_t size_bytes) {
+  const auto owns = [&](const auto& buffer) { return buffer->data() == workspace; };
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(), owns);
+  if (found == buffers_.end()) fail(ErrorKind::kInternal, "{}: no such workspace", backend_);
+  ops_.download(destination.bytes() + offset_bytes, **found, size_bytes);
 }
 
 void OpsPipeline::poison_outputs() {

@@ -29,7 +29,7 @@ class OpsPipeline : public Pipeline {
   /// One pass over the whole batch into output and LSE.
   const attn::AttendParams& params() const { return params_; }
   attn::AttendParams& mutable_params() { return params_; }
-  /// Where new keys and values, slot mapping and cache lie on the device.
+  /// Where new keys and values, slot mapping and cache lie on the device; under DCP the first rank.
   const attn::CacheWriteParams& cache_write() const { return write_; }
   std::int64_t num_tokens() const { return num_tokens_; }
   /// Rows of query, output and (as stride) LSE: T_pad.
@@ -44,6 +44,7 @@ class OpsPipeline : public Pipeline {
   void add_step(Step step) { steps_.push_back(std::move(step)); }
   /// Queues the cache write where the type has a cache.
   void add_write_step();
+  std::size_t cache_bytes() const { return cache_->size_bytes(); }
   /// Step that carries the FLOPs and bytes of the attention.
   Step attention_step(std::string name, std::function<void()> run) const;
 
@@ -58,6 +59,12 @@ class OpsPipeline : public Pipeline {
   const T* upload(const std::vector<T>& values, const std::string& name) {
     return static_cast<const T*>(upload_bytes(values.data(), values.size() * sizeof(T), name));
   }
+  const void* upload(const Tensor& tensor, const std::string& name) {
+    return upload_bytes(tensor.bytes(), tensor.size_bytes(), name);
+  }
+  /// Copies the first size_bytes of a workspace() to destination + offset_bytes.
+  void download_workspace(const void* workspace, Tensor& destination, std::size_t offset_bytes,
+                          std::size_t size_bytes);
 
  private:
   void set_rows(const BackendInputs& inputs);

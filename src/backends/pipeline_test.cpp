@@ -71,8 +71,9 @@ ReferenceOutput reference_of(const Problem& p, const std::string& name, const Ru
   ReferenceInputs sources;
   const BackendInputs& in = run.backend_inputs;
   sources.query = in.query.dequantized ? &*in.query.dequantized : &in.query.query;
-  sources.key = in.stored ? &in.stored->key_dequantized : &run.inputs.key;
-  sources.value = in.stored ? &in.stored->value_dequantized : &run.inputs.value;
+  const bool dequantised = in.stored && !in.stored->key_dequantized.empty();
+  sources.key = dequantised ? &in.stored->key_dequantized : &run.inputs.key;
+  sources.value = dequantised ? &in.stored->value_dequantized : &run.inputs.value;
   sources.query_start_loc = run.inputs.query_start_loc;
   sources.seq_lens = run.inputs.seq_lens;
   sources.key_start_loc = run.inputs.key_start_loc;
@@ -305,6 +306,78 @@ TEST_CASE("the cascade heuristic decides when the mode is auto") {
   expect_agreement(p, "FLASH_ATTN");
   p.batch.assign(7, {2, 300});
   CHECK_FALSE(has_step(p, "FLASH_ATTN", "merge"));
+}
+
+TEST_CASE("ranks of a DCP group agree with plain attention, whatever the exchange") {
+  Problem p = base_problem();
+  p.attention.num_heads = 8;
+  p.batch = {{1, 70}, {1, 1}, {5, 40}, {33, 33}, {0, 0}, {20, 150}};
+  for (const char* name : {"FLASH_ATTN", "FLASH_ATTN_IX"}) {
+    for (const int world_size : {2, 4, 8}) {
+      for (const DcpComm comm : {DcpComm::kAgRs, DcpComm::kAgAr, DcpComm::kA2a}) {
+        p.dcp.world_size = world_size;
+        p.dcp.interleave_size = world_size == 4 ? 8 : world_size == 8 ? 16 : 1;
+        p.dcp.comm = comm;
+        expect_agreement(p, name);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank whose heads begin inside a KV group reads the right KV heads") {
+  Problem p = base_problem();
+  p.attention.num_heads = 12;
+  p.attention.num_kv_heads = 4;
+  for (const int world_size : {2, 3, 6}) {
+    p.dcp.world_size = world_size;
+    expect_agreement(p, "FLASH_ATTN");
+  }
+}
+
+TEST_CASE("a DCP group takes the steps of its order, splits long decodes and keeps its parts") {
+  Problem p = base_problem();
+  p.attention.logits_soft_cap = 20;
+  p.batch = {{1, 2500}, {1, 900}};
+  p.dcp.world_size = 2;
+  expect_agreement(p, "FLASH_ATTN_IX");
+  finish(p);
+  const Run run(p, "FLASH_ATTN_IX");
+  std::string names;
+  for (const Step& step : run.pipeline->steps()) names += step.name + (step.in_median ? "* " : " ");
+  CHECK(names == "write_cache all_gather_query attend_context* exchange attend_new* merge* ");
+  REQUIRE(run.output.more.size() == 2);
+  CHECK(run.output.more[0].second.shape() == std::vector<std::int64_t>{2, 2, 4, 64});
+  CHECK(run.output.more[1].second.shape() == std::vector<std::int64_t>{2, 4, 2});
+}
+
+TEST_CASE("random DCP problems agree with the reference") {
+  std::mt19937_64 random(77);
+  const auto pick = [&](auto... values) {
+    const std::common_type_t<decltype(values)...> list[] = {values...};
+    return list[random() % sizeof...(values)];
+  };
+  for (int i = 0; i < 120; ++i) {
+    Problem p = base_problem();
+    AttentionSpec& a = p.attention;
+    p.dcp.world_size = pick(2, 3, 4, 5, 8);
+    a.num_kv_heads = pick(1, 2, 3);
+    a.num_heads = p.dcp.world_size * a.num_kv_heads * pick(1, 2);
+    a.head_size = a.v_head_size = pick(32, 64, 80);
+    a.scale = 1.0 / std::sqrt(double(a.head_size));
+    a.dtype = pick(Dtype::kBF16, Dtype::kF16);
+    a.logits_soft_cap = pick(0.0, 30.0);
+    p.kv_cache.block_size = pick(16, 32);
+    p.kv_cache.layout = pick(CacheLayout::kNhd, CacheLayout::kHnd);
+    p.dcp.interleave_size = pick(1, 2, 8, 16);
+    p.dcp.comm = pick(DcpComm::kAgRs, DcpComm::kAgAr, DcpComm::kA2a);
+    p.batch.clear();
+    for (int b = pick(1, 2, 5); b > 0; --b) {
+      const std::int64_t query_len = pick(0, 1, 1, 3, 20);
+      p.batch.push_back({query_len, query_len + pick(0, 1, 15, 16, 17, 130, 600)});
+    }
+    p.inputs.seed = static_cast<std::uint64_t>(i);
+    expect_agreement(p, pick(0, 1) == 1 ? "FLASH_ATTN" : "FLASH_ATTN_IX");
+  }
 }
 
 TEST_CASE("per-head scales of an fp8 cache are honoured by FLASH_ATTN") {

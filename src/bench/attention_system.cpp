@@ -5,6 +5,7 @@
 
 #include "bench/case_cache.h"
 #include "bench/judge.h"
+#include "bench/judge_ranks.h"
 #include "bench/save.h"
 #include "bench/system.h"
 #include "metadata/kv_layout.h"
@@ -120,7 +121,9 @@ class AttentionTrial final : public Trial {
       yardsticks.unquantised = cache_.reference(CaseCache::unquantised(key));
       if (yardsticks.unquantised == nullptr) return std::nullopt;
     }
-    return attnbench::judge(problem, numerics, output, yardsticks);
+    Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
+    if (!judge_ranks(key.math, output, judgement)) return std::nullopt;
+    return judgement;
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -138,6 +141,29 @@ class AttentionTrial final : public Trial {
   }
 
  private:
+  /// The partial results of the ranks, where the pipeline has some. False = should_stop.
+  bool judge_ranks(const AttentionMath& math, const PipelineOutput& output, Judgement& judgement) {
+    const Tensor* partial = find(output, "rank_output");
+    const Tensor* lse = find(output, "rank_lse");
+    if (partial == nullptr || lse == nullptr) return true;
+    for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
+      const ReferenceOutput* reference = cache_.rank_reference(math, rank);
+      if (reference == nullptr) return false;
+      RankJudgement of_rank = judge_rank(cache_.problem(), *partial, *lse, rank, *reference);
+      judgement.rank_errors.push_back(std::move(of_rank.errors));
+      judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
+                               of_rank.reasons.end());
+    }
+    return true;
+  }
+
+  static const Tensor* find(const PipelineOutput& output, const std::string& name) {
+    for (const auto& [known, tensor] : output.more) {
+      if (known == name) return &tensor;
+    }
+    return nullptr;
+  }
+
   CaseCache& cache_;
   const Backend& backend_;
   BackendInputs inputs_;

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "bench/judge_ranks.h"
+
 namespace attnbench {
 namespace {
 
@@ -28,7 +30,8 @@ const StoredKv& CaseCache::stored_kv(const StoreRule& rule) {
   for (const Stored& stored : stored_) {
     if (stored.rule == rule) return stored.kv;
   }
-  return stored_.emplace_back(rule, store_kv(inputs(), rule)).kv;
+  stored_.push_back({rule, store_kv(inputs(), rule)});
+  return stored_.back().kv;
 }
 
 bool CaseCache::has_cache() const { return !is_encoder_type(problem_.attention.type); }
@@ -88,11 +91,23 @@ const ReferenceOutput* CaseCache::find_or_compute(const ReferenceKey& key,
       rule ? emulate_attention(key.math, source, *rule, rows(), options_)
            : reference_attention(key.math, source, rows(), options_);
   if (!output) return nullptr;
-  return &computed_.emplace_back(key, rule, *std::move(output)).output;
+  computed_.push_back({key, rule, *std::move(output)});
+  return &computed_.back().output;
 }
 
 const ReferenceOutput* CaseCache::reference(const ReferenceKey& key) {
   return find_or_compute(key, std::nullopt);
+}
+
+const ReferenceOutput* CaseCache::rank_reference(const AttentionMath& math, int rank) {
+  for (const OfRank& known : of_ranks_) {
+    if (known.math == math && known.rank == rank) return &known.output;
+  }
+  std::optional<ReferenceOutput> output =
+      attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
+  if (!output) return nullptr;
+  of_ranks_.push_back({math, rank, *std::move(output)});
+  return &of_ranks_.back().output;
 }
 
 const ReferenceOutput* CaseCache::emulation(const ReferenceKey& key, const EmulationRule& rule) {

@@ -44,8 +44,15 @@ class CaseCache {
 
   const ReferenceOutput* reference(const ReferenceKey& key);
   const ReferenceOutput* emulation(const ReferenceKey& key, const EmulationRule& rule);
+  /// Attention over the context keys of one rank of a DCP group (judge_ranks.h).
+  const ReferenceOutput* rank_reference(const AttentionMath& math, int rank);
 
  private:
+  struct OfRank {
+    AttentionMath math;
+    int rank = 0;
+    ReferenceOutput output;
+  };
   struct Stored {
     StoreRule rule;
     StoredKv kv;
@@ -69,6 +76,7 @@ class CaseCache {
   // Deques keep references valid while they grow.
   std::deque<Stored> stored_;
   std::deque<Computed> computed_;
+  std::deque<OfRank> of_ranks_;
 };
 
 }  // namespace attnbench

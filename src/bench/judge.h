@@ -35,6 +35,7 @@ struct Judgement {
   ErrorStats error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
+  std::vector<RankErrors> rank_errors;
 };
 /// Contract §4. Errors: E-INTERNAL when the output does not have the shape of the problem.
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,

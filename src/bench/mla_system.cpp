@@ -110,7 +110,8 @@ class MlaCase {
     auto output = rule ? emulate_mla(source, *rule, *rows_, options_)
                        : mla_reference(source, *rows_, options);
     if (!output) return nullptr;
-    return &computed_.emplace_back(key, rule, *std::move(output)).output;
+    computed_.push_back({key, rule, *std::move(output)});
+    return &computed_.back().output;
   }
 
   const Problem& problem_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bench/bench.h"
+#include "bench/isolated_jobs.h"
 #include "bench/job_timing.h"
 #include "bench/save.h"
 #include "bench/system.h"
@@ -23,14 +24,18 @@ class JobRunner {
       : options_(options), observer_(observer), timer_(options) {}
 
   Result run(const Job& job) {
-    Result result = describe(job);
+    Result result = describe_job(job, options_);
     if (stopped()) return interrupted(std::move(result));
     try {
       run_supported(job, result);
     } catch (const Interrupted&) {
-      return interrupted(describe(job));
+      return interrupted(describe_job(job, options_));
     } catch (const Error& error) {
       set_error(result, error.full_message());
+      if (error.kind() == ErrorKind::kUnsupported) {
+        result.status = Status::kUnsupported;
+        result.reasons = {error.what()};
+      }
     } catch (const std::bad_alloc&) {
       set_error(result, "E-CAPACITY: out of memory");
     } catch (const std::exception& error) {
@@ -40,18 +45,6 @@ class JobRunner {
   }
 
  private:
-  Result describe(const Job& job) const {
-    Result result;
-    result.id = job.id;
-    result.scenario = job.problem->scenario;
-    result.case_name = job.problem->case_name;
-    result.backend = std::string(job.backend->name());
-    result.device = options_.device;
-    result.problem_json = problem_to_json(*job.problem);
-    result.repro = job.repro;
-    return result;
-  }
-
   static Result interrupted(Result result) {
     result.status = Status::kSkipped;
     result.reasons = {"interrupted"};
@@ -84,7 +77,9 @@ class JobRunner {
     const std::unique_ptr<Trial> trial = system_for(*job.problem).start(*job.backend);
     enter(Phase::kRun);
     const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops());
+    ops().take_kernels();  // of an earlier job that ended early
     check(*trial, *pipeline, result);
+    result.kernels = ops().take_kernels();
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
       timer_.time(*job.problem, *pipeline, ops(), result);
@@ -94,8 +89,10 @@ class JobRunner {
 
   PipelineOutput run_once(Pipeline& pipeline) {
     pipeline.poison_outputs();
-    for (const Step& step : pipeline.steps()) step.run();
-    ops().synchronize();
+    for (const Step& step : pipeline.steps()) {
+      step.run();
+      ops().synchronize();  // an out-of-bounds write is found at the step that did it
+    }
     return pipeline.read_output();
   }
 
@@ -135,6 +132,7 @@ class JobRunner {
     result.error = std::move(judgement->error);
     result.lse_error = std::move(judgement->lse_error);
     result.quantization_error = std::move(judgement->quantization_error);
+    result.rank_errors = std::move(judgement->rank_errors);
     for (std::string& reason : judgement->reasons) result.reasons.push_back(std::move(reason));
   }
 
@@ -143,12 +141,18 @@ class JobRunner {
       system_.reset();  // free the old case's tensors before the new ones are made
       system_ = make_system(problem, {options_.num_threads, options_.should_stop});
       for (const std::string& notice : system_->notices()) observer_.notice(notice);
+      if (options_.timing && problem.timing.mode == TimingMode::kGraph) {
+        observer_.notice(problem.scenario + ": timing.mode graph: " + options_.device +
+                         " has no graphs, so its times are of the stream");
+      }
     }
     return *system_;
   }
 
   Ops& ops() {
-    if (!ops_) ops_ = make_cpu_ops(options_.num_threads);
+    if (!ops_) {
+      ops_ = options_.make_ops ? options_.make_ops() : make_cpu_ops(options_.num_threads);
+    }
     return *ops_;
   }
 
@@ -158,6 +162,21 @@ class JobRunner {
   std::unique_ptr<Ops> ops_;
   std::unique_ptr<System> system_;
 };
+
+std::vector<Result> run_in_process(const std::vector<Job>& jobs, std::size_t first,
+                                   const BenchOptions& options, BenchObserver& observer) {
+  JobRunner runner(options, observer);
+  std::vector<Result> results;
+  results.reserve(jobs.size() - first);
+  for (std::size_t i = first; i < jobs.size(); ++i) {
+    observer.job_started(i, jobs.size(), jobs[i]);
+    results.push_back(runner.run(jobs[i]));
+    observer.job_finished(results.back());
+    // Why: after a device error every later call of the process fails too.
+    if (options.isolate && results.back().status == Status::kError) break;
+  }
+  return results;
+}
 
 }  // namespace
 
@@ -175,17 +194,22 @@ const char* to_string(Phase phase) {
   return "";
 }
 
+Result describe_job(const Job& job, const BenchOptions& options) {
+  Result result;
+  result.id = job.id;
+  result.scenario = job.problem->scenario;
+  result.case_name = job.problem->case_name;
+  result.backend = std::string(job.backend->name());
+  result.device = options.device;
+  result.problem_json = problem_to_json(*job.problem);
+  result.repro = job.repro;
+  return result;
+}
+
 std::vector<Result> run_jobs(const std::vector<Job>& jobs, const BenchOptions& options,
                              BenchObserver& observer) {
-  JobRunner runner(options, observer);
-  std::vector<Result> results;
-  results.reserve(jobs.size());
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    observer.job_started(i, jobs.size(), jobs[i]);
-    results.push_back(runner.run(jobs[i]));
-    observer.job_finished(results.back());
-  }
-  return results;
+  if (options.isolate) return run_isolated(jobs, options, observer, run_in_process);
+  return run_in_process(jobs, 0, options, observer);
 }
 
 }  // namespace attnbench

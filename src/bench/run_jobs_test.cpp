@@ -8,6 +8,7 @@
 
 #include "bench/bench.h"
 #include "bench/fake_backend.h"
+#include "bench/judge_ranks.h"
 #include "bench/save.h"
 #include "core/error.h"
 #include "inputs/safetensors.h"
@@ -38,7 +39,9 @@ class Recorder final : public BenchObserver {
   void job_started(std::size_t, std::size_t, const Job&) override { ++started; }
   void phase(Phase phase) override { phases.emplace_back(to_string(phase)); }
   void job_finished(const Result& result) override { finished.push_back(result.status); }
+  void notice(const std::string& text) override { notices.push_back(text); }
   int started = 0;
+  std::vector<std::string> notices;
   std::vector<std::string> phases;
   std::vector<Status> finished;
 };
@@ -89,6 +92,18 @@ TEST_CASE("a right output passes with its errors, LSE and identity") {
   CHECK_FALSE(result.quantization_error);
   CHECK_FALSE(result.timing);
   CHECK(bench.recorder.phases == std::vector<std::string>{"inputs", "run", "reference"});
+}
+
+TEST_CASE("graph timing on a device without graphs is told, not silently something else") {
+  Bench bench;
+  bench.options.timing = true;
+  bench.problem.timing.mode = TimingMode::kGraph;
+  const Result result = bench.run();
+  REQUIRE(result.timing);
+  CHECK(result.timing->mode == "stream");
+  CHECK(bench.recorder.notices ==
+        std::vector<std::string>{
+            "suite: timing.mode graph: cpu has no graphs, so its times are of the stream"});
 }
 
 TEST_CASE("a wrong output is incorrect, names the element and is not timed") {
@@ -310,6 +325,82 @@ TEST_CASE("a passed job is timed step by step") {
 
 TEST_CASE("file names of tensors hold no folder") {
   CHECK(tensor_file_name("a/b,c=1/D") == "a__b,c=1__D.safetensors");
+}
+
+namespace {
+
+/// Right partial results of every rank, as a DCP pipeline gives them.
+void add_partials(const Problem& problem, PipelineOutput& output) {
+  const AttentionInputs inputs = make_inputs(problem);
+  const AttentionMath math = resolve_attention_math(problem, "FLASH_ATTN");
+  const AttentionSpec& a = problem.attention;
+  const std::int64_t tokens = inputs.num_tokens();
+  std::vector<std::int32_t> rows;
+  for (std::int32_t t = 0; t < tokens; ++t) rows.push_back(t);
+  Tensor partial(Dtype::kF32, {problem.dcp.world_size, tokens, a.num_heads, a.v_head_size});
+  Tensor lse(Dtype::kF32, {problem.dcp.world_size, a.num_heads, tokens});
+  std::int64_t next = 0;
+  std::int64_t next_lse = 0;
+  for (int rank = 0; rank < problem.dcp.world_size; ++rank) {
+    const auto exact = rank_reference(problem, math, inputs, rank, rows, {1, {}});
+    for (const double x : exact->output) partial.set(next++, static_cast<float>(x));
+    for (const double x : exact->lse) lse.set(next_lse++, static_cast<float>(x));
+  }
+  output.more = {{"rank_output", std::move(partial)}, {"rank_lse", std::move(lse)}};
+}
+
+/// The fake has one cache; ranks are looked at through their partials alone.
+void drop_cache(PipelineOutput& output) { output.cache.reset(); }
+
+}  // namespace
+
+TEST_CASE("the partial result of every rank is judged against its own keys") {
+  Bench bench;
+  bench.problem.dcp.world_size = 2;
+  bench.backend.fault = [&](PipelineOutput& output, int) {
+    drop_cache(output);
+    add_partials(bench.problem, output);
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kPassed);
+  REQUIRE(result.rank_errors.size() == 2);
+  CHECK(result.rank_errors[1].rank == 1);
+  CHECK(result.rank_errors[1].error.max_abs < 1e-5);
+  CHECK(result.rank_errors[1].error.checked_rows == 26);
+  CHECK(result.rank_errors[1].lse_error.max_abs < 1e-5);
+}
+
+TEST_CASE("a rank whose LSE is in base 2 is named with its mistake") {
+  Bench bench;
+  bench.problem.dcp.world_size = 2;
+  bench.backend.fault = [&](PipelineOutput& output, int) {
+    drop_cache(output);
+    add_partials(bench.problem, output);
+    Tensor& lse = output.more[1].second;
+    for (std::int64_t i = lse.num_elements() / 2; i < lse.num_elements(); ++i) {
+      lse.set(i, lse.at(i) / std::log(2.0f));
+    }
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "rank 1: LSE is in base 2"));
+  CHECK_FALSE(mentions(result, "rank 0"));
+}
+
+TEST_CASE("a merged LSE in base 2 is named as such, without blaming a rank") {
+  Bench bench;
+  bench.problem.dcp.world_size = 2;
+  bench.backend.fault = [&](PipelineOutput& output, int) {
+    drop_cache(output);
+    add_partials(bench.problem, output);
+    for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
+      output.lse->set(i, output.lse->at(i) / std::log(2.0f));
+    }
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "LSE is in base 2"));
+  CHECK_FALSE(mentions(result, "rank "));
 }
 
 }  // namespace attnbench

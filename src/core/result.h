@@ -35,6 +35,14 @@ struct ErrorStats {
   std::string rule;   // which rule decided, e.g. "semantics 14.2 bfloat16"
 };
 
+/// What one rank of a context-parallel group computed before the exchange, against the float64
+/// attention over its own keys.
+struct RankErrors {
+  int rank = 0;
+  ErrorStats error;
+  ErrorStats lse_error;
+};
+
 struct StepTiming {
   std::string name;
   double median_us = 0;
@@ -89,6 +97,7 @@ struct Result {
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
+  std::vector<RankErrors> rank_errors;   // by rank under DCP, else empty
   std::optional<Timing> timing;          // only when passed or unverified
   std::optional<Throughput> throughput;  // only when passed or unverified
   std::vector<KernelInfo> kernels;
@@ -101,9 +110,21 @@ struct CpuInfo {
   std::string features;  // the vector extensions in use, e.g. "avx2 fma avx512f"
 };
 
+/// The GPU that cases ran on.
+struct DeviceDescription {
+  std::string name;
+  int sm = 0;       // 10 * major + minor
+  int num_sms = 0;  // multiprocessors
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t l2_bytes = 0;
+  std::string driver;   // newest CUDA version that the driver serves
+  std::string runtime;  // CUDA runtime linked in
+};
+
 struct Environment {
   std::string hostname;
   CpuInfo cpu;
+  std::optional<DeviceDescription> device;  // none on the CPU
   std::string compiler;
   std::string fingerprint;  // hash of what makes timings comparable: cpu, device, compiler
 };

@@ -7,6 +7,10 @@
 
 namespace attnbench {
 
+std::int64_t page_tokens(const Problem& problem) {
+  return std::int64_t{problem.kv_cache.block_size} * problem.dcp.world_size;
+}
+
 std::int64_t physical_blocks(const Problem& problem) {
   return std::max<std::int64_t>(1, problem.kv_cache.num_blocks);
 }
@@ -15,7 +19,7 @@ std::vector<BlockOwner> block_owners(const Problem& problem, const Tensor& block
   std::vector<BlockOwner> owners(static_cast<std::size_t>(physical_blocks(problem)));
   for (std::int64_t b = 0; b < problem.num_requests(); ++b) {
     const std::int64_t pages =
-        ceil_div(problem.batch[static_cast<std::size_t>(b)].seq_len, problem.kv_cache.block_size);
+        ceil_div(problem.batch[static_cast<std::size_t>(b)].seq_len, page_tokens(problem));
     const std::int32_t* row = block_table.data<std::int32_t>() + b * block_table.dim(1);
     for (std::int64_t page = 0; page < pages; ++page) {
       BlockOwner& owner = owners[static_cast<std::size_t>(row[page])];

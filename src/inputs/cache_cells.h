@@ -9,6 +9,7 @@
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
+#include "metadata/dcp.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {
@@ -19,6 +20,22 @@ struct BlockOwner {
   std::int64_t page = 0;
 
   bool exists() const { return request >= 0; }
+};
+
+/// Tokens that one column of the block table serves: block_size on every rank of a group (§7.1).
+std::int64_t page_tokens(const Problem& problem);
+
+/// Which positions the slots of one rank of a group hold.
+struct RankSlots {
+  int rank = 0;
+  DcpGroup group;
+
+  explicit RankSlots(const Problem& problem, int of_rank)
+      : rank(of_rank), group{problem.dcp.world_size, problem.dcp.interleave_size} {}
+  /// Offset in its page of the position that slot `slot` of a block holds on this rank.
+  std::int64_t offset_in_page(std::int64_t slot) const {
+    return dcp_global_position(slot, rank, group);
+  }
 };
 
 /// Blocks of the cache: kv_cache.num_blocks, and one of poison when the batch needs none.

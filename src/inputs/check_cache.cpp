@@ -10,10 +10,12 @@ namespace {
 class CacheCheck {
  public:
   CacheCheck(const Problem& problem, const StoredKv& stored, const PagedCache& before,
-             const Tensor& after, const Tensor* key_scales_after)
+             const Tensor& after, const Tensor* key_scales_after, int rank)
       : problem_(problem),
         before_(before),
-        after_(after),
+        rank_(problem, rank),
+        before_data_(rank_data(problem, before.data, rank)),
+        after_data_(rank_data(problem, after, rank)),
         key_scales_after_(key_scales_after),
         cells_(before.layout, stored, problem.kv_cache.block_size),
         owners_(block_owners(problem, before.block_table)),
@@ -24,7 +26,7 @@ class CacheCheck {
       for (const bool is_key : {true, false}) {
         const std::int64_t plane = is_key ? cells_.key_plane(block) : cells_.value_plane(block);
         set_expected(block, plane, is_key);
-        const std::byte* actual = after_.bytes() + plane;
+        const std::byte* actual = after_data_ + plane;
         if (std::memcmp(expected_.data(), actual, expected_.size()) != 0) {
           return describe(actual, block, is_key);
         }
@@ -34,10 +36,15 @@ class CacheCheck {
   }
 
  private:
+  static const std::byte* rank_data(const Problem& problem, const Tensor& data, int rank) {
+    const auto world_size = static_cast<std::size_t>(problem.dcp.world_size);
+    return data.bytes() + data.size_bytes() / world_size * static_cast<std::size_t>(rank);
+  }
+
   /// The plane's bytes before the step with every live position overwritten by its stored bytes.
   void set_expected(std::int64_t block, std::int64_t plane, bool is_key) {
     expected_.resize(static_cast<std::size_t>(cells_.plane_bytes(is_key)));
-    std::memcpy(expected_.data(), before_.data.bytes() + plane, expected_.size());
+    std::memcpy(expected_.data(), before_data_ + plane, expected_.size());
     for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
       if (!is_live(block, slot)) break;
       if (is_key) {
@@ -95,7 +102,7 @@ class CacheCheck {
     return owners_[static_cast<std::size_t>(block)];
   }
   std::int64_t position(std::int64_t block, std::int64_t slot) const {
-    return owner(block).page * problem_.kv_cache.block_size + slot;
+    return owner(block).page * page_tokens(problem_) + rank_.offset_in_page(slot);
   }
   /// Row of StoredKv that a live slot holds.
   std::int64_t row(std::int64_t block, std::int64_t slot) const {
@@ -123,7 +130,9 @@ class CacheCheck {
 
   const Problem& problem_;
   const PagedCache& before_;
-  const Tensor& after_;
+  RankSlots rank_;
+  const std::byte* before_data_;
+  const std::byte* after_data_;
   const Tensor* key_scales_after_;
   CellWriter cells_;
   std::vector<BlockOwner> owners_;
@@ -145,7 +154,13 @@ std::string check_cache(const Problem& problem, const StoredKv& stored, const Pa
        key_scales_after->shape() != before.key_scale_cache.shape())) {
     fail(ErrorKind::kShape, "key scales after the step: expected float32 [NB, Hk, bs]");
   }
-  return CacheCheck(problem, stored, before, after, key_scales_after).run();
+  const int world_size = problem.dcp.world_size;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::string wrong =
+        CacheCheck(problem, stored, before, after, key_scales_after, rank).run();
+    if (!wrong.empty()) return world_size == 1 ? wrong : fmt::format("rank {}: {}", rank, wrong);
+  }
+  return {};
 }
 
 }  // namespace attnbench

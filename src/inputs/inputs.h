@@ -62,8 +62,8 @@ struct StoredKv {
   Tensor value_codes;        // [S, Hk, Dv]
   Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels only, else empty
   Tensor value_scales;       // f32 [S, Hk], per-token-head only
-  Tensor key_dequantized;    // f32 [S, Hk, D]
-  Tensor value_dequantized;  // f32 [S, Hk, Dv]
+  Tensor key_dequantized;    // f32 [S, Hk, D]; this and the next are empty where the cache only
+  Tensor value_dequantized;  // f32 [S, Hk, Dv]   copies bits: the reference reads key and value
 };
 
 struct StoreRule {
@@ -105,8 +105,10 @@ StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
 
 /// A paged cache before the step: context positions written, every other byte poison (NaN codes for
 /// float formats, 127 and -128 for int8), but per-token-head scales never written are 1.0 (§5.5).
+/// Under DCP of W > 1 ranks each rank has a cache of its own and the positions of §7.1 in it: data
+/// is [W, ...] and slot_mapping [W, N], slots of other ranks' positions -1; the table is one.
 struct PagedCache {
-  KvLayout layout;
+  KvLayout layout;      // of one rank
   Tensor data;          // element type of the cache, physical shape of the layout
   Tensor block_table;   // i32 [B, MB]; entries past cdiv(seq_len, block_size) are garbage or -1
   Tensor slot_mapping;  // i64 [N_new + padding]: the new keys in request order, then -1 rows
@@ -125,8 +127,8 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
 
 /// Compares a cache after the step with what a correct write leaves: every live position must hold
 /// `stored`'s bytes (and scales), every other byte must be as `before`. Returns the empty string,
-/// or a sentence naming the first difference (request, position, K or V, head, element). At int8
-/// levels `key_scales_after` is the cache of key scales after the step.
+/// or a sentence naming the first difference (rank, request, position, K or V, head, element). At
+/// int8 levels `key_scales_after` is the cache of key scales after the step.
 std::string check_cache(const Problem& problem, const StoredKv& stored, const PagedCache& before,
                         const Tensor& after, const Tensor* key_scales_after = nullptr);
 

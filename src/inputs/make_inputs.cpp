@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
+#include "inputs/cache_cells.h"
 #include "inputs/draw_rows.h"
 #include "inputs/input_file.h"
 #include "inputs/inputs.h"
@@ -87,7 +88,7 @@ std::int64_t host_bytes(const Problem& problem) {
     const auto stored =
         static_cast<std::int64_t>(dtype_size(kv_element_dtype(problem.kv_cache.dtype, a.dtype)));
     const std::int64_t slots =
-        checked_mul(problem.kv_cache.num_blocks, problem.kv_cache.block_size, kWhat);
+        checked_mul(problem.kv_cache.num_blocks, page_tokens(problem), kWhat);
     sum = checked_add(sum, bytes(problem.num_keys(), kv_width, stored), kWhat);
     sum = checked_add(sum, bytes(slots, kv_width, stored), kWhat);
   }

@@ -9,6 +9,7 @@
 #include "inputs/inputs.h"
 #include "inputs/random.h"
 #include "metadata/int_math.h"
+#include "metadata/slots.h"
 
 namespace attnbench {
 namespace {
@@ -36,7 +37,7 @@ std::vector<std::int32_t> block_order(const Problem& problem) {
 /// Whether page `page` of request b holds shared prefix positions only, all written earlier.
 bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int64_t page,
                     std::int64_t seq_len) {
-  const std::int64_t end = (page + 1) * problem.kv_cache.block_size;
+  const std::int64_t end = (page + 1) * page_tokens(problem);
   const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
   return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
 }
@@ -44,8 +45,8 @@ bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int
 }  // namespace
 
 Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh) {
-  const std::int64_t block_size = problem.kv_cache.block_size;
-  const std::int64_t columns = ceil_div(problem.max_seq_len(), block_size) + kExtraTableColumns;
+  const std::int64_t tokens = page_tokens(problem);
+  const std::int64_t columns = ceil_div(problem.max_seq_len(), tokens) + kExtraTableColumns;
   Tensor table(Dtype::kI32, {problem.num_requests(), columns});
   const std::vector<std::int32_t> order = block_order(problem);
   std::size_t next = 0;
@@ -59,7 +60,7 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   };
   for (std::int64_t b = 0; b < problem.num_requests(); ++b) {
     const std::int64_t seq_len = problem.batch[static_cast<std::size_t>(b)].seq_len;
-    const std::int64_t pages = ceil_div(seq_len, block_size);
+    const std::int64_t pages = ceil_div(seq_len, tokens);
     std::int32_t* row = table.data<std::int32_t>() + b * columns;
     for (std::int64_t page = 0; page < columns; ++page) {
       if (page >= pages) {
@@ -124,7 +125,7 @@ namespace {
 
 /// §5.5: all scales are 1.0 when the cache is created.
 void set_initial_scales(const Problem& problem, const KvLayout& layout, const CellWriter& cells,
-                        Tensor& cache) {
+                        std::byte* data) {
   const float one = 1.0f;
   const auto set_plane = [&](std::byte* plane) {
     for (std::int64_t slot = 0; slot < problem.kv_cache.block_size; ++slot) {
@@ -134,13 +135,15 @@ void set_initial_scales(const Problem& problem, const KvLayout& layout, const Ce
     }
   };
   for (std::int64_t block = 0; block < physical_blocks(problem); ++block) {
-    set_plane(cache.bytes() + cells.key_plane(block));
-    set_plane(cache.bytes() + cells.value_plane(block));
+    set_plane(data + cells.key_plane(block));
+    set_plane(data + cells.value_plane(block));
   }
 }
 
+/// The context positions of one rank into its cache at `data`.
 void write_context(const Problem& problem, const std::vector<PositionRange>& fresh,
-                   const CellWriter& cells, PagedCache& cache) {
+                   const CellWriter& cells, const RankSlots& rank, PagedCache& cache,
+                   std::byte* data) {
   const std::int64_t block_size = problem.kv_cache.block_size;
   const std::vector<BlockOwner> owners = block_owners(problem, cache.block_table);
   const std::vector<std::int64_t> starts = first_rows(problem);
@@ -150,12 +153,12 @@ void write_context(const Problem& problem, const std::vector<PositionRange>& fre
       if (!owner.exists()) continue;
       const auto request = static_cast<std::size_t>(owner.request);
       for (std::int64_t slot = 0; slot < block_size; ++slot) {
-        const std::int64_t position = owner.page * block_size + slot;
+        const std::int64_t position = owner.page * page_tokens(problem) + rank.offset_in_page(slot);
         if (position >= problem.batch[request].seq_len) break;
         if (position >= fresh[request].begin && position < fresh[request].end) continue;
         const std::int64_t row = starts[request] + position;
-        cells.write_key(cache.data.bytes() + cells.key_plane(block), row, slot);
-        cells.write_value(cache.data.bytes() + cells.value_plane(block), row, slot);
+        cells.write_key(data + cells.key_plane(block), row, slot);
+        cells.write_value(data + cells.value_plane(block), row, slot);
         if (cache.key_scale_cache.empty()) continue;
         const std::int64_t scales_per_block = block_size * problem.attention.num_kv_heads;
         cells.write_key_scales(cache.key_scale_cache.data<float>() + block * scales_per_block, row,
@@ -166,26 +169,44 @@ void write_context(const Problem& problem, const std::vector<PositionRange>& fre
   for_each_chunk(physical_blocks(problem), 16, write_blocks);
 }
 
+/// Slots of the new positions on one rank, and padding behind them.
+void append_slots(const Problem& problem, const std::vector<PositionRange>& fresh,
+                  const Tensor& block_table, int rank, std::vector<std::int64_t>& slots) {
+  const SlotGeometry geometry{problem.kv_cache.block_size,
+                              physical_blocks(problem),
+                              {problem.dcp.world_size, problem.dcp.interleave_size},
+                              rank};
+  const auto columns = static_cast<std::size_t>(block_table.dim(1));
+  for (std::size_t b = 0; b < fresh.size(); ++b) {
+    const std::span<const std::int32_t> row{block_table.data<std::int32_t>() + b * columns,
+                                            columns};
+    for (std::int64_t p = fresh[b].begin; p < fresh[b].end; ++p) {
+      slots.push_back(slot_of_position(p, row, geometry));
+    }
+  }
+  slots.insert(slots.end(), kPaddingSlots.begin(), kPaddingSlots.end());
+}
+
 /// slot_mapping, new_key and new_value of the positions that the step writes.
 void make_new_rows(const Problem& problem, const AttentionInputs& inputs,
                    const std::vector<PositionRange>& fresh, PagedCache& cache) {
   std::vector<std::int64_t> slots;
+  const int world_size = problem.dcp.world_size;
+  for (int rank = 0; rank < world_size; ++rank) {
+    append_slots(problem, fresh, cache.block_table, rank, slots);
+  }
   std::vector<std::int64_t> rows;
-  const std::int64_t block_size = problem.kv_cache.block_size;
   for (std::size_t b = 0; b < fresh.size(); ++b) {
-    const std::int32_t* table = cache.block_table.data<std::int32_t>() +
-                                static_cast<std::int64_t>(b) * cache.block_table.dim(1);
     for (std::int64_t p = fresh[b].begin; p < fresh[b].end; ++p) {
-      slots.push_back(table[p / block_size] * block_size + p % block_size);
       rows.push_back(inputs.key_start_loc[b] + p);
     }
   }
-  slots.insert(slots.end(), kPaddingSlots.begin(), kPaddingSlots.end());
+  const std::size_t num_slots = slots.size() / static_cast<std::size_t>(world_size);
   const auto gather = [&](const Tensor& source) {
     Tensor result(source.dtype(),
-                  {static_cast<std::int64_t>(slots.size()), source.dim(1), source.dim(2)});
+                  {static_cast<std::int64_t>(num_slots), source.dim(1), source.dim(2)});
     fill_poison(result);
-    const std::size_t row_bytes = result.size_bytes() / slots.size();
+    const std::size_t row_bytes = result.size_bytes() / num_slots;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       std::memcpy(result.bytes() + i * row_bytes,
                   source.bytes() + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
@@ -194,7 +215,9 @@ void make_new_rows(const Problem& problem, const AttentionInputs& inputs,
   };
   cache.new_key = gather(inputs.key);
   cache.new_value = gather(inputs.value);
-  cache.slot_mapping = Tensor::from_i64(slots);
+  std::vector<std::int64_t> shape{static_cast<std::int64_t>(num_slots)};
+  if (world_size > 1) shape.insert(shape.begin(), world_size);
+  cache.slot_mapping = Tensor::from_i64(slots, shape);
 }
 
 /// The cache of key scales; the 16-bit values of level 2 are poisoned as such.
@@ -226,14 +249,19 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
                                 spec.block_size, a.num_kv_heads, a.head_size,
                                 is_per_token_head(spec.dtype), spec.int8_level == 2 ? 3 : 2);
   cache.block_table = make_block_table(problem, fresh);
-  cache.data = Tensor(stored.key_codes.dtype(), cache.layout.physical_shape);
+  const int world_size = problem.dcp.world_size;
+  std::vector<std::int64_t> shape = cache.layout.physical_shape;
+  if (world_size > 1) shape.insert(shape.begin(), world_size);
+  cache.data = Tensor(stored.key_codes.dtype(), shape);
   fill_poison(cache.data);
   if (spec.int8_level > 0) add_int8_parts(stored, cache);
   const CellWriter cells(cache.layout, stored, spec.block_size);
-  if (is_per_token_head(spec.dtype)) {
-    set_initial_scales(problem, cache.layout, cells, cache.data);
+  const std::size_t rank_bytes = cache.data.size_bytes() / static_cast<std::size_t>(world_size);
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::byte* data = cache.data.bytes() + static_cast<std::size_t>(rank) * rank_bytes;
+    if (is_per_token_head(spec.dtype)) set_initial_scales(problem, cache.layout, cells, data);
+    write_context(problem, fresh, cells, RankSlots(problem, rank), cache, data);
   }
-  write_context(problem, fresh, cells, cache);
   make_new_rows(problem, inputs, fresh, cache);
   return cache;
 }

@@ -1,0 +1,120 @@
+"""Decode context parallelism (semantics §7): which rank holds which key, and what ranks compute.
+
+A file of a group of W ranks holds `kv_cache` [W, ...], a cache for each rank, one `block_table`,
+`slot_mapping` [W, N], and the partial results before the exchange: `rank_output` [W, T, H, Dv] and
+`rank_lse` [W, H, T]. Query, output and LSE are of all H heads.
+"""
+
+import numpy as np
+
+from . import attention, kv_cache
+from . import number_formats as formats
+from .compare import require_close
+from .errors import Disagreement, FormatError
+
+
+def ranks_of(positions, world_size, interleave):
+    """Keys are dealt to the ranks in runs of `interleave`."""
+    return positions // interleave % world_size
+
+
+def slots_of_positions(block_row, positions, rules):
+    """Slot of every position on the rank that holds it (§7.1)."""
+    world_size, interleave = rules.dcp_world_size, rules.dcp_interleave_size
+    virtual = rules.block_size * world_size
+    block, inside = positions // virtual, positions % virtual
+    offset = inside // (world_size * interleave) * interleave + inside % interleave
+    return block_row[block].astype(np.int64) * rules.block_size + offset
+
+
+class RankCaches:
+    """The stacked caches of a file."""
+
+    def __init__(self, case):
+        self.case, self.rules = case, case.rules
+        cache = case.need("kv_cache")
+        if cache.raw.ndim != 6 or cache.raw.shape[0] != self.rules.dcp_world_size:
+            raise FormatError(f"kv_cache has shape {list(cache.raw.shape)}, expected [W, ...]")
+        self.table = case.need("block_table").raw
+        self.ranks = [
+            kv_cache.PagedCache(
+                self.rules, type(cache)(cache.dtype, plane), case.num_kv_heads, case.head_size
+            )
+            for plane in cache.raw
+        ]
+
+    def check(self, name, plane, codes):
+        """Every key must stand in its rank's cache, in its slot."""
+        for b, length in enumerate(self.case.seq_lens):
+            positions = np.arange(length)
+            slots = slots_of_positions(self.table[b], positions, self.rules)
+            holders = ranks_of(
+                positions, self.rules.dcp_world_size, self.rules.dcp_interleave_size
+            )
+            rows = codes[self.case.key_starts[b] : self.case.key_starts[b + 1]]
+            for rank, cache in enumerate(self.ranks):
+                mine = holders == rank
+                actual, _ = cache.gather(plane, slots[mine])
+                if not np.array_equal(actual, rows[mine]):
+                    raise Disagreement(f"kv_cache[rank {rank}, {name}] of request {b} differs")
+
+    def check_slot_mapping(self):
+        """A rank's slots of this step's keys: those it holds, and no others."""
+        mapping = self.case.need("slot_mapping").raw
+        world_size = self.rules.dcp_world_size
+        if mapping.ndim != 2 or mapping.shape[0] != world_size:
+            raise FormatError(f"slot_mapping has shape {list(mapping.shape)}, expected [W, N]")
+        lens = np.diff(self.case.query_start_loc)
+        for b, begin in enumerate(self.case.query_start_loc[:-1]):
+            positions = np.arange(self.case.seq_lens[b] - lens[b], self.case.seq_lens[b])
+            slots = slots_of_positions(self.table[b], positions, self.rules)
+            holders = ranks_of(positions, world_size, self.rules.dcp_interleave_size)
+            for rank in range(world_size):
+                expected = np.where(holders == rank, slots, -1)
+                if not np.array_equal(mapping[rank, begin : begin + lens[b]], expected):
+                    raise Disagreement(f"slot_mapping of rank {rank}, request {b} differs")
+        if (mapping[:, self.case.num_tokens :] >= 0).any():
+            raise Disagreement("slot_mapping names slots for padding tokens")
+
+
+def _partial(case, request, rank, query, keys, values):
+    """Non-causal attention of a request's checked rows over the context keys of one rank."""
+    rules = case.rules
+    begin, end = case.query_start_loc[request : request + 2]
+    context = np.arange(case.seq_lens[request] - (end - begin))
+    mine = context[ranks_of(context, rules.dcp_world_size, rules.dcp_interleave_size) == rank]
+    tokens = case.checked_rows[(case.checked_rows >= begin) & (case.checked_rows < end)]
+    own_keys = keys[case.key_starts[request] + mine].astype(np.float64)
+    own_values = values[case.key_starts[request] + mine].astype(np.float64)
+    group = case.num_heads // case.num_kv_heads
+    output = np.empty((len(tokens), case.num_heads, values.shape[-1]))
+    lse = np.empty((case.num_heads, len(tokens)))
+    for head in range(case.num_heads):
+        scores = rules.scale * (query[tokens, head].astype(np.float64) @ own_keys[:, head // group].T)
+        if rules.logits_soft_cap > 0:
+            scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
+        output[:, head], lse[head] = attention.softmax_rows(scores, own_values[:, head // group])
+    return tokens, output, lse
+
+
+def check_partials(case, tolerances, lse_atol):
+    """What every rank says it computed before the exchange; returns the largest error."""
+    if "rank_output" not in case.tensors:
+        return 0.0
+    query = formats.decode(case.need("query").dtype, case.need("query").raw)
+    keys, values = case.values("key"), case.values("value")
+    stacked = (case.rules.dcp_world_size, case.num_tokens, case.num_heads, values.shape[-1])
+    actual = case.values("rank_output", stacked).astype(np.float64)
+    actual_lse = case.values("rank_lse", (stacked[0], stacked[2], stacked[1]))
+    worst = 0.0
+    for rank in range(stacked[0]):
+        for request in range(len(case.seq_lens)):
+            tokens, output, lse = _partial(case, request, rank, query, keys, values)
+            if not len(tokens):
+                continue
+            name = f"rank_output[{rank}] of request {request}"
+            error = require_close(name, actual[rank, tokens], output, *tolerances)
+            require_close(f"rank_lse[{rank}] of request {request}",
+                          actual_lse[rank][:, tokens], lse, lse_atol, 1e-5)  # fmt: skip
+            worst = max(worst, error)
+    return worst
