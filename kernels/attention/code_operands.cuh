@@ -1,14 +1,15 @@
 // Operands of the two products from tiles of one-byte codes, dequantised in registers. Why other
 // orders of columns than 16-bit tiles have: each thread then reads whole words. The order within a
-// contraction is free as long as Q agrees, and that of output columns is undone when they are stored.
+// contraction is free as long as Q agrees, and that of output columns is undone when they are
+// stored.
 #pragma once
 
 #include "kernels/attention/products.cuh"
 
 namespace attn {
 
-/// Bytes between rows of a tile of codes: an odd number of 16-byte pieces keeps the reads below free
-/// of bank conflicts.
+/// Bytes between rows of a tile of codes: an odd number of 16-byte pieces keeps the reads below
+/// free of bank conflicts.
 ATTN_FN constexpr int code_pitch(int columns) { return ((columns + 15) / 16 | 1) * 16; }
 
 __device__ __forceinline__ u32 load_word(u32 address) {
@@ -53,8 +54,8 @@ __device__ __forceinline__ int code_column(int n, int i) {
   return n / 4 * 32 + (2 * t + i) * 4 + n % 4;
 }
 
-/// `address` is that of row 2 t, byte 4 g. Block n + j holds, as its column g, column 4 g + j of the
-/// 32 columns from 8 n on.
+/// `address` is that of row 2 t, byte 4 g. Block n + j holds, as its column g, column 4 g + j of
+/// the 32 columns from 8 n on.
 template <Element kCode, Element kTo, bool kScaled, int kPitch>
 struct CodeValues {
   static constexpr int kBlocks = 4;

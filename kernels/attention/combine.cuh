@@ -93,9 +93,8 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
   const float* values = split.partial_output + row * Config::kVHeadSize;
   const i64 stride = split.num_tokens * params.num_heads * Config::kVHeadSize;
   combine_row<Config>(
-      params, token, head, split.num_splits,
-      [&](int p) { return lse[p * lse_stride] * kLog2E; }, [](int) { return 1.0f; },
-      [&](int p) { return values + p * stride; });
+      params, token, head, split.num_splits, [&](int p) { return lse[p * lse_stride] * kLog2E; },
+      [](int) { return 1.0f; }, [&](int p) { return values + p * stride; });
 }
 
 /// Grid: x = (token, head) rows of one request over kWarps, y = request.
@@ -113,8 +112,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
       num_active_segments(params.seq_lens[request], segments.num_segments, segments.tile);
   const i64 at = (token * params.num_heads + head) * segments.num_segments;
   combine_row<Config>(
-      params, token, head, active,
-      [&](int g) { return segments.segment_max[at + g] * kLog2E; },
+      params, token, head, active, [&](int g) { return segments.segment_max[at + g] * kLog2E; },
       [&](int g) { return segments.segment_expsum[at + g]; },
       [&](int g) { return segments.segment_output + (at + g) * Config::kVHeadSize; });
 }

@@ -1,6 +1,7 @@
 // Attention of few query rows against many keys, bound by the bandwidth of device memory: every
-// warp streams its own keys, 16 at a time, through its own ring of shared memory, and the warps meet
-// once at the end. Rows of one KV head are packed, so a step costs the same for 1 and for 16 heads.
+// warp streams its own keys, 16 at a time, through its own ring of shared memory, and the warps
+// meet once at the end. Rows of one KV head are packed, so a step costs the same for 1 and for 16
+// heads.
 //
 // Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN;
 // kMinCtas counts CTAs per multiprocessor.
@@ -72,8 +73,7 @@ struct OneSegment {
   }
   __device__ bool with_sink() const { return index == 0; }
   __device__ i64 place(const AttendParams& params, const RowTile& tile, int row) const {
-    const i64 head =
-        static_cast<i64>(token_of(tile, row)) * params.num_heads + head_of(tile, row);
+    const i64 head = static_cast<i64>(token_of(tile, row)) * params.num_heads + head_of(tile, row);
     return head * segments.num_segments + index;
   }
   template <class Config>
@@ -360,9 +360,8 @@ struct Decode {
     const bool any = bounds.hull.begin < bounds.hull.end;
     const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + warp * kKeys;
     const int end_key = any ? bounds.hull.end : 0;
-    PageWindow<Config> pages{
-        params.kv.block_table + tile.request * params.kv.block_table_stride, first_key, end_key, 0,
-        0};
+    PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
+                             first_key, end_key, 0, 0};
     pages.start();
 #pragma unroll
     for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, first_key, pages);
@@ -437,8 +436,8 @@ template <class Config>
 __device__ __forceinline__ DecodePlace decode_place(const AttendParams& params, int parts) {
   const auto heads = static_cast<unsigned>(params.num_kv_heads);
   const unsigned rest = blockIdx.x / heads;
-  const unsigned tiles = gridDim.x / heads / static_cast<unsigned>(params.num_requests) /
-                         static_cast<unsigned>(parts);
+  const unsigned tiles =
+      gridDim.x / heads / static_cast<unsigned>(params.num_requests) / static_cast<unsigned>(parts);
   DecodePlace place;
   place.kv_head = static_cast<int>(blockIdx.x % heads);
   place.row_tile = static_cast<int>(rest % tiles);

@@ -7,14 +7,14 @@ namespace attn {
 
 /// Byte offsets; every part starts on 16 bytes.
 struct DecodeLayout {
-  int rows;         // Row [row_blocks * 16]
-  int weights;      // f32 [row_blocks * 16, warps]: how much each warp counts
-  int query;        // 16-bit [row_blocks * 16, pitch]
-  int rings;        // per warp and stage: 16 keys, then 16 values; at the end the warps' outputs
-  int value;        // of the values within a stage
-  int scales;       // of f32 [2, 16], scales of keys and values, within a stage; codes only
-  int stage_bytes;  // of one stage of one warp
-  int output_pitch; // bytes of one row of a warp's output, f32
+  int rows;          // Row [row_blocks * 16]
+  int weights;       // f32 [row_blocks * 16, warps]: how much each warp counts
+  int query;         // 16-bit [row_blocks * 16, pitch]
+  int rings;         // per warp and stage: 16 keys, then 16 values; at the end the warps' outputs
+  int value;         // of the values within a stage
+  int scales;        // of f32 [2, 16], scales of keys and values, within a stage; codes only
+  int stage_bytes;   // of one stage of one warp
+  int output_pitch;  // bytes of one row of a warp's output, f32
   int total;
 };
 

@@ -42,8 +42,8 @@ __device__ __forceinline__ Side side_of(const AttendParams& params, const RowTil
   if constexpr (Config::kBlockSize == 0) {
     first += params.kv.kv_start_loc[tile.request] * token_stride;
   }
-  return {static_cast<const unsigned char*>(data) + first * kBytes,
-          params.kv.block_stride * kBytes, token_stride * kBytes};
+  return {static_cast<const unsigned char*>(data) + first * kBytes, params.kv.block_stride * kBytes,
+          token_stride * kBytes};
 }
 template <class Config>
 __device__ __forceinline__ Side key_side(const AttendParams& params, const RowTile& tile) {

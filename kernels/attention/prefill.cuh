@@ -4,8 +4,8 @@
 // Config: kQuery, kKeyValue, kOutput (Element) · kHeadSize, kVHeadSize · kBlockSize (0 = ragged) ·
 // kCopyBytes, kQueryCopyBytes (4, 8, 16: what every row start is a multiple of) · kWarps,
 // kRowBlocks (16-row blocks of a warp), kTileN (keys of a tile) · kMinCtas (per multiprocessor) ·
-// kScaleFirst (scores are brought to log2 units before their maximum: soft cap, ALiBi, scale <= 0) ·
-// kSoftCap · kAlibi · for one-byte keys and values kRoundDequantized, kTokenHeadScales
+// kScaleFirst (scores are brought to log2 units before their maximum: soft cap, ALiBi, scale <= 0)
+// · kSoftCap · kAlibi · for one-byte keys and values kRoundDequantized, kTokenHeadScales
 #pragma once
 
 #include "kernels/attention/kv_rows.cuh"
@@ -48,9 +48,7 @@ struct Prefill {
 
   __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
   /// Of all rows, then of each warp's.
-  __device__ TileBounds* bounds() {
-    return reinterpret_cast<TileBounds*>(memory + kLayout.bounds);
-  }
+  __device__ TileBounds* bounds() { return reinterpret_cast<TileBounds*>(memory + kLayout.bounds); }
   /// Bytes from the base of a side to each run of kPageGrain keys; the two sides share strides.
   __device__ i64* offsets() { return reinterpret_cast<i64*>(memory + kLayout.offsets); }
   __device__ int* pages() { return reinterpret_cast<int*>(memory + kLayout.pages); }
@@ -102,8 +100,8 @@ struct Prefill {
     constexpr int kBytes = kColumns * bytes_of(Config::kKeyValue);
     if constexpr (Config::kBlockSize == 0) {
       copy_run<kTileN, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
-          side.base + first_key * side.token_stride, side.token_stride, tile.seq_len - first_key, to,
-          thread);
+          side.base + first_key * side.token_stride, side.token_stride, tile.seq_len - first_key,
+          to, thread);
     } else {
       const i64* at = offsets() + first_key / kPageGrain % kPageWindow;
       const int valid_rows = tile.seq_len - first_key;
@@ -116,8 +114,8 @@ struct Prefill {
     }
   }
 
-  /// Starts the copy of a tile of K and V. Tiles start on multiples of kTileN, so that their entries
-  /// lie together in the window.
+  /// Starts the copy of a tile of K and V. Tiles start on multiples of kTileN, so that their
+  /// entries lie together in the window.
   __device__ void copy_keys_values(int first_key, int turn, bool first_tile) {
     constexpr int kWindowKeys = kPageWindow * kPageGrain;
     if (Config::kBlockSize != 0 && (first_tile || first_key % kWindowKeys == 0)) {
@@ -255,8 +253,8 @@ struct Prefill {
 };
 
 /// Grid: x = (row tile from the last one back, request, KV head), the head fastest; a request with
-/// fewer tiles leaves the rest of its CTAs idle. Why from the last tile back: under a causal mask it
-/// has the most keys, and long CTAs must not start last.
+/// fewer tiles leaves the rest of its CTAs idle. Why from the last tile back: under a causal mask
+/// it has the most keys, and long CTAs must not start last.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     prefill(const __grid_constant__ AttendParams params) {
@@ -280,12 +278,9 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     value = value_side<Config>(params, tile);
   }
   __syncthreads();
-  Prefill<Config> work{params,
-                       reinterpret_cast<unsigned char*>(prefill_memory),
-                       tile,
-                       key,
-                       value,
-                       static_cast<int>(threadIdx.x)};
+  Prefill<Config> work{params, reinterpret_cast<unsigned char*>(prefill_memory),
+                       tile,   key,
+                       value,  static_cast<int>(threadIdx.x)};
   work.run();
 }
 

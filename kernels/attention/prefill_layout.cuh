@@ -11,13 +11,13 @@ ATTN_FN constexpr int prefill_stages(int element_bytes) { return element_bytes =
 
 /// Byte offsets; every part starts on 16 bytes.
 struct PrefillLayout {
-  int query;  // [kTileM, pitch]
-  int key;    // [kTileN, pitch], per stage
-  int value;  // [kTileN, value pitch], per stage
-  int rows;   // Row [kTileM]
-  int bounds;  // TileBounds [1 + kWarps]
-  int pages;    // int [kPageWindow]
-  int offsets;  // i64 [kPageWindow]
+  int query;        // [kTileM, pitch]
+  int key;          // [kTileN, pitch], per stage
+  int value;        // [kTileN, value pitch], per stage
+  int rows;         // Row [kTileM]
+  int bounds;       // TileBounds [1 + kWarps]
+  int pages;        // int [kPageWindow]
+  int offsets;      // i64 [kPageWindow]
   int key_codes;    // [kTileN, head size up to 16]; these three only for one-byte elements
   int value_codes;  // [kTileN, value head size up to 16]
   int scales;       // f32 [2, kTileN] of keys and of values, twice

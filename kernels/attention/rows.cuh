@@ -69,11 +69,9 @@ __device__ __forceinline__ Row describe_row(const AttendParams& params, const Ro
   if (row >= tile.num_rows) return {{0, 0}, 0, 0.0f};
   const ScoreParams& score = params.score;
   const int position = tile.context_len + (tile.first_row + row) / tile.group;
-  KeyInterval keys =
-      window_interval(position, tile.seq_len, score.window_left, score.window_right);
+  KeyInterval keys = window_interval(position, tile.seq_len, score.window_left, score.window_right);
   if (score.mm_ranges != nullptr) {
-    const int* ranges =
-        score.mm_ranges + 2 * static_cast<i64>(tile.request) * score.num_mm_ranges;
+    const int* ranges = score.mm_ranges + 2 * static_cast<i64>(tile.request) * score.num_mm_ranges;
     keys = join_ranges(keys, position, tile.seq_len, ranges, score.num_mm_ranges);
   }
   keys.begin = larger(keys.begin, run.begin);

@@ -104,8 +104,8 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRowBlocks][kKeyBlocks][4
   }
 }
 
-/// Every column times the scale of its key, [kKeyBlocks * 8] in shared memory. `masked`: a weight of
-/// 0 stays 0 whatever the scale of a key that nobody may see.
+/// Every column times the scale of its key, [kKeyBlocks * 8] in shared memory. `masked`: a weight
+/// of 0 stays 0 whatever the scale of a key that nobody may see.
 template <int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void scale_columns(float (&s)[kRowBlocks][kKeyBlocks][4],
                                               const float* scales, bool masked) {

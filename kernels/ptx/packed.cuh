@@ -1,8 +1,8 @@
 // Two 16-bit numbers in a register, their conversions, and fast f32 functions.
 #pragma once
 
-#include "kernels/params.h"
 #include "kernels/common/numeric.cuh"
+#include "kernels/params.h"
 
 namespace attn {
 

@@ -297,6 +297,7 @@ class MlaPipeline final : public Pipeline {
     p.query_start_loc = memory_.upload(inputs_.query_start_loc, "query_start_loc");
     p.seq_lens = memory_.upload(inputs_.seq_lens, "seq_lens");
     p.num_requests = plan_.batch.num_decodes;
+    p.max_query_len = static_cast<int>(problem_.max_query_len());
     p.num_heads = static_cast<int>(dims_.padded_heads);
     p.num_kv_heads = 1;
     p.head_size = static_cast<int>(dims_.entry());
@@ -451,6 +452,7 @@ class MlaPipeline final : public Pipeline {
     p.query_start_loc = prefill_start_loc_;
     p.seq_lens = memory_.upload(key_lens, "key lengths");
     p.num_requests = static_cast<int>(key_lens.size());
+    p.max_query_len = static_cast<int>(problem_.max_query_len());
     p.num_heads = p.num_kv_heads = static_cast<int>(dims_.heads);
     p.head_size = static_cast<int>(dims_.qk());
     p.v_head_size = static_cast<int>(attended_width());
