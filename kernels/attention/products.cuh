@@ -79,7 +79,9 @@ __device__ __forceinline__ void multiply_scores(const Query& query, const Keys& 
       for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
     }
   }
-#pragma unroll
+  // Why not unrolled all the way for large heads: operands fetched far ahead would not fit.
+  constexpr int kUnroll = kSteps > 12 ? 4 : kSteps;
+#pragma unroll kUnroll
   for (int k = 0; k < kSteps; ++k) {
     u32 a[kRowBlocks][4];
 #pragma unroll

@@ -51,7 +51,7 @@ inline void fill_cells(Tensor& tensor, attn::i64 first, int count, int width, in
     for (int d = 0; d < width; ++d) tensor.set(at + d, size * normal(random));
     if (!has_scale) continue;
     const float scale = 0.03f / size * (1.0f + 0.01f * static_cast<float>(random() % 50)) * 30.0f;
-    std::memcpy(static_cast<char*>(tensor.bytes()) + at + width, &scale, sizeof scale);
+    std::memcpy(tensor.bytes() + at + width, &scale, sizeof scale);
   }
 }
 

@@ -2,10 +2,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "kernels/common/key_runs.cuh"
 #include "kernels/common/mask.cuh"
+#include "ops/cuda/attend_cases_testing.h"
 #include "ops/cuda/attend_spec.h"
 
 namespace attnbench::cuda {
@@ -88,6 +90,19 @@ TEST_CASE("splits and segments share out every key once, in order") {
   CHECK(attn::num_active_segments(1000, 16, 16) == 16);
   CHECK(attn::num_active_segments(1, 16, 16) == 1);
   CHECK(attn::segment_len(5000, 16, 16) == 20 * 16);
+}
+
+TEST_CASE("the covering cases of attention write every row of the batch and no other") {
+  const std::unique_ptr<Ops> ops = make_cpu_ops(1);
+  for (const AttendCase& c : attend_cases()) {
+    CAPTURE(c.name);
+    const Tensor output = run_attend(*ops, c)[0];
+    std::int64_t num_nan = 0;
+    for (std::int64_t i = 0; i < output.num_elements(); ++i) {
+      if (std::isnan(static_cast<double>(output.at(i)))) ++num_nan;
+    }
+    CHECK(num_nan == 2 * output.dim(1) * output.dim(2));
+  }
 }
 
 TEST_CASE("every head size has a prefill and a decode kernel that fit the target") {
