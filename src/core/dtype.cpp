@@ -1,5 +1,6 @@
 #include "core/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -106,7 +107,9 @@ void store_float(Dtype dtype, void* data, std::int64_t index, float value) {
     case Dtype::kI64:
       return write<std::int64_t>(data, index, static_cast<std::int64_t>(value));
     case Dtype::kU8:
-      return write<std::uint8_t>(data, index, static_cast<std::uint8_t>(value));
+      // Saturates, NaN gives 0: a cast of what does not fit is undefined.
+      return write<std::uint8_t>(
+          data, index, static_cast<std::uint8_t>(value >= 0 ? std::min(value, 255.0f) : 0.0f));
   }
 }
 
