@@ -58,6 +58,11 @@ Cell empty_request(const Target& target) {
         "prefill order: expected prefills with context before those without, got context 32 at "
         "prefill 1";
   }
+  if (target.family == Family::kCross) {
+    return Variations{between,
+                      {.label = "queries without keys",
+                       .settings = {batch_setting(target, {{1, 0}, {1, 33}, {3, 0}, {7, 20}})}}};
+  }
   return Variations{
       between,
       {.label = "last", .settings = {batch_setting(target, {{1, 33}, {5, 37}, {0, 0}, {0, 0}})}},
@@ -233,11 +238,12 @@ Cell sinks(const Target& target) {
       {.label = "all four",
        .settings = {{"attention.sinks", heads == 4 ? "[-.inf, 0, 50, .inf]" : "[0, .inf]"}},
        .refusal = of_infinity});
-  if (target.family != Family::kMla && target.family != Family::kMm &&
-      target.family != Family::kEncoder) {
+  if (target.family == Family::kPaged || target.family == Family::kCross) {
+    // Only the keys of cross attention can be fewer than the queries.
+    const std::int64_t without_keys = target.family == Family::kCross ? 0 : 2;
     all.push_back({.label = "a finite one, rows without keys",
                    .settings = {{"attention.sinks", "[0, 1, 2, 3]"},
-                                batch_setting(target, {{1, 33}, {0, 0}, {2, 2}})},
+                                batch_setting(target, {{1, 33}, {0, 0}, {2, without_keys}})},
                    .refusal = refusal});
   }
   return all;

@@ -128,6 +128,10 @@ std::vector<Target> make_targets() {
     all.push_back(of_family(Family::kEncoder, fmt::format("{} encoder", backend), backend));
     all.push_back(of_family(Family::kCross, fmt::format("{} cross", backend), backend));
   }
+  Target cross_segments =
+      of_family(Family::kCross, "TRITON_ATTN cross 3d", "TRITON_ATTN", {{"triton.path", "3d"}});
+  cross_segments.decode_only = true;
+  all.push_back(cross_segments);
   const std::vector<Setting> fp8{
       {"kv_cache.dtype", "fp8"}, {"kv_cache.k_scale", "0.25"}, {"kv_cache.q_scale", "0.05"}};
   all.push_back(of_family(Family::kMla, "MLA", "MLA"));
