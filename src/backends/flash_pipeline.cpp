@@ -181,15 +181,18 @@ class FlashPipeline : public OpsPipeline {
   /// All queries as one sequence over the shared pages, without a causal mask (§6.2).
   attn::AttendParams prefix_params(std::int64_t prefix) {
     attn::AttendParams part = params();
+    const std::vector<Request>& batch = problem().batch;
+    const auto first = std::ranges::find_if_not(batch, is_padding);
+    if (first == batch.end()) {
+      prefix = 0;  // nobody has its pages
+    } else {
+      part.kv.block_table += (first - batch.begin()) * part.kv.block_table_stride;
+    }
     part.query_start_loc =
         upload(std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
     part.seq_lens =
         upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")}, "prefix length");
     part.num_requests = 1;
-    const std::vector<Request>& batch = problem().batch;
-    const auto first = std::ranges::find_if_not(batch, is_padding);
-    if (first != batch.end())
-      part.kv.block_table += (first - batch.begin()) * part.kv.block_table_stride;
     part.score.window_right = -1;
     set_partial_output(part, "prefix");
     return part;

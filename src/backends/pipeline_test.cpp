@@ -137,8 +137,8 @@ void expect_agreement(Problem p, const std::string& name) {
                       run.output.key_scale_cache ? &*run.output.key_scale_cache : nullptr) == "");
   }
   const PipelineOutput second = run.again();
-  CHECK(std::memcmp(run.output.output.bytes(), second.output.bytes(), second.output.size_bytes()) ==
-        0);
+  const Tensor& first = run.output.output;
+  CHECK(std::equal(first.bytes(), first.bytes() + first.size_bytes(), second.output.bytes()));
 }
 
 bool has_step(const Problem& problem, const std::string& backend, const std::string& name) {

@@ -114,6 +114,7 @@ void store_float(Dtype dtype, void* data, std::int64_t index, float value) {
 }
 
 void load_floats(Dtype dtype, const void* source, std::int64_t count, float* destination) {
+  if (count == 0) return;  // of an empty tensor, whose pointers are null
   switch (dtype) {
     case Dtype::kF32:
       std::memcpy(destination, source, static_cast<std::size_t>(count) * sizeof(float));
