@@ -589,10 +589,8 @@ OpExpectations expect_mm_quant(const Problem& problem, const OpInputs& inputs) {
   return expected;
 }
 
-}  // namespace
-
-OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
-                         const PipelineOutput* output) {
+OpExpectations expect(const Problem& problem, const OpInputs& inputs,
+                      const PipelineOutput* output) {
   const bool mla = problem.op.mla;
   switch (*problem.op.name) {
     case OpKind::kReshapeAndCache:
@@ -614,6 +612,15 @@ OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
       break;
   }
   return expect_mm_quant(problem, inputs);
+}
+
+}  // namespace
+
+OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
+                         const PipelineOutput* output) {
+  OpExpectations expected = expect(problem, inputs, output);
+  expected.num_tokens = problem.num_tokens();
+  return expected;
 }
 
 std::string op_output_name(const Problem& problem) {

@@ -35,6 +35,7 @@ struct OpExpectation {
 /// expected to store the very rows that `output` rotated (§12.2).
 struct OpExpectations {
   std::vector<OpExpectation> outputs;
+  std::int64_t num_tokens = 0;       // rows that equal bytes check
   std::vector<std::string> notices;  // e.g. how many elements saturate
 };
 OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,

@@ -101,7 +101,6 @@ ErrorStats to_stats(const ByteTotals& totals, const Tensor& actual, const Tensor
                                           static_cast<double>(elements);
   stats.nan_count = totals.nan;
   stats.inf_count = totals.inf;
-  stats.checked_rows = stats.total_rows = actual.shape().empty() ? 0 : actual.dim(0);
   if (totals.first >= 0) {
     stats.worst_index = coordinates(actual.shape(), totals.first);
     stats.worst_actual = actual.at(totals.first);
@@ -170,6 +169,7 @@ Judgement judge_op(const OpExpectations& expected, const PipelineOutput& output)
       judge_values(expectation, actual, stats, judgement.reasons);
     } else {
       judge_bytes(expectation, actual, stats, judgement.reasons);
+      stats.checked_rows = stats.total_rows = expected.num_tokens;
     }
     if (is_first)
       judgement.error = std::move(stats);
