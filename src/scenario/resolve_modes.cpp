@@ -141,12 +141,12 @@ void check_modes(const CaseValues& values, const Problem& problem) {
     check_mla(values, problem);
     check_mla_batch(values, problem);
   }
+  check_op(values, problem);
   const bool quantises_encoder =
       problem.attention.type == AttentionType::kOp && problem.op.name == OpKind::kMmQuant;
   if (problem.attention.type == AttentionType::kMmEncoder || quantises_encoder) {
     check_mm_encoder(values, problem);
   }
-  check_op(values, problem);
   check_output_quant(values, problem);
 }
 

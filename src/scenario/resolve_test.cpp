@@ -292,7 +292,9 @@ TEST_CASE("an operation refuses what it would not read") {
         "nvfp4");
   CHECK(op_error("name: rope", "dcp: {world_size: 2}\n") ==
         "E-CONFIG: s.yaml:5: dcp.world_size: expected 1 for op rope, found 2");
-  CHECK(op_error("name: mm_quant, mla: true").starts_with("E-CONFIG: s.yaml:3: op.mla: "));
+  CHECK(error_of("name: t\nattention: {type: op, num_heads: 8}\nop: {name: mm_quant, mla: true}\n"
+                 "batch: q4\n")
+            .starts_with("E-CONFIG: s.yaml:3: op.mla: "));
   CHECK(op_error("name: merge", "inputs: {file: a.safetensors}\n")
             .starts_with("E-CONFIG: s.yaml:5: inputs.file: "));
   const std::string packed =
