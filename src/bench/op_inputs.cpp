@@ -28,9 +28,7 @@ constexpr TensorStreams kPartialStreams{StreamId::kOpOutput, StreamId::kOpOutput
 Problem base_of(const Problem& problem) {
   Problem base = problem;
   AttentionSpec& a = base.attention;
-  const bool encoder = problem.op.name == OpKind::kMmQuant;
-  a.type = problem.op.mla ? AttentionType::kMla
-                          : (encoder ? AttentionType::kMmEncoder : AttentionType::kDecoder);
+  a.type = problem.op.mla ? AttentionType::kMla : AttentionType::kDecoder;
   a.sinks = SinksKind::kNone;
   a.alibi = AlibiKind::kNone;
   base.mla.sparse_topk.reset();

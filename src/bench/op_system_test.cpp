@@ -130,6 +130,25 @@ TEST_CASE("padding of TMA-aligned scales stays as it was, a write there is incor
   CHECK(run.reasons().size() == 1);
 }
 
+TEST_CASE("no operation passes without having read its tokens") {
+  for (int i = 0; i <= static_cast<int>(OpKind::kMmQuant); ++i) {
+    Problem problem = op_problem(static_cast<OpKind>(i));
+    CAPTURE(to_string(*problem.op.name));
+    problem.op.mla = problem.op.name == OpKind::kGather;
+    if (problem.op.mla) problem.attention.num_kv_heads = 1;
+    problem.op.rotary_dim = 16;
+    problem.output_quant.type = problem.op.name == OpKind::kOutputQuant
+                                    ? OutputQuantType::kFp8Static
+                                    : OutputQuantType::kNone;
+    Run run(problem);
+    CHECK(run.reasons().empty());
+    for (std::size_t b = 0; b < run.output.output.size_bytes(); ++b) {
+      run.output.output.bytes()[b] ^= std::byte{0x55};
+    }
+    CHECK(!run.reasons().empty());
+  }
+}
+
 TEST_CASE("every operation serves a batch without tokens") {
   for (int i = 0; i <= static_cast<int>(OpKind::kMmQuant); ++i) {
     Problem problem = op_problem(static_cast<OpKind>(i));

@@ -18,7 +18,7 @@ namespace attnbench {
 
 /// Only what the operation needs is filled in.
 struct OpInputs {
-  Problem base;  // of the type whose tensors the operation takes: decoder, mla or mm_encoder
+  Problem base;  // of the type whose tensors the operation takes: decoder or mla
   std::vector<std::pair<std::string, Tensor>> tensors;  // operands, by the names they are saved by
   AttentionInputs attention;
   StoredKv stored;   // K and V as a correct write leaves them
