@@ -58,6 +58,7 @@ class Pipeline {
 
 struct MlaInputs;
 struct MlaCache;
+struct OpInputs;
 
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
@@ -68,6 +69,7 @@ struct BackendInputs {
   const MlaInputs* mla = nullptr;       // mla, instead of all above
   const MlaCache* mla_cache = nullptr;  // mla
   const MmInputs* mm = nullptr;         // mm_encoder; `inputs` are its tensors
+  const OpInputs* op = nullptr;         // op, instead of all above
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.

@@ -87,10 +87,13 @@ void check_mm_encoder(const CaseValues& values, const Problem& problem) {
   const MmEncoderSpec& mm = problem.mm_encoder;
   if (problem.attention.v_head_size != problem.attention.head_size) {
     values.reject(ErrorKind::kShape, "attention.v_head_size",
-                  "expected head_size = {} for type mm_encoder, found {}",
-                  problem.attention.head_size, problem.attention.v_head_size);
+                  "expected head_size = {} for {} {}, found {}", problem.attention.head_size,
+                  problem.op.name ? "op" : "type",
+                  problem.op.name ? to_string(*problem.op.name) : "mm_encoder",
+                  problem.attention.v_head_size);
   }
-  const bool fp8 = mm.attn_dtype == MmAttnDtype::kFp8;
+  const bool is_op = problem.attention.type == AttentionType::kOp;
+  const bool fp8 = is_op || mm.attn_dtype == MmAttnDtype::kFp8;
   for (const char* key : {"mm_encoder.fp8_scale_path", "mm_encoder.fp8_scale_save_path"}) {
     if (!fp8 && values.gives(key)) {
       values.reject(ErrorKind::kConfig, key, "expected mm_encoder.attn_dtype fp8 with it, found {}",
@@ -138,9 +141,11 @@ void check_modes(const CaseValues& values, const Problem& problem) {
     check_mla(values, problem);
     check_mla_batch(values, problem);
   }
-  if (problem.attention.type == AttentionType::kMmEncoder) check_mm_encoder(values, problem);
-  if (problem.attention.type == AttentionType::kOp && !problem.op.name) {
-    values.reject(ErrorKind::kFormat, "op.name", "expected an operation for type op, found none");
+  check_op(values, problem);
+  const bool quantises_encoder =
+      problem.attention.type == AttentionType::kOp && problem.op.name == OpKind::kMmQuant;
+  if (problem.attention.type == AttentionType::kMmEncoder || quantises_encoder) {
+    check_mm_encoder(values, problem);
   }
   check_output_quant(values, problem);
 }
