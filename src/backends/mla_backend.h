@@ -40,9 +40,12 @@ std::vector<std::string> mla_refusals(const MlaCapability& capability, const Pro
 
 /// What the pipeline of a problem does; bench judges by the same plan.
 struct MlaPlan {
-  BatchSplit batch;              // sparse: every request is a decode
+  BatchSplit batch;  // sparse: every request is a decode
+  /// Sparse with an fp8_ds_mla cache: who reads the entries, and who an upconverted copy (§8.9).
+  BatchSplit sparse_batch;
   bool quantised_query = false;  // of the decodes
   bool pad_v = false;
+  bool fp8_prefill = false;  // emulated (§8.6): prefills attend in e4m3
   std::int64_t workspace_tokens = 0;
   std::optional<MlaChunkPlan> chunks;  // context of the prefills
   /// Parts of a decode plan, or splits of every decode; 1 = one pass.

@@ -78,12 +78,6 @@ class Reasons {
     add_formats();
     add_kinds();
     add_features();
-    add_if(list_.empty() && problem_.dcp.world_size > 1, "DCP is not available in this version");
-    add_if(list_.empty() && problem_.mla.emulate_fp8_prefill,
-           "emulated FP8 prefill is not available in this version");
-    add_if(list_.empty() && problem_.output_quant.type != OutputQuantType::kNone,
-           fmt::format("output quantization {} after MLA is not available in this version",
-                       to_string(problem_.output_quant.type)));
     if (list_.empty()) add_plan();
     return std::move(list_);
   }
@@ -138,6 +132,7 @@ class Reasons {
     add_if(dcp && can_.sparse, "DCP requires LSE from decode");
     add_if(dcp && !can_.sparse && is_quantised(problem_.kv_cache.dtype),
            "DCP not support fp8 kvcache now.");
+    add_if(dcp && problem_.dcp.transport == DcpTransport::kNccl, "DCP over nccl: NCCL not found");
     add_if(dcp && problem_.dcp.interleave_size > 1 && a_.num_speculative_tokens > 0,
            "MTP with cp_kv_cache_interleave_size > 1 is not supported");
     add_if(a_.alibi != AlibiKind::kNone || a_.sliding_window || a_.logits_soft_cap > 0,

@@ -4,12 +4,15 @@
 
 #include "backends/mla_backend.h"
 #include "bench/judge.h"
+#include "bench/judge_output_quant.h"
+#include "bench/judge_ranks.h"
 #include "bench/save.h"
 #include "bench/system.h"
 #include "core/error.h"
 #include "inputs/mla_inputs.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/mla/mla_latent_query.h"
+#include "reference/mla/mla_literal.h"
 #include "reference/mla/mla_reference.h"
 
 namespace attnbench {
@@ -59,6 +62,21 @@ class MlaCase {
   const ReferenceOutput* emulation(const MlaReferenceKey& key, const EmulationRule& rule) {
     return find(key, rule);
   }
+  /// What a rank of the group computes for the checked decode rows, in the latent space.
+  const ReferenceOutput* rank_reference(const MlaReferenceKey& key, int rank) {
+    for (const OfRank& known : of_ranks_) {
+      if (known.key == key && known.rank == rank) return &known.output;
+    }
+    std::vector<std::int32_t> decode_rows;
+    for (const std::int32_t row : rows()) {
+      if (row < key.num_decode_tokens) decode_rows.push_back(row);
+    }
+    auto output =
+        mla_rank_partial(sources(key), decode_rows,
+                         {problem_.dcp.world_size, problem_.dcp.interleave_size}, rank, options_);
+    if (!output) return nullptr;
+    return &of_ranks_.emplace_back(key, rank, *std::move(output)).output;
+  }
 
  private:
   struct Computed {
@@ -66,6 +84,17 @@ class MlaCase {
     std::optional<EmulationRule> rule;
     ReferenceOutput output;
   };
+
+  struct OfRank {
+    MlaReferenceKey key;
+    int rank = 0;
+    ReferenceOutput output;
+  };
+
+  const std::vector<std::int32_t>& rows() {
+    if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
+    return *rows_;
+  }
 
   static bool same(const std::optional<EmulationRule>& a, const std::optional<EmulationRule>& b) {
     if (!a || !b) return !a && !b;
@@ -102,13 +131,12 @@ class MlaCase {
     for (const Computed& known : computed_) {
       if (known.key == key && same(known.rule, rule)) return &known.output;
     }
-    if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
     const MlaReferenceInputs source = sources(key);
     MlaReferenceOptions options;
     options.reference = options_;
     options.form = problem_.mla.ref_form;
-    auto output = rule ? emulate_mla(source, *rule, *rows_, options_)
-                       : mla_reference(source, *rows_, options);
+    auto output = rule ? emulate_mla(source, *rule, rows(), options_)
+                       : mla_reference(source, rows(), options);
     if (!output) return nullptr;
     return &computed_.emplace_back(key, rule, *std::move(output)).output;
   }
@@ -121,6 +149,7 @@ class MlaCase {
   // Deques keep references valid while they grow.
   std::deque<std::pair<KvCacheDtype, StoredMlaCache>> stored_;
   std::deque<Computed> computed_;
+  std::deque<OfRank> of_ranks_;
 };
 
 class MlaTrial final : public Trial {
@@ -150,22 +179,23 @@ class MlaTrial final : public Trial {
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
-    const Problem& problem = case_.problem();
-    Numerics numerics;
-    numerics.output = output.output.dtype();
-    numerics.probability = backend_.probability_dtype(problem);
-    numerics.quantised_query = key_.quantised_query;
-    numerics.quantised_kv = key_.stored.has_value();
-    Yardsticks yardsticks;
-    yardsticks.reference = reference_ = case_.reference(key_);
-    if (reference_ == nullptr) return std::nullopt;
-    yardsticks.emulation = case_.emulation(key_, emulation_rule(problem, numerics));
-    if (yardsticks.emulation == nullptr) return std::nullopt;
-    if (numerics.quantised_kv) {
-      yardsticks.unquantised = case_.reference({std::nullopt, false, key_.num_decode_tokens});
-      if (yardsticks.unquantised == nullptr) return std::nullopt;
-    }
-    return attnbench::judge(problem, numerics, output, yardsticks);
+    // A quantised output is judged before it is quantised, and then byte by byte (§9).
+    const Tensor* unquantised = find_tensor(output, "output_unquantized");
+    if (unquantised == nullptr) return judge_values(case_.problem(), output);
+    Problem plain = case_.problem();
+    plain.output_quant = {};
+    PipelineOutput before;
+    before.output = *unquantised;
+    before.lse = output.lse;
+    before.more = output.more;
+    std::optional<Judgement> judgement = judge_values(plain, before);
+    if (!judgement) return std::nullopt;
+    const ReferenceOutput* exact = case_.reference({std::nullopt, false, key_.num_decode_tokens});
+    if (exact == nullptr) return std::nullopt;
+    const Tensor* scales = find_tensor(output, "output_scales");
+    judge_quantised_output(case_.problem(), {*unquantised, output.output, *scales}, *exact,
+                           *judgement);
+    return judgement;
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -200,6 +230,42 @@ class MlaTrial final : public Trial {
   }
 
  private:
+  std::optional<Judgement> judge_values(const Problem& problem, const PipelineOutput& output) {
+    Numerics numerics;
+    numerics.output = output.output.dtype();
+    numerics.probability = backend_.probability_dtype(problem);
+    numerics.quantised_query = key_.quantised_query;
+    numerics.quantised_kv = key_.stored.has_value();
+    Yardsticks yardsticks;
+    yardsticks.reference = reference_ = case_.reference(key_);
+    if (reference_ == nullptr) return std::nullopt;
+    yardsticks.emulation = case_.emulation(key_, emulation_rule(problem, numerics));
+    if (yardsticks.emulation == nullptr) return std::nullopt;
+    if (numerics.quantised_kv) {
+      yardsticks.unquantised = case_.reference({std::nullopt, false, key_.num_decode_tokens});
+      if (yardsticks.unquantised == nullptr) return std::nullopt;
+    }
+    Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
+    if (!judge_ranks(output, judgement)) return std::nullopt;
+    return judgement;
+  }
+
+  /// What the ranks computed before the exchange. False = should_stop.
+  bool judge_ranks(const PipelineOutput& output, Judgement& judgement) {
+    const Tensor* partial = find_tensor(output, "rank_output");
+    const Tensor* lse = find_tensor(output, "rank_lse");
+    if (partial == nullptr || lse == nullptr) return true;
+    for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
+      const ReferenceOutput* reference = case_.rank_reference(key_, rank);
+      if (reference == nullptr) return false;
+      RankJudgement of_rank = judge_rank(case_.problem(), *partial, *lse, rank, *reference);
+      judgement.rank_errors.push_back(std::move(of_rank.errors));
+      judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
+                               of_rank.reasons.end());
+    }
+    return true;
+  }
+
   static const MlaCapability& capability_of(const Backend& backend) {
     const MlaCapability* found = find_mla_capability(backend.name());
     if (found == nullptr) {

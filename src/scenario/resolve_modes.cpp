@@ -62,7 +62,8 @@ void plan_dense_mla(const Problem& problem, MetadataBuilder builder) {
   const std::int64_t workspace = problem.mla.workspace_tokens.value_or(
       mla_workspace_tokens(problem.max_seq_len(), std::max<std::int64_t>(1, problem.num_requests()),
                            problem.kv_cache.block_size));
-  plan_mla_chunks(prefill_starts, seq_lens, workspace, problem.kv_cache.block_size);
+  plan_mla_chunks(prefill_starts, seq_lens, workspace, problem.kv_cache.block_size,
+                  {problem.dcp.world_size, problem.dcp.interleave_size});
 }
 
 /// A batch that no dense MLA backend could run. Sparse ones run every row as a decode.
@@ -108,14 +109,15 @@ void check_mm_encoder(const CaseValues& values, const Problem& problem) {
   }
 }
 
-/// Semantics §9: groups must fill the row of H * Dv columns.
+/// Semantics §9: groups must fill the row of H * Dv columns, under DCP that of a rank's own heads.
 void check_output_quant(const CaseValues& values, const Problem& problem) {
-  const std::int64_t columns =
-      std::int64_t{problem.attention.num_heads} * problem.attention.v_head_size;
+  const std::int64_t columns = std::int64_t{problem.attention.num_heads / problem.dcp.world_size} *
+                               problem.attention.v_head_size;
+  const char* heads = problem.dcp.world_size > 1 ? "num_heads / dcp.world_size" : "num_heads";
   const auto check = [&](std::int64_t group) {
     if (columns % group == 0) return;
     values.reject(ErrorKind::kShape, "output_quant.type",
-                  "expected num_heads * v_head_size to be a multiple of {} for {}, found {}", group,
+                  "expected {} * v_head_size to be a multiple of {} for {}, found {}", heads, group,
                   to_string(problem.output_quant.type), columns);
   };
   switch (problem.output_quant.type) {
