@@ -56,8 +56,20 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem);
 /// The capability of a backend by name; null when it is no MLA backend.
 const MlaCapability* find_mla_capability(std::string_view name);
 
+/// The same for the backends that take part in MLA cases: REFERENCE computes what the backend MLA
+/// would, with or without lists of keys. E-INTERNAL for others.
+MlaCapability mla_capability_for(std::string_view name, const Problem& problem);
+/// Which requests are decodes.
+BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem);
+
 /// The cache dtype that the backend stores: "fp8" of FLASHMLA_SPARSE is fp8_ds_mla.
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem);
+
+/// What has no meaning for MLA, whoever computes it.
+std::vector<std::string> mla_reference_refusals(const Problem& problem);
+/// The float64 reference as a pipeline of one step over all rows.
+std::unique_ptr<Pipeline> make_mla_reference_pipeline(const Problem& problem,
+                                                      const BackendInputs& inputs);
 
 std::unique_ptr<Pipeline> make_mla_pipeline(const MlaCapability& capability, const Problem& problem,
                                             const BackendInputs& inputs, Ops& ops);

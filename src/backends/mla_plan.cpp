@@ -42,11 +42,6 @@ BatchSplit split_by(MetadataBuilder builder, const Problem& problem) {
                                     static_cast<int>(problem.max_query_len()), options);
 }
 
-BatchSplit split_batch(const MlaCapability& capability, const Problem& problem) {
-  if (!capability.sparse) return split_by(capability.builder, problem);
-  return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
-}
-
 DcpGroup group_of(const Problem& problem) {
   return {problem.dcp.world_size, problem.dcp.interleave_size};
 }
@@ -148,9 +143,14 @@ const MlaCapability& capability_of(std::string_view backend) {
 
 }  // namespace
 
+BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem) {
+  if (!capability.sparse) return split_by(capability.builder, problem);
+  return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
+}
+
 MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   MlaPlan plan;
-  plan.batch = split_batch(capability, problem);
+  plan.batch = split_mla_batch(capability, problem);
   plan.quantised_query =
       capability.fp8_query && !capability.sparse && is_per_tensor_fp8(problem.kv_cache.dtype);
   // auto: FA3 on SM 9.0 takes V narrower than K (§8.6).
@@ -170,12 +170,13 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
 
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
   const KvCacheDtype dtype = problem.kv_cache.dtype;
-  return capability.sparse && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
+  const bool is_alias = std::ranges::count(capability.kv_dtypes, KvCacheDtype::kFp8DsMla) > 0;
+  return is_alias && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
 }
 
 double mla_flops(const Problem& problem, std::string_view backend) {
   const MlaCapability& capability = capability_of(backend);
-  const BatchSplit batch = split_batch(capability, problem);
+  const BatchSplit batch = split_mla_batch(capability, problem);
   const AttentionSpec& a = problem.attention;
   const MlaSpec& mla = problem.mla;
   const double latent = 2.0 * mla.kv_lora_rank + mla.qk_rope_head_dim;

@@ -5,6 +5,7 @@
 
 #include "backends/mla_backend.h"
 #include "core/error.h"
+#include "metadata/mla_prefill.h"
 
 namespace attnbench {
 namespace {
@@ -145,11 +146,16 @@ class Reasons {
            "fp8 query");
   }
 
-  /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), or
-  /// more of them than the workspace has blocks for (§8.5).
+  /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), more
+  /// of them than the workspace has blocks for (§8.5), or heads that no prefill takes.
   void add_plan() {
     try {
-      plan_mla(can_, problem_);
+      const MlaPlan plan = plan_mla(can_, problem_);
+      if (plan.batch.num_prefills == 0) return;
+      const std::vector<std::string> reasons =
+          mla_prefill_reasons(problem_.mla.prefill_backend, problem_.mla, a_.dtype);
+      if (reasons.empty()) return;
+      list_.push_back(mla_prefill_message(problem_.mla.prefill_backend, reasons));
     } catch (const Error& error) {
       list_.emplace_back(error.what());
     }
@@ -170,6 +176,15 @@ const MlaCapability* find_mla_capability(std::string_view name) {
   const auto found =
       std::ranges::find_if(all, [&](const MlaCapability& c) { return c.name == name; });
   return found == all.end() ? nullptr : &*found;
+}
+
+MlaCapability mla_capability_for(std::string_view name, const Problem& problem) {
+  if (const MlaCapability* found = find_mla_capability(name)) return *found;
+  if (name != "REFERENCE") fail(ErrorKind::kInternal, "{} is no MLA backend", name);
+  MlaCapability capability = triton_mla();
+  capability.name = name;
+  capability.sparse = problem.mla.sparse_topk.has_value();
+  return capability;
 }
 
 std::vector<std::string> mla_refusals(const MlaCapability& capability, const Problem& problem,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "core/tensor.h"
 
 namespace attnbench {
 
@@ -22,5 +23,13 @@ OutputQuantLayout output_quant_layout(const Problem& problem);
 
 /// Columns of a group: 128, 64 or, for NVFP4, 16.
 int output_quant_group(OutputQuantType type);
+
+struct OutputQuantTensors {
+  Tensor codes;
+  Tensor scales;
+};
+/// The bytes that `output` [T, N, V] must give, by the reference. Scales that stand for no row are
+/// 0xFF, or 0 in the swizzled layout.
+OutputQuantTensors quantise_output(const Problem& problem, const Tensor& output);
 
 }  // namespace attnbench

@@ -9,74 +9,14 @@
 #include "backends/output_quant.h"
 #include "metrics/compare.h"
 #include "reference/ops/nvfp4.h"
-#include "reference/ops/output_quant.h"
 
 namespace attnbench {
 namespace {
 
 constexpr double kNvfp4StepShare = 1e-3;
 
-/// What codes and scales must be.
-struct Expected {
-  Tensor codes;
-  Tensor scales;
-};
-
-std::span<std::uint8_t> bytes_of(Tensor& tensor) {
-  return {reinterpret_cast<std::uint8_t*>(tensor.bytes()), tensor.size_bytes()};
-}
 std::span<const std::uint8_t> bytes_of(const Tensor& tensor) {
   return {reinterpret_cast<const std::uint8_t*>(tensor.bytes()), tensor.size_bytes()};
-}
-
-/// [T, N, V] as [T, N * V].
-Tensor as_rows(const Tensor& output) {
-  Tensor rows(output.dtype(), {output.dim(0), output.dim(1) * output.dim(2)});
-  if (!rows.empty()) std::memcpy(rows.bytes(), output.bytes(), rows.size_bytes());
-  return rows;
-}
-
-ScaleLayout scale_layout(const OutputQuantSpec& spec) {
-  if (spec.tma_aligned) return ScaleLayout::kTmaAligned;
-  return spec.column_major ? ScaleLayout::kColumnMajor : ScaleLayout::kRowMajor;
-}
-
-Expected quantise(const Problem& problem, const Tensor& output) {
-  const OutputQuantSpec& spec = problem.output_quant;
-  const OutputQuantLayout layout = output_quant_layout(problem);
-  const auto scale = static_cast<float>(spec.scale);
-  Expected expected{Tensor(layout.code_dtype, layout.code_shape),
-                    Tensor(layout.scale_dtype, layout.scale_shape)};
-  // Scales of no row keep their poison; swizzled NVFP4 scales begin as zeros.
-  const bool zeroed = spec.type == OutputQuantType::kNvfp4 && spec.swizzle;
-  std::memset(expected.scales.bytes(), zeroed ? 0 : 0xFF, expected.scales.size_bytes());
-  const Tensor rows = as_rows(output);
-  switch (spec.type) {
-    case OutputQuantType::kFp8Static:
-      quantise_fp8_static(rows, scale, bytes_of(expected.codes));
-      expected.scales.set(0, scale);
-      break;
-    case OutputQuantType::kFp8Group128:
-    case OutputQuantType::kFp8Group64: {
-      GroupFp8Rule rule;
-      rule.group_size = output_quant_group(spec.type);
-      rule.quant_group_size = rule.group_size;
-      rule.ue8m0 = spec.ue8m0;
-      rule.layout = scale_layout(spec);
-      rule.scale_rows = rows.dim(0);
-      quantise_fp8_groups(rows, rule, bytes_of(expected.codes),
-                          {expected.scales.data<float>(),
-                           static_cast<std::size_t>(expected.scales.num_elements())});
-      break;
-    }
-    case OutputQuantType::kNvfp4:
-      quantise_nvfp4(rows, scale, spec.swizzle, bytes_of(expected.codes),
-                     bytes_of(expected.scales));
-      break;
-    case OutputQuantType::kNone:
-      break;
-  }
-  return expected;
 }
 
 /// Steps between two e2m1 codes: codes of one sign are ordered like their values.
@@ -156,7 +96,7 @@ Tensor dequantise(const Problem& problem, const QuantisedOutput& output) {
 
 void judge_quantised_output(const Problem& problem, const QuantisedOutput& output,
                             const ReferenceOutput& exact, Judgement& judgement) {
-  const Expected expected = quantise(problem, output.unquantised);
+  const OutputQuantTensors expected = quantise_output(problem, output.unquantised);
   const bool nvfp4 = problem.output_quant.type == OutputQuantType::kNvfp4;
   const bool same_size = output.codes.size_bytes() == expected.codes.size_bytes();
   const std::string codes = nvfp4 && same_size

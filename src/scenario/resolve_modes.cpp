@@ -1,15 +1,52 @@
 // Contradictions inside the sections mla, mm_encoder, output_quant and op.
 #include <algorithm>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/error.h"
 #include "metadata/batch.h"
 #include "metadata/mla_chunks.h"
+#include "metadata/mla_prefill.h"
 #include "scenario/resolve.h"
 
 namespace attnbench {
 namespace {
+
+/// A prefill backend that a scenario names must fit (§13.3).
+void check_prefill_backend(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "mla.prefill_backend";
+  const std::string& name = problem.mla.prefill_backend;
+  if (!values.gives(kKey)) return;
+  if (!is_mla_prefill_backend(name)) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected FLASH_ATTN_PREFILL, TRTLLM_RAGGED or FLASHINFER, found '{}'", name);
+  }
+  const std::vector<std::string> reasons =
+      mla_prefill_reasons(name, problem.mla, problem.attention.dtype);
+  if (!reasons.empty()) {
+    values.reject(ErrorKind::kConfig, kKey, "{}", mla_prefill_message(name, reasons));
+  }
+}
+
+/// §8.6: e4m3 prefill reads an fp8 cache as it is stored.
+void check_fp8_prefill(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "mla.emulate_fp8_prefill";
+  if (!problem.mla.emulate_fp8_prefill) return;
+  const KvCacheDtype dtype = problem.kv_cache.dtype;
+  if (dtype != KvCacheDtype::kFp8 && dtype != KvCacheDtype::kFp8E4M3) {
+    values.reject(ErrorKind::kConfig, kKey, "expected kv_cache.dtype fp8 with it, found {}",
+                  to_string(dtype));
+  }
+  const auto is_one = [](double scale) { return scale == 1.0; };
+  const std::vector<double>& k_scale = problem.kv_cache.k_scale;
+  if (!std::all_of(k_scale.begin(), k_scale.end(), is_one)) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected kv_cache.k_scale 1 (the cache is gathered raw), found {}",
+                  k_scale.front());
+  }
+}
 
 void check_mla(const CaseValues& values, const Problem& problem) {
   const MlaSpec& mla = problem.mla;
@@ -27,13 +64,8 @@ void check_mla(const CaseValues& values, const Problem& problem) {
                   "expected at least attention.num_heads = {}, found {}",
                   problem.attention.num_heads, *mla.q_pad_num_heads);
   }
-  const auto is_one = [](double scale) { return scale == 1.0; };
-  const std::vector<double>& k_scale = problem.kv_cache.k_scale;
-  if (mla.emulate_fp8_prefill && !std::all_of(k_scale.begin(), k_scale.end(), is_one)) {
-    values.reject(ErrorKind::kConfig, "mla.emulate_fp8_prefill",
-                  "expected kv_cache.k_scale 1 (the cache is gathered raw), found {}",
-                  k_scale.front());
-  }
+  check_prefill_backend(values, problem);
+  check_fp8_prefill(values, problem);
 }
 
 /// The chunk plan of one kind of MLA backend (§8.5). E-VALUE for prefills in the wrong order
