@@ -34,17 +34,17 @@ void check_prefill_backend(const CaseValues& values, const Problem& problem) {
 void check_fp8_prefill(const CaseValues& values, const Problem& problem) {
   constexpr std::string_view kKey = "mla.emulate_fp8_prefill";
   if (!problem.mla.emulate_fp8_prefill) return;
-  const KvCacheDtype dtype = problem.kv_cache.dtype;
-  if (dtype != KvCacheDtype::kFp8 && dtype != KvCacheDtype::kFp8E4M3) {
-    values.reject(ErrorKind::kConfig, kKey, "expected kv_cache.dtype fp8 with it, found {}",
-                  to_string(dtype));
-  }
   const auto is_one = [](double scale) { return scale == 1.0; };
   const std::vector<double>& k_scale = problem.kv_cache.k_scale;
   if (!std::all_of(k_scale.begin(), k_scale.end(), is_one)) {
     values.reject(ErrorKind::kConfig, kKey,
                   "expected kv_cache.k_scale 1 (the cache is gathered raw), found {}",
                   k_scale.front());
+  }
+  const KvCacheDtype dtype = problem.kv_cache.dtype;
+  if (dtype != KvCacheDtype::kFp8 && dtype != KvCacheDtype::kFp8E4M3) {
+    values.reject(ErrorKind::kConfig, kKey, "expected kv_cache.dtype fp8 with it, found {}",
+                  to_string(dtype));
   }
 }
 
