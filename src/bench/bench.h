@@ -25,6 +25,9 @@ struct BenchOptions {
   DeviceFacts device_facts;
   int num_threads = 0;                // 0 = all cores
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
+  /// Runs the jobs in a child process that is replaced when it crashes, hangs or meets an error.
+  bool isolate = false;
+  double hang_limit_s = 60;  // isolate: silence in a phase that runs the backend; 0 = no limit
 };
 
 /// One pair to run.
@@ -50,6 +53,9 @@ class BenchObserver {
   /// Something about a case's inputs that the user should know, once a case.
   virtual void notice(const std::string& text) { static_cast<void>(text); }
 };
+
+/// The identity of a job's result: everything but status, reasons and figures.
+Result describe_job(const Job& job, const BenchOptions& options);
 
 /// Runs the jobs in order; jobs of one problem should stand together, because inputs and reference
 /// results are shared between its backends. An Error or bad_alloc of a job becomes its status

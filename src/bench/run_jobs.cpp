@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bench/bench.h"
+#include "bench/isolated_jobs.h"
 #include "bench/job_timing.h"
 #include "bench/save.h"
 #include "bench/system.h"
@@ -23,12 +24,12 @@ class JobRunner {
       : options_(options), observer_(observer), timer_(options) {}
 
   Result run(const Job& job) {
-    Result result = describe(job);
+    Result result = describe_job(job, options_);
     if (stopped()) return interrupted(std::move(result));
     try {
       run_supported(job, result);
     } catch (const Interrupted&) {
-      return interrupted(describe(job));
+      return interrupted(describe_job(job, options_));
     } catch (const Error& error) {
       set_error(result, error.full_message());
     } catch (const std::bad_alloc&) {
@@ -40,18 +41,6 @@ class JobRunner {
   }
 
  private:
-  Result describe(const Job& job) const {
-    Result result;
-    result.id = job.id;
-    result.scenario = job.problem->scenario;
-    result.case_name = job.problem->case_name;
-    result.backend = std::string(job.backend->name());
-    result.device = options_.device;
-    result.problem_json = problem_to_json(*job.problem);
-    result.repro = job.repro;
-    return result;
-  }
-
   static Result interrupted(Result result) {
     result.status = Status::kSkipped;
     result.reasons = {"interrupted"};
@@ -160,6 +149,21 @@ class JobRunner {
   std::unique_ptr<System> system_;
 };
 
+std::vector<Result> run_in_process(const std::vector<Job>& jobs, std::size_t first,
+                                   const BenchOptions& options, BenchObserver& observer) {
+  JobRunner runner(options, observer);
+  std::vector<Result> results;
+  results.reserve(jobs.size() - first);
+  for (std::size_t i = first; i < jobs.size(); ++i) {
+    observer.job_started(i, jobs.size(), jobs[i]);
+    results.push_back(runner.run(jobs[i]));
+    observer.job_finished(results.back());
+    // Why: after a device error every later call of the process fails too.
+    if (options.isolate && results.back().status == Status::kError) break;
+  }
+  return results;
+}
+
 }  // namespace
 
 const char* to_string(Phase phase) {
@@ -176,17 +180,22 @@ const char* to_string(Phase phase) {
   return "";
 }
 
+Result describe_job(const Job& job, const BenchOptions& options) {
+  Result result;
+  result.id = job.id;
+  result.scenario = job.problem->scenario;
+  result.case_name = job.problem->case_name;
+  result.backend = std::string(job.backend->name());
+  result.device = options.device;
+  result.problem_json = problem_to_json(*job.problem);
+  result.repro = job.repro;
+  return result;
+}
+
 std::vector<Result> run_jobs(const std::vector<Job>& jobs, const BenchOptions& options,
                              BenchObserver& observer) {
-  JobRunner runner(options, observer);
-  std::vector<Result> results;
-  results.reserve(jobs.size());
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    observer.job_started(i, jobs.size(), jobs[i]);
-    results.push_back(runner.run(jobs[i]));
-    observer.job_finished(results.back());
-  }
-  return results;
+  if (options.isolate) return run_isolated(jobs, options, observer, run_in_process);
+  return run_in_process(jobs, 0, options, observer);
 }
 
 }  // namespace attnbench

@@ -1,0 +1,94 @@
+#include "core/result_json.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+ErrorStats example_error(double max_abs) {
+  ErrorStats stats;
+  stats.max_abs = max_abs;
+  stats.err_ratio = std::numeric_limits<double>::quiet_NaN();
+  stats.worst_index = {3, 0, 7};
+  stats.worst_actual = -1.5;
+  stats.worst_expected = 0.1;
+  stats.nan_count = 2;
+  stats.checked_rows = 5;
+  stats.total_rows = 9;
+  stats.limit = "|a-r| <= 0.01";
+  stats.rule = "semantics 14.2";
+  return stats;
+}
+
+/// Every member set to something that is not its default.
+Result full_result() {
+  Result result;
+  result.id = "s/c/B";
+  result.scenario = "s";
+  result.case_name = "c";
+  result.backend = "B";
+  result.device = "cuda:1";
+  result.status = Status::kIncorrect;
+  result.reasons = {"one \"quoted\"", "two\nlines"};
+  result.problem_json = R"({"b":1,"a":[1,2]})";
+  result.error = example_error(0.1);
+  result.lse_error = example_error(1e-300);
+  result.quantization_error = example_error(0.3);
+  result.rank_errors = {{0, example_error(1), example_error(2)},
+                        {1, example_error(3), example_error(4)}};
+  result.timing = Timing{1.1,  1,          1.05,   1.2,     1.15, 0.1,
+                         0.01, {1.1, 1.2}, "cold", "graph", 2.5,  {{"attend", 1.1, 64, 128}},
+                         7};
+  result.throughput =
+      Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory"};
+  result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
+  result.repro = "attnbench run x";
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a result that is written and read is the same to the last bit") {
+  const Result original = full_result();
+  const std::string text = result_to_json(original);
+  CHECK(text.find('\n') == std::string::npos);
+  const Result read = result_from_json(text);
+  CHECK(result_to_json(read) == text);
+  CHECK(read.timing->samples_us == original.timing->samples_us);
+  CHECK(read.rank_errors.size() == 2);
+  CHECK(read.rank_errors[1].lse_error.max_abs == 4);
+  CHECK(read.lse_error->max_abs == 1e-300);
+  CHECK(std::isnan(read.error->err_ratio));
+  CHECK(std::isnan(read.throughput->roofline_pct));
+  CHECK(read.kernels[0].registers == 255);
+}
+
+TEST_CASE("what a result lacks is lacking after reading") {
+  Result original;
+  original.status = Status::kUnsupported;
+  const Result read = result_from_json(result_to_json(original));
+  CHECK(read.status == Status::kUnsupported);
+  CHECK_FALSE(read.error);
+  CHECK_FALSE(read.timing);
+  CHECK_FALSE(read.throughput);
+  CHECK(read.rank_errors.empty());
+}
+
+TEST_CASE("a broken result names the key") {
+  CHECK_THROWS_WITH_AS(result_from_json("{"), "result: not JSON", Error);
+  CHECK_THROWS_WITH_AS(result_from_json("{}"), "result.id is missing", Error);
+  std::string text = result_to_json(full_result());
+  text.replace(text.find("\"incorrect\""), 11, "\"wonderful\"");
+  CHECK_THROWS_WITH_AS(result_from_json(text), "result.status: unknown status 'wonderful'", Error);
+  text = result_to_json(full_result());
+  text.replace(text.find("\"median_us\":1.1"), 15, "\"median_us\":[]");
+  CHECK_THROWS_AS(result_from_json(text), Error);
+}
+
+}  // namespace attnbench
