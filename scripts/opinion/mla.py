@@ -170,7 +170,7 @@ class Fp8Prefill:
     """Prefill rows in e4m3: query, keys and values cast from the activation type (§8.6)."""
 
     def __init__(self, case):
-        self.case = case
+        self.case, self.requests = case, {}
         self.query = self._cast(case.values("query"))
         self.w_uk = case.values("w_uk").astype(np.float64)
         self.w_uv = case.values("w_uv").astype(np.float64)
@@ -179,16 +179,25 @@ class Fp8Prefill:
         rounded = formats.round_to(self.case.attention["dtype"], np.asarray(x, np.float32))
         return formats.decode("F8_E4M3", formats.encode_e4m3(rounded)).astype(np.float64)
 
-    def attend(self, token, entries, scale):
-        """Output [N, V] and lse [N] of a row over the entries [S, Lkv + R] that it sees."""
-        latent = self.case.mla["kv_lora_rank"]
-        kv_c, k_pe = entries[:, :latent], self._cast(entries[:, latent:])
-        nope = self.w_uk.shape[1]
-        keys = self._cast(np.einsum("sl,npl->nsp", kv_c, self.w_uk))
-        values = self._cast(np.einsum("sl,nlv->nsv", kv_c, self.w_uv))
-        query = self.query[token]
+    def _expanded(self, request, entries):
+        """Keys [N, S, P], k_pe [S, R] and values [N, S, V] of a request, made once."""
+        if request not in self.requests:
+            latent = self.case.mla["kv_lora_rank"]
+            kv_c = entries[:, :latent]
+            self.requests[request] = (
+                self._cast(kv_c @ self.w_uk.transpose(0, 2, 1)),
+                self._cast(entries[:, latent:]),
+                self._cast(kv_c @ self.w_uv),
+            )
+        return self.requests[request]
+
+    def attend(self, token, request, entries, visible):
+        """Output [N, V] and lse [N] of a row that sees the first entries of [S, Lkv + R]."""
+        keys, k_pe, values = self._expanded(request, entries)
+        keys, k_pe, values = keys[:, :visible], k_pe[:visible], values[:, :visible]
+        query, nope = self.query[token], self.w_uk.shape[1]
         scores = np.einsum("np,nsp->ns", query[:, :nope], keys) + query[:, nope:] @ k_pe.T
-        scores *= scale
+        scores *= self.case.scale
         largest = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - largest)
         total = weights.sum(axis=1, keepdims=True)
@@ -214,14 +223,14 @@ def recompute(case, read, queries):
         entries = read[span]
         if b >= case.num_decodes:
             entries = np.concatenate([entries[:context], plain[span][context:]])
+        if prefill and b >= case.num_decodes:
+            outputs[i], lses[:, i] = prefill.attend(token, b, entries, position + 1)
+            continue
         if case.sparse:
             listed = topk[token]
             entries = entries[listed[(listed >= 0) & (listed < seq_len)]]
         else:
             entries = entries[: position + 1]
-        if prefill and b >= case.num_decodes:
-            outputs[i], lses[:, i] = prefill.attend(token, entries, case.scale)
-            continue
         scores = case.scale * (queries[token] @ entries.T)
         output, lses[:, i] = _softmax(scores, entries, latent)
         outputs[i] = np.einsum("nl,nlv->nv", output, w_uv)
