@@ -95,6 +95,14 @@ class Backend {
   virtual Facts explain(const Problem& problem) const = 0;
 };
 
+/// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every
+/// backend whose queries, keys and values are not e4m3 too), else attention.dtype or wider.
+inline Dtype probability_dtype_of(const Problem& problem) {
+  const bool e4m3 = problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3;
+  return e4m3 ? Dtype::kE4M3 : problem.attention.dtype;
+}
+constexpr const char* kProbabilityRefusal = "e4m3 P without fp8 query, key and value";
+
 /// Every backend, in the order of contract section 2.
 const std::vector<const Backend*>& all_backends();
 /// Null when there is no such backend.

@@ -144,6 +144,7 @@ class Reasons {
     add_if(a_.query_dtype == QueryDtype::kFp8E4M3 &&
                (!can_.fp8_query || !is_quantised(problem_.kv_cache.dtype)),
            "fp8 query");
+    add_if(a_.probability_dtype == ProbabilityDtype::kFp8E4M3, kProbabilityRefusal);
   }
 
   /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), more

@@ -71,8 +71,9 @@ ReferenceOutput reference_of(const Problem& p, const std::string& name, const Ru
   ReferenceInputs sources;
   const BackendInputs& in = run.backend_inputs;
   sources.query = in.query.dequantized ? &*in.query.dequantized : &in.query.query;
-  sources.key = in.stored ? &in.stored->key_dequantized : &run.inputs.key;
-  sources.value = in.stored ? &in.stored->value_dequantized : &run.inputs.value;
+  const bool dequantised = in.stored && !in.stored->key_dequantized.empty();
+  sources.key = dequantised ? &in.stored->key_dequantized : &run.inputs.key;
+  sources.value = dequantised ? &in.stored->value_dequantized : &run.inputs.value;
   sources.query_start_loc = run.inputs.query_start_loc;
   sources.seq_lens = run.inputs.seq_lens;
   sources.key_start_loc = run.inputs.key_start_loc;

@@ -80,8 +80,10 @@ class ReferencePipeline : public Pipeline {
     const AttentionInputs& inputs = *inputs_.inputs;
     const StoredQuery& query = inputs_.query;
     sources_.query = query.dequantized ? &*query.dequantized : &query.query;
-    sources_.key = inputs_.stored ? &inputs_.stored->key_dequantized : &inputs.key;
-    sources_.value = inputs_.stored ? &inputs_.stored->value_dequantized : &inputs.value;
+    // A cache that only copies bits has no dequantised tensors.
+    const bool dequantised = inputs_.stored && !inputs_.stored->key_dequantized.empty();
+    sources_.key = dequantised ? &inputs_.stored->key_dequantized : &inputs.key;
+    sources_.value = dequantised ? &inputs_.stored->value_dequantized : &inputs.value;
     sources_.query_start_loc = inputs.query_start_loc;
     sources_.seq_lens = inputs.seq_lens;
     sources_.key_start_loc = inputs.key_start_loc;
@@ -120,6 +122,9 @@ class Reference : public Backend {
       reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
     }
     add_int8_reasons(problem, reasons);
+    if (has_direct_kv(type) && is_quantised(problem.kv_cache.dtype)) {
+      reasons.emplace_back("quantized KV cache is not supported for encoder attention");
+    }
     if (problem.output_quant.type != OutputQuantType::kNone &&
         problem.output_quant.type != OutputQuantType::kFp8Static) {
       reasons.push_back(fmt::format("output quantization {} not supported",

@@ -102,7 +102,8 @@ class MlaCase {
         mla_rank_partial(sources(key), decode_rows,
                          {problem_.dcp.world_size, problem_.dcp.interleave_size}, rank, options_);
     if (!output) return nullptr;
-    return &of_ranks_.emplace_back(key, rank, *std::move(output)).output;
+    of_ranks_.push_back({key, rank, *std::move(output)});
+    return &of_ranks_.back().output;
   }
 
  private:
@@ -140,7 +141,8 @@ class MlaCase {
     auto output = rule ? emulate_mla(source, *rule, rows(), options_)
                        : mla_reference(source, rows(), options);
     if (!output) return nullptr;
-    return &computed_.emplace_back(key, rule, *std::move(output)).output;
+    computed_.push_back({key, rule, *std::move(output)});
+    return &computed_.back().output;
   }
 
   const Problem& problem_;

@@ -103,7 +103,8 @@ bool is_named_backend_unsupported(const std::vector<std::string>& named,
 std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchOptions& bench,
                                       const ConsoleOptions& options, const Console& console) {
   ProgressOptions progress_options;
-  progress_options.live = console.err_is_terminal && !options.quiet && !options.no_progress;
+  progress_options.live =
+      console.err_is_terminal && !is_dumb_terminal() && !options.quiet && !options.no_progress;
   progress_options.line_per_result = options.verbose;
   progress_options.notices = !options.quiet;
   progress_options.width = output_width(STDERR_FILENO);
@@ -151,7 +152,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   try {
     plan.write(run, results);
   } catch (const Error& error) {
-    console.err << "attnbench: " << error.full_message() << "\n";
+    print_error(console.err, error.full_message());
     outcome.usage_error = true;
   }
   return exit_code(outcome);

@@ -82,8 +82,7 @@ int run_command_line(const Console& console) {
   } catch (const CLI::CallForVersion& version) {
     console.out << version.what() << "\n";
   } catch (const CLI::CallForHelp&) {
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    console.out << (chosen.empty() ? app.help() : chosen.front()->help());
+    console.out << app.help();  // of the chosen command, under its full name
   } catch (const CLI::ParseError& error) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     fail(ErrorKind::kUsage, "{}; see 'attnbench {}--help'", error.what(),

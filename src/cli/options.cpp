@@ -35,7 +35,7 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
       ->group(group);
   app.add_option("--seed", options.seed, "Seed of the inputs, from 0")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::NonNegativeNumber.description(""))
       ->group(group);
 }
 

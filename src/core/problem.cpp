@@ -46,6 +46,17 @@ const char* to_string(AttentionType value) {
   return "";
 }
 const char* to_string(QueryDtype value) { return value == QueryDtype::kAuto ? "auto" : "fp8_e4m3"; }
+const char* to_string(ProbabilityDtype value) {
+  switch (value) {
+    case ProbabilityDtype::kAuto:
+      return "auto";
+    case ProbabilityDtype::kModel:
+      return "model";
+    case ProbabilityDtype::kFp8E4M3:
+      return "fp8_e4m3";
+  }
+  return "";
+}
 const char* to_string(EncoderWindow value) {
   return value == EncoderWindow::kSource ? "source" : "symmetric";
 }

@@ -23,6 +23,7 @@ enum class AttentionType {
   kOp
 };
 enum class QueryDtype { kAuto, kFp8E4M3 };
+enum class ProbabilityDtype { kAuto, kModel, kFp8E4M3 };
 enum class EncoderWindow { kSource, kSymmetric };
 enum class AlibiKind { kNone, kLinear, kSqrt };
 enum class SinksKind { kNone, kNormal, kValues };
@@ -67,6 +68,7 @@ struct AttentionSpec {
   int v_head_size = 0;
   Dtype dtype = Dtype::kBF16;
   QueryDtype query_dtype = QueryDtype::kAuto;
+  ProbabilityDtype probability_dtype = ProbabilityDtype::kAuto;  // of P where Q, K, V are e4m3
   double scale = 0;
   bool causal = true;
   std::optional<std::int64_t> sliding_window;
@@ -213,6 +215,7 @@ struct Problem {
 /// Names as in scenario files: "encoder_decoder", "int8_per_token_head", "ag_rs", ...
 const char* to_string(AttentionType value);
 const char* to_string(QueryDtype value);
+const char* to_string(ProbabilityDtype value);
 const char* to_string(EncoderWindow value);
 const char* to_string(AlibiKind value);
 const char* to_string(TritonPath value);

@@ -73,6 +73,8 @@ void add_attention(std::vector<Field>& table) {
   table.push_back(integer("attention.num_speculative_tokens", AT(attention.num_speculative_tokens),
                           {.low = 0, .high = 1024}));
   table.push_back(boolean("attention.batch_invariant", AT(attention.batch_invariant)));
+  table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype),
+                              ProbabilityDtype::kFp8E4M3));
   table.push_back(enumeration("triton.path", AT(triton.path), TritonPath::k3d));
   table.push_back(capture_sizes_field());
 }
