@@ -304,6 +304,29 @@ TEST_CASE("an operation refuses what it would not read") {
   CHECK(error_of(packed + "batch: q4s9\n").starts_with("E-CONFIG: s.yaml:5: batch: expected "));
 }
 
+TEST_CASE("a named prefill backend of MLA must fit, and FP8 prefill needs an fp8 cache") {
+  const std::string head = "name: t\nbatch: q16\nattention: {type: mla, num_heads: 16}\n";
+  CHECK(error_of(head + "mla: {prefill_backend: TRTLLM_RAGGED}\n") ==
+        "E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend TRTLLM_RAGGED is "
+        "not valid for this configuration. Reason: [compute capability 9.0 not supported]");
+  CHECK(error_of(head + "mla: {prefill_backend: FLASH_ATTN_PREFILL, qk_nope_head_dim: 256}\n") ==
+        "E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend FLASH_ATTN_PREFILL "
+        "is not valid for this configuration. Reason: [head_size 320 not supported]");
+  CHECK(error_of(head + "mla: {prefill_backend: FLASH_ATTN}\n")
+            .starts_with("E-CONFIG: s.yaml:4: mla.prefill_backend: expected FLASH_ATTN_PREFILL"));
+  CHECK(error_of(head + "mla: {emulate_fp8_prefill: true}\n") ==
+        "E-CONFIG: s.yaml:4: mla.emulate_fp8_prefill: expected kv_cache.dtype fp8 with it, found "
+        "auto");
+}
+
+TEST_CASE("under DCP output groups fill the row of a rank") {
+  CHECK(error_of("name: t\nattention: {type: mla, num_heads: 2}\nbatch: q1\n"
+                 "mla: {v_head_dim: 64}\ndcp: {world_size: 2}\n"
+                 "output_quant: {type: fp8_group128}\n")
+            .ends_with("expected num_heads / dcp.world_size * v_head_size to be a multiple of 128 "
+                       "for fp8_group128, found 64"));
+}
+
 TEST_CASE("output groups fill the row") {
   CHECK(
       error_of("name: t\nattention: {num_heads: 3, head_size: 64}\nbatch: q1\n"
