@@ -11,13 +11,15 @@ void JobTimer::time(const Problem& problem, Pipeline& pipeline, Ops& ops, Result
   for (const Step& step : pipeline.steps()) {
     const auto run_to_end = [&step, &ops] {
       step.run();
-      ops.synchronize();
+      ops.wait();
     };
     steps.push_back({step.name, step.in_median, step.bytes, step.flops, run_to_end});
   }
   ClockStopwatch stopwatch(steady_clock());
-  CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &flusher() : nullptr;
-  const Ceilings& limits = ceilings();
+  // The flusher and the ceilings are those of the CPU.
+  const bool is_cpu = options_.device == "cpu";
+  CacheFlusher* flush = is_cpu && problem.timing.l2 == L2Mode::kCold ? &flusher() : nullptr;
+  const Ceilings limits = is_cpu ? ceilings() : Ceilings{};
   result.timing =
       measure(steps, stopwatch, flush, steady_clock(), {problem.timing, options_.should_stop});
 

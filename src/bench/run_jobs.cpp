@@ -32,6 +32,10 @@ class JobRunner {
       return interrupted(describe_job(job, options_));
     } catch (const Error& error) {
       set_error(result, error.full_message());
+      if (error.kind() == ErrorKind::kUnsupported) {
+        result.status = Status::kUnsupported;
+        result.reasons = {error.what()};
+      }
     } catch (const std::bad_alloc&) {
       set_error(result, "E-CAPACITY: out of memory");
     } catch (const std::exception& error) {
@@ -73,7 +77,9 @@ class JobRunner {
     const std::unique_ptr<Trial> trial = system_for(*job.problem).start(*job.backend);
     enter(Phase::kRun);
     const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops());
+    ops().take_kernels();  // of an earlier job that ended early
     check(*trial, *pipeline, result);
+    result.kernels = ops().take_kernels();
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
       timer_.time(*job.problem, *pipeline, ops(), result);
@@ -83,8 +89,10 @@ class JobRunner {
 
   PipelineOutput run_once(Pipeline& pipeline) {
     pipeline.poison_outputs();
-    for (const Step& step : pipeline.steps()) step.run();
-    ops().synchronize();
+    for (const Step& step : pipeline.steps()) {
+      step.run();
+      ops().synchronize();  // an out-of-bounds write is found at the step that did it
+    }
     return pipeline.read_output();
   }
 
@@ -142,7 +150,9 @@ class JobRunner {
   }
 
   Ops& ops() {
-    if (!ops_) ops_ = make_cpu_ops(options_.num_threads);
+    if (!ops_) {
+      ops_ = options_.make_ops ? options_.make_ops() : make_cpu_ops(options_.num_threads);
+    }
     return *ops_;
   }
 

@@ -42,6 +42,10 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.device = device.name;
   bench.device_facts = device.facts;
   bench.num_threads = options.threads;
+  bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
+    return open_ops(device, threads, cache_dir);
+  };
+  bench.isolate = device.is_cuda();
   bench.should_stop = InterruptGuard::interrupted;
   return bench;
 }
@@ -57,7 +61,7 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
     job.id = pair.id;
     job.repro = fmt::format("attnbench run {} --filter {}{}", shell_quote(pair.source->argument),
                             shell_quote(exact_regex(pair.id)), repeat);
-    job.extra_refusals = device.refusals;
+    job.extra_refusals = device_refusals(*pair.problem, device);
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -137,7 +141,8 @@ int run_cases(const RunArguments& arguments, const Console& console) {
                                options.selection.filter);
   }
 
-  const RunInfo run = describe_run(console.command);
+  RunInfo run = describe_run(console.command);
+  if (device.info) describe_device(*device.info, run.environment);
   const InterruptGuard guard;
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
   const std::vector<Result> results = run_with_progress(

@@ -26,6 +26,7 @@ struct Command {
 RunCommand declare_run(CLI::App& app);
 RunCommand declare_support(CLI::App& app);
 RunCommand declare_explain(CLI::App& app);
+RunCommand declare_compile(CLI::App& app);
 RunCommand declare_validate(CLI::App& app);
 RunCommand declare_list(CLI::App& app);
 

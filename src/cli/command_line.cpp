@@ -53,6 +53,8 @@ const std::vector<Command>& all_commands() {
        "  attnbench support smoke --backend TRITON_ATTN", declare_support},
       {"explain", "Show the fully resolved problem and what the backends would do with it",
        "  attnbench explain scenarios/quickstart.yaml --filter FLASH_ATTN", declare_explain},
+      {"compile", "Compile the kernels of scenarios into the cache; needs no GPU",
+       "  attnbench compile decode --arch sm_90a --arch sm_80", declare_compile},
       {"validate", "Check scenario files", "  attnbench validate scenarios/*.yaml",
        declare_validate},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},

@@ -110,9 +110,21 @@ struct CpuInfo {
   std::string features;  // the vector extensions in use, e.g. "avx2 fma avx512f"
 };
 
+/// The GPU that cases ran on.
+struct DeviceDescription {
+  std::string name;
+  int sm = 0;       // 10 * major + minor
+  int num_sms = 0;  // multiprocessors
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t l2_bytes = 0;
+  std::string driver;   // newest CUDA version that the driver serves
+  std::string runtime;  // CUDA runtime linked in
+};
+
 struct Environment {
   std::string hostname;
   CpuInfo cpu;
+  std::optional<DeviceDescription> device;  // none on the CPU
   std::string compiler;
   std::string fingerprint;  // hash of what makes timings comparable: cpu, device, compiler
 };
