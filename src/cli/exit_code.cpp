@@ -15,6 +15,7 @@ int exit_code(const Outcome& outcome) {
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kCapacity:
+    case ErrorKind::kCuda:
     case ErrorKind::kInternal:
       return kExitError;
     case ErrorKind::kUsage:

@@ -18,6 +18,7 @@ enum class ErrorKind {
   kFormat,    // malformed file
   kIo,        // unreadable or unwritable file
   kCapacity,  // would exceed memory or an integer range; a case ends as status "error"
+  kCuda,      // the device or its libraries failed; a case ends as status "error"
   kInternal,  // a defect of attnbench itself
 };
 

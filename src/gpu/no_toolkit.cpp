@@ -1,0 +1,18 @@
+// The runtime of a program that was built without the CUDA toolkit: there is none.
+#include "gpu/runtime.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kReason =
+    "CUDA runtime not found: attnbench was built without the CUDA toolkit";
+
+}  // namespace
+
+DeviceList list_devices() { return {{}, kReason}; }
+
+std::unique_ptr<Runtime> open_runtime(int index) {
+  throw DeviceError(fmt::format("cuda:{}: {}", index, kReason), false);
+}
+
+}  // namespace attnbench
