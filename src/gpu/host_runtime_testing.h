@@ -12,7 +12,7 @@
 
 namespace attnbench {
 
-class HostRuntime final : public Runtime {
+class HostRuntime : public Runtime {
  public:
   struct Launch {
     std::string kernel;
@@ -82,6 +82,13 @@ class HostRuntime final : public Runtime {
     launches.push_back({names[reinterpret_cast<std::size_t>(kernel) - 1], shape});
     if (on_launch) on_launch(arguments);
   }
+  void* allocate_pinned(std::size_t size_bytes) override { return allocate(size_bytes); }
+  void release_pinned(void* memory) override { release_memory(memory); }
+  bool hold(StreamHandle, std::uint32_t*, std::uint32_t) override { return false; }
+  void begin_capture(StreamHandle) override {}
+  GraphHandle end_capture(StreamHandle) override { return nullptr; }
+  void launch_graph(GraphHandle, StreamHandle) override {}
+  void release_graph(GraphHandle) override {}
   void* driver_function(const std::string&) override { return nullptr; }
 
   std::map<void*, std::size_t> allocations;
