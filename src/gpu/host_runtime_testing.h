@@ -52,6 +52,10 @@ class HostRuntime : public Runtime {
                     StreamHandle) override {
     std::memcpy(destination, source, size_bytes);
   }
+  void copy_on_device(void* destination, const void* source, std::size_t size_bytes,
+                      StreamHandle) override {
+    std::memcpy(destination, source, size_bytes);
+  }
   void fill(void* destination, unsigned char byte, std::size_t size_bytes, StreamHandle) override {
     std::memset(destination, byte, size_bytes);
   }

@@ -68,6 +68,9 @@ class Runtime {
   /// The destination holds the bytes when this returns.
   virtual void copy_to_host(void* destination, const void* source, std::size_t size_bytes,
                             StreamHandle stream) = 0;
+  /// From device memory to device memory.
+  virtual void copy_on_device(void* destination, const void* source, std::size_t size_bytes,
+                              StreamHandle stream) = 0;
   virtual void fill(void* destination, unsigned char byte, std::size_t size_bytes,
                     StreamHandle stream) = 0;
 

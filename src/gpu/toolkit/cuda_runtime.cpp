@@ -106,6 +106,12 @@ class CudaRuntime final : public Runtime {
           "cudaMemcpyAsync to the host");
     synchronize(stream);
   }
+  void copy_on_device(void* destination, const void* source, std::size_t size_bytes,
+                      StreamHandle stream) override {
+    check(
+        cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDeviceToDevice, native(stream)),
+        "cudaMemcpyAsync on the device");
+  }
   void fill(void* destination, unsigned char byte, std::size_t size_bytes,
             StreamHandle stream) override {
     check(cudaMemsetAsync(destination, byte, size_bytes, native(stream)), "cudaMemsetAsync");
