@@ -55,6 +55,8 @@ const std::vector<Command>& all_commands() {
        "  attnbench explain scenarios/quickstart.yaml --filter FLASH_ATTN", declare_explain},
       {"validate", "Check scenario files", "  attnbench validate scenarios/*.yaml",
        declare_validate},
+      {"device", "Show the devices of this machine and measure what they can do at best",
+       "  attnbench device --json device.json", declare_device},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

@@ -189,4 +189,19 @@ CudaCeilings measure_cuda_ceilings(Runtime& runtime, Stream& stream, KernelStore
   return CeilingRun(runtime, stream, kernels).run();
 }
 
+std::vector<CudaDevice> list_cuda_devices(std::string& missing) {
+  const DeviceList list = list_devices();
+  missing = list.missing;
+  std::vector<CudaDevice> devices;
+  for (const DeviceInfo& info : list.devices) devices.push_back({info, {}});
+  return devices;
+}
+
+void measure_ceilings(CudaDevice& device, const std::string& cache_dir) {
+  const std::unique_ptr<Runtime> runtime = open_runtime(device.info.index);
+  const std::unique_ptr<KernelStore> kernels = make_kernel_store(cache_dir);
+  Stream stream(*runtime);
+  device.ceilings = measure_cuda_ceilings(*runtime, stream, *kernels);
+}
+
 }  // namespace attnbench

@@ -31,4 +31,16 @@ struct CudaCeilings {
 /// cuBLASLt, medians after a warm-up. Errors: kCuda, kCapacity.
 CudaCeilings measure_cuda_ceilings(Runtime& runtime, Stream& stream, KernelStore& kernels);
 
+/// A device and, once measured, its ceilings.
+struct CudaDevice {
+  DeviceInfo info;
+  CudaCeilings ceilings;
+};
+
+/// All of this machine, not measured. When there are none, `missing` says why.
+std::vector<CudaDevice> list_cuda_devices(std::string& missing);
+/// Opens the device and sets `ceilings`; `cache_dir` empty = the default kernel cache. Errors as
+/// above.
+void measure_ceilings(CudaDevice& device, const std::string& cache_dir);
+
 }  // namespace attnbench
