@@ -124,6 +124,7 @@ struct MergeParams {
   int num_heads;
   int head_size;
   i64 prefix_head_stride;  // >= head_size; token stride is num_heads * head stride
+  float output_scale;      // > 0: the e4m3 output is o * (1 / output_scale), saturated; else 0
 };
 
 /// reshape_and_cache_flash and the per-token-head write (semantics §5.1, §5.5).

@@ -40,7 +40,7 @@ MAY_INCLUDE = {
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
               "reference"},
     "cli": {"core", "metadata", "inputs", "bench", "gate", "calibrate", "report", "scenario",
-            "backends", "measure", "jit", "plugin"},
+            "backends", "measure", "jit", "plugin", "gpu", "ops/cuda"},
     "main": {"cli", "core"},
 }
 

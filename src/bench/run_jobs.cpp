@@ -32,6 +32,10 @@ class JobRunner {
       return interrupted(describe_job(job, options_));
     } catch (const Error& error) {
       set_error(result, error.full_message());
+      if (error.kind() == ErrorKind::kUnsupported) {
+        result.status = Status::kUnsupported;
+        result.reasons = {error.what()};
+      }
     } catch (const std::bad_alloc&) {
       set_error(result, "E-CAPACITY: out of memory");
     } catch (const std::exception& error) {

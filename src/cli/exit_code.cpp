@@ -18,6 +18,8 @@ int exit_code(ErrorKind kind) {
     case ErrorKind::kCuda:
     case ErrorKind::kInternal:
       return kExitError;
+    case ErrorKind::kUnsupported:
+      return kExitNothingRan;
     case ErrorKind::kUsage:
     case ErrorKind::kConfig:
     case ErrorKind::kShape:

@@ -1,0 +1,42 @@
+// Launch of kernels/merge/merge.cuh.
+#include "ops/cuda/operations.h"
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+
+void merge(Launcher& launcher, const attn::MergeParams& params) {
+  constexpr int kThreads = 256;
+  constexpr int kItems = 2;
+  const int in_bytes = Alignment()
+                           .pointer(params.prefix_output)
+                           .pointer(params.suffix_output)
+                           .stride(params.head_size, params.element)
+                           .stride(params.prefix_head_stride, params.element)
+                           .common_bytes();
+  const int out_bytes = Alignment()
+                            .pointer(params.output)
+                            .stride(params.head_size, params.output_element)
+                            .common_bytes();
+  int vector = 16 / size_of_element(params.element);
+  while (vector > 1 && (in_bytes < vector * size_of_element(params.element) ||
+                        out_bytes < vector * size_of_element(params.output_element))) {
+    vector /= 2;
+  }
+  KernelSpec spec;
+  spec.source = "merge/merge.cuh";
+  spec.function = "attn::merge";
+  spec.constants = {{"attn::Element kElement", spec_name(params.element)},
+                    {"attn::Element kOutput", spec_name(params.output_element)},
+                    {"int kVector", std::to_string(vector)},
+                    {"int kThreads", std::to_string(kThreads)},
+                    {"int kItems", std::to_string(kItems)}};
+  spec.name = "merge " + short_name(params.element) + " to " + short_name(params.output_element) +
+              " x" + std::to_string(vector);
+  LaunchShape shape;
+  const std::int64_t vectors = params.num_tokens * params.num_heads * (params.head_size / vector);
+  shape.grid_x = ceil_quotient(vectors, kThreads * kItems);
+  shape.threads = kThreads;
+  cuda::launch(launcher, spec, shape, params);
+}
+
+}  // namespace attnbench::cuda
