@@ -38,7 +38,7 @@ MAY_INCLUDE = {
     "backends": {"core", "metadata", "inputs", "ops", "comm", "plugin", "kernels", "reference"},
     "calibrate": {"core", "metadata", "reference", "inputs", "backends"},
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
-              "reference"},
+              "reference", "ops/cuda"},
     "cli": {"core", "metadata", "inputs", "bench", "gate", "calibrate", "report", "scenario",
             "backends", "measure", "jit", "plugin", "gpu", "ops/cuda"},
     "main": {"cli", "core"},

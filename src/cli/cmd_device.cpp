@@ -60,7 +60,8 @@ void print_cuda(std::ostream& out, const CudaDevice& device, bool measured) {
   out << fmt::format("  copy      {}\n", rate(ceilings.copy_gbps, "GB/s, read and written"));
   out << fmt::format("  read      {}, streaming {}\n", rate(ceilings.read_gbps, "GB/s"),
                      rate(ceilings.streaming_read_gbps, "GB/s"));
-  out << fmt::format("  matrix    bfloat16 {}, float16 {}\n", rate(ceilings.bf16_tflops, "TFLOP/s"),
+  out << fmt::format("  matrix    float32 {}\n", rate(ceilings.fp32_tflops, "TFLOP/s"));
+  out << fmt::format("            bfloat16 {}, float16 {}\n", rate(ceilings.bf16_tflops, "TFLOP/s"),
                      rate(ceilings.fp16_tflops, "TFLOP/s"));
   out << fmt::format("            fp8 {}, int8 {}\n", rate(ceilings.fp8_tflops, "TFLOP/s"),
                      rate(ceilings.int8_tops, "TOP/s"));
@@ -103,6 +104,7 @@ Json to_json(const Inventory& inventory) {
          {"copy_gbps", measured_or_null(ceilings.copy_gbps)},
          {"read_gbps", measured_or_null(ceilings.read_gbps)},
          {"streaming_read_gbps", measured_or_null(ceilings.streaming_read_gbps)},
+         {"fp32_tflops", measured_or_null(ceilings.fp32_tflops)},
          {"bf16_tflops", measured_or_null(ceilings.bf16_tflops)},
          {"fp16_tflops", measured_or_null(ceilings.fp16_tflops)},
          {"fp8_tflops", measured_or_null(ceilings.fp8_tflops)},

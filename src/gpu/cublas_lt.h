@@ -10,7 +10,7 @@
 
 namespace attnbench {
 
-enum class MatrixType { kBF16, kF16, kE4M3, kI8 };
+enum class MatrixType { kF32, kBF16, kF16, kE4M3, kI8 };
 
 /// C = A @ B^T. Products of 16-bit types are stored in that type, of e4m3 as bf16, of int8 as
 /// int32; sums are f32 (int32 for int8).
@@ -38,6 +38,6 @@ struct CublasLtChoice {
 };
 
 /// `runtime` and `stream` must outlive the library.
-CublasLtChoice open_cublas_lt(Runtime& runtime, Stream& stream);
+CublasLtChoice open_cublas_lt(Runtime& runtime, const Stream& stream);
 
 }  // namespace attnbench

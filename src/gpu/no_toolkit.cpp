@@ -18,6 +18,6 @@ std::unique_ptr<Runtime> open_runtime(int index) {
   throw DeviceError(fmt::format("cuda:{}: {}", index, kReason), false);
 }
 
-CublasLtChoice open_cublas_lt(Runtime&, Stream&) { return {nullptr, kReason}; }
+CublasLtChoice open_cublas_lt(Runtime&, const Stream&) { return {nullptr, kReason}; }
 
 }  // namespace attnbench

@@ -53,6 +53,8 @@ class Memory {
 
 Dtype dtype_of(MatrixType type) {
   switch (type) {
+    case MatrixType::kF32:
+      return Dtype::kF32;
     case MatrixType::kBF16:
       return Dtype::kBF16;
     case MatrixType::kF16:
@@ -78,7 +80,7 @@ std::vector<unsigned char> random_elements(Dtype dtype) {
 
 class CeilingRun {
  public:
-  CeilingRun(Runtime& runtime, Stream& stream, KernelStore& kernels)
+  CeilingRun(Runtime& runtime, const Stream& stream, KernelStore& kernels)
       : runtime_(runtime), stream_(stream), kernels_(kernels), first_(runtime), last_(runtime) {}
 
   CudaCeilings run() {
@@ -143,17 +145,22 @@ class CeilingRun {
       ceilings.missing.push_back("matrix rates: " + choice.missing);
       return;
     }
-    const std::pair<MatrixType, double*> rates[] = {{MatrixType::kBF16, &ceilings.bf16_tflops},
-                                                    {MatrixType::kF16, &ceilings.fp16_tflops},
-                                                    {MatrixType::kE4M3, &ceilings.fp8_tflops},
-                                                    {MatrixType::kI8, &ceilings.int8_tops}};
-    const char* names[] = {"bf16", "fp16", "fp8", "int8"};
-    for (std::size_t i = 0; i < std::size(rates); ++i) {
+    struct Rate {
+      const char* name;
+      MatrixType type;
+      double& rate;
+    };
+    const Rate rates[] = {{"float32", MatrixType::kF32, ceilings.fp32_tflops},
+                          {"bfloat16", MatrixType::kBF16, ceilings.bf16_tflops},
+                          {"float16", MatrixType::kF16, ceilings.fp16_tflops},
+                          {"fp8", MatrixType::kE4M3, ceilings.fp8_tflops},
+                          {"int8", MatrixType::kI8, ceilings.int8_tops}};
+    for (const Rate& rate : rates) {
       try {
-        *rates[i].second = matrix_rate(*choice.library, rates[i].first);
+        rate.rate = matrix_rate(*choice.library, rate.type);
       } catch (const DeviceError& error) {
         if (error.is_sticky()) throw;
-        ceilings.missing.push_back(std::string(names[i]) + ": " + error.what());
+        ceilings.missing.push_back(std::string(rate.name) + ": " + error.what());
       }
     }
   }
@@ -173,7 +180,7 @@ class CeilingRun {
   }
 
   Runtime& runtime_;
-  Stream& stream_;
+  const Stream& stream_;
   KernelStore& kernels_;
   Event first_;
   Event last_;
@@ -185,7 +192,7 @@ double CudaCeilings::memory_gbps() const {
   return std::max({copy_gbps, read_gbps, streaming_read_gbps});
 }
 
-CudaCeilings measure_cuda_ceilings(Runtime& runtime, Stream& stream, KernelStore& kernels) {
+CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels) {
   return CeilingRun(runtime, stream, kernels).run();
 }
 

@@ -16,6 +16,7 @@ struct CudaCeilings {
   double copy_gbps = 0;
   double read_gbps = 0;
   double streaming_read_gbps = 0;  // 16-byte loads that bypass the first-level cache
+  double fp32_tflops = 0;          // products of float32 that are not rounded to tf32
   double bf16_tflops = 0;
   double fp16_tflops = 0;
   double fp8_tflops = 0;
@@ -29,7 +30,7 @@ struct CudaCeilings {
 /// Takes well under ten seconds and, for the time, up to 4.5 GiB. Memory rates over buffers far
 /// larger than the second-level cache; matrix rates are of 8192^3 products on random data by
 /// cuBLASLt, medians after a warm-up. Errors: kCuda, kCapacity.
-CudaCeilings measure_cuda_ceilings(Runtime& runtime, Stream& stream, KernelStore& kernels);
+CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels);
 
 /// A device and, once measured, its ceilings.
 struct CudaDevice {

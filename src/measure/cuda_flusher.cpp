@@ -10,7 +10,7 @@ constexpr std::size_t kSmallestBuffer = std::size_t{256} << 20;
 
 class CudaCacheFlusher final : public CacheFlusher {
  public:
-  CudaCacheFlusher(Runtime& runtime, Stream& stream)
+  CudaCacheFlusher(Runtime& runtime, const Stream& stream)
       : runtime_(runtime),
         stream_(stream),
         size_bytes_(std::max(kSmallestBuffer, 4 * runtime.device().l2_bytes)),
@@ -27,7 +27,7 @@ class CudaCacheFlusher final : public CacheFlusher {
 
  private:
   Runtime& runtime_;
-  Stream& stream_;
+  const Stream& stream_;
   std::size_t size_bytes_;
   void* buffer_;
   unsigned char byte_ = 0;
@@ -35,7 +35,7 @@ class CudaCacheFlusher final : public CacheFlusher {
 
 }  // namespace
 
-std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, Stream& stream) {
+std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream) {
   return std::make_unique<CudaCacheFlusher>(runtime, stream);
 }
 

@@ -16,11 +16,11 @@ namespace attnbench {
 /// to launch is not timed (it is launch_overhead_us). kGraph: every part is captured once as a
 /// graph, and the graph is launched instead. The clocks are read while the device works. `runtime`,
 /// `stream` and `clock` must outlive it.
-std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, Stream& stream, const Clock& clock,
-                                               TimingMode mode);
+std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
+                                               const Clock& clock, TimingMode mode);
 
 /// Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256 MiB.
 /// proven_cold() is false where the size of that cache is unknown. Errors: E-CAPACITY.
-std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, Stream& stream);
+std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
 
 }  // namespace attnbench

@@ -75,7 +75,7 @@ class Graph {
 
 class CudaStopwatch final : public Stopwatch {
  public:
-  CudaStopwatch(Runtime& runtime, Stream& stream, const Clock& clock, TimingMode mode)
+  CudaStopwatch(Runtime& runtime, const Stream& stream, const Clock& clock, TimingMode mode)
       : runtime_(runtime),
         stream_(stream),
         clock_(clock),
@@ -86,14 +86,14 @@ class CudaStopwatch final : public Stopwatch {
   std::vector<Part> prepare(std::vector<Part> parts) override {
     while (events_.size() <= parts.size()) events_.push_back(std::make_unique<Event>(runtime_));
     if (mode_ == TimingMode::kStream) return parts;
-    stream_.synchronize();
+    runtime_.synchronize(stream_.handle());
     for (Part& part : parts) {
       graphs_.push_back(std::make_unique<Graph>(runtime_, stream_, part));
       Graph& graph = *graphs_.back();
       graph.launch(stream_);  // the first launch uploads it
       part = {[this, &graph] { graph.launch(stream_); }};
     }
-    stream_.synchronize();
+    runtime_.synchronize(stream_.handle());
     return parts;
   }
 
@@ -108,7 +108,7 @@ class CudaStopwatch final : public Stopwatch {
     launches_us_.push_back((clock_.now_s() - start_s) * 1e6);
     gate_.open();
     log_.read();
-    stream_.synchronize();
+    runtime_.synchronize(stream_.handle());
     std::vector<double> times_us;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       times_us.push_back(Event::elapsed_us(*events_[i], *events_[i + 1]));
@@ -123,7 +123,7 @@ class CudaStopwatch final : public Stopwatch {
 
  private:
   Runtime& runtime_;
-  Stream& stream_;
+  const Stream& stream_;
   const Clock& clock_;
   TimingMode mode_;
   StreamGate gate_;
@@ -135,8 +135,8 @@ class CudaStopwatch final : public Stopwatch {
 
 }  // namespace
 
-std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, Stream& stream, const Clock& clock,
-                                               TimingMode mode) {
+std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
+                                               const Clock& clock, TimingMode mode) {
   return std::make_unique<CudaStopwatch>(runtime, stream, clock, mode);
 }
 

@@ -10,7 +10,7 @@ constexpr std::chrono::milliseconds kLongest{250};
 
 }  // namespace
 
-StreamGate::StreamGate(Runtime& runtime, Stream& stream)
+StreamGate::StreamGate(Runtime& runtime, const Stream& stream)
     : runtime_(runtime),
       stream_(stream),
       word_(static_cast<std::uint32_t*>(runtime.allocate_pinned(sizeof(std::uint32_t)))),

@@ -16,7 +16,7 @@ namespace attnbench {
 /// device that cannot wait for a word of memory the gate is always open.
 class StreamGate {
  public:
-  StreamGate(Runtime& runtime, Stream& stream);
+  StreamGate(Runtime& runtime, const Stream& stream);
   ~StreamGate();
   StreamGate(const StreamGate&) = delete;
   StreamGate& operator=(const StreamGate&) = delete;
@@ -28,7 +28,7 @@ class StreamGate {
   void open_when_forgotten();
 
   Runtime& runtime_;
-  Stream& stream_;
+  const Stream& stream_;
   volatile std::uint32_t* word_;  // pinned; the device waits until it is the number of the round
   std::uint32_t round_ = 0;
 

@@ -60,6 +60,8 @@ struct Types {
 
 Types types_of(MatrixType type) {
   switch (type) {
+    case MatrixType::kF32:
+      return {CUDA_R_32F, CUDA_R_32F, CUBLAS_COMPUTE_32F, CUDA_R_32F};
     case MatrixType::kBF16:
       return {CUDA_R_16BF, CUDA_R_16BF, CUBLAS_COMPUTE_32F, CUDA_R_32F};
     case MatrixType::kF16:
@@ -90,7 +92,7 @@ class Owned {
 class LoadedCublasLt final : public CublasLt {
  public:
   LoadedCublasLt(DynamicLibrary library, const Functions& functions, Runtime& runtime,
-                 Stream& stream)
+                 const Stream& stream)
       : library_(std::move(library)), functions_(functions), runtime_(runtime), stream_(stream) {
     check(functions_.create(&handle_), "cublasLtCreate");
     workspace_ = runtime_.allocate(kWorkspaceBytes);
@@ -160,14 +162,14 @@ class LoadedCublasLt final : public CublasLt {
   DynamicLibrary library_;
   Functions functions_;
   Runtime& runtime_;
-  Stream& stream_;
+  const Stream& stream_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
 };
 
 }  // namespace
 
-CublasLtChoice open_cublas_lt(Runtime& runtime, Stream& stream) {
+CublasLtChoice open_cublas_lt(Runtime& runtime, const Stream& stream) {
   DynamicLibrary library(
       {fmt::format("libcublasLt.so.{}", CUDART_VERSION / 1000), "libcublasLt.so"});
   if (!library.is_open()) return {nullptr, "cuBLASLt not found: " + library.problem()};
@@ -184,7 +186,7 @@ CublasLtChoice open_cublas_lt(Runtime& runtime, Stream& stream) {
 
 namespace attnbench {
 
-CublasLtChoice open_cublas_lt(Runtime&, Stream&) {
+CublasLtChoice open_cublas_lt(Runtime&, const Stream&) {
   return {nullptr, "cuBLASLt not found: attnbench was built without its headers"};
 }
 
