@@ -2,6 +2,7 @@
 
 #include "bench/timing_tools.h"
 #include "core/clock.h"
+#include "inputs/inputs.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/cuda_measure.h"
 #include "ops/cuda/cuda_ops.h"
@@ -10,11 +11,13 @@ namespace attnbench {
 namespace {
 
 /// The rate of the matrix units for what the scores are made of.
-double matrix_rate(const CudaCeilings& ceilings, const Problem& problem) {
-  const AttentionSpec& attention = problem.attention;
+double matrix_rate(const CudaCeilings& ceilings, const Problem& problem,
+                   const std::string& backend) {
   if (problem.kv_cache.int8_level == 1) return ceilings.int8_tops;
-  if (attention.query_dtype == QueryDtype::kFp8E4M3) return ceilings.fp8_tflops;
-  switch (attention.dtype) {
+  if (problem.kv_cache.int8_level == 0 && query_is_quantised(problem, backend)) {
+    return ceilings.fp8_tflops;
+  }
+  switch (problem.attention.dtype) {
     case Dtype::kF16:
       return ceilings.fp16_tflops;
     case Dtype::kF32:
@@ -35,11 +38,11 @@ class CudaTimingTools final : public TimingTools {
     if (!flusher_) flusher_ = make_cuda_cache_flusher(ops_.runtime(), ops_.stream());
     return *flusher_;
   }
-  Ceilings ceilings(const Problem& problem) override {
+  Ceilings ceilings(const Problem& problem, const std::string& backend) override {
     if (!ceilings_) {
       ceilings_ = measure_cuda_ceilings(ops_.runtime(), ops_.stream(), ops_.kernels());
     }
-    return {matrix_rate(*ceilings_, problem), ceilings_->memory_gbps()};
+    return {matrix_rate(*ceilings_, problem, backend), ceilings_->memory_gbps()};
   }
 
  private:

@@ -15,7 +15,7 @@ void time_job(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
   }
   const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(problem.timing.mode);
   CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr;
-  const Ceilings ceilings = tools.ceilings(problem);
+  const Ceilings ceilings = tools.ceilings(problem, result.backend);
   result.timing =
       measure(steps, *stopwatch, flush, steady_clock(), {problem.timing, options.should_stop});
 

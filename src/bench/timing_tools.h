@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "core/problem.h"
 #include "measure/measure.h"
@@ -16,8 +17,8 @@ class TimingTools {
   virtual ~TimingTools() = default;
   virtual std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode) = 0;
   virtual CacheFlusher& flusher() = 0;
-  /// Of memory, and of the arithmetic that the problem's attention is made of.
-  virtual Ceilings ceilings(const Problem& problem) = 0;
+  /// Of memory, and of the arithmetic that the backend's scores are made of.
+  virtual Ceilings ceilings(const Problem& problem, const std::string& backend) = 0;
 };
 
 /// Of this machine's cores; `num_threads` 0 = all. Flusher and ceilings are made when first used.
