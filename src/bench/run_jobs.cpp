@@ -21,7 +21,7 @@ struct Interrupted {};
 class JobRunner {
  public:
   JobRunner(const BenchOptions& options, BenchObserver& observer)
-      : options_(options), observer_(observer), timer_(options) {}
+      : options_(options), observer_(observer) {}
 
   Result run(const Job& job) {
     Result result = describe_job(job, options_);
@@ -82,7 +82,8 @@ class JobRunner {
     result.kernels = ops().take_kernels();
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
-      timer_.time(*job.problem, *pipeline, ops(), result);
+      time_job(*job.problem, *pipeline, timing_tools(), options_, result);
+      ops().synchronize();
       if (stopped()) throw Interrupted{};
     }
   }
@@ -156,10 +157,18 @@ class JobRunner {
     return *ops_;
   }
 
+  TimingTools& timing_tools() {
+    if (!timing_tools_) {
+      timing_tools_ = options_.make_timing_tools ? options_.make_timing_tools(ops())
+                                                 : make_cpu_timing_tools(options_.num_threads);
+    }
+    return *timing_tools_;
+  }
+
   const BenchOptions& options_;
   BenchObserver& observer_;
-  JobTimer timer_;
   std::unique_ptr<Ops> ops_;
+  std::unique_ptr<TimingTools> timing_tools_;
   std::unique_ptr<System> system_;
 };
 

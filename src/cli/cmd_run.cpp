@@ -45,6 +45,7 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
     return open_ops(device, threads, cache_dir);
   };
+  if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
   bench.isolate = device.is_cuda();
   bench.should_stop = InterruptGuard::interrupted;
   return bench;
