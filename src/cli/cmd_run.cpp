@@ -46,7 +46,7 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
     return open_ops(device, threads, cache_dir);
   };
   if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
-  bench.isolate = device.is_cuda();
+  bench.isolate = device.is_cuda() && !options.in_process;
   bench.should_stop = InterruptGuard::interrupted;
   return bench;
 }
