@@ -58,16 +58,20 @@ class Pipeline {
 
 struct MlaInputs;
 struct MlaCache;
+struct MlaReferenceInputs;
+struct OpInputs;
 
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;
-  std::optional<StoredKv> stored;       // decoder and encoder_decoder
-  std::optional<PagedCache> cache;      // decoder and encoder_decoder
-  const MlaInputs* mla = nullptr;       // mla, instead of all above
-  const MlaCache* mla_cache = nullptr;  // mla
-  const MmInputs* mm = nullptr;         // mm_encoder; `inputs` are its tensors
+  std::optional<StoredKv> stored;                  // decoder and encoder_decoder
+  std::optional<PagedCache> cache;                 // decoder and encoder_decoder
+  const MlaInputs* mla = nullptr;                  // mla, instead of all above
+  const MlaCache* mla_cache = nullptr;             // mla
+  const MlaReferenceInputs* mla_values = nullptr;  // mla: what the reference reads
+  const MmInputs* mm = nullptr;                    // mm_encoder; `inputs` are its tensors
+  const OpInputs* op = nullptr;                    // op, instead of all above
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.

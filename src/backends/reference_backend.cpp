@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "backends/backend_list.h"
+#include "backends/mla_backend.h"
 #include "core/error.h"
 #include "reference/attention.h"
 
@@ -113,12 +114,11 @@ class Reference : public Backend {
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
     std::vector<std::string> reasons;
     const AttentionType type = problem.attention.type;
+    if (type == AttentionType::kMla) return mla_reference_refusals(problem);
     if (problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla) {
       reasons.emplace_back("kv_cache_dtype not supported");
     }
-    if (type == AttentionType::kMla) {
-      reasons.emplace_back("MLA not supported");
-    } else if (!is_served(type)) {
+    if (!is_served(type)) {
       reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
     }
     add_int8_reasons(problem, reasons);
@@ -136,9 +136,16 @@ class Reference : public Backend {
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops&) const override {
+    if (problem.attention.type == AttentionType::kMla) {
+      return make_mla_reference_pipeline(problem, inputs);
+    }
     return std::make_unique<ReferencePipeline>(problem, inputs);
   }
-  Facts explain(const Problem&) const override {
+  Facts explain(const Problem& problem) const override {
+    if (problem.attention.type == AttentionType::kMla) {
+      return {{"path", "latent and expanded form in float64, all rows"},
+              {"form", to_string(problem.mla.ref_form)}};
+    }
     return {{"path", "two-pass softmax in float64, all rows"}};
   }
 };

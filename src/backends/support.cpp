@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "backends/capability.h"
 #include "core/error.h"
@@ -145,6 +146,8 @@ void add_cascade_reasons(const Question& q, Reasons& reasons) {
   reasons.add_if(q.alibi(), "Cascade attention does not support ALiBi.");
   reasons.add_if(q.window(), "Cascade attention does not support sliding window.");
   reasons.add_if(q.fp8_descale(), "cascade attention with fp8 descale");
+  // The sink counts in the prefix, and a merge takes an infinite LSE for "no key" (§6.3).
+  reasons.add_if(has_infinite_sink(q.attention()), "cascade attention with an infinite sink");
   // Its queries stand behind no shared keys: every request has an encoder output of its own.
   reasons.add_if(q.attention().type == AttentionType::kEncoderDecoder,
                  "cascade attention for attention type encoder_decoder");
@@ -226,6 +229,12 @@ void add_feature_reasons(const Question& q, Reasons& reasons) {
 }
 
 }  // namespace
+
+bool has_infinite_sink(const AttentionSpec& attention) {
+  return std::ranges::any_of(attention.sink_values, [](double sink) {
+    return sink == std::numeric_limits<double>::infinity();
+  });
+}
 
 std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
                                      const DeviceFacts& device) {

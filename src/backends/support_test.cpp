@@ -56,7 +56,7 @@ TEST_CASE("backends are listed in the order of the contract and found by name") 
   for (const Backend* backend : all_backends()) names.emplace_back(backend->name());
   CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "MLA",
                          "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "MM_TORCH_SDPA",
-                         "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER"});
+                         "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS", "CUDNN"});
   CHECK(find_backend("FLASHINFER") == nullptr);
   CHECK(find_backend("TRITON_ATTN")->name() == "TRITON_ATTN");
 }

@@ -15,6 +15,8 @@
 
 namespace attnbench {
 
+class TimingTools;
+
 enum class SaveTensors { kNever, kFailed, kAlways };
 
 struct BenchOptions {
@@ -27,6 +29,8 @@ struct BenchOptions {
   int num_threads = 0;  // 0 = all cores
   /// Opens the device when the first job needs it; empty = the CPU.
   std::function<std::unique_ptr<Ops>()> make_ops;
+  /// Timing on the device of make_ops; empty = the CPU.
+  std::function<std::unique_ptr<TimingTools>(Ops&)> make_timing_tools;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
   /// Runs the jobs in a child process that is replaced when it crashes, hangs or meets an error.
   bool isolate = false;

@@ -21,7 +21,7 @@ struct Interrupted {};
 class JobRunner {
  public:
   JobRunner(const BenchOptions& options, BenchObserver& observer)
-      : options_(options), observer_(observer), timer_(options) {}
+      : options_(options), observer_(observer) {}
 
   Result run(const Job& job) {
     Result result = describe_job(job, options_);
@@ -82,7 +82,8 @@ class JobRunner {
     result.kernels = ops().take_kernels();
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
-      timer_.time(*job.problem, *pipeline, ops(), result);
+      time_job(*job.problem, *pipeline, timing_tools(), options_, result);
+      ops().synchronize();
       if (stopped()) throw Interrupted{};
     }
   }
@@ -141,9 +142,10 @@ class JobRunner {
       system_.reset();  // free the old case's tensors before the new ones are made
       system_ = make_system(problem, {options_.num_threads, options_.should_stop});
       for (const std::string& notice : system_->notices()) observer_.notice(notice);
-      if (options_.timing && problem.timing.mode == TimingMode::kGraph) {
-        observer_.notice(problem.scenario + ": timing.mode graph: " + options_.device +
-                         " has no graphs, so its times are of the stream");
+      if (options_.timing && options_.device == "cpu" &&
+          problem.timing.mode == TimingMode::kGraph) {
+        observer_.notice(problem.scenario +
+                         ": timing.mode graph: cpu has no graphs, so its times are of the stream");
       }
     }
     return *system_;
@@ -156,10 +158,18 @@ class JobRunner {
     return *ops_;
   }
 
+  TimingTools& timing_tools() {
+    if (!timing_tools_) {
+      timing_tools_ = options_.make_timing_tools ? options_.make_timing_tools(ops())
+                                                 : make_cpu_timing_tools(options_.num_threads);
+    }
+    return *timing_tools_;
+  }
+
   const BenchOptions& options_;
   BenchObserver& observer_;
-  JobTimer timer_;
   std::unique_ptr<Ops> ops_;
+  std::unique_ptr<TimingTools> timing_tools_;
   std::unique_ptr<System> system_;
 };
 

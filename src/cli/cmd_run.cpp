@@ -45,7 +45,8 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
     return open_ops(device, threads, cache_dir);
   };
-  bench.isolate = device.is_cuda();
+  if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
+  bench.isolate = device.is_cuda() && !options.in_process;
   bench.should_stop = InterruptGuard::interrupted;
   return bench;
 }

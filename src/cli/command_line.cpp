@@ -57,6 +57,8 @@ const std::vector<Command>& all_commands() {
        "  attnbench compile decode --arch sm_90a --arch sm_80", declare_compile},
       {"validate", "Check scenario files", "  attnbench validate scenarios/*.yaml",
        declare_validate},
+      {"device", "Show the devices of this machine and measure what they can do at best",
+       "  attnbench device --json device.json", declare_device},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

@@ -106,4 +106,8 @@ std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
   return make_cuda_ops(device.info->index, cache_dir);
 }
 
+std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops) {
+  return make_cuda_timing_tools(static_cast<CudaOps&>(ops));
+}
+
 }  // namespace attnbench

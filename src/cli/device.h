@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/timing_tools.h"
 #include "gpu/runtime.h"
 
 namespace attnbench {
@@ -38,5 +39,8 @@ std::vector<std::string> device_refusals(const Problem& problem, const DeviceCho
 /// Operations on the chosen device, which has no refusals.
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
                               const std::string& cache_dir);
+
+/// Timing on a CUDA device; `ops` is what open_ops() gave for it.
+std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops);
 
 }  // namespace attnbench

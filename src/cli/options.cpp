@@ -95,6 +95,9 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""))
       ->group(running);
+  app.add_flag("--in-process", options.in_process,
+               "Run the cases of a CUDA device in this process, for debuggers and sanitizers")
+      ->group(running);
   app.add_option("--cache-dir", options.cache_dir, "Folder of compiled kernels")
       ->type_name("DIR")
       ->group(running);

@@ -50,6 +50,14 @@ struct StepTiming {
   double flops = 0;
 };
 
+/// Clocks of the device during the samples.
+struct DeviceClocks {
+  int sm_mhz_min = 0;
+  int sm_mhz_median = 0;
+  int sm_mhz_max = 0;
+  std::vector<std::string> throttling;  // every reason seen, e.g. "sw_power_cap"
+};
+
 struct Timing {
   double median_us = 0;
   double min_us = 0;
@@ -64,6 +72,7 @@ struct Timing {
   double launch_overhead_us = 0;
   std::vector<StepTiming> steps;
   double total_us = 0;  // the whole layer: all steps
+  std::optional<DeviceClocks> clocks;
 };
 
 struct Throughput {

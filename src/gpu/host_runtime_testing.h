@@ -12,7 +12,7 @@
 
 namespace attnbench {
 
-class HostRuntime final : public Runtime {
+class HostRuntime : public Runtime {
  public:
   struct Launch {
     std::string kernel;
@@ -52,6 +52,10 @@ class HostRuntime final : public Runtime {
                     StreamHandle) override {
     std::memcpy(destination, source, size_bytes);
   }
+  void copy_on_device(void* destination, const void* source, std::size_t size_bytes,
+                      StreamHandle) override {
+    std::memcpy(destination, source, size_bytes);
+  }
   void fill(void* destination, unsigned char byte, std::size_t size_bytes, StreamHandle) override {
     std::memset(destination, byte, size_bytes);
   }
@@ -82,6 +86,13 @@ class HostRuntime final : public Runtime {
     launches.push_back({names[reinterpret_cast<std::size_t>(kernel) - 1], shape});
     if (on_launch) on_launch(arguments);
   }
+  void* allocate_pinned(std::size_t size_bytes) override { return allocate(size_bytes); }
+  void release_pinned(void* memory) override { release_memory(memory); }
+  bool hold(StreamHandle, std::uint32_t*, std::uint32_t) override { return false; }
+  void begin_capture(StreamHandle) override {}
+  GraphHandle end_capture(StreamHandle) override { return nullptr; }
+  void launch_graph(GraphHandle, StreamHandle) override {}
+  void release_graph(GraphHandle) override {}
   void* driver_function(const std::string&) override { return nullptr; }
 
   std::map<void*, std::size_t> allocations;

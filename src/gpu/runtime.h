@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ using StreamHandle = struct OpaqueStream*;
 using EventHandle = struct OpaqueEvent*;
 using LibraryHandle = struct OpaqueLibrary*;
 using KernelHandle = struct OpaqueKernel*;
+using GraphHandle = struct OpaqueGraph*;
 
 /// One device. All calls throw DeviceError, or Error kCapacity where memory is short; release_*
 /// never throw. Work on one stream is done in order; copies and fills are queued on the stream too.
@@ -66,6 +68,9 @@ class Runtime {
   /// The destination holds the bytes when this returns.
   virtual void copy_to_host(void* destination, const void* source, std::size_t size_bytes,
                             StreamHandle stream) = 0;
+  /// From device memory to device memory.
+  virtual void copy_on_device(void* destination, const void* source, std::size_t size_bytes,
+                              StreamHandle stream) = 0;
   virtual void fill(void* destination, unsigned char byte, std::size_t size_bytes,
                     StreamHandle stream) = 0;
 
@@ -89,6 +94,20 @@ class Runtime {
   /// `arguments` point to the parameters, which are copied.
   virtual void launch(KernelHandle kernel, const LaunchShape& shape, const void* const* arguments,
                       StreamHandle stream) = 0;
+
+  /// Host memory that the device reads and writes at the same address.
+  virtual void* allocate_pinned(std::size_t size_bytes) = 0;
+  virtual void release_pinned(void* memory) = 0;
+  /// What is queued on the stream from now on waits until the pinned `word` is at least `value`.
+  /// False, and nothing is queued, where the driver cannot do that.
+  virtual bool hold(StreamHandle stream, std::uint32_t* word, std::uint32_t value) = 0;
+
+  /// What is queued on the stream between the two is recorded and does not run. The graph can be
+  /// launched any number of times.
+  virtual void begin_capture(StreamHandle stream) = 0;
+  virtual GraphHandle end_capture(StreamHandle stream) = 0;
+  virtual void launch_graph(GraphHandle graph, StreamHandle stream) = 0;
+  virtual void release_graph(GraphHandle graph) = 0;  // null is nothing
 
   /// Entry point of the driver for this version of CUDA, e.g. "cuTensorMapEncodeTiled"; null when
   /// the driver lacks it.

@@ -106,6 +106,12 @@ class CudaRuntime final : public Runtime {
           "cudaMemcpyAsync to the host");
     synchronize(stream);
   }
+  void copy_on_device(void* destination, const void* source, std::size_t size_bytes,
+                      StreamHandle stream) override {
+    check(
+        cudaMemcpyAsync(destination, source, size_bytes, cudaMemcpyDeviceToDevice, native(stream)),
+        "cudaMemcpyAsync on the device");
+  }
   void fill(void* destination, unsigned char byte, std::size_t size_bytes,
             StreamHandle stream) override {
     check(cudaMemsetAsync(destination, byte, size_bytes, native(stream)), "cudaMemsetAsync");
@@ -167,6 +173,46 @@ class CudaRuntime final : public Runtime {
           "cudaLaunchKernelExC");
   }
 
+  void* allocate_pinned(std::size_t size_bytes) override {
+    void* memory = nullptr;
+    check(cudaHostAlloc(&memory, size_bytes, cudaHostAllocPortable), "cudaHostAlloc");
+    return memory;
+  }
+  void release_pinned(void* memory) override { cudaFreeHost(memory); }
+  bool hold(StreamHandle stream, std::uint32_t* word, std::uint32_t value) override {
+    // Why by hand: the type is the driver's, whose header the runtime does not include.
+    using Wait = decltype(wait_);
+    constexpr unsigned kAtLeast = 0;  // CU_STREAM_WAIT_VALUE_GEQ
+    if (!asked_for_wait_) {
+      wait_ = reinterpret_cast<Wait>(driver_function("cuStreamWaitValue32"));
+      asked_for_wait_ = true;
+    }
+    if (wait_ == nullptr) return false;
+    const auto address = reinterpret_cast<unsigned long long>(word);
+    return wait_(native(stream), address, value, kAtLeast) == 0;
+  }
+
+  void begin_capture(StreamHandle stream) override {
+    check(cudaStreamBeginCapture(native(stream), cudaStreamCaptureModeThreadLocal),
+          "cudaStreamBeginCapture");
+  }
+  GraphHandle end_capture(StreamHandle stream) override {
+    cudaGraph_t recorded = nullptr;
+    check(cudaStreamEndCapture(native(stream), &recorded), "cudaStreamEndCapture");
+    cudaGraphExec_t graph = nullptr;
+    const cudaError_t code = cudaGraphInstantiate(&graph, recorded, 0);
+    cudaGraphDestroy(recorded);
+    check(code, "cudaGraphInstantiate");
+    return reinterpret_cast<GraphHandle>(graph);
+  }
+  void launch_graph(GraphHandle graph, StreamHandle stream) override {
+    check(cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(graph), native(stream)),
+          "cudaGraphLaunch");
+  }
+  void release_graph(GraphHandle graph) override {
+    if (graph != nullptr) cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph));
+  }
+
   void* driver_function(const std::string& name) override {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -178,6 +224,8 @@ class CudaRuntime final : public Runtime {
 
  private:
   DeviceInfo device_;
+  bool asked_for_wait_ = false;
+  int (*wait_)(cudaStream_t, unsigned long long, std::uint32_t, unsigned) = nullptr;
 };
 
 /// Why cudaGetDeviceCount failed or found nothing.

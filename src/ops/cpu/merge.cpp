@@ -74,8 +74,8 @@ void merge_row(const attn::MergeParams& params, std::int64_t token, int head, Fl
     lse = weights.lse;
   }
   if (params.output_scale > 0.0f) {
-    const float factor = 1.0f / params.output_scale;
-    for (std::size_t d = 0; d < size; ++d) sum[d] *= factor;
+    const float inverse = 1.0f / params.output_scale;
+    for (std::size_t d = 0; d < size; ++d) sum[d] *= inverse;
   }
   store_floats(static_cast<Dtype>(params.output_element), sum, params.head_size, rows.output);
   if (params.output_lse != nullptr) {
