@@ -296,11 +296,22 @@ PipelineOutput OpsPipeline::read_output() {
 
 int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len) {
   constexpr std::int64_t kLeastSplitLen = 256;
-  constexpr std::int64_t kMostSplits = 16;
-  constexpr std::int64_t kParallelParts = 2 * 132;
-  if (num_requests == 0 || max_seq_len < 2 * kLeastSplitLen) return 1;
-  const std::int64_t wanted = ceil_div(kParallelParts, num_requests * num_kv_heads);
-  return static_cast<int>(std::min({wanted, kMostSplits, max_seq_len / kLeastSplitLen}));
+  constexpr std::int64_t kMostSplits = 64;
+  constexpr std::int64_t kPartsAtOnce = 2 * 132;
+  constexpr double kNearlyBest = 0.95;
+  const std::int64_t unsplit = num_requests * num_kv_heads;
+  if (unsplit == 0) return 1;
+  // Share of the places of whole waves that the parts fill.
+  const auto filled = [&](std::int64_t splits) {
+    const std::int64_t waves = ceil_div(unsplit * splits, kPartsAtOnce);
+    return static_cast<double>(unsplit * splits) / static_cast<double>(waves * kPartsAtOnce);
+  };
+  const std::int64_t most = std::clamp(max_seq_len / kLeastSplitLen, std::int64_t{1}, kMostSplits);
+  double best = 0;
+  for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, filled(splits));
+  std::int64_t splits = 1;
+  while (filled(splits) < kNearlyBest * best) ++splits;
+  return static_cast<int>(splits);
 }
 
 }  // namespace attnbench

@@ -94,8 +94,9 @@ class OpsPipeline : public Pipeline {
   Dtype cache_dtype_ = Dtype::kBF16;
 };
 
-/// Splits of the keys for decode-only work, as flash decoding chooses them: enough parts to keep
-/// two waves of an H200's 132 multiprocessors busy, none shorter than 256 keys; 1 = no split.
+/// Splits of the keys for decode-only work: the fewest parts that fill whole waves of an H200 (two
+/// parts on each of 132 multiprocessors) nearly as well as any number up to 64, none shorter than
+/// 256 keys; 1 = no split.
 int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len);
 
 }  // namespace attnbench
