@@ -24,6 +24,8 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
 /// Contract section 4, strict JSON: NaN and infinity become null, with the reason in a `notes`
 /// array beside them. Text that is not UTF-8 is replaced.
 void write_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+/// Everything of write_json but the results, as one line.
+std::string result_file_head(const RunInfo& run);
 /// RFC 4180, one header line, one line a result; a number that does not exist is an empty field.
 void write_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// A GitHub-flavoured Markdown table with a summary line.
