@@ -158,10 +158,16 @@ void write_output(const OutputFormat& format, const std::string& path, const Run
   }
   std::ostringstream text;
   format.write(text, run, results);
-  if (is_special(path)) {
-    write_in_place(path, text.str());
+  write_text(path, text.str());
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  if (path == kStdout) {
+    if (!(std::cout << text).flush()) fail_io("standard output", "the stream is closed or full");
+  } else if (is_special(path)) {
+    write_in_place(path, text);
   } else {
-    replace_file(path, text.str());
+    replace_file(path, text);
   }
 }
 

@@ -46,6 +46,9 @@ const std::vector<OutputFormat>& output_formats();
 void write_output(const OutputFormat& format, const std::string& path, const RunInfo& run,
                   const std::vector<Result>& results);
 
+/// The same for any text.
+void write_text(const std::string& path, const std::string& text);
+
 /// Fails with E-IO when `path` could not be written later: checked before anything runs. Leaves
 /// nothing behind. A file or folder without any write permission is refused to the superuser too.
 void check_writable(const std::string& path);
