@@ -27,6 +27,7 @@ RunCommand declare_run(CLI::App& app);
 RunCommand declare_support(CLI::App& app);
 RunCommand declare_explain(CLI::App& app);
 RunCommand declare_validate(CLI::App& app);
+RunCommand declare_gate(CLI::App& app);
 RunCommand declare_list(CLI::App& app);
 
 /// In the order of --help.

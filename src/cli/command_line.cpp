@@ -55,6 +55,8 @@ const std::vector<Command>& all_commands() {
        "  attnbench explain scenarios/quickstart.yaml --filter FLASH_ATTN", declare_explain},
       {"validate", "Check scenario files", "  attnbench validate scenarios/*.yaml",
        declare_validate},
+      {"gate", "Compare results with a baseline and fail when something got worse",
+       "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

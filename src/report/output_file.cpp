@@ -145,7 +145,11 @@ const std::vector<OutputFormat>& output_formats() {
   static const std::vector<OutputFormat> formats{{"json", write_json},
                                                  {"csv", write_csv},
                                                  {"markdown", write_markdown},
-                                                 {"junit", write_junit}};
+                                                 {"junit", write_junit},
+                                                 {"google-benchmark", write_google_benchmark},
+                                                 {"github-benchmark", write_github_benchmark},
+                                                 {"vllm-csv", write_vllm_csv},
+                                                 {"vllm-json", write_vllm_json}};
   return formats;
 }
 

@@ -34,8 +34,20 @@ void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Res
 /// skipped = <skipped>.
 void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
+/// google-benchmark's JSON: one iteration run a timed result, the median as real_time; incorrect
+/// and error results have error_occurred.
+void write_google_benchmark(std::ostream& out, const RunInfo& run,
+                            const std::vector<Result>& results);
+/// github-action-benchmark's custom JSON (customSmallerIsBetter): the median of every timed result.
+void write_github_benchmark(std::ostream& out, const RunInfo& run,
+                            const std::vector<Result>& results);
+/// The columns and keys of vLLM's benchmarks/attention_benchmarks (times in seconds); the case name
+/// stands for its batch spec. The CSV has timed results only, the JSON failed ones too.
+void write_vllm_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+void write_vllm_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+
 struct OutputFormat {
-  const char* name;  // "json", "csv", "markdown", "junit"
+  const char* name;  // "json", "csv", ...: the flag
   void (*write)(std::ostream&, const RunInfo&, const std::vector<Result>&);
 };
 const std::vector<OutputFormat>& output_formats();
