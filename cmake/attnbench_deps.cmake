@@ -1,6 +1,5 @@
 # What attnbench is built from; every one is a package of Debian 12 and Ubuntu 24.04
-# (scripts/setup.sh installs them). fmt and yaml-cpp may be linked statically so that the binary
-# can be carried to a machine that lacks them: -DATTNBENCH_STATIC_DEPS=ON.
+# (scripts/setup.sh installs them).
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)

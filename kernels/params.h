@@ -61,6 +61,9 @@ struct Int8ScoreParams {
   const float* value_channel_scale;  // [Hk, Dv] at level 1; or null
 };
 
+/// 2^8, so that small probabilities keep their mantissa in e4m3; 256 is far from its limit.
+constexpr float kE4M3ProbabilityShift = 256.0f;
+
 struct AttendParams {
   Element query_element;
   Element output_element;
@@ -84,7 +87,8 @@ struct AttendParams {
   ScoreParams score;
   KvParams kv;
   Int8ScoreParams int8;  // attend, attend_splits and combine_splits honour it
-};
+  int e4m3_probability;  // 1: e^(s - m) * kE4M3ProbabilityShift is rounded to e4m3 for P V (§10.5);
+};                       //   the sum of the row is of the values before it
 
 /// Keys of a request are dealt to splits in whole tiles of this many.
 constexpr int kSplitTile = 64;
@@ -124,6 +128,7 @@ struct MergeParams {
   int num_heads;
   int head_size;
   i64 prefix_head_stride;  // >= head_size; token stride is num_heads * head stride
+  float output_scale;      // > 0: the e4m3 output is o * (1 / output_scale), saturated; else 0
 };
 
 /// reshape_and_cache_flash and the per-token-head write (semantics §5.1, §5.5).

@@ -87,6 +87,16 @@ void round_scores(Dtype storage, float* scores, std::int64_t count) {
   round_values(storage, scores, count);
 }
 
+/// P as a kernel would hand it to P V. In e4m3 it is shifted by 2^8, or small probabilities would
+/// lose their mantissa (semantics §10.5).
+void round_probabilities(Dtype dtype, float* values, std::int64_t count) {
+  const float shift = dtype == Dtype::kE4M3 ? 0x1p8f : 1.0f;
+  ArrayMap<float> array(values, count);
+  array *= shift;
+  round_values(dtype, values, count);
+  array /= shift;
+}
+
 }  // namespace
 
 template <typename Real>
@@ -319,7 +329,7 @@ void BlockAttention<Real>::weigh_tile(const RowBlock& block, const Tile& tile) {
         exp_minus(visible, count, row_max);
         row_sum_[static_cast<std::size_t>(row)] += ArrayMap<Real>(visible, count).sum();
         if constexpr (std::is_same_v<Real, float>) {
-          if (rule_ != nullptr) round_values(rule_->probability, visible, count);
+          if (rule_ != nullptr) round_probabilities(rule_->probability, visible, count);
         }
       });
     }

@@ -93,6 +93,13 @@ TEST_CASE("probabilities are rounded for the product and not for their sum") {
         doctest::Approx(0.375 / sum).epsilon(1e-6));
 }
 
+TEST_CASE("small probabilities keep their mantissa in e4m3: they are shifted by 2^8") {
+  // e^-8 * 2^8 = 0.0858768 is 11 steps of 2^-7 = 0.0859375; unshifted, e^-8 would be 0.
+  const NaiveCase c = two_key_case(0, 0, -8, 0);
+  CHECK(emulation_of(c, Dtype::kF32, Dtype::kE4M3).output[0] ==
+        doctest::Approx(0.0859375 / 256 / (1 + std::exp(-8.0))).epsilon(1e-6));
+}
+
 TEST_CASE("emulated outputs are values of the storage type") {
   const NaiveCase c = normal_case(Dtype::kF16);
   for (const double value : emulation_of(c, Dtype::kF16, Dtype::kF16).output) {

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "cli/command_line.h"
+#include "cli/console.h"
 #include "cli/exit_code.h"
 #include "core/error.h"
 
@@ -15,7 +16,7 @@ int main(int argc, char** argv) {
     if (!std::cout.flush()) fail(ErrorKind::kIo, "cannot write to standard output");
     return code;
   } catch (const Error& error) {
-    std::cerr << "attnbench: " << error.full_message() << "\n";
+    print_error(std::cerr, error.full_message());
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
     std::cerr << "attnbench: " << error_code(ErrorKind::kCapacity) << ": out of memory\n";

@@ -40,4 +40,11 @@ std::optional<ReferenceOutput> mla_dcp_decode(const MlaReferenceInputs& inputs,
                                               const DcpGroup& group,
                                               const ReferenceOptions& options = {});
 
+/// What one rank computes before the exchange: the latent output [rows, N, Lkv] and the LSE of all
+/// heads over the rank's own keys.
+std::optional<ReferenceOutput> mla_rank_partial(const MlaReferenceInputs& inputs,
+                                                std::span<const std::int32_t> rows,
+                                                const DcpGroup& group, int rank,
+                                                const ReferenceOptions& options = {});
+
 }  // namespace attnbench

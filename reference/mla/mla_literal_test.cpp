@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
+#include "metadata/decode_plan.h"
 #include "metadata/mla_chunks.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/mla/mla_reference.h"
 #include "reference/mla/naive_mla.h"
+#include "reference/mla/partial_states.h"
 
 namespace attnbench {
 namespace {
@@ -99,6 +101,55 @@ TEST_CASE("decode dealt out by the split plan equals the direct form") {
     const auto rows = decode_rows(c);
     const auto split = mla_split_decode(c.inputs(), rows, num_parts, overhead);
     CHECK(worst_difference(*split, *mla_reference_mqa(c.inputs(), rows)) < 1);
+  }
+}
+
+/// The top-k list of every row with only the entries [begin, end) of it.
+Tensor cut_lists(const Tensor& lists, std::int64_t begin, std::int64_t end) {
+  Tensor cut = lists;
+  for (std::int64_t row = 0; row < lists.dim(0); ++row) {
+    for (std::int64_t n = 0; n < lists.dim(1); ++n) {
+      if (n < begin || n >= end) cut.data<std::int32_t>()[row * lists.dim(1) + n] = -1;
+    }
+  }
+  return cut;
+}
+
+TEST_CASE("sparse lists in parts, by the split plan of their length, equal the direct form") {
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    NaiveMlaCase c = random_mla_case(seed, 300, Dtype::kF32);
+    MlaRandom random(seed);
+    constexpr std::int64_t kTopk = 256;
+    const std::int64_t num_lists = c.num_tokens() + c.padding;
+    c.topk_indices = Tensor(Dtype::kI32, {num_lists, kTopk});
+    for (std::size_t b = 0; b < c.seq_lens.size(); ++b) {
+      for (std::int64_t row = c.query_start_loc[b]; row < c.query_start_loc[b + 1]; ++row) {
+        for (std::int64_t n = 0; n < kTopk; ++n) {
+          // Repeats are many, -1 is one in three.
+          c.topk_indices.data<std::int32_t>()[row * kTopk + n] =
+              c.seq_lens[b] == 0 || random.integer(0, 2) == 0
+                  ? -1
+                  : random.integer(0, c.seq_lens[b] - 1);
+        }
+      }
+    }
+    c.num_decode_tokens = c.num_tokens();
+    if (c.num_tokens() == 0) continue;
+    const auto direct = mla_reference(c.inputs(), c.all_rows());
+    const std::vector<std::int32_t> lens{static_cast<std::int32_t>(kTopk)};
+    const DecodePlan plan = plan_decode(lens, random.pick({1, 2, 3, 7}), 0, true);
+    std::vector<ReferenceOutput> parts;
+    for (const DecodePart& part : plan.parts) {
+      if (part.begin_req > part.end_req) continue;
+      NaiveMlaCase of_part = c;
+      of_part.topk_indices = cut_lists(c.topk_indices, part.begin_block * kDecodePlanBlock,
+                                       part.end_block * kDecodePlanBlock);
+      // The projection by W_UV is linear, so that parts may be combined behind it.
+      parts.push_back(*mla_reference(of_part.inputs(), of_part.all_rows()));
+    }
+    CHECK(static_cast<std::int32_t>(parts.size()) == plan.num_splits.back());
+    CHECK(worst_difference(combine_partials(parts), *direct) < 1);
   }
 }
 

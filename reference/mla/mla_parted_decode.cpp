@@ -71,13 +71,17 @@ class PartedDecode {
     return result;
   }
 
-  std::optional<ReferenceOutput> by_ranks(const DcpGroup& group) {
+  /// Attention of all heads over the keys of one rank, in the latent space.
+  std::optional<ReferenceOutput> of_rank(const DcpGroup& group, int rank) {
     check_token_counts(group);
+    return forms_.attend_latent(keys_of_rank(group, rank), heads_);
+  }
+
+  std::optional<ReferenceOutput> by_ranks(const DcpGroup& group) {
     ReferenceOutput result = empty_output(rows_, dims_.num_heads, dims_.v_head_dim);
     std::vector<ReferenceOutput> partials;
     for (int rank = 0; rank < group.world_size; ++rank) {
-      std::optional<ReferenceOutput> partial =
-          forms_.attend_latent(keys_of_rank(group, rank), heads_);
+      std::optional<ReferenceOutput> partial = of_rank(group, rank);
       if (!partial) return std::nullopt;
       partials.push_back(std::move(*partial));
     }
@@ -192,6 +196,13 @@ std::optional<ReferenceOutput> mla_dcp_decode(const MlaReferenceInputs& inputs,
                                               const DcpGroup& group,
                                               const ReferenceOptions& options) {
   return PartedDecode(inputs, rows, options).by_ranks(group);
+}
+
+std::optional<ReferenceOutput> mla_rank_partial(const MlaReferenceInputs& inputs,
+                                                std::span<const std::int32_t> rows,
+                                                const DcpGroup& group, int rank,
+                                                const ReferenceOptions& options) {
+  return PartedDecode(inputs, rows, options).of_rank(group, rank);
 }
 
 }  // namespace attnbench

@@ -104,4 +104,30 @@ void apply_rope(std::span<const std::int64_t> positions, const Tensor& cos_sin_c
   if (key != nullptr) rotate(*key, positions, cos_sin_cache, style);
 }
 
+std::vector<double> rotated_rows(std::span<const std::int64_t> positions,
+                                 const Tensor& cos_sin_cache, RopeStyle style, const Tensor& x) {
+  require_rank(cos_sin_cache, 2, "cos_sin_cache");
+  check_rotation(cos_sin_cache.dim(1));
+  check_rotated(x, positions.size(), cos_sin_cache, "x");
+  check_positions(positions, cos_sin_cache.dim(0));
+  const std::int64_t rot = cos_sin_cache.dim(1);
+  const std::int64_t half = rot / 2;
+  std::vector<double> result(static_cast<std::size_t>(x.num_elements()));
+  for (std::int64_t row = 0; row < x.dim(0) * x.dim(1); ++row) {
+    const std::int64_t table = positions[static_cast<std::size_t>(row / x.dim(1))] * rot;
+    double* rotated = result.data() + row * x.dim(2);
+    for (std::int64_t d = 0; d < x.dim(2); ++d) rotated[d] = x.at(row * x.dim(2) + d);
+    for (std::int64_t k = 0; k < half; ++k) {
+      double& a = rotated[style == RopeStyle::kNeox ? k : 2 * k];
+      double& b = rotated[style == RopeStyle::kNeox ? k + half : 2 * k + 1];
+      const double cosine = cos_sin_cache.at(table + k);
+      const double sine = cos_sin_cache.at(table + half + k);
+      const double before = a;
+      a = before * cosine - b * sine;
+      b = b * cosine + before * sine;
+    }
+  }
+  return result;
+}
+
 }  // namespace attnbench

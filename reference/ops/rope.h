@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -26,5 +27,10 @@ Tensor make_cos_sin_cache(std::int64_t max_pos, std::int64_t rot, Dtype dtype,
 /// Nothing is changed on an error.
 void apply_rope(std::span<const std::int64_t> positions, const Tensor& cos_sin_cache,
                 RopeStyle style, Tensor& query, Tensor* key = nullptr);
+
+/// The rotated rows [T, heads, D] of x in f64, elements beyond the rotary dimension as they are.
+/// Errors as apply_rope.
+std::vector<double> rotated_rows(std::span<const std::int64_t> positions,
+                                 const Tensor& cos_sin_cache, RopeStyle style, const Tensor& x);
 
 }  // namespace attnbench

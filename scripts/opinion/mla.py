@@ -9,12 +9,17 @@ import math
 
 import numpy as np
 
-from . import compare
+from . import compare, mla_dcp, output_quant
 from . import number_formats as formats
 from .errors import Disagreement, FormatError
 
 # Semantics §1.5: backend -> (longest query of a decode, whether decodes are of one length).
-DECODE_RULES = {"MLA": (1, True), "FLASHMLA": (128, True), "FLASH_ATTN_MLA": (512, False)}
+DECODE_RULES = {
+    "REFERENCE": (1, True),
+    "MLA": (1, True),
+    "FLASHMLA": (128, True),
+    "FLASH_ATTN_MLA": (512, False),
+}
 SPARSE = "FLASHMLA_SPARSE"
 FORMATS = {"bfloat16": "BF16", "float16": "F16"}
 FLT_MIN = np.float32(1.17549435e-38)
@@ -34,17 +39,19 @@ class MlaCase:
         self.backend = metadata.get("backend", "")
         if self.backend not in DECODE_RULES and self.backend != SPARSE:
             raise FormatError(f"backend {self.backend!r} is not covered")
-        if problem["dcp"]["world_size"] != 1 or problem["output_quant"]["type"] != "none":
-            raise FormatError("MLA with DCP or output quantisation is not covered")
-        self.sparse = self.backend == SPARSE
+        self.world_size = problem["dcp"]["world_size"]
+        self.interleave = problem["dcp"]["interleave_size"]
+        self.output_quant = problem["output_quant"]
+        self.sparse = self.mla["sparse_topk"] is not None
         self.format = FORMATS[self.attention["dtype"]]
         self.cache_dtype = self.cache["dtype"]
-        if self.sparse and self.cache_dtype == "fp8":
+        if self.backend == SPARSE and self.cache_dtype == "fp8":
             self.cache_dtype = "fp8_ds_mla"
         self.starts = self.need("query_start_loc").raw.astype(np.int64)
         self.seq_lens = self.need("seq_lens").raw.astype(np.int64)
         self.key_starts = np.concatenate([[0], np.cumsum(self.seq_lens)])
         self.num_tokens = int(self.starts[-1])
+        self.scale = self.attention.get("scale") or 1 / math.sqrt(self.attention["head_size"])
         self.rows = np.arange(self.num_tokens)
         if "checked_rows" in tensors:
             self.rows = np.sort(tensors["checked_rows"].raw.astype(np.int64))
@@ -63,6 +70,14 @@ class MlaCase:
         return self.cache_dtype in ("fp8", "fp8_e4m3", "fp8_ds_mla")
 
     @property
+    def fp8_cache(self):
+        return self.cache_dtype in ("fp8", "fp8_e4m3")
+
+    @property
+    def fp8_prefill(self):
+        return self.mla["emulate_fp8_prefill"] and self.fp8_cache and self.backend != "REFERENCE"
+
+    @property
     def num_decodes(self):
         """Leading requests that run as decodes (§1.3)."""
         lens = np.diff(self.starts)
@@ -70,8 +85,10 @@ class MlaCase:
             return len(lens)
         threshold, uniform = DECODE_RULES[self.backend]
         speculative = self.attention.get("num_speculative_tokens", 0)
-        if self.backend != "MLA":
+        if threshold > 1:
             threshold = max(threshold, 1 + speculative)
+        if self.world_size > 1 and (self.backend != "FLASH_ATTN_MLA" or self.interleave > 1):
+            threshold = 1
         longest = lens.max(initial=0)
         if longest <= threshold and (not uniform or threshold <= 1):
             return len(lens)
@@ -108,33 +125,6 @@ def _stored(case):
     return np.concatenate(parts, axis=1), np.concatenate([latents, case.values("k_pe")], axis=1)
 
 
-def _slots(case, request):
-    p = np.arange(case.seq_lens[request])
-    size = case.cache["block_size"]
-    table = case.need("block_table").raw[request]
-    return table[p // size].astype(np.int64) * size + p % size
-
-
-def _check_cache(case, expected):
-    cache = np.ascontiguousarray(case.need("kv_cache").raw)
-    cache = cache.reshape(-1, cache.shape[-1]).view("u1")
-    if cache.shape[1] != expected.shape[1]:
-        raise Disagreement(f"kv_cache has {cache.shape[1]} bytes an entry, not {expected.shape[1]}")
-    new_slots = []
-    for b, seq_len in enumerate(case.seq_lens):
-        slots = _slots(case, b)
-        wanted = expected[case.key_starts[b] : case.key_starts[b + 1]]
-        wrong = np.argwhere(cache[slots] != wanted)
-        if len(wrong):
-            p, byte = wrong[0]
-            raise Disagreement(f"kv_cache: request {b}, position {p}, byte {byte} differs")
-        new_slots.append(slots[seq_len - (case.starts[b + 1] - case.starts[b]) :])
-    mapping = case.need("slot_mapping").raw
-    expected_slots = np.concatenate(new_slots) if new_slots else np.zeros(0, np.int64)
-    if (mapping[: case.num_tokens] != expected_slots).any() or (mapping[case.num_tokens :] >= 0).any():
-        raise Disagreement("slot_mapping is not the slots of the new tokens")
-
-
 def _check_dequantised(case, read):
     if not case.quantised:
         return
@@ -151,7 +141,7 @@ def _latent_queries(case):
     w_uk = case.values("w_uk").astype(np.float64)
     latent = np.einsum("tnp,npl->tnl", query[:, :, :nope], w_uk)
     joined = np.concatenate([latent, query[:, :, nope:]], axis=2)
-    fp8 = case.backend == "FLASHMLA" and case.cache_dtype in ("fp8", "fp8_e4m3")
+    fp8 = case.backend == "FLASHMLA" and case.fp8_cache
     if not fp8:
         return joined, False
     saved = case.values("latent_query_dequantized")
@@ -176,17 +166,54 @@ def _softmax(scores, entries, latent):
     return (weights / total) @ entries[:, :latent], (largest + np.log(total))[:, 0]
 
 
-def recompute(case, read):
+class Fp8Prefill:
+    """Prefill rows in e4m3: query, keys and values cast from the activation type (§8.6)."""
+
+    def __init__(self, case):
+        self.case, self.requests = case, {}
+        self.query = self._cast(case.values("query"))
+        self.w_uk = case.values("w_uk").astype(np.float64)
+        self.w_uv = case.values("w_uv").astype(np.float64)
+
+    def _cast(self, x):
+        rounded = formats.round_to(self.case.attention["dtype"], np.asarray(x, np.float32))
+        return formats.decode("F8_E4M3", formats.encode_e4m3(rounded)).astype(np.float64)
+
+    def _expanded(self, request, entries):
+        """Keys [N, S, P], k_pe [S, R] and values [N, S, V] of a request, made once."""
+        if request not in self.requests:
+            latent = self.case.mla["kv_lora_rank"]
+            kv_c = entries[:, :latent]
+            self.requests[request] = (
+                self._cast(kv_c @ self.w_uk.transpose(0, 2, 1)),
+                self._cast(entries[:, latent:]),
+                self._cast(kv_c @ self.w_uv),
+            )
+        return self.requests[request]
+
+    def attend(self, token, request, entries, visible):
+        """Output [N, V] and lse [N] of a row that sees the first entries of [S, Lkv + R]."""
+        keys, k_pe, values = self._expanded(request, entries)
+        keys, k_pe, values = keys[:, :visible], k_pe[:visible], values[:, :visible]
+        query, nope = self.query[token], self.w_uk.shape[1]
+        scores = np.einsum("np,nsp->ns", query[:, :nope], keys) + query[:, nope:] @ k_pe.T
+        scores *= self.case.scale
+        largest = scores.max(axis=1, keepdims=True)
+        weights = np.exp(scores - largest)
+        total = weights.sum(axis=1, keepdims=True)
+        return np.einsum("ns,nsv->nv", weights / total, values), (largest + np.log(total))[:, 0]
+
+
+def recompute(case, read, queries):
     """Output [rows, N, V] and lse [N, rows]."""
     latent = case.mla["kv_lora_rank"]
-    queries, fp8 = _latent_queries(case)
+    prefill = Fp8Prefill(case) if case.fp8_prefill else None
     w_uv = case.values("w_uv").astype(np.float64)
     plain = np.concatenate([case.values("kv_c"), case.values("k_pe")], axis=1).astype(np.float64)
     read = read.astype(np.float64)
     topk = case.need("topk_indices").raw if case.sparse else None
     outputs = np.zeros((len(case.rows), queries.shape[1], w_uv.shape[2]))
     lses = np.empty((queries.shape[1], len(case.rows)))
-    scale = case.attention.get("scale") or 1 / math.sqrt(case.attention["head_size"])
     for i, token in enumerate(case.rows):
         b = int(np.searchsorted(case.starts, token, side="right")) - 1
         seq_len, context = int(case.seq_lens[b]), 0
@@ -196,33 +223,45 @@ def recompute(case, read):
         entries = read[span]
         if b >= case.num_decodes:
             entries = np.concatenate([entries[:context], plain[span][context:]])
+        if prefill and b >= case.num_decodes:
+            outputs[i], lses[:, i] = prefill.attend(token, b, entries, position + 1)
+            continue
         if case.sparse:
             listed = topk[token]
             entries = entries[listed[(listed >= 0) & (listed < seq_len)]]
         else:
             entries = entries[: position + 1]
-        scores = scale * (queries[token] @ entries.T)
+        scores = case.scale * (queries[token] @ entries.T)
         output, lses[:, i] = _softmax(scores, entries, latent)
         outputs[i] = np.einsum("nl,nlv->nv", output, w_uv)
-    return outputs, lses, fp8
+    return outputs, lses
 
 
 def check(tensors, metadata):
     """Returns figures of a file that agrees; raises Disagreement or FormatError otherwise."""
     case = MlaCase(tensors, metadata)
     expected, read = _stored(case)
-    _check_cache(case, expected)
+    if "kv_cache" in tensors:
+        mla_dcp.check_cache(case, expected)
     _check_dequantised(case, read)
-    output, lse, fp8 = recompute(case, read)
+    queries, fp8 = _latent_queries(case)
+    output, lse = recompute(case, read, queries)
     figures = {"rows": len(case.rows)}
     reference = case.values("reference_output")[case.rows]
     figures["reference_max_abs"] = compare.require_close("reference_output", reference, output, 1e-9, 1e-9)
     compare.require_close("reference_lse", case.values("reference_lse")[:, case.rows], lse, 1e-9, 1e-9)
-    atol, rtol, cosine = FP8_QUERY_TOLERANCE if fp8 else TOLERANCE
-    actual = case.values("output")[case.rows].astype(np.float64)
+    atol, rtol, cosine = FP8_QUERY_TOLERANCE if fp8 or case.fp8_prefill else TOLERANCE
+    name = "output"
+    if case.output_quant["type"] != "none":
+        name = "output_unquantized"
+        output_quant.check(case.values, tensors, case.output_quant)
+    actual = case.values(name)[case.rows].astype(np.float64)
     figures["output_max_abs"] = compare.require_close("output", actual, output, atol, rtol)
     compare.check_cosine(actual, output, cosine)
     if "lse" in case.tensors:
         actual = case.values("lse")[:, case.rows]
         compare.require_close("lse", actual, lse, LSE_ATOL, 1e-5)
+    if case.world_size > 1:
+        figures["rank_max_abs"] = mla_dcp.check_partials(
+            case, queries, read.astype(np.float64), case.scale, _softmax, (atol, rtol), LSE_ATOL)  # fmt: skip
     return figures

@@ -58,16 +58,20 @@ class Pipeline {
 
 struct MlaInputs;
 struct MlaCache;
+struct MlaReferenceInputs;
+struct OpInputs;
 
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;
-  std::optional<StoredKv> stored;       // decoder and encoder_decoder
-  std::optional<PagedCache> cache;      // decoder and encoder_decoder
-  const MlaInputs* mla = nullptr;       // mla, instead of all above
-  const MlaCache* mla_cache = nullptr;  // mla
-  const MmInputs* mm = nullptr;         // mm_encoder; `inputs` are its tensors
+  std::optional<StoredKv> stored;                  // decoder and encoder_decoder
+  std::optional<PagedCache> cache;                 // decoder and encoder_decoder
+  const MlaInputs* mla = nullptr;                  // mla, instead of all above
+  const MlaCache* mla_cache = nullptr;             // mla
+  const MlaReferenceInputs* mla_values = nullptr;  // mla: what the reference reads
+  const MmInputs* mm = nullptr;                    // mm_encoder; `inputs` are its tensors
+  const OpInputs* op = nullptr;                    // op, instead of all above
 };
 
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.
@@ -92,6 +96,14 @@ class Backend {
                                             Ops& ops) const = 0;
   virtual Facts explain(const Problem& problem) const = 0;
 };
+
+/// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every
+/// backend whose queries, keys and values are not e4m3 too), else attention.dtype or wider.
+inline Dtype probability_dtype_of(const Problem& problem) {
+  const bool e4m3 = problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3;
+  return e4m3 ? Dtype::kE4M3 : problem.attention.dtype;
+}
+constexpr const char* kProbabilityRefusal = "e4m3 P without fp8 query, key and value";
 
 /// Every backend, in the order of contract section 2.
 const std::vector<const Backend*>& all_backends();

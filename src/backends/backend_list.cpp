@@ -13,6 +13,8 @@ const std::vector<const Backend*>& all_backends() {
                                      &flash_attn_mla_backend(),
                                      &flashmla_sparse_backend()};
     list.insert(list.end(), mm_backends().begin(), mm_backends().end());
+    list.push_back(&ops_backend());
+    list.push_back(&cudnn_backend());
     return list;
   }();
   return backends;

@@ -16,4 +16,7 @@ const Backend& reference_backend();
 /// MM_TORCH_SDPA, MM_FLASH_ATTN, MM_TRITON_ATTN, MM_FLASHINFER.
 const std::vector<const Backend*>& mm_backends();
 
+const Backend& ops_backend();
+const Backend& cudnn_backend();
+
 }  // namespace attnbench

@@ -38,6 +38,9 @@ const Capability& flash_attn_capability();
 const Capability& flash_attn_ix_capability();
 const Capability& triton_attn_capability();
 
+/// Whether a sink is +infinity: an output of 0 that no partial result with an LSE can stand for.
+bool has_infinite_sink(const AttentionSpec& attention);
+
 /// Every reason against the problem, in the order and words of §13.1; empty = supported.
 std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
                                      const DeviceFacts& device);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/error.h"
 #include "core/tensor.h"
 #include "ops/ops.h"
 
@@ -25,6 +26,13 @@ class DeviceBuffers {
     return static_cast<T*>(workspace(count * static_cast<std::int64_t>(sizeof(T)), name));
   }
   Buffer* last() { return buffers_.back().get(); }
+  /// The buffer that begins at `data`; E-INTERNAL when there is none.
+  Buffer& starting_at(const void* data) {
+    for (const auto& buffer : buffers_) {
+      if (buffer->data() == data) return *buffer;
+    }
+    fail(ErrorKind::kInternal, "device memory: no buffer begins at the given address");
+  }
 
   /// A copy that lives as long as this; the returned buffer is last().
   const void* upload(const void* data, std::size_t size_bytes, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/cache_facts.h"
+#include "backends/capability.h"
 #include "backends/dcp_pipeline.h"
 #include "backends/int8_stage.h"
 #include "backends/ops_pipeline.h"
@@ -54,6 +55,7 @@ bool choose_cascade(const Problem& problem) {
   if (problem.cascade.mode != CascadeMode::kAuto) {
     return problem.cascade.mode == CascadeMode::kAlways;
   }
+  if (has_infinite_sink(problem.attention)) return false;
   const auto is_one = [](double scale) { return scale == 1.0; };
   const KvCacheSpec& cache = problem.kv_cache;
   // §6.2: descales must be 1; the source asserts it, so the heuristic's caller must see to it.
@@ -149,15 +151,23 @@ class FlashPipeline : public OpsPipeline {
         {"combine", true, 0, 0, [this, decodes, split] { ops().combine_splits(decodes, split); }});
   }
 
+  /// Padding rows (§1.1) have no page, so they share none.
+  static bool is_padding(const Request& request) { return request.seq_len == 0; }
+
   void check_prefix(const BackendInputs& inputs) const {
-    std::vector<std::int32_t> context_lens;
-    for (const Request& request : problem().batch) {
-      context_lens.push_back(checked_int32(request.seq_len - request.query_len, "context_len"));
-    }
     const Tensor& table = inputs.cache->block_table;
-    check_cascade_prefix(
-        problem().cascade.common_prefix_len, problem().kv_cache.block_size, context_lens,
-        {table.data<std::int32_t>(), static_cast<std::size_t>(table.num_elements())}, table.dim(1));
+    std::vector<std::int32_t> context_lens;
+    std::vector<std::int32_t> rows;
+    for (std::size_t b = 0; b < problem().batch.size(); ++b) {
+      const Request& request = problem().batch[b];
+      if (is_padding(request)) continue;
+      context_lens.push_back(checked_int32(request.seq_len - request.query_len, "context_len"));
+      const auto* row = table.data<std::int32_t>() + static_cast<std::int64_t>(b) * table.dim(1);
+      rows.insert(rows.end(), row, row + table.dim(1));
+    }
+    if (context_lens.empty()) return;
+    check_cascade_prefix(problem().cascade.common_prefix_len, problem().kv_cache.block_size,
+                         context_lens, rows, table.dim(1));
   }
 
   /// A float32 partial result [T, H, Dv] with LSE [H, T].
@@ -171,6 +181,13 @@ class FlashPipeline : public OpsPipeline {
   /// All queries as one sequence over the shared pages, without a causal mask (§6.2).
   attn::AttendParams prefix_params(std::int64_t prefix) {
     attn::AttendParams part = params();
+    const std::vector<Request>& batch = problem().batch;
+    const auto first = std::ranges::find_if_not(batch, is_padding);
+    if (first == batch.end()) {
+      prefix = 0;  // nobody has its pages
+    } else {
+      part.kv.block_table += (first - batch.begin()) * part.kv.block_table_stride;
+    }
     part.query_start_loc =
         upload(std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
     part.seq_lens =
@@ -186,7 +203,8 @@ class FlashPipeline : public OpsPipeline {
     attn::AttendParams part = params();
     std::vector<std::int32_t> seq_lens;
     for (const Request& request : problem().batch) {
-      seq_lens.push_back(checked_int32(request.seq_len - prefix, "suffix"));
+      const std::int64_t suffix = is_padding(request) ? 0 : request.seq_len - prefix;
+      seq_lens.push_back(checked_int32(suffix, "suffix"));
     }
     part.seq_lens = upload(seq_lens, "suffix lengths");
     part.kv.block_table += prefix / part.kv.block_size;

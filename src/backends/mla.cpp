@@ -36,6 +36,19 @@ class MlaBackend : public Backend {
       facts.emplace_back("max_context_chunk", std::to_string(plan.chunks->max_context_chunk));
     }
     facts.emplace_back("workspace tokens", std::to_string(plan.workspace_tokens));
+    if (capability_.sparse && plan.sparse_batch.num_prefills > 0) {
+      facts.emplace_back("upconverted requests", std::to_string(plan.sparse_batch.num_prefills));
+    }
+    if (problem.dcp.world_size > 1) {
+      facts.emplace_back("ranks", std::to_string(problem.dcp.world_size) +
+                                      " simulated, times are those of all of them in turn");
+      facts.emplace_back("heads of a rank",
+                         std::to_string(problem.attention.num_heads / problem.dcp.world_size));
+      facts.emplace_back("exchange", to_string(problem.dcp.comm));
+    }
+    if (problem.output_quant.type != OutputQuantType::kNone) {
+      facts.emplace_back("output", to_string(problem.output_quant.type));
+    }
     return facts;
   }
 

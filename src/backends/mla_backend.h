@@ -40,9 +40,12 @@ std::vector<std::string> mla_refusals(const MlaCapability& capability, const Pro
 
 /// What the pipeline of a problem does; bench judges by the same plan.
 struct MlaPlan {
-  BatchSplit batch;              // sparse: every request is a decode
+  BatchSplit batch;  // sparse: every request is a decode
+  /// Sparse with an fp8_ds_mla cache: who reads the entries, and who an upconverted copy (§8.9).
+  BatchSplit sparse_batch;
   bool quantised_query = false;  // of the decodes
   bool pad_v = false;
+  bool fp8_prefill = false;  // emulated (§8.6): prefills attend in e4m3
   std::int64_t workspace_tokens = 0;
   std::optional<MlaChunkPlan> chunks;  // context of the prefills
   /// Parts of a decode plan, or splits of every decode; 1 = one pass.
@@ -53,8 +56,20 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem);
 /// The capability of a backend by name; null when it is no MLA backend.
 const MlaCapability* find_mla_capability(std::string_view name);
 
+/// The same for the backends that take part in MLA cases: REFERENCE computes what the backend MLA
+/// would, with or without lists of keys. E-INTERNAL for others.
+MlaCapability mla_capability_for(std::string_view name, const Problem& problem);
+/// Which requests are decodes.
+BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem);
+
 /// The cache dtype that the backend stores: "fp8" of FLASHMLA_SPARSE is fp8_ds_mla.
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem);
+
+/// What has no meaning for MLA, whoever computes it.
+std::vector<std::string> mla_reference_refusals(const Problem& problem);
+/// The float64 reference as a pipeline of one step over all rows.
+std::unique_ptr<Pipeline> make_mla_reference_pipeline(const Problem& problem,
+                                                      const BackendInputs& inputs);
 
 std::unique_ptr<Pipeline> make_mla_pipeline(const MlaCapability& capability, const Problem& problem,
                                             const BackendInputs& inputs, Ops& ops);

@@ -24,12 +24,9 @@ std::vector<std::int32_t> query_start_loc(const Problem& problem, int first) {
   return starts;
 }
 
-BatchSplit split_batch(const MlaCapability& capability, const Problem& problem) {
-  if (capability.sparse) {
-    return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
-  }
+BatchSplit split_by(MetadataBuilder builder, const Problem& problem) {
   const DecodeThreshold rule =
-      decode_threshold(capability.builder, problem.attention.num_speculative_tokens, false,
+      decode_threshold(builder, problem.attention.num_speculative_tokens, false,
                        problem.dcp.world_size, problem.dcp.interleave_size);
   SplitOptions options;
   options.threshold = rule.threshold;
@@ -43,6 +40,10 @@ BatchSplit split_batch(const MlaCapability& capability, const Problem& problem) 
   return split_decodes_and_prefills(query_start_loc(problem, 0),
                                     static_cast<int>(problem.num_tokens()),
                                     static_cast<int>(problem.max_query_len()), options);
+}
+
+DcpGroup group_of(const Problem& problem) {
+  return {problem.dcp.world_size, problem.dcp.interleave_size};
 }
 
 /// Scenarios know no engine limits: the batch's own lengths stand for max_model_len and
@@ -62,7 +63,19 @@ std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& p
     seq_lens.push_back(checked_int32(problem.batch[b].seq_len, "seq_len"));
   }
   return plan_mla_chunks(query_start_loc(problem, plan.batch.num_decodes), seq_lens,
-                         plan.workspace_tokens, problem.kv_cache.block_size);
+                         plan.workspace_tokens, problem.kv_cache.block_size, group_of(problem));
+}
+
+/// Parts of the plan of a sparse fp8 decode; the heads are padded to tiles of 64.
+int sparse_parts(const Problem& problem, const MlaPlan& plan) {
+  std::int64_t max_query_len = 1;
+  for (int b = 0; b < plan.sparse_batch.num_decodes; ++b) {
+    max_query_len = std::max(max_query_len, problem.batch[static_cast<std::size_t>(b)].query_len);
+  }
+  if (problem.attention.batch_invariant) return 1;
+  const int heads = std::max(problem.attention.num_heads, problem.mla.q_pad_num_heads.value_or(0));
+  return sparse_decode_parts(kNumSms, checked_int32(max_query_len, "query_len"),
+                             static_cast<int>(ceil_div(heads, 64)) * 64);
 }
 
 int decode_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan) {
@@ -78,7 +91,9 @@ int decode_parts(const MlaCapability& capability, const Problem& problem, const 
     return dense_decode_parts(kNumSms, checked_int32(max_query_len, "query_len"),
                               problem.attention.num_heads, 1);
   }
-  return choose_num_splits(plan.batch.num_decodes, 1, max_seq_len);
+  // A rank holds at most this many of the longest request's keys.
+  const std::int64_t longest = dcp_max_local_seq_len(max_seq_len, group_of(problem));
+  return choose_num_splits(plan.batch.num_decodes, 1, longest);
 }
 
 /// Pairs of a row and a key that it sees, of the requests [first, last).
@@ -128,27 +143,40 @@ const MlaCapability& capability_of(std::string_view backend) {
 
 }  // namespace
 
+BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem) {
+  if (!capability.sparse) return split_by(capability.builder, problem);
+  return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
+}
+
 MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   MlaPlan plan;
-  plan.batch = split_batch(capability, problem);
+  plan.batch = split_mla_batch(capability, problem);
   plan.quantised_query =
       capability.fp8_query && !capability.sparse && is_per_tensor_fp8(problem.kv_cache.dtype);
   // auto: FA3 on SM 9.0 takes V narrower than K (§8.6).
   plan.pad_v = problem.mla.v_pad == Switch::kOn;
   plan.workspace_tokens = workspace_tokens(problem);
+  plan.fp8_prefill = problem.mla.emulate_fp8_prefill && !capability.sparse &&
+                     is_per_tensor_fp8(problem.kv_cache.dtype);
   plan.chunks = plan_chunks(problem, plan);
-  if (!capability.sparse) plan.num_parts = decode_parts(capability, problem, plan);
+  if (!capability.sparse) {
+    plan.num_parts = decode_parts(capability, problem, plan);
+  } else if (mla_cache_dtype(capability, problem) == KvCacheDtype::kFp8DsMla) {
+    plan.sparse_batch = split_by(MetadataBuilder::kFlashMlaSparseFp8, problem);
+    plan.num_parts = sparse_parts(problem, plan);
+  }
   return plan;
 }
 
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
   const KvCacheDtype dtype = problem.kv_cache.dtype;
-  return capability.sparse && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
+  const bool is_alias = std::ranges::count(capability.kv_dtypes, KvCacheDtype::kFp8DsMla) > 0;
+  return is_alias && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
 }
 
 double mla_flops(const Problem& problem, std::string_view backend) {
   const MlaCapability& capability = capability_of(backend);
-  const BatchSplit batch = split_batch(capability, problem);
+  const BatchSplit batch = split_mla_batch(capability, problem);
   const AttentionSpec& a = problem.attention;
   const MlaSpec& mla = problem.mla;
   const double latent = 2.0 * mla.kv_lora_rank + mla.qk_rope_head_dim;

@@ -5,6 +5,7 @@
 
 #include "backends/mla_backend.h"
 #include "core/error.h"
+#include "metadata/mla_prefill.h"
 
 namespace attnbench {
 namespace {
@@ -78,12 +79,6 @@ class Reasons {
     add_formats();
     add_kinds();
     add_features();
-    add_if(list_.empty() && problem_.dcp.world_size > 1, "DCP is not available in this version");
-    add_if(list_.empty() && problem_.mla.emulate_fp8_prefill,
-           "emulated FP8 prefill is not available in this version");
-    add_if(list_.empty() && problem_.output_quant.type != OutputQuantType::kNone,
-           fmt::format("output quantization {} after MLA is not available in this version",
-                       to_string(problem_.output_quant.type)));
     if (list_.empty()) add_plan();
     return std::move(list_);
   }
@@ -138,6 +133,7 @@ class Reasons {
     add_if(dcp && can_.sparse, "DCP requires LSE from decode");
     add_if(dcp && !can_.sparse && is_quantised(problem_.kv_cache.dtype),
            "DCP not support fp8 kvcache now.");
+    add_if(dcp && problem_.dcp.transport == DcpTransport::kNccl, "DCP over nccl: NCCL not found");
     add_if(dcp && problem_.dcp.interleave_size > 1 && a_.num_speculative_tokens > 0,
            "MTP with cp_kv_cache_interleave_size > 1 is not supported");
     add_if(a_.alibi != AlibiKind::kNone || a_.sliding_window || a_.logits_soft_cap > 0,
@@ -148,13 +144,19 @@ class Reasons {
     add_if(a_.query_dtype == QueryDtype::kFp8E4M3 &&
                (!can_.fp8_query || !is_quantised(problem_.kv_cache.dtype)),
            "fp8 query");
+    add_if(a_.probability_dtype == ProbabilityDtype::kFp8E4M3, kProbabilityRefusal);
   }
 
-  /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), or
-  /// more of them than the workspace has blocks for (§8.5).
+  /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), more
+  /// of them than the workspace has blocks for (§8.5), or heads that no prefill takes.
   void add_plan() {
     try {
-      plan_mla(can_, problem_);
+      const MlaPlan plan = plan_mla(can_, problem_);
+      if (plan.batch.num_prefills == 0) return;
+      const std::vector<std::string> reasons =
+          mla_prefill_reasons(problem_.mla.prefill_backend, problem_.mla, a_.dtype);
+      if (reasons.empty()) return;
+      list_.push_back(mla_prefill_message(problem_.mla.prefill_backend, reasons));
     } catch (const Error& error) {
       list_.emplace_back(error.what());
     }
@@ -175,6 +177,15 @@ const MlaCapability* find_mla_capability(std::string_view name) {
   const auto found =
       std::ranges::find_if(all, [&](const MlaCapability& c) { return c.name == name; });
   return found == all.end() ? nullptr : &*found;
+}
+
+MlaCapability mla_capability_for(std::string_view name, const Problem& problem) {
+  if (const MlaCapability* found = find_mla_capability(name)) return *found;
+  if (name != "REFERENCE") fail(ErrorKind::kInternal, "{} is no MLA backend", name);
+  MlaCapability capability = triton_mla();
+  capability.name = name;
+  capability.sparse = problem.mla.sparse_topk.has_value();
+  return capability;
 }
 
 std::vector<std::string> mla_refusals(const MlaCapability& capability, const Problem& problem,

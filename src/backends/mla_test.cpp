@@ -70,6 +70,54 @@ TEST_CASE("cache types, block sizes and devices follow the table of MLA backends
   CHECK(refusals("FLASHMLA", problem, 100).empty());
 }
 
+TEST_CASE("MLA over ranks takes 16-bit dense caches, one token a decode unless I is 1") {
+  Problem problem = mla_problem();
+  problem.dcp.world_size = 2;
+  for (const char* name : {"MLA", "FLASHMLA", "FLASH_ATTN_MLA"})
+    CHECK(refusals(name, problem).empty());
+  problem.attention.num_speculative_tokens = 2;
+  CHECK(refusals("FLASH_ATTN_MLA", problem).empty());
+  problem.dcp.interleave_size = 4;
+  CHECK(contains(refusals("FLASH_ATTN_MLA", problem),
+                 "MTP with cp_kv_cache_interleave_size > 1 is not supported"));
+  problem.attention.num_speculative_tokens = 0;
+  problem.batch = {{3, 100}, {300, 600}};
+  CHECK(plan_mla(capability("FLASH_ATTN_MLA"), problem).batch.num_decodes == 0);
+  problem.dcp.interleave_size = 1;
+  CHECK(plan_mla(capability("FLASH_ATTN_MLA"), problem).batch.num_decodes == 2);
+  CHECK(plan_mla(capability("FLASHMLA"), problem).batch.num_decodes == 0);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(contains(refusals("MLA", problem), "DCP not support fp8 kvcache now."));
+  problem.kv_cache.dtype = KvCacheDtype::kAuto;
+  problem.mla.sparse_topk = 128;
+  CHECK(contains(refusals("FLASHMLA_SPARSE", problem), "DCP requires LSE from decode"));
+}
+
+TEST_CASE("heads that no prefill takes refuse a batch with prefills alone") {
+  Problem problem = mla_problem();
+  problem.mla.qk_nope_head_dim = 256;
+  problem.attention.head_size = 320;
+  CHECK(contains(refusals("MLA", problem),
+                 "Selected MLA prefill backend FLASH_ATTN_PREFILL is not valid for this "
+                 "configuration. Reason: [head_size 320 not supported]"));
+  problem.batch = {{1, 100}, {1, 200}};
+  CHECK(refusals("MLA", problem).empty());
+}
+
+TEST_CASE("REFERENCE computes every MLA case that has a meaning") {
+  Problem problem = mla_problem();
+  CHECK(mla_reference_refusals(problem).empty());
+  problem.mla.sparse_topk = 128;
+  problem.kv_cache.dtype = KvCacheDtype::kFp8DsMla;
+  problem.output_quant.type = OutputQuantType::kNvfp4;
+  CHECK(mla_reference_refusals(problem).empty());
+  CHECK(split_mla_batch(mla_capability_for("REFERENCE", problem), problem).num_prefills == 0);
+  problem.attention.sinks = SinksKind::kNormal;
+  CHECK(mla_reference_refusals(problem) ==
+        std::vector<std::string>{"attention sinks not supported"});
+  CHECK_THROWS_AS(mla_capability_for("FLASH_ATTN", problem), Error);
+}
+
 TEST_CASE("sparse MLA takes fp8 as another name of fp8_ds_mla and refuses other fp8 caches") {
   Problem problem = mla_problem();
   problem.mla.sparse_topk = 128;

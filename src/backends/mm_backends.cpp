@@ -22,8 +22,9 @@ class MmBackend : public Backend {
     return mm_refusals(capability_, problem, device);
   }
   std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
-  /// Never e4m3: P stays float32, or is rounded to the model's type.
-  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
     return std::make_unique<MmPipeline>(problem, inputs, ops, capability_);

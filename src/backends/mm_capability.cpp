@@ -120,6 +120,9 @@ void add_form_reasons(const MmCapability& can, const Problem& problem, Reasons& 
   reasons.add_if(wants_fp8(problem) && !can.fp8,
                  fmt::format("mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {}",
                              can.upstream_name));
+  reasons.add_if(problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3 &&
+                     !(can.fp8 && wants_fp8(problem)),
+                 kProbabilityRefusal);
 }
 
 }  // namespace

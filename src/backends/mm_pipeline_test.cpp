@@ -193,6 +193,31 @@ TEST_CASE("without cu_seqlens each batch row is a sequence, for SDPA with its ow
   check_against_reference(p, "MM_TORCH_SDPA");
 }
 
+TEST_CASE("P in e4m3 is another rounding of the same attention, P of 16 bits the default") {
+  for (const int head_size : {64, 72}) {
+    Problem p = fp8_problem(head_size);
+    const Run wide(p, "MM_FLASHINFER");
+    p.attention.probability_dtype = ProbabilityDtype::kModel;
+    CHECK(same_bytes(Run(p, "MM_FLASHINFER").output.output, wide.output.output));
+    p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+    const Run narrow(p, "MM_FLASHINFER");
+    CHECK_FALSE(same_bytes(narrow.output.output, wide.output.output));
+    CHECK(same_bytes(*narrow.output.lse, *wide.output.lse));
+    const AttentionInputs& in = narrow.inputs.tensors;
+    MmScales scales;
+    const std::array<float, 3> amax = amax_of(p, in);
+    for (std::size_t i = 0; i < 3; ++i) scales.scale[i] = amax[i] / 448.0f;
+    const MmForward forward = forward_of(in, scales);
+    const ReferenceOutput expected =
+        reference_of(p, in, forward.dequantized[0], forward.dequantized[1], forward.dequantized[2]);
+    double largest = 0;
+    for (const double value : expected.output) largest = std::fmax(largest, std::fabs(value));
+    CHECK(worst_error(narrow.output.output, expected.output) < 3e-2 * largest);
+    CHECK(worst_error(narrow.output.output, expected.output) >
+          worst_error(wide.output.output, expected.output));
+  }
+}
+
 TEST_CASE("a batch without tokens, and one of empty sequences, give nothing") {
   for (const bool fp8 : {false, true}) {
     Problem p = fp8 ? fp8_problem() : mm_problem();

@@ -18,8 +18,9 @@ class NativeBackend : public Backend {
                                     const DeviceFacts& device) const override {
     return refusals_of(capability_, problem, device);
   }
-  /// P is rounded to the query's 16-bit type or kept in float32, never to e4m3.
-  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
 
  private:
   const Capability& capability_;

@@ -110,6 +110,7 @@ void OpsPipeline::set_rows(const BackendInputs& inputs) {
   params_.num_kv_heads = a.num_kv_heads;
   params_.head_size = a.head_size;
   params_.v_head_size = a.v_head_size;
+  params_.e4m3_probability = a.probability_dtype == ProbabilityDtype::kFp8E4M3 ? 1 : 0;
 }
 
 void OpsPipeline::set_score(const BackendInputs& inputs) {

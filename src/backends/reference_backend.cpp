@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "backends/backend_list.h"
+#include "backends/mla_backend.h"
 #include "core/error.h"
 #include "reference/attention.h"
 
@@ -79,8 +80,10 @@ class ReferencePipeline : public Pipeline {
     const AttentionInputs& inputs = *inputs_.inputs;
     const StoredQuery& query = inputs_.query;
     sources_.query = query.dequantized ? &*query.dequantized : &query.query;
-    sources_.key = inputs_.stored ? &inputs_.stored->key_dequantized : &inputs.key;
-    sources_.value = inputs_.stored ? &inputs_.stored->value_dequantized : &inputs.value;
+    // A cache that only copies bits has no dequantised tensors.
+    const bool dequantised = inputs_.stored && !inputs_.stored->key_dequantized.empty();
+    sources_.key = dequantised ? &inputs_.stored->key_dequantized : &inputs.key;
+    sources_.value = dequantised ? &inputs_.stored->value_dequantized : &inputs.value;
     sources_.query_start_loc = inputs.query_start_loc;
     sources_.seq_lens = inputs.seq_lens;
     sources_.key_start_loc = inputs.key_start_loc;
@@ -111,15 +114,17 @@ class Reference : public Backend {
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
     std::vector<std::string> reasons;
     const AttentionType type = problem.attention.type;
+    if (type == AttentionType::kMla) return mla_reference_refusals(problem);
     if (problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla) {
       reasons.emplace_back("kv_cache_dtype not supported");
     }
-    if (type == AttentionType::kMla) {
-      reasons.emplace_back("MLA not supported");
-    } else if (!is_served(type)) {
+    if (!is_served(type)) {
       reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
     }
     add_int8_reasons(problem, reasons);
+    if (has_direct_kv(type) && is_quantised(problem.kv_cache.dtype)) {
+      reasons.emplace_back("quantized KV cache is not supported for encoder attention");
+    }
     if (problem.output_quant.type != OutputQuantType::kNone &&
         problem.output_quant.type != OutputQuantType::kFp8Static) {
       reasons.push_back(fmt::format("output quantization {} not supported",
@@ -131,9 +136,16 @@ class Reference : public Backend {
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops&) const override {
+    if (problem.attention.type == AttentionType::kMla) {
+      return make_mla_reference_pipeline(problem, inputs);
+    }
     return std::make_unique<ReferencePipeline>(problem, inputs);
   }
-  Facts explain(const Problem&) const override {
+  Facts explain(const Problem& problem) const override {
+    if (problem.attention.type == AttentionType::kMla) {
+      return {{"path", "latent and expanded form in float64, all rows"},
+              {"form", to_string(problem.mla.ref_form)}};
+    }
     return {{"path", "two-pass softmax in float64, all rows"}};
   }
 };

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "backends/capability.h"
 #include "core/error.h"
@@ -43,6 +44,10 @@ struct Question {
   bool dcp() const { return problem.dcp.world_size > 1; }
   bool int8() const { return problem.kv_cache.int8_level > 0; }
   bool fp8_kv() const { return is_fp8_per_tensor(problem.kv_cache.dtype); }
+  bool fp8_descale() const {
+    const KvCacheSpec& cache = problem.kv_cache;
+    return fp8_kv() && !(all_one(cache.k_scale) && all_one(cache.v_scale) && cache.q_scale == 1.0);
+  }
   bool forced_cascade() const {
     return problem.cascade.mode == CascadeMode::kAlways && problem.cascade.common_prefix_len > 0;
   }
@@ -110,9 +115,12 @@ void add_kind_reasons(const Question& q, Reasons& reasons) {
                  "sink not supported on compute capability < 9.0");
 }
 
-/// Row 15, int8 levels of layout IX.
+/// Row 15, the lines of int8 levels and of sinks in layout IX.
 void add_int8_reasons(const Question& q, Reasons& reasons) {
-  if (!q.int8()) return;
+  const bool ix_sinks_in_cascade = q.can.is_ixformer && q.sinks() && q.forced_cascade();
+  if (!q.int8()) {
+    return reasons.add_if(ix_sinks_in_cascade, "attention sinks with ixformer cascade attention");
+  }
   if (!q.can.is_ixformer) return reasons.add_if(true, "int8 attention not supported");
   const AttentionType type = q.attention().type;
   const bool missing_keys =
@@ -123,6 +131,7 @@ void add_int8_reasons(const Question& q, Reasons& reasons) {
                                          q.problem.kv_cache.int8_level));
   reasons.add_if(q.sinks(), "attention sinks with int8 attention");
   reasons.add_if(q.forced_cascade(), "cascade attention with int8 attention");
+  reasons.add_if(ix_sinks_in_cascade, "attention sinks with ixformer cascade attention");
   reasons.add_if(q.dcp(), "DCP with int8 attention");
   reasons.add_if(q.encoder() || missing_keys,
                  fmt::format("int8 attention for attention type {}", to_string(type)));
@@ -136,6 +145,9 @@ void add_cascade_reasons(const Question& q, Reasons& reasons) {
   }
   reasons.add_if(q.alibi(), "Cascade attention does not support ALiBi.");
   reasons.add_if(q.window(), "Cascade attention does not support sliding window.");
+  reasons.add_if(q.fp8_descale(), "cascade attention with fp8 descale");
+  // The sink counts in the prefix, and a merge takes an infinite LSE for "no key" (§6.3).
+  reasons.add_if(has_infinite_sink(q.attention()), "cascade attention with an infinite sink");
   // Its queries stand behind no shared keys: every request has an encoder output of its own.
   reasons.add_if(q.attention().type == AttentionType::kEncoderDecoder,
                  "cascade attention for attention type encoder_decoder");
@@ -191,10 +203,7 @@ void add_output_quant_reasons(const Question& q, Reasons& reasons) {
 void add_feature_reasons(const Question& q, Reasons& reasons) {
   const KvCacheSpec& cache = q.problem.kv_cache;
   add_int8_reasons(q, reasons);
-  reasons.add_if(q.can.is_ixformer && q.sinks() && q.forced_cascade(),
-                 "attention sinks with ixformer cascade attention");
-  const bool unit_scales = all_one(cache.k_scale) && all_one(cache.v_scale) && cache.q_scale == 1.0;
-  reasons.add_if(q.can.is_ixformer && q.fp8_kv() && !unit_scales, "fp8 descale in ixformer layout");
+  reasons.add_if(q.can.is_ixformer && q.fp8_descale(), "fp8 descale in ixformer layout");
   add_cascade_reasons(q, reasons);
   add_dcp_reasons(q, reasons);
   add_encoder_reasons(q, reasons);
@@ -203,20 +212,29 @@ void add_feature_reasons(const Question& q, Reasons& reasons) {
   add_output_quant_reasons(q, reasons);
   reasons.add_if(q.mm_prefix() && q.can.mm_prefix && q.attention().type != AttentionType::kDecoder,
                  "mm_prefix applies to decoder attention only");
-  reasons.add_if(is_per_token_head(cache.dtype) && q.attention().head_size % 4 != 0,
+  reasons.add_if(is_per_token_head(cache.dtype) && contains(q.can.kv_dtypes, cache.dtype) &&
+                     q.attention().head_size % 4 != 0,
                  "per-token-head KV cache requires head_size % 4 == 0");
   reasons.add_if(
       q.attention().query_dtype == QueryDtype::kFp8E4M3 && (!q.can.fp8_query || !q.fp8_kv()),
       "fp8 query");
+  const bool e4m3_operands =
+      q.can.fp8_query && q.fp8_kv() && !q.int8() && query_is_quantised(q.problem, q.can.name);
+  reasons.add_if(q.attention().probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands,
+                 kProbabilityRefusal);
   reasons.add_if(q.attention().alibi == AlibiKind::kSqrt && !q.can.alibi_sqrt,
                  "alibi sqrt not supported");
   reasons.add_if(q.paged() && q.attention().v_head_size != q.attention().head_size,
                  "v_head_size not supported");
-  reasons.add_if(q.forced_cascade() && q.can.cascade && q.fp8_kv() && !unit_scales,
-                 "cascade attention with fp8 descale");
 }
 
 }  // namespace
+
+bool has_infinite_sink(const AttentionSpec& attention) {
+  return std::ranges::any_of(attention.sink_values, [](double sink) {
+    return sink == std::numeric_limits<double>::infinity();
+  });
+}
 
 std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
                                      const DeviceFacts& device) {

@@ -56,7 +56,7 @@ TEST_CASE("backends are listed in the order of the contract and found by name") 
   for (const Backend* backend : all_backends()) names.emplace_back(backend->name());
   CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "MLA",
                          "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "MM_TORCH_SDPA",
-                         "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER"});
+                         "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS", "CUDNN"});
   CHECK(find_backend("FLASHINFER") == nullptr);
   CHECK(find_backend("TRITON_ATTN")->name() == "TRITON_ATTN");
 }
@@ -189,6 +189,69 @@ TEST_CASE("a forced cascade of cross attention is refused, an idle one is not") 
         }) == Reasons{"cascade attention for attention type encoder_decoder"});
 }
 
+TEST_CASE("reasons of cascade stand before those of DCP, the scales' own ones among them") {
+  CHECK(refusals(kFa, [](Problem& p) {
+          cascade(p);
+          p.kv_cache.dtype = KvCacheDtype::kFp8;
+          p.kv_cache.v_scale = {0.5};
+          p.dcp.world_size = 2;
+        }) == Reasons{"cascade attention with fp8 descale", "DCP with fp8", "DCP with cascade"});
+}
+
+TEST_CASE("head sizes of per-token-head caches matter where there are such caches") {
+  const Change change = [](Problem& p) {
+    p.kv_cache.dtype = KvCacheDtype::kInt8PerTokenHead;
+    p.attention.head_size = p.attention.v_head_size = 42;
+  };
+  CHECK(refusals(kTriton, change) ==
+        Reasons{"per-token-head KV cache requires head_size % 4 == 0"});
+  const Reasons refused{"head_size not supported", "kv_cache_dtype not supported"};
+  CHECK(refusals(kFa, change) == refused);
+  CHECK(refusals(kIx, change) == refused);
+}
+
+TEST_CASE("an encoder with a quantised cache is refused by the reference too") {
+  for (const AttentionType type :
+       {AttentionType::kEncoder, AttentionType::kEncoderOnly, AttentionType::kMmEncoder}) {
+    CHECK(refusals("REFERENCE", [type](Problem& p) {
+            p.attention.type = type;
+            p.attention.causal = false;
+            p.kv_cache.dtype = KvCacheDtype::kFp8;
+          }) == Reasons{"quantized KV cache is not supported for encoder attention"});
+  }
+}
+
+TEST_CASE("e4m3 P goes with e4m3 queries, keys and values, and with nothing else") {
+  const auto with = [](KvCacheDtype kv, QueryDtype query) {
+    return [kv, query](Problem& p) {
+      p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+      p.kv_cache.dtype = kv;
+      p.attention.query_dtype = query;
+    };
+  };
+  using enum KvCacheDtype;
+  const Reasons refused{"e4m3 P without fp8 query, key and value"};
+  CHECK(refusals(kFa, with(kFp8, QueryDtype::kAuto)).empty());
+  CHECK(refusals(kIx, with(kFp8, QueryDtype::kAuto)) == refused);
+  CHECK(refusals(kIx, with(kFp8, QueryDtype::kFp8E4M3)).empty());
+  CHECK(refusals(kTriton, with(kFp8, QueryDtype::kAuto)) == refused);
+  for (const char* backend : {kFa, kIx, kTriton}) {
+    CHECK(refusals(backend, with(kAuto, QueryDtype::kAuto)) == refused);
+  }
+  CHECK(refusals("REFERENCE", with(kAuto, QueryDtype::kAuto)).empty());
+  const auto encoder_with = [&](MmAttnDtype dtype) {
+    return [&, dtype](Problem& p) {
+      p.attention.type = AttentionType::kMmEncoder;
+      p.attention.causal = false;
+      p.batch = {{33, 33}};
+      p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+      p.mm_encoder.attn_dtype = dtype;
+    };
+  };
+  CHECK(refusals("MM_FLASHINFER", encoder_with(MmAttnDtype::kFp8)).empty());
+  CHECK(refusals("MM_FLASHINFER", encoder_with(MmAttnDtype::kAuto)) == refused);
+}
+
 TEST_CASE("DCP names every feature it cannot have, and nothing where it has none of them") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
@@ -289,8 +352,8 @@ TEST_CASE("int8 levels name their conflicts in layout IX") {
   REQUIRE(reasons.size() >= 5);
   CHECK(Reasons(reasons.begin(), reasons.begin() + 5) ==
         Reasons{"int8 attention level 2 with fp8 kv cache", "attention sinks with int8 attention",
-                "cascade attention with int8 attention", "DCP with int8 attention",
-                "attention sinks with ixformer cascade attention"});
+                "cascade attention with int8 attention",
+                "attention sinks with ixformer cascade attention", "DCP with int8 attention"});
   CHECK(refusals(kIx, [](Problem& p) {
           encoder(p);
           p.kv_cache.int8_level = 1;

@@ -3,6 +3,7 @@
 
 #include "backends/backend.h"
 #include "backends/mla_backend.h"
+#include "backends/op_pipeline.h"
 #include "metadata/visible_pairs.h"
 
 namespace attnbench {
@@ -52,6 +53,7 @@ double bytes_per_key(const Problem& problem, std::string_view backend) {
 
 double attention_flops(const Problem& problem, std::string_view backend) {
   if (problem.attention.type == AttentionType::kMla) return mla_flops(problem, backend);
+  if (problem.attention.type == AttentionType::kOp) return 0;
   const AttentionMath math = resolve_attention_math(problem, backend);
   double pairs = 0;
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
@@ -66,6 +68,7 @@ double attention_flops(const Problem& problem, std::string_view backend) {
 
 Traffic attention_traffic(const Problem& problem, std::string_view backend) {
   if (problem.attention.type == AttentionType::kMla) return mla_traffic(problem, backend);
+  if (problem.attention.type == AttentionType::kOp) return {op_traffic(problem), 0};
   const AttentionMath math = resolve_attention_math(problem, backend);
   const AttentionSpec& a = problem.attention;
   const std::int64_t prefix = has_direct_kv(a.type) ? 0 : problem.cascade.common_prefix_len;

@@ -143,8 +143,8 @@ class AttentionTrial final : public Trial {
  private:
   /// The partial results of the ranks, where the pipeline has some. False = should_stop.
   bool judge_ranks(const AttentionMath& math, const PipelineOutput& output, Judgement& judgement) {
-    const Tensor* partial = find(output, "rank_output");
-    const Tensor* lse = find(output, "rank_lse");
+    const Tensor* partial = find_tensor(output, "rank_output");
+    const Tensor* lse = find_tensor(output, "rank_lse");
     if (partial == nullptr || lse == nullptr) return true;
     for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
       const ReferenceOutput* reference = cache_.rank_reference(math, rank);
@@ -155,13 +155,6 @@ class AttentionTrial final : public Trial {
                                of_rank.reasons.end());
     }
     return true;
-  }
-
-  static const Tensor* find(const PipelineOutput& output, const std::string& name) {
-    for (const auto& [known, tensor] : output.more) {
-      if (known == name) return &tensor;
-    }
-    return nullptr;
   }
 
   CaseCache& cache_;

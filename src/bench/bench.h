@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,6 +15,8 @@
 
 namespace attnbench {
 
+class TimingTools;
+
 enum class SaveTensors { kNever, kFailed, kAlways };
 
 struct BenchOptions {
@@ -23,7 +26,11 @@ struct BenchOptions {
   std::filesystem::path save_dir;
   std::string device = "cpu";  // what --device resolved to
   DeviceFacts device_facts;
-  int num_threads = 0;                // 0 = all cores
+  int num_threads = 0;  // 0 = all cores
+  /// Opens the device when the first job needs it; empty = the CPU.
+  std::function<std::unique_ptr<Ops>()> make_ops;
+  /// Timing on the device of make_ops; empty = the CPU.
+  std::function<std::unique_ptr<TimingTools>(Ops&)> make_timing_tools;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
   /// Runs the jobs in a child process that is replaced when it crashes, hangs or meets an error.
   bool isolate = false;

@@ -30,7 +30,8 @@ const StoredKv& CaseCache::stored_kv(const StoreRule& rule) {
   for (const Stored& stored : stored_) {
     if (stored.rule == rule) return stored.kv;
   }
-  return stored_.emplace_back(rule, store_kv(inputs(), rule)).kv;
+  stored_.push_back({rule, store_kv(inputs(), rule)});
+  return stored_.back().kv;
 }
 
 bool CaseCache::has_cache() const { return !is_encoder_type(problem_.attention.type); }
@@ -90,7 +91,8 @@ const ReferenceOutput* CaseCache::find_or_compute(const ReferenceKey& key,
       rule ? emulate_attention(key.math, source, *rule, rows(), options_)
            : reference_attention(key.math, source, rows(), options_);
   if (!output) return nullptr;
-  return &computed_.emplace_back(key, rule, *std::move(output)).output;
+  computed_.push_back({key, rule, *std::move(output)});
+  return &computed_.back().output;
 }
 
 const ReferenceOutput* CaseCache::reference(const ReferenceKey& key) {
@@ -104,7 +106,8 @@ const ReferenceOutput* CaseCache::rank_reference(const AttentionMath& math, int 
   std::optional<ReferenceOutput> output =
       attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
   if (!output) return nullptr;
-  return &of_ranks_.emplace_back(math, rank, *std::move(output)).output;
+  of_ranks_.push_back({math, rank, *std::move(output)});
+  return &of_ranks_.back().output;
 }
 
 const ReferenceOutput* CaseCache::emulation(const ReferenceKey& key, const EmulationRule& rule) {

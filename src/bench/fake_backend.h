@@ -48,31 +48,42 @@ class FakeBackend final : public Backend {
     PipelineOutput read_output() override { return output_; }
 
    private:
-    /// A bit copy of the new rows through slot_mapping.
+    /// A bit copy of the new rows through the slot_mapping of every rank.
     void write_cache() {
+      const PagedCache& cache = *inputs_.cache;
+      Tensor data = cache.data;
+      const std::int64_t rows = cache.new_key.dim(0);
+      const std::int64_t ranks = problem_.dcp.world_size;
+      const std::size_t rank_bytes = data.size_bytes() / static_cast<std::size_t>(ranks);
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        std::byte* base = data.bytes() + static_cast<std::size_t>(rank) * rank_bytes;
+        const auto* slots = cache.slot_mapping.data<std::int64_t>() + rank * rows;
+        for (std::int64_t n = 0; n < rows; ++n) {
+          if (slots[n] >= 0) write_row(n, slots[n], base);
+        }
+      }
+      cache_ = std::move(data);
+    }
+
+    void write_row(std::int64_t n, std::int64_t slot, std::byte* base) {
       const PagedCache& cache = *inputs_.cache;
       const KvLayout& layout = cache.layout;
       const std::int64_t block_size = problem_.kv_cache.block_size;
       const auto size = dtype_size(cache.data.dtype());
-      Tensor data = cache.data;
-      for (std::int64_t n = 0; n < cache.slot_mapping.num_elements(); ++n) {
-        const std::int64_t slot = cache.slot_mapping.data<std::int64_t>()[n];
-        for (std::int64_t head = 0; slot >= 0 && head < cache.new_key.dim(1); ++head) {
-          const std::int64_t width = cache.new_key.dim(2);
-          const std::int64_t cell = slot / block_size * layout.block_stride +
-                                    slot % block_size * layout.slot_stride +
-                                    head * layout.head_stride;
-          const std::int64_t source = (n * cache.new_key.dim(1) + head) * width;
-          const auto copy = [&](std::int64_t offset, const Tensor& rows) {
-            std::memcpy(data.bytes() + static_cast<std::size_t>(offset + cell) * size,
-                        rows.bytes() + static_cast<std::size_t>(source) * size,
-                        static_cast<std::size_t>(width) * size);
-          };
-          copy(layout.key_offset, cache.new_key);
-          copy(layout.value_offset, cache.new_value);
-        }
+      for (std::int64_t head = 0; head < cache.new_key.dim(1); ++head) {
+        const std::int64_t width = cache.new_key.dim(2);
+        const std::int64_t cell = slot / block_size * layout.block_stride +
+                                  slot % block_size * layout.slot_stride +
+                                  head * layout.head_stride;
+        const std::int64_t source = (n * cache.new_key.dim(1) + head) * width;
+        const auto copy = [&](std::int64_t offset, const Tensor& rows) {
+          std::memcpy(base + static_cast<std::size_t>(offset + cell) * size,
+                      rows.bytes() + static_cast<std::size_t>(source) * size,
+                      static_cast<std::size_t>(width) * size);
+        };
+        copy(layout.key_offset, cache.new_key);
+        copy(layout.value_offset, cache.new_value);
       }
-      cache_ = std::move(data);
     }
 
     void attend() {

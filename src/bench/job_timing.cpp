@@ -1,43 +1,28 @@
 #include "bench/job_timing.h"
 
+#include <memory>
 #include <vector>
 
 #include "core/clock.h"
 
 namespace attnbench {
 
-void JobTimer::time(const Problem& problem, Pipeline& pipeline, Ops& ops, Result& result) {
+void time_job(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
+              const BenchOptions& options, Result& result) {
   std::vector<MeasureStep> steps;
   for (const Step& step : pipeline.steps()) {
-    const auto run_to_end = [&step, &ops] {
-      step.run();
-      ops.synchronize();
-    };
-    steps.push_back({step.name, step.in_median, step.bytes, step.flops, run_to_end});
+    steps.push_back({step.name, step.in_median, step.bytes, step.flops, step.run});
   }
-  ClockStopwatch stopwatch(steady_clock());
-  CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &flusher() : nullptr;
-  const Ceilings& limits = ceilings();
+  const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(problem.timing.mode);
+  CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr;
+  const Ceilings ceilings = tools.ceilings(problem, result.backend);
   result.timing =
-      measure(steps, stopwatch, flush, steady_clock(), {problem.timing, options_.should_stop});
+      measure(steps, *stopwatch, flush, steady_clock(), {problem.timing, options.should_stop});
 
   const Traffic traffic = attention_traffic(problem, result.backend);
   const Work work{attention_flops(problem, result.backend), traffic.unique_bytes, traffic.kv_bytes,
                   problem.num_tokens()};
-  result.throughput = compute_throughput(work, result.timing->median_us, limits);
-}
-
-CacheFlusher& JobTimer::flusher() {
-  if (!flusher_) flusher_ = make_cpu_cache_flusher();
-  return *flusher_;
-}
-
-const Ceilings& JobTimer::ceilings() {
-  if (!ceilings_) {
-    const CpuCeilings measured = measure_cpu_ceilings(options_.num_threads);
-    ceilings_ = Ceilings{measured.gflops * 1e-3, measured.gbps};
-  }
-  return *ceilings_;
+  result.throughput = compute_throughput(work, result.timing->median_us, ceilings);
 }
 
 }  // namespace attnbench

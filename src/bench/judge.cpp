@@ -116,6 +116,13 @@ Judgement judge(const Problem& problem, const Numerics& numerics, const Pipeline
   return judgement;
 }
 
+const Tensor* find_tensor(const PipelineOutput& output, std::string_view name) {
+  for (const auto& [known, tensor] : output.more) {
+    if (known == name) return &tensor;
+  }
+  return nullptr;
+}
+
 std::string describe_difference(const PipelineOutput& first, const PipelineOutput& second) {
   std::string difference = describe_tensors("output", first.output, second.output);
   if (difference.empty() && first.lse.has_value() != second.lse.has_value()) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
@@ -40,6 +41,9 @@ struct Judgement {
 /// Contract §4. Errors: E-INTERNAL when the output does not have the shape of the problem.
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
                 const Yardsticks& yardsticks);
+
+/// One of PipelineOutput::more by its name; null when there is none.
+const Tensor* find_tensor(const PipelineOutput& output, std::string_view name);
 
 /// Empty, or a sentence naming the first byte in which two runs differ (semantics §18.2).
 std::string describe_difference(const PipelineOutput& first, const PipelineOutput& second);

@@ -95,6 +95,7 @@ RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Ten
   judgement.errors.rank = rank;
   ToleranceQuery query;
   query.output = problem.attention.dtype;
+  query.mla = problem.attention.type == AttentionType::kMla;
   Tolerance tolerance = output_tolerance(query);
   tolerance.max_err_ratio = std::numeric_limits<double>::infinity();
   const Tensor own_output = part_of_rank(output, rank);
@@ -105,7 +106,8 @@ RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Ten
 
   const Tensor own_lse = part_of_rank(lse, rank);
   const Comparison compared{&own_lse, reference.lse, {}, reference.rows, true};
-  const Tolerance lse_limit = lse_tolerance(problem.attention.dtype);
+  Tolerance lse_limit = lse_tolerance(problem.attention.dtype, query.mla);
+  lse_limit.max_err_ratio = std::numeric_limits<double>::infinity();
   const Verdict lse_verdict = compare(compared, lse_limit);
   judgement.errors.lse_error = lse_verdict.stats;
   add_reasons(lse_verdict, rank, judgement.reasons);

@@ -24,7 +24,8 @@ struct RankJudgement {
   std::vector<std::string> reasons;  // "rank 1: LSE is in base 2, expected natural", ...
 };
 /// `output` f32 [W, T, H, Dv] and `lse` f32 [W, H, T] are PipelineOutput's rank_output and
-/// rank_lse. Judged by §14.2 for the attention dtype; err_ratio is not, as the parts are float32.
+/// rank_lse; of MLA they hold the rows and latents of the decodes. Judged by §14.2 for the
+/// attention dtype; err_ratio is not, as the parts are float32.
 RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Tensor& lse, int rank,
                          const ReferenceOutput& reference);
 

@@ -86,7 +86,8 @@ class MmCase {
         rule ? emulate_attention(math, source, *rule, *rows_, options_)
              : reference_attention(math, source, *rows_, options_);
     if (!output) return nullptr;
-    return &computed_.emplace_back(math, quantised, rule, *std::move(output)).output;
+    computed_.push_back({math, quantised, rule, *std::move(output)});
+    return &computed_.back().output;
   }
 
  private:

@@ -21,7 +21,7 @@ struct Interrupted {};
 class JobRunner {
  public:
   JobRunner(const BenchOptions& options, BenchObserver& observer)
-      : options_(options), observer_(observer), timer_(options) {}
+      : options_(options), observer_(observer) {}
 
   Result run(const Job& job) {
     Result result = describe_job(job, options_);
@@ -32,6 +32,10 @@ class JobRunner {
       return interrupted(describe_job(job, options_));
     } catch (const Error& error) {
       set_error(result, error.full_message());
+      if (error.kind() == ErrorKind::kUnsupported) {
+        result.status = Status::kUnsupported;
+        result.reasons = {error.what()};
+      }
     } catch (const std::bad_alloc&) {
       set_error(result, "E-CAPACITY: out of memory");
     } catch (const std::exception& error) {
@@ -73,18 +77,23 @@ class JobRunner {
     const std::unique_ptr<Trial> trial = system_for(*job.problem).start(*job.backend);
     enter(Phase::kRun);
     const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops());
+    ops().take_kernels();  // of an earlier job that ended early
     check(*trial, *pipeline, result);
+    result.kernels = ops().take_kernels();
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
-      timer_.time(*job.problem, *pipeline, ops(), result);
+      time_job(*job.problem, *pipeline, timing_tools(), options_, result);
+      ops().synchronize();
       if (stopped()) throw Interrupted{};
     }
   }
 
   PipelineOutput run_once(Pipeline& pipeline) {
     pipeline.poison_outputs();
-    for (const Step& step : pipeline.steps()) step.run();
-    ops().synchronize();
+    for (const Step& step : pipeline.steps()) {
+      step.run();
+      ops().synchronize();  // an out-of-bounds write is found at the step that did it
+    }
     return pipeline.read_output();
   }
 
@@ -133,19 +142,34 @@ class JobRunner {
       system_.reset();  // free the old case's tensors before the new ones are made
       system_ = make_system(problem, {options_.num_threads, options_.should_stop});
       for (const std::string& notice : system_->notices()) observer_.notice(notice);
+      if (options_.timing && options_.device == "cpu" &&
+          problem.timing.mode == TimingMode::kGraph) {
+        observer_.notice(problem.scenario +
+                         ": timing.mode graph: cpu has no graphs, so its times are of the stream");
+      }
     }
     return *system_;
   }
 
   Ops& ops() {
-    if (!ops_) ops_ = make_cpu_ops(options_.num_threads);
+    if (!ops_) {
+      ops_ = options_.make_ops ? options_.make_ops() : make_cpu_ops(options_.num_threads);
+    }
     return *ops_;
+  }
+
+  TimingTools& timing_tools() {
+    if (!timing_tools_) {
+      timing_tools_ = options_.make_timing_tools ? options_.make_timing_tools(ops())
+                                                 : make_cpu_timing_tools(options_.num_threads);
+    }
+    return *timing_tools_;
   }
 
   const BenchOptions& options_;
   BenchObserver& observer_;
-  JobTimer timer_;
   std::unique_ptr<Ops> ops_;
+  std::unique_ptr<TimingTools> timing_tools_;
   std::unique_ptr<System> system_;
 };
 

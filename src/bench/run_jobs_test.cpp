@@ -39,7 +39,9 @@ class Recorder final : public BenchObserver {
   void job_started(std::size_t, std::size_t, const Job&) override { ++started; }
   void phase(Phase phase) override { phases.emplace_back(to_string(phase)); }
   void job_finished(const Result& result) override { finished.push_back(result.status); }
+  void notice(const std::string& text) override { notices.push_back(text); }
   int started = 0;
+  std::vector<std::string> notices;
   std::vector<std::string> phases;
   std::vector<Status> finished;
 };
@@ -90,6 +92,18 @@ TEST_CASE("a right output passes with its errors, LSE and identity") {
   CHECK_FALSE(result.quantization_error);
   CHECK_FALSE(result.timing);
   CHECK(bench.recorder.phases == std::vector<std::string>{"inputs", "run", "reference"});
+}
+
+TEST_CASE("graph timing on a device without graphs is told, not silently something else") {
+  Bench bench;
+  bench.options.timing = true;
+  bench.problem.timing.mode = TimingMode::kGraph;
+  const Result result = bench.run();
+  REQUIRE(result.timing);
+  CHECK(result.timing->mode == "stream");
+  CHECK(bench.recorder.notices ==
+        std::vector<std::string>{
+            "suite: timing.mode graph: cpu has no graphs, so its times are of the stream"});
 }
 
 TEST_CASE("a wrong output is incorrect, names the element and is not timed") {

@@ -16,7 +16,7 @@ std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptio
     case AttentionType::kMmEncoder:
       return make_mm_system(problem, options);
     case AttentionType::kOp:
-      break;
+      return make_op_system(problem, options);
   }
   fail(ErrorKind::kInternal, "attention.type {}: no system serves it",
        to_string(problem.attention.type));

@@ -51,5 +51,6 @@ std::unique_ptr<System> make_attention_system(const Problem& problem,
                                               const ReferenceOptions& options);
 std::unique_ptr<System> make_mla_system(const Problem& problem, const ReferenceOptions& options);
 std::unique_ptr<System> make_mm_system(const Problem& problem, const ReferenceOptions& options);
+std::unique_ptr<System> make_op_system(const Problem& problem, const ReferenceOptions& options);
 
 }  // namespace attnbench

@@ -9,6 +9,7 @@
 #include "cli/device.h"
 #include "cli/environment.h"
 #include "cli/exit_code.h"
+#include "cli/kernel_specs.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
@@ -58,19 +59,28 @@ bool has_cache(AttentionType type) {
   return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder;
 }
 
+void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+  if (!device.is_cuda()) {
+    print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
+    return;
+  }
+  for (const KernelSpec& spec :
+       specs_of_pair(*pair.problem, *pair.backend, cuda::target_of_sm(device.facts.sm))) {
+    print_line(out, "kernel", spec.name);
+  }
+}
+
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   const std::string name(pair.backend->name());
-  std::vector<std::string> reasons = device.refusals;
-  const auto refusals = pair.backend->refusals(problem, device.facts);
-  reasons.insert(reasons.end(), refusals.begin(), refusals.end());
+  const std::vector<std::string> reasons = all_refusals(*pair.backend, problem, device);
   out << "backend " << name << "\n";
   if (!reasons.empty()) {
     for (const std::string& reason : reasons) out << "  unsupported: " << reason << "\n";
     return;
   }
   for (const auto& [fact, value] : pair.backend->explain(problem)) print_line(out, fact, value);
-  print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
+  print_kernels(out, pair, device);
   print_line(out, "flops", format_si(attention_flops(problem, name), "FLOP"));
   const Traffic traffic = attention_traffic(problem, name);
   print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));

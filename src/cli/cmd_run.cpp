@@ -55,6 +55,11 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.device = device.name;
   bench.device_facts = device.facts;
   bench.num_threads = options.threads;
+  bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
+    return open_ops(device, threads, cache_dir);
+  };
+  if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
+  bench.isolate = device.is_cuda() && !options.in_process;
   bench.should_stop = InterruptGuard::interrupted;
   return bench;
 }
@@ -70,7 +75,7 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
     job.id = pair.id;
     job.repro = fmt::format("attnbench run {} --filter {}{}", shell_quote(pair.source->argument),
                             shell_quote(exact_regex(pair.id)), repeat);
-    job.extra_refusals = device.refusals;
+    job.extra_refusals = device_refusals(*pair.problem, device);
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -117,7 +122,8 @@ std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchO
                                       Journal* journal, const ConsoleOptions& options,
                                       const Console& console) {
   ProgressOptions progress_options;
-  progress_options.live = console.err_is_terminal && !options.quiet && !options.no_progress;
+  progress_options.live =
+      console.err_is_terminal && !is_dumb_terminal() && !options.quiet && !options.no_progress;
   progress_options.line_per_result = options.verbose;
   progress_options.notices = !options.quiet;
   progress_options.width = output_width(STDERR_FILENO);
@@ -157,14 +163,14 @@ std::string journal_target(const RunArguments& arguments) {
 class RunSession {
  public:
   RunSession(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
-             const Console& console)
+             RunInfo run, const Console& console)
       : arguments_(arguments),
         options_(arguments.options),
         gate_(gate),
         console_(console),
         place_(table_place(plan, arguments.options.console, console)),
         plan_(plan),
-        run_(describe_run(console.command)) {}
+        run_(std::move(run)) {}
 
   int run(const std::vector<Job>& jobs, const BenchOptions& bench) {
     if (!arguments_.baselines.empty()) read_baseline_of(jobs, bench);
@@ -287,7 +293,7 @@ class RunSession {
         write_output(output_formats().front(), arguments_.save_baseline, run_, results_);
       }
     } catch (const Error& error) {
-      console_.err << "attnbench: " << error.full_message() << "\n";
+      print_error(console_.err, error.full_message());
       return false;
     }
     const bool is_ours = arguments_.journal.empty();
@@ -338,8 +344,10 @@ int run_cases(const RunArguments& arguments, const Console& console) {
                                options.selection.filter);
   }
 
+  RunInfo run = describe_run(console.command);
+  if (device.info) describe_device(*device.info, run.environment);
   const InterruptGuard guard;
-  RunSession session(arguments, gate, plan, console);
+  RunSession session(arguments, gate, plan, std::move(run), console);
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
   return session.run(make_jobs(pairs, options, device), bench_options(options, device));
 }

@@ -34,10 +34,7 @@ struct Verdict {
 std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
   std::vector<Verdict> verdicts;
   for (const Pair& pair : pairs) {
-    Verdict verdict{&pair, device.refusals};
-    const auto refusals = pair.backend->refusals(*pair.problem, device.facts);
-    verdict.reasons.insert(verdict.reasons.end(), refusals.begin(), refusals.end());
-    verdicts.push_back(std::move(verdict));
+    verdicts.push_back({&pair, all_refusals(*pair.backend, *pair.problem, device)});
   }
   return verdicts;
 }

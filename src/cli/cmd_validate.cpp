@@ -6,6 +6,7 @@
 #include "cli/exit_code.h"
 #include "cli/options.h"
 #include "cli/scenario_files.h"
+#include "cli/selection.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -24,11 +25,12 @@ int validate_files(const ValidateArguments& arguments, const Console& console) {
   for (const std::string& file : arguments.files) {
     try {
       const Scenario scenario = load_scenario(find_scenario(file, options.search_path), options);
+      backends_of(scenario);
       const std::size_t count = scenario.cases.size();
       console.out << fmt::format("{}: ok ({} case{})\n", file, count, count == 1 ? "" : "s");
     } catch (const Error& error) {
       console.out << std::flush;
-      console.err << "attnbench: " << error.full_message() << "\n";
+      print_error(console.err, error.full_message());
       code = kExitUsage;
     }
   }

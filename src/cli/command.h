@@ -26,7 +26,9 @@ struct Command {
 RunCommand declare_run(CLI::App& app);
 RunCommand declare_support(CLI::App& app);
 RunCommand declare_explain(CLI::App& app);
+RunCommand declare_compile(CLI::App& app);
 RunCommand declare_validate(CLI::App& app);
+RunCommand declare_device(CLI::App& app);
 RunCommand declare_gate(CLI::App& app);
 RunCommand declare_list(CLI::App& app);
 

@@ -53,8 +53,12 @@ const std::vector<Command>& all_commands() {
        "  attnbench support smoke --backend TRITON_ATTN", declare_support},
       {"explain", "Show the fully resolved problem and what the backends would do with it",
        "  attnbench explain scenarios/quickstart.yaml --filter FLASH_ATTN", declare_explain},
+      {"compile", "Compile the kernels of scenarios into the cache; needs no GPU",
+       "  attnbench compile decode --arch sm_90a --arch sm_80", declare_compile},
       {"validate", "Check scenario files", "  attnbench validate scenarios/*.yaml",
        declare_validate},
+      {"device", "Show the devices of this machine and measure what they can do at best",
+       "  attnbench device --json device.json", declare_device},
       {"gate", "Compare results with a baseline and fail when something got worse",
        "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
@@ -84,8 +88,7 @@ int run_command_line(const Console& console) {
   } catch (const CLI::CallForVersion& version) {
     console.out << version.what() << "\n";
   } catch (const CLI::CallForHelp&) {
-    const std::vector<CLI::App*> chosen = app.get_subcommands();
-    console.out << (chosen.empty() ? app.help() : chosen.front()->help());
+    console.out << app.help();  // of the chosen command, under its full name
   } catch (const CLI::ParseError& error) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     fail(ErrorKind::kUsage, "{}; see 'attnbench {}--help'", error.what(),

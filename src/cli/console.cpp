@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <iostream>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -16,12 +17,21 @@ Console process_console(std::vector<std::string> command) {
           std::move(command)};
 }
 
+void print_error(std::ostream& err, const std::string& message) {
+  std::istringstream lines(message);
+  for (std::string line; std::getline(lines, line);) err << "attnbench: " << line << "\n";
+}
+
 bool use_color(const std::string& color, bool is_terminal) {
   if (color != "auto") return color == "always";
   const char* no_color = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
   const bool refused = no_color != nullptr && *no_color != '\0';
-  return is_terminal && !refused && term != nullptr && std::string_view(term) != "dumb";
+  return is_terminal && !refused && std::getenv("TERM") != nullptr && !is_dumb_terminal();
+}
+
+bool is_dumb_terminal() {
+  const char* term = std::getenv("TERM");
+  return term != nullptr && std::string_view(term) == "dumb";
 }
 
 int output_width(int fd) {

@@ -20,9 +20,15 @@ struct Console {
 /// Standard output and error of this process.
 Console process_console(std::vector<std::string> command);
 
+/// "attnbench: <message>"; a message of several lines has the name before each.
+void print_error(std::ostream& err, const std::string& message);
+
 /// Whether to colour what goes to a stream: `color` is --color; auto asks for a terminal without
 /// NO_COLOR (no-color.org) that is not dumb.
 bool use_color(const std::string& color, bool is_terminal);
+
+/// Whether TERM names a terminal that knows no escape sequences.
+bool is_dumb_terminal();
 
 /// Columns of the terminal on `fd`; else COLUMNS; else 80 for a terminal that does not tell, and
 /// no limit for a pipe or file, where nothing should be cut.

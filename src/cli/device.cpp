@@ -1,10 +1,14 @@
 #include "cli/device.h"
 
-#include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <regex>
+#include <utility>
 
 #include "core/error.h"
+#include "gpu/device_probe.h"
+#include "jit/nvrtc_compiler.h"
+#include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {
 namespace {
@@ -24,28 +28,86 @@ int parse_sm(const std::string& text) {
        text);
 }
 
-bool has_nvidia_driver() {
-  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return false;
-  dlclose(library);
-  return true;
+/// CUDA kernels use mma.sync of 16-bit types and cp.async.
+constexpr int kLeastSm = 80;
+
+std::string capability(int sm) { return fmt::format("{}.{}", sm / 10, sm % 10); }
+
+/// Why the device cannot run kernels.
+std::vector<std::string> refusals_of_device(const DeviceInfo& info) {
+  std::vector<std::string> reasons;
+  if (info.sm < kLeastSm) {
+    reasons.push_back(fmt::format("CUDA kernels need compute capability {} or newer, {} has {}",
+                                  capability(kLeastSm), info.name, capability(info.sm)));
+  }
+  if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) reasons.push_back(nvrtc.missing);
+  return reasons;
+}
+
+void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& choice) {
+  choice.name = fmt::format("cuda:{}", index);
+  if (index >= list.devices.size()) {
+    choice.refusals = {list.devices.empty() ? list.missing
+                                            : fmt::format("no CUDA device {}: there are {}", index,
+                                                          list.devices.size())};
+    return;
+  }
+  const DeviceInfo& info = list.devices[index];
+  choice.info = info;
+  choice.facts = {info.sm, info.num_sms};
+  choice.refusals = refusals_of_device(info);
 }
 
 }  // namespace
 
-DeviceChoice choose_device(const std::string& device, const std::string& assume_sm) {
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           const std::function<DeviceList()>& list) {
   DeviceChoice choice;
   if (!assume_sm.empty()) choice.facts.sm = parse_sm(assume_sm);
-  if (device == "auto" || device == "cpu") return choice;
+  if (device == "cpu") return choice;
+  if (device == "auto") {
+    const DeviceList devices = list();
+    if (!devices.devices.empty()) take_cuda_device(0, devices, choice);
+    return choice;
+  }
   std::smatch match;
   if (!std::regex_match(device, match, std::regex("cuda(?::(\\d{1,3}))?"))) {
     fail(ErrorKind::kUsage, "--device: expected auto, cpu or cuda[:N], found '{}'", device);
   }
-  choice.name = "cuda:" + (match[1].matched ? std::to_string(std::stoi(match[1])) : "0");
-  choice.refusals = {has_nvidia_driver()
-                         ? "CUDA backends are not in this version of attnbench"
-                         : "no CUDA device: the NVIDIA driver (libcuda.so.1) was not found"};
+  const auto index = match[1].matched ? static_cast<std::size_t>(std::stoi(match[1])) : 0;
+  take_cuda_device(index, list(), choice);
   return choice;
+}
+
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm) {
+  return choose_device(device, assume_sm, probe_devices);
+}
+
+std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device) {
+  std::vector<std::string> reasons = device.refusals;
+  // A device that is not there lacks no kernels.
+  if (!device.is_cuda() || !reasons.empty()) return reasons;
+  for (std::string& lack : cuda_lacks(problem)) reasons.push_back(std::move(lack));
+  return reasons;
+}
+
+std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
+                                      const DeviceChoice& device) {
+  std::vector<std::string> reasons = device_refusals(problem, device);
+  for (std::string& reason : backend.refusals(problem, device.facts)) {
+    reasons.push_back(std::move(reason));
+  }
+  return reasons;
+}
+
+std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
+                              const std::string& cache_dir) {
+  if (!device.is_cuda()) return make_cpu_ops(num_threads);
+  return make_cuda_ops(device.info->index, cache_dir);
+}
+
+std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops) {
+  return make_cuda_timing_tools(static_cast<CudaOps&>(ops));
 }
 
 }  // namespace attnbench

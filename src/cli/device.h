@@ -1,10 +1,15 @@
 // --device and --assume-sm: the device that cases run on, or why they cannot.
 #pragma once
 
+#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/timing_tools.h"
+#include "gpu/runtime.h"
 
 namespace attnbench {
 
@@ -12,10 +17,30 @@ struct DeviceChoice {
   std::string name = "cpu";           // "cpu", "cuda:0"
   DeviceFacts facts;                  // what support is judged by
   std::vector<std::string> refusals;  // why nothing can run there; empty = it can
+  std::optional<DeviceInfo> info;     // of a CUDA device that is there
+
+  bool is_cuda() const { return name != "cpu"; }
 };
 
-/// `device` is auto, cpu or cuda[:N]; `assume_sm` empty, or a compute capability as 90, 9.0, sm_90
-/// or sm_90a. Errors: kUsage for anything else.
+/// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one.
+/// `assume_sm` is empty, or a compute capability as 90, 9.0, sm_90 or sm_90a that the CPU stands
+/// for. `list` is asked unless `device` is cpu. Errors: kUsage for anything else.
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           const std::function<DeviceList()>& list);
+/// The same with the devices of this machine.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm);
+
+/// Every reason against the pair: the device's, what it has no kernels for, the backend's own.
+std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
+                                      const DeviceChoice& device);
+/// Those of all_refusals() that are not the backend's own.
+std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
+
+/// Operations on the chosen device, which has no refusals.
+std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
+                              const std::string& cache_dir);
+
+/// Timing on a CUDA device; `ops` is what open_ops() gave for it.
+std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops);
 
 }  // namespace attnbench

@@ -7,9 +7,19 @@
 namespace attnbench {
 namespace {
 
+DeviceList no_devices() { return {{}, "no CUDA device: no driver"}; }
+
+DeviceList one_device(int sm) {
+  DeviceInfo info;
+  info.name = "NVIDIA H200";
+  info.sm = sm;
+  info.num_sms = 78;
+  return {{info}, {}};
+}
+
 TEST_CASE("the CPU stands for an SM 9.0 device with 132 multiprocessors") {
   for (const char* device : {"auto", "cpu"}) {
-    const DeviceChoice choice = choose_device(device, "");
+    const DeviceChoice choice = choose_device(device, "", no_devices);
     CHECK(choice.name == "cpu");
     CHECK(choice.facts.sm == 90);
     CHECK(choice.facts.num_sms == 132);
@@ -26,12 +36,38 @@ TEST_CASE("a compute capability may be written in every usual way") {
   }
 }
 
-TEST_CASE("a CUDA device is refused with the reason, an unknown device is bad usage") {
-  CHECK(choose_device("cuda", "").name == "cuda:0");
-  CHECK(choose_device("cuda:3", "").name == "cuda:3");
-  CHECK(choose_device("cuda", "").refusals.size() == 1);
+TEST_CASE("a CUDA device that is not there is refused with the reason") {
+  const DeviceChoice first = choose_device("cuda", "", no_devices);
+  CHECK(first.name == "cuda:0");
+  CHECK(first.refusals == std::vector<std::string>{"no CUDA device: no driver"});
+  const auto list = [] { return one_device(90); };
+  const DeviceChoice fourth = choose_device("cuda:3", "", list);
+  CHECK(fourth.name == "cuda:3");
+  CHECK(fourth.refusals == std::vector<std::string>{"no CUDA device 3: there are 1"});
+}
+
+TEST_CASE("auto and cuda take the GPU, whose facts hold whatever is assumed") {
+  const auto list = [] { return one_device(100); };
+  for (const char* device : {"auto", "cuda", "cuda:0"}) {
+    const DeviceChoice choice = choose_device(device, "80", list);
+    CHECK(choice.name == "cuda:0");
+    CHECK(choice.is_cuda());
+    CHECK(choice.facts.sm == 100);
+    CHECK(choice.facts.num_sms == 78);
+  }
+  CHECK_FALSE(choose_device("cpu", "", list).is_cuda());
+}
+
+TEST_CASE("a GPU before compute capability 8.0 is refused with both capabilities") {
+  const DeviceChoice choice = choose_device("cuda", "", [] { return one_device(75); });
+  REQUIRE_FALSE(choice.refusals.empty());
+  CHECK(choice.refusals[0] ==
+        "CUDA kernels need compute capability 8.0 or newer, NVIDIA H200 has 7.5");
+}
+
+TEST_CASE("an unknown device is bad usage") {
   for (const char* text : {"gpu", "cuda:", "cuda:x", "CUDA", ""}) {
-    CHECK_THROWS_AS(choose_device(text, ""), Error);
+    CHECK_THROWS_AS(choose_device(text, "", no_devices), Error);
   }
 }
 

@@ -57,16 +57,24 @@ std::string utc_now() {
   return {text.data(), size};
 }
 
+std::string fingerprint(const Environment& environment) {
+  const CpuInfo& cpu = environment.cpu;
+  constexpr std::size_t kDigits = 16;
+  std::string text =
+      fmt::format("{}\n{}\n{}\n{}", cpu.model, cpu.cores, cpu.features, environment.compiler);
+  if (environment.device) {
+    const DeviceDescription& device = *environment.device;
+    text += fmt::format("\n{}\n{}\n{}", device.name, device.sm, device.num_sms);
+  }
+  return sha256_hex(text).substr(0, kDigits);
+}
+
 Environment describe_environment() {
   Environment environment;
   environment.hostname = hostname();
   environment.cpu = {cpu_model(), available_cores(), vector_extensions()};
   environment.compiler = compiler();
-  const CpuInfo& cpu = environment.cpu;
-  constexpr std::size_t kFingerprintDigits = 16;
-  environment.fingerprint = sha256_hex(fmt::format("{}\n{}\n{}\n{}", cpu.model, cpu.cores,
-                                                   cpu.features, environment.compiler))
-                                .substr(0, kFingerprintDigits);
+  environment.fingerprint = fingerprint(environment);
   return environment;
 }
 
@@ -119,6 +127,13 @@ RunInfo describe_run(const std::vector<std::string>& command) {
   info.command = command;
   info.environment = describe_environment();
   return info;
+}
+
+void describe_device(const DeviceInfo& device, Environment& environment) {
+  environment.device =
+      DeviceDescription{device.name,     device.sm,     device.num_sms, device.memory_bytes,
+                        device.l2_bytes, device.driver, device.runtime};
+  environment.fingerprint = fingerprint(environment);
 }
 
 }  // namespace attnbench

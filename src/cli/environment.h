@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/result.h"
+#include "gpu/runtime.h"
 
 namespace attnbench {
 
@@ -18,5 +19,8 @@ std::string vector_extensions();
 
 /// `created` is now; `command` is argv.
 RunInfo describe_run(const std::vector<std::string>& command);
+
+/// Adds the CUDA device that cases run on.
+void describe_device(const DeviceInfo& device, Environment& environment);
 
 }  // namespace attnbench

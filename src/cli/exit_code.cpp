@@ -15,8 +15,11 @@ int exit_code(const Outcome& outcome) {
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kCapacity:
+    case ErrorKind::kCuda:
     case ErrorKind::kInternal:
       return kExitError;
+    case ErrorKind::kUnsupported:
+      return kExitNothingRan;
     case ErrorKind::kUsage:
     case ErrorKind::kConfig:
     case ErrorKind::kShape:

@@ -29,7 +29,8 @@ struct Outcome {
 /// When several codes apply: 2, then 1, then 4, then 3.
 int exit_code(const Outcome& outcome);
 
-/// The code of an Error that ended the program: 4 for capacity and internal errors, else 2.
+/// The code of an Error that ended the program: 4 for capacity, device and internal errors, 3 where
+/// there is no kernel, else 2.
 int exit_code(ErrorKind kind);
 
 }  // namespace attnbench

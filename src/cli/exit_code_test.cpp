@@ -67,6 +67,8 @@ TEST_CASE("errors that end the program are bad input, but for memory and defects
     CHECK(exit_code(kind) == 2);
   }
   CHECK(exit_code(ErrorKind::kCapacity) == 4);
+  CHECK(exit_code(ErrorKind::kUnsupported) == 3);
+  CHECK(exit_code(ErrorKind::kCuda) == 4);
   CHECK(exit_code(ErrorKind::kInternal) == 4);
 }
 

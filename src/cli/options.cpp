@@ -35,7 +35,7 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
       ->group(group);
   app.add_option("--seed", options.seed, "Seed of the inputs, from 0")
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::NonNegativeNumber.description(""))
       ->group(group);
 }
 
@@ -107,6 +107,9 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--threads", options.threads, "CPU threads; 0 takes all cores")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""))
+      ->group(running);
+  app.add_flag("--in-process", options.in_process,
+               "Run the cases of a CUDA device in this process, for debuggers and sanitizers")
       ->group(running);
   app.add_option("--cache-dir", options.cache_dir, "Folder of compiled kernels")
       ->type_name("DIR")

@@ -45,6 +45,7 @@ struct RunOptions {
   std::optional<double> timeout_s;
   std::string cache_dir;
   int threads = 0;
+  bool in_process = false;
 };
 
 void add_selection_options(CLI::App& app, SelectionOptions& options);

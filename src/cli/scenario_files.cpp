@@ -32,6 +32,20 @@ void add_names(const fs::path& dir, const std::string& prefix, std::vector<std::
   std::sort(names.begin() + static_cast<std::ptrdiff_t>(first), names.end());
 }
 
+/// E-IO with the line of the scenario when a file that the case reads does not exist.
+void check_paths(const Scenario& scenario, const Problem& problem) {
+  const auto check = [&](const char* key, const std::optional<std::string>& path) {
+    std::error_code error;
+    if (!path || fs::exists(*path, error)) return;
+    const auto place = scenario.file_places.find(key);
+    fail(ErrorKind::kIo, "{}{}: expected a file, found none at {}",
+         place == scenario.file_places.end() ? "" : place->second, key, *path);
+  };
+  check("inputs.file", problem.inputs.file);
+  const KvCacheSpec& cache = problem.kv_cache;
+  if (cache.int8_level == 1) check("kv_cache.value_scale_file", cache.value_scale_file);
+}
+
 }  // namespace
 
 std::vector<fs::path> installed_scenario_dirs() {
@@ -89,7 +103,10 @@ std::vector<LoadedScenario> load_scenarios(
   for (const std::string& argument : arguments) {
     const fs::path path = find_scenario(argument, options.search_path);
     loaded.push_back({argument, load_scenario(path, options)});
-    for (Problem& problem : loaded.back().scenario.cases) adopt_file_sinks(problem);
+    for (Problem& problem : loaded.back().scenario.cases) {
+      check_paths(loaded.back().scenario, problem);
+      adopt_file_sinks(problem);
+    }
     const std::string& name = loaded.back().scenario.name;
     const auto [first, is_new] = argument_of.emplace(name, argument);
     if (!is_new) {

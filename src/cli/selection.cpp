@@ -13,23 +13,19 @@ namespace {
 
 using Backends = std::vector<const Backend*>;
 
-/// `where` begins the message: "--backend", or the scenario's path and key.
-Backends named_backends(const std::vector<std::string>& names, ErrorKind kind,
-                        const std::string& where) {
-  Backends backends;
-  for (const std::string& name : names) {
-    const Backend* backend = find_backend(name);
-    if (backend == nullptr) {
-      std::vector<std::string> known;
-      for (const Backend* candidate : all_backends()) known.emplace_back(candidate->name());
-      fail(kind, "{}: unknown backend '{}'{} (known: {})", where, name, did_you_mean(name, known),
-           join(known, ", "));
-    }
-    if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
-      backends.push_back(backend);
-    }
+/// `where` begins the message: "--backend", or the key with its file and line.
+void add_backend(const std::string& name, ErrorKind kind, const std::string& where,
+                 Backends& backends) {
+  const Backend* backend = find_backend(name);
+  if (backend == nullptr) {
+    std::vector<std::string> known;
+    for (const Backend* candidate : all_backends()) known.emplace_back(candidate->name());
+    fail(kind, "{}: unknown backend '{}'{} (known: {})", where, name, did_you_mean(name, known),
+         join(known, ", "));
   }
-  return backends;
+  if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+    backends.push_back(backend);
+  }
 }
 
 Backends native_backends(AttentionType type) {
@@ -65,16 +61,26 @@ bool matches(const std::optional<std::regex>& filter, const std::string& id) {
 
 }  // namespace
 
+Backends backends_of(const Scenario& scenario) {
+  Backends backends;
+  for (std::size_t i = 0; i < scenario.backends.size(); ++i) {
+    add_backend(scenario.backends[i], ErrorKind::kConfig, scenario.backend_places[i] + "backends",
+                backends);
+  }
+  return backends;
+}
+
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
                                const SelectionOptions& options) {
-  const Backends explicit_backends =
-      named_backends(options.backends, ErrorKind::kUsage, "--backend");
+  Backends explicit_backends;
+  for (const std::string& name : options.backends) {
+    add_backend(name, ErrorKind::kUsage, "--backend", explicit_backends);
+  }
   const std::optional<std::regex> filter = parse_filter(options.filter);
   std::vector<Pair> pairs;
   for (const LoadedScenario& loaded : scenarios) {
     const Scenario& scenario = loaded.scenario;
-    const Backends scenario_backends = named_backends(scenario.backends, ErrorKind::kConfig,
-                                                      scenario.path.string() + ": backends");
+    const Backends scenario_backends = backends_of(scenario);
     for (const Problem& problem : scenario.cases) {
       const Backends& backends = !explicit_backends.empty() ? explicit_backends
                                  : !scenario_backends.empty()

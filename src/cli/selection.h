@@ -19,6 +19,9 @@ struct Pair {
   std::string id;  // "<scenario>/<case>/<backend>"
 };
 
+/// The backends that the scenario names, each once. Errors: E-CONFIG for an unknown name.
+std::vector<const Backend*> backends_of(const Scenario& scenario);
+
 /// Pairs in file order, all backends of a case together. Backends: --backend, else the scenario's
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
 /// version serves, the native decoder backends, so that their refusals are seen. Pairs that

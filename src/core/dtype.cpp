@@ -1,5 +1,6 @@
 #include "core/dtype.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -106,11 +107,14 @@ void store_float(Dtype dtype, void* data, std::int64_t index, float value) {
     case Dtype::kI64:
       return write<std::int64_t>(data, index, static_cast<std::int64_t>(value));
     case Dtype::kU8:
-      return write<std::uint8_t>(data, index, static_cast<std::uint8_t>(value));
+      // Saturates, NaN gives 0: a cast of what does not fit is undefined.
+      return write<std::uint8_t>(
+          data, index, static_cast<std::uint8_t>(value >= 0 ? std::min(value, 255.0f) : 0.0f));
   }
 }
 
 void load_floats(Dtype dtype, const void* source, std::int64_t count, float* destination) {
+  if (count == 0) return;  // of an empty tensor, whose pointers are null
   switch (dtype) {
     case Dtype::kF32:
       std::memcpy(destination, source, static_cast<std::size_t>(count) * sizeof(float));

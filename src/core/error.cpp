@@ -20,6 +20,10 @@ const char* error_code(ErrorKind kind) {
       return "E-IO";
     case ErrorKind::kCapacity:
       return "E-CAPACITY";
+    case ErrorKind::kUnsupported:
+      return "E-UNSUPPORTED";
+    case ErrorKind::kCuda:
+      return "E-CUDA";
     case ErrorKind::kInternal:
       return "E-INTERNAL";
   }

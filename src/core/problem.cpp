@@ -46,6 +46,17 @@ const char* to_string(AttentionType value) {
   return "";
 }
 const char* to_string(QueryDtype value) { return value == QueryDtype::kAuto ? "auto" : "fp8_e4m3"; }
+const char* to_string(ProbabilityDtype value) {
+  switch (value) {
+    case ProbabilityDtype::kAuto:
+      return "auto";
+    case ProbabilityDtype::kModel:
+      return "model";
+    case ProbabilityDtype::kFp8E4M3:
+      return "fp8_e4m3";
+  }
+  return "";
+}
 const char* to_string(EncoderWindow value) {
   return value == EncoderWindow::kSource ? "source" : "symmetric";
 }
@@ -177,6 +188,47 @@ const char* to_string(MlaRefForm value) {
 }
 const char* to_string(MmAttnDtype value) { return value == MmAttnDtype::kAuto ? "auto" : "fp8"; }
 const char* to_string(AmaxKind value) { return value == AmaxKind::kAbs ? "abs" : "signed"; }
+const char* to_string(OpKind value) {
+  switch (value) {
+    case OpKind::kReshapeAndCache:
+      return "reshape_and_cache";
+    case OpKind::kMerge:
+      return "merge";
+    case OpKind::kGather:
+      return "gather";
+    case OpKind::kRope:
+      return "rope";
+    case OpKind::kRopeAndCache:
+      return "rope_and_cache";
+    case OpKind::kQuantize:
+      return "quantize";
+    case OpKind::kDcpCorrect:
+      return "dcp_correct";
+    case OpKind::kOutputQuant:
+      return "output_quant";
+    case OpKind::kMmQuant:
+      return "mm_quant";
+  }
+  return "";
+}
+const char* to_string(OpCacheLayout value) {
+  switch (value) {
+    case OpCacheLayout::kAuto:
+      return "auto";
+    case OpCacheLayout::kFa:
+      return "FA";
+    case OpCacheLayout::kIx:
+      return "IX";
+    case OpCacheLayout::kTr:
+      return "TR";
+  }
+  return "";
+}
+const char* to_string(RopePairs value) { return value == RopePairs::kNeox ? "neox" : "gptj"; }
+const char* to_string(CosSinDtype value) {
+  return value == CosSinDtype::kAuto ? "auto" : "float32";
+}
+const char* to_string(LseBase value) { return value == LseBase::kE ? "e" : "two"; }
 
 bool is_encoder_type(AttentionType type) {
   return type == AttentionType::kEncoder || type == AttentionType::kEncoderOnly;

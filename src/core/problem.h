@@ -23,6 +23,7 @@ enum class AttentionType {
   kOp
 };
 enum class QueryDtype { kAuto, kFp8E4M3 };
+enum class ProbabilityDtype { kAuto, kModel, kFp8E4M3 };
 enum class EncoderWindow { kSource, kSymmetric };
 enum class AlibiKind { kNone, kLinear, kSqrt };
 enum class SinksKind { kNone, kNormal, kValues };
@@ -51,6 +52,21 @@ enum class Switch { kAuto, kOn, kOff };
 enum class MlaRefForm { kBoth, kMha, kMqa };
 enum class MmAttnDtype { kAuto, kFp8 };
 enum class AmaxKind { kAbs, kSigned };
+enum class OpKind {
+  kReshapeAndCache,
+  kMerge,
+  kGather,
+  kRope,
+  kRopeAndCache,
+  kQuantize,
+  kDcpCorrect,
+  kOutputQuant,
+  kMmQuant
+};
+enum class OpCacheLayout { kAuto, kFa, kIx, kTr };
+enum class RopePairs { kNeox, kGptJ };
+enum class CosSinDtype { kAuto, kFloat32 };
+enum class LseBase { kE, kTwo };
 
 /// One request: new tokens and total KV length (encoder length for encoder_decoder).
 struct Request {
@@ -67,6 +83,7 @@ struct AttentionSpec {
   int v_head_size = 0;
   Dtype dtype = Dtype::kBF16;
   QueryDtype query_dtype = QueryDtype::kAuto;
+  ProbabilityDtype probability_dtype = ProbabilityDtype::kAuto;  // of P where Q, K, V are e4m3
   double scale = 0;
   bool causal = true;
   std::optional<std::int64_t> sliding_window;
@@ -156,8 +173,17 @@ struct OutputQuantSpec {
 };
 
 struct OpSpec {
-  std::optional<std::string> name;
+  std::optional<OpKind> name;
   std::optional<std::int64_t> tokens;
+  bool mla = false;  // latent entries by the section mla instead of K and V
+  OpCacheLayout cache_layout = OpCacheLayout::kAuto;  // resolved where K and V are written
+  bool raw = false;                                   // gather: bit copies (cp_gather_cache)
+  std::optional<std::int64_t> tokens_with_context;    // merge: rows that have a prefix; null = all
+  std::optional<int> rotary_dim;                      // resolved where something is rotated
+  RopePairs rope_style = RopePairs::kNeox;
+  double rope_base = 10000;
+  CosSinDtype cos_sin_dtype = CosSinDtype::kAuto;
+  LseBase lse_base = LseBase::kE;  // dcp_correct: base of the ranks' LSEs
 };
 
 struct InputsSpec {
@@ -213,6 +239,7 @@ struct Problem {
 /// Names as in scenario files: "encoder_decoder", "int8_per_token_head", "ag_rs", ...
 const char* to_string(AttentionType value);
 const char* to_string(QueryDtype value);
+const char* to_string(ProbabilityDtype value);
 const char* to_string(EncoderWindow value);
 const char* to_string(AlibiKind value);
 const char* to_string(TritonPath value);
@@ -230,6 +257,11 @@ const char* to_string(Switch value);
 const char* to_string(MlaRefForm value);
 const char* to_string(MmAttnDtype value);
 const char* to_string(AmaxKind value);
+const char* to_string(OpKind value);
+const char* to_string(OpCacheLayout value);
+const char* to_string(RopePairs value);
+const char* to_string(CosSinDtype value);
+const char* to_string(LseBase value);
 
 bool is_encoder_type(AttentionType type);  // encoder or encoder_only: no cache, non-causal
 bool has_direct_kv(AttentionType type);    // those and mm_encoder: key and value as tensors

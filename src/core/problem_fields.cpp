@@ -73,6 +73,8 @@ void add_attention(std::vector<Field>& table) {
   table.push_back(integer("attention.num_speculative_tokens", AT(attention.num_speculative_tokens),
                           {.low = 0, .high = 1024}));
   table.push_back(boolean("attention.batch_invariant", AT(attention.batch_invariant)));
+  table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype),
+                              ProbabilityDtype::kFp8E4M3));
   table.push_back(enumeration("triton.path", AT(triton.path), TritonPath::k3d));
   table.push_back(capture_sizes_field());
 }
@@ -154,10 +156,27 @@ void add_kv_cache(std::vector<Field>& table) {
   table.push_back(enumeration("dcp.transport", AT(dcp.transport), DcpTransport::kNccl));
 }
 
+void add_op(std::vector<Field>& table) {
+  Field name = enumeration("op.name", AT(op.name), OpKind::kMmQuant);
+  name.set = [set = name.set](const Value& value, Problem& problem) {
+    if (!value.is_null()) return set(value, problem);
+    problem.op.name.reset();
+    return std::optional<Mismatch>();
+  };
+  table.push_back(std::move(name));
+  table.push_back(integer("op.tokens", AT(op.tokens), kAtLeastOne, "null"));
+  table.push_back(boolean("op.mla", AT(op.mla), "null"));
+  table.push_back(enumeration("op.cache_layout", AT(op.cache_layout), OpCacheLayout::kTr));
+  table.push_back(boolean("op.raw", AT(op.raw)));
+  table.push_back(integer("op.tokens_with_context", AT(op.tokens_with_context), kTokens, "null"));
+  table.push_back(integer("op.rotary_dim", AT(op.rotary_dim), kCount, "null"));
+  table.push_back(enumeration("op.rope_style", AT(op.rope_style), RopePairs::kGptJ));
+  table.push_back(real("op.rope_base", AT(op.rope_base), kPositive));
+  table.push_back(enumeration("op.cos_sin_dtype", AT(op.cos_sin_dtype), CosSinDtype::kFloat32));
+  table.push_back(enumeration("op.lse_base", AT(op.lse_base), LseBase::kTwo));
+}
+
 void add_run(std::vector<Field>& table) {
-  const std::vector<std::string> ops = {
-      "reshape_and_cache", "merge",       "gather",       "rope",    "rope_and_cache",
-      "quantize",          "dcp_correct", "output_quant", "mm_quant"};
   const std::vector<std::string> rules = {"auto"};
 
   table.push_back(enumeration("output_quant.type", AT(output_quant.type), OutputQuantType::kNvfp4));
@@ -166,14 +185,7 @@ void add_run(std::vector<Field>& table) {
   table.push_back(boolean("output_quant.column_major", AT(output_quant.column_major)));
   table.push_back(boolean("output_quant.tma_aligned", AT(output_quant.tma_aligned)));
   table.push_back(boolean("output_quant.swizzle", AT(output_quant.swizzle)));
-  Field op_name = choice("op.name", AT(op.name), ops, ops);
-  op_name.set = [set = op_name.set](const Value& value, Problem& problem) {
-    if (!value.is_null()) return set(value, problem);
-    problem.op.name.reset();
-    return std::optional<Mismatch>();
-  };
-  table.push_back(std::move(op_name));
-  table.push_back(integer("op.tokens", AT(op.tokens), kAtLeastOne, "null"));
+  add_op(table);
   table.push_back(
       enumeration("inputs.distribution", AT(inputs.distribution), Distribution::kOutlier));
   table.push_back(real("inputs.std", AT(inputs.std), kNotNegative));

@@ -90,6 +90,15 @@ std::optional<ErrorStats> read_error_if_there(const Reader& json, const char* ke
   return read_error(json.object(key));
 }
 
+DeviceClocks read_clocks(const Reader& json) {
+  DeviceClocks clocks;
+  json.read("sm_mhz_min", clocks.sm_mhz_min);
+  json.read("sm_mhz_median", clocks.sm_mhz_median);
+  json.read("sm_mhz_max", clocks.sm_mhz_max);
+  json.read("throttling", clocks.throttling);
+  return clocks;
+}
+
 Timing read_timing(const Reader& json) {
   Timing timing;
   json.read("median_us", timing.median_us);
@@ -111,6 +120,7 @@ Timing read_timing(const Reader& json) {
     item.read("flops", step.flops);
   });
   json.read("total_us", timing.total_us);
+  if (!json.is_null("clocks")) timing.clocks = read_clocks(json.object("clocks"));
   return timing;
 }
 

@@ -51,6 +51,14 @@ struct StepTiming {
   double flops = 0;
 };
 
+/// Clocks of the device during the samples.
+struct DeviceClocks {
+  int sm_mhz_min = 0;
+  int sm_mhz_median = 0;
+  int sm_mhz_max = 0;
+  std::vector<std::string> throttling;  // every reason seen, e.g. "sw_power_cap"
+};
+
 struct Timing {
   double median_us = 0;
   double min_us = 0;
@@ -65,6 +73,7 @@ struct Timing {
   double launch_overhead_us = 0;
   std::vector<StepTiming> steps;
   double total_us = 0;  // the whole layer: all steps
+  std::optional<DeviceClocks> clocks;
 };
 
 struct Throughput {
@@ -111,9 +120,21 @@ struct CpuInfo {
   std::string features;  // the vector extensions in use, e.g. "avx2 fma avx512f"
 };
 
+/// The GPU that cases ran on.
+struct DeviceDescription {
+  std::string name;
+  int sm = 0;       // 10 * major + minor
+  int num_sms = 0;  // multiprocessors
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t l2_bytes = 0;
+  std::string driver;   // newest CUDA version that the driver serves
+  std::string runtime;  // CUDA runtime linked in
+};
+
 struct Environment {
   std::string hostname;
   CpuInfo cpu;
+  std::optional<DeviceDescription> device;  // none on the CPU
   std::string compiler;
   std::string fingerprint;  // hash of what makes timings comparable: cpu, device, compiler
 };

@@ -91,6 +91,13 @@ Json steps_json(const std::vector<StepTiming>& steps) {
   return json;
 }
 
+Json clocks_json(const DeviceClocks& clocks) {
+  return {{"sm_mhz_min", clocks.sm_mhz_min},
+          {"sm_mhz_median", clocks.sm_mhz_median},
+          {"sm_mhz_max", clocks.sm_mhz_max},
+          {"throttling", clocks.throttling}};
+}
+
 Json timing_json(const std::optional<Timing>& timing) {
   if (!timing) return nullptr;
   Json json = Json::object();
@@ -108,6 +115,7 @@ Json timing_json(const std::optional<Timing>& timing) {
   numbers.add("launch_overhead_us", timing->launch_overhead_us, {});
   json["steps"] = steps_json(timing->steps);
   numbers.add("total_us", timing->total_us, {});
+  if (timing->clocks) json["clocks"] = clocks_json(*timing->clocks);
   numbers.finish();
   return json;
 }

@@ -26,7 +26,21 @@ ErrorStats example_error(double max_abs) {
   return stats;
 }
 
-/// Every member set to something that is not its default.
+Timing summary_of(std::vector<double> samples_us) {
+  Timing timing;
+  timing.median_us = 1.15;
+  timing.q1_us = 1.125;
+  timing.noise = 0.01;
+  timing.samples_us = std::move(samples_us);
+  timing.l2 = "cold";
+  timing.mode = "graph";
+  timing.launch_overhead_us = 2.5;
+  timing.steps = {{"attend", 1.1, 64, 128}};
+  timing.total_us = 7;
+  return timing;
+}
+
+/// Something in every part.
 Result full_result() {
   Result result;
   result.id = "s/c/B";
@@ -42,9 +56,8 @@ Result full_result() {
   result.quantization_error = example_error(0.3);
   result.rank_errors = {{0, example_error(1), example_error(2)},
                         {1, example_error(3), example_error(4)}};
-  result.timing = Timing{1.1,  1,          1.05,   1.2,     1.15, 0.1,
-                         0.01, {1.1, 1.2}, "cold", "graph", 2.5,  {{"attend", 1.1, 64, 128}},
-                         7};
+  result.timing = summary_of({1.1, 1.2});
+  result.timing->clocks = DeviceClocks{1200, 1755, 1980, {"sw_power_cap"}};
   result.throughput =
       Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory"};
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
@@ -67,6 +80,9 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(std::isnan(read.error->err_ratio));
   CHECK(std::isnan(read.throughput->roofline_pct));
   CHECK(read.kernels[0].registers == 255);
+  REQUIRE(read.timing->clocks);
+  CHECK(read.timing->clocks->sm_mhz_median == 1755);
+  CHECK(read.timing->clocks->throttling == std::vector<std::string>{"sw_power_cap"});
 }
 
 TEST_CASE("what a result lacks is lacking after reading") {

@@ -50,7 +50,11 @@ Result with_status(Result result, Status status, const std::string& reason = "")
 ResultFile file_of(std::vector<Result> results) {
   ResultFile file;
   file.path = "file.json";
-  file.run.environment = {"host", {"CPU", 4, "avx2"}, "g++ 13", "f00"};
+  Environment& environment = file.run.environment;
+  environment.hostname = "host";
+  environment.cpu = {"CPU", 4, "avx2"};
+  environment.compiler = "g++ 13";
+  environment.fingerprint = "f00";
   file.results = std::move(results);
   return file;
 }

@@ -62,8 +62,8 @@ struct StoredKv {
   Tensor value_codes;        // [S, Hk, Dv]
   Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels only, else empty
   Tensor value_scales;       // f32 [S, Hk], per-token-head only
-  Tensor key_dequantized;    // f32 [S, Hk, D]
-  Tensor value_dequantized;  // f32 [S, Hk, Dv]
+  Tensor key_dequantized;    // f32 [S, Hk, D]; this and the next are empty where the cache only
+  Tensor value_dequantized;  // f32 [S, Hk, Dv]   copies bits: the reference reads key and value
 };
 
 struct StoreRule {

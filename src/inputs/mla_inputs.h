@@ -39,10 +39,13 @@ MlaInputs make_mla_inputs(const Problem& problem);
 std::int64_t num_listed_keys(const MlaSpec& mla, std::int64_t visible);
 
 /// A paged cache of latents before the step: context positions written, every other byte poison.
+/// Under DCP it is that of every rank of the group, which all use one block table.
 struct MlaCache {
-  Tensor data;          // [NB, bs, Lkv + R] in the cache's element type, or u8 [NB, bs, 656]
+  Tensor data;          // [NB, bs, Lkv + R] in the cache's element type, or u8 [NB, bs, 656];
+                        // DCP: [W, NB, bs, Lkv + R]
   Tensor block_table;   // i32 [B, MB]; entries past cdiv(seq_len, block_size) are garbage or -1
-  Tensor slot_mapping;  // i64 [T + padding]: the new tokens in request order, then negative rows
+  Tensor slot_mapping;  // i64 [T + padding]: the new tokens in request order, then negative rows;
+                        // DCP: [W, T + padding], -1 where another rank holds the token
   Tensor new_kv_c;      // [T + padding, Lkv] rows to write; padding rows are NaN
   Tensor new_k_pe;      // [T + padding, R]
 };

@@ -55,7 +55,7 @@ InterleavedValue interleave_value(const Problem& problem, const AttentionInputs&
   result.first = std::min(2 * unit, result.token_stride - width);
   result.rows = Tensor(value.dtype(), {value.dim(0), result.token_stride});
   // Why 0xFF: it reads as NaN in every float format.
-  std::memset(result.rows.bytes(), 0xFF, result.rows.size_bytes());
+  std::fill_n(result.rows.bytes(), result.rows.size_bytes(), std::byte{0xFF});
   const std::size_t size = dtype_size(value.dtype());
   for (std::int64_t row = 0; row < value.dim(0); ++row) {
     const auto to = static_cast<std::size_t>(row * result.token_stride + result.first) * size;

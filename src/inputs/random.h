@@ -55,6 +55,11 @@ enum class StreamId : std::uint32_t {
   kWUv = 43,
   kTopk = 44,
   kTopkOrder = 45,
+  // Operations: partial results of attention and their LSEs.
+  kOpOutput = 64,
+  kOpLse = 65,
+  kOpChannels = 66,
+  kOpTokens = 67,
 };
 
 struct Stream {

@@ -42,20 +42,24 @@ void for_each_cell(const Tensor& source, Store store) {
   });
 }
 
-/// §5.1, auto and 16-bit: a bit copy.
+/// §5.1, auto and 16-bit: a bit copy. Nothing is dequantised.
 Plane copy_plane(const Tensor& source, const StoreRule& rule) {
   if (source.dtype() != rule.element) {
     fail(ErrorKind::kDtype, "kv_cache.dtype: expected {} as attention.dtype, got {}",
          dtype_name(source.dtype()), dtype_name(rule.element));
   }
-  Plane plane{source, {}, Tensor(Dtype::kF32, source.shape())};
+  return {source, {}, {}};
+}
+
+Tensor as_f32(const Tensor& source) {
+  Tensor result(Dtype::kF32, source.shape());
   const std::int64_t width = source.dim(1) * source.dim(2);
   const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
   for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     load_floats(source.dtype(), source.bytes() + begin * width * element, (end - begin) * width,
-                plane.dequantized.data<float>() + begin * width);
+                result.data<float>() + begin * width);
   });
-  return plane;
+  return result;
 }
 
 float scale_of_head(const std::vector<float>& scales, std::int64_t head) {
@@ -155,9 +159,8 @@ StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule) {
   } else {
     StoreRule copy = rule;
     copy.element = inputs.value.dtype();
-    Plane value = copy_plane(inputs.value, copy);
-    stored.value_codes = std::move(value.codes);
-    stored.value_dequantized = std::move(value.dequantized);
+    stored.value_codes = copy_plane(inputs.value, copy).codes;
+    stored.value_dequantized = as_f32(inputs.value);
   }
   return stored;
 }

@@ -53,9 +53,16 @@ TEST_CASE("auto copies the bits, NaN payloads included") {
   const StoredKv stored = store_kv(inputs, rule_of(KvCacheDtype::kAuto, Dtype::kBF16));
   CHECK(stored.key_codes.data<std::uint16_t>()[1] == 0x7FA5);
   CHECK(stored.key_codes.at(3) == 4.0f);
-  CHECK(stored.value_dequantized.dtype() == Dtype::kF32);
-  CHECK(stored.value_dequantized.at(2) == 3.0f);
+  CHECK(stored.value_codes.at(2) == 3.0f);
   CHECK(stored.key_scales.empty());
+}
+
+TEST_CASE("a cache that only copies bits holds no dequantised tensors") {
+  const AttentionInputs inputs = inputs_of({1, 2, 3, 4}, 1, 2, Dtype::kBF16);
+  const StoredKv copied = store_kv(inputs, rule_of(KvCacheDtype::kAuto, Dtype::kBF16));
+  CHECK(copied.key_dequantized.empty());
+  CHECK(copied.value_dequantized.empty());
+  CHECK_FALSE(store_kv(inputs, rule_of(KvCacheDtype::kFp8, Dtype::kE4M3)).key_dequantized.empty());
 }
 
 TEST_CASE("a 16-bit cache of another dtype than the keys is E-DTYPE") {

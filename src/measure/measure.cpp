@@ -15,6 +15,7 @@ constexpr std::size_t kMaxSamples = 10000;
 constexpr int kWarmUpRuns = 3;
 constexpr double kWarmUpShare = 0.1;  // of timeout_s, after the first warm-up run
 constexpr int kOverheadSamples = 31;
+constexpr std::size_t kStepSamples = 11;
 /// Ratio of the standard error of a normal sample's median to that of its mean, sqrt(pi / 2).
 constexpr double kMedianFactor = 1.2533;
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
@@ -56,6 +57,34 @@ double median(std::vector<double> values) {
   return quantile(values, 0.5);
 }
 
+/// The steps of a pipeline cut into parts.
+struct Cut {
+  std::vector<Part> parts;
+  std::vector<bool> in_median;  // of each part
+};
+
+Cut every_step(const std::vector<MeasureStep>& steps) {
+  Cut cut;
+  for (const MeasureStep& step : steps) {
+    cut.parts.push_back({step.run});
+    cut.in_median.push_back(step.in_median);
+  }
+  return cut;
+}
+
+/// Neighbours with the same in_median in one part.
+Cut neighbours_together(const std::vector<MeasureStep>& steps) {
+  Cut cut;
+  for (const MeasureStep& step : steps) {
+    if (cut.parts.empty() || cut.in_median.back() != step.in_median) {
+      cut.parts.emplace_back();
+      cut.in_median.push_back(step.in_median);
+    }
+    cut.parts.back().push_back(step.run);
+  }
+  return cut;
+}
+
 class Sampler {
  public:
   Sampler(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
@@ -65,14 +94,17 @@ class Sampler {
         flusher_(flusher),
         clock_(clock),
         options_(options),
-        start_s_(clock.now_s()),
-        step_samples_(steps.size()) {}
+        start_s_(clock.now_s()) {}
 
   void warm_up() {
     for (int run = 0; run < kWarmUpRuns && !stopped(); ++run) {
-      if (run > 0 && clock_.now_s() - start_s_ >= kWarmUpShare * options_.spec.timeout_s) return;
+      if (run > 0 && clock_.now_s() - start_s_ >= kWarmUpShare * options_.spec.timeout_s) break;
       for (const MeasureStep& step : steps_) step.run();
     }
+    cut_ = stopwatch_.boundaries_take_time() ? neighbours_together(steps_) : every_step(steps_);
+    parts_are_steps_ = cut_.parts.size() == steps_.size();
+    cut_.parts = stopwatch_.prepare(std::move(cut_.parts));
+    part_samples_.resize(cut_.parts.size());
   }
 
   void sample() {
@@ -82,12 +114,13 @@ class Sampler {
     } while (!finished());
   }
 
-  Timing timing() const {
+  Timing timing() {
     Timing timing = summarize_samples(samples_);
     timing.total_us = median(totals_);
+    const std::vector<std::vector<double>>& step_samples = samples_of_steps();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       timing.steps.push_back(
-          {steps_[i].name, median(step_samples_[i]), steps_[i].bytes, steps_[i].flops});
+          {steps_[i].name, median(step_samples[i]), steps_[i].bytes, steps_[i].flops});
     }
     return timing;
   }
@@ -95,29 +128,49 @@ class Sampler {
  private:
   bool stopped() const { return options_.should_stop && options_.should_stop(); }
 
-  void take_one() {
+  std::vector<double> time(const std::vector<Part>& parts,
+                           std::vector<std::vector<double>>& samples) {
     if (flusher_ != nullptr) flusher_->flush();
+    std::vector<double> times_us = stopwatch_.time_us(parts);
+    for (std::size_t i = 0; i < parts.size(); ++i) samples[i].push_back(times_us[i]);
+    return times_us;
+  }
+
+  void take_one() {
+    const std::vector<double> times_us = time(cut_.parts, part_samples_);
     double counted_us = 0;
     double total_us = 0;
-    for (std::size_t i = 0; i < steps_.size(); ++i) {
-      const double time_us = stopwatch_.time_us(steps_[i].run);
-      step_samples_[i].push_back(time_us);
-      total_us += time_us;
-      if (steps_[i].in_median) counted_us += time_us;
+    for (std::size_t i = 0; i < times_us.size(); ++i) {
+      total_us += times_us[i];
+      if (cut_.in_median[i]) counted_us += times_us[i];
     }
     samples_.push_back(counted_us);
     totals_.push_back(total_us);
     moments_.add(counted_us);
   }
 
+  /// Those of the parts, or samples taken here where a part held several steps.
+  const std::vector<std::vector<double>>& samples_of_steps() {
+    if (parts_are_steps_) return part_samples_;
+    const std::vector<Part> parts = stopwatch_.prepare(every_step(steps_).parts);
+    step_samples_.resize(parts.size());
+    do {
+      time(parts, step_samples_);
+    } while (step_samples_[0].size() < kStepSamples && !out_of_time());
+    return step_samples_;
+  }
+
+  bool out_of_time() const {
+    return stopped() || clock_.now_s() - start_s_ >= options_.spec.timeout_s;
+  }
+
   bool finished() const {
     const TimingSpec& spec = options_.spec;
-    const double now_s = clock_.now_s();
-    if (stopped() || now_s - start_s_ >= spec.timeout_s) return true;
+    if (out_of_time()) return true;
     if (spec.samples) return samples_.size() >= static_cast<std::size_t>(*spec.samples);
     if (samples_.size() >= kMaxSamples) return true;
     return samples_.size() >= kMinSamples && moments_.noise() <= spec.max_noise &&
-           (now_s - sampling_start_s_) * 1e3 >= spec.min_time_ms;
+           (clock_.now_s() - sampling_start_s_) * 1e3 >= spec.min_time_ms;
   }
 
   const std::vector<MeasureStep>& steps_;
@@ -127,24 +180,32 @@ class Sampler {
   const MeasureOptions& options_;
   double start_s_;
   double sampling_start_s_ = 0;
+  Cut cut_;
+  bool parts_are_steps_ = true;
+  std::vector<std::vector<double>> part_samples_;
   std::vector<std::vector<double>> step_samples_;
   std::vector<double> samples_;
   std::vector<double> totals_;
   RunningMoments moments_;
 };
 
-double launch_overhead_us(Stopwatch& stopwatch) {
-  std::vector<double> samples;
-  for (int i = 0; i < kOverheadSamples; ++i) samples.push_back(stopwatch.time_us([] {}));
-  return median(std::move(samples));
-}
-
 }  // namespace
 
-double ClockStopwatch::time_us(const std::function<void()>& work) {
-  const double start_s = clock_.now_s();
-  work();
-  return (clock_.now_s() - start_s) * 1e6;
+std::vector<double> ClockStopwatch::time_us(const std::vector<Part>& parts) {
+  std::vector<double> times_us;
+  for (const Part& part : parts) {
+    const double start_s = clock_.now_s();
+    for (const auto& work : part) work();
+    times_us.push_back((clock_.now_s() - start_s) * 1e6);
+  }
+  return times_us;
+}
+
+double ClockStopwatch::launch_overhead_us() {
+  const std::vector<Part> empty = {{[] {}}};
+  std::vector<double> samples;
+  for (int i = 0; i < kOverheadSamples; ++i) samples.push_back(time_us(empty)[0]);
+  return median(std::move(samples));
 }
 
 Timing summarize_samples(std::vector<double> samples_us) {
@@ -172,8 +233,9 @@ Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, Cach
   sampler.sample();
   Timing timing = sampler.timing();
   timing.l2 = cold && flusher->proven_cold() ? "cold" : "warm";
-  timing.mode = "stream";
-  timing.launch_overhead_us = launch_overhead_us(stopwatch);
+  timing.mode = stopwatch.mode();
+  timing.launch_overhead_us = stopwatch.launch_overhead_us();
+  timing.clocks = stopwatch.clocks();
   return timing;
 }
 

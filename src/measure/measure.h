@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,19 +14,35 @@
 
 namespace attnbench {
 
-/// What is timed. On the CPU a launch is a call; on a GPU it is bracketed by events.
+/// Works that are timed as one, in order and back to back.
+using Part = std::vector<std::function<void()>>;
+
+/// Times parts. On the CPU a part is bracketed by clock readings, on a GPU by events.
 class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
-  /// Runs `work` once and returns its time in microseconds.
-  virtual double time_us(const std::function<void()>& work) = 0;
+  /// Called once with everything that time_us() will be asked to time; what it returns is timed
+  /// instead (e.g. the launch of a graph that was captured from the part).
+  virtual std::vector<Part> prepare(std::vector<Part> parts) { return parts; }
+  /// Runs the parts in order, once, and returns the time of each in microseconds.
+  virtual std::vector<double> time_us(const std::vector<Part>& parts) = 0;
+  /// Whether the boundary between two parts takes time itself, so that steps which belong together
+  /// are timed as one part and apart only in samples of their own.
+  virtual bool boundaries_take_time() const { return false; }
+  virtual std::string mode() const { return "stream"; }  // "stream" | "graph"
+  /// What starting the work costs the host, in microseconds: of the samples so far on a GPU (its
+  /// own time is not in it), of an empty part on the CPU.
+  virtual double launch_overhead_us() = 0;
+  /// Clocks of the device while the samples ran, where they can be read.
+  virtual std::optional<DeviceClocks> clocks() { return std::nullopt; }
 };
 
 /// Times by `clock` on the calling thread.
 class ClockStopwatch final : public Stopwatch {
  public:
   explicit ClockStopwatch(const Clock& clock) : clock_(clock) {}
-  double time_us(const std::function<void()>& work) override;
+  std::vector<double> time_us(const std::vector<Part>& parts) override;
+  double launch_overhead_us() override;
 
  private:
   const Clock& clock_;
@@ -60,12 +77,14 @@ struct MeasureOptions {
 
 /// Up to three warm-up runs (more than one only while a tenth of timeout_s is not spent), then
 /// samples. The cache is flushed before a sample when spec.l2 is cold. One sample runs every step
-/// in order, each timed on its own; its time is the sum of the steps with in_median. Sampling ends
-/// when (a) spec.samples are taken if given, or (b) at least 5 samples are taken, sampling has
-/// lasted min_time_ms (flushes included) and the noise is at most max_noise, or (c) timeout_s is
-/// spent (warm-up included; one sample is always taken), or (d) 10,000 samples are taken, or (e)
-/// should_stop says so. Noise is the relative standard error of the median,
-/// 1.2533 * stdev / sqrt(n) / mean; it and the standard deviation are NaN for a single sample.
+/// in order, each timed on its own, or, where boundaries take time, each run of neighbours with the
+/// same in_median as one part (further samples, up to 11, then time the steps); its time is the sum
+/// of the parts with in_median. Sampling ends when (a) spec.samples are taken if given, or (b) at
+/// least 5 samples are taken, sampling has lasted min_time_ms (flushes included) and the noise is
+/// at most max_noise, or (c) timeout_s is spent (warm-up included; one sample is always taken), or
+/// (d) 10,000 samples are taken, or (e) should_stop says so. Noise is the relative standard error
+/// of the median, 1.2533 * stdev / sqrt(n) / mean; it and the standard deviation are NaN for a
+/// single sample.
 Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
                const Clock& clock, const MeasureOptions& options);
 

@@ -177,18 +177,69 @@ TEST_CASE("a request to stop ends sampling after the sample at hand") {
   CHECK(bench.run({bench.step("attend", {10})}).samples_us.size() == 2);
 }
 
-TEST_CASE("the overhead is what an empty step takes") {
-  class SlowStart final : public Stopwatch {
-   public:
-    double time_us(const std::function<void()>& work) override {
-      work();
-      return 0.5;
-    }
-  } stopwatch;
+namespace {
+
+/// A device on which every boundary takes 2 us, as events do.
+class CostlyBoundaries final : public Stopwatch {
+ public:
+  explicit CostlyBoundaries(const Clock& clock) : inner_(clock) {}
+  std::vector<Part> prepare(std::vector<Part> parts) override {
+    ++prepared;
+    return parts;
+  }
+  std::vector<double> time_us(const std::vector<Part>& parts) override {
+    num_parts.push_back(parts.size());
+    std::vector<double> times_us = inner_.time_us(parts);
+    for (double& time : times_us) time += 2;
+    return times_us;
+  }
+  bool boundaries_take_time() const override { return true; }
+  std::string mode() const override { return "graph"; }
+  double launch_overhead_us() override { return 0.5; }
+  std::optional<DeviceClocks> clocks() override { return DeviceClocks{1, 2, 3, {"hot"}}; }
+  std::vector<std::size_t> num_parts;
+  int prepared = 0;
+
+ private:
+  ClockStopwatch inner_;
+};
+
+}  // namespace
+
+TEST_CASE("where boundaries take time, the steps of the median are timed as one") {
   Bench bench;
-  const Timing timing =
-      measure({bench.step("attend", {10})}, stopwatch, nullptr, bench.clock, bench.options);
+  bench.options.spec.samples = 3;
+  CostlyBoundaries stopwatch(bench.clock);
+  const Timing timing = measure({bench.step("write_cache", {7}, false), bench.step("attend", {30}),
+                                 bench.step("combine", {5})},
+                                stopwatch, nullptr, bench.clock, bench.options);
+  CHECK(timing.median_us == doctest::Approx(37));  // 30 + 5 and one boundary
+  CHECK(timing.samples_us.size() == 3);
+  CHECK(timing.total_us == doctest::Approx(46));
+  REQUIRE(timing.steps.size() == 3);
+  CHECK(timing.steps[2].median_us == doctest::Approx(7));  // alone, with a boundary
+  CHECK(stopwatch.prepared == 2);
+  CHECK(stopwatch.num_parts[2] == 2);
+  CHECK(stopwatch.num_parts[3] == 3);
+  CHECK(timing.mode == "graph");
   CHECK(timing.launch_overhead_us == 0.5);
+  REQUIRE(timing.clocks);
+  CHECK(timing.clocks->sm_mhz_max == 3);
+}
+
+TEST_CASE("steps that are parts need no samples of their own") {
+  Bench bench;
+  bench.options.spec.samples = 3;
+  CostlyBoundaries stopwatch(bench.clock);
+  measure({bench.step("write_cache", {7}, false), bench.step("attend", {30})}, stopwatch, nullptr,
+          bench.clock, bench.options);
+  CHECK(stopwatch.num_parts == std::vector<std::size_t>{2, 2, 2});
+}
+
+TEST_CASE("the overhead on the CPU is what an empty part takes") {
+  Bench bench;
+  const Timing timing = bench.run({bench.step("attend", {10})});
+  CHECK(timing.launch_overhead_us == 0);  // the clock of this test stands still
   CHECK(timing.mode == "stream");
 }
 

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "core/result.h"
 #include "core/tensor.h"
 #include "kernels/params.h"
 #include "kernels/params_dcp.h"
@@ -44,6 +46,11 @@ class Ops {
   /// Fills with bytes that read as NaN in every float format (0xFF).
   virtual void poison(Buffer& buffer) = 0;
   virtual void synchronize() = 0;
+  /// synchronize() without its checks of memory: what is timed.
+  virtual void wait() { synchronize(); }
+  /// The kernels launched since the last call, each once, in the order of their first launch; none
+  /// on the CPU.
+  virtual std::vector<KernelInfo> take_kernels() { return {}; }
 
   /// Attention of requests [first, first + count) with one pass over each row's keys (§3).
   virtual void attend(const attn::AttendParams& params) = 0;

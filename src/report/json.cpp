@@ -15,13 +15,20 @@ Json compiler_json(const std::string& compiler) {
   return {{"name", compiler.substr(0, space)}, {"version", compiler.substr(space + 1)}};
 }
 
+Json device_json(const DeviceDescription& device) {
+  return {{"name", device.name},         {"sm", device.sm},
+          {"num_sms", device.num_sms},   {"memory_bytes", device.memory_bytes},
+          {"l2_bytes", device.l2_bytes}, {"driver", device.driver},
+          {"runtime", device.runtime}};
+}
+
 Json environment_json(const Environment& environment) {
   Json json = Json::object();
   json["hostname"] = environment.hostname;
   json["cpu"] = {{"model", environment.cpu.model},
                  {"cores", environment.cpu.cores},
                  {"features", environment.cpu.features}};
-  json["device"] = nullptr;
+  json["device"] = environment.device ? device_json(*environment.device) : Json(nullptr);
   json["compiler"] = compiler_json(environment.compiler);
   json["fingerprint"] = environment.fingerprint;
   return json;

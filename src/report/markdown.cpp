@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "report/cascade_table.h"
 #include "report/format.h"
 #include "report/markdown_text.h"
 #include "report/reporter.h"
@@ -25,7 +26,9 @@ void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Res
   out << "| case | backend | status | max_abs | err_ratio | time | rate | noise | reasons |\n"
       << "|---|---|---|---:|---:|---:|---:|---:|---|\n";
   for (const Result& result : results) out << row(result);
-  out << "\n" << summary_line(count_statuses(results)) << "\n";
+  out << "\n";
+  write_cascade_table(out, results, /*markdown=*/true);
+  out << summary_line(count_statuses(results)) << "\n";
   out << fmt::format("\nattnbench {} ({}), {}, {} cores\n", markdown_cell(run.tool_version),
                      markdown_cell(run.git), markdown_cell(run.environment.cpu.model),
                      run.environment.cpu.cores);

@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "report/cascade_table.h"
 #include "report/format.h"
 #include "report/reporter.h"
 
@@ -153,6 +154,7 @@ void write_table(std::ostream& out, const RunInfo&, const std::vector<Result>& r
     write_reasons(out, results[i], options);
   }
   if (!rows.empty()) out << "\n";
+  write_cascade_table(out, results, /*markdown=*/false);
   out << summary_line(count_statuses(results)) << "\n";
   write_next(out, results, options);
 }

@@ -144,8 +144,20 @@ void check_spec(const Value& value, IssueList& issues) {
   }
 }
 
+/// A row of {count, query_len, seq_len} that does not stand in a list of rows.
+bool is_lone_row(const Value& value) {
+  const auto names = names_of(kRowKeys);
+  return value.is_map() && value.find("trace") == nullptr && value.find("format") == nullptr &&
+         std::any_of(names.begin(), names.end(),
+                     [&](const std::string& name) { return value.find(name) != nullptr; });
+}
+
 void check_one(const Value& value, IssueList& issues) {
-  if (value.is_string()) {
+  if (is_lone_row(value)) {
+    issues.add(ErrorKind::kFormat, value.mark,
+               "batch: expected a list of {count, query_len, seq_len} for one case, found one "
+               "outside such a list; several cases are a list of batch specs or of such lists");
+  } else if (value.is_string()) {
     check_spec(value, issues);
   } else if (is_rows(value)) {
     for (const Value& row : value.items) {

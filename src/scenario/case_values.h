@@ -32,6 +32,16 @@ class CaseValues {
     return value != nullptr && !value->is_null() && !value->is_string("auto");
   }
 
+  /// A key of the section is present, swept or fixed.
+  bool gives_section(std::string_view section) const {
+    const std::string prefix = std::string(section) + ".";
+    for (const auto& [key, value] : swept_) {
+      if (key.starts_with(prefix)) return true;
+    }
+    const Value* value = document_.find_path(section);
+    return value != nullptr && !value->is_null();
+  }
+
   /// Throws "<file>:<line>: <key>: <text>"; without a value of its own the key's place is the
   /// document's.
   template <typename... Args>

@@ -48,8 +48,10 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
 
 void IssueList::add(ErrorKind kind, const Mark& mark, const std::string& text) {
   if (full()) return;
+  // Every further line says its class; that of the first is printed with the error.
+  const std::string code = lines_.empty() ? "" : fmt::format("{}: ", error_code(kind));
   if (lines_.empty()) kind_ = kind;
-  lines_.push_back(location(mark) + text);
+  lines_.push_back(code + location(mark) + text);
 }
 
 void IssueList::add_mismatch(ErrorKind kind, std::string_view key, std::string_view expected,

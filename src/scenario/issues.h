@@ -30,8 +30,8 @@ class IssueList {
   void add_hint(const std::string& text);
   bool empty() const { return lines_.empty(); }
   bool full() const { return lines_.size() >= kMaxShown; }
-  /// Throws the issues, one a line, as an error of the first one's kind; nothing when there are
-  /// none.
+  /// Throws the issues, one a line, as an error of the first one's kind; the other lines begin with
+  /// their own class ("E-VALUE: "). Nothing when there are none.
   void throw_if_any() const;
 
  private:

@@ -1,6 +1,8 @@
 // From scenario text to its cases: merge, check, expand, resolve.
+#include <map>
 #include <optional>
 
+#include "core/problem_fields.h"
 #include "scenario/batch.h"
 #include "scenario/case_name.h"
 #include "scenario/case_values.h"
@@ -158,6 +160,18 @@ class Expander {
   CaseNamer namer_;
 };
 
+std::map<std::string, std::string> file_places(const Value& document) {
+  std::map<std::string, std::string> places;
+  const Value* sweep = document.find("sweep");
+  for (const Field& field : problem_fields()) {
+    if (!field.is_input_path) continue;
+    const Value* value = sweep == nullptr ? nullptr : sweep->find(field.key);
+    if (value == nullptr) value = document.find_path(field.key);
+    if (value != nullptr) places[field.key] = location(value->mark);
+  }
+  return places;
+}
+
 }  // namespace
 
 Scenario parse_scenario(const std::string& text, const std::filesystem::path& path,
@@ -178,8 +192,12 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
   }
   scenario.path = path;
   if (const Value* backends = document.find("backends")) {
-    for (const Value& backend : backends->items) scenario.backends.push_back(backend.text);
+    for (const Value& backend : backends->items) {
+      scenario.backends.push_back(backend.text);
+      scenario.backend_places.push_back(location(backend.mark));
+    }
   }
+  scenario.file_places = file_places(document);
   for (Problem& problem : scenario.cases) problem.backends = scenario.backends;
   return scenario;
 }

@@ -23,7 +23,7 @@ void require(const CaseValues& values, std::string_view key) {
 void resolve_heads(const CaseValues& values, Problem& problem) {
   AttentionSpec& attention = problem.attention;
   require(values, "attention.num_heads");
-  if (attention.type == AttentionType::kMla) {
+  if (attention.type == AttentionType::kMla || problem.op.mla) {
     const MlaSpec& mla = problem.mla;
     derive(values, "attention.num_kv_heads", 1, "1", attention.num_kv_heads);
     derive(values, "attention.head_size", mla.qk_nope_head_dim + mla.qk_rope_head_dim,
@@ -70,6 +70,7 @@ void check_sequence(const CaseValues& values, AttentionType type, std::size_t in
   switch (type) {
     case AttentionType::kDecoder:
     case AttentionType::kMla:
+    case AttentionType::kOp:
       if (request.seq_len >= request.query_len) return;
       values.reject(ErrorKind::kValue, "batch",
                     "expected seq_len >= query_len (the KV length counts the new tokens), found "
@@ -84,7 +85,6 @@ void check_sequence(const CaseValues& values, AttentionType type, std::size_t in
                     "in request {}",
                     to_string(type), request.query_len, request.seq_len, index);
     case AttentionType::kEncoderDecoder:
-    case AttentionType::kOp:
       return;
   }
 }
@@ -116,6 +116,7 @@ void check_mm_prefix(const CaseValues& values, const Problem& problem) {
 
 void resolve_dimensions(const CaseValues& values, Problem& problem) {
   AttentionSpec& attention = problem.attention;
+  resolve_op_entries(values, problem);
   resolve_heads(values, problem);
   resolve_causal(values, attention);
   // head_size is P + R for MLA, so that one rule serves both (§8.1).
@@ -158,6 +159,7 @@ std::string resolve_case(const CaseValues& values, const Value* batch, BatchRead
   resolve_dimensions(values, problem);
   std::string label = resolve_batch(values, batch, reader, problem);
   check_attention(values, problem);
+  resolve_op(values, problem);
   resolve_cache(values, problem);
   check_modes(values, problem);
   return label;

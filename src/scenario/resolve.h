@@ -24,4 +24,10 @@ void check_attention(const CaseValues& values, const Problem& problem);
 void resolve_cache(const CaseValues& values, Problem& problem);
 void check_modes(const CaseValues& values, const Problem& problem);
 
+/// Type op: what the heads follow from, before them; the other keys of the section after the batch.
+void resolve_op_entries(const CaseValues& values, Problem& problem);
+void resolve_op(const CaseValues& values, Problem& problem);
+/// Contradictions; output_quant and mm_encoder as far as an operation reads them.
+void check_op(const CaseValues& values, const Problem& problem);
+
 }  // namespace attnbench

@@ -28,7 +28,8 @@ void check_cache_dtype(const CaseValues& values, const Problem& problem) {
     values.reject(ErrorKind::kDtype, kKey, "expected auto or the dtype of the keys, {}, found {}",
                   dtype_name(model), to_string(cache));
   }
-  if (cache != KvCacheDtype::kFp8DsMla || problem.attention.type != AttentionType::kMla) return;
+  const bool latent = problem.attention.type == AttentionType::kMla || problem.op.mla;
+  if (cache != KvCacheDtype::kFp8DsMla || !latent) return;
   if (problem.mla.kv_lora_rank != 512 || problem.mla.qk_rope_head_dim != 64) {
     values.reject(ErrorKind::kShape, kKey,
                   "expected kv_lora_rank 512 and qk_rope_head_dim 64 for fp8_ds_mla, found {} and "

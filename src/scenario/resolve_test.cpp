@@ -247,6 +247,86 @@ TEST_CASE("an operation needs its name, and tokens stand for a batch") {
             .starts_with("E-CONFIG: s.yaml:3: op.t"));
 }
 
+TEST_CASE("an operation takes its latents, layout and rotation from the sections around it") {
+  const auto resolved = [](const std::string& more) { return typed("op", more).op; };
+  CHECK(resolved("op: {name: reshape_and_cache, tokens: 4}\n").cache_layout == OpCacheLayout::kFa);
+  CHECK(resolved("op: {name: reshape_and_cache, tokens: 4}\nkv_cache: {int8_level: 1}\n")
+            .cache_layout == OpCacheLayout::kIx);
+  CHECK(resolved("op: {name: reshape_and_cache, tokens: 4}\n"
+                 "kv_cache: {dtype: int8_per_token_head}\n")
+            .cache_layout == OpCacheLayout::kTr);
+  CHECK(resolved("op: {name: rope_and_cache, tokens: 4}\n").cache_layout == OpCacheLayout::kTr);
+  CHECK(resolved("op: {name: rope, tokens: 4}\n").rotary_dim == 64);
+  CHECK(!resolved("op: {name: rope, tokens: 4}\n").mla);
+
+  const std::string op =
+      "name: t\nattention: {type: op, num_heads: 8}\nmla: {qk_rope_head_dim: 32}\n";
+  const Problem latent = only_case(op + "op: {name: rope, tokens: 4}\n");
+  CHECK(latent.op.mla);
+  CHECK(latent.op.rotary_dim == 32);
+  CHECK(latent.attention.head_size == 128 + 32);
+  CHECK(latent.attention.num_kv_heads == 1);
+  CHECK(only_case("name: t\nattention: {type: op, num_heads: 8}\nop: {name: gather, tokens: 4}\n")
+            .op.mla);
+}
+
+TEST_CASE("an operation refuses what it would not read") {
+  const auto op_error = [](const std::string& op, const std::string& more = "") {
+    return error_of("name: t\nattention: {type: op, num_heads: 8, head_size: 64}\nop: {" + op +
+                    "}\nbatch: q4s9\n" + more);
+  };
+  CHECK(op_error("name: merge") == "accepted");
+  CHECK(op_error("name: merge, rotary_dim: 8") ==
+        "E-CONFIG: s.yaml:3: op.rotary_dim: expected null for op merge, found 8");
+  CHECK(op_error("name: rope, lse_base: two") ==
+        "E-CONFIG: s.yaml:3: op.lse_base: expected e for op rope, found two");
+  CHECK(op_error("name: merge, tokens_with_context: 5") ==
+        "E-CONFIG: s.yaml:3: op.tokens_with_context: expected at most the 4 tokens, found 5");
+  CHECK(op_error("name: rope, rotary_dim: 7").starts_with("E-SHAPE: s.yaml:3: op.rotary_dim: "));
+  CHECK(op_error("name: rope, rotary_dim: 66").starts_with("E-SHAPE: s.yaml:3: op.rotary_dim: "));
+  CHECK(op_error("name: output_quant") ==
+        "E-CONFIG: s.yaml:1: output_quant.type: expected a quantisation for op output_quant, found "
+        "none");
+  CHECK(op_error("name: merge", "output_quant: {type: nvfp4}\n") ==
+        "E-CONFIG: s.yaml:5: output_quant.type: expected none or fp8_static for op merge, found "
+        "nvfp4");
+  CHECK(op_error("name: rope", "dcp: {world_size: 2}\n") ==
+        "E-CONFIG: s.yaml:5: dcp.world_size: expected 1 for op rope, found 2");
+  CHECK(error_of("name: t\nattention: {type: op, num_heads: 8}\nop: {name: mm_quant, mla: true}\n"
+                 "batch: q4\n")
+            .starts_with("E-CONFIG: s.yaml:3: op.mla: "));
+  CHECK(op_error("name: merge", "inputs: {file: a.safetensors}\n")
+            .starts_with("E-CONFIG: s.yaml:5: inputs.file: "));
+  const std::string packed =
+      "name: t\nattention: {type: op, num_heads: 8}\nop: {name: gather}\n"
+      "kv_cache: {dtype: fp8_ds_mla}\n";
+  CHECK(error_of(packed + "batch: q4\n") == "accepted");
+  CHECK(error_of(packed + "batch: q4s9\n").starts_with("E-CONFIG: s.yaml:5: batch: expected "));
+}
+
+TEST_CASE("a named prefill backend of MLA must fit, and FP8 prefill needs an fp8 cache") {
+  const std::string head = "name: t\nbatch: q16\nattention: {type: mla, num_heads: 16}\n";
+  CHECK(error_of(head + "mla: {prefill_backend: TRTLLM_RAGGED}\n") ==
+        "E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend TRTLLM_RAGGED is "
+        "not valid for this configuration. Reason: [compute capability 9.0 not supported]");
+  CHECK(error_of(head + "mla: {prefill_backend: FLASH_ATTN_PREFILL, qk_nope_head_dim: 256}\n") ==
+        "E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend FLASH_ATTN_PREFILL "
+        "is not valid for this configuration. Reason: [head_size 320 not supported]");
+  CHECK(error_of(head + "mla: {prefill_backend: FLASH_ATTN}\n")
+            .starts_with("E-CONFIG: s.yaml:4: mla.prefill_backend: expected FLASH_ATTN_PREFILL"));
+  CHECK(error_of(head + "mla: {emulate_fp8_prefill: true}\n") ==
+        "E-CONFIG: s.yaml:4: mla.emulate_fp8_prefill: expected kv_cache.dtype fp8 with it, found "
+        "auto");
+}
+
+TEST_CASE("under DCP output groups fill the row of a rank") {
+  CHECK(error_of("name: t\nattention: {type: mla, num_heads: 2}\nbatch: q1\n"
+                 "mla: {v_head_dim: 64}\ndcp: {world_size: 2}\n"
+                 "output_quant: {type: fp8_group128}\n")
+            .ends_with("expected num_heads / dcp.world_size * v_head_size to be a multiple of 128 "
+                       "for fp8_group128, found 64"));
+}
+
 TEST_CASE("output groups fill the row") {
   CHECK(
       error_of("name: t\nattention: {num_heads: 3, head_size: 64}\nbatch: q1\n"

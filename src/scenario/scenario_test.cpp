@@ -122,18 +122,47 @@ TEST_CASE("numbers out of range are errors of their own class") {
 TEST_CASE("all structural errors are shown together, twenty at most") {
   const std::string message =
       error_of("name: T\nattention:\n  num_head: 8\n  head_size: no\nbatch: q1 \nfoo: 1\n");
-  CHECK(message ==
-        "E-FORMAT: s.yaml:1: name: expected text of [a-z0-9._-], at most 100, found 'T'\n"
-        "s.yaml:3: unknown key 'attention.num_head'; did you mean 'num_heads'?\n"
-        "s.yaml:4: attention.head_size: expected an integer >= 1 and <= 65536, found 'no'\n"
-        "s.yaml:6: unknown key 'foo'; valid keys: schema, name, description, extends, batch, "
-        "backends, sweep, attention, triton, mla, mm_encoder, kv_cache, batch_options, cascade, "
-        "dcp, output_quant, op, inputs, validation, timing");
+  CHECK(
+      message ==
+      "E-FORMAT: s.yaml:1: name: expected text of [a-z0-9._-], at most 100, found 'T'\n"
+      "E-FORMAT: s.yaml:3: unknown key 'attention.num_head'; did you mean 'num_heads'?\n"
+      "E-FORMAT: s.yaml:4: attention.head_size: expected an integer >= 1 and <= 65536, found 'no'\n"
+      "E-FORMAT: s.yaml:6: unknown key 'foo'; valid keys: schema, name, description, extends, "
+      "batch, "
+      "backends, sweep, attention, triton, mla, mm_encoder, kv_cache, batch_options, cascade, "
+      "dcp, output_quant, op, inputs, validation, timing");
   std::string many = "name: t\n";
   for (int i = 0; i < 50; ++i) many += "key_" + std::to_string(i) + "xxxxxxxxxx: 1\n";
   const std::string cut = error_of(many);
   CHECK(std::count(cut.begin(), cut.end(), '\n') == 20);
   CHECK(cut.ends_with("\n(more left out)"));
+}
+
+TEST_CASE("every line of several errors names its own class") {
+  CHECK(error_of("name: T\nattention: {num_heads: 8, head_size: 64, logits_soft_cap: -1}\n"
+                 "batch: q1\n") ==
+        "E-FORMAT: s.yaml:1: name: expected text of [a-z0-9._-], at most 100, found 'T'\n"
+        "E-CONFIG: s.yaml:2: attention.logits_soft_cap: expected a number >= 0, found -1");
+}
+
+TEST_CASE("a scenario knows where it names backends and files") {
+  const Scenario scenario = parse_scenario(
+      base_text("batch: q1\nbackends: [FLASH_ATTN,\n  TRITON_ATTN]\ninputs:\n  file: a\n"),
+      "s.yaml");
+  CHECK(scenario.backend_places == std::vector<std::string>{"s.yaml:4: ", "s.yaml:5: "});
+  CHECK(scenario.file_places == std::map<std::string, std::string>{{"inputs.file", "s.yaml:7: "}});
+}
+
+TEST_CASE("a row among batch specs is told what it lacks, and is not taken for a trace") {
+  for (const char* text : {"batch: [q4, {count: 2, query_len: 3, seq_len: 5}]\n",
+                           "batch: {count: 2, query_len: 3, seq_len: 5}\n"}) {
+    CHECK(error_of(base_text(text)) ==
+          "E-FORMAT: s.yaml:3: batch: expected a list of {count, query_len, seq_len} for one case, "
+          "found one outside such a list; several cases are a list of batch specs or of such "
+          "lists");
+  }
+  CHECK(names_of(base_text("batch: [q4, [{count: 2, query_len: 3, seq_len: 5}]]\n")) ==
+        std::vector<std::string>{"q4", "2q3s5"});
 }
 
 TEST_CASE("name and dims are required") {

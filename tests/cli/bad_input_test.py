@@ -45,6 +45,33 @@ class BadInput(ToolTest):
         self.write("bad.yaml", tiny_with("head_size: 64", "head_sise: 64"))
         self.check_refused("bad.yaml", "bad.yaml", "3", "head_sise", "head_size")
 
+    def test_an_unknown_backend_is_told_with_line_and_nearest_name(self):
+        self.write("bad.yaml", TINY + "backends: [FLASH_ATTN,\n  FLSH_ATTN_IX]\n")
+        line = (TINY + "backends: [FLASH_ATTN,\n").count("\n") + 1
+        words = (f"bad.yaml:{line}: backends: unknown backend 'FLSH_ATTN_IX'",
+                 "did you mean 'FLASH_ATTN_IX'?")  # fmt: skip
+        self.check_refused("bad.yaml", *words)
+        told = self.expect(2, "validate", "bad.yaml").err
+        for word in words:
+            self.assertIn(word, told)
+
+    def test_every_line_of_several_errors_begins_alike(self):
+        self.write("bad.yaml", tiny_with("head_size: 64", "head_sise: 64") + "colour: red\n")
+        for command in ("run", "validate"):
+            lines = self.expect(2, command, "bad.yaml").err.splitlines()
+            self.assertEqual(len(lines), 2)
+            for line in lines:
+                self.assertTrue(line.startswith("attnbench: E-FORMAT: bad.yaml:"), line)
+
+    def test_files_that_are_not_there_are_told_with_the_line(self):
+        text = TINY.replace("timing:", "inputs: {seed: 1,\n  file: no.safetensors}\ntiming:")
+        self.write("file.yaml", text)
+        line = text[: text.index("no.safetensors")].count("\n") + 1
+        self.check_refused(
+            "file.yaml", f"file.yaml:{line}: inputs.file: expected a file, found none at",
+            "no.safetensors",
+        )  # fmt: skip
+
     def test_texts_that_are_no_scenario(self):
         brackets = 5 * 1024 * 1024
         for name, text in {

@@ -91,6 +91,11 @@ class Terminal(ToolTest):
         )
         self.assertNotIn("\x1b[", shown)
 
+    def test_a_dumb_terminal_gets_no_escape_sequences(self):
+        _, shown = self.run_on_terminal("run", "tiny.yaml", "--json", "-", TERM="dumb")
+        self.assertIn("passed", shown)
+        self.assertNotIn("\x1b", shown)
+
     def test_verbose_prints_a_line_for_every_finished_case(self):
         outcome = self.expect(0, "run", "tiny.yaml", "-v")
         lines = [line for line in outcome.err.split("\n") if line.startswith("passed")]

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/common/numeric.cuh"
 #include "ops/cpu/int8_scores.h"
 #include "ops/cpu/kv_tile.h"
 #include "ops/cpu/online_softmax.h"
@@ -54,6 +55,15 @@ void score_tile(const attn::AttendParams& params, int keys, Scratch& scratch) {
   }
 }
 
+/// P as an e4m3 operand of P V.
+void round_probabilities(int keys, Scratch& scratch) {
+  constexpr float kShift = attn::kE4M3ProbabilityShift;
+  float* p = scratch.scores.data();
+  for (std::int64_t i = 0; i < std::int64_t{keys} * scratch.row_stride; ++i) {
+    p[i] = attn::e4m3_to_float(attn::e4m3_from_float(p[i] * kShift)) / kShift;
+  }
+}
+
 void add_values(const attn::AttendParams& params, int keys, Scratch& scratch) {
   if (scratch.small) {
     accumulate_output_small(scratch.scores.data(), scratch.value.data(), scratch.num_rows, keys,
@@ -74,6 +84,7 @@ void attend_tile(const attn::AttendParams& params, const RowBlock& block, KeyRun
   if (visibility == TileVisibility::kSome) mask_scores(tile.begin, keys, scratch);
   fold_scores(keys, scratch);
   rescale_output(params.v_head_size, scratch);
+  if (params.e4m3_probability != 0) round_probabilities(keys, scratch);
   gather_values(params, block.request, block.kv_head, tile.begin, tile.end, scratch);
   if (visibility == TileVisibility::kSome &&
       !all_finite(scratch.value.data(), std::int64_t{keys} * params.v_head_size)) {

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "metadata/decode_plan.h"
+#include "ops/cpu/int8_attention_testing.h"
 #include "ops/cpu/mla_decode_testing.h"
 #include "ops/ops.h"
 #include "ops/plan_rows.h"
@@ -90,6 +91,21 @@ TEST_CASE("sparse attention counts every listed valid slot as often as it is lis
       CHECK(decode.difference(lists.valid, 0.05f, 1.0, 3e-5) == "");
     }
   }
+}
+
+TEST_CASE("value scales of an int8 attention before it do not reach a sparse one") {
+  const auto ops = make_cpu_ops(1);
+  {
+    Int8Case c;
+    c.level = 1;
+    Int8Setup before(c);
+    ops->attend(before.params);
+    CHECK(before.difference(1e-4) == "");
+  }
+  MlaDecode decode({1}, {60}, 4, 64, 16, Dtype::kBF16);
+  const Lists lists(decode, 128, false, attn::MlaEntry::kCopy);
+  ops->attend_sparse(decode.params, lists.params);
+  CHECK(decode.difference(lists.valid, 0.05f, 1.0, 3e-5) == "");
 }
 
 TEST_CASE("sparse attention at the sizes of DeepSeek reads fp8_ds_mla entries rounded to bf16") {

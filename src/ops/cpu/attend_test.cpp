@@ -118,6 +118,17 @@ TEST_CASE("splitting the keys and combining the parts changes nothing but low bi
   }
 }
 
+TEST_CASE("a request without keys has the LSE of its sink in segments too") {
+  AttentionCase c = random_case(3, true);
+  c.query_lens = {1, 1};
+  c.seq_lens = {0, 40};
+  c.mm_ranges.clear();
+  for (const bool sinks : {true, false}) {
+    c.sinks = sinks;
+    expect_segments(c, 16);
+  }
+}
+
 TEST_CASE("segments and their reduction agree with the direct form") {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     expect_segments(random_case(seed, true), seed % 2 == 0 ? 16 : 32);

@@ -88,6 +88,40 @@ TEST_CASE("values read from an interleaved QKV buffer give the same bytes as con
   CHECK(outputs[0].at(0) != 0.0f);
 }
 
+TEST_CASE(
+    "P in e4m3 is shifted by 2^8 before it is rounded, and its sum is of what it was before") {
+  // One query of 1 and two keys: scores 0 and -x, so P is 1 and e^-x. Values 0 and 1.
+  for (const float x : {1.0f, 4.0f, 8.0f, 11.0f}) {
+    const float query = 1.0f;
+    const float keys[2] = {0.0f, -x};
+    const float values[2] = {0.0f, 1.0f};
+    const int query_start_loc[2] = {0, 1};
+    const attn::i64 key_start_loc[2] = {0, 2};
+    const int seq_len = 2;
+    float output = 0;
+    attn::AttendParams params{};
+    params.query = &query;
+    params.output = &output;
+    params.query_start_loc = query_start_loc;
+    params.seq_lens = &seq_len;
+    params.num_requests = params.num_heads = params.num_kv_heads = 1;
+    params.head_size = params.v_head_size = 1;
+    params.score.softmax_scale = 1.0f;
+    params.score.window_left = params.score.window_right = -1;
+    params.kv.key = keys;
+    params.kv.value = values;
+    params.kv.kv_start_loc = key_start_loc;
+    params.kv.token_stride_key = params.kv.token_stride_value = 1;
+    params.e4m3_probability = 1;
+    make_cpu_ops(1)->attend(params);
+    const double p = std::exp(-double{x});
+    Tensor code(Dtype::kE4M3, {1});
+    code.set(0, static_cast<float>(p * 256));
+    CHECK(output == doctest::Approx(double{code.at(0)} / 256 / (1 + p)).epsilon(1e-6));
+    CHECK(output > 0.0f);  // e^-8 and e^-11 are 0 in e4m3 without the shift
+  }
+}
+
 TEST_CASE("fp8 encoder attention on padded heads equals the definition and pads with zeros") {
   constexpr int kHeads = 4;
   constexpr int kKvHeads = 2;

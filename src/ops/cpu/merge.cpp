@@ -73,6 +73,10 @@ void merge_row(const attn::MergeParams& params, std::int64_t token, int head, Fl
     add_weighted(weights.prefix, part, params.head_size, sum);
     lse = weights.lse;
   }
+  if (params.output_scale > 0.0f) {
+    const float inverse = 1.0f / params.output_scale;
+    for (std::size_t d = 0; d < size; ++d) sum[d] *= inverse;
+  }
   store_floats(static_cast<Dtype>(params.output_element), sum, params.head_size, rows.output);
   if (params.output_lse != nullptr) {
     params.output_lse[head * params.output_lse_stride + token] = lse;

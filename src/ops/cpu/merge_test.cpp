@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -68,6 +69,28 @@ TEST_CASE("a NaN LSE shows in the result, also beside an empty side") {
   CHECK(std::isnan(merge_one(1.0f, kNan, 2.0f, 0.0f).output));
   CHECK(std::isnan(merge_one(1.0f, 0.0f, 2.0f, kNan).lse));
   CHECK(std::isnan(merge_one(1.0f, kNan, 2.0f, -kInf).output));
+}
+
+TEST_CASE("an e4m3 output is multiplied by the reciprocal of its scale and saturates") {
+  const std::vector<float> prefix{1.0f, 4000.0f};
+  const std::vector<float> suffix{3.0f, 4000.0f};
+  const float lse = 0.0f;
+  std::uint8_t output[2] = {0xFF, 0xFF};
+  attn::MergeParams params{};
+  params.element = attn::Element::kF32;
+  params.output_element = attn::Element::kE4M3;
+  params.output = output;
+  params.prefix_output = prefix.data();
+  params.suffix_output = suffix.data();
+  params.prefix_lse = params.suffix_lse = &lse;
+  params.num_tokens = params.num_merged = 1;
+  params.num_heads = 1;
+  params.head_size = 2;
+  params.prefix_head_stride = 2;
+  params.output_scale = 0.5f;
+  make_cpu_ops(1)->merge(params);
+  CHECK(output[0] == 0x48);  // 2 / 0.5 = 4
+  CHECK(output[1] == 0x7E);  // 448
 }
 
 TEST_CASE("rows past the merged ones copy the suffix and never read the prefix") {

@@ -144,6 +144,8 @@ void load_rows(const attn::AttendParams& params, const RowBlock& block, bool wit
   scratch.num_rows = block.num_rows;
   scratch.row_stride = (block.num_rows + kLanes - 1) / kLanes * kLanes;
   scratch.small = block.num_rows <= kMaxSmallRows;
+  // Why here: the scratch may have served an operation that had one, of another problem.
+  scratch.channel_scale = nullptr;
   const int seq_len = params.seq_lens[block.request];
   const int query_start = params.query_start_loc[block.request];
   const int context_len = seq_len - query_len_of(params, block.request);

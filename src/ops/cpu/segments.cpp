@@ -20,10 +20,10 @@ std::int64_t segment_len(std::int64_t seq_len, const attn::SegmentParams& segmen
   return tiles * segments.tile;
 }
 
-/// A: segments that hold any key.
+/// A: segments that hold any key. Without keys the first one still holds the sink (§3.5).
 int num_active(std::int64_t seq_len, const attn::SegmentParams& segments) {
   const std::int64_t len = segment_len(seq_len, segments);
-  return len == 0 ? 0 : static_cast<int>(cdiv(seq_len, len));
+  return len == 0 ? 1 : static_cast<int>(cdiv(seq_len, len));
 }
 
 std::int64_t segment_row(const attn::AttendParams& params, const attn::SegmentParams& segments,

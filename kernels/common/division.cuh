@@ -1,0 +1,47 @@
+// Quotients without the hardware's slow divisions.
+#pragma once
+
+#include "kernels/common/numeric.cuh"
+#include "kernels/params.h"
+
+namespace attn {
+
+/// a / b of a >= 0 and b > 0.
+ATTN_FN i64 quotient(i64 a, i64 b) {
+  // Why two ways: a 64-bit division costs a GPU some hundred instructions.
+  if (((a | b) >> 32) == 0) {
+    return static_cast<unsigned>(a) / static_cast<unsigned>(b);
+  }
+  return a / b;
+}
+
+/// a * b + c, rounded once.
+ATTN_FN float multiply_add(float a, float b, float c) {
+#ifdef __CUDA_ARCH__
+  return __fmaf_rn(a, b, c);
+#else
+  return __builtin_fmaf(a, b, c);
+#endif
+}
+
+/// Whether quotient_by_reciprocal() may divide by it.
+ATTN_FN bool has_exact_reciprocal_step(float divisor) {
+  const u32 bits = float_bits(divisor);
+  const u32 exponent = bits >> 23;
+  // 2^-60 to 2^60; the theorem leaves out the significand of ones alone.
+  return exponent >= 67u && exponent <= 187u && (bits & 0x7FFFFFu) != 0x7FFFFFu;
+}
+
+/// x / divisor, rounded to nearest even like the division where the quotient lies between 2^-30 and
+/// 2^30; otherwise what fp8 codes cannot tell from it (zeros keep their sign). `reciprocal` is
+/// 1 / divisor, rounded to nearest even.
+ATTN_FN float quotient_by_reciprocal(float x, float divisor, float reciprocal) {
+  const float guess = x * reciprocal;
+  const u32 exponent = float_bits(guess) >> 23 & 0xFFu;
+  // Why: with the exact remainder one step gives the correctly rounded quotient (Markstein 1990).
+  const float remainder = multiply_add(-guess, divisor, x);
+  const float refined = multiply_add(remainder, reciprocal, guess);
+  return exponent >= 97u && exponent < 157u ? refined : guess;
+}
+
+}  // namespace attn

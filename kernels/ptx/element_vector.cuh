@@ -1,0 +1,183 @@
+// Some contiguous elements in registers: loaded and stored by up to 16 bytes an instruction, read
+// and written as f32.
+#pragma once
+
+#include "kernels/common/numeric.cuh"
+#include "kernels/params.h"
+
+namespace attn {
+
+ATTN_FN constexpr int size_of(Element element) {
+  switch (element) {
+    case Element::kF64:
+    case Element::kI64:
+      return 8;
+    case Element::kF32:
+    case Element::kI32:
+      return 4;
+    case Element::kF16:
+    case Element::kBF16:
+      return 2;
+    case Element::kE4M3:
+    case Element::kE5M2:
+    case Element::kI8:
+    case Element::kU8:
+      return 1;
+  }
+  return 0;
+}
+
+/// kCount elements; element i lies in bits of words[i * size / 4]. Below 4 bytes the word is padded
+/// with zeros.
+template <Element kElement, int kCount>
+struct ElementVector {
+  static constexpr int kSize = size_of(kElement);
+  static constexpr int kBytes = kCount * kSize;
+  static constexpr int kNumWords = kBytes < 4 ? 1 : kBytes / 4;
+  static_assert(kBytes < 4 || kBytes % 4 == 0);
+  u32 words[kNumWords];
+};
+
+/// `source` is aligned to the size of the vector, or to 16 bytes where that is more.
+template <Element kElement, int kCount>
+__device__ __forceinline__ ElementVector<kElement, kCount> load_vector(const void* source) {
+  using Vector = ElementVector<kElement, kCount>;
+  Vector vector;
+  if constexpr (Vector::kBytes == 1) {
+    vector.words[0] = *static_cast<const u8*>(source);
+  } else if constexpr (Vector::kBytes == 2) {
+    vector.words[0] = *static_cast<const u16*>(source);
+  } else if constexpr (Vector::kBytes == 4) {
+    vector.words[0] = *static_cast<const u32*>(source);
+  } else if constexpr (Vector::kBytes == 8) {
+    const uint2 part = *static_cast<const uint2*>(source);
+    vector.words[0] = part.x;
+    vector.words[1] = part.y;
+  } else {
+    static_assert(Vector::kBytes % 16 == 0);
+#pragma unroll
+    for (int i = 0; i < Vector::kBytes / 16; ++i) {
+      const uint4 part = static_cast<const uint4*>(source)[i];
+      vector.words[4 * i] = part.x;
+      vector.words[4 * i + 1] = part.y;
+      vector.words[4 * i + 2] = part.z;
+      vector.words[4 * i + 3] = part.w;
+    }
+  }
+  return vector;
+}
+
+template <Element kElement, int kCount>
+__device__ __forceinline__ void store_vector(void* destination,
+                                             const ElementVector<kElement, kCount>& vector) {
+  using Vector = ElementVector<kElement, kCount>;
+  if constexpr (Vector::kBytes == 1) {
+    *static_cast<u8*>(destination) = static_cast<u8>(vector.words[0]);
+  } else if constexpr (Vector::kBytes == 2) {
+    *static_cast<u16*>(destination) = static_cast<u16>(vector.words[0]);
+  } else if constexpr (Vector::kBytes == 4) {
+    *static_cast<u32*>(destination) = vector.words[0];
+  } else if constexpr (Vector::kBytes == 8) {
+    *static_cast<uint2*>(destination) = make_uint2(vector.words[0], vector.words[1]);
+  } else {
+    static_assert(Vector::kBytes % 16 == 0);
+#pragma unroll
+    for (int i = 0; i < Vector::kBytes / 16; ++i) {
+      static_cast<uint4*>(destination)[i] =
+          make_uint4(vector.words[4 * i], vector.words[4 * i + 1], vector.words[4 * i + 2],
+                     vector.words[4 * i + 3]);
+    }
+  }
+}
+
+/// The value of the element whose bits are the low ones of `bits`.
+template <Element kElement>
+__device__ __forceinline__ float decode_element(u32 bits) {
+  if constexpr (kElement == Element::kF32) {
+    return float_from_bits(bits);
+  } else if constexpr (kElement == Element::kBF16) {
+    return float_from_bits(bits << 16);
+  } else if constexpr (kElement == Element::kF16) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<u16>(bits)));
+    return value;
+  } else if constexpr (kElement == Element::kE4M3) {
+    return e4m3_to_float(static_cast<u8>(bits));
+  } else if constexpr (kElement == Element::kE5M2) {
+    // The upper half of a f16.
+    return decode_element<Element::kF16>((bits & 0xFFu) << 8);
+  } else {
+    static_assert(kElement == Element::kI8);
+    return static_cast<float>(static_cast<signed char>(bits));
+  }
+}
+
+/// Two values rounded to nearest even (fp8: saturating), `low` in the low bits.
+template <Element kElement>
+__device__ __forceinline__ u32 encode_pair(float low, float high) {
+  if constexpr (kElement == Element::kBF16) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+  } else if constexpr (kElement == Element::kF16) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+  } else if constexpr (kElement == Element::kE4M3) {
+#if __CUDA_ARCH__ >= 890
+    u16 pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return e4m3_from_float(low) | static_cast<u32>(e4m3_from_float(high)) << 8;
+#endif
+  } else {
+    static_assert(kElement == Element::kE5M2);
+#if __CUDA_ARCH__ >= 890
+    u16 pair;
+    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+    return pair;
+#else
+    return e5m2_from_float(low) | static_cast<u32>(e5m2_from_float(high)) << 8;
+#endif
+  }
+}
+
+template <Element kElement, int kCount>
+__device__ __forceinline__ void decode_vector(const ElementVector<kElement, kCount>& vector,
+                                              float (&values)[kCount]) {
+  constexpr int kSize = size_of(kElement);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = decode_element<kElement>(vector.words[i * kSize / 4] >> (8 * (i * kSize % 4)));
+  }
+}
+
+/// To f32, f16, bf16, e4m3 or e5m2.
+template <Element kElement, int kCount>
+__device__ __forceinline__ ElementVector<kElement, kCount> encode_vector(
+    const float (&values)[kCount]) {
+  ElementVector<kElement, kCount> vector;
+  if constexpr (kElement == Element::kF32) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) vector.words[i] = float_bits(values[i]);
+  } else if constexpr (kCount == 1) {
+    vector.words[0] = encode_pair<kElement>(values[0], 0.0f);
+  } else if constexpr (size_of(kElement) == 2) {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      vector.words[i / 2] = encode_pair<kElement>(values[i], values[i + 1]);
+    }
+  } else if constexpr (kCount == 2) {
+    vector.words[0] = encode_pair<kElement>(values[0], values[1]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      vector.words[i / 4] = encode_pair<kElement>(values[i], values[i + 1]) |
+                            encode_pair<kElement>(values[i + 2], values[i + 3]) << 16;
+    }
+  }
+  return vector;
+}
+
+}  // namespace attn

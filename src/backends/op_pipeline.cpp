@@ -1,0 +1,63 @@
+#include "backends/op_pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace attnbench {
+namespace {
+
+constexpr std::size_t kGuardBytes = 256;
+
+}  // namespace
+
+void* OpPipeline::output(const std::string& name, Tensor before) {
+  Output output{name, std::move(before), nullptr};
+  output.buffer = ops_.allocate(output.before.size_bytes() + kGuardBytes, name);
+  outputs_.push_back(std::move(output));
+  return outputs_.back().buffer->data();
+}
+
+void OpPipeline::add_step(std::function<void()> run) {
+  steps_.push_back({to_string(*problem_.op.name), true, op_traffic(problem_), 0, std::move(run)});
+}
+
+void OpPipeline::poison_outputs() {
+  memory_.poison();
+  for (Output& output : outputs_) {
+    ops_.poison(*output.buffer);
+    ops_.upload(*output.buffer, output.before.bytes(), output.before.size_bytes());
+  }
+}
+
+Tensor OpPipeline::read(Output& output, std::string& defect) {
+  const std::size_t size = output.before.size_bytes();
+  std::vector<std::byte> bytes(size + kGuardBytes);
+  ops_.download(bytes.data(), *output.buffer, bytes.size());
+  Tensor tensor(output.before.dtype(), output.before.shape());
+  std::copy_n(bytes.begin(), size, tensor.bytes());
+  const auto behind = bytes.begin() + static_cast<std::ptrdiff_t>(size);
+  if (std::any_of(behind, bytes.end(), [](std::byte b) { return b != std::byte{0xFF}; })) {
+    defect = fmt::format("bytes behind the end of {} were written", output.name);
+  }
+  return tensor;
+}
+
+PipelineOutput OpPipeline::read_output() {
+  ops_.synchronize();
+  PipelineOutput result;
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    Tensor tensor = read(outputs_[i], result.defect);
+    if (i == 0) {
+      result.output = std::move(tensor);
+    } else if (outputs_[i].name == "lse") {
+      result.lse = std::move(tensor);
+    } else {
+      result.more.emplace_back(outputs_[i].name, std::move(tensor));
+    }
+  }
+  return result;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,104 @@
+// The pipeline of one operation alone: operands on the device, outputs that start as given bytes
+// and end with a guard, one timed step (contract type op).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/device_buffers.h"
+#include "inputs/op_inputs.h"
+
+namespace attnbench {
+
+class OpPipeline final : public Pipeline {
+ public:
+  OpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops)
+      : problem_(problem), inputs_(inputs), ops_(ops), memory_(ops) {}
+
+  const std::vector<Step>& steps() const override { return steps_; }
+  /// Outputs are again as they were before the first run.
+  void poison_outputs() override;
+  PipelineOutput read_output() override;
+
+  const Problem& problem() const { return problem_; }
+  const OpInputs& inputs() const { return inputs_; }
+  Ops& ops() { return ops_; }
+
+  /// An operand on the device. Rows of poison follow the last one where the operand has them.
+  const void* operand(const std::string& name) { return memory_.upload(inputs_.at(name), name); }
+  template <typename T>
+  const T* operand_of(const std::string& name) {
+    return static_cast<const T*>(operand(name));
+  }
+  const void* upload_tensor(const Tensor& tensor, const std::string& name) {
+    return memory_.upload(tensor, name);
+  }
+  template <typename T>
+  const T* upload(const std::vector<T>& values, const std::string& name) {
+    return memory_.upload(values, name);
+  }
+  void* workspace(std::int64_t size_bytes, const std::string& name) {
+    return memory_.workspace(size_bytes, name);
+  }
+  /// A result with what it holds before the run. The first one is PipelineOutput::output, one
+  /// called "lse" its LSE, the others follow under their names.
+  void* output(const std::string& name, Tensor before);
+
+  /// Lives as long as the steps.
+  void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
+
+  /// The step that counts; its bytes are op_traffic(). The others are shown beside it.
+  void add_step(std::function<void()> run);
+  void add_side_step(std::string name, std::function<void()> run) {
+    steps_.push_back({std::move(name), false, 0, 0, std::move(run)});
+  }
+
+ private:
+  struct Output {
+    std::string name;
+    Tensor before;
+    std::unique_ptr<Buffer> buffer;  // with kGuardBytes of poison behind the tensor
+  };
+
+  Tensor read(Output& output, std::string& defect);
+
+  const Problem& problem_;
+  const OpInputs& inputs_;
+  Ops& ops_;
+  DeviceBuffers memory_;
+  std::vector<Output> outputs_;
+  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<Step> steps_;
+};
+
+/// Operands, outputs and steps of the problem's operation.
+void queue_cache_write(OpPipeline& op);
+void queue_mla_cache_write(OpPipeline& op);
+void queue_rope(OpPipeline& op, bool writes);
+void queue_mla_rope(OpPipeline& op, bool writes);
+void queue_gather(OpPipeline& op);
+void queue_merge(OpPipeline& op);
+void queue_dcp_correct(OpPipeline& op);
+void queue_quantize(OpPipeline& op);
+void queue_output_quant(OpPipeline& op);
+void queue_mm_quant(OpPipeline& op);
+
+/// Bytes that the operation has to read and write (contract §4).
+double op_traffic(const Problem& problem);
+/// Every reason against the problem in the words of §13; empty = supported.
+std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device);
+
+/// The scales of quantised output: the extents of their buffer and where (row, group) lies; the
+/// tiles of swizzled NVFP4 have no strides.
+struct OutputScaleLayout {
+  std::vector<std::int64_t> shape;
+  std::int64_t row_stride = 0;
+  std::int64_t group_stride = 0;
+};
+OutputScaleLayout output_scale_layout(const Problem& problem);
+
+}  // namespace attnbench

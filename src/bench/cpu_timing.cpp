@@ -1,0 +1,37 @@
+#include <optional>
+
+#include "bench/timing_tools.h"
+#include "core/clock.h"
+
+namespace attnbench {
+namespace {
+
+class CpuTimingTools final : public TimingTools {
+ public:
+  explicit CpuTimingTools(int num_threads) : num_threads_(num_threads) {}
+
+  std::unique_ptr<Stopwatch> make_stopwatch(TimingMode) override {
+    return std::make_unique<ClockStopwatch>(steady_clock());
+  }
+  CacheFlusher& flusher() override {
+    if (!flusher_) flusher_ = make_cpu_cache_flusher();
+    return *flusher_;
+  }
+  Ceilings ceilings(const Problem&, const std::string&) override {
+    if (!ceilings_) ceilings_ = measure_cpu_ceilings(num_threads_);
+    return {ceilings_->gflops * 1e-3, ceilings_->gbps};
+  }
+
+ private:
+  int num_threads_;
+  std::unique_ptr<CacheFlusher> flusher_;
+  std::optional<CpuCeilings> ceilings_;
+};
+
+}  // namespace
+
+std::unique_ptr<TimingTools> make_cpu_timing_tools(int num_threads) {
+  return std::make_unique<CpuTimingTools>(num_threads);
+}
+
+}  // namespace attnbench

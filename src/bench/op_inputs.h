@@ -1,0 +1,20 @@
+// The operands of one operation alone, drawn from the seed of the case, with poison in all that it
+// must not read.
+#pragma once
+
+#include "inputs/op_inputs.h"
+
+namespace attnbench {
+
+/// Layout that the operation writes K and V in; only for those that do.
+CacheLayoutKind op_cache_layout(const Problem& problem);
+/// The rule by which the attention backend of that layout stores K and V.
+StoreRule op_store_rule(const Problem& problem, const Problem& base);
+
+/// Partial results: about one row in eight of each part has seen no key; its LSE is an infinity (of
+/// a rank: or NaN) and its data NaN. Some rows were seen by no part at all. Tokens past the rows
+/// that have a context are NaN in the prefix.
+/// Errors: as make_inputs and make_mla_inputs, E-SHAPE and E-DTYPE of the cache's format.
+OpInputs make_op_inputs(const Problem& problem);
+
+}  // namespace attnbench

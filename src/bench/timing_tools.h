@@ -1,0 +1,29 @@
+// What timing needs of a device: a stopwatch, a way to empty its cache, its ceilings.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/problem.h"
+#include "measure/measure.h"
+#include "metrics/throughput.h"
+
+namespace attnbench {
+
+class CudaOps;
+
+class TimingTools {
+ public:
+  virtual ~TimingTools() = default;
+  virtual std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode) = 0;
+  virtual CacheFlusher& flusher() = 0;
+  /// Of memory, and of the arithmetic that the backend's scores are made of.
+  virtual Ceilings ceilings(const Problem& problem, const std::string& backend) = 0;
+};
+
+/// Of this machine's cores; `num_threads` 0 = all. Flusher and ceilings are made when first used.
+std::unique_ptr<TimingTools> make_cpu_timing_tools(int num_threads);
+/// On the stream of `ops`, which must outlive them.
+std::unique_ptr<TimingTools> make_cuda_timing_tools(CudaOps& ops);
+
+}  // namespace attnbench

@@ -1,0 +1,144 @@
+// attnbench compile: the kernels of scenarios into the cache, without a GPU.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "bench/system.h"
+#include "cli/command.h"
+#include "cli/device.h"
+#include "cli/exit_code.h"
+#include "cli/kernel_specs.h"
+#include "cli/scenario_files.h"
+#include "cli/selection.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "jit/kernel_store.h"
+#include "jit/nvrtc_compiler.h"
+
+namespace attnbench {
+namespace {
+
+struct CompileArguments {
+  std::vector<std::string> scenarios;
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::vector<std::string> archs;
+  std::string cache_dir;
+};
+
+constexpr const char* kDefaultArch = "sm_90a";
+
+/// What the kernels of all pairs on one architecture are.
+struct Collection {
+  std::vector<KernelSpec> specs;  // each once
+  int num_pairs = 0;
+  int num_unsupported = 0;
+};
+
+/// The facts that support is judged by when kernels for `sm` are asked for.
+DeviceChoice device_of_sm(int sm) {
+  DeviceChoice device;
+  device.name = "cuda:0";
+  device.facts = {sm, cuda::target_of_sm(sm).num_sms};
+  return device;
+}
+
+Collection collect(const std::vector<Pair>& pairs, int sm) {
+  Collection found;
+  const DeviceChoice device = device_of_sm(sm);
+  std::unique_ptr<System> system;
+  for (const Pair& pair : pairs) {
+    ++found.num_pairs;
+    if (!all_refusals(*pair.backend, *pair.problem, device).empty()) {
+      ++found.num_unsupported;
+      continue;
+    }
+    if (!system || &system->problem() != pair.problem) {
+      system.reset();
+      system = make_system(*pair.problem, {});
+    }
+    for (KernelSpec& spec : specs_of_system(*system, *pair.backend, cuda::target_of_sm(sm))) {
+      if (std::find(found.specs.begin(), found.specs.end(), spec) == found.specs.end()) {
+        found.specs.push_back(std::move(spec));
+      }
+    }
+  }
+  return found;
+}
+
+void print_kernels(std::ostream& out, const std::vector<KernelSpec>& specs,
+                   const std::vector<const StoredKernel*>& kernels) {
+  std::size_t width = std::string("kernel").size();
+  for (const KernelSpec& spec : specs) width = std::max(width, spec.name.size());
+  out << fmt::format("{:<{}}  registers  shared bytes  spill bytes  \n", "kernel", width);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const CompiledKernel& kernel = kernels[i]->compiled;
+    out << fmt::format("{:<{}}  {:>9}  {:>12}  {:>11}  {}\n", specs[i].name, width,
+                       kernel.registers, kernel.shared_bytes, kernel.spill_bytes,
+                       kernels[i]->was_compiled ? "compiled" : "cached");
+  }
+}
+
+void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, KernelStore& store,
+                  const CompileArguments& arguments, const Console& console, int& num_kernels) {
+  const Collection found = collect(pairs, sm_of_arch(arch));
+  std::vector<const StoredKernel*> kernels(found.specs.size());
+  ThreadPool pool;
+  pool.parallel_for(static_cast<std::int64_t>(kernels.size()), [&](std::int64_t i, int) {
+    const auto at = static_cast<std::size_t>(i);
+    kernels[at] = &store.get(found.specs[at], arch);
+  });
+  num_kernels += static_cast<int>(kernels.size());
+  console.out << fmt::format("{}: {} kernels\n", arch, kernels.size());
+  if (!kernels.empty()) print_kernels(console.out, found.specs, kernels);
+  if (found.num_unsupported > 0 && !arguments.console.quiet) {
+    console.err << fmt::format(
+        "attnbench: {} of {} case-backend pairs are unsupported on {}: see 'attnbench support'\n",
+        found.num_unsupported, found.num_pairs, arch);
+  }
+}
+
+int compile(const CompileArguments& arguments, const Console& console) {
+  for (const std::string& arch : arguments.archs) sm_of_arch(arch);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
+  if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) {
+    console.err << "attnbench: unsupported: " << nvrtc.missing << "\n";
+    return kExitNothingRan;
+  }
+  std::vector<std::string> archs = arguments.archs;
+  if (archs.empty()) {
+    const DeviceChoice device = choose_device("auto", "");
+    archs = {device.info ? arch_of_sm(device.info->sm) : kDefaultArch};
+  }
+  const std::unique_ptr<KernelStore> store = make_kernel_store(arguments.cache_dir);
+  int num_kernels = 0;
+  for (const std::string& arch : archs) {
+    compile_arch(pairs, arch, *store, arguments, console, num_kernels);
+  }
+  if (const std::string problem = store->cache_problem(); !problem.empty()) {
+    fail(ErrorKind::kIo, "{}", problem);
+  }
+  return num_kernels > 0 ? kExitPassed : kExitNothingRan;
+}
+
+}  // namespace
+
+RunCommand declare_compile(CLI::App& app) {
+  auto arguments = std::make_shared<CompileArguments>();
+  app.add_option("SCENARIO", arguments->scenarios, "Scenario files, or names of shipped scenarios")
+      ->required();
+  app.add_option("--arch", arguments->archs,
+                 "Architecture, e.g. sm_80, sm_89, sm_90a or sm_100a (repeatable); default: the "
+                 "GPU's, else sm_90a")
+      ->type_name("ARCH")
+      ->allow_extra_args(false);
+  app.add_option("--cache-dir", arguments->cache_dir, "Folder of compiled kernels")
+      ->type_name("DIR");
+  add_selection_options(app, arguments->selection);
+  add_console_options(app, arguments->console);
+  return [arguments](const Console& console) { return compile(*arguments, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,23 @@
+// The runtime of a program that was built without the CUDA toolkit: there is none.
+#include <fmt/format.h>
+
+#include "gpu/cublas_lt.h"
+#include "gpu/runtime.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kReason =
+    "CUDA runtime not found: attnbench was built without the CUDA toolkit";
+
+}  // namespace
+
+DeviceList list_devices() { return {{}, kReason}; }
+
+std::unique_ptr<Runtime> open_runtime(int index) {
+  throw DeviceError(fmt::format("cuda:{}: {}", index, kReason), false);
+}
+
+CublasLtChoice open_cublas_lt(Runtime&, const Stream&) { return {nullptr, kReason}; }
+
+}  // namespace attnbench

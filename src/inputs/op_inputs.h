@@ -1,0 +1,46 @@
+// What one operation alone works on (attention.type op): named tensors, and for those that write or
+// read a cache the whole case that the cache belongs to.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "inputs/inputs.h"
+#include "inputs/mla_inputs.h"
+
+namespace attnbench {
+
+/// Only what the operation needs is filled in.
+struct OpInputs {
+  Problem base;  // of the type whose tensors the operation takes: decoder or mla
+  std::vector<std::pair<std::string, Tensor>> tensors;  // operands, by the names they are saved by
+  AttentionInputs attention;
+  StoredKv stored;   // K and V as a correct write leaves them
+  PagedCache cache;  // before the operation
+  MlaInputs latents;
+  Tensor entries;  // [S, entry size] latents as a correct write leaves them
+  MlaCache mla_cache;
+  std::vector<std::string> notices;
+
+  const Tensor& at(std::string_view name) const {
+    for (const auto& [known, tensor] : tensors) {
+      if (known == name) return tensor;
+    }
+    fail(ErrorKind::kInternal, "the operation has no input '{}'", std::string(name));
+  }
+  void add(std::string name, Tensor tensor) {
+    tensors.emplace_back(std::move(name), std::move(tensor));
+  }
+};
+
+/// Bytes that show when they are read as data, or when an element that should be written is not:
+/// 0xFF, NaN in every float format; the code -128, which no quantiser gives, in int8.
+Tensor poisoned_tensor(Dtype dtype, std::vector<std::int64_t> shape);
+
+}  // namespace attnbench

@@ -1,0 +1,24 @@
+// What a kernel is compiled from: its device file, its entry and the compile-time choices.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace attnbench {
+
+/// Compile-time choices of one kernel. Two equal specs are the same machine code.
+struct KernelSpec {
+  std::string source;    // "attention/prefill.cuh", under kernels/
+  std::string function;  // "attn::prefill": a __global__ template over one class, Config
+  /// Members of Config, in order: {"int kHeadSize", "128"} becomes
+  /// `static constexpr int kHeadSize = 128;`, {"using Query", "__nv_bfloat16"} becomes
+  /// `using Query = __nv_bfloat16;`.
+  std::vector<std::pair<std::string, std::string>> constants;
+  bool allow_spills = false;  // registers may spill to local memory; otherwise tests fail on it
+  std::string name;           // for people: "prefill d128 bf16 causal paged"
+
+  bool operator==(const KernelSpec&) const = default;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,26 @@
+// Timing on a CUDA device: events, a gate before the first of them, graphs, and the eviction of its
+// second-level cache.
+#pragma once
+
+#include <memory>
+
+#include "core/clock.h"
+#include "gpu/runtime.h"
+#include "gpu/stream.h"
+#include "measure/measure.h"
+
+namespace attnbench {
+
+/// Times parts by events on `stream`, on which they must be queued without waiting for it. Until
+/// everything is queued the stream is held in front of the first event, so that what the host needs
+/// to launch is not timed (it is launch_overhead_us). kGraph: every part is captured once as a
+/// graph, and the graph is launched instead. The clocks are read while the device works. `runtime`,
+/// `stream` and `clock` must outlive it.
+std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
+                                               const Clock& clock, TimingMode mode);
+
+/// Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256 MiB.
+/// proven_cold() is false where the size of that cache is unknown. Errors: E-CAPACITY.
+std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
+
+}  // namespace attnbench

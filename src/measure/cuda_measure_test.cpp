@@ -1,0 +1,191 @@
+#include "measure/cuda_measure.h"
+
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gpu/host_runtime_testing.h"
+#include "measure/stream_gate.h"
+
+namespace attnbench {
+namespace {
+
+class FakeClock final : public Clock {
+ public:
+  double now_s() const override { return time_s; }
+  double time_s = 0;
+};
+
+/// A device that notes what is queued, in order. Work takes `time_us`, which events read.
+class NotingRuntime final : public HostRuntime {
+ public:
+  bool hold(StreamHandle, std::uint32_t* word, std::uint32_t value) override {
+    notes.push_back("hold");
+    held_word = word;
+    held_value = value;
+    return true;
+  }
+  EventHandle create_event() override {
+    times_us.push_back(0);
+    return reinterpret_cast<EventHandle>(times_us.size());
+  }
+  void record(EventHandle event, StreamHandle) override {
+    notes.push_back("event");
+    times_us[reinterpret_cast<std::size_t>(event) - 1] = now_us;
+  }
+  double elapsed_us(EventHandle first, EventHandle last) override {
+    return times_us[reinterpret_cast<std::size_t>(last) - 1] -
+           times_us[reinterpret_cast<std::size_t>(first) - 1];
+  }
+  void synchronize(StreamHandle) override { notes.push_back("wait"); }
+  void begin_capture(StreamHandle) override { capturing = true; }
+  GraphHandle end_capture(StreamHandle) override {
+    capturing = false;
+    return reinterpret_cast<GraphHandle>(this);
+  }
+  void launch_graph(GraphHandle, StreamHandle) override {
+    notes.push_back("graph");
+    now_us += 1;
+  }
+  void release_graph(GraphHandle graph) override { released_graphs += graph != nullptr; }
+
+  bool is_open() const { return *static_cast<volatile std::uint32_t*>(held_word) >= held_value; }
+
+  std::vector<std::string> notes;
+  std::vector<double> times_us;
+  double now_us = 0;
+  bool capturing = false;
+  int released_graphs = 0;
+  std::uint32_t* held_word = nullptr;
+  std::uint32_t held_value = 0;
+};
+
+struct Device {
+  NotingRuntime runtime;
+  Stream stream{runtime};
+  FakeClock clock;
+
+  std::function<void()> work(const std::string& name, double time_us, double host_us = 0) {
+    return [=, this] {
+      if (runtime.capturing) return;
+      runtime.notes.push_back(name);
+      runtime.now_us += time_us;
+      clock.time_s += host_us * 1e-6;
+    };
+  }
+};
+
+using Notes = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("parts are timed between events behind a held stream, and waited for once") {
+  Device device;
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kStream);
+  const std::vector<Part> parts = stopwatch->prepare(
+      {{device.work("write", 3)}, {device.work("attend", 20), device.work("combine", 4)}});
+  device.runtime.notes.clear();
+  CHECK(stopwatch->time_us(parts) == std::vector<double>{3, 24});
+  CHECK(device.runtime.notes ==
+        Notes{"hold", "event", "write", "event", "attend", "combine", "event", "wait"});
+  CHECK(device.runtime.is_open());
+  CHECK(stopwatch->boundaries_take_time());
+  CHECK(stopwatch->mode() == "stream");
+}
+
+TEST_CASE("the stream is held while the host launches") {
+  Device device;
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kStream);
+  bool open_while_queueing = true;
+  const auto parts =
+      stopwatch->prepare({{[&] { open_while_queueing = device.runtime.is_open(); }}});
+  for (int sample = 0; sample < 3; ++sample) {
+    stopwatch->time_us(parts);
+    CHECK_FALSE(open_while_queueing);
+    CHECK(device.runtime.is_open());
+  }
+}
+
+TEST_CASE("a gate that nobody opens opens by itself, and closes again") {
+  NotingRuntime runtime;
+  Stream stream(runtime);
+  StreamGate gate(runtime, stream);
+  for (int round = 0; round < 2; ++round) {
+    gate.close();
+    CHECK_FALSE(runtime.is_open());
+    for (int i = 0; i < 500 && !runtime.is_open(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    CHECK(runtime.is_open());
+    gate.open();
+  }
+}
+
+TEST_CASE("the launch overhead is what the host takes, in the median of the samples") {
+  Device device;
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kStream);
+  for (const double host_us : {5.0, 9.0, 7.0}) {
+    stopwatch->time_us(stopwatch->prepare({{device.work("attend", 20, host_us)}}));
+  }
+  CHECK(stopwatch->launch_overhead_us() == doctest::Approx(7));
+}
+
+TEST_CASE("in graph mode every part is captured once and its graph is launched") {
+  Device device;
+  {
+    auto stopwatch =
+        make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kGraph);
+    const auto parts = stopwatch->prepare(
+        {{device.work("attend", 20), device.work("combine", 4)}, {device.work("write", 3)}});
+    device.runtime.notes.clear();
+    CHECK(stopwatch->time_us(parts) == std::vector<double>{1, 1});
+    CHECK(device.runtime.notes ==
+          Notes{"hold", "event", "graph", "event", "graph", "event", "wait"});
+    CHECK(stopwatch->mode() == "graph");
+  }
+  CHECK(device.runtime.released_graphs == 2);
+}
+
+TEST_CASE("a step that cannot be captured fails and leaves the stream usable") {
+  Device device;
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kGraph);
+  CHECK_THROWS_AS(stopwatch->prepare({{[] { fail(ErrorKind::kCuda, "no"); }}}), Error);
+  CHECK_FALSE(device.runtime.capturing);
+}
+
+TEST_CASE("cold is proven only where the size of the cache is known") {
+  class Sized final : public HostRuntime {
+   public:
+    explicit Sized(std::size_t l2_bytes) { info_.l2_bytes = l2_bytes; }
+    const DeviceInfo& device() const override { return info_; }
+    void fill(void*, unsigned char byte, std::size_t size_bytes, StreamHandle) override {
+      bytes.push_back(byte);
+      filled = size_bytes;
+    }
+    std::vector<int> bytes;
+    std::size_t filled = 0;
+
+   private:
+    DeviceInfo info_;
+  };
+  Sized unknown(0);
+  Stream unknown_stream(unknown);
+  CHECK_FALSE(make_cuda_cache_flusher(unknown, unknown_stream)->proven_cold());
+  Sized known(std::size_t{100} << 20);
+  Stream stream(known);
+  const auto flusher = make_cuda_cache_flusher(known, stream);
+  CHECK(flusher->proven_cold());
+  flusher->flush();
+  flusher->flush();
+  CHECK(known.filled == std::size_t{400} << 20);
+  CHECK(known.bytes == std::vector<int>{1, 2});  // other bytes each time
+}
+
+}  // namespace attnbench

@@ -1,0 +1,60 @@
+#include "measure/stream_gate.h"
+
+#include <chrono>
+
+namespace attnbench {
+namespace {
+
+/// Much longer than the launches of one sample take, short against the time limits of a case.
+constexpr std::chrono::milliseconds kLongest{250};
+
+}  // namespace
+
+StreamGate::StreamGate(Runtime& runtime, const Stream& stream)
+    : runtime_(runtime),
+      stream_(stream),
+      word_(static_cast<std::uint32_t*>(runtime.allocate_pinned(sizeof(std::uint32_t)))),
+      opener_([this] { open_when_forgotten(); }) {
+  *word_ = 0;
+}
+
+StreamGate::~StreamGate() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+    *word_ = round_;
+  }
+  changed_.notify_all();
+  opener_.join();
+  runtime_.release_pinned(const_cast<std::uint32_t*>(word_));
+}
+
+void StreamGate::close() {
+  const std::lock_guard lock(mutex_);
+  ++round_;
+  if (!runtime_.hold(stream_.handle(), const_cast<std::uint32_t*>(word_), round_)) return;
+  closed_ = true;
+  changed_.notify_all();
+}
+
+void StreamGate::open() {
+  const std::lock_guard lock(mutex_);
+  closed_ = false;
+  *word_ = round_;
+  changed_.notify_all();
+}
+
+void StreamGate::open_when_forgotten() {
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    changed_.wait(lock, [this] { return closed_ || ending_; });
+    const std::uint32_t round = round_;
+    changed_.wait_for(lock, kLongest, [&] { return !closed_ || ending_ || round_ != round; });
+    if (closed_ && round_ == round) {
+      closed_ = false;
+      *word_ = round_;
+    }
+  }
+}
+
+}  // namespace attnbench

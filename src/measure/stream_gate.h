@@ -1,0 +1,42 @@
+// Holds a stream until the host has queued what it wants to be timed.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "gpu/runtime.h"
+#include "gpu/stream.h"
+
+namespace attnbench {
+
+/// Work queued between close() and open() starts only at open(). A host that cannot go on because
+/// the device's queue is full would wait for ever, so the gate opens by itself after a moment. On a
+/// device that cannot wait for a word of memory the gate is always open.
+class StreamGate {
+ public:
+  StreamGate(Runtime& runtime, const Stream& stream);
+  ~StreamGate();
+  StreamGate(const StreamGate&) = delete;
+  StreamGate& operator=(const StreamGate&) = delete;
+
+  void close();
+  void open();
+
+ private:
+  void open_when_forgotten();
+
+  Runtime& runtime_;
+  const Stream& stream_;
+  volatile std::uint32_t* word_;  // pinned; the device waits until it is the number of the round
+  std::uint32_t round_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+  bool ending_ = false;
+  std::thread opener_;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,103 @@
+#include "ops/cuda/cuda_ops.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace attnbench {
+namespace {
+
+/// A device buffer that is known to its Ops as long as it lives.
+class GuardedBuffer final : public Buffer {
+ public:
+  GuardedBuffer(Runtime& runtime, const Stream& stream, std::size_t size_bytes,
+                const std::string& name, std::set<DeviceBuffer*>& live)
+      : memory_(runtime, stream, size_bytes, name), live_(live) {
+    live_.insert(&memory_);
+  }
+  ~GuardedBuffer() override { live_.erase(&memory_); }
+  GuardedBuffer(const GuardedBuffer&) = delete;
+  GuardedBuffer& operator=(const GuardedBuffer&) = delete;
+
+  void* data() override { return memory_.data(); }
+  std::size_t size_bytes() const override { return memory_.size_bytes(); }
+  DeviceBuffer& memory() { return memory_; }
+
+ private:
+  DeviceBuffer memory_;
+  std::set<DeviceBuffer*>& live_;
+};
+
+void check_size(const Buffer& buffer, std::size_t size_bytes) {
+  if (size_bytes > buffer.size_bytes()) {
+    fail(ErrorKind::kInternal, "copy of {} bytes, the buffer has {}", size_bytes,
+         buffer.size_bytes());
+  }
+}
+
+std::string blame(const std::string& kernels) {
+  return kernels.empty() ? std::string("no kernel was launched since the last check")
+                         : "kernels since the last check: " + kernels;
+}
+
+}  // namespace
+
+CudaOps::CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store)
+    : runtime_(std::move(runtime)),
+      store_(std::move(store)),
+      stream_(*runtime_),
+      launcher_(*runtime_, stream_, *store_) {}
+
+std::string CudaOps::device_name() const {
+  return fmt::format("cuda:{}", runtime_->device().index);
+}
+
+std::unique_ptr<Buffer> CudaOps::allocate(std::size_t size_bytes, const std::string& name) {
+  return std::make_unique<GuardedBuffer>(*runtime_, stream_, size_bytes, name, live_);
+}
+
+void CudaOps::upload(Buffer& destination, const void* source, std::size_t size_bytes) {
+  check_size(destination, size_bytes);
+  if (size_bytes == 0) return;
+  runtime_->copy_to_device(destination.data(), source, size_bytes, stream_.handle());
+}
+
+void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes) {
+  check_size(source, size_bytes);
+  if (size_bytes == 0) return;
+  wait();  // a fault of a kernel shows here, where its name is known
+  runtime_->copy_to_host(destination, source.data(), size_bytes, stream_.handle());
+}
+
+void CudaOps::poison(Buffer& buffer) { static_cast<GuardedBuffer&>(buffer).memory().poison(); }
+
+void CudaOps::wait() {
+  try {
+    stream_.synchronize();
+  } catch (const DeviceError& error) {
+    throw DeviceError(fmt::format("{}; {}", error.what(), blame(launcher_.take_unchecked())),
+                      error.is_sticky());
+  }
+}
+
+void CudaOps::synchronize() {
+  wait();
+  check_guards();
+}
+
+void CudaOps::check_guards() {
+  const std::string kernels = launcher_.take_unchecked();
+  std::string broken;
+  for (DeviceBuffer* buffer : live_) {
+    const std::string found = buffer->check_guards();
+    if (!found.empty()) broken += (broken.empty() ? "" : "; ") + found;
+  }
+  if (broken.empty()) return;
+  throw DeviceError(fmt::format("out-of-bounds write: {}; {}", broken, blame(kernels)), false);
+}
+
+std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir) {
+  return std::make_unique<CudaOps>(open_runtime(index), make_kernel_store(cache_dir));
+}
+
+}  // namespace attnbench

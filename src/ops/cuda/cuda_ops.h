@@ -1,0 +1,64 @@
+// Operations on a CUDA device, or on a description of one.
+#pragma once
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "gpu/device_buffer.h"
+#include "gpu/runtime.h"
+#include "gpu/stream.h"
+#include "jit/kernel_store.h"
+#include "ops/cuda/kernel_launcher.h"
+#include "ops/cuda/kernel_ops.h"
+
+namespace attnbench {
+
+/// Work is queued on one stream. Every buffer lies between guard zones; synchronize() checks those
+/// of all live buffers and throws an Error kCuda that names the buffers written past and the
+/// kernels launched since the last check. Device errors that show late name these kernels too.
+class CudaOps final : public cuda::KernelOps {
+ public:
+  CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store);
+
+  Runtime& runtime() { return *runtime_; }
+  const Stream& stream() const { return stream_; }
+  KernelStore& kernels() { return *store_; }
+
+  std::string device_name() const override;
+  std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override;
+  void upload(Buffer& destination, const void* source, std::size_t size_bytes) override;
+  void download(void* destination, Buffer& source, std::size_t size_bytes) override;
+  void poison(Buffer& buffer) override;
+  void synchronize() override;
+  void wait() override;
+  std::vector<KernelInfo> take_kernels() override { return launcher_.take_kernels(); }
+
+ protected:
+  cuda::Launcher& launcher() override { return launcher_; }
+
+ private:
+  void check_guards();
+
+  std::unique_ptr<Runtime> runtime_;
+  std::unique_ptr<KernelStore> store_;
+  Stream stream_;
+  cuda::KernelLauncher launcher_;
+  std::set<DeviceBuffer*> live_;
+};
+
+/// Of device `index`; `cache_dir` empty = the default kernel cache. Errors: kCuda naming what is
+/// missing.
+std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir);
+
+/// Runs nothing: every operation adds the specs that it would launch on `target` to `specs`, each
+/// once. Buffers take no memory and must not be touched. `specs` must outlive it.
+std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs);
+
+/// What a pipeline of `problem` needs that has no CUDA kernel yet, as reasons to refuse it: "<op>
+/// has no CUDA kernel yet". Empty when everything is there.
+std::vector<std::string> cuda_lacks(const Problem& problem);
+
+}  // namespace attnbench

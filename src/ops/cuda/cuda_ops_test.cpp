@@ -1,0 +1,155 @@
+// What CudaOps does around its kernels, on a device of host memory.
+#include "ops/cuda/cuda_ops.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "core/error.h"
+#include "gpu/host_runtime_testing.h"
+#include "jit/fake_compiler_testing.h"
+
+namespace attnbench {
+namespace {
+
+struct Device {
+  std::filesystem::path cache =
+      std::filesystem::temp_directory_path() / ("attnbench-ops-test-" + std::to_string(getpid()));
+  std::atomic<int> compilations{0};
+  HostRuntime* runtime = nullptr;
+  std::unique_ptr<CudaOps> ops;
+
+  Device() {
+    std::filesystem::remove_all(cache);
+    auto host = std::make_unique<HostRuntime>();
+    runtime = host.get();
+    ops = std::make_unique<CudaOps>(
+        std::move(host), std::make_unique<KernelStore>(std::make_unique<FakeCompiler>(compilations),
+                                                       DiskCache(cache), embedded_kernel_files()));
+  }
+  ~Device() { std::filesystem::remove_all(cache); }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+};
+
+attn::MergeParams merge_params(std::int64_t num_tokens = 4) {
+  attn::MergeParams params{};
+  params.element = params.output_element = attn::Element::kBF16;
+  params.num_tokens = params.num_merged = num_tokens;
+  params.num_heads = 2;
+  params.head_size = 128;
+  params.prefix_head_stride = 128;
+  return params;
+}
+
+std::string message_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kCuda);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a kernel is compiled and loaded once and listed once with what the compiler said") {
+  Device device;
+  device.ops->merge(merge_params());
+  device.ops->merge(merge_params());
+  CHECK(device.compilations == 1);
+  CHECK(device.runtime->loaded.size() == 1);
+  CHECK(device.runtime->launches.size() == 2);
+  const std::vector<KernelInfo> kernels = device.ops->take_kernels();
+  REQUIRE(kernels.size() == 1);
+  CHECK(kernels[0].name == "merge bf16 to bf16 x8");
+  CHECK(kernels[0].registers == 40);
+  CHECK(kernels[0].spill_bytes == 8);
+  CHECK(kernels[0].shared_bytes == 1024);
+  CHECK(kernels[0].cubin_hash.size() == 64);
+  CHECK(device.ops->take_kernels().empty());
+}
+
+TEST_CASE("an operation without work launches nothing") {
+  Device device;
+  device.ops->merge(merge_params(0));
+  CHECK(device.runtime->launches.empty());
+  CHECK(device.compilations == 0);
+}
+
+TEST_CASE("an overrun names the buffer and the kernels since the last check") {
+  Device device;
+  const auto first = device.ops->allocate(100, "output");
+  const auto second = device.ops->allocate(100, "lse");
+  device.ops->synchronize();
+  device.runtime->on_launch = [&](const void* const*) { second->as<char>()[101] = 0; };
+  device.ops->merge(merge_params());
+  const std::string message = message_of([&] { device.ops->synchronize(); });
+  CHECK(contains(message, "lse: 1 bytes past its end"));
+  CHECK(contains(message, "merge bf16 to bf16 x8"));
+  CHECK_FALSE(contains(message, "output:"));
+  CHECK_NOTHROW(device.ops->synchronize());
+}
+
+TEST_CASE("a buffer that is gone is not looked at") {
+  Device device;
+  auto buffer = device.ops->allocate(100, "output");
+  buffer->as<char>()[100] = 0;
+  buffer.reset();
+  CHECK_NOTHROW(device.ops->synchronize());
+}
+
+TEST_CASE("a failed launch names kernel, choices and shape") {
+  Device device;
+  device.runtime->launch_error = "cudaLaunchKernelExC: invalid argument";
+  const std::string message = message_of([&] { device.ops->merge(merge_params()); });
+  for (const char* part : {"kernel 'merge bf16 to bf16 x8'", "attn::merge",
+                           "kElement = attn::Element::kBF16", "invalid argument", "256 threads"}) {
+    CHECK(contains(message, part));
+  }
+}
+
+TEST_CASE("an error that shows late names the kernels that it may be of") {
+  Device device;
+  device.ops->merge(merge_params());
+  device.runtime->sticky_error = "cudaStreamSynchronize: an illegal memory access";
+  const std::string message = message_of([&] { device.ops->wait(); });
+  CHECK(contains(message, "illegal memory access"));
+  CHECK(contains(message, "merge bf16 to bf16 x8"));
+}
+
+TEST_CASE("an operation without a kernel says so and is no crash") {
+  Device device;
+  try {
+    device.ops->quantise_nvfp4({});
+    FAIL("was accepted");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kUnsupported);
+    CHECK(std::string(error.what()) == "quantise_nvfp4 has no CUDA kernel yet");
+  }
+}
+
+TEST_CASE("new memory is poison, and bytes go there and back") {
+  Device device;
+  const auto buffer = device.ops->allocate(8, "x");
+  std::uint64_t value = 0;
+  device.ops->download(&value, *buffer, 8);
+  CHECK(value == ~std::uint64_t{0});
+  const std::uint64_t sent = 42;
+  device.ops->upload(*buffer, &sent, 8);
+  device.ops->download(&value, *buffer, 8);
+  CHECK(value == 42);
+  device.ops->poison(*buffer);
+  device.ops->download(&value, *buffer, 8);
+  CHECK(value == ~std::uint64_t{0});
+  CHECK_THROWS_AS(device.ops->upload(*buffer, &sent, 9), Error);
+}
+
+}  // namespace attnbench

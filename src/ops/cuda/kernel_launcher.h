@@ -1,0 +1,59 @@
+// Launches on a real device: kernels are compiled (or taken from the cache) and loaded when they
+// are first used.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "gpu/runtime.h"
+#include "gpu/stream.h"
+#include "jit/kernel_store.h"
+#include "ops/cuda/launcher.h"
+
+namespace attnbench::cuda {
+
+/// All three must outlive it.
+class KernelLauncher final : public Launcher {
+ public:
+  KernelLauncher(Runtime& runtime, const Stream& stream, KernelStore& store);
+  ~KernelLauncher() override;
+  KernelLauncher(const KernelLauncher&) = delete;
+  KernelLauncher& operator=(const KernelLauncher&) = delete;
+
+  const Target& target() const override { return target_; }
+  void launch(const KernelSpec& spec, const LaunchShape& shape,
+              const std::vector<const void*>& arguments) override;
+
+  /// Kernels launched since the last call, each once.
+  std::vector<KernelInfo> take_kernels();
+  /// Names of the kernels launched since the last call, "a, b, c": whom an error that shows later
+  /// may be of. Empty when nothing was launched.
+  std::string take_unchecked();
+
+ private:
+  struct Loaded {
+    LibraryHandle library = nullptr;
+    KernelHandle kernel = nullptr;
+    KernelInfo info;
+    int static_shared_bytes = 0;
+    int allowed_shared_bytes = 48 * 1024;  // dynamic, what needs no permission
+  };
+
+  Loaded& find_or_load(const KernelSpec& spec);
+  void check_shape(const KernelSpec& spec, const LaunchShape& shape, const Loaded& loaded) const;
+
+  Runtime& runtime_;
+  const Stream& stream_;
+  KernelStore& store_;
+  Target target_;
+  std::string arch_;
+  std::map<std::string, Loaded> loaded_;  // by what is compiled
+  std::vector<const Loaded*> launched_;   // since take_kernels(), each once
+  std::vector<const Loaded*> unchecked_;  // since take_unchecked(), each once
+};
+
+}  // namespace attnbench::cuda

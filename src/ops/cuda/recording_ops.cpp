@@ -1,0 +1,82 @@
+// Operations that only note which kernels they would launch: what "attnbench compile" is made of.
+#include <sys/mman.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "ops/cuda/cuda_ops.h"
+
+namespace attnbench {
+namespace {
+
+class RecordingLauncher final : public cuda::Launcher {
+ public:
+  RecordingLauncher(const cuda::Target& target, std::vector<KernelSpec>& specs)
+      : target_(target), specs_(specs) {}
+  const cuda::Target& target() const override { return target_; }
+  void launch(const KernelSpec& spec, const LaunchShape& shape,
+              const std::vector<const void*>&) override {
+    if (shape.num_ctas() == 0) return;
+    if (std::find(specs_.begin(), specs_.end(), spec) == specs_.end()) specs_.push_back(spec);
+  }
+
+ private:
+  cuda::Target target_;
+  std::vector<KernelSpec>& specs_;
+};
+
+/// Addresses without memory behind them: aligned as those of a device, and a touch is a fault.
+class AddressRange final : public Buffer {
+ public:
+  AddressRange(std::size_t size_bytes, const std::string& name)
+      : size_bytes_(size_bytes), mapped_(std::max<std::size_t>(size_bytes, 1)) {
+    data_ = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data_ == MAP_FAILED) {
+      fail(ErrorKind::kCapacity, "{}: {} bytes of addresses are not available", name, size_bytes);
+    }
+  }
+  ~AddressRange() override { munmap(data_, mapped_); }
+  AddressRange(const AddressRange&) = delete;
+  AddressRange& operator=(const AddressRange&) = delete;
+
+  void* data() override { return data_; }
+  std::size_t size_bytes() const override { return size_bytes_; }
+
+ private:
+  std::size_t size_bytes_;
+  std::size_t mapped_;
+  void* data_ = nullptr;
+};
+
+class RecordingOps final : public cuda::KernelOps {
+ public:
+  RecordingOps(const cuda::Target& target, std::vector<KernelSpec>& specs)
+      : launcher_(target, specs) {}
+
+  std::string device_name() const override { return "cuda:0"; }
+  std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
+    return std::make_unique<AddressRange>(size_bytes, name);
+  }
+  void upload(Buffer&, const void*, std::size_t) override {}
+  void download(void* destination, Buffer&, std::size_t size_bytes) override {
+    std::fill_n(static_cast<unsigned char*>(destination), size_bytes,
+                static_cast<unsigned char>(0));
+  }
+  void poison(Buffer&) override {}
+  void synchronize() override {}
+
+ protected:
+  cuda::Launcher& launcher() override { return launcher_; }
+
+ private:
+  RecordingLauncher launcher_;
+};
+
+}  // namespace
+
+std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target,
+                                        std::vector<KernelSpec>& specs) {
+  return std::make_unique<RecordingOps>(target, specs);
+}
+
+}  // namespace attnbench

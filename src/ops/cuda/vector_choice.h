@@ -1,0 +1,39 @@
+// How many bytes a thread may load and store at a time, given the addresses of an operation.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/params.h"
+
+namespace attnbench::cuda {
+
+/// What every address of an operation is a multiple of: pointers and strides are added one by one.
+class Alignment {
+ public:
+  Alignment& pointer(const void* address) {
+    return bytes(static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(address)));
+  }
+  /// A stride of `count` elements.
+  Alignment& stride(std::int64_t count, attn::Element element);
+  Alignment& bytes(std::int64_t count) {
+    all_ |= static_cast<std::uint64_t>(count);
+    return *this;
+  }
+  /// The largest power of two up to 16 that divides all of them.
+  int common_bytes() const;
+
+ private:
+  std::uint64_t all_ = 16;
+};
+
+/// Bytes of one element.
+int size_of_element(attn::Element element);
+/// "attn::Element::kBF16", as a spec writes it.
+std::string spec_name(attn::Element element);
+/// "bf16", for the names of kernels.
+std::string short_name(attn::Element element);
+
+std::int64_t ceil_quotient(std::int64_t a, std::int64_t b);
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,29 @@
+"""attnbench compile and --device on a machine that need not have a GPU."""
+
+import unittest
+
+from tool import TINY, ToolTest
+
+
+class Compile(ToolTest):
+    def test_an_unknown_architecture_is_bad_usage(self):
+        self.write("tiny.yaml", TINY)
+        for arch in ("90", "hopper", "sm_"):
+            outcome = self.expect(2, "compile", "tiny.yaml", "--arch", arch)
+            self.assertIn("--arch", outcome.err)
+
+    def test_what_is_unsupported_everywhere_compiles_nothing(self):
+        self.write("nvfp4.yaml", TINY + "output_quant: {type: nvfp4}\n")
+        self.expect(3, "compile", "nvfp4.yaml", "--arch", "sm_80", "--cache-dir", "cache")
+        self.assertNotIn("cache", self.files())
+
+    def test_a_device_number_that_is_not_there_is_named(self):
+        self.write("tiny.yaml", TINY)
+        for result in self.results("tiny.yaml", "--device", "cuda:99", code=3).values():
+            self.assertEqual(result["device"], "cuda:99")
+            self.assertEqual(result["status"], "unsupported")
+            self.assertTrue(result["reasons"][0].startswith("no CUDA device"))
+
+
+if __name__ == "__main__":
+    unittest.main()

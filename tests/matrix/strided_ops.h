@@ -1,0 +1,48 @@
+// Ops whose query, key and value rows stand apart in memory, with NaN bytes between them, although
+// the pipeline gave them without gaps: non-contiguous views (semantics §18.1) for every backend.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "forwarding_ops.h"
+
+namespace attnbench::matrix {
+
+class StridedOps final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+
+  /// Views that were spread so far.
+  int num_views() const { return num_views_; }
+
+  void attend(const attn::AttendParams& p) override;
+  void attend_splits(const attn::AttendParams& p, const attn::SplitParams& split) override;
+  void attend_segments(const attn::AttendParams& p, const attn::SegmentParams& segments) override;
+  void attend_plan(const attn::AttendParams& p, const attn::PlanParams& plan) override;
+  void attend_sparse(const attn::AttendParams& p, const attn::SparseParams& sparse) override;
+  void attend_sparse_plan(const attn::AttendParams& p, const attn::SparseParams& sparse,
+                          const attn::PlanParams& plan) override;
+  void write_cache(const attn::CacheWriteParams& p) override;
+  void write_cache_int8(const attn::Int8CacheWriteParams& p) override;
+  void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
+                            const attn::AttendParams& p) override;
+  void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
+  void quantise_int8(const attn::Int8QuantiseParams& p) override;
+  void quantise_pad_fp8(const attn::PadQuantiseParams& p) override;
+  void matmul(const attn::MatmulParams& p) override;
+
+ private:
+  /// A copy of `rows` rows of `width` elements with a gap behind each; `stride` is that of the
+  /// rows, in elements, and becomes that of the copy. Freed by the next call of an operation.
+  const void* spread(const void* source, attn::i64& stride, std::int64_t rows, std::int64_t width,
+                     attn::Element element);
+  attn::AttendParams spread_views(attn::AttendParams p);
+  attn::Int8CacheWriteParams spread_rows(attn::Int8CacheWriteParams p);
+
+  std::deque<std::vector<std::byte>> copies_;
+  int num_views_ = 0;
+};
+
+}  // namespace attnbench::matrix
