@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -138,6 +139,14 @@ struct Environment {
   std::string fingerprint;  // hash of what makes timings comparable: cpu, device, compiler
 };
 
+/// How far runs of the same program on the same machine were apart (A/A): relative gaps between
+/// medians, 0.02 = 2 %.
+struct NoiseFloor {
+  int runs = 0;                         // that were compared
+  double all_cases = 0;                 // what every case may differ by
+  std::map<std::string, double> cases;  // the largest gap seen, by result id
+};
+
 /// Everything in a result file beside the results.
 struct RunInfo {
   std::string tool_version;
@@ -145,6 +154,7 @@ struct RunInfo {
   std::string created;               // RFC 3339, UTC
   std::vector<std::string> command;  // argv
   Environment environment;
+  std::optional<NoiseFloor> noise_floor;  // of a baseline that was recorded with a self-check
 };
 
 /// Counts by status, for summaries and exit codes.
