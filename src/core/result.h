@@ -44,6 +44,13 @@ struct RankErrors {
   ErrorStats lse_error;
 };
 
+/// One request of the batch run on its own, against its rows in the batch.
+struct BatchInvariance {
+  std::int64_t request = 0;
+  bool equal = false;  // the same bytes
+  double max_abs = 0;
+};
+
 struct StepTiming {
   std::string name;
   double median_us = 0;
@@ -107,9 +114,10 @@ struct Result {
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
-  std::vector<RankErrors> rank_errors;   // by rank under DCP, else empty
-  std::optional<Timing> timing;          // only when passed or unverified
-  std::optional<Throughput> throughput;  // only when passed or unverified
+  std::vector<RankErrors> rank_errors;              // by rank under DCP, else empty
+  std::optional<BatchInvariance> batch_invariance;  // of batches with more than one request
+  std::optional<Timing> timing;                     // only when passed or unverified
+  std::optional<Throughput> throughput;             // only when passed or unverified
   std::vector<KernelInfo> kernels;
   std::string repro;
 };
