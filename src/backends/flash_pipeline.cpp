@@ -119,6 +119,12 @@ class FlashPipeline : public OpsPipeline {
     attn::AttendParams part = params();
     part.first_request = first;
     part.num_requests = count;
+    part.max_query_len = 0;
+    for (int b = first; b < first + count; ++b) {
+      const Request& request = problem().batch[static_cast<std::size_t>(b)];
+      part.max_query_len =
+          std::max(part.max_query_len, checked_int32(request.query_len, "query_len"));
+    }
     return part;
   }
 
@@ -193,6 +199,7 @@ class FlashPipeline : public OpsPipeline {
     part.seq_lens =
         upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")}, "prefix length");
     part.num_requests = 1;
+    part.max_query_len = checked_int32(num_tokens(), "tokens");
     part.score.window_right = -1;
     set_partial_output(part, "prefix");
     return part;

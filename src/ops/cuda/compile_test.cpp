@@ -7,8 +7,8 @@
 
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
+#include "ops/cuda/attend_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/operation_cases_testing.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 std::vector<KernelSpec> specs_on(int sm) {
   std::vector<KernelSpec> specs;
   const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
-  for (const OperationCase& c : operation_cases()) c.run(*ops);
+  for (const OperationCase& c : all_operation_cases()) c.run(*ops);
   return specs;
 }
 

@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "core/error.h"
+#include "ops/cuda/attend_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
-#include "ops/cuda/operation_cases_testing.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -29,14 +29,15 @@ CudaOps* device_ops() {
   return ops.get();
 }
 
-bool close_enough(double a, double b, double tolerance) {
+bool close_enough(double a, double b, double tolerance, double absolute) {
   if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
   if (std::isinf(a) || std::isinf(b)) return a == b;
-  return std::fabs(a - b) <= tolerance * (1e-2 + std::fabs(b));
+  return std::fabs(a - b) <= absolute + tolerance * (1e-2 + std::fabs(b));
 }
 
 /// Index of the first element that differs, or -1.
-std::int64_t first_difference(const Tensor& actual, const Tensor& expected, double tolerance) {
+std::int64_t first_difference(const Tensor& actual, const Tensor& expected, double tolerance,
+                              double absolute) {
   if (tolerance == 0) {
     if (std::memcmp(actual.bytes(), expected.bytes(), expected.size_bytes()) == 0) return -1;
     const std::size_t size = dtype_size(expected.dtype());
@@ -47,7 +48,7 @@ std::int64_t first_difference(const Tensor& actual, const Tensor& expected, doub
   }
   for (std::int64_t i = 0; i < expected.num_elements(); ++i) {
     if (!close_enough(static_cast<double>(actual.at(i)), static_cast<double>(expected.at(i)),
-                      tolerance)) {
+                      tolerance, absolute)) {
       return i;
     }
   }
@@ -60,14 +61,15 @@ TEST_CASE("every operation gives on the GPU what it gives on the CPU") {
   CudaOps* const gpu = device_ops();
   if (gpu == nullptr) return;
   const std::unique_ptr<Ops> cpu = make_cpu_ops(2);
-  for (const OperationCase& c : operation_cases()) {
+  for (const OperationCase& c : all_operation_cases()) {
     CAPTURE(c.name);
     const std::vector<Tensor> expected = c.run(*cpu);
     const std::vector<Tensor> actual = c.run(*gpu);
     REQUIRE(actual.size() == expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
       CAPTURE(i);
-      const std::int64_t at = first_difference(actual[i], expected[i], c.tolerance);
+      const std::int64_t at =
+          first_difference(actual[i], expected[i], c.tolerance, c.absolute_tolerance);
       CAPTURE(at);
       if (at >= 0) {
         CAPTURE(actual[i].at(at));

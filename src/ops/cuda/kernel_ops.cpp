@@ -28,18 +28,20 @@ void KernelOps::cp_gather(const attn::CpGatherParams& params) {
   cuda::cp_gather(launcher(), params);
 }
 
-void KernelOps::attend(const attn::AttendParams&) { lacks_kernel("attend"); }
-void KernelOps::attend_splits(const attn::AttendParams&, const attn::SplitParams&) {
-  lacks_kernel("attend_splits");
+void KernelOps::attend(const attn::AttendParams& params) { cuda::attend(launcher(), params); }
+void KernelOps::attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) {
+  cuda::attend_splits(launcher(), params, split);
 }
-void KernelOps::combine_splits(const attn::AttendParams&, const attn::SplitParams&) {
-  lacks_kernel("combine_splits");
+void KernelOps::combine_splits(const attn::AttendParams& params, const attn::SplitParams& split) {
+  cuda::combine_splits(launcher(), params, split);
 }
-void KernelOps::attend_segments(const attn::AttendParams&, const attn::SegmentParams&) {
-  lacks_kernel("attend_segments");
+void KernelOps::attend_segments(const attn::AttendParams& params,
+                                const attn::SegmentParams& segments) {
+  cuda::attend_segments(launcher(), params, segments);
 }
-void KernelOps::reduce_segments(const attn::AttendParams&, const attn::SegmentParams&) {
-  lacks_kernel("reduce_segments");
+void KernelOps::reduce_segments(const attn::AttendParams& params,
+                                const attn::SegmentParams& segments) {
+  cuda::reduce_segments(launcher(), params, segments);
 }
 void KernelOps::quantise_int8(const attn::Int8QuantiseParams&) { lacks_kernel("quantise_int8"); }
 void KernelOps::write_cache_int8(const attn::Int8CacheWriteParams&) {

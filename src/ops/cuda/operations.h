@@ -8,6 +8,16 @@
 
 namespace attnbench::cuda {
 
+/// attend* and combine*: 16-bit queries, head sizes up to 256 in steps of 8; E-UNSUPPORTED else.
+void attend(Launcher& launcher, const attn::AttendParams& params);
+void attend_splits(Launcher& launcher, const attn::AttendParams& params,
+                   const attn::SplitParams& split);
+void combine_splits(Launcher& launcher, const attn::AttendParams& params,
+                    const attn::SplitParams& split);
+void attend_segments(Launcher& launcher, const attn::AttendParams& params,
+                     const attn::SegmentParams& segments);
+void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
+                     const attn::SegmentParams& segments);
 void merge(Launcher& launcher, const attn::MergeParams& params);
 void write_cache(Launcher& launcher, const attn::CacheWriteParams& params);
 void rope(Launcher& launcher, const attn::RopeParams& params);

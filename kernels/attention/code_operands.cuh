@@ -1,0 +1,78 @@
+// Operands of the two products from tiles of one-byte codes, dequantised in registers. Why other
+// orders of columns than 16-bit tiles have: each thread then reads whole words. The order within a
+// contraction is free as long as Q agrees, and that of output columns is undone when they are
+// stored.
+#pragma once
+
+#include "kernels/attention/products.cuh"
+
+namespace attn {
+
+/// Bytes between rows of a tile of codes: an odd number of 16-byte pieces keeps the reads below
+/// free of bank conflicts.
+ATTN_FN constexpr int code_pitch(int columns) { return ((columns + 15) / 16 | 1) * 16; }
+
+__device__ __forceinline__ u32 load_word(u32 address) {
+  u32 word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
+/// Q for CodeKeys: of columns [16 k, 16 k + 16) thread t of a quad holds 4 t to 4 t + 3. `address`
+/// is that of row g, column 4 t of a 16-bit tile.
+template <int kPitch>
+struct CodeQuery {
+  u32 address;
+  __device__ __forceinline__ void load(int k, int m, u32 (&a)[4]) const {
+    const u32 at = address + m * 16 * kPitch + k * 32;
+    a[0] = load_word(at);
+    a[1] = load_word(at + 8 * kPitch);
+    a[2] = load_word(at + 4);
+    a[3] = load_word(at + 8 * kPitch + 4);
+  }
+};
+
+/// `address` is that of row g, byte 4 t.
+template <Element kCode, Element kTo, bool kScaled, int kPitch>
+struct CodeKeys {
+  u32 address;
+  float scale;
+  __device__ __forceinline__ void load(int k, int n, u32 (&b)[2][2]) const {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const u32 codes = load_word(address + (n + j) * 8 * kPitch + k * 16);
+      const Four16 numbers = decode_codes<kCode, kTo, kScaled>(codes, scale);
+      b[j][0] = numbers.low;
+      b[j][1] = numbers.high;
+    }
+  }
+};
+
+/// Output column of block n, accumulator i & 1 of thread t under the order of CodeValues.
+__device__ __forceinline__ int code_column(int n, int i) {
+  const int t = static_cast<int>(threadIdx.x % 4);
+  return n / 4 * 32 + (2 * t + i) * 4 + n % 4;
+}
+
+/// `address` is that of row 2 t, byte 4 g. Block n + j holds, as its column g, column 4 g + j of
+/// the 32 columns from 8 n on.
+template <Element kCode, Element kTo, bool kScaled, int kPitch>
+struct CodeValues {
+  static constexpr int kBlocks = 4;
+  u32 address;
+  float scale;
+  __device__ __forceinline__ void load(int k, int n, u32 (&b)[4][2]) const {
+    const u32 at = address + k * 16 * kPitch + n * 8;
+    u32 words[4] = {load_word(at), load_word(at + kPitch), load_word(at + 8 * kPitch),
+                    load_word(at + 9 * kPitch)};
+    transpose_bytes(words);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const Four16 numbers = decode_codes<kCode, kTo, kScaled>(words[j], scale);
+      b[j][0] = numbers.low;
+      b[j][1] = numbers.high;
+    }
+  }
+};
+
+}  // namespace attn

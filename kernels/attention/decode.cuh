@@ -1,0 +1,478 @@
+// Attention of few query rows against many keys, bound by the bandwidth of device memory: every
+// warp streams its own keys, 16 at a time, through its own ring of shared memory, and the warps
+// meet once at the end. Rows of one KV head are packed, so a step costs the same for 1 and for 16
+// heads.
+//
+// Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN;
+// kMinCtas counts CTAs per multiprocessor.
+#pragma once
+
+#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/kv_rows.cuh"
+#include "kernels/common/key_runs.cuh"
+
+namespace attn {
+
+/// What becomes of the rows of a whole request: output and LSE.
+struct WholeRequest {
+  static constexpr bool kNormalise = true;
+
+  __device__ KeyInterval run(int seq_len) const { return {0, seq_len}; }
+  __device__ bool with_sink() const { return true; }
+  template <class Config>
+  __device__ void store_state(const AttendParams& params, const RowTile& tile, int row, float base,
+                              float sum, const Row& info) const {
+    store_lse(params, tile, row, row_lse<Config>(base, sum, info, tile.context_len));
+  }
+  template <class Config>
+  __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
+                               float4 o) const {
+    const float factor = output_factor(params);
+    const bool pairs = pairs_aligned(params);
+    const i64 at = token_of(tile, row) * params.output_token_stride +
+                   head_of(tile, row) * params.output_head_stride + column;
+    store_pair<Config::kOutput>(params.output, at, o.x * factor, o.y * factor, pairs);
+    store_pair<Config::kOutput>(params.output, at + 2, o.z * factor, o.w * factor, pairs);
+  }
+};
+
+/// One split: normalised partial output and its LSE.
+struct OneSplit {
+  static constexpr bool kNormalise = true;
+  const SplitParams& split;
+  int index;
+
+  __device__ KeyInterval run(int seq_len) const {
+    return keys_of_split(seq_len, split.num_splits, index);
+  }
+  __device__ bool with_sink() const { return index == 0; }
+  template <class Config>
+  __device__ void store_state(const AttendParams& params, const RowTile& tile, int row, float base,
+                              float sum, const Row& info) const {
+    const i64 head = static_cast<i64>(index) * params.num_heads + head_of(tile, row);
+    split.partial_lse[head * split.num_tokens + token_of(tile, row)] =
+        row_lse<Config>(base, sum, info, tile.context_len);
+  }
+  template <class Config>
+  __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
+                               float4 o) const {
+    const i64 token = index * split.num_tokens + token_of(tile, row);
+    const i64 at = (token * params.num_heads + head_of(tile, row)) * Config::kVHeadSize + column;
+    *reinterpret_cast<float4*>(split.partial_output + at) = o;
+  }
+};
+
+/// One of Triton's segments: the unnormalised state (semantics §4.3).
+struct OneSegment {
+  static constexpr bool kNormalise = false;
+  const SegmentParams& segments;
+  int index;
+
+  __device__ KeyInterval run(int seq_len) const {
+    return keys_of_segment(seq_len, segments.num_segments, segments.tile, index);
+  }
+  __device__ bool with_sink() const { return index == 0; }
+  __device__ i64 place(const AttendParams& params, const RowTile& tile, int row) const {
+    const i64 head = static_cast<i64>(token_of(tile, row)) * params.num_heads + head_of(tile, row);
+    return head * segments.num_segments + index;
+  }
+  template <class Config>
+  __device__ void store_state(const AttendParams& params, const RowTile& tile, int row, float base,
+                              float sum, const Row& info) const {
+    const i64 at = place(params, tile, row);
+    segments.segment_max[at] =
+        base * kLn2 + alibi_row_constant(Config::kAlibi, info, tile.context_len);
+    segments.segment_expsum[at] = sum;
+  }
+  template <class Config>
+  __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
+                               float4 o) const {
+    const i64 at = place(params, tile, row) * Config::kVHeadSize + column;
+    *reinterpret_cast<float4*>(segments.segment_output + at) = o;
+  }
+};
+
+template <bool kFirst, class First, class Second>
+struct Choice {
+  using Type = First;
+};
+template <class First, class Second>
+struct Choice<false, First, Second> {
+  using Type = Second;
+};
+template <bool kFirst, class First, class Second>
+using Choose = typename Choice<kFirst, First, Second>::Type;
+
+/// Q of 16 rows in registers.
+template <int kSteps>
+struct HeldQuery {
+  u32 held[kSteps][4];
+  template <class Stored>
+  __device__ __forceinline__ explicit HeldQuery(const Stored& stored) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) stored.load(k, 0, held[k]);
+  }
+  __device__ __forceinline__ void load(int k, int, u32 (&a)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = held[k][i];
+  }
+};
+
+/// Page table entries of one warp's steps, 32 at a time in its lanes, fetched one batch ahead.
+template <class Config>
+struct PageWindow {
+  const int* table;  // of the request
+  int first_key;     // of the warp's step 0
+  int end_key;
+  int entries;
+  int next;
+
+  __device__ int fetch(int batch) const {
+    const int key =
+        first_key + (batch * 32 + static_cast<int>(threadIdx.x % 32)) * kPageGrain * Config::kWarps;
+    return key < end_key ? table[key / larger(Config::kBlockSize, 1)] : 0;
+  }
+  __device__ void start() {
+    if constexpr (Config::kBlockSize != 0) next = fetch(0);
+  }
+  /// Steps are asked for in order.
+  __device__ int of_step(int step) {
+    if constexpr (Config::kBlockSize == 0) return 0;
+    if (step % 32 == 0) {
+      entries = next;
+      next = fetch(step / 32 + 1);
+    }
+    return __shfl_sync(0xFFFFFFFFu, entries, step % 32);
+  }
+};
+
+template <class Config, class Part>
+struct Decode {
+  static constexpr int kThreads = Config::kWarps * 32;
+  static constexpr int kTileM = Config::kRowBlocks * 16;
+  static constexpr int kKeys = 16;  // of one step
+  static constexpr int kDepth = round_up(Config::kHeadSize, 16);
+  using Format = Formats<Config>;
+  static constexpr bool kCodes = Format::kCodes;
+  static constexpr int kElementBytes = bytes_of(Config::kKeyValue);
+  static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
+  static constexpr int kPitch =
+      kCodes ? code_pitch(Config::kHeadSize) : tile_pitch(Config::kHeadSize);
+  static constexpr int kValuePitch =
+      kCodes ? code_pitch(Config::kVHeadSize) : tile_pitch(Config::kVHeadSize);
+  static constexpr int kValueBlocks = round_up(Config::kVHeadSize, kCodes ? 32 : 16) / 8;
+  static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
+  static constexpr DecodeLayout kLayout =
+      decode_layout(Config::kWarps, Config::kRowBlocks, Config::kStages, Config::kHeadSize,
+                    Config::kVHeadSize, kElementBytes);
+
+  const AttendParams& params;
+  const Part& part;
+  unsigned char* memory;
+  const RowTile& tile;
+  Side key;
+  Side value;
+  int thread;
+  int lane;
+  int warp;
+
+  __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
+  __device__ float* weights_of(int row) {
+    constexpr int kPerRow = (Config::kWarps + 3) / 4 * 4;
+    return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
+  }
+  __device__ unsigned char* stage(int step) {
+    const int slot = warp * Config::kStages + step % Config::kStages;
+    return memory + kLayout.rings + slot * kLayout.stage_bytes;
+  }
+  /// Output of one row of one warp, f32.
+  __device__ float* output_of(int of_warp, int row) {
+    return reinterpret_cast<float*>(memory + kLayout.rings +
+                                    (of_warp * kTileM + row) * kLayout.output_pitch);
+  }
+
+  __device__ void copy_query() {
+    constexpr int kBytes = Config::kQueryCopyBytes;
+    constexpr int kPieces = Config::kHeadSize * 2 / kBytes;
+    const auto* query = static_cast<const unsigned char*>(params.query);
+    const u32 to = shared_address(memory + kLayout.query);
+    for (int i = thread; i < kTileM * kPieces; i += kThreads) {
+      const int row = i / kPieces;
+      const bool valid = row < tile.num_rows;
+      const i64 offset = valid ? token_of(tile, row) * params.query_token_stride +
+                                     head_of(tile, row) * params.query_head_stride
+                               : 0;
+      copy_async<kBytes>(to + row * kQueryPitch + i % kPieces * kBytes,
+                         query + offset * 2 + i % kPieces * kBytes, valid);
+    }
+    clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kTileM, thread,
+                                                     kThreads);
+    for (int i = 0; i < Config::kStages; ++i) {
+      clear_padding<Config::kHeadSize, kElementBytes, kPitch>(stage(i), kKeys, lane, 32);
+    }
+  }
+
+  __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages) {
+    const int at = first_key + step * kKeys * Config::kWarps;
+    const int block = pages.of_step(step);
+    const u32 to = shared_address(stage(step));
+    if (at < pages.end_key) {
+      const int valid_rows = tile.seq_len - at;
+      copy_run<kKeys, Config::kHeadSize * kElementBytes, Config::kCopyBytes, kPitch, 32>(
+          key.base + offset_of_key<Config>(key, block, at), key.token_stride, valid_rows, to, lane);
+      copy_run<kKeys, Config::kVHeadSize * kElementBytes, Config::kCopyBytes, kValuePitch, 32>(
+          value.base + offset_of_key<Config>(value, block, at), value.token_stride, valid_rows,
+          to + kLayout.value, lane);
+      if constexpr (Format::kTokenHeadScales) {
+        copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
+                                   to + kLayout.scales, lane);
+      }
+    }
+    close_copy_group();
+  }
+
+  /// NaN and infinity in a step with masked keys: added to the rows that see them, then cleared.
+  template <class Values>
+  __device__ void settle_nonfinite(int key_at, unsigned char* tile_of_values, const Values& values,
+                                   float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
+    constexpr Element kStored = kCodes ? Config::kKeyValue : Format::kValue;
+    constexpr int kBytes = Config::kVHeadSize * kElementBytes;
+    if (!__any_sync(0xFFFFFFFFu, find_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys,
+                                                                              lane, 32))) {
+      return;
+    }
+    accumulate_nonfinite<Format::kValue, kKeys / 8>(rows(), key_at, values, o);
+    __syncwarp();
+    clear_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys, lane, 32);
+    __syncwarp();
+  }
+
+  /// This warp's part of the output and state into shared memory.
+  __device__ void publish(SoftmaxState<Config::kRowBlocks>& state,
+                          const float (&o)[Config::kRowBlocks][kValueBlocks][4], float2* states) {
+#pragma unroll
+    for (int m = 0; m < Config::kRowBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = m * 16 + half * 8 + lane / 4;
+        const float sum = sum_of_quad(state.sum[m][half]);
+        if (lane % 4 == 0) states[warp * kTileM + row] = make_float2(state.base[m][half], sum);
+        float* to = output_of(warp, row);
+        if constexpr (kCodes) {
+#pragma unroll
+          for (int n = 0; n < kValueBlocks; n += 4) {
+#pragma unroll
+            for (int i = half * 2; i < half * 2 + 2; ++i) {
+              *reinterpret_cast<float4*>(to + code_column(n, i % 2)) =
+                  make_float4(o[m][n][i], o[m][n + 1][i], o[m][n + 2][i], o[m][n + 3][i]);
+            }
+          }
+        } else {
+#pragma unroll
+          for (int n = 0; n < kValueBlocks; ++n) {
+            *reinterpret_cast<float2*>(to + lane % 4 * 2 + n * 8) =
+                make_float2(o[m][n][half * 2], o[m][n][half * 2 + 1]);
+          }
+        }
+      }
+    }
+  }
+
+  /// One thread per row: state of all warps together, and the factor of each warp's output.
+  __device__ void weigh_warps(int row, const float2* states) {
+    float base = kNegInf;
+    for (int w = 0; w < Config::kWarps; ++w) base = fmaxf(base, states[w * kTileM + row].x);
+    float sum = 0.0f;
+    for (int w = 0; w < Config::kWarps; ++w) {
+      const float2 state = states[w * kTileM + row];
+      // Why the test: equal infinities (a sink of +inf, a row that saw nothing) differ by NaN.
+      const float weight = state.x == base ? 1.0f : exp2_fast(state.x - base);
+      weights_of(row)[w] = weight;
+      sum += state.y * weight;
+    }
+    // Why the scale of the values here: once for a row instead of once for every value.
+    float factor = Format::kScaled ? 1.0f : value_scale<Config>(params, tile.kv_head);
+    if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
+    if constexpr (Part::kNormalise || Format::kCodes) {
+      for (int w = 0; w < Config::kWarps; ++w) weights_of(row)[w] *= factor;
+    }
+    part.template store_state<Config>(params, tile, row, base, sum, rows()[row]);
+  }
+
+  __device__ void store() {
+    constexpr int kQuads = Config::kVHeadSize / 4;
+    for (int i = thread; i < tile.num_rows * kQuads; i += kThreads) {
+      const int row = i / kQuads;
+      const int column = i % kQuads * 4;
+      float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      for (int w = 0; w < Config::kWarps; ++w) {
+        const float weight = weights_of(row)[w];
+        const float4 o = *reinterpret_cast<const float4*>(output_of(w, row) + column);
+        sum.x += o.x * weight;
+        sum.y += o.y * weight;
+        sum.z += o.z * weight;
+        sum.w += o.w * weight;
+      }
+      part.template store_values<Config>(params, tile, row, column, sum);
+    }
+  }
+
+  template <class Query, class Keys, class Values>
+  __device__ void attend_step(int step, int key_at, bool masked, const Query& query,
+                              const Keys& keys, const Values& values, const ScoreScale& scale,
+                              SoftmaxState<Config::kRowBlocks>& state,
+                              float (&s)[Config::kRowBlocks][2][4],
+                              float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
+    const auto* scales = reinterpret_cast<const float*>(stage(step) + kLayout.scales);
+    if (masked) settle_nonfinite(key_at, stage(step) + kLayout.value, values, o);
+    multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
+    if constexpr (Format::kTokenHeadScales) scale_columns(s, scales, false);
+    if constexpr (Format::kScaleFirst) transform_scores<Config>(s, rows(), key_at, scale);
+    if (masked) mask_scores(s, rows(), key_at);
+    fold_scores(s, Format::kScaleFirst ? 1.0f : scale.factor, state, o);
+    if constexpr (Format::kTokenHeadScales) scale_columns(s, scales + kKeys, masked);
+    accumulate_values<Format::kValue>(s, values, o);
+  }
+
+  __device__ void run(float2* states) {
+    copy_query();
+    close_copy_group();
+    const KeyInterval run = part.run(tile.seq_len);
+    for (int r = thread; r < kTileM; r += kThreads) rows()[r] = describe_row(params, tile, run, r);
+    wait_copy_groups<0>();
+    __syncthreads();
+    const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kTileM);
+
+    const u32 query_tile = shared_address(memory + kLayout.query);
+    using StoredQuery = Choose<kCodes, CodeQuery<kQueryPitch>, TileQuery<kQueryPitch>>;
+    const StoredQuery stored{kCodes ? query_tile + lane / 4 * kQueryPitch + lane % 4 * 8
+                                    : rows_first_address(query_tile, kQueryPitch)};
+    const Choose<kHoldQuery, HeldQuery<kDepth / 16>, StoredQuery> query{stored};
+    SoftmaxState<Config::kRowBlocks> state;
+    reset_state<Config>(params, tile, rows(), 0, part.with_sink() && warp == 0, state);
+    float o[Config::kRowBlocks][kValueBlocks][4] = {};
+    const float key_factor = key_scale<Config>(params, tile.kv_head);
+    const float value_factor = value_scale<Config>(params, tile.kv_head);
+    const ScoreScale scale{
+        params.score.softmax_scale * (Format::kScaled ? 1.0f : key_factor) * kLog2E,
+        params.score.soft_cap};
+
+    const bool any = bounds.hull.begin < bounds.hull.end;
+    const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + warp * kKeys;
+    const int end_key = any ? bounds.hull.end : 0;
+    PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
+                             first_key, end_key, 0, 0};
+    pages.start();
+#pragma unroll
+    for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, first_key, pages);
+#pragma unroll 1
+    for (int step = 0;; ++step) {
+      const int key_at = first_key + step * kKeys * Config::kWarps;
+      if (key_at >= end_key) break;
+      wait_copy_groups<Config::kStages - 2>();
+      __syncwarp();  // all lanes' pieces are there, and nobody reads the oldest stage any more
+      copy_step(step + Config::kStages - 1, first_key, pages);
+      const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
+      float s[Config::kRowBlocks][2][4];
+      if constexpr (kCodes) {
+        const u32 at = shared_address(stage(step));
+        const CodeKeys<Config::kKeyValue, Format::kScore, Format::kScaled, kPitch> keys{
+            at + lane / 4 * kPitch + lane % 4 * 4, key_factor};
+        const CodeValues<Config::kKeyValue, Format::kValue, Format::kScaled, kValuePitch> values{
+            at + kLayout.value + lane % 4 * 2 * kValuePitch + lane / 4 * 4, value_factor};
+        attend_step(step, key_at, masked, query, keys, values, scale, state, s, o);
+      } else {
+        const u32 at = shared_address(stage(step));
+        const TileKeys<kPitch> keys{columns_first_address(at, kPitch)};
+        const TileValues<kValuePitch> values{rows_first_address(at + kLayout.value, kValuePitch)};
+        attend_step(step, key_at, masked, query, keys, values, scale, state, s, o);
+      }
+    }
+    wait_copy_groups<0>();
+    __syncthreads();  // rings become outputs
+    publish(state, o, states);
+    __syncthreads();
+    for (int r = thread; r < tile.num_rows; r += kThreads) weigh_warps(r, states);
+    __syncthreads();
+    store();
+  }
+};
+
+/// Grid: x = (request, part, row tile, KV head), the head fastest: neighbours read the same pages.
+/// Row tiles past a request's rows are idle.
+template <class Config, class Part>
+__device__ __forceinline__ void decode_part(const AttendParams& params, const Part& part,
+                                            int request, int row_tile_index, int kv_head) {
+  extern __shared__ uint4 decode_memory[];
+  using Work = Decode<Config, Part>;
+  __shared__ RowTile tile;
+  __shared__ float2 states[Config::kWarps * Work::kTileM];
+  const RowTile mine =
+      row_tile(params, request, kv_head, row_tile_index * Work::kTileM, Work::kTileM);
+  if (mine.num_rows <= 0) return;
+  if (threadIdx.x == 0) tile = mine;
+  __syncthreads();
+  const int thread = static_cast<int>(threadIdx.x);
+  Work work{params,
+            part,
+            reinterpret_cast<unsigned char*>(decode_memory),
+            tile,
+            key_side<Config>(params, mine),
+            value_side<Config>(params, mine),
+            thread,
+            thread % 32,
+            thread / 32};
+  work.run(states);
+}
+
+/// Where a CTA stands in the grid of `parts` parts.
+struct DecodePlace {
+  int request;
+  int part;
+  int row_tile;
+  int kv_head;
+};
+template <class Config>
+__device__ __forceinline__ DecodePlace decode_place(const AttendParams& params, int parts) {
+  const auto heads = static_cast<unsigned>(params.num_kv_heads);
+  const unsigned rest = blockIdx.x / heads;
+  const unsigned tiles =
+      gridDim.x / heads / static_cast<unsigned>(params.num_requests) / static_cast<unsigned>(parts);
+  DecodePlace place;
+  place.kv_head = static_cast<int>(blockIdx.x % heads);
+  place.row_tile = static_cast<int>(rest % tiles);
+  place.part = static_cast<int>(rest / tiles % static_cast<unsigned>(parts));
+  place.request =
+      params.first_request + static_cast<int>(rest / tiles / static_cast<unsigned>(parts));
+  return place;
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
+    decode(const __grid_constant__ AttendParams params) {
+  const DecodePlace place = decode_place<Config>(params, 1);
+  const WholeRequest part{};
+  decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
+    decode_splits(const __grid_constant__ AttendParams params,
+                  const __grid_constant__ SplitParams split) {
+  const DecodePlace place = decode_place<Config>(params, split.num_splits);
+  const OneSplit part{split, place.part};
+  decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
+    decode_segments(const __grid_constant__ AttendParams params,
+                    const __grid_constant__ SegmentParams segments) {
+  const DecodePlace place = decode_place<Config>(params, segments.num_segments);
+  const int seq_len = params.seq_lens[place.request];
+  if (place.part >= num_active_segments(seq_len, segments.num_segments, segments.tile)) return;
+  const OneSegment part{segments, place.part};
+  decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head);
+}
+
+}  // namespace attn

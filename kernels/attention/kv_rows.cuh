@@ -1,0 +1,196 @@
+// Where the keys and values of a request lie, and their copies into tiles of shared memory.
+#pragma once
+
+#include "kernels/attention/code_operands.cuh"
+#include "kernels/ptx/cp_async.cuh"
+
+namespace attn {
+
+/// Keys of one page table entry that a tile asks for at once; block sizes are multiples of it.
+constexpr int kPageGrain = 16;
+
+ATTN_FN constexpr int bytes_of(Element element) {
+  switch (element) {
+    case Element::kF16:
+    case Element::kBF16:
+      return 2;
+    case Element::kE4M3:
+    case Element::kE5M2:
+    case Element::kI8:
+    case Element::kU8:
+      return 1;
+    case Element::kF32:
+    case Element::kI32:
+      return 4;
+    default:
+      return 8;
+  }
+}
+
+/// One of K and V of one request and KV head.
+struct Side {
+  const unsigned char* base;  // of token 0 when ragged; of block 0, slot 0 when paged
+  i64 block_stride;           // bytes
+  i64 token_stride;           // bytes
+};
+
+template <class Config>
+__device__ __forceinline__ Side side_of(const AttendParams& params, const RowTile& tile,
+                                        const void* data, i64 token_stride, i64 head_stride) {
+  constexpr int kBytes = bytes_of(Config::kKeyValue);
+  i64 first = tile.kv_head * head_stride;
+  if constexpr (Config::kBlockSize == 0) {
+    first += params.kv.kv_start_loc[tile.request] * token_stride;
+  }
+  return {static_cast<const unsigned char*>(data) + first * kBytes, params.kv.block_stride * kBytes,
+          token_stride * kBytes};
+}
+template <class Config>
+__device__ __forceinline__ Side key_side(const AttendParams& params, const RowTile& tile) {
+  return side_of<Config>(params, tile, params.kv.key, params.kv.token_stride_key,
+                         params.kv.head_stride_key);
+}
+template <class Config>
+__device__ __forceinline__ Side value_side(const AttendParams& params, const RowTile& tile) {
+  return side_of<Config>(params, tile, params.kv.value, params.kv.token_stride_value,
+                         params.kv.head_stride_value);
+}
+
+/// Bytes from Side::base to a key; `block` is its page table entry, ignored when ragged.
+template <class Config>
+__device__ __forceinline__ i64 offset_of_key(const Side& side, int block, int key) {
+  if constexpr (Config::kBlockSize == 0) {
+    return key * side.token_stride;
+  } else {
+    constexpr auto kSize = static_cast<unsigned>(Config::kBlockSize);
+    return block * side.block_stride + static_cast<unsigned>(key) % kSize * side.token_stride;
+  }
+}
+
+/// Starts the copy of kRows rows of kRowBytes each, token_stride apart, into a tile; rows from
+/// `valid_rows` on become zeros and are not read.
+template <int kRows, int kRowBytes, int kCopyBytes, int kPitch, int kThreads>
+__device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 token_stride,
+                                         int valid_rows, u32 to, int thread) {
+  constexpr int kPieces = kRowBytes / kCopyBytes;
+  static_assert(kPieces * kCopyBytes == kRowBytes);
+  constexpr int kStep = kThreads / kPieces;  // rows that all threads together copy at once
+  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
+    // Why apart from the loop below: a thread keeps its column, so its addresses only advance.
+    const int row = thread / kPieces;
+    const int column = thread % kPieces * kCopyBytes;
+    const unsigned char* from = first_row + row * token_stride + column;
+    const u32 at = to + row * kPitch + column;
+    const i64 advance = kStep * token_stride;
+    if (valid_rows >= kRows) {
+#pragma unroll
+      for (int i = 0; i < kRows / kStep; ++i) {
+        copy_async<kCopyBytes>(at + i * kStep * kPitch, from);
+        from += advance;
+      }
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < kRows / kStep; ++i) {
+        const bool valid = row + i * kStep < valid_rows;
+        copy_async<kCopyBytes>(at + i * kStep * kPitch, valid ? from : first_row, valid);
+        from += advance;
+      }
+    }
+  } else {
+    constexpr int kTotal = kRows * kPieces;
+#pragma unroll 4
+    for (int i = 0; i < (kTotal + kThreads - 1) / kThreads; ++i) {
+      const int index = i * kThreads + thread;
+      if (kTotal % kThreads != 0 && index >= kTotal) break;
+      const int row = index / kPieces;
+      const int column = index % kPieces * kCopyBytes;
+      const bool valid = row < valid_rows;
+      copy_async<kCopyBytes>(to + row * kPitch + column,
+                             first_row + (valid ? row * token_stride + column : 0), valid);
+    }
+  }
+}
+
+/// What elements a kernel computes with, given how queries, keys and values are stored.
+template <class Config>
+struct Formats {
+  static constexpr bool kCodes = bytes_of(Config::kKeyValue) == 1;
+  static constexpr bool kScaled = kCodes && Config::kRoundDequantized;
+  static constexpr bool kTokenHeadScales = kCodes && Config::kTokenHeadScales;
+  static constexpr Element kScore = Config::kQuery;
+  /// Why f16 for plain codes: they are exact in it, weights are at most 256, and the conversion is
+  /// one instruction for two.
+  static constexpr Element kValue =
+      kCodes && !kScaled && !kTokenHeadScales ? Element::kF16 : Config::kQuery;
+  /// Scores need work before their maximum can be taken.
+  static constexpr bool kScaleFirst = Config::kScaleFirst || kTokenHeadScales;
+};
+
+/// Factor of the keys: part of the stored numbers when kScaled, otherwise of the score.
+template <class Config>
+__device__ __forceinline__ float key_scale(const AttendParams& params, int kv_head) {
+  if (!Formats<Config>::kCodes || params.kv.k_scale == nullptr) return 1.0f;
+  return params.kv.k_scale[kv_head];
+}
+template <class Config>
+__device__ __forceinline__ float value_scale(const AttendParams& params, int kv_head) {
+  if (!Formats<Config>::kCodes || params.kv.v_scale == nullptr) return 1.0f;
+  return params.kv.v_scale[kv_head];
+}
+
+/// Starts the copy of the per-token-head scales of keys [first_key, first_key + kRows): first those
+/// of the keys, then those of the values; 0 past `end`. Threads 0 to 2 kRows - 1 copy one each;
+/// `blocks[i]` is the page table entry of keys first_key + 16 i and on.
+template <class Config, int kRows>
+__device__ __forceinline__ void copy_scales(const AttendParams& params, int kv_head,
+                                            const int* blocks, int first_key, int end, u32 to,
+                                            int thread) {
+  if (thread >= 2 * kRows) return;
+  const KvParams& kv = params.kv;
+  const int row = thread % kRows;
+  const bool valid = first_key + row < end;
+  const float* from = thread < kRows ? kv.key_scales : kv.value_scales;
+  if (valid) {
+    const int slot = (first_key + row) % larger(Config::kBlockSize, 1);
+    from += blocks[row / kPageGrain] * kv.scale_block_stride + slot * kv.scale_slot_stride +
+            kv_head * kv.scale_head_stride;
+  }
+  copy_async<4>(to + thread * 4, from, valid);
+}
+
+/// Columns from kColumns up to the next multiple of 16 become 0, so that they add nothing to S.
+template <int kColumns, int kElementBytes, int kPitch>
+__device__ __forceinline__ void clear_padding(unsigned char* tile, int rows, int thread,
+                                              int threads) {
+  if constexpr (kColumns % 16 != 0) {
+    static_assert(kColumns % 16 == 8);
+    for (int i = thread; i < rows * kElementBytes; i += threads) {
+      auto* row = tile + i / kElementBytes * kPitch + kColumns * kElementBytes;
+      *reinterpret_cast<uint2*>(row + i % kElementBytes * 8) = make_uint2(0, 0);
+    }
+  }
+}
+
+/// This thread's pieces of a tile of codes, as copy_rows gave them out, become 16-bit numbers.
+template <class Config, int kRows, int kColumns, int kCodePitch, int kPitch, int kThreads,
+          Element kTo>
+__device__ __forceinline__ void decode_rows(const unsigned char* codes, float scale,
+                                            unsigned char* to, int thread) {
+  constexpr int kPieces = kColumns / Config::kCopyBytes;
+  constexpr int kTotal = kRows * kPieces;
+#pragma unroll 1
+  for (int index = thread; index < kTotal; index += kThreads) {
+    const int row = index / kPieces;
+    const int column = index % kPieces * Config::kCopyBytes;
+#pragma unroll
+    for (int i = 0; i < Config::kCopyBytes; i += 4) {
+      const u32 word = *reinterpret_cast<const u32*>(codes + row * kCodePitch + column + i);
+      const Four16 numbers =
+          decode_codes<Config::kKeyValue, kTo, Formats<Config>::kScaled>(word, scale);
+      *reinterpret_cast<uint2*>(to + row * kPitch + (column + i) * 2) =
+          make_uint2(numbers.low, numbers.high);
+    }
+  }
+}
+
+}  // namespace attn

@@ -1,0 +1,287 @@
+// Attention of many query rows: 16-bit tensor cores, K and V streamed through shared memory, online
+// softmax (semantics §3). One CTA does one tile of packed rows of one request and KV head.
+//
+// Config: kQuery, kKeyValue, kOutput (Element) · kHeadSize, kVHeadSize · kBlockSize (0 = ragged) ·
+// kCopyBytes, kQueryCopyBytes (4, 8, 16: what every row start is a multiple of) · kWarps,
+// kRowBlocks (16-row blocks of a warp), kTileN (keys of a tile) · kMinCtas (per multiprocessor) ·
+// kScaleFirst (scores are brought to log2 units before their maximum: soft cap, ALiBi, scale <= 0)
+// · kSoftCap · kAlibi · for one-byte keys and values kRoundDequantized, kTokenHeadScales
+#pragma once
+
+#include "kernels/attention/kv_rows.cuh"
+#include "kernels/attention/prefill_layout.cuh"
+
+namespace attn {
+
+/// Page table entries in shared memory: those of the next kPageWindow * kPageGrain keys.
+constexpr int kPageWindow = 128;
+
+template <class Config>
+struct Prefill {
+  static constexpr int kThreads = Config::kWarps * 32;
+  static constexpr int kWarpRows = Config::kRowBlocks * 16;
+  static constexpr int kTileM = Config::kWarps * kWarpRows;
+  static constexpr int kTileN = Config::kTileN;
+  static constexpr int kDepth = round_up(Config::kHeadSize, 16);
+  static constexpr int kPitch = tile_pitch(Config::kHeadSize);
+  static constexpr int kValuePitch = tile_pitch(Config::kVHeadSize);
+  using Format = Formats<Config>;
+  static constexpr bool kCodes = Format::kCodes;
+  static constexpr Element kValueElement = Format::kValue;
+  static constexpr int kCodePitch = round_up(Config::kHeadSize, 16);
+  static constexpr int kValueCodePitch = round_up(Config::kVHeadSize, 16);
+  static constexpr int kStages = prefill_stages(bytes_of(Config::kKeyValue));
+  static constexpr int kKeyBlocks = kTileN / 8;
+  static constexpr int kValueBlocks = round_up(Config::kVHeadSize, 16) / 8;
+  static constexpr PrefillLayout kLayout =
+      prefill_layout(Config::kWarps, kTileM, kTileN, Config::kHeadSize, Config::kVHeadSize,
+                     bytes_of(Config::kKeyValue));
+  static_assert(kPageWindow * kPageGrain % kTileN == 0);
+
+  const AttendParams& params;
+  unsigned char* memory;
+  // In shared memory, as are the bounds: registers hold O and S.
+  const RowTile& tile;
+  const Side& key;
+  const Side& value;
+  int thread;
+
+  __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
+  /// Of all rows, then of each warp's.
+  __device__ TileBounds* bounds() { return reinterpret_cast<TileBounds*>(memory + kLayout.bounds); }
+  /// Bytes from the base of a side to each run of kPageGrain keys; the two sides share strides.
+  __device__ i64* offsets() { return reinterpret_cast<i64*>(memory + kLayout.offsets); }
+  __device__ int* pages() { return reinterpret_cast<int*>(memory + kLayout.pages); }
+  /// Scales of the keys of a tile, then those of its values; tiles take turns.
+  __device__ const float* scales(int turn) {
+    return reinterpret_cast<const float*>(memory + kLayout.scales) + turn * 2 * kTileN;
+  }
+  __device__ unsigned char* key_tile(int turn) {
+    return memory + kLayout.key + (kStages == 1 ? 0 : turn * kTileN * kPitch);
+  }
+  __device__ unsigned char* value_tile(int turn) {
+    return memory + kLayout.value + (kStages == 1 ? 0 : turn * kTileN * kValuePitch);
+  }
+  __device__ u32 shared(int offset) { return shared_address(memory) + static_cast<u32>(offset); }
+
+  __device__ void copy_query() {
+    constexpr int kBytes = Config::kQueryCopyBytes;
+    constexpr int kPieces = Config::kHeadSize * 2 / kBytes;
+    const auto* query = static_cast<const unsigned char*>(params.query);
+    for (int i = thread; i < kTileM * kPieces; i += kThreads) {
+      const int row = i / kPieces;
+      const bool valid = row < tile.num_rows;
+      const i64 offset = valid ? token_of(tile, row) * params.query_token_stride +
+                                     head_of(tile, row) * params.query_head_stride
+                               : 0;
+      copy_async<kBytes>(shared(kLayout.query) + row * kPitch + i % kPieces * kBytes,
+                         query + offset * 2 + i % kPieces * kBytes, valid);
+    }
+    clear_padding<Config::kHeadSize, 2, kPitch>(memory + kLayout.query, kTileM, thread, kThreads);
+    clear_padding<Config::kHeadSize, 2, kPitch>(key_tile(0), kStages * kTileN, thread, kThreads);
+  }
+
+  /// Page table entries of the window of keys that starts at `first_key`, as far as the request
+  /// goes, and what follows from them.
+  __device__ void load_pages(int first_key) {
+    const int* table = params.kv.block_table + tile.request * params.kv.block_table_stride;
+    for (int i = thread; i < kPageWindow; i += kThreads) {
+      const int at = first_key + i * kPageGrain;
+      if (at >= tile.seq_len) break;
+      const int block = table[at / larger(Config::kBlockSize, 1)];
+      pages()[i] = block;
+      offsets()[i] = offset_of_key<Config>(key, block, at);
+    }
+    __syncthreads();
+  }
+
+  template <int kColumns, int kTilePitch>
+  __device__ void copy_tile(const Side& side, int first_key, u32 to) {
+    constexpr int kBytes = kColumns * bytes_of(Config::kKeyValue);
+    if constexpr (Config::kBlockSize == 0) {
+      copy_run<kTileN, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
+          side.base + first_key * side.token_stride, side.token_stride, tile.seq_len - first_key,
+          to, thread);
+    } else {
+      const i64* at = offsets() + first_key / kPageGrain % kPageWindow;
+      const int valid_rows = tile.seq_len - first_key;
+#pragma unroll
+      for (int i = 0; i < kTileN; i += kPageGrain) {
+        const i64 offset = i < valid_rows ? at[i / kPageGrain] : 0;
+        copy_run<kPageGrain, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
+            side.base + offset, side.token_stride, valid_rows - i, to + i * kTilePitch, thread);
+      }
+    }
+  }
+
+  /// Starts the copy of a tile of K and V. Tiles start on multiples of kTileN, so that their
+  /// entries lie together in the window.
+  __device__ void copy_keys_values(int first_key, int turn, bool first_tile) {
+    constexpr int kWindowKeys = kPageWindow * kPageGrain;
+    if (Config::kBlockSize != 0 && (first_tile || first_key % kWindowKeys == 0)) {
+      load_pages(first_key / kWindowKeys * kWindowKeys);
+    }
+    if constexpr (kCodes) {
+      copy_tile<Config::kHeadSize, kCodePitch>(key, first_key, shared(kLayout.key_codes));
+      copy_tile<Config::kVHeadSize, kValueCodePitch>(value, first_key, shared(kLayout.value_codes));
+    } else {
+      copy_tile<Config::kHeadSize, kPitch>(key, first_key, shared_address(key_tile(turn)));
+      copy_tile<Config::kVHeadSize, kValuePitch>(value, first_key,
+                                                 shared_address(value_tile(turn)));
+    }
+    if constexpr (Format::kTokenHeadScales) {
+      static_assert(kThreads >= 2 * kTileN);
+      copy_scales<Config, kTileN>(params, tile.kv_head,
+                                  pages() + first_key / kPageGrain % kPageWindow, first_key,
+                                  tile.seq_len, shared_address(scales(turn)), thread);
+    }
+    close_copy_group();
+  }
+  /// Codes become the 16-bit tiles of the products.
+  __device__ void decode_tile() {
+    if constexpr (kCodes) {
+      decode_rows<Config, kTileN, Config::kHeadSize, kCodePitch, kPitch, kThreads, Format::kScore>(
+          memory + kLayout.key_codes, key_scale<Config>(params, tile.kv_head), key_tile(0), thread);
+      decode_rows<Config, kTileN, Config::kVHeadSize, kValueCodePitch, kValuePitch, kThreads,
+                  kValueElement>(memory + kLayout.value_codes,
+                                 value_scale<Config>(params, tile.kv_head), value_tile(0), thread);
+      __syncthreads();
+    }
+  }
+
+  /// NaN and infinity in a tile with masked keys: added to the rows that see them, then cleared.
+  __device__ void settle_nonfinite(const Row* warp_rows, int key_at, int turn, bool seen,
+                                   const TileValues<kValuePitch>& values,
+                                   float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
+    const bool found = find_nonfinite<kValueElement, Config::kVHeadSize * 2, kValuePitch>(
+        value_tile(turn), kTileN, thread, kThreads);
+    if (!__syncthreads_or(found)) return;
+    if (seen) accumulate_nonfinite<kValueElement, kKeyBlocks>(warp_rows, key_at, values, o);
+    __syncthreads();
+    clear_nonfinite<kValueElement, Config::kVHeadSize * 2, kValuePitch>(value_tile(turn), kTileN,
+                                                                        thread, kThreads);
+    __syncthreads();
+  }
+
+  /// Output and LSE of this warp's rows.
+  __device__ void store(SoftmaxState<Config::kRowBlocks>& state,
+                        const float (&o)[Config::kRowBlocks][kValueBlocks][4], int warp_row) {
+    const int lane = thread % 32;
+    const bool pairs = pairs_aligned(params);
+    const float folded = Format::kScaled ? 1.0f : value_scale<Config>(params, tile.kv_head);
+    const float factor = folded * output_factor(params);
+#pragma unroll
+    for (int m = 0; m < Config::kRowBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float sum = sum_of_quad(state.sum[m][half]);
+        const int row = warp_row + m * 16 + half * 8 + lane / 4;
+        if (row >= tile.num_rows) continue;
+        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum * factor;
+        const i64 at = token_of(tile, row) * params.output_token_stride +
+                       head_of(tile, row) * params.output_head_stride + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < Config::kVHeadSize / 8; ++n) {
+          store_pair<Config::kOutput>(params.output, at + n * 8, o[m][n][half * 2] * inverse,
+                                      o[m][n][half * 2 + 1] * inverse, pairs);
+        }
+        if (lane % 4 == 0) {
+          store_lse(params, tile, row,
+                    row_lse<Config>(state.base[m][half], sum, rows()[row], tile.context_len));
+        }
+      }
+    }
+  }
+
+  __device__ void run() {
+    copy_query();
+    for (int r = thread; r < kTileM; r += kThreads) {
+      rows()[r] = describe_row(params, tile, {0, tile.seq_len}, r);
+    }
+    __syncthreads();
+    const int warp = thread / 32;
+    const int warp_row = warp * kWarpRows;
+    const Row* warp_rows = rows() + warp_row;
+    bounds()[1 + warp] = bounds_of_rows(rows(), tile, warp_row, kWarpRows);
+    if (warp == 0) bounds()[0] = bounds_of_rows(rows(), tile, 0, kTileM);
+    const TileBounds& all = bounds()[0];
+    const TileBounds& mine = bounds()[1 + warp];
+
+    SoftmaxState<Config::kRowBlocks> state;
+    reset_state<Config>(params, tile, warp_rows, warp_row, true, state);
+    float o[Config::kRowBlocks][kValueBlocks][4] = {};
+    const float folded = Format::kScaled ? 1.0f : key_scale<Config>(params, tile.kv_head);
+    const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
+
+    __syncthreads();
+    const TileQuery<kPitch> query{
+        rows_first_address(shared(kLayout.query) + warp_row * kPitch, kPitch)};
+    const u32 key_lane = columns_first_address(shared(kLayout.key), kPitch);
+    const u32 value_lane = rows_first_address(shared(kLayout.value), kValuePitch);
+
+    const int end = all.hull.end;
+    int key_at = all.hull.begin < end ? all.hull.begin / kTileN * kTileN : end;
+    int turn = 0;
+    if (key_at < end) copy_keys_values(key_at, 0, true);
+#pragma unroll 1
+    for (; key_at < end; key_at += kTileN, turn ^= 1) {
+      const int past = key_at + kTileN;
+      wait_copy_groups<0>();
+      __syncthreads();  // the tile is there, and nobody reads the last one any more
+      decode_tile();
+      if (past < end) copy_keys_values(past, turn ^ 1, false);
+      const TileKeys<kPitch> keys{key_lane + (kStages == 1 ? 0 : turn * kTileN * kPitch)};
+      const TileValues<kValuePitch> values{value_lane +
+                                           (kStages == 1 ? 0 : turn * kTileN * kValuePitch)};
+      const bool seen = key_at < mine.hull.end && past > mine.hull.begin;
+      if (needs_mask(all, key_at, past)) {
+        settle_nonfinite(warp_rows, key_at, turn, seen, values, o);
+      }
+      if (!seen) continue;
+      float s[Config::kRowBlocks][kKeyBlocks][4];
+      multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
+      const bool masked = needs_mask(mine, key_at, past);
+      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(turn), false);
+      if constexpr (Format::kScaleFirst) transform_scores<Config>(s, warp_rows, key_at, scale);
+      if (masked) mask_scores(s, warp_rows, key_at);
+      fold_scores(s, Format::kScaleFirst ? 1.0f : scale.factor, state, o);
+      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(turn) + kTileN, masked);
+      accumulate_values<kValueElement>(s, values, o);
+    }
+    store(state, o, warp_row);
+  }
+};
+
+/// Grid: x = (row tile from the last one back, request, KV head), the head fastest; a request with
+/// fewer tiles leaves the rest of its CTAs idle. Why from the last tile back: under a causal mask
+/// it has the most keys, and long CTAs must not start last.
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
+    prefill(const __grid_constant__ AttendParams params) {
+  extern __shared__ uint4 prefill_memory[];
+  constexpr int kTileM = Prefill<Config>::kTileM;
+  const unsigned heads = static_cast<unsigned>(params.num_kv_heads);
+  const unsigned requests = static_cast<unsigned>(params.num_requests);
+  const int kv_head = static_cast<int>(blockIdx.x % heads);
+  const int request = params.first_request + static_cast<int>(blockIdx.x / heads % requests);
+  const int from_last = static_cast<int>(blockIdx.x / heads / requests);
+  const int query_len = params.query_start_loc[request + 1] - params.query_start_loc[request];
+  const int num_rows = query_len * (params.num_heads / params.num_kv_heads);
+  const int index = (num_rows + kTileM - 1) / kTileM - 1 - from_last;
+  if (index < 0) return;
+  __shared__ RowTile tile;
+  __shared__ Side key;
+  __shared__ Side value;
+  if (threadIdx.x == 0) {
+    tile = row_tile(params, request, kv_head, index * kTileM, kTileM);
+    key = key_side<Config>(params, tile);
+    value = value_side<Config>(params, tile);
+  }
+  __syncthreads();
+  Prefill<Config> work{params, reinterpret_cast<unsigned char*>(prefill_memory),
+                       tile,   key,
+                       value,  static_cast<int>(threadIdx.x)};
+  work.run();
+}
+
+}  // namespace attn

@@ -1,0 +1,47 @@
+// Shared memory of the prefill kernel, known to host and device.
+#pragma once
+
+#include "kernels/common/platform.cuh"
+
+namespace attn {
+
+/// Tiles of K and V in shared memory: one is computed with while the next is on its way. Codes need
+/// one, since they arrive in a place of their own.
+ATTN_FN constexpr int prefill_stages(int element_bytes) { return element_bytes == 1 ? 1 : 2; }
+
+/// Byte offsets; every part starts on 16 bytes.
+struct PrefillLayout {
+  int query;        // [kTileM, pitch]
+  int key;          // [kTileN, pitch], per stage
+  int value;        // [kTileN, value pitch], per stage
+  int rows;         // Row [kTileM]
+  int bounds;       // TileBounds [1 + kWarps]
+  int pages;        // int [kPageWindow]
+  int offsets;      // i64 [kPageWindow]
+  int key_codes;    // [kTileN, head size up to 16]; these three only for one-byte elements
+  int value_codes;  // [kTileN, value head size up to 16]
+  int scales;       // f32 [2, kTileN] of keys and of values, twice
+  int total;
+};
+
+ATTN_FN constexpr PrefillLayout prefill_layout(int warps, int tile_m, int tile_n, int head_size,
+                                               int v_head_size, int element_bytes) {
+  const int pitch = (head_size + 15) / 16 * 32 + 16;
+  const int value_pitch = (v_head_size + 15) / 16 * 32 + 16;
+  PrefillLayout layout{};
+  layout.key = layout.query + tile_m * pitch;
+  const int stages = prefill_stages(element_bytes);
+  layout.value = layout.key + stages * tile_n * pitch;
+  layout.rows = layout.value + stages * tile_n * value_pitch;
+  layout.bounds = layout.rows + tile_m * 16;
+  layout.pages = layout.bounds + (1 + warps) * 16;
+  layout.offsets = layout.pages + 128 * 4;
+  layout.key_codes = layout.offsets + 128 * 8;
+  const int codes = element_bytes == 1 ? tile_n : 0;
+  layout.value_codes = layout.key_codes + codes * ((head_size + 15) / 16 * 16);
+  layout.scales = layout.value_codes + codes * ((v_head_size + 15) / 16 * 16);
+  layout.total = layout.scales + codes * 16;
+  return layout;
+}
+
+}  // namespace attn

@@ -1,0 +1,259 @@
+// The two matrix products of attention for one warp, and where their operands come from.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/ptx/codes.cuh"
+
+namespace attn {
+
+ATTN_FN constexpr int round_up(int value, int multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+/// Bytes between rows of a 16-bit tile in shared memory. Why an odd number of 16-byte pieces: the
+/// eight rows that ldmatrix reads at once then lie in different banks.
+ATTN_FN constexpr int tile_pitch(int columns) { return round_up(columns, 16) * 2 + 16; }
+
+/// Shared-memory address that this lane gives to load_matrices for a 16 x 16 block whose first two
+/// matrices are rows 0-7 and 8-15 of columns 0-7.
+__device__ __forceinline__ u32 rows_first_address(u32 tile, int pitch) {
+  const u32 lane = threadIdx.x % 32;
+  return tile + lane % 16 * static_cast<u32>(pitch) + lane / 16 * 16;
+}
+/// The same with the first two matrices being columns 0-7 and 8-15 of rows 0-7.
+__device__ __forceinline__ u32 columns_first_address(u32 tile, int pitch) {
+  const u32 lane = threadIdx.x % 32;
+  return tile + (lane % 8 + lane / 16 * 8) * static_cast<u32>(pitch) + lane / 8 % 2 * 16;
+}
+
+/// Left operands of S, row blocks m of columns [16 k, 16 k + 16): a 16-bit tile; lane address of
+/// rows_first_address.
+template <int kPitch>
+struct TileQuery {
+  u32 address;
+  __device__ __forceinline__ void load(int k, int m, u32 (&a)[4]) const {
+    load_matrices(address + m * 16 * kPitch + k * 32, a);
+  }
+};
+
+/// Right operands of S, key blocks n and n + 1: a 16-bit tile; lane address of
+/// columns_first_address.
+template <int kPitch>
+struct TileKeys {
+  u32 address;
+  __device__ __forceinline__ void load(int k, int n, u32 (&b)[2][2]) const {
+    u32 matrices[4];
+    load_matrices(address + n * 8 * kPitch + k * 32, matrices);
+    b[0][0] = matrices[0];
+    b[0][1] = matrices[1];
+    b[1][0] = matrices[2];
+    b[1][1] = matrices[3];
+  }
+};
+
+/// Right operands of the output, value blocks n to n + kBlocks - 1 of keys [16 k, 16 k + 16): a
+/// 16-bit tile; lane address of rows_first_address.
+template <int kPitch>
+struct TileValues {
+  static constexpr int kBlocks = 2;
+  u32 address;
+  __device__ __forceinline__ void load(int k, int n, u32 (&b)[2][2]) const {
+    u32 matrices[4];
+    load_matrices_transposed(address + k * 16 * kPitch + n * 16, matrices);
+    b[0][0] = matrices[0];
+    b[0][1] = matrices[1];
+    b[1][0] = matrices[2];
+    b[1][1] = matrices[3];
+  }
+};
+
+/// S = Q @ K^T over kSteps * 16 columns.
+template <Element kElement, int kSteps, class Query, class Keys, int kRowBlocks, int kKeyBlocks>
+__device__ __forceinline__ void multiply_scores(const Query& query, const Keys& keys,
+                                                float (&s)[kRowBlocks][kKeyBlocks][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[m][n][i] = 0.0f;
+    }
+  }
+  // Why not unrolled all the way for large heads: operands fetched far ahead would not fit.
+  constexpr int kUnroll = kSteps > 12 ? 4 : kSteps;
+#pragma unroll kUnroll
+  for (int k = 0; k < kSteps; ++k) {
+    u32 a[kRowBlocks][4];
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) query.load(k, m, a[m]);
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; n += 2) {
+      u32 b[2][2];
+      keys.load(k, n, b);
+#pragma unroll
+      for (int m = 0; m < kRowBlocks; ++m) {
+        multiply_add<kElement>(s[m][n], a[m], b[0][0], b[0][1]);
+        multiply_add<kElement>(s[m][n + 1], a[m], b[1][0], b[1][1]);
+      }
+    }
+  }
+}
+
+/// P of 16 keys as the left operand of the second product: accumulators of the first have just
+/// that layout.
+template <Element kElement, int kKeyBlocks>
+__device__ __forceinline__ void pack_weights(const float (&p)[kKeyBlocks][4], int step,
+                                             u32 (&a)[4]) {
+  a[0] = pack<kElement>(p[2 * step][0], p[2 * step][1]);
+  a[1] = pack<kElement>(p[2 * step][2], p[2 * step][3]);
+  a[2] = pack<kElement>(p[2 * step + 1][0], p[2 * step + 1][1]);
+  a[3] = pack<kElement>(p[2 * step + 1][2], p[2 * step + 1][3]);
+}
+
+/// O += P @ V.
+template <Element kElement, class Values, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
+__device__ __forceinline__ void accumulate_values(const float (&p)[kRowBlocks][kKeyBlocks][4],
+                                                  const Values& values,
+                                                  float (&o)[kRowBlocks][kValueBlocks][4]) {
+#pragma unroll
+  for (int k = 0; k < kKeyBlocks / 2; ++k) {
+    u32 a[kRowBlocks][4];
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) pack_weights<kElement>(p[m], k, a[m]);
+#pragma unroll
+    for (int n = 0; n < kValueBlocks; n += Values::kBlocks) {
+      u32 b[Values::kBlocks][2];
+      values.load(k, n, b);
+#pragma unroll
+      for (int j = 0; j < Values::kBlocks; ++j) {
+#pragma unroll
+        for (int m = 0; m < kRowBlocks; ++m) {
+          multiply_add<kElement>(o[m][n + j], a[m], b[j][0], b[j][1]);
+        }
+      }
+    }
+  }
+}
+
+/// 1 for a key that the row sees, else 0, in the layout of pack_weights.
+template <Element kElement>
+__device__ __forceinline__ u32 visibility_pair(KeyInterval keys, int key) {
+  return pack<kElement>(key >= keys.begin && key < keys.end ? 1.0f : 0.0f,
+                        key + 1 >= keys.begin && key + 1 < keys.end ? 1.0f : 0.0f);
+}
+template <Element kElement>
+__device__ __forceinline__ void visibility_weights(const Row* rows, int first_key, u32 (&a)[4]) {
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const KeyInterval upper = rows[lane / 4].keys;
+  const KeyInterval lower = rows[lane / 4 + 8].keys;
+  const int key = first_key + lane % 4 * 2;
+  a[0] = visibility_pair<kElement>(upper, key);
+  a[1] = visibility_pair<kElement>(lower, key);
+  a[2] = visibility_pair<kElement>(upper, key + 8);
+  a[3] = visibility_pair<kElement>(lower, key + 8);
+}
+
+/// Codes of non-finite numbers whose sums over at most 127 keys tell them apart: +inf 1, -inf 128,
+/// NaN 16384; finite numbers 0.
+template <Element kElement>
+__device__ __forceinline__ u32 nonfinite_codes(u32 packed) {
+  constexpr bool kIsBf16 = kElement == Element::kBF16;
+  constexpr u32 kInfinity = kIsBf16 ? 0x7F80u : 0x7C00u;
+  constexpr u32 kOne = kIsBf16 ? 0x3F80u : 0x3C00u;
+  constexpr u32 k128 = kIsBf16 ? 0x4300u : 0x5800u;
+  constexpr u32 k16384 = kIsBf16 ? 0x4680u : 0x7400u;
+  u32 codes = 0;
+#pragma unroll
+  for (int shift = 0; shift < 32; shift += 16) {
+    const u32 half = (packed >> shift) & 0xFFFFu;
+    const u32 infinity = (half & 0x8000u) != 0 ? k128 : kOne;
+    const u32 code = (half & 0x7FFFu) > kInfinity ? k16384 : infinity;
+    codes |= ((half & kInfinity) == kInfinity ? code : 0u) << shift;
+  }
+  return codes;
+}
+
+/// What a sum of codes says about the sum of the numbers.
+__device__ __forceinline__ float nonfinite_sum(float codes) {
+  const int sum = static_cast<int>(codes);
+  // Both infinities make NaN too.
+  const bool is_nan = sum >= 16384 || (sum >= 128 && sum % 128 != 0);
+  const float infinity = sum >= 128 ? kNegInf : -kNegInf;
+  const float value = is_nan ? float_from_bits(0x7FC00000u) : infinity;
+  return sum == 0 ? 0.0f : value;
+}
+
+/// Adds the NaN and infinities of a value tile to the rows that see their key. Why apart: in the
+/// product a weight of 0 times NaN is NaN, and a masked key must not contribute (semantics §0.6.6).
+/// Afterwards clear_nonfinite() makes the tile fit for accumulate_values.
+template <Element kElement, int kKeyBlocks, class Values, int kRowBlocks, int kValueBlocks>
+__device__ __forceinline__ void accumulate_nonfinite(const Row* rows, int first_key,
+                                                     const Values& values,
+                                                     float (&o)[kRowBlocks][kValueBlocks][4]) {
+  static_assert(kKeyBlocks * 8 < 128, "sums of codes must stay apart");
+#pragma unroll
+  for (int n = 0; n < kValueBlocks; n += Values::kBlocks) {
+    float codes[kRowBlocks][Values::kBlocks][4] = {};
+#pragma unroll 1
+    for (int k = 0; k < kKeyBlocks / 2; ++k) {
+      u32 b[Values::kBlocks][2];
+      values.load(k, n, b);
+#pragma unroll
+      for (int m = 0; m < kRowBlocks; ++m) {
+        u32 a[4];
+        visibility_weights<kElement>(rows + m * 16, first_key + k * 16, a);
+#pragma unroll
+        for (int j = 0; j < Values::kBlocks; ++j) {
+          multiply_add<kElement>(codes[m][j], a, nonfinite_codes<kElement>(b[j][0]),
+                                 nonfinite_codes<kElement>(b[j][1]));
+        }
+      }
+    }
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+      for (int j = 0; j < Values::kBlocks; ++j) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[m][n + j][i] += nonfinite_sum(codes[m][j][i]);
+      }
+    }
+  }
+}
+
+/// The NaN and infinities of a word of two 16-bit numbers or, for one-byte elements, four codes, as
+/// a mask of ones.
+template <Element kElement>
+__device__ __forceinline__ u32 nonfinite_mask(u32 word) {
+  if constexpr (kElement == Element::kBF16 || kElement == Element::kF16) {
+    return nonfinite_halves<kElement>(word);
+  } else {
+    return nonfinite_codes_mask<kElement>(word);
+  }
+}
+
+/// Whether a tile of `rows` rows of kBytes holds NaN or infinity; `thread` of `threads` looks at
+/// every threads-th word.
+template <Element kElement, int kBytes, int kPitch>
+__device__ __forceinline__ bool find_nonfinite(const unsigned char* tile, int rows, int thread,
+                                               int threads) {
+  constexpr int kWords = kBytes / 4;
+  u32 found = 0;
+  for (int i = thread; i < rows * kWords; i += threads) {
+    found |= nonfinite_mask<kElement>(
+        *(reinterpret_cast<const u32*>(tile + i / kWords * kPitch) + i % kWords));
+  }
+  return found != 0;
+}
+
+/// NaN and infinity become 0; threads share the work as in find_nonfinite.
+template <Element kElement, int kBytes, int kPitch>
+__device__ __forceinline__ void clear_nonfinite(unsigned char* tile, int rows, int thread,
+                                                int threads) {
+  constexpr int kWords = kBytes / 4;
+  for (int i = thread; i < rows * kWords; i += threads) {
+    u32* word = reinterpret_cast<u32*>(tile + i / kWords * kPitch) + i % kWords;
+    *word &= ~nonfinite_mask<kElement>(*word);
+  }
+}
+
+}  // namespace attn

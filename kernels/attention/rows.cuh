@@ -1,0 +1,141 @@
+// The query rows of one CTA: (token, head) pairs that share a KV head, packed so that row r of a
+// request is query token r / G and head r % G of the group.
+#pragma once
+
+#include "kernels/common/mask.cuh"
+#include "kernels/params.h"
+#include "kernels/ptx/packed.cuh"
+
+namespace attn {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+/// No infinity literal exists without the headers of the host.
+constexpr float kNegInf = __builtin_bit_cast(float, 0xFF800000u);
+
+struct RowTile {
+  int request;
+  int kv_head;
+  int group;        // G
+  int first_row;    // packed, within the request and KV head
+  int num_rows;     // <= rows of the tile; <= 0: nothing to do
+  int first_token;  // of the request, in [T]
+  int context_len;  // seq_len - query_len; may be negative
+  int seq_len;
+};
+
+__device__ __forceinline__ RowTile row_tile(const AttendParams& params, int request, int kv_head,
+                                            int first_row, int max_rows) {
+  RowTile tile;
+  tile.request = request;
+  tile.kv_head = kv_head;
+  tile.group = params.num_heads / params.num_kv_heads;
+  tile.first_token = params.query_start_loc[request];
+  const int query_len = params.query_start_loc[request + 1] - tile.first_token;
+  tile.seq_len = params.seq_lens[request];
+  tile.context_len = tile.seq_len - query_len;
+  tile.first_row = first_row;
+  tile.num_rows = smaller(max_rows, query_len * tile.group - first_row);
+  return tile;
+}
+
+__device__ __forceinline__ int token_of(const RowTile& tile, int row) {
+  return tile.first_token + (tile.first_row + row) / tile.group;
+}
+__device__ __forceinline__ int head_of(const RowTile& tile, int row) {
+  return tile.kv_head * tile.group + (tile.first_row + row) % tile.group;
+}
+
+/// What the inner loops need to know of a row; in shared memory.
+struct Row {
+  KeyInterval keys;
+  int position;
+  float slope;  // ALiBi, times log2(e)
+};
+
+/// The part of linear ALiBi that is the same for every key of a row, natural units. Why apart:
+/// slope * j reaches hundreds, where f32 has no digits left for the score itself.
+__device__ __forceinline__ float alibi_row_constant(Alibi form, const Row& row, int context_len) {
+  if (form == Alibi::kKeyIndex) return row.slope * kLn2 * static_cast<float>(row.position);
+  if (form == Alibi::kContextRelative) {
+    return row.slope * kLn2 * static_cast<float>(row.position - context_len);
+  }
+  return 0.0f;
+}
+
+/// Row `row` of the tile cut to keys [run.begin, run.end); rows past the tile see nothing.
+__device__ __forceinline__ Row describe_row(const AttendParams& params, const RowTile& tile,
+                                            KeyInterval run, int row) {
+  if (row >= tile.num_rows) return {{0, 0}, 0, 0.0f};
+  const ScoreParams& score = params.score;
+  const int position = tile.context_len + (tile.first_row + row) / tile.group;
+  KeyInterval keys = window_interval(position, tile.seq_len, score.window_left, score.window_right);
+  if (score.mm_ranges != nullptr) {
+    const int* ranges = score.mm_ranges + 2 * static_cast<i64>(tile.request) * score.num_mm_ranges;
+    keys = join_ranges(keys, position, tile.seq_len, ranges, score.num_mm_ranges);
+  }
+  keys.begin = larger(keys.begin, run.begin);
+  keys.end = smaller(keys.end, run.end);
+  const float slope =
+      score.alibi_slopes == nullptr ? 0.0f : score.alibi_slopes[head_of(tile, row)] * kLog2E;
+  return {keys, position, slope};
+}
+
+/// Bounds of rows [first, first + count), by one warp; every lane gets the result.
+__device__ __forceinline__ TileBounds bounds_of_rows(const Row* rows, const RowTile& tile,
+                                                     int first, int count) {
+  TileBounds bounds = no_rows();
+  for (int r = first + static_cast<int>(threadIdx.x % 32); r < first + count; r += 32) {
+    if (r < tile.num_rows) bounds = add_row(bounds, rows[r].keys);
+  }
+  constexpr u32 kAll = 0xFFFFFFFFu;
+  bounds.hull.begin = __reduce_min_sync(kAll, bounds.hull.begin);
+  bounds.hull.end = __reduce_max_sync(kAll, bounds.hull.end);
+  bounds.core.begin = __reduce_max_sync(kAll, bounds.core.begin);
+  bounds.core.end = __reduce_min_sync(kAll, bounds.core.end);
+  return bounds;
+}
+
+/// Stores columns d and d + 1 of one output row: `to` is the row, `pair` says that the two may be
+/// stored at once.
+template <Element kOutput>
+__device__ __forceinline__ void store_pair(void* to, i64 offset, float first, float second,
+                                           bool pair) {
+  if constexpr (kOutput == Element::kF32) {
+    float* at = static_cast<float*>(to) + offset;
+    at[0] = first;
+    at[1] = second;
+  } else if constexpr (kOutput == Element::kE4M3) {
+    u8* at = static_cast<u8*>(to) + offset;
+    at[0] = e4m3_from_float(first);
+    at[1] = e4m3_from_float(second);
+  } else {
+    u16* at = static_cast<u16*>(to) + offset;
+    const u32 packed = pack<kOutput>(first, second);
+    if (pair) {
+      *reinterpret_cast<u32*>(at) = packed;
+    } else {
+      at[0] = static_cast<u16>(packed);
+      at[1] = static_cast<u16>(packed >> 16);
+    }
+  }
+}
+
+/// Whether two neighbouring 16-bit columns of any output row lie in one aligned word.
+__device__ __forceinline__ bool pairs_aligned(const AttendParams& params) {
+  const i64 strides = params.output_token_stride | params.output_head_stride;
+  return (strides & 1) == 0 && (reinterpret_cast<unsigned long long>(params.output) & 3) == 0;
+}
+
+/// Factor on every output: 1 / output_scale where the output is quantised (semantics §4.5).
+__device__ __forceinline__ float output_factor(const AttendParams& params) {
+  return params.output_scale > 0.0f ? 1.0f / params.output_scale : 1.0f;
+}
+
+__device__ __forceinline__ void store_lse(const AttendParams& params, const RowTile& tile, int row,
+                                          float lse) {
+  if (params.lse == nullptr) return;
+  params.lse[head_of(tile, row) * params.lse_stride + token_of(tile, row)] = lse;
+}
+
+}  // namespace attn

@@ -1,0 +1,114 @@
+// One-byte codes of keys and values become 16-bit numbers, four at a time.
+#pragma once
+
+#include "kernels/ptx/packed.cuh"
+
+namespace attn {
+
+/// Four numbers, in the order of their codes.
+struct Four16 {
+  u32 low;   // numbers 0 and 1
+  u32 high;  // numbers 2 and 3
+};
+
+/// Two e4m3 codes as f16, exactly.
+__device__ __forceinline__ u32 e4m3_pair_to_f16(u16 codes) {
+#if __CUDA_ARCH__ >= 890
+  u32 numbers;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(numbers) : "h"(codes));
+  return numbers;
+#else
+  return f16_from_float(e4m3_to_float(static_cast<u8>(codes))) |
+         static_cast<u32>(f16_from_float(e4m3_to_float(static_cast<u8>(codes >> 8)))) << 16;
+#endif
+}
+
+/// Two int8 codes, in bytes 0 and 2 of `spread` with 0x64 above each: 1024 + (code + 128) in f16.
+__device__ __forceinline__ u32 subtract_1152(u32 spread) {
+  u32 numbers;
+  asm("{.reg .b32 c; mov.b32 c, 0x64806480; sub.rn.f16x2 %0, %1, c;}"
+      : "=r"(numbers)
+      : "r"(spread));
+  return numbers;
+}
+
+template <Element kCode>
+__device__ __forceinline__ Four16 codes_to_f16(u32 codes) {
+  if constexpr (kCode == Element::kE4M3) {
+    return {e4m3_pair_to_f16(static_cast<u16>(codes)),
+            e4m3_pair_to_f16(static_cast<u16>(codes >> 16))};
+  } else if constexpr (kCode == Element::kE5M2) {
+    // e5m2 is the upper byte of f16.
+    return {__byte_perm(codes, 0, 0x1404), __byte_perm(codes, 0, 0x3424)};
+  } else {
+    static_assert(kCode == Element::kI8);
+    const u32 biased = codes ^ 0x80808080u;
+    return {subtract_1152(__byte_perm(biased, 0x64646464u, 0x4140)),
+            subtract_1152(__byte_perm(biased, 0x64646464u, 0x4342))};
+  }
+}
+
+/// Two int8 codes, in bytes 0 and 2 of `spread`, as bf16: 128 + the low seven bits, less 128 or,
+/// for a set sign bit, 256. Every step is exact.
+__device__ __forceinline__ u32 i8_pair_to_bf16(u32 spread) {
+  const u32 plus = (spread & 0x007F007Fu) | 0x43004300u;
+  const u32 minus = (spread & 0x00800080u) | 0x43004300u;
+  u32 numbers;
+  // plus - minus as a fused operation, which sm_80 has: -1 * minus + plus.
+  asm("{.reg .b32 c; mov.b32 c, 0xBF80BF80; fma.rn.bf16x2 %0, %1, c, %2;}"
+      : "=r"(numbers)
+      : "r"(minus), "r"(plus));
+  return numbers;
+}
+
+__device__ __forceinline__ float f16_low_to_float(u32 packed) {
+  float x;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(x) : "r"(packed));
+  return x;
+}
+__device__ __forceinline__ float f16_high_to_float(u32 packed) {
+  float x;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(packed));
+  return x;
+}
+
+/// Codes as kTo. kScaled: code * scale in f32, rounded once (semantics §4.4 mode 1); otherwise the
+/// codes themselves, which are exact in f16 and in bf16.
+template <Element kCode, Element kTo, bool kScaled>
+__device__ __forceinline__ Four16 decode_codes(u32 codes, float scale) {
+  if constexpr (kCode == Element::kI8 && kTo == Element::kBF16 && !kScaled) {
+    return {i8_pair_to_bf16(__byte_perm(codes, 0, 0x4140)),
+            i8_pair_to_bf16(__byte_perm(codes, 0, 0x4342))};
+  }
+  const Four16 exact = codes_to_f16<kCode>(codes);
+  if constexpr (kTo == Element::kF16 && !kScaled) return exact;
+  const float factor = kScaled ? scale : 1.0f;
+  return {pack<kTo>(f16_low_to_float(exact.low) * factor, f16_high_to_float(exact.low) * factor),
+          pack<kTo>(f16_low_to_float(exact.high) * factor, f16_high_to_float(exact.high) * factor)};
+}
+
+/// A mask of ones for every code that is NaN or infinite.
+template <Element kCode>
+__device__ __forceinline__ u32 nonfinite_codes_mask(u32 codes) {
+  u32 carries = 0;
+  if constexpr (kCode == Element::kE4M3) {
+    carries = (codes & 0x7F7F7F7Fu) + 0x01010101u;
+  } else if constexpr (kCode == Element::kE5M2) {
+    carries = (codes & 0x7C7C7C7Cu) + 0x04040404u;
+  }
+  return ((carries & 0x80808080u) >> 7) * 0xFFu;
+}
+
+/// Bytes transposed: word i of the result holds byte i of each of the four words.
+__device__ __forceinline__ void transpose_bytes(u32 (&words)[4]) {
+  const u32 low01 = __byte_perm(words[0], words[1], 0x5140);
+  const u32 high01 = __byte_perm(words[0], words[1], 0x7362);
+  const u32 low23 = __byte_perm(words[2], words[3], 0x5140);
+  const u32 high23 = __byte_perm(words[2], words[3], 0x7362);
+  words[0] = __byte_perm(low01, low23, 0x5410);
+  words[1] = __byte_perm(low01, low23, 0x7632);
+  words[2] = __byte_perm(high01, high23, 0x5410);
+  words[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+}  // namespace attn

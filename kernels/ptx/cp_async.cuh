@@ -1,0 +1,48 @@
+// Copies from global to shared memory that run beside the computation (cp.async).
+#pragma once
+
+#include "kernels/common/numeric.cuh"
+
+namespace attn {
+
+/// Copies kBytes (4, 8 or 16, and aligned so).
+template <int kBytes>
+__device__ __forceinline__ void copy_async(u32 to_shared, const void* from) {
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(to_shared), "l"(from),
+                 "n"(kBytes)
+                 : "memory");
+  }
+}
+
+/// Copies kBytes (4, 8 or 16, and aligned so); writes zeros instead when not `valid`, and then
+/// reads nothing.
+template <int kBytes>
+__device__ __forceinline__ void copy_async(u32 to_shared, const void* from, bool valid) {
+  const int size = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared),
+                 "l"(from), "r"(size)
+                 : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to_shared), "l"(from),
+                 "n"(kBytes), "r"(size)
+                 : "memory");
+  }
+}
+
+/// Closes a group of copies; groups complete in order.
+__device__ __forceinline__ void close_copy_group() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/// Waits until at most kPending of this thread's groups are under way.
+template <int kPending>
+__device__ __forceinline__ void wait_copy_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+}  // namespace attn

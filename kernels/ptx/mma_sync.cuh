@@ -1,0 +1,52 @@
+// Matrix products of one warp on 16-bit elements (mma.sync, ldmatrix; sm_80 and newer).
+#pragma once
+
+#include "kernels/params.h"
+
+namespace attn {
+
+/// Shared-memory address as PTX wants it.
+__device__ __forceinline__ u32 shared_address(const void* pointer) {
+  return static_cast<u32>(__cvta_generic_to_shared(pointer));
+}
+
+/// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
+/// Lane i receives elements (i / 4, 2 * (i % 4)) and the next one of each matrix.
+__device__ __forceinline__ void load_matrices(u32 address, u32 (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// The same with every matrix transposed.
+__device__ __forceinline__ void load_matrices_transposed(u32 address, u32 (&to)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+/// c [16, 8] += a [16, 16] @ b [16, 8] in f32. With g = lane / 4 and t = lane % 4:
+/// a holds rows g, g + 8 (registers 0, 1) of columns 2t, 2t + 1, and the same of columns + 8
+/// (registers 2, 3); b holds rows 2t, 2t + 1 and + 8 of column g; c holds columns 2t, 2t + 1 of
+/// rows g and g + 8.
+template <Element kElement>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  static_assert(kElement == Element::kBF16 || kElement == Element::kF16);
+  if constexpr (kElement == Element::kBF16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+}  // namespace attn

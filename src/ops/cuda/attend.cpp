@@ -1,0 +1,66 @@
+// Launches of kernels/attention.
+#include "ops/cuda/attend_spec.h"
+#include "ops/cuda/operations.h"
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// CTAs for every row tile of every request and KV head, `parts` times.
+LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts) {
+  LaunchShape shape;
+  shape.grid_x = ceil_quotient(max_packed_rows(params), kernel.tile_rows) * params.num_requests *
+                 params.num_kv_heads * parts;
+  shape.threads = kernel.threads;
+  shape.shared_bytes = kernel.shared_bytes;
+  return shape;
+}
+
+}  // namespace
+
+void attend(Launcher& launcher, const attn::AttendParams& params) {
+  check_attend(params);
+  const AttendKernel kernel = has_few_rows(params)
+                                  ? decode_kernel(launcher.target(), params, "decode")
+                                  : prefill_kernel(launcher.target(), params);
+  cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, 1), params);
+}
+
+void attend_splits(Launcher& launcher, const attn::AttendParams& params,
+                   const attn::SplitParams& split) {
+  check_attend(params);
+  const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_splits");
+  cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, split.num_splits), params, split);
+}
+
+void combine_splits(Launcher& launcher, const attn::AttendParams& params,
+                    const attn::SplitParams& split) {
+  const AttendKernel kernel = combine_kernel(params, "combine_splits");
+  LaunchShape shape;
+  shape.grid_x = params.num_requests == 0
+                     ? 0
+                     : ceil_quotient(split.num_tokens * params.num_heads, kernel.tile_rows);
+  shape.threads = kernel.threads;
+  cuda::launch(launcher, kernel.spec, shape, params, split);
+}
+
+void attend_segments(Launcher& launcher, const attn::AttendParams& params,
+                     const attn::SegmentParams& segments) {
+  check_attend(params);
+  const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_segments");
+  cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, segments.num_segments), params,
+               segments);
+}
+
+void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
+                     const attn::SegmentParams& segments) {
+  const AttendKernel kernel = combine_kernel(params, "reduce_segments");
+  LaunchShape shape;
+  shape.grid_x =
+      ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);
+  shape.grid_y = params.num_requests;
+  shape.threads = kernel.threads;
+  cuda::launch(launcher, kernel.spec, shape, params, segments);
+}
+
+}  // namespace attnbench::cuda

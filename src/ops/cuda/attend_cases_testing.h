@@ -1,0 +1,330 @@
+// Small cases of the attention operations: every kernel family, head size, format and feature.
+#pragma once
+
+#include "ops/cuda/operation_cases_testing.h"
+
+namespace attnbench::cuda {
+
+enum class AttendForm { kWhole, kSplits, kSegments };
+
+struct AttendCase {
+  std::string name;
+  Dtype query = Dtype::kBF16;
+  Dtype cache = Dtype::kBF16;
+  Dtype output = Dtype::kBF16;
+  int head_size = 128;
+  int v_head_size = 128;
+  int block_size = 16;  // 0: ragged
+  AttendForm form = AttendForm::kWhole;
+  std::vector<int> query_lens{70, 0, 5};
+  std::vector<int> context_lens{33, 0, 100};
+  int group = 2;
+  int window_left = -1;
+  int window_right = 0;
+  float soft_cap = 0.0f;
+  attn::Alibi alibi = attn::Alibi::kNone;
+  bool has_sinks = false;
+  bool has_ranges = false;
+  bool has_token_head_scales = false;
+  int round_dequantized = 0;
+  float output_scale = 0.0f;
+  float softmax_scale = 0.1f;
+};
+
+/// Rows of two KV heads in a paged cache of shuffled blocks, or one after another. What no row may
+/// read is NaN.
+struct AttendTensors {
+  Tensor key;    // [cells, 2, cell]
+  Tensor value;  // the same with its own cell when ragged
+  std::vector<int> block_table;
+  int table_stride = 0;
+};
+
+inline constexpr int kAttendKvHeads = 2;
+
+inline void fill_cells(Tensor& tensor, attn::i64 first, int count, int width, int cell,
+                       unsigned seed, bool has_scale) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  const float size = tensor.dtype() == Dtype::kI8 ? 30.0f : 1.0f;
+  for (attn::i64 at = first * cell; at < (first + count) * cell; at += cell) {
+    for (int d = 0; d < width; ++d) tensor.set(at + d, size * normal(random));
+    if (!has_scale) continue;
+    const float scale = 0.03f / size * (1.0f + 0.01f * static_cast<float>(random() % 50)) * 30.0f;
+    std::memcpy(tensor.bytes() + at + width, &scale, sizeof scale);
+  }
+}
+
+/// Paged: K and V lie apart but share cells of max(D, Dv) elements and, with per-token-head scales,
+/// four bytes more.
+inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& seq_lens) {
+  AttendTensors t;
+  const int padding = c.has_token_head_scales ? 4 : 0;
+  const bool paged = c.block_size > 0;
+  const int width = std::max(c.head_size, c.v_head_size) + padding;
+  const int key_cell = paged ? width : c.head_size;
+  const int value_cell = paged ? width : c.v_head_size;
+  int longest = 0;
+  attn::i64 tokens = 0;
+  for (const int len : seq_lens) {
+    longest = std::max(longest, len);
+    tokens += len;
+  }
+  const int per_request = paged ? longest / c.block_size + 2 : 0;
+  const auto requests = static_cast<int>(seq_lens.size());
+  const attn::i64 rows = paged ? attn::i64{per_request} * requests * c.block_size : tokens + 1;
+  t.key = poisoned(c.cache, {rows, kAttendKvHeads, key_cell});
+  t.value = poisoned(c.cache, {rows, kAttendKvHeads, value_cell});
+  if (c.cache == Dtype::kI8) std::memset(t.key.bytes(), 0, t.key.size_bytes());
+  t.table_stride = per_request;
+  attn::i64 start = 0;
+  for (int b = 0; b < requests; ++b) {
+    const int len = seq_lens[static_cast<std::size_t>(b)];
+    if (!paged) {
+      fill_cells(t.key, start * kAttendKvHeads, len * kAttendKvHeads, c.head_size, key_cell,
+                 static_cast<unsigned>(2 * b), false);
+      fill_cells(t.value, start * kAttendKvHeads, len * kAttendKvHeads, c.v_head_size, value_cell,
+                 static_cast<unsigned>(2 * b + 1), false);
+      start += len;
+      continue;
+    }
+    for (int i = 0; i < per_request; ++i) {
+      // Blocks of the requests alternate, last ones first; entries past the end are garbage.
+      const int block = (per_request - 1 - i) * requests + b;
+      const int live = std::min(c.block_size, len - i * c.block_size);
+      t.block_table.push_back(live > 0 ? block : -5);
+      if (live <= 0) continue;
+      const attn::i64 first = attn::i64{block} * c.block_size * kAttendKvHeads;
+      fill_cells(t.key, first, live * kAttendKvHeads, c.head_size, key_cell,
+                 static_cast<unsigned>(100 * b + i), padding > 0);
+      fill_cells(t.value, first, live * kAttendKvHeads, c.v_head_size, value_cell,
+                 static_cast<unsigned>(100 * b + i + 50), padding > 0);
+    }
+  }
+  return t;
+}
+
+inline void set_keys_values(attn::AttendParams& p, const AttendCase& c, const AttendTensors& t,
+                            const std::vector<int>& seq_lens, CaseMemory& memory) {
+  attn::KvParams& kv = p.kv;
+  kv.element = element_of(c.cache);
+  kv.key = memory.upload(t.key);
+  kv.value = memory.upload(t.value);
+  kv.head_stride_key = t.key.dim(2);
+  kv.head_stride_value = t.value.dim(2);
+  kv.token_stride_key = kAttendKvHeads * kv.head_stride_key;
+  kv.token_stride_value = kAttendKvHeads * kv.head_stride_value;
+  if (c.block_size > 0) {
+    kv.block_stride = c.block_size * kv.token_stride_key;
+    kv.block_table = memory.upload(t.block_table);
+    kv.block_table_stride = t.table_stride;
+    kv.block_size = c.block_size;
+  } else {
+    std::vector<attn::i64> starts{0};
+    for (const int len : seq_lens) starts.push_back(starts.back() + len);
+    kv.kv_start_loc = memory.upload(starts);
+  }
+  if (c.has_token_head_scales) {
+    kv.key_scales = reinterpret_cast<const float*>(static_cast<const char*>(kv.key) + c.head_size);
+    kv.value_scales =
+        reinterpret_cast<const float*>(static_cast<const char*>(kv.value) + c.v_head_size);
+    kv.scale_block_stride = kv.block_stride / 4;
+    kv.scale_slot_stride = kv.token_stride_key / 4;
+    kv.scale_head_stride = kv.head_stride_key / 4;
+  } else if (dtype_size(c.cache) == 1) {
+    kv.k_scale = memory.upload(std::vector<float>{0.7f, 1.3f});
+    kv.v_scale = memory.upload(std::vector<float>{1.1f, 0.6f});
+    kv.round_dequantized = c.round_dequantized;
+  }
+}
+
+inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
+  CaseMemory memory(ops);
+  const auto requests = c.query_lens.size();
+  std::vector<int> starts{0};
+  std::vector<int> seq_lens;
+  int max_query_len = 0;
+  for (std::size_t b = 0; b < requests; ++b) {
+    starts.push_back(starts.back() + c.query_lens[b]);
+    seq_lens.push_back(c.query_lens[b] + c.context_lens[b]);
+    max_query_len = std::max(max_query_len, c.query_lens[b]);
+  }
+  const int heads = kAttendKvHeads * c.group;
+  const attn::i64 tokens = starts.back();
+  const attn::i64 padded = tokens + 2;  // rows that are neither read nor written
+  attn::AttendParams p{};
+  p.query_element = element_of(c.query);
+  p.output_element = element_of(c.output);
+  p.query = memory.upload(drawn(c.query, {padded, heads, c.head_size}, 11, false));
+  p.query_token_stride = attn::i64{heads} * c.head_size;
+  p.query_head_stride = c.head_size;
+  p.output = memory.result(poisoned(c.output, {padded, heads, c.v_head_size}));
+  p.output_token_stride = attn::i64{heads} * c.v_head_size;
+  p.output_head_stride = c.v_head_size;
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {heads, padded})));
+  p.lse_stride = padded;
+  p.output_scale = c.output_scale;
+  p.query_start_loc = memory.upload(starts);
+  p.seq_lens = memory.upload(seq_lens);
+  p.num_requests = static_cast<int>(requests);
+  p.num_heads = heads;
+  p.num_kv_heads = kAttendKvHeads;
+  p.head_size = c.head_size;
+  p.v_head_size = c.v_head_size;
+  p.max_query_len = max_query_len;
+  p.score.softmax_scale = c.softmax_scale;
+  p.score.soft_cap = c.soft_cap;
+  p.score.window_left = c.window_left;
+  p.score.window_right = c.window_right;
+  p.score.alibi = c.alibi;
+  std::vector<float> per_head;
+  for (int h = 0; h < heads; ++h) per_head.push_back(0.03f * static_cast<float>(h + 1));
+  if (c.alibi != attn::Alibi::kNone) p.score.alibi_slopes = memory.upload(per_head);
+  if (c.has_sinks) p.score.sinks = memory.upload(per_head);
+  if (c.has_ranges) {
+    std::vector<int> ranges;
+    for (std::size_t b = 0; b < requests; ++b) ranges.insert(ranges.end(), {40, 90, 0, 0});
+    p.score.mm_ranges = memory.upload(ranges);
+    p.score.num_mm_ranges = 2;
+  }
+  set_keys_values(p, c, draw_attend(c, seq_lens), seq_lens, memory);
+  if (c.form == AttendForm::kWhole) {
+    ops.attend(p);
+    return memory.results();
+  }
+  const int parts = c.form == AttendForm::kSplits ? 3 : 16;
+  const attn::i64 rows = parts * padded * heads;
+  auto* values = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, c.v_head_size})));
+  auto* first = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})));
+  auto* second = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})));
+  if (c.form == AttendForm::kSplits) {
+    const attn::SplitParams split{parts, padded, values, first};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+  } else {
+    const attn::SegmentParams segments{parts, 16, values, first, second};
+    ops.attend_segments(p, segments);
+    ops.reduce_segments(p, segments);
+  }
+  return memory.results();
+}
+
+/// Families, head sizes, formats and features, each at least once.
+inline std::vector<AttendCase> attend_cases() {
+  using enum Dtype;
+  const std::vector<int> few{1, 1, 0, 3};
+  const std::vector<int> contexts{0, 300, 0, 77};
+  const std::vector<int> single{1, 1, 0, 1};
+  std::vector<AttendCase> cases{
+      {.name = "prefill d128 causal"},
+      {.name = "prefill d128 ragged window", .block_size = 0, .window_left = 20},
+      {.name = "prefill d32 f16",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 32,
+       .v_head_size = 32,
+       .block_size = 0,
+       .window_right = -1,
+       .has_sinks = true},
+      {.name = "prefill d64 soft cap and alibi",
+       .head_size = 64,
+       .v_head_size = 64,
+       .soft_cap = 3.0f,
+       .alibi = attn::Alibi::kContextRelative},
+      {.name = "prefill d72 ranges", .head_size = 72, .v_head_size = 72, .has_ranges = true},
+      {.name = "prefill d96 f16 block 48",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 96,
+       .v_head_size = 96,
+       .block_size = 48},
+      {.name = "prefill d160", .head_size = 160, .v_head_size = 160, .block_size = 32},
+      {.name = "prefill d192/128 to f32", .output = kF32, .head_size = 192, .block_size = 0},
+      {.name = "prefill d256 sqrt alibi",
+       .head_size = 256,
+       .v_head_size = 256,
+       .alibi = attn::Alibi::kSqrt},
+      {.name = "prefill e4m3 rounded", .cache = kE4M3, .round_dequantized = 1},
+      {.name = "prefill e5m2 d80 f16",
+       .query = kF16,
+       .cache = kE5M2,
+       .output = kF16,
+       .head_size = 80,
+       .v_head_size = 80},
+      {.name = "prefill i8 per token and head", .cache = kI8, .has_token_head_scales = true},
+      {.name = "prefill to e4m3", .output = kE4M3, .output_scale = 0.25f}};
+  const std::vector<AttendCase> decodes{
+      {.name = "decode d128"},
+      {.name = "decode d64 f16 distance alibi",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 64,
+       .v_head_size = 64,
+       .alibi = attn::Alibi::kDistance},
+      {.name = "decode d80 window and sinks",
+       .head_size = 80,
+       .v_head_size = 80,
+       .window_left = 30,
+       .has_sinks = true},
+      {.name = "decode d256 soft cap", .head_size = 256, .v_head_size = 256, .soft_cap = 5.0f},
+      {.name = "decode negative scale", .head_size = 96, .v_head_size = 40, .softmax_scale = -0.1f},
+      {.name = "splits d128", .form = AttendForm::kSplits},
+      {.name = "splits e4m3 rounded",
+       .cache = kE4M3,
+       .form = AttendForm::kSplits,
+       .round_dequantized = 1},
+      {.name = "splits e5m2 d72",
+       .cache = kE5M2,
+       .head_size = 72,
+       .v_head_size = 72,
+       .form = AttendForm::kSplits},
+      {.name = "splits d192/128", .head_size = 192, .form = AttendForm::kSplits},
+      {.name = "splits i8 per token and head",
+       .cache = kI8,
+       .form = AttendForm::kSplits,
+       .has_token_head_scales = true},
+      {.name = "splits e4m3 d256 per token and head",
+       .cache = kE4M3,
+       .head_size = 256,
+       .v_head_size = 256,
+       .form = AttendForm::kSplits,
+       .has_token_head_scales = true},
+      {.name = "segments d128 key alibi",
+       .form = AttendForm::kSegments,
+       .alibi = attn::Alibi::kKeyIndex},
+      {.name = "segments d160 f16",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 160,
+       .v_head_size = 160,
+       .form = AttendForm::kSegments,
+       .has_sinks = true}};
+  for (AttendCase c : decodes) {
+    c.query_lens = c.form == AttendForm::kSegments ? single : few;
+    c.context_lens = contexts;
+    c.group = 7;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+inline void add_attend_cases(std::vector<OperationCase>& cases) {
+  for (const AttendCase& c : attend_cases()) {
+    double tolerance = c.query == Dtype::kBF16 ? 4e-2 : 1e-2;
+    if (c.output == Dtype::kE4M3) tolerance = 0.2;
+    cases.push_back(
+        {c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance / 2});
+  }
+}
+
+inline std::vector<OperationCase> all_operation_cases() {
+  std::vector<OperationCase> cases = operation_cases();
+  add_attend_cases(cases);
+  return cases;
+}
+
+}  // namespace attnbench::cuda

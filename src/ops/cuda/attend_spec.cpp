@@ -1,0 +1,270 @@
+#include "ops/cuda/attend_spec.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/error.h"
+#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/prefill_layout.cuh"
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Tiles of the prefill kernel up to a head size; the first row that fits is taken.
+struct PrefillTile {
+  int max_columns;
+  int element_bytes;  // of a key
+  int warps;
+  int row_blocks;
+  int tile_n;
+  int min_ctas;
+};
+/// Why 32 rows a warp up to 128 columns: a fragment of K or V then feeds two products, and shared
+/// memory keeps up with the tensor cores. Measured on one NVIDIA H200, 2026-11-21, D128 H16 S8192
+/// bf16: {4, 2, 64} 371 TFLOP/s, {8, 2, 64} 353, {4, 2, 32} 325; D256: {8, 1, 64} 284.
+constexpr std::array kPrefillTiles = {
+    PrefillTile{128, 2, 4, 2, 64, 2}, PrefillTile{128, 2, 4, 2, 32, 1},
+    PrefillTile{256, 2, 8, 1, 64, 1}, PrefillTile{256, 2, 8, 1, 32, 1},
+    PrefillTile{256, 2, 4, 1, 16, 1}, PrefillTile{128, 1, 4, 1, 64, 2},
+    PrefillTile{256, 1, 8, 1, 64, 1}, PrefillTile{256, 1, 4, 1, 32, 1},
+};
+
+constexpr int kCombineRows = 4;
+/// Row tiles of 16 that the decode kernel still does better than a half-empty prefill tile.
+constexpr std::int64_t kMostDecodeRows = 64;
+
+bool is_paged(const attn::AttendParams& params) { return params.kv.block_table != nullptr; }
+bool has_token_head_scales(const attn::AttendParams& params) {
+  return params.kv.key_scales != nullptr;
+}
+int key_bytes(const attn::AttendParams& params) { return size_of_element(params.kv.element); }
+
+bool is_16_bit(attn::Element element) {
+  return element == attn::Element::kBF16 || element == attn::Element::kF16;
+}
+
+/// What every row of K and V starts on a multiple of, and is one of.
+int copy_bytes(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  Alignment alignment;
+  alignment.pointer(kv.key)
+      .pointer(kv.value)
+      .stride(kv.token_stride_key, kv.element)
+      .stride(kv.token_stride_value, kv.element)
+      .stride(kv.head_stride_key, kv.element)
+      .stride(kv.head_stride_value, kv.element)
+      .stride(params.head_size, kv.element)
+      .stride(params.v_head_size, kv.element);
+  if (is_paged(params)) alignment.stride(kv.block_stride, kv.element);
+  return alignment.common_bytes();
+}
+
+int query_copy_bytes(const attn::AttendParams& params) {
+  return Alignment()
+      .pointer(params.query)
+      .stride(params.query_token_stride, params.query_element)
+      .stride(params.query_head_stride, params.query_element)
+      .stride(params.head_size, params.query_element)
+      .common_bytes();
+}
+
+std::string alibi_name(attn::Alibi alibi) {
+  switch (alibi) {
+    case attn::Alibi::kNone:
+      return "kNone";
+    case attn::Alibi::kKeyIndex:
+      return "kKeyIndex";
+    case attn::Alibi::kContextRelative:
+      return "kContextRelative";
+    case attn::Alibi::kDistance:
+      return "kDistance";
+    case attn::Alibi::kSqrt:
+      return "kSqrt";
+  }
+  return "";
+}
+
+std::string flag(bool value) { return value ? "true" : "false"; }
+
+using Constants = std::vector<std::pair<std::string, std::string>>;
+
+Constants problem_constants(const attn::AttendParams& params) {
+  const attn::ScoreParams& score = params.score;
+  const bool soft_cap = score.soft_cap > 0.0f;
+  const bool alibi = score.alibi != attn::Alibi::kNone;
+  const bool codes = key_bytes(params) == 1;
+  return {
+      {"attn::Element kQuery", spec_name(params.query_element)},
+      {"attn::Element kKeyValue", spec_name(params.kv.element)},
+      {"attn::Element kOutput", spec_name(params.output_element)},
+      {"int kHeadSize", std::to_string(params.head_size)},
+      {"int kVHeadSize", std::to_string(params.v_head_size)},
+      {"int kBlockSize", std::to_string(is_paged(params) ? params.kv.block_size : 0)},
+      {"int kCopyBytes", std::to_string(copy_bytes(params))},
+      {"int kQueryCopyBytes", std::to_string(query_copy_bytes(params))},
+      {"attn::Alibi kAlibi", fmt::format("attn::Alibi::{}", alibi_name(score.alibi))},
+      {"bool kSoftCap", flag(soft_cap)},
+      // Why the sign: the maximum of scaled scores is the scaled maximum for positive scales only.
+      {"bool kScaleFirst", flag(soft_cap || alibi || !(score.softmax_scale > 0.0f))},
+      {"bool kTokenHeadScales", flag(codes && has_token_head_scales(params))},
+      {"bool kRoundDequantized", flag(codes && params.kv.round_dequantized != 0)},
+  };
+}
+
+std::string problem_name(const attn::AttendParams& params) {
+  std::string name = fmt::format(" d{}", params.head_size);
+  if (params.v_head_size != params.head_size) name += fmt::format("/{}", params.v_head_size);
+  name += fmt::format(" {}", short_name(params.query_element));
+  if (params.kv.element != params.query_element) {
+    name += fmt::format(" kv {}", short_name(params.kv.element));
+    if (has_token_head_scales(params)) name += " per token and head";
+  }
+  if (params.output_element != params.query_element) {
+    name += fmt::format(" to {}", short_name(params.output_element));
+  }
+  name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
+  if (params.score.soft_cap > 0.0f) name += " soft cap";
+  if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
+  return name;
+}
+
+attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams& params) {
+  return attn::prefill_layout(tile.warps, tile.warps * tile.row_blocks * 16, tile.tile_n,
+                              params.head_size, params.v_head_size, key_bytes(params));
+}
+
+/// Room for the statically declared part of a kernel's shared memory.
+constexpr int kStaticSharedBytes = 1024;
+
+/// Warps and steps of the decode kernel: of a table, the first that fits is taken.
+struct DecodeTile {
+  int max_columns;
+  int element_bytes;  // of a key
+  int warps;
+  int stages;
+};
+/// Why three or four stages where they fit: they hide the memory's latency while two CTAs share a
+/// multiprocessor. Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, blocks of 16, B64
+/// S8192: bf16 {4, 3} 4125 GB/s, {4, 4} on its own 3807; e4m3 {4, 4} 3393, {4, 3} three times 3099.
+constexpr std::array kDecodeTiles = {
+    DecodeTile{128, 2, 4, 3}, DecodeTile{256, 2, 4, 2}, DecodeTile{256, 2, 2, 2},
+    DecodeTile{128, 1, 4, 4}, DecodeTile{256, 1, 4, 2}, DecodeTile{256, 1, 2, 2},
+};
+
+attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
+  return attn::decode_layout(tile.warps, 1, tile.stages, params.head_size, params.v_head_size,
+                             key_bytes(params));
+}
+
+template <typename Tile, std::size_t kCount>
+const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target& target,
+                            const attn::AttendParams& params) {
+  const int columns = std::max(params.head_size, params.v_head_size);
+  for (const Tile& tile : tiles) {
+    if (columns <= tile.max_columns && key_bytes(params) == tile.element_bytes &&
+        layout_of(tile, params).total + kStaticSharedBytes <= target.max_shared_bytes) {
+      return tile;
+    }
+  }
+  fail(ErrorKind::kUnsupported, "attend of head_size {} needs more shared memory than {} bytes",
+       columns, target.max_shared_bytes);
+}
+
+}  // namespace
+
+void check_attend(const attn::AttendParams& params) {
+  if (!is_16_bit(params.query_element)) {
+    fail(ErrorKind::kUnsupported, "attend of {} queries has no CUDA kernel yet",
+         short_name(params.query_element));
+  }
+  const bool codes = params.kv.element == attn::Element::kE4M3 ||
+                     params.kv.element == attn::Element::kE5M2 ||
+                     (params.kv.element == attn::Element::kI8 && has_token_head_scales(params));
+  if (params.kv.element != params.query_element && !codes) {
+    fail(ErrorKind::kUnsupported, "attend of {} queries and {} keys has no CUDA kernel yet",
+         short_name(params.query_element), short_name(params.kv.element));
+  }
+  if (params.int8.query_scale != nullptr) {
+    fail(ErrorKind::kUnsupported, "attend of int8 queries has no CUDA kernel yet");
+  }
+  for (const int size : {params.head_size, params.v_head_size}) {
+    if (size % 8 != 0 || size > 256) {
+      fail(ErrorKind::kUnsupported,
+           "attend on CUDA expects head sizes that are multiples of 8 up to 256, found {}", size);
+    }
+  }
+  if (is_paged(params) && params.kv.block_size % 16 != 0) {
+    fail(ErrorKind::kUnsupported, "attend on CUDA expects block sizes in steps of 16, found {}",
+         params.kv.block_size);
+  }
+  if (copy_bytes(params) < 4 || query_copy_bytes(params) < 4) {
+    fail(ErrorKind::kUnsupported,
+         "attend on CUDA expects rows of query, key and value on multiples of 4 bytes");
+  }
+}
+
+std::int64_t max_packed_rows(const attn::AttendParams& params) {
+  return std::int64_t{params.max_query_len} * (params.num_heads / params.num_kv_heads);
+}
+
+bool has_few_rows(const attn::AttendParams& params) {
+  return max_packed_rows(params) <= kMostDecodeRows;
+}
+
+AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params) {
+  const PrefillTile& tile = first_that_fits(kPrefillTiles, target, params);
+  AttendKernel kernel;
+  kernel.spec.source = "attention/prefill.cuh";
+  kernel.spec.function = "attn::prefill";
+  kernel.spec.constants = problem_constants(params);
+  kernel.spec.constants.insert(kernel.spec.constants.end(),
+                               {{"int kWarps", std::to_string(tile.warps)},
+                                {"int kRowBlocks", std::to_string(tile.row_blocks)},
+                                {"int kTileN", std::to_string(tile.tile_n)},
+                                {"int kMinCtas", std::to_string(tile.min_ctas)}});
+  kernel.spec.name = "prefill" + problem_name(params);
+  kernel.tile_rows = tile.warps * tile.row_blocks * 16;
+  kernel.threads = tile.warps * 32;
+  kernel.shared_bytes = layout_of(tile, params).total;
+  return kernel;
+}
+
+AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
+                           const std::string& entry) {
+  const DecodeTile& tile = first_that_fits(kDecodeTiles, target, params);
+  AttendKernel kernel;
+  kernel.spec.source = "attention/decode.cuh";
+  kernel.spec.function = "attn::" + entry;
+  kernel.spec.constants = problem_constants(params);
+  kernel.spec.constants.insert(kernel.spec.constants.end(),
+                               {{"int kWarps", std::to_string(tile.warps)},
+                                {"int kRowBlocks", "1"},
+                                {"int kStages", std::to_string(tile.stages)},
+                                {"int kMinCtas", "2"}});
+  // O of 256 columns takes 128 registers and codes are decoded beside it; about 100 bytes spill.
+  kernel.spec.allow_spills =
+      key_bytes(params) == 1 && std::max(params.head_size, params.v_head_size) > 192;
+  kernel.spec.name = entry + problem_name(params);
+  kernel.tile_rows = 16;
+  kernel.threads = tile.warps * 32;
+  kernel.shared_bytes = layout_of(tile, params).total;
+  return kernel;
+}
+
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry) {
+  AttendKernel kernel;
+  kernel.spec.source = "attention/combine.cuh";
+  kernel.spec.function = "attn::" + entry;
+  kernel.spec.constants = {{"attn::Element kOutput", spec_name(params.output_element)},
+                           {"int kVHeadSize", std::to_string(params.v_head_size)},
+                           {"int kWarps", std::to_string(kCombineRows)}};
+  kernel.spec.name =
+      fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
+  kernel.tile_rows = kCombineRows;
+  kernel.threads = kCombineRows * 32;
+  return kernel;
+}
+
+}  // namespace attnbench::cuda

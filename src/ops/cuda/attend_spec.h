@@ -1,0 +1,37 @@
+// Which attention kernel a call of attend takes: compile-time choices, tile sizes, shared memory.
+#pragma once
+
+#include "ops/cuda/launcher.h"
+
+#include "kernels/params.h"
+
+namespace attnbench::cuda {
+
+/// A kernel and what its launch needs to know of it.
+struct AttendKernel {
+  KernelSpec spec;
+  int tile_rows = 0;  // packed query rows of a CTA
+  int threads = 0;
+  int shared_bytes = 0;
+};
+
+/// E-UNSUPPORTED, naming the reason, for what the 16-bit kernels do not do.
+void check_attend(const attn::AttendParams& params);
+
+/// Many query rows: kernels/attention/prefill.cuh.
+AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
+/// Few query rows: an entry of kernels/attention/decode.cuh ("decode", "decode_splits",
+/// "decode_segments").
+AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
+                           const std::string& entry);
+/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments"); tile_rows
+/// (token, head) rows a CTA.
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry);
+
+/// Whether attend() goes by the decode kernel: so few rows that bandwidth bounds it.
+bool has_few_rows(const attn::AttendParams& params);
+
+/// Query rows of one request that share a KV head, at most.
+std::int64_t max_packed_rows(const attn::AttendParams& params);
+
+}  // namespace attnbench::cuda
