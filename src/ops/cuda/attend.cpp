@@ -1,4 +1,5 @@
 // Launches of kernels/attention.
+#include "ops/cuda/attend_general.h"
 #include "ops/cuda/attend_spec.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
@@ -19,7 +20,7 @@ LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& para
 }  // namespace
 
 void attend(Launcher& launcher, const attn::AttendParams& params) {
-  check_attend(params);
+  if (!fits_tiled_kernels(params)) return attend_general(launcher, params);
   const AttendKernel kernel = has_few_rows(params)
                                   ? decode_kernel(launcher.target(), params, "decode")
                                   : prefill_kernel(launcher.target(), params);
@@ -28,7 +29,7 @@ void attend(Launcher& launcher, const attn::AttendParams& params) {
 
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,
                    const attn::SplitParams& split) {
-  check_attend(params);
+  if (!fits_tiled_kernels(params)) return attend_general_splits(launcher, params, split);
   const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_splits");
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, split.num_splits), params, split);
 }
@@ -46,7 +47,7 @@ void combine_splits(Launcher& launcher, const attn::AttendParams& params,
 
 void attend_segments(Launcher& launcher, const attn::AttendParams& params,
                      const attn::SegmentParams& segments) {
-  check_attend(params);
+  if (!fits_tiled_kernels(params)) return attend_general_segments(launcher, params, segments);
   const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_segments");
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, segments.num_segments), params,
                segments);

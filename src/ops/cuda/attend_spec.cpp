@@ -104,7 +104,7 @@ Constants problem_constants(const attn::AttendParams& params) {
       {"int kBlockSize", std::to_string(is_paged(params) ? params.kv.block_size : 0)},
       {"int kCopyBytes", std::to_string(copy_bytes(params))},
       {"int kQueryCopyBytes", std::to_string(query_copy_bytes(params))},
-      {"attn::Alibi kAlibi", fmt::format("attn::Alibi::{}", alibi_name(score.alibi))},
+      {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
       {"bool kSoftCap", flag(soft_cap)},
       // Why the sign: the maximum of scaled scores is the scaled maximum for positive scales only.
       {"bool kScaleFirst", flag(soft_cap || alibi || !(score.softmax_scale > 0.0f))},
@@ -174,35 +174,20 @@ const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target&
 
 }  // namespace
 
-void check_attend(const attn::AttendParams& params) {
-  if (!is_16_bit(params.query_element)) {
-    fail(ErrorKind::kUnsupported, "attend of {} queries has no CUDA kernel yet",
-         short_name(params.query_element));
-  }
-  const bool codes = params.kv.element == attn::Element::kE4M3 ||
-                     params.kv.element == attn::Element::kE5M2 ||
-                     (params.kv.element == attn::Element::kI8 && has_token_head_scales(params));
-  if (params.kv.element != params.query_element && !codes) {
-    fail(ErrorKind::kUnsupported, "attend of {} queries and {} keys has no CUDA kernel yet",
-         short_name(params.query_element), short_name(params.kv.element));
-  }
-  if (params.int8.query_scale != nullptr) {
-    fail(ErrorKind::kUnsupported, "attend of int8 queries has no CUDA kernel yet");
-  }
-  for (const int size : {params.head_size, params.v_head_size}) {
-    if (size % 8 != 0 || size > 256) {
-      fail(ErrorKind::kUnsupported,
-           "attend on CUDA expects head sizes that are multiples of 8 up to 256, found {}", size);
-    }
-  }
-  if (is_paged(params) && params.kv.block_size % 16 != 0) {
-    fail(ErrorKind::kUnsupported, "attend on CUDA expects block sizes in steps of 16, found {}",
-         params.kv.block_size);
-  }
-  if (copy_bytes(params) < 4 || query_copy_bytes(params) < 4) {
-    fail(ErrorKind::kUnsupported,
-         "attend on CUDA expects rows of query, key and value on multiples of 4 bytes");
-  }
+std::string alibi_constant(attn::Alibi alibi) {
+  return fmt::format("attn::Alibi::{}", alibi_name(alibi));
+}
+
+bool fits_tiled_kernels(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const bool codes = kv.element == attn::Element::kE4M3 || kv.element == attn::Element::kE5M2 ||
+                     (kv.element == attn::Element::kI8 && has_token_head_scales(params));
+  const auto fits = [](int size) { return size % 8 == 0 && size <= 256; };
+  return is_16_bit(params.query_element) && (kv.element == params.query_element || codes) &&
+         params.int8.query_scale == nullptr && params.e4m3_probability == 0 &&
+         fits(params.head_size) && fits(params.v_head_size) &&
+         (!is_paged(params) || kv.block_size % 16 == 0) && copy_bytes(params) >= 4 &&
+         query_copy_bytes(params) >= 4;
 }
 
 std::int64_t max_packed_rows(const attn::AttendParams& params) {
@@ -254,6 +239,10 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
 }
 
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry) {
+  if (params.v_head_size % 4 != 0) {
+    fail(ErrorKind::kUnsupported, "{} on CUDA expects value heads in steps of 4, found {}", entry,
+         params.v_head_size);
+  }
   AttendKernel kernel;
   kernel.spec.source = "attention/combine.cuh";
   kernel.spec.function = "attn::" + entry;

@@ -15,8 +15,11 @@ struct AttendKernel {
   int shared_bytes = 0;
 };
 
-/// E-UNSUPPORTED, naming the reason, for what the 16-bit kernels do not do.
-void check_attend(const attn::AttendParams& params);
+/// Whether prefill.cuh and decode.cuh do it; general.cuh does the rest.
+bool fits_tiled_kernels(const attn::AttendParams& params);
+
+/// "attn::Alibi::kNone", as a spec writes it.
+std::string alibi_constant(attn::Alibi alibi);
 
 /// Many query rows: kernels/attention/prefill.cuh.
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);

@@ -1,0 +1,448 @@
+// Attention of every form (semantics §3, §4.3, §8.8, §8.9, §11.4), written for coverage: MLA's
+// wide heads, f32, e4m3 and int8 queries, plans, lists of slots, any head size and block size. The
+// kernels of prefill.cuh and decode.cuh are the fast ones for what they do. One CTA does one tile
+// of packed rows; a tile of keys at a time is staged as operands, scored, folded and multiplied.
+//
+// Config: kQuery, kKey, kValue, kOutput (Element, as stored) · kScore, kProbability (operands of
+// the two products) · kHeadSize, kVHeadSize · kRowBlocks (of 16 rows), kKeys (of a tile) ·
+// kQueryVector, kKeyVector, kValueVector (elements of a load) · kSparse, kDsMla · kValueInKey (a
+// value is the first columns of its key) · kAlibi, kSoftCap · kTokenHeadScales,
+// kRoundDequantized · kE4M3Probability
+#pragma once
+
+#include "kernels/attention/general_parts.cuh"
+#include "kernels/attention/general_products.cuh"
+
+namespace attn {
+
+/// What the threads of a CTA tell each other beside the tiles.
+template <int kRows, int kKeys>
+struct GeneralShared {
+  i64 queries[kRows];  // elements from the base of all queries; -1: no row
+  i64 keys[kKeys];     // from the base of all keys; -1: no key
+  i64 values[kKeys];
+  float key_scales[kKeys];  // of int8 keys, or per token and head
+  float value_scales[kKeys];
+  float factors[kRows];  // of O: what rescales it, at the end what finishes it
+  TileBounds bounds;
+};
+
+template <bool kTensor, class Config>
+struct GeneralProducts {
+  using Type = TensorProducts<Config>;
+};
+template <class Config>
+struct GeneralProducts<false, Config> {
+  using Type = PlainProducts<Config>;
+};
+
+template <class Config, class Part>
+struct General {
+  static constexpr int kRows = Config::kRowBlocks * 16;
+  static constexpr int kKeys = Config::kKeys;
+  static constexpr int kLanes = kGeneralThreads / kRows;  // threads of a row of S
+  static constexpr int kOwnKeys = kKeys / kLanes;
+  static constexpr GeneralLayout kLayout = kGeneralLayout<Config>;
+  static constexpr bool kInt8 = Config::kScore == Element::kI8;
+  static constexpr bool kCodes = size_of(Config::kKey) == 1 && !kInt8;
+  /// Scales of the cache are part of the staged numbers.
+  static constexpr bool kScaled = kCodes && Config::kRoundDequantized && !Config::kDsMla;
+  using Shared = GeneralShared<kRows, kKeys>;
+  using Products = typename GeneralProducts<Config::kScore != Element::kF32, Config>::Type;
+
+  const AttendParams& params;
+  const SparseParams& sparse;
+  const Part& part;
+  const RowTile& tile;
+  Shared& shared;
+  unsigned char* memory;
+
+  __device__ int row() const { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) % kLanes; }
+  __device__ float key_scale() const {
+    return params.kv.k_scale == nullptr || kInt8 ? 1.0f : params.kv.k_scale[tile.kv_head];
+  }
+  __device__ float value_scale() const {
+    return params.kv.v_scale == nullptr || kInt8 ? 1.0f : params.kv.v_scale[tile.kv_head];
+  }
+
+  /// Where the keys of the tile from `first` on lie.
+  __device__ void find_keys(int first, int end) {
+    const KvParams& kv = params.kv;
+    const int j = static_cast<int>(threadIdx.x);
+    if (j >= kKeys) return;
+    const int key = first + j;
+    i64 block = -1;
+    i64 slot = 0;
+    if (key < end) {
+      if constexpr (Config::kSparse) {
+        const int token = token_of(tile, 0);
+        const int listed = sparse.slots[token * sparse.slots_stride + key];
+        if (listed >= 0 && listed < sparse.num_slots) {
+          block = listed / kv.block_size;
+          slot = listed % kv.block_size;
+        }
+      } else if (kv.block_table != nullptr) {
+        block = kv.block_table[tile.request * kv.block_table_stride + key / kv.block_size];
+        slot = key % kv.block_size;
+      } else {
+        block = 0;
+        slot = kv.kv_start_loc[tile.request] + key;
+      }
+    }
+    const bool valid = block >= 0;
+    const i64 first_element =
+        kv.block_table != nullptr || Config::kSparse ? block * kv.block_stride : 0;
+    shared.keys[j] =
+        valid ? first_element + slot * kv.token_stride_key + tile.kv_head * kv.head_stride_key : -1;
+    shared.values[j] =
+        valid ? first_element + slot * kv.token_stride_value + tile.kv_head * kv.head_stride_value
+              : -1;
+    if constexpr (kInt8 || Config::kTokenHeadScales) {
+      const i64 at = block * kv.scale_block_stride + slot * kv.scale_slot_stride +
+                     tile.kv_head * kv.scale_head_stride;
+      shared.key_scales[j] = valid ? kv.key_scales[at] : 0.0f;
+      if constexpr (!kInt8) shared.value_scales[j] = valid ? kv.value_scales[at] : 0.0f;
+    }
+  }
+
+  __device__ void stage_keys() {
+    unsigned char* const to = memory + kLayout.key;
+    if constexpr (Config::kDsMla) {
+      stage_ds_mla_rows<kKeys>(params.kv.key, shared.keys, to, kLayout.key_pitch);
+    } else {
+      stage_rows<Config::kKey, Config::kScore, kScaled, kKeys, Config::kHeadSize,
+                 Config::kKeyVector>(params.kv.key, shared.keys, key_scale(), to,
+                                     kLayout.key_pitch);
+    }
+    if constexpr (!Config::kValueInKey) {
+      stage_rows<Config::kValue, Config::kProbability, kScaled, kKeys, Config::kVHeadSize,
+                 Config::kValueVector>(params.kv.value, shared.values, value_scale(),
+                                       memory + kLayout.value, kLayout.value_pitch);
+    }
+  }
+
+  /// Queries as operands, and zeros in the columns that pad them and the keys.
+  __device__ void stage_query() {
+    for (int r = threadIdx.x; r < kRows; r += kGeneralThreads) {
+      shared.queries[r] = r < tile.num_rows ? token_of(tile, r) * params.query_token_stride +
+                                                  head_of(tile, r) * params.query_head_stride
+                                            : -1;
+    }
+    __syncthreads();
+    constexpr int kPitch = kLayout.key_pitch;
+    stage_rows<Config::kQuery, Config::kScore, false, kRows, Config::kHeadSize,
+               Config::kQueryVector>(params.query, shared.queries, 1.0f, memory + kLayout.query,
+                                     kPitch);
+    constexpr int kUsed = Config::kHeadSize * size_of(Config::kScore);
+    clear_columns(memory + kLayout.query, kRows, kUsed, kPitch);
+    clear_columns(memory + kLayout.key, kKeys, kUsed, kPitch);
+  }
+
+  /// This thread's row; those past the tile see nothing.
+  __device__ Row make_row() const {
+    const KeyInterval run = part.keys();
+    Row mine = describe_row(params, tile, run, row());
+    if (Config::kSparse && row() < tile.num_rows) mine.keys = run;
+    return mine;
+  }
+
+  __device__ void gather_bounds(const Row& mine) {
+    if (threadIdx.x == 0) shared.bounds = no_rows();
+    __syncthreads();
+    if (lane() == 0 && row() < tile.num_rows) {
+      atomicMax(&shared.bounds.core.begin, mine.keys.begin);
+      atomicMin(&shared.bounds.core.end, mine.keys.end);
+      if (mine.keys.begin < mine.keys.end) {
+        atomicMin(&shared.bounds.hull.begin, mine.keys.begin);
+        atomicMax(&shared.bounds.hull.end, mine.keys.end);
+      }
+    }
+    __syncthreads();
+  }
+
+  /// Scale, soft cap and ALiBi, in this order (semantics §3.1).
+  __device__ float transform(float dot, int j, int key, const Row& mine, float factor,
+                             float query_scale) const {
+    float score = dot * factor;
+    if constexpr (kInt8) {
+      score = dot * (params.score.softmax_scale * (query_scale * shared.key_scales[j]));
+    } else if constexpr (Config::kTokenHeadScales) {
+      score *= shared.key_scales[j];
+    }
+    if constexpr (Config::kSoftCap) {
+      score = params.score.soft_cap * tanhf(score / params.score.soft_cap);
+    }
+    if constexpr (Config::kAlibi != Alibi::kNone) {
+      const auto ahead = static_cast<float>(key - mine.position);
+      const float slope = mine.slope * kLn2;
+      if constexpr (Config::kAlibi == Alibi::kDistance) {
+        score -= slope * fabsf(ahead);
+      } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
+        score -= slope * sqrtf(fmaxf(-ahead, 0.0f));
+      } else {
+        score += slope * ahead;
+      }
+    }
+    return score;
+  }
+
+  __device__ void store_probability(int j, float p) {
+    if constexpr (Config::kTokenHeadScales) {
+      p = p == 0.0f ? 0.0f : p * shared.value_scales[j];
+    }
+    if constexpr (Config::kE4M3Probability) {
+      p = e4m3_to_float(e4m3_from_float(p * kE4M3ProbabilityShift));
+    }
+    const float values[1] = {p};
+    store_vector(memory + kLayout.probabilities + row() * kLayout.probability_pitch +
+                     j * size_of(Config::kProbability),
+                 encode_vector<Config::kProbability>(values));
+  }
+
+  /// S -> P of this thread's keys of its row; `maximum` and `sum` grow.
+  __device__ void fold_scores(int first, const Row& mine, float factor, float query_scale,
+                              float& maximum, float& sum) {
+    const auto* scores =
+        reinterpret_cast<const float*>(memory + kLayout.scores + row() * kLayout.score_pitch);
+    float own[kOwnKeys];
+    float most = maximum;
+#pragma unroll
+    for (int i = 0; i < kOwnKeys; ++i) {
+      const int j = lane() + i * kLanes;
+      const int key = first + j;
+      const bool visible = key >= mine.keys.begin && key < mine.keys.end && shared.keys[j] >= 0;
+      own[i] = visible ? transform(scores[j], j, key, mine, factor, query_scale) : kNegInf;
+      most = fmaxf(most, own[i]);  // NaN is passed over here and shows in P
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    }
+    // Why: a row that has seen no key has maximum -inf, and (-inf) - (-inf) is NaN.
+    const float base = most == kNegInf ? 0.0f : most;
+    const float rescale = maximum == most ? 1.0f : expf(maximum - base);
+    float added = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOwnKeys; ++i) {
+      const float p = expf(own[i] - base);
+      added += p;
+      store_probability(lane() + i * kLanes, p);
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      added += __shfl_xor_sync(0xFFFFFFFFu, added, step);
+    }
+    maximum = most;
+    sum = sum * rescale + added;
+    if (lane() == 0) shared.factors[row()] = rescale;
+  }
+
+  /// State of this thread's row, and the factor of its outputs.
+  __device__ void finish_row(const Row& mine, float maximum, float sum) {
+    if (lane() != 0) return;
+    float factor = kScaled ? 1.0f : value_scale();
+    if constexpr (Config::kE4M3Probability) factor /= kE4M3ProbabilityShift;
+    if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
+    shared.factors[row()] = factor;
+    if (row() >= tile.num_rows) return;
+    const float shift = alibi_row_constant(Config::kAlibi, mine, tile.context_len);
+    part.store_state(params, {token_of(tile, row()), head_of(tile, row()), maximum + shift, sum});
+  }
+
+  __device__ void store(Products& products) {
+    const float* const channels = params.int8.value_channel_scale;
+    products.for_each([&](int r, int column, float& value) {
+      if (r >= tile.num_rows) return;
+      float result = value * shared.factors[r];
+      if (kInt8 && channels != nullptr) {
+        result *= channels[static_cast<i64>(tile.kv_head) * Config::kVHeadSize + column];
+      }
+      part.template store<Config>(params, token_of(tile, r), head_of(tile, r), column, result);
+    });
+  }
+
+  __device__ void run() {
+    stage_query();
+    const Row mine = make_row();
+    gather_bounds(mine);
+    const TileBounds bounds = shared.bounds;
+    float maximum = kNegInf;
+    if (!Config::kSparse && params.score.sinks != nullptr && part.with_sink() &&
+        row() < tile.num_rows) {
+      // A sink is a key with a score and no value; -inf is no sink at all (§3.5).
+      maximum = params.score.sinks[head_of(tile, row())] -
+                alibi_row_constant(Config::kAlibi, mine, tile.context_len);
+    }
+    float sum = maximum == kNegInf ? 0.0f : 1.0f;
+    float query_scale = 1.0f;
+    if (kInt8 && row() < tile.num_rows) {
+      query_scale =
+          params.int8.query_scale[token_of(tile, row()) * params.int8.query_scale_token_stride +
+                                  head_of(tile, row()) * params.int8.query_scale_head_stride];
+    }
+    const float factor = params.score.softmax_scale * (kScaled ? 1.0f : key_scale());
+    Products products{};
+    const int end = bounds.hull.end;
+    for (int first = smaller(bounds.hull.begin, end) / kKeys * kKeys; first < end; first += kKeys) {
+      find_keys(first, end);
+      __syncthreads();
+      stage_keys();
+      __syncthreads();
+      products.multiply_scores(memory);
+      __syncthreads();
+      fold_scores(first, mine, factor, query_scale, maximum, sum);
+      bool found = false;
+      if (needs_mask(bounds, first, first + kKeys)) {
+        found = has_nonfinite<Config::kProbability, Config::kVHeadSize>(memory + kLayout.value,
+                                                                        kKeys, kLayout.value_pitch);
+      }
+      found = __syncthreads_or(found);
+      products.for_each([&](int r, int, float& value) { value *= shared.factors[r]; });
+      if (found) {
+        products.add_values_slowly(memory);
+      } else {
+        products.add_values(memory);
+      }
+      __syncthreads();
+    }
+    __syncthreads();
+    finish_row(mine, maximum, sum);
+    __syncthreads();
+    store(products);
+  }
+};
+
+/// Row tile `index` of a request. Sparse rows of a tile share a token, whose list is theirs.
+template <class Config>
+__device__ __forceinline__ RowTile general_row_tile(const AttendParams& params, int request,
+                                                    int kv_head, int index) {
+  constexpr int kRows = Config::kRowBlocks * 16;
+  if constexpr (!Config::kSparse) {
+    return row_tile(params, request, kv_head, index * kRows, kRows);
+  }
+  const int tiles = (params.num_heads + kRows - 1) / kRows;
+  const int first_head = index % tiles * kRows;
+  RowTile tile{};
+  tile.request = request;
+  tile.group = params.num_heads;
+  tile.first_token = params.query_start_loc[request];
+  const int query_len = params.query_start_loc[request + 1] - tile.first_token;
+  tile.first_row = index / tiles * params.num_heads + first_head;
+  tile.num_rows = index / tiles < query_len ? smaller(kRows, params.num_heads - first_head) : 0;
+  return tile;
+}
+
+/// Keys of a row tile: those of its request, or the length of its token's list.
+template <class Config>
+__device__ __forceinline__ int num_keys_of(const AttendParams& params, const SparseParams& sparse,
+                                           const RowTile& tile) {
+  if constexpr (!Config::kSparse) {
+    return tile.seq_len;
+  }
+  if (sparse.topk_length == nullptr) return sparse.topk;
+  return larger(0, smaller(sparse.topk, sparse.topk_length[token_of(tile, 0)]));
+}
+
+template <class Config, class MakePart>
+__device__ __forceinline__ void attend_generally(const AttendParams& params,
+                                                 const SparseParams& sparse, int request,
+                                                 int kv_head, int index, MakePart make_part) {
+  extern __shared__ uint4 general_memory[];
+  __shared__ GeneralShared<Config::kRowBlocks * 16, Config::kKeys> shared;
+  const RowTile tile = general_row_tile<Config>(params, request, kv_head, index);
+  if (tile.num_rows <= 0) return;
+  const auto part = make_part(num_keys_of<Config>(params, sparse, tile));
+  using Part = decltype(make_part(0));
+  General<Config, Part> work{params, sparse, part,
+                             tile,   shared, reinterpret_cast<unsigned char*>(general_memory)};
+  work.run();
+}
+
+/// The head fastest, then the request, the part and the row tile.
+struct GeneralPlace {
+  int kv_head;
+  int request;
+  int part;
+  int index;
+};
+__device__ __forceinline__ GeneralPlace general_place(const AttendParams& params, int num_parts) {
+  const unsigned heads = static_cast<unsigned>(params.num_kv_heads);
+  const unsigned requests = static_cast<unsigned>(params.num_requests);
+  const unsigned parts = static_cast<unsigned>(num_parts);
+  const unsigned rest = blockIdx.x / heads;
+  return {static_cast<int>(blockIdx.x % heads),
+          params.first_request + static_cast<int>(rest % requests),
+          static_cast<int>(rest / requests % parts), static_cast<int>(rest / requests / parts)};
+}
+
+/// Grid of these: x = KV heads * requests * parts * row tiles of the longest query.
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general(const __grid_constant__ AttendParams params) {
+  const GeneralPlace at = general_place(params, 1);
+  attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
+                           [](int num_keys) { return GeneralWhole{num_keys}; });
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_splits(const __grid_constant__ AttendParams params,
+                   const __grid_constant__ SplitParams split) {
+  const GeneralPlace at = general_place(params, split.num_splits);
+  attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
+                           [&](int num_keys) {
+                             return GeneralSplit{split, at.part, num_keys};
+                           });
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_segments(const __grid_constant__ AttendParams params,
+                     const __grid_constant__ SegmentParams segments) {
+  const GeneralPlace at = general_place(params, segments.num_segments);
+  attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
+                           [&](int num_keys) {
+                             return GeneralSegment{segments, at.part, num_keys};
+                           });
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_sparse(const __grid_constant__ AttendParams params,
+                   const __grid_constant__ SparseParams sparse) {
+  const GeneralPlace at = general_place(params, 1);
+  attend_generally<Config>(params, sparse, at.request, at.kv_head, at.index,
+                           [](int num_keys) { return GeneralWhole{num_keys}; });
+}
+
+/// All requests of a part of the plan, one after another.
+template <class Config>
+__device__ __forceinline__ void attend_part(const AttendParams& params, const SparseParams& sparse,
+                                            const PlanParams& plan) {
+  const int kv_head = static_cast<int>(blockIdx.x) % params.num_kv_heads;
+  const int index = static_cast<int>(blockIdx.x) / params.num_kv_heads;
+  const int part = static_cast<int>(blockIdx.y);
+  const int* const record = plan.parts + static_cast<i64>(part) * kPlanRecord;
+  const int last = record[1];
+  for (int request = record[0]; request <= last; ++request) {
+    attend_generally<Config>(
+        params, sparse, params.first_request + request, kv_head, index,
+        [&](int num_keys) { return plan_item(params, plan, part, request, num_keys); });
+    __syncthreads();
+  }
+}
+
+/// Grid of these: x = KV heads * row tiles of the longest query, y = parts of the plan.
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_plan(const __grid_constant__ AttendParams params,
+                 const __grid_constant__ PlanParams plan) {
+  attend_part<Config>(params, SparseParams{}, plan);
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_sparse_plan(const __grid_constant__ AttendParams params,
+                        const __grid_constant__ SparseParams sparse,
+                        const __grid_constant__ PlanParams plan) {
+  attend_part<Config>(params, sparse, plan);
+}
+
+}  // namespace attn
