@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "metadata/dcp.h"
 #include "metadata/decode_plan.h"
+#include "metadata/int_math.h"
 #include "ops/plan_rows.h"
 
 namespace attnbench {
