@@ -20,6 +20,7 @@ constexpr Lack kLacks[] = {
     {"attend", [](const Problem& p) { return p.attention.type != AttentionType::kOp; }},
     {"quantise_int8", [](const Problem& p) { return p.kv_cache.int8_level > 0; }},
     {"matmul", is_mla},
+    {"calc_kv_scales", [](const Problem& p) { return p.kv_cache.calculate_kv_scales; }},
     {"quantise_pad_fp8",
      [](const Problem& p) { return is_vision(p) && p.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }},
     {"quantise_fp8_groups",
