@@ -249,6 +249,7 @@ void add_mla_features(std::vector<Target>& all, const std::vector<Setting>& fp8)
   }
   all.push_back(mla("MLA", " fp8 calculated",
                     {{"kv_cache.dtype", "fp8"}, {"kv_cache.calculate_kv_scales", "true"}}));
+  all.back().rounds_context = true;
   all.push_back(mla("REFERENCE", " of MLA"));
 }
 
