@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opinion import attention, checks, dcp, int8, safetensors_file
+from opinion import attention, checks, dcp, int8, kv_scales, safetensors_file
 from opinion import number_formats as formats
 from opinion.errors import Disagreement, FormatError
 from opinion.safetensors_file import StoredTensor
@@ -128,6 +128,23 @@ class ContextParallel(unittest.TestCase):
         )
         for rank in (0, 1):
             self.assertEqual(np.where(holders == rank, slots, -1).tolist(), golden[rank])
+
+
+class CalculatedScales(unittest.TestCase):
+    def test_scales_are_the_largest_magnitudes_over_the_ranges(self):
+        query, keys, values = (np.array([[0.5, -x]], np.float32) for x in (80.0, 50.0, 40.0))
+        saved = np.array([80 / 200, 50 / 200, 40 / 100], np.float32)
+        self.assertEqual(kv_scales.check(saved, query, keys, values), saved.tolist())
+        with self.assertRaises(Disagreement):
+            kv_scales.check(saved, query, values, keys)
+
+    def test_nothing_but_zeros_has_a_scale_of_one(self):
+        ones, none = np.ones(3, np.float32), np.zeros((0, 4), np.float32)
+        self.assertEqual(kv_scales.check(ones, none, none, np.zeros((2, 4))), [1, 1, 1])
+
+    def test_new_rows_are_the_last_of_each_request_and_prefills_of_cross_attention(self):
+        self.assertEqual(kv_scales.new_rows([2, 0, 1], [3, 2, 1]).tolist(), [1, 2, 5])
+        self.assertEqual(kv_scales.new_rows([2, 1], [3, 2], cross=True).tolist(), [0, 1, 2])
 
 
 class Int8Quantisation(unittest.TestCase):

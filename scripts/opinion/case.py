@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import number_formats as formats
-from . import safetensors_file
+from . import kv_scales, safetensors_file
 from .errors import FormatError
 from .rules import Rules
 
@@ -34,6 +34,7 @@ class Case:
             raise FormatError(f"query {query.shape}, key {key.shape}, value {value.shape}")
         self.key_starts = np.concatenate([[0], np.cumsum(self.seq_lens)])
         self.checked_rows = self._checked_rows()
+        self._calculate_scales()
 
     def need(self, name):
         if name not in self.tensors:
@@ -46,6 +47,18 @@ class Case:
         if shape is not None and tensor.shape != shape:
             raise FormatError(f"{name} has shape {list(tensor.shape)}, expected {list(shape)}")
         return formats.decode(tensor.dtype, tensor.raw)
+
+    def _calculate_scales(self):
+        rules = self.rules
+        if not rules.paged or not kv_scales.are_calculated(rules.section("kv_cache")):
+            return
+        rows = kv_scales.new_rows(
+            np.diff(self.query_start_loc), self.seq_lens, rules.attention_type != "decoder"
+        )
+        rules.q_scale, rules.k_scale, rules.v_scale = kv_scales.check(
+            self.values("kv_scales", (3,)), self.values("query_unquantized"),
+            self.values("key")[rows], self.values("value")[rows],
+        )
 
     def _checked_rows(self):
         if "checked_rows" not in self.tensors:

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from . import compare, mla_dcp, output_quant
+from . import compare, kv_scales, mla_dcp, output_quant
 from . import number_formats as formats
 from .errors import Disagreement, FormatError
 
@@ -52,6 +52,12 @@ class MlaCase:
         self.key_starts = np.concatenate([[0], np.cumsum(self.seq_lens)])
         self.num_tokens = int(self.starts[-1])
         self.scale = self.attention.get("scale") or 1 / math.sqrt(self.attention["head_size"])
+        if kv_scales.are_calculated(self.cache):
+            rows = kv_scales.new_rows(np.diff(self.starts), self.seq_lens)
+            latents = self.values("kv_c")[rows]
+            q_scale, k_scale, _ = kv_scales.check(
+                self.values("kv_scales"), self.values("query"), latents, latents)
+            self.cache = dict(self.cache, q_scale=q_scale, k_scale=k_scale)
         self.rows = np.arange(self.num_tokens)
         if "checked_rows" in tensors:
             self.rows = np.sort(tensors["checked_rows"].raw.astype(np.int64))

@@ -28,12 +28,18 @@ class MlaPipeline final : public Pipeline {
   }
 
   const std::vector<Step>& steps() const override { return work_.steps; }
-  void poison_outputs() override { work_.memory.poison(); }
+  void poison_outputs() override {
+    work_.memory.poison();
+    if (work_.kv_scales) work_.kv_scales->poison();
+  }
 
   PipelineOutput read_output() override {
     work_.ops.synchronize();
     PipelineOutput result;
     result.output = read_rows(result.defect);
+    if (work_.kv_scales && result.defect.empty()) {
+      result.defect = work_.kv_scales->defect(problem_);
+    }
     result.lse = read_lse();
     result.cache = Tensor(work_.cache_before.data.dtype(), work_.cache_before.data.shape());
     work_.ops.download(result.cache->bytes(), *work_.cache, result.cache->size_bytes());

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "inputs/cache_cells.h"
+#include "inputs/kv_scales.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -40,10 +42,24 @@ void MlaWork::set_memory() {
                           "k_scale");
   q_scale =
       memory.upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)}, "q_scale");
+  if (calculates_kv_scales(problem) && entry_format() == attn::MlaEntry::kE4M3) calculate_scales();
   output = workspace(num_rows * sizes.heads * sizes.value, element, "output");
   // Padded heads have an LSE too; nobody reads it.
   constexpr i64 kLargestPadding = 64;
   lse = memory.workspace_of<float>(num_rows * padded_heads(kLargestPadding), "lse");
+}
+
+/// k_pe is not looked at (§5.4).
+void MlaWork::calculate_scales() {
+  const i64 num_new = cache_before.new_kv_c.dim(0) - static_cast<i64>(kPaddingSlots.size());
+  const ScaledRows latents{element, new_kv_c, num_new, 1, static_cast<int>(sizes.latent)};
+  kv_scales = std::make_unique<KvScaleStep>(
+      ops,
+      ScaledRows{element, query, num_tokens, static_cast<int>(sizes.heads),
+                 static_cast<int>(sizes.nope + sizes.rope)},
+      latents, latents, 1);
+  k_scale = kv_scales->k_scale();
+  q_scale = kv_scales->q_scale();
 }
 
 void MlaWork::set_ranks() {
@@ -99,6 +115,10 @@ void MlaWork::add_attend_step(std::string name, std::function<void()> run) {
 }
 
 void MlaWork::add_write_step() {
+  if (kv_scales) {
+    add_step(
+        "calc_kv_scales", false, [this] { kv_scales->run(); }, kv_scales->bytes());
+  }
   std::vector<attn::MlaCacheWriteParams> writes;
   const i64 num_slots = cache_before.new_kv_c.dim(0);
   for (const MlaRank& rank : ranks) {

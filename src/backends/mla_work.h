@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/device_buffers.h"
+#include "backends/kv_scale_step.h"
 #include "backends/mla_backend.h"
 #include "comm/communicator.h"
 #include "inputs/mla_inputs.h"
@@ -76,8 +77,9 @@ class MlaWork {
   const int* block_table = nullptr;
   const float* k_scale = nullptr;
   const float* q_scale = nullptr;
-  void* output = nullptr;  // [T_pad, N, V] in the activation type
-  float* lse = nullptr;    // [at least N, T_pad]
+  std::unique_ptr<KvScaleStep> kv_scales;  // where the two are made from the data
+  void* output = nullptr;                  // [T_pad, N, V] in the activation type
+  float* lse = nullptr;                    // [at least N, T_pad]
   Buffer* cache = nullptr;
 
   bool has_ranks() const { return ranks.size() > 1; }
@@ -119,6 +121,7 @@ class MlaWork {
 
  private:
   void set_memory();
+  void calculate_scales();
   void set_ranks();
 
   bool has_attention_step_ = false;

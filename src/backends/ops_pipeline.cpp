@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "inputs/cache_cells.h"
+#include "inputs/kv_scales.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -172,6 +174,7 @@ void OpsPipeline::set_paged_kv(const BackendInputs& inputs) {
   kv.block_size = problem_.kv_cache.block_size;
   set_scales(layout);
   set_cache_write(cache);
+  if (calculates_kv_scales(problem_)) calculate_scales(*inputs.inputs);
 }
 
 std::vector<float> OpsPipeline::expand_scale(const std::vector<float>& scale) const {
@@ -231,8 +234,28 @@ void OpsPipeline::set_cache_write(const PagedCache& cache) {
   write_.int8_truncate = problem_.kv_cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
 }
 
+/// The query before it is quantised, and the rows of keys and values that are written.
+void OpsPipeline::calculate_scales(const AttentionInputs& inputs) {
+  const AttentionSpec& a = problem_.attention;
+  const Tensor& query = inputs.query;
+  const std::int64_t num_new = write_.num_slots - static_cast<std::int64_t>(kPaddingSlots.size());
+  kv_scales_ = std::make_unique<KvScaleStep>(
+      ops_,
+      ScaledRows{element_of(query.dtype()),
+                 upload_bytes(query.bytes(), query.size_bytes(), "query_unquantized"), num_tokens_,
+                 a.num_heads, a.head_size},
+      ScaledRows{write_.source_element, write_.key, num_new, a.num_kv_heads, a.head_size},
+      ScaledRows{write_.source_element, write_.value, num_new, a.num_kv_heads, a.v_head_size},
+      a.num_kv_heads);
+  params_.kv.k_scale = write_.k_scale = kv_scales_->k_scale();
+  params_.kv.v_scale = write_.v_scale = kv_scales_->v_scale();
+}
+
 void OpsPipeline::add_write_step() {
   if (cache_ == nullptr) return;
+  if (kv_scales_) {
+    add_step({"calc_kv_scales", false, kv_scales_->bytes(), 0, [this] { kv_scales_->run(); }});
+  }
   const auto rows = static_cast<double>(write_.num_slots) * write_.num_kv_heads *
                     (write_.head_size + write_.v_head_size);
   const auto sizes = static_cast<double>(dtype_size(static_cast<Dtype>(write_.source_element)) +
@@ -255,6 +278,7 @@ void OpsPipeline::download_workspace(const void* workspace, Tensor& destination,
 
 void OpsPipeline::poison_outputs() {
   for (Buffer* buffer : poisoned_) ops_.poison(*buffer);
+  if (kv_scales_) kv_scales_->poison();
 }
 
 Tensor OpsPipeline::read_lse() {
@@ -286,6 +310,7 @@ PipelineOutput OpsPipeline::read_output() {
       result.defect = fmt::format("output row {} past the last token was written", row);
     }
   }
+  if (kv_scales_ && result.defect.empty()) result.defect = kv_scales_->defect(problem_);
   result.lse = read_lse();
   if (cache_ != nullptr) {
     result.cache = Tensor(cache_dtype_, cache_shape_);

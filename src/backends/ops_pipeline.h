@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/kv_scale_step.h"
 #include "core/problem.h"
 #include "ops/ops.h"
 
@@ -74,6 +75,7 @@ class OpsPipeline : public Pipeline {
   void set_scales(const KvLayout& layout);
   std::vector<float> expand_scale(const std::vector<float>& scale) const;
   void set_cache_write(const PagedCache& cache);
+  void calculate_scales(const AttentionInputs& inputs);
   Tensor read_lse();
 
   Problem problem_;
@@ -84,6 +86,7 @@ class OpsPipeline : public Pipeline {
   std::int64_t num_rows_ = 0;
   attn::AttendParams params_{};
   attn::CacheWriteParams write_{};
+  std::unique_ptr<KvScaleStep> kv_scales_;  // where the scales are made from the data
   std::vector<Step> steps_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
   std::vector<Buffer*> poisoned_;

@@ -46,7 +46,8 @@ struct Question {
   bool fp8_kv() const { return is_fp8_per_tensor(problem.kv_cache.dtype); }
   bool fp8_descale() const {
     const KvCacheSpec& cache = problem.kv_cache;
-    return fp8_kv() && !(all_one(cache.k_scale) && all_one(cache.v_scale) && cache.q_scale == 1.0);
+    const bool ones = all_one(cache.k_scale) && all_one(cache.v_scale) && cache.q_scale == 1.0;
+    return fp8_kv() && (cache.calculate_kv_scales || !ones);
   }
   bool forced_cascade() const {
     return problem.cascade.mode == CascadeMode::kAlways && problem.cascade.common_prefix_len > 0;

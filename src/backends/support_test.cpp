@@ -315,6 +315,13 @@ TEST_CASE("scales: layout IX takes 1 only, Triton a q_scale of 1 only") {
           p.kv_cache.dtype = KvCacheDtype::kFp8;
           p.kv_cache.q_scale = 0.5;
         }) == Reasons{"A non 1.0 q_scale is not currently supported."});
+  const Change calculated = [](Problem& p) {
+    p.kv_cache.dtype = KvCacheDtype::kFp8;
+    p.kv_cache.calculate_kv_scales = true;
+  };
+  CHECK(refusals(kIx, calculated) == Reasons{"fp8 descale in ixformer layout"});
+  CHECK(refusals(kFa, calculated).empty());
+  CHECK(refusals(kTriton, calculated).empty());  // its query is not quantised
 }
 
 TEST_CASE("output quantisation: Triton has the static FP8 form, FlashAttention none") {

@@ -9,6 +9,7 @@
 #include "bench/judge_ranks.h"
 #include "bench/save.h"
 #include "bench/system.h"
+#include "inputs/kv_scales.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {
@@ -67,6 +68,10 @@ void add_int8_scales(const Problem& problem, const BackendInputs& source,
 
 void add_cache(const Problem& problem, const BackendInputs& source, const PipelineOutput& output,
                TensorList& tensors) {
+  if (calculates_kv_scales(problem)) {
+    tensors.own("kv_scales", kv_scales_of(problem));
+    tensors.own("query_unquantized", first_rows(source.inputs->query, source.inputs->num_tokens()));
+  }
   if (source.stored && cache_is_quantised(problem)) {
     tensors.borrow("key_dequantized", source.stored->key_dequantized);
     tensors.borrow("value_dequantized", source.stored->value_dequantized);
@@ -181,14 +186,15 @@ class AttentionTrial final : public Trial {
 class AttentionSystem final : public System {
  public:
   AttentionSystem(const Problem& problem, const ReferenceOptions& options)
-      : cache_(problem, options) {}
-  const Problem& problem() const override { return cache_.problem(); }
+      : problem_(problem), cache_(problem, options) {}
+  const Problem& problem() const override { return problem_; }
   const std::vector<std::string>& notices() override { return cache_.inputs().notices; }
   std::unique_ptr<Trial> start(const Backend& backend) override {
     return std::make_unique<AttentionTrial>(cache_, backend);
   }
 
  private:
+  const Problem& problem_;
   CaseCache cache_;
 };
 

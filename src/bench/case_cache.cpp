@@ -3,6 +3,7 @@
 #include <string>
 
 #include "bench/judge_ranks.h"
+#include "inputs/kv_scales.h"
 
 namespace attnbench {
 namespace {
@@ -17,7 +18,10 @@ std::string name_of(const Backend& backend) { return std::string(backend.name())
 }  // namespace
 
 const AttentionInputs& CaseCache::inputs() {
-  if (!inputs_) inputs_ = make_inputs(problem_);
+  if (!inputs_) {
+    inputs_ = make_inputs(problem_);
+    adopt_calculated_scales(*inputs_, problem_);
+  }
   return *inputs_;
 }
 

@@ -30,6 +30,7 @@ class CaseCache {
   CaseCache(const Problem& problem, ReferenceOptions options)
       : problem_(problem), options_(std::move(options)) {}
 
+  /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
   const AttentionInputs& inputs();
   /// Token rows that are compared, by select_rows.
@@ -68,7 +69,7 @@ class CaseCache {
   const ReferenceOutput* find_or_compute(const ReferenceKey& key,
                                          const std::optional<EmulationRule>& rule);
 
-  const Problem& problem_;
+  Problem problem_;
   ReferenceOptions options_;
   std::optional<AttentionInputs> inputs_;
   std::optional<std::vector<std::int32_t>> rows_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "inputs/kv_scales.h"
 #include "inputs/mla_inputs.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/mla/mla_latent_query.h"
@@ -32,9 +33,13 @@ class MlaCase {
   MlaCase(const Problem& problem, const ReferenceOptions& options)
       : problem_(problem), options_(options) {}
 
+  /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
   const MlaInputs& inputs() {
-    if (!inputs_) inputs_ = make_mla_inputs(problem_);
+    if (!inputs_) {
+      inputs_ = make_mla_inputs(problem_);
+      adopt_calculated_scales(*inputs_, problem_);
+    }
     return *inputs_;
   }
 
@@ -42,16 +47,16 @@ class MlaCase {
     for (const auto& [known, cache] : stored_) {
       if (known == dtype) return cache;
     }
+    const MlaInputs& in = inputs();
     const auto k_scale = static_cast<float>(problem_.kv_cache.k_scale.at(0));
-    return stored_
-        .emplace_back(dtype, store_mla_cache(inputs().kv_c, inputs().k_pe, dtype, k_scale))
-        .second;
+    return stored_.emplace_back(dtype, store_mla_cache(in.kv_c, in.k_pe, dtype, k_scale)).second;
   }
 
   /// The quantised query of the first rows, all rows once: rows do not depend on each other.
   const MlaLatentQuery& latent_query() {
     if (!latent_query_) {
-      latent_query_ = quantise_latent_query(inputs().query, inputs().w_uk, inputs().num_tokens(),
+      const MlaInputs& in = inputs();
+      latent_query_ = quantise_latent_query(in.query, in.w_uk, in.num_tokens(),
                                             static_cast<float>(problem_.kv_cache.q_scale),
                                             options_.num_threads);
     }
@@ -145,7 +150,7 @@ class MlaCase {
     return &computed_.back().output;
   }
 
-  const Problem& problem_;
+  Problem problem_;
   ReferenceOptions options_;
   std::optional<MlaInputs> inputs_;
   std::optional<std::vector<std::int32_t>> rows_;

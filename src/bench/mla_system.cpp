@@ -9,6 +9,7 @@
 #include "bench/save.h"
 #include "bench/system.h"
 #include "core/error.h"
+#include "inputs/kv_scales.h"
 #include "inputs/mla_inputs.h"
 
 namespace attnbench {
@@ -74,6 +75,7 @@ class MlaTrial final : public Trial {
     const Problem& problem = case_.problem();
     const MlaInputs& inputs = case_.inputs();
     tensors.own("query", first_rows(inputs.query, inputs.num_tokens()));
+    if (calculates_kv_scales(problem)) tensors.own("kv_scales", kv_scales_of(problem));
     tensors.borrow("kv_c", inputs.kv_c);
     tensors.borrow("k_pe", inputs.k_pe);
     tensors.borrow("w_uk", inputs.w_uk);
@@ -160,14 +162,16 @@ class MlaTrial final : public Trial {
 
 class MlaSystem final : public System {
  public:
-  MlaSystem(const Problem& problem, const ReferenceOptions& options) : case_(problem, options) {}
-  const Problem& problem() const override { return case_.problem(); }
+  MlaSystem(const Problem& problem, const ReferenceOptions& options)
+      : problem_(problem), case_(problem, options) {}
+  const Problem& problem() const override { return problem_; }
   const std::vector<std::string>& notices() override { return case_.inputs().notices; }
   std::unique_ptr<Trial> start(const Backend& backend) override {
     return std::make_unique<MlaTrial>(case_, backend);
   }
 
  private:
+  const Problem& problem_;
   MlaCase case_;
 };
 

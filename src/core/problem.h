@@ -149,6 +149,7 @@ struct KvCacheSpec {
   std::optional<std::string> value_scale_file;
   PthInt8Round pth_int8_round = PthInt8Round::kHalfAway;
   bool e5m2_as_e4m3 = false;
+  bool calculate_kv_scales = false;  // q, k and v_scale by the data of the step (§5.4)
 };
 
 struct CascadeSpec {

@@ -146,6 +146,7 @@ void add_kv_cache(std::vector<Field>& table) {
   table.push_back(
       enumeration("kv_cache.pth_int8_round", AT(kv_cache.pth_int8_round), PthInt8Round::kTrunc));
   table.push_back(boolean("kv_cache.e5m2_as_e4m3", AT(kv_cache.e5m2_as_e4m3)));
+  table.push_back(boolean("kv_cache.calculate_kv_scales", AT(kv_cache.calculate_kv_scales)));
   table.push_back(
       boolean("batch_options.treat_short_extends_as_decodes", AT(treat_short_extends_as_decodes)));
   table.push_back(integer("cascade.common_prefix_len", AT(cascade.common_prefix_len), kTokens));

@@ -61,6 +61,30 @@ void refuse_scale_file(const CaseValues& values, const Problem& problem) {
                 *cache.scale_file);
 }
 
+/// §5.4: the scales are those of the data, or given.
+void check_calculated_scales(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "kv_cache.calculate_kv_scales";
+  const KvCacheSpec& cache = problem.kv_cache;
+  if (!cache.calculate_kv_scales) return;
+  const auto is_one = [](double scale) { return scale == 1.0; };
+  if (!std::ranges::all_of(cache.k_scale, is_one) || !std::ranges::all_of(cache.v_scale, is_one) ||
+      !is_one(cache.q_scale)) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected k_scale, v_scale and q_scale of 1 with it (they are calculated), found "
+                  "{}, {} and {}",
+                  cache.k_scale.front(), cache.v_scale.front(), cache.q_scale);
+  }
+  if (problem.mla.emulate_fp8_prefill && problem.attention.type == AttentionType::kMla) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected false with mla.emulate_fp8_prefill (the cache is gathered raw), found "
+                  "true");
+  }
+  if (problem.attention.type == AttentionType::kOp) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected false for type op (its scales are given), found true");
+  }
+}
+
 void check_dcp(const CaseValues& values, const Problem& problem) {
   const DcpSpec& dcp = problem.dcp;
   if (problem.attention.num_heads % dcp.world_size != 0) {
@@ -135,6 +159,7 @@ void resolve_cache(const CaseValues& values, Problem& problem) {
   refuse_scale_file(values, problem);
   check_scale_list(values, "kv_cache.k_scale", problem);
   check_scale_list(values, "kv_cache.v_scale", problem);
+  check_calculated_scales(values, problem);
   check_dcp(values, problem);
   check_cascade(values, problem);
   resolve_num_blocks(values, problem);

@@ -381,5 +381,25 @@ TEST_CASE("problem_to_json nests and names as the contract does") {
   CHECK(json.find(R"("sparse":{"valid":1.0,"duplicates":0.0})") != std::string::npos);
 }
 
+TEST_CASE("calculated scales contradict scales that are given, and raw latents") {
+  const std::string text = "name: s\nbatch: q4\nattention: {num_heads: 2, head_size: 64}\n";
+  const auto message = [](const std::string& scenario) {
+    try {
+      parse_scenario(scenario, "f.yaml", {});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  CHECK(message(text + "kv_cache: {dtype: fp8, calculate_kv_scales: true}\n").empty());
+  CHECK(message(text + "kv_cache: {dtype: fp8, calculate_kv_scales: true, v_scale: 0.5}\n")
+            .find("expected k_scale, v_scale and q_scale of 1 with it (they are calculated), found "
+                  "1, 0.5 and 1") != std::string::npos);
+  CHECK(message("name: s\nbatch: q4\nattention: {type: mla, num_heads: 2}\n"
+                "mla: {emulate_fp8_prefill: true}\n"
+                "kv_cache: {dtype: fp8, calculate_kv_scales: true, block_size: 64}\n")
+            .find("the cache is gathered raw") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace attnbench

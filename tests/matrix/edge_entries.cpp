@@ -232,7 +232,10 @@ Cell equal_scores(const Target&) {
                     {.label = "queries of zeros", .scores = Scores::kZero}};
 }
 
-Cell dominating_score(const Target&) {
+Cell dominating_score(const Target& target) {
+  if (target.rounds_context) {
+    return NotApplicable{"a score of 100 magnifies the rounding of the gathered context (§8.4.2)"};
+  }
   return Variations{{.label = "the first key", .scores = Scores::kFirstDominates},
                     {.label = "the last key", .scores = Scores::kLastDominates}};
 }

@@ -111,6 +111,8 @@ void add_paged(std::vector<Target>& all) {
   all.back().name += " P";
   all.back().e4m3_probability = true;
   all.back().settings.push_back({"attention.probability_dtype", "fp8_e4m3"});
+  all.push_back(paged("FLASH_ATTN fp8 calculated", "FLASH_ATTN",
+                      {{"kv_cache.dtype", "fp8"}, {"kv_cache.calculate_kv_scales", "true"}}));
   all.push_back(paged("FLASH_ATTN_IX", "FLASH_ATTN_IX"));
   all.push_back(int8(1));
   all.push_back(int8(2));
@@ -245,6 +247,9 @@ void add_mla_features(std::vector<Target>& all, const std::vector<Setting>& fp8)
     all.back().settings.insert(all.back().settings.end(),
                                {{"mla.emulate_fp8_prefill", "true"}, {"kv_cache.k_scale", "1"}});
   }
+  all.push_back(mla("MLA", " fp8 calculated",
+                    {{"kv_cache.dtype", "fp8"}, {"kv_cache.calculate_kv_scales", "true"}}));
+  all.back().rounds_context = true;
   all.push_back(mla("REFERENCE", " of MLA"));
 }
 

@@ -27,6 +27,8 @@ struct Target {
   int least_heads = 1;  // MLA: of a rank each, or of a group of outputs
   bool ds_mla = false;  // the 656-byte entry
   bool e4m3_probability = false;
+  bool rounds_context = false;  // to 16 bits, after a scale that is no power of two
+
   bool dense = false;  // the encoder's form without cu_seqlens
   std::optional<OpKind> op = {};
   bool latents = false;  // an operation on entries of MLA

@@ -229,7 +229,9 @@ class Drawer {
           "kv_cache.dtype", {"fp8", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"});
       if (dtype == "int8_per_token_head") choose("kv_cache.pth_int8_round", {"half_away", "trunc"});
       if (dtype == "fp8_e5m2" && chance(2)) choose("kv_cache.e5m2_as_e4m3", {"true"});
-      if (!dtype.ends_with("per_token_head")) {
+      if (!dtype.ends_with("per_token_head") && draw_.backend != "OPS" && chance(3)) {
+        choose("kv_cache.calculate_kv_scales", {"true"});
+      } else if (!dtype.ends_with("per_token_head")) {
         draw_kv_scale("kv_cache.k_scale", false);
         draw_kv_scale("kv_cache.v_scale", false);
       }
@@ -238,6 +240,10 @@ class Drawer {
     feature(draw_.backend + " fp8");
     set("kv_cache.dtype", "fp8");
     if (draw_.backend == "FLASH_ATTN_IX") return;  // its scales are 1
+    if (draw_.backend == "FLASH_ATTN" && chance(3)) {
+      choose("kv_cache.calculate_kv_scales", {"true"});
+      return;
+    }
     const bool per_head = chance(3);
     draw_kv_scale("kv_cache.k_scale", per_head);
     draw_kv_scale("kv_cache.v_scale", per_head);

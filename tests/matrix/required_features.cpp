@@ -49,6 +49,7 @@ const std::vector<std::string>& required_features() {
                                                  "kv_cache.dtype=fp8_per_token_head",
                                                  "kv_cache.pth_int8_round=half_away",
                                                  "kv_cache.pth_int8_round=trunc",
+                                                 "kv_cache.calculate_kv_scales=true",
                                                  "kv_cache.e5m2_as_e4m3=true",
                                                  "FLASH_ATTN fp8",
                                                  "FLASH_ATTN_IX fp8",

@@ -25,6 +25,7 @@ constexpr Lack kLacks[] = {
      [](const Problem& p) { return is_vision(p) && p.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }},
     {"quantise_int8", [](const Problem& p) { return p.kv_cache.int8_level > 0; }},
     {"matmul", is_mla},
+    {"calc_kv_scales", [](const Problem& p) { return p.kv_cache.calculate_kv_scales; }},
     {"quantise_pad_fp8",
      [](const Problem& p) { return is_vision(p) && p.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }},
     {"quantise_fp8_groups",

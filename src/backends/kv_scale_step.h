@@ -1,0 +1,50 @@
+// The step that makes the scales of an fp8 cache before it is written (semantics §5.4).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/problem.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+
+/// Rows of a tensor [num_tokens, H, D] without gaps, on the device.
+struct ScaledRows {
+  attn::Element element = attn::Element::kBF16;
+  const void* data = nullptr;
+  std::int64_t num_tokens = 0;
+  int num_heads = 1;
+  int head_size = 0;
+};
+
+class KvScaleStep {
+ public:
+  /// MLA passes kv_c for key and value.
+  KvScaleStep(Ops& ops, const ScaledRows& query, const ScaledRows& key, const ScaledRows& value,
+              int num_kv_heads);
+
+  /// What the step leaves: [1], and one for each KV head, all the same.
+  const float* q_scale() const { return scales_->as<float>(); }
+  const float* k_scale() const { return per_head_->as<float>(); }
+  const float* v_scale() const { return per_head_->as<float>() + num_kv_heads_; }
+
+  double bytes() const;
+  void run();
+  void poison();
+  /// Empty, or how the scales differ from the problem's, which the pipeline and its judge go by.
+  std::string defect(const Problem& problem);
+
+ private:
+  void amax(const ScaledRows& rows, int index);
+  void expand(int index, float* per_head);
+
+  Ops& ops_;
+  ScaledRows rows_[3];
+  int num_kv_heads_;
+  std::unique_ptr<Buffer> amax_;      // f32 [3]
+  std::unique_ptr<Buffer> scales_;    // f32 [3]
+  std::unique_ptr<Buffer> per_head_;  // f32 [2, Hk]
+};
+
+}  // namespace attnbench

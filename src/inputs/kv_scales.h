@@ -1,0 +1,29 @@
+// Scales of an fp8 cache made from the case's own data: calculate_kv_scales (semantics §5.4).
+#pragma once
+
+#include "inputs/inputs.h"
+#include "inputs/mla_inputs.h"
+
+namespace attnbench {
+
+/// What a largest element is divided by (vLLM's Q_, K_ and V_SCALE_CONSTANT).
+struct KvScaleRanges {
+  float query = 200.0f;
+  float key = 200.0f;
+  float value = 100.0f;
+};
+inline constexpr KvScaleRanges kKvScaleRanges{};
+
+/// Whether the problem asks for them and has a cache of one scale for a tensor.
+bool calculates_kv_scales(const Problem& problem);
+
+/// Sets q_scale, k_scale and v_scale to amax / range of what the step brings: its queries, and the
+/// keys and values that it writes. 0 becomes 1, with a notice. Nothing happens otherwise.
+void adopt_calculated_scales(AttentionInputs& inputs, Problem& problem);
+/// The same with kv_c for keys and values; k_pe is not looked at.
+void adopt_calculated_scales(MlaInputs& inputs, Problem& problem);
+
+/// f32 [3]: the scales of query, key and value that the case uses.
+Tensor kv_scales_of(const Problem& problem);
+
+}  // namespace attnbench
