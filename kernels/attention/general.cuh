@@ -171,7 +171,7 @@ struct General {
       score *= shared.key_scales[j];
     }
     if constexpr (Config::kSoftCap) {
-      score = params.score.soft_cap * tanhf(score / params.score.soft_cap);
+      score = params.score.soft_cap * tanhf(score * reciprocal_fast(params.score.soft_cap));
     }
     if constexpr (Config::kAlibi != Alibi::kNone) {
       const auto ahead = static_cast<float>(key - mine.position);
@@ -242,8 +242,11 @@ struct General {
   __device__ void finish_row(const Row& mine, float maximum, float sum) {
     if (lane() != 0) return;
     float factor = kScaled ? 1.0f : value_scale();
-    if constexpr (Config::kE4M3Probability) factor /= kE4M3ProbabilityShift;
-    if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
+    if constexpr (Config::kE4M3Probability) factor *= 1.0f / kE4M3ProbabilityShift;
+    if constexpr (Part::kNormalise) {
+      // Why not a division: its slow path is a call, which spills the output.
+      factor = sum == 0.0f ? 0.0f : factor * reciprocal_fast(sum);
+    }
     shared.factors[row()] = factor;
     if (row() >= tile.num_rows) return;
     const float shift = alibi_row_constant(Config::kAlibi, mine, tile.context_len);
