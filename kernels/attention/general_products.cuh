@@ -62,7 +62,7 @@ struct TensorProducts {
       const u32 left = query + m * 16 * kLayout.key_pitch;
       const u32 right = key + n * 8 * kLayout.key_pitch;
       Sum sums[4] = {};
-#pragma unroll 4
+#pragma unroll 2
       for (int k = 0; k < kDepthBytes; k += 64) {
         u32 a[4];
         u32 b[4];
@@ -122,7 +122,8 @@ struct TensorProducts {
     }
   }
 
-  /// The same where a weight of 0 must not meet NaN or infinity.
+  /// The same where a weight of 0 must not meet NaN or infinity. Why volatile: numbers that are
+  /// kept for the next element would be registers that the output needs.
   __device__ __forceinline__ void add_values_slowly(const unsigned char* memory) {
 #pragma unroll 1
     for (int key = 0; key < Config::kKeys; ++key) {
@@ -130,9 +131,9 @@ struct TensorProducts {
       const unsigned char* const v = memory + kLayout.value + key * kLayout.value_pitch;
       for_each([&](int row, int column, float& sum) {
         const float weight = decode_element<Config::kProbability>(
-            *reinterpret_cast<const u16*>(p + row * kLayout.probability_pitch));
-        const float value =
-            decode_element<Config::kProbability>(*reinterpret_cast<const u16*>(v + column * 2));
+            *reinterpret_cast<const volatile u16*>(p + row * kLayout.probability_pitch));
+        const float value = decode_element<Config::kProbability>(
+            *reinterpret_cast<const volatile u16*>(v + column * 2));
         sum += weight == 0.0f ? 0.0f : weight * value;
       });
     }

@@ -35,6 +35,7 @@ struct Choice {
   Element probability{};  // operand of P V
   bool value_in_key = false;
   Tile tile{};
+  int ctas = 0;  // of a multiprocessor
   int shared_bytes = 0;
 
   bool is_ds_mla() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kDsMla; }
@@ -72,6 +73,7 @@ void choose_tile(const Target& target, Choice& c) {
   for (const int ctas : {2, 1}) {
     for (const Tile& tile : kTiles) {
       c.tile = tile;
+      c.ctas = ctas;
       c.shared_bytes = layout_of(c).total;
       if (c.shared_bytes + kStaticSharedBytes <= target.max_shared_bytes / ctas) return;
     }
@@ -146,6 +148,7 @@ KernelSpec general_spec(const Choice& c, const std::string& entry) {
       {"int kVHeadSize", std::to_string(p.v_head_size)},
       {"int kRowBlocks", std::to_string(c.tile.row_blocks)},
       {"int kKeys", std::to_string(c.tile.keys)},
+      {"int kMinCtas", std::to_string(c.ctas)},
       {"int kQueryVector", std::to_string(query_vector(p))},
       {"int kKeyVector", std::to_string(cache_vector(p, kv.key, kv.element, kv.token_stride_key,
                                                      kv.head_stride_key, p.head_size))},

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "jit/kernel_store.h"
@@ -48,6 +49,20 @@ TEST_CASE("the covering cases of the operations launch something, each spec once
   for (std::size_t i = 0; i < specs.size(); ++i) {
     CHECK_FALSE(specs[i].name.empty());
     for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
+  }
+}
+
+TEST_CASE("every covering case can be run, and writes something, on the CPU") {
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  for (const OperationCase& c : all_operation_cases()) {
+    CAPTURE(c.name);
+    bool has_written = false;
+    for (const Tensor& tensor : c.run(*cpu)) {
+      const std::byte* bytes = tensor.bytes();
+      has_written |= std::any_of(bytes, bytes + tensor.size_bytes(),
+                                 [](std::byte b) { return b != std::byte{0xFF}; });
+    }
+    CHECK(has_written);
   }
 }
 
