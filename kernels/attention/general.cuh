@@ -358,7 +358,9 @@ __device__ __forceinline__ void attend_generally(const AttendParams& params,
                                                  int kv_head, int index, MakePart make_part) {
   extern __shared__ uint4 general_memory[];
   __shared__ GeneralShared<Config::kRowBlocks * 16, Config::kKeys> shared;
-  const RowTile tile = general_row_tile<Config>(params, request, kv_head, index);
+  __shared__ RowTile tile;  // as in prefill.cuh: registers hold the output
+  if (threadIdx.x == 0) tile = general_row_tile<Config>(params, request, kv_head, index);
+  __syncthreads();
   if (tile.num_rows <= 0) return;
   const auto part = make_part(num_keys_of<Config>(params, sparse, tile));
   using Part = decltype(make_part(0));
