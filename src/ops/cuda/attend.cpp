@@ -19,8 +19,8 @@ LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& para
 }  // namespace
 
 void attend(Launcher& launcher, const attn::AttendParams& params) {
-  check_attend(params);
-  const AttendKernel kernel = has_few_rows(params)
+  const AttendKernel kernel = !suits_tensor_cores(params) ? general_kernel(params, "general")
+                              : has_few_rows(params)
                                   ? decode_kernel(launcher.target(), params, "decode")
                                   : prefill_kernel(launcher.target(), params);
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, 1), params);
@@ -28,8 +28,9 @@ void attend(Launcher& launcher, const attn::AttendParams& params) {
 
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,
                    const attn::SplitParams& split) {
-  check_attend(params);
-  const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_splits");
+  const AttendKernel kernel = suits_tensor_cores(params)
+                                  ? decode_kernel(launcher.target(), params, "decode_splits")
+                                  : general_kernel(params, "general_splits");
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, split.num_splits), params, split);
 }
 
@@ -46,8 +47,9 @@ void combine_splits(Launcher& launcher, const attn::AttendParams& params,
 
 void attend_segments(Launcher& launcher, const attn::AttendParams& params,
                      const attn::SegmentParams& segments) {
-  check_attend(params);
-  const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_segments");
+  const AttendKernel kernel = suits_tensor_cores(params)
+                                  ? decode_kernel(launcher.target(), params, "decode_segments")
+                                  : general_kernel(params, "general_segments");
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, segments.num_segments), params,
                segments);
 }

@@ -312,6 +312,98 @@ inline std::vector<AttendCase> attend_cases() {
   return cases;
 }
 
+/// What general.cuh alone does: f32, head sizes and blocks of any size.
+inline std::vector<AttendCase> general_attend_cases() {
+  using enum Dtype;
+  const AttendCase f32{.name = "", .query = kF32, .cache = kF32, .output = kF32};
+  std::vector<AttendCase> cases;
+  const auto add = [&](AttendCase c, const char* name) {
+    c.name = std::string("general ") + name;
+    cases.push_back(c);
+    return cases.back();
+  };
+  const auto sized = [](AttendCase c, int head_size, int v_head_size) {
+    c.head_size = head_size;
+    c.v_head_size = v_head_size;
+    return c;
+  };
+  const auto few_rows = [](AttendCase c) {
+    c.query_lens = {1, 1, 0, 3};
+    c.context_lens = {0, 300, 0, 77};
+    c.group = 5;
+    return c;
+  };
+  const auto single = [](AttendCase c) {
+    c.form = AttendForm::kSegments;
+    // The last request has a row and no key.
+    c.query_lens = {1, 1, 0, 1};
+    c.context_lens = {0, 300, 0, -1};
+    c.group = 7;
+    return c;
+  };
+  add(f32, "f32 d128 causal");
+  AttendCase c = sized(f32, 80, 80);
+  c.block_size = 0;
+  c.window_left = 20;
+  c.has_sinks = true;
+  add(c, "f32 d80 ragged window and sinks");
+  c = sized(f32, 64, 64);
+  c.soft_cap = 3.0f;
+  c.alibi = attn::Alibi::kContextRelative;
+  add(c, "f32 d64 soft cap and alibi");
+  c = sized(f32, 96, 40);
+  c.window_right = -1;
+  c.alibi = attn::Alibi::kDistance;
+  add(c, "f32 d96/40 distance alibi both ways");
+  c = sized(f32, 256, 256);
+  c.has_ranges = true;
+  c.alibi = attn::Alibi::kSqrt;
+  add(c, "f32 d256 ranges and sqrt alibi");
+  c = f32;
+  c.cache = kE4M3;
+  add(c, "f32 with e4m3 keys");
+  c.cache = kE5M2;
+  add(few_rows(c), "f32 with e5m2 keys, few rows");
+  c.cache = kI8;
+  c.has_token_head_scales = true;
+  add(few_rows(c), "f32 with i8 keys per token and head, few rows");
+  c = f32;
+  c.output = kE4M3;
+  c.output_scale = 0.25f;
+  add(c, "f32 to e4m3");
+  c = few_rows(f32);
+  c.form = AttendForm::kSplits;
+  add(c, "f32 splits");
+  c.alibi = attn::Alibi::kKeyIndex;
+  add(sized(c, 33, 35), "f32 splits d33/35 key alibi");
+  c = single(f32);
+  c.has_sinks = true;
+  add(c, "f32 segments");
+  c = f32;
+  c.block_size = 5;
+  add(sized(c, 17, 19), "f32 d17/19 block 5");
+
+  const AttendCase bf16;
+  add(sized(bf16, 576, 512), "bf16 d576/512");
+  c = bf16;
+  c.block_size = 24;
+  c.cache = kE4M3;
+  c.round_dequantized = 1;
+  add(c, "bf16 block 24, e4m3 rounded");
+  const AttendCase f16{.name = "", .query = kF16, .cache = kF16, .output = kF16};
+  c = f16;
+  c.block_size = 0;
+  add(sized(c, 33, 31), "f16 d33/31 ragged");
+  c = few_rows(sized(f16, 320, 320));
+  c.form = AttendForm::kSplits;
+  add(c, "f16 splits d320");
+  c = sized(f32, 72, 72);
+  c.query = c.cache = kE4M3;
+  c.output = kBF16;
+  add(c, "e4m3 queries, keys and values");
+  return cases;
+}
+
 inline void add_attend_cases(std::vector<OperationCase>& cases) {
   for (const AttendCase& c : attend_cases()) {
     double tolerance = c.query == Dtype::kBF16 ? 4e-2 : 1e-2;
@@ -321,9 +413,21 @@ inline void add_attend_cases(std::vector<OperationCase>& cases) {
   }
 }
 
+inline void add_general_attend_cases(std::vector<OperationCase>& cases) {
+  for (const AttendCase& c : general_attend_cases()) {
+    // Two realisations, each within 2e-5 of the exact result (semantics §14.2).
+    double tolerance = 4e-5;
+    if (c.output == Dtype::kBF16) tolerance = 2e-2;
+    if (c.output == Dtype::kF16) tolerance = 4e-3;
+    if (c.output == Dtype::kE4M3) tolerance = 0.2;
+    cases.push_back({c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance});
+  }
+}
+
 inline std::vector<OperationCase> all_operation_cases() {
   std::vector<OperationCase> cases = operation_cases();
   add_attend_cases(cases);
+  add_general_attend_cases(cases);
   return cases;
 }
 

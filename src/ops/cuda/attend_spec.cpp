@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "kernels/attention/decode_layout.cuh"
 #include "kernels/attention/prefill_layout.cuh"
+#include "ops/cuda/attend_names.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -70,24 +71,6 @@ int query_copy_bytes(const attn::AttendParams& params) {
       .common_bytes();
 }
 
-std::string alibi_name(attn::Alibi alibi) {
-  switch (alibi) {
-    case attn::Alibi::kNone:
-      return "kNone";
-    case attn::Alibi::kKeyIndex:
-      return "kKeyIndex";
-    case attn::Alibi::kContextRelative:
-      return "kContextRelative";
-    case attn::Alibi::kDistance:
-      return "kDistance";
-    case attn::Alibi::kSqrt:
-      return "kSqrt";
-  }
-  return "";
-}
-
-std::string flag(bool value) { return value ? "true" : "false"; }
-
 using Constants = std::vector<std::pair<std::string, std::string>>;
 
 Constants problem_constants(const attn::AttendParams& params) {
@@ -104,30 +87,13 @@ Constants problem_constants(const attn::AttendParams& params) {
       {"int kBlockSize", std::to_string(is_paged(params) ? params.kv.block_size : 0)},
       {"int kCopyBytes", std::to_string(copy_bytes(params))},
       {"int kQueryCopyBytes", std::to_string(query_copy_bytes(params))},
-      {"attn::Alibi kAlibi", fmt::format("attn::Alibi::{}", alibi_name(score.alibi))},
+      {"attn::Alibi kAlibi", spec_name(score.alibi)},
       {"bool kSoftCap", flag(soft_cap)},
       // Why the sign: the maximum of scaled scores is the scaled maximum for positive scales only.
       {"bool kScaleFirst", flag(soft_cap || alibi || !(score.softmax_scale > 0.0f))},
       {"bool kTokenHeadScales", flag(codes && has_token_head_scales(params))},
       {"bool kRoundDequantized", flag(codes && params.kv.round_dequantized != 0)},
   };
-}
-
-std::string problem_name(const attn::AttendParams& params) {
-  std::string name = fmt::format(" d{}", params.head_size);
-  if (params.v_head_size != params.head_size) name += fmt::format("/{}", params.v_head_size);
-  name += fmt::format(" {}", short_name(params.query_element));
-  if (params.kv.element != params.query_element) {
-    name += fmt::format(" kv {}", short_name(params.kv.element));
-    if (has_token_head_scales(params)) name += " per token and head";
-  }
-  if (params.output_element != params.query_element) {
-    name += fmt::format(" to {}", short_name(params.output_element));
-  }
-  name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
-  if (params.score.soft_cap > 0.0f) name += " soft cap";
-  if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
-  return name;
 }
 
 attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams& params) {
@@ -174,35 +140,16 @@ const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target&
 
 }  // namespace
 
-void check_attend(const attn::AttendParams& params) {
-  if (!is_16_bit(params.query_element)) {
-    fail(ErrorKind::kUnsupported, "attend of {} queries has no CUDA kernel yet",
-         short_name(params.query_element));
-  }
+bool suits_tensor_cores(const attn::AttendParams& params) {
   const bool codes = params.kv.element == attn::Element::kE4M3 ||
                      params.kv.element == attn::Element::kE5M2 ||
                      (params.kv.element == attn::Element::kI8 && has_token_head_scales(params));
-  if (params.kv.element != params.query_element && !codes) {
-    fail(ErrorKind::kUnsupported, "attend of {} queries and {} keys has no CUDA kernel yet",
-         short_name(params.query_element), short_name(params.kv.element));
-  }
-  if (params.int8.query_scale != nullptr) {
-    fail(ErrorKind::kUnsupported, "attend of int8 queries has no CUDA kernel yet");
-  }
-  for (const int size : {params.head_size, params.v_head_size}) {
-    if (size % 8 != 0 || size > 256) {
-      fail(ErrorKind::kUnsupported,
-           "attend on CUDA expects head sizes that are multiples of 8 up to 256, found {}", size);
-    }
-  }
-  if (is_paged(params) && params.kv.block_size % 16 != 0) {
-    fail(ErrorKind::kUnsupported, "attend on CUDA expects block sizes in steps of 16, found {}",
-         params.kv.block_size);
-  }
-  if (copy_bytes(params) < 4 || query_copy_bytes(params) < 4) {
-    fail(ErrorKind::kUnsupported,
-         "attend on CUDA expects rows of query, key and value on multiples of 4 bytes");
-  }
+  const bool sizes = params.head_size % 8 == 0 && params.head_size <= 256 &&
+                     params.v_head_size % 8 == 0 && params.v_head_size <= 256;
+  return is_16_bit(params.query_element) && (params.kv.element == params.query_element || codes) &&
+         params.int8.query_scale == nullptr && params.e4m3_probability == 0 && sizes &&
+         !(is_paged(params) && params.kv.block_size % 16 != 0) && copy_bytes(params) >= 4 &&
+         query_copy_bytes(params) >= 4;
 }
 
 std::int64_t max_packed_rows(const attn::AttendParams& params) {

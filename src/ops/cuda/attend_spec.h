@@ -15,8 +15,10 @@ struct AttendKernel {
   int shared_bytes = 0;
 };
 
-/// E-UNSUPPORTED, naming the reason, for what the 16-bit kernels do not do.
-void check_attend(const attn::AttendParams& params);
+/// Whether the kernels for tensor cores do this problem: 16-bit queries, head sizes up to 256 in
+/// steps of 8, block sizes in steps of 16, rows on multiples of 4 bytes. The rest is for
+/// general_kernel().
+bool suits_tensor_cores(const attn::AttendParams& params);
 
 /// Many query rows: kernels/attention/prefill.cuh.
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
@@ -24,6 +26,9 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
 /// "decode_segments").
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const std::string& entry);
+/// Any problem, in f32 and slower: an entry of kernels/attention/general.cuh ("general",
+/// "general_splits", "general_segments"). E-UNSUPPORTED for value head sizes above 576.
+AttendKernel general_kernel(const attn::AttendParams& params, const std::string& entry);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments"); tile_rows
 /// (token, head) rows a CTA.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry);

@@ -17,12 +17,6 @@ struct Lack {
 };
 
 constexpr Lack kLacks[] = {
-    {"attend of float32",
-     [](const Problem& p) {
-       return p.attention.type != AttentionType::kOp && p.attention.dtype == Dtype::kF32;
-     }},
-    {"attend of e4m3 queries",
-     [](const Problem& p) { return is_vision(p) && p.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }},
     {"quantise_int8", [](const Problem& p) { return p.kv_cache.int8_level > 0; }},
     {"matmul", is_mla},
     {"quantise_pad_fp8",

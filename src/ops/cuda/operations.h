@@ -8,7 +8,7 @@
 
 namespace attnbench::cuda {
 
-/// attend* and combine*: 16-bit queries, head sizes up to 256 in steps of 8; E-UNSUPPORTED else.
+/// attend* and combine*: E-UNSUPPORTED for value head sizes above 576.
 void attend(Launcher& launcher, const attn::AttendParams& params);
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,
                    const attn::SplitParams& split);
