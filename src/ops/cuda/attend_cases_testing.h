@@ -29,6 +29,10 @@ struct AttendCase {
   int round_dequantized = 0;
   float output_scale = 0.0f;
   float softmax_scale = 0.1f;
+  int e4m3_probability = 0;
+  bool has_int8_scores = false;
+  /// A few query elements of a thousand; their scores have no more digits than 16 bits hold.
+  bool has_large_queries = true;
 };
 
 /// Rows of two KV heads in a paged cache of shuffled blocks, or one after another. What no row may
@@ -138,6 +142,32 @@ inline void set_keys_values(attn::AttendParams& p, const AttendCase& c, const At
   }
 }
 
+inline Tensor draw_queries(const AttendCase& c, attn::i64 tokens, int heads) {
+  Tensor query = drawn(c.query, {tokens, heads, c.head_size}, 11, false);
+  for (attn::i64 i = 0; i < query.num_elements() && !c.has_large_queries; ++i) {
+    if (std::fabs(query.at(i)) > 10.0f) query.set(i, query.at(i) / 1000.0f);
+  }
+  return query;
+}
+
+/// Scores by the scales of queries and keys, values by the scale of their channel.
+inline void set_int8_scores(attn::AttendParams& p, attn::i64 tokens, CaseMemory& memory) {
+  std::vector<float> query_scale;
+  for (attn::i64 i = 0; i < tokens * p.num_heads; ++i) {
+    query_scale.push_back(0.5f + 0.01f * static_cast<float>(i % 40));
+  }
+  std::vector<float> channel_scale;
+  for (int i = 0; i < p.num_kv_heads * p.v_head_size; ++i) {
+    channel_scale.push_back(0.02f + 0.001f * static_cast<float>(i % 13));
+  }
+  p.int8.query_scale = memory.upload(query_scale);
+  p.int8.query_scale_token_stride = p.num_heads;
+  p.int8.query_scale_head_stride = 1;
+  p.int8.value_element = attn::Element::kI8;
+  p.int8.value_channel_scale = memory.upload(channel_scale);
+  p.kv.value_scales = nullptr;
+}
+
 inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   CaseMemory memory(ops);
   const auto requests = c.query_lens.size();
@@ -155,7 +185,7 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   attn::AttendParams p{};
   p.query_element = element_of(c.query);
   p.output_element = element_of(c.output);
-  p.query = memory.upload(drawn(c.query, {padded, heads, c.head_size}, 11, false));
+  p.query = memory.upload(draw_queries(c, padded, heads));
   p.query_token_stride = attn::i64{heads} * c.head_size;
   p.query_head_stride = c.head_size;
   p.output = memory.result(poisoned(c.output, {padded, heads, c.v_head_size}));
@@ -188,6 +218,8 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
     p.score.num_mm_ranges = 2;
   }
   set_keys_values(p, c, draw_attend(c, seq_lens), seq_lens, memory);
+  p.e4m3_probability = c.e4m3_probability;
+  if (c.has_int8_scores) set_int8_scores(p, padded, memory);
   if (c.form == AttendForm::kWhole) {
     ops.attend(p);
     return memory.results();
@@ -315,7 +347,8 @@ inline std::vector<AttendCase> attend_cases() {
 /// What general.cuh alone does: f32, head sizes and blocks of any size.
 inline std::vector<AttendCase> general_attend_cases() {
   using enum Dtype;
-  const AttendCase f32{.name = "", .query = kF32, .cache = kF32, .output = kF32};
+  AttendCase f32{.name = "", .query = kF32, .cache = kF32, .output = kF32};
+  f32.has_large_queries = false;
   std::vector<AttendCase> cases;
   const auto add = [&](AttendCase c, const char* name) {
     c.name = std::string("general ") + name;
@@ -401,6 +434,15 @@ inline std::vector<AttendCase> general_attend_cases() {
   c.query = c.cache = kE4M3;
   c.output = kBF16;
   add(c, "e4m3 queries, keys and values");
+  c.e4m3_probability = 1;
+  add(c, "e4m3 probabilities");
+  c = f16;
+  c.query = c.cache = kI8;
+  c.has_token_head_scales = c.has_int8_scores = true;
+  add(c, "int8 scores");
+  c = few_rows(c);
+  c.form = AttendForm::kSplits;
+  add(c, "int8 scores in splits");
   return cases;
 }
 
@@ -420,6 +462,7 @@ inline void add_general_attend_cases(std::vector<OperationCase>& cases) {
     if (c.output == Dtype::kBF16) tolerance = 2e-2;
     if (c.output == Dtype::kF16) tolerance = 4e-3;
     if (c.output == Dtype::kE4M3) tolerance = 0.2;
+    if (c.e4m3_probability != 0) tolerance = 6e-2;
     cases.push_back({c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance});
   }
 }
