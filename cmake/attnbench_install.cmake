@@ -7,3 +7,15 @@ install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/second_opinion.py
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/scripts/opinion
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench PATTERN __pycache__ EXCLUDE)
+
+# cpack -G DEB: the same as a package. dpkg-shlibdeps names the libraries that it needs.
+set(CPACK_PACKAGE_NAME attnbench)
+set(CPACK_PACKAGE_CONTACT "attnbench maintainers")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "Referee for attention kernels: error and speed that can be believed")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "python3-numpy")
+include(CPack)

@@ -1,393 +1,448 @@
-// Attention in f32 on the plain arithmetic units, for everything the tensor core kernels leave out:
-// f32 and one-byte queries, int8 scores, head sizes beyond 256 or of odd numbers, any block size,
-// any alignment. A CTA of 16 x 16 threads holds 16 or 64 packed rows; thread (y, x) has rows
-// y * kRowsPerThread and on, keys x + 16 j of a tile, and four columns of every 64 of the output.
+// Attention of every form (semantics §3, §4.3, §8.8, §8.9, §11.4), written for coverage: MLA's
+// wide heads, f32, e4m3 and int8 queries, plans, lists of slots, any head size and block size. The
+// kernels of prefill.cuh and decode.cuh are the fast ones for what they do. One CTA does one tile
+// of packed rows; a tile of keys at a time is staged as operands, scored, folded and multiplied.
 //
-// Config: kQuery, kKey, kValue, kOutput (Element) · kHeadSize, kVHeadSize · kPaged · kAlibi ·
-// kSoftCap · kTokenHeadScales · kRoundDequantized · kInt8 (AttendParams::int8 is set) ·
-// kE4M3Probability · kQueryVector, kKeyVector, kValueVector (elements of a load: 1, 2 or 4) ·
-// kRowsPerThread (1 or 4) · kMinCtas
+// Config: kQuery, kKey, kValue, kOutput (Element, as stored) · kScore, kProbability (operands of
+// the two products) · kHeadSize, kVHeadSize · kRowBlocks (of 16 rows), kKeys (of a tile) ·
+// kQueryVector, kKeyVector, kValueVector (elements of a load) · kSparse, kDsMla · kValueInKey (a
+// value is the first columns of its key) · kAlibi, kSoftCap · kTokenHeadScales,
+// kRoundDequantized · kE4M3Probability
 #pragma once
 
-#include "kernels/attention/general_loads.cuh"
-#include "kernels/attention/parts.cuh"
+#include "kernels/attention/general_parts.cuh"
+#include "kernels/attention/general_products.cuh"
 
 namespace attn {
 
+/// What the threads of a CTA tell each other beside the tiles.
+template <int kRows, int kKeys>
+struct GeneralShared {
+  i64 queries[kRows];  // elements from the base of all queries; -1: no row
+  i64 keys[kKeys];     // from the base of all keys; -1: no key
+  i64 values[kKeys];
+  float key_scales[kKeys];  // of int8 keys, or per token and head
+  float value_scales[kKeys];
+  float factors[kRows];  // of O: what rescales it, at the end what finishes it
+  TileBounds bounds;
+};
+
+template <bool kTensor, class Config>
+struct GeneralProducts {
+  using Type = TensorProducts<Config>;
+};
+template <class Config>
+struct GeneralProducts<false, Config> {
+  using Type = PlainProducts<Config>;
+};
+
 template <class Config, class Part>
 struct General {
-  static constexpr int kThreads = 256;
-  static constexpr int kRows = Config::kRowsPerThread;
-  static constexpr int kTileM = 16 * kRows;
-  static constexpr int kTileN = 64;
-  static constexpr int kKeysPerThread = kTileN / 16;
-  static constexpr int kDepth = 32;  // columns of Q and K in shared memory at a time
-  static constexpr int kDepthPitch = kDepth + 4;
-  static constexpr int kColumnBlocks = (Config::kVHeadSize + 63) / 64;
-  static constexpr int kValuePitch = kColumnBlocks * 64;
-  /// Keys of V in shared memory at a time.
-  static constexpr int kValueKeys = kValuePitch <= 256 ? 16 : 8;
-  /// Why odd for one row: the columns that a warp writes then lie in different banks.
-  static constexpr int kWeightPitch = kRows == 1 ? kTileM + 1 : kTileM + 4;
-
-  // Q and K share their room with V.
-  static constexpr int kScoreFloats = (kTileM + kTileN) * kDepthPitch;
-  static constexpr int kValueFloats = kValueKeys * kValuePitch;
-
-  struct Memory {
-    alignas(16) float operands[kScoreFloats > kValueFloats ? kScoreFloats : kValueFloats];
-    alignas(16) float weights[kTileN * kWeightPitch];  // P, key by key
-    Row rows[kTileM];
-    i64 query_at[kTileM];  // offsets in elements; negative: zeros
-    float query_scale[kTileM];
-    i64 key_at[kTileN];
-    i64 value_at[kTileN];
-    float key_scale[kTileN];
-    float value_scale[kTileN];
-    float key_factor;    // per tensor
-    float value_factor;  // per tensor
-    RowTile tile;
-  };
+  static constexpr int kRows = Config::kRowBlocks * 16;
+  static constexpr int kKeys = Config::kKeys;
+  static constexpr int kLanes = kGeneralThreads / kRows;  // threads of a row of S
+  static constexpr int kOwnKeys = kKeys / kLanes;
+  static constexpr GeneralLayout kLayout = kGeneralLayout<Config>;
+  static constexpr bool kInt8 = Config::kScore == Element::kI8;
+  static constexpr bool kCodes = size_of(Config::kKey) == 1 && !kInt8;
+  /// Scales of the cache are part of the staged numbers.
+  static constexpr bool kScaled = kCodes && Config::kRoundDequantized && !Config::kDsMla;
+  using Shared = GeneralShared<kRows, kKeys>;
+  using Products = typename GeneralProducts<Config::kScore != Element::kF32, Config>::Type;
 
   const AttendParams& params;
+  const SparseParams& sparse;
   const Part& part;
-  Memory& memory;
-  // Why so little here: all registers go to scores, output and loads under way.
-  const int thread = static_cast<int>(threadIdx.x);
-  const int x = thread % 16;
-  const int y = thread / 16;
+  const RowTile& tile;
+  Shared& shared;
+  unsigned char* memory;
 
-  __device__ const RowTile& tile() const { return memory.tile; }
-
-  __device__ void locate_rows() {
-    const KeyInterval run = part.run(tile().seq_len);
-    for (int r = thread; r < kTileM; r += kThreads) {
-      memory.rows[r] = describe_row(params, tile(), run, r);
-      memory.query_at[r] = -1;
-      memory.query_scale[r] = 0.0f;
-      if (r >= tile().num_rows) continue;
-      const i64 token = token_of(tile(), r);
-      const i64 head = head_of(tile(), r);
-      memory.query_at[r] = token * params.query_token_stride + head * params.query_head_stride;
-      if constexpr (Config::kInt8) {
-        memory.query_scale[r] =
-            params.int8.query_scale[token * params.int8.query_scale_token_stride +
-                                    head * params.int8.query_scale_head_stride];
-      }
-    }
+  __device__ int row() const { return static_cast<int>(threadIdx.x) / kLanes; }
+  __device__ int lane() const { return static_cast<int>(threadIdx.x) % kLanes; }
+  __device__ float key_scale() const {
+    return params.kv.k_scale == nullptr || kInt8 ? 1.0f : params.kv.k_scale[tile.kv_head];
+  }
+  __device__ float value_scale() const {
+    return params.kv.v_scale == nullptr || kInt8 ? 1.0f : params.kv.v_scale[tile.kv_head];
   }
 
-  /// Where keys [first, first + kTileN) lie; from `end` on nothing is read.
-  __device__ void locate_keys(int first, int end) {
-    if (thread >= kTileN) return;
+  /// Where the keys of the tile from `first` on lie.
+  __device__ void find_keys(int first, int end) {
     const KvParams& kv = params.kv;
-    const int key = first + thread;
-    memory.key_at[thread] = -1;
-    memory.value_at[thread] = -1;
-    memory.key_scale[thread] = 1.0f;
-    memory.value_scale[thread] = 1.0f;
-    if (key >= end) return;
-    const i64 head = tile().kv_head;
-    i64 block = 0;
-    i64 slot = key;
-    if constexpr (Config::kPaged) {
-      block = kv.block_table[tile().request * kv.block_table_stride + key / kv.block_size];
-      slot = key % kv.block_size;
+    const int j = static_cast<int>(threadIdx.x);
+    if (j >= kKeys) return;
+    const int key = first + j;
+    i64 block = -1;
+    i64 slot = 0;
+    if (key < end) {
+      if constexpr (Config::kSparse) {
+        const int token = token_of(tile, 0);
+        const int listed = sparse.slots[token * sparse.slots_stride + key];
+        if (listed >= 0 && listed < sparse.num_slots) {
+          block = listed / kv.block_size;
+          slot = listed % kv.block_size;
+        }
+      } else if (kv.block_table != nullptr) {
+        block = kv.block_table[tile.request * kv.block_table_stride + key / kv.block_size];
+        slot = key % kv.block_size;
+      } else {
+        block = 0;
+        slot = kv.kv_start_loc[tile.request] + key;
+      }
+    }
+    const bool valid = block >= 0;
+    const i64 first_element =
+        kv.block_table != nullptr || Config::kSparse ? block * kv.block_stride : 0;
+    shared.keys[j] =
+        valid ? first_element + slot * kv.token_stride_key + tile.kv_head * kv.head_stride_key : -1;
+    shared.values[j] =
+        valid ? first_element + slot * kv.token_stride_value + tile.kv_head * kv.head_stride_value
+              : -1;
+    if constexpr (kInt8 || Config::kTokenHeadScales) {
+      const i64 at = block * kv.scale_block_stride + slot * kv.scale_slot_stride +
+                     tile.kv_head * kv.scale_head_stride;
+      shared.key_scales[j] = valid ? kv.key_scales[at] : 0.0f;
+      if constexpr (!kInt8) shared.value_scales[j] = valid ? kv.value_scales[at] : 0.0f;
+    }
+  }
+
+  __device__ void stage_keys() {
+    unsigned char* const to = memory + kLayout.key;
+    if constexpr (Config::kDsMla) {
+      stage_ds_mla_rows<kKeys>(params.kv.key, shared.keys, to, kLayout.key_pitch);
     } else {
-      slot += kv.kv_start_loc[tile().request];
+      stage_rows<Config::kKey, Config::kScore, kScaled, kKeys, Config::kHeadSize,
+                 Config::kKeyVector>(params.kv.key, shared.keys, key_scale(), to,
+                                     kLayout.key_pitch);
     }
-    const i64 block_at = Config::kPaged ? block * kv.block_stride : 0;
-    memory.key_at[thread] = block_at + slot * kv.token_stride_key + head * kv.head_stride_key;
-    memory.value_at[thread] = block_at + slot * kv.token_stride_value + head * kv.head_stride_value;
-    if constexpr (Config::kTokenHeadScales) {
-      const i64 at =
-          block * kv.scale_block_stride + slot * kv.scale_slot_stride + head * kv.scale_head_stride;
-      memory.key_scale[thread] = kv.key_scales[at];
-      if (kv.value_scales != nullptr) memory.value_scale[thread] = kv.value_scales[at];
+    if constexpr (!Config::kValueInKey) {
+      stage_rows<Config::kValue, Config::kProbability, kScaled, kKeys, Config::kVHeadSize,
+                 Config::kValueVector>(params.kv.value, shared.values, value_scale(),
+                                       memory + kLayout.value, kLayout.value_pitch);
     }
   }
 
-  __device__ void load_operands(int first_column) {
-    using Query = LoadTile<Config::kQuery, Config::kQueryVector, kTileM, kDepth, kDepthPitch,
-                           Config::kHeadSize, kThreads>;
-    using Key = LoadTile<Config::kKey, Config::kKeyVector, kTileN, kDepth, kDepthPitch,
-                         Config::kHeadSize, kThreads>;
-    Query::run(params.query, memory.query_at, first_column, memory.operands, thread,
-               [](float q, int) { return q; });
-    Key::run(params.kv.key, memory.key_at, first_column, memory.operands + kTileM * kDepthPitch,
-             thread, [&](float code, int row) {
-               if constexpr (Config::kInt8) return code;
-               const float k = dequantise<Config, Config::kKey>(code, memory.key_factor);
-               return Config::kTokenHeadScales ? k * memory.key_scale[row] : k;
-             });
+  /// Queries as operands, and zeros in the columns that pad them and the keys.
+  __device__ void stage_query() {
+    for (int r = threadIdx.x; r < kRows; r += kGeneralThreads) {
+      shared.queries[r] = r < tile.num_rows ? token_of(tile, r) * params.query_token_stride +
+                                                  head_of(tile, r) * params.query_head_stride
+                                            : -1;
+    }
+    __syncthreads();
+    constexpr int kPitch = kLayout.key_pitch;
+    stage_rows<Config::kQuery, Config::kScore, false, kRows, Config::kHeadSize,
+               Config::kQueryVector>(params.query, shared.queries, 1.0f, memory + kLayout.query,
+                                     kPitch);
+    constexpr int kUsed = Config::kHeadSize * size_of(Config::kScore);
+    clear_columns(memory + kLayout.query, kRows, kUsed, kPitch);
+    clear_columns(memory + kLayout.key, kKeys, kUsed, kPitch);
   }
 
-  __device__ void multiply_scores(float (&s)[kRows][kKeysPerThread]) {
-    const float* query = memory.operands + y * kRows * kDepthPitch;
-    const float* key = memory.operands + (kTileM + x) * kDepthPitch;
-#pragma unroll 2
-    for (int d = 0; d < kDepth; d += 4) {
-      float4 k[kKeysPerThread];
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) {
-        k[j] = *reinterpret_cast<const float4*>(key + j * 16 * kDepthPitch + d);
-      }
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        const float4 q = *reinterpret_cast<const float4*>(query + r * kDepthPitch + d);
-#pragma unroll
-        for (int j = 0; j < kKeysPerThread; ++j) {
-          s[r][j] = fmaf(q.x, k[j].x, s[r][j]);
-          s[r][j] = fmaf(q.y, k[j].y, s[r][j]);
-          s[r][j] = fmaf(q.z, k[j].z, s[r][j]);
-          s[r][j] = fmaf(q.w, k[j].w, s[r][j]);
-        }
+  /// This thread's row; those past the tile see nothing.
+  __device__ Row make_row() const {
+    const KeyInterval run = part.keys();
+    Row mine = describe_row(params, tile, run, row());
+    if (Config::kSparse && row() < tile.num_rows) mine.keys = run;
+    return mine;
+  }
+
+  __device__ void gather_bounds(const Row& mine) {
+    if (threadIdx.x == 0) shared.bounds = no_rows();
+    __syncthreads();
+    if (lane() == 0 && row() < tile.num_rows) {
+      atomicMax(&shared.bounds.core.begin, mine.keys.begin);
+      atomicMin(&shared.bounds.core.end, mine.keys.end);
+      if (mine.keys.begin < mine.keys.end) {
+        atomicMin(&shared.bounds.hull.begin, mine.keys.begin);
+        atomicMax(&shared.bounds.hull.end, mine.keys.end);
       }
     }
+    __syncthreads();
   }
 
-  /// s -> exponents of 2: scale, soft cap, ALiBi (semantics §3.1).
-  __device__ float transform(float s, const Row& row, int row_index, int key, int key_index) const {
-    float factor = params.score.softmax_scale;
-    if constexpr (Config::kInt8) {
-      factor *= memory.query_scale[row_index] * memory.key_scale[key_index];
+  /// Scale, soft cap and ALiBi, in this order (semantics §3.1).
+  __device__ float transform(float dot, int j, int key, const Row& mine, float factor,
+                             float query_scale) const {
+    float score = dot * factor;
+    if constexpr (kInt8) {
+      score = dot * (params.score.softmax_scale * (query_scale * shared.key_scales[j]));
+    } else if constexpr (Config::kTokenHeadScales) {
+      score *= shared.key_scales[j];
     }
-    s *= factor;
     if constexpr (Config::kSoftCap) {
-      s = params.score.soft_cap * tanhf(s / params.score.soft_cap);
+      score = params.score.soft_cap * tanhf(score / params.score.soft_cap);
     }
-    s *= kLog2E;
-    const auto distance = static_cast<float>(key - row.position);
-    if constexpr (Config::kAlibi == Alibi::kDistance) {
-      s -= row.slope * fabsf(distance);
-    } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
-      s -= row.slope * sqrtf(fmaxf(-distance, 0.0f));
-    } else if constexpr (Config::kAlibi != Alibi::kNone) {
-      s += row.slope * distance;
-    }
-    return s;
-  }
-
-  /// Scores become weights in shared memory; state and output of every row follow its maximum. A
-  /// key that a row may not see has weight -0, which no visible key has.
-  __device__ void fold(float (&s)[kRows][kKeysPerThread], int first_key, float (&base)[kRows],
-                       float (&sum)[kRows], float (&o)[kRows][kColumnBlocks][4]) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const Row row = memory.rows[y * kRows + r];
-      float most = base[r];
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) {
-        const int key = first_key + x + 16 * j;
-        s[r][j] = transform(s[r][j], row, y * kRows + r, key, x + 16 * j);
-        if (key < row.keys.begin || key >= row.keys.end) s[r][j] = kNegInf;
-        // NaN is passed over here and shows in P.
-        most = fmaxf(most, s[r][j]);
-      }
-#pragma unroll
-      for (int step = 8; step > 0; step /= 2) {
-        most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
-      }
-      if (most > base[r]) {
-        const float factor = exp2_fast(base[r] - most);
-        sum[r] *= factor;
-#pragma unroll
-        for (int c = 0; c < kColumnBlocks; ++c) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) o[r][c][i] *= factor;
-        }
-      }
-      base[r] = most;
-      // Why: a row that has seen no key has base -inf, and (-inf) - (-inf) is NaN.
-      const float from = most == kNegInf ? 0.0f : most;
-#pragma unroll
-      for (int j = 0; j < kKeysPerThread; ++j) {
-        const int key = first_key + x + 16 * j;
-        float p = exp2_fast(s[r][j] - from);
-        sum[r] += p;
-        if constexpr (Config::kE4M3Probability) {
-          p = e4m3_to_float(e4m3_from_float(p * kE4M3ProbabilityShift)) / kE4M3ProbabilityShift;
-        }
-        const bool visible = key >= row.keys.begin && key < row.keys.end;
-        memory.weights[(x + 16 * j) * kWeightPitch + y * kRows + r] = visible ? p : -0.0f;
-      }
-    }
-  }
-
-  /// O += P V of keys [first, first + kValueKeys) of the tile. kMasked: weights of -0 count for
-  /// nothing, whatever their value is.
-  template <bool kMasked>
-  __device__ void accumulate_values(int first, float (&o)[kRows][kColumnBlocks][4]) {
-    const float* weights = memory.weights + first * kWeightPitch + y * kRows;
-#pragma unroll 2
-    for (int key = 0; key < kValueKeys; ++key) {
-      float p[kRows];
-      if constexpr (kRows == 4) {
-        const float4 four = *reinterpret_cast<const float4*>(weights + key * kWeightPitch);
-        p[0] = four.x;
-        p[1] = four.y;
-        p[2] = four.z;
-        p[3] = four.w;
+    if constexpr (Config::kAlibi != Alibi::kNone) {
+      const auto ahead = static_cast<float>(key - mine.position);
+      const float slope = mine.slope * kLn2;
+      if constexpr (Config::kAlibi == Alibi::kDistance) {
+        score -= slope * fabsf(ahead);
+      } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
+        score -= slope * sqrtf(fmaxf(-ahead, 0.0f));
       } else {
-        p[0] = weights[key * kWeightPitch];
-      }
-#pragma unroll
-      for (int c = 0; c < kColumnBlocks; ++c) {
-        const float4 v =
-            *reinterpret_cast<const float4*>(memory.operands + key * kValuePitch + c * 64 + x * 4);
-#pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          if (kMasked && __float_as_uint(p[r]) == 0x80000000u) continue;
-          o[r][c][0] = fmaf(p[r], v.x, o[r][c][0]);
-          o[r][c][1] = fmaf(p[r], v.y, o[r][c][1]);
-          o[r][c][2] = fmaf(p[r], v.z, o[r][c][2]);
-          o[r][c][3] = fmaf(p[r], v.w, o[r][c][3]);
-        }
+        score += slope * ahead;
       }
     }
+    return score;
   }
 
-  __device__ void add_values(int first_key, int end, bool masked,
-                             float (&o)[kRows][kColumnBlocks][4]) {
-    using Value = LoadTile<Config::kValue, Config::kValueVector, kValueKeys, kValuePitch,
-                           kValuePitch, Config::kVHeadSize, kThreads>;
-#pragma unroll 1
-    for (int first = 0; first < smaller(kTileN, end - first_key); first += kValueKeys) {
-      __syncthreads();  // the weights are there, and nobody reads what is overwritten
-      Value::run(params.kv.value, memory.value_at + first, 0, memory.operands, thread,
-                 [&](float code, int row) {
-                   const float v = dequantise<Config, Config::kValue>(code, memory.value_factor);
-                   return Config::kTokenHeadScales ? v * memory.value_scale[first + row] : v;
-                 });
-      __syncthreads();
-      if (masked) {
-        accumulate_values<true>(first, o);
-      } else {
-        accumulate_values<false>(first, o);
-      }
+  __device__ void store_probability(int j, float p) {
+    if constexpr (Config::kTokenHeadScales) {
+      p = p == 0.0f ? 0.0f : p * shared.value_scales[j];
     }
+    if constexpr (Config::kE4M3Probability) {
+      p = e4m3_to_float(e4m3_from_float(p * kE4M3ProbabilityShift));
+    }
+    const float values[1] = {p};
+    store_vector(memory + kLayout.probabilities + row() * kLayout.probability_pitch +
+                     j * size_of(Config::kProbability),
+                 encode_vector<Config::kProbability>(values));
   }
 
-  __device__ void attend_tile(int first_key, int end, bool masked, float (&base)[kRows],
-                              float (&sum)[kRows], float (&o)[kRows][kColumnBlocks][4]) {
-    __syncthreads();  // nobody reads the places of the tile before
-    locate_keys(first_key, end);
-    float s[kRows][kKeysPerThread] = {};
-#pragma unroll 1
-    for (int d = 0; d < Config::kHeadSize; d += kDepth) {
-      __syncthreads();
-      load_operands(d);
-      __syncthreads();
-      multiply_scores(s);
+  /// S -> P of this thread's keys of its row; `maximum` and `sum` grow.
+  __device__ void fold_scores(int first, const Row& mine, float factor, float query_scale,
+                              float& maximum, float& sum) {
+    const auto* scores =
+        reinterpret_cast<const float*>(memory + kLayout.scores + row() * kLayout.score_pitch);
+    float own[kOwnKeys];
+    float most = maximum;
+#pragma unroll
+    for (int i = 0; i < kOwnKeys; ++i) {
+      const int j = lane() + i * kLanes;
+      const int key = first + j;
+      const bool visible = key >= mine.keys.begin && key < mine.keys.end && shared.keys[j] >= 0;
+      own[i] = visible ? transform(scores[j], j, key, mine, factor, query_scale) : kNegInf;
+      most = fmaxf(most, own[i]);  // NaN is passed over here and shows in P
     }
-    fold(s, first_key, base, sum, o);
-    add_values(first_key, end, masked, o);
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    }
+    // Why: a row that has seen no key has maximum -inf, and (-inf) - (-inf) is NaN.
+    const float base = most == kNegInf ? 0.0f : most;
+    const float rescale = maximum == most ? 1.0f : expf(maximum - base);
+    float added = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kOwnKeys; ++i) {
+      const float p = expf(own[i] - base);
+      added += p;
+      store_probability(lane() + i * kLanes, p);
+    }
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      added += __shfl_xor_sync(0xFFFFFFFFu, added, step);
+    }
+    maximum = most;
+    sum = sum * rescale + added;
+    if (lane() == 0) shared.factors[row()] = rescale;
   }
 
-  __device__ void store(const float (&base)[kRows], const float (&sum)[kRows],
-                        const float (&o)[kRows][kColumnBlocks][4]) {
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = y * kRows + r;
-      float total = sum[r];
-#pragma unroll
-      for (int step = 8; step > 0; step /= 2) {
-        total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
+  /// State of this thread's row, and the factor of its outputs.
+  __device__ void finish_row(const Row& mine, float maximum, float sum) {
+    if (lane() != 0) return;
+    float factor = kScaled ? 1.0f : value_scale();
+    if constexpr (Config::kE4M3Probability) factor /= kE4M3ProbabilityShift;
+    if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
+    shared.factors[row()] = factor;
+    if (row() >= tile.num_rows) return;
+    const float shift = alibi_row_constant(Config::kAlibi, mine, tile.context_len);
+    part.store_state(params, {token_of(tile, row()), head_of(tile, row()), maximum + shift, sum});
+  }
+
+  __device__ void store(Products& products) {
+    const float* const channels = params.int8.value_channel_scale;
+    products.for_each([&](int r, int column, float& value) {
+      if (r >= tile.num_rows) return;
+      float result = value * shared.factors[r];
+      if (kInt8 && channels != nullptr) {
+        result *= channels[static_cast<i64>(tile.kv_head) * Config::kVHeadSize + column];
       }
-      if (row >= tile().num_rows) continue;
-      if (x == 0) {
-        part.template store_state<Config>(params, tile(), row, base[r], total, memory.rows[row]);
-      }
-      float factor = 1.0f;
-      if constexpr (Part::kNormalise) factor = total == 0.0f ? 0.0f : 1.0f / total;
-#pragma unroll
-      for (int c = 0; c < kColumnBlocks; ++c) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int column = c * 64 + x * 4 + i;
-          if (column >= Config::kVHeadSize) continue;
-          float value = o[r][c][i] * factor;
-          if constexpr (Config::kInt8 && Part::kNormalise) {
-            if (params.int8.value_channel_scale != nullptr) {
-              value *=
-                  params.int8.value_channel_scale[tile().kv_head * Config::kVHeadSize + column];
-            }
-          }
-          part.template store_value<Config>(params, tile(), row, column, value);
-        }
-      }
-    }
+      part.template store<Config>(params, token_of(tile, r), head_of(tile, r), column, result);
+    });
   }
 
   __device__ void run() {
-    locate_rows();
-    __syncthreads();
-    const TileBounds bounds = bounds_of_rows(memory.rows, tile(), 0, kTileM);
-    float base[kRows];
-    float sum[kRows];
-    float o[kRows][kColumnBlocks][4] = {};
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = y * kRows + r;
-      base[r] = kNegInf;
-      if (part.with_sink() && params.score.sinks != nullptr && row < tile().num_rows) {
-        const float shift =
-            alibi_row_constant(Config::kAlibi, memory.rows[row], tile().context_len);
-        base[r] = (params.score.sinks[head_of(tile(), row)] - shift) * kLog2E;
+    stage_query();
+    const Row mine = make_row();
+    gather_bounds(mine);
+    const TileBounds bounds = shared.bounds;
+    float maximum = kNegInf;
+    if (!Config::kSparse && params.score.sinks != nullptr && part.with_sink() &&
+        row() < tile.num_rows) {
+      // A sink is a key with a score and no value; -inf is no sink at all (§3.5).
+      maximum = params.score.sinks[head_of(tile, row())] -
+                alibi_row_constant(Config::kAlibi, mine, tile.context_len);
+    }
+    float sum = maximum == kNegInf ? 0.0f : 1.0f;
+    float query_scale = 1.0f;
+    if (kInt8 && row() < tile.num_rows) {
+      query_scale =
+          params.int8.query_scale[token_of(tile, row()) * params.int8.query_scale_token_stride +
+                                  head_of(tile, row()) * params.int8.query_scale_head_stride];
+    }
+    const float factor = params.score.softmax_scale * (kScaled ? 1.0f : key_scale());
+    Products products{};
+    const int end = bounds.hull.end;
+    for (int first = smaller(bounds.hull.begin, end) / kKeys * kKeys; first < end; first += kKeys) {
+      find_keys(first, end);
+      __syncthreads();
+      stage_keys();
+      __syncthreads();
+      products.multiply_scores(memory);
+      __syncthreads();
+      fold_scores(first, mine, factor, query_scale, maximum, sum);
+      bool found = false;
+      if (needs_mask(bounds, first, first + kKeys)) {
+        found = has_nonfinite<Config::kProbability, Config::kVHeadSize>(memory + kLayout.value,
+                                                                        kKeys, kLayout.value_pitch);
       }
-      // A sink is a key with a score and no value; one thread of the row's sixteen counts it.
-      sum[r] = x == 0 && base[r] != kNegInf ? 1.0f : 0.0f;
+      found = __syncthreads_or(found);
+      products.for_each([&](int r, int, float& value) { value *= shared.factors[r]; });
+      if (found) {
+        products.add_values_slowly(memory);
+      } else {
+        products.add_values(memory);
+      }
+      __syncthreads();
     }
-#pragma unroll 1
-    for (int key = bounds.hull.begin; key < bounds.hull.end; key += kTileN) {
-      attend_tile(key, bounds.hull.end, needs_mask(bounds, key, key + kTileN), base, sum, o);
-    }
-    store(base, sum, o);
+    __syncthreads();
+    finish_row(mine, maximum, sum);
+    __syncthreads();
+    store(products);
   }
 };
 
-/// Grid: as the decode kernels'.
-template <class Config, class Part>
-__device__ __forceinline__ void general_part(const AttendParams& params, const Part& part,
-                                             const GridPlace& place) {
-  using Work = General<Config, Part>;
-  __shared__ typename Work::Memory memory;
-  const RowTile mine =
-      row_tile(params, place.request, place.kv_head, place.row_tile * Work::kTileM, Work::kTileM);
-  if (mine.num_rows <= 0) return;
-  if (threadIdx.x == 0) {
-    const KvParams& kv = params.kv;
-    memory.tile = mine;
-    memory.key_factor = kv.k_scale == nullptr ? 1.0f : kv.k_scale[place.kv_head];
-    memory.value_factor = kv.v_scale == nullptr ? 1.0f : kv.v_scale[place.kv_head];
+/// Row tile `index` of a request. Sparse rows of a tile share a token, whose list is theirs.
+template <class Config>
+__device__ __forceinline__ RowTile general_row_tile(const AttendParams& params, int request,
+                                                    int kv_head, int index) {
+  constexpr int kRows = Config::kRowBlocks * 16;
+  if constexpr (!Config::kSparse) {
+    return row_tile(params, request, kv_head, index * kRows, kRows);
   }
-  __syncthreads();
-  Work work{params, part, memory};
+  const int tiles = (params.num_heads + kRows - 1) / kRows;
+  const int first_head = index % tiles * kRows;
+  RowTile tile{};
+  tile.request = request;
+  tile.group = params.num_heads;
+  tile.first_token = params.query_start_loc[request];
+  const int query_len = params.query_start_loc[request + 1] - tile.first_token;
+  tile.first_row = index / tiles * params.num_heads + first_head;
+  tile.num_rows = index / tiles < query_len ? smaller(kRows, params.num_heads - first_head) : 0;
+  return tile;
+}
+
+/// Keys of a row tile: those of its request, or the length of its token's list.
+template <class Config>
+__device__ __forceinline__ int num_keys_of(const AttendParams& params, const SparseParams& sparse,
+                                           const RowTile& tile) {
+  if constexpr (!Config::kSparse) {
+    return tile.seq_len;
+  }
+  if (sparse.topk_length == nullptr) return sparse.topk;
+  return larger(0, smaller(sparse.topk, sparse.topk_length[token_of(tile, 0)]));
+}
+
+template <class Config, class MakePart>
+__device__ __forceinline__ void attend_generally(const AttendParams& params,
+                                                 const SparseParams& sparse, int request,
+                                                 int kv_head, int index, MakePart make_part) {
+  extern __shared__ uint4 general_memory[];
+  __shared__ GeneralShared<Config::kRowBlocks * 16, Config::kKeys> shared;
+  const RowTile tile = general_row_tile<Config>(params, request, kv_head, index);
+  if (tile.num_rows <= 0) return;
+  const auto part = make_part(num_keys_of<Config>(params, sparse, tile));
+  using Part = decltype(make_part(0));
+  General<Config, Part> work{params, sparse, part,
+                             tile,   shared, reinterpret_cast<unsigned char*>(general_memory)};
   work.run();
 }
 
-template <class Config>
-__global__ void __launch_bounds__(256, Config::kMinCtas)
-    general(const __grid_constant__ AttendParams params) {
-  general_part<Config>(params, WholeRequest{}, grid_place(params, 1));
+/// The head fastest, then the request, the part and the row tile.
+struct GeneralPlace {
+  int kv_head;
+  int request;
+  int part;
+  int index;
+};
+__device__ __forceinline__ GeneralPlace general_place(const AttendParams& params, int num_parts) {
+  const unsigned heads = static_cast<unsigned>(params.num_kv_heads);
+  const unsigned requests = static_cast<unsigned>(params.num_requests);
+  const unsigned parts = static_cast<unsigned>(num_parts);
+  const unsigned rest = blockIdx.x / heads;
+  return {static_cast<int>(blockIdx.x % heads),
+          params.first_request + static_cast<int>(rest % requests),
+          static_cast<int>(rest / requests % parts), static_cast<int>(rest / requests / parts)};
 }
 
+/// Grid of these: x = KV heads * requests * parts * row tiles of the longest query.
 template <class Config>
-__global__ void __launch_bounds__(256, Config::kMinCtas)
+__global__ void __launch_bounds__(kGeneralThreads)
+    general(const __grid_constant__ AttendParams params) {
+  const GeneralPlace at = general_place(params, 1);
+  attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
+                           [](int num_keys) { return GeneralWhole{num_keys}; });
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
     general_splits(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SplitParams split) {
-  const GridPlace place = grid_place(params, split.num_splits);
-  general_part<Config>(params, OneSplit{split, place.part}, place);
+  const GeneralPlace at = general_place(params, split.num_splits);
+  attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
+                           [&](int num_keys) {
+                             return GeneralSplit{split, at.part, num_keys};
+                           });
 }
-
 template <class Config>
-__global__ void __launch_bounds__(256, Config::kMinCtas)
+__global__ void __launch_bounds__(kGeneralThreads)
     general_segments(const __grid_constant__ AttendParams params,
                      const __grid_constant__ SegmentParams segments) {
-  const GridPlace place = grid_place(params, segments.num_segments);
-  const int seq_len = params.seq_lens[place.request];
-  if (place.part >= num_active_segments(seq_len, segments.num_segments, segments.tile)) return;
-  general_part<Config>(params, OneSegment{segments, place.part}, place);
+  const GeneralPlace at = general_place(params, segments.num_segments);
+  attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
+                           [&](int num_keys) {
+                             return GeneralSegment{segments, at.part, num_keys};
+                           });
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_sparse(const __grid_constant__ AttendParams params,
+                   const __grid_constant__ SparseParams sparse) {
+  const GeneralPlace at = general_place(params, 1);
+  attend_generally<Config>(params, sparse, at.request, at.kv_head, at.index,
+                           [](int num_keys) { return GeneralWhole{num_keys}; });
+}
+
+/// All requests of a part of the plan, one after another.
+template <class Config>
+__device__ __forceinline__ void attend_part(const AttendParams& params, const SparseParams& sparse,
+                                            const PlanParams& plan) {
+  const int kv_head = static_cast<int>(blockIdx.x) % params.num_kv_heads;
+  const int index = static_cast<int>(blockIdx.x) / params.num_kv_heads;
+  const int part = static_cast<int>(blockIdx.y);
+  const int* const record = plan.parts + static_cast<i64>(part) * kPlanRecord;
+  const int last = record[1];
+  for (int request = record[0]; request <= last; ++request) {
+    attend_generally<Config>(
+        params, sparse, params.first_request + request, kv_head, index,
+        [&](int num_keys) { return plan_item(params, plan, part, request, num_keys); });
+    __syncthreads();
+  }
+}
+
+/// Grid of these: x = KV heads * row tiles of the longest query, y = parts of the plan.
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_plan(const __grid_constant__ AttendParams params,
+                 const __grid_constant__ PlanParams plan) {
+  attend_part<Config>(params, SparseParams{}, plan);
+}
+template <class Config>
+__global__ void __launch_bounds__(kGeneralThreads)
+    general_sparse_plan(const __grid_constant__ AttendParams params,
+                        const __grid_constant__ SparseParams sparse,
+                        const __grid_constant__ PlanParams plan) {
+  attend_part<Config>(params, sparse, plan);
 }
 
 }  // namespace attn

@@ -143,7 +143,7 @@ attn::AttendParams MlaExpand::attend_params(const MlaRank& rank, const Expanded&
   p.query_start_loc = query_start_loc_;
   p.seq_lens = work_.memory.upload(key_lens, "key lengths");
   p.num_requests = static_cast<int>(key_lens.size());
-  p.max_query_len = static_cast<int>(work_.problem.max_query_len());
+  p.max_query_len = checked_int32(work_.problem.max_query_len(), "query_len");
   p.num_heads = p.num_kv_heads = static_cast<int>(rank.heads);
   p.head_size = static_cast<int>(n.qk());
   p.v_head_size = static_cast<int>(work_.plan.pad_v ? n.qk() : n.value);

@@ -97,6 +97,13 @@ std::vector<std::string> mla_reference_refusals(const Problem& problem) {
          "FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
          "logits_soft_cap");
   add_if(a.query_dtype == QueryDtype::kFp8E4M3, "fp8 query");
+  if (!reasons.empty()) return reasons;
+  // Which rows are decodes, and so read the cache, is what MLA's plan says.
+  try {
+    plan_mla(mla_capability_for("REFERENCE", problem), problem);
+  } catch (const Error& error) {
+    reasons.emplace_back(error.what());
+  }
   return reasons;
 }
 

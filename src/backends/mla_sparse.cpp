@@ -66,7 +66,7 @@ class MlaSparse {
     p.lse_stride = work_.num_rows;
     p.query_start_loc = work_.memory.upload(work_.inputs.query_start_loc, "query_start_loc");
     p.num_requests = static_cast<int>(work_.problem.batch.size());
-    p.max_query_len = static_cast<int>(work_.problem.max_query_len());
+    p.max_query_len = checked_int32(work_.problem.max_query_len(), "query_len");
     p.num_heads = static_cast<int>(padded_heads_);
     p.num_kv_heads = 1;
     p.head_size = static_cast<int>(work_.sizes.entry());

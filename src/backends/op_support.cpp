@@ -32,6 +32,9 @@ class Reasons {
 
   std::vector<std::string> collect() {
     const bool writes = op_ == OpKind::kReshapeAndCache || op_ == OpKind::kRopeAndCache;
+    // Values of level 2 have 16 bits.
+    add_if(writes && problem_.kv_cache.int8_level == 2 && problem_.attention.dtype == Dtype::kF32,
+           "dtype not supported");
     if (writes || op_ == OpKind::kGather) add_cache();
     if (writes && !problem_.op.mla) add_paged_cache();
     add_if(problem_.dcp.transport == DcpTransport::kNccl && problem_.dcp.world_size > 1,

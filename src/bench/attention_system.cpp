@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "bench/alone.h"
 #include "bench/case_cache.h"
 #include "bench/judge.h"
 #include "bench/judge_ranks.h"
@@ -124,6 +125,20 @@ class AttentionTrial final : public Trial {
     Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
     if (!judge_ranks(key.math, output, judgement)) return std::nullopt;
     return judgement;
+  }
+
+  std::optional<BatchInvariance> run_alone(Ops& ops, const PipelineOutput& output) override {
+    const std::optional<std::int64_t> request = request_to_repeat(cache_.problem());
+    if (!request) return std::nullopt;
+    const Problem problem = problem_of_request(cache_.problem(), *request);
+    const AttentionInputs inputs = inputs_of_request(*inputs_.inputs, *request);
+    const BackendInputs alone = make_backend_inputs(problem, inputs, backend_);
+    const std::unique_ptr<Pipeline> pipeline = backend_.prepare(problem, alone, ops);
+    pipeline->poison_outputs();
+    for (const Step& step : pipeline->steps()) step.run();
+    ops.synchronize();
+    const auto first_row = inputs_.inputs->query_start_loc[static_cast<std::size_t>(*request)];
+    return compare_alone(*request, output.output, first_row, pipeline->read_output().output);
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {

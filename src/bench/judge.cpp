@@ -33,7 +33,10 @@ ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics)
   query.e4m3_probability = numerics.probability == Dtype::kE4M3;
   query.mla = problem.attention.type == AttentionType::kMla;
   query.soft_cap = problem.attention.logits_soft_cap > 0;
-  if (has_static_fp8_output(problem)) query.static_fp8_scale = problem.output_quant.scale;
+  if (has_static_fp8_output(problem)) {
+    query.static_fp8_scale = problem.output_quant.scale;
+    query.computed = problem.attention.dtype;
+  }
   return query;
 }
 

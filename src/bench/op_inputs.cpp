@@ -222,7 +222,7 @@ void make_gather(const Problem& problem, OpInputs& inputs) {
                         static_cast<std::int32_t>(b));
   }
   // Rows of padding name the first request and lie beyond its end: they are skipped (§8.5).
-  token_to_seq.insert(token_to_seq.end(), kPaddingSlots.size(), 0);
+  if (!lens.empty()) token_to_seq.insert(token_to_seq.end(), kPaddingSlots.size(), 0);
   inputs.add("block_table", inputs.mla_cache.block_table);
   inputs.add("cu_seq_lens", Tensor::from_i32(cu_seq_lens));
   inputs.add("token_to_seq", Tensor::from_i32(token_to_seq));

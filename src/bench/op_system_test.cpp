@@ -182,6 +182,12 @@ TEST_CASE("refusals of operations are in the words of semantics 13") {
   write.op.cache_layout = OpCacheLayout::kTr;
   write.attention.head_size = write.attention.v_head_size = 18;
   CHECK(reasons(write) == List{"per-token-head KV cache requires head_size % 4 == 0"});
+  Problem mixed = op_problem(OpKind::kReshapeAndCache);
+  mixed.op.cache_layout = OpCacheLayout::kIx;
+  mixed.kv_cache.int8_level = 2;
+  CHECK(reasons(mixed).empty());
+  mixed.attention.dtype = Dtype::kF32;
+  CHECK(reasons(mixed) == List{"dtype not supported"});
   write.attention.type = AttentionType::kDecoder;
   CHECK(reasons(write) == List{"attention type decoder not supported"});
 }

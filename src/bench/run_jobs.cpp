@@ -78,7 +78,7 @@ class JobRunner {
     enter(Phase::kRun);
     const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops());
     ops().take_kernels();  // of an earlier job that ended early
-    check(*trial, *pipeline, result);
+    check(*job.problem, *trial, *pipeline, result);
     result.kernels = ops().take_kernels();
     if (options_.timing && result.status != Status::kIncorrect) {
       enter(Phase::kTiming);
@@ -98,10 +98,11 @@ class JobRunner {
   }
 
   /// Runs, judges and saves; sets status, reasons and errors.
-  void check(Trial& trial, Pipeline& pipeline, Result& result) {
+  void check(const Problem& problem, Trial& trial, Pipeline& pipeline, Result& result) {
     const PipelineOutput output = run_once(pipeline);
     if (options_.validate) {
       find_defects(trial, pipeline, output, result.reasons);
+      repeat_alone(problem, trial, output, result);
       enter(Phase::kReference);
       judge(trial, output, result);
       result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
@@ -125,6 +126,16 @@ class JobRunner {
     if (!wrong.empty()) reasons.push_back(wrong);
     const std::string difference = describe_difference(output, run_once(pipeline));
     if (!difference.empty()) reasons.push_back("not deterministic: " + difference);
+  }
+
+  /// Reported for every backend, demanded where the scenario asks for batch invariance.
+  void repeat_alone(const Problem& problem, Trial& trial, const PipelineOutput& output,
+                    Result& result) {
+    result.batch_invariance = trial.run_alone(ops(), output);
+    const auto& invariance = result.batch_invariance;
+    if (!invariance || invariance->equal || !problem.attention.batch_invariant) return;
+    result.reasons.push_back("not batch invariant: request " + std::to_string(invariance->request) +
+                             " alone gives other bytes than in the batch");
   }
 
   void judge(Trial& trial, const PipelineOutput& output, Result& result) {

@@ -118,6 +118,32 @@ TEST_CASE("a wrong output is incorrect, names the element and is not timed") {
   CHECK(bench.backend.runs == 2);
 }
 
+TEST_CASE("a request alone is compared with the same request in the batch") {
+  Bench bench;
+  Result result = bench.run();
+  REQUIRE(result.batch_invariance);
+  CHECK(result.batch_invariance->request == 2);
+  CHECK(result.batch_invariance->equal);
+  CHECK(result.batch_invariance->max_abs == 0);
+
+  // A backend whose low bits depend on how many requests there are.
+  bench.backend.fault = [](PipelineOutput& output, int) {
+    if (output.output.dim(0) == 20) output.output.set(5, output.output.at(5) * 1.01f);
+  };
+  result = bench.run();
+  CHECK(result.status == Status::kPassed);
+  CHECK_FALSE(result.batch_invariance->equal);
+  CHECK(result.batch_invariance->max_abs > 0);
+
+  bench.problem.attention.batch_invariant = true;
+  result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "not batch invariant: request 2 alone"));
+
+  bench.problem.batch = {{1, 33}, {0, 0}};
+  CHECK_FALSE(bench.run().batch_invariance);
+}
+
 TEST_CASE("an element that is never written is incorrect") {
   Bench bench;
   bench.backend.fault = [](PipelineOutput& output, int) { output.output.set(5, NAN); };

@@ -26,6 +26,12 @@ class Trial {
   virtual std::string check_stored(const PipelineOutput& output) = 0;
   /// Against the reference of the case; nothing when should_stop said so.
   virtual std::optional<Judgement> judge(const PipelineOutput& output) = 0;
+  /// Runs one request of the batch on its own and compares it with `output`; nothing for a batch of
+  /// one, and for families where a request cannot be taken out.
+  virtual std::optional<BatchInvariance> run_alone(Ops& ops, const PipelineOutput& output) {
+    static_cast<void>(ops), static_cast<void>(output);
+    return std::nullopt;
+  }
   /// Adds the tensors of contract section 5. The reference is saved when judge() was called before.
   virtual void add_tensors(const PipelineOutput& output, TensorList& tensors) const = 0;
 };

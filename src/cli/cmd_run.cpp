@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
+#include <sstream>
 
 #include "bench/bench.h"
 #include "bench/system.h"
@@ -13,15 +15,19 @@
 #include "cli/device.h"
 #include "cli/environment.h"
 #include "cli/exit_code.h"
+#include "cli/gate_options.h"
 #include "cli/interrupt.h"
 #include "cli/outputs.h"
 #include "cli/progress.h"
+#include "cli/resume.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "gate/baseline.h"
 #include "inputs/mm_scale_file.h"
 #include "inputs/value_scale.h"
+#include "report/verdicts.h"
 
 namespace attnbench {
 namespace {
@@ -29,6 +35,13 @@ namespace {
 struct RunArguments {
   std::vector<std::string> scenarios;
   RunOptions options;
+  GateArguments gate;
+  std::vector<std::string> baselines;
+  std::string save_baseline;
+  std::string resume;
+  std::string journal;
+  std::string summary;
+  std::vector<std::string> links;
 };
 
 BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device) {
@@ -106,7 +119,8 @@ bool is_named_backend_unsupported(const std::vector<std::string>& named,
 }
 
 std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchOptions& bench,
-                                      const ConsoleOptions& options, const Console& console) {
+                                      Journal* journal, const ConsoleOptions& options,
+                                      const Console& console) {
   ProgressOptions progress_options;
   progress_options.live =
       console.err_is_terminal && !is_dumb_terminal() && !options.quiet && !options.no_progress;
@@ -114,18 +128,204 @@ std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchO
   progress_options.notices = !options.quiet;
   progress_options.width = output_width(STDERR_FILENO);
   Progress progress(console.err, steady_clock(), progress_options);
-  return run_jobs(jobs, bench, progress);
+  JournalObserver observer(progress, journal);
+  return run_jobs(jobs, bench, observer);
 }
 
-void print_table(const RunInfo& run, const std::vector<Result>& results, const OutputPlan& plan,
-                 const ConsoleOptions& options, const Console& console) {
-  // With -q nothing but errors goes to stderr, so a table that had to move there is left out.
-  if (plan.uses_stdout && options.quiet) return;
-  const bool is_terminal = plan.uses_stdout ? console.err_is_terminal : console.out_is_terminal;
-  TableOptions table;
-  table.color = use_color(options.color, is_terminal);
-  table.width = output_width(plan.uses_stdout ? STDERR_FILENO : STDOUT_FILENO);
-  write_table(plan.uses_stdout ? console.err : console.out, run, results, table);
+/// Where tables go: stdout unless an output took it. With -q nothing but errors goes to stderr, so
+/// a table that had to move there is left out.
+struct TablePlace {
+  std::ostream* out;  // null = nowhere
+  TableOptions options;
+};
+TablePlace table_place(const OutputPlan& plan, const ConsoleOptions& options,
+                       const Console& console) {
+  const bool moved = plan.uses_stdout;
+  TablePlace place{moved && options.quiet ? nullptr : moved ? &console.err : &console.out, {}};
+  const bool is_terminal = moved ? console.err_is_terminal : console.out_is_terminal;
+  place.options.color = use_color(options.color, is_terminal);
+  place.options.width = output_width(moved ? STDERR_FILENO : STDOUT_FILENO);
+  return place;
+}
+
+/// Where the journal goes: where the user wants it, else beside a result file that is a real file.
+std::string journal_target(const RunArguments& arguments) {
+  if (!arguments.journal.empty()) return arguments.journal;
+  const std::string& json = arguments.options.json;
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(json, error);
+  const bool is_special =
+      std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  return json.empty() || json == "-" || is_special ? "" : journal_path(json);
+}
+
+/// One run with everything around it: what is kept of an earlier one, the journal, the baseline.
+class RunSession {
+ public:
+  RunSession(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
+             RunInfo run, const Console& console)
+      : arguments_(arguments),
+        options_(arguments.options),
+        gate_(gate),
+        console_(console),
+        place_(table_place(plan, arguments.options.console, console)),
+        plan_(plan),
+        run_(std::move(run)) {}
+
+  int run(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    if (!arguments_.baselines.empty()) read_baseline_of(jobs, bench);
+    measure(jobs, bench);
+    if (baseline_ && !InterruptGuard::interrupted()) judge(jobs, bench);
+    Outcome outcome;
+    const KnownInRun known = set_known_apart(results_, gate_);
+    outcome.counts = known.counts;
+    outcome.named_backend_unsupported =
+        is_named_backend_unsupported(options_.selection.backends, results_);
+    outcome.interrupted = InterruptGuard::interrupted();
+    outcome.regression = (report_ && !report_->passed()) || not_repeatable_;
+    print(known);
+    outcome.usage_error = !write_files(outcome.interrupted);
+    return exit_code(outcome);
+  }
+
+ private:
+  /// Refuses a baseline of another machine before an hour is spent on it.
+  void read_baseline_of(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    baseline_ = read_baseline(arguments_.baselines, gate_);
+    keep_selected({options_.selection.filter, options_.selection.backends}, baseline_->results);
+    std::vector<Result> planned;
+    for (const Job& job : jobs) planned.push_back(describe_job(job, bench));
+    judge_results(*baseline_, file_with(planned), gate_);
+  }
+
+  /// This run as a gate reads it from a file: with the device and its clocks.
+  ResultFile file_with(const std::vector<Result>& results) const {
+    std::ostringstream text;
+    write_json(text, run_, results);
+    return parse_result_file(text.str(), "this run");
+  }
+
+  std::vector<Result> run_again(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    return run_with_progress(jobs, bench, nullptr, options_.console, console_);
+  }
+
+  void measure(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    std::vector<Result> kept;
+    if (!arguments_.resume.empty()) kept = results_to_keep(arguments_.resume, jobs, bench, run_);
+    const std::string target = journal_target(arguments_);
+    if (!target.empty()) journal_.emplace(target, run_, kept);
+    if (journal_ && journal_->path() != target && !options_.console.quiet) {
+      console_.err << fmt::format(
+          "attnbench: notice: another run writes '{}'; this one uses '{}'\n", target,
+          journal_->path());
+    }
+    const std::vector<Job> left = jobs_left(jobs, kept);
+    std::vector<Result> added =
+        run_with_progress(left, bench, journal_ ? &*journal_ : nullptr, options_.console, console_);
+    results_ = in_job_order(jobs, std::move(kept), std::move(added));
+    if (!arguments_.save_baseline.empty() && !InterruptGuard::interrupted())
+      self_check(jobs, bench);
+  }
+
+  /// A/A: the same program again, which gives the noise floor. Cases that are right once and wrong
+  /// once are no baseline.
+  void self_check(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    const std::vector<std::vector<Result>> runs{results_, run_again(jobs, bench)};
+    if (InterruptGuard::interrupted()) return;
+    run_.noise_floor = measure_noise_floor(runs, gate_.floor_us);
+    results_ = pool_runs(runs);
+    GateOptions options = gate_;
+    options.lenient = true;
+    const GateReport check = judge_results(file_with(runs[0]), file_with(runs[1]), options);
+    for (const Verdict& verdict : check.verdicts) {
+      const bool unsteady = verdict.kind == VerdictKind::kBroken ||
+                            verdict.kind == VerdictKind::kFixed ||
+                            verdict.kind == VerdictKind::kLessAccurate;
+      if (!unsteady) continue;
+      not_repeatable_ = true;
+      console_.err << fmt::format("attnbench: not repeatable: {}: {}\n", verdict.id, verdict.rule);
+    }
+  }
+
+  /// Verdicts, after every case that looks slower was measured again: a slowdown that is gone in
+  /// the samples of several measurements was the machine's.
+  void judge(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    constexpr int kConfirmations = 2;
+    for (int round = 0;; ++round) {
+      report_ = judge_results(*baseline_, file_with(results_), gate_);
+      std::vector<Job> slower;
+      for (const Verdict& verdict : report_->verdicts) {
+        if (verdict.kind != VerdictKind::kSlower) continue;
+        for (const Job& job : jobs) {
+          if (job.id == verdict.id) slower.push_back(job);
+        }
+      }
+      if (round == kConfirmations || slower.empty() || InterruptGuard::interrupted()) return;
+      const std::vector<Result> again = run_again(slower, bench);
+      if (InterruptGuard::interrupted()) return;
+      results_ = pool_runs({results_, again});
+    }
+  }
+
+  void print(const KnownInRun& known) const {
+    if (place_.out == nullptr) return;
+    write_table(*place_.out, run_, results_, place_.options);
+    for (const std::string& line : known.lines) *place_.out << line << "\n";
+    if (!report_) return;
+    *place_.out << "\n";
+    TableOptions options = place_.options;
+    options.show_reasons = options_.console.verbose;
+    write_verdict_table(*place_.out, *report_, options);
+  }
+
+  /// Whether all could be written; the journal stays when not, or when the run is not complete.
+  bool write_files(bool interrupted) {
+    try {
+      plan_.write(run_, results_);
+      if (!arguments_.summary.empty()) {
+        std::ostringstream text;
+        SummaryOptions options;
+        options.links = arguments_.links;
+        write_summary(text, run_, results_, report_ ? &*report_ : nullptr, options);
+        write_text(arguments_.summary, text.str());
+      }
+      if (!arguments_.save_baseline.empty() && !interrupted && !not_repeatable_) {
+        write_output(output_formats().front(), arguments_.save_baseline, run_, results_);
+      }
+    } catch (const Error& error) {
+      print_error(console_.err, error.full_message());
+      return false;
+    }
+    const bool is_ours = arguments_.journal.empty();
+    if (journal_ && is_ours) journal_->remove();
+    return true;
+  }
+
+  const RunArguments& arguments_;
+  const RunOptions& options_;
+  const GateOptions& gate_;
+  const Console& console_;
+  const TablePlace place_;
+  const OutputPlan& plan_;
+  RunInfo run_;
+  std::optional<Journal> journal_;
+  std::optional<ResultFile> baseline_;
+  std::optional<GateReport> report_;
+  std::vector<Result> results_;
+  bool not_repeatable_ = false;
+};
+
+void check_arguments(const RunArguments& arguments) {
+  if (!arguments.save_baseline.empty()) {
+    if (arguments.options.no_validation && !arguments.gate.lenient) {
+      fail(ErrorKind::kUsage,
+           "--save-baseline with --no-validation: a gate refuses unverified results");
+    }
+    check_writable(arguments.save_baseline);
+  }
+  for (const std::string* path : {&arguments.summary, &arguments.journal}) {
+    if (!path->empty()) check_writable(*path);
+  }
 }
 
 int run_cases(const RunArguments& arguments, const Console& console) {
@@ -136,6 +336,8 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection);
   const OutputPlan plan = plan_outputs(options);
   if (!options.save_tensors.empty()) check_save_dir(options.save_tensors);
+  check_arguments(arguments);
+  const GateOptions gate = gate_options(arguments.gate);
   check_input_files(pairs);
   if (pairs.empty() && !options.console.quiet) {
     console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
@@ -145,23 +347,40 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   RunInfo run = describe_run(console.command);
   if (device.info) describe_device(*device.info, run.environment);
   const InterruptGuard guard;
+  RunSession session(arguments, gate, plan, std::move(run), console);
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
-  const std::vector<Result> results = run_with_progress(
-      make_jobs(pairs, options, device), bench_options(options, device), options.console, console);
+  return session.run(make_jobs(pairs, options, device), bench_options(options, device));
+}
 
-  Outcome outcome;
-  outcome.counts = count_statuses(results);
-  outcome.named_backend_unsupported =
-      is_named_backend_unsupported(options.selection.backends, results);
-  outcome.interrupted = InterruptGuard::interrupted();
-  print_table(run, results, plan, options.console, console);
-  try {
-    plan.write(run, results);
-  } catch (const Error& error) {
-    print_error(console.err, error.full_message());
-    outcome.usage_error = true;
-  }
-  return exit_code(outcome);
+void add_baseline_options(CLI::App& app, RunArguments& arguments) {
+  const char* const group = "Gate";
+  app.add_option("--baseline", arguments.baselines,
+                 "Gate against this result file; several are pooled (repeatable)")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--save-baseline", arguments.save_baseline,
+                 "Run twice and write a baseline with the noise floor of this machine")
+      ->type_name("FILE")
+      ->group(group);
+  add_gate_options(app, arguments.gate);
+  const char* const outputs = "Outputs (FILE '-' is stdout)";
+  app.add_option("--summary", arguments.summary, "Write a Markdown summary for a pull request")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--link", arguments.links, "URL of an artefact for the summary (repeatable)")
+      ->type_name("URL")
+      ->allow_extra_args(false)
+      ->group(outputs);
+  const char* const running = "Running";
+  app.add_option("--resume", arguments.resume,
+                 "Keep the results of this file and its journal, run the rest; also --json")
+      ->type_name("FILE")
+      ->group(running);
+  app.add_option("--journal", arguments.journal,
+                 "Write results here as they come; without it FILE.journal beside --json")
+      ->type_name("FILE")
+      ->group(running);
 }
 
 }  // namespace
@@ -171,7 +390,13 @@ RunCommand declare_run(CLI::App& app) {
   app.add_option("SCENARIO", arguments->scenarios, "Scenario files, or names of shipped scenarios")
       ->required();
   add_run_options(app, arguments->options);
-  return [arguments](const Console& console) { return run_cases(*arguments, console); };
+  add_baseline_options(app, *arguments);
+  return [arguments](const Console& console) {
+    if (!arguments->resume.empty() && arguments->options.json.empty()) {
+      arguments->options.json = arguments->resume;
+    }
+    return run_cases(*arguments, console);
+  };
 }
 
 }  // namespace attnbench

@@ -59,6 +59,8 @@ const std::vector<Command>& all_commands() {
        declare_validate},
       {"device", "Show the devices of this machine and measure what they can do at best",
        "  attnbench device --json device.json", declare_device},
+      {"gate", "Compare results with a baseline and fail when something got worse",
+       "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

@@ -22,6 +22,8 @@ struct Outcome {
   /// Invalid input or an unwritable output that showed only after the cases had run.
   bool usage_error = false;
   bool interrupted = false;
+  /// The gate failed.
+  bool regression = false;
 };
 
 /// When several codes apply: 2, then 1, then 4, then 3.

@@ -47,6 +47,14 @@ TEST_CASE("an interruption is 4, also when all that ran passed or nothing ran ye
   CHECK(exit_code(outcome_of({.skipped = 3})) == 4);
 }
 
+TEST_CASE("a regression is 1, beside errors too") {
+  Outcome outcome = outcome_of({.passed = 3});
+  outcome.regression = true;
+  CHECK(exit_code(outcome) == 1);
+  outcome.counts.error = 1;
+  CHECK(exit_code(outcome) == 1);
+}
+
 TEST_CASE("the code is never a count") {
   CHECK(exit_code(outcome_of({.incorrect = 7})) == 1);
   CHECK(exit_code(outcome_of({.error = 9})) == 4);

@@ -68,6 +68,19 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->type_name("FILE")
       ->group(outputs);
   app.add_option("--junit", options.junit, "Write JUnit XML")->type_name("FILE")->group(outputs);
+  app.add_option("--google-benchmark", options.google_benchmark, "Write google-benchmark JSON")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--github-benchmark", options.github_benchmark,
+                 "Write JSON for github-action-benchmark (customSmallerIsBetter)")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--vllm-csv", options.vllm_csv, "Write the CSV of vLLM's attention_benchmarks")
+      ->type_name("FILE")
+      ->group(outputs);
+  app.add_option("--vllm-json", options.vllm_json, "Write the JSON of vLLM's attention_benchmarks")
+      ->type_name("FILE")
+      ->group(outputs);
   auto* directory = app.add_option("--save-tensors", options.save_tensors,
                                    "Write inputs, output and reference as safetensors files")
                         ->type_name("DIR")

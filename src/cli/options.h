@@ -36,6 +36,7 @@ struct RunOptions {
   SelectionOptions selection;
   ConsoleOptions console;
   std::string json, csv, markdown, junit;  // empty = not written, "-" = stdout
+  std::string google_benchmark, github_benchmark, vllm_csv, vllm_json;
   std::string save_tensors;
   std::string save;  // "", "failed", "always"
   bool no_timing = false;

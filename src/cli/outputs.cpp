@@ -18,6 +18,10 @@ const std::string& path_of(const RunOptions& options, std::string_view format) {
   if (format == "csv") return options.csv;
   if (format == "markdown") return options.markdown;
   if (format == "junit") return options.junit;
+  if (format == "google-benchmark") return options.google_benchmark;
+  if (format == "github-benchmark") return options.github_benchmark;
+  if (format == "vllm-csv") return options.vllm_csv;
+  if (format == "vllm-json") return options.vllm_json;
   fail(ErrorKind::kInternal, "no option for the output format '{}'", format);
 }
 

@@ -164,6 +164,13 @@ Result read_result(const Reader& json) {
     rank.error = read_error(item.object("error"));
     rank.lse_error = read_error(item.object("lse_error"));
   });
+  if (!json.is_null("batch_invariance")) {
+    const Reader item = json.object("batch_invariance");
+    BatchInvariance& invariance = result.batch_invariance.emplace();
+    item.read("request", invariance.request);
+    item.read("equal", invariance.equal);
+    item.read("max_abs", invariance.max_abs);
+  }
   if (!json.is_null("timing")) result.timing = read_timing(json.object("timing"));
   if (!json.is_null("throughput")) {
     result.throughput = read_throughput(json.object("throughput"));

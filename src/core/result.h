@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -41,6 +42,13 @@ struct RankErrors {
   int rank = 0;
   ErrorStats error;
   ErrorStats lse_error;
+};
+
+/// One request of the batch run on its own, against its rows in the batch.
+struct BatchInvariance {
+  std::int64_t request = 0;
+  bool equal = false;  // the same bytes
+  double max_abs = 0;
 };
 
 struct StepTiming {
@@ -106,9 +114,10 @@ struct Result {
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
-  std::vector<RankErrors> rank_errors;   // by rank under DCP, else empty
-  std::optional<Timing> timing;          // only when passed or unverified
-  std::optional<Throughput> throughput;  // only when passed or unverified
+  std::vector<RankErrors> rank_errors;              // by rank under DCP, else empty
+  std::optional<BatchInvariance> batch_invariance;  // of batches with more than one request
+  std::optional<Timing> timing;                     // only when passed or unverified
+  std::optional<Throughput> throughput;             // only when passed or unverified
   std::vector<KernelInfo> kernels;
   std::string repro;
 };
@@ -138,6 +147,14 @@ struct Environment {
   std::string fingerprint;  // hash of what makes timings comparable: cpu, device, compiler
 };
 
+/// How far runs of the same program on the same machine were apart (A/A): relative gaps between
+/// medians, 0.02 = 2 %.
+struct NoiseFloor {
+  int runs = 0;                         // that were compared
+  double all_cases = 0;                 // what every case may differ by
+  std::map<std::string, double> cases;  // the largest gap seen, by result id
+};
+
 /// Everything in a result file beside the results.
 struct RunInfo {
   std::string tool_version;
@@ -145,6 +162,7 @@ struct RunInfo {
   std::string created;               // RFC 3339, UTC
   std::vector<std::string> command;  // argv
   Environment environment;
+  std::optional<NoiseFloor> noise_floor;  // of a baseline that was recorded with a self-check
 };
 
 /// Counts by status, for summaries and exit codes.

@@ -164,6 +164,11 @@ Json result_json(const Result& result) {
   json["lse_error"] = error_json(result.lse_error);
   json["quantization_error"] = error_json(result.quantization_error);
   if (!result.rank_errors.empty()) json["rank_errors"] = rank_errors_json(result.rank_errors);
+  if (result.batch_invariance) {
+    json["batch_invariance"] = {{"request", result.batch_invariance->request},
+                                {"equal", result.batch_invariance->equal},
+                                {"max_abs", result.batch_invariance->max_abs}};
+  }
   json["timing"] = timing_json(result.timing);
   json["throughput"] = throughput_json(result.throughput);
   json["kernels"] = kernels_json(result.kernels);

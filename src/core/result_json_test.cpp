@@ -61,6 +61,7 @@ Result full_result() {
   result.throughput =
       Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory"};
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
+  result.batch_invariance = BatchInvariance{3, false, 0.25};
   result.repro = "attnbench run x";
   return result;
 }
@@ -74,6 +75,9 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   const Result read = result_from_json(text);
   CHECK(result_to_json(read) == text);
   CHECK(read.timing->samples_us == original.timing->samples_us);
+  REQUIRE(read.batch_invariance);
+  CHECK(read.batch_invariance->request == 3);
+  CHECK(read.batch_invariance->max_abs == 0.25);
   CHECK(read.rank_errors.size() == 2);
   CHECK(read.rank_errors[1].lse_error.max_abs == 4);
   CHECK(read.lse_error->max_abs == 1e-300);

@@ -26,7 +26,10 @@ double absolute_limit(const Comparison& comparison, const Tolerance& tolerance) 
 
 std::string limit_text(const Tolerance& tolerance, double atol) {
   std::string text = tolerance.e4m3_scale > 0
-                         ? "at most 1 e4m3 step, in at most 1 % of the elements"
+                         ? fmt::format(
+                               "at most 1 e4m3 step from |a-r| <= {:.3g} + {:.3g}*|r|, in "
+                               "at most 1 % of the elements",
+                               atol, tolerance.rtol)
                          : fmt::format("|a-r| <= {:.3g} + {:.3g}*|r|", atol, tolerance.rtol);
   if (tolerance.min_cosine > -1) {
     text += fmt::format(", cosine >= 1-{:.3g}", 1 - tolerance.min_cosine);

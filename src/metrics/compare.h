@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,8 +20,9 @@ struct Tolerance {
   double min_cosine = -1;        // -1 = not tested
   double max_err_ratio = 2;      // 3 with soft-cap; contract §4; infinity = not judged (LSE)
   bool relative_to_max = false;  // atol is a share of the largest reference magnitude
-  /// > 0: the output is e4m3 codes of o / e4m3_scale and is judged by codes, not by atol and rtol:
-  /// at most one step apart everywhere, and different in at most 1 % of the elements.
+  /// > 0: the output is e4m3 codes of o / e4m3_scale and is judged by codes: at most one step from
+  /// the codes of [r - limit, r + limit], and outside of them in at most 1 % of the elements, with
+  /// limit = atol + rtol * |r| of the value before it was quantised.
   double e4m3_scale = 0;
   std::string rule;  // e.g. "semantics 14.2 bfloat16"
 };
@@ -34,6 +36,9 @@ struct ToleranceQuery {
   bool soft_cap = false;
   bool mla = false;             // 16-bit MLA, whose intermediates are rounded too
   double static_fp8_scale = 0;  // > 0: fused static fp8 output with this scale (§4.5)
+  /// Static fp8 output: the type that attention is computed in. Its own row of §14.2 moves a value
+  /// before it is quantised, which near zero is many codes. Empty = the value is exact.
+  std::optional<Dtype> computed = std::nullopt;
 };
 Tolerance output_tolerance(const ToleranceQuery& query);
 /// LSE: atol 1e-3 for 16-bit (and narrower) inputs, 1e-5 for f32; rtol 1e-5. MLA rounds its

@@ -228,6 +228,24 @@ TEST_CASE("static fp8 output may be one e4m3 step off in one element of a hundre
   CHECK(mentions(example.judge(tolerance), "2 e4m3 steps"));
 }
 
+TEST_CASE("static fp8 output may differ by what its type of computation may differ before") {
+  Tolerance tolerance = output_tolerance(
+      {.output = Dtype::kE4M3, .static_fp8_scale = 0.01, .computed = Dtype::kBF16});
+  Case example;
+  example.dtype = Dtype::kE4M3;
+  example.expected.assign(100, 1e-4);  // a value near zero
+  example.emulated.assign(100, -1e-2);
+  example.actual.assign(100, 1.0f);  // 0.01: many codes away, inside the limit of bfloat16
+  CHECK(example.judge(tolerance).passed);
+  example.actual[3] = 1.125f;  // the next code
+  CHECK(example.judge(tolerance).passed);
+  example.actual[3] = 1.25f;
+  CHECK(mentions(example.judge(tolerance), "2 e4m3 steps"));
+  tolerance = output_tolerance({.output = Dtype::kE4M3, .static_fp8_scale = 0.01});
+  example.actual[3] = 1.0f;
+  CHECK_FALSE(example.judge(tolerance).passed);  // an exact value has one code
+}
+
 TEST_CASE("static fp8 output saturates where the reference is beyond its range") {
   const Tolerance tolerance = output_tolerance({.output = Dtype::kE4M3, .static_fp8_scale = 1});
   CHECK(

@@ -89,10 +89,12 @@ class Accumulator {
   }
 
   void judge(const Place& place, double stored, double expected, double error) {
-    double excess = error - (atol_ + tolerance_.rtol * std::abs(expected));
+    const double limit = atol_ + tolerance_.rtol * std::abs(expected);
+    double excess = error - limit;
     if (quantised()) {
-      const int wanted = signed_e4m3_code(e4m3_value(expected));
-      const int steps = std::abs(signed_e4m3_code(static_cast<float>(stored)) - wanted);
+      const int code = signed_e4m3_code(static_cast<float>(stored));
+      const int steps = std::max({signed_e4m3_code(e4m3_value(expected - limit)) - code,
+                                  code - signed_e4m3_code(e4m3_value(expected + limit)), 0});
       totals_.max_steps = std::max(totals_.max_steps, steps);
       excess = steps;
     }

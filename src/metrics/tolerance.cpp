@@ -38,6 +38,13 @@ bool is_16_bit(Dtype dtype) { return dtype == Dtype::kF16 || dtype == Dtype::kBF
 Tolerance output_tolerance(const ToleranceQuery& query) {
   Tolerance tolerance;
   if (query.static_fp8_scale > 0) {
+    if (query.computed) {
+      ToleranceQuery before = query;
+      before.output = *query.computed;
+      before.static_fp8_scale = 0;
+      tolerance = output_tolerance(before);
+      tolerance.min_cosine = -1;
+    }
     tolerance.e4m3_scale = query.static_fp8_scale;
     tolerance.rule = "semantics 14.2 static fp8 output";
   } else if (query.fp8_query) {

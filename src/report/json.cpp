@@ -34,6 +34,21 @@ Json environment_json(const Environment& environment) {
   return json;
 }
 
+Json noise_floor_json(const NoiseFloor& floor) {
+  return {{"runs", floor.runs}, {"all_cases", floor.all_cases}, {"cases", floor.cases}};
+}
+
+Json head_json(const RunInfo& run) {
+  Json head = Json::object();
+  head["schema_version"] = 1;
+  head["tool"] = {{"name", "attnbench"}, {"version", run.tool_version}, {"git", run.git}};
+  head["created"] = run.created;
+  head["command"] = run.command;
+  head["environment"] = environment_json(run.environment);
+  if (run.noise_floor) head["noise_floor"] = noise_floor_json(*run.noise_floor);
+  return head;
+}
+
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -48,16 +63,13 @@ void write_nested(std::ostream& out, const std::string& json, const std::string&
 
 }  // namespace
 
+std::string result_file_head(const RunInfo& run) { return dump(head_json(run), -1); }
+
 void write_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results) {
-  Json head = Json::object();
-  head["schema_version"] = 1;
-  head["tool"] = {{"name", "attnbench"}, {"version", run.tool_version}, {"git", run.git}};
-  head["created"] = run.created;
-  head["command"] = run.command;
-  head["environment"] = environment_json(run.environment);
   // Why: results are written one by one, so that a hundred thousand of them need not stand in
   // memory a second time as a document.
   out << "{\n";
+  const Json head = head_json(run);
   for (const auto& [key, value] : head.items()) {
     out << "  " << dump(key, -1) << ": ";
     write_nested(out, dump(value, 2), "  ");

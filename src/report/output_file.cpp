@@ -145,7 +145,11 @@ const std::vector<OutputFormat>& output_formats() {
   static const std::vector<OutputFormat> formats{{"json", write_json},
                                                  {"csv", write_csv},
                                                  {"markdown", write_markdown},
-                                                 {"junit", write_junit}};
+                                                 {"junit", write_junit},
+                                                 {"google-benchmark", write_google_benchmark},
+                                                 {"github-benchmark", write_github_benchmark},
+                                                 {"vllm-csv", write_vllm_csv},
+                                                 {"vllm-json", write_vllm_json}};
   return formats;
 }
 
@@ -158,10 +162,16 @@ void write_output(const OutputFormat& format, const std::string& path, const Run
   }
   std::ostringstream text;
   format.write(text, run, results);
-  if (is_special(path)) {
-    write_in_place(path, text.str());
+  write_text(path, text.str());
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  if (path == kStdout) {
+    if (!(std::cout << text).flush()) fail_io("standard output", "the stream is closed or full");
+  } else if (is_special(path)) {
+    write_in_place(path, text);
   } else {
-    replace_file(path, text.str());
+    replace_file(path, text);
   }
 }
 

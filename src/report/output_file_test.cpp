@@ -56,7 +56,8 @@ void check_refused(const std::string& path, const std::string& why) {
 TEST_CASE("the formats have the names of their flags") {
   std::vector<std::string> names;
   for (const OutputFormat& format : output_formats()) names.emplace_back(format.name);
-  CHECK(names == std::vector<std::string>{"json", "csv", "markdown", "junit"});
+  CHECK(names == std::vector<std::string>{"json", "csv", "markdown", "junit", "google-benchmark",
+                                          "github-benchmark", "vllm-csv", "vllm-json"});
 }
 
 TEST_CASE("an output file replaces the old one and leaves no other file") {

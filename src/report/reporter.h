@@ -25,6 +25,8 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
 /// Contract section 4, strict JSON: NaN and infinity become null, with the reason in a `notes`
 /// array beside them. Text that is not UTF-8 is replaced.
 void write_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+/// Everything of write_json but the results, as one line.
+std::string result_file_head(const RunInfo& run);
 /// RFC 4180, one header line, one line a result; a number that does not exist is an empty field.
 void write_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// A GitHub-flavoured Markdown table with a summary line.
@@ -33,8 +35,20 @@ void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Res
 /// skipped = <skipped>.
 void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
+/// google-benchmark's JSON: one iteration run a timed result, the median as real_time; incorrect
+/// and error results have error_occurred.
+void write_google_benchmark(std::ostream& out, const RunInfo& run,
+                            const std::vector<Result>& results);
+/// github-action-benchmark's custom JSON (customSmallerIsBetter): the median of every timed result.
+void write_github_benchmark(std::ostream& out, const RunInfo& run,
+                            const std::vector<Result>& results);
+/// The columns and keys of vLLM's benchmarks/attention_benchmarks (times in seconds); the case name
+/// stands for its batch spec. The CSV has timed results only, the JSON failed ones too.
+void write_vllm_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+void write_vllm_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+
 struct OutputFormat {
-  const char* name;  // "json", "csv", "markdown", "junit"
+  const char* name;  // "json", "csv", ...: the flag
   void (*write)(std::ostream&, const RunInfo&, const std::vector<Result>&);
 };
 const std::vector<OutputFormat>& output_formats();
@@ -44,6 +58,9 @@ const std::vector<OutputFormat>& output_formats();
 /// place. Errors: E-IO naming the path.
 void write_output(const OutputFormat& format, const std::string& path, const RunInfo& run,
                   const std::vector<Result>& results);
+
+/// The same for any text.
+void write_text(const std::string& path, const std::string& text);
 
 /// Fails with E-IO when `path` could not be written later: checked before anything runs. Leaves
 /// nothing behind. A file or folder without any write permission is refused to the superuser too.

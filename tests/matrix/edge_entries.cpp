@@ -13,6 +13,17 @@ constexpr const char* kMlaMath =
 constexpr const char* kDense = "one length for every row of the form without cu_seqlens";
 constexpr const char* kNoPages = "keys and values are tensors, not pages";
 
+constexpr const char* kNoScores = "the operation computes no scores";
+constexpr const char* kTokensAlone = "a batch is a number of tokens to the operation";
+
+/// An entry about scores is none for an operation without them.
+std::function<Cell(const Target&)> of_scores(Cell (*cell)(const Target&)) {
+  return [cell](const Target& target) -> Cell {
+    if (target.op) return NotApplicable{kNoScores};
+    return cell(target);
+  };
+}
+
 /// The name that reasons of an encoder backend carry.
 std::string upstream_name(const Target& target) {
   return target.backend.starts_with("MM_") ? target.backend.substr(3) : target.backend;
@@ -22,6 +33,7 @@ std::string upstream_name(const Target& target) {
 Cell of_batch(const Target& target, const std::string& label,
               const std::vector<Request>& requests) {
   if (target.dense) return NotApplicable{kDense};
+  if (target.only_tokens()) return NotApplicable{kTokensAlone};
   return Variations{{.label = label, .settings = {batch_setting(target, requests)}}};
 }
 
@@ -48,11 +60,13 @@ Cell empty_query(const Target& target) {
 
 Cell empty_request(const Target& target) {
   if (target.dense) return NotApplicable{kDense};
+  if (target.only_tokens()) return NotApplicable{kTokensAlone};
   Variation between{.label = "between others and last",
                     .settings = {batch_setting(target, {{1, 33}, {0, 0}, {5, 37}, {0, 0}})}};
   // §1.3 counts a row that is not as long as the first one as a prefill, and §1.4 wants those
   // without context last.
-  const bool uniform = target.backend == "MLA" || target.backend == "FLASHMLA";
+  const bool uniform =
+      target.backend == "MLA" || target.backend == "FLASHMLA" || target.is_reference();
   if (uniform && !target.decode_only) {
     between.refusal =
         "prefill order: expected prefills with context before those without, got context 32 at "
@@ -95,23 +109,30 @@ Cell pages(const Target& target) {
   Variation ordered{.label = "in order", .settings = {{"kv_cache.shuffle_blocks", "false"}}};
   Variation shuffled{.label = "shuffled", .settings = {{"kv_cache.shuffle_blocks", "true"}}};
   // Every request of cross attention has an encoder output of its own.
-  if (target.family == Family::kCross) return Variations{ordered, shuffled};
-  const Setting batch = batch_setting(target, {{1, 70}, {1, 130}, {4, 90}});
+  // What is gathered from the first token on has no context to share.
+  if (target.family == Family::kCross || target.whole) return Variations{ordered, shuffled};
+  // Whole pages of every rank.
+  const std::int64_t prefix = target.family == Family::kMla && target.dcp ? 128 : 64;
+  const Setting batch =
+      batch_setting(target, {{1, prefix + 6}, {1, prefix + 66}, {4, prefix + 26}});
   for (const char* shuffle : {"false", "true"}) {
     Variation& shared = shuffle[0] == 'f' ? ordered : shuffled;
     shared.label += ", shared";
     shared.settings = {batch, {"kv_cache.shuffle_blocks", shuffle}};
-    // Whole pages of every rank.
-    if (!target.cascade) shared.settings.push_back({"cascade.common_prefix_len", "64"});
+    if (!target.cascade) {
+      shared.settings.push_back({"cascade.common_prefix_len", std::to_string(prefix)});
+    }
     if (!target.cascade) shared.settings.push_back({"cascade.mode", "never"});
     // The pipeline of a cascade checks the pages itself; its suffixes share none.
-    if (!target.cascade) shared.demand = Demand::kSharedPage;
+    // An operation touches new tokens alone.
+    if (!target.cascade && !target.op) shared.demand = Demand::kSharedPage;
   }
   return Variations{ordered, shuffled, {.label = "not shared, shuffled", .settings = {batch}}};
 }
 
 Cell negative_slots(const Target& target) {
   if (!target.has_pages()) return NotApplicable{kNoPages};
+  if (target.op == OpKind::kGather) return NotApplicable{"a gather goes by positions, not slots"};
   if (target.int8_level > 0 && target.decode_only) {
     return NotApplicable{"decodes of int8 attention are saved through the block table"};
   }
@@ -125,10 +146,15 @@ Cell negative_slots(const Target& target) {
 }
 
 Cell groups(const Target& target) {
+  const bool has_groups = target.op == OpKind::kReshapeAndCache || target.rotates() ||
+                          target.op == OpKind::kQuantize || target.op == OpKind::kMmQuant;
+  if (target.op && (!has_groups || target.latents)) {
+    return NotApplicable{"the operation has no KV heads"};
+  }
   Variations all;
   for (const int group : {1, 2, 4, 7, 8, 16}) {
     // The latent is one head, which all query heads share.
-    const int kv_heads = target.family == Family::kMla ? 1 : 2;
+    const int kv_heads = target.family == Family::kMla ? target.least_heads : 2;
     Variation variation{.label = fmt::format("G = {}", group),
                         .settings = {{"attention.num_heads", std::to_string(group * kv_heads)}}};
     all.push_back(variation);
@@ -139,7 +165,7 @@ Cell groups(const Target& target) {
 /// P, R and Lkv of a head of P + R. The entry keeps the size that the backends know.
 std::vector<Setting> mla_head(const Target& target, int size) {
   const int rope = size >= 80 ? 64 : (size == 64 ? 32 : 16);
-  const int entry = target.sparse ? 576 : 320;
+  const int entry = target.sparse || target.ds_mla ? 576 : 320;
   return {{"mla.qk_nope_head_dim", std::to_string(size - rope)},
           {"mla.qk_rope_head_dim", std::to_string(rope)},
           {"mla.kv_lora_rank", std::to_string(entry - rope)}};
@@ -150,7 +176,7 @@ Cell head_sizes(const Target& target) {
   for (const int size : {32, 40, 64, 80, 96, 128, 160, 192, 256}) {
     Variation variation{.label = fmt::format("D = {}", size),
                         .settings = {{"attention.head_size", std::to_string(size)}}};
-    if (target.family == Family::kMla) {
+    if (target.family == Family::kMla || target.latents) {
       // The 656-byte entry holds 64 rotary values, so a head is larger.
       if (target.ds_mla && size < 80) continue;
       variation.settings = mla_head(target, size);
@@ -228,6 +254,8 @@ Cell sinks(const Target& target) {
   const std::string of_infinity =
       target.cascade && refusal.empty() ? "cascade attention with an infinite sink" : refusal;
   for (const std::string sink : {"-.inf", "0", "50", ".inf"}) {
+    // P in e4m3 is a share of the sink too: e^-50 of it is none.
+    if (target.e4m3_probability && sink == "50") continue;
     std::string list = sink;
     for (int h = 1; h < heads; ++h) list += ", " + sink;
     all.push_back({.label = "sink " + sink,
@@ -250,7 +278,8 @@ Cell sinks(const Target& target) {
 }
 
 Cell mixed_batch(const Target& target) {
-  if (!target.has_pages()) return NotApplicable{"an encoder has no decodes"};
+  if (target.is_encoder()) return NotApplicable{"an encoder has no decodes"};
+  if (target.only_tokens()) return NotApplicable{kTokensAlone};
   if (target.decode_only) return NotApplicable{"its queries have one token"};
   Variations all{{.label = "decodes, a chunk, a prompt",
                   .settings = {batch_setting(target, {{1, 33}, {1, 70}, {5, 37}, {20, 20}})}}};
@@ -267,7 +296,8 @@ Cell mixed_batch(const Target& target) {
 }
 
 Cell speculative_queries(const Target& target) {
-  if (!target.has_pages()) return NotApplicable{"an encoder has no decodes"};
+  if (target.is_encoder()) return NotApplicable{"an encoder has no decodes"};
+  if (target.only_tokens()) return NotApplicable{kTokensAlone};
   if (target.decode_only) return NotApplicable{"its queries have one token"};
   const Setting tokens{"attention.num_speculative_tokens", "3"};
   Variation uneven{
@@ -276,21 +306,42 @@ Cell speculative_queries(const Target& target) {
   Variation uniform{
       .label = "3 tokens each, then a prompt",
       .settings = {tokens, batch_setting(target, {{3, 40}, {3, 21}, {3, 70}, {20, 20}})}};
-  if (target.dcp && target.name != "FLASH_ATTN DCP ag_rs") {
+  if (target.dcp && !target.name.ends_with("DCP ag_rs")) {
     uneven.refusal = uniform.refusal = "MTP with cp_kv_cache_interleave_size > 1 is not supported";
   }
   return Variations{uneven, uniform};
 }
 
-Cell padding_rows(const Target&) {
+Cell padding_rows(const Target& target) {
+  if (target.op == OpKind::kMerge || target.op == OpKind::kDcpCorrect) {
+    return NotApplicable{"partial results have a row for each token"};
+  }
+  if (target.op == OpKind::kGather) {
+    return NotApplicable{"what is gathered are tokens of requests"};
+  }
+  const bool from_projection =
+      target.op == OpKind::kMmQuant || (target.op == OpKind::kQuantize && !target.latents);
+  if (target.rotates() || from_projection) {
+    return NotApplicable{"a projection has a row for each token"};
+  }
   return Variations{{.label = "NaN behind the last token", .demand = Demand::kPaddingRows}};
 }
 
-Cell strided_views(const Target&) {
+Cell strided_views(const Target& target) {
+  if (target.is_reference()) return NotApplicable{"the reference takes whole tensors"};
+  if (target.rotates()) {
+    return NotApplicable{"rotates in place inside the rows of a projection, which are such views"};
+  }
+  if (target.op == OpKind::kMerge) {
+    return NotApplicable{"partial results have no token strides (section 6.3)"};
+  }
+  if (target.op == OpKind::kGather) return NotApplicable{"reads pages, not rows"};
   return Variations{{.label = "NaN between the rows", .demand = Demand::kStridedViews}};
 }
 
-Cell far_offsets(const Target&) {
+Cell far_offsets(const Target& target) {
+  if (target.is_reference()) return NotApplicable{"the reference takes whole tensors"};
+  if (target.op && !target.has_pages()) return NotApplicable{"the operation reads no cache"};
   return Variations{{.label = "every key past 2^31 elements", .demand = Demand::kFarOffsets}};
 }
 
@@ -309,12 +360,12 @@ const std::vector<Entry>& edge_entries() {
       {"rows of slot -1", negative_slots},
       {"G of 1 to 16", groups},
       {"D of 32 to 256", head_sizes},
-      {"windows", windows},
-      {"soft-cap 30 and 50", soft_caps},
-      {"scores beyond 80", large_scores},
-      {"all scores equal", equal_scores},
-      {"one dominating score", dominating_score},
-      {"sinks -inf, 0, 50, +inf", sinks},
+      {"windows", of_scores(windows)},
+      {"soft-cap 30 and 50", of_scores(soft_caps)},
+      {"scores beyond 80", of_scores(large_scores)},
+      {"all scores equal", of_scores(equal_scores)},
+      {"one dominating score", of_scores(dominating_score)},
+      {"sinks -inf, 0, 50, +inf", of_scores(sinks)},
       {"mixed decodes and prefills", mixed_batch},
       {"queries of 2 to 4 tokens", speculative_queries},
       {"T_pad > T", padding_rows},

@@ -2,6 +2,7 @@
 // problem that its cells start from.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,7 @@
 
 namespace attnbench::matrix {
 
-enum class Family { kPaged, kEncoder, kCross, kMla, kMm };
+enum class Family { kPaged, kEncoder, kCross, kMla, kMm, kOp };
 
 struct Target {
   std::string name;
@@ -23,13 +24,30 @@ struct Target {
   bool dcp = false;
   int int8_level = 0;
   bool sparse = false;
+  int least_heads = 1;  // MLA: of a rank each, or of a group of outputs
   bool ds_mla = false;  // the 656-byte entry
-  bool dense = false;   // the encoder's form without cu_seqlens
+  bool e4m3_probability = false;
+  bool dense = false;  // the encoder's form without cu_seqlens
+  std::optional<OpKind> op = {};
+  bool latents = false;  // an operation on entries of MLA
+  bool whole = false;    // an operation that takes requests without context
 
   bool is_triton() const { return backend == "TRITON_ATTN"; }
   bool is_ix() const { return backend == "FLASH_ATTN_IX"; }
   /// Whether keys stand in pages.
-  bool has_pages() const { return family != Family::kEncoder && family != Family::kMm; }
+  bool has_pages() const {
+    return family == Family::kOp ? writes_cache() || op == OpKind::kGather
+                                 : !is_encoder() && !is_reference();
+  }
+  bool is_encoder() const { return family == Family::kEncoder || family == Family::kMm; }
+  bool is_reference() const { return backend == "REFERENCE"; }
+  /// An operation that writes to pages.
+  bool writes_cache() const {
+    return op == OpKind::kReshapeAndCache || op == OpKind::kRopeAndCache;
+  }
+  bool rotates() const { return op == OpKind::kRope || op == OpKind::kRopeAndCache; }
+  /// An operation to which a batch is a number of tokens.
+  bool only_tokens() const { return family == Family::kOp && !has_pages() && !rotates(); }
   int block_size() const { return family == Family::kMla ? 64 : 16; }
 };
 

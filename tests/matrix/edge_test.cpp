@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "bench/op_inputs.h"
 #include "edge_entries.h"
 #include "far_ops.h"
 #include "inputs/inputs.h"
@@ -25,6 +26,14 @@ struct Tally {
 
 /// Whether rows behind the last token exist and are NaN.
 bool has_poisoned_rows(const Problem& problem) {
+  if (problem.attention.type == AttentionType::kOp) {
+    const OpInputs inputs = make_op_inputs(problem);
+    return std::any_of(inputs.tensors.begin(), inputs.tensors.end(), [&](const auto& operand) {
+      const Tensor& tensor = operand.second;
+      return tensor.dim(0) > problem.num_tokens() &&
+             std::isnan(tensor.at(tensor.num_elements() - 1));
+    });
+  }
   const bool mla = problem.attention.type == AttentionType::kMla;
   const Tensor query = mla ? make_mla_inputs(problem).query : make_inputs(problem).query;
   if (query.dim(0) <= problem.num_tokens()) return false;
@@ -102,7 +111,7 @@ void run_cell(Runner& runner, const Entry& entry, const Target& target, Tally& t
     try {
       runner.run(target, variation, tally);
     } catch (const std::exception& error) {
-      FAIL_CHECK(error.what());
+      FAIL_CHECK(std::string(error.what()));
     }
   }
 }
@@ -133,6 +142,15 @@ TEST_CASE("every backend with an attention operation is a target of the matrix")
     CHECK_MESSAGE(std::any_of(edge_targets().begin(), edge_targets().end(),
                               [&](const Target& t) { return t.backend == backend->name(); }),
                   std::string(backend->name()));
+  }
+}
+
+TEST_CASE("every single operation is a target of the matrix") {
+  for (int i = 0; i <= static_cast<int>(OpKind::kMmQuant); ++i) {
+    const auto op = static_cast<OpKind>(i);
+    CHECK_MESSAGE(std::any_of(edge_targets().begin(), edge_targets().end(),
+                              [&](const Target& t) { return t.op == op; }),
+                  to_string(op));
   }
 }
 

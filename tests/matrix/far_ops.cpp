@@ -172,8 +172,7 @@ void FarOps::attend_sparse_plan(const attn::AttendParams& p, const attn::SparseP
   finish(false);
 }
 
-void FarOps::write_cache(const attn::CacheWriteParams& params) {
-  attn::CacheWriteParams p = params;
+attn::CacheWriteParams FarOps::moved(attn::CacheWriteParams p) {
   const std::int64_t blocks = far_units(p.block_stride);
   const std::size_t shift = bytes_of(blocks, p.block_stride, size_of(p.cache_element));
   p.key_cache = move(p.key_cache, shift);
@@ -181,7 +180,15 @@ void FarOps::write_cache(const attn::CacheWriteParams& params) {
   p.key_scales = const_cast<float*>(move_scales(p.key_scales, blocks, p.scale_block_stride));
   p.value_scales = const_cast<float*>(move_scales(p.value_scales, blocks, p.scale_block_stride));
   p.slot_mapping = moved_slots(p.slot_mapping, p.num_slots, blocks * p.block_size);
-  inner().write_cache(p);
+  return p;
+}
+
+void FarOps::write_cache(const attn::CacheWriteParams& p) {
+  inner().write_cache(moved(p));
+  finish(true);
+}
+void FarOps::rope_and_write_cache(const attn::RopeParams& rope, const attn::CacheWriteParams& p) {
+  inner().rope_and_write_cache(rope, moved(p));
   finish(true);
 }
 
@@ -220,13 +227,21 @@ void FarOps::save_and_attend_int8(const attn::Int8CacheWriteParams& save,
   attend(p);
 }
 
-void FarOps::write_mla_cache(const attn::MlaCacheWriteParams& params) {
-  attn::MlaCacheWriteParams p = params;
+attn::MlaCacheWriteParams FarOps::moved(attn::MlaCacheWriteParams p) {
   const std::int64_t blocks = far_units(p.block_stride);
   const std::size_t size = p.format == attn::MlaEntry::kCopy ? size_of(p.source_element) : 1;
   p.cache = move(p.cache, bytes_of(blocks, p.block_stride, size));
   p.slot_mapping = moved_slots(p.slot_mapping, p.num_slots, blocks * p.block_size);
-  inner().write_mla_cache(p);
+  return p;
+}
+
+void FarOps::write_mla_cache(const attn::MlaCacheWriteParams& p) {
+  inner().write_mla_cache(moved(p));
+  finish(true);
+}
+void FarOps::rope_and_write_mla_cache(const attn::RopeParams& rope,
+                                      const attn::MlaCacheWriteParams& p) {
+  inner().rope_and_write_mla_cache(rope, moved(p));
   finish(true);
 }
 
@@ -257,6 +272,16 @@ void FarOps::gather_mla(const attn::MlaGatherParams& params) {
   for (attn::i64 t = 0; t < p.num_tokens; ++t) requests = std::max(requests, p.token_to_seq[t] + 1);
   p.entries = moved(p.entries, p.cu_seq_lens, p.seq_starts, requests);
   inner().gather_mla(p);
+  finish(false);
+}
+
+void FarOps::upconvert_ds_mla(const attn::DsMlaUpconvertParams& params) {
+  attn::DsMlaUpconvertParams p = params;
+  std::vector<int> cu_seq_lens{0};
+  for (int b = 0; b < p.num_requests; ++b)
+    cu_seq_lens.push_back(cu_seq_lens.back() + p.seq_lens[b]);
+  p.entries = moved(p.entries, cu_seq_lens.data(), nullptr, p.num_requests);
+  inner().upconvert_ds_mla(p);
   finish(false);
 }
 

@@ -34,8 +34,12 @@ class FarOps final : public ForwardingOps {
   void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
                             const attn::AttendParams& p) override;
   void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
+  void rope_and_write_cache(const attn::RopeParams& rope, const attn::CacheWriteParams& p) override;
+  void rope_and_write_mla_cache(const attn::RopeParams& rope,
+                                const attn::MlaCacheWriteParams& p) override;
   void gather_mla(const attn::MlaGatherParams& p) override;
   void cp_gather(const attn::CpGatherParams& p) override;
+  void upconvert_ds_mla(const attn::DsMlaUpconvertParams& p) override;
 
  private:
   /// Reserved address space that holds a copy of [original, original + size) at `shift`.
@@ -59,6 +63,8 @@ class FarOps final : public ForwardingOps {
   const attn::i64* moved_slots(const attn::i64* slots, std::int64_t count, std::int64_t by);
   attn::AttendParams moved(attn::AttendParams p);
   attn::AttendParams moved_ragged(attn::AttendParams p);
+  attn::CacheWriteParams moved(attn::CacheWriteParams p);
+  attn::MlaCacheWriteParams moved(attn::MlaCacheWriteParams p);
   attn::Int8CacheWriteParams moved(attn::Int8CacheWriteParams p);
   attn::MlaEntries moved(attn::MlaEntries entries, const int* cu_seq_lens, const int* seq_starts,
                          int requests);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "ops/ops.h"
 
@@ -24,6 +25,8 @@ class ForwardingOps : public Ops {
   }
   void poison(Buffer& buffer) override { inner_.poison(buffer); }
   void synchronize() override { inner_.synchronize(); }
+  void wait() override { inner_.wait(); }
+  std::vector<KernelInfo> take_kernels() override { return inner_.take_kernels(); }
 
 #define ATTNBENCH_FORWARD_1(name, A) \
   void name(const attn::A& a) override { inner_.name(a); }

@@ -28,6 +28,16 @@ class ObservingOps final : public ForwardingOps {
     look_at_slots(p.slot_mapping, p.num_slots);
     inner().write_mla_cache(p);
   }
+  void rope_and_write_cache(const attn::RopeParams& rope,
+                            const attn::CacheWriteParams& p) override {
+    look_at_slots(p.slot_mapping, p.num_slots);
+    inner().rope_and_write_cache(rope, p);
+  }
+  void rope_and_write_mla_cache(const attn::RopeParams& rope,
+                                const attn::MlaCacheWriteParams& p) override {
+    look_at_slots(p.slot_mapping, p.num_slots);
+    inner().rope_and_write_mla_cache(rope, p);
+  }
   void attend(const attn::AttendParams& p) override {
     look_at_table(p);
     inner().attend(p);

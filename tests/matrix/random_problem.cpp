@@ -17,7 +17,7 @@ class Drawer {
   explicit Drawer(std::uint64_t seed) : random_(seed) {}
 
   Draw take() {
-    const int kind = below(20);
+    const int kind = below(24);
     if (kind < 9) {
       draw_decoder();
     } else if (kind < 11) {
@@ -26,8 +26,10 @@ class Drawer {
       draw_cross();
     } else if (kind < 17) {
       draw_mla();
-    } else {
+    } else if (kind < 20) {
       draw_mm();
+    } else {
+      draw_op();
     }
     set("inputs.seed", std::to_string(below(1000)));
     if (chance(4)) draw_distribution();
@@ -240,6 +242,9 @@ class Drawer {
     draw_kv_scale("kv_cache.k_scale", per_head);
     draw_kv_scale("kv_cache.v_scale", per_head);
     set("kv_cache.q_scale", "0.015");
+    if (draw_.backend == "FLASH_ATTN" && chance(2)) {
+      choose("attention.probability_dtype", {"model", "fp8_e4m3"});
+    }
   }
 
   void draw_mm_prefix() {
@@ -313,11 +318,12 @@ class Drawer {
 
   void draw_mla() {
     mla_ = true;
-    backend({"MLA", "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE"});
+    backend({"MLA", "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "REFERENCE"});
     set("attention.type", "mla");
     const bool sparse = draw_.backend == "FLASHMLA_SPARSE";
-    const bool any_size = draw_.backend == "MLA";
-    set("attention.num_heads", std::to_string(between(1, 5)));
+    const bool any_size = draw_.backend == "MLA" || draw_.backend == "REFERENCE";
+    const int heads = between(1, 5);
+    set("attention.num_heads", std::to_string(heads));
     heads_ = 1;
     const int rope = any_size ? pick(std::vector<int>{16, 32, 64}) : 64;
     const int latent = sparse ? 512 : (any_size ? pick(std::vector<int>{64, 96, 256}) : 256);
@@ -329,12 +335,23 @@ class Drawer {
                       : std::vector<std::string>{"bfloat16", "float16"});
     set("kv_cache.block_size", any_size ? pick(std::vector<std::string>{"16", "32"}) : "64");
     draw_decoder_batch(chance(3), 0, 3);
+    if (chance(3)) {
+      draw_output_quant();
+      set("mla.v_head_dim", "128");
+      set("mla.qk_nope_head_dim", "128");
+    }
     if (sparse) return draw_sparse();
-    if (draw_.backend != "FLASH_ATTN_MLA" && chance(2)) {
+    const bool ranks = chance(4);
+    if (ranks) draw_mla_ranks(heads);
+    if (!ranks && draw_.backend != "FLASH_ATTN_MLA" && chance(2)) {
       feature(draw_.backend + " fp8");
       set("kv_cache.dtype", "fp8");
       set("kv_cache.k_scale", "0.0625");
       set("kv_cache.q_scale", "0.05");
+      if (draw_.backend != "REFERENCE" && chance(3)) {
+        choose("mla.emulate_fp8_prefill", {"true"});
+        set("kv_cache.k_scale", "1");  // the cache is gathered as it is
+      }
     }
     choose("mla.v_pad", {"auto", "\"on\"", "\"off\""});
     if (chance(3)) {
@@ -345,6 +362,27 @@ class Drawer {
       set("mla.q_pad_num_heads", "8");
       feature("padded heads");
     }
+  }
+
+  /// Heads of 128 columns make whole groups (§9).
+  void draw_output_quant() {
+    const std::string type =
+        choose("output_quant.type", {"fp8_static", "fp8_group128", "fp8_group64", "nvfp4"});
+    set("output_quant.scale", type == "nvfp4" ? "896" : "0.013");
+    if (type == "nvfp4") choose("output_quant.swizzle", {"true", "false"});
+    if (!type.starts_with("fp8_group")) return;
+    choose("output_quant.ue8m0", {"true", "false"});
+    choose("output_quant.column_major", {"true", "false"});
+    if (chance(3)) choose("output_quant.tma_aligned", {"true"});
+  }
+
+  void draw_mla_ranks(int heads) {
+    feature("MLA over ranks");
+    const std::string world = pick(std::vector<std::string>{"2", "4"});
+    set("dcp.world_size", world);
+    set("attention.num_heads", std::to_string(heads * std::stoi(world)));
+    choose("dcp.comm", {"ag_rs", "ag_ar", "a2a"});
+    choose("dcp.interleave_size", {"1", "2", "16"});
   }
 
   void draw_sparse() {
@@ -366,6 +404,7 @@ class Drawer {
       feature("encoder fp8");
       set("mm_encoder.attn_dtype", "fp8");
       choose("mm_encoder.amax", {"abs", "signed"});
+      if (chance(2)) choose("attention.probability_dtype", {"model", "fp8_e4m3"});
     }
     if (draw_.backend != "MM_FLASHINFER" && chance(4)) {
       feature("no cu_seqlens");
@@ -391,6 +430,98 @@ class Drawer {
     set_batch();
   }
 
+  void draw_op() {
+    backend({"OPS"});
+    set("attention.type", "op");
+    const std::string op =
+        choose("op.name", {"reshape_and_cache", "merge", "gather", "rope", "rope_and_cache",
+                           "quantize", "dcp_correct", "output_quant", "mm_quant"});
+    const bool takes_latents =
+        op != "gather" && op != "merge" && op != "output_quant" && op != "mm_quant";
+    const bool latents = op == "gather" || (takes_latents && chance(3));
+    if (latents) {
+      draw_latents();
+    } else {
+      draw_heads(8);
+      set("attention.head_size", std::to_string(pick(std::vector<int>{32, 40, 64, 80, 128})));
+    }
+    draw_dtype({"bfloat16", "float16", "float32"});
+    draw_decoder_batch(chance(3), 0);
+    if (op.starts_with("rope")) draw_rotation();
+    if (op == "merge") draw_merge();
+    if (op == "dcp_correct") draw_correction();
+    if (op == "output_quant") draw_op_output_quant();
+    if (op == "quantize") draw_quantize(latents);
+    if (op == "gather" && chance(2)) choose("op.raw", {"true"});
+    if (op == "reshape_and_cache" || op == "rope_and_cache" || op == "gather") {
+      latents ? draw_latent_entries() : draw_written_pages(op == "reshape_and_cache");
+    }
+  }
+
+  void draw_latents() {
+    feature("operation on latents");
+    heads_ = between(1, 4);
+    set("attention.num_heads", std::to_string(heads_));
+    set("op.mla", "true");
+    set("mla.kv_lora_rank", std::to_string(pick(std::vector<int>{64, 256, 512})));
+    set("mla.qk_rope_head_dim", "64");
+  }
+
+  void draw_latent_entries() {
+    const std::string dtype = choose("kv_cache.dtype", {"auto", "fp8", "fp8_ds_mla"});
+    if (dtype == "fp8") set("kv_cache.k_scale", "0.023");
+    if (dtype != "fp8_ds_mla") return;
+    set("mla.kv_lora_rank", "512");
+    set("attention.dtype", "bfloat16");
+  }
+
+  void draw_written_pages(bool alone) {
+    draw_pages();
+    if (alone && chance(4)) {
+      choose("kv_cache.int8_level", {"1", "2"});
+      return;
+    }
+    const std::string layout = choose("op.cache_layout", {"FA", "IX", "TR"});
+    if (alone && chance(3)) {
+      set("dcp.world_size", pick(std::vector<std::string>{"2", "4"}));
+      set("dcp.interleave_size", pick(std::vector<std::string>{"1", "16"}));
+      feature("cache writes of ranks");
+    }
+    if (chance(2)) draw_cache_format(layout == "TR");
+  }
+
+  void draw_rotation() {
+    choose("op.rope_style", {"neox", "gptj"});
+    choose("op.cos_sin_dtype", {"auto", "float32"});
+    if (chance(3)) set("op.rotary_dim", pick(std::vector<std::string>{"16", "32"}));
+  }
+
+  void draw_merge() {
+    if (chance(2)) set("op.tokens_with_context", "1");
+    if (chance(2)) return;
+    feature("merge into fp8");
+    set("output_quant.type", "fp8_static");
+    set("output_quant.scale", "0.021");
+  }
+
+  void draw_correction() {
+    choose("op.lse_base", {"e", "two"});
+    choose("dcp.comm", {"ag_rs", "ag_ar", "a2a"});
+    const std::string world = pick(std::vector<std::string>{"1", "2", "4"});
+    set("dcp.world_size", world);
+    set("attention.num_heads", std::to_string(heads_ * std::stoi(world)));
+  }
+
+  void draw_op_output_quant() {
+    draw_output_quant();
+    set("attention.head_size", "128");
+  }
+
+  void draw_quantize(bool latents) {
+    set("kv_cache.q_scale", "0.0113");
+    if (!latents) set("kv_cache.int8_level", std::to_string(below(3)));
+  }
+
   std::mt19937_64 random_;
   Draw draw_;
   std::string batch_;
@@ -404,96 +535,5 @@ class Drawer {
 }  // namespace
 
 Draw draw_problem(std::uint64_t seed) { return Drawer(seed).take(); }
-
-const std::vector<std::string>& required_features() {
-  static const std::vector<std::string> features{"FLASH_ATTN",
-                                                 "FLASH_ATTN_IX",
-                                                 "TRITON_ATTN",
-                                                 "MLA",
-                                                 "FLASHMLA",
-                                                 "FLASH_ATTN_MLA",
-                                                 "FLASHMLA_SPARSE",
-                                                 "MM_TORCH_SDPA",
-                                                 "MM_FLASH_ATTN",
-                                                 "MM_TRITON_ATTN",
-                                                 "MM_FLASHINFER",
-                                                 "MHA",
-                                                 "MQA",
-                                                 "GQA",
-                                                 "scale",
-                                                 "attention.dtype=bfloat16",
-                                                 "attention.dtype=float16",
-                                                 "attention.dtype=float32",
-                                                 "kv_cache.layout=NHD",
-                                                 "kv_cache.layout=HND",
-                                                 "kv_cache.block_size=16",
-                                                 "kv_cache.block_size=32",
-                                                 "kv_cache.block_size=64",
-                                                 "kv_cache.shuffle_blocks=false",
-                                                 "speculative tokens",
-                                                 "long decode",
-                                                 "mixed batch",
-                                                 "request without tokens",
-                                                 "window",
-                                                 "soft-cap",
-                                                 "attention.alibi=linear",
-                                                 "attention.alibi=sqrt",
-                                                 "sinks",
-                                                 "mm_prefix",
-                                                 "non-causal decoder",
-                                                 "batch invariance",
-                                                 "triton.path=2d",
-                                                 "triton.path=3d",
-                                                 "output_quant.type=fp8_static",
-                                                 "kv_cache.dtype=fp8",
-                                                 "kv_cache.dtype=fp8_e5m2",
-                                                 "kv_cache.dtype=int8_per_token_head",
-                                                 "kv_cache.dtype=fp8_per_token_head",
-                                                 "kv_cache.pth_int8_round=half_away",
-                                                 "kv_cache.pth_int8_round=trunc",
-                                                 "kv_cache.e5m2_as_e4m3=true",
-                                                 "FLASH_ATTN fp8",
-                                                 "FLASH_ATTN_IX fp8",
-                                                 "per-head scales",
-                                                 "kv_cache.int8_level=1",
-                                                 "kv_cache.int8_level=2",
-                                                 "cascade",
-                                                 "DCP",
-                                                 "dcp.comm=ag_rs",
-                                                 "dcp.comm=ag_ar",
-                                                 "dcp.comm=a2a",
-                                                 "dcp.interleave_size=1",
-                                                 "dcp.interleave_size=2",
-                                                 "dcp.interleave_size=16",
-                                                 "attention.type=encoder",
-                                                 "attention.type=encoder_only",
-                                                 "cross attention",
-                                                 "narrow values",
-                                                 "attention.encoder_window=source",
-                                                 "attention.encoder_window=symmetric",
-                                                 "MLA fp8",
-                                                 "FLASHMLA fp8",
-                                                 "mla.v_pad=auto",
-                                                 "mla.v_pad=\"on\"",
-                                                 "mla.v_pad=\"off\"",
-                                                 "context chunks",
-                                                 "padded heads",
-                                                 "kv_cache.dtype=auto",
-                                                 "kv_cache.dtype=fp8_ds_mla",
-                                                 "mla.sparse.valid=0.0",
-                                                 "mla.sparse.valid=0.5",
-                                                 "mla.sparse.valid=1.0",
-                                                 "mla.sparse.duplicates=0.0",
-                                                 "mla.sparse.duplicates=0.3",
-                                                 "encoder fp8",
-                                                 "mm_encoder.amax=abs",
-                                                 "mm_encoder.amax=signed",
-                                                 "no cu_seqlens",
-                                                 "images",
-                                                 "image windows",
-                                                 "inputs.distribution=uniform",
-                                                 "inputs.distribution=outlier"};
-  return features;
-}
 
 }  // namespace attnbench::matrix

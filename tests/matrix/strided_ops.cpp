@@ -131,6 +131,14 @@ void StridedOps::quantise_pad_fp8(const attn::PadQuantiseParams& params) {
   copies_.clear();
 }
 
+void StridedOps::amax(const attn::AmaxParams& params) {
+  attn::AmaxParams p = params;
+  p.source = spread(p.source, p.token_stride, p.num_tokens,
+                    std::int64_t{p.num_heads - 1} * p.head_stride + p.head_size, p.element);
+  inner().amax(p);
+  copies_.clear();
+}
+
 void StridedOps::matmul(const attn::MatmulParams& params) {
   attn::MatmulParams p = params;
   const std::int64_t row = (p.num_batches - 1) * p.a_batch_stride + p.k;
@@ -139,6 +147,44 @@ void StridedOps::matmul(const attn::MatmulParams& params) {
     p.a = spread(p.a, p.a_row_stride, p.m, row, p.element);
   }
   inner().matmul(p);
+  copies_.clear();
+}
+
+void StridedOps::quantise_fp8(const attn::StaticQuantiseParams& p) {
+  inner().quantise_fp8(spread_source(p));
+  copies_.clear();
+}
+void StridedOps::quantise_fp8_groups(const attn::GroupQuantiseParams& p) {
+  inner().quantise_fp8_groups(spread_source(p));
+  copies_.clear();
+}
+void StridedOps::quantise_nvfp4(const attn::Nvfp4QuantiseParams& p) {
+  inner().quantise_nvfp4(spread_source(p));
+  copies_.clear();
+}
+
+void StridedOps::correct_dcp(const attn::DcpCorrectParams& params) {
+  attn::DcpCorrectParams p = params;
+  // In place, the output has the strides of the partial result.
+  if (p.output != p.partial) {
+    p.partial = spread(p.partial, p.partial_token_stride, p.num_tokens,
+                       std::int64_t{p.num_heads - 1} * p.partial_head_stride + p.head_size,
+                       p.partial_element);
+  }
+  inner().correct_dcp(p);
+  copies_.clear();
+}
+
+void StridedOps::combine_dcp(const attn::DcpCombineParams& params) {
+  attn::DcpCombineParams p = params;
+  // Tokens of all ranks stand behind each other, as one tensor.
+  if (p.partial_rank_stride == p.num_tokens * p.partial_token_stride) {
+    p.partial = spread(p.partial, p.partial_token_stride, p.lses.world_size * p.num_tokens,
+                       std::int64_t{p.num_heads - 1} * p.partial_head_stride + p.head_size,
+                       p.partial_element);
+    p.partial_rank_stride = p.num_tokens * p.partial_token_stride;
+  }
+  inner().combine_dcp(p);
   copies_.clear();
 }
 

@@ -31,7 +31,13 @@ class StridedOps final : public ForwardingOps {
   void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
   void quantise_int8(const attn::Int8QuantiseParams& p) override;
   void quantise_pad_fp8(const attn::PadQuantiseParams& p) override;
+  void amax(const attn::AmaxParams& p) override;
   void matmul(const attn::MatmulParams& p) override;
+  void quantise_fp8(const attn::StaticQuantiseParams& p) override;
+  void quantise_fp8_groups(const attn::GroupQuantiseParams& p) override;
+  void quantise_nvfp4(const attn::Nvfp4QuantiseParams& p) override;
+  void correct_dcp(const attn::DcpCorrectParams& p) override;
+  void combine_dcp(const attn::DcpCombineParams& p) override;
 
  private:
   /// A copy of `rows` rows of `width` elements with a gap behind each; `stride` is that of the
@@ -40,6 +46,12 @@ class StridedOps final : public ForwardingOps {
                      attn::Element element);
   attn::AttendParams spread_views(attn::AttendParams p);
   attn::Int8CacheWriteParams spread_rows(attn::Int8CacheWriteParams p);
+  /// For arguments with source, source_row_stride, num_rows and num_columns.
+  template <typename Params>
+  Params spread_source(Params p) {
+    p.source = spread(p.source, p.source_row_stride, p.num_rows, p.num_columns, p.source_element);
+    return p;
+  }
 
   std::deque<std::vector<std::byte>> copies_;
   int num_views_ = 0;

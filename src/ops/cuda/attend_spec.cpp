@@ -7,7 +7,6 @@
 #include "core/error.h"
 #include "kernels/attention/decode_layout.cuh"
 #include "kernels/attention/prefill_layout.cuh"
-#include "ops/cuda/attend_names.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -71,6 +70,24 @@ int query_copy_bytes(const attn::AttendParams& params) {
       .common_bytes();
 }
 
+std::string alibi_name(attn::Alibi alibi) {
+  switch (alibi) {
+    case attn::Alibi::kNone:
+      return "kNone";
+    case attn::Alibi::kKeyIndex:
+      return "kKeyIndex";
+    case attn::Alibi::kContextRelative:
+      return "kContextRelative";
+    case attn::Alibi::kDistance:
+      return "kDistance";
+    case attn::Alibi::kSqrt:
+      return "kSqrt";
+  }
+  return "";
+}
+
+std::string flag(bool value) { return value ? "true" : "false"; }
+
 using Constants = std::vector<std::pair<std::string, std::string>>;
 
 Constants problem_constants(const attn::AttendParams& params) {
@@ -87,7 +104,7 @@ Constants problem_constants(const attn::AttendParams& params) {
       {"int kBlockSize", std::to_string(is_paged(params) ? params.kv.block_size : 0)},
       {"int kCopyBytes", std::to_string(copy_bytes(params))},
       {"int kQueryCopyBytes", std::to_string(query_copy_bytes(params))},
-      {"attn::Alibi kAlibi", spec_name(score.alibi)},
+      {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
       {"bool kSoftCap", flag(soft_cap)},
       // Why the sign: the maximum of scaled scores is the scaled maximum for positive scales only.
       {"bool kScaleFirst", flag(soft_cap || alibi || !(score.softmax_scale > 0.0f))},
@@ -140,15 +157,36 @@ const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target&
 
 }  // namespace
 
-bool suits_tensor_cores(const attn::AttendParams& params) {
-  const bool codes = params.kv.element == attn::Element::kE4M3 ||
-                     params.kv.element == attn::Element::kE5M2 ||
-                     (params.kv.element == attn::Element::kI8 && has_token_head_scales(params));
-  const bool sizes = params.head_size % 8 == 0 && params.head_size <= 256 &&
-                     params.v_head_size % 8 == 0 && params.v_head_size <= 256;
-  return is_16_bit(params.query_element) && (params.kv.element == params.query_element || codes) &&
-         params.int8.query_scale == nullptr && params.e4m3_probability == 0 && sizes &&
-         !(is_paged(params) && params.kv.block_size % 16 != 0) && copy_bytes(params) >= 4 &&
+std::string alibi_constant(attn::Alibi alibi) {
+  return fmt::format("attn::Alibi::{}", alibi_name(alibi));
+}
+
+std::string problem_name(const attn::AttendParams& params) {
+  std::string name = fmt::format(" d{}", params.head_size);
+  if (params.v_head_size != params.head_size) name += fmt::format("/{}", params.v_head_size);
+  name += fmt::format(" {}", short_name(params.query_element));
+  if (params.kv.element != params.query_element) {
+    name += fmt::format(" kv {}", short_name(params.kv.element));
+    if (has_token_head_scales(params)) name += " per token and head";
+  }
+  if (params.output_element != params.query_element) {
+    name += fmt::format(" to {}", short_name(params.output_element));
+  }
+  name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
+  if (params.score.soft_cap > 0.0f) name += " soft cap";
+  if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
+  return name;
+}
+
+bool fits_tiled_kernels(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const bool codes = kv.element == attn::Element::kE4M3 || kv.element == attn::Element::kE5M2 ||
+                     (kv.element == attn::Element::kI8 && has_token_head_scales(params));
+  const auto fits = [](int size) { return size % 8 == 0 && size <= 256; };
+  return is_16_bit(params.query_element) && (kv.element == params.query_element || codes) &&
+         params.int8.query_scale == nullptr && params.e4m3_probability == 0 &&
+         fits(params.head_size) && fits(params.v_head_size) &&
+         (!is_paged(params) || kv.block_size % 16 == 0) && copy_bytes(params) >= 4 &&
          query_copy_bytes(params) >= 4;
 }
 

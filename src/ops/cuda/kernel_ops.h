@@ -6,7 +6,7 @@
 
 namespace attnbench::cuda {
 
-/// Operations that have no kernel yet throw an Error of kind kUnsupported that names them.
+/// What a kernel does not do yet throws an Error of kind kUnsupported that says so.
 class KernelOps : public Ops {
  public:
   void attend(const attn::AttendParams& params) override;

@@ -1,5 +1,7 @@
 #include "ops/cuda/vector_choice.h"
 
+#include <algorithm>
+
 #include "core/dtype.h"
 
 namespace attnbench::cuda {
@@ -64,6 +66,21 @@ std::string spec_name(attn::Element element) {
       return "attn::Element::kU8";
   }
   return "";
+}
+
+int widest_vector(int most, std::initializer_list<std::int64_t> widths,
+                  std::initializer_list<VectorSide> sides) {
+  const auto fits = [&](int vector) {
+    return std::all_of(widths.begin(), widths.end(),
+                       [&](std::int64_t width) { return width % vector == 0; }) &&
+           std::all_of(sides.begin(), sides.end(), [&](const VectorSide& side) {
+             return std::min(vector * size_of_element(side.element), 16) <=
+                    side.alignment.common_bytes();
+           });
+  };
+  int vector = most;
+  while (vector > 1 && !fits(vector)) vector /= 2;
+  return vector;
 }
 
 std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }

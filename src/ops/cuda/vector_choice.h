@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "kernels/params.h"
@@ -33,6 +34,16 @@ int size_of_element(attn::Element element);
 std::string spec_name(attn::Element element);
 /// "bf16", for the names of kernels.
 std::string short_name(attn::Element element);
+
+/// One of the places that an operation reads or writes by vectors.
+struct VectorSide {
+  attn::Element element;
+  Alignment alignment;
+};
+/// The largest power of two up to `most` that divides every width and whose bytes, or 16 of them
+/// where that is less, fit the alignment of every side.
+int widest_vector(int most, std::initializer_list<std::int64_t> widths,
+                  std::initializer_list<VectorSide> sides);
 
 std::int64_t ceil_quotient(std::int64_t a, std::int64_t b);
 

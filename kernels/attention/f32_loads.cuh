@@ -6,17 +6,11 @@
 
 namespace attn {
 
-/// A stored element of K or V: codes times the scale of their tensor, rounded to the element of the
-/// query where that is asked for (semantics §4.4 mode 1). The scale does not touch wider elements.
-template <class Config, Element kStored>
+/// A stored element of K or V: codes times the scale of their tensor, which does not touch wider
+/// elements.
+template <Element kStored>
 __device__ __forceinline__ float dequantise(float code, float scale) {
-  if constexpr (size_of(kStored) != 1 || Config::kInt8) {
-    return code;
-  } else if constexpr (Config::kRoundDequantized && size_of(Config::kQuery) == 2) {
-    return decode_element<Config::kQuery>(pack<Config::kQuery>(code * scale, 0.0f) & 0xFFFFu);
-  } else {
-    return code * scale;
-  }
+  return size_of(kStored) == 1 ? code * scale : code;
 }
 
 /// kVector consecutive elements as f32.

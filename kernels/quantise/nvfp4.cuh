@@ -1,0 +1,56 @@
+// NVFP4: e2m1 codes with an e4m3 scale for 16 columns (semantics §9.4).
+#pragma once
+
+#include "kernels/quantise/fp8.cuh"
+
+namespace attn {
+
+/// One thread a block of 16 columns. Config: Element kSource; int kVector (elements of a load),
+/// kStoreBytes (of the codes' stores: 1, 2, 4 or 8), kThreads. Grid: cdiv(rows * columns / 16,
+/// kThreads).
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads)
+    quantise_nvfp4(const __grid_constant__ Nvfp4QuantiseParams p) {
+  constexpr int kVector = Config::kVector;
+  const i64 index = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  const i64 num_blocks = p.num_columns / kNvfp4Block;
+  const i64 row = quotient(index, num_blocks);
+  if (row >= p.num_rows) return;
+  const i64 block = index - row * num_blocks;
+  float values[kNvfp4Block];
+  float largest = 0.0f;
+#pragma unroll
+  for (int l = 0; l < kNvfp4Block; l += kVector) {
+    const i64 from = row * p.source_row_stride + block * kNvfp4Block + l;
+    float part[kVector];
+    decode_vector(load_vector<Config::kSource, kVector>(static_cast<const char*>(p.source) +
+                                                        from * size_of(Config::kSource)),
+                  part);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      values[l + i] = part[i];
+      largest = fmaxf(largest, fabsf(part[i]));
+    }
+  }
+  const float global_scale = p.global_scale[0];
+  const u8 scale_code = e4m3_from_float(__fmul_rn(global_scale, __fdiv_rn(largest, 6.0f)));
+  const float scale = e4m3_to_float(scale_code);
+  const float factor = scale == 0.0f ? 0.0f : __fdiv_rn(1.0f, __fdiv_rn(scale, global_scale));
+  u32 codes[2] = {};
+#pragma unroll
+  for (int i = 0; i < kNvfp4Block; ++i) {
+    codes[i / 8] |= static_cast<u32>(e2m1_from_float(scaled_by(values[i], factor))) << (i % 8 * 4);
+  }
+  u8* const packed = p.packed + row * p.packed_row_stride + block * (kNvfp4Block / 2);
+#pragma unroll
+  for (int at = 0; at < 8; at += Config::kStoreBytes) {
+    ElementVector<Element::kU8, Config::kStoreBytes> part;
+    part.words[0] = codes[at / 4] >> (at % 4 * 8);
+    if constexpr (Config::kStoreBytes == 8) part.words[1] = codes[1];
+    store_vector(packed + at, part);
+  }
+  p.scales[p.swizzled != 0 ? nvfp4_swizzled_offset(row, block, (num_blocks + 3) / 4)
+                           : row * num_blocks + block] = scale_code;
+}
+
+}  // namespace attn

@@ -1,0 +1,32 @@
+// One request of a batch on its own: is its result the same bytes as in the batch?
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "backends/backend.h"
+#include "core/problem.h"
+#include "core/result.h"
+#include "inputs/inputs.h"
+
+namespace attnbench {
+
+/// The last request with new tokens and keys; nothing where the batch has no other of either.
+std::optional<std::int64_t> request_to_repeat(const Problem& problem);
+
+/// The problem with request `request` alone, without the shared prefix of a cascade and with just
+/// the pages that it needs.
+Problem problem_of_request(const Problem& problem, std::int64_t request);
+/// The request's own rows, keys and values; what belongs to the heads stays.
+AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t request);
+
+/// What `backend` starts from, made without sharing anything with other backends.
+BackendInputs make_backend_inputs(const Problem& problem, const AttentionInputs& inputs,
+                                  const Backend& backend);
+
+/// Compares the output of the request alone with its rows of the batch's output, which start at
+/// `first_row`.
+BatchInvariance compare_alone(std::int64_t request, const Tensor& in_batch, std::int64_t first_row,
+                              const Tensor& alone);
+
+}  // namespace attnbench

@@ -1,0 +1,140 @@
+#include "cli/gate_options.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <memory>
+#include <regex>
+#include <sstream>
+
+#include "core/error.h"
+#include "gate/baseline.h"
+#include "scenario/yaml_reader.h"
+
+namespace attnbench {
+namespace {
+
+/// A small YAML or JSON file of the user; an empty one is an empty list.
+Value read_list(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) fail(ErrorKind::kIo, "cannot read '{}': {}", path, std::strerror(errno));
+  std::ostringstream text;
+  text << in.rdbuf();
+  const bool is_blank = text.str().find_first_not_of(" \t\r\n") == std::string::npos;
+  return is_blank ? Value::list()
+                  : read_yaml(text.str(), std::make_shared<const std::string>(path));
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[16] = {};
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &utc)};
+}
+
+}  // namespace
+
+void add_gate_options(CLI::App& app, GateArguments& arguments) {
+  const char* const group = "Gate";
+  app.add_option("--threshold", arguments.threshold,
+                 "Relative gap of medians that counts: 3%, 0.03 or 3")
+      ->type_name("SHARE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--floor-us", arguments.floor_us, "Absolute gap of medians that never counts")
+      ->type_name("US")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--accuracy-threshold", arguments.accuracy_threshold,
+                 "Growth of err_ratio or NMSE that counts")
+      ->type_name("SHARE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--thresholds", arguments.thresholds_file,
+                 "YAML list of {id, threshold, floor_us, accuracy_threshold}, by pattern")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--known", arguments.known_file,
+                 "YAML list of known failures: {id, reason, expires}")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_flag("--ignore-environment", arguments.ignore_environment,
+               "Take a baseline of another machine or of changed cases")
+      ->group(group);
+  app.add_flag("--lenient", arguments.lenient, "Missing cases pass, unverified results are taken")
+      ->group(group);
+  app.add_flag("--fail-on-improvement", arguments.fail_on_improvement,
+               "FASTER and FIXED fail too: the baseline is out of date")
+      ->group(group);
+  app.add_flag("--fail-on-ambiguous", arguments.fail_on_ambiguous, "AMBIGUOUS fails too")
+      ->group(group);
+}
+
+GateOptions gate_options(const GateArguments& arguments) {
+  GateOptions options;
+  options.threshold = parse_threshold(arguments.threshold, "--threshold");
+  options.accuracy_threshold =
+      parse_threshold(arguments.accuracy_threshold, "--accuracy-threshold");
+  options.floor_us = arguments.floor_us;
+  if (!arguments.thresholds_file.empty()) {
+    options.rules = threshold_rules(read_list(arguments.thresholds_file));
+  }
+  if (!arguments.known_file.empty()) {
+    options.known = known_failures(read_list(arguments.known_file));
+  }
+  options.today = today();
+  options.ignore_environment = arguments.ignore_environment;
+  options.lenient = arguments.lenient;
+  options.fail_on_improvement = arguments.fail_on_improvement;
+  options.fail_on_ambiguous = arguments.fail_on_ambiguous;
+  return options;
+}
+
+void keep_selected(const GateSelection& selection, std::vector<Result>& results) {
+  std::regex filter;
+  try {
+    filter = std::regex(selection.filter, std::regex::ECMAScript | std::regex::optimize);
+  } catch (const std::regex_error& error) {
+    fail(ErrorKind::kUsage, "--filter: expected an ECMAScript regular expression, found '{}' ({})",
+         selection.filter, error.what());
+  }
+  const auto& backends = selection.backends;
+  std::erase_if(results, [&](const Result& result) {
+    const bool other_backend = !backends.empty() && std::find(backends.begin(), backends.end(),
+                                                              result.backend) == backends.end();
+    return other_backend || (!selection.filter.empty() && !std::regex_search(result.id, filter));
+  });
+}
+
+ResultFile read_baseline(const std::vector<std::string>& paths, const GateOptions& options) {
+  std::vector<ResultFile> files;
+  for (const std::string& path : paths) files.push_back(read_result_file(path));
+  return pool_baselines(std::move(files), options.floor_us, options.ignore_environment);
+}
+
+KnownInRun set_known_apart(const std::vector<Result>& results, const GateOptions& options) {
+  KnownInRun apart{count_statuses(results), {}};
+  for (const Result& result : results) {
+    const bool incorrect = result.status == Status::kIncorrect;
+    if (!incorrect && result.status != Status::kError) continue;
+    const KnownFailure* known = find_known(options.known, result.id, options.today);
+    if (known == nullptr) continue;
+    if (has_expired(*known, options.today)) {
+      apart.lines.push_back(
+          fmt::format("known, but expired {}: {}: {}", known->expires, result.id, known->reason));
+      continue;
+    }
+    --(incorrect ? apart.counts.incorrect : apart.counts.error);
+    ++apart.counts.passed;
+    apart.lines.push_back(
+        fmt::format("known until {}: {}: {}", known->expires, result.id, known->reason));
+  }
+  return apart;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,129 @@
+#include "gate/baseline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "core/error.h"
+#include "gate/foreign.h"
+#include "gate/statistics.h"
+
+namespace attnbench {
+namespace {
+
+constexpr std::size_t kEnoughForShare = 10;
+constexpr double kUsualShare = 0.9;
+constexpr double kUsualFactor = 2;
+
+struct Range {
+  double least;
+  double most;
+};
+
+std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>>& runs,
+                                           std::map<std::string, int>& counts) {
+  std::map<std::string, Range> ranges;
+  for (const std::vector<Result>& run : runs) {
+    for (const Result& result : run) {
+      if (!result.timing || !std::isfinite(result.timing->median_us)) continue;
+      const double median_us = result.timing->median_us;
+      const auto [entry, is_new] = ranges.try_emplace(result.id, Range{median_us, median_us});
+      entry->second.least = std::min(entry->second.least, median_us);
+      entry->second.most = std::max(entry->second.most, median_us);
+      ++counts[result.id];
+    }
+  }
+  return ranges;
+}
+
+/// Median, quartiles and the rest over more samples; steps and overhead stay as they are.
+void summarize(Timing& timing) {
+  const std::vector<double>& samples = timing.samples_us;
+  const auto count = static_cast<double>(samples.size());
+  double sum = 0;
+  for (const double sample : samples) sum += sample;
+  timing.mean_us = sum / count;
+  double squares = 0;
+  for (const double sample : samples) squares += std::pow(sample - timing.mean_us, 2);
+  timing.stdev_us = std::sqrt(squares / (count - 1));
+  // The relative standard error of the median, as measured timings have it.
+  timing.noise = 1.2533 * timing.stdev_us / std::sqrt(count) / timing.mean_us;
+  timing.min_us = quantile(samples, 0);
+  timing.q1_us = quantile(samples, 0.25);
+  timing.median_us = quantile(samples, 0.5);
+  timing.q3_us = quantile(samples, 0.75);
+}
+
+void widen(NoiseFloor& floor, const NoiseFloor& other) {
+  floor.runs += other.runs;
+  floor.all_cases = std::max(floor.all_cases, other.all_cases);
+  for (const auto& [id, gap] : other.cases) floor.cases[id] = std::max(floor.cases[id], gap);
+}
+
+}  // namespace
+
+NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us) {
+  NoiseFloor floor;
+  floor.runs = static_cast<int>(runs.size());
+  std::map<std::string, int> counts;
+  std::vector<double> gaps;
+  for (const auto& [id, range] : median_ranges(runs, counts)) {
+    if (counts[id] < 2 || range.least <= 0) continue;
+    const bool counts_at_all = range.most - range.least > floor_us;
+    gaps.push_back(counts_at_all ? range.most / range.least - 1 : 0);
+    floor.cases[id] = gaps.back();
+  }
+  if (gaps.empty()) return floor;
+  floor.all_cases = gaps.size() < kEnoughForShare ? quantile(gaps, 1)
+                                                  : kUsualFactor * quantile(gaps, kUsualShare);
+  return floor;
+}
+
+std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
+  std::vector<Result> pooled;
+  std::map<std::string, std::size_t> index;
+  for (const std::vector<Result>& run : runs) {
+    for (const Result& result : run) {
+      const auto [entry, is_new] = index.try_emplace(result.id, pooled.size());
+      if (is_new) {
+        pooled.push_back(result);
+        continue;
+      }
+      Result& older = pooled[entry->second];
+      std::vector<double> samples;
+      if (older.timing) samples = std::move(older.timing->samples_us);
+      older = result;
+      if (!older.timing || samples.empty()) continue;
+      std::vector<double>& all = older.timing->samples_us;
+      all.insert(all.begin(), samples.begin(), samples.end());
+      summarize(*older.timing);
+    }
+  }
+  return pooled;
+}
+
+ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool ignore_environment) {
+  std::stable_sort(files.begin(), files.end(), [](const ResultFile& a, const ResultFile& b) {
+    return a.run.created < b.run.created;
+  });
+  ResultFile pooled = files.back();
+  if (files.size() == 1) return pooled;
+  std::vector<std::vector<Result>> runs;
+  NoiseFloor floor;
+  for (const ResultFile& file : files) {
+    const auto reasons = foreign_reasons(file, pooled);
+    if (!reasons.empty() && !ignore_environment) {
+      fail(ErrorKind::kUsage, "{} and {} cannot be pooled: {}", file.path, pooled.path,
+           reasons.front());
+    }
+    if (file.run.noise_floor) widen(floor, *file.run.noise_floor);
+    runs.push_back(file.results);
+  }
+  widen(floor, measure_noise_floor(runs, floor_us));
+  pooled.run.noise_floor = std::move(floor);
+  pooled.results = pool_runs(runs);
+  return pooled;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,25 @@
+// What results are held against: one baseline file, or several of one machine pooled.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "core/result_file.h"
+
+namespace attnbench {
+
+/// Relative gaps between medians of the same case in several runs of the same program. Gaps of at
+/// most `floor_us` count as none. `all_cases` is twice the gap that nine of ten cases stay under
+/// (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0 without two runs.
+NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
+
+/// One run out of several: of each case the newest record, its timing over the samples of all.
+/// `runs` are in the order of time, not empty; a case may be missing in some.
+std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs);
+
+/// One file out of several, with the noise floor of all: what they hold and what they differ by.
+/// A single file comes back as it is. Errors: kUsage when two are not of the same machine and
+/// cases, unless `ignore_environment`.
+ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool ignore_environment);
+
+}  // namespace attnbench

@@ -1,0 +1,156 @@
+#include "gate/foreign.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+namespace attnbench {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kNothing = "nothing";
+
+class Comparison {
+ public:
+  Comparison(const ResultFile& baseline, const ResultFile& results)
+      : baseline_(baseline), results_(results) {}
+
+  std::vector<std::string> reasons() {
+    const bool on_cpu = runs_on("cpu");
+    if (on_cpu) compare_cpu();
+    if (runs_on("cuda")) compare_device();
+    compare_fingerprint(on_cpu);
+    return std::move(reasons_);
+  }
+
+ private:
+  /// Whether both files have results of such a device; devices themselves are compared by case.
+  bool runs_on(std::string_view device) const {
+    const auto on_device = [&](const Result& result) { return result.device.starts_with(device); };
+    return std::any_of(baseline_.results.begin(), baseline_.results.end(), on_device) &&
+           std::any_of(results_.results.begin(), results_.results.end(), on_device);
+  }
+
+  void compare(std::string_view what, std::string_view before, std::string_view after) {
+    if (before == after) return;
+    reasons_.push_back(fmt::format("{}: {} in the baseline, {} in the results", what,
+                                   before.empty() ? kNothing : before,
+                                   after.empty() ? kNothing : after));
+  }
+
+  void compare_cpu() {
+    const CpuInfo& before = baseline_.run.environment.cpu;
+    const CpuInfo& after = results_.run.environment.cpu;
+    compare("CPU", before.model, after.model);
+    compare("CPU cores", std::to_string(before.cores), std::to_string(after.cores));
+    compare("CPU features", before.features, after.features);
+  }
+
+  static std::string device_field(const ResultFile& file, const char* key) {
+    const auto found = file.device.find(key);
+    return found == file.device.end() ? "" : found->second;
+  }
+  void compare_device() {
+    for (const auto& [what, key] : {std::pair{"GPU", "name"}, std::pair{"compute capability", "sm"},
+                                    std::pair{"multiprocessors", "num_sms"}}) {
+      compare(what, device_field(baseline_, key), device_field(results_, key));
+    }
+    const auto major = [](const std::string& version) {
+      return version.substr(0, version.find('.'));
+    };
+    compare("driver major", major(device_field(baseline_, "driver")),
+            major(device_field(results_, "driver")));
+    const bool known = baseline_.sm_mhz_max > 0 && results_.sm_mhz_max > 0;
+    if (known && (baseline_.sm_mhz_max < results_.sm_mhz_min ||
+                  results_.sm_mhz_max < baseline_.sm_mhz_min)) {
+      const auto range = [](const ResultFile& file) {
+        return fmt::format("{:.0f}..{:.0f} MHz", file.sm_mhz_min, file.sm_mhz_max);
+      };
+      compare("SM clocks", range(baseline_), range(results_));
+    }
+  }
+
+  /// The fingerprint says that something differs, the fields what. On a GPU a newer driver of the
+  /// same major and another host compiler are no reason to refuse.
+  void compare_fingerprint(bool on_cpu) {
+    const Environment& before = baseline_.run.environment;
+    const Environment& after = results_.run.environment;
+    if (before.fingerprint == after.fingerprint || !reasons_.empty()) return;
+    if (on_cpu) compare("compiler", before.compiler, after.compiler);
+    const bool harmless =
+        !on_cpu && (before.compiler != after.compiler ||
+                    device_field(baseline_, "driver") != device_field(results_, "driver"));
+    if (reasons_.empty() && !harmless) {
+      compare("fingerprint", before.fingerprint, after.fingerprint);
+    }
+  }
+
+  const ResultFile& baseline_;
+  const ResultFile& results_;
+  std::vector<std::string> reasons_;
+};
+
+/// A problem without what does not change the work that is timed.
+Json work_of(const Result& result) {
+  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  if (!problem.is_object()) return nullptr;
+  for (const char* key : {"description", "backends", "validation"}) problem.erase(key);
+  const auto timing = problem.find("timing");
+  if (timing != problem.end() && timing->is_object()) {
+    for (const char* key : {"samples", "min_time_ms", "max_noise", "timeout_s"}) timing->erase(key);
+  }
+  return problem;
+}
+
+std::string shorten(const std::string& text) {
+  constexpr std::size_t kMax = 40;
+  return text.size() <= kMax ? text : text.substr(0, kMax) + "...";
+}
+
+/// "attention.head_size: 64 in the baseline, 128 in the results"; empty when nothing differs.
+std::string first_difference(const Json& before, const Json& after) {
+  const Json patch = Json::diff(before, after);
+  if (patch.empty()) return "";
+  const std::string path = patch.front().at("path").get<std::string>();
+  const Json::json_pointer pointer(path);
+  const auto value = [&](const Json& json) {
+    return json.contains(pointer) ? shorten(json.at(pointer).dump()) : std::string(kNothing);
+  };
+  std::string key = path.empty() ? "problem" : path.substr(1);
+  std::replace(key.begin(), key.end(), '/', '.');
+  return fmt::format("{}: {} in the baseline, {} in the results", key, value(before), value(after));
+}
+
+std::string kind_of(const std::string& device) { return device.substr(0, device.find(':')); }
+
+std::string case_difference(const Result& before, const Result& after) {
+  if (kind_of(before.device) != kind_of(after.device)) {
+    return fmt::format("device: {} in the baseline, {} in the results", before.device,
+                       after.device);
+  }
+  if (before.problem_json == after.problem_json) return "";
+  const Json old_work = work_of(before);
+  const Json new_work = work_of(after);
+  return old_work.is_null() || new_work.is_null() ? "" : first_difference(old_work, new_work);
+}
+
+}  // namespace
+
+std::vector<std::string> foreign_reasons(const ResultFile& baseline, const ResultFile& results) {
+  std::vector<std::string> reasons = Comparison(baseline, results).reasons();
+  std::map<std::string_view, const Result*> by_id;
+  for (const Result& result : baseline.results) by_id[result.id] = &result;
+  for (const Result& result : results.results) {
+    const auto old = by_id.find(result.id);
+    if (old == by_id.end()) continue;
+    const std::string difference = case_difference(*old->second, result);
+    if (!difference.empty()) reasons.push_back(result.id + ": " + difference);
+  }
+  return reasons;
+}
+
+}  // namespace attnbench

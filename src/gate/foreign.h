@@ -1,0 +1,17 @@
+// Whether two result files may be compared at all: the same machine, the same cases.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/result_file.h"
+
+namespace attnbench {
+
+/// Why timings of the two cannot be compared, a sentence each: another CPU or GPU, driver major,
+/// ranges of SM clocks that do not meet, another fingerprint, or a case of the same id whose
+/// problem differs in anything but how long it is measured and checked. Empty when there is
+/// nothing.
+std::vector<std::string> foreign_reasons(const ResultFile& baseline, const ResultFile& results);
+
+}  // namespace attnbench

@@ -1,0 +1,34 @@
+// Results against a baseline -> verdicts: what got worse, by which rule, and whether that fails.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/result_file.h"
+#include "core/verdict.h"
+#include "gate/rules.h"
+
+namespace attnbench {
+
+struct GateOptions {
+  double threshold = 0.03;           // relative gap of medians
+  double floor_us = 2;               // absolute gap of medians
+  double accuracy_threshold = 0.25;  // relative growth of err_ratio and of NMSE
+  std::vector<ThresholdRule> rules;  // of cases by pattern
+  std::vector<KnownFailure> known;
+  std::string today;  // "2026-12-31", for the expiry of known failures
+  bool ignore_environment = false;
+  bool lenient = false;  // missing cases pass, unverified results are taken
+  bool fail_on_improvement = false;
+  bool fail_on_ambiguous = false;
+};
+
+/// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, SLOWER, a NEW
+/// case that is incorrect or an error, MISSING unless lenient, and by their options AMBIGUOUS,
+/// FASTER and FIXED; a known failure that has not expired takes the failure away. A skipped result
+/// counts as missing. Errors: kUsage when the files are not of the same machine and cases, unless
+/// ignore_environment, or when one holds unverified results, unless lenient.
+GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
+                         const GateOptions& options);
+
+}  // namespace attnbench

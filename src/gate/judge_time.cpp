@@ -1,0 +1,87 @@
+#include "gate/judge_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "gate/statistics.h"
+
+namespace attnbench {
+namespace {
+
+std::string percent(double share) { return fmt::format("{:.3g}%", 100 * share); }
+
+/// Two timings in order of their medians, and what is said about the gap.
+struct Gap {
+  const Timing& fast;
+  const Timing& slow;
+  double us;        // >= 0
+  double relative;  // to the faster
+  std::string text;
+
+  Gap(const Timing& before, const Timing& after)
+      : fast(before.median_us <= after.median_us ? before : after),
+        slow(before.median_us <= after.median_us ? after : before),
+        us(slow.median_us - fast.median_us),
+        relative(us > 0 ? us / fast.median_us : 0) {
+    const double change = after.median_us / before.median_us - 1;
+    text = fmt::format("median {:+.2f}%", 100 * change);
+  }
+};
+
+/// The rule that keeps a gap past the threshold from being a verdict; empty when there is none.
+std::string doubt(const Gap& gap, const TimeLimits& limits) {
+  const double stored_noise = std::max(gap.fast.noise, gap.slow.noise);
+  if (!limits.noise_floor && gap.relative < stored_noise) {
+    return fmt::format("{} is within the stored noise {}", gap.text, percent(stored_noise));
+  }
+  const double chance = chance_gap(median_spread(gap.fast), median_spread(gap.slow));
+  if (gap.relative < chance) {
+    return fmt::format("{} is within what chance gives to this spread, {}", gap.text,
+                       percent(chance));
+  }
+  if (std::isnan(chance) && !limits.noise_floor) {
+    return fmt::format("{}, but a single sample has no spread", gap.text);
+  }
+  if (gap.slow.q1_us <= gap.fast.q3_us) {
+    return fmt::format(
+        "{}, but the quartile intervals overlap: {:.4g}..{:.4g} us and "
+        "{:.4g}..{:.4g} us",
+        gap.text, gap.fast.q1_us, gap.fast.q3_us, gap.slow.q1_us, gap.slow.q3_us);
+  }
+  if (gap.fast.samples_us.empty() || gap.slow.samples_us.empty()) return "";
+  const Interval ratio = bootstrap_ratio(gap.slow.samples_us, gap.fast.samples_us);
+  if (ratio.low > 1) return "";
+  return fmt::format("{}, but the bootstrap interval of the ratio, {:.4g}..{:.4g}, holds 1",
+                     gap.text, ratio.low, ratio.high);
+}
+
+}  // namespace
+
+TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits) {
+  const Gap gap(before, after);
+  if (!std::isfinite(gap.relative)) {
+    return {VerdictKind::kAmbiguous, "a median is missing or zero"};
+  }
+  if (gap.us <= limits.floor_us) {
+    return {VerdictKind::kSame,
+            fmt::format("gap {:.3g} us is within the floor of {:.3g} us", gap.us, limits.floor_us)};
+  }
+  if (gap.relative < limits.threshold) {
+    return {VerdictKind::kSame,
+            fmt::format("{} is within the threshold {}", gap.text, percent(limits.threshold))};
+  }
+  if (limits.noise_floor && gap.relative < *limits.noise_floor) {
+    return {VerdictKind::kSame, fmt::format("{} is within the A/A noise floor {}", gap.text,
+                                            percent(*limits.noise_floor))};
+  }
+  std::string reason = doubt(gap, limits);
+  if (!reason.empty()) return {VerdictKind::kAmbiguous, std::move(reason)};
+  const bool slower = after.median_us > before.median_us;
+  return {slower ? VerdictKind::kSlower : VerdictKind::kFaster,
+          fmt::format("{} is past the threshold {}; quartiles apart, beyond chance", gap.text,
+                      percent(limits.threshold))};
+}
+
+}  // namespace attnbench

@@ -1,0 +1,32 @@
+// The verdict on two timings of a case.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "core/result.h"
+#include "core/verdict.h"
+
+namespace attnbench {
+
+struct TimeLimits {
+  double threshold = 0.03;  // relative gap of the medians
+  double floor_us = 2;      // gaps up to this are never judged
+  /// A/A noise floor of the baseline, relative; without one the stored noise takes its place.
+  std::optional<double> noise_floor;
+};
+
+struct TimeVerdict {
+  VerdictKind kind = VerdictKind::kSame;  // kSame, kAmbiguous, kSlower or kFaster
+  std::string rule;
+};
+
+/// SLOWER or FASTER when all of these hold, else the first that fails decides: the medians are
+/// apart by more than floor_us (else SAME), by the threshold (SAME), by the A/A noise floor (SAME)
+/// or without one the stored noise (AMBIGUOUS), by what chance gives to their spread (AMBIGUOUS);
+/// the quartile intervals do not overlap (AMBIGUOUS); the bootstrap interval of the ratio does not
+/// hold 1 (AMBIGUOUS). The gap is relative to the smaller median, so that
+/// the verdict turns around when the timings change places.
+TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits);
+
+}  // namespace attnbench

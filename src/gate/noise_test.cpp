@@ -1,0 +1,153 @@
+#include <doctest/doctest.h>
+
+#include <fmt/format.h>
+#include "gate/baseline.h"
+#include "gate/gate_testing.h"
+
+#include "gate/judge_time.h"
+
+// How often the gate is wrong on noisy machines. docs/gate.md shows the figures that
+// `test_gate -s -tc="*noisy machine*"` prints.
+
+namespace attnbench {
+namespace {
+
+using gate_testing::NoiseModel;
+using gate_testing::NoisyCase;
+using gate_testing::timing_of;
+
+constexpr int kGates = 1000;
+constexpr int kCases = 50;
+constexpr int kSamples = 20;
+constexpr double kTrueUs = 200;
+
+const std::vector<NoiseModel>& models() {
+  static const std::vector<NoiseModel> all{
+      {.name = "jitter 1 %"},
+      {.name = "jitter 3 %", .jitter = 0.03},
+      {.name = "jitter 10 %", .jitter = 0.1},
+      {.name = "drift 2 %, runs off by 0.5 %", .run_offset = 0.005, .drift = 0.02},
+      {.name = "two clocks 6 % apart", .slow_clock = 0.06},
+      {.name = "two clocks 15 % apart", .slow_clock = 0.15},
+      {.name = "outliers, one in ten, to +200 %", .outlier_share = 0.1, .outlier_size = 2},
+      {.name = "drift, two clocks and outliers",
+       .run_offset = 0.005,
+       .drift = 0.02,
+       .slow_clock = 0.06,
+       .outlier_share = 0.1,
+       .outlier_size = 2},
+  };
+  return all;
+}
+
+/// Noise that one run cannot show, because a whole run has it.
+const std::vector<NoiseModel>& models_between_runs() {
+  static const std::vector<NoiseModel> all{
+      {.name = "runs off by 2 %", .run_offset = 0.02},
+      {.name = "runs off by 5 %", .run_offset = 0.05},
+      {.name = "a clock 6 % slower that stays for 20 samples", .slow_clock = 0.06, .stay = 0.95},
+  };
+  return all;
+}
+
+std::uint64_t seed_of(int gate, int test_case) {
+  return static_cast<std::uint64_t>(gate) * 1'000'003U + static_cast<std::uint64_t>(test_case);
+}
+
+std::string id_of(int gate, int test_case) { return fmt::format("s/{}-{}/B", gate, test_case); }
+
+struct Tally {
+  int gates = 0;      // gates with a SLOWER case
+  int slower = 0;     // cases
+  int ambiguous = 0;  // cases
+};
+
+Tally identical_code(const NoiseModel& model, bool with_noise_floor) {
+  Tally tally;
+  for (int gate = 0; gate < kGates; ++gate) {
+    std::vector<NoisyCase> cases;
+    std::vector<std::vector<Result>> rounds(2);
+    for (int i = 0; i < kCases; ++i) {
+      cases.emplace_back(model, kTrueUs, seed_of(gate, i));
+      for (std::vector<Result>& round : rounds) {
+        round.emplace_back().id = id_of(gate, i);
+        round.back().timing = timing_of(cases.back().run(kSamples));
+      }
+    }
+    TimeLimits limits;
+    std::vector<Result> baseline = rounds[0];
+    NoiseFloor floor;
+    if (with_noise_floor) {
+      floor = measure_noise_floor(rounds, limits.floor_us);
+      baseline = pool_runs(rounds);
+    }
+    int slower = 0;
+    for (std::size_t i = 0; i < kCases; ++i) {
+      const std::string& id = baseline[i].id;
+      if (with_noise_floor) limits.noise_floor = std::max(floor.all_cases, floor.cases[id]);
+      const Timing after = timing_of(cases[i].run(kSamples));
+      const TimeVerdict verdict = judge_time(*baseline[i].timing, after, limits);
+      slower += verdict.kind == VerdictKind::kSlower;
+      tally.ambiguous += verdict.kind == VerdictKind::kAmbiguous;
+    }
+    tally.gates += slower > 0;
+    tally.slower += slower;
+  }
+  return tally;
+}
+
+double share_caught(const NoiseModel& model, double slowdown, const TimeLimits& limits = {}) {
+  constexpr int kTrials = 10'000;
+  int caught = 0;
+  for (int trial = 0; trial < kTrials; ++trial) {
+    NoisyCase noisy(model, kTrueUs, seed_of(trial, 0));
+    const Timing before = timing_of(noisy.run(kSamples));
+    const Timing after = timing_of(noisy.run(kSamples, slowdown));
+    const VerdictKind kind = judge_time(before, after, limits).kind;
+    caught += kind == VerdictKind::kSlower;
+  }
+  return static_cast<double>(caught) / kTrials;
+}
+
+}  // namespace
+
+TEST_CASE("on a noisy machine identical code is not called slower") {
+  for (const NoiseModel& model : models()) {
+    CAPTURE(std::string(model.name));
+    const Tally tally = identical_code(model, /*with_noise_floor=*/false);
+    MESSAGE(std::string(model.name) << ": " << tally.gates << " of " << kGates << " gates, "
+                                    << tally.slower << " SLOWER and " << tally.ambiguous
+                                    << " AMBIGUOUS of " << kGates * kCases << " cases");
+    CHECK(tally.gates < 1);
+  }
+}
+
+TEST_CASE("on a noisy machine a noise floor covers what differs between whole runs") {
+  for (const NoiseModel& model : models_between_runs()) {
+    CAPTURE(std::string(model.name));
+    const Tally without = identical_code(model, /*with_noise_floor=*/false);
+    const Tally with = identical_code(model, /*with_noise_floor=*/true);
+    MESSAGE(std::string(model.name) << ": " << without.gates << " of " << kGates
+                                    << " gates without, " << with.gates << " with the noise floor");
+    CHECK(with.gates < 1);
+  }
+}
+
+TEST_CASE("on a noisy machine a slowdown of 5 % at 1 % noise is caught") {
+  const double at_one = share_caught({.name = ""}, 1.05);
+  MESSAGE("5 % at 1 % noise: caught " << 100 * at_one << " %");
+  CHECK(at_one > 0.99);
+  TimeLimits with_floor;
+  with_floor.noise_floor = 0.02;
+  const double with_outliers =
+      share_caught({.name = "", .outlier_share = 0.1, .outlier_size = 2}, 1.10, with_floor);
+  const double at_three = share_caught({.name = "", .jitter = 0.03}, 1.10);
+  MESSAGE("10 % at 3 % noise: caught " << 100 * at_three << " %");
+  MESSAGE("10 % at 1 % noise with outliers and a noise floor of 2 %: caught " << 100 * with_outliers
+                                                                              << " %");
+  const double small = share_caught({.name = ""}, 1.02);
+  MESSAGE("2 % at 1 % noise: called slower " << 100 * small << " %");
+  CHECK(small < 0.01);
+}
+
+}  // namespace attnbench

@@ -1,0 +1,102 @@
+#include "gate/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace attnbench {
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kEnoughForQuartiles = 8;
+constexpr std::size_t kMaxResampled = 500;
+/// Standard error of a normal sample's median over that of its mean, sqrt(pi / 2).
+constexpr double kMedianFactor = 1.2533;
+/// Distance of the quartiles of a normal distribution in standard deviations.
+constexpr double kQuartileDistance = 1.349;
+/// Variance of the estimate from all samples over that from quartiles, for normal samples.
+constexpr double kQuartileEfficiency = 0.37;
+/// One-sided 5e-6 point of the normal distribution.
+constexpr double kNormalPoint = 4.417;
+constexpr double kMaxStandardErrors = 8;
+
+/// P(X >= least) of a binomial distribution.
+double binomial_tail(std::size_t trials, double chance, std::size_t least) {
+  const auto n = static_cast<double>(trials);
+  double sum = 0;
+  for (std::size_t hits = least; hits <= trials; ++hits) {
+    const auto k = static_cast<double>(hits);
+    sum += std::exp(std::lgamma(n + 1) - std::lgamma(k + 1) - std::lgamma(n - k + 1) +
+                    k * std::log(chance) + (n - k) * std::log1p(-chance));
+  }
+  return sum;
+}
+
+/// Index of the smallest of `count` sorted values that a resampled median reaches down to with more
+/// than the chance `tail`. A resample's lower median is at most the i-th value when at least half
+/// of its draws are, each with the chance i / count.
+std::size_t least_median_index(std::size_t count, double tail) {
+  for (std::size_t i = 1; 2 * i < count; ++i) {
+    const double chance = static_cast<double>(i) / static_cast<double>(count);
+    if (binomial_tail(count, chance, (count + 1) / 2) > tail) return i - 1;
+  }
+  return (count - 1) / 2;
+}
+
+Interval median_interval(std::vector<double> samples) {
+  std::sort(samples.begin(), samples.end());
+  if (samples.size() > kMaxResampled) {
+    for (std::size_t i = 0; i < kMaxResampled; ++i) {
+      samples[i] = samples[(2 * i + 1) * samples.size() / (2 * kMaxResampled)];
+    }
+    samples.resize(kMaxResampled);
+  }
+  // Half of the tail each: the ratio is outside only when one of the medians is.
+  const std::size_t least = least_median_index(samples.size(), kBootstrapTail / 2);
+  return {samples[least], samples[samples.size() - 1 - least]};
+}
+
+/// Upper 5e-6 point of Student's t by Wallace's approximation, a little low for few degrees.
+double student_point(double degrees_of_freedom) {
+  const double square = kNormalPoint * kNormalPoint;
+  return std::sqrt(degrees_of_freedom * std::expm1(square / degrees_of_freedom));
+}
+
+}  // namespace
+
+double quantile(std::vector<double> values, double share) {
+  if (values.empty()) return kNaN;
+  std::sort(values.begin(), values.end());
+  const double position = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, values.size() - 1);
+  return values[below] + (position - static_cast<double>(below)) * (values[above] - values[below]);
+}
+
+MedianSpread median_spread(const Timing& timing) {
+  const std::vector<double>& samples = timing.samples_us;
+  const auto count = static_cast<double>(samples.size());
+  if (samples.size() >= kEnoughForQuartiles) {
+    const double stdev = (timing.q3_us - timing.q1_us) / kQuartileDistance;
+    return {kMedianFactor * stdev / std::sqrt(count) / timing.median_us,
+            kQuartileEfficiency * (count - 1)};
+  }
+  if (samples.empty()) return {timing.noise, kEnoughForQuartiles};
+  return {samples.size() > 1 ? timing.noise : kNaN, count - 1};
+}
+
+double chance_gap(const MedianSpread& a, const MedianSpread& b) {
+  if (std::isnan(a.relative) || std::isnan(b.relative)) return kNaN;
+  const double errors =
+      std::min(student_point(a.degrees_of_freedom + b.degrees_of_freedom), kMaxStandardErrors);
+  return errors * std::hypot(a.relative, b.relative);
+}
+
+Interval bootstrap_ratio(std::vector<double> numerator, std::vector<double> denominator) {
+  const Interval above = median_interval(std::move(numerator));
+  const Interval below = median_interval(std::move(denominator));
+  return {above.low / below.high, above.high / below.low};
+}
+
+}  // namespace attnbench

@@ -1,0 +1,18 @@
+// The attention kernel for what fits_tiled_kernels() denies: wide heads, f32, e4m3 and int8
+// queries, sizes and alignments of any kind.
+#pragma once
+
+#include "kernels/params.h"
+#include "ops/cuda/launcher.h"
+
+namespace attnbench::cuda {
+
+/// E-UNSUPPORTED for combinations of elements that have no kernel, and for heads whose tiles do
+/// not fit into shared memory.
+void attend_general(Launcher& launcher, const attn::AttendParams& params);
+void attend_general_splits(Launcher& launcher, const attn::AttendParams& params,
+                           const attn::SplitParams& split);
+void attend_general_segments(Launcher& launcher, const attn::AttendParams& params,
+                             const attn::SegmentParams& segments);
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,46 @@
+// Launches of kernels/merge/dcp.cuh.
+#include <algorithm>
+
+#include "ops/cuda/operations.h"
+#include "ops/cuda/simple_launch.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Both operations; `rank_stride` is 0 where there is one partial.
+template <typename Params>
+void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride,
+                   const std::string& function) {
+  VectorSide partial{p.partial_element, {}};
+  partial.alignment.pointer(p.partial)
+      .stride(rank_stride, p.partial_element)
+      .stride(p.partial_token_stride, p.partial_element)
+      .stride(p.partial_head_stride, p.partial_element);
+  VectorSide output{p.output_element, {}};
+  output.alignment.pointer(p.output)
+      .stride(p.output_token_stride, p.output_element)
+      .stride(p.output_head_stride, p.output_element);
+  const int most =
+      16 / std::max(size_of_element(p.partial_element), size_of_element(p.output_element));
+  const int vector = widest_vector(most, {p.head_size}, {partial, output});
+  launch(launcher,
+         simple_spec("merge/dcp.cuh", function,
+                     {{"attn::Element kPartial", spec_name(p.partial_element)},
+                      {"attn::Element kOutput", spec_name(p.output_element)},
+                      {"int kVector", std::to_string(vector)}},
+                     function + " " + short_name(p.partial_element) + " to " +
+                         short_name(p.output_element) + " x" + std::to_string(vector)),
+         simple_shape(p.num_tokens * p.num_heads * (p.head_size / vector)), p);
+}
+
+}  // namespace
+
+void correct_dcp(Launcher& launcher, const attn::DcpCorrectParams& params) {
+  combine_ranks(launcher, params, 0, "correct_dcp");
+}
+
+void combine_dcp(Launcher& launcher, const attn::DcpCombineParams& params) {
+  combine_ranks(launcher, params, params.partial_rank_stride, "combine_dcp");
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,11 @@
+// Text inside Markdown tables.
+#pragma once
+
+#include <string>
+
+namespace attnbench {
+
+/// Without cell separators, line breaks and tags.
+std::string markdown_cell(const std::string& text);
+
+}  // namespace attnbench

@@ -1,0 +1,433 @@
+"""The gate and everything around it, on the real binary: verdicts, exit codes, journals, resuming."""
+
+import copy
+import csv
+import io
+import json
+import resource
+import signal
+import subprocess
+import time
+import unittest
+import xml.etree.ElementTree as ET
+
+from tool import BINARY, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
+
+PAIR = ("--backend", "FLASH_ATTN", "--backend", "TRITON_ATTN")
+SLOW_ID = f"tiny/{TINY_CASE}/FLASH_ATTN"
+MANY = TINY + f"sweep: {{inputs.seed: {list(range(200))}}}\n"
+
+
+def steady(median_us):
+    """Twenty samples a tenth of a percent around a median."""
+    samples = [median_us * (1 + 0.0001 * (i - 9.5)) for i in range(20)]
+    return {
+        "median_us": median_us, "min_us": samples[0], "q1_us": median_us * 0.9995,
+        "q3_us": median_us * 1.0005, "mean_us": median_us, "stdev_us": median_us * 0.0006,
+        "noise": 0.0002, "samples_us": samples, "l2": "warm", "mode": "stream",
+        "launch_overhead_us": 0.1, "steps": [], "total_us": median_us,
+    }  # fmt: skip
+
+
+class Gate(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("tiny.yaml", TINY)
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "real.json")
+        self.file = json.loads((self.dir / "real.json").read_text())
+        for result in self.file["results"]:
+            result["timing"] = steady(100.0)
+        self.save("base.json", self.file)
+
+    def save(self, name, file):
+        return self.write(name, json.dumps(file))
+
+    def changed(self, change):
+        """A copy of the baseline file, changed, as new.json."""
+        file = copy.deepcopy(self.file)
+        change(file)
+        self.save("new.json", file)
+        return file
+
+    def gate(self, code, *arguments):
+        outcome = self.expect(code, "gate", "base.json", "new.json", "--json", "v.json", *arguments)
+        verdicts = strict_json((self.dir / "v.json").read_text())
+        return outcome, {verdict["id"]: verdict for verdict in verdicts["verdicts"]}
+
+    @staticmethod
+    def time(index, median_us):
+        return lambda file: file["results"][index].update(timing=steady(median_us))
+
+    def test_the_same_file_passes_with_every_case_the_same(self):
+        self.changed(lambda file: None)
+        outcome, verdicts = self.gate(0)
+        self.assertEqual({v["verdict"] for v in verdicts.values()}, {"SAME"})
+        self.assertIn("2 SAME", outcome.out)
+        self.assertIn("gate passed", outcome.out)
+
+    def test_1_on_a_slowdown_which_is_named_with_its_rule(self):
+        self.changed(self.time(0, 110.0))
+        outcome, verdicts = self.gate(1)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "SLOWER")
+        self.assertAlmostEqual(verdicts[SLOW_ID]["ratio"], 1.1)
+        self.assertTrue(outcome.out.startswith("SLOWER"), outcome.out)
+        self.assertIn("past the threshold 3%", outcome.out)
+        self.assertIn("reproduce: attnbench run", outcome.out)
+        self.gate(0, "--threshold", "15%")
+        self.gate(0, "--floor-us", "11")
+
+    def test_0_on_a_speed_up_unless_it_should_fail(self):
+        self.changed(self.time(0, 80.0))
+        _, verdicts = self.gate(0)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "FASTER")
+        self.gate(1, "--fail-on-improvement")
+
+    def test_a_status_that_got_worse_and_one_that_got_better(self):
+        def break_first(file):
+            file["results"][0].update(status="incorrect", reasons=["off"], timing=None,
+                                      throughput=None)  # fmt: skip
+
+        broken = self.changed(break_first)
+        _, verdicts = self.gate(1)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "BROKEN")
+        self.save("base.json", broken)
+        self.changed(lambda file: None)
+        _, verdicts = self.gate(0)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "FIXED")
+        self.expect(0, "gate", "base.json", "base.json")
+
+    def test_1_when_accuracy_is_lost(self):
+        def worsen(file):
+            file["results"][0]["error"]["err_ratio"] *= 1.9
+
+        self.changed(worsen)
+        _, verdicts = self.gate(1)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "LESS_ACCURATE")
+        self.gate(0, "--accuracy-threshold", "0.95")
+
+    def test_missing_cases_fail_unless_lenient_and_new_ones_pass(self):
+        less = self.changed(lambda file: file["results"].pop(0))
+        _, verdicts = self.gate(1)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "MISSING")
+        self.gate(0, "--lenient")
+        self.gate(0, "--backend", "TRITON_ATTN")
+        self.save("base.json", less)
+        self.save("new.json", self.file)
+        _, verdicts = self.gate(0)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "NEW")
+
+    def test_3_when_nothing_could_be_compared(self):
+        self.changed(lambda file: file["results"].clear())
+        self.gate(3, "--lenient")
+
+    def test_2_for_a_baseline_of_another_machine_or_case(self):
+        def other_machine(file):
+            file["environment"]["cpu"]["model"] = "Another CPU"
+
+        def other_case(file):
+            file["results"][0]["problem"]["attention"]["head_size"] = 128
+
+        for change, words in ((other_machine, "CPU: "), (other_case, "attention.head_size: 64")):
+            self.changed(change)
+            outcome = self.expect(2, "gate", "base.json", "new.json")
+            self.assertIn(words, outcome.err)
+            self.assertEqual(outcome.out, "")
+            self.expect(0, "gate", "base.json", "new.json", "--ignore-environment")
+
+    def test_2_for_files_that_cannot_be_read(self):
+        self.write("bad.json", '{"schema_version": 1, "results": [{}]}')
+        self.write("cut.json", json.dumps(self.file)[:-20])
+        for name, words in (("bad.json", "bad.json: results[0]: result.id is missing"),
+                            ("cut.json", "cut.json: not JSON"),
+                            ("none.json", "cannot read 'none.json'")):  # fmt: skip
+            for files in (("base.json", name), (name, "base.json")):
+                self.assertIn(words, self.expect(2, "gate", *files).err)
+        self.expect(2, "gate", "base.json")
+
+    def test_2_for_unverified_results_unless_lenient(self):
+        self.changed(lambda file: file["results"][0].update(status="unverified"))
+        self.assertIn("unverified", self.expect(2, "gate", "base.json", "new.json").err)
+        self.gate(0, "--lenient")
+
+    def test_known_failures_are_shown_and_expire(self):
+        self.changed(self.time(0, 150.0))
+        known = "- {{id: 'tiny/.*/FLASH_ATTN', reason: issue 7, expires: '{}'}}\n"
+        self.write("known.yaml", known.format("2099-01-31"))
+        outcome, verdicts = self.gate(0, "--known", "known.yaml")
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "SLOWER")
+        self.assertIn("known: issue 7 (until 2099-01-31)", outcome.out)
+        self.write("known.yaml", known.format("2020-01-31"))
+        outcome, _ = self.gate(1, "--known", "known.yaml")
+        self.assertIn("expired", outcome.out)
+        self.write("known.yaml", known.format("soon"))
+        self.assertIn("known.yaml:1: expires", self.gate_refused("--known", "known.yaml"))
+
+    def gate_refused(self, *arguments):
+        return self.expect(2, "gate", "base.json", "new.json", *arguments).err
+
+    def test_thresholds_by_pattern(self):
+        self.changed(self.time(0, 110.0))
+        self.write("limits.yaml", "- {id: FLASH_ATTN$, threshold: 20%}\n")
+        self.gate(0, "--thresholds", "limits.yaml")
+        self.write("limits.yaml", "- {id: TRITON, threshold: 20%}\n")
+        self.gate(1, "--thresholds", "limits.yaml")
+
+    def test_several_baselines_are_pooled(self):
+        self.changed(self.time(0, 110.0))
+        self.save("second.json", self.changed(self.time(0, 110.0)))
+        self.expect(1, "gate", "base.json", "new.json")
+        outcome = self.expect(0, "gate", "base.json", "second.json", "new.json", "-v")
+        self.assertIn("A/A noise floor", outcome.out.replace("\n    ", " "))
+
+    def test_ambiguous_passes_unless_it_should_fail(self):
+        def widen(file):
+            file["results"][0]["timing"].update(steady(110.0), noise=0.3)
+
+        self.changed(widen)
+        _, verdicts = self.gate(0)
+        self.assertEqual(verdicts[SLOW_ID]["verdict"], "AMBIGUOUS")
+        self.gate(1, "--fail-on-ambiguous")
+
+    def test_markdown_and_junit_of_verdicts(self):
+        self.changed(self.time(0, 110.0))
+        self.gate(1, "--markdown", "s.md", "--junit", "j.xml", "--link", "https://ci.example/7")
+        text = (self.dir / "s.md").read_text()
+        self.assertTrue(text.startswith("### attnbench gate: failed, 1 of 2 cases\n"), text)
+        self.assertIn("| **SLOWER** | `" + SLOW_ID, text)
+        self.assertIn("<https://ci.example/7>", text)
+        suite = ET.parse(self.dir / "j.xml").getroot()
+        self.assertEqual((suite.get("tests"), suite.get("failures")), ("2", "1"))
+        self.assertEqual(suite.find(".//failure").get("type"), "SLOWER")
+
+    def test_lines_fit_a_terminal_of_80_columns(self):
+        self.changed(self.time(0, 110.0))
+        outcome = self.expect(1, "gate", "base.json", "new.json", COLUMNS="80")
+        for line in outcome.out.splitlines():
+            if not line.startswith("reproduce: "):
+                self.assertLessEqual(len(line), 80, line)
+        self.assertNotIn("\x1b", outcome.out)
+        self.assertIn("\x1b", self.expect(1, "gate", "base.json", "new.json", "--color",
+                                          "always").out)  # fmt: skip
+
+
+class RunWithBaseline(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("tiny.yaml", TINY)
+
+    def test_a_saved_baseline_holds_the_noise_floor_and_both_runs(self):
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--save-baseline", "b.json")
+        file = strict_json((self.dir / "b.json").read_text())
+        self.assertEqual(file["noise_floor"]["runs"], 2)
+        self.assertEqual(set(file["noise_floor"]["cases"]), {r["id"] for r in file["results"]})
+        self.assertEqual({len(r["timing"]["samples_us"]) for r in file["results"]}, {6})
+        # The same program against it: no machine is so noisy that its status changes.
+        outcome = self.tool("run", "tiny.yaml", *PAIR, "--baseline", "b.json", "--no-timing")
+        self.assertEqual(outcome.code, 0, outcome.out + outcome.err)
+        self.assertIn("2 AMBIGUOUS", outcome.out)
+
+    def slow_baseline(self, factor):
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "b.json")
+        file = json.loads((self.dir / "b.json").read_text())
+        for result in file["results"]:
+            result["timing"] = steady(result["timing"]["median_us"] * factor)
+        self.write("b.json", json.dumps(file))
+
+    def test_1_when_the_run_is_far_slower_than_its_baseline(self):
+        self.slow_baseline(1e-3)
+        outcome = self.expect(1, "run", "tiny.yaml", *PAIR, "--baseline", "b.json", "--samples",
+                              "12", "--floor-us", "0", "--summary", "s.md")  # fmt: skip
+        self.assertIn("2 SLOWER", outcome.out)
+        self.assertIn("gate: failed", (self.dir / "s.md").read_text())
+
+    def test_what_the_run_left_out_is_not_missing(self):
+        self.slow_baseline(1e3)
+        outcome = self.expect(0, "run", "tiny.yaml", "--backend", "FLASH_ATTN", "--baseline",
+                              "b.json")  # fmt: skip
+        self.assertIn("1 FASTER", outcome.out)
+
+    def test_2_for_a_baseline_of_another_machine_before_anything_runs(self):
+        self.slow_baseline(1)
+        file = json.loads((self.dir / "b.json").read_text())
+        file["environment"]["cpu"]["cores"] = 999
+        self.write("b.json", json.dumps(file))
+        outcome = self.expect(2, "run", "tiny.yaml", *PAIR, "--baseline", "b.json", "--json",
+                              "o.json")  # fmt: skip
+        self.assertIn("CPU cores", outcome.err)
+        self.assertNotIn("o.json", self.files())
+
+    def test_2_for_a_baseline_that_nobody_could_use(self):
+        self.expect(2, "run", "tiny.yaml", "--no-validation", "--save-baseline", "b.json")
+        self.expect(2, "run", "tiny.yaml", "--save-baseline", "no/folder.json")
+
+
+class Journal(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("tiny.yaml", TINY)
+        self.write("many.yaml", MANY)
+
+    def start(self, *arguments, **options):
+        return subprocess.Popen(
+            [BINARY, *arguments], cwd=self.dir, env=self.environment(),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **options,
+        )  # fmt: skip
+
+    def lines(self, name):
+        file = self.dir / name
+        return file.read_bytes().count(b"\n") if file.exists() else 0
+
+    def wait_for_lines(self, name, count):
+        deadline = time.monotonic() + TIME_LIMIT_S
+        while self.lines(name) < count:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
+
+    def killed_run(self):
+        process = self.start("run", "many.yaml", *PAIR, "--no-timing", "--json", "r.json")
+        self.wait_for_lines("r.json.journal", 5)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+    def test_a_run_that_ends_leaves_no_journal(self):
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "r.json")
+        self.assertEqual(self.files(), ["many.yaml", "r.json", "tiny.yaml"])
+
+    def test_a_killed_run_leaves_its_results_and_is_continued(self):
+        self.killed_run()
+        self.assertNotIn("r.json", self.files())
+        kept = self.lines("r.json.journal") - 1
+        outcome = self.expect(0, "run", "many.yaml", *PAIR, "--no-timing", "--resume", "r.json",
+                              "-v")  # fmt: skip
+        measured = sum(line.startswith("passed") for line in outcome.err.splitlines())
+        self.assertEqual(measured, 400 - kept)
+        file = strict_json((self.dir / "r.json").read_text())
+        self.assertEqual(len({r["id"] for r in file["results"]}), 400)
+        self.assertNotIn("r.json.journal", self.files())
+
+    def test_a_journal_is_a_result_file_to_the_gate(self):
+        self.killed_run()
+        self.expect(0, "gate", "r.json.journal", "r.json.journal")
+
+    def test_2_when_what_should_be_continued_is_of_other_cases(self):
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "r.json")
+        outcome = self.expect(2, "run", "tiny.yaml", *PAIR, "--resume", "r.json", "--set",
+                              "attention.head_size=128")  # fmt: skip
+        self.assertIn("attention.head_size", outcome.err)
+        self.expect(2, "run", "tiny.yaml", "--resume", "nowhere.json")
+
+    def test_failures_and_missing_times_are_measured_again(self):
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--no-timing", "--json", "r.json")
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--resume", "r.json")
+        file = strict_json((self.dir / "r.json").read_text())
+        self.assertTrue(all(result["timing"] for result in file["results"]))
+
+    def test_two_processes_that_write_the_same_file_leave_a_whole_one(self):
+        runs = [
+            self.start("run", "many.yaml", *PAIR, "--no-timing", "--json", "r.json")
+            for _ in range(2)
+        ]
+        errors = [process.communicate(timeout=TIME_LIMIT_S)[1] for process in runs]
+        self.assertEqual([process.returncode for process in runs], [0, 0], errors)
+        file = strict_json((self.dir / "r.json").read_text())
+        self.assertEqual(len(file["results"]), 400)
+        self.assertEqual([name for name in self.files() if "tmp" in name], [])
+
+    def test_2_when_the_disk_is_full_and_the_last_complete_state_stays(self):
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "r.json")
+        before = (self.dir / "r.json").read_bytes()
+
+        def small_files():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))
+
+        process = self.start("run", "many.yaml", *PAIR, "--no-timing", "--json", "r.json",
+                             preexec_fn=small_files)  # fmt: skip
+        _, errors = process.communicate(timeout=TIME_LIMIT_S)
+        self.assertEqual(process.returncode, 2, errors)
+        self.assertIn(b"it holds the results until here", errors)
+        self.assertEqual((self.dir / "r.json").read_bytes(), before)
+        journal = (self.dir / "r.json.journal").read_text().splitlines()
+        for line in journal:
+            strict_json(line)
+        self.assertGreater(len(journal), 2)
+
+
+class ForeignFormats(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("tiny.yaml", TINY.replace("bfloat16", "float32"))
+        self.expect(0, "run", "tiny.yaml", "--json", "r.json", "--google-benchmark", "g.json",
+                    "--github-benchmark", "h.json", "--vllm-csv", "v.csv", "--vllm-json",
+                    "v.json")  # fmt: skip
+        results = strict_json((self.dir / "r.json").read_text())["results"]
+        self.timed = [result for result in results if result["timing"]]
+        self.assertLess(len(self.timed), len(results), "an unsupported result is among them")
+
+    def read(self, name):
+        return strict_json((self.dir / name).read_text())
+
+    def check(self, json_object, members):
+        for key, types in members.items():
+            self.assertIn(key, json_object)
+            self.assertIsInstance(json_object[key], types, key)
+
+    def test_google_benchmark_has_the_members_that_its_readers_use(self):
+        file = self.read("g.json")
+        self.check(file["context"], {
+            "date": str, "host_name": str, "executable": str, "num_cpus": int,
+            "mhz_per_cpu": int, "cpu_scaling_enabled": bool, "caches": list, "load_avg": list,
+            "library_build_type": str, "json_schema_version": int,
+        })  # fmt: skip
+        self.assertEqual(len(file["benchmarks"]), len(self.timed))
+        for run, result in zip(file["benchmarks"], self.timed):
+            self.check(run, {
+                "name": str, "family_index": int, "per_family_instance_index": int,
+                "run_name": str, "run_type": str, "repetitions": int, "repetition_index": int,
+                "threads": int, "iterations": int, "real_time": float, "cpu_time": float,
+                "time_unit": str,
+            })  # fmt: skip
+            self.assertEqual(run["name"], result["id"])
+            self.assertEqual(run["run_type"], "iteration")
+            self.assertEqual(run["time_unit"], "us")
+            self.assertEqual(run["real_time"], result["timing"]["median_us"])
+
+    def test_github_action_benchmark_takes_the_custom_list(self):
+        entries = self.read("h.json")
+        self.assertEqual(len(entries), len(self.timed))
+        for entry, result in zip(entries, self.timed):
+            self.assertLessEqual(set(entry), {"name", "unit", "value", "range", "extra"})
+            self.check(entry, {"name": str, "unit": str, "value": float, "range": str,
+                               "extra": str})  # fmt: skip
+            self.assertEqual(entry["value"], result["timing"]["median_us"])
+
+    def test_vllm_csv_has_its_columns_in_seconds(self):
+        rows = list(csv.DictReader(io.StringIO((self.dir / "v.csv").read_text())))
+        self.assertEqual(list(rows[0]), ["backend", "batch_spec", "num_layers", "kv_cache_dtype",
+                                         "mean_time", "std_time", "throughput",
+                                         "memory_mb"])  # fmt: skip
+        self.assertEqual(len(rows), len(self.timed))
+        for row, result in zip(rows, self.timed):
+            self.assertEqual(row["backend"], result["backend"])
+            self.assertEqual(row["batch_spec"], result["case"])
+            self.assertAlmostEqual(float(row["mean_time"]), result["timing"]["mean_us"] * 1e-6)
+            self.assertGreater(float(row["throughput"]), 0)
+
+    def test_vllm_json_has_config_and_times(self):
+        entries = self.read("v.json")
+        for entry, result in zip(entries, self.timed):
+            self.assertEqual(list(entry), ["config", "mean_time", "median_time", "std_time",
+                                           "min_time", "max_time", "throughput_tokens_per_sec",
+                                           "memory_allocated_mb", "memory_reserved_mb",
+                                           "error"])  # fmt: skip
+            config = entry["config"]
+            self.assertEqual(config["head_dim"], result["problem"]["attention"]["head_size"])
+            self.assertEqual(config["num_q_heads"], 4)
+            self.assertEqual(config["num_kv_heads"], 2)
+            self.assertEqual(config["block_size"], result["problem"]["kv_cache"]["block_size"])
+            self.assertAlmostEqual(entry["max_time"], max(result["timing"]["samples_us"]) * 1e-6)
+            self.assertIsNone(entry["error"])
+
+
+if __name__ == "__main__":
+    unittest.main()
