@@ -4,10 +4,10 @@
 // of packed rows; a tile of keys at a time is staged as operands, scored, folded and multiplied.
 //
 // Config: kQuery, kKey, kValue, kOutput (Element, as stored) · kScore, kProbability (operands of
-// the two products) · kHeadSize, kVHeadSize · kRowBlocks (of 16 rows), kKeys (of a tile) ·
-// kQueryVector, kKeyVector, kValueVector (elements of a load) · kSparse, kDsMla · kValueInKey (a
-// value is the first columns of its key) · kAlibi, kSoftCap · kTokenHeadScales,
-// kRoundDequantized · kE4M3Probability
+// the two products) · kHeadSize, kVHeadSize · kRowBlocks (of 16 rows), kKeys (of a tile), kMinCtas
+// (per multiprocessor) · kQueryVector, kKeyVector, kValueVector (elements of a load) · kSparse,
+// kDsMla · kValueInKey (a value is the first columns of its key) · kAlibi, kSoftCap ·
+// kTokenHeadScales, kRoundDequantized · kE4M3Probability
 #pragma once
 
 #include "kernels/attention/general_parts.cuh"
@@ -24,6 +24,7 @@ struct GeneralShared {
   float key_scales[kKeys];  // of int8 keys, or per token and head
   float value_scales[kKeys];
   float factors[kRows];  // of O: what rescales it, at the end what finishes it
+  float output_factor;
   TileBounds bounds;
 };
 
@@ -148,7 +149,11 @@ struct General {
   }
 
   __device__ void gather_bounds(const Row& mine) {
-    if (threadIdx.x == 0) shared.bounds = no_rows();
+    if (threadIdx.x == 0) {
+      shared.bounds = no_rows();
+      // Why here: the slow path of a division is a call, which would spill the output.
+      shared.output_factor = output_factor(params);
+    }
     __syncthreads();
     if (lane() == 0 && row() < tile.num_rows) {
       atomicMax(&shared.bounds.core.begin, mine.keys.begin);
@@ -171,7 +176,7 @@ struct General {
       score *= shared.key_scales[j];
     }
     if constexpr (Config::kSoftCap) {
-      score = params.score.soft_cap * tanhf(score / params.score.soft_cap);
+      score = params.score.soft_cap * tanhf(score * reciprocal_fast(params.score.soft_cap));
     }
     if constexpr (Config::kAlibi != Alibi::kNone) {
       const auto ahead = static_cast<float>(key - mine.position);
@@ -242,8 +247,11 @@ struct General {
   __device__ void finish_row(const Row& mine, float maximum, float sum) {
     if (lane() != 0) return;
     float factor = kScaled ? 1.0f : value_scale();
-    if constexpr (Config::kE4M3Probability) factor /= kE4M3ProbabilityShift;
-    if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
+    if constexpr (Config::kE4M3Probability) factor *= 1.0f / kE4M3ProbabilityShift;
+    if constexpr (Part::kNormalise) {
+      factor = sum == 0.0f ? 0.0f : factor * reciprocal_fast(sum);
+    }
+    if (part.is_output()) factor *= shared.output_factor;
     shared.factors[row()] = factor;
     if (row() >= tile.num_rows) return;
     const float shift = alibi_row_constant(Config::kAlibi, mine, tile.context_len);
@@ -350,7 +358,9 @@ __device__ __forceinline__ void attend_generally(const AttendParams& params,
                                                  int kv_head, int index, MakePart make_part) {
   extern __shared__ uint4 general_memory[];
   __shared__ GeneralShared<Config::kRowBlocks * 16, Config::kKeys> shared;
-  const RowTile tile = general_row_tile<Config>(params, request, kv_head, index);
+  __shared__ RowTile tile;  // as in prefill.cuh: registers hold the output
+  if (threadIdx.x == 0) tile = general_row_tile<Config>(params, request, kv_head, index);
+  __syncthreads();
   if (tile.num_rows <= 0) return;
   const auto part = make_part(num_keys_of<Config>(params, sparse, tile));
   using Part = decltype(make_part(0));
@@ -378,14 +388,14 @@ __device__ __forceinline__ GeneralPlace general_place(const AttendParams& params
 
 /// Grid of these: x = KV heads * requests * parts * row tiles of the longest query.
 template <class Config>
-__global__ void __launch_bounds__(kGeneralThreads)
+__global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
     general(const __grid_constant__ AttendParams params) {
   const GeneralPlace at = general_place(params, 1);
   attend_generally<Config>(params, SparseParams{}, at.request, at.kv_head, at.index,
                            [](int num_keys) { return GeneralWhole{num_keys}; });
 }
 template <class Config>
-__global__ void __launch_bounds__(kGeneralThreads)
+__global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
     general_splits(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SplitParams split) {
   const GeneralPlace at = general_place(params, split.num_splits);
@@ -395,7 +405,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
                            });
 }
 template <class Config>
-__global__ void __launch_bounds__(kGeneralThreads)
+__global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
     general_segments(const __grid_constant__ AttendParams params,
                      const __grid_constant__ SegmentParams segments) {
   const GeneralPlace at = general_place(params, segments.num_segments);
@@ -405,7 +415,7 @@ __global__ void __launch_bounds__(kGeneralThreads)
                            });
 }
 template <class Config>
-__global__ void __launch_bounds__(kGeneralThreads)
+__global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
     general_sparse(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SparseParams sparse) {
   const GeneralPlace at = general_place(params, 1);
@@ -432,13 +442,13 @@ __device__ __forceinline__ void attend_part(const AttendParams& params, const Sp
 
 /// Grid of these: x = KV heads * row tiles of the longest query, y = parts of the plan.
 template <class Config>
-__global__ void __launch_bounds__(kGeneralThreads)
+__global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
     general_plan(const __grid_constant__ AttendParams params,
                  const __grid_constant__ PlanParams plan) {
   attend_part<Config>(params, SparseParams{}, plan);
 }
 template <class Config>
-__global__ void __launch_bounds__(kGeneralThreads)
+__global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
     general_sparse_plan(const __grid_constant__ AttendParams params,
                         const __grid_constant__ SparseParams sparse,
                         const __grid_constant__ PlanParams plan) {

@@ -21,10 +21,13 @@ __device__ __forceinline__ float lse_of(const FinishedRow& row) {
   return row.sum == 0.0f ? kNegInf : row.maximum + logf(row.sum);
 }
 
+/// Each says which keys it is about, whether its values are the output itself (and not partials),
+/// and where state and values of a row go.
 struct GeneralWhole {
   static constexpr bool kNormalise = true;
   int num_keys;
 
+  __device__ bool is_output() const { return true; }
   __device__ KeyInterval keys() const { return {0, num_keys}; }
   __device__ bool with_sink() const { return true; }
   __device__ void store_state(const AttendParams& params, const FinishedRow& row) const {
@@ -35,7 +38,7 @@ struct GeneralWhole {
   __device__ void store(const AttendParams& params, i64 token, int head, int column,
                         float value) const {
     const i64 at = token * params.output_token_stride + head * params.output_head_stride + column;
-    const float values[1] = {value * output_factor(params)};
+    const float values[1] = {value};
     store_vector(static_cast<char*>(params.output) + at * size_of(Config::kOutput),
                  encode_vector<Config::kOutput>(values));
   }
@@ -47,6 +50,7 @@ struct GeneralSplit {
   int index;
   int num_keys;
 
+  __device__ bool is_output() const { return false; }
   __device__ KeyInterval keys() const { return keys_of_split(num_keys, split.num_splits, index); }
   __device__ bool with_sink() const { return index == 0; }
   __device__ void store_state(const AttendParams& params, const FinishedRow& row) const {
@@ -68,6 +72,7 @@ struct GeneralSegment {
   int index;
   int num_keys;
 
+  __device__ bool is_output() const { return false; }
   __device__ KeyInterval keys() const {
     return keys_of_segment(num_keys, segments.num_segments, segments.tile, index);
   }
@@ -97,6 +102,7 @@ struct GeneralPlanItem {
   i64 first_token;
   bool is_whole;
 
+  __device__ bool is_output() const { return is_whole; }
   __device__ KeyInterval keys() const { return run; }
   __device__ bool with_sink() const { return split == 0; }
   __device__ i64 place(const AttendParams& params, i64 token, int head) const {

@@ -62,7 +62,7 @@ struct TensorProducts {
       const u32 left = query + m * 16 * kLayout.key_pitch;
       const u32 right = key + n * 8 * kLayout.key_pitch;
       Sum sums[4] = {};
-#pragma unroll 4
+#pragma unroll 2
       for (int k = 0; k < kDepthBytes; k += 64) {
         u32 a[4];
         u32 b[4];
@@ -122,20 +122,21 @@ struct TensorProducts {
     }
   }
 
-  /// The same where a weight of 0 must not meet NaN or infinity.
-  __device__ __noinline__ void add_values_slowly(const unsigned char* memory) {
-    for_each([&](int row, int column, float& sum) {
-      const unsigned char* p = memory + kLayout.probabilities + row * kLayout.probability_pitch;
-      const unsigned char* v = memory + kLayout.value + column * 2;
+  /// The same where a weight of 0 must not meet NaN or infinity. Why volatile: numbers that are
+  /// kept for the next element would be registers that the output needs.
+  __device__ __forceinline__ void add_values_slowly(const unsigned char* memory) {
 #pragma unroll 1
-      for (int key = 0; key < Config::kKeys; ++key) {
-        const float weight =
-            decode_element<Config::kProbability>(reinterpret_cast<const u16*>(p)[key]);
-        if (weight == 0.0f) continue;
-        sum += weight * decode_element<Config::kProbability>(
-                            *reinterpret_cast<const u16*>(v + key * kLayout.value_pitch));
-      }
-    });
+    for (int key = 0; key < Config::kKeys; ++key) {
+      const unsigned char* const p = memory + kLayout.probabilities + key * 2;
+      const unsigned char* const v = memory + kLayout.value + key * kLayout.value_pitch;
+      for_each([&](int row, int column, float& sum) {
+        const float weight = decode_element<Config::kProbability>(
+            *reinterpret_cast<const volatile u16*>(p + row * kLayout.probability_pitch));
+        const float value = decode_element<Config::kProbability>(
+            *reinterpret_cast<const volatile u16*>(v + column * 2));
+        sum += weight == 0.0f ? 0.0f : weight * value;
+      });
+    }
   }
 
   /// function(row, column, float& output) for everything that this thread holds.

@@ -43,7 +43,7 @@ __device__ __forceinline__ void stage_rows(const void* base, const i64* offsets,
                                            unsigned char* tile, int pitch) {
   constexpr int kPieces = kColumns / kVector;
   static_assert(kPieces * kVector == kColumns);
-#pragma unroll 4
+#pragma unroll 2
   for (int index = threadIdx.x; index < kRows * kPieces; index += kGeneralThreads) {
     const int row = index / kPieces;
     const int column = index % kPieces * kVector;
@@ -64,7 +64,7 @@ __device__ __forceinline__ void stage_ds_mla_rows(const void* base, const i64* o
                                                   unsigned char* tile, int pitch) {
   constexpr int kCodeWords = kDsMlaLatent / 4;
   constexpr int kPieces = kCodeWords + kDsMlaRope / 2;
-#pragma unroll 4
+#pragma unroll 2
   for (int index = threadIdx.x; index < kRows * kPieces; index += kGeneralThreads) {
     const int row = index / kPieces;
     const int piece = index % kPieces;

@@ -2,7 +2,7 @@
 // §7.3 steps 2 and 3, §7.5).
 #pragma once
 
-#include "kernels/common/division.cuh"
+#include "kernels/common/numeric.cuh"
 #include "kernels/params_dcp.h"
 #include "kernels/ptx/element_vector.cuh"
 
@@ -48,10 +48,11 @@ __device__ __forceinline__ float rank_weight(const RankLses& lses, int rank, i64
 template <class Config, class Params, class Add>
 __device__ __forceinline__ void combine_ranks(const Params& p, Add add) {
   constexpr int kVector = Config::kVector;
-  const i64 index = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  const int row_vectors = p.head_size / kVector;
-  const i64 row = quotient(index, row_vectors);
-  const i64 token = quotient(row, p.num_heads);
+  // 32 bits are enough for all vectors of a decode; the launch sees to it.
+  const unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
+  const unsigned row_vectors = static_cast<unsigned>(p.head_size / kVector);
+  const unsigned row = index / row_vectors;
+  const i64 token = row / static_cast<unsigned>(p.num_heads);
   if (token >= p.num_tokens) return;
   const i64 head = row - token * p.num_heads;
   const int column = static_cast<int>(index - row * row_vectors) * kVector;

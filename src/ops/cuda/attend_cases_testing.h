@@ -29,6 +29,7 @@ struct AttendCase {
   int round_dequantized = 0;
   float output_scale = 0.0f;
   float softmax_scale = 0.1f;
+  int e4m3_probability = 0;
   /// A few query elements of a thousand; their scores have no more digits than 16 bits hold.
   bool has_large_queries = true;
 };
@@ -183,6 +184,7 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   p.v_head_size = c.v_head_size;
   p.max_query_len = max_query_len;
   p.score.softmax_scale = c.softmax_scale;
+  p.e4m3_probability = c.e4m3_probability;
   p.score.soft_cap = c.soft_cap;
   p.score.window_left = c.window_left;
   p.score.window_right = c.window_right;
@@ -412,13 +414,6 @@ inline void add_f32_attend_cases(std::vector<OperationCase>& cases) {
     if (c.output == Dtype::kE4M3) tolerance = 0.2;
     cases.push_back({c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance});
   }
-}
-
-inline std::vector<OperationCase> all_operation_cases() {
-  std::vector<OperationCase> cases = operation_cases();
-  add_attend_cases(cases);
-  add_f32_attend_cases(cases);
-  return cases;
 }
 
 }  // namespace attnbench::cuda

@@ -3,35 +3,26 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
-#include "ops/cuda/attend_cases_testing.h"
+#include "ops/cuda/all_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench::cuda {
 namespace {
 
-std::vector<KernelSpec> specs_on(int sm) {
+std::vector<KernelSpec> specs_on(int sm, const std::vector<OperationCase>& cases) {
   std::vector<KernelSpec> specs;
   const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
-  for (const OperationCase& c : all_operation_cases()) c.run(*ops);
+  for (const OperationCase& c : cases) c.run(*ops);
   return specs;
 }
 
-}  // namespace
-
-TEST_CASE("the covering cases of the operations launch something, each spec once") {
-  const std::vector<KernelSpec> specs = specs_on(90);
-  CHECK(specs.size() > 20);
-  for (std::size_t i = 0; i < specs.size(); ++i) {
-    CHECK_FALSE(specs[i].name.empty());
-    for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
-  }
-}
-
-TEST_CASE("kernels of the covering cases compile for sm_80 and sm_90a without undeclared spills") {
+/// For sm_80 and sm_90a, without spills that a spec does not declare.
+void check_compiles(const std::vector<OperationCase>& cases) {
   if (!find_nvrtc().compiler) {
     MESSAGE("skipped: " << find_nvrtc().missing);
     return;
@@ -40,7 +31,7 @@ TEST_CASE("kernels of the covering cases compile for sm_80 and sm_90a without un
                      ("attnbench-compile-test-" + std::to_string(getpid()));
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache.string());
   for (const int sm : {80, 90}) {
-    for (const KernelSpec& spec : specs_on(sm)) {
+    for (const KernelSpec& spec : specs_on(sm, cases)) {
       CAPTURE(spec.name);
       const CompiledKernel& kernel = store->get(spec, arch_of_sm(sm)).compiled;
       CHECK(kernel.registers > 0);
@@ -48,6 +39,55 @@ TEST_CASE("kernels of the covering cases compile for sm_80 and sm_90a without un
     }
   }
   std::filesystem::remove_all(cache);
+}
+
+}  // namespace
+
+TEST_CASE("the covering cases of the operations launch something, each spec once") {
+  const std::vector<KernelSpec> specs = specs_on(90, all_operation_cases());
+  CHECK(specs.size() > 20);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    CHECK_FALSE(specs[i].name.empty());
+    for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
+  }
+}
+
+TEST_CASE("every covering case can be run, and writes something, on the CPU") {
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  for (const OperationCase& c : all_operation_cases()) {
+    CAPTURE(c.name);
+    bool has_written = false;
+    for (const Tensor& tensor : c.run(*cpu)) {
+      const std::byte* bytes = tensor.bytes();
+      has_written |= std::any_of(bytes, bytes + tensor.size_bytes(),
+                                 [](std::byte b) { return b != std::byte{0xFF}; });
+    }
+    CHECK(has_written);
+  }
+}
+
+TEST_CASE("kernels that move, quantise and multiply compile without spills") {
+  std::vector<OperationCase> cases = operation_cases();
+  add_coverage_cases(cases);
+  check_compiles(cases);
+}
+
+TEST_CASE("the tiled attention kernels compile without undeclared spills") {
+  std::vector<OperationCase> cases;
+  add_attend_cases(cases);
+  check_compiles(cases);
+}
+
+TEST_CASE("kernels of f32 attention compile without undeclared spills") {
+  std::vector<OperationCase> cases;
+  add_f32_attend_cases(cases);
+  check_compiles(cases);
+}
+
+TEST_CASE("the general attention kernel compiles without spills") {
+  std::vector<OperationCase> cases;
+  add_general_attend_cases(cases);
+  check_compiles(cases);
 }
 
 }  // namespace attnbench::cuda

@@ -125,14 +125,18 @@ TEST_CASE("an error that shows late names the kernels that it may be of") {
   CHECK(contains(message, "merge bf16 to bf16 x8"));
 }
 
-TEST_CASE("an operation without a kernel says so and is no crash") {
+TEST_CASE("what no kernel does is refused by name and is no crash") {
   Device device;
+  attn::AttendParams params{};
+  params.query_element = attn::Element::kI8;  // without query scales
+  params.head_size = params.v_head_size = 64;
+  params.num_heads = params.num_kv_heads = 1;
   try {
-    device.ops->quantise_nvfp4({});
+    device.ops->attend(params);
     FAIL("was accepted");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kUnsupported);
-    CHECK(std::string(error.what()) == "quantise_nvfp4 has no CUDA kernel yet");
+    CHECK(std::string(error.what()) == "attend of i8 queries and f32 keys has no CUDA kernel yet");
   }
 }
 

@@ -1,6 +1,7 @@
 // Launches of kernels/merge/dcp.cuh.
 #include <algorithm>
 
+#include "core/error.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"
 
@@ -23,6 +24,11 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
   const int most =
       16 / std::max(size_of_element(p.partial_element), size_of_element(p.output_element));
   const int vector = widest_vector(most, {p.head_size}, {partial, output});
+  const std::int64_t vectors = p.num_tokens * p.num_heads * (p.head_size / vector);
+  if (vectors >= std::int64_t{1} << 32) {
+    fail(ErrorKind::kCapacity, "{} of {} tokens, {} heads of {} is too large", function,
+         p.num_tokens, p.num_heads, p.head_size);
+  }
   launch(launcher,
          simple_spec("merge/dcp.cuh", function,
                      {{"attn::Element kPartial", spec_name(p.partial_element)},
@@ -30,7 +36,7 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
                       {"int kVector", std::to_string(vector)}},
                      function + " " + short_name(p.partial_element) + " to " +
                          short_name(p.output_element) + " x" + std::to_string(vector)),
-         simple_shape(p.num_tokens * p.num_heads * (p.head_size / vector)), p);
+         simple_shape(vectors), p);
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "ops/cuda/attend_cases_testing.h"
+#include "ops/cuda/all_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench::cuda {
