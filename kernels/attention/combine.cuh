@@ -11,13 +11,14 @@ namespace attn {
 
 /// Sum over parts of weight(part) * values(part), with everything that is known of the parts:
 /// log_of(p) in log2 units (-inf: no part), sum_of(p) (1 for normalised parts), values_of(p) [Dv].
-/// Every lane owns columns 4 * lane, 4 * (lane + 32) and on.
+/// Every lane owns a run of columns, four or, for odd sizes, one, of every 32 runs.
 template <class Config, class LogOf, class SumOf, class ValuesOf>
 __device__ __forceinline__ void combine_row(const AttendParams& params, i64 token, int head,
                                             int num_parts, LogOf log_of, SumOf sum_of,
                                             ValuesOf values_of) {
   constexpr u32 kAll = 0xFFFFFFFFu;
-  constexpr int kQuads = (Config::kVHeadSize + 127) / 128;
+  constexpr int kGrain = Config::kVHeadSize % 4 == 0 ? 4 : 1;
+  constexpr int kRuns = (Config::kVHeadSize + 32 * kGrain - 1) / (32 * kGrain);
   const int lane = static_cast<int>(threadIdx.x % 32);
   float maximum = kNegInf;
   for (int p = lane; p < num_parts; p += 32) {
@@ -31,7 +32,7 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
     if (!(other <= maximum)) maximum = other;
   }
   float total = 0.0f;
-  float4 sums[kQuads] = {};
+  float sums[kRuns][kGrain] = {};
   for (int first = 0; first < num_parts; first += 32) {
     float mine = 0.0f;
     if (first + lane < num_parts) {
@@ -47,14 +48,18 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
       if (weight == 0.0f) continue;
       const float* values = values_of(first + p);
 #pragma unroll
-      for (int k = 0; k < kQuads; ++k) {
-        const int column = (k * 32 + lane) * 4;
-        if (Config::kVHeadSize % 128 != 0 && column >= Config::kVHeadSize) continue;
-        const float4 v = *reinterpret_cast<const float4*>(values + column);
-        sums[k].x += weight * v.x;
-        sums[k].y += weight * v.y;
-        sums[k].z += weight * v.z;
-        sums[k].w += weight * v.w;
+      for (int k = 0; k < kRuns; ++k) {
+        const int column = (k * 32 + lane) * kGrain;
+        if (Config::kVHeadSize % (32 * kGrain) != 0 && column >= Config::kVHeadSize) continue;
+        if constexpr (kGrain == 4) {
+          const float4 v = *reinterpret_cast<const float4*>(values + column);
+          sums[k][0] += weight * v.x;
+          sums[k][1] += weight * v.y;
+          sums[k][2] += weight * v.z;
+          sums[k][3] += weight * v.w;
+        } else {
+          sums[k][0] += weight * values[column];
+        }
       }
     }
   }
@@ -64,13 +69,17 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
   const bool pairs = pairs_aligned(params);
   const i64 at = token * params.output_token_stride + head * params.output_head_stride;
 #pragma unroll
-  for (int k = 0; k < kQuads; ++k) {
-    const int column = (k * 32 + lane) * 4;
-    if (Config::kVHeadSize % 128 != 0 && column >= Config::kVHeadSize) continue;
-    store_pair<Config::kOutput>(params.output, at + column, sums[k].x * factor, sums[k].y * factor,
-                                pairs);
-    store_pair<Config::kOutput>(params.output, at + column + 2, sums[k].z * factor,
-                                sums[k].w * factor, pairs);
+  for (int k = 0; k < kRuns; ++k) {
+    const int column = (k * 32 + lane) * kGrain;
+    if (Config::kVHeadSize % (32 * kGrain) != 0 && column >= Config::kVHeadSize) continue;
+    if constexpr (kGrain == 4) {
+      store_pair<Config::kOutput>(params.output, at + column, sums[k][0] * factor,
+                                  sums[k][1] * factor, pairs);
+      store_pair<Config::kOutput>(params.output, at + column + 2, sums[k][2] * factor,
+                                  sums[k][3] * factor, pairs);
+    } else {
+      store_one<Config::kOutput>(params.output, at + column, sums[k][0] * factor);
+    }
   }
   if (lane == 0 && params.lse != nullptr) {
     params.lse[head * params.lse_stride + token] =

@@ -121,6 +121,17 @@ __device__ __forceinline__ void store_pair(void* to, i64 offset, float first, fl
   }
 }
 
+template <Element kOutput>
+__device__ __forceinline__ void store_one(void* to, i64 at, float value) {
+  if constexpr (kOutput == Element::kF32) {
+    static_cast<float*>(to)[at] = value;
+  } else if constexpr (kOutput == Element::kE4M3) {
+    static_cast<u8*>(to)[at] = e4m3_from_float(value);
+  } else {
+    static_cast<u16*>(to)[at] = static_cast<u16>(pack<kOutput>(value, value));
+  }
+}
+
 /// Whether two neighbouring 16-bit columns of any output row lie in one aligned word.
 __device__ __forceinline__ bool pairs_aligned(const AttendParams& params) {
   const i64 strides = params.output_token_stride | params.output_head_stride;

@@ -23,10 +23,11 @@ ATTN_FN i64 segment_len(int seq_len, int num_segments, int tile) {
   return (seq_len + keys - 1) / keys * tile;
 }
 
-/// A of semantics §4.3: segments that hold any key.
+/// A of semantics §4.3: segments that hold any key. Without keys the first one still holds the sink
+/// (§3.5).
 ATTN_FN int num_active_segments(int seq_len, int num_segments, int tile) {
   const i64 len = segment_len(seq_len, num_segments, tile);
-  return len == 0 ? 0 : static_cast<int>((seq_len + len - 1) / len);
+  return len == 0 ? 1 : static_cast<int>((seq_len + len - 1) / len);
 }
 
 ATTN_FN KeyInterval keys_of_segment(int seq_len, int num_segments, int tile, int segment) {

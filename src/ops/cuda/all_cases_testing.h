@@ -9,6 +9,7 @@ inline std::vector<OperationCase> all_operation_cases() {
   std::vector<OperationCase> cases = operation_cases();
   add_coverage_cases(cases);
   add_attend_cases(cases);
+  add_f32_attend_cases(cases);
   add_general_attend_cases(cases);
   return cases;
 }

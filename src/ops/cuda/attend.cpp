@@ -20,8 +20,10 @@ LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& para
 }  // namespace
 
 void attend(Launcher& launcher, const attn::AttendParams& params) {
-  if (!fits_tiled_kernels(params)) return attend_general(launcher, params);
-  const AttendKernel kernel = has_few_rows(params)
+  const bool f32 = fits_f32_kernel(params);
+  if (!f32 && !fits_tiled_kernels(params)) return attend_general(launcher, params);
+  const AttendKernel kernel = f32 ? f32_kernel(params, "f32_whole")
+                              : has_few_rows(params)
                                   ? decode_kernel(launcher.target(), params, "decode")
                                   : prefill_kernel(launcher.target(), params);
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, 1), params);
@@ -29,8 +31,12 @@ void attend(Launcher& launcher, const attn::AttendParams& params) {
 
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,
                    const attn::SplitParams& split) {
-  if (!fits_tiled_kernels(params)) return attend_general_splits(launcher, params, split);
-  const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_splits");
+  const bool f32 = fits_f32_kernel(params);
+  if (!f32 && !fits_tiled_kernels(params)) {
+    return attend_general_splits(launcher, params, split);
+  }
+  const AttendKernel kernel = f32 ? f32_kernel(params, "f32_splits")
+                                  : decode_kernel(launcher.target(), params, "decode_splits");
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, split.num_splits), params, split);
 }
 
@@ -47,8 +53,12 @@ void combine_splits(Launcher& launcher, const attn::AttendParams& params,
 
 void attend_segments(Launcher& launcher, const attn::AttendParams& params,
                      const attn::SegmentParams& segments) {
-  if (!fits_tiled_kernels(params)) return attend_general_segments(launcher, params, segments);
-  const AttendKernel kernel = decode_kernel(launcher.target(), params, "decode_segments");
+  const bool f32 = fits_f32_kernel(params);
+  if (!f32 && !fits_tiled_kernels(params)) {
+    return attend_general_segments(launcher, params, segments);
+  }
+  const AttendKernel kernel = f32 ? f32_kernel(params, "f32_segments")
+                                  : decode_kernel(launcher.target(), params, "decode_segments");
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, segments.num_segments), params,
                segments);
 }

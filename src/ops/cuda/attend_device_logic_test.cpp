@@ -89,6 +89,8 @@ TEST_CASE("splits and segments share out every key once, in order") {
   CHECK(attn::num_active_segments(100, 16, 16) == 7);
   CHECK(attn::num_active_segments(1000, 16, 16) == 16);
   CHECK(attn::num_active_segments(1, 16, 16) == 1);
+  // The sink of a row without keys (§3.5).
+  CHECK(attn::num_active_segments(0, 16, 16) == 1);
   CHECK(attn::segment_len(5000, 16, 16) == 20 * 16);
 }
 

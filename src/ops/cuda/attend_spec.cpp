@@ -113,23 +113,6 @@ Constants problem_constants(const attn::AttendParams& params) {
   };
 }
 
-std::string problem_name(const attn::AttendParams& params) {
-  std::string name = fmt::format(" d{}", params.head_size);
-  if (params.v_head_size != params.head_size) name += fmt::format("/{}", params.v_head_size);
-  name += fmt::format(" {}", short_name(params.query_element));
-  if (params.kv.element != params.query_element) {
-    name += fmt::format(" kv {}", short_name(params.kv.element));
-    if (has_token_head_scales(params)) name += " per token and head";
-  }
-  if (params.output_element != params.query_element) {
-    name += fmt::format(" to {}", short_name(params.output_element));
-  }
-  name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
-  if (params.score.soft_cap > 0.0f) name += " soft cap";
-  if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
-  return name;
-}
-
 attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams& params) {
   return attn::prefill_layout(tile.warps, tile.warps * tile.row_blocks * 16, tile.tile_n,
                               params.head_size, params.v_head_size, key_bytes(params));
@@ -176,6 +159,23 @@ const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target&
 
 std::string alibi_constant(attn::Alibi alibi) {
   return fmt::format("attn::Alibi::{}", alibi_name(alibi));
+}
+
+std::string problem_name(const attn::AttendParams& params) {
+  std::string name = fmt::format(" d{}", params.head_size);
+  if (params.v_head_size != params.head_size) name += fmt::format("/{}", params.v_head_size);
+  name += fmt::format(" {}", short_name(params.query_element));
+  if (params.kv.element != params.query_element) {
+    name += fmt::format(" kv {}", short_name(params.kv.element));
+    if (has_token_head_scales(params)) name += " per token and head";
+  }
+  if (params.output_element != params.query_element) {
+    name += fmt::format(" to {}", short_name(params.output_element));
+  }
+  name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
+  if (params.score.soft_cap > 0.0f) name += " soft cap";
+  if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
+  return name;
 }
 
 bool fits_tiled_kernels(const attn::AttendParams& params) {
@@ -239,10 +239,6 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
 }
 
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry) {
-  if (params.v_head_size % 4 != 0) {
-    fail(ErrorKind::kUnsupported, "{} on CUDA expects value heads in steps of 4, found {}", entry,
-         params.v_head_size);
-  }
   AttendKernel kernel;
   kernel.spec.source = "attention/combine.cuh";
   kernel.spec.function = "attn::" + entry;

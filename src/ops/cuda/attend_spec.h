@@ -15,11 +15,15 @@ struct AttendKernel {
   int shared_bytes = 0;
 };
 
-/// Whether prefill.cuh and decode.cuh do it; general.cuh does the rest.
+/// Whether prefill.cuh and decode.cuh do it.
 bool fits_tiled_kernels(const attn::AttendParams& params);
+/// Whether f32.cuh does it; general.cuh does the rest.
+bool fits_f32_kernel(const attn::AttendParams& params);
 
 /// "attn::Alibi::kNone", as a spec writes it.
 std::string alibi_constant(attn::Alibi alibi);
+/// What the kernels of a problem are called, after their entry: " d128 bf16 paged 16 soft cap".
+std::string problem_name(const attn::AttendParams& params);
 
 /// Many query rows: kernels/attention/prefill.cuh.
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
@@ -27,6 +31,9 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
 /// "decode_segments").
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const std::string& entry);
+/// f32 queries: an entry of kernels/attention/f32.cuh ("f32_whole", "f32_splits",
+/// "f32_segments").
+AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& entry);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments"); tile_rows
 /// (token, head) rows a CTA.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry);

@@ -78,6 +78,12 @@ TEST_CASE("the tiled attention kernels compile without undeclared spills") {
   check_compiles(cases);
 }
 
+TEST_CASE("kernels of f32 attention compile without undeclared spills") {
+  std::vector<OperationCase> cases;
+  add_f32_attend_cases(cases);
+  check_compiles(cases);
+}
+
 TEST_CASE("the general attention kernel compiles without spills") {
   std::vector<OperationCase> cases;
   add_general_attend_cases(cases);

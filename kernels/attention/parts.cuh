@@ -1,0 +1,132 @@
+// What part of a request's keys a CTA works on, and what becomes of its rows: the whole request,
+// one split of split-KV decoding, or one of Triton's segments.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+#include "kernels/common/key_runs.cuh"
+
+namespace attn {
+
+/// Where a CTA stands in the grid of `parts` parts.
+struct GridPlace {
+  int request;
+  int part;
+  int row_tile;
+  int kv_head;
+};
+__device__ __forceinline__ GridPlace grid_place(const AttendParams& params, int parts) {
+  const auto heads = static_cast<unsigned>(params.num_kv_heads);
+  const unsigned rest = blockIdx.x / heads;
+  const unsigned tiles =
+      gridDim.x / heads / static_cast<unsigned>(params.num_requests) / static_cast<unsigned>(parts);
+  GridPlace place;
+  place.kv_head = static_cast<int>(blockIdx.x % heads);
+  place.row_tile = static_cast<int>(rest % tiles);
+  place.part = static_cast<int>(rest / tiles % static_cast<unsigned>(parts));
+  place.request =
+      params.first_request + static_cast<int>(rest / tiles / static_cast<unsigned>(parts));
+  return place;
+}
+
+/// What becomes of the rows of a whole request: output and LSE.
+struct WholeRequest {
+  static constexpr bool kNormalise = true;
+
+  __device__ KeyInterval run(int seq_len) const { return {0, seq_len}; }
+  __device__ bool with_sink() const { return true; }
+  template <class Config>
+  __device__ void store_state(const AttendParams& params, const RowTile& tile, int row, float base,
+                              float sum, const Row& info) const {
+    store_lse(params, tile, row, row_lse<Config>(base, sum, info, tile.context_len));
+  }
+  template <class Config>
+  __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
+                               float4 o) const {
+    const float factor = output_factor(params);
+    const bool pairs = pairs_aligned(params);
+    const i64 at = token_of(tile, row) * params.output_token_stride +
+                   head_of(tile, row) * params.output_head_stride + column;
+    store_pair<Config::kOutput>(params.output, at, o.x * factor, o.y * factor, pairs);
+    store_pair<Config::kOutput>(params.output, at + 2, o.z * factor, o.w * factor, pairs);
+  }
+  template <class Config>
+  __device__ void store_value(const AttendParams& params, const RowTile& tile, int row, int column,
+                              float o) const {
+    const i64 at = token_of(tile, row) * params.output_token_stride +
+                   head_of(tile, row) * params.output_head_stride + column;
+    store_one<Config::kOutput>(params.output, at, o * output_factor(params));
+  }
+};
+
+/// One split: normalised partial output and its LSE.
+struct OneSplit {
+  static constexpr bool kNormalise = true;
+  const SplitParams& split;
+  int index;
+
+  __device__ KeyInterval run(int seq_len) const {
+    return keys_of_split(seq_len, split.num_splits, index);
+  }
+  __device__ bool with_sink() const { return index == 0; }
+  template <class Config>
+  __device__ void store_state(const AttendParams& params, const RowTile& tile, int row, float base,
+                              float sum, const Row& info) const {
+    const i64 head = static_cast<i64>(index) * params.num_heads + head_of(tile, row);
+    split.partial_lse[head * split.num_tokens + token_of(tile, row)] =
+        row_lse<Config>(base, sum, info, tile.context_len);
+  }
+  template <class Config>
+  __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
+                               float4 o) const {
+    *reinterpret_cast<float4*>(at<Config>(params, tile, row) + column) = o;
+  }
+  template <class Config>
+  __device__ void store_value(const AttendParams& params, const RowTile& tile, int row, int column,
+                              float o) const {
+    at<Config>(params, tile, row)[column] = o;
+  }
+  template <class Config>
+  __device__ float* at(const AttendParams& params, const RowTile& tile, int row) const {
+    const i64 token = index * split.num_tokens + token_of(tile, row);
+    return split.partial_output +
+           (token * params.num_heads + head_of(tile, row)) * Config::kVHeadSize;
+  }
+};
+
+/// One of Triton's segments: the unnormalised state (semantics §4.3).
+struct OneSegment {
+  static constexpr bool kNormalise = false;
+  const SegmentParams& segments;
+  int index;
+
+  __device__ KeyInterval run(int seq_len) const {
+    return keys_of_segment(seq_len, segments.num_segments, segments.tile, index);
+  }
+  __device__ bool with_sink() const { return index == 0; }
+  __device__ i64 place(const AttendParams& params, const RowTile& tile, int row) const {
+    const i64 head = static_cast<i64>(token_of(tile, row)) * params.num_heads + head_of(tile, row);
+    return head * segments.num_segments + index;
+  }
+  template <class Config>
+  __device__ void store_state(const AttendParams& params, const RowTile& tile, int row, float base,
+                              float sum, const Row& info) const {
+    const i64 at = place(params, tile, row);
+    segments.segment_max[at] =
+        base * kLn2 + alibi_row_constant(Config::kAlibi, info, tile.context_len);
+    segments.segment_expsum[at] = sum;
+  }
+  template <class Config>
+  __device__ void store_values(const AttendParams& params, const RowTile& tile, int row, int column,
+                               float4 o) const {
+    const i64 at = place(params, tile, row) * Config::kVHeadSize + column;
+    *reinterpret_cast<float4*>(segments.segment_output + at) = o;
+  }
+  template <class Config>
+  __device__ void store_value(const AttendParams& params, const RowTile& tile, int row, int column,
+                              float o) const {
+    const i64 at = place(params, tile, row) * Config::kVHeadSize + column;
+    segments.segment_output[at] = o;
+  }
+};
+
+}  // namespace attn
