@@ -108,6 +108,7 @@ void OpsPipeline::set_rows(const BackendInputs& inputs) {
   params_.query_start_loc = upload(inputs.inputs->query_start_loc, "query_start_loc");
   params_.seq_lens = upload(inputs.inputs->seq_lens, "seq_lens");
   params_.num_requests = static_cast<int>(problem_.num_requests());
+  params_.batch_invariant = problem_.attention.batch_invariant ? 1 : 0;
   params_.max_query_len = checked_int32(problem_.max_query_len(), "query_len");
   params_.num_heads = a.num_heads;
   params_.num_kv_heads = a.num_kv_heads;

@@ -195,7 +195,7 @@ std::int64_t max_packed_rows(const attn::AttendParams& params) {
 }
 
 bool has_few_rows(const attn::AttendParams& params) {
-  return max_packed_rows(params) <= kMostDecodeRows;
+  return params.batch_invariant == 0 && max_packed_rows(params) <= kMostDecodeRows;
 }
 
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params) {
