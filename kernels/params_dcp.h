@@ -58,4 +58,17 @@ struct DcpCombineParams {
   int head_size;   // D
 };
 
+/// Ranks whose buffers one sum_ranks() can name.
+constexpr int kMostSummedRanks = 64;
+
+/// output[i] = sum over ranks of parts[rank][i], in f32 and in the order of the ranks, rounded
+/// once. The first term is taken as it is: one rank alone gets back its bits.
+struct SumRanksParams {
+  Element element;                      // f32, f16 or bf16
+  int world_size;                       // <= kMostSummedRanks
+  const void* parts[kMostSummedRanks];  // [count] each
+  void* output;                         // [count]
+  i64 count;
+};
+
 }  // namespace attn

@@ -109,4 +109,26 @@ __global__ void __launch_bounds__(Config::kThreads)
       });
 }
 
+/// Config: Element kElement; int kVector, kThreads. Grid: cdiv(count / kVector, kThreads).
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads)
+    sum_ranks(const __grid_constant__ SumRanksParams p) {
+  constexpr int kVector = Config::kVector;
+  const i64 thread = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  const i64 at = thread * kVector * size_of(Config::kElement);
+  if (thread * kVector >= p.count) return;
+  float sums[kVector];
+  decode_vector(load_vector<Config::kElement, kVector>(static_cast<const char*>(p.parts[0]) + at),
+                sums);
+  for (int rank = 1; rank < p.world_size; ++rank) {
+    float terms[kVector];
+    decode_vector(
+        load_vector<Config::kElement, kVector>(static_cast<const char*>(p.parts[rank]) + at),
+        terms);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) sums[i] += terms[i];
+  }
+  store_vector(static_cast<char*>(p.output) + at, encode_vector<Config::kElement>(sums));
+}
+
 }  // namespace attn

@@ -8,8 +8,8 @@
 
 #include "backends/dcp_exchange.h"
 #include "backends/dcp_head_runs.h"
+#include "backends/ops_communicator.h"
 #include "backends/ops_pipeline.h"
-#include "comm/communicator.h"
 #include "metadata/dcp.h"
 #include "metadata/int_math.h"
 
@@ -54,7 +54,7 @@ class DcpPipeline : public OpsPipeline {
       : OpsPipeline(problem, inputs, ops, backend),
         world_size_(problem.dcp.world_size),
         heads_(problem.attention.num_heads / problem.dcp.world_size),
-        comm_(make_simulated_communicator(world_size_)),
+        comm_(make_ops_communicator(world_size_, ops)),
         gather_(*comm_, ops, params().query_element, num_tokens(), heads_,
                 problem.attention.head_size, allocator()),
         exchange_(

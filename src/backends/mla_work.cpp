@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/ops_communicator.h"
 #include "core/error.h"
 #include "inputs/cache_cells.h"
 #include "inputs/kv_scales.h"
@@ -73,7 +74,7 @@ void MlaWork::set_ranks() {
     ranks.push_back({r, own.begin, own.end - own.begin,
                      static_cast<char*>(cache->data()) + r * cache_bytes, slots + r * num_slots});
   }
-  if (world_size > 1) comm = make_simulated_communicator(world_size);
+  if (world_size > 1) comm = make_ops_communicator(world_size, ops);
 }
 
 attn::MlaEntry MlaWork::entry_format() const {

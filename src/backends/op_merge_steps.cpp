@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "backends/op_pipeline.h"
-#include "comm/communicator.h"
+#include "backends/ops_communicator.h"
 
 namespace attnbench {
 namespace {
@@ -23,7 +23,7 @@ class RankExchange {
         heads_(static_cast<int>(partial_.dim(2))),
         own_heads_(heads_ / ranks_),
         width_(static_cast<int>(partial_.dim(3))),
-        comm_(make_simulated_communicator(ranks_)) {
+        comm_(make_ops_communicator(ranks_, op.ops())) {
     source_ = static_cast<const char*>(op.operand("partial_output"));
     lses_ = op.operand_of<float>("partial_lse");
     output_ = static_cast<char*>(

@@ -116,6 +116,7 @@ class Ops {
   /// Partial results of the ranks of a decode-context group (§7.3 steps 2 and 3, §7.5).
   virtual void correct_dcp(const attn::DcpCorrectParams& params) = 0;
   virtual void combine_dcp(const attn::DcpCombineParams& params) = 0;
+  virtual void sum_ranks(const attn::SumRanksParams& params) = 0;
 };
 
 /// Operations on CPU threads: float32 blocked online softmax. num_threads 0 = all cores.

@@ -69,6 +69,7 @@ class ForwardingOps : public Ops {
   ATTNBENCH_FORWARD_1(quantise_nvfp4, Nvfp4QuantiseParams)
   ATTNBENCH_FORWARD_1(correct_dcp, DcpCorrectParams)
   ATTNBENCH_FORWARD_1(combine_dcp, DcpCombineParams)
+  ATTNBENCH_FORWARD_1(sum_ranks, SumRanksParams)
 #undef ATTNBENCH_FORWARD_1
 #undef ATTNBENCH_FORWARD_2
 

@@ -152,6 +152,7 @@ class CpuOps : public Ops {
   void combine_dcp(const attn::DcpCombineParams& params) override {
     cpu::combine_dcp(params, workers_);
   }
+  void sum_ranks(const attn::SumRanksParams& params) override { cpu::sum_ranks(params, workers_); }
 
  private:
   cpu::Workers workers_;

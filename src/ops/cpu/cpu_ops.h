@@ -62,5 +62,6 @@ void quantise_fp8_groups(const attn::GroupQuantiseParams& params, Workers& worke
 void quantise_nvfp4(const attn::Nvfp4QuantiseParams& params, Workers& workers);
 void correct_dcp(const attn::DcpCorrectParams& params, Workers& workers);
 void combine_dcp(const attn::DcpCombineParams& params, Workers& workers);
+void sum_ranks(const attn::SumRanksParams& params, Workers& workers);
 
 }  // namespace attnbench::cpu

@@ -116,4 +116,21 @@ void combine_dcp(const attn::DcpCombineParams& params, Workers& workers) {
   });
 }
 
+void sum_ranks(const attn::SumRanksParams& params, Workers& workers) {
+  constexpr attn::i64 kTile = 4096;
+  const attn::Element element = params.element;
+  workers.pool.parallel_for((params.count + kTile - 1) / kTile, [&](std::int64_t tile, int thread) {
+    const attn::i64 first = tile * kTile;
+    const attn::i64 n = std::min(kTile, params.count - first);
+    float* sum = room_for(workers.scratch[static_cast<std::size_t>(thread)].line, 2 * kTile);
+    float* term = sum + kTile;
+    load_wide_row(element, element_at(element, params.parts[0], first), n, sum);
+    for (int rank = 1; rank < params.world_size; ++rank) {
+      load_wide_row(element, element_at(element, params.parts[rank], first), n, term);
+      for (attn::i64 i = 0; i < n; ++i) sum[i] += term[i];
+    }
+    store_row(element, sum, n, element_at(element, params.output, first));
+  });
+}
+
 }  // namespace attnbench::cpu

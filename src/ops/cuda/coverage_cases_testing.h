@@ -432,6 +432,21 @@ inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int he
   return memory.results();
 }
 
+inline std::vector<Tensor> run_sum_ranks(Ops& ops, Dtype dtype, int count) {
+  constexpr int kRanks = 3;
+  CaseMemory memory(ops);
+  attn::SumRanksParams p{};
+  p.element = element_of(dtype);
+  p.world_size = kRanks;
+  for (int r = 0; r < kRanks; ++r) {
+    p.parts[r] = memory.upload(drawn(dtype, {count}, 54 + static_cast<unsigned>(r)));
+  }
+  p.output = memory.result(poisoned(dtype, {count + 1}));
+  p.count = count;
+  ops.sum_ranks(p);
+  return memory.results();
+}
+
 inline std::vector<Tensor> run_amax(Ops& ops, Dtype dtype, int head_size, bool is_signed,
                                     bool has_specials) {
   CaseMemory memory(ops);
@@ -551,6 +566,8 @@ inline void add_reduce_cases(std::vector<OperationCase>& cases) {
       {"combine_dcp", 8e-3, [](Ops& o) { return run_dcp(o, kBF16, kBF16, 512, true, false); }});
   cases.push_back({"combine_dcp base 2 of f32", 1e-5,
                    [](Ops& o) { return run_dcp(o, kF32, kF32, 35, true, true); }});
+  cases.push_back({"sum_ranks f32", 1e-30, [](Ops& o) { return run_sum_ranks(o, kF32, 1024); }});
+  cases.push_back({"sum_ranks bf16", 1e-30, [](Ops& o) { return run_sum_ranks(o, kBF16, 77); }});
   cases.push_back({"amax", 1e-30, [](Ops& o) { return run_amax(o, kBF16, 72, false, false); }});
   cases.push_back(
       {"amax with NaN", 1e-30, [](Ops& o) { return run_amax(o, kF16, 64, false, true); }});

@@ -49,4 +49,17 @@ void combine_dcp(Launcher& launcher, const attn::DcpCombineParams& params) {
   combine_ranks(launcher, params, params.partial_rank_stride, "combine_dcp");
 }
 
+void sum_ranks(Launcher& launcher, const attn::SumRanksParams& params) {
+  VectorSide all{params.element, {}};
+  all.alignment.pointer(params.output);
+  for (int rank = 0; rank < params.world_size; ++rank) all.alignment.pointer(params.parts[rank]);
+  const int vector = widest_vector(16 / size_of_element(params.element), {params.count}, {all});
+  launch(launcher,
+         simple_spec("merge/dcp.cuh", "sum_ranks",
+                     {{"attn::Element kElement", spec_name(params.element)},
+                      {"int kVector", std::to_string(vector)}},
+                     "sum_ranks " + short_name(params.element) + " x" + std::to_string(vector)),
+         simple_shape(params.count / vector), params);
+}
+
 }  // namespace attnbench::cuda

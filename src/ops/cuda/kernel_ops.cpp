@@ -98,5 +98,8 @@ void KernelOps::correct_dcp(const attn::DcpCorrectParams& params) {
 void KernelOps::combine_dcp(const attn::DcpCombineParams& params) {
   cuda::combine_dcp(launcher(), params);
 }
+void KernelOps::sum_ranks(const attn::SumRanksParams& params) {
+  cuda::sum_ranks(launcher(), params);
+}
 
 }  // namespace attnbench::cuda

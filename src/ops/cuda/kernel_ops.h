@@ -49,6 +49,7 @@ class KernelOps : public Ops {
   void quantise_nvfp4(const attn::Nvfp4QuantiseParams& params) override;
   void correct_dcp(const attn::DcpCorrectParams& params) override;
   void combine_dcp(const attn::DcpCombineParams& params) override;
+  void sum_ranks(const attn::SumRanksParams& params) override;
 
  protected:
   virtual Launcher& launcher() = 0;

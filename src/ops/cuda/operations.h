@@ -60,5 +60,6 @@ void quantise_fp8_groups(Launcher& launcher, const attn::GroupQuantiseParams& pa
 void quantise_nvfp4(Launcher& launcher, const attn::Nvfp4QuantiseParams& params);
 void correct_dcp(Launcher& launcher, const attn::DcpCorrectParams& params);
 void combine_dcp(Launcher& launcher, const attn::DcpCombineParams& params);
+void sum_ranks(Launcher& launcher, const attn::SumRanksParams& params);
 
 }  // namespace attnbench::cuda
