@@ -87,9 +87,9 @@ struct AttendParams {
   ScoreParams score;
   KvParams kv;
   Int8ScoreParams int8;  // attend, attend_splits and combine_splits honour it
+  int batch_invariant;  // 1: which kernel runs may not depend on the other requests
   /// No request of this call has more query rows; what launches on a GPU are sized by. CPU
   /// realisations do not look at it.
-  int batch_invariant;  // 1: which kernel runs may not depend on the other requests
   int max_query_len;
   int e4m3_probability;  // 1: e^(s - m) * kE4M3ProbabilityShift is rounded to e4m3 for P V (§10.5);
 };                       //   the sum of the row is of the values before it
