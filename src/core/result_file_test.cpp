@@ -79,7 +79,8 @@ TEST_CASE("clocks of all results make one range") {
   const std::string timing =
       R"("timing":{"median_us":1,"min_us":1,"q1_us":1,"q3_us":1,"mean_us":1,"stdev_us":null,)"
       R"("noise":null,"samples_us":[1],"l2":"cold","mode":"stream","launch_overhead_us":0,)"
-      R"("steps":[],"total_us":1,"clocks":{"sm_mhz_min":1200,"sm_mhz_max":1900}})";
+      R"("steps":[],"total_us":1,"clocks":{"sm_mhz_min":1200,"sm_mhz_median":1500,"sm_mhz_max":1900,)"
+      R"("throttling":[]}})";
   text.replace(text.find("\"timing\":null"), 13, timing);
   std::string other = text;
   other.replace(other.find("\"id\":\"a\""), 8, "\"id\":\"b\"");
