@@ -23,6 +23,16 @@ Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
   return result;
 }
 
+/// The rows, and behind them rows of NaN that nobody may read or write.
+Tensor with_padding(const Tensor& rows, std::int64_t padding) {
+  std::vector<std::int64_t> shape = rows.shape();
+  shape[0] += padding;
+  Tensor result(rows.dtype(), shape);
+  std::memset(result.bytes(), 0xFF, result.size_bytes());
+  if (rows.size_bytes() > 0) std::memcpy(result.bytes(), rows.bytes(), rows.size_bytes());
+  return result;
+}
+
 }  // namespace
 
 std::optional<std::int64_t> request_to_repeat(const Problem& problem) {
@@ -58,7 +68,8 @@ AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t re
   const std::int64_t first_key = inputs.key_start_loc[b];
   const std::int64_t num_keys = inputs.seq_lens[b];
   AttentionInputs alone;
-  alone.query = rows_of(inputs.query, first_row, num_rows);
+  alone.query = with_padding(rows_of(inputs.query, first_row, num_rows),
+                             inputs.query.dim(0) - inputs.num_tokens());
   alone.key = rows_of(inputs.key, first_key, num_keys);
   alone.value = rows_of(inputs.value, first_key, num_keys);
   alone.query_start_loc = {0, static_cast<std::int32_t>(num_rows)};
