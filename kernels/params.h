@@ -87,7 +87,7 @@ struct AttendParams {
   ScoreParams score;
   KvParams kv;
   Int8ScoreParams int8;  // attend, attend_splits and combine_splits honour it
-  int batch_invariant;  // 1: which kernel runs may not depend on the other requests
+  int batch_invariant;   // 1: which kernel runs may not depend on the other requests
   /// No request of this call has more query rows; what launches on a GPU are sized by. CPU
   /// realisations do not look at it.
   int max_query_len;

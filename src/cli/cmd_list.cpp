@@ -80,7 +80,7 @@ Rows metric_rows() {
       {"stdev_us", "us", "standard deviation of the time"},
       {"noise", "1", "relative half-width of the median's interval"},
       {"total_us", "us", "median time of all steps of the layer"},
-      {"launch_overhead_us", "us", "time of an empty launch"},
+      {"launch_overhead_us", "us", "what starting the work costs the host"},
       {"tflops", "TFLOP/s", "2 * H * (D + Dv) * visible pairs / median_us"},
       {"gbps", "GB/s", "unavoidable traffic / median_us"},
       {"kv_gbps", "GB/s", "live K/V bytes of every request / median_us"},
