@@ -75,7 +75,7 @@ struct Decode {
   static constexpr int kDepth = round_up(Config::kHeadSize, 16);
   using Format = Formats<Config>;
   static constexpr bool kCodes = Format::kCodes;
-  static constexpr int kElementBytes = bytes_of(Config::kKeyValue);
+  static constexpr int kElementBytes = size_of(Config::kKeyValue);
   static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
   static constexpr int kPitch =
       kCodes ? code_pitch(Config::kHeadSize) : tile_pitch(Config::kHeadSize);

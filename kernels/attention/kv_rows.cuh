@@ -3,29 +3,12 @@
 
 #include "kernels/attention/code_operands.cuh"
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/ptx/element_vector.cuh"
 
 namespace attn {
 
 /// Keys of one page table entry that a tile asks for at once; block sizes are multiples of it.
 constexpr int kPageGrain = 16;
-
-ATTN_FN constexpr int bytes_of(Element element) {
-  switch (element) {
-    case Element::kF16:
-    case Element::kBF16:
-      return 2;
-    case Element::kE4M3:
-    case Element::kE5M2:
-    case Element::kI8:
-    case Element::kU8:
-      return 1;
-    case Element::kF32:
-    case Element::kI32:
-      return 4;
-    default:
-      return 8;
-  }
-}
 
 /// One of K and V of one request and KV head.
 struct Side {
@@ -37,7 +20,7 @@ struct Side {
 template <class Config>
 __device__ __forceinline__ Side side_of(const AttendParams& params, const RowTile& tile,
                                         const void* data, i64 token_stride, i64 head_stride) {
-  constexpr int kBytes = bytes_of(Config::kKeyValue);
+  constexpr int kBytes = size_of(Config::kKeyValue);
   i64 first = tile.kv_head * head_stride;
   if constexpr (Config::kBlockSize == 0) {
     first += params.kv.kv_start_loc[tile.request] * token_stride;
@@ -114,7 +97,7 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
 /// What elements a kernel computes with, given how queries, keys and values are stored.
 template <class Config>
 struct Formats {
-  static constexpr bool kCodes = bytes_of(Config::kKeyValue) == 1;
+  static constexpr bool kCodes = size_of(Config::kKeyValue) == 1;
   static constexpr bool kScaled = kCodes && Config::kRoundDequantized;
   static constexpr bool kTokenHeadScales = kCodes && Config::kTokenHeadScales;
   static constexpr Element kScore = Config::kQuery;

@@ -30,12 +30,12 @@ struct Prefill {
   static constexpr Element kValueElement = Format::kValue;
   static constexpr int kCodePitch = round_up(Config::kHeadSize, 16);
   static constexpr int kValueCodePitch = round_up(Config::kVHeadSize, 16);
-  static constexpr int kStages = prefill_stages(bytes_of(Config::kKeyValue));
+  static constexpr int kStages = prefill_stages(size_of(Config::kKeyValue));
   static constexpr int kKeyBlocks = kTileN / 8;
   static constexpr int kValueBlocks = round_up(Config::kVHeadSize, 16) / 8;
   static constexpr PrefillLayout kLayout =
       prefill_layout(Config::kWarps, kTileM, kTileN, Config::kHeadSize, Config::kVHeadSize,
-                     bytes_of(Config::kKeyValue));
+                     size_of(Config::kKeyValue));
   static_assert(kPageWindow * kPageGrain % kTileN == 0);
 
   const AttendParams& params;
@@ -97,7 +97,7 @@ struct Prefill {
 
   template <int kColumns, int kTilePitch>
   __device__ void copy_tile(const Side& side, int first_key, u32 to) {
-    constexpr int kBytes = kColumns * bytes_of(Config::kKeyValue);
+    constexpr int kBytes = kColumns * size_of(Config::kKeyValue);
     if constexpr (Config::kBlockSize == 0) {
       copy_run<kTileN, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
           side.base + first_key * side.token_stride, side.token_stride, tile.seq_len - first_key,

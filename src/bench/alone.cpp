@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <string>
 #include <vector>
 
 namespace attnbench {
@@ -79,20 +78,6 @@ AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t re
   alone.alibi_slopes = inputs.alibi_slopes;
   alone.value_channel_scale = inputs.value_channel_scale;
   return alone;
-}
-
-BackendInputs make_backend_inputs(const Problem& problem, const AttentionInputs& inputs,
-                                  const Backend& backend) {
-  const std::string name(backend.name());
-  BackendInputs result;
-  result.inputs = &inputs;
-  result.query = store_query(problem, inputs, name);
-  if (is_encoder_type(problem.attention.type)) return result;
-  result.stored = store_kv(inputs, resolve_store_rule(problem, name));
-  if (const auto layout = backend.cache_layout()) {
-    result.cache = make_paged_cache(problem, inputs, *result.stored, *layout);
-  }
-  return result;
 }
 
 BatchInvariance compare_alone(std::int64_t request, const Tensor& in_batch, std::int64_t first_row,

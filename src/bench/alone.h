@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 
-#include "backends/backend.h"
 #include "core/problem.h"
 #include "core/result.h"
 #include "inputs/inputs.h"
@@ -19,10 +18,6 @@ std::optional<std::int64_t> request_to_repeat(const Problem& problem);
 Problem problem_of_request(const Problem& problem, std::int64_t request);
 /// The request's own rows, keys and values; what belongs to the heads stays.
 AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t request);
-
-/// What `backend` starts from, made without sharing anything with other backends.
-BackendInputs make_backend_inputs(const Problem& problem, const AttentionInputs& inputs,
-                                  const Backend& backend);
 
 /// Compares the output of the request alone with its rows of the batch's output, which start at
 /// `first_row`.

@@ -136,8 +136,8 @@ class AttentionTrial final : public Trial {
     const std::optional<std::int64_t> request = request_to_repeat(cache_.problem());
     if (!request) return std::nullopt;
     const Problem problem = problem_of_request(cache_.problem(), *request);
-    const AttentionInputs inputs = inputs_of_request(*inputs_.inputs, *request);
-    const BackendInputs alone = make_backend_inputs(problem, inputs, backend_);
+    CaseCache cache(problem, inputs_of_request(*inputs_.inputs, *request));
+    const BackendInputs alone = cache.backend_inputs(backend_);
     const std::unique_ptr<Pipeline> pipeline = backend_.prepare(problem, alone, ops);
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();

@@ -29,6 +29,9 @@ class CaseCache {
  public:
   CaseCache(const Problem& problem, ReferenceOptions options)
       : problem_(problem), options_(std::move(options)) {}
+  /// With inputs that are not to be drawn.
+  CaseCache(const Problem& problem, AttentionInputs inputs)
+      : problem_(problem), inputs_(std::move(inputs)) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }

@@ -41,7 +41,4 @@ class Communicator {
                               std::int64_t count) = 0;
 };
 
-/// Ranks as buffers of one process in host memory. world_size >= 1, else E-CONFIG.
-std::unique_ptr<Communicator> make_simulated_communicator(int world_size);
-
 }  // namespace attnbench

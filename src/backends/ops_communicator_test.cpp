@@ -1,4 +1,4 @@
-#include "comm/communicator.h"
+#include "backends/ops_communicator.h"
 
 #include <doctest/doctest.h>
 
@@ -38,19 +38,24 @@ std::vector<void*> receivers(std::vector<Tensor>& tensors) {
   return pointers;
 }
 
+std::unique_ptr<Communicator> simulated(int world_size) {
+  static const std::unique_ptr<Ops> ops = make_cpu_ops(1);
+  return make_ops_communicator(world_size, *ops);
+}
+
 }  // namespace
 
 TEST_CASE("all_gather gives every rank the parts of all ranks in order") {
   Buffers in(3, 2), out(3, 6);
   in.values = {{1, 2}, {3, 4}, {5, 6}};
-  make_simulated_communicator(3)->all_gather(in.send(), out.receive(), 2 * sizeof(int));
+  simulated(3)->all_gather(in.send(), out.receive(), 2 * sizeof(int));
   for (const auto& rank : out.values) CHECK(rank == std::vector<int>{1, 2, 3, 4, 5, 6});
 }
 
 TEST_CASE("all_to_all transposes ranks and parts") {
   Buffers in(3, 3), out(3, 3);
   in.values = {{0, 1, 2}, {10, 11, 12}, {20, 21, 22}};
-  make_simulated_communicator(3)->all_to_all(in.send(), out.receive(), sizeof(int));
+  simulated(3)->all_to_all(in.send(), out.receive(), sizeof(int));
   CHECK(out.values == std::vector<std::vector<int>>{{0, 10, 20}, {1, 11, 21}, {2, 12, 22}});
 }
 
@@ -64,8 +69,7 @@ TEST_CASE("reduce_scatter_sum gives each rank the sums of its own part") {
       in[static_cast<std::size_t>(rank)].set(i, static_cast<float>(1000 * rank + i % 1000));
     }
   }
-  make_simulated_communicator(4)->reduce_scatter_sum(senders(in), receivers(out), Dtype::kF32,
-                                                     count);
+  simulated(4)->reduce_scatter_sum(senders(in), receivers(out), Dtype::kF32, count);
   int wrong = 0;
   for (int rank = 0; rank < 4; ++rank) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -83,7 +87,7 @@ TEST_CASE("a sum of bfloat16 is taken in f32 and rounded once") {
   in[0].set(0, 1.0f);
   in[1].set(0, 0x1p-8f);
   in[2].set(0, 0x1p-8f);
-  make_simulated_communicator(3)->all_reduce_sum(senders(in), receivers(out), Dtype::kBF16, 1);
+  simulated(3)->all_reduce_sum(senders(in), receivers(out), Dtype::kBF16, 1);
   for (const Tensor& rank : out) CHECK(rank.at(0) == 1.0f + 0x1p-7f);
 }
 
@@ -92,7 +96,7 @@ TEST_CASE("one rank alone gets back what it sent") {
   std::vector<Tensor> out(1, Tensor(Dtype::kF16, {2}));
   in[0].set(0, -0.0f);
   in[0].set(1, 2.5f);
-  const auto ranks = make_simulated_communicator(1);
+  const auto ranks = simulated(1);
   ranks->reduce_scatter_sum(senders(in), receivers(out), Dtype::kF16, 2);
   CHECK(out[0].data<std::uint16_t>()[0] == 0x8000);
   CHECK(out[0].at(1) == 2.5f);
@@ -103,7 +107,7 @@ TEST_CASE("one rank alone gets back what it sent") {
 TEST_CASE("empty buffers are exchanged without being touched") {
   const std::vector<const void*> send(2, nullptr);
   const std::vector<void*> receive(2, nullptr);
-  const auto ranks = make_simulated_communicator(2);
+  const auto ranks = simulated(2);
   CHECK_NOTHROW(ranks->all_gather(send, receive, 0));
   CHECK_NOTHROW(ranks->all_to_all(send, receive, 0));
   CHECK_NOTHROW(ranks->reduce_scatter_sum(send, receive, Dtype::kF32, 0));
@@ -111,8 +115,8 @@ TEST_CASE("empty buffers are exchanged without being touched") {
 }
 
 TEST_CASE("wrong world sizes, buffer counts and element types are refused by name") {
-  CHECK_THROWS_WITH_AS(make_simulated_communicator(0), "world size must be >= 1, got 0", Error);
-  const auto ranks = make_simulated_communicator(2);
+  CHECK_THROWS_WITH_AS(simulated(0), "world size must be in [1, 64], got 0", Error);
+  const auto ranks = simulated(2);
   const std::vector<const void*> send(2, nullptr);
   const std::vector<void*> receive(1, nullptr);
   CHECK_THROWS_WITH_AS(ranks->all_gather(send, receive, 0),
