@@ -65,7 +65,7 @@ struct OpInputs;
 struct BackendInputs {
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;
-  std::optional<StoredKv> stored;                  // decoder and encoder_decoder
+  const StoredKv* stored = nullptr;                // decoder and encoder_decoder
   std::optional<PagedCache> cache;                 // decoder and encoder_decoder
   const MlaInputs* mla = nullptr;                  // mla, instead of all above
   const MlaCache* mla_cache = nullptr;             // mla

@@ -40,6 +40,7 @@ void finish(Problem& p) {
 
 struct Run {
   AttentionInputs inputs;
+  StoredKv stored;
   BackendInputs backend_inputs;
   std::unique_ptr<Ops> ops = make_cpu_ops(2);
   std::unique_ptr<Pipeline> pipeline;
@@ -50,9 +51,10 @@ struct Run {
     backend_inputs.inputs = &inputs;
     backend_inputs.query = store_query(p, inputs, name);
     if (!is_encoder_type(p.attention.type)) {
-      backend_inputs.stored = store_kv(inputs, resolve_store_rule(p, name));
+      stored = store_kv(inputs, resolve_store_rule(p, name));
+      backend_inputs.stored = &stored;
       if (const auto kind = backend->cache_layout()) {
-        backend_inputs.cache = make_paged_cache(p, inputs, *backend_inputs.stored, *kind);
+        backend_inputs.cache = make_paged_cache(p, inputs, stored, *kind);
       }
     }
     pipeline = backend->prepare(p, backend_inputs, *ops);
@@ -71,7 +73,7 @@ ReferenceOutput reference_of(const Problem& p, const std::string& name, const Ru
   ReferenceInputs sources;
   const BackendInputs& in = run.backend_inputs;
   sources.query = in.query.dequantized ? &*in.query.dequantized : &in.query.query;
-  const bool dequantised = in.stored && !in.stored->key_dequantized.empty();
+  const bool dequantised = in.stored != nullptr && !in.stored->key_dequantized.empty();
   sources.key = dequantised ? &in.stored->key_dequantized : &run.inputs.key;
   sources.value = dequantised ? &in.stored->value_dequantized : &run.inputs.value;
   sources.query_start_loc = run.inputs.query_start_loc;

@@ -81,7 +81,7 @@ class ReferencePipeline : public Pipeline {
     const StoredQuery& query = inputs_.query;
     sources_.query = query.dequantized ? &*query.dequantized : &query.query;
     // A cache that only copies bits has no dequantised tensors.
-    const bool dequantised = inputs_.stored && !inputs_.stored->key_dequantized.empty();
+    const bool dequantised = inputs_.stored != nullptr && !inputs_.stored->key_dequantized.empty();
     sources_.key = dequantised ? &inputs_.stored->key_dequantized : &inputs.key;
     sources_.value = dequantised ? &inputs_.stored->value_dequantized : &inputs.value;
     sources_.query_start_loc = inputs.query_start_loc;

@@ -72,7 +72,7 @@ void add_cache(const Problem& problem, const BackendInputs& source, const Pipeli
     tensors.own("kv_scales", kv_scales_of(problem));
     tensors.own("query_unquantized", first_rows(source.inputs->query, source.inputs->num_tokens()));
   }
-  if (source.stored && cache_is_quantised(problem)) {
+  if (source.stored != nullptr && cache_is_quantised(problem)) {
     tensors.borrow("key_dequantized", source.stored->key_dequantized);
     tensors.borrow("value_dequantized", source.stored->value_dequantized);
   }

@@ -48,7 +48,7 @@ BackendInputs CaseCache::backend_inputs(const Backend& backend) {
     dequantized_query_ = result.query.dequantized;
   }
   if (!has_cache()) return result;
-  result.stored = stored_kv(resolve_store_rule(problem_, name_of(backend)));
+  result.stored = &stored_kv(resolve_store_rule(problem_, name_of(backend)));
   if (const auto layout = backend.cache_layout()) {
     result.cache = make_paged_cache(problem_, inputs(), *result.stored, *layout);
   }

@@ -76,7 +76,7 @@ TEST_CASE("encoder backends get neither stored keys nor a cache") {
   problem.batch = {{5, 5}, {2, 2}};
   CaseCache cache(problem, {1, {}});
   const BackendInputs inputs = cache.backend_inputs(named("FLASH_ATTN"));
-  CHECK_FALSE(inputs.stored);
+  CHECK(inputs.stored == nullptr);
   CHECK_FALSE(inputs.cache);
   CHECK(inputs.inputs == &cache.inputs());
 }

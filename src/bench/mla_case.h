@@ -9,6 +9,7 @@
 #include "core/problem.h"
 #include "inputs/kv_scales.h"
 #include "inputs/mla_inputs.h"
+#include "inputs/shapes.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/mla/mla_latent_query.h"
 #include "reference/mla/mla_literal.h"
@@ -47,9 +48,7 @@ class MlaCase {
     for (const auto& [known, cache] : stored_) {
       if (known == dtype) return cache;
     }
-    const MlaInputs& in = inputs();
-    const auto k_scale = static_cast<float>(problem_.kv_cache.k_scale.at(0));
-    return stored_.emplace_back(dtype, store_mla_cache(in.kv_c, in.k_pe, dtype, k_scale)).second;
+    return stored_.emplace_back(dtype, store(dtype)).second;
   }
 
   /// The quantised query of the first rows, all rows once: rows do not depend on each other.
@@ -112,6 +111,18 @@ class MlaCase {
   }
 
  private:
+  StoredMlaCache store(KvCacheDtype dtype) {
+    const MlaInputs& in = inputs();
+    const auto k_scale = static_cast<float>(problem_.kv_cache.k_scale.at(0));
+    if (!problem_.inputs.shapes_only) return store_mla_cache(in.kv_c, in.k_pe, dtype, k_scale);
+    StoredMlaCache cache =
+        store_mla_cache(zeros_of_rows(in.kv_c, 1), zeros_of_rows(in.k_pe, 1), dtype, k_scale);
+    for (Tensor* tensor : {&cache.codes, &cache.kv_c_dequantized, &cache.k_pe_dequantized}) {
+      *tensor = zeros_of_rows(*tensor, in.kv_c.dim(0));
+    }
+    return cache;
+  }
+
   struct Computed {
     MlaReferenceKey key;
     std::optional<EmulationRule> rule;

@@ -253,9 +253,9 @@ class MmTrial final : public Trial {
   void give_dequantised() {
     const MmForward& forward = case_.forward();
     inputs_.query.dequantized = forward.dequantized[0];
-    inputs_.stored.emplace();
-    inputs_.stored->key_dequantized = forward.dequantized[1];
-    inputs_.stored->value_dequantized = forward.dequantized[2];
+    dequantised_.key_dequantized = forward.dequantized[1];
+    dequantised_.value_dequantized = forward.dequantized[2];
+    inputs_.stored = &dequantised_;
   }
 
   static std::string first_difference(const Tensor& actual, const Tensor& expected) {
@@ -274,6 +274,7 @@ class MmTrial final : public Trial {
 
   MmCase& case_;
   const Backend& backend_;
+  StoredKv dequantised_;  // of REFERENCE
   BackendInputs inputs_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };

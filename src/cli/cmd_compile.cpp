@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
+#include <set>
 
-#include "bench/system.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/exit_code.h"
@@ -14,6 +14,7 @@
 #include "core/parallel.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
+#include "jit/program_text.h"
 
 namespace attnbench {
 namespace {
@@ -24,6 +25,8 @@ struct CompileArguments {
   ConsoleOptions console;
   std::vector<std::string> archs;
   std::string cache_dir;
+  bool list = false;
+  bool fail_on_spills = false;
 };
 
 constexpr const char* kDefaultArch = "sm_90a";
@@ -46,24 +49,23 @@ DeviceChoice device_of_sm(int sm) {
 Collection collect(const std::vector<Pair>& pairs, int sm) {
   Collection found;
   const DeviceChoice device = device_of_sm(sm);
-  std::unique_ptr<System> system;
+  std::set<std::string> programs;
   for (const Pair& pair : pairs) {
     ++found.num_pairs;
     if (!all_refusals(*pair.backend, *pair.problem, device).empty()) {
       ++found.num_unsupported;
       continue;
     }
-    if (!system || &system->problem() != pair.problem) {
-      system.reset();
-      system = make_system(*pair.problem, {});
-    }
-    for (KernelSpec& spec : specs_of_system(*system, *pair.backend, cuda::target_of_sm(sm))) {
-      if (std::find(found.specs.begin(), found.specs.end(), spec) == found.specs.end()) {
-        found.specs.push_back(std::move(spec));
-      }
+    for (KernelSpec& spec : specs_of_pair(*pair.problem, *pair.backend, cuda::target_of_sm(sm))) {
+      const bool is_new = programs.insert(entry_expression(spec) + program_text(spec)).second;
+      if (is_new) found.specs.push_back(std::move(spec));
     }
   }
   return found;
+}
+
+void print_names(std::ostream& out, const std::vector<KernelSpec>& specs) {
+  for (const KernelSpec& spec : specs) out << spec.name << "\n";
 }
 
 void print_kernels(std::ostream& out, const std::vector<KernelSpec>& specs,
@@ -79,18 +81,52 @@ void print_kernels(std::ostream& out, const std::vector<KernelSpec>& specs,
   }
 }
 
-void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, KernelStore& store,
-                  const CompileArguments& arguments, const Console& console, int& num_kernels) {
-  const Collection found = collect(pairs, sm_of_arch(arch));
-  std::vector<const StoredKernel*> kernels(found.specs.size());
+/// Names every kernel that spills although its spec does not allow it; whether there was none.
+bool check_spills(std::ostream& err, const std::string& arch, const std::vector<KernelSpec>& specs,
+                  const std::vector<const StoredKernel*>& kernels) {
+  bool none = true;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const int bytes = kernels[i]->compiled.spill_bytes;
+    if (bytes == 0 || specs[i].allow_spills) continue;
+    err << fmt::format("attnbench: kernel '{}' for {} spills {} bytes\n", specs[i].name, arch,
+                       bytes);
+    none = false;
+  }
+  return none;
+}
+
+/// What the kernels of all architectures came to.
+struct Totals {
+  int num_kernels = 0;
+  bool spilled = false;
+};
+
+void compile_specs(const std::vector<KernelSpec>& specs, const std::string& arch,
+                   KernelStore& store, const CompileArguments& arguments, const Console& console,
+                   Totals& totals) {
+  std::vector<const StoredKernel*> kernels(specs.size());
   ThreadPool pool;
   pool.parallel_for(static_cast<std::int64_t>(kernels.size()), [&](std::int64_t i, int) {
     const auto at = static_cast<std::size_t>(i);
-    kernels[at] = &store.get(found.specs[at], arch);
+    kernels[at] = &store.get(specs[at], arch);
   });
-  num_kernels += static_cast<int>(kernels.size());
-  console.out << fmt::format("{}: {} kernels\n", arch, kernels.size());
-  if (!kernels.empty()) print_kernels(console.out, found.specs, kernels);
+  if (!kernels.empty()) print_kernels(console.out, specs, kernels);
+  if (arguments.fail_on_spills && !check_spills(console.err, arch, specs, kernels)) {
+    totals.spilled = true;
+  }
+}
+
+/// `store` is null where kernels are only listed.
+void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, KernelStore* store,
+                  const CompileArguments& arguments, const Console& console, Totals& totals) {
+  const Collection found = collect(pairs, sm_of_arch(arch));
+  totals.num_kernels += static_cast<int>(found.specs.size());
+  console.out << fmt::format("{}: {} kernels\n", arch, found.specs.size());
+  if (store == nullptr) {
+    print_names(console.out, found.specs);
+  } else {
+    compile_specs(found.specs, arch, *store, arguments, console, totals);
+  }
   if (found.num_unsupported > 0 && !arguments.console.quiet) {
     console.err << fmt::format(
         "attnbench: {} of {} case-backend pairs are unsupported on {}: see 'attnbench support'\n",
@@ -103,24 +139,28 @@ int compile(const CompileArguments& arguments, const Console& console) {
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
-  if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) {
-    console.err << "attnbench: unsupported: " << nvrtc.missing << "\n";
-    return kExitNothingRan;
+  if (!arguments.list) {
+    if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) {
+      console.err << "attnbench: unsupported: " << nvrtc.missing << "\n";
+      return kExitNothingRan;
+    }
   }
   std::vector<std::string> archs = arguments.archs;
   if (archs.empty()) {
     const DeviceChoice device = choose_device("auto", "");
     archs = {device.info ? arch_of_sm(device.info->sm) : kDefaultArch};
   }
-  const std::unique_ptr<KernelStore> store = make_kernel_store(arguments.cache_dir);
-  int num_kernels = 0;
+  const std::unique_ptr<KernelStore> store =
+      arguments.list ? nullptr : make_kernel_store(arguments.cache_dir);
+  Totals totals;
   for (const std::string& arch : archs) {
-    compile_arch(pairs, arch, *store, arguments, console, num_kernels);
+    compile_arch(pairs, arch, store.get(), arguments, console, totals);
   }
-  if (const std::string problem = store->cache_problem(); !problem.empty()) {
+  if (const std::string problem = store ? store->cache_problem() : ""; !problem.empty()) {
     fail(ErrorKind::kIo, "{}", problem);
   }
-  return num_kernels > 0 ? kExitPassed : kExitNothingRan;
+  if (totals.spilled) return kExitIncorrect;
+  return totals.num_kernels > 0 ? kExitPassed : kExitNothingRan;
 }
 
 }  // namespace
@@ -136,6 +176,9 @@ RunCommand declare_compile(CLI::App& app) {
       ->allow_extra_args(false);
   app.add_option("--cache-dir", arguments->cache_dir, "Folder of compiled kernels")
       ->type_name("DIR");
+  app.add_flag("--list", arguments->list, "Name the kernels and compile nothing");
+  app.add_flag("--fail-on-spills", arguments->fail_on_spills,
+               "Exit with 1 when a kernel spills registers that may not");
   add_selection_options(app, arguments->selection);
   add_console_options(app, arguments->console);
   return [arguments](const Console& console) { return compile(*arguments, console); };

@@ -192,6 +192,8 @@ struct InputsSpec {
   double std = 1.0;
   std::uint64_t seed = 0;
   std::optional<std::string> file;  // absolute, or relative to the working directory
+  /// Not of the file: tensors have shapes and no values, for finding out what a case would launch.
+  bool shapes_only = false;
 };
 
 struct ValidationSpec {

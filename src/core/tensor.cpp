@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include <sys/mman.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -48,7 +50,30 @@ Tensor from_values(Dtype dtype, std::span<const T> values, std::vector<std::int6
   return tensor;
 }
 
+/// From here on a block is the system's own.
+constexpr std::size_t kLargeBlock = std::size_t{1} << 20;
+constexpr std::align_val_t kAlignment{64};
+
 }  // namespace
+
+void* allocate_zeros(std::size_t size_bytes) {
+  if (size_bytes < kLargeBlock) {
+    void* memory = ::operator new(size_bytes, kAlignment);
+    return std::memset(memory, 0, size_bytes);
+  }
+  void* memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return memory;
+}
+
+void release_zeros(void* memory, std::size_t size_bytes) {
+  if (size_bytes < kLargeBlock) {
+    ::operator delete(memory, kAlignment);
+  } else {
+    munmap(memory, size_bytes);
+  }
+}
 
 Tensor::Tensor(Dtype dtype, std::vector<std::int64_t> shape)
     : dtype_(dtype), shape_(std::move(shape)), bytes_(checked_bytes(dtype_, shape_)) {}

@@ -30,6 +30,21 @@ struct AlignedAllocator {
   }
 };
 
+/// Zeros on a 64-byte boundary. Large blocks come from the system, which gives a page when it is
+/// first touched: a tensor that is only looked at from outside costs addresses and no memory.
+void* allocate_zeros(std::size_t size_bytes);
+void release_zeros(void* memory, std::size_t size_bytes);
+
+template <typename T>
+struct ZerosAllocator {
+  using value_type = T;
+  T* allocate(std::size_t count) { return static_cast<T*>(allocate_zeros(count * sizeof(T))); }
+  void deallocate(T* memory, std::size_t count) { release_zeros(memory, count * sizeof(T)); }
+  /// A new element is left as it comes.
+  void construct(T*) {}
+  bool operator==(const ZerosAllocator&) const { return true; }
+};
+
 class Tensor {
  public:
   Tensor() = default;
@@ -68,7 +83,7 @@ class Tensor {
  private:
   Dtype dtype_ = Dtype::kF32;
   std::vector<std::int64_t> shape_;
-  std::vector<std::byte, AlignedAllocator<std::byte>> bytes_;
+  std::vector<std::byte, ZerosAllocator<std::byte>> bytes_;
 };
 
 /// Every element converted with load_float / store_float.

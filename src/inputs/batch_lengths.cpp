@@ -29,6 +29,7 @@ BatchLengths batch_lengths(const Problem& problem) {
 
 std::vector<SourceRow> key_sources(const Problem& problem) {
   std::vector<SourceRow> sources;
+  if (problem.inputs.shapes_only) return sources;  // nothing is drawn
   sources.reserve(static_cast<std::size_t>(problem.num_keys()));
   for (const Request& request : problem.batch) {
     for (std::int64_t p = 0; p < request.seq_len; ++p) {

@@ -33,6 +33,7 @@ std::vector<float> outlier_channels(const Stream& stream, std::int64_t width) {
 
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
                const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor) {
+  if (spec.shapes_only) return;
   const bool outliers = spec.distribution == Distribution::kOutlier;
   std::vector<float> channels;
   if (outliers) channels = outlier_channels({spec.seed, streams.channels}, width);

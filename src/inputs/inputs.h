@@ -25,6 +25,7 @@ struct AttentionInputs {
   std::vector<float> alibi_slopes;            // [H] or empty
   std::vector<float> value_channel_scale;     // [Hk, Dv] of int8 level 1 (§11.1), else empty
   std::vector<std::string> notices;           // e.g. a tensor of inputs.file was rounded
+  bool shapes_only = false;                   // InputsSpec::shapes_only
 
   std::int64_t num_tokens() const { return query_start_loc.back(); }
 };

@@ -59,14 +59,14 @@ bool calculates_kv_scales(const Problem& problem) {
 }
 
 void adopt_calculated_scales(AttentionInputs& inputs, Problem& problem) {
-  if (!calculates_kv_scales(problem)) return;
+  if (!calculates_kv_scales(problem) || problem.inputs.shapes_only) return;
   adopt(largest(inputs.query, 0, inputs.num_tokens()),
         largest_new(problem, inputs.key_start_loc, inputs.key),
         largest_new(problem, inputs.key_start_loc, inputs.value), problem, inputs.notices);
 }
 
 void adopt_calculated_scales(MlaInputs& inputs, Problem& problem) {
-  if (!calculates_kv_scales(problem)) return;
+  if (!calculates_kv_scales(problem) || problem.inputs.shapes_only) return;
   const float latent = largest_new(problem, inputs.key_start_loc, inputs.kv_c);
   adopt(largest(inputs.query, 0, inputs.num_tokens()), latent, latent, problem, inputs.notices);
 }

@@ -97,6 +97,11 @@ std::int64_t host_bytes(const Problem& problem) {
 
 /// Static value scales of int8 level 1 (§11.1).
 void set_value_channel_scale(const Problem& problem, AttentionInputs& inputs) {
+  if (inputs.shapes_only) {
+    const auto channels = static_cast<std::size_t>(inputs.value.dim(1) * inputs.value.dim(2));
+    inputs.value_channel_scale.assign(channels, 1.0f);
+    return;
+  }
   ValueScales scales = problem.kv_cache.value_scale_file ? read_value_scales(problem)
                                                          : make_value_scales(inputs.value);
   inputs.value_channel_scale = std::move(scales.scale);
@@ -127,7 +132,8 @@ AttentionInputs make_inputs(const Problem& problem) {
   inputs.query_start_loc = std::move(lengths.query_start_loc);
   inputs.seq_lens = std::move(lengths.seq_lens);
   inputs.key_start_loc = std::move(lengths.key_start_loc);
-  check_host_memory(host_bytes(problem));
+  inputs.shapes_only = problem.inputs.shapes_only;
+  if (!inputs.shapes_only) check_host_memory(host_bytes(problem));
   set_sinks(problem, inputs);
   set_alibi_slopes(problem, inputs);
   if (problem.inputs.file) {

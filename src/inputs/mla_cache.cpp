@@ -108,11 +108,13 @@ MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const T
   const int world_size = problem.dcp.world_size;
   if (world_size > 1) shape.insert(shape.begin(), world_size);
   cache.data = Tensor(entries.dtype(), shape);
-  poison(cache.data);
-  write_entries(
-      problem, cache.block_table, entries,
-      [&](std::size_t b, std::int64_t p) { return p < fresh[b].begin || p >= fresh[b].end; },
-      cache.data);
+  if (!problem.inputs.shapes_only) {
+    poison(cache.data);
+    write_entries(
+        problem, cache.block_table, entries,
+        [&](std::size_t b, std::int64_t p) { return p < fresh[b].begin || p >= fresh[b].end; },
+        cache.data);
+  }
 
   std::vector<std::int64_t> slots;
   for (int rank = 0; rank < world_size; ++rank) {

@@ -113,6 +113,7 @@ void for_each_token(const Problem& problem, const Body& body) {
 Tensor draw_topk(const Problem& problem) {
   const std::int64_t topk = *problem.mla.sparse_topk;
   Tensor indices(Dtype::kI32, {problem.num_tokens(), topk});
+  if (problem.inputs.shapes_only) return indices;
   for_each_token(problem, [&](std::int64_t token, std::size_t, std::int64_t visible) {
     draw_row(problem, token, visible,
              {indices.data<std::int32_t>() + token * topk, static_cast<std::size_t>(topk)});
@@ -233,7 +234,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
   inputs.query_start_loc = std::move(lengths.query_start_loc);
   inputs.seq_lens = std::move(lengths.seq_lens);
   inputs.key_start_loc = std::move(lengths.key_start_loc);
-  check_host_memory(host_bytes(problem));
+  if (!problem.inputs.shapes_only) check_host_memory(host_bytes(problem));
   if (problem.inputs.file) {
     Reader(problem, inputs).read();
     return inputs;

@@ -220,14 +220,28 @@ void make_new_rows(const Problem& problem, const AttentionInputs& inputs,
   cache.slot_mapping = Tensor::from_i64(slots, shape);
 }
 
-/// The cache of key scales; the 16-bit values of level 2 are poisoned as such.
-void add_int8_parts(const StoredKv& stored, PagedCache& cache) {
-  const std::vector<std::int64_t>& shape = cache.layout.logical_shape;  // [P, NB, Hk, bs, D]
-  cache.key_scale_cache = Tensor(Dtype::kF32, {shape[1], shape[2], shape[3]});
+/// The cache of key scales, and the values, which at level 2 are of 16 bits.
+void poison_int8_parts(const StoredKv& stored, PagedCache& cache) {
   fill_poison(cache.key_scale_cache);
   const auto first = static_cast<std::size_t>(cache.layout.value_offset);
   fill_poison(stored.value_codes.dtype(), cache.data.bytes() + first,
               cache.data.size_bytes() - first);
+}
+
+/// Poison everywhere but in the context positions.
+void fill_cache(const Problem& problem, const std::vector<PositionRange>& fresh,
+                const StoredKv& stored, PagedCache& cache) {
+  const KvCacheSpec& spec = problem.kv_cache;
+  fill_poison(cache.data);
+  if (spec.int8_level > 0) poison_int8_parts(stored, cache);
+  const CellWriter cells(cache.layout, stored, spec.block_size);
+  const int world_size = problem.dcp.world_size;
+  const std::size_t rank_bytes = cache.data.size_bytes() / static_cast<std::size_t>(world_size);
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::byte* data = cache.data.bytes() + static_cast<std::size_t>(rank) * rank_bytes;
+    if (is_per_token_head(spec.dtype)) set_initial_scales(problem, cache.layout, cells, data);
+    write_context(problem, fresh, cells, RankSlots(problem, rank), cache, data);
+  }
 }
 
 void check_head_sizes(const AttentionSpec& attention) {
@@ -253,15 +267,11 @@ PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& input
   std::vector<std::int64_t> shape = cache.layout.physical_shape;
   if (world_size > 1) shape.insert(shape.begin(), world_size);
   cache.data = Tensor(stored.key_codes.dtype(), shape);
-  fill_poison(cache.data);
-  if (spec.int8_level > 0) add_int8_parts(stored, cache);
-  const CellWriter cells(cache.layout, stored, spec.block_size);
-  const std::size_t rank_bytes = cache.data.size_bytes() / static_cast<std::size_t>(world_size);
-  for (int rank = 0; rank < world_size; ++rank) {
-    std::byte* data = cache.data.bytes() + static_cast<std::size_t>(rank) * rank_bytes;
-    if (is_per_token_head(spec.dtype)) set_initial_scales(problem, cache.layout, cells, data);
-    write_context(problem, fresh, cells, RankSlots(problem, rank), cache, data);
+  if (spec.int8_level > 0) {
+    const std::vector<std::int64_t>& extents = cache.layout.logical_shape;  // [P, NB, Hk, bs, D]
+    cache.key_scale_cache = Tensor(Dtype::kF32, {extents[1], extents[2], extents[3]});
   }
+  if (!inputs.shapes_only) fill_cache(problem, fresh, stored, cache);
   make_new_rows(problem, inputs, fresh, cache);
   return cache;
 }

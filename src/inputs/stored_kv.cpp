@@ -6,6 +6,7 @@
 #include "inputs/chunks.h"
 #include "inputs/inputs.h"
 #include "inputs/int8_rows.h"
+#include "inputs/shapes.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {
@@ -165,6 +166,16 @@ StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule) {
   return stored;
 }
 
+/// One row of every tensor, to be transformed for its shapes.
+AttentionInputs row_of_zeros(const AttentionInputs& inputs) {
+  AttentionInputs row;
+  row.query = zeros_of_rows(inputs.query, 1);
+  row.key = zeros_of_rows(inputs.key, 1);
+  row.value = zeros_of_rows(inputs.value, 1);
+  row.value_channel_scale = inputs.value_channel_scale;
+  return row;
+}
+
 bool is_e4m3_cache(KvCacheDtype dtype) {
   return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3;
 }
@@ -194,6 +205,15 @@ StoreRule resolve_store_rule(const Problem& problem, const std::string& backend)
 }
 
 StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
+  if (inputs.shapes_only) {
+    StoredKv stored = store_kv(row_of_zeros(inputs), rule);
+    for (Tensor* tensor :
+         {&stored.key_codes, &stored.value_codes, &stored.key_scales, &stored.value_scales,
+          &stored.key_dequantized, &stored.value_dequantized}) {
+      *tensor = zeros_of_rows(*tensor, inputs.key.dim(0));
+    }
+    return stored;
+  }
   if (rule.int8_level > 0) return store_int8(inputs, rule);
   Plane key = store_plane(inputs.key, rule, rule.k_scale, "kv_cache.k_scale");
   Plane value = store_plane(inputs.value, rule, rule.v_scale, "kv_cache.v_scale");
@@ -209,6 +229,14 @@ bool query_is_quantised(const Problem& problem, const std::string& backend) {
 
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
                         const std::string& backend) {
+  if (inputs.shapes_only) {
+    StoredQuery stored = store_query(problem, row_of_zeros(inputs), backend);
+    const std::int64_t rows = inputs.query.dim(0);
+    stored.query = zeros_of_rows(stored.query, rows);
+    if (stored.dequantized) stored.dequantized = zeros_of_rows(*stored.dequantized, rows);
+    stored.scales = zeros_of_rows(stored.scales, rows);
+    return stored;
+  }
   if (!query_is_quantised(problem, backend)) return {inputs.query, std::nullopt, 1.0f, {}};
   if (problem.kv_cache.int8_level > 0) {
     Int8Rows rows = quantise_int8_by_token(inputs.query);
