@@ -59,6 +59,8 @@ class BenchObserver {
   virtual void job_finished(const Result& result) = 0;
   /// Something about a case's inputs that the user should know, once a case.
   virtual void notice(const std::string& text) { static_cast<void>(text); }
+  /// The job waits for these kernels, which it did not wait for before.
+  virtual void waits_for(const std::string& kernels) { static_cast<void>(kernels); }
 };
 
 /// The identity of a job's result: everything but status, reasons and figures.

@@ -17,6 +17,7 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 constexpr char kStarted = 'S';
 constexpr char kPhase = 'P';
 constexpr char kNotice = 'N';
+constexpr char kWaits = 'W';
 constexpr char kFinished = 'R';
 constexpr int kPollMs = 50;
 /// What a child may still take to end its job after an interrupt.
@@ -31,6 +32,7 @@ class SendingObserver final : public BenchObserver {
     writer_.send(kPhase, std::string(1, static_cast<char>(phase)));
   }
   void notice(const std::string& text) override { writer_.send(kNotice, text); }
+  void waits_for(const std::string& kernels) override { writer_.send(kWaits, kernels); }
   void job_finished(const Result& result) override {
     writer_.send(kFinished, result_to_json(result));
   }
@@ -85,12 +87,15 @@ class Shift {
     if (message.kind == kStarted) {
       started_ = true;
       phase_.reset();
+      kernels_.clear();
       observer_.job_started(results_.size(), jobs_.size(), jobs_[results_.size()]);
     } else if (message.kind == kPhase) {
       phase_ = static_cast<Phase>(message.text.at(0));
       observer_.phase(*phase_);
     } else if (message.kind == kNotice) {
       observer_.notice(message.text);
+    } else if (message.kind == kWaits) {
+      kernels_ = message.text;
     } else if (message.kind == kFinished) {
       started_ = false;
       results_.push_back(result_from_json(message.text));
@@ -115,10 +120,15 @@ class Shift {
     if (limit_s <= 0 || silent_s() <= limit_s) return false;
     child_.kill();
     failed(
-        fmt::format("E-INTERNAL: time limit: no sign of life for {:.0f} s in phase '{}'; its "
+        fmt::format("E-INTERNAL: time limit: no sign of life for {:.0f} s in phase '{}'{}; its "
                     "process was ended",
-                    limit_s, to_string(*phase_)));
+                    limit_s, to_string(*phase_), last_wait()));
     return true;
+  }
+
+  /// Whom a hang or a crash may be of, as the end of a clause.
+  std::string last_wait() const {
+    return kernels_.empty() ? std::string() : ", where it waited last for " + kernels_;
   }
 
   /// 0 = none: making inputs and the reference takes what it takes.
@@ -135,9 +145,10 @@ class Shift {
     // A child may leave between two jobs (after an error it lets a fresh process go on).
     if (how.empty() && !started_ && results_.size() > first_) return;
     if (stopping || results_.size() == jobs_.size()) return;
-    failed(fmt::format("E-INTERNAL: the process that ran this case ended{}{}",
-                       phase_ ? fmt::format(" in phase '{}'", to_string(*phase_)) : "",
-                       how.empty() ? "" : ": " + how));
+    failed(
+        fmt::format("E-INTERNAL: the process that ran this case ended{}{}",
+                    phase_ ? fmt::format(" in phase '{}'{}", to_string(*phase_), last_wait()) : "",
+                    how.empty() ? "" : ": " + how));
   }
 
   void failed(const std::string& reason) {
@@ -159,6 +170,7 @@ class Shift {
   ChildProcess child_;
   SteadyTime last_progress_;
   std::optional<Phase> phase_;
+  std::string kernels_;  // that the job waited for last
   bool started_ = false;
   bool told_to_stop_ = false;
 };

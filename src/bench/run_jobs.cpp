@@ -165,6 +165,7 @@ class JobRunner {
   Ops& ops() {
     if (!ops_) {
       ops_ = options_.make_ops ? options_.make_ops() : make_cpu_ops(options_.num_threads);
+      ops_->on_wait([this](const std::string& kernels) { observer_.waits_for(kernels); });
     }
     return *ops_;
   }

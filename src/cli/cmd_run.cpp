@@ -18,6 +18,7 @@
 #include "cli/gate_options.h"
 #include "cli/interrupt.h"
 #include "cli/outputs.h"
+#include "cli/planted_faults.h"
 #include "cli/progress.h"
 #include "cli/resume.h"
 #include "cli/scenario_files.h"
@@ -59,7 +60,10 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
     return open_ops(device, threads, cache_dir);
   };
   if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
-  bench.isolate = device.is_cuda() && !options.in_process;
+  // Why on the CPU too: a planted crash would end the program.
+  const bool needs_child = device.is_cuda() || !options.plant_faults.empty();
+  bench.isolate = needs_child && !options.in_process;
+  if (options.hang_limit_s) bench.hang_limit_s = *options.hang_limit_s;
   bench.should_stop = InterruptGuard::interrupted;
   return bench;
 }
@@ -349,7 +353,9 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   const InterruptGuard guard;
   RunSession session(arguments, gate, plan, std::move(run), console);
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
-  return session.run(make_jobs(pairs, options, device), bench_options(options, device));
+  std::vector<Job> jobs = make_jobs(pairs, options, device);
+  const PlantedFaults faults(options.plant_faults, device.is_cuda(), jobs);
+  return session.run(jobs, bench_options(options, device));
 }
 
 void add_baseline_options(CLI::App& app, RunArguments& arguments) {

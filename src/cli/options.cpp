@@ -111,9 +111,21 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_flag("--in-process", options.in_process,
                "Run the cases of a CUDA device in this process, for debuggers and sanitizers")
       ->group(running);
+  app.add_option("--hang-limit", options.hang_limit_s,
+                 "Seconds of silence while a backend runs on a CUDA device that end its case as an "
+                 "error (default 60; 0 = never)")
+      ->type_name("S")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->group(running);
   app.add_option("--cache-dir", options.cache_dir, "Folder of compiled kernels")
       ->type_name("DIR")
       ->group(running);
+  app.add_option("--plant-fault", options.plant_faults,
+                 "Let the cases that match hang, crash or (on CUDA) overrun a buffer, to see what "
+                 "becomes of them and of the others (repeatable)")
+      ->type_name("KIND=REGEX")
+      ->allow_extra_args(false)
+      ->group("Testing this program");
   add_console_options(app, options.console);
 }
 
@@ -153,6 +165,10 @@ std::string repeat_options(const RunOptions& options) {
   if (options.no_validation) text += " --no-validation";
   if (options.samples) text += fmt::format(" --samples {}", *options.samples);
   if (options.timeout_s) text += fmt::format(" --timeout {}", *options.timeout_s);
+  if (options.hang_limit_s) text += fmt::format(" --hang-limit {}", *options.hang_limit_s);
+  for (const std::string& fault : options.plant_faults) {
+    text += " --plant-fault " + shell_quote(fault);
+  }
   if (options.threads != 0) text += fmt::format(" --threads {}", options.threads);
   return text;
 }

@@ -46,6 +46,8 @@ struct RunOptions {
   std::string cache_dir;
   int threads = 0;
   bool in_process = false;
+  std::optional<double> hang_limit_s;
+  std::vector<std::string> plant_faults;  // KIND=REGEX
 };
 
 void add_selection_options(CLI::App& app, SelectionOptions& options);

@@ -30,6 +30,7 @@ class JournalObserver final : public BenchObserver {
   }
   void phase(Phase phase) override { next_.phase(phase); }
   void notice(const std::string& text) override { next_.notice(text); }
+  void waits_for(const std::string& kernels) override { next_.waits_for(kernels); }
   void job_finished(const Result& result) override;
 
  private:

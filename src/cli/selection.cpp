@@ -1,8 +1,7 @@
 #include "cli/selection.h"
 
 #include <algorithm>
-#include <optional>
-#include <regex>
+#include <utility>
 
 #include "backends/backend.h"
 #include "cli/text.h"
@@ -39,27 +38,27 @@ Backends native_backends(AttentionType type) {
   return backends;
 }
 
-std::optional<std::regex> parse_filter(const std::string& text) {
-  if (text.empty()) return std::nullopt;
+}  // namespace
+
+IdFilter::IdFilter(const std::string& text, std::string option) : option_(std::move(option)) {
+  if (text.empty()) return;
   try {
-    return std::regex(text, std::regex::ECMAScript | std::regex::optimize);
+    regex_.emplace(text, std::regex::ECMAScript | std::regex::optimize);
   } catch (const std::regex_error& error) {
-    fail(ErrorKind::kUsage, "--filter: expected an ECMAScript regular expression, found '{}' ({})",
-         text, error.what());
+    fail(ErrorKind::kUsage, "{}: expected an ECMAScript regular expression, found '{}' ({})",
+         option_, text, error.what());
   }
 }
 
-bool matches(const std::optional<std::regex>& filter, const std::string& id) {
-  if (!filter) return true;
+bool IdFilter::matches(const std::string& id) const {
+  if (!regex_) return true;
   try {
-    return std::regex_search(id, *filter);
+    return std::regex_search(id, *regex_);
   } catch (const std::regex_error& error) {
-    fail(ErrorKind::kUsage, "--filter: the regular expression is too costly for '{}' ({})", id,
+    fail(ErrorKind::kUsage, "{}: the regular expression is too costly for '{}' ({})", option_, id,
          error.what());
   }
 }
-
-}  // namespace
 
 Backends backends_of(const Scenario& scenario) {
   Backends backends;
@@ -76,7 +75,7 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
   for (const std::string& name : options.backends) {
     add_backend(name, ErrorKind::kUsage, "--backend", explicit_backends);
   }
-  const std::optional<std::regex> filter = parse_filter(options.filter);
+  const IdFilter filter(options.filter, "--filter");
   std::vector<Pair> pairs;
   for (const LoadedScenario& loaded : scenarios) {
     const Scenario& scenario = loaded.scenario;
@@ -89,7 +88,7 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
       for (const Backend* backend : backends) {
         std::string id =
             fmt::format("{}/{}/{}", problem.scenario, problem.case_name, backend->name());
-        if (matches(filter, id)) pairs.push_back({&loaded, &problem, backend, std::move(id)});
+        if (filter.matches(id)) pairs.push_back({&loaded, &problem, backend, std::move(id)});
       }
     }
   }

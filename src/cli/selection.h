@@ -1,6 +1,8 @@
 // Scenarios, --backend and --filter -> the (case, backend) pairs that a command is about.
 #pragma once
 
+#include <optional>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -10,6 +12,19 @@
 namespace attnbench {
 
 class Backend;
+
+/// A regular expression that is searched in result ids; one of an empty text matches all.
+class IdFilter {
+ public:
+  /// `option` is for error messages: "--filter". Errors: kUsage for a bad expression.
+  IdFilter(const std::string& text, std::string option);
+  /// Errors: kUsage for an expression that takes too long.
+  bool matches(const std::string& id) const;
+
+ private:
+  std::string option_;
+  std::optional<std::regex> regex_;
+};
 
 /// A listed pair.
 struct Pair {

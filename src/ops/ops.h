@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -48,6 +49,11 @@ class Ops {
   virtual void synchronize() = 0;
   /// synchronize() without its checks of memory: what is timed.
   virtual void wait() { synchronize(); }
+  /// Calls `listener` before every wait for kernels that it has not heard of, with their names and
+  /// choices, so that a process that never comes back has said what it waits for.
+  virtual void on_wait(std::function<void(const std::string& kernels)> listener) {
+    static_cast<void>(listener);
+  }
   /// The kernels launched since the last call, each once, in the order of their first launch; none
   /// on the CPU.
   virtual std::vector<KernelInfo> take_kernels() { return {}; }

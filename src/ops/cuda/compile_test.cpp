@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
 #include "ops/cuda/all_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/planted_fault.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -21,8 +23,9 @@ std::vector<KernelSpec> specs_on(int sm, const std::vector<OperationCase>& cases
   return specs;
 }
 
-/// For sm_80 and sm_90a, without spills that a spec does not declare.
-void check_compiles(const std::vector<OperationCase>& cases) {
+/// For sm_80 and sm_90a, without spills that a spec does not declare. `specs_for` gives the specs
+/// of an architecture.
+void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_for) {
   if (!find_nvrtc().compiler) {
     MESSAGE("skipped: " << find_nvrtc().missing);
     return;
@@ -31,7 +34,7 @@ void check_compiles(const std::vector<OperationCase>& cases) {
                      ("attnbench-compile-test-" + std::to_string(getpid()));
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache.string());
   for (const int sm : {80, 90}) {
-    for (const KernelSpec& spec : specs_on(sm, cases)) {
+    for (const KernelSpec& spec : specs_for(sm)) {
       CAPTURE(spec.name);
       const CompiledKernel& kernel = store->get(spec, arch_of_sm(sm)).compiled;
       CHECK(kernel.registers > 0);
@@ -39,6 +42,9 @@ void check_compiles(const std::vector<OperationCase>& cases) {
     }
   }
   std::filesystem::remove_all(cache);
+}
+void check_compiles(const std::vector<OperationCase>& cases) {
+  check_compiles([&](int sm) { return specs_on(sm, cases); });
 }
 
 }  // namespace
@@ -82,6 +88,13 @@ TEST_CASE("kernels of f32 attention compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_f32_attend_cases(cases);
   check_compiles(cases);
+}
+
+TEST_CASE("planted faults compile") {
+  check_compiles([](int) {
+    return std::vector<KernelSpec>{fault_spec(Fault::kHang), fault_spec(Fault::kCrash),
+                                   fault_spec(Fault::kOverrun)};
+  });
 }
 
 TEST_CASE("the general attention kernel compiles without spills") {

@@ -71,10 +71,20 @@ void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes
 
 void CudaOps::poison(Buffer& buffer) { static_cast<GuardedBuffer&>(buffer).memory().poison(); }
 
+void CudaOps::announce() {
+  if (!listener_) return;
+  std::string kernels = launcher_.unchecked();
+  if (kernels.empty() || kernels == announced_) return;
+  announced_ = std::move(kernels);
+  listener_(announced_);
+}
+
 void CudaOps::wait() {
+  announce();
   try {
     stream_.synchronize();
   } catch (const DeviceError& error) {
+    announced_.clear();
     throw DeviceError(fmt::format("{}; {}", error.what(), blame(launcher_.take_unchecked())),
                       error.is_sticky());
   }
@@ -87,6 +97,7 @@ void CudaOps::synchronize() {
 
 void CudaOps::check_guards() {
   const std::string kernels = launcher_.take_unchecked();
+  announced_.clear();
   std::string broken;
   for (DeviceBuffer* buffer : live_) {
     const std::string found = buffer->check_guards();

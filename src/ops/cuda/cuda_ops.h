@@ -1,6 +1,7 @@
 // Operations on a CUDA device, or on a description of one.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -34,12 +35,15 @@ class CudaOps final : public cuda::KernelOps {
   void poison(Buffer& buffer) override;
   void synchronize() override;
   void wait() override;
+  void on_wait(std::function<void(const std::string& kernels)> listener) override {
+    listener_ = std::move(listener);
+  }
   std::vector<KernelInfo> take_kernels() override { return launcher_.take_kernels(); }
 
- protected:
   cuda::Launcher& launcher() override { return launcher_; }
 
  private:
+  void announce();
   void check_guards();
 
   std::unique_ptr<Runtime> runtime_;
@@ -47,6 +51,8 @@ class CudaOps final : public cuda::KernelOps {
   Stream stream_;
   cuda::KernelLauncher launcher_;
   std::set<DeviceBuffer*> live_;
+  std::function<void(const std::string& kernels)> listener_;
+  std::string announced_;  // what the listener heard last
 };
 
 /// Of device `index`; `cache_dir` empty = the default kernel cache. Errors: kCuda naming what is

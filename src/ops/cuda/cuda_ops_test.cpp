@@ -10,6 +10,8 @@
 #include "core/error.h"
 #include "gpu/host_runtime_testing.h"
 #include "jit/fake_compiler_testing.h"
+#include "kernels/params_fault.h"
+#include "ops/cuda/planted_fault.h"
 
 namespace attnbench {
 namespace {
@@ -123,6 +125,43 @@ TEST_CASE("an error that shows late names the kernels that it may be of") {
   const std::string message = message_of([&] { device.ops->wait(); });
   CHECK(contains(message, "illegal memory access"));
   CHECK(contains(message, "merge bf16 to bf16 x8"));
+}
+
+TEST_CASE("a listener hears of kernels before they are waited for, and of the same ones once") {
+  Device device;
+  std::vector<std::string> heard;
+  device.ops->on_wait([&](const std::string& kernels) { heard.push_back(kernels); });
+  device.ops->merge(merge_params());
+  CHECK(heard.empty());
+  device.runtime->sticky_error = "cudaStreamSynchronize: the launch timed out";
+  CHECK_THROWS(device.ops->wait());
+  REQUIRE(heard.size() == 1);
+  CHECK(contains(heard[0], "kernel 'merge bf16 to bf16 x8' (attn::merge {"));
+  device.runtime->sticky_error.clear();
+  device.ops->merge(merge_params());
+  device.ops->wait();
+  device.ops->wait();
+  CHECK(heard.size() == 2);
+  device.ops->synchronize();
+  device.ops->synchronize();
+  CHECK(heard.size() == 2);
+  device.ops->merge(merge_params());
+  device.ops->synchronize();
+  CHECK(heard.size() == 3);
+}
+
+TEST_CASE("a planted overrun goes past the end of its buffer and is named") {
+  Device device;
+  const auto buffer = device.ops->allocate(64, "planted buffer");
+  device.runtime->on_launch = [](const void* const* arguments) {
+    *static_cast<const attn::PlantedFaultParams*>(arguments[0])->target = 1;
+  };
+  cuda::launch_fault(device.ops->launcher(), cuda::Fault::kOverrun, *buffer);
+  const std::string message = message_of([&] { device.ops->synchronize(); });
+  CHECK(contains(message,
+                 "planted buffer: 4 bytes past its end were overwritten, the first at "
+                 "byte 64 of 64"));
+  CHECK(contains(message, "kernel 'planted overrun' (attn::planted_write {kValue = 1u})"));
 }
 
 TEST_CASE("what no kernel does is refused by name and is no crash") {

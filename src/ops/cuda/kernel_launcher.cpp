@@ -87,6 +87,7 @@ KernelLauncher::Loaded& KernelLauncher::find_or_load(const KernelSpec& spec) {
   }
   loaded.info = {spec.name, stored.compiled.registers, stored.compiled.spill_bytes,
                  stored.compiled.shared_bytes, stored.cubin_hash};
+  loaded.description = describe(spec);
   loaded.static_shared_bytes = stored.compiled.shared_bytes;
   return loaded_.emplace(std::move(key), std::move(loaded)).first->second;
 }
@@ -112,13 +113,18 @@ std::vector<KernelInfo> KernelLauncher::take_kernels() {
   return kernels;
 }
 
-std::string KernelLauncher::take_unchecked() {
-  std::string names;
+std::string KernelLauncher::unchecked() const {
+  std::string kernels;
   for (const Loaded* loaded : unchecked_) {
-    names += (names.empty() ? "" : ", ") + loaded->info.name;
+    kernels += (kernels.empty() ? "" : ", ") + loaded->description;
   }
+  return kernels;
+}
+
+std::string KernelLauncher::take_unchecked() {
+  std::string kernels = unchecked();
   unchecked_.clear();
-  return names;
+  return kernels;
 }
 
 }  // namespace attnbench::cuda

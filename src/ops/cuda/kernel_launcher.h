@@ -30,8 +30,9 @@ class KernelLauncher final : public Launcher {
 
   /// Kernels launched since the last call, each once.
   std::vector<KernelInfo> take_kernels();
-  /// Names of the kernels launched since the last call, "a, b, c": whom an error that shows later
-  /// may be of. Empty when nothing was launched.
+  /// Names and choices of the kernels launched since the last take_unchecked(): whom an error that
+  /// shows later may be of. Empty when nothing was launched.
+  std::string unchecked() const;
   std::string take_unchecked();
 
  private:
@@ -39,6 +40,7 @@ class KernelLauncher final : public Launcher {
     LibraryHandle library = nullptr;
     KernelHandle kernel = nullptr;
     KernelInfo info;
+    std::string description;  // name and choices
     int static_shared_bytes = 0;
     int allowed_shared_bytes = 48 * 1024;  // dynamic, what needs no permission
   };

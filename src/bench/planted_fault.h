@@ -1,0 +1,37 @@
+// Faults planted in a backend on purpose, to show what the tool makes of a kernel that hangs,
+// crashes or writes where it must not.
+#pragma once
+
+#include <string>
+
+#include "backends/backend.h"
+#include "ops/cuda/planted_fault.h"
+
+namespace attnbench {
+
+/// `backend` with one step more, "planted fault", behind its last one. On a CUDA device a kernel
+/// does it; on the CPU the thread hangs or dies. `backend` must outlive it.
+class FaultyBackend final : public Backend {
+ public:
+  FaultyBackend(const Backend& backend, cuda::Fault fault) : backend_(backend), fault_(fault) {}
+  std::string_view name() const override { return backend_.name(); }
+  std::string_view description() const override { return backend_.description(); }
+  bool is_default_for(AttentionType type) const override { return backend_.is_default_for(type); }
+  std::vector<std::string> refusals(const Problem& problem,
+                                    const DeviceFacts& device) const override {
+    return backend_.refusals(problem, device);
+  }
+  std::optional<CacheLayoutKind> cache_layout() const override { return backend_.cache_layout(); }
+  Dtype probability_dtype(const Problem& problem) const override {
+    return backend_.probability_dtype(problem);
+  }
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops& ops) const override;
+  Facts explain(const Problem& problem) const override { return backend_.explain(problem); }
+
+ private:
+  const Backend& backend_;
+  cuda::Fault fault_;
+};
+
+}  // namespace attnbench

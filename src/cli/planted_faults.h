@@ -1,0 +1,25 @@
+// --plant-fault: which jobs get a faulty backend.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/planted_fault.h"
+
+namespace attnbench {
+
+/// Owns the faulty backends of the jobs that it changed, so it must outlive their run.
+class PlantedFaults {
+ public:
+  /// `options` are texts KIND=REGEX, KIND being hang, crash or overrun; the last that matches a job
+  /// counts. Errors: kUsage for anything else, for an expression that matches no job, and for an
+  /// overrun on the CPU, whose buffers have no guard zones.
+  PlantedFaults(const std::vector<std::string>& options, bool on_cuda, std::vector<Job>& jobs);
+
+ private:
+  std::vector<std::unique_ptr<FaultyBackend>> backends_;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,35 @@
+#include "ops/cuda/planted_fault.h"
+
+#include "kernels/params_fault.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Inside the first page, which no process has.
+constexpr std::uintptr_t kNoMemory = 16;
+
+}  // namespace
+
+KernelSpec fault_spec(Fault fault) {
+  KernelSpec spec;
+  spec.source = "measure/planted_fault.cuh";
+  spec.function = fault == Fault::kHang ? "attn::planted_hang" : "attn::planted_write";
+  spec.constants = {{"unsigned kValue", "1u"}};
+  spec.name = fault == Fault::kHang    ? "planted hang"
+              : fault == Fault::kCrash ? "planted crash"
+                                       : "planted overrun";
+  return spec;
+}
+
+void launch_fault(Launcher& launcher, Fault fault, Buffer& buffer) {
+  attn::PlantedFaultParams params{};
+  params.target = buffer.as<unsigned int>();
+  if (fault == Fault::kCrash) params.target = reinterpret_cast<unsigned int*>(kNoMemory);
+  if (fault == Fault::kOverrun) params.target += buffer.size_bytes() / sizeof(unsigned int);
+  LaunchShape shape;
+  shape.grid_x = 1;
+  shape.threads = 1;
+  launch(launcher, fault_spec(fault), shape, params);
+}
+
+}  // namespace attnbench::cuda

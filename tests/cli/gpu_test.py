@@ -1,0 +1,98 @@
+"""What only a GPU can show, through the real binary. Skipped, with the reason, where there is none.
+
+    ATTNBENCH_BIN=build/attnbench python3 tests/cli/gpu_test.py --verbose
+"""
+
+import json
+import subprocess
+import unittest
+
+from tool import BINARY, TINY, ToolTest
+
+# Two cases on three backends each: faults are planted in the first, the second must not notice.
+CASES = TINY.replace("batch: q32_4q1s100", "batch: [q32_4q1s100, 3q1s70]")
+# Seconds of silence that end a case. Kernels are compiled in silence, which takes seconds.
+HANG_LIMIT = 30
+
+
+def no_gpu():
+    """Why there is no CUDA device to run on, or nothing."""
+    try:
+        listed = subprocess.run([BINARY, "device", "--no-timing"], capture_output=True, text=True)
+    except OSError as error:
+        return str(error)
+    lines = [line for line in listed.stdout.splitlines() if line.startswith("cuda")]
+    return None if any(line.startswith("cuda:") for line in lines) else "; ".join(lines)
+
+
+@unittest.skipIf(no_gpu(), no_gpu())
+class Gpu(ToolTest):
+    def run_on_gpu(self, *arguments, code=0):
+        self.write("tiny.yaml", CASES)
+        # Why a cache of this test's own folder: a fault must be found with kernels compiled anew.
+        results = self.results("tiny.yaml", "--device", "cuda", "--cache-dir", "cache",
+                               *arguments, code=code)  # fmt: skip
+        return {tuple(id.split("/")[1:]): result for id, result in results.items()}
+
+    def check_named(self, result, *parts):
+        """An error whose only reason has all the parts, with the problem and how to repeat it."""
+        self.assertEqual(result["status"], "error", result["reasons"])
+        for part in parts:
+            self.assertIn(part, result["reasons"][0])
+        self.assertEqual(result["problem"]["attention"]["head_size"], 64)
+        self.assertIn("--plant-fault", result["repro"])
+        self.assertIsNone(result["timing"])
+
+    def test_a_hang_a_crash_and_an_overrun_end_their_own_case_and_name_the_kernel(self):
+        results = self.run_on_gpu(
+            "--no-timing", "--hang-limit", HANG_LIMIT,
+            "--plant-fault", "overrun=/q32_4q1s100/FLASH_ATTN$",
+            "--plant-fault", "crash=/q32_4q1s100/FLASH_ATTN_IX$",
+            "--plant-fault", "hang=/q32_4q1s100/TRITON_ATTN$",
+            code=4)  # fmt: skip
+        self.check_named(results["q32_4q1s100", "FLASH_ATTN"], "out-of-bounds write",
+                         "planted buffer: 4 bytes past its end", "'planted overrun'",
+                         "attn::planted_write {kValue = 1u}")  # fmt: skip
+        self.check_named(results["q32_4q1s100", "FLASH_ATTN_IX"], "cudaErrorIllegalAddress",
+                         "'planted crash'", "attn::planted_write {kValue = 1u}")  # fmt: skip
+        self.check_named(results["q32_4q1s100", "TRITON_ATTN"], "time limit", "in phase 'run'",
+                         "'planted hang'", "attn::planted_hang {kValue = 1u}")  # fmt: skip
+        for backend in ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN"):
+            self.assertEqual(results["3q1s70", backend]["status"], "passed")
+
+    def test_a_timed_result_says_what_its_time_can_be_believed_by(self):
+        results = self.run_on_gpu("--set", "timing.l2=cold")
+        for result in results.values():
+            timing = result["timing"]
+            self.assertEqual((timing["l2"], timing["mode"]), ("cold", "stream"))
+            self.assertGreater(timing["launch_overhead_us"], 0)
+            clocks = timing["clocks"]
+            self.assertLessEqual(clocks["sm_mhz_min"], clocks["sm_mhz_median"])
+            self.assertLessEqual(clocks["sm_mhz_median"], clocks["sm_mhz_max"])
+            self.assertIsInstance(clocks["throttling"], list)
+            self.assertGreater(result["throughput"]["roofline_pct"], 0)
+            self.assertTrue(result["kernels"])
+
+    def test_graphs_are_timed_too(self):
+        for result in self.run_on_gpu("--set", "timing.mode=graph").values():
+            self.assertEqual(result["timing"]["mode"], "graph")
+
+    def test_an_a_a_run_shows_the_noise_floor_in_the_table_and_in_the_result(self):
+        self.write("tiny.yaml", CASES)
+        outcome = self.expect(0, "run", "tiny.yaml", "--device", "cuda", "--cache-dir", "cache",
+                              "--save-baseline", "b.json")  # fmt: skip
+        self.assertIn("A/A, 2 runs: noise floor", outcome.out)
+        file = json.loads((self.dir / "b.json").read_text())
+        self.assertEqual(set(file["noise_floor"]["cases"]), {r["id"] for r in file["results"]})
+
+    def test_the_cpu_and_the_gpu_agree(self):
+        self.write("tiny.yaml", CASES)
+        for device in ("cpu", "cuda"):
+            self.expect(0, "run", "tiny.yaml", "--device", device, "--no-timing",
+                        "--cache-dir", "cache", "--json", f"{device}.json")  # fmt: skip
+        outcome = self.expect(0, "gate", "--agreement", "cpu.json", "cuda.json")
+        self.assertIn("the devices agree", outcome.out)
+
+
+if __name__ == "__main__":
+    unittest.main()
