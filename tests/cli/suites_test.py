@@ -5,23 +5,16 @@ import subprocess
 import sys
 import unittest
 
-from tool import ROOT, SCENARIOS, ToolTest
+from tool import ROOT, SCENARIOS, ToolTest, strict_json
+import gpu_suites
+from unsupported_reasons import place_of
 
 MIN_CHECKED_ROWS = 64
+CPU_LIST, CUDA_LIST = gpu_suites.MUST_PASS
 
 
 def must_pass_ids():
-    """Ids of tests/must_pass.yaml: lines `- {id: "..."}`, blank lines and comments."""
-    ids = []
-    text = (ROOT / "tests" / "must_pass.yaml").read_text(encoding="utf-8")
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.startswith("#"):
-            continue
-        match = re.fullmatch(r'- \{id: "([^"]+)"\}', line)
-        if match is None:
-            raise ValueError(f"must_pass.yaml:{number}: expected '- {{id: \"...\"}}': {line}")
-        ids.append(match[1])
-    return ids
+    return gpu_suites.must_pass_ids([CPU_LIST])
 
 
 class Suites(ToolTest):
@@ -68,6 +61,16 @@ class Suites(ToolTest):
     def test_every_suite_has_pairs_that_must_pass(self):
         suites = {file.stem for file in SCENARIOS.glob("*.yaml")}
         self.assertEqual(suites - {id.split("/")[0] for id in must_pass_ids()}, set())
+
+    def test_on_cuda_the_listed_pairs_are_supported_and_the_others_refused_as_section_13_says(self):
+        outcome = self.expect(0, "support", *sorted(SCENARIOS.glob("*.yaml")), "--device", "cpu",
+                              "--assume-sm", "90", "--json", "-")  # fmt: skip
+        pairs = {pair["id"]: pair for pair in strict_json(outcome.out)}
+        listed = must_pass_ids() + gpu_suites.must_pass_ids([CUDA_LIST])
+        self.assertEqual([id for id in listed if not pairs.get(id, {}).get("supported")], [])
+        unknown = {reason for pair in pairs.values() for reason in pair["reasons"]
+                   if place_of(reason) is None}  # fmt: skip
+        self.assertEqual(unknown, set())
 
     def test_every_shipped_scenario_is_valid(self):
         files = sorted(SCENARIOS.rglob("*.yaml"))

@@ -1,0 +1,114 @@
+"""gpu_suites.py judges results as it says, and its lists are in order."""
+
+import contextlib
+import gzip
+import io
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+import gpu_suites
+from gpu_suites import MUST_PASS, ROOT, SCENARIOS, Run
+from unsupported_reasons import place_of
+
+
+def result(id, status="passed", reasons=(), rows=64, total=64):
+    scenario, case, backend = id.split("/")
+    return {
+        "id": id, "scenario": scenario, "case": case, "backend": backend, "status": status,
+        "reasons": list(reasons), "problem": {},
+        "error": {"checked_rows": rows, "total_rows": total} if status == "passed" else None,
+    }  # fmt: skip
+
+
+def judged(results, ids=(), **of_run):
+    """Whether the suite `s` failed, and what was printed."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        failed = gpu_suites.judge([Run("s", results, **of_run)], list(ids))
+    return failed["s"], out.getvalue()
+
+
+class Judging(unittest.TestCase):
+    def test_passed_and_unsupported_for_a_reason_of_the_semantics_is_a_success(self):
+        failed, out = judged(
+            [result("s/q1/A"), result("s/q1/B", "unsupported", ["head_size not supported"])],
+            ["s/q1/A", "another/q1/A"],
+        )
+        self.assertFalse(failed)
+        self.assertRegex(out, r"s +1 +1 ")
+        self.assertRegex(out, r"1  13\.1 row 1 +head_size not supported")
+
+    def test_each_of_these_fails(self):
+        for name, results, ids in (
+            ("incorrect", [result("s/q1/A", "incorrect", ["wrong"])], []),
+            ("error", [result("s/q1/A", "error", ["lost"])], []),
+            ("skipped", [result("s/q1/A", "skipped", ["interrupted"])], []),
+            ("other", [result("s/q1/A", "unsupported", ["attend has no CUDA kernel yet"])], []),
+            ("must pass", [result("s/q1/A", "unsupported", ["dtype not supported"])], ["s/q1/A"]),
+            ("not among the results", [result("s/q1/A")], ["s/q2/A"]),
+            ("checked on 5 rows", [result("s/q1/A", rows=5, total=100)], ["s/q1/A"]),
+        ):
+            with self.subTest(name):
+                failed, out = judged(results, ids)
+                self.assertTrue(failed)
+                self.assertIn(name, out)
+
+    def test_a_small_case_may_be_checked_on_all_its_rows(self):
+        self.assertFalse(judged([result("s/q1/A", rows=5, total=5)], ["s/q1/A"])[0])
+
+    def test_a_suite_without_results_or_that_was_stopped_fails(self):
+        self.assertTrue(judged(None)[0])
+        self.assertTrue(judged([result("s/q1/A")], note="stopped after 3 s")[0])
+        self.assertTrue(judged([result("s/q1/A")], status=1)[0])
+        self.assertFalse(judged([result("s/q1/A")], status=0)[0])
+
+    def test_operations_are_shown_with_their_share_of_the_ceiling(self):
+        case = result("s/q1/OPS")
+        case["problem"] = {"op": {"name": "reshape_and_cache", "raw": False},
+                           "kv_cache": {"dtype": "auto", "int8_level": 0}}  # fmt: skip
+        case["timing"] = {"median_us": 100.0}
+        case["throughput"] = {"gbps": 4000.0, "bytes": 4e8, "roofline_pct": 79.0}
+        self.assertRegex(judged([case])[1], r"4000 GB/s +79\.0 % +moves bytes only: 80 % missed")
+        case["throughput"]["roofline_pct"] = 87.0
+        self.assertRegex(judged([case])[1], r"87\.0 % +moves bytes only: 80 % reached")
+        case["problem"]["kv_cache"]["dtype"] = "fp8"
+        self.assertNotIn("moves bytes only", judged([case])[1])
+
+
+class Lists(unittest.TestCase):
+    def test_reasons_are_matched_whole(self):
+        self.assertEqual(place_of("DCP with fp8"), "13.4")
+        self.assertIsNone(place_of("DCP with fp8 and more"))
+        self.assertIsNone(place_of("attend of ragged keys with a scale each has no CUDA kernel yet"))
+        self.assertIsNone(place_of("NVRTC not found"))
+        self.assertIsNone(place_of(""))
+
+    def test_the_recorded_run_has_reasons_of_the_semantics_only(self):
+        with gzip.open(ROOT / "docs" / "results" / "h200-smoke.json.gz") as file:
+            results = json.load(file)["results"]
+        reasons = {reason for r in results if r["status"] == "unsupported" for reason in r["reasons"]}
+        self.assertGreater(len(reasons), 20)
+        self.assertEqual({reason for reason in reasons if place_of(reason) is None}, set())
+
+    def test_every_suite_has_pairs_that_must_pass_on_cuda_and_none_is_listed_twice(self):
+        ids = gpu_suites.must_pass_ids()
+        self.assertEqual(len(ids), len(set(ids)))
+        suites = {file.stem for file in SCENARIOS.glob("*.yaml")}
+        self.assertEqual({id.split("/")[0] for id in ids}, suites)
+        cuda = gpu_suites.must_pass_ids(MUST_PASS[1:])
+        real = {suite for suite in suites if not suite.startswith("smoke")}
+        # One suite is small enough for a CPU as a whole.
+        self.assertEqual(real - {id.split("/")[0] for id in cuda}, {"trace-llama3"})
+
+    def test_a_line_of_another_form_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "list.yaml"
+            file.write_text('# comment\n- {id: "a/b/C"}\n- id: x\n')
+            with self.assertRaisesRegex(ValueError, "list.yaml:3"):
+                gpu_suites.must_pass_ids([file])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,80 @@
+"""The forms that a reason of an `unsupported` result may have, and where semantics §13 asks for each.
+
+A reason that has none of these forms is a gap of the program and not of what it measures.
+"""
+
+import re
+
+NAME = r"[A-Z0-9_]+"
+TYPE = r"(decoder|encoder|encoder_only|encoder_decoder|mla|mm_encoder|op)"
+
+# Place in the semantics, and the regular expression of the whole reason. §13.2 and §13.3 say what a
+# backend takes, and have a text only where §13.1 and §13.4 give one; the other texts are this
+# program's words for a row of those tables.
+FORMS = [
+    ("13.1 row 1", r"head_size not supported"),
+    ("13.1 row 2", r"dtype not supported"),
+    ("13.1 row 3", r"kv_cache_dtype not supported"),
+    ("13.1 row 4", r"block_size not supported"),
+    ("13.1 row 5", r"partial multimodal token full attention not supported"),
+    ("13.1 row 6", r"(non-)?MLA not supported"),
+    ("13.1 row 7", r"attention sinks not supported"),
+    ("13.1 row 8", r"(non-)?sparse not supported"),
+    ("13.1 row 9", r"per-head quant scales not supported"),
+    ("13.1 row 10", r"compute capability( \d+\.\d+)? not supported"),
+    ("13.1 row 11", rf"attention type {TYPE} not supported"),
+    ("13.1 row 12", r"non-causal attention not supported"),
+    ("13.1 row 13", r"batch invariance not supported"),
+    ("13.1 row 14", r"sink not supported on compute capability < 9\.0"),
+    ("13.2 ALiBi sqrt", r"alibi sqrt not supported"),
+    ("13.2 fused FP8 output",
+     r"fused output quantization is not yet supported for FlashAttentionImpl"),
+    ("13.2 quantised query", r"fp8 query"),
+    ("13.2 quantised query", r"e4m3 P without fp8 query, key and value"),
+    ("13.2 KV dtypes", r"int8 attention not supported"),
+    ("13.2 head size", r"per-token-head KV cache requires head_size % 4 == 0"),
+    ("13.2 KV shape", r"v_head_size not supported"),
+    ("13.3 entry size", r"Head dimension \d+ is not supported by MLA\."),
+    ("13.3 sparse KV dtypes",
+     r"FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype"),
+    ("13.3 sparse heads", r"sparse MLA with \d+ heads, more than 128"),
+    ("13.3 lengths", rf"{NAME} requires cu_seqlens, max_seqlen and sequence_lengths"),
+    ("13.3 lengths", rf"{NAME} requires key length equal to query length"),
+    ("13.3 fp8",
+     rf"mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {NAME}"),
+    ("13.4", r"int8 attention level [12] with fp8 kv cache"),
+    ("13.4", r"attention sinks with int8 attention"),
+    ("13.4", r"cascade attention with int8 attention"),
+    ("13.4", r"attention sinks with ixformer cascade attention"),
+    ("13.4", rf"int8 attention for attention type {TYPE}"),
+    ("13.4", r"fp8 descale in ixformer layout"),
+    ("13.4", r"Cascade attention does not support (ALiBi|sliding window)\."),
+    ("13.4", rf"cascade attention not supported by {NAME}"),
+    ("13.4", r"DCP with (window|ALiBi|sinks|fp8|cascade|int8 attention)"),
+    ("13.4", rf"DCP with attention type {TYPE}"),
+    ("13.4", r"DCP not support fp8 kvcache now\."),
+    ("13.4", r"DCP requires LSE from decode"),
+    ("13.4", r"MTP with cp_kv_cache_interleave_size > 1 is not supported"),
+    ("13.4", rf"{NAME} encoder attention ignores (ALiBi|softcap|sinks|window|output_scale)"),
+    ("13.4", r"quantized KV cache is not supported for encoder attention"),
+    ("13.4", r"A non 1\.0 q_scale is not currently supported\."),
+    ("13.4 and 4.5",
+     r"fused block_scale output quantization is not yet supported for TritonAttentionImpl"),
+    ("13.4", r"mm_prefix applies to decoder attention only"),
+    ("13.4", r"fused rope\+kvcache with per-token-head quantization"),
+    ("13.4", r"FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
+             r"logits_soft_cap"),
+    ("6.2", r"cascade attention with (fp8 descale|an infinite sink)"),
+    ("6.2", r"cascade attention for attention type encoder_decoder"),
+    ("1.4 and 17.22", r"prefill order: expected prefills with context before those without, .*"),
+]  # fmt: skip
+
+_COMPILED = [(place, re.compile(pattern)) for place, pattern in FORMS]
+
+
+def place_of(reason):
+    """Where the semantics ask for the reason: "13.4"; None for a reason of no known form."""
+    for place, pattern in _COMPILED:
+        if pattern.fullmatch(reason):
+            return place
+    return None
