@@ -1,4 +1,4 @@
-// attnbench gate: what got worse since a baseline, as an exit code.
+// attnbench gate: what got worse since a baseline, or differs between devices, as an exit code.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +12,8 @@
 #include "cli/exit_code.h"
 #include "cli/gate_options.h"
 #include "core/error.h"
+#include "gate/agreement.h"
+#include "report/agreement_table.h"
 #include "report/verdicts.h"
 
 namespace attnbench {
@@ -24,6 +26,8 @@ struct GateCommand {
   ConsoleOptions console;
   std::string json, markdown, junit;
   std::vector<std::string> links;
+  bool agreement = false;
+  double allowed_factor = AgreementOptions{}.allowed_factor;
 };
 
 using Paths = std::array<std::pair<const char*, const std::string*>, 3>;
@@ -46,24 +50,68 @@ bool check_outputs(const GateCommand& command) {
   return flags.contains("-");
 }
 
+/// Nothing for an empty path.
+template <typename Writer>
+void write_file(const std::string& path, const Writer& writer) {
+  if (path.empty()) return;
+  std::ostringstream text;
+  writer(text);
+  write_text(path, text.str());
+}
+
 void write_outputs(const GateCommand& command, const ResultFile& results,
                    const GateReport& report) {
-  const auto write = [&](const std::string& path, const auto& writer) {
-    if (path.empty()) return;
-    std::ostringstream text;
-    writer(text);
-    write_text(path, text.str());
-  };
-  write(command.json, [&](std::ostream& out) { write_verdict_json(out, results.run, report); });
-  write(command.markdown, [&](std::ostream& out) {
+  write_file(command.json,
+             [&](std::ostream& out) { write_verdict_json(out, results.run, report); });
+  write_file(command.markdown, [&](std::ostream& out) {
     SummaryOptions options;
     options.links = command.links;
     write_summary(out, results.run, results.results, &report, options);
   });
-  write(command.junit, [&](std::ostream& out) { write_verdict_junit(out, results.run, report); });
+  write_file(command.junit,
+             [&](std::ostream& out) { write_verdict_junit(out, results.run, report); });
+}
+
+/// Where the table goes: null where stdout is taken and stderr is to be quiet.
+std::ostream* table_stream(const GateCommand& command, bool uses_stdout, const Console& console) {
+  if (!uses_stdout) return &console.out;
+  return command.console.quiet ? nullptr : &console.err;
+}
+
+TableOptions table_options(const GateCommand& command, bool uses_stdout, const Console& console) {
+  TableOptions table;
+  table.color = use_color(command.console.color,
+                          uses_stdout ? console.err_is_terminal : console.out_is_terminal);
+  table.width = output_width(uses_stdout ? STDERR_FILENO : STDOUT_FILENO);
+  table.show_reasons = command.console.verbose;
+  return table;
+}
+
+/// Two devices side by side: statuses and errors, no times.
+int compare_devices(const GateCommand& command, const Console& console) {
+  if (command.files.size() != 2) {
+    fail(ErrorKind::kUsage, "gate --agreement: expected two files, found {}", command.files.size());
+  }
+  if (!command.junit.empty()) fail(ErrorKind::kUsage, "gate --agreement has no --junit");
+  const bool uses_stdout = check_outputs(command);
+  ResultFile first = read_result_file(command.files.front());
+  ResultFile second = read_result_file(command.files.back());
+  keep_selected(command.selection, first.results);
+  keep_selected(command.selection, second.results);
+  const AgreementReport report = compare_agreement(
+      first, second,
+      {command.allowed_factor, command.gate.lenient, command.gate.ignore_environment});
+  write_file(command.json, [&](std::ostream& out) { write_agreement_json(out, report); });
+  write_file(command.markdown, [&](std::ostream& out) { write_agreement_markdown(out, report); });
+  if (std::ostream* out = table_stream(command, uses_stdout, console)) {
+    write_agreement_table(*out, report, table_options(command, uses_stdout, console));
+  }
+  if (report.failures() > 0) return kExitIncorrect;
+  return report.cases.empty() ? kExitNothingRan : kExitPassed;
 }
 
 int run_gate(const GateCommand& command, const Console& console) {
+  if (command.agreement) return compare_devices(command, console);
   if (command.files.size() < 2) {
     fail(ErrorKind::kUsage, "gate: expected BASELINE and RESULTS, found one file");
   }
@@ -76,13 +124,8 @@ int run_gate(const GateCommand& command, const Console& console) {
 
   const GateReport report = judge_results(baseline, results, options);
   write_outputs(command, results, report);
-  if (!uses_stdout || !command.console.quiet) {
-    TableOptions table;
-    table.color = use_color(command.console.color,
-                            uses_stdout ? console.err_is_terminal : console.out_is_terminal);
-    table.width = output_width(uses_stdout ? STDERR_FILENO : STDOUT_FILENO);
-    table.show_reasons = command.console.verbose;
-    write_verdict_table(uses_stdout ? console.err : console.out, report, table);
+  if (std::ostream* out = table_stream(command, uses_stdout, console)) {
+    write_verdict_table(*out, report, table_options(command, uses_stdout, console));
   }
   if (!report.passed()) return kExitIncorrect;
   return report.compared_anything() ? kExitPassed : kExitNothingRan;
@@ -102,6 +145,16 @@ RunCommand declare_gate(CLI::App& app) {
       ->type_name("NAME")
       ->allow_extra_args(false);
   add_gate_options(app, command->gate);
+  const char* const devices = "Two devices";
+  app.add_flag("--agreement", command->agreement,
+               "Compare statuses and errors of two files, e.g. of cpu and cuda, and no times")
+      ->group(devices);
+  app.add_option("--factor", command->allowed_factor,
+                 "How many times larger an error may be on one device than on the other")
+      ->type_name("F")
+      ->check(CLI::Range(1.0, 1e6).description(""))
+      ->capture_default_str()
+      ->group(devices);
   const char* const outputs = "Outputs (FILE '-' is stdout)";
   app.add_option("--json", command->json, "Write every verdict as JSON")
       ->type_name("FILE")

@@ -132,13 +132,17 @@ std::string case_difference(const Result& before, const Result& after) {
     return fmt::format("device: {} in the baseline, {} in the results", before.device,
                        after.device);
   }
+  return problem_difference(before, after);
+}
+
+}  // namespace
+
+std::string problem_difference(const Result& before, const Result& after) {
   if (before.problem_json == after.problem_json) return "";
   const Json old_work = work_of(before);
   const Json new_work = work_of(after);
   return old_work.is_null() || new_work.is_null() ? "" : first_difference(old_work, new_work);
 }
-
-}  // namespace
 
 std::vector<std::string> foreign_reasons(const ResultFile& baseline, const ResultFile& results) {
   std::vector<std::string> reasons = Comparison(baseline, results).reasons();

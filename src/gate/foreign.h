@@ -8,6 +8,10 @@
 
 namespace attnbench {
 
+/// "attention.head_size: 64 in the baseline, 128 in the results" when the problems of two results
+/// differ in anything but how long they are measured and checked, else empty.
+std::string problem_difference(const Result& before, const Result& after);
+
 /// Why timings of the two cannot be compared, a sentence each: another CPU or GPU, driver major,
 /// ranges of SM clocks that do not meet, another fingerprint, or a case of the same id whose
 /// problem differs in anything but how long it is measured and checked. Empty when there is

@@ -89,6 +89,12 @@ std::string format_rate(const Throughput& throughput) {
   return std::isfinite(throughput.gbps) ? three_digits(throughput.gbps) + " GB/s" : kMissing;
 }
 
+std::string format_roofline(const Throughput& throughput) {
+  const double percent = throughput.roofline_pct;
+  if (!std::isfinite(percent)) return "";
+  return fmt::format("{:.{}f}%{}", percent, percent < 10 ? 1 : 0, percent > 100 ? "!" : "");
+}
+
 std::size_t display_width(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char byte) { return !is_continuation(byte); }));

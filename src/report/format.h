@@ -19,6 +19,8 @@ std::string format_time(double time_us);
 std::string format_noise(double noise);
 /// The rate of the bound that the work meets: "45.1 GB/s", "312 GFLOP/s", "1.20 TFLOP/s".
 std::string format_rate(const Throughput& throughput);
+/// Share of the measured ceiling: "92%", above 100 with a flag: "104%!"; empty without a ceiling.
+std::string format_roofline(const Throughput& throughput);
 
 /// Columns that UTF-8 text takes, one a code point.
 std::size_t display_width(std::string_view text);

@@ -9,13 +9,14 @@ namespace attnbench {
 namespace {
 
 std::string row(const Result& result) {
-  return fmt::format("| {}/{} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+  return fmt::format("| {}/{} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
                      markdown_cell(result.scenario), markdown_cell(result.case_name),
                      markdown_cell(result.backend), to_string(result.status),
                      result.error ? format_error(result.error->max_abs) : "",
                      result.error ? format_ratio(result.error->err_ratio) : "",
                      result.timing ? format_time(result.timing->median_us) : "",
                      result.throughput ? format_rate(*result.throughput) : "",
+                     result.throughput ? format_roofline(*result.throughput) : "",
                      result.timing ? format_noise(result.timing->noise) : "",
                      markdown_cell(fmt::format("{}", fmt::join(result.reasons, "; "))));
 }
@@ -23,8 +24,9 @@ std::string row(const Result& result) {
 }  // namespace
 
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results) {
-  out << "| case | backend | status | max_abs | err_ratio | time | rate | noise | reasons |\n"
-      << "|---|---|---|---:|---:|---:|---:|---:|---|\n";
+  out << "| case | backend | status | max_abs | err_ratio | time | rate | roof | noise | reasons "
+         "|\n"
+      << "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
   for (const Result& result : results) out << row(result);
   out << "\n";
   write_cascade_table(out, results, /*markdown=*/true);

@@ -324,6 +324,15 @@ TEST_CASE("times, rates and shares have suiting units") {
   compute.tflops = 1.2;
   CHECK(format_rate(compute) == "1.20 TFLOP/s");
   CHECK(format_noise(0.0081) == "0.8%");
+  Throughput throughput;
+  throughput.roofline_pct = 92.4;
+  CHECK(format_roofline(throughput) == "92%");
+  throughput.roofline_pct = 3.14;
+  CHECK(format_roofline(throughput) == "3.1%");
+  throughput.roofline_pct = 104;
+  CHECK(format_roofline(throughput) == "104%!");
+  throughput.roofline_pct = kNaN;
+  CHECK(format_roofline(throughput) == "");
 }
 
 TEST_CASE("shortening and wrapping count columns, not bytes") {

@@ -11,9 +11,20 @@
 namespace attnbench {
 namespace {
 
-enum Column { kCase, kBackend, kStatus, kMaxAbs, kErrRatio, kTime, kRate, kNoise, kNumColumns };
-constexpr std::array<const char*, kNumColumns> kTitles{"case",      "backend", "status", "max_abs",
-                                                       "err_ratio", "time",    "rate",   "noise"};
+enum Column {
+  kCase,
+  kBackend,
+  kStatus,
+  kMaxAbs,
+  kErrRatio,
+  kTime,
+  kRate,
+  kRoof,
+  kNoise,
+  kNumColumns
+};
+constexpr std::array<const char*, kNumColumns> kTitles{
+    "case", "backend", "status", "max_abs", "err_ratio", "time", "rate", "roof", "noise"};
 constexpr std::size_t kWideGap = 2;
 constexpr std::size_t kReadableCase = 15;  // columns are dropped before a case gets narrower
 constexpr std::size_t kLeastCase = 8;
@@ -55,7 +66,10 @@ Row make_row(const Result& result, bool with_scenario) {
     row[kTime] = format_time(result.timing->median_us);
     row[kNoise] = format_noise(result.timing->noise);
   }
-  if (result.throughput) row[kRate] = format_rate(*result.throughput);
+  if (result.throughput) {
+    row[kRate] = format_rate(*result.throughput);
+    row[kRoof] = format_roofline(*result.throughput);
+  }
   return row;
 }
 
@@ -73,7 +87,7 @@ struct Layout {
       return total() - widths[kCase] + std::min(widths[kCase], kReadableCase) > terminal_width;
     };
     if (is_too_wide()) gap = 1;
-    for (const Column column : {kNoise, kErrRatio, kRate}) {
+    for (const Column column : {kRoof, kNoise, kErrRatio, kRate}) {
       if (is_too_wide()) widths[column] = 0;
     }
     const std::size_t excess = total() > terminal_width ? total() - terminal_width : 0;
@@ -121,6 +135,21 @@ bool has_hidden_reasons(const std::vector<Result>& results, const TableOptions& 
          });
 }
 
+/// How far two runs of the same program were apart, where it was run twice.
+void write_noise_floor(std::ostream& out, const RunInfo& run) {
+  if (!run.noise_floor) return;
+  const NoiseFloor& floor = *run.noise_floor;
+  const auto largest =
+      std::max_element(floor.cases.begin(), floor.cases.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  out << fmt::format("A/A, {} runs: noise floor {}", floor.runs, format_noise(floor.all_cases));
+  if (largest != floor.cases.end()) {
+    out << fmt::format(", medians at most {} apart ({})", format_noise(largest->second),
+                       sanitize_utf8(largest->first));
+  }
+  out << "\n";
+}
+
 /// What to do next: the command of the worst result, or where to see more.
 void write_next(std::ostream& out, const std::vector<Result>& results,
                 const TableOptions& options) {
@@ -136,7 +165,7 @@ void write_next(std::ostream& out, const std::vector<Result>& results,
 
 }  // namespace
 
-void write_table(std::ostream& out, const RunInfo&, const std::vector<Result>& results,
+void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result>& results,
                  const TableOptions& options) {
   std::set<std::string> scenarios;
   for (const Result& result : results) scenarios.insert(result.scenario);
@@ -156,6 +185,7 @@ void write_table(std::ostream& out, const RunInfo&, const std::vector<Result>& r
   if (!rows.empty()) out << "\n";
   write_cascade_table(out, results, /*markdown=*/false);
   out << summary_line(count_statuses(results)) << "\n";
+  write_noise_floor(out, run);
   write_next(out, results, options);
 }
 

@@ -216,7 +216,8 @@ class RunWithBaseline(ToolTest):
         self.write("tiny.yaml", TINY)
 
     def test_a_saved_baseline_holds_the_noise_floor_and_both_runs(self):
-        self.expect(0, "run", "tiny.yaml", *PAIR, "--save-baseline", "b.json")
+        outcome = self.expect(0, "run", "tiny.yaml", *PAIR, "--save-baseline", "b.json")
+        self.assertRegex(outcome.out, r"A/A, 2 runs: noise floor \d+\.\d%, medians at most")
         file = strict_json((self.dir / "b.json").read_text())
         self.assertEqual(file["noise_floor"]["runs"], 2)
         self.assertEqual(set(file["noise_floor"]["cases"]), {r["id"] for r in file["results"]})
