@@ -17,6 +17,17 @@ class Compile(ToolTest):
         self.expect(3, "compile", "nvfp4.yaml", "--arch", "sm_80", "--cache-dir", "cache")
         self.assertNotIn("cache", self.files())
 
+    def test_a_list_names_the_kernels_of_any_size_and_compiles_nothing(self):
+        # Keys and values of 130 GB.
+        self.write("huge.yaml", TINY.replace("4q1s100", "64q1s4000k"))
+        outcome = self.expect(0, "compile", "huge.yaml", "--list",
+                              "--set", "kv_cache.block_size=256", "--arch", "sm_90a",
+                              "--arch", "sm_80", "--cache-dir", "cache")  # fmt: skip
+        for arch in ("sm_90a", "sm_80"):
+            self.assertRegex(outcome.out, rf"(?m)^{arch}: [1-9]\d* kernels$")
+        self.assertRegex(outcome.out, r"(?m)^write_cache bf16")
+        self.assertNotIn("cache", self.files())
+
     def test_a_device_number_that_is_not_there_is_named(self):
         self.write("tiny.yaml", TINY)
         for result in self.results("tiny.yaml", "--device", "cuda:99", code=3).values():
