@@ -120,6 +120,7 @@ Timing read_timing(const Reader& json) {
     item.read("flops", step.flops);
   });
   json.read("total_us", timing.total_us);
+  json.read_if_there("flushed_bytes", timing.flushed_bytes);
   if (!json.is_null("clocks")) timing.clocks = read_clocks(json.object("clocks"));
   return timing;
 }

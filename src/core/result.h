@@ -75,7 +75,10 @@ struct Timing {
   double stdev_us = 0;
   double noise = 0;  // relative: stdev of the samples / mean, see measure.h
   std::vector<double> samples_us;
-  std::string l2;    // "cold" only where proven, else "warm"
+  std::string l2;  // "cold" only where proven, else "warm"
+  /// Bytes that were overwritten before every sample, so that nothing was left in the caches; 0 =
+  /// nothing was.
+  std::uint64_t flushed_bytes = 0;
   std::string mode;  // "stream" | "graph"
   double launch_overhead_us = 0;
   std::vector<StepTiming> steps;

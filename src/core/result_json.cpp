@@ -115,6 +115,7 @@ Json timing_json(const std::optional<Timing>& timing) {
   numbers.add("launch_overhead_us", timing->launch_overhead_us, {});
   json["steps"] = steps_json(timing->steps);
   numbers.add("total_us", timing->total_us, {});
+  if (timing->flushed_bytes > 0) json["flushed_bytes"] = timing->flushed_bytes;
   if (timing->clocks) json["clocks"] = clocks_json(*timing->clocks);
   numbers.finish();
   return json;

@@ -34,6 +34,7 @@ Timing summary_of(std::vector<double> samples_us) {
   timing.samples_us = std::move(samples_us);
   timing.l2 = "cold";
   timing.mode = "graph";
+  timing.flushed_bytes = std::uint64_t{5} << 30;
   timing.launch_overhead_us = 2.5;
   timing.steps = {{"attend", 1.1, 64, 128}};
   timing.total_us = 7;
@@ -84,6 +85,7 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(std::isnan(read.error->err_ratio));
   CHECK(std::isnan(read.throughput->roofline_pct));
   CHECK(read.kernels[0].registers == 255);
+  CHECK(read.timing->flushed_bytes == std::uint64_t{5} << 30);
   REQUIRE(read.timing->clocks);
   CHECK(read.timing->clocks->sm_mhz_median == 1755);
   CHECK(read.timing->clocks->throttling == std::vector<std::string>{"sw_power_cap"});

@@ -35,6 +35,7 @@ class CpuCacheFlusher final : public CacheFlusher {
     });
   }
   bool proven_cold() const override { return proven_cold_; }
+  std::size_t size_bytes() const override { return buffer_.size() * sizeof(std::uint64_t); }
 
  private:
   ThreadPool pool_;

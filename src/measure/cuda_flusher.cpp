@@ -24,6 +24,7 @@ class CudaCacheFlusher final : public CacheFlusher {
     const std::size_t cache = runtime_.device().l2_bytes;
     return cache > 0 && size_bytes_ >= 2 * cache;
   }
+  std::size_t size_bytes() const override { return size_bytes_; }
 
  private:
   Runtime& runtime_;

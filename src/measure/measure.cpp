@@ -233,6 +233,7 @@ Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, Cach
   sampler.sample();
   Timing timing = sampler.timing();
   timing.l2 = cold && flusher->proven_cold() ? "cold" : "warm";
+  timing.flushed_bytes = cold ? flusher->size_bytes() : 0;
   timing.mode = stopwatch.mode();
   timing.launch_overhead_us = stopwatch.launch_overhead_us();
   timing.clocks = stopwatch.clocks();

@@ -55,6 +55,8 @@ class CacheFlusher {
   virtual void flush() = 0;
   /// Whether the flushed set exceeds the last-level cache; "cold" is claimed only then.
   virtual bool proven_cold() const = 0;
+  /// What is overwritten.
+  virtual std::size_t size_bytes() const = 0;
 };
 
 /// Every core writes and reads its part of a host buffer of twice all caches from level 2 upwards

@@ -19,6 +19,7 @@ class CountingFlusher final : public CacheFlusher {
   explicit CountingFlusher(bool proven) : proven_(proven) {}
   void flush() override { ++count; }
   bool proven_cold() const override { return proven_; }
+  std::size_t size_bytes() const override { return 4096; }
   int count = 0;
 
  private:
@@ -164,7 +165,9 @@ TEST_CASE("cold is claimed only where it is proven") {
   CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "cold");
   CHECK(proven.count == 4);
   CHECK(bench.run({bench.step("attend", {10})}, &unproven).l2 == "warm");
+  CHECK(bench.run({bench.step("attend", {10})}, &unproven).flushed_bytes == 4096);
   CHECK(bench.run({bench.step("attend", {10})}, nullptr).l2 == "warm");
+  CHECK(bench.run({bench.step("attend", {10})}, nullptr).flushed_bytes == 0);
   bench.options.spec.l2 = L2Mode::kWarm;
   CHECK(bench.run({bench.step("attend", {10})}, &proven).l2 == "warm");
   CHECK(proven.count == 4);

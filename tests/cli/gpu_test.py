@@ -7,7 +7,7 @@ import json
 import subprocess
 import unittest
 
-from tool import BINARY, TINY, ToolTest
+from tool import BINARY, TINY, ToolTest, strict_json
 
 # Two cases on three backends each: faults are planted in the first, the second must not notice.
 CASES = TINY.replace("batch: q32_4q1s100", "batch: [q32_4q1s100, 3q1s70]")
@@ -61,10 +61,13 @@ class Gpu(ToolTest):
             self.assertEqual(results["3q1s70", backend]["status"], "passed")
 
     def test_a_timed_result_says_what_its_time_can_be_believed_by(self):
+        listed = self.expect(0, "device", "--no-timing", "--json", "-")
+        cache_bytes = strict_json(listed.out)["devices"][0]["l2_bytes"]
         results = self.run_on_gpu("--set", "timing.l2=cold")
         for result in results.values():
             timing = result["timing"]
             self.assertEqual((timing["l2"], timing["mode"]), ("cold", "stream"))
+            self.assertGreaterEqual(timing["flushed_bytes"], 2 * cache_bytes)
             self.assertGreater(timing["launch_overhead_us"], 0)
             clocks = timing["clocks"]
             self.assertLessEqual(clocks["sm_mhz_min"], clocks["sm_mhz_median"])
