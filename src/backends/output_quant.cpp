@@ -1,5 +1,6 @@
 #include "backends/output_quant.h"
 
+#include <algorithm>
 #include <cstring>
 #include <span>
 
@@ -91,7 +92,7 @@ OutputQuantTensors quantise_output(const Problem& problem, const Tensor& output)
                               Tensor(layout.scale_dtype, layout.scale_shape)};
   // Scales of no row keep their poison; swizzled NVFP4 scales begin as zeros.
   const bool zeroed = spec.type == OutputQuantType::kNvfp4 && spec.swizzle;
-  std::memset(expected.scales.bytes(), zeroed ? 0 : 0xFF, expected.scales.size_bytes());
+  std::fill_n(expected.scales.bytes(), expected.scales.size_bytes(), std::byte(zeroed ? 0 : 0xFF));
   const Tensor rows = as_rows(output);
   switch (spec.type) {
     case OutputQuantType::kFp8Static:

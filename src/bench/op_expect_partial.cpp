@@ -77,9 +77,9 @@ OpExpectations expect_dcp_correct(const Problem& problem, const OpInputs& inputs
   OpExpectations expected;
   if (parts == 1) {
     Tensor copy(partial.dtype(), {tokens, heads, width});
-    std::memcpy(copy.bytes(), partial.bytes(), partial.size_bytes());
+    std::copy_n(partial.bytes(), partial.size_bytes(), copy.bytes());
     Tensor lse(Dtype::kF32, {heads, tokens});
-    std::memcpy(lse.bytes(), lses.bytes(), lses.size_bytes());
+    std::copy_n(lses.bytes(), lses.size_bytes(), lse.bytes());
     expected.outputs.push_back(equal("output", "semantics 7.3 identity of one rank", copy));
     expected.outputs.push_back(equal("lse", "semantics 7.3 identity of one rank", lse));
     expected.outputs.back().is_lse = true;

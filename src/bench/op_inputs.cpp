@@ -298,7 +298,7 @@ void make_dcp_correct(const Problem& problem, OpInputs& inputs) {
     }
   }
   Tensor shaped(partial.dtype(), {ranks, tokens, heads, width});
-  std::memcpy(shaped.bytes(), partial.bytes(), partial.size_bytes());
+  std::copy_n(partial.bytes(), partial.size_bytes(), shaped.bytes());
   inputs.add("partial_output", std::move(shaped));
   inputs.add("partial_lse", Tensor::from_f32(lses, {ranks, heads, tokens}));
 }

@@ -8,7 +8,8 @@ namespace attnbench {
 
 DynamicLibrary::DynamicLibrary(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+    // Why NODELETE: NVRTC and the driver keep memory and threads that unloading would orphan.
+    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle_ != nullptr) {
       problem_.clear();
       return;
