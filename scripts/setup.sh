@@ -9,6 +9,8 @@ CMAKE_OPTIONS=(-DCMAKE_BUILD_TYPE=Release)
 UNPACKED_DIR="$BUILD_DIR/deps"
 PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libeigen3-dev
   libcli11-dev doctest-dev python3 python3-numpy)
+# Installed when they can be; what needs them says so when they are missing.
+OPTIONAL_PACKAGES=()
 
 say() { echo "attnbench set-up: $*" >&2; }
 
@@ -98,6 +100,11 @@ install_dependencies() {
   [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
   has_valijson || unpack_package libvalijson-dev
   has_d3 || unpack_package node-d3
+  local package
+  for package in "${OPTIONAL_PACKAGES[@]}"; do
+    dpkg-query --show "$package" >/dev/null 2>&1 || (install_packages "$package") ||
+      say "going on without $package"
+  done
 }
 
 # Runs a build command with its output in build/build.log; says what it does when that takes more

@@ -128,10 +128,14 @@ function inspect(chart, drawn) {
     .on("click", () => { if (nearest(d3.event) >= 0) open(); })
     .on("keydown", () => {
       const key = d3.event.key;
-      if (key === "Enter") open();
       if (key === "Escape") hide();
-      if (!(key in steps) && key !== "Home" && key !== "End") return;
+      if (!(key in steps) && !["Home", "End", "Enter"].includes(key)) return;
+      // Why for Enter too: it would press the button that gets the focus.
       d3.event.preventDefault();
+      if (key === "Enter") {
+        open();
+        return;
+      }
       const next = key === "Home" ? 0 : key === "End" ? drawn.length - 1 : current + steps[key];
       show(Math.max(0, Math.min(drawn.length - 1, next)));
       announce([drawn[current].title, ...drawn[current].lines.map((line) => line.join(" "))].join(", "));

@@ -3,7 +3,8 @@
 const MOST_ROWS = 60;
 const compareState = {file: DATA.files.length - 1, rows: MOST_ROWS, kind: ""};
 
-const ratioOf = (verdict) => (verdict.old_us > 0 ? verdict.new_us / verdict.old_us : null);
+const ratioOf = (verdict) =>
+  (verdict.old_us > 0 && verdict.new_us > 0 ? verdict.new_us / verdict.old_us : null);
 
 function drawCompare(container) {
   if (!DATA.comparisons.length) {
