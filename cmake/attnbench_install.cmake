@@ -7,6 +7,8 @@ install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/second_opinion.py
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/scripts/opinion
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench PATTERN __pycache__ EXCLUDE)
+# The notice of what is embedded in the program (attnbench_page.cmake).
+install(FILES ${ATTNBENCH_D3_LICENCE} DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright-d3)
 
 # cpack -G DEB: the same as a package. dpkg-shlibdeps names the libraries that it needs.
 set(CPACK_PACKAGE_NAME attnbench)

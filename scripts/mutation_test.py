@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Plants faults in the CPU pipelines and shows that `attnbench run` calls each one incorrect.
+"""Plants faults in the CPU pipelines and shows that `attnbench run` calls each one incorrect; plants
+faults in the rules of the gate and shows that its unit tests fail.
 
-Every entry of tests/mutation/mutants.json replaces one piece of text of one source file. The
+Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one source file. The
 mutated file is compiled alone, with the flags of the build, and linked before the libraries of the
 tool, so that the real sources and the real binary stay as they are.
 
@@ -56,12 +57,15 @@ class Build:
             pathlib.Path(entry["file"]).resolve(): shlex.split(entry["command"])
             for entry in entries
         }
+        self.link = {program: self.link_of(program) for program in ("attnbench", "test_gate")}
+
+    def link_of(self, program):
         listed = subprocess.run(
-            ["ninja", "-C", str(directory), "-t", "commands", "attnbench"],
+            ["ninja", "-C", str(self.directory), "-t", "commands", program],
             capture_output=True, text=True, check=True)
-        link = [line for line in listed.stdout.splitlines() if "-o attnbench " in line][-1]
+        link = [line for line in listed.stdout.splitlines() if f"-o {program} " in line][-1]
         # cmake wraps the command as ": && <command> && :".
-        self.link = [word for word in shlex.split(link) if word not in (":", "&&")]
+        return [word for word in shlex.split(link) if word not in (":", "&&")]
 
     def compile_command(self, source, mutated, output):
         """Flags of `source`; -O1, because the mutants are small and a build is all they need."""
@@ -70,9 +74,9 @@ class Build:
         command[command.index("-c") + 1] = str(mutated)
         return command + ["-O1"]
 
-    def link_command(self, mutated_object, output):
+    def link_command(self, program, mutated_object, output):
         """The object stands before the libraries: the linker never opens the original."""
-        command = list(self.link)
+        command = list(self.link[program])
         command[command.index("-o") + 1] = str(output)
         first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))
         return command[:first_library] + [str(mutated_object)] + command[first_library:]
@@ -93,22 +97,37 @@ def call(command, directory, what):
         raise Failure(f"{what} failed: {done.stderr.strip()[-800:]}")
 
 
+def build_mutant(build, mutant, program, scratch):
+    """Path of the program with the fault."""
+    source = ROOT / mutant["file"]
+    mutated = scratch / source.name
+    mutated.write_text(mutate(mutant))
+    compiled = scratch / "mutated.o"
+    call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
+    binary = scratch / program
+    call(build.link_command(program, compiled, binary), build.directory, "linker")
+    return binary
+
+
 def test_mutant(build, mutant):
     """Returns the reason with which the fault was caught."""
     with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
-        scratch = pathlib.Path(name)
-        source = ROOT / mutant["file"]
-        mutated = scratch / source.name
-        mutated.write_text(mutate(mutant))
-        compiled = scratch / "mutated.o"
-        call(build.compile_command(source, mutated, compiled), build.directory, "compiler")
-        binary = scratch / "attnbench"
-        call(build.link_command(compiled, binary), build.directory, "linker")
-        results = run_tool(binary, mutant)
+        results = run_tool(build_mutant(build, mutant, "attnbench", pathlib.Path(name)), mutant)
     survivors = [status for status, _ in results if status != "incorrect"]
     if survivors or not results:
         raise Failure(f"expected every result incorrect, found {[s for s, _ in results]}")
     return results[0][1]
+
+
+def test_gate_mutant(build, mutant):
+    """Returns the first test that failed. The simulations of noise take seconds: not for them."""
+    with tempfile.TemporaryDirectory(prefix="attnbench-mutant-") as name:
+        binary = build_mutant(build, mutant, "test_gate", pathlib.Path(name))
+        done = subprocess.run([str(binary), "--test-case-exclude=*noisy machine*"],
+                              capture_output=True, text=True, timeout=120)
+    if done.returncode != 1 or "FAILURE!" not in done.stdout:
+        raise Failure(f"expected failing tests, found exit {done.returncode}: {done.stdout[-200:]}")
+    return next(line for line in done.stdout.splitlines() if line.startswith("TEST CASE"))
 
 
 def test_original(binary, mutant):
@@ -134,6 +153,8 @@ def main():
     arguments = parser.parse_args()
     mutants = [m for m in json.loads((MUTATION / "mutants.json").read_text())
                if arguments.only in m["name"]]
+    of_the_gate = [m for m in json.loads((MUTATION / "gate_mutants.json").read_text())
+                   if arguments.only in m["name"]]
     build = Build(arguments.build.resolve())
     binary = build.directory / "attnbench"
 
@@ -143,6 +164,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         originals = [(m, pool.submit(test_original, binary, m)) for m in cases.values()]
         tests = [(m, pool.submit(test_mutant, build, m)) for m in mutants]
+        tests += [(m, pool.submit(test_gate_mutant, build, m)) for m in of_the_gate]
         for mutant, future in originals + tests:
             try:
                 caught = future.result()
@@ -151,8 +173,9 @@ def main():
             except (Failure, subprocess.TimeoutExpired) as failure:
                 failures += 1
                 print(f"FAILED: {mutant['name']}: {failure}")
-    print(f"{len(mutants)} mutants, {len(cases)} cases, {failures} failures")
-    return 1 if failures or not mutants else 0
+    count = len(mutants) + len(of_the_gate)
+    print(f"{count} mutants, {len(cases)} cases, {failures} failures")
+    return 1 if failures or not count else 0
 
 
 if __name__ == "__main__":

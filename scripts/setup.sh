@@ -6,9 +6,11 @@ set -euo pipefail
 ATTNBENCH_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
 BUILD_DIR="$ATTNBENCH_ROOT/build"
 CMAKE_OPTIONS=(-DCMAKE_BUILD_TYPE=Release)
-VALIJSON_DIR="$BUILD_DIR/deps"
+UNPACKED_DIR="$BUILD_DIR/deps"
 PACKAGES=(g++ cmake ninja-build libfmt-dev nlohmann-json3-dev libyaml-cpp-dev libeigen3-dev
   libcli11-dev doctest-dev python3 python3-numpy)
+# Installed when they can be; what needs them says so when they are missing.
+OPTIONAL_PACKAGES=()
 
 say() { echo "attnbench set-up: $*" >&2; }
 
@@ -26,7 +28,12 @@ missing_packages() {
 
 has_valijson() {
   [[ -f /usr/include/valijson/validator.hpp ||
-    -f "$VALIJSON_DIR/usr/include/valijson/validator.hpp" ]]
+    -f "$UNPACKED_DIR/usr/include/valijson/validator.hpp" ]]
+}
+
+has_d3() {
+  local file=share/nodejs/d3/dist/d3.min.js
+  [[ -f "/usr/$file" || -f "$UNPACKED_DIR/usr/$file" ]]
 }
 
 # Runs a command as root; its output is shown only when it fails.
@@ -65,33 +72,39 @@ install_packages() {
     setup_failed "apt-get could not install: ${missing[*]}"
 }
 
-# Why unpacked and not installed: the package drags in Qt, Poco and Boost for adapters that are not
-# used here; valijson itself is headers only.
-fetch_valijson() {
-  say "unpacking the headers of libvalijson-dev into build/deps"
-  apt-cache show --no-all-versions libvalijson-dev >/dev/null 2>&1 || update_lists libvalijson-dev
+# Why unpacked and not installed: libvalijson-dev drags in Qt, Poco and Boost for adapters that are not
+# used here, node-d3 Node.js and forty packages for one script.
+unpack_package() {
+  local package="$1"
+  say "unpacking $package into build/deps"
+  apt-cache show --no-all-versions "$package" >/dev/null 2>&1 || update_lists "$package"
   local download
   download=$(mktemp -d)
   # Why the chmod: apt-get run by root downloads as the user _apt.
   chmod 755 "$download"
-  local -a get=(apt-get -q download -o APT::Sandbox::User=root libvalijson-dev)
+  local -a get=(apt-get -q download -o APT::Sandbox::User=root "$package")
   if ! (cd "$download" && "${get[@]}" >/dev/null 2>&1); then
-    update_lists libvalijson-dev
-    (cd "$download" && "${get[@]}" >&2) || setup_failed "could not download libvalijson-dev"
+    update_lists "$package"
+    (cd "$download" && "${get[@]}" >&2) || setup_failed "could not download $package"
   fi
-  mkdir -p "$VALIJSON_DIR"
-  dpkg-deb -x "$download"/libvalijson-dev_*.deb "$VALIJSON_DIR" ||
-    setup_failed "could not unpack libvalijson-dev"
+  mkdir -p "$UNPACKED_DIR"
+  dpkg-deb -x "$download/${package}"_*.deb "$UNPACKED_DIR" || setup_failed "could not unpack $package"
   rm -rf "$download"
 }
 
 install_dependencies() {
   command -v dpkg-query >/dev/null ||
-    setup_failed "not a Debian or Ubuntu system; please install: ${PACKAGES[*]} libvalijson-dev"
+    setup_failed "not a Debian or Ubuntu system; please install: ${PACKAGES[*]} libvalijson-dev node-d3"
   local -a missing
   mapfile -t missing < <(missing_packages)
   [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
-  has_valijson || fetch_valijson
+  has_valijson || unpack_package libvalijson-dev
+  has_d3 || unpack_package node-d3
+  local package
+  for package in "${OPTIONAL_PACKAGES[@]}"; do
+    dpkg-query --show "$package" >/dev/null 2>&1 || (install_packages "$package") ||
+      say "going on without $package"
+  done
 }
 
 # Runs a build command with its output in build/build.log; says what it does when that takes more

@@ -2,6 +2,7 @@
 
 #include "bench/timing_tools.h"
 #include "core/clock.h"
+#include "measure/cpu_wait.h"
 
 namespace attnbench {
 namespace {
@@ -21,6 +22,7 @@ class CpuTimingTools final : public TimingTools {
     if (!ceilings_) ceilings_ = measure_cpu_ceilings(num_threads_);
     return {ceilings_->gflops * 1e-3, ceilings_->gbps};
   }
+  double host_wait_s() override { return cpu_wait_s(); }
 
  private:
   int num_threads_;

@@ -61,6 +61,10 @@ const std::vector<Command>& all_commands() {
        "  attnbench device --json device.json", declare_device},
       {"gate", "Compare results with a baseline and fail when something got worse",
        "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
+      {"report", "Show result files as a table, or write them as one page with plots",
+       "  attnbench report results.json -o report.html\n"
+       "  attnbench report before.json after.json -o compared.html",
+       declare_report},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

@@ -122,6 +122,7 @@ Timing read_timing(const Reader& json) {
   json.read("total_us", timing.total_us);
   json.read_if_there("flushed_bytes", timing.flushed_bytes);
   if (!json.is_null("clocks")) timing.clocks = read_clocks(json.object("clocks"));
+  json.read_if_there("cpu_wait", timing.cpu_wait);
   return timing;
 }
 
@@ -135,6 +136,8 @@ Throughput read_throughput(const Reader& json) {
   json.read("bytes", throughput.bytes);
   json.read("roofline_pct", throughput.roofline_pct);
   json.read_if_there("bound", throughput.bound);
+  json.read_if_there("ceiling_tflops", throughput.ceiling_tflops);
+  json.read_if_there("ceiling_gbps", throughput.ceiling_gbps);
   return throughput;
 }
 

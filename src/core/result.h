@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -84,6 +85,9 @@ struct Timing {
   std::vector<StepTiming> steps;
   double total_us = 0;  // the whole layer: all steps
   std::optional<DeviceClocks> clocks;
+  /// Of work on the CPU: how long its threads waited for a core, all together, per time that the
+  /// samples took; 0.5 = half a core went to other programs. NaN where it is not known.
+  double cpu_wait = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct Throughput {
@@ -95,6 +99,9 @@ struct Throughput {
   double bytes = 0;
   double roofline_pct = 0;  // NaN = null: no measured ceiling
   std::string bound;        // "memory" | "compute"
+  /// What the device can do at best, measured: roofline_pct is of these. NaN = not measured.
+  double ceiling_tflops = std::numeric_limits<double>::quiet_NaN();
+  double ceiling_gbps = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct KernelInfo {

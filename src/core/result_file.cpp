@@ -79,6 +79,9 @@ void read_head(const Json& head, ResultFile& file) {
   file.run.tool_version = text_member(tool, "version");
   file.run.git = text_member(tool, "git");
   file.run.created = text_member(head, "created");
+  for (const Json& word : head.value("command", Json::array())) {
+    if (word.is_string()) file.run.command.push_back(word.get<std::string>());
+  }
   const Json& environment = object_member(head, "environment");
   file.run.environment = read_environment(environment);
   for (const auto& [key, value] : object_member(environment, "device").items()) {

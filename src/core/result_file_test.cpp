@@ -45,6 +45,7 @@ TEST_CASE("a result file is read with its head, device and results") {
   CHECK_FALSE(file.is_journal);
   CHECK(file.run.tool_version == "1.2");
   CHECK(file.run.created == "2026-01-02T03:04:05Z");
+  CHECK(file.run.command == std::vector<std::string>{"attnbench"});
   CHECK(file.run.environment.cpu.model == "CPU");
   CHECK(file.run.environment.cpu.cores == 4);
   CHECK(file.run.environment.compiler == "g++ 13");

@@ -117,6 +117,7 @@ Json timing_json(const std::optional<Timing>& timing) {
   numbers.add("total_us", timing->total_us, {});
   if (timing->flushed_bytes > 0) json["flushed_bytes"] = timing->flushed_bytes;
   if (timing->clocks) json["clocks"] = clocks_json(*timing->clocks);
+  if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = timing->cpu_wait;
   numbers.finish();
   return json;
 }
@@ -134,6 +135,11 @@ Json throughput_json(const std::optional<Throughput>& throughput) {
   numbers.add("bytes", throughput->bytes, {});
   numbers.add("roofline_pct", throughput->roofline_pct, "no ceiling of this device was measured");
   json["bound"] = throughput->bound.empty() ? Json(nullptr) : Json(throughput->bound);
+  // Why not null: files of older versions lack them too.
+  if (std::isfinite(throughput->ceiling_tflops)) {
+    json["ceiling_tflops"] = throughput->ceiling_tflops;
+  }
+  if (std::isfinite(throughput->ceiling_gbps)) json["ceiling_gbps"] = throughput->ceiling_gbps;
   numbers.finish();
   return json;
 }

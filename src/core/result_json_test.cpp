@@ -60,7 +60,8 @@ Result full_result() {
   result.timing = summary_of({1.1, 1.2});
   result.timing->clocks = DeviceClocks{1200, 1755, 1980, {"sw_power_cap"}};
   result.throughput =
-      Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory"};
+      Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory", 7, 8};
+  result.timing->cpu_wait = 0.25;
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
   result.batch_invariance = BatchInvariance{3, false, 0.25};
   result.repro = "attnbench run x";
@@ -84,6 +85,9 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(read.lse_error->max_abs == 1e-300);
   CHECK(std::isnan(read.error->err_ratio));
   CHECK(std::isnan(read.throughput->roofline_pct));
+  CHECK(read.throughput->ceiling_tflops == 7);
+  CHECK(read.throughput->ceiling_gbps == 8);
+  CHECK(read.timing->cpu_wait == 0.25);
   CHECK(read.kernels[0].registers == 255);
   CHECK(read.timing->flushed_bytes == std::uint64_t{5} << 30);
   REQUIRE(read.timing->clocks);

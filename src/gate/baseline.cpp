@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -92,9 +93,14 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
       }
       Result& older = pooled[entry->second];
       std::vector<double> samples;
-      if (older.timing) samples = std::move(older.timing->samples_us);
+      double cpu_wait = std::numeric_limits<double>::quiet_NaN();
+      if (older.timing) {
+        samples = std::move(older.timing->samples_us);
+        cpu_wait = older.timing->cpu_wait;
+      }
       older = result;
       if (!older.timing || samples.empty()) continue;
+      older.timing->cpu_wait = std::fmax(cpu_wait, older.timing->cpu_wait);
       std::vector<double>& all = older.timing->samples_us;
       all.insert(all.begin(), samples.begin(), samples.end());
       summarize(*older.timing);

@@ -13,8 +13,9 @@ namespace attnbench {
 /// (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0 without two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
-/// One run out of several: of each case the newest record, its timing over the samples of all.
-/// `runs` are in the order of time, not empty; a case may be missing in some.
+/// One run out of several: of each case the newest record, its timing over the samples of all and
+/// with the longest waiting for cores. `runs` are in the order of time, not empty; a case may be
+/// missing in some.
 std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs);
 
 /// One file out of several, with the noise floor of all: what they hold and what they differ by.

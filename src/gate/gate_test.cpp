@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "core/error.h"
 #include "gate/baseline.h"
 #include "gate/foreign.h"
@@ -127,6 +130,36 @@ TEST_CASE("threshold and floor keep small gaps from being judged") {
   options.floor_us = 1;
   CHECK(verdict_of(result_of("a"), result_of("a", 102.5), options).fails);
   CHECK(verdict_of(result_of("a", 10), result_of("a", 11.5), options).fails);
+}
+
+TEST_CASE("a gap that waiting for cores can explain is ambiguous, a larger one is not") {
+  const auto judge = [](double before_us, double before_wait, double after_us, double after_wait) {
+    Timing before = timing_of(samples_around(before_us));
+    Timing after = timing_of(samples_around(after_us));
+    before.cpu_wait = before_wait;
+    after.cpu_wait = after_wait;
+    return judge_time(before, after, {});
+  };
+  const TimeVerdict verdict = judge(100, 0, 120, 0.1);
+  CHECK(verdict.kind == VerdictKind::kAmbiguous);
+  CHECK(verdict.rule.find("threads of the slower one waited 10% of the time") != std::string::npos);
+  CHECK(judge(100, 0, 130, 0.1).kind == VerdictKind::kSlower);
+  CHECK(judge(100, 0, 106, 0.001).kind == VerdictKind::kSlower);
+  CHECK(judge(100, 0, 1900, 0.6).kind == VerdictKind::kAmbiguous);
+  CHECK(judge(100, 0, 2100, 1.9).kind == VerdictKind::kSlower);
+  CHECK(judge(100, 5, 120, 0).kind == VerdictKind::kSlower);  // the faster one waited
+  CHECK(judge(120, 0.1, 100, 0).kind == VerdictKind::kAmbiguous);
+  CHECK(judge(130, 0.1, 100, 0).kind == VerdictKind::kFaster);
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  CHECK(judge(100, unknown, 120, unknown).kind == VerdictKind::kSlower);
+}
+
+TEST_CASE("a baseline of several runs waited as long as the one that waited longest") {
+  std::vector<std::vector<Result>> runs(3, {result_of("a")});
+  CHECK(std::isnan(pool_runs(runs)[0].timing->cpu_wait));
+  runs[1][0].timing->cpu_wait = 0.5;
+  runs[2][0].timing->cpu_wait = 0.25;
+  CHECK(pool_runs(runs)[0].timing->cpu_wait == 0.5);
 }
 
 TEST_CASE("a gap that noise can explain is ambiguous, by the rule that says so") {

@@ -30,8 +30,24 @@ struct Gap {
   }
 };
 
+/// Whether the slower timing can owe its gap to other programs: its threads waited for cores, and
+/// without the time that they waited it is slower by less than the threshold.
+bool waiting_explains(const Gap& gap, double threshold) {
+  // Why twice: the share is of all the time that the samples took, flushes of the cache included;
+  // the samples themselves may have had more of it.
+  // At most a factor of 20: on two cores with twelve programs medians of a millisecond were up to
+  // nine times too long.
+  const double lost = std::clamp(2 * gap.slow.cpu_wait, 0.0, 0.95);  // NaN stays NaN
+  return gap.slow.median_us * (1 - lost) < gap.fast.median_us * (1 + threshold);
+}
+
 /// The rule that keeps a gap past the threshold from being a verdict; empty when there is none.
 std::string doubt(const Gap& gap, const TimeLimits& limits) {
+  if (waiting_explains(gap, limits.threshold)) {
+    return fmt::format(
+        "{}, but other programs had the cores: the threads of the slower one waited {} of the time",
+        gap.text, percent(gap.slow.cpu_wait));
+  }
   const double stored_noise = std::max(gap.fast.noise, gap.slow.noise);
   if (!limits.noise_floor && gap.relative < stored_noise) {
     return fmt::format("{} is within the stored noise {}", gap.text, percent(stored_noise));

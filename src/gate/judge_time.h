@@ -22,8 +22,9 @@ struct TimeVerdict {
 };
 
 /// SLOWER or FASTER when all of these hold, else the first that fails decides: the medians are
-/// apart by more than floor_us (else SAME), by the threshold (SAME), by the A/A noise floor (SAME)
-/// or without one the stored noise (AMBIGUOUS), by what chance gives to their spread (AMBIGUOUS);
+/// apart by more than floor_us (else SAME), by the threshold (SAME), by the A/A noise floor (SAME);
+/// waiting for cores cannot explain it (AMBIGUOUS); they are apart by the stored noise, without a
+/// noise floor (AMBIGUOUS), and by what chance gives to their spread (AMBIGUOUS);
 /// the quartile intervals do not overlap (AMBIGUOUS); the bootstrap interval of the ratio does not
 /// hold 1 (AMBIGUOUS). The gap is relative to the smaller median, so that
 /// the verdict turns around when the timings change places.

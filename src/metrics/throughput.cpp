@@ -20,6 +20,8 @@ Throughput compute_throughput(const Work& work, double time_us, const Ceilings& 
   result.kv_gbps = work.kv_bytes / time_s * 1e-9;
   result.tokens_per_s = static_cast<double>(work.tokens) / time_s;
   result.roofline_pct = kNaN;
+  if (ceilings.tflops > 0) result.ceiling_tflops = ceilings.tflops;
+  if (ceilings.gbps > 0) result.ceiling_gbps = ceilings.gbps;
   if (ceilings.tflops > 0 && ceilings.gbps > 0) {
     const double compute_s = work.flops / (ceilings.tflops * 1e12);
     const double memory_s = work.unique_bytes / (ceilings.gbps * 1e9);

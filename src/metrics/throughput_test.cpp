@@ -22,6 +22,8 @@ TEST_CASE("the ceiling that the work meets first names the bound and the rooflin
   // 1e12 flops take 100 ms at best, 1e9 bytes 10 ms.
   const Throughput compute = compute_throughput({1e12, 1e9, 0, 1}, 200e3, ceilings);
   CHECK(compute.bound == "compute");
+  CHECK(compute.ceiling_tflops == 10);
+  CHECK(compute.ceiling_gbps == 100);
   CHECK(compute.roofline_pct == doctest::Approx(50));
   const Throughput memory = compute_throughput({1e10, 1e9, 0, 1}, 40e3, ceilings);
   CHECK(memory.bound == "memory");
@@ -36,6 +38,8 @@ TEST_CASE("without measured ceilings there is no roofline share and no bound") {
   const Throughput result = compute_throughput({1e12, 1e9, 0, 1}, 1, {});
   CHECK(std::isnan(result.roofline_pct));
   CHECK(result.bound.empty());
+  CHECK(std::isnan(result.ceiling_tflops));
+  CHECK(std::isnan(result.ceiling_gbps));
 }
 
 TEST_CASE("no time gives no rate") {

@@ -50,6 +50,7 @@ void add(const Result& result, std::vector<std::string>& keys, std::vector<Group
     Group& group = groups.emplace_back();
     group.row.case_name =
         without(without(result.case_name, "cascade.common_prefix_len"), "cascade.mode");
+    group.row.scenario = result.scenario;
     group.row.backend = result.backend;
   }
   Medians& medians = groups[index].medians[prefix];

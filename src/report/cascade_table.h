@@ -15,6 +15,7 @@ namespace attnbench {
 
 /// One backend on cases that differ in nothing but cascade.common_prefix_len and cascade.mode.
 struct CascadeRow {
+  std::string scenario;
   std::string case_name;  // without the two
   std::string backend;
   std::map<std::int64_t, double> speedup;  // by prefix length: median with never / with always

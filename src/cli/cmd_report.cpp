@@ -1,0 +1,109 @@
+// attnbench report: result files as a table, or as one page with plots.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <sstream>
+
+#include "cli/command.h"
+#include "cli/exit_code.h"
+#include "cli/gate_options.h"
+#include "cli/text.h"
+#include "core/error.h"
+#include "core/result_file.h"
+#include "report/page.h"
+#include "report/reporter.h"
+
+namespace attnbench {
+namespace {
+
+struct ReportCommand {
+  std::vector<std::string> files;
+  std::string output;
+  GateSelection selection;
+  ConsoleOptions console;
+};
+
+std::vector<ResultFile> read_files(const ReportCommand& command) {
+  std::vector<ResultFile> files;
+  for (const std::string& path : command.files) {
+    files.push_back(read_result_file(path));
+    keep_selected(command.selection, files.back().results);
+  }
+  return files;
+}
+
+/// The gate's verdicts on every later file against the first. The page is for looking, so files of
+/// different machines and incomplete ones are compared too.
+std::vector<PageComparison> compare_with_first(const std::vector<ResultFile>& files) {
+  GateOptions options;
+  options.ignore_environment = true;
+  options.lenient = true;
+  std::vector<PageComparison> comparisons;
+  for (std::size_t i = 1; i < files.size(); ++i) {
+    comparisons.push_back({i, judge_results(files[0], files[i], options)});
+  }
+  return comparisons;
+}
+
+void write_page_file(const ReportCommand& command, const std::vector<ResultFile>& files,
+                     const Console& console) {
+  std::ostringstream page;
+  write_page(page, files, compare_with_first(files));
+  const std::string text = page.str();
+  write_text(command.output, text);
+  if (command.output == "-" || command.console.quiet) return;
+  std::size_t results = 0;
+  for (const ResultFile& file : files) results += file.results.size();
+  console.out << fmt::format("{}: {} results of {} file{}, {}; open it in a browser\n",
+                             command.output, results, files.size(), files.size() == 1 ? "" : "s",
+                             format_bytes(static_cast<double>(text.size())));
+}
+
+void write_tables(const ReportCommand& command, const std::vector<ResultFile>& files,
+                  const Console& console) {
+  TableOptions table;
+  table.color = use_color(command.console.color, console.out_is_terminal);
+  table.width = output_width(STDOUT_FILENO);
+  table.show_reasons = command.console.verbose;
+  for (const ResultFile& file : files) {
+    if (files.size() > 1) console.out << (&file == &files.front() ? "" : "\n") << file.path << "\n";
+    write_table(console.out, file.run, file.results, table);
+  }
+}
+
+int run_report(const ReportCommand& command, const Console& console) {
+  if (!command.output.empty()) check_writable(command.output);
+  const std::vector<ResultFile> files = read_files(command);
+  if (command.output.empty()) {
+    write_tables(command, files, console);
+  } else {
+    write_page_file(command, files, console);
+  }
+  return kExitPassed;
+}
+
+}  // namespace
+
+RunCommand declare_report(CLI::App& app) {
+  auto command = std::make_shared<ReportCommand>();
+  app.add_option("RESULTS", command->files,
+                 "Result files, or journals of unfinished runs; later ones are compared with the "
+                 "first")
+      ->type_name("FILE...")
+      ->required();
+  app.add_option("-o,--output", command->output,
+                 "Write one HTML page with plots, which needs no network ('-' is stdout); without "
+                 "it the results are printed as a table")
+      ->type_name("FILE");
+  app.add_option("--filter", command->selection.filter, "Only results whose id matches")
+      ->type_name("REGEX");
+  app.add_option("--backend", command->selection.backends, "Only this backend (repeatable)")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  add_console_options(app, command->console);
+  return [command](const Console& console) { return run_report(*command, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,29 @@
+// Result files -> one self-contained HTML page with plots, which needs no network.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/result_file.h"
+#include "core/verdict.h"
+
+namespace attnbench {
+
+/// A later file of the page against the first.
+struct PageComparison {
+  std::size_t file = 0;  // index of the later one
+  GateReport report;
+};
+
+/// What the page shows, as JSON that is safe inside of a script element (no "<", no line separators
+/// that JavaScript would take for an end of line): the files with their environments, the
+/// scenarios with the keys that vary in them, the results, the comparisons. Numbers have six
+/// digits; of many samples an even selection is kept, with their count.
+std::string page_data(const std::vector<ResultFile>& files,
+                      const std::vector<PageComparison>& comparisons);
+
+void write_page(std::ostream& out, const std::vector<ResultFile>& files,
+                const std::vector<PageComparison>& comparisons);
+
+}  // namespace attnbench

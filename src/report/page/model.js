@@ -1,0 +1,121 @@
+// The results of the page, what is selected of them, and the numbers that can be plotted.
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const RESULTS = DATA.results;
+const STATUSES = ["incorrect", "error", "unverified", "skipped", "unsupported", "passed"];
+const BACKENDS = [...new Set(RESULTS.map((result) => result.backend))].sort(byText);
+const NUM_COLORS = 10;
+
+/// A backend has one colour and one symbol in every plot.
+const SERIES = new Map(BACKENDS.map((backend, i) => [backend, i]));
+const colorClass = (backend) => `color${(SERIES.get(backend) ?? 0) % NUM_COLORS}`;
+const symbolOf = (backend) => d3.symbols[(SERIES.get(backend) ?? 0) % d3.symbols.length];
+
+const timeOf = (result) => result.timing?.median_us ?? null;
+
+/// Flops per second that the device can do at best and bytes that it can move, as measured when
+/// the result was. Files of older versions hold only the one that bounds the result, in its share.
+function ceilingsOf(result) {
+  const rate = result.throughput;
+  if (!rate) return {flops: null, bytes: null};
+  const share = rate.roofline_pct / 100;
+  const of = (stored, own, bound) => {
+    if (isNumber(stored)) return stored;
+    return share > 0 && rate.bound === bound ? own / share : null;
+  };
+  const tflops = of(rate.ceiling_tflops, rate.tflops, "compute");
+  const gbps = of(rate.ceiling_gbps, rate.gbps, "memory");
+  return {flops: tflops && tflops * 1e12, bytes: gbps && gbps * 1e9};
+}
+
+const scaled = (value, factor) => (isNumber(value) ? value * factor : null);
+
+/// {name, of: result -> number or null, format, better}.
+const METRICS = {
+  time: {name: "time", of: timeOf, format: formatTime, better: "less"},
+  total: {name: "time of the whole layer", of: (r) => r.timing?.total_us ?? null,
+          format: formatTime, better: "less"},
+  flops: {name: "FLOP/s", of: (r) => scaled(r.throughput?.tflops, 1e12), format: formatFlops,
+          better: "more"},
+  bytes: {name: "bytes/s", of: (r) => scaled(r.throughput?.gbps, 1e9), format: formatBytes,
+          better: "more"},
+  kv_bytes: {name: "K/V bytes/s", of: (r) => scaled(r.throughput?.kv_gbps, 1e9),
+             format: formatBytes, better: "more"},
+  tokens: {name: "new tokens/s", of: (r) => r.throughput?.tokens_per_s ?? null,
+           format: (value) => `${formatSi(value)}/s`, better: "more"},
+  roofline: {name: "share of the roofline", of: (r) => r.throughput?.roofline_pct ?? null,
+             format: formatPercent, better: "more"},
+  noise: {name: "noise", of: (r) => scaled(r.timing?.noise, 100), format: formatPercent,
+          better: "less"},
+  err_ratio: {name: "err_ratio", of: (r) => r.error?.err_ratio ?? null, format: formatRatio,
+              better: "less"},
+  max_abs: {name: "largest error", of: (r) => r.error?.max_abs ?? null, format: formatError,
+            better: "less"},
+  rms_rel: {name: "relative RMS error", of: (r) => r.error?.rms_rel ?? null, format: formatError,
+            better: "less"},
+};
+
+/// The rate of the bound that the work meets.
+function rateOf(result) {
+  const metric = result.throughput?.bound === "memory" ? METRICS.bytes : METRICS.flops;
+  return {value: metric.of(result), text: metric.format(metric.of(result))};
+}
+
+/// What a point says when one looks at it.
+function describe(result) {
+  const lines = [["backend", result.backend], ["status", result.status]];
+  if (result.timing) {
+    lines.push(["time", `${formatTime(timeOf(result))} ± ${formatPercent(METRICS.noise.of(result))}`]);
+  }
+  if (result.throughput) {
+    lines.push(["FLOP/s", formatFlops(METRICS.flops.of(result))],
+               ["bytes/s", formatBytes(METRICS.bytes.of(result))],
+               ["roofline", formatPercent(result.throughput.roofline_pct)]);
+  }
+  if (result.error) {
+    lines.push(["err_ratio", formatRatio(result.error.err_ratio)],
+               ["largest error", formatError(result.error.max_abs)]);
+  }
+  return lines;
+}
+
+const titleOf = (result) => `${result.scenario}/${result.case}`;
+
+/// What is selected. The plots show one file; the comparison all of them.
+const selection = {
+  file: DATA.files.length - 1,
+  text: "",
+  scenario: "",
+  statuses: new Set(),  // empty = all
+  backends: new Set(),  // empty = all
+
+  listeners: [],
+  change(changes) {
+    Object.assign(this, changes);
+    for (const listener of this.listeners) listener();
+  },
+  /// Everything but the file, the set named by `except` left out.
+  takes(result, except) {
+    const words = this.text.toLowerCase().split(/\s+/).filter(Boolean);
+    const id = result.id.toLowerCase();
+    return (this.scenario === "" || result.scenario === this.scenario) &&
+      (except === "statuses" || !this.statuses.size || this.statuses.has(result.status)) &&
+      (except === "backends" || !this.backends.size || this.backends.has(result.backend)) &&
+      words.every((word) => id.includes(word));
+  },
+  results(except) {
+    return RESULTS.filter((r) => r.file === this.file && this.takes(r, except));
+  },
+};
+
+function groupBy(items, keyOf) {
+  const groups = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (!groups.has(key)) groups.set(key, []);
+    groups.get(key).push(item);
+  }
+  return groups;
+}
+
+const axesOf = (result) => DATA.scenarios[result.scenario].axes;

@@ -1,0 +1,207 @@
+// Any number against any key that varies: a panel for each combination of the other keys, a line
+// for each backend.
+
+const BATCH_AXES = ["batch", "num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len"];
+const MOST_PANELS = 12;
+const sweepState = {x: "", y: "rate", log: false, panels: MOST_PANELS};
+
+/// "rate" is that of the ceiling that most results of a panel meet.
+function metricOf(key, results) {
+  if (key !== "rate") return METRICS[key];
+  const isMemory = (r) => r.throughput?.bound === "memory";
+  return 2 * results.filter(isMemory).length > results.length ? METRICS.bytes : METRICS.flops;
+}
+
+/// What stays the same along a line when a number of the batch is the axis, from most to least.
+const HOLD = [["num_reqs", "max_query_len"], ["num_reqs"], ["num_actual_tokens"], []];
+
+/// Keys that varied in the scenario of a result and are not the axis, with their values.
+function heldFields(result, axis, hold) {
+  const isBatch = BATCH_AXES.includes(axis) && axis !== "batch";
+  return axesOf(result)
+    .filter((key) => key !== axis && (BATCH_AXES.includes(key) ? (isBatch ? hold.includes(key) :
+      axis !== "batch" && key === "batch") : true))
+    .map((key) => [key, result.fields[key]]);
+}
+
+function panelsBy(results, axis, hold) {
+  return groupBy(results, (r) => JSON.stringify([r.scenario, heldFields(r, axis, hold)]));
+}
+
+/// Panels of results; of the ways to hold the rest of the batch, the one with the most points on
+/// lines, without two results of a backend at one place.
+function panelsOf(results, axis) {
+  const choices = BATCH_AXES.includes(axis) && axis !== "batch" ? HOLD : [[]];
+  let best = null;
+  for (const hold of choices) {
+    const panels = panelsBy(results, axis, hold);
+    let onLines = 0;
+    let twice = false;
+    for (const panel of panels.values()) {
+      for (const line of groupBy(panel, (r) => r.backend).values()) {
+        const places = new Set(line.map((r) => r.fields[axis]));
+        if (places.size > 1) onLines += line.length;
+        twice = twice || places.size < line.length;
+      }
+    }
+    if (twice && best) continue;
+    if (!best || onLines > best.onLines) best = {panels, onLines, hold};
+  }
+  return best;
+}
+
+function sweepAxes(results) {
+  const axes = new Map();
+  for (const result of results) {
+    for (const key of axesOf(result)) {
+      if (!axes.has(key)) axes.set(key, new Set());
+      axes.get(key).add(result.fields[key]);
+    }
+  }
+  return [...axes].filter(([, values]) => values.size > 1).map(([key]) => key);
+}
+
+/// The axis with the longest lines; numbers before texts.
+function bestAxis(results, axes) {
+  const score = (axis) => {
+    const {panels, onLines} = panelsOf(results, axis);
+    const numeric = results.every((r) => isNumber(r.fields[axis] ?? 0));
+    return onLines / panels.size * (numeric ? 1.5 : 1);
+  };
+  return axes[d3.scan(axes, (a, b) => score(b) - score(a))];
+}
+
+function sweepScale(values) {
+  const isNumeric = values.every((value) => isNumber(value));
+  const places = [...new Set(values)].sort(isNumeric ? (a, b) => a - b :
+    (a, b) => byText(String(a), String(b)));
+  if (!isNumeric || places.length < 2) {
+    return {places, scale: d3.scaleBand().domain(places).padding(0.25), isBand: true};
+  }
+  const wide = places[0] > 0 && places[places.length - 1] / places[0] >= 8;
+  const scale = wide ? d3.scaleLog().base(2).domain(logDomain(places, 1.1)) :
+    d3.scaleLinear().domain(d3.extent(places)).nice();
+  return {places, scale, isBand: false};
+}
+
+/// The measured ceilings of a rate that are near enough to be shown above it.
+function ceilingsUnder(metric, results, highest) {
+  if (metric !== METRICS.flops && metric !== METRICS.bytes) return [];
+  const of = (r) => (metric === METRICS.flops ? ceilingsOf(r).flops : ceilingsOf(r).bytes);
+  return distinct(results.map(of)).filter((ceiling) => ceiling < 2.5 * highest);
+}
+
+function drawPanel(container, results, axis, metric) {
+  const plotted = results.filter((r) => isNumber(metric.of(r)) && r.fields[axis] !== undefined);
+  if (!plotted.length) return;
+  const backends = backendsIn(plotted);
+  const {places, scale, isBand} = sweepScale(plotted.map((r) => r.fields[axis]));
+  const values = plotted.map(metric.of);
+  const ceilings = ceilingsUnder(metric, plotted, d3.max(values));
+  const y = sweepState.log ? d3.scaleLog().domain(logDomain(values)) :
+    d3.scaleLinear().domain([0, d3.max([...values, ...ceilings]) * 1.08 || 1]);
+  const chart = plot(container, {
+    label: `${metric.name} against ${axis}`,
+    x: {scale, label: axis, ticks: places, room: isBand ? 74 : 44,
+        format: (value) => (isBand ? shorten(formatValue(value), 16) : formatCount(value))},
+    y: {scale: y, label: metric.name, format: (value) => tickText(metric, value)},
+  });
+  for (const ceiling of ceilings) referenceLine(chart, ceiling, `measured ceiling ${metric.format(ceiling)}`);
+  const lane = isBand ? scale.bandwidth() / backends.length : 0;
+  const shift = (backend) => (isBand ? (backends.indexOf(backend) + 0.5) * lane - scale.bandwidth() / 2 : 0);
+  const floor = chart.inner.height;
+  for (const [backend, line] of groupBy(plotted, (r) => r.backend)) {
+    const sorted = [...line].sort((a, b) => places.indexOf(a.fields[axis]) - places.indexOf(b.fields[axis]));
+    if (isBand) {
+      chart.marks.append("g").selectAll("rect").data(sorted).join("rect")
+        .attr("class", `bar ${colorClass(backend)}`).attr("width", Math.max(1, lane - 2))
+        .attr("x", (r) => chart.x(r.fields[axis]) + backends.indexOf(backend) * lane + 1)
+        .attr("y", (r) => chart.y(metric.of(r)))
+        .attr("height", (r) => Math.max(0, floor - chart.y(metric.of(r))));
+    } else {
+      chart.marks.append("path").attr("class", `line ${colorClass(backend)}`).attr("d",
+        d3.line().x((r) => chart.x(r.fields[axis])).y((r) => chart.y(metric.of(r)))(sorted));
+    }
+    if (metric === METRICS.time) drawQuartiles(chart, sorted, axis, backend, shift(backend));
+  }
+  drawPoints(chart, plotted.map((result) => ({
+    x: result.fields[axis], y: metric.of(result), backend: result.backend, result,
+    shift: shift(result.backend), title: titleOf(result), lines: describe(result)})), isBand ? 26 : 46);
+}
+
+function drawQuartiles(chart, results, axis, backend, shift) {
+  const middle = chart.x.bandwidth ? chart.x.bandwidth() / 2 : 0;
+  chart.marks.append("g").selectAll("line").data(results).join("line")
+    .attr("class", `whisker ${colorClass(backend)}`)
+    .attr("x1", (r) => chart.x(r.fields[axis]) + middle + shift)
+    .attr("x2", (r) => chart.x(r.fields[axis]) + middle + shift)
+    .attr("y1", (r) => chart.y(r.timing.q1_us)).attr("y2", (r) => chart.y(r.timing.q3_us));
+}
+
+const shorten = (text, most) => (text.length <= most ? text : `${text.slice(0, most - 1)}…`);
+
+/// A tick is short: the unit stands in the metric's format.
+function tickText(metric, value) {
+  return metric.format(value).replace(/(\.\d*?)0+(?=\D|$)/, "$1").replace(/\.(?=\D|$)/, "")
+    .replace(/FLOP\/s|B\/s|\/s/, "");
+}
+
+function panelTitle(result, axis, hold) {
+  const held = heldFields(result, axis, hold).map(([key, value]) => `${key}=${formatValue(value)}`);
+  return [result.scenario, ...held].join(" · ");
+}
+
+function drawSweep(container) {
+  const results = selection.results();
+  const axes = sweepAxes(results);
+  if (!axes.length) {
+    container.append(absent("Nothing varies in the selected results: there is no axis to plot."));
+    return;
+  }
+  const timed = results.filter((r) => r.timing);
+  const usable = Object.entries(METRICS).filter(([, m]) => results.some((r) => isNumber(m.of(r))))
+    .map(([key, m]) => [key, m.name]);
+  if (timed.length) usable.unshift(["rate", "rate (of what bounds it)"]);
+  if (!usable.length) {
+    container.append(absent("The selected results have neither times nor errors."));
+    return;
+  }
+  if (!axes.includes(sweepState.x)) sweepState.x = bestAxis(timed.length ? timed : results, axes);
+  if (!usable.some(([key]) => key === sweepState.y)) sweepState.y = usable[0][0];
+  const redraw = () => redrawView("sweep");
+  const has = (r) => isNumber(metricOf(sweepState.y, [r]).of(r));
+  container.append(element("div", {class: "controls"},
+    chooser("Show", usable, sweepState.y,
+      (y) => { sweepState.y = y; redraw(); }),
+    chooser("against", axes.map((axis) => [axis, axis]), sweepState.x,
+      (x) => { sweepState.x = x; redraw(); }),
+    checkbox("logarithmic", sweepState.log, (log) => { sweepState.log = log; redraw(); })),
+    legend(backendsIn(results.filter(has))));
+  const plotted = results.filter((r) => has(r) && r.fields[sweepState.x] !== undefined);
+  if (!plotted.length) {
+    container.append(absent(`No selected result has both this number and ${sweepState.x}.`));
+    return;
+  }
+  const {panels, hold} = panelsOf(plotted, sweepState.x);
+  drawPanels(container, [...panels.values()], sweepState, redraw,
+    (panel) => panelTitle(panel[0], sweepState.x, hold),
+    (place, panel) => drawPanel(place, panel, sweepState.x, metricOf(sweepState.y, panel)));
+}
+
+/// Panels side by side, the first of them at once; state.panels is how many.
+function drawPanels(container, panels, state, redraw, titleOfPanel, draw) {
+  const grid = element("div", {class: panels.length === 1 ? "panels one" : "panels"});
+  container.append(grid);
+  const shown = panels.slice(0, state.panels).map((panel) => {
+    const place = element("figure", {}, element("figcaption", {}, titleOfPanel(panel)));
+    grid.append(place);
+    return [place, panel];
+  });
+  for (const [place, panel] of shown) draw(place, panel);
+  const more = panels.length - shown.length;
+  if (more > 0) {
+    container.append(element("p", {class: "more"}, `${plural(more, "more panel")} `,
+      element("button", {type: "button", onclick: () => { state.panels += 3 * MOST_PANELS; redraw(); }},
+        "Show more")));
+  }
+}

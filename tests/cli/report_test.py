@@ -1,0 +1,351 @@
+"""attnbench report: the table, and the page as a real browser shows it."""
+
+import copy
+import json
+import re
+import unittest
+
+from browser import Browser, find_browser
+from tool import TIME_LIMIT_S, TINY, ToolTest, strict_json
+
+HOSTILE = "</script><script>window.hacked=1</script><!--<img src=x onerror=hacked=1>\u2028'\"&`${1}"
+SHOWN = "[...document.querySelectorAll('tr.result')]"
+
+
+def timing(median_us):
+    samples = [median_us * (1 + 0.001 * ((7 * i) % 11 - 5)) for i in range(20)]
+    return {
+        "median_us": median_us, "min_us": min(samples), "q1_us": median_us * 0.998,
+        "q3_us": median_us * 1.002, "mean_us": median_us, "stdev_us": median_us * 0.003,
+        "noise": 0.001, "samples_us": samples, "l2": "warm", "mode": "stream",
+        "launch_overhead_us": 0.1, "total_us": median_us * 1.1,
+        "steps": [{"name": "write_cache", "median_us": median_us * 0.1, "bytes": 1, "flops": 0},
+                  {"name": "attend", "median_us": median_us, "bytes": 1, "flops": 1}],
+    }  # fmt: skip
+
+
+def throughput(median_us, flops, size):
+    return {
+        "tflops": flops / median_us * 1e-6, "gbps": size / median_us * 1e-3, "kv_gbps": 1.0,
+        "tokens_per_s": 1e6 / median_us, "flops": flops, "bytes": size, "roofline_pct": 50.0,
+        "bound": "memory", "ceiling_tflops": 1.0, "ceiling_gbps": 100.0,
+    }  # fmt: skip
+
+
+def error(max_abs):
+    return {
+        "max_abs": max_abs, "mean_abs": max_abs / 10, "rms_rel": max_abs, "nmse": max_abs**2,
+        "cosine": 0.999999, "err_ratio": max_abs * 1e3, "matched_pct": 100.0, "worst_index": [0, 0, 0],
+        "worst_actual": 1.5, "worst_expected": 1.25,
+        "nan_count": 0, "inf_count": 0, "checked_rows": 1, "total_rows": 1, "limit": "l", "rule": "r",
+    }  # fmt: skip
+
+
+def result(backend, seq_len, median_us, scenario="sweep", **fields):
+    """A passed decode of one request; fields are swept keys like {"dcp.world_size": 2}."""
+    case = ",".join([f"q1s{seq_len}", *(f"{key}={value}" for key, value in fields.items())])
+    problem = {"batch": [{"count": 1, "query_len": 1, "seq_len": seq_len}],
+               "attention": {"dtype": "bfloat16"}}  # fmt: skip
+    for key, value in fields.items():
+        section, name = key.split(".")
+        problem.setdefault(section, {})[name] = value
+    return {
+        "id": f"{scenario}/{case}/{backend}", "scenario": scenario, "case": case, "backend": backend,
+        "device": "cpu", "status": "passed", "reasons": [], "problem": problem,
+        "error": error(1e-3 / median_us), "lse_error": None, "quantization_error": None,
+        "timing": timing(median_us), "throughput": throughput(median_us, 4e4 * seq_len, 1e3 * seq_len),
+        "kernels": [], "repro": f"attnbench run {scenario} --filter '{case}'",
+    }  # fmt: skip
+
+
+def failed(backend, seq_len, status, reason):
+    return {**result(backend, seq_len, 1.0), "status": status, "reasons": [reason], "timing": None,
+            "throughput": None}  # fmt: skip
+
+
+def result_file(results):
+    return {
+        "schema_version": 1, "tool": {"name": "attnbench", "version": "1", "git": "abc"},
+        "created": "2026-01-02T03:04:05Z", "command": ["attnbench", "run", "a b"],
+        "environment": {"hostname": "h", "cpu": {"model": "CPU", "cores": 2, "features": "avx2"},
+                        "device": None, "compiler": {"name": "g++", "version": "12"},
+                        "fingerprint": "f"},
+        "results": results,
+    }  # fmt: skip
+
+
+def sweep_results():
+    """Six timed cases, of which the slowest stands in the middle, and two that did not run."""
+    return [
+        *(result("FLASH_ATTN", n, time) for n, time in ((1024, 20.0), (2048, 900.0), (4096, 70.0))),
+        *(result("TRITON_ATTN", n, time) for n, time in ((1024, 25.0), (2048, 45.0), (4096, 85.0))),
+        failed("FLASH_ATTN", 8192, "incorrect", "max_abs 0.5 exceeds 0.01"),
+        failed("TRITON_ATTN", 8192, "unsupported", "head_size not supported"),
+    ]
+
+
+class Report(ToolTest):
+    def save(self, name, results):
+        return self.write(name, json.dumps(result_file(results)))
+
+    def page(self, *arguments):
+        """Text of the page that the tool writes."""
+        self.expect(0, "report", *arguments, "-o", "page.html")
+        return (self.dir / "page.html").read_text(encoding="utf-8")
+
+    @staticmethod
+    def data_of(page):
+        return re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.S)[1]
+
+    def test_without_an_output_the_results_are_a_table(self):
+        self.save("a.json", sweep_results())
+        outcome = self.expect(0, "report", "a.json")
+        self.assertIn("1 incorrect, 1 unsupported, 6 passed", outcome.out)
+        self.assertIn("max_abs 0.5 exceeds 0.01", outcome.out)
+        self.assertNotIn("TRITON", self.expect(0, "report", "a.json", "--backend", "FLASH_ATTN").out)
+
+    def test_a_real_run_and_its_journal_make_a_page(self):
+        self.write("tiny.yaml", TINY)
+        self.expect(0, "run", "tiny.yaml", "--json", "real.json")
+        real = json.loads((self.dir / "real.json").read_text())
+        data = strict_json(self.data_of(self.page("real.json")))
+        self.assertEqual([r["id"] for r in data["results"]], [r["id"] for r in real["results"]])
+        for shown, stored in zip(data["results"], real["results"]):
+            self.assertAlmostEqual(shown["timing"]["median_us"] / stored["timing"]["median_us"], 1, 4)
+            self.assertGreater(stored["throughput"]["ceiling_gbps"], 0)
+            self.assertGreater(stored["throughput"]["ceiling_tflops"], 0)
+            share = 100 * max(stored["throughput"]["gbps"] / stored["throughput"]["ceiling_gbps"],
+                              stored["throughput"]["tflops"] / stored["throughput"]["ceiling_tflops"])
+            self.assertAlmostEqual(stored["throughput"]["roofline_pct"] / share, 1)
+        head = {key: value for key, value in real.items() if key != "results"}
+        lines = [json.dumps({**head, "journal": True}), json.dumps(real["results"][0]), '{"id": "cut']
+        self.write("run.journal", "\n".join(lines))
+        data = strict_json(self.data_of(self.page("run.journal")))
+        self.assertTrue(data["files"][0]["unfinished"])
+        self.assertEqual(len(data["results"]), 1)
+
+    def test_the_page_asks_nothing_of_the_network(self):
+        self.save("a.json", sweep_results())
+        page = self.page("a.json")
+        self.assertIn("default-src 'none'", page)
+        self.assertNotRegex(page, r"(?i)<(script|img|iframe|object|embed)[^>]*\ssrc=|<link\b|@import")
+        self.assertIn("Redistribution and use in source and binary forms", page)
+
+    def test_hostile_names_cannot_leave_the_data(self):
+        results = sweep_results()
+        results[0].update(case=HOSTILE, id=f"sweep/{HOSTILE}/FLASH_ATTN", reasons=[HOSTILE])
+        self.save("a.json", results)
+        page = self.page("a.json")
+        data = self.data_of(page)
+        for forbidden in ("<", ">", "\u2028"):
+            self.assertNotIn(forbidden, data)
+        self.assertEqual(strict_json(data)["results"][0]["case"], HOSTILE)
+        self.assertEqual(page.count("window.hacked"), data.count("window.hacked"))
+
+    def test_samples_are_thinned_and_counted(self):
+        results = sweep_results()
+        results[0]["timing"]["samples_us"] = [20 + 0.001 * i for i in range(9000)]
+        self.save("a.json", results)
+        timing = strict_json(self.data_of(self.page("a.json")))["results"][0]["timing"]
+        self.assertEqual(timing["num_samples"], 9000)
+        self.assertEqual(len(timing["samples_us"]), 500)
+        self.assertEqual(timing["samples_us"][0], 20)
+        self.assertGreater(timing["samples_us"][-1], 28.9)
+
+    def test_2_for_files_that_cannot_be_read_or_written(self):
+        self.save("a.json", sweep_results())
+        for arguments in (("none.json", "-o", "p.html"), ("a.json", "-o", "none/p.html"), ()):
+            self.expect(2, "report", *arguments)
+        self.assertEqual(self.files(), ["a.json"])
+
+
+@unittest.skipUnless(find_browser(), "no browser: install chromium-headless-shell or chromium")
+class Page(ToolTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser(find_browser(), TIME_LIMIT_S)
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        super().setUp()
+        self.browser.resize(1280, 900)
+        self.addCleanup(lambda: self.assertEqual(self.browser.complaints, []))
+
+    def open(self, *files):
+        names = []
+        for i, results in enumerate(files):
+            names.append(self.write(f"{i}.json", json.dumps(result_file(results))))
+        self.expect(0, "report", *names, "-o", "page.html")
+        self.browser.open(self.dir / "page.html")
+        self.assertEqual(self.browser.complaints, [])
+
+    def js(self, expression):
+        return self.browser.run(expression)
+
+    def text(self, selector):
+        return self.js(f"document.querySelector({json.dumps(selector)}).textContent")
+
+    def click(self, selector):
+        self.js(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def shown(self, column):
+        return self.js(f"{SHOWN}.map(r => r.querySelector('[data-label={column}]').textContent)")
+
+    def points(self, view):
+        return self.js(f"document.querySelectorAll('#{view} .view > svg path.point').length")
+
+    def test_every_view_is_drawn_or_says_what_is_missing(self):
+        cascade = [result("FLASH_ATTN", 4096, 100.0 if mode == "never" else 3000.0 / prefix, "cascade",
+                          **{"cascade.common_prefix_len": prefix, "cascade.mode": mode})
+                   for prefix in (16, 64, 256) for mode in ("never", "always")]  # fmt: skip
+        dcp = [result("FLASH_ATTN", 4096, 50.0 + 10 * ranks, "dcp", **{"dcp.world_size": ranks})
+               for ranks in (1, 2, 4)]  # fmt: skip
+        self.open([*sweep_results(), *cascade, *dcp])
+        self.assertEqual(self.points("roofline"), 15)
+        self.assertIn("100 GB/s", self.text("#roofline-view"))
+        self.assertIn("1.00 TFLOP/s", self.text("#roofline-view"))
+        self.assertEqual(self.points("accuracy"), 15, "of those that have a speed")
+        lines = self.js("[...document.querySelectorAll('#sweep path.line')].map("
+                        "line => line.getAttribute('d').split('L').length)")
+        self.assertEqual(lines[:2], [3, 3], "a line for each backend through its three lengths")
+        self.assertIn("64 tokens", self.text("#cascade-view"))
+        self.assertIn("1.17×", self.text("#dcp-view"), "the time of two ranks over that of one")
+        self.assertEqual(self.js("document.querySelectorAll('#steps .bars li').length"), 15)
+        self.assertGreater(self.js("document.querySelectorAll('#samples circle.sample').length"), 19)
+        self.assertIn("'a b'", self.text("#environment .command code"))
+        self.open([{**r, "timing": None, "throughput": None} for r in sweep_results()])
+        for view in ("roofline", "samples", "steps", "cascade", "dcp"):
+            self.assertGreater(len(self.text(f"#{view} .absent")), 20, view)
+        self.assertIn("no times", self.text("#accuracy .absent"))
+        self.open([])
+        self.assertIn("No result", self.text("#overview .absent"))
+
+    def test_a_rate_line_lies_under_its_ceiling_and_at_its_numbers(self):
+        self.open(sweep_results())
+        places = self.js("""[...document.querySelectorAll('#roofline .view > svg path.point')].map(p => {
+          const d = d3.select(p).datum(); return [d.x, d.y, d.result.id]})""")
+        by_id = {r["id"]: r["throughput"] for r in sweep_results() if r["throughput"]}
+        self.assertEqual(len(places), len(by_id))
+        for intensity, flops, name in places:
+            self.assertAlmostEqual(intensity, by_id[name]["flops"] / by_id[name]["bytes"])
+            self.assertAlmostEqual(flops / (by_id[name]["tflops"] * 1e12), 1, 4)
+
+    def test_the_table_sorts_by_numbers_with_missing_ones_last(self):
+        self.open(sweep_results())
+        self.assertEqual(self.shown("status")[0], "incorrect", "the worst stands first")
+        self.click("[data-column=time]")
+        times = ["20.00 µs", "25.00 µs", "45.00 µs", "70.00 µs", "85.00 µs", "900.0 µs", "–", "–"]
+        self.assertEqual(self.shown("time"), times)
+        self.assertEqual(self.js("document.querySelector('th[aria-sort=ascending]').textContent"), "time▲")
+        self.click("[data-column=time]")
+        self.assertEqual(self.shown("time"), times[5::-1] + times[6:])
+        self.click("[data-column=case]")
+        self.assertEqual(self.shown("case")[0], "sweep/q1s1024", "q1s1024 stands before q1s8192")
+        self.assertEqual(self.js("document.activeElement.dataset.column"), "case")
+
+    def test_filters_select_for_every_view(self):
+        self.open(sweep_results())
+        self.click("[data-value=TRITON_ATTN]")
+        self.assertEqual(set(self.shown("backend")), {"TRITON_ATTN"})
+        self.assertEqual((self.points("roofline"), self.text("#count")), (3, "4 of 8 results"))
+        self.click("[data-value=passed]")
+        self.assertEqual(set(self.shown("status")), {"passed"})
+        self.assertEqual(self.text("[data-value=unsupported] .count"), "1", "of the chosen backend")
+        self.js("document.getElementById('search').value = 'SWEEP s4096'")
+        self.js("document.getElementById('search').dispatchEvent(new Event('input'))")
+        self.browser.wait_for("document.querySelectorAll('tr.result').length === 1")
+        self.assertEqual(self.shown("case"), ["sweep/q1s4096"])
+        self.click("#filters .line > button")
+        self.assertEqual((len(self.shown("case")), self.text("#count")), (8, "8 results"))
+
+    def test_a_row_opens_to_its_details_with_a_command_to_copy(self):
+        self.open(sweep_results())
+        self.click("tr.result .toggle")
+        self.assertIn("max_abs 0.5 exceeds 0.01", self.text("tr.detail"))
+        self.assertEqual(self.text("tr.detail code"), sweep_results()[6]["repro"])
+        self.click("tr.detail .copy")
+        self.browser.wait_for("document.querySelector('.copy').textContent !== 'Copy'")
+        self.assertEqual(self.text("tr.detail .copy"), "Copied")
+        self.click("tr.result .toggle")
+        self.assertEqual(self.js("document.querySelectorAll('tr.detail').length"), 0)
+
+    def test_the_comparison_shows_the_verdicts_of_the_gate(self):
+        after = copy.deepcopy(sweep_results())
+        after[0].update(timing=timing(60.0))
+        after[1].update(timing=timing(400.0))
+        after[2].update(status="incorrect", timing=None, throughput=None)
+        self.open(sweep_results(), after)
+        verdicts = self.js("""[...document.querySelectorAll('#compare tbody tr')].map(
+          row => [row.cells[0].textContent, row.cells[1].textContent, row.cells[5].textContent])""")
+        self.assertEqual(verdicts[:2], [["BROKEN", "sweep/q1s4096", "–"],
+                                        ["SLOWER", "sweep/q1s1024", "+200%"]])  # fmt: skip
+        self.assertIn(["FASTER", "sweep/q1s2048", "−56%"], verdicts)
+        self.click("[data-verdict=SLOWER]")
+        self.assertEqual(self.js("document.querySelectorAll('#compare tbody tr').length"), 1)
+        self.assertEqual(self.points("compare"), 1)
+        self.assertIn("past the threshold", self.text("#compare tbody"))
+
+    def test_the_keyboard_reaches_everything(self):
+        self.open(sweep_results())
+        reached = set()
+        for _ in range(80):
+            self.browser.press("Tab")
+            name = self.js("""(e => { if (e.tabbed) return null; e.tabbed = true;
+              return e.id || e.dataset.column || e.dataset.value ||
+                     e.closest('main > section')?.id + ' ' + e.tagName; })(document.activeElement)""")
+            if name is None:
+                break
+            reached.add(name)
+        for wanted in ("search", "passed", "FLASH_ATTN", "time", "overview BUTTON", "roofline svg",
+                       "sweep SELECT", "sweep svg", "accuracy svg", "samples SELECT",
+                       "environment BUTTON"):  # fmt: skip
+            self.assertIn(wanted, reached)
+        self.js("document.querySelector('#roofline .view > svg').focus()")
+        self.browser.press("ArrowRight")
+        first = self.text("#tip strong")
+        self.browser.press("ArrowRight")
+        self.assertNotEqual([first, self.text("#tip dd")], [self.text("#tip strong"), ""])
+        self.assertIn("FLOP/s", self.text("#live"), "a screen reader hears what the tooltip says")
+        self.browser.press("Enter")
+        self.assertEqual(self.js("document.activeElement.getAttribute('aria-expanded')"), "true")
+
+    def test_hostile_names_are_shown_as_they_are(self):
+        results = sweep_results()
+        for entry in results:
+            entry.update(case=HOSTILE, id=f"{HOSTILE}/{entry['id']}", reasons=[HOSTILE], repro=HOSTILE,
+                         backend=entry["backend"] + HOSTILE, scenario=HOSTILE)  # fmt: skip
+        self.open(results, results)
+        self.click("tr.result .toggle")
+        self.assertIn(HOSTILE, self.text("tr.detail .reasons"))
+        self.assertIn(HOSTILE, self.text("#compare tbody"))
+        self.assertEqual(self.text("tr.detail code"), HOSTILE)
+        self.assertEqual(self.js("typeof window.hacked + document.querySelectorAll('img').length"),
+                         "undefined0")  # fmt: skip
+
+    def test_a_phone_scrolls_in_one_direction_and_the_dark_is_dark(self):
+        self.browser.resize(390, 844, mobile=True)
+        self.open(sweep_results(), sweep_results())
+        self.click("tr.result .toggle")
+        self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
+        lightness = "d3.lab(getComputedStyle(document.body).backgroundColor).l"
+        for scheme, is_dark in (("dark", True), ("light", False)):
+            self.browser.call("Emulation.setEmulatedMedia",
+                              features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
+            self.assertEqual(self.js(lightness) < 50, is_dark)
+
+    def test_five_thousand_results_are_shown(self):
+        results = [result(backend, 128 * (i + 1), 10.0 + i % 97, f"s{i % 20}",
+                          **{"kv_cache.block_size": size})
+                   for i in range(500) for backend in ("A", "B", "C", "D", "E")
+                   for size in (16, 32)]  # fmt: skip
+        self.open(results)
+        self.assertEqual(self.text("#count"), "5,000 results")
+        self.assertEqual(self.points("roofline"), 5000)
+        self.assertEqual(len(self.shown("case")), 50)
+        size = (self.dir / "page.html").stat().st_size / 2**20
+        drawn = self.js("document.documentElement.dataset.ready")
+        print(f"\n5,000 results, a page of {size:.1f} MiB: loaded and drawn {drawn} ms after its start")
+
+
+if __name__ == "__main__":
+    unittest.main()
