@@ -61,6 +61,14 @@ const std::vector<Command>& all_commands() {
        "  attnbench device --json device.json", declare_device},
       {"gate", "Compare results with a baseline and fail when something got worse",
        "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
+      {"calibrate", "Write FP8 or INT8 scale files, and show what each method's scales cost",
+       "  attnbench calibrate vit --set inputs.distribution=outlier --output scales.json\n"
+       "  attnbench calibrate --tensors captured/*.safetensors --method mse --output scales.json",
+       declare_calibrate},
+      {"scales", "Check a scale file and show the attention error that it causes",
+       "  attnbench scales scales.json --layers 'visual.blocks.{}.attn.attn:32'\n"
+       "  attnbench scales scales.json --tensors captured/*.safetensors",
+       declare_scales},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

@@ -1,0 +1,105 @@
+#include "calibrate/scale_search.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace attnbench {
+namespace {
+
+Magnitudes magnitudes_of(const std::vector<float>& values) {
+  Magnitudes magnitudes;
+  magnitudes.add(values);
+  return magnitudes;
+}
+
+/// n copies of each of some values.
+std::vector<float> repeated(const std::vector<std::pair<float, int>>& values) {
+  std::vector<float> result;
+  for (const auto& [value, count] : values) {
+    result.insert(result.end(), static_cast<std::size_t>(count), value);
+  }
+  return result;
+}
+
+/// The nearest of all codes, found by trying them.
+double nearest_error(float value, float scale, CodeGrid grid) {
+  double least = std::numeric_limits<double>::infinity();
+  for (int code = 0; code <= 127; ++code) {
+    double magnitude = code;
+    if (grid == CodeGrid::kE4M3) {
+      if (code == 127) continue;  // NaN
+      const int exponent = code >> 3;
+      magnitude =
+          exponent == 0 ? std::ldexp(code & 7, -9) : std::ldexp(8 + (code & 7), exponent - 10);
+    }
+    least = std::min(least, std::fabs(double{value} - magnitude * double{scale}));
+  }
+  return least;
+}
+
+}  // namespace
+
+TEST_CASE("the squared error is to the nearest code of the grid itself") {
+  for (const CodeGrid grid : {CodeGrid::kE4M3, CodeGrid::kInt8}) {
+    for (const float scale : {0.25f, 0.003f, 1.0f}) {
+      for (const float value : {0.0009765625f, 0.3f, 1.0f, 17.25f, 111.0f, 3000.0f}) {
+        const Magnitudes one = magnitudes_of({round_to(Dtype::kBF16, -value)});
+        const double expected = nearest_error(round_to(Dtype::kBF16, value), scale, grid);
+        CHECK(std::sqrt(squared_error(one, scale, grid)) ==
+              doctest::Approx(expected).epsilon(1e-6));
+      }
+    }
+  }
+}
+
+TEST_CASE("values on the grid are kept, whatever the largest one is") {
+  // All on the e4m3 grid of scale 1/4 and none on that of amax / 448.
+  const Magnitudes magnitudes = magnitudes_of({0.25f, 0.75f, 3.25f, 60.0f, 44.0f});
+  CHECK(squared_error(magnitudes, 0.25f, CodeGrid::kE4M3) == 0);
+  CHECK(squared_error(magnitudes, 60.0f / 448, CodeGrid::kE4M3) > 0);
+  const float found = best_scale(magnitudes, CodeGrid::kE4M3);
+  CHECK(squared_error(magnitudes, found, CodeGrid::kE4M3) <
+        0.1 * squared_error(magnitudes, 60.0f / 448, CodeGrid::kE4M3));
+}
+
+TEST_CASE("the best scale is no worse than any that was not tried") {
+  const Magnitudes magnitudes =
+      magnitudes_of(repeated({{0.1f, 300}, {0.37f, 500}, {0.9f, 200}, {1.7f, 40}, {13.0f, 1}}));
+  for (const CodeGrid grid : {CodeGrid::kE4M3, CodeGrid::kInt8}) {
+    const double found = squared_error(magnitudes, best_scale(magnitudes, grid), grid);
+    const double top = 26.0 / largest_code(grid);
+    for (int i = 1; i < 2000; ++i) {
+      const double other = squared_error(magnitudes, static_cast<float>(top * i / 2000), grid);
+      CHECK(found <= 1.02 * other);
+    }
+  }
+}
+
+TEST_CASE("int8 gives up a lone outlier, e4m3 need not") {
+  const Magnitudes magnitudes = magnitudes_of(repeated({{0.5f, 4000}, {0.43f, 4000}, {20.0f, 1}}));
+  const float int8 = best_scale(magnitudes, CodeGrid::kInt8);
+  CHECK(int8 * 127 < 20);
+  CHECK(scale_losses(magnitudes, int8, CodeGrid::kInt8).saturated == doctest::Approx(1.0 / 8001));
+  const float e4m3 = best_scale(magnitudes, CodeGrid::kE4M3);
+  CHECK(scale_losses(magnitudes, e4m3, CodeGrid::kE4M3).saturated == 0);
+}
+
+TEST_CASE("shares of saturated and flushed values are those of the codes") {
+  // e4m3 of scale 1: 465 saturates, 464 rounds to 448; 2^-10 is a tie to zero, 2^-9 a code.
+  const Magnitudes magnitudes = magnitudes_of({468, 464, 0x1p-10f, -0x1p-10f, 0x1p-9f, 0, 1, -500});
+  const ScaleLosses losses = scale_losses(magnitudes, 1.0f, CodeGrid::kE4M3);
+  CHECK(losses.saturated == 2.0 / 8);
+  CHECK(losses.flushed == 2.0 / 8);
+  const ScaleLosses int8 = scale_losses(magnitudes_of({127, 128, 0.5f, 0.75f}), 1, CodeGrid::kInt8);
+  CHECK(int8.saturated == 1.0 / 4);
+  CHECK(int8.flushed == 1.0 / 4);
+}
+
+TEST_CASE("nothing but zeros has no scale") {
+  CHECK(best_scale(magnitudes_of({0, 0}), CodeGrid::kE4M3) == 0);
+  CHECK(best_scale(Magnitudes(), CodeGrid::kInt8) == 0);
+}
+
+}  // namespace attnbench
