@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <utility>
 
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
@@ -13,7 +14,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kSampleKeys = 4096;
+constexpr std::int64_t kSampleKeys = 2048;
 
 using Dequantised = std::array<Tensor, kNumRoles>;
 
@@ -132,15 +133,16 @@ double OutputError::rms_rel() const {
   return std::sqrt(squared_error / squared_reference);
 }
 
-AttentionSample::AttentionSample(const Observation& observation, const SampleOptions& options)
+AttentionSample::AttentionSample(Observation observation, const SampleOptions& options)
     : problem_(observation.problem) {
   const std::vector<Request> batch = observation.problem.batch;
   const std::vector<std::size_t> chosen = sample_requests(batch, options.seed);
   const auto query_len = [](const Request& request) { return request.query_len; };
   const auto seq_len = [](const Request& request) { return request.seq_len; };
-  inputs_.query = gather(*observation.tensors[kQueryRole], batch, chosen, query_len);
-  inputs_.key = gather(*observation.tensors[kKeyRole], batch, chosen, seq_len);
-  inputs_.value = gather(*observation.tensors[kValueRole], batch, chosen, seq_len);
+  auto& [query, key, value] = observation.tensors;
+  inputs_.query = gather(*std::exchange(query, std::nullopt), batch, chosen, query_len);
+  inputs_.key = gather(*std::exchange(key, std::nullopt), batch, chosen, seq_len);
+  inputs_.value = gather(*std::exchange(value, std::nullopt), batch, chosen, seq_len);
   inputs_.sinks = observation.sinks;
   inputs_.alibi_slopes = observation.alibi_slopes;
   problem_.batch.clear();

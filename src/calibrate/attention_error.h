@@ -33,8 +33,8 @@ struct SampleOptions {
 /// seed, as many as memory and time for a few thousand keys allow; at least one.
 class AttentionSample {
  public:
-  /// The observation must have attention.
-  AttentionSample(const Observation& observation, const SampleOptions& options);
+  /// The observation must have attention; its tensors are taken.
+  AttentionSample(Observation observation, const SampleOptions& options);
 
   /// `scales` of q, k and v as a scale file of `format` has them. What the format has no scale for
   /// is as vLLM has it beside such a file: int8-value quantises queries and keys by token and head

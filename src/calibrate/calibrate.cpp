@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "inputs/scale_text.h"
 #include "reference/ops/amax_history.h"
 
@@ -66,10 +67,12 @@ class RoleStatistics {
 
   /// Of every group, by `method`, with the margin; 0 where a group is all zeros.
   std::vector<double> scales(ScaleMethod method) const {
-    std::vector<double> result;
-    for (const Group& group : groups_of_elements_) {
-      result.push_back(double{plain_scale(group, method)} * options_.margin);
-    }
+    std::vector<double> result(groups_of_elements_.size());
+    ThreadPool(options_.sample.num_threads)
+        .parallel_for(static_cast<std::int64_t>(result.size()), [&](std::int64_t i, int) {
+          const auto group = static_cast<std::size_t>(i);
+          result[group] = double{plain_scale(groups_of_elements_[group], method)} * options_.margin;
+        });
     return result;
   }
 
@@ -262,12 +265,12 @@ class LayerStudy {
     const std::int64_t count = std::min(kErrorForwards, num_forwards());
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t forward = count == 1 ? 0 : i * (num_forwards() - 1) / (count - 1);
-      const Observation observation = observations_.read(index_, forward);
+      Observation observation = observations_.read(index_, forward);
       if (!observation.no_attention.empty()) {
         report.no_error = observation.no_attention;
         return;
       }
-      const AttentionSample sample(observation, options_.sample);
+      const AttentionSample sample(std::move(observation), options_.sample);
       add(sample.error(options_.format, scales), report.error);
       for (std::size_t m = 0; m < kScaleMethods.size(); ++m) {
         if (by_method_[m] == scales) {

@@ -16,7 +16,7 @@ constexpr std::uint32_t kMagnitudeMask = 0x7FFFFFFFu;
 constexpr std::size_t kNumKeys = std::size_t{0x7F800000u >> kDroppedBits};  // finite ones
 // Fewer elements are sorted, more are counted in a table of all keys.
 constexpr std::size_t kSortedElements = 1 << 15;
-constexpr std::int64_t kElementsPerTask = 1 << 20;
+constexpr std::int64_t kElementsPerTask = 1 << 18;
 
 std::uint32_t key_of(float value) {
   return (std::bit_cast<std::uint32_t>(value) & kMagnitudeMask) >> kDroppedBits;

@@ -1,8 +1,9 @@
 #include "calibrate/scale_search.h"
 
+#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <string_view>
+#include <vector>
 
 #include "reference/ops/number_formats.h"
 
@@ -16,6 +17,7 @@ constexpr int kStepsPerOctave = 16;
 constexpr int kOctavesAbove = 1;
 constexpr int kOctavesBelow = 5;
 constexpr int kFinerSteps = 16;
+constexpr std::size_t kRefined = 3;  // the error has valleys, one for each way values meet codes
 
 /// 2^(steps / 256), by multiplications alone: the same on every machine.
 double power_of_step(int steps) {
@@ -30,6 +32,16 @@ double power_of_step(int steps) {
   for (int i = octaves * kFine; i < steps; ++i) result *= root;
   return result;
 }
+
+struct Candidate {
+  double error;
+  float scale;
+  int step;
+  /// The larger scale of equals first: it leaves more room.
+  bool operator<(const Candidate& other) const {
+    return error != other.error ? error < other.error : scale > other.scale;
+  }
+};
 
 bool saturates(float scaled, CodeGrid grid) {
   // Half a step above the largest code: what a grid without end would round to the next one.
@@ -67,23 +79,23 @@ double squared_error(const Magnitudes& magnitudes, float scale, CodeGrid grid) {
 float best_scale(const Magnitudes& magnitudes, CodeGrid grid) {
   if (magnitudes.amax() == 0.0f) return 0.0f;
   const double unit = double{magnitudes.amax()} / double{largest_code(grid)};
-  double least = std::numeric_limits<double>::infinity();
-  int best = 0;
+  std::vector<Candidate> candidates;
   const auto try_steps = [&](int begin, int end, int stride) {
     for (int step = end; step >= begin; step -= stride) {
       const auto scale = static_cast<float>(unit * power_of_step(step));
       if (scale == 0.0f) continue;
-      const double error = squared_error(magnitudes, scale, grid);
-      if (error < least) {
-        least = error;
-        best = step;
-      }
+      candidates.push_back({squared_error(magnitudes, scale, grid), scale, step});
     }
   };
   constexpr int kOctave = kStepsPerOctave * kFinerSteps;
   try_steps(-kOctavesBelow * kOctave, kOctavesAbove * kOctave, kFinerSteps);
-  try_steps(best - kFinerSteps + 1, best + kFinerSteps - 1, 1);
-  return static_cast<float>(unit * power_of_step(best));
+  std::sort(candidates.begin(), candidates.end());
+  std::vector<int> valleys;
+  for (std::size_t i = 0; i < std::min(kRefined, candidates.size()); ++i) {
+    valleys.push_back(candidates[i].step);
+  }
+  for (const int step : valleys) try_steps(step - kFinerSteps + 1, step + kFinerSteps - 1, 1);
+  return candidates.empty() ? 0.0f : std::min_element(candidates.begin(), candidates.end())->scale;
 }
 
 ScaleLosses scale_losses(const Magnitudes& magnitudes, float scale, CodeGrid grid) {

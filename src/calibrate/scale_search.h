@@ -2,7 +2,9 @@
 // of codes that the elements are rounded to.
 #pragma once
 
+#include <array>
 #include <optional>
+#include <string_view>
 
 #include "calibrate/magnitudes.h"
 
@@ -28,7 +30,7 @@ float read_back(float value, float scale, CodeGrid grid);
 double squared_error(const Magnitudes& magnitudes, float scale, CodeGrid grid);
 
 /// The scale of least squared error between twice amax / largest code and 1/32 of it: 16 steps an
-/// octave, then 16 times finer around the best. The larger one of equals. 0 when all is 0.
+/// octave, then 16 times finer around the best three. The larger one of equals. 0 when all is 0.
 float best_scale(const Magnitudes& magnitudes, CodeGrid grid);
 
 /// Shares of the elements that a scale costs more than rounding.

@@ -1,5 +1,7 @@
 #include "cli/calibration_options.h"
 
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 
 #include "calibrate/report.h"
@@ -107,6 +109,9 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
 
 CalibrationInput open_calibration(const CalibrationArguments& arguments, const ScaleFile* file) {
   check_source(arguments);
+  // Why: by default glibc raises this with every large buffer that is freed, keeps such buffers for
+  // the thread that had them, and the process grows to several layers.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
   if (!arguments.json.empty()) check_writable(arguments.json);
   CalibrationInput input;
   CalibrationOptions& options = input.options;

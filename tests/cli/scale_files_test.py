@@ -126,7 +126,7 @@ class Loader(CalibrationTest):
     def test_sixteen_files_are_sixteen_calls(self):
         # A ring by the definition of §10.6, with a first value that call 17 drives out.
         calls = [layer_tensors(seed) for seed in range(17)]
-        calls[0]["k"] *= 100
+        calls[0]["k"] *= 128
         files = [self.save(f"{i:02}.safetensors", {LAYERS[0]: c}) for i, c in enumerate(calls)]
         for count in (5, 16, 17):
             ring = {role: np.zeros(16, np.float32) for role in "qkv"}
