@@ -371,11 +371,11 @@ class Writing(CalibrationTest):
             self.assertEqual(len(found), 1)
 
     def test_memory_is_that_of_one_layer(self):
-        """A set of 30 layers of 6 MB: the process stays below a fifth of it."""
+        """A set of 20 layers of 6 MB: the process stays below a fourth of it."""
         layer = layer_tensors(tokens=4096, heads=4, kv_heads=4, size=64)
         tensors = {role: stored(values) for role, values in layer.items()}
         tensors["cu_seqlens"] = stored(np.arange(0, 4097, 256), "I32")
-        files = [self.dir / f"{i}.safetensors" for i in range(30)]
+        files = [self.dir / f"{i}.safetensors" for i in range(20)]
         for i, file in enumerate(files):
             names = {f"b.{i}.{name}": tensor for name, tensor in tensors.items()}
             safetensors_file.write(file, names, {})
@@ -391,7 +391,7 @@ class Writing(CalibrationTest):
                               cwd=self.dir, capture_output=True, text=True, check=True)  # fmt: skip
         status, peak_kib = map(int, done.stdout.split()[-2:])
         self.assertEqual(status, 0)
-        self.assertLess(peak_kib * 1024, total / 5)
+        self.assertLess(peak_kib * 1024, total / 4)
 
 
 if __name__ == "__main__":

@@ -232,14 +232,16 @@ class Run(CalibrationTest):
         self.calibrate(0, "own.yaml", output="scales.json")
         entry = json.loads((self.dir / "scales.json").read_text())["model.layers.0.self_attn"]
         result = self.results("cache.yaml", "--no-timing", "--save-tensors", "t")[CACHE_ID]
-        self.assertEqual(result["problem"]["kv_cache"]["k_scale"], entry["k_scale"])
-        tensors, _ = safetensors_file.read(self.dir / "t" / (CACHE_ID.replace("/", "__")
-                                                             + ".safetensors"))  # fmt: skip
-        key = number_formats.decode("BF16", tensors["key"].raw)
-        scale = np.float32(entry["k_scale"])
-        codes = number_formats.encode_e4m3(key / scale)
-        read = number_formats.decode("F8_E4M3", codes) * scale
-        self.assertTrue((tensors["key_dequantized"].raw == read).all())
+        for name in ("k_scale", "v_scale", "q_scale"):
+            self.assertEqual(result["problem"]["kv_cache"][name], entry[name])
+        (file,) = (self.dir / "t").iterdir()
+        tensors, _ = safetensors_file.read(file)
+        for name in ("key", "value"):
+            values = number_formats.decode("BF16", tensors[name].raw)
+            scale = np.float32(entry[f"{name[0]}_scale"])
+            codes = number_formats.encode_e4m3(values / scale)
+            read = number_formats.decode("F8_E4M3", codes) * scale
+            self.assertTrue((tensors[f"{name}_dequantized"].raw == read).all())
         self.expect(0, "run", "cache.yaml", "--no-timing", "--json", "base.json")
         # A worse file: the same case is less accurate.
         entry["v_scale"] /= 30
