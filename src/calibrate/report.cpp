@@ -49,6 +49,28 @@ std::string best_text(const LayerReport& layer) {
 
 using Row = std::vector<std::string>;
 
+/// Median and largest error over all layers, of the scales reported and of each method.
+std::vector<Row> summary_rows(const CalibrationReport& report) {
+  std::vector<std::vector<double>> columns(1 + kScaleMethods.size());
+  for (const LayerReport& layer : report.layers) {
+    if (layer.error) columns[0].push_back(layer.error->rms_rel());
+    for (std::size_t m = 0; m < kScaleMethods.size(); ++m) {
+      if (layer.method_error[m]) columns[1 + m].push_back(layer.method_error[m]->rms_rel());
+    }
+  }
+  Row median{"median", "", "", "", "", ""};
+  Row worst{"worst", "", "", "", "", ""};
+  for (std::vector<double>& errors : columns) {
+    std::sort(errors.begin(), errors.end());
+    const std::size_t count = errors.size();
+    median.push_back(count == 0 ? "-" : fmt::format("{:.3e}", errors[(count - 1) / 2]));
+    worst.push_back(count == 0 ? "-" : fmt::format("{:.3e}", errors.back()));
+  }
+  median.push_back(fmt::format("of {} layers", report.layers.size()));
+  worst.emplace_back();
+  return {median, worst};
+}
+
 /// First column and last to the left, the others to the right.
 void print_rows(std::ostream& out, const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size(), 0);
@@ -159,6 +181,9 @@ void write_scale_table(std::ostream& out, const CalibrationReport& report,
       rows.push_back(std::move(row));
       is_first = false;
     }
+  }
+  if (report.layers.size() > 1) {
+    for (Row& row : summary_rows(report)) rows.push_back(std::move(row));
   }
   print_rows(out, rows);
 }

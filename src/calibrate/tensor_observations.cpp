@@ -34,6 +34,9 @@ struct SavedProblem {
   std::string layer = kUnnamedLayer;
   std::optional<bool> causal;
   std::optional<double> scale;
+  std::optional<std::int64_t> sliding_window;
+  double logits_soft_cap = 0;
+  AlibiKind alibi = AlibiKind::kNone;
 };
 
 struct File {
@@ -52,6 +55,12 @@ SavedProblem saved_problem(const SafetensorsReader& reader) {
     const auto& attention = problem.at("attention");
     result.causal = attention.at("causal").get<bool>();
     result.scale = attention.at("scale").get<double>();
+    result.logits_soft_cap = attention.at("logits_soft_cap").get<double>();
+    const auto& window = attention.at("sliding_window");
+    if (!window.is_null()) result.sliding_window = window.get<std::int64_t>();
+    for (const AlibiKind kind : {AlibiKind::kLinear, AlibiKind::kSqrt}) {
+      if (attention.at("alibi") == to_string(kind)) result.alibi = kind;
+    }
     if (attention.at("type") == "mm_encoder") {
       result.layer = problem.at("mm_encoder").at("layer_names").at(0).get<std::string>();
     }
@@ -255,11 +264,35 @@ class TensorObservations final : public Observations {
     a.v_head_size = static_cast<int>(v->dim(2));
     a.causal = file.saved.causal.value_or(!encoder);
     a.scale = file.saved.scale.value_or(1 / std::sqrt(static_cast<double>(a.head_size)));
+    a.sliding_window = file.saved.sliding_window;
+    a.logits_soft_cap = file.saved.logits_soft_cap;
+    if (file.is_saved_result) add_per_head(file, observation);
     problem.batch = batch_of(layer, file, *q, *k, observation.where);
     if (!a.causal) return;
     for (const Request& request : problem.batch) {
       if (request.query_len > request.seq_len) disagree("more tokens of q than of k");
     }
+  }
+
+  /// Sinks and slopes that the saved result was computed with.
+  static void add_per_head(const File& file, Observation& observation) {
+    AttentionSpec& a = observation.problem.attention;
+    const auto read = [&](const char* name) {
+      std::vector<float> values;
+      const SafetensorsEntry* entry = file.reader.find(name);
+      if (entry == nullptr) return values;
+      const Tensor tensor = file.reader.read(*entry);
+      if (tensor.num_elements() != a.num_heads) {
+        fail(ErrorKind::kShape, "{}: tensor '{}': expected [{}], got [{}]", file.reader.name(),
+             name, a.num_heads, fmt::join(tensor.shape(), ", "));
+      }
+      for (std::int64_t i = 0; i < a.num_heads; ++i) values.push_back(tensor.at(i));
+      return values;
+    };
+    observation.sinks = read("sinks");
+    if (!observation.sinks.empty()) a.sinks = SinksKind::kValues;
+    observation.alibi_slopes = read("alibi_slopes");
+    if (!observation.alibi_slopes.empty()) a.alibi = file.saved.alibi;
   }
 
   std::vector<Request> batch_of(const std::string& layer, const File& file, const Tensor& query,

@@ -217,6 +217,21 @@ class Errors(CalibrationTest):
         self.assertGreater(layers[0]["loss"], 2)
         self.assertEqual(list(json.loads((self.dir / "out.json").read_text())), ["b.0", "b.1"])
 
+    def test_the_attention_of_a_saved_result_is_that_of_its_scenario(self):
+        scenario = {"schema": 1, "name": "d", "batch": "q20_3q1s30",
+                    "attention": {"num_heads": 4, "num_kv_heads": 2, "head_size": 32,
+                                  "sliding_window": 9, "sinks": "normal", "alibi": "linear",
+                                  "logits_soft_cap": 3}}  # fmt: skip
+        self.write("d.json", json.dumps(scenario))
+        self.expect(0, "run", "d.json", "--backend", "REFERENCE", "--no-timing",
+                    "--save-tensors", "saved")  # fmt: skip
+        (file,) = (self.dir / "saved").iterdir()
+        outcome = self.calibrate(0, "d.json", "--json", "-")
+        from_seed = strict_json(outcome.out)["layers"]
+        outcome = self.calibrate(0, "--tensors", file, "--format", "kv-cache", "--json", "-",
+                                 "--force")  # fmt: skip
+        self.assertEqual(strict_json(outcome.out)["layers"], from_seed)
+
     def test_tensors_of_another_rank_have_scales_but_no_error(self):
         flat = {role: values.reshape(40, -1) for role, values in layer_tensors().items()}
         layer = self.layer(self.save("t.safetensors", {LAYER: flat}))
@@ -295,6 +310,12 @@ class Refusals(CalibrationTest):
         self.refused(["E-VALUE", "'l.0'", "tensor v, KV head 1, channel 4"],
                      "--tensors", path, "--format", "int8-value")  # fmt: skip
         self.calibrate(0, "--tensors", path)
+
+    def test_scales_beyond_float32_are_refused(self):
+        path = self.save("t.safetensors", {LAYER: layer_tensors()})
+        for margin in ("1e60", "1e-60"):
+            self.refused(["E-VALUE", LAYER, "tensor q", "finite scale > 0"],
+                         "--tensors", path, "--margin", margin)  # fmt: skip
 
     def test_integers_are_no_tensors_to_calibrate(self):
         tensors = {f"{LAYER}.q": stored(np.ones((2, 2, 8)), "I32")}
