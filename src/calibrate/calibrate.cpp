@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/error.h"
 #include "core/parallel.h"
@@ -184,7 +185,10 @@ class LayerStudy {
       const bool joined = options.format == ScaleFormat::kKvCacheLegacy && role == kValueRole;
       if (!joined) statistics_.emplace_back(role, options);
     }
-    for (std::int64_t i = 0; i < num_forwards(); ++i) observe(observations.read(index_, i));
+    for (std::int64_t i = 0; i < num_forwards(); ++i) {
+      last_ = observations.read(index_, i);
+      observe(*last_);
+    }
     for (const ScaleMethod method : kScaleMethods) {
       by_method_[static_cast<std::size_t>(method)] = scales_of(method);
     }
@@ -265,7 +269,9 @@ class LayerStudy {
     const std::int64_t count = std::min(kErrorForwards, num_forwards());
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t forward = count == 1 ? 0 : i * (num_forwards() - 1) / (count - 1);
-      Observation observation = observations_.read(index_, forward);
+      Observation observation = forward + 1 == num_forwards() && last_
+                                    ? *std::exchange(last_, std::nullopt)
+                                    : read_again(forward);
       if (!observation.no_attention.empty()) {
         report.no_error = observation.no_attention;
         return;
@@ -282,6 +288,11 @@ class LayerStudy {
     }
   }
 
+  Observation read_again(std::int64_t forward) {
+    last_.reset();  // one forward in memory, not two
+    return observations_.read(index_, forward);
+  }
+
   static void add(const OutputError& part, std::optional<OutputError>& sum) {
     if (!sum) sum.emplace();
     sum->add(part);
@@ -292,6 +303,7 @@ class LayerStudy {
   std::string layer_;
   const CalibrationOptions& options_;
   std::vector<RoleStatistics> statistics_;
+  std::optional<Observation> last_;  // read, and not yet used for the attention error
   std::array<Scales, kScaleMethods.size()> by_method_;
 };
 

@@ -59,11 +59,11 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
                  "Scenario whose seeded tensors are taken, or name of a shipped scenario");
   app.add_option("--tensors", arguments.tensors,
                  "Safetensors files with <layer>.q, .k, .v, or those of run --save-tensors")
-      ->type_name("FILE...");
+      ->type_name("FILE");
   app.add_option("--layers", arguments.layers,
                  "Layers that there must be: names, or a template such as 'blocks.{}.attn:32'")
       ->delimiter(',')
-      ->type_name("NAME...");
+      ->type_name("NAME");
   std::vector<std::string> formats;
   for (const ScaleFormat format : kScaleFormats) formats.emplace_back(to_string(format));
   app.add_option("--format", arguments.format, join(formats, ", "))
@@ -104,7 +104,7 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
       ->check(CLI::NonNegativeNumber.description(""));
   app.add_option("--json", arguments.json, "Write the report as JSON (- = standard output)")
       ->type_name("FILE");
-  add_console_options(app, arguments.console);
+  app.add_flag("-q,--quiet", arguments.quiet, "Nothing on stderr but errors");
 }
 
 CalibrationInput open_calibration(const CalibrationArguments& arguments, const ScaleFile* file) {
@@ -148,11 +148,11 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const S
 void print_calibration(const CalibrationArguments& arguments, const CalibrationReport& report,
                        const std::string& chosen, const Console& console) {
   const bool moved = arguments.json == "-";
-  if (!moved || !arguments.console.quiet) {
+  if (!moved || !arguments.quiet) {
     write_scale_table(moved ? console.err : console.out, report, chosen);
   }
   if (!arguments.json.empty()) write_text(arguments.json, scale_report_json(report, chosen));
-  if (arguments.console.quiet) return;
+  if (arguments.quiet) return;
   for (const std::string& warning : scale_warnings(report, chosen)) {
     console.err << fmt::format("attnbench: warning: {}\n", warning);
   }
@@ -160,7 +160,7 @@ void print_calibration(const CalibrationArguments& arguments, const CalibrationR
 
 void print_scale_notices(const CalibrationArguments& arguments,
                          const std::vector<std::string>& notices, const Console& console) {
-  if (arguments.console.quiet) return;
+  if (arguments.quiet) return;
   for (const std::string& notice : notices) {
     console.err << fmt::format("attnbench: notice: {}\n", notice);
   }

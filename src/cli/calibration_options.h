@@ -29,7 +29,7 @@ struct CalibrationArguments {
   std::int64_t max_rows = 128;
   int threads = 0;
   SelectionOptions selection;
-  ConsoleOptions console;
+  bool quiet = false;
   std::string json;
 };
 

@@ -62,7 +62,8 @@ const std::vector<Command>& all_commands() {
       {"gate", "Compare results with a baseline and fail when something got worse",
        "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
       {"calibrate", "Write FP8 or INT8 scale files, and show what each method's scales cost",
-       "  attnbench calibrate vit --set inputs.distribution=outlier --output scales.json\n"
+       "  attnbench calibrate models/qwen2.5-vl-7b --set inputs.distribution=outlier --output "
+       "s.json\n"
        "  attnbench calibrate --tensors captured/*.safetensors --method mse --output scales.json",
        declare_calibrate},
       {"scales", "Check a scale file and show the attention error that it causes",
