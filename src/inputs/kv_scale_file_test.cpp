@@ -112,6 +112,13 @@ TEST_CASE("what is no scale file of a cache is a matter of format") {
   CHECK(starts_with(complaint_about(deep + std::string(100000, ']') + "}}"), "E-FORMAT: "));
 }
 
+TEST_CASE("a file of names without end is refused in time") {
+  std::string text = "{";
+  for (int i = 0; i < 400'000; ++i) text += "\"" + std::to_string(i) + "\": 0, ";
+  CHECK(complaint_about(text + "\"end\": 0}") ==
+        "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
+}
+
 TEST_CASE("written scales of a cache read back, and the legacy form is vLLM's") {
   KvLayerScales scales;
   scales.k = {0.5, static_cast<double>(1.0f / 3)};

@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
+constexpr std::size_t kMaxNames = 50'000;
 
 std::string quote_python_literals(std::string_view text) {
   std::string result;
@@ -96,8 +97,16 @@ std::string read_scale_text(const fs::path& path, std::string_view what) {
 }
 
 Json parse_scale_json(std::string_view text, const std::string& where) {
+  // Why a limit: an object that keeps its order looks for each new name among all others.
+  std::size_t num_names = 0;
+  const auto count_names = [&](int, Json::parse_event_t event, Json&) {
+    if (event == Json::parse_event_t::key && ++num_names > kMaxNames) {
+      fail(ErrorKind::kFormat, "{}: expected at most {} names", where, kMaxNames);
+    }
+    return true;
+  };
   try {
-    Json document = Json::parse(quote_python_literals(text));
+    Json document = Json::parse(quote_python_literals(text), count_names);
     if (document.is_object()) return document;
     fail(ErrorKind::kFormat, "{}: expected a JSON object, got {}", where, document.type_name());
   } catch (const Json::out_of_range& error) {

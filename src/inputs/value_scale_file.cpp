@@ -17,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMaxExtent = 1 << 20;
+constexpr std::size_t kMaxNames = 50'000;
 
 class Parser {
  public:
@@ -56,6 +57,10 @@ class Parser {
       if (event == Json::parse_event_t::key &&
           !names.back().insert(parsed.get<std::string>()).second) {
         wrong_format(fmt::format("duplicate name '{}'", shown(parsed.get<std::string>())));
+      }
+      // An object that keeps its order looks for each new name among all others.
+      if (!names.empty() && names.back().size() > kMaxNames) {
+        wrong_format(fmt::format("expected at most {} names", kMaxNames));
       }
       return true;
     };
