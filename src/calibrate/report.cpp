@@ -118,6 +118,27 @@ std::string warning(const std::string& what, const Loss& loss, std::size_t num_l
       kWarnedLoss, loss.num_layers, num_layers, loss.layer, loss.largest);
 }
 
+/// Upstream's signed maximum may miss what is largest (§10.6): how much of it saturates.
+void warn_of_signed_amax(const CalibrationReport& report, std::vector<std::string>& warnings) {
+  if (report.options.amax != AmaxKind::kSigned) return;
+  std::int64_t count = 0;
+  std::string where;
+  double most = 0;
+  for (const LayerReport& layer : report.layers) {
+    for (const RoleReport& role : layer.roles) {
+      if (role.losses.saturated == 0) continue;
+      ++count;
+      if (role.losses.saturated <= most) continue;
+      most = role.losses.saturated;
+      where = fmt::format("tensor {} of layer '{}'", kRoleNames[role.role], layer.layer);
+    }
+  }
+  if (count == 0) return;
+  warnings.push_back(
+      fmt::format("signed amax: values of {} tensors saturate, most in {}: {} of its elements",
+                  count, where, share_text(most)));
+}
+
 double least_error(const LayerReport& layer, ScaleMethod best) {
   return layer.method_error[static_cast<std::size_t>(best)]->rms_rel();
 }
@@ -202,6 +223,7 @@ std::vector<std::string> scale_warnings(const CalibrationReport& report,
     }
   }
   std::vector<std::string> warnings;
+  warn_of_signed_amax(report, warnings);
   const std::size_t count = report.layers.size();
   if (loss_of_chosen.num_layers > 0) warnings.push_back(warning(chosen, loss_of_chosen, count));
   for (const ScaleMethod method : kScaleMethods) {
