@@ -18,29 +18,31 @@ constexpr std::size_t kNumKeys = std::size_t{0x7F800000u >> kDroppedBits};  // f
 constexpr std::size_t kSortedElements = 1 << 15;
 constexpr std::int64_t kElementsPerTask = 1 << 18;
 
-std::uint32_t key_of(float value) {
-  return (std::bit_cast<std::uint32_t>(value) & kMagnitudeMask) >> kDroppedBits;
-}
-float value_of(std::uint32_t key) { return std::bit_cast<float>(key << kDroppedBits); }
+std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitudeMask; }
+std::uint32_t key_of(float value) { return bits_of(value) >> kDroppedBits; }
 
-std::vector<MagnitudeBin> bins_of_sorted(std::vector<std::uint32_t>& keys) {
-  std::sort(keys.begin(), keys.end());
+std::vector<MagnitudeBin> bins_of_sorted(std::vector<std::uint32_t>& magnitudes) {
+  std::sort(magnitudes.begin(), magnitudes.end());
   std::vector<MagnitudeBin> bins;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (i == 0 || keys[i] != keys[i - 1]) bins.push_back({value_of(keys[i]), 0});
+  std::uint32_t last = 0;
+  for (const std::uint32_t bits : magnitudes) {
+    if (bins.empty() || bits >> kDroppedBits != last) bins.push_back({});
+    last = bits >> kDroppedBits;
+    bins.back().value = std::bit_cast<float>(bits);
     ++bins.back().count;
   }
   return bins;
 }
 
-std::vector<MagnitudeBin> bins_of_table(const std::vector<std::uint32_t>& keys) {
-  std::vector<std::int64_t> table(kNumKeys, 0);
-  for (const std::uint32_t key : keys) ++table[key];
-  std::vector<MagnitudeBin> bins;
-  for (std::uint32_t key = 0; key < kNumKeys; ++key) {
-    if (table[key] > 0) bins.push_back({value_of(key), table[key]});
+std::vector<MagnitudeBin> bins_of_table(const std::vector<std::uint32_t>& magnitudes) {
+  std::vector<MagnitudeBin> table(kNumKeys);
+  for (const std::uint32_t bits : magnitudes) {
+    MagnitudeBin& bin = table[bits >> kDroppedBits];
+    bin.value = std::max(bin.value, std::bit_cast<float>(bits));
+    ++bin.count;
   }
-  return bins;
+  std::erase_if(table, [](const MagnitudeBin& bin) { return bin.count == 0; });
+  return {table.begin(), table.end()};  // without the capacity of all keys
 }
 
 /// All elements of the tensor into one.
@@ -82,8 +84,8 @@ void add_columns(const Tensor& tensor, std::int64_t column, std::int64_t width, 
 }  // namespace
 
 void Magnitudes::add(std::span<const float> values) {
-  std::vector<std::uint32_t> keys;
-  keys.reserve(values.size());
+  std::vector<std::uint32_t> magnitudes;
+  magnitudes.reserve(values.size());
   for (const float value : values) {
     if (!std::isfinite(value)) {
       ++num_not_finite_;
@@ -95,12 +97,12 @@ void Magnitudes::add(std::span<const float> values) {
     if (value == 0.0f) {
       ++num_zeros_;
     } else {
-      // A magnitude below the least key is nearer to that than to zero, which it is not.
-      keys.push_back(std::max(key_of(value), 1u));
+      magnitudes.push_back(bits_of(value));
     }
   }
   num_elements_ += static_cast<std::int64_t>(values.size());
-  merge(keys.size() > kSortedElements ? bins_of_table(keys) : bins_of_sorted(keys));
+  merge(magnitudes.size() > kSortedElements ? bins_of_table(magnitudes)
+                                            : bins_of_sorted(magnitudes));
 }
 
 void Magnitudes::add(const Magnitudes& other) {
@@ -119,9 +121,11 @@ void Magnitudes::merge(const std::vector<MagnitudeBin>& more) {
   merged.reserve(bins_.size() + more.size());
   auto a = bins_.begin();
   for (const MagnitudeBin& b : more) {
-    while (a != bins_.end() && a->value < b.value) merged.push_back(*a++);
+    while (a != bins_.end() && key_of(a->value) < key_of(b.value)) merged.push_back(*a++);
     merged.push_back(b);
-    if (a != bins_.end() && a->value == b.value) merged.back().count += (a++)->count;
+    if (a == bins_.end() || key_of(a->value) != key_of(b.value)) continue;
+    merged.back().value = std::max(a->value, b.value);
+    merged.back().count += (a++)->count;
   }
   merged.insert(merged.end(), a, bins_.end());
   bins_ = std::move(merged);

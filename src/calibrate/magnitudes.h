@@ -10,15 +10,15 @@
 
 namespace attnbench {
 
-/// Elements of one magnitude |x|.
+/// Elements whose magnitudes |x| agree in their first 11 bits.
 struct MagnitudeBin {
-  float value = 0;
+  float value = 0;  // the largest of them
   std::int64_t count = 0;
 };
 
-/// Magnitudes are kept to 11 significant bits, rounded towards zero: exactly, for every type of 16
-/// bits or fewer. The largest one is exact for all. Adding is a matter of integers, so that the
-/// order of the elements and the number of threads change nothing.
+/// Magnitudes are told apart by 11 significant bits, which is all of them for every type of 16 bits
+/// or fewer; those that agree count as the largest of them. Adding is a matter of integers and
+/// maxima, so that the order of the elements and the number of threads change nothing.
 class Magnitudes {
  public:
   /// NaN and infinities are only counted.

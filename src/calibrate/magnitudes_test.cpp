@@ -55,16 +55,32 @@ TEST_CASE("magnitudes of 16-bit types are counted exactly") {
   }
 }
 
-TEST_CASE(
-    "magnitudes of float32 are rounded towards zero in the twelfth bit, but for the largest") {
-  Magnitudes magnitudes;
-  magnitudes.add(std::vector<float>{1.0f + 0x1p-11f, -3.00001f});
-  REQUIRE(magnitudes.bins().size() == 2);
-  CHECK(magnitudes.bins()[0].value == 1.0f);
-  CHECK(magnitudes.bins()[1].value == 3.0f);
-  CHECK(magnitudes.amax() == 3.00001f);
-  CHECK(magnitudes.percentile(100) == 3.00001f);
-  CHECK(magnitudes.signed_max() == 1.0f + 0x1p-11f);
+TEST_CASE("magnitudes of float32 that agree in eleven bits count as the largest of them") {
+  const float a = 1.0f + 0x1p-12f;
+  const float b = 1.0f + 0x1p-11f;
+  const float c = 1.0f + 0x1p-10f;
+  Magnitudes whole;
+  whole.add(std::vector<float>{b, -a, c, -3.00001f});
+  Magnitudes parts;
+  for (const float value : {-3.00001f, a, c, b}) parts.add(std::vector<float>{value});
+  for (const Magnitudes& found : {whole, parts}) {
+    REQUIRE(found.bins().size() == 3);
+    CHECK(found.bins()[0].value == b);
+    CHECK(found.bins()[0].count == 2);
+    CHECK(found.bins()[1].value == c);
+    CHECK(found.bins()[2].value == 3.00001f);
+    CHECK(found.amax() == 3.00001f);
+    CHECK(found.percentile(75) == c);
+  }
+  // Many are counted in a table, few are sorted.
+  std::vector<float> many(40'000, a);
+  many.push_back(b);
+  many.push_back(c);
+  Magnitudes table;
+  table.add(many);
+  REQUIRE(table.bins().size() == 2);
+  CHECK(table.bins()[0].value == b);
+  CHECK(table.bins()[0].count == 40'001);
 }
 
 TEST_CASE("what is not finite is counted apart, and the least float is no zero") {
