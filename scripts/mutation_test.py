@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Plants faults in the CPU pipelines and shows that `attnbench run` calls each one incorrect; plants
-faults in the rules of the gate and shows that its unit tests fail.
+"""Plants faults in the CPU pipelines and shows that `attnbench run` calls each one incorrect. Where
+no run judges, a test must fail: one of tests/cli that the mutant names ("test"), or for the rules of
+the gate its unit tests.
 
-Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one source file. The
+Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one
+source file. The
 mutated file is compiled alone, with the flags of the build, and linked before the libraries of the
 tool, so that the real sources and the real binary stay as they are.
 
@@ -27,8 +29,23 @@ class Failure(Exception):
     """A mutant that survived, or could not be made."""
 
 
+def run_test(binary, name):
+    """The same of a test of tests/cli: a test that fails is a fault found."""
+    done = subprocess.run(
+        [sys.executable, "-B", "-m", "unittest", name], capture_output=True, text=True, timeout=120,
+        cwd=ROOT / "tests" / "cli", env={**os.environ, "ATTNBENCH_BIN": str(binary)})
+    if "Ran 1 test" not in done.stderr or "skipped" in done.stderr:
+        raise Failure(f"expected one test, found {done.stderr.strip()[-400:]}")
+    if done.returncode == 0:
+        return [("passed", "")]
+    reason = [line for line in done.stderr.splitlines() if line.startswith("AssertionError")]
+    return [("incorrect", reason[0])] if reason else [("error", done.stderr.strip()[-400:])]
+
+
 def run_tool(binary, mutant):
     """Statuses and reasons of the mutant's case under `binary`; {scratch} in a value is a folder."""
+    if "test" in mutant:
+        return run_test(binary, mutant["test"])
     with tempfile.TemporaryDirectory() as scratch:
         return run_case(binary, mutant, scratch)
 
@@ -159,7 +176,7 @@ def main():
     binary = build.directory / "attnbench"
 
     # Mutants share cases; the real program needs to pass each once.
-    cases = {json.dumps([m["backend"], m["set"]]): m for m in mutants}
+    cases = {json.dumps(m.get("test") or [m["backend"], m["set"]]): m for m in mutants}
     failures = 0
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         originals = [(m, pool.submit(test_original, binary, m)) for m in cases.values()]

@@ -11,12 +11,6 @@ namespace {
 /// The larger one, or NaN if either is.
 float nan_max(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
-float history_scale(const std::array<float, kAmaxHistoryLength>& ring) {
-  float largest = std::numeric_limits<float>::min();  // 2^-126, the smallest normal
-  for (float amax : ring) largest = nan_max(largest, amax);
-  return largest / kE4m3Max;
-}
-
 }  // namespace
 
 float tensor_amax(const StridedTensor& x, AmaxKind kind) {
@@ -31,10 +25,23 @@ float tensor_amax(const StridedTensor& x, AmaxKind kind) {
   return is_empty ? 0.0f : largest;
 }
 
+AmaxRing::AmaxRing(int length) : values_(static_cast<std::size_t>(length), 0.0f) {}
+
+void AmaxRing::record(float amax) {
+  values_[position_] = amax;
+  position_ = (position_ + 1) % values_.size();
+}
+
+float AmaxRing::largest() const {
+  float largest = std::numeric_limits<float>::min();  // 2^-126, the smallest normal
+  for (const float amax : values_) largest = nan_max(largest, amax);
+  return largest;
+}
+
 AmaxHistory::Update AmaxHistory::update(const std::array<float, 3>& amax) {
   for (std::size_t i = 0; i < rings_.size(); ++i) {
-    rings_[i][static_cast<std::size_t>(position_)] = amax[i];
-    scales_[i] = history_scale(rings_[i]);
+    rings_[i].record(amax[i]);
+    scales_[i] = rings_[i].largest() / kE4m3Max;
   }
   position_ = (position_ + 1) % kAmaxHistoryLength;
   Update result;

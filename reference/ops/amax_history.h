@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <vector>
 
 #include "core/problem.h"
 #include "reference/ops/strided_tensor.h"
@@ -14,6 +15,19 @@ inline constexpr int kAmaxHistoryLength = 16;
 /// max x or max |x| over all elements; 0 for an empty tensor. NaN anywhere gives NaN, as in
 /// PyTorch's amax.
 float tensor_amax(const StridedTensor& x, AmaxKind kind);
+
+/// The largest values of the last `length` calls of one tensor; zeros before the first.
+class AmaxRing {
+ public:
+  explicit AmaxRing(int length = kAmaxHistoryLength);
+  void record(float amax);
+  /// At least 2^-126; NaN when any of them is.
+  float largest() const;
+
+ private:
+  std::vector<float> values_;
+  std::size_t position_ = 0;
+};
 
 /// The rings of Q, K and V of one layer with their common position.
 class AmaxHistory {
@@ -33,7 +47,7 @@ class AmaxHistory {
   int position() const { return position_; }
 
  private:
-  std::array<std::array<float, kAmaxHistoryLength>, 3> rings_{};
+  std::array<AmaxRing, 3> rings_;
   std::array<float, 3> scales_{1.0f, 1.0f, 1.0f};
   int position_ = 0;
   bool has_wrapped_ = false;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include "bench/bench.h"
@@ -104,6 +105,18 @@ void check_input_files(const std::vector<Pair>& pairs) {
     }
     const auto& scales = checked->mm_encoder.fp8_scale_save_path;
     if (scales) check_mm_scale_target(*scales);
+  }
+}
+
+/// What the files of the scenarios gave to say, each sentence once.
+void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& console) {
+  std::set<std::string> said;
+  for (const LoadedScenario& loaded : scenarios) {
+    for (const std::string& notice : loaded.notices) {
+      if (said.insert(notice).second) {
+        console.err << fmt::format("attnbench: notice: {}\n", notice);
+      }
+    }
   }
 }
 
@@ -343,6 +356,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   check_arguments(arguments);
   const GateOptions gate = gate_options(arguments.gate);
   check_input_files(pairs);
+  if (!options.console.quiet) print_notices(scenarios, console);
   if (pairs.empty() && !options.console.quiet) {
     console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
                                options.selection.filter);

@@ -31,6 +31,8 @@ RunCommand declare_validate(CLI::App& app);
 RunCommand declare_device(CLI::App& app);
 RunCommand declare_gate(CLI::App& app);
 RunCommand declare_report(CLI::App& app);
+RunCommand declare_calibrate(CLI::App& app);
+RunCommand declare_scales(CLI::App& app);
 RunCommand declare_list(CLI::App& app);
 
 /// In the order of --help.

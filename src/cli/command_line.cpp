@@ -65,6 +65,15 @@ const std::vector<Command>& all_commands() {
        "  attnbench report results.json -o report.html\n"
        "  attnbench report before.json after.json -o compared.html",
        declare_report},
+      {"calibrate", "Write FP8 or INT8 scale files, and show what each method's scales cost",
+       "  attnbench calibrate models/qwen2.5-vl-7b --set inputs.distribution=outlier --output "
+       "s.json\n"
+       "  attnbench calibrate --tensors captured/*.safetensors --method mse --output scales.json",
+       declare_calibrate},
+      {"scales", "Check a scale file and show the attention error that it causes",
+       "  attnbench scales scales.json --layers 'visual.blocks.{}.attn.attn:32'\n"
+       "  attnbench scales scales.json --tensors captured/*.safetensors",
+       declare_scales},
       {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
   };
   return commands;

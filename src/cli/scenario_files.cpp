@@ -6,6 +6,7 @@
 #include "cli/text.h"
 #include "core/error.h"
 #include "inputs/inputs.h"
+#include "inputs/kv_scale_file.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;
@@ -43,6 +44,7 @@ void check_paths(const Scenario& scenario, const Problem& problem) {
   };
   check("inputs.file", problem.inputs.file);
   const KvCacheSpec& cache = problem.kv_cache;
+  check("kv_cache.scale_file", cache.scale_file);
   if (cache.int8_level == 1) check("kv_cache.value_scale_file", cache.value_scale_file);
 }
 
@@ -106,6 +108,9 @@ std::vector<LoadedScenario> load_scenarios(
     for (Problem& problem : loaded.back().scenario.cases) {
       check_paths(loaded.back().scenario, problem);
       adopt_file_sinks(problem);
+      for (std::string& notice : adopt_kv_scale_file(problem)) {
+        loaded.back().notices.push_back(std::move(notice));
+      }
     }
     const std::string& name = loaded.back().scenario.name;
     const auto [first, is_new] = argument_of.emplace(name, argument);

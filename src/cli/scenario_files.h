@@ -14,6 +14,7 @@ namespace attnbench {
 struct LoadedScenario {
   std::string argument;  // as given, for the repro line
   Scenario scenario;
+  std::vector<std::string> notices;  // about the files that its cases name; may repeat
 };
 
 /// The scenarios/ folders of the installation (<prefix>/share/attnbench/scenarios) and of the
@@ -28,7 +29,8 @@ std::filesystem::path find_scenario(const std::string& argument,
 /// Names relative to `dir`, without .yaml, of the scenarios there: suites first, then models/.
 std::vector<std::string> scenario_names(const std::filesystem::path& dir);
 
-/// Finds and loads all; nothing is returned unless all are valid. Errors: those of load_scenario,
+/// Finds and loads all, and takes sinks and scales from the files that the cases name; nothing is
+/// returned unless all are valid. Errors: those of load_scenario,
 /// and E-CONFIG when two scenarios have the same name, which would make result ids ambiguous.
 std::vector<LoadedScenario> load_scenarios(
     const std::vector<std::string>& arguments,

@@ -99,6 +99,12 @@ Json work_of(const Result& result) {
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object()) return nullptr;
   for (const char* key : {"description", "backends", "validation"}) problem.erase(key);
+  // The scales of a file are its accuracy, which is what is compared.
+  const auto cache = problem.find("kv_cache");
+  if (cache != problem.end() && cache->is_object() && cache->contains("scale_file") &&
+      !cache->at("scale_file").is_null()) {
+    for (const char* key : {"k_scale", "v_scale", "q_scale"}) cache->erase(key);
+  }
   const auto timing = problem.find("timing");
   if (timing != problem.end() && timing->is_object()) {
     for (const char* key : {"samples", "min_time_ms", "max_noise", "timeout_s"}) timing->erase(key);

@@ -145,10 +145,15 @@ class Judge {
     return limits;
   }
 
-  /// What grew beyond the threshold, for output, then LSE; empty when nothing did.
+  /// What grew beyond the threshold, for output, LSE, then what quantising cost (a scale file may
+  /// have become worse); empty when nothing did.
   static std::string accuracy_loss(const Result& before, const Result& after, double threshold) {
     std::string loss = error_growth("", before.error, after.error, threshold);
     if (loss.empty()) loss = error_growth("LSE ", before.lse_error, after.lse_error, threshold);
+    if (loss.empty()) {
+      loss = error_growth("quantization ", before.quantization_error, after.quantization_error,
+                          threshold);
+    }
     return loss;
   }
   static std::string error_growth(std::string_view what, const std::optional<ErrorStats>& before,

@@ -278,6 +278,16 @@ TEST_CASE("an error that grows past its own threshold is less accurate") {
   CHECK(verdict_of(before, after, loose).kind == VerdictKind::kSlower);
 }
 
+TEST_CASE("a quantization error that grows is less accurate, as of a worse scale file") {
+  Result before = result_of("a");
+  before.quantization_error = before.error;
+  Result after = before;
+  after.quantization_error->nmse = 2 * before.quantization_error->nmse;
+  check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true, "quantization NMSE");
+  after.quantization_error.reset();
+  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+}
+
 TEST_CASE("missing cases fail unless lenient, new ones pass unless they are wrong") {
   const ResultFile two = file_of({result_of("a"), result_of("b")});
   const ResultFile one = file_of({result_of("a")});

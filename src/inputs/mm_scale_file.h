@@ -38,8 +38,10 @@ const MmLayerScales& require_mm_scales(const MmScaleFile& file, const std::strin
 /// E-IO unless the file's folder exists.
 void check_mm_scale_target(const std::filesystem::path& path);
 
-/// Flat object in the order given, indent 2; written to a temporary file and renamed. Errors: E-IO;
-/// E-VALUE for a scale that is not finite and > 0, with nothing written.
+/// Flat object in the order given, indent 2. Errors: E-VALUE for a scale that is not finite and >
+/// 0.
+std::string mm_scales_text(const std::vector<std::pair<std::string, MmLayerScales>>& layers);
+/// The same as a file that appears whole or not at all. Errors: those, and E-IO.
 void write_mm_scales(const std::filesystem::path& path,
                      const std::vector<std::pair<std::string, MmLayerScales>>& layers);
 

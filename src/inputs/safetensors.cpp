@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -13,8 +12,8 @@
 #include <numeric>
 #include <set>
 
+#include "core/atomic_file.h"
 #include "core/error.h"
-#include "inputs/safetensors_header.h"
 
 namespace attnbench {
 namespace {
@@ -30,8 +29,6 @@ class FileDescriptor {
     if (fd_ >= 0) ::close(fd_);
   }
   int get() const { return fd_; }
-  /// 0 or -1 as close(2), so that a late write error is not lost.
-  int close() { return ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_;
@@ -40,15 +37,22 @@ class FileDescriptor {
 /// Copies bytes [offset, offset + out.size()) of the file into out.
 using ReadBytes = std::function<void(std::uint64_t offset, std::span<std::byte> out)>;
 
-SafetensorsFile read_from(const ReadBytes& read, std::uint64_t file_bytes,
-                          const std::string& name) {
+/// The checked header; `data_start` is where the tensors' bytes begin.
+SafetensorsHeader read_header(const ReadBytes& read, std::uint64_t file_bytes,
+                              const std::string& name, std::uint64_t& data_start) {
   std::byte prefix[kSafetensorsPrefixBytes] = {};
   if (file_bytes >= kSafetensorsPrefixBytes) read(0, prefix);
   const std::uint64_t header_bytes = checked_header_length(prefix, file_bytes, name);
   std::string text(header_bytes, '\0');
   read(kSafetensorsPrefixBytes, std::as_writable_bytes(std::span(text)));
-  const std::uint64_t data_start = kSafetensorsPrefixBytes + header_bytes;
-  SafetensorsHeader header = parse_safetensors_header(text, file_bytes - data_start, name);
+  data_start = kSafetensorsPrefixBytes + header_bytes;
+  return parse_safetensors_header(text, file_bytes - data_start, name);
+}
+
+SafetensorsFile read_from(const ReadBytes& read, std::uint64_t file_bytes,
+                          const std::string& name) {
+  std::uint64_t data_start = 0;
+  SafetensorsHeader header = read_header(read, file_bytes, name, data_start);
   SafetensorsFile file;
   file.metadata = std::move(header.metadata);
   for (SafetensorsEntry& entry : header.entries) {
@@ -72,14 +76,33 @@ void read_fully(int fd, std::uint64_t offset, std::span<std::byte> out, const st
   }
 }
 
-void write_fully(int fd, std::span<const std::byte> bytes, const std::string& name) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::write(fd, bytes.data(), bytes.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) fail(ErrorKind::kIo, "cannot write '{}': {}", name, std::strerror(errno));
-    bytes = bytes.subspan(static_cast<std::size_t>(count));
+/// A regular file, open for reading.
+class OpenFile {
+ public:
+  // Why O_NONBLOCK: opening a named pipe must not wait for its writer.
+  explicit OpenFile(const fs::path& path)
+      : name_(path.string()), file_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+    if (file_.get() < 0) fail(ErrorKind::kIo, "cannot open '{}': {}", name_, std::strerror(errno));
+    struct stat info = {};
+    if (::fstat(file_.get(), &info) != 0) {
+      fail(ErrorKind::kIo, "cannot read '{}': {}", name_, std::strerror(errno));
+    }
+    if (!S_ISREG(info.st_mode)) fail(ErrorKind::kIo, "'{}' is not a regular file", name_);
+    size_bytes_ = static_cast<std::uint64_t>(info.st_size);
   }
-}
+
+  std::uint64_t size_bytes() const { return size_bytes_; }
+  ReadBytes reader() const {
+    return [this](std::uint64_t offset, std::span<std::byte> out) {
+      read_fully(file_.get(), offset, out, name_);
+    };
+  }
+
+ private:
+  std::string name_;
+  FileDescriptor file_;
+  std::uint64_t size_bytes_ = 0;
+};
 
 using NamedTensors = std::vector<std::pair<std::string, const Tensor*>>;
 
@@ -120,14 +143,6 @@ std::string encode_header(const NamedTensors& tensors, const std::vector<std::si
   return encoded + text;
 }
 
-/// A name beside `path` that no other writer of this or another process uses.
-fs::path temporary_name(const fs::path& path) {
-  static std::atomic<int> counter{0};
-  fs::path name = path;
-  name += fmt::format(".tmp-{}-{}", ::getpid(), counter++);
-  return name;
-}
-
 }  // namespace
 
 const Tensor* SafetensorsFile::find(const std::string& name) const {
@@ -145,43 +160,47 @@ SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::s
 }
 
 SafetensorsFile read_safetensors(const fs::path& path) {
-  const std::string name = path.string();
-  // Why O_NONBLOCK: opening a named pipe must not wait for its writer.
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (file.get() < 0) fail(ErrorKind::kIo, "cannot open '{}': {}", name, std::strerror(errno));
-  struct stat info = {};
-  if (::fstat(file.get(), &info) != 0) {
-    fail(ErrorKind::kIo, "cannot read '{}': {}", name, std::strerror(errno));
+  const OpenFile file(path);
+  return read_from(file.reader(), file.size_bytes(), path.string());
+}
+
+SafetensorsReader::SafetensorsReader(const fs::path& path) : name_(path.string()) {
+  const OpenFile file(path);
+  file_bytes_ = file.size_bytes();
+  header_ = read_header(file.reader(), file_bytes_, name_, data_start_);
+}
+
+const SafetensorsEntry* SafetensorsReader::find(const std::string& tensor) const {
+  for (const SafetensorsEntry& entry : header_.entries) {
+    if (entry.name == tensor) return &entry;
   }
-  if (!S_ISREG(info.st_mode)) fail(ErrorKind::kIo, "'{}' is not a regular file", name);
-  const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
-    read_fully(file.get(), offset, out, name);
-  };
-  return read_from(read, static_cast<std::uint64_t>(info.st_size), name);
+  return nullptr;
+}
+
+Tensor SafetensorsReader::read(const SafetensorsEntry& entry) const {
+  const auto dtype = dtype_from_safetensors_name(entry.dtype);
+  if (!dtype) {
+    fail(ErrorKind::kDtype, "{}: tensor '{}': dtype {} is not supported", name_, entry.name,
+         entry.dtype);
+  }
+  const OpenFile file(name_);
+  if (file.size_bytes() != file_bytes_) {
+    fail(ErrorKind::kIo, "'{}' changed while it was read", name_);
+  }
+  Tensor tensor(*dtype, entry.shape);
+  file.reader()(data_start_ + entry.begin, {tensor.bytes(), tensor.size_bytes()});
+  return tensor;
 }
 
 void write_safetensors(const fs::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
   const std::vector<std::size_t> order = data_order(tensors);
   const std::string header = encode_header(tensors, order, metadata);
-  const std::string name = path.string();
-  const fs::path temporary = temporary_name(path);
-  FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  if (file.get() < 0) fail(ErrorKind::kIo, "cannot write '{}': {}", name, std::strerror(errno));
-  try {
-    write_fully(file.get(), std::as_bytes(std::span(header)), name);
-    for (const std::size_t i : order) {
-      const Tensor& tensor = *tensors[i].second;
-      write_fully(file.get(), {tensor.bytes(), tensor.size_bytes()}, name);
-    }
-    if (::fsync(file.get()) != 0 || file.close() != 0 ||
-        ::rename(temporary.c_str(), path.c_str()) != 0) {
-      fail(ErrorKind::kIo, "cannot write '{}': {}", name, std::strerror(errno));
-    }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+  std::vector<std::span<const std::byte>> parts{std::as_bytes(std::span(header))};
+  for (const std::size_t i : order) {
+    parts.emplace_back(tensors[i].second->bytes(), tensors[i].second->size_bytes());
   }
+  write_file_atomically(path, parts);
 }
 
 }  // namespace attnbench

@@ -15,11 +15,9 @@ struct ValueScales {
   std::vector<std::string> notices;  // scales of 0 became 1, a file holds several layers
 };
 
-/// kv_cache.value_scale_file of a problem at int8 level 1:
-///   {"version": 1, "num_kv_heads": Hk, "head_size": D, "layers": {"<name>": [[D numbers] * Hk]}}
-/// Every layer is checked; the first one in natural order is used. Errors: E-IO, E-FORMAT (no such
-/// JSON, a name twice, another version, no layers), E-SHAPE (other extents than the problem's),
-/// E-VALUE (a scale that is negative or not finite in float32).
+/// kv_cache.value_scale_file of a problem at int8 level 1 (value_scale_file.h). Every layer is
+/// checked; the first one in natural order is used. Errors: E-IO, those of parse_value_scale_file,
+/// E-SHAPE for other extents than the problem's.
 ValueScales read_value_scales(const Problem& problem);
 
 /// s[h, d] = max_t|x| / 127 over all values [S, Hk, D], the scale of a channel of zeros 1.0. A NaN

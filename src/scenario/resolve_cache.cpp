@@ -52,13 +52,25 @@ void check_scale_list(const CaseValues& values, std::string_view key, const Prob
 }
 
 /// Why an error: a scale file that is silently ignored would be taken for one that was used.
-void refuse_scale_file(const CaseValues& values, const Problem& problem) {
+void check_scale_file(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "kv_cache.scale_file";
   const KvCacheSpec& cache = problem.kv_cache;
   if (!cache.scale_file) return;
-  values.reject(ErrorKind::kConfig, "kv_cache.scale_file",
-                "scale files are not read in this version: give k_scale, v_scale and q_scale as "
-                "numbers. Found '{}'",
-                *cache.scale_file);
+  const bool has_scales =
+      has_cache(problem.attention.type) && cache.int8_level == 0 &&
+      (cache.dtype == KvCacheDtype::kFp8 || cache.dtype == KvCacheDtype::kFp8E4M3 ||
+       cache.dtype == KvCacheDtype::kFp8E5M2);
+  if (!has_scales) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected a KV cache of dtype fp8, fp8_e4m3 or fp8_e5m2 with it, found {} for "
+                  "type {}",
+                  to_string(cache.dtype), to_string(problem.attention.type));
+  }
+  if (cache.calculate_kv_scales) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected calculate_kv_scales false with it (the scales are the file's), found "
+                  "true");
+  }
 }
 
 /// §5.4: the scales are those of the data, or given.
@@ -156,7 +168,7 @@ void resolve_num_blocks(const CaseValues& values, Problem& problem) {
 void resolve_cache(const CaseValues& values, Problem& problem) {
   check_block_size(values, problem);
   if (has_cache(problem.attention.type)) check_cache_dtype(values, problem);
-  refuse_scale_file(values, problem);
+  check_scale_file(values, problem);
   check_scale_list(values, "kv_cache.k_scale", problem);
   check_scale_list(values, "kv_cache.v_scale", problem);
   check_calculated_scales(values, problem);

@@ -1,0 +1,55 @@
+// What scales cost: attention over quantised queries, keys and values against attention over the
+// tensors themselves, both in float64.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "calibrate/observations.h"
+#include "inputs/inputs.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+
+/// Sums over the output elements of the sampled rows; those of several forwards add up.
+struct OutputError {
+  double squared_error = 0;
+  double squared_reference = 0;
+  double max_abs = 0;
+
+  void add(const OutputError& other);
+  /// ||a - r|| / ||r||; infinite when the reference is 0 and the output is not.
+  double rms_rel() const;
+};
+
+struct SampleOptions {
+  std::int64_t max_rows = 128;
+  std::uint64_t seed = 0;
+  int num_threads = 0;  // 0 = all cores
+};
+
+/// Some whole sequences of a forward with some of their rows: first and last, the others by the
+/// seed, as many as memory and time for a few thousand keys allow; at least one.
+class AttentionSample {
+ public:
+  /// The observation must have attention; its tensors are taken.
+  AttentionSample(Observation observation, const SampleOptions& options);
+
+  /// `scales` of q, k and v as a scale file of `format` has them. What the format has no scale for
+  /// is as vLLM has it beside such a file: int8-value quantises queries and keys by token and head
+  /// (§11.1), the legacy form leaves the query alone.
+  OutputError error(ScaleFormat format,
+                    const std::array<std::vector<double>, kNumRoles>& scales) const;
+
+ private:
+  ReferenceOutput attend(const Tensor& query, const Tensor& key, const Tensor& value) const;
+
+  Problem problem_;
+  AttentionInputs inputs_;
+  std::vector<std::int32_t> rows_;
+  ReferenceOptions options_;
+  ReferenceOutput exact_;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,76 @@
+// What scales are calibrated from: forwards of layers, one layer's tensors in memory at a time.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/problem.h"
+#include "core/tensor.h"
+#include "inputs/scale_file.h"
+
+namespace attnbench {
+
+/// In this order everywhere.
+enum Role : std::size_t { kQueryRole = 0, kKeyRole = 1, kValueRole = 2 };
+inline constexpr std::size_t kNumRoles = 3;
+inline constexpr std::array<const char*, kNumRoles> kRoleNames{"q", "k", "v"};
+
+/// Roles that a file of this format has scales for.
+std::vector<Role> scaled_roles(ScaleFormat format);
+
+/// One forward of one layer.
+struct Observation {
+  std::string where;                             // the file, for messages
+  std::array<std::optional<Tensor>, 3> tensors;  // those that there are
+  /// Attention over them: heads, mask and scale, and the batch. Only where no_attention is empty;
+  /// then they are [T, H, D], [S, Hk, D] and [S, Hk, Dv].
+  Problem problem;
+  std::vector<float> sinks;         // [H] or empty
+  std::vector<float> alibi_slopes;  // [H] or empty
+  std::string no_attention;         // why not: "tensors of rank 2"
+};
+
+class Observations {
+ public:
+  virtual ~Observations() = default;
+  /// In natural order.
+  virtual const std::vector<std::string>& layers() const = 0;
+  virtual std::int64_t count(std::size_t layer) const = 0;
+  /// The whole forward; nothing of it is kept. Errors: E-IO, E-DTYPE, E-SHAPE, E-VALUE, naming the
+  /// layer and the tensor.
+  virtual Observation read(std::size_t layer, std::int64_t index) = 0;
+  /// What was left out, one sentence each.
+  virtual std::vector<std::string> notices() const { return {}; }
+};
+
+/// Safetensors files with <layer>.q, .k, .v and <layer>.cu_seqlens, or the names of contract
+/// section
+/// 5. A layer's tensors may lie in several files; a role that stands in several is observed as
+/// often. `layers`: those that must be there and are taken; empty = all. Errors: those of the
+/// headers; E-VALUE for a layer that is missing; E-FORMAT for a role that the format needs and a
+/// layer lacks, or has less often than its others; E-DTYPE unless of a floating type.
+std::unique_ptr<Observations> tensor_observations(const std::vector<std::filesystem::path>& files,
+                                                  ScaleFormat format,
+                                                  const std::vector<std::string>& layers);
+
+/// Seeded forwards of the cases of a scenario, as the dynamic scales of `run` observe them: forward
+/// f of `num_forwards` (at least one a case) is of case f modulo their number. The last forward of
+/// the first layer in each case has the tensors of the case itself. Errors: E-CONFIG for type mla
+/// and op, E-SHAPE for cases of different heads.
+std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
+                                                    std::vector<std::string> layers,
+                                                    std::int64_t num_forwards);
+
+/// Names of --layers: each as it is, or a template "visual.blocks.{}.attn.attn:32" of that many.
+/// Errors: kUsage for a template without number, E-VALUE for a name given twice.
+std::vector<std::string> expand_layers(const std::vector<std::string>& names);
+
+/// "model.layers.0.self_attn": what a layer of a decoder is called that has no name.
+inline constexpr const char* kUnnamedLayer = "model.layers.0.self_attn";
+
+}  // namespace attnbench

@@ -1,0 +1,78 @@
+// Observations that are drawn from a scenario's seed.
+#include <algorithm>
+#include <cstring>
+
+#include "calibrate/observations.h"
+#include "core/error.h"
+#include "inputs/inputs.h"
+#include "inputs/mm_inputs.h"
+
+namespace attnbench {
+namespace {
+
+/// Without the padding rows behind them.
+Tensor first_rows(const Tensor& tensor, std::int64_t count) {
+  std::vector<std::int64_t> shape = tensor.shape();
+  shape[0] = count;
+  Tensor result(tensor.dtype(), shape);
+  if (!result.empty()) std::memcpy(result.bytes(), tensor.bytes(), result.size_bytes());
+  return result;
+}
+
+class ScenarioObservations final : public Observations {
+ public:
+  ScenarioObservations(std::vector<Problem> cases, std::vector<std::string> layers,
+                       std::int64_t num_forwards)
+      : cases_(std::move(cases)), layers_(std::move(layers)) {
+    num_forwards_ = std::max(num_forwards, static_cast<std::int64_t>(cases_.size()));
+    const AttentionSpec& first = cases_.front().attention;
+    for (const Problem& problem : cases_) {
+      const AttentionSpec& a = problem.attention;
+      if (a.type == AttentionType::kMla || a.type == AttentionType::kOp) {
+        fail(ErrorKind::kConfig,
+             "attention.type: scales are calibrated from queries, keys and values; expected "
+             "another type than {}",
+             to_string(a.type));
+      }
+      if (a.num_heads != first.num_heads || a.num_kv_heads != first.num_kv_heads ||
+          a.head_size != first.head_size || a.v_head_size != first.v_head_size) {
+        fail(ErrorKind::kShape, "case {}: expected the heads of case {}", problem.case_name,
+             cases_.front().case_name);
+      }
+    }
+  }
+
+  const std::vector<std::string>& layers() const override { return layers_; }
+  std::int64_t count(std::size_t) const override { return num_forwards_; }
+
+  Observation read(std::size_t layer, std::int64_t index) override {
+    const auto num_cases = static_cast<std::int64_t>(cases_.size());
+    const Problem& problem = cases_[static_cast<std::size_t>(index % num_cases)];
+    const bool is_case = layer == 0 && index >= num_forwards_ - num_cases;
+    AttentionInputs inputs = is_case ? make_inputs(problem)
+                                     : make_mm_observation(problem, layer, static_cast<int>(index));
+    Observation observation;
+    observation.where = problem.scenario + "/" + problem.case_name;
+    observation.tensors = {first_rows(inputs.query, inputs.num_tokens()), std::move(inputs.key),
+                           std::move(inputs.value)};
+    observation.problem = problem;
+    observation.sinks = std::move(inputs.sinks);
+    observation.alibi_slopes = std::move(inputs.alibi_slopes);
+    return observation;
+  }
+
+ private:
+  std::vector<Problem> cases_;
+  std::vector<std::string> layers_;
+  std::int64_t num_forwards_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
+                                                    std::vector<std::string> layers,
+                                                    std::int64_t num_forwards) {
+  return std::make_unique<ScenarioObservations>(std::move(cases), std::move(layers), num_forwards);
+}
+
+}  // namespace attnbench

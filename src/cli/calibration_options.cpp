@@ -1,0 +1,169 @@
+#include "cli/calibration_options.h"
+
+#include <malloc.h>
+
+#include <CLI/CLI.hpp>
+
+#include "calibrate/report.h"
+#include "cli/scenario_files.h"
+#include "cli/text.h"
+#include "core/error.h"
+#include "report/reporter.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kScenario = "SCENARIO";
+
+/// What a scenario's cases are calibrated for when --format does not say.
+ScaleFormat format_of(const Problem& problem) {
+  if (problem.attention.type == AttentionType::kMmEncoder) return ScaleFormat::kVllmMm;
+  return problem.kv_cache.int8_level == 1 ? ScaleFormat::kInt8Value : ScaleFormat::kKvCache;
+}
+
+std::vector<std::string> layers_of(const Problem& problem, const ScaleFile* file) {
+  if (problem.attention.type == AttentionType::kMmEncoder) return problem.mm_encoder.layer_names;
+  if (file == nullptr) return {kUnnamedLayer};
+  std::vector<std::string> layers;
+  for (const LayerScales& layer : file->layers) layers.push_back(layer.layer);
+  return layers;
+}
+
+void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
+                   const std::vector<std::string>& wanted, CalibrationInput& input) {
+  std::vector<LoadedScenario> loaded =
+      load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
+  std::vector<Problem> cases = std::move(loaded.front().scenario.cases);
+  input.notices = std::move(loaded.front().notices);
+  const Problem& first = cases.front();
+  CalibrationOptions& options = input.options;
+  if (arguments.format.empty() && file == nullptr) options.format = format_of(first);
+  if (arguments.amax.empty()) options.amax = first.mm_encoder.amax;
+  options.sample.seed = first.inputs.seed;
+  std::vector<std::string> layers = wanted.empty() ? layers_of(first, file) : wanted;
+  input.observations =
+      scenario_observations(std::move(cases), std::move(layers), options.history.value_or(1));
+}
+
+void check_source(const CalibrationArguments& arguments) {
+  if (arguments.scenario.empty() == arguments.tensors.empty()) {
+    fail(ErrorKind::kUsage, "expected either SCENARIO or --tensors FILE..., found {}",
+         arguments.scenario.empty() ? "neither" : "both");
+  }
+}
+
+}  // namespace
+
+void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
+  app.add_option(kScenario, arguments.scenario,
+                 "Scenario whose seeded tensors are taken, or name of a shipped scenario");
+  app.add_option("--tensors", arguments.tensors,
+                 "Safetensors files with <layer>.q, .k, .v, or those of run --save-tensors")
+      ->type_name("FILE");
+  app.add_option("--layers", arguments.layers,
+                 "Layers that there must be: names, or a template such as 'blocks.{}.attn:32'")
+      ->delimiter(',')
+      ->type_name("NAME");
+  std::vector<std::string> formats;
+  for (const ScaleFormat format : kScaleFormats) formats.emplace_back(to_string(format));
+  app.add_option("--format", arguments.format, join(formats, ", "))
+      ->type_name("FORMAT")
+      ->check(CLI::IsMember(formats).description(""));
+  app.add_option("--percentile", arguments.percentile, "Of the magnitudes, for the method of it")
+      ->type_name("P")
+      ->check(CLI::Range(1e-9, 100.0).description(""))
+      ->capture_default_str();
+  app.add_option("--margin", arguments.margin, "Factor on every scale that a method finds")
+      ->type_name("M")
+      ->check(CLI::PositiveNumber.description(""))
+      ->capture_default_str();
+  app.add_option("--history", arguments.history,
+                 "amax: successive files, or forwards of the scenario, go through a ring of N; "
+                 "without it everything is one observation")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000).description(""));
+  app.add_option("--amax", arguments.amax,
+                 "abs, or signed as vLLM has it, which misses large negative values")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"abs", "signed"}).description(""));
+  app.add_flag("--per-head", arguments.per_head,
+               "A scale for each KV head of keys and values (kv-cache)");
+  app.add_option("--max-rows", arguments.max_rows,
+                 "Rows of a forward that the attention error is taken over")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1'000'000'000).description(""))
+      ->capture_default_str();
+  app.add_option("--threads", arguments.threads, "CPU threads; 0 takes all cores")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096).description(""));
+  app.add_option("--set", arguments.selection.set, "Override a field of the scenario (repeatable)")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
+  app.add_option("--seed", arguments.selection.seed, "Seed of the scenario's tensors, from 0")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber.description(""));
+  app.add_option("--json", arguments.json, "Write the report as JSON (- = standard output)")
+      ->type_name("FILE");
+  app.add_flag("-q,--quiet", arguments.quiet, "Nothing on stderr but errors");
+}
+
+CalibrationInput open_calibration(const CalibrationArguments& arguments, const ScaleFile* file) {
+  check_source(arguments);
+  // Why: by default glibc raises this with every large buffer that is freed, keeps such buffers for
+  // the thread that had them, and the process grows to several layers.
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  if (!arguments.json.empty()) check_writable(arguments.json);
+  CalibrationInput input;
+  CalibrationOptions& options = input.options;
+  options.percentile = arguments.percentile;
+  options.margin = arguments.margin;
+  options.history = arguments.history;
+  options.amax = arguments.amax == "signed" ? AmaxKind::kSigned : AmaxKind::kAbs;
+  options.per_head = arguments.per_head;
+  options.sample.max_rows = arguments.max_rows;
+  options.sample.num_threads = arguments.threads;
+  if (file != nullptr) {
+    options.format = file->format;
+  } else if (!arguments.format.empty()) {
+    options.format = *scale_format_from(arguments.format);
+  }
+  const std::vector<std::string> wanted = expand_layers(arguments.layers);
+  if (arguments.scenario.empty()) {
+    const std::vector<std::filesystem::path> files(arguments.tensors.begin(),
+                                                   arguments.tensors.end());
+    input.observations = tensor_observations(files, options.format, wanted);
+  } else {
+    open_scenario(arguments, file, wanted, input);
+  }
+  for (std::string& notice : input.observations->notices()) {
+    input.notices.push_back(std::move(notice));
+  }
+  if (options.per_head && options.format != ScaleFormat::kKvCache) {
+    fail(ErrorKind::kUsage, "--per-head: expected --format kv-cache with it, found {}",
+         to_string(options.format));
+  }
+  return input;
+}
+
+void print_calibration(const CalibrationArguments& arguments, const CalibrationReport& report,
+                       const std::string& chosen, const Console& console) {
+  const bool moved = arguments.json == "-";
+  if (!moved || !arguments.quiet) {
+    write_scale_table(moved ? console.err : console.out, report, chosen);
+  }
+  if (!arguments.json.empty()) write_text(arguments.json, scale_report_json(report, chosen));
+  if (arguments.quiet) return;
+  for (const std::string& warning : scale_warnings(report, chosen)) {
+    console.err << fmt::format("attnbench: warning: {}\n", warning);
+  }
+}
+
+void print_scale_notices(const CalibrationArguments& arguments,
+                         const std::vector<std::string>& notices, const Console& console) {
+  if (arguments.quiet) return;
+  for (const std::string& notice : notices) {
+    console.err << fmt::format("attnbench: notice: {}\n", notice);
+  }
+}
+
+}  // namespace attnbench

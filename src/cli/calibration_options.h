@@ -1,0 +1,58 @@
+// Options that calibrate and scales share, and the forwards that they name.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/calibrate.h"
+#include "cli/console.h"
+#include "cli/options.h"
+
+namespace CLI {
+class App;
+}
+
+namespace attnbench {
+
+struct CalibrationArguments {
+  std::string scenario;
+  std::vector<std::string> tensors;
+  std::vector<std::string> layers;
+  std::string format;
+  std::string amax;
+  double percentile = 99.99;
+  double margin = 1.5;
+  std::optional<int> history;
+  bool per_head = false;
+  std::int64_t max_rows = 128;
+  int threads = 0;
+  SelectionOptions selection;
+  bool quiet = false;
+  std::string json;
+};
+
+/// Everything but --method, --output and the arguments without a name.
+void add_calibration_options(CLI::App& app, CalibrationArguments& arguments);
+
+/// The forwards, and the options with the format that the scenario or --format says; `format` wins
+/// over both when given. Errors: kUsage unless there is either a scenario or --tensors; those of
+/// loading them.
+struct CalibrationInput {
+  std::unique_ptr<Observations> observations;
+  CalibrationOptions options;
+  std::vector<std::string> notices;
+};
+CalibrationInput open_calibration(const CalibrationArguments& arguments,
+                                  const ScaleFile* file = nullptr);
+
+/// Table, --json and what goes to stderr. `chosen` as in write_scale_table.
+void print_calibration(const CalibrationArguments& arguments, const CalibrationReport& report,
+                       const std::string& chosen, const Console& console);
+
+/// "attnbench: notice: ..." for each, unless -q.
+void print_scale_notices(const CalibrationArguments& arguments,
+                         const std::vector<std::string>& notices, const Console& console);
+
+}  // namespace attnbench

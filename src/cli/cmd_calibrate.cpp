@@ -1,0 +1,80 @@
+// attnbench calibrate: scale files from tensors or a scenario, and what the scales cost.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+
+#include "cli/calibration_options.h"
+#include "cli/command.h"
+#include "cli/exit_code.h"
+#include "core/atomic_file.h"
+#include "core/error.h"
+#include "report/reporter.h"
+
+namespace attnbench {
+namespace {
+
+struct CalibrateArguments {
+  CalibrationArguments common;
+  std::string method = "amax";
+  std::string output;
+  std::string model_type = "llama";
+  bool force = false;
+};
+
+/// Before anything is computed. The write itself refuses a file that came to exist meanwhile.
+void check_output(const CalibrateArguments& arguments) {
+  std::error_code error;
+  const bool exists =
+      std::filesystem::exists(std::filesystem::symlink_status(arguments.output, error));
+  if (exists && !arguments.force) {
+    fail(ErrorKind::kIo, "--output: '{}' exists already; --force replaces it", arguments.output);
+  }
+  check_writable(arguments.output);
+}
+
+void check_method(const CalibrateArguments& arguments) {
+  if (arguments.method == to_string(ScaleMethod::kAmax)) return;
+  if (arguments.common.history) {
+    fail(ErrorKind::kUsage, "--history: expected --method amax with it, found {}",
+         arguments.method);
+  }
+  if (arguments.common.amax == "signed") {
+    fail(ErrorKind::kUsage, "--amax signed: expected --method amax with it, found {}",
+         arguments.method);
+  }
+}
+
+int run_calibrate(const CalibrateArguments& arguments, const Console& console) {
+  check_method(arguments);
+  check_output(arguments);
+  CalibrationInput input = open_calibration(arguments.common);
+  input.options.method = *scale_method_from(arguments.method);
+  print_scale_notices(arguments.common, input.notices, console);
+  const CalibrationReport report = calibrate(*input.observations, input.options);
+  const std::string text = scale_file_text(report.file, arguments.model_type);
+  write_file_atomically(arguments.output, text,
+                        arguments.force ? Existing::kReplace : Existing::kRefuse);
+  print_calibration(arguments.common, report, arguments.method, console);
+  return kExitPassed;
+}
+
+}  // namespace
+
+RunCommand declare_calibrate(CLI::App& app) {
+  auto arguments = std::make_shared<CalibrateArguments>();
+  app.add_option("--output", arguments->output, "Scale file to write")
+      ->type_name("FILE")
+      ->required();
+  app.add_flag("--force", arguments->force, "Replace the scale file when it exists");
+  app.add_option("--method", arguments->method, "amax, percentile or mse (on the grid of codes)")
+      ->type_name("METHOD")
+      ->check(CLI::IsMember({"amax", "percentile", "mse"}).description(""))
+      ->capture_default_str();
+  app.add_option("--model-type", arguments->model_type, "model_type of a kv-cache-legacy file")
+      ->type_name("NAME")
+      ->capture_default_str();
+  add_calibration_options(app, arguments->common);
+  return [arguments](const Console& console) { return run_calibrate(*arguments, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,104 @@
+// attnbench scales: checks a scale file of any format and shows what its scales cost.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+
+#include "cli/calibration_options.h"
+#include "cli/command.h"
+#include "cli/exit_code.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+struct ScalesArguments {
+  CalibrationArguments common;
+  std::string file;
+};
+
+void require_layers(const ScaleFile& file, const std::string& path,
+                    const std::vector<std::string>& layers) {
+  std::string available;
+  for (const LayerScales& layer : file.layers) {
+    available += fmt::format("{}'{}'", available.empty() ? "" : ", ", layer.layer);
+  }
+  for (const std::string& wanted : layers) {
+    const bool found = std::any_of(
+        file.layers.begin(), file.layers.end(),
+        [&](const LayerScales& own) { return same_layer(file.format, own.layer, wanted); });
+    if (found) continue;
+    fail(ErrorKind::kValue,
+         "FP8 attention enabled but scales not found for layer '{}' in {}. Available layers: [{}]",
+         wanted, path, available);
+  }
+}
+
+std::string scale_text(const std::vector<double>& scales) {
+  if (scales.empty()) return "-";
+  const auto [least, largest] = std::minmax_element(scales.begin(), scales.end());
+  if (scales.size() == 1) return fmt::format("{}", *least);
+  return fmt::format("{} scales, {:.4g} to {:.4g}", scales.size(), *least, *largest);
+}
+
+void print_scales(const ScaleFile& file, const std::string& path, const Console& console) {
+  console.out << fmt::format("{}: {}, {} layers, every scale finite and > 0\n", path,
+                             to_string(file.format), file.layers.size());
+  for (const LayerScales& layer : file.layers) {
+    console.out << fmt::format("  {}  q {}  k {}  v {}\n", layer.layer, scale_text(layer.scale[0]),
+                               scale_text(layer.scale[1]), scale_text(layer.scale[2]));
+  }
+}
+
+bool has_scales_per_head(const ScaleFile& file) {
+  return file.format == ScaleFormat::kKvCache &&
+         std::any_of(file.layers.begin(), file.layers.end(), [](const LayerScales& layer) {
+           return layer.scale[kKeyRole].size() > 1 || layer.scale[kValueRole].size() > 1;
+         });
+}
+
+int check_scales(const ScalesArguments& arguments, const Console& console) {
+  const CalibrationArguments& common = arguments.common;
+  std::optional<ScaleFormat> format;
+  if (!common.format.empty()) format = scale_format_from(common.format);
+  const ScaleFile file = read_scale_file(arguments.file, format);
+  print_scale_notices(common, file.notices, console);
+  require_layers(file, arguments.file, expand_layers(common.layers));
+  if (common.scenario.empty() && common.tensors.empty()) {
+    if (!common.json.empty()) {
+      fail(ErrorKind::kUsage, "--json: expected SCENARIO or --tensors with it, found neither");
+    }
+    print_scales(file, arguments.file, console);
+    return kExitPassed;
+  }
+  CalibrationArguments with_file = common;
+  with_file.per_head = has_scales_per_head(file);
+  CalibrationInput input = open_calibration(with_file, &file);
+  print_scale_notices(common, input.notices, console);
+  print_calibration(common, assess(*input.observations, input.options, file), arguments.file,
+                    console);
+  return kExitPassed;
+}
+
+/// A file that is wrong is not mended: what it lacks can only be measured.
+int check_or_advise(const ScalesArguments& arguments, const Console& console) {
+  try {
+    return check_scales(arguments, console);
+  } catch (const Error& error) {
+    const ErrorKind kind = error.kind();
+    if (kind != ErrorKind::kValue && kind != ErrorKind::kFormat) throw;
+    throw Error(kind, fmt::format("{}\nscales that are missing or wrong have to be measured: "
+                                  "attnbench calibrate --tensors FILE... --output FILE",
+                                  error.what()));
+  }
+}
+
+}  // namespace
+
+RunCommand declare_scales(CLI::App& app) {
+  auto arguments = std::make_shared<ScalesArguments>();
+  app.add_option("FILE", arguments->file, "Scale file of any format")->required();
+  add_calibration_options(app, arguments->common);
+  return [arguments](const Console& console) { return check_or_advise(*arguments, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,23 @@
+// A file that appears whole or not at all: written beside its target, synced to disk, renamed.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace attnbench {
+
+enum class Existing { kReplace, kRefuse };
+
+/// Writes the parts one after the other. A reader sees the old file or the whole new one, also
+/// after a crash. Errors: E-IO, with nothing left behind; kRefuse: also when `path` exists, even if
+/// it came to exist meanwhile.
+void write_file_atomically(const std::filesystem::path& path,
+                           const std::vector<std::span<const std::byte>>& parts,
+                           Existing existing = Existing::kReplace);
+void write_file_atomically(const std::filesystem::path& path, std::string_view text,
+                           Existing existing = Existing::kReplace);
+
+}  // namespace attnbench

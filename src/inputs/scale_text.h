@@ -1,0 +1,38 @@
+// What the readers and writers of scale files share: their text, JSON as Python takes it, numbers,
+// the order of layers (semantics §10.7, §11.3, contract section 6).
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace attnbench {
+
+/// `what` begins the messages: "FP8 scale file". Errors: E-IO unless a regular file that can be
+/// read, E-FORMAT beyond 256 MiB.
+std::string read_scale_text(const std::filesystem::path& path, std::string_view what);
+
+/// An object; NaN, Infinity and -Infinity, which Python reads and writes, become strings, to be
+/// judged as values and not as syntax. `where` begins the messages. Errors: E-FORMAT, E-VALUE for a
+/// number beyond double.
+nlohmann::ordered_json parse_scale_json(std::string_view text, const std::string& where);
+
+/// A number as Python's float() takes it, numbers in strings included. Errors: E-FORMAT.
+double scale_number(const nlohmann::ordered_json& value, const std::string& where);
+
+/// Finite and > 0, also as the float32 that kernels use.
+bool is_scale(double value);
+
+/// The shortest digits that read back, 2.0 as "2.0".
+std::string python_repr(double value);
+
+/// Text of a file in a message: a hostile one may be as long as the file.
+std::string shown(std::string_view text);
+/// The same of a JSON value; containers, which may be nested without end, only by their kind.
+std::string shown_json(const nlohmann::ordered_json& value);
+
+/// Numbers inside names count as numbers: "layers.2" stands before "layers.10".
+bool natural_less(std::string_view a, std::string_view b);
+
+}  // namespace attnbench
