@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <vector>
 
 namespace attnbench {
@@ -20,6 +21,15 @@ Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
                 static_cast<std::size_t>(count) * row_bytes);
   }
   return result;
+}
+
+/// Whether `tensor` has rows from `first` on for all of `other`, of the same type and shape.
+bool has_rows(const Tensor& tensor, std::int64_t first, const Tensor& other) {
+  std::vector<std::int64_t> shape = tensor.shape();
+  if (shape.empty() || other.shape().empty() || other.dtype() != tensor.dtype()) return false;
+  if (first + other.dim(0) > shape[0]) return false;
+  shape[0] = other.dim(0);
+  return shape == other.shape();
 }
 
 /// The rows, and behind them rows of NaN that nobody may read or write.
@@ -84,9 +94,12 @@ BatchInvariance compare_alone(std::int64_t request, const Tensor& in_batch, std:
                               const Tensor& alone) {
   BatchInvariance result;
   result.request = request;
+  if (!has_rows(in_batch, first_row, alone)) {
+    result.max_abs = std::numeric_limits<double>::infinity();
+    return result;
+  }
   const Tensor rows = rows_of(in_batch, first_row, alone.dim(0));
-  result.equal = rows.size_bytes() == alone.size_bytes() &&
-                 std::memcmp(rows.bytes(), alone.bytes(), alone.size_bytes()) == 0;
+  result.equal = std::memcmp(rows.bytes(), alone.bytes(), alone.size_bytes()) == 0;
   for (std::int64_t i = 0; i < alone.num_elements(); ++i) {
     const double difference = std::abs(static_cast<double>(rows.at(i)) - alone.at(i));
     if (difference > result.max_abs) result.max_abs = difference;

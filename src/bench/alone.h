@@ -20,7 +20,7 @@ Problem problem_of_request(const Problem& problem, std::int64_t request);
 AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t request);
 
 /// Compares the output of the request alone with its rows of the batch's output, which start at
-/// `first_row`.
+/// `first_row`. Shapes that do not fit are a difference without bound.
 BatchInvariance compare_alone(std::int64_t request, const Tensor& in_batch, std::int64_t first_row,
                               const Tensor& alone);
 
