@@ -91,7 +91,7 @@ RunCommand declare_report(CLI::App& app) {
   app.add_option("RESULTS", command->files,
                  "Result files, or journals of unfinished runs; later ones are compared with the "
                  "first")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->required();
   app.add_option("-o,--output", command->output,
                  "Write one HTML page with plots, which needs no network ('-' is stdout); without "
