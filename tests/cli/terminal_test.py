@@ -116,6 +116,11 @@ class Terminal(ToolTest):
         full = self.expect(0, "support", "wide.yaml", COLUMNS="160").out
         self.assertIn(f"{TINY_CASE},kv_cache.dtype=auto,attention.logits_soft_cap=30  ", full)
 
+    def test_the_last_line_says_what_to_do_next(self):
+        out = self.expect(0, "run", "tiny.yaml", "--json", "r.json").out
+        self.assertTrue(out.endswith("plots: attnbench report r.json -o report.html\n"), out)
+        self.assertNotIn("plots:", self.expect(0, "run", "tiny.yaml", "--no-timing").out)
+
     def test_verbose_prints_a_line_for_every_finished_case(self):
         outcome = self.expect(0, "run", "tiny.yaml", "-v")
         lines = [line for line in outcome.err.split("\n") if line.startswith("passed")]
