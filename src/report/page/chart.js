@@ -1,6 +1,6 @@
 // A plot: axes, grid, lines and points that can be looked at with a pointer or the keyboard.
 
-const MARGIN = {top: 12, right: 16, bottom: 46, left: 66};
+const MARGIN = {top: 12, right: 16, bottom: 46, left: 74};
 
 /// spec: {label, height, x, y}; an axis is {scale, label, format, ticks}. The scale gets its range
 /// here. Returns what the marks are drawn with.
@@ -62,7 +62,7 @@ function drawAxes(root, spec, inner) {
   root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
     .attr("x", inner.width / 2).attr("y", inner.height + 38).text(spec.x.label);
   root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
-    .attr("transform", `translate(${-54},${inner.height / 2}) rotate(-90)`).text(spec.y.label);
+    .attr("transform", `translate(${-63},${inner.height / 2}) rotate(-90)`).text(spec.y.label);
 }
 
 /// A horizontal line, with a word if there is one to say.

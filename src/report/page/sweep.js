@@ -183,7 +183,10 @@ function drawSweep(container) {
     return;
   }
   const {panels, hold} = panelsOf(plotted, sweepState.x);
-  drawPanels(container, [...panels.values()], sweepState, redraw,
+  // Those with the most to see stand first.
+  const places = (panel) => new Set(panel.map((r) => r.fields[sweepState.x])).size;
+  const sorted = [...panels.values()].sort((a, b) => places(b) - places(a));
+  drawPanels(container, sorted, sweepState, redraw,
     (panel) => panelTitle(panel[0], sweepState.x, hold),
     (place, panel) => drawPanel(place, panel, sweepState.x, metricOf(sweepState.y, panel)));
 }
