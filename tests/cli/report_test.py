@@ -285,6 +285,15 @@ class Page(ToolTest):
         self.assertEqual(self.points("compare"), 1)
         self.assertIn("past the threshold", self.text("#compare tbody"))
 
+    def test_a_comparison_of_two_machines_says_so(self):
+        other = result_file(sweep_results())
+        other["environment"]["cpu"]["model"] = "Another CPU"
+        self.write("other.json", json.dumps(other))
+        self.write("one.json", json.dumps(result_file(sweep_results())))
+        self.expect(0, "report", "one.json", "other.json", "-o", "page.html")
+        self.browser.open(self.dir / "page.html")
+        self.assertIn("Another CPU", self.text("#compare .absent"))
+
     def test_the_keyboard_reaches_everything(self):
         self.open(sweep_results())
         reached = set()

@@ -26,6 +26,12 @@ function drawCompare(container) {
     element("b", {}, DATA.files[comparison.file].path),
     ratios.length ? `: geometric mean of the times ${formatChange(Math.exp(d3.mean(ratios, Math.log)))} ` +
       `over ${plural(ratios.length, "case")}.` : ": no case has a time in both files."));
+  const differences = comparison.differences;
+  if (differences.length) {
+    container.append(absent("The files are not of the same machine and cases; a gate would refuse " +
+      `them: ${differences.slice(0, 4).join("; ")}` +
+      (differences.length > 4 ? `; and ${differences.length - 4} more` : "")));
+  }
   container.append(element("div", {class: "controls"},
     files.length > 1 ? chooser("File", files, String(comparison.file), (file) => {
       compareState.file = Number(file);
