@@ -2,9 +2,9 @@
 """Plants faults in the CPU pipelines and shows that `attnbench run` calls each one incorrect; plants
 faults in the rules of the gate and shows that its unit tests fail.
 
-Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one source file. The
-mutated file is compiled alone, with the flags of the build, and linked before the libraries of the
-tool, so that the real sources and the real binary stay as they are.
+Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one
+source file. The mutated file is compiled alone, with the flags of the build, and linked before the
+libraries of the tool, so that the real sources and the real binary stay as they are.
 
 Example: scripts/mutation_test.py --build build
 """

@@ -115,7 +115,9 @@ function inspect(chart, drawn) {
     const index = d3.scan(drawn, (a, b) => distance(a) - distance(b));
     return distance(drawn[index]) < 40 ** 2 ? index : -1;
   };
-  const open = () => { if (current >= 0 && drawn[current].result) showResult(drawn[current].result); };
+  const open = () => {
+    if (current >= 0 && drawn[current].result) showResult(drawn[current].result);
+  };
   const steps = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1};
   chart.svg.attr("tabindex", 0).attr("role", "application").attr("aria-label",
     `${chart.spec.label}: ${plural(drawn.length, "point")}; arrow keys go from one to the next, ` +
@@ -138,7 +140,8 @@ function inspect(chart, drawn) {
       }
       const next = key === "Home" ? 0 : key === "End" ? drawn.length - 1 : current + steps[key];
       show(Math.max(0, Math.min(drawn.length - 1, next)));
-      announce([drawn[current].title, ...drawn[current].lines.map((line) => line.join(" "))].join(", "));
+      const {title, lines} = drawn[current];
+      announce([title, ...lines.map((line) => line.join(" "))].join(", "));
     });
 }
 
@@ -146,8 +149,9 @@ function inspect(chart, drawn) {
 function legend(backends) {
   return element("ul", {class: "legend"}, backends.map((backend) => {
     const item = element("li");
-    d3.select(item).append("svg").attr("width", 14).attr("height", 14).attr("viewBox", "-7 -7 14 14")
-      .attr("aria-hidden", "true").append("path").attr("class", `point ${colorClass(backend)}`)
+    d3.select(item).append("svg").attr("width", 14).attr("height", 14)
+      .attr("viewBox", "-7 -7 14 14").attr("aria-hidden", "true").append("path")
+      .attr("class", `point ${colorClass(backend)}`)
       .attr("d", d3.symbol().type(symbolOf(backend)).size(52)());
     item.append(backend);
     return item;

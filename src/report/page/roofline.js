@@ -13,7 +13,7 @@ function distinct(values) {
 function arithmetic(results, ceiling) {
   const names = new Set(results
     .filter((r) => Math.abs(ceilingsOf(r).flops / ceiling - 1) < 0.03)
-    .map((r) => r.fields["attention.dtype"] ?? DATA.scenarios[r.scenario].common["attention.dtype"]));
+    .map((r) => fieldOf(r, "attention.dtype")));
   return names.size === 1 ? ` ${[...names][0]}` : "";
 }
 
