@@ -1,4 +1,6 @@
 // attnbench list: backends, scenarios and metrics.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -9,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/exit_code.h"
 #include "cli/scenario_files.h"
+#include "cli/text.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -16,18 +19,20 @@ namespace {
 
 using Rows = std::vector<std::vector<std::string>>;
 
-void print_rows(std::ostream& out, const Rows& rows) {
+/// In columns, of which the last goes on below itself.
+void print_rows(std::ostream& out, const Rows& rows, std::size_t width) {
   std::vector<std::size_t> widths;
   for (const auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
     for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
   }
   for (const auto& row : rows) {
-    std::string line;
-    for (std::size_t i = 0; i < row.size(); ++i) {
+    std::string line = "  ";
+    for (std::size_t i = 0; i + 1 < row.size(); ++i) {
       line += fmt::format("{:<{}}", row[i], widths[i] + 2);
     }
-    out << "  " << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
+    line += hang(row.back(), line.size(), width, line.size());
+    out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
   }
 }
 
@@ -104,7 +109,7 @@ int list(const std::string& chosen, const Console& console) {
   for (const Topic& topic : kTopics) {
     if (!chosen.empty() && chosen != topic.name) continue;
     if (chosen.empty()) console.out << topic.name << "\n";
-    print_rows(console.out, topic.rows());
+    print_rows(console.out, topic.rows(), static_cast<std::size_t>(output_width(STDOUT_FILENO)));
   }
   return kExitPassed;
 }

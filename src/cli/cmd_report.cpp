@@ -12,6 +12,7 @@
 #include "cli/text.h"
 #include "core/error.h"
 #include "core/result_file.h"
+#include "gate/foreign.h"
 #include "report/page.h"
 #include "report/reporter.h"
 
@@ -42,7 +43,8 @@ std::vector<PageComparison> compare_with_first(const std::vector<ResultFile>& fi
   options.lenient = true;
   std::vector<PageComparison> comparisons;
   for (std::size_t i = 1; i < files.size(); ++i) {
-    comparisons.push_back({i, judge_results(files[0], files[i], options)});
+    comparisons.push_back(
+        {i, judge_results(files[0], files[i], options), foreign_reasons(files[0], files[i])});
   }
   return comparisons;
 }
@@ -91,7 +93,7 @@ RunCommand declare_report(CLI::App& app) {
   app.add_option("RESULTS", command->files,
                  "Result files, or journals of unfinished runs; later ones are compared with the "
                  "first")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->required();
   app.add_option("-o,--output", command->output,
                  "Write one HTML page with plots, which needs no network ('-' is stdout); without "

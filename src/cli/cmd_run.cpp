@@ -262,6 +262,20 @@ class RunSession {
       not_repeatable_ = true;
       console_.err << fmt::format("attnbench: not repeatable: {}: {}\n", verdict.id, verdict.rule);
     }
+    warn_of_other_programs();
+  }
+
+  /// A baseline of a busy machine is slow, and so hides what gets slower.
+  void warn_of_other_programs() const {
+    constexpr double kMuch = 0.05;
+    const auto waited = std::count_if(results_.begin(), results_.end(), [](const Result& result) {
+      return result.timing && result.timing->cpu_wait > kMuch;
+    });
+    if (waited == 0) return;
+    console_.err << fmt::format(
+        "attnbench: other programs had the cores while {} of {} cases were timed: a baseline of a "
+        "quiet machine finds smaller slowdowns\n",
+        waited, results_.size());
   }
 
   /// Verdicts, after every case that looks slower was measured again: a slowdown that is gone in
@@ -288,11 +302,23 @@ class RunSession {
     if (place_.out == nullptr) return;
     write_table(*place_.out, run_, results_, place_.options);
     for (const std::string& line : known.lines) *place_.out << line << "\n";
-    if (!report_) return;
+    if (!report_) {
+      print_plots();
+      return;
+    }
     *place_.out << "\n";
     TableOptions options = place_.options;
     options.show_reasons = options_.console.verbose;
     write_verdict_table(*place_.out, *report_, options);
+  }
+
+  /// What to do next with times that nobody has to worry about.
+  void print_plots() const {
+    const bool is_file = !options_.json.empty() && options_.json != "-";
+    const bool timed = std::any_of(results_.begin(), results_.end(),
+                                   [](const Result& result) { return result.timing.has_value(); });
+    if (!is_file || !timed) return;
+    *place_.out << fmt::format("plots: attnbench report {} -o report.html\n", options_.json);
   }
 
   /// Whether all could be written; the journal stays when not, or when the run is not complete.

@@ -1,4 +1,6 @@
 // attnbench support: the matrix case x backend with the reasons; runs nothing.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
@@ -14,6 +16,7 @@
 #include "cli/exit_code.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
+#include "cli/text.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -40,7 +43,8 @@ std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& d
 }
 
 /// One row of the matrix a case, one column a backend that any case of the scenario lists.
-void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts) {
+void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
+  constexpr std::size_t kReadableCase = 15;
   std::vector<const Backend*> columns;
   std::size_t case_width = std::string("case").size();
   for (const Verdict& verdict : verdicts) {
@@ -50,12 +54,16 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts) {
     }
     case_width = std::max(case_width, verdict.pair->problem->case_name.size());
   }
+  std::size_t taken = 0;
+  for (const Backend* backend : columns) taken += backend->name().size() + 2;
+  case_width = std::min(case_width, std::max(kReadableCase, width - std::min(width, taken)));
   out << fmt::format("{:<{}}", "case", case_width);
   for (const Backend* backend : columns) out << "  " << backend->name();
   out << "\n";
   for (std::size_t i = 0; i < verdicts.size();) {
     const Problem* problem = verdicts[i].pair->problem;
-    std::string line = fmt::format("{:<{}}", problem->case_name, case_width);
+    std::string line =
+        fmt::format("{:<{}}", cut_middle(problem->case_name, case_width), case_width);
     for (const Backend* backend : columns) {
       const char* cell = "-";
       if (i < verdicts.size() && verdicts[i].pair->problem == problem &&
@@ -70,19 +78,21 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts) {
   for (const Verdict& verdict : verdicts) {
     if (verdict.reasons.empty()) continue;
     out << "\n" << verdict.pair->id << "\n";
-    for (const std::string& reason : verdict.reasons) out << "  unsupported: " << reason << "\n";
+    for (const std::string& reason : verdict.reasons) {
+      out << "  " << hang("unsupported: " + reason, 4, width, 4) << "\n";
+    }
   }
 }
 
 void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
-                const std::vector<Verdict>& verdicts) {
+                const std::vector<Verdict>& verdicts, std::size_t width) {
   for (const LoadedScenario& loaded : scenarios) {
     std::vector<Verdict> own;
     std::copy_if(verdicts.begin(), verdicts.end(), std::back_inserter(own),
                  [&](const Verdict& verdict) { return verdict.pair->source == &loaded; });
     if (own.empty()) continue;
     out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
-    print_matrix(out, own);
+    print_matrix(out, own, width);
   }
 }
 
@@ -117,7 +127,10 @@ int show_support(const SupportArguments& arguments, const Console& console) {
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
   const std::vector<Verdict> verdicts = judge(pairs, device);
-  if (arguments.json != "-") print_text(console.out, scenarios, verdicts);
+  if (arguments.json != "-") {
+    const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
+    print_text(console.out, scenarios, verdicts, width);
+  }
   if (!arguments.json.empty()) write_json_text(arguments.json, to_json(verdicts), console.out);
   const bool any_supported =
       std::any_of(verdicts.begin(), verdicts.end(),

@@ -1,6 +1,7 @@
 #include "cli/command_line.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <memory>
@@ -20,6 +21,15 @@ constexpr const char* kExample =
     "Example:\n"
     "  attnbench run scenarios/quickstart.yaml\n"
     "  attnbench run smoke --backend TRITON_ATTN --json results.json";
+
+/// Help whose descriptions go on below themselves on a narrow terminal.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
+    return hang(CLI::Formatter::make_option_desc(option), get_column_width(), width, 0);
+  }
+};
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
@@ -82,6 +92,7 @@ const std::vector<Command>& all_commands() {
 int run_command_line(const Console& console) {
   CLI::App app("attnbench - a referee for attention kernels: is it right, and how fast is it?");
   app.name("attnbench");
+  app.formatter(std::make_shared<HelpFormatter>());  // of the commands too
   app.footer(kExample);
   app.set_version_flag("--version", fmt::format("attnbench {} ({})", tool_version(), git_commit()));
   app.require_subcommand(1);

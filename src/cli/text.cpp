@@ -7,6 +7,8 @@
 #include <cctype>
 #include <cmath>
 
+#include "report/format.h"
+
 namespace attnbench {
 namespace {
 
@@ -88,6 +90,20 @@ std::string cut_middle(std::string_view text, std::size_t width) {
   const std::size_t tail = kept / 2;
   return std::string(text.substr(0, kept - tail)) + std::string(kDots) +
          std::string(text.substr(text.size() - tail));
+}
+
+std::string hang(const std::string& text, std::size_t column, std::size_t width,
+                 std::size_t indent) {
+  constexpr std::size_t kLeastRoom = 20;
+  if (column + kLeastRoom > width) return text;
+  std::string lines = wrap_text(text, width - column, "");
+  if (!lines.empty()) lines.pop_back();
+  std::string result;
+  for (const char character : lines) {
+    result += character;
+    if (character == '\n') result.append(indent, ' ');
+  }
+  return result;
 }
 
 std::string format_elapsed(double seconds) {

@@ -24,6 +24,11 @@ std::string did_you_mean(std::string_view name, const std::vector<std::string>& 
 /// At most `width` characters, the middle replaced by "..."; ids differ at both ends.
 std::string cut_middle(std::string_view text, std::size_t width);
 
+/// `text`, which begins in column `column`, in lines that end by `width`: those after the first
+/// begin with `indent` spaces. Without room for 20 columns the text is left as it is.
+std::string hang(const std::string& text, std::size_t column, std::size_t width,
+                 std::size_t indent);
+
 /// "12s", "3m05s".
 std::string format_elapsed(double seconds);
 

@@ -7,6 +7,14 @@
 namespace attnbench {
 namespace {
 
+TEST_CASE("hanging text stays right of its column and left of the end") {
+  const std::string text = "one two three four five six seven";
+  CHECK(hang(text, 10, 34, 10) == "one two three four five\n          six seven");
+  CHECK(hang(text, 10, 100, 10) == text);
+  CHECK(hang(text, 10, 29, 10) == text);  // fewer than 20 columns are no help
+  CHECK(hang("", 10, 80, 10).empty());
+}
+
 TEST_CASE("a word that the shell would take apart is quoted") {
   CHECK(shell_quote("scenarios/smoke.yaml") == "scenarios/smoke.yaml");
   CHECK(shell_quote("attention.head_size=64") == "attention.head_size=64");

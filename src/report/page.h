@@ -14,6 +14,7 @@ namespace attnbench {
 struct PageComparison {
   std::size_t file = 0;  // index of the later one
   GateReport report;
+  std::vector<std::string> differences;  // of the machines and cases, for which a gate would refuse
 };
 
 /// What the page shows, as JSON that is safe inside of a script element (no "<", no line separators

@@ -171,7 +171,7 @@ Json file_json(const ResultFile& file) {
 }
 
 Json comparison_json(const PageComparison& comparison) {
-  Json json = {{"file", comparison.file}, {"passed", comparison.report.passed()}};
+  Json json = {{"file", comparison.file}, {"differences", comparison.differences}};
   json["verdicts"] = Json::array();
   for (const Verdict& verdict : comparison.report.verdicts) {
     json["verdicts"].push_back({{"id", verdict.id},

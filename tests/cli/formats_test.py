@@ -1,4 +1,4 @@
-"""Formats of other tools, against the schemas of their readers and, where a package has it, by their
+"""Formats of other tools, against the schemas of their readers and, where a package has them, by the
 readers: JUnit (Jenkins' junit-10.xsd, junitparser), google-benchmark (its compare.py)."""
 
 import importlib.util
@@ -16,14 +16,25 @@ from tool import TINY, ToolTest, strict_json
 GBENCH = Path("/usr/share/benchmark")  # package libbenchmark-tools
 TIMES = re.compile(r"(([0-9]{0,3},)*[0-9]{3}|[0-9]{0,3})*(\.[0-9]*)?")
 
-# What Jenkins' xUnit plugin validates against: element -> (children, required, optional attributes).
+# Of Jenkins' xUnit plugin: element -> (children, required attributes, optional attributes).
 TEXT_OUTCOME = (set(), set(), {"type", "message"})
 JENKINS = {
     "testsuites": ({"testsuite"}, set(), {"name", "time", "tests", "failures", "errors"}),
     "testsuite": (
         {"testsuite", "properties", "testcase", "system-out", "system-err"},
         {"name", "tests", "failures", "errors"},
-        {"group", "time", "skipped", "timestamp", "hostname", "id", "package", "file", "log", "url"},
+        {
+            "group",
+            "time",
+            "skipped",
+            "timestamp",
+            "hostname",
+            "id",
+            "package",
+            "file",
+            "log",
+            "url",
+        },
     ),
     "testcase": (
         {"skipped", "error", "failure", "system-out", "system-err"},
@@ -66,7 +77,11 @@ class Formats(ToolTest):
         for suite in root:
             cases = suite.findall("testcase")
             self.assertEqual(int(suite.get("tests")), len(cases))
-            for attribute, tag in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+            for attribute, tag in (
+                ("failures", "failure"),
+                ("errors", "error"),
+                ("skipped", "skipped"),
+            ):
                 count = sum(case.find(tag) is not None for case in cases)
                 self.assertEqual(int(suite.get(attribute)), count, attribute)
                 self.assertEqual(count, wanted.get(attribute, 0), attribute)
@@ -127,7 +142,9 @@ class Formats(ToolTest):
         named = [line for line in lines if line["name"] != "OVERALL_GEOMEAN"]
         self.assertEqual([line["name"] for line in named], [r["id"] for r in timed])
         for line, result in zip(named, timed):
-            self.assertAlmostEqual(line["measurements"][0]["real_time"], result["timing"]["median_us"])
+            self.assertAlmostEqual(
+                line["measurements"][0]["real_time"], result["timing"]["median_us"]
+            )
             self.assertAlmostEqual(line["measurements"][0]["time"], 0.25)
 
 

@@ -9,7 +9,9 @@ from tool import BINARY, TIME_LIMIT_S, ToolTest
 BUILD = Path(BINARY).resolve().parent
 
 
-@unittest.skipUnless((BUILD / "cmake_install.cmake").exists(), "the binary is not in a build folder")
+@unittest.skipUnless(
+    (BUILD / "cmake_install.cmake").exists(), "the binary is not in a build folder"
+)
 class Install(ToolTest):
     def test_the_installed_program_finds_its_scenarios(self):
         subprocess.run(["cmake", "--install", BUILD, "--prefix", self.dir / "usr"],

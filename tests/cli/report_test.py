@@ -35,9 +35,10 @@ def throughput(median_us, flops, size):
 def error(max_abs):
     return {
         "max_abs": max_abs, "mean_abs": max_abs / 10, "rms_rel": max_abs, "nmse": max_abs**2,
-        "cosine": 0.999999, "err_ratio": max_abs * 1e3, "matched_pct": 100.0, "worst_index": [0, 0, 0],
-        "worst_actual": 1.5, "worst_expected": 1.25,
-        "nan_count": 0, "inf_count": 0, "checked_rows": 1, "total_rows": 1, "limit": "l", "rule": "r",
+        "cosine": 0.999999, "err_ratio": max_abs * 1e3, "matched_pct": 100.0,
+        "worst_index": [0, 0, 0], "worst_actual": 1.5, "worst_expected": 1.25,
+        "nan_count": 0, "inf_count": 0, "checked_rows": 1, "total_rows": 1,
+        "limit": "l", "rule": "r",
     }  # fmt: skip
 
 
@@ -50,10 +51,11 @@ def result(backend, seq_len, median_us, scenario="sweep", **fields):
         section, name = key.split(".")
         problem.setdefault(section, {})[name] = value
     return {
-        "id": f"{scenario}/{case}/{backend}", "scenario": scenario, "case": case, "backend": backend,
-        "device": "cpu", "status": "passed", "reasons": [], "problem": problem,
+        "id": f"{scenario}/{case}/{backend}", "scenario": scenario, "case": case,
+        "backend": backend, "device": "cpu", "status": "passed", "reasons": [], "problem": problem,
         "error": error(1e-3 / median_us), "lse_error": None, "quantization_error": None,
-        "timing": timing(median_us), "throughput": throughput(median_us, 4e4 * seq_len, 1e3 * seq_len),
+        "timing": timing(median_us),
+        "throughput": throughput(median_us, 4e4 * seq_len, 1e3 * seq_len),
         "kernels": [], "repro": f"attnbench run {scenario} --filter '{case}'",
     }  # fmt: skip
 
@@ -102,7 +104,9 @@ class Report(ToolTest):
         outcome = self.expect(0, "report", "a.json")
         self.assertIn("1 incorrect, 1 unsupported, 6 passed", outcome.out)
         self.assertIn("max_abs 0.5 exceeds 0.01", outcome.out)
-        self.assertNotIn("TRITON", self.expect(0, "report", "a.json", "--backend", "FLASH_ATTN").out)
+        self.assertNotIn(
+            "TRITON", self.expect(0, "report", "a.json", "--backend", "FLASH_ATTN").out
+        )
 
     def test_a_real_run_and_its_journal_make_a_page(self):
         self.write("tiny.yaml", TINY)
@@ -111,14 +115,22 @@ class Report(ToolTest):
         data = strict_json(self.data_of(self.page("real.json")))
         self.assertEqual([r["id"] for r in data["results"]], [r["id"] for r in real["results"]])
         for shown, stored in zip(data["results"], real["results"]):
-            self.assertAlmostEqual(shown["timing"]["median_us"] / stored["timing"]["median_us"], 1, 4)
+            self.assertAlmostEqual(
+                shown["timing"]["median_us"] / stored["timing"]["median_us"], 1, 4
+            )
             self.assertGreater(stored["throughput"]["ceiling_gbps"], 0)
             self.assertGreater(stored["throughput"]["ceiling_tflops"], 0)
-            share = 100 * max(stored["throughput"]["gbps"] / stored["throughput"]["ceiling_gbps"],
-                              stored["throughput"]["tflops"] / stored["throughput"]["ceiling_tflops"])
+            share = 100 * max(
+                stored["throughput"]["gbps"] / stored["throughput"]["ceiling_gbps"],
+                stored["throughput"]["tflops"] / stored["throughput"]["ceiling_tflops"],
+            )
             self.assertAlmostEqual(stored["throughput"]["roofline_pct"] / share, 1)
         head = {key: value for key, value in real.items() if key != "results"}
-        lines = [json.dumps({**head, "journal": True}), json.dumps(real["results"][0]), '{"id": "cut']
+        lines = [
+            json.dumps({**head, "journal": True}),
+            json.dumps(real["results"][0]),
+            '{"id": "cut',
+        ]
         self.write("run.journal", "\n".join(lines))
         data = strict_json(self.data_of(self.page("run.journal")))
         self.assertTrue(data["files"][0]["unfinished"])
@@ -128,7 +140,9 @@ class Report(ToolTest):
         self.save("a.json", sweep_results())
         page = self.page("a.json")
         self.assertIn("default-src 'none'", page)
-        self.assertNotRegex(page, r"(?i)<(script|img|iframe|object|embed)[^>]*\ssrc=|<link\b|@import")
+        self.assertNotRegex(
+            page, r"(?i)<(script|img|iframe|object|embed)[^>]*\ssrc=|<link\b|@import"
+        )
         self.assertIn("Redistribution and use in source and binary forms", page)
 
     def test_hostile_names_cannot_leave_the_data(self):
@@ -195,8 +209,8 @@ class Page(ToolTest):
         return self.js(f"document.querySelectorAll('#{view} .view > svg path.point').length")
 
     def test_every_view_is_drawn_or_says_what_is_missing(self):
-        cascade = [result("FLASH_ATTN", 4096, 100.0 if mode == "never" else 3000.0 / prefix, "cascade",
-                          **{"cascade.common_prefix_len": prefix, "cascade.mode": mode})
+        cascade = [result("FLASH_ATTN", 4096, 100.0 if mode == "never" else 3000.0 / prefix,
+                          "cascade", **{"cascade.common_prefix_len": prefix, "cascade.mode": mode})
                    for prefix in (16, 64, 256) for mode in ("never", "always")]  # fmt: skip
         dcp = [result("FLASH_ATTN", 4096, 50.0 + 10 * ranks, "dcp", **{"dcp.world_size": ranks})
                for ranks in (1, 2, 4)]  # fmt: skip
@@ -205,13 +219,17 @@ class Page(ToolTest):
         self.assertIn("100 GB/s", self.text("#roofline-view"))
         self.assertIn("1.00 TFLOP/s", self.text("#roofline-view"))
         self.assertEqual(self.points("accuracy"), 15, "of those that have a speed")
-        lines = self.js("[...document.querySelectorAll('#sweep path.line')].map("
-                        "line => line.getAttribute('d').split('L').length)")
+        lines = self.js(
+            "[...document.querySelectorAll('#sweep path.line')].map("
+            "line => line.getAttribute('d').split('L').length)"
+        )
         self.assertEqual(lines[:2], [3, 3], "a line for each backend through its three lengths")
         self.assertIn("64 tokens", self.text("#cascade-view"))
         self.assertIn("1.17×", self.text("#dcp-view"), "the time of two ranks over that of one")
         self.assertEqual(self.js("document.querySelectorAll('#steps .bars li').length"), 15)
-        self.assertGreater(self.js("document.querySelectorAll('#samples circle.sample').length"), 19)
+        self.assertGreater(
+            self.js("document.querySelectorAll('#samples circle.sample').length"), 19
+        )
         self.assertIn("'a b'", self.text("#environment .command code"))
         self.open([{**r, "timing": None, "throughput": None} for r in sweep_results()])
         for view in ("roofline", "samples", "steps", "cascade", "dcp"):
@@ -222,8 +240,10 @@ class Page(ToolTest):
 
     def test_a_rate_line_lies_under_its_ceiling_and_at_its_numbers(self):
         self.open(sweep_results())
-        places = self.js("""[...document.querySelectorAll('#roofline .view > svg path.point')].map(p => {
-          const d = d3.select(p).datum(); return [d.x, d.y, d.result.id]})""")
+        places = self.js(
+            """[...document.querySelectorAll('#roofline .view > svg path.point')].map(p => {
+          const d = d3.select(p).datum(); return [d.x, d.y, d.result.id]})"""
+        )
         by_id = {r["id"]: r["throughput"] for r in sweep_results() if r["throughput"]}
         self.assertEqual(len(places), len(by_id))
         for intensity, flops, name in places:
@@ -236,7 +256,9 @@ class Page(ToolTest):
         self.click("[data-column=time]")
         times = ["20.00 µs", "25.00 µs", "45.00 µs", "70.00 µs", "85.00 µs", "900.0 µs", "–", "–"]
         self.assertEqual(self.shown("time"), times)
-        self.assertEqual(self.js("document.querySelector('th[aria-sort=ascending]').textContent"), "time▲")
+        self.assertEqual(
+            self.js("document.querySelector('th[aria-sort=ascending]').textContent"), "time▲"
+        )
         self.click("[data-column=time]")
         self.assertEqual(self.shown("time"), times[5::-1] + times[6:])
         self.click("[data-column=case]")
@@ -285,14 +307,25 @@ class Page(ToolTest):
         self.assertEqual(self.points("compare"), 1)
         self.assertIn("past the threshold", self.text("#compare tbody"))
 
+    def test_a_comparison_of_two_machines_says_so(self):
+        other = result_file(sweep_results())
+        other["environment"]["cpu"]["model"] = "Another CPU"
+        self.write("other.json", json.dumps(other))
+        self.write("one.json", json.dumps(result_file(sweep_results())))
+        self.expect(0, "report", "one.json", "other.json", "-o", "page.html")
+        self.browser.open(self.dir / "page.html")
+        self.assertIn("Another CPU", self.text("#compare .absent"))
+
     def test_the_keyboard_reaches_everything(self):
         self.open(sweep_results())
         reached = set()
         for _ in range(80):
             self.browser.press("Tab")
-            name = self.js("""(e => { if (e.tabbed) return null; e.tabbed = true;
+            name = self.js(
+                """(e => { if (e.tabbed) return null; e.tabbed = true;
               return e.id || e.dataset.column || e.dataset.value ||
-                     e.closest('main > section')?.id + ' ' + e.tagName; })(document.activeElement)""")
+                     e.closest('main > section')?.id + ' ' + e.tagName })(document.activeElement)"""
+            )
             if name is None:
                 break
             reached.add(name)
@@ -312,7 +345,8 @@ class Page(ToolTest):
     def test_hostile_names_are_shown_as_they_are(self):
         results = sweep_results()
         for entry in results:
-            entry.update(case=HOSTILE, id=f"{HOSTILE}/{entry['id']}", reasons=[HOSTILE], repro=HOSTILE,
+            entry.update(case=HOSTILE, id=f"{HOSTILE}/{entry['id']}", reasons=[HOSTILE],
+                         repro=HOSTILE,
                          backend=entry["backend"] + HOSTILE, scenario=HOSTILE)  # fmt: skip
         self.open(results, results)
         self.click("tr.result .toggle")
@@ -344,7 +378,9 @@ class Page(ToolTest):
         self.assertEqual(len(self.shown("case")), 50)
         size = (self.dir / "page.html").stat().st_size / 2**20
         drawn = self.js("document.documentElement.dataset.ready")
-        print(f"\n5,000 results, a page of {size:.1f} MiB: loaded and drawn {drawn} ms after its start")
+        print(
+            f"\n5,000 results, a page of {size:.1f} MiB: drawn {drawn} ms after its start"
+        )
 
 
 if __name__ == "__main__":

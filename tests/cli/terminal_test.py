@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from tool import BINARY, TIME_LIMIT_S, TINY, ToolTest, strict_json
+from tool import BINARY, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
 
 # Enough cases that a signal after the first finds most of them waiting.
 MANY_CASES = 400
@@ -95,6 +95,31 @@ class Terminal(ToolTest):
         _, shown = self.run_on_terminal("run", "tiny.yaml", "--json", "-", TERM="dumb")
         self.assertIn("passed", shown)
         self.assertNotIn("\x1b", shown)
+
+    def test_a_terminal_of_80_columns_holds_every_line(self):
+        self.expect(0, "run", "tiny.yaml", "--json", "r.json")
+        sweep = TINY + "sweep: {kv_cache.dtype: [auto, fp8], attention.logits_soft_cap: [0, 30]}\n"
+        self.write("wide.yaml", sweep + "backends: [FLASH_ATTN, FLASH_ATTN_IX, TRITON_ATTN]\n")
+        for arguments in (
+            ["run", "tiny.yaml"], ["run", "wide.yaml", "--no-timing", "-v"], ["report", "r.json"],
+            ["support", "wide.yaml"], ["list"], *([name, "--help"] for name in (
+                "run", "support", "explain", "compile", "validate", "device", "gate", "report")),
+        ):  # fmt: skip
+            narrow = self.tool(*arguments, COLUMNS="80")
+            for line in narrow.out.splitlines():
+                # Commands to be copied stay whole, as the examples of --help do.
+                if not line.startswith(("reproduce: ", "  attnbench ")):
+                    self.assertLessEqual(len(line), 80, f"{arguments}: {line}")
+            wide = self.tool(*arguments, COLUMNS="160")
+            self.assertLessEqual(max(map(len, wide.out.splitlines())), 160)
+            self.assertLessEqual(len(wide.out.splitlines()), len(narrow.out.splitlines()))
+        full = self.expect(0, "support", "wide.yaml", COLUMNS="160").out
+        self.assertIn(f"{TINY_CASE},kv_cache.dtype=auto,attention.logits_soft_cap=30  ", full)
+
+    def test_the_last_line_says_what_to_do_next(self):
+        out = self.expect(0, "run", "tiny.yaml", "--json", "r.json").out
+        self.assertTrue(out.endswith("plots: attnbench report r.json -o report.html\n"), out)
+        self.assertNotIn("plots:", self.expect(0, "run", "tiny.yaml", "--no-timing").out)
 
     def test_verbose_prints_a_line_for_every_finished_case(self):
         outcome = self.expect(0, "run", "tiny.yaml", "-v")

@@ -43,7 +43,8 @@ function drawAccuracy(container) {
     label: "Error against speed",
     x: {scale: xScale, label: byBackend ? "backend" : x.name,
         ticks: byBackend ? backends : undefined, room: byBackend ? 30 : 62,
-        format: (value) => (byBackend ? shorten(value, Math.floor(xScale.step() / 6.8)) : tickText(x, value))},
+        format: (value) => (byBackend ? shorten(value, Math.floor(xScale.step() / 6.8)) :
+          tickText(x, value))},
     y: {scale: d3.scaleLog().domain(logDomain([...results.map(y.of), ...limits])), label: y.name,
         format: (value) => (accuracyState.y === "err_ratio" ? d3.format("~g")(value) :
           formatError(value))},

@@ -11,9 +11,9 @@ function drawCascade(container) {
     return;
   }
   container.append(legend(backendsIn(rows)));
-  drawPanels(container, [...groupBy(rows, (row) => `${row.scenario} · ${row.case}`).values()],
-    cascadeState, () => redrawView("cascade"), (panel) => `${panel[0].scenario} · ${panel[0].case}`,
-    drawCascadePanel);
+  const nameOf = (row) => `${row.scenario} · ${row.case}`;
+  drawPanels(container, [...groupBy(rows, nameOf).values()], cascadeState,
+    () => redrawView("cascade"), (panel) => nameOf(panel[0]), drawCascadePanel);
   container.append(simpleTable(["case", "backend", "pays from a prefix of"], rows.map((row) =>
     [`${row.scenario}/${row.case}`, row.backend,
      row.pays_from === null ? "never" : `${row.pays_from} tokens`]),

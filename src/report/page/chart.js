@@ -1,6 +1,6 @@
 // A plot: axes, grid, lines and points that can be looked at with a pointer or the keyboard.
 
-const MARGIN = {top: 12, right: 16, bottom: 46, left: 66};
+const MARGIN = {top: 12, right: 16, bottom: 46, left: 74};
 
 /// spec: {label, height, x, y}; an axis is {scale, label, format, ticks}. The scale gets its range
 /// here. Returns what the marks are drawn with.
@@ -62,7 +62,7 @@ function drawAxes(root, spec, inner) {
   root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
     .attr("x", inner.width / 2).attr("y", inner.height + 38).text(spec.x.label);
   root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
-    .attr("transform", `translate(${-54},${inner.height / 2}) rotate(-90)`).text(spec.y.label);
+    .attr("transform", `translate(${-63},${inner.height / 2}) rotate(-90)`).text(spec.y.label);
 }
 
 /// A horizontal line, with a word if there is one to say.
@@ -115,7 +115,9 @@ function inspect(chart, drawn) {
     const index = d3.scan(drawn, (a, b) => distance(a) - distance(b));
     return distance(drawn[index]) < 40 ** 2 ? index : -1;
   };
-  const open = () => { if (current >= 0 && drawn[current].result) showResult(drawn[current].result); };
+  const open = () => {
+    if (current >= 0 && drawn[current].result) showResult(drawn[current].result);
+  };
   const steps = {ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1};
   chart.svg.attr("tabindex", 0).attr("role", "application").attr("aria-label",
     `${chart.spec.label}: ${plural(drawn.length, "point")}; arrow keys go from one to the next, ` +
@@ -138,7 +140,8 @@ function inspect(chart, drawn) {
       }
       const next = key === "Home" ? 0 : key === "End" ? drawn.length - 1 : current + steps[key];
       show(Math.max(0, Math.min(drawn.length - 1, next)));
-      announce([drawn[current].title, ...drawn[current].lines.map((line) => line.join(" "))].join(", "));
+      const {title, lines} = drawn[current];
+      announce([title, ...lines.map((line) => line.join(" "))].join(", "));
     });
 }
 
@@ -146,8 +149,9 @@ function inspect(chart, drawn) {
 function legend(backends) {
   return element("ul", {class: "legend"}, backends.map((backend) => {
     const item = element("li");
-    d3.select(item).append("svg").attr("width", 14).attr("height", 14).attr("viewBox", "-7 -7 14 14")
-      .attr("aria-hidden", "true").append("path").attr("class", `point ${colorClass(backend)}`)
+    d3.select(item).append("svg").attr("width", 14).attr("height", 14)
+      .attr("viewBox", "-7 -7 14 14").attr("aria-hidden", "true").append("path")
+      .attr("class", `point ${colorClass(backend)}`)
       .attr("d", d3.symbol().type(symbolOf(backend)).size(52)());
     item.append(backend);
     return item;

@@ -6,6 +6,8 @@ const compareState = {file: DATA.files.length - 1, rows: MOST_ROWS, kind: ""};
 const ratioOf = (verdict) =>
   (verdict.old_us > 0 && verdict.new_us > 0 ? verdict.new_us / verdict.old_us : null);
 
+const geometricMean = (values) => Math.exp(d3.mean(values, Math.log));
+
 function drawCompare(container) {
   if (!DATA.comparisons.length) {
     container.append(absent("One file: attnbench report BEFORE AFTER -o FILE compares two."));
@@ -24,16 +26,22 @@ function drawCompare(container) {
   const ratios = selected.map(ratioOf).filter((ratio) => ratio > 0);
   container.append(element("p", {}, "From ", element("b", {}, DATA.files[0].path), " to ",
     element("b", {}, DATA.files[comparison.file].path),
-    ratios.length ? `: geometric mean of the times ${formatChange(Math.exp(d3.mean(ratios, Math.log)))} ` +
-      `over ${plural(ratios.length, "case")}.` : ": no case has a time in both files."));
+    ratios.length ? `: geometric mean of the times ${formatChange(geometricMean(ratios))} over ` +
+      `${plural(ratios.length, "case")}.` : ": no case has a time in both files."));
+  const differences = comparison.differences;
+  if (differences.length) {
+    container.append(absent("The files are not of the same machine and cases; a gate would " +
+      `refuse them: ${differences.slice(0, 4).join("; ")}` +
+      (differences.length > 4 ? `; and ${differences.length - 4} more` : "")));
+  }
   container.append(element("div", {class: "controls"},
     files.length > 1 ? chooser("File", files, String(comparison.file), (file) => {
       compareState.file = Number(file);
       redraw();
     }) : null,
-    element("div", {class: "chips", role: "group", "aria-label": "Verdict"}, [...counts].map(([kind, list]) =>
-      element("button", {type: "button", class: "chip", "data-verdict": kind,
-        "aria-pressed": String(compareState.kind === kind), onclick: () => {
+    element("div", {class: "chips", role: "group", "aria-label": "Verdict"},
+      [...counts].map(([kind, list]) => element("button", {type: "button", class: "chip",
+        "data-verdict": kind, "aria-pressed": String(compareState.kind === kind), onclick: () => {
           compareState.kind = compareState.kind === kind ? "" : kind;
           redraw();
         }}, element("i", {class: `dot ${kind}`, "aria-hidden": "true"}), kind, " ",
@@ -42,9 +50,10 @@ function drawCompare(container) {
   drawRatios(container, shown, resultOf);
   container.append(compareTable(shown.slice(0, compareState.rows), before, after, resultOf));
   if (shown.length > compareState.rows) {
-    container.append(element("p", {class: "more"}, `${plural(shown.length - compareState.rows, "more case")} `,
-      element("button", {type: "button", onclick: () => { compareState.rows = Infinity; redraw(); }},
-        "Show all of them")));
+    const showAll = () => { compareState.rows = Infinity; redraw(); };
+    container.append(element("p", {class: "more"},
+      `${plural(shown.length - compareState.rows, "more case")} `,
+      element("button", {type: "button", onclick: showAll}, "Show all of them")));
   }
 }
 
@@ -55,8 +64,8 @@ function drawRatios(container, verdicts, resultOf) {
   const reach = Math.max(1.1, d3.max(ratios), 1 / d3.min(ratios)) * 1.03;
   const chart = plot(container, {
     label: "Time after over time before", height: 300,
-    x: {scale: d3.scaleLog().domain(logDomain(timed.map((v) => v.old_us), 1.4)), label: "time before",
-        format: (value) => tickText(METRICS.time, value)},
+    x: {scale: d3.scaleLog().domain(logDomain(timed.map((v) => v.old_us), 1.4)),
+        label: "time before", format: (value) => tickText(METRICS.time, value)},
     y: {scale: d3.scaleLog().base(2).domain([1 / reach, reach]), label: "after / before",
         room: 24, ticks: [1, 0.5, 2, 0.25, 4, 0.8, 1.25, 0.9, 1.1, 0.7, 1.5, 0.95, 1.05]
           .filter((tick) => tick > 1 / reach && tick < reach), format: (value) => `${value}×`},
@@ -70,7 +79,8 @@ function drawRatios(container, verdicts, resultOf) {
 
 function compareTable(verdicts, before, after, resultOf) {
   const error = (result) => formatRatio(result?.error?.err_ratio);
-  return simpleTable(["verdict", "case", "backend", "before", "after", "change", "err_ratio", "rule"],
+  return simpleTable(
+    ["verdict", "case", "backend", "before", "after", "change", "err_ratio", "rule"],
     verdicts.map((v) => [
       element("span", {class: `verdict ${v.kind}`}, v.kind), breakable(titleOf(resultOf(v))),
       resultOf(v).backend, formatTime(v.old_us),

@@ -62,7 +62,8 @@ function filterBar(container) {
     backends.update();
     const all = RESULTS.filter((r) => r.file === selection.file).length;
     const shown = selection.results().length;
-    count.textContent = shown === all ? plural(all, "result") : `${shown} of ${plural(all, "result")}`;
+    const results = plural(all, "result");
+    count.textContent = shown === all ? results : `${shown} of ${results}`;
   };
   selection.listeners.push(update);
   update();

@@ -4,7 +4,8 @@ const VIEWS = {
   compare: {title: "Comparison", draw: drawCompare,
     text: "What became of every case, worst first, by the rules of attnbench gate."},
   overview: {title: "Results", draw: drawTable,
-    text: "A row opens to everything about a result: errors, steps, kernels, the command that repeats it."},
+    text: "A row opens to everything about a result: errors, steps, kernels, the command that " +
+      "repeats it."},
   roofline: {title: "Roofline", draw: drawRoofline,
     text: "Rates under what the device was measured to do at best."},
   sweep: {title: "Sweeps", draw: drawSweep,
@@ -15,9 +16,11 @@ const VIEWS = {
   steps: {title: "Steps", draw: drawSteps,
     text: "Shares of the whole layer: cache write, attention, merges, collectives."},
   cascade: {title: "Cascade", draw: drawCascade,
-    text: "Time without a pass of its own over the shared prefix, over the time with it: above 1 it pays."},
+    text: "Time without a pass of its own over the shared prefix, over the time with it: above 1 " +
+      "it pays."},
   dcp: {title: "Context parallelism", draw: drawDcp,
-    text: "The steps of the layer by the ranks of the group; above a bar its time over that of one rank."},
+    text: "The steps of the layer by the ranks of the group; above a bar its time over that of " +
+      "one rank."},
   environment: {title: "Environment", draw: drawEnvironment, text: ""},
 };
 // These do not follow the selection or redraw themselves.
@@ -26,10 +29,11 @@ const FIXED = new Set(["environment"]);
 function redrawView(name) {
   const container = document.getElementById(`${name}-view`);
   // A control that was used keeps the focus when the view is drawn anew.
-  const focused = [...container.querySelectorAll("select, input, button")].indexOf(document.activeElement);
+  const controls = () => [...container.querySelectorAll("select, input, button")];
+  const focused = controls().indexOf(document.activeElement);
   if (name !== "overview") container.replaceChildren();
   VIEWS[name].draw(container);
-  if (focused >= 0) container.querySelectorAll("select, input, button")[focused]?.focus();
+  if (focused >= 0) controls()[focused]?.focus();
 }
 
 function drawHead() {

@@ -65,7 +65,8 @@ function rateOf(result) {
 function describe(result) {
   const lines = [["backend", result.backend], ["status", result.status]];
   if (result.timing) {
-    lines.push(["time", `${formatTime(timeOf(result))} ± ${formatPercent(METRICS.noise.of(result))}`]);
+    const noise = formatPercent(METRICS.noise.of(result));
+    lines.push(["time", `${formatTime(timeOf(result))} ± ${noise}`]);
   }
   if (result.throughput) {
     lines.push(["FLOP/s", formatFlops(METRICS.flops.of(result))],
@@ -118,4 +119,6 @@ function groupBy(items, keyOf) {
   return groups;
 }
 
+/// The value of a scenario's key, whether it varies there or not.
+const fieldOf = (result, key) => result.fields[key] ?? DATA.scenarios[result.scenario].common[key];
 const axesOf = (result) => DATA.scenarios[result.scenario].axes;

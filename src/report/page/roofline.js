@@ -9,15 +9,7 @@ function distinct(values) {
   return kept;
 }
 
-/// The arithmetic that a compute ceiling belongs to, where the results under it agree.
-function arithmetic(results, ceiling) {
-  const names = new Set(results
-    .filter((r) => Math.abs(ceilingsOf(r).flops / ceiling - 1) < 0.03)
-    .map((r) => r.fields["attention.dtype"] ?? DATA.scenarios[r.scenario].common["attention.dtype"]));
-  return names.size === 1 ? ` ${[...names][0]}` : "";
-}
-
-function drawRoofs(chart, results, memory, compute) {
+function drawRoofs(chart, memory, compute) {
   const [from, to] = chart.x.domain();
   const top = chart.y.domain()[1];
   const line = (points) => chart.marks.append("polyline").attr("class", "roof")
@@ -36,7 +28,7 @@ function drawRoofs(chart, results, memory, compute) {
   }
   for (const flops of compute) {
     line([[best ? Math.max(from, flops / best) : from, flops], [to, flops]]);
-    label(to, flops, `${formatFlops(flops)}${arithmetic(results, flops)}`, "end");
+    label(to, flops, `matrix ${formatFlops(flops)}`, "end");
   }
 }
 
@@ -62,7 +54,7 @@ function drawRoofline(container) {
         format: (value) => (value < 1 ? String(value) : formatTick(value))},
     y: {scale: d3.scaleLog().domain(ys), label: "FLOP/s", format: formatTick},
   });
-  drawRoofs(chart, results, memory, compute);
+  drawRoofs(chart, memory, compute);
   drawPoints(chart, results.map((result) => ({
     x: intensity(result), y: METRICS.flops.of(result), backend: result.backend, result,
     title: titleOf(result), lines: describe(result)})));

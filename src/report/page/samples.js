@@ -32,9 +32,10 @@ function drawSamples(container) {
   drawOrder(places[1], results);
   const thinned = results.filter((r) => r.timing.samples_us.length < r.timing.num_samples);
   if (thinned.length) {
-    container.append(element("p", {class: "hint"}, `Of up to ${d3.max(thinned, (r) => r.timing.num_samples)} ` +
-      `samples ${d3.max(thinned, (r) => r.timing.samples_us.length)} are drawn, evenly spread; the ` +
-      "result file has all."));
+    const taken = d3.max(thinned, (r) => r.timing.num_samples);
+    const drawn = d3.max(thinned, (r) => r.timing.samples_us.length);
+    container.append(element("p", {class: "hint"}, `Of up to ${taken} samples ${drawn} are drawn, ` +
+      "evenly spread; the result file has all."));
   }
 }
 
@@ -63,8 +64,9 @@ function drawDistribution(place, results) {
     chart.marks.append("g").selectAll("circle").data(samples_us).join("circle")
       .attr("class", `sample ${color}`).attr("r", 2.2).attr("cx", (d) => chart.x(d))
       .attr("cy", (_, i) => top + lane * (0.3 + 0.65 * ((i * 0.618034) % 1)));
-    chart.marks.append("rect").attr("class", `box ${color}`).attr("x", chart.x(q1_us)).attr("y", top)
-      .attr("width", Math.max(2, chart.x(q3_us) - chart.x(q1_us))).attr("height", lane * 0.2);
+    chart.marks.append("rect").attr("class", `box ${color}`).attr("x", chart.x(q1_us))
+      .attr("y", top).attr("width", Math.max(2, chart.x(q3_us) - chart.x(q1_us)))
+      .attr("height", lane * 0.2);
     chart.marks.append("line").attr("class", "median").attr("x1", chart.x(median_us))
       .attr("x2", chart.x(median_us)).attr("y1", top - 2).attr("y2", top + lane * 0.2 + 2);
   }

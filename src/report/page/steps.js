@@ -8,7 +8,8 @@ const WORLD = "dcp.world_size";
 // Why an offset: the colours of backends would be read into steps.
 const stepColor = (names, name) => `color${(names.indexOf(name) + 4) % NUM_COLORS}`;
 
-const stepNames = (results) => [...new Set(results.flatMap((r) => r.timing.steps.map((s) => s.name)))];
+const stepNames = (results) =>
+  [...new Set(results.flatMap((r) => r.timing.steps.map((step) => step.name)))];
 
 function stepLegend(names) {
   return element("ul", {class: "legend"}, names.map((name) => element("li", {},
@@ -69,14 +70,14 @@ function drawDcp(container) {
     container.append(absent("No selected result was timed over a swept dcp.world_size."));
     return;
   }
-  const transport = (r) => r.fields["dcp.transport"] ?? DATA.scenarios[r.scenario].common["dcp.transport"];
-  if (results.some((r) => transport(r) === "simulated")) {
+  if (results.some((r) => fieldOf(r, "dcp.transport") === "simulated")) {
     container.append(element("p", {class: "hint"}, "Ranks are simulated one after the other in " +
       "one process: a time is the sum over the ranks, so equal bars mean perfect scaling."));
   }
   const names = stepNames(results);
   container.append(stepLegend(names));
-  const held = (r) => axesOf(r).filter((key) => key !== WORLD && (!BATCH_AXES.includes(key) || key === "batch"))
+  const held = (r) => axesOf(r)
+    .filter((key) => key !== WORLD && (!BATCH_AXES.includes(key) || key === "batch"))
     .map((key) => `${key}=${formatValue(r.fields[key])}`);
   const groups = groupBy(results, (r) => [r.scenario, r.backend, ...held(r)].join(" · "));
   drawPanels(container, [...groups], dcpState, () => redrawView("dcp"), ([title]) => title,
@@ -85,12 +86,13 @@ function drawDcp(container) {
 
 function drawDcpPanel(place, group, names) {
   const sorted = [...group].sort((a, b) => a.fields[WORLD] - b.fields[WORLD]);
+  const heightOf = (result) => d3.max(stacked(result), (part) => part.to);
   const one = sorted.find((r) => r.fields[WORLD] === 1);
   const chart = plot(place, {
     label: "Time of the steps by ranks",
     x: {scale: d3.scaleBand().domain(sorted.map((r) => r.fields[WORLD])).padding(0.35),
-        label: "dcp.world_size", ticks: sorted.map((r) => r.fields[WORLD]), room: 30, format: String},
-    y: {scale: d3.scaleLinear().domain([0, d3.max(sorted, (r) => d3.max(stacked(r), (p) => p.to)) * 1.12]),
+        label: WORLD, ticks: sorted.map((r) => r.fields[WORLD]), room: 30, format: String},
+    y: {scale: d3.scaleLinear().domain([0, d3.max(sorted, heightOf) * 1.12]),
         label: "time of the whole layer", format: (value) => tickText(METRICS.time, value)},
   });
   const parts = sorted.flatMap(stacked);
@@ -102,13 +104,14 @@ function drawDcpPanel(place, group, names) {
     chart.marks.append("g").selectAll("text").data(sorted).join("text").attr("class", "note")
       .attr("text-anchor", "middle")
       .attr("x", (r) => chart.x(r.fields[WORLD]) + chart.x.bandwidth() / 2)
-      .attr("y", (r) => chart.y(d3.max(stacked(r), (p) => p.to)) - 5)
+      .attr("y", (r) => chart.y(heightOf(r)) - 5)
       .text((r) => `${(r.timing.total_us / one.timing.total_us).toFixed(2)}×`);
   }
   inspect(chart, parts.map((part) => ({
     at: [chart.x(part.result.fields[WORLD]) + chart.x.bandwidth() / 2,
          chart.y((part.from + part.to) / 2)],
     title: titleOf(part.result), result: part.result,
-    lines: [["ranks", String(part.result.fields[WORLD])], [part.name, formatTime(part.to - part.from)],
+    lines: [["ranks", String(part.result.fields[WORLD])],
+            [part.name, formatTime(part.to - part.from)],
             ["whole layer", formatTime(part.result.timing.total_us)]]})));
 }

@@ -106,12 +106,16 @@ function drawPanel(container, results, axis, metric) {
         format: (value) => (isBand ? shorten(formatValue(value), 16) : formatCount(value))},
     y: {scale: y, label: metric.name, format: (value) => tickText(metric, value)},
   });
-  for (const ceiling of ceilings) referenceLine(chart, ceiling, `measured ceiling ${metric.format(ceiling)}`);
+  for (const ceiling of ceilings) {
+    referenceLine(chart, ceiling, `measured ceiling ${metric.format(ceiling)}`);
+  }
   const lane = isBand ? scale.bandwidth() / backends.length : 0;
-  const shift = (backend) => (isBand ? (backends.indexOf(backend) + 0.5) * lane - scale.bandwidth() / 2 : 0);
+  const shift = (backend) =>
+    (isBand ? (backends.indexOf(backend) + 0.5) * lane - scale.bandwidth() / 2 : 0);
   const floor = chart.inner.height;
   for (const [backend, line] of groupBy(plotted, (r) => r.backend)) {
-    const sorted = [...line].sort((a, b) => places.indexOf(a.fields[axis]) - places.indexOf(b.fields[axis]));
+    const placeOf = (r) => places.indexOf(r.fields[axis]);
+    const sorted = [...line].sort((a, b) => placeOf(a) - placeOf(b));
     if (isBand) {
       chart.marks.append("g").selectAll("rect").data(sorted).join("rect")
         .attr("class", `bar ${colorClass(backend)}`).attr("width", Math.max(1, lane - 2))
@@ -126,7 +130,8 @@ function drawPanel(container, results, axis, metric) {
   }
   drawPoints(chart, plotted.map((result) => ({
     x: result.fields[axis], y: metric.of(result), backend: result.backend, result,
-    shift: shift(result.backend), title: titleOf(result), lines: describe(result)})), isBand ? 26 : 46);
+    shift: shift(result.backend), title: titleOf(result), lines: describe(result)})),
+    isBand ? 26 : 46);
 }
 
 function drawQuartiles(chart, results, axis, backend, shift) {
@@ -183,7 +188,10 @@ function drawSweep(container) {
     return;
   }
   const {panels, hold} = panelsOf(plotted, sweepState.x);
-  drawPanels(container, [...panels.values()], sweepState, redraw,
+  // Those with the most to see stand first.
+  const places = (panel) => new Set(panel.map((r) => r.fields[sweepState.x])).size;
+  const sorted = [...panels.values()].sort((a, b) => places(b) - places(a));
+  drawPanels(container, sorted, sweepState, redraw,
     (panel) => panelTitle(panel[0], sweepState.x, hold),
     (place, panel) => drawPanel(place, panel, sweepState.x, metricOf(sweepState.y, panel)));
 }
@@ -200,8 +208,8 @@ function drawPanels(container, panels, state, redraw, titleOfPanel, draw) {
   for (const [place, panel] of shown) draw(place, panel);
   const more = panels.length - shown.length;
   if (more > 0) {
+    const showMore = () => { state.panels += 3 * MOST_PANELS; redraw(); };
     container.append(element("p", {class: "more"}, `${plural(more, "more panel")} `,
-      element("button", {type: "button", onclick: () => { state.panels += 3 * MOST_PANELS; redraw(); }},
-        "Show more")));
+      element("button", {type: "button", onclick: showMore}, "Show more")));
   }
 }

@@ -54,8 +54,8 @@ function headerCell(column) {
 function resultRow(result, columns) {
   const isOpen = tableState.open.has(result);
   const row = element("tr", {class: `result ${result.status}`});
-  const toggle = element("button", {type: "button", class: "toggle", "aria-expanded": String(isOpen),
-    onclick: () => {
+  const toggle = element("button", {type: "button", class: "toggle",
+    "aria-expanded": String(isOpen), onclick: () => {
       if (!tableState.open.delete(result)) tableState.open.add(result);
       const now = tableState.open.has(result);
       toggle.setAttribute("aria-expanded", String(now));
