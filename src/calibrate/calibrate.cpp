@@ -320,6 +320,11 @@ void adopt_extents(const LayerStudy& study, const std::string& layer, ScaleFile&
        file.num_kv_heads, file.head_size, study.num_kv_heads(), study.head_size());
 }
 
+void announce(const CalibrationOptions& options, std::size_t done,
+              const Observations& observations) {
+  if (options.progress) options.progress(done, observations.layers().size());
+}
+
 const LayerScales& require_layer(const ScaleFile& file, const std::string& layer) {
   for (const LayerScales& scales : file.layers) {
     if (same_layer(file.format, scales.layer, layer)) return scales;
@@ -357,6 +362,7 @@ CalibrationReport calibrate(Observations& observations, const CalibrationOptions
   CalibrationReport report{options, {}, {}};
   report.file.format = options.format;
   for (std::size_t i = 0; i < observations.layers().size(); ++i) {
+    announce(options, i, observations);
     LayerStudy study(observations, i, report.options);
     const Scales& scales = study.checked_scales(options.method);
     report.layers.push_back(study.report(scales));
@@ -371,6 +377,7 @@ CalibrationReport assess(Observations& observations, const CalibrationOptions& o
   CalibrationReport report{options, {}, file};
   for (const std::string& layer : observations.layers()) require_layer(file, layer);
   for (std::size_t i = 0; i < observations.layers().size(); ++i) {
+    announce(options, i, observations);
     const LayerScales& scales = require_layer(file, observations.layers()[i]);
     LayerStudy study(observations, i, report.options);
     report.layers.push_back(study.report(scales.scale));

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ struct CalibrationOptions {
   AmaxKind amax = AmaxKind::kAbs;
   bool per_head = false;  // keys and values of kv-cache
   SampleOptions sample;
+  /// Called before each layer with the number of those done; may be empty.
+  std::function<void(std::size_t done, std::size_t total)> progress;
 };
 
 /// Of one tensor of one layer.

@@ -15,6 +15,32 @@ namespace {
 
 constexpr const char* kScenario = "SCENARIO";
 
+/// "layer 3 of 32" on a terminal, gone when the last copy of it is: also before an error is
+/// printed.
+class LayerLine {
+ public:
+  explicit LayerLine(std::ostream& err) : err_(err) {}
+  LayerLine(const LayerLine&) = delete;
+  LayerLine& operator=(const LayerLine&) = delete;
+  ~LayerLine() { clear(); }
+
+  void show(std::size_t done, std::size_t total) {
+    clear();
+    if (done + 1 == total) return;  // the table is about to follow
+    err_ << fmt::format("layer {} of {}", done + 1, total) << std::flush;
+    is_shown_ = true;
+  }
+
+ private:
+  void clear() {
+    if (is_shown_) err_ << "\r\x1b[K" << std::flush;
+    is_shown_ = false;
+  }
+
+  std::ostream& err_;
+  bool is_shown_ = false;
+};
+
 /// What a scenario's cases are calibrated for when --format does not say.
 ScaleFormat format_of(const Problem& problem) {
   if (problem.attention.type == AttentionType::kMmEncoder) return ScaleFormat::kVllmMm;
@@ -107,7 +133,8 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
   app.add_flag("-q,--quiet", arguments.quiet, "Nothing on stderr but errors");
 }
 
-CalibrationInput open_calibration(const CalibrationArguments& arguments, const ScaleFile* file) {
+CalibrationInput open_calibration(const CalibrationArguments& arguments, const Console& console,
+                                  const ScaleFile* file) {
   check_source(arguments);
   // Why: by default glibc raises this with every large buffer that is freed, keeps such buffers for
   // the thread that had them, and the process grows to several layers.
@@ -122,6 +149,10 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const S
   options.per_head = arguments.per_head;
   options.sample.max_rows = arguments.max_rows;
   options.sample.num_threads = arguments.threads;
+  if (console.err_is_terminal && !is_dumb_terminal() && !arguments.quiet) {
+    options.progress = [line = std::make_shared<LayerLine>(console.err)](
+                           std::size_t done, std::size_t total) { line->show(done, total); };
+  }
   if (file != nullptr) {
     options.format = file->format;
   } else if (!arguments.format.empty()) {

@@ -44,7 +44,7 @@ struct CalibrationInput {
   CalibrationOptions options;
   std::vector<std::string> notices;
 };
-CalibrationInput open_calibration(const CalibrationArguments& arguments,
+CalibrationInput open_calibration(const CalibrationArguments& arguments, const Console& console,
                                   const ScaleFile* file = nullptr);
 
 /// Table, --json and what goes to stderr. `chosen` as in write_scale_table.
