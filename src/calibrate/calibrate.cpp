@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -32,8 +33,10 @@ ScaleGroups groups_of(const CalibrationOptions& options, Role role) {
 
 /// What is known of the elements that share a scale.
 struct Group {
+  explicit Group(int history) : ring(history) {}
   Magnitudes magnitudes;
-  AmaxRing ring;
+  float largest = -std::numeric_limits<float>::infinity();  // |x| or x, of all forwards
+  AmaxRing ring;                                            // of the last ones
 };
 
 /// The tensors of one layer that share scales: q, k and v on their own, or k and v together.
@@ -48,6 +51,7 @@ class RoleStatistics {
   void observe(const std::string& layer, const std::string& where,
                const std::vector<std::pair<Role, const Tensor*>>& tensors) {
     std::vector<Magnitudes> forward;
+    std::vector<float> largest;
     for (const auto& [role, tensor] : tensors) {
       const std::string name =
           fmt::format("{}: layer '{}': tensor {}", where, layer, kRoleNames[role]);
@@ -56,13 +60,18 @@ class RoleStatistics {
       add_magnitudes(*tensor, groups_, options_.sample.num_threads, part);
       check_elements(name, part);
       forward.resize(part.size());
-      for (std::size_t i = 0; i < part.size(); ++i) forward[i].add(part[i]);
+      largest.resize(part.size(), -std::numeric_limits<float>::infinity());
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        forward[i].add(part[i]);
+        largest[i] = std::max(largest[i], maximum(name, *tensor, part[i]));
+      }
     }
-    groups_of_elements_.resize(forward.size(), {{}, AmaxRing(options_.history.value_or(1))});
+    groups_of_elements_.resize(forward.size(), Group(options_.history.value_or(1)));
     for (std::size_t i = 0; i < forward.size(); ++i) {
       Group& group = groups_of_elements_[i];
       group.magnitudes.add(forward[i]);
-      if (options_.history) group.ring.record(maximum(forward[i]));
+      group.largest = std::max(group.largest, largest[i]);
+      if (options_.history) group.ring.record(largest[i]);
     }
   }
 
@@ -115,8 +124,15 @@ class RoleStatistics {
   std::size_t size() const { return groups_of_elements_.size(); }
 
  private:
-  float maximum(const Magnitudes& magnitudes) const {
-    return options_.amax == AmaxKind::kAbs ? magnitudes.amax() : magnitudes.signed_max();
+  /// By --amax; of a whole tensor by the device, where there is one.
+  float maximum(const std::string& name, const Tensor& tensor, const Magnitudes& magnitudes) const {
+    const float own = options_.amax == AmaxKind::kAbs ? magnitudes.amax() : magnitudes.signed_max();
+    if (!options_.device_amax || groups_ != ScaleGroups::kTensor) return own;
+    const float found = options_.device_amax(tensor).value_or(own);
+    const bool agrees = found == own || std::nextafter(found, own) == own;
+    if (agrees) return found;
+    fail(ErrorKind::kCuda, "{}: the largest value is {} on the device, {} on the host", name, found,
+         own);
   }
 
   float plain_scale(const Group& group, ScaleMethod method) const {
@@ -124,9 +140,10 @@ class RoleStatistics {
     switch (method) {
       case ScaleMethod::kAmax: {
         if (options_.history) return group.ring.largest() / largest_code(grid);
+        if (group.magnitudes.amax() == 0) return 0.0f;
         AmaxRing all(1);
-        all.record(maximum(group.magnitudes));
-        return group.magnitudes.amax() == 0 ? 0.0f : all.largest() / largest_code(grid);
+        all.record(group.largest);
+        return all.largest() / largest_code(grid);
       }
       case ScaleMethod::kPercentile:
         return group.magnitudes.percentile(options_.percentile) / largest_code(grid);

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 
 #include "calibrate/report.h"
+#include "cli/device.h"
+#include "cli/device_amax.h"
 #include "cli/scenario_files.h"
 #include "cli/text.h"
 #include "core/error.h"
@@ -71,6 +73,12 @@ void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
       scenario_observations(std::move(cases), std::move(layers), options.history.value_or(1));
 }
 
+void take_device(const std::string& name, CalibrationOptions& options) {
+  const DeviceChoice device = choose_device(name, "");
+  if (!device.refusals.empty()) fail(ErrorKind::kUnsupported, "{}", device.refusals.front());
+  if (device.is_cuda()) options.device_amax = amax_on(open_ops(device, 0, ""), options.amax);
+}
+
 void check_source(const CalibrationArguments& arguments) {
   if (arguments.scenario.empty() == arguments.tensors.empty()) {
     fail(ErrorKind::kUsage, "expected either SCENARIO or --tensors FILE..., found {}",
@@ -119,6 +127,10 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000'000).description(""))
       ->capture_default_str();
+  app.add_option("--device", arguments.device,
+                 "cpu, auto or cuda[:N]: where amax of whole tensors is taken; checked on the CPU")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   app.add_option("--threads", arguments.threads, "CPU threads; 0 takes all cores")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
@@ -166,6 +178,7 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   } else {
     open_scenario(arguments, file, wanted, input);
   }
+  take_device(arguments.device, options);
   for (std::string& notice : input.observations->notices()) {
     input.notices.push_back(std::move(notice));
   }

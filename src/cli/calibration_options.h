@@ -28,6 +28,7 @@ struct CalibrationArguments {
   bool per_head = false;
   std::int64_t max_rows = 128;
   int threads = 0;
+  std::string device = "cpu";
   SelectionOptions selection;
   bool quiet = false;
   std::string json;

@@ -348,6 +348,11 @@ class Refusals(CalibrationTest):
                 path = self.write("t.safetensors", content)
                 self.refused(["E-FORMAT", "t.safetensors"], "--tensors", path)
 
+    def test_a_device_that_is_not_there_is_no_reason_to_take_another(self):
+        path = self.save("t.safetensors", {LAYER: layer_tensors()})
+        self.calibrate(3, "--tensors", path, "--device", "cuda:99")
+        self.assertEqual(self.files(), ["t.safetensors"])
+
     def test_contradictory_options_are_usage_errors(self):
         path = self.save("t.safetensors", {LAYER: layer_tensors()})
         for arguments in (
