@@ -307,6 +307,8 @@ class Refusals(CalibrationTest):
         path = self.save("t.safetensors", {"l.0": tensors})
         self.refused(["E-VALUE", "'l.0'", "tensor v, KV head 1, channel 4"],
                      "--tensors", path, "--format", "int8-value")  # fmt: skip
+        self.refused(["tensor v, KV head 1, channel 4"],
+                     "--tensors", path, "--format", "int8-value", "--history", "2")  # fmt: skip
         self.calibrate(0, "--tensors", path)
 
     def test_scales_beyond_float32_are_refused(self):
