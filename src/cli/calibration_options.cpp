@@ -84,6 +84,9 @@ void check_source(const CalibrationArguments& arguments) {
     fail(ErrorKind::kUsage, "expected either SCENARIO or --tensors FILE..., found {}",
          arguments.scenario.empty() ? "neither" : "both");
   }
+  if (arguments.scenario.empty() && !arguments.selection.set.empty()) {
+    fail(ErrorKind::kUsage, "--set: expected SCENARIO with it, found --tensors");
+  }
 }
 
 }  // namespace
@@ -137,7 +140,8 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
   app.add_option("--set", arguments.selection.set, "Override a field of the scenario (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--seed", arguments.selection.seed, "Seed of the scenario's tensors, from 0")
+  app.add_option("--seed", arguments.selection.seed,
+                 "Seed of the scenario's tensors and of the sampled rows, from 0")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""));
   app.add_option("--json", arguments.json, "Write the report as JSON (- = standard output)")
@@ -161,6 +165,7 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   options.per_head = arguments.per_head;
   options.sample.max_rows = arguments.max_rows;
   options.sample.num_threads = arguments.threads;
+  options.sample.seed = static_cast<std::uint64_t>(arguments.selection.seed.value_or(0));
   if (console.err_is_terminal && !is_dumb_terminal() && !arguments.quiet) {
     options.progress = [line = std::make_shared<LayerLine>(console.err)](
                            std::size_t done, std::size_t total) { line->show(done, total); };

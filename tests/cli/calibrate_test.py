@@ -366,6 +366,7 @@ class Refusals(CalibrationTest):
             ["--tensors", path, "--margin", "0"],
             ["--tensors", path, "--percentile", "101"],
             ["--tensors", path, "--per-head"],
+            ["--tensors", path, "--set", "attention.head_size=64"],
         ):
             self.refused([], *arguments)
 
