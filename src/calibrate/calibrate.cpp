@@ -4,13 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
+#include "calibrate/role_statistics.h"
 #include "core/error.h"
-#include "core/parallel.h"
 #include "inputs/scale_text.h"
-#include "reference/ops/amax_history.h"
 
 namespace attnbench {
 namespace {
@@ -19,159 +18,6 @@ namespace {
 constexpr std::int64_t kErrorForwards = 4;
 
 using Scales = std::array<std::vector<double>, kNumRoles>;
-
-CodeGrid grid_of(ScaleFormat format) {
-  return format == ScaleFormat::kInt8Value ? CodeGrid::kInt8 : CodeGrid::kE4M3;
-}
-
-ScaleGroups groups_of(const CalibrationOptions& options, Role role) {
-  if (options.format == ScaleFormat::kInt8Value) return ScaleGroups::kChannel;
-  const bool can = options.format == ScaleFormat::kKvCache && role != kQueryRole;
-  return can && options.per_head ? ScaleGroups::kHead : ScaleGroups::kTensor;
-}
-
-/// What is known of the elements that share a scale.
-struct Group {
-  Magnitudes magnitudes;
-  AmaxRing ring;
-};
-
-/// The tensors of one layer that share scales: q, k and v on their own, or k and v together.
-class RoleStatistics {
- public:
-  RoleStatistics(Role role, const CalibrationOptions& options)
-      : role_(role), options_(options), groups_(groups_of(options, role)) {}
-
-  Role role() const { return role_; }
-
-  /// One forward. `tensors` are observed as one.
-  void observe(const std::string& layer, const std::string& where,
-               const std::vector<std::pair<Role, const Tensor*>>& tensors) {
-    std::vector<Magnitudes> forward;
-    for (const auto& [role, tensor] : tensors) {
-      const std::string name =
-          fmt::format("{}: layer '{}': tensor {}", where, layer, kRoleNames[role]);
-      check_shape(name, role, *tensor);
-      std::vector<Magnitudes> part(static_cast<std::size_t>(num_groups(*tensor, groups_)));
-      add_magnitudes(*tensor, groups_, options_.sample.num_threads, part);
-      check_elements(name, part);
-      forward.resize(part.size());
-      for (std::size_t i = 0; i < part.size(); ++i) forward[i].add(part[i]);
-    }
-    groups_of_elements_.resize(forward.size(), {{}, AmaxRing(options_.history.value_or(1))});
-    for (std::size_t i = 0; i < forward.size(); ++i) {
-      Group& group = groups_of_elements_[i];
-      group.magnitudes.add(forward[i]);
-      if (options_.history) group.ring.record(maximum(forward[i]));
-    }
-  }
-
-  /// Of every group, by `method`, with the margin; 0 where a group is all zeros.
-  std::vector<double> scales(ScaleMethod method) const {
-    std::vector<double> result(groups_of_elements_.size());
-    ThreadPool(options_.sample.num_threads)
-        .parallel_for(static_cast<std::int64_t>(result.size()), [&](std::int64_t i, int) {
-          const auto group = static_cast<std::size_t>(i);
-          result[group] = double{plain_scale(groups_of_elements_[group], method)} * options_.margin;
-        });
-    return result;
-  }
-
-  float amax() const {
-    float largest = 0;
-    for (const Group& group : groups_of_elements_) {
-      largest = std::max(largest, group.magnitudes.amax());
-    }
-    return largest;
-  }
-
-  ScaleLosses losses(const std::vector<double>& scales) const {
-    ScaleLosses sum;
-    double total = 0;
-    for (std::size_t i = 0; i < groups_of_elements_.size(); ++i) {
-      const Magnitudes& magnitudes = groups_of_elements_[i].magnitudes;
-      const auto count = static_cast<double>(magnitudes.num_elements());
-      const double scale = scales.size() == 1 ? scales[0] : scales[i];
-      const ScaleLosses part =
-          scale_losses(magnitudes, static_cast<float>(scale), grid_of(options_.format));
-      sum.saturated += part.saturated * count;
-      sum.flushed += part.flushed * count;
-      total += count;
-    }
-    return {sum.saturated / total, sum.flushed / total};
-  }
-
-  /// "KV head 3", "KV head 3, channel 17", or nothing for the whole tensor.
-  std::string group_name(std::size_t group) const {
-    if (groups_ == ScaleGroups::kTensor) return "";
-    if (groups_ == ScaleGroups::kHead) return fmt::format(", KV head {}", group);
-    const auto width = static_cast<std::size_t>(shape_.back());
-    return fmt::format(", KV head {}, channel {}", group / width, group % width);
-  }
-
-  /// Heads and head size, of tensors of rank 3.
-  std::int64_t num_heads() const { return shape_.at(shape_.size() - 2); }
-  std::int64_t head_size() const { return shape_.back(); }
-  std::size_t size() const { return groups_of_elements_.size(); }
-
- private:
-  float maximum(const Magnitudes& magnitudes) const {
-    return options_.amax == AmaxKind::kAbs ? magnitudes.amax() : magnitudes.signed_max();
-  }
-
-  float plain_scale(const Group& group, ScaleMethod method) const {
-    const CodeGrid grid = grid_of(options_.format);
-    switch (method) {
-      case ScaleMethod::kAmax: {
-        if (options_.history) return group.ring.largest() / largest_code(grid);
-        AmaxRing all(1);
-        all.record(maximum(group.magnitudes));
-        return group.magnitudes.amax() == 0 ? 0.0f : all.largest() / largest_code(grid);
-      }
-      case ScaleMethod::kPercentile:
-        return group.magnitudes.percentile(options_.percentile) / largest_code(grid);
-      case ScaleMethod::kMse:
-        return best_scale(group.magnitudes, grid);
-    }
-    return 0;
-  }
-
-  void check_shape(const std::string& name, Role role, const Tensor& tensor) {
-    if (tensor.empty()) fail(ErrorKind::kValue, "{}: it is empty", name);
-    const std::vector<std::int64_t>& shape = tensor.shape();
-    if (groups_ != ScaleGroups::kTensor && shape.size() != 3) {
-      fail(ErrorKind::kShape, "{}: expected [tokens, heads, head size], got [{}]", name,
-           fmt::join(shape, ", "));
-    }
-    if (role != role_) return;  // v beside k: their head sizes may differ
-    if (shape_.empty()) shape_ = shape;
-    const bool agrees =
-        shape.size() == shape_.size() &&
-        (shape.size() < 2 || std::equal(shape.begin() + 1, shape.end(), shape_.begin() + 1));
-    if (agrees) return;
-    fail(ErrorKind::kShape, "{}: expected [*, {}] as before, got [{}]", name,
-         fmt::join(shape_.begin() + 1, shape_.end(), ", "), fmt::join(shape, ", "));
-  }
-
-  static void check_elements(const std::string& name, const std::vector<Magnitudes>& parts) {
-    std::int64_t not_finite = 0;
-    bool all_zero = true;
-    for (const Magnitudes& part : parts) {
-      not_finite += part.num_not_finite();
-      all_zero = all_zero && part.amax() == 0.0f;
-    }
-    if (not_finite > 0) {
-      fail(ErrorKind::kValue, "{}: {} elements are NaN or infinite", name, not_finite);
-    }
-    if (all_zero) fail(ErrorKind::kValue, "{}: it is all zeros", name);
-  }
-
-  Role role_;
-  const CalibrationOptions& options_;
-  ScaleGroups groups_;
-  std::vector<std::int64_t> shape_;
-  std::vector<Group> groups_of_elements_;
-};
 
 /// Everything about one layer, its tensors read one forward at a time.
 class LayerStudy {
@@ -320,6 +166,11 @@ void adopt_extents(const LayerStudy& study, const std::string& layer, ScaleFile&
        file.num_kv_heads, file.head_size, study.num_kv_heads(), study.head_size());
 }
 
+void announce(const CalibrationOptions& options, std::size_t done,
+              const Observations& observations) {
+  if (options.progress) options.progress(done, observations.layers().size());
+}
+
 const LayerScales& require_layer(const ScaleFile& file, const std::string& layer) {
   for (const LayerScales& scales : file.layers) {
     if (same_layer(file.format, scales.layer, layer)) return scales;
@@ -357,6 +208,7 @@ CalibrationReport calibrate(Observations& observations, const CalibrationOptions
   CalibrationReport report{options, {}, {}};
   report.file.format = options.format;
   for (std::size_t i = 0; i < observations.layers().size(); ++i) {
+    announce(options, i, observations);
     LayerStudy study(observations, i, report.options);
     const Scales& scales = study.checked_scales(options.method);
     report.layers.push_back(study.report(scales));
@@ -371,6 +223,7 @@ CalibrationReport assess(Observations& observations, const CalibrationOptions& o
   CalibrationReport report{options, {}, file};
   for (const std::string& layer : observations.layers()) require_layer(file, layer);
   for (std::size_t i = 0; i < observations.layers().size(); ++i) {
+    announce(options, i, observations);
     const LayerScales& scales = require_layer(file, observations.layers()[i]);
     LayerStudy study(observations, i, report.options);
     report.layers.push_back(study.report(scales.scale));

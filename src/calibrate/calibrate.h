@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,6 +25,12 @@ struct CalibrationOptions {
   AmaxKind amax = AmaxKind::kAbs;
   bool per_head = false;  // keys and values of kv-cache
   SampleOptions sample;
+  /// Largest value of a tensor by `amax` as another device finds it, for amax scales of whole
+  /// tensors; nothing for a tensor that it does not serve. May be empty. It must agree with the
+  /// host to 1 ulp of float32.
+  std::function<std::optional<float>(const Tensor&)> device_amax;
+  /// Called before each layer with the number of those done; may be empty.
+  std::function<void(std::size_t done, std::size_t total)> progress;
 };
 
 /// Of one tensor of one layer.
@@ -58,7 +65,8 @@ struct CalibrationReport {
 
 /// Errors: those of the observations; E-VALUE for a tensor that is empty, all zero or not finite
 /// and for a scale that is not finite and > 0, naming layer and tensor; E-SHAPE for tensors of one
-/// layer that disagree, and where scales per head or channel need [tokens, heads, head size].
+/// layer that disagree, and where scales per head or channel need [tokens, heads, head size];
+/// E-CUDA when device_amax disagrees with the host.
 CalibrationReport calibrate(Observations& observations, const CalibrationOptions& options);
 
 /// The same for scales that are given: those of `file`, whose layers must cover the observations'.

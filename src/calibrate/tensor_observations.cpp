@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "calibrate/observations.h"
+#include "calibrate/saved_problem.h"
 #include "core/error.h"
 #include "inputs/safetensors.h"
 #include "inputs/scale_text.h"
@@ -29,46 +29,11 @@ struct LayerPlaces {
   std::array<std::vector<Place>, kNumRoles> roles;
 };
 
-/// The attention of a saved result, where its metadata tell.
-struct SavedProblem {
-  std::string layer = kUnnamedLayer;
-  std::optional<bool> causal;
-  std::optional<double> scale;
-  std::optional<std::int64_t> sliding_window;
-  double logits_soft_cap = 0;
-  AlibiKind alibi = AlibiKind::kNone;
-};
-
 struct File {
   SafetensorsReader reader;
   bool is_saved_result = false;  // has the names of contract section 5
   SavedProblem saved;
 };
-
-SavedProblem saved_problem(const SafetensorsReader& reader) {
-  SavedProblem result;
-  const auto text = reader.header().metadata.find("problem");
-  if (text == reader.header().metadata.end()) return result;
-  const auto problem = nlohmann::json::parse(text->second, nullptr, false);
-  if (!problem.is_object()) return result;
-  try {
-    const auto& attention = problem.at("attention");
-    result.causal = attention.at("causal").get<bool>();
-    result.scale = attention.at("scale").get<double>();
-    result.logits_soft_cap = attention.at("logits_soft_cap").get<double>();
-    const auto& window = attention.at("sliding_window");
-    if (!window.is_null()) result.sliding_window = window.get<std::int64_t>();
-    for (const AlibiKind kind : {AlibiKind::kLinear, AlibiKind::kSqrt}) {
-      if (attention.at("alibi") == to_string(kind)) result.alibi = kind;
-    }
-    if (attention.at("type") == "mm_encoder") {
-      result.layer = problem.at("mm_encoder").at("layer_names").at(0).get<std::string>();
-    }
-  } catch (const nlohmann::json::exception&) {
-    // Another version's metadata: defaults are as good as for a file without any.
-  }
-  return result;
-}
 
 std::vector<std::int32_t> read_lengths(const SafetensorsReader& reader,
                                        const SafetensorsEntry& entry) {

@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 
 #include "calibrate/report.h"
+#include "cli/device.h"
+#include "cli/device_amax.h"
 #include "cli/scenario_files.h"
 #include "cli/text.h"
 #include "core/error.h"
@@ -14,6 +16,32 @@ namespace attnbench {
 namespace {
 
 constexpr const char* kScenario = "SCENARIO";
+
+/// "layer 3 of 32" on a terminal, gone when the last copy of it is: also before an error is
+/// printed.
+class LayerLine {
+ public:
+  explicit LayerLine(std::ostream& err) : err_(err) {}
+  LayerLine(const LayerLine&) = delete;
+  LayerLine& operator=(const LayerLine&) = delete;
+  ~LayerLine() { clear(); }
+
+  void show(std::size_t done, std::size_t total) {
+    clear();
+    if (done + 1 == total) return;  // the table is about to follow
+    err_ << fmt::format("layer {} of {}", done + 1, total) << std::flush;
+    is_shown_ = true;
+  }
+
+ private:
+  void clear() {
+    if (is_shown_) err_ << "\r\x1b[K" << std::flush;
+    is_shown_ = false;
+  }
+
+  std::ostream& err_;
+  bool is_shown_ = false;
+};
 
 /// What a scenario's cases are calibrated for when --format does not say.
 ScaleFormat format_of(const Problem& problem) {
@@ -45,10 +73,19 @@ void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
       scenario_observations(std::move(cases), std::move(layers), options.history.value_or(1));
 }
 
+void take_device(const std::string& name, CalibrationOptions& options) {
+  const DeviceChoice device = choose_device(name, "");
+  if (!device.refusals.empty()) fail(ErrorKind::kUnsupported, "{}", device.refusals.front());
+  if (device.is_cuda()) options.device_amax = amax_on(open_ops(device, 0, ""), options.amax);
+}
+
 void check_source(const CalibrationArguments& arguments) {
   if (arguments.scenario.empty() == arguments.tensors.empty()) {
     fail(ErrorKind::kUsage, "expected either SCENARIO or --tensors FILE..., found {}",
          arguments.scenario.empty() ? "neither" : "both");
+  }
+  if (arguments.scenario.empty() && !arguments.selection.set.empty()) {
+    fail(ErrorKind::kUsage, "--set: expected SCENARIO with it, found --tensors");
   }
 }
 
@@ -93,13 +130,18 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
       ->type_name("N")
       ->check(CLI::Range(1, 1'000'000'000).description(""))
       ->capture_default_str();
+  app.add_option("--device", arguments.device,
+                 "cpu, auto or cuda[:N]: where amax of whole tensors is taken; checked on the CPU")
+      ->type_name("DEVICE")
+      ->capture_default_str();
   app.add_option("--threads", arguments.threads, "CPU threads; 0 takes all cores")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
   app.add_option("--set", arguments.selection.set, "Override a field of the scenario (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
-  app.add_option("--seed", arguments.selection.seed, "Seed of the scenario's tensors, from 0")
+  app.add_option("--seed", arguments.selection.seed,
+                 "Seed of the scenario's tensors and of the sampled rows, from 0")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""));
   app.add_option("--json", arguments.json, "Write the report as JSON (- = standard output)")
@@ -107,7 +149,8 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
   app.add_flag("-q,--quiet", arguments.quiet, "Nothing on stderr but errors");
 }
 
-CalibrationInput open_calibration(const CalibrationArguments& arguments, const ScaleFile* file) {
+CalibrationInput open_calibration(const CalibrationArguments& arguments, const Console& console,
+                                  const ScaleFile* file) {
   check_source(arguments);
   // Why: by default glibc raises this with every large buffer that is freed, keeps such buffers for
   // the thread that had them, and the process grows to several layers.
@@ -122,6 +165,11 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const S
   options.per_head = arguments.per_head;
   options.sample.max_rows = arguments.max_rows;
   options.sample.num_threads = arguments.threads;
+  options.sample.seed = static_cast<std::uint64_t>(arguments.selection.seed.value_or(0));
+  if (console.err_is_terminal && !is_dumb_terminal() && !arguments.quiet) {
+    options.progress = [line = std::make_shared<LayerLine>(console.err)](
+                           std::size_t done, std::size_t total) { line->show(done, total); };
+  }
   if (file != nullptr) {
     options.format = file->format;
   } else if (!arguments.format.empty()) {
@@ -135,6 +183,7 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const S
   } else {
     open_scenario(arguments, file, wanted, input);
   }
+  take_device(arguments.device, options);
   for (std::string& notice : input.observations->notices()) {
     input.notices.push_back(std::move(notice));
   }

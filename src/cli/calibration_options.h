@@ -28,6 +28,7 @@ struct CalibrationArguments {
   bool per_head = false;
   std::int64_t max_rows = 128;
   int threads = 0;
+  std::string device = "cpu";
   SelectionOptions selection;
   bool quiet = false;
   std::string json;
@@ -44,7 +45,7 @@ struct CalibrationInput {
   CalibrationOptions options;
   std::vector<std::string> notices;
 };
-CalibrationInput open_calibration(const CalibrationArguments& arguments,
+CalibrationInput open_calibration(const CalibrationArguments& arguments, const Console& console,
                                   const ScaleFile* file = nullptr);
 
 /// Table, --json and what goes to stderr. `chosen` as in write_scale_table.

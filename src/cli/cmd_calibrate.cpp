@@ -47,7 +47,7 @@ void check_method(const CalibrateArguments& arguments) {
 int run_calibrate(const CalibrateArguments& arguments, const Console& console) {
   check_method(arguments);
   check_output(arguments);
-  CalibrationInput input = open_calibration(arguments.common);
+  CalibrationInput input = open_calibration(arguments.common, console);
   input.options.method = *scale_method_from(arguments.method);
   print_scale_notices(arguments.common, input.notices, console);
   const CalibrationReport report = calibrate(*input.observations, input.options);

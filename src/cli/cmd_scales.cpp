@@ -56,13 +56,29 @@ bool has_scales_per_head(const ScaleFile& file) {
          });
 }
 
+/// What `check` throws about the file, with what to do about it: a file that is wrong is not
+/// mended, since what it lacks can only be measured.
+template <typename Check>
+auto advising(const Check& check) {
+  try {
+    return check();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    throw Error(error.kind(),
+                fmt::format("{}\nscales that are missing or wrong have to be measured: "
+                            "attnbench calibrate --tensors FILE... --output FILE",
+                            error.what()));
+  }
+}
+
 int check_scales(const ScalesArguments& arguments, const Console& console) {
   const CalibrationArguments& common = arguments.common;
   std::optional<ScaleFormat> format;
   if (!common.format.empty()) format = scale_format_from(common.format);
-  const ScaleFile file = read_scale_file(arguments.file, format);
+  const std::vector<std::string> wanted = expand_layers(common.layers);
+  const ScaleFile file = advising([&] { return read_scale_file(arguments.file, format); });
   print_scale_notices(common, file.notices, console);
-  require_layers(file, arguments.file, expand_layers(common.layers));
+  advising([&] { require_layers(file, arguments.file, wanted); });
   if (common.scenario.empty() && common.tensors.empty()) {
     if (!common.json.empty()) {
       fail(ErrorKind::kUsage, "--json: expected SCENARIO or --tensors with it, found neither");
@@ -72,24 +88,12 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
   }
   CalibrationArguments with_file = common;
   with_file.per_head = has_scales_per_head(file);
-  CalibrationInput input = open_calibration(with_file, &file);
+  CalibrationInput input = open_calibration(with_file, console, &file);
   print_scale_notices(common, input.notices, console);
+  advising([&] { require_layers(file, arguments.file, input.observations->layers()); });
   print_calibration(common, assess(*input.observations, input.options, file), arguments.file,
                     console);
   return kExitPassed;
-}
-
-/// A file that is wrong is not mended: what it lacks can only be measured.
-int check_or_advise(const ScalesArguments& arguments, const Console& console) {
-  try {
-    return check_scales(arguments, console);
-  } catch (const Error& error) {
-    const ErrorKind kind = error.kind();
-    if (kind != ErrorKind::kValue && kind != ErrorKind::kFormat) throw;
-    throw Error(kind, fmt::format("{}\nscales that are missing or wrong have to be measured: "
-                                  "attnbench calibrate --tensors FILE... --output FILE",
-                                  error.what()));
-  }
 }
 
 }  // namespace
@@ -98,7 +102,7 @@ RunCommand declare_scales(CLI::App& app) {
   auto arguments = std::make_shared<ScalesArguments>();
   app.add_option("FILE", arguments->file, "Scale file of any format")->required();
   add_calibration_options(app, arguments->common);
-  return [arguments](const Console& console) { return check_or_advise(*arguments, console); };
+  return [arguments](const Console& console) { return check_scales(*arguments, console); };
 }
 
 }  // namespace attnbench

@@ -307,6 +307,8 @@ class Refusals(CalibrationTest):
         path = self.save("t.safetensors", {"l.0": tensors})
         self.refused(["E-VALUE", "'l.0'", "tensor v, KV head 1, channel 4"],
                      "--tensors", path, "--format", "int8-value")  # fmt: skip
+        self.refused(["tensor v, KV head 1, channel 4"],
+                     "--tensors", path, "--format", "int8-value", "--history", "2")  # fmt: skip
         self.calibrate(0, "--tensors", path)
 
     def test_scales_beyond_float32_are_refused(self):
@@ -348,6 +350,11 @@ class Refusals(CalibrationTest):
                 path = self.write("t.safetensors", content)
                 self.refused(["E-FORMAT", "t.safetensors"], "--tensors", path)
 
+    def test_a_device_that_is_not_there_is_no_reason_to_take_another(self):
+        path = self.save("t.safetensors", {LAYER: layer_tensors()})
+        self.calibrate(3, "--tensors", path, "--device", "cuda:99")
+        self.assertEqual(self.files(), ["t.safetensors"])
+
     def test_contradictory_options_are_usage_errors(self):
         path = self.save("t.safetensors", {LAYER: layer_tensors()})
         for arguments in (
@@ -359,6 +366,7 @@ class Refusals(CalibrationTest):
             ["--tensors", path, "--margin", "0"],
             ["--tensors", path, "--percentile", "101"],
             ["--tensors", path, "--per-head"],
+            ["--tensors", path, "--set", "attention.head_size=64"],
         ):
             self.refused([], *arguments)
 

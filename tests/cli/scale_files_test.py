@@ -208,7 +208,8 @@ class ScalesCommand(CalibrationTest):
         self.assertIn(words, self.expect(2, "scales", "out.json", "--layers", layers).err)
         more = self.save("more.safetensors", {**self.layers, "other": layer_tensors()})
         outcome = self.expect(2, "scales", "out.json", "--tensors", more)
-        self.assertIn("scales not found for layer 'other'", outcome.err)
+        self.assertIn("scales not found for layer 'other' in out.json", outcome.err)
+        self.assertIn("attnbench calibrate", outcome.err)
 
     def test_a_scenario_stands_for_tensors(self):
         self.write("mm.json", mm_scenario())
