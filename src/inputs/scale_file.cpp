@@ -24,21 +24,25 @@ bool has_any(const Json& object, std::initializer_list<const char*> keys) {
                      [&](const char* key) { return object.contains(key); });
 }
 
-/// Short keys are of vllm-mm, which may have the long ones too; those alone are taken for a
-/// cache's.
+/// Both vllm-mm and kv-cache may have the long keys. A cache's are known by its layers' names, by
+/// lists of scales and by a query without one.
+bool is_of_cache(std::string_view layer, const Json& entry) {
+  if (has_any(entry, {"q", "k", "v"}) || !has_any(entry, {"k_scale", "v_scale"})) return false;
+  return layer.find("self_attn") != std::string_view::npos || !entry.contains("q_scale") ||
+         std::any_of(entry.begin(), entry.end(),
+                     [](const Json& value) { return value.is_array(); });
+}
+
 ScaleFormat detect_format(std::string_view text, const std::string& name) {
   const Json document = parse_scale_json(text, fmt::format("scale file {}", name));
   if (has_any(document, {"num_kv_heads", "version"})) return ScaleFormat::kInt8Value;
   if (document.contains("kv_cache")) return ScaleFormat::kKvCacheLegacy;
   const auto nested = document.find("layers");
   const bool is_nested = nested != document.end() && nested->is_object();
-  bool long_keys = false;
   for (const auto& [layer, entry] : (is_nested ? *nested : document).items()) {
-    if (!entry.is_object()) continue;
-    if (has_any(entry, {"q", "k", "v"})) return ScaleFormat::kVllmMm;
-    long_keys = long_keys || has_any(entry, {"k_scale", "v_scale"});
+    if (entry.is_object() && is_of_cache(layer, entry)) return ScaleFormat::kKvCache;
   }
-  return long_keys ? ScaleFormat::kKvCache : ScaleFormat::kVllmMm;
+  return ScaleFormat::kVllmMm;
 }
 
 void take(MmScaleFile source, ScaleFile& file) {

@@ -36,7 +36,8 @@ struct ScaleFile {
   std::vector<std::string> notices;
 };
 
-/// By what the entries look like when `format` is not given. Errors: those of the format's reader,
+/// By what the entries look like when `format` is not given; long keys alone are of vllm-mm unless
+/// a layer is called self_attn, has lists or no q_scale. Errors: those of the format's reader,
 /// E-VALUE for a file without layers and for zeros among the scales of int8-value.
 ScaleFile parse_scale_file(std::string_view text, const std::string& name,
                            std::optional<ScaleFormat> format = std::nullopt);

@@ -211,6 +211,21 @@ class ScalesCommand(CalibrationTest):
         self.assertIn("scales not found for layer 'other' in out.json", outcome.err)
         self.assertIn("attnbench calibrate", outcome.err)
 
+    def test_long_keys_are_of_an_encoder_or_of_a_cache(self):
+        long = {f"{role}_scale": 0.5 for role in "qkv"}
+        for layer, entry, expected in (
+            ("visual.blocks.0.attn.attn", long, "vllm-mm"),
+            ("model.layers.0.self_attn", long, "kv-cache"),
+            ("model.layers.0.attn", {**long, "k_scale": [0.5, 1]}, "kv-cache"),
+            ("model.layers.0.attn", {"k_scale": 1, "v_scale": 1}, "kv-cache"),
+            ("model.layers.0.self_attn", {"q": 1, "k": 1, "v": 1}, "vllm-mm"),
+        ):
+            self.write("s.json", json.dumps({layer: entry}))
+            self.assertIn(f"s.json: {expected}, 1 ", self.expect(0, "scales", "s.json").out)
+        self.write("s.json", json.dumps({"visual.blocks.0.attn.attn": long}))
+        outcome = self.expect(0, "scales", "s.json", "--format", "kv-cache")
+        self.assertIn("s.json: kv-cache, 1 ", outcome.out)
+
     def test_a_scenario_stands_for_tensors(self):
         self.write("mm.json", mm_scenario())
         outcome = self.calibrate(0, "mm.json", "--json", "-")
@@ -249,6 +264,18 @@ class Run(CalibrationTest):
         self.write("scales.json", json.dumps({"model.layers.0.self_attn": entry}))
         outcome = self.expect(1, "run", "cache.yaml", "--no-timing", "--baseline", "base.json")
         self.assertIn("quantization NMSE", outcome.out)
+
+    def test_an_encoder_runs_with_the_scales_that_were_calibrated(self):
+        self.write("mm.json", mm_scenario())
+        self.calibrate(0, "mm.json")
+        self.write("static.json", mm_scenario(fp8_scale_path="out.json"))
+        (result,) = self.results("static.json", "--no-timing", "--backend", "MM_FLASHINFER",
+                                 "--save-tensors", "t").values()  # fmt: skip
+        self.assertEqual(result["status"], "passed")
+        (file,) = (self.dir / "t").iterdir()
+        used = safetensors_file.read(file)[0]["fp8_scales"].raw
+        written = json.loads((self.dir / "out.json").read_text())[LAYERS[0]]
+        self.assertEqual(used.tolist(), np.array(list(written.values()), np.float32).tolist())
 
     def test_scale_files_that_do_not_fit_are_bad_input(self):
         good = {"k_scale": 0.1, "v_scale": 0.1, "q_scale": 0.1}
