@@ -25,6 +25,7 @@
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "gate/baseline.h"
 #include "inputs/mm_scale_file.h"
 #include "inputs/value_scale.h"
@@ -56,6 +57,7 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.device = device.name;
   bench.device_facts = device.facts;
   bench.num_threads = options.threads;
+  set_chunk_threads(options.threads);
   bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
     return open_ops(device, threads, cache_dir);
   };
