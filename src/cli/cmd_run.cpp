@@ -57,7 +57,6 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.device = device.name;
   bench.device_facts = device.facts;
   bench.num_threads = options.threads;
-  set_chunk_threads(options.threads);
   bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
     return open_ops(device, threads, cache_dir);
   };
@@ -357,6 +356,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
   std::vector<Job> jobs = make_jobs(pairs, options, device);
   const PlantedFaults faults(options.plant_faults, device.is_cuda(), jobs);
+  set_chunk_threads(options.threads);
   return session.run(jobs, bench_options(options, device));
 }
 
