@@ -7,7 +7,8 @@
     gpu_suites.py --sanitizer memcheck smoke-decode   under a tool of compute-sanitizer
     gpu_suites.py --read DIR             judges the result files of an earlier run
 
-Every suite is one `attnbench run` with a time limit; its results go to DIR/SUITE.json (--json DIR).
+Every suite is one `attnbench run` with a time limit, or several that share its cases when it is a
+long one; the results go to DIR/SUITE.json, or DIR/SUITE.K.json (--json DIR).
 Printed: one line a suite; results that are wrong or in error; the reasons of `unsupported`, grouped,
 each with its place in semantics §13 or "other"; what tests/must_pass.yaml and must_pass_cuda.yaml
 demand and did not pass; with times, single operations in GB/s and percent of the measured memory
@@ -40,6 +41,16 @@ FAILURES = ["incorrect", "error", "skipped"]
 # Exit statuses of the program: everything that ran passed, or nothing can run here.
 SUCCESS = (0, 3)
 SHOWN_TAIL = 600
+# Seconds of the suites that took longest, each alone on three cores (H200, November 2026): the long
+# ones are started first, and in parts of about PART_S. A suite that is not here takes OTHER_S.
+SECONDS = {
+    "dcp-mla": 675, "mla": 320, "cascade": 410, "dcp": 325, "mla-sparse": 186, "ops-mla": 100,
+    "decode": 95, "int8": 58, "ops": 53, "quant-kv": 50, "ops-bandwidth": 60,
+    "ops-mla-bandwidth": 60,
+}  # fmt: skip
+OTHER_S = 20
+PART_S = 110
+MOST_PARTS = 4
 # An operation that moves so many bytes takes several times what its launch takes.
 LARGE_BYTES = 256e6
 MOVER_PERCENT = 80
@@ -59,6 +70,41 @@ def must_pass_ids(files=tuple(MUST_PASS)):
     return ids
 
 
+def seconds_of(file):
+    return SECONDS.get(file.stem, 0 if file.stem.startswith("smoke") else OTHER_S)
+
+
+def parts_of(file, options):
+    """[(file, part)], part "K/N" or None for the whole suite."""
+    # A tool of compute-sanitizer loads long and its processes are watched one by one; times are
+    # taken by one process alone.
+    if options.timing or options.sanitizer or options.jobs == 1:
+        return [(file, None)]
+    count = min(MOST_PARTS, round(seconds_of(file) / PART_S))
+    return [(file, f"{k}/{count}") for k in range(1, count + 1)] if count > 1 else [(file, None)]
+
+
+def join_parts(runs):
+    """One run for each suite, in the order of their first parts."""
+    joined = {}
+    for run in runs:
+        whole = joined.setdefault(run.suite, Run(run.suite, []))
+        if run.results is None or whole.results is None:
+            whole.results = None
+        else:
+            whole.results += run.results
+        if run.status not in SUCCESS or whole.status in SUCCESS:
+            whole.status = run.status
+        whole.seconds = max(whole.seconds, run.seconds)
+        whole.note = f"{whole.note} {run.note}".strip()
+    return list(joined.values())
+
+
+def suite_of(file):
+    """The suite of a result file SUITE.json or SUITE.K.json."""
+    return re.sub(r"\.\d+$", "", file.stem)
+
+
 def suite_files(names, which):
     """Scenario files by name, or all of a kind; those at real dimensions, which take longer, first."""
     if names:
@@ -67,7 +113,7 @@ def suite_files(names, which):
         if missing:
             raise SystemExit(f"gpu_suites: no such suite: {', '.join(missing)}")
         return files
-    files = sorted(SCENARIOS.glob("*.yaml"))
+    files = sorted(SCENARIOS.glob("*.yaml"), key=lambda file: (-seconds_of(file), file))
     small = [file for file in files if file.stem.startswith("smoke")]
     real = [file for file in files if file not in small]
     return {"smoke": small, "real": real, "all": real + small}[which]
@@ -95,16 +141,19 @@ def read_results(file):
         return None
 
 
-def run_suite(file, options, deadline):
-    """Runs one suite until it ends, or until its limit or the deadline of all; then it writes what
+def run_suite(task, options, deadline):
+    """Runs one suite, or a part of it, until it ends, or until its limit or the deadline of all; then it writes what
     it has."""
+    file, part = task
     limit = min(options.limit, deadline - time.monotonic())
     if limit <= 0:
         return Run(file.stem, note="not started: no time was left")
-    output = options.json / f"{file.stem}.json"
-    output.unlink(missing_ok=True)
+    name = file.stem + (f".{part.split('/')[0]}" if part else "")
+    output = options.json / f"{name}.json"
     command = [options.binary, "run", file, "--device", options.device, "--no-progress",
                "--threads", options.threads, "--json", output, *options.more]  # fmt: skip
+    if part:
+        command += ["--part", part]
     if not options.timing:
         command.append("--no-timing")
     if options.sanitizer:
@@ -115,7 +164,7 @@ def run_suite(file, options, deadline):
         command += ["--cache-dir", options.cache_dir]
     start = time.monotonic()
     note = ""
-    with open(options.json / f"{file.stem}.log", "wb") as log:
+    with open(options.json / f"{name}.log", "wb") as log:
         process = subprocess.Popen([str(x) for x in command], stdin=subprocess.DEVNULL,
                                    stdout=log, stderr=log)  # fmt: skip
         try:
@@ -130,7 +179,7 @@ def run_suite(file, options, deadline):
                 process.wait()
     results = read_results(output)
     if results is None or (options.sanitizer and process.returncode not in SUCCESS):
-        tail = (options.json / f"{file.stem}.log").read_text(errors="replace").strip()
+        tail = (options.json / f"{name}.log").read_text(errors="replace").strip()
         note = f"{note} {tail[-SHOWN_TAIL:]}".strip()
     return Run(file.stem, results, process.returncode, time.monotonic() - start, note)
 
@@ -182,6 +231,8 @@ def missed_pairs(runs, ids):
     """Sentences about the listed pairs of the suites that ran which did not pass, by suite."""
     missed = defaultdict(list)
     for run in runs:
+        if run.counts()["unverified"] > 0:
+            continue  # run with --no-validation
         found = {result["id"]: result for result in run.results or []}
         for id in ids:
             if id.split("/")[0] != run.suite:
@@ -273,9 +324,9 @@ def parse_arguments():
     parser.add_argument("--read", type=Path, metavar="DIR", help="run nothing, judge these files")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--jobs", type=int, default=0, metavar="N",
-                        help="suites at a time; default: one for every 4 cores, with --timing 1")
-    parser.add_argument("--limit", type=float, default=240, metavar="S",
-                        help="seconds a suite may take (default 240)")
+                        help="processes at a time; default: 3 for every 8 cores, with --timing 1")
+    parser.add_argument("--limit", type=float, default=480, metavar="S",
+                        help="seconds a process may take (default 480)")
     parser.add_argument("--deadline", type=float, default=570, metavar="S",
                         help="seconds that all may take (default 570)")
     parser.add_argument("--timing", action="store_true")
@@ -290,17 +341,23 @@ def parse_arguments():
 
 def run_all(options):
     cores = len(os.sched_getaffinity(0))
-    jobs = options.jobs or (1 if options.timing else max(1, cores // 4))
-    options.threads = max(1, cores // jobs)
+    jobs = options.jobs = options.jobs or (1 if options.timing else max(1, cores * 3 // 8))
+    # Half as many threads again as cores: a process often waits for the GPU or works with one.
+    options.threads = max(1, cores * 3 // (2 * jobs)) if jobs > 1 else cores
     options.json.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + options.deadline - GRACE_S
     files = suite_files(options.suites, options.which)
+    for file in files:  # of an earlier run, which may have had other parts
+        for old in options.json.glob(f"{file.stem}*.json"):
+            if suite_of(old) == file.stem:
+                old.unlink()
+    tasks = [task for file in files for task in parts_of(file, options)]
     runs = []
     with ThreadPoolExecutor(jobs) as pool:
-        for run in pool.map(lambda file: run_suite(file, options, deadline), files):
+        for run in pool.map(lambda task: run_suite(task, options, deadline), tasks):
             runs.append(run)
             print(f"{run.suite}: exit {run.status}, {run.seconds:.1f} s", file=sys.stderr)
-    return runs
+    return join_parts(runs)
 
 
 def main():
@@ -308,7 +365,7 @@ def main():
     start = time.monotonic()
     if options.read:
         files = sorted(options.read.glob("*.json"))
-        runs = [Run(file.stem, read_results(file)) for file in files]
+        runs = join_parts([Run(suite_of(file), read_results(file)) for file in files])
         runs = [run for run in runs if not options.suites or run.suite in options.suites]
     else:
         runs = run_all(options)

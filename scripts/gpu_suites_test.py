@@ -1,5 +1,6 @@
 """gpu_suites.py judges results as it says, and its lists are in order."""
 
+import argparse
 import contextlib
 import gzip
 import io
@@ -75,6 +76,40 @@ class Judging(unittest.TestCase):
         self.assertRegex(judged([case])[1], r"87\.0 % +moves bytes only: 80 % reached")
         case["problem"]["kv_cache"]["dtype"] = "fp8"
         self.assertNotIn("moves bytes only", judged([case])[1])
+
+
+class Parts(unittest.TestCase):
+    def test_the_parts_of_a_suite_are_judged_as_one(self):
+        one, two = Run("s", [result("s/q1/A")], seconds=2), Run("s", [result("s/q2/A")], seconds=3)
+        whole = gpu_suites.join_parts([one, Run("t", []), two])
+        self.assertEqual([run.suite for run in whole], ["s", "t"])
+        self.assertEqual([r["id"] for r in whole[0].results], ["s/q1/A", "s/q2/A"])
+        self.assertEqual((whole[0].seconds, whole[0].status, whole[0].note), (3, 0, ""))
+
+    def test_a_part_that_failed_is_not_hidden_by_another(self):
+        for bad in (Run("s", None), Run("s", [], status=4), Run("s", [], note="stopped")):
+            for runs in ([bad, Run("s", [])], [Run("s", []), bad]):
+                (whole,) = gpu_suites.join_parts(runs)
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self.assertTrue(gpu_suites.judge([whole], [])["s"])
+
+    def test_files_of_parts_are_of_their_suite(self):
+        self.assertEqual(gpu_suites.suite_of(Path("a/mla-sparse.2.json")), "mla-sparse")
+        self.assertEqual(gpu_suites.suite_of(Path("a/mla-sparse.json")), "mla-sparse")
+
+    def test_long_suites_are_first_and_have_parts(self):
+        files = gpu_suites.suite_files([], "all")
+        self.assertEqual(files[0].stem, "dcp-mla")
+        self.assertTrue(files[-1].stem.startswith("smoke"))
+        options = argparse.Namespace(timing=False, sanitizer=None, jobs=6)
+        self.assertEqual([part for _, part in gpu_suites.parts_of(files[0], options)],
+                         ["1/4", "2/4", "3/4", "4/4"])  # fmt: skip
+        self.assertEqual(gpu_suites.parts_of(files[-1], options), [(files[-1], None)])
+        options.timing = True
+        self.assertEqual(gpu_suites.parts_of(files[0], options), [(files[0], None)])
+
+    def test_without_validation_no_pair_is_demanded(self):
+        self.assertFalse(judged([result("s/q1/A", "unverified")], ["s/q1/A"])[0])
 
 
 class Lists(unittest.TestCase):

@@ -4,12 +4,15 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "metadata/validation.h"
 #include "reference/ops/ds_mla_entry.h"
 #include "reference/ops/number_formats.h"
 
 namespace attnbench {
 namespace {
+
+constexpr std::int64_t kRowsPerTask = 256;
 
 void check_inputs(const Tensor& kv_c, const Tensor& k_pe) {
   require_rank(kv_c, 2, "kv_c");
@@ -37,12 +40,13 @@ StoredMlaCache copy_entries(const Tensor& kv_c, const Tensor& k_pe) {
   const auto latent_bytes = static_cast<std::size_t>(kv_c.dim(1)) * size;
   const auto rope_bytes = static_cast<std::size_t>(k_pe.dim(1)) * size;
   stored.codes = Tensor(kv_c.dtype(), {kv_c.dim(0), kv_c.dim(1) + k_pe.dim(1)});
-  std::byte* entry = stored.codes.bytes();
-  for (std::size_t row = 0; row < static_cast<std::size_t>(kv_c.dim(0)); ++row) {
-    std::memcpy(entry, kv_c.bytes() + row * latent_bytes, latent_bytes);
-    std::memcpy(entry + latent_bytes, k_pe.bytes() + row * rope_bytes, rope_bytes);
-    entry += latent_bytes + rope_bytes;
-  }
+  for_each_chunk(kv_c.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (auto row = static_cast<std::size_t>(begin); row < static_cast<std::size_t>(end); ++row) {
+      std::byte* const entry = stored.codes.bytes() + row * (latent_bytes + rope_bytes);
+      std::memcpy(entry, kv_c.bytes() + row * latent_bytes, latent_bytes);
+      std::memcpy(entry + latent_bytes, k_pe.bytes() + row * rope_bytes, rope_bytes);
+    }
+  });
   stored.kv_c_dequantized = convert(kv_c, Dtype::kF32);
   stored.k_pe_dequantized = convert(k_pe, Dtype::kF32);
   return stored;
@@ -52,14 +56,16 @@ StoredMlaCache copy_entries(const Tensor& kv_c, const Tensor& k_pe) {
 Tensor quantise_part(const Tensor& x, float k_scale, std::int64_t column, Tensor& codes) {
   Tensor dequantized(Dtype::kF32, x.shape());
   const std::int64_t width = x.dim(1);
-  for (std::int64_t row = 0; row < x.dim(0); ++row) {
-    std::uint8_t* const entry = codes.data<std::uint8_t>() + row * codes.dim(1) + column;
-    float* const values = dequantized.data<float>() + row * width;
-    for (std::int64_t i = 0; i < width; ++i) {
-      entry[i] = rn_e4m3(x.at(row * width + i) / k_scale);
-      values[i] = load_float(Dtype::kE4M3, entry, i) * k_scale;
+  for_each_chunk(x.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::uint8_t* const entry = codes.data<std::uint8_t>() + row * codes.dim(1) + column;
+      float* const values = dequantized.data<float>() + row * width;
+      for (std::int64_t i = 0; i < width; ++i) {
+        entry[i] = rn_e4m3(x.at(row * width + i) / k_scale);
+        values[i] = load_float(Dtype::kE4M3, entry, i) * k_scale;
+      }
     }
-  }
+  });
   return dequantized;
 }
 
@@ -86,17 +92,19 @@ StoredMlaCache store_ds_mla(const Tensor& kv_c, const Tensor& k_pe) {
   stored.codes = Tensor(Dtype::kU8, {num_entries, kDsMlaEntryBytes});
   stored.kv_c_dequantized = Tensor(Dtype::kF32, kv_c.shape());
   stored.k_pe_dequantized = Tensor(Dtype::kF32, k_pe.shape());
-  std::vector<std::uint16_t> values(kDsMlaLatent + kDsMlaRope);
-  for (std::int64_t row = 0; row < num_entries; ++row) {
-    std::byte* const entry = stored.codes.bytes() + row * kDsMlaEntryBytes;
-    write_ds_mla_entry(kv_c.data<std::uint16_t>() + row * kDsMlaLatent,
-                       k_pe.data<std::uint16_t>() + row * kDsMlaRope, entry);
-    read_ds_mla_entry(entry, values.data());
-    load_floats(Dtype::kBF16, values.data(), kDsMlaLatent,
-                stored.kv_c_dequantized.data<float>() + row * kDsMlaLatent);
-    load_floats(Dtype::kBF16, values.data() + kDsMlaLatent, kDsMlaRope,
-                stored.k_pe_dequantized.data<float>() + row * kDsMlaRope);
-  }
+  for_each_chunk(num_entries, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint16_t> values(kDsMlaLatent + kDsMlaRope);
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::byte* const entry = stored.codes.bytes() + row * kDsMlaEntryBytes;
+      write_ds_mla_entry(kv_c.data<std::uint16_t>() + row * kDsMlaLatent,
+                         k_pe.data<std::uint16_t>() + row * kDsMlaRope, entry);
+      read_ds_mla_entry(entry, values.data());
+      load_floats(Dtype::kBF16, values.data(), kDsMlaLatent,
+                  stored.kv_c_dequantized.data<float>() + row * kDsMlaLatent);
+      load_floats(Dtype::kBF16, values.data() + kDsMlaLatent, kDsMlaRope,
+                  stored.k_pe_dequantized.data<float>() + row * kDsMlaRope);
+    }
+  });
   return stored;
 }
 

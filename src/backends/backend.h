@@ -53,7 +53,8 @@ class Pipeline {
   virtual const std::vector<Step>& steps() const = 0;
   /// Poisons output, LSE and workspaces, so that an unwritten element shows.
   virtual void poison_outputs() = 0;
-  virtual PipelineOutput read_output() = 0;
+  /// `with_cache` false leaves PipelineOutput::cache empty: a cache takes long to copy.
+  virtual PipelineOutput read_output(bool with_cache = true) = 0;
 };
 
 struct MlaInputs;

@@ -72,9 +72,9 @@ class DcpPipeline : public OpsPipeline {
     add_step({"merge", true, 0, 0, [this] { merge(); }});
   }
 
-  PipelineOutput read_output() override {
+  PipelineOutput read_output(bool with_cache) override {
     collect_heads();
-    PipelineOutput result = OpsPipeline::read_output();
+    PipelineOutput result = OpsPipeline::read_output(with_cache);
     const AttentionSpec& a = problem().attention;
     Tensor output(Dtype::kF32, {world_size_, num_tokens(), a.num_heads, a.v_head_size});
     Tensor lse(Dtype::kF32, {world_size_, a.num_heads, num_tokens()});

@@ -99,8 +99,8 @@ class FlashPipeline : public OpsPipeline {
     if (int8_) int8_->poison();
   }
 
-  PipelineOutput read_output() override {
-    PipelineOutput output = OpsPipeline::read_output();
+  PipelineOutput read_output(bool with_cache) override {
+    PipelineOutput output = OpsPipeline::read_output(with_cache);
     if (int8_) int8_->read(output);
     return output;
   }

@@ -33,7 +33,7 @@ class MlaPipeline final : public Pipeline {
     if (work_.kv_scales) work_.kv_scales->poison();
   }
 
-  PipelineOutput read_output() override {
+  PipelineOutput read_output(bool with_cache) override {
     work_.ops.synchronize();
     PipelineOutput result;
     result.output = read_rows(result.defect);
@@ -41,8 +41,10 @@ class MlaPipeline final : public Pipeline {
       result.defect = work_.kv_scales->defect(problem_);
     }
     result.lse = read_lse();
-    result.cache = Tensor(work_.cache_before.data.dtype(), work_.cache_before.data.shape());
-    work_.ops.download(result.cache->bytes(), *work_.cache, result.cache->size_bytes());
+    if (with_cache) {
+      result.cache = Tensor(work_.cache_before.data.dtype(), work_.cache_before.data.shape());
+      work_.ops.download(result.cache->bytes(), *work_.cache, result.cache->size_bytes());
+    }
     read_partials(result);
     if (!quant_->is_on()) return result;
     result.more.emplace_back("output_unquantized", std::move(result.output));

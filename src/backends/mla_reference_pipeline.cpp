@@ -32,7 +32,7 @@ class MlaReferencePipeline final : public Pipeline {
     result_.lse.assign(pairs, nan);
   }
 
-  PipelineOutput read_output() override {
+  PipelineOutput read_output(bool /*with_cache*/) override {
     const AttentionSpec& a = problem_.attention;
     const auto tokens = static_cast<std::int64_t>(rows_.size());
     PipelineOutput output;

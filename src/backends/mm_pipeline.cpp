@@ -161,8 +161,8 @@ void MmPipeline::check_padding(PipelineOutput& output) {
   }
 }
 
-PipelineOutput MmPipeline::read_output() {
-  PipelineOutput output = OpsPipeline::read_output();
+PipelineOutput MmPipeline::read_output(bool with_cache) {
+  PipelineOutput output = OpsPipeline::read_output(with_cache);
   if (!fp8_) return output;
   // Why finite only: a NaN among the values is their own and spreads over all columns of zeros.
   const bool finite = [&] {

@@ -18,7 +18,7 @@ class MmPipeline : public OpsPipeline {
              const MmCapability& capability);
 
   void poison_outputs() override;
-  PipelineOutput read_output() override;
+  PipelineOutput read_output(bool with_cache) override;
 
  private:
   void set_sequences();

@@ -44,7 +44,7 @@ Tensor OpPipeline::read(Output& output, std::string& defect) {
   return tensor;
 }
 
-PipelineOutput OpPipeline::read_output() {
+PipelineOutput OpPipeline::read_output(bool /*with_cache*/) {
   ops_.synchronize();
   PipelineOutput result;
   for (std::size_t i = 0; i < outputs_.size(); ++i) {

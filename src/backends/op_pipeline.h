@@ -22,7 +22,7 @@ class OpPipeline final : public Pipeline {
   const std::vector<Step>& steps() const override { return steps_; }
   /// Outputs are again as they were before the first run.
   void poison_outputs() override;
-  PipelineOutput read_output() override;
+  PipelineOutput read_output(bool with_cache) override;
 
   const Problem& problem() const { return problem_; }
   const OpInputs& inputs() const { return inputs_; }

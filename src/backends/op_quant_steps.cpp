@@ -73,41 +73,33 @@ void queue_int8(OpPipeline& op) {
   });
 }
 
-/// §8.7 step 2: cat(ql_nope, q_pe), then one static scale.
+/// §8.7 step 2: cat(ql_nope, q_pe), then one static scale. Each part is quantised to its place in
+/// the rows of codes, so that nothing is joined first: a third of the traffic of two passes.
 void queue_latent_query(OpPipeline& op) {
   const Problem& problem = op.problem();
   const i64 tokens = problem.num_tokens();
   const int heads = problem.attention.num_heads;
-  attn::ConcatParams concat{};
-  concat.element = element_of(problem.attention.dtype);
-  concat.first = op.operand("ql_nope");
-  concat.second = op.operand("q_pe");
-  concat.first_size = problem.mla.kv_lora_rank;
-  concat.second_size = problem.mla.qk_rope_head_dim;
-  concat.first_head_stride = concat.first_size;
-  concat.second_head_stride = concat.second_size;
-  concat.first_token_stride = i64{heads} * concat.first_size;
-  concat.second_token_stride = i64{heads} * concat.second_size;
-  const i64 width = concat.first_size + concat.second_size;
-  concat.output = op.workspace(
-      tokens * heads * width * static_cast<i64>(dtype_size(problem.attention.dtype)), "query");
-  concat.output_head_stride = width;
-  concat.output_token_stride = heads * width;
-  concat.num_tokens = tokens;
-  concat.num_heads = heads;
-  attn::StaticQuantiseParams p{};
-  p.source_element = concat.element;
-  p.source = concat.output;
-  p.source_row_stride = p.code_row_stride = p.num_columns = heads * width;
-  p.num_rows = tokens;
-  p.codes = static_cast<unsigned char*>(
+  const i64 latent = problem.mla.kv_lora_rank;
+  const i64 width = latent + problem.mla.qk_rope_head_dim;
+  attn::StaticQuantiseParams nope{};
+  nope.source_element = element_of(problem.attention.dtype);
+  nope.source = op.operand("ql_nope");
+  nope.source_row_stride = nope.num_columns = latent;
+  nope.num_rows = tokens * heads;
+  nope.code_row_stride = width;
+  nope.codes = static_cast<unsigned char*>(
       op.output("output", poisoned_tensor(Dtype::kE4M3, {tokens, heads, width})));
-  p.scale = op.upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)}, "q_scale");
-  p.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
-  queue_reset(op, p.num_saturated);
-  op.add_step([&op, concat, p] {
-    op.ops().concat(concat);
-    op.ops().quantise_fp8(p);
+  nope.scale =
+      op.upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)}, "q_scale");
+  nope.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
+  attn::StaticQuantiseParams rope = nope;
+  rope.source = op.operand("q_pe");
+  rope.source_row_stride = rope.num_columns = width - latent;
+  rope.codes = nope.codes + latent;
+  queue_reset(op, nope.num_saturated);
+  op.add_step([&op, nope, rope] {
+    op.ops().quantise_fp8(nope);
+    op.ops().quantise_fp8(rope);
   });
 }
 

@@ -294,7 +294,7 @@ Tensor OpsPipeline::read_lse() {
   return lse;
 }
 
-PipelineOutput OpsPipeline::read_output() {
+PipelineOutput OpsPipeline::read_output(bool with_cache) {
   ops_.synchronize();
   PipelineOutput result;
   const AttentionSpec& a = problem_.attention;
@@ -313,7 +313,7 @@ PipelineOutput OpsPipeline::read_output() {
   }
   if (kv_scales_ && result.defect.empty()) result.defect = kv_scales_->defect(problem_);
   result.lse = read_lse();
-  if (cache_ != nullptr) {
+  if (cache_ != nullptr && with_cache) {
     result.cache = Tensor(cache_dtype_, cache_shape_);
     ops_.download(result.cache->bytes(), *cache_, result.cache->size_bytes());
   }

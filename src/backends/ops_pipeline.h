@@ -17,7 +17,7 @@ class OpsPipeline : public Pipeline {
  public:
   const std::vector<Step>& steps() const override { return steps_; }
   void poison_outputs() override;
-  PipelineOutput read_output() override;
+  PipelineOutput read_output(bool with_cache) override;
 
  protected:
   /// Uploads everything; params() and cache writing are ready afterwards, no step is queued.

@@ -56,7 +56,7 @@ class ReferencePipeline : public Pipeline {
     result_.lse.assign(rows_.size() * heads, nan);
   }
 
-  PipelineOutput read_output() override {
+  PipelineOutput read_output(bool /*with_cache*/) override {
     const AttentionSpec& a = problem_.attention;
     const auto tokens = static_cast<std::int64_t>(rows_.size());
     const bool quantised = problem_.output_quant.type == OutputQuantType::kFp8Static;

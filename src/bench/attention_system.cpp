@@ -143,7 +143,7 @@ class AttentionTrial final : public Trial {
     for (const Step& step : pipeline->steps()) step.run();
     ops.synchronize();
     const auto first_row = inputs_.inputs->query_start_loc[static_cast<std::size_t>(*request)];
-    return compare_alone(*request, output.output, first_row, pipeline->read_output().output);
+    return compare_alone(*request, output.output, first_row, pipeline->read_output(false).output);
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -186,15 +186,20 @@ class AttentionTrial final : public Trial {
 class AttentionSystem final : public System {
  public:
   AttentionSystem(const Problem& problem, const ReferenceOptions& options)
-      : problem_(problem), cache_(problem, options) {}
-  const Problem& problem() const override { return problem_; }
+      : problem_(&problem), cache_(problem, options) {}
+  const Problem& problem() const override { return *problem_; }
+  bool move_on(const Problem& problem) override {
+    if (!cache_.move_on(problem)) return false;
+    problem_ = &problem;
+    return true;
+  }
   const std::vector<std::string>& notices() override { return cache_.inputs().notices; }
   std::unique_ptr<Trial> start(const Backend& backend) override {
     return std::make_unique<AttentionTrial>(cache_, backend);
   }
 
  private:
-  const Problem& problem_;
+  const Problem* problem_;
   CaseCache cache_;
 };
 

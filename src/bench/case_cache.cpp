@@ -3,6 +3,7 @@
 #include <string>
 
 #include "bench/judge_ranks.h"
+#include "bench/same_values.h"
 #include "inputs/kv_scales.h"
 
 namespace attnbench {
@@ -23,6 +24,13 @@ const AttentionInputs& CaseCache::inputs() {
     adopt_calculated_scales(*inputs_, problem_);
   }
   return *inputs_;
+}
+
+bool CaseCache::move_on(const Problem& problem) {
+  if (!same_values(problem_, problem)) return false;
+  if (!same_ranks(problem_, problem)) of_ranks_.clear();
+  problem_ = problem;
+  return true;
 }
 
 const std::vector<std::int32_t>& CaseCache::rows() {

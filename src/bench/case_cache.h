@@ -36,6 +36,9 @@ class CaseCache {
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
   const AttentionInputs& inputs();
+  /// Goes on with another case and what is known of it already; false, and nothing happens, when
+  /// that is nothing.
+  bool move_on(const Problem& problem);
   /// Token rows that are compared, by select_rows.
   const std::vector<std::int32_t>& rows();
   const StoredKv& stored_kv(const StoreRule& rule);

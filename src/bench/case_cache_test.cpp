@@ -81,4 +81,48 @@ TEST_CASE("encoder backends get neither stored keys nor a cache") {
   CHECK(inputs.inputs == &cache.inputs());
 }
 
+TEST_CASE("the next case goes on with inputs and references when it differs in ranks or passes") {
+  Problem problem = example_problem(KvCacheDtype::kAuto);
+  CaseCache cache(problem, {1, {}});
+  const FakeBackend backend = named("FLASH_ATTN");
+  const AttentionInputs* inputs = &cache.inputs();
+  const ReferenceOutput* reference = cache.reference(cache.key_of(backend));
+  const AttentionMath math = cache.key_of(backend).math;
+  problem.dcp.world_size = 2;
+  problem.kv_cache.num_blocks = 5;
+  problem.cascade.mode = CascadeMode::kNever;
+  problem.case_name = "other";
+  REQUIRE(cache.move_on(problem));
+  CHECK(&cache.inputs() == inputs);
+  CHECK(cache.reference(cache.key_of(backend)) == reference);
+  CHECK(cache.problem().dcp.world_size == 2);
+
+  SUBCASE("what a rank computes is kept for the same ranks only") {
+    const std::vector<double> striped = cache.rank_reference(math, 1)->output;
+    problem.dcp.comm = DcpComm::kA2a;
+    REQUIRE(cache.move_on(problem));
+    CHECK(cache.rank_reference(math, 1)->output == striped);
+    problem.dcp.interleave_size = 4;
+    REQUIRE(cache.move_on(problem));
+    const std::vector<double> wider = cache.rank_reference(math, 1)->output;
+    CHECK(wider != striped);
+    CaseCache fresh(problem, {1, {}});
+    CHECK(fresh.rank_reference(math, 1)->output == wider);
+  }
+  SUBCASE("anything else makes another case") {
+    Problem other = problem;
+    SUBCASE("seed") { other.inputs.seed = 9; }
+    SUBCASE("prefix") { other.cascade.common_prefix_len = 4; }
+    SUBCASE("lengths") { other.batch[1].seq_len = 8; }
+    SUBCASE("scale of the softmax") { other.attention.scale = 0.3; }
+    SUBCASE("stored keys") { other.kv_cache.dtype = KvCacheDtype::kFp8E4M3; }
+    SUBCASE("checked rows") { other.validation.max_rows = 2; }
+    SUBCASE("calculated scales") { other.kv_cache.calculate_kv_scales = true; }
+    SUBCASE("another draw") { other.inputs.distribution = Distribution::kOutlier; }
+    CHECK_FALSE(cache.move_on(other));
+    CHECK(&cache.inputs() == inputs);
+    CHECK(cache.problem().inputs.seed == problem.inputs.seed);
+  }
+}
+
 }  // namespace attnbench

@@ -45,7 +45,7 @@ class FakeBackend final : public Backend {
     }
     const std::vector<Step>& steps() const override { return steps_; }
     void poison_outputs() override { output_ = {}; }
-    PipelineOutput read_output() override { return output_; }
+    PipelineOutput read_output(bool /*with_cache*/) override { return output_; }
 
    private:
     /// A bit copy of the new rows through the slot_mapping of every rank.

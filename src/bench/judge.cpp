@@ -79,6 +79,9 @@ std::string describe_tensors(const char* name, const Tensor& first, const Tensor
   if (first.size_bytes() != second.size_bytes()) {
     return fmt::format("{} has {} bytes, then {}", name, first.size_bytes(), second.size_bytes());
   }
+  if (first.empty() || std::memcmp(first.bytes(), second.bytes(), first.size_bytes()) == 0) {
+    return "";
+  }
   const std::size_t size = dtype_size(first.dtype());
   for (std::size_t offset = 0; offset < first.size_bytes(); offset += size) {
     if (std::memcmp(first.bytes() + offset, second.bytes() + offset, size) == 0) continue;

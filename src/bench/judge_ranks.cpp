@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "core/parallel.h"
 #include "metadata/dcp.h"
 #include "metadata/int_math.h"
 #include "metrics/compare.h"
@@ -45,10 +46,12 @@ Tensor take_rows(const Tensor& source, const std::vector<std::int64_t>& rows) {
                 {static_cast<std::int64_t>(rows.size()), source.dim(1), source.dim(2)});
   const auto row_bytes =
       static_cast<std::size_t>(source.dim(1) * source.dim(2)) * dtype_size(source.dtype());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(result.bytes() + i * row_bytes,
-                source.bytes() + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
-  }
+  for_each_chunk(result.dim(0), 1024, [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+      std::memcpy(result.bytes() + i * row_bytes,
+                  source.bytes() + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
+    }
+  });
   return result;
 }
 

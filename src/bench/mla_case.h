@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/same_values.h"
 #include "core/problem.h"
 #include "inputs/kv_scales.h"
 #include "inputs/mla_inputs.h"
@@ -42,6 +43,14 @@ class MlaCase {
       adopt_calculated_scales(*inputs_, problem_);
     }
     return *inputs_;
+  }
+
+  /// As CaseCache::move_on.
+  bool move_on(const Problem& problem) {
+    if (!same_values(problem_, problem)) return false;
+    if (!same_ranks(problem_, problem)) of_ranks_.clear();
+    problem_ = problem;
+    return true;
   }
 
   const StoredMlaCache& stored(KvCacheDtype dtype) {

@@ -163,15 +163,20 @@ class MlaTrial final : public Trial {
 class MlaSystem final : public System {
  public:
   MlaSystem(const Problem& problem, const ReferenceOptions& options)
-      : problem_(problem), case_(problem, options) {}
-  const Problem& problem() const override { return problem_; }
+      : problem_(&problem), case_(problem, options) {}
+  const Problem& problem() const override { return *problem_; }
+  bool move_on(const Problem& problem) override {
+    if (!case_.move_on(problem)) return false;
+    problem_ = &problem;
+    return true;
+  }
   const std::vector<std::string>& notices() override { return case_.inputs().notices; }
   std::unique_ptr<Trial> start(const Backend& backend) override {
     return std::make_unique<MlaTrial>(case_, backend);
   }
 
  private:
-  const Problem& problem_;
+  const Problem* problem_;
   MlaCase case_;
 };
 

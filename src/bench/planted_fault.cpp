@@ -40,7 +40,9 @@ class FaultyPipeline final : public Pipeline {
   }
   const std::vector<Step>& steps() const override { return steps_; }
   void poison_outputs() override { pipeline_->poison_outputs(); }
-  PipelineOutput read_output() override { return pipeline_->read_output(); }
+  PipelineOutput read_output(bool with_cache) override {
+    return pipeline_->read_output(with_cache);
+  }
 
  private:
   std::unique_ptr<Pipeline> pipeline_;

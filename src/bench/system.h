@@ -41,6 +41,13 @@ class System {
  public:
   virtual ~System() = default;
   virtual const Problem& problem() const = 0;
+  /// Becomes the system of another case that has the same inputs and references, and keeps them:
+  /// the cases of a sweep over ranks or passes. False, and nothing happens, for any other case.
+  /// `problem` must outlive the system.
+  virtual bool move_on(const Problem& problem) {
+    static_cast<void>(problem);
+    return false;
+  }
   /// Makes the inputs. What the user should know about them.
   /// Errors: E-IO, E-FORMAT, E-SHAPE, E-DTYPE, E-VALUE, E-CAPACITY.
   virtual const std::vector<std::string>& notices() = 0;

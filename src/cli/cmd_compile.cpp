@@ -56,9 +56,13 @@ Collection collect(const std::vector<Pair>& pairs, int sm) {
       ++found.num_unsupported;
       continue;
     }
-    for (KernelSpec& spec : specs_of_pair(*pair.problem, *pair.backend, cuda::target_of_sm(sm))) {
-      const bool is_new = programs.insert(entry_expression(spec) + program_text(spec)).second;
-      if (is_new) found.specs.push_back(std::move(spec));
+    const cuda::Target target = cuda::target_of_sm(sm);
+    for (auto& specs : {specs_of_pair(*pair.problem, *pair.backend, target),
+                        specs_of_request_alone(*pair.problem, *pair.backend, target)}) {
+      for (const KernelSpec& spec : specs) {
+        const bool is_new = programs.insert(entry_expression(spec) + program_text(spec)).second;
+        if (is_new) found.specs.push_back(spec);
+      }
     }
   }
   return found;

@@ -26,6 +26,7 @@
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "gate/baseline.h"
 #include "inputs/mm_scale_file.h"
 #include "inputs/value_scale.h"
@@ -395,6 +396,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
   std::vector<Job> jobs = make_jobs(pairs, options, device);
   const PlantedFaults faults(options.plant_faults, device.is_cuda(), jobs);
+  set_chunk_threads(options.threads);
   return session.run(jobs, bench_options(options, device));
 }
 

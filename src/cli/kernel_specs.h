@@ -14,4 +14,9 @@ namespace attnbench {
 std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
                                       const cuda::Target& target);
 
+/// The same of the request that a run repeats on its own, as a problem of one request; nothing
+/// where a run repeats none.
+std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
+                                               const cuda::Target& target);
+
 }  // namespace attnbench

@@ -33,6 +33,11 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
                  "Only results whose id <scenario>/<case>/<backend> matches")
       ->type_name("REGEX")
       ->group(group);
+  app.add_option("--part", options.part,
+                 "Only the K-th of N parts of the cases, for several processes; cases that share "
+                 "their inputs stay together")
+      ->type_name("K/N")
+      ->group(group);
   app.add_option("--seed", options.seed, "Seed of the inputs, from 0")
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""))

@@ -20,6 +20,7 @@ struct SelectionOptions {
   std::string assume_sm;
   std::vector<std::string> set;  // KEY=VALUE
   std::string filter;
+  std::string part;  // "K/N", or empty for all
   std::optional<std::int64_t> seed;
 };
 

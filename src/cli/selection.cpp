@@ -1,9 +1,11 @@
 #include "cli/selection.h"
 
 #include <algorithm>
+#include <sstream>
 #include <utility>
 
 #include "backends/backend.h"
+#include "bench/same_values.h"
 #include "cli/text.h"
 #include "core/error.h"
 
@@ -36,6 +38,39 @@ Backends native_backends(AttentionType type) {
     return native_backends(AttentionType::kDecoder);
   }
   return backends;
+}
+
+/// Part `index` of `count`, from 1 on.
+struct Part {
+  int index = 1;
+  int count = 1;
+};
+
+Part parse_part(const std::string& text) {
+  Part part;
+  char slash = 0;
+  std::istringstream in(text);
+  const bool read = static_cast<bool>(in >> part.index >> slash >> part.count);
+  if (read && slash == '/' && in.peek() == EOF && part.index >= 1 && part.index <= part.count) {
+    return part;
+  }
+  fail(ErrorKind::kUsage, "--part: expected K/N with 1 <= K <= N, found '{}'", text);
+}
+
+/// Deals runs of cases that share their inputs to the parts in turn, like cards: neighbours in a
+/// sweep cost about the same.
+std::vector<Pair> pairs_of_part(std::vector<Pair> pairs, const Part& part) {
+  std::vector<Pair> kept;
+  const Problem* last = nullptr;
+  int run = -1;
+  for (Pair& pair : pairs) {
+    const bool goes_on =
+        last != nullptr && (last == pair.problem || same_values(*last, *pair.problem));
+    if (!goes_on) ++run;
+    last = pair.problem;
+    if (run % part.count == part.index - 1) kept.push_back(std::move(pair));
+  }
+  return kept;
 }
 
 }  // namespace
@@ -92,7 +127,8 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
       }
     }
   }
-  return pairs;
+  if (options.part.empty()) return pairs;
+  return pairs_of_part(std::move(pairs), parse_part(options.part));
 }
 
 }  // namespace attnbench

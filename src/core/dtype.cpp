@@ -131,7 +131,25 @@ void load_floats(Dtype dtype, const void* source, std::int64_t count, float* des
 }
 
 void store_floats(Dtype dtype, const float* source, std::int64_t count, void* destination) {
-  for (std::int64_t i = 0; i < count; ++i) store_float(dtype, destination, i, source[i]);
+  if (count == 0) return;
+  switch (dtype) {
+    case Dtype::kF32:
+      std::memcpy(destination, source, static_cast<std::size_t>(count) * sizeof(float));
+      return;
+    // Loops of their own, because they vectorise and inputs are of 16 bits.
+    case Dtype::kBF16: {
+      auto* codes = static_cast<std::uint16_t*>(destination);
+      for (std::int64_t i = 0; i < count; ++i) codes[i] = attn::bf16_from_float(source[i]);
+      return;
+    }
+    case Dtype::kF16: {
+      auto* codes = static_cast<std::uint16_t*>(destination);
+      for (std::int64_t i = 0; i < count; ++i) codes[i] = attn::f16_from_float(source[i]);
+      return;
+    }
+    default:
+      for (std::int64_t i = 0; i < count; ++i) store_float(dtype, destination, i, source[i]);
+  }
 }
 
 float round_to(Dtype dtype, float value) {

@@ -11,11 +11,31 @@
 #include <vector>
 
 namespace attnbench {
+namespace {
+
+/// Why a variable of the process: drawing, storing and comparing are functions of their tensors
+/// alone, called from many places, and the number of threads never changes what they return.
+std::atomic<int> chunk_threads{0};
+
+}  // namespace
 
 int available_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+void set_chunk_threads(int num_threads) { chunk_threads = num_threads; }
+
+void for_each_chunk(std::int64_t count, std::int64_t chunk,
+                    const std::function<void(std::int64_t, std::int64_t)>& body) {
+  if (count <= 0) return;
+  const std::int64_t chunks = (count - 1) / chunk + 1;
+  const int wanted = chunk_threads > 0 ? chunk_threads.load() : available_cores();
+  const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, chunks));
+  ThreadPool(threads).parallel_for(chunks, [&](std::int64_t index, int) {
+    body(index * chunk, std::min(count, (index + 1) * chunk));
+  });
 }
 
 struct ThreadPool::State {

@@ -10,6 +10,15 @@ namespace attnbench {
 /// Cores this process may use (affinity mask honoured), at least 1.
 int available_cores();
 
+/// Threads of every for_each_chunk() and convert() of the process from here on; 0 = all cores.
+void set_chunk_threads(int num_threads);
+
+/// Calls body(begin, end) for disjoint ranges of at most `chunk` items that cover [0, count), on
+/// several threads. The first exception of a body is thrown again here. May be called from within a
+/// body of its own or of a ThreadPool.
+void for_each_chunk(std::int64_t count, std::int64_t chunk,
+                    const std::function<void(std::int64_t begin, std::int64_t end)>& body);
+
 /// Worker threads that stay alive between loops, so that a loop of some microseconds can be timed.
 class ThreadPool {
  public:

@@ -50,6 +50,12 @@ class Tensor {
   Tensor() = default;
   /// Zero-filled. Errors: E-SHAPE for a negative extent, E-CAPACITY when the size overflows.
   Tensor(Dtype dtype, std::vector<std::int64_t> shape);
+  /// Copies on several threads: caches are large.
+  Tensor(const Tensor& other);
+  Tensor& operator=(const Tensor& other);
+  Tensor(Tensor&&) = default;
+  Tensor& operator=(Tensor&&) = default;
+  ~Tensor() = default;
 
   Dtype dtype() const { return dtype_; }
   const std::vector<std::int64_t>& shape() const { return shape_; }

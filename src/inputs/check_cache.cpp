@@ -1,11 +1,15 @@
+#include <atomic>
 #include <cstring>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "inputs/cache_cells.h"
 #include "inputs/inputs.h"
 
 namespace attnbench {
 namespace {
+
+constexpr std::int64_t kBlocksPerTask = 64;
 
 class CacheCheck {
  public:
@@ -21,17 +25,19 @@ class CacheCheck {
         owners_(block_owners(problem, before.block_table)),
         starts_(first_rows(problem)) {}
 
-  std::string run() {
-    for (std::int64_t block = 0; block < physical_blocks(problem_); ++block) {
-      for (const bool is_key : {true, false}) {
-        const std::int64_t plane = is_key ? cells_.key_plane(block) : cells_.value_plane(block);
-        set_expected(block, plane, is_key);
-        const std::byte* actual = after_data_ + plane;
-        if (std::memcmp(expected_.data(), actual, expected_.size()) != 0) {
-          return describe(actual, block, is_key);
+  std::string run() const {
+    const std::int64_t num_blocks = physical_blocks(problem_);
+    std::atomic<std::int64_t> first_wrong{num_blocks};
+    for_each_chunk(num_blocks, kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<std::byte> expected;
+      for (std::int64_t block = begin; block < end && block < first_wrong; ++block) {
+        if (is_right(block, true, expected) && is_right(block, false, expected)) continue;
+        std::int64_t known = first_wrong;
+        while (block < known && !first_wrong.compare_exchange_weak(known, block)) {
         }
       }
-    }
+    });
+    if (first_wrong < num_blocks) return describe(first_wrong);
     return before_.key_scale_cache.empty() ? std::string() : check_key_scales();
   }
 
@@ -41,16 +47,26 @@ class CacheCheck {
     return data.bytes() + data.size_bytes() / world_size * static_cast<std::size_t>(rank);
   }
 
+  std::int64_t plane(std::int64_t block, bool is_key) const {
+    return is_key ? cells_.key_plane(block) : cells_.value_plane(block);
+  }
+
+  /// Whether the plane holds what is left in `expected`.
+  bool is_right(std::int64_t block, bool is_key, std::vector<std::byte>& expected) const {
+    set_expected(block, is_key, expected);
+    return std::memcmp(expected.data(), after_data_ + plane(block, is_key), expected.size()) == 0;
+  }
+
   /// The plane's bytes before the step with every live position overwritten by its stored bytes.
-  void set_expected(std::int64_t block, std::int64_t plane, bool is_key) {
-    expected_.resize(static_cast<std::size_t>(cells_.plane_bytes(is_key)));
-    std::memcpy(expected_.data(), before_data_ + plane, expected_.size());
+  void set_expected(std::int64_t block, bool is_key, std::vector<std::byte>& expected) const {
+    expected.resize(static_cast<std::size_t>(cells_.plane_bytes(is_key)));
+    std::memcpy(expected.data(), before_data_ + plane(block, is_key), expected.size());
     for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
       if (!is_live(block, slot)) break;
       if (is_key) {
-        cells_.write_key(expected_.data(), row(block, slot), slot);
+        cells_.write_key(expected.data(), row(block, slot), slot);
       } else {
-        cells_.write_value(expected_.data(), row(block, slot), slot);
+        cells_.write_value(expected.data(), row(block, slot), slot);
       }
     }
   }
@@ -80,22 +96,26 @@ class CacheCheck {
     return {};
   }
 
-  /// A sentence on the first cell of the plane that differs.
-  std::string describe(const std::byte* actual, std::int64_t block, bool is_key) const {
-    const char* plane = is_key ? "K" : "V";
+  /// A sentence on the first cell of the block that differs.
+  std::string describe(std::int64_t block) const {
+    std::vector<std::byte> wanted;
+    const bool is_key = !is_right(block, true, wanted);
+    set_expected(block, is_key, wanted);
+    const std::byte* actual = after_data_ + plane(block, is_key);
+    const char* name = is_key ? "K" : "V";
     for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
       for (std::int64_t head = 0; head < problem_.attention.num_kv_heads; ++head) {
         const std::int64_t first = cells_.cell(slot, head, is_key);
         for (std::int64_t i = first; i < first + cells_.cell_bytes(is_key); ++i) {
-          const std::byte expected = expected_[static_cast<std::size_t>(i)];
+          const std::byte expected = wanted[static_cast<std::size_t>(i)];
           if (expected == actual[i]) continue;
           return fmt::format("{}, {}, head {}, {}: expected byte {:#04x}, got {:#04x}",
-                             place(block, slot), plane, head, element(i - first, is_key),
+                             place(block, slot), name, head, element(i - first, is_key),
                              std::to_integer<int>(expected), std::to_integer<int>(actual[i]));
         }
       }
     }
-    fail(ErrorKind::kInternal, "cells do not cover plane {} of block {}", plane, block);
+    fail(ErrorKind::kInternal, "cells do not cover plane {} of block {}", name, block);
   }
 
   const BlockOwner& owner(std::int64_t block) const {
@@ -137,7 +157,6 @@ class CacheCheck {
   CellWriter cells_;
   std::vector<BlockOwner> owners_;
   std::vector<std::int64_t> starts_;
-  std::vector<std::byte> expected_;
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "inputs/chunks.h"
+#include "core/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -29,6 +29,18 @@ std::vector<float> outlier_channels(const Stream& stream, std::int64_t width) {
   return factors;
 }
 
+/// Rows from r on, below end, that follow each other in one stream.
+std::int64_t run_length(const std::vector<SourceRow>& sources, std::int64_t r, std::int64_t end) {
+  const SourceRow first = sources[static_cast<std::size_t>(r)];
+  std::int64_t count = 1;
+  while (r + count < end) {
+    const SourceRow& next = sources[static_cast<std::size_t>(r + count)];
+    if (next.shared != first.shared || next.index != first.index + count) break;
+    ++count;
+  }
+  return count;
+}
+
 }  // namespace
 
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
@@ -37,22 +49,28 @@ void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
   const bool outliers = spec.distribution == Distribution::kOutlier;
   std::vector<float> channels;
   if (outliers) channels = outlier_channels({spec.seed, streams.channels}, width);
+  const auto row_width = static_cast<std::uint64_t>(width);
+  const auto element = static_cast<std::int64_t>(dtype_size(tensor.dtype()));
   const auto body = [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> row(static_cast<std::size_t>(width));
-    for (std::int64_t r = begin; r < end; ++r) {
+    std::vector<float> values;
+    for (std::int64_t r = begin; r < end;) {
+      const std::int64_t run = run_length(sources, r, end);
       const SourceRow source = sources[static_cast<std::size_t>(r)];
       const auto index = static_cast<std::uint64_t>(source.index);
+      values.resize(static_cast<std::size_t>(run) * row_width);
       draw({spec.seed, source.shared ? streams.prefix : streams.body}, spec.distribution, spec.std,
-           index * static_cast<std::uint64_t>(width), row);
+           index * row_width, values);
       if (outliers) {
         const Stream tokens{spec.seed, source.shared ? streams.prefix_tokens : streams.body_tokens};
-        const bool large = tokens.uniform(index) < kOutlierTokenShare;
-        const float token_factor = large ? kOutlierTokenFactor : 1.0f;
-        for (std::size_t i = 0; i < row.size(); ++i) row[i] *= channels[i] * token_factor;
+        for (std::size_t i = 0; i < values.size(); i += row_width) {
+          const bool large = tokens.uniform(index + i / row_width) < kOutlierTokenShare;
+          const float token_factor = large ? kOutlierTokenFactor : 1.0f;
+          for (std::size_t c = 0; c < row_width; ++c) values[i + c] *= channels[c] * token_factor;
+        }
       }
-      store_floats(
-          tensor.dtype(), row.data(), width,
-          tensor.bytes() + r * width * static_cast<std::int64_t>(dtype_size(tensor.dtype())));
+      store_floats(tensor.dtype(), values.data(), run * width,
+                   tensor.bytes() + r * width * element);
+      r += run;
     }
   };
   const std::int64_t rows_per_task =

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "inputs/chunks.h"
+#include "core/parallel.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {

@@ -1,11 +1,14 @@
 // The paged cache of an MLA case before the step, and its check after it.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <span>
 #include <vector>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "inputs/cache_cells.h"
 #include "inputs/inputs.h"
 #include "inputs/mla_inputs.h"
@@ -41,25 +44,61 @@ std::span<const std::int32_t> table_row(const Tensor& block_table, std::size_t b
   return {block_table.data<std::int32_t>() + b * columns, columns};
 }
 
-/// Copies the entry of every position that `chosen` accepts to its slot on the rank that holds it.
-/// `data` is the cache of one rank, or of all of them one behind the other.
-template <typename Chosen>
-void write_entries(const Problem& problem, const Tensor& block_table, const Tensor& entries,
-                   const Chosen& chosen, Tensor& data) {
-  const std::size_t bytes = entry_bytes(entries);
-  const std::vector<std::int64_t> starts = first_rows(problem);
-  for (int rank = 0; rank < problem.dcp.world_size; ++rank) {
-    const SlotGeometry geometry = geometry_of(problem, rank);
-    const std::int64_t first_slot = rank * geometry.num_blocks * geometry.block_size;
-    for (std::size_t b = 0; b < problem.batch.size(); ++b) {
-      for (std::int64_t p = 0; p < problem.batch[b].seq_len; ++p) {
-        const std::int64_t slot = slot_of_position(p, table_row(block_table, b), geometry);
-        if (slot == kPadSlot || !chosen(b, p)) continue;
-        std::memcpy(data.bytes() + static_cast<std::size_t>(first_slot + slot) * bytes,
-                    entries.bytes() + static_cast<std::size_t>(starts[b] + p) * bytes, bytes);
-      }
+/// Writes blocks of the caches of all ranks, counted through.
+class BlockWriter {
+ public:
+  BlockWriter(const Problem& problem, const Tensor& block_table, const Tensor& entries)
+      : problem_(problem),
+        entries_(entries),
+        owners_(block_owners(problem, block_table)),
+        starts_(first_rows(problem)) {}
+
+  std::int64_t num_blocks() const {
+    return problem_.dcp.world_size * static_cast<std::int64_t>(owners_.size());
+  }
+  std::size_t block_bytes() const {
+    return static_cast<std::size_t>(problem_.kv_cache.block_size) * entry_bytes(entries_);
+  }
+
+  /// The entries of those positions in a block that `chosen` accepts.
+  template <typename Chosen>
+  void write(std::int64_t block, const Chosen& chosen, std::byte* data) const {
+    const auto blocks_of_rank = static_cast<std::int64_t>(owners_.size());
+    const RankSlots rank(problem_, static_cast<int>(block / blocks_of_rank));
+    const BlockOwner owner = owners_[static_cast<std::size_t>(block % blocks_of_rank)];
+    if (!owner.exists()) return;
+    const auto b = static_cast<std::size_t>(owner.request);
+    const std::size_t bytes = entry_bytes(entries_);
+    for (std::int64_t slot = 0; slot < problem_.kv_cache.block_size; ++slot) {
+      const std::int64_t p = owner.page * page_tokens(problem_) + rank.offset_in_page(slot);
+      if (p >= problem_.batch[b].seq_len) break;
+      if (!chosen(b, p)) continue;
+      std::memcpy(data + static_cast<std::size_t>(slot) * bytes,
+                  entries_.bytes() + static_cast<std::size_t>(starts_[b] + p) * bytes, bytes);
     }
   }
+
+ private:
+  const Problem& problem_;
+  const Tensor& entries_;
+  std::vector<BlockOwner> owners_;
+  std::vector<std::int64_t> starts_;
+};
+
+constexpr std::int64_t kBlocksPerTask = 64;
+
+/// Everything but the positions that the step writes.
+void write_context(const BlockWriter& writer, const std::vector<PositionRange>& fresh,
+                   Tensor& data) {
+  const auto in_context = [&](std::size_t b, std::int64_t p) {
+    return p < fresh[b].begin || p >= fresh[b].end;
+  };
+  for_each_chunk(writer.num_blocks(), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      writer.write(block, in_context,
+                   data.bytes() + static_cast<std::size_t>(block) * writer.block_bytes());
+    }
+  });
 }
 
 Tensor gather_new_rows(const Problem& problem, const std::vector<PositionRange>& fresh,
@@ -110,10 +149,7 @@ MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const T
   cache.data = Tensor(entries.dtype(), shape);
   if (!problem.inputs.shapes_only) {
     poison(cache.data);
-    write_entries(
-        problem, cache.block_table, entries,
-        [&](std::size_t b, std::int64_t p) { return p < fresh[b].begin || p >= fresh[b].end; },
-        cache.data);
+    write_context(BlockWriter(problem, cache.block_table, entries), fresh, cache.data);
   }
 
   std::vector<std::int64_t> slots;
@@ -142,18 +178,41 @@ std::string check_mla_cache(const Problem& problem, const Tensor& entries, const
          before.data.size_bytes(), dtype_name(before.data.dtype()), after.size_bytes(),
          dtype_name(after.dtype()));
   }
-  Tensor expected = before.data;
-  write_entries(
-      problem, before.block_table, entries, [](std::size_t, std::int64_t) { return true; },
-      expected);
-  if (std::memcmp(expected.bytes(), after.bytes(), after.size_bytes()) == 0) return {};
+  const BlockWriter writer(problem, before.block_table, entries);
+  const std::size_t block_bytes = writer.block_bytes();
+  // First byte that differs, counted through the caches of all ranks.
+  std::atomic<std::size_t> first_wrong{after.size_bytes()};
+  const auto set_expected = [&](std::int64_t block, std::vector<std::byte>& expected) {
+    const std::byte* bytes = before.data.bytes() + static_cast<std::size_t>(block) * block_bytes;
+    expected.assign(bytes, bytes + block_bytes);
+    writer.write(
+        block, [](std::size_t, std::int64_t) { return true; }, expected.data());
+  };
+  const auto check_block = [&](std::int64_t block, std::vector<std::byte>& expected) {
+    const std::size_t first = static_cast<std::size_t>(block) * block_bytes;
+    if (first >= first_wrong) return;
+    set_expected(block, expected);
+    const std::byte* actual = after.bytes() + first;
+    if (std::memcmp(expected.data(), actual, block_bytes) == 0) return;
+    const auto differs = std::mismatch(expected.begin(), expected.end(), actual).first;
+    const std::size_t wrong = first + static_cast<std::size_t>(differs - expected.begin());
+    std::size_t known = first_wrong;
+    while (wrong < known && !first_wrong.compare_exchange_weak(known, wrong)) {
+    }
+  };
+  for_each_chunk(writer.num_blocks(), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::byte> expected;
+    for (std::int64_t block = begin; block < end; ++block) check_block(block, expected);
+  });
+  const std::size_t i = first_wrong;
+  if (i == after.size_bytes()) return {};
+  std::vector<std::byte> expected;
+  set_expected(static_cast<std::int64_t>(i / block_bytes), expected);
   const std::size_t bytes = entry_bytes(entries);
-  std::size_t i = 0;
-  while (expected.bytes()[i] == after.bytes()[i]) ++i;
   return fmt::format(
       "{}: expected byte {:#04x}, got {:#04x}",
       describe(problem, before.block_table, static_cast<std::int64_t>(i / bytes), i % bytes),
-      std::to_integer<int>(expected.bytes()[i]), std::to_integer<int>(after.bytes()[i]));
+      std::to_integer<int>(expected[i % block_bytes]), std::to_integer<int>(after.bytes()[i]));
 }
 
 }  // namespace attnbench

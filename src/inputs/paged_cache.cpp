@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "inputs/cache_cells.h"
-#include "inputs/chunks.h"
 #include "inputs/inputs.h"
 #include "inputs/random.h"
 #include "metadata/int_math.h"
@@ -134,10 +134,12 @@ void set_initial_scales(const Problem& problem, const KvLayout& layout, const Ce
       }
     }
   };
-  for (std::int64_t block = 0; block < physical_blocks(problem); ++block) {
-    set_plane(data + cells.key_plane(block));
-    set_plane(data + cells.value_plane(block));
-  }
+  for_each_chunk(physical_blocks(problem), 64, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t block = begin; block < end; ++block) {
+      set_plane(data + cells.key_plane(block));
+      set_plane(data + cells.value_plane(block));
+    }
+  });
 }
 
 /// The context positions of one rank into its cache at `data`.
@@ -207,10 +209,13 @@ void make_new_rows(const Problem& problem, const AttentionInputs& inputs,
                   {static_cast<std::int64_t>(num_slots), source.dim(1), source.dim(2)});
     fill_poison(result);
     const std::size_t row_bytes = result.size_bytes() / num_slots;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      std::memcpy(result.bytes() + i * row_bytes,
-                  source.bytes() + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
-    }
+    const auto num_rows = static_cast<std::int64_t>(rows.size());
+    for_each_chunk(num_rows, 1024, [&](std::int64_t begin, std::int64_t end) {
+      for (auto i = static_cast<std::size_t>(begin); i < static_cast<std::size_t>(end); ++i) {
+        std::memcpy(result.bytes() + i * row_bytes,
+                    source.bytes() + static_cast<std::size_t>(rows[i]) * row_bytes, row_bytes);
+      }
+    });
     return result;
   };
   cache.new_key = gather(inputs.key);

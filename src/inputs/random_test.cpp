@@ -95,6 +95,17 @@ TEST_CASE("seeded draws have the bytes of an independent implementation") {
   CHECK(fnv1a(uniform.data(), uniform.size() * sizeof(float)) == 0xd067248c18c5b2aa);
 }
 
+TEST_CASE("a drawn element has the bits of the quantile of its own random bits") {
+  const Stream stream{0xfeedface12345678, StreamId::kQuery};
+  for (const std::uint64_t first : {std::uint64_t{0}, (std::uint64_t{1} << 34) - 1000}) {
+    const auto values = drawn(stream, Distribution::kNormal, 0.3, first, 5000);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double exact = normal_quantile(stream.uniform(first + i)) * 0.3;
+      REQUIRE(values[i] == static_cast<float>(exact));
+    }
+  }
+}
+
 TEST_CASE("an element does not depend on where the draw begins") {
   const Stream stream{99, StreamId::kQuery};
   const auto whole = drawn(stream, Distribution::kNormal, 2.0, 0, 64);

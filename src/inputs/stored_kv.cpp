@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "inputs/chunks.h"
+#include "core/parallel.h"
 #include "inputs/inputs.h"
 #include "inputs/int8_rows.h"
 #include "inputs/shapes.h"

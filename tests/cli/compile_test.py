@@ -28,6 +28,16 @@ class Compile(ToolTest):
         self.assertRegex(outcome.out, r"(?m)^write_cache bf16")
         self.assertNotIn("cache", self.files())
 
+    def test_the_kernels_of_the_request_that_is_repeated_alone_are_listed_too(self):
+        # The batch is of chunks of prefill and one long decode, which alone is cut into parts.
+        self.write("mixed.yaml", TINY.replace("4q1s100", "4q64s128_q1s64k"))
+        self.write("decode.yaml", TINY.replace("q32_4q1s100", "q1s64k"))
+        listed = [
+            set(self.expect(0, "compile", name, "--list", "--arch", "sm_90a").out.splitlines()[1:])
+            for name in ("mixed.yaml", "decode.yaml")
+        ]
+        self.assertEqual(listed[1] - listed[0], set())
+
     def test_a_device_number_that_is_not_there_is_named(self):
         self.write("tiny.yaml", TINY)
         for result in self.results("tiny.yaml", "--device", "cuda:99", code=3).values():

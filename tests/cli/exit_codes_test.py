@@ -42,6 +42,9 @@ class ExitCodes(ToolTest):
             ["run", "tiny.yaml", "--backend", "FLASH_ATN"],
             ["run", "tiny.yaml", "--device", "tpu"],
             ["run", "tiny.yaml", "--filter", "(["],
+            ["run", "tiny.yaml", "--part", "0/2"],
+            ["run", "tiny.yaml", "--part", "3/2"],
+            ["run", "tiny.yaml", "--part", "1"],
             ["run", "tiny.yaml", "--set", "attention.head_size"],
             ["run", "tiny.yaml", "--seed", "-1"],
             ["run", "tiny.yaml", "--samples", "0"],
@@ -108,6 +111,20 @@ class ExitCodes(ToolTest):
         self.write("tiny.yaml", FLOAT32)
         self.expect(0, "support", "tiny.yaml")
         self.expect(3, "support", "tiny.yaml", "--backend", "FLASH_ATTN")
+
+    def test_parts_are_all_results_and_cases_with_the_same_inputs_stay_together(self):
+        self.write("sweep.yaml", TINY + "sweep: {inputs.seed: [1, 2, 3], "
+                                        "cascade.mode: [never, auto]}\n")  # fmt: skip
+        whole = self.results("sweep.yaml", "--no-timing")
+        parts = [self.results("sweep.yaml", "--no-timing", "--part", f"{k}/2") for k in (1, 2)]
+        self.assertEqual(sorted([*parts[0], *parts[1]]), sorted(whole))
+        for seed in (1, 2, 3):
+            held = [any(f"seed={seed}," in id for id in part) for part in parts]
+            self.assertEqual(sum(held), 1, f"seed {seed} in {held}")
+        for part in parts:
+            for id, result in part.items():
+                for name in ("status", "error"):
+                    self.assertEqual(result[name], whole[id][name], id)
 
 
 if __name__ == "__main__":
