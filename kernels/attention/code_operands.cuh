@@ -54,17 +54,22 @@ __device__ __forceinline__ int code_column(int n, int i) {
   return n / 4 * 32 + (2 * t + i) * 4 + n % 4;
 }
 
-/// `address` is that of row 2 t, byte 4 g. Block n + j holds, as its column g, column 4 g + j of
-/// the 32 columns from 8 n on.
+/// Values of 16 keys. `address` is that of row 2 t, byte 4 g, and `odd` how far behind it row 2 t +
+/// 1 lies. Block n + j holds, as its column g, column 4 g + j of the 32 columns from 8 n on.
 template <Element kCode, Element kTo, bool kScaled, int kPitch>
 struct CodeValues {
   static constexpr int kBlocks = 4;
   u32 address;
+  u32 odd;
   float scale;
-  __device__ __forceinline__ void load(int k, int n, u32 (&b)[4][2]) const {
-    const u32 at = address + k * 16 * kPitch + n * 8;
-    u32 words[4] = {load_word(at), load_word(at + kPitch), load_word(at + 8 * kPitch),
-                    load_word(at + 9 * kPitch)};
+  __device__ __forceinline__ void load_words(int n, u32 (&words)[4]) const {
+    const u32 at = address + n * 8;
+    words[0] = load_word(at);
+    words[1] = load_word(at + odd);
+    words[2] = load_word(at + 8 * kPitch);
+    words[3] = load_word(at + 8 * kPitch + odd);
+  }
+  __device__ __forceinline__ void decode(u32 (&words)[4], u32 (&b)[4][2]) const {
     transpose_bytes(words);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -72,6 +77,29 @@ struct CodeValues {
       b[j][0] = numbers.low;
       b[j][1] = numbers.high;
     }
+  }
+  __device__ __forceinline__ void load(int, int n, u32 (&b)[4][2]) const {
+    u32 words[4];
+    load_words(n, words);
+    decode(words, b);
+  }
+};
+
+/// The same with the codes in registers, so that their way there lies beside other work.
+template <class Values, int kValueBlocks>
+struct HeldValues {
+  static constexpr int kBlocks = Values::kBlocks;
+  const Values& values;
+  u32 words[kValueBlocks / kBlocks][4];
+  __device__ __forceinline__ explicit HeldValues(const Values& from) : values(from) {
+#pragma unroll
+    for (int n = 0; n < kValueBlocks; n += kBlocks) values.load_words(n, words[n / kBlocks]);
+  }
+  __device__ __forceinline__ void load(int, int n, u32 (&b)[kBlocks][2]) const {
+    u32 mine[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) mine[i] = words[n / kBlocks][i];
+    values.decode(mine, b);
   }
 };
 

@@ -1,25 +1,103 @@
 // Puts the parts of a request's keys together again: splits by their LSE, Triton's segments by
-// maximum and sum (semantics §4.3). One warp does one (token, head) row.
+// maximum and sum (semantics §4.3).
 //
-// Config: kOutput (Element) · kVHeadSize · kWarps (rows of a CTA)
+// Config: kOutput (Element) · kVHeadSize · kWarps (of a CTA) · kRowWarps (of one (token, head) row:
+// 1, or all of a CTA, which then share out the parts)
 #pragma once
 
 #include "kernels/attention/rows.cuh"
 #include "kernels/common/key_runs.cuh"
+#include "kernels/ptx/dependents.cuh"
 
 namespace attn {
 
+/// The columns of one lane: runs of four or, for odd sizes, one, of every 32 runs.
+template <int kColumns>
+struct LaneColumns {
+  static constexpr int kGrain = kColumns % 4 == 0 ? 4 : 1;
+  static constexpr int kRuns = (kColumns + 32 * kGrain - 1) / (32 * kGrain);
+  float of[kRuns][kGrain];
+
+  static __device__ __forceinline__ int first(int run) {
+    return (run * 32 + static_cast<int>(threadIdx.x % 32)) * kGrain;
+  }
+  static __device__ __forceinline__ bool holds(int run) {
+    return kColumns % (32 * kGrain) == 0 || first(run) < kColumns;
+  }
+  __device__ __forceinline__ void load(const float* row) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) {
+      if (!holds(k)) continue;
+      if constexpr (kGrain == 4) {
+        const float4 v = *reinterpret_cast<const float4*>(row + first(k));
+        of[k][0] = v.x;
+        of[k][1] = v.y;
+        of[k][2] = v.z;
+        of[k][3] = v.w;
+      } else {
+        of[k][0] = row[first(k)];
+      }
+    }
+  }
+  __device__ __forceinline__ void add(float weight, const LaneColumns& other) {
+#pragma unroll
+    for (int k = 0; k < kRuns; ++k) {
+#pragma unroll
+      for (int i = 0; i < kGrain; ++i) of[k][i] = fmaf(weight, other.of[k][i], of[k][i]);
+    }
+  }
+};
+
+/// Sums of the warps of a CTA, whole in its first warp.
+template <int kWarps, int kColumns>
+__device__ __forceinline__ void add_warps(LaneColumns<kColumns>& sums) {
+  using Columns = LaneColumns<kColumns>;
+  __shared__ float4 others[kWarps - 1][(kColumns + 3) / 4];
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  if (warp > 0) {
+    auto* row = reinterpret_cast<float*>(others[warp - 1]);
+#pragma unroll
+    for (int k = 0; k < Columns::kRuns; ++k) {
+      if (!Columns::holds(k)) continue;
+#pragma unroll
+      for (int i = 0; i < Columns::kGrain; ++i) row[Columns::first(k) + i] = sums.of[k][i];
+    }
+  }
+  __syncthreads();
+  if (warp > 0) return;
+#pragma unroll
+  for (int w = 0; w < kWarps - 1; ++w) {
+    Columns other{};
+    other.load(reinterpret_cast<const float*>(others[w]));
+    sums.add(1.0f, other);
+  }
+}
+
+/// 2^(log - maximum). Equal infinities differ by NaN; an empty part has no weight whatever the
+/// maximum.
+__device__ __forceinline__ float weight_of_part(float log, float maximum) {
+  if (log == kNegInf) return 0.0f;
+  return log == maximum ? 1.0f : exp2_fast(log - maximum);
+}
+
 /// Sum over parts of weight(part) * values(part), with everything that is known of the parts:
 /// log_of(p) in log2 units (-inf: no part), sum_of(p) (1 for normalised parts), values_of(p) [Dv].
-/// Every lane owns a run of columns, four or, for odd sizes, one, of every 32 runs.
 template <class Config, class LogOf, class SumOf, class ValuesOf>
 __device__ __forceinline__ void combine_row(const AttendParams& params, i64 token, int head,
                                             int num_parts, LogOf log_of, SumOf sum_of,
                                             ValuesOf values_of) {
+  using Columns = LaneColumns<Config::kVHeadSize>;
   constexpr u32 kAll = 0xFFFFFFFFu;
-  constexpr int kGrain = Config::kVHeadSize % 4 == 0 ? 4 : 1;
-  constexpr int kRuns = (Config::kVHeadSize + 32 * kGrain - 1) / (32 * kGrain);
+  constexpr int kBatch = Columns::kRuns > 2 ? 2 : 4;  // parts under way at once
+  constexpr int kStep = Config::kRowWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
+  const int first = static_cast<int>(threadIdx.x / 32) % kStep;
+  // Why before the weights are known: one journey to memory for both.
+  Columns batch[kBatch] = {};
+#pragma unroll
+  for (int i = 0; i < kBatch; ++i) {
+    if (first + i * kStep < num_parts) batch[i].load(values_of(first + i * kStep));
+  }
   float maximum = kNegInf;
   for (int p = lane; p < num_parts; p += 32) {
     const float log = log_of(p);
@@ -32,53 +110,42 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
     if (!(other <= maximum)) maximum = other;
   }
   float total = 0.0f;
-  float sums[kRuns][kGrain] = {};
-  for (int first = 0; first < num_parts; first += 32) {
-    float mine = 0.0f;
-    if (first + lane < num_parts) {
-      const float log = log_of(first + lane);
-      // Equal infinities differ by NaN; an empty part has no weight whatever the maximum.
-      if (log != kNegInf) mine = log == maximum ? 1.0f : exp2_fast(log - maximum);
-      if (mine != 0.0f) total += sum_of(first + lane) * mine;
-    }
-    const int count = smaller(32, num_parts - first);
-#pragma unroll 4
-    for (int p = 0; p < count; ++p) {
-      const float weight = __shfl_sync(kAll, mine, p);
-      if (weight == 0.0f) continue;
-      const float* values = values_of(first + p);
-#pragma unroll
-      for (int k = 0; k < kRuns; ++k) {
-        const int column = (k * 32 + lane) * kGrain;
-        if (Config::kVHeadSize % (32 * kGrain) != 0 && column >= Config::kVHeadSize) continue;
-        if constexpr (kGrain == 4) {
-          const float4 v = *reinterpret_cast<const float4*>(values + column);
-          sums[k][0] += weight * v.x;
-          sums[k][1] += weight * v.y;
-          sums[k][2] += weight * v.z;
-          sums[k][3] += weight * v.w;
-        } else {
-          sums[k][0] += weight * values[column];
-        }
-      }
-    }
+  for (int p = lane; p < num_parts; p += 32) {
+    const float weight = weight_of_part(log_of(p), maximum);
+    if (weight != 0.0f) total += sum_of(p) * weight;
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(kAll, total, step);
+  Columns sums{};
+#pragma unroll 1
+  for (int p = first; p < num_parts; p += kBatch * kStep) {
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int at = p + i * kStep;
+      const float weight = at < num_parts ? weight_of_part(log_of(at), maximum) : 0.0f;
+      if (weight != 0.0f) sums.add(weight, batch[i]);
+      const int next = at + kBatch * kStep;
+      if (next < num_parts) batch[i].load(values_of(next));
+    }
+  }
+  if constexpr (kStep > 1) {
+    add_warps<kStep>(sums);
+    if (first > 0) return;
+  }
   const float factor = total == 0.0f ? 0.0f : 1.0f / total * output_factor(params);
   const bool pairs = pairs_aligned(params);
   const i64 at = token * params.output_token_stride + head * params.output_head_stride;
 #pragma unroll
-  for (int k = 0; k < kRuns; ++k) {
-    const int column = (k * 32 + lane) * kGrain;
-    if (Config::kVHeadSize % (32 * kGrain) != 0 && column >= Config::kVHeadSize) continue;
-    if constexpr (kGrain == 4) {
-      store_pair<Config::kOutput>(params.output, at + column, sums[k][0] * factor,
-                                  sums[k][1] * factor, pairs);
-      store_pair<Config::kOutput>(params.output, at + column + 2, sums[k][2] * factor,
-                                  sums[k][3] * factor, pairs);
+  for (int k = 0; k < Columns::kRuns; ++k) {
+    const int column = Columns::first(k);
+    if (!Columns::holds(k)) continue;
+    if constexpr (Columns::kGrain == 4) {
+      store_pair<Config::kOutput>(params.output, at + column, sums.of[k][0] * factor,
+                                  sums.of[k][1] * factor, pairs);
+      store_pair<Config::kOutput>(params.output, at + column + 2, sums.of[k][2] * factor,
+                                  sums.of[k][3] * factor, pairs);
     } else {
-      store_one<Config::kOutput>(params.output, at + column, sums[k][0] * factor);
+      store_one<Config::kOutput>(params.output, at + column, sums.of[k][0] * factor);
     }
   }
   if (lane == 0 && params.lse != nullptr) {
@@ -87,12 +154,21 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
   }
 }
 
-/// Grid: x = rows of the whole batch over kWarps; rows outside the requests of `params` are idle.
+/// The (token, head) row of this warp, of a grid whose x runs over them.
+template <class Config>
+__device__ __forceinline__ i64 row_of_warp() {
+  constexpr int kRows = Config::kWarps / Config::kRowWarps;
+  static_assert(Config::kRowWarps == 1 || kRows == 1);
+  return static_cast<i64>(blockIdx.x) * kRows + threadIdx.x / (32 * Config::kRowWarps);
+}
+
+/// Grid: x = rows of the whole batch; rows outside the requests of `params` are idle.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_splits(const __grid_constant__ AttendParams params,
                    const __grid_constant__ SplitParams split) {
-  const i64 row = static_cast<i64>(blockIdx.x) * Config::kWarps + threadIdx.x / 32;
+  await_previous_kernel();
+  const i64 row = row_of_warp<Config>();
   const i64 token = row / params.num_heads;
   const int head = static_cast<int>(row % params.num_heads);
   const int* starts = params.query_start_loc + params.first_request;
@@ -106,14 +182,15 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
       [](int) { return 1.0f; }, [&](int p) { return values + p * stride; });
 }
 
-/// Grid: x = (token, head) rows of one request over kWarps, y = request.
+/// Grid: x = (token, head) rows of one request, y = request.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     reduce_segments(const __grid_constant__ AttendParams params,
                     const __grid_constant__ SegmentParams segments) {
+  await_previous_kernel();
   const int request = params.first_request + static_cast<int>(blockIdx.y);
   const int first = params.query_start_loc[request];
-  const i64 row = static_cast<i64>(blockIdx.x) * Config::kWarps + threadIdx.x / 32;
+  const i64 row = row_of_warp<Config>();
   const i64 token = first + row / params.num_heads;
   const int head = static_cast<int>(row % params.num_heads);
   if (token >= params.query_start_loc[request + 1]) return;

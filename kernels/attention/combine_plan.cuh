@@ -1,5 +1,5 @@
-// Puts the splits of a planned decode together by their LSE (semantics §8.8). One warp does one
-// (token, head) row. Config as combine.cuh's.
+// Puts the splits of a planned decode together by their LSE (semantics §8.8). Config as
+// combine.cuh's.
 #pragma once
 
 #include "kernels/attention/combine.cuh"
@@ -7,7 +7,7 @@
 
 namespace attn {
 
-/// Grid: x = (token, head) rows of the longest query over kWarps, y = request.
+/// Grid: x = (token, head) rows of the longest query, y = request.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_plan(const __grid_constant__ AttendParams params,
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
   if (splits <= 1) return;
   const int* const starts = params.query_start_loc + params.first_request + request;
   const i64 query_len = starts[1] - starts[0];
-  const i64 row = static_cast<i64>(blockIdx.x) * Config::kWarps + threadIdx.x / 32;
+  const i64 row = row_of_warp<Config>();
   const i64 index = row / params.num_heads;
   const int head = static_cast<int>(row % params.num_heads);
   if (index >= query_len) return;

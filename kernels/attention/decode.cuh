@@ -3,26 +3,19 @@
 // meet once at the end. Rows of one KV head are packed, so a step costs the same for 1 and for 16
 // heads.
 //
-// Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN;
-// kMinCtas counts CTAs per multiprocessor.
+// Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN and
+// kCells (keys and values with a scale each lie in cells of 16-byte pieces); kMinCtas counts CTAs
+// per multiprocessor.
 #pragma once
 
+#include "kernels/attention/cells.cuh"
 #include "kernels/attention/decode_layout.cuh"
-#include "kernels/attention/kv_rows.cuh"
 #include "kernels/attention/parts.cuh"
+#include "kernels/attention/query_rows.cuh"
+#include "kernels/common/choose.cuh"
+#include "kernels/ptx/dependents.cuh"
 
 namespace attn {
-
-template <bool kFirst, class First, class Second>
-struct Choice {
-  using Type = First;
-};
-template <class First, class Second>
-struct Choice<false, First, Second> {
-  using Type = Second;
-};
-template <bool kFirst, class First, class Second>
-using Choose = typename Choice<kFirst, First, Second>::Type;
 
 /// Q of 16 rows in registers.
 template <int kSteps>
@@ -77,15 +70,20 @@ struct Decode {
   static constexpr bool kCodes = Format::kCodes;
   static constexpr int kElementBytes = size_of(Config::kKeyValue);
   static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
+  static constexpr bool kCells = Format::kTokenHeadScales && Config::kCells;
+  static constexpr int kScaleBytes = kCells ? 16 : 0;  // of the piece that holds a scale, at most
   static constexpr int kPitch =
-      kCodes ? code_pitch(Config::kHeadSize) : tile_pitch(Config::kHeadSize);
+      kCodes ? code_pitch(Config::kHeadSize + kScaleBytes) : tile_pitch(Config::kHeadSize);
   static constexpr int kValuePitch =
-      kCodes ? code_pitch(Config::kVHeadSize) : tile_pitch(Config::kVHeadSize);
+      kCodes ? code_pitch(Config::kVHeadSize + kScaleBytes) : tile_pitch(Config::kVHeadSize);
   static constexpr int kValueBlocks = round_up(Config::kVHeadSize, kCodes ? 32 : 16) / 8;
   static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
+  static constexpr bool kHoldValues = kCodes && kValueBlocks <= 16;
   static constexpr DecodeLayout kLayout =
       decode_layout(Config::kWarps, Config::kRowBlocks, Config::kStages, Config::kHeadSize,
-                    Config::kVHeadSize, kElementBytes);
+                    Config::kVHeadSize, kElementBytes, kCells);
+  using Shift = Choose<kCells, CellShift, NoShift>;
+  using RowScale = RowFactors<Config::kRowBlocks>;
 
   const AttendParams& params;
   const Part& part;
@@ -96,12 +94,16 @@ struct Decode {
   int thread;
   int lane;
   int warp;
+  float key_factor;  // key_scale(), value_scale()
+  float value_factor;
+  float value_unit;  // of this warp's output; grown by scale_weights()
 
   __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
   __device__ float* weights_of(int row) {
     constexpr int kPerRow = (Config::kWarps + 3) / 4 * 4;
     return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
   }
+  __device__ float* factors() { return reinterpret_cast<float*>(memory + kLayout.factors); }
   __device__ unsigned char* stage(int step) {
     const int slot = warp * Config::kStages + step % Config::kStages;
     return memory + kLayout.rings + slot * kLayout.stage_bytes;
@@ -113,23 +115,20 @@ struct Decode {
   }
 
   __device__ void copy_query() {
-    constexpr int kBytes = Config::kQueryCopyBytes;
-    constexpr int kPieces = Config::kHeadSize * 2 / kBytes;
-    const auto* query = static_cast<const unsigned char*>(params.query);
-    const u32 to = shared_address(memory + kLayout.query);
-    for (int i = thread; i < kTileM * kPieces; i += kThreads) {
-      const int row = i / kPieces;
-      const bool valid = row < tile.num_rows;
-      const i64 offset = valid ? token_of(tile, row) * params.query_token_stride +
-                                     head_of(tile, row) * params.query_head_stride
-                               : 0;
-      copy_async<kBytes>(to + row * kQueryPitch + i % kPieces * kBytes,
-                         query + offset * 2 + i % kPieces * kBytes, valid);
-    }
+    copy_query_rows<Config, kTileM, kQueryPitch, kThreads>(
+        params, tile, shared_address(memory + kLayout.query), thread);
     clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kTileM, thread,
                                                      kThreads);
     for (int i = 0; i < Config::kStages; ++i) {
       clear_padding<Config::kHeadSize, kElementBytes, kPitch>(stage(i), kKeys, lane, 32);
+    }
+  }
+
+  __device__ Shift shift_of(const Side& side) const {
+    if constexpr (kCells) {
+      return shift_of_cells(side);
+    } else {
+      return {};
     }
   }
 
@@ -138,13 +137,19 @@ struct Decode {
     const int block = pages.of_step(step);
     const u32 to = shared_address(stage(step));
     if (at < pages.end_key) {
+      constexpr int kBytes = kCells ? 16 : Config::kCopyBytes;
       const int valid_rows = tile.seq_len - at;
-      copy_run<kKeys, Config::kHeadSize * kElementBytes, Config::kCopyBytes, kPitch, 32>(
-          key.base + offset_of_key<Config>(key, block, at), key.token_stride, valid_rows, to, lane);
-      copy_run<kKeys, Config::kVHeadSize * kElementBytes, Config::kCopyBytes, kValuePitch, 32>(
-          value.base + offset_of_key<Config>(value, block, at), value.token_stride, valid_rows,
-          to + kLayout.value, lane);
-      if constexpr (Format::kTokenHeadScales) {
+      const unsigned char* keys = key.base + offset_of_key<Config>(key, block, at);
+      const unsigned char* values = value.base + offset_of_key<Config>(value, block, at);
+      copy_run<kKeys, Config::kHeadSize * kElementBytes, kBytes, kPitch, 32, kCells>(
+          keys, key.token_stride, valid_rows, to, lane);
+      copy_run<kKeys, Config::kVHeadSize * kElementBytes, kBytes, kValuePitch, 32, kCells>(
+          values, value.token_stride, valid_rows, to + kLayout.value, lane);
+      if constexpr (kCells) {
+        copy_last_pieces<Config::kHeadSize, Config::kVHeadSize, kPitch, kValuePitch>(
+            keys, key.token_stride, values, value.token_stride, valid_rows, to, to + kLayout.value,
+            lane);
+      } else if constexpr (Format::kTokenHeadScales) {
         copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
                                    to + kLayout.scales, lane);
       }
@@ -157,14 +162,16 @@ struct Decode {
   __device__ void settle_nonfinite(int key_at, unsigned char* tile_of_values, const Values& values,
                                    float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
     constexpr Element kStored = kCodes ? Config::kKeyValue : Format::kValue;
+    if constexpr (kStored == Element::kI8) return;
     constexpr int kBytes = Config::kVHeadSize * kElementBytes;
+    const Shift shift = shift_of(value);
     if (!__any_sync(0xFFFFFFFFu, find_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys,
-                                                                              lane, 32))) {
+                                                                              lane, 32, shift))) {
       return;
     }
     accumulate_nonfinite<Format::kValue, kKeys / 8>(rows(), key_at, values, o);
     __syncwarp();
-    clear_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys, lane, 32);
+    clear_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys, lane, 32, shift);
     __syncwarp();
   }
 
@@ -212,7 +219,7 @@ struct Decode {
       sum += state.y * weight;
     }
     // Why the scale of the values here: once for a row instead of once for every value.
-    float factor = Format::kScaled ? 1.0f : value_scale<Config>(params, tile.kv_head);
+    float factor = Format::kScaled ? 1.0f : value_factor;
     if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
     if constexpr (Part::kNormalise || Format::kCodes) {
       for (int w = 0; w < Config::kWarps; ++w) weights_of(row)[w] *= factor;
@@ -238,21 +245,79 @@ struct Decode {
     }
   }
 
-  template <class Query, class Keys, class Values>
+  template <class Query, class Keys, class Values, class Scales>
   __device__ void attend_step(int step, int key_at, bool masked, const Query& query,
-                              const Keys& keys, const Values& values, const ScoreScale& scale,
-                              SoftmaxState<Config::kRowBlocks>& state,
-                              float (&s)[Config::kRowBlocks][2][4],
+                              const Keys& keys, const Values& values, const Scales& key_scales,
+                              const Scales& value_scales, const ScoreScale& scale,
+                              const RowScale& row_scale, SoftmaxState<Config::kRowBlocks>& state,
                               float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
-    const auto* scales = reinterpret_cast<const float*>(stage(step) + kLayout.scales);
+    float s[Config::kRowBlocks][2][4];
     if (masked) settle_nonfinite(key_at, stage(step) + kLayout.value, values, o);
+    const Choose<kHoldValues, HeldValues<Values, kValueBlocks>, const Values&> held(values);
     multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
-    if constexpr (Format::kTokenHeadScales) scale_columns(s, scales, false);
-    if constexpr (Format::kScaleFirst) transform_scores<Config>(s, rows(), key_at, scale);
+    if constexpr (Format::kTokenHeadScales) scale_columns(s, key_scales);
+    if constexpr (Config::kScaleFirst) {
+      if constexpr (kCodes) scale_rows(s, row_scale);
+      transform_scores<Config>(s, rows(), key_at, scale);
+    }
     if (masked) mask_scores(s, rows(), key_at);
-    fold_scores(s, Format::kScaleFirst ? 1.0f : scale.factor, state, o);
-    if constexpr (Format::kTokenHeadScales) scale_columns(s, scales + kKeys, masked);
-    accumulate_values<Format::kValue>(s, values, o);
+    if constexpr (Config::kScaleFirst) {
+      fold_scores(s, SameFactor{1.0f}, state, o);
+    } else {
+      fold_scores(s, row_scale, state, o);
+    }
+    if constexpr (Format::kTokenHeadScales) {
+      if (masked) {
+        scale_weights<true>(s, value_scales, value_unit, o);
+      } else {
+        scale_weights<false>(s, value_scales, value_unit, o);
+      }
+    }
+    accumulate_values<Format::kValue>(s, held, o);
+  }
+
+  /// The same with the operands of a tile of codes.
+  template <class Query>
+  __device__ void attend_codes(int step, int key_at, bool masked, const Query& query,
+                               const ScoreScale& scale, const RowScale& row_scale,
+                               SoftmaxState<Config::kRowBlocks>& state,
+                               float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
+    const u32 at = shared_address(stage(step));
+    const u32 value_at = at + kLayout.value;
+    const int row = lane / 4;
+    const int pair = lane % 4 * 2;
+    const Shift key_shift = shift_of(key);
+    const Shift value_shift = shift_of(value);
+    const CodeKeys<Config::kKeyValue, Format::kScore, Format::kScaled, kPitch> keys{
+        at + row * kPitch + key_shift.of(row) + lane % 4 * 4, key_factor};
+    const u32 value_row = value_at + pair * kValuePitch + value_shift.of(pair);
+    const u32 odd_value = kValuePitch + value_shift.of(pair + 1) - value_shift.of(pair);
+    const CodeValues<Config::kKeyValue, Format::kValue, Format::kScaled, kValuePitch> values{
+        value_row + row * 4, odd_value, value_factor};
+    if constexpr (kCells) {
+      const CellScales<kPitch> key_scales{
+          at + pair * kPitch + key_shift.of(pair) + Config::kHeadSize,
+          kPitch + key_shift.of(pair + 1) - key_shift.of(pair)};
+      const CellScales<kValuePitch> value_scales{value_row + Config::kVHeadSize, odd_value};
+      attend_step(step, key_at, masked, query, keys, values, key_scales, value_scales, scale,
+                  row_scale, state, o);
+    } else {
+      const auto* scales = reinterpret_cast<const float*>(stage(step) + kLayout.scales);
+      attend_step(step, key_at, masked, query, keys, values, RowOfScales{scales},
+                  RowOfScales{scales + kKeys}, scale, row_scale, state, o);
+    }
+  }
+
+  template <class Query>
+  __device__ void attend_tiles(int step, int key_at, bool masked, const Query& query,
+                               const ScoreScale& scale, const RowScale& row_scale,
+                               SoftmaxState<Config::kRowBlocks>& state,
+                               float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
+    const u32 at = shared_address(stage(step));
+    const TileKeys<kPitch> keys{columns_first_address(at, kPitch)};
+    const TileValues<kValuePitch> values{rows_first_address(at + kLayout.value, kValuePitch)};
+    attend_step(step, key_at, masked, query, keys, values, RowOfScales{nullptr},
+                RowOfScales{nullptr}, scale, row_scale, state, o);
   }
 
   __device__ void run(float2* states) {
@@ -260,9 +325,24 @@ struct Decode {
     close_copy_group();
     const KeyInterval run = part.run(tile.seq_len);
     for (int r = thread; r < kTileM; r += kThreads) rows()[r] = describe_row(params, tile, run, r);
-    wait_copy_groups<0>();
     __syncthreads();
     const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kTileM);
+    const bool any = bounds.hull.begin < bounds.hull.end;
+    const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + warp * kKeys;
+    const int end_key = any ? bounds.hull.end : 0;
+    PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
+                             first_key, end_key, 0, 0};
+    pages.start();
+#pragma unroll
+    for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, first_key, pages);
+    // Why only now: the page table and the first keys are on their way beside the queries.
+    wait_copy_groups<Config::kStages - 1>();
+    __syncthreads();
+    if constexpr (kConvertsQuery<Config>) {
+      convert_query_rows<Config, kTileM, kQueryPitch, kThreads>(memory + kLayout.query, factors(),
+                                                                thread);
+      __syncthreads();
+    }
 
     const u32 query_tile = shared_address(memory + kLayout.query);
     using StoredQuery = Choose<kCodes, CodeQuery<kQueryPitch>, TileQuery<kQueryPitch>>;
@@ -272,20 +352,10 @@ struct Decode {
     SoftmaxState<Config::kRowBlocks> state;
     reset_state<Config>(params, tile, rows(), 0, part.with_sink() && warp == 0, state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
-    const float key_factor = key_scale<Config>(params, tile.kv_head);
-    const float value_factor = value_scale<Config>(params, tile.kv_head);
-    const ScoreScale scale{
-        params.score.softmax_scale * (Format::kScaled ? 1.0f : key_factor) * kLog2E,
-        params.score.soft_cap};
-
-    const bool any = bounds.hull.begin < bounds.hull.end;
-    const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + warp * kKeys;
-    const int end_key = any ? bounds.hull.end : 0;
-    PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
-                             first_key, end_key, 0, 0};
-    pages.start();
-#pragma unroll
-    for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, first_key, pages);
+    const float folded = Format::kScaled ? 1.0f : key_factor;
+    const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
+    const RowScale row_scale = row_factors<Config, Config::kRowBlocks>(
+        factors(), Config::kScaleFirst ? 1.0f : scale.factor);
 #pragma unroll 1
     for (int step = 0;; ++step) {
       const int key_at = first_key + step * kKeys * Config::kWarps;
@@ -294,21 +364,13 @@ struct Decode {
       __syncwarp();  // all lanes' pieces are there, and nobody reads the oldest stage any more
       copy_step(step + Config::kStages - 1, first_key, pages);
       const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
-      float s[Config::kRowBlocks][2][4];
       if constexpr (kCodes) {
-        const u32 at = shared_address(stage(step));
-        const CodeKeys<Config::kKeyValue, Format::kScore, Format::kScaled, kPitch> keys{
-            at + lane / 4 * kPitch + lane % 4 * 4, key_factor};
-        const CodeValues<Config::kKeyValue, Format::kValue, Format::kScaled, kValuePitch> values{
-            at + kLayout.value + lane % 4 * 2 * kValuePitch + lane / 4 * 4, value_factor};
-        attend_step(step, key_at, masked, query, keys, values, scale, state, s, o);
+        attend_codes(step, key_at, masked, query, scale, row_scale, state, o);
       } else {
-        const u32 at = shared_address(stage(step));
-        const TileKeys<kPitch> keys{columns_first_address(at, kPitch)};
-        const TileValues<kValuePitch> values{rows_first_address(at + kLayout.value, kValuePitch)};
-        attend_step(step, key_at, masked, query, keys, values, scale, state, s, o);
+        attend_tiles(step, key_at, masked, query, scale, row_scale, state, o);
       }
     }
+    if constexpr (Format::kTokenHeadScales) scale_output(o, value_unit);
     wait_copy_groups<0>();
     __syncthreads();  // rings become outputs
     publish(state, o, states);
@@ -342,7 +404,10 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
             value_side<Config>(params, mine),
             thread,
             thread % 32,
-            thread / 32};
+            thread / 32,
+            key_scale<Config>(params, kv_head),
+            value_scale<Config>(params, kv_head),
+            kLeastValueUnit};
   work.run(states);
 }
 
@@ -358,6 +423,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode_splits(const __grid_constant__ AttendParams params,
                   const __grid_constant__ SplitParams split) {
+  allow_next_kernel();
   const GridPlace place = grid_place(params, split.num_splits);
   const OneSplit part{split, place.part};
   decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head);
@@ -367,6 +433,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode_segments(const __grid_constant__ AttendParams params,
                     const __grid_constant__ SegmentParams segments) {
+  allow_next_kernel();
   const GridPlace place = grid_place(params, segments.num_segments);
   const int seq_len = params.seq_lens[place.request];
   if (place.part >= num_active_segments(seq_len, segments.num_segments, segments.tile)) return;

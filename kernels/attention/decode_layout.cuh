@@ -9,31 +9,34 @@ namespace attn {
 struct DecodeLayout {
   int rows;          // Row [row_blocks * 16]
   int weights;       // f32 [row_blocks * 16, warps]: how much each warp counts
+  int factors;       // f32 [row_blocks * 16] of the query rows; codes only
   int query;         // 16-bit [row_blocks * 16, pitch]
   int rings;         // per warp and stage: 16 keys, then 16 values; at the end the warps' outputs
   int value;         // of the values within a stage
-  int scales;        // of f32 [2, 16], scales of keys and values, within a stage; codes only
+  int scales;        // of f32 [2, 16], scales of keys and values, within a stage; codes outside
+                     // cells only
   int stage_bytes;   // of one stage of one warp
   int output_pitch;  // bytes of one row of a warp's output, f32
   int total;
 };
 
-/// `element_bytes` of a key or value: 2, or 1 for codes.
+/// `element_bytes` of a key or value: 2, or 1 for codes; `cells`: rows are those of cells.cuh.
 ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stages, int head_size,
-                                             int v_head_size, int element_bytes) {
+                                             int v_head_size, int element_bytes, bool cells) {
   const int query_pitch = (head_size + 15) / 16 * 32 + 16;
   // 16-bit rows as tile_pitch, codes as code_pitch.
-  const int pieces = (head_size + 15) / 16;
-  const int value_pieces = (v_head_size + 15) / 16;
+  const int pieces = (head_size + 15) / 16 + (cells ? 1 : 0);
+  const int value_pieces = (v_head_size + 15) / 16 + (cells ? 1 : 0);
   const int pitch = element_bytes == 1 ? (pieces | 1) * 16 : pieces * 32 + 16;
   const int value_pitch = element_bytes == 1 ? (value_pieces | 1) * 16 : value_pieces * 32 + 16;
   DecodeLayout layout{};
   layout.weights = layout.rows + row_blocks * 16 * 16;
-  layout.query = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);
+  layout.factors = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);
+  layout.query = layout.factors + (element_bytes == 1 ? row_blocks * 16 * 4 : 0);
   layout.rings = layout.query + row_blocks * 16 * query_pitch;
   layout.value = 16 * pitch;
   layout.scales = layout.value + 16 * value_pitch;
-  layout.stage_bytes = layout.scales + (element_bytes == 1 ? 128 : 0);
+  layout.stage_bytes = layout.scales + (element_bytes == 1 && !cells ? 128 : 0);
   layout.output_pitch = (v_head_size + 31) / 32 * 128 + 16;
   const int ring_bytes = warps * stages * layout.stage_bytes;
   // Reads of the last row of codes run on to the next multiple of 32 columns: over its scales.

@@ -50,19 +50,29 @@ __device__ __forceinline__ i64 offset_of_key(const Side& side, int block, int ke
   }
 }
 
+/// Where the copy of a row starts: at its first byte, or at the 16-byte piece that holds it.
+template <bool kWholePieces>
+__device__ __forceinline__ const unsigned char* start_of_row(const unsigned char* row) {
+  if constexpr (!kWholePieces) return row;
+  return reinterpret_cast<const unsigned char*>(reinterpret_cast<unsigned long long>(row) & ~15ull);
+}
+
 /// Starts the copy of kRows rows of kRowBytes each, token_stride apart, into a tile; rows from
-/// `valid_rows` on become zeros and are not read.
-template <int kRows, int kRowBytes, int kCopyBytes, int kPitch, int kThreads>
+/// `valid_rows` on become zeros and are not read. kWholePieces: see start_of_row.
+template <int kRows, int kRowBytes, int kCopyBytes, int kPitch, int kThreads,
+          bool kWholePieces = false>
 __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 token_stride,
                                          int valid_rows, u32 to, int thread) {
   constexpr int kPieces = kRowBytes / kCopyBytes;
   static_assert(kPieces * kCopyBytes == kRowBytes);
   constexpr int kStep = kThreads / kPieces;  // rows that all threads together copy at once
-  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
+  // Four rows are a multiple of 16 bytes apart, whatever the first one's place in a piece.
+  constexpr bool kAdvances = !kWholePieces || kStep % 4 == 0;
+  if constexpr (kAdvances && kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
     // Why apart from the loop below: a thread keeps its column, so its addresses only advance.
     const int row = thread / kPieces;
     const int column = thread % kPieces * kCopyBytes;
-    const unsigned char* from = first_row + row * token_stride + column;
+    const unsigned char* from = start_of_row<kWholePieces>(first_row + row * token_stride) + column;
     const u32 at = to + row * kPitch + column;
     const i64 advance = kStep * token_stride;
     if (valid_rows >= kRows) {
@@ -75,7 +85,8 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
 #pragma unroll 1
       for (int i = 0; i < kRows / kStep; ++i) {
         const bool valid = row + i * kStep < valid_rows;
-        copy_async<kCopyBytes>(at + i * kStep * kPitch, valid ? from : first_row, valid);
+        copy_async<kCopyBytes>(at + i * kStep * kPitch,
+                               valid ? from : start_of_row<kWholePieces>(first_row), valid);
         from += advance;
       }
     }
@@ -88,8 +99,9 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
       const int row = index / kPieces;
       const int column = index % kPieces * kCopyBytes;
       const bool valid = row < valid_rows;
+      const unsigned char* from = first_row + (valid ? row * token_stride : 0);
       copy_async<kCopyBytes>(to + row * kPitch + column,
-                             first_row + (valid ? row * token_stride + column : 0), valid);
+                             start_of_row<kWholePieces>(from) + (valid ? column : 0), valid);
     }
   }
 }
@@ -100,13 +112,11 @@ struct Formats {
   static constexpr bool kCodes = size_of(Config::kKeyValue) == 1;
   static constexpr bool kScaled = kCodes && Config::kRoundDequantized;
   static constexpr bool kTokenHeadScales = kCodes && Config::kTokenHeadScales;
-  static constexpr Element kScore = Config::kQuery;
-  /// Why f16 for plain codes: they are exact in it, weights are at most 256, and the conversion is
-  /// one instruction for two.
-  static constexpr Element kValue =
-      kCodes && !kScaled && !kTokenHeadScales ? Element::kF16 : Config::kQuery;
-  /// Scores need work before their maximum can be taken.
-  static constexpr bool kScaleFirst = Config::kScaleFirst || kTokenHeadScales;
+  /// Why f16 for plain codes: they are exact in it, and the conversion is one instruction for two
+  /// of them instead of four.
+  static constexpr Element kScore = kCodes && !kScaled ? Element::kF16 : Config::kQuery;
+  /// The same: weights are at most 256, and scale_weights() keeps them small.
+  static constexpr Element kValue = kScore;
 };
 
 /// Factor of the keys: part of the stored numbers when kScaled, otherwise of the score.

@@ -8,8 +8,8 @@
 // · kSoftCap · kAlibi · for one-byte keys and values kRoundDequantized, kTokenHeadScales
 #pragma once
 
-#include "kernels/attention/kv_rows.cuh"
 #include "kernels/attention/prefill_layout.cuh"
+#include "kernels/attention/query_rows.cuh"
 
 namespace attn {
 
@@ -56,6 +56,7 @@ struct Prefill {
   __device__ const float* scales(int turn) {
     return reinterpret_cast<const float*>(memory + kLayout.scales) + turn * 2 * kTileN;
   }
+  __device__ float* factors() { return reinterpret_cast<float*>(memory + kLayout.factors); }
   __device__ unsigned char* key_tile(int turn) {
     return memory + kLayout.key + (kStages == 1 ? 0 : turn * kTileN * kPitch);
   }
@@ -65,18 +66,7 @@ struct Prefill {
   __device__ u32 shared(int offset) { return shared_address(memory) + static_cast<u32>(offset); }
 
   __device__ void copy_query() {
-    constexpr int kBytes = Config::kQueryCopyBytes;
-    constexpr int kPieces = Config::kHeadSize * 2 / kBytes;
-    const auto* query = static_cast<const unsigned char*>(params.query);
-    for (int i = thread; i < kTileM * kPieces; i += kThreads) {
-      const int row = i / kPieces;
-      const bool valid = row < tile.num_rows;
-      const i64 offset = valid ? token_of(tile, row) * params.query_token_stride +
-                                     head_of(tile, row) * params.query_head_stride
-                               : 0;
-      copy_async<kBytes>(shared(kLayout.query) + row * kPitch + i % kPieces * kBytes,
-                         query + offset * 2 + i % kPieces * kBytes, valid);
-    }
+    copy_query_rows<Config, kTileM, kPitch, kThreads>(params, tile, shared(kLayout.query), thread);
     clear_padding<Config::kHeadSize, 2, kPitch>(memory + kLayout.query, kTileM, thread, kThreads);
     clear_padding<Config::kHeadSize, 2, kPitch>(key_tile(0), kStages * kTileN, thread, kThreads);
   }
@@ -210,6 +200,7 @@ struct Prefill {
     SoftmaxState<Config::kRowBlocks> state;
     reset_state<Config>(params, tile, warp_rows, warp_row, true, state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
+    float value_unit = kLeastValueUnit;
     const float folded = Format::kScaled ? 1.0f : key_scale<Config>(params, tile.kv_head);
     const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
 
@@ -218,6 +209,15 @@ struct Prefill {
         rows_first_address(shared(kLayout.query) + warp_row * kPitch, kPitch)};
     const u32 key_lane = columns_first_address(shared(kLayout.key), kPitch);
     const u32 value_lane = rows_first_address(shared(kLayout.value), kValuePitch);
+
+    if constexpr (kConvertsQuery<Config>) {
+      close_copy_group();
+      wait_copy_groups<0>();
+      __syncthreads();
+      convert_query_rows<Config, kTileM, kPitch, kThreads>(memory + kLayout.query, factors(),
+                                                           thread);
+      __syncthreads();
+    }
 
     const int end = all.hull.end;
     int key_at = all.hull.begin < end ? all.hull.begin / kTileN * kTileN : end;
@@ -241,13 +241,31 @@ struct Prefill {
       float s[Config::kRowBlocks][kKeyBlocks][4];
       multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
       const bool masked = needs_mask(mine, key_at, past);
-      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(turn), false);
-      if constexpr (Format::kScaleFirst) transform_scores<Config>(s, warp_rows, key_at, scale);
+      const float* row_scales = factors() + warp_row;
+      if constexpr (Format::kTokenHeadScales) scale_columns(s, RowOfScales{scales(turn)});
+      if constexpr (Config::kScaleFirst) {
+        if constexpr (kCodes) {
+          scale_rows(s, row_factors<Config, Config::kRowBlocks>(row_scales, 1.0f));
+        }
+        transform_scores<Config>(s, warp_rows, key_at, scale);
+      }
       if (masked) mask_scores(s, warp_rows, key_at);
-      fold_scores(s, Format::kScaleFirst ? 1.0f : scale.factor, state, o);
-      if constexpr (Format::kTokenHeadScales) scale_columns(s, scales(turn) + kTileN, masked);
+      if constexpr (Config::kScaleFirst) {
+        fold_scores(s, SameFactor{1.0f}, state, o);
+      } else {
+        fold_scores(s, row_factors<Config, Config::kRowBlocks>(row_scales, scale.factor), state, o);
+      }
+      if constexpr (Format::kTokenHeadScales) {
+        const RowOfScales value_scales{scales(turn) + kTileN};
+        if (masked) {
+          scale_weights<true>(s, value_scales, value_unit, o);
+        } else {
+          scale_weights<false>(s, value_scales, value_unit, o);
+        }
+      }
       accumulate_values<kValueElement>(s, values, o);
     }
+    if constexpr (Format::kTokenHeadScales) scale_output(o, value_unit);
     store(state, o, warp_row);
   }
 };

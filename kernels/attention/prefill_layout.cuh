@@ -18,7 +18,8 @@ struct PrefillLayout {
   int bounds;       // TileBounds [1 + kWarps]
   int pages;        // int [kPageWindow]
   int offsets;      // i64 [kPageWindow]
-  int key_codes;    // [kTileN, head size up to 16]; these three only for one-byte elements
+  int factors;      // f32 [kTileM] of the query rows; these four only for one-byte elements
+  int key_codes;    // [kTileN, head size up to 16]
   int value_codes;  // [kTileN, value head size up to 16]
   int scales;       // f32 [2, kTileN] of keys and of values, twice
   int total;
@@ -36,7 +37,8 @@ ATTN_FN constexpr PrefillLayout prefill_layout(int warps, int tile_m, int tile_n
   layout.bounds = layout.rows + tile_m * 16;
   layout.pages = layout.bounds + (1 + warps) * 16;
   layout.offsets = layout.pages + 128 * 4;
-  layout.key_codes = layout.offsets + 128 * 8;
+  layout.factors = layout.offsets + 128 * 8;
+  layout.key_codes = layout.factors + (element_bytes == 1 ? tile_m * 4 : 0);
   const int codes = element_bytes == 1 ? tile_n : 0;
   layout.value_codes = layout.key_codes + codes * ((head_size + 15) / 16 * 16);
   layout.scales = layout.value_codes + codes * ((v_head_size + 15) / 16 * 16);

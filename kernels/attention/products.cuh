@@ -231,27 +231,34 @@ __device__ __forceinline__ u32 nonfinite_mask(u32 word) {
   }
 }
 
+/// Where rows start in a tile: on its pitch.
+struct NoShift {
+  __device__ __forceinline__ u32 of(int) const { return 0; }
+};
+
 /// Whether a tile of `rows` rows of kBytes holds NaN or infinity; `thread` of `threads` looks at
-/// every threads-th word.
-template <Element kElement, int kBytes, int kPitch>
+/// every threads-th word. Row r starts `shift.of(r)` bytes behind its pitch.
+template <Element kElement, int kBytes, int kPitch, class Shift = NoShift>
 __device__ __forceinline__ bool find_nonfinite(const unsigned char* tile, int rows, int thread,
-                                               int threads) {
+                                               int threads, const Shift& shift = {}) {
   constexpr int kWords = kBytes / 4;
   u32 found = 0;
   for (int i = thread; i < rows * kWords; i += threads) {
+    const int row = i / kWords;
     found |= nonfinite_mask<kElement>(
-        *(reinterpret_cast<const u32*>(tile + i / kWords * kPitch) + i % kWords));
+        *(reinterpret_cast<const u32*>(tile + row * kPitch + shift.of(row)) + i % kWords));
   }
   return found != 0;
 }
 
 /// NaN and infinity become 0; threads share the work as in find_nonfinite.
-template <Element kElement, int kBytes, int kPitch>
+template <Element kElement, int kBytes, int kPitch, class Shift = NoShift>
 __device__ __forceinline__ void clear_nonfinite(unsigned char* tile, int rows, int thread,
-                                                int threads) {
+                                                int threads, const Shift& shift = {}) {
   constexpr int kWords = kBytes / 4;
   for (int i = thread; i < rows * kWords; i += threads) {
-    u32* word = reinterpret_cast<u32*>(tile + i / kWords * kPitch) + i % kWords;
+    const int row = i / kWords;
+    u32* word = reinterpret_cast<u32*>(tile + row * kPitch + shift.of(row)) + i % kWords;
     *word &= ~nonfinite_mask<kElement>(*word);
   }
 }

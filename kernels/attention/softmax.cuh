@@ -104,22 +104,25 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRowBlocks][kKeyBlocks][4
   }
 }
 
-/// Every column times the scale of its key, [kKeyBlocks * 8] in shared memory. `masked`: a weight
-/// of 0 stays 0 whatever the scale of a key that nobody may see.
-template <int kRowBlocks, int kKeyBlocks>
+/// Scales of the columns of a thread, for scale_columns(): in a row of their own in shared memory.
+struct RowOfScales {
+  const float* first;
+  __device__ __forceinline__ float2 of_block(int n) const {
+    return *reinterpret_cast<const float2*>(first + n * 8 + threadIdx.x % 4 * 2);
+  }
+};
+
+/// Every column times the scale of its key.
+template <class Scales, int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void scale_columns(float (&s)[kRowBlocks][kKeyBlocks][4],
-                                              const float* scales, bool masked) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+                                              const Scales& scales) {
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n) {
-    const float2 scale = *reinterpret_cast<const float2*>(scales + n * 8 + lane % 4 * 2);
+    const float2 scale = scales.of_block(n);
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float scaled = s[m][n][i] * (i % 2 == 0 ? scale.x : scale.y);
-        s[m][n][i] = masked && s[m][n][i] == 0.0f ? 0.0f : scaled;
-      }
+      for (int i = 0; i < 4; ++i) s[m][n][i] *= i % 2 == 0 ? scale.x : scale.y;
     }
   }
 }
@@ -131,6 +134,68 @@ __device__ __forceinline__ float max_of_quad(float x) {
 __device__ __forceinline__ float sum_of_quad(float x) {
   x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+template <int kRowBlocks, int kValueBlocks>
+__device__ __forceinline__ void scale_output(float (&o)[kRowBlocks][kValueBlocks][4],
+                                             float factor) {
+#pragma unroll
+  for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < kValueBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) o[m][n][i] *= factor;
+    }
+  }
+}
+
+/// Powers of two between which the unit of scale_weights() lies: both have an inverse.
+constexpr float kLeastValueUnit = 0x1p-126f;
+constexpr u32 kMostValueUnitBits = 253u << 23;
+__device__ __forceinline__ float inverse_of_unit(float unit) {
+  return float_from_bits((254u << 23) - float_bits(unit));
+}
+
+/// P times the scales of the values of its keys, in units of a power of two: the largest scale so
+/// far, so that f16 holds P however large or small the scales are; the output is in the same unit.
+/// What is lost is less than 2^-24 of the largest value. `masked`: a weight of 0 stays 0 whatever
+/// the scale of a key that nobody may see.
+template <bool kMasked, class Scales, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
+__device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks][4],
+                                              const Scales& scales, float& unit,
+                                              float (&o)[kRowBlocks][kValueBlocks][4]) {
+  float2 of[kKeyBlocks];
+  float most = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n) {
+    of[n] = scales.of_block(n);
+    most = fmaxf(most, fmaxf(fabsf(of[n].x), fabsf(of[n].y)));
+  }
+  most = max_of_quad(most);  // the same in all quads
+  constexpr u32 kExponent = 0x7F800000u;
+  const u32 bits = float_bits(most) & kExponent;
+  const float grown = float_from_bits(bits < kMostValueUnitBits ? bits : kMostValueUnitBits);
+  if (grown > unit) {
+    scale_output(o, unit * inverse_of_unit(grown));
+    unit = grown;
+  }
+  const float inverse = inverse_of_unit(unit);
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n) {
+    const float2 scale = make_float2(of[n].x * inverse, of[n].y * inverse);
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float factor = i % 2 == 0 ? scale.x : scale.y;
+        if constexpr (kMasked) {
+          p[m][n][i] = p[m][n][i] == 0.0f ? 0.0f : p[m][n][i] * factor;
+        } else {
+          p[m][n][i] *= factor;
+        }
+      }
+    }
+  }
 }
 
 /// Raises the base of rows whose maximum has outgrown it, and rescales what was accumulated.
@@ -167,10 +232,22 @@ __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2
   }
 }
 
-/// s -> P = 2^(s * factor - base), row sums grow. `factor` is 1 where scores are scaled already.
-template <int kRowBlocks, int kKeyBlocks, int kValueBlocks>
-__device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4], float factor,
-                                            SoftmaxState<kRowBlocks>& state,
+/// One factor for the scores of all rows, for fold_scores().
+struct SameFactor {
+  float factor;
+  __device__ __forceinline__ float of(int, int) const { return factor; }
+};
+/// A factor for every row of a thread.
+template <int kRowBlocks>
+struct RowFactors {
+  float factors[kRowBlocks][2];
+  __device__ __forceinline__ float of(int m, int half) const { return factors[m][half]; }
+};
+
+/// s -> P = 2^(s * factor - base), row sums grow. Factors are 1 where scores are scaled already.
+template <class Factors, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
+__device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4],
+                                            const Factors& factors, SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
   float tile_max[kRowBlocks][2];
 #pragma unroll
@@ -183,7 +260,7 @@ __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4
         // NaN is passed over here and shows in P.
         most = fmaxf(most, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
       }
-      tile_max[m][half] = max_of_quad(most) * factor;
+      tile_max[m][half] = max_of_quad(most) * factors.of(m, half);
     }
   }
   raise_base(tile_max, state, o);
@@ -198,7 +275,7 @@ __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4
       for (int n = 0; n < kKeyBlocks; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const float p = exp2_fast(fmaf(s[m][n][half * 2 + i], factor, -base));
+          const float p = exp2_fast(fmaf(s[m][n][half * 2 + i], factors.of(m, half), -base));
           s[m][n][half * 2 + i] = p;
           sum += p;
         }

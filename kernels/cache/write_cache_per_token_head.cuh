@@ -2,28 +2,41 @@
 #pragma once
 
 #include "kernels/cache/write_cache.cuh"
+#include "kernels/common/choose.cuh"
 
 namespace attn {
 
-/// i8_half_away() or i8_truncate() in the instructions of the device: __float2int_rz saturates and
-/// makes 0 of NaN.
-__device__ __forceinline__ u32 int8_code(float value, bool truncate) {
-  const float shifted = truncate ? value : value + copysignf(0.5f, value);
-  return static_cast<u32>(min(max(__float2int_rz(shifted), -128), 127)) & 0xFFu;
+/// A whole number for cvt.pack's saturation, as i8_half_away() or i8_truncate() have it:
+/// __float2int_rz makes 0 of NaN.
+template <bool kTruncate>
+__device__ __forceinline__ int int8_number(float value) {
+  return __float2int_rz(kTruncate ? value : value + copysignf(0.5f, value));
+}
+
+/// Four of them, saturated, the first in the low byte.
+__device__ __forceinline__ u32 pack_int8(int a, int b, int c, int d) {
+  u32 codes;
+  asm("{.reg .b32 t; cvt.pack.sat.s8.s32.b32 t, %4, %3, 0; cvt.pack.sat.s8.s32.b32 %0, %2, %1, t;}"
+      : "=r"(codes)
+      : "r"(a), "r"(b), "r"(c), "r"(d));
+  return codes;
 }
 
 /// Codes of values * inverse: fp8, or int8 rounded half away from zero or towards it.
-template <Element kCache, int kCount>
+template <Element kCache, bool kTruncate, int kCount>
 __device__ __forceinline__ ElementVector<kCache, kCount> token_head_codes(
-    const float (&values)[kCount], float inverse, bool truncate) {
+    const float (&values)[kCount], float inverse) {
   float scaled[kCount];
 #pragma unroll
   for (int i = 0; i < kCount; ++i) scaled[i] = __fmul_rn(values[i], inverse);
   if constexpr (kCache == Element::kI8) {
-    ElementVector<kCache, kCount> codes{};
+    int numbers[(kCount + 3) / 4 * 4] = {};
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      codes.words[i / 4] |= int8_code(scaled[i], truncate) << (8 * (i % 4));
+    for (int i = 0; i < kCount; ++i) numbers[i] = int8_number<kTruncate>(scaled[i]);
+    ElementVector<kCache, kCount> codes;
+#pragma unroll
+    for (int i = 0; i < kCount; i += 4) {
+      codes.words[i / 4] = pack_int8(numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]);
     }
     return codes;
   } else {
@@ -31,8 +44,49 @@ __device__ __forceinline__ ElementVector<kCache, kCount> token_head_codes(
   }
 }
 
+/// Cells of a CTA's rows as they lie in the cache, on their way there: cells start on multiples of
+/// 4 bytes only, but those of a token together on one of 16.
+template <class Config>
+struct StagedCells {
+  static constexpr int kCell = Config::kWidth + 4;
+  static constexpr int kRowsOfCta = Config::kRows * Config::kThreads / Config::kLanes;
+  static constexpr int kPieces = kRowsOfCta * kCell / 16;
+  static_assert(kRowsOfCta * kCell % 16 == 0);
+  uint4 pieces[kPieces];
+
+  __device__ __forceinline__ char* cell(int row) {
+    return reinterpret_cast<char*>(pieces) + row * kCell;
+  }
+  /// All threads: to the slots of the tokens from `first_token` on, of whole tokens.
+  __device__ __forceinline__ void store(const CacheWriteParams& p, char* cache, i64 first_token) {
+    __syncthreads();
+    const int token_pieces = p.num_kv_heads * kCell / 16;
+    for (int i = static_cast<int>(threadIdx.x); i < kPieces; i += Config::kThreads) {
+      const int index = i / token_pieces;
+      const i64 token = first_token + index;
+      const i64 slot = token < p.num_slots ? p.slot_mapping[token] : -1;
+      if (slot < 0) continue;
+      const SlotPlace place = place_of_slot(slot, p.block_size);
+      char* const row = cache + place.block * p.block_stride + place.offset * p.slot_stride;
+      reinterpret_cast<uint4*>(row)[i - index * token_pieces] = pieces[i];
+    }
+  }
+};
+
+/// Codes of one vector, of more than 4 by words: cells start on multiples of 4 bytes.
+template <Element kCache, int kCount>
+__device__ __forceinline__ void store_codes(char* to, const ElementVector<kCache, kCount>& codes) {
+  if constexpr (kCount <= 4) {
+    store_vector(to, codes);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount / 4; ++i) reinterpret_cast<u32*>(to)[i] = codes.words[i];
+  }
+}
+
 /// Config: Element kSource, kCache; int kWidth (elements of a head), kVector (of a thread's load),
-/// kLanes (threads of a head, a power of two up to 32), kRows (heads of a thread), kThreads.
+/// kLanes (threads of a head, a power of two up to 32), kRows (heads of a thread), kThreads; bool
+/// kTruncate (int8 towards zero), kStaged (a CTA has whole tokens, and StagedCells stores them).
 /// Grid: (cdiv(tokens * heads, kRows * kThreads / kLanes), 1 or 2): sides from `first_side` on.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
@@ -49,14 +103,15 @@ __global__ void __launch_bounds__(Config::kThreads)
   const WriteSide side = write_side(p, is_value);
   float* const scales = is_value ? p.value_scales : p.key_scales;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const i64 first_row = static_cast<i64>(blockIdx.x) * (kRows * kRowsAtOnce) + threadIdx.x / kLanes;
+  const int row_of_cta = static_cast<int>(threadIdx.x) / kLanes;
+  const i64 first_row = static_cast<i64>(blockIdx.x) * (kRows * kRowsAtOnce);
 
   i64 tokens[kRows];
   int heads[kRows];
   i64 slots[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const i64 row = first_row + r * kRowsAtOnce;
+    const i64 row = first_row + r * kRowsAtOnce + row_of_cta;
     tokens[r] = quotient(row, p.num_kv_heads);
     heads[r] = static_cast<int>(row - tokens[r] * p.num_kv_heads);
     slots[r] = tokens[r] < p.num_slots ? p.slot_mapping[tokens[r]] : -1;
@@ -75,6 +130,7 @@ __global__ void __launch_bounds__(Config::kThreads)
           load_vector<Config::kSource, kVector>(side.source + element * size_of(Config::kSource));
     }
   }
+  __shared__ Choose<Config::kStaged, StagedCells<Config>, char> staged;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float values[kParts][kVector];
@@ -92,20 +148,29 @@ __global__ void __launch_bounds__(Config::kThreads)
     if (slots[r] < 0) continue;
     const float scale = fmaxf(__fmul_rn(largest, 1.0f / kMostCode), 1e-6f);
     const float inverse = __fdiv_rn(1.0f, scale);
-    const SlotPlace place = place_of_slot(slots[r], p.block_size);
-    if (lane == 0) {
-      scales[place.block * p.scale_block_stride + place.offset * p.scale_slot_stride +
-             heads[r] * p.scale_head_stride] = scale;
+    char* cell;
+    float* cell_scale;
+    if constexpr (Config::kStaged) {
+      cell = staged.cell(r * kRowsAtOnce + row_of_cta);
+      cell_scale = reinterpret_cast<float*>(cell + Config::kWidth);
+    } else {
+      const SlotPlace place = place_of_slot(slots[r], p.block_size);
+      cell = side.cache + (place.block * p.block_stride + place.offset * p.slot_stride +
+                           heads[r] * p.head_stride);
+      cell_scale = scales + (place.block * p.scale_block_stride +
+                             place.offset * p.scale_slot_stride + heads[r] * p.scale_head_stride);
     }
-    char* const cell = side.cache + (place.block * p.block_stride + place.offset * p.slot_stride +
-                                     heads[r] * p.head_stride);
+    if (lane == 0) *cell_scale = scale;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const int vector = part * kLanes + lane;
       if (vector >= kHeadVectors) continue;
-      store_vector(cell + vector * kVector,
-                   token_head_codes<Config::kCache>(values[part], inverse, p.int8_truncate != 0));
+      store_codes(cell + vector * kVector,
+                  token_head_codes<Config::kCache, Config::kTruncate>(values[part], inverse));
     }
+  }
+  if constexpr (Config::kStaged) {
+    staged.store(p, side.cache, quotient(first_row, p.num_kv_heads));
   }
 }
 

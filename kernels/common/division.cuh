@@ -37,11 +37,11 @@ ATTN_FN bool has_exact_reciprocal_step(float divisor) {
 /// 1 / divisor, rounded to nearest even.
 ATTN_FN float quotient_by_reciprocal(float x, float divisor, float reciprocal) {
   const float guess = x * reciprocal;
-  const u32 exponent = float_bits(guess) >> 23 & 0xFFu;
+  const float magnitude = float_from_bits(float_bits(guess) & 0x7FFFFFFFu);
   // Why: with the exact remainder one step gives the correctly rounded quotient (Markstein 1990).
   const float remainder = multiply_add(-guess, divisor, x);
   const float refined = multiply_add(remainder, reciprocal, guess);
-  return exponent >= 97u && exponent < 157u ? refined : guess;
+  return magnitude >= 0x1p-30f && magnitude < 0x1p30f ? refined : guess;
 }
 
 }  // namespace attn

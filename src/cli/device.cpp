@@ -87,7 +87,9 @@ std::vector<std::string> device_refusals(const Problem& problem, const DeviceCho
   std::vector<std::string> reasons = device.refusals;
   // A device that is not there lacks no kernels.
   if (!device.is_cuda() || !reasons.empty()) return reasons;
-  for (std::string& lack : cuda_lacks(problem)) reasons.push_back(std::move(lack));
+  cuda::Target target = cuda::target_of_sm(device.facts.sm);
+  if (device.info) target.max_shared_bytes = device.info->max_shared_bytes;
+  for (std::string& lack : cuda_lacks(problem, target)) reasons.push_back(std::move(lack));
   return reasons;
 }
 

@@ -168,6 +168,11 @@ class CudaRuntime final : public Runtime {
     config.blockDim = {static_cast<unsigned>(shape.threads), 1, 1};
     config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
     config.stream = native(stream);
+    cudaLaunchAttribute overlap{};
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &overlap;
+    config.numAttrs = shape.overlaps_previous && device_.sm >= 90 ? 1 : 0;
     // Why the cast: the parameters are read, whatever the type says.
     check(cudaLaunchKernelExC(&config, native(kernel), const_cast<void**>(arguments)),
           "cudaLaunchKernelExC");

@@ -7,11 +7,9 @@
 namespace attnbench::cuda {
 namespace {
 
-/// CTAs for every row tile of every request and KV head, `parts` times.
 LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts) {
   LaunchShape shape;
-  shape.grid_x = ceil_quotient(max_packed_rows(params), kernel.tile_rows) * params.num_requests *
-                 params.num_kv_heads * parts;
+  shape.grid_x = num_row_tiles(params, kernel.tile_rows, parts);
   shape.threads = kernel.threads;
   shape.shared_bytes = kernel.shared_bytes;
   return shape;
@@ -24,7 +22,7 @@ void attend(Launcher& launcher, const attn::AttendParams& params) {
   if (!f32 && !fits_tiled_kernels(params)) return attend_general(launcher, params);
   const AttendKernel kernel = f32 ? f32_kernel(params, "f32_whole")
                               : has_few_rows(params)
-                                  ? decode_kernel(launcher.target(), params, "decode")
+                                  ? decode_kernel(launcher.target(), params, "decode", 1)
                                   : prefill_kernel(launcher.target(), params);
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, 1), params);
 }
@@ -35,15 +33,17 @@ void attend_splits(Launcher& launcher, const attn::AttendParams& params,
   if (!f32 && !fits_tiled_kernels(params)) {
     return attend_general_splits(launcher, params, split);
   }
-  const AttendKernel kernel = f32 ? f32_kernel(params, "f32_splits")
-                                  : decode_kernel(launcher.target(), params, "decode_splits");
+  const AttendKernel kernel =
+      f32 ? f32_kernel(params, "f32_splits")
+          : decode_kernel(launcher.target(), params, "decode_splits", split.num_splits);
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, split.num_splits), params, split);
 }
 
 void combine_splits(Launcher& launcher, const attn::AttendParams& params,
                     const attn::SplitParams& split) {
-  const AttendKernel kernel = combine_kernel(params, "combine_splits");
+  const AttendKernel kernel = combine_kernel(params, "combine_splits", split.num_splits);
   LaunchShape shape;
+  shape.overlaps_previous = true;
   shape.grid_x = params.num_requests == 0
                      ? 0
                      : ceil_quotient(split.num_tokens * params.num_heads, kernel.tile_rows);
@@ -57,16 +57,18 @@ void attend_segments(Launcher& launcher, const attn::AttendParams& params,
   if (!f32 && !fits_tiled_kernels(params)) {
     return attend_general_segments(launcher, params, segments);
   }
-  const AttendKernel kernel = f32 ? f32_kernel(params, "f32_segments")
-                                  : decode_kernel(launcher.target(), params, "decode_segments");
+  const AttendKernel kernel =
+      f32 ? f32_kernel(params, "f32_segments")
+          : decode_kernel(launcher.target(), params, "decode_segments", segments.num_segments);
   cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, segments.num_segments), params,
                segments);
 }
 
 void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
                      const attn::SegmentParams& segments) {
-  const AttendKernel kernel = combine_kernel(params, "reduce_segments");
+  const AttendKernel kernel = combine_kernel(params, "reduce_segments", segments.num_segments);
   LaunchShape shape;
+  shape.overlaps_previous = true;
   shape.grid_x =
       ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);
   shape.grid_y = params.num_requests;

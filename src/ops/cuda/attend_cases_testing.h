@@ -266,6 +266,15 @@ inline std::vector<AttendCase> attend_cases() {
        .head_size = 80,
        .v_head_size = 80},
       {.name = "prefill i8 per token and head", .cache = kI8, .has_token_head_scales = true},
+      {.name = "prefill e4m3 queries window", .query = kE4M3, .cache = kE4M3, .window_left = 40},
+      {.name = "prefill e4m3 queries d80 ragged e5m2",
+       .query = kE4M3,
+       .cache = kE5M2,
+       .output = kF16,
+       .head_size = 80,
+       .v_head_size = 80,
+       .block_size = 0,
+       .window_right = -1},
       {.name = "prefill to e4m3", .output = kE4M3, .output_scale = 0.25f}};
   const std::vector<AttendCase> decodes{
       {.name = "decode d128"},
@@ -304,6 +313,35 @@ inline std::vector<AttendCase> attend_cases() {
        .v_head_size = 256,
        .form = AttendForm::kSplits,
        .has_token_head_scales = true},
+      {.name = "splits e4m3 d80 soft cap per token and head",
+       .cache = kE4M3,
+       .head_size = 80,
+       .v_head_size = 80,
+       .form = AttendForm::kSplits,
+       .soft_cap = 5.0f,
+       .has_token_head_scales = true},
+      {.name = "decode i8 d72 per token and head",
+       .cache = kI8,
+       .head_size = 72,
+       .v_head_size = 72,
+       .has_token_head_scales = true},
+      {.name = "segments i8 d64 f16 window per token and head",
+       .query = kF16,
+       .cache = kI8,
+       .output = kF16,
+       .head_size = 64,
+       .v_head_size = 64,
+       .form = AttendForm::kSegments,
+       .window_left = 50,
+       .has_token_head_scales = true},
+      {.name = "decode e4m3 queries", .query = kE4M3, .cache = kE4M3},
+      {.name = "splits e4m3 queries d72 sinks",
+       .query = kE4M3,
+       .cache = kE4M3,
+       .head_size = 72,
+       .v_head_size = 72,
+       .form = AttendForm::kSplits,
+       .has_sinks = true},
       {.name = "segments d128 key alibi",
        .form = AttendForm::kSegments,
        .alibi = attn::Alibi::kKeyIndex},
@@ -319,6 +357,17 @@ inline std::vector<AttendCase> attend_cases() {
     c.query_lens = c.form == AttendForm::kSegments ? single : few;
     c.context_lens = contexts;
     c.group = 7;
+    cases.push_back(c);
+  }
+  // More CTAs than multiprocessors, two of which then share one.
+  std::vector<AttendCase> crowds{
+      {.name = "decode of many requests"},
+      {.name = "decode e4m3 of many requests", .cache = kE4M3},
+      {.name = "decode i8 of many requests", .cache = kI8, .has_token_head_scales = true}};
+  for (AttendCase c : crowds) {
+    c.query_lens.assign(80, 1);
+    c.context_lens.assign(80, 0);
+    for (std::size_t b = 0; b < 80; ++b) c.context_lens[b] = static_cast<int>(b * 37 % 150);
     cases.push_back(c);
   }
   return cases;
@@ -400,7 +449,7 @@ inline std::vector<AttendCase> f32_attend_cases() {
 
 inline void add_attend_cases(std::vector<OperationCase>& cases) {
   for (const AttendCase& c : attend_cases()) {
-    double tolerance = c.query == Dtype::kBF16 ? 4e-2 : 1e-2;
+    double tolerance = c.query == Dtype::kBF16 || c.output == Dtype::kBF16 ? 4e-2 : 1e-2;
     if (c.output == Dtype::kE4M3) tolerance = 0.2;
     cases.push_back(
         {c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance / 2});

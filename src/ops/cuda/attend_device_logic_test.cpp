@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
+#include "kernels/attention/decode_layout.cuh"
 #include "kernels/common/key_runs.cuh"
 #include "kernels/common/mask.cuh"
 #include "ops/cuda/attend_cases_testing.h"
@@ -118,12 +120,109 @@ TEST_CASE("every head size has a prefill and a decode kernel that fit the target
       params.head_size = params.v_head_size = size;
       params.score.softmax_scale = 1.0f;
       CHECK(prefill_kernel(target, params).shared_bytes < target.max_shared_bytes);
-      CHECK(decode_kernel(target, params, "decode").shared_bytes < target.max_shared_bytes);
+      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes < target.max_shared_bytes);
       params.kv.element = attn::Element::kE4M3;
       CHECK(prefill_kernel(target, params).shared_bytes < target.max_shared_bytes);
-      CHECK(decode_kernel(target, params, "decode").shared_bytes < target.max_shared_bytes);
+      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes < target.max_shared_bytes);
     }
   }
+}
+
+namespace {
+
+std::string constant_of(const AttendKernel& kernel, const std::string& name) {
+  for (const auto& [declaration, value] : kernel.spec.constants) {
+    if (declaration.ends_with(" " + name)) return value;
+  }
+  return "";
+}
+
+/// One decode row of a bf16 query of 8 KV heads over pages of int8 with a scale each.
+struct CellForm {
+  alignas(16) std::array<char, 64> memory{};
+  attn::AttendParams params{};
+  CellForm() {
+    params.query_element = params.output_element = attn::Element::kBF16;
+    params.num_requests = 1;
+    params.num_heads = params.num_kv_heads = 8;
+    params.max_query_len = 1;
+    params.head_size = params.v_head_size = 16;
+    params.score.softmax_scale = 1.0f;
+    attn::KvParams& kv = params.kv;
+    static constexpr int kTable = 0;
+    kv.block_table = &kTable;
+    kv.block_size = 16;
+    kv.element = attn::Element::kI8;
+    kv.key = memory.data();
+    kv.value = memory.data() + 32;
+    kv.head_stride_key = kv.head_stride_value = 20;
+    kv.token_stride_key = kv.token_stride_value = 160;
+    kv.block_stride = 2560;
+    kv.key_scales = reinterpret_cast<const float*>(memory.data() + 16);
+    kv.value_scales = reinterpret_cast<const float*>(memory.data() + 48);
+    kv.scale_head_stride = 5;
+    kv.scale_slot_stride = 40;
+    kv.scale_block_stride = 640;
+  }
+  std::string cells() const {
+    return constant_of(decode_kernel(target_of_sm(90), params, "decode", 1), "kCells");
+  }
+};
+
+}  // namespace
+
+TEST_CASE("codes and scales are copied together only where every scale lies behind its codes") {
+  CHECK(CellForm().cells() == "true");
+  CellForm apart;
+  apart.params.kv.value_scales += 1;
+  CHECK(apart.cells() == "false");
+  CellForm other_heads;
+  other_heads.params.kv.scale_head_stride = 1;
+  CHECK(other_heads.cells() == "false");
+  CellForm other_blocks;
+  other_blocks.params.kv.block_stride = 2564;
+  other_blocks.params.kv.scale_block_stride = 641;
+  CHECK(other_blocks.cells() == "false");
+  CellForm plain;
+  plain.params.kv.key_scales = plain.params.kv.value_scales = nullptr;
+  plain.params.kv.element = attn::Element::kE4M3;
+  CHECK(plain.cells() == "false");
+}
+
+TEST_CASE("a multiprocessor that has one CTA has twice the warps in it") {
+  const Target target = target_of_sm(90);
+  CellForm form;
+  const auto warps = [&](int parts) {
+    return constant_of(decode_kernel(target, form.params, "decode_splits", parts), "kWarps");
+  };
+  CHECK(warps(16) == "8");  // 128 CTAs for 132 multiprocessors
+  CHECK(warps(17) == "4");
+  form.params.head_size = form.params.v_head_size = 256;
+  CHECK(warps(1) == "4");
+}
+
+TEST_CASE("rows of cells hold the piece of the scale, whatever the place of their first byte") {
+  for (int size = 16; size <= 256; size += 16) {
+    const attn::DecodeLayout plain = attn::decode_layout(4, 1, 4, size, size, 1, false);
+    const attn::DecodeLayout cells = attn::decode_layout(4, 1, 4, size, size, 1, true);
+    // 12 bytes before the codes at most, and 4 of the scale behind them.
+    CHECK(cells.value / 16 >= size + 16);
+    CHECK(cells.value / 16 / 16 % 2 == 1);
+    CHECK(cells.stage_bytes >= 2 * cells.value);
+    CHECK(plain.scales + 128 == plain.stage_bytes);
+    CHECK(plain.query >= plain.factors + 16 * 4);
+  }
+}
+
+TEST_CASE("e4m3 queries over plain codes have the tiled kernels") {
+  CellForm form;
+  form.params.query_element = attn::Element::kE4M3;
+  CHECK_FALSE(fits_tiled_kernels(form.params));
+  form.params.kv.key_scales = form.params.kv.value_scales = nullptr;
+  form.params.kv.element = attn::Element::kE5M2;
+  CHECK(fits_tiled_kernels(form.params));
+  form.params.kv.round_dequantized = 1;
+  CHECK_FALSE(fits_tiled_kernels(form.params));
 }
 
 }  // namespace attnbench::cuda

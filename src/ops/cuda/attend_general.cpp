@@ -251,6 +251,10 @@ void attend_general_segments(Launcher& launcher, const attn::AttendParams& param
          params, segments);
 }
 
+void check_attend(const Target& target, const attn::AttendParams& params) {
+  if (!fits_f32_kernel(params) && !fits_tiled_kernels(params)) choose(target, params, nullptr);
+}
+
 void attend_plan(Launcher& launcher, const attn::AttendParams& params,
                  const attn::PlanParams& plan) {
   const Choice c = choose(launcher.target(), params, nullptr);
@@ -259,7 +263,7 @@ void attend_plan(Launcher& launcher, const attn::AttendParams& params,
 
 void combine_plan(Launcher& launcher, const attn::AttendParams& params,
                   const attn::PlanParams& plan) {
-  AttendKernel kernel = combine_kernel(params, "combine_plan");
+  AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
   kernel.spec.source = "attention/combine_plan.cuh";
   LaunchShape shape;
   shape.grid_x =

@@ -15,4 +15,8 @@ void attend_general_splits(Launcher& launcher, const attn::AttendParams& params,
 void attend_general_segments(Launcher& launcher, const attn::AttendParams& params,
                              const attn::SegmentParams& segments);
 
+/// Whether some attention kernel does it, as the operations above and attend() choose one: the same
+/// errors, and nothing is launched.
+void check_attend(const Target& target, const attn::AttendParams& params);
+
 }  // namespace attnbench::cuda

@@ -23,15 +23,25 @@ struct PrefillTile {
 };
 /// Why 32 rows a warp up to 128 columns: a fragment of K or V then feeds two products, and shared
 /// memory keeps up with the tensor cores. Measured on one NVIDIA H200, 2026-11-21, D128 H16 S8192
-/// bf16: {4, 2, 64} 371 TFLOP/s, {8, 2, 64} 353, {4, 2, 32} 325; D256: {8, 1, 64} 284.
+/// bf16: {4, 2, 64} 371 TFLOP/s, {8, 2, 64} 353, {4, 2, 32} 325; D256: {8, 1, 64} 284; e4m3 D128:
+/// {4, 2, 64} 280, {4, 1, 64} 194.
 constexpr std::array kPrefillTiles = {
     PrefillTile{128, 2, 4, 2, 64, 2}, PrefillTile{128, 2, 4, 2, 32, 1},
     PrefillTile{256, 2, 8, 1, 64, 1}, PrefillTile{256, 2, 8, 1, 32, 1},
-    PrefillTile{256, 2, 4, 1, 16, 1}, PrefillTile{128, 1, 4, 1, 64, 2},
+    PrefillTile{256, 2, 4, 1, 16, 1}, PrefillTile{128, 1, 4, 2, 64, 2},
     PrefillTile{256, 1, 8, 1, 64, 1}, PrefillTile{256, 1, 4, 1, 32, 1},
 };
 
-constexpr int kCombineRows = 4;
+/// Warps of a CTA that puts parts together: a row each, or, from so many parts on, all for one row.
+constexpr int kCombineWarps = 4;
+constexpr int kWideCombineWarps = 8;
+constexpr int kWideCombineParts = 9;
+/// With a scale for every token and head, which take the registers of 16 rows more.
+constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
+                                               PrefillTile{256, 1, 8, 1, 64, 1},
+                                               PrefillTile{256, 1, 4, 1, 32, 1}};
+
+constexpr int kDecodeRows = 16;
 /// Row tiles of 16 that the decode kernel still does better than a half-empty prefill tile.
 constexpr std::int64_t kMostDecodeRows = 64;
 
@@ -135,24 +145,50 @@ constexpr std::array kDecodeTiles = {
     DecodeTile{128, 2, 4, 3}, DecodeTile{256, 2, 4, 2}, DecodeTile{256, 2, 2, 2},
     DecodeTile{128, 1, 4, 4}, DecodeTile{256, 1, 4, 2}, DecodeTile{256, 1, 2, 2},
 };
+/// Where a CTA has a multiprocessor to itself.
+constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{128, 1, 8, 4}};
+
+/// Whether decode.cuh may copy codes and scales together (cells.cuh): scales lie behind the codes
+/// of their cell, and rows of a tile start alike in every block.
+bool has_cells(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const auto behind = [](const void* codes, int count, const float* scales) {
+    return static_cast<const char*>(codes) + count == reinterpret_cast<const char*>(scales);
+  };
+  return has_token_head_scales(params) && behind(kv.key, params.head_size, kv.key_scales) &&
+         behind(kv.value, params.v_head_size, kv.value_scales) &&
+         kv.token_stride_key == kv.scale_slot_stride * 4 &&
+         kv.token_stride_value == kv.scale_slot_stride * 4 &&
+         kv.head_stride_key == kv.scale_head_stride * 4 &&
+         kv.head_stride_value == kv.scale_head_stride * 4 &&
+         kv.block_stride == kv.scale_block_stride * 4 && kv.block_stride % 16 == 0 &&
+         params.head_size % 16 == 0 && params.v_head_size % 16 == 0;
+}
 
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
   return attn::decode_layout(tile.warps, 1, tile.stages, params.head_size, params.v_head_size,
-                             key_bytes(params));
+                             key_bytes(params), has_cells(params));
 }
 
+/// The first of `tiles` that fits, or null.
 template <typename Tile, std::size_t kCount>
-const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target& target,
-                            const attn::AttendParams& params) {
+const Tile* find_tile(const std::array<Tile, kCount>& tiles, const Target& target,
+                      const attn::AttendParams& params) {
   const int columns = std::max(params.head_size, params.v_head_size);
   for (const Tile& tile : tiles) {
     if (columns <= tile.max_columns && key_bytes(params) == tile.element_bytes &&
         layout_of(tile, params).total + kStaticSharedBytes <= target.max_shared_bytes) {
-      return tile;
+      return &tile;
     }
   }
+  return nullptr;
+}
+template <typename Tile, std::size_t kCount>
+const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target& target,
+                            const attn::AttendParams& params) {
+  if (const Tile* tile = find_tile(tiles, target, params)) return *tile;
   fail(ErrorKind::kUnsupported, "attend of head_size {} needs more shared memory than {} bytes",
-       columns, target.max_shared_bytes);
+       std::max(params.head_size, params.v_head_size), target.max_shared_bytes);
 }
 
 }  // namespace
@@ -183,7 +219,11 @@ bool fits_tiled_kernels(const attn::AttendParams& params) {
   const bool codes = kv.element == attn::Element::kE4M3 || kv.element == attn::Element::kE5M2 ||
                      (kv.element == attn::Element::kI8 && has_token_head_scales(params));
   const auto fits = [](int size) { return size % 8 == 0 && size <= 256; };
-  return is_16_bit(params.query_element) && (kv.element == params.query_element || codes) &&
+  // e4m3 queries are multiplied in f16, as are plain codes.
+  const bool e4m3_query = params.query_element == attn::Element::kE4M3 && codes &&
+                          !has_token_head_scales(params) && kv.round_dequantized == 0;
+  return (e4m3_query ||
+          (is_16_bit(params.query_element) && (kv.element == params.query_element || codes))) &&
          params.int8.query_scale == nullptr && params.e4m3_probability == 0 &&
          fits(params.head_size) && fits(params.v_head_size) &&
          (!is_paged(params) || kv.block_size % 16 == 0) && copy_bytes(params) >= 4 &&
@@ -194,12 +234,19 @@ std::int64_t max_packed_rows(const attn::AttendParams& params) {
   return std::int64_t{params.max_query_len} * (params.num_heads / params.num_kv_heads);
 }
 
+std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts) {
+  return ceil_quotient(max_packed_rows(params), rows) * params.num_requests * params.num_kv_heads *
+         parts;
+}
+
 bool has_few_rows(const attn::AttendParams& params) {
   return params.batch_invariant == 0 && max_packed_rows(params) <= kMostDecodeRows;
 }
 
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params) {
-  const PrefillTile& tile = first_that_fits(kPrefillTiles, target, params);
+  const PrefillTile& tile = has_token_head_scales(params)
+                                ? first_that_fits(kTokenHeadPrefillTiles, target, params)
+                                : first_that_fits(kPrefillTiles, target, params);
   AttendKernel kernel;
   kernel.spec.source = "attention/prefill.cuh";
   kernel.spec.function = "attn::prefill";
@@ -217,38 +264,45 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
 }
 
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
-                           const std::string& entry) {
-  const DecodeTile& tile = first_that_fits(kDecodeTiles, target, params);
+                           const std::string& entry, int parts) {
+  const bool lone = num_row_tiles(params, kDecodeRows, parts) <= target.num_sms;
+  const DecodeTile* lone_tile = lone ? find_tile(kLoneDecodeTiles, target, params) : nullptr;
+  const DecodeTile& tile =
+      lone_tile != nullptr ? *lone_tile : first_that_fits(kDecodeTiles, target, params);
   AttendKernel kernel;
   kernel.spec.source = "attention/decode.cuh";
   kernel.spec.function = "attn::" + entry;
   kernel.spec.constants = problem_constants(params);
   kernel.spec.constants.insert(kernel.spec.constants.end(),
-                               {{"int kWarps", std::to_string(tile.warps)},
+                               {{"bool kCells", flag(has_cells(params))},
+                                {"int kWarps", std::to_string(tile.warps)},
                                 {"int kRowBlocks", "1"},
                                 {"int kStages", std::to_string(tile.stages)},
-                                {"int kMinCtas", "2"}});
+                                {"int kMinCtas", lone_tile != nullptr ? "1" : "2"}});
   // O of 256 columns takes 128 registers and codes are decoded beside it; about 100 bytes spill.
   kernel.spec.allow_spills =
       key_bytes(params) == 1 && std::max(params.head_size, params.v_head_size) > 192;
   kernel.spec.name = entry + problem_name(params);
-  kernel.tile_rows = 16;
+  kernel.tile_rows = kDecodeRows;
   kernel.threads = tile.warps * 32;
   kernel.shared_bytes = layout_of(tile, params).total;
   return kernel;
 }
 
-AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry) {
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts) {
+  const bool wide = parts >= kWideCombineParts;
+  const int warps = wide ? kWideCombineWarps : kCombineWarps;
   AttendKernel kernel;
   kernel.spec.source = "attention/combine.cuh";
   kernel.spec.function = "attn::" + entry;
   kernel.spec.constants = {{"attn::Element kOutput", spec_name(params.output_element)},
                            {"int kVHeadSize", std::to_string(params.v_head_size)},
-                           {"int kWarps", std::to_string(kCombineRows)}};
+                           {"int kWarps", std::to_string(warps)},
+                           {"int kRowWarps", std::to_string(wide ? warps : 1)}};
   kernel.spec.name =
       fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
-  kernel.tile_rows = kCombineRows;
-  kernel.threads = kCombineRows * 32;
+  kernel.tile_rows = wide ? 1 : warps;
+  kernel.threads = warps * 32;
   return kernel;
 }
 

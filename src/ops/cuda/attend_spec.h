@@ -28,18 +28,21 @@ std::string problem_name(const attn::AttendParams& params);
 /// Many query rows: kernels/attention/prefill.cuh.
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
 /// Few query rows: an entry of kernels/attention/decode.cuh ("decode", "decode_splits",
-/// "decode_segments").
+/// "decode_segments") that deals a request's keys to `parts` CTAs.
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
-                           const std::string& entry);
+                           const std::string& entry, int parts);
 /// f32 queries: an entry of kernels/attention/f32.cuh ("f32_whole", "f32_splits",
 /// "f32_segments").
 AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& entry);
-/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments"); tile_rows
-/// (token, head) rows a CTA.
-AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry);
+/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments") or
+/// combine_plan.cuh for so many parts a row; tile_rows (token, head) rows a CTA.
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
 
 /// Whether attend() goes by the decode kernel: so few rows that bandwidth bounds it.
 bool has_few_rows(const attn::AttendParams& params);
+
+/// CTAs for every row tile of `rows` packed rows of every request and KV head, `parts` times.
+std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts);
 
 /// Query rows of one request that share a KV head, at most.
 std::int64_t max_packed_rows(const attn::AttendParams& params);

@@ -63,8 +63,9 @@ std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir);
 /// once. Buffers take no memory and must not be touched. `specs` must outlive it.
 std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs);
 
-/// What a pipeline of `problem` needs that has no CUDA kernel yet, as reasons to refuse it: "<op>
-/// has no CUDA kernel yet". Empty when everything is there.
-std::vector<std::string> cuda_lacks(const Problem& problem);
+/// Forms of attention in `problem` that have no kernel on `target`, as reasons to refuse it before
+/// it is run: "attend of head_size 1024 needs 172800 bytes of shared memory of 101376". Empty when
+/// everything is there.
+std::vector<std::string> cuda_lacks(const Problem& problem, const cuda::Target& target);
 
 }  // namespace attnbench

@@ -2,12 +2,15 @@
 #include "ops/cuda/cuda_ops.h"
 
 #include <doctest/doctest.h>
+
 #include <unistd.h>
+#include <array>
 
 #include <atomic>
 #include <filesystem>
 
 #include "core/error.h"
+#include "core/problem.h"
 #include "gpu/host_runtime_testing.h"
 #include "jit/fake_compiler_testing.h"
 #include "kernels/params_fault.h"
@@ -176,6 +179,41 @@ TEST_CASE("what no kernel does is refused by name and is no crash") {
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kUnsupported);
     CHECK(std::string(error.what()) == "attend of i8 queries and f32 keys has no CUDA kernel yet");
+  }
+}
+
+TEST_CASE("a problem is refused exactly where choosing its kernel fails") {
+  for (const int sm : {80, 89, 90, 100}) {
+    const cuda::Target target = cuda::target_of_sm(sm);
+    for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16, Dtype::kF32}) {
+      for (const int size : {8, 72, 256, 512, 576, 1024, 2048}) {
+        CAPTURE(sm);
+        CAPTURE(size);
+        Problem problem;
+        problem.attention.dtype = dtype;
+        problem.attention.head_size = problem.attention.v_head_size = size;
+        attn::AttendParams params{};
+        params.query_element = params.output_element = params.kv.element =
+            static_cast<attn::Element>(dtype);
+        params.head_size = params.v_head_size = size;
+        params.num_requests = params.num_heads = params.num_kv_heads = 1;
+        params.max_query_len = 100;
+        params.score.softmax_scale = 1.0f;
+        // Beside one another, as keys and values are.
+        std::array<float, 8> memory{};
+        params.kv.key = memory.data();
+        params.kv.value = memory.data() + 4;
+        std::vector<KernelSpec> specs;
+        const std::unique_ptr<Ops> ops = make_recording_ops(target, specs);
+        bool refused = false;
+        try {
+          ops->attend(params);
+        } catch (const Error& error) {
+          refused = error.kind() == ErrorKind::kUnsupported;
+        }
+        CHECK(cuda_lacks(problem, target).empty() == !refused);
+      }
+    }
   }
 }
 

@@ -1,10 +1,81 @@
 // Which problems the CUDA operations refuse.
+#include <array>
+
+#include "core/error.h"
+#include "core/problem.h"
+#include "ops/cuda/attend_general.h"
+#include "ops/cuda/attend_spec.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {
+namespace {
 
-// Every operation has a kernel; a later one that lacks some form of it names the problems here, so
-// that they are refused before they are run.
-std::vector<std::string> cuda_lacks(const Problem&) { return {}; }
+/// The cache's element that asks most of a kernel: codes are expanded, other keys are as queries.
+attn::Element cache_element(const Problem& problem) {
+  switch (problem.kv_cache.dtype) {
+    case KvCacheDtype::kAuto:
+    case KvCacheDtype::kFloat16:
+    case KvCacheDtype::kBFloat16:
+      return static_cast<attn::Element>(problem.attention.dtype);
+    case KvCacheDtype::kInt8PerTokenHead:
+      return attn::Element::kI8;
+    case KvCacheDtype::kFp8E5M2:
+      return attn::Element::kE5M2;
+    case KvCacheDtype::kFp8:
+    case KvCacheDtype::kFp8E4M3:
+    case KvCacheDtype::kFp8PerTokenHead:
+    case KvCacheDtype::kFp8DsMla:
+      return attn::Element::kE4M3;
+  }
+  return attn::Element::kF32;
+}
+
+/// Attention over paged keys as far as the choice of a kernel goes; what is set stands for
+/// addresses that are never touched.
+attn::AttendParams attend_form(const Problem& problem, int head_size, int v_head_size) {
+  static std::array<float, 64> somewhere{};
+  attn::AttendParams p{};
+  p.query_element = p.output_element = static_cast<attn::Element>(problem.attention.dtype);
+  p.num_heads = p.num_kv_heads = 1;
+  p.head_size = head_size;
+  p.v_head_size = v_head_size;
+  p.max_query_len = 1;
+  p.score.softmax_scale = 1.0f;
+  static constexpr std::array<int, 1> kTable{};
+  p.kv.block_table = kTable.data();
+  p.kv.block_size = problem.kv_cache.block_size;
+  p.kv.element = cache_element(problem);
+  p.kv.key = somewhere.data();
+  // The latent of MLA is key and value at once.
+  const bool is_mla = problem.attention.type == AttentionType::kMla;
+  p.kv.value = is_mla ? p.kv.key : somewhere.data() + 16;
+  if (problem.kv_cache.int8_level > 0) {
+    p.query_element = p.kv.element = attn::Element::kI8;
+    p.int8.query_scale = p.kv.key_scales = somewhere.data();
+    p.int8.value_element = problem.kv_cache.int8_level == 1
+                               ? attn::Element::kI8
+                               : static_cast<attn::Element>(problem.attention.dtype);
+  }
+  return p;
+}
+
+}  // namespace
+
+std::vector<std::string> cuda_lacks(const Problem& problem, const cuda::Target& target) {
+  const AttentionSpec& attention = problem.attention;
+  if (attention.type == AttentionType::kOp) return {};
+  attn::AttendParams params = attend_form(problem, attention.head_size, attention.v_head_size);
+  if (attention.type == AttentionType::kMla) {
+    const MlaSpec& mla = problem.mla;
+    params = attend_form(problem, mla.kv_lora_rank + mla.qk_rope_head_dim, mla.kv_lora_rank);
+  }
+  try {
+    cuda::check_attend(target, params);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    return {error.what()};
+  }
+  return {};
+}
 
 }  // namespace attnbench

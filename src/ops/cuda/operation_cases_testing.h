@@ -100,18 +100,18 @@ struct CacheWriteCase {
   int v_head_size;
   bool hnd;
   int truncate = 0;
+  int heads = 3;
 };
 
 /// Cells of a paged cache [2, NB, (bs, Hk | Hk, bs), D + padding].
 inline std::vector<Tensor> run_cache_write(Ops& ops, const CacheWriteCase& c) {
   constexpr int kTokens = 83;
-  constexpr int kHeads = 3;
   constexpr int kBlocks = 9;
   constexpr int kBlockSize = 16;
   CaseMemory memory(ops);
   const int width = std::max(c.head_size, c.v_head_size);
   const int cell = c.quantise == 2 ? width + 4 : width;
-  const std::int64_t plane = std::int64_t{kBlocks} * kBlockSize * kHeads * cell;
+  const std::int64_t plane = std::int64_t{kBlocks} * kBlockSize * c.heads * cell;
   const auto size = static_cast<std::int64_t>(dtype_size(c.cache));
   std::vector<attn::i64> slots;
   // The odd tokens of the last blocks backwards, every fifth token nowhere.
@@ -120,25 +120,25 @@ inline std::vector<Tensor> run_cache_write(Ops& ops, const CacheWriteCase& c) {
   p.source_element = element_of(c.source);
   p.cache_element = element_of(c.cache);
   // One row more than there are slots: padding that is not written.
-  p.key = memory.upload(drawn(c.source, {kTokens + 1, kHeads, c.head_size}, 1));
-  p.value = memory.upload(drawn(c.source, {kTokens + 1, kHeads, c.v_head_size}, 2));
-  p.key_token_stride = std::int64_t{kHeads} * c.head_size;
-  p.value_token_stride = std::int64_t{kHeads} * c.v_head_size;
+  p.key = memory.upload(drawn(c.source, {kTokens + 1, c.heads, c.head_size}, 1));
+  p.value = memory.upload(drawn(c.source, {kTokens + 1, c.heads, c.v_head_size}, 2));
+  p.key_token_stride = std::int64_t{c.heads} * c.head_size;
+  p.value_token_stride = std::int64_t{c.heads} * c.v_head_size;
   auto* cache = static_cast<char*>(memory.result(poisoned(c.cache, {2, plane})));
   p.key_cache = cache;
   p.value_cache = cache + plane * size;
-  p.block_stride = std::int64_t{kBlockSize} * kHeads * cell;
-  p.slot_stride = c.hnd ? cell : kHeads * cell;
+  p.block_stride = std::int64_t{kBlockSize} * c.heads * cell;
+  p.slot_stride = c.hnd ? cell : c.heads * cell;
   p.head_stride = c.hnd ? kBlockSize * cell : cell;
   p.slot_mapping = memory.upload(slots);
   p.num_slots = kTokens;
   p.block_size = kBlockSize;
-  p.num_kv_heads = kHeads;
+  p.num_kv_heads = c.heads;
   p.head_size = c.head_size;
   p.v_head_size = c.v_head_size;
   p.quantise = c.quantise;
-  p.k_scale = memory.upload(std::vector<float>{0.03f, 1.0f, 7.5f});
-  p.v_scale = memory.upload(std::vector<float>{0.5f, 1e-3f, 0.2f});
+  p.k_scale = memory.upload(std::vector<float>{0.03f, 1.0f, 7.5f, 0.3f});
+  p.v_scale = memory.upload(std::vector<float>{0.5f, 1e-3f, 0.2f, 3.0f});
   p.int8_truncate = c.truncate;
   if (c.quantise == 2) {
     p.key_scales = static_cast<float*>(p.key_cache) + c.head_size / 4;
@@ -323,19 +323,21 @@ inline std::vector<Tensor> run_gather(Ops& ops, const GatherCase& c) {
 inline void add_cache_cases(std::vector<OperationCase>& cases) {
   using enum Dtype;
   const std::vector<CacheWriteCase> writes{
-      {kBF16, kBF16, 0, 128, 128, false}, {kBF16, kBF16, 0, 128, 128, true},
-      {kF16, kF16, 0, 72, 40, false},     {kF32, kF32, 0, 36, 36, false},
-      {kBF16, kBF16, 0, 35, 35, false},   {kBF16, kE4M3, 1, 128, 128, false},
-      {kF16, kE5M2, 1, 64, 64, true},     {kBF16, kE5M2, 1, 40, 40, false},
-      {kF32, kE4M3, 1, 80, 80, false},    {kF16, kE4M3, 1, 33, 17, false},
-      {kBF16, kI8, 2, 128, 128, false},   {kBF16, kE4M3, 2, 128, 128, false},
-      {kF16, kI8, 2, 64, 64, true, 1},    {kF32, kI8, 2, 36, 36, false},
-      {kBF16, kE4M3, 2, 256, 256, false}, {kF16, kE4M3, 2, 80, 80, false},
-      {kBF16, kI8, 2, 8, 8, false}};
+      {kBF16, kBF16, 0, 128, 128, false},    {kBF16, kBF16, 0, 128, 128, true},
+      {kF16, kF16, 0, 72, 40, false},        {kF32, kF32, 0, 36, 36, false},
+      {kBF16, kBF16, 0, 35, 35, false},      {kBF16, kE4M3, 1, 128, 128, false},
+      {kF16, kE5M2, 1, 64, 64, true},        {kBF16, kE5M2, 1, 40, 40, false},
+      {kF32, kE4M3, 1, 80, 80, false},       {kF16, kE4M3, 1, 33, 17, false},
+      {kBF16, kI8, 2, 128, 128, false},      {kBF16, kE4M3, 2, 128, 128, false},
+      {kF16, kI8, 2, 64, 64, true, 1},       {kF32, kI8, 2, 36, 36, false},
+      {kBF16, kE4M3, 2, 256, 256, false},    {kF16, kE4M3, 2, 80, 80, false},
+      {kBF16, kI8, 2, 8, 8, false},          {kBF16, kI8, 2, 128, 128, false, 0, 4},
+      {kF16, kE4M3, 2, 64, 64, false, 0, 4}, {kF32, kI8, 2, 96, 96, false, 1, 4}};
   for (const CacheWriteCase& c : writes) {
     cases.push_back({"write_cache " + std::string(dtype_name(c.source)) + " to " +
                          std::string(dtype_name(c.cache)) + " quantise " +
-                         std::to_string(c.quantise) + " d" + std::to_string(c.head_size),
+                         std::to_string(c.quantise) + " d" + std::to_string(c.head_size) + " h" +
+                         std::to_string(c.heads),
                      0, [c](Ops& ops) { return run_cache_write(ops, c); }});
   }
   const std::vector<GatherCase> gathers{
