@@ -5,6 +5,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "core/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {
@@ -146,9 +147,20 @@ Tensor MlaForms<Real>::latent_queries(const MlaBatch& batch, std::span<const int
 }
 
 template <typename Real>
+void MlaForms<Real>::load_entry_rows(const MlaBatch& batch, std::int64_t begin, std::int64_t end,
+                                     Real* destination) const {
+  const std::int64_t count = (end - begin) * dims_.entry_size();
+  load_values(batch.entries.dtype(), batch.entries.bytes(), begin * dims_.entry_size(), count,
+              destination);
+  if (!batch.is_decode) round_stored(destination, count);
+}
+
+template <typename Real>
 MlaBuffer<Real> MlaForms<Real>::load_entries(const MlaBatch& batch) const {
-  MlaBuffer<Real> entries = load_all<Real>(batch.entries);
-  if (!batch.is_decode) round_stored(entries.data(), batch.entries.num_elements());
+  MlaBuffer<Real> entries(static_cast<std::size_t>(batch.entries.num_elements()));
+  for_each_chunk(batch.entries.dim(0), kTileEntries, [&](std::int64_t begin, std::int64_t end) {
+    load_entry_rows(batch, begin, end, entries.data() + begin * dims_.entry_size());
+  });
   return entries;
 }
 
@@ -157,16 +169,17 @@ std::optional<ReferenceOutput> MlaForms<Real>::attend_latent(const MlaBatch& bat
                                                              std::span<const int> heads) {
   const std::int64_t num_entries = batch.entries.dim(0);
   const std::int64_t width = dims_.entry_size();
-  const MlaBuffer<Real> entries = load_entries(batch);
   MlaOperands operands;
   operands.query = latent_queries(batch, heads);
   operands.key = Tensor(kRealDtype<Real>, {num_entries, 1, width});
   operands.value = Tensor(kRealDtype<Real>, {num_entries, 1, dims_.kv_lora_rank});
-  std::copy(entries.begin(), entries.end(), operands.key.data<Real>());
-  for (std::int64_t row = 0; row < num_entries; ++row) {
-    std::copy_n(entries.data() + row * width, dims_.kv_lora_rank,
-                operands.value.data<Real>() + row * dims_.kv_lora_rank);
-  }
+  for_each_chunk(num_entries, kTileEntries, [&](std::int64_t begin, std::int64_t end) {
+    load_entry_rows(batch, begin, end, operands.key.data<Real>() + begin * width);
+    for (std::int64_t row = begin; row < end; ++row) {
+      std::copy_n(operands.key.data<Real>() + row * width, dims_.kv_lora_rank,
+                  operands.value.data<Real>() + row * dims_.kv_lora_rank);
+    }
+  });
   return attend(operands, batch);
 }
 

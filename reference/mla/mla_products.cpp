@@ -6,6 +6,7 @@
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
+#include "core/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {
@@ -65,7 +66,9 @@ template void multiply_transposed(const StridedMatrix<const float>&,
 template <typename Real>
 MlaBuffer<Real> load_all(const Tensor& tensor) {
   MlaBuffer<Real> values(static_cast<std::size_t>(tensor.num_elements()));
-  load_values(tensor.dtype(), tensor.bytes(), 0, tensor.num_elements(), values.data());
+  for_each_chunk(tensor.num_elements(), 1 << 18, [&](std::int64_t begin, std::int64_t end) {
+    load_values(tensor.dtype(), tensor.bytes(), begin, end - begin, values.data() + begin);
+  });
   return values;
 }
 template MlaBuffer<double> load_all(const Tensor&);

@@ -91,7 +91,8 @@ void release_zeros(void* memory, std::size_t size_bytes) {
 Tensor::Tensor(Dtype dtype, std::vector<std::int64_t> shape)
     : dtype_(dtype), shape_(std::move(shape)), bytes_(checked_bytes(dtype_, shape_)) {}
 
-Tensor::Tensor(const Tensor& other) : Tensor(other.dtype_, other.shape_) {
+Tensor::Tensor(const Tensor& other)
+    : dtype_(other.dtype_), shape_(other.shape_), bytes_(other.bytes_.size()) {
   copy_bytes(bytes(), other.bytes(), size_bytes());
 }
 

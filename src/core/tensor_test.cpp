@@ -1,6 +1,7 @@
 #include "core/tensor.h"
 
 #include <doctest/doctest.h>
+#include <algorithm>
 
 #include <array>
 #include <limits>
@@ -83,6 +84,23 @@ TEST_CASE("a double is rounded to 16 bits once, not by way of float") {
   CHECK(rounded.at(0) == 1.0078125f);
   CHECK(rounded.at(1) == -1.0078125f);
   CHECK(rounded.at(2) == 1.0f);
+}
+
+TEST_CASE("a copy has the bytes of its source, and nothing is copied as nothing") {
+  Tensor large(Dtype::kU8, {3, 5'000'001});
+  for (std::int64_t i = 0; i < large.num_elements(); ++i) {
+    large.bytes()[i] = static_cast<std::byte>(i * 7 % 251);
+  }
+  Tensor copy = large;
+  CHECK(copy.shape() == large.shape());
+  CHECK(copy.bytes() != large.bytes());
+  CHECK(std::equal(copy.bytes(), copy.bytes() + copy.size_bytes(), large.bytes()));
+  const Tensor none;
+  const Tensor copy_of_none = none;
+  CHECK(copy_of_none.empty());
+  copy = none;
+  CHECK(copy.empty());
+  CHECK(copy.shape().empty());
 }
 
 }  // namespace attnbench
