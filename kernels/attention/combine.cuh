@@ -88,7 +88,7 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
                                             ValuesOf values_of) {
   using Columns = LaneColumns<Config::kVHeadSize>;
   constexpr u32 kAll = 0xFFFFFFFFu;
-  constexpr int kBatch = Columns::kRuns > 2 ? 2 : 4;  // parts under way at once
+  constexpr int kBatch = Columns::kRuns > 2 ? 3 : 4;  // parts under way at once
   constexpr int kStep = Config::kRowWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = static_cast<int>(threadIdx.x / 32) % kStep;
