@@ -41,7 +41,8 @@ std::vector<const Backend*> backends_of(const Scenario& scenario);
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
 /// version serves, the native decoder backends, so that their refusals are seen. Pairs that
 /// --filter does not match, and of those the ones that --part does not take, are left out. Errors:
-/// kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name in a scenario.
+/// kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name in a
+/// scenario.
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
                                const SelectionOptions& options);
 
