@@ -99,7 +99,8 @@ class Parts(unittest.TestCase):
 
     def test_long_suites_are_first_and_have_parts(self):
         files = gpu_suites.suite_files([], "all")
-        self.assertEqual(files[0].stem, "dcp-mla")
+        longest = max(gpu_suites.SECONDS, key=gpu_suites.SECONDS.get)
+        self.assertEqual(files[0].stem, longest)
         self.assertTrue(files[-1].stem.startswith("smoke"))
         options = argparse.Namespace(timing=False, sanitizer=None, jobs=6)
         self.assertEqual([part for _, part in gpu_suites.parts_of(files[0], options)],
