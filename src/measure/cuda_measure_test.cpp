@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <string>
 #include <thread>
@@ -52,7 +53,9 @@ class NotingRuntime final : public HostRuntime {
   }
   void release_graph(GraphHandle graph) override { released_graphs += graph != nullptr; }
 
-  bool is_open() const { return *static_cast<volatile std::uint32_t*>(held_word) >= held_value; }
+  bool is_open() const {
+    return std::atomic_ref(*static_cast<std::uint32_t*>(held_word)).load() >= held_value;
+  }
 
   std::vector<std::string> notes;
   std::vector<double> times_us;

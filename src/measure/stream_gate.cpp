@@ -1,5 +1,6 @@
 #include "measure/stream_gate.h"
 
+#include <atomic>
 #include <chrono>
 
 namespace attnbench {
@@ -15,24 +16,24 @@ StreamGate::StreamGate(Runtime& runtime, const Stream& stream)
       stream_(stream),
       word_(static_cast<std::uint32_t*>(runtime.allocate_pinned(sizeof(std::uint32_t)))),
       opener_([this] { open_when_forgotten(); }) {
-  *word_ = 0;
+  set_word(0);
 }
 
 StreamGate::~StreamGate() {
   {
     const std::lock_guard lock(mutex_);
     ending_ = true;
-    *word_ = round_;
+    set_word(round_);
   }
   changed_.notify_all();
   opener_.join();
-  runtime_.release_pinned(const_cast<std::uint32_t*>(word_));
+  runtime_.release_pinned(word_);
 }
 
 void StreamGate::close() {
   const std::lock_guard lock(mutex_);
   ++round_;
-  if (!runtime_.hold(stream_.handle(), const_cast<std::uint32_t*>(word_), round_)) return;
+  if (!runtime_.hold(stream_.handle(), word_, round_)) return;
   closed_ = true;
   changed_.notify_all();
 }
@@ -40,8 +41,12 @@ void StreamGate::close() {
 void StreamGate::open() {
   const std::lock_guard lock(mutex_);
   closed_ = false;
-  *word_ = round_;
+  set_word(round_);
   changed_.notify_all();
+}
+
+void StreamGate::set_word(std::uint32_t value) {
+  std::atomic_ref(*word_).store(value, std::memory_order_release);
 }
 
 void StreamGate::open_when_forgotten() {
@@ -52,7 +57,7 @@ void StreamGate::open_when_forgotten() {
     changed_.wait_for(lock, kLongest, [&] { return !closed_ || ending_ || round_ != round; });
     if (closed_ && round_ == round) {
       closed_ = false;
-      *word_ = round_;
+      set_word(round_);
     }
   }
 }

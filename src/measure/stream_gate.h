@@ -26,10 +26,11 @@ class StreamGate {
 
  private:
   void open_when_forgotten();
+  void set_word(std::uint32_t value);
 
   Runtime& runtime_;
   const Stream& stream_;
-  volatile std::uint32_t* word_;  // pinned; the device waits until it is the number of the round
+  std::uint32_t* word_;  // pinned; the device waits until it is the number of the round
   std::uint32_t round_ = 0;
 
   std::mutex mutex_;
