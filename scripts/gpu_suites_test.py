@@ -5,6 +5,7 @@ import contextlib
 import gzip
 import io
 import json
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -111,6 +112,20 @@ class Parts(unittest.TestCase):
 
     def test_without_validation_no_pair_is_demanded(self):
         self.assertFalse(judged([result("s/q1/A", "unverified")], ["s/q1/A"])[0])
+
+
+class GpuTest(unittest.TestCase):
+    def test_every_command_of_gpu_test_is_run_and_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stub = Path(folder) / "stub"
+            stub.write_text('#!/bin/sh\n[ "$1" != device ] || echo "cuda:0  none"\n')
+            stub.chmod(0o755)
+            done = subprocess.run([ROOT / "scripts" / "gpu_test", "--binary", stub],
+                                  capture_output=True, text=True)  # fmt: skip
+        self.assertNotIn("command not found", done.stderr)
+        # Both calibrations; neither the tests nor the suites get results from such a program.
+        self.assertEqual(done.stdout.splitlines()[-1], "2 passed, 2 failed")
+        self.assertEqual(done.returncode, 1)
 
 
 class Lists(unittest.TestCase):
