@@ -21,7 +21,7 @@ struct Agreement {
   std::string id;
   AgreementSide first, second;
   /// How many times larger one side's error is than the other's; 1 where both are as good as
-  /// nothing, or where there is nothing to compare.
+  /// nothing, or where neither is a number; infinity where only one is.
   double factor = 1;
   std::string disagreement;  // why the case fails; empty = it does not
 };

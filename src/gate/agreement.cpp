@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string_view>
 
@@ -16,9 +17,10 @@ namespace {
 constexpr double kLeastRatio = 0.1;
 constexpr double kLeastRms = 1e-8;
 
-/// How many times larger the larger is; 1 where one of them does not exist.
+/// How many times larger the larger is; 1 where neither is a number.
 double factor_of(double a, double b, double least) {
-  if (!std::isfinite(a) || !std::isfinite(b)) return 1;
+  if (std::isfinite(a) != std::isfinite(b)) return std::numeric_limits<double>::infinity();
+  if (!std::isfinite(a)) return 1;
   a = std::max(a, least);
   b = std::max(b, least);
   return std::max(a, b) / std::min(a, b);
@@ -34,7 +36,7 @@ AgreementSide side_of(const Result& result) {
   return side;
 }
 
-Agreement compare(const Result& first, const Result& second, double allowed_factor) {
+Agreement compare(const Result& first, const Result& second, const AgreementOptions& options) {
   Agreement agreement{first.id, side_of(first), side_of(second), 1, ""};
   const AgreementSide& a = agreement.first;
   const AgreementSide& b = agreement.second;
@@ -46,9 +48,11 @@ Agreement compare(const Result& first, const Result& second, double allowed_fact
     agreement.disagreement =
         fmt::format("status {} and {}{}", to_string(a.status), to_string(b.status),
                     reasons.empty() ? "" : ": " + reasons.front());
-  } else if (agreement.factor > allowed_factor) {
+  } else if (a.status == Status::kUnverified && !options.lenient) {
+    agreement.disagreement = "not validated on either device";
+  } else if (!(agreement.factor <= options.allowed_factor)) {
     agreement.disagreement = fmt::format("errors {:.3g} times apart, more than {:.3g}",
-                                         agreement.factor, allowed_factor);
+                                         agreement.factor, options.allowed_factor);
   }
   return agreement;
 }
@@ -95,7 +99,7 @@ AgreementReport compare_agreement(const ResultFile& first, const ResultFile& sec
       fail(ErrorKind::kUsage, "'{}' is another problem in {} (--ignore-environment compares): {}",
            id, second.path, difference);
     }
-    report.cases.push_back(compare(*result, *other->second, options.allowed_factor));
+    report.cases.push_back(compare(*result, *other->second, options));
   }
   const ById ours = present(first);
   for (const auto& [id, result] : theirs) {

@@ -84,6 +84,20 @@ TEST_CASE("errors that are as good as nothing are not compared with each other")
         doctest::Approx(5));
 }
 
+TEST_CASE("an error that is a number on one device only is a difference without bound") {
+  const AgreementReport report = compare({passed("a", 0.7, kNaN)}, {passed("a", 0.7, 1e-6)});
+  CHECK(std::isinf(report.cases.at(0).factor));
+  CHECK(report.failures() == 1);
+}
+
+TEST_CASE("results that were not validated agree only when that is allowed") {
+  const std::vector<Result> results{with_status("a", Status::kUnverified)};
+  CHECK(compare(results, results).failures() == 1);
+  AgreementOptions lenient;
+  lenient.lenient = true;
+  CHECK(compare(results, results, lenient).failures() == 0);
+}
+
 TEST_CASE("different statuses fail with the reason, the same ones agree without errors") {
   const AgreementReport report =
       compare({with_status("a", Status::kUnsupported, "x"), passed("b", 0.7, 1e-6)},
