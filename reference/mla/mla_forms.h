@@ -49,10 +49,10 @@ class MlaForms {
   Tensor latent_queries(const MlaBatch& batch, std::span<const int> heads);
   void project_queries(const MlaBatch& batch, int head, Real* destination, std::int64_t stride);
   Tensor head_queries(const MlaBatch& batch, std::span<const int> heads) const;
-  /// The batch's entries as [K, Lkv + R] of Real; what prefill reads from its workspace is rounded.
   /// Entries [begin, end) of the batch as the maths reads them.
   void load_entry_rows(const MlaBatch& batch, std::int64_t begin, std::int64_t end,
                        Real* destination) const;
+  /// The batch's entries as [K, Lkv + R] of Real; what prefill reads from its workspace is rounded.
   MlaBuffer<Real> load_entries(const MlaBatch& batch) const;
   void expand(const MlaBuffer<Real>& entries, std::span<const int> heads, MlaOperands& operands);
   std::optional<ReferenceOutput> attend(const MlaOperands& operands, const MlaBatch& batch) const;

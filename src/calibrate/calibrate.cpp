@@ -31,6 +31,7 @@ class LayerStudy {
       const bool joined = options.format == ScaleFormat::kKvCacheLegacy && role == kValueRole;
       if (!joined) statistics_.emplace_back(role, options);
     }
+    check_only_the_others();
     for (std::int64_t i = 0; i < num_forwards(); ++i) {
       last_ = observations.read(index_, i);
       observe(*last_);
@@ -75,7 +76,22 @@ class LayerStudy {
  private:
   std::int64_t num_forwards() const { return observations_.count(index_); }
 
+  /// Roles that the format has no scale for: what they hold enters the attention error.
+  void check_only_the_others() {
+    CalibrationOptions plain = options_;
+    plain.format = ScaleFormat::kVllmMm;
+    const std::vector<Role> scaled = scaled_roles(options_.format);
+    for (const Role role : scaled_roles(plain.format)) {
+      const bool is_scaled = std::find(scaled.begin(), scaled.end(), role) != scaled.end();
+      if (!is_scaled) checked_only_.emplace_back(role, plain);
+    }
+  }
+
   void observe(const Observation& observation) {
+    for (RoleStatistics& checked : checked_only_) {
+      const std::optional<Tensor>& tensor = observation.tensors[checked.role()];
+      if (tensor) checked.observe(layer_, observation.where, {{checked.role(), &*tensor}});
+    }
     for (RoleStatistics& statistics : statistics_) {
       std::vector<std::pair<Role, const Tensor*>> tensors{
           {statistics.role(), &*observation.tensors[statistics.role()]}};
@@ -149,6 +165,7 @@ class LayerStudy {
   std::string layer_;
   const CalibrationOptions& options_;
   std::vector<RoleStatistics> statistics_;
+  std::vector<RoleStatistics> checked_only_;
   std::optional<Observation> last_;  // read, and not yet used for the attention error
   std::array<Scales, kScaleMethods.size()> by_method_;
 };

@@ -1,11 +1,13 @@
 // Observations that are drawn from a scenario's seed.
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "calibrate/observations.h"
 #include "core/error.h"
 #include "inputs/inputs.h"
 #include "inputs/mm_inputs.h"
+#include "inputs/scale_text.h"
 
 namespace attnbench {
 namespace {
@@ -24,6 +26,7 @@ class ScenarioObservations final : public Observations {
   ScenarioObservations(std::vector<Problem> cases, std::vector<std::string> layers,
                        std::int64_t num_forwards)
       : cases_(std::move(cases)), layers_(std::move(layers)) {
+    sort_layers();
     num_forwards_ = std::max(num_forwards, static_cast<std::int64_t>(cases_.size()));
     const AttentionSpec& first = cases_.front().attention;
     for (const Problem& problem : cases_) {
@@ -45,7 +48,8 @@ class ScenarioObservations final : public Observations {
   const std::vector<std::string>& layers() const override { return layers_; }
   std::int64_t count(std::size_t) const override { return num_forwards_; }
 
-  Observation read(std::size_t layer, std::int64_t index) override {
+  Observation read(std::size_t sorted, std::int64_t index) override {
+    const std::size_t layer = drawn_as_[sorted];
     const auto num_cases = static_cast<std::int64_t>(cases_.size());
     const Problem& problem = cases_[static_cast<std::size_t>(index % num_cases)];
     const bool is_case = layer == 0 && index >= num_forwards_ - num_cases;
@@ -62,8 +66,20 @@ class ScenarioObservations final : public Observations {
   }
 
  private:
+  /// In natural order; what is drawn for a layer goes by its place in the scenario, as in a run.
+  void sort_layers() {
+    drawn_as_.resize(layers_.size());
+    std::iota(drawn_as_.begin(), drawn_as_.end(), std::size_t{0});
+    std::sort(drawn_as_.begin(), drawn_as_.end(),
+              [&](std::size_t a, std::size_t b) { return natural_less(layers_[a], layers_[b]); });
+    std::vector<std::string> names;
+    for (const std::size_t layer : drawn_as_) names.push_back(layers_[layer]);
+    layers_ = std::move(names);
+  }
+
   std::vector<Problem> cases_;
   std::vector<std::string> layers_;
+  std::vector<std::size_t> drawn_as_;  // place in the scenario, by layer
   std::int64_t num_forwards_ = 1;
 };
 

@@ -26,13 +26,10 @@ struct ReportCommand {
   ConsoleOptions console;
 };
 
-std::vector<ResultFile> read_files(const ReportCommand& command) {
-  std::vector<ResultFile> files;
-  for (const std::string& path : command.files) {
-    files.push_back(read_result_file(path));
-    keep_selected(command.selection, files.back().results);
-  }
-  return files;
+std::size_t num_results(const std::vector<ResultFile>& files) {
+  std::size_t count = 0;
+  for (const ResultFile& file : files) count += file.results.size();
+  return count;
 }
 
 /// The gate's verdicts on every later file against the first. The page is for looking, so files of
@@ -56,11 +53,9 @@ void write_page_file(const ReportCommand& command, const std::vector<ResultFile>
   const std::string text = page.str();
   write_text(command.output, text);
   if (command.output == "-" || command.console.quiet) return;
-  std::size_t results = 0;
-  for (const ResultFile& file : files) results += file.results.size();
-  console.out << fmt::format("{}: {} results of {} file{}, {}; open it in a browser\n",
-                             command.output, results, files.size(), files.size() == 1 ? "" : "s",
-                             format_bytes(static_cast<double>(text.size())));
+  console.out << fmt::format(
+      "{}: {} results of {} file{}, {}; open it in a browser\n", command.output, num_results(files),
+      files.size(), files.size() == 1 ? "" : "s", format_bytes(static_cast<double>(text.size())));
 }
 
 void write_tables(const ReportCommand& command, const std::vector<ResultFile>& files,
@@ -77,13 +72,16 @@ void write_tables(const ReportCommand& command, const std::vector<ResultFile>& f
 
 int run_report(const ReportCommand& command, const Console& console) {
   if (!command.output.empty()) check_writable(command.output);
-  const std::vector<ResultFile> files = read_files(command);
+  std::vector<ResultFile> files;
+  for (const std::string& path : command.files) files.push_back(read_result_file(path));
+  const std::size_t num_read = num_results(files);
+  for (ResultFile& file : files) keep_selected(command.selection, file.results);
   if (command.output.empty()) {
     write_tables(command, files, console);
   } else {
     write_page_file(command, files, console);
   }
-  return kExitPassed;
+  return num_read > 0 && num_results(files) == 0 ? kExitNothingRan : kExitPassed;
 }
 
 }  // namespace

@@ -83,12 +83,23 @@ class TemporaryFile {
   bool exists_ = false;
 };
 
+/// Where a file of this name lives: behind a link, what it points to. What is there and no regular
+/// file (a device, a pipe, a folder) must not be replaced by one.
+fs::path regular_target(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail(ErrorKind::kIo, "cannot write '{}': it is not a regular file", path.string());
+  }
+  return fs::is_symlink(path, error) ? fs::weakly_canonical(path) : path;
+}
+
 }  // namespace
 
 void write_file_atomically(const fs::path& path,
                            const std::vector<std::span<const std::byte>>& parts,
                            Existing existing) {
-  TemporaryFile file(path);
+  TemporaryFile file(regular_target(path));
   for (const std::span<const std::byte> part : parts) file.write(part);
   file.publish(existing);
 }

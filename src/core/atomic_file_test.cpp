@@ -1,6 +1,7 @@
 #include "core/atomic_file.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <sstream>
@@ -30,6 +31,21 @@ std::ptrdiff_t num_files(const fs::path& folder) {
 }
 
 }  // namespace
+
+TEST_CASE("what is no regular file is not replaced, and a link stays a link") {
+  const fs::path folder = scratch_folder();
+  const fs::path pipe = folder / "pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS_WITH_AS(write_file_atomically(pipe, "text"),
+                       doctest::Contains("it is not a regular file"), Error);
+  CHECK(fs::is_fifo(pipe));
+
+  write_file_atomically(folder / "target", "first");
+  fs::create_symlink("target", folder / "link");
+  write_file_atomically(folder / "link", "second");
+  CHECK(fs::is_symlink(folder / "link"));
+  CHECK(text_of(folder / "target") == "second");
+}
 
 TEST_CASE("a file is written whole, replaced whole, and nothing else is left in its folder") {
   const fs::path folder = scratch_folder();

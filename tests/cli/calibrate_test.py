@@ -278,6 +278,18 @@ class Refusals(CalibrationTest):
                 path = self.save("t.safetensors", {"a.0": layer_tensors(), LAYER: layer}, "F32")
                 self.refused([*words, LAYER], "--tensors", path)
 
+    def test_tensors_without_a_scale_of_their_own_are_checked_too(self):
+        for role, value, word in (("q", np.nan, "NaN"), ("k", np.inf, "infinite"),
+                                  ("q", 0, "all zeros")):  # fmt: skip
+            with self.subTest(role=role, value=value):
+                tensors = layer_tensors()
+                if value == 0:
+                    tensors[role][:] = 0
+                tensors[role][3, 1, 2] = value
+                path = self.save("t.safetensors", {LAYER: tensors}, "F32")
+                self.refused(["E-VALUE", f"tensor {role}", word, LAYER], "--tensors", path,
+                             "--format", "int8-value")  # fmt: skip
+
     def test_tensors_of_two_files_must_agree(self):
         a = self.save("a.safetensors", {LAYER: layer_tensors()})
         b = self.save("b.safetensors", {LAYER: layer_tensors(size=32)})

@@ -166,6 +166,13 @@ class Report(ToolTest):
         self.assertEqual(timing["samples_us"][0], 20)
         self.assertGreater(timing["samples_us"][-1], 28.9)
 
+    def test_3_when_everything_was_filtered_out(self):
+        self.save("r.json", sweep_results())
+        self.save("none.json", [])
+        for output in ([], ["-o", "page.html"]):
+            self.expect(3, "report", "r.json", "--filter", "nothing-like-it", *output)
+            self.expect(0, "report", "none.json", *output)
+
     def test_2_for_files_that_cannot_be_read_or_written(self):
         self.save("a.json", sweep_results())
         for arguments in (("none.json", "-o", "p.html"), ("a.json", "-o", "none/p.html"), ()):
