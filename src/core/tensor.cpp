@@ -66,25 +66,29 @@ constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
-void* allocate_zeros(std::size_t size_bytes) {
-  if (size_bytes < kLargeBlock) {
-    void* memory = ::operator new(size_bytes, kAlignment);
-    return std::memset(memory, 0, size_bytes);
+ZeroBytes::ZeroBytes(std::size_t size) {
+  if (size == 0) return;
+  void* memory = nullptr;
+  if (size < kLargeBlock) {
+    memory = std::memset(::operator new(size, kAlignment), 0, size);
+  } else {
+    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    // Why: the first touch of a page costs as much as copying it; large pages have 512 times fewer
+    // of them. Where the system has none, nothing is lost.
+    madvise(memory, size, MADV_HUGEPAGE);
   }
-  void* memory = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  // Why: the first touch of a page costs as much as copying it; large pages have 512 times fewer
-  // of them. Where the system has none, nothing is lost.
-  madvise(memory, size_bytes, MADV_HUGEPAGE);
-  return memory;
+  data_ = static_cast<std::byte*>(memory);
+  size_ = size;
 }
 
-void release_zeros(void* memory, std::size_t size_bytes) {
-  if (size_bytes < kLargeBlock) {
-    ::operator delete(memory, kAlignment);
+ZeroBytes::~ZeroBytes() {
+  if (data_ == nullptr) return;
+  if (size_ < kLargeBlock) {
+    ::operator delete(data_, kAlignment);
   } else {
-    munmap(memory, size_bytes);
+    munmap(data_, size_);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "core/dtype.h"
@@ -32,17 +33,28 @@ struct AlignedAllocator {
 
 /// Zeros on a 64-byte boundary. Large blocks come from the system, which gives a page when it is
 /// first touched: a tensor that is only looked at from outside costs addresses and no memory.
-void* allocate_zeros(std::size_t size_bytes);
-void release_zeros(void* memory, std::size_t size_bytes);
+class ZeroBytes {
+ public:
+  ZeroBytes() = default;
+  /// Errors: std::bad_alloc.
+  explicit ZeroBytes(std::size_t size);
+  ZeroBytes(ZeroBytes&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  ZeroBytes& operator=(ZeroBytes&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~ZeroBytes();
 
-template <typename T>
-struct ZerosAllocator {
-  using value_type = T;
-  T* allocate(std::size_t count) { return static_cast<T*>(allocate_zeros(count * sizeof(T))); }
-  void deallocate(T* memory, std::size_t count) { release_zeros(memory, count * sizeof(T)); }
-  /// A new element is left as it comes.
-  void construct(T*) {}
-  bool operator==(const ZerosAllocator&) const { return true; }
+  /// Null when the size is 0.
+  std::byte* data() { return data_; }
+  const std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 class Tensor {
@@ -62,7 +74,7 @@ class Tensor {
   std::int64_t dim(int axis) const { return shape_[static_cast<std::size_t>(axis)]; }
   std::int64_t num_elements() const;
   std::size_t size_bytes() const { return bytes_.size(); }
-  bool empty() const { return bytes_.empty(); }
+  bool empty() const { return bytes_.size() == 0; }
 
   std::byte* bytes() { return bytes_.data(); }
   const std::byte* bytes() const { return bytes_.data(); }
@@ -89,7 +101,7 @@ class Tensor {
  private:
   Dtype dtype_ = Dtype::kF32;
   std::vector<std::int64_t> shape_;
-  std::vector<std::byte, ZerosAllocator<std::byte>> bytes_;
+  ZeroBytes bytes_;
 };
 
 /// Every element converted with load_float / store_float.
