@@ -43,7 +43,7 @@ __device__ __forceinline__ int largest_exponent(const u32 (&words)[kWords]) {
 }
 
 /// One row of bf16 by one warp, in place: f16 of q / factor. The factor is the power of two that
-/// puts the largest number below 2^15, so that whatever lies within 2^-32 of it keeps its 8 bits.
+/// puts the largest number below 2^15, so that whatever lies within 2^-31 of it keeps its 8 bits.
 template <int kColumns>
 __device__ __forceinline__ float bf16_row_to_f16(u32* row, int lane) {
   constexpr int kWords = (kColumns / 2 + 31) / 32;
@@ -112,6 +112,8 @@ __device__ __forceinline__ void convert_query_rows(unsigned char* rows, float* f
 
 /// What the scores of this thread's rows are to be multiplied with beside `factor`; `factors`
 /// [kRowBlocks * 16] in shared memory. Only rows of bf16 have other ones than 1.
+/// Why never 0: a masked score is -inf, and 0 times -inf is NaN. A score is less than 2^40, so that
+/// anything it is multiplied with below 2^-126 makes the same weight of it.
 template <class Config, int kRowBlocks>
 __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* factors, float factor) {
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -124,6 +126,7 @@ __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* facto
       if constexpr (kConvertsQuery<Config> && size_of(Config::kQuery) == 2) {
         of.factors[m][half] *= factors[m * 16 + half * 8 + lane / 4];
       }
+      of.factors[m][half] = fmaxf(of.factors[m][half], 0x1p-126f);
     }
   }
   return of;
