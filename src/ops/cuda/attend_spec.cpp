@@ -128,9 +128,6 @@ attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams&
                               params.head_size, params.v_head_size, key_bytes(params));
 }
 
-/// Room for the statically declared part of a kernel's shared memory.
-constexpr int kStaticSharedBytes = 1024;
-
 /// Warps and steps of the decode kernel: of a table, the first that fits is taken.
 struct DecodeTile {
   int max_columns;
@@ -177,7 +174,7 @@ const Tile* find_tile(const std::array<Tile, kCount>& tiles, const Target& targe
   const int columns = std::max(params.head_size, params.v_head_size);
   for (const Tile& tile : tiles) {
     if (columns <= tile.max_columns && key_bytes(params) == tile.element_bytes &&
-        layout_of(tile, params).total + kStaticSharedBytes <= target.max_shared_bytes) {
+        layout_of(tile, params).total + kTiledStaticSharedBytes <= target.max_shared_bytes) {
       return &tile;
     }
   }
