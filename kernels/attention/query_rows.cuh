@@ -112,10 +112,11 @@ __device__ __forceinline__ void convert_query_rows(unsigned char* rows, float* f
 
 /// What the scores of this thread's rows are to be multiplied with beside `factor`; `factors`
 /// [kRowBlocks * 16] in shared memory. Only rows of bf16 have other ones than 1.
-/// Why never 0: a masked score is -inf, and 0 times -inf is NaN. A score is less than 2^40, so that
-/// anything it is multiplied with below 2^-126 makes the same weight of it.
 template <class Config, int kRowBlocks>
 __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* factors, float factor) {
+  // Why not 0, as the scale of the keys may make it: a masked score is -inf, and 0 times -inf is
+  // NaN. Other scores of f16 are less than 2^40, so that all factors below this give one weight.
+  constexpr float kLeastFactor = 0x1p-126f;
   const int lane = static_cast<int>(threadIdx.x % 32);
   RowFactors<kRowBlocks> of;
 #pragma unroll
@@ -126,7 +127,9 @@ __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* facto
       if constexpr (kConvertsQuery<Config> && size_of(Config::kQuery) == 2) {
         of.factors[m][half] *= factors[m * 16 + half * 8 + lane / 4];
       }
-      of.factors[m][half] = fmaxf(of.factors[m][half], 0x1p-126f);
+      if (Formats<Config>::kCodes && of.factors[m][half] < kLeastFactor) {
+        of.factors[m][half] = kLeastFactor;
+      }
     }
   }
   return of;

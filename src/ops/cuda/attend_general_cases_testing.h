@@ -327,6 +327,7 @@ inline std::vector<AttendCase> general_attend_cases() {
            .block_size = 8,
            .has_token_head_scales = true},
           {.name = "general e4m3 under sinks far above all scores",
+           .query = kF16,
            .cache = kE4M3,
            .head_size = 36,
            .v_head_size = 36,

@@ -16,8 +16,8 @@ constexpr double kInf = std::numeric_limits<double>::infinity();
 constexpr int kSize = 32;  // of a head
 constexpr int kBlock = 16;
 
-/// One warp; queries are bf16 unless it says otherwise.
-struct Config {
+/// One warp, bf16 queries over e4m3 codes with one scale.
+struct CodesConfig {
   static constexpr attn::Element kQuery = attn::Element::kBF16;
   static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
   static constexpr attn::Element kOutput = attn::Element::kF32;
@@ -38,10 +38,13 @@ struct Config {
   static constexpr int kTileN = 16;
   static constexpr int kMinCtas = 1;
 };
-struct TokenHeadConfig : Config {
+struct TokenHeadConfig : CodesConfig {
   static constexpr bool kTokenHeadScales = true;
 };
-struct F16Config : Config {
+struct TwoWarpsConfig : TokenHeadConfig {
+  static constexpr int kWarps = 2;
+};
+struct F16Config : CodesConfig {
   static constexpr attn::Element kQuery = attn::Element::kF16;
   static constexpr attn::Element kKeyValue = attn::Element::kF16;
 };
@@ -275,12 +278,13 @@ Request uneven_request() {
 
 TEST_CASE("an emulated CTA computes what the definition says") {
   const Request request = uneven_request();
-  check_rows(decode<Config>(request), whole_reference(request, false));
-  check_rows(prefill<Config>(request), whole_reference(request, false));
+  check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+  check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
   check_rows(decode<F16Config>(request), whole_reference(request, false));
   check_rows(prefill<F16Config>(request), whole_reference(request, false));
   check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
+  check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
 }
 
 TEST_CASE("the scale of a key that a row may not see does not touch the row") {
@@ -291,6 +295,7 @@ TEST_CASE("the scale of a key that a row may not see does not touch the row") {
     CAPTURE(scale);
     check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
+    check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
   }
 }
 
@@ -331,18 +336,18 @@ TEST_CASE("outputs keep their digits under a sink far above all scores") {
     Request request = uneven_request();
     request.sink = static_cast<float>(sink);
     CAPTURE(sink);
-    check_rows(decode<Config>(request), whole_reference(request, false));
-    check_rows(prefill<Config>(request), whole_reference(request, false));
+    check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+    check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
     check_rows(decode<F16Config>(request), whole_reference(request, false));
     check_rows(prefill<F16Config>(request), whole_reference(request, false));
     check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
+    check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
   }
 }
 
 TEST_CASE("the sink of a row counts in the first split and segment alone") {
   Request request = uneven_request();
-  request.seq_len = 40;
   request.sink = 20.0f;
   constexpr int kParts = 2;
   for (int part = 0; part < kParts; ++part) {
@@ -378,8 +383,8 @@ TEST_CASE("a query of zeros weighs all keys alike, however small the scale of th
       request.k_scale = k_scale;
       CAPTURE(first_query);
       CAPTURE(k_scale);
-      check_rows(decode<Config>(request), whole_reference(request, false));
-      check_rows(prefill<Config>(request), whole_reference(request, false));
+      check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+      check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
     }
   }
 }
