@@ -13,7 +13,7 @@ find_path(VALIJSON_INCLUDE_DIR valijson/validator.hpp
   HINTS ${CMAKE_BINARY_DIR}/deps/usr/include ${CMAKE_SOURCE_DIR}/build/deps/usr/include)
 if(NOT VALIJSON_INCLUDE_DIR)
   message(FATAL_ERROR "valijson/validator.hpp not found: run ./scripts/test or ./scripts/attnbench "
-    "once (they fetch it), or install libvalijson-dev")
+    "once (they fetch it), install libvalijson-dev, or say where: -DVALIJSON_INCLUDE_DIR=DIR")
 endif()
 add_library(valijson INTERFACE)
 target_include_directories(valijson SYSTEM INTERFACE ${VALIJSON_INCLUDE_DIR})
