@@ -1,5 +1,6 @@
 # What attnbench is built from; every one is a package of Debian 12 and Ubuntu 24.04
-# (scripts/setup.sh installs them).
+# (scripts/setup.sh installs them). Packages that are unpacked into build/deps count as installed.
+list(PREPEND CMAKE_PREFIX_PATH ${CMAKE_BINARY_DIR}/deps/usr ${CMAKE_SOURCE_DIR}/build/deps/usr)
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -9,11 +10,10 @@ find_package(CLI11 REQUIRED)
 
 # Why: the valijson package depends on Qt, Poco and Boost, which a header-only validator does not
 # need; scripts/setup.sh therefore unpacks its headers into the build folder instead.
-find_path(VALIJSON_INCLUDE_DIR valijson/validator.hpp
-  HINTS ${CMAKE_BINARY_DIR}/deps/usr/include ${CMAKE_SOURCE_DIR}/build/deps/usr/include)
+find_path(VALIJSON_INCLUDE_DIR valijson/validator.hpp)
 if(NOT VALIJSON_INCLUDE_DIR)
   message(FATAL_ERROR "valijson/validator.hpp not found: run ./scripts/test or ./scripts/attnbench "
-    "once (they fetch it), or install libvalijson-dev")
+    "once (they fetch it), install libvalijson-dev, or say where: -DVALIJSON_INCLUDE_DIR=DIR")
 endif()
 add_library(valijson INTERFACE)
 target_include_directories(valijson SYSTEM INTERFACE ${VALIJSON_INCLUDE_DIR})

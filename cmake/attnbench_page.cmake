@@ -6,8 +6,9 @@ find_file(ATTNBENCH_D3 d3.min.js PATHS ${d3_hints} PATH_SUFFIXES share/nodejs/d3
 find_file(ATTNBENCH_D3_LICENCE copyright PATHS ${d3_hints} PATH_SUFFIXES share/doc/node-d3
   NO_DEFAULT_PATH)
 if(NOT ATTNBENCH_D3 OR NOT ATTNBENCH_D3_LICENCE)
-  message(FATAL_ERROR "d3.min.js not found: run ./scripts/test or ./scripts/attnbench once (they "
-    "fetch it), or install node-d3")
+  message(FATAL_ERROR "d3.min.js or its copyright not found: run ./scripts/test or "
+    "./scripts/attnbench once (they fetch them), install node-d3, or say where: "
+    "-DATTNBENCH_D3=FILE -DATTNBENCH_D3_LICENCE=FILE")
 endif()
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/report/page/*)
 attnbench_embed(attnbench_report embedded_page_files HEADER report/page_files.h

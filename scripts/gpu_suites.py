@@ -8,12 +8,13 @@
     gpu_suites.py --read DIR             judges the result files of an earlier run
 
 Every suite is one `attnbench run` with a time limit, or several that share its cases when it is a
-long one; the results go to DIR/SUITE.json, or DIR/SUITE.K.json (--json DIR).
-Printed: one line a suite; results that are wrong or in error; the reasons of `unsupported`, grouped,
-each with its place in semantics §13 or "other"; what tests/must_pass.yaml and must_pass_cuda.yaml
-demand and did not pass; with times, single operations in GB/s and percent of the measured memory
-ceiling. The last line is "N suites passed, N failed"; the exit status is 1 when one failed: a
-result that is incorrect, in error or skipped, a reason of no known form, a pair that must pass.
+long one; the results go to DIR/SUITE.json, or DIR/SUITE.K-of-N.json (--json DIR).
+Printed: one line a suite; results that are wrong or in error; the reasons of `unsupported`,
+grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml and
+must_pass_cuda.yaml demand and did not pass; with times, single operations in GB/s and percent of
+the measured memory ceiling. The last line is "N suites passed, N failed"; the exit status is 1 when
+one failed: a result that is incorrect, in error or skipped, a reason of no known form, a pair that
+must pass.
 """
 
 import argparse
@@ -100,13 +101,35 @@ def join_parts(runs):
     return list(joined.values())
 
 
-def suite_of(file):
-    """The suite of a result file SUITE.json or SUITE.K.json."""
-    return re.sub(r"\.\d+$", "", file.stem)
+def name_of_results(file, part):
+    """SUITE, or SUITE.K-of-N for part "K/N" of it."""
+    return file.stem + (f".{part.replace('/', '-of-')}" if part else "")
+
+
+def suite_and_part(file):
+    """The suite of a result file and its part (K, N), which is (1, 1) for the whole suite."""
+    match = re.fullmatch(r"(.+)\.(\d+)-of-(\d+)", file.stem)
+    return (match[1], (int(match[2]), int(match[3]))) if match else (file.stem, (1, 1))
+
+
+def read_runs(folder):
+    """The runs whose result files lie in a folder; a suite that lacks a part has no results."""
+    parts = defaultdict(dict)
+    for file in sorted(folder.glob("*.json")):
+        suite, part = suite_and_part(file)
+        parts[suite][part] = read_results(file)
+    runs = []
+    for suite, known in parts.items():
+        runs += [Run(suite, results) for results in known.values()]
+        counts = {count for _, count in known}
+        missing = [f"{k} of {n}" for n in counts for k in range(1, n + 1) if (k, n) not in known]
+        if missing:
+            runs.append(Run(suite, note="there are no results of part " + ", ".join(missing)))
+    return join_parts(runs)
 
 
 def suite_files(names, which):
-    """Scenario files by name, or all of a kind; those at real dimensions, which take longer, first."""
+    """Scenario files by name, or all of a kind; those that take long first."""
     if names:
         files = [SCENARIOS / f"{name}.yaml" for name in names]
         missing = [str(file) for file in files if not file.exists()]
@@ -142,13 +165,13 @@ def read_results(file):
 
 
 def run_suite(task, options, deadline):
-    """Runs one suite, or a part of it, until it ends, or until its limit or the deadline of all; then it writes what
-    it has."""
+    """Runs one suite, or a part of it, until it ends, or until its limit or the deadline of all;
+    then it writes what it has."""
     file, part = task
     limit = min(options.limit, deadline - time.monotonic())
     if limit <= 0:
         return Run(file.stem, note="not started: no time was left")
-    name = file.stem + (f".{part.split('/')[0]}" if part else "")
+    name = name_of_results(file, part)
     output = options.json / f"{name}.json"
     command = [options.binary, "run", file, "--device", options.device, "--no-progress",
                "--threads", options.threads, "--json", output, *options.more]  # fmt: skip
@@ -256,7 +279,7 @@ def is_checked_too_little(result):
 
 
 def only_moves(problem):
-    """Whether an operation copies bytes without arithmetic: nothing is quantised, merged, rotated."""
+    """Whether an operation copies bytes: nothing is quantised, merged or rotated."""
     op = problem["op"]
     plain = problem["kv_cache"]["dtype"] in ("auto", "float16", "bfloat16")
     plain = plain and problem["kv_cache"]["int8_level"] == 0
@@ -349,7 +372,7 @@ def run_all(options):
     files = suite_files(options.suites, options.which)
     for file in files:  # of an earlier run, which may have had other parts
         for old in options.json.glob(f"{file.stem}*.json"):
-            if suite_of(old) == file.stem:
+            if suite_and_part(old)[0] == file.stem:
                 old.unlink()
     tasks = [task for file in files for task in parts_of(file, options)]
     runs = []
@@ -364,8 +387,7 @@ def main():
     options = parse_arguments()
     start = time.monotonic()
     if options.read:
-        files = sorted(options.read.glob("*.json"))
-        runs = join_parts([Run(suite_of(file), read_results(file)) for file in files])
+        runs = read_runs(options.read)
         runs = [run for run in runs if not options.suites or run.suite in options.suites]
     else:
         runs = run_all(options)

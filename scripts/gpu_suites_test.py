@@ -95,8 +95,20 @@ class Parts(unittest.TestCase):
                     self.assertTrue(gpu_suites.judge([whole], [])["s"])
 
     def test_files_of_parts_are_of_their_suite(self):
-        self.assertEqual(gpu_suites.suite_of(Path("a/mla-sparse.2.json")), "mla-sparse")
-        self.assertEqual(gpu_suites.suite_of(Path("a/mla-sparse.json")), "mla-sparse")
+        suite = Path("scenarios/mla-sparse.yaml")
+        for part, expected in [("2/12", (2, 12)), (None, (1, 1))]:
+            file = Path("a") / (gpu_suites.name_of_results(suite, part) + ".json")
+            self.assertEqual(gpu_suites.suite_and_part(file), ("mla-sparse", expected))
+
+    def test_a_part_whose_file_is_missing_is_not_hidden_by_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ["a.1-of-2", "a.2-of-2", "b.1-of-3", "b.3-of-3", "c"]:
+                (Path(folder) / f"{name}.json").write_text('{"results": [{"status": "passed"}]}')
+            runs = {run.suite: run for run in gpu_suites.read_runs(Path(folder))}
+        self.assertEqual({suite: run.results is None for suite, run in runs.items()},
+                         {"a": False, "b": True, "c": False})  # fmt: skip
+        self.assertEqual(len(runs["a"].results), 2)
+        self.assertIn("part 2 of 3", runs["b"].note)
 
     def test_long_suites_are_first_and_have_parts(self):
         files = gpu_suites.suite_files([], "all")
@@ -132,14 +144,16 @@ class Lists(unittest.TestCase):
     def test_reasons_are_matched_whole(self):
         self.assertEqual(place_of("DCP with fp8"), "13.4")
         self.assertIsNone(place_of("DCP with fp8 and more"))
-        self.assertIsNone(place_of("attend of ragged keys with a scale each has no CUDA kernel yet"))
+        unknown = "attend of ragged keys with a scale each has no CUDA kernel yet"
+        self.assertIsNone(place_of(unknown))
         self.assertIsNone(place_of("NVRTC not found"))
         self.assertIsNone(place_of(""))
 
     def test_the_recorded_run_has_reasons_of_the_semantics_only(self):
         with gzip.open(ROOT / "docs" / "results" / "h200-smoke.json.gz") as file:
             results = json.load(file)["results"]
-        reasons = {reason for r in results if r["status"] == "unsupported" for reason in r["reasons"]}
+        unsupported = [r for r in results if r["status"] == "unsupported"]
+        reasons = {reason for r in unsupported for reason in r["reasons"]}
         self.assertGreater(len(reasons), 20)
         self.assertEqual({reason for reason in reasons if place_of(reason) is None}, set())
 

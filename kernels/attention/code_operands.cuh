@@ -12,12 +12,6 @@ namespace attn {
 /// free of bank conflicts.
 ATTN_FN constexpr int code_pitch(int columns) { return ((columns + 15) / 16 | 1) * 16; }
 
-__device__ __forceinline__ u32 load_word(u32 address) {
-  u32 word;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
-  return word;
-}
-
 /// Q for CodeKeys: of columns [16 k, 16 k + 16) thread t of a quad holds 4 t to 4 t + 3. `address`
 /// is that of row g, column 4 t of a 16-bit tile.
 template <int kPitch>

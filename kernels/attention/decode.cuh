@@ -96,13 +96,14 @@ struct Decode {
   int warp;
   float key_factor;  // key_scale(), value_scale()
   float value_factor;
-  float value_unit;  // of this warp's output; grown by scale_weights()
 
   __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
   __device__ float* weights_of(int row) {
     constexpr int kPerRow = (Config::kWarps + 3) / 4 * 4;
     return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
   }
+  /// In log2 units; -inf for none.
+  __device__ float* sinks() { return reinterpret_cast<float*>(memory + kLayout.sinks); }
   __device__ float* factors() { return reinterpret_cast<float*>(memory + kLayout.factors); }
   __device__ unsigned char* stage(int step) {
     const int slot = warp * Config::kStages + step % Config::kStages;
@@ -213,17 +214,15 @@ struct Decode {
     float sum = 0.0f;
     for (int w = 0; w < Config::kWarps; ++w) {
       const float2 state = states[w * kTileM + row];
-      // Why the test: equal infinities (a sink of +inf, a row that saw nothing) differ by NaN.
-      const float weight = state.x == base ? 1.0f : exp2_fast(state.x - base);
+      const float weight = weight_of_base(state.x, base);
       weights_of(row)[w] = weight;
       sum += state.y * weight;
     }
+    float factor = add_sink(sinks()[row], base, sum, weight_of_base);
     // Why the scale of the values here: once for a row instead of once for every value.
-    float factor = Format::kScaled ? 1.0f : value_factor;
+    if constexpr (!Format::kScaled) factor *= value_factor;
     if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
-    if constexpr (Part::kNormalise || Format::kCodes) {
-      for (int w = 0; w < Config::kWarps; ++w) weights_of(row)[w] *= factor;
-    }
+    for (int w = 0; w < Config::kWarps; ++w) weights_of(row)[w] *= factor;
     part.template store_state<Config>(params, tile, row, base, sum, rows()[row]);
   }
 
@@ -260,17 +259,17 @@ struct Decode {
       if constexpr (kCodes) scale_rows(s, row_scale);
       transform_scores<Config>(s, rows(), key_at, scale);
     }
-    if (masked) mask_scores(s, rows(), key_at);
+    if (masked) mask_keys(s, rows(), key_at, kNegInf);
     if constexpr (Config::kScaleFirst) {
-      fold_scores(s, SameFactor{1.0f}, state, o);
+      fold_scores<Format::kTokenHeadScales>(s, SameFactor{1.0f}, state, o);
     } else {
-      fold_scores(s, row_scale, state, o);
+      fold_scores<Format::kTokenHeadScales>(s, row_scale, state, o);
     }
     if constexpr (Format::kTokenHeadScales) {
       if (masked) {
-        scale_weights<true>(s, value_scales, value_unit, o);
+        scale_weights<true>(s, rows(), key_at, value_scales, state, o);
       } else {
-        scale_weights<false>(s, value_scales, value_unit, o);
+        scale_weights<false>(s, rows(), key_at, value_scales, state, o);
       }
     }
     accumulate_values<Format::kValue>(s, held, o);
@@ -324,7 +323,12 @@ struct Decode {
     copy_query();
     close_copy_group();
     const KeyInterval run = part.run(tile.seq_len);
-    for (int r = thread; r < kTileM; r += kThreads) rows()[r] = describe_row(params, tile, run, r);
+    for (int r = thread; r < kTileM; r += kThreads) {
+      const Row row = describe_row(params, tile, run, r);
+      rows()[r] = row;
+      sinks()[r] =
+          part.with_sink() ? sink_of_row(params, tile, Config::kAlibi, row, r) * kLog2E : kNegInf;
+    }
     __syncthreads();
     const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kTileM);
     const bool any = bounds.hull.begin < bounds.hull.end;
@@ -350,7 +354,7 @@ struct Decode {
                                     : rows_first_address(query_tile, kQueryPitch)};
     const Choose<kHoldQuery, HeldQuery<kDepth / 16>, StoredQuery> query{stored};
     SoftmaxState<Config::kRowBlocks> state;
-    reset_state<Config>(params, tile, rows(), 0, part.with_sink() && warp == 0, state);
+    reset_state(state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
     const float folded = Format::kScaled ? 1.0f : key_factor;
     const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
@@ -370,7 +374,7 @@ struct Decode {
         attend_tiles(step, key_at, masked, query, scale, row_scale, state, o);
       }
     }
-    if constexpr (Format::kTokenHeadScales) scale_output(o, value_unit);
+    if constexpr (Format::kTokenHeadScales) apply_units(state, o);
     wait_copy_groups<0>();
     __syncthreads();  // rings become outputs
     publish(state, o, states);
@@ -406,8 +410,7 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
             thread % 32,
             thread / 32,
             key_scale<Config>(params, kv_head),
-            value_scale<Config>(params, kv_head),
-            kLeastValueUnit};
+            value_scale<Config>(params, kv_head)};
   work.run(states);
 }
 

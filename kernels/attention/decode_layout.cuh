@@ -9,6 +9,7 @@ namespace attn {
 struct DecodeLayout {
   int rows;          // Row [row_blocks * 16]
   int weights;       // f32 [row_blocks * 16, warps]: how much each warp counts
+  int sinks;         // f32 [row_blocks * 16]
   int factors;       // f32 [row_blocks * 16] of the query rows; codes only
   int query;         // 16-bit [row_blocks * 16, pitch]
   int rings;         // per warp and stage: 16 keys, then 16 values; at the end the warps' outputs
@@ -31,7 +32,8 @@ ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stag
   const int value_pitch = element_bytes == 1 ? (value_pieces | 1) * 16 : value_pieces * 32 + 16;
   DecodeLayout layout{};
   layout.weights = layout.rows + row_blocks * 16 * 16;
-  layout.factors = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);
+  layout.sinks = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);
+  layout.factors = layout.sinks + row_blocks * 16 * 4;
   layout.query = layout.factors + (element_bytes == 1 ? row_blocks * 16 * 4 : 0);
   layout.rings = layout.query + row_blocks * 16 * query_pitch;
   layout.value = 16 * pitch;

@@ -279,11 +279,15 @@ struct F32Attention {
         total += __shfl_xor_sync(0xFFFFFFFFu, total, step);
       }
       if (row >= tile().num_rows) continue;
-      if (x == 0) {
-        part.template store_state<Config>(params, tile(), row, base[r], total, memory.rows[row]);
-      }
+      const Row& info = memory.rows[row];
+      float most = base[r];
       float factor = 1.0f;
-      if constexpr (Part::kNormalise) factor = total == 0.0f ? 0.0f : 1.0f / total;
+      if (part.with_sink()) {
+        const float sink = sink_of_row(params, tile(), Config::kAlibi, info, row) * kLog2E;
+        factor = add_sink(sink, most, total, weight_of_base);
+      }
+      if (x == 0) part.template store_state<Config>(params, tile(), row, most, total, info);
+      if constexpr (Part::kNormalise) factor = total == 0.0f ? 0.0f : factor / total;
 #pragma unroll
       for (int c = 0; c < kColumnBlocks; ++c) {
 #pragma unroll
@@ -305,15 +309,8 @@ struct F32Attention {
     float o[kRows][kColumnBlocks][4] = {};
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const int row = y * kRows + r;
       base[r] = kNegInf;
-      if (part.with_sink() && params.score.sinks != nullptr && row < tile().num_rows) {
-        const float shift =
-            alibi_row_constant(Config::kAlibi, memory.rows[row], tile().context_len);
-        base[r] = (params.score.sinks[head_of(tile(), row)] - shift) * kLog2E;
-      }
-      // A sink is a key with a score and no value; one thread of the row's sixteen counts it.
-      sum[r] = x == 0 && base[r] != kNegInf ? 1.0f : 0.0f;
+      sum[r] = 0.0f;
     }
 #pragma unroll 1
     for (int key = bounds.hull.begin; key < bounds.hull.end; key += kTileN) {

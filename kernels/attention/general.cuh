@@ -247,6 +247,11 @@ struct General {
   __device__ void finish_row(const Row& mine, float maximum, float sum) {
     if (lane() != 0) return;
     float factor = kScaled ? 1.0f : value_scale();
+    if (!Config::kSparse && part.with_sink()) {
+      const float sink = sink_of_row(params, tile, Config::kAlibi, mine, row());
+      factor *= add_sink(sink, maximum, sum,
+                         [](float base, float to) { return base == to ? 1.0f : expf(base - to); });
+    }
     if constexpr (Config::kE4M3Probability) factor *= 1.0f / kE4M3ProbabilityShift;
     if constexpr (Part::kNormalise) {
       factor = sum == 0.0f ? 0.0f : factor * reciprocal_fast(sum);
@@ -276,13 +281,7 @@ struct General {
     gather_bounds(mine);
     const TileBounds bounds = shared.bounds;
     float maximum = kNegInf;
-    if (!Config::kSparse && params.score.sinks != nullptr && part.with_sink() &&
-        row() < tile.num_rows) {
-      // A sink is a key with a score and no value; -inf is no sink at all (§3.5).
-      maximum = params.score.sinks[head_of(tile, row())] -
-                alibi_row_constant(Config::kAlibi, mine, tile.context_len);
-    }
-    float sum = maximum == kNegInf ? 0.0f : 1.0f;
+    float sum = 0.0f;
     float query_scale = 1.0f;
     if (kInt8 && row() < tile.num_rows) {
       query_scale =

@@ -164,10 +164,13 @@ struct Prefill {
     for (int m = 0; m < Config::kRowBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float sum = sum_of_quad(state.sum[m][half]);
+        float sum = sum_of_quad(state.sum[m][half]);
+        float base = state.base[m][half];
         const int row = warp_row + m * 16 + half * 8 + lane / 4;
         if (row >= tile.num_rows) continue;
-        const float inverse = sum == 0.0f ? 0.0f : 1.0f / sum * factor;
+        const float sink = sink_of_row(params, tile, Config::kAlibi, rows()[row], row) * kLog2E;
+        const float kept = add_sink(sink, base, sum, weight_of_base);
+        const float inverse = sum == 0.0f ? 0.0f : kept / sum * factor;
         const i64 at = token_of(tile, row) * params.output_token_stride +
                        head_of(tile, row) * params.output_head_stride + lane % 4 * 2;
 #pragma unroll
@@ -176,8 +179,7 @@ struct Prefill {
                                       o[m][n][half * 2 + 1] * inverse, pairs);
         }
         if (lane % 4 == 0) {
-          store_lse(params, tile, row,
-                    row_lse<Config>(state.base[m][half], sum, rows()[row], tile.context_len));
+          store_lse(params, tile, row, row_lse<Config>(base, sum, rows()[row], tile.context_len));
         }
       }
     }
@@ -198,9 +200,8 @@ struct Prefill {
     const TileBounds& mine = bounds()[1 + warp];
 
     SoftmaxState<Config::kRowBlocks> state;
-    reset_state<Config>(params, tile, warp_rows, warp_row, true, state);
+    reset_state(state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
-    float value_unit = kLeastValueUnit;
     const float folded = Format::kScaled ? 1.0f : key_scale<Config>(params, tile.kv_head);
     const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
 
@@ -249,23 +250,24 @@ struct Prefill {
         }
         transform_scores<Config>(s, warp_rows, key_at, scale);
       }
-      if (masked) mask_scores(s, warp_rows, key_at);
+      if (masked) mask_keys(s, warp_rows, key_at, kNegInf);
       if constexpr (Config::kScaleFirst) {
-        fold_scores(s, SameFactor{1.0f}, state, o);
+        fold_scores<Format::kTokenHeadScales>(s, SameFactor{1.0f}, state, o);
       } else {
-        fold_scores(s, row_factors<Config, Config::kRowBlocks>(row_scales, scale.factor), state, o);
+        fold_scores<Format::kTokenHeadScales>(
+            s, row_factors<Config, Config::kRowBlocks>(row_scales, scale.factor), state, o);
       }
       if constexpr (Format::kTokenHeadScales) {
         const RowOfScales value_scales{scales(turn) + kTileN};
         if (masked) {
-          scale_weights<true>(s, value_scales, value_unit, o);
+          scale_weights<true>(s, warp_rows, key_at, value_scales, state, o);
         } else {
-          scale_weights<false>(s, value_scales, value_unit, o);
+          scale_weights<false>(s, warp_rows, key_at, value_scales, state, o);
         }
       }
       accumulate_values<kValueElement>(s, values, o);
     }
-    if constexpr (Format::kTokenHeadScales) scale_output(o, value_unit);
+    if constexpr (Format::kTokenHeadScales) apply_units(state, o);
     store(state, o, warp_row);
   }
 };

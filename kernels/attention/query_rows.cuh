@@ -43,7 +43,7 @@ __device__ __forceinline__ int largest_exponent(const u32 (&words)[kWords]) {
 }
 
 /// One row of bf16 by one warp, in place: f16 of q / factor. The factor is the power of two that
-/// puts the largest number below 2^15, so that whatever lies within 2^-32 of it keeps its 8 bits.
+/// puts the largest number below 2^15, so that whatever lies within 2^-31 of it keeps its 8 bits.
 template <int kColumns>
 __device__ __forceinline__ float bf16_row_to_f16(u32* row, int lane) {
   constexpr int kWords = (kColumns / 2 + 31) / 32;
@@ -114,6 +114,9 @@ __device__ __forceinline__ void convert_query_rows(unsigned char* rows, float* f
 /// [kRowBlocks * 16] in shared memory. Only rows of bf16 have other ones than 1.
 template <class Config, int kRowBlocks>
 __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* factors, float factor) {
+  // Why not 0, as the scale of the keys may make it: a masked score is -inf, and 0 times -inf is
+  // NaN. Other scores of f16 are less than 2^40, so that all factors below this give one weight.
+  constexpr float kLeastFactor = 0x1p-126f;
   const int lane = static_cast<int>(threadIdx.x % 32);
   RowFactors<kRowBlocks> of;
 #pragma unroll
@@ -123,6 +126,9 @@ __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* facto
       of.factors[m][half] = factor;
       if constexpr (kConvertsQuery<Config> && size_of(Config::kQuery) == 2) {
         of.factors[m][half] *= factors[m * 16 + half * 8 + lane / 4];
+      }
+      if (Formats<Config>::kCodes && of.factors[m][half] < kLeastFactor) {
+        of.factors[m][half] = kLeastFactor;
       }
     }
   }

@@ -63,6 +63,28 @@ __device__ __forceinline__ float alibi_row_constant(Alibi form, const Row& row, 
   return 0.0f;
 }
 
+/// The score of a row's sink in natural units, without the row's constant as its other scores are;
+/// -inf where there is none (semantics §3.5).
+__device__ __forceinline__ float sink_of_row(const AttendParams& params, const RowTile& tile,
+                                             Alibi form, const Row& info, int row) {
+  if (params.score.sinks == nullptr || row >= tile.num_rows) return kNegInf;
+  return params.score.sinks[head_of(tile, row)] - alibi_row_constant(form, info, tile.context_len);
+}
+
+/// A row's sink, a key with a score and no value, joins its state (m and l of semantics §3.1);
+/// returns the factor of what the values summed up to. `weight(a, b)` is e^(a - b), or 2^(a - b),
+/// of two bases. Why at the end and not as the first key: P relative to a sink far above all scores
+/// is 0 in 16 bits.
+template <class Weight>
+__device__ __forceinline__ float add_sink(float sink, float& base, float& sum, Weight weight) {
+  if (sink == kNegInf) return 1.0f;
+  const float top = fmaxf(base, sink);
+  const float factor = weight(base, top);
+  sum = sum * factor + weight(sink, top);
+  base = top;
+  return factor;
+}
+
 /// Row `row` of the tile cut to keys [run.begin, run.end); rows past the tile see nothing.
 __device__ __forceinline__ Row describe_row(const AttendParams& params, const RowTile& tile,
                                             KeyInterval run, int row) {

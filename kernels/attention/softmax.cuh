@@ -14,11 +14,14 @@ struct ScoreScale {
   float soft_cap;
 };
 
-/// Running softmax of a thread's rows: l = sum of 2^(x - base), this thread's columns only.
+/// Running softmax of a thread's rows: l = sum of 2^(x - base), this thread's columns only. Where
+/// every value has a scale of its own, each row's output has a unit, so that 16 bits hold P times
+/// the scales however large or small they are.
 template <int kRowBlocks>
 struct SoftmaxState {
   float base[kRowBlocks][2];
   float sum[kRowBlocks][2];
+  float unit[kRowBlocks][2];  // of scale_weights()
 };
 
 /// s -> exponents of 2: scale, soft cap, ALiBi in that order (semantics §3.1). Only where
@@ -80,10 +83,11 @@ __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBloc
   }
 }
 
-/// Scores of keys that a row may not see become -inf; a select, so that NaN cannot pass.
+/// What belongs to keys that a row may not see becomes `masked`: of scores -inf. A select, so that
+/// NaN cannot pass.
 template <int kRowBlocks, int kKeyBlocks>
-__device__ __forceinline__ void mask_scores(float (&s)[kRowBlocks][kKeyBlocks][4], const Row* rows,
-                                            int first_key) {
+__device__ __forceinline__ void mask_keys(float (&s)[kRowBlocks][kKeyBlocks][4], const Row* rows,
+                                          int first_key, float masked) {
   const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
@@ -97,7 +101,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kRowBlocks][kKeyBlocks][4
         for (int i = 0; i < 2; ++i) {
           const int key = first + n * 8 + i;
           const bool visible = key >= keys.begin && key < keys.end;
-          s[m][n][half * 2 + i] = visible ? s[m][n][half * 2 + i] : kNegInf;
+          s[m][n][half * 2 + i] = visible ? s[m][n][half * 2 + i] : masked;
         }
       }
     }
@@ -136,72 +140,105 @@ __device__ __forceinline__ float sum_of_quad(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
+/// Rows g (half 0) or g + 8 (half 1) of row block m.
 template <int kRowBlocks, int kValueBlocks>
-__device__ __forceinline__ void scale_output(float (&o)[kRowBlocks][kValueBlocks][4],
-                                             float factor) {
+__device__ __forceinline__ void scale_output_row(float (&o)[kRowBlocks][kValueBlocks][4], int m,
+                                                 int half, float factor) {
+#pragma unroll
+  for (int n = 0; n < kValueBlocks; ++n) {
+    o[m][n][half * 2] *= factor;
+    o[m][n][half * 2 + 1] *= factor;
+  }
+}
+
+/// Units from here on have an inverse, as have those of no more than 2^126.
+constexpr float kLeastValueUnit = 0x1p-126f;
+constexpr u32 kMostValueUnitBits = 253u << 23;
+
+/// Raises the units of rows that a weight of `most` (of this thread) has outgrown.
+template <int kRowBlocks, int kValueBlocks>
+__device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
+                                            SoftmaxState<kRowBlocks>& state,
+                                            float (&o)[kRowBlocks][kValueBlocks][4]) {
+  // Why a slack: f16 has room for it, and most tiles then leave the output alone.
+  constexpr float kSlack = 256.0f;
+  bool outgrown = false;
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-    for (int n = 0; n < kValueBlocks; ++n) {
+    for (int half = 0; half < 2; ++half) {
+      const float unit = state.unit[m][half];
+      outgrown |= most[m][half] > unit * kSlack || unit < kLeastValueUnit;
+    }
+  }
+  if (!__any_sync(0xFFFFFFFFu, outgrown)) return;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) o[m][n][i] *= factor;
+  for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const u32 bits = float_bits(max_of_quad(most[m][half])) & 0x7F800000u;
+      const float power = float_from_bits(bits < kMostValueUnitBits ? bits : kMostValueUnitBits);
+      const float grown = fmaxf(power, kLeastValueUnit);
+      if (!(grown > state.unit[m][half])) continue;
+      scale_output_row(o, m, half, state.unit[m][half] * reciprocal_fast(grown));
+      state.unit[m][half] = grown;
     }
   }
 }
 
-/// Powers of two between which the unit of scale_weights() lies: both have an inverse.
-constexpr float kLeastValueUnit = 0x1p-126f;
-constexpr u32 kMostValueUnitBits = 253u << 23;
-__device__ __forceinline__ float inverse_of_unit(float unit) {
-  return float_from_bits((254u << 23) - float_bits(unit));
-}
-
-/// P times the scales of the values of its keys, in units of a power of two: the largest scale so
-/// far, so that f16 holds P however large or small the scales are; the output is in the same unit.
-/// What is lost is less than 2^-24 of the largest value. `masked`: a weight of 0 stays 0 whatever
-/// the scale of a key that nobody may see.
+/// P times the scales of the values of its keys, in the units of the rows. What is lost of a weight
+/// is less than 2^-24 of the largest one of its row. kMasked: the scale of a key that a row may not
+/// see counts for nothing, whatever it is.
 template <bool kMasked, class Scales, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks][4],
-                                              const Scales& scales, float& unit,
+                                              const Row* rows, int first_key, const Scales& scales,
+                                              SoftmaxState<kRowBlocks>& state,
                                               float (&o)[kRowBlocks][kValueBlocks][4]) {
-  float2 of[kKeyBlocks];
-  float most = 0.0f;
+  scale_columns(p, scales);
+  // Why after the product: 0 times infinity is NaN.
+  if constexpr (kMasked) mask_keys(p, rows, first_key, 0.0f);
+  float most[kRowBlocks][2] = {};
 #pragma unroll
-  for (int n = 0; n < kKeyBlocks; ++n) {
-    of[n] = scales.of_block(n);
-    most = fmaxf(most, fmaxf(fabsf(of[n].x), fabsf(of[n].y)));
+  for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) most[m][i / 2] = fmaxf(most[m][i / 2], fabsf(p[m][n][i]));
+    }
   }
-  most = max_of_quad(most);  // the same in all quads
-  constexpr u32 kExponent = 0x7F800000u;
-  const u32 bits = float_bits(most) & kExponent;
-  const float grown = float_from_bits(bits < kMostValueUnitBits ? bits : kMostValueUnitBits);
-  if (grown > unit) {
-    scale_output(o, unit * inverse_of_unit(grown));
-    unit = grown;
-  }
-  const float inverse = inverse_of_unit(unit);
+  raise_units(most, state, o);
 #pragma unroll
-  for (int n = 0; n < kKeyBlocks; ++n) {
-    const float2 scale = make_float2(of[n].x * inverse, of[n].y * inverse);
+  for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
-    for (int m = 0; m < kRowBlocks; ++m) {
+    for (int half = 0; half < 2; ++half) {
+      const float inverse = reciprocal_fast(state.unit[m][half]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float factor = i % 2 == 0 ? scale.x : scale.y;
-        if constexpr (kMasked) {
-          p[m][n][i] = p[m][n][i] == 0.0f ? 0.0f : p[m][n][i] * factor;
-        } else {
-          p[m][n][i] *= factor;
-        }
+      for (int n = 0; n < kKeyBlocks; ++n) {
+        p[m][n][half * 2] *= inverse;
+        p[m][n][half * 2 + 1] *= inverse;
       }
     }
   }
 }
 
-/// Raises the base of rows whose maximum has outgrown it, and rescales what was accumulated.
+/// Output in its units -> output.
+template <int kRowBlocks, int kValueBlocks>
+__device__ __forceinline__ void apply_units(const SoftmaxState<kRowBlocks>& state,
+                                            float (&o)[kRowBlocks][kValueBlocks][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowBlocks; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      scale_output_row(o, m, half, state.unit[m][half]);
+    }
+  }
+}
+
+/// Raises the base of rows whose maximum has outgrown it, and rescales what was accumulated: the
+/// output or, where it has units (kUnits), those.
 /// Why only past a slack of 2^8: weights up to 256 lose nothing in f32 sums and 16-bit P, and most
 /// tiles then leave the accumulators alone.
-template <int kRowBlocks, int kValueBlocks>
+template <bool kUnits, int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2],
                                            SoftmaxState<kRowBlocks>& state,
                                            float (&o)[kRowBlocks][kValueBlocks][4]) {
@@ -223,10 +260,10 @@ __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2
       const float factor = exp2_fast(state.base[m][half] - tile_max[m][half]);
       state.base[m][half] = tile_max[m][half];
       state.sum[m][half] *= factor;
-#pragma unroll
-      for (int n = 0; n < kValueBlocks; ++n) {
-        o[m][n][half * 2] *= factor;
-        o[m][n][half * 2 + 1] *= factor;
+      if constexpr (kUnits) {
+        state.unit[m][half] *= factor;
+      } else {
+        scale_output_row(o, m, half, factor);
       }
     }
   }
@@ -245,7 +282,7 @@ struct RowFactors {
 };
 
 /// s -> P = 2^(s * factor - base), row sums grow. Factors are 1 where scores are scaled already.
-template <class Factors, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
+template <bool kUnits, class Factors, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4],
                                             const Factors& factors, SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
@@ -263,7 +300,7 @@ __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4
       tile_max[m][half] = max_of_quad(most) * factors.of(m, half);
     }
   }
-  raise_base(tile_max, state, o);
+  raise_base<kUnits>(tile_max, state, o);
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
@@ -285,27 +322,23 @@ __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4
   }
 }
 
-/// The start of every row: the sink is a key with a score and no value (semantics §3.5).
-template <class Config, int kRowBlocks>
-__device__ __forceinline__ void reset_state(const AttendParams& params, const RowTile& tile,
-                                            const Row* rows, int first_row, bool with_sink,
-                                            SoftmaxState<kRowBlocks>& state) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
+/// A row that has seen nothing.
+template <int kRowBlocks>
+__device__ __forceinline__ void reset_state(SoftmaxState<kRowBlocks>& state) {
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = m * 16 + half * 8 + lane / 4;
-      float sink = kNegInf;
-      if (with_sink && params.score.sinks != nullptr && first_row + row < tile.num_rows) {
-        const float shift = alibi_row_constant(Config::kAlibi, rows[row], tile.context_len);
-        sink = (params.score.sinks[head_of(tile, first_row + row)] - shift) * kLog2E;
-      }
-      state.base[m][half] = sink;
-      // One lane of the four that share a row counts it.
-      state.sum[m][half] = lane % 4 == 0 && sink != kNegInf ? 1.0f : 0.0f;
+      state.base[m][half] = kNegInf;
+      state.sum[m][half] = 0.0f;
+      state.unit[m][half] = 0.0f;
     }
   }
+}
+
+/// 2^(base - to). Equal infinities (a row that saw nothing, a sink of +inf) differ by NaN.
+__device__ __forceinline__ float weight_of_base(float base, float to) {
+  return base == to ? 1.0f : exp2_fast(base - to);
 }
 
 /// m + ln l of a row in natural units; -inf for a row that saw nothing.

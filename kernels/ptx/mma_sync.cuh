@@ -10,6 +10,12 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
+__device__ __forceinline__ u32 load_word(u32 address) {
+  u32 word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");
+  return word;
+}
+
 /// Four 8 x 8 matrices of 16-bit elements; lane i gives the address of row i % 8 of matrix i / 8.
 /// Lane i receives elements (i / 4, 2 * (i % 4)) and the next one of each matrix.
 __device__ __forceinline__ void load_matrices(u32 address, u32 (&to)[4]) {

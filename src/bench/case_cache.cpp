@@ -4,6 +4,7 @@
 
 #include "bench/judge_ranks.h"
 #include "bench/same_values.h"
+#include "inputs/host_memory.h"
 #include "inputs/kv_scales.h"
 
 namespace attnbench {
@@ -28,6 +29,7 @@ const AttentionInputs& CaseCache::inputs() {
 
 bool CaseCache::move_on(const Problem& problem) {
   if (!same_values(problem_, problem)) return false;
+  check_inputs_fit(problem);
   if (!same_ranks(problem_, problem)) of_ranks_.clear();
   problem_ = problem;
   return true;

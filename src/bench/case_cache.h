@@ -37,7 +37,7 @@ class CaseCache {
   const Problem& problem() const { return problem_; }
   const AttentionInputs& inputs();
   /// Goes on with another case and what is known of it already; false, and nothing happens, when
-  /// that is nothing.
+  /// that is nothing. Errors: E-CAPACITY, as for inputs().
   bool move_on(const Problem& problem);
   /// Token rows that are compared, by select_rows.
   const std::vector<std::int32_t>& rows();

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "bench/fake_backend.h"
+#include "core/error.h"
 
 namespace attnbench {
 namespace {
@@ -123,6 +124,24 @@ TEST_CASE("the next case goes on with inputs and references when it differs in r
     CHECK(&cache.inputs() == inputs);
     CHECK(cache.problem().inputs.seed == problem.inputs.seed);
   }
+}
+
+TEST_CASE("the next case must fit into memory too, though its inputs are there") {
+  const Problem problem = example_problem(KvCacheDtype::kAuto);
+  CaseCache cache(problem, {1, {}});
+  const AttentionInputs* inputs = &cache.inputs();
+  Problem large = problem;
+  SUBCASE("blocks") { large.kv_cache.num_blocks = 2'000'000'000; }
+  SUBCASE("ranks") {
+    large.kv_cache.num_blocks = 2'000'000;
+    large.dcp.world_size = 1000;
+  }
+  REQUIRE_THROWS_WITH_AS(cache.move_on(large), doctest::Contains("of host memory"), Error);
+  CHECK(cache.problem().dcp.world_size == 1);
+  Problem next = problem;
+  next.kv_cache.num_blocks = 9;
+  CHECK(cache.move_on(next));
+  CHECK(&cache.inputs() == inputs);
 }
 
 }  // namespace attnbench

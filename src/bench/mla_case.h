@@ -8,6 +8,7 @@
 
 #include "bench/same_values.h"
 #include "core/problem.h"
+#include "inputs/host_memory.h"
 #include "inputs/kv_scales.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/shapes.h"
@@ -48,6 +49,7 @@ class MlaCase {
   /// As CaseCache::move_on.
   bool move_on(const Problem& problem) {
     if (!same_values(problem_, problem)) return false;
+    check_inputs_fit(problem);
     if (!same_ranks(problem_, problem)) of_ranks_.clear();
     problem_ = problem;
     return true;

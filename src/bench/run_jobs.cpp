@@ -149,16 +149,15 @@ class JobRunner {
   }
 
   System& system_for(const Problem& problem) {
-    const bool is_known = system_ && (&system_->problem() == &problem || system_->move_on(problem));
-    if (!is_known) {
+    if (system_ && &system_->problem() == &problem) return *system_;
+    if (!system_ || !system_->move_on(problem)) {
       system_.reset();  // free the old case's tensors before the new ones are made
       system_ = make_system(problem, {options_.num_threads, options_.should_stop});
-      for (const std::string& notice : system_->notices()) observer_.notice(notice);
-      if (options_.timing && options_.device == "cpu" &&
-          problem.timing.mode == TimingMode::kGraph) {
-        observer_.notice(problem.scenario +
-                         ": timing.mode graph: cpu has no graphs, so its times are of the stream");
-      }
+    }
+    for (const std::string& notice : system_->notices()) observer_.notice(notice);
+    if (options_.timing && options_.device == "cpu" && problem.timing.mode == TimingMode::kGraph) {
+      observer_.notice(problem.scenario +
+                       ": timing.mode graph: cpu has no graphs, so its times are of the stream");
     }
     return *system_;
   }

@@ -1,7 +1,11 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <new>
 #include <stdexcept>
@@ -11,6 +15,7 @@
 #include "bench/judge_ranks.h"
 #include "bench/save.h"
 #include "core/error.h"
+#include "inputs/inputs.h"
 #include "inputs/safetensors.h"
 
 namespace attnbench {
@@ -104,6 +109,40 @@ TEST_CASE("graph timing on a device without graphs is told, not silently somethi
   CHECK(bench.recorder.notices ==
         std::vector<std::string>{
             "suite: timing.mode graph: cpu has no graphs, so its times are of the stream"});
+}
+
+TEST_CASE("a case that goes on with the inputs of another one is told about as itself") {
+  Bench bench;
+  bench.options.timing = true;
+  const fs::path path =
+      fs::temp_directory_path() / fmt::format("run_jobs_test_{}.safetensors", ::getpid());
+  const AttentionInputs drawn = make_inputs(bench.problem);
+  Tensor query(Dtype::kBF16, {26, 4, 16});
+  std::memcpy(query.bytes(), drawn.query.bytes(), query.size_bytes());
+  const Tensor key = convert(drawn.key, Dtype::kF32);
+  write_safetensors(path, {{"query", &query}, {"key", &key}, {"value", &drawn.value}}, {});
+  bench.problem.inputs.file = path.string();
+  Problem graph = bench.problem;
+  graph.case_name = "graph";
+  graph.timing.mode = TimingMode::kGraph;
+  Problem blocks = graph;
+  blocks.case_name = "blocks";
+  blocks.kv_cache.num_blocks = 30;
+  Job second = bench.job();
+  Job third = second;
+  second.problem = &graph;
+  third.problem = &blocks;
+  const std::vector<Result> results =
+      run_jobs({bench.job(), second, third, third}, bench.options, bench.recorder);
+  fs::remove(path);
+  for (const Result& result : results) CHECK(result.status == Status::kPassed);
+  const auto said = [&](const std::string& part) {
+    return std::count_if(
+        bench.recorder.notices.begin(), bench.recorder.notices.end(),
+        [&](const std::string& notice) { return notice.find(part) != std::string::npos; });
+  };
+  CHECK(said("cpu has no graphs") == 2);
+  CHECK(said("key") == 3);  // is of another dtype; a second backend of a case hears nothing new
 }
 
 TEST_CASE("a wrong output is incorrect, names the element and is not timed") {

@@ -43,7 +43,7 @@ class System {
   virtual const Problem& problem() const = 0;
   /// Becomes the system of another case that has the same inputs and references, and keeps them:
   /// the cases of a sweep over ranks or passes. False, and nothing happens, for any other case.
-  /// `problem` must outlive the system.
+  /// `problem` must outlive the system. Errors: E-CAPACITY, and nothing happens.
   virtual bool move_on(const Problem& problem) {
     static_cast<void>(problem);
     return false;

@@ -1,7 +1,5 @@
 #include "inputs/batch_lengths.h"
 
-#include <unistd.h>
-
 #include "core/error.h"
 #include "metadata/int_math.h"
 
@@ -38,16 +36,6 @@ std::vector<SourceRow> key_sources(const Problem& problem) {
     }
   }
   return sources;
-}
-
-void check_host_memory(std::int64_t needed) {
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-  const std::int64_t available =
-      std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGESIZE)};
-  if (needed <= available) return;
-  fail(ErrorKind::kCapacity,
-       "the case needs {:.1f} GiB of host memory, this machine has {:.1f} GiB",
-       static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
 }  // namespace attnbench

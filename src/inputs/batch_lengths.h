@@ -20,7 +20,4 @@ BatchLengths batch_lengths(const Problem& problem);
 /// Key rows below cascade.common_prefix_len are the same in every request.
 std::vector<SourceRow> key_sources(const Problem& problem);
 
-/// E-CAPACITY when `needed` bytes exceed this machine's memory.
-void check_host_memory(std::int64_t needed);
-
 }  // namespace attnbench

@@ -6,6 +6,7 @@
 #include "inputs/batch_lengths.h"
 #include "inputs/cache_cells.h"
 #include "inputs/draw_rows.h"
+#include "inputs/host_memory.h"
 #include "inputs/input_file.h"
 #include "inputs/inputs.h"
 #include "inputs/random.h"
@@ -71,30 +72,6 @@ void set_alibi_slopes(const Problem& problem, AttentionInputs& inputs) {
   }
 }
 
-/// Bytes of inputs, of K and V as stored and dequantised, and of the paged cache.
-std::int64_t host_bytes(const Problem& problem) {
-  constexpr std::string_view kWhat = "host memory of the case";
-  const AttentionSpec& a = problem.attention;
-  const auto element = static_cast<std::int64_t>(dtype_size(a.dtype));
-  const auto bytes = [&](std::int64_t rows, std::int64_t width, std::int64_t size) {
-    return checked_mul(checked_mul(rows, width, kWhat), size, kWhat);
-  };
-  const std::int64_t kv_width = std::int64_t{a.num_kv_heads} * (a.head_size + a.v_head_size);
-  std::int64_t sum = bytes(problem.num_tokens() + kQueryPaddingRows,
-                           std::int64_t{a.num_heads} * a.head_size, element);
-  const auto float_size = static_cast<std::int64_t>(sizeof(float));
-  sum = checked_add(sum, bytes(problem.num_keys(), kv_width, element + float_size), kWhat);
-  if (!has_direct_kv(a.type)) {
-    const auto stored =
-        static_cast<std::int64_t>(dtype_size(kv_element_dtype(problem.kv_cache.dtype, a.dtype)));
-    const std::int64_t slots =
-        checked_mul(problem.kv_cache.num_blocks, page_tokens(problem), kWhat);
-    sum = checked_add(sum, bytes(problem.num_keys(), kv_width, stored), kWhat);
-    sum = checked_add(sum, bytes(slots, kv_width, stored), kWhat);
-  }
-  return sum;
-}
-
 /// Static value scales of int8 level 1 (§11.1).
 void set_value_channel_scale(const Problem& problem, AttentionInputs& inputs) {
   if (inputs.shapes_only) {
@@ -133,7 +110,7 @@ AttentionInputs make_inputs(const Problem& problem) {
   inputs.seq_lens = std::move(lengths.seq_lens);
   inputs.key_start_loc = std::move(lengths.key_start_loc);
   inputs.shapes_only = problem.inputs.shapes_only;
-  if (!inputs.shapes_only) check_host_memory(host_bytes(problem));
+  check_inputs_fit(problem);
   set_sinks(problem, inputs);
   set_alibi_slopes(problem, inputs);
   if (problem.inputs.file) {

@@ -14,6 +14,7 @@
 #include "inputs/batch_lengths.h"
 #include "inputs/draw_rows.h"
 #include "inputs/file_tensors.h"
+#include "inputs/host_memory.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -199,28 +200,6 @@ class Reader : private FileTensors {
   MlaInputs& inputs_;
 };
 
-/// Latents as drawn, stored and dequantised, their cache, weights, query and top-k indices.
-std::int64_t host_bytes(const Problem& problem) {
-  constexpr std::string_view kWhat = "host memory of the case";
-  const AttentionSpec& a = problem.attention;
-  const MlaSpec& mla = problem.mla;
-  const auto element = static_cast<std::int64_t>(dtype_size(a.dtype));
-  const auto bytes = [&](std::int64_t rows, std::int64_t width) {
-    return checked_mul(rows, width, kWhat);
-  };
-  const std::int64_t entry = std::int64_t{mla.kv_lora_rank} + mla.qk_rope_head_dim;
-  const std::int64_t slots =
-      checked_mul(problem.kv_cache.num_blocks, problem.kv_cache.block_size, kWhat);
-  const std::int64_t per_token = std::int64_t{a.num_heads} * a.head_size * element +
-                                 std::int64_t{mla.sparse_topk.value_or(0)} * 4;
-  std::int64_t sum = bytes(problem.num_tokens() + kQueryPaddingRows, per_token);
-  sum = checked_add(sum, bytes(problem.num_keys(), entry * (2 * element + 4)), kWhat);
-  sum = checked_add(sum, bytes(slots, entry * element), kWhat);
-  const std::int64_t weights = std::int64_t{mla.qk_nope_head_dim} + mla.v_head_dim;
-  return checked_add(sum, bytes(std::int64_t{a.num_heads} * mla.kv_lora_rank, weights * element),
-                     kWhat);
-}
-
 }  // namespace
 
 std::int64_t num_listed_keys(const MlaSpec& mla, std::int64_t visible) {
@@ -234,7 +213,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
   inputs.query_start_loc = std::move(lengths.query_start_loc);
   inputs.seq_lens = std::move(lengths.seq_lens);
   inputs.key_start_loc = std::move(lengths.key_start_loc);
-  if (!problem.inputs.shapes_only) check_host_memory(host_bytes(problem));
+  check_inputs_fit(problem);
   if (problem.inputs.file) {
     Reader(problem, inputs).read();
     return inputs;

@@ -32,6 +32,9 @@ struct AttendCase {
   int e4m3_probability = 0;
   /// A few query elements of a thousand; their scores have no more digits than 16 bits hold.
   bool has_large_queries = true;
+  float sink_shift = 0.0f;        // of every head's sink
+  float value_gain = 1.0f;        // of the scale of the values
+  float last_value_scale = 0.0f;  // > 0: of the value of each request's last key
 };
 
 /// Rows of two KV heads in a paged cache of shuffled blocks, or one after another. What no row may
@@ -102,6 +105,12 @@ inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& se
                  static_cast<unsigned>(100 * b + i), padding > 0);
       fill_cells(t.value, first, live * kAttendKvHeads, c.v_head_size, value_cell,
                  static_cast<unsigned>(100 * b + i + 50), padding > 0);
+      if (c.last_value_scale == 0.0f || len > (i + 1) * c.block_size) continue;
+      for (int head = 0; head < kAttendKvHeads; ++head) {
+        const attn::i64 cell = first + attn::i64{live - 1} * kAttendKvHeads + head;
+        std::memcpy(t.value.bytes() + cell * value_cell + c.v_head_size, &c.last_value_scale,
+                    sizeof c.last_value_scale);
+      }
     }
   }
   return t;
@@ -136,7 +145,7 @@ inline void set_keys_values(attn::AttendParams& p, const AttendCase& c, const At
     kv.scale_head_stride = kv.head_stride_key / 4;
   } else if (dtype_size(c.cache) == 1) {
     kv.k_scale = memory.upload(std::vector<float>{0.7f, 1.3f});
-    kv.v_scale = memory.upload(std::vector<float>{1.1f, 0.6f});
+    kv.v_scale = memory.upload(std::vector<float>{1.1f * c.value_gain, 0.6f * c.value_gain});
     kv.round_dequantized = c.round_dequantized;
   }
 }
@@ -192,6 +201,7 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   std::vector<float> per_head;
   for (int h = 0; h < heads; ++h) per_head.push_back(0.03f * static_cast<float>(h + 1));
   if (c.alibi != attn::Alibi::kNone) p.score.alibi_slopes = memory.upload(per_head);
+  for (float& sink : per_head) sink += c.sink_shift;
   if (c.has_sinks) p.score.sinks = memory.upload(per_head);
   if (c.has_ranges) {
     std::vector<int> ranges;
@@ -275,7 +285,17 @@ inline std::vector<AttendCase> attend_cases() {
        .v_head_size = 80,
        .block_size = 0,
        .window_right = -1},
-      {.name = "prefill to e4m3", .output = kE4M3, .output_scale = 0.25f}};
+      {.name = "prefill to e4m3", .output = kE4M3, .output_scale = 0.25f},
+      {.name = "prefill e4m3 under sinks far above all scores",
+       .cache = kE4M3,
+       .has_sinks = true,
+       .has_large_queries = false,
+       .sink_shift = 22.0f,
+       .value_gain = 3e9f},
+      {.name = "prefill e4m3 per token and head, a huge scale that one row sees",
+       .cache = kE4M3,
+       .has_token_head_scales = true,
+       .last_value_scale = 1e20f}};
   const std::vector<AttendCase> decodes{
       {.name = "decode d128"},
       {.name = "decode d64 f16 distance alibi",
@@ -342,6 +362,25 @@ inline std::vector<AttendCase> attend_cases() {
        .v_head_size = 72,
        .form = AttendForm::kSplits,
        .has_sinks = true},
+      {.name = "splits e4m3 under sinks far above all scores",
+       .cache = kE4M3,
+       .form = AttendForm::kSplits,
+       .has_sinks = true,
+       .has_large_queries = false,
+       .sink_shift = 22.0f,
+       .value_gain = 3e9f},
+      {.name = "segments f16 e4m3 under sinks far above all scores",
+       .query = kF16,
+       .cache = kE4M3,
+       .form = AttendForm::kSegments,
+       .has_sinks = true,
+       .has_large_queries = false,
+       .sink_shift = 22.0f,
+       .value_gain = 3e9f},
+      {.name = "decode i8 per token and head, a huge scale that one row sees",
+       .cache = kI8,
+       .has_token_head_scales = true,
+       .last_value_scale = 1e20f},
       {.name = "segments d128 key alibi",
        .form = AttendForm::kSegments,
        .alibi = attn::Alibi::kKeyIndex},

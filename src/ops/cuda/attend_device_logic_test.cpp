@@ -112,6 +112,7 @@ TEST_CASE("the covering cases of attention write every row of the batch and no o
 TEST_CASE("every head size has a prefill and a decode kernel that fit the target") {
   for (const int sm : {80, 89, 90, 100}) {
     const Target target = target_of_sm(sm);
+    const int room = target.max_shared_bytes - kTiledStaticSharedBytes;
     for (int size = 32; size <= 256; size += 8) {
       attn::AttendParams params{};
       params.query_element = params.output_element = attn::Element::kBF16;
@@ -119,11 +120,11 @@ TEST_CASE("every head size has a prefill and a decode kernel that fit the target
       params.num_heads = params.num_kv_heads = 1;
       params.head_size = params.v_head_size = size;
       params.score.softmax_scale = 1.0f;
-      CHECK(prefill_kernel(target, params).shared_bytes < target.max_shared_bytes);
-      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes < target.max_shared_bytes);
+      CHECK(prefill_kernel(target, params).shared_bytes <= room);
+      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes <= room);
       params.kv.element = attn::Element::kE4M3;
-      CHECK(prefill_kernel(target, params).shared_bytes < target.max_shared_bytes);
-      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes < target.max_shared_bytes);
+      CHECK(prefill_kernel(target, params).shared_bytes <= room);
+      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes <= room);
     }
   }
 }

@@ -16,8 +16,6 @@ namespace {
 using attn::Element;
 
 constexpr int kThreads = 256;
-/// Room for the statically declared part of the kernel's shared memory.
-constexpr int kStaticSharedBytes = 4096;
 
 struct Tile {
   int row_blocks;
@@ -75,11 +73,11 @@ void choose_tile(const Target& target, Choice& c) {
       c.tile = tile;
       c.ctas = ctas;
       c.shared_bytes = layout_of(c).total;
-      if (c.shared_bytes + kStaticSharedBytes <= target.max_shared_bytes / ctas) return;
+      if (c.shared_bytes + kGeneralStaticSharedBytes <= target.max_shared_bytes / ctas) return;
     }
   }
   fail(ErrorKind::kUnsupported, "attend of head_size {} needs {} bytes of shared memory of {}",
-       c.params.head_size, c.shared_bytes + kStaticSharedBytes, target.max_shared_bytes);
+       c.params.head_size, c.shared_bytes + kGeneralStaticSharedBytes, target.max_shared_bytes);
 }
 
 void check_elements(const attn::AttendParams& p, bool ds_mla) {

@@ -7,6 +7,9 @@
 
 namespace attnbench::cuda {
 
+/// What the kernels of general.cuh declare of shared memory beside what a launch asks for, at most.
+constexpr int kGeneralStaticSharedBytes = 4096;
+
 /// E-UNSUPPORTED for combinations of elements that have no kernel, and for heads whose tiles do
 /// not fit into shared memory.
 void attend_general(Launcher& launcher, const attn::AttendParams& params);

@@ -128,9 +128,6 @@ attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams&
                               params.head_size, params.v_head_size, key_bytes(params));
 }
 
-/// Room for the statically declared part of a kernel's shared memory.
-constexpr int kStaticSharedBytes = 1024;
-
 /// Warps and steps of the decode kernel: of a table, the first that fits is taken.
 struct DecodeTile {
   int max_columns;
@@ -152,17 +149,17 @@ constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{12
 /// of their cell, and rows of a tile start alike in every block.
 bool has_cells(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
-  const auto behind = [](const void* codes, int count, const float* scales) {
-    return static_cast<const char*>(codes) + count == reinterpret_cast<const char*>(scales);
+  const auto in_cells = [&](const void* codes, int width, const float* scales,
+                            attn::i64 token_stride, attn::i64 head_stride) {
+    return scales_follow_codes({codes, width, scales, kv.block_stride, token_stride, head_stride,
+                                kv.scale_block_stride, kv.scale_slot_stride, kv.scale_head_stride});
   };
-  return has_token_head_scales(params) && behind(kv.key, params.head_size, kv.key_scales) &&
-         behind(kv.value, params.v_head_size, kv.value_scales) &&
-         kv.token_stride_key == kv.scale_slot_stride * 4 &&
-         kv.token_stride_value == kv.scale_slot_stride * 4 &&
-         kv.head_stride_key == kv.scale_head_stride * 4 &&
-         kv.head_stride_value == kv.scale_head_stride * 4 &&
-         kv.block_stride == kv.scale_block_stride * 4 && kv.block_stride % 16 == 0 &&
-         params.head_size % 16 == 0 && params.v_head_size % 16 == 0;
+  return has_token_head_scales(params) && kv.block_stride % 16 == 0 && params.head_size % 16 == 0 &&
+         params.v_head_size % 16 == 0 &&
+         in_cells(kv.key, params.head_size, kv.key_scales, kv.token_stride_key,
+                  kv.head_stride_key) &&
+         in_cells(kv.value, params.v_head_size, kv.value_scales, kv.token_stride_value,
+                  kv.head_stride_value);
 }
 
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
@@ -177,7 +174,7 @@ const Tile* find_tile(const std::array<Tile, kCount>& tiles, const Target& targe
   const int columns = std::max(params.head_size, params.v_head_size);
   for (const Tile& tile : tiles) {
     if (columns <= tile.max_columns && key_bytes(params) == tile.element_bytes &&
-        layout_of(tile, params).total + kStaticSharedBytes <= target.max_shared_bytes) {
+        layout_of(tile, params).total + kTiledStaticSharedBytes <= target.max_shared_bytes) {
       return &tile;
     }
   }

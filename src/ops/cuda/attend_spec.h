@@ -15,6 +15,10 @@ struct AttendKernel {
   int shared_bytes = 0;
 };
 
+/// What the kernels of prefill.cuh and decode.cuh declare of shared memory beside shared_bytes, at
+/// most: decode.cuh a row tile and, of eight warps, the states of 16 rows each.
+constexpr int kTiledStaticSharedBytes = 32 + 8 * 16 * 8;
+
 /// Whether prefill.cuh and decode.cuh do it.
 bool fits_tiled_kernels(const attn::AttendParams& params);
 /// Whether f32.cuh does it; general.cuh does the rest.

@@ -6,10 +6,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
 #include "ops/cuda/all_cases_testing.h"
+#include "ops/cuda/attend_general.h"
+#include "ops/cuda/attend_spec.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/planted_fault.h"
 
@@ -21,6 +24,15 @@ std::vector<KernelSpec> specs_on(int sm, const std::vector<OperationCase>& cases
   const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
   for (const OperationCase& c : cases) c.run(*ops);
   return specs;
+}
+
+/// What the choice of a tile leaves for the shared memory that a kernel declares itself.
+std::optional<int> static_room(const KernelSpec& spec) {
+  if (spec.source == "attention/general.cuh") return kGeneralStaticSharedBytes;
+  if (spec.source == "attention/prefill.cuh" || spec.source == "attention/decode.cuh") {
+    return kTiledStaticSharedBytes;
+  }
+  return std::nullopt;
 }
 
 /// For sm_80 and sm_90a, without spills that a spec does not declare. `specs_for` gives the specs
@@ -39,6 +51,7 @@ void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_
       const CompiledKernel& kernel = store->get(spec, arch_of_sm(sm)).compiled;
       CHECK(kernel.registers > 0);
       if (!spec.allow_spills) CHECK(kernel.spill_bytes == 0);
+      if (const auto room = static_room(spec)) CHECK(kernel.shared_bytes <= *room);
     }
   }
   std::filesystem::remove_all(cache);

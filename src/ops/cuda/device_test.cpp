@@ -3,21 +3,29 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include "core/error.h"
+#include "jit/kernel_store.h"
 #include "ops/cuda/all_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench::cuda {
 namespace {
 
+std::filesystem::path cache_dir() {
+  return std::filesystem::temp_directory_path() /
+         ("attnbench-device-test-" + std::to_string(getpid()));
+}
+
 /// Null, after a message, where nothing can be run.
 CudaOps* device_ops() {
-  static const auto cache = std::filesystem::temp_directory_path() /
-                            ("attnbench-device-test-" + std::to_string(getpid()));
+  static const std::filesystem::path cache = cache_dir();
   static const std::unique_ptr<CudaOps> ops = []() -> std::unique_ptr<CudaOps> {
     try {
       return make_cuda_ops(0, cache.string());
@@ -27,6 +35,29 @@ CudaOps* device_ops() {
     }
   }();
   return ops.get();
+}
+
+/// Into the cache, on all cores: one after another they take minutes.
+void compile_kernels(const std::vector<OperationCase>& cases, const Target& target) {
+  std::vector<KernelSpec> specs;
+  const std::unique_ptr<Ops> recording = make_recording_ops(target, specs);
+  for (const OperationCase& c : cases) c.run(*recording);
+  const std::unique_ptr<KernelStore> store = make_kernel_store(cache_dir().string());
+  std::atomic<std::size_t> next{0};
+  const auto compile = [&] {
+    for (std::size_t i = next++; i < specs.size(); i = next++) {
+      try {
+        store->get(specs[i], arch_of_sm(target.sm));
+      } catch (const Error&) {
+        // Is thrown again where the kernel is launched, and fails the test there.
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
+    threads.emplace_back(compile);
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 bool close_enough(double a, double b, double tolerance, double absolute) {
@@ -61,7 +92,9 @@ TEST_CASE("every operation gives on the GPU what it gives on the CPU") {
   CudaOps* const gpu = device_ops();
   if (gpu == nullptr) return;
   const std::unique_ptr<Ops> cpu = make_cpu_ops(2);
-  for (const OperationCase& c : all_operation_cases()) {
+  const std::vector<OperationCase> cases = all_operation_cases();
+  compile_kernels(cases, gpu->launcher().target());
+  for (const OperationCase& c : cases) {
     CAPTURE(c.name);
     const std::vector<Tensor> expected = c.run(*cpu);
     const std::vector<Tensor> actual = c.run(*gpu);

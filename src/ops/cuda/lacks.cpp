@@ -33,7 +33,8 @@ attn::Element cache_element(const Problem& problem) {
 /// Attention over paged keys as far as the choice of a kernel goes; what is set stands for
 /// addresses that are never touched.
 attn::AttendParams attend_form(const Problem& problem, int head_size, int v_head_size) {
-  static std::array<float, 64> somewhere{};
+  // Why on 16 bytes: as on a device, and which kernel is chosen goes by it.
+  alignas(16) static std::array<float, 64> somewhere{};
   attn::AttendParams p{};
   p.query_element = p.output_element = static_cast<attn::Element>(problem.attention.dtype);
   p.num_heads = p.num_kv_heads = 1;

@@ -83,6 +83,14 @@ int widest_vector(int most, std::initializer_list<std::int64_t> widths,
   return vector;
 }
 
+bool scales_follow_codes(const CodesAndScales& side) {
+  return static_cast<const char*>(side.codes) + side.width ==
+             reinterpret_cast<const char*>(side.scales) &&
+         side.block_stride == side.scale_block_stride * 4 &&
+         side.slot_stride == side.scale_slot_stride * 4 &&
+         side.head_stride == side.scale_head_stride * 4;
+}
+
 std::int64_t ceil_quotient(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace attnbench::cuda

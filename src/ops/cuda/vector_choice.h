@@ -45,6 +45,17 @@ struct VectorSide {
 int widest_vector(int most, std::initializer_list<std::int64_t> widths,
                   std::initializer_list<VectorSide> sides);
 
+/// Keys or values of a cache with a scale for every token and head.
+struct CodesAndScales {
+  const void* codes;
+  int width;  // codes of a token and head
+  const float* scales;
+  std::int64_t block_stride, slot_stride, head_stride;                    // bytes
+  std::int64_t scale_block_stride, scale_slot_stride, scale_head_stride;  // floats
+};
+/// Whether every scale lies right behind its codes (semantics §5.5).
+bool scales_follow_codes(const CodesAndScales& side);
+
 std::int64_t ceil_quotient(std::int64_t a, std::int64_t b);
 
 }  // namespace attnbench::cuda

@@ -85,8 +85,9 @@ int source_alignment(const attn::CacheWriteParams& p, int width) {
 
 /// Whether the cells of a token, codes and scale of each head, lie together on 16 bytes.
 bool has_whole_cells(const attn::CacheWriteParams& p, int width) {
-  const auto behind = [&](const void* codes, const float* scales) {
-    return static_cast<const char*>(codes) + width == reinterpret_cast<const char*>(scales);
+  const auto in_cells = [&](const void* codes, const float* scales) {
+    return scales_follow_codes({codes, width, scales, p.block_stride, p.slot_stride, p.head_stride,
+                                p.scale_block_stride, p.scale_slot_stride, p.scale_head_stride});
   };
   const int alignment = Alignment()
                             .pointer(p.key_cache)
@@ -94,11 +95,9 @@ bool has_whole_cells(const attn::CacheWriteParams& p, int width) {
                             .bytes(p.block_stride)
                             .bytes(p.slot_stride)
                             .common_bytes();
-  return alignment == 16 && behind(p.key_cache, p.key_scales) &&
-         behind(p.value_cache, p.value_scales) && p.head_stride == width + 4 &&
-         p.slot_stride == p.num_kv_heads * p.head_stride &&
-         p.scale_head_stride * 4 == p.head_stride && p.scale_slot_stride * 4 == p.slot_stride &&
-         p.scale_block_stride * 4 == p.block_stride;
+  return alignment == 16 && in_cells(p.key_cache, p.key_scales) &&
+         in_cells(p.value_cache, p.value_scales) && p.head_stride == width + 4 &&
+         p.slot_stride == p.num_kv_heads * p.head_stride;
 }
 
 /// By loads of 32 bytes and stores of 16, if the heads that a CTA does at once are whole tokens.

@@ -1,0 +1,345 @@
+// Device code on the host: the threads of one CTA take turns as fibers, and the instructions that
+// kernels/ptx wraps are emulated. Slow, but it is the kernels' own code that runs. To be included
+// before any device file.
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <vector>
+
+#ifdef __SANITIZE_THREAD__
+#include <sanitizer/tsan_interface.h>
+#endif
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+struct float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+struct EmulatedIndex {
+  unsigned x = 0;
+};
+inline EmulatedIndex threadIdx;  // of the fiber that runs
+inline EmulatedIndex blockIdx;
+inline EmulatedIndex gridDim;
+
+namespace attnbench::cuda {
+
+/// The CTA under way, one at a time: its threads take turns, from one meeting point to the next.
+class EmulatedCta {
+ public:
+  EmulatedCta(int num_threads, std::size_t shared_bytes)
+      : fibers_(static_cast<std::size_t>(num_threads)),
+        votes_(fibers_.size()),
+        warps_(fibers_.size() / 32),
+        shared_(shared_bytes / 16 + 1) {
+    everyone_.expected = num_threads;
+  }
+
+  unsigned char* shared() { return reinterpret_cast<unsigned char*>(shared_.data()); }
+  void wait() { meet(everyone_); }
+  bool any(bool mine) {
+    votes_[threadIdx.x] = mine ? 1 : 0;
+    wait();
+    const bool result = std::find(votes_.begin(), votes_.end(), 1) != votes_.end();
+    wait();
+    return result;
+  }
+
+  /// What every lane of the calling thread's warp has handed in.
+  template <typename T>
+  std::array<T, 32> exchange(const T& mine) {
+    static_assert(sizeof(T) <= sizeof(Slot));
+    Warp& warp = warps_[threadIdx.x / 32];
+    std::memcpy(warp.slots[threadIdx.x % 32].data(), &mine, sizeof mine);
+    meet(warp.everyone);
+    std::array<T, 32> all{};
+    for (std::size_t i = 0; i < 32; ++i) std::memcpy(&all[i], warp.slots[i].data(), sizeof(T));
+    meet(warp.everyone);
+    return all;
+  }
+
+  /// `work` by every thread, in the place of the device code's CTA. Errors: std::logic_error when
+  /// some threads wait for others that have ended.
+  void run(const std::function<void()>& work);
+
+ private:
+  using Slot = std::array<std::byte, 32>;
+  struct Meeting {
+    int expected = 32;
+    int arrived = 0;
+    int past = 0;  // meetings that are over
+  };
+  struct Warp {
+    Meeting everyone;
+    std::array<Slot, 32> slots{};
+  };
+  struct Fiber {
+    ucontext_t context{};
+    std::vector<char> stack;
+    bool has_ended = false;
+#ifdef __SANITIZE_THREAD__
+    void* of_sanitizer = __tsan_create_fiber(0);
+    ~Fiber() { __tsan_destroy_fiber(of_sanitizer); }
+#endif
+  };
+
+  void meet(Meeting& meeting) {
+    const int mine = meeting.past;
+    if (++meeting.arrived == meeting.expected) {
+      meeting.arrived = 0;
+      ++meeting.past;
+      ++progress_;
+    }
+    while (meeting.past == mine) leave();
+  }
+  /// To run(), until it is this thread's turn again.
+  void leave() {
+    Fiber& mine = fibers_[threadIdx.x];
+#ifdef __SANITIZE_THREAD__
+    __tsan_switch_to_fiber(main_of_sanitizer_, 0);
+#endif
+    swapcontext(&mine.context, &main_);
+  }
+  static void start();
+
+  std::vector<Fiber> fibers_;
+  std::vector<int> votes_;  // of the threads
+  std::vector<Warp> warps_;
+  std::vector<uint4> shared_;
+  Meeting everyone_;
+  ucontext_t main_{};
+#ifdef __SANITIZE_THREAD__
+  void* main_of_sanitizer_ = __tsan_get_current_fiber();
+#endif
+  const std::function<void()>* work_ = nullptr;
+  std::int64_t progress_ = 0;  // meetings and ends so far
+};
+
+inline EmulatedCta* running_cta = nullptr;
+
+inline void EmulatedCta::start() {
+  EmulatedCta& cta = *running_cta;
+  (*cta.work_)();
+  cta.fibers_[threadIdx.x].has_ended = true;
+  ++cta.progress_;
+  cta.leave();
+}
+
+inline void EmulatedCta::run(const std::function<void()>& work) {
+  running_cta = this;
+  work_ = &work;
+  for (Fiber& fiber : fibers_) {
+    fiber.stack.resize(128 * 1024);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    makecontext(&fiber.context, &EmulatedCta::start, 0);
+  }
+  for (std::int64_t before = -1; before != progress_;) {
+    before = progress_;
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      if (fibers_[i].has_ended) continue;
+      threadIdx.x = static_cast<unsigned>(i);
+#ifdef __SANITIZE_THREAD__
+      __tsan_switch_to_fiber(fibers_[i].of_sanitizer, 0);
+#endif
+      swapcontext(&main_, &fibers_[i].context);
+    }
+  }
+  running_cta = nullptr;
+  for (const Fiber& fiber : fibers_) {
+    if (!fiber.has_ended) throw std::logic_error("threads wait for others that have ended");
+  }
+}
+
+/// One value out of what all lanes have, the same for each.
+template <typename T, typename Choose>
+T reduce_lanes(T mine, Choose choose) {
+  const std::array<T, 32> all = running_cta->exchange(mine);
+  T result = all[0];
+  for (const T& other : all) result = choose(result, other);
+  return result;
+}
+
+}  // namespace attnbench::cuda
+
+inline void __syncthreads() { attnbench::cuda::running_cta->wait(); }
+inline int __syncthreads_or(int mine) {
+  return attnbench::cuda::running_cta->any(mine != 0) ? 1 : 0;
+}
+inline void __syncwarp() { attnbench::cuda::running_cta->exchange(0); }
+template <typename T>
+T __shfl_xor_sync(unsigned, T mine, int mask) {
+  return attnbench::cuda::running_cta->exchange(
+      mine)[threadIdx.x % 32 ^ static_cast<unsigned>(mask)];
+}
+template <typename T>
+T __shfl_sync(unsigned, T mine, int lane) {
+  return attnbench::cuda::running_cta->exchange(mine)[static_cast<unsigned>(lane)];
+}
+inline int __any_sync(unsigned, int mine) {
+  return attnbench::cuda::reduce_lanes(mine, [](int a, int b) { return a != 0 || b != 0 ? 1 : 0; });
+}
+template <typename T>
+T __reduce_max_sync(unsigned, T mine) {
+  return attnbench::cuda::reduce_lanes(mine, [](T a, T b) { return a > b ? a : b; });
+}
+template <typename T>
+T __reduce_min_sync(unsigned, T mine) {
+  return attnbench::cuda::reduce_lanes(mine, [](T a, T b) { return a < b ? a : b; });
+}
+/// Byte i of the result is the byte of `high:low` that nibble i of the selector names.
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+  const std::uint64_t bytes = std::uint64_t{high} << 32 | low;
+  unsigned result = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned at = selector >> 4 * i & 7u;
+    result |= static_cast<unsigned>(bytes >> 8 * at & 0xFFu) << 8 * i;
+  }
+  return result;
+}
+inline std::size_t __cvta_generic_to_shared(const void*) {
+  throw std::logic_error("an address outside of the emulation");
+}
+
+// The device's own wrappers under other names, which nobody calls.
+#define exp2_fast ptx_exp2_fast
+#define log2_fast ptx_log2_fast
+#define reciprocal_fast ptx_reciprocal_fast
+#define pack ptx_pack
+#include "kernels/ptx/packed.cuh"
+#undef exp2_fast
+#undef log2_fast
+#undef reciprocal_fast
+#undef pack
+#define shared_address ptx_shared_address
+#define load_word ptx_load_word
+#define load_matrices ptx_load_matrices
+#define load_matrices_transposed ptx_load_matrices_transposed
+#define multiply_add ptx_multiply_add
+#include "kernels/ptx/mma_sync.cuh"
+#undef shared_address
+#undef load_word
+#undef load_matrices
+#undef load_matrices_transposed
+#undef multiply_add
+#define copy_async ptx_copy_async
+#define close_copy_group ptx_close_copy_group
+#define wait_copy_groups ptx_wait_copy_groups
+#include "kernels/ptx/cp_async.cuh"
+#undef copy_async
+#undef close_copy_group
+#undef wait_copy_groups
+
+namespace attn {
+
+inline float flush_subnormal(float x) { return std::fabs(x) < 0x1p-126f ? 0.0f : x; }
+inline float exp2_fast(float x) { return flush_subnormal(std::exp2(flush_subnormal(x))); }
+inline float log2_fast(float x) { return std::log2(x); }
+inline float reciprocal_fast(float x) { return flush_subnormal(1.0f / flush_subnormal(x)); }
+
+template <Element kElement>
+u32 pack(float low, float high) {
+  if constexpr (kElement == Element::kBF16) {
+    return bf16_from_float(low) | u32{bf16_from_float(high)} << 16;
+  } else {
+    return f16_from_float(low) | u32{f16_from_float(high)} << 16;
+  }
+}
+
+inline u32 shared_address(const void* pointer) {
+  return static_cast<u32>(static_cast<const unsigned char*>(pointer) -
+                          attnbench::cuda::running_cta->shared());
+}
+template <typename T>
+T load_shared(u32 address) {
+  T value;
+  std::memcpy(&value, attnbench::cuda::running_cta->shared() + address, sizeof value);
+  return value;
+}
+inline u32 load_word(u32 address) { return load_shared<u32>(address); }
+
+inline void load_matrices(u32 address, u32 (&to)[4]) {
+  const auto rows = attnbench::cuda::running_cta->exchange(address);
+  const u32 lane = threadIdx.x % 32;
+  for (u32 m = 0; m < 4; ++m) to[m] = load_word(rows[8 * m + lane / 4] + lane % 4 * 4);
+}
+inline void load_matrices_transposed(u32 address, u32 (&to)[4]) {
+  const auto rows = attnbench::cuda::running_cta->exchange(address);
+  const u32 lane = threadIdx.x % 32;
+  const u32 column = lane / 4 * 2;
+  for (u32 m = 0; m < 4; ++m) {
+    const u32 first = 8 * m + lane % 4 * 2;
+    to[m] = load_shared<u16>(rows[first] + column) | u32{load_shared<u16>(rows[first + 1] + column)}
+                                                         << 16;
+  }
+}
+
+/// The layout of the fragments: mma_sync.cuh.
+template <Element kElement>
+void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  struct Fragments {
+    u32 a[4];
+    u32 b[2];
+  };
+  const auto lanes =
+      attnbench::cuda::running_cta->exchange(Fragments{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const auto number = [](u32 word, int half) {
+    const auto code = static_cast<u16>(word >> 16 * half);
+    return double{kElement == Element::kBF16 ? bf16_to_float(code) : f16_to_float(code)};
+  };
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  for (int i = 0; i < 4; ++i) {
+    double sum = double{c[i]};
+    const int column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; ++k) {
+      const auto left = static_cast<std::size_t>(lane / 4 * 4 + k % 8 / 2);
+      const auto right = static_cast<std::size_t>(column * 4 + k % 8 / 2);
+      sum += number(lanes[left].a[k / 8 * 2 + i / 2], k % 2) * number(lanes[right].b[k / 8], k % 2);
+    }
+    c[i] = static_cast<float>(sum);
+  }
+}
+
+template <int kBytes>
+void copy_async(u32 to_shared, const void* from, bool valid = true) {
+  unsigned char* const to = attnbench::cuda::running_cta->shared() + to_shared;
+  if (valid) {
+    std::memcpy(to, from, kBytes);
+  } else {
+    std::memset(to, 0, kBytes);
+  }
+}
+inline void close_copy_group() {}
+template <int kPending>
+void wait_copy_groups() {}
+
+}  // namespace attn
