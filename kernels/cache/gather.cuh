@@ -2,6 +2,7 @@
 // for bit (§8.4.4).
 #pragma once
 
+#include "kernels/move/row_moves.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/ptx/element_vector.cuh"
 
@@ -33,30 +34,31 @@ __device__ __forceinline__ int request_of_token(const int* cu_seq_lens, int num_
   return low;
 }
 
-/// Config: Element kCache, kOutput; int kVector (elements of a thread's load), kThreads,
-/// kRowThreads (threads of a row, a divisor of kThreads). Grid: cdiv(num_tokens, kThreads /
-/// kRowThreads).
+/// Config: Element kCache, kOutput; int kVector (elements of a piece), and those of move_rows().
+/// Grid as there, of num_tokens.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     gather_mla(const __grid_constant__ MlaGatherParams p) {
   constexpr int kVector = Config::kVector;
-  const i64 token = static_cast<i64>(blockIdx.x) * (Config::kThreads / Config::kRowThreads) +
-                    threadIdx.x / Config::kRowThreads;
-  if (token >= p.num_tokens) return;
-  const int request = p.token_to_seq[token];
-  if (token >= p.cu_seq_lens[request + 1]) return;
-  const int start = p.seq_starts == nullptr ? 0 : p.seq_starts[request];
-  const int position = static_cast<int>(token) - p.cu_seq_lens[request] + start;
-  const char* const source = entry_at(p.entries, request, position, size_of(Config::kCache));
-  char* const output =
-      static_cast<char*>(p.output) + token * p.output_token_stride * size_of(Config::kOutput);
+  constexpr int kOutputSize = size_of(Config::kOutput);
   const float scale = p.k_scale == nullptr ? 1.0f : *p.k_scale;
-#pragma unroll 2
-  for (int d = threadIdx.x % Config::kRowThreads * kVector; d < p.entries.entry_size;
-       d += Config::kRowThreads * kVector) {
-    const auto loaded = load_vector<Config::kCache, kVector>(source + d * size_of(Config::kCache));
+  const auto find = [&](i64 token) -> RowMove {
+    const int request = p.token_to_seq[token];
+    const int first = p.cu_seq_lens[request];
+    if (token >= p.cu_seq_lens[request + 1]) return {};
+    const int start = p.seq_starts == nullptr ? 0 : p.seq_starts[request];
+    const int position = static_cast<int>(token) - first + start;
+    return {entry_at(p.entries, request, position, size_of(Config::kCache)),
+            static_cast<char*>(p.output) + token * p.output_token_stride * kOutputSize};
+  };
+  const auto load = [](i64, const char* source, int piece) {
+    return load_vector<Config::kCache, kVector>(source + piece * kVector * size_of(Config::kCache));
+  };
+  using Piece = ElementVector<Config::kCache, kVector>;
+  const auto store = [&](char* output, int piece, const Piece& loaded) {
+    char* const to = output + piece * kVector * kOutputSize;
     if constexpr (Config::kCache == Config::kOutput) {
-      store_vector(output + d * size_of(Config::kOutput), loaded);
+      store_vector(to, loaded);
     } else {
       float values[kVector];
       decode_vector(loaded, values);
@@ -64,30 +66,32 @@ __global__ void __launch_bounds__(Config::kThreads)
 #pragma unroll
         for (int i = 0; i < kVector; ++i) values[i] *= scale;
       }
-      store_vector(output + d * size_of(Config::kOutput), encode_vector<Config::kOutput>(values));
+      store_vector(to, encode_vector<Config::kOutput>(values));
     }
-  }
+  };
+  move_rows<Config>(p.num_tokens, find, load, store);
 }
 
-/// Config: int kBytes (of a thread's load), kElementBytes, kThreads, kRowThreads. Grid as above.
+/// Config: int kBytes (of a piece), kElementBytes, and those of move_rows(). Grid as there, of
+/// num_tokens.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     cp_gather(const __grid_constant__ CpGatherParams p) {
-  const i64 token = static_cast<i64>(blockIdx.x) * (Config::kThreads / Config::kRowThreads) +
-                    threadIdx.x / Config::kRowThreads;
-  if (token >= p.num_tokens) return;
-  const int request = request_of_token(p.cu_seq_lens, p.num_requests, token);
-  const int start = p.seq_starts == nullptr ? 0 : p.seq_starts[request];
-  const int position = static_cast<int>(token) - p.cu_seq_lens[request] + start;
-  const char* const source = entry_at(p.entries, request, position, Config::kElementBytes);
-  char* const output =
-      static_cast<char*>(p.output) + token * p.output_token_stride * Config::kElementBytes;
-  const int row_bytes = p.entries.entry_size * Config::kElementBytes;
-#pragma unroll 2
-  for (int b = threadIdx.x % Config::kRowThreads * Config::kBytes; b < row_bytes;
-       b += Config::kRowThreads * Config::kBytes) {
-    store_vector(output + b, load_vector<Element::kU8, Config::kBytes>(source + b));
-  }
+  const auto find = [&](i64 token) -> RowMove {
+    const int request = request_of_token(p.cu_seq_lens, p.num_requests, token);
+    const int start = p.seq_starts == nullptr ? 0 : p.seq_starts[request];
+    const int position = static_cast<int>(token) - p.cu_seq_lens[request] + start;
+    return {entry_at(p.entries, request, position, Config::kElementBytes),
+            static_cast<char*>(p.output) + token * p.output_token_stride * Config::kElementBytes};
+  };
+  const auto load = [](i64, const char* source, int piece) {
+    return load_vector<Element::kU8, Config::kBytes>(source + piece * Config::kBytes);
+  };
+  using Piece = ElementVector<Element::kU8, Config::kBytes>;
+  const auto store = [](char* output, int piece, const Piece& loaded) {
+    store_vector(output + piece * Config::kBytes, loaded);
+  };
+  move_rows<Config>(p.num_tokens, find, load, store);
 }
 
 }  // namespace attn

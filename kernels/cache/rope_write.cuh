@@ -100,21 +100,25 @@ __device__ __forceinline__ const char* angles_of(const RopeParams& p, i64 token)
          p.positions[token] * p.rotary_dim * size_of(Config::kAngles);
 }
 
+/// Why one part a thread: with two or four, fewer threads fit on a multiprocessor; measured slower.
 /// Config: Element kElement, kAngles (of the cos-sin cache); bool kNeox; int kVector (elements of a
-/// load; 1 = no alignment is needed), kThreads. Grid: T.
+/// load; 1 = no alignment is needed), kParts (of a head), kThreads. Grid: cdiv(T * heads of queries
+/// and keys * kParts, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) rope(const __grid_constant__ RopeParams p) {
-  const i64 token = blockIdx.x;
-  const char* const cos_sin = angles_of<Config>(p, token);
-  const int parts = num_parts<Config>(p.rotary_dim);
-  const int num_query_parts = p.num_heads * parts;
-  const int num_key_parts = p.key == nullptr ? 0 : p.num_kv_heads * parts;
-  for (int i = threadIdx.x; i < num_query_parts + num_key_parts; i += Config::kThreads) {
-    const int index = i < num_query_parts ? i : i - num_query_parts;
-    char* const head = i < num_query_parts ? query_head<Config>(p, token, index / parts)
-                                           : key_head<Config>(p, token, index / parts);
-    turn_part<Config>(p, head, cos_sin, index % parts);
-  }
+  constexpr unsigned kParts = Config::kParts;
+  const unsigned token_parts =
+      static_cast<unsigned>(p.num_heads + (p.key == nullptr ? 0 : p.num_kv_heads)) * kParts;
+  // Why token by token and not by flat index: offsets pass 2^32, quotients of 32 bits do not.
+  const i64 first = static_cast<i64>(blockIdx.x) * Config::kThreads;
+  const i64 first_token = quotient(first, token_parts);
+  const unsigned index = static_cast<unsigned>(first - first_token * token_parts) + threadIdx.x;
+  const i64 token = first_token + index / token_parts;
+  if (token >= p.num_tokens) return;
+  const int head = static_cast<int>(index % token_parts / kParts);
+  char* const elements = head < p.num_heads ? query_head<Config>(p, token, head)
+                                            : key_head<Config>(p, token, head - p.num_heads);
+  turn_part<Config>(p, elements, angles_of<Config>(p, token), static_cast<int>(index % kParts));
 }
 
 /// Stores a vector of a key or value in the cell of its slot and head.
@@ -127,7 +131,8 @@ __device__ __forceinline__ void store_in_cell(
                cache_vector<Config::kElement, Config::kCache>(vector, side.scale, head));
 }
 
-/// Config: as of rope, and Element kCache. The keys of `rope` are those of `write`. Grid: T.
+/// Config: as of rope without kParts, and Element kCache. The keys of `rope` are those of `write`.
+/// Grid: T.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     rope_write(const __grid_constant__ RopeParams p,

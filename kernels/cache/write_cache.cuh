@@ -5,6 +5,7 @@
 #include "kernels/common/slots.cuh"
 #include "kernels/params.h"
 #include "kernels/ptx/element_vector.cuh"
+#include "kernels/quantise/divide.cuh"
 
 namespace attn {
 
@@ -33,19 +34,9 @@ __device__ __forceinline__ ElementVector<kCache, kCount> cache_vector(
   if constexpr (kSource == kCache) {
     return source;
   } else {
-    const float divisor = scale[head];
     float values[kCount];
     decode_vector(source, values);
-    if (has_exact_reciprocal_step(divisor)) {
-      const float reciprocal = __fdiv_rn(1.0f, divisor);
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) {
-        values[i] = quotient_by_reciprocal(values[i], divisor, reciprocal);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kCount; ++i) values[i] = __fdiv_rn(values[i], divisor);
-    }
+    divide_for_codes(values, scale[head]);
     return encode_vector<kCache>(values);
   }
 }

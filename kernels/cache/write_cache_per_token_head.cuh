@@ -50,25 +50,32 @@ template <class Config>
 struct StagedCells {
   static constexpr int kCell = Config::kWidth + 4;
   static constexpr int kRowsOfCta = Config::kRows * Config::kThreads / Config::kLanes;
-  static constexpr int kPieces = kRowsOfCta * kCell / 16;
-  static_assert(kRowsOfCta * kCell % 16 == 0);
-  uint4 pieces[kPieces];
+  static constexpr int kTokens = kRowsOfCta / Config::kHeads;
+  static constexpr int kTokenPieces = Config::kHeads * kCell / 16;
+  static_assert(kTokens * Config::kHeads == kRowsOfCta && Config::kHeads * kCell % 16 == 0);
+  uint4 pieces[kTokens * kTokenPieces];
+  char* cells_of_token[kTokens];  // in the cache; or null
 
   __device__ __forceinline__ char* cell(int row) {
     return reinterpret_cast<char*>(pieces) + row * kCell;
   }
-  /// All threads: to the slots of the tokens from `first_token` on, of whole tokens.
-  __device__ __forceinline__ void store(const CacheWriteParams& p, char* cache, i64 first_token) {
+  /// All threads: looks up where the tokens from `first_token` on go.
+  __device__ __forceinline__ void find_slots(const CacheWriteParams& p, char* cache,
+                                             i64 first_token) {
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens; i += Config::kThreads) {
+      const i64 slot = first_token + i < p.num_slots ? p.slot_mapping[first_token + i] : -1;
+      const SlotPlace place = place_of_slot(slot < 0 ? 0 : slot, p.block_size);
+      cells_of_token[i] =
+          slot < 0 ? nullptr : cache + place.block * p.block_stride + place.offset * p.slot_stride;
+    }
+  }
+  /// All threads: stores what was staged.
+  __device__ __forceinline__ void store() const {
     __syncthreads();
-    const int token_pieces = p.num_kv_heads * kCell / 16;
-    for (int i = static_cast<int>(threadIdx.x); i < kPieces; i += Config::kThreads) {
-      const int index = i / token_pieces;
-      const i64 token = first_token + index;
-      const i64 slot = token < p.num_slots ? p.slot_mapping[token] : -1;
-      if (slot < 0) continue;
-      const SlotPlace place = place_of_slot(slot, p.block_size);
-      char* const row = cache + place.block * p.block_stride + place.offset * p.slot_stride;
-      reinterpret_cast<uint4*>(row)[i - index * token_pieces] = pieces[i];
+    for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokenPieces; i += Config::kThreads) {
+      const int token = i / kTokenPieces;
+      char* const cells = cells_of_token[token];
+      if (cells != nullptr) reinterpret_cast<uint4*>(cells)[i - token * kTokenPieces] = pieces[i];
     }
   }
 };
@@ -79,14 +86,14 @@ __device__ __forceinline__ void store_codes(char* to, const ElementVector<kCache
   if constexpr (kCount <= 4) {
     store_vector(to, codes);
   } else {
-#pragma unroll
-    for (int i = 0; i < kCount / 4; ++i) reinterpret_cast<u32*>(to)[i] = codes.words[i];
+    store_parts<4>(to, codes);
   }
 }
 
 /// Config: Element kSource, kCache; int kWidth (elements of a head), kVector (of a thread's load),
 /// kLanes (threads of a head, a power of two up to 32), kRows (heads of a thread), kThreads; bool
-/// kTruncate (int8 towards zero), kStaged (a CTA has whole tokens, and StagedCells stores them).
+/// kTruncate (int8 towards zero), kStaged (a CTA has whole tokens, and StagedCells stores them);
+/// int kHeads (of a token when staged, else 0).
 /// Grid: (cdiv(tokens * heads, kRows * kThreads / kLanes), 1 or 2): sides from `first_side` on.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
@@ -106,14 +113,20 @@ __global__ void __launch_bounds__(Config::kThreads)
   const int row_of_cta = static_cast<int>(threadIdx.x) / kLanes;
   const i64 first_row = static_cast<i64>(blockIdx.x) * (kRows * kRowsAtOnce);
 
+  const int num_heads = Config::kStaged ? Config::kHeads : p.num_kv_heads;
+  const i64 first_token = quotient(first_row, num_heads);
+  __shared__ Choose<Config::kStaged, StagedCells<Config>, char> staged;
+  if constexpr (Config::kStaged) staged.find_slots(p, side.cache, first_token);
+  const unsigned first_head = static_cast<unsigned>(first_row - first_token * num_heads);
+
   i64 tokens[kRows];
   int heads[kRows];
   i64 slots[kRows];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    const i64 row = first_row + r * kRowsAtOnce + row_of_cta;
-    tokens[r] = quotient(row, p.num_kv_heads);
-    heads[r] = static_cast<int>(row - tokens[r] * p.num_kv_heads);
+    const unsigned row = first_head + r * kRowsAtOnce + row_of_cta;
+    tokens[r] = first_token + row / static_cast<unsigned>(num_heads);
+    heads[r] = static_cast<int>(row % static_cast<unsigned>(num_heads));
     slots[r] = tokens[r] < p.num_slots ? p.slot_mapping[tokens[r]] : -1;
   }
   ElementVector<Config::kSource, kVector> loaded[kRows][kParts];
@@ -130,7 +143,6 @@ __global__ void __launch_bounds__(Config::kThreads)
           load_vector<Config::kSource, kVector>(side.source + element * size_of(Config::kSource));
     }
   }
-  __shared__ Choose<Config::kStaged, StagedCells<Config>, char> staged;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float values[kParts][kVector];
@@ -169,9 +181,7 @@ __global__ void __launch_bounds__(Config::kThreads)
                   token_head_codes<Config::kCache, Config::kTruncate>(values[part], inverse));
     }
   }
-  if constexpr (Config::kStaged) {
-    staged.store(p, side.cache, quotient(first_row, p.num_kv_heads));
-  }
+  if constexpr (Config::kStaged) staged.store();
 }
 
 }  // namespace attn

@@ -4,6 +4,7 @@
 
 #include "kernels/common/numeric.cuh"
 #include "kernels/params.h"
+#include "kernels/ptx/codes.cuh"
 
 namespace attn {
 
@@ -90,6 +91,40 @@ __device__ __forceinline__ void store_vector(void* destination,
   }
 }
 
+/// kCount elements by loads of kLoad, where no more can be had at once: all, or single ones of two
+/// bytes.
+template <Element kElement, int kCount, int kLoad>
+__device__ __forceinline__ ElementVector<kElement, kCount> load_parts(const void* source) {
+  using Vector = ElementVector<kElement, kCount>;
+  if constexpr (kLoad * size_of(kElement) >= (Vector::kBytes < 16 ? Vector::kBytes : 16)) {
+    return load_vector<kElement, kCount>(source);
+  } else {
+    static_assert(kLoad == 1 && size_of(kElement) == 2);
+    const u16* const halves = static_cast<const u16*>(source);
+    Vector vector;
+#pragma unroll
+    for (int i = 0; i < Vector::kNumWords; ++i) {
+      vector.words[i] = halves[2 * i] | static_cast<u32>(halves[2 * i + 1]) << 16;
+    }
+    return vector;
+  }
+}
+
+/// By stores of 16 bytes, or of words.
+template <int kStoreBytes, Element kElement, int kCount>
+__device__ __forceinline__ void store_parts(void* destination,
+                                            const ElementVector<kElement, kCount>& vector) {
+  if constexpr (kStoreBytes == 16) {
+    store_vector(destination, vector);
+  } else {
+    static_assert(kStoreBytes == 4 && ElementVector<kElement, kCount>::kBytes >= 4);
+#pragma unroll
+    for (int i = 0; i < ElementVector<kElement, kCount>::kNumWords; ++i) {
+      static_cast<u32*>(destination)[i] = vector.words[i];
+    }
+  }
+}
+
 /// The value of the element whose bits are the low ones of `bits`.
 template <Element kElement>
 __device__ __forceinline__ float decode_element(u32 bits) {
@@ -147,6 +182,18 @@ template <Element kElement, int kCount>
 __device__ __forceinline__ void decode_vector(const ElementVector<kElement, kCount>& vector,
                                               float (&values)[kCount]) {
   constexpr int kSize = size_of(kElement);
+#if __CUDA_ARCH__ >= 890
+  if constexpr (kElement == Element::kE4M3 && kCount % 2 == 0) {
+    // Two at a time by way of f16, which holds every code.
+#pragma unroll
+    for (int i = 0; i < kCount; i += 2) {
+      const u32 pair = e4m3_pair_to_f16(static_cast<u16>(vector.words[i / 4] >> (8 * (i % 4))));
+      values[i] = f16_low_to_float(pair);
+      values[i + 1] = f16_high_to_float(pair);
+    }
+    return;
+  }
+#endif
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     values[i] = decode_element<kElement>(vector.words[i * kSize / 4] >> (8 * (i * kSize % 4)));

@@ -2,16 +2,24 @@
 // heads (semantics §8.7 step 2, §9.2, §9.3, §10.5).
 #pragma once
 
-#include "kernels/common/division.cuh"
 #include "kernels/params_mm.h"
 #include "kernels/params_quant.h"
 #include "kernels/ptx/element_vector.cuh"
+#include "kernels/quantise/divide.cuh"
 
 namespace attn {
 
 /// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite.
 __device__ __forceinline__ float scaled_by(float x, float factor) {
   return x == 0.0f ? x : __fmul_rn(x, factor);
+}
+template <int kCount>
+__device__ __forceinline__ void scale_by(float (&values)[kCount], float factor) {
+  const bool is_finite = factor < float_from_bits(0x7F800000u);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    values[i] = is_finite ? __fmul_rn(values[i], factor) : scaled_by(values[i], factor);
+  }
 }
 
 /// Elements that saturation changes by more than rounding would (§0.4).
@@ -33,29 +41,87 @@ __device__ __forceinline__ void add_saturated(int count, i64* total) {
   }
 }
 
-/// Config: Element kSource; int kVector (elements of a thread), kThreads. Grid: cdiv(rows * columns
-/// / kVector, kThreads).
+/// Rows of heads of numbers, whose codes lie without gaps; those of columns from `width` on are 0.
+struct QuantisedRows {
+  const char* source;
+  i64 source_row_stride;  // elements
+  i64 source_head_stride;
+  unsigned char* codes;
+  i64 code_row_stride;
+  i64 num_rows;
+  int width;  // elements of a head
+};
+
+/// scale(values) changes numbers to what is rounded. Returns how many of this thread saturated, or
+/// 0 unless `counts`. Config: Element kSource; int kVector (elements of a load), kCodes (of a
+/// store, a multiple of kVector), kItems (stores of a thread), kHeadPieces, kRowPieces (stores of a
+/// head, of a row), kThreads. Grid: cdiv(num_rows * kRowPieces, kThreads * kItems).
+template <class Config, class Scale>
+__device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool counts,
+                                             const Scale& scale) {
+  constexpr int kItems = Config::kItems;
+  constexpr int kVector = Config::kVector;
+  constexpr int kCodes = Config::kCodes;
+  constexpr int kLoads = kCodes / kVector;
+  constexpr unsigned kRowPieces = Config::kRowPieces;
+  constexpr unsigned kHeadPieces = Config::kHeadPieces;
+  const i64 first = static_cast<i64>(blockIdx.x) * (Config::kThreads * kItems);
+  const i64 first_row = quotient(first, kRowPieces);
+  const unsigned first_piece = static_cast<unsigned>(first - first_row * kRowPieces) + threadIdx.x;
+  // All loads are under way before the first is waited for.
+  unsigned char* codes[kItems];
+  ElementVector<Config::kSource, kVector> loaded[kItems][kLoads];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const unsigned index = first_piece + i * Config::kThreads;
+    const i64 row = first_row + index / kRowPieces;
+    const unsigned piece = index % kRowPieces;
+    codes[i] = nullptr;
+    if (row >= rows.num_rows) continue;
+    codes[i] = rows.codes + row * rows.code_row_stride + piece * kCodes;
+    const int column = static_cast<int>(piece % kHeadPieces) * kCodes;
+    const i64 from = row * rows.source_row_stride + piece / kHeadPieces * rows.source_head_stride;
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      loaded[i][l] = {};
+      if (column + l * kVector >= rows.width) continue;
+      loaded[i][l] = load_vector<Config::kSource, kVector>(
+          rows.source + (from + column + l * kVector) * size_of(Config::kSource));
+    }
+  }
+  int saturated = 0;
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (codes[i] == nullptr) continue;
+    float values[kCodes];
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      float part[kVector];
+      decode_vector(loaded[i][l], part);
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) values[l * kVector + k] = part[k];
+    }
+    scale(values);
+    if (counts) saturated += count_saturated(values);
+    store_vector(codes[i], encode_vector<Element::kE4M3>(values));
+  }
+  return saturated;
+}
+
+/// Config: that of quantise_rows(). Grid as there.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_fp8(const __grid_constant__ StaticQuantiseParams p) {
-  constexpr int kVector = Config::kVector;
-  const i64 index = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  const i64 row_vectors = p.num_columns / kVector;
-  const i64 row = quotient(index, row_vectors);
-  int saturated = 0;
-  if (row < p.num_rows) {
-    const i64 column = (index - row * row_vectors) * kVector;
-    const i64 from = row * p.source_row_stride + column;
-    float values[kVector];
-    decode_vector(load_vector<Config::kSource, kVector>(static_cast<const char*>(p.source) +
-                                                        from * size_of(Config::kSource)),
-                  values);
-    const float factor = __fdiv_rn(1.0f, p.scale[0]);
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) values[i] = scaled_by(values[i], factor);
-    saturated = count_saturated(values);
-    store_vector(p.codes + row * p.code_row_stride + column, encode_vector<Element::kE4M3>(values));
-  }
+  const float factor = __fdiv_rn(1.0f, p.scale[0]);
+  const auto scale = [&](float(&values)[Config::kCodes]) { scale_by(values, factor); };
+  const QuantisedRows rows{static_cast<const char*>(p.source),
+                           p.source_row_stride,
+                           0,
+                           p.codes,
+                           p.code_row_stride,
+                           p.num_rows,
+                           static_cast<int>(p.num_columns)};
+  const int saturated = quantise_rows<Config>(rows, p.num_saturated != nullptr, scale);
   add_saturated(saturated, p.num_saturated);
 }
 
@@ -104,8 +170,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   if (is_live) {
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
-#pragma unroll
-      for (int i = 0; i < kVector; ++i) values[l][i] = __fdiv_rn(values[l][i], scale);
+      divide_for_codes(values[l], scale);
       saturated += count_saturated(values[l]);
       store_vector(p.codes + row * p.code_row_stride + first + l * kLanes * kVector,
                    encode_vector<Element::kE4M3>(values[l]));
@@ -115,40 +180,29 @@ __global__ void __launch_bounds__(Config::kThreads)
   add_saturated(saturated, p.num_saturated);
 }
 
-/// Config: Element kSource; int kVector (divides D and Dp), kThreads. Grid: cdiv(S * H * Dp /
-/// kVector, kThreads).
+/// Config: that of quantise_rows(). Grid as there, of S rows.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_pad_fp8(const __grid_constant__ PadQuantiseParams p) {
-  constexpr int kVector = Config::kVector;
-  const i64 index = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
-  const int row_vectors = p.padded_head_size / kVector;
-  const i64 row = quotient(index, row_vectors);
-  const i64 token = quotient(row, p.num_heads);
-  int saturated = 0;
-  if (token < p.num_tokens) {
-    const i64 head = row - token * p.num_heads;
-    const int column = static_cast<int>(index - row * row_vectors) * kVector;
-    float values[kVector] = {};
-    if (column < p.head_size) {
-      const i64 from = token * p.source_token_stride + head * p.source_head_stride + column;
-      decode_vector(load_vector<Config::kSource, kVector>(static_cast<const char*>(p.source) +
-                                                          from * size_of(Config::kSource)),
-                    values);
-      if (p.scale != nullptr) {
-        const float scale = p.scale[0];
-        const float inverse = __fdiv_rn(1.0f, scale);
-        const bool divides = p.padded_head_size != p.head_size;
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) {
-          values[i] = divides ? __fdiv_rn(values[i], scale) : scaled_by(values[i], inverse);
-        }
-      }
-      saturated = count_saturated(values);
+  const bool divides = p.padded_head_size != p.head_size;
+  const float divisor = p.scale == nullptr ? 1.0f : p.scale[0];
+  const float factor = __fdiv_rn(1.0f, divisor);
+  const auto scale = [&](float(&values)[Config::kCodes]) {
+    if (p.scale == nullptr) return;
+    if (divides) {
+      divide_for_codes(values, divisor);
+    } else {
+      scale_by(values, factor);
     }
-    store_vector(p.codes + row * p.padded_head_size + column,
-                 encode_vector<Element::kE4M3>(values));
-  }
+  };
+  const QuantisedRows rows{static_cast<const char*>(p.source),
+                           p.source_token_stride,
+                           p.source_head_stride,
+                           p.codes,
+                           static_cast<i64>(p.num_heads) * p.padded_head_size,
+                           p.num_tokens,
+                           p.head_size};
+  const int saturated = quantise_rows<Config>(rows, p.num_saturated != nullptr, scale);
   add_saturated(saturated, p.num_saturated);
 }
 

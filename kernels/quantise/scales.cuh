@@ -12,8 +12,56 @@ namespace attn {
 constexpr float kAmaxNan = __builtin_bit_cast(float, 0x7FFFFFFFu);
 
 /// The larger one, or NaN if either is: a maximum in any order gives the same.
-__device__ __forceinline__ float nan_max(float running, float value) {
-  return (value != value) | (value > running) ? value : running;
+__device__ __forceinline__ float nan_max(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
+/// nan_max() of each half of two packed words.
+template <Element kElement>
+__device__ __forceinline__ u32 nan_max_of_halves(u32 a, u32 b) {
+  u32 larger;
+  if constexpr (kElement == Element::kBF16) {
+    asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  } else {
+    static_assert(kElement == Element::kF16);
+    asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+  }
+  return larger;
+}
+
+/// The largest element or magnitude that came by, two at a time where they are packed.
+template <Element kElement, bool kSigned>
+class RunningMax {
+ public:
+  __device__ __forceinline__ void add(u32 word) {
+    if constexpr (kElement == Element::kF32) {
+      largest_ = float_bits(nan_max(float_from_bits(largest_), float_from_bits(word & kMask)));
+    } else {
+      largest_ = nan_max_of_halves<kElement>(largest_, word & kMask);
+    }
+  }
+  __device__ __forceinline__ float value() const {
+    if constexpr (kElement == Element::kF32) return float_from_bits(largest_);
+    return nan_max(decode_element<kElement>(largest_), decode_element<kElement>(largest_ >> 16));
+  }
+
+ private:
+  static constexpr u32 kSigns = kElement == Element::kF32 ? 0x80000000u : 0x80008000u;
+  static constexpr u32 kMask = kSigned ? 0xFFFFFFFFu : ~kSigns;
+  static constexpr u32 kNegInf = kElement == Element::kF32    ? 0xFF800000u
+                                 : kElement == Element::kBF16 ? 0xFF80FF80u
+                                                              : 0xFC00FC00u;
+  u32 largest_ = kSigned ? kNegInf : 0u;
+};
+
+__device__ __forceinline__ float nan_max_of_warp(float value) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    value = nan_max(value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
+  }
+  return value;
 }
 
 /// *running = nan_max(*running, value) by all threads of a grid.
@@ -36,37 +84,57 @@ __global__ void __launch_bounds__(Config::kThreads)
   *p.amax = p.is_signed != 0 && !is_empty ? float_from_bits(0xFF800000u) : 0.0f;
 }
 
-/// Config: Element kElement; int kVector (elements of a load), kItems (loads of a thread),
-/// kThreads. Grid: cdiv(T * H * D / kVector, kThreads * kItems).
+/// Config: Element kElement; int kVector (elements of a load), kItems (loads of a thread that are
+/// under way at once), kHeadPieces, kRowPieces (loads of a head, of a token), kThreads; bool
+/// kSigned. Grid: any; its CTAs take turns.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) amax(const __grid_constant__ AmaxParams p) {
+  constexpr int kItems = Config::kItems;
   constexpr int kVector = Config::kVector;
-  const int row_vectors = p.head_size / kVector;
-  const i64 num_vectors = p.num_tokens * p.num_heads * row_vectors;
-  const i64 first = static_cast<i64>(blockIdx.x) * (Config::kThreads * Config::kItems);
-  float largest = p.is_signed != 0 ? float_from_bits(0xFF800000u) : 0.0f;
+  constexpr int kTile = Config::kThreads * kItems;
+  constexpr unsigned kRowPieces = Config::kRowPieces;
+  constexpr unsigned kHeadPieces = Config::kHeadPieces;
+  using Vector = ElementVector<Config::kElement, kVector>;
+  RunningMax<Config::kElement, Config::kSigned> largest;
+  for (i64 first = static_cast<i64>(blockIdx.x) * kTile; first < p.num_tokens * kRowPieces;
+       first += static_cast<i64>(gridDim.x) * kTile) {
+    const i64 first_token = quotient(first, kRowPieces);
+    const unsigned first_piece =
+        static_cast<unsigned>(first - first_token * kRowPieces) + threadIdx.x;
+    Vector loaded[kItems];
+    bool is_live[kItems];
 #pragma unroll
-  for (int item = 0; item < Config::kItems; ++item) {
-    const i64 index = first + item * Config::kThreads + threadIdx.x;
-    if (index >= num_vectors) break;
-    const i64 row = quotient(index, row_vectors);
-    const i64 token = quotient(row, p.num_heads);
-    const i64 at = token * p.token_stride + (row - token * p.num_heads) * p.head_stride +
-                   (index - row * row_vectors) * kVector;
-    float values[kVector];
-    decode_vector(load_vector<Config::kElement, kVector>(static_cast<const char*>(p.source) +
-                                                         at * size_of(Config::kElement)),
-                  values);
+    for (int i = 0; i < kItems; ++i) {
+      const unsigned index = first_piece + i * Config::kThreads;
+      const i64 token = first_token + index / kRowPieces;
+      const unsigned piece = index % kRowPieces;
+      is_live[i] = token < p.num_tokens;
+      if (!is_live[i]) continue;
+      const i64 at = token * p.token_stride + piece / kHeadPieces * p.head_stride +
+                     piece % kHeadPieces * kVector;
+      loaded[i] = load_vector<Config::kElement, kVector>(static_cast<const char*>(p.source) +
+                                                         at * size_of(Config::kElement));
+    }
 #pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      largest = nan_max(largest, p.is_signed != 0 ? values[i] : fabsf(values[i]));
+    for (int i = 0; i < kItems; ++i) {
+      if (!is_live[i]) continue;
+      if constexpr (Vector::kBytes < 4) {
+        // One element of two bytes, twice.
+        loaded[i].words[0] |= loaded[i].words[0] << 16;
+      }
+#pragma unroll
+      for (int w = 0; w < Vector::kNumWords; ++w) largest.add(loaded[i].words[w]);
     }
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    largest = nan_max(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
-  }
-  if (threadIdx.x % 32 == 0 && first < num_vectors) atomic_nan_max(p.amax, largest);
+  // Why one atomic a CTA, and few CTAs: they queue up at their one address, 3.6 ns each on an H200.
+  __shared__ float of_warps[Config::kThreads / 32];
+  const float of_warp = nan_max_of_warp(largest.value());
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  float of_cta = of_warp;
+  for (int w = 1; w < Config::kThreads / 32; ++w) of_cta = nan_max(of_cta, of_warps[w]);
+  atomic_nan_max(p.amax, of_cta);
 }
 
 /// One thread a tensor. Config: int kThreads. Grid: cdiv(num_tensors, kThreads).

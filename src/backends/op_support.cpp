@@ -198,6 +198,15 @@ double output_quant_bytes(const Problem& problem) {
   return e.tokens * columns * (e.size + 1);
 }
 
+/// Without scales from a file every element is read twice: there is no scale before the largest is
+/// known (§10.6), and all of them outgrow what a device keeps at hand.
+double mm_quant_bytes(const Problem& problem) {
+  const Extents e(problem);
+  const double padded = static_cast<double>(round_up(problem.attention.head_size, 16));
+  const double reads = problem.mm_encoder.fp8_scale_path ? 1 : 2;
+  return e.tokens * (e.heads + 2 * e.kv_heads) * (reads * e.d * e.size + padded);
+}
+
 }  // namespace
 
 std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts&) {
@@ -209,7 +218,6 @@ std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts&)
 }
 
 double op_traffic(const Problem& problem) {
-  const Extents e(problem);
   switch (*problem.op.name) {
     case OpKind::kReshapeAndCache:
       return write_bytes(problem);
@@ -228,10 +236,9 @@ double op_traffic(const Problem& problem) {
     case OpKind::kOutputQuant:
       return output_quant_bytes(problem);
     case OpKind::kMmQuant:
-      break;
+      return mm_quant_bytes(problem);
   }
-  const double padded = static_cast<double>(round_up(problem.attention.head_size, 16));
-  return e.tokens * (e.heads + 2 * e.kv_heads) * (e.d * e.size + padded);
+  return 0;
 }
 
 }  // namespace attnbench

@@ -31,6 +31,20 @@ class Ops(ToolTest):
         self.assertIn("output_quant", [s["name"] for s in result["timing"]["steps"]])
         self.assertIn("kFp8StaticTensorSym", self.expect(0, "explain", "o.yaml").out)
 
+    def test_quantising_by_the_largest_element_reads_everything_twice(self):
+        self.write("scales.json", '{"a": {"q": 0.5, "k": 0.5, "v": 0.5}}')
+        for scales, reads in (("null", 2), ("scales.json", 1)):
+            self.write(
+                "o.yaml",
+                "schema: 1\nname: o\nattention: {type: op, num_heads: 2, head_size: 40}\n"
+                "op: {name: mm_quant, tokens: 10}\n"
+                "mm_encoder: {layer_names: [a], fp8_scale_path: %s}\n"
+                "timing: {samples: 3, min_time_ms: 1, timeout_s: 2}\n" % scales,
+            )
+            result = self.results("o.yaml")["o/q10/OPS"]
+            # Three times two heads, whose 40 elements become 48 codes.
+            self.assertEqual(result["throughput"]["bytes"], 10 * 3 * 2 * (reads * 40 * 2 + 48))
+
     def test_saturation_is_counted_and_noticed(self):
         self.write(
             "o.yaml",

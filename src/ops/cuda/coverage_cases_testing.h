@@ -101,11 +101,12 @@ struct MlaWriteCase {
   int rope = 64;
   int padding = 0;  // elements between rows of the source
   bool rotates = false;
+  int first_byte = 0;  // of the cache: what it is aligned to
 };
 
 inline std::vector<Tensor> run_mla_write(Ops& ops, const MlaWriteCase& c) {
-  constexpr int kTokens = 21;
-  constexpr int kBlocks = 4;
+  constexpr int kTokens = 75;
+  constexpr int kBlocks = 10;
   constexpr int kBlockSize = 8;
   constexpr int kPositions = 32;
   CaseMemory memory(ops);
@@ -128,7 +129,8 @@ inline std::vector<Tensor> run_mla_write(Ops& ops, const MlaWriteCase& c) {
   void* k_pe = memory.result(drawn(c.source, {kTokens, c.rope + c.padding}, 26, false));
   p.k_pe = k_pe;
   p.k_pe_token_stride = c.rope + c.padding;
-  p.cache = memory.result(poisoned(cache, {kBlocks, kBlockSize, entry}));
+  p.cache = static_cast<char*>(memory.result(poisoned(cache, {kBlocks + 1, kBlockSize, entry}))) +
+            c.first_byte;
   p.block_stride = attn::i64{kBlockSize} * entry;
   p.slot_stride = entry;
   p.slot_mapping = memory.upload(slots);
@@ -183,12 +185,16 @@ inline Tensor drawn_ds_mla(int entries, unsigned seed) {
   return tensor;
 }
 
-inline std::vector<Tensor> run_upconvert(Ops& ops) {
+/// `first_byte` of the cache: what its entries are aligned to.
+inline std::vector<Tensor> run_upconvert(Ops& ops, int first_byte) {
   constexpr int kBlockSize = 4;
   CaseMemory memory(ops);
   attn::DsMlaUpconvertParams p{};
   p.entries.element = attn::Element::kU8;
-  p.entries.cache = memory.upload(drawn_ds_mla(8 * kBlockSize, 29));
+  const Tensor entries = drawn_ds_mla(8 * kBlockSize, 29);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(first_byte) + entries.size_bytes());
+  std::copy_n(entries.bytes(), entries.size_bytes(), bytes.begin() + first_byte);
+  p.entries.cache = memory.upload(bytes) + first_byte;
   p.entries.slot_stride = p.entries.entry_size = attn::kDsMlaEntryBytes;
   p.entries.block_stride = kBlockSize * attn::i64{attn::kDsMlaEntryBytes};
   p.entries.block_table = memory.upload(std::vector<int>{6, 1, 2, 7, 3, 0});
@@ -253,9 +259,9 @@ inline std::vector<Tensor> run_quantise(Ops& ops, const QuantiseCase& c) {
   return memory.results();
 }
 
-/// Heads of an interleaved QKV.
-inline std::vector<Tensor> run_pad(Ops& ops, Dtype source, int head_size, bool has_scale) {
-  constexpr int kTokens = 19;
+/// Heads of an interleaved QKV; scale 0 is none.
+inline std::vector<Tensor> run_pad(Ops& ops, Dtype source, int head_size, float scale) {
+  constexpr int kTokens = 190;
   constexpr int kHeads = 3;
   CaseMemory memory(ops);
   const int padded = (head_size + 15) / 16 * 16;
@@ -266,7 +272,7 @@ inline std::vector<Tensor> run_pad(Ops& ops, Dtype source, int head_size, bool h
   p.source_head_stride = head_size;
   p.codes =
       static_cast<unsigned char*>(memory.result(poisoned(Dtype::kU8, {kTokens, kHeads, padded})));
-  if (has_scale) p.scale = memory.upload(std::vector<float>{0.21f});
+  if (scale > 0) p.scale = memory.upload(std::vector<float>{scale});
   p.num_saturated = static_cast<attn::i64*>(memory.result(Tensor(Dtype::kI64, {1})));
   p.num_tokens = kTokens;
   p.num_heads = kHeads;
@@ -447,10 +453,13 @@ inline std::vector<Tensor> run_sum_ranks(Ops& ops, Dtype dtype, int count) {
   return memory.results();
 }
 
+/// `padding` elements between heads.
 inline std::vector<Tensor> run_amax(Ops& ops, Dtype dtype, int head_size, bool is_signed,
-                                    bool has_specials) {
+                                    bool has_specials, int padding = 8) {
+  constexpr int kTokens = 310;
   CaseMemory memory(ops);
-  Tensor source = drawn(dtype, {31, 4, head_size + 8}, 40, has_specials);
+  const int stride = head_size + padding;
+  Tensor source = drawn(dtype, {kTokens, 4, stride}, 40, has_specials);
   if (is_signed) {
     // Nothing but negative numbers, so that the largest is one.
     for (std::int64_t i = 0; i < source.num_elements(); ++i) {
@@ -458,8 +467,8 @@ inline std::vector<Tensor> run_amax(Ops& ops, Dtype dtype, int head_size, bool i
     }
   }
   auto* amax = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {3})));
-  ops.amax({element_of(dtype), memory.upload(source), attn::i64{4} * (head_size + 8), head_size + 8,
-            31, 4, head_size, is_signed ? 1 : 0, amax});
+  ops.amax({element_of(dtype), memory.upload(source), attn::i64{4} * stride, stride, kTokens, 4,
+            head_size, is_signed ? 1 : 0, amax});
   ops.amax({element_of(dtype), memory.upload(source), 0, 0, 0, 4, head_size, 0, amax + 1});
   return memory.results();
 }
@@ -502,12 +511,18 @@ inline void add_move_cases(std::vector<OperationCase>& cases) {
                                  {MlaEntry::kE4M3, kF32, 40, 12, 3},
                                  {MlaEntry::kDsMla, kBF16},
                                  {MlaEntry::kDsMla, kBF16, 512, 64, 1},
+                                 {MlaEntry::kDsMla, kBF16, 512, 64, 0, false, 4},
+                                 {MlaEntry::kCopy, kF16, 512, 64, 0, true},
                                  {MlaEntry::kE4M3, kF16, 512, 64, 0, true}}) {
     cases.push_back({title("write_mla_cache", c.source, kU8) + " format " +
-                         std::to_string(static_cast<int>(c.format)),
+                         std::to_string(static_cast<int>(c.format)) + " pad " +
+                         std::to_string(c.padding) + " at " + std::to_string(c.first_byte),
                      0, [c](Ops& o) { return run_mla_write(o, c); }});
   }
-  cases.push_back({"upconvert_ds_mla", 0, run_upconvert});
+  for (const int first_byte : {0, 4}) {
+    cases.push_back({"upconvert_ds_mla at " + std::to_string(first_byte), 0,
+                     [first_byte](Ops& o) { return run_upconvert(o, first_byte); }});
+  }
 }
 
 inline void add_quantise_cases(std::vector<OperationCase>& cases) {
@@ -524,9 +539,22 @@ inline void add_quantise_cases(std::vector<OperationCase>& cases) {
                          std::to_string(c.columns),
                      0, [c](Ops& o) { return run_quantise(o, c); }});
   }
-  cases.push_back({"pad fp8 d72", 0, [](Ops& o) { return run_pad(o, kBF16, 72, true); }});
-  cases.push_back({"pad fp8 d80", 0, [](Ops& o) { return run_pad(o, kF16, 80, true); }});
-  cases.push_back({"pad fp8 f32", 0, [](Ops& o) { return run_pad(o, kF32, 36, false); }});
+  struct PadCase {
+    Dtype source;
+    int head_size;
+    float scale;
+  };
+  for (const PadCase& c : std::vector<PadCase>{{kBF16, 72, 0.21f},
+                                               {kF16, 80, 0.21f},
+                                               {kF32, 36, 0},
+                                               {kBF16, 40, 0x1.fffffep-3f},
+                                               {kBF16, 64, 0},
+                                               {kF32, 72, 1e-39f},
+                                               {kF32, 80, 1e-39f}}) {
+    cases.push_back({"pad fp8 " + std::string(dtype_name(c.source)) + " d" +
+                         std::to_string(c.head_size) + " scale " + std::to_string(c.scale),
+                     0, [c](Ops& o) { return run_pad(o, c.source, c.head_size, c.scale); }});
+  }
   using attn::Int8Granularity;
   for (const Int8Case& c : std::vector<Int8Case>{{Int8Granularity::kTokenHead, kBF16, 128},
                                                  {Int8Granularity::kTokenHead, kF32, 36},
@@ -569,6 +597,8 @@ inline void add_reduce_cases(std::vector<OperationCase>& cases) {
   cases.push_back({"sum_ranks f32", 1e-30, [](Ops& o) { return run_sum_ranks(o, kF32, 1024); }});
   cases.push_back({"sum_ranks bf16", 1e-30, [](Ops& o) { return run_sum_ranks(o, kBF16, 77); }});
   cases.push_back({"amax", 1e-30, [](Ops& o) { return run_amax(o, kBF16, 72, false, false); }});
+  cases.push_back({"amax of heads without gaps", 1e-30,
+                   [](Ops& o) { return run_amax(o, kBF16, 80, false, false, 0); }});
   cases.push_back(
       {"amax with NaN", 1e-30, [](Ops& o) { return run_amax(o, kF16, 64, false, true); }});
   cases.push_back({"amax of negative numbers", 1e-30,

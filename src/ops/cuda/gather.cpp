@@ -1,20 +1,9 @@
 // Launches of kernels/cache/gather.cuh.
-#include <algorithm>
-
 #include "ops/cuda/operations.h"
-#include "ops/cuda/vector_choice.h"
+#include "ops/cuda/row_moves.h"
 
 namespace attnbench::cuda {
 namespace {
-
-constexpr int kThreads = 256;
-
-/// Threads of a row of `vectors` loads: a power of two up to a CTA, at least two loads a thread.
-int choose_row_threads(int vectors) {
-  int threads = 8;
-  while (threads < kThreads && threads * 2 < vectors) threads *= 2;
-  return threads;
-}
 
 Alignment entry_alignment(const attn::MlaEntries& entries) {
   Alignment alignment;
@@ -23,13 +12,6 @@ Alignment entry_alignment(const attn::MlaEntries& entries) {
       .stride(entries.slot_stride, entries.element)
       .stride(entries.entry_size, entries.element);
   return alignment;
-}
-
-LaunchShape rows_shape(std::int64_t num_rows, int row_threads) {
-  LaunchShape shape;
-  shape.grid_x = ceil_quotient(num_rows, kThreads / row_threads);
-  shape.threads = kThreads;
-  return shape;
 }
 
 }  // namespace
@@ -41,25 +23,25 @@ void gather_mla(Launcher& launcher, const attn::MlaGatherParams& params) {
                             .pointer(params.output)
                             .stride(params.output_token_stride, params.output_element)
                             .common_bytes();
+  // Why no more of a store than 16 bytes: a warp would leave gaps between them.
   const auto fits = [&](int vector) {
     const int load = vector * size_of_element(entries.element);
     const int store = vector * size_of_element(params.output_element);
-    return entries.entry_size % vector == 0 && load <= in_bytes && std::min(store, 16) <= out_bytes;
+    return entries.entry_size % vector == 0 && load <= in_bytes && store <= out_bytes;
   };
   int vector = 16;
   while (vector > 1 && !fits(vector)) vector /= 2;
-  const int row_threads = choose_row_threads(entries.entry_size / vector);
   KernelSpec spec;
   spec.source = "cache/gather.cuh";
   spec.function = "attn::gather_mla";
   spec.constants = {{"attn::Element kCache", spec_name(entries.element)},
                     {"attn::Element kOutput", spec_name(params.output_element)},
-                    {"int kVector", std::to_string(vector)},
-                    {"int kThreads", std::to_string(kThreads)},
-                    {"int kRowThreads", std::to_string(row_threads)}};
+                    {"int kVector", std::to_string(vector)}};
   spec.name = "gather " + short_name(entries.element) + " to " + short_name(params.output_element) +
               " x" + std::to_string(vector);
-  cuda::launch(launcher, spec, rows_shape(params.num_tokens, row_threads), params);
+  const LaunchShape shape = deal_out_rows(spec, params.num_tokens, entries.entry_size / vector,
+                                          vector * size_of_element(entries.element), 1);
+  cuda::launch(launcher, spec, shape, params);
 }
 
 void cp_gather(Launcher& launcher, const attn::CpGatherParams& params) {
@@ -69,16 +51,15 @@ void cp_gather(Launcher& launcher, const attn::CpGatherParams& params) {
                         .stride(params.output_token_stride, entries.element)
                         .common_bytes();
   const int element_bytes = size_of_element(entries.element);
-  const int row_threads = choose_row_threads(entries.entry_size * element_bytes / bytes);
   KernelSpec spec;
   spec.source = "cache/gather.cuh";
   spec.function = "attn::cp_gather";
   spec.constants = {{"int kBytes", std::to_string(bytes)},
-                    {"int kElementBytes", std::to_string(element_bytes)},
-                    {"int kThreads", std::to_string(kThreads)},
-                    {"int kRowThreads", std::to_string(row_threads)}};
+                    {"int kElementBytes", std::to_string(element_bytes)}};
   spec.name = "cp_gather x" + std::to_string(bytes) + " bytes";
-  cuda::launch(launcher, spec, rows_shape(params.num_tokens, row_threads), params);
+  const LaunchShape shape =
+      deal_out_rows(spec, params.num_tokens, entries.entry_size * element_bytes / bytes, bytes, 1);
+  cuda::launch(launcher, spec, shape, params);
 }
 
 }  // namespace attnbench::cuda

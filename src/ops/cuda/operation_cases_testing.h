@@ -271,6 +271,7 @@ struct GatherCase {
   Dtype output;
   int entry_size;
   bool copies = false;  // cp_gather
+  int num_requests = 3;
 };
 
 inline std::vector<Tensor> run_gather(Ops& ops, const GatherCase& c) {
@@ -278,11 +279,21 @@ inline std::vector<Tensor> run_gather(Ops& ops, const GatherCase& c) {
   constexpr int kBlockSize = 4;
   constexpr int kColumns = 4;
   CaseMemory memory(ops);
-  // Request 1 gathers nothing; two rows of gather_mla are past the end of the last request.
-  const std::vector<int> cu_seq_lens{0, 7, 7, 12};
-  const std::vector<int> seq_starts{3, 0, 6};
-  const std::vector<int> token_to_seq{0, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2};
-  const std::vector<int> table{5, 1, 8, 1 << 30, 3, 0, 0, 0, 1 << 30, 11, 2, 1 << 30};
+  // Every third request gathers nothing; two rows of gather_mla are past the end of the last one.
+  std::vector<int> cu_seq_lens{0}, seq_starts, token_to_seq, table;
+  for (int b = 0; b < c.num_requests; ++b) {
+    const int len = b % 3 == 1 ? 0 : 7 - b % 3;
+    const int start = b % 3 == 1 ? 0 : 3 + b % 3 * 2;
+    cu_seq_lens.push_back(cu_seq_lens.back() + len);
+    seq_starts.push_back(start);
+    token_to_seq.insert(token_to_seq.end(), static_cast<std::size_t>(len), b);
+    for (int column = 0; column < kColumns; ++column) {
+      const bool is_read =
+          len > 0 && column >= start / kBlockSize && column <= (start + len - 1) / kBlockSize;
+      table.push_back(is_read ? (b * 5 + column * 7) % kBlocks : 1 << 30);
+    }
+  }
+  token_to_seq.insert(token_to_seq.end(), 2, c.num_requests - 1);
   attn::MlaEntries entries{};
   entries.element = element_of(c.cache);
   entries.cache = memory.upload(drawn(c.cache, {kBlocks, kBlockSize, c.entry_size}, 8, false));
@@ -301,7 +312,7 @@ inline std::vector<Tensor> run_gather(Ops& ops, const GatherCase& c) {
     p.output_token_stride = c.entry_size;
     p.cu_seq_lens = memory.upload(cu_seq_lens);
     p.seq_starts = memory.upload(seq_starts);
-    p.num_requests = 3;
+    p.num_requests = c.num_requests;
     p.num_tokens = cu_seq_lens.back();
     ops.cp_gather(p);
     return memory.results();
@@ -340,9 +351,14 @@ inline void add_cache_cases(std::vector<OperationCase>& cases) {
                          std::to_string(c.heads),
                      0, [c](Ops& ops) { return run_cache_write(ops, c); }});
   }
-  const std::vector<GatherCase> gathers{
-      {kBF16, kBF16, 576},       {kE4M3, kBF16, 576},   {kF16, kF16, 44},     {kE4M3, kF16, 45},
-      {kBF16, kBF16, 576, true}, {kU8, kU8, 656, true}, {kF32, kF32, 9, true}};
+  const std::vector<GatherCase> gathers{{kBF16, kBF16, 576, false, 21},
+                                        {kE4M3, kBF16, 576, false, 21},
+                                        {kF16, kF16, 44},
+                                        {kE4M3, kF16, 45},
+                                        {kE4M3, kF32, 48},
+                                        {kBF16, kBF16, 576, true, 21},
+                                        {kU8, kU8, 656, true},
+                                        {kF32, kF32, 9, true}};
   for (const GatherCase& c : gathers) {
     cases.push_back({"gather " + std::string(dtype_name(c.cache)) + " entries of " +
                          std::to_string(c.entry_size),

@@ -5,7 +5,8 @@
 namespace attnbench::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRopeThreads = 128;
+constexpr int kFusedThreads = 256;
 constexpr int kPerTokenHead = 2;  // CacheWriteParams::quantise
 
 /// Elements of a load: 16 bytes where every address allows it, else single elements.
@@ -33,18 +34,10 @@ KernelSpec rope_spec(const attn::RopeParams& p, int vector) {
   spec.constants = {{"attn::Element kElement", spec_name(p.element)},
                     {"attn::Element kAngles", spec_name(p.cache_element)},
                     {"bool kNeox", p.is_neox != 0 ? "true" : "false"},
-                    {"int kVector", std::to_string(vector)},
-                    {"int kThreads", std::to_string(kThreads)}};
+                    {"int kVector", std::to_string(vector)}};
   spec.name = std::string("rope ") + (p.is_neox != 0 ? "neox " : "gptj ") + short_name(p.element) +
               " x" + std::to_string(vector);
   return spec;
-}
-
-LaunchShape one_cta_a_token(std::int64_t num_tokens) {
-  LaunchShape shape;
-  shape.grid_x = num_tokens;
-  shape.threads = kThreads;
-  return shape;
 }
 
 /// Whether one kernel can do both: the keys rotated are the keys written, whole heads of them.
@@ -57,9 +50,19 @@ bool can_fuse(const attn::RopeParams& rope, const attn::CacheWriteParams& write)
 
 }  // namespace
 
-void rope(Launcher& launcher, const attn::RopeParams& params) {
-  const KernelSpec spec = rope_spec(params, choose_vector(params, Alignment()));
-  cuda::launch(launcher, spec, one_cta_a_token(params.num_tokens), params);
+void rope(Launcher& launcher, const attn::RopeParams& p) {
+  const int vector = choose_vector(p, Alignment());
+  // GPT-J's pairs that lie inside a vector make a part of their own.
+  const int part_size = p.is_neox != 0 || vector == 1 ? 2 * vector : vector;
+  const int parts = p.rotary_dim / part_size;
+  const std::int64_t heads = p.num_heads + (p.key == nullptr ? 0 : p.num_kv_heads);
+  KernelSpec spec = rope_spec(p, vector);
+  spec.constants.emplace_back("int kParts", std::to_string(parts));
+  spec.constants.emplace_back("int kThreads", std::to_string(kRopeThreads));
+  LaunchShape shape;
+  shape.grid_x = ceil_quotient(p.num_tokens * heads * parts, kRopeThreads);
+  shape.threads = kRopeThreads;
+  cuda::launch(launcher, spec, shape, p);
 }
 
 void rope_and_write_cache(Launcher& launcher, const attn::RopeParams& rope,
@@ -85,8 +88,12 @@ void rope_and_write_cache(Launcher& launcher, const attn::RopeParams& rope,
   KernelSpec spec = rope_spec(rope, cells_fit ? choose_vector(rope, alignment) : 1);
   spec.function = "attn::rope_write";
   spec.constants.emplace_back("attn::Element kCache", spec_name(write.cache_element));
+  spec.constants.emplace_back("int kThreads", std::to_string(kFusedThreads));
   spec.name += " and write_cache to " + short_name(write.cache_element);
-  cuda::launch(launcher, spec, one_cta_a_token(rope.num_tokens), rope, write);
+  LaunchShape shape;
+  shape.grid_x = rope.num_tokens;
+  shape.threads = kFusedThreads;
+  cuda::launch(launcher, spec, shape, rope, write);
 }
 
 }  // namespace attnbench::cuda

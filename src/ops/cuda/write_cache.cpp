@@ -101,8 +101,9 @@ bool has_whole_cells(const attn::CacheWriteParams& p, int width) {
 }
 
 /// By loads of 32 bytes and stores of 16, if the heads that a CTA does at once are whole tokens.
-/// Measured as above, e4m3 and int8: four heads a thread 3813 and 3703 GB/s, two 3501 and 3414;
-/// with 256 threads 3473 and 3387, with loads of 16 bytes 3421 and 3187.
+/// Measured as above, e4m3 and int8: four heads a thread 3978 and 3973 GB/s, two 3657 and 3629;
+/// with 256 threads 3971 and 3943. Loads of 16 bytes were slower still before slots were found once
+/// a token, 3421 and 3187 against 3813 and 3703.
 std::optional<TokenHeadShape> staged_shape(const attn::CacheWriteParams& p, int width) {
   TokenHeadShape shape;
   shape.vector = 32 / size_of_element(p.source_element);
@@ -157,6 +158,7 @@ void write_token_heads(Launcher& launcher, const attn::CacheWriteParams& p, int 
                     {"int kRows", std::to_string(by.rows)},
                     {"bool kTruncate", p.int8_truncate != 0 ? "true" : "false"},
                     {"bool kStaged", by.staged ? "true" : "false"},
+                    {"int kHeads", std::to_string(by.staged ? p.num_kv_heads : 0)},
                     {"int kThreads", std::to_string(kTokenHeadThreads)}};
   spec.name = "write_cache per token-head " + short_name(p.source_element) + " to " +
               short_name(p.cache_element) + " d" + std::to_string(width);
