@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,7 @@ struct Job {
   const Backend* backend = nullptr;
   std::string id;
   std::string repro;
+  std::map<std::string, std::string> file_hashes;  // as in Result
   /// Reasons that hold whatever the backend says, e.g. a device that is not there.
   std::vector<std::string> extra_refusals;
 };

@@ -2,6 +2,7 @@
 
 #include "bench/timing_tools.h"
 #include "core/clock.h"
+#include "core/parallel.h"
 #include "measure/cpu_wait.h"
 
 namespace attnbench {
@@ -12,7 +13,11 @@ class CpuTimingTools final : public TimingTools {
   explicit CpuTimingTools(int num_threads) : num_threads_(num_threads) {}
 
   std::unique_ptr<Stopwatch> make_stopwatch(TimingMode) override {
-    return std::make_unique<ClockStopwatch>(steady_clock());
+    // Why: more threads than cores wait for each other, whoever else there is.
+    const int threads = num_threads_ > 0 ? num_threads_ : available_cores();
+    const bool others_only = threads <= usable_cores();
+    return std::make_unique<ClockStopwatch>(
+        steady_clock(), others_only ? thread_waits : ClockStopwatch::ReadWaits());
   }
   CacheFlusher& flusher() override {
     if (!flusher_) flusher_ = make_cpu_cache_flusher();
@@ -22,7 +27,6 @@ class CpuTimingTools final : public TimingTools {
     if (!ceilings_) ceilings_ = measure_cpu_ceilings(num_threads_);
     return {ceilings_->gflops * 1e-3, ceilings_->gbps};
   }
-  double host_wait_s() override { return cpu_wait_s(); }
 
  private:
   int num_threads_;

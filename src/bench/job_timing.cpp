@@ -16,11 +16,8 @@ void time_job(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
   const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(problem.timing.mode);
   CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr;
   const Ceilings ceilings = tools.ceilings(problem, result.backend);
-  const double start_s = steady_clock().now_s();
-  const double waited_s = tools.host_wait_s();
   result.timing =
       measure(steps, *stopwatch, flush, steady_clock(), {problem.timing, options.should_stop});
-  result.timing->cpu_wait = (tools.host_wait_s() - waited_s) / (steady_clock().now_s() - start_s);
 
   const Traffic traffic = attention_traffic(problem, result.backend);
   const Work work{attention_flops(problem, result.backend), traffic.unique_bytes, traffic.kv_bytes,

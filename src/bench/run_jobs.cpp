@@ -224,6 +224,7 @@ Result describe_job(const Job& job, const BenchOptions& options) {
   result.backend = std::string(job.backend->name());
   result.device = options.device;
   result.problem_json = problem_to_json(*job.problem);
+  result.file_hashes = job.file_hashes;
   result.repro = job.repro;
   return result;
 }

@@ -1,7 +1,6 @@
 // What timing needs of a device: a stopwatch, a way to empty its cache, its ceilings.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <string>
 
@@ -20,8 +19,6 @@ class TimingTools {
   virtual CacheFlusher& flusher() = 0;
   /// Of memory, and of the arithmetic that the backend's scores are made of.
   virtual Ceilings ceilings(const Problem& problem, const std::string& backend) = 0;
-  /// cpu_wait_s() where waiting for a core of the host makes a sample longer, else NaN.
-  virtual double host_wait_s() { return std::numeric_limits<double>::quiet_NaN(); }
 };
 
 /// Of this machine's cores; `num_threads` 0 = all. Flusher and ceilings are made when first used.

@@ -7,6 +7,7 @@
 #include "calibrate/report.h"
 #include "cli/device.h"
 #include "cli/device_amax.h"
+#include "cli/number_check.h"
 #include "cli/scenario_files.h"
 #include "cli/text.h"
 #include "core/error.h"
@@ -61,6 +62,7 @@ void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
                    const std::vector<std::string>& wanted, CalibrationInput& input) {
   std::vector<LoadedScenario> loaded =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
+  input.scenario_files = input_paths(loaded);
   std::vector<Problem> cases = std::move(loaded.front().scenario.cases);
   input.notices = std::move(loaded.front().notices);
   const Problem& first = cases.front();
@@ -108,11 +110,11 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
       ->check(CLI::IsMember(formats).description(""));
   app.add_option("--percentile", arguments.percentile, "Of the magnitudes, for the method of it")
       ->type_name("P")
-      ->check(CLI::Range(1e-9, 100.0).description(""))
+      ->check(number_between(1e-9, 100))
       ->capture_default_str();
   app.add_option("--margin", arguments.margin, "Factor on every scale that a method finds")
       ->type_name("M")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(positive_number())
       ->capture_default_str();
   app.add_option("--history", arguments.history,
                  "amax: successive files, or forwards of the scenario, go through a ring of N; "
@@ -149,13 +151,18 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
   app.add_flag("-q,--quiet", arguments.quiet, "Nothing on stderr but errors");
 }
 
+std::vector<InputPath> tensor_paths(const CalibrationArguments& arguments) {
+  std::vector<InputPath> paths;
+  for (const std::string& path : arguments.tensors) paths.push_back({"--tensors", path});
+  return paths;
+}
+
 CalibrationInput open_calibration(const CalibrationArguments& arguments, const Console& console,
                                   const ScaleFile* file) {
   check_source(arguments);
   // Why: by default glibc raises this with every large buffer that is freed, keeps such buffers for
   // the thread that had them, and the process grows to several layers.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  if (!arguments.json.empty()) check_writable(arguments.json);
   CalibrationInput input;
   CalibrationOptions& options = input.options;
   options.percentile = arguments.percentile;

@@ -9,6 +9,7 @@
 #include "calibrate/calibrate.h"
 #include "cli/console.h"
 #include "cli/options.h"
+#include "cli/output_paths.h"
 
 namespace CLI {
 class App;
@@ -37,6 +38,9 @@ struct CalibrationArguments {
 /// Everything but --method, --output and the arguments without a name.
 void add_calibration_options(CLI::App& app, CalibrationArguments& arguments);
 
+/// The files of --tensors.
+std::vector<InputPath> tensor_paths(const CalibrationArguments& arguments);
+
 /// The forwards, and the options with the format that the scenario or --format says; `format` wins
 /// over both when given. Errors: kUsage unless there is either a scenario or --tensors; those of
 /// loading them.
@@ -44,6 +48,7 @@ struct CalibrationInput {
   std::unique_ptr<Observations> observations;
   CalibrationOptions options;
   std::vector<std::string> notices;
+  std::vector<InputPath> scenario_files;  // that were read
 };
 CalibrationInput open_calibration(const CalibrationArguments& arguments, const Console& console,
                                   const ScaleFile* file = nullptr);

@@ -6,9 +6,9 @@
 #include "cli/calibration_options.h"
 #include "cli/command.h"
 #include "cli/exit_code.h"
+#include "cli/output_paths.h"
 #include "core/atomic_file.h"
 #include "core/error.h"
-#include "report/reporter.h"
 
 namespace attnbench {
 namespace {
@@ -21,11 +21,16 @@ struct CalibrateArguments {
   bool force = false;
 };
 
+std::vector<OutputPath> outputs_of(const CalibrateArguments& arguments) {
+  return {{"--output", arguments.output}, {"--json", arguments.common.json}};
+}
+
 /// Before anything is computed. The write itself refuses a file that came to exist meanwhile.
 void check_output(const CalibrateArguments& arguments) {
   if (arguments.output == "-") {
     fail(ErrorKind::kUsage, "--output: expected a file; a scale file is not written to stdout");
   }
+  check_output_paths(tensor_paths(arguments.common), outputs_of(arguments));
   std::error_code error;
   const bool exists =
       std::filesystem::exists(std::filesystem::symlink_status(arguments.output, error));
@@ -51,6 +56,7 @@ int run_calibrate(const CalibrateArguments& arguments, const Console& console) {
   check_method(arguments);
   check_output(arguments);
   CalibrationInput input = open_calibration(arguments.common, console);
+  check_output_paths(input.scenario_files, outputs_of(arguments));
   input.options.method = *scale_method_from(arguments.method);
   print_scale_notices(arguments.common, input.notices, console);
   const CalibrationReport report = calibrate(*input.observations, input.options);

@@ -1,15 +1,16 @@
 // attnbench device: what there is to run on, and what it can do at best.
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/environment.h"
 #include "cli/exit_code.h"
+#include "cli/output_paths.h"
 #include "core/error.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/measure.h"
+#include "report/reporter.h"
 
 namespace attnbench {
 namespace {
@@ -116,16 +117,10 @@ Json to_json(const Inventory& inventory) {
 }
 
 int show_devices(const DeviceArguments& arguments, const Console& console) {
+  check_output_paths({}, {{"--json", arguments.json}});
   const Inventory inventory = take_inventory(arguments);
   if (arguments.json != "-") print(console.out, inventory, !arguments.no_timing);
-  if (arguments.json.empty()) return kExitPassed;
-  const std::string text = to_json(inventory).dump(2) + "\n";
-  if (arguments.json == "-") {
-    console.out << text;
-    return kExitPassed;
-  }
-  std::ofstream file(arguments.json);
-  if (!(file << text).flush()) fail(ErrorKind::kIo, "--json: cannot write {}", arguments.json);
+  if (!arguments.json.empty()) write_text(arguments.json, to_json(inventory).dump(2) + "\n");
   return kExitPassed;
 }
 

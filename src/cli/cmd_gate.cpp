@@ -2,15 +2,14 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <array>
-#include <map>
 #include <memory>
 #include <sstream>
-#include <utility>
 
 #include "cli/command.h"
 #include "cli/exit_code.h"
 #include "cli/gate_options.h"
+#include "cli/number_check.h"
+#include "cli/output_paths.h"
 #include "core/error.h"
 #include "gate/agreement.h"
 #include "report/agreement_table.h"
@@ -30,24 +29,15 @@ struct GateCommand {
   double allowed_factor = AgreementOptions{}.allowed_factor;
 };
 
-using Paths = std::array<std::pair<const char*, const std::string*>, 3>;
-
-Paths output_paths(const GateCommand& command) {
-  return {
-      {{"--json", &command.json}, {"--markdown", &command.markdown}, {"--junit", &command.junit}}};
-}
-
-/// Whether one of the outputs is stdout. Errors: kUsage when two share a target, E-IO for one that
-/// cannot be written.
+/// Whether one of the outputs is stdout. Errors: those of check_output_paths.
 bool check_outputs(const GateCommand& command) {
-  std::map<std::string, const char*> flags;
-  for (const auto& [flag, path] : output_paths(command)) {
-    if (path->empty()) continue;
-    const auto [first, is_new] = flags.emplace(*path, flag);
-    if (!is_new) fail(ErrorKind::kUsage, "{} and {} both write to {}", first->second, flag, *path);
-    check_writable(*path);
+  std::vector<InputPath> inputs = input_paths(command.gate);
+  for (const std::string& path : command.files) {
+    inputs.push_back({&path == &command.files.back() ? "RESULTS" : "BASELINE", path});
   }
-  return flags.contains("-");
+  return check_output_paths(
+      inputs,
+      {{"--json", command.json}, {"--markdown", command.markdown}, {"--junit", command.junit}});
 }
 
 /// Nothing for an empty path.
@@ -92,7 +82,6 @@ int compare_devices(const GateCommand& command, const Console& console) {
   if (command.files.size() != 2) {
     fail(ErrorKind::kUsage, "gate --agreement: expected two files, found {}", command.files.size());
   }
-  if (!command.junit.empty()) fail(ErrorKind::kUsage, "gate --agreement has no --junit");
   const bool uses_stdout = check_outputs(command);
   ResultFile first = read_result_file(command.files.front());
   ResultFile second = read_result_file(command.files.back());
@@ -131,6 +120,19 @@ int run_gate(const GateCommand& command, const Console& console) {
   return report.compared_anything() ? kExitPassed : kExitNothingRan;
 }
 
+/// An option of the other mode would do nothing.
+void check_mode(const CLI::App& app, bool agreement) {
+  if (!agreement && app.count("--factor") > 0) {
+    fail(ErrorKind::kUsage, "--factor: expected --agreement with it");
+  }
+  for (const char* option :
+       {"--threshold", "--floor-us", "--accuracy-threshold", "--thresholds", "--known",
+        "--fail-on-improvement", "--fail-on-ambiguous", "--junit", "--link"}) {
+    if (!agreement || app.count(option) == 0) continue;
+    fail(ErrorKind::kUsage, "{}: does not go with --agreement, which compares no times", option);
+  }
+}
+
 }  // namespace
 
 RunCommand declare_gate(CLI::App& app) {
@@ -152,7 +154,7 @@ RunCommand declare_gate(CLI::App& app) {
   app.add_option("--factor", command->allowed_factor,
                  "How many times larger an error may be on one device than on the other")
       ->type_name("F")
-      ->check(CLI::Range(1.0, 1e6).description(""))
+      ->check(number_between(1, 1e6))
       ->capture_default_str()
       ->group(devices);
   const char* const outputs = "Outputs (FILE '-' is stdout)";
@@ -168,7 +170,10 @@ RunCommand declare_gate(CLI::App& app) {
       ->allow_extra_args(false)
       ->group(outputs);
   add_console_options(app, command->console);
-  return [command](const Console& console) { return run_gate(*command, console); };
+  return [command, &app](const Console& console) {
+    check_mode(app, command->agreement);
+    return run_gate(*command, console);
+  };
 }
 
 }  // namespace attnbench

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/exit_code.h"
 #include "cli/gate_options.h"
+#include "cli/output_paths.h"
 #include "cli/text.h"
 #include "core/error.h"
 #include "core/result_file.h"
@@ -40,8 +41,11 @@ std::vector<PageComparison> compare_with_first(const std::vector<ResultFile>& fi
   options.lenient = true;
   std::vector<PageComparison> comparisons;
   for (std::size_t i = 1; i < files.size(); ++i) {
-    comparisons.push_back(
-        {i, judge_results(files[0], files[i], options), foreign_reasons(files[0], files[i])});
+    std::vector<std::string> differences = foreign_reasons(files[0], files[i]);
+    for (std::string& scales : scale_differences(files[0], files[i])) {
+      differences.push_back(std::move(scales));
+    }
+    comparisons.push_back({i, judge_results(files[0], files[i], options), std::move(differences)});
   }
   return comparisons;
 }
@@ -71,7 +75,9 @@ void write_tables(const ReportCommand& command, const std::vector<ResultFile>& f
 }
 
 int run_report(const ReportCommand& command, const Console& console) {
-  if (!command.output.empty()) check_writable(command.output);
+  std::vector<InputPath> inputs;
+  for (const std::string& path : command.files) inputs.push_back({"RESULTS", path});
+  check_output_paths(inputs, {{"--output", command.output}});
   std::vector<ResultFile> files;
   for (const std::string& path : command.files) files.push_back(read_result_file(path));
   const std::size_t num_read = num_results(files);

@@ -18,6 +18,7 @@
 #include "cli/exit_code.h"
 #include "cli/gate_options.h"
 #include "cli/interrupt.h"
+#include "cli/output_paths.h"
 #include "cli/outputs.h"
 #include "cli/planted_faults.h"
 #include "cli/progress.h"
@@ -29,6 +30,7 @@
 #include "core/parallel.h"
 #include "gate/baseline.h"
 #include "inputs/mm_scale_file.h"
+#include "inputs/scale_file_hashes.h"
 #include "inputs/value_scale.h"
 #include "report/verdicts.h"
 
@@ -74,6 +76,7 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
                            const DeviceChoice& device) {
   const std::string repeat = repeat_options(options);
   std::vector<Job> jobs;
+  ScaleFileHashes hashes;
   for (const Pair& pair : pairs) {
     Job job;
     job.problem = pair.problem;
@@ -81,6 +84,7 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
     job.id = pair.id;
     job.repro = fmt::format("attnbench run {} --filter {}{}", shell_quote(pair.source->argument),
                             shell_quote(exact_regex(pair.id)), repeat);
+    job.file_hashes = hashes.of(*pair.problem);
     job.extra_refusals = device_refusals(*pair.problem, device);
     jobs.push_back(std::move(job));
   }
@@ -322,6 +326,20 @@ class RunSession {
     *place_.out << fmt::format("plots: attnbench report {} -o report.html\n", options_.json);
   }
 
+  /// Not one whose results change from run to run, nor one that failed in the place of the baseline
+  /// that it failed against: the next run would pass.
+  bool may_save_baseline() const {
+    if (not_repeatable_) return false;
+    const auto& old = arguments_.baselines;
+    const bool in_place = std::any_of(old.begin(), old.end(), [&](const std::string& path) {
+      return is_same_file(path, arguments_.save_baseline);
+    });
+    if (!in_place || report_->passed()) return true;
+    console_.err << fmt::format("attnbench: '{}' stays as it was: the gate failed\n",
+                                arguments_.save_baseline);
+    return false;
+  }
+
   /// Whether all could be written; the journal stays when not, or when the run is not complete.
   bool write_files(bool interrupted) {
     try {
@@ -333,7 +351,7 @@ class RunSession {
         write_summary(text, run_, results_, report_ ? &*report_ : nullptr, options);
         write_text(arguments_.summary, text.str());
       }
-      if (!arguments_.save_baseline.empty() && !interrupted && !not_repeatable_) {
+      if (!arguments_.save_baseline.empty() && !interrupted && may_save_baseline()) {
         write_output(output_formats().front(), arguments_.save_baseline, run_, results_);
       }
     } catch (const Error& error) {
@@ -359,16 +377,54 @@ class RunSession {
   bool not_repeatable_ = false;
 };
 
-void check_arguments(const RunArguments& arguments) {
-  if (!arguments.save_baseline.empty()) {
-    if (arguments.options.no_validation && !arguments.gate.lenient) {
-      fail(ErrorKind::kUsage,
-           "--save-baseline with --no-validation: a gate refuses unverified results");
-    }
-    check_writable(arguments.save_baseline);
+/// Everything that is read, and that the run must not write over.
+std::vector<InputPath> all_inputs(const RunArguments& arguments,
+                                  const std::vector<LoadedScenario>& scenarios) {
+  std::vector<InputPath> inputs = input_paths(scenarios);
+  for (const InputPath& input : input_paths(arguments.gate)) inputs.push_back(input);
+  for (const std::string& path : arguments.baselines) inputs.push_back({"--baseline", path});
+  if (arguments.resume.empty()) return inputs;
+  for (const std::string& path : {arguments.resume, journal_path(arguments.resume)}) {
+    inputs.push_back({"--resume", path});
   }
-  for (const std::string* path : {&arguments.summary, &arguments.journal}) {
-    if (!path->empty()) check_writable(*path);
+  return inputs;
+}
+
+/// What a run is resumed from it may write again, complete; a baseline may take the place of the
+/// one that it passed against.
+void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
+                   const std::vector<LoadedScenario>& scenarios, const std::vector<Pair>& pairs) {
+  const RunOptions& options = arguments.options;
+  std::vector<OutputPath> outputs = output_paths(plan);
+  for (OutputPath& output : outputs) {
+    if (output.option == "--json") output.replaces = "--resume";
+  }
+  outputs.push_back({"--summary", arguments.summary});
+  outputs.push_back({"--save-baseline", arguments.save_baseline, "--baseline"});
+  outputs.push_back({"--journal", journal_target(arguments), "--resume"});
+  std::set<std::string> saved_scales;
+  for (const LoadedScenario& loaded : scenarios) {
+    for (const Problem& problem : loaded.scenario.cases) {
+      const auto& path = problem.mm_encoder.fp8_scale_save_path;
+      if (path && saved_scales.insert(*path).second) {
+        outputs.push_back({"mm_encoder.fp8_scale_save_path", *path});
+      }
+    }
+  }
+  const std::vector<InputPath> inputs = all_inputs(arguments, scenarios);
+  check_output_paths(inputs, outputs);
+  if (options.save_tensors.empty()) return;
+  check_save_dir(options.save_tensors);
+  std::vector<std::string> ids;
+  for (const Pair& pair : pairs) ids.push_back(pair.id);
+  check_saved_tensors(options.save_tensors, ids, inputs);
+}
+
+void check_baseline(const RunArguments& arguments) {
+  if (arguments.save_baseline.empty()) return;
+  if (arguments.options.no_validation && !arguments.gate.lenient) {
+    fail(ErrorKind::kUsage,
+         "--save-baseline with --no-validation: a gate refuses unverified results");
   }
 }
 
@@ -379,8 +435,8 @@ int run_cases(const RunArguments& arguments, const Console& console) {
       load_scenarios(arguments.scenarios, scenario_overrides(options));
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection);
   const OutputPlan plan = plan_outputs(options);
-  if (!options.save_tensors.empty()) check_save_dir(options.save_tensors);
-  check_arguments(arguments);
+  check_baseline(arguments);
+  check_outputs(arguments, plan, scenarios, pairs);
   const GateOptions gate = gate_options(arguments.gate);
   check_input_files(pairs);
   if (!options.console.quiet) print_notices(scenarios, console);
@@ -431,6 +487,16 @@ void add_baseline_options(CLI::App& app, RunArguments& arguments) {
       ->group(running);
 }
 
+/// An option that would do nothing is a mistake.
+void check_baseline_options(const CLI::App& app) {
+  if (app.count("--baseline") + app.count("--save-baseline") > 0) return;
+  for (const char* option : kBaselineOptions) {
+    if (app.count(option) == 0) continue;
+    fail(ErrorKind::kUsage, "{}: expected --baseline or --save-baseline with it, found neither",
+         option);
+  }
+}
+
 }  // namespace
 
 RunCommand declare_run(CLI::App& app) {
@@ -439,7 +505,8 @@ RunCommand declare_run(CLI::App& app) {
       ->required();
   add_run_options(app, arguments->options);
   add_baseline_options(app, *arguments);
-  return [arguments](const Console& console) {
+  return [arguments, &app](const Console& console) {
+    check_baseline_options(app);
     if (!arguments->resume.empty() && arguments->options.json.empty()) {
       arguments->options.json = arguments->resume;
     }

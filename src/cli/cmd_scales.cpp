@@ -73,6 +73,10 @@ auto advising(const Check& check) {
 
 int check_scales(const ScalesArguments& arguments, const Console& console) {
   const CalibrationArguments& common = arguments.common;
+  std::vector<InputPath> inputs = tensor_paths(common);
+  inputs.push_back({"FILE", arguments.file});
+  const std::vector<OutputPath> outputs{{"--json", common.json}};
+  check_output_paths(inputs, outputs);
   std::optional<ScaleFormat> format;
   if (!common.format.empty()) format = scale_format_from(common.format);
   const std::vector<std::string> wanted = expand_layers(common.layers);
@@ -89,6 +93,7 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
   CalibrationArguments with_file = common;
   with_file.per_head = has_scales_per_head(file);
   CalibrationInput input = open_calibration(with_file, console, &file);
+  check_output_paths(input.scenario_files, outputs);
   print_scale_notices(common, input.notices, console);
   advising([&] { require_layers(file, arguments.file, input.observations->layers()); });
   print_calibration(common, assess(*input.observations, input.options, file), arguments.file,

@@ -3,9 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,10 +11,11 @@
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/exit_code.h"
+#include "cli/output_paths.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
-#include "core/error.h"
+#include "report/reporter.h"
 
 namespace attnbench {
 namespace {
@@ -109,29 +107,19 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
   return list.dump(2) + "\n";
 }
 
-/// `path` "-" is `out`.
-void write_json_text(const std::string& path, const std::string& text, std::ostream& out) {
-  if (path == "-") {
-    out << text;
-    return;
-  }
-  std::ofstream file(path, std::ios::binary);
-  file << text << std::flush;
-  if (!file) fail(ErrorKind::kIo, "--json {}: {}", path, std::strerror(errno));
-}
-
 int show_support(const SupportArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  check_output_paths(input_paths(scenarios), {{"--json", arguments.json}});
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
   const std::vector<Verdict> verdicts = judge(pairs, device);
   if (arguments.json != "-") {
     const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
     print_text(console.out, scenarios, verdicts, width);
   }
-  if (!arguments.json.empty()) write_json_text(arguments.json, to_json(verdicts), console.out);
+  if (!arguments.json.empty()) write_text(arguments.json, to_json(verdicts));
   const bool any_supported =
       std::any_of(verdicts.begin(), verdicts.end(),
                   [](const Verdict& verdict) { return verdict.reasons.empty(); });

@@ -7,9 +7,10 @@
 #include <ctime>
 #include <fstream>
 #include <memory>
-#include <regex>
 #include <sstream>
 
+#include "cli/number_check.h"
+#include "cli/selection.h"
 #include "core/error.h"
 #include "gate/baseline.h"
 #include "scenario/yaml_reader.h"
@@ -47,7 +48,7 @@ void add_gate_options(CLI::App& app, GateArguments& arguments) {
       ->group(group);
   app.add_option("--floor-us", arguments.floor_us, "Absolute gap of medians that never counts")
       ->type_name("US")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(positive_number(/*or_zero=*/true))
       ->capture_default_str()
       ->group(group);
   app.add_option("--accuracy-threshold", arguments.accuracy_threshold,
@@ -75,6 +76,15 @@ void add_gate_options(CLI::App& app, GateArguments& arguments) {
       ->group(group);
 }
 
+std::vector<InputPath> input_paths(const GateArguments& arguments) {
+  std::vector<InputPath> paths;
+  if (!arguments.thresholds_file.empty()) {
+    paths.push_back({"--thresholds", arguments.thresholds_file});
+  }
+  if (!arguments.known_file.empty()) paths.push_back({"--known", arguments.known_file});
+  return paths;
+}
+
 GateOptions gate_options(const GateArguments& arguments) {
   GateOptions options;
   options.threshold = parse_threshold(arguments.threshold, "--threshold");
@@ -96,18 +106,12 @@ GateOptions gate_options(const GateArguments& arguments) {
 }
 
 void keep_selected(const GateSelection& selection, std::vector<Result>& results) {
-  std::regex filter;
-  try {
-    filter = std::regex(selection.filter, std::regex::ECMAScript | std::regex::optimize);
-  } catch (const std::regex_error& error) {
-    fail(ErrorKind::kUsage, "--filter: expected an ECMAScript regular expression, found '{}' ({})",
-         selection.filter, error.what());
-  }
+  const IdFilter filter(selection.filter, "--filter");
   const auto& backends = selection.backends;
   std::erase_if(results, [&](const Result& result) {
     const bool other_backend = !backends.empty() && std::find(backends.begin(), backends.end(),
                                                               result.backend) == backends.end();
-    return other_backend || (!selection.filter.empty() && !std::regex_search(result.id, filter));
+    return other_backend || !filter.matches(result.id);
   });
 }
 

@@ -1,10 +1,12 @@
 // Options of the gate, shared by `gate` and `run --baseline`, and the files that they name.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "cli/output_paths.h"
 #include "core/result_file.h"
 #include "gate/gate.h"
 
@@ -27,6 +29,14 @@ struct GateArguments {
 };
 
 void add_gate_options(CLI::App& app, GateArguments& arguments);
+
+/// Those that say how results are held against a baseline; --known is for failures of any run.
+inline constexpr std::array kBaselineOptions{
+    "--threshold",          "--floor-us", "--accuracy-threshold",  "--thresholds",
+    "--ignore-environment", "--lenient",  "--fail-on-improvement", "--fail-on-ambiguous"};
+
+/// The files of --known and --thresholds, those that are given.
+std::vector<InputPath> input_paths(const GateArguments& arguments);
 
 /// Reads the files of --known and --thresholds. Errors: kUsage for a bad share, E-IO and E-FORMAT
 /// for the files.

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "cli/number_check.h"
 #include "cli/text.h"
 #include "core/error.h"
 
@@ -107,7 +108,7 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->group(running);
   app.add_option("--timeout", options.timeout_s, "Limit of the timing of a case, in seconds")
       ->type_name("S")
-      ->check(CLI::PositiveNumber.description(""))
+      ->check(positive_number())
       ->group(running);
   app.add_option("--threads", options.threads, "CPU threads; 0 takes all cores")
       ->type_name("N")
@@ -120,7 +121,7 @@ void add_run_options(CLI::App& app, RunOptions& options) {
                  "Seconds of silence while a backend runs on a CUDA device that end its case as an "
                  "error (default 60; 0 = never)")
       ->type_name("S")
-      ->check(CLI::NonNegativeNumber.description(""))
+      ->check(positive_number(/*or_zero=*/true))
       ->group(running);
   app.add_option("--cache-dir", options.cache_dir, "Folder of compiled kernels")
       ->type_name("DIR")

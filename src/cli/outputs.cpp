@@ -3,10 +3,11 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
+#include "bench/save.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -25,35 +26,25 @@ const std::string& path_of(const RunOptions& options, std::string_view format) {
   fail(ErrorKind::kInternal, "no option for the output format '{}'", format);
 }
 
-/// The same text for two spellings of one path.
-std::string normal_path(const std::string& path) {
-  std::error_code error;
-  const fs::path normal = fs::weakly_canonical(fs::absolute(path), error);
-  return error ? path : normal.string();
-}
-
 }  // namespace
 
 OutputPlan plan_outputs(const RunOptions& options) {
   OutputPlan plan;
-  std::map<std::string, std::string> format_of;
   for (const OutputFormat& format : output_formats()) {
     const std::string& path = path_of(options, format.name);
     if (path.empty()) continue;
-    const bool is_stdout = path == "-";
-    const auto [first, is_new] =
-        format_of.emplace(is_stdout ? path : normal_path(path), format.name);
-    if (!is_new) {
-      fail(ErrorKind::kUsage, "--{} and --{} both write to {}", first->second, format.name,
-           is_stdout ? "stdout" : path);
-    }
-    plan.uses_stdout = plan.uses_stdout || is_stdout;
+    plan.uses_stdout = plan.uses_stdout || path == "-";
     plan.files.emplace_back(&format, path);
   }
-  for (const auto& [format, path] : plan.files) {
-    if (path != "-") check_writable(path);
-  }
   return plan;
+}
+
+std::vector<OutputPath> output_paths(const OutputPlan& plan) {
+  std::vector<OutputPath> paths;
+  for (const auto& [format, path] : plan.files) {
+    paths.push_back({fmt::format("--{}", format->name), path});
+  }
+  return paths;
 }
 
 void OutputPlan::write(const RunInfo& run, const std::vector<Result>& results) const {
@@ -80,6 +71,17 @@ void check_save_dir(const std::string& dir) {
   if (access(existing.c_str(), W_OK | X_OK) != 0) {
     fail(ErrorKind::kIo, "--save-tensors {}: the folder {} is not writable", dir,
          existing.string());
+  }
+}
+
+void check_saved_tensors(const std::string& dir, const std::vector<std::string>& ids,
+                         const std::vector<InputPath>& inputs) {
+  std::set<std::string> names;
+  for (const std::string& id : ids) names.insert(tensor_file_name(id));
+  for (const InputPath& input : inputs) {
+    const std::string name = fs::path(input.path).filename().string();
+    if (!names.contains(name)) continue;
+    check_output_paths({input}, {{"--save-tensors", (fs::path(dir) / name).string()}});
   }
 }
 

@@ -1,4 +1,4 @@
-// The files that a run writes: checked before anything runs, written at the end.
+// The formats that a run writes at its end, each to a file of its own.
 #pragma once
 
 #include <string>
@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "cli/options.h"
+#include "cli/output_paths.h"
 #include "report/reporter.h"
 
 namespace attnbench {
 
-/// Formats asked for with their paths, and where the tensors go.
+/// Formats asked for with their paths.
 struct OutputPlan {
   std::vector<std::pair<const OutputFormat*, std::string>> files;
   bool uses_stdout = false;  // one of them is "-": the table goes to stderr
@@ -19,11 +20,16 @@ struct OutputPlan {
   void write(const RunInfo& run, const std::vector<Result>& results) const;
 };
 
-/// Errors, before anything is written: kUsage when two outputs share a file or stdout, E-IO for a
-/// path that cannot be written.
 OutputPlan plan_outputs(const RunOptions& options);
+
+/// The same as paths of options, to be checked with those of other outputs.
+std::vector<OutputPath> output_paths(const OutputPlan& plan);
 
 /// Fails with E-IO unless `dir` is a writable folder, or can be made one. Creates nothing.
 void check_save_dir(const std::string& dir);
+
+/// Fails with kUsage when the tensors of a result would replace a file that is read.
+void check_saved_tensors(const std::string& dir, const std::vector<std::string>& ids,
+                         const std::vector<InputPath>& inputs);
 
 }  // namespace attnbench

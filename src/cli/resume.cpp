@@ -62,7 +62,8 @@ std::vector<Result> results_to_keep(const std::string& path, const std::vector<J
   const ResultFile planned = planned_file(jobs, bench, run);
   std::map<std::string, Result> done;
   for (ResultFile& file : read_what_is_there(path)) {
-    const auto reasons = foreign_reasons(file, planned);
+    std::vector<std::string> reasons = foreign_reasons(file, planned);
+    if (reasons.empty()) reasons = scale_differences(file, planned);
     if (!reasons.empty()) {
       fail(ErrorKind::kUsage, "--resume {}: {}", file.path, reasons.front());
     }

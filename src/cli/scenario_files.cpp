@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "cli/text.h"
 #include "core/error.h"
+#include "core/problem_fields.h"
 #include "inputs/inputs.h"
 #include "inputs/kv_scale_file.h"
 
@@ -104,7 +106,7 @@ std::vector<LoadedScenario> load_scenarios(
   std::map<std::string, std::string> argument_of;
   for (const std::string& argument : arguments) {
     const fs::path path = find_scenario(argument, options.search_path);
-    loaded.push_back({argument, load_scenario(path, options)});
+    loaded.push_back({argument, load_scenario(path, options), {}});
     for (Problem& problem : loaded.back().scenario.cases) {
       check_paths(loaded.back().scenario, problem);
       adopt_file_sinks(problem);
@@ -121,6 +123,23 @@ std::vector<LoadedScenario> load_scenarios(
     }
   }
   return loaded;
+}
+
+std::vector<InputPath> input_paths(const std::vector<LoadedScenario>& scenarios) {
+  std::set<std::pair<std::string, std::string>> paths;  // option and path
+  for (const LoadedScenario& loaded : scenarios) {
+    for (const fs::path& file : loaded.scenario.files) paths.emplace("SCENARIO", file.string());
+    for (const Field& field : problem_fields()) {
+      if (!field.is_input_path) continue;
+      for (const Problem& problem : loaded.scenario.cases) {
+        const Value path = field.get(problem);
+        if (path.is_string()) paths.emplace(field.key, path.text);
+      }
+    }
+  }
+  std::vector<InputPath> inputs;
+  for (const auto& [option, path] : paths) inputs.push_back({option, path});
+  return inputs;
 }
 
 }  // namespace attnbench

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/output_paths.h"
 #include "scenario/scenario.h"
 
 namespace attnbench {
@@ -35,5 +36,8 @@ std::vector<std::string> scenario_names(const std::filesystem::path& dir);
 std::vector<LoadedScenario> load_scenarios(
     const std::vector<std::string>& arguments,
     const std::vector<std::pair<std::string, std::string>>& overrides);
+
+/// Every file that loading and running the scenarios reads: "SCENARIO" and what its keys name.
+std::vector<InputPath> input_paths(const std::vector<LoadedScenario>& scenarios);
 
 }  // namespace attnbench

@@ -15,6 +15,8 @@ struct AgreementSide {
   /// NaN where there is none.
   double err_ratio = std::numeric_limits<double>::quiet_NaN();
   double nmse = std::numeric_limits<double>::quiet_NaN();
+  double lse_err_ratio = std::numeric_limits<double>::quiet_NaN();
+  double lse_nmse = std::numeric_limits<double>::quiet_NaN();
 };
 
 struct Agreement {
@@ -23,6 +25,7 @@ struct Agreement {
   /// How many times larger one side's error is than the other's; 1 where both are as good as
   /// nothing, or where neither is a number; infinity where only one is.
   double factor = 1;
+  std::string figure;  // that the factor is of: "NMSE", "LSE err_ratio", ...; "" where it is 1
   std::string disagreement;  // why the case fails; empty = it does not
 };
 

@@ -3,6 +3,7 @@
 // sweeps, --set and problem_to_json all follow this one table.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -33,6 +34,10 @@ struct Field {
 
 /// In the order of contract section 1.
 const std::vector<Field>& problem_fields();
+
+/// Fields that name a file of scales.
+inline constexpr std::array<std::string_view, 3> kScaleFileKeys{
+    "mm_encoder.fp8_scale_path", "kv_cache.scale_file", "kv_cache.value_scale_file"};
 
 /// The field under a dotted key, or null.
 const Field* find_field(std::string_view key);

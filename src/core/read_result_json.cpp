@@ -122,6 +122,7 @@ Timing read_timing(const Reader& json) {
   json.read("total_us", timing.total_us);
   json.read_if_there("flushed_bytes", timing.flushed_bytes);
   if (!json.is_null("clocks")) timing.clocks = read_clocks(json.object("clocks"));
+  json.read_if_there("waits_us", timing.waits_us);
   json.read_if_there("cpu_wait", timing.cpu_wait);
   return timing;
 }
@@ -159,6 +160,7 @@ Result read_result(const Reader& json) {
   result.status = read_status(json);
   json.read("reasons", result.reasons);
   result.problem_json = json.at("problem").dump();
+  json.read_if_there("file_hashes", result.file_hashes);
   result.error = read_error_if_there(json, "error");
   result.lse_error = read_error_if_there(json, "lse_error");
   result.quantization_error = read_error_if_there(json, "quantization_error");

@@ -85,8 +85,11 @@ struct Timing {
   std::vector<StepTiming> steps;
   double total_us = 0;  // the whole layer: all steps
   std::optional<DeviceClocks> clocks;
-  /// Of work on the CPU: how long its threads waited for a core, all together, per time that the
-  /// samples took; 0.5 = half a core went to other programs. NaN where it is not known.
+  /// Of every sample on the CPU, in microseconds: how long the thread that waited longest was ready
+  /// to run and got no core. Empty where that is not known, or not the doing of other programs.
+  std::vector<double> waits_us;
+  /// Sum of waits_us per time that the samples took, steps outside of the median included; NaN
+  /// without waits_us.
   double cpu_wait = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -121,6 +124,8 @@ struct Result {
   Status status = Status::kError;
   std::vector<std::string> reasons;  // unsupported: those of §13 without the "unsupported: " prefix
   std::string problem_json;          // problem_to_json of the resolved problem
+  /// SHA-256 of the files that the problem names, by its key, e.g. "kv_cache.scale_file".
+  std::map<std::string, std::string> file_hashes;
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;

@@ -117,6 +117,7 @@ Json timing_json(const std::optional<Timing>& timing) {
   numbers.add("total_us", timing->total_us, {});
   if (timing->flushed_bytes > 0) json["flushed_bytes"] = timing->flushed_bytes;
   if (timing->clocks) json["clocks"] = clocks_json(*timing->clocks);
+  if (!timing->waits_us.empty()) json["waits_us"] = timing->waits_us;
   if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = timing->cpu_wait;
   numbers.finish();
   return json;
@@ -167,6 +168,7 @@ Json result_json(const Result& result) {
   json["reasons"] = result.reasons;
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   json["problem"] = problem.is_discarded() ? Json(nullptr) : std::move(problem);
+  if (!result.file_hashes.empty()) json["file_hashes"] = result.file_hashes;
   json["error"] = error_json(result.error);
   json["lse_error"] = error_json(result.lse_error);
   json["quantization_error"] = error_json(result.quantization_error);

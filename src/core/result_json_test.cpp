@@ -61,7 +61,9 @@ Result full_result() {
   result.timing->clocks = DeviceClocks{1200, 1755, 1980, {"sw_power_cap"}};
   result.throughput =
       Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory", 7, 8};
+  result.timing->waits_us = {0, 0.5};
   result.timing->cpu_wait = 0.25;
+  result.file_hashes = {{"kv_cache.scale_file", "0123"}};
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
   result.batch_invariance = BatchInvariance{3, false, 0.25};
   result.repro = "attnbench run x";
@@ -87,7 +89,9 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(std::isnan(read.throughput->roofline_pct));
   CHECK(read.throughput->ceiling_tflops == 7);
   CHECK(read.throughput->ceiling_gbps == 8);
+  CHECK(read.timing->waits_us == std::vector<double>{0, 0.5});
   CHECK(read.timing->cpu_wait == 0.25);
+  CHECK(read.file_hashes.at("kv_cache.scale_file") == "0123");
   CHECK(read.kernels[0].registers == 255);
   CHECK(read.timing->flushed_bytes == std::uint64_t{5} << 30);
   REQUIRE(read.timing->clocks);

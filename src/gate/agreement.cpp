@@ -16,6 +16,9 @@ namespace {
 
 constexpr double kLeastRatio = 0.1;
 constexpr double kLeastRms = 1e-8;
+/// The LSE is float32 whatever the output is, and a sum of exponentials that are good to some
+/// 2^-22.
+constexpr double kLeastLseRms = 1e-6;
 
 /// How many times larger the larger is; 1 where neither is a number.
 double factor_of(double a, double b, double least) {
@@ -33,15 +36,36 @@ AgreementSide side_of(const Result& result) {
     side.err_ratio = result.error->err_ratio;
     side.nmse = result.error->nmse;
   }
+  if (result.lse_error) {
+    side.lse_err_ratio = result.lse_error->err_ratio;
+    side.lse_nmse = result.lse_error->nmse;
+  }
   return side;
 }
 
-Agreement compare(const Result& first, const Result& second, const AgreementOptions& options) {
-  Agreement agreement{first.id, side_of(first), side_of(second), 1, ""};
+/// Sets the largest factor, and what it is of.
+void compare_errors(Agreement& agreement) {
   const AgreementSide& a = agreement.first;
   const AgreementSide& b = agreement.second;
-  agreement.factor = std::max(factor_of(a.err_ratio, b.err_ratio, kLeastRatio),
-                              factor_of(std::sqrt(a.nmse), std::sqrt(b.nmse), kLeastRms));
+  const auto take = [&](const char* figure, double factor) {
+    if (factor <= agreement.factor) return;
+    agreement.factor = factor;
+    agreement.figure = figure;
+  };
+  take("err_ratio", factor_of(a.err_ratio, b.err_ratio, kLeastRatio));
+  take("NMSE", factor_of(std::sqrt(a.nmse), std::sqrt(b.nmse), kLeastRms));
+  take("LSE err_ratio", factor_of(a.lse_err_ratio, b.lse_err_ratio, kLeastRatio));
+  take("LSE NMSE", factor_of(std::sqrt(a.lse_nmse), std::sqrt(b.lse_nmse), kLeastLseRms));
+}
+
+Agreement compare(const Result& first, const Result& second, const AgreementOptions& options) {
+  Agreement agreement;
+  agreement.id = first.id;
+  agreement.first = side_of(first);
+  agreement.second = side_of(second);
+  const AgreementSide& a = agreement.first;
+  const AgreementSide& b = agreement.second;
+  compare_errors(agreement);
   if (a.status != b.status) {
     const std::vector<std::string>& reasons =
         second.reasons.empty() ? first.reasons : second.reasons;
@@ -51,8 +75,9 @@ Agreement compare(const Result& first, const Result& second, const AgreementOpti
   } else if (a.status == Status::kUnverified && !options.lenient) {
     agreement.disagreement = "not validated on either device";
   } else if (!(agreement.factor <= options.allowed_factor)) {
-    agreement.disagreement = fmt::format("errors {:.3g} times apart, more than {:.3g}",
-                                         agreement.factor, options.allowed_factor);
+    agreement.disagreement =
+        fmt::format("errors {:.3g} times apart, more than {:.3g}, by {}", agreement.factor,
+                    options.allowed_factor, agreement.figure);
   }
   return agreement;
 }
@@ -94,7 +119,8 @@ AgreementReport compare_agreement(const ResultFile& first, const ResultFile& sec
       report.lone.emplace_back(id);
       continue;
     }
-    const std::string difference = problem_difference(*result, *other->second);
+    std::string difference = problem_difference(*result, *other->second);
+    if (difference.empty()) difference = scale_difference(*result, *other->second);
     if (!difference.empty() && !options.ignore_environment) {
       fail(ErrorKind::kUsage, "'{}' is another problem in {} (--ignore-environment compares): {}",
            id, second.path, difference);

@@ -64,7 +64,7 @@ TEST_CASE("an error that is too many times larger on one device fails and comes 
     REQUIRE(report.cases.size() == 2);
     CHECK(report.cases[0].id == "b");
     CHECK(report.cases[0].factor == doctest::Approx(5));
-    CHECK(report.cases[0].disagreement == "errors 5 times apart, more than 4");
+    CHECK(report.cases[0].disagreement == "errors 5 times apart, more than 4, by err_ratio");
     CHECK(report.failures() == 1);
   }
   AgreementOptions wide;
@@ -82,6 +82,27 @@ TEST_CASE("errors that are as good as nothing are not compared with each other")
   CHECK(compare({passed("a", 0, 0)}, {passed("a", 0.09, 9e-17)}).cases.at(0).factor == 1);
   CHECK(compare({passed("a", 0, 0)}, {passed("a", 0.5, 0)}).cases.at(0).factor ==
         doctest::Approx(5));
+}
+
+TEST_CASE("errors of the LSE are compared as those of the output are") {
+  const auto with_lse = [](double err_ratio, double nmse) {
+    Result result = passed("a", 0.7, 1e-6);
+    result.lse_error.emplace();
+    result.lse_error->err_ratio = err_ratio;
+    result.lse_error->nmse = nmse;
+    return result;
+  };
+  const AgreementReport ratio = compare({with_lse(0.2, 1e-8)}, {with_lse(1.2, 1e-8)});
+  CHECK(ratio.cases.at(0).factor == doctest::Approx(6));
+  CHECK(ratio.cases.at(0).disagreement == "errors 6 times apart, more than 4, by LSE err_ratio");
+  const AgreementReport nmse = compare({with_lse(0.2, 25e-8)}, {with_lse(0.2, 1e-8)});
+  CHECK(nmse.cases.at(0).factor == doctest::Approx(5));
+  CHECK(nmse.cases.at(0).figure == "LSE NMSE");
+  CHECK(nmse.failures() == 1);
+  // float32 rounds it, and exponentials are good to some 2^-22.
+  CHECK(compare({with_lse(0, 0)}, {with_lse(0.09, 9e-13)}).cases.at(0).factor == 1);
+  CHECK(std::isinf(compare({with_lse(0.2, 1e-8)}, {passed("a", 0.7, 1e-6)}).cases.at(0).factor));
+  CHECK(compare({with_lse(0.2, 1e-8)}, {with_lse(0.2, 1e-8)}).cases.at(0).figure.empty());
 }
 
 TEST_CASE("an error that is a number on one device only is a difference without bound") {
@@ -127,6 +148,13 @@ TEST_CASE("a case that is another problem in the other file is refused") {
   other.problem_json = R"({"attention": {"head_size": 128}})";
   CHECK_THROWS_WITH_AS(compare({passed("a", 1, 1e-6)}, {other}),
                        doctest::Contains("attention.head_size"), Error);
+  Result scaled = passed("a", 1, 1e-6);
+  scaled.problem_json = R"({"kv_cache": {"scale_file": "a.json"}})";
+  Result rescaled = scaled;
+  scaled.file_hashes = {{"kv_cache.scale_file", "1"}};
+  rescaled.file_hashes = {{"kv_cache.scale_file", "2"}};
+  CHECK_THROWS_WITH_AS(compare({scaled}, {rescaled}), doctest::Contains("holds other scales"),
+                       Error);
   AgreementOptions ignore;
   ignore.ignore_environment = true;
   CHECK(compare({passed("a", 1, 1e-6)}, {other}, ignore).failures() == 0);

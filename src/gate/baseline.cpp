@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
 #include "gate/foreign.h"
@@ -38,22 +39,19 @@ std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>
   return ranges;
 }
 
-/// Median, quartiles and the rest over more samples; steps and overhead stay as they are.
-void summarize(Timing& timing) {
-  const std::vector<double>& samples = timing.samples_us;
-  const auto count = static_cast<double>(samples.size());
-  double sum = 0;
-  for (const double sample : samples) sum += sample;
-  timing.mean_us = sum / count;
-  double squares = 0;
-  for (const double sample : samples) squares += std::pow(sample - timing.mean_us, 2);
-  timing.stdev_us = std::sqrt(squares / (count - 1));
-  // The relative standard error of the median, as measured timings have it.
-  timing.noise = 1.2533 * timing.stdev_us / std::sqrt(count) / timing.mean_us;
-  timing.min_us = quantile(samples, 0);
-  timing.q1_us = quantile(samples, 0.25);
-  timing.median_us = quantile(samples, 0.5);
-  timing.q3_us = quantile(samples, 0.75);
+/// The waiting of all samples is known, or that of none.
+void prepend_samples(const Timing& before, Timing& timing) {
+  if (before.samples_us.empty()) return;
+  const bool waits_known = has_waits(before) && has_waits(timing);
+  if (waits_known) {
+    timing.waits_us.insert(timing.waits_us.begin(), before.waits_us.begin(), before.waits_us.end());
+  } else {
+    timing.waits_us.clear();
+  }
+  timing.cpu_wait = std::fmax(before.cpu_wait, timing.cpu_wait);
+  std::vector<double>& all = timing.samples_us;
+  all.insert(all.begin(), before.samples_us.begin(), before.samples_us.end());
+  summarize(timing);
 }
 
 void widen(NoiseFloor& floor, const NoiseFloor& other) {
@@ -92,18 +90,9 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
         continue;
       }
       Result& older = pooled[entry->second];
-      std::vector<double> samples;
-      double cpu_wait = std::numeric_limits<double>::quiet_NaN();
-      if (older.timing) {
-        samples = std::move(older.timing->samples_us);
-        cpu_wait = older.timing->cpu_wait;
-      }
+      const std::optional<Timing> before = std::move(older.timing);
       older = result;
-      if (!older.timing || samples.empty()) continue;
-      older.timing->cpu_wait = std::fmax(cpu_wait, older.timing->cpu_wait);
-      std::vector<double>& all = older.timing->samples_us;
-      all.insert(all.begin(), samples.begin(), samples.end());
-      summarize(*older.timing);
+      if (before && older.timing) prepend_samples(*before, *older.timing);
     }
   }
   return pooled;
@@ -118,7 +107,8 @@ ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool i
   std::vector<std::vector<Result>> runs;
   NoiseFloor floor;
   for (const ResultFile& file : files) {
-    const auto reasons = foreign_reasons(file, pooled);
+    std::vector<std::string> reasons = foreign_reasons(file, pooled);
+    if (reasons.empty()) reasons = scale_differences(file, pooled);
     if (!reasons.empty() && !ignore_environment) {
       fail(ErrorKind::kUsage, "{} and {} cannot be pooled: {}", file.path, pooled.path,
            reasons.front());

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/problem_fields.h"
+
 namespace attnbench {
 namespace {
 
@@ -94,17 +96,38 @@ class Comparison {
   std::vector<std::string> reasons_;
 };
 
+Json::json_pointer pointer_to(std::string_view key) {
+  std::string path(1, '/');
+  path += key;
+  std::replace(path.begin(), path.end(), '.', '/');
+  return Json::json_pointer(path);
+}
+
+/// What the problem says under one of kScaleFileKeys; empty when it names no file.
+std::string scale_path(const Json& problem, std::string_view key) {
+  const Json::json_pointer pointer = pointer_to(key);
+  if (!problem.contains(pointer) || !problem.at(pointer).is_string()) return "";
+  return problem.at(pointer).get<std::string>();
+}
+
+/// Scales of a file are its accuracy, which is what is compared, and its name is nobody's concern;
+/// nor is that of a file that the case writes.
+void hide_scales(Json& problem) {
+  constexpr std::string_view kSavePath = "mm_encoder.fp8_scale_save_path";
+  for (const std::string_view key : kScaleFileKeys) {
+    if (!scale_path(problem, key).empty()) problem[pointer_to(key)] = "a file";
+  }
+  if (!scale_path(problem, kSavePath).empty()) problem[pointer_to(kSavePath)] = "a file";
+  if (scale_path(problem, "kv_cache.scale_file").empty()) return;
+  for (const char* key : {"k_scale", "v_scale", "q_scale"}) problem["kv_cache"].erase(key);
+}
+
 /// A problem without what does not change the work that is timed.
 Json work_of(const Result& result) {
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object()) return nullptr;
   for (const char* key : {"description", "backends", "validation"}) problem.erase(key);
-  // The scales of a file are its accuracy, which is what is compared.
-  const auto cache = problem.find("kv_cache");
-  if (cache != problem.end() && cache->is_object() && cache->contains("scale_file") &&
-      !cache->at("scale_file").is_null()) {
-    for (const char* key : {"k_scale", "v_scale", "q_scale"}) cache->erase(key);
-  }
+  hide_scales(problem);
   const auto timing = problem.find("timing");
   if (timing != problem.end() && timing->is_object()) {
     for (const char* key : {"samples", "min_time_ms", "max_noise", "timeout_s"}) timing->erase(key);
@@ -133,6 +156,17 @@ std::string first_difference(const Json& before, const Json& after) {
 
 std::string kind_of(const std::string& device) { return device.substr(0, device.find(':')); }
 
+/// The results of one id in both files.
+template <typename Visit>
+void for_each_pair(const ResultFile& baseline, const ResultFile& results, const Visit& visit) {
+  std::map<std::string_view, const Result*> by_id;
+  for (const Result& result : baseline.results) by_id[result.id] = &result;
+  for (const Result& result : results.results) {
+    const auto old = by_id.find(result.id);
+    if (old != by_id.end()) visit(*old->second, result);
+  }
+}
+
 std::string case_difference(const Result& before, const Result& after) {
   if (kind_of(before.device) != kind_of(after.device)) {
     return fmt::format("device: {} in the baseline, {} in the results", before.device,
@@ -150,16 +184,48 @@ std::string problem_difference(const Result& before, const Result& after) {
   return old_work.is_null() || new_work.is_null() ? "" : first_difference(old_work, new_work);
 }
 
+std::string scale_difference(const Result& before, const Result& after) {
+  if (before.problem_json == after.problem_json && before.file_hashes == after.file_hashes) {
+    return "";
+  }
+  const Json old_problem = Json::parse(before.problem_json, nullptr, /*allow_exceptions=*/false);
+  const Json new_problem = Json::parse(after.problem_json, nullptr, /*allow_exceptions=*/false);
+  for (const std::string_view key : kScaleFileKeys) {
+    const std::string old_path = scale_path(old_problem, key);
+    const std::string new_path = scale_path(new_problem, key);
+    if (old_path.empty() || new_path.empty()) continue;
+    const auto old_hash = before.file_hashes.find(std::string(key));
+    const auto new_hash = after.file_hashes.find(std::string(key));
+    const bool known = old_hash != before.file_hashes.end() && new_hash != after.file_hashes.end();
+    const bool same = known ? old_hash->second == new_hash->second : old_path == new_path;
+    if (same) continue;
+    return old_path == new_path
+               ? fmt::format("{}: '{}' holds other scales in the results", key, old_path)
+               : fmt::format("{}: '{}' in the baseline, '{}' in the results", key, old_path,
+                             new_path);
+  }
+  return "";
+}
+
+std::vector<std::string> scale_differences(const ResultFile& baseline, const ResultFile& results) {
+  std::map<std::string, int> counts;
+  for_each_pair(baseline, results, [&](const Result& before, const Result& after) {
+    const std::string difference = scale_difference(before, after);
+    if (!difference.empty()) ++counts[difference];
+  });
+  std::vector<std::string> sentences;
+  for (const auto& [difference, count] : counts) {
+    sentences.push_back(fmt::format("{} ({} case{})", difference, count, count == 1 ? "" : "s"));
+  }
+  return sentences;
+}
+
 std::vector<std::string> foreign_reasons(const ResultFile& baseline, const ResultFile& results) {
   std::vector<std::string> reasons = Comparison(baseline, results).reasons();
-  std::map<std::string_view, const Result*> by_id;
-  for (const Result& result : baseline.results) by_id[result.id] = &result;
-  for (const Result& result : results.results) {
-    const auto old = by_id.find(result.id);
-    if (old == by_id.end()) continue;
-    const std::string difference = case_difference(*old->second, result);
-    if (!difference.empty()) reasons.push_back(result.id + ": " + difference);
-  }
+  for_each_pair(baseline, results, [&](const Result& before, const Result& after) {
+    const std::string difference = case_difference(before, after);
+    if (!difference.empty()) reasons.push_back(after.id + ": " + difference);
+  });
   return reasons;
 }
 

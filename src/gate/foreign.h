@@ -9,8 +9,15 @@
 namespace attnbench {
 
 /// "attention.head_size: 64 in the baseline, 128 in the results" when the problems of two results
-/// differ in anything but how long they are measured and checked, else empty.
+/// differ in anything but how long they are measured and checked, else empty. Files of scales count
+/// as the same, whatever they are called and hold.
 std::string problem_difference(const Result& before, const Result& after);
+
+/// "kv_cache.scale_file: 'a.json' in the baseline, 'b.json' in the results" when files of scales
+/// hold different bytes or, where that is not known, have different paths; else empty.
+std::string scale_difference(const Result& before, const Result& after);
+/// The same of all cases in both files, each sentence once, with the number of its cases.
+std::vector<std::string> scale_differences(const ResultFile& baseline, const ResultFile& results);
 
 /// Why timings of the two cannot be compared, a sentence each: another CPU or GPU, driver major,
 /// ranges of SM clocks that do not meet, another fingerprint, or a case of the same id whose

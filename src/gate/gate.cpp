@@ -14,8 +14,12 @@
 namespace attnbench {
 namespace {
 
-/// Smaller than the NMSE of any format's rounding: changes below are none.
+/// Changes below are none: smaller than the NMSE of any format's rounding;
 constexpr double kNmseFloor = 1e-16;
+/// of the LSE, which is a float32 sum of exponentials that are good to some 2^-22;
+constexpr double kLseNmseFloor = 1e-12;
+/// a hundredth of what storing in the output's format costs.
+constexpr double kErrRatioFloor = 0.01;
 constexpr std::size_t kShownReasons = 5;
 
 /// How bad a status is; the same for those between which nothing got worse.
@@ -148,21 +152,24 @@ class Judge {
   /// What grew beyond the threshold, for output, LSE, then what quantising cost (a scale file may
   /// have become worse); empty when nothing did.
   static std::string accuracy_loss(const Result& before, const Result& after, double threshold) {
-    std::string loss = error_growth("", before.error, after.error, threshold);
-    if (loss.empty()) loss = error_growth("LSE ", before.lse_error, after.lse_error, threshold);
+    std::string loss = error_growth("", before.error, after.error, threshold, kNmseFloor);
+    if (loss.empty()) {
+      loss = error_growth("LSE ", before.lse_error, after.lse_error, threshold, kLseNmseFloor);
+    }
     if (loss.empty()) {
       loss = error_growth("quantization ", before.quantization_error, after.quantization_error,
-                          threshold);
+                          threshold, kNmseFloor);
     }
     return loss;
   }
   static std::string error_growth(std::string_view what, const std::optional<ErrorStats>& before,
-                                  const std::optional<ErrorStats>& after, double threshold) {
+                                  const std::optional<ErrorStats>& after, double threshold,
+                                  double nmse_floor) {
     if (!before || !after) return "";
-    std::string text =
-        growth(fmt::format("{}err_ratio", what), before->err_ratio, after->err_ratio, threshold, 0);
+    std::string text = growth(fmt::format("{}err_ratio", what), before->err_ratio, after->err_ratio,
+                              threshold, kErrRatioFloor);
     if (text.empty()) {
-      text = growth(fmt::format("{}NMSE", what), before->nmse, after->nmse, threshold, kNmseFloor);
+      text = growth(fmt::format("{}NMSE", what), before->nmse, after->nmse, threshold, nmse_floor);
     }
     return text;
   }
@@ -302,7 +309,10 @@ GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
     verdict.fails = verdict.fails || fails_by_kind(verdict.kind, options);
     if (verdict.fails) apply_known(options, verdict);
   }
-  report.notices = idle_known(options, report.verdicts);
+  report.notices = scale_differences(baseline, results);
+  for (std::string& notice : idle_known(options, report.verdicts)) {
+    report.notices.push_back(std::move(notice));
+  }
   std::stable_sort(report.verdicts.begin(), report.verdicts.end(), is_worse);
   return report;
 }

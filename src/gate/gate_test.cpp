@@ -120,6 +120,73 @@ TEST_CASE("a slowdown past the threshold fails and a speed-up passes") {
   CHECK(verdict_of(result_of("a"), result_of("a", 94), strict).fails);
 }
 
+namespace {
+
+/// A case that reads a file of scales.
+Result scaled(const std::string& path, const std::string& hash, double nmse = 1e-6) {
+  Result result = result_of("a");
+  result.problem_json = fmt::format(
+      R"({{"kv_cache":{{"scale_file":{0},"k_scale":[0.5]}},"mm_encoder":{{"fp8_scale_path":{0}}}}})",
+      path);
+  if (!hash.empty()) {
+    result.file_hashes = {{"kv_cache.scale_file", hash}, {"mm_encoder.fp8_scale_path", hash}};
+  }
+  result.quantization_error = ErrorStats{};
+  result.quantization_error->nmse = nmse;
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("errors that are far below what the formats cost do not grow") {
+  const auto judge = [](double old_ratio, double new_ratio, double old_nmse, double new_nmse) {
+    Result before = result_of("a");
+    Result after = result_of("a");
+    before.lse_error = after.lse_error = ErrorStats{};
+    before.lse_error->err_ratio = old_ratio;
+    after.lse_error->err_ratio = new_ratio;
+    before.lse_error->nmse = old_nmse;
+    after.lse_error->nmse = new_nmse;
+    return verdict_of(before, after).kind;
+  };
+  CHECK(judge(7e-5, 2e-4, 1e-15, 4e-15) == VerdictKind::kSame);
+  CHECK(judge(7e-5, 0.02, 1e-15, 1e-15) == VerdictKind::kLessAccurate);
+  CHECK(judge(7e-5, 7e-5, 1e-15, 2e-12) == VerdictKind::kLessAccurate);
+}
+
+TEST_CASE("what is in a file of scales is compared as accuracy, what it is called not at all") {
+  const auto judge = [](const Result& before, const Result& after) {
+    return judge_results(file_of({before}), file_of({after}), {});
+  };
+  const GateReport moved = judge(scaled("\"a.json\"", "1"), scaled("\"/b/a.json\"", "1"));
+  CHECK(moved.passed());
+  CHECK(moved.notices.empty());
+  const GateReport other = judge(scaled("\"a.json\"", "1"), scaled("\"b.json\"", "2", 1.1e-6));
+  CHECK(other.passed());
+  REQUIRE(other.notices.size() == 1);
+  CHECK(other.notices[0] ==
+        "mm_encoder.fp8_scale_path: 'a.json' in the baseline, 'b.json' in the results (1 case)");
+  const GateReport worse = judge(scaled("\"a.json\"", "1"), scaled("\"a.json\"", "2", 2e-6));
+  CHECK(worse.verdicts.at(0).kind == VerdictKind::kLessAccurate);
+  CHECK(worse.notices.at(0) ==
+        "mm_encoder.fp8_scale_path: 'a.json' holds other scales in the results (1 case)");
+  // Results of older versions know the path alone.
+  CHECK(judge(scaled("\"a.json\"", ""), scaled("\"b.json\"", "2")).notices.size() == 1);
+  CHECK(judge(scaled("\"a.json\"", ""), scaled("\"a.json\"", "2")).notices.empty());
+  // With scales and without is not the same work.
+  CHECK_THROWS_WITH_AS(judge(scaled("null", ""), scaled("\"a.json\"", "1")),
+                       doctest::Contains("scale"), Error);
+}
+
+TEST_CASE("runs with different scales are not pooled") {
+  ResultFile first = file_of({scaled("\"a.json\"", "1")});
+  ResultFile second = file_of({scaled("\"b.json\"", "1")});
+  CHECK(pool_baselines({first, second}, 2, false).results.size() == 1);
+  second = file_of({scaled("\"a.json\"", "2")});
+  CHECK_THROWS_WITH_AS(pool_baselines({first, second}, 2, false),
+                       doctest::Contains("holds other scales"), Error);
+}
+
 TEST_CASE("threshold and floor keep small gaps from being judged") {
   check_verdict(verdict_of(result_of("a"), result_of("a", 102.5)), VerdictKind::kSame, false,
                 "within the threshold 3%");
@@ -132,34 +199,100 @@ TEST_CASE("threshold and floor keep small gaps from being judged") {
   CHECK(verdict_of(result_of("a", 10), result_of("a", 11.5), options).fails);
 }
 
-TEST_CASE("a gap that waiting for cores can explain is ambiguous, a larger one is not") {
-  const auto judge = [](double before_us, double before_wait, double after_us, double after_wait) {
-    Timing before = timing_of(samples_around(before_us));
-    Timing after = timing_of(samples_around(after_us));
-    before.cpu_wait = before_wait;
-    after.cpu_wait = after_wait;
-    return judge_time(before, after, {});
-  };
-  const TimeVerdict verdict = judge(100, 0, 120, 0.1);
-  CHECK(verdict.kind == VerdictKind::kAmbiguous);
-  CHECK(verdict.rule.find("threads of the slower one waited 10% of the time") != std::string::npos);
-  CHECK(judge(100, 0, 130, 0.1).kind == VerdictKind::kSlower);
-  CHECK(judge(100, 0, 106, 0.001).kind == VerdictKind::kSlower);
-  CHECK(judge(100, 0, 1900, 0.6).kind == VerdictKind::kAmbiguous);
-  CHECK(judge(100, 0, 2100, 1.9).kind == VerdictKind::kSlower);
-  CHECK(judge(100, 5, 120, 0).kind == VerdictKind::kSlower);  // the faster one waited
-  CHECK(judge(120, 0.1, 100, 0).kind == VerdictKind::kAmbiguous);
-  CHECK(judge(130, 0.1, 100, 0).kind == VerdictKind::kFaster);
-  const double unknown = std::numeric_limits<double>::quiet_NaN();
-  CHECK(judge(100, unknown, 120, unknown).kind == VerdictKind::kSlower);
+namespace {
+
+/// Thirty samples around a median, of which the last `held_up` waited for their cores: `wait_us` by
+/// the thread that waited longest, and as long in the sample.
+Timing held_up_timing(double median_us, std::size_t held_up, double wait_us) {
+  std::vector<double> samples;
+  for (int i = 0; i < 3; ++i) {
+    for (const double sample : samples_around(median_us)) samples.push_back(sample);
+  }
+  std::vector<double> waits(samples.size(), 0);
+  REQUIRE(held_up <= samples.size());
+  for (std::size_t i = samples.size() - held_up; i < samples.size(); ++i) {
+    samples[i] += wait_us;
+    waits[i] = wait_us;
+  }
+  Timing timing = timing_of(std::move(samples));
+  timing.waits_us = std::move(waits);
+  return timing;
 }
 
-TEST_CASE("a baseline of several runs waited as long as the one that waited longest") {
+}  // namespace
+
+TEST_CASE("samples that other programs held up are left out where enough others are left") {
+  const Timing before = held_up_timing(100, 0, 0);
+  const std::size_t all = before.samples_us.size();
+  const Timing same = held_up_timing(100, all - 5, 300);
+  REQUIRE(same.median_us > 130);
+  TimeVerdict verdict = judge_time(before, same, {});
+  CHECK(verdict.kind == VerdictKind::kSame);
+  CHECK(verdict.rule.find(fmt::format("{0} of {0} and 5 of {0} samples", all)) !=
+        std::string::npos);
+  CHECK(judge_time(same, before, {}).kind == VerdictKind::kSame);
+  const Timing slower = held_up_timing(106, all - 5, 300);
+  CHECK(judge_time(before, slower, {}).kind == VerdictKind::kSlower);
+  CHECK(judge_time(slower, before, {}).kind == VerdictKind::kFaster);
+  // A slowdown does not hide behind a baseline that was held up.
+  CHECK(judge_time(same, held_up_timing(106, 0, 0), {}).kind == VerdictKind::kSlower);
+}
+
+TEST_CASE("a wait that is too short to make a gap that counts does not hold a sample up") {
+  const Timing before = held_up_timing(100, 0, 0);
+  const Timing after = held_up_timing(110, before.samples_us.size(), 1.05);
+  const TimeVerdict verdict = judge_time(before, after, {});
+  CHECK(verdict.kind == VerdictKind::kSlower);
+  CHECK(verdict.rule.find("held up") == std::string::npos);
+}
+
+TEST_CASE("with too few quiet samples a gap that waiting can explain is ambiguous") {
+  const Timing before = held_up_timing(100, 0, 0);
+  const std::size_t all = before.samples_us.size();
+  const auto judge = [&](double median_us, double wait_us) {
+    return judge_time(before, held_up_timing(median_us, all - 2, wait_us), {});
+  };
+  const TimeVerdict verdict = judge(100, 20);
+  CHECK(verdict.kind == VerdictKind::kAmbiguous);
+  CHECK(verdict.rule.find(fmt::format("only {0} of {0} and 2 of {0} samples were not held up",
+                                      all)) != std::string::npos);
+  CHECK(judge(122, 20).kind == VerdictKind::kAmbiguous);  // another thread may have waited too
+  CHECK(judge(130, 20).kind == VerdictKind::kSlower);
+  CHECK(judge(100, 1900).kind == VerdictKind::kAmbiguous);
+  CHECK(judge(300, 1900).kind == VerdictKind::kSlower);  // a twentieth is surely work
+  const Timing slow = held_up_timing(130, all - 2, 20);
+  CHECK(judge_time(slow, before, {}).kind == VerdictKind::kFaster);
+  // The faster one waited, and is faster all the same.
+  CHECK(judge_time(held_up_timing(80, all - 2, 15), held_up_timing(120, 0, 0), {}).kind ==
+        VerdictKind::kSlower);
+}
+
+TEST_CASE("where it is not known how long the threads waited all samples count") {
+  const Timing before = held_up_timing(100, 0, 0);
+  Timing after = held_up_timing(120, before.samples_us.size(), 50);
+  CHECK(judge_time(before, after, {}).kind == VerdictKind::kAmbiguous);
+  after.waits_us.clear();
+  CHECK(judge_time(before, after, {}).kind == VerdictKind::kSlower);
+  after.waits_us = {50};  // not of these samples
+  CHECK(judge_time(before, after, {}).kind == VerdictKind::kSlower);
+}
+
+TEST_CASE("several runs together know how long they waited when each of them does") {
   std::vector<std::vector<Result>> runs(3, {result_of("a")});
   CHECK(std::isnan(pool_runs(runs)[0].timing->cpu_wait));
-  runs[1][0].timing->cpu_wait = 0.5;
-  runs[2][0].timing->cpu_wait = 0.25;
-  CHECK(pool_runs(runs)[0].timing->cpu_wait == 0.5);
+  const std::size_t all = runs[0][0].timing->samples_us.size();
+  for (std::size_t i = 0; i < 3; ++i) {
+    Timing& timing = *runs[i][0].timing;
+    timing.waits_us.assign(all, static_cast<double>(i));
+    timing.cpu_wait = 0.25 * static_cast<double>(i);
+  }
+  const Result pooled = pool_runs(runs)[0];
+  CHECK(pooled.timing->cpu_wait == 0.5);
+  REQUIRE(pooled.timing->waits_us.size() == 3 * all);
+  CHECK(pooled.timing->waits_us.front() == 0);
+  CHECK(pooled.timing->waits_us.back() == 2);
+  runs[1][0].timing->waits_us.clear();
+  CHECK(pool_runs(runs)[0].timing->waits_us.empty());
 }
 
 TEST_CASE("a gap that noise can explain is ambiguous, by the rule that says so") {

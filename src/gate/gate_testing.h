@@ -12,9 +12,10 @@
 
 namespace attnbench::gate_testing {
 
-/// Timing of samples with the summary that a run stores.
-inline Timing timing_of(std::vector<double> samples_us) {
+/// Timing of samples with the summary that a run stores; `waits_us` of each sample, or none.
+inline Timing timing_of(std::vector<double> samples_us, std::vector<double> waits_us = {}) {
   Timing timing;
+  timing.waits_us = std::move(waits_us);
   std::vector<double> sorted = samples_us;
   std::sort(sorted.begin(), sorted.end());
   const auto at = [&](double share) {
@@ -49,6 +50,7 @@ struct NoiseModel {
   double stay = 0;           // chance that a sample keeps the clock of the one before
   double outlier_share = 0;  // samples that are slower by up to outlier_size
   double outlier_size = 0;
+  double held_up_share = 0;  // samples during which another program has a core
 };
 
 /// A case on a noisy machine; the same on every machine that runs the test.
@@ -58,11 +60,12 @@ class NoisyCase {
       : model_(model), true_us_(true_us), state_(seed), slow_share_(uniform()) {}
 
   /// The samples of one run, in order; every call is another run.
-  std::vector<double> run(int num_samples, double slowdown = 1) {
+  Timing run(int num_samples, double slowdown = 1) {
     const double offset = either_way(model_.run_offset);
     const double drift = either_way(model_.drift);
     bool slow = uniform() < slow_share_;
     std::vector<double> samples;
+    std::vector<double> waits;
     for (int i = 0; i < num_samples; ++i) {
       if (uniform() >= model_.stay) slow = uniform() < slow_share_;
       const double progress = static_cast<double>(i) / num_samples - 0.5;
@@ -70,9 +73,10 @@ class NoisyCase {
       time_us *= std::max(1 + model_.jitter * normal(), 0.5);
       if (slow) time_us *= 1 + model_.slow_clock;
       if (uniform() < model_.outlier_share) time_us *= 1 + model_.outlier_size * uniform();
-      samples.push_back(time_us);
+      waits.push_back(wait_us());
+      samples.push_back(time_us + waits.back());
     }
-    return samples;
+    return timing_of(std::move(samples), std::move(waits));
   }
 
  private:
@@ -82,6 +86,11 @@ class NoisyCase {
     bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9U;
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
     return static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
+  }
+  /// A turn of another program, some tenths of a sample to several.
+  double wait_us() {
+    if (model_.held_up_share <= 0 || uniform() >= model_.held_up_share) return 0;
+    return true_us_ * (0.1 - std::log(1 - uniform()));
   }
   double either_way(double size) { return size * (2 * uniform() - 1); }
   double normal() {

@@ -30,24 +30,28 @@ struct Gap {
   }
 };
 
-/// Whether the slower timing can owe its gap to other programs: its threads waited for cores, and
-/// without the time that they waited it is slower by less than the threshold.
+/// Of the quiet samples of a timing; with fewer there is no telling what other programs did to it.
+constexpr std::size_t kEnoughQuiet = 5;
+
+/// Whether the slower timing can owe its gap to other programs: without the time that its threads
+/// waited it is slower by less than the threshold.
 bool waiting_explains(const Gap& gap, double threshold) {
-  // Why twice: the share is of all the time that the samples took, flushes of the cache included;
-  // the samples themselves may have had more of it.
-  // At most a factor of 20: on two cores with twelve programs medians of a millisecond were up to
-  // nine times too long.
-  const double lost = std::clamp(2 * gap.slow.cpu_wait, 0.0, 0.95);  // NaN stays NaN
-  return gap.slow.median_us * (1 - lost) < gap.fast.median_us * (1 + threshold);
+  if (!has_waits(gap.slow)) return false;
+  // Why twice: what is stored is the wait of one thread, and others may have waited before or after
+  // it. Why not all: on two cores with twelve programs medians of a millisecond were up to nine
+  // times too long, so that a twentieth is surely work.
+  constexpr double kWaits = 2;
+  constexpr double kLeastWork = 0.05;
+  std::vector<double> work_us;
+  for (std::size_t i = 0; i < gap.slow.samples_us.size(); ++i) {
+    const double sample_us = gap.slow.samples_us[i];
+    work_us.push_back(std::max(sample_us - kWaits * gap.slow.waits_us[i], kLeastWork * sample_us));
+  }
+  return quantile(std::move(work_us), 0.5) < gap.fast.median_us * (1 + threshold);
 }
 
 /// The rule that keeps a gap past the threshold from being a verdict; empty when there is none.
 std::string doubt(const Gap& gap, const TimeLimits& limits) {
-  if (waiting_explains(gap, limits.threshold)) {
-    return fmt::format(
-        "{}, but other programs had the cores: the threads of the slower one waited {} of the time",
-        gap.text, percent(gap.slow.cpu_wait));
-  }
   const double stored_noise = std::max(gap.fast.noise, gap.slow.noise);
   if (!limits.noise_floor && gap.relative < stored_noise) {
     return fmt::format("{} is within the stored noise {}", gap.text, percent(stored_noise));
@@ -73,9 +77,7 @@ std::string doubt(const Gap& gap, const TimeLimits& limits) {
                      gap.text, ratio.low, ratio.high);
 }
 
-}  // namespace
-
-TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits) {
+TimeVerdict judge_samples(const Timing& before, const Timing& after, const TimeLimits& limits) {
   const Gap gap(before, after);
   if (!std::isfinite(gap.relative)) {
     return {VerdictKind::kAmbiguous, "a median is missing or zero"};
@@ -98,6 +100,36 @@ TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimi
   return {slower ? VerdictKind::kSlower : VerdictKind::kFaster,
           fmt::format("{} is past the threshold {}; quartiles apart, beyond chance", gap.text,
                       percent(limits.threshold))};
+}
+
+}  // namespace
+
+TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits) {
+  // Why a third: what is left in a quiet sample, twice, cannot make a gap that counts.
+  const double share = limits.threshold / 3;
+  const Timing quiet_before = quiet_part(before, share);
+  const Timing quiet_after = quiet_part(after, share);
+  const std::size_t num_before = quiet_before.samples_us.size();
+  const std::size_t num_after = quiet_after.samples_us.size();
+  const bool all_quiet =
+      num_before == before.samples_us.size() && num_after == after.samples_us.size();
+  if (all_quiet) return judge_samples(before, after, limits);
+  if (num_before >= kEnoughQuiet && num_after >= kEnoughQuiet) {
+    TimeVerdict verdict = judge_samples(quiet_before, quiet_after, limits);
+    verdict.rule +=
+        fmt::format("; in the {} of {} and {} of {} samples that no other program held up",
+                    num_before, before.samples_us.size(), num_after, after.samples_us.size());
+    return verdict;
+  }
+  TimeVerdict verdict = judge_samples(before, after, limits);
+  const Gap gap(before, after);
+  const bool apart = verdict.kind == VerdictKind::kSlower || verdict.kind == VerdictKind::kFaster;
+  if (!apart || !waiting_explains(gap, limits.threshold)) return verdict;
+  return {VerdictKind::kAmbiguous,
+          fmt::format("{}, but other programs had the cores: only {} of {} and {} of {} samples "
+                      "were not held up",
+                      gap.text, num_before, before.samples_us.size(), num_after,
+                      after.samples_us.size())};
 }
 
 }  // namespace attnbench

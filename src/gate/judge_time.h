@@ -22,12 +22,15 @@ struct TimeVerdict {
 };
 
 /// SLOWER or FASTER when all of these hold, else the first that fails decides: the medians are
-/// apart by more than floor_us (else SAME), by the threshold (SAME), by the A/A noise floor (SAME);
-/// waiting for cores cannot explain it (AMBIGUOUS); they are apart by the stored noise, without a
-/// noise floor (AMBIGUOUS), and by what chance gives to their spread (AMBIGUOUS);
-/// the quartile intervals do not overlap (AMBIGUOUS); the bootstrap interval of the ratio does not
-/// hold 1 (AMBIGUOUS). The gap is relative to the smaller median, so that
-/// the verdict turns around when the timings change places.
+/// apart by more than floor_us (else SAME), by the threshold (SAME), by the A/A noise floor (SAME),
+/// by the stored noise, without a noise floor (AMBIGUOUS), and by what chance gives to their spread
+/// (AMBIGUOUS); the quartile intervals do not overlap (AMBIGUOUS); the bootstrap interval of the
+/// ratio does not hold 1 (AMBIGUOUS). The gap is relative to the smaller median, so that the
+/// verdict turns around when the timings change places.
+///
+/// All of it goes by the samples during which no thread waited for a core longer than a third of
+/// the threshold, where there are at least 5 of them on both sides. Else it goes by all samples,
+/// and is AMBIGUOUS where waiting for cores can explain the gap.
 TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits);
 
 }  // namespace attnbench

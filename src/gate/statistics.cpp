@@ -74,6 +74,41 @@ double quantile(std::vector<double> values, double share) {
   return values[below] + (position - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
+void summarize(Timing& timing) {
+  const std::vector<double>& samples = timing.samples_us;
+  const auto count = static_cast<double>(samples.size());
+  double sum = 0;
+  for (const double sample : samples) sum += sample;
+  timing.mean_us = sum / count;
+  double squares = 0;
+  for (const double sample : samples) squares += std::pow(sample - timing.mean_us, 2);
+  timing.stdev_us = std::sqrt(squares / (count - 1));
+  // The relative standard error of the median, as measured timings have it.
+  timing.noise = 1.2533 * timing.stdev_us / std::sqrt(count) / timing.mean_us;
+  timing.min_us = quantile(samples, 0);
+  timing.q1_us = quantile(samples, 0.25);
+  timing.median_us = quantile(samples, 0.5);
+  timing.q3_us = quantile(samples, 0.75);
+}
+
+bool has_waits(const Timing& timing) {
+  return !timing.waits_us.empty() && timing.waits_us.size() == timing.samples_us.size();
+}
+
+Timing quiet_part(const Timing& timing, double share) {
+  if (!has_waits(timing)) return timing;
+  Timing quiet = timing;
+  quiet.samples_us.clear();
+  quiet.waits_us.clear();
+  for (std::size_t i = 0; i < timing.samples_us.size(); ++i) {
+    if (timing.waits_us[i] > share * timing.samples_us[i]) continue;
+    quiet.samples_us.push_back(timing.samples_us[i]);
+    quiet.waits_us.push_back(timing.waits_us[i]);
+  }
+  if (quiet.samples_us.size() < timing.samples_us.size()) summarize(quiet);
+  return quiet;
+}
+
 MedianSpread median_spread(const Timing& timing) {
   const std::vector<double>& samples = timing.samples_us;
   const auto count = static_cast<double>(samples.size());

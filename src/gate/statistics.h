@@ -10,6 +10,16 @@ namespace attnbench {
 /// Quantile of any values with linear interpolation between neighbours; NaN without values.
 double quantile(std::vector<double> values, double share);
 
+/// Median, quartiles and the rest of the samples of a timing; steps and overhead stay as they are.
+void summarize(Timing& timing);
+
+/// Whether it is known of every sample how long its threads waited for cores.
+bool has_waits(const Timing& timing);
+
+/// The timing over those of its samples during which no thread waited longer than `share` of the
+/// sample; all of them where it is not known how long they waited.
+Timing quiet_part(const Timing& timing, double share);
+
 /// Relative standard error of a median and what it rests on.
 struct MedianSpread {
   double relative = 0;            // NaN when nothing is known of it

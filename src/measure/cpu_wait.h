@@ -1,10 +1,26 @@
 // How long this process waited for cores that other programs had.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
+#include <map>
+
 namespace attnbench {
 
-/// Seconds that the threads of this process were ready to run and did not, since they started, as
-/// the kernel counts them in /proc/self/task/*/schedstat; NaN where it does not.
-double cpu_wait_s();
+/// By thread id, in nanoseconds.
+using ThreadWaits = std::map<int, std::int64_t>;
+
+/// How long each thread of this process was ready to run and did not, since it started, as the
+/// kernel counts it in /proc/self/task/*/schedstat; empty where it does not.
+ThreadWaits thread_waits();
+
+/// The largest growth of a thread's waiting, in microseconds; NaN when either is empty. Why the
+/// largest: a loop over several threads ends with the last of them. A sum over many threads would
+/// call a few microseconds of each a long wait.
+double longest_wait_us(const ThreadWaits& before, const ThreadWaits& after);
+
+/// Cores that this process may use at a time, by its affinity mask and the CPU quotas of its
+/// control groups; a quota of 150 % is 1.5. `root` is where /proc and /sys are looked for.
+double usable_cores(const std::filesystem::path& root = "/");
 
 }  // namespace attnbench

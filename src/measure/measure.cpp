@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <numeric>
 
 namespace attnbench {
 namespace {
@@ -117,6 +118,7 @@ class Sampler {
   Timing timing() {
     Timing timing = summarize_samples(samples_);
     timing.total_us = median(totals_);
+    add_waits(timing);
     const std::vector<std::vector<double>>& step_samples = samples_of_steps();
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       timing.steps.push_back(
@@ -146,7 +148,15 @@ class Sampler {
     }
     samples_.push_back(counted_us);
     totals_.push_back(total_us);
+    waits_.push_back(stopwatch_.waited_us());
     moments_.add(counted_us);
+  }
+
+  void add_waits(Timing& timing) const {
+    const double waited_us = std::accumulate(waits_.begin(), waits_.end(), 0.0);
+    if (std::isnan(waited_us)) return;
+    timing.waits_us = waits_;
+    timing.cpu_wait = waited_us / std::accumulate(totals_.begin(), totals_.end(), 0.0);
   }
 
   /// Those of the parts, or samples taken here where a part held several steps.
@@ -186,6 +196,7 @@ class Sampler {
   std::vector<std::vector<double>> step_samples_;
   std::vector<double> samples_;
   std::vector<double> totals_;
+  std::vector<double> waits_;
   RunningMoments moments_;
 };
 
@@ -193,11 +204,13 @@ class Sampler {
 
 std::vector<double> ClockStopwatch::time_us(const std::vector<Part>& parts) {
   std::vector<double> times_us;
+  const ThreadWaits before = read_waits_ ? read_waits_() : ThreadWaits();
   for (const Part& part : parts) {
     const double start_s = clock_.now_s();
     for (const auto& work : part) work();
     times_us.push_back((clock_.now_s() - start_s) * 1e6);
   }
+  if (read_waits_) waited_us_ = longest_wait_us(before, read_waits_());
   return times_us;
 }
 

@@ -3,14 +3,17 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/clock.h"
 #include "core/problem.h"
 #include "core/result.h"
+#include "measure/cpu_wait.h"
 
 namespace attnbench {
 
@@ -33,19 +36,28 @@ class Stopwatch {
   /// What starting the work costs the host, in microseconds: of the samples so far on a GPU (its
   /// own time is not in it), of an empty part on the CPU.
   virtual double launch_overhead_us() = 0;
+  /// How long the work of the last time_us() waited for cores that other programs had, in
+  /// microseconds; NaN where that is not known.
+  virtual double waited_us() const { return std::numeric_limits<double>::quiet_NaN(); }
   /// Clocks of the device while the samples ran, where they can be read.
   virtual std::optional<DeviceClocks> clocks() { return std::nullopt; }
 };
 
-/// Times by `clock` on the calling thread.
+/// Times by `clock` on the calling thread. `read_waits` (thread_waits, or empty) says how long the
+/// threads of the process waited.
 class ClockStopwatch final : public Stopwatch {
  public:
-  explicit ClockStopwatch(const Clock& clock) : clock_(clock) {}
+  using ReadWaits = std::function<ThreadWaits()>;
+  explicit ClockStopwatch(const Clock& clock, ReadWaits read_waits = {})
+      : clock_(clock), read_waits_(std::move(read_waits)) {}
   std::vector<double> time_us(const std::vector<Part>& parts) override;
   double launch_overhead_us() override;
+  double waited_us() const override { return waited_us_; }
 
  private:
   const Clock& clock_;
+  ReadWaits read_waits_;
+  double waited_us_ = std::numeric_limits<double>::quiet_NaN();
 };
 
 /// Evicts the last-level cache between samples, so that every sample starts cold.

@@ -70,6 +70,25 @@ TEST_CASE("a sample summary has linear quartiles and the sample standard deviati
   CHECK(timing.samples_us == std::vector<double>{4, 1, 3, 2});  // in the order taken
 }
 
+TEST_CASE("of every sample it is known how long the thread that waited longest did") {
+  Bench bench;
+  bench.options.spec.samples = 3;
+  std::int64_t waited_ns = 0;
+  ClockStopwatch stopwatch(bench.clock, [&] { return ThreadWaits{{1, waited_ns}, {2, 0}}; });
+  MeasureStep outside = bench.step("write", {30}, /*in_median=*/false);
+  outside.run = [&, run = outside.run] {
+    run();
+    waited_ns += 12'000;
+  };
+  const std::vector<MeasureStep> steps{bench.step("attend", {10}), outside};
+  const Timing timing = measure(steps, stopwatch, nullptr, bench.clock, bench.options);
+  CHECK(timing.waits_us == std::vector<double>{12, 12, 12});
+  CHECK(timing.cpu_wait == doctest::Approx(0.3));
+  const Timing unknown = bench.run(steps);
+  CHECK(unknown.waits_us.empty());
+  CHECK(std::isnan(unknown.cpu_wait));
+}
+
 TEST_CASE("one sample has no spread") {
   const Timing timing = summarize_samples({7});
   CHECK(timing.median_us == 7);

@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kShown = 20;
-constexpr std::size_t kNumColumns = 7;
+constexpr std::size_t kNumColumns = 8;
 constexpr std::size_t kNumTexts = 2;  // the columns before the numbers
 using Cells = std::array<std::string, kNumColumns>;
 
@@ -25,7 +25,7 @@ Cells titles(const AgreementReport& report) {
   const std::string& a = report.first_device;
   const std::string& b = report.second_device;
   return {"result",    "status",    "err_ratio " + a, "err_ratio " + b,
-          "NMSE " + a, "NMSE " + b, "factor"};
+          "NMSE " + a, "NMSE " + b, "factor",         "of"};
 }
 
 Cells cells_of(const Agreement& agreement) {
@@ -41,7 +41,8 @@ Cells cells_of(const Agreement& agreement) {
           format_ratio(b.err_ratio),
           format_error(a.nmse),
           format_error(b.nmse),
-          has_errors ? fmt::format("{:.2f}", agreement.factor) : "-"};
+          has_errors ? fmt::format("{:.2f}", agreement.factor) : "-",
+          agreement.figure.empty() ? "-" : agreement.figure};
 }
 
 void write_rows(std::ostream& out, const std::vector<Cells>& rows, std::size_t terminal_width) {
@@ -130,12 +131,16 @@ void write_agreement_json(std::ostream& out, const AgreementReport& report) {
   for (const Agreement& agreement : report.cases) {
     const AgreementSide& a = agreement.first;
     const AgreementSide& b = agreement.second;
-    json["cases"].push_back({{"id", agreement.id},
-                             {"status", Json::array({to_string(a.status), to_string(b.status)})},
-                             {"err_ratio", Json::array({number(a.err_ratio), number(b.err_ratio)})},
-                             {"nmse", Json::array({number(a.nmse), number(b.nmse)})},
-                             {"factor", agreement.factor},
-                             {"disagreement", agreement.disagreement}});
+    json["cases"].push_back(
+        {{"id", agreement.id},
+         {"status", Json::array({to_string(a.status), to_string(b.status)})},
+         {"err_ratio", Json::array({number(a.err_ratio), number(b.err_ratio)})},
+         {"nmse", Json::array({number(a.nmse), number(b.nmse)})},
+         {"lse_err_ratio", Json::array({number(a.lse_err_ratio), number(b.lse_err_ratio)})},
+         {"lse_nmse", Json::array({number(a.lse_nmse), number(b.lse_nmse)})},
+         {"factor", number(agreement.factor)},
+         {"figure", agreement.figure},
+         {"disagreement", agreement.disagreement}});
   }
   out << json.dump(2) << "\n";
 }

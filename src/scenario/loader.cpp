@@ -172,6 +172,16 @@ std::map<std::string, std::string> file_places(const Value& document) {
   return places;
 }
 
+/// Adds where the value and its parts were written, and the traces that they name.
+void add_files(const Value& value, std::set<std::filesystem::path>& files) {
+  if (value.mark.file && value.mark.line > 0) files.insert(*value.mark.file);
+  for (const Value& item : value.items) add_files(item, files);
+  for (const Value::Entry& entry : value.entries) {
+    add_files(entry.value, files);
+    if (entry.key == "trace" && entry.value.is_string()) files.insert(resolve_path(entry.value));
+  }
+}
+
 }  // namespace
 
 Scenario parse_scenario(const std::string& text, const std::filesystem::path& path,
@@ -198,6 +208,7 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
     }
   }
   scenario.file_places = file_places(document);
+  add_files(document, scenario.files);
   for (Problem& problem : scenario.cases) problem.backends = scenario.backends;
   return scenario;
 }

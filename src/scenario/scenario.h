@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,6 +28,8 @@ struct Scenario {
   std::vector<std::string> backend_places;  // "<file>:<line>: " of each
   /// The same of keys that name files to read ("inputs.file"), where they are given or swept.
   std::map<std::string, std::string> file_places;
+  /// Files that were read for it: its own, those that it extends, traces.
+  std::set<std::filesystem::path> files;
   /// One problem per case, in file order: batches of a list, times the product of the sweep with
   /// the first key varying slowest. case_name is unique.
   std::vector<Problem> cases;

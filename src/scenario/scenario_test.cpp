@@ -243,6 +243,19 @@ TEST_CASE("a mooncake trace offers its shared prefix in whole pages") {
   CHECK(load_scenario(file, first).cases.at(0).cascade.common_prefix_len == 0);
 }
 
+TEST_CASE("a scenario knows the files that it was read from") {
+  const TempFolder folder;
+  folder.write("in/trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n0,10,5\n0,20,5\n");
+  const auto base = folder.write("in/base.yaml", base_text("timing: {samples: 3}\n"));
+  const std::string batch = "{trace: in/trace.csv, format: azure_llm, requests: 2, step: 2}";
+  const auto file = folder.write("s.yaml", "name: s\nextends: in/base.yaml\nbatch: q1\n");
+  CHECK(load_scenario(file).files == std::set<std::filesystem::path>{file, base});
+  const auto traced = folder.write(
+      "t.yaml", "name: t\nextends: in/base.yaml\nsweep:\n  batch: [q1, " + batch + "]\n");
+  CHECK(load_scenario(traced).files ==
+        std::set<std::filesystem::path>{traced, base, folder.path() / "in/trace.csv"});
+}
+
 TEST_CASE("a sweep is a product in file order, the first key slowest") {
   CHECK(names_of(base_text("batch: [q8k, q1s4k]\nsweep:\n  kv_cache.dtype: [auto, fp8_e4m3]\n"
                            "  attention.scale: [1, 0.5]\n")) ==

@@ -133,6 +133,12 @@ class Browser:
                 raise TimeoutError(f"never: {condition}; the page says {self.complaints}")
             time.sleep(0.02)
 
+    def wait_for_complaints(self, count):
+        deadline = time.monotonic() + self.time_limit_s
+        while len(self.complaints) < count and time.monotonic() < deadline:
+            self.run("0")  # what the page says comes before the answer
+            time.sleep(0.02)
+
     def press(self, key):
         code = {"Tab": 9, "Enter": 13, "ArrowRight": 39, "Escape": 27}.get(key, 0)
         extra = {"text": "\r"} if key == "Enter" else {}

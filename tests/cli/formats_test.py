@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy
-from tool import TINY, ToolTest, strict_json
+from tool import TINY, ToolTest, skip_without, strict_json
 
 GBENCH = Path("/usr/share/benchmark")  # package libbenchmark-tools
 TIMES = re.compile(r"(([0-9]{0,3},)*[0-9]{3}|[0-9]{0,3})*(\.[0-9]*)?")
@@ -109,7 +109,7 @@ class Formats(ToolTest):
 
     def test_junit_is_read_by_junitparser(self):
         if importlib.util.find_spec("junitparser") is None:
-            self.skipTest("python3-junitparser is not installed")
+            skip_without("python3-junitparser")
         from junitparser import JUnitXml, Skipped
 
         suites = JUnitXml.fromfile(str(self.dir / "run.xml"))
@@ -122,7 +122,7 @@ class Formats(ToolTest):
 
     def test_google_benchmark_compares_two_runs(self):
         if not (GBENCH / "gbench" / "report.py").exists():
-            self.skipTest("libbenchmark-tools is not installed")
+            skip_without("libbenchmark-tools")
         # Its only uses of scipy are a test of many repetitions and the geometric mean.
         stats = types.ModuleType("scipy.stats")
         stats.mannwhitneyu = None

@@ -188,6 +188,34 @@ class Gate(ToolTest):
         self.assertEqual(verdicts[SLOW_ID]["verdict"], "AMBIGUOUS")
         self.gate(1, "--fail-on-ambiguous")
 
+    def test_2_for_options_of_the_other_mode_and_numbers_that_are_none(self):
+        self.changed(lambda file: None)
+        for option in (["--threshold", "5%"], ["--floor-us", "3"], ["--accuracy-threshold", "9%"],
+                       ["--thresholds", "x"], ["--known", "x"], ["--fail-on-improvement"],
+                       ["--fail-on-ambiguous"], ["--junit", "x"], ["--link", "x"]):  # fmt: skip
+            self.assertIn(option[0], self.gate_refused("--agreement", *option))
+        self.assertIn("--agreement", self.gate_refused("--factor", "3"))
+        for number in ("nan", "inf", "-inf", "-3", "0.5", "x"):
+            self.assertIn("--factor", self.gate_refused("--agreement", f"--factor={number}"))
+        for number in ("nan", "inf", "-1"):
+            self.assertIn("--floor-us", self.gate_refused(f"--floor-us={number}"))
+            self.assertIn("--threshold", self.gate_refused(f"--threshold={number}"))
+        self.assertEqual(sorted(self.files()), sorted({*self.files()} - {"x"}))
+
+    def test_errors_of_the_lse_must_agree_too(self):
+        def worsen(file):
+            file["results"][0]["lse_error"] = {**file["results"][0]["error"], "nmse": 1e-4}
+
+        for change, code in ((worsen, 1), (lambda file: None, 0)):
+            self.changed(change)
+            self.expect(code, "gate", "--agreement", "base.json", "new.json", "--json", "a.json")
+        self.changed(worsen)
+        outcome = self.expect(1, "gate", "--agreement", "base.json", "new.json", "--json", "a.json")
+        self.assertRegex(outcome.out, r"times apart, more than 4, by LSE \w+")
+        worst = strict_json((self.dir / "a.json").read_text())["cases"][0]
+        self.assertEqual(worst["lse_nmse"][1], 1e-4)
+        self.assertTrue(worst["figure"].startswith("LSE "), worst)
+
     def test_markdown_and_junit_of_verdicts(self):
         self.changed(self.time(0, 110.0))
         self.gate(1, "--markdown", "s.md", "--junit", "j.xml", "--link", "https://ci.example/7")
@@ -256,6 +284,13 @@ class RunWithBaseline(ToolTest):
                               "o.json")  # fmt: skip
         self.assertIn("CPU cores", outcome.err)
         self.assertNotIn("o.json", self.files())
+
+    def test_2_for_options_that_would_do_nothing(self):
+        for option in (["--threshold", "5%"], ["--fail-on-ambiguous"], ["--lenient"]):
+            outcome = self.expect(2, "run", "tiny.yaml", *option)
+            self.assertIn(f"{option[0]}: expected --baseline or --save-baseline", outcome.err)
+        for option in ("--timeout", "--hang-limit"):
+            self.assertIn(option, self.expect(2, "run", "tiny.yaml", f"{option}=nan").err)
 
     def test_2_for_a_baseline_that_nobody_could_use(self):
         self.expect(2, "run", "tiny.yaml", "--no-validation", "--save-baseline", "b.json")

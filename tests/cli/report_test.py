@@ -3,10 +3,13 @@
 import copy
 import json
 import re
+import subprocess
+import sys
 import unittest
+from pathlib import Path
 
 from browser import Browser, find_browser
-from tool import TIME_LIMIT_S, TINY, ToolTest, strict_json
+from tool import TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json
 
 HOSTILE = "</script><script>window.hacked=1</script><!--<img src=x onerror=hacked=1>\u2028'\"&`${1}"
 SHOWN = "[...document.querySelectorAll('tr.result')]"
@@ -145,6 +148,23 @@ class Report(ToolTest):
         )
         self.assertIn("Redistribution and use in source and binary forms", page)
 
+    def test_the_policy_of_the_page_forbids_what_default_src_does_not_cover(self):
+        self.save("a.json", sweep_results())
+        policy = re.search(r'Content-Security-Policy" content="([^"]*)"', self.page("a.json"))[1]
+        directives = dict(part.split(maxsplit=1) for part in policy.split("; "))
+        for name in ("default-src", "base-uri", "form-action"):
+            self.assertEqual(directives[name], "'none'", name)
+
+    def test_without_a_browser_a_ci_fails_and_others_skip(self):
+        for ci, code, words in (("true", 1, "there is no browser"), ("", 0, "skipped=")):
+            done = subprocess.run(
+                [sys.executable, "-B", Path(__file__).resolve(), "Page"],
+                env={**self.environment(), "CI": ci, "PATH": str(self.dir)},
+                capture_output=True, text=True, timeout=TIME_LIMIT_S,
+            )  # fmt: skip
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(words, done.stderr)
+
     def test_hostile_names_cannot_leave_the_data(self):
         results = sweep_results()
         results[0].update(case=HOSTILE, id=f"sweep/{HOSTILE}/FLASH_ATTN", reasons=[HOSTILE])
@@ -180,11 +200,11 @@ class Report(ToolTest):
         self.assertEqual(self.files(), ["a.json"])
 
 
-@unittest.skipUnless(find_browser(), "no browser: install chromium-headless-shell or chromium")
 class Page(ToolTest):
     @classmethod
     def setUpClass(cls):
-        cls.browser = Browser(find_browser(), TIME_LIMIT_S)
+        path = find_browser() or skip_without("browser: install chromium-headless-shell or chromium")
+        cls.browser = Browser(path, TIME_LIMIT_S)
         cls.addClassCleanup(cls.browser.close)
 
     def setUp(self):
@@ -313,6 +333,21 @@ class Page(ToolTest):
         self.assertEqual(self.js("document.querySelectorAll('#compare tbody tr').length"), 1)
         self.assertEqual(self.points("compare"), 1)
         self.assertIn("past the threshold", self.text("#compare tbody"))
+
+    def test_the_browser_obeys_the_policy(self):
+        self.open(sweep_results())
+        self.js("""(() => {
+          const base = document.createElement('base'); base.href = 'https://other.example/';
+          document.head.append(base);
+          const form = document.createElement('form'); form.action = 'https://other.example/';
+          document.body.append(form); form.submit(); })()""")
+        self.assertTrue(self.js("document.baseURI.startsWith('file:')"))
+        self.browser.wait_for_complaints(2)
+        complaints = " ".join(self.browser.complaints)
+        self.browser.complaints.clear()
+        self.assertIn("base-uri 'none'", complaints)
+        self.assertIn("form-action 'none'", complaints)
+        self.assertNotIn("asked the network", complaints)
 
     def test_a_comparison_of_two_machines_says_so(self):
         other = result_file(sweep_results())

@@ -1,6 +1,7 @@
 """Scale files that attnbench wrote or is given: read by vLLM's rules, checked by `attnbench scales`,
 used by `attnbench run`."""
 
+import hashlib
 import json
 import unittest
 
@@ -276,6 +277,47 @@ class Run(CalibrationTest):
         used = safetensors_file.read(file)[0]["fp8_scales"].raw
         written = json.loads((self.dir / "out.json").read_text())[LAYERS[0]]
         self.assertEqual(used.tolist(), np.array(list(written.values()), np.float32).tolist())
+
+    def test_files_of_scales_are_told_apart_by_what_they_hold(self):
+        good = {"k_scale": 0.02, "v_scale": 0.02, "q_scale": 0.02}
+        close = {**good, "k_scale": 0.0201}
+        self.write("cache.yaml", CACHE)
+        names = {"scales.json": good, "moved/a.json": good, "b.json": close}
+        for name, entry in names.items():
+            self.write(name, json.dumps({"model.layers.0.self_attn": entry}))
+            self.expect(0, "run", "cache.yaml", "--no-timing", "--set",
+                        f"kv_cache.scale_file={self.dir / name}",
+                        "--json", f"{name.replace('/', '_')}.result")  # fmt: skip
+        (result,) = json.loads((self.dir / "b.json.result").read_text())["results"]
+        self.assertEqual(result["file_hashes"], {"kv_cache.scale_file": hashlib.sha256(
+            (self.dir / "b.json").read_bytes()).hexdigest()})  # fmt: skip
+        moved = self.expect(0, "gate", "scales.json.result", "moved_a.json.result")
+        self.assertNotIn("notice", moved.out)
+        other = self.expect(0, "gate", "scales.json.result", "b.json.result")
+        self.assertRegex(other.out, r"notice: kv_cache.scale_file: '\S+scales.json' in the baseline, "
+                                    r"'\S+b.json' in the results \(1 case\)")  # fmt: skip
+        # What another file gave is not kept.
+        outcome = self.expect(2, "run", "cache.yaml", "--no-timing", "--resume",
+                              "scales.json.result", "--set",
+                              f"kv_cache.scale_file={self.dir / 'b.json'}")  # fmt: skip
+        self.assertIn("kv_cache.scale_file", outcome.err)
+        self.expect(2, "gate", "--agreement", "scales.json.result", "b.json.result")
+
+    def test_static_scales_of_an_encoder_are_compared_by_what_they_cost(self):
+        self.write("mm.json", mm_scenario())
+        self.calibrate(0, "mm.json", output="good.json")
+        scales = json.loads((self.dir / "good.json").read_text())
+        coarse = {layer: {role: 40 * scale for role, scale in entry.items()}
+                  for layer, entry in scales.items()}  # fmt: skip
+        self.write("coarse.json", json.dumps(coarse))
+        for name in ("good", "coarse"):
+            self.write("static.json", mm_scenario(fp8_scale_path=f"{name}.json"))
+            self.expect(0, "run", "static.json", "--no-timing", "--backend", "MM_FLASHINFER",
+                        "--json", f"{name}.result")  # fmt: skip
+        self.expect(0, "gate", "coarse.result", "good.result")
+        outcome = self.expect(1, "gate", "good.result", "coarse.result")
+        self.assertIn("LESS_ACCURATE", outcome.out)
+        self.assertIn("notice: mm_encoder.fp8_scale_path: ", outcome.out)
 
     def test_scale_files_that_do_not_fit_are_bad_input(self):
         good = {"k_scale": 0.1, "v_scale": 0.1, "q_scale": 0.1}
