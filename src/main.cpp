@@ -22,7 +22,7 @@ int main(int argc, char** argv) {
     std::cerr << "attnbench: " << error_code(ErrorKind::kCapacity) << ": out of memory\n";
     return kExitError;
   } catch (const std::exception& error) {
-    std::cerr << "attnbench: " << error_code(ErrorKind::kInternal) << ": " << error.what() << "\n";
+    print_error(std::cerr, Error(ErrorKind::kInternal, error.what()).full_message());
     return kExitError;
   }
 }

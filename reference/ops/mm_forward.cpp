@@ -1,21 +1,24 @@
 #include "reference/ops/mm_forward.h"
 
+#include "core/parallel.h"
 #include "reference/ops/mm_quant.h"
-#include "reference/ops/number_formats.h"
 
 namespace attnbench {
 namespace {
+
+constexpr std::int64_t kRowsPerTask = 1024;
 
 /// The first `head_size` columns of codes [T, heads, padded], as values.
 Tensor dequantise(const Tensor& codes, std::int64_t head_size, float scale) {
   const std::int64_t padded = codes.dim(2);
   Tensor values(Dtype::kF32, {codes.dim(0), codes.dim(1), head_size});
-  for (std::int64_t row = 0; row < codes.dim(0) * codes.dim(1); ++row) {
-    for (std::int64_t d = 0; d < head_size; ++d) {
-      const std::uint8_t code = codes.data<std::uint8_t>()[row * padded + d];
-      values.data<float>()[row * head_size + d] = e4m3_value(code) * scale;
+  for_each_chunk(codes.dim(0) * codes.dim(1), kRowsPerTask, [&](auto begin, auto end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* of_row = values.data<float>() + row * head_size;
+      load_floats(Dtype::kE4M3, codes.bytes() + row * padded, head_size, of_row);
+      for (std::int64_t d = 0; d < head_size; ++d) of_row[d] *= scale;
     }
-  }
+  });
   return values;
 }
 

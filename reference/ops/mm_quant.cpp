@@ -1,11 +1,20 @@
 #include "reference/ops/mm_quant.h"
 
+#include <atomic>
+#include <vector>
+
 #include "core/error.h"
+#include "core/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/ops/number_formats.h"
 
 namespace attnbench {
+namespace {
+
+constexpr std::int64_t kRowsPerTask = 1024;
+
+}  // namespace
 
 MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale, bool skip_scale) {
   if (x.shape.size() != 3 && x.shape.size() != 4) {
@@ -26,14 +35,23 @@ MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale,
   std::vector<std::int64_t> shape = x.shape;
   shape.back() = padded_head_size;
   MmQuantised result{Tensor(Dtype::kE4M3, shape)};
-  for_each_row(x, [&](std::int64_t row, const float* values, std::int64_t count) {
-    auto* codes = result.codes.data<std::uint8_t>() + row * padded_head_size;
-    for (std::int64_t d = 0; d < count; ++d) {
-      const float y = unscaled(values[d]);
-      result.saturated += saturates_e4m3(y) ? 1 : 0;
-      codes[d] = rn_e4m3(y);
-    }
+  check_view(x);
+  std::atomic<std::int64_t> saturated{0};
+  for_each_chunk(num_rows(x), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t count_of_chunk = 0;
+    std::vector<float> scaled(static_cast<std::size_t>(head_size));
+    for_each_row(x, begin, end, [&](std::int64_t row, const float* values, std::int64_t count) {
+      for (std::int64_t d = 0; d < count; ++d) {
+        const float y = unscaled(values[d]);
+        count_of_chunk += saturates_e4m3(y) ? 1 : 0;
+        scaled[static_cast<std::size_t>(d)] = y;
+      }
+      store_floats(Dtype::kE4M3, scaled.data(), count,
+                   result.codes.bytes() + row * padded_head_size);
+    });
+    saturated += count_of_chunk;
   });
+  result.saturated = saturated;
   return result;
 }
 

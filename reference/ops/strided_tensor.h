@@ -23,6 +23,9 @@ StridedTensor view_of(const Tensor& tensor);
 /// count = shape.back() elements as f32. E-SHAPE when shape and strides do not fit each other.
 template <typename Body>
 void for_each_row(const StridedTensor& view, Body body);
+/// The same for rows [begin, end) of a view that was checked.
+template <typename Body>
+void for_each_row(const StridedTensor& view, std::int64_t begin, std::int64_t end, Body body);
 
 /// Rows along the last axis.
 std::int64_t num_rows(const StridedTensor& view);
@@ -34,9 +37,14 @@ void check_view(const StridedTensor& view);
 template <typename Body>
 void for_each_row(const StridedTensor& view, Body body) {
   check_view(view);
+  for_each_row(view, 0, num_rows(view), body);
+}
+
+template <typename Body>
+void for_each_row(const StridedTensor& view, std::int64_t begin, std::int64_t end, Body body) {
   const std::int64_t count = view.shape.back();
   std::vector<float> values(static_cast<std::size_t>(count));
-  for (std::int64_t row = 0; row < num_rows(view); ++row) {
+  for (std::int64_t row = begin; row < end; ++row) {
     const auto element_size = static_cast<std::int64_t>(dtype_size(view.dtype));
     const std::byte* source = view.data + row_offset(view, row) * element_size;
     load_floats(view.dtype, source, count, values.data());

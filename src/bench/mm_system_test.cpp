@@ -4,13 +4,13 @@
 
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "bench/bench.h"
 #include "bench/system.h"
 #include "bench/tensor_list.h"
 #include "core/error.h"
+#include "core/test_folder.h"
 #include "inputs/mm_inputs.h"
 #include "inputs/mm_scale_file.h"
 #include "reference/ops/amax_history.h"
@@ -71,20 +71,6 @@ const Tensor* find(const TensorList& tensors, const std::string& name) {
   }
   return nullptr;
 }
-
-/// A folder that goes with the object.
-struct Folder {
-  fs::path path = fs::temp_directory_path() / "attnbench_mm_system_test";
-  Folder() {
-    fs::remove_all(path);
-    fs::create_directories(path);
-  }
-  ~Folder() { fs::remove_all(path); }
-  std::string write(const std::string& text) const {
-    std::ofstream(path / "scales.json") << text;
-    return (path / "scales.json").string();
-  }
-};
 
 }  // namespace
 
@@ -150,9 +136,9 @@ TEST_CASE("codes of another shape are named, not read past their end") {
 }
 
 TEST_CASE("with a scale file to save, the measured forward is the 16th of the history") {
-  const Folder folder;
+  const TestFolder folder;
   Problem problem = mm_problem(MmAttnDtype::kFp8);
-  problem.mm_encoder.fp8_scale_save_path = (folder.path / "saved.json").string();
+  problem.mm_encoder.fp8_scale_save_path = (folder / "saved.json").string();
   Turn turn(problem);
   CHECK(turn.trial->check_stored(turn.output).empty());
   // The largest of the 15 observations and the measured tensors, straight from the inputs.
@@ -169,10 +155,10 @@ TEST_CASE("with a scale file to save, the measured forward is the 16th of the hi
 }
 
 TEST_CASE("loaded scales: every layer must be there, and saturation is noticed") {
-  const Folder folder;
+  const TestFolder folder;
   Problem problem = mm_problem(MmAttnDtype::kFp8);
-  problem.mm_encoder.fp8_scale_path =
-      folder.write(R"({"visual.blocks.0.attn.attn": {"q": 0.001, "k": 1.0, "v": 0.01}})");
+  problem.mm_encoder.fp8_scale_path = folder.write(
+      "scales.json", R"({"visual.blocks.0.attn.attn": {"q": 0.001, "k": 1.0, "v": 0.01}})");
   const auto system = make_system(problem, {1, {}});
   const std::vector<std::string> notices = system->notices();
   REQUIRE(notices.size() == 1);  // 0.464 is a small query, 4.64 a large value, 464 no key at all

@@ -54,10 +54,18 @@ void copy_rows(const Tensor& source, std::int64_t begin, std::int64_t count, std
               static_cast<std::size_t>(count) * row);
 }
 
+/// As the operations take it: of a type that models compute in.
+Tensor in_model_type(Tensor tensor) {
+  const Dtype dtype = tensor.dtype();
+  const bool is_model_type = dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16;
+  return is_model_type ? std::move(tensor) : convert(tensor, Dtype::kF32);
+}
+
 /// The rows of the chosen requests; `length` is how many rows a request has.
 template <typename Length>
-Tensor gather(const Tensor& source, const std::vector<Request>& batch,
+Tensor gather(Tensor source, const std::vector<Request>& batch,
               const std::vector<std::size_t>& chosen, const Length& length) {
+  if (chosen.size() == batch.size()) return in_model_type(std::move(source));
   std::int64_t total = 0;
   for (const std::size_t b : chosen) total += length(batch[b]);
   Tensor result(source.dtype(), {total, source.dim(1), source.dim(2)});
@@ -72,9 +80,25 @@ Tensor gather(const Tensor& source, const std::vector<Request>& batch,
     }
     from += length(batch[b]);
   }
-  const Dtype dtype = source.dtype();
-  const bool is_model_type = dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16;
-  return is_model_type ? result : convert(result, Dtype::kF32);
+  return in_model_type(std::move(result));
+}
+
+/// Rows `rows` of [T, H, D], and back to their places: between rows that nobody reads.
+Tensor pick_rows(const Tensor& source, const std::vector<std::int32_t>& rows) {
+  Tensor result(source.dtype(),
+                {static_cast<std::int64_t>(rows.size()), source.dim(1), source.dim(2)});
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    copy_rows(source, rows[i], 1, static_cast<std::int64_t>(i), result);
+  }
+  return result;
+}
+Tensor spread_rows(const Tensor& picked, const std::vector<std::int32_t>& rows,
+                   std::int64_t num_rows) {
+  Tensor result(picked.dtype(), {num_rows, picked.dim(1), picked.dim(2)});
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    copy_rows(picked, static_cast<std::int64_t>(i), 1, rows[i], result);
+  }
+  return result;
 }
 
 Dequantised quantise_mm(const AttentionInputs& inputs,
@@ -98,7 +122,7 @@ Dequantised quantise_cache(Problem problem, const AttentionInputs& inputs,
           std::move(stored.key_dequantized), std::move(stored.value_dequantized)};
 }
 
-Dequantised quantise(const Problem& problem, const AttentionInputs& inputs, ScaleFormat format,
+Dequantised quantise(const Problem& problem, AttentionInputs& inputs, ScaleFormat format,
                      const std::array<std::vector<double>, kNumRoles>& scales) {
   if (format == ScaleFormat::kVllmMm) return quantise_mm(inputs, scales);
   Problem stored = problem;
@@ -107,9 +131,8 @@ Dequantised quantise(const Problem& problem, const AttentionInputs& inputs, Scal
   stored.attention.query_dtype = QueryDtype::kAuto;
   if (format == ScaleFormat::kInt8Value) {
     cache.int8_level = 1;
-    AttentionInputs with_scales = inputs;
-    with_scales.value_channel_scale.assign(scales[kValueRole].begin(), scales[kValueRole].end());
-    return quantise_cache(stored, with_scales, "FLASH_ATTN_IX");
+    inputs.value_channel_scale.assign(scales[kValueRole].begin(), scales[kValueRole].end());
+    return quantise_cache(stored, inputs, "FLASH_ATTN_IX");
   }
   cache.dtype = KvCacheDtype::kFp8E4M3;
   cache.k_scale = scales[kKeyRole];
@@ -134,7 +157,7 @@ double OutputError::rms_rel() const {
 }
 
 AttentionSample::AttentionSample(Observation observation, const SampleOptions& options)
-    : problem_(observation.problem) {
+    : problem_(observation.problem), backend_(observation.backend) {
   const std::vector<Request> batch = observation.problem.batch;
   const std::vector<std::size_t> chosen = sample_requests(batch, options.seed);
   const auto query_len = [](const Request& request) { return request.query_len; };
@@ -162,13 +185,15 @@ AttentionSample::AttentionSample(Observation observation, const SampleOptions& o
   problem_.validation.max_rows = options.max_rows;
   options_.num_threads = options.num_threads;
   rows_ = select_rows(problem_, options.seed);
+  inputs_.query = pick_rows(inputs_.query, rows_);
   exact_ = attend(inputs_.query, inputs_.key, inputs_.value);
 }
 
 ReferenceOutput AttentionSample::attend(const Tensor& query, const Tensor& key,
                                         const Tensor& value) const {
+  const Tensor in_place = spread_rows(query, rows_, inputs_.num_tokens());
   ReferenceInputs inputs;
-  inputs.query = &query;
+  inputs.query = &in_place;
   inputs.key = &key;
   inputs.value = &value;
   inputs.query_start_loc = inputs_.query_start_loc;
@@ -176,12 +201,11 @@ ReferenceOutput AttentionSample::attend(const Tensor& query, const Tensor& key,
   inputs.key_start_loc = inputs_.key_start_loc;
   inputs.sinks = inputs_.sinks;
   inputs.alibi_slopes = inputs_.alibi_slopes;
-  return *reference_attention(resolve_attention_math(problem_, "REFERENCE"), inputs, rows_,
-                              options_);
+  return *reference_attention(resolve_attention_math(problem_, backend_), inputs, rows_, options_);
 }
 
 OutputError AttentionSample::error(ScaleFormat format,
-                                   const std::array<std::vector<double>, kNumRoles>& scales) const {
+                                   const std::array<std::vector<double>, kNumRoles>& scales) {
   const Dequantised tensors = quantise(problem_, inputs_, format, scales);
   const ReferenceOutput output = attend(tensors[0], tensors[1], tensors[2]);
   OutputError error;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "calibrate/observations.h"
@@ -39,14 +40,15 @@ class AttentionSample {
   /// `scales` of q, k and v as a scale file of `format` has them. What the format has no scale for
   /// is as vLLM has it beside such a file: int8-value quantises queries and keys by token and head
   /// (§11.1), the legacy form leaves the query alone.
-  OutputError error(ScaleFormat format,
-                    const std::array<std::vector<double>, kNumRoles>& scales) const;
+  OutputError error(ScaleFormat format, const std::array<std::vector<double>, kNumRoles>& scales);
 
  private:
+  /// `query` has the sampled rows alone.
   ReferenceOutput attend(const Tensor& query, const Tensor& key, const Tensor& value) const;
 
   Problem problem_;
-  AttentionInputs inputs_;
+  std::string backend_;
+  AttentionInputs inputs_;  // with the sampled rows of the query: only these are quantised
   std::vector<std::int32_t> rows_;
   ReferenceOptions options_;
   ReferenceOutput exact_;

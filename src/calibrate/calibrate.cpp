@@ -1,7 +1,6 @@
 #include "calibrate/calibrate.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
@@ -9,6 +8,7 @@
 
 #include "calibrate/role_statistics.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/scale_text.h"
 
 namespace attnbench {
@@ -50,7 +50,7 @@ class LayerStudy {
         if (is_scale(own[i])) continue;
         fail(ErrorKind::kValue,
              "layer '{}': tensor {}{}: expected a finite scale > 0 in float32, got {} by {}",
-             layer_, kRoleNames[statistics.role()], statistics.group_name(i), own[i],
+             shown(layer_), kRoleNames[statistics.role()], statistics.group_name(i), own[i],
              to_string(method));
       }
     }
@@ -117,7 +117,7 @@ class LayerStudy {
   void check_number(const RoleStatistics& statistics, const std::vector<double>& scales) const {
     const bool whole = scales.size() == 1 && options_.format != ScaleFormat::kInt8Value;
     if (whole || scales.size() == statistics.size()) return;
-    fail(ErrorKind::kShape, "layer '{}': tensor {}: expected {} scales, got {}", layer_,
+    fail(ErrorKind::kShape, "layer '{}': tensor {}: expected {} scales, got {}", shown(layer_),
          kRoleNames[statistics.role()], statistics.size(), scales.size());
   }
 
@@ -138,7 +138,7 @@ class LayerStudy {
         report.no_error = observation.no_attention;
         return;
       }
-      const AttentionSample sample(std::move(observation), options_.sample);
+      AttentionSample sample(std::move(observation), options_.sample);
       add(sample.error(options_.format, scales), report.error);
       for (std::size_t m = 0; m < kScaleMethods.size(); ++m) {
         if (by_method_[m] == scales) {
@@ -179,24 +179,13 @@ void adopt_extents(const LayerStudy& study, const std::string& layer, ScaleFile&
   }
   if (file.num_kv_heads == study.num_kv_heads() && file.head_size == study.head_size()) return;
   fail(ErrorKind::kShape,
-       "layer '{}': tensor v: expected {} heads of {} as in the other layers, got {} of {}", layer,
-       file.num_kv_heads, file.head_size, study.num_kv_heads(), study.head_size());
+       "layer '{}': tensor v: expected {} heads of {} as in the other layers, got {} of {}",
+       shown(layer), file.num_kv_heads, file.head_size, study.num_kv_heads(), study.head_size());
 }
 
 void announce(const CalibrationOptions& options, std::size_t done,
               const Observations& observations) {
   if (options.progress) options.progress(done, observations.layers().size());
-}
-
-const LayerScales& require_layer(const ScaleFile& file, const std::string& layer) {
-  for (const LayerScales& scales : file.layers) {
-    if (same_layer(file.format, scales.layer, layer)) return scales;
-  }
-  std::vector<std::string> available;
-  for (const LayerScales& scales : file.layers) available.push_back(scales.layer);
-  fail(ErrorKind::kValue,
-       "FP8 attention enabled but scales not found for layer '{}'. Available layers: ['{}']", layer,
-       fmt::join(available, "', '"));
 }
 
 }  // namespace

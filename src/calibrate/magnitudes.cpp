@@ -13,10 +13,10 @@ namespace {
 
 constexpr int kDroppedBits = 13;  // of the 23 below the first
 constexpr std::uint32_t kMagnitudeMask = 0x7FFFFFFFu;
-constexpr std::size_t kNumKeys = std::size_t{0x7F800000u >> kDroppedBits};  // finite ones
-// Fewer elements are sorted, more are counted in a table of all keys.
+// Fewer elements are sorted, more are counted in a table of keys.
 constexpr std::size_t kSortedElements = 1 << 15;
-constexpr std::int64_t kElementsPerTask = 1 << 18;
+constexpr std::int64_t kElementsPerTask = 1 << 17;
+constexpr std::int64_t kPatternsPerTask = 1 << 21;  // a table of all patterns for each
 
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitudeMask; }
 std::uint32_t key_of(float value) { return bits_of(value) >> kDroppedBits; }
@@ -35,28 +35,38 @@ std::vector<MagnitudeBin> bins_of_sorted(std::vector<std::uint32_t>& magnitudes)
 }
 
 std::vector<MagnitudeBin> bins_of_table(const std::vector<std::uint32_t>& magnitudes) {
-  std::vector<MagnitudeBin> table(kNumKeys);
+  // Why not of all keys: tensors have a tenth of them, and clearing the others would cost more.
+  const auto [least, most] = std::minmax_element(magnitudes.begin(), magnitudes.end());
+  const std::uint32_t first = *least >> kDroppedBits;
+  std::vector<MagnitudeBin> table((*most >> kDroppedBits) - first + 1);
   for (const std::uint32_t bits : magnitudes) {
-    MagnitudeBin& bin = table[bits >> kDroppedBits];
+    MagnitudeBin& bin = table[(bits >> kDroppedBits) - first];
     bin.value = std::max(bin.value, std::bit_cast<float>(bits));
     ++bin.count;
   }
   std::erase_if(table, [](const MagnitudeBin& bin) { return bin.count == 0; });
-  return {table.begin(), table.end()};  // without the capacity of all keys
+  return {table.begin(), table.end()};  // without the capacity of the table
 }
 
 /// All elements of the tensor into one.
 void add_whole(const Tensor& tensor, int num_threads, Magnitudes& magnitudes) {
   std::mutex mutex;
   const std::int64_t count = tensor.num_elements();
-  const auto element = static_cast<std::int64_t>(dtype_size(tensor.dtype()));
-  ThreadPool(num_threads).parallel_for(ceil_div(count, kElementsPerTask), [&](std::int64_t i, int) {
-    const std::int64_t begin = i * kElementsPerTask;
-    std::vector<float> values(static_cast<std::size_t>(std::min(kElementsPerTask, count - begin)));
-    load_floats(tensor.dtype(), tensor.bytes() + begin * element,
-                static_cast<std::int64_t>(values.size()), values.data());
+  const Dtype dtype = tensor.dtype();
+  const bool has_patterns = dtype == Dtype::kBF16 || dtype == Dtype::kF16;
+  const std::int64_t per_task = has_patterns ? kPatternsPerTask : kElementsPerTask;
+  ThreadPool(num_threads).parallel_for(ceil_div(count, per_task), [&](std::int64_t i, int) {
+    const std::int64_t begin = i * per_task;
+    const std::int64_t size = std::min(per_task, count - begin);
     Magnitudes part;
-    part.add(values);
+    if (has_patterns) {
+      part.add(dtype, {tensor.data<std::uint16_t>() + begin, static_cast<std::size_t>(size)});
+    } else {
+      std::vector<float> values(static_cast<std::size_t>(size));
+      const auto offset = begin * static_cast<std::int64_t>(dtype_size(dtype));
+      load_floats(dtype, tensor.bytes() + offset, size, values.data());
+      part.add(values);
+    }
     const std::lock_guard lock(mutex);
     magnitudes.add(part);
   });
@@ -103,6 +113,36 @@ void Magnitudes::add(std::span<const float> values) {
   num_elements_ += static_cast<std::int64_t>(values.size());
   merge(magnitudes.size() > kSortedElements ? bins_of_table(magnitudes)
                                             : bins_of_sorted(magnitudes));
+}
+
+void Magnitudes::add(Dtype dtype, std::span<const std::uint16_t> patterns) {
+  constexpr std::uint16_t kSign = 0x8000;
+  std::vector<std::uint32_t> counts(std::size_t{1} << 16);
+  for (const std::uint16_t pattern : patterns) ++counts[pattern];
+  Magnitudes found;
+  found.num_elements_ = static_cast<std::int64_t>(patterns.size());
+  // Patterns without their sign ascend with the magnitude, and no two of them share a bin: the
+  // bits that bins leave out are zero.
+  for (std::uint16_t pattern = 0; pattern < kSign; ++pattern) {
+    const std::uint32_t positive = counts[pattern];
+    const std::uint32_t negative = counts[pattern | kSign];
+    const std::int64_t count = std::int64_t{positive} + negative;
+    if (count == 0) continue;
+    const float value = load_float(dtype, &pattern, 0);
+    if (!std::isfinite(value)) {
+      found.num_not_finite_ += count;
+      continue;
+    }
+    found.amax_ = value;
+    if (positive > 0 || !found.has_maximum_) found.signed_max_ = positive > 0 ? value : -value;
+    found.has_maximum_ = true;
+    if (value == 0.0f) {
+      found.num_zeros_ = count;
+    } else {
+      found.bins_.push_back({value, count});
+    }
+  }
+  add(found);
 }
 
 void Magnitudes::add(const Magnitudes& other) {

@@ -23,6 +23,8 @@ class Magnitudes {
  public:
   /// NaN and infinities are only counted.
   void add(std::span<const float> values);
+  /// Elements of a type of 16 bits: by counting its 65536 patterns.
+  void add(Dtype dtype, std::span<const std::uint16_t> patterns);
   void add(const Magnitudes& other);
 
   std::int64_t num_elements() const { return num_elements_; }

@@ -55,6 +55,36 @@ TEST_CASE("magnitudes of 16-bit types are counted exactly") {
   }
 }
 
+TEST_CASE("counting the patterns of 16-bit types finds what looking at their values does") {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const Dtype dtype : {Dtype::kBF16, Dtype::kF16}) {
+    std::vector<std::vector<float>> cases = {
+        random_values(70'000, dtype), {-0.0f, -2, -1}, {-3, -1, -2},          {0, -1},
+        {NAN, kInf, -kInf, 1},        {NAN},           {1e-7f, -6e-8f, 3e-6f}};
+    cases[0].insert(cases[0].end(), {0, -0.0f, kInf, NAN, NAN});
+    for (std::vector<float>& values : cases) {
+      for (float& value : values) value = round_to(dtype, value);
+      CAPTURE(dtype_name(dtype));
+      CAPTURE(values[0]);
+      Magnitudes expected;
+      expected.add(values);
+      std::vector<Magnitudes> found(1);
+      const auto count = static_cast<std::int64_t>(values.size());
+      add_magnitudes(tensor_of(values, dtype, {count}), ScaleGroups::kTensor, 1, found);
+      CHECK(found[0].num_elements() == expected.num_elements());
+      CHECK(found[0].num_not_finite() == expected.num_not_finite());
+      CHECK(found[0].num_zeros() == expected.num_zeros());
+      CHECK(found[0].amax() == expected.amax());
+      CHECK(found[0].signed_max() == expected.signed_max());
+      REQUIRE(found[0].bins().size() == expected.bins().size());
+      for (std::size_t i = 0; i < expected.bins().size(); ++i) {
+        CHECK(found[0].bins()[i].value == expected.bins()[i].value);
+        CHECK(found[0].bins()[i].count == expected.bins()[i].count);
+      }
+    }
+  }
+}
+
 TEST_CASE("magnitudes of float32 that agree in eleven bits count as the largest of them") {
   const float a = 1.0f + 0x1p-12f;
   const float b = 1.0f + 0x1p-11f;

@@ -30,9 +30,10 @@ struct Observation {
   /// Attention over them: heads, mask and scale, and the batch. Only where no_attention is empty;
   /// then they are [T, H, D], [S, Hk, D] and [S, Hk, Dv].
   Problem problem;
-  std::vector<float> sinks;         // [H] or empty
-  std::vector<float> alibi_slopes;  // [H] or empty
-  std::string no_attention;         // why not: "tensors of rank 2"
+  std::string backend = "REFERENCE";  // whose windows and slopes: resolve_attention_math()
+  std::vector<float> sinks;           // [H] or empty
+  std::vector<float> alibi_slopes;    // [H] or empty
+  std::string no_attention;           // why not: "tensors of rank 2"
 };
 
 class Observations {

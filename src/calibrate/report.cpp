@@ -6,6 +6,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/printable.h"
+
 namespace attnbench {
 namespace {
 
@@ -115,7 +117,7 @@ struct Loss {
 std::string warning(const std::string& what, const Loss& loss, std::size_t num_layers) {
   return fmt::format(
       "{} loses more than {}x to the best method in {} of {} layers, most in '{}': {:.1f}x", what,
-      kWarnedLoss, loss.num_layers, num_layers, loss.layer, loss.largest);
+      kWarnedLoss, loss.num_layers, num_layers, shown(loss.layer), loss.largest);
 }
 
 /// Upstream's signed maximum may miss what is largest (§10.6): how much of it saturates.
@@ -130,7 +132,7 @@ void warn_of_signed_amax(const CalibrationReport& report, std::vector<std::strin
       ++count;
       if (role.losses.saturated <= most) continue;
       most = role.losses.saturated;
-      where = fmt::format("tensor {} of layer '{}'", kRoleNames[role.role], layer.layer);
+      where = fmt::format("tensor {} of layer '{}'", kRoleNames[role.role], shown(layer.layer));
     }
   }
   if (count == 0) return;
@@ -188,7 +190,7 @@ void write_scale_table(std::ostream& out, const CalibrationReport& report,
     bool is_first = true;
     for (const RoleReport& role : layer->roles) {
       const bool joined = report.options.format == ScaleFormat::kKvCacheLegacy;
-      Row row{is_first ? layer->layer : "",
+      Row row{is_first ? shown(layer->layer) : "",
               joined ? "k, v" : kRoleNames[role.role],
               scale_text(role.scale),
               fmt::format("{:.4g}", role.amax),

@@ -8,6 +8,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -45,7 +46,7 @@ void RoleStatistics::observe(const std::string& layer, const std::string& where,
   std::vector<float> largest;
   for (const auto& [role, tensor] : tensors) {
     const std::string name =
-        fmt::format("{}: layer '{}': tensor {}", where, layer, kRoleNames[role]);
+        fmt::format("{}: layer '{}': tensor {}", where, shown(layer), kRoleNames[role]);
     check_shape(name, role, *tensor);
     std::vector<Magnitudes> part(static_cast<std::size_t>(num_groups(*tensor, kind_)));
     add_magnitudes(*tensor, kind_, options_.sample.num_threads, part);

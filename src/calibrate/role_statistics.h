@@ -16,7 +16,6 @@ namespace attnbench {
 /// a head or to a channel, as the format and the options say.
 class RoleStatistics {
  public:
-  /// `options` is borrowed.
   RoleStatistics(Role role, const CalibrationOptions& options);
 
   Role role() const { return role_; }
@@ -54,7 +53,7 @@ class RoleStatistics {
   void check_shape(const std::string& name, Role role, const Tensor& tensor);
 
   Role role_;
-  const CalibrationOptions& options_;
+  CalibrationOptions options_;
   ScaleGroups kind_;
   CodeGrid grid_;
   std::vector<std::int64_t> shape_;

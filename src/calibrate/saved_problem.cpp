@@ -1,32 +1,100 @@
 #include "calibrate/saved_problem.h"
 
+#include <fmt/format.h>
+
+#include <array>
 #include <nlohmann/json.hpp>
 
-namespace attnbench {
+#include "core/error.h"
+#include "core/printable.h"
+#include "core/problem_fields.h"
+#include "core/value.h"
 
-SavedProblem saved_problem(const SafetensorsReader& reader) {
-  SavedProblem result;
-  const auto text = reader.header().metadata.find("problem");
-  if (text == reader.header().metadata.end()) return result;
-  const auto problem = nlohmann::json::parse(text->second, nullptr, false);
-  if (!problem.is_object()) return result;
-  try {
-    const auto& attention = problem.at("attention");
-    result.causal = attention.at("causal").get<bool>();
-    result.scale = attention.at("scale").get<double>();
-    result.logits_soft_cap = attention.at("logits_soft_cap").get<double>();
-    const auto& window = attention.at("sliding_window");
-    if (!window.is_null()) result.sliding_window = window.get<std::int64_t>();
-    for (const AlibiKind kind : {AlibiKind::kLinear, AlibiKind::kSqrt}) {
-      if (attention.at("alibi") == to_string(kind)) result.alibi = kind;
+namespace attnbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Deeper than any field of a problem: whoever nests without end is refused before it is recursion.
+constexpr int kMostDepth = 16;
+
+Value to_value(const Json& json) {
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      return Value::of(json.get<bool>());
+    case Json::value_t::number_integer:
+    case Json::value_t::number_unsigned:
+      return Value::of(json.get<std::int64_t>());
+    case Json::value_t::number_float:
+      return Value::of(json.get<double>());
+    case Json::value_t::string:
+      return Value::of(json.get<std::string>());
+    case Json::value_t::array: {
+      Value list = Value::list();
+      for (const Json& item : json) list.items.push_back(to_value(item));
+      return list;
     }
-    if (attention.at("type") == "mm_encoder") {
-      result.layer = problem.at("mm_encoder").at("layer_names").at(0).get<std::string>();
+    case Json::value_t::object: {
+      Value map = Value::map();
+      for (const auto& [key, item] : json.items()) map.at_or_add(key) = to_value(item);
+      return map;
     }
-  } catch (const nlohmann::json::exception&) {
-    // Another version's metadata: defaults are as good as for a file without any.
+    default:
+      return Value::null();
   }
-  return result;
+}
+
+Value parse(const std::string& text, const std::string& where) {
+  const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
+    if (depth > kMostDepth) fail(ErrorKind::kFormat, "{}: it is nested too deeply", where);
+    return true;
+  };
+  try {
+    return to_value(Json::parse(text, check_depth));
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, shown(error.what()));
+  }
+}
+
+void read_field(const Field& field, const Value& document, const std::string& where,
+                Problem& problem) {
+  const Value* value = document.find_path(field.key);
+  if (value == nullptr) return;  // of a version that did not have it: what it had is the default
+  const std::optional<Mismatch> mismatch = field.set(*value, problem);
+  if (!mismatch) return;
+  fail(mismatch->kind, "{}: {}: expected {}, found {}", where, field.key, mismatch->expected,
+       describe(*mismatch->found));
+}
+
+}  // namespace
+
+std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader) {
+  const auto& metadata = reader.header().metadata;
+  const auto text = metadata.find("problem");
+  if (text == metadata.end()) return std::nullopt;
+  const std::string where = fmt::format("{}: metadata 'problem'", reader.name());
+  const Value document = parse(text->second, where);
+  for (const char* key : {"attention.type", "attention.causal", "attention.scale"}) {
+    const Value* value = document.find_path(key);
+    if (value == nullptr || value->is_null()) {
+      fail(ErrorKind::kFormat, "{}: {} is missing", where, key);
+    }
+  }
+  Problem problem;
+  for (const Field& field : problem_fields()) {
+    const bool is_read =
+        field.key.starts_with("attention.") || field.key == "mm_encoder.layer_names";
+    if (is_read) read_field(field, document, where, problem);
+  }
+  SavedProblem saved;
+  saved.attention = std::move(problem.attention);
+  const auto backend = metadata.find("backend");
+  if (backend != metadata.end()) saved.backend = backend->second;
+  const std::vector<std::string>& names = problem.mm_encoder.layer_names;
+  if (saved.attention.type == AttentionType::kMmEncoder && !names.empty()) {
+    saved.layer = names.front();
+  }
+  return saved;
 }
 
 }  // namespace attnbench

@@ -1,7 +1,6 @@
 // What the metadata of a result of `run --save-tensors` say of its attention (contract section 5).
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -10,17 +9,15 @@
 
 namespace attnbench {
 
-/// Nothing where the metadata do not tell.
 struct SavedProblem {
   std::string layer = kUnnamedLayer;
-  std::optional<bool> causal;
-  std::optional<double> scale;
-  std::optional<std::int64_t> sliding_window;
-  double logits_soft_cap = 0;
-  AlibiKind alibi = AlibiKind::kNone;
+  std::string backend;  // whose attention it was: windows and slopes differ (semantics §3.3, §3.4)
+  AttentionSpec attention;  // every field that the metadata have, defaults for the others
 };
 
-/// Defaults for a file without such metadata.
-SavedProblem saved_problem(const SafetensorsReader& reader);
+/// Nothing for a file without metadata `problem`. Errors: E-FORMAT unless type, causal and scale
+/// are there; for a field that does not suit, what the scenario loader would say (E-FORMAT,
+/// E-CONFIG, E-VALUE), naming file and field.
+std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader);
 
 }  // namespace attnbench

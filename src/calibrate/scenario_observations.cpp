@@ -60,6 +60,7 @@ class ScenarioObservations final : public Observations {
     observation.tensors = {first_rows(inputs.query, inputs.num_tokens()), std::move(inputs.key),
                            std::move(inputs.value)};
     observation.problem = problem;
+    if (problem.backends.size() == 1) observation.backend = problem.backends.front();
     observation.sinks = std::move(inputs.sinks);
     observation.alibi_slopes = std::move(inputs.alibi_slopes);
     return observation;

@@ -210,16 +210,14 @@ void print_calibration(const CalibrationArguments& arguments, const CalibrationR
   if (!arguments.json.empty()) write_text(arguments.json, scale_report_json(report, chosen));
   if (arguments.quiet) return;
   for (const std::string& warning : scale_warnings(report, chosen)) {
-    console.err << fmt::format("attnbench: warning: {}\n", warning);
+    print_error(console.err, "warning: " + warning);
   }
 }
 
 void print_scale_notices(const CalibrationArguments& arguments,
                          const std::vector<std::string>& notices, const Console& console) {
   if (arguments.quiet) return;
-  for (const std::string& notice : notices) {
-    console.err << fmt::format("attnbench: notice: {}\n", notice);
-  }
+  for (const std::string& notice : notices) print_notice(console.err, notice);
 }
 
 }  // namespace attnbench

@@ -14,6 +14,7 @@
 #include "cli/selection.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "core/problem_json.h"
 #include "metadata/kv_layout.h"
 
@@ -27,7 +28,7 @@ struct ExplainArguments {
 };
 
 void print_line(std::ostream& out, const std::string& name, const std::string& value) {
-  out << fmt::format("  {:<26} {}\n", name, value);
+  out << fmt::format("  {:<26} {}\n", name, printable(value));
 }
 
 /// Host memory of the tensors that all backends share.
@@ -76,7 +77,7 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   const std::vector<std::string> reasons = all_refusals(*pair.backend, problem, device);
   out << "backend " << name << "\n";
   if (!reasons.empty()) {
-    for (const std::string& reason : reasons) out << "  unsupported: " << reason << "\n";
+    for (const std::string& reason : reasons) out << "  unsupported: " << printable(reason) << "\n";
     return;
   }
   for (const auto& [fact, value] : pair.backend->explain(problem)) print_line(out, fact, value);
@@ -104,7 +105,8 @@ int explain(const ExplainArguments& arguments, const Console& console) {
     if (only_first && problems.size() > 1) continue;
     if (pair.problem != shown) {
       console.out << (shown == nullptr ? "" : "\n")
-                  << fmt::format("case {}/{}\n", pair.problem->scenario, pair.problem->case_name)
+                  << fmt::format("case {}/{}\n", pair.problem->scenario,
+                                 printable(pair.problem->case_name))
                   << problem_to_json(*pair.problem, 2) << "\n";
       print_input_memory(console.out, *pair.problem);
       shown = pair.problem;

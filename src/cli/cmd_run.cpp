@@ -118,9 +118,7 @@ void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& 
   std::set<std::string> said;
   for (const LoadedScenario& loaded : scenarios) {
     for (const std::string& notice : loaded.notices) {
-      if (said.insert(notice).second) {
-        console.err << fmt::format("attnbench: notice: {}\n", notice);
-      }
+      if (said.insert(notice).second) print_notice(console.err, notice);
     }
   }
 }
@@ -237,9 +235,8 @@ class RunSession {
     const std::string target = journal_target(arguments_);
     if (!target.empty()) journal_.emplace(target, run_, kept);
     if (journal_ && journal_->path() != target && !options_.console.quiet) {
-      console_.err << fmt::format(
-          "attnbench: notice: another run writes '{}'; this one uses '{}'\n", target,
-          journal_->path());
+      print_notice(console_.err, fmt::format("another run writes '{}'; this one uses '{}'", target,
+                                             journal_->path()));
     }
     const std::vector<Job> left = jobs_left(jobs, kept);
     std::vector<Result> added =
@@ -265,7 +262,7 @@ class RunSession {
                             verdict.kind == VerdictKind::kLessAccurate;
       if (!unsteady) continue;
       not_repeatable_ = true;
-      console_.err << fmt::format("attnbench: not repeatable: {}: {}\n", verdict.id, verdict.rule);
+      print_error(console_.err, fmt::format("not repeatable: {}: {}", verdict.id, verdict.rule));
     }
     warn_of_other_programs();
   }

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/exit_code.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -16,21 +17,8 @@ struct ScalesArguments {
   std::string file;
 };
 
-void require_layers(const ScaleFile& file, const std::string& path,
-                    const std::vector<std::string>& layers) {
-  std::string available;
-  for (const LayerScales& layer : file.layers) {
-    available += fmt::format("{}'{}'", available.empty() ? "" : ", ", layer.layer);
-  }
-  for (const std::string& wanted : layers) {
-    const bool found = std::any_of(
-        file.layers.begin(), file.layers.end(),
-        [&](const LayerScales& own) { return same_layer(file.format, own.layer, wanted); });
-    if (found) continue;
-    fail(ErrorKind::kValue,
-         "FP8 attention enabled but scales not found for layer '{}' in {}. Available layers: [{}]",
-         wanted, path, available);
-  }
+void require_layers(const ScaleFile& file, const std::vector<std::string>& layers) {
+  for (const std::string& layer : layers) require_layer(file, layer);
 }
 
 std::string scale_text(const std::vector<double>& scales) {
@@ -41,11 +29,12 @@ std::string scale_text(const std::vector<double>& scales) {
 }
 
 void print_scales(const ScaleFile& file, const std::string& path, const Console& console) {
-  console.out << fmt::format("{}: {}, {} layers, every scale finite and > 0\n", path,
+  console.out << fmt::format("{}: {}, {} layers, every scale finite and > 0\n", printable(path),
                              to_string(file.format), file.layers.size());
   for (const LayerScales& layer : file.layers) {
-    console.out << fmt::format("  {}  q {}  k {}  v {}\n", layer.layer, scale_text(layer.scale[0]),
-                               scale_text(layer.scale[1]), scale_text(layer.scale[2]));
+    console.out << fmt::format("  {}  q {}  k {}  v {}\n", shown(layer.layer),
+                               scale_text(layer.scale[0]), scale_text(layer.scale[1]),
+                               scale_text(layer.scale[2]));
   }
 }
 
@@ -82,7 +71,7 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
   const std::vector<std::string> wanted = expand_layers(common.layers);
   const ScaleFile file = advising([&] { return read_scale_file(arguments.file, format); });
   print_scale_notices(common, file.notices, console);
-  advising([&] { require_layers(file, arguments.file, wanted); });
+  advising([&] { require_layers(file, wanted); });
   if (common.scenario.empty() && common.tensors.empty()) {
     if (!common.json.empty()) {
       fail(ErrorKind::kUsage, "--json: expected SCENARIO or --tensors with it, found neither");
@@ -95,7 +84,7 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
   CalibrationInput input = open_calibration(with_file, console, &file);
   check_output_paths(input.scenario_files, outputs);
   print_scale_notices(common, input.notices, console);
-  advising([&] { require_layers(file, arguments.file, input.observations->layers()); });
+  advising([&] { require_layers(file, input.observations->layers()); });
   print_calibration(common, assess(*input.observations, input.options, file), arguments.file,
                     console);
   return kExitPassed;

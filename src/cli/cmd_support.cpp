@@ -15,6 +15,7 @@
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
+#include "core/printable.h"
 #include "report/reporter.h"
 
 namespace attnbench {
@@ -50,7 +51,7 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
     if (std::find(columns.begin(), columns.end(), backend) == columns.end()) {
       columns.push_back(backend);
     }
-    case_width = std::max(case_width, verdict.pair->problem->case_name.size());
+    case_width = std::max(case_width, printable(verdict.pair->problem->case_name).size());
   }
   std::size_t taken = 0;
   for (const Backend* backend : columns) taken += backend->name().size() + 2;
@@ -61,7 +62,7 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
   for (std::size_t i = 0; i < verdicts.size();) {
     const Problem* problem = verdicts[i].pair->problem;
     std::string line =
-        fmt::format("{:<{}}", cut_middle(problem->case_name, case_width), case_width);
+        fmt::format("{:<{}}", cut_middle(printable(problem->case_name), case_width), case_width);
     for (const Backend* backend : columns) {
       const char* cell = "-";
       if (i < verdicts.size() && verdicts[i].pair->problem == problem &&
@@ -75,9 +76,9 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
   }
   for (const Verdict& verdict : verdicts) {
     if (verdict.reasons.empty()) continue;
-    out << "\n" << verdict.pair->id << "\n";
+    out << "\n" << printable(verdict.pair->id) << "\n";
     for (const std::string& reason : verdict.reasons) {
-      out << "  " << hang("unsupported: " + reason, 4, width, 4) << "\n";
+      out << "  " << hang("unsupported: " + printable(reason), 4, width, 4) << "\n";
     }
   }
 }

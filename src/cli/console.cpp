@@ -10,6 +10,8 @@
 #include <string_view>
 #include <utility>
 
+#include "core/printable.h"
+
 namespace attnbench {
 
 Console process_console(std::vector<std::string> command) {
@@ -18,8 +20,12 @@ Console process_console(std::vector<std::string> command) {
 }
 
 void print_error(std::ostream& err, const std::string& message) {
-  std::istringstream lines(message);
+  std::istringstream lines(printable_lines(message));
   for (std::string line; std::getline(lines, line);) err << "attnbench: " << line << "\n";
+}
+
+void print_notice(std::ostream& err, const std::string& text) {
+  print_error(err, "notice: " + text);
 }
 
 bool use_color(const std::string& color, bool is_terminal) {

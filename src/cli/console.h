@@ -20,8 +20,11 @@ struct Console {
 /// Standard output and error of this process.
 Console process_console(std::vector<std::string> command);
 
-/// "attnbench: <message>"; a message of several lines has the name before each.
+/// "attnbench: <message>"; a message of several lines has the name before each. Control characters
+/// are shown and not sent: names from files stand in messages.
 void print_error(std::ostream& err, const std::string& message);
+/// "attnbench: notice: <text>", the same way.
+void print_notice(std::ostream& err, const std::string& text);
 
 /// Whether to colour what goes to a stream: `color` is --color; auto asks for a terminal without
 /// NO_COLOR (no-color.org) that is not dumb.

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <chrono>
 
+#include "cli/console.h"
 #include "cli/text.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -63,7 +65,8 @@ void Progress::job_finished(const Result& result) {
   const std::string time =
       result.timing ? fmt::format("  {:.1f} us", result.timing->median_us) : std::string();
   const std::string reason = result.reasons.empty() ? "" : "  " + join(result.reasons, "; ");
-  out_ << fmt::format("{:<11} {}{}{}\n", to_string(result.status), result.id, time, reason)
+  out_ << fmt::format("{:<11} {}{}{}\n", to_string(result.status), printable(result.id), time,
+                      printable(reason))
        << std::flush;
 }
 
@@ -71,14 +74,15 @@ void Progress::notice(const std::string& text) {
   const std::lock_guard lock(mutex_);
   if (!options_.notices || !noticed_.insert(text).second) return;
   erase();
-  out_ << "attnbench: notice: " << text << "\n" << std::flush;
+  print_notice(out_, text);
+  out_ << std::flush;
 }
 
 void Progress::draw() {
   if (!options_.live || stopping_) return;
   // One column stays free: some terminals wrap when the last one is written.
   out_ << "\r\x1b[2K"
-       << progress_line(index_, count_, clock_.now_s() - started_s_, id_, phase_,
+       << progress_line(index_, count_, clock_.now_s() - started_s_, printable(id_), phase_,
                         options_.width - 1)
        << std::flush;
   drawn_ = true;

@@ -40,9 +40,9 @@ void check_paths(const Scenario& scenario, const Problem& problem) {
   const auto check = [&](const char* key, const std::optional<std::string>& path) {
     std::error_code error;
     if (!path || fs::exists(*path, error)) return;
-    const auto place = scenario.file_places.find(key);
+    const auto place = scenario.places.find(key);
     fail(ErrorKind::kIo, "{}{}: expected a file, found none at {}",
-         place == scenario.file_places.end() ? "" : place->second, key, *path);
+         place == scenario.places.end() ? "" : place->second, key, *path);
   };
   check("inputs.file", problem.inputs.file);
   const KvCacheSpec& cache = problem.kv_cache;
@@ -110,7 +110,7 @@ std::vector<LoadedScenario> load_scenarios(
     for (Problem& problem : loaded.back().scenario.cases) {
       check_paths(loaded.back().scenario, problem);
       adopt_file_sinks(problem);
-      for (std::string& notice : adopt_kv_scale_file(problem)) {
+      for (std::string& notice : adopt_kv_scale_file(problem, loaded.back().scenario.places)) {
         loaded.back().notices.push_back(std::move(notice));
       }
     }

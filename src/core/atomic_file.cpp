@@ -91,13 +91,24 @@ class TemporaryFile {
       if (::rename(path_.c_str(), target_.c_str()) != 0) fail_io();
       exists_ = false;
     } else {
-      // Why not a test and a rename: a file that comes to exist between them would be lost.
-      if (::link(path_.c_str(), target_.c_str()) != 0) fail_io();
+      publish_new();
     }
     sync_folder();
   }
 
  private:
+  /// Why not a test and a rename: a file that comes to exist between them would be lost.
+  void publish_new() {
+    if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target_.c_str(), RENAME_NOREPLACE) == 0) {
+      exists_ = false;
+      return;
+    }
+    // A file system or kernel that cannot do it gives a second name instead, and the first is
+    // removed. Why not always so: not every file system has second names.
+    const bool is_unknown = errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP;
+    if (!is_unknown || ::link(path_.c_str(), target_.c_str()) != 0) fail_io();
+  }
+
   /// Unique among processes and calls.
   static fs::path temporary_name(const fs::path& target) {
     static std::atomic<int> counter{0};

@@ -125,6 +125,11 @@ void load_floats(Dtype dtype, const void* source, std::int64_t count, float* des
       for (std::int64_t i = 0; i < count; ++i) destination[i] = attn::bf16_to_float(codes[i]);
       return;
     }
+    case Dtype::kE4M3: {
+      const auto* codes = static_cast<const std::uint8_t*>(source);
+      for (std::int64_t i = 0; i < count; ++i) destination[i] = attn::e4m3_to_float(codes[i]);
+      return;
+    }
     default:
       for (std::int64_t i = 0; i < count; ++i) destination[i] = load_float(dtype, source, i);
   }
@@ -136,7 +141,7 @@ void store_floats(Dtype dtype, const float* source, std::int64_t count, void* de
     case Dtype::kF32:
       std::memcpy(destination, source, static_cast<std::size_t>(count) * sizeof(float));
       return;
-    // Loops of their own, because they vectorise and inputs are of 16 bits.
+    // Loops of their own, because they vectorise, and inputs are of 16 bits or become e4m3.
     case Dtype::kBF16: {
       auto* codes = static_cast<std::uint16_t*>(destination);
       for (std::int64_t i = 0; i < count; ++i) codes[i] = attn::bf16_from_float(source[i]);
@@ -145,6 +150,11 @@ void store_floats(Dtype dtype, const float* source, std::int64_t count, void* de
     case Dtype::kF16: {
       auto* codes = static_cast<std::uint16_t*>(destination);
       for (std::int64_t i = 0; i < count; ++i) codes[i] = attn::f16_from_float(source[i]);
+      return;
+    }
+    case Dtype::kE4M3: {
+      auto* codes = static_cast<std::uint8_t*>(destination);
+      for (std::int64_t i = 0; i < count; ++i) codes[i] = attn::e4m3_from_float(source[i]);
       return;
     }
     default:

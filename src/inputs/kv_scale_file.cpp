@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/scale_text.h"
 
 namespace attnbench {
@@ -123,19 +124,26 @@ Json number_or_list(const std::vector<double>& scales, const std::string& layer)
   return scales.size() == 1 ? Json(scales.front()) : Json(scales);
 }
 
-/// What the file says for `key`, unless the scenario says something else itself.
-void adopt(std::string_view key, std::vector<double>& target, const std::vector<double>& scales,
-           const Problem& problem) {
+std::string numbers_text(const std::vector<double>& numbers) {
+  if (numbers.size() == 1) return fmt::format("{}", numbers.front());
+  return fmt::format("[{}]", fmt::join(numbers, ", "));
+}
+
+/// What the file says for `key`. Why another number beside it is refused and not preferred: whoever
+/// wrote it would take one of the two for what was used.
+void adopt(const std::string& key, std::vector<double>& target, const std::vector<double>& scales,
+           const Problem& problem, const std::map<std::string, std::string>& given) {
   const auto heads = static_cast<std::size_t>(problem.attention.num_kv_heads);
   const std::string& path = *problem.kv_cache.scale_file;
   if (scales.size() != 1 && scales.size() != heads) {
     fail(ErrorKind::kShape, "{} {}: {}: expected one number or num_kv_heads = {} of them, got {}",
          kWhat, path, key, heads, scales.size());
   }
-  const bool is_default = target.size() == 1 && target.front() == 1.0;
-  if (!is_default && target != scales) {
-    fail(ErrorKind::kConfig, "kv_cache.{}: expected no number beside scale_file {}, which says {}",
-         key, path, scales.front());
+  const auto place = given.find(key);
+  if (place != given.end() && target != scales) {
+    fail(ErrorKind::kConfig,
+         "{}{}: expected no number beside scale_file {}, which says {}; found {}", place->second,
+         key, path, numbers_text(scales), numbers_text(target));
   }
   target = scales;
 }
@@ -173,7 +181,8 @@ std::string legacy_kv_scales_text(const std::vector<double>& scales,
   return document.dump(2);
 }
 
-std::vector<std::string> adopt_kv_scale_file(Problem& problem) {
+std::vector<std::string> adopt_kv_scale_file(Problem& problem,
+                                             const std::map<std::string, std::string>& given) {
   KvCacheSpec& cache = problem.kv_cache;
   if (!cache.scale_file) return {};
   KvScaleFile file = read_kv_scales(*cache.scale_file);
@@ -181,9 +190,9 @@ std::vector<std::string> adopt_kv_scale_file(Problem& problem) {
       file.layers.begin(), file.layers.end(),
       [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
   std::vector<double> query{cache.q_scale};
-  adopt("k_scale", cache.k_scale, scales.k, problem);
-  adopt("v_scale", cache.v_scale, scales.v, problem);
-  if (!file.is_legacy) adopt("q_scale", query, {scales.q}, problem);
+  adopt("kv_cache.k_scale", cache.k_scale, scales.k, problem, given);
+  adopt("kv_cache.v_scale", cache.v_scale, scales.v, problem, given);
+  if (!file.is_legacy) adopt("kv_cache.q_scale", query, {scales.q}, problem, given);
   cache.q_scale = query.front();
   if (file.layers.size() > 1) {
     file.notices.push_back(fmt::format("{} {}: {} layers, layer '{}' is used", kWhat,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,9 +42,11 @@ std::string kv_scales_text(const std::vector<std::pair<std::string, KvLayerScale
 std::string legacy_kv_scales_text(const std::vector<double>& scales, const std::string& model_type);
 
 /// Sets k_scale, v_scale and q_scale from kv_cache.scale_file, where the problem has one: of the
-/// first layer in natural order, with a notice when there are several. Errors: as read_kv_scales;
-/// E-SHAPE when a list has not num_kv_heads scales; E-CONFIG when the scenario gives another
-/// number.
-std::vector<std::string> adopt_kv_scale_file(Problem& problem);
+/// first layer in natural order, with a notice when there are several. `given`: the keys that the
+/// scenario gives itself ("kv_cache.k_scale") and where, as messages begin. Errors: as
+/// read_kv_scales; E-SHAPE when a list has not num_kv_heads scales; E-CONFIG for a number that is
+/// given, be it the default, and not the file's.
+std::vector<std::string> adopt_kv_scale_file(Problem& problem,
+                                             const std::map<std::string, std::string>& given);
 
 }  // namespace attnbench

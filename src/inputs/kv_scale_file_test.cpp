@@ -1,11 +1,9 @@
 #include "inputs/kv_scale_file.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
-
-#include <fstream>
 
 #include "core/error.h"
+#include "core/test_folder.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;
@@ -24,27 +22,12 @@ bool starts_with(const std::string& text, const std::string& prefix) {
   return text.rfind(prefix, 0) == 0;
 }
 
-/// A file that is gone with the object.
-class File {
- public:
-  explicit File(const std::string& text)
-      : path_(fs::temp_directory_path() /
-              ("attnbench-kv-scale-" + std::to_string(::getpid()) + ".json")) {
-    std::ofstream(path_) << text;
-  }
-  ~File() { fs::remove(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
-
-Problem problem_with(const File& file) {
+Problem problem_with(const fs::path& path) {
   Problem problem;
   problem.attention.num_heads = 4;
   problem.attention.num_kv_heads = 2;
   problem.kv_cache.dtype = KvCacheDtype::kFp8;
-  problem.kv_cache.scale_file = file.path();
+  problem.kv_cache.scale_file = path.string();
   return problem;
 }
 
@@ -112,6 +95,17 @@ TEST_CASE("what is no scale file of a cache is a matter of format") {
   CHECK(starts_with(complaint_about(deep + std::string(100000, ']') + "}}"), "E-FORMAT: "));
 }
 
+TEST_CASE("a name that an object has twice is refused and named, with its place") {
+  const std::string entry = R"({"k_scale": 1, "v_scale": 1})";
+  CHECK(complaint_about(R"({"a": )" + entry + R"(, "b": )" + entry + R"(, "a": )" + entry + "}") ==
+        "E-FORMAT: KV-cache scale file s.json: duplicate name 'a'");
+  CHECK(complaint_about(R"({"layers": {"a": {"k_scale": 1, "k_scale": 2, "v_scale": 1}}})") ==
+        "E-FORMAT: KV-cache scale file s.json: duplicate name 'k_scale', in 'layers', 'a'");
+  CHECK(complaint_about(R"({"a": {"k_scale": 1e999, "v_scale": 1}})")
+            .starts_with("E-VALUE: KV-cache scale file s.json, in 'a', 'k_scale': "));
+  CHECK(complaint_about(R"({"a": )" + entry + R"(, "b": )" + entry + "}").empty());
+}
+
 TEST_CASE("a file of names without end is refused in time") {
   std::string text = "{";
   for (int i = 0; i < 400'000; ++i) text += "\"" + std::to_string(i) + "\": 0, ";
@@ -141,23 +135,40 @@ TEST_CASE("written scales of a cache read back, and the legacy form is vLLM's") 
 }
 
 TEST_CASE("a problem takes the scales of the first layer in natural order") {
-  const File file(
-      R"({"layers.10": {"k_scale": 9, "v_scale": 9, "q_scale": 9},
+  const TestFolder folder;
+  const fs::path file = folder.write("s.json",
+                                     R"({"layers.10": {"k_scale": 9, "v_scale": 9, "q_scale": 9},
           "layers.9": {"k_scale": [0.5, 0.25], "v_scale": 2, "q_scale": 4}})");
   Problem problem = problem_with(file);
-  const std::vector<std::string> notices = adopt_kv_scale_file(problem);
+  const std::vector<std::string> notices = adopt_kv_scale_file(problem, {});
   CHECK(problem.kv_cache.k_scale == std::vector<double>{0.5, 0.25});
   CHECK(problem.kv_cache.v_scale == std::vector<double>{2});
   CHECK(problem.kv_cache.q_scale == 4);
   REQUIRE(notices.size() == 1);
   CHECK(notices[0].find("2 layers, layer 'layers.9' is used") != std::string::npos);
-  adopt_kv_scale_file(problem);  // as read back from a result: the same numbers beside the file
-  CHECK(problem.kv_cache.q_scale == 4);
-  problem.kv_cache.v_scale = {3};
-  CHECK_THROWS_WITH_AS(adopt_kv_scale_file(problem), doctest::Contains("kv_cache.v_scale"), Error);
   Problem other = problem_with(file);
   other.attention.num_kv_heads = 3;
-  CHECK_THROWS_WITH_AS(adopt_kv_scale_file(other), doctest::Contains("num_kv_heads = 3"), Error);
+  CHECK_THROWS_WITH_AS(adopt_kv_scale_file(other, {}), doctest::Contains("num_kv_heads = 3"),
+                       Error);
+}
+
+TEST_CASE("a scale that the scenario gives beside a file must be the file's, also the default") {
+  const TestFolder folder;
+  const fs::path file =
+      folder.write("s.json", R"({"a": {"k_scale": [0.5, 0.25], "v_scale": 2, "q_scale": 4}})");
+  const std::map<std::string, std::string> given = {{"kv_cache.k_scale", "c.yaml:3: "},
+                                                    {"kv_cache.v_scale", "c.yaml:4: "},
+                                                    {"kv_cache.q_scale", "c.yaml:5: "}};
+  Problem problem = problem_with(file);
+  CHECK_THROWS_WITH_AS(
+      adopt_kv_scale_file(problem, given),
+      doctest::Contains("c.yaml:3: kv_cache.k_scale: expected no number beside scale_file"), Error);
+  adopt_kv_scale_file(problem, {});
+  adopt_kv_scale_file(problem, given);  // as read back from a result: the same numbers
+  CHECK(problem.kv_cache.q_scale == 4);
+  problem.kv_cache.v_scale = {1};
+  CHECK_THROWS_WITH_AS(adopt_kv_scale_file(problem, given),
+                       doctest::Contains("c.yaml:4: kv_cache.v_scale"), Error);
 }
 
 }  // namespace attnbench

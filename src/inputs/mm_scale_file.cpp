@@ -1,12 +1,12 @@
 #include "inputs/mm_scale_file.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
 #include "core/atomic_file.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/scale_text.h"
 
 namespace attnbench {
@@ -90,10 +90,8 @@ const MmLayerScales& require_mm_scales(const MmScaleFile& file, const std::strin
                                        const std::string& name) {
   if (const MmLayerScales* scales = file.find(layer)) return *scales;
   std::vector<std::string> available;
-  for (const auto& entry : file.layers) available.push_back(fmt::format("'{}'", entry.first));
-  fail(ErrorKind::kValue,
-       "FP8 attention enabled but scales not found for layer '{}' in {}. Available layers: [{}]",
-       layer, name, fmt::join(available, ", "));
+  for (const auto& entry : file.layers) available.push_back(entry.first);
+  fail_without_scales(layer, name, available);
 }
 
 void check_mm_scale_target(const fs::path& path) {

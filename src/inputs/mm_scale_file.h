@@ -17,7 +17,7 @@ struct MmLayerScales {
   double v = 1;
 };
 
-/// In file order; a layer that stands twice keeps its first place and its last value.
+/// In file order.
 struct MmScaleFile {
   std::vector<std::pair<std::string, MmLayerScales>> layers;
   std::vector<std::string> notices;  // entries that are no scales, one sentence each
@@ -25,8 +25,8 @@ struct MmScaleFile {
   const MmLayerScales* find(std::string_view layer) const;  // null when absent
 };
 
-/// Errors: E-IO not a regular file, or unreadable; E-FORMAT not a JSON object, or a scale that is
-/// no number; E-VALUE a scale that is not finite and > 0, also once it is a float32.
+/// Errors: E-IO not a regular file, or unreadable; E-FORMAT not a JSON object, a name twice, or a
+/// scale that is no number; E-VALUE a scale that is not finite and > 0, also once it is a float32.
 MmScaleFile read_mm_scales(const std::filesystem::path& path);
 /// The same for text in memory; `name` stands in messages.
 MmScaleFile parse_mm_scales(std::string_view text, const std::string& name);

@@ -3,10 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "core/error.h"
+#include "core/test_folder.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;
@@ -24,19 +23,6 @@ std::string complaint_about(const std::string& text) {
 
 bool starts_with(const std::string& text, const std::string& prefix) {
   return text.rfind(prefix, 0) == 0;
-}
-
-fs::path scratch_folder() {
-  fs::path folder = fs::temp_directory_path() / "attnbench_mm_scale_test";
-  fs::remove_all(folder);
-  fs::create_directories(folder);
-  return folder;
-}
-
-std::string text_of(const fs::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 }  // namespace
@@ -78,12 +64,17 @@ TEST_CASE("the short key wins even as null, and incomplete entries are named") {
   CHECK(file.notices[2].find("'d' is left out: it is not an object") != std::string::npos);
 }
 
-TEST_CASE("of a layer that stands twice the last values count, in the first place") {
-  const MmScaleFile file = parse_mm_scales(
-      R"({"a": {"q":1,"k":1,"v":1}, "b": {"q":2,"k":2,"v":2}, "a": {"q":3,"k":3,"v":3}})", "s");
-  REQUIRE(file.layers.size() == 2);
-  CHECK(file.layers[0].first == "a");
-  CHECK(file.layers[0].second.q == 3);
+TEST_CASE("a layer that stands twice is refused: one of its entries would be dropped unseen") {
+  CHECK(complaint_about(
+            R"({"a": {"q":1,"k":1,"v":1}, "b": {"q":2,"k":2,"v":2}, "a": {"q":3,"k":3,"v":3}})") ==
+        "E-FORMAT: FP8 scale file s.json: duplicate name 'a'");
+  CHECK(complaint_about(R"({"a": {"q":1,"k":1,"v":1,"\u0071":2}})") ==
+        "E-FORMAT: FP8 scale file s.json: duplicate name 'q', in 'a'");
+}
+
+TEST_CASE("names from a file cannot move the cursor") {
+  const std::string complaint = complaint_about("{\"\\u001b[2Ja\\n\": {\"q\":0,\"k\":1,\"v\":1}}");
+  CHECK(complaint.ends_with("for layer '\\x1b[2Ja\\n'"));
 }
 
 TEST_CASE("scales that are not positive are refused in upstream's words") {
@@ -125,9 +116,16 @@ TEST_CASE("a missing layer is named with those that there are") {
   }
 }
 
+TEST_CASE("of very many layers some are named") {
+  MmScaleFile file;
+  for (int i = 0; i < 52; ++i) file.layers.push_back({"l" + std::to_string(i), {}});
+  CHECK_THROWS_WITH_AS(require_mm_scales(file, "c", "s.json"),
+                       doctest::Contains("'l49', ... 2 more]"), Error);
+}
+
 TEST_CASE("a path that is no regular file is not found") {
-  const fs::path folder = scratch_folder();
-  for (const fs::path& path : {folder, folder / "missing.json"}) {
+  const TestFolder folder;
+  for (const fs::path& path : {folder.path(), folder / "missing.json"}) {
     try {
       read_mm_scales(path);
       FAIL("accepted");
@@ -138,7 +136,7 @@ TEST_CASE("a path that is no regular file is not found") {
 }
 
 TEST_CASE("written files are flat, indented by two, in the order given, and read back") {
-  const fs::path folder = scratch_folder();
+  const TestFolder folder;
   const fs::path path = folder / "scales.json";
   const double third = static_cast<double>(1.0f / 3) * 1.5;
   write_mm_scales(path, {{"blocks.10", {0.5, third, 1e-40}}, {"blocks.9", {1, 2, 3}}});
@@ -147,17 +145,17 @@ TEST_CASE("written files are flat, indented by two, in the order given, and read
         "  },\n  \"blocks.9\": {\n    \"q\": 1.0,\n    \"k\": 2.0,\n    \"v\": 3.0\n  }\n}");
   const MmScaleFile file = read_mm_scales(path);
   CHECK(file.find("blocks.10")->k == third);
-  CHECK(std::distance(fs::directory_iterator(folder), fs::directory_iterator()) == 1);
+  CHECK(folder.num_files() == 1);
 }
 
 TEST_CASE("a bad scale or a missing folder writes nothing") {
-  const fs::path folder = scratch_folder();
+  const TestFolder folder;
   const fs::path path = folder / "scales.json";
   CHECK_THROWS_AS(write_mm_scales(path, {{"a", {1, 1, 0}}}), Error);
   CHECK_THROWS_AS(write_mm_scales(path, {{"a", {1, NAN, 1}}}), Error);
-  CHECK_THROWS_AS(write_mm_scales(folder / "none" / "s.json", {{"a", {1, 1, 1}}}), Error);
-  CHECK_THROWS_AS(write_mm_scales(folder, {{"a", {1, 1, 1}}}), Error);
-  CHECK(fs::is_empty(folder));
+  CHECK_THROWS_AS(write_mm_scales(folder / "none/s.json", {{"a", {1, 1, 1}}}), Error);
+  CHECK_THROWS_AS(write_mm_scales(folder.path(), {{"a", {1, 1, 1}}}), Error);
+  CHECK(folder.num_files() == 0);
 }
 
 }  // namespace attnbench

@@ -14,6 +14,7 @@
 
 #include "core/atomic_file.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -180,7 +181,7 @@ const SafetensorsEntry* SafetensorsReader::find(const std::string& tensor) const
 Tensor SafetensorsReader::read(const SafetensorsEntry& entry) const {
   const auto dtype = dtype_from_safetensors_name(entry.dtype);
   if (!dtype) {
-    fail(ErrorKind::kDtype, "{}: tensor '{}': dtype {} is not supported", name_, entry.name,
+    fail(ErrorKind::kDtype, "{}: tensor '{}': dtype {} is not supported", name_, shown(entry.name),
          entry.dtype);
   }
   const OpenFile file(name_);

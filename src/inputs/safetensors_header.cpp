@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -25,12 +26,6 @@ std::uint64_t format_dtype_size(std::string_view name) {
     if (known == name) return size;
   }
   return 0;
-}
-
-/// Text of the file in a message: a hostile one may be as long as the header.
-std::string shown(std::string_view text) {
-  constexpr std::size_t kLongest = 100;
-  return std::string(text.substr(0, kLongest)) + (text.size() > kLongest ? "..." : "");
 }
 
 /// Receives the header's JSON event by event, so that a hostile document is refused at the first

@@ -9,31 +9,12 @@
 #include <fstream>
 
 #include "core/error.h"
+#include "core/test_folder.h"
 
 namespace attnbench {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// A folder that is gone at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (fs::temp_directory_path() / "safetensors_test_XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { fs::remove_all(path_); }
-  fs::path operator/(const char* name) const { return path_ / name; }
-  std::size_t num_files() const {
-    return static_cast<std::size_t>(
-        std::distance(fs::directory_iterator(path_), fs::directory_iterator()));
-  }
-
- private:
-  fs::path path_;
-};
 
 /// Length field, header and data as a file has them.
 std::string file_bytes(const std::string& header, std::size_t data_bytes) {
@@ -68,7 +49,7 @@ bool contains(const std::string& text, const char* part) {
 }
 
 TEST_CASE("tensors and metadata survive being written and read") {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const Tensor bytes = [] {
     Tensor t(Dtype::kU8, {3});
     for (int i = 0; i < 3; ++i) t.set(i, static_cast<float>(i + 1));
@@ -96,7 +77,7 @@ TEST_CASE("tensors and metadata survive being written and read") {
 }
 
 TEST_CASE("a written header is padded to 8 bytes and every tensor is aligned to its elements") {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const Tensor odd(Dtype::kI8, {5});
   const Tensor wide(Dtype::kF64, {2});
   const Tensor half(Dtype::kF16, {3});
@@ -236,7 +217,7 @@ TEST_CASE("ten million nested brackets are refused at once") {
 }
 
 TEST_CASE("unreadable paths are E-IO naming the path") {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const fs::path pipe = folder / "pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   for (const fs::path& path : {folder / "absent", folder / ".", pipe, fs::path("/dev/zero")}) {
@@ -251,7 +232,7 @@ TEST_CASE("unreadable paths are E-IO naming the path") {
 }
 
 TEST_CASE("a path that cannot be written is E-IO and leaves nothing behind") {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const Tensor tensor(Dtype::kU8, {1});
   fs::create_directory(folder / "taken");
   for (const fs::path& path : {folder / "absent/a", folder / "taken"}) {
@@ -267,7 +248,7 @@ TEST_CASE("a path that cannot be written is E-IO and leaves nothing behind") {
 }
 
 TEST_CASE("writing replaces an existing file whole") {
-  const TemporaryFolder folder;
+  const TestFolder folder;
   const fs::path path = folder / "a.safetensors";
   const Tensor large(Dtype::kU8, {1000});
   const Tensor small(Dtype::kU8, {1});

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/kv_scale_file.h"
 #include "inputs/mm_scale_file.h"
 #include "inputs/scale_text.h"
@@ -102,7 +103,7 @@ std::string legacy_text(const ScaleFile& file, const std::string& model_type) {
     if (layer_number(layer.layer) != static_cast<std::int64_t>(scales.size())) {
       fail(ErrorKind::kValue,
            "kv-cache-legacy: expected layers numbered 0, 1, ...; layer {} is missing, found '{}'",
-           scales.size(), layer.layer);
+           scales.size(), shown(layer.layer));
     }
     scales.push_back(layer.scale[1].at(0));
   }
@@ -142,6 +143,7 @@ std::optional<ScaleFormat> scale_format_from(std::string_view name) {
 ScaleFile parse_scale_file(std::string_view text, const std::string& name,
                            std::optional<ScaleFormat> format) {
   ScaleFile file;
+  file.name = name;
   file.format = format ? *format : detect_format(text, name);
   const std::string where = fmt::format("scale file {}", name);
   switch (file.format) {
@@ -201,6 +203,15 @@ bool same_layer(ScaleFormat format, std::string_view a, std::string_view b) {
   if (format != ScaleFormat::kKvCacheLegacy) return false;
   const auto number = layer_number(a);
   return number && number == layer_number(b);
+}
+
+const LayerScales& require_layer(const ScaleFile& file, const std::string& layer) {
+  for (const LayerScales& scales : file.layers) {
+    if (same_layer(file.format, scales.layer, layer)) return scales;
+  }
+  std::vector<std::string> available;
+  for (const LayerScales& scales : file.layers) available.push_back(scales.layer);
+  fail_without_scales(layer, file.name, available);
 }
 
 }  // namespace attnbench

@@ -29,6 +29,7 @@ struct LayerScales {
 };
 
 struct ScaleFile {
+  std::string name;  // of the file that it was read from, for messages
   ScaleFormat format = ScaleFormat::kVllmMm;
   std::int64_t num_kv_heads = 0;  // int8-value only
   std::int64_t head_size = 0;
@@ -55,5 +56,8 @@ std::optional<std::int64_t> layer_number(std::string_view layer);
 
 /// Whether `a` and `b` name one layer: the same text, or, in the legacy form, the same number.
 bool same_layer(ScaleFormat format, std::string_view a, std::string_view b);
+
+/// The scales of `layer`. Errors: E-VALUE naming the layers that there are.
+const LayerScales& require_layer(const ScaleFile& file, const std::string& layer);
 
 }  // namespace attnbench

@@ -10,9 +10,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -73,6 +75,50 @@ std::string_view take_number(std::string_view text, std::size_t& at) {
   return text.substr(begin, at - begin);
 }
 
+/// The names of the objects that a parser is in.
+class Names {
+ public:
+  explicit Names(const std::string& where) : where_(where) {}
+
+  /// Errors: E-FORMAT for a name that its object has already, or too many of them.
+  void follow(Json::parse_event_t event, const Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_.pop_back();
+    if (event == Json::parse_event_t::key) add(parsed.get_ref<const std::string&>());
+  }
+
+  /// ", in 'layers', 'a'", or nothing at the outermost.
+  std::string place() const {
+    std::string result;
+    for (const Object& object : open_) {
+      result += fmt::format("{} '{}'", result.empty() ? ", in" : ",", shown(object.last));
+    }
+    return result;
+  }
+
+ private:
+  struct Object {
+    std::set<std::string> names;
+    std::string last;
+  };
+
+  void add(const std::string& name) {
+    Object& object = open_.back();
+    if (!object.names.insert(name).second) {
+      open_.pop_back();
+      fail(ErrorKind::kFormat, "{}: duplicate name '{}'{}", where_, shown(name), place());
+    }
+    object.last = name;
+    // Why a limit: an object that keeps its order looks for each new name among all others.
+    if (object.names.size() > kMaxNames) {
+      fail(ErrorKind::kFormat, "{}: expected at most {} names", where_, kMaxNames);
+    }
+  }
+
+  const std::string& where_;
+  std::vector<Object> open_;
+};
+
 }  // namespace
 
 std::string read_scale_text(const fs::path& path, std::string_view what) {
@@ -97,20 +143,17 @@ std::string read_scale_text(const fs::path& path, std::string_view what) {
 }
 
 Json parse_scale_json(std::string_view text, const std::string& where) {
-  // Why a limit: an object that keeps its order looks for each new name among all others.
-  std::size_t num_names = 0;
-  const auto count_names = [&](int, Json::parse_event_t event, Json&) {
-    if (event == Json::parse_event_t::key && ++num_names > kMaxNames) {
-      fail(ErrorKind::kFormat, "{}: expected at most {} names", where, kMaxNames);
-    }
+  Names names(where);
+  const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
+    names.follow(event, parsed);
     return true;
   };
   try {
-    Json document = Json::parse(quote_python_literals(text), count_names);
+    Json document = Json::parse(quote_python_literals(text), check);
     if (document.is_object()) return document;
     fail(ErrorKind::kFormat, "{}: expected a JSON object, got {}", where, document.type_name());
   } catch (const Json::out_of_range& error) {
-    fail(ErrorKind::kValue, "{}: {}", where, shown(error.what()));
+    fail(ErrorKind::kValue, "{}{}: {}", where, names.place(), shown(error.what()));
   } catch (const Json::exception& error) {
     fail(ErrorKind::kFormat, "{}: not JSON: {}", where, shown(error.what()));
   }
@@ -136,14 +179,16 @@ std::string python_repr(double value) {
   return whole ? text + ".0" : text;
 }
 
-std::string shown(std::string_view text) {
-  constexpr std::size_t kLongest = 200;
-  return std::string(text.substr(0, kLongest)) + (text.size() > kLongest ? "..." : "");
-}
-
 std::string shown_json(const Json& value) {
   if (value.is_structured()) return std::string("an ") + value.type_name();
   return shown(std::string_view(value.dump(-1, ' ', false, Json::error_handler_t::replace)));
+}
+
+void fail_without_scales(std::string_view layer, std::string_view file,
+                         const std::vector<std::string>& available) {
+  fail(ErrorKind::kValue,
+       "FP8 attention enabled but scales not found for layer '{}' in {}. Available layers: [{}]",
+       shown(layer), printable(file), quoted_names(available));
 }
 
 bool natural_less(std::string_view a, std::string_view b) {

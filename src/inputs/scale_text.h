@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace attnbench {
 
@@ -14,7 +15,8 @@ namespace attnbench {
 std::string read_scale_text(const std::filesystem::path& path, std::string_view what);
 
 /// An object; NaN, Infinity and -Infinity, which Python reads and writes, become strings, to be
-/// judged as values and not as syntax. `where` begins the messages. Errors: E-FORMAT, E-VALUE for a
+/// judged as values and not as syntax. `where` begins the messages. Errors: E-FORMAT, also for an
+/// object that has a name twice, of which a dictionary would silently keep one; E-VALUE for a
 /// number beyond double.
 nlohmann::ordered_json parse_scale_json(std::string_view text, const std::string& where);
 
@@ -27,10 +29,12 @@ bool is_scale(double value);
 /// The shortest digits that read back, 2.0 as "2.0".
 std::string python_repr(double value);
 
-/// Text of a file in a message: a hostile one may be as long as the file.
-std::string shown(std::string_view text);
-/// The same of a JSON value; containers, which may be nested without end, only by their kind.
+/// A JSON value in a message; containers, which may be nested without end, only by their kind.
 std::string shown_json(const nlohmann::ordered_json& value);
+
+/// E-VALUE of upstream (semantics §10.7) for a layer that `file` has no scales for.
+[[noreturn]] void fail_without_scales(std::string_view layer, std::string_view file,
+                                      const std::vector<std::string>& available);
 
 /// Numbers inside names count as numbers: "layers.2" stands before "layers.10".
 bool natural_less(std::string_view a, std::string_view b);

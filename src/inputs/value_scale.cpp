@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/scale_text.h"
 #include "inputs/value_scale_file.h"
 

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/scale_text.h"
 
 namespace attnbench {
@@ -17,15 +17,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::int64_t kMaxExtent = 1 << 20;
-constexpr std::size_t kMaxNames = 50'000;
 
 class Parser {
  public:
   explicit Parser(const std::string& where) : where_(where) {}
 
   ValueScaleFile parse(std::string_view text) {
-    const Json document = parse_json(text);
-    if (!document.is_object()) wrong_format("expected a JSON object");
+    const Json document = parse_scale_json(text, where_);
     if (const std::int64_t version = integer(document, "version"); version != kVersion) {
       wrong_format(fmt::format("version: expected {}, got {}", kVersion, version));
     }
@@ -46,29 +44,6 @@ class Parser {
  private:
   [[noreturn]] void wrong_format(const std::string& text) const {
     fail(ErrorKind::kFormat, "{}: {}", where_, text);
-  }
-
-  Json parse_json(std::string_view text) const {
-    // Names of the objects that are open; the last name of a repeated one would win otherwise.
-    std::vector<std::set<std::string>> names;
-    const auto callback = [&](int, Json::parse_event_t event, Json& parsed) {
-      if (event == Json::parse_event_t::object_start) names.emplace_back();
-      if (event == Json::parse_event_t::object_end) names.pop_back();
-      if (event == Json::parse_event_t::key &&
-          !names.back().insert(parsed.get<std::string>()).second) {
-        wrong_format(fmt::format("duplicate name '{}'", shown(parsed.get<std::string>())));
-      }
-      // An object that keeps its order looks for each new name among all others.
-      if (!names.empty() && names.back().size() > kMaxNames) {
-        wrong_format(fmt::format("expected at most {} names", kMaxNames));
-      }
-      return true;
-    };
-    try {
-      return Json::parse(text, callback);
-    } catch (const Json::exception& error) {
-      wrong_format(fmt::format("expected JSON: {}", shown(error.what())));
-    }
   }
 
   std::int64_t integer(const Json& document, const char* name) const {
@@ -108,14 +83,12 @@ class Parser {
   }
 
   float read_scale(const std::string& layer, const Json& number) const {
-    if (!number.is_number()) {
-      wrong_format(
-          fmt::format("layer '{}': expected numbers, got {}", shown(layer), shown_json(number)));
-    }
-    const auto scale = static_cast<float>(number.get<double>());
+    const std::string where = fmt::format("{}: layer '{}'", where_, shown(layer));
+    if (number.is_boolean())
+      fail(ErrorKind::kFormat, "{}: expected a number, got a boolean", where);
+    const auto scale = static_cast<float>(scale_number(number, where));
     if (std::isfinite(scale) && scale >= 0.0f) return scale;
-    fail(ErrorKind::kValue, "{}: layer '{}': expected finite scales > 0, got {}", where_,
-         shown(layer), number.dump());
+    fail(ErrorKind::kValue, "{}: expected finite scales > 0, got {}", where, shown_json(number));
   }
 
   std::string where_;
@@ -138,7 +111,7 @@ std::string value_scale_file_text(const ValueScaleFile& file) {
         fail(ErrorKind::kValue,
              "value scale of layer '{}', KV head {}, channel {}: expected a finite number > 0, got "
              "{}",
-             name, i / width, i % width, scales[i]);
+             shown(name), i / width, i % width, scales[i]);
       }
       if (i % width == 0) rows.push_back(Json::array());
       rows.back().push_back(scales[i]);

@@ -1,32 +1,15 @@
 #include "inputs/value_scale.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <limits>
 
 #include "core/error.h"
+#include "core/test_folder.h"
 #include "inputs/inputs.h"
 
 namespace attnbench {
 namespace {
-
-/// A file that is gone with the object.
-class File {
- public:
-  explicit File(const std::string& text)
-      : path_(std::filesystem::temp_directory_path() /
-              ("attnbench-value-scale-" + std::to_string(::getpid()) + ".json")) {
-    std::ofstream(path_) << text;
-  }
-  ~File() { std::filesystem::remove(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 Problem problem_with(const std::string& path) {
   Problem problem;
@@ -40,8 +23,8 @@ Problem problem_with(const std::string& path) {
 }
 
 ValueScales read(const std::string& text) {
-  const File file(text);
-  return read_value_scales(problem_with(file.path()));
+  const TestFolder folder;
+  return read_value_scales(problem_with(folder.write("s.json", text)));
 }
 
 std::string document(const std::string& layers) {
@@ -95,10 +78,14 @@ TEST_CASE("value scale files of another shape are E-SHAPE") {
   }
 }
 
-TEST_CASE("negative scales and scales beyond float32 are E-VALUE, in every layer") {
+TEST_CASE("scales that are negative or not finite in float32 are E-VALUE and name their layer") {
   const std::string good = std::string(R"("a": )") + kRows;
-  for (const char* row : {"[-1, 2, 3]", "[1e39, 2, 3]"}) {
-    CHECK(kind_of_error(document(good + ", \"b\": [[1, 1, 1], " + row + "]")) == ErrorKind::kValue);
+  for (const char* row :
+       {"[-1, 2, 3]", "[1e39, 2, 3]", "[1, NaN, 3]", "[1, 2, -Infinity]", "[1, 2, 1e999]"}) {
+    CAPTURE(row);
+    const std::string text = document(good + ", \"b\": [[1, 1, 1], " + row + "]");
+    CHECK(kind_of_error(text) == ErrorKind::kValue);
+    CHECK_THROWS_WITH_AS(read(text), doctest::Contains("'b'"), Error);
   }
 }
 
@@ -108,8 +95,8 @@ TEST_CASE("value scale files that are none are E-FORMAT, a missing one E-IO") {
        {std::string(), std::string("[]"), std::string("{"), std::string(200000, '['),
         std::string(R"({"version": 2, "num_kv_heads": 2, "head_size": 3, "layers": {}})"),
         std::string(R"({"num_kv_heads": 2, "head_size": 3, "layers": {}})"), document(""),
-        document(R"("a": [[1, 2, "x"], [1, 2, 3]])"), document(R"("a": [[1, 2, NaN], [1, 2, 3]])"),
-        document(R"("a": [[1, 2, 1e999], [1, 2, 3]])"), twice}) {
+        document(R"("a": [[1, 2, "x"], [1, 2, 3]])"), document(R"("a": [[1, 2, true], [1, 2, 3]])"),
+        document(R"("a": [[1, 2, []], [1, 2, 3]])"), twice}) {
     CAPTURE(text.substr(0, 80));
     CHECK(kind_of_error(text) == ErrorKind::kFormat);
   }
@@ -122,8 +109,9 @@ TEST_CASE("value scale files that are none are E-FORMAT, a missing one E-IO") {
 }
 
 TEST_CASE("scales of a file are what the inputs carry and what the values are stored with") {
-  const File file(document(std::string(R"("a": )") + kRows));
-  const Problem problem = problem_with(file.path());
+  const TestFolder folder;
+  const Problem problem =
+      problem_with(folder.write("s.json", document(std::string(R"("a": )") + kRows)));
   const AttentionInputs inputs = make_inputs(problem);
   CHECK(inputs.value_channel_scale == std::vector<float>{0.5f, 1, 2, 3, 4, 5e-3f});
   const StoredKv stored = store_kv(inputs, resolve_store_rule(problem, "FLASH_ATTN_IX"));

@@ -2,8 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <fstream>
+
+#include "core/test_folder.h"
 
 namespace attnbench {
 namespace {
@@ -19,15 +20,6 @@ void write_cache(const fs::path& folder, const std::string& level, const std::st
   std::ofstream(folder / "shared_cpu_list") << shared << "\n";
 }
 
-struct TemporaryFolder {
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "attnbench_cache_XXXXXX").string();
-    path = mkdtemp(name.data());
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-  fs::path path;
-};
-
 }  // namespace
 
 TEST_CASE("cache sizes are read with their units") {
@@ -41,15 +33,15 @@ TEST_CASE("cache sizes are read with their units") {
 }
 
 TEST_CASE("shared caches count once and level 1 does not count") {
-  const TemporaryFolder sysfs;
+  const TestFolder sysfs;
   for (const char* cpu : {"cpu0", "cpu1"}) {
-    const fs::path cache = sysfs.path / cpu / "cache";
+    const fs::path cache = sysfs.path() / cpu / "cache";
     write_cache(cache / "index0", "1", "Data", "32K", cpu);
     write_cache(cache / "index2", "2", "Unified", "1024K", cpu);  // private
     write_cache(cache / "index3", "3", "Unified", "32M", "0-1");
   }
-  fs::create_directories(sysfs.path / "cpufreq" / "cache");
-  CHECK(total_cache_bytes(sysfs.path) == std::size_t{34} << 20);
+  fs::create_directories(sysfs.path() / "cpufreq" / "cache");
+  CHECK(total_cache_bytes(sysfs.path()) == std::size_t{34} << 20);
 }
 
 }  // namespace attnbench

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/printable.h"
 #include "report/format.h"
 #include "report/markdown_text.h"
 
@@ -35,7 +36,7 @@ Cells cells_of(const Agreement& agreement) {
                                  ? to_string(a.status)
                                  : fmt::format("{} / {}", to_string(a.status), to_string(b.status));
   const bool has_errors = std::isfinite(a.nmse) && std::isfinite(b.nmse);
-  return {sanitize_utf8(agreement.id),
+  return {printable(agreement.id),
           status,
           format_ratio(a.err_ratio),
           format_ratio(b.err_ratio),
@@ -97,10 +98,10 @@ void write_agreement_table(std::ostream& out, const AgreementReport& report,
   out << "\n";
   for (const Agreement& agreement : report.cases) {
     if (agreement.disagreement.empty()) break;
-    out << sanitize_utf8(fmt::format("{}: {}\n", agreement.id, agreement.disagreement));
+    out << printable_lines(fmt::format("{}: {}\n", agreement.id, agreement.disagreement));
   }
   for (const std::string& id : report.lone) {
-    out << sanitize_utf8(fmt::format("{}: in one file only\n", id));
+    out << printable_lines(fmt::format("{}: in one file only\n", id));
   }
   out << outcome(report) << "\n";
   const int failures = report.failures();

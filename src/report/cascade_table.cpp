@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/printable.h"
 #include "report/format.h"
 
 namespace attnbench {
@@ -79,7 +80,7 @@ std::vector<std::vector<std::string>> cells_of(const std::vector<CascadeRow>& ro
   for (const std::int64_t prefix : prefixes) cells[0].push_back(std::to_string(prefix));
   cells[0].emplace_back("pays from");
   for (const CascadeRow& row : rows) {
-    std::vector<std::string> line{sanitize_utf8(row.case_name), row.backend};
+    std::vector<std::string> line{printable(row.case_name), printable(row.backend)};
     for (const std::int64_t prefix : prefixes) {
       const auto speedup = row.speedup.find(prefix);
       line.push_back(speedup == row.speedup.end() ? "-" : fmt::format("{:.2f}", speedup->second));

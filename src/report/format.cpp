@@ -7,6 +7,8 @@
 #include <cmath>
 #include <utility>
 
+#include "core/printable.h"
+
 namespace attnbench {
 namespace {
 
@@ -25,24 +27,6 @@ std::string four_digits(double value) {
 std::string three_digits(double value) {
   const int decimals = value < 10 ? 2 : value < 100 ? 1 : 0;
   return fmt::format("{:.{}f}", value, decimals);
-}
-
-/// Bytes of the code point at the start of `text`, 0 when it is not valid UTF-8.
-std::size_t code_point_length(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char lead = byte(0);
-  if (lead < 0x80) return 1;
-  const std::size_t length = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : 2;
-  if (lead < 0xC2 || lead > 0xF4 || text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!is_continuation(text[i])) return 0;
-  }
-  // Overlong forms, surrogates and values past U+10FFFF.
-  if ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) >= 0xA0) ||
-      (lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) >= 0x90)) {
-    return 0;
-  }
-  return length;
 }
 
 /// The first (or last) `count` code points of valid UTF-8.

@@ -1,10 +1,12 @@
 #include "report/markdown_text.h"
 
+#include "core/printable.h"
+
 namespace attnbench {
 
 std::string markdown_cell(const std::string& text) {
   std::string result;
-  for (const char character : text) {
+  for (const char character : printable_lines(text)) {
     switch (character) {
       case '|':
         result += "\\|";

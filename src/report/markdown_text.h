@@ -5,7 +5,7 @@
 
 namespace attnbench {
 
-/// Without cell separators, line breaks and tags.
+/// Without cell separators, line breaks, tags and control characters.
 std::string markdown_cell(const std::string& text);
 
 }  // namespace attnbench

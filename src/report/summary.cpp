@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/printable.h"
 #include "report/format.h"
 #include "report/markdown_text.h"
 #include "report/verdicts.h"
@@ -13,7 +14,7 @@ namespace {
 constexpr std::size_t kMaxCell = 300;
 
 std::string cell(const std::string& text) {
-  return markdown_cell(shorten_middle(sanitize_utf8(text), kMaxCell));
+  return markdown_cell(shorten_middle(printable_lines(text), kMaxCell));
 }
 
 /// A table of which the first rows show and as many again are folded away; the rest is counted.
@@ -114,10 +115,10 @@ void write_summary(std::ostream& out, const RunInfo& run, const std::vector<Resu
   write_results(out, results, report != nullptr, options.max_rows);
   const Result* failure = first_failure(results, report);
   if (failure != nullptr && !failure->repro.empty()) {
-    out << "\nReproduce the worst:\n```sh\n" << sanitize_utf8(failure->repro) << "\n```\n";
+    out << "\nReproduce the worst:\n```sh\n" << printable(failure->repro) << "\n```\n";
   }
   if (!options.links.empty()) out << "\nArtefacts:";
-  for (const std::string& link : options.links) out << " <" << sanitize_utf8(link) << ">";
+  for (const std::string& link : options.links) out << " <" << printable(link) << ">";
   if (!options.links.empty()) out << "\n";
   const Environment& environment = run.environment;
   out << fmt::format("\nattnbench {} ({}), {}, {} cores\n", cell(run.tool_version), cell(run.git),

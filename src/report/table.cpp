@@ -4,6 +4,7 @@
 #include <array>
 #include <set>
 
+#include "core/printable.h"
 #include "report/cascade_table.h"
 #include "report/format.h"
 #include "report/reporter.h"
@@ -55,8 +56,8 @@ std::string painted(const std::string& text, const char* color, bool enabled) {
 Row make_row(const Result& result, bool with_scenario) {
   Row row;
   row[kCase] =
-      sanitize_utf8(with_scenario ? result.scenario + "/" + result.case_name : result.case_name);
-  row[kBackend] = sanitize_utf8(result.backend);
+      printable(with_scenario ? result.scenario + "/" + result.case_name : result.case_name);
+  row[kBackend] = printable(result.backend);
   row[kStatus] = to_string(result.status);
   if (result.error) {
     row[kMaxAbs] = format_error(result.error->max_abs);
@@ -122,7 +123,7 @@ void write_reasons(std::ostream& out, const Result& result, const TableOptions& 
       all ? result.reasons.size() : std::min<std::size_t>(1, result.reasons.size());
   for (std::size_t i = 0; i < count; ++i) {
     const std::string prefix = result.status == Status::kUnsupported ? "unsupported: " : "";
-    const std::string text = wrap_text(sanitize_utf8(prefix + result.reasons[i]),
+    const std::string text = wrap_text(printable_lines(prefix + result.reasons[i]),
                                        static_cast<std::size_t>(options.width), "    ");
     out << painted(text, kDim, options.color);
   }
@@ -145,7 +146,7 @@ void write_noise_floor(std::ostream& out, const RunInfo& run) {
   out << fmt::format("A/A, {} runs: noise floor {}", floor.runs, format_noise(floor.all_cases));
   if (largest != floor.cases.end()) {
     out << fmt::format(", medians at most {} apart ({})", format_noise(largest->second),
-                       sanitize_utf8(largest->first));
+                       printable(largest->first));
   }
   out << "\n";
 }
@@ -158,7 +159,7 @@ void write_next(std::ostream& out, const std::vector<Result>& results,
       [](const Result& a, const Result& b) { return badness(a.status) < badness(b.status); });
   if (worst == results.end()) return;
   const bool failed = worst->status == Status::kIncorrect || worst->status == Status::kError;
-  if (failed && !worst->repro.empty()) out << "reproduce: " << sanitize_utf8(worst->repro) << "\n";
+  if (failed && !worst->repro.empty()) out << "reproduce: " << printable(worst->repro) << "\n";
   if (worst->status == Status::kSkipped) out << "skipped results did not run; run again for them\n";
   if (has_hidden_reasons(results, options)) out << "all reasons: add -v\n";
 }

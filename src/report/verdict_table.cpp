@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/printable.h"
 #include "report/format.h"
 #include "report/verdicts.h"
 
@@ -44,15 +45,15 @@ void write_verdict(std::ostream& out, const Verdict& verdict, const TableOptions
   const std::size_t width = static_cast<std::size_t>(std::max(options.width, 40));
   const std::size_t taken = kKindWidth + 4 + times.size();
   const std::size_t room = std::max(kLeastId, width > taken ? width - taken : 0);
-  std::string id = shorten_middle(sanitize_utf8(verdict.id), std::min<std::size_t>(room, 160));
+  std::string id = shorten_middle(printable(verdict.id), std::min<std::size_t>(room, 160));
   const std::size_t columns = options.width > 200 ? display_width(id) : room;
   id.append(columns > display_width(id) ? columns - display_width(id) : 0, ' ');
   std::string line = painted(kind, color_of(verdict), options.color) + "  " + id + "  " + times;
   out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
-  std::string rule = sanitize_utf8(verdict.rule);
+  std::string rule = verdict.rule;
   if (verdict.known == Known::kYes) rule += "; known: " + verdict.known_text;
   if (verdict.known == Known::kExpired) rule += "; known, but expired: " + verdict.known_text;
-  out << painted(wrap_text(rule, width, "    "), kDim, options.color);
+  out << painted(wrap_text(printable_lines(rule), width, "    "), kDim, options.color);
 }
 
 void write_next(std::ostream& out, const GateReport& report) {
@@ -66,7 +67,7 @@ void write_next(std::ostream& out, const GateReport& report) {
   if (worst->kind == VerdictKind::kMissing) {
     out << "missing cases: run them, record a new baseline, or add --lenient\n";
   } else if (!worst->repro.empty()) {
-    out << "reproduce: " << sanitize_utf8(worst->repro) << "\n";
+    out << "reproduce: " << printable(worst->repro) << "\n";
   }
 }
 

@@ -1,4 +1,6 @@
 // From scenario text to its cases: merge, check, expand, resolve.
+#include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 
@@ -160,11 +162,13 @@ class Expander {
   CaseNamer namer_;
 };
 
-std::map<std::string, std::string> file_places(const Value& document) {
+std::map<std::string, std::string> places_of(const Value& document) {
+  constexpr std::array kScales{"kv_cache.k_scale", "kv_cache.v_scale", "kv_cache.q_scale"};
   std::map<std::string, std::string> places;
   const Value* sweep = document.find("sweep");
   for (const Field& field : problem_fields()) {
-    if (!field.is_input_path) continue;
+    const bool is_scale = std::find(kScales.begin(), kScales.end(), field.key) != kScales.end();
+    if (!field.is_input_path && !is_scale) continue;
     const Value* value = sweep == nullptr ? nullptr : sweep->find(field.key);
     if (value == nullptr) value = document.find_path(field.key);
     if (value != nullptr) places[field.key] = location(value->mark);
@@ -207,8 +211,8 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
       scenario.backend_places.push_back(location(backend.mark));
     }
   }
-  scenario.file_places = file_places(document);
   add_files(document, scenario.files);
+  scenario.places = places_of(document);
   for (Problem& problem : scenario.cases) problem.backends = scenario.backends;
   return scenario;
 }

@@ -26,8 +26,9 @@ struct Scenario {
   std::filesystem::path path;
   std::vector<std::string> backends;        // as given; empty = every native backend for the type
   std::vector<std::string> backend_places;  // "<file>:<line>: " of each
-  /// The same of keys that name files to read ("inputs.file"), where they are given or swept.
-  std::map<std::string, std::string> file_places;
+  /// The same of keys that name files to read ("inputs.file"), and of the scales of a cache, which
+  /// a file may say too: where they are given or swept.
+  std::map<std::string, std::string> places;
   /// Files that were read for it: its own, those that it extends, traces.
   std::set<std::filesystem::path> files;
   /// One problem per case, in file order: batches of a list, times the product of the sweep with

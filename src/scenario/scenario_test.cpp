@@ -150,7 +150,7 @@ TEST_CASE("a scenario knows where it names backends and files") {
       base_text("batch: q1\nbackends: [FLASH_ATTN,\n  TRITON_ATTN]\ninputs:\n  file: a\n"),
       "s.yaml");
   CHECK(scenario.backend_places == std::vector<std::string>{"s.yaml:4: ", "s.yaml:5: "});
-  CHECK(scenario.file_places == std::map<std::string, std::string>{{"inputs.file", "s.yaml:7: "}});
+  CHECK(scenario.places == std::map<std::string, std::string>{{"inputs.file", "s.yaml:7: "}});
 }
 
 TEST_CASE("a row among batch specs is told what it lacks, and is not taken for a trace") {

@@ -230,12 +230,90 @@ class Errors(CalibrationTest):
                                  "--force")  # fmt: skip
         self.assertEqual(strict_json(outcome.out)["layers"], from_seed)
 
+    def test_masks_of_saved_results_are_those_of_the_error(self):
+        tensors = layer_tensors()
+        scale = 1 / np.sqrt(24)
+
+        def window(left, right):
+            return lambda p, j: (j >= p - left) & (j <= p + right)
+
+        def causal_or_within(*ranges):
+            return lambda p, j: np.logical_or.reduce(
+                [j <= p] + [(a <= p) & (p <= b) & (a <= j) & (j <= b) for a, b in ranges])  # fmt: skip
+
+        encoder = {"type": "encoder", "causal": False, "scale": scale, "sliding_window": 5}
+        decoder = {"type": "decoder", "causal": True, "scale": scale}
+        ranges = {"0": [[3, 20], [30, 99]]}
+        for attention_spec, backend, allowed in (
+            (encoder, "FLASH_ATTN", window(4, 4)),
+            ({**encoder, "type": "encoder_only"}, "TRITON_ATTN", window(4, 4)),
+            # Its source looks back only, unless it is told otherwise (semantics 3.3).
+            ({**encoder, "encoder_window": "source"}, "FLASH_ATTN_IX", window(4, 0)),
+            ({**encoder, "encoder_window": "symmetric"}, "FLASH_ATTN_IX", window(4, 4)),
+            ({**decoder, "mm_prefix_ranges": ranges}, "REFERENCE",
+             causal_or_within((3, 20), (30, 39))),
+            ({"type": "encoder_decoder", "causal": False, "scale": scale}, "FLASH_ATTN", None),
+        ):  # fmt: skip
+            with self.subTest(attention_spec, backend=backend):
+                path = self.save_result(attention_spec, tensors, backend)
+                layer = self.layer(path, "--format", "kv-cache")
+                scales = {role: layer["tensors"][role]["scale"] for role in "qkv"}
+                read = [e4m3(tensors[role], scales[role], role == "q") for role in "qkv"]
+                error = rms_rel(attention(*read, [40], allowed=allowed),
+                                attention(*tensors.values(), [40], allowed=allowed))  # fmt: skip
+                self.assertAlmostEqual(layer["error"]["rms_rel"] / error, 1, places=9)
+
+    def test_sinks_of_a_saved_result_are_those_of_the_error(self):
+        tensors = layer_tensors()
+        sinks = [1.5, -np.inf, 9.0, 0.0]
+        spec = {"type": "decoder", "causal": True, "scale": 1 / np.sqrt(24), "sinks": "normal"}
+        layer = self.layer(self.save_result(spec, tensors, sinks=sinks), "--format", "kv-cache")
+        scales = {role: layer["tensors"][role]["scale"] for role in "qkv"}
+        read = [e4m3(tensors[role], scales[role], role == "q") for role in "qkv"]
+        error = rms_rel(attention(*read, [40], True, sinks=sinks),
+                        attention(*tensors.values(), [40], True, sinks=sinks))  # fmt: skip
+        self.assertAlmostEqual(layer["error"]["rms_rel"] / error, 1, places=9)
+
+    def test_a_saved_result_without_metadata_says_what_it_is_taken_for(self):
+        path = self.save_result("{}", layer_tensors())
+        tensors, _ = safetensors_file.read(path)
+        safetensors_file.write(path, tensors, {})
+        for name, words in (("vllm-mm", "that of an encoder"), ("kv-cache", "causal")):
+            outcome = self.calibrate(0, "--tensors", path, "--format", name, "--force")
+            self.assertIn(f"without metadata 'problem', its attention is taken as {words}",
+                          outcome.err)  # fmt: skip
+
+    def test_lengths_beside_any_of_the_tensors_count(self):
+        tensors = layer_tensors()
+        starts = {f"{LAYER.replace('.', '__')}__cu_seqlens": [0, 17, 40]}
+        whole = self.layer(self.save("t.safetensors", {LAYER: tensors}, **starts))
+        q = self.save("q.safetensors", {LAYER: {"q": tensors["q"]}})
+        rest = self.save("kv.safetensors", {LAYER: {r: tensors[r] for r in "kv"}}, **starts)
+        outcome = self.calibrate(0, "--tensors", q, rest, "--max-rows", "1000", "--json", "-",
+                                 "--force")  # fmt: skip
+        self.assertEqual(strict_json(outcome.out)["layers"], [whole])
+
     def test_tensors_of_another_rank_have_scales_but_no_error(self):
         flat = {role: values.reshape(40, -1) for role, values in layer_tensors().items()}
         layer = self.layer(self.save("t.safetensors", {LAYER: flat}))
         self.assertIsNone(layer["error"])
         self.assertIn("heads", layer["error_reason"])
         self.assertEqual(layer["tensors"]["q"]["scale"], amax_scale(flat["q"]))
+
+    def test_the_tables_of_the_documents_are_what_is_printed(self):
+        command = ("attnbench calibrate --tensors tests/data/reaction-encoder.safetensors "
+                   "--max-rows 105 --output s.json")  # fmt: skip
+        printed = self.expect(0, "calibrate", "--tensors", REAL, "--max-rows", 105, "--output",
+                              "s.json").out.splitlines()  # fmt: skip
+        for name in ("README.md", "docs/calibration.md"):
+            text = (ROOT / name).read_text(encoding="utf-8")
+            quoted = text.split(f"$ {command}\n", 1)[1].split("\n```", 1)[0].splitlines()
+            rest = iter(printed)
+            for line in quoted:
+                if line != "...":
+                    self.assertIn(line, rest, name)  # and in the same order
+            if "..." not in quoted:
+                self.assertEqual(quoted, printed)
 
     def test_a_trained_encoder(self):
         outcome = self.calibrate(0, "--tensors", REAL, "--json", "-", "--max-rows", "105",
@@ -289,6 +367,63 @@ class Refusals(CalibrationTest):
                 path = self.save("t.safetensors", {LAYER: tensors}, "F32")
                 self.refused(["E-VALUE", f"tensor {role}", word, LAYER], "--tensors", path,
                              "--format", "int8-value")  # fmt: skip
+
+    def test_metadata_that_tell_of_no_attention_are_refused(self):
+        tensors = layer_tensors()
+        good = {"type": "decoder", "causal": True, "scale": 0.2}
+        ranges = "attention.mm_prefix_ranges"
+        for words, spec, more in (
+            (["E-FORMAT", "not JSON"], "{", {}),
+            (["E-FORMAT", "nested"], '{"attention": ' + "[" * 100_000 + "]" * 100_000 + "}", {}),
+            (["E-FORMAT", "attention.type is missing"], "[]", {}),
+            (["E-FORMAT", "attention.causal is missing"], {**good, "causal": None}, {}),
+            (["E-FORMAT", "attention.causal"], {**good, "causal": "yes"}, {}),
+            (["E-FORMAT", "attention.type"], {**good, "type": "hydra"}, {}),
+            (["E-CONFIG", "attention.scale"], {**good, "scale": -1}, {}),
+            (["E-CONFIG", "attention.sliding_window"], {**good, "sliding_window": 0}, {}),
+            (["E-VALUE", ranges], {**good, "mm_prefix_ranges": {"1": [[0, 3]]}}, {}),
+            (["E-VALUE", ranges], {**good, "mm_prefix_ranges": {"0": [[-1, 3]]}}, {}),
+            (["E-VALUE", ranges], {**good, "mm_prefix_ranges": {"0": [[4, 3]]}}, {}),
+            (["E-FORMAT", "'sinks' is missing"], {**good, "sinks": "normal"}, {}),
+            (["E-FORMAT", "'alibi_slopes' is missing"], {**good, "alibi": "sqrt"}, {}),
+            (["E-VALUE", "'sinks'", "NaN for head 2"], good, {"sinks": [0, 1, np.nan, 2]}),
+            (["E-SHAPE", "'sinks'"], good, {"sinks": [0, 1]}),
+        ):
+            with self.subTest(words):
+                path = self.save_result(spec, tensors, **more)
+                self.refused([*words, "saved.safetensors"], "--tensors", path,
+                             "--format", "kv-cache")  # fmt: skip
+
+    def test_lengths_in_a_file_of_their_own_are_not_left_out_silently(self):
+        path = self.save("t.safetensors", {LAYER: layer_tensors()})
+        starts = self.save("s.safetensors", {},
+                           **{f"{LAYER.replace('.', '__')}__cu_seqlens": [0, 17, 40]})  # fmt: skip
+        self.refused(["E-FORMAT", f"{LAYER}.cu_seqlens"], "--tensors", path, starts)
+
+    def test_names_cannot_write_to_the_terminal(self):
+        evil = "a\x1b]0;x\x07\x1b[2J\x9b31m\u202e\nattnbench: warning: none"
+        shown = r"a\x1b]0;x\x07\x1b[2J\u009b31m\u202e\nattnbench: warning: none"
+        bad = {**layer_tensors(), "q": np.zeros((40, 4, 24))}
+        good = self.save("good.safetensors", {evil: layer_tensors()})
+        bad = self.save("bad.safetensors", {evil: bad})
+        half = self.save("half.safetensors", {evil: {"q": layer_tensors()["q"]}})
+        for code, arguments in (
+            (0, ["--tensors", good, "--force"]),
+            (2, ["--tensors", bad, "--force"]),
+            (2, ["--tensors", half, "--force"]),
+            (2, ["--tensors", good, "--force", "--layers", "b"]),
+        ):
+            outcome = self.calibrate(code, *arguments)
+            text = outcome.out + outcome.err
+            self.assertIn(shown, text)
+            for character in "\x1b\x07\x9b\u202e":
+                self.assertNotIn(character, text)
+            self.assertNotIn("\nattnbench: warning: none", text)
+        self.assertEqual(list(json.loads((self.dir / "out.json").read_text())), [evil])
+        for more in ([], ["--tensors", good], ["--layers", "b"]):
+            outcome = self.tool("scales", "out.json", *more)
+            self.assertIn(shown, outcome.out + outcome.err)
+            self.assertNotIn("\x1b", outcome.out + outcome.err)
 
     def test_tensors_of_two_files_must_agree(self):
         a = self.save("a.safetensors", {LAYER: layer_tensors()})

@@ -1,5 +1,7 @@
 """For the tests of calibrate and scales: tensors as files, and what they should come to, by numpy."""
 
+import json
+
 import numpy as np
 
 from tool import ToolTest
@@ -39,8 +41,9 @@ def e4m3(values, scale, reciprocal=False):
     return number_formats.decode("F8_E4M3", number_formats.encode_e4m3(scaled)) * scale
 
 
-def attention(q, k, v, lengths, causal=False):
-    """Float64 attention of sequences that lie one behind the other."""
+def attention(q, k, v, lengths, causal=False, allowed=None, sinks=None):
+    """Float64 attention of sequences that lie one behind the other; `allowed(p, j)`, of positions as
+    arrays, says which keys a query sees."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     output = np.zeros((q.shape[0], q.shape[1], v.shape[2]))
@@ -51,8 +54,11 @@ def attention(q, k, v, lengths, causal=False):
             scores = q[rows, head] @ k[rows, head // group].T / np.sqrt(q.shape[2])
             if causal:
                 scores[np.triu_indices(length, 1)] = -np.inf
+            if allowed is not None:
+                scores[~allowed(*np.indices(scores.shape))] = -np.inf
             weights = np.exp(scores - scores.max(-1, keepdims=True))
-            weights /= weights.sum(-1, keepdims=True)
+            sink = 0 if sinks is None else np.exp(sinks[head] - scores.max(-1, keepdims=True))
+            weights /= weights.sum(-1, keepdims=True) + sink
             output[rows, head] = weights @ v[rows, head // group]
         begin += length
     return output
@@ -73,6 +79,18 @@ class CalibrationTest(ToolTest):
             tensors[tensor.replace("__", ".")] = stored(np.array(lengths), "I32")
         path = self.dir / name
         safetensors_file.write(path, tensors, {})
+        return path
+
+    def save_result(self, attention, tensors, backend="REFERENCE", **more):
+        """A file as `run --save-tensors` writes it; `attention` is that part of its problem."""
+        stored_tensors = {name: stored(tensors[name[0]]) for name in ("query", "key", "value")}
+        length = len(tensors["q"])
+        stored_tensors["query_start_loc"] = stored(np.array([0, length]), "I32")
+        stored_tensors["seq_lens"] = stored(np.array([len(tensors["k"])]), "I32")
+        stored_tensors.update((n, stored(np.array(v), "F32")) for n, v in more.items())
+        problem = attention if isinstance(attention, str) else json.dumps({"attention": attention})
+        path = self.dir / "saved.safetensors"
+        safetensors_file.write(path, stored_tensors, {"problem": problem, "backend": backend})
         return path
 
     def calibrate(self, code, *arguments, output="out.json"):

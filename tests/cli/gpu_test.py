@@ -4,15 +4,30 @@
 """
 
 import json
+import struct
 import subprocess
 import unittest
 
-from tool import BINARY, TINY, ToolTest, strict_json
+from tool import BINARY, ROOT, TINY, ToolTest, strict_json
 
 # Two cases on three backends each: faults are planted in the first, the second must not notice.
 CASES = TINY.replace("batch: q32_4q1s100", "batch: [q32_4q1s100, 3q1s70]")
 # Seconds of silence that end a case. Kernels are compiled in silence, which takes seconds.
 HANG_LIMIT = 30
+
+
+MM_ENCODER = """\
+schema: 1
+name: mm
+attention: {type: mm_encoder, num_heads: 4, num_kv_heads: 2, head_size: 72}
+mm_encoder: {layer_names: {template: 'blocks.{}.attn', count: 3}}
+batch: [q33_q1_q40, q200]
+"""
+
+
+def float_bits(value):
+    """A positive float32 as an integer that counts up with it."""
+    return struct.unpack("<i", struct.pack("<f", value))[0]
 
 
 def no_gpu():
@@ -87,6 +102,42 @@ class Gpu(ToolTest):
         self.assertIn("A/A, 2 runs: noise floor", outcome.out)
         file = json.loads((self.dir / "b.json").read_text())
         self.assertEqual(set(file["noise_floor"]["cases"]), {r["id"] for r in file["results"]})
+
+    def scales_on(self, device, *arguments):
+        """Every scale that calibrating on the device writes, by its path in the file."""
+        self.expect(0, "calibrate", *arguments, "--device", device, "--output", "scales.json",
+                    "--force", "-q")  # fmt: skip
+        found = {}
+
+        def walk(value, path):
+            if isinstance(value, dict):
+                for key, item in value.items():
+                    walk(item, (*path, key))
+            elif isinstance(value, float):
+                found[path] = value
+
+        walk(strict_json((self.dir / "scales.json").read_text()), ())
+        return found
+
+    def test_scales_of_the_gpu_are_those_of_the_cpu_to_one_ulp(self):
+        self.write("mm.yaml", MM_ENCODER)
+        real = ["--tensors", ROOT / "tests" / "data" / "reaction-encoder.safetensors"]
+        dtypes = [["mm.yaml", "--set", f"attention.dtype={dtype}"]
+                  for dtype in ("bfloat16", "float16", "float32")]  # fmt: skip
+        for arguments in (
+            *([*source, "--amax", amax] for source in (real, *dtypes) for amax in ("abs", "signed")),
+            [*real, "--format", "kv-cache"],
+            [*dtypes[2], "--history", "16"],
+            [*dtypes[2], "--set", "inputs.distribution=outlier"],
+        ):
+            with self.subTest(arguments):
+                on_cpu = self.scales_on("cpu", *arguments, "--margin", "1")
+                on_gpu = self.scales_on("cuda", *arguments, "--margin", "1")
+                self.assertEqual(on_gpu.keys(), on_cpu.keys())
+                self.assertGreater(len(on_cpu), 2)
+                for path, scale in on_cpu.items():
+                    ulps = float_bits(on_gpu[path]) - float_bits(scale)
+                    self.assertLessEqual(abs(ulps), 1, (path, on_gpu[path], scale))
 
     def test_the_cpu_and_the_gpu_agree(self):
         self.write("tiny.yaml", CASES)

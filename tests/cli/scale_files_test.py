@@ -201,6 +201,23 @@ class ScalesCommand(CalibrationTest):
                 self.assertIn(word, outcome.err)
         self.assertIn("E-IO", self.expect(2, "scales", "none.json").err)
 
+    def test_a_name_that_stands_twice_is_refused_in_every_format(self):
+        mm, cache = '{"q": 1, "k": 1, "v": 1}', '{"k_scale": 1, "v_scale": 1, "q_scale": 1}'
+        value = '{"version": 1, "num_kv_heads": 1, "head_size": 1, "layers": {"a": [[1]], "a": [[2]]}}'
+        legacy = ('{"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": '
+                  '{"0": {"0": 1, "0": 2}}}}')  # fmt: skip
+        for text, words in (
+            (f'{{"a": {mm}, "b": {mm}, "a": {mm}}}', "duplicate name 'a'"),
+            ('{"a": {"q": 1, "k": 1, "k": 2, "v": 1}}', "duplicate name 'k', in 'a'"),
+            (f'{{"layers": {{"a": {cache}, "a": {cache}}}}}', "duplicate name 'a', in 'layers'"),
+            (value, "duplicate name 'a', in 'layers'"),
+            (legacy, "duplicate name '0', in 'kv_cache', 'scaling_factor', '0'"),
+        ):
+            self.write("s.json", text)
+            outcome = self.expect(2, "scales", "s.json")
+            self.assertIn("E-FORMAT", outcome.err)
+            self.assertIn(words, outcome.err)
+
     def test_layers_that_are_missing_are_named_with_those_that_there_are(self):
         self.calibrate(0, "--tensors", self.tensors)
         self.expect(0, "scales", "out.json", "--layers", *LAYERS)
@@ -339,6 +356,20 @@ class Run(CalibrationTest):
         for key in ("kv_cache.dtype=auto", "kv_cache.calculate_kv_scales=true"):
             self.assertIn("kv_cache.scale_file",
                           self.expect(2, "run", "cache.yaml", "--set", key).err)  # fmt: skip
+
+    def test_a_scale_beside_the_file_must_be_the_files_own(self):
+        self.write("scales.json", json.dumps({"a": {"k_scale": 0.5, "v_scale": 1, "q_scale": 1}}))
+        for given, code in (("k_scale: 1.0", 2), ("k_scale: 0.25", 2), ("k_scale: 0.5", 0),
+                            ("q_scale: 2", 2), ("v_scale: 1", 0)):  # fmt: skip
+            text = CACHE.replace("scale_file: scales.json}",
+                                 f"scale_file: scales.json,\n  {given}}}")  # fmt: skip
+            self.write("cache.yaml", text)
+            outcome = self.expect(code, "run", "cache.yaml", "--no-timing")
+            if code == 2:
+                key = given.split(":")[0]
+                self.assertIn(f"cache.yaml:5: kv_cache.{key}: expected no number beside", outcome.err)
+        self.write("swept.yaml", CACHE + "sweep: {kv_cache.k_scale: [0.5, 1.0]}\n")
+        self.assertIn("E-CONFIG", self.expect(2, "run", "swept.yaml", "--no-timing").err)
 
     def test_the_layer_that_is_used_is_named(self):
         good = {"k_scale": 0.1, "v_scale": 0.1, "q_scale": 0.1}

@@ -1,0 +1,28 @@
+// Text that came from a file, on its way to a terminal: what would move the cursor, colour the
+// screen or turn the line around is shown instead of sent.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace attnbench {
+
+/// Bytes of the code point at the start of `text`, 0 when it is not valid UTF-8. `text` has some.
+std::size_t code_point_length(std::string_view text);
+
+/// One line: control characters as "\n", "\x1b" or "\u009b", those that change the direction of
+/// writing as "\u202e", invalid UTF-8 as U+FFFD. Doing it twice changes nothing.
+std::string printable(std::string_view text);
+/// The same of a text of several lines: line feeds and tabs stay.
+std::string printable_lines(std::string_view text);
+
+/// printable() of at most `longest` bytes, "..." for the rest: a hostile name may be as long as the
+/// file.
+std::string shown(std::string_view text, std::size_t longest = 200);
+
+/// "'a', 'b', ... 7 more": at most 50 of them.
+std::string quoted_names(const std::vector<std::string>& names);
+
+}  // namespace attnbench
