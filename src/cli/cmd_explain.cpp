@@ -10,6 +10,7 @@
 #include "cli/environment.h"
 #include "cli/exit_code.h"
 #include "cli/kernel_specs.h"
+#include "cli/plugins.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
@@ -93,9 +94,10 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 int explain(const ExplainArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  const Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
-  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   std::set<const Problem*> problems;
   const Problem* shown = nullptr;
   const bool only_first = arguments.selection.filter.empty();
@@ -125,6 +127,7 @@ RunCommand declare_explain(CLI::App& app) {
   app.add_option("SCENARIO", arguments->scenario, "Scenario file, or name of a shipped scenario")
       ->required();
   add_selection_options(app, arguments->selection);
+  add_plugin_option(app, arguments->selection.plugins);
   add_console_options(app, arguments->console);
   return [arguments](const Console& console) { return explain(*arguments, console); };
 }

@@ -11,6 +11,7 @@
 #include "cli/command.h"
 #include "cli/exit_code.h"
 #include "cli/gate_options.h"
+#include "cli/plugins.h"
 #include "core/error.h"
 #include "gate/agreement.h"
 #include "report/agreement_table.h"
@@ -23,6 +24,7 @@ struct GateCommand {
   std::vector<std::string> files;  // baselines, then the results
   GateArguments gate;
   GateSelection selection;
+  std::vector<std::string> plugins;
   ConsoleOptions console;
   std::string json, markdown, junit;
   std::vector<std::string> links;
@@ -144,6 +146,9 @@ RunCommand declare_gate(CLI::App& app) {
   app.add_option("--backend", command->selection.backends, "Only this backend (repeatable)")
       ->type_name("NAME")
       ->allow_extra_args(false);
+  app.add_option("--plugin", command->plugins, "Only the backends of this library (repeatable)")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   add_gate_options(app, command->gate);
   const char* const devices = "Two devices";
   app.add_flag("--agreement", command->agreement,
@@ -168,7 +173,13 @@ RunCommand declare_gate(CLI::App& app) {
       ->allow_extra_args(false)
       ->group(outputs);
   add_console_options(app, command->console);
-  return [command](const Console& console) { return run_gate(*command, console); };
+  return [command](const Console& console) {
+    const Plugins plugins(command->plugins, choose_device("cpu", ""));
+    for (const Backend* backend : plugins.backends()) {
+      command->selection.backends.emplace_back(backend->name());
+    }
+    return run_gate(*command, console);
+  };
 }
 
 }  // namespace attnbench

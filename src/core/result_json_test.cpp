@@ -63,6 +63,7 @@ Result full_result() {
       Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory", 7, 8};
   result.timing->cpu_wait = 0.25;
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
+  result.plugin = PluginInfo{"./libmine.so", "1.2", "0123abcd"};
   result.batch_invariance = BatchInvariance{3, false, 0.25};
   result.repro = "attnbench run x";
   return result;
@@ -89,6 +90,10 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(read.throughput->ceiling_gbps == 8);
   CHECK(read.timing->cpu_wait == 0.25);
   CHECK(read.kernels[0].registers == 255);
+  REQUIRE(read.plugin);
+  CHECK(read.plugin->library == "./libmine.so");
+  CHECK(read.plugin->version == "1.2");
+  CHECK(read.plugin->sha256 == "0123abcd");
   CHECK(read.timing->flushed_bytes == std::uint64_t{5} << 30);
   REQUIRE(read.timing->clocks);
   CHECK(read.timing->clocks->sm_mhz_median == 1755);
