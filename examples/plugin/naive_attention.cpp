@@ -135,8 +135,8 @@ const AttnbenchBackend* attnbench_backend(uint32_t index) {
   b.name = "NAIVE";
   b.version = "1.0";
   b.devices = ATTNBENCH_CPU;
-  b.attention_types =
-      ATTNBENCH_DECODER | ATTNBENCH_ENCODER | ATTNBENCH_ENCODER_ONLY | ATTNBENCH_ENCODER_DECODER;
+  b.attention_types = ATTNBENCH_DECODER | ATTNBENCH_ENCODER | ATTNBENCH_ENCODER_ONLY |
+                      ATTNBENCH_ENCODER_DECODER | ATTNBENCH_MM_ENCODER;
   b.dtypes = ATTNBENCH_FLOAT32 | ATTNBENCH_BFLOAT16;
   b.kv = ATTNBENCH_KV_PAGED;
   b.lse = ATTNBENCH_LSE_NATURAL;

@@ -18,18 +18,17 @@ class PluginBackend final : public Backend {
   PluginBackend(const PluginLibrary& library, const PluginTable& plugin, const PluginDevice& device)
       : plugin_(plugin),
         device_(device),
-        info_{library.path(), plugin.table.version, library.sha256()} {}
+        info_{library.path(), plugin.table.version, library.sha256()},
+        description_(describe(plugin.table.description, info_)) {}
 
   std::string_view name() const override { return plugin_.table.name; }
-  std::string_view description() const override {
-    return plugin_.table.description == nullptr ? "plugin" : plugin_.table.description;
-  }
+  std::string_view description() const override { return description_; }
   bool is_default_for(AttentionType) const override { return false; }
   const PluginInfo* plugin() const override { return &info_; }
 
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
     std::vector<std::string> reasons = common_refusals(problem);
-    for (std::string& reason : own_limits(problem)) reasons.push_back(std::move(reason));
+    if (reasons.empty()) reasons = own_limits(problem);
     if (!reasons.empty()) return reasons;
     const PluginProblem view(problem, plugin_.table.name, device_);
     reasons = undeclared(*view.get(), problem.attention.type, plugin_.table);
@@ -72,6 +71,11 @@ class PluginBackend final : public Backend {
   }
 
  private:
+  static std::string describe(const char* own_words, const PluginInfo& info) {
+    const std::string of = fmt::format("plugin {}, version {}", info.library, info.version);
+    return own_words == nullptr ? of : fmt::format("{} ({})", own_words, of);
+  }
+
   /// What follows from the form that it wants its keys and LSE in.
   std::vector<std::string> own_limits(const Problem& problem) const {
     std::vector<std::string> reasons;
@@ -113,6 +117,7 @@ class PluginBackend final : public Backend {
   PluginTable plugin_;
   PluginDevice device_;
   PluginInfo info_;
+  std::string description_;
 };
 
 }  // namespace

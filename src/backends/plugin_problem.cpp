@@ -22,8 +22,9 @@ std::uint32_t type_bit(AttentionType type) {
       return ATTNBENCH_ENCODER_ONLY;
     case AttentionType::kEncoderDecoder:
       return ATTNBENCH_ENCODER_DECODER;
-    case AttentionType::kMla:
     case AttentionType::kMmEncoder:
+      return ATTNBENCH_MM_ENCODER;
+    case AttentionType::kMla:
     case AttentionType::kOp:
       return 0;
   }
@@ -192,7 +193,9 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   add_if(problem.dcp.world_size > 1, "DCP not supported");
   add_if(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static,
          fmt::format("output quantization {} not supported", to_string(output)));
-  add_if(a.query_dtype == QueryDtype::kFp8E4M3, "fp8 query");
+  const bool fp8_encoder =
+      a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
+  add_if(a.query_dtype == QueryDtype::kFp8E4M3 || fp8_encoder, "fp8 query");
   add_if(a.probability_dtype == ProbabilityDtype::kFp8E4M3, kProbabilityRefusal);
   return reasons;
 }

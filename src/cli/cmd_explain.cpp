@@ -61,6 +61,7 @@ bool has_cache(AttentionType type) {
 }
 
 void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+  if (pair.backend->plugin() != nullptr) return;  // they are the plugin's
   if (!device.is_cuda()) {
     print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
     return;

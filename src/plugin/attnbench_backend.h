@@ -29,11 +29,12 @@ extern "C" {
 #define ATTNBENCH_CPU 1u
 #define ATTNBENCH_CUDA 2u
 
-/* attention.type. encoder and encoder_only have keys as tensors; the others have a paged cache. */
+/* attention.type. decoder and encoder_decoder have a paged cache; the others keys as tensors. */
 #define ATTNBENCH_DECODER 1u
 #define ATTNBENCH_ENCODER 2u
 #define ATTNBENCH_ENCODER_ONLY 4u
 #define ATTNBENCH_ENCODER_DECODER 8u
+#define ATTNBENCH_MM_ENCODER 16u /* each request one image or video sequence */
 
 /* Element types. */
 #define ATTNBENCH_FLOAT32 1u
@@ -58,7 +59,7 @@ extern "C" {
 #define ATTNBENCH_FP8_E5M2_KV (1ull << 11)   /* cache of fp8_e5m2 with k_scale and v_scale */
 #define ATTNBENCH_FP8_OUTPUT (1ull << 12)    /* output is fp8_e4m3 of o / output_scale */
 
-/* Keys and values as the plugin wants them. Encoder types are always ragged. */
+/* Keys and values as the plugin wants them, where there is a cache; else they are ragged. */
 #define ATTNBENCH_KV_RAGGED 0u /* key [S, Hk, D] and value [S, Hk, Dv], requests concatenated */
 #define ATTNBENCH_KV_PAGED 1u  /* key_cache, value_cache [NB, bs, Hk, D], each in one piece */
 #define ATTNBENCH_KV_PAGED_INTERLEAVED 2u /* the same, K and V of a block side by side */

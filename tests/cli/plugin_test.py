@@ -131,6 +131,13 @@ class TheExample(PluginTest):
                 result = self.run_plugin(scenario, NAIVE, "--no-timing")["NAIVE"]
                 self.assertEqual(result["status"], "passed", result["reasons"])
 
+    def test_the_multimodal_encoder(self):
+        results = self.results("smoke-vit", "--device", "cpu", "--plugin", NAIVE, "--backend",
+                               "NAIVE", "--no-timing")  # fmt: skip
+        self.assertEqual(len(results), 6)
+        for result in results.values():
+            self.assertEqual(result["status"], "passed", result["reasons"])
+
     def test_pages_windows_and_shared_prefixes(self):
         settings = ("kv_cache.layout=HND", "attention.sliding_window=17", "kv_cache.block_size=32",
                     "attention.causal=false", "attention.dtype=float32", "batch=5q3s90_q0s7")
@@ -215,6 +222,7 @@ class Refusals(PluginTest):
                                 ("kv_cache.dtype=fp8_per_token_head",
                                  "kv_cache_dtype not supported"),
                                 ("dcp.world_size=2", "DCP not supported"),
+                                ("attention.query_dtype=fp8_e4m3", "fp8 query"),
                                 ("attention.dtype=float16", "dtype not supported")):  # fmt: skip
             with self.subTest(setting=setting):
                 self.assertEqual(self.reasons("NAIVE", setting, library=NAIVE), [reason])
