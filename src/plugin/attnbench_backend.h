@@ -79,7 +79,7 @@ extern "C" {
 #define ATTNBENCH_BIAS_DISTANCE 2u  /* -m * |p - j| */
 #define ATTNBENCH_BIAS_SQRT 3u      /* -m * sqrt(p - j) for j <= p, else 0 */
 
-/* The memory layout of DLPack's DLTensor (1.0, and 0.2 to 0.8): cast a pointer to it freely. */
+/* The memory layout of DLPack's DLTensor, so that a pointer may be cast to one. */
 typedef struct AttnbenchTensor {
   void* data;
   struct {
