@@ -23,13 +23,16 @@ struct CalibrateArguments {
 
 /// Before anything is computed. The write itself refuses a file that came to exist meanwhile.
 void check_output(const CalibrateArguments& arguments) {
+  if (arguments.output == "-") {
+    fail(ErrorKind::kUsage, "--output: expected a file; a scale file is not written to stdout");
+  }
   std::error_code error;
   const bool exists =
       std::filesystem::exists(std::filesystem::symlink_status(arguments.output, error));
   if (exists && !arguments.force) {
     fail(ErrorKind::kIo, "--output: '{}' exists already; --force replaces it", arguments.output);
   }
-  check_writable(arguments.output);
+  check_replaceable(arguments.output);
 }
 
 void check_method(const CalibrateArguments& arguments) {
