@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "core/error.h"
@@ -69,6 +70,7 @@ PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inpu
                                const PluginTable& plugin, const PluginDevice& device)
     : OpsPipeline(problem, inputs, ops, plugin.table.name, wants_ragged_keys(plugin.table)),
       plugin_(plugin),
+      inputs_(inputs),
       run_name_(fmt::format("run() of {}", plugin.table.name)),
       problem_(problem, plugin.table.name, device),
       list_(device) {
@@ -167,8 +169,41 @@ void PluginPipeline::run() {
   if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
 }
 
+/// Empty, or where `memory`, which began as `before`, is something else.
+std::string PluginPipeline::first_change(const char* name, const void* memory,
+                                         const Tensor& before) {
+  Tensor now(before.dtype(), before.shape());
+  download_workspace(memory, now, 0, now.size_bytes());
+  const auto [here, there] =
+      std::mismatch(now.bytes(), now.bytes() + now.size_bytes(), before.bytes());
+  if (here == now.bytes() + now.size_bytes()) return "";
+  std::int64_t index = (here - now.bytes()) / static_cast<std::int64_t>(dtype_size(now.dtype()));
+  Shape place(now.shape().size());
+  for (std::size_t axis = place.size(); axis-- > 0;) {
+    place[axis] = index % now.shape()[axis];
+    index /= now.shape()[axis];
+  }
+  return fmt::format("{} was changed at [{}]: it is an input", name, fmt::join(place, ", "));
+}
+
+/// The cache is compared by whoever checks what was written to it.
+std::string PluginPipeline::changed_input() {
+  const attn::AttendParams& p = params();
+  std::string change = first_change("query", p.query, inputs_.query.query);
+  if (change.empty() && tensors_.key != nullptr) {
+    change = first_change("key", p.kv.key, inputs_.inputs->key);
+    if (change.empty()) change = first_change("value", p.kv.value, inputs_.inputs->value);
+  }
+  if (change.empty() && tensors_.block_table != nullptr) {
+    change = first_change("block_table", p.kv.block_table, inputs_.cache->block_table);
+  }
+  return change;
+}
+
 PipelineOutput PluginPipeline::read_output(bool with_cache) {
   PipelineOutput output = OpsPipeline::read_output(with_cache);
+  // Why not always: on a device all of it is copied, which takes as long as copying the cache.
+  if (with_cache && output.defect.empty()) output.defect = changed_input();
   if (plugin_.table.lse == ATTNBENCH_LSE_NONE) {
     output.lse.reset();
     return output;

@@ -48,9 +48,12 @@ class PluginPipeline final : public OpsPipeline {
   void describe_keys();
   void prepare();
   void run();
+  std::string changed_input();
+  std::string first_change(const char* name, const void* memory, const Tensor& before);
   static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);
 
   const PluginTable& plugin_;
+  const BackendInputs& inputs_;  // outlives the pipeline
   std::string run_name_;
   PluginProblem problem_;
   PluginTensors list_;

@@ -139,13 +139,16 @@ class TheExample(PluginTest):
             self.assertEqual(result["status"], "passed", result["reasons"])
 
     def test_pages_windows_and_shared_prefixes(self):
-        settings = ("kv_cache.layout=HND", "attention.sliding_window=17", "kv_cache.block_size=32",
-                    "attention.causal=false", "attention.dtype=float32", "batch=5q3s90_q0s7")
-        self.write("tiny.yaml", TINY)
-        for setting in settings[:-1]:
+        for setting in ("kv_cache.layout=HND", "attention.sliding_window=17",
+                        "kv_cache.block_size=32", "attention.causal=false",
+                        "attention.dtype=float32"):  # fmt: skip
             with self.subTest(setting=setting):
-                result = self.run_plugin(TINY, NAIVE, "--no-timing", "--set", setting)["NAIVE"]
+                result = self.run_plugin(TINY, NAIVE, "--no-timing", "--backend", "NAIVE", "--set",
+                                         setting)["NAIVE"]  # fmt: skip
                 self.assertEqual(result["status"], "passed", result["reasons"])
+        shared = TINY.replace(TINY_CASE, "8q3s90") + "cascade: {common_prefix_len: 64}\n"
+        result = self.run_plugin(shared, NAIVE, "--no-timing", "--backend", "NAIVE")["NAIVE"]
+        self.assertEqual(result["status"], "passed", result["reasons"])
 
     def test_gate_and_baseline_take_it_as_they_take_ours(self):
         self.write("tiny.yaml", TINY)
@@ -313,6 +316,7 @@ class Faults(PluginTest):
         self.check("SILENT", "incorrect", "NaN or infinity in different places")
         self.check("UNSTEADY", "incorrect", "not deterministic: output[35, 3, 63]")
         self.check("WRITES_CACHE", "incorrect", "cache write: ")
+        self.check("WRITES_QUERY", "incorrect", "query was changed at [0, 0, 1]: it is an input")
 
     def test_writes_past_a_buffer_name_it(self):
         row = 4 * 64 * 2

@@ -22,6 +22,7 @@ enum class Kind {
   kUnderrunLse,
   kOverrunWorkspace,
   kWritesCache,
+  kWritesQuery,
   kHangs,
   kCrashes,
   kExits,
@@ -72,6 +73,7 @@ constexpr Variant kVariants[] = {
     {"UNDERRUN_LSE", Kind::kUnderrunLse},
     {"OVERRUN_WORKSPACE", Kind::kOverrunWorkspace},
     {"WRITES_CACHE", Kind::kWritesCache},
+    {"WRITES_QUERY", Kind::kWritesQuery},
     {"HANGS", Kind::kHangs},
     {"CRASHES", Kind::kCrashes},
     {"EXITS", Kind::kExits},
@@ -210,6 +212,9 @@ const char* faulty_run(void* state, void* stream) {
       break;
     case Kind::kWritesCache:
       bytes_of(t.key_cache)[0] = static_cast<char>(bytes_of(t.key_cache)[0] ^ 1);
+      break;
+    case Kind::kWritesQuery:
+      store(t.query, 1, load(t.query, 1) + 1.0f);
       break;
     case Kind::kHangs:
       hang();
