@@ -7,6 +7,12 @@ install(PROGRAMS ${CMAKE_SOURCE_DIR}/scripts/second_opinion.py
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/scripts/opinion
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench PATTERN __pycache__ EXCLUDE)
+# What a plugin is made from, and plugins to start from.
+install(FILES ${CMAKE_SOURCE_DIR}/src/plugin/attnbench_backend.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+install(FILES ${CMAKE_SOURCE_DIR}/examples/plugin/naive_attention.cpp
+  ${CMAKE_SOURCE_DIR}/examples/plugin/naive_attention.cu
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench/examples/plugin)
 # The notice of what is embedded in the program (attnbench_page.cmake).
 install(FILES ${ATTNBENCH_D3_LICENCE} DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright-d3)
 

@@ -5,11 +5,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "core/lse_convention.h"
 #include "core/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
@@ -36,8 +38,10 @@ struct Step {
 };
 
 struct PipelineOutput {
-  Tensor output;                          // [T, H, Dv] attention dtype (or quantised bytes)
-  std::optional<Tensor> lse;              // f32 [H, T] when the pipeline produces it
+  Tensor output;              // [T, H, Dv] attention dtype (or quantised bytes)
+  std::optional<Tensor> lse;  // f32 [H, T] when the pipeline produces it
+  /// How the LSE was written before it became ours; nothing for backends that write it our way.
+  std::optional<LseConvention> declared_lse;
   std::optional<Tensor> cache;            // the cache after the step, as PagedCache::data
   std::optional<Tensor> key_scale_cache;  // after the step, as PagedCache::key_scale_cache
   /// Further results under the names they are saved by ("output_scales", ...).
@@ -78,6 +82,12 @@ struct BackendInputs {
 /// One line of `attnbench explain`: what the pipeline will do, e.g. {"num_decodes", "60"}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
+/// What the library of a user's backend said when it could not go on; a case ends as "error".
+class BackendFailure : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -96,6 +106,8 @@ class Backend {
   virtual std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops) const = 0;
   virtual Facts explain(const Problem& problem) const = 0;
+  /// The library of a user's backend; null for those of this program.
+  virtual const PluginInfo* plugin() const { return nullptr; }
 };
 
 /// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every

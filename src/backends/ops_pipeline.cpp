@@ -56,14 +56,14 @@ std::vector<int> packed_ranges(const AttentionMath& math, std::size_t num_ranges
 }  // namespace
 
 OpsPipeline::OpsPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
-                         std::string backend)
+                         std::string backend, bool ragged_keys)
     : problem_(problem),
       backend_(std::move(backend)),
       math_(resolve_attention_math(problem_, backend_)),
       ops_(ops) {
   set_rows(inputs);
   set_score(inputs);
-  if (has_direct_kv(problem_.attention.type)) {
+  if (ragged_keys || has_direct_kv(problem_.attention.type)) {
     set_ragged_kv(*inputs.inputs);
   } else {
     set_paged_kv(inputs);

@@ -21,8 +21,9 @@ class OpsPipeline : public Pipeline {
 
  protected:
   /// Uploads everything; params() and cache writing are ready afterwards, no step is queued.
-  /// Errors: E-CAPACITY.
-  OpsPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops, std::string backend);
+  /// `ragged_keys`: keys and values as tensors where the type has a cache too. Errors: E-CAPACITY.
+  OpsPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops, std::string backend,
+              bool ragged_keys = false);
 
   Ops& ops() { return ops_; }
   const Problem& problem() const { return problem_; }

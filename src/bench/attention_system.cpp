@@ -9,6 +9,7 @@
 #include "bench/judge_ranks.h"
 #include "bench/save.h"
 #include "bench/system.h"
+#include "core/error.h"
 #include "inputs/kv_scales.h"
 #include "metadata/kv_layout.h"
 
@@ -138,7 +139,14 @@ class AttentionTrial final : public Trial {
     const Problem problem = problem_of_request(cache_.problem(), *request);
     CaseCache cache(problem, inputs_of_request(*inputs_.inputs, *request));
     const BackendInputs alone = cache.backend_inputs(backend_);
-    const std::unique_ptr<Pipeline> pipeline = backend_.prepare(problem, alone, ops);
+    std::unique_ptr<Pipeline> pipeline;
+    try {
+      pipeline = backend_.prepare(problem, alone, ops);
+    } catch (const Error& error) {
+      // A user's backend need not take every request of its batches alone.
+      if (backend_.plugin() == nullptr || error.kind() != ErrorKind::kUnsupported) throw;
+      return std::nullopt;
+    }
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();
     ops.synchronize();

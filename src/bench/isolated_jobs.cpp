@@ -120,9 +120,9 @@ class Shift {
     if (limit_s <= 0 || silent_s() <= limit_s) return false;
     child_.kill();
     failed(
-        fmt::format("E-INTERNAL: time limit: no sign of life for {:.0f} s in phase '{}'{}; its "
-                    "process was ended",
-                    limit_s, to_string(*phase_), last_wait()));
+        fmt::format("E-INTERNAL: time limit: no sign of life for {:.0f} s{}; its process was "
+                    "ended",
+                    limit_s, in_phase()));
     return true;
   }
 
@@ -131,10 +131,16 @@ class Shift {
     return kernels_.empty() ? std::string() : ", where it waited last for " + kernels_;
   }
 
+  std::string in_phase() const {
+    return phase_ ? fmt::format(" in phase '{}'{}", to_string(*phase_), last_wait())
+                  : " before its first phase";
+  }
+
   /// 0 = none: making inputs and the reference takes what it takes.
   double hang_limit_s() const {
     if (options_.hang_limit_s <= 0 || results_.size() >= jobs_.size()) return 0;
-    if (phase_ == Phase::kRun) return options_.hang_limit_s;
+    // Before the first phase a user's backend is asked what it supports.
+    if (phase_ == Phase::kRun || (started_ && !phase_)) return options_.hang_limit_s;
     const double timeout_s = jobs_[results_.size()].problem->timing.timeout_s;
     return phase_ == Phase::kTiming ? options_.hang_limit_s + timeout_s : 0;
   }
@@ -145,10 +151,8 @@ class Shift {
     // A child may leave between two jobs (after an error it lets a fresh process go on).
     if (how.empty() && !started_ && results_.size() > first_) return;
     if (stopping || results_.size() == jobs_.size()) return;
-    failed(
-        fmt::format("E-INTERNAL: the process that ran this case ended{}{}",
-                    phase_ ? fmt::format(" in phase '{}'{}", to_string(*phase_), last_wait()) : "",
-                    how.empty() ? "" : ": " + how));
+    failed(fmt::format("E-INTERNAL: the process that ran this case ended{}{}", in_phase(),
+                       how.empty() ? "" : ": " + how));
   }
 
   void failed(const std::string& reason) {

@@ -51,16 +51,18 @@ Comparison comparison(const Tensor& actual, const ReferenceOutput& expected,
           expected.rows, is_lse};
 }
 
-void judge_lse(const Problem& problem, const Tensor& lse, const Yardsticks& yardsticks,
+void judge_lse(const Problem& problem, const PipelineOutput& output, const Yardsticks& yardsticks,
                Judgement& judgement) {
-  const Comparison compared = comparison(lse, *yardsticks.reference, yardsticks.emulation, true);
+  const Comparison compared =
+      comparison(*output.lse, *yardsticks.reference, yardsticks.emulation, true);
   const Tolerance tolerance =
       lse_tolerance(problem.attention.dtype, problem.attention.type == AttentionType::kMla);
   const Verdict verdict = compare(compared, tolerance);
   judgement.lse_error = verdict.stats;
   if (verdict.passed) return;
   append(judgement.reasons, verdict.reasons);
-  if (const std::string cause = diagnose_lse(compared, tolerance); !cause.empty()) {
+  if (const std::string cause = diagnose_lse(compared, tolerance, output.declared_lse);
+      !cause.empty()) {
     judgement.reasons.push_back(cause);
   }
 }
@@ -111,7 +113,7 @@ Judgement judge(const Problem& problem, const Numerics& numerics, const Pipeline
       comparison(output.output, *yardsticks.reference, yardsticks.emulation, false), tolerance);
   judgement.error = verdict.stats;
   judgement.reasons = verdict.reasons;
-  if (output.lse) judge_lse(problem, *output.lse, yardsticks, judgement);
+  if (output.lse) judge_lse(problem, output, yardsticks, judgement);
   if (yardsticks.unquantised != nullptr) {
     judgement.quantization_error =
         compare(comparison(output.output, *yardsticks.unquantised, yardsticks.emulation, false),

@@ -28,6 +28,7 @@ class FaultyBackend final : public Backend {
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override;
   Facts explain(const Problem& problem) const override { return backend_.explain(problem); }
+  const PluginInfo* plugin() const override { return backend_.plugin(); }
 
  private:
   const Backend& backend_;

@@ -7,6 +7,7 @@
 #include "bench/isolated_jobs.h"
 #include "bench/job_timing.h"
 #include "bench/save.h"
+#include "bench/stream_check.h"
 #include "bench/system.h"
 #include "core/error.h"
 #include "core/problem_json.h"
@@ -36,6 +37,8 @@ class JobRunner {
         result.status = Status::kUnsupported;
         result.reasons = {error.what()};
       }
+    } catch (const BackendFailure& failure) {
+      set_error(result, failure.what());
     } catch (const std::bad_alloc&) {
       set_error(result, "E-CAPACITY: out of memory");
     } catch (const std::exception& error) {
@@ -102,6 +105,10 @@ class JobRunner {
     const PipelineOutput output = run_once(pipeline);
     if (options_.validate) {
       find_defects(trial, pipeline, output, result.reasons);
+      if (result.plugin && result.reasons.empty()) {
+        const std::string elsewhere = check_stream(ops(), pipeline, output);
+        if (!elsewhere.empty()) result.reasons.push_back(elsewhere);
+      }
       repeat_alone(problem, trial, output, result);
       enter(Phase::kReference);
       judge(trial, output, result);
@@ -225,6 +232,7 @@ Result describe_job(const Job& job, const BenchOptions& options) {
   result.device = options.device;
   result.problem_json = problem_to_json(*job.problem);
   result.file_hashes = job.file_hashes;
+  if (const PluginInfo* plugin = job.backend->plugin()) result.plugin = *plugin;
   result.repro = job.repro;
   return result;
 }

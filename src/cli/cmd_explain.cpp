@@ -10,6 +10,7 @@
 #include "cli/environment.h"
 #include "cli/exit_code.h"
 #include "cli/kernel_specs.h"
+#include "cli/plugins.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
@@ -61,6 +62,7 @@ bool has_cache(AttentionType type) {
 }
 
 void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+  if (pair.backend->plugin() != nullptr) return;  // they are the plugin's
   if (!device.is_cuda()) {
     print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
     return;
@@ -94,9 +96,10 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 int explain(const ExplainArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  const Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
-  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   std::set<const Problem*> problems;
   const Problem* shown = nullptr;
   const bool only_first = arguments.selection.filter.empty();
@@ -127,6 +130,7 @@ RunCommand declare_explain(CLI::App& app) {
   app.add_option("SCENARIO", arguments->scenario, "Scenario file, or name of a shipped scenario")
       ->required();
   add_selection_options(app, arguments->selection);
+  add_plugin_option(app, arguments->selection.plugins);
   add_console_options(app, arguments->console);
   return [arguments](const Console& console) { return explain(*arguments, console); };
 }

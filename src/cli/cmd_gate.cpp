@@ -10,6 +10,7 @@
 #include "cli/gate_options.h"
 #include "cli/number_check.h"
 #include "cli/output_paths.h"
+#include "cli/plugins.h"
 #include "core/error.h"
 #include "gate/agreement.h"
 #include "report/agreement_table.h"
@@ -22,6 +23,7 @@ struct GateCommand {
   std::vector<std::string> files;  // baselines, then the results
   GateArguments gate;
   GateSelection selection;
+  std::vector<std::string> plugins;
   ConsoleOptions console;
   std::string json, markdown, junit;
   std::vector<std::string> links;
@@ -146,6 +148,9 @@ RunCommand declare_gate(CLI::App& app) {
   app.add_option("--backend", command->selection.backends, "Only this backend (repeatable)")
       ->type_name("NAME")
       ->allow_extra_args(false);
+  app.add_option("--plugin", command->plugins, "Only the backends of this library (repeatable)")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   add_gate_options(app, command->gate);
   const char* const devices = "Two devices";
   app.add_flag("--agreement", command->agreement,
@@ -172,6 +177,10 @@ RunCommand declare_gate(CLI::App& app) {
   add_console_options(app, command->console);
   return [command, &app](const Console& console) {
     check_mode(app, command->agreement);
+    const Plugins plugins(command->plugins, choose_device("cpu", ""));
+    for (const Backend* backend : plugins.backends()) {
+      command->selection.backends.emplace_back(backend->name());
+    }
     return run_gate(*command, console);
   };
 }

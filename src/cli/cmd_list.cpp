@@ -10,6 +10,8 @@
 #include "backends/backend.h"
 #include "cli/command.h"
 #include "cli/exit_code.h"
+#include "cli/options.h"
+#include "cli/plugins.h"
 #include "cli/scenario_files.h"
 #include "cli/text.h"
 #include "core/error.h"
@@ -36,16 +38,16 @@ void print_rows(std::ostream& out, const Rows& rows, std::size_t width) {
   }
 }
 
-Rows backend_rows() {
+Rows backend_rows(const Plugins& plugins) {
   Rows rows;
-  for (const Backend* backend : all_backends()) {
+  for (const Backend* backend : plugins.all()) {
     rows.push_back({std::string(backend->name()), std::string(backend->description())});
   }
   std::sort(rows.begin(), rows.end());
   return rows;
 }
 
-Rows scenario_rows() {
+Rows scenario_rows(const Plugins&) {
   std::set<std::string> seen;
   Rows rows;
   ScenarioOptions options;
@@ -65,7 +67,7 @@ Rows scenario_rows() {
 }
 
 /// The numbers of a result file (contract section 4).
-Rows metric_rows() {
+Rows metric_rows(const Plugins&) {
   Rows rows = {
       {"max_abs", "1", "largest |output - reference|"},
       {"mean_abs", "1", "mean |output - reference|"},
@@ -100,16 +102,24 @@ Rows metric_rows() {
 
 struct Topic {
   const char* name;
-  Rows (*rows)();
+  Rows (*rows)(const Plugins& plugins);
 };
 constexpr std::array<Topic, 3> kTopics = {
     {{"backends", backend_rows}, {"scenarios", scenario_rows}, {"metrics", metric_rows}}};
 
-int list(const std::string& chosen, const Console& console) {
+struct ListArguments {
+  std::string topic;
+  std::vector<std::string> plugins;
+};
+
+int list(const ListArguments& arguments, const Console& console) {
+  const std::string& chosen = arguments.topic;
+  const Plugins plugins(arguments.plugins, choose_device("cpu", ""));
   for (const Topic& topic : kTopics) {
     if (!chosen.empty() && chosen != topic.name) continue;
     if (chosen.empty()) console.out << topic.name << "\n";
-    print_rows(console.out, topic.rows(), static_cast<std::size_t>(output_width(STDOUT_FILENO)));
+    print_rows(console.out, topic.rows(plugins),
+               static_cast<std::size_t>(output_width(STDOUT_FILENO)));
   }
   return kExitPassed;
 }
@@ -117,10 +127,11 @@ int list(const std::string& chosen, const Console& console) {
 }  // namespace
 
 RunCommand declare_list(CLI::App& app) {
-  auto chosen = std::make_shared<std::string>();
-  app.add_option("TOPIC", *chosen, "backends, scenarios or metrics; all when not given")
+  auto arguments = std::make_shared<ListArguments>();
+  app.add_option("TOPIC", arguments->topic, "backends, scenarios or metrics; all when not given")
       ->check(CLI::IsMember({"backends", "scenarios", "metrics"}).description(""));
-  return [chosen](const Console& console) { return list(*chosen, console); };
+  add_plugin_option(app, arguments->plugins);
+  return [arguments](const Console& console) { return list(*arguments, console); };
 }
 
 }  // namespace attnbench

@@ -21,6 +21,7 @@
 #include "cli/output_paths.h"
 #include "cli/outputs.h"
 #include "cli/planted_faults.h"
+#include "cli/plugins.h"
 #include "cli/progress.h"
 #include "cli/resume.h"
 #include "cli/scenario_files.h"
@@ -64,8 +65,9 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
     return open_ops(device, threads, cache_dir);
   };
   if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
-  // Why on the CPU too: a planted crash would end the program.
-  const bool needs_child = device.is_cuda() || !options.plant_faults.empty();
+  // Why on the CPU too: a crash, planted or of a plugin, would end the program.
+  const bool needs_child =
+      device.is_cuda() || !options.plant_faults.empty() || !options.selection.plugins.empty();
   bench.isolate = needs_child && !options.in_process;
   if (options.hang_limit_s) bench.hang_limit_s = *options.hang_limit_s;
   bench.should_stop = InterruptGuard::interrupted;
@@ -85,7 +87,7 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const RunOptions& opt
     job.repro = fmt::format("attnbench run {} --filter {}{}", shell_quote(pair.source->argument),
                             shell_quote(exact_regex(pair.id)), repeat);
     job.file_hashes = hashes.of(*pair.problem);
-    job.extra_refusals = device_refusals(*pair.problem, device);
+    job.extra_refusals = device_refusals(*pair.backend, *pair.problem, device);
     jobs.push_back(std::move(job));
   }
   return jobs;
@@ -428,9 +430,10 @@ void check_baseline(const RunArguments& arguments) {
 int run_cases(const RunArguments& arguments, const Console& console) {
   const RunOptions& options = arguments.options;
   const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
+  const Plugins plugins(options.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));
-  const std::vector<Pair> pairs = select_pairs(scenarios, options.selection);
+  const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
   const OutputPlan plan = plan_outputs(options);
   check_baseline(arguments);
   check_outputs(arguments, plan, scenarios, pairs);
@@ -448,7 +451,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   RunSession session(arguments, gate, plan, std::move(run), console);
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
   std::vector<Job> jobs = make_jobs(pairs, options, device);
-  const PlantedFaults faults(options.plant_faults, device.is_cuda(), jobs);
+  const PlantedFaults faults(options.plant_faults, jobs);
   set_chunk_threads(options.threads);
   return session.run(jobs, bench_options(options, device));
 }

@@ -12,6 +12,7 @@
 #include "cli/device.h"
 #include "cli/exit_code.h"
 #include "cli/output_paths.h"
+#include "cli/plugins.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "cli/text.h"
@@ -111,10 +112,11 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
 int show_support(const SupportArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  const Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
   check_output_paths(input_paths(scenarios), {{"--json", arguments.json}});
-  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   const std::vector<Verdict> verdicts = judge(pairs, device);
   if (arguments.json != "-") {
     const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
@@ -134,6 +136,7 @@ RunCommand declare_support(CLI::App& app) {
   app.add_option("SCENARIO", arguments->scenarios, "Scenario files, or names of shipped scenarios")
       ->required();
   add_selection_options(app, arguments->selection);
+  add_plugin_option(app, arguments->selection.plugins);
   app.add_option("--json", arguments->json, "Write the matrix as JSON ('-' = stdout)")
       ->type_name("FILE");
   add_console_options(app, arguments->console);

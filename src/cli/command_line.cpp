@@ -57,7 +57,8 @@ const std::vector<Command>& all_commands() {
   static const std::vector<Command> commands = {
       {"run", "Validate and time every case on every backend",
        "  attnbench run scenarios/quickstart.yaml\n"
-       "  attnbench run decode --backend FLASH_ATTN --set attention.head_size=64 --json out.json",
+       "  attnbench run decode --backend FLASH_ATTN --set attention.head_size=64 --json out.json\n"
+       "  attnbench run decode --plugin ./libmine.so",
        declare_run},
       {"support", "Show which backend can run which case, and why not; runs nothing",
        "  attnbench support smoke --backend TRITON_ATTN", declare_support},

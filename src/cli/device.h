@@ -34,6 +34,9 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device);
 /// Those of all_refusals() that are not the backend's own.
+std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
+                                         const DeviceChoice& device);
+/// Those of a backend whose kernels are this program's.
 std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
 
 /// Operations on the chosen device, which has no refusals.

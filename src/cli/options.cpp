@@ -45,6 +45,15 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
       ->group(group);
 }
 
+void add_plugin_option(CLI::App& app, std::vector<std::string>& plugins) {
+  app.add_option("--plugin", plugins,
+                 "Library with backends of your own, which are taken beside the others unless "
+                 "--backend chooses (repeatable); see docs/plugins.md")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->group("Selection");
+}
+
 void add_console_options(CLI::App& app, ConsoleOptions& options) {
   const char* const group = "Console";
   auto* quiet = app.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
@@ -63,6 +72,7 @@ void add_console_options(CLI::App& app, ConsoleOptions& options) {
 
 void add_run_options(CLI::App& app, RunOptions& options) {
   add_selection_options(app, options.selection);
+  add_plugin_option(app, options.selection.plugins);
   const char* const outputs = "Outputs (FILE '-' is stdout)";
   app.add_option("--json", options.json, "Write all results as JSON")
       ->type_name("FILE")
@@ -115,11 +125,12 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 4096).description(""))
       ->group(running);
   app.add_flag("--in-process", options.in_process,
-               "Run the cases of a CUDA device in this process, for debuggers and sanitizers")
+               "Run the cases of a CUDA device or a plugin in this process, for debuggers and "
+               "sanitizers")
       ->group(running);
   app.add_option("--hang-limit", options.hang_limit_s,
-                 "Seconds of silence while a backend runs on a CUDA device that end its case as an "
-                 "error (default 60; 0 = never)")
+                 "Seconds of silence while a backend runs on a CUDA device, or a plugin is loaded, "
+                 "that end its case as an error (default 60; 0 = never)")
       ->type_name("S")
       ->check(positive_number(/*or_zero=*/true))
       ->group(running);
@@ -127,7 +138,7 @@ void add_run_options(CLI::App& app, RunOptions& options) {
       ->type_name("DIR")
       ->group(running);
   app.add_option("--plant-fault", options.plant_faults,
-                 "Let the cases that match hang, crash or (on CUDA) overrun a buffer, to see what "
+                 "Let the cases that match hang, crash or overrun a buffer, to see what "
                  "becomes of them and of the others (repeatable)")
       ->type_name("KIND=REGEX")
       ->allow_extra_args(false)
@@ -162,6 +173,7 @@ std::vector<std::pair<std::string, std::string>> scenario_overrides(const RunOpt
 std::string repeat_options(const RunOptions& options) {
   const SelectionOptions& selection = options.selection;
   std::string text;
+  for (const std::string& plugin : selection.plugins) text += " --plugin " + shell_quote(plugin);
   for (const std::string& backend : selection.backends) text += " --backend " + backend;
   if (selection.device != "auto") text += " --device " + shell_quote(selection.device);
   if (!selection.assume_sm.empty()) text += " --assume-sm " + shell_quote(selection.assume_sm);

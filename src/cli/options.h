@@ -16,6 +16,7 @@ namespace attnbench {
 /// Options that say which cases and backends are meant, of run, support and explain.
 struct SelectionOptions {
   std::vector<std::string> backends;
+  std::vector<std::string> plugins;  // paths of libraries
   std::string device = "auto";
   std::string assume_sm;
   std::vector<std::string> set;  // KEY=VALUE
@@ -52,6 +53,8 @@ struct RunOptions {
 };
 
 void add_selection_options(CLI::App& app, SelectionOptions& options);
+/// --plugin, of the commands that ask users' backends for something.
+void add_plugin_option(CLI::App& app, std::vector<std::string>& plugins);
 void add_console_options(CLI::App& app, ConsoleOptions& options);
 /// Everything that `run` takes but its SCENARIO arguments.
 void add_run_options(CLI::App& app, RunOptions& options);

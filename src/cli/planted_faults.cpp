@@ -13,16 +13,13 @@ struct FaultRule {
   IdFilter filter;
 };
 
-FaultRule parse_rule(const std::string& text, bool on_cuda) {
+FaultRule parse_rule(const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string kind = text.substr(0, equals);
   const bool known = kind == "hang" || kind == "crash" || kind == "overrun";
   if (!known || equals == std::string::npos) {
     fail(ErrorKind::kUsage,
          "{}: expected hang, crash or overrun, '=' and an expression, found '{}'", kOption, text);
-  }
-  if (kind == "overrun" && !on_cuda) {
-    fail(ErrorKind::kUsage, "{} overrun: buffers have guard zones on CUDA devices only", kOption);
   }
   const cuda::Fault fault = kind == "hang"    ? cuda::Fault::kHang
                             : kind == "crash" ? cuda::Fault::kCrash
@@ -32,17 +29,16 @@ FaultRule parse_rule(const std::string& text, bool on_cuda) {
 
 }  // namespace
 
-PlantedFaults::PlantedFaults(const std::vector<std::string>& options, bool on_cuda,
-                             std::vector<Job>& jobs) {
+PlantedFaults::PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs) {
+  const std::vector<Job> right = jobs;
   for (const std::string& option : options) {
-    const FaultRule rule = parse_rule(option, on_cuda);
+    const FaultRule rule = parse_rule(option);
     bool matched = false;
-    for (Job& job : jobs) {
-      if (!rule.filter.matches(job.id)) continue;
-      // Why by name: the job may have a faulty backend already.
-      backends_.push_back(
-          std::make_unique<FaultyBackend>(*find_backend(job.backend->name()), rule.fault));
-      job.backend = backends_.back().get();
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      if (!rule.filter.matches(jobs[i].id)) continue;
+      // Why not of `jobs`: the job may have a faulty backend already.
+      backends_.push_back(std::make_unique<FaultyBackend>(*right[i].backend, rule.fault));
+      jobs[i].backend = backends_.back().get();
       matched = true;
     }
     if (!matched) fail(ErrorKind::kUsage, "{}: no result id matches '{}'", kOption, option);

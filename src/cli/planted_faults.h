@@ -14,9 +14,8 @@ namespace attnbench {
 class PlantedFaults {
  public:
   /// `options` are texts KIND=REGEX, KIND being hang, crash or overrun; the last that matches a job
-  /// counts. Errors: kUsage for anything else, for an expression that matches no job, and for an
-  /// overrun on the CPU, whose buffers have no guard zones.
-  PlantedFaults(const std::vector<std::string>& options, bool on_cuda, std::vector<Job>& jobs);
+  /// counts. Errors: kUsage for anything else, and for an expression that matches no job.
+  PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs);
 
  private:
   std::vector<std::unique_ptr<FaultyBackend>> backends_;

@@ -43,6 +43,13 @@ bool is_done(const Result& result, const BenchOptions& bench) {
   return false;
 }
 
+/// Whether a user's backend is of the library that `result` was measured with.
+bool is_same_library(const Job& job, const Result& result) {
+  const PluginInfo* plugin = job.backend->plugin();
+  if (plugin == nullptr) return true;
+  return result.plugin && result.plugin->sha256 == plugin->sha256;
+}
+
 /// What a file of these jobs would hold before they run: what an earlier file is compared with.
 ResultFile planned_file(const std::vector<Job>& jobs, const BenchOptions& bench,
                         const RunInfo& run) {
@@ -74,7 +81,8 @@ std::vector<Result> results_to_keep(const std::string& path, const std::vector<J
   std::vector<Result> kept;
   for (const Job& job : jobs) {
     const auto found = done.find(job.id);
-    if (found != done.end()) kept.push_back(std::move(found->second));
+    if (found == done.end() || !is_same_library(job, found->second)) continue;
+    kept.push_back(std::move(found->second));
   }
   return kept;
 }

@@ -12,9 +12,9 @@
 namespace attnbench {
 
 /// The results of `path` and of the journal beside it that need not be measured again: of the same
-/// problem, neither error nor skipped, timed and checked as `bench` asks for. Errors: those of
-/// read_result_file when neither file is there or one is broken; kUsage when they come from another
-/// machine.
+/// problem and, of users' backends, the same library, neither error nor skipped, timed and checked
+/// as `bench` asks for. Errors: those of read_result_file when neither file is there or one is
+/// broken; kUsage when they come from another machine.
 std::vector<Result> results_to_keep(const std::string& path, const std::vector<Job>& jobs,
                                     const BenchOptions& bench, const RunInfo& run);
 

@@ -14,19 +14,29 @@ namespace {
 
 using Backends = std::vector<const Backend*>;
 
+void append(const Backends& more, Backends& backends) {
+  for (const Backend* backend : more) {
+    if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
+      backends.push_back(backend);
+    }
+  }
+}
+
 /// `where` begins the message: "--backend", or the key with its file and line.
 void add_backend(const std::string& name, ErrorKind kind, const std::string& where,
-                 Backends& backends) {
+                 const Backends& plugins, Backends& backends) {
   const Backend* backend = find_backend(name);
+  for (const Backend* plugin : plugins) {
+    if (plugin->name() == name) backend = plugin;
+  }
   if (backend == nullptr) {
     std::vector<std::string> known;
     for (const Backend* candidate : all_backends()) known.emplace_back(candidate->name());
+    for (const Backend* candidate : plugins) known.emplace_back(candidate->name());
     fail(kind, "{}: unknown backend '{}'{} (known: {})", where, name, did_you_mean(name, known),
          join(known, ", "));
   }
-  if (std::find(backends.begin(), backends.end(), backend) == backends.end()) {
-    backends.push_back(backend);
-  }
+  append({backend}, backends);
 }
 
 Backends native_backends(AttentionType type) {
@@ -95,31 +105,33 @@ bool IdFilter::matches(const std::string& id) const {
   }
 }
 
-Backends backends_of(const Scenario& scenario) {
+Backends backends_of(const Scenario& scenario, const Backends& plugins) {
   Backends backends;
   for (std::size_t i = 0; i < scenario.backends.size(); ++i) {
     add_backend(scenario.backends[i], ErrorKind::kConfig, scenario.backend_places[i] + "backends",
-                backends);
+                plugins, backends);
   }
   return backends;
 }
 
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
-                               const SelectionOptions& options) {
+                               const SelectionOptions& options, const Backends& plugins) {
   Backends explicit_backends;
   for (const std::string& name : options.backends) {
-    add_backend(name, ErrorKind::kUsage, "--backend", explicit_backends);
+    add_backend(name, ErrorKind::kUsage, "--backend", plugins, explicit_backends);
   }
   const IdFilter filter(options.filter, "--filter");
   std::vector<Pair> pairs;
   for (const LoadedScenario& loaded : scenarios) {
     const Scenario& scenario = loaded.scenario;
-    const Backends scenario_backends = backends_of(scenario);
+    const Backends scenario_backends = backends_of(scenario, plugins);
     for (const Problem& problem : scenario.cases) {
-      const Backends& backends = !explicit_backends.empty() ? explicit_backends
-                                 : !scenario_backends.empty()
-                                     ? scenario_backends
-                                     : native_backends(problem.attention.type);
+      Backends backends = explicit_backends;
+      if (backends.empty()) {
+        backends =
+            scenario_backends.empty() ? native_backends(problem.attention.type) : scenario_backends;
+        append(plugins, backends);
+      }
       for (const Backend* backend : backends) {
         std::string id =
             fmt::format("{}/{}/{}", problem.scenario, problem.case_name, backend->name());

@@ -34,16 +34,20 @@ struct Pair {
   std::string id;  // "<scenario>/<case>/<backend>"
 };
 
-/// The backends that the scenario names, each once. Errors: E-CONFIG for an unknown name.
-std::vector<const Backend*> backends_of(const Scenario& scenario);
+/// The backends that the scenario names, each once; `plugins` are known beside the built-in ones.
+/// Errors: E-CONFIG for an unknown name.
+std::vector<const Backend*> backends_of(const Scenario& scenario,
+                                        const std::vector<const Backend*>& plugins = {});
 
 /// Pairs in file order, all backends of a case together. Backends: --backend, else the scenario's
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
-/// version serves, the native decoder backends, so that their refusals are seen. Pairs that
+/// version serves, the native decoder backends, so that their refusals are seen. Without --backend
+/// `plugins` come after them: who loads a library wants to see its backends. Pairs that
 /// --filter does not match, and of those the ones that --part does not take, are left out. Errors:
 /// kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name in a
 /// scenario.
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
-                               const SelectionOptions& options);
+                               const SelectionOptions& options,
+                               const std::vector<const Backend*>& plugins = {});
 
 }  // namespace attnbench

@@ -189,6 +189,13 @@ Result read_result(const Reader& json) {
     item.read("shared_bytes", kernel.shared_bytes);
     item.read("cubin_hash", kernel.cubin_hash);
   });
+  if (!json.is_null("plugin")) {
+    const Reader item = json.object("plugin");
+    PluginInfo& plugin = result.plugin.emplace();
+    item.read("library", plugin.library);
+    item.read("version", plugin.version);
+    item.read("sha256", plugin.sha256);
+  }
   json.read("repro", result.repro);
   return result;
 }

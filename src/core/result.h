@@ -115,6 +115,13 @@ struct KernelInfo {
   std::string cubin_hash;
 };
 
+/// The library of a user's backend: which build was judged.
+struct PluginInfo {
+  std::string library;  // path as given
+  std::string version;  // in the plugin's words
+  std::string sha256;   // of the file
+};
+
 struct Result {
   std::string id;  // "<scenario>/<case>/<backend>"
   std::string scenario;
@@ -134,6 +141,7 @@ struct Result {
   std::optional<Timing> timing;                     // only when passed or unverified
   std::optional<Throughput> throughput;             // only when passed or unverified
   std::vector<KernelInfo> kernels;
+  std::optional<PluginInfo> plugin;  // of a user's backend
   std::string repro;
 };
 

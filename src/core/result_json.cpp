@@ -181,6 +181,11 @@ Json result_json(const Result& result) {
   json["timing"] = timing_json(result.timing);
   json["throughput"] = throughput_json(result.throughput);
   json["kernels"] = kernels_json(result.kernels);
+  if (result.plugin) {
+    json["plugin"] = {{"library", result.plugin->library},
+                      {"version", result.plugin->version},
+                      {"sha256", result.plugin->sha256}};
+  }
   json["repro"] = result.repro;
   return json;
 }

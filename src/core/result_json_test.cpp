@@ -65,6 +65,7 @@ Result full_result() {
   result.timing->cpu_wait = 0.25;
   result.file_hashes = {{"kv_cache.scale_file", "0123"}};
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
+  result.plugin = PluginInfo{"./libmine.so", "1.2", "0123abcd"};
   result.batch_invariance = BatchInvariance{3, false, 0.25};
   result.repro = "attnbench run x";
   return result;
@@ -93,6 +94,10 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(read.timing->cpu_wait == 0.25);
   CHECK(read.file_hashes.at("kv_cache.scale_file") == "0123");
   CHECK(read.kernels[0].registers == 255);
+  REQUIRE(read.plugin);
+  CHECK(read.plugin->library == "./libmine.so");
+  CHECK(read.plugin->version == "1.2");
+  CHECK(read.plugin->sha256 == "0123abcd");
   CHECK(read.timing->flushed_bytes == std::uint64_t{5} << 30);
   REQUIRE(read.timing->clocks);
   CHECK(read.timing->clocks->sm_mhz_median == 1755);

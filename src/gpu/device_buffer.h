@@ -4,13 +4,11 @@
 #include <cstddef>
 #include <string>
 
+#include "core/guard_zone.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 
 namespace attnbench {
-
-/// Bytes of the zone before and of the zone after the payload.
-constexpr std::size_t kGuardBytes = 4096;
 
 /// `runtime` and `stream` must outlive it. The payload starts on 256 bytes; the zone behind it
 /// starts at its very end.

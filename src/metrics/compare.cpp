@@ -156,22 +156,36 @@ Verdict compare(const Comparison& comparison, const Tolerance& tolerance) {
   return verdict;
 }
 
-std::string diagnose_lse(const Comparison& comparison, const Tolerance& tolerance) {
+std::string diagnose_lse(const Comparison& comparison, const Tolerance& tolerance,
+                         const std::optional<LseConvention>& declared) {
   if (compare(comparison, tolerance).passed) return "";
-  const auto fits = [&](auto&& mistake) {
+  const LseConvention expected = declared.value_or(LseConvention{});
+  const char* const says = declared ? "declared" : "expected";
+  // What a natural LSE becomes when it is taken for one of base 2, or the other way round.
+  const double factor = expected.base_two ? std::log(2.0) : 1 / std::log(2.0);
+  const auto fits = [&](bool other_base, bool other_infinity) {
     std::vector<double> mistaken(comparison.expected.begin(), comparison.expected.end());
-    std::transform(mistaken.begin(), mistaken.end(), mistaken.begin(), mistake);
+    for (double& lse : mistaken) {
+      if (std::isinf(lse)) {
+        lse = other_infinity ? -lse : lse;
+      } else if (other_base) {
+        lse *= factor;
+      }
+    }
     Comparison other = comparison;
     other.expected = mistaken;
     other.emulated = {};
     return compare(other, tolerance).passed;
   };
-  const double log2_e = 1 / std::log(2.0);
-  if (fits([&](double lse) { return lse * log2_e; })) return "LSE is in base 2, expected natural";
-  if (fits([](double lse) { return std::isinf(lse) ? -lse : lse; })) {
-    return "LSE of rows that see no key is +inf, expected -inf";
-  }
-  return "";
+  const std::string base =
+      fmt::format("LSE is {}, {} {}", expected.base_two ? "natural" : "in base 2", says,
+                  expected.base_two ? "base 2" : "natural");
+  const std::string infinity = fmt::format("LSE of rows that see no key is {}, {} {}",
+                                           expected.empty_is_plus_inf ? "-inf" : "+inf", says,
+                                           expected.empty_is_plus_inf ? "+inf" : "-inf");
+  if (fits(true, false)) return base;
+  if (fits(false, true)) return infinity;
+  return fits(true, true) ? base + "; " + infinity : "";
 }
 
 }  // namespace attnbench

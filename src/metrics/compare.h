@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/lse_convention.h"
 #include "core/result.h"
 #include "core/tensor.h"
 
@@ -68,8 +69,10 @@ struct Verdict {
 /// elements that are finite in both; without such an element they do not exist (NaN).
 Verdict compare(const Comparison& comparison, const Tolerance& tolerance);
 
-/// Names a known mistake that explains a failed LSE: "LSE is in base 2" when lse * ln 2 fits the
-/// reference. Empty when nothing fits.
-std::string diagnose_lse(const Comparison& comparison, const Tolerance& tolerance);
+/// Names a known mistake that explains a failed LSE: "LSE is in base 2, expected natural" when
+/// lse * ln 2 fits the reference. `declared` is what its author says of it; the LSE was converted
+/// accordingly, so that a wrong declaration is the mistake. Empty when nothing fits.
+std::string diagnose_lse(const Comparison& comparison, const Tolerance& tolerance,
+                         const std::optional<LseConvention>& declared = std::nullopt);
 
 }  // namespace attnbench

@@ -290,6 +290,33 @@ TEST_CASE("a base-2 LSE and a positive empty row are named") {
   CHECK(diagnose(7, -kInf) == std::pair<bool, std::string>{false, ""});
 }
 
+TEST_CASE("an LSE that was converted from a wrong declaration is named by what was declared") {
+  const std::vector<std::int32_t> rows{0, 1};
+  const std::vector<double> natural{std::log(3.0), -kInf};
+  const Tolerance tolerance = lse_tolerance(Dtype::kBF16);
+  // Base of the first row and infinity of the second, as written and as declared.
+  const auto diagnose = [&](bool base_two, bool plus_inf, const LseConvention& declared) {
+    const std::vector<float> values{
+        to_natural(static_cast<float>(base_two ? std::log2(3.0) : std::log(3.0)), declared),
+        to_natural(static_cast<float>(plus_inf ? kInf : -kInf), declared)};
+    const Tensor lse = Tensor::from_f32(values, {1, 2});
+    return diagnose_lse({&lse, natural, {}, rows, true}, tolerance, declared);
+  };
+  for (const bool base_two : {false, true}) {
+    for (const bool plus_inf : {false, true}) {
+      const LseConvention declared{base_two, plus_inf};
+      CHECK(diagnose(base_two, plus_inf, declared) == "");
+      const std::string base =
+          base_two ? "LSE is natural, declared base 2" : "LSE is in base 2, declared natural";
+      const std::string infinity = plus_inf ? "LSE of rows that see no key is -inf, declared +inf"
+                                            : "LSE of rows that see no key is +inf, declared -inf";
+      CHECK(diagnose(!base_two, plus_inf, declared) == base);
+      CHECK(diagnose(base_two, !plus_inf, declared) == infinity);
+      CHECK(diagnose(!base_two, !plus_inf, declared) == base + "; " + infinity);
+    }
+  }
+}
+
 TEST_CASE("the limit text tells the whole rule") {
   const Verdict verdict = Case{{1}, {1}, {1}}.judge(output_tolerance({.output = Dtype::kBF16}));
   CHECK(verdict.stats.limit ==

@@ -54,6 +54,13 @@ class Ops {
   virtual void on_wait(std::function<void(const std::string& kernels)> listener) {
     static_cast<void>(listener);
   }
+  /// For work that is not an operation of this interface: the CUDA stream to queue it on, null on
+  /// the CPU, where the work is done when its call returns. `name` stands for the work in messages,
+  /// as the names of kernels do.
+  virtual void* stream_for(const std::string& name) {
+    static_cast<void>(name);
+    return nullptr;
+  }
   /// The kernels launched since the last call, each once, in the order of their first launch; none
   /// on the CPU.
   virtual std::vector<KernelInfo> take_kernels() { return {}; }

@@ -8,7 +8,7 @@ import struct
 import subprocess
 import unittest
 
-from tool import BINARY, ROOT, TINY, ToolTest, strict_json
+from tool import BINARY, ROOT, TINY, ToolTest, cuda_library, nvcc, strict_json
 
 # Two cases on three backends each: faults are planted in the first, the second must not notice.
 CASES = TINY.replace("batch: q32_4q1s100", "batch: [q32_4q1s100, 3q1s70]")
@@ -74,6 +74,39 @@ class Gpu(ToolTest):
                          "'planted hang'", "attn::planted_hang {kValue = 1u}")  # fmt: skip
         for backend in ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN"):
             self.assertEqual(results["3q1s70", backend]["status"], "passed")
+
+    @unittest.skipUnless(nvcc(), "no nvcc")
+    def test_a_cuda_plugin_is_judged_and_timed_beside_the_built_in_backends(self):
+        library = cuda_library("examples/plugin/naive_attention.cu", self.dir / "libnaive.so")
+        for mode in ("stream", "graph"):
+            results = self.run_on_gpu("--plugin", library, "--set", f"timing.mode={mode}")
+            for case in ("q32_4q1s100", "3q1s70"):
+                result = results[case, "NAIVE_CUDA"]
+                self.assertEqual(result["status"], "passed", result["reasons"])
+                self.assertEqual(result["timing"]["mode"], mode)
+                self.assertGreater(result["throughput"]["gbps"], 0)
+                self.assertTrue(result["batch_invariance"]["equal"])
+                self.assertEqual(result["plugin"]["version"], "1.0")
+
+    @unittest.skipUnless(nvcc(), "no nvcc")
+    def test_faults_of_a_cuda_plugin_cost_their_own_case_and_are_named(self):
+        library = cuda_library("tests/plugins/faulty_cuda.cu", self.dir / "libfaulty.so")
+        results = self.run_on_gpu("--plugin", library, "--no-timing", "--hang-limit", HANG_LIMIT,
+                                  "--filter", "/3q1s70/", code=1)  # fmt: skip
+        for backend, status, *parts in (
+            ("FLASH_ATTN", "passed"),
+            ("CUDA_WRONG", "incorrect", "output["),
+            ("CUDA_OVERRUN", "error", "out-of-bounds write: output: 1 bytes past its end",
+             "run() of CUDA_OVERRUN"),
+            ("CUDA_CRASHES", "error", "cudaErrorIllegalAddress", "run() of CUDA_CRASHES"),
+            ("CUDA_HANGS", "error", "time limit", "run() of CUDA_HANGS"),
+            # Its time would be that of an empty stream.
+            ("CUDA_DEFAULT_STREAM", "incorrect"),
+        ):  # fmt: skip
+            result = results["3q1s70", backend]
+            self.assertEqual(result["status"], status, (backend, result["reasons"]))
+            for part in parts:
+                self.assertIn(part, result["reasons"][0])
 
     def test_a_timed_result_says_what_its_time_can_be_believed_by(self):
         listed = self.expect(0, "device", "--no-timing", "--json", "-")

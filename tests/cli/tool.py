@@ -5,6 +5,7 @@ ATTNBENCH_BIN names the binary; without it build/attnbench of this source tree i
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -57,6 +58,21 @@ def refuse_duplicates(pairs):
 def strict_json(text):
     """Parses JSON without NaN, Infinity and duplicate keys."""
     return json.loads(text, parse_constant=refuse_constant, object_pairs_hook=refuse_duplicates)
+
+
+def nvcc():
+    """Path of the CUDA compiler, or None."""
+    return shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+
+
+def cuda_library(source, target):
+    """Compiles a plugin of this source tree for compute capability 9.0, without a warning."""
+    subprocess.run(
+        [nvcc(), "-std=c++17", "-O2", "-arch=sm_90", "-shared", "-Xcompiler",
+         "-fPIC,-Wall,-Wextra,-Werror", "-I", ROOT / "src" / "plugin", "-I",
+         ROOT / "examples" / "plugin", ROOT / source, "-o", target],
+        check=True, timeout=TIME_LIMIT_S)  # fmt: skip
+    return target
 
 
 class ToolTest(unittest.TestCase):

@@ -71,6 +71,12 @@ void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes
 
 void CudaOps::poison(Buffer& buffer) { static_cast<GuardedBuffer&>(buffer).memory().poison(); }
 
+void* CudaOps::stream_for(const std::string& name) {
+  // Why at once: whoever queues the work may hang before anybody waits for it.
+  if (launcher_.note_foreign(name)) announce();
+  return stream_.handle();
+}
+
 void CudaOps::announce() {
   if (!listener_) return;
   std::string kernels = launcher_.unchecked();

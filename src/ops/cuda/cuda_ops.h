@@ -38,6 +38,7 @@ class CudaOps final : public cuda::KernelOps {
   void on_wait(std::function<void(const std::string& kernels)> listener) override {
     listener_ = std::move(listener);
   }
+  void* stream_for(const std::string& name) override;
   std::vector<KernelInfo> take_kernels() override { return launcher_.take_kernels(); }
 
   cuda::Launcher& launcher() override { return launcher_; }

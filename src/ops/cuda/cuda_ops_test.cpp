@@ -153,6 +153,26 @@ TEST_CASE("a listener hears of kernels before they are waited for, and of the sa
   CHECK(heard.size() == 3);
 }
 
+TEST_CASE("others' work on the stream is announced at once and named with the kernels") {
+  Device device;
+  std::vector<std::string> heard;
+  device.ops->on_wait([&](const std::string& work) { heard.push_back(work); });
+  const auto buffer = device.ops->allocate(64, "output");
+  device.ops->merge(merge_params());
+  for (int i = 0; i < 3; ++i) {
+    CHECK(device.ops->stream_for("run() of MINE") == device.ops->stream().handle());
+  }
+  REQUIRE(heard.size() == 1);
+  CHECK(contains(heard[0], "kernel 'merge bf16 to bf16 x8'"));
+  CHECK(contains(heard[0], ", run() of MINE"));
+  buffer->as<char>()[64] = 0;
+  const std::string message = message_of([&] { device.ops->synchronize(); });
+  CHECK(contains(message, "output: 1 bytes past its end"));
+  CHECK(contains(message, ", run() of MINE"));
+  device.ops->stream_for("run() of MINE");
+  CHECK(heard.size() == 2);
+}
+
 TEST_CASE("a planted overrun goes past the end of its buffer and is named") {
   Device device;
   const auto buffer = device.ops->allocate(64, "planted buffer");

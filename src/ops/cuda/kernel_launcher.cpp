@@ -22,9 +22,12 @@ std::string describe(const KernelSpec& spec) {
   return fmt::format("kernel '{}' ({} {{{}}})", spec.name, spec.function, text);
 }
 
+/// Whether it was not there.
 template <typename T>
-void add_once(std::vector<T>& list, const T& value) {
-  if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+bool add_once(std::vector<T>& list, const T& value) {
+  if (std::find(list.begin(), list.end(), value) != list.end()) return false;
+  list.push_back(value);
+  return true;
 }
 
 }  // namespace
@@ -113,17 +116,19 @@ std::vector<KernelInfo> KernelLauncher::take_kernels() {
   return kernels;
 }
 
+bool KernelLauncher::note_foreign(const std::string& name) { return add_once(foreign_, name); }
+
 std::string KernelLauncher::unchecked() const {
-  std::string kernels;
-  for (const Loaded* loaded : unchecked_) {
-    kernels += (kernels.empty() ? "" : ", ") + loaded->description;
-  }
-  return kernels;
+  std::vector<std::string> names;
+  for (const Loaded* loaded : unchecked_) names.push_back(loaded->description);
+  names.insert(names.end(), foreign_.begin(), foreign_.end());
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 std::string KernelLauncher::take_unchecked() {
   std::string kernels = unchecked();
   unchecked_.clear();
+  foreign_.clear();
   return kernels;
 }
 

@@ -30,6 +30,8 @@ class KernelLauncher final : public Launcher {
 
   /// Kernels launched since the last call, each once.
   std::vector<KernelInfo> take_kernels();
+  /// Work of others on the stream that unchecked() names too. Whether it did not before.
+  bool note_foreign(const std::string& name);
   /// Names and choices of the kernels launched since the last take_unchecked(): whom an error that
   /// shows later may be of. Empty when nothing was launched.
   std::string unchecked() const;
@@ -56,6 +58,7 @@ class KernelLauncher final : public Launcher {
   std::map<std::string, Loaded> loaded_;  // by what is compiled
   std::vector<const Loaded*> launched_;   // since take_kernels(), each once
   std::vector<const Loaded*> unchecked_;  // since take_unchecked(), each once
+  std::vector<std::string> foreign_;      // likewise
 };
 
 }  // namespace attnbench::cuda

@@ -1,0 +1,135 @@
+#include "backends/plugin_backend.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+#include <utility>
+
+#include "backends/cache_facts.h"
+#include "backends/capability.h"
+#include "backends/plugin_pipeline.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+class PluginBackend final : public Backend {
+ public:
+  PluginBackend(const PluginLibrary& library, const PluginTable& plugin, const PluginDevice& device)
+      : plugin_(plugin),
+        device_(device),
+        info_{library.path(), plugin.table.version, library.sha256()},
+        description_(describe(plugin.table.description, info_)) {}
+
+  std::string_view name() const override { return plugin_.table.name; }
+  std::string_view description() const override { return description_; }
+  bool is_default_for(AttentionType) const override { return false; }
+  const PluginInfo* plugin() const override { return &info_; }
+
+  std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
+    std::vector<std::string> reasons = common_refusals(problem);
+    if (reasons.empty()) reasons = own_limits(problem);
+    if (!reasons.empty()) return reasons;
+    const PluginProblem view(problem, plugin_.table.name, device_);
+    reasons = undeclared(*view.get(), problem.attention.type, plugin_.table);
+    for (std::string& reason : asked(*view.get())) reasons.push_back(std::move(reason));
+    return reasons;
+  }
+
+  std::optional<CacheLayoutKind> cache_layout() const override {
+    switch (plugin_.table.kv) {
+      case ATTNBENCH_KV_PAGED:
+        return CacheLayoutKind::kFa;
+      case ATTNBENCH_KV_PAGED_INTERLEAVED:
+        return CacheLayoutKind::kTr;
+      default:
+        return std::nullopt;
+    }
+  }
+
+  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops& ops) const override {
+    // Why again: one request of a batch may be a problem that the plugin does not take.
+    const std::vector<std::string> reasons = refusals(problem, device_.facts);
+    if (!reasons.empty()) fail(ErrorKind::kUnsupported, "{}", fmt::join(reasons, "; "));
+    return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
+  }
+
+  Facts explain(const Problem& problem) const override {
+    Facts facts{{"library", info_.library},
+                {"version", info_.version},
+                {"sha256", info_.sha256},
+                {"lse", lse_words()}};
+    if (const auto layout = cache_layout(); layout && !has_direct_kv(problem.attention.type)) {
+      add_cache_facts(problem, *layout, plugin_.table.name, facts);
+    } else {
+      facts.emplace_back("keys", "ragged");
+    }
+    return facts;
+  }
+
+ private:
+  static std::string describe(const char* own_words, const PluginInfo& info) {
+    const std::string of = fmt::format("plugin {}, version {}", info.library, info.version);
+    return own_words == nullptr ? of : fmt::format("{} ({})", own_words, of);
+  }
+
+  /// What follows from the form that it wants its keys and LSE in.
+  std::vector<std::string> own_limits(const Problem& problem) const {
+    std::vector<std::string> reasons;
+    const bool has_cache = !has_direct_kv(problem.attention.type);
+    const bool is_paged = cache_layout().has_value();
+    if (has_cache && !is_paged && is_quantised(problem.kv_cache.dtype)) {
+      reasons.emplace_back("quantized KV cache as ragged keys");
+    }
+    if (has_cache && is_paged && problem.attention.v_head_size != problem.attention.head_size) {
+      reasons.emplace_back("v_head_size not supported");
+    }
+    if (lse_convention(plugin_.table).empty_is_plus_inf && has_infinite_sink(problem.attention)) {
+      reasons.emplace_back("a sink of +inf with an LSE of +inf for rows that see no key");
+    }
+    return reasons;
+  }
+
+  /// The lines of what supports() says.
+  std::vector<std::string> asked(const AttnbenchProblem& problem) const {
+    if (plugin_.table.supports == nullptr) return {};
+    const auto complaint =
+        complaint_of([&] { return plugin_.table.supports(plugin_.self, &problem); });
+    std::vector<std::string> reasons;
+    std::istringstream lines(complaint.value_or(""));
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.empty()) reasons.push_back(std::move(line));
+    }
+    return reasons;
+  }
+
+  std::string lse_words() const {
+    if (plugin_.table.lse == ATTNBENCH_LSE_NONE) return "none";
+    const LseConvention convention = lse_convention(plugin_.table);
+    return fmt::format("{}, {} for rows that see no key",
+                       convention.base_two ? "base 2" : "natural",
+                       convention.empty_is_plus_inf ? "+inf" : "-inf");
+  }
+
+  PluginTable plugin_;
+  PluginDevice device_;
+  PluginInfo info_;
+  std::string description_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
+                                                  const PluginDevice& device) {
+  const PluginLibrary library(path);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const PluginTable& table : library.tables()) {
+    backends.push_back(std::make_unique<PluginBackend>(library, table, device));
+  }
+  return backends;
+}
+
+}  // namespace attnbench

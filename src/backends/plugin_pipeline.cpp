@@ -1,0 +1,224 @@
+#include "backends/plugin_pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+/// DLPack's code of a type; its bits follow from the size.
+std::uint8_t dlpack_code(Dtype dtype) {
+  constexpr std::uint8_t kInt = 0, kUInt = 1, kFloat = 2, kBFloat = 4, kE4M3 = 10, kE5M2 = 12;
+  switch (dtype) {
+    case Dtype::kF32:
+    case Dtype::kF16:
+    case Dtype::kF64:
+      return kFloat;
+    case Dtype::kBF16:
+      return kBFloat;
+    case Dtype::kE4M3:
+      return kE4M3;
+    case Dtype::kE5M2:
+      return kE5M2;
+    case Dtype::kI8:
+    case Dtype::kI32:
+    case Dtype::kI64:
+      return kInt;
+    case Dtype::kU8:
+      return kUInt;
+  }
+  return kInt;
+}
+
+Dtype dtype_of(attn::Element element) { return static_cast<Dtype>(element); }
+
+bool wants_ragged_keys(const AttnbenchBackend& table) { return table.kv == ATTNBENCH_KV_RAGGED; }
+
+}  // namespace
+
+const AttnbenchTensor* PluginTensors::add(const void* data, Dtype dtype, Shape shape,
+                                          Shape strides) {
+  if (data == nullptr) return nullptr;
+  if (strides.empty()) {
+    strides.assign(shape.size(), 1);
+    for (std::size_t axis = shape.size() - 1; axis > 0; --axis) {
+      strides[axis - 1] = strides[axis] * shape[axis];
+    }
+  }
+  constexpr std::int32_t kCpu = 1, kCuda = 2;  // DLDeviceType
+  Entry& entry = entries_.emplace_back(Entry{std::move(shape), std::move(strides), {}});
+  AttnbenchTensor& tensor = entry.tensor;
+  tensor.data = const_cast<void*>(data);
+  tensor.device.type = device_.is_cuda ? kCuda : kCpu;
+  tensor.device.id = device_.is_cuda ? device_.index : 0;
+  tensor.ndim = static_cast<std::int32_t>(entry.shape.size());
+  tensor.dtype.code = dlpack_code(dtype);
+  tensor.dtype.bits = static_cast<std::uint8_t>(8 * dtype_size(dtype));
+  tensor.dtype.lanes = 1;
+  tensor.shape = entry.shape.data();
+  tensor.strides = entry.strides.data();
+  return &tensor;
+}
+
+PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+                               const PluginTable& plugin, const PluginDevice& device)
+    : OpsPipeline(problem, inputs, ops, plugin.table.name, wants_ragged_keys(plugin.table)),
+      plugin_(plugin),
+      inputs_(inputs),
+      run_name_(fmt::format("run() of {}", plugin.table.name)),
+      problem_(problem, plugin.table.name, device),
+      list_(device) {
+  add_write_step();
+  describe_tensors();
+  // Why: where nothing is going to run the tensors have no memory.
+  if (inputs.inputs->shapes_only) return;
+  prepare();
+  add_step(attention_step("attend", [this] { run(); }));
+}
+
+PluginPipeline::~PluginPipeline() {
+  if (!is_prepared_ || plugin_.table.destroy == nullptr) return;
+  complaint_of([this]() -> const char* {
+    plugin_.table.destroy(state_);
+    return nullptr;
+  });
+}
+
+void PluginPipeline::describe_tensors() {
+  const attn::AttendParams& p = params();
+  const std::int64_t heads = p.num_heads;
+  tensors_.struct_size = sizeof tensors_;
+  tensors_.query = list_.add(p.query, dtype_of(p.query_element),
+                             {num_tokens(), heads, std::int64_t{p.head_size}});
+  tensors_.output = list_.add(p.output, dtype_of(p.output_element),
+                              {num_tokens(), heads, std::int64_t{p.v_head_size}});
+  if (plugin_.table.lse != ATTNBENCH_LSE_NONE) {
+    tensors_.lse = list_.add(p.lse, Dtype::kF32, {heads, num_tokens()}, {p.lse_stride, 1});
+  }
+  tensors_.query_start_loc = list_.add(p.query_start_loc, Dtype::kI32, {num_requests() + 1});
+  tensors_.seq_lens = list_.add(p.seq_lens, Dtype::kI32, {num_requests()});
+  tensors_.alibi_slopes = list_.add(p.score.alibi_slopes, Dtype::kF32, {heads});
+  tensors_.sinks = list_.add(p.score.sinks, Dtype::kF32, {heads});
+  tensors_.mm_prefix_ranges =
+      list_.add(p.score.mm_ranges, Dtype::kI32, {num_requests(), p.score.num_mm_ranges, 2});
+  describe_keys();
+}
+
+void PluginPipeline::describe_keys() {
+  const attn::AttendParams& p = params();
+  const attn::KvParams& kv = p.kv;
+  const Dtype element = dtype_of(kv.element);
+  const std::int64_t heads = p.num_kv_heads;
+  if (kv.block_table == nullptr) {
+    const std::int64_t keys = problem_.get()->num_keys;
+    tensors_.key = list_.add(kv.key, element, {keys, heads, std::int64_t{p.head_size}});
+    tensors_.value = list_.add(kv.value, element, {keys, heads, std::int64_t{p.v_head_size}});
+    tensors_.key_start_loc = list_.add(kv.kv_start_loc, Dtype::kI64, {num_requests() + 1});
+    return;
+  }
+  const Shape shape{problem_.get()->num_blocks, std::int64_t{kv.block_size}, heads,
+                    std::int64_t{p.head_size}};
+  const Shape strides{kv.block_stride, kv.token_stride_key, kv.head_stride_key, 1};
+  tensors_.key_cache = list_.add(kv.key, element, shape, strides);
+  tensors_.value_cache = list_.add(kv.value, element, shape, strides);
+  tensors_.block_table =
+      list_.add(kv.block_table, Dtype::kI32, {num_requests(), kv.block_table_stride});
+  tensors_.k_scale = list_.add(kv.k_scale, Dtype::kF32, {heads});
+  tensors_.v_scale = list_.add(kv.v_scale, Dtype::kF32, {heads});
+}
+
+void* PluginPipeline::allocate(const AttnbenchHost* host, std::size_t size_bytes,
+                               const char* name) {
+  constexpr std::size_t kMost = std::size_t{1} << 56;  // nothing that is added to it overflows
+  auto& self = *static_cast<PluginPipeline*>(host->context);
+  if (name == nullptr) name = "plugin memory";
+  try {
+    if (size_bytes > kMost) {
+      fail(ErrorKind::kCapacity, "{}: {} bytes are more than any device has", name, size_bytes);
+    }
+    return self.new_buffer(size_bytes, name, true)->data();
+  } catch (...) {  // no exception may pass through C code
+    self.refused_memory_ = std::current_exception();
+    return nullptr;
+  }
+}
+
+void PluginPipeline::prepare() {
+  const AttnbenchBackend& table = plugin_.table;
+  host_.struct_size = sizeof host_;
+  host_.context = this;
+  host_.stream = ops().stream_for(fmt::format("prepare() of {}", table.name));
+  host_.allocate = &PluginPipeline::allocate;
+  const auto complaint = complaint_of(
+      [&] { return table.prepare(plugin_.self, problem_.get(), &tensors_, &host_, &state_); });
+  // Why first: the plugin's complaint follows from it.
+  if (complaint && refused_memory_) std::rethrow_exception(refused_memory_);
+  if (complaint) throw BackendFailure(fmt::format("{}: prepare(): {}", table.name, *complaint));
+  is_prepared_ = true;
+}
+
+void PluginPipeline::run() {
+  void* const stream = ops().stream_for(run_name_);
+  const auto complaint = complaint_of([&] { return plugin_.table.run(state_, stream); });
+  if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
+}
+
+/// Empty, or where `memory`, which began as `before`, is something else.
+std::string PluginPipeline::first_change(const char* name, const void* memory,
+                                         const Tensor& before) {
+  Tensor now(before.dtype(), before.shape());
+  download_workspace(memory, now, 0, now.size_bytes());
+  const auto [here, there] =
+      std::mismatch(now.bytes(), now.bytes() + now.size_bytes(), before.bytes());
+  if (here == now.bytes() + now.size_bytes()) return "";
+  std::int64_t index = (here - now.bytes()) / static_cast<std::int64_t>(dtype_size(now.dtype()));
+  Shape place(now.shape().size());
+  for (std::size_t axis = place.size(); axis-- > 0;) {
+    place[axis] = index % now.shape()[axis];
+    index /= now.shape()[axis];
+  }
+  return fmt::format("{} was changed at [{}]: it is an input", name, fmt::join(place, ", "));
+}
+
+/// The cache is compared by whoever checks what was written to it.
+std::string PluginPipeline::changed_input() {
+  const attn::AttendParams& p = params();
+  std::string change = first_change("query", p.query, inputs_.query.query);
+  if (change.empty() && tensors_.key != nullptr) {
+    change = first_change("key", p.kv.key, inputs_.inputs->key);
+    if (change.empty()) change = first_change("value", p.kv.value, inputs_.inputs->value);
+  }
+  if (change.empty() && tensors_.block_table != nullptr) {
+    change = first_change("block_table", p.kv.block_table, inputs_.cache->block_table);
+  }
+  return change;
+}
+
+PipelineOutput PluginPipeline::read_output(bool with_cache) {
+  PipelineOutput output = OpsPipeline::read_output(with_cache);
+  // Why not always: on a device all of it is copied, which takes as long as copying the cache.
+  if (with_cache && output.defect.empty()) output.defect = changed_input();
+  if (plugin_.table.lse == ATTNBENCH_LSE_NONE) {
+    output.lse.reset();
+    return output;
+  }
+  const LseConvention convention = lse_convention(plugin_.table);
+  output.declared_lse = convention;
+  float* lse = output.lse->data<float>();
+  for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
+    lse[i] = to_natural(lse[i], convention);
+  }
+  return output;
+}
+
+LseConvention lse_convention(const AttnbenchBackend& table) {
+  return {table.lse == ATTNBENCH_LSE_BASE_2, table.empty_rows == ATTNBENCH_EMPTY_PLUS_INF};
+}
+
+}  // namespace attnbench

@@ -1,0 +1,85 @@
+// A plugin's attention as a pipeline: our cache write, then its run().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/ops_pipeline.h"
+#include "backends/plugin_problem.h"
+#include "plugin/plugin_library.h"
+
+namespace attnbench {
+
+/// Descriptions of device memory, which stay where they are as long as the list lives.
+class PluginTensors {
+ public:
+  explicit PluginTensors(const PluginDevice& device) : device_(device) {}
+  /// Null for null memory. `strides` in elements; empty = row-major.
+  const AttnbenchTensor* add(const void* data, Dtype dtype, std::vector<std::int64_t> shape,
+                             std::vector<std::int64_t> strides = {});
+
+ private:
+  struct Entry {
+    std::vector<std::int64_t> shape;
+    std::vector<std::int64_t> strides;
+    AttnbenchTensor tensor;
+  };
+  PluginDevice device_;
+  std::deque<Entry> entries_;
+};
+
+class PluginPipeline final : public OpsPipeline {
+ public:
+  /// `plugin` must outlive it. Errors: BackendFailure with the plugin's words, E-CAPACITY when it
+  /// asked for more memory than there is.
+  PluginPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+                 const PluginTable& plugin, const PluginDevice& device);
+  ~PluginPipeline() override;
+
+  PipelineOutput read_output(bool with_cache) override;
+
+ private:
+  void describe_tensors();
+  void describe_keys();
+  void prepare();
+  void run();
+  std::string changed_input();
+  std::string first_change(const char* name, const void* memory, const Tensor& before);
+  static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);
+
+  const PluginTable& plugin_;
+  const BackendInputs& inputs_;  // outlives the pipeline
+  std::string run_name_;
+  PluginProblem problem_;
+  PluginTensors list_;
+  AttnbenchTensors tensors_{};
+  AttnbenchHost host_{};
+  std::exception_ptr refused_memory_;
+  void* state_ = nullptr;
+  bool is_prepared_ = false;
+};
+
+/// What a call of a plugin's function complains of; nothing when it went well. A C++ exception
+/// counts as words.
+template <typename Call>
+std::optional<std::string> complaint_of(Call call) {
+  try {
+    const char* text = call();
+    if (text == nullptr) return std::nullopt;
+    return *text == '\0' ? "failed without a word" : text;
+  } catch (const std::exception& error) {
+    return std::string("threw an exception: ") + error.what();
+  } catch (...) {
+    return "threw an exception";
+  }
+}
+
+/// How the plugin writes its LSE.
+LseConvention lse_convention(const AttnbenchBackend& table);
+
+}  // namespace attnbench

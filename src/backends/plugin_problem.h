@@ -1,0 +1,57 @@
+// A problem as plugins see it (attnbench_backend.h), and what no plugin can be given.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "core/problem.h"
+#include "metadata/attention_math.h"
+#include "plugin/attnbench_backend.h"
+
+namespace attnbench {
+
+/// The device that the backends of a plugin are for.
+struct PluginDevice {
+  bool is_cuda = false;
+  int index = 0;
+  DeviceFacts facts;
+};
+
+/// Owns what get() points to.
+class PluginProblem {
+ public:
+  /// `backend` is the name that the maths is resolved by. `problem` has no reason of
+  /// common_refusals() against it.
+  PluginProblem(const Problem& problem, const std::string& backend, const PluginDevice& device);
+  PluginProblem(const PluginProblem&) = delete;
+  PluginProblem& operator=(const PluginProblem&) = delete;
+
+  const AttnbenchProblem* get() const { return &view_; }
+
+ private:
+  void set_batch(const Problem& problem);
+  void set_math(const AttentionMath& math);
+  void set_cache(const Problem& problem, const std::string& backend);
+
+  AttnbenchProblem view_{};
+  std::vector<std::int64_t> query_lens_;  // [B]
+  std::vector<std::int64_t> seq_lens_;    // [B]
+  std::string scenario_;
+  std::string case_name_;
+  std::string json_;
+};
+
+/// The bit of an element type; 0 for one that plugins are never given.
+std::uint32_t plugin_dtype(Dtype dtype);
+
+/// Why the interface has no way to hand the problem to any plugin, in the words of semantics §13
+/// where there are some.
+std::vector<std::string> common_refusals(const Problem& problem);
+
+/// What `problem`, which is of `type`, needs and `table` does not declare.
+std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionType type,
+                                    const AttnbenchBackend& table);
+
+}  // namespace attnbench

@@ -1,0 +1,272 @@
+// What a plugin is given: tensors, the problem as a struct, refusals before it is asked.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/plugin_pipeline.h"
+#include "metadata/int_math.h"
+
+namespace attnbench {
+namespace {
+
+/// What the plugin of these tests saw last.
+struct Seen {
+  const AttnbenchProblem* problem = nullptr;
+  const AttnbenchTensors* tensors = nullptr;
+  int destroyed = 0;
+};
+Seen seen;
+
+const char* prepare(const AttnbenchBackend*, const AttnbenchProblem* problem,
+                    const AttnbenchTensors* tensors, const AttnbenchHost*, void** state) {
+  seen.problem = problem;
+  seen.tensors = tensors;
+  *state = &seen;
+  return nullptr;
+}
+const char* run(void*, void*) { return nullptr; }
+void destroy(void* state) { ++static_cast<Seen*>(state)->destroyed; }
+
+AttnbenchBackend table(std::uint32_t kv) {
+  AttnbenchBackend t{};
+  t.struct_size = sizeof t;
+  t.abi_version = ATTNBENCH_ABI_VERSION;
+  t.name = "MINE";
+  t.version = "1";
+  t.devices = ATTNBENCH_CPU;
+  t.attention_types = ~0u;
+  t.dtypes = ~0u;
+  t.kv = kv;
+  t.lse = ATTNBENCH_LSE_NATURAL;
+  t.features = ~0ull;
+  t.prepare = prepare;
+  t.run = run;
+  t.destroy = destroy;
+  return t;
+}
+
+Problem small_problem() {
+  Problem p;
+  p.scenario = "s";
+  p.case_name = "c";
+  p.attention.num_heads = 4;
+  p.attention.num_kv_heads = 2;
+  p.attention.head_size = p.attention.v_head_size = 32;
+  p.attention.scale = 0.125;
+  p.attention.dtype = Dtype::kBF16;
+  p.batch = {{1, 37}, {0, 9}, {5, 20}, {17, 17}};
+  for (const Request& request : p.batch) {
+    p.kv_cache.num_blocks += ceil_div(request.seq_len, p.kv_cache.block_size);
+  }
+  p.kv_cache.num_blocks += 3;
+  return p;
+}
+
+/// A pipeline of the plugin with its cache written.
+struct Prepared {
+  AttentionInputs inputs;
+  StoredKv stored;
+  BackendInputs sources;
+  std::unique_ptr<Ops> ops = make_cpu_ops(1);
+  AttnbenchBackend own;
+  PluginTable plugin;
+  std::unique_ptr<PluginPipeline> pipeline;
+
+  Prepared(const Problem& p, std::uint32_t kv) : inputs(make_inputs(p)), own(table(kv)) {
+    plugin = {&own, own};
+    sources.inputs = &inputs;
+    sources.query = store_query(p, inputs, own.name);
+    if (!has_direct_kv(p.attention.type)) {
+      stored = store_kv(inputs, resolve_store_rule(p, own.name));
+      sources.stored = &stored;
+    }
+    if (!has_direct_kv(p.attention.type) && kv != ATTNBENCH_KV_RAGGED) {
+      const auto kind = kv == ATTNBENCH_KV_PAGED ? CacheLayoutKind::kFa : CacheLayoutKind::kTr;
+      sources.cache = make_paged_cache(p, inputs, stored, kind);
+    }
+    pipeline = std::make_unique<PluginPipeline>(p, sources, *ops, plugin, PluginDevice{});
+    for (const Step& step : pipeline->steps()) step.run();
+    ops->synchronize();
+  }
+};
+
+std::vector<std::int64_t> shape_of(const AttnbenchTensor* tensor) {
+  REQUIRE(tensor != nullptr);
+  return {tensor->shape, tensor->shape + tensor->ndim};
+}
+
+/// The element bytes at `index`, by the strides.
+const std::byte* at(const AttnbenchTensor* tensor, const std::vector<std::int64_t>& index) {
+  std::int64_t offset = 0;
+  for (std::size_t axis = 0; axis < index.size(); ++axis) {
+    REQUIRE(index[axis] < tensor->shape[axis]);
+    offset += index[axis] * tensor->strides[axis];
+  }
+  return static_cast<const std::byte*>(tensor->data) + offset * tensor->dtype.bits / 8;
+}
+
+/// Whether every key of `tensor` (a cache, read through the table) is the code in `expected`,
+/// [S, Hk, D].
+bool pages_hold(const Problem& p, const AttnbenchTensor* cache, const Tensor& expected) {
+  const auto row_bytes =
+      static_cast<std::size_t>(p.attention.head_size) * dtype_size(expected.dtype());
+  const std::byte* next = expected.bytes();
+  for (std::int64_t b = 0; b < p.num_requests(); ++b) {
+    for (std::int64_t j = 0; j < p.batch[static_cast<std::size_t>(b)].seq_len; ++j) {
+      std::int32_t block = 0;
+      std::memcpy(&block, at(seen.tensors->block_table, {b, j / p.kv_cache.block_size}),
+                  sizeof block);
+      for (std::int64_t head = 0; head < p.attention.num_kv_heads; ++head, next += row_bytes) {
+        const std::byte* row = at(cache, {block, j % p.kv_cache.block_size, head, 0});
+        if (std::memcmp(row, next, row_bytes) != 0) return false;
+      }
+    }
+  }
+  return true;
+}
+
+std::uint64_t features(const Problem& p) {
+  return PluginProblem(p, "MINE", PluginDevice{}).get()->features;
+}
+
+}  // namespace
+
+TEST_CASE("a plugin reads every key and value through the block table, in every layout") {
+  for (const std::uint32_t kv : {ATTNBENCH_KV_PAGED, ATTNBENCH_KV_PAGED_INTERLEAVED}) {
+    for (const CacheLayout layout : {CacheLayout::kNhd, CacheLayout::kHnd}) {
+      for (const KvCacheDtype dtype : {KvCacheDtype::kAuto, KvCacheDtype::kFp8E4M3}) {
+        Problem p = small_problem();
+        p.kv_cache.layout = layout;
+        p.kv_cache.dtype = dtype;
+        p.kv_cache.k_scale = {0.5};
+        const Prepared prepared(p, kv);
+        const AttnbenchTensors& t = *seen.tensors;
+        CHECK(shape_of(t.key_cache) == std::vector<std::int64_t>{p.kv_cache.num_blocks, 16, 2, 32});
+        CHECK(pages_hold(p, t.key_cache, prepared.stored.key_codes));
+        CHECK(pages_hold(p, t.value_cache, prepared.stored.value_codes));
+        CHECK(t.key == nullptr);
+        CHECK(t.key_start_loc == nullptr);
+        const bool is_fp8 = dtype == KvCacheDtype::kFp8E4M3;
+        CHECK(t.key_cache->dtype.code == (is_fp8 ? 10 : 4));
+        CHECK(t.key_cache->dtype.bits == (is_fp8 ? 8 : 16));
+        CHECK((t.k_scale != nullptr) == is_fp8);
+        if (is_fp8) {
+          CHECK(shape_of(t.k_scale) == std::vector<std::int64_t>{2});
+          CHECK(static_cast<const float*>(t.k_scale->data)[1] == 0.5f);
+          CHECK(static_cast<const float*>(t.v_scale->data)[1] == 1.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("ragged keys are the tensors of the case, also where the type has a cache") {
+  for (const AttentionType type : {AttentionType::kDecoder, AttentionType::kEncoder}) {
+    Problem p = small_problem();
+    p.attention.type = type;
+    if (type == AttentionType::kEncoder) {
+      p.attention.causal = false;
+      for (Request& request : p.batch) request.query_len = request.seq_len;
+    }
+    const Prepared prepared(p, ATTNBENCH_KV_RAGGED);
+    const AttnbenchTensors& t = *seen.tensors;
+    CHECK(shape_of(t.key) == prepared.inputs.key.shape());
+    CHECK(std::memcmp(t.key->data, prepared.inputs.key.bytes(), prepared.inputs.key.size_bytes()) ==
+          0);
+    CHECK(std::memcmp(t.value->data, prepared.inputs.value.bytes(),
+                      prepared.inputs.value.size_bytes()) == 0);
+    const auto* starts = static_cast<const std::int64_t*>(t.key_start_loc->data);
+    CHECK(std::vector<std::int64_t>(starts, starts + 5) == prepared.inputs.key_start_loc);
+    CHECK(t.block_table == nullptr);
+    CHECK(t.key_cache == nullptr);
+    CHECK(prepared.pipeline->steps().size() == 1);
+  }
+}
+
+TEST_CASE("queries, lengths, output and LSE are of the tokens that there are") {
+  const Problem p = small_problem();
+  const Prepared prepared(p, ATTNBENCH_KV_PAGED);
+  const AttnbenchTensors& t = *seen.tensors;
+  CHECK(shape_of(t.query) == std::vector<std::int64_t>{23, 4, 32});
+  CHECK(shape_of(t.output) == std::vector<std::int64_t>{23, 4, 32});
+  CHECK(shape_of(t.lse) == std::vector<std::int64_t>{4, 23});
+  CHECK(t.lse->dtype.code == 2);
+  CHECK(t.lse->dtype.bits == 32);
+  const auto* starts = static_cast<const std::int32_t*>(t.query_start_loc->data);
+  CHECK(std::vector<std::int32_t>(starts, starts + 5) == std::vector<std::int32_t>{0, 1, 1, 6, 23});
+  CHECK(std::memcmp(t.query->data, prepared.inputs.query.bytes(), 23 * 4 * 32 * 2) == 0);
+  const AttnbenchProblem& view = *seen.problem;
+  CHECK(view.num_tokens == 23);
+  CHECK(view.num_keys == 83);
+  CHECK(view.query_lens[2] == 5);
+  CHECK(view.seq_lens[0] == 37);
+  CHECK(std::string(view.json).find("\"num_kv_heads\":2") != std::string::npos);
+  CHECK(t.sinks == nullptr);
+  CHECK(t.alibi_slopes == nullptr);
+  CHECK(t.mm_prefix_ranges == nullptr);
+}
+
+TEST_CASE("a state is destroyed once, before its memory goes") {
+  seen.destroyed = 0;
+  { const Prepared prepared(small_problem(), ATTNBENCH_KV_PAGED); }
+  CHECK(seen.destroyed == 1);
+}
+
+TEST_CASE("slopes, sinks and ranges arrive as they are in the case") {
+  Problem p = small_problem();
+  p.attention.alibi = AlibiKind::kLinear;
+  p.attention.sinks = SinksKind::kNormal;
+  p.attention.mm_prefix_ranges = {{2, {{1, 4}, {6, 9}}}};
+  const Prepared prepared(p, ATTNBENCH_KV_PAGED);
+  const AttnbenchTensors& t = *seen.tensors;
+  CHECK(seen.problem->alibi == ATTNBENCH_BIAS_KEY_INDEX);
+  CHECK(std::equal(prepared.inputs.alibi_slopes.begin(), prepared.inputs.alibi_slopes.end(),
+                   static_cast<const float*>(t.alibi_slopes->data)));
+  CHECK(std::equal(prepared.inputs.sinks.begin(), prepared.inputs.sinks.end(),
+                   static_cast<const float*>(t.sinks->data)));
+  CHECK(seen.problem->num_mm_ranges == 2);
+  CHECK(shape_of(t.mm_prefix_ranges) == std::vector<std::int64_t>{4, 2, 2});
+  const auto* ranges = static_cast<const std::int32_t*>(t.mm_prefix_ranges->data);
+  CHECK(std::vector<std::int32_t>(ranges + 8, ranges + 12) ==
+        std::vector<std::int32_t>{1, 4, 6, 9});
+}
+
+TEST_CASE("a problem needs exactly the features that it uses") {
+  Problem p = small_problem();
+  const std::uint64_t base = ATTNBENCH_CAUSAL | ATTNBENCH_GQA;
+  CHECK(features(p) == base);
+  const auto with = [](auto&& change) {
+    Problem changed = small_problem();
+    change(changed);
+    return features(changed);
+  };
+  CHECK(with([](Problem& q) { q.attention.causal = false; }) ==
+        (ATTNBENCH_NON_CAUSAL | ATTNBENCH_GQA));
+  CHECK(with([](Problem& q) { q.attention.num_kv_heads = 4; }) == ATTNBENCH_CAUSAL);
+  CHECK(with([](Problem& q) { q.attention.v_head_size = 16; }) == (base | ATTNBENCH_V_HEAD_SIZE));
+  CHECK(with([](Problem& q) { q.attention.sliding_window = 8; }) ==
+        (base | ATTNBENCH_SLIDING_WINDOW));
+  CHECK(with([](Problem& q) { q.attention.logits_soft_cap = 30; }) == (base | ATTNBENCH_SOFT_CAP));
+  CHECK(with([](Problem& q) { q.attention.alibi = AlibiKind::kLinear; }) ==
+        (base | ATTNBENCH_ALIBI));
+  CHECK(with([](Problem& q) { q.attention.alibi = AlibiKind::kSqrt; }) ==
+        (base | ATTNBENCH_ALIBI_SQRT));
+  CHECK(with([](Problem& q) { q.attention.sinks = SinksKind::kNormal; }) ==
+        (base | ATTNBENCH_SINKS));
+  CHECK(with([](Problem& q) {
+          q.attention.mm_prefix_ranges = {{2, {{1, 4}}}};
+        }) == (base | ATTNBENCH_MM_PREFIX));
+  CHECK(with([](Problem& q) { q.kv_cache.dtype = KvCacheDtype::kFp8; }) ==
+        (base | ATTNBENCH_FP8_KV));
+  CHECK(with([](Problem& q) { q.kv_cache.dtype = KvCacheDtype::kFp8E5M2; }) ==
+        (base | ATTNBENCH_FP8_E5M2_KV));
+  CHECK(with([](Problem& q) { q.output_quant.type = OutputQuantType::kFp8Static; }) ==
+        (base | ATTNBENCH_FP8_OUTPUT));
+  CHECK(with([](Problem& q) { q.kv_cache.layout = CacheLayout::kHnd; }) == base);
+}
+
+}  // namespace attnbench

@@ -1,0 +1,16 @@
+// Whether a plugin queues its work on the stream that it is given: elsewhere its time is not seen.
+#pragma once
+
+#include <string>
+
+#include "backends/backend.h"
+
+namespace attnbench {
+
+/// Runs `pipeline` once more with its stream held, so that work on the stream comes after poison
+/// that was queued before it, and work on another stream comes before. `expected` is what its runs
+/// give. Empty, or the reason against it; always empty on the CPU, and where the device cannot hold
+/// a stream. Device errors are thrown.
+std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected);
+
+}  // namespace attnbench

@@ -1,0 +1,24 @@
+// The bytes before and behind a buffer that nobody may write: what to fill them with, and how a
+// write is told.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace attnbench {
+
+/// Bytes of the zone before and of the zone after the payload.
+constexpr std::size_t kGuardBytes = 4096;
+/// Neither poison nor a byte that kernels write by the line.
+constexpr unsigned char kGuard = 0xA5;
+
+/// Empty, or what was written in the zone before or after the payload of `size_bytes` of buffer
+/// `name`: "kv_cache: 2 bytes past its end were overwritten, ...".
+std::string describe_zone(std::span<const unsigned char> zone, bool is_before,
+                          const std::string& name, std::size_t size_bytes);
+
+/// Both sentences as one; either may be empty.
+std::string join_zones(const std::string& before, const std::string& after);
+
+}  // namespace attnbench

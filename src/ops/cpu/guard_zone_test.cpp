@@ -1,0 +1,71 @@
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "core/error.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kHasZones = false;  // the sanitizer itself finds such a write, and ends the program
+#else
+constexpr bool kHasZones = true;
+#endif
+
+std::string complaint(Ops& ops) {
+  try {
+    ops.synchronize();
+  } catch (const Error& error) {
+    return error.full_message();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a write outside of a buffer of the CPU is found once, and names it and whose work it was") {
+  if (!kHasZones) return;
+  const auto ops = make_cpu_ops(1);
+  const auto output = ops->allocate(100, "output");
+  const auto lse = ops->allocate(64, "lse");
+  CHECK(complaint(*ops) == "");
+  CHECK(ops->stream_for("run() of MINE") == nullptr);
+  output->as<char>()[100] = 0;
+  CHECK(complaint(*ops) ==
+        "E-INTERNAL: out-of-bounds write: output: 1 bytes past its end were overwritten, the first "
+        "at byte 100 of 100; since the last check ran: run() of MINE");
+  CHECK(complaint(*ops) == "");
+  lse->as<char>()[-8] = 0;
+  CHECK(complaint(*ops) ==
+        "E-INTERNAL: out-of-bounds write: lse: 1 bytes before its start were overwritten, the "
+        "nearest 8 before it");
+}
+
+TEST_CASE("writing all of a buffer and poisoning it leaves its guard zones whole") {
+  const auto ops = make_cpu_ops(1);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {
+    const auto buffer = ops->allocate(size, "output");
+    CHECK(reinterpret_cast<std::uintptr_t>(buffer->data()) % 64 == 0);
+    for (std::size_t i = 0; i < size; ++i) {
+      CHECK(buffer->as<unsigned char>()[i] == 0xFF);
+      buffer->as<unsigned char>()[i] = 0;
+    }
+    ops->poison(*buffer);
+    CHECK(complaint(*ops) == "");
+  }
+}
+
+TEST_CASE("others' work is announced before it is waited for") {
+  const auto ops = make_cpu_ops(1);
+  std::string heard;
+  ops->on_wait([&](const std::string& work) { heard += work + ";"; });
+  ops->stream_for("prepare() of MINE");
+  ops->stream_for("run() of MINE");
+  ops->stream_for("run() of MINE");
+  CHECK(heard == "prepare() of MINE;run() of MINE;");
+}
+
+}  // namespace attnbench

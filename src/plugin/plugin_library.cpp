@@ -1,0 +1,134 @@
+#include "plugin/plugin_library.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "core/error.h"
+#include "core/sha256.h"
+#include "plugin/elf.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kEntry = "attnbench_backend";
+/// More than anybody has: a plugin that ignores its index would never end.
+constexpr std::uint32_t kMostBackends = 1000;
+/// What every plugin of ABI version 1 has at least.
+constexpr std::size_t kLeastTable = offsetof(AttnbenchBackend, destroy) + sizeof(void (*)(void*));
+
+std::string where_of(const std::string& path) { return fmt::format("--plugin '{}'", path); }
+
+std::string read_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    fail(ErrorKind::kIo, "{}: it is a folder", where_of(path));
+  }
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  if (in) text << in.rdbuf();
+  if (!in) fail(ErrorKind::kIo, "{}: cannot read it: {}", where_of(path), std::strerror(errno));
+  return std::move(text).str();
+}
+
+bool is_name(const char* text) {
+  constexpr const char* kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:";
+  return text != nullptr && *text != '\0' && text[std::strspn(text, kAllowed)] == '\0';
+}
+
+void check_abi(const AttnbenchBackend& table, const std::string& where) {
+  if (table.abi_version != ATTNBENCH_ABI_VERSION) {
+    fail(ErrorKind::kFormat,
+         "{}: it speaks version {} of the plugin interface, this program version {}: compile it "
+         "with this program's attnbench_backend.h",
+         where, table.abi_version, ATTNBENCH_ABI_VERSION);
+  }
+  if (table.struct_size < kLeastTable) {
+    fail(ErrorKind::kFormat,
+         "{}: struct_size is {}, expected sizeof(AttnbenchBackend), at least {}", where,
+         table.struct_size, kLeastTable);
+  }
+}
+
+template <typename T>
+void expect_one_of(T value, T count, const char* field, const std::string& where) {
+  if (value < count) return;
+  fail(ErrorKind::kValue, "{}: {} is {}, expected less than {}", where, field, value, count);
+}
+
+void check_values(const AttnbenchBackend& table, const std::string& where) {
+  if (!is_name(table.name)) {
+    fail(ErrorKind::kValue, "{}: name: expected letters, digits and any of '._-:', found '{}'",
+         where, table.name == nullptr ? "(null)" : table.name);
+  }
+  const std::string whose = fmt::format("{}: backend '{}'", where, table.name);
+  if (table.version == nullptr) fail(ErrorKind::kValue, "{}: version is missing", whose);
+  if (table.prepare == nullptr) fail(ErrorKind::kValue, "{}: prepare is missing", whose);
+  if (table.run == nullptr) fail(ErrorKind::kValue, "{}: run is missing", whose);
+  if (table.devices == 0) fail(ErrorKind::kValue, "{}: devices: expected at least one", whose);
+  if (table.dtypes == 0) fail(ErrorKind::kValue, "{}: dtypes: expected at least one", whose);
+  if (table.attention_types == 0) {
+    fail(ErrorKind::kValue, "{}: attention_types: expected at least one", whose);
+  }
+  expect_one_of(table.kv, ATTNBENCH_KV_PAGED_INTERLEAVED + 1, "kv", whose);
+  expect_one_of(table.lse, ATTNBENCH_LSE_BASE_2 + 1, "lse", whose);
+  expect_one_of(table.empty_rows, ATTNBENCH_EMPTY_PLUS_INF + 1, "empty_rows", whose);
+}
+
+}  // namespace
+
+PluginTable check_table(const AttnbenchBackend* table, const std::string& where) {
+  check_abi(*table, where);
+  PluginTable checked;
+  checked.self = table;
+  std::memcpy(&checked.table, table,
+              std::min<std::size_t>(table->struct_size, sizeof checked.table));
+  check_values(checked.table, where);
+  return checked;
+}
+
+PluginLibrary::PluginLibrary(std::string path) : path_(std::move(path)) {
+  const std::string bytes = read_file(path_);
+  const std::string problem = elf_problem(std::string_view(bytes).substr(0, 64));
+  if (!problem.empty()) fail(ErrorKind::kFormat, "{}: {}", where_of(path_), problem);
+  sha256_ = sha256_hex(bytes);
+  // Why absolute: a name without a slash would be looked for where the system's libraries are.
+  library_ = DynamicLibrary({std::filesystem::absolute(path_).string()});
+  if (!library_.is_open()) {
+    fail(ErrorKind::kFormat, "{}: cannot be loaded: {}", where_of(path_), library_.problem());
+  }
+  read_tables();
+}
+
+void PluginLibrary::read_tables() {
+  const std::string where = where_of(path_);
+  const AttnbenchBackend* (*entry)(std::uint32_t) = nullptr;
+  if (!library_.bind(entry, kEntry)) {
+    fail(ErrorKind::kFormat,
+         "{}: it exports no function {}(); a C++ plugin includes attnbench_backend.h where it "
+         "defines it",
+         where, kEntry);
+  }
+  for (std::uint32_t index = 0; const AttnbenchBackend* table = entry(index); ++index) {
+    if (index == kMostBackends) {
+      fail(ErrorKind::kValue, "{}: {}() has no end: expected NULL after the last backend", where,
+           kEntry);
+    }
+    tables_.push_back(check_table(table, where));
+    for (std::size_t i = 0; i + 1 < tables_.size(); ++i) {
+      if (std::strcmp(tables_[i].table.name, table->name) != 0) continue;
+      fail(ErrorKind::kValue, "{}: two backends have the name '{}'", where, table->name);
+    }
+  }
+  if (tables_.empty()) {
+    fail(ErrorKind::kValue, "{}: {}(0) returned NULL: it has no backend", where, kEntry);
+  }
+}
+
+}  // namespace attnbench

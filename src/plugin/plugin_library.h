@@ -1,0 +1,43 @@
+// A user's shared library (attnbench_backend.h): found, opened, its tables checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpu/dynamic_library.h"
+#include "plugin/attnbench_backend.h"
+
+namespace attnbench {
+
+/// A table of the plugin as this version knows it: fields that an older plugin lacks are 0.
+struct PluginTable {
+  const AttnbenchBackend* self = nullptr;  // what the plugin's functions get
+  AttnbenchBackend table{};
+};
+
+/// Stays loaded until the program ends.
+class PluginLibrary {
+ public:
+  /// Errors, all naming the file: E-IO when it cannot be read; E-FORMAT for no shared library, one
+  /// of another machine, one that the loader refuses, one without attnbench_backend() or of another
+  /// ABI version; E-VALUE for a table that cannot be used.
+  explicit PluginLibrary(std::string path);
+
+  const std::string& path() const { return path_; }      // as given
+  const std::string& sha256() const { return sha256_; }  // of the file
+  const std::vector<PluginTable>& tables() const { return tables_; }
+
+ private:
+  void read_tables();
+
+  std::string path_;
+  std::string sha256_;
+  DynamicLibrary library_;
+  std::vector<PluginTable> tables_;
+};
+
+/// Checks a table and takes what it has. `where` begins the messages. Errors: E-FORMAT, E-VALUE.
+PluginTable check_table(const AttnbenchBackend* table, const std::string& where);
+
+}  // namespace attnbench

@@ -1,0 +1,264 @@
+// The example plugin with one change a backend: other conventions that are declared, and faults.
+#include <csignal>
+#include <cstdlib>
+#include <stdexcept>
+
+#include "attnbench_backend.h"
+
+// The example's own entry point under another name.
+#define attnbench_backend naive_backend
+#include "naive_attention.cpp"
+#undef attnbench_backend
+
+namespace {
+
+enum class Kind {
+  kRight,
+  kSilent,         // writes nothing
+  kWrong,          // the last head is off by a hundredth
+  kUnsteady,       // other bytes in every run
+  kWritesPadding,  // the first row that is no token's
+  kOverrunOutput,
+  kUnderrunLse,
+  kOverrunWorkspace,
+  kWritesCache,
+  kWritesQuery,
+  kHangs,
+  kCrashes,
+  kExits,
+  kFails,
+  kThrows,
+  kHangsInSupports,
+  kRefuses,
+  kOnlyBatches,  // refuses what has one request
+  kFailsInPrepare,
+  kThrowsInPrepare,
+  kWantsTooMuch,
+};
+
+/// What is written is base 2 or +inf, whatever is declared.
+struct Variant {
+  const char* name;
+  Kind kind = Kind::kRight;
+  bool writes_base_2 = false;
+  bool writes_plus_inf = false;
+  uint32_t lse = ATTNBENCH_LSE_NATURAL;
+  uint32_t empty_rows = ATTNBENCH_EMPTY_MINUS_INF;
+  uint32_t kv = ATTNBENCH_KV_PAGED;
+  uint64_t features = ~0ull;  // of those that the example has
+};
+
+constexpr Variant kVariants[] = {
+    {"RIGHT"},
+    {"RAGGED", Kind::kRight, false, false, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_MINUS_INF,
+     ATTNBENCH_KV_RAGGED},
+    {"INTERLEAVED", Kind::kRight, false, false, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_MINUS_INF,
+     ATTNBENCH_KV_PAGED_INTERLEAVED},
+    {"PLAIN", Kind::kRight, false, false, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_MINUS_INF,
+     ATTNBENCH_KV_PAGED, ATTNBENCH_CAUSAL},
+    {"NO_LSE", Kind::kRight, false, false, ATTNBENCH_LSE_NONE},
+    {"BASE_2", Kind::kRight, true, false, ATTNBENCH_LSE_BASE_2},
+    {"PLUS_INF", Kind::kRight, false, true, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_PLUS_INF},
+    {"BASE_2_PLUS_INF", Kind::kRight, true, true, ATTNBENCH_LSE_BASE_2, ATTNBENCH_EMPTY_PLUS_INF},
+    {"SAYS_NATURAL", Kind::kRight, true, false, ATTNBENCH_LSE_NATURAL},
+    {"SAYS_BASE_2", Kind::kRight, false, false, ATTNBENCH_LSE_BASE_2},
+    {"SAYS_MINUS_INF", Kind::kRight, false, true, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_MINUS_INF},
+    {"SAYS_PLUS_INF", Kind::kRight, false, false, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_PLUS_INF},
+    {"SAYS_NEITHER", Kind::kRight, true, true, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_MINUS_INF},
+    {"SILENT", Kind::kSilent},
+    {"WRONG", Kind::kWrong},
+    {"UNSTEADY", Kind::kUnsteady},
+    {"WRITES_PADDING", Kind::kWritesPadding},
+    {"OVERRUN_OUTPUT", Kind::kOverrunOutput},
+    {"UNDERRUN_LSE", Kind::kUnderrunLse},
+    {"OVERRUN_WORKSPACE", Kind::kOverrunWorkspace},
+    {"WRITES_CACHE", Kind::kWritesCache},
+    {"WRITES_QUERY", Kind::kWritesQuery},
+    {"HANGS", Kind::kHangs},
+    {"CRASHES", Kind::kCrashes},
+    {"EXITS", Kind::kExits},
+    {"FAILS", Kind::kFails},
+    {"THROWS", Kind::kThrows},
+    {"HANGS_IN_SUPPORTS", Kind::kHangsInSupports},
+    {"REFUSES", Kind::kRefuses},
+    {"ONLY_BATCHES", Kind::kOnlyBatches},
+    {"FAILS_IN_PREPARE", Kind::kFailsInPrepare},
+    {"THROWS_IN_PREPARE", Kind::kThrowsInPrepare},
+    {"WANTS_TOO_MUCH", Kind::kWantsTooMuch},
+};
+
+constexpr int64_t kWorkspaceBytes = 1000;
+/// As a kernel does that writes whole tiles. attnbench keeps three rows of padding behind the last.
+constexpr std::size_t kTileRows = 4;
+
+struct Faulty {
+  Variant variant;
+  void* naive;  // state of the example
+  const AttnbenchTensors* tensors;
+  std::vector<float> lse;  // where the plugin has none
+  int64_t lse_strides[2];
+  AttnbenchTensor lse_tensor;
+  AttnbenchTensors own_tensors;
+  char* workspace;
+  int runs;
+};
+
+const AttnbenchBackend& naive() { return *naive_backend(0); }
+
+const Variant& variant_of(const AttnbenchBackend* self) {
+  return *static_cast<const Variant*>(self->user);
+}
+
+[[noreturn]] void hang() {
+  for (volatile int i = 0;; i = 1 - i) {
+  }
+}
+
+const char* faulty_supports(const AttnbenchBackend* self, const AttnbenchProblem* problem) {
+  switch (variant_of(self).kind) {
+    case Kind::kHangsInSupports:
+      hang();
+    case Kind::kRefuses:
+      return "no luck today\nand none tomorrow";
+    case Kind::kOnlyBatches:
+      return problem->num_requests < 2 ? "a single request" : nullptr;
+    default:
+      return naive().supports(self, problem);
+  }
+}
+
+const char* faulty_prepare(const AttnbenchBackend* self, const AttnbenchProblem* problem,
+                           const AttnbenchTensors* tensors, const AttnbenchHost* host,
+                           void** state) {
+  const Variant& variant = variant_of(self);
+  if (variant.kind == Kind::kFailsInPrepare) return "the plan does not fit";
+  if (variant.kind == Kind::kThrowsInPrepare) throw std::runtime_error("no plan");
+  if (variant.kind == Kind::kWantsTooMuch) {
+    return host->allocate(host, SIZE_MAX / 4, "a whole world") ? nullptr : "no world";
+  }
+  auto* faulty = new Faulty{};
+  faulty->variant = variant;
+  faulty->tensors = tensors;
+  faulty->own_tensors = *tensors;
+  if (tensors->lse == nullptr) {
+    faulty->lse.resize(static_cast<std::size_t>(problem->num_tokens * problem->num_heads));
+    faulty->lse_strides[0] = problem->num_tokens;
+    faulty->lse_strides[1] = 1;
+    faulty->lse_tensor.data = faulty->lse.data();
+    faulty->lse_tensor.dtype.bits = 32;
+    faulty->lse_tensor.strides = faulty->lse_strides;
+    faulty->own_tensors.lse = &faulty->lse_tensor;
+  }
+  faulty->workspace =
+      static_cast<char*>(host->allocate(host, kWorkspaceBytes, "workspace of FAULTY"));
+  // Poisoned, and writable to its last byte.
+  if (faulty->workspace[0] != '\xFF' || faulty->workspace[kWorkspaceBytes - 1] != '\xFF') {
+    return "the workspace is not poison";
+  }
+  *state = faulty;
+  return naive().prepare(self, problem, &faulty->own_tensors, host, &faulty->naive);
+}
+
+void convert_lse(const Faulty& faulty) {
+  const AttnbenchTensor* lse = faulty.tensors->lse;
+  if (lse == nullptr) return;
+  for (int64_t head = 0; head < lse->shape[0]; ++head) {
+    for (int64_t row = 0; row < lse->shape[1]; ++row) {
+      float& value = static_cast<float*>(lse->data)[head * lse->strides[0] + row];
+      if (std::isinf(value)) {
+        value = faulty.variant.writes_plus_inf ? -value : value;
+      } else if (faulty.variant.writes_base_2) {
+        value /= std::log(2.0f);
+      }
+    }
+  }
+}
+
+int64_t size_of(const AttnbenchTensor* tensor) {
+  int64_t bytes = tensor->dtype.bits / 8;
+  for (int axis = 0; axis < tensor->ndim; ++axis) bytes *= tensor->shape[axis];
+  return bytes;
+}
+
+char* bytes_of(const AttnbenchTensor* tensor) { return static_cast<char*>(tensor->data); }
+
+const char* faulty_run(void* state, void* stream) {
+  Faulty& faulty = *static_cast<Faulty*>(state);
+  const AttnbenchTensors& t = *faulty.tensors;
+  if (faulty.variant.kind == Kind::kSilent) return nullptr;
+  if (const char* error = naive().run(faulty.naive, stream)) return error;
+  convert_lse(faulty);
+  ++faulty.runs;
+  const auto row_bytes = static_cast<std::size_t>(size_of(t.output) / t.output->shape[0]);
+  const int64_t last = size_of(t.output) * 8 / t.output->dtype.bits - 1;
+  switch (faulty.variant.kind) {
+    case Kind::kWrong:
+      store(t.output, last, load(t.output, last) + 0.05f);
+      break;
+    case Kind::kUnsteady:
+      store(t.output, last, load(t.output, last) * (faulty.runs % 2 ? 1.0f : 1.01f));
+      break;
+    case Kind::kWritesPadding:
+      bytes_of(t.output)[size_of(t.output)] = 0;
+      break;
+    case Kind::kOverrunOutput:
+      std::memset(bytes_of(t.output) + size_of(t.output), 0, kTileRows * row_bytes);
+      break;
+    case Kind::kUnderrunLse:
+      bytes_of(t.lse)[-1] = 0;
+      break;
+    case Kind::kOverrunWorkspace:
+      faulty.workspace[kWorkspaceBytes] = 0;
+      break;
+    case Kind::kWritesCache:
+      bytes_of(t.key_cache)[0] = static_cast<char>(bytes_of(t.key_cache)[0] ^ 1);
+      break;
+    case Kind::kWritesQuery:
+      store(t.query, 1, load(t.query, 1) + 1.0f);
+      break;
+    case Kind::kHangs:
+      hang();
+    case Kind::kCrashes:
+      std::raise(SIGSEGV);
+      break;
+    case Kind::kExits:
+      std::exit(0);
+    case Kind::kFails:
+      return "the launch failed";
+    case Kind::kThrows:
+      throw std::runtime_error("no way");
+    default:
+      break;
+  }
+  return nullptr;
+}
+
+void faulty_destroy(void* state) {
+  auto* faulty = static_cast<Faulty*>(state);
+  naive().destroy(faulty->naive);
+  delete faulty;
+}
+
+}  // namespace
+
+const AttnbenchBackend* attnbench_backend(uint32_t index) {
+  constexpr std::size_t kCount = sizeof kVariants / sizeof kVariants[0];
+  static AttnbenchBackend tables[kCount];
+  if (index >= kCount) return nullptr;
+  const Variant& variant = kVariants[index];
+  AttnbenchBackend& table = tables[index];
+  table = naive();
+  table.name = variant.name;
+  table.version = "0.1";
+  table.description = "a variant of the example for tests";
+  table.user = &variant;
+  table.kv = variant.kv;
+  table.lse = variant.lse;
+  table.empty_rows = variant.empty_rows;
+  table.features &= variant.features;
+  table.supports = faulty_supports;
+  table.prepare = faulty_prepare;
+  table.run = faulty_run;
+  table.destroy = faulty_destroy;
+  return &table;
+}
