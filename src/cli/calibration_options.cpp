@@ -11,6 +11,7 @@
 #include "cli/scenario_files.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "core/parallel.h"
 #include "report/reporter.h"
 
 namespace attnbench {
@@ -163,6 +164,7 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   // Why: by default glibc raises this with every large buffer that is freed, keeps such buffers for
   // the thread that had them, and the process grows to several layers.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  set_chunk_threads(arguments.threads);
   CalibrationInput input;
   CalibrationOptions& options = input.options;
   options.percentile = arguments.percentile;

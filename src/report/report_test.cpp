@@ -236,6 +236,18 @@ TEST_CASE("Markdown cells cannot break the table") {
   CHECK(lines[4] == "1 passed");
 }
 
+TEST_CASE("names and reasons cannot write to the terminal") {
+  Result evil = with_reasons(passed_result(), {"layer '\x1b[31ma\x07' is missing"});
+  evil.case_name = "q8,mm_encoder.layer_names=\x1b]0;x\xC2\x9B";
+  evil.status = Status::kError;
+  for (const std::string& text : {text_of(write_markdown, {evil}), table_of({evil}, {})}) {
+    CHECK_FALSE(contains(text, "\x1b"));
+    CHECK_FALSE(contains(text, "\x07"));
+    CHECK_FALSE(contains(text, "\xC2\x9B"));
+    CHECK(contains(text, "x1b[31ma"));
+  }
+}
+
 TEST_CASE("JUnit has a suite a scenario with real skipped, failure and error elements") {
   auto results = one_of_each();
   results.push_back(passed_result());

@@ -547,11 +547,11 @@ class Writing(CalibrationTest):
             self.assertEqual(len(found), 1)
 
     def test_memory_is_that_of_one_layer(self):
-        """A set of 20 layers of 6 MB: the process stays below a fourth of it."""
+        """40 layers of 6 MB: the set is more than ten times as large as the process becomes."""
         layer = layer_tensors(tokens=4096, heads=4, kv_heads=4, size=64)
         tensors = {role: stored(values) for role, values in layer.items()}
         tensors["cu_seqlens"] = stored(np.arange(0, 4097, 256), "I32")
-        files = [self.dir / f"{i}.safetensors" for i in range(20)]
+        files = [self.dir / f"{i}.safetensors" for i in range(40)]
         for i, file in enumerate(files):
             names = {f"b.{i}.{name}": tensor for name, tensor in tensors.items()}
             safetensors_file.write(file, names, {})
@@ -562,12 +562,13 @@ class Writing(CalibrationTest):
             "_, status, usage = os.wait4(pid, 0); print(status, usage.ru_maxrss)"
         )
         arguments = ["calibrate", "--tensors", *files, "--output", "out.json", "--max-rows", "1",
-                     "-q", "--json", "report.json"]  # fmt: skip
+                     "-q", "--json", "report.json", "--threads", "2"]  # fmt: skip
         done = subprocess.run([sys.executable, "-S", "-c", measure, BINARY, *arguments],
                               cwd=self.dir, capture_output=True, text=True, check=True)  # fmt: skip
         status, peak_kib = map(int, done.stdout.split()[-2:])
         self.assertEqual(status, 0)
-        self.assertLess(peak_kib * 1024, total / 4)
+        self.assertLess(peak_kib * 1024, total / 10)
+        self.assertEqual(len(json.loads((self.dir / "out.json").read_text())), 40)
 
 
 if __name__ == "__main__":

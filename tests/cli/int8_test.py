@@ -48,7 +48,7 @@ class ValueScaleFile(ToolTest):
             "rows": (scale_file(heads=3), "E-SHAPE"),
             "width": (scale_file(head_size=32), "E-SHAPE"),
             "negative": (scale_file(value=-1), "E-VALUE"),
-            "nan": (scale_file(value=float("nan")), "E-FORMAT"),
+            "nan": (scale_file(value=float("nan")), "E-VALUE"),
             "no_layers": (scale_file(layers={}), "E-FORMAT"),
         }.items():
             with self.subTest(what):
