@@ -61,7 +61,9 @@ class PagedCache:
         if raw.ndim != 5:
             raise FormatError(f"kv_cache has shape {list(raw.shape)}, expected 5 dimensions")
         heads_first = self.rules.backend == "FLASH_ATTN_IX" or self.rules.cache_layout == "HND"
-        if self.rules.backend == "TRITON_ATTN":
+        # A plugin has K and V apart or side by side, and never just two blocks: some are spare.
+        side_by_side = self.rules.is_plugin and raw.shape[0] != 2
+        if self.rules.backend == "TRITON_ATTN" or side_by_side:
             raw = raw.transpose(1, 0, 2, 3, 4)
         if heads_first:
             raw = raw.transpose(0, 1, 3, 2, 4)

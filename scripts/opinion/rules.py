@@ -24,6 +24,7 @@ class Rules:
             raise FormatError(f"metadata key 'problem' is not JSON: {error}") from error
         attention, cache = self.section("attention"), self.section("kv_cache")
         self.backend = metadata.get("backend", self.problem.get("backend"))
+        self.is_plugin = "plugin" in metadata  # a user's backend, whatever its name
         self.attention_type = attention.get("type", "decoder")
         self.dtype = attention.get("dtype", "bfloat16")
         self.query_dtype = attention.get("query_dtype", "auto")
@@ -63,7 +64,7 @@ class Rules:
     def _refuse_what_is_not_covered(self, cache):
         if self.attention_type not in COVERED_TYPES:
             raise FormatError(f"attention type {self.attention_type} is not covered")
-        if self.backend not in COVERED_BACKENDS:
+        if self.backend not in COVERED_BACKENDS and not self.is_plugin:
             raise FormatError(f"backend {self.backend!r} is not covered")
         if self.int8_level not in (0, 1, 2):
             raise FormatError(f"int8_level {self.int8_level!r} is not covered")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <system_error>
 #include <vector>
 
@@ -55,9 +56,10 @@ void save_tensors(const std::filesystem::path& folder, const Result& result,
   if (error) {
     fail(ErrorKind::kIo, "cannot create the folder '{}': {}", folder.string(), error.message());
   }
-  write_safetensors(
-      folder / tensor_file_name(result.id), tensors.list(),
-      {{"problem", result.problem_json}, {"backend", result.backend}, {"id", result.id}});
+  std::map<std::string, std::string> metadata{
+      {"problem", result.problem_json}, {"backend", result.backend}, {"id", result.id}};
+  if (result.plugin) metadata["plugin"] = result.plugin->version;
+  write_safetensors(folder / tensor_file_name(result.id), tensors.list(), metadata);
 }
 
 }  // namespace attnbench

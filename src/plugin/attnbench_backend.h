@@ -216,9 +216,9 @@ typedef struct AttnbenchBackend {
 #define ATTNBENCH_EXPORT
 #endif
 
-/* Called with 0, 1, ... until it returns NULL. What it returns lives as long as the library. Neither
- * it nor loading the library may touch a device or start a thread: cases run in a process that is
- * forked later. */
+/* Called with 0, 1, ... until it returns NULL. What it returns lives as long as the library.
+ * Neither it nor loading the library may touch a device or start a thread: cases run in a process
+ * that is forked later. */
 ATTNBENCH_EXPORT const AttnbenchBackend* attnbench_backend(uint32_t index);
 
 #ifdef __cplusplus

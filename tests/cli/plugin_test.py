@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -278,6 +279,20 @@ class Conventions(PluginTest):
             result = self.by_backend[backend]
             self.assertEqual(result["status"], "incorrect", backend)
             self.assertIn(reason, result["reasons"])
+
+
+class SecondOpinion(PluginTest):
+    def test_saved_tensors_are_judged_with_numpy_alone(self):
+        """Natural LSEs were saved whatever the plugin writes, and the cache as the plugin has it."""
+        for scenario in (TINY, CROSS):
+            names = ("BASE_2_PLUS_INF", "RAGGED", "INTERLEAVED", "NO_LSE")
+            chosen = [word for name in names for word in ("--backend", name)]
+            self.run_plugin(scenario, FAULTY, *chosen, "--no-timing", "--save-tensors", "saved")
+        opinion = subprocess.run(
+            [sys.executable, "-B", ROOT / "scripts" / "second_opinion.py", self.dir / "saved"],
+            capture_output=True, text=True, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(opinion.returncode, 0, opinion.stdout + opinion.stderr)
+        self.assertIn("8 passed", opinion.stdout)
 
 
 class Faults(PluginTest):
