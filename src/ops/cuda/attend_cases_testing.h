@@ -110,6 +110,11 @@ inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& se
         const attn::i64 cell = first + attn::i64{live - 1} * kAttendKvHeads + head;
         std::memcpy(t.value.bytes() + cell * value_cell + c.v_head_size, &c.last_value_scale,
                     sizeof c.last_value_scale);
+        // Why: a column in which this key is 0 is the sum of weights that are nothing beside its
+        // own.
+        for (attn::i64 d = cell * value_cell; d < cell * value_cell + c.v_head_size; ++d) {
+          if (t.value.at(d) == 0.0f) t.value.set(d, 1.0f);
+        }
       }
     }
   }
@@ -295,6 +300,7 @@ inline std::vector<AttendCase> attend_cases() {
       {.name = "prefill e4m3 per token and head, a huge scale that one row sees",
        .cache = kE4M3,
        .has_token_head_scales = true,
+       .has_large_queries = false,
        .last_value_scale = 1e20f}};
   const std::vector<AttendCase> decodes{
       {.name = "decode d128"},
@@ -380,6 +386,7 @@ inline std::vector<AttendCase> attend_cases() {
       {.name = "decode i8 per token and head, a huge scale that one row sees",
        .cache = kI8,
        .has_token_head_scales = true,
+       .has_large_queries = false,
        .last_value_scale = 1e20f},
       {.name = "segments d128 key alibi",
        .form = AttendForm::kSegments,
