@@ -123,8 +123,8 @@ TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimi
   }
   TimeVerdict verdict = judge_samples(before, after, limits);
   const Gap gap(before, after);
-  const bool apart = verdict.kind == VerdictKind::kSlower || verdict.kind == VerdictKind::kFaster;
-  if (!apart || !waiting_explains(gap, limits.threshold)) return verdict;
+  const bool is_same = verdict.kind == VerdictKind::kSame;
+  if (is_same || !waiting_explains(gap, limits.threshold)) return verdict;
   return {VerdictKind::kAmbiguous,
           fmt::format("{}, but other programs had the cores: only {} of {} and {} of {} samples "
                       "were not held up",
