@@ -30,9 +30,6 @@ struct Gap {
   }
 };
 
-/// Of the quiet samples of a timing; with fewer there is no telling what other programs did to it.
-constexpr std::size_t kEnoughQuiet = 5;
-
 /// Whether the slower timing can owe its gap to other programs: without the time that its threads
 /// waited it is slower by less than the threshold.
 bool waiting_explains(const Gap& gap, double threshold) {
