@@ -27,6 +27,9 @@ std::vector<OutputPath> outputs_of(const CalibrateArguments& arguments) {
 
 /// Before anything is computed. The write itself refuses a file that came to exist meanwhile.
 void check_output(const CalibrateArguments& arguments) {
+  if (arguments.output == "-") {
+    fail(ErrorKind::kUsage, "--output: expected a file; a scale file is not written to stdout");
+  }
   check_output_paths(tensor_paths(arguments.common), outputs_of(arguments));
   std::error_code error;
   const bool exists =
@@ -34,6 +37,7 @@ void check_output(const CalibrateArguments& arguments) {
   if (exists && !arguments.force) {
     fail(ErrorKind::kIo, "--output: '{}' exists already; --force replaces it", arguments.output);
   }
+  check_replaceable(arguments.output);
 }
 
 void check_method(const CalibrateArguments& arguments) {

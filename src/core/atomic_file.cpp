@@ -18,6 +18,47 @@ namespace {
 
 namespace fs = std::filesystem;
 
+[[noreturn]] void fail_io(const fs::path& path, const std::string& why) {
+  fail(ErrorKind::kIo, "cannot write '{}': {}", path.string(), why);
+}
+
+/// Where the bytes go: the file behind a symbolic link, not the link.
+fs::path resolve(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  const fs::path target = fs::weakly_canonical(path, error);
+  return error ? path : target;
+}
+
+/// Why: the superuser passes every access() test, but a file marked read-only was marked for a
+/// reason, and a rename would replace it silently.
+bool is_marked_read_only(const fs::path& path) {
+  std::error_code error;
+  const fs::perms permissions = fs::status(path, error).permissions();
+  const fs::perms any_write =
+      fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write;
+  return !error && (permissions & any_write) == fs::perms::none;
+}
+
+void check_target(const fs::path& path, const fs::path& target, Existing existing) {
+  std::error_code error;
+  const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
+  const fs::file_status status = fs::status(target, error);
+  if (fs::is_directory(status)) fail_io(path, "it is a folder");
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    fail_io(path, "it is not a regular file");
+  }
+  if (!fs::exists(parent, error)) fail_io(path, "no folder '" + parent.string() + "'");
+  if (!fs::is_directory(parent, error)) fail_io(path, "'" + parent.string() + "' is not a folder");
+  if (is_marked_read_only(parent)) {
+    fail_io(path, "the folder '" + parent.string() + "' is read-only");
+  }
+  if (existing == Existing::kReplace && fs::exists(status) &&
+      (is_marked_read_only(target) || ::access(target.c_str(), W_OK) != 0)) {
+    fail_io(path, "the file is read-only");
+  }
+}
+
 /// A new file beside its target, removed again unless it was published.
 class TemporaryFile {
  public:
@@ -44,7 +85,8 @@ class TemporaryFile {
 
   void publish(Existing existing) {
     // Why close is checked: some file systems report a full disk only there.
-    if (::fsync(fd_) != 0 || ::close(std::exchange(fd_, -1)) != 0) fail_io();
+    if (::fsync(fd_) != 0 && errno != EINVAL) fail_io();
+    if (::close(std::exchange(fd_, -1)) != 0) fail_io();
     if (existing == Existing::kReplace) {
       if (::rename(path_.c_str(), target_.c_str()) != 0) fail_io();
       exists_ = false;
@@ -64,9 +106,7 @@ class TemporaryFile {
     return name;
   }
 
-  [[noreturn]] void fail_io() const {
-    fail(ErrorKind::kIo, "cannot write '{}': {}", target_.string(), std::strerror(errno));
-  }
+  [[noreturn]] void fail_io() const { attnbench::fail_io(target_, std::strerror(errno)); }
 
   /// The new name itself is on disk only then. Not every file system can; the file is whole anyway.
   void sync_folder() const {
@@ -83,25 +123,22 @@ class TemporaryFile {
   bool exists_ = false;
 };
 
-/// Where a file of this name lives: behind a link, what it points to. What is there and no regular
-/// file (a device, a pipe, a folder) must not be replaced by one.
-fs::path regular_target(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {
-    fail(ErrorKind::kIo, "cannot write '{}': it is not a regular file", path.string());
-  }
-  return fs::is_symlink(path, error) ? fs::weakly_canonical(path) : path;
-}
-
 }  // namespace
 
 void write_file_atomically(const fs::path& path,
                            const std::vector<std::span<const std::byte>>& parts,
                            Existing existing) {
-  TemporaryFile file(regular_target(path));
+  const fs::path target = resolve(path);
+  check_target(path, target, existing);
+  TemporaryFile file(target);
   for (const std::span<const std::byte> part : parts) file.write(part);
   file.publish(existing);
+}
+
+void check_replaceable(const fs::path& path) {
+  const fs::path target = resolve(path);
+  check_target(path, target, Existing::kReplace);
+  const TemporaryFile probe(target);
 }
 
 void write_file_atomically(const fs::path& path, std::string_view text, Existing existing) {

@@ -20,4 +20,8 @@ void write_file_atomically(const std::filesystem::path& path,
 void write_file_atomically(const std::filesystem::path& path, std::string_view text,
                            Existing existing = Existing::kReplace);
 
+/// What write_file_atomically would refuse (a folder, a device or pipe, a file or folder marked
+/// read-only), found before there is anything to write. Errors: E-IO.
+void check_replaceable(const std::filesystem::path& path);
+
 }  // namespace attnbench

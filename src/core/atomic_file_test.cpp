@@ -67,6 +67,25 @@ TEST_CASE("an existing file is refused when it must not be replaced, and keeps i
   CHECK(num_files(folder) == 1);
 }
 
+TEST_CASE("what could not be replaced is known before there is anything to write") {
+  const fs::path folder = scratch_folder();
+  const fs::path path = folder / "file";
+  check_replaceable(path);
+  CHECK(num_files(folder) == 0);
+  CHECK_THROWS_WITH_AS(check_replaceable(folder), doctest::Contains("it is a folder"), Error);
+  CHECK_THROWS_WITH_AS(check_replaceable(folder / "none" / "file"), doctest::Contains("no folder"),
+                       Error);
+  write_file_atomically(path, "mine");
+  check_replaceable(path);
+  CHECK_THROWS_WITH_AS(check_replaceable(path / "file"), doctest::Contains("is not a folder"),
+                       Error);
+  fs::permissions(path, fs::perms::owner_read);
+  CHECK_THROWS_WITH_AS(check_replaceable(path), doctest::Contains("the file is read-only"), Error);
+  CHECK_THROWS_AS(write_file_atomically(path, "yours"), Error);
+  CHECK(text_of(path) == "mine");
+  CHECK(num_files(folder) == 1);
+}
+
 TEST_CASE("a target that cannot be written leaves nothing behind") {
   const fs::path folder = scratch_folder();
   CHECK_THROWS_AS(write_file_atomically(folder / "none" / "file", "text"), Error);

@@ -1,8 +1,6 @@
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "core/atomic_file.h"
 #include "core/error.h"
 #include "report/reporter.h"
 
@@ -42,37 +41,6 @@ class FileDescriptor {
   int fd_;
 };
 
-/// A new file beside its target, removed again unless it was renamed.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const fs::path& target)
-      : path_(temporary_name(target)),
-        descriptor_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)),
-        exists_(descriptor_.get() >= 0) {}
-  ~TemporaryFile() {
-    if (exists_) ::unlink(path_.c_str());
-  }
-  FileDescriptor& descriptor() { return descriptor_; }
-  bool rename_to(const fs::path& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0) return false;
-    exists_ = false;
-    return true;
-  }
-
- private:
-  /// Unique among processes and calls.
-  static fs::path temporary_name(const fs::path& target) {
-    static std::atomic<int> counter{0};
-    fs::path name = target;
-    name += fmt::format(".{}-{}.tmp", ::getpid(), counter++);
-    return name;
-  }
-
-  fs::path path_;
-  FileDescriptor descriptor_;
-  bool exists_;
-};
-
 void write_all(int fd, std::string_view text, const std::string& path) {
   while (!text.empty()) {
     const ssize_t written = ::write(fd, text.data(), text.size());
@@ -82,43 +50,10 @@ void write_all(int fd, std::string_view text, const std::string& path) {
   }
 }
 
-/// Where the bytes go: the file behind a symbolic link, not the link.
-fs::path resolve(const std::string& path) {
-  std::error_code error;
-  if (!fs::is_symlink(path, error)) return path;
-  const fs::path target = fs::weakly_canonical(path, error);
-  return error ? fs::path(path) : target;
-}
-
 bool is_special(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   return fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
-}
-
-/// Why: the superuser passes every access() test, but a file marked read-only was marked for a
-/// reason, and a rename would replace it silently.
-bool is_marked_read_only(const fs::path& path) {
-  std::error_code error;
-  const fs::perms permissions = fs::status(path, error).permissions();
-  const fs::perms any_write =
-      fs::perms::owner_write | fs::perms::group_write | fs::perms::others_write;
-  return !error && (permissions & any_write) == fs::perms::none;
-}
-
-void check_regular_target(const std::string& path, const fs::path& target) {
-  std::error_code error;
-  const fs::path parent = target.has_parent_path() ? target.parent_path() : fs::path(".");
-  if (fs::is_directory(target, error)) fail_io(path, "it is a folder");
-  if (!fs::exists(parent, error)) fail_io(path, "no folder '" + parent.string() + "'");
-  if (!fs::is_directory(parent, error)) fail_io(path, "'" + parent.string() + "' is not a folder");
-  if (is_marked_read_only(parent)) {
-    fail_io(path, "the folder '" + parent.string() + "' is read-only");
-  }
-  if (fs::exists(target, error) &&
-      (is_marked_read_only(target) || ::access(target.c_str(), W_OK) != 0)) {
-    fail_io(path, "the file is read-only");
-  }
 }
 
 void write_in_place(const std::string& path, const std::string& text) {
@@ -126,17 +61,6 @@ void write_in_place(const std::string& path, const std::string& text) {
   if (file.get() < 0) fail_io(path, last_error());
   write_all(file.get(), text, path);
   if (!file.close()) fail_io(path, last_error());
-}
-
-void replace_file(const std::string& path, const std::string& text) {
-  const fs::path target = resolve(path);
-  check_regular_target(path, target);
-  TemporaryFile temporary(target);
-  FileDescriptor& file = temporary.descriptor();
-  if (file.get() < 0) fail_io(path, last_error());
-  write_all(file.get(), text, path);
-  if (::fsync(file.get()) != 0 && errno != EINVAL) fail_io(path, last_error());
-  if (!file.close() || !temporary.rename_to(target)) fail_io(path, last_error());
 }
 
 }  // namespace
@@ -171,7 +95,7 @@ void write_text(const std::string& path, const std::string& text) {
   } else if (is_special(path)) {
     write_in_place(path, text);
   } else {
-    replace_file(path, text);
+    write_file_atomically(path, text);
   }
 }
 
@@ -182,10 +106,7 @@ void check_writable(const std::string& path) {
     if (::access(path.c_str(), W_OK) != 0) fail_io(path, last_error());
     return;
   }
-  const fs::path target = resolve(path);
-  check_regular_target(path, target);
-  TemporaryFile probe(target);
-  if (probe.descriptor().get() < 0) fail_io(path, last_error());
+  check_replaceable(path);
 }
 
 }  // namespace attnbench

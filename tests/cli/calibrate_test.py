@@ -396,6 +396,8 @@ class Writing(CalibrationTest):
         os.remove(mine)
         outcome = self.calibrate(2, "--tensors", path, output="none/out.json")
         self.assertIn("none", outcome.err)
+        outcome = self.calibrate(2, "--tensors", path, output="-")
+        self.assertIn("stdout", outcome.err)
         self.assertEqual(self.files(), ["t.safetensors"])
 
     def test_the_same_bytes_on_any_number_of_threads(self):
