@@ -1,7 +1,7 @@
 """Number formats from their definitions (semantics §0.3, §0.4).
 
 Codes of one sign of a binary float format are ordered like their values, so a format is fully given
-by the table of its values; rounding is a search in that table with ties going to the even code.
+by the table of its values; rounding is a search between them with ties going to the even code.
 """
 
 import numpy as np
@@ -55,34 +55,33 @@ def decode(dtype, raw):
     raise FormatError(f"no floating value for dtype {dtype}")
 
 
-def _nearest_code(magnitude, finite):
-    """Code of the value in `finite` nearest to each magnitude; ties to even, saturating."""
-    low = np.searchsorted(finite, magnitude, side="right") - 1
-    low = np.minimum(low, len(finite) - 1)
-    high = np.minimum(low + 1, len(finite) - 1)
-    below = magnitude - finite[low]
-    above = finite[high] - magnitude
-    up = (above < below) | ((above == below) & (low % 2 == 1))
-    return np.where(up, high, low)
-
-
-def _encode_fp8(x, positive):
-    x = np.asarray(x, dtype=np.float64)
+def bounds_of(positive):
+    """The largest float64 that is rounded to each finite value but the last, which takes the rest:
+    halfway to the next one, or just below where the tie goes to an even code above."""
     finite = positive[np.isfinite(positive)]
-    magnitude = np.minimum(np.where(np.isnan(x), 0.0, np.abs(x)), finite[-1])
-    codes = _nearest_code(magnitude, finite).astype(np.uint8)
-    codes = np.where(np.signbit(x), codes | 0x80, codes)
+    halfway = (finite[:-1] + finite[1:]) / 2  # exact
+    is_odd = np.arange(len(halfway)) % 2 == 1
+    return np.where(is_odd, np.nextafter(halfway, 0), halfway)
+
+
+_BOUNDS = {"F8_E4M3": bounds_of(_E4M3), "F8_E5M2": bounds_of(_E5M2)}
+
+
+def _encode_fp8(x, bounds):
+    x = np.asarray(x, dtype=np.float64)
+    codes = np.searchsorted(bounds, np.abs(x)).astype(np.uint8)
+    codes = codes | np.signbit(x).astype(np.uint8) << 7
     return np.where(np.isnan(x), 0x7F, codes).astype(np.uint8)
 
 
 def encode_e4m3(x):
     """rn_e4m3: nearest even, saturating to +-448, NaN -> 0x7F."""
-    return _encode_fp8(x, _E4M3)
+    return _encode_fp8(x, _BOUNDS["F8_E4M3"])
 
 
 def encode_e5m2(x):
     """rn_e5m2: nearest even, saturating to +-57344, NaN -> 0x7F."""
-    return _encode_fp8(x, _E5M2)
+    return _encode_fp8(x, _BOUNDS["F8_E5M2"])
 
 
 def encode_bf16(x):

@@ -384,7 +384,7 @@ def swizzled(scales):
 
 def encode_e2m1(x):
     magnitude = np.minimum(np.abs(x), 6.0)
-    codes = formats._nearest_code(magnitude.astype(np.float64), E2M1)
+    codes = np.searchsorted(formats.bounds_of(E2M1), magnitude.astype(np.float64))
     return np.where(np.signbit(x), codes + 8, codes).astype(np.uint8)
 
 

@@ -8,7 +8,8 @@
 
 namespace attnbench {
 
-/// Relative gaps between medians of the same case in several runs of the same program. Gaps of at
+/// Relative gaps between medians of the same case in several runs of the same program, by the
+/// samples that no other program held up where there are enough of them. Gaps of at
 /// most `floor_us` count as none. `all_cases` is twice the gap that nine of ten cases stay under
 /// (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0 without two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);

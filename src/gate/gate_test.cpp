@@ -267,6 +267,16 @@ TEST_CASE("with too few quiet samples a gap that waiting can explain is ambiguou
         VerdictKind::kSlower);
 }
 
+TEST_CASE("what other programs did to a run is no noise floor, where quiet samples tell") {
+  std::vector<std::vector<Result>> runs(2, {result_of("a")});
+  const std::size_t all = held_up_timing(100, 0, 0).samples_us.size();
+  runs[0][0].timing = held_up_timing(100, 0, 0);
+  runs[1][0].timing = held_up_timing(104, all - 5, 300);
+  CHECK(measure_noise_floor(runs, 2).all_cases == doctest::Approx(0.04).epsilon(0.05));
+  runs[1][0].timing = held_up_timing(104, all - 4, 300);
+  CHECK(measure_noise_floor(runs, 2).all_cases > 3);
+}
+
 TEST_CASE("where it is not known how long the threads waited all samples count") {
   const Timing before = held_up_timing(100, 0, 0);
   Timing after = held_up_timing(120, before.samples_us.size(), 50);

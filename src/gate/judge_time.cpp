@@ -30,9 +30,6 @@ struct Gap {
   }
 };
 
-/// Of the quiet samples of a timing; with fewer there is no telling what other programs did to it.
-constexpr std::size_t kEnoughQuiet = 5;
-
 /// Whether the slower timing can owe its gap to other programs: without the time that its threads
 /// waited it is slower by less than the threshold.
 bool waiting_explains(const Gap& gap, double threshold) {
@@ -123,8 +120,8 @@ TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimi
   }
   TimeVerdict verdict = judge_samples(before, after, limits);
   const Gap gap(before, after);
-  const bool apart = verdict.kind == VerdictKind::kSlower || verdict.kind == VerdictKind::kFaster;
-  if (!apart || !waiting_explains(gap, limits.threshold)) return verdict;
+  const bool is_same = verdict.kind == VerdictKind::kSame;
+  if (is_same || !waiting_explains(gap, limits.threshold)) return verdict;
   return {VerdictKind::kAmbiguous,
           fmt::format("{}, but other programs had the cores: only {} of {} and {} of {} samples "
                       "were not held up",

@@ -1,6 +1,7 @@
 // What samples say about a median: its spread, and a bootstrap interval of the ratio of two.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "core/result.h"
@@ -19,6 +20,9 @@ bool has_waits(const Timing& timing);
 /// The timing over those of its samples during which no thread waited longer than `share` of the
 /// sample; all of them where it is not known how long they waited.
 Timing quiet_part(const Timing& timing, double share);
+
+/// Of the quiet samples of a timing; with fewer there is no telling what other programs did to it.
+inline constexpr std::size_t kEnoughQuiet = 5;
 
 /// Relative standard error of a median and what it rests on.
 struct MedianSpread {

@@ -409,6 +409,23 @@ class Page(ToolTest):
                               features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
             self.assertEqual(self.js(lightness) < 50, is_dark)
 
+    def test_nothing_is_cut_off_on_paper(self):
+        long = [result(backend, 4096, 20.0 + i, "smoke-decode",
+                       **{"triton.path": "3d", "kv_cache.block_size": 16 + i})
+                for i in range(9) for backend in ("FLASH_ATTN_IX", "FLASHMLA_SPARSE")]  # fmt: skip
+        after = copy.deepcopy(long)
+        for entry in after:
+            entry["timing"] = timing(900 * entry["timing"]["median_us"])
+        self.browser.resize(718, 1000)  # A4 without its margins
+        self.addCleanup(self.browser.call, "Emulation.setEmulatedMedia", media="")
+        self.browser.call("Emulation.setEmulatedMedia", media="print")
+        self.open(long, after)
+        self.assertIn("past the threshold", self.text("#compare tbody"))
+        cut = self.js("""[...document.querySelectorAll('.scroll, body')]
+          .filter(e => e.scrollWidth > e.clientWidth + 1)
+          .map(e => `${e.querySelector('table')?.className} ${e.scrollWidth} > ${e.clientWidth}`)""")
+        self.assertEqual(cut, [])
+
     def test_five_thousand_results_are_shown(self):
         results = [result(backend, 128 * (i + 1), 10.0 + i % 97, f"s{i % 20}",
                           **{"kv_cache.block_size": size})
