@@ -13,7 +13,7 @@
 namespace attnbench {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // names in a tree: as many as a hostile file likes
 
 // Deeper than any field of a problem: whoever nests without end is refused before it is recursion.
 constexpr int kMostDepth = 16;
@@ -36,7 +36,7 @@ Value to_value(const Json& json) {
     }
     case Json::value_t::object: {
       Value map = Value::map();
-      for (const auto& [key, item] : json.items()) map.at_or_add(key) = to_value(item);
+      for (const auto& [key, item] : json.items()) map.entries.push_back({key, {}, to_value(item)});
       return map;
     }
     default:
@@ -44,23 +44,33 @@ Value to_value(const Json& json) {
   }
 }
 
-Value parse(const std::string& text, const std::string& where) {
+Json parse(const std::string& text, const std::string& where) {
   const auto check_depth = [&](int depth, Json::parse_event_t, Json&) {
     if (depth > kMostDepth) fail(ErrorKind::kFormat, "{}: it is nested too deeply", where);
     return true;
   };
   try {
-    return to_value(Json::parse(text, check_depth));
+    return Json::parse(text, check_depth);
   } catch (const Json::exception& error) {
     fail(ErrorKind::kFormat, "{}: not JSON: {}", where, shown(error.what()));
   }
 }
 
-void read_field(const Field& field, const Value& document, const std::string& where,
+/// Under a key of the form "section.name"; null when there is none.
+const Json* find_path(const Json& document, const std::string& key) {
+  const std::size_t dot = key.find('.');
+  const auto section = document.find(key.substr(0, dot));
+  if (section == document.end()) return nullptr;
+  const auto found = section->find(key.substr(dot + 1));
+  return found == section->end() ? nullptr : &*found;
+}
+
+void read_field(const Field& field, const Json& document, const std::string& where,
                 Problem& problem) {
-  const Value* value = document.find_path(field.key);
-  if (value == nullptr) return;  // of a version that did not have it: what it had is the default
-  const std::optional<Mismatch> mismatch = field.set(*value, problem);
+  const Json* found = find_path(document, field.key);
+  if (found == nullptr) return;  // of a version that did not have it: what it had is the default
+  const Value value = to_value(*found);
+  const std::optional<Mismatch> mismatch = field.set(value, problem);
   if (!mismatch) return;
   fail(mismatch->kind, "{}: {}: expected {}, found {}", where, field.key, mismatch->expected,
        describe(*mismatch->found));
@@ -73,9 +83,9 @@ std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader) {
   const auto text = metadata.find("problem");
   if (text == metadata.end()) return std::nullopt;
   const std::string where = fmt::format("{}: metadata 'problem'", reader.name());
-  const Value document = parse(text->second, where);
+  const Json document = parse(text->second, where);
   for (const char* key : {"attention.type", "attention.causal", "attention.scale"}) {
-    const Value* value = document.find_path(key);
+    const Json* value = find_path(document, key);
     if (value == nullptr || value->is_null()) {
       fail(ErrorKind::kFormat, "{}: {} is missing", where, key);
     }

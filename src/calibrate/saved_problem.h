@@ -11,7 +11,8 @@ namespace attnbench {
 
 struct SavedProblem {
   std::string layer = kUnnamedLayer;
-  std::string backend;  // whose attention it was: windows and slopes differ (semantics §3.3, §3.4)
+  std::string backend =
+      "REFERENCE";  // whose attention it was: windows and slopes differ (semantics §3.3, §3.4)
   AttentionSpec attention;  // every field that the metadata have, defaults for the others
 };
 

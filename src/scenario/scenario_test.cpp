@@ -145,12 +145,17 @@ TEST_CASE("every line of several errors names its own class") {
         "E-CONFIG: s.yaml:2: attention.logits_soft_cap: expected a number >= 0, found -1");
 }
 
-TEST_CASE("a scenario knows where it names backends and files") {
+TEST_CASE("a scenario knows where it names backends, files and scales of a cache") {
   const Scenario scenario = parse_scenario(
       base_text("batch: q1\nbackends: [FLASH_ATTN,\n  TRITON_ATTN]\ninputs:\n  file: a\n"),
       "s.yaml");
   CHECK(scenario.backend_places == std::vector<std::string>{"s.yaml:4: ", "s.yaml:5: "});
   CHECK(scenario.places == std::map<std::string, std::string>{{"inputs.file", "s.yaml:7: "}});
+  const Scenario scaled = parse_scenario(
+      base_text("batch: q1\nkv_cache:\n  k_scale: 1.0\nsweep:\n  kv_cache.q_scale: [1, 2]\n"),
+      "s.yaml");
+  CHECK(scaled.places == std::map<std::string, std::string>{{"kv_cache.k_scale", "s.yaml:5: "},
+                                                            {"kv_cache.q_scale", "s.yaml:7: "}});
 }
 
 TEST_CASE("a row among batch specs is told what it lacks, and is not taken for a trace") {

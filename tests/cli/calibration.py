@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from tool import ToolTest
+from tool import ToolTest, strict_json
 
 from opinion import number_formats, safetensors_file
 
@@ -42,8 +42,8 @@ def e4m3(values, scale, reciprocal=False):
 
 
 def attention(q, k, v, lengths, causal=False, allowed=None, sinks=None):
-    """Float64 attention of sequences that lie one behind the other; `allowed(p, j)`, of positions as
-    arrays, says which keys a query sees."""
+    """Float64 attention of sequences that lie one behind the other; `allowed(p, j)`, of arrays of
+    positions, says which keys a query sees."""
     q, k, v = (x.astype(np.float64) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     output = np.zeros((q.shape[0], q.shape[1], v.shape[2]))
@@ -95,6 +95,13 @@ class CalibrationTest(ToolTest):
 
     def calibrate(self, code, *arguments, output="out.json"):
         return self.expect(code, "calibrate", *arguments, "--output", output)
+
+    def layer(self, path, *arguments):
+        """The report of the only layer, its error over every row."""
+        outcome = self.calibrate(0, "--tensors", path, "--max-rows", "1000", "--json", "-",
+                                 "--force", *arguments)  # fmt: skip
+        (layer,) = strict_json(outcome.out)["layers"]
+        return layer
 
     def refused(self, words, *arguments):
         """Exit 2, the words on stderr, and not a file that was not there before."""

@@ -157,8 +157,11 @@ class Gpu(ToolTest):
         real = ["--tensors", ROOT / "tests" / "data" / "reaction-encoder.safetensors"]
         dtypes = [["mm.yaml", "--set", f"attention.dtype={dtype}"]
                   for dtype in ("bfloat16", "float16", "float32")]  # fmt: skip
+        signed = [[*source, "--amax", "signed"] for source in (real, *dtypes)]
         for arguments in (
-            *([*source, "--amax", amax] for source in (real, *dtypes) for amax in ("abs", "signed")),
+            real,
+            *dtypes,
+            *signed,
             [*real, "--format", "kv-cache"],
             [*dtypes[2], "--history", "16"],
             [*dtypes[2], "--set", "inputs.distribution=outlier"],

@@ -203,9 +203,10 @@ class ScalesCommand(CalibrationTest):
 
     def test_a_name_that_stands_twice_is_refused_in_every_format(self):
         mm, cache = '{"q": 1, "k": 1, "v": 1}', '{"k_scale": 1, "v_scale": 1, "q_scale": 1}'
-        value = '{"version": 1, "num_kv_heads": 1, "head_size": 1, "layers": {"a": [[1]], "a": [[2]]}}'
-        legacy = ('{"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": '
-                  '{"0": {"0": 1, "0": 2}}}}')  # fmt: skip
+        value = ('{"version": 1, "num_kv_heads": 1, "head_size": 1, '
+                 '"layers": {"a": [[1]], "a": [[2]]}}')  # fmt: skip
+        legacy = ('{"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn", '
+                  '"scaling_factor": {"0": {"0": 1, "0": 2}}}}')  # fmt: skip
         for text, words in (
             (f'{{"a": {mm}, "b": {mm}, "a": {mm}}}', "duplicate name 'a'"),
             ('{"a": {"q": 1, "k": 1, "k": 2, "v": 1}}', "duplicate name 'k', in 'a'"),
@@ -366,8 +367,8 @@ class Run(CalibrationTest):
             self.write("cache.yaml", text)
             outcome = self.expect(code, "run", "cache.yaml", "--no-timing")
             if code == 2:
-                key = given.split(":")[0]
-                self.assertIn(f"cache.yaml:5: kv_cache.{key}: expected no number beside", outcome.err)
+                key = f"kv_cache.{given.split(':')[0]}"
+                self.assertIn(f"cache.yaml:5: {key}: expected no number beside", outcome.err)
         self.write("swept.yaml", CACHE + "sweep: {kv_cache.k_scale: [0.5, 1.0]}\n")
         self.assertIn("E-CONFIG", self.expect(2, "run", "swept.yaml", "--no-timing").err)
 
