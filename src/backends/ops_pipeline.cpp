@@ -269,12 +269,16 @@ Step OpsPipeline::attention_step(std::string name, std::function<void()> run) co
           attention_flops(problem_, backend_), std::move(run)};
 }
 
+Buffer& OpsPipeline::buffer_at(const void* data) {
+  const auto begins_there = [&](const auto& buffer) { return buffer->data() == data; };
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(), begins_there);
+  if (found == buffers_.end()) fail(ErrorKind::kInternal, "{}: no such workspace", backend_);
+  return **found;
+}
+
 void OpsPipeline::download_workspace(const void* workspace, Tensor& destination,
                                      std::size_t offset_bytes, std::size_t size_bytes) {
-  const auto owns = [&](const auto& buffer) { return buffer->data() == workspace; };
-  const auto found = std::find_if(buffers_.begin(), buffers_.end(), owns);
-  if (found == buffers_.end()) fail(ErrorKind::kInternal, "{}: no such workspace", backend_);
-  ops_.download(destination.bytes() + offset_bytes, **found, size_bytes);
+  ops_.download(destination.bytes() + offset_bytes, buffer_at(workspace), size_bytes);
 }
 
 void OpsPipeline::poison_outputs() {

@@ -64,6 +64,8 @@ class OpsPipeline : public Pipeline {
   const void* upload(const Tensor& tensor, const std::string& name) {
     return upload_bytes(tensor.bytes(), tensor.size_bytes(), name);
   }
+  /// The buffer of this pipeline that begins at `data`. Errors: E-INTERNAL when there is none.
+  Buffer& buffer_at(const void* data);
   /// Copies the first size_bytes of a workspace() to destination + offset_bytes.
   void download_workspace(const void* workspace, Tensor& destination, std::size_t offset_bytes,
                           std::size_t size_bytes);

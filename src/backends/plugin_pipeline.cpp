@@ -149,8 +149,23 @@ void* PluginPipeline::allocate(const AttnbenchHost* host, std::size_t size_bytes
   }
 }
 
+/// What attention is computed from; lengths and tables are not among it.
+std::vector<PluginPipeline::Input> PluginPipeline::values() const {
+  const attn::AttendParams& p = params();
+  std::vector<Input> inputs{{"query", p.query, &inputs_.query.query}};
+  if (tensors_.key_cache != nullptr) {
+    inputs.push_back({"kv_cache", p.kv.key, &inputs_.cache->data});
+  } else {
+    inputs.push_back({"key", p.kv.key, &inputs_.inputs->key});
+    inputs.push_back({"value", p.kv.value, &inputs_.inputs->value});
+  }
+  return inputs;
+}
+
+/// Why without values: what could be computed here would not be timed.
 void PluginPipeline::prepare() {
   const AttnbenchBackend& table = plugin_.table;
+  for (const Input& input : values()) ops().poison(buffer_at(input.memory));
   host_.struct_size = sizeof host_;
   host_.context = this;
   host_.stream = ops().stream_for(fmt::format("prepare() of {}", table.name));
@@ -161,6 +176,10 @@ void PluginPipeline::prepare() {
   if (complaint && refused_memory_) std::rethrow_exception(refused_memory_);
   if (complaint) throw BackendFailure(fmt::format("{}: prepare(): {}", table.name, *complaint));
   is_prepared_ = true;
+  ops().synchronize();
+  for (const Input& input : values()) {
+    ops().upload(buffer_at(input.memory), input.tensor->bytes(), input.tensor->size_bytes());
+  }
 }
 
 void PluginPipeline::run() {
@@ -169,11 +188,11 @@ void PluginPipeline::run() {
   if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
 }
 
-/// Empty, or where `memory`, which began as `before`, is something else.
-std::string PluginPipeline::first_change(const char* name, const void* memory,
-                                         const Tensor& before) {
+/// Empty, or where an input is not what it was.
+std::string PluginPipeline::first_change(const Input& input) {
+  const Tensor& before = *input.tensor;
   Tensor now(before.dtype(), before.shape());
-  download_workspace(memory, now, 0, now.size_bytes());
+  download_workspace(input.memory, now, 0, now.size_bytes());
   const auto [here, there] =
       std::mismatch(now.bytes(), now.bytes() + now.size_bytes(), before.bytes());
   if (here == now.bytes() + now.size_bytes()) return "";
@@ -183,21 +202,21 @@ std::string PluginPipeline::first_change(const char* name, const void* memory,
     place[axis] = index % now.shape()[axis];
     index /= now.shape()[axis];
   }
-  return fmt::format("{} was changed at [{}]: it is an input", name, fmt::join(place, ", "));
+  return fmt::format("{} was changed at [{}]: it is an input", input.name, fmt::join(place, ", "));
 }
 
-/// The cache is compared by whoever checks what was written to it.
 std::string PluginPipeline::changed_input() {
-  const attn::AttendParams& p = params();
-  std::string change = first_change("query", p.query, inputs_.query.query);
-  if (change.empty() && tensors_.key != nullptr) {
-    change = first_change("key", p.kv.key, inputs_.inputs->key);
-    if (change.empty()) change = first_change("value", p.kv.value, inputs_.inputs->value);
+  std::vector<Input> inputs = values();
+  if (tensors_.block_table != nullptr) {
+    inputs.push_back({"block_table", params().kv.block_table, &inputs_.cache->block_table});
   }
-  if (change.empty() && tensors_.block_table != nullptr) {
-    change = first_change("block_table", p.kv.block_table, inputs_.cache->block_table);
+  for (const Input& input : inputs) {
+    // The cache has new keys by now, which whoever checks the write compares.
+    if (tensors_.key_cache != nullptr && input.memory == params().kv.key) continue;
+    std::string change = first_change(input);
+    if (!change.empty()) return change;
   }
-  return change;
+  return "";
 }
 
 PipelineOutput PluginPipeline::read_output(bool with_cache) {

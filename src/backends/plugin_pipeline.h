@@ -46,10 +46,17 @@ class PluginPipeline final : public OpsPipeline {
  private:
   void describe_tensors();
   void describe_keys();
+  /// A tensor of the case, and its copy on the device.
+  struct Input {
+    const char* name;
+    const void* memory;
+    const Tensor* tensor;
+  };
+  std::vector<Input> values() const;
   void prepare();
   void run();
   std::string changed_input();
-  std::string first_change(const char* name, const void* memory, const Tensor& before);
+  std::string first_change(const Input& input);
   static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);
 
   const PluginTable& plugin_;

@@ -199,7 +199,8 @@ typedef struct AttnbenchBackend {
    * on machines without one, and before the process forks. May be NULL: yes to all. */
   const char* (*supports)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem);
   /* Not timed: allocates, compiles, plans. Sets *state, which the other two get. Arguments live
-   * until destroy(). May be called again before the first state is destroyed. */
+   * until destroy(); lengths and block table are in place, query, keys and values are still NaN.
+   * May be called again before the first state is destroyed. */
   const char* (*prepare)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem,
                          const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state);
   /* Queues the whole attention on the stream and returns without waiting; on the CPU it is done on
