@@ -72,10 +72,11 @@ const MmLayerScales* MmScaleFile::find(std::string_view layer) const {
 }
 
 MmScaleFile parse_mm_scales(std::string_view text, const std::string& name) {
-  const Json document = parse_scale_json(text, fmt::format("{} {}", kWhat, name));
+  MmScaleFile file;
+  const Json document = parse_scale_json(text, fmt::format("{} {}", kWhat, name), &file.notices);
+  for (std::string& notice : file.notices) notice += ": the last one counts";
   const auto nested = document.find("layers");
   const bool is_nested = nested != document.end() && nested->is_object();
-  MmScaleFile file;
   for (const auto& [layer, entry] : (is_nested ? *nested : document).items()) {
     read_entry(layer, entry, name, file);
   }

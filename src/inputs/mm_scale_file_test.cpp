@@ -64,12 +64,17 @@ TEST_CASE("the short key wins even as null, and incomplete entries are named") {
   CHECK(file.notices[2].find("'d' is left out: it is not an object") != std::string::npos);
 }
 
-TEST_CASE("a layer that stands twice is refused: one of its entries would be dropped unseen") {
-  CHECK(complaint_about(
-            R"({"a": {"q":1,"k":1,"v":1}, "b": {"q":2,"k":2,"v":2}, "a": {"q":3,"k":3,"v":3}})") ==
-        "E-FORMAT: FP8 scale file s.json: duplicate name 'a'");
-  CHECK(complaint_about(R"({"a": {"q":1,"k":1,"v":1,"\u0071":2}})") ==
-        "E-FORMAT: FP8 scale file s.json: duplicate name 'q', in 'a'");
+TEST_CASE("of a name that stands twice the last counts, and a notice says so") {
+  const MmScaleFile file = parse_mm_scales(
+      R"({"a": {"q":1,"k":1,"v":1}, "b": {"q":2,"k":2,"v":2,"\u0071":4}, "a": {"q":3,"k":3,"v":3}})",
+      "s.json");
+  REQUIRE(file.layers.size() == 2);
+  CHECK(file.find("a")->q == 3);
+  CHECK(file.find("b")->q == 4);
+  CHECK(file.notices ==
+        std::vector<std::string>{
+            "FP8 scale file s.json: duplicate name 'q', in 'b': the last one counts",
+            "FP8 scale file s.json: duplicate name 'a': the last one counts"});
 }
 
 TEST_CASE("names from a file cannot move the cursor") {

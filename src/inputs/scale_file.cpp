@@ -35,7 +35,8 @@ bool is_of_cache(std::string_view layer, const Json& entry) {
 }
 
 ScaleFormat detect_format(std::string_view text, const std::string& name) {
-  const Json document = parse_scale_json(text, fmt::format("scale file {}", name));
+  std::vector<std::string> duplicates;  // for the reader of the format to judge
+  const Json document = parse_scale_json(text, fmt::format("scale file {}", name), &duplicates);
   if (has_any(document, {"num_kv_heads", "version"})) return ScaleFormat::kInt8Value;
   if (document.contains("kv_cache")) return ScaleFormat::kKvCacheLegacy;
   const auto nested = document.find("layers");

@@ -78,9 +78,11 @@ std::string_view take_number(std::string_view text, std::size_t& at) {
 /// The names of the objects that a parser is in.
 class Names {
  public:
-  explicit Names(const std::string& where) : where_(where) {}
+  Names(const std::string& where, std::vector<std::string>* duplicates)
+      : where_(where), duplicates_(duplicates) {}
 
-  /// Errors: E-FORMAT for a name that its object has already, or too many of them.
+  /// Errors: E-FORMAT for a name that its object has already, unless those are collected, or too
+  /// many of them.
   void follow(Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_.emplace_back();
     if (event == Json::parse_event_t::object_end) open_.pop_back();
@@ -104,10 +106,7 @@ class Names {
 
   void add(const std::string& name) {
     Object& object = open_.back();
-    if (!object.names.insert(name).second) {
-      open_.pop_back();
-      fail(ErrorKind::kFormat, "{}: duplicate name '{}'{}", where_, shown(name), place());
-    }
+    if (!object.names.insert(name).second) add_duplicate(name);
     object.last = name;
     // Why a limit: an object that keeps its order looks for each new name among all others.
     if (object.names.size() > kMaxNames) {
@@ -115,7 +114,17 @@ class Names {
     }
   }
 
+  void add_duplicate(const std::string& name) {
+    Object object = std::move(open_.back());
+    open_.pop_back();
+    const std::string text = fmt::format("{}: duplicate name '{}'{}", where_, shown(name), place());
+    if (duplicates_ == nullptr) fail(ErrorKind::kFormat, "{}", text);
+    duplicates_->push_back(text);
+    open_.push_back(std::move(object));
+  }
+
   const std::string& where_;
+  std::vector<std::string>* duplicates_;
   std::vector<Object> open_;
 };
 
@@ -142,8 +151,9 @@ std::string read_scale_text(const fs::path& path, std::string_view what) {
   return text;
 }
 
-Json parse_scale_json(std::string_view text, const std::string& where) {
-  Names names(where);
+Json parse_scale_json(std::string_view text, const std::string& where,
+                      std::vector<std::string>* duplicates) {
+  Names names(where, duplicates);
   const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
     names.follow(event, parsed);
     return true;

@@ -15,10 +15,11 @@ namespace attnbench {
 std::string read_scale_text(const std::filesystem::path& path, std::string_view what);
 
 /// An object; NaN, Infinity and -Infinity, which Python reads and writes, become strings, to be
-/// judged as values and not as syntax. `where` begins the messages. Errors: E-FORMAT, also for an
-/// object that has a name twice, of which a dictionary would silently keep one; E-VALUE for a
-/// number beyond double.
-nlohmann::ordered_json parse_scale_json(std::string_view text, const std::string& where);
+/// judged as values and not as syntax. `where` begins the messages. With `duplicates` the last of
+/// several equal names of an object counts, and each is told of there. Errors: E-FORMAT, without
+/// `duplicates` also for such a name; E-VALUE for a number beyond double.
+nlohmann::ordered_json parse_scale_json(std::string_view text, const std::string& where,
+                                        std::vector<std::string>* duplicates = nullptr);
 
 /// A number as Python's float() takes it, numbers in strings included. Errors: E-FORMAT.
 double scale_number(const nlohmann::ordered_json& value, const std::string& where);

@@ -201,15 +201,13 @@ class ScalesCommand(CalibrationTest):
                 self.assertIn(word, outcome.err)
         self.assertIn("E-IO", self.expect(2, "scales", "none.json").err)
 
-    def test_a_name_that_stands_twice_is_refused_in_every_format(self):
+    def test_a_name_that_stands_twice_is_refused_or_told_of(self):
         mm, cache = '{"q": 1, "k": 1, "v": 1}', '{"k_scale": 1, "v_scale": 1, "q_scale": 1}'
         value = ('{"version": 1, "num_kv_heads": 1, "head_size": 1, '
                  '"layers": {"a": [[1]], "a": [[2]]}}')  # fmt: skip
         legacy = ('{"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn", '
                   '"scaling_factor": {"0": {"0": 1, "0": 2}}}}')  # fmt: skip
         for text, words in (
-            (f'{{"a": {mm}, "b": {mm}, "a": {mm}}}', "duplicate name 'a'"),
-            ('{"a": {"q": 1, "k": 1, "k": 2, "v": 1}}', "duplicate name 'k', in 'a'"),
             (f'{{"layers": {{"a": {cache}, "a": {cache}}}}}', "duplicate name 'a', in 'layers'"),
             (value, "duplicate name 'a', in 'layers'"),
             (legacy, "duplicate name '0', in 'kv_cache', 'scaling_factor', '0'"),
@@ -218,6 +216,11 @@ class ScalesCommand(CalibrationTest):
             outcome = self.expect(2, "scales", "s.json")
             self.assertIn("E-FORMAT", outcome.err)
             self.assertIn(words, outcome.err)
+        # As its loader reads it: the last one counts (semantics §10.7).
+        self.write("s.json", f'{{"a": {mm}, "b": {mm}, "a": {mm.replace("1", "2")}}}')
+        outcome = self.expect(0, "scales", "s.json")
+        self.assertIn("duplicate name 'a': the last one counts", outcome.err)
+        self.assertRegex(outcome.out, r"a +q +2\b")
 
     def test_layers_that_are_missing_are_named_with_those_that_there_are(self):
         self.calibrate(0, "--tensors", self.tensors)
