@@ -44,9 +44,9 @@ struct Job {
   const Backend* backend = nullptr;
   std::string id;
   std::string repro;
-  std::map<std::string, std::string> file_hashes;  // as in Result
   /// Reasons that hold whatever the backend says, e.g. a device that is not there.
   std::vector<std::string> extra_refusals;
+  std::map<std::string, std::string> file_hashes = {};  // as in Result
 };
 
 /// Phase of a job for the progress line.

@@ -115,6 +115,7 @@ void write_verdict_json(std::ostream& out, const RunInfo& run, const GateReport&
   for (std::size_t i = 0; i < counts.size(); ++i) {
     json["counts"][to_string(static_cast<VerdictKind>(i))] = counts[i];
   }
+  json["notices"] = report.notices;
   json["verdicts"] = Json::array();
   for (const Verdict& verdict : report.verdicts) json["verdicts"].push_back(verdict_json(verdict));
   out << json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) << "\n";

@@ -203,7 +203,7 @@ class Report(ToolTest):
 class Page(ToolTest):
     @classmethod
     def setUpClass(cls):
-        path = find_browser() or skip_without("browser: install chromium-headless-shell or chromium")
+        path = find_browser() or skip_without("browser, e.g. chromium-headless-shell")
         cls.browser = Browser(path, TIME_LIMIT_S)
         cls.addClassCleanup(cls.browser.close)
 
@@ -423,7 +423,7 @@ class Page(ToolTest):
         self.assertIn("past the threshold", self.text("#compare tbody"))
         cut = self.js("""[...document.querySelectorAll('.scroll, body')]
           .filter(e => e.scrollWidth > e.clientWidth + 1)
-          .map(e => `${e.querySelector('table')?.className} ${e.scrollWidth} > ${e.clientWidth}`)""")
+          .map(e => [e.querySelector('table')?.className, e.scrollWidth, e.clientWidth])""")
         self.assertEqual(cut, [])
 
     def test_five_thousand_results_are_shown(self):

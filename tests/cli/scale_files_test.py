@@ -314,9 +314,11 @@ class Run(CalibrationTest):
             (self.dir / "b.json").read_bytes()).hexdigest()})  # fmt: skip
         moved = self.expect(0, "gate", "scales.json.result", "moved_a.json.result")
         self.assertNotIn("notice", moved.out)
-        other = self.expect(0, "gate", "scales.json.result", "b.json.result")
-        self.assertRegex(other.out, r"notice: kv_cache.scale_file: '\S+scales.json' in the baseline, "
-                                    r"'\S+b.json' in the results \(1 case\)")  # fmt: skip
+        other = self.expect(0, "gate", "scales.json.result", "b.json.result", "--json", "v.json")
+        (notice,) = strict_json((self.dir / "v.json").read_text())["notices"]
+        self.assertIn("b.json' in the results (1 case)", notice)
+        self.assertRegex(other.out, r"notice: kv_cache.scale_file: '\S+scales.json' in the "
+                                    r"baseline, '\S+b.json' in the results \(1 case\)")  # fmt: skip
         # What another file gave is not kept.
         outcome = self.expect(2, "run", "cache.yaml", "--no-timing", "--resume",
                               "scales.json.result", "--set",
