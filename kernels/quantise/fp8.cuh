@@ -52,7 +52,8 @@ struct QuantisedRows {
   int width;  // elements of a head
 };
 
-/// scale(values) changes numbers to what is rounded. Returns how many of this thread saturated, or
+/// scale(values, live) changes numbers to what is rounded; the first `live` are of a head. Returns
+/// how many of this thread saturated, or
 /// 0 unless `counts`. Config: Element kSource; int kVector (elements of a load), kCodes (of a
 /// store, a multiple of kVector), kItems (stores of a thread), kHeadPieces, kRowPieces (stores of a
 /// head, of a row), kThreads. Grid: cdiv(num_rows * kRowPieces, kThreads * kItems).
@@ -70,6 +71,7 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
   const unsigned first_piece = static_cast<unsigned>(first - first_row * kRowPieces) + threadIdx.x;
   // All loads are under way before the first is waited for.
   unsigned char* codes[kItems];
+  int live[kItems];
   ElementVector<Config::kSource, kVector> loaded[kItems][kLoads];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -80,11 +82,12 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
     if (row >= rows.num_rows) continue;
     codes[i] = rows.codes + row * rows.code_row_stride + piece * kCodes;
     const int column = static_cast<int>(piece % kHeadPieces) * kCodes;
+    live[i] = rows.width - column;
     const i64 from = row * rows.source_row_stride + piece / kHeadPieces * rows.source_head_stride;
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
       loaded[i][l] = {};
-      if (column + l * kVector >= rows.width) continue;
+      if (l * kVector >= live[i]) continue;
       loaded[i][l] = load_vector<Config::kSource, kVector>(
           rows.source + (from + column + l * kVector) * size_of(Config::kSource));
     }
@@ -101,7 +104,7 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
 #pragma unroll
       for (int k = 0; k < kVector; ++k) values[l * kVector + k] = part[k];
     }
-    scale(values);
+    scale(values, live[i]);
     if (counts) saturated += count_saturated(values);
     store_vector(codes[i], encode_vector<Element::kE4M3>(values));
   }
@@ -113,7 +116,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_fp8(const __grid_constant__ StaticQuantiseParams p) {
   const float factor = __fdiv_rn(1.0f, p.scale[0]);
-  const auto scale = [&](float(&values)[Config::kCodes]) { scale_by(values, factor); };
+  const auto scale = [&](float(&values)[Config::kCodes], int) { scale_by(values, factor); };
   const QuantisedRows rows{static_cast<const char*>(p.source),
                            p.source_row_stride,
                            0,
@@ -187,10 +190,15 @@ __global__ void __launch_bounds__(Config::kThreads)
   const bool divides = p.padded_head_size != p.head_size;
   const float divisor = p.scale == nullptr ? 1.0f : p.scale[0];
   const float factor = __fdiv_rn(1.0f, divisor);
-  const auto scale = [&](float(&values)[Config::kCodes]) {
+  const auto scale = [&](float(&values)[Config::kCodes], int live) {
     if (p.scale == nullptr) return;
     if (divides) {
       divide_for_codes(values, divisor);
+      // Why: 0 divided by NaN is NaN, and what follows a head is 0.
+#pragma unroll
+      for (int k = 0; k < Config::kCodes; ++k) {
+        if (k >= live) values[k] = 0.0f;
+      }
     } else {
       scale_by(values, factor);
     }

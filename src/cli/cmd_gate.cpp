@@ -34,6 +34,7 @@ struct GateCommand {
 /// Whether one of the outputs is stdout. Errors: those of check_output_paths.
 bool check_outputs(const GateCommand& command) {
   std::vector<InputPath> inputs = input_paths(command.gate);
+  for (const InputPath& plugin : input_paths("--plugin", command.plugins)) inputs.push_back(plugin);
   for (const std::string& path : command.files) {
     inputs.push_back({&path == &command.files.back() ? "RESULTS" : "BASELINE", path});
   }

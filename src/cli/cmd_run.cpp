@@ -380,11 +380,14 @@ class RunSession {
 std::vector<InputPath> all_inputs(const RunArguments& arguments,
                                   const std::vector<LoadedScenario>& scenarios) {
   std::vector<InputPath> inputs = input_paths(scenarios);
-  for (const InputPath& input : input_paths(arguments.gate)) inputs.push_back(input);
-  for (const std::string& path : arguments.baselines) inputs.push_back({"--baseline", path});
-  if (arguments.resume.empty()) return inputs;
-  for (const std::string& path : {arguments.resume, journal_path(arguments.resume)}) {
-    inputs.push_back({"--resume", path});
+  const auto add = [&](const std::vector<InputPath>& more) {
+    inputs.insert(inputs.end(), more.begin(), more.end());
+  };
+  add(input_paths(arguments.gate));
+  add(input_paths("--baseline", arguments.baselines));
+  add(input_paths("--plugin", arguments.options.selection.plugins));
+  if (!arguments.resume.empty()) {
+    add(input_paths("--resume", {arguments.resume, journal_path(arguments.resume)}));
   }
   return inputs;
 }

@@ -115,7 +115,11 @@ int show_support(const SupportArguments& arguments, const Console& console) {
   const Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
-  check_output_paths(input_paths(scenarios), {{"--json", arguments.json}});
+  std::vector<InputPath> inputs = input_paths(scenarios);
+  for (const InputPath& plugin : input_paths("--plugin", arguments.selection.plugins)) {
+    inputs.push_back(plugin);
+  }
+  check_output_paths(inputs, {{"--json", arguments.json}});
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   const std::vector<Verdict> verdicts = judge(pairs, device);
   if (arguments.json != "-") {

@@ -40,6 +40,21 @@ bool is_same_file(const std::string& a, const std::string& b) {
   return fs::equivalent(a, b, error) || destination(a) == destination(b);
 }
 
+std::vector<InputPath> input_paths(const std::string& option,
+                                   const std::vector<std::string>& paths) {
+  std::vector<InputPath> inputs;
+  for (const std::string& path : paths) inputs.push_back({option, path});
+  return inputs;
+}
+
+void check_is_no_input(const OutputPath& output, const std::vector<InputPath>& inputs) {
+  for (const InputPath& input : inputs) {
+    if (input.option == output.replaces || !is_same_file(input.path, output.path)) continue;
+    fail(ErrorKind::kUsage, "{} would replace '{}', which is read as {}", output.option,
+         output.path, input.option);
+  }
+}
+
 bool check_output_paths(const std::vector<InputPath>& inputs,
                         const std::vector<OutputPath>& outputs) {
   bool uses_stdout = false;
@@ -54,11 +69,7 @@ bool check_output_paths(const std::vector<InputPath>& inputs,
       uses_stdout = true;
       continue;
     }
-    for (const InputPath& input : inputs) {
-      if (input.option == output->replaces || !is_same_file(input.path, output->path)) continue;
-      fail(ErrorKind::kUsage, "{} would replace '{}', which is read as {}", output->option,
-           output->path, input.option);
-    }
+    check_is_no_input(*output, inputs);
     check_writable(output->path);
   }
   return uses_stdout;

@@ -111,6 +111,9 @@ TEST_CASE("a file of names without end is refused in time") {
   for (int i = 0; i < 400'000; ++i) text += "\"" + std::to_string(i) + "\": 0, ";
   CHECK(complaint_about(text + "\"end\": 0}") ==
         "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
+  const std::string object = text.substr(0, text.find("\"20000\"")) + "\"end\": 0}";
+  CHECK(complaint_about("{\"a\": " + object + ", \"b\": " + object + ", \"c\": " + object + "}") ==
+        "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
 }
 
 TEST_CASE("written scales of a cache read back, and the legacy form is vLLM's") {

@@ -105,11 +105,10 @@ class Names {
   };
 
   void add(const std::string& name) {
-    Object& object = open_.back();
-    if (!object.names.insert(name).second) add_duplicate(name);
-    object.last = name;
+    if (!open_.back().names.insert(name).second) add_duplicate(name);
+    open_.back().last = name;
     // Why a limit: an object that keeps its order looks for each new name among all others.
-    if (object.names.size() > kMaxNames) {
+    if (++num_names_ > kMaxNames) {
       fail(ErrorKind::kFormat, "{}: expected at most {} names", where_, kMaxNames);
     }
   }
@@ -126,6 +125,7 @@ class Names {
   const std::string& where_;
   std::vector<std::string>* duplicates_;
   std::vector<Object> open_;
+  std::size_t num_names_ = 0;  // of all objects
 };
 
 }  // namespace

@@ -72,6 +72,9 @@ class Overwrite(ToolTest):
                            "--json", file)  # fmt: skip
         self.check_refused("--save-tensors would replace", *run, "--set", f"inputs.file={file}",
                            "--save-tensors", "tensors")  # fmt: skip
+        os.symlink(file, self.dir / "alias.safetensors")
+        self.check_refused("--save-tensors would replace", *run, "--set",
+                           "inputs.file=alias.safetensors", "--save-tensors", "tensors")  # fmt: skip
         self.run_tiny(0, "--no-timing", "--json", "/dev/null", "--csv", "/dev/null")
 
     def test_a_run_that_is_continued_is_written_where_it_was(self):

@@ -272,7 +272,7 @@ inline std::vector<Tensor> run_pad(Ops& ops, Dtype source, int head_size, float 
   p.source_head_stride = head_size;
   p.codes =
       static_cast<unsigned char*>(memory.result(poisoned(Dtype::kU8, {kTokens, kHeads, padded})));
-  if (scale > 0) p.scale = memory.upload(std::vector<float>{scale});
+  if (scale != 0) p.scale = memory.upload(std::vector<float>{scale});
   p.num_saturated = static_cast<attn::i64*>(memory.result(Tensor(Dtype::kI64, {1})));
   p.num_tokens = kTokens;
   p.num_heads = kHeads;
@@ -550,6 +550,7 @@ inline void add_quantise_cases(std::vector<OperationCase>& cases) {
                                                {kBF16, 40, 0x1.fffffep-3f},
                                                {kBF16, 64, 0},
                                                {kF32, 72, 1e-39f},
+                                               {kF16, 72, std::numeric_limits<float>::quiet_NaN()},
                                                {kF32, 80, 1e-39f}}) {
     cases.push_back({"pad fp8 " + std::string(dtype_name(c.source)) + " d" +
                          std::to_string(c.head_size) + " scale " + std::to_string(c.scale),
