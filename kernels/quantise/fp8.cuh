@@ -71,7 +71,6 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
   const unsigned first_piece = static_cast<unsigned>(first - first_row * kRowPieces) + threadIdx.x;
   // All loads are under way before the first is waited for.
   unsigned char* codes[kItems];
-  int live[kItems];
   ElementVector<Config::kSource, kVector> loaded[kItems][kLoads];
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
@@ -82,12 +81,11 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
     if (row >= rows.num_rows) continue;
     codes[i] = rows.codes + row * rows.code_row_stride + piece * kCodes;
     const int column = static_cast<int>(piece % kHeadPieces) * kCodes;
-    live[i] = rows.width - column;
     const i64 from = row * rows.source_row_stride + piece / kHeadPieces * rows.source_head_stride;
 #pragma unroll
     for (int l = 0; l < kLoads; ++l) {
       loaded[i][l] = {};
-      if (l * kVector >= live[i]) continue;
+      if (column + l * kVector >= rows.width) continue;
       loaded[i][l] = load_vector<Config::kSource, kVector>(
           rows.source + (from + column + l * kVector) * size_of(Config::kSource));
     }
@@ -104,7 +102,8 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
 #pragma unroll
       for (int k = 0; k < kVector; ++k) values[l * kVector + k] = part[k];
     }
-    scale(values, live[i]);
+    const unsigned piece = (first_piece + i * Config::kThreads) % kRowPieces;
+    scale(values, rows.width - static_cast<int>(piece % kHeadPieces) * kCodes);
     if (counts) saturated += count_saturated(values);
     store_vector(codes[i], encode_vector<Element::kE4M3>(values));
   }
@@ -193,12 +192,13 @@ __global__ void __launch_bounds__(Config::kThreads)
   const auto scale = [&](float(&values)[Config::kCodes], int live) {
     if (p.scale == nullptr) return;
     if (divides) {
-      divide_for_codes(values, divisor);
-      // Why: 0 divided by NaN is NaN, and what follows a head is 0.
-#pragma unroll
-      for (int k = 0; k < Config::kCodes; ++k) {
-        if (k >= live) values[k] = 0.0f;
+      if (divisor == divisor) {
+        divide_for_codes(values, divisor);
+        return;
       }
+      // Why apart: what follows a head is 0, and 0 divided by NaN is not.
+#pragma unroll
+      for (int k = 0; k < Config::kCodes; ++k) values[k] = k < live ? divisor : 0.0f;
     } else {
       scale_by(values, factor);
     }

@@ -199,7 +199,8 @@ double output_quant_bytes(const Problem& problem) {
 }
 
 /// Without scales from a file every element is read twice: there is no scale before the largest is
-/// known (§10.6). Counted so for every size, also where a cache could keep them for the second time.
+/// known (§10.6). Counted so for every size, also where a cache could keep them for the second
+/// time.
 double mm_quant_bytes(const Problem& problem) {
   const Extents e(problem);
   const double padded = static_cast<double>(round_up(problem.attention.head_size, 16));

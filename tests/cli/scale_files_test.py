@@ -208,7 +208,8 @@ class ScalesCommand(CalibrationTest):
         legacy = ('{"model_type": "llama", "kv_cache": {"dtype": "float8_e4m3fn", '
                   '"scaling_factor": {"0": {"0": 1, "0": 2}}}}')  # fmt: skip
         for text, words in (
-            (f'{{"layers": {{"a": {cache}, "a": {cache}}}}}', "duplicate name 'a', in 'layers'"),
+            (f'{{"layers": {{"self_attn": {cache}, "self_attn": {cache}}}}}',
+             "duplicate name 'self_attn', in 'layers'"),
             (value, "duplicate name 'a', in 'layers'"),
             (legacy, "duplicate name '0', in 'kv_cache', 'scaling_factor', '0'"),
         ):
