@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "backends/plugin_pipeline.h"
 #include "bench/bench.h"
 #include "bench/isolated_jobs.h"
 #include "bench/job_timing.h"
@@ -88,7 +89,9 @@ class JobRunner {
       time_job(*job.problem, *pipeline, timing_tools(), options_, result);
       ops().synchronize();
       if (stopped()) throw Interrupted{};
+      if (result.plugin && options_.validate) check_remembered(*trial, *pipeline, result);
     }
+    if (auto* plugin = dynamic_cast<PluginPipeline*>(pipeline.get())) plugin->finish();
   }
 
   PipelineOutput run_once(Pipeline& pipeline, bool with_cache = true) {
@@ -113,6 +116,10 @@ class JobRunner {
       enter(Phase::kReference);
       judge(trial, output, result);
       result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
+      if (result.plugin && result.reasons.empty()) {
+        enter(Phase::kRun);
+        check_remembered(trial, pipeline, result);
+      }
     } else {
       result.status = Status::kUnverified;
     }
@@ -153,6 +160,27 @@ class JobRunner {
     result.quantization_error = std::move(judgement->quantization_error);
     result.rank_errors = std::move(judgement->rank_errors);
     for (std::string& reason : judgement->reasons) result.reasons.push_back(std::move(reason));
+  }
+
+  /// A user's run() that keeps results for the next one is found by other values. Negated ones make
+  /// a run for which the reference is there already.
+  void check_remembered(Trial& trial, Pipeline& pipeline, Result& result) {
+    auto* plugin = dynamic_cast<PluginPipeline*>(&pipeline);
+    if (plugin == nullptr) return;
+    plugin->negate_inputs();
+    PipelineOutput output = run_once(pipeline, false);
+    plugin->negate_inputs();
+    negate(output.output);
+    const std::optional<Judgement> judgement = trial.judge(output);
+    if (!judgement) throw Interrupted{};
+    if (judgement->reasons.empty()) return;
+    result.status = Status::kIncorrect;
+    result.timing.reset();
+    result.throughput.reset();
+    result.reasons.push_back(
+        "remembers earlier values: after query, key and value were negated, the output is not the "
+        "negated one: " +
+        judgement->reasons.front());
   }
 
   System& system_for(const Problem& problem) {
