@@ -238,6 +238,11 @@ void PluginPipeline::negate(Buffer& buffer, Dtype dtype) {
   ops().upload(buffer, values.bytes(), values.size_bytes());
 }
 
+void PluginPipeline::negate_query() {
+  ops().synchronize();
+  negate(buffer_at(params().query), inputs_.query.query.dtype());
+}
+
 void PluginPipeline::negate_inputs() {
   ops().synchronize();
   for (const Input& input : values()) negate(buffer_at(input.memory), input.tensor->dtype());

@@ -66,6 +66,8 @@ class PluginPipeline final : public OpsPipeline {
   /// Flips the sign of query, keys and values. Scores and LSE stay, every output is negated. Twice
   /// changes nothing.
   void negate_inputs();
+  /// The same of the query alone, after which most outputs are others.
+  void negate_query();
   /// Destroys the plugin's state; nothing may run afterwards. Errors: BackendFailure.
   void finish();
 

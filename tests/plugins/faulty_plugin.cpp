@@ -28,8 +28,9 @@ enum class Kind {
   kWritesQuery,
   kWritesSeqLens,
   kWritesQueryStartLoc,
-  kRemembers,       // computes in its first run, and gives that again in every other
-  kRemembersLater,  // the same from the fifth run on
+  kRemembers,        // computes in its first run, and gives that again in every other
+  kRemembersLater,   // the same from the sixth run on
+  kRemembersScores,  // attends with query and keys of its first run
   kAllocatesInRun,
   kLeavesProcess,
   kLeavesProcessAndCrashes,
@@ -92,6 +93,7 @@ constexpr Variant kVariants[] = {
     {"WRITES_QUERY_START_LOC", Kind::kWritesQueryStartLoc},
     {"REMEMBERS", Kind::kRemembers},
     {"REMEMBERS_LATER", Kind::kRemembersLater},
+    {"REMEMBERS_SCORES", Kind::kRemembersScores},
     {"ALLOCATES_IN_RUN", Kind::kAllocatesInRun},
     {"LEAVES_PROCESS", Kind::kLeavesProcess},
     {"LEAVES_PROCESS_AND_CRASHES", Kind::kLeavesProcessAndCrashes},
@@ -127,6 +129,8 @@ struct Faulty {
   char* workspace;
   const AttnbenchHost* host;
   std::vector<char> remembered;
+  std::vector<char> remembered_query, remembered_keys;
+  AttnbenchTensor query_tensor, key_tensor;
   int runs;
 };
 
@@ -227,7 +231,7 @@ bool remembers(Faulty& faulty) {
   const Kind kind = faulty.variant.kind;
   if (kind != Kind::kRemembers && kind != Kind::kRemembersLater) return false;
   const AttnbenchTensor* output = faulty.tensors->output;
-  const int first = kind == Kind::kRemembers ? 1 : 5;
+  const int first = kind == Kind::kRemembers ? 1 : 6;
   if (faulty.runs < first) return false;
   char* const bytes = bytes_of(output);
   if (faulty.runs == first) {
@@ -236,6 +240,25 @@ bool remembers(Faulty& faulty) {
     std::memcpy(bytes, faulty.remembered.data(), faulty.remembered.size());
   }
   return true;
+}
+
+/// A copy of everything that the strides of `tensor` reach.
+AttnbenchTensor copy_of(const AttnbenchTensor* tensor, std::vector<char>& memory) {
+  int64_t last = 0;
+  for (int axis = 0; axis < tensor->ndim; ++axis) {
+    last += (tensor->shape[axis] - 1) * tensor->strides[axis];
+  }
+  memory.assign(bytes_of(tensor), bytes_of(tensor) + (last + 1) * tensor->dtype.bits / 8);
+  AttnbenchTensor copy = *tensor;
+  copy.data = memory.data();
+  return copy;
+}
+
+void remember_scores(Faulty& faulty) {
+  faulty.query_tensor = copy_of(faulty.tensors->query, faulty.remembered_query);
+  faulty.key_tensor = copy_of(faulty.tensors->key_cache, faulty.remembered_keys);
+  faulty.own_tensors.query = &faulty.query_tensor;
+  faulty.own_tensors.key_cache = &faulty.key_tensor;
 }
 
 void leave_process() {
@@ -250,6 +273,7 @@ const char* faulty_run(void* state, void* stream) {
   Faulty& faulty = *static_cast<Faulty*>(state);
   const AttnbenchTensors& t = *faulty.tensors;
   if (faulty.variant.kind == Kind::kSilent) return nullptr;
+  if (faulty.variant.kind == Kind::kRemembersScores && faulty.runs == 0) remember_scores(faulty);
   if (const char* error = naive().run(faulty.naive, stream)) return error;
   convert_lse(faulty);
   ++faulty.runs;
@@ -276,10 +300,10 @@ const char* faulty_run(void* state, void* stream) {
       faulty.workspace[kWorkspaceBytes] = 0;
       break;
     case Kind::kWritesCache:
-      bytes_of(t.key_cache)[0] = static_cast<char>(bytes_of(t.key_cache)[0] ^ 1);
+      if (faulty.runs == 1) *bytes_of(t.key_cache) = static_cast<char>(*bytes_of(t.key_cache) ^ 1);
       break;
     case Kind::kWritesQuery:
-      store(t.query, 1, load(t.query, 1) + 1.0f);
+      store(t.query, 1, load(t.query, 1) * 2.0f);
       break;
     case Kind::kWritesSeqLens:
       --static_cast<int32_t*>(t.seq_lens->data)[0];
