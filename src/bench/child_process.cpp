@@ -1,7 +1,6 @@
 #include "bench/child_process.h"
 
 #include <fcntl.h>
-#include <fmt/core.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -16,6 +15,7 @@
 #include <iostream>
 
 #include "core/error.h"
+#include "core/wait_status.h"
 
 namespace attnbench {
 namespace {
@@ -148,11 +148,7 @@ std::string ChildProcess::how_it_ended() {
     int status = 0;
     if (waitpid(pid_, &status, 0) == pid_ || errno == ECHILD) wait_status_ = status;
   }
-  const int status = *wait_status_;
-  if (WIFSIGNALED(status)) {
-    return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  }
-  return WEXITSTATUS(status) == 0 ? "" : fmt::format("exit status {}", WEXITSTATUS(status));
+  return *wait_status_ == 0 ? "" : describe_wait_status(*wait_status_);
 }
 
 }  // namespace attnbench

@@ -144,6 +144,9 @@ typedef struct AttnbenchProblem {
   const char* scenario;
   const char* case_name;
   const char* json; /* `problem` of the result file: every field, also those without one above */
+
+  int32_t num_threads; /* CPU threads that it may use: --threads, or all cores */
+  int32_t reserved;
 } AttnbenchProblem;
 
 /* Memory of the device, NULL where the problem or the plugin has no use for it. Everything but

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/wait_status.h"
 #include "plugin/plugin_call.h"
 
 namespace attnbench {
@@ -28,14 +29,6 @@ namespace {
   std::fflush(nullptr);
   const char done = 1;
   _exit(::write(fd, &done, sizeof done) == sizeof done ? 0 : 1);
-}
-
-std::string describe(int status, bool finished) {
-  if (WIFSIGNALED(status)) {
-    return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  }
-  if (finished && WEXITSTATUS(status) == 0) return "";
-  return fmt::format("exit status {}", WEXITSTATUS(status));
 }
 
 /// Where a child says that it has finished.
@@ -78,7 +71,9 @@ std::string trial_run(const std::function<void()>& work, double limit_s) {
   int status = 0;
   for (;;) {
     const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child) return describe(status, done.is_done());
+    if (ended == child) {
+      return status == 0 && done.is_done() ? "" : describe_wait_status(status);
+    }
     if (ended < 0 && errno != EINTR) return "";
     if (std::chrono::steady_clock::now() > end) break;
     std::this_thread::sleep_for(kPoll);

@@ -419,6 +419,13 @@ class Asking(PluginTest):
         return self.expect(code, "support", "tiny.yaml", "--device", "cpu", "--plugin", library,
                            "--backend", "MINE", "--json", "-")  # fmt: skip
 
+    def test_it_knows_how_many_threads_it_may_use(self):
+        answer = ('static char words[32]; snprintf(words, sizeof words, "%d threads", '
+                  '(int)problem->num_threads); return words')  # fmt: skip
+        result = self.run_plugin(TINY, self.asked(answer), "--backend", "MINE", "--threads", "3",
+                                 "--no-timing", code=3)["MINE"]  # fmt: skip
+        self.assertEqual(result["reasons"], ["3 threads"])
+
     def test_an_exit_is_told(self):
         outcome = self.support(4, self.asked("exit(0)"))
         self.assertIn("asking the plugin ended a process: exit status 0", outcome.err)
