@@ -112,7 +112,7 @@ void MmFp8::observe(std::size_t layer, int position, const std::array<MmSource, 
 
 void MmFp8::update_scales() {
   observe(0, position_, sources_);
-  ops_.synchronize();
+  ops_.wait();  // not synchronize(): this is timed
   ops_.download(scales_.data(), *scale_, sizeof scales_);
   for (std::size_t i = 0; i < 3; ++i) {
     if (std::isfinite(scales_[i])) continue;

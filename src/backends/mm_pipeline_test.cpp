@@ -286,6 +286,15 @@ TEST_CASE("dynamic scales come from the current tensors, codes byte for byte") {
   }
 }
 
+TEST_CASE("what is timed does not look at guard zones: that is for the wait after it") {
+  Run run(fp8_problem(), "MM_FLASHINFER");
+  const auto victim = run.ops->allocate(8, "victim");
+  victim->as<char>()[8] = 0;
+  for (const Step& step : run.pipeline->steps()) CHECK_NOTHROW(step.run());
+  CHECK_THROWS_WITH_AS(run.ops->synchronize(), doctest::Contains("victim: 1 bytes past its end"),
+                       Error);
+}
+
 TEST_CASE("running again gives the same bytes") {
   Run run(fp8_problem(), "MM_FLASHINFER");
   const PipelineOutput second = run.again();

@@ -93,16 +93,25 @@ class PluginBackend final : public Backend {
     return reasons;
   }
 
-  /// The lines of what supports() says.
+  /// The lines of what supports() says. Errors: BackendFailure when it throws.
   std::vector<std::string> asked(const AttnbenchProblem& problem) const {
     if (plugin_.table.supports == nullptr) return {};
-    const auto complaint =
-        complaint_of([&] { return plugin_.table.supports(plugin_.self, &problem); });
-    std::vector<std::string> reasons;
-    std::istringstream lines(complaint.value_or(""));
-    for (std::string line; std::getline(lines, line);) {
-      if (!line.empty()) reasons.push_back(std::move(line));
+    const char* words = nullptr;
+    const StdoutToStderr redirected;
+    const auto complaint = complaint_of(plugin_, [&]() -> const char* {
+      words = plugin_.table.supports(plugin_.self, &problem);
+      return nullptr;
+    });
+    if (complaint) {
+      throw BackendFailure(fmt::format("{}: supports(): {}", plugin_.table.name, *complaint));
     }
+    if (words == nullptr) return {};
+    std::vector<std::string> reasons;
+    std::istringstream lines(words);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find_first_not_of(" \t\r") != std::string::npos) reasons.push_back(std::move(line));
+    }
+    if (reasons.empty()) reasons.emplace_back("refused without a word");
     return reasons;
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "inputs/kv_scales.h"
 
 namespace attnbench {
 namespace {
@@ -73,21 +74,29 @@ PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inpu
       inputs_(inputs),
       run_name_(fmt::format("run() of {}", plugin.table.name)),
       problem_(problem, plugin.table.name, device),
-      list_(device) {
+      list_(device),
+      state_(plugin) {
   add_write_step();
   describe_tensors();
   // Why: where nothing is going to run the tensors have no memory.
   if (inputs.inputs->shapes_only) return;
+  keep_small_inputs();
   prepare();
   add_step(attention_step("attend", [this] { run(); }));
 }
 
-PluginPipeline::~PluginPipeline() {
-  if (!is_prepared_ || plugin_.table.destroy == nullptr) return;
-  complaint_of([this]() -> const char* {
+std::optional<std::string> PluginState::destroy() {
+  if (!std::exchange(is_owned_, false) || plugin_.table.destroy == nullptr) return std::nullopt;
+  return complaint_of(plugin_, [this]() -> const char* {
     plugin_.table.destroy(state_);
     return nullptr;
   });
+}
+
+void PluginPipeline::finish() {
+  const auto complaint = state_.destroy();
+  if (!complaint) return;
+  throw BackendFailure(fmt::format("{}: destroy(): {}", plugin_.table.name, *complaint));
 }
 
 void PluginPipeline::describe_tensors() {
@@ -139,6 +148,10 @@ void* PluginPipeline::allocate(const AttnbenchHost* host, std::size_t size_bytes
   auto& self = *static_cast<PluginPipeline*>(host->context);
   if (name == nullptr) name = "plugin memory";
   try {
+    if (self.state_.is_owned()) {
+      throw BackendFailure(fmt::format("{}: host->allocate() of '{}' after prepare()",
+                                       self.plugin_.table.name, name));
+    }
     if (size_bytes > kMost) {
       fail(ErrorKind::kCapacity, "{}: {} bytes are more than any device has", name, size_bytes);
     }
@@ -170,12 +183,14 @@ void PluginPipeline::prepare() {
   host_.context = this;
   host_.stream = ops().stream_for(fmt::format("prepare() of {}", table.name));
   host_.allocate = &PluginPipeline::allocate;
-  const auto complaint = complaint_of(
-      [&] { return table.prepare(plugin_.self, problem_.get(), &tensors_, &host_, &state_); });
+  const auto complaint = complaint_of(plugin_, [&] {
+    return table.prepare(plugin_.self, problem_.get(), &tensors_, &host_, state_.place());
+  });
   // Why first: the plugin's complaint follows from it.
   if (complaint && refused_memory_) std::rethrow_exception(refused_memory_);
   if (complaint) throw BackendFailure(fmt::format("{}: prepare(): {}", table.name, *complaint));
-  is_prepared_ = true;
+  state_.own();
+  refused_memory_ = nullptr;  // it found another way
   ops().synchronize();
   for (const Input& input : values()) {
     ops().upload(buffer_at(input.memory), input.tensor->bytes(), input.tensor->size_bytes());
@@ -184,8 +199,58 @@ void PluginPipeline::prepare() {
 
 void PluginPipeline::run() {
   void* const stream = ops().stream_for(run_name_);
-  const auto complaint = complaint_of([&] { return plugin_.table.run(state_, stream); });
+  const auto complaint =
+      complaint_of(plugin_, [&] { return plugin_.table.run(state_.get(), stream); });
+  if (refused_memory_) std::rethrow_exception(std::exchange(refused_memory_, nullptr));
   if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
+}
+
+void PluginPipeline::keep_small_inputs() {
+  struct Small {
+    const char* name;
+    const AttnbenchTensor* tensor;
+    Dtype dtype;
+  };
+  std::vector<Small> all{{"query_start_loc", tensors_.query_start_loc, Dtype::kI32},
+                         {"seq_lens", tensors_.seq_lens, Dtype::kI32},
+                         {"key_start_loc", tensors_.key_start_loc, Dtype::kI64},
+                         {"alibi_slopes", tensors_.alibi_slopes, Dtype::kF32},
+                         {"sinks", tensors_.sinks, Dtype::kF32},
+                         {"mm_prefix_ranges", tensors_.mm_prefix_ranges, Dtype::kI32}};
+  // Those that a step makes are held against the problem's by whoever reads the output.
+  if (!calculates_kv_scales(problem())) {
+    all.push_back({"k_scale", tensors_.k_scale, Dtype::kF32});
+    all.push_back({"v_scale", tensors_.v_scale, Dtype::kF32});
+  }
+  for (const auto& [name, tensor, dtype] : all) {
+    if (tensor == nullptr) continue;
+    Tensor& before =
+        small_tensors_.emplace_back(dtype, Shape(tensor->shape, tensor->shape + tensor->ndim));
+    download_workspace(tensor->data, before, 0, before.size_bytes());
+    small_inputs_.push_back({name, tensor->data, &before});
+  }
+}
+
+void PluginPipeline::negate(Buffer& buffer, Dtype dtype) {
+  Tensor values(dtype, {static_cast<std::int64_t>(buffer.size_bytes() / dtype_size(dtype))});
+  ops().download(values.bytes(), buffer, values.size_bytes());
+  attnbench::negate(values);
+  ops().upload(buffer, values.bytes(), values.size_bytes());
+}
+
+void PluginPipeline::negate_query() {
+  ops().synchronize();
+  negate(buffer_at(params().query), inputs_.query.query.dtype());
+}
+
+void PluginPipeline::negate_inputs() {
+  ops().synchronize();
+  for (const Input& input : values()) negate(buffer_at(input.memory), input.tensor->dtype());
+  if (tensors_.key_cache == nullptr) return;
+  // And what every run writes into the cache.
+  const Dtype dtype = dtype_of(cache_write().source_element);
+  negate(buffer_at(cache_write().key), dtype);
+  negate(buffer_at(cache_write().value), dtype);
 }
 
 /// Empty, or where an input is not what it was.
@@ -207,6 +272,7 @@ std::string PluginPipeline::first_change(const Input& input) {
 
 std::string PluginPipeline::changed_input() {
   std::vector<Input> inputs = values();
+  inputs.insert(inputs.end(), small_inputs_.begin(), small_inputs_.end());
   if (tensors_.block_table != nullptr) {
     inputs.push_back({"block_table", params().kv.block_table, &inputs_.cache->block_table});
   }
@@ -234,6 +300,14 @@ PipelineOutput PluginPipeline::read_output(bool with_cache) {
     lse[i] = to_natural(lse[i], convention);
   }
   return output;
+}
+
+void negate(Tensor& tensor) {
+  const std::size_t size = dtype_size(tensor.dtype());
+  // The sign is the highest bit of the last byte in every format.
+  for (std::size_t i = size - 1; i < tensor.size_bytes(); i += size) {
+    tensor.bytes()[i] ^= std::byte{0x80};
+  }
 }
 
 LseConvention lse_convention(const AttnbenchBackend& table) {

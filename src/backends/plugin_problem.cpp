@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "core/parallel.h"
 #include "core/problem_json.h"
 #include "inputs/inputs.h"
 
@@ -121,6 +122,7 @@ PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
   view_.device_id = device.index;
   view_.sm = device.facts.sm;
   view_.num_sms = device.facts.num_sms;
+  view_.num_threads = device.num_threads > 0 ? device.num_threads : available_cores();
   view_.num_heads = a.num_heads;
   view_.num_kv_heads = a.num_kv_heads;
   view_.head_size = a.head_size;

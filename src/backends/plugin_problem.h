@@ -17,6 +17,7 @@ struct PluginDevice {
   bool is_cuda = false;
   int index = 0;
   DeviceFacts facts;
+  int num_threads = 0;  // 0 = all cores
 };
 
 /// Owns what get() points to.

@@ -5,9 +5,11 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/plugin_pipeline.h"
+#include "core/error.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -18,17 +20,34 @@ struct Seen {
   const AttnbenchProblem* problem = nullptr;
   const AttnbenchTensors* tensors = nullptr;
   int destroyed = 0;
+  void* spoiled = nullptr;  // run() changes its first byte
+  const AttnbenchHost* host = nullptr;
+  void* late_memory = nullptr;
 };
 Seen seen;
 
 const char* prepare(const AttnbenchBackend*, const AttnbenchProblem* problem,
-                    const AttnbenchTensors* tensors, const AttnbenchHost*, void** state) {
+                    const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state) {
+  seen.host = host;
   seen.problem = problem;
   seen.tensors = tensors;
   *state = &seen;
   return nullptr;
 }
-const char* run(void*, void*) { return nullptr; }
+const char* run(void*, void*) {
+  if (seen.spoiled != nullptr) *static_cast<unsigned char*>(seen.spoiled) ^= 1;
+  return nullptr;
+}
+const char* allocate_in_run(void*, void*) {
+  seen.late_memory = seen.host->allocate(seen.host, 8, "late");
+  return nullptr;
+}
+const char* prepare_past_its_memory(const AttnbenchBackend* self, const AttnbenchProblem* problem,
+                                    const AttnbenchTensors* tensors, const AttnbenchHost* host,
+                                    void** state) {
+  static_cast<char*>(host->allocate(host, 8, "eight"))[8] = 0;
+  return prepare(self, problem, tensors, host, state);
+}
 void destroy(void* state) { ++static_cast<Seen*>(state)->destroyed; }
 
 AttnbenchBackend table(std::uint32_t kv) {
@@ -76,7 +95,10 @@ struct Prepared {
   PluginTable plugin;
   std::unique_ptr<PluginPipeline> pipeline;
 
-  Prepared(const Problem& p, std::uint32_t kv) : inputs(make_inputs(p)), own(table(kv)) {
+  Prepared(const Problem& p, std::uint32_t kv) : Prepared(p, table(kv)) {}
+  Prepared(const Problem& p, const AttnbenchBackend& backend)
+      : inputs(make_inputs(p)), own(backend) {
+    const std::uint32_t kv = own.kv;
     plugin = {&own, own};
     sources.inputs = &inputs;
     sources.query = store_query(p, inputs, own.name);
@@ -214,6 +236,82 @@ TEST_CASE("a state is destroyed once, before its memory goes") {
   seen.destroyed = 0;
   { const Prepared prepared(small_problem(), ATTNBENCH_KV_PAGED); }
   CHECK(seen.destroyed == 1);
+}
+
+TEST_CASE("a state is destroyed as well when what follows prepare() fails") {
+  seen.destroyed = 0;
+  AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
+  backend.prepare = prepare_past_its_memory;
+  CHECK_THROWS_WITH_AS(Prepared(small_problem(), backend),
+                       doctest::Contains("eight: 1 bytes past its end"), Error);
+  CHECK(seen.destroyed == 1);
+}
+
+TEST_CASE("memory is given in prepare() alone") {
+  AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
+  backend.run = allocate_in_run;
+  seen.late_memory = &seen;
+  CHECK_THROWS_WITH_AS(Prepared(small_problem(), backend),
+                       "MINE: host->allocate() of 'late' after prepare()", BackendFailure);
+  CHECK(seen.late_memory == nullptr);
+}
+
+TEST_CASE("negated inputs are negated in the cache, also what a run writes, and twice is once") {
+  for (const KvCacheDtype dtype : {KvCacheDtype::kAuto, KvCacheDtype::kFp8E4M3}) {
+    Problem p = small_problem();
+    p.kv_cache.dtype = dtype;
+    const Prepared prepared(p, ATTNBENCH_KV_PAGED_INTERLEAVED);
+    Tensor keys = prepared.stored.key_codes, values = prepared.stored.value_codes;
+    for (int times = 1; times <= 2; ++times) {
+      prepared.pipeline->negate_inputs();
+      negate(keys);
+      negate(values);
+      CHECK(pages_hold(p, seen.tensors->key_cache, keys));
+      CHECK(pages_hold(p, seen.tensors->value_cache, values));
+      for (const Step& step : prepared.pipeline->steps()) step.run();
+      CHECK(pages_hold(p, seen.tensors->key_cache, keys));
+      CHECK(pages_hold(p, seen.tensors->value_cache, values));
+    }
+    CHECK(prepared.pipeline->read_output(true).defect == "");
+  }
+}
+
+TEST_CASE("a change of any input is a defect that names it") {
+  Problem full = small_problem();
+  full.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  full.attention.alibi = AlibiKind::kLinear;
+  full.attention.sinks = SinksKind::kNormal;
+  full.attention.mm_prefix_ranges = {{2, {{1, 4}, {6, 9}}}};
+  using Member = const AttnbenchTensor* AttnbenchTensors::*;
+  const auto defect_of = [](const Problem& p, std::uint32_t kv, Member member) {
+    const Prepared prepared(p, kv);
+    REQUIRE(seen.tensors->*member != nullptr);
+    CHECK(prepared.pipeline->read_output(true).defect == "");
+    seen.spoiled = (seen.tensors->*member)->data;
+    prepared.pipeline->steps().back().run();
+    seen.spoiled = nullptr;
+    return prepared.pipeline->read_output(true).defect;
+  };
+  for (const auto& [name, member] : std::vector<std::pair<std::string, Member>>{
+           {"query", &AttnbenchTensors::query},
+           {"block_table", &AttnbenchTensors::block_table},
+           {"query_start_loc", &AttnbenchTensors::query_start_loc},
+           {"seq_lens", &AttnbenchTensors::seq_lens},
+           {"k_scale", &AttnbenchTensors::k_scale},
+           {"v_scale", &AttnbenchTensors::v_scale},
+           {"alibi_slopes", &AttnbenchTensors::alibi_slopes},
+           {"sinks", &AttnbenchTensors::sinks},
+           {"mm_prefix_ranges", &AttnbenchTensors::mm_prefix_ranges}}) {
+    const std::string defect = defect_of(full, ATTNBENCH_KV_PAGED, member);
+    CHECK(defect.substr(0, name.size() + 15) == name + " was changed at");
+  }
+  for (const auto& [name, member] : std::vector<std::pair<std::string, Member>>{
+           {"key", &AttnbenchTensors::key},
+           {"value", &AttnbenchTensors::value},
+           {"key_start_loc", &AttnbenchTensors::key_start_loc}}) {
+    const std::string defect = defect_of(small_problem(), ATTNBENCH_KV_RAGGED, member);
+    CHECK(defect.substr(0, name.size() + 15) == name + " was changed at");
+  }
 }
 
 TEST_CASE("slopes, sinks and ranges arrive as they are in the case") {

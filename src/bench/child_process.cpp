@@ -1,6 +1,6 @@
 #include "bench/child_process.h"
 
-#include <fmt/core.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -15,6 +15,7 @@
 #include <iostream>
 
 #include "core/error.h"
+#include "core/wait_status.h"
 
 namespace attnbench {
 namespace {
@@ -38,6 +39,8 @@ void write_all(int fd, const char* bytes, std::size_t count) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(0);  // the parent died before the line above
   ::signal(SIGPIPE, SIG_IGN);
+  // Why: what a user's library prints is not part of a result file on stdout.
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
   int status = 0;
   try {
     work(MessageWriter(fd));
@@ -47,6 +50,7 @@ void write_all(int fd, const char* bytes, std::size_t count) {
   }
   std::cout.flush();
   std::cerr.flush();
+  std::fflush(stdout);
   // Why not exit(): the parent's buffers and static objects were copied and are not the child's.
   _exit(status);
 }
@@ -63,7 +67,9 @@ void MessageWriter::send(char kind, const std::string& text) const {
 
 ChildProcess::ChildProcess(const std::function<void(const MessageWriter&)>& work) {
   int ends[2];
-  if (::pipe(ends) != 0) fail(ErrorKind::kInternal, "no pipe: {}", std::strerror(errno));
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    fail(ErrorKind::kInternal, "no pipe: {}", std::strerror(errno));
+  }
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
@@ -100,14 +106,27 @@ bool ChildProcess::take_message(Message& message) {
 ChildProcess::Read ChildProcess::read(Message& message, int wait_ms) {
   if (take_message(message)) return Read::kMessage;
   pollfd waiting{fd_, POLLIN, 0};
-  const int ready = ::poll(&waiting, 1, wait_ms);
-  if (ready <= 0) return Read::kNothingYet;
+  const int ready = ::poll(&waiting, 1, gone_ ? 0 : wait_ms);
+  if (ready <= 0 && gone_) return Read::kEnded;
+  if (ready <= 0) {
+    // Why: a process that the child left behind may hold the pipe, which then has no end. What the
+    // child sent is read first.
+    gone_ = is_gone();
+    return Read::kNothingYet;
+  }
   char bytes[65536];
   const ssize_t count = ::read(fd_, bytes, sizeof bytes);
   if (count < 0 && errno == EINTR) return Read::kNothingYet;
   if (count <= 0) return Read::kEnded;
   received_.append(bytes, static_cast<std::size_t>(count));
   return take_message(message) ? Read::kMessage : Read::kNothingYet;
+}
+
+bool ChildProcess::is_gone() const {
+  siginfo_t info{};
+  // Why WNOWAIT: as long as nobody asks for its status no other process gets its number.
+  const int asked = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  return asked == 0 && info.si_pid == pid_;
 }
 
 void ChildProcess::signal(int number) const {
@@ -122,14 +141,14 @@ void ChildProcess::kill() {
 
 std::string ChildProcess::how_it_ended() {
   while (!wait_status_) {
+    siginfo_t info{};
+    const int waited = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);
+    if (waited != 0 && errno == EINTR) continue;
+    ::kill(-pid_, SIGKILL);  // what it left behind
     int status = 0;
     if (waitpid(pid_, &status, 0) == pid_ || errno == ECHILD) wait_status_ = status;
   }
-  const int status = *wait_status_;
-  if (WIFSIGNALED(status)) {
-    return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-  }
-  return WEXITSTATUS(status) == 0 ? "" : fmt::format("exit status {}", WEXITSTATUS(status));
+  return *wait_status_ == 0 ? "" : describe_wait_status(*wait_status_);
 }
 
 }  // namespace attnbench

@@ -38,20 +38,23 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   enum class Read { kMessage, kNothingYet, kEnded };
-  /// Waits up to `wait_ms` for a message.
+  /// Waits up to `wait_ms` for a message. kEnded: the child is gone and has sent no more, whoever
+  /// else may hold its end of the pipe.
   Read read(Message& message, int wait_ms);
   void signal(int number) const;
   void kill();
-  /// After kEnded or kill(): how it ended: "" (exit status 0), "exit status 3", "signal 11
-  /// (Segmentation fault)".
+  /// After kEnded or kill(): ends what the child has left behind, and tells how it ended: "" (exit
+  /// status 0), "exit status 3", "signal 11 (Segmentation fault)".
   std::string how_it_ended();
 
  private:
   bool take_message(Message& message);
+  bool is_gone() const;
 
   pid_t pid_ = -1;
   int fd_ = -1;
   std::string received_;
+  bool gone_ = false;  // the child, but not all that it sent was read
   std::optional<int> wait_status_;
 };
 

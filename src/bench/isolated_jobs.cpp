@@ -20,7 +20,7 @@ constexpr char kNotice = 'N';
 constexpr char kWaits = 'W';
 constexpr char kFinished = 'R';
 constexpr int kPollMs = 50;
-/// What a child may still take to end its job after an interrupt.
+/// What a child may still take to end its job after an interrupt, and itself after its last job.
 constexpr double kGraceSeconds = 10;
 
 /// Sends everything that happens to the parent.
@@ -116,6 +116,11 @@ class Shift {
       }
       return false;
     }
+    if (results_.size() == jobs_.size()) {
+      if (silent_s() <= kGraceSeconds) return false;
+      child_.kill();
+      return true;
+    }
     const double limit_s = hang_limit_s();
     if (limit_s <= 0 || silent_s() <= limit_s) return false;
     child_.kill();
@@ -138,7 +143,7 @@ class Shift {
 
   /// 0 = none: making inputs and the reference takes what it takes.
   double hang_limit_s() const {
-    if (options_.hang_limit_s <= 0 || results_.size() >= jobs_.size()) return 0;
+    if (options_.hang_limit_s <= 0) return 0;
     // Before the first phase a user's backend is asked what it supports.
     if (phase_ == Phase::kRun || (started_ && !phase_)) return options_.hang_limit_s;
     const double timeout_s = jobs_[results_.size()].problem->timing.timeout_s;

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <new>
 #include <utility>
 
+#include "backends/plugin_pipeline.h"
 #include "bench/bench.h"
 #include "bench/isolated_jobs.h"
 #include "bench/job_timing.h"
@@ -18,6 +20,10 @@ namespace {
 
 /// Thrown where a job notices should_stop; ends the job as "skipped".
 struct Interrupted {};
+
+bool same_bytes(const Tensor& a, const Tensor& b) {
+  return std::equal(a.bytes(), a.bytes() + a.size_bytes(), b.bytes(), b.bytes() + b.size_bytes());
+}
 
 class JobRunner {
  public:
@@ -88,7 +94,9 @@ class JobRunner {
       time_job(*job.problem, *pipeline, timing_tools(), options_, result);
       ops().synchronize();
       if (stopped()) throw Interrupted{};
+      if (result.plugin && options_.validate) check_remembered(*trial, *pipeline, result);
     }
+    if (auto* plugin = dynamic_cast<PluginPipeline*>(pipeline.get())) plugin->finish();
   }
 
   PipelineOutput run_once(Pipeline& pipeline, bool with_cache = true) {
@@ -102,6 +110,8 @@ class JobRunner {
 
   /// Runs, judges and saves; sets status, reasons and errors.
   void check(const Problem& problem, Trial& trial, Pipeline& pipeline, Result& result) {
+    const std::optional<PipelineOutput> before =
+        options_.validate ? run_with_another_query(pipeline) : std::nullopt;
     const PipelineOutput output = run_once(pipeline);
     if (options_.validate) {
       find_defects(trial, pipeline, output, result.reasons);
@@ -112,7 +122,16 @@ class JobRunner {
       repeat_alone(problem, trial, output, result);
       enter(Phase::kReference);
       judge(trial, output, result);
+      if (before && !result.reasons.empty() && same_bytes(before->output, output.output)) {
+        result.reasons.emplace_back(
+            "a run with the query negated gave the same output: run() has to compute all of it "
+            "anew");
+      }
       result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
+      if (result.plugin && result.reasons.empty()) {
+        enter(Phase::kRun);
+        check_remembered(trial, pipeline, result);
+      }
     } else {
       result.status = Status::kUnverified;
     }
@@ -153,6 +172,37 @@ class JobRunner {
     result.quantization_error = std::move(judgement->quantization_error);
     result.rank_errors = std::move(judgement->rank_errors);
     for (std::string& reason : judgement->reasons) result.reasons.push_back(std::move(reason));
+  }
+
+  /// The first run of a user's backend: what it keeps of it makes the one that is judged wrong.
+  std::optional<PipelineOutput> run_with_another_query(Pipeline& pipeline) {
+    auto* plugin = dynamic_cast<PluginPipeline*>(&pipeline);
+    if (plugin == nullptr) return std::nullopt;
+    plugin->negate_query();
+    PipelineOutput output = run_once(pipeline, false);
+    plugin->negate_query();
+    return output;
+  }
+
+  /// What is kept later, or of the keys, is found by other values once more. Negated ones make a
+  /// run for which the reference is there already.
+  void check_remembered(Trial& trial, Pipeline& pipeline, Result& result) {
+    auto* plugin = dynamic_cast<PluginPipeline*>(&pipeline);
+    if (plugin == nullptr) return;
+    plugin->negate_inputs();
+    PipelineOutput output = run_once(pipeline, false);
+    plugin->negate_inputs();
+    negate(output.output);
+    const std::optional<Judgement> judgement = trial.judge(output);
+    if (!judgement) throw Interrupted{};
+    if (judgement->reasons.empty()) return;
+    result.status = Status::kIncorrect;
+    result.timing.reset();
+    result.throughput.reset();
+    result.reasons.push_back(
+        "remembers earlier values: after query, key and value were negated, the output is not the "
+        "negated one: " +
+        judgement->reasons.front());
   }
 
   System& system_for(const Problem& problem) {

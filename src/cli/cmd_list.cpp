@@ -15,6 +15,7 @@
 #include "cli/scenario_files.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -41,7 +42,7 @@ void print_rows(std::ostream& out, const Rows& rows, std::size_t width) {
 Rows backend_rows(const Plugins& plugins) {
   Rows rows;
   for (const Backend* backend : plugins.all()) {
-    rows.push_back({std::string(backend->name()), std::string(backend->description())});
+    rows.push_back({std::string(backend->name()), printable(backend->description())});
   }
   std::sort(rows.begin(), rows.end());
   return rows;

@@ -433,7 +433,7 @@ void check_baseline(const RunArguments& arguments) {
 int run_cases(const RunArguments& arguments, const Console& console) {
   const RunOptions& options = arguments.options;
   const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
-  const Plugins plugins(options.selection.plugins, device);
+  const Plugins plugins(options.selection.plugins, device, options.threads);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());

@@ -106,7 +106,9 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
                     {"supported", verdict.reasons.empty()},
                     {"reasons", verdict.reasons}});
   }
-  return list.dump(2) + "\n";
+  return list.dump(2, ' ', /*ensure_ascii=*/false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
 }
 
 int show_support(const SupportArguments& arguments, const Console& console) {

@@ -20,19 +20,20 @@ void try_to_load(const std::string& path) {
   fail(ErrorKind::kFormat, "--plugin '{}': loading it ended a process: {}", path, trouble);
 }
 
-PluginDevice plugin_device(const DeviceChoice& device) {
-  return {device.is_cuda(), device.info ? device.info->index : 0, device.facts};
+PluginDevice plugin_device(const DeviceChoice& device, int num_threads) {
+  return {device.is_cuda(), device.info ? device.info->index : 0, device.facts, num_threads};
 }
 
 }  // namespace
 
-Plugins::Plugins(const std::vector<std::string>& paths, const DeviceChoice& device) {
-  for (const std::string& path : paths) add(path, device);
+Plugins::Plugins(const std::vector<std::string>& paths, const DeviceChoice& device,
+                 int num_threads) {
+  for (const std::string& path : paths) add(path, device, num_threads);
 }
 
-void Plugins::add(const std::string& path, const DeviceChoice& device) {
+void Plugins::add(const std::string& path, const DeviceChoice& device, int num_threads) {
   try_to_load(path);
-  for (std::unique_ptr<Backend>& backend : load_plugin(path, plugin_device(device))) {
+  for (std::unique_ptr<Backend>& backend : load_plugin(path, plugin_device(device, num_threads))) {
     for (const Backend* other : all()) {
       if (other->name() != backend->name()) continue;
       const PluginInfo* plugin = other->plugin();

@@ -5,10 +5,14 @@
  *
  * Rules for all of it:
  * - C11 and C++11; no exception may leave a function (one that does ends the case as an error).
+ * - Floating-point settings (flush-to-zero, rounding) that loading or a call leaves behind hold for
+ *   the plugin's next call of the thread, and for nobody else.
+ * - What a plugin prints to stdout goes to stderr, where cases run in a process of their own.
  * - Functions return NULL for success, or a text that says what is wrong. The text stays the
  *   plugin's and must live until the next call of the same thread.
- * - Every struct begins with its size and only ever grows at its end. Zero is what a field meant
- *   before it existed, so fill a struct with zeros first. A field past struct_size is not there.
+ * - Every struct but AttnbenchTensor begins with its size and only ever grows at its end. Zero is
+ *   what a field meant before it existed, so fill a struct with zeros first. A field past
+ *   struct_size is not there.
  * - What a flag is needed for (ATTNBENCH_SLIDING_WINDOW, ...) is never handed to a plugin that has
  *   not set it, so features of later versions end as "unsupported" and not as wrong results.
  */
@@ -140,6 +144,9 @@ typedef struct AttnbenchProblem {
   const char* scenario;
   const char* case_name;
   const char* json; /* `problem` of the result file: every field, also those without one above */
+
+  int32_t num_threads; /* CPU threads that it may use: --threads, or all cores */
+  int32_t reserved;
 } AttnbenchProblem;
 
 /* Memory of the device, NULL where the problem or the plugin has no use for it. Everything but
@@ -174,7 +181,8 @@ typedef struct AttnbenchHost {
   void* context; /* of attnbench */
   void* stream;  /* cudaStream_t of all work, also of run(); NULL on the CPU */
   /* Device memory for partial results and the like: between guard zones, poisoned with 0xFF before
-   * a run that is judged, freed after destroy(). NULL when there is none left. */
+   * a run that is judged, freed after destroy(). NULL when there is none left, and after prepare():
+   * asking for more then ends the case as an error. */
   void* (*allocate)(const struct AttnbenchHost* host, size_t size_bytes, const char* name);
 } AttnbenchHost;
 
@@ -195,8 +203,9 @@ typedef struct AttnbenchBackend {
   uint32_t empty_rows;
   uint64_t features;
 
-  /* NULL = yes, or the reason why not (several: a line each). Must not touch a device: it is asked
-   * on machines without one, and before the process forks. May be NULL: yes to all. */
+  /* NULL = yes, or the reason why not (several: a line each; a blank text is a no as well). Must
+   * not touch a device: it is asked on machines without one, and before the process forks. May be
+   * NULL: yes to all. */
   const char* (*supports)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem);
   /* Not timed: allocates, compiles, plans. Sets *state, which the other two get. Arguments live
    * until destroy(); lengths and block table are in place, query, keys and values are still NaN.
@@ -204,10 +213,11 @@ typedef struct AttnbenchBackend {
   const char* (*prepare)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem,
                          const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state);
   /* Queues the whole attention on the stream and returns without waiting; on the CPU it is done on
-   * return. Called many times, must give the same bytes each time, and must not allocate or
+   * return. Called many times, also with other values in the same memory. Must compute everything
+   * anew each time and give the same bytes for the same values, and must not allocate or
    * synchronize, so that it can be captured in a graph. */
   const char* (*run)(void* state, void* stream);
-  /* Called once for a state of a prepare() that succeeded. May be NULL. */
+  /* Called once for a state of a prepare() that succeeded, whatever follows. May be NULL. */
   void (*destroy)(void* state);
 } AttnbenchBackend;
 

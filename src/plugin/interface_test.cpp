@@ -11,25 +11,94 @@
 #define HAS_DLPACK 0
 #endif
 
-TEST_CASE("fields stay where version 1 of the plugin interface has them") {
-  CHECK(ATTNBENCH_ABI_VERSION == 1);
-  CHECK(offsetof(AttnbenchBackend, struct_size) == 0);
-  CHECK(offsetof(AttnbenchBackend, abi_version) == 4);
-  CHECK(offsetof(AttnbenchBackend, name) == 8);
-  CHECK(offsetof(AttnbenchBackend, devices) == 40);
-  CHECK(offsetof(AttnbenchBackend, features) == 64);
-  CHECK(offsetof(AttnbenchBackend, supports) == 72);
-  CHECK(offsetof(AttnbenchBackend, destroy) == 96);
-  CHECK(offsetof(AttnbenchProblem, scale) == 48);
-  CHECK(offsetof(AttnbenchProblem, features) == 88);
-  CHECK(offsetof(AttnbenchProblem, query_lens) == 136);
-  CHECK(offsetof(AttnbenchProblem, json) == 208);
-  CHECK(offsetof(AttnbenchTensors, query) == 8);
-  CHECK(offsetof(AttnbenchTensors, mm_prefix_ranges) == 128);
-  CHECK(offsetof(AttnbenchHost, stream) == 16);
-  CHECK(offsetof(AttnbenchHost, allocate) == 24);
-}
+// Fields stay where version 1 of the plugin interface has them; new ones are added at the end.
+static_assert(ATTNBENCH_ABI_VERSION == 1);
 
+static_assert(sizeof(AttnbenchProblem) == 224);
+static_assert(offsetof(AttnbenchProblem, struct_size) == 0);
+static_assert(offsetof(AttnbenchProblem, type) == 4);
+static_assert(offsetof(AttnbenchProblem, dtype) == 8);
+static_assert(offsetof(AttnbenchProblem, device) == 12);
+static_assert(offsetof(AttnbenchProblem, device_id) == 16);
+static_assert(offsetof(AttnbenchProblem, sm) == 20);
+static_assert(offsetof(AttnbenchProblem, num_sms) == 24);
+static_assert(offsetof(AttnbenchProblem, num_heads) == 28);
+static_assert(offsetof(AttnbenchProblem, num_kv_heads) == 32);
+static_assert(offsetof(AttnbenchProblem, head_size) == 36);
+static_assert(offsetof(AttnbenchProblem, v_head_size) == 40);
+static_assert(offsetof(AttnbenchProblem, causal) == 44);
+static_assert(offsetof(AttnbenchProblem, scale) == 48);
+static_assert(offsetof(AttnbenchProblem, logits_soft_cap) == 56);
+static_assert(offsetof(AttnbenchProblem, window_left) == 64);
+static_assert(offsetof(AttnbenchProblem, window_right) == 72);
+static_assert(offsetof(AttnbenchProblem, alibi) == 80);
+static_assert(offsetof(AttnbenchProblem, batch_invariant) == 84);
+static_assert(offsetof(AttnbenchProblem, features) == 88);
+static_assert(offsetof(AttnbenchProblem, num_requests) == 96);
+static_assert(offsetof(AttnbenchProblem, num_tokens) == 104);
+static_assert(offsetof(AttnbenchProblem, num_keys) == 112);
+static_assert(offsetof(AttnbenchProblem, max_query_len) == 120);
+static_assert(offsetof(AttnbenchProblem, max_seq_len) == 128);
+static_assert(offsetof(AttnbenchProblem, query_lens) == 136);
+static_assert(offsetof(AttnbenchProblem, seq_lens) == 144);
+static_assert(offsetof(AttnbenchProblem, kv_cache_dtype) == 152);
+static_assert(offsetof(AttnbenchProblem, block_size) == 156);
+static_assert(offsetof(AttnbenchProblem, num_blocks) == 160);
+static_assert(offsetof(AttnbenchProblem, kv_cache_hnd) == 168);
+static_assert(offsetof(AttnbenchProblem, num_mm_ranges) == 172);
+static_assert(offsetof(AttnbenchProblem, common_prefix_len) == 176);
+static_assert(offsetof(AttnbenchProblem, output_scale) == 184);
+static_assert(offsetof(AttnbenchProblem, scenario) == 192);
+static_assert(offsetof(AttnbenchProblem, case_name) == 200);
+static_assert(offsetof(AttnbenchProblem, json) == 208);
+static_assert(offsetof(AttnbenchProblem, num_threads) == 216);
+static_assert(offsetof(AttnbenchProblem, reserved) == 220);
+
+static_assert(sizeof(AttnbenchTensors) == 136);
+static_assert(offsetof(AttnbenchTensors, struct_size) == 0);
+static_assert(offsetof(AttnbenchTensors, reserved) == 4);
+static_assert(offsetof(AttnbenchTensors, query) == 8);
+static_assert(offsetof(AttnbenchTensors, output) == 16);
+static_assert(offsetof(AttnbenchTensors, lse) == 24);
+static_assert(offsetof(AttnbenchTensors, key) == 32);
+static_assert(offsetof(AttnbenchTensors, value) == 40);
+static_assert(offsetof(AttnbenchTensors, key_cache) == 48);
+static_assert(offsetof(AttnbenchTensors, value_cache) == 56);
+static_assert(offsetof(AttnbenchTensors, block_table) == 64);
+static_assert(offsetof(AttnbenchTensors, query_start_loc) == 72);
+static_assert(offsetof(AttnbenchTensors, seq_lens) == 80);
+static_assert(offsetof(AttnbenchTensors, key_start_loc) == 88);
+static_assert(offsetof(AttnbenchTensors, k_scale) == 96);
+static_assert(offsetof(AttnbenchTensors, v_scale) == 104);
+static_assert(offsetof(AttnbenchTensors, alibi_slopes) == 112);
+static_assert(offsetof(AttnbenchTensors, sinks) == 120);
+static_assert(offsetof(AttnbenchTensors, mm_prefix_ranges) == 128);
+
+static_assert(sizeof(AttnbenchHost) == 32);
+static_assert(offsetof(AttnbenchHost, struct_size) == 0);
+static_assert(offsetof(AttnbenchHost, reserved) == 4);
+static_assert(offsetof(AttnbenchHost, context) == 8);
+static_assert(offsetof(AttnbenchHost, stream) == 16);
+static_assert(offsetof(AttnbenchHost, allocate) == 24);
+
+static_assert(sizeof(AttnbenchBackend) == 104);
+static_assert(offsetof(AttnbenchBackend, struct_size) == 0);
+static_assert(offsetof(AttnbenchBackend, abi_version) == 4);
+static_assert(offsetof(AttnbenchBackend, name) == 8);
+static_assert(offsetof(AttnbenchBackend, version) == 16);
+static_assert(offsetof(AttnbenchBackend, description) == 24);
+static_assert(offsetof(AttnbenchBackend, user) == 32);
+static_assert(offsetof(AttnbenchBackend, devices) == 40);
+static_assert(offsetof(AttnbenchBackend, attention_types) == 44);
+static_assert(offsetof(AttnbenchBackend, dtypes) == 48);
+static_assert(offsetof(AttnbenchBackend, kv) == 52);
+static_assert(offsetof(AttnbenchBackend, lse) == 56);
+static_assert(offsetof(AttnbenchBackend, empty_rows) == 60);
+static_assert(offsetof(AttnbenchBackend, features) == 64);
+static_assert(offsetof(AttnbenchBackend, supports) == 72);
+static_assert(offsetof(AttnbenchBackend, prepare) == 80);
+static_assert(offsetof(AttnbenchBackend, run) == 88);
+static_assert(offsetof(AttnbenchBackend, destroy) == 96);
 TEST_CASE("a tensor lies in memory as a DLTensor of DLPack") {
   CHECK(offsetof(AttnbenchTensor, data) == 0);
   CHECK(offsetof(AttnbenchTensor, device) == 8);

@@ -98,12 +98,16 @@ PluginLibrary::PluginLibrary(std::string path) : path_(std::move(path)) {
   const std::string problem = elf_problem(std::string_view(bytes).substr(0, 64));
   if (!problem.empty()) fail(ErrorKind::kFormat, "{}: {}", where_of(path_), problem);
   sha256_ = sha256_hex(bytes);
+  const PluginFloats floats = current_floats();
+  const PluginCall call(floats);
+  const StdoutToStderr redirected;
   // Why absolute: a name without a slash would be looked for where the system's libraries are.
   library_ = DynamicLibrary({std::filesystem::absolute(path_).string()});
   if (!library_.is_open()) {
     fail(ErrorKind::kFormat, "{}: cannot be loaded: {}", where_of(path_), library_.problem());
   }
   read_tables();
+  for (PluginTable& table : tables_) table.floats = floats;
 }
 
 void PluginLibrary::read_tables() {

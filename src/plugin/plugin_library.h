@@ -7,6 +7,7 @@
 
 #include "gpu/dynamic_library.h"
 #include "plugin/attnbench_backend.h"
+#include "plugin/plugin_call.h"
 
 namespace attnbench {
 
@@ -14,6 +15,7 @@ namespace attnbench {
 struct PluginTable {
   const AttnbenchBackend* self = nullptr;  // what the plugin's functions get
   AttnbenchBackend table{};
+  PluginFloats floats = current_floats();  // every call of it has these
 };
 
 /// Stays loaded until the program ends.

@@ -16,6 +16,7 @@ TEST_CASE("what ends a child process is told, and what it throws is left to the 
   CHECK(trial_run([] { throw std::runtime_error("again, please"); }, kLongS) == "");
   CHECK(trial_run([] { std::raise(SIGKILL); }, kLongS) == "signal 9 (Killed)");
   CHECK(trial_run([] { _exit(3); }, kLongS) == "exit status 3");
+  CHECK(trial_run([] { _exit(0); }, kLongS) == "exit status 0");
 }
 
 TEST_CASE("a child that does not end is ended") {

@@ -233,6 +233,7 @@ class Refusals(PluginTest):
 
     def test_supports_gives_its_own_reasons_a_line_each(self):
         self.assertEqual(self.reasons("REFUSES"), ["no luck today", "and none tomorrow"])
+        self.assertEqual(self.reasons("REFUSES_BLANKLY"), ["refused without a word"])
         self.assertEqual(self.reasons("NAIVE", "attention.head_size=520", library=NAIVE),
                          ["head_size above 512"])  # fmt: skip
 
@@ -305,7 +306,7 @@ class Faults(PluginTest):
         cls.addClassCleanup(cls.scratch.cleanup)
         file = Path(cls.scratch.name, "tiny.yaml")
         file.write_text(TINY)
-        skipped = "RIGHT|BASE_2.*|PLUS_INF|SAYS_.*|NO_LSE|RAGGED|INTERLEAVED|PLAIN|REFUSES"
+        skipped = "RIGHT|BASE_2.*|PLUS_INF|SAYS_.*|NO_LSE|RAGGED|INTERLEAVED|PLAIN|REFUSES.*|LEAVES_.*"
         cls.done = subprocess.run(
             [BINARY, "run", file, "--device", "cpu", "--plugin", FAULTY, "--plugin", NAIVE,
              "--no-timing", "--json", "-", "--hang-limit", str(HANG_LIMIT),
@@ -332,6 +333,20 @@ class Faults(PluginTest):
         self.check("UNSTEADY", "incorrect", "not deterministic: output[35, 3, 63]")
         self.check("WRITES_CACHE", "incorrect", "cache write: ")
         self.check("WRITES_QUERY", "incorrect", "query was changed at [0, 0, 1]: it is an input")
+        self.check("WRITES_SEQ_LENS", "incorrect", "seq_lens was changed at [0]: it is an input")
+        self.check("WRITES_QUERY_START_LOC", "incorrect", "query_start_loc was changed at [5]")
+
+    def test_an_output_that_is_remembered_is_incorrect(self):
+        words = "remembers earlier values: after query, key and value were negated"
+        self.check("REMEMBERS", "incorrect", "a run with the query negated gave the same output")
+        self.check("REMEMBERS_SCORES", "incorrect", "output")
+        # One that begins after everything that is checked before the timing.
+        result = self.run_plugin(TINY, FAULTY, "--backend", "REMEMBERS_LATER", code=1)
+        result = result["REMEMBERS_LATER"]
+        self.assertEqual(result["status"], "incorrect", result["reasons"])
+        self.assertIn(words, result["reasons"][0])
+        self.assertIsNone(result["timing"])
+        self.assertIsNone(result["throughput"])
 
     def test_writes_past_a_buffer_name_it(self):
         row = 4 * 64 * 2
@@ -359,9 +374,77 @@ class Faults(PluginTest):
             self.check(backend, "error")
             self.assertEqual(self.by_backend[backend]["reasons"], [words])
         self.check("WANTS_TOO_MUCH", "error", "E-CAPACITY: a whole world: ")
+        self.check("ALLOCATES_IN_RUN", "error", "host->allocate() of 'late memory' after prepare()")
+        self.check("THROWS_IN_SUPPORTS", "error", "supports(): threw an exception: no answer")
+        self.check("THROWS_IN_DESTROY", "error", "destroy(): threw an exception: no end")
+
+    def test_what_it_prints_goes_to_stderr(self):
+        self.check("PRINTS", "passed")
+        self.assertIn("run() was here", self.done.stderr)
+
+
+class LeftBehind(PluginTest):
+    """Processes that a plugin starts and leaves hold the pipes of its case: they are ended with it."""
+
+    def test_a_process_that_is_left_behind_delays_nothing(self):
+        results = self.run_plugin(TINY, FAULTY, "--filter", "/(LEAVES_PROCESS|RIGHT)$", "--no-timing")
+        self.assertEqual({b: r["status"] for b, r in results.items()},
+                         {"RIGHT": "passed", "LEAVES_PROCESS": "passed"})  # fmt: skip
+
+    def test_a_crash_is_seen_beside_it(self):
+        name = "LEAVES_PROCESS_AND_CRASHES"
+        result = self.run_plugin(TINY, FAULTY, "--backend", name, "--no-timing", code=4)[name]
+        self.assertIn("signal 11", result["reasons"][0])
+
+
+SUPPORTS = """\
+#include <stdio.h>
+#include <stdlib.h>
+static const char* supports(const AttnbenchBackend* self, const AttnbenchProblem* problem) {
+  (void)self, (void)problem;
+  ANSWER;
+}
+static const char* prepare("""
 
 
 class Asking(PluginTest):
+    def asked(self, answer):
+        """A library whose supports() has the body `answer`."""
+        source = MINIMAL.replace("static const char* prepare(", SUPPORTS.replace("ANSWER", answer))
+        source = source.replace("CHANGE", "table.supports = supports, table.features = ~0ull")
+        return library_from_c(source, self.dir / "libasked.so")
+
+    def support(self, code, library):
+        self.write("tiny.yaml", TINY)
+        return self.expect(code, "support", "tiny.yaml", "--device", "cpu", "--plugin", library,
+                           "--backend", "MINE", "--json", "-")  # fmt: skip
+
+    def test_it_knows_how_many_threads_it_may_use(self):
+        answer = ('static char words[32]; snprintf(words, sizeof words, "%d threads", '
+                  '(int)problem->num_threads); return words')  # fmt: skip
+        result = self.run_plugin(TINY, self.asked(answer), "--backend", "MINE", "--threads", "3",
+                                 "--no-timing", code=3)["MINE"]  # fmt: skip
+        self.assertEqual(result["reasons"], ["3 threads"])
+
+    def test_an_exit_is_told(self):
+        outcome = self.support(4, self.asked("exit(0)"))
+        self.assertIn("asking the plugin ended a process: exit status 0", outcome.err)
+
+    def test_an_exception_is_an_error(self):
+        self.write("tiny.yaml", TINY)
+        outcome = self.expect(4, "support", "tiny.yaml", "--device", "cpu", "--plugin", FAULTY,
+                              "--backend", "THROWS_IN_SUPPORTS")  # fmt: skip
+        self.assertIn("THROWS_IN_SUPPORTS: supports(): threw an exception: no answer", outcome.err)
+
+    def test_bytes_that_are_no_text_are_shown_as_such(self):
+        shown = strict_json(self.support(3, self.asked('return "no \\xff"')).out)
+        self.assertEqual(shown[0]["reasons"], ["no \ufffd"])
+
+    def test_what_it_prints_is_not_in_the_json(self):
+        outcome = self.support(0, self.asked('puts("a word"); return NULL'))
+        self.assertTrue(strict_json(outcome.out)[0]["supported"])
+        self.assertIn("a word", outcome.err)
+
     def test_a_crash_or_a_hang_of_supports_is_told(self):
         self.write("tiny.yaml", TINY)
         crashing = MINIMAL.replace("static const char* prepare(", """\
@@ -378,6 +461,47 @@ static const char* prepare(""").replace("CHANGE", "table.supports = supports")
         result = self.run_plugin(TINY, library, "--no-timing", code=4)["MINE"]
         self.assertEqual(result["status"], "error")
         self.assertIn("before its first phase: signal 11", result["reasons"][0])
+
+
+LEAVES_AT_ONCE = """
+#include <stdlib.h>
+__attribute__((constructor)) static void leave(void) { exit(0); }
+"""
+# What gcc before version 13 links into every library that is built with -ffast-math.
+FLUSHES_SUBNORMALS = """
+#include <immintrin.h>
+__attribute__((constructor)) static void set(void) { _mm_setcsr(_mm_getcsr() | 0x8040); }
+"""
+
+
+@unittest.skipUnless(os.uname().machine == "x86_64", "MXCSR is of x86-64")
+class FloatingPoint(PluginTest):
+    """Flush-to-zero is kept for the plugin and kept from everybody else."""
+
+    def library(self):
+        source = MINIMAL.replace("  (void)state, (void)stream;\n  return NULL;", """\
+  (void)state, (void)stream;
+  return (_mm_getcsr() & 0x8040) == 0x8040 ? NULL : "subnormals are not flushed";""")
+        self.assertNotEqual(source, MINIMAL)
+        start, rest = source.split("\n", 1)
+        source = start + FLUSHES_SUBNORMALS + rest.replace("CHANGE", "table.features = ~0ull")
+        return library_from_c(source, self.dir / "libfast.so")
+
+    def test_the_verdicts_of_the_others_stay(self):
+        subnormal = TINY + "inputs: {std: 1.0e-38}\n"
+        self.write("subnormal.yaml", subnormal)
+        library = self.library()
+        run = ("run", "subnormal.yaml", "--device", "cpu", "--no-timing", "--json", "-", "--backend",
+               "FLASH_ATTN")  # fmt: skip
+        for mode in ((), ("--in-process",)):
+            alone = strict_json(self.tool(*run, *mode).out)["results"][0]
+            beside = strict_json(self.tool(*run, *mode, "--plugin", library).out)["results"][0]
+            for key in ("status", "reasons", "error", "lse_error"):
+                self.assertEqual(beside[key], alone[key])
+
+    def test_its_own_kernels_keep_it(self):
+        result = self.run_plugin(TINY, self.library(), "--backend", "MINE", "--no-timing", code=1)
+        self.assertEqual(result["MINE"]["status"], "incorrect", result["MINE"]["reasons"])
 
 
 class NoLibrary(PluginTest):
@@ -444,6 +568,12 @@ class NoLibrary(PluginTest):
             with self.subTest(change=change):
                 self.refused(self.changed(change), *parts)
 
+    def test_words_for_the_terminal_have_no_control_characters(self):
+        library = self.changed('table.description = "red \\x1b[31m"')
+        listed = self.expect(0, "list", "backends", "--plugin", library)
+        self.assertIn("red \\x1b[31m", listed.out)
+        self.assertNotIn("\x1b", listed.out)
+
     def test_two_libraries_with_one_name(self):
         copy = self.dir / "copy.so"
         shutil.copy(NAIVE, copy)
@@ -454,6 +584,11 @@ class NoLibrary(PluginTest):
     def test_a_library_that_crashes_when_it_is_loaded(self):
         library = self.changed("*(volatile int*)0 = 1")
         self.refused(library, "E-FORMAT", "loading it ended a process: signal 11")
+
+    def test_a_library_that_leaves_when_it_is_loaded(self):
+        source = MINIMAL.replace("CHANGE;", "") + LEAVES_AT_ONCE
+        library = library_from_c(source, self.dir / "libleaves.so")
+        self.refused(library, "E-FORMAT", "loading it ended a process: exit status 0")
 
     def test_older_and_newer_plugins(self):
         """A table that has more than this program knows is taken; what it lacks is zero."""

@@ -1,5 +1,8 @@
 // The example plugin with one change a backend: other conventions that are declared, and faults.
+#include <unistd.h>
+
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 
@@ -23,6 +26,15 @@ enum class Kind {
   kOverrunWorkspace,
   kWritesCache,
   kWritesQuery,
+  kWritesSeqLens,
+  kWritesQueryStartLoc,
+  kRemembers,        // computes in its first run, and gives that again in every other
+  kRemembersLater,   // the same from the sixth run on
+  kRemembersScores,  // attends with query and keys of its first run
+  kAllocatesInRun,
+  kLeavesProcess,
+  kLeavesProcessAndCrashes,
+  kPrints,
   kHangs,
   kCrashes,
   kExits,
@@ -30,6 +42,9 @@ enum class Kind {
   kThrows,
   kHangsInSupports,
   kRefuses,
+  kRefusesBlankly,
+  kThrowsInSupports,
+  kThrowsInDestroy,
   kOnlyBatches,  // refuses what has one request
   kFailsInPrepare,
   kThrowsInPrepare,
@@ -74,6 +89,15 @@ constexpr Variant kVariants[] = {
     {"OVERRUN_WORKSPACE", Kind::kOverrunWorkspace},
     {"WRITES_CACHE", Kind::kWritesCache},
     {"WRITES_QUERY", Kind::kWritesQuery},
+    {"WRITES_SEQ_LENS", Kind::kWritesSeqLens},
+    {"WRITES_QUERY_START_LOC", Kind::kWritesQueryStartLoc},
+    {"REMEMBERS", Kind::kRemembers},
+    {"REMEMBERS_LATER", Kind::kRemembersLater},
+    {"REMEMBERS_SCORES", Kind::kRemembersScores},
+    {"ALLOCATES_IN_RUN", Kind::kAllocatesInRun},
+    {"LEAVES_PROCESS", Kind::kLeavesProcess},
+    {"LEAVES_PROCESS_AND_CRASHES", Kind::kLeavesProcessAndCrashes},
+    {"PRINTS", Kind::kPrints},
     {"HANGS", Kind::kHangs},
     {"CRASHES", Kind::kCrashes},
     {"EXITS", Kind::kExits},
@@ -81,6 +105,9 @@ constexpr Variant kVariants[] = {
     {"THROWS", Kind::kThrows},
     {"HANGS_IN_SUPPORTS", Kind::kHangsInSupports},
     {"REFUSES", Kind::kRefuses},
+    {"REFUSES_BLANKLY", Kind::kRefusesBlankly},
+    {"THROWS_IN_SUPPORTS", Kind::kThrowsInSupports},
+    {"THROWS_IN_DESTROY", Kind::kThrowsInDestroy},
     {"ONLY_BATCHES", Kind::kOnlyBatches},
     {"FAILS_IN_PREPARE", Kind::kFailsInPrepare},
     {"THROWS_IN_PREPARE", Kind::kThrowsInPrepare},
@@ -100,6 +127,10 @@ struct Faulty {
   AttnbenchTensor lse_tensor;
   AttnbenchTensors own_tensors;
   char* workspace;
+  const AttnbenchHost* host;
+  std::vector<char> remembered;
+  std::vector<char> remembered_query, remembered_keys;
+  AttnbenchTensor query_tensor, key_tensor;
   int runs;
 };
 
@@ -120,6 +151,13 @@ const char* faulty_supports(const AttnbenchBackend* self, const AttnbenchProblem
       hang();
     case Kind::kRefuses:
       return "no luck today\nand none tomorrow";
+    case Kind::kRefusesBlankly:
+      return "\n  \n";
+    case Kind::kThrowsInSupports:
+      throw std::runtime_error("no answer");
+    case Kind::kPrints:
+      std::puts("supports() was here");
+      return nullptr;
     case Kind::kOnlyBatches:
       return problem->num_requests < 2 ? "a single request" : nullptr;
     default:
@@ -145,6 +183,7 @@ const char* faulty_prepare(const AttnbenchBackend* self, const AttnbenchProblem*
   faulty->variant = variant;
   faulty->tensors = tensors;
   faulty->own_tensors = *tensors;
+  faulty->host = host;
   if (tensors->lse == nullptr) {
     faulty->lse.resize(static_cast<std::size_t>(problem->num_tokens * problem->num_heads));
     faulty->lse_strides[0] = problem->num_tokens;
@@ -187,13 +226,58 @@ int64_t size_of(const AttnbenchTensor* tensor) {
 
 char* bytes_of(const AttnbenchTensor* tensor) { return static_cast<char*>(tensor->data); }
 
+/// Whether the output is that of an earlier run.
+bool remembers(Faulty& faulty) {
+  const Kind kind = faulty.variant.kind;
+  if (kind != Kind::kRemembers && kind != Kind::kRemembersLater) return false;
+  const AttnbenchTensor* output = faulty.tensors->output;
+  const int first = kind == Kind::kRemembers ? 1 : 6;
+  if (faulty.runs < first) return false;
+  char* const bytes = bytes_of(output);
+  if (faulty.runs == first) {
+    faulty.remembered.assign(bytes, bytes + size_of(output));
+  } else {
+    std::memcpy(bytes, faulty.remembered.data(), faulty.remembered.size());
+  }
+  return true;
+}
+
+/// A copy of everything that the strides of `tensor` reach.
+AttnbenchTensor copy_of(const AttnbenchTensor* tensor, std::vector<char>& memory) {
+  int64_t last = 0;
+  for (int axis = 0; axis < tensor->ndim; ++axis) {
+    last += (tensor->shape[axis] - 1) * tensor->strides[axis];
+  }
+  memory.assign(bytes_of(tensor), bytes_of(tensor) + (last + 1) * tensor->dtype.bits / 8);
+  AttnbenchTensor copy = *tensor;
+  copy.data = memory.data();
+  return copy;
+}
+
+void remember_scores(Faulty& faulty) {
+  faulty.query_tensor = copy_of(faulty.tensors->query, faulty.remembered_query);
+  faulty.key_tensor = copy_of(faulty.tensors->key_cache, faulty.remembered_keys);
+  faulty.own_tensors.query = &faulty.query_tensor;
+  faulty.own_tensors.key_cache = &faulty.key_tensor;
+}
+
+void leave_process() {
+  constexpr unsigned kLongS = 1000;
+  if (fork() == 0) {
+    sleep(kLongS);
+    _exit(0);
+  }
+}
+
 const char* faulty_run(void* state, void* stream) {
   Faulty& faulty = *static_cast<Faulty*>(state);
   const AttnbenchTensors& t = *faulty.tensors;
   if (faulty.variant.kind == Kind::kSilent) return nullptr;
+  if (faulty.variant.kind == Kind::kRemembersScores && faulty.runs == 0) remember_scores(faulty);
   if (const char* error = naive().run(faulty.naive, stream)) return error;
   convert_lse(faulty);
   ++faulty.runs;
+  if (remembers(faulty)) return nullptr;
   const auto row_bytes = static_cast<std::size_t>(size_of(t.output) / t.output->shape[0]);
   const int64_t last = size_of(t.output) * 8 / t.output->dtype.bits - 1;
   switch (faulty.variant.kind) {
@@ -216,10 +300,29 @@ const char* faulty_run(void* state, void* stream) {
       faulty.workspace[kWorkspaceBytes] = 0;
       break;
     case Kind::kWritesCache:
-      bytes_of(t.key_cache)[0] = static_cast<char>(bytes_of(t.key_cache)[0] ^ 1);
+      if (faulty.runs == 1) *bytes_of(t.key_cache) = static_cast<char>(*bytes_of(t.key_cache) ^ 1);
       break;
     case Kind::kWritesQuery:
-      store(t.query, 1, load(t.query, 1) + 1.0f);
+      store(t.query, 1, load(t.query, 1) * 2.0f);
+      break;
+    case Kind::kWritesSeqLens:
+      --static_cast<int32_t*>(t.seq_lens->data)[0];
+      break;
+    case Kind::kWritesQueryStartLoc:
+      --static_cast<int32_t*>(t.query_start_loc->data)[t.query_start_loc->shape[0] - 1];
+      break;
+    case Kind::kAllocatesInRun:
+      faulty.host->allocate(faulty.host, 8, "late memory");
+      break;
+    case Kind::kLeavesProcess:
+      if (faulty.runs == 1) leave_process();
+      break;
+    case Kind::kLeavesProcessAndCrashes:
+      leave_process();
+      std::raise(SIGSEGV);
+      break;
+    case Kind::kPrints:
+      std::puts("run() was here");
       break;
     case Kind::kHangs:
       hang();
@@ -240,8 +343,10 @@ const char* faulty_run(void* state, void* stream) {
 
 void faulty_destroy(void* state) {
   auto* faulty = static_cast<Faulty*>(state);
+  const Kind kind = faulty->variant.kind;
   naive().destroy(faulty->naive);
   delete faulty;
+  if (kind == Kind::kThrowsInDestroy) throw std::runtime_error("no end");
 }
 
 }  // namespace
