@@ -10,6 +10,7 @@ __device__ __forceinline__ u32 shared_address(const void* pointer) {
   return static_cast<u32>(__cvta_generic_to_shared(pointer));
 }
 
+/// 32 bits of shared memory.
 __device__ __forceinline__ u32 load_word(u32 address) {
   u32 word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(address) : "memory");

@@ -44,6 +44,10 @@ struct TokenHeadConfig : CodesConfig {
 struct TwoWarpsConfig : TokenHeadConfig {
   static constexpr int kWarps = 2;
 };
+struct SoftCapConfig : CodesConfig {
+  static constexpr bool kSoftCap = true;
+  static constexpr bool kScaleFirst = true;
+};
 struct F16Config : CodesConfig {
   static constexpr attn::Element kQuery = attn::Element::kF16;
   static constexpr attn::Element kKeyValue = attn::Element::kF16;
@@ -56,6 +60,7 @@ struct Request {
   float first_query = 1.0f;   // q = (first_query, 0, ...), so that the score of a key is its k[0]
   std::vector<float> scores;  // k[0] of every key
   float k_scale = 1.0f;
+  float soft_cap = 0.0f;            // with SoftCapConfig
   std::vector<float> value_scales;  // of every key; with TokenHeadConfig
   float sink = -std::numeric_limits<float>::infinity();
 
@@ -78,8 +83,11 @@ Rows reference(const Request& request, bool with_scales, int begin, int end, dou
   for (int i = 0; i < request.query_len; ++i) {
     const int last = std::min(end - 1, request.seq_len - request.query_len + i);
     const auto score = [&](int j) {
-      return double{request.first_query} * double{request.scores[static_cast<std::size_t>(j)]} *
-             double{request.k_scale};
+      const double raw = double{request.first_query} *
+                         double{request.scores[static_cast<std::size_t>(j)]} *
+                         double{request.k_scale};
+      const double cap = double{request.soft_cap};
+      return cap > 0 ? cap * std::tanh(raw / cap) : raw;
     };
     double most = sink;
     for (int j = begin; j <= last; ++j) most = std::max(most, score(j));
@@ -159,6 +167,7 @@ struct Device {
     params.num_requests = params.num_heads = params.num_kv_heads = 1;
     params.head_size = params.v_head_size = kSize;
     params.score.softmax_scale = 1.0f;
+    params.score.soft_cap = request.soft_cap;
     params.score.window_left = -1;
     params.score.sinks = &sink;
     attn::KvParams& kv = params.kv;
@@ -385,6 +394,9 @@ TEST_CASE("a query of zeros weighs all keys alike, however small the scale of th
       CAPTURE(k_scale);
       check_rows(decode<CodesConfig>(request), whole_reference(request, false));
       check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
+      request.soft_cap = 2.0f;
+      check_rows(decode<SoftCapConfig>(request), whole_reference(request, false));
+      check_rows(prefill<SoftCapConfig>(request), whole_reference(request, false));
     }
   }
 }
