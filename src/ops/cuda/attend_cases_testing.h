@@ -304,6 +304,7 @@ inline std::vector<AttendCase> attend_cases() {
        .last_value_scale = 1e20f}};
   const std::vector<AttendCase> decodes{
       {.name = "decode d128"},
+      {.name = "decode d192", .head_size = 192, .v_head_size = 192},
       {.name = "decode d64 f16 distance alibi",
        .query = kF16,
        .cache = kF16,
