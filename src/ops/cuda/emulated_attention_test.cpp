@@ -283,10 +283,7 @@ Request uneven_request() {
   return request;
 }
 
-}  // namespace
-
-TEST_CASE("an emulated CTA computes what the definition says") {
-  const Request request = uneven_request();
+void check_every_kernel(const Request& request) {
   check_rows(decode<CodesConfig>(request), whole_reference(request, false));
   check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
   check_rows(decode<F16Config>(request), whole_reference(request, false));
@@ -294,6 +291,12 @@ TEST_CASE("an emulated CTA computes what the definition says") {
   check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
+}
+
+}  // namespace
+
+TEST_CASE("an emulated CTA computes what the definition says") {
+  check_every_kernel(uneven_request());
 }
 
 TEST_CASE("the scale of a key that a row may not see does not touch the row") {
@@ -345,13 +348,7 @@ TEST_CASE("outputs keep their digits under a sink far above all scores") {
     Request request = uneven_request();
     request.sink = static_cast<float>(sink);
     CAPTURE(sink);
-    check_rows(decode<CodesConfig>(request), whole_reference(request, false));
-    check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
-    check_rows(decode<F16Config>(request), whole_reference(request, false));
-    check_rows(prefill<F16Config>(request), whole_reference(request, false));
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
+    check_every_kernel(request);
   }
 }
 
