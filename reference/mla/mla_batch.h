@@ -56,7 +56,7 @@ struct MlaBatchPlan {
 };
 
 /// Bytes of the entries of one batch, and of its latent queries and outputs.
-inline constexpr std::int64_t kMaxMlaBatchBytes = std::int64_t{256} << 20;
+inline constexpr std::int64_t kMaxMlaBatchBytes = std::int64_t{1} << 30;
 
 /// Visible keys of the direct definition: bottom-right causal, or the row's valid top-k indices.
 class MlaBatcher {
