@@ -88,7 +88,7 @@ class MlaTrial final : public Trial {
       tensors.borrow("kv_c_dequantized", stored.kv_c_dequantized);
       tensors.borrow("k_pe_dequantized", stored.k_pe_dequantized);
     }
-    if (key_.quantised_query) {
+    if (plan_.quantised_query) {  // no rows without a decode
       tensors.own("latent_query_dequantized",
                   first_rows(case_.latent_query(key_.num_decode_tokens).dequantized,
                              key_.num_decode_tokens));
