@@ -7,8 +7,9 @@ namespace {
 
 // As many as keep the packing of K and V cheap beside the product itself.
 constexpr std::int64_t kMaxMatrixRows = 256;
-// Scores of a block, all keys of a row at once: 64 MiB of f64.
-constexpr std::int64_t kMaxScores = std::int64_t{8} << 20;
+// Scores of a block, all keys of a row at once: 16 MiB of f64. Enough rows to share a tile of K and
+// V, few enough that a long decode of many heads is work for several threads.
+constexpr std::int64_t kMaxScores = std::int64_t{2} << 20;
 
 /// Rows [begin, end) of the list with the hull of their keys.
 struct RowGroup {

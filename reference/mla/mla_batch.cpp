@@ -3,13 +3,19 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {
 namespace {
 
-// Entries, their copy as values and the latent queries of one batch.
-constexpr std::int64_t kMaxBatchBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kEntriesPerTask = 256;
+
+/// An entry of the batch: the token of a request at a position.
+struct EntrySource {
+  std::int64_t request = 0;
+  std::int64_t position = 0;
+};
 
 bool needs_f64(const Tensor* tensor) { return tensor != nullptr && tensor->dtype() == Dtype::kF64; }
 
@@ -49,7 +55,7 @@ MlaEntryReader::MlaEntryReader(const MlaReferenceInputs& inputs, const MlaDims& 
 }
 
 Tensor MlaEntryReader::make_entries(std::int64_t count) const {
-  Tensor entries(dtype_, {count, dims_.entry_size()});
+  Tensor entries(dtype_, {count, 1, dims_.entry_size()});
   const std::int64_t size = entries.num_elements();
   if (dtype_ == Dtype::kF64) {
     std::fill_n(entries.data<double>(), size, std::numeric_limits<double>::quiet_NaN());
@@ -83,12 +89,12 @@ void MlaEntryReader::copy(std::int64_t request, std::int64_t position, Tensor& e
 }
 
 MlaBatcher::MlaBatcher(const MlaReferenceInputs& inputs, const MlaDims& dims,
-                       std::span<const std::int32_t> rows)
+                       std::span<const std::int32_t> rows, std::int64_t max_bytes)
     : inputs_(inputs),
       dims_(dims),
       rows_(rows),
       requests_(requests_of_rows(inputs.query_start_loc, rows)) {
-  plan();
+  plan(max_bytes);
 }
 
 std::vector<std::int64_t> MlaBatcher::sparse_positions(std::int64_t request,
@@ -113,9 +119,10 @@ std::int64_t MlaBatcher::visible_entries(std::int64_t request, std::int32_t toke
   return static_cast<std::int64_t>(sparse_positions(request, token).size());
 }
 
-void MlaBatcher::plan() {
+void MlaBatcher::plan(std::int64_t max_bytes) {
   const std::int64_t num_decodes = num_mla_decodes(inputs_);
-  const std::int64_t entry_bytes = (2 * dims_.entry_size() + dims_.kv_lora_rank) * 8;
+  // As loaded, and in f64 beside it.
+  const std::int64_t entry_bytes = dims_.entry_size() * 12;
   const std::int64_t row_bytes = dims_.num_heads * (dims_.entry_size() + dims_.kv_lora_rank) * 8;
   const bool sparse = inputs_.topk_indices != nullptr;
   std::int64_t shared = 0;  // entries of the row's request that the batch has already
@@ -124,11 +131,13 @@ void MlaBatcher::plan() {
     const bool is_decode = requests_[i] < num_decodes;
     const std::int64_t visible = visible_entries(requests_[i], rows_[i]);
     if (sparse || i == 0 || requests_[i] != requests_[i - 1]) shared = 0;
-    const bool fits = !plans_.empty() && plans_.back().is_decode == is_decode &&
-                      (plans_.back().num_entries + visible - shared) * entry_bytes +
-                              (row - plans_.back().row_begin + 1) * row_bytes <=
-                          kMaxBatchBytes;
-    if (!fits) {
+    // Why a row joins rows of its request whatever its entries: it would need them in a batch of
+    // its own too, and expanding or loading them once for all is what makes long contexts cheap.
+    const auto fits = [&](const MlaBatchPlan& batch) {
+      return batch.is_decode == is_decode && (row - batch.row_begin + 1) * row_bytes <= max_bytes &&
+             (shared > 0 || (batch.num_entries + visible) * entry_bytes <= max_bytes);
+    };
+    if (plans_.empty() || !fits(plans_.back())) {
       plans_.push_back({row, row, 0, 0, is_decode});
       shared = 0;
     }
@@ -141,30 +150,36 @@ void MlaBatcher::plan() {
 }
 
 MlaBatch MlaBatcher::load(const MlaBatchPlan& plan) const {
-  const MlaEntryReader reader(inputs_, dims_);
   MlaBatch batch;
   batch.is_decode = plan.is_decode;
-  batch.entries = reader.make_entries(plan.num_entries);
   const bool sparse = inputs_.topk_indices != nullptr;
+  std::vector<EntrySource> sources;
+  sources.reserve(static_cast<std::size_t>(plan.num_entries));
   std::int64_t first = 0;  // of the row's entries
-  std::int64_t end = 0;    // of all entries so far
   for (std::int64_t row = plan.row_begin; row < plan.row_end; ++row) {
     const auto i = static_cast<std::size_t>(row);
+    const bool shares = !sparse && row > plan.row_begin && requests_[i] == requests_[i - 1];
+    const auto end = static_cast<std::int64_t>(sources.size());
+    if (!shares) first = end;
     if (sparse) {
-      first = end;
       for (const std::int64_t position : sparse_positions(requests_[i], rows_[i])) {
-        reader.copy(requests_[i], position, batch.entries, end++);
+        sources.push_back({requests_[i], position});
       }
-      batch.add_row(rows_[i], first, end - first);
+      batch.add_row(rows_[i], first, static_cast<std::int64_t>(sources.size()) - first);
       continue;
     }
-    if (row == plan.row_begin || requests_[i] != requests_[i - 1]) first = end;
     const std::int64_t visible = visible_entries(requests_[i], rows_[i]);
-    for (; end - first < visible; ++end) {
-      reader.copy(requests_[i], end - first, batch.entries, end);
-    }
+    for (std::int64_t p = end - first; p < visible; ++p) sources.push_back({requests_[i], p});
     batch.add_row(rows_[i], first, visible);
   }
+  const MlaEntryReader reader(inputs_, dims_);
+  batch.entries = reader.make_entries(static_cast<std::int64_t>(sources.size()));
+  for_each_chunk(batch.entries.dim(0), kEntriesPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t entry = begin; entry < end; ++entry) {
+      const EntrySource& source = sources[static_cast<std::size_t>(entry)];
+      reader.copy(source.request, source.position, batch.entries, entry);
+    }
+  });
   return batch;
 }
 

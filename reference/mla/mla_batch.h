@@ -1,4 +1,5 @@
 // Rows of an MLA case with the cache entries that they attend to, in pieces that fit into memory.
+// Rows of one request share its entries.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ struct MlaBatch {
   std::vector<std::int32_t> tokens;       // [rows] ascending
   std::vector<std::int64_t> first_entry;  // [rows]
   std::vector<std::int64_t> num_entries;  // [rows]
-  Tensor entries;                         // [K, Lkv + R] kv_c, then k_pe; f32 or f64
+  Tensor entries;                         // [K, 1, Lkv + R] kv_c, then k_pe; f32 or f64
   bool is_decode = false;
 
   void add_row(std::int32_t token, std::int64_t first, std::int64_t count) {
@@ -54,12 +55,16 @@ struct MlaBatchPlan {
   bool is_decode = false;
 };
 
+/// Bytes of the entries of one batch, and of its latent queries and outputs.
+inline constexpr std::int64_t kMaxMlaBatchBytes = std::int64_t{1} << 30;
+
 /// Visible keys of the direct definition: bottom-right causal, or the row's valid top-k indices.
 class MlaBatcher {
  public:
-  /// `rows` as checked by check_mla_inputs; everything is borrowed.
+  /// `rows` as checked by check_mla_inputs; everything is borrowed. A batch has more than
+  /// `max_bytes` of entries only where the entries of one request are more.
   MlaBatcher(const MlaReferenceInputs& inputs, const MlaDims& dims,
-             std::span<const std::int32_t> rows);
+             std::span<const std::int32_t> rows, std::int64_t max_bytes = kMaxMlaBatchBytes);
 
   const std::vector<MlaBatchPlan>& plans() const { return plans_; }
   MlaBatch load(const MlaBatchPlan& plan) const;
@@ -68,7 +73,7 @@ class MlaBatcher {
   std::int64_t visible_entries(std::int64_t request, std::int32_t token) const;
   /// Valid positions of a sparse row in the order of its indices, duplicates included.
   std::vector<std::int64_t> sparse_positions(std::int64_t request, std::int32_t token) const;
-  void plan();
+  void plan(std::int64_t max_bytes);
 
   const MlaReferenceInputs& inputs_;
   MlaDims dims_;

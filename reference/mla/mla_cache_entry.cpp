@@ -1,6 +1,7 @@
 #include "reference/mla/mla_cache_entry.h"
 
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "core/error.h"
@@ -56,14 +57,17 @@ StoredMlaCache copy_entries(const Tensor& kv_c, const Tensor& k_pe) {
 Tensor quantise_part(const Tensor& x, float k_scale, std::int64_t column, Tensor& codes) {
   Tensor dequantized(Dtype::kF32, x.shape());
   const std::int64_t width = x.dim(1);
+  const auto row_bytes = width * static_cast<std::int64_t>(dtype_size(x.dtype()));
   for_each_chunk(x.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       std::uint8_t* const entry = codes.data<std::uint8_t>() + row * codes.dim(1) + column;
       float* const values = dequantized.data<float>() + row * width;
-      for (std::int64_t i = 0; i < width; ++i) {
-        entry[i] = rn_e4m3(x.at(row * width + i) / k_scale);
-        values[i] = load_float(Dtype::kE4M3, entry, i) * k_scale;
-      }
+      const std::span<float> in_row(values, static_cast<std::size_t>(width));
+      load_floats(x.dtype(), x.bytes() + row * row_bytes, width, values);
+      for (float& value : in_row) value /= k_scale;
+      round_row_to_e4m3(in_row, entry);
+      load_floats(Dtype::kE4M3, entry, width, values);
+      for (float& value : in_row) value *= k_scale;
     }
   });
   return dequantized;

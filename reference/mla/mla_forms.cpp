@@ -1,6 +1,7 @@
 #include "reference/mla/mla_forms.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <type_traits>
@@ -41,6 +42,20 @@ struct RowRequests {
   }
 };
 
+/// The values of the MQA form: the first `latent` elements of every entry, [K, 1, Lkv].
+Tensor latent_part(const Tensor& entries, std::int64_t latent) {
+  Tensor part(entries.dtype(), {entries.dim(0), 1, latent});
+  const std::size_t size = dtype_size(entries.dtype());
+  const std::size_t from_bytes = static_cast<std::size_t>(entries.dim(2)) * size;
+  const std::size_t to_bytes = static_cast<std::size_t>(latent) * size;
+  for_each_chunk(part.dim(0), kTileEntries, [&](std::int64_t begin, std::int64_t end) {
+    for (auto row = static_cast<std::size_t>(begin); row < static_cast<std::size_t>(end); ++row) {
+      std::memcpy(part.bytes() + row * to_bytes, entries.bytes() + row * from_bytes, to_bytes);
+    }
+  });
+  return part;
+}
+
 }  // namespace
 
 template <typename Real>
@@ -78,13 +93,14 @@ void MlaForms<Real>::round_to_e4m3(Real* values, std::int64_t count) const {
 }
 
 template <typename Real>
-std::optional<ReferenceOutput> MlaForms<Real>::attend(const MlaOperands& operands,
+std::optional<ReferenceOutput> MlaForms<Real>::attend(const Tensor& query, const Tensor& key,
+                                                      const Tensor& value,
                                                       const MlaBatch& batch) const {
   const RowRequests requests(batch);
   ReferenceInputs inputs;
-  inputs.query = &operands.query;
-  inputs.key = &operands.key;
-  inputs.value = &operands.value;
+  inputs.query = &query;
+  inputs.key = &key;
+  inputs.value = &value;
   inputs.query_start_loc = requests.query_start_loc;
   inputs.seq_lens = requests.seq_lens;
   inputs.key_start_loc = requests.key_start_loc;
@@ -167,20 +183,16 @@ MlaBuffer<Real> MlaForms<Real>::load_entries(const MlaBatch& batch) const {
 template <typename Real>
 std::optional<ReferenceOutput> MlaForms<Real>::attend_latent(const MlaBatch& batch,
                                                              std::span<const int> heads) {
-  const std::int64_t num_entries = batch.entries.dim(0);
-  const std::int64_t width = dims_.entry_size();
-  MlaOperands operands;
-  operands.query = latent_queries(batch, heads);
-  operands.key = Tensor(kRealDtype<Real>, {num_entries, 1, width});
-  operands.value = Tensor(kRealDtype<Real>, {num_entries, 1, dims_.kv_lora_rank});
-  for_each_chunk(num_entries, kTileEntries, [&](std::int64_t begin, std::int64_t end) {
-    load_entry_rows(batch, begin, end, operands.key.data<Real>() + begin * width);
-    for (std::int64_t row = begin; row < end; ++row) {
-      std::copy_n(operands.key.data<Real>() + row * width, dims_.kv_lora_rank,
-                  operands.value.data<Real>() + row * dims_.kv_lora_rank);
-    }
+  const Tensor query = latent_queries(batch, heads);
+  const bool as_loaded = rule_ == nullptr || batch.is_decode;
+  if (as_loaded) {
+    return attend(query, batch.entries, latent_part(batch.entries, dims_.kv_lora_rank), batch);
+  }
+  Tensor entries(kRealDtype<Real>, batch.entries.shape());
+  for_each_chunk(entries.dim(0), kTileEntries, [&](std::int64_t begin, std::int64_t end) {
+    load_entry_rows(batch, begin, end, entries.data<Real>() + begin * dims_.entry_size());
   });
-  return attend(operands, batch);
+  return attend(query, entries, latent_part(entries, dims_.kv_lora_rank), batch);
 }
 
 template <typename Real>
@@ -244,8 +256,8 @@ Tensor MlaForms<Real>::head_queries(const MlaBatch& batch, std::span<const int> 
 
 /// [k_nope | v] = kv_c * W_{UK|UV} for each head, k = [k_nope | k_pe].
 template <typename Real>
-void MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<const int> heads,
-                            MlaOperands& operands) {
+MlaKeyValue MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<const int> heads,
+                                   bool to_e4m3) {
   const auto num_heads = static_cast<std::int64_t>(heads.size());
   const std::int64_t latent = dims_.kv_lora_rank;
   const std::int64_t entry = dims_.entry_size();
@@ -253,8 +265,9 @@ void MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<const int>
   const auto num_entries = static_cast<std::int64_t>(entries.size()) / entry;
   const std::int64_t key_stride = num_heads * dims_.qk_head_dim();
   const std::int64_t value_stride = num_heads * dims_.v_head_dim;
-  operands.key = Tensor(kRealDtype<Real>, {num_entries, num_heads, dims_.qk_head_dim()});
-  operands.value = Tensor(kRealDtype<Real>, {num_entries, num_heads, dims_.v_head_dim});
+  MlaKeyValue result;
+  result.key = Tensor(kRealDtype<Real>, {num_entries, num_heads, dims_.qk_head_dim()});
+  result.value = Tensor(kRealDtype<Real>, {num_entries, num_heads, dims_.v_head_dim});
   const std::int64_t num_tiles = (num_entries + kTileEntries - 1) / kTileEntries;
   pool_.parallel_for(num_tiles * num_heads, [&](std::int64_t task, int) {
     const std::int64_t i = task % num_heads;
@@ -262,8 +275,8 @@ void MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<const int>
     const std::int64_t begin = task / num_heads * kTileEntries;
     const std::int64_t count = std::min(kTileEntries, num_entries - begin);
     const StridedMatrix<const Real> kv_c{entries.data() + begin * entry, count, latent, entry};
-    Real* const key = operands.key.data<Real>() + begin * key_stride + i * dims_.qk_head_dim();
-    Real* const value = operands.value.data<Real>() + begin * value_stride + i * dims_.v_head_dim;
+    Real* const key = result.key.data<Real>() + begin * key_stride + i * dims_.qk_head_dim();
+    Real* const value = result.value.data<Real>() + begin * value_stride + i * dims_.v_head_dim;
     multiply_transposed<Real>(kv_c, {w_uk_.data() + head * nope * latent, nope, latent, latent},
                               {key, count, nope, key_stride});
     multiply<Real>(kv_c,
@@ -271,12 +284,17 @@ void MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<const int>
                     dims_.v_head_dim},
                    {value, count, dims_.v_head_dim, value_stride});
     for (std::int64_t row = 0; row < count; ++row) {
-      std::copy_n(kv_c.data + row * entry + latent, dims_.qk_rope_head_dim,
-                  key + row * key_stride + nope);
+      Real* const key_row = key + row * key_stride;
+      Real* const value_row = value + row * value_stride;
+      std::copy_n(kv_c.data + row * entry + latent, dims_.qk_rope_head_dim, key_row + nope);
+      round_stored(key_row, dims_.qk_head_dim());
+      round_stored(value_row, dims_.v_head_dim);
+      if (!to_e4m3) continue;
+      round_to_e4m3(key_row, dims_.qk_head_dim());
+      round_to_e4m3(value_row, dims_.v_head_dim);
     }
   });
-  round_stored(operands.key.data<Real>(), operands.key.num_elements());
-  round_stored(operands.value.data<Real>(), operands.value.num_elements());
+  return result;
 }
 
 template <typename Real>
@@ -293,14 +311,10 @@ std::optional<ReferenceOutput> MlaForms<Real>::mha(const MlaBatch& batch,
   std::iota(places.begin(), places.end(), 0);
   for (std::size_t first = 0; first < heads.size(); first += step) {
     const std::size_t count = std::min(step, heads.size() - first);
-    MlaOperands operands;
-    operands.query = head_queries(batch, heads.subspan(first, count));
-    expand(entries, heads.subspan(first, count), operands);
-    if (inputs_.fp8_prefill && !batch.is_decode) {
-      round_to_e4m3(operands.key.data<Real>(), operands.key.num_elements());
-      round_to_e4m3(operands.value.data<Real>(), operands.value.num_elements());
-    }
-    const std::optional<ReferenceOutput> part = attend(operands, batch);
+    const auto chosen = heads.subspan(first, count);
+    const MlaKeyValue expanded = expand(entries, chosen, inputs_.fp8_prefill && !batch.is_decode);
+    const std::optional<ReferenceOutput> part =
+        attend(head_queries(batch, chosen), expanded.key, expanded.value, batch);
     if (!part) return std::nullopt;
     place_part(*part, std::span<const int>(places).subspan(first, count), 0, result);
   }

@@ -15,11 +15,10 @@
 
 namespace attnbench {
 
-/// Query, keys and values of an attention over a batch's rows and entries.
-struct MlaOperands {
-  Tensor query;  // [rows, H, Dq]
-  Tensor key;    // [K, Hk, Dq]
-  Tensor value;  // [K, Hk, Dv]
+/// A batch's entries expanded for some heads.
+struct MlaKeyValue {
+  Tensor key;    // [K, heads, P + R]
+  Tensor value;  // [K, heads, V]
 };
 
 /// Real = double: the reference; Real = float with a rule: the emulation of storage precision.
@@ -54,8 +53,10 @@ class MlaForms {
                        Real* destination) const;
   /// The batch's entries as [K, Lkv + R] of Real; what prefill reads from its workspace is rounded.
   MlaBuffer<Real> load_entries(const MlaBatch& batch) const;
-  void expand(const MlaBuffer<Real>& entries, std::span<const int> heads, MlaOperands& operands);
-  std::optional<ReferenceOutput> attend(const MlaOperands& operands, const MlaBatch& batch) const;
+  MlaKeyValue expand(const MlaBuffer<Real>& entries, std::span<const int> heads, bool to_e4m3);
+  /// query [rows, H, Dq], key [K, Hk, Dq], value [K, Hk, Dv].
+  std::optional<ReferenceOutput> attend(const Tensor& query, const Tensor& key, const Tensor& value,
+                                        const MlaBatch& batch) const;
   /// Rounds an intermediate that a kernel stores in 16 bits; nothing in the reference.
   void round_stored(Real* values, std::int64_t count) const;
   /// To e4m3 by way of the query's dtype.

@@ -58,9 +58,8 @@ Tensor project_mla_query(const Tensor& query, const Tensor& w_uk, std::int64_t n
         const float* const weight = weights.data() + p * sums.size();
         for (std::size_t l = 0; l < sums.size(); ++l) sums[l] += values[p] * weight[l];
       }
-      for (std::int64_t l = 0; l < latent; ++l) {
-        projected.set(row * latent + l, sums[static_cast<std::size_t>(l)]);
-      }
+      const auto row_bytes = latent * static_cast<std::int64_t>(dtype_size(projected.dtype()));
+      store_floats(projected.dtype(), sums.data(), latent, projected.bytes() + row * row_bytes);
     }
   });
   return projected;
@@ -74,10 +73,11 @@ MlaLatentQuery quantise_latent_query(const Tensor& query, const Tensor& w_uk,
   MlaLatentQuery result;
   result.saturated = quantised.saturated;
   result.codes = std::move(quantised.codes);
-  result.dequantized = Tensor(Dtype::kF32, result.codes.shape());
-  for (std::int64_t i = 0; i < result.codes.num_elements(); ++i) {
-    result.dequantized.data<float>()[i] = result.codes.at(i) * q_scale;
-  }
+  result.dequantized = convert(result.codes, Dtype::kF32);
+  float* const values = result.dequantized.data<float>();
+  for_each_chunk(result.codes.num_elements(), 1 << 18, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) values[i] *= q_scale;
+  });
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "reference/ops/ds_mla_entry.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -90,19 +91,23 @@ void write_ds_mla_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, st
   for (int t = 0; t < kNumTiles; ++t) {
     load_floats(Dtype::kBF16, kv_c + t * kDsMlaTile, kDsMlaTile, tile.data());
     const float scale = std::max(max_abs(tile) / kE4m3Max, std::numeric_limits<float>::min());
-    for (std::size_t i = 0; i < tile.size(); ++i) {
-      entry[static_cast<std::size_t>(t * kDsMlaTile) + i] = std::byte{rn_e4m3(tile[i] / scale)};
-    }
+    for (float& value : tile) value /= scale;
+    round_row_to_e4m3(tile, reinterpret_cast<std::uint8_t*>(entry + t * kDsMlaTile));
     std::memcpy(entry + kScalesAt + t * 4, &scale, sizeof scale);
   }
   std::memcpy(entry + kRopeAt, k_pe, kDsMlaRope * 2);
 }
 
 void read_ds_mla_entry(const std::byte* entry, std::uint16_t* latent_and_rope) {
-  for (int i = 0; i < kDsMlaLatent; ++i) {
-    const float scale = load_float(Dtype::kF32, entry + kScalesAt, i / kDsMlaTile);
-    store_float(Dtype::kBF16, latent_and_rope, i, load_float(Dtype::kE4M3, entry, i) * scale);
+  std::array<float, kDsMlaLatent> latent;
+  load_floats(Dtype::kE4M3, entry, kDsMlaLatent, latent.data());
+  for (int t = 0; t < kNumTiles; ++t) {
+    const float scale = load_float(Dtype::kF32, entry + kScalesAt, t);
+    for (int i = t * kDsMlaTile; i < (t + 1) * kDsMlaTile; ++i) {
+      latent[static_cast<std::size_t>(i)] *= scale;
+    }
   }
+  store_floats(Dtype::kBF16, latent.data(), kDsMlaLatent, latent_and_rope);
   std::memcpy(latent_and_rope + kDsMlaLatent, entry + kRopeAt, kDsMlaRope * 2);
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "core/parallel.h"
+
 namespace attnbench {
 namespace {
 
@@ -33,13 +35,16 @@ MergedState for_each_state(const StateRows& rows, Body body) {
   MergedState result;
   result.output.assign(count * static_cast<std::size_t>(rows.num_heads * rows.head_size), 0.0);
   result.lse.assign(count * static_cast<std::size_t>(rows.num_heads), -kInfinity);
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::int64_t head = 0; head < rows.num_heads; ++head) {
-      const std::int64_t line = static_cast<std::int64_t>(i) * rows.num_heads + head;
+  constexpr std::int64_t kStatesPerTask = 64;
+  const std::int64_t states = static_cast<std::int64_t>(count) * rows.num_heads;
+  for_each_chunk(states, kStatesPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t state = begin; state < end; ++state) {
+      const auto i = static_cast<std::size_t>(state / rows.num_heads);
+      const std::int64_t head = state % rows.num_heads;
       double& lse = result.lse[static_cast<std::size_t>(head) * count + i];
-      body(rows.rows[i], head, result.output.data() + line * rows.head_size, lse);
+      body(rows.rows[i], head, result.output.data() + state * rows.head_size, lse);
     }
-  }
+  });
   return result;
 }
 

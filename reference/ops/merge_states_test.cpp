@@ -50,6 +50,39 @@ TEST_CASE("merge: data of weight 0 may be NaN, a NaN LSE propagates, later rows 
   CHECK(copied.lse[0] == 1.0);
 }
 
+TEST_CASE("merge: many rows and heads are merged as each of them alone") {
+  constexpr std::int64_t kTokens = 50, kHeads = 3, kSize = 2;
+  Tensor prefix(Dtype::kF32, {kTokens, kHeads, kSize}), suffix(Dtype::kF32, prefix.shape());
+  Tensor prefix_lse(Dtype::kF32, {kHeads, kTokens}), suffix_lse(Dtype::kF32, prefix_lse.shape());
+  for (std::int64_t i = 0; i < prefix.num_elements(); ++i) {
+    prefix.set(i, static_cast<float>(i));
+    suffix.set(i, static_cast<float>(-i));
+  }
+  for (std::int64_t i = 0; i < prefix_lse.num_elements(); ++i) {
+    prefix_lse.set(i, static_cast<float>(i % 7));
+    suffix_lse.set(i, static_cast<float>(i % 5));
+  }
+  const PartialState p{&prefix, &prefix_lse, 0, 0, kSize}, s{&suffix, &suffix_lse, 0, 0, kSize};
+  std::vector<std::int32_t> rows;
+  for (std::int32_t row = 1; row < kTokens; row += 2) rows.push_back(row);
+  const MergedState all =
+      merge_states(p, s, kTokens, {rows, kTokens, kHeads, kSize}, Arithmetic::kF64);
+  std::int64_t wrong = 0;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      const std::int64_t state = rows[i] * kHeads + h, lse = h * kTokens + rows[i];
+      const double wp = std::exp(double{prefix_lse.at(lse)});
+      const double ws = std::exp(double{suffix_lse.at(lse)});
+      const auto line = i * kHeads + static_cast<std::size_t>(h);
+      const double expected = 2 * static_cast<double>(state) * (wp - ws) / (wp + ws);
+      wrong += std::abs(all.output[line * kSize] - expected) > 1e-9;
+      const std::size_t at = static_cast<std::size_t>(h) * rows.size() + i;
+      wrong += std::abs(all.lse[at] - std::log(wp + ws)) > 1e-12;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("ranks: weights by their base, NaN and +inf LSEs are empty") {
   const Part a(1, 0), b(3, std::log(3.0f)), nothing(kNaN, kNaN), infinite(kNaN, kInf);
   const std::vector<PartialState> ranks{a.state(), nothing.state(), b.state(), infinite.state()};

@@ -24,6 +24,23 @@ TEST_CASE("the quantised MLA query is latent then rope of every head, times the 
   }
 }
 
+TEST_CASE("every row of a large MLA query is quantised, and what saturates is counted once") {
+  constexpr std::int64_t kRows = 700;
+  std::vector<float> values = noise(kRows * 4, 3);
+  for (std::size_t row = 0; row < kRows; row += 7) values[row * 4 + 2] = 600;
+  const Tensor latent = tensor_of(values, {kRows / 2, 2, 4});
+  const Tensor rope = tensor_of(noise(kRows, 4), {kRows / 2, 2, 1});
+  const MlaQuantisedQuery query = quantise_mla_query(latent, rope, 1);
+  CHECK(query.saturated == kRows / 7);
+  std::int64_t wrong = 0;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    const std::uint8_t* const codes = query.codes.data<std::uint8_t>() + row * 5;
+    for (std::int64_t d = 0; d < 4; ++d) wrong += codes[d] != rn_e4m3(latent.at(row * 4 + d));
+    wrong += codes[4] != rn_e4m3(rope.at(row));
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("the MLA query is not divided by its scale") {
   // 175 / 7 = 25 is a tie that goes to 24; 175 * fl(1/7) is above 25.
   const Tensor x = tensor_of({175.0f}, {1, 1, 1});

@@ -48,6 +48,13 @@ std::int8_t rn_i8(float x) {
 
 bool saturates_e4m3(float x) { return std::fabs(x) > 464.0f; }
 
+std::int64_t round_row_to_e4m3(std::span<const float> values, std::uint8_t* codes) {
+  store_floats(Dtype::kE4M3, values.data(), static_cast<std::int64_t>(values.size()), codes);
+  std::int64_t saturated = 0;
+  for (const float value : values) saturated += saturates_e4m3(value) ? 1 : 0;
+  return saturated;
+}
+
 float scaled_by(float x, float factor) { return x == 0.0f ? x : x * factor; }
 
 float ue8m0_scale(float s) {

@@ -28,6 +28,9 @@ std::int8_t rn_i8(float x);
 /// e4m3 turns into NaN (§0.4).
 bool saturates_e4m3(float x);
 
+/// codes[i] = rn_e4m3(values[i]); returns how many saturated.
+std::int64_t round_row_to_e4m3(std::span<const float> values, std::uint8_t* codes);
+
 /// x * factor, where zero stays zero. factor = 1 / scale is infinite for scales below 2^-128, such
 /// as the floor of §10.6, and 0 * inf would make NaN of a tensor that is zero everywhere.
 float scaled_by(float x, float factor);

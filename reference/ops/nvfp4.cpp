@@ -1,12 +1,15 @@
 #include "reference/ops/nvfp4.h"
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/ops/number_formats.h"
 
 namespace attnbench {
 namespace {
+
+constexpr std::int64_t kRowsPerTask = 8;
 
 std::size_t scale_offset(std::int64_t row, std::int64_t block, std::int64_t num_columns,
                          bool swizzled) {
@@ -59,14 +62,16 @@ void quantise_nvfp4(const Tensor& x, float global_scale, bool swizzled,
   check_scale(global_scale, "output_scale");
   const std::int64_t num_columns = x.dim(1);
   check_sizes(x.dim(0), num_columns, swizzled, packed.size(), scales.size());
-  for (std::int64_t row = 0; row < x.dim(0); ++row) {
-    const std::vector<float> values = load_row(x, row * num_columns, num_columns);
-    for (std::int64_t first = 0; first < num_columns; first += kNvfp4BlockSize) {
-      const std::span<const float> block(values.data() + first, kNvfp4BlockSize);
-      scales[scale_offset(row, first / kNvfp4BlockSize, num_columns, swizzled)] =
-          quantise_block(block, global_scale, packed.data() + (row * num_columns + first) / 2);
+  for_each_chunk(x.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::vector<float> values = load_row(x, row * num_columns, num_columns);
+      for (std::int64_t first = 0; first < num_columns; first += kNvfp4BlockSize) {
+        const std::span<const float> block(values.data() + first, kNvfp4BlockSize);
+        scales[scale_offset(row, first / kNvfp4BlockSize, num_columns, swizzled)] =
+            quantise_block(block, global_scale, packed.data() + (row * num_columns + first) / 2);
+      }
     }
-  }
+  });
 }
 
 Tensor dequantise_nvfp4(std::span<const std::uint8_t> packed, std::span<const std::uint8_t> scales,

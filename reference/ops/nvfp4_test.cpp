@@ -1,5 +1,6 @@
 #include "reference/ops/nvfp4.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -64,6 +65,23 @@ TEST_CASE("the scale buffer is padded to whole tiles only when swizzled") {
   CHECK(nvfp4_scale_bytes(129, 256, true) == 256 * 16);
   CHECK(nvfp4_scale_bytes(129, 80, false) == 129 * 5);
   CHECK(nvfp4_scale_bytes(0, 256, true) == 0);
+}
+
+TEST_CASE("many rows of NVFP4 are quantised as each of them alone") {
+  constexpr std::int64_t kRows = 70, kColumns = 32;
+  const Tensor x = tensor_of(noise(kRows * kColumns), {kRows, kColumns});
+  const Nvfp4Result whole = quantise(x, 100, false);
+  std::int64_t wrong = 0;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    Tensor alone(Dtype::kF32, {1, kColumns});
+    for (std::int64_t i = 0; i < kColumns; ++i) alone.set(i, x.at(row * kColumns + i));
+    const Nvfp4Result result = quantise(alone, 100, false);
+    wrong += !std::equal(result.packed.begin(), result.packed.end(),
+                         whole.packed.begin() + row * kColumns / 2);
+    wrong += !std::equal(result.scales.begin(), result.scales.end(),
+                         whole.scales.begin() + row * kColumns / kNvfp4BlockSize);
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("the even column is the low nibble") {

@@ -1,14 +1,20 @@
 #include "reference/ops/output_quant.h"
 
 #include <algorithm>
+#include <atomic>
+#include <vector>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/ops/number_formats.h"
 
 namespace attnbench {
 namespace {
+
+constexpr std::int64_t kElementsPerTask = 1 << 16;
+constexpr std::int64_t kRowsPerTask = 8;
 
 OutputQuantType detect_group(const OutputQuantArguments& arguments) {
   const std::int64_t groups = (*arguments.output_block_scale)[1];
@@ -57,13 +63,9 @@ float group_scale(std::span<const float> group, bool ue8m0) {
 
 /// codes[i] = rn_e4m3(values[i] / scale); returns how many saturated.
 std::int64_t divide_and_round(std::span<const float> values, float scale, std::uint8_t* codes) {
-  std::int64_t saturated = 0;
-  for (float value : values) {
-    const float y = value / scale;
-    saturated += saturates_e4m3(y) ? 1 : 0;
-    *codes++ = rn_e4m3(y);
-  }
-  return saturated;
+  std::vector<float> scaled(values.begin(), values.end());
+  for (float& value : scaled) value /= scale;
+  return round_row_to_e4m3(scaled, codes);
 }
 
 }  // namespace
@@ -107,12 +109,12 @@ std::int64_t quantise_fp8_static(const Tensor& x, float scale, std::span<std::ui
   check_scale(scale, "output_scale");
   require_size(codes.size(), x.num_elements(), "quantised output");
   const float factor = 1.0f / scale;
-  std::int64_t saturated = 0;
-  for (std::int64_t i = 0; i < x.num_elements(); ++i) {
-    const float y = scaled_by(x.at(i), factor);
-    saturated += saturates_e4m3(y) ? 1 : 0;
-    codes[static_cast<std::size_t>(i)] = rn_e4m3(y);
-  }
+  std::atomic<std::int64_t> saturated{0};
+  for_each_chunk(x.num_elements(), kElementsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values = load_row(x, begin, end - begin);
+    for (float& value : values) value = scaled_by(value, factor);
+    saturated += round_row_to_e4m3(values, codes.data() + begin);
+  });
   return saturated;
 }
 
@@ -144,18 +146,22 @@ std::int64_t quantise_fp8_groups(const Tensor& x, const GroupFp8Rule& rule,
   require_size(scales.size(), strides.size, "block scales");
 
   const auto group_size = static_cast<std::size_t>(rule.group_size);
-  std::int64_t saturated = 0;
-  for (std::int64_t row = 0; row < num_rows; ++row) {
-    const std::vector<float> values = load_row(x, row * num_columns, num_columns);
-    for (std::int64_t group = 0; group < num_groups; ++group) {
-      const auto first = static_cast<std::size_t>(group) * group_size;
-      const std::span<const float> members(values.data() + first, group_size);
-      const float scale = group_scale(members, rule.ue8m0);
-      scales[static_cast<std::size_t>(row * strides.row + group * strides.group)] = scale;
-      saturated += divide_and_round(
-          members, scale, codes.data() + static_cast<std::size_t>(row * num_columns) + first);
+  std::atomic<std::int64_t> saturated{0};
+  for_each_chunk(num_rows, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t saturated_here = 0;
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::vector<float> values = load_row(x, row * num_columns, num_columns);
+      for (std::int64_t group = 0; group < num_groups; ++group) {
+        const auto first = static_cast<std::size_t>(group) * group_size;
+        const std::span<const float> members(values.data() + first, group_size);
+        const float scale = group_scale(members, rule.ue8m0);
+        scales[static_cast<std::size_t>(row * strides.row + group * strides.group)] = scale;
+        saturated_here += divide_and_round(
+            members, scale, codes.data() + static_cast<std::size_t>(row * num_columns) + first);
+      }
     }
-  }
+    saturated += saturated_here;
+  });
   return saturated;
 }
 

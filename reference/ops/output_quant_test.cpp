@@ -1,5 +1,6 @@
 #include "reference/ops/output_quant.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "reference/ops/number_formats.h"
@@ -141,6 +142,33 @@ TEST_CASE("group fp8 gives every group the scale of its own largest magnitude") 
       REQUIRE(result.codes[i] == rn_e4m3(y));
     }
   }
+}
+
+TEST_CASE("many rows are quantised as each of them alone") {
+  constexpr std::int64_t kRows = 300, kColumns = 256;
+  std::vector<float> values = noise(kRows * kColumns);
+  for (std::size_t i = 11; i < values.size(); i += 1000) values[i] *= 500;
+  const Tensor x = tensor_of(values, {kRows, kColumns}, Dtype::kBF16);
+  std::vector<std::uint8_t> codes(values.size());
+  const std::int64_t saturated = quantise_fp8_static(x, 0.5f, codes);
+  const GroupResult groups = quantise(x, {64, 64});
+  std::int64_t saturated_alone = 0, wrong = 0;
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    Tensor alone(Dtype::kBF16, {1, kColumns});
+    for (std::int64_t i = 0; i < kColumns; ++i) alone.set(i, x.at(row * kColumns + i));
+    std::vector<std::uint8_t> row_codes(kColumns);
+    saturated_alone += quantise_fp8_static(alone, 0.5f, row_codes);
+    const GroupResult row_groups = quantise(alone, {64, 64});
+    const std::ptrdiff_t first = row * kColumns;
+    wrong += !std::equal(row_codes.begin(), row_codes.end(), codes.begin() + first);
+    wrong +=
+        !std::equal(row_groups.codes.begin(), row_groups.codes.end(), groups.codes.begin() + first);
+    wrong += !std::equal(row_groups.scales.begin(), row_groups.scales.end(),
+                         groups.scales.begin() + row * kColumns / 64);
+  }
+  CHECK(wrong == 0);
+  CHECK(saturated > 0);
+  CHECK(saturated == saturated_alone);
 }
 
 TEST_CASE("group fp8 divides by the scale") {

@@ -5,10 +5,13 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "reference/ops/number_formats.h"
 
 namespace attnbench {
 namespace {
+
+constexpr std::int64_t kTokensPerTask = 64;
 
 void check_rotation(std::int64_t rot) {
   if (rot < 0 || rot % 2 != 0) {
@@ -65,13 +68,15 @@ void rotate(Tensor& x, std::span<const std::int64_t> positions, const Tensor& co
             RopeStyle style) {
   const std::int64_t rot = cos_sin_cache.dim(1);
   const std::int64_t num_heads = x.dim(1);
-  for (std::size_t token = 0; token < positions.size(); ++token) {
-    const std::vector<float> cos_sin = load_row(cos_sin_cache, positions[token] * rot, rot);
-    for (std::int64_t head = 0; head < num_heads; ++head) {
-      const std::int64_t row = static_cast<std::int64_t>(token) * num_heads + head;
-      rotate_head(x, row * x.dim(2), cos_sin, style);
+  for_each_chunk(x.dim(0), kTokensPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t token = begin; token < end; ++token) {
+      const std::vector<float> cos_sin =
+          load_row(cos_sin_cache, positions[static_cast<std::size_t>(token)] * rot, rot);
+      for (std::int64_t head = 0; head < num_heads; ++head) {
+        rotate_head(x, (token * num_heads + head) * x.dim(2), cos_sin, style);
+      }
     }
-  }
+  });
 }
 
 }  // namespace
@@ -113,7 +118,7 @@ std::vector<double> rotated_rows(std::span<const std::int64_t> positions,
   const std::int64_t rot = cos_sin_cache.dim(1);
   const std::int64_t half = rot / 2;
   std::vector<double> result(static_cast<std::size_t>(x.num_elements()));
-  for (std::int64_t row = 0; row < x.dim(0) * x.dim(1); ++row) {
+  const auto rotate_row = [&](std::int64_t row) {
     const std::int64_t table = positions[static_cast<std::size_t>(row / x.dim(1))] * rot;
     double* rotated = result.data() + row * x.dim(2);
     for (std::int64_t d = 0; d < x.dim(2); ++d) rotated[d] = x.at(row * x.dim(2) + d);
@@ -126,7 +131,11 @@ std::vector<double> rotated_rows(std::span<const std::int64_t> positions,
       a = before * cosine - b * sine;
       b = b * cosine + before * sine;
     }
-  }
+  };
+  for_each_chunk(x.dim(0) * x.dim(1), 16 * kTokensPerTask,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t row = begin; row < end; ++row) rotate_row(row);
+                 });
   return result;
 }
 

@@ -62,6 +62,30 @@ TEST_CASE("rotation agrees with complex multiplication in double precision") {
   }
 }
 
+TEST_CASE("many tokens turn as each of them alone") {
+  constexpr std::int64_t kTokens = 200, kRow = 2 * 8;
+  std::vector<std::int64_t> positions(kTokens);
+  for (std::int64_t t = 0; t < kTokens; ++t) positions[static_cast<std::size_t>(t)] = t * 37 % 500;
+  const Tensor original = tensor_of(noise(kTokens * kRow), {kTokens, 2, 8});
+  const Tensor cache = make_cos_sin_cache(500, 8, Dtype::kF32);
+  Tensor rotated = original;
+  apply_rope(positions, cache, RopeStyle::kNeox, rotated);
+  const std::vector<double> exact = rotated_rows(positions, cache, RopeStyle::kNeox, original);
+  std::int64_t wrong = 0;
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    Tensor alone(Dtype::kF32, {1, 2, 8});
+    for (std::int64_t i = 0; i < kRow; ++i) alone.set(i, original.at(t * kRow + i));
+    const std::span<const std::int64_t> position(&positions[static_cast<std::size_t>(t)], 1);
+    const std::vector<double> row = rotated_rows(position, cache, RopeStyle::kNeox, alone);
+    apply_rope(position, cache, RopeStyle::kNeox, alone);
+    for (std::int64_t i = 0; i < kRow; ++i) {
+      wrong += rotated.at(t * kRow + i) != alone.at(i);
+      wrong += exact[static_cast<std::size_t>(t * kRow + i)] != row[static_cast<std::size_t>(i)];
+    }
+  }
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("a quarter turn swaps the two elements of a pair") {
   // cos = 0, sin = 1 for both pairs.
   const Tensor cache = tensor_of({0, 0, 1, 1}, {1, 4});

@@ -160,7 +160,7 @@ def _latent_queries(case):
     if saved.shape != own.shape or np.count_nonzero(saved != own) > 1e-3 * own.size:
         raise Disagreement("latent_query_dequantized is not the projected query in e4m3")
     joined[:tokens] = saved
-    return joined, True
+    return joined, tokens > 0
 
 
 def _softmax(scores, entries, latent):

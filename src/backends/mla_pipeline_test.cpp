@@ -9,6 +9,7 @@
 #include "backends/mla_backend.h"
 #include "backends/output_quant.h"
 #include "inputs/mla_inputs.h"
+#include "inputs/mla_problem_testing.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/mla/mla_literal.h"
 #include "reference/mla/mla_reference.h"
@@ -19,18 +20,7 @@ namespace {
 constexpr double kTolerance = 2e-2;
 
 Problem small_problem() {
-  Problem problem;
-  AttentionSpec& a = problem.attention;
-  a.type = AttentionType::kMla;
-  a.num_heads = 4;
-  a.num_kv_heads = 1;
-  a.head_size = 48;
-  a.v_head_size = 24;
-  a.scale = 1 / std::sqrt(48.0);
-  problem.mla.kv_lora_rank = 64;
-  problem.mla.qk_nope_head_dim = 32;
-  problem.mla.qk_rope_head_dim = 16;
-  problem.mla.v_head_dim = 24;
+  Problem problem = mla_test_problem({4, 64, 32, 16, 24});
   problem.mla.workspace_tokens = 96;
   problem.kv_cache.block_size = 16;
   problem.kv_cache.num_blocks = 96;
@@ -123,10 +113,8 @@ double difference(const Tensor& a, const Tensor& b) {
 
 Problem sparse_problem() {
   Problem problem = small_problem();
-  problem.mla.kv_lora_rank = 512;
-  problem.mla.qk_rope_head_dim = 64;
+  set_mla_dims({4, 512, 32, 64, 24}, problem);
   problem.mla.sparse_topk = 128;
-  problem.attention.head_size = 96;
   problem.kv_cache.block_size = 64;
   problem.batch = {{1, 300}, {1, 200}, {7, 90}, {5, 5}};
   return problem;
@@ -201,9 +189,7 @@ TEST_CASE("ranks hold the attention over their own keys and give the output of o
 
 TEST_CASE("speculative decodes of several tokens on ranks see bottom-right causal keys") {
   Problem problem = small_problem();
-  problem.mla.kv_lora_rank = 256;
-  problem.mla.qk_rope_head_dim = 64;
-  problem.attention.head_size = 96;
+  set_mla_dims({4, 256, 32, 64, 24}, problem);
   problem.batch = {{3, 70}, {3, 5}, {2, 33}, {1, 64}};
   problem.dcp.world_size = 2;
   const Run run(problem, "FLASH_ATTN_MLA");
@@ -265,9 +251,7 @@ TEST_CASE("a quantised output is what the 16-bit output gives, and no row more")
 
 TEST_CASE("FLASHMLA reads an fp8 cache with a quantised query") {
   Problem problem = small_problem();
-  problem.mla.kv_lora_rank = 256;
-  problem.mla.qk_rope_head_dim = 64;
-  problem.attention.head_size = 96;
+  set_mla_dims({4, 256, 32, 64, 24}, problem);
   problem.kv_cache.block_size = 64;
   problem.mla.workspace_tokens = 384;
   problem.kv_cache.dtype = KvCacheDtype::kFp8;

@@ -5,19 +5,13 @@
 
 #include "backends/mla_backend.h"
 #include "core/error.h"
+#include "inputs/mla_problem_testing.h"
 
 namespace attnbench {
 namespace {
 
 Problem mla_problem() {
-  Problem problem;
-  AttentionSpec& a = problem.attention;
-  a.type = AttentionType::kMla;
-  a.num_heads = 4;
-  a.num_kv_heads = 1;
-  a.head_size = 192;
-  a.v_head_size = 128;
-  a.scale = 0.07;
+  Problem problem = mla_test_problem({4, 512, 128, 64, 128});
   problem.kv_cache.block_size = 64;
   problem.kv_cache.num_blocks = 64;
   problem.batch = {{1, 100}, {1, 200}, {300, 600}, {40, 40}};

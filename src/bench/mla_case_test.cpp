@@ -2,24 +2,17 @@
 
 #include <doctest/doctest.h>
 
+#include "backends/backend.h"
+#include "bench/system.h"
 #include "core/error.h"
+#include "inputs/mla_problem_testing.h"
+#include "ops/ops.h"
 
 namespace attnbench {
 namespace {
 
 Problem example_problem() {
-  Problem problem;
-  AttentionSpec& a = problem.attention;
-  a.type = AttentionType::kMla;
-  a.num_heads = 2;
-  a.num_kv_heads = 1;
-  a.head_size = 24;
-  a.v_head_size = 16;
-  a.scale = 0.2;
-  problem.mla.kv_lora_rank = 32;
-  problem.mla.qk_nope_head_dim = 16;
-  problem.mla.qk_rope_head_dim = 8;
-  problem.mla.v_head_dim = 16;
+  Problem problem = mla_test_problem();
   problem.kv_cache.num_blocks = 8;
   problem.batch = {{1, 20}, {1, 7}};
   return problem;
@@ -79,6 +72,59 @@ TEST_CASE("the next MLA case keeps inputs, caches and references when it differs
     CHECK(mla.problem().dcp.world_size == 2);
     CHECK(&mla.inputs() == inputs);
   }
+}
+
+TEST_CASE("backends share what does not depend on which requests they decode") {
+  Problem problem = example_problem();
+  problem.batch = {{1, 20}, {2, 7}, {4, 9}};
+  MlaCase mla(problem, {1, {}});
+  const auto key_of = [](std::int64_t num_decode_tokens) {
+    MlaReferenceKey key;
+    key.num_decode_tokens = num_decode_tokens;
+    return key;
+  };
+  const ReferenceOutput* reference = mla.reference(key_of(1));
+  CHECK(mla.reference(key_of(3)) == reference);
+  CHECK(mla.reference(key_of(0)) == reference);
+  SUBCASE("storage precision rounds the entries of prefills only") {
+    const EmulationRule rule;
+    CHECK(mla.emulation(key_of(1), rule)->output != mla.emulation(key_of(7), rule)->output);
+  }
+  SUBCASE("prefills read their new tokens before they are quantised") {
+    MlaReferenceKey one = key_of(1), all = key_of(7);
+    one.stored = all.stored = KvCacheDtype::kFp8E4M3;
+    CHECK(mla.reference(one)->output != mla.reference(all)->output);
+    CHECK(mla.reference(one)->output != reference->output);
+  }
+  SUBCASE("a quantised query is made for the decodes alone") {
+    CHECK(mla.latent_query(1).codes.dim(0) == 1);
+    const std::uint8_t first = mla.latent_query(1).codes.data<std::uint8_t>()[0];
+    CHECK(mla.latent_query(3).codes.dim(0) == 3);
+    CHECK(mla.latent_query(3).codes.data<std::uint8_t>()[0] == first);
+    CHECK(mla.latent_query(2).codes.dim(0) == 3);
+  }
+}
+
+TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
+  Problem problem = example_problem();
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  problem.kv_cache.block_size = 64;
+  const auto judgement_of = [&problem] {
+    const std::unique_ptr<System> system = make_system(problem, {1, {}});
+    const std::unique_ptr<Trial> trial = system->start(*find_backend("FLASHMLA"));
+    const std::unique_ptr<Ops> ops = make_cpu_ops(1);
+    const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
+    pipeline->poison_outputs();
+    for (const Step& step : pipeline->steps()) step.run();
+    return trial->judge(pipeline->read_output());
+  };
+  const auto decodes = judgement_of();
+  CHECK(decodes->reasons.empty());
+  CHECK(decodes->error.rule == "semantics 14.2 fp8 Q K V, P of 16 bits or more");
+  problem.batch = {{130, 140}};  // longer than any decode of FLASHMLA
+  const auto prefills = judgement_of();
+  CHECK(prefills->reasons.empty());
+  CHECK(prefills->error.rule == "semantics 14.2 MLA 16-bit");
 }
 
 }  // namespace attnbench

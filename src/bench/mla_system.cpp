@@ -28,7 +28,7 @@ class MlaTrial final : public Trial {
     const KvCacheDtype dtype = mla_cache_dtype(capability_, problem);
     entries_ = &case_.stored(dtype).codes;
     key_.num_decode_tokens = plan_.batch.num_decode_tokens;
-    key_.quantised_query = plan_.quantised_query;
+    key_.quantised_query = plan_.quantised_query && key_.num_decode_tokens > 0;
     key_.fp8_prefill = plan_.fp8_prefill;
     if (is_quantised(dtype)) key_.stored = dtype;
     inputs_.mla = &case_.inputs();
@@ -88,9 +88,10 @@ class MlaTrial final : public Trial {
       tensors.borrow("kv_c_dequantized", stored.kv_c_dequantized);
       tensors.borrow("k_pe_dequantized", stored.k_pe_dequantized);
     }
-    if (key_.quantised_query) {
+    if (plan_.quantised_query) {  // no rows without a decode
       tensors.own("latent_query_dequantized",
-                  first_rows(case_.latent_query().dequantized, plan_.batch.num_decode_tokens));
+                  first_rows(case_.latent_query(key_.num_decode_tokens).dequantized,
+                             key_.num_decode_tokens));
     }
     const std::vector<std::int32_t> decodes{plan_.batch.num_decode_tokens};
     tensors.own("num_decode_tokens", Tensor::from_i32(decodes));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/parallel.h"
 #include "reference/attention.h"
 
 namespace attnbench {
@@ -22,7 +23,13 @@ OpExpectation close(std::string name, const Tolerance& tolerance, std::vector<do
   expected.by_values = true;
   expected.tolerance = tolerance;
   expected.values = std::move(values);
-  for (double& value : emulated) value = round_to(storage, static_cast<float>(value));
+  for_each_chunk(static_cast<std::int64_t>(emulated.size()), 1 << 16,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     double& value = emulated[static_cast<std::size_t>(i)];
+                     value = round_to(storage, static_cast<float>(value));
+                   }
+                 });
   expected.emulated = std::move(emulated);
   expected.rows = std::move(rows);
   return expected;
@@ -39,6 +46,7 @@ namespace {
 
 // Doubles of expected and emulated values that are affordable: 1 GiB.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 26;
+constexpr std::int64_t kTokensPerTask = 64;
 
 }  // namespace
 
@@ -62,15 +70,17 @@ Tensor slice(const Tensor& x, std::int64_t first_head, std::int64_t heads, std::
              std::int64_t count) {
   Tensor part(x.dtype(), {x.dim(0), heads, count});
   const std::size_t size = dtype_size(x.dtype());
-  std::byte* next = part.bytes();
-  for (std::int64_t t = 0; t < x.dim(0); ++t) {
-    for (std::int64_t h = first_head; h < first_head + heads; ++h) {
-      const std::int64_t from = (t * x.dim(1) + h) * x.dim(2) + first;
-      const std::size_t bytes = static_cast<std::size_t>(count) * size;
-      std::memcpy(next, x.bytes() + static_cast<std::size_t>(from) * size, bytes);
-      next += bytes;
+  const std::size_t bytes = static_cast<std::size_t>(count) * size;
+  for_each_chunk(x.dim(0), kTokensPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::byte* next = part.bytes() + static_cast<std::size_t>(begin * heads) * bytes;
+    for (std::int64_t t = begin; t < end; ++t) {
+      for (std::int64_t h = first_head; h < first_head + heads; ++h) {
+        const std::int64_t from = (t * x.dim(1) + h) * x.dim(2) + first;
+        std::memcpy(next, x.bytes() + static_cast<std::size_t>(from) * size, bytes);
+        next += bytes;
+      }
     }
-  }
+  });
   return part;
 }
 

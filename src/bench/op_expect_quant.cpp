@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bench/op_expect_parts.h"
+#include "bench/tensor_list.h"
 #include "inputs/int8_rows.h"
 #include "inputs/mm_scale_file.h"
 #include "reference/ops/amax_history.h"
@@ -148,15 +149,8 @@ OpExpectations expect_quantize(const Problem& problem, const OpInputs& inputs) {
   const auto q_scale = static_cast<float>(problem.kv_cache.q_scale);
   if (problem.op.mla) {
     const std::int64_t tokens = problem.num_tokens();
-    const Tensor& nope = inputs.at("ql_nope");
-    const Tensor& rope = inputs.at("q_pe");
-    const auto first = [&](const Tensor& x) { return slice(x, 0, x.dim(1), 0, x.dim(2)); };
-    Tensor ql(nope.dtype(), {tokens, nope.dim(1), nope.dim(2)});
-    Tensor qr(rope.dtype(), {tokens, rope.dim(1), rope.dim(2)});
-    const Tensor all_ql = first(nope), all_qr = first(rope);
-    if (!ql.empty()) std::memcpy(ql.bytes(), all_ql.bytes(), ql.size_bytes());
-    if (!qr.empty()) std::memcpy(qr.bytes(), all_qr.bytes(), qr.size_bytes());
-    MlaQuantisedQuery quantised = quantise_mla_query(ql, qr, q_scale);
+    MlaQuantisedQuery quantised = quantise_mla_query(
+        first_rows(inputs.at("ql_nope"), tokens), first_rows(inputs.at("q_pe"), tokens), q_scale);
     const std::int64_t elements = quantised.codes.num_elements();
     OpExpectations expected;
     expected.outputs.push_back(equal("output", "semantics 8.7: codes", std::move(quantised.codes)));

@@ -4,6 +4,7 @@
 
 #include "bench/op_expect_parts.h"
 #include "bench/op_inputs.h"
+#include "core/parallel.h"
 #include "inputs/cache_cells.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/ops/rope.h"
@@ -11,6 +12,8 @@
 namespace attnbench {
 
 namespace {
+
+constexpr std::int64_t kTokensPerTask = 64;
 
 /// Semantics §12.1.
 Tolerance rope_tolerance(Dtype dtype) {
@@ -35,18 +38,23 @@ OpExpectation expect_rotated(const Problem& problem, const OpInputs& inputs, std
   const std::vector<double> exact = rotated_rows(at, table, style, part);
   apply_rope(at, table, style, part);
   std::vector<double> values(static_cast<std::size_t>(x.num_elements()));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = x.at(static_cast<std::int64_t>(i));
-  std::vector<double> emulated = values;
-  std::size_t from = 0;
-  for (std::int64_t t = 0; t < x.dim(0); ++t) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t d = 0; d < count; ++d, ++from) {
-        const auto to = static_cast<std::size_t>((t * x.dim(1) + h) * x.dim(2) + first + d);
-        values[to] = exact[from];
-        emulated[to] = part.at(static_cast<std::int64_t>(from));
-      }
+  std::vector<double> emulated(values.size());
+  const std::int64_t row_size = x.dim(1) * x.dim(2);
+  const auto expect_token = [&](std::int64_t t) {
+    for (std::int64_t i = t * row_size; i < (t + 1) * row_size; ++i) {
+      values[static_cast<std::size_t>(i)] = emulated[static_cast<std::size_t>(i)] = x.at(i);
     }
-  }
+    for (std::int64_t i = 0; i < heads * count; ++i) {
+      const auto to =
+          static_cast<std::size_t>(t * row_size + i / count * x.dim(2) + first + i % count);
+      const std::int64_t from = t * heads * count + i;
+      values[to] = exact[static_cast<std::size_t>(from)];
+      emulated[to] = part.at(from);
+    }
+  };
+  for_each_chunk(x.dim(0), kTokensPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < end; ++t) expect_token(t);
+  });
   return close(std::move(name), rope_tolerance(x.dtype()), std::move(values), std::move(emulated),
                x.dtype(), all_rows(x.dim(0)));
 }

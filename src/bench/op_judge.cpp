@@ -6,9 +6,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "bench/op_expect.h"
 #include "core/error.h"
+#include "core/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -55,33 +57,73 @@ void count_nibbles(std::uint8_t actual, std::uint8_t expected, ByteTotals& total
   }
 }
 
-ByteTotals count_differences(const Tensor& actual, const Tensor& expected, bool nibbles) {
+void count_values(double x, double y, ByteTotals& totals) {
+  totals.nan += std::isnan(x) ? 1 : 0;
+  totals.inf += std::isinf(x) ? 1 : 0;
+  if (!std::isfinite(x) || !std::isfinite(y)) return;
+  ++totals.finite;
+  totals.max_abs = std::max(totals.max_abs, std::abs(x - y));
+  totals.abs += std::abs(x - y);
+  totals.error2 += (x - y) * (x - y);
+  totals.expected2 += y * y;
+  totals.actual2 += x * x;
+  totals.product += x * y;
+}
+
+/// Elements [begin, end).
+ByteTotals count_part(const Tensor& actual, const Tensor& expected, bool nibbles,
+                      std::int64_t begin, std::int64_t end) {
   ByteTotals totals;
   const auto size = static_cast<std::int64_t>(dtype_size(actual.dtype()));
-  for (std::int64_t i = 0; i < actual.num_elements(); ++i) {
-    const std::byte* a = actual.bytes() + i * size;
-    const std::byte* e = expected.bytes() + i * size;
-    const bool same = std::memcmp(a, e, static_cast<std::size_t>(size)) == 0;
-    if (!same) {
-      if (totals.first < 0) totals.first = i;
-      ++totals.differing;
-      if (nibbles) {
-        count_nibbles(std::to_integer<std::uint8_t>(*a), std::to_integer<std::uint8_t>(*e), totals);
-      }
-    }
-    const double x = actual.at(i);
-    const double y = expected.at(i);
-    totals.nan += std::isnan(x) ? 1 : 0;
-    totals.inf += std::isinf(x) ? 1 : 0;
-    if (!std::isfinite(x) || !std::isfinite(y)) continue;
-    ++totals.finite;
-    totals.max_abs = std::max(totals.max_abs, std::abs(x - y));
-    totals.abs += std::abs(x - y);
-    totals.error2 += (x - y) * (x - y);
-    totals.expected2 += y * y;
-    totals.actual2 += x * x;
-    totals.product += x * y;
+  const auto count = static_cast<std::size_t>(end - begin);
+  const std::byte* const a = actual.bytes() + begin * size;
+  const std::byte* const e = expected.bytes() + begin * size;
+  const bool same = std::memcmp(a, e, count * static_cast<std::size_t>(size)) == 0;
+  for (std::int64_t i = 0; !same && i < end - begin; ++i) {
+    if (std::memcmp(a + i * size, e + i * size, static_cast<std::size_t>(size)) == 0) continue;
+    if (totals.first < 0) totals.first = begin + i;
+    ++totals.differing;
+    if (!nibbles) continue;
+    count_nibbles(std::to_integer<std::uint8_t>(a[i]), std::to_integer<std::uint8_t>(e[i]), totals);
   }
+  std::vector<float> x(count);
+  load_floats(actual.dtype(), a, end - begin, x.data());
+  std::vector<float> y;
+  if (!same) {
+    y.resize(count);
+    load_floats(expected.dtype(), e, end - begin, y.data());
+  }
+  for (std::size_t i = 0; i < count; ++i) count_values(x[i], same ? x[i] : y[i], totals);
+  return totals;
+}
+
+void add(const ByteTotals& part, ByteTotals& totals) {
+  if (totals.first < 0) totals.first = part.first;
+  totals.differing += part.differing;
+  totals.nan += part.nan;
+  totals.inf += part.inf;
+  totals.finite += part.finite;
+  totals.steps_over_one += part.steps_over_one;
+  totals.nibbles += part.nibbles;
+  totals.max_abs = std::max(totals.max_abs, part.max_abs);
+  totals.abs += part.abs;
+  totals.error2 += part.error2;
+  totals.expected2 += part.expected2;
+  totals.actual2 += part.actual2;
+  totals.product += part.product;
+}
+
+/// In parts that are added in their order, so that the sums do not depend on the threads.
+ByteTotals count_differences(const Tensor& actual, const Tensor& expected, bool nibbles) {
+  constexpr std::int64_t kPart = 1 << 16;
+  const std::int64_t elements = actual.num_elements();
+  std::vector<ByteTotals> parts(static_cast<std::size_t>((elements + kPart - 1) / kPart));
+  for_each_chunk(elements, kPart, [&](std::int64_t begin, std::int64_t end) {
+    parts[static_cast<std::size_t>(begin / kPart)] =
+        count_part(actual, expected, nibbles, begin, end);
+  });
+  ByteTotals totals;
+  for (const ByteTotals& part : parts) add(part, totals);
   return totals;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/parallel.h"
 #include "core/tensor.h"
 
 namespace attnbench {
@@ -30,7 +31,11 @@ inline Tensor first_rows(const Tensor& tensor, std::int64_t count) {
   std::vector<std::int64_t> shape = tensor.shape();
   shape[0] = count;
   Tensor result(tensor.dtype(), std::move(shape));
-  if (!result.empty()) std::memcpy(result.bytes(), tensor.bytes(), result.size_bytes());
+  for_each_chunk(static_cast<std::int64_t>(result.size_bytes()), 4 << 20,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   std::memcpy(result.bytes() + begin, tensor.bytes() + begin,
+                               static_cast<std::size_t>(end - begin));
+                 });
   return result;
 }
 

@@ -8,22 +8,13 @@
 #include <span>
 
 #include "inputs/cache_cells.h"
+#include "inputs/mla_problem_testing.h"
 
 namespace attnbench {
 namespace {
 
 Problem small_mla_problem() {
-  Problem problem;
-  AttentionSpec& a = problem.attention;
-  a.type = AttentionType::kMla;
-  a.num_heads = 2;
-  a.num_kv_heads = 1;
-  a.head_size = 24;
-  a.v_head_size = 16;
-  problem.mla.kv_lora_rank = 64;
-  problem.mla.qk_nope_head_dim = 16;
-  problem.mla.qk_rope_head_dim = 8;
-  problem.mla.v_head_dim = 16;
+  Problem problem = mla_test_problem();
   problem.kv_cache.num_blocks = 24;
   problem.batch = {{1, 33}, {5, 48}, {0, 0}, {20, 20}};
   problem.inputs.seed = 7;

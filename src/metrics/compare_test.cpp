@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -75,6 +76,37 @@ TEST_CASE("only the checked rows are compared and the worst index names the toke
   CHECK(verdict.stats.worst_index == std::vector<std::int64_t>{3, 1, 0});
   CHECK(verdict.stats.checked_rows == 2);
   CHECK(verdict.stats.total_rows == 4);
+}
+
+TEST_CASE("a comparison of many rows adds up to what its rows say, in their order") {
+  constexpr std::int64_t kRows = 3000, kWidth = 1024;  // in several parts
+  Tensor actual(Dtype::kF32, {kRows, 1, kWidth});
+  std::vector<double> expected(static_cast<std::size_t>(kRows * kWidth), 2.0);
+  std::vector<std::int32_t> rows(kRows);
+  for (std::int64_t row = 0; row < kRows; ++row) {
+    rows[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(row);
+  }
+  std::fill_n(actual.data<float>(), kRows * kWidth, 2.0f);
+  const auto set = [&](std::int64_t row, std::int64_t element, float value) {
+    actual.set(row * kWidth + element, value);
+  };
+  set(1500, 7, 2.5f);
+  set(2900, 1, 2.5f);  // as far away, later
+  set(400, 3, 2.25f);
+  set(2000, 5, static_cast<float>(kNaN));
+  set(1200, 9, static_cast<float>(kInf));
+  const Verdict verdict = compare({&actual, expected, expected, rows, false}, limits(0.125, 0));
+  const ErrorStats& stats = verdict.stats;
+  CHECK(stats.max_abs == 0.5);
+  CHECK(stats.nan_count == 1);
+  CHECK(stats.inf_count == 1);
+  const double finite = kRows * kWidth - 2;
+  CHECK(stats.mean_abs == doctest::Approx(1.25 / finite));
+  CHECK(stats.rms_rel == doctest::Approx(std::sqrt(0.5625 / (4 * finite))));
+  CHECK(stats.matched_pct == doctest::Approx(100 - 500.0 / (kRows * kWidth)));
+  REQUIRE(verdict.reasons.size() >= 2);
+  CHECK(verdict.reasons[0].find("output[1200, 0, 9] is inf") != std::string::npos);
+  CHECK(verdict.reasons[1].find("output[1500, 0, 7] is 2.5") != std::string::npos);
 }
 
 TEST_CASE("an LSE is indexed by head and token") {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "core/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -19,11 +20,12 @@ int signed_e4m3_code(float value) {
 
 class Accumulator {
  public:
-  Accumulator(Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol)
+  Accumulator(const Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol)
       : lines_(lines), tolerance_(tolerance), dtype_(actual_dtype), atol_(atol) {}
 
-  Totals run() {
-    for (std::int64_t line = 0; line < lines_.count(); ++line) {
+  /// Of lines [begin, end).
+  Totals run(std::int64_t begin, std::int64_t end) {
+    for (std::int64_t line = begin; line < end; ++line) {
       lines_.load(line);
       LineSums sums;
       for (std::int64_t i = 0; i < lines_.length(); ++i) add({line, i}, sums);
@@ -115,12 +117,37 @@ class Accumulator {
     }
   }
 
-  Lines& lines_;
+  Lines lines_;  // with a row of its own
   const Tolerance& tolerance_;
   Dtype dtype_;
   double atol_;
   Totals totals_;
 };
+
+void add(const Totals& part, Totals& totals) {
+  if (totals.misplaced == 0) totals.first_misplaced = part.first_misplaced;
+  if (part.finite > 0 && (totals.finite == 0 || part.max_abs > totals.max_abs)) {
+    totals.max_abs = part.max_abs;
+    totals.worst = part.worst;
+  }
+  if (part.worst_excess > totals.worst_excess) {
+    totals.worst_excess = part.worst_excess;
+    totals.worst_outside = part.worst_outside;
+  }
+  totals.error2 += part.error2;
+  totals.expected2 += part.expected2;
+  totals.actual2 += part.actual2;
+  totals.product += part.product;
+  totals.abs_error += part.abs_error;
+  totals.elements += part.elements;
+  totals.finite += part.finite;
+  totals.outside += part.outside;
+  totals.misplaced += part.misplaced;
+  totals.nan += part.nan;
+  totals.inf += part.inf;
+  totals.max_steps = std::max(totals.max_steps, part.max_steps);
+  totals.max_emulated = std::max(totals.max_emulated, part.max_emulated);
+}
 
 }  // namespace
 
@@ -170,8 +197,20 @@ void Lines::check_size(const char* what, std::size_t size) const {
   }
 }
 
-Totals accumulate(Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol) {
-  return Accumulator(lines, tolerance, actual_dtype, atol).run();
+Totals accumulate(const Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol) {
+  constexpr std::int64_t kPartElements = 1 << 20;
+  const std::int64_t part_lines =
+      std::max<std::int64_t>(1, kPartElements / std::max<std::int64_t>(1, lines.length()));
+  std::vector<Totals> parts(
+      static_cast<std::size_t>((lines.count() + part_lines - 1) / part_lines));
+  for_each_chunk(lines.count(), part_lines, [&](std::int64_t begin, std::int64_t end) {
+    parts[static_cast<std::size_t>(begin / part_lines)] =
+        Accumulator(lines, tolerance, actual_dtype, atol).run(begin, end);
+  });
+  // Added in their order, so that the sums do not depend on the threads.
+  Totals totals;
+  for (const Totals& part : parts) add(part, totals);
+  return totals;
 }
 
 }  // namespace attnbench

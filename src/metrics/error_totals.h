@@ -68,7 +68,8 @@ struct Totals {
   Place worst, worst_outside, first_misplaced;
 };
 
-/// `atol` is absolute, also where the tolerance's is relative to the largest magnitude.
-Totals accumulate(Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol);
+/// On several threads. `atol` is absolute, also where the tolerance's is relative to the largest
+/// magnitude.
+Totals accumulate(const Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol);
 
 }  // namespace attnbench
