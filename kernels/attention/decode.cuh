@@ -60,6 +60,11 @@ struct PageWindow {
   }
 };
 
+/// Nothing to know in advance of copies by copy_run().
+struct RowCopies {
+  __device__ RowCopies(const Side&, const Side&, int) {}
+};
+
 template <class Config, class Part>
 struct Decode {
   static constexpr int kThreads = Config::kWarps * 32;
@@ -71,11 +76,8 @@ struct Decode {
   static constexpr int kElementBytes = size_of(Config::kKeyValue);
   static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
   static constexpr bool kCells = Format::kTokenHeadScales && Config::kCells;
-  static constexpr int kScaleBytes = kCells ? 16 : 0;  // of the piece that holds a scale, at most
-  static constexpr int kPitch =
-      kCodes ? code_pitch(Config::kHeadSize + kScaleBytes) : tile_pitch(Config::kHeadSize);
-  static constexpr int kValuePitch =
-      kCodes ? code_pitch(Config::kVHeadSize + kScaleBytes) : tile_pitch(Config::kVHeadSize);
+  static constexpr int kPitch = decode_pitch(Config::kHeadSize, kElementBytes, kCells);
+  static constexpr int kValuePitch = decode_pitch(Config::kVHeadSize, kElementBytes, kCells);
   static constexpr int kValueBlocks = round_up(Config::kVHeadSize, kCodes ? 32 : 16) / 8;
   static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
   static constexpr bool kHoldValues = kCodes && kValueBlocks <= 16;
@@ -83,6 +85,7 @@ struct Decode {
       decode_layout(Config::kWarps, Config::kRowBlocks, Config::kStages, Config::kHeadSize,
                     Config::kVHeadSize, kElementBytes, kCells);
   using Shift = Choose<kCells, CellShift, NoShift>;
+  using Copies = Choose<kCells, CellCopies<Config::kHeadSize, Config::kVHeadSize>, RowCopies>;
   using RowScale = RowFactors<Config::kRowBlocks>;
 
   const AttendParams& params;
@@ -133,26 +136,26 @@ struct Decode {
     }
   }
 
-  __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages) {
+  __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages,
+                            const Copies& copies) {
     const int at = first_key + step * kKeys * Config::kWarps;
     const int block = pages.of_step(step);
     const u32 to = shared_address(stage(step));
     if (at < pages.end_key) {
-      constexpr int kBytes = kCells ? 16 : Config::kCopyBytes;
       const int valid_rows = tile.seq_len - at;
       const unsigned char* keys = key.base + offset_of_key<Config>(key, block, at);
       const unsigned char* values = value.base + offset_of_key<Config>(value, block, at);
-      copy_run<kKeys, Config::kHeadSize * kElementBytes, kBytes, kPitch, 32, kCells>(
-          keys, key.token_stride, valid_rows, to, lane);
-      copy_run<kKeys, Config::kVHeadSize * kElementBytes, kBytes, kValuePitch, 32, kCells>(
-          values, value.token_stride, valid_rows, to + kLayout.value, lane);
       if constexpr (kCells) {
-        copy_last_pieces<Config::kHeadSize, Config::kVHeadSize, kPitch, kValuePitch>(
-            keys, key.token_stride, values, value.token_stride, valid_rows, to, to + kLayout.value,
-            lane);
-      } else if constexpr (Format::kTokenHeadScales) {
-        copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
-                                   to + kLayout.scales, lane);
+        copies.start(keys, values, valid_rows, to);
+      } else {
+        copy_run<kKeys, Config::kHeadSize * kElementBytes, Config::kCopyBytes, kPitch, 32>(
+            keys, key.token_stride, valid_rows, to, lane);
+        copy_run<kKeys, Config::kVHeadSize * kElementBytes, Config::kCopyBytes, kValuePitch, 32>(
+            values, value.token_stride, valid_rows, to + kLayout.value, lane);
+        if constexpr (Format::kTokenHeadScales) {
+          copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
+                                     to + kLayout.scales, lane);
+        }
       }
     }
     close_copy_group();
@@ -337,8 +340,11 @@ struct Decode {
     PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
                              first_key, end_key, 0, 0};
     pages.start();
+    const Copies copies(key, value, lane);
 #pragma unroll
-    for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, first_key, pages);
+    for (int step = 0; step < Config::kStages - 1; ++step) {
+      copy_step(step, first_key, pages, copies);
+    }
     // Why only now: the page table and the first keys are on their way beside the queries.
     wait_copy_groups<Config::kStages - 1>();
     __syncthreads();
@@ -366,7 +372,7 @@ struct Decode {
       if (key_at >= end_key) break;
       wait_copy_groups<Config::kStages - 2>();
       __syncwarp();  // all lanes' pieces are there, and nobody reads the oldest stage any more
-      copy_step(step + Config::kStages - 1, first_key, pages);
+      copy_step(step + Config::kStages - 1, first_key, pages, copies);
       const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
       if constexpr (kCodes) {
         attend_codes(step, key_at, masked, query, scale, row_scale, state, o);
@@ -385,12 +391,16 @@ struct Decode {
   }
 };
 
+struct alignas(kRingAlignment) DecodeMemory {
+  unsigned char bytes[kRingAlignment];
+};
+
 /// Grid: x = (request, part, row tile, KV head), the head fastest: neighbours read the same pages.
 /// Row tiles past a request's rows are idle.
 template <class Config, class Part>
 __device__ __forceinline__ void decode_part(const AttendParams& params, const Part& part,
                                             int request, int row_tile_index, int kv_head) {
-  extern __shared__ uint4 decode_memory[];
+  extern __shared__ DecodeMemory decode_memory[];
   using Work = Decode<Config, Part>;
   __shared__ RowTile tile;
   __shared__ float2 states[Config::kWarps * Work::kTileM];

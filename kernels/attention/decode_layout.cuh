@@ -5,7 +5,14 @@
 
 namespace attn {
 
-/// Byte offsets; every part starts on 16 bytes.
+/// Bytes between rows of a tile of cells (cells.cuh) of `columns` codes, a multiple of 32, and
+/// their scale: an odd number of sectors of 32 bytes.
+ATTN_FN constexpr int cell_pitch(int columns) { return (columns / 32 + 1 | 1) * 32; }
+
+/// Why: a line of the second-level cache that goes to one line of shared memory is asked for once.
+constexpr int kRingAlignment = 128;
+
+/// Byte offsets; every part starts on 16 bytes, the rings on kRingAlignment.
 struct DecodeLayout {
   int rows;          // Row [row_blocks * 16]
   int weights;       // f32 [row_blocks * 16, warps]: how much each warp counts
@@ -21,21 +28,27 @@ struct DecodeLayout {
   int total;
 };
 
+/// Bytes between rows of a tile of keys or values.
+ATTN_FN constexpr int decode_pitch(int columns, int element_bytes, bool cells) {
+  if (cells) return cell_pitch(columns);
+  // 16-bit rows as tile_pitch, codes as code_pitch.
+  const int pieces = (columns + 15) / 16;
+  return element_bytes == 1 ? (pieces | 1) * 16 : pieces * 32 + 16;
+}
+
 /// `element_bytes` of a key or value: 2, or 1 for codes; `cells`: rows are those of cells.cuh.
 ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stages, int head_size,
                                              int v_head_size, int element_bytes, bool cells) {
   const int query_pitch = (head_size + 15) / 16 * 32 + 16;
-  // 16-bit rows as tile_pitch, codes as code_pitch.
-  const int pieces = (head_size + 15) / 16 + (cells ? 1 : 0);
-  const int value_pieces = (v_head_size + 15) / 16 + (cells ? 1 : 0);
-  const int pitch = element_bytes == 1 ? (pieces | 1) * 16 : pieces * 32 + 16;
-  const int value_pitch = element_bytes == 1 ? (value_pieces | 1) * 16 : value_pieces * 32 + 16;
+  const int pitch = decode_pitch(head_size, element_bytes, cells);
+  const int value_pitch = decode_pitch(v_head_size, element_bytes, cells);
   DecodeLayout layout{};
   layout.weights = layout.rows + row_blocks * 16 * 16;
   layout.sinks = layout.weights + row_blocks * 16 * ((warps + 3) / 4 * 16);
   layout.factors = layout.sinks + row_blocks * 16 * 4;
   layout.query = layout.factors + (element_bytes == 1 ? row_blocks * 16 * 4 : 0);
-  layout.rings = layout.query + row_blocks * 16 * query_pitch;
+  layout.rings = (layout.query + row_blocks * 16 * query_pitch + kRingAlignment - 1) /
+                 kRingAlignment * kRingAlignment;
   layout.value = 16 * pitch;
   layout.scales = layout.value + 16 * value_pitch;
   layout.stage_bytes = layout.scales + (element_bytes == 1 && !cells ? 128 : 0);

@@ -21,7 +21,8 @@ template <int kRowBlocks>
 struct SoftmaxState {
   float base[kRowBlocks][2];
   float sum[kRowBlocks][2];
-  float unit[kRowBlocks][2];  // of scale_weights()
+  float unit[kRowBlocks][2];     // of scale_weights()
+  float inverse[kRowBlocks][2];  // 1 / unit, from the first raise_units() on
 };
 
 /// s -> exponents of 2: scale, soft cap, ALiBi in that order (semantics §3.1). Only where
@@ -180,7 +181,8 @@ __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
       const float power = float_from_bits(bits < kMostValueUnitBits ? bits : kMostValueUnitBits);
       const float grown = fmaxf(power, kLeastValueUnit);
       if (!(grown > state.unit[m][half])) continue;
-      scale_output_row(o, m, half, state.unit[m][half] * reciprocal_fast(grown));
+      state.inverse[m][half] = reciprocal_fast(grown);
+      scale_output_row(o, m, half, state.unit[m][half] * state.inverse[m][half]);
       state.unit[m][half] = grown;
     }
   }
@@ -211,11 +213,10 @@ __device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks]
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float inverse = reciprocal_fast(state.unit[m][half]);
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
-        p[m][n][half * 2] *= inverse;
-        p[m][n][half * 2 + 1] *= inverse;
+        p[m][n][half * 2] *= state.inverse[m][half];
+        p[m][n][half * 2 + 1] *= state.inverse[m][half];
       }
     }
   }
@@ -235,11 +236,11 @@ __device__ __forceinline__ void apply_units(const SoftmaxState<kRowBlocks>& stat
 }
 
 /// Raises the base of rows whose maximum has outgrown it, and rescales what was accumulated: the
-/// output or, where it has units (kUnits), those.
+/// output or, where it has units (kUnits), those. `most` is the maximum of this thread's columns.
 /// Why only past a slack of 2^8: weights up to 256 lose nothing in f32 sums and 16-bit P, and most
-/// tiles then leave the accumulators alone.
+/// tiles then leave the accumulators alone and need no maximum of whole rows.
 template <bool kUnits, int kRowBlocks, int kValueBlocks>
-__device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2],
+__device__ __forceinline__ void raise_base(const float (&most)[kRowBlocks][2],
                                            SoftmaxState<kRowBlocks>& state,
                                            float (&o)[kRowBlocks][kValueBlocks][4]) {
   constexpr float kSlack = 8.0f;
@@ -248,7 +249,7 @@ __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      outgrown |= tile_max[m][half] > state.base[m][half] + kSlack;
+      outgrown |= most[m][half] > state.base[m][half] + kSlack;
     }
   }
   if (!__any_sync(0xFFFFFFFFu, outgrown)) return;
@@ -256,12 +257,14 @@ __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!(tile_max[m][half] > state.base[m][half])) continue;
-      const float factor = exp2_fast(state.base[m][half] - tile_max[m][half]);
-      state.base[m][half] = tile_max[m][half];
+      const float row_max = max_of_quad(most[m][half]);
+      if (!(row_max > state.base[m][half])) continue;
+      const float factor = exp2_fast(state.base[m][half] - row_max);
+      state.base[m][half] = row_max;
       state.sum[m][half] *= factor;
       if constexpr (kUnits) {
         state.unit[m][half] *= factor;
+        state.inverse[m][half] = reciprocal_fast(state.unit[m][half]);
       } else {
         scale_output_row(o, m, half, factor);
       }
@@ -286,21 +289,21 @@ template <bool kUnits, class Factors, int kRowBlocks, int kKeyBlocks, int kValue
 __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4],
                                             const Factors& factors, SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
-  float tile_max[kRowBlocks][2];
+  float most[kRowBlocks][2];
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float most = s[m][0][half * 2];
+      most[m][half] = s[m][0][half * 2];
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
         // NaN is passed over here and shows in P.
-        most = fmaxf(most, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+        most[m][half] = fmaxf(most[m][half], fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
       }
-      tile_max[m][half] = max_of_quad(most) * factors.of(m, half);
+      most[m][half] *= factors.of(m, half);
     }
   }
-  raise_base<kUnits>(tile_max, state, o);
+  raise_base<kUnits>(most, state, o);
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
@@ -331,7 +334,7 @@ __device__ __forceinline__ void reset_state(SoftmaxState<kRowBlocks>& state) {
     for (int half = 0; half < 2; ++half) {
       state.base[m][half] = kNegInf;
       state.sum[m][half] = 0.0f;
-      state.unit[m][half] = 0.0f;
+      state.unit[m][half] = state.inverse[m][half] = 0.0f;
     }
   }
 }

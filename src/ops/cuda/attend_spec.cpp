@@ -146,7 +146,7 @@ constexpr std::array kDecodeTiles = {
 constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{128, 1, 8, 4}};
 
 /// Whether decode.cuh may copy codes and scales together (cells.cuh): scales lie behind the codes
-/// of their cell, and rows of a tile start alike in every block.
+/// of their cell, rows of a tile start alike in every block, and 32 bits count its bytes.
 bool has_cells(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
   const auto in_cells = [&](const void* codes, int width, const float* scales,
@@ -154,8 +154,10 @@ bool has_cells(const attn::AttendParams& params) {
     return scales_follow_codes({codes, width, scales, kv.block_stride, token_stride, head_stride,
                                 kv.scale_block_stride, kv.scale_slot_stride, kv.scale_head_stride});
   };
-  return has_token_head_scales(params) && kv.block_stride % 16 == 0 && params.head_size % 16 == 0 &&
-         params.v_head_size % 16 == 0 &&
+  constexpr attn::i64 kMostStride = attn::i64{1} << 27;
+  return has_token_head_scales(params) && kv.block_stride % 32 == 0 && params.head_size % 32 == 0 &&
+         params.v_head_size % 32 == 0 && kv.token_stride_key <= kMostStride &&
+         kv.token_stride_value <= kMostStride &&
          in_cells(kv.key, params.head_size, kv.key_scales, kv.token_stride_key,
                   kv.head_stride_key) &&
          in_cells(kv.value, params.v_head_size, kv.value_scales, kv.token_stride_value,

@@ -44,6 +44,10 @@ struct TokenHeadConfig : CodesConfig {
 struct TwoWarpsConfig : TokenHeadConfig {
   static constexpr int kWarps = 2;
 };
+/// Codes and scales in cells that start anywhere in a sector of 32 bytes.
+struct CellsConfig : TwoWarpsConfig {
+  static constexpr bool kCells = true;
+};
 struct SoftCapConfig : CodesConfig {
   static constexpr bool kSoftCap = true;
   static constexpr bool kScaleFirst = true;
@@ -110,21 +114,41 @@ Rows reference(const Request& request, bool with_scales, int begin, int end, dou
 }
 
 template <attn::Element kElement>
-void put(std::vector<unsigned char>& bytes, int at, float x) {
+void put(unsigned char* bytes, int at, float x) {
   if constexpr (kElement == attn::Element::kE4M3) {
-    bytes[static_cast<std::size_t>(at)] = attn::e4m3_from_float(x);
+    bytes[at] = attn::e4m3_from_float(x);
   } else {
     const attn::u16 code =
         kElement == attn::Element::kF16 ? attn::f16_from_float(x) : attn::bf16_from_float(x);
-    std::memcpy(bytes.data() + at * 2, &code, 2);
+    std::memcpy(bytes + at * 2, &code, 2);
   }
 }
+
+/// Bytes that start on a multiple of 32, as allocations of a device do.
+class AlignedBytes {
+ public:
+  AlignedBytes(std::size_t size, unsigned char fill) : sectors_((size + 31) / 32) {
+    std::memset(data(), fill, sectors_.size() * 32);
+  }
+  unsigned char* data() { return reinterpret_cast<unsigned char*>(sectors_.data()); }
+
+ private:
+  struct alignas(32) Sector {
+    unsigned char bytes[32];
+  };
+  std::vector<Sector> sectors_;
+};
 
 /// A request in the memory of a device, and what the kernels are told of it.
 template <class Config>
 struct Device {
   static constexpr int kBlocks = 3;
-  std::vector<unsigned char> query, key, value;
+  // Cells are the second of three heads each; NaN lies around them.
+  static constexpr int kFirst = Config::kCells ? kSize + 4 : 0;
+  static constexpr int kStride = Config::kCells ? 3 * (kSize + 4) : kSize;
+  static constexpr float kKeyScale = Config::kCells ? 0.5f : 1.0f;  // codes are scores / kKeyScale
+  std::vector<unsigned char> query;
+  AlignedBytes key, value;
   std::vector<float> output, lse;
   std::array<int, 2> query_start_loc{};
   std::array<int, 1> seq_lens{};
@@ -135,8 +159,8 @@ struct Device {
 
   explicit Device(const Request& request)
       : query(static_cast<std::size_t>(request.query_len * kSize * 2)),
-        key(kBlocks * kBlock * kSize * 2),
-        value(key),
+        key(kBlocks * kBlock * kStride * 2, 0),
+        value(kBlocks * kBlock * kStride * 2, 0xFF),
         output(static_cast<std::size_t>(request.query_len * kSize), -1.0f),
         lse(static_cast<std::size_t>(request.query_len), -1.0f),
         query_start_loc{0, request.query_len},
@@ -146,16 +170,21 @@ struct Device {
         k_scale(request.k_scale),
         sink(request.sink) {
     for (int i = 0; i < request.query_len; ++i) {
-      put<Config::kQuery>(query, i * kSize, request.first_query);
+      put<Config::kQuery>(query.data(), i * kSize, request.first_query);
     }
     for (int j = 0; j < request.seq_len; ++j) {
       const auto from = static_cast<std::size_t>(j);
       const int slot = table[from / kBlock] * kBlock + j % kBlock;
-      put<Config::kKeyValue>(key, slot * kSize, request.scores[from]);
+      const int cell = slot * kStride + kFirst;
+      put<Config::kKeyValue>(key.data(), cell, request.scores[from] / kKeyScale);
       for (int d = 0; d < kSize; ++d) {
-        put<Config::kKeyValue>(value, slot * kSize + d, Request::value(j, d));
+        put<Config::kKeyValue>(value.data(), cell + d, Request::value(j, d));
       }
       value_scales[static_cast<std::size_t>(slot)] = request.value_scales[from];
+      if constexpr (Config::kCells) {
+        std::memcpy(key.data() + cell + kSize, &kKeyScale, 4);
+        std::memcpy(value.data() + cell + kSize, &request.value_scales[from], 4);
+      }
     }
     params.query = query.data();
     params.query_token_stride = params.query_head_stride = kSize;
@@ -171,10 +200,10 @@ struct Device {
     params.score.window_left = -1;
     params.score.sinks = &sink;
     attn::KvParams& kv = params.kv;
-    kv.key = key.data();
-    kv.value = value.data();
-    kv.block_stride = kBlock * kSize;
-    kv.token_stride_key = kv.token_stride_value = kSize;
+    kv.key = key.data() + kFirst;
+    kv.value = value.data() + kFirst;
+    kv.block_stride = kBlock * kStride;
+    kv.token_stride_key = kv.token_stride_value = kStride;
     kv.block_table = table.data();
     kv.block_size = kBlock;
     if (Config::kTokenHeadScales) {
@@ -291,6 +320,7 @@ void check_every_kernel(const Request& request) {
   check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
+  check_rows(decode<CellsConfig>(request), whole_reference(request, true));
 }
 
 }  // namespace
@@ -306,6 +336,7 @@ TEST_CASE("the scale of a key that a row may not see does not touch the row") {
     request.value_scales.back() = scale;  // the last row alone sees it
     CAPTURE(scale);
     check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+    check_rows(decode<CellsConfig>(request), whole_reference(request, true));
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
     check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
   }
@@ -319,6 +350,7 @@ TEST_CASE("values whose weight is next to nothing do not set the unit of a row, 
     request.value_scales[5] = 0x1p20f;
     CAPTURE(score);
     check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+    check_rows(decode<CellsConfig>(request), whole_reference(request, true));
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   }
 }
@@ -339,6 +371,7 @@ TEST_CASE("scales of values may be as small or large as f32 holds") {
     }
     CAPTURE(scale);
     check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+    check_rows(decode<CellsConfig>(request), whole_reference(request, true));
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   }
 }
