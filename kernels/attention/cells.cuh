@@ -73,8 +73,8 @@ class CellCopies {
   static constexpr int kRows = 16;
   /// Pieces of 16 bytes between rows of a tile: twice an odd number, so that 16 rows are copied by
   /// whole warps. What lies behind the sectors of a row gets its last piece once more.
-  static constexpr int kPieces = cell_pitch(kColumns) / 16;
-  static constexpr int kValuePieces = cell_pitch(kVColumns) / 16;
+  static constexpr int kPieces = decode_pitch(kColumns, 1, true) / 16;
+  static constexpr int kValuePieces = decode_pitch(kVColumns, 1, true) / 16;
   static constexpr int kKeyCount = kRows * kPieces / 32;
   static constexpr int kCount = kKeyCount + kRows * kValuePieces / 32;  // of a lane
 
@@ -91,15 +91,15 @@ class CellCopies {
   u32 offsets_[kCount];  // from the first row of their side on
 };
 
-/// Scales of the columns of a thread, for scale_columns(): in the cells of a tile. `address` is
-/// that of the scale of row 2 t, `odd` how far behind it that of row 2 t + 1 lies.
+/// Scales of the keys of a thread, for scale_columns(): in the cells of a tile. `address` is that
+/// of the scale of the first one, `second` how far behind it that of the second lies.
 template <int kPitch>
 struct CellScales {
   u32 address;
-  u32 odd;
+  u32 second;
   __device__ __forceinline__ float2 of_block(int n) const {
     const u32 at = address + n * 8 * kPitch;
-    return make_float2(float_from_bits(load_word(at)), float_from_bits(load_word(at + odd)));
+    return make_float2(float_from_bits(load_word(at)), float_from_bits(load_word(at + second)));
   }
 };
 

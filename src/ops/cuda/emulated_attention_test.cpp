@@ -32,6 +32,7 @@ struct CodesConfig {
   static constexpr bool kTokenHeadScales = false;
   static constexpr bool kRoundDequantized = false;
   static constexpr bool kCells = false;
+  static constexpr bool kTransposed = false;
   static constexpr int kWarps = 1;
   static constexpr int kRowBlocks = 1;
   static constexpr int kStages = 2;
@@ -57,6 +58,12 @@ struct F16Config : CodesConfig {
   static constexpr attn::Element kKeyValue = attn::Element::kF16;
 };
 
+/// The products of decode transposed.
+template <class Config>
+struct Transposed : Config {
+  static constexpr bool kTransposed = true;
+};
+
 /// One request of one head: row i stands at seq_len - query_len + i and sees what is not behind it.
 struct Request {
   int query_len = 12;
@@ -67,10 +74,12 @@ struct Request {
   float soft_cap = 0.0f;            // with SoftCapConfig
   std::vector<float> value_scales;  // of every key; with TokenHeadConfig
   float sink = -std::numeric_limits<float>::infinity();
+  int nan_key = -1;  // has NaN as its value of column 5
 
   Request() : scores(40, 0.0f), value_scales(40, 1.0f) {}
   /// Numbers that every format holds.
-  static float value(int key, int column) {
+  float value(int key, int column) const {
+    if (key == nan_key && column == 5) return std::numeric_limits<float>::quiet_NaN();
     return static_cast<float>((key * 7 + column * 3) % 9 - 3) / 4.0f;
   }
 };
@@ -104,7 +113,7 @@ Rows reference(const Request& request, bool with_scales, int begin, int end, dou
       const double scale =
           with_scales ? double{request.value_scales[static_cast<std::size_t>(j)]} : 1.0;
       for (int d = 0; d < kSize; ++d) {
-        output[static_cast<std::size_t>(d)] += weight * (double{Request::value(j, d)} * scale);
+        output[static_cast<std::size_t>(d)] += weight * (double{request.value(j, d)} * scale);
       }
     }
     for (const double o : output) rows.output.push_back(sum == 0 ? 0.0 : o / sum);
@@ -178,7 +187,7 @@ struct Device {
       const int cell = slot * kStride + kFirst;
       put<Config::kKeyValue>(key.data(), cell, request.scores[from] / kKeyScale);
       for (int d = 0; d < kSize; ++d) {
-        put<Config::kKeyValue>(value.data(), cell + d, Request::value(j, d));
+        put<Config::kKeyValue>(value.data(), cell + d, request.value(j, d));
       }
       value_scales[static_cast<std::size_t>(slot)] = request.value_scales[from];
       if constexpr (Config::kCells) {
@@ -303,6 +312,14 @@ Rows whole_reference(const Request& request, bool with_scales) {
   return reference(request, with_scales, 0, request.seq_len, double{request.sink});
 }
 
+template <class Config>
+void check_decode(const Request& request, bool with_scales) {
+  check_rows(decode<Config>(request), whole_reference(request, with_scales));
+  Request few = request;
+  few.query_len = 7;
+  check_rows(decode<Transposed<Config>>(few), whole_reference(few, with_scales));
+}
+
 /// Scores that rise and fall by some units.
 Request uneven_request() {
   Request request;
@@ -313,14 +330,14 @@ Request uneven_request() {
 }
 
 void check_every_kernel(const Request& request) {
-  check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+  check_decode<CodesConfig>(request, false);
   check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
-  check_rows(decode<F16Config>(request), whole_reference(request, false));
+  check_decode<F16Config>(request, false);
   check_rows(prefill<F16Config>(request), whole_reference(request, false));
-  check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+  check_decode<TokenHeadConfig>(request, true);
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
-  check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
-  check_rows(decode<CellsConfig>(request), whole_reference(request, true));
+  check_decode<TwoWarpsConfig>(request, true);
+  check_decode<CellsConfig>(request, true);
 }
 
 }  // namespace
@@ -329,16 +346,25 @@ TEST_CASE("an emulated CTA computes what the definition says") {
   check_every_kernel(uneven_request());
 }
 
+TEST_CASE("NaN in a value shows in the rows that see its key, and in no other") {
+  for (const int key : {3, 33, 39}) {
+    Request request = uneven_request();
+    request.nan_key = key;
+    CAPTURE(key);
+    check_every_kernel(request);
+  }
+}
+
 TEST_CASE("the scale of a key that a row may not see does not touch the row") {
   for (const float scale : {0x1p40f, 0x1p127f, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
     Request request = uneven_request();
     request.value_scales.back() = scale;  // the last row alone sees it
     CAPTURE(scale);
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(decode<CellsConfig>(request), whole_reference(request, true));
+    check_decode<TokenHeadConfig>(request, true);
+    check_decode<CellsConfig>(request, true);
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
+    check_decode<TwoWarpsConfig>(request, true);
   }
 }
 
@@ -349,8 +375,8 @@ TEST_CASE("values whose weight is next to nothing do not set the unit of a row, 
     request.scores[5] = score;
     request.value_scales[5] = 0x1p20f;
     CAPTURE(score);
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(decode<CellsConfig>(request), whole_reference(request, true));
+    check_decode<TokenHeadConfig>(request, true);
+    check_decode<CellsConfig>(request, true);
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   }
 }
@@ -359,7 +385,7 @@ TEST_CASE("a unit that large values have set sinks again when later scores outwe
   Request request = uneven_request();
   request.value_scales[3] = 0x1p30f;
   request.scores[30] = 28.0f;
-  check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+  check_decode<TokenHeadConfig>(request, true);
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
 }
 
@@ -370,8 +396,8 @@ TEST_CASE("scales of values may be as small or large as f32 holds") {
       request.value_scales[static_cast<std::size_t>(j)] = scale * static_cast<float>(1 + j % 5);
     }
     CAPTURE(scale);
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(decode<CellsConfig>(request), whole_reference(request, true));
+    check_decode<TokenHeadConfig>(request, true);
+    check_decode<CellsConfig>(request, true);
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   }
 }
@@ -422,10 +448,10 @@ TEST_CASE("a query of zeros weighs all keys alike, however small the scale of th
       request.k_scale = k_scale;
       CAPTURE(first_query);
       CAPTURE(k_scale);
-      check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+      check_decode<CodesConfig>(request, false);
       check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
       request.soft_cap = 2.0f;
-      check_rows(decode<SoftCapConfig>(request), whole_reference(request, false));
+      check_decode<SoftCapConfig>(request, false);
       check_rows(prefill<SoftCapConfig>(request), whole_reference(request, false));
     }
   }
