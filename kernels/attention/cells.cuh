@@ -1,20 +1,21 @@
 // Cells of a cache with a scale of its own for every token and head: D codes, then the scale
-// (semantics §5.5). They start on multiples of 4 bytes only, so the 16-byte pieces that hold a cell
-// are copied, and a row of the tile starts up to 12 bytes into its first piece.
+// (semantics §5.5). They start on multiples of 4 bytes only, so whole sectors of the cache are
+// copied, 32 bytes each, and a row of the tile starts up to 28 bytes into its first sector.
 #pragma once
 
+#include "kernels/attention/decode_layout.cuh"
 #include "kernels/attention/kv_rows.cuh"
 
 namespace attn {
 
-/// Where the codes of a row start within their first piece. Blocks start on multiples of 16 bytes
-/// and strides are multiples of 4, so rows 4 apart, and the same row of every step, agree.
+/// Where the codes of a row start within their first sector. Blocks start on multiples of 32 bytes
+/// and strides are multiples of 4, so rows 8 apart, and the same row of every step, agree.
 struct CellShift {
   u32 first;   // of row 0
   u32 stride;  // bytes between tokens
 
   __device__ __forceinline__ u32 of(int row) const {
-    return first + static_cast<u32>(row) * stride & 15u;
+    return first + static_cast<u32>(row) * stride & 31u;
   }
 };
 __device__ __forceinline__ CellShift shift_of_cells(const Side& side) {
@@ -22,32 +23,83 @@ __device__ __forceinline__ CellShift shift_of_cells(const Side& side) {
           static_cast<u32>(side.token_stride)};
 }
 
-/// Starts the copy of the last pieces, which hold the scales, of 16 keys (lanes 0 to 15) and their
-/// values (lanes 16 to 31); the pieces before them are copy_run's.
-template <int kColumns, int kVColumns, int kPitch, int kValuePitch>
-__device__ __forceinline__ void copy_last_pieces(const unsigned char* keys, i64 key_stride,
-                                                 const unsigned char* values, i64 value_stride,
-                                                 int valid_rows, u32 key_tile, u32 value_tile,
-                                                 int lane) {
-  const int row = lane % 16;
-  const bool valid = row < valid_rows;
-  const bool is_key = lane < 16;
-  const unsigned char* from = is_key ? keys : values;
-  if (valid) from += row * (is_key ? key_stride : value_stride);
-  const u32 to =
-      is_key ? key_tile + row * kPitch + kColumns : value_tile + row * kValuePitch + kVColumns;
-  copy_async<16>(to, start_of_row<true>(from) + (valid ? is_key ? kColumns : kVColumns : 0), valid);
+/// The sector that holds a byte.
+__device__ __forceinline__ const unsigned char* sector_of(const unsigned char* byte) {
+  return reinterpret_cast<const unsigned char*>(reinterpret_cast<unsigned long long>(byte) &
+                                                ~31ull);
 }
 
-/// Scales of the columns of a thread, for scale_columns(): in the cells of a tile. `address` is
-/// that of the scale of row 2 t, `odd` how far behind it that of row 2 t + 1 lies.
+/// Copies of the cells of 16 keys and of their values by one warp, 16 bytes a lane. A tile holds
+/// the sectors in the order of the lanes, its values behind its keys.
+/// Why sectors: the second-level cache gives out whole ones, and one whose halves go to different
+/// 32 bytes of shared memory twice. Of cells of 132 bytes 5 sectors a row then pass instead of the
+/// 7.3 of a tile whose rows start on multiples of 16 bytes (counted by ncu on an H200).
+template <int kColumns, int kVColumns>
+class CellCopies {
+ public:
+  __device__ __forceinline__ CellCopies(const Side& key, const Side& value, int lane)
+      : lane_(lane) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Side& side = is_key(i) ? key : value;
+      const u32 row = shift_of_cells(side).of(0) + row_of(i) * static_cast<u32>(side.token_stride);
+      offsets_[i] = (row & ~31u) + piece_of(i) * 16;
+    }
+  }
+
+  /// `keys` and `values` point to the first row of each side; rows from `valid_rows` on become
+  /// zeros and are not read.
+  __device__ __forceinline__ void start(const unsigned char* keys, const unsigned char* values,
+                                        int valid_rows, u32 to) const {
+    keys = sector_of(keys);
+    values = sector_of(values);
+    to += lane_ * 16;
+    if (valid_rows >= kRows) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        copy_async<16>(to + i * 512, (is_key(i) ? keys : values) + offsets_[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        const bool valid = row_of(i) < valid_rows;
+        const unsigned char* from = is_key(i) ? keys : values;
+        copy_async<16>(to + i * 512, from + (valid ? offsets_[i] : 0), valid);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kRows = 16;
+  /// Pieces of 16 bytes between rows of a tile: twice an odd number, so that 16 rows are copied by
+  /// whole warps. What lies behind the sectors of a row gets its last piece once more.
+  static constexpr int kPieces = decode_pitch(kColumns, 1, true) / 16;
+  static constexpr int kValuePieces = decode_pitch(kVColumns, 1, true) / 16;
+  static constexpr int kKeyCount = kRows * kPieces / 32;
+  static constexpr int kCount = kKeyCount + kRows * kValuePieces / 32;  // of a lane
+
+  __device__ __forceinline__ static constexpr bool is_key(int i) { return i < kKeyCount; }
+  __device__ __forceinline__ int row_of(int i) const {
+    return is_key(i) ? (i * 32 + lane_) / kPieces : ((i - kKeyCount) * 32 + lane_) / kValuePieces;
+  }
+  __device__ __forceinline__ int piece_of(int i) const {
+    return is_key(i) ? smaller((i * 32 + lane_) % kPieces, kColumns / 16 + 1)
+                     : smaller(((i - kKeyCount) * 32 + lane_) % kValuePieces, kVColumns / 16 + 1);
+  }
+
+  int lane_;
+  u32 offsets_[kCount];  // from the first row of their side on
+};
+
+/// Scales of the keys of a thread, for scale_columns(): in the cells of a tile. `address` is that
+/// of the scale of the first one, `second` how far behind it that of the second lies.
 template <int kPitch>
 struct CellScales {
   u32 address;
-  u32 odd;
+  u32 second;
   __device__ __forceinline__ float2 of_block(int n) const {
     const u32 at = address + n * 8 * kPitch;
-    return make_float2(float_from_bits(load_word(at)), float_from_bits(load_word(at + odd)));
+    return make_float2(float_from_bits(load_word(at)), float_from_bits(load_word(at + second)));
   }
 };
 

@@ -1,17 +1,18 @@
 // Attention of few query rows against many keys, bound by the bandwidth of device memory: every
 // warp streams its own keys, 16 at a time, through its own ring of shared memory, and the warps
 // meet once at the end. Rows of one KV head are packed, so a step costs the same for 1 and for 16
-// heads.
+// heads; up to 8 rows the products are transposed.
 //
-// Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN and
-// kCells (keys and values with a scale each lie in cells of 16-byte pieces); kMinCtas counts CTAs
-// per multiprocessor.
+// Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN,
+// kCells (keys and values with a scale each lie in cells, cells.cuh) and kTransposed (no tile has
+// more than 8 rows, transposed.cuh); kMinCtas counts CTAs per multiprocessor.
 #pragma once
 
 #include "kernels/attention/cells.cuh"
 #include "kernels/attention/decode_layout.cuh"
 #include "kernels/attention/parts.cuh"
 #include "kernels/attention/query_rows.cuh"
+#include "kernels/attention/transposed.cuh"
 #include "kernels/common/choose.cuh"
 #include "kernels/ptx/dependents.cuh"
 
@@ -60,6 +61,11 @@ struct PageWindow {
   }
 };
 
+/// Nothing to know in advance of copies by copy_run().
+struct RowCopies {
+  __device__ RowCopies(const Side&, const Side&, int) {}
+};
+
 template <class Config, class Part>
 struct Decode {
   static constexpr int kThreads = Config::kWarps * 32;
@@ -71,18 +77,19 @@ struct Decode {
   static constexpr int kElementBytes = size_of(Config::kKeyValue);
   static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
   static constexpr bool kCells = Format::kTokenHeadScales && Config::kCells;
-  static constexpr int kScaleBytes = kCells ? 16 : 0;  // of the piece that holds a scale, at most
-  static constexpr int kPitch =
-      kCodes ? code_pitch(Config::kHeadSize + kScaleBytes) : tile_pitch(Config::kHeadSize);
-  static constexpr int kValuePitch =
-      kCodes ? code_pitch(Config::kVHeadSize + kScaleBytes) : tile_pitch(Config::kVHeadSize);
-  static constexpr int kValueBlocks = round_up(Config::kVHeadSize, kCodes ? 32 : 16) / 8;
+  static constexpr int kPitch = decode_pitch(Config::kHeadSize, kElementBytes, kCells);
+  static constexpr int kValuePitch = decode_pitch(Config::kVHeadSize, kElementBytes, kCells);
+  static constexpr int kColumnBlocks = round_up(Config::kVHeadSize, kCodes ? 32 : 16) / 8;
+  static constexpr int kValueBlocks = Config::kTransposed ? kColumnBlocks / 2 : kColumnBlocks;
   static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
-  static constexpr bool kHoldValues = kCodes && kValueBlocks <= 16;
+  static constexpr bool kHoldValues = kCodes && kColumnBlocks <= 16;
   static constexpr DecodeLayout kLayout =
       decode_layout(Config::kWarps, Config::kRowBlocks, Config::kStages, Config::kHeadSize,
                     Config::kVHeadSize, kElementBytes, kCells);
+  using Place = Choose<Config::kTransposed, KeysByRows, RowsByKeys>;
+  static constexpr int kKeyBlocks = Config::kTransposed ? 1 : 2;
   using Shift = Choose<kCells, CellShift, NoShift>;
+  using Copies = Choose<kCells, CellCopies<Config::kHeadSize, Config::kVHeadSize>, RowCopies>;
   using RowScale = RowFactors<Config::kRowBlocks>;
 
   const AttendParams& params;
@@ -133,26 +140,26 @@ struct Decode {
     }
   }
 
-  __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages) {
+  __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages,
+                            const Copies& copies) {
     const int at = first_key + step * kKeys * Config::kWarps;
     const int block = pages.of_step(step);
     const u32 to = shared_address(stage(step));
     if (at < pages.end_key) {
-      constexpr int kBytes = kCells ? 16 : Config::kCopyBytes;
       const int valid_rows = tile.seq_len - at;
       const unsigned char* keys = key.base + offset_of_key<Config>(key, block, at);
       const unsigned char* values = value.base + offset_of_key<Config>(value, block, at);
-      copy_run<kKeys, Config::kHeadSize * kElementBytes, kBytes, kPitch, 32, kCells>(
-          keys, key.token_stride, valid_rows, to, lane);
-      copy_run<kKeys, Config::kVHeadSize * kElementBytes, kBytes, kValuePitch, 32, kCells>(
-          values, value.token_stride, valid_rows, to + kLayout.value, lane);
       if constexpr (kCells) {
-        copy_last_pieces<Config::kHeadSize, Config::kVHeadSize, kPitch, kValuePitch>(
-            keys, key.token_stride, values, value.token_stride, valid_rows, to, to + kLayout.value,
-            lane);
-      } else if constexpr (Format::kTokenHeadScales) {
-        copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
-                                   to + kLayout.scales, lane);
+        copies.start(keys, values, valid_rows, to);
+      } else {
+        copy_run<kKeys, Config::kHeadSize * kElementBytes, Config::kCopyBytes, kPitch, 32>(
+            keys, key.token_stride, valid_rows, to, lane);
+        copy_run<kKeys, Config::kVHeadSize * kElementBytes, Config::kCopyBytes, kValuePitch, 32>(
+            values, value.token_stride, valid_rows, to + kLayout.value, lane);
+        if constexpr (Format::kTokenHeadScales) {
+          copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
+                                     to + kLayout.scales, lane);
+        }
       }
     }
     close_copy_group();
@@ -170,7 +177,11 @@ struct Decode {
                                                                               lane, 32, shift))) {
       return;
     }
-    accumulate_nonfinite<Format::kValue, kKeys / 8>(rows(), key_at, values, o);
+    if constexpr (Config::kTransposed) {
+      accumulate_nonfinite_columns<Format::kValue>(rows(), key_at, values, o[0]);
+    } else {
+      accumulate_nonfinite<Format::kValue, kKeys / 8>(rows(), key_at, values, o);
+    }
     __syncwarp();
     clear_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys, lane, 32, shift);
     __syncwarp();
@@ -183,26 +194,43 @@ struct Decode {
     for (int m = 0; m < Config::kRowBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = m * 16 + half * 8 + lane / 4;
-        const float sum = sum_of_quad(state.sum[m][half]);
-        if (lane % 4 == 0) states[warp * kTileM + row] = make_float2(state.base[m][half], sum);
-        float* to = output_of(warp, row);
-        if constexpr (kCodes) {
-#pragma unroll
-          for (int n = 0; n < kValueBlocks; n += 4) {
-#pragma unroll
-            for (int i = half * 2; i < half * 2 + 2; ++i) {
-              *reinterpret_cast<float4*>(to + code_column(n, i % 2)) =
-                  make_float4(o[m][n][i], o[m][n + 1][i], o[m][n + 2][i], o[m][n + 3][i]);
-            }
-          }
-        } else {
-#pragma unroll
-          for (int n = 0; n < kValueBlocks; ++n) {
-            *reinterpret_cast<float2*>(to + lane % 4 * 2 + n * 8) =
-                make_float2(o[m][n][half * 2], o[m][n][half * 2 + 1]);
-          }
+        const int row = m * 16 + Place::row(half);
+        const float sum = sum_of_row<Place>(state.sum[m][half]);
+        if (Place::key(0, 0) == 0) {
+          states[warp * kTileM + row] = make_float2(state.base[m][half], sum);
         }
+        store_columns(o[m], half, output_of(warp, row));
+      }
+    }
+  }
+
+  /// One of the rows of a thread, in natural order.
+  __device__ void store_columns(const float (&o)[kValueBlocks][4], int half, float* to) {
+    if constexpr (Config::kTransposed && kCodes) {
+#pragma unroll
+      for (int n = 0; n < kValueBlocks; n += 2) {
+        *reinterpret_cast<float4*>(to + n * 16 + lane / 4 * 4) = make_float4(
+            o[n][half * 2], o[n][half * 2 + 1], o[n + 1][half * 2], o[n + 1][half * 2 + 1]);
+      }
+    } else if constexpr (Config::kTransposed) {
+#pragma unroll
+      for (int n = 0; n < kColumnBlocks; ++n) {
+        to[n * 8 + lane / 4] = o[n / 2][half * 2 + n % 2];
+      }
+    } else if constexpr (kCodes) {
+#pragma unroll
+      for (int n = 0; n < kValueBlocks; n += 4) {
+#pragma unroll
+        for (int i = half * 2; i < half * 2 + 2; ++i) {
+          *reinterpret_cast<float4*>(to + code_column(n, i % 2)) =
+              make_float4(o[n][i], o[n + 1][i], o[n + 2][i], o[n + 3][i]);
+        }
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < kValueBlocks; ++n) {
+        *reinterpret_cast<float2*>(to + lane % 4 * 2 + n * 8) =
+            make_float2(o[n][half * 2], o[n][half * 2 + 1]);
       }
     }
   }
@@ -250,29 +278,37 @@ struct Decode {
                               const Scales& value_scales, const ScoreScale& scale,
                               const RowScale& row_scale, SoftmaxState<Config::kRowBlocks>& state,
                               float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
-    float s[Config::kRowBlocks][2][4];
+    float s[Config::kRowBlocks][kKeyBlocks][4];
     if (masked) settle_nonfinite(key_at, stage(step) + kLayout.value, values, o);
-    const Choose<kHoldValues, HeldValues<Values, kValueBlocks>, const Values&> held(values);
-    multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
+    const Choose<kHoldValues, HeldValues<Values, kColumnBlocks>, const Values&> held(values);
+    if constexpr (Config::kTransposed) {
+      multiply_keys<Format::kScore, kDepth / 16>(query, keys, s[0][0]);
+    } else {
+      multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
+    }
     if constexpr (Format::kTokenHeadScales) scale_columns(s, key_scales);
     if constexpr (Config::kScaleFirst) {
       if constexpr (kCodes) scale_rows(s, row_scale);
-      transform_scores<Config>(s, rows(), key_at, scale);
+      transform_scores<Config, Place>(s, rows(), key_at, scale);
     }
-    if (masked) mask_keys(s, rows(), key_at, kNegInf);
+    if (masked) mask_keys<Place>(s, rows(), key_at, kNegInf);
     if constexpr (Config::kScaleFirst) {
-      fold_scores<Format::kTokenHeadScales>(s, SameFactor{1.0f}, state, o);
+      fold_scores<Format::kTokenHeadScales, Place>(s, SameFactor{1.0f}, state, o);
     } else {
-      fold_scores<Format::kTokenHeadScales>(s, row_scale, state, o);
+      fold_scores<Format::kTokenHeadScales, Place>(s, row_scale, state, o);
     }
     if constexpr (Format::kTokenHeadScales) {
       if (masked) {
-        scale_weights<true>(s, rows(), key_at, value_scales, state, o);
+        scale_weights<true, Place>(s, rows(), key_at, value_scales, state, o);
       } else {
-        scale_weights<false>(s, rows(), key_at, value_scales, state, o);
+        scale_weights<false, Place>(s, rows(), key_at, value_scales, state, o);
       }
     }
-    accumulate_values<Format::kValue>(s, held, o);
+    if constexpr (Config::kTransposed) {
+      accumulate_columns<Format::kValue>(s[0][0], held, o[0]);
+    } else {
+      accumulate_values<Format::kValue>(s, held, o);
+    }
   }
 
   /// The same with the operands of a tile of codes.
@@ -294,16 +330,20 @@ struct Decode {
     const CodeValues<Config::kKeyValue, Format::kValue, Format::kScaled, kValuePitch> values{
         value_row + row * 4, odd_value, value_factor};
     if constexpr (kCells) {
+      const int first = Place::key(0, 0);
+      const int second = Place::key(0, 1);
       const CellScales<kPitch> key_scales{
-          at + pair * kPitch + key_shift.of(pair) + Config::kHeadSize,
-          kPitch + key_shift.of(pair + 1) - key_shift.of(pair)};
-      const CellScales<kValuePitch> value_scales{value_row + Config::kVHeadSize, odd_value};
+          at + first * kPitch + key_shift.of(first) + Config::kHeadSize,
+          (second - first) * kPitch + key_shift.of(second) - key_shift.of(first)};
+      const CellScales<kValuePitch> value_scales{
+          value_at + first * kValuePitch + value_shift.of(first) + Config::kVHeadSize,
+          (second - first) * kValuePitch + value_shift.of(second) - value_shift.of(first)};
       attend_step(step, key_at, masked, query, keys, values, key_scales, value_scales, scale,
                   row_scale, state, o);
     } else {
       const auto* scales = reinterpret_cast<const float*>(stage(step) + kLayout.scales);
-      attend_step(step, key_at, masked, query, keys, values, RowOfScales{scales},
-                  RowOfScales{scales + kKeys}, scale, row_scale, state, o);
+      attend_step(step, key_at, masked, query, keys, values, RowOfScales<Place>{scales},
+                  RowOfScales<Place>{scales + kKeys}, scale, row_scale, state, o);
     }
   }
 
@@ -315,8 +355,8 @@ struct Decode {
     const u32 at = shared_address(stage(step));
     const TileKeys<kPitch> keys{columns_first_address(at, kPitch)};
     const TileValues<kValuePitch> values{rows_first_address(at + kLayout.value, kValuePitch)};
-    attend_step(step, key_at, masked, query, keys, values, RowOfScales{nullptr},
-                RowOfScales{nullptr}, scale, row_scale, state, o);
+    attend_step(step, key_at, masked, query, keys, values, RowOfScales<Place>{nullptr},
+                RowOfScales<Place>{nullptr}, scale, row_scale, state, o);
   }
 
   __device__ void run(float2* states) {
@@ -337,8 +377,11 @@ struct Decode {
     PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
                              first_key, end_key, 0, 0};
     pages.start();
+    const Copies copies(key, value, lane);
 #pragma unroll
-    for (int step = 0; step < Config::kStages - 1; ++step) copy_step(step, first_key, pages);
+    for (int step = 0; step < Config::kStages - 1; ++step) {
+      copy_step(step, first_key, pages, copies);
+    }
     // Why only now: the page table and the first keys are on their way beside the queries.
     wait_copy_groups<Config::kStages - 1>();
     __syncthreads();
@@ -358,7 +401,7 @@ struct Decode {
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
     const float folded = Format::kScaled ? 1.0f : key_factor;
     const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
-    const RowScale row_scale = row_factors<Config, Config::kRowBlocks>(
+    const RowScale row_scale = row_factors<Config, Place, Config::kRowBlocks>(
         factors(), Config::kScaleFirst ? 1.0f : scale.factor);
 #pragma unroll 1
     for (int step = 0;; ++step) {
@@ -366,7 +409,7 @@ struct Decode {
       if (key_at >= end_key) break;
       wait_copy_groups<Config::kStages - 2>();
       __syncwarp();  // all lanes' pieces are there, and nobody reads the oldest stage any more
-      copy_step(step + Config::kStages - 1, first_key, pages);
+      copy_step(step + Config::kStages - 1, first_key, pages, copies);
       const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
       if constexpr (kCodes) {
         attend_codes(step, key_at, masked, query, scale, row_scale, state, o);
@@ -385,12 +428,16 @@ struct Decode {
   }
 };
 
+struct alignas(kRingAlignment) DecodeMemory {
+  unsigned char bytes[kRingAlignment];
+};
+
 /// Grid: x = (request, part, row tile, KV head), the head fastest: neighbours read the same pages.
 /// Row tiles past a request's rows are idle.
 template <class Config, class Part>
 __device__ __forceinline__ void decode_part(const AttendParams& params, const Part& part,
                                             int request, int row_tile_index, int kv_head) {
-  extern __shared__ uint4 decode_memory[];
+  extern __shared__ DecodeMemory decode_memory[];
   using Work = Decode<Config, Part>;
   __shared__ RowTile tile;
   __shared__ float2 states[Config::kWarps * Work::kTileM];

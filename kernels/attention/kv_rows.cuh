@@ -50,29 +50,19 @@ __device__ __forceinline__ i64 offset_of_key(const Side& side, int block, int ke
   }
 }
 
-/// Where the copy of a row starts: at its first byte, or at the 16-byte piece that holds it.
-template <bool kWholePieces>
-__device__ __forceinline__ const unsigned char* start_of_row(const unsigned char* row) {
-  if constexpr (!kWholePieces) return row;
-  return reinterpret_cast<const unsigned char*>(reinterpret_cast<unsigned long long>(row) & ~15ull);
-}
-
 /// Starts the copy of kRows rows of kRowBytes each, token_stride apart, into a tile; rows from
-/// `valid_rows` on become zeros and are not read. kWholePieces: see start_of_row.
-template <int kRows, int kRowBytes, int kCopyBytes, int kPitch, int kThreads,
-          bool kWholePieces = false>
+/// `valid_rows` on become zeros and are not read.
+template <int kRows, int kRowBytes, int kCopyBytes, int kPitch, int kThreads>
 __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 token_stride,
                                          int valid_rows, u32 to, int thread) {
   constexpr int kPieces = kRowBytes / kCopyBytes;
   static_assert(kPieces * kCopyBytes == kRowBytes);
   constexpr int kStep = kThreads / kPieces;  // rows that all threads together copy at once
-  // Four rows are a multiple of 16 bytes apart, whatever the first one's place in a piece.
-  constexpr bool kAdvances = !kWholePieces || kStep % 4 == 0;
-  if constexpr (kAdvances && kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
+  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
     // Why apart from the loop below: a thread keeps its column, so its addresses only advance.
     const int row = thread / kPieces;
     const int column = thread % kPieces * kCopyBytes;
-    const unsigned char* from = start_of_row<kWholePieces>(first_row + row * token_stride) + column;
+    const unsigned char* from = first_row + row * token_stride + column;
     const u32 at = to + row * kPitch + column;
     const i64 advance = kStep * token_stride;
     if (valid_rows >= kRows) {
@@ -85,8 +75,7 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
 #pragma unroll 1
       for (int i = 0; i < kRows / kStep; ++i) {
         const bool valid = row + i * kStep < valid_rows;
-        copy_async<kCopyBytes>(at + i * kStep * kPitch,
-                               valid ? from : start_of_row<kWholePieces>(first_row), valid);
+        copy_async<kCopyBytes>(at + i * kStep * kPitch, valid ? from : first_row, valid);
         from += advance;
       }
     }
@@ -99,9 +88,8 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
       const int row = index / kPieces;
       const int column = index % kPieces * kCopyBytes;
       const bool valid = row < valid_rows;
-      const unsigned char* from = first_row + (valid ? row * token_stride : 0);
-      copy_async<kCopyBytes>(to + row * kPitch + column,
-                             start_of_row<kWholePieces>(from) + (valid ? column : 0), valid);
+      const unsigned char* from = first_row + (valid ? row * token_stride + column : 0);
+      copy_async<kCopyBytes>(to + row * kPitch + column, from, valid);
     }
   }
 }

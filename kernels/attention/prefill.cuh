@@ -164,7 +164,7 @@ struct Prefill {
     for (int m = 0; m < Config::kRowBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float sum = sum_of_quad(state.sum[m][half]);
+        float sum = sum_of_row<RowsByKeys>(state.sum[m][half]);
         float base = state.base[m][half];
         const int row = warp_row + m * 16 + half * 8 + lane / 4;
         if (row >= tile.num_rows) continue;
@@ -243,26 +243,28 @@ struct Prefill {
       multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
       const bool masked = needs_mask(mine, key_at, past);
       const float* row_scales = factors() + warp_row;
-      if constexpr (Format::kTokenHeadScales) scale_columns(s, RowOfScales{scales(turn)});
+      if constexpr (Format::kTokenHeadScales)
+        scale_columns(s, RowOfScales<RowsByKeys>{scales(turn)});
       if constexpr (Config::kScaleFirst) {
         if constexpr (kCodes) {
-          scale_rows(s, row_factors<Config, Config::kRowBlocks>(row_scales, 1.0f));
+          scale_rows(s, row_factors<Config, RowsByKeys, Config::kRowBlocks>(row_scales, 1.0f));
         }
-        transform_scores<Config>(s, warp_rows, key_at, scale);
+        transform_scores<Config, RowsByKeys>(s, warp_rows, key_at, scale);
       }
-      if (masked) mask_keys(s, warp_rows, key_at, kNegInf);
+      if (masked) mask_keys<RowsByKeys>(s, warp_rows, key_at, kNegInf);
       if constexpr (Config::kScaleFirst) {
-        fold_scores<Format::kTokenHeadScales>(s, SameFactor{1.0f}, state, o);
+        fold_scores<Format::kTokenHeadScales, RowsByKeys>(s, SameFactor{1.0f}, state, o);
       } else {
-        fold_scores<Format::kTokenHeadScales>(
-            s, row_factors<Config, Config::kRowBlocks>(row_scales, scale.factor), state, o);
+        fold_scores<Format::kTokenHeadScales, RowsByKeys>(
+            s, row_factors<Config, RowsByKeys, Config::kRowBlocks>(row_scales, scale.factor), state,
+            o);
       }
       if constexpr (Format::kTokenHeadScales) {
-        const RowOfScales value_scales{scales(turn) + kTileN};
+        const RowOfScales<RowsByKeys> value_scales{scales(turn) + kTileN};
         if (masked) {
-          scale_weights<true>(s, warp_rows, key_at, value_scales, state, o);
+          scale_weights<true, RowsByKeys>(s, warp_rows, key_at, value_scales, state, o);
         } else {
-          scale_weights<false>(s, warp_rows, key_at, value_scales, state, o);
+          scale_weights<false, RowsByKeys>(s, warp_rows, key_at, value_scales, state, o);
         }
       }
       accumulate_values<kValueElement>(s, values, o);

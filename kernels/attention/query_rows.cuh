@@ -112,12 +112,11 @@ __device__ __forceinline__ void convert_query_rows(unsigned char* rows, float* f
 
 /// What the scores of this thread's rows are to be multiplied with beside `factor`; `factors`
 /// [kRowBlocks * 16] in shared memory. Only rows of bf16 have other ones than 1.
-template <class Config, int kRowBlocks>
+template <class Config, class Place, int kRowBlocks>
 __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* factors, float factor) {
   // Why not 0, as the scale of the keys may make it: a masked score is -inf, and 0 times -inf is
   // NaN. Other scores of f16 are less than 2^40, so that all factors below this give one weight.
   constexpr float kLeastFactor = 0x1p-126f;
-  const int lane = static_cast<int>(threadIdx.x % 32);
   RowFactors<kRowBlocks> of;
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
@@ -125,7 +124,7 @@ __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* facto
     for (int half = 0; half < 2; ++half) {
       of.factors[m][half] = factor;
       if constexpr (kConvertsQuery<Config> && size_of(Config::kQuery) == 2) {
-        of.factors[m][half] *= factors[m * 16 + half * 8 + lane / 4];
+        of.factors[m][half] *= factors[m * 16 + Place::row(half)];
       }
       if (Formats<Config>::kCodes && of.factors[m][half] < kLeastFactor) {
         of.factors[m][half] = kLeastFactor;

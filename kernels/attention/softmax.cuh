@@ -1,12 +1,36 @@
-// Scores of one warp in the fragments of mma.sync: transform, mask, online softmax in base 2.
-// A thread holds, per block of 16 rows, two rows (g = lane / 4 and g + 8) and of each block of 8
-// keys two columns (2t and 2t + 1, t = lane % 4).
+// Scores of one warp in the fragments of mma.sync: transform, mask, online softmax in base 2. Of a
+// block a thread holds two rows (`half`) and of each of them two keys (i); which ones, says Place.
 #pragma once
 
 #include "kernels/attention/rows.cuh"
 #include "kernels/ptx/mma_sync.cuh"
 
 namespace attn {
+
+/// S = Q @ K^T: blocks of 16 rows and 8 keys. With g = lane / 4 and t = lane % 4 a thread has rows
+/// g and g + 8, keys 2t and 2t + 1.
+struct RowsByKeys {
+  // Lanes of one row are those whose numbers differ in the bits from kFirstLane to kLastLane.
+  static constexpr int kFirstLane = 1;
+  static constexpr int kLastLane = 2;
+  __device__ __forceinline__ static int row(int half) {
+    return half * 8 + static_cast<int>(threadIdx.x % 32 / 4);
+  }
+  __device__ __forceinline__ static int key(int n, int i) {
+    return n * 8 + static_cast<int>(threadIdx.x % 4) * 2 + i;
+  }
+};
+/// S^T = K @ Q^T: blocks of 16 keys and 8 rows. A thread has rows 2t and 2t + 1, keys g and g + 8.
+struct KeysByRows {
+  static constexpr int kFirstLane = 4;
+  static constexpr int kLastLane = 16;
+  __device__ __forceinline__ static int row(int half) {
+    return static_cast<int>(threadIdx.x % 4) * 2 + half;
+  }
+  __device__ __forceinline__ static int key(int n, int i) {
+    return n * 16 + i * 8 + static_cast<int>(threadIdx.x % 32 / 4);
+  }
+};
 
 /// How raw dot products become exponents of 2.
 struct ScoreScale {
@@ -21,16 +45,16 @@ template <int kRowBlocks>
 struct SoftmaxState {
   float base[kRowBlocks][2];
   float sum[kRowBlocks][2];
-  float unit[kRowBlocks][2];  // of scale_weights()
+  float unit[kRowBlocks][2];     // of scale_weights()
+  float inverse[kRowBlocks][2];  // 1 / unit, from the first raise_units() on
 };
 
 /// s -> exponents of 2: scale, soft cap, ALiBi in that order (semantics §3.1). Only where
 /// Config::kScaleFirst; otherwise the factor is applied together with the exponential.
-template <class Config, int kRowBlocks, int kKeyBlocks>
+template <class Config, class Place, int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBlocks][4],
                                                  const Row* rows, int first_key,
                                                  const ScoreScale& scale) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
   if constexpr (Config::kSoftCap) {
     // c * tanh(y / c) = c - 2c / (1 + e^(2y / c)); tanh.approx has 11 good bits only.
     const float inner = 2.0f * scale.factor / scale.soft_cap;
@@ -61,14 +85,14 @@ __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBloc
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const Row& row = rows[m * 16 + half * 8 + lane / 4];
-        const int ahead = first_key + lane % 4 * 2 - row.position;
+        const Row& row = rows[m * 16 + Place::row(half)];
+        const int ahead = first_key - row.position;
         const float slope = row.slope;
 #pragma unroll
         for (int n = 0; n < kKeyBlocks; ++n) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const auto distance = static_cast<float>(ahead + n * 8 + i);
+            const auto distance = static_cast<float>(ahead + Place::key(n, i));
             if constexpr (Config::kAlibi == Alibi::kDistance) {
               s[m][n][half * 2 + i] -= slope * fabsf(distance);
             } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
@@ -85,21 +109,19 @@ __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBloc
 
 /// What belongs to keys that a row may not see becomes `masked`: of scores -inf. A select, so that
 /// NaN cannot pass.
-template <int kRowBlocks, int kKeyBlocks>
+template <class Place, int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void mask_keys(float (&s)[kRowBlocks][kKeyBlocks][4], const Row* rows,
                                           int first_key, float masked) {
-  const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const KeyInterval keys = rows[m * 16 + half * 8 + lane / 4].keys;
-      const int first = first_key + lane % 4 * 2;
+      const KeyInterval keys = rows[m * 16 + Place::row(half)].keys;
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int key = first + n * 8 + i;
+          const int key = first_key + Place::key(n, i);
           const bool visible = key >= keys.begin && key < keys.end;
           s[m][n][half * 2 + i] = visible ? s[m][n][half * 2 + i] : masked;
         }
@@ -108,15 +130,16 @@ __device__ __forceinline__ void mask_keys(float (&s)[kRowBlocks][kKeyBlocks][4],
   }
 }
 
-/// Scales of the columns of a thread, for scale_columns(): in a row of their own in shared memory.
+/// Scales of the keys of a thread, for scale_columns(): in a row of their own in shared memory.
+template <class Place>
 struct RowOfScales {
   const float* first;
   __device__ __forceinline__ float2 of_block(int n) const {
-    return *reinterpret_cast<const float2*>(first + n * 8 + threadIdx.x % 4 * 2);
+    return make_float2(first[Place::key(n, 0)], first[Place::key(n, 1)]);
   }
 };
 
-/// Every column times the scale of its key.
+/// Every score times the scale of its key.
 template <class Scales, int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void scale_columns(float (&s)[kRowBlocks][kKeyBlocks][4],
                                               const Scales& scales) {
@@ -131,16 +154,25 @@ __device__ __forceinline__ void scale_columns(float (&s)[kRowBlocks][kKeyBlocks]
   }
 }
 
-__device__ __forceinline__ float max_of_quad(float x) {
-  x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 1));
-  return fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, 2));
+/// What the lanes of a row come to.
+template <class Place>
+__device__ __forceinline__ float max_of_row(float x) {
+#pragma unroll
+  for (int lanes = Place::kFirstLane; lanes <= Place::kLastLane; lanes *= 2) {
+    x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFu, x, lanes));
+  }
+  return x;
 }
-__device__ __forceinline__ float sum_of_quad(float x) {
-  x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
-  return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+template <class Place>
+__device__ __forceinline__ float sum_of_row(float x) {
+#pragma unroll
+  for (int lanes = Place::kFirstLane; lanes <= Place::kLastLane; lanes *= 2) {
+    x += __shfl_xor_sync(0xFFFFFFFFu, x, lanes);
+  }
+  return x;
 }
 
-/// Rows g (half 0) or g + 8 (half 1) of row block m.
+/// One of the rows of a thread: `half` of row block m.
 template <int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void scale_output_row(float (&o)[kRowBlocks][kValueBlocks][4], int m,
                                                  int half, float factor) {
@@ -156,7 +188,7 @@ constexpr float kLeastValueUnit = 0x1p-126f;
 constexpr u32 kMostValueUnitBits = 253u << 23;
 
 /// Raises the units of rows that a weight of `most` (of this thread) has outgrown.
-template <int kRowBlocks, int kValueBlocks>
+template <class Place, int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
                                             SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
@@ -176,11 +208,12 @@ __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const u32 bits = float_bits(max_of_quad(most[m][half])) & 0x7F800000u;
+      const u32 bits = float_bits(max_of_row<Place>(most[m][half])) & 0x7F800000u;
       const float power = float_from_bits(bits < kMostValueUnitBits ? bits : kMostValueUnitBits);
       const float grown = fmaxf(power, kLeastValueUnit);
       if (!(grown > state.unit[m][half])) continue;
-      scale_output_row(o, m, half, state.unit[m][half] * reciprocal_fast(grown));
+      state.inverse[m][half] = reciprocal_fast(grown);
+      scale_output_row(o, m, half, state.unit[m][half] * state.inverse[m][half]);
       state.unit[m][half] = grown;
     }
   }
@@ -189,14 +222,14 @@ __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
 /// P times the scales of the values of its keys, in the units of the rows. What is lost of a weight
 /// is less than 2^-24 of the largest one of its row. kMasked: the scale of a key that a row may not
 /// see counts for nothing, whatever it is.
-template <bool kMasked, class Scales, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
+template <bool kMasked, class Place, class Scales, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks][4],
                                               const Row* rows, int first_key, const Scales& scales,
                                               SoftmaxState<kRowBlocks>& state,
                                               float (&o)[kRowBlocks][kValueBlocks][4]) {
   scale_columns(p, scales);
   // Why after the product: 0 times infinity is NaN.
-  if constexpr (kMasked) mask_keys(p, rows, first_key, 0.0f);
+  if constexpr (kMasked) mask_keys<Place>(p, rows, first_key, 0.0f);
   float most[kRowBlocks][2] = {};
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
@@ -206,16 +239,15 @@ __device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks]
       for (int i = 0; i < 4; ++i) most[m][i / 2] = fmaxf(most[m][i / 2], fabsf(p[m][n][i]));
     }
   }
-  raise_units(most, state, o);
+  raise_units<Place>(most, state, o);
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float inverse = reciprocal_fast(state.unit[m][half]);
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
-        p[m][n][half * 2] *= inverse;
-        p[m][n][half * 2 + 1] *= inverse;
+        p[m][n][half * 2] *= state.inverse[m][half];
+        p[m][n][half * 2 + 1] *= state.inverse[m][half];
       }
     }
   }
@@ -235,11 +267,11 @@ __device__ __forceinline__ void apply_units(const SoftmaxState<kRowBlocks>& stat
 }
 
 /// Raises the base of rows whose maximum has outgrown it, and rescales what was accumulated: the
-/// output or, where it has units (kUnits), those.
+/// output or, where it has units (kUnits), those. `most` is the maximum of this thread's columns.
 /// Why only past a slack of 2^8: weights up to 256 lose nothing in f32 sums and 16-bit P, and most
-/// tiles then leave the accumulators alone.
-template <bool kUnits, int kRowBlocks, int kValueBlocks>
-__device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2],
+/// tiles then leave the accumulators alone and need no maximum of whole rows.
+template <bool kUnits, class Place, int kRowBlocks, int kValueBlocks>
+__device__ __forceinline__ void raise_base(const float (&most)[kRowBlocks][2],
                                            SoftmaxState<kRowBlocks>& state,
                                            float (&o)[kRowBlocks][kValueBlocks][4]) {
   constexpr float kSlack = 8.0f;
@@ -248,7 +280,7 @@ __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      outgrown |= tile_max[m][half] > state.base[m][half] + kSlack;
+      outgrown |= most[m][half] > state.base[m][half] + kSlack;
     }
   }
   if (!__any_sync(0xFFFFFFFFu, outgrown)) return;
@@ -256,12 +288,14 @@ __device__ __forceinline__ void raise_base(const float (&tile_max)[kRowBlocks][2
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!(tile_max[m][half] > state.base[m][half])) continue;
-      const float factor = exp2_fast(state.base[m][half] - tile_max[m][half]);
-      state.base[m][half] = tile_max[m][half];
+      const float row_max = max_of_row<Place>(most[m][half]);
+      if (!(row_max > state.base[m][half])) continue;
+      const float factor = exp2_fast(state.base[m][half] - row_max);
+      state.base[m][half] = row_max;
       state.sum[m][half] *= factor;
       if constexpr (kUnits) {
         state.unit[m][half] *= factor;
+        state.inverse[m][half] = reciprocal_fast(state.unit[m][half]);
       } else {
         scale_output_row(o, m, half, factor);
       }
@@ -282,25 +316,25 @@ struct RowFactors {
 };
 
 /// s -> P = 2^(s * factor - base), row sums grow. Factors are 1 where scores are scaled already.
-template <bool kUnits, class Factors, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
+template <bool kUnits, class Place, class Factors, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4],
                                             const Factors& factors, SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
-  float tile_max[kRowBlocks][2];
+  float most[kRowBlocks][2];
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float most = s[m][0][half * 2];
+      most[m][half] = s[m][0][half * 2];
 #pragma unroll
       for (int n = 0; n < kKeyBlocks; ++n) {
         // NaN is passed over here and shows in P.
-        most = fmaxf(most, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+        most[m][half] = fmaxf(most[m][half], fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
       }
-      tile_max[m][half] = max_of_quad(most) * factors.of(m, half);
+      most[m][half] *= factors.of(m, half);
     }
   }
-  raise_base<kUnits>(tile_max, state, o);
+  raise_base<kUnits, Place>(most, state, o);
 #pragma unroll
   for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
@@ -331,7 +365,7 @@ __device__ __forceinline__ void reset_state(SoftmaxState<kRowBlocks>& state) {
     for (int half = 0; half < 2; ++half) {
       state.base[m][half] = kNegInf;
       state.sum[m][half] = 0.0f;
-      state.unit[m][half] = 0.0f;
+      state.unit[m][half] = state.inverse[m][half] = 0.0f;
     }
   }
 }

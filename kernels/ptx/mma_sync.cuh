@@ -34,6 +34,14 @@ __device__ __forceinline__ void load_matrices_transposed(u32 address, u32 (&to)[
                : "memory");
 }
 
+/// An 8 x 8 matrix of 16-bit elements, of which lane i has (i / 4, 2 * (i % 4)) and the next one,
+/// transposed.
+__device__ __forceinline__ u32 transpose_matrix(u32 pair) {
+  u32 transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(pair));
+  return transposed;
+}
+
 /// c [16, 8] += a [16, 16] @ b [16, 8] in f32. With g = lane / 4 and t = lane % 4:
 /// a holds rows g, g + 8 (registers 0, 1) of columns 2t, 2t + 1, and the same of columns + 8
 /// (registers 2, 3); b holds rows 2t, 2t + 1 and + 8 of column g; c holds columns 2t, 2t + 1 of

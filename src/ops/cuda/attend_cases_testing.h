@@ -406,6 +406,33 @@ inline std::vector<AttendCase> attend_cases() {
     c.group = 7;
     cases.push_back(c);
   }
+  // At most 8 rows, whose products are transposed.
+  std::vector<AttendCase> single_rows{
+      {.name = "decode of few rows d256 soft cap",
+       .head_size = 256,
+       .v_head_size = 256,
+       .soft_cap = 5.0f},
+      {.name = "decode of few rows f16 ragged d80 e5m2 window",
+       .query = kF16,
+       .cache = kE5M2,
+       .output = kF16,
+       .head_size = 80,
+       .v_head_size = 80,
+       .block_size = 0,
+       .window_left = 50},
+      {.name = "splits of few rows e4m3 d256 per token and head, distance alibi",
+       .cache = kE4M3,
+       .head_size = 256,
+       .v_head_size = 256,
+       .form = AttendForm::kSplits,
+       .alibi = attn::Alibi::kDistance,
+       .has_token_head_scales = true}};
+  for (AttendCase c : single_rows) {
+    c.query_lens = single;
+    c.context_lens = contexts;
+    c.group = 7;
+    cases.push_back(c);
+  }
   // More CTAs than multiprocessors, two of which then share one.
   std::vector<AttendCase> crowds{
       {.name = "decode of many requests"},

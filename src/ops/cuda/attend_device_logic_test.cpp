@@ -140,14 +140,14 @@ std::string constant_of(const AttendKernel& kernel, const std::string& name) {
 
 /// One decode row of a bf16 query of 8 KV heads over pages of int8 with a scale each.
 struct CellForm {
-  alignas(16) std::array<char, 64> memory{};
+  alignas(32) std::array<char, 128> memory{};
   attn::AttendParams params{};
   CellForm() {
     params.query_element = params.output_element = attn::Element::kBF16;
     params.num_requests = 1;
     params.num_heads = params.num_kv_heads = 8;
     params.max_query_len = 1;
-    params.head_size = params.v_head_size = 16;
+    params.head_size = params.v_head_size = 32;
     params.score.softmax_scale = 1.0f;
     attn::KvParams& kv = params.kv;
     static constexpr int kTable = 0;
@@ -155,15 +155,15 @@ struct CellForm {
     kv.block_size = 16;
     kv.element = attn::Element::kI8;
     kv.key = memory.data();
-    kv.value = memory.data() + 32;
-    kv.head_stride_key = kv.head_stride_value = 20;
-    kv.token_stride_key = kv.token_stride_value = 160;
-    kv.block_stride = 2560;
-    kv.key_scales = reinterpret_cast<const float*>(memory.data() + 16);
-    kv.value_scales = reinterpret_cast<const float*>(memory.data() + 48);
-    kv.scale_head_stride = 5;
-    kv.scale_slot_stride = 40;
-    kv.scale_block_stride = 640;
+    kv.value = memory.data() + 64;
+    kv.head_stride_key = kv.head_stride_value = 36;
+    kv.token_stride_key = kv.token_stride_value = 288;
+    kv.block_stride = 4608;
+    kv.key_scales = reinterpret_cast<const float*>(memory.data() + 32);
+    kv.value_scales = reinterpret_cast<const float*>(memory.data() + 96);
+    kv.scale_head_stride = 9;
+    kv.scale_slot_stride = 72;
+    kv.scale_block_stride = 1152;
   }
   std::string cells() const {
     return constant_of(decode_kernel(target_of_sm(90), params, "decode", 1), "kCells");
@@ -181,9 +181,14 @@ TEST_CASE("codes and scales are copied together only where every scale lies behi
   other_heads.params.kv.scale_head_stride = 1;
   CHECK(other_heads.cells() == "false");
   CellForm other_blocks;
-  other_blocks.params.kv.block_stride = 2564;
-  other_blocks.params.kv.scale_block_stride = 641;
+  other_blocks.params.kv.block_stride = 4612;
+  other_blocks.params.kv.scale_block_stride = 1153;
   CHECK(other_blocks.cells() == "false");
+  CellForm far_tokens;
+  far_tokens.params.kv.token_stride_key = attn::i64{1} << 30;
+  far_tokens.params.kv.token_stride_value = attn::i64{1} << 30;
+  far_tokens.params.kv.scale_slot_stride = attn::i64{1} << 28;
+  CHECK(far_tokens.cells() == "false");
   CellForm plain;
   plain.params.kv.key_scales = plain.params.kv.value_scales = nullptr;
   plain.params.kv.element = attn::Element::kE4M3;
@@ -202,14 +207,17 @@ TEST_CASE("a multiprocessor that has one CTA has twice the warps in it") {
   CHECK(warps(1) == "4");
 }
 
-TEST_CASE("rows of cells hold the piece of the scale, whatever the place of their first byte") {
-  for (int size = 16; size <= 256; size += 16) {
+TEST_CASE("rows of cells hold the sectors of a cell, whatever the place of their first byte") {
+  for (int size = 32; size <= 256; size += 32) {
     const attn::DecodeLayout plain = attn::decode_layout(4, 1, 4, size, size, 1, false);
     const attn::DecodeLayout cells = attn::decode_layout(4, 1, 4, size, size, 1, true);
-    // 12 bytes before the codes at most, and 4 of the scale behind them.
-    CHECK(cells.value / 16 >= size + 16);
-    CHECK(cells.value / 16 / 16 % 2 == 1);
+    // 28 bytes before the codes at most, and 4 of the scale behind them.
+    CHECK(cells.value / 16 >= size + 32);
+    CHECK(cells.value / 16 % 32 == 0);
+    CHECK(cells.value / 16 / 32 % 2 == 1);
     CHECK(cells.stage_bytes >= 2 * cells.value);
+    CHECK(cells.stage_bytes % 32 == 0);
+    CHECK(cells.rings % attn::kRingAlignment == 0);
     CHECK(plain.scales + 128 == plain.stage_bytes);
     CHECK(plain.query >= plain.factors + 16 * 4);
   }

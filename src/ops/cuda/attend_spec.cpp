@@ -135,18 +135,25 @@ struct DecodeTile {
   int warps;
   int stages;
 };
-/// Why three or four stages where they fit: they hide the memory's latency while two CTAs share a
-/// multiprocessor. Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, blocks of 16, B64
-/// S8192: bf16 {4, 3} 4125 GB/s, {4, 4} on its own 3807; e4m3 {4, 4} 3393, {4, 3} three times 3099.
+/// Why two or three stages where two CTAs share a multiprocessor: they hide the memory's latency,
+/// and with more of them CTAs of neighbouring heads drift apart, so that lines of cells of both are
+/// read twice. Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, blocks of 16, B64 S8192,
+/// GB/s: e4m3 {4, 3} 4028, {4, 4} 4021; e4m3 with a scale per token and head {4, 3} 3514, {4, 4}
+/// 3354; bf16 {4, 2} 4313, three stages of it do not fit twice.
 constexpr std::array kDecodeTiles = {
-    DecodeTile{128, 2, 4, 3}, DecodeTile{256, 2, 4, 2}, DecodeTile{256, 2, 2, 2},
-    DecodeTile{128, 1, 4, 4}, DecodeTile{256, 1, 4, 2}, DecodeTile{256, 1, 2, 2},
+    DecodeTile{96, 2, 4, 3},  DecodeTile{256, 2, 4, 2}, DecodeTile{256, 2, 2, 2},
+    DecodeTile{96, 1, 4, 4},  DecodeTile{128, 1, 4, 3}, DecodeTile{256, 1, 4, 2},
+    DecodeTile{256, 1, 2, 2},
 };
+/// From so many columns on no more than two CTAs share a multiprocessor. Why: two saturate the
+/// memory, and the fewer places there are the less of them stays empty at the end. As above, int8
+/// with a scale per token and head: 3536 of two CTAs, 3039 of three.
+constexpr int kColumnsOfTwoCtas = 97;
 /// Where a CTA has a multiprocessor to itself.
 constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{128, 1, 8, 4}};
 
 /// Whether decode.cuh may copy codes and scales together (cells.cuh): scales lie behind the codes
-/// of their cell, and rows of a tile start alike in every block.
+/// of their cell, rows of a tile start alike in every block, and 32 bits count its bytes.
 bool has_cells(const attn::AttendParams& params) {
   const attn::KvParams& kv = params.kv;
   const auto in_cells = [&](const void* codes, int width, const float* scales,
@@ -154,12 +161,19 @@ bool has_cells(const attn::AttendParams& params) {
     return scales_follow_codes({codes, width, scales, kv.block_stride, token_stride, head_stride,
                                 kv.scale_block_stride, kv.scale_slot_stride, kv.scale_head_stride});
   };
-  return has_token_head_scales(params) && kv.block_stride % 16 == 0 && params.head_size % 16 == 0 &&
-         params.v_head_size % 16 == 0 &&
+  constexpr attn::i64 kMostStride = attn::i64{1} << 27;
+  return has_token_head_scales(params) && kv.block_stride % 32 == 0 && params.head_size % 32 == 0 &&
+         params.v_head_size % 32 == 0 && kv.token_stride_key <= kMostStride &&
+         kv.token_stride_value <= kMostStride &&
          in_cells(kv.key, params.head_size, kv.key_scales, kv.token_stride_key,
                   kv.head_stride_key) &&
          in_cells(kv.value, params.v_head_size, kv.value_scales, kv.token_stride_value,
                   kv.head_stride_value);
+}
+
+/// Whether no tile of the decode kernel has more than half of its rows.
+bool has_half_tiles(const attn::AttendParams& params) {
+  return params.batch_invariant == 0 && max_packed_rows(params) <= kDecodeRows / 2;
 }
 
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
@@ -272,6 +286,7 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   kernel.spec.constants = problem_constants(params);
   kernel.spec.constants.insert(kernel.spec.constants.end(),
                                {{"bool kCells", flag(has_cells(params))},
+                                {"bool kTransposed", flag(has_half_tiles(params))},
                                 {"int kWarps", std::to_string(tile.warps)},
                                 {"int kRowBlocks", "1"},
                                 {"int kStages", std::to_string(tile.stages)},
@@ -284,6 +299,9 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   kernel.tile_rows = kDecodeRows;
   kernel.threads = tile.warps * 32;
   kernel.shared_bytes = layout_of(tile, params).total;
+  if (lone_tile == nullptr && std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas) {
+    kernel.shared_bytes = std::max(kernel.shared_bytes, target.max_shared_bytes / 3 + 1);
+  }
   return kernel;
 }
 

@@ -16,8 +16,9 @@ struct AttendKernel {
 };
 
 /// What the kernels of prefill.cuh and decode.cuh declare of shared memory beside shared_bytes, at
-/// most: decode.cuh a row tile and, of eight warps, the states of 16 rows each.
-constexpr int kTiledStaticSharedBytes = 32 + 8 * 16 * 8;
+/// most: decode.cuh a row tile and, of eight warps, the states of 16 rows each, up to the next
+/// multiple of attn::kRingAlignment.
+constexpr int kTiledStaticSharedBytes = 1152;
 
 /// Whether prefill.cuh and decode.cuh do it.
 bool fits_tiled_kernels(const attn::AttendParams& params);

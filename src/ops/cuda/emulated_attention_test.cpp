@@ -32,6 +32,7 @@ struct CodesConfig {
   static constexpr bool kTokenHeadScales = false;
   static constexpr bool kRoundDequantized = false;
   static constexpr bool kCells = false;
+  static constexpr bool kTransposed = false;
   static constexpr int kWarps = 1;
   static constexpr int kRowBlocks = 1;
   static constexpr int kStages = 2;
@@ -44,6 +45,10 @@ struct TokenHeadConfig : CodesConfig {
 struct TwoWarpsConfig : TokenHeadConfig {
   static constexpr int kWarps = 2;
 };
+/// Codes and scales in cells that start anywhere in a sector of 32 bytes.
+struct CellsConfig : TwoWarpsConfig {
+  static constexpr bool kCells = true;
+};
 struct SoftCapConfig : CodesConfig {
   static constexpr bool kSoftCap = true;
   static constexpr bool kScaleFirst = true;
@@ -51,6 +56,12 @@ struct SoftCapConfig : CodesConfig {
 struct F16Config : CodesConfig {
   static constexpr attn::Element kQuery = attn::Element::kF16;
   static constexpr attn::Element kKeyValue = attn::Element::kF16;
+};
+
+/// The products of decode transposed.
+template <class Config>
+struct Transposed : Config {
+  static constexpr bool kTransposed = true;
 };
 
 /// One request of one head: row i stands at seq_len - query_len + i and sees what is not behind it.
@@ -63,10 +74,12 @@ struct Request {
   float soft_cap = 0.0f;            // with SoftCapConfig
   std::vector<float> value_scales;  // of every key; with TokenHeadConfig
   float sink = -std::numeric_limits<float>::infinity();
+  int nan_key = -1;  // has NaN as its value of column 5
 
   Request() : scores(40, 0.0f), value_scales(40, 1.0f) {}
   /// Numbers that every format holds.
-  static float value(int key, int column) {
+  float value(int key, int column) const {
+    if (key == nan_key && column == 5) return std::numeric_limits<float>::quiet_NaN();
     return static_cast<float>((key * 7 + column * 3) % 9 - 3) / 4.0f;
   }
 };
@@ -100,7 +113,7 @@ Rows reference(const Request& request, bool with_scales, int begin, int end, dou
       const double scale =
           with_scales ? double{request.value_scales[static_cast<std::size_t>(j)]} : 1.0;
       for (int d = 0; d < kSize; ++d) {
-        output[static_cast<std::size_t>(d)] += weight * (double{Request::value(j, d)} * scale);
+        output[static_cast<std::size_t>(d)] += weight * (double{request.value(j, d)} * scale);
       }
     }
     for (const double o : output) rows.output.push_back(sum == 0 ? 0.0 : o / sum);
@@ -110,21 +123,41 @@ Rows reference(const Request& request, bool with_scales, int begin, int end, dou
 }
 
 template <attn::Element kElement>
-void put(std::vector<unsigned char>& bytes, int at, float x) {
+void put(unsigned char* bytes, int at, float x) {
   if constexpr (kElement == attn::Element::kE4M3) {
-    bytes[static_cast<std::size_t>(at)] = attn::e4m3_from_float(x);
+    bytes[at] = attn::e4m3_from_float(x);
   } else {
     const attn::u16 code =
         kElement == attn::Element::kF16 ? attn::f16_from_float(x) : attn::bf16_from_float(x);
-    std::memcpy(bytes.data() + at * 2, &code, 2);
+    std::memcpy(bytes + at * 2, &code, 2);
   }
 }
+
+/// Bytes that start on a multiple of 32, as allocations of a device do.
+class AlignedBytes {
+ public:
+  AlignedBytes(std::size_t size, unsigned char fill) : sectors_((size + 31) / 32) {
+    std::memset(data(), fill, sectors_.size() * 32);
+  }
+  unsigned char* data() { return reinterpret_cast<unsigned char*>(sectors_.data()); }
+
+ private:
+  struct alignas(32) Sector {
+    unsigned char bytes[32];
+  };
+  std::vector<Sector> sectors_;
+};
 
 /// A request in the memory of a device, and what the kernels are told of it.
 template <class Config>
 struct Device {
   static constexpr int kBlocks = 3;
-  std::vector<unsigned char> query, key, value;
+  // Cells are the second of three heads each; NaN lies around them.
+  static constexpr int kFirst = Config::kCells ? kSize + 4 : 0;
+  static constexpr int kStride = Config::kCells ? 3 * (kSize + 4) : kSize;
+  static constexpr float kKeyScale = Config::kCells ? 0.5f : 1.0f;  // codes are scores / kKeyScale
+  std::vector<unsigned char> query;
+  AlignedBytes key, value;
   std::vector<float> output, lse;
   std::array<int, 2> query_start_loc{};
   std::array<int, 1> seq_lens{};
@@ -135,8 +168,8 @@ struct Device {
 
   explicit Device(const Request& request)
       : query(static_cast<std::size_t>(request.query_len * kSize * 2)),
-        key(kBlocks * kBlock * kSize * 2),
-        value(key),
+        key(kBlocks * kBlock * kStride * 2, 0),
+        value(kBlocks * kBlock * kStride * 2, 0xFF),
         output(static_cast<std::size_t>(request.query_len * kSize), -1.0f),
         lse(static_cast<std::size_t>(request.query_len), -1.0f),
         query_start_loc{0, request.query_len},
@@ -146,16 +179,21 @@ struct Device {
         k_scale(request.k_scale),
         sink(request.sink) {
     for (int i = 0; i < request.query_len; ++i) {
-      put<Config::kQuery>(query, i * kSize, request.first_query);
+      put<Config::kQuery>(query.data(), i * kSize, request.first_query);
     }
     for (int j = 0; j < request.seq_len; ++j) {
       const auto from = static_cast<std::size_t>(j);
       const int slot = table[from / kBlock] * kBlock + j % kBlock;
-      put<Config::kKeyValue>(key, slot * kSize, request.scores[from]);
+      const int cell = slot * kStride + kFirst;
+      put<Config::kKeyValue>(key.data(), cell, request.scores[from] / kKeyScale);
       for (int d = 0; d < kSize; ++d) {
-        put<Config::kKeyValue>(value, slot * kSize + d, Request::value(j, d));
+        put<Config::kKeyValue>(value.data(), cell + d, request.value(j, d));
       }
       value_scales[static_cast<std::size_t>(slot)] = request.value_scales[from];
+      if constexpr (Config::kCells) {
+        std::memcpy(key.data() + cell + kSize, &kKeyScale, 4);
+        std::memcpy(value.data() + cell + kSize, &request.value_scales[from], 4);
+      }
     }
     params.query = query.data();
     params.query_token_stride = params.query_head_stride = kSize;
@@ -171,10 +209,10 @@ struct Device {
     params.score.window_left = -1;
     params.score.sinks = &sink;
     attn::KvParams& kv = params.kv;
-    kv.key = key.data();
-    kv.value = value.data();
-    kv.block_stride = kBlock * kSize;
-    kv.token_stride_key = kv.token_stride_value = kSize;
+    kv.key = key.data() + kFirst;
+    kv.value = value.data() + kFirst;
+    kv.block_stride = kBlock * kStride;
+    kv.token_stride_key = kv.token_stride_value = kStride;
     kv.block_table = table.data();
     kv.block_size = kBlock;
     if (Config::kTokenHeadScales) {
@@ -274,6 +312,14 @@ Rows whole_reference(const Request& request, bool with_scales) {
   return reference(request, with_scales, 0, request.seq_len, double{request.sink});
 }
 
+template <class Config>
+void check_decode(const Request& request, bool with_scales) {
+  check_rows(decode<Config>(request), whole_reference(request, with_scales));
+  Request few = request;
+  few.query_len = 7;
+  check_rows(decode<Transposed<Config>>(few), whole_reference(few, with_scales));
+}
+
 /// Scores that rise and fall by some units.
 Request uneven_request() {
   Request request;
@@ -284,13 +330,14 @@ Request uneven_request() {
 }
 
 void check_every_kernel(const Request& request) {
-  check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+  check_decode<CodesConfig>(request, false);
   check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
-  check_rows(decode<F16Config>(request), whole_reference(request, false));
+  check_decode<F16Config>(request, false);
   check_rows(prefill<F16Config>(request), whole_reference(request, false));
-  check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+  check_decode<TokenHeadConfig>(request, true);
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
-  check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
+  check_decode<TwoWarpsConfig>(request, true);
+  check_decode<CellsConfig>(request, true);
 }
 
 }  // namespace
@@ -299,15 +346,25 @@ TEST_CASE("an emulated CTA computes what the definition says") {
   check_every_kernel(uneven_request());
 }
 
+TEST_CASE("NaN in a value shows in the rows that see its key, and in no other") {
+  for (const int key : {3, 33, 39}) {
+    Request request = uneven_request();
+    request.nan_key = key;
+    CAPTURE(key);
+    check_every_kernel(request);
+  }
+}
+
 TEST_CASE("the scale of a key that a row may not see does not touch the row") {
   for (const float scale : {0x1p40f, 0x1p127f, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
     Request request = uneven_request();
     request.value_scales.back() = scale;  // the last row alone sees it
     CAPTURE(scale);
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+    check_decode<TokenHeadConfig>(request, true);
+    check_decode<CellsConfig>(request, true);
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
-    check_rows(decode<TwoWarpsConfig>(request), whole_reference(request, true));
+    check_decode<TwoWarpsConfig>(request, true);
   }
 }
 
@@ -318,7 +375,8 @@ TEST_CASE("values whose weight is next to nothing do not set the unit of a row, 
     request.scores[5] = score;
     request.value_scales[5] = 0x1p20f;
     CAPTURE(score);
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+    check_decode<TokenHeadConfig>(request, true);
+    check_decode<CellsConfig>(request, true);
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   }
 }
@@ -327,7 +385,7 @@ TEST_CASE("a unit that large values have set sinks again when later scores outwe
   Request request = uneven_request();
   request.value_scales[3] = 0x1p30f;
   request.scores[30] = 28.0f;
-  check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+  check_decode<TokenHeadConfig>(request, true);
   check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
 }
 
@@ -338,7 +396,8 @@ TEST_CASE("scales of values may be as small or large as f32 holds") {
       request.value_scales[static_cast<std::size_t>(j)] = scale * static_cast<float>(1 + j % 5);
     }
     CAPTURE(scale);
-    check_rows(decode<TokenHeadConfig>(request), whole_reference(request, true));
+    check_decode<TokenHeadConfig>(request, true);
+    check_decode<CellsConfig>(request, true);
     check_rows(prefill<TokenHeadConfig>(request), whole_reference(request, true));
   }
 }
@@ -389,10 +448,10 @@ TEST_CASE("a query of zeros weighs all keys alike, however small the scale of th
       request.k_scale = k_scale;
       CAPTURE(first_query);
       CAPTURE(k_scale);
-      check_rows(decode<CodesConfig>(request), whole_reference(request, false));
+      check_decode<CodesConfig>(request, false);
       check_rows(prefill<CodesConfig>(request), whole_reference(request, false));
       request.soft_cap = 2.0f;
-      check_rows(decode<SoftCapConfig>(request), whole_reference(request, false));
+      check_decode<SoftCapConfig>(request, false);
       check_rows(prefill<SoftCapConfig>(request), whole_reference(request, false));
     }
   }

@@ -244,12 +244,14 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define load_word ptx_load_word
 #define load_matrices ptx_load_matrices
 #define load_matrices_transposed ptx_load_matrices_transposed
+#define transpose_matrix ptx_transpose_matrix
 #define multiply_add ptx_multiply_add
 #include "kernels/ptx/mma_sync.cuh"
 #undef shared_address
 #undef load_word
 #undef load_matrices
 #undef load_matrices_transposed
+#undef transpose_matrix
 #undef multiply_add
 #define copy_async ptx_copy_async
 #define close_copy_group ptx_close_copy_group
@@ -301,6 +303,15 @@ inline void load_matrices_transposed(u32 address, u32 (&to)[4]) {
     to[m] = load_shared<u16>(rows[first] + column) | u32{load_shared<u16>(rows[first + 1] + column)}
                                                          << 16;
   }
+}
+
+inline u32 transpose_matrix(u32 pair) {
+  const auto lanes = attnbench::cuda::running_cta->exchange(pair);
+  const u32 lane = threadIdx.x % 32;
+  const auto element = [&](u32 row, u32 column) {
+    return lanes[row * 4 + column / 2] >> column % 2 * 16 & 0xFFFFu;
+  };
+  return element(lane % 4 * 2, lane / 4) | element(lane % 4 * 2 + 1, lane / 4) << 16;
 }
 
 /// The layout of the fragments: mma_sync.cuh.
