@@ -5,14 +5,15 @@
     gpu_suites.py --smoke | --real       only the small ones | only those at real dimensions
     gpu_suites.py --timing ops ops-mla   times as well, one suite at a time
     gpu_suites.py --sanitizer memcheck smoke-decode   under a tool of compute-sanitizer
+    gpu_suites.py --smoke --cudnn        the backend CUDNN alone
     gpu_suites.py --read DIR             judges the result files of an earlier run
 
 Every suite is one `attnbench run` with a time limit, or several that share its cases when it is a
 long one; the results go to DIR/SUITE.json, or DIR/SUITE.K-of-N.json (--json DIR).
 Printed: one line a suite; results that are wrong or in error; the reasons of `unsupported`,
-grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml,
-must_pass_cuda.yaml and, where there is cuDNN, must_pass_cudnn.yaml demand and did not pass; with
-times, single operations in GB/s and percent of the measured memory ceiling. The last line is
+grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml and
+must_pass_cuda.yaml, or with --cudnn must_pass_cudnn.yaml, demand and did not pass; with times,
+single operations in GB/s and percent of the measured memory ceiling. The last line is
 "N suites passed, N failed"; the exit status is 1 when one failed: a result that is incorrect, in
 error or skipped, a reason of no known form, a pair that must pass.
 """
@@ -34,7 +35,7 @@ from unsupported_reasons import CUDNN_LIBRARY, place_of
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "scenarios"
 MUST_PASS = [ROOT / "tests" / "must_pass.yaml", ROOT / "tests" / "must_pass_cuda.yaml"]
-# Of CUDNN, where its library and the headers when building were found.
+# Of CUDNN; asked for only where its library, and the headers when building, were found.
 MUST_PASS_CUDNN = ROOT / "tests" / "must_pass_cudnn.yaml"
 MIN_CHECKED_ROWS = 64
 # What a run may take to write its results after an interrupt.
@@ -363,11 +364,15 @@ def parse_arguments():
     parser.add_argument("--timing", action="store_true")
     parser.add_argument("--sanitizer", metavar="TOOL",
                         choices=["memcheck", "racecheck", "initcheck", "synccheck"])
+    parser.add_argument("--cudnn", action="store_true", help="run the backend CUDNN alone")
     parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="compiled kernels")
     parser.add_argument("--no-must-pass", action="store_true", help="for runs of chosen cases")
     parser.add_argument("--more", nargs=argparse.REMAINDER, default=[], metavar="OPTION",
                         help="what follows goes to every attnbench run")  # fmt: skip
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.cudnn:
+        options.more = ["--backend", "CUDNN", *options.more]
+    return options
 
 
 def run_all(options):
@@ -401,8 +406,8 @@ def main():
         runs = run_all(options)
     if not runs:
         sys.exit("gpu_suites: no suites")
-    must_pass = [] if options.no_must_pass else must_pass_ids([*MUST_PASS, MUST_PASS_CUDNN])
-    failed = judge(runs, must_pass)
+    lists = [MUST_PASS_CUDNN] if options.cudnn else MUST_PASS
+    failed = judge(runs, [] if options.no_must_pass else must_pass_ids(lists))
     names = [suite for suite, is_failed in failed.items() if is_failed]
     if names:
         print("\nfailed: " + ", ".join(names))
