@@ -5,16 +5,17 @@
     gpu_suites.py --smoke | --real       only the small ones | only those at real dimensions
     gpu_suites.py --timing ops ops-mla   times as well, one suite at a time
     gpu_suites.py --sanitizer memcheck smoke-decode   under a tool of compute-sanitizer
+    gpu_suites.py --smoke --cudnn        the backend CUDNN alone
     gpu_suites.py --read DIR             judges the result files of an earlier run
 
 Every suite is one `attnbench run` with a time limit, or several that share its cases when it is a
 long one; the results go to DIR/SUITE.json, or DIR/SUITE.K-of-N.json (--json DIR).
 Printed: one line a suite; results that are wrong or in error; the reasons of `unsupported`,
 grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml and
-must_pass_cuda.yaml demand and did not pass; with times, single operations in GB/s and percent of
-the measured memory ceiling. The last line is "N suites passed, N failed"; the exit status is 1 when
-one failed: a result that is incorrect, in error or skipped, a reason of no known form, a pair that
-must pass.
+must_pass_cuda.yaml, or with --cudnn must_pass_cudnn.yaml, demand and did not pass; with times,
+single operations in GB/s and percent of the measured memory ceiling. The last line is
+"N suites passed, N failed"; the exit status is 1 when one failed: a result that is incorrect, in
+error or skipped, a reason of no known form, a pair that must pass.
 """
 
 import argparse
@@ -29,11 +30,13 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from unsupported_reasons import place_of
+from unsupported_reasons import CUDNN_LIBRARY, place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "scenarios"
 MUST_PASS = [ROOT / "tests" / "must_pass.yaml", ROOT / "tests" / "must_pass_cuda.yaml"]
+# Of CUDNN; asked for only where its library, and the headers when building, were found.
+MUST_PASS_CUDNN = ROOT / "tests" / "must_pass_cudnn.yaml"
 MIN_CHECKED_ROWS = 64
 # What a run may take to write its results after an interrupt.
 GRACE_S = 20
@@ -263,6 +266,8 @@ def missed_pairs(runs, ids):
             result = found.get(id)
             if result is None:
                 missed[run.suite].append(f"{id}: not among the results")
+            elif lacks_cudnn(result):
+                continue
             elif result["status"] != "passed":
                 reason = (result["reasons"] or [""])[0]
                 missed[run.suite].append(f"{id}: {result['status']} {reason}".rstrip())
@@ -270,6 +275,10 @@ def missed_pairs(runs, ids):
                 rows = result["error"]["checked_rows"]
                 missed[run.suite].append(f"{id}: checked on {rows} rows")
     return missed
+
+
+def lacks_cudnn(result):
+    return any(place_of(reason) == CUDNN_LIBRARY for reason in result["reasons"])
 
 
 def is_checked_too_little(result):
@@ -355,11 +364,15 @@ def parse_arguments():
     parser.add_argument("--timing", action="store_true")
     parser.add_argument("--sanitizer", metavar="TOOL",
                         choices=["memcheck", "racecheck", "initcheck", "synccheck"])
+    parser.add_argument("--cudnn", action="store_true", help="run the backend CUDNN alone")
     parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="compiled kernels")
     parser.add_argument("--no-must-pass", action="store_true", help="for runs of chosen cases")
     parser.add_argument("--more", nargs=argparse.REMAINDER, default=[], metavar="OPTION",
                         help="what follows goes to every attnbench run")  # fmt: skip
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.cudnn:
+        options.more = ["--backend", "CUDNN", *options.more]
+    return options
 
 
 def run_all(options):
@@ -393,7 +406,8 @@ def main():
         runs = run_all(options)
     if not runs:
         sys.exit("gpu_suites: no suites")
-    failed = judge(runs, [] if options.no_must_pass else must_pass_ids())
+    lists = [MUST_PASS_CUDNN] if options.cudnn else MUST_PASS
+    failed = judge(runs, [] if options.no_must_pass else must_pass_ids(lists))
     names = [suite for suite, is_failed in failed.items() if is_failed]
     if names:
         print("\nfailed: " + ", ".join(names))

@@ -60,6 +60,13 @@ class Judging(unittest.TestCase):
     def test_a_small_case_may_be_checked_on_all_its_rows(self):
         self.assertFalse(judged([result("s/q1/A", rows=5, total=5)], ["s/q1/A"])[0])
 
+    def test_cudnn_must_pass_only_where_it_is(self):
+        for reason, fails in [("cuDNN not found", False), ("built without cudnn-frontend", False),
+                              ("head_size not supported", True)]:  # fmt: skip
+            refused = result("s/q1/CUDNN", "unsupported")
+            refused["reasons"] = [reason]
+            self.assertEqual(judged([refused], ["s/q1/CUDNN"])[0], fails, reason)
+
     def test_a_suite_without_results_or_that_was_stopped_fails(self):
         self.assertTrue(judged(None)[0])
         self.assertTrue(judged([result("s/q1/A")], note="stopped after 3 s")[0])
@@ -135,8 +142,9 @@ class GpuTest(unittest.TestCase):
             done = subprocess.run([ROOT / "scripts" / "gpu_test", "--binary", stub],
                                   capture_output=True, text=True)  # fmt: skip
         self.assertNotIn("command not found", done.stderr)
-        # Both calibrations; neither the tests nor the suites get results from such a program.
-        self.assertEqual(done.stdout.splitlines()[-1], "2 passed, 2 failed")
+        # Both calibrations; neither the tests nor the suites, also of CUDNN, get results from such a
+        # program.
+        self.assertEqual(done.stdout.splitlines()[-1], "2 passed, 3 failed")
         self.assertEqual(done.returncode, 1)
 
 
@@ -166,6 +174,13 @@ class Lists(unittest.TestCase):
         real = {suite for suite in suites if not suite.startswith("smoke")}
         # One suite is small enough for a CPU as a whole.
         self.assertEqual(real - {id.split("/")[0] for id in cuda}, {"trace-llama3"})
+
+    def test_pairs_of_cudnn_are_of_small_suites_and_listed_once(self):
+        ids = gpu_suites.must_pass_ids([gpu_suites.MUST_PASS_CUDNN])
+        self.assertEqual(len(ids), len(set(ids)))
+        self.assertEqual({id.rsplit("/", 1)[1] for id in ids}, {"CUDNN"})
+        small = {file.stem for file in gpu_suites.suite_files([], "smoke")}
+        self.assertEqual({id.split("/")[0] for id in ids} - small, set())
 
     def test_a_line_of_another_form_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
