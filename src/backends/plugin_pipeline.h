@@ -85,6 +85,7 @@ class PluginPipeline final : public OpsPipeline {
   void negate(Buffer& buffer, Dtype dtype);
   void prepare();
   void run();
+  void collect();
   std::string changed_input();
   std::string first_change(const Input& input);
   static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);

@@ -96,9 +96,10 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 int explain(const ExplainArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
-  const Plugins plugins(arguments.selection.plugins, device);
+  Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   std::set<const Problem*> problems;
   const Problem* shown = nullptr;

@@ -114,9 +114,10 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
 int show_support(const SupportArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
-  const Plugins plugins(arguments.selection.plugins, device);
+  Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
   std::vector<InputPath> inputs = input_paths(scenarios);
   for (const InputPath& plugin : input_paths("--plugin", arguments.selection.plugins)) {
     inputs.push_back(plugin);
