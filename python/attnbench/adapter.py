@@ -61,6 +61,7 @@ class Adapter:
         raise NotImplementedError
 
     def run(self):
-        """Queues the whole attention on the current stream. Writes tensors.output (and .lse), or
-        returns output or (output, lse) where the kernel has no such argument."""
+        """Queues the whole attention on the current stream. Writes tensors.output and tensors.lse,
+        or returns output or (output, lse) where the kernel makes tensors of its own: they are copied
+        when they are judged, and not in what is timed. None in the pair: it was written."""
         raise NotImplementedError

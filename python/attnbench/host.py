@@ -77,7 +77,8 @@ class Case:
         if returned is None:
             return
         output, lse = returned if isinstance(returned, tuple) else (returned, None)
-        take(output, self.tensors.output, "output")
+        if output is not None:
+            take(output, self.tensors.output, "output")
         if lse is not None and self.tensors.lse is not None:
             axes = getattr(self.adapter, "lse_axes", "HT")
             take(lse, self.tensors.lse.T if axes == "TH" else self.tensors.lse, "lse")
