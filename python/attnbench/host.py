@@ -1,4 +1,5 @@
-"""What the program calls once Python runs inside of it. Functions return None or a complaint."""
+"""What the program calls once Python runs inside of it. A text that a function returns is a complaint;
+what it has to give is None or a tuple."""
 
 import gc
 import os
@@ -28,19 +29,19 @@ def start(search_path):
 
 
 def supports(name, problem_address):
-    """The reasons against a problem, a line each."""
+    """(), or (the reasons against a problem, a line each)."""
     try:
         adapter = describe.load(name)()
         missing = describe.missing_packages(adapter)
         if missing:
-            return "\n".join(missing)
+            return ("\n".join(missing),)
         asked = getattr(adapter, "supports", None)
         answer = asked(problem.Problem(problem_address)) if asked else None
-        if answer is None or isinstance(answer, str):
-            return answer
-        return "\n".join(answer) or None
     except ModuleNotFoundError as error:
-        return describe.not_found(error.name)
+        return (describe.not_found(error.name),)
+    if not answer:
+        return ()
+    return (answer,) if isinstance(answer, str) else ("\n".join(answer),)
 
 
 class Case:

@@ -20,7 +20,9 @@ class PluginBackend final : public Backend {
       : plugin_(plugin),
         device_(device),
         info_(std::move(info)),
-        description_(describe(plugin.table.description, info_)) {}
+        description_(describe(plugin.table.description, info_)) {
+    plugin_.on_cuda = device.is_cuda;
+  }
 
   std::string_view name() const override { return plugin_.table.name; }
   std::string_view description() const override { return description_; }

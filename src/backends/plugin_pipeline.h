@@ -107,7 +107,7 @@ class PluginPipeline final : public OpsPipeline {
 /// counts as words.
 template <typename Call>
 std::optional<std::string> complaint_of(const PluginTable& plugin, Call call) {
-  const PluginCall settings(plugin.floats);
+  const PluginCall settings(plugin.floats, plugin.on_cuda);
   try {
     const char* text = call();
     if (text == nullptr) return std::nullopt;

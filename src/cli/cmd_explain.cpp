@@ -5,6 +5,7 @@
 #include <set>
 
 #include "backends/backend.h"
+#include "cli/ask.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/environment.h"
@@ -76,7 +77,7 @@ void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   const std::string name(pair.backend->name());
-  const std::vector<std::string> reasons = all_refusals(*pair.backend, problem, device);
+  const std::vector<std::string> reasons = ask_all({pair}, device).front();
   out << "backend " << name << "\n";
   if (!reasons.empty()) {
     for (const std::string& reason : reasons) out << "  unsupported: " << printable(reason) << "\n";

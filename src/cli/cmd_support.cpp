@@ -6,8 +6,10 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "backends/backend.h"
+#include "cli/ask.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/exit_code.h"
@@ -36,8 +38,9 @@ struct Verdict {
 
 std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
   std::vector<Verdict> verdicts;
-  for (const Pair& pair : pairs) {
-    verdicts.push_back({&pair, all_refusals(*pair.backend, *pair.problem, device)});
+  std::vector<std::vector<std::string>> reasons = ask_all(pairs, device);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    verdicts.push_back({&pairs[i], std::move(reasons[i])});
   }
   return verdicts;
 }

@@ -157,7 +157,7 @@ std::optional<std::string> EmbeddedPython::complaint_of(PythonObject* function) 
 
 std::optional<std::string> EmbeddedPython::call(const char* function,
                                                 const std::vector<PythonArgument>& arguments,
-                                                std::vector<PythonObject*>& functions) {
+                                                std::vector<PythonObject*>& results) {
   const Lock lock(*api_);
   PythonObject* const result = run(function, arguments);
   const std::ptrdiff_t count = result == nullptr ? -1 : api_->tuple_size(result);
@@ -166,11 +166,16 @@ std::optional<std::string> EmbeddedPython::call(const char* function,
     return words_of(result);
   }
   for (std::ptrdiff_t i = 0; i < count; ++i) {
-    functions.push_back(api_->tuple_item(result, i));
-    api_->reference(functions.back());
+    results.push_back(api_->tuple_item(result, i));
+    api_->reference(results.back());
   }
   api_->release(result);
   return std::nullopt;
+}
+
+std::optional<std::string> EmbeddedPython::take_text(PythonObject* object) {
+  const Lock lock(*api_);
+  return words_of(object);
 }
 
 void EmbeddedPython::release(PythonObject* object) {

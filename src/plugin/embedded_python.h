@@ -34,11 +34,13 @@ class EmbeddedPython {
   /// What a function complains of; nothing when it returned None.
   std::optional<std::string> complaint_of(const char* function,
                                           const std::vector<PythonArgument>& arguments);
-  /// The same for a function that returns functions when it has no complaint: they are appended to
-  /// `functions`, and are to be released.
+  /// The same for a function that returns a tuple when it has no complaint: its objects are
+  /// appended to `results`, and are to be released.
   std::optional<std::string> call(const char* function,
                                   const std::vector<PythonArgument>& arguments,
-                                  std::vector<PythonObject*>& functions);
+                                  std::vector<PythonObject*>& results);
+  /// Takes a text, or None, for which there is nothing.
+  std::optional<std::string> take_text(PythonObject* object);
   std::optional<std::string> complaint_of(PythonObject* function);
   void release(PythonObject* object);
 

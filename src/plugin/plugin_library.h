@@ -17,6 +17,7 @@ struct PluginTable {
   const AttnbenchBackend* self = nullptr;  // what the plugin's functions get
   AttnbenchBackend table{};
   PluginFloats floats = current_floats();  // every call of it has these
+  bool on_cuda = false;                    // cases run on a CUDA device
   /// Brings the results of the last run() to where they are judged, where run() does not; null for
   /// none. Not part of the interface: what a plugin did here would not be timed.
   const char* (*collect)(void* state) = nullptr;

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "core/error.h"
@@ -58,11 +59,16 @@ const Adapter& adapter_of(const AttnbenchBackend* self) {
 const char* supports(const AttnbenchBackend* self, const AttnbenchProblem* problem) {
   const Adapter& adapter = adapter_of(self);
   if (!adapter.described.unsupported.empty()) return adapter.described.unsupported.c_str();
+  std::optional<std::string> complaint;
+  std::vector<PythonObject*> reasons;
   try {
-    return kept(adapter.host->python().complaint_of("supports", {adapter.described.name, problem}));
-  } catch (const Error& error) {
+    EmbeddedPython& python = adapter.host->python();
+    complaint = python.call("supports", {adapter.described.name, problem}, reasons);
+    if (!complaint) return reasons.empty() ? nullptr : kept(python.take_text(reasons.front()));
+  } catch (const Error& error) {  // it cannot be started
     return kept(error.what());
   }
+  throw std::runtime_error(*complaint);
 }
 
 const char* prepare(const AttnbenchBackend* self, const AttnbenchProblem* problem,
