@@ -85,7 +85,6 @@ class Case:
             target = self.tensors.lse.T if is_turned else self.tensors.lse
             take(lse, target, "lse", 0 if is_turned else 1)
 
-
     def close(self):
         """Gives memory back to the device, which other backends need."""
         on_device = self.stream is not None

@@ -144,19 +144,25 @@ class Packages(AdapterTest):
         self.all_pass(changed("logits_soft_cap: 20"), *with_windows)
         self.all_pass(changed("alibi: linear"), "vllm_triton_Unified2d")
         self.all_pass(changed("sinks: normal"), "vllm_triton_Unified2d", "vllm_flash_attn_Fa3")
-        self.all_pass(changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill")
+        self.all_pass(
+            changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill"
+        )
 
     def test_a_shared_prefix_in_two_levels(self):
         shared = TINY.replace(TINY_CASE, "4q1s100_2q3s90") + "cascade: {common_prefix_len: 64}\n"
         self.all_pass(shared, "flashinfer_Cascade")
-        reasons = self.run_classes(TINY, "flashinfer_Cascade", code=3)["flashinfer_Cascade"]["reasons"]
+        reasons = self.run_classes(TINY, "flashinfer_Cascade", code=3)["flashinfer_Cascade"][
+            "reasons"
+        ]
         self.assertEqual(reasons, ["no shared prefix of whole blocks (cascade.common_prefix_len)"])
 
     def test_an_lse_in_the_other_base_or_with_the_other_axes_is_noticed(self):
         """As many tokens as heads, so that the shape fits either way."""
         square = TINY.replace(TINY_CASE, "q4s100") + "kv_cache: {block_size: 256}\n"
         for convention in ("lse", "lse_axes"):
-            results = self.run_classes(square, *(f"{name}_{convention}" for name in WITH_LSE), code=1)
+            results = self.run_classes(
+                square, *(f"{name}_{convention}" for name in WITH_LSE), code=1
+            )
             self.assertEqual(len(results), len(WITH_LSE))
             for name, result in results.items():
                 with self.subTest(name=name):
@@ -177,8 +183,12 @@ class Packages(AdapterTest):
 
     def test_without_its_package_an_adapter_is_unsupported(self):
         self.modules = ()
-        for name, package in (("flash_attn:Fa2", "flash_attn"), ("flash_attn:Fa4", "flash_attn"),
-                              ("flashinfer:Decode", "flashinfer"), ("vllm_flash_attn:Fa3", "vllm")):
+        for name, package in (
+            ("flash_attn:Fa2", "flash_attn"),
+            ("flash_attn:Fa4", "flash_attn"),
+            ("flashinfer:Decode", "flashinfer"),
+            ("vllm_flash_attn:Fa3", "vllm"),
+        ):
             reasons = self.run_classes(TINY, PREFIX + name, code=3)[PREFIX + name]["reasons"]
             self.assertEqual(reasons[0], "device cpu not supported")
             self.assertIn(f"package {package} not found in ", reasons[1])
