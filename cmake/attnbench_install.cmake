@@ -18,6 +18,10 @@ install(DIRECTORY ${CMAKE_SOURCE_DIR}/python
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench PATTERN __pycache__ EXCLUDE)
 # The notice of what is embedded in the program (attnbench_page.cmake).
 install(FILES ${ATTNBENCH_D3_LICENCE} DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright-d3)
+if(ATTNBENCH_HAS_CUDNN)
+  install(FILES ${CUDNN_FRONTEND_INCLUDE_DIR}/../share/doc/cudnn-frontend/copyright
+    DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright-cudnn-frontend OPTIONAL)
+endif()
 
 # cpack -G DEB: the same as a package. dpkg-shlibdeps names the libraries that it needs.
 set(CPACK_PACKAGE_NAME attnbench)

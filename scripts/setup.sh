@@ -109,10 +109,17 @@ unpack_cudnn_frontend() {
     >/dev/null 2>&1; then
     mkdir -p "$UNPACKED_DIR/usr"
     python3 - "$download"/*.whl "$UNPACKED_DIR/usr" <<'PYTHON'
-import sys, zipfile
+import pathlib, sys, zipfile
 
 wheel = zipfile.ZipFile(sys.argv[1])
-wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.startswith("include/")])
+names = wheel.namelist()
+target = pathlib.Path(sys.argv[2])
+wheel.extractall(target, [name for name in names if name.startswith("include/")])
+for name in names:  # what is compiled into the program goes with its licence
+    if name.endswith(".dist-info/licenses/LICENSE-MIT.txt"):
+        folder = target / "share/doc/cudnn-frontend"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "copyright").write_bytes(wheel.read(name))
 PYTHON
   else
     say "going on without $CUDNN_FRONTEND: pip cannot fetch it"

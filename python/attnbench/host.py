@@ -79,11 +79,11 @@ class Case:
             return
         output, lse = returned if isinstance(returned, tuple) else (returned, None)
         if output is not None:
-            take(output, self.tensors.output, "output")
+            take(output, self.tensors.output, "output", 0)
         if lse is not None and self.tensors.lse is not None:
-            axes = getattr(self.adapter, "lse_axes", "HT")
-            take(lse, self.tensors.lse.T if axes == "TH" else self.tensors.lse, "lse")
-
+            is_turned = getattr(self.adapter, "lse_axes", "HT") == "TH"
+            target = self.tensors.lse.T if is_turned else self.tensors.lse
+            take(lse, target, "lse", 0 if is_turned else 1)
 
     def close(self):
         """Gives memory back to the device, which other backends need."""
@@ -96,20 +96,21 @@ class Case:
             torch.cuda.empty_cache()
 
 
-def take(source, target, name):
-    """Copies a tensor, or a list of tensors that follow each other. More axes than those of
-    `target` are rows: [B, Q, H, Dv] for [T, H, Dv]."""
+def take(source, target, name, axis):
+    """Copies a tensor, or a list of tensors that follow each other along `axis`, that of the tokens,
+    for which there may be several: [B, Q, H, Dv] for [T, H, Dv]."""
     parts = source if isinstance(source, list) else [source]
-    rows = [part.flatten(0, part.dim() - target.dim()) for part in parts]
-    shapes = [list(part.shape) for part in rows]
-    if (sum(shape[0] for shape in shapes) != target.shape[0]
-            or any(shape[1:] != list(target.shape[1:]) for shape in shapes)
-            or any(part.dtype != target.dtype for part in rows)):  # fmt: skip
+    flat = [part.flatten(axis, axis + part.dim() - target.dim()) for part in parts]
+    shapes = [list(part.shape) for part in flat]
+    sizes = [shape[axis] for shape in shapes]
+    expected = list(target.shape)
+    others = lambda shape: shape[:axis] + shape[axis + 1 :]
+    if (sum(sizes) != expected[axis] or any(others(shape) != others(expected) for shape in shapes)
+            or any(part.dtype != target.dtype for part in flat)):  # fmt: skip
         raise ValueError(
-            f"run() returned {name} {parts[0].dtype} {shapes}, expected {target.dtype} "
-            f"{list(target.shape)}"
+            f"run() returned {name} {parts[0].dtype} {shapes}, expected {target.dtype} {expected}"
         )
-    for here, part in zip(target.split([shape[0] for shape in shapes]), rows):
+    for here, part in zip(target.split(sizes, axis), flat):
         here.copy_(part)
     # What the next run leaves unwritten must not hold these values, should it get this memory.
     for part in parts:

@@ -2,7 +2,17 @@
 program is not read: structs only grow at their end."""
 
 import ctypes
-from ctypes import c_char_p, c_double, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    c_char_p,
+    c_double,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 
 
 class Device(ctypes.Structure):
@@ -87,7 +97,9 @@ def to_torch(tensor):
     strides = (c_int64 * tensor.ndim)(*tensor.strides[: tensor.ndim])
     managed.tensor.shape, managed.tensor.strides = shape, strides
     _handed_over.append((managed, shape, strides))
-    view = torch.utils.dlpack.from_dlpack(_new_capsule(ctypes.addressof(managed), b"dltensor", None))
+    view = torch.utils.dlpack.from_dlpack(
+        _new_capsule(ctypes.addressof(managed), b"dltensor", None)
+    )
     return view.view(getattr(torch, float8)) if float8 else view
 
 

@@ -204,8 +204,7 @@ typedef struct AttnbenchBackend {
   uint64_t features;
 
   /* NULL = yes, or the reason why not (several: a line each; a blank text is a no as well). Must
-   * not touch a device: it is asked on machines without one, and before the process forks. May be
-   * NULL: yes to all. */
+   * not touch a device: it is asked on machines without one. May be NULL: yes to all. */
   const char* (*supports)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem);
   /* Not timed: allocates, compiles, plans. Sets *state, which the other two get. Arguments live
    * until destroy(); lengths and block table are in place, query, keys and values are still NaN.

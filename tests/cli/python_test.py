@@ -13,182 +13,11 @@ import unittest
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
 from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described
-from tool import TIME_LIMIT_S, TINY, TINY_CASE, strict_json
+from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE, strict_json
 
 SMALL = TINY.replace("bfloat16", "float32")
 # Attention in numpy, and classes around it.
-MINE = """\
-import ctypes, os, sys, time
-import numpy as np
-
-class Right:
-    \"\"\"attention in numpy\"\"\"
-    version = "1.5"
-    devices = ("cpu",)
-    attention_types = ("decoder", "encoder_decoder")
-    dtypes = ("float32",)
-    features = ("causal", "non_causal", "gqa")
-    lse = "natural"
-    def prepare(self, problem, tensors):
-        self.problem, self.tensors = problem, tensors
-    def attend(self):
-        p, t = self.problem, self.tensors
-        output = np.zeros(t.output.shape, np.float32)
-        lse = np.full((p.num_heads, p.num_tokens), -np.inf, np.float32)
-        group = p.num_heads // p.num_kv_heads
-        for query_len, seq_len, row, key in p.requests():
-            for i in range(query_len):
-                seen = seq_len - query_len + i + 1 if p.causal else seq_len
-                if seen <= 0:
-                    continue
-                for head in range(p.num_heads):
-                    keys = t.key[key : key + seen, head // group]
-                    scores = keys @ t.query[row + i, head] * p.scale
-                    most = scores.max()
-                    weights = np.exp(scores - most)
-                    lse[head, row + i] = most + np.log(weights.sum())
-                    values = t.value[key : key + seen, head // group]
-                    output[row + i, head] = weights @ values / weights.sum()
-        return output, lse
-    def run(self):
-        self.tensors.output[...], self.tensors.lse[...] = self.attend()
-
-def as_tensor(array):
-    import torch
-    return array.view(torch.Tensor)
-
-class Paged(Right):
-    kv = "paged"
-    def attend(self):
-        p, t = self.problem, self.tensors
-        key, value = [], []
-        for length, blocks in zip(p.seq_lens, t.block_table):
-            used = blocks[: -(-length // p.block_size)]
-            for cache, rows in ((t.key_cache, key), (t.value_cache, value)):
-                rows.append(cache[used].reshape(-1, p.num_kv_heads, p.head_size)[:length])
-        t.key, t.value = np.concatenate(key), np.concatenate(value)
-        return super().attend()
-
-class Returns(Right):
-    def run(self):
-        output, lse = self.attend()
-        return as_tensor(output), as_tensor(lse)
-
-class ReturnsParts(Right):
-    def run(self):
-        output, lse = self.attend()
-        return [as_tensor(output[:1]), as_tensor(output[1:])[None]], as_tensor(lse)
-
-class WritesOutput(Right):
-    def run(self):
-        self.tensors.output[...], lse = self.attend()
-        return None, as_tensor(lse)
-
-class Turned(Right):
-    lse_axes = "TH"
-    def run(self):
-        output, lse = self.attend()
-        return as_tensor(output), as_tensor(lse.T.copy())
-
-class SaysTurned(Returns):
-    lse_axes = "TH"
-
-class SaysStraight(Turned):
-    lse_axes = "HT"
-
-class Base2(Right):
-    lse = "base_2"
-    def attend(self):
-        output, lse = super().attend()
-        return output, lse / np.float32(np.log(2))
-
-class SaysNatural(Base2):
-    lse = "natural"
-
-class SaysBase2(Right):
-    lse = "base_2"
-
-class PlusInf(Right):
-    empty_rows = "+inf"
-    def attend(self):
-        output, lse = super().attend()
-        return output, np.where(np.isneginf(lse), np.inf, lse)
-
-class SaysMinusInf(PlusInf):
-    empty_rows = "-inf"
-
-class SaysPlusInf(Right):
-    empty_rows = "+inf"
-
-class Wrong(Right):
-    def attend(self):
-        output, lse = super().attend()
-        output[-1, -1, -1] += 1
-        return output, lse
-
-class Remembers(Right):
-    def attend(self):
-        self.first = getattr(self, "first", None) or super().attend()
-        return self.first
-
-class Unwritten(Returns):
-    def prepare(self, problem, tensors):
-        super().prepare(problem, tensors)
-        self.output = None
-    def run(self):
-        output, lse = self.attend()
-        if self.output is None:
-            self.output = as_tensor(output)
-        self.output[:-1] = output[:-1]
-        return self.output, as_tensor(lse)
-
-class PastTheEnd(Right):
-    def run(self):
-        super().run()
-        output = self.tensors.output
-        ctypes.memset(output.ctypes.data + output.nbytes + 3 * output[0].nbytes, 0, 1)
-
-class Refuses(Right):
-    def supports(self, problem):
-        return ["no luck with %d heads" % problem.num_heads, "nor " + problem.json["kv_cache"]["layout"]]
-
-class RaisesInSupports(Right):
-    def supports(self, problem):
-        raise ValueError("no answer")
-
-class RaisesInPrepare(Right):
-    def prepare(self, problem, tensors):
-        raise ValueError("no plan")
-
-class RaisesInRun(Right):
-    def run(self):
-        return {}["no key"]
-
-class Leaves(Right):
-    def run(self):
-        sys.exit(3)
-
-class Crashes(Right):
-    def run(self):
-        ctypes.string_at(0)
-
-class Hangs(Right):
-    def run(self):
-        time.sleep(3600)
-
-class WrongShape(Right):
-    def run(self):
-        output, lse = self.attend()
-        return as_tensor(output[:, :1]), as_tensor(lse)
-
-class Prints(Right):
-    def run(self):
-        print("run() was here")
-        super().run()
-
-class NeedsPackage(Right):
-    packages = ("there_is_no_such_package",)
-"""
+MINE = (ROOT / "tests" / "python" / "numpy_attention.py").read_text(encoding="utf-8")
 
 
 class Classes(PythonTest):
@@ -228,7 +57,9 @@ class RightOnes(Classes):
     def test_a_scenario_may_name_them_and_the_repro_line_repeats_the_case(self):
         self.write("named.yaml", SMALL + "backends: [FLASH_ATTN, 'python:mine:Right']\n")
         results = self.results("named.yaml", "--device", "cpu", "--no-timing")
-        self.assertEqual([r["backend"] for r in results.values()], ["FLASH_ATTN", "python:mine:Right"])
+        self.assertEqual(
+            [r["backend"] for r in results.values()], ["FLASH_ATTN", "python:mine:Right"]
+        )
         repro = list(results.values())[1]["repro"]
         words = subprocess.run(["bash", "-c", f"printf '%s\\n' {repro}"], check=True, text=True,
                                capture_output=True).stdout.splitlines()  # fmt: skip
@@ -301,12 +132,17 @@ class FaultyOnes(Classes):
         results = self.run_classes(SMALL, "Refuses", "NeedsPackage", code=3)
         self.assertEqual(results["Refuses"]["reasons"], ["no luck with 4 heads", "nor NHD"])
         executable = described(self.python)["executable"]
-        self.assertEqual(results["NeedsPackage"]["reasons"],
-                         [f"package there_is_no_such_package not found in {executable}"])
-        refused = self.run_classes(SMALL, "Right", code=3,
-                                   options=("--no-timing", "--set", "attention.sinks=normal"))
-        self.assertEqual(refused["Right"]["reasons"],
-                         ["needs ATTNBENCH_SINKS, which the plugin does not declare"])
+        self.assertEqual(
+            results["NeedsPackage"]["reasons"],
+            [f"package there_is_no_such_package not found in {executable}"],
+        )
+        refused = self.run_classes(
+            SMALL, "Right", code=3, options=("--no-timing", "--set", "attention.sinks=normal")
+        )
+        self.assertEqual(
+            refused["Right"]["reasons"],
+            ["needs ATTNBENCH_SINKS, which the plugin does not declare"],
+        )
 
     def test_a_module_that_lacks_a_package_is_unsupported_and_not_bad_usage(self):
         self.write("mine.py", "import there_is_no_such_package\nclass Mine: pass\n")
@@ -344,8 +180,10 @@ class Names(Classes):
 
     def test_without_python_every_case_is_unsupported(self):
         self.write("small.yaml", SMALL)
-        for python, words in (("/nowhere/python3", "no Python: /nowhere/python3: No such file"),
-                              ("/bin/false", "no Python: /bin/false: exit status 1")):
+        for python, words in (
+            ("/nowhere/python3", "no Python: /nowhere/python3: No such file"),
+            ("/bin/false", "no Python: /bin/false: exit status 1"),
+        ):
             outcome = self.expect(3, "run", "small.yaml", "--device", "cpu", "--backend",
                                   "python:mine:Mine", "--json", "-", **{"COLUMNS": "200"},
                                   python=python)  # fmt: skip

@@ -54,7 +54,10 @@ class PythonTest(PluginTest):
     def environment(self, **changes):
         path = os.pathsep.join(map(str, self.modules))
         return super().environment(
-            ATTNBENCH_PYTHON=str(self.python), PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **changes
+            ATTNBENCH_PYTHON=str(self.python),
+            PYTHONPATH=path,
+            PYTHONDONTWRITEBYTECODE="1",
+            **changes,
         )
 
     def run_classes(self, scenario, *classes, code=0, options=("--no-timing",)):

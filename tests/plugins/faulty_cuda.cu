@@ -7,7 +7,7 @@
 
 namespace {
 
-enum class Kind { kWrong, kOverrun, kCrash, kHang, kDefaultStream };
+enum class Kind { kWrong, kOverrun, kCrash, kHang, kDefaultStream, kWaits };
 
 struct Variant {
   const char* name;

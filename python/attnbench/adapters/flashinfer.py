@@ -17,7 +17,9 @@ def pages(tables, lens, block_size):
     counts = [(length + block_size - 1) // block_size for length in lens]
     indptr = torch.tensor([0] + counts, dtype=torch.int32).cumsum(0, dtype=torch.int32)
     indices = torch.cat([table[:count] for table, count in zip(tables, counts)])
-    last = [length - (count - 1) * block_size if count else 0 for length, count in zip(lens, counts)]
+    last = [
+        length - (count - 1) * block_size if count else 0 for length, count in zip(lens, counts)
+    ]
     return indptr, indices.int(), torch.tensor(last, dtype=torch.int32)
 
 

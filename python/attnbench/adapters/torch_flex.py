@@ -1,18 +1,20 @@
-"""torch.nn.attention.flex_attention: the batch as one packed sequence with a block mask.
+"""torch.nn.attention.flex_attention: a batch of equal requests as [B, H, Q, D], any other as one packed
+sequence with a block mask.
 
 Compiled by torch.compile on a GPU; on the CPU it runs as it is, for tests. LSE: natural. Output and LSE
 are new tensors, whose copy is not timed.
 """
 
 from attnbench.adapter import Adapter
+from attnbench.adapters.torch_sdpa import ALL_TYPES, equal_requests
 
 
 class Flex(Adapter):
-    """torch.nn.attention.flex_attention of a packed batch, compiled where there is a GPU"""
+    """torch.nn.attention.flex_attention, compiled where there is a GPU"""
 
     packages = ("torch",)
     devices = ("cpu", "cuda")
-    attention_types = ("decoder", "encoder", "encoder_only", "encoder_decoder", "mm_encoder")
+    attention_types = ALL_TYPES
     dtypes = ("float32", "bfloat16", "float16")
     features = ("causal", "non_causal", "gqa", "sliding_window", "soft_cap", "alibi")
     lse = "natural"
@@ -26,23 +28,18 @@ class Flex(Adapter):
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+        runs = equal_requests(problem)
+        is_equal = len(runs) == 1 and runs[0][0] == problem.num_requests
+        self.batch, query_lens, seq_lens = 1, problem.query_lens, problem.seq_lens
+        if is_equal:  # all have the positions of the first
+            self.batch, query_lens, seq_lens = runs[0][0], query_lens[:1], seq_lens[:1]
         device = tensors.query.device
-        packed = lambda rows: rows.transpose(0, 1)[None]  # [T, H, D] -> [1, H, T, D]
-        self.arguments = [packed(t) for t in (tensors.query, tensors.key, tensors.value)]
-        lens = lambda values: torch.tensor(values, device=device)
-        requests = torch.arange(problem.num_requests, device=device)
-        query_lens, seq_lens = lens(problem.query_lens), lens(problem.seq_lens)
-        self.query_request = requests.repeat_interleave(query_lens)
-        self.key_request = requests.repeat_interleave(seq_lens)
-        starts = lambda values: values.cumsum(0) - values
-        rows = torch.arange(problem.num_tokens, device=device)
-        keys = torch.arange(problem.num_keys, device=device)
-        own = self.query_request
-        self.query_position = rows + (seq_lens - query_lens - starts(query_lens))[own]
-        self.key_position = keys - starts(seq_lens)[self.key_request]
+        self.arguments = [self.heads_first(t) for t in (tensors.query, tensors.key, tensors.value)]
+        self.set_positions(*(torch.tensor(lens, device=device) for lens in (query_lens, seq_lens)))
         self.options = {
-            "block_mask": create_block_mask(self.mask_of(problem), None, None, problem.num_tokens,
-                                            problem.num_keys, device=device),
+            "block_mask": create_block_mask(self.mask_of(problem), None, None,
+                                            len(self.query_position), len(self.key_position),
+                                            device=device),
             "score_mod": self.bias_of(problem, tensors.alibi_slopes),
             "scale": problem.scale,
             "enable_gqa": problem.num_kv_heads < problem.num_heads,
@@ -52,6 +49,24 @@ class Flex(Adapter):
         if device.type == "cuda":
             self.function = torch.compile(flex_attention, dynamic=False)
             self.run()
+
+    def heads_first(self, rows):
+        """[B * L, H, D] -> [B, H, L, D]"""
+        return rows.unflatten(0, (self.batch, -1)).transpose(1, 2)
+
+    def set_positions(self, query_lens, seq_lens):
+        """Request and position of each row of the query and of the keys."""
+        import torch
+
+        requests = torch.arange(len(query_lens), device=query_lens.device)
+        self.query_request = requests.repeat_interleave(query_lens)
+        self.key_request = requests.repeat_interleave(seq_lens)
+        starts = lambda lens: lens.cumsum(0) - lens
+        rows = torch.arange(len(self.query_request), device=query_lens.device)
+        keys = torch.arange(len(self.key_request), device=query_lens.device)
+        last = seq_lens - query_lens - starts(query_lens)
+        self.query_position = rows + last[self.query_request]
+        self.key_position = keys - starts(seq_lens)[self.key_request]
 
     @staticmethod
     def lse_option():
@@ -100,4 +115,4 @@ class Flex(Adapter):
     def run(self):
         output, aux = self.function(*self.arguments, **self.options)
         lse = getattr(aux, "lse", aux)
-        return output[0].transpose(0, 1), lse[0]
+        return output.transpose(1, 2), lse.transpose(0, 1)

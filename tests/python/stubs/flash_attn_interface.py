@@ -2,7 +2,6 @@
 
 import stub_attention as stub
 
-
 def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
                            seqused_q=None, seqused_k=None, softmax_scale=None, causal=False,
                            qv=None, q_descale=None, k_descale=None, v_descale=None,

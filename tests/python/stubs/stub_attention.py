@@ -46,7 +46,9 @@ def paged(key_cache, value_cache, block_table, seq_lens):
     requests = []
     for blocks, length in zip(block_table, seq_lens.tolist()):
         used = blocks[: -(-length // key_cache.shape[1])].long()
-        requests.append(tuple(cache[used].flatten(0, 1)[:length] for cache in (key_cache, value_cache)))
+        requests.append(
+            tuple(cache[used].flatten(0, 1)[:length] for cache in (key_cache, value_cache))
+        )
     return requests
 
 

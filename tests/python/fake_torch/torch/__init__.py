@@ -15,8 +15,8 @@ class Tensor(numpy.ndarray):
     def flatten(self, first, last):
         return self.reshape(self.shape[:first] + (-1,) + self.shape[last + 1 :])
 
-    def split(self, sizes):
-        return numpy.split(self, numpy.cumsum(sizes)[:-1])
+    def split(self, sizes, axis):
+        return numpy.split(self, numpy.cumsum(sizes)[:-1], axis)
 
     def copy_(self, other):
         self[...] = other

@@ -2,7 +2,6 @@
 
 import stub_attention as stub
 
-
 def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None,
                            seqused_k=None, q_v=None, dropout_p=0.0, softmax_scale=None,
                            causal=False, window_size=None, softcap=0.0, alibi_slopes=None,

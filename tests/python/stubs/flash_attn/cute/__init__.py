@@ -2,7 +2,6 @@
 
 import stub_attention as stub
 
-
 def flash_attn_varlen_func(q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None,
                            max_seqlen_q=None, max_seqlen_k=None, min_seqlen_k=None, seqused_q=None,
                            seqused_k=None, gather_kv_indices=None, page_table=None,

@@ -2,7 +2,6 @@
 
 import stub_attention as stub
 
-
 def unified_attention(q, k, v, out, cu_seqlens_q, max_seqlen_q, seqused_k, max_seqlen_k,
                       softmax_scale, causal, window_size, block_table, softcap, q_descale,
                       k_descale, v_descale, seq_threshold_3D=None, num_par_softmax_segments=None,

@@ -1,0 +1,198 @@
+"""The adapters of public packages, through the real binary. Those of torch run on CPU tensors of the real
+one; those of other packages against stubs with their signatures and conventions (tests/python/stubs).
+
+Needs an interpreter with torch, which scripts/test does not install.
+"""
+
+import re
+import unittest
+
+from plugins import CROSS
+from pythons import STUBS, PythonTest
+from tool import ROOT, TINY, TINY_CASE
+
+PREFIX = "attnbench.adapters."
+# The shipped adapters for a machine without a GPU, and each with one convention declared wrong.
+ON_CPU = """\
+from attnbench import Adapter
+from attnbench.adapters import flash_attn, flashinfer, torch_flex, vllm_flash_attn, vllm_triton
+
+OTHERS = {"natural": "base_2", "base_2": "natural", "HT": "TH", "TH": "HT", "-inf": "+inf", "+inf": "-inf"}
+for module in (flash_attn, flashinfer, torch_flex, vllm_flash_attn, vllm_triton):
+    for name, base in list(vars(module).items()):
+        if not isinstance(base, type) or not hasattr(base, "prepare"):
+            continue
+        name = module.__name__.rpartition(".")[2] + "_" + name
+        own = {"devices": ("cpu",), "__module__": __name__}
+        globals()[name] = type(name, (base,), own)
+        for swapped in ("lse", "lse_axes", "empty_rows"):
+            other = {swapped: OTHERS.get(getattr(base, swapped))}
+            globals()[f"{name}_{swapped}"] = type(name, (base,), {**own, **other})
+"""
+RAGGED = ("flash_attn_Fa2", "flash_attn_Fa3", "flash_attn_Fa3Forward", "flash_attn_Fa4")
+PAGED = ("flash_attn_Fa3Paged", "flash_attn_Fa4Paged", "vllm_flash_attn_Fa2", "vllm_flash_attn_Fa3",
+         "vllm_triton_Unified2d", "flashinfer_Prefill")  # fmt: skip
+DECODE = ("vllm_triton_Unified3d", "flashinfer_Decode", "flashinfer_DecodeTensorCores")
+WITH_LSE = (*RAGGED, "flash_attn_Fa2Paged", "flash_attn_Fa3Paged", "flash_attn_Fa4Paged",
+            "vllm_flash_attn_Fa2", "vllm_flash_attn_Fa3", "flashinfer_Prefill")  # fmt: skip
+
+
+class AdapterTest(PythonTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.need("torch", modules=[STUBS])
+        if cls.python is None:
+            raise unittest.SkipTest("no Python with a shared library and torch")
+
+    def setUp(self):
+        super().setUp()
+        self.write("mine.py", ON_CPU)
+
+    def all_pass(self, scenario, *classes, **more):
+        results = self.run_classes(scenario, *classes, **more)
+        self.assertEqual(len(results), len(classes))
+        for name, result in results.items():
+            with self.subTest(name=name):
+                self.assertEqual(result["status"], "passed", result["reasons"])
+        return results
+
+
+class Torch(AdapterTest):
+    MATH, FLASH = PREFIX + "torch_sdpa:Math", PREFIX + "torch_sdpa:Flash"
+    FLEX = PREFIX + "torch_flex:Flex"
+
+    def test_the_cpu_runs_scaled_dot_product_attention(self):
+        results = self.all_pass(TINY, self.MATH, self.FLASH, options=())
+        for result in results.values():
+            self.assertGreater(result["timing"]["median_us"], 0)
+            self.assertIn("torch 2.", result["plugin"]["version"])
+            self.assertTrue(result["batch_invariance"]["equal"])
+
+    def test_lengths_masks_and_types(self):
+        sweep = TINY.replace(f"batch: {TINY_CASE}", "batch: [3q8s40_2q1s40, q33_q33, 5q1s70]")
+        self.all_pass_of_each_case(sweep, self.MATH)
+        window = sweep.replace("head_size: 64", "head_size: 64, sliding_window: 9")
+        self.all_pass_of_each_case(window, self.MATH)
+        self.all_pass_of_each_case(sweep.replace("head_size: 64", "head_size: 64, causal: false"),
+                                   self.MATH, self.FLASH)  # fmt: skip
+        self.all_pass_of_each_case(sweep.replace("decoder", "encoder").replace("s40", "")
+                                   .replace("s70", ""), self.MATH, self.FLASH)  # fmt: skip
+
+    def all_pass_of_each_case(self, scenario, *classes):
+        self.write("scenario.yaml", scenario)
+        chosen = [word for name in classes for word in ("--backend", f"python:{name}")]
+        results = self.results("scenario.yaml", "--device", "cpu", "--no-timing", *chosen)
+        self.assertEqual(len(results), 3 * len(classes))
+        for id, result in results.items():
+            self.assertEqual(result["status"], "passed", (id, result["reasons"]))
+
+    def test_flex_attention_and_its_conventions(self):
+        """In eager mode it takes seconds, so one run has to do."""
+        self.modules = ()  # torch asks more of a Triton that is there than a stub has
+        classes = (self.FLEX, "torch_flex_Flex_lse", "torch_flex_Flex_empty_rows")
+        results = self.run_classes(CROSS, *classes, code=1)
+        self.assertEqual(results[self.FLEX]["status"], "passed", results[self.FLEX]["reasons"])
+        self.assertIn("LSE is natural, declared base 2", results[classes[1]]["reasons"])
+        self.assertIn("LSE of rows that see no key is -inf, declared +inf",
+                      results[classes[2]]["reasons"])  # fmt: skip
+
+    def test_the_way_of_the_documentation_to_a_judged_kernel(self):
+        text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+        (mine,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        (scenario,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        (command,) = re.findall(r"attnbench (run .*python:mine:Mine.*)", text)
+        self.write("case.yaml", scenario + "timing: {samples: 3}\n")
+        self.write("mine.py", mine)
+        results = self.results(*command.split())
+        (result,) = results.values()
+        self.assertEqual(result["status"], "passed", result["reasons"])
+        # And it is incorrect without the causal rule, as the page says.
+        wrong = mine.replace("scores.masked_fill(key > position, -math.inf)", "scores")
+        self.assertNotEqual(wrong, mine)
+        self.write("mine.py", wrong)
+        (result,) = self.results(*command.split(), code=1).values()
+        self.assertEqual(result["status"], "incorrect", result["reasons"])
+
+    def test_what_it_cannot_do_is_unsupported(self):
+        cross = CROSS.replace("float32", "bfloat16")
+        for result in self.run_classes(cross, self.MATH, self.FLASH, code=3).values():
+            self.assertEqual(result["reasons"], ["rows that see no key"])
+        cudnn = PREFIX + "torch_sdpa:Cudnn"
+        reasons = self.run_classes(TINY, cudnn, code=3)[cudnn]["reasons"]
+        self.assertEqual(reasons, ["device cpu not supported"])
+
+
+class Packages(AdapterTest):
+    def test_every_adapter_is_right_for_a_mixed_batch(self):
+        results = self.all_pass(TINY, *RAGGED, *PAGED)
+        for name, result in results.items():
+            self.assertEqual(result["lse_error"] is None, name.startswith("vllm_triton"), name)
+
+    def test_decodes_large_blocks_and_the_other_layout(self):
+        decodes = TINY.replace(TINY_CASE, "5q1s100")
+        self.all_pass(decodes, *RAGGED, *PAGED, *DECODE)
+        self.all_pass(decodes + "kv_cache: {layout: HND}\n", *PAGED, *DECODE)
+        self.all_pass(TINY + "kv_cache: {block_size: 256}\n", "flash_attn_Fa2Paged")
+
+    def test_windows_soft_caps_slopes_and_sinks(self):
+        def changed(words):
+            return TINY.replace("head_size: 64", f"head_size: 64, {words}")
+
+        with_windows = [name for name in (*RAGGED, *PAGED) if "Fa3Forward" not in name]
+        self.all_pass(changed("sliding_window: 9"), *with_windows)
+        self.all_pass(changed("logits_soft_cap: 20"), *with_windows)
+        self.all_pass(changed("alibi: linear"), "vllm_triton_Unified2d")
+        self.all_pass(changed("sinks: normal"), "vllm_triton_Unified2d", "vllm_flash_attn_Fa3")
+        self.all_pass(
+            changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill"
+        )
+
+    def test_a_shared_prefix_in_two_levels(self):
+        shared = TINY.replace(TINY_CASE, "4q1s100_2q3s90") + "cascade: {common_prefix_len: 64}\n"
+        self.all_pass(shared, "flashinfer_Cascade")
+        reasons = self.run_classes(TINY, "flashinfer_Cascade", code=3)["flashinfer_Cascade"][
+            "reasons"
+        ]
+        self.assertEqual(reasons, ["no shared prefix of whole blocks (cascade.common_prefix_len)"])
+
+    def test_an_lse_in_the_other_base_or_with_the_other_axes_is_noticed(self):
+        """As many tokens as heads, so that the shape fits either way."""
+        square = TINY.replace(TINY_CASE, "q4s100") + "kv_cache: {block_size: 256}\n"
+        for convention in ("lse", "lse_axes"):
+            results = self.run_classes(
+                square, *(f"{name}_{convention}" for name in WITH_LSE), code=1
+            )
+            self.assertEqual(len(results), len(WITH_LSE))
+            for name, result in results.items():
+                with self.subTest(name=name):
+                    self.assertEqual(result["status"], "incorrect", result["reasons"])
+        for result in self.run_classes(square, *WITH_LSE).values():
+            self.assertEqual(result["status"], "passed", result["reasons"])
+
+    def test_rows_without_keys_by_the_other_convention_are_noticed(self):
+        cross = CROSS.replace("float32", "bfloat16") + "kv_cache: {block_size: 256}\n"
+        with_empty = [name for name in WITH_LSE if "flashinfer" not in name]
+        self.all_pass(cross, *with_empty)
+        results = self.run_classes(cross, *(f"{name}_empty_rows" for name in with_empty), code=1)
+        for name, result in results.items():
+            with self.subTest(name=name):
+                self.assertIn("LSE of rows that see no key is", "\n".join(result["reasons"]))
+        refused = self.run_classes(cross, "flashinfer_Prefill", code=3)["flashinfer_Prefill"]
+        self.assertEqual(refused["status"], "unsupported")
+
+    def test_without_its_package_an_adapter_is_unsupported(self):
+        self.modules = ()
+        for name, package in (
+            ("flash_attn:Fa2", "flash_attn"),
+            ("flash_attn:Fa4", "flash_attn"),
+            ("flashinfer:Decode", "flashinfer"),
+            ("vllm_flash_attn:Fa3", "vllm"),
+        ):
+            reasons = self.run_classes(TINY, PREFIX + name, code=3)[PREFIX + name]["reasons"]
+            self.assertEqual(reasons[0], "device cpu not supported")
+            self.assertIn(f"package {package} not found in ", reasons[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

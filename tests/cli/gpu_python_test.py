@@ -1,0 +1,75 @@
+"""Python classes on a GPU, through the real binary. Skipped, with the reason, where there is no GPU, or no
+Python with torch for it.
+"""
+
+import unittest
+
+from gpu_test import CASES, no_gpu
+from pythons import PythonTest, python_with
+
+PREFIX = "attnbench.adapters."
+FAULTY = """\
+import torch
+from attnbench.adapters.torch_sdpa import Math
+
+class Waits(Math):
+    def run(self):
+        result = super().run()
+        torch.cuda.current_stream().synchronize()
+        return result
+
+class OnOtherStream(Math):
+    def run(self):
+        self.side = getattr(self, "side", None) or torch.cuda.Stream()
+        with torch.cuda.stream(self.side):
+            self.tensors.output.copy_(torch.cat([part.flatten(0, 1) for part in super().run()]))
+    def prepare(self, problem, tensors):
+        super().prepare(problem, tensors)
+        self.tensors = tensors
+
+class Device(Math):
+    def run(self):
+        torch.cuda.set_device(torch.cuda.device_count() - 1)
+        return super().run()
+"""
+
+
+@unittest.skipIf(no_gpu(), no_gpu())
+class PythonOnGpu(PythonTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.python = python_with("torch.cuda")
+        if cls.python is None:
+            raise unittest.SkipTest("no Python with a shared library and torch")
+
+    def run_on_gpu(self, *classes, options=(), code=0):
+        self.write("cases.yaml", CASES)
+        chosen = [word for name in classes for word in ("--backend", f"python:{name}")]
+        results = self.results("cases.yaml", "--device", "cuda", *chosen, *options, code=code)
+        return {tuple(id.split("/")[1:]): result for id, result in results.items()}
+
+    def test_torch_passes_and_is_timed_in_the_stream_and_in_a_graph(self):
+        names = ("torch_sdpa:Math", "torch_sdpa:Flash", "torch_sdpa:Cudnn", "torch_flex:Flex")
+        for mode in ("stream", "graph"):
+            results = self.run_on_gpu(*(PREFIX + name for name in names),
+                                      options=("--set", f"timing.mode={mode}"))  # fmt: skip
+            self.assertEqual(len(results), 2 * len(names))
+            for id, result in results.items():
+                self.assertEqual(result["status"], "passed", (id, result["reasons"]))
+                self.assertEqual(result["timing"]["mode"], mode)
+                self.assertTrue(result["throughput"]["gbps"] > 0)
+
+    def test_a_run_that_waits_or_leaves_the_stream_is_incorrect(self):
+        self.write("faulty.py", FAULTY)
+        results = self.run_on_gpu("faulty:Waits", "faulty:OnOtherStream", "faulty:Device", code=1,
+                                  options=("--no-timing",))  # fmt: skip
+        for (_, backend), result in results.items():
+            expected = "passed" if backend.endswith("Device") else "incorrect"
+            self.assertEqual(result["status"], expected, (backend, result["reasons"]))
+            if backend.endswith("Waits"):
+                self.assertIn("run() waits for the stream that it is given", result["reasons"][0])
+
+
+if __name__ == "__main__":
+    unittest.main()
