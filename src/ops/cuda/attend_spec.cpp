@@ -184,7 +184,7 @@ int allowed_spill_bytes(const attn::AttendParams& params) {
   if (has_half_tiles(params)) return 0;
   const int columns = std::max(params.head_size, params.v_head_size);
   if (key_bytes(params) == 1) return columns > 128 ? 176 : 0;
-  return columns > 176 ? 16 : 0;
+  return columns > 176 ? 32 : 0;
 }
 
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
