@@ -50,7 +50,7 @@ void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_
       CAPTURE(spec.name);
       const CompiledKernel& kernel = store->get(spec, arch_of_sm(sm)).compiled;
       CHECK(kernel.registers > 0);
-      if (!spec.allow_spills) CHECK(kernel.spill_bytes == 0);
+      CHECK(kernel.spill_bytes <= spec.allowed_spill_bytes);
       if (const auto room = static_room(spec)) CHECK(kernel.shared_bytes <= *room);
     }
   }

@@ -77,7 +77,7 @@ AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& ent
       {"int kRowsPerThread", std::to_string(rows_per_thread)},
       {"int kMinCtas", two_ctas ? "2" : "1"}};
   // Two registers too few are less of a loss than half the threads.
-  kernel.spec.allow_spills = two_ctas && rows_per_thread == 4;
+  kernel.spec.allowed_spill_bytes = two_ctas && rows_per_thread == 4 ? 16 : 0;
   kernel.spec.name = entry + problem_name(params);
   kernel.tile_rows = 16 * rows_per_thread;
   kernel.threads = kThreads;
