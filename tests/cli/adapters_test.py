@@ -101,7 +101,7 @@ class Torch(AdapterTest):
         text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
         (mine,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         (scenario,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        (command,) = re.findall(r"attnbench (run .*python:mine:Mine.*)", text)
+        (command,) = re.findall(r"attnbench run (.*python:mine:Mine.*)", text)
         self.write("case.yaml", scenario + "timing: {samples: 3}\n")
         self.write("mine.py", mine)
         results = self.results(*command.split())

@@ -9,7 +9,10 @@ import ctypes
 import hashlib
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
 from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described
@@ -195,6 +198,32 @@ class Names(Classes):
         chosen = changes.pop("python", None)
         environment = super().environment(**changes)
         return {**environment, "ATTNBENCH_PYTHON": chosen} if chosen else environment
+
+
+class SharedLibrary(unittest.TestCase):
+    """Where describe.py looks for libpython, with the words of builds that are not here."""
+
+    def library(self, folder, **variables):
+        sys.path.insert(0, str(PACKAGE_DIR))
+        self.addCleanup(sys.path.remove, str(PACKAGE_DIR))
+        from attnbench import describe
+
+        with (mock.patch.object(describe.sysconfig, "get_config_var", variables.get),
+              mock.patch.object(sys, "base_prefix", str(folder))):  # fmt: skip
+            return describe.library()
+
+    def test_it_is_found_beside_a_static_interpreter_and_its_lack_is_told(self):
+        short = "libpython%d.%d.so" % sys.version_info[:2]
+        static = {"LIBDIR": "/install/lib", "INSTSONAME": "libpython3.a", "LDLIBRARY": "libpython3.a"}
+        with tempfile.TemporaryDirectory() as folder:
+            path, trouble = self.library(folder, **static)
+            self.assertEqual(path, "")
+            self.assertIn(f"has no {short}.1.0 (a statically linked Python; on Debian", trouble)
+            Path(folder, "lib").mkdir()
+            Path(folder, "lib", "libpython3.a").touch()
+            self.assertEqual(self.library(folder, **static)[0], "")
+            Path(folder, "lib", short + ".1.0").touch()
+            self.assertEqual(self.library(folder, **static), (f"{folder}/lib/{short}.1.0", ""))
 
 
 STRUCTS = """\
