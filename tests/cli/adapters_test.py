@@ -142,8 +142,14 @@ class Packages(AdapterTest):
         with_windows = [name for name in (*RAGGED, *PAGED) if "Fa3Forward" not in name]
         self.all_pass(changed("sliding_window: 9"), *with_windows)
         self.all_pass(changed("logits_soft_cap: 20"), *with_windows)
-        self.all_pass(changed("alibi: linear"), "vllm_triton_Unified2d")
-        self.all_pass(changed("sinks: normal"), "vllm_triton_Unified2d", "vllm_flash_attn_Fa3")
+        self.all_pass(changed("alibi: linear"), "vllm_triton_Unified2d", "flash_attn_Fa2")
+        self.all_pass(changed("sinks: normal"), "vllm_triton_Unified2d")
+        for words, name, reason in (
+            ("alibi: linear, sinks: normal", "vllm_triton_Unified2d", "alibi with sinks"),
+            ("alibi: linear, sliding_window: 9", "flash_attn_Fa2", "alibi of key index"),
+        ):
+            result = self.run_classes(changed(words), name, code=3)[name]
+            self.assertEqual(result["reasons"], [reason])
         self.all_pass(
             changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill"
         )

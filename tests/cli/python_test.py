@@ -41,7 +41,8 @@ class Classes(PythonTest):
 
 class RightOnes(Classes):
     def test_they_pass_and_are_timed_like_ours(self):
-        classes = ("Right", "Paged", "Returns", "ReturnsParts", "WritesOutput", "Turned", "Prints")
+        classes = ("Right", "Paged", "Returns", "ReturnsParts", "WritesOutput", "ReturnsItsOwn",
+                   "Turned", "Prints")  # fmt: skip
         results = self.run_classes(SMALL, *classes, options=())
         for name, result in results.items():
             self.check(result, "passed")
@@ -176,6 +177,14 @@ class Names(Classes):
                             ('lse_axes = "HD"', "lse_axes: unknown 'HD'")):  # fmt: skip
             self.write("mine.py", MINE + f"\nclass Mine(Right):\n    {line}\n")
             self.refused("python:mine:Mine", words)
+
+    def test_a_python_that_does_not_start_is_a_reason_each_time(self):
+        self.modules = (self.dir,)
+        self.write("ctypes.py", "raise ImportError('broken here')\n")
+        self.write("mine.py", "class Mine:\n    prepare = run = print\nclass Other(Mine): pass\n")
+        results = self.run_classes(SMALL, "Mine", "Other", code=3)
+        for result in results.values():
+            self.assertIn("cannot import attnbench.host", "\n".join(result["reasons"]))
 
     def test_a_module_that_ends_the_interpreter_is_named(self):
         self.write("mine.py", "import os\nos._exit(5)\n")
