@@ -156,7 +156,8 @@ def main():
     path, trouble = library()
     say(*(("library", path) if path else ("unsupported", trouble)))
     # As `python -m` has it: the working directory first. This file's own folder is no place of modules.
-    sys.path[0:1] = [os.getcwd()]
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [os.getcwd()] + [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path.append(PACKAGES)
     for entry in sys.path:
         say("path", entry)

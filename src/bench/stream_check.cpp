@@ -9,23 +9,48 @@
 
 namespace attnbench {
 
-std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected) {
-  auto* device = dynamic_cast<CudaOps*>(&ops);
-  if (device == nullptr) return "";
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+Clock::duration time_to_queue(const Pipeline& pipeline) {
+  const auto start = Clock::now();
+  for (const Step& step : pipeline.steps()) step.run();
+  return Clock::now() - start;
+}
+
+/// Queues the pipeline behind a closed gate and opens it a moment later; whether that took as long
+/// as the gate stays closed at most.
+bool run_held(CudaOps& ops, Pipeline& pipeline) {
   // Longer than attention takes on another stream that has nothing else to do; shorter than the
   // gate stays closed by itself.
   constexpr std::chrono::milliseconds kHeadStart{100};
   ops.synchronize();
-  StreamGate gate(device->runtime(), device->stream());
-  const auto start = std::chrono::steady_clock::now();
+  StreamGate gate(ops.runtime(), ops.stream());
+  const auto start = Clock::now();
   gate.close();
   pipeline.poison_outputs();
-  for (const Step& step : pipeline.steps()) step.run();
-  // Who waits for the stream goes on when the gate opens by itself.
-  const bool has_waited = std::chrono::steady_clock::now() - start >= StreamGate::kLongest;
+  time_to_queue(pipeline);
+  const bool took_long = Clock::now() - start >= StreamGate::kLongest;
   std::this_thread::sleep_for(kHeadStart);
   gate.open();
-  if (has_waited) {
+  return took_long;
+}
+
+/// Whether run() goes on only when the gate has opened by itself: each time, though it is quick
+/// where nothing is held. A host that stalls once is not accused.
+bool waits(CudaOps& ops, Pipeline& pipeline) {
+  ops.synchronize();
+  if (time_to_queue(pipeline) >= StreamGate::kLongest / 2) return false;
+  return run_held(ops, pipeline);
+}
+
+}  // namespace
+
+std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected) {
+  auto* device = dynamic_cast<CudaOps*>(&ops);
+  if (device == nullptr) return "";
+  if (run_held(*device, pipeline) && waits(*device, pipeline)) {
     pipeline.read_output(false);
     return "run() waits for the stream that it is given: it has to return when its work is queued";
   }

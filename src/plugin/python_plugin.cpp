@@ -18,9 +18,16 @@ class Host {
   Host(PythonEnvironment environment, std::string package_dir)
       : environment_(std::move(environment)), package_dir_(std::move(package_dir)) {}
 
-  /// Starts it at the first call. Errors: those of EmbeddedPython, each time.
+  /// Starts it at the first call. Errors: those of EmbeddedPython, the same each time.
   EmbeddedPython& python() {
-    if (!python_) python_ = std::make_unique<EmbeddedPython>(environment_, package_dir_);
+    // Why only once: what has failed half way cannot be started again.
+    if (!problem_.empty()) fail(ErrorKind::kUnsupported, "{}", problem_);
+    try {
+      if (!python_) python_ = std::make_unique<EmbeddedPython>(environment_, package_dir_);
+    } catch (const Error& error) {
+      problem_ = error.what();
+      throw;
+    }
     return *python_;
   }
 
@@ -28,6 +35,7 @@ class Host {
   PythonEnvironment environment_;
   std::string package_dir_;
   std::unique_ptr<EmbeddedPython> python_;
+  std::string problem_;  // why it did not start
 };
 
 /// What AttnbenchBackend::user points to.

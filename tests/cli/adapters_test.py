@@ -101,7 +101,7 @@ class Torch(AdapterTest):
         text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
         (mine,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
         (scenario,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        (command,) = re.findall(r"attnbench (run .*python:mine:Mine.*)", text)
+        (command,) = re.findall(r"attnbench run (.*python:mine:Mine.*)", text)
         self.write("case.yaml", scenario + "timing: {samples: 3}\n")
         self.write("mine.py", mine)
         results = self.results(*command.split())
@@ -142,8 +142,14 @@ class Packages(AdapterTest):
         with_windows = [name for name in (*RAGGED, *PAGED) if "Fa3Forward" not in name]
         self.all_pass(changed("sliding_window: 9"), *with_windows)
         self.all_pass(changed("logits_soft_cap: 20"), *with_windows)
-        self.all_pass(changed("alibi: linear"), "vllm_triton_Unified2d")
-        self.all_pass(changed("sinks: normal"), "vllm_triton_Unified2d", "vllm_flash_attn_Fa3")
+        self.all_pass(changed("alibi: linear"), "vllm_triton_Unified2d", "flash_attn_Fa2")
+        self.all_pass(changed("sinks: normal"), "vllm_triton_Unified2d")
+        for words, name, reason in (
+            ("alibi: linear, sinks: normal", "vllm_triton_Unified2d", "alibi with sinks"),
+            ("alibi: linear, sliding_window: 9", "flash_attn_Fa2", "alibi of key index"),
+        ):
+            result = self.run_classes(changed(words), name, code=3)[name]
+            self.assertEqual(result["reasons"], [reason])
         self.all_pass(
             changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill"
         )

@@ -9,7 +9,10 @@ import ctypes
 import hashlib
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
 from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described
@@ -38,7 +41,8 @@ class Classes(PythonTest):
 
 class RightOnes(Classes):
     def test_they_pass_and_are_timed_like_ours(self):
-        classes = ("Right", "Paged", "Returns", "ReturnsParts", "WritesOutput", "Turned", "Prints")
+        classes = ("Right", "Paged", "Returns", "ReturnsParts", "WritesOutput", "ReturnsItsOwn",
+                   "Turned", "Prints")  # fmt: skip
         results = self.run_classes(SMALL, *classes, options=())
         for name, result in results.items():
             self.check(result, "passed")
@@ -174,6 +178,14 @@ class Names(Classes):
             self.write("mine.py", MINE + f"\nclass Mine(Right):\n    {line}\n")
             self.refused("python:mine:Mine", words)
 
+    def test_a_python_that_does_not_start_is_a_reason_each_time(self):
+        self.modules = (self.dir,)
+        self.write("ctypes.py", "raise ImportError('broken here')\n")
+        self.write("mine.py", "class Mine:\n    prepare = run = print\nclass Other(Mine): pass\n")
+        results = self.run_classes(SMALL, "Mine", "Other", code=3)
+        for result in results.values():
+            self.assertIn("cannot import attnbench.host", "\n".join(result["reasons"]))
+
     def test_a_module_that_ends_the_interpreter_is_named(self):
         self.write("mine.py", "import os\nos._exit(5)\n")
         self.refused("python:mine:Mine", "importing it ended", "exit status 5")
@@ -195,6 +207,32 @@ class Names(Classes):
         chosen = changes.pop("python", None)
         environment = super().environment(**changes)
         return {**environment, "ATTNBENCH_PYTHON": chosen} if chosen else environment
+
+
+class SharedLibrary(unittest.TestCase):
+    """Where describe.py looks for libpython, with the words of builds that are not here."""
+
+    def library(self, folder, **variables):
+        sys.path.insert(0, str(PACKAGE_DIR))
+        self.addCleanup(sys.path.remove, str(PACKAGE_DIR))
+        from attnbench import describe
+
+        with (mock.patch.object(describe.sysconfig, "get_config_var", variables.get),
+              mock.patch.object(sys, "base_prefix", str(folder))):  # fmt: skip
+            return describe.library()
+
+    def test_it_is_found_beside_a_static_interpreter_and_its_lack_is_told(self):
+        short = "libpython%d.%d.so" % sys.version_info[:2]
+        static = {"LIBDIR": "/install/lib", "INSTSONAME": "libpython3.a", "LDLIBRARY": "libpython3.a"}
+        with tempfile.TemporaryDirectory() as folder:
+            path, trouble = self.library(folder, **static)
+            self.assertEqual(path, "")
+            self.assertIn(f"has no {short}.1.0 (a statically linked Python; on Debian", trouble)
+            Path(folder, "lib").mkdir()
+            Path(folder, "lib", "libpython3.a").touch()
+            self.assertEqual(self.library(folder, **static)[0], "")
+            Path(folder, "lib", short + ".1.0").touch()
+            self.assertEqual(self.library(folder, **static), (f"{folder}/lib/{short}.1.0", ""))
 
 
 STRUCTS = """\

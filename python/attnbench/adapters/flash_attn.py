@@ -71,9 +71,10 @@ class Fa2(VarlenAttention):
 
     def supports(self, problem):
         reasons = super().supports(problem)
-        # Its bias is a distance: the same as m * j for the causal rule, but for the LSE.
-        if problem.alibi == "key_index":
-            reasons.append("alibi of key positions: its LSE has distances")
+        # Its bias is m * j with the causal rule alone, and else a distance.
+        is_key_index = problem.causal and problem.window_left < 0
+        if problem.alibi and (problem.alibi == "key_index") != is_key_index:
+            reasons.append(f"alibi of {problem.alibi.replace('_', ' ')}")
         return reasons
 
     def find(self):
@@ -160,6 +161,14 @@ class Fa4(VarlenAttention):
     """flash_attn.cute.flash_attn_varlen_func (FlashAttention-4) over ragged keys (stub-tested)"""
 
     packages = ("torch", "flash_attn.cute")
+
+    def supports(self, problem):
+        reasons = super().supports(problem)
+        if problem.device == "cuda" and problem.sm // 10 in (10, 11) and 128 < problem.head_size < 256:
+            reasons.append("head_size between 128 and 256 on compute capability 10 and 11")
+        if problem.device == "cuda" and problem.sm // 10 == 8 and self.kv == "paged":
+            reasons.append("pages on compute capability 8")
+        return reasons
 
     def find(self):
         from flash_attn.cute import flash_attn_varlen_func

@@ -7,6 +7,8 @@ gets has changed between versions, so such batches are refused.
 from attnbench.adapter import Adapter
 
 WORKSPACE_BYTES = 128 << 20
+HEAD_SIZES = (64, 128, 256)
+GROUP_SIZES = (1, 2, 3, 4, 6, 8, 16)  # of FlashInfer 0.7; those of the kernel without tensor cores
 
 
 def pages(tables, lens, block_size):
@@ -35,6 +37,8 @@ class FlashInfer(Adapter):
     def supports(self, problem):
         if problem.has_empty_rows() or 0 in problem.query_lens:
             return "rows or requests without keys or queries"
+        if problem.head_size not in HEAD_SIZES:
+            return "head_size not supported"
         return None
 
     def prepare(self, problem, tensors):
@@ -71,6 +75,8 @@ class Decode(FlashInfer):
     def supports(self, problem):
         if problem.max_query_len > 1:
             return "more than one query token"
+        if not self.use_tensor_cores and problem.num_heads // problem.num_kv_heads not in GROUP_SIZES:
+            return "num_heads / num_kv_heads not supported without tensor cores"
         return super().supports(problem)
 
     def make(self, workspace, layout):

@@ -70,7 +70,9 @@ class Sdpa(Adapter):
             if query_len == seq_len:
                 return {"is_causal": True}
             if not self.takes_mask:
-                return {"attn_mask": torch.nn.attention.bias.causal_lower_right(query_len, seq_len)}
+                from torch.nn.attention.bias import causal_lower_right
+
+                return {"attn_mask": causal_lower_right(query_len, seq_len)}
         position = torch.arange(seq_len - query_len, seq_len, device=device)[:, None]
         key = torch.arange(seq_len, device=device)[None, :]
         seen = torch.ones(query_len, seq_len, dtype=torch.bool, device=device)

@@ -45,11 +45,7 @@ class VllmFlashAttention(Adapter):
             "block_table": tensors.block_table,
             "return_softmax_lse": True,
             "fa_version": self.fa_version,
-            **self.more(tensors),
         }
-
-    def more(self, tensors):
-        return {}
 
     def run(self):
         _, lse = self.function(**self.options)
@@ -66,8 +62,10 @@ class Fa2(VllmFlashAttention):
 class Fa3(VllmFlashAttention):
     """vllm.vllm_flash_attn, version 3, over pages (stub-tested)"""
 
-    fa_version = 3
-    features = VllmFlashAttention.features + ("sinks",)
+    fa_version = 3  # its sinks are bfloat16, those of a case float32
 
-    def more(self, tensors):
-        return {} if tensors.sinks is None else {"s_aux": tensors.sinks.to(tensors.query.dtype)}
+    def supports(self, problem):
+        reasons = super().supports(problem)
+        if problem.device == "cuda" and problem.sm // 10 != 9:
+            reasons.append("FlashAttention-3 is for compute capability 9.0")
+        return reasons

@@ -23,6 +23,12 @@ class Unified2d(Adapter):
                 "mm_prefix")  # fmt: skip
     kv = "paged"
 
+    def supports(self, problem):
+        # Its bias counts keys from the query on: the same for the softmax, but not beside a sink.
+        if problem.alibi and "sinks" in problem.features:
+            return "alibi with sinks"
+        return None
+
     def prepare(self, problem, tensors):
         self.function = find()
         self.options = {
@@ -62,7 +68,9 @@ class Unified3d(Unified2d):
     """vLLM's Triton unified_attention for decodes, with 16 segments of the keys and their merge"""
 
     def supports(self, problem):
-        return "more than one query token" if problem.max_query_len > 1 else None
+        if problem.max_query_len > 1:
+            return "more than one query token"
+        return super().supports(problem)
 
     def more(self, problem, tensors):
         import torch

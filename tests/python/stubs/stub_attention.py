@@ -4,7 +4,8 @@ with the conventions of LSEs left to them."""
 import torch
 
 
-def of_request(query, key, value, scale, left, right, soft_cap=0.0, slopes=None, sinks=None):
+def of_request(query, key, value, scale, left, right, soft_cap=0.0, slopes=None, sinks=None,
+               by_key_index=False):
     """[Q, H, D] over [K, Hk, D] -> output [Q, H, Dv], natural LSE [Q, H], -inf where no key is seen.
     The last query stands at the last key."""
     groups = query.shape[1] // key.shape[1]
@@ -15,7 +16,8 @@ def of_request(query, key, value, scale, left, right, soft_cap=0.0, slopes=None,
     at = torch.arange(len(key))[None, :]
     position = torch.arange(len(key) - len(query), len(key))[:, None]
     if slopes is not None:
-        scores = scores - slopes[:, None, None] * (position - at).abs()
+        bias = at.expand(len(query), -1) if by_key_index else -(position - at).abs()
+        scores = scores + slopes[:, None, None] * bias
     unseen = torch.zeros(len(query), len(key), dtype=torch.bool)
     if left >= 0:
         unseen |= at < position - left

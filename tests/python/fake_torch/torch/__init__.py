@@ -21,6 +21,9 @@ class Tensor(numpy.ndarray):
     def copy_(self, other):
         self[...] = other
 
+    def data_ptr(self):
+        return self.ctypes.data
+
     def fill_(self, value):
         self[...] = value
 

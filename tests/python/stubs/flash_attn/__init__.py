@@ -16,5 +16,5 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
         stub.check(k.shape[1] % 256 == 0, "Paged KV cache block size must be divisible by 256")
         keys = stub.paged(k, v, block_table, cu_seqlens_k.diff())
     output, lse = stub.of_batch(q, cu_seqlens_q, keys, softmax_scale, left, right, soft_cap=softcap,
-                                slopes=alibi_slopes)  # fmt: skip
+                                slopes=alibi_slopes, by_key_index=causal and left < 0)  # fmt: skip
     return (output, stub.plus_inf(lse).T.contiguous(), None) if return_attn_probs else output

@@ -13,11 +13,11 @@ def flash_attn_varlen_func(q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu
     """LSE [H, T], natural; in rows that see no key +inf in version 2, -inf in version 3."""
     stub.check_varlen(q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
     stub.check(k.shape[1] % 16 == 0, "Paged KV cache block size must be divisible by 16")
-    stub.check(s_aux is None or (fa_version == 3 and s_aux.dtype == q.dtype), "s_aux")
+    stub.check(s_aux is None, "s_aux")
     left, right = window_size
     output, lse = stub.of_batch(q, cu_seqlens_q, stub.paged(k, v, block_table, seqused_k),
-                                softmax_scale, left, 0 if causal else right, soft_cap=softcap,
-                                sinks=s_aux)  # fmt: skip
+                                softmax_scale, left, 0 if causal else right,
+                                soft_cap=softcap)  # fmt: skip
     out.copy_(output)
     lse = stub.plus_inf(lse) if fa_version == 2 else lse
     return (out, lse.T.contiguous()) if return_softmax_lse else out
