@@ -9,9 +9,9 @@
 
 namespace attnbench {
 
-std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected) {
+std::optional<PipelineOutput> run_with_stream_held(Ops& ops, Pipeline& pipeline) {
   auto* device = dynamic_cast<CudaOps*>(&ops);
-  if (device == nullptr) return "";
+  if (device == nullptr) return std::nullopt;
   // Longer than attention takes on another stream that has nothing else to do; shorter than the
   // gate stays closed by itself.
   constexpr std::chrono::milliseconds kHeadStart{100};
@@ -22,7 +22,13 @@ std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& exp
   for (const Step& step : pipeline.steps()) step.run();
   std::this_thread::sleep_for(kHeadStart);
   gate.open();
-  const std::string difference = describe_difference(expected, pipeline.read_output(false));
+  return pipeline.read_output(false);
+}
+
+std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected) {
+  const std::optional<PipelineOutput> held = run_with_stream_held(ops, pipeline);
+  if (!held) return "";
+  const std::string difference = describe_difference(expected, *held);
   if (difference.empty()) return "";
   return "run() does not queue its work on the stream that it is given: with that stream held, " +
          difference;

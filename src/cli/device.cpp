@@ -112,7 +112,7 @@ std::vector<std::string> device_refusals(const Backend& backend, const Problem& 
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device) {
   std::vector<std::string> reasons = device_refusals(backend, problem, device);
-  if (backend.plugin() != nullptr) try_to_ask(backend, problem, device.facts);
+  if (backend.is_users()) try_to_ask(backend, problem, device.facts);
   for (std::string& reason : backend.refusals(problem, device.facts)) {
     reasons.push_back(std::move(reason));
   }
