@@ -115,11 +115,11 @@ wheel = zipfile.ZipFile(sys.argv[1])
 names = wheel.namelist()
 target = pathlib.Path(sys.argv[2])
 wheel.extractall(target, [name for name in names if name.startswith("include/")])
-for name in names:  # what is compiled into the program goes with its licence
-    if name.endswith(".dist-info/licenses/LICENSE-MIT.txt"):
-        folder = target / "share/doc/cudnn-frontend"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "copyright").write_bytes(wheel.read(name))
+# What is compiled into the program goes with its licences.
+folder = target / "share/doc/cudnn-frontend"
+folder.mkdir(parents=True, exist_ok=True)
+licences = sorted(name for name in names if ".dist-info/licenses/" in name and name[-1] != "/")
+(folder / "copyright").write_bytes(b"\n".join(wheel.read(name) for name in licences))
 PYTHON
   else
     say "going on without $CUDNN_FRONTEND: pip cannot fetch it"

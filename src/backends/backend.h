@@ -120,6 +120,8 @@ class Backend {
   virtual Facts explain(const Problem& problem) const = 0;
   /// The library of a user's backend, or of a vendor's; null for those of this program.
   virtual const PluginInfo* plugin() const { return nullptr; }
+  /// Whether it is a user's, whose code may crash or hang when it is asked.
+  virtual bool is_users() const { return plugin() != nullptr; }
 };
 
 /// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every

@@ -40,6 +40,7 @@ class CudnnBackend final : public Backend {
   }
   bool is_default_for(AttentionType) const override { return false; }
 
+  bool is_users() const override { return false; }
   const PluginInfo* plugin() const override {
     std::call_once(asked_, [this] {
       if (const CudnnLibrary* library = find_().library) info_ = info_of(*library);

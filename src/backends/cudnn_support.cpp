@@ -47,7 +47,8 @@ class CudnnQuestion {
     const AttentionSpec& a = attention();
     const bool decode_only = problem_.max_query_len() <= 1;
     const bool is_deepseek = a.head_size == 192 && a.v_head_size == 128 && device_.sm >= 90;
-    const int most = device_.sm >= 100 || (device_.sm < 90 && decode_only) ? 128 : 256;
+    const bool is_hopper = device_.sm >= 90 && device_.sm < 100;
+    const int most = !is_hopper && (decode_only || fp8()) ? 128 : 256;
     const int unit = fp8() ? 16 : 8;
     add_if(a.head_size % unit != 0 || (a.head_size > most && !is_deepseek),
            "head_size not supported");

@@ -10,7 +10,7 @@
 namespace attnbench {
 
 /// All reasons against the problem, those of semantics §13 in its words; `missing` are those of the
-/// library. Limits of cuDNN 9.10.2 to 9.19 by its frontend's documentation of attention and, where
+/// library. Limits of cuDNN 9.13 to 9.19 by its frontend's documentation of attention and, where
 /// it says nothing, by what was seen on an H200.
 std::vector<std::string> cudnn_refusals(const Problem& problem, const DeviceFacts& device,
                                         const std::vector<std::string>& missing);

@@ -354,6 +354,7 @@ TEST_CASE("the version of cuDNN is that of the backend's library") {
   REQUIRE(backend->plugin() != nullptr);
   CHECK(backend->plugin()->version == "9.99.0, frontend 1.99.0");
   CHECK(backend->plugin()->library == "/nowhere/libcudnn.so.9");
+  CHECK(!backend->is_users());
 }
 
 TEST_CASE("what cuDNN does not do is refused") {
@@ -374,7 +375,12 @@ TEST_CASE("what cuDNN does not do is refused") {
     CHECK(reasons(p) == List{"head_size not supported"});
     p.attention.head_size = p.attention.v_head_size = 256;
     CHECK(reasons(p).empty());
+    CHECK(reasons(p, {100, 148, true}).empty());
+    p.batch = {{1, 70}, {1, 40}};
+    CHECK(reasons(p).empty());
+    CHECK(reasons(p, {80, 108, true}) == List{"head_size not supported"});
     CHECK(reasons(p, {100, 148, true}) == List{"head_size not supported"});
+    p.batch = {{2, 70}};
     p.attention.head_size = p.attention.v_head_size = 264;
     CHECK(reasons(p) == List{"head_size not supported"});
     p.attention.head_size = 192;

@@ -35,6 +35,7 @@ class FaultyBackend final : public Backend {
                                     Ops& ops) const override;
   Facts explain(const Problem& problem) const override { return backend_.explain(problem); }
   const PluginInfo* plugin() const override { return backend_.plugin(); }
+  bool is_users() const override { return backend_.is_users(); }
 
  private:
   const Backend& backend_;

@@ -116,10 +116,12 @@ class JobRunner {
     const PipelineOutput output = run_once(pipeline);
     if (options_.validate) {
       find_defects(trial, output, result.reasons);
-      find_differences(job, pipeline, output, result);
+      const bool is_deterministic = job.backend->is_deterministic(problem);
+      if (is_deterministic) find_differences(pipeline, output, result);
       repeat_alone(problem, trial, output, result);
       enter(Phase::kReference);
       judge(trial, output, result);
+      if (!is_deterministic) judge_again(job, trial, pipeline, output, result);
       if (before && !result.reasons.empty() && same_bytes(before->output, output.output)) {
         result.reasons.emplace_back(
             "a run with the query negated gave the same output: run() has to compute all of it "
@@ -151,17 +153,31 @@ class JobRunner {
   }
 
   /// What other runs show: equal bytes of two, and of one whose stream is held.
-  void find_differences(const Job& job, Pipeline& pipeline, const PipelineOutput& output,
-                        Result& result) {
+  void find_differences(Pipeline& pipeline, const PipelineOutput& output, Result& result) {
     const std::string difference = describe_difference(output, run_once(pipeline, false));
-    if (!job.backend->is_deterministic(*job.problem)) {
-      if (!difference.empty()) observer_.notice(job.id + ": not deterministic: " + difference);
-      return;
-    }
     if (!difference.empty()) result.reasons.push_back("not deterministic: " + difference);
     if (!result.plugin || !result.reasons.empty()) return;
     const std::string elsewhere = check_stream(ops(), pipeline, output);
     if (!elsewhere.empty()) result.reasons.push_back(elsewhere);
+  }
+
+  /// The same of a backend whose runs may differ: each is held against the reference.
+  void judge_again(const Job& job, Trial& trial, Pipeline& pipeline, const PipelineOutput& output,
+                   Result& result) {
+    const PipelineOutput second = run_once(pipeline, false);
+    const std::string difference = describe_difference(output, second);
+    if (!difference.empty()) observer_.notice(job.id + ": not deterministic: " + difference);
+    add_reasons(trial, second, "second run: ", result);
+    if (const auto held = run_with_stream_held(ops(), pipeline)) {
+      add_reasons(trial, *held, "with its stream held: ", result);
+    }
+  }
+
+  static void add_reasons(Trial& trial, const PipelineOutput& output, const std::string& when,
+                          Result& result) {
+    const std::optional<Judgement> judgement = trial.judge(output);
+    if (!judgement) throw Interrupted{};
+    for (const std::string& reason : judgement->reasons) result.reasons.push_back(when + reason);
   }
 
   /// Reported for every backend, demanded where the scenario asks for batch invariance.

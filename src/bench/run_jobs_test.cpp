@@ -211,6 +211,17 @@ TEST_CASE("a byte of the cache that should not have changed is incorrect") {
   CHECK(mentions(result, "cache write: "));
 }
 
+TEST_CASE("every run of a backend that is not deterministic is judged") {
+  Bench bench;
+  bench.backend.deterministic = false;
+  bench.backend.fault = [](PipelineOutput& output, int run) {
+    if (run == 2) output.output.set(0, 100.0f);  // 1 is that of a request alone
+  };
+  const Result result = bench.run();
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(mentions(result, "second run: "));
+}
+
 TEST_CASE("two runs with different bytes are incorrect although each is within the limits") {
   Bench bench;
   bench.backend.fault = [](PipelineOutput& output, int run) {
@@ -221,8 +232,11 @@ TEST_CASE("two runs with different bytes are incorrect although each is within t
   CHECK(mentions(result, "not deterministic: lse[0, 7]"));
   bench.backend.runs = 0;
   bench.backend.deterministic = false;  // and says so: then it is a notice
+  bench.backend.fault = [](PipelineOutput& output, int run) {
+    if (run == 2) output.lse->set(7, std::nextafter(output.lse->at(7), 100.0f));
+  };
   CHECK(bench.run().status == Status::kPassed);
-  CHECK(bench.recorder.notices.size() == 1);
+  REQUIRE(bench.recorder.notices.size() == 1);
   CHECK(bench.recorder.notices.front().find("not deterministic: lse[0, 7]") != std::string::npos);
 }
 

@@ -47,6 +47,13 @@ bool waits(CudaOps& ops, Pipeline& pipeline) {
 
 }  // namespace
 
+std::optional<PipelineOutput> run_with_stream_held(Ops& ops, Pipeline& pipeline) {
+  auto* device = dynamic_cast<CudaOps*>(&ops);
+  if (device == nullptr) return std::nullopt;
+  run_held(*device, pipeline);
+  return pipeline.read_output(false);
+}
+
 std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected) {
   auto* device = dynamic_cast<CudaOps*>(&ops);
   if (device == nullptr) return "";

@@ -74,13 +74,13 @@ std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const Device
 std::vector<Reasons> ask_all(const std::vector<Pair>& pairs, const DeviceChoice& device) {
   std::vector<const Pair*> of_users;
   for (const Pair& pair : pairs) {
-    if (pair.backend->plugin() != nullptr) of_users.push_back(&pair);
+    if (pair.backend->is_users()) of_users.push_back(&pair);
   }
   std::vector<Reasons> theirs = answers(of_users, device);
   std::vector<Reasons> all;
   std::size_t next = 0;
   for (const Pair& pair : pairs) {
-    if (pair.backend->plugin() == nullptr) {
+    if (!pair.backend->is_users()) {
       all.push_back(all_refusals(*pair.backend, *pair.problem, device));
       continue;
     }

@@ -13,8 +13,8 @@
 namespace attnbench {
 namespace {
 
-/// Earlier ones have known defects: 9.10.0 and 9.10.1 compute wrong results.
-constexpr std::size_t kLeastVersion = 91002;
+/// The first with sinks. Earlier ones have known defects: 9.10.0 computes wrong results.
+constexpr std::size_t kLeastVersion = 91300;
 
 std::string version_text(std::size_t version) {
   return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
@@ -54,30 +54,47 @@ std::string path_of(void* function) {
   return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";
 }
 
+struct Candidate {
+  DynamicLibrary library;
+  std::size_t version = 0;
+  std::string path;
+};
+
+/// The first library that is new enough, else the last one that is not; version 0 = there is none.
+Candidate open_new_enough() {
+  // Why Python's first: torch in the same process would get what was loaded under this name.
+  std::vector<std::string> names;
+  add_environment(names);
+  names.emplace_back("libcudnn.so.9");
+  Candidate found;
+  for (const std::string& name : names) {
+    DynamicLibrary library({name});
+    std::size_t (*get_version)() = nullptr;
+    if (!library.is_open() || !library.bind(get_version, "cudnnGetVersion")) continue;
+    found = {std::move(library), get_version(), path_of(reinterpret_cast<void*>(get_version))};
+    if (found.version >= kLeastVersion) break;
+  }
+  return found;
+}
+
 CudnnChoice look_for_cudnn() {
   CudnnChoice choice;
   const std::string frontend = frontend_version();
   if (frontend.empty()) choice.missing.emplace_back("built without cudnn-frontend");
-  std::vector<std::string> names{"libcudnn.so.9"};
-  add_environment(names);
-  DynamicLibrary library(names);
-  std::size_t (*get_version)() = nullptr;
-  if (!library.is_open() || !library.bind(get_version, "cudnnGetVersion")) {
+  Candidate found = open_new_enough();
+  const std::string version = version_text(found.version);
+  if (found.version == 0) {
     choice.missing.emplace_back("cuDNN not found");
-    return choice;
-  }
-  const std::size_t version = get_version();
-  if (version < kLeastVersion) {
-    choice.missing.push_back(fmt::format("cuDNN {} is older than {}", version_text(version),
-                                         version_text(kLeastVersion)));
-  } else if (!bind_cudnn(library)) {
+  } else if (found.version < kLeastVersion) {
     choice.missing.push_back(
-        fmt::format("cuDNN {} lacks a function of cudnn-frontend", version_text(version)));
+        fmt::format("cuDNN {} is older than {}", version, version_text(kLeastVersion)));
+  } else if (!bind_cudnn(found.library)) {
+    choice.missing.push_back(fmt::format("cuDNN {} lacks a function of cudnn-frontend", version));
   }
   if (!choice.missing.empty()) return choice;
   // Why static: what cuDNN allocates at exit must find its library.
-  static const LoadedCudnn loaded(std::move(library), path_of(reinterpret_cast<void*>(get_version)),
-                                  fmt::format("{}, frontend {}", version_text(version), frontend));
+  static const LoadedCudnn loaded(std::move(found.library), std::move(found.path),
+                                  fmt::format("{}, frontend {}", version, frontend));
   choice.library = &loaded;
   return choice;
 }

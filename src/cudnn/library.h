@@ -25,8 +25,8 @@ struct CudnnChoice {
   std::vector<std::string> missing;       // "cuDNN not found"
 };
 
-/// Looks once for libcudnn.so.9 where the loader looks (LD_LIBRARY_PATH), then in the active
-/// virtual environment of Python. Touches no device.
+/// Looks once for libcudnn.so.9 in the active virtual environment of Python, then where the loader
+/// looks (LD_LIBRARY_PATH), and takes the first that is new enough. Touches no device.
 const CudnnChoice& find_cudnn();
 
 }  // namespace attnbench

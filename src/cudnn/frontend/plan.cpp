@@ -64,8 +64,7 @@ fe::DataType_t type_of(Dtype dtype) {
   fail(ErrorKind::kInternal, "cuDNN: elements of type {}", dtype_name(dtype));
 }
 
-/// Everything that goes wrong before the first run means that this graph has no kernel here, but
-/// for what the device itself reports.
+/// What cuDNN has no kernel for is unsupported; a graph that it calls ill-formed is our mistake.
 void check(fe::error_t status, const std::string& version) {
   if (status.is_good()) return;
   std::string words = status.get_message();
@@ -77,6 +76,12 @@ void check(fe::error_t status, const std::string& version) {
     case fe::error_code_t::INVALID_CUDA_DEVICE:
     case fe::error_code_t::HANDLE_ERROR:
       fail(ErrorKind::kCuda, "cuDNN {}: {}", version, words);
+    case fe::error_code_t::ATTRIBUTE_NOT_SET:
+    case fe::error_code_t::SHAPE_DEDUCTION_FAILED:
+    case fe::error_code_t::INVALID_TENSOR_NAME:
+    case fe::error_code_t::INVALID_VARIANT_PACK:
+    case fe::error_code_t::INVALID_VALUE:
+      fail(ErrorKind::kInternal, "cuDNN {}: {}", version, words);
     default:
       fail(ErrorKind::kUnsupported, "cuDNN {}: {}", version, words);
   }
