@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -47,6 +48,12 @@ std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>
   return ranges;
 }
 
+/// Samples that were taken in one go are one round.
+std::vector<std::int64_t> rounds_of(const Timing& timing) {
+  if (!timing.rounds.empty() || timing.samples_us.empty()) return timing.rounds;
+  return {static_cast<std::int64_t>(timing.samples_us.size())};
+}
+
 /// The waiting of all samples is known, or that of none.
 void prepend_samples(const Timing& before, Timing& timing) {
   if (before.samples_us.empty()) return;
@@ -57,6 +64,10 @@ void prepend_samples(const Timing& before, Timing& timing) {
     timing.waits_us.clear();
   }
   timing.cpu_wait = std::fmax(before.cpu_wait, timing.cpu_wait);
+  std::vector<std::int64_t> rounds = rounds_of(before);
+  const std::vector<std::int64_t> added = rounds_of(timing);
+  rounds.insert(rounds.end(), added.begin(), added.end());
+  timing.rounds = std::move(rounds);
   std::vector<double>& all = timing.samples_us;
   all.insert(all.begin(), before.samples_us.begin(), before.samples_us.end());
   summarize(timing);

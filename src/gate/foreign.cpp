@@ -130,7 +130,10 @@ Json work_of(const Result& result) {
   hide_scales(problem);
   const auto timing = problem.find("timing");
   if (timing != problem.end() && timing->is_object()) {
-    for (const char* key : {"samples", "min_time_ms", "max_noise", "timeout_s"}) timing->erase(key);
+    for (const char* key :
+         {"samples", "min_time_ms", "max_noise", "timeout_s", "order", "rounds"}) {
+      timing->erase(key);
+    }
   }
   return problem;
 }

@@ -100,6 +100,7 @@ Timing quiet_part(const Timing& timing, double share) {
   Timing quiet = timing;
   quiet.samples_us.clear();
   quiet.waits_us.clear();
+  quiet.rounds.clear();
   for (std::size_t i = 0; i < timing.samples_us.size(); ++i) {
     if (timing.waits_us[i] > share * timing.samples_us[i]) continue;
     quiet.samples_us.push_back(timing.samples_us[i]);
