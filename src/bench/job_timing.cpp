@@ -16,8 +16,8 @@ void time_job(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
   const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(problem.timing.mode);
   CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr;
   const Ceilings ceilings = tools.ceilings(problem, result.backend);
-  result.timing =
-      measure(steps, *stopwatch, flush, steady_clock(), {problem.timing, options.should_stop});
+  const TimingSpec spec = pass_share(problem.timing, options.pass, options.passes);
+  result.timing = measure(steps, *stopwatch, flush, steady_clock(), {spec, options.should_stop});
 
   const Traffic traffic = attention_traffic(problem, result.backend);
   const Work work{attention_flops(problem, result.backend), traffic.unique_bytes, traffic.kv_bytes,

@@ -229,8 +229,9 @@ class JobRunner {
 
   TimingTools& timing_tools() {
     if (!timing_tools_) {
-      timing_tools_ = options_.make_timing_tools ? options_.make_timing_tools(ops())
-                                                 : make_cpu_timing_tools(options_.num_threads);
+      timing_tools_ = options_.make_timing_tools
+                          ? options_.make_timing_tools(ops())
+                          : make_cpu_timing_tools(ops(), options_.num_threads);
     }
     return *timing_tools_;
   }
