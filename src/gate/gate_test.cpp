@@ -305,6 +305,24 @@ TEST_CASE("several runs together know how long they waited when each of them doe
   CHECK(pool_runs(runs)[0].timing->waits_us.empty());
 }
 
+TEST_CASE("samples of several runs are the rounds of each, one after another") {
+  std::vector<std::vector<Result>> runs(3, {result_of("a")});
+  const auto all = static_cast<std::int64_t>(runs[0][0].timing->samples_us.size());
+  runs[1][0].timing->rounds = {1, all - 1};
+  CHECK(pool_runs(runs)[0].timing->rounds == std::vector<std::int64_t>{all, 1, all - 1, all});
+  CHECK(pool_runs({runs[0]})[0].timing->rounds.empty());
+}
+
+TEST_CASE("turns are another way to take samples, not another case") {
+  Result before = result_of("a");
+  Result after = before;
+  before.problem_json = R"({"timing":{"l2":"cold"}})";
+  after.problem_json = R"({"timing":{"l2":"cold","order":"alternate","rounds":5}})";
+  CHECK(problem_difference(before, after).empty());
+  after.problem_json = R"({"timing":{"l2":"warm","order":"alternate","rounds":5}})";
+  CHECK_FALSE(problem_difference(before, after).empty());
+}
+
 TEST_CASE("a gap that noise can explain is ambiguous, by the rule that says so") {
   const auto judge = [](std::vector<double> before, std::vector<double> after) {
     return judge_time(timing_of(std::move(before)), timing_of(std::move(after)), {});
