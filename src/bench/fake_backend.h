@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ class FakeBackend final : public Backend {
   std::vector<std::string> reasons;
   /// Called by every run of a pipeline, numbered from 0, after the right result was computed.
   std::function<void(PipelineOutput&, int run)> fault = [](PipelineOutput&, int) {};
+  /// What a pipeline holds while it lives; called when it is prepared.
+  std::function<std::shared_ptr<void>()> memory = [] { return nullptr; };
   mutable int prepared = 0;
   mutable int runs = 0;
 
@@ -39,7 +42,7 @@ class FakeBackend final : public Backend {
   class FakePipeline final : public Pipeline {
    public:
     FakePipeline(const FakeBackend& backend, const Problem& problem, const BackendInputs& inputs)
-        : backend_(backend), problem_(problem), inputs_(inputs) {
+        : memory_(backend.memory()), backend_(backend), problem_(problem), inputs_(inputs) {
       steps_ = {{"write_cache", false, 64, 0, [this] { write_cache(); }},
                 {"attend", true, 128, 256, [this] { attend(); }}};
     }
@@ -111,6 +114,7 @@ class FakeBackend final : public Backend {
       output_ = std::move(output);
     }
 
+    std::shared_ptr<void> memory_;
     const FakeBackend& backend_;
     const Problem& problem_;
     const BackendInputs& inputs_;

@@ -114,4 +114,12 @@ TEST_CASE("a later pass that was skipped changes nothing, one that failed counts
   CHECK_FALSE(result.timing);
 }
 
+TEST_CASE("samples of several runs are the rounds of each, one after another") {
+  std::vector<std::vector<Result>> runs(3, {result_of("a")});
+  const auto all = static_cast<std::int64_t>(runs[0][0].timing->samples_us.size());
+  runs[1][0].timing->rounds = {1, all - 1};
+  CHECK(pool_runs(runs)[0].timing->rounds == std::vector<std::int64_t>{all, 1, all - 1, all});
+  CHECK(pool_runs({runs[0]})[0].timing->rounds.empty());
+}
+
 }  // namespace attnbench

@@ -148,4 +148,14 @@ TEST_CASE("files of tensors are the same when they hold the same bytes") {
   CHECK_FALSE(problem_difference(result_of("a"), reads("a", "1")).empty());
 }
 
+TEST_CASE("turns are another way to take samples, not another case") {
+  Result before = result_of("a");
+  Result after = before;
+  before.problem_json = R"({"timing":{"l2":"cold"}})";
+  after.problem_json = R"({"timing":{"l2":"cold","order":"alternate","rounds":5}})";
+  CHECK(problem_difference(before, after).empty());
+  after.problem_json = R"({"timing":{"l2":"warm","order":"alternate","rounds":5}})";
+  CHECK_FALSE(problem_difference(before, after).empty());
+}
+
 }  // namespace attnbench

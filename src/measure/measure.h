@@ -97,6 +97,7 @@ struct MeasureStep {
 struct MeasureOptions {
   TimingSpec spec;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
+  int rounds = 1;                     // of a Measurement
 };
 
 /// Up to three warm-up runs (more than one only while a tenth of timeout_s is not spent), then
@@ -111,6 +112,28 @@ struct MeasureOptions {
 /// single sample.
 Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
                const Clock& clock, const MeasureOptions& options);
+
+/// The same in options.rounds rounds, between which other work may run. Each round warms up (once
+/// after the first) and goes on until its part of the samples, times and limits above is reached,
+/// counted from the first round on: of three rounds the second ends at two thirds of spec.samples,
+/// min_time_ms and timeout_s, with the noise of all samples so far, and with five of its own. A
+/// round takes one sample at least. What is passed by reference must outlive it.
+class Measurement {
+ public:
+  Measurement(std::vector<MeasureStep> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+              const Clock& clock, MeasureOptions options);
+  ~Measurement();
+  void take_round();
+  /// After the last round. With several, Timing::rounds are their samples.
+  Timing finish();
+
+ private:
+  class Sampler;
+
+  Stopwatch& stopwatch_;
+  CacheFlusher* flusher_;  // null = caches stay as they are
+  std::unique_ptr<Sampler> sampler_;
+};
 
 /// How many of `passes` over all cases such a case takes part in: every one takes a sample.
 int passes_of(const TimingSpec& spec, int passes);

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <deque>
+#include <utility>
+#include <vector>
 
 namespace attnbench {
 namespace {
@@ -166,6 +169,61 @@ TEST_CASE("exactly the given number of samples is taken, whatever the noise") {
 TEST_CASE("sampling stops at five samples when they agree") {
   Bench bench;
   CHECK(bench.run({bench.step("attend", {10})}).samples_us.size() == 5);
+}
+
+TEST_CASE("rounds share the samples, and none takes another's") {
+  Bench bench;
+  bench.options.rounds = 3;
+  for (const auto& [samples, rounds] :
+       std::vector<std::pair<int, std::vector<std::int64_t>>>{{7, {3, 2, 2}}, {49, {17, 16, 16}}}) {
+    bench.options.spec.samples = samples;
+    const Timing timing = bench.run({bench.step("attend", {10})});
+    CHECK(timing.rounds == rounds);
+    CHECK(timing.samples_us.size() == static_cast<std::size_t>(samples));
+  }
+  bench.options.rounds = 49;
+  CHECK(bench.run({bench.step("attend", {10})}).rounds == std::vector<std::int64_t>(49, 1));
+  bench.options.rounds = 1;
+  CHECK(bench.run({bench.step("attend", {10})}).rounds.empty());
+}
+
+TEST_CASE("each round has five samples and its part of the least time") {
+  Bench bench;
+  bench.options.rounds = 3;
+  CHECK(bench.run({bench.step("attend", {10})}).rounds == std::vector<std::int64_t>{5, 5, 5});
+  bench.options.spec.min_time_ms = 3;
+  CHECK(bench.run({bench.step("attend", {128})}).rounds == std::vector<std::int64_t>{8, 8, 8});
+}
+
+TEST_CASE("noise counts over all rounds, so a round that is off costs further samples") {
+  Bench bench;
+  bench.options.rounds = 2;
+  // Three warm-ups and five samples, then a warm-up and everything else slower.
+  const Timing timing =
+      bench.run({bench.step("attend", {10, 10, 10, 10, 10, 10, 10, 10, 12, 12, 12})});
+  REQUIRE(timing.rounds.size() == 2);
+  CHECK(timing.rounds[0] == 5);
+  CHECK(timing.rounds[1] > 5);
+  CHECK(timing.noise <= 0.01);
+  CHECK(round_medians_us(timing)[1] == doctest::Approx(12));
+}
+
+TEST_CASE("what runs between rounds takes none of their time") {
+  Bench bench;
+  bench.options.rounds = 2;
+  bench.options.spec.timeout_s = 0.004;
+  bench.options.spec.samples = 1000;
+  Measurement measurement({bench.step("attend", {100})}, bench.stopwatch, nullptr, bench.clock,
+                          bench.options);
+  measurement.take_round();
+  bench.clock.time_s += 1000;
+  measurement.take_round();
+  bench.clock.time_s += 1000;
+  const Timing timing = measurement.finish();
+  REQUIRE(timing.rounds.size() == 2);
+  CHECK(timing.rounds[0] > 10);
+  CHECK(timing.rounds[1] > 10);
+  CHECK(timing.samples_us.size() <= 40);
 }
 
 TEST_CASE("sampling goes on until the noise bound is met") {
