@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "backends/plugin_pipeline.h"
 #include "core/clock.h"
 
 namespace attnbench {
@@ -13,7 +14,8 @@ void time_job(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
   for (const Step& step : pipeline.steps()) {
     steps.push_back({step.name, step.in_median, step.bytes, step.flops, step.run});
   }
-  const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(problem.timing.mode);
+  const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(
+      problem.timing.mode, dynamic_cast<const PluginPipeline*>(&pipeline) != nullptr);
   CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr;
   const Ceilings ceilings = tools.ceilings(problem, result.backend);
   const TimingSpec spec = pass_share(problem.timing, options.pass, options.passes);
