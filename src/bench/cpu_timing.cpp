@@ -1,4 +1,5 @@
 #include <optional>
+#include <utility>
 
 #include "bench/timing_tools.h"
 #include "core/clock.h"
@@ -13,14 +14,15 @@ class CpuTimingTools final : public TimingTools {
  public:
   CpuTimingTools(Ops& ops, int num_threads) : ops_(ops), num_threads_(num_threads) {}
 
-  std::unique_ptr<Stopwatch> make_stopwatch(TimingMode) override {
+  std::unique_ptr<Stopwatch> make_stopwatch(TimingMode, bool own_threads) override {
     // Why: more threads than cores wait for each other, whoever else there is, and should not wait
     // for work without sleeping.
     const int threads = num_threads_ > 0 ? num_threads_ : available_cores();
     const double cores = usable_cores();
     if (threads > cores) return std::make_unique<ClockStopwatch>(steady_clock());
-    return std::make_unique<ClockStopwatch>(
-        steady_clock(), CpuWatch{thread_waits, process_cpu_us, cores, [this] { ops_.settle(); }});
+    CpuWatch watch{thread_waits, process_cpu_us, cores, {}};
+    if (!own_threads) watch.settle = [this] { ops_.settle(); };
+    return std::make_unique<ClockStopwatch>(steady_clock(), std::move(watch));
   }
   CacheFlusher& flusher() override {
     if (!flusher_) flusher_ = make_cpu_cache_flusher();

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "backends/plugin_pipeline.h"
 #include "core/clock.h"
 
 namespace attnbench {
@@ -22,7 +23,8 @@ JobTiming::JobTiming(const Problem& problem, const std::string& backend, Pipelin
     : problem_(problem),
       backend_(backend),
       ceilings_(tools.ceilings(problem, backend)),
-      stopwatch_(tools.make_stopwatch(problem.timing.mode)),
+      stopwatch_(tools.make_stopwatch(problem.timing.mode,
+                                      dynamic_cast<const PluginPipeline*>(&pipeline) != nullptr)),
       measurement_(
           steps_of(pipeline), *stopwatch_,
           problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),

@@ -16,7 +16,9 @@ class Ops;
 class TimingTools {
  public:
   virtual ~TimingTools() = default;
-  virtual std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode) = 0;
+  /// `own_threads`: what is timed runs on threads of its own, which those of the operations must
+  /// leave the cores to.
+  virtual std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode, bool own_threads) = 0;
   virtual CacheFlusher& flusher() = 0;
   /// Of memory, and of the arithmetic that the backend's scores are made of.
   virtual Ceilings ceilings(const Problem& problem, const std::string& backend) = 0;

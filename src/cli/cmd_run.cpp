@@ -212,7 +212,7 @@ void add_baseline_options(CLI::App& app, RunArguments& arguments) {
       ->group(outputs);
   const char* const running = "Running";
   app.add_option("--passes", arguments.passes,
-                 "Time all cases in N passes, each a part of the samples (default: 6 on the CPU "
+                 "Time all cases in N passes, each a part of the samples (default: 8 on the CPU "
                  "with --baseline or --save-baseline, else 1)")
       ->type_name("N")
       ->check(number_between(1, 1000))

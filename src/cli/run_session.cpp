@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>
@@ -27,8 +26,9 @@
 namespace attnbench {
 namespace {
 
-/// Why six: fewer say too little of how far rounds lie apart, and every pass makes its inputs anew.
-constexpr int kGatePasses = 6;
+/// Why eight: fewer say too little of how far rounds lie apart once the extremes are left out, and
+/// every pass makes its inputs anew.
+constexpr int kGatePasses = 8;
 
 /// Whether a backend named with --backend is unsupported in every listed case.
 bool is_named_backend_unsupported(const std::vector<std::string>& named,
@@ -75,18 +75,29 @@ TablePlace table_place(const OutputPlan& plan, const ConsoleOptions& options,
   return place;
 }
 
-/// Cases that have no times stay without them, and what an earlier run has timed in several passes
-/// needs no more.
-std::vector<Job> jobs_to_time_again(const std::vector<Job>& jobs,
-                                    const std::vector<Result>& results) {
-  std::set<std::string_view> timed;
-  for (const Result& result : results) {
-    if (result.timing && result.timing->rounds.size() < 2) timed.insert(result.id);
-  }
-  std::vector<Job> again;
-  std::copy_if(jobs.begin(), jobs.end(), std::back_inserter(again),
-               [&](const Job& job) { return timed.contains(job.id); });
-  return again;
+/// How many passes a case has had part in; 0 without times.
+int passes_done(const Result& result, const TimingSpec& spec, int passes) {
+  if (!result.timing) return 0;
+  const bool takes_turns = spec.order == TimingOrder::kAlternate;
+  const auto rounds = static_cast<int>(std::max<std::size_t>(result.timing->rounds.size(), 1));
+  return takes_turns ? std::max(rounds / pass_share(spec, 0, passes).rounds, 1) : rounds;
+}
+
+/// The jobs that take part in a pass: not those without times, nor those that had it in an earlier
+/// run.
+std::vector<Job> jobs_of_pass(const std::vector<Job>& jobs, const std::vector<Result>& results,
+                              int pass, int passes) {
+  std::map<std::string_view, const Result*> by_id;
+  for (const Result& result : results) by_id[result.id] = &result;
+  std::vector<Job> left;
+  std::copy_if(jobs.begin(), jobs.end(), std::back_inserter(left), [&](const Job& job) {
+    const TimingSpec& spec = job.problem->timing;
+    const auto result = by_id.find(job.id);
+    if (result == by_id.end() || pass >= passes_of(spec, passes)) return false;
+    const int done = passes_done(*result->second, spec, passes);
+    return done > 0 && done <= pass;
+  });
+  return left;
 }
 
 void add_pass_to(std::vector<Result>& results, const std::vector<Result>& pass) {
@@ -146,20 +157,18 @@ class RunSession {
   std::vector<Result> run_again(const std::vector<Job>& jobs, const BenchOptions& bench) {
     std::vector<Result> results =
         run_with_progress(jobs, bench, nullptr, options_.console, console_);
-    add_passes(jobs_to_time_again(jobs, results), bench, results);
+    add_passes(jobs, bench, results);
     return results;
   }
 
   /// Times the cases again and again, each time all of them, so that what the machine does for a
   /// second or a minute meets a part of the samples of every case and not all of one.
-  void add_passes(std::vector<Job> jobs, BenchOptions bench, std::vector<Result>& results) {
+  void add_passes(const std::vector<Job>& jobs, BenchOptions bench, std::vector<Result>& results) {
     bench.validate = false;
     bench.save = SaveTensors::kNever;
     for (bench.pass = 1; bench.pass < bench.passes; ++bench.pass) {
-      std::erase_if(jobs, [&](const Job& job) {
-        return bench.pass >= passes_of(job.problem->timing, bench.passes);
-      });
-      add_pass_to(results, run_with_progress(jobs, bench, nullptr, options_.console, console_));
+      const std::vector<Job> left = jobs_of_pass(jobs, results, bench.pass, bench.passes);
+      add_pass_to(results, run_with_progress(left, bench, nullptr, options_.console, console_));
     }
   }
 
@@ -176,7 +185,7 @@ class RunSession {
     std::vector<Result> added =
         run_with_progress(left, bench, journal_ ? &*journal_ : nullptr, options_.console, console_);
     results_ = in_job_order(jobs, std::move(kept), std::move(added));
-    add_passes(jobs_to_time_again(jobs, results_), bench, results_);
+    add_passes(jobs, bench, results_);
     if (!arguments_.save_baseline.empty() && !InterruptGuard::interrupted())
       self_check(jobs, bench);
   }

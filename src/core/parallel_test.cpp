@@ -1,6 +1,7 @@
 #include "core/parallel.h"
 
 #include <doctest/doctest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -65,15 +66,30 @@ TEST_CASE("a settled pool runs loops like any other, also after it was idle") {
   }
 }
 
-TEST_CASE("the threads of a settled pool may use all cores again") {
+TEST_CASE("threads that are moved to a core of their own may use all cores again") {
   const int cores = available_cores();
-  ThreadPool pool(std::min(cores, 2));
-  for (int round = 0; round < 20; ++round) pool.settle();
-  std::atomic<bool> free{true};
-  pool.parallel_for(100, [&](std::int64_t, int) {
-    if (available_cores() != cores) free = false;
-  });
-  CHECK(free);
+  if (cores < 2) return;
+  cpu_set_t all;
+  REQUIRE(sched_getaffinity(0, sizeof(all), &all) == 0);
+  cpu_set_t first;
+  CPU_ZERO(&first);
+  for (int core = 0; CPU_COUNT(&first) == 0; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &first);
+  }
+  ThreadPool pool(2);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> arrived{0};
+    std::atomic<bool> free{true};
+    pool.parallel_for(2, [&](std::int64_t, int) {
+      if (available_cores() != cores) free = false;
+      // Both on one core, from which they start to settle.
+      sched_setaffinity(0, sizeof(first), &first);
+      sched_setaffinity(0, sizeof(all), &all);
+      for (++arrived; arrived < 2;) std::this_thread::yield();
+    });
+    CHECK(free);
+    pool.settle();
+  }
 }
 
 }  // namespace attnbench

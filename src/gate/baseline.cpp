@@ -24,21 +24,13 @@ struct Range {
   double most;
 };
 
-/// Median of the samples that no other program held up, where there are enough, else of all: what
-/// others did is no property of the program.
-double steady_median_us(const Timing& timing) {
-  constexpr double kQuietShare = 0.01;  // as with the default threshold
-  const Timing quiet = quiet_part(timing, kQuietShare);
-  return quiet.samples_us.size() >= kEnoughQuiet ? quiet.median_us : timing.median_us;
-}
-
 std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>>& runs,
                                            std::map<std::string, int>& counts) {
   std::map<std::string, Range> ranges;
   for (const std::vector<Result>& run : runs) {
     for (const Result& result : run) {
       if (!result.timing || !std::isfinite(result.timing->median_us)) continue;
-      const double median_us = steady_median_us(*result.timing);
+      const double median_us = steady_part(*result.timing).median_us;
       const auto [entry, is_new] = ranges.try_emplace(result.id, Range{median_us, median_us});
       entry->second.least = std::min(entry->second.least, median_us);
       entry->second.most = std::max(entry->second.most, median_us);

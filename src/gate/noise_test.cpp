@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "gate/baseline.h"
@@ -67,7 +68,7 @@ struct Tally {
 };
 
 /// As many as `run --baseline` takes by default.
-constexpr int kRounds = 6;
+constexpr int kRounds = 8;
 
 Tally identical_code(const NoiseModel& model, bool with_noise_floor, int rounds = 1) {
   Tally tally;
@@ -161,6 +162,48 @@ TEST_CASE("on a noisy machine rounds show what whole runs hide") {
                   << 100 * quiet << " %, with rounds off by 2 % " << 100 * off << " %");
     CHECK(quiet > 0.99);
   }
+}
+
+TEST_CASE("on a noisy machine one bad round of a baseline does not hide a slowdown") {
+  constexpr int kTrials = 2000;
+  for (const auto& [bad, slowdown] : {std::pair{1.3, 1.10}, std::pair{2.0, 1.20}}) {
+    int caught = 0;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      NoisyCase noisy({.name = ""}, kTrueUs, seed_of(trial, 0));
+      Timing before = noisy.run(kSamples, 1, kRounds);
+      std::vector<double> samples = before.samples_us;
+      const auto first = samples.begin() + before.rounds[0];
+      std::for_each(first, first + before.rounds[1], [&](double& sample) { sample *= bad; });
+      Timing disturbed = gate_testing::timing_of(std::move(samples), before.waits_us);
+      disturbed.rounds = before.rounds;
+      const Timing after = noisy.run(kSamples, slowdown, kRounds);
+      TimeLimits limits;
+      limits.noise_floor = 0.03;  // the stored noise, a mean of squares, would see the bad round
+      caught += judge_time(disturbed, after, limits).kind == VerdictKind::kSlower;
+    }
+    MESSAGE("one round of the baseline " << bad << " times as slow: " << slowdown << " caught "
+                                         << 100.0 * caught / kTrials << " %");
+    CHECK(caught > 0.95 * kTrials);
+  }
+}
+
+TEST_CASE("on a noisy machine other programs do not make the usual error of rounds") {
+  const NoiseModel busy{.name = "", .held_up_share = 0.25};
+  std::vector<Result> before(kCases), after(kCases);
+  for (std::size_t i = 0; i < kCases; ++i) {
+    NoisyCase noisy(busy, kTrueUs, seed_of(1, static_cast<int>(i)));
+    before[i].timing = noisy.run(kSamples, 1, kRounds);
+    after[i].timing = noisy.run(kSamples, 1.2, kRounds);
+  }
+  TimeLimits limits;
+  limits.round_error = std::hypot(usual_round_error(before), usual_round_error(after));
+  CHECK(limits.round_error < 0.01);
+  int caught = 0;
+  for (std::size_t i = 0; i < kCases; ++i) {
+    caught += judge_time(*before[i].timing, *after[i].timing, limits).kind == VerdictKind::kSlower;
+  }
+  MESSAGE("25 % of the samples held up, 20 % slower: caught " << caught << " of " << kCases);
+  CHECK(caught > 0.95 * kCases);
 }
 
 TEST_CASE("on a noisy machine a slowdown of 5 % at 1 % noise is caught") {

@@ -12,21 +12,31 @@ namespace {
 
 constexpr std::size_t kEnoughRounds = 4;
 constexpr std::size_t kEnoughCases = 10;
+constexpr std::size_t kRoundsPerTrim = 6;
 
 struct Mean {
   double us;
   MedianSpread spread;
 };
 
-/// Of rounds; empty for too few.
+/// Trimmed mean of rounds and its standard error by Yuen (1974): that of the values with those that
+/// are left out put to the nearest that is kept. Empty for too few.
 std::optional<Mean> mean_of_rounds(const Timing& timing) {
-  const std::vector<double> medians = round_medians_us(timing);
+  std::vector<double> medians = round_medians_us(timing);
   if (medians.size() < kEnoughRounds) return std::nullopt;
-  const auto count = static_cast<double>(medians.size());
+  std::sort(medians.begin(), medians.end());
+  const std::size_t left_out = medians.size() / kRoundsPerTrim;  // at either end
+  const std::size_t kept = medians.size() - 2 * left_out;
   double sum = 0;
-  for (const double median : medians) sum += median;
-  const double mean = sum / count;
-  return Mean{mean, {std::sqrt(variance(medians) / count) / mean, count - 1}};
+  for (std::size_t i = 0; i < kept; ++i) sum += medians[left_out + i];
+  const double mean = sum / static_cast<double>(kept);
+  for (std::size_t i = 0; i < left_out; ++i) {
+    medians[i] = medians[left_out];
+    medians[medians.size() - 1 - i] = medians[medians.size() - 1 - left_out];
+  }
+  const auto count = static_cast<double>(medians.size());
+  const double error = std::sqrt(variance(medians) * count) / static_cast<double>(kept);
+  return Mean{mean, {error / mean, static_cast<double>(kept - 1)}};
 }
 
 }  // namespace
@@ -34,7 +44,8 @@ std::optional<Mean> mean_of_rounds(const Timing& timing) {
 double usual_round_error(const std::vector<Result>& results) {
   std::vector<double> errors;
   for (const Result& result : results) {
-    const std::optional<Mean> mean = result.timing ? mean_of_rounds(*result.timing) : std::nullopt;
+    const std::optional<Mean> mean =
+        result.timing ? mean_of_rounds(steady_part(*result.timing)) : std::nullopt;
     if (mean) errors.push_back(mean->spread.relative);
   }
   return errors.size() < kEnoughCases ? 0 : quantile(std::move(errors), 0.5);

@@ -11,8 +11,10 @@
 namespace attnbench {
 
 /// Standard error of the mean of the rounds' medians, relative, that half of the cases stay under;
-/// 0 for fewer than 10 cases of 4 rounds and more. Why of all cases: the few rounds of one may
-/// agree by chance while the machine changes.
+/// 0 for fewer than 10 cases of 4 rounds and more. The mean is trimmed (Yuen): of every 6 rounds
+/// the fastest and the slowest are left out, so that one second of the machine's does not decide.
+/// By the samples that no other program held up, where there are enough. Why of all cases: the few
+/// rounds of one may agree by chance while the machine changes.
 double usual_round_error(const std::vector<Result>& results);
 
 /// Why rounds keep a gap from being a verdict: it is within what chance gives to the means of their

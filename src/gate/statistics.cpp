@@ -126,6 +126,12 @@ Timing quiet_part(const Timing& timing, double share) {
   return quiet;
 }
 
+Timing steady_part(const Timing& timing) {
+  constexpr double kQuietShare = 0.01;
+  Timing quiet = quiet_part(timing, kQuietShare);
+  return quiet.samples_us.size() >= kEnoughQuiet ? quiet : timing;
+}
+
 MedianSpread median_spread(const Timing& timing) {
   const std::vector<double>& samples = timing.samples_us;
   const auto count = static_cast<double>(samples.size());

@@ -27,6 +27,10 @@ Timing quiet_part(const Timing& timing, double share);
 /// Of the quiet samples of a timing; with fewer there is no telling what other programs did to it.
 inline constexpr std::size_t kEnoughQuiet = 5;
 
+/// The quiet part at the default threshold where there is enough of it, else all: what others did
+/// is no property of the program.
+Timing steady_part(const Timing& timing);
+
 /// Relative standard error of a median and what it rests on.
 struct MedianSpread {
   double relative = 0;            // NaN when nothing is known of it

@@ -7,11 +7,12 @@ import json
 import resource
 import signal
 import subprocess
+import sys
 import time
 import unittest
 import xml.etree.ElementTree as ET
 
-from tool import BINARY, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
 
 PAIR = ("--backend", "FLASH_ATTN", "--backend", "TRITON_ATTN")
 SLOW_ID = f"tiny/{TINY_CASE}/FLASH_ATTN"
@@ -301,11 +302,25 @@ class RunWithBaseline(ToolTest):
         self.assertEqual(self.rounds("r.json"), {(8, 4)})
         self.expect(0, *run, "--resume", "r.json", "--samples", "8", "--passes", "2")
         self.assertEqual(self.rounds("r.json"), {(8, 4)})
-        # Where a gate compares the times there are six, where nothing is timed none.
-        self.expect(0, "run", "tiny.yaml", *PAIR, "--samples", "12", "--baseline", "r.json",
+        # Where a gate compares the times there are eight, where nothing is timed none.
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--samples", "16", "--baseline", "r.json",
                     "--floor-us", "1e9", "--json", "n.json")  # fmt: skip
-        self.assertEqual(self.rounds("n.json"), {(2,) * 6})
+        self.assertEqual(self.rounds("n.json"), {(2,) * 8})
         self.expect(0, *run, "--no-timing", "--passes", "3")
+
+    def test_a_resumed_run_takes_the_passes_that_were_not_taken(self):
+        run = ("run", "tiny.yaml", *PAIR, "--samples", "8", "--passes", "4")
+        self.expect(0, *run, "--json", "r.json")
+        file = json.loads((self.dir / "r.json").read_text())
+        timing = file["results"][0]["timing"]
+        del timing["rounds"][2:], timing["samples_us"][4:], timing["round_medians_us"][2:]
+        timing.pop("waits_us", None)
+        first = timing["samples_us"]
+        self.write("r.json", json.dumps(file))
+        self.expect(0, *run, "--resume", "r.json")
+        self.assertEqual(self.rounds("r.json"), {(2,) * 4})
+        file = json.loads((self.dir / "r.json").read_text())
+        self.assertEqual(file["results"][0]["timing"]["samples_us"][:4], first)
 
     def slow_baseline(self, factor):
         self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "b.json")
@@ -347,6 +362,22 @@ class RunWithBaseline(ToolTest):
     def test_2_for_a_baseline_that_nobody_could_use(self):
         self.expect(2, "run", "tiny.yaml", "--no-validation", "--save-baseline", "b.json")
         self.expect(2, "run", "tiny.yaml", "--save-baseline", "no/folder.json")
+
+
+class RealRuns(ToolTest):
+    def test_the_script_prints_a_row_of_the_table_of_real_runs(self):
+        self.write("tiny.yaml", TINY)
+        for flow in ("gate", "baseline", "saved"):
+            done = subprocess.run(
+                [sys.executable, "-B", ROOT / "scripts" / "aa_gate", "--flow", flow, "--gates", "1",
+                 "--samples", "4", "--passes", "2", "--program", BINARY, "tiny.yaml"],
+                cwd=self.dir, capture_output=True, text=True, timeout=TIME_LIMIT_S, check=False,
+            )  # fmt: skip
+            self.assertEqual(done.returncode, 0, done.stderr)
+            header, _, row = (line.split("|") for line in done.stdout.splitlines())
+            self.assertEqual(len(header), len(row))
+            self.assertEqual(row[1].strip(), flow)
+            self.assertIn(row[4].strip(), ("0 of 1", "1 of 1"))
 
 
 class Journal(ToolTest):
