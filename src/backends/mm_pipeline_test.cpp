@@ -286,6 +286,8 @@ TEST_CASE("dynamic scales come from the current tensors, codes byte for byte") {
   }
 }
 
+// The sanitizer itself finds a write past a buffer, and ends the program.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("what is timed does not look at guard zones: that is for the wait after it") {
   Run run(fp8_problem(), "MM_FLASHINFER");
   const auto victim = run.ops->allocate(8, "victim");
@@ -294,6 +296,7 @@ TEST_CASE("what is timed does not look at guard zones: that is for the wait afte
   CHECK_THROWS_WITH_AS(run.ops->synchronize(), doctest::Contains("victim: 1 bytes past its end"),
                        Error);
 }
+#endif
 
 TEST_CASE("running again gives the same bytes") {
   Run run(fp8_problem(), "MM_FLASHINFER");

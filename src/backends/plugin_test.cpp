@@ -42,12 +42,14 @@ const char* allocate_in_run(void*, void*) {
   seen.late_memory = seen.host->allocate(seen.host, 8, "late");
   return nullptr;
 }
+#if !defined(__SANITIZE_ADDRESS__)
 const char* prepare_past_its_memory(const AttnbenchBackend* self, const AttnbenchProblem* problem,
                                     const AttnbenchTensors* tensors, const AttnbenchHost* host,
                                     void** state) {
   static_cast<char*>(host->allocate(host, 8, "eight"))[8] = 0;
   return prepare(self, problem, tensors, host, state);
 }
+#endif
 void destroy(void* state) { ++static_cast<Seen*>(state)->destroyed; }
 
 AttnbenchBackend table(std::uint32_t kv) {
@@ -238,6 +240,8 @@ TEST_CASE("a state is destroyed once, before its memory goes") {
   CHECK(seen.destroyed == 1);
 }
 
+// The sanitizer itself finds a write past a buffer, and ends the program.
+#if !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a state is destroyed as well when what follows prepare() fails") {
   seen.destroyed = 0;
   AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
@@ -246,6 +250,7 @@ TEST_CASE("a state is destroyed as well when what follows prepare() fails") {
                        doctest::Contains("eight: 1 bytes past its end"), Error);
   CHECK(seen.destroyed == 1);
 }
+#endif
 
 TEST_CASE("memory is given in prepare() alone") {
   AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
