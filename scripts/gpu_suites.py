@@ -30,7 +30,7 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from unsupported_reasons import CUDNN_LIBRARY, place_of
+from unsupported_reasons import CUDNN_LIBRARY, is_external, place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "scenarios"
@@ -240,7 +240,7 @@ def group_reasons(runs):
                 continue
             for reason in result["reasons"] or [""]:
                 reasons[reason] += 1
-                if place_of(reason) is None:
+                if place_of(reason) is None and not is_external(result["backend"]):
                     others[run.suite].add(reason)
     return reasons, others
 

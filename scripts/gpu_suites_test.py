@@ -12,7 +12,7 @@ from pathlib import Path
 
 import gpu_suites
 from gpu_suites import MUST_PASS, ROOT, SCENARIOS, Run
-from unsupported_reasons import place_of
+from unsupported_reasons import is_external, place_of
 
 
 def result(id, status="passed", reasons=(), rows=64, total=64):
@@ -156,6 +156,11 @@ class Lists(unittest.TestCase):
         self.assertIsNone(place_of(unknown))
         self.assertIsNone(place_of("NVRTC not found"))
         self.assertIsNone(place_of(""))
+
+    def test_only_peers_may_say_why_in_their_own_words(self):
+        for backend, external in (("CUDNN", True), ("python:a.b:C", True), ("FLASH_ATTN", False),
+                                  ("MM_CUDNN", False), ("mypython:a:B", False)):  # fmt: skip
+            self.assertEqual(is_external(backend), external, backend)
 
     def test_the_recorded_run_has_reasons_of_the_semantics_only(self):
         with gzip.open(ROOT / "docs" / "results" / "h200-smoke.json.gz") as file:

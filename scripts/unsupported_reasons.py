@@ -80,6 +80,15 @@ FORMS = [
     ("1.4 and 17.22", r"prefill order: expected prefills with context before those without, .*"),
 ]  # fmt: skip
 
+# Peers to compare with, which semantics §13 is not about: they are not there, or say in their own
+# words what they do not take.
+EXTERNAL = re.compile(r"CUDNN|python:.*")
+
+
+def is_external(backend):
+    return EXTERNAL.fullmatch(backend) is not None
+
+
 _COMPILED = [(place, re.compile(pattern)) for place, pattern in FORMS]
 
 

@@ -32,6 +32,9 @@ struct BenchOptions {
   std::function<std::unique_ptr<Ops>()> make_ops;
   /// Timing on the device of make_ops; empty = the CPU.
   std::function<std::unique_ptr<TimingTools>(Ops&)> make_timing_tools;
+  /// Which of several passes over all jobs this is: each takes its share of the samples.
+  int pass = 0;
+  int passes = 1;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
   /// Runs the jobs in a child process that is replaced when it crashes, hangs or meets an error.
   bool isolate = false;
@@ -56,8 +59,14 @@ const char* to_string(Phase phase);
 class BenchObserver {
  public:
   virtual ~BenchObserver() = default;
+  /// Comes again for a job that has to start anew, e.g. because one that it took turns with failed.
   virtual void job_started(std::size_t index, std::size_t count, const Job& job) = 0;
+  /// What follows is of this job again, which was started before others were.
+  virtual void job_resumed(std::size_t index, const Job& job) {
+    static_cast<void>(index), static_cast<void>(job);
+  }
   virtual void phase(Phase phase) = 0;
+  /// Of the job that was started or resumed last.
   virtual void job_finished(const Result& result) = 0;
   /// Something about a case's inputs that the user should know, once a case.
   virtual void notice(const std::string& text) { static_cast<void>(text); }
@@ -68,9 +77,10 @@ class BenchObserver {
 /// The identity of a job's result: everything but status, reasons and figures.
 Result describe_job(const Job& job, const BenchOptions& options);
 
-/// Runs the jobs in order; jobs of one problem should stand together, because inputs and reference
-/// results are shared between its backends. An Error or bad_alloc of a job becomes its status
-/// "error"; after should_stop the remaining jobs are "skipped" with the reason "interrupted".
+/// Runs the jobs in order, or those of one problem in turns where timing.order is alternate; jobs
+/// of one problem should stand together, because inputs and reference results are shared between
+/// its backends. An Error or bad_alloc of a job becomes its status "error"; after should_stop the
+/// remaining jobs are "skipped" with the reason "interrupted".
 std::vector<Result> run_jobs(const std::vector<Job>& jobs, const BenchOptions& options,
                              BenchObserver& observer);
 

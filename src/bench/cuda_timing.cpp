@@ -31,7 +31,7 @@ class CudaTimingTools final : public TimingTools {
  public:
   explicit CudaTimingTools(CudaOps& ops) : ops_(ops) {}
 
-  std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode) override {
+  std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode, bool) override {
     return make_cuda_stopwatch(ops_.runtime(), ops_.stream(), steady_clock(), mode);
   }
   CacheFlusher& flusher() override {

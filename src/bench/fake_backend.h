@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ class FakeBackend final : public Backend {
   bool deterministic = true;
   /// Called by every run of a pipeline, numbered from 0, after the right result was computed.
   std::function<void(PipelineOutput&, int run)> fault = [](PipelineOutput&, int) {};
+  /// What a pipeline holds while it lives; called when it is prepared.
+  std::function<std::shared_ptr<void>()> memory = [] { return nullptr; };
   mutable int prepared = 0;
   mutable int runs = 0;
 
@@ -41,7 +44,7 @@ class FakeBackend final : public Backend {
   class FakePipeline final : public Pipeline {
    public:
     FakePipeline(const FakeBackend& backend, const Problem& problem, const BackendInputs& inputs)
-        : backend_(backend), problem_(problem), inputs_(inputs) {
+        : memory_(backend.memory()), backend_(backend), problem_(problem), inputs_(inputs) {
       steps_ = {{"write_cache", false, 64, 0, [this] { write_cache(); }},
                 {"attend", true, 128, 256, [this] { attend(); }}};
     }
@@ -113,6 +116,7 @@ class FakeBackend final : public Backend {
       output_ = std::move(output);
     }
 
+    std::shared_ptr<void> memory_;
     const FakeBackend& backend_;
     const Problem& problem_;
     const BackendInputs& inputs_;

@@ -2,9 +2,13 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include "bench/child_process.h"
 #include "core/result_json.h"
@@ -15,6 +19,7 @@ namespace {
 using SteadyTime = std::chrono::steady_clock::time_point;
 
 constexpr char kStarted = 'S';
+constexpr char kResumed = 'T';
 constexpr char kPhase = 'P';
 constexpr char kNotice = 'N';
 constexpr char kWaits = 'W';
@@ -27,7 +32,12 @@ constexpr double kGraceSeconds = 10;
 class SendingObserver final : public BenchObserver {
  public:
   explicit SendingObserver(const MessageWriter& writer) : writer_(writer) {}
-  void job_started(std::size_t, std::size_t, const Job&) override { writer_.send(kStarted, ""); }
+  void job_started(std::size_t index, std::size_t, const Job&) override {
+    writer_.send(kStarted, std::to_string(index));
+  }
+  void job_resumed(std::size_t index, const Job&) override {
+    writer_.send(kResumed, std::to_string(index));
+  }
   void phase(Phase phase) override {
     writer_.send(kPhase, std::string(1, static_cast<char>(phase)));
   }
@@ -41,18 +51,35 @@ class SendingObserver final : public BenchObserver {
   const MessageWriter& writer_;
 };
 
-/// Runs the jobs from one on in one child, until it has done them all or one of them ended it.
+/// What became of the jobs so far.
+struct Ledger {
+  explicit Ledger(std::size_t count) : results(count), started(count) {}
+
+  std::vector<std::size_t> pending() const {
+    std::vector<std::size_t> indices;
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      if (!results[i]) indices.push_back(i);
+    }
+    return indices;
+  }
+
+  std::vector<std::optional<Result>> results;  // by job
+  std::vector<bool> started;                   // whether the observer heard of the job
+};
+
+/// Runs the pending jobs in one child, until it has done them all or one of them ended it.
 class Shift {
  public:
   Shift(const std::vector<Job>& jobs, const BenchOptions& options, BenchObserver& observer,
-        std::vector<Result>& results, const RunFrom& run_from)
+        Ledger& ledger, const RunPending& run_pending)
       : jobs_(jobs),
         options_(options),
         observer_(observer),
-        results_(results),
-        child_([&, first = results.size()](const MessageWriter& writer) {
+        ledger_(ledger),
+        pending_(ledger.pending()),
+        child_([&](const MessageWriter& writer) {
           SendingObserver sender(writer);
-          run_from(jobs, first, options, sender);
+          run_pending(pending_, sender);
         }) {
     progress();
   }
@@ -74,9 +101,6 @@ class Shift {
     }
   }
 
-  /// After run(): whether a job was started that has no result.
-  bool in_a_job() const { return started_; }
-
  private:
   void progress() { last_progress_ = std::chrono::steady_clock::now(); }
   double silent_s() const {
@@ -85,23 +109,50 @@ class Shift {
 
   void handle(const Message& message) {
     if (message.kind == kStarted) {
-      started_ = true;
-      phase_.reset();
-      kernels_.clear();
-      observer_.job_started(results_.size(), jobs_.size(), jobs_[results_.size()]);
+      start(std::stoul(message.text));
+    } else if (message.kind == kResumed) {
+      current_ = std::stoul(message.text);
+      observer_.job_resumed(*current_, jobs_[*current_]);
     } else if (message.kind == kPhase) {
       phase_ = static_cast<Phase>(message.text.at(0));
       observer_.phase(*phase_);
     } else if (message.kind == kNotice) {
       observer_.notice(message.text);
     } else if (message.kind == kWaits) {
-      kernels_ = message.text;
+      kernels_[job()] = message.text;
     } else if (message.kind == kFinished) {
-      started_ = false;
-      results_.push_back(result_from_json(message.text));
-      observer_.job_finished(results_.back());
+      finish(result_from_json(message.text));
     }
   }
+
+  void start(std::size_t index) {
+    current_ = index;
+    phase_.reset();
+    kernels_.erase(index);
+    ledger_.started[index] = true;
+    observer_.job_started(index, jobs_.size(), jobs_[index]);
+  }
+
+  void finish(Result result) {
+    std::optional<Result>& place = ledger_.results[job()];
+    place = std::move(result);
+    current_.reset();
+    has_failed_ = place->status == Status::kError;
+    ++num_finished_;
+    observer_.job_finished(*place);
+  }
+
+  /// The job that runs, or the next one.
+  std::size_t job() const {
+    if (current_) return *current_;
+    const auto is_left = [this](std::size_t index) { return !ledger_.results[index]; };
+    return *std::find_if(pending_.begin(), pending_.end(), is_left);
+  }
+  bool all_done() const { return num_finished_ == pending_.size(); }
+
+  /// After an error the process lets go of what others had there, which may fail as well, and is
+  /// nobody's doing but of the one that met the error.
+  bool is_leaving() const { return has_failed_ && !current_; }
 
   /// Whether the child was killed because it hangs, or does not end after an interrupt.
   bool give_up() {
@@ -116,7 +167,7 @@ class Shift {
       }
       return false;
     }
-    if (results_.size() == jobs_.size()) {
+    if (all_done() || is_leaving()) {
       if (silent_s() <= kGraceSeconds) return false;
       child_.kill();
       return true;
@@ -133,7 +184,9 @@ class Shift {
 
   /// Whom a hang or a crash may be of, as the end of a clause.
   std::string last_wait() const {
-    return kernels_.empty() ? std::string() : ", where it waited last for " + kernels_;
+    const auto kernels = kernels_.find(job());
+    return kernels == kernels_.end() ? std::string()
+                                     : ", where it waited last for " + kernels->second;
   }
 
   std::string in_phase() const {
@@ -145,8 +198,8 @@ class Shift {
   double hang_limit_s() const {
     if (options_.hang_limit_s <= 0) return 0;
     // Before the first phase a user's backend is asked what it supports.
-    if (phase_ == Phase::kRun || (started_ && !phase_)) return options_.hang_limit_s;
-    const double timeout_s = jobs_[results_.size()].problem->timing.timeout_s;
+    if (phase_ == Phase::kRun || (current_ && !phase_)) return options_.hang_limit_s;
+    const double timeout_s = jobs_[job()].problem->timing.timeout_s;
     return phase_ == Phase::kTiming ? options_.hang_limit_s + timeout_s : 0;
   }
 
@@ -154,57 +207,57 @@ class Shift {
     const std::string how = child_.how_it_ended();
     const bool stopping = options_.should_stop && options_.should_stop();
     // A child may leave between two jobs (after an error it lets a fresh process go on).
-    if (how.empty() && !started_ && results_.size() > first_) return;
-    if (stopping || results_.size() == jobs_.size()) return;
+    if ((how.empty() && !current_ && num_finished_ > 0) || is_leaving()) return;
+    if (stopping || all_done()) return;
     failed(fmt::format("E-INTERNAL: the process that ran this case ended{}{}", in_phase(),
                        how.empty() ? "" : ": " + how));
   }
 
   void failed(const std::string& reason) {
-    const Job& job = jobs_[results_.size()];
-    if (!started_) observer_.job_started(results_.size(), jobs_.size(), job);
-    Result result = describe_job(job, options_);
+    if (!current_) start(job());
+    Result result = describe_job(jobs_[job()], options_);
     result.status = Status::kError;
     result.reasons = {reason};
-    results_.push_back(std::move(result));
-    started_ = false;
-    observer_.job_finished(results_.back());
+    finish(std::move(result));
   }
 
   const std::vector<Job>& jobs_;
   const BenchOptions& options_;
   BenchObserver& observer_;
-  std::vector<Result>& results_;
-  const std::size_t first_ = results_.size();
+  Ledger& ledger_;
+  const std::vector<std::size_t> pending_;  // at the start
   ChildProcess child_;
   SteadyTime last_progress_;
+  std::optional<std::size_t> current_;  // the job that runs
+  std::size_t num_finished_ = 0;
+  bool has_failed_ = false;  // the job that finished last
   std::optional<Phase> phase_;
-  std::string kernels_;  // that the job waited for last
-  bool started_ = false;
+  std::map<std::size_t, std::string> kernels_;  // that each job waited for last
   bool told_to_stop_ = false;
 };
 
 }  // namespace
 
 std::vector<Result> run_isolated(const std::vector<Job>& jobs, const BenchOptions& options,
-                                 BenchObserver& observer, const RunFrom& run_from) {
-  std::vector<Result> results;
-  results.reserve(jobs.size());
+                                 BenchObserver& observer, const RunPending& run_pending) {
+  Ledger ledger(jobs.size());
   const auto stopped = [&] { return options.should_stop && options.should_stop(); };
-  bool announced = false;  // the interrupted job was started
-  while (results.size() < jobs.size() && !stopped()) {
-    Shift shift(jobs, options, observer, results, run_from);
-    shift.run();
-    announced = shift.in_a_job();
+  while (!ledger.pending().empty() && !stopped()) {
+    Shift(jobs, options, observer, ledger, run_pending).run();
   }
-  for (; results.size() < jobs.size(); announced = false) {
-    const Job& job = jobs[results.size()];
-    if (!announced) observer.job_started(results.size(), jobs.size(), job);
-    results.push_back(describe_job(job, options));
-    results.back().status = Status::kSkipped;
-    results.back().reasons = {"interrupted"};
-    observer.job_finished(results.back());
+  for (const std::size_t index : ledger.pending()) {
+    if (ledger.started[index]) {
+      observer.job_resumed(index, jobs[index]);
+    } else {
+      observer.job_started(index, jobs.size(), jobs[index]);
+    }
+    Result& result = ledger.results[index].emplace(describe_job(jobs[index], options));
+    result.status = Status::kSkipped;
+    result.reasons = {"interrupted"};
+    observer.job_finished(result);
   }
+  std::vector<Result> results;
+  for (std::optional<Result>& result : ledger.results) results.push_back(*std::move(result));
   return results;
 }
 

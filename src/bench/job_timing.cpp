@@ -1,28 +1,42 @@
 #include "bench/job_timing.h"
 
-#include <memory>
 #include <vector>
 
+#include "backends/plugin_pipeline.h"
 #include "core/clock.h"
 
 namespace attnbench {
+namespace {
 
-void time_job(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
-              const BenchOptions& options, Result& result) {
+std::vector<MeasureStep> steps_of(Pipeline& pipeline) {
   std::vector<MeasureStep> steps;
   for (const Step& step : pipeline.steps()) {
     steps.push_back({step.name, step.in_median, step.bytes, step.flops, step.run});
   }
-  const std::unique_ptr<Stopwatch> stopwatch = tools.make_stopwatch(problem.timing.mode);
-  CacheFlusher* flush = problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr;
-  const Ceilings ceilings = tools.ceilings(problem, result.backend);
-  result.timing =
-      measure(steps, *stopwatch, flush, steady_clock(), {problem.timing, options.should_stop});
+  return steps;
+}
 
-  const Traffic traffic = attention_traffic(problem, result.backend);
-  const Work work{attention_flops(problem, result.backend), traffic.unique_bytes, traffic.kv_bytes,
-                  problem.num_tokens()};
-  result.throughput = compute_throughput(work, result.timing->median_us, ceilings);
+}  // namespace
+
+JobTiming::JobTiming(const Problem& problem, const std::string& backend, Pipeline& pipeline,
+                     TimingTools& tools, const BenchOptions& options, int rounds)
+    : problem_(problem),
+      backend_(backend),
+      ceilings_(tools.ceilings(problem, backend)),
+      stopwatch_(tools.make_stopwatch(problem.timing.mode,
+                                      dynamic_cast<const PluginPipeline*>(&pipeline) != nullptr)),
+      measurement_(
+          steps_of(pipeline), *stopwatch_,
+          problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),
+          {pass_share(problem.timing, options.pass, options.passes), options.should_stop, rounds}) {
+}
+
+void JobTiming::finish(Result& result) {
+  result.timing = measurement_.finish();
+  const Traffic traffic = attention_traffic(problem_, backend_);
+  const Work work{attention_flops(problem_, backend_), traffic.unique_bytes, traffic.kv_bytes,
+                  problem_.num_tokens()};
+  result.throughput = compute_throughput(work, result.timing->median_us, ceilings_);
 }
 
 }  // namespace attnbench

@@ -27,7 +27,8 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
                  "Compute capability that backends are judged by on the CPU, e.g. 80 or 9.0")
       ->type_name("SM")
       ->group(group);
-  app.add_option("--set", options.set, "Override a field of the scenario (repeatable)")
+  app.add_option("--set", options.set,
+                 "Override a field of the scenario, e.g. timing.order=alternate (repeatable)")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false)
       ->group(group);

@@ -51,6 +51,14 @@ void Progress::job_started(std::size_t index, std::size_t count, const Job& job)
   draw();
 }
 
+void Progress::job_resumed(std::size_t index, const Job& job) {
+  const std::lock_guard lock(mutex_);
+  index_ = index;
+  id_ = job.id;
+  running_ = true;
+  draw();
+}
+
 void Progress::phase(Phase phase) {
   const std::lock_guard lock(mutex_);
   phase_ = phase;

@@ -27,6 +27,7 @@ class Progress final : public BenchObserver {
   ~Progress() override;
 
   void job_started(std::size_t index, std::size_t count, const Job& job) override;
+  void job_resumed(std::size_t index, const Job& job) override;
   void phase(Phase phase) override;
   void job_finished(const Result& result) override;
   void notice(const std::string& text) override;

@@ -28,6 +28,7 @@ class JournalObserver final : public BenchObserver {
   void job_started(std::size_t index, std::size_t count, const Job& job) override {
     next_.job_started(index, count, job);
   }
+  void job_resumed(std::size_t index, const Job& job) override { next_.job_resumed(index, job); }
   void phase(Phase phase) override { next_.phase(phase); }
   void notice(const std::string& text) override { next_.notice(text); }
   void waits_for(const std::string& kernels) override { next_.waits_for(kernels); }

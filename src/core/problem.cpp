@@ -164,6 +164,9 @@ const char* to_string(L2Mode value) { return value == L2Mode::kCold ? "cold" : "
 const char* to_string(TimingMode value) {
   return value == TimingMode::kStream ? "stream" : "graph";
 }
+const char* to_string(TimingOrder value) {
+  return value == TimingOrder::kSequential ? "sequential" : "alternate";
+}
 const char* to_string(Switch value) {
   switch (value) {
     case Switch::kAuto:

@@ -48,6 +48,7 @@ enum class OutputQuantType { kNone, kFp8Static, kFp8Group128, kFp8Group64, kNvfp
 enum class Distribution { kNormal, kUniform, kOutlier };
 enum class L2Mode { kCold, kWarm };
 enum class TimingMode { kStream, kGraph };
+enum class TimingOrder { kSequential, kAlternate };
 enum class Switch { kAuto, kOn, kOff };
 enum class MlaRefForm { kBoth, kMha, kMqa };
 enum class MmAttnDtype { kAuto, kFp8 };
@@ -208,6 +209,8 @@ struct TimingSpec {
   double timeout_s = 15;
   L2Mode l2 = L2Mode::kCold;
   TimingMode mode = TimingMode::kStream;
+  TimingOrder order = TimingOrder::kSequential;  // of the backends of a case
+  int rounds = 3;                                // turns of each backend in order alternate
 };
 
 struct Problem {
@@ -256,6 +259,7 @@ const char* to_string(OutputQuantType value);
 const char* to_string(Distribution value);
 const char* to_string(L2Mode value);
 const char* to_string(TimingMode value);
+const char* to_string(TimingOrder value);
 const char* to_string(Switch value);
 const char* to_string(MlaRefForm value);
 const char* to_string(MmAttnDtype value);

@@ -200,6 +200,8 @@ void add_run(std::vector<Field>& table) {
   table.push_back(real("timing.timeout_s", AT(timing.timeout_s), kPositive));
   table.push_back(enumeration("timing.l2", AT(timing.l2), L2Mode::kWarm));
   table.push_back(enumeration("timing.mode", AT(timing.mode), TimingMode::kGraph));
+  table.push_back(enumeration("timing.order", AT(timing.order), TimingOrder::kAlternate));
+  table.push_back(integer("timing.rounds", AT(timing.rounds), {.low = 1, .high = 1000}));
 }
 
 #undef AT

@@ -44,6 +44,7 @@ class Reader {
     const auto found = object_.find(key);
     if (found != object_.end() && !found->is_null()) read(key, value);
   }
+  std::string path(const char* key) const { return path_ + "." + key; }
   Reader object(const char* key) const { return {at(key), path_ + "." + key}; }
   bool is_null(const char* key) const {
     const auto found = object_.find(key);
@@ -99,6 +100,18 @@ DeviceClocks read_clocks(const Reader& json) {
   return clocks;
 }
 
+void read_rounds(const Reader& json, Timing& timing) {
+  json.read_if_there("rounds", timing.rounds);
+  if (timing.rounds.empty()) return;
+  auto left = static_cast<std::int64_t>(timing.samples_us.size());
+  for (const std::int64_t samples : timing.rounds) {
+    if (samples < 1 || samples > left) left = 0;
+    left -= samples;
+  }
+  if (left == 0) return;
+  fail(ErrorKind::kFormat, "{}: the rounds are not those of samples_us", json.path("rounds"));
+}
+
 Timing read_timing(const Reader& json) {
   Timing timing;
   json.read("median_us", timing.median_us);
@@ -109,6 +122,8 @@ Timing read_timing(const Reader& json) {
   json.read("stdev_us", timing.stdev_us);
   json.read("noise", timing.noise);
   json.read("samples_us", timing.samples_us);
+  read_rounds(json, timing);
+  json.read_if_there("peers", timing.peers);
   json.read("l2", timing.l2);
   json.read("mode", timing.mode);
   json.read("launch_overhead_us", timing.launch_overhead_us);

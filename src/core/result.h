@@ -76,6 +76,12 @@ struct Timing {
   double stdev_us = 0;
   double noise = 0;  // relative: stdev of the samples / mean, see measure.h
   std::vector<double> samples_us;
+  /// How many of samples_us were taken in each round, in order, where something else ran between
+  /// the rounds; else empty.
+  std::vector<std::int64_t> rounds;
+  /// The backends that took turns with this one, which is among them, in the order of the first
+  /// round; empty where it was timed in one go.
+  std::vector<std::string> peers;
   std::string l2;  // "cold" only where proven, else "warm"
   /// Bytes that were overwritten before every sample, so that nothing was left in the caches; 0 =
   /// nothing was.
@@ -92,6 +98,12 @@ struct Timing {
   /// without waits_us.
   double cpu_wait = std::numeric_limits<double>::quiet_NaN();
 };
+
+/// Median of the samples of every round; empty without rounds.
+std::vector<double> round_medians_us(const Timing& timing);
+/// How far the rounds were apart: (largest - least of their medians) / median of all samples; NaN
+/// for fewer than two rounds.
+double round_spread(const Timing& timing);
 
 struct Throughput {
   double tflops = 0;

@@ -110,6 +110,12 @@ Json timing_json(const std::optional<Timing>& timing) {
   numbers.add("stdev_us", timing->stdev_us, kOneSample);
   numbers.add("noise", timing->noise, kOneSample);
   json["samples_us"] = timing->samples_us;
+  if (!timing->rounds.empty()) {
+    json["rounds"] = timing->rounds;
+    json["round_medians_us"] = round_medians_us(*timing);
+    numbers.add("round_spread", round_spread(*timing), "needs more than one round");
+  }
+  if (!timing->peers.empty()) json["peers"] = timing->peers;
   json["l2"] = timing->l2;
   json["mode"] = timing->mode;
   numbers.add("launch_overhead_us", timing->launch_overhead_us, {});

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 
@@ -62,6 +64,8 @@ Result full_result() {
   result.throughput =
       Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory", 7, 8};
   result.timing->waits_us = {0, 0.5};
+  result.timing->rounds = {1, 1};
+  result.timing->peers = {"B", "C"};
   result.timing->cpu_wait = 0.25;
   result.file_hashes = {{"kv_cache.scale_file", "0123"}};
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
@@ -91,6 +95,8 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(read.throughput->ceiling_tflops == 7);
   CHECK(read.throughput->ceiling_gbps == 8);
   CHECK(read.timing->waits_us == std::vector<double>{0, 0.5});
+  CHECK(read.timing->rounds == std::vector<std::int64_t>{1, 1});
+  CHECK(read.timing->peers == std::vector<std::string>{"B", "C"});
   CHECK(read.timing->cpu_wait == 0.25);
   CHECK(read.file_hashes.at("kv_cache.scale_file") == "0123");
   CHECK(read.kernels[0].registers == 255);
@@ -102,6 +108,37 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   REQUIRE(read.timing->clocks);
   CHECK(read.timing->clocks->sm_mhz_median == 1755);
   CHECK(read.timing->clocks->throttling == std::vector<std::string>{"sw_power_cap"});
+}
+
+TEST_CASE("rounds have medians of their own, and a spread in parts of the whole median") {
+  Timing timing;
+  timing.samples_us = {10, 30, 20, 12, 14, 11, 11};
+  timing.median_us = 12;
+  CHECK(round_medians_us(timing).empty());
+  CHECK(std::isnan(round_spread(timing)));
+  timing.rounds = {3, 2, 2};
+  CHECK(round_medians_us(timing) == std::vector<double>{20, 13, 11});
+  CHECK(round_spread(timing) == 0.75);
+  Result result = full_result();
+  result.timing->rounds = {2};
+  const std::string text = result_to_json(result);
+  CHECK(text.find("\"rounds\":[2],\"round_medians_us\":[1.15],\"round_spread\":null") !=
+        std::string::npos);
+}
+
+TEST_CASE("rounds that are not those of the samples are refused") {
+  for (const std::vector<std::int64_t>& rounds :
+       std::vector<std::vector<std::int64_t>>{{1}, {1, 2}, {0, 2}, {3, -1}}) {
+    Result result = full_result();
+    std::string text = result_to_json(result);
+    std::string wrong = "\"rounds\":[";
+    for (const std::int64_t round : rounds) wrong += std::to_string(round) + ",";
+    wrong.back() = ']';
+    const std::string right = "\"rounds\":[1,1]";
+    text.replace(text.find(right), right.size(), wrong);
+    CHECK_THROWS_WITH_AS(result_from_json(text),
+                         "result.timing.rounds: the rounds are not those of samples_us", Error);
+  }
 }
 
 TEST_CASE("what a result lacks is lacking after reading") {

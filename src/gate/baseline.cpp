@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -23,21 +24,13 @@ struct Range {
   double most;
 };
 
-/// Median of the samples that no other program held up, where there are enough, else of all: what
-/// others did is no property of the program.
-double steady_median_us(const Timing& timing) {
-  constexpr double kQuietShare = 0.01;  // as with the default threshold
-  const Timing quiet = quiet_part(timing, kQuietShare);
-  return quiet.samples_us.size() >= kEnoughQuiet ? quiet.median_us : timing.median_us;
-}
-
 std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>>& runs,
                                            std::map<std::string, int>& counts) {
   std::map<std::string, Range> ranges;
   for (const std::vector<Result>& run : runs) {
     for (const Result& result : run) {
       if (!result.timing || !std::isfinite(result.timing->median_us)) continue;
-      const double median_us = steady_median_us(*result.timing);
+      const double median_us = steady_part(*result.timing).median_us;
       const auto [entry, is_new] = ranges.try_emplace(result.id, Range{median_us, median_us});
       entry->second.least = std::min(entry->second.least, median_us);
       entry->second.most = std::max(entry->second.most, median_us);
@@ -47,9 +40,49 @@ std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>
   return ranges;
 }
 
+/// Samples that were taken in one go are one round.
+std::vector<std::int64_t> rounds_of(const Timing& timing) {
+  if (!timing.rounds.empty() || timing.samples_us.empty()) return timing.rounds;
+  return {static_cast<std::int64_t>(timing.samples_us.size())};
+}
+
+/// Of medians without their samples: the mean, by the samples behind each.
+double mean_of(double before, const std::vector<double>& samples_before, double value,
+               const std::vector<double>& samples) {
+  const auto count_before = static_cast<double>(samples_before.size());
+  const auto count = static_cast<double>(samples.size());
+  return (before * count_before + value * count) / (count_before + count);
+}
+
+/// What was measured without keeping its samples.
+void prepend_medians(const Timing& before, Timing& timing) {
+  const auto mean = [&](double a, double b) {
+    return mean_of(a, before.samples_us, b, timing.samples_us);
+  };
+  timing.total_us = mean(before.total_us, timing.total_us);
+  timing.launch_overhead_us = mean(before.launch_overhead_us, timing.launch_overhead_us);
+  if (before.steps.size() != timing.steps.size()) return;
+  for (std::size_t i = 0; i < timing.steps.size(); ++i) {
+    timing.steps[i].median_us = mean(before.steps[i].median_us, timing.steps[i].median_us);
+  }
+}
+
+void prepend_clocks(const DeviceClocks& before, DeviceClocks& clocks) {
+  clocks.sm_mhz_min = std::min(before.sm_mhz_min, clocks.sm_mhz_min);
+  clocks.sm_mhz_max = std::max(before.sm_mhz_max, clocks.sm_mhz_max);
+  for (const std::string& reason : before.throttling) {
+    const auto& known = clocks.throttling;
+    if (std::find(known.begin(), known.end(), reason) == known.end()) {
+      clocks.throttling.push_back(reason);
+    }
+  }
+}
+
 /// The waiting of all samples is known, or that of none.
 void prepend_samples(const Timing& before, Timing& timing) {
   if (before.samples_us.empty()) return;
+  prepend_medians(before, timing);
+  if (before.clocks && timing.clocks) prepend_clocks(*before.clocks, *timing.clocks);
   const bool waits_known = has_waits(before) && has_waits(timing);
   if (waits_known) {
     timing.waits_us.insert(timing.waits_us.begin(), before.waits_us.begin(), before.waits_us.end());
@@ -57,9 +90,25 @@ void prepend_samples(const Timing& before, Timing& timing) {
     timing.waits_us.clear();
   }
   timing.cpu_wait = std::fmax(before.cpu_wait, timing.cpu_wait);
+  std::vector<std::int64_t> rounds = rounds_of(before);
+  const std::vector<std::int64_t> added = rounds_of(timing);
+  rounds.insert(rounds.end(), added.begin(), added.end());
+  timing.rounds = std::move(rounds);
   std::vector<double>& all = timing.samples_us;
   all.insert(all.begin(), before.samples_us.begin(), before.samples_us.end());
   summarize(timing);
+}
+
+/// Adds the samples of `before`; what is said per time follows the median.
+void prepend_timing(const Timing& before, Result& result) {
+  const double alone_us = result.timing->median_us;
+  prepend_samples(before, *result.timing);
+  if (!result.throughput) return;
+  Throughput& throughput = *result.throughput;
+  for (double* rate : {&throughput.tflops, &throughput.gbps, &throughput.kv_gbps,
+                       &throughput.tokens_per_s, &throughput.roofline_pct}) {
+    *rate *= alone_us / result.timing->median_us;
+  }
 }
 
 void widen(NoiseFloor& floor, const NoiseFloor& other) {
@@ -100,10 +149,25 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
       Result& older = pooled[entry->second];
       const std::optional<Timing> before = std::move(older.timing);
       older = result;
-      if (before && older.timing) prepend_samples(*before, *older.timing);
+      if (before && older.timing) prepend_timing(*before, older);
     }
   }
   return pooled;
+}
+
+void add_pass(Result& result, const Result& later) {
+  if (later.status == Status::kError || later.status == Status::kIncorrect) {
+    result.status = later.status;
+    result.reasons = later.reasons;
+    result.timing.reset();
+    result.throughput.reset();
+    return;
+  }
+  if (!result.timing || !later.timing) return;
+  const Timing before = std::move(*result.timing);
+  result.timing = later.timing;
+  result.throughput = later.throughput;
+  prepend_timing(before, result);
 }
 
 ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool ignore_environment) {

@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 namespace attnbench {
 namespace {
 
-constexpr int kMinSamples = 5;
+constexpr std::size_t kMinSamples = 5;
+/// A later round has at most so many times the samples of the first one, and as little less.
+constexpr std::size_t kMostOfFirst = 2;
 /// Sampling also ends here: the interval of a median of so many samples is a few per mille of their
 /// spread, and a result file should stay readable.
-constexpr std::size_t kMaxSamples = 10000;
+constexpr int kMaxSamples = 10000;
 constexpr int kWarmUpRuns = 3;
 constexpr double kWarmUpShare = 0.1;  // of timeout_s, after the first warm-up run
 constexpr int kOverheadSamples = 31;
@@ -86,37 +90,36 @@ Cut neighbours_together(const std::vector<MeasureStep>& steps) {
   return cut;
 }
 
-class Sampler {
+}  // namespace
+
+class Measurement::Sampler {
  public:
-  Sampler(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
-          const Clock& clock, const MeasureOptions& options)
-      : steps_(steps),
+  Sampler(std::vector<MeasureStep> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+          const Clock& clock, MeasureOptions options)
+      : steps_(std::move(steps)),
         stopwatch_(stopwatch),
         flusher_(flusher),
         clock_(clock),
-        options_(options),
-        start_s_(clock.now_s()) {}
+        options_(std::move(options)) {}
 
-  void warm_up() {
-    for (int run = 0; run < kWarmUpRuns && !stopped(); ++run) {
-      if (run > 0 && clock_.now_s() - start_s_ >= kWarmUpShare * options_.spec.timeout_s) break;
-      for (const MeasureStep& step : steps_) step.run();
+  void take_round() {
+    begin_turn();
+    if (!rounds_.empty() && out_of_time(1)) return;
+    if (rounds_.empty()) {
+      warm_up();
+    } else {
+      run_once();
     }
-    cut_ = stopwatch_.boundaries_take_time() ? neighbours_together(steps_) : every_step(steps_);
-    parts_are_steps_ = cut_.parts.size() == steps_.size();
-    cut_.parts = stopwatch_.prepare(std::move(cut_.parts));
-    part_samples_.resize(cut_.parts.size());
-  }
-
-  void sample() {
-    sampling_start_s_ = clock_.now_s();
-    do {
-      take_one();
-    } while (!finished());
+    const std::size_t before = samples_.size();
+    sample();
+    rounds_.push_back(static_cast<std::int64_t>(samples_.size() - before));
+    end_turn();
   }
 
   Timing timing() {
+    begin_turn();
     Timing timing = summarize_samples(samples_);
+    if (options_.rounds > 1) timing.rounds = rounds_;
     timing.total_us = median(totals_);
     add_waits(timing);
     const std::vector<std::vector<double>>& step_samples = samples_of_steps();
@@ -129,6 +132,37 @@ class Sampler {
 
  private:
   bool stopped() const { return options_.should_stop && options_.should_stop(); }
+
+  void begin_turn() { turn_start_s_ = clock_.now_s(); }
+  void end_turn() { spent_s_ += clock_.now_s() - turn_start_s_; }
+  /// In this turn and those before it.
+  double spent_s() const { return spent_s_ + (clock_.now_s() - turn_start_s_); }
+  /// What the rounds up to this one may take of what is meant for all of them.
+  double share() const { return static_cast<double>(rounds_.size() + 1) / options_.rounds; }
+
+  void run_once() {
+    for (const MeasureStep& step : steps_) step.run();
+  }
+
+  void warm_up() {
+    for (int run = 0; run < kWarmUpRuns && !stopped(); ++run) {
+      if (run > 0 && spent_s() >= kWarmUpShare * options_.spec.timeout_s) break;
+      run_once();
+    }
+    cut_ = stopwatch_.boundaries_take_time() ? neighbours_together(steps_) : every_step(steps_);
+    parts_are_steps_ = cut_.parts.size() == steps_.size();
+    cut_.parts = stopwatch_.prepare(std::move(cut_.parts));
+    part_samples_.resize(cut_.parts.size());
+  }
+
+  void sample() {
+    const std::size_t before = samples_.size();
+    const double start_s = clock_.now_s();
+    do {
+      take_one();
+    } while (!finished(samples_.size() - before, sampling_s_ + (clock_.now_s() - start_s)));
+    sampling_s_ += clock_.now_s() - start_s;
+  }
 
   std::vector<double> time(const std::vector<Part>& parts,
                            std::vector<std::vector<double>>& samples) {
@@ -166,30 +200,40 @@ class Sampler {
     step_samples_.resize(parts.size());
     do {
       time(parts, step_samples_);
-    } while (step_samples_[0].size() < kStepSamples && !out_of_time());
+    } while (step_samples_[0].size() < kStepSamples && !out_of_time(1));
     return step_samples_;
   }
 
-  bool out_of_time() const {
-    return stopped() || clock_.now_s() - start_s_ >= options_.spec.timeout_s;
+  bool out_of_time(double share) const {
+    return stopped() || spent_s() >= share * options_.spec.timeout_s;
   }
 
-  bool finished() const {
+  /// Whether a round with so many samples, and so much sampling in it and before it, is over.
+  bool finished(std::size_t samples_of_round, double sampling_s) const {
     const TimingSpec& spec = options_.spec;
-    if (out_of_time()) return true;
-    if (spec.samples) return samples_.size() >= static_cast<std::size_t>(*spec.samples);
-    if (samples_.size() >= kMaxSamples) return true;
-    return samples_.size() >= kMinSamples && moments_.noise() <= spec.max_noise &&
-           (clock_.now_s() - sampling_start_s_) * 1e3 >= spec.min_time_ms;
+    if (out_of_time(share())) return true;
+    const auto wanted = static_cast<std::size_t>(spec.samples.value_or(kMaxSamples));
+    const auto rounds = static_cast<std::size_t>(options_.rounds);
+    if (samples_.size() * rounds >= wanted * (rounds_.size() + 1)) return true;
+    if (spec.samples) return false;
+    // Why a factor: a median of all rounds that is that of one tells nothing of the others.
+    const std::size_t first = rounds_.empty() ? 0 : static_cast<std::size_t>(rounds_.front());
+    if (first > 0 && samples_of_round >= kMostOfFirst * first) return true;
+    // Noise falls with the root of the samples, so a part of them may have more.
+    return samples_of_round >= std::max(kMinSamples, first / kMostOfFirst) &&
+           moments_.noise() * std::sqrt(share()) <= spec.max_noise &&
+           sampling_s * 1e3 >= share() * spec.min_time_ms;
   }
 
-  const std::vector<MeasureStep>& steps_;
+  std::vector<MeasureStep> steps_;
   Stopwatch& stopwatch_;
   CacheFlusher* flusher_;
   const Clock& clock_;
-  const MeasureOptions& options_;
-  double start_s_;
-  double sampling_start_s_ = 0;
+  MeasureOptions options_;
+  double turn_start_s_ = 0;
+  double spent_s_ = 0;     // in the turns before
+  double sampling_s_ = 0;  // of that without warm-up
+  std::vector<std::int64_t> rounds_;
   Cut cut_;
   bool parts_are_steps_ = true;
   std::vector<std::vector<double>> part_samples_;
@@ -200,17 +244,22 @@ class Sampler {
   RunningMoments moments_;
 };
 
-}  // namespace
-
 std::vector<double> ClockStopwatch::time_us(const std::vector<Part>& parts) {
   std::vector<double> times_us;
-  const ThreadWaits before = read_waits_ ? read_waits_() : ThreadWaits();
+  settle();
+  const ThreadWaits before = watch_.waits ? watch_.waits() : ThreadWaits();
+  settle();  // Why again: reading takes as long as threads stay awake where there are many.
+  const double ran_us = watch_.ran_us ? watch_.ran_us() : 0;
   for (const Part& part : parts) {
     const double start_s = clock_.now_s();
     for (const auto& work : part) work();
     times_us.push_back((clock_.now_s() - start_s) * 1e6);
   }
-  if (read_waits_) waited_us_ = longest_wait_us(before, read_waits_());
+  if (!watch_.waits) return times_us;
+  const double elapsed_us = std::accumulate(times_us.begin(), times_us.end(), 0.0);
+  const double ran_now_us = watch_.ran_us() - ran_us;
+  waited_us_ =
+      held_up_us(longest_wait_us(before, watch_.waits()), elapsed_us, ran_now_us, watch_.cores);
   return times_us;
 }
 
@@ -238,19 +287,49 @@ Timing summarize_samples(std::vector<double> samples_us) {
   return timing;
 }
 
+int passes_of(const TimingSpec& spec, int passes) {
+  return std::min(passes, spec.samples.value_or(passes));
+}
+
+TimingSpec pass_share(const TimingSpec& spec, int pass, int passes) {
+  TimingSpec share = spec;
+  passes = passes_of(spec, passes);
+  if (spec.samples) {
+    share.samples = *spec.samples * (pass + 1) / passes - *spec.samples * pass / passes;
+  }
+  share.min_time_ms /= passes;
+  share.timeout_s /= passes;
+  share.max_noise *= std::sqrt(passes);
+  share.rounds = (spec.rounds + passes - 1) / passes;
+  return share;
+}
+
+Measurement::Measurement(std::vector<MeasureStep> steps, Stopwatch& stopwatch,
+                         CacheFlusher* flusher, const Clock& clock, MeasureOptions options)
+    : stopwatch_(stopwatch),
+      flusher_(options.spec.l2 == L2Mode::kCold ? flusher : nullptr),
+      sampler_(std::make_unique<Sampler>(std::move(steps), stopwatch, flusher_, clock,
+                                         std::move(options))) {}
+
+Measurement::~Measurement() = default;
+
+void Measurement::take_round() { sampler_->take_round(); }
+
+Timing Measurement::finish() {
+  Timing timing = sampler_->timing();
+  timing.l2 = flusher_ != nullptr && flusher_->proven_cold() ? "cold" : "warm";
+  timing.flushed_bytes = flusher_ != nullptr ? flusher_->size_bytes() : 0;
+  timing.mode = stopwatch_.mode();
+  timing.launch_overhead_us = stopwatch_.launch_overhead_us();
+  timing.clocks = stopwatch_.clocks();
+  return timing;
+}
+
 Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
                const Clock& clock, const MeasureOptions& options) {
-  const bool cold = options.spec.l2 == L2Mode::kCold && flusher != nullptr;
-  Sampler sampler(steps, stopwatch, cold ? flusher : nullptr, clock, options);
-  sampler.warm_up();
-  sampler.sample();
-  Timing timing = sampler.timing();
-  timing.l2 = cold && flusher->proven_cold() ? "cold" : "warm";
-  timing.flushed_bytes = cold ? flusher->size_bytes() : 0;
-  timing.mode = stopwatch.mode();
-  timing.launch_overhead_us = stopwatch.launch_overhead_us();
-  timing.clocks = stopwatch.clocks();
-  return timing;
+  Measurement measurement(steps, stopwatch, flusher, clock, options);
+  for (int round = 0; round < options.rounds; ++round) measurement.take_round();
+  return measurement.finish();
 }
 
 }  // namespace attnbench

@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdint>
 #include <deque>
+#include <utility>
+#include <vector>
 
 namespace attnbench {
 namespace {
@@ -74,7 +77,11 @@ TEST_CASE("of every sample it is known how long the thread that waited longest d
   Bench bench;
   bench.options.spec.samples = 3;
   std::int64_t waited_ns = 0;
-  ClockStopwatch stopwatch(bench.clock, [&] { return ThreadWaits{{1, waited_ns}, {2, 0}}; });
+  int settled = 0;
+  ClockStopwatch stopwatch(bench.clock, {[&] {
+                                           return ThreadWaits{{1, waited_ns}, {2, 0}};
+                                         },
+                                         [] { return 0.0; }, 2, [&] { ++settled; }});
   MeasureStep outside = bench.step("write", {30}, /*in_median=*/false);
   outside.run = [&, run = outside.run] {
     run();
@@ -84,9 +91,62 @@ TEST_CASE("of every sample it is known how long the thread that waited longest d
   const Timing timing = measure(steps, stopwatch, nullptr, bench.clock, bench.options);
   CHECK(timing.waits_us == std::vector<double>{12, 12, 12});
   CHECK(timing.cpu_wait == doctest::Approx(0.3));
+  CHECK(settled >= 3);
   const Timing unknown = bench.run(steps);
   CHECK(unknown.waits_us.empty());
   CHECK(std::isnan(unknown.cpu_wait));
+}
+
+TEST_CASE("what the process used of its cores itself is no wait for other programs") {
+  Bench bench;
+  bench.options.spec.samples = 3;
+  std::int64_t waited_ns = 0;
+  double ran_us = 0;
+  ClockStopwatch stopwatch(bench.clock, {[&] {
+                                           return ThreadWaits{{1, waited_ns}};
+                                         },
+                                         [&] { return ran_us; },
+                                         2,
+                                         {}});
+  MeasureStep step = bench.step("attend", {100});
+  const auto measured = [&](double ran_in_step_us) {
+    MeasureStep running = step;
+    running.run = [&, run = step.run, ran_in_step_us] {
+      run();
+      waited_ns += 50'000;
+      ran_us += ran_in_step_us;
+    };
+    return measure({running}, stopwatch, nullptr, bench.clock, bench.options).waits_us;
+  };
+  const auto waits = [](double each_us) { return std::vector<double>(3, each_us); };
+  CHECK(measured(200)[0] == doctest::Approx(0));  // its threads waited for each other
+  CHECK(measured(170)[0] == doctest::Approx(30));
+  CHECK(measured(100) == waits(50));
+}
+
+TEST_CASE("the passes over a case add up to what is asked for") {
+  TimingSpec spec;
+  spec.samples = 20;
+  spec.rounds = 7;
+  int samples = 0;
+  for (int pass = 0; pass < 6; ++pass) {
+    const TimingSpec share = pass_share(spec, pass, 6);
+    CHECK(*share.samples >= 3);
+    samples += *share.samples;
+    CHECK(share.min_time_ms == doctest::Approx(100.0 / 6));
+    CHECK(share.timeout_s == doctest::Approx(15.0 / 6));
+    CHECK(share.max_noise == doctest::Approx(0.01 * std::sqrt(6)));
+    CHECK(share.rounds == 2);
+  }
+  CHECK(samples == 20);
+  CHECK(*pass_share(spec, 0, 1).samples == 20);
+  spec.samples = 2;
+  CHECK(passes_of(spec, 6) == 2);
+  CHECK(*pass_share(spec, 1, 6).samples == 1);
+  CHECK(pass_share(spec, 1, 6).min_time_ms == doctest::Approx(50));
+  spec.samples.reset();
+  CHECK(passes_of(spec, 6) == 6);
+  CHECK_FALSE(pass_share(spec, 0, 6).samples);
 }
 
 TEST_CASE("one sample has no spread") {
@@ -109,6 +169,89 @@ TEST_CASE("exactly the given number of samples is taken, whatever the noise") {
 TEST_CASE("sampling stops at five samples when they agree") {
   Bench bench;
   CHECK(bench.run({bench.step("attend", {10})}).samples_us.size() == 5);
+}
+
+TEST_CASE("rounds share the samples, and none takes another's") {
+  Bench bench;
+  bench.options.rounds = 3;
+  for (const auto& [samples, rounds] :
+       std::vector<std::pair<int, std::vector<std::int64_t>>>{{7, {3, 2, 2}}, {49, {17, 16, 16}}}) {
+    bench.options.spec.samples = samples;
+    const Timing timing = bench.run({bench.step("attend", {10})});
+    CHECK(timing.rounds == rounds);
+    CHECK(timing.samples_us.size() == static_cast<std::size_t>(samples));
+  }
+  bench.options.rounds = 49;
+  CHECK(bench.run({bench.step("attend", {10})}).rounds == std::vector<std::int64_t>(49, 1));
+  bench.options.rounds = 1;
+  CHECK(bench.run({bench.step("attend", {10})}).rounds.empty());
+}
+
+TEST_CASE("each round has five samples and its part of the least time") {
+  Bench bench;
+  bench.options.rounds = 3;
+  CHECK(bench.run({bench.step("attend", {10})}).rounds == std::vector<std::int64_t>{5, 5, 5});
+  bench.options.spec.min_time_ms = 3;
+  CHECK(bench.run({bench.step("attend", {128})}).rounds == std::vector<std::int64_t>{8, 8, 8});
+}
+
+TEST_CASE("the samples that the noise bound asks for are shared among the rounds") {
+  // Of 10 and 10.8 in turn a median is known to 1 % after some 24 samples.
+  Bench bench;
+  std::deque<double> times_us;
+  for (int i = 0; i < 2000; ++i) times_us.push_back(i % 2 == 0 ? 10 : 10.8);
+  const std::size_t at_once = bench.run({bench.step("attend", times_us)}).samples_us.size();
+  CHECK(at_once > 20);
+  bench.options.rounds = 5;
+  bench.options.spec.max_noise = 0.005;
+  const Timing timing = bench.run({bench.step("attend", times_us)});
+  REQUIRE(timing.rounds.size() == 5);
+  CHECK(timing.noise <= 0.005);
+  for (const std::int64_t samples : timing.rounds) {
+    CHECK(2 * samples >= timing.rounds.front());
+    CHECK(samples <= 2 * timing.rounds.front());
+    CHECK(samples > 10);
+  }
+}
+
+TEST_CASE("no round is taken once the time limit is spent") {
+  Bench bench;
+  bench.options.rounds = 4;
+  bench.options.spec.timeout_s = 0.001;
+  // A warm-up and a sample take longer than all four rounds may.
+  const Timing timing = bench.run({bench.step("attend", {600})});
+  CHECK(timing.rounds == std::vector<std::int64_t>{1});
+}
+
+TEST_CASE("a round that is off costs further samples, up to twice those of the first") {
+  Bench bench;
+  bench.options.rounds = 2;
+  // Three warm-ups and five samples, then a warm-up and everything else slower.
+  const Timing timing =
+      bench.run({bench.step("attend", {10, 10, 10, 10, 10, 10, 10, 10, 12, 12, 12})});
+  REQUIRE(timing.rounds.size() == 2);
+  CHECK(timing.rounds[0] == 5);
+  CHECK(timing.rounds[1] == 10);
+  CHECK(timing.noise > 0.01);  // the bound is missed, which is shown
+  CHECK(round_medians_us(timing)[1] == doctest::Approx(12));
+}
+
+TEST_CASE("what runs between rounds takes none of their time") {
+  Bench bench;
+  bench.options.rounds = 2;
+  bench.options.spec.timeout_s = 0.004;
+  bench.options.spec.samples = 1000;
+  Measurement measurement({bench.step("attend", {100})}, bench.stopwatch, nullptr, bench.clock,
+                          bench.options);
+  measurement.take_round();
+  bench.clock.time_s += 1000;
+  measurement.take_round();
+  bench.clock.time_s += 1000;
+  const Timing timing = measurement.finish();
+  REQUIRE(timing.rounds.size() == 2);
+  CHECK(timing.rounds[0] > 10);
+  CHECK(timing.rounds[1] > 10);
+  CHECK(timing.samples_us.size() <= 40);
 }
 
 TEST_CASE("sampling goes on until the noise bound is met") {

@@ -3,6 +3,7 @@
 #include "report/cascade_table.h"
 #include "report/format.h"
 #include "report/markdown_text.h"
+#include "report/peer_table.h"
 #include "report/reporter.h"
 
 namespace attnbench {
@@ -30,6 +31,7 @@ void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Res
   for (const Result& result : results) out << row(result);
   out << "\n";
   write_cascade_table(out, results, /*markdown=*/true);
+  write_peer_markdown(out, results);
   out << summary_line(count_statuses(results)) << "\n";
   out << fmt::format("\nattnbench {} ({}), {}, {} cores\n", markdown_cell(run.tool_version),
                      markdown_cell(run.git), markdown_cell(run.environment.cpu.model),

@@ -8,6 +8,7 @@
 
 #include "report/cascade_table.h"
 #include "report/page.h"
+#include "report/peer_table.h"
 #include "report/problem_fields.h"
 
 namespace attnbench {
@@ -62,6 +63,10 @@ Json timing_json(const std::optional<Timing>& timing, std::size_t most_samples) 
                {"total_us", number(timing->total_us)},
                {"num_samples", timing->samples_us.size()}};
   json["samples_us"] = samples_json(timing->samples_us, most_samples);
+  if (!timing->rounds.empty()) {
+    json["rounds"] = timing->rounds.size();
+    json["round_spread"] = number(round_spread(*timing));
+  }
   json["steps"] = Json::array();
   for (const StepTiming& step : timing->steps) {
     json["steps"].push_back({{"name", step.name}, {"median_us", number(step.median_us)}});
@@ -113,6 +118,22 @@ class Kernels {
   std::map<std::string, std::size_t> index_;
   Json list_ = Json::array();
 };
+
+Json peer_json(const PeerCell& cell, std::size_t rounds) {
+  return {{"ratio", number(cell.ratio)},
+          {"least", number(cell.least)},
+          {"largest", number(cell.largest)},
+          {"rounds", rounds}};
+}
+
+/// Of the results that stand side by side with others.
+std::map<const Result*, Json> peers_of(const std::vector<Result>& results) {
+  std::map<const Result*, Json> json;
+  for (const PeerCase& peers : peer_cases(results)) {
+    for (const PeerCell& cell : peers.cells) json[cell.result] = peer_json(cell, peers.rounds);
+  }
+  return json;
+}
 
 Json result_json(const Result& result, std::size_t file, const ScenarioFields& scenario,
                  std::size_t most_samples, Kernels& kernels) {
@@ -229,9 +250,12 @@ std::string page_data(const std::vector<ResultFile>& files,
   data["results"] = Json::array();
   for (std::size_t i = 0; i < files.size(); ++i) {
     data["files"].push_back(file_json(files[i]));
+    const std::map<const Result*, Json> peers = peers_of(files[i].results);
     for (const Result& result : files[i].results) {
-      data["results"].push_back(
-          result_json(result, i, scenarios.at(result.scenario), most, kernels));
+      Json json = result_json(result, i, scenarios.at(result.scenario), most, kernels);
+      const auto peer = peers.find(&result);
+      if (peer != peers.end()) json["peer"] = peer->second;
+      data["results"].push_back(std::move(json));
     }
   }
   data["kernels"] = kernels.list();

@@ -16,9 +16,9 @@ struct TableOptions {
 };
 
 /// The terminal table: one line a result, aligned and at most `width` columns wide, with the
-/// reasons under results that are not passed; then the table of cascade_table.h, the counts, worst
-/// first, and what to do next. Columns that do not fit are left out: noise first, then err_ratio,
-/// then the rate.
+/// reasons under results that are not passed; then the tables of cascade_table.h and peer_table.h,
+/// the counts, worst first, and what to do next. Columns that do not fit are left out: noise first,
+/// then err_ratio, then the rate.
 void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result>& results,
                  const TableOptions& options);
 

@@ -7,6 +7,7 @@
 #include "core/printable.h"
 #include "report/cascade_table.h"
 #include "report/format.h"
+#include "report/peer_table.h"
 #include "report/reporter.h"
 
 namespace attnbench {
@@ -185,6 +186,7 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
   }
   if (!rows.empty()) out << "\n";
   write_cascade_table(out, results, /*markdown=*/false);
+  write_peer_table(out, results, static_cast<std::size_t>(std::max(options.width, 40)));
   out << summary_line(count_statuses(results)) << "\n";
   write_noise_floor(out, run);
   write_next(out, results, options);

@@ -89,6 +89,32 @@ def sweep_results():
     ]
 
 
+def in_turns(entry, peers, rounds=5):
+    """The result as its backend gives it in turns with others; the rounds drift by 1 % each way."""
+    time = entry["timing"]
+    median = time["median_us"]
+    time["samples_us"] = [median * (0.99 + 0.005 * (i // 4)) for i in range(20)]
+    time.update(rounds=[4] * rounds, peers=peers)
+    if entry["backend"] != "FLASH_ATTN":
+        time["samples_us"].reverse()
+    return entry
+
+
+def peer_results():
+    """A case that one of four lost by a crash, and one that a user's backend does not take."""
+    plugin = "python:adapters.of_mine.for_attention:FastAttention"
+    first, second = ["FLASH_ATTN", plugin], ["FLASH_ATTN", "TRITON_ATTN"]
+    return [
+        in_turns(result("FLASH_ATTN", 8192, 30.0), first),
+        failed("TRITON_ATTN", 8192, "error", "the process ended"),
+        in_turns(result(plugin, 8192, 20.0), first),
+        failed("CUDNN", 8192, "unsupported", "cuDNN not found"),
+        in_turns(result("FLASH_ATTN", 131072, 400.0), second),
+        in_turns(result("TRITON_ATTN", 131072, 500.0), second),
+        failed("CUDNN", 131072, "unsupported", "cuDNN not found"),
+    ]
+
+
 class Report(ToolTest):
     def save(self, name, results):
         return self.write(name, json.dumps(result_file(results)))
@@ -110,6 +136,12 @@ class Report(ToolTest):
         self.assertNotIn(
             "TRITON", self.expect(0, "report", "a.json", "--backend", "FLASH_ATTN").out
         )
+
+    def test_the_table_shows_peers_side_by_side(self):
+        self.save("a.json", peer_results())
+        out = self.expect(0, "report", "a.json", COLUMNS="120").out
+        self.assertRegex(out, r"\nq1s8192\n  time, ratio +30.00 us 1.50x +error +20.00 us 1.00x\n")
+        self.assertRegex(out, r"\nq1s131072\n  time, ratio +400.0 us 1.00x +500.0 us 1.25x +-\n")
 
     def test_a_real_run_and_its_journal_make_a_page(self):
         self.write("tiny.yaml", TINY)
@@ -291,6 +323,55 @@ class Page(ToolTest):
         self.click("[data-column=case]")
         self.assertEqual(self.shown("case")[0], "sweep/q1s1024", "q1s1024 stands before q1s8192")
         self.assertEqual(self.js("document.activeElement.dataset.column"), "case")
+
+    def peers(self):
+        """What stands in the cells of the view, row by row."""
+        return self.js("""[...document.querySelectorAll('.peers tbody tr')].map(row =>
+          [...row.cells].map(cell => [...cell.querySelectorAll(':scope > :not(wbr, .peer-name)')]
+            .map(part => part.textContent).join('|') || cell.textContent))""")
+
+    def test_backends_stand_side_by_side_with_the_ratio_to_the_best(self):
+        self.open(peer_results())
+        self.assertIn("in turns in one process, 5 rounds", self.text("#peers-view .hint"))
+        columns = self.js("[...document.querySelectorAll('.peers thead th')].map(c => c.textContent)")
+        self.assertEqual(columns, ["case", "FLASH_ATTN", "TRITON_ATTN", "python:adapters.of_mine.for_attention:FastAttention"])
+        rows = self.peers()
+        self.assertEqual(rows[0][1:], [
+            "1.50× (1.47–1.53)|30.00 µs|273 GB/s|err_ratio 0.03",
+            "error|the process ended",
+            "1.00×|20.00 µs|410 GB/s|err_ratio 0.05",
+        ])  # fmt: skip
+        self.assertEqual([cell.split("|")[0] for cell in rows[1][1:]],
+                         ["1.00×", "1.25× (1.23–1.28)", "–"])  # fmt: skip
+        best = self.js("[...document.querySelectorAll('.peers .best')].map(c => c.cellIndex)")
+        self.assertEqual(best, [3, 1])
+        self.assertIn("CUDNN: unsupported: cuDNN not found", self.text("#peers-view details"))
+        self.click(".peers .best .ratio")
+        self.assertIn("Fast", self.js("document.activeElement.closest('tr').textContent"))
+        self.assertIn("20 in 5 rounds", self.text("tr.detail"))
+        self.click("[data-value=FLASH_ATTN]")
+        self.assertEqual(self.peers()[0][1].split("|")[0], "1.50× (1.47–1.53)",
+                         "the best one stays the best of all")  # fmt: skip
+
+    def test_backends_that_took_no_turns_are_said_to_have_taken_none(self):
+        self.open(peer_results() + sweep_results()[:6])
+        self.assertIn("3 cases marked with * had", self.text("#peers-view"))
+        marked = [row[0].endswith(" *") for row in self.peers()]
+        self.assertEqual(marked, [False, False, True, True, True])
+        self.open(sweep_results())
+        self.assertIn("in one go, one after another", self.text("#peers-view"))
+        self.assertNotIn("*", self.text(".peers tbody"))
+
+    def test_side_by_side_is_read_on_a_phone_without_scrolling_to_the_side(self):
+        self.browser.resize(390, 844, mobile=True)
+        self.open(peer_results())
+        self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
+        self.assertLessEqual(self.js("document.querySelector('.peers').scrollWidth"), 390)
+        cut = self.js("""[...document.querySelectorAll('.peers td *')].filter(part =>
+          part.getBoundingClientRect().right > 390).length""")
+        self.assertEqual(cut, 0)
+        self.assertEqual(self.js("""getComputedStyle(
+          document.querySelector('.peers .peer-name')).display"""), "block")
 
     def test_filters_select_for_every_view(self):
         self.open(sweep_results())

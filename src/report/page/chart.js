@@ -59,8 +59,11 @@ function drawAxes(root, spec, inner) {
   root.append("g").attr("class", "axis")
     .call(d3.axisLeft(spec.y.scale).tickValues(yTicks).tickFormat(spec.y.format)
       .tickSizeOuter(0));
-  root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
-    .attr("x", inner.width / 2).attr("y", inner.height + 38).text(spec.x.label);
+  const label = root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
+    .attr("y", inner.height + 38).text(spec.x.label);
+  // Why not always the middle: on a phone a label can be longer than its axis.
+  const half = label.node().getBBox().width / 2;
+  label.attr("x", Math.min(inner.width / 2, inner.width - half));
   root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
     .attr("transform", `translate(${-63},${inner.height / 2}) rotate(-90)`).text(spec.y.label);
 }

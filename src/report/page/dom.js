@@ -17,8 +17,8 @@ function element(tag, attributes = {}, ...children) {
 }
 
 /// A name of which lines may break after its separators.
-function breakable(text) {
-  return text.split(/(?<=[,/])/).flatMap((part) => [part, element("wbr")]);
+function breakable(text, places = /(?<=[,/])/) {
+  return text.split(places).flatMap((part) => [part, element("wbr")]);
 }
 
 /// A table of a header and rows of texts or elements.

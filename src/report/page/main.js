@@ -6,6 +6,8 @@ const VIEWS = {
   overview: {title: "Results", draw: drawTable,
     text: "A row opens to everything about a result: errors, steps, kernels, the command that " +
       "repeats it."},
+  peers: {title: "Side by side", draw: drawPeers,
+    text: "Every case that several backends were timed on: the time of each over the best one's."},
   roofline: {title: "Roofline", draw: drawRoofline,
     text: "Rates under what the device was measured to do at best."},
   sweep: {title: "Sweeps", draw: drawSweep,

@@ -98,7 +98,9 @@ function timingPairs(timing) {
   return pairs("Time", [
     ["median", formatTime(timing.median_us)],
     ["quartiles", `${formatTime(timing.q1_us)} to ${formatTime(timing.q3_us)}`],
-    ["least", formatTime(timing.min_us)], ["samples", String(timing.num_samples)],
+    ["least", formatTime(timing.min_us)],
+    ["samples", String(timing.num_samples) + (timing.rounds ? ` in ${timing.rounds} rounds` : "")],
+    ["rounds apart", timing.rounds ? formatPercent(100 * timing.round_spread) : null],
     ["whole layer", formatTime(timing.total_us)], ["L2", timing.l2], ["mode", timing.mode],
     ["launch overhead", formatTime(timing.launch_overhead_us)],
     ["SM clock", timing.sm_mhz ? `${timing.sm_mhz.join(" / ")} MHz` : null],
