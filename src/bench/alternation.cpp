@@ -70,7 +70,8 @@ class Group {
   /// A round without a sample is none.
   int num_rounds() const {
     if (members_.size() < 2) return 1;
-    const TimingSpec& spec = members_.front().attempt.job->problem->timing;
+    const TimingSpec spec =
+        pass_share(members_.front().attempt.job->problem->timing, options_.pass, options_.passes);
     return std::min(spec.rounds, spec.samples.value_or(spec.rounds));
   }
 

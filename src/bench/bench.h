@@ -32,6 +32,9 @@ struct BenchOptions {
   std::function<std::unique_ptr<Ops>()> make_ops;
   /// Timing on the device of make_ops; empty = the CPU.
   std::function<std::unique_ptr<TimingTools>(Ops&)> make_timing_tools;
+  /// Which of several passes over all jobs this is: each takes its share of the samples.
+  int pass = 0;
+  int passes = 1;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
   /// Runs the jobs in a child process that is replaced when it crashes, hangs or meets an error.
   bool isolate = false;

@@ -4,20 +4,23 @@
 #include "core/clock.h"
 #include "core/parallel.h"
 #include "measure/cpu_wait.h"
+#include "ops/ops.h"
 
 namespace attnbench {
 namespace {
 
 class CpuTimingTools final : public TimingTools {
  public:
-  explicit CpuTimingTools(int num_threads) : num_threads_(num_threads) {}
+  CpuTimingTools(Ops& ops, int num_threads) : ops_(ops), num_threads_(num_threads) {}
 
   std::unique_ptr<Stopwatch> make_stopwatch(TimingMode) override {
-    // Why: more threads than cores wait for each other, whoever else there is.
+    // Why: more threads than cores wait for each other, whoever else there is, and should not wait
+    // for work without sleeping.
     const int threads = num_threads_ > 0 ? num_threads_ : available_cores();
-    const bool others_only = threads <= usable_cores();
+    const double cores = usable_cores();
+    if (threads > cores) return std::make_unique<ClockStopwatch>(steady_clock());
     return std::make_unique<ClockStopwatch>(
-        steady_clock(), others_only ? thread_waits : ClockStopwatch::ReadWaits());
+        steady_clock(), CpuWatch{thread_waits, process_cpu_us, cores, [this] { ops_.settle(); }});
   }
   CacheFlusher& flusher() override {
     if (!flusher_) flusher_ = make_cpu_cache_flusher();
@@ -29,6 +32,7 @@ class CpuTimingTools final : public TimingTools {
   }
 
  private:
+  Ops& ops_;
   int num_threads_;
   std::unique_ptr<CacheFlusher> flusher_;
   std::optional<CpuCeilings> ceilings_;
@@ -36,8 +40,8 @@ class CpuTimingTools final : public TimingTools {
 
 }  // namespace
 
-std::unique_ptr<TimingTools> make_cpu_timing_tools(int num_threads) {
-  return std::make_unique<CpuTimingTools>(num_threads);
+std::unique_ptr<TimingTools> make_cpu_timing_tools(Ops& ops, int num_threads) {
+  return std::make_unique<CpuTimingTools>(ops, num_threads);
 }
 
 }  // namespace attnbench

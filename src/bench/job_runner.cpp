@@ -261,7 +261,7 @@ Ops& JobRunner::ops() {
 TimingTools& JobRunner::timing_tools() {
   if (!timing_tools_) {
     timing_tools_ = options_.make_timing_tools ? options_.make_timing_tools(ops())
-                                               : make_cpu_timing_tools(options_.num_threads);
+                                               : make_cpu_timing_tools(ops(), options_.num_threads);
   }
   return *timing_tools_;
 }

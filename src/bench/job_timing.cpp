@@ -23,9 +23,11 @@ JobTiming::JobTiming(const Problem& problem, const std::string& backend, Pipelin
       backend_(backend),
       ceilings_(tools.ceilings(problem, backend)),
       stopwatch_(tools.make_stopwatch(problem.timing.mode)),
-      measurement_(steps_of(pipeline), *stopwatch_,
-                   problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),
-                   {problem.timing, options.should_stop, rounds}) {}
+      measurement_(
+          steps_of(pipeline), *stopwatch_,
+          problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),
+          {pass_share(problem.timing, options.pass, options.passes), options.should_stop, rounds}) {
+}
 
 void JobTiming::finish(Result& result) {
   result.timing = measurement_.finish();

@@ -11,6 +11,7 @@
 namespace attnbench {
 
 class CudaOps;
+class Ops;
 
 class TimingTools {
  public:
@@ -21,8 +22,9 @@ class TimingTools {
   virtual Ceilings ceilings(const Problem& problem, const std::string& backend) = 0;
 };
 
-/// Of this machine's cores; `num_threads` 0 = all. Flusher and ceilings are made when first used.
-std::unique_ptr<TimingTools> make_cpu_timing_tools(int num_threads);
+/// Of this machine's cores, for work on `ops`, which must outlive them; `num_threads` 0 = all.
+/// Flusher and ceilings are made when first used.
+std::unique_ptr<TimingTools> make_cpu_timing_tools(Ops& ops, int num_threads);
 /// On the stream of `ops`, which must outlive them.
 std::unique_ptr<TimingTools> make_cuda_timing_tools(CudaOps& ops);
 

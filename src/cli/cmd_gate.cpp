@@ -126,13 +126,14 @@ int run_gate(const GateCommand& command, const Console& console) {
 /// An option of the other mode would do nothing.
 void check_mode(const CLI::App& app, bool agreement) {
   if (!agreement && app.count("--factor") > 0) {
-    fail(ErrorKind::kUsage, "--factor: expected --agreement with it");
+    fail(ErrorKind::kUsage, "--factor: expected --agreement with it, found none");
   }
   for (const char* option :
        {"--threshold", "--floor-us", "--accuracy-threshold", "--thresholds", "--known",
         "--fail-on-improvement", "--fail-on-ambiguous", "--junit", "--link"}) {
     if (!agreement || app.count(option) == 0) continue;
-    fail(ErrorKind::kUsage, "{}: does not go with --agreement, which compares no times", option);
+    fail(ErrorKind::kUsage,
+         "{}: expected a gate without --agreement, which knows statuses and errors alone", option);
   }
 }
 

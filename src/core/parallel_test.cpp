@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace attnbench {
@@ -36,6 +39,41 @@ TEST_CASE("an exception of the body reaches the caller and the pool goes on work
 TEST_CASE("an empty loop calls nothing") {
   ThreadPool pool(2);
   pool.parallel_for(0, [](std::int64_t, int) { FAIL("called"); });
+}
+
+TEST_CASE("threads that share a core go to free ones, the others stay") {
+  using Cores = std::vector<int>;
+  CHECK(distinct_cores({4, 2}, {0, 2, 4}) == Cores{4, 2});
+  CHECK(distinct_cores({2, 2, 0}, {0, 2, 4}) == Cores{2, 4, 0});
+  CHECK(distinct_cores({0, 0, 0, 0}, {0, 1, 2, 3}) == Cores{0, 1, 2, 3});
+  CHECK(distinct_cores({1, 1, 1}, {0, 1}) == Cores{1, 0, 1});
+}
+
+TEST_CASE("a settled pool runs loops like any other, also after it was idle") {
+  for (const int threads : {1, 2, 3, 64}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 4; ++round) {
+      if (round != 2) pool.settle();
+      std::atomic<int> sum{0};
+      for (int loop = 0; loop < 20; ++loop) {
+        pool.parallel_for(5, [&](std::int64_t i, int) { sum += static_cast<int>(i); });
+      }
+      CHECK(sum == 200);
+      // Longer than threads stay awake.
+      if (round > 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+  }
+}
+
+TEST_CASE("the threads of a settled pool may use all cores again") {
+  const int cores = available_cores();
+  ThreadPool pool(std::min(cores, 2));
+  for (int round = 0; round < 20; ++round) pool.settle();
+  std::atomic<bool> free{true};
+  pool.parallel_for(100, [&](std::int64_t, int) {
+    if (available_cores() != cores) free = false;
+  });
+  CHECK(free);
 }
 
 }  // namespace attnbench

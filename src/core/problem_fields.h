@@ -39,6 +39,9 @@ const std::vector<Field>& problem_fields();
 inline constexpr std::array<std::string_view, 3> kScaleFileKeys{
     "mm_encoder.fp8_scale_path", "kv_cache.scale_file", "kv_cache.value_scale_file"};
 
+/// The field that names a file of tensors.
+inline constexpr std::string_view kInputFileKey = "inputs.file";
+
 /// The field under a dotted key, or null.
 const Field* find_field(std::string_view key);
 

@@ -54,9 +54,43 @@ std::vector<std::int64_t> rounds_of(const Timing& timing) {
   return {static_cast<std::int64_t>(timing.samples_us.size())};
 }
 
+/// Of medians without their samples: the mean, by the samples behind each.
+double mean_of(double before, const std::vector<double>& samples_before, double value,
+               const std::vector<double>& samples) {
+  const auto count_before = static_cast<double>(samples_before.size());
+  const auto count = static_cast<double>(samples.size());
+  return (before * count_before + value * count) / (count_before + count);
+}
+
+/// What was measured without keeping its samples.
+void prepend_medians(const Timing& before, Timing& timing) {
+  const auto mean = [&](double a, double b) {
+    return mean_of(a, before.samples_us, b, timing.samples_us);
+  };
+  timing.total_us = mean(before.total_us, timing.total_us);
+  timing.launch_overhead_us = mean(before.launch_overhead_us, timing.launch_overhead_us);
+  if (before.steps.size() != timing.steps.size()) return;
+  for (std::size_t i = 0; i < timing.steps.size(); ++i) {
+    timing.steps[i].median_us = mean(before.steps[i].median_us, timing.steps[i].median_us);
+  }
+}
+
+void prepend_clocks(const DeviceClocks& before, DeviceClocks& clocks) {
+  clocks.sm_mhz_min = std::min(before.sm_mhz_min, clocks.sm_mhz_min);
+  clocks.sm_mhz_max = std::max(before.sm_mhz_max, clocks.sm_mhz_max);
+  for (const std::string& reason : before.throttling) {
+    const auto& known = clocks.throttling;
+    if (std::find(known.begin(), known.end(), reason) == known.end()) {
+      clocks.throttling.push_back(reason);
+    }
+  }
+}
+
 /// The waiting of all samples is known, or that of none.
 void prepend_samples(const Timing& before, Timing& timing) {
   if (before.samples_us.empty()) return;
+  prepend_medians(before, timing);
+  if (before.clocks && timing.clocks) prepend_clocks(*before.clocks, *timing.clocks);
   const bool waits_known = has_waits(before) && has_waits(timing);
   if (waits_known) {
     timing.waits_us.insert(timing.waits_us.begin(), before.waits_us.begin(), before.waits_us.end());
@@ -71,6 +105,18 @@ void prepend_samples(const Timing& before, Timing& timing) {
   std::vector<double>& all = timing.samples_us;
   all.insert(all.begin(), before.samples_us.begin(), before.samples_us.end());
   summarize(timing);
+}
+
+/// Adds the samples of `before`; what is said per time follows the median.
+void prepend_timing(const Timing& before, Result& result) {
+  const double alone_us = result.timing->median_us;
+  prepend_samples(before, *result.timing);
+  if (!result.throughput) return;
+  Throughput& throughput = *result.throughput;
+  for (double* rate : {&throughput.tflops, &throughput.gbps, &throughput.kv_gbps,
+                       &throughput.tokens_per_s, &throughput.roofline_pct}) {
+    *rate *= alone_us / result.timing->median_us;
+  }
 }
 
 void widen(NoiseFloor& floor, const NoiseFloor& other) {
@@ -111,10 +157,25 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
       Result& older = pooled[entry->second];
       const std::optional<Timing> before = std::move(older.timing);
       older = result;
-      if (before && older.timing) prepend_samples(*before, *older.timing);
+      if (before && older.timing) prepend_timing(*before, older);
     }
   }
   return pooled;
+}
+
+void add_pass(Result& result, const Result& later) {
+  if (later.status == Status::kError || later.status == Status::kIncorrect) {
+    result.status = later.status;
+    result.reasons = later.reasons;
+    result.timing.reset();
+    result.throughput.reset();
+    return;
+  }
+  if (!result.timing || !later.timing) return;
+  const Timing before = std::move(*result.timing);
+  result.timing = later.timing;
+  result.throughput = later.throughput;
+  prepend_timing(before, result);
 }
 
 ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool ignore_environment) {

@@ -14,6 +14,10 @@ namespace attnbench {
 /// (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0 without two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
+/// Adds what a later pass of the same run measured of a case. What it did not measure stays, what
+/// went wrong in it counts.
+void add_pass(Result& result, const Result& later);
+
 /// One run out of several: of each case the newest record, its timing over the samples of all and
 /// with the longest waiting for cores. `runs` are in the order of time, not empty; a case may be
 /// missing in some.

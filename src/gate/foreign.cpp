@@ -103,8 +103,8 @@ Json::json_pointer pointer_to(std::string_view key) {
   return Json::json_pointer(path);
 }
 
-/// What the problem says under one of kScaleFileKeys; empty when it names no file.
-std::string scale_path(const Json& problem, std::string_view key) {
+/// What the problem says under one of kScaleFileKeys or kInputFileKey; empty when it names no file.
+std::string file_path(const Json& problem, std::string_view key) {
   const Json::json_pointer pointer = pointer_to(key);
   if (!problem.contains(pointer) || !problem.at(pointer).is_string()) return "";
   return problem.at(pointer).get<std::string>();
@@ -115,19 +115,27 @@ std::string scale_path(const Json& problem, std::string_view key) {
 void hide_scales(Json& problem) {
   constexpr std::string_view kSavePath = "mm_encoder.fp8_scale_save_path";
   for (const std::string_view key : kScaleFileKeys) {
-    if (!scale_path(problem, key).empty()) problem[pointer_to(key)] = "a file";
+    if (!file_path(problem, key).empty()) problem[pointer_to(key)] = "a file";
   }
-  if (!scale_path(problem, kSavePath).empty()) problem[pointer_to(kSavePath)] = "a file";
-  if (scale_path(problem, "kv_cache.scale_file").empty()) return;
+  if (!file_path(problem, kSavePath).empty()) problem[pointer_to(kSavePath)] = "a file";
+  if (file_path(problem, "kv_cache.scale_file").empty()) return;
   for (const char* key : {"k_scale", "v_scale", "q_scale"}) problem["kv_cache"].erase(key);
 }
 
+std::string hash_of(const Result& result, std::string_view key) {
+  const auto hash = result.file_hashes.find(std::string(key));
+  return hash == result.file_hashes.end() ? "" : hash->second;
+}
+
 /// A problem without what does not change the work that is timed.
-Json work_of(const Result& result) {
+Json work_of(const Result& result, bool inputs_by_hash) {
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object()) return nullptr;
   for (const char* key : {"description", "backends", "validation"}) problem.erase(key);
   hide_scales(problem);
+  if (inputs_by_hash) {
+    problem[pointer_to(kInputFileKey)] = "SHA-256 " + hash_of(result, kInputFileKey);
+  }
   const auto timing = problem.find("timing");
   if (timing != problem.end() && timing->is_object()) {
     for (const char* key :
@@ -181,9 +189,12 @@ std::string case_difference(const Result& before, const Result& after) {
 }  // namespace
 
 std::string problem_difference(const Result& before, const Result& after) {
-  if (before.problem_json == after.problem_json) return "";
-  const Json old_work = work_of(before);
-  const Json new_work = work_of(after);
+  // Results of older versions know the path alone.
+  const bool by_hash =
+      !hash_of(before, kInputFileKey).empty() && !hash_of(after, kInputFileKey).empty();
+  if (!by_hash && before.problem_json == after.problem_json) return "";
+  const Json old_work = work_of(before, by_hash);
+  const Json new_work = work_of(after, by_hash);
   return old_work.is_null() || new_work.is_null() ? "" : first_difference(old_work, new_work);
 }
 
@@ -194,13 +205,13 @@ std::string scale_difference(const Result& before, const Result& after) {
   const Json old_problem = Json::parse(before.problem_json, nullptr, /*allow_exceptions=*/false);
   const Json new_problem = Json::parse(after.problem_json, nullptr, /*allow_exceptions=*/false);
   for (const std::string_view key : kScaleFileKeys) {
-    const std::string old_path = scale_path(old_problem, key);
-    const std::string new_path = scale_path(new_problem, key);
+    const std::string old_path = file_path(old_problem, key);
+    const std::string new_path = file_path(new_problem, key);
     if (old_path.empty() || new_path.empty()) continue;
-    const auto old_hash = before.file_hashes.find(std::string(key));
-    const auto new_hash = after.file_hashes.find(std::string(key));
-    const bool known = old_hash != before.file_hashes.end() && new_hash != after.file_hashes.end();
-    const bool same = known ? old_hash->second == new_hash->second : old_path == new_path;
+    const std::string old_hash = hash_of(before, key);
+    const std::string new_hash = hash_of(after, key);
+    const bool known = !old_hash.empty() && !new_hash.empty();
+    const bool same = known ? old_hash == new_hash : old_path == new_path;
     if (same) continue;
     return old_path == new_path
                ? fmt::format("{}: '{}' holds other scales in the results", key, old_path)

@@ -10,7 +10,8 @@ namespace attnbench {
 
 /// "attention.head_size: 64 in the baseline, 128 in the results" when the problems of two results
 /// differ in anything but how long they are measured and checked, else empty. Files of scales count
-/// as the same, whatever they are called and hold.
+/// as the same, whatever they are called and hold; files of tensors when they hold the same bytes
+/// or, where that is not known, have the same path.
 std::string problem_difference(const Result& before, const Result& after);
 
 /// "kv_cache.scale_file: 'a.json' in the baseline, 'b.json' in the results" when files of scales

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "gate/foreign.h"
 #include "gate/judge_time.h"
+#include "gate/rounds.h"
 
 namespace attnbench {
 namespace {
@@ -49,8 +50,11 @@ struct Limits {
 
 class Judge {
  public:
-  Judge(const ResultFile& baseline, const GateOptions& options)
-      : baseline_(baseline), options_(options) {}
+  Judge(const ResultFile& baseline, const ResultFile& results, const GateOptions& options)
+      : baseline_(baseline),
+        options_(options),
+        round_error_(
+            std::hypot(usual_round_error(baseline.results), usual_round_error(results.results))) {}
 
   Verdict compare(const Result& before, const Result& after) const {
     Verdict verdict;
@@ -133,7 +137,7 @@ class Judge {
   }
 
   Limits limits_of(const std::string& id) const {
-    Limits limits{{options_.threshold, options_.floor_us, std::nullopt},
+    Limits limits{{options_.threshold, options_.floor_us, std::nullopt, round_error_},
                   options_.accuracy_threshold};
     for (const ThresholdRule& rule : options_.rules) {
       if (!rule.id.matches(id)) continue;
@@ -183,6 +187,7 @@ class Judge {
 
   const ResultFile& baseline_;
   const GateOptions& options_;
+  const double round_error_;
 };
 
 [[noreturn]] void refuse(const std::vector<std::string>& reasons, const ResultFile& baseline) {
@@ -304,7 +309,7 @@ GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
     refuse_unverified(results);
   }
   GateReport report;
-  judge_cases(baseline, results, Judge(baseline, options), report.verdicts);
+  judge_cases(baseline, results, Judge(baseline, results, options), report.verdicts);
   for (Verdict& verdict : report.verdicts) {
     verdict.fails = verdict.fails || fails_by_kind(verdict.kind, options);
     if (verdict.fails) apply_known(options, verdict);

@@ -44,7 +44,7 @@ inline Timing timing_of(std::vector<double> samples_us, std::vector<double> wait
 struct NoiseModel {
   const char* name;
   double jitter = 0.01;      // standard deviation of every sample
-  double run_offset = 0;     // a run is off by up to this, either way
+  double run_offset = 0;     // a run, or a round of it, is off by up to this, either way
   double drift = 0;          // a run changes by up to this from its first to its last sample
   double slow_clock = 0;     // how much slower the slower of two clocks is
   double stay = 0;           // chance that a sample keeps the clock of the one before
@@ -59,14 +59,23 @@ class NoisyCase {
   NoisyCase(const NoiseModel& model, double true_us, std::uint64_t seed)
       : model_(model), true_us_(true_us), state_(seed), slow_share_(uniform()) {}
 
-  /// The samples of one run, in order; every call is another run.
-  Timing run(int num_samples, double slowdown = 1) {
-    const double offset = either_way(model_.run_offset);
+  /// The samples of one run, in order; every call is another run. Between rounds other cases are
+  /// measured, for long enough that the machine is at something else.
+  Timing run(int num_samples, double slowdown = 1, int rounds = 1) {
+    double offset = either_way(model_.run_offset);
     const double drift = either_way(model_.drift);
     bool slow = uniform() < slow_share_;
     std::vector<double> samples;
     std::vector<double> waits;
+    std::vector<std::int64_t> sizes(static_cast<std::size_t>(rounds), 0);
+    int round = 0;
     for (int i = 0; i < num_samples; ++i) {
+      if (i * rounds / num_samples > round) {
+        round = i * rounds / num_samples;
+        offset = either_way(model_.run_offset);
+        slow = uniform() < slow_share_;
+      }
+      ++sizes[static_cast<std::size_t>(round)];
       if (uniform() >= model_.stay) slow = uniform() < slow_share_;
       const double progress = static_cast<double>(i) / num_samples - 0.5;
       double time_us = true_us_ * slowdown * (1 + offset) * (1 + drift * progress);
@@ -76,7 +85,9 @@ class NoisyCase {
       waits.push_back(wait_us());
       samples.push_back(time_us + waits.back());
     }
-    return timing_of(std::move(samples), std::move(waits));
+    Timing timing = timing_of(std::move(samples), std::move(waits));
+    if (rounds > 1) timing.rounds = std::move(sizes);
+    return timing;
   }
 
  private:
@@ -87,7 +98,8 @@ class NoisyCase {
     bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EBU;
     return static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
   }
-  /// A turn of another program, some tenths of a sample to several.
+  /// A turn of another program: a tenth of a sample at least, as long as a sample on average
+  /// beyond.
   double wait_us() {
     if (model_.held_up_share <= 0 || uniform() >= model_.held_up_share) return 0;
     return true_us_ * (0.1 - std::log(1 - uniform()));

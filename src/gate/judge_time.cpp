@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "gate/rounds.h"
 #include "gate/statistics.h"
 
 namespace attnbench {
@@ -60,6 +61,10 @@ std::string doubt(const Gap& gap, const TimeLimits& limits) {
   }
   if (std::isnan(chance) && !limits.noise_floor) {
     return fmt::format("{}, but a single sample has no spread", gap.text);
+  }
+  if (std::string rounds = doubt_of_rounds(gap.fast, gap.slow, limits.round_error);
+      !rounds.empty()) {
+    return fmt::format("{}, but {}", gap.text, rounds);
   }
   if (gap.slow.q1_us <= gap.fast.q3_us) {
     return fmt::format(

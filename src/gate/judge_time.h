@@ -14,6 +14,8 @@ struct TimeLimits {
   double floor_us = 2;      // gaps up to this are never judged
   /// A/A noise floor of the baseline, relative; without one the stored noise takes its place.
   std::optional<double> noise_floor;
+  /// Relative standard error that the difference of two means of rounds usually has.
+  double round_error = 0;
 };
 
 struct TimeVerdict {
@@ -23,10 +25,10 @@ struct TimeVerdict {
 
 /// SLOWER or FASTER when all of these hold, else the first that fails decides: the medians are
 /// apart by more than floor_us (else SAME), by the threshold (SAME), by the A/A noise floor (SAME),
-/// by the stored noise, without a noise floor (AMBIGUOUS), and by what chance gives to their spread
-/// (AMBIGUOUS); the quartile intervals do not overlap (AMBIGUOUS); the bootstrap interval of the
-/// ratio does not hold 1 (AMBIGUOUS). The gap is relative to the smaller median, so that the
-/// verdict turns around when the timings change places.
+/// by the stored noise, without a noise floor (AMBIGUOUS), and by what chance gives to the spread
+/// of their samples and of their rounds (AMBIGUOUS); the quartile intervals do not overlap
+/// (AMBIGUOUS); the bootstrap interval of the ratio does not hold 1 (AMBIGUOUS). The gap is
+/// relative to the smaller median, so that the verdict turns around when the timings change places.
 ///
 /// All of it goes by the samples during which no thread waited for a core longer than a third of
 /// the threshold, where there are at least 5 of them on both sides. Else it goes by all samples,

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
-
 #include <fmt/format.h>
+
+#include <cmath>
+
 #include "gate/baseline.h"
 #include "gate/gate_testing.h"
-
 #include "gate/judge_time.h"
+#include "gate/rounds.h"
 
 // How often the gate is wrong on noisy machines. docs/gate.md shows the figures that
 // `test_gate -s -tc="*noisy machine*"` prints.
@@ -64,31 +66,36 @@ struct Tally {
   int ambiguous = 0;  // cases
 };
 
-Tally identical_code(const NoiseModel& model, bool with_noise_floor) {
+/// As many as `run --baseline` takes by default.
+constexpr int kRounds = 6;
+
+Tally identical_code(const NoiseModel& model, bool with_noise_floor, int rounds = 1) {
   Tally tally;
   for (int gate = 0; gate < kGates; ++gate) {
     std::vector<NoisyCase> cases;
-    std::vector<std::vector<Result>> rounds(2);
+    std::vector<std::vector<Result>> runs(2);
     for (int i = 0; i < kCases; ++i) {
       cases.emplace_back(model, kTrueUs, seed_of(gate, i));
-      for (std::vector<Result>& round : rounds) {
-        round.emplace_back().id = id_of(gate, i);
-        round.back().timing = cases.back().run(kSamples);
+      for (std::vector<Result>& run : runs) {
+        run.emplace_back().id = id_of(gate, i);
+        run.back().timing = cases.back().run(kSamples, 1, rounds);
       }
     }
     TimeLimits limits;
-    std::vector<Result> baseline = rounds[0];
+    std::vector<Result> baseline = runs[0];
     NoiseFloor floor;
     if (with_noise_floor) {
-      floor = measure_noise_floor(rounds, limits.floor_us);
-      baseline = pool_runs(rounds);
+      floor = measure_noise_floor(runs, limits.floor_us);
+      baseline = pool_runs(runs);
     }
+    std::vector<Result> after(kCases);
+    for (std::size_t i = 0; i < kCases; ++i) after[i].timing = cases[i].run(kSamples, 1, rounds);
+    limits.round_error = std::hypot(usual_round_error(baseline), usual_round_error(after));
     int slower = 0;
     for (std::size_t i = 0; i < kCases; ++i) {
       const std::string& id = baseline[i].id;
       if (with_noise_floor) limits.noise_floor = std::max(floor.all_cases, floor.cases[id]);
-      const Timing after = cases[i].run(kSamples);
-      const TimeVerdict verdict = judge_time(*baseline[i].timing, after, limits);
+      const TimeVerdict verdict = judge_time(*baseline[i].timing, *after[i].timing, limits);
       slower += verdict.kind == VerdictKind::kSlower;
       tally.ambiguous += verdict.kind == VerdictKind::kAmbiguous;
     }
@@ -98,13 +105,14 @@ Tally identical_code(const NoiseModel& model, bool with_noise_floor) {
   return tally;
 }
 
-double share_caught(const NoiseModel& model, double slowdown, const TimeLimits& limits = {}) {
+double share_caught(const NoiseModel& model, double slowdown, const TimeLimits& limits = {},
+                    int rounds = 1) {
   constexpr int kTrials = 10'000;
   int caught = 0;
   for (int trial = 0; trial < kTrials; ++trial) {
     NoisyCase noisy(model, kTrueUs, seed_of(trial, 0));
-    const Timing before = noisy.run(kSamples);
-    const Timing after = noisy.run(kSamples, slowdown);
+    const Timing before = noisy.run(kSamples, 1, rounds);
+    const Timing after = noisy.run(kSamples, slowdown, rounds);
     const VerdictKind kind = judge_time(before, after, limits).kind;
     caught += kind == VerdictKind::kSlower;
   }
@@ -132,6 +140,26 @@ TEST_CASE("on a noisy machine a noise floor covers what differs between whole ru
     MESSAGE(std::string(model.name) << ": " << without.gates << " of " << kGates
                                     << " gates without, " << with.gates << " with the noise floor");
     CHECK(with.gates < 1);
+  }
+}
+
+TEST_CASE("on a noisy machine rounds show what whole runs hide") {
+  std::vector<NoiseModel> all = models();
+  all.insert(all.end(), models_between_runs().begin(), models_between_runs().end());
+  for (const NoiseModel& model : all) {
+    CAPTURE(std::string(model.name));
+    const Tally tally = identical_code(model, /*with_noise_floor=*/false, kRounds);
+    MESSAGE("in " << kRounds << " rounds, " << std::string(model.name) << ": " << tally.gates
+                  << " of " << kGates << " gates, " << tally.slower << " SLOWER and "
+                  << tally.ambiguous << " AMBIGUOUS of " << kGates * kCases << " cases");
+    CHECK(tally.gates < 1);
+  }
+  for (const double slowdown : {1.05, 1.10}) {
+    const double quiet = share_caught({.name = ""}, slowdown, {}, kRounds);
+    const double off = share_caught({.name = "", .run_offset = 0.02}, slowdown, {}, kRounds);
+    MESSAGE("in " << kRounds << " rounds, " << slowdown << " times at 1 % noise: caught "
+                  << 100 * quiet << " %, with rounds off by 2 % " << 100 * off << " %");
+    CHECK(quiet > 0.99);
   }
 }
 

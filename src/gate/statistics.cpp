@@ -74,15 +74,22 @@ double quantile(std::vector<double> values, double share) {
   return values[below] + (position - static_cast<double>(below)) * (values[above] - values[below]);
 }
 
+double variance(const std::vector<double>& values) {
+  const auto count = static_cast<double>(values.size());
+  double sum = 0;
+  for (const double value : values) sum += value;
+  double squares = 0;
+  for (const double value : values) squares += std::pow(value - sum / count, 2);
+  return squares / (count - 1);
+}
+
 void summarize(Timing& timing) {
   const std::vector<double>& samples = timing.samples_us;
   const auto count = static_cast<double>(samples.size());
   double sum = 0;
   for (const double sample : samples) sum += sample;
   timing.mean_us = sum / count;
-  double squares = 0;
-  for (const double sample : samples) squares += std::pow(sample - timing.mean_us, 2);
-  timing.stdev_us = std::sqrt(squares / (count - 1));
+  timing.stdev_us = std::sqrt(variance(samples));
   // The relative standard error of the median, as measured timings have it.
   timing.noise = 1.2533 * timing.stdev_us / std::sqrt(count) / timing.mean_us;
   timing.min_us = quantile(samples, 0);
@@ -100,12 +107,21 @@ Timing quiet_part(const Timing& timing, double share) {
   Timing quiet = timing;
   quiet.samples_us.clear();
   quiet.waits_us.clear();
-  quiet.rounds.clear();
+  const auto is_quiet = [&](std::size_t i) {
+    return timing.waits_us[i] <= share * timing.samples_us[i];
+  };
   for (std::size_t i = 0; i < timing.samples_us.size(); ++i) {
-    if (timing.waits_us[i] > share * timing.samples_us[i]) continue;
+    if (!is_quiet(i)) continue;
     quiet.samples_us.push_back(timing.samples_us[i]);
     quiet.waits_us.push_back(timing.waits_us[i]);
   }
+  std::size_t first = 0;
+  for (std::int64_t& samples : quiet.rounds) {
+    const std::size_t end = first + static_cast<std::size_t>(samples);
+    samples = 0;
+    for (; first < end; ++first) samples += is_quiet(first);
+  }
+  std::erase(quiet.rounds, 0);
   if (quiet.samples_us.size() < timing.samples_us.size()) summarize(quiet);
   return quiet;
 }
@@ -124,10 +140,16 @@ MedianSpread median_spread(const Timing& timing) {
 
 double chance_gap(const MedianSpread& a, const MedianSpread& b) {
   if (std::isnan(a.relative) || std::isnan(b.relative)) return kNaN;
-  const double errors =
-      std::min(student_point(a.degrees_of_freedom + b.degrees_of_freedom), kMaxStandardErrors);
-  return errors * std::hypot(a.relative, b.relative);
+  const double error = std::hypot(a.relative, b.relative);
+  if (error == 0) return 0;
+  // Welch: of two spreads the wider one decides how well that of the difference is known.
+  const auto share = [&](const MedianSpread& spread) {
+    return std::pow(spread.relative / error, 4) / spread.degrees_of_freedom;
+  };
+  return std::min(student_point(1 / (share(a) + share(b))), kMaxStandardErrors) * error;
 }
+
+double chance_gap(double error) { return kNormalPoint * error; }
 
 Interval bootstrap_ratio(std::vector<double> numerator, std::vector<double> denominator) {
   const Interval above = median_interval(std::move(numerator));

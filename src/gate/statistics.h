@@ -11,6 +11,9 @@ namespace attnbench {
 /// Quantile of any values with linear interpolation between neighbours; NaN without values.
 double quantile(std::vector<double> values, double share);
 
+/// Of a sample: with one degree of freedom less than values.
+double variance(const std::vector<double>& values);
+
 /// Median, quartiles and the rest of the samples of a timing; steps and overhead stay as they are.
 void summarize(Timing& timing);
 
@@ -35,10 +38,12 @@ struct MedianSpread {
 MedianSpread median_spread(const Timing& timing);
 
 /// How far apart two medians of the same program may lie, relative: past this with a chance of
-/// 5e-6 for normal samples (Student's t). Why so rare: a gate of 50 cases may be wrong once in a
-/// thousand. At most 8 standard errors, so that a few samples can still show a large gap. NaN when
-/// the spread of one is unknown.
+/// 5e-6 for normal samples (Student's t, Welch's degrees of freedom). Why so rare: a gate of 50
+/// cases may be wrong once in a thousand. At most 8 standard errors, so that a few samples can
+/// still show a large gap. NaN when the spread of one is unknown.
 double chance_gap(const MedianSpread& a, const MedianSpread& b);
+/// The same of a relative standard error that is known well.
+double chance_gap(double error);
 
 struct Interval {
   double low = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <ctime>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -93,6 +95,17 @@ double longest_wait_us(const ThreadWaits& before, const ThreadWaits& after) {
     longest_ns = std::max(longest_ns, waited_ns - start_ns);
   }
   return static_cast<double>(longest_ns) * 1e-3;
+}
+
+double process_cpu_us() {
+  std::timespec time{};
+  if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) * 1e6 + static_cast<double>(time.tv_nsec) * 1e-3;
+}
+
+double held_up_us(double longest_wait_us, double elapsed_us, double ran_us, double cores) {
+  if (std::isnan(longest_wait_us)) return longest_wait_us;
+  return std::min(longest_wait_us, std::max(cores * elapsed_us - ran_us, 0.0));
 }
 
 double usable_cores(const fs::path& root) {

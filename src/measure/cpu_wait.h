@@ -19,6 +19,13 @@ ThreadWaits thread_waits();
 /// call a few microseconds of each a long wait.
 double longest_wait_us(const ThreadWaits& before, const ThreadWaits& after);
 
+/// CPU time of all threads of this process since it started, in microseconds.
+double process_cpu_us();
+
+/// Of a wait during a time, what other programs may have had: not more than this process left of
+/// its cores. Threads that wait for each other leave nothing.
+double held_up_us(double longest_wait_us, double elapsed_us, double ran_us, double cores);
+
 /// Cores that this process may use at a time, by its affinity mask and the CPU quotas of its
 /// control groups; a quota of 150 % is 1.5. `root` is where /proc and /sys are looked for.
 double usable_cores(const std::filesystem::path& root = "/");

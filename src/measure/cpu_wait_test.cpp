@@ -98,4 +98,12 @@ TEST_CASE("a quota of a control group limits the cores that can be used, the lea
   }
 }
 
+TEST_CASE("the CPU time of this process grows while it runs") {
+  const double start_us = process_cpu_us();
+  CHECK(start_us > 0);
+  double now_us = start_us;
+  while (now_us < start_us + 100) now_us = process_cpu_us();
+  CHECK(now_us >= start_us + 100);
+}
+
 }  // namespace attnbench

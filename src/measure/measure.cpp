@@ -240,13 +240,20 @@ class Measurement::Sampler {
 
 std::vector<double> ClockStopwatch::time_us(const std::vector<Part>& parts) {
   std::vector<double> times_us;
-  const ThreadWaits before = read_waits_ ? read_waits_() : ThreadWaits();
+  settle();
+  const ThreadWaits before = watch_.waits ? watch_.waits() : ThreadWaits();
+  settle();  // Why again: reading takes as long as threads stay awake where there are many.
+  const double ran_us = watch_.ran_us ? watch_.ran_us() : 0;
   for (const Part& part : parts) {
     const double start_s = clock_.now_s();
     for (const auto& work : part) work();
     times_us.push_back((clock_.now_s() - start_s) * 1e6);
   }
-  if (read_waits_) waited_us_ = longest_wait_us(before, read_waits_());
+  if (!watch_.waits) return times_us;
+  const double elapsed_us = std::accumulate(times_us.begin(), times_us.end(), 0.0);
+  const double ran_now_us = watch_.ran_us() - ran_us;
+  waited_us_ =
+      held_up_us(longest_wait_us(before, watch_.waits()), elapsed_us, ran_now_us, watch_.cores);
   return times_us;
 }
 
@@ -272,6 +279,23 @@ Timing summarize_samples(std::vector<double> samples_us) {
   timing.q3_us = quantile(sorted, 0.75);
   timing.samples_us = std::move(samples_us);
   return timing;
+}
+
+int passes_of(const TimingSpec& spec, int passes) {
+  return std::min(passes, spec.samples.value_or(passes));
+}
+
+TimingSpec pass_share(const TimingSpec& spec, int pass, int passes) {
+  TimingSpec share = spec;
+  passes = passes_of(spec, passes);
+  if (spec.samples) {
+    share.samples = *spec.samples * (pass + 1) / passes - *spec.samples * pass / passes;
+  }
+  share.min_time_ms /= passes;
+  share.timeout_s /= passes;
+  share.max_noise *= std::sqrt(passes);
+  share.rounds = (spec.rounds + passes - 1) / passes;
+  return share;
 }
 
 Measurement::Measurement(std::vector<MeasureStep> steps, Stopwatch& stopwatch,

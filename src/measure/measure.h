@@ -43,20 +43,30 @@ class Stopwatch {
   virtual std::optional<DeviceClocks> clocks() { return std::nullopt; }
 };
 
-/// Times by `clock` on the calling thread. `read_waits` (thread_waits, or empty) says how long the
-/// threads of the process waited.
+/// What a stopwatch on the CPU knows of its threads; all of it may be empty.
+struct CpuWatch {
+  std::function<ThreadWaits()> waits;  // thread_waits
+  std::function<double()> ran_us;      // process_cpu_us; with waits
+  double cores = 0;                    // usable_cores; with waits
+  std::function<void()> settle;        // before the time starts
+};
+
+/// Times by `clock` on the calling thread.
 class ClockStopwatch final : public Stopwatch {
  public:
-  using ReadWaits = std::function<ThreadWaits()>;
-  explicit ClockStopwatch(const Clock& clock, ReadWaits read_waits = {})
-      : clock_(clock), read_waits_(std::move(read_waits)) {}
+  explicit ClockStopwatch(const Clock& clock, CpuWatch watch = {})
+      : clock_(clock), watch_(std::move(watch)) {}
   std::vector<double> time_us(const std::vector<Part>& parts) override;
   double launch_overhead_us() override;
   double waited_us() const override { return waited_us_; }
 
  private:
+  void settle() const {
+    if (watch_.settle) watch_.settle();
+  }
+
   const Clock& clock_;
-  ReadWaits read_waits_;
+  CpuWatch watch_;
   double waited_us_ = std::numeric_limits<double>::quiet_NaN();
 };
 
@@ -124,6 +134,13 @@ class Measurement {
   CacheFlusher* flusher_;  // null = caches stay as they are
   std::unique_ptr<Sampler> sampler_;
 };
+
+/// How many of `passes` over all cases such a case takes part in: every one takes a sample.
+int passes_of(const TimingSpec& spec, int passes);
+
+/// The part of pass `pass` < passes_of(spec, passes): all parts have the samples, least time, time
+/// limit and rounds of `spec` together, and its noise.
+TimingSpec pass_share(const TimingSpec& spec, int pass, int passes);
 
 /// Median, quartiles (linear interpolation), mean, sample standard deviation and noise of samples.
 Timing summarize_samples(std::vector<double> samples_us);

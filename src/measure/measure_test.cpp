@@ -77,7 +77,11 @@ TEST_CASE("of every sample it is known how long the thread that waited longest d
   Bench bench;
   bench.options.spec.samples = 3;
   std::int64_t waited_ns = 0;
-  ClockStopwatch stopwatch(bench.clock, [&] { return ThreadWaits{{1, waited_ns}, {2, 0}}; });
+  int settled = 0;
+  ClockStopwatch stopwatch(bench.clock, {[&] {
+                                           return ThreadWaits{{1, waited_ns}, {2, 0}};
+                                         },
+                                         [] { return 0.0; }, 2, [&] { ++settled; }});
   MeasureStep outside = bench.step("write", {30}, /*in_median=*/false);
   outside.run = [&, run = outside.run] {
     run();
@@ -87,9 +91,62 @@ TEST_CASE("of every sample it is known how long the thread that waited longest d
   const Timing timing = measure(steps, stopwatch, nullptr, bench.clock, bench.options);
   CHECK(timing.waits_us == std::vector<double>{12, 12, 12});
   CHECK(timing.cpu_wait == doctest::Approx(0.3));
+  CHECK(settled >= 3);
   const Timing unknown = bench.run(steps);
   CHECK(unknown.waits_us.empty());
   CHECK(std::isnan(unknown.cpu_wait));
+}
+
+TEST_CASE("what the process used of its cores itself is no wait for other programs") {
+  Bench bench;
+  bench.options.spec.samples = 3;
+  std::int64_t waited_ns = 0;
+  double ran_us = 0;
+  ClockStopwatch stopwatch(bench.clock, {[&] {
+                                           return ThreadWaits{{1, waited_ns}};
+                                         },
+                                         [&] { return ran_us; },
+                                         2,
+                                         {}});
+  MeasureStep step = bench.step("attend", {100});
+  const auto measured = [&](double ran_in_step_us) {
+    MeasureStep running = step;
+    running.run = [&, run = step.run, ran_in_step_us] {
+      run();
+      waited_ns += 50'000;
+      ran_us += ran_in_step_us;
+    };
+    return measure({running}, stopwatch, nullptr, bench.clock, bench.options).waits_us;
+  };
+  const auto waits = [](double each_us) { return std::vector<double>(3, each_us); };
+  CHECK(measured(200)[0] == doctest::Approx(0));  // its threads waited for each other
+  CHECK(measured(170)[0] == doctest::Approx(30));
+  CHECK(measured(100) == waits(50));
+}
+
+TEST_CASE("the passes over a case add up to what is asked for") {
+  TimingSpec spec;
+  spec.samples = 20;
+  spec.rounds = 7;
+  int samples = 0;
+  for (int pass = 0; pass < 6; ++pass) {
+    const TimingSpec share = pass_share(spec, pass, 6);
+    CHECK(*share.samples >= 3);
+    samples += *share.samples;
+    CHECK(share.min_time_ms == doctest::Approx(100.0 / 6));
+    CHECK(share.timeout_s == doctest::Approx(15.0 / 6));
+    CHECK(share.max_noise == doctest::Approx(0.01 * std::sqrt(6)));
+    CHECK(share.rounds == 2);
+  }
+  CHECK(samples == 20);
+  CHECK(*pass_share(spec, 0, 1).samples == 20);
+  spec.samples = 2;
+  CHECK(passes_of(spec, 6) == 2);
+  CHECK(*pass_share(spec, 1, 6).samples == 1);
+  CHECK(pass_share(spec, 1, 6).min_time_ms == doctest::Approx(50));
+  spec.samples.reset();
+  CHECK(passes_of(spec, 6) == 6);
+  CHECK_FALSE(pass_share(spec, 0, 6).samples);
 }
 
 TEST_CASE("one sample has no spread") {

@@ -49,6 +49,8 @@ class Ops {
   virtual void synchronize() = 0;
   /// synchronize() without its checks of memory: what is timed.
   virtual void wait() { synchronize(); }
+  /// Before operations that are timed and follow at once: gets ready what sleeps between them.
+  virtual void settle() {}
   /// Calls `listener` before every wait for kernels that it has not heard of, with their names and
   /// choices, so that a process that never comes back has said what it waits for.
   virtual void on_wait(std::function<void(const std::string& kernels)> listener) {

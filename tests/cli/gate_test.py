@@ -255,6 +255,58 @@ class RunWithBaseline(ToolTest):
         self.assertEqual(outcome.code, 0, outcome.out + outcome.err)
         self.assertIn("2 AMBIGUOUS", outcome.out)
 
+    def test_a_file_of_tensors_may_move_and_not_change(self):
+        run = ("run", "tiny.yaml", "--backend", "FLASH_ATTN", "--no-timing")
+        self.expect(0, *run, "--save-tensors", "first")
+        saved = self.dir / "first" / f"tiny__{TINY_CASE}__FLASH_ATTN.safetensors"
+
+        def read(path, result):
+            self.expect(0, *run, "--set", f"inputs.file={path}", "--json", result)
+
+        read(saved, "a.json")
+        (self.dir / "moved").write_bytes(saved.read_bytes())
+        read("moved", "b.json")
+        self.expect(0, "gate", "a.json", "b.json")
+        tensors = bytearray(saved.read_bytes())
+        header = 8 + int.from_bytes(tensors[:8], "little")
+        start = json.loads(tensors[8:header])["query"]["data_offsets"][0] + header
+        tensors[start] ^= 1  # the last bit of a bfloat16
+        saved.write_bytes(tensors)
+        read(saved, "c.json")
+        outcome = self.expect(2, "gate", "a.json", "c.json")
+        self.assertIn("inputs.file: \"SHA-256 ", outcome.err)
+
+    def rounds(self, name):
+        results = strict_json((self.dir / name).read_text())["results"]
+        return {tuple(result["timing"].get("rounds", ())) for result in results}
+
+    def test_samples_are_spread_over_several_passes(self):
+        run = ("run", "tiny.yaml", *PAIR, "--json", "r.json")
+        self.expect(0, *run)
+        self.assertEqual(self.rounds("r.json"), {()})
+        self.expect(0, *run, "--samples", "8", "--passes", "3")
+        self.assertEqual(self.rounds("r.json"), {(2, 3, 3)})
+        for result in strict_json((self.dir / "r.json").read_text())["results"]:
+            timing = result["timing"]
+            self.assertEqual(len(timing["samples_us"]), 8)
+            self.assertEqual(result["status"], "passed")
+            self.assertIsNotNone(result["error"])
+            # Rates are those of the median of all passes.
+            flops = result["throughput"]["flops"]
+            rate = result["throughput"]["tflops"]
+            self.assertAlmostEqual(rate * timing["median_us"] * 1e6 / flops, 1, places=6)
+        # A run that is resumed takes the passes that are left, of what had none yet.
+        self.expect(0, *run, "--samples", "8")
+        self.expect(0, *run, "--resume", "r.json", "--samples", "8", "--passes", "2")
+        self.assertEqual(self.rounds("r.json"), {(8, 4)})
+        self.expect(0, *run, "--resume", "r.json", "--samples", "8", "--passes", "2")
+        self.assertEqual(self.rounds("r.json"), {(8, 4)})
+        # Where a gate compares the times there are six, where nothing is timed none.
+        self.expect(0, "run", "tiny.yaml", *PAIR, "--samples", "12", "--baseline", "r.json",
+                    "--floor-us", "1e9", "--json", "n.json")  # fmt: skip
+        self.assertEqual(self.rounds("n.json"), {(2,) * 6})
+        self.expect(0, *run, "--no-timing", "--passes", "3")
+
     def slow_baseline(self, factor):
         self.expect(0, "run", "tiny.yaml", *PAIR, "--json", "b.json")
         file = json.loads((self.dir / "b.json").read_text())

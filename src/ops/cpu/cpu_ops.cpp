@@ -113,6 +113,7 @@ class CpuOps : public Ops {
          foreign.empty() ? "" : "; since the last check ran: ", foreign);
   }
   void wait() override {}
+  void settle() override { workers_.pool.settle(); }
   void on_wait(std::function<void(const std::string& work)> listener) override {
     listener_ = std::move(listener);
   }

@@ -1,4 +1,4 @@
-// What is in the scale files of a problem, as hashes: their paths say nothing of it.
+// What is in the files that a problem names, as hashes: their paths say nothing of it.
 #pragma once
 
 #include <map>
@@ -9,10 +9,10 @@
 namespace attnbench {
 
 /// Reads every file once.
-class ScaleFileHashes {
+class FileHashes {
  public:
-  /// SHA-256 of the files that the problem names under kScaleFileKeys, by key. A file that is not
-  /// there has none. Errors: those of read_scale_text.
+  /// SHA-256 of the files that the problem names under kScaleFileKeys and inputs.file, by key. A
+  /// file that is not there has none. Errors: those of read_scale_text; E-IO.
   std::map<std::string, std::string> of(const Problem& problem);
 
  private:
