@@ -13,6 +13,9 @@ install(FILES ${CMAKE_SOURCE_DIR}/src/plugin/attnbench_backend.h
 install(FILES ${CMAKE_SOURCE_DIR}/examples/plugin/naive_attention.cpp
   ${CMAKE_SOURCE_DIR}/examples/plugin/naive_attention.cu
   DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench/examples/plugin)
+# Python kernels as backends: the package that is embedded, and adapters of public packages.
+install(DIRECTORY ${CMAKE_SOURCE_DIR}/python
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/attnbench PATTERN __pycache__ EXCLUDE)
 # The notice of what is embedded in the program (attnbench_page.cmake).
 install(FILES ${ATTNBENCH_D3_LICENCE} DESTINATION ${CMAKE_INSTALL_DOCDIR} RENAME copyright-d3)
 

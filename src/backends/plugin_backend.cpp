@@ -9,17 +9,20 @@
 #include "backends/capability.h"
 #include "backends/plugin_pipeline.h"
 #include "core/error.h"
+#include "plugin/python_plugin.h"
 
 namespace attnbench {
 namespace {
 
 class PluginBackend final : public Backend {
  public:
-  PluginBackend(const PluginLibrary& library, const PluginTable& plugin, const PluginDevice& device)
+  PluginBackend(PluginInfo info, const PluginTable& plugin, const PluginDevice& device)
       : plugin_(plugin),
         device_(device),
-        info_{library.path(), plugin.table.version, library.sha256()},
-        description_(describe(plugin.table.description, info_)) {}
+        info_(std::move(info)),
+        description_(describe(plugin.table.description, info_)) {
+    plugin_.on_cuda = device.is_cuda;
+  }
 
   std::string_view name() const override { return plugin_.table.name; }
   std::string_view description() const override { return description_; }
@@ -136,7 +139,18 @@ std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
   const PluginLibrary library(path);
   std::vector<std::unique_ptr<Backend>> backends;
   for (const PluginTable& table : library.tables()) {
-    backends.push_back(std::make_unique<PluginBackend>(library, table, device));
+    PluginInfo info{library.path(), table.table.version, library.sha256()};
+    backends.push_back(std::make_unique<PluginBackend>(std::move(info), table, device));
+  }
+  return backends;
+}
+
+std::vector<std::unique_ptr<Backend>> load_python(const std::string& package_dir,
+                                                  const std::vector<std::string>& adapters,
+                                                  const PluginDevice& device) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const auto& [info, table] : load_python_plugins(package_dir, adapters)) {
+    backends.push_back(std::make_unique<PluginBackend>(info, table, device));
   }
   return backends;
 }

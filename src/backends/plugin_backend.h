@@ -13,4 +13,10 @@ namespace attnbench {
 std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
                                                   const PluginDevice& device);
 
+/// The classes "MODULE:CLASS" of the active Python as backends "python:MODULE:CLASS". `package_dir`
+/// holds the Python package attnbench. Errors: those of load_python_plugins().
+std::vector<std::unique_ptr<Backend>> load_python(const std::string& package_dir,
+                                                  const std::vector<std::string>& adapters,
+                                                  const PluginDevice& device);
+
 }  // namespace attnbench

@@ -205,6 +205,13 @@ void PluginPipeline::run() {
   if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
 }
 
+/// What run() gives as tensors of its own comes to ours, outside of what is timed.
+void PluginPipeline::collect() {
+  if (plugin_.collect == nullptr) return;
+  const auto complaint = complaint_of(plugin_, [&] { return plugin_.collect(state_.get()); });
+  if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
+}
+
 void PluginPipeline::keep_small_inputs() {
   struct Small {
     const char* name;
@@ -286,6 +293,7 @@ std::string PluginPipeline::changed_input() {
 }
 
 PipelineOutput PluginPipeline::read_output(bool with_cache) {
+  collect();
   PipelineOutput output = OpsPipeline::read_output(with_cache);
   // Why not always: on a device all of it is copied, which takes as long as copying the cache.
   if (with_cache && output.defect.empty()) output.defect = changed_input();

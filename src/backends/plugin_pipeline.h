@@ -85,6 +85,7 @@ class PluginPipeline final : public OpsPipeline {
   void negate(Buffer& buffer, Dtype dtype);
   void prepare();
   void run();
+  void collect();
   std::string changed_input();
   std::string first_change(const Input& input);
   static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);
@@ -106,7 +107,7 @@ class PluginPipeline final : public OpsPipeline {
 /// counts as words.
 template <typename Call>
 std::optional<std::string> complaint_of(const PluginTable& plugin, Call call) {
-  const PluginCall settings(plugin.floats);
+  const PluginCall settings(plugin.floats, plugin.on_cuda);
   try {
     const char* text = call();
     if (text == nullptr) return std::nullopt;

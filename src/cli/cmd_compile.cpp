@@ -8,6 +8,7 @@
 #include "cli/device.h"
 #include "cli/exit_code.h"
 #include "cli/kernel_specs.h"
+#include "cli/plugins.h"
 #include "cli/scenario_files.h"
 #include "cli/selection.h"
 #include "core/error.h"
@@ -51,6 +52,7 @@ Collection collect(const std::vector<Pair>& pairs, int sm) {
   const DeviceChoice device = device_of_sm(sm);
   std::set<std::string> programs;
   for (const Pair& pair : pairs) {
+    if (pair.backend->plugin() != nullptr) continue;  // its kernels are its own
     ++found.num_pairs;
     if (!all_refusals(*pair.backend, *pair.problem, device).empty()) {
       ++found.num_unsupported;
@@ -142,7 +144,9 @@ int compile(const CompileArguments& arguments, const Console& console) {
   for (const std::string& arch : arguments.archs) sm_of_arch(arch);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
-  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection);
+  Plugins plugins({}, choose_device("cpu", ""));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   if (!arguments.list) {
     if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) {
       console.err << "attnbench: unsupported: " << nvrtc.missing << "\n";

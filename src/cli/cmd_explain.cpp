@@ -5,6 +5,7 @@
 #include <set>
 
 #include "backends/backend.h"
+#include "cli/ask.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/environment.h"
@@ -76,7 +77,7 @@ void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   const std::string name(pair.backend->name());
-  const std::vector<std::string> reasons = all_refusals(*pair.backend, problem, device);
+  const std::vector<std::string> reasons = ask_all({pair}, device).front();
   out << "backend " << name << "\n";
   if (!reasons.empty()) {
     for (const std::string& reason : reasons) out << "  unsupported: " << printable(reason) << "\n";
@@ -96,9 +97,10 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 int explain(const ExplainArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
-  const Plugins plugins(arguments.selection.plugins, device);
+  Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   std::set<const Problem*> problems;
   const Problem* shown = nullptr;

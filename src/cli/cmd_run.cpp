@@ -31,7 +31,8 @@
 namespace attnbench {
 namespace {
 
-BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device) {
+BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device,
+                           bool has_plugins) {
   BenchOptions bench;
   bench.validate = !options.no_validation;
   bench.timing = !options.no_timing;
@@ -47,8 +48,7 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   };
   if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
   // Why on the CPU too: a crash, planted or of a plugin, would end the program.
-  const bool needs_child =
-      device.is_cuda() || !options.plant_faults.empty() || !options.selection.plugins.empty();
+  const bool needs_child = device.is_cuda() || !options.plant_faults.empty() || has_plugins;
   bench.isolate = needs_child && !options.in_process;
   if (options.hang_limit_s) bench.hang_limit_s = *options.hang_limit_s;
   bench.should_stop = InterruptGuard::interrupted;
@@ -163,9 +163,10 @@ void check_baseline(const RunArguments& arguments) {
 int run_cases(const RunArguments& arguments, const Console& console) {
   const RunOptions& options = arguments.options;
   const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
-  const Plugins plugins(options.selection.plugins, device, options.threads);
+  Plugins plugins(options.selection.plugins, device, options.threads);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));
+  plugins.add_named(named_backends(options.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
   const OutputPlan plan = plan_outputs(options);
   check_baseline(arguments);
@@ -185,7 +186,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
   std::vector<Job> jobs = make_jobs(pairs, options, device);
   const PlantedFaults faults(options.plant_faults, jobs);
   set_chunk_threads(options.threads);
-  BenchOptions bench = bench_options(options, device);
+  BenchOptions bench = bench_options(options, device, !plugins.backends().empty());
   bench.passes = num_passes(arguments, !device.is_cuda());
   return run_session(arguments, gate, plan, std::move(run), console, jobs, bench);
 }

@@ -6,8 +6,10 @@
 #include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "backends/backend.h"
+#include "cli/ask.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/exit_code.h"
@@ -36,8 +38,9 @@ struct Verdict {
 
 std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
   std::vector<Verdict> verdicts;
-  for (const Pair& pair : pairs) {
-    verdicts.push_back({&pair, all_refusals(*pair.backend, *pair.problem, device)});
+  std::vector<std::vector<std::string>> reasons = ask_all(pairs, device);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    verdicts.push_back({&pairs[i], std::move(reasons[i])});
   }
   return verdicts;
 }
@@ -114,9 +117,10 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
 int show_support(const SupportArguments& arguments, const Console& console) {
   const DeviceChoice device =
       choose_device(arguments.selection.device, arguments.selection.assume_sm);
-  const Plugins plugins(arguments.selection.plugins, device);
+  Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
   std::vector<InputPath> inputs = input_paths(scenarios);
   for (const InputPath& plugin : input_paths("--plugin", arguments.selection.plugins)) {
     inputs.push_back(plugin);

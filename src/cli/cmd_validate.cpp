@@ -22,11 +22,12 @@ int validate_files(const ValidateArguments& arguments, const Console& console) {
   ScenarioOptions options;
   options.overrides = scenario_overrides(arguments.selection);
   options.search_path = installed_scenario_dirs();
-  const Plugins plugins(arguments.selection.plugins, choose_device("cpu", ""));
+  Plugins plugins(arguments.selection.plugins, choose_device("cpu", ""));
   int code = kExitPassed;
   for (const std::string& file : arguments.files) {
     try {
       const Scenario scenario = load_scenario(find_scenario(file, options.search_path), options);
+      plugins.add_named(scenario.backends);
       backends_of(scenario, plugins.backends());
       const std::size_t count = scenario.cases.size();
       console.out << fmt::format("{}: ok ({} case{})\n", file, count, count == 1 ? "" : "s");

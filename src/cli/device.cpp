@@ -9,7 +9,6 @@
 #include "gpu/device_probe.h"
 #include "jit/nvrtc_compiler.h"
 #include "ops/cuda/cuda_ops.h"
-#include "plugin/trial_run.h"
 
 namespace attnbench {
 namespace {
@@ -59,15 +58,6 @@ void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& c
   choice.refusals = refusals_of_device(info);
 }
 
-/// Asks a user's backend in a process of its own first: a crash or a hang would be ours.
-void try_to_ask(const Backend& backend, const Problem& problem, const DeviceFacts& facts) {
-  constexpr double kLimitS = 60;
-  const std::string trouble = trial_run([&] { backend.refusals(problem, facts); }, kLimitS);
-  if (trouble.empty()) return;
-  fail(ErrorKind::kInternal, "{}/{}/{}: asking the plugin ended a process: {}", problem.scenario,
-       problem.case_name, backend.name(), trouble);
-}
-
 }  // namespace
 
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
@@ -112,7 +102,6 @@ std::vector<std::string> device_refusals(const Backend& backend, const Problem& 
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device) {
   std::vector<std::string> reasons = device_refusals(backend, problem, device);
-  if (backend.plugin() != nullptr) try_to_ask(backend, problem, device.facts);
   for (std::string& reason : backend.refusals(problem, device.facts)) {
     reasons.push_back(std::move(reason));
   }

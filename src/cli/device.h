@@ -30,7 +30,8 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
 /// The same with the devices of this machine.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm);
 
-/// Every reason against the pair: the device's, what it has no kernels for, the backend's own.
+/// Every reason against the pair: the device's, what it has no kernels for, the backend's own, for
+/// which a user's backend is asked in this process.
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device);
 /// Those of all_refusals() that are not the backend's own.

@@ -14,7 +14,8 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
   const char* const group = "Selection";
   // Why allow_extra_args(false): otherwise a repeatable option takes the SCENARIO after it as well.
   app.add_option("--backend", options.backends,
-                 "Backend to take instead of the scenario's (repeatable)")
+                 "Backend to take instead of the scenario's (repeatable); python:MODULE:CLASS is a "
+                 "class of the active Python, see docs/plugins.md")
       ->type_name("NAME")
       ->allow_extra_args(false)
       ->group(group);

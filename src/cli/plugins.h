@@ -1,4 +1,4 @@
-// --plugin: the libraries of users' backends.
+// Users' backends: the libraries of --plugin, and the Python classes that are named.
 #pragma once
 
 #include <memory>
@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/plugin_problem.h"
 #include "cli/device.h"
+#include "cli/options.h"
+#include "cli/scenario_files.h"
 
 namespace attnbench {
 
@@ -18,15 +21,25 @@ class Plugins {
   /// a name that another backend has.
   Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads = 0);
 
+  /// Adds the Python classes among `names` ("python:MODULE:CLASS"), each once; names of another
+  /// form are left to whoever looks for the backend. Errors: those of load_python().
+  void add_named(const std::vector<std::string>& names);
+
   const std::vector<const Backend*>& backends() const { return backends_; }
   /// The built-in ones and these.
   std::vector<const Backend*> all() const;
 
  private:
-  void add(const std::string& path, const DeviceChoice& device, int num_threads);
+  void add_library(const std::string& path);
+  void add(std::unique_ptr<Backend> backend);
 
+  PluginDevice device_;
   std::vector<std::unique_ptr<Backend>> owned_;
   std::vector<const Backend*> backends_;
 };
+
+/// The names that --backend and the scenarios give.
+std::vector<std::string> named_backends(const SelectionOptions& selection,
+                                        const std::vector<LoadedScenario>& scenarios);
 
 }  // namespace attnbench

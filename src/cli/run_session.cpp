@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
-#include <set>
 #include <sstream>
 #include <string_view>
 #include <utility>

@@ -1,6 +1,7 @@
 #include "cli/selection.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sstream>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "bench/same_values.h"
 #include "cli/text.h"
 #include "core/error.h"
+#include "plugin/python_plugin.h"
 
 namespace attnbench {
 namespace {
@@ -28,6 +30,9 @@ void add_backend(const std::string& name, ErrorKind kind, const std::string& whe
   const Backend* backend = find_backend(name);
   for (const Backend* plugin : plugins) {
     if (plugin->name() == name) backend = plugin;
+  }
+  if (backend == nullptr && name.starts_with(kPythonPrefix)) {
+    fail(kind, "{}: expected python:MODULE:CLASS, e.g. python:mine:Mine, found '{}'", where, name);
   }
   if (backend == nullptr) {
     std::vector<std::string> known;
@@ -120,6 +125,9 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
   for (const std::string& name : options.backends) {
     add_backend(name, ErrorKind::kUsage, "--backend", plugins, explicit_backends);
   }
+  Backends libraries;  // a Python class runs where it is named
+  std::copy_if(plugins.begin(), plugins.end(), std::back_inserter(libraries),
+               [](const Backend* plugin) { return !plugin->name().starts_with(kPythonPrefix); });
   const IdFilter filter(options.filter, "--filter");
   std::vector<Pair> pairs;
   for (const LoadedScenario& loaded : scenarios) {
@@ -130,7 +138,7 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
       if (backends.empty()) {
         backends =
             scenario_backends.empty() ? native_backends(problem.attention.type) : scenario_backends;
-        append(plugins, backends);
+        append(libraries, backends);
       }
       for (const Backend* backend : backends) {
         std::string id =

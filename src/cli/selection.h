@@ -42,7 +42,8 @@ std::vector<const Backend*> backends_of(const Scenario& scenario,
 /// Pairs in file order, all backends of a case together. Backends: --backend, else the scenario's
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
 /// version serves, the native decoder backends, so that their refusals are seen. Without --backend
-/// `plugins` come after them: who loads a library wants to see its backends. Pairs that
+/// those of `plugins` that are of libraries come after them: who loads a library wants to see its
+/// backends. Pairs that
 /// --filter does not match, and of those the ones that --part does not take, are left out. Errors:
 /// kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name in a
 /// scenario.

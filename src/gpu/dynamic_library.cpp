@@ -6,10 +6,11 @@
 
 namespace attnbench {
 
-DynamicLibrary::DynamicLibrary(const std::vector<std::string>& names) {
+DynamicLibrary::DynamicLibrary(const std::vector<std::string>& names, Symbols symbols) {
+  const int scope = symbols == Symbols::kGlobal ? RTLD_GLOBAL : RTLD_LOCAL;
   for (const std::string& name : names) {
     // Why NODELETE: NVRTC and the driver keep memory and threads that unloading would orphan.
-    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    handle_ = dlopen(name.c_str(), RTLD_NOW | scope | RTLD_NODELETE);
     if (handle_ != nullptr) {
       problem_.clear();
       return;

@@ -9,8 +9,10 @@ namespace attnbench {
 class DynamicLibrary {
  public:
   DynamicLibrary() = default;
+  enum class Symbols { kLocal, kGlobal };  // kGlobal: libraries that are loaded later see them
   /// Opens the first of `names` that is found; otherwise is_open() is false.
-  explicit DynamicLibrary(const std::vector<std::string>& names);
+  explicit DynamicLibrary(const std::vector<std::string>& names,
+                          Symbols symbols = Symbols::kLocal);
   ~DynamicLibrary();
   DynamicLibrary(DynamicLibrary&& other) noexcept;
   DynamicLibrary& operator=(DynamicLibrary&& other) noexcept;

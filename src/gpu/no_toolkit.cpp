@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "gpu/cublas_lt.h"
+#include "gpu/current_device.h"
 #include "gpu/runtime.h"
 
 namespace attnbench {
@@ -17,6 +18,9 @@ DeviceList list_devices() { return {{}, kReason}; }
 std::unique_ptr<Runtime> open_runtime(int index) {
   throw DeviceError(fmt::format("cuda:{}: {}", index, kReason), false);
 }
+
+KeepDevice::KeepDevice(bool) {}
+KeepDevice::~KeepDevice() = default;
 
 CublasLtChoice open_cublas_lt(Runtime&, const Stream&) { return {nullptr, kReason}; }
 

@@ -1,15 +1,8 @@
 #include "measure/stream_gate.h"
 
 #include <atomic>
-#include <chrono>
 
 namespace attnbench {
-namespace {
-
-/// Much longer than the launches of one sample take, short against the time limits of a case.
-constexpr std::chrono::milliseconds kLongest{250};
-
-}  // namespace
 
 StreamGate::StreamGate(Runtime& runtime, const Stream& stream)
     : runtime_(runtime),

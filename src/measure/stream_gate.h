@@ -1,6 +1,7 @@
 // Holds a stream until the host has queued what it wants to be timed.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -16,6 +17,10 @@ namespace attnbench {
 /// device that cannot wait for a word of memory the gate is always open.
 class StreamGate {
  public:
+  /// How long it stays closed at most: much longer than the launches of one sample take, short
+  /// against the time limits of a case.
+  static constexpr std::chrono::milliseconds kLongest{250};
+
   StreamGate(Runtime& runtime, const Stream& stream);
   ~StreamGate();
   StreamGate(const StreamGate&) = delete;

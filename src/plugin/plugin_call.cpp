@@ -23,7 +23,8 @@ PluginFloats current_floats() {
   return floats;
 }
 
-PluginCall::PluginCall(PluginFloats floats) : plugin_(std::move(floats)) {
+PluginCall::PluginCall(PluginFloats floats, bool on_cuda)
+    : plugin_(std::move(floats)), device_(on_cuda) {
   std::fegetenv(&own_);
   std::fesetenv(plugin_.get());
 }

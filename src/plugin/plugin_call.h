@@ -1,9 +1,11 @@
-// What a call into a plugin must leave as it was: floating-point settings, and who writes to
-// stdout.
+// What a call into a plugin must leave as it was: floating-point settings, the current CUDA device,
+// and who writes to stdout.
 #pragma once
 
 #include <cfenv>
 #include <memory>
+
+#include "gpu/current_device.h"
 
 namespace attnbench {
 
@@ -15,10 +17,11 @@ using PluginFloats = std::shared_ptr<std::fenv_t>;
 /// Those of this thread.
 PluginFloats current_floats();
 
-/// As long as it lives the thread runs with the plugin's settings.
+/// As long as it lives the thread runs with the plugin's settings; then it has its own again, and
+/// with `on_cuda` its own device.
 class PluginCall {
  public:
-  explicit PluginCall(PluginFloats floats);
+  explicit PluginCall(PluginFloats floats, bool on_cuda = false);
   ~PluginCall();
   PluginCall(const PluginCall&) = delete;
   PluginCall& operator=(const PluginCall&) = delete;
@@ -26,6 +29,7 @@ class PluginCall {
  private:
   PluginFloats plugin_;
   std::fenv_t own_{};
+  KeepDevice device_;
 };
 
 /// From here on what the process prints goes to stderr: stdout may be a result file.

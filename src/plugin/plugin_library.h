@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,11 @@ struct PluginTable {
   const AttnbenchBackend* self = nullptr;  // what the plugin's functions get
   AttnbenchBackend table{};
   PluginFloats floats = current_floats();  // every call of it has these
+  bool on_cuda = false;                    // cases run on a CUDA device
+  /// Brings the results of the last run() to where they are judged, where run() does not; null for
+  /// none. Not part of the interface: what a plugin did here would not be timed.
+  const char* (*collect)(void* state) = nullptr;
+  std::shared_ptr<const void> owner;  // of what `self` points to, where no library is
 };
 
 /// Stays loaded until the program ends.

@@ -102,6 +102,7 @@ class Gpu(ToolTest):
             ("CUDA_HANGS", "error", "time limit", "run() of CUDA_HANGS"),
             # Its time would be that of an empty stream.
             ("CUDA_DEFAULT_STREAM", "incorrect"),
+            ("CUDA_WAITS", "incorrect", "run() waits for the stream that it is given"),
         ):  # fmt: skip
             result = results["3q1s70", backend]
             self.assertEqual(result["status"], status, (backend, result["reasons"]))

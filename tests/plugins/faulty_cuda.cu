@@ -18,7 +18,8 @@ constexpr Variant kVariants[] = {{"CUDA_WRONG", Kind::kWrong},
                                  {"CUDA_OVERRUN", Kind::kOverrun},
                                  {"CUDA_CRASHES", Kind::kCrash},
                                  {"CUDA_HANGS", Kind::kHang},
-                                 {"CUDA_DEFAULT_STREAM", Kind::kDefaultStream}};
+                                 {"CUDA_DEFAULT_STREAM", Kind::kDefaultStream},
+                                 {"CUDA_WAITS", Kind::kWaits}};
 
 struct Faulty {
   Kind kind;
@@ -63,6 +64,9 @@ const char* faulty_run(void* state, void* stream) {
       break;
     case Kind::kHang:
       never_end<<<1, 1, 0, queue>>>();
+      break;
+    case Kind::kWaits:
+      cudaStreamSynchronize(queue);
       break;
     case Kind::kDefaultStream:  // above
       break;

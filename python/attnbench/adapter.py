@@ -1,0 +1,67 @@
+"""What an adapter says of itself, and the three functions that attnbench calls."""
+
+# Values of the class attributes, in the words of the scenario file -> bits of attnbench_backend.h.
+DEVICES = {"cpu": 1, "cuda": 2}
+ATTENTION_TYPES = {"decoder": 1, "encoder": 2, "encoder_only": 4, "encoder_decoder": 8,
+                   "mm_encoder": 16}  # fmt: skip
+DTYPES = {"float32": 1, "float16": 2, "bfloat16": 4}
+FEATURES = {
+    "causal": 1 << 0,
+    "non_causal": 1 << 1,
+    "gqa": 1 << 2,  # num_kv_heads < num_heads
+    "v_head_size": 1 << 3,  # v_head_size != head_size
+    "sliding_window": 1 << 4,  # problem.window_left, problem.window_right
+    "soft_cap": 1 << 5,
+    "alibi": 1 << 6,
+    "alibi_sqrt": 1 << 7,
+    "sinks": 1 << 8,
+    "mm_prefix": 1 << 9,
+    "fp8_kv": 1 << 10,  # cache of fp8_e4m3 with tensors.k_scale and v_scale
+    "fp8_e5m2_kv": 1 << 11,
+    "fp8_output": 1 << 12,
+}
+KV = {"ragged": 0, "paged": 1, "paged_interleaved": 2}
+LSE = {None: 0, "natural": 1, "base_2": 2}
+EMPTY_ROWS = {"-inf": 0, "+inf": 1}
+LSE_AXES = ("HT", "TH")
+
+
+class Adapter:
+    """A kernel under test. Subclassing is not needed: a class with prepare() and run() is one, and
+    attributes that it lacks are those here.
+
+    A problem that needs a feature which is not listed is `unsupported` and never handed over.
+    """
+
+    # Of the kernel; empty = the versions of `packages`. The first line of the docstring is what
+    # `attnbench list backends` shows.
+    version = ""
+    # Packages that it imports; one that is not there makes it `unsupported: package X not found`.
+    packages = ()
+    devices = ("cuda",)
+    attention_types = ("decoder",)
+    dtypes = ("bfloat16", "float16")
+    features = ("causal", "gqa")
+    # Keys and values, where there is a cache: "ragged" tensors, or pages with K and V apart
+    # ("paged") or side by side ("paged_interleaved").
+    kv = "ragged"
+    # LSE that the kernel writes: None, "natural" or "base_2"; its axes, [H, T] or [T, H]; and its
+    # value in rows that see no key.
+    lse = None
+    lse_axes = "HT"
+    empty_rows = "-inf"
+
+    def supports(self, problem):
+        """None, or why not: a text, or a list of them. Touches no device."""
+        return None
+
+    def prepare(self, problem, tensors):
+        """Not timed: allocates, compiles, plans. Lengths and block table are in place; query, keys
+        and values are NaN still. The tensors stay where they are until the case is over."""
+        raise NotImplementedError
+
+    def run(self):
+        """Queues the whole attention on the current stream. Writes tensors.output and tensors.lse,
+        or returns output or (output, lse) where the kernel makes tensors of its own: they are copied
+        when they are judged, and not in what is timed. None in the pair: it was written."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Adapters of the attention kernels of public packages."""

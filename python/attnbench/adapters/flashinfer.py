@@ -1,0 +1,152 @@
+"""FlashInfer over a paged cache: batch decode, batch prefill, and two levels of cascade.
+
+LSE: base 2, [T, H], a new tensor whose copy is not timed; cascade gives none. What a row without keys
+gets has changed between versions, so such batches are refused.
+"""
+
+from attnbench.adapter import Adapter
+
+WORKSPACE_BYTES = 128 << 20
+
+
+def pages(tables, lens, block_size):
+    """indptr [B+1], indices and last_page_len [B] of FlashInfer, on the host, for requests of `lens`
+    keys in the blocks of `tables`."""
+    import torch
+
+    counts = [(length + block_size - 1) // block_size for length in lens]
+    indptr = torch.tensor([0] + counts, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    indices = torch.cat([table[:count] for table, count in zip(tables, counts)])
+    last = [length - (count - 1) * block_size if count else 0 for length, count in zip(lens, counts)]
+    return indptr, indices.int(), torch.tensor(last, dtype=torch.int32)
+
+
+class FlashInfer(Adapter):
+    """What decode, prefill and cascade have in common."""
+
+    packages = ("torch", "flashinfer")
+    features = ("causal", "gqa", "sliding_window", "soft_cap")
+    kv = "paged"
+    lse = "base_2"
+    lse_axes = "TH"
+
+    def supports(self, problem):
+        if problem.has_empty_rows() or 0 in problem.query_lens:
+            return "rows or requests without keys or queries"
+        return None
+
+    def prepare(self, problem, tensors):
+        import torch
+
+        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=tensors.query.device)
+        layout = problem.kv_cache_layout
+        self.query, self.output = tensors.query, tensors.output
+        self.cache = tensors.key_cache, tensors.value_cache
+        if layout == "HND":  # which it wants as the order of the axes, not of the memory alone
+            self.cache = tuple(cache.transpose(1, 2) for cache in self.cache)
+        self.wrapper = self.make(workspace, layout)
+        self.plan(problem, tensors)
+
+    def options(self, problem, tensors):
+        return {
+            "sm_scale": problem.scale,
+            "window_left": problem.window_left,
+            "logits_soft_cap": problem.logits_soft_cap,
+            "q_data_type": tensors.query.dtype,
+            "kv_data_type": tensors.key_cache.dtype,
+        }
+
+    def run(self):
+        _, lse = self.wrapper.run(self.query, self.cache, out=self.output, return_lse=True)
+        return None, lse
+
+
+class Decode(FlashInfer):
+    """flashinfer.BatchDecodeWithPagedKVCacheWrapper"""
+
+    use_tensor_cores = False
+
+    def supports(self, problem):
+        if problem.max_query_len > 1:
+            return "more than one query token"
+        return super().supports(problem)
+
+    def make(self, workspace, layout):
+        import flashinfer
+
+        return flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+            workspace, layout, use_tensor_cores=self.use_tensor_cores
+        )
+
+    def plan(self, problem, tensors):
+        self.wrapper.plan(
+            *pages(tensors.block_table.cpu(), problem.seq_lens, problem.block_size),
+            problem.num_heads, problem.num_kv_heads, problem.head_size, problem.block_size,
+            **self.options(problem, tensors))  # fmt: skip
+
+
+class DecodeTensorCores(Decode):
+    """flashinfer.BatchDecodeWithPagedKVCacheWrapper with use_tensor_cores"""
+
+    use_tensor_cores = True
+
+
+class Prefill(FlashInfer):
+    """flashinfer.BatchPrefillWithPagedKVCacheWrapper"""
+
+    features = FlashInfer.features + ("non_causal",)
+
+    def supports(self, problem):
+        if not problem.causal and problem.window_right >= 0:
+            return "a window to the right"
+        return super().supports(problem)
+
+    def make(self, workspace, layout):
+        import flashinfer
+
+        return flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, layout)
+
+    def plan(self, problem, tensors):
+        self.wrapper.plan(
+            tensors.query_start_loc.cpu(),
+            *pages(tensors.block_table.cpu(), problem.seq_lens, problem.block_size),
+            problem.num_heads, problem.num_kv_heads, problem.head_size, problem.block_size,
+            causal=problem.causal, **self.options(problem, tensors))  # fmt: skip
+
+
+class Cascade(FlashInfer):
+    """flashinfer.MultiLevelCascadeAttentionWrapper: the shared prefix of all requests, then the rest"""
+
+    features = ("causal", "gqa", "soft_cap")
+    lse = None
+
+    def supports(self, problem):
+        prefix = problem.common_prefix_len
+        if prefix == 0 or prefix % problem.block_size:
+            return "no shared prefix of whole blocks (cascade.common_prefix_len)"
+        if any(s - q < prefix for q, s in zip(problem.query_lens, problem.seq_lens)):
+            return "queries within the shared prefix"
+        return super().supports(problem)
+
+    def make(self, workspace, layout):
+        import flashinfer
+
+        return flashinfer.MultiLevelCascadeAttentionWrapper(2, workspace, layout)
+
+    def plan(self, problem, tensors):
+        import torch
+
+        prefix, block_size = problem.common_prefix_len, problem.block_size
+        tables = tensors.block_table.cpu()
+        shared = pages(tables[:1], [prefix], block_size)
+        own = pages(tables[:, prefix // block_size :], [s - prefix for s in problem.seq_lens],
+                    block_size)  # fmt: skip
+        levels = [[part.to(tensors.query.device) for part in pair] for pair in zip(shared, own)]
+        all_rows = torch.tensor([0, problem.num_tokens], dtype=torch.int32)
+        self.wrapper.plan(
+            [all_rows.to(tensors.query.device), tensors.query_start_loc], *levels,
+            problem.num_heads, problem.num_kv_heads, problem.head_size, block_size,
+            causal=True, **self.options(problem, tensors))  # fmt: skip
+
+    def run(self):
+        return self.wrapper.run(self.query, self.cache)

@@ -1,0 +1,26 @@
+// Python classes as backends of the plugin interface: their functions call into a Python that is
+// started by the first of them, in the process that runs cases.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/result.h"
+#include "plugin/plugin_library.h"
+
+namespace attnbench {
+
+struct PythonPlugin {
+  PluginInfo info;  // file and version of the class
+  PluginTable table;
+};
+
+/// What a backend named "python:MODULE:CLASS" begins with.
+constexpr const char* kPythonPrefix = "python:";
+
+/// The adapters "MODULE:CLASS" of the active Python, named "python:MODULE:CLASS". `package_dir`
+/// holds the Python package attnbench. Errors: those of describe_python().
+std::vector<PythonPlugin> load_python_plugins(const std::string& package_dir,
+                                              const std::vector<std::string>& names);
+
+}  // namespace attnbench

@@ -1,0 +1,410 @@
+"""Python classes as backends, through the real binary: the interpreter is found and embedded, tensors
+share memory with it, and each faulty class costs its own case.
+
+What stands for torch here is a few lines of numpy (tests/python/fake_torch), so that this runs where
+torch is not installed; adapters_test.py has the real one.
+"""
+
+import ctypes
+import hashlib
+import subprocess
+import sys
+import unittest
+
+from plugins import CROSS, HANG_LIMIT, HEADER_DIR
+from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described
+from tool import TIME_LIMIT_S, TINY, TINY_CASE, strict_json
+
+SMALL = TINY.replace("bfloat16", "float32")
+# Attention in numpy, and classes around it.
+MINE = """\
+import ctypes, os, sys, time
+import numpy as np
+
+class Right:
+    \"\"\"attention in numpy\"\"\"
+    version = "1.5"
+    devices = ("cpu",)
+    attention_types = ("decoder", "encoder_decoder")
+    dtypes = ("float32",)
+    features = ("causal", "non_causal", "gqa")
+    lse = "natural"
+    def prepare(self, problem, tensors):
+        self.problem, self.tensors = problem, tensors
+    def attend(self):
+        p, t = self.problem, self.tensors
+        output = np.zeros(t.output.shape, np.float32)
+        lse = np.full((p.num_heads, p.num_tokens), -np.inf, np.float32)
+        group = p.num_heads // p.num_kv_heads
+        for query_len, seq_len, row, key in p.requests():
+            for i in range(query_len):
+                seen = seq_len - query_len + i + 1 if p.causal else seq_len
+                if seen <= 0:
+                    continue
+                for head in range(p.num_heads):
+                    keys = t.key[key : key + seen, head // group]
+                    scores = keys @ t.query[row + i, head] * p.scale
+                    most = scores.max()
+                    weights = np.exp(scores - most)
+                    lse[head, row + i] = most + np.log(weights.sum())
+                    values = t.value[key : key + seen, head // group]
+                    output[row + i, head] = weights @ values / weights.sum()
+        return output, lse
+    def run(self):
+        self.tensors.output[...], self.tensors.lse[...] = self.attend()
+
+def as_tensor(array):
+    import torch
+    return array.view(torch.Tensor)
+
+class Paged(Right):
+    kv = "paged"
+    def attend(self):
+        p, t = self.problem, self.tensors
+        key, value = [], []
+        for length, blocks in zip(p.seq_lens, t.block_table):
+            used = blocks[: -(-length // p.block_size)]
+            for cache, rows in ((t.key_cache, key), (t.value_cache, value)):
+                rows.append(cache[used].reshape(-1, p.num_kv_heads, p.head_size)[:length])
+        t.key, t.value = np.concatenate(key), np.concatenate(value)
+        return super().attend()
+
+class Returns(Right):
+    def run(self):
+        output, lse = self.attend()
+        return as_tensor(output), as_tensor(lse)
+
+class ReturnsParts(Right):
+    def run(self):
+        output, lse = self.attend()
+        return [as_tensor(output[:1]), as_tensor(output[1:])[None]], as_tensor(lse)
+
+class WritesOutput(Right):
+    def run(self):
+        self.tensors.output[...], lse = self.attend()
+        return None, as_tensor(lse)
+
+class Turned(Right):
+    lse_axes = "TH"
+    def run(self):
+        output, lse = self.attend()
+        return as_tensor(output), as_tensor(lse.T.copy())
+
+class SaysTurned(Returns):
+    lse_axes = "TH"
+
+class SaysStraight(Turned):
+    lse_axes = "HT"
+
+class Base2(Right):
+    lse = "base_2"
+    def attend(self):
+        output, lse = super().attend()
+        return output, lse / np.float32(np.log(2))
+
+class SaysNatural(Base2):
+    lse = "natural"
+
+class SaysBase2(Right):
+    lse = "base_2"
+
+class PlusInf(Right):
+    empty_rows = "+inf"
+    def attend(self):
+        output, lse = super().attend()
+        return output, np.where(np.isneginf(lse), np.inf, lse)
+
+class SaysMinusInf(PlusInf):
+    empty_rows = "-inf"
+
+class SaysPlusInf(Right):
+    empty_rows = "+inf"
+
+class Wrong(Right):
+    def attend(self):
+        output, lse = super().attend()
+        output[-1, -1, -1] += 1
+        return output, lse
+
+class Remembers(Right):
+    def attend(self):
+        self.first = getattr(self, "first", None) or super().attend()
+        return self.first
+
+class Unwritten(Returns):
+    def prepare(self, problem, tensors):
+        super().prepare(problem, tensors)
+        self.output = None
+    def run(self):
+        output, lse = self.attend()
+        if self.output is None:
+            self.output = as_tensor(output)
+        self.output[:-1] = output[:-1]
+        return self.output, as_tensor(lse)
+
+class PastTheEnd(Right):
+    def run(self):
+        super().run()
+        output = self.tensors.output
+        ctypes.memset(output.ctypes.data + output.nbytes + 3 * output[0].nbytes, 0, 1)
+
+class Refuses(Right):
+    def supports(self, problem):
+        return ["no luck with %d heads" % problem.num_heads, "nor " + problem.json["kv_cache"]["layout"]]
+
+class RaisesInSupports(Right):
+    def supports(self, problem):
+        raise ValueError("no answer")
+
+class RaisesInPrepare(Right):
+    def prepare(self, problem, tensors):
+        raise ValueError("no plan")
+
+class RaisesInRun(Right):
+    def run(self):
+        return {}["no key"]
+
+class Leaves(Right):
+    def run(self):
+        sys.exit(3)
+
+class Crashes(Right):
+    def run(self):
+        ctypes.string_at(0)
+
+class Hangs(Right):
+    def run(self):
+        time.sleep(3600)
+
+class WrongShape(Right):
+    def run(self):
+        output, lse = self.attend()
+        return as_tensor(output[:, :1]), as_tensor(lse)
+
+class Prints(Right):
+    def run(self):
+        print("run() was here")
+        super().run()
+
+class NeedsPackage(Right):
+    packages = ("there_is_no_such_package",)
+"""
+
+
+class Classes(PythonTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.need("numpy", modules=[FAKE_TORCH])
+
+    def setUp(self):
+        super().setUp()
+        self.write("mine.py", MINE)
+
+    def check(self, result, status, *parts):
+        self.assertEqual(result["status"], status, result["reasons"])
+        for part in parts:
+            self.assertIn(part, "\n".join(result["reasons"]))
+
+
+class RightOnes(Classes):
+    def test_they_pass_and_are_timed_like_ours(self):
+        classes = ("Right", "Paged", "Returns", "ReturnsParts", "WritesOutput", "Turned", "Prints")
+        results = self.run_classes(SMALL, *classes, options=())
+        for name, result in results.items():
+            self.check(result, "passed")
+            self.assertLess(result["lse_error"]["max_abs"], 1e-4, name)
+            self.assertGreater(result["timing"]["median_us"], 0)
+            self.assertTrue(result["batch_invariance"]["equal"])
+        steps = [step["name"] for step in results["Paged"]["timing"]["steps"]]
+        self.assertEqual(steps, ["write_cache", "attend"])
+
+    def test_the_result_says_which_file_was_judged(self):
+        plugin = self.run_classes(SMALL, "Right")["Right"]["plugin"]
+        digest = hashlib.sha256(MINE.encode()).hexdigest()
+        self.assertEqual(plugin, {"library": str(self.dir.resolve() / "mine.py"), "version": "1.5",
+                                  "sha256": digest})  # fmt: skip
+
+    def test_a_scenario_may_name_them_and_the_repro_line_repeats_the_case(self):
+        self.write("named.yaml", SMALL + "backends: [FLASH_ATTN, 'python:mine:Right']\n")
+        results = self.results("named.yaml", "--device", "cpu", "--no-timing")
+        self.assertEqual([r["backend"] for r in results.values()], ["FLASH_ATTN", "python:mine:Right"])
+        repro = list(results.values())[1]["repro"]
+        words = subprocess.run(["bash", "-c", f"printf '%s\\n' {repro}"], check=True, text=True,
+                               capture_output=True).stdout.splitlines()  # fmt: skip
+        self.assertEqual(len(self.results(*words[2:])), 1)
+        self.expect(0, "validate", "named.yaml")
+        self.expect(0, "compile", "named.yaml", "--set", "attention.dtype=bfloat16", "--list")
+        shown = self.expect(0, "support", "named.yaml", "--device", "cpu", "--json", "-")
+        self.assertTrue(strict_json(shown.out)[1]["supported"])
+        explained = self.expect(0, "explain", "named.yaml", "--device", "cpu").out
+        for fact in ("backend python:mine:Right", "mine.py", "natural, -inf for rows"):
+            self.assertIn(fact, explained)
+
+    def test_what_they_print_goes_to_stderr(self):
+        self.write("small.yaml", SMALL)
+        outcome = self.expect(0, "run", "small.yaml", "--device", "cpu", "--no-timing", "--backend",
+                              "python:mine:Prints", "--json", "-")  # fmt: skip
+        self.assertIn("run() was here", outcome.err)
+        self.assertEqual(strict_json(outcome.out)["results"][0]["status"], "passed")
+
+
+class Conventions(Classes):
+    def test_what_is_declared_is_converted_and_a_wrong_declaration_is_named(self):
+        right = ("Right", "Base2", "PlusInf", "Turned")
+        wrong = ("SaysNatural", "SaysBase2", "SaysMinusInf", "SaysPlusInf")
+        results = self.run_classes(CROSS, *right, *wrong, code=1)
+        for name in right:
+            self.check(results[name], "passed")
+            self.assertGreater(results[name]["lse_error"]["inf_count"], 0)
+        self.check(results["SaysNatural"], "incorrect", "LSE is in base 2, declared natural")
+        self.check(results["SaysBase2"], "incorrect", "LSE is natural, declared base 2")
+        empty = "LSE of rows that see no key is"
+        self.check(results["SaysMinusInf"], "incorrect", f"{empty} +inf, declared -inf")
+        self.check(results["SaysPlusInf"], "incorrect", f"{empty} -inf, declared +inf")
+
+    def test_axes_in_the_wrong_order_are_an_error_and_incorrect_where_the_shape_fits(self):
+        results = self.run_classes(SMALL, "SaysTurned", "SaysStraight", code=4)
+        for result in results.values():
+            self.check(result, "error", "run() returned lse float32 [[")
+        # As many tokens as heads.
+        square = self.run_classes(SMALL.replace(TINY_CASE, "q4s100"), "SaysTurned", "SaysStraight",
+                                  code=1)  # fmt: skip
+        for result in square.values():
+            self.check(result, "incorrect", "lse")
+
+
+class FaultyOnes(Classes):
+    def test_each_costs_its_own_case_and_is_told_where(self):
+        expected = {
+            "Wrong": ("incorrect", "output[35, 3, 63]"),
+            "Remembers": ("incorrect", "a run with the query negated gave the same output"),
+            "Unwritten": ("incorrect", "NaN or infinity in different places"),
+            "PastTheEnd": ("error", "out-of-bounds write: output: 1 bytes past its end"),
+            "RaisesInPrepare": ("error", "prepare(): ValueError: no plan (mine.py:"),
+            "RaisesInRun": ("error", "run(): KeyError: 'no key' (mine.py:", "in run)"),
+            "RaisesInSupports": ("error", "supports(): threw an exception: ValueError: no answer (mine.py:"),
+            "Leaves": ("error", "run(): SystemExit: 3"),
+            "Crashes": ("error", "in phase 'run'", "run() of python:mine:Crashes", "signal 11"),
+            "Hangs": ("error", f"no sign of life for {HANG_LIMIT} s in phase 'run'"),
+            "WrongShape": ("error", "run() returned output float32 [[36, 1, 64]], expected float32 "
+                           "[36, 4, 64]"),
+            "Right": ("passed",),
+        }  # fmt: skip
+        results = self.run_classes(SMALL, *expected, code=1,
+                                   options=("--no-timing", "--hang-limit", HANG_LIMIT))  # fmt: skip
+        for name, (status, *parts) in expected.items():
+            with self.subTest(name=name):
+                self.check(results[name], status, *parts)
+
+    def test_reasons_and_missing_packages(self):
+        results = self.run_classes(SMALL, "Refuses", "NeedsPackage", code=3)
+        self.assertEqual(results["Refuses"]["reasons"], ["no luck with 4 heads", "nor NHD"])
+        executable = described(self.python)["executable"]
+        self.assertEqual(results["NeedsPackage"]["reasons"],
+                         [f"package there_is_no_such_package not found in {executable}"])
+        refused = self.run_classes(SMALL, "Right", code=3,
+                                   options=("--no-timing", "--set", "attention.sinks=normal"))
+        self.assertEqual(refused["Right"]["reasons"],
+                         ["needs ATTNBENCH_SINKS, which the plugin does not declare"])
+
+    def test_a_module_that_lacks_a_package_is_unsupported_and_not_bad_usage(self):
+        self.write("mine.py", "import there_is_no_such_package\nclass Mine: pass\n")
+        reasons = self.run_classes(SMALL, "Mine", code=3)["Mine"]["reasons"]
+        self.assertEqual(len(reasons), 1)
+        self.assertIn("package there_is_no_such_package not found in", reasons[0])
+
+
+class Names(Classes):
+    def refused(self, name, *parts):
+        self.write("small.yaml", SMALL)
+        outcome = self.expect(2, "run", "small.yaml", "--device", "cpu", "--backend", name)
+        self.assertEqual(outcome.out, "")
+        for part in parts:
+            self.assertIn(part, outcome.err)
+
+    def test_what_is_not_there_is_bad_usage(self):
+        self.refused("python:mine", "expected python:MODULE:CLASS, e.g. python:mine:Mine")
+        self.refused("python:mine:", "expected python:MODULE:CLASS")
+        self.refused("python:nowhere:Mine", "'python:nowhere:Mine': No module named 'nowhere'")
+        self.refused("python:mine:Nobody", "has no attribute 'Nobody'")
+        self.refused("python:mine:np", "prepare() is missing")
+
+    def test_what_is_declared_has_to_exist(self):
+        for line, words in (('lse = "base_10"', "lse: unknown 'base_10' (known: None, 'natural'"),
+                            ('features = ("causl",)', "features: unknown 'causl' (known: causal"),
+                            ('kv = "pages"', "kv: unknown 'pages'"),
+                            ('lse_axes = "HD"', "lse_axes: unknown 'HD'")):  # fmt: skip
+            self.write("mine.py", MINE + f"\nclass Mine(Right):\n    {line}\n")
+            self.refused("python:mine:Mine", words)
+
+    def test_a_module_that_ends_the_interpreter_is_named(self):
+        self.write("mine.py", "import os\nos._exit(5)\n")
+        self.refused("python:mine:Mine", "importing it ended", "exit status 5")
+
+    def test_without_python_every_case_is_unsupported(self):
+        self.write("small.yaml", SMALL)
+        for python, words in (("/nowhere/python3", "no Python: /nowhere/python3: No such file"),
+                              ("/bin/false", "no Python: /bin/false: exit status 1")):
+            outcome = self.expect(3, "run", "small.yaml", "--device", "cpu", "--backend",
+                                  "python:mine:Mine", "--json", "-", **{"COLUMNS": "200"},
+                                  python=python)  # fmt: skip
+            reasons = strict_json(outcome.out)["results"][0]["reasons"]
+            self.assertEqual(len(reasons), 1)
+            self.assertIn(words, reasons[0])
+
+    def environment(self, **changes):
+        chosen = changes.pop("python", None)
+        environment = super().environment(**changes)
+        return {**environment, "ATTNBENCH_PYTHON": chosen} if chosen else environment
+
+
+STRUCTS = """\
+#include <stdio.h>
+#include "attnbench_backend.h"
+#define SHOW(type, field) printf("%s %zu\\n", #field, offsetof(type, field));
+int main(void) {
+FIELDS
+  printf("size %zu\\n", sizeof(TYPE));
+  return 0;
+}
+"""
+
+
+class Structs(unittest.TestCase):
+    def test_they_lie_in_memory_as_the_header_has_them(self):
+        sys.path.insert(0, str(PACKAGE_DIR))
+        self.addCleanup(sys.path.remove, str(PACKAGE_DIR))
+        from attnbench import adapter, structs
+
+        for mirror, name in ((structs.Problem, "AttnbenchProblem"), (structs.Tensor, "AttnbenchTensor"),
+                             (structs.Tensors, "AttnbenchTensors")):  # fmt: skip
+            fields = [field for field, *_ in mirror._fields_]
+            shown = "\n".join(f"  SHOW({name}, {field})" for field in fields)
+            source = STRUCTS.replace("FIELDS", shown).replace("TYPE", name)
+            said = compiled_and_run(source)
+            self.assertEqual(said.pop("size"), str(ctypes.sizeof(mirror)), name)
+            mine = {field: str(getattr(mirror, field).offset) for field in fields}
+            self.assertEqual(mine, said)
+        # And the bits that words stand for.
+        for prefix, words in (("", adapter.DEVICES), ("", adapter.ATTENTION_TYPES),
+                              ("", adapter.DTYPES), ("", adapter.FEATURES), ("KV_", adapter.KV),
+                              ("LSE_", {k or "none": v for k, v in adapter.LSE.items()})):  # fmt: skip
+            lines = "\n".join(f'  printf("{word} %llu\\n", (unsigned long long)ATTNBENCH_{prefix}'
+                              f'{word.upper()});' for word in words)  # fmt: skip
+            source = STRUCTS.replace("FIELDS", lines).replace("TYPE", "AttnbenchTensor")
+            said = compiled_and_run(source)
+            del said["size"]
+            self.assertEqual(said, {word: str(bit) for word, bit in words.items()})
+
+
+def compiled_and_run(source):
+    """The lines "name number" that a C program prints."""
+    script = 'out="$(mktemp)" && gcc -I "$0" -x c - -o "$out" && "$out" && rm "$out"'
+    done = subprocess.run(["bash", "-c", script, HEADER_DIR], input=source, text=True, check=True,
+                          capture_output=True, timeout=TIME_LIMIT_S)  # fmt: skip
+    return dict(line.split() for line in done.stdout.splitlines())
+
+
+if __name__ == "__main__":
+    unittest.main()

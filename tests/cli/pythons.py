@@ -1,0 +1,66 @@
+"""What the tests of Python classes as backends share: an interpreter that can be embedded, and runs with
+classes of a scratch folder.
+"""
+
+import os
+import subprocess
+import sys
+
+from plugins import PluginTest
+from tool import ROOT, TIME_LIMIT_S, skip_without
+
+PACKAGE_DIR = ROOT / "python"
+STUBS = ROOT / "tests" / "python" / "stubs"
+FAKE_TORCH = ROOT / "tests" / "python" / "fake_torch"
+CANDIDATES = [python for python in (os.environ.get("ATTNBENCH_PYTHON"), sys.executable, "python3",
+                                    "/usr/bin/python3") if python]  # fmt: skip
+
+
+def described(python):
+    """What describe.py says of an interpreter, by key; empty for one that does not run."""
+    try:
+        done = subprocess.run([python, PACKAGE_DIR / "attnbench" / "describe.py"], text=True,
+                              capture_output=True, timeout=TIME_LIMIT_S)  # fmt: skip
+    except OSError:
+        return {}
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines())
+
+
+def has_packages(python, packages):
+    words = "import " + ", ".join(packages)
+    return subprocess.run([python, "-c", words], capture_output=True).returncode == 0
+
+
+def python_with(*packages):
+    """The first interpreter that has a shared library and these packages, or None."""
+    for python in CANDIDATES:
+        if "library" in described(python) and has_packages(python, packages):
+            return python
+    return None
+
+
+class PythonTest(PluginTest):
+    """`python` runs the classes; `modules` are folders that it finds them in."""
+
+    python = None
+    modules = ()
+
+    @classmethod
+    def need(cls, *packages, modules=()):
+        cls.python, cls.modules = python_with(*packages), modules
+        if cls.python is None and "torch" not in packages:  # scripts/test installs the others
+            skip_without("Python with a shared library and " + ", ".join(packages))
+
+    def environment(self, **changes):
+        path = os.pathsep.join(map(str, self.modules))
+        return super().environment(
+            ATTNBENCH_PYTHON=str(self.python), PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1", **changes
+        )
+
+    def run_classes(self, scenario, *classes, code=0, options=("--no-timing",)):
+        """Results by class of module `mine`, or of "MODULE:CLASS"."""
+        self.write("scenario.yaml", scenario)
+        names = {f"python:{name if ':' in name else 'mine:' + name}": name for name in classes}
+        chosen = [word for name in names for word in ("--backend", name)]
+        results = self.results("scenario.yaml", "--device", "cpu", *chosen, *options, code=code)
+        return {names[result["backend"]]: result for result in results.values()}

@@ -1,0 +1,99 @@
+"""A stub with the signatures and conventions of FlashInfer's wrappers for paged caches."""
+
+import math
+
+import stub_attention as stub
+import torch
+
+
+class Paged:
+    """Requests of any lengths over pages, as plan() is told."""
+
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False, **_):
+        stub.check(float_workspace_buffer.dtype == torch.uint8, "workspace of bytes")
+        self.kv_layout = kv_layout
+
+    def take(self, indptr, indices, last_page_len, page_size, options):
+        stub.check(all(part.dtype == torch.int32 for part in (indptr, indices, last_page_len)),
+                   "int32")  # fmt: skip
+        self.tables = [indices[first:last].long()
+                       for first, last in zip(indptr.tolist(), indptr.tolist()[1:])]  # fmt: skip
+        self.lens = [(len(table) - 1) * page_size + last if len(table) else 0
+                     for table, last in zip(self.tables, last_page_len.tolist())]  # fmt: skip
+        self.options = options
+
+    def attend(self, q, paged_kv_cache, starts, causal):
+        """Output [T, H, Dv] and LSE [T, H] in base 2."""
+        caches = [cache.transpose(1, 2) if self.kv_layout == "HND" else cache
+                  for cache in paged_kv_cache]  # fmt: skip
+        keys = [tuple(cache[table].flatten(0, 1)[:length] for cache in caches)
+                for table, length in zip(self.tables, self.lens)]  # fmt: skip
+        options = self.options
+        stub.check(q.dtype == options["q_data_type"], "q_data_type")
+        output, lse = stub.of_batch(q, starts, keys, options["sm_scale"], options["window_left"],
+                                    0 if causal else -1,
+                                    soft_cap=options["logits_soft_cap"] or 0.0)  # fmt: skip
+        return output, lse / math.log(2)
+
+
+def finish(output, lse, out, return_lse):
+    if out is not None:
+        output = out.copy_(output)
+    return (output, lse) if return_lse else output
+
+
+class BatchDecodeWithPagedKVCacheWrapper(Paged):
+    def __init__(self, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False,
+                 use_tensor_cores=False, **_):  # fmt: skip
+        super().__init__(float_workspace_buffer, kv_layout)
+
+    def plan(self, indptr, indices, last_page_len, num_qo_heads, num_kv_heads, head_dim, page_size,
+             pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, q_data_type="float16",
+             kv_data_type=None, sm_scale=None):  # fmt: skip
+        self.take(indptr, indices, last_page_len, page_size,
+                  {"sm_scale": sm_scale, "window_left": window_left, "q_data_type": q_data_type,
+                   "logits_soft_cap": logits_soft_cap})  # fmt: skip
+
+    def run(self, q, paged_kv_cache, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
+            return_lse=False):  # fmt: skip
+        starts = torch.arange(len(q) + 1)
+        return finish(*self.attend(q, paged_kv_cache, starts, True), out, return_lse)
+
+
+class BatchPrefillWithPagedKVCacheWrapper(Paged):
+    def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len,
+             num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask=None,
+             packed_custom_mask=None, causal=False, pos_encoding_mode="NONE", sm_scale=None,
+             window_left=-1, logits_soft_cap=None, q_data_type="float16",
+             kv_data_type=None):  # fmt: skip
+        self.starts, self.causal = qo_indptr, causal
+        self.take(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size,
+                  {"sm_scale": sm_scale, "window_left": window_left, "q_data_type": q_data_type,
+                   "logits_soft_cap": logits_soft_cap})  # fmt: skip
+
+    def run(self, q, paged_kv_cache, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
+            return_lse=False):  # fmt: skip
+        return finish(*self.attend(q, paged_kv_cache, self.starts, self.causal), out, return_lse)
+
+
+class MultiLevelCascadeAttentionWrapper:
+    def __init__(self, num_levels, float_workspace_buffer, kv_layout="NHD", use_cuda_graph=False):
+        self.levels = [BatchPrefillWithPagedKVCacheWrapper(float_workspace_buffer, kv_layout)
+                       for _ in range(num_levels)]  # fmt: skip
+
+    def plan(self, qo_indptr_arr, paged_kv_indptr_arr, paged_kv_indices_arr, paged_kv_last_page_len,
+             num_qo_heads, num_kv_heads, head_dim, page_size, causal=False,
+             pos_encoding_mode="NONE", sm_scale=None, window_left=-1, logits_soft_cap=None,
+             q_data_type="float16", kv_data_type=None):  # fmt: skip
+        for i, level in enumerate(self.levels):
+            level.plan(qo_indptr_arr[i], paged_kv_indptr_arr[i], paged_kv_indices_arr[i],
+                       paged_kv_last_page_len[i], num_qo_heads, num_kv_heads, head_dim, page_size,
+                       causal=causal and i == len(self.levels) - 1, sm_scale=sm_scale,
+                       window_left=window_left, logits_soft_cap=logits_soft_cap,
+                       q_data_type=q_data_type, kv_data_type=kv_data_type)  # fmt: skip
+
+    def run(self, q, paged_kv_cache):
+        parts = [level.run(q, paged_kv_cache, return_lse=True) for level in self.levels]
+        weights = torch.stack([lse for _, lse in parts]).mul(math.log(2)).softmax(0)
+        return sum(output.float() * weight[..., None]
+                   for (output, _), weight in zip(parts, weights)).to(q.dtype)  # fmt: skip

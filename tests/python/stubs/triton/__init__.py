@@ -1,0 +1,1 @@
+"""A stub: vLLM asks for Triton."""
