@@ -31,11 +31,13 @@ MAY_INCLUDE = {
     "jit": {"core", "gpu"},
     "comm": {"core", "gpu"},
     "plugin": {"core", "gpu"},
+    "cudnn": {"core", "gpu"},
     "measure": {"core", "gpu", "jit", "kernels"},
     "ops": {"core", "metadata", "kernels"},
     "ops/cpu": {"core", "metadata", "kernels", "ops"},
     "ops/cuda": {"core", "metadata", "kernels", "ops", "jit", "gpu"},
-    "backends": {"core", "metadata", "inputs", "ops", "comm", "plugin", "kernels", "reference"},
+    "backends": {"core", "metadata", "inputs", "ops", "comm", "plugin", "cudnn", "kernels",
+                 "reference"},
     "calibrate": {"core", "metadata", "reference", "inputs", "backends"},
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
               "reference", "ops/cuda"},
@@ -54,9 +56,11 @@ THIRD_PARTY = {
     "valijson/": {"scenario"},
     "nlohmann/": {"core", "scenario", "inputs", "report", "gate", "calibrate", "cli"},
     "Eigen/": {"reference", "ops/cpu"},
-    "cuda": {"gpu", "jit", "ops/cuda", "comm", "measure"},
+    "cuda": {"gpu", "jit", "ops/cuda", "comm", "measure", "cudnn"},
+    "cudnn.h": {"cudnn"},
+    "cudnn_frontend": {"cudnn"},
     "cublas": {"gpu"},
-    "nvrtc": {"jit"},
+    "nvrtc": {"jit", "cudnn"},
 }
 # Too heavy for a header of ours.
 ONLY_IN_CPP = ("CLI/", "yaml-cpp/", "valijson/", "nlohmann/json.hpp", "Eigen/")

@@ -10,11 +10,11 @@
 Every suite is one `attnbench run` with a time limit, or several that share its cases when it is a
 long one; the results go to DIR/SUITE.json, or DIR/SUITE.K-of-N.json (--json DIR).
 Printed: one line a suite; results that are wrong or in error; the reasons of `unsupported`,
-grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml and
-must_pass_cuda.yaml demand and did not pass; with times, single operations in GB/s and percent of
-the measured memory ceiling. The last line is "N suites passed, N failed"; the exit status is 1 when
-one failed: a result that is incorrect, in error or skipped, a reason of no known form, a pair that
-must pass.
+grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml,
+must_pass_cuda.yaml and, where there is cuDNN, must_pass_cudnn.yaml demand and did not pass; with
+times, single operations in GB/s and percent of the measured memory ceiling. The last line is
+"N suites passed, N failed"; the exit status is 1 when one failed: a result that is incorrect, in
+error or skipped, a reason of no known form, a pair that must pass.
 """
 
 import argparse
@@ -29,11 +29,13 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from unsupported_reasons import is_external, place_of
+from unsupported_reasons import CUDNN_LIBRARY, is_external, place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "scenarios"
 MUST_PASS = [ROOT / "tests" / "must_pass.yaml", ROOT / "tests" / "must_pass_cuda.yaml"]
+# Of CUDNN, where its library and the headers when building were found.
+MUST_PASS_CUDNN = ROOT / "tests" / "must_pass_cudnn.yaml"
 MIN_CHECKED_ROWS = 64
 # What a run may take to write its results after an interrupt.
 GRACE_S = 20
@@ -263,6 +265,8 @@ def missed_pairs(runs, ids):
             result = found.get(id)
             if result is None:
                 missed[run.suite].append(f"{id}: not among the results")
+            elif lacks_cudnn(result):
+                continue
             elif result["status"] != "passed":
                 reason = (result["reasons"] or [""])[0]
                 missed[run.suite].append(f"{id}: {result['status']} {reason}".rstrip())
@@ -270,6 +274,10 @@ def missed_pairs(runs, ids):
                 rows = result["error"]["checked_rows"]
                 missed[run.suite].append(f"{id}: checked on {rows} rows")
     return missed
+
+
+def lacks_cudnn(result):
+    return any(place_of(reason) == CUDNN_LIBRARY for reason in result["reasons"])
 
 
 def is_checked_too_little(result):
@@ -393,7 +401,8 @@ def main():
         runs = run_all(options)
     if not runs:
         sys.exit("gpu_suites: no suites")
-    failed = judge(runs, [] if options.no_must_pass else must_pass_ids())
+    must_pass = [] if options.no_must_pass else must_pass_ids([*MUST_PASS, MUST_PASS_CUDNN])
+    failed = judge(runs, must_pass)
     names = [suite for suite, is_failed in failed.items() if is_failed]
     if names:
         print("\nfailed: " + ", ".join(names))

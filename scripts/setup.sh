@@ -92,6 +92,34 @@ unpack_package() {
   rm -rf "$download"
 }
 
+# Headers for the backend CUDNN, of use only beside those of cuDNN in a CUDA toolkit. They come from
+# the Python package index, as no Debian package has them; without them the backend is refused.
+CUDNN_FRONTEND=nvidia-cudnn-frontend==1.32.0
+unpack_cudnn_frontend() {
+  local include
+  for include in /usr/local/cuda/include /usr/include; do
+    [[ ! -f "$include/cudnn_frontend.h" ]] || return 0
+  done
+  [[ ! -f "$UNPACKED_DIR/usr/include/cudnn_frontend.h" ]] || return 0
+  [[ -f /usr/local/cuda/include/cudnn.h || -f /usr/include/cudnn.h ]] || return 0
+  say "unpacking the headers of $CUDNN_FRONTEND into build/deps"
+  local download
+  download=$(mktemp -d)
+  if python3 -m pip -q download --no-deps --only-binary=:all: -d "$download" "$CUDNN_FRONTEND" \
+    >/dev/null 2>&1; then
+    mkdir -p "$UNPACKED_DIR/usr"
+    python3 - "$download"/*.whl "$UNPACKED_DIR/usr" <<'PYTHON'
+import sys, zipfile
+
+wheel = zipfile.ZipFile(sys.argv[1])
+wheel.extractall(sys.argv[2], [name for name in wheel.namelist() if name.startswith("include/")])
+PYTHON
+  else
+    say "going on without $CUDNN_FRONTEND: pip cannot fetch it"
+  fi
+  rm -rf "$download"
+}
+
 install_dependencies() {
   command -v dpkg-query >/dev/null ||
     setup_failed "not a Debian or Ubuntu system; please install: ${PACKAGES[*]} libvalijson-dev node-d3"
@@ -100,6 +128,8 @@ install_dependencies() {
   [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
   has_valijson || unpack_package libvalijson-dev
   has_d3 || unpack_package node-d3
+  # Once: what cannot be fetched is not asked for again at every start.
+  [[ -f "$BUILD_DIR/build.ninja" ]] || unpack_cudnn_frontend
   local package
   for package in "${OPTIONAL_PACKAGES[@]}"; do
     dpkg-query --show "$package" >/dev/null 2>&1 || (install_packages "$package") ||

@@ -8,6 +8,8 @@ import re
 NAME = r"[A-Z0-9_]+"
 TYPE = r"(decoder|encoder|encoder_only|encoder_decoder|mla|mm_encoder|op)"
 
+# Place of what a machine or a build lacks for CUDNN.
+CUDNN_LIBRARY = "CUDNN's library"
 # Place in the semantics, and the regular expression of the whole reason. §13.2 and §13.3 say what a
 # backend takes, and have a text only where §13.1 and §13.4 give one; the other texts are this
 # program's words for a row of those tables.
@@ -66,12 +68,21 @@ FORMS = [
              r"logits_soft_cap"),
     ("6.2", r"cascade attention with (fp8 descale|an infinite sink)"),
     ("6.2", r"cascade attention for attention type encoder_decoder"),
+    (CUDNN_LIBRARY, r"built without cudnn-frontend|cuDNN not found|CUDNN needs a CUDA device"),
+    (CUDNN_LIBRARY, r"cuDNN [\d.]+ (is older than [\d.]+|lacks a function of cudnn-frontend)"),
+    ("CUDNN's limits", r"(ALiBi|logits_soft_cap|DCP) not supported"),
+    ("CUDNN's limits", r"output quantization \w+ not supported"),
+    ("CUDNN's limits", r"attention sinks where every request has one row|an infinite sink"),
+    ("CUDNN's limits", r"a batch without rows or keys|e4m3 keys in pages"),
+    ("CUDNN's limits", r"scales calculated in the step"),
+    ("CUDNN's limits", r"e4m3 inputs without e4m3 output on compute capability < 10\.0"),
+    ("CUDNN's own words", r"cuDNN \d+\.\d+\.\d+, frontend \d+\.\d+\.\d+: .+"),
     ("1.4 and 17.22", r"prefill order: expected prefills with context before those without, .*"),
 ]  # fmt: skip
 
-# Peers to compare with, which semantics §13 is not about: they are not there, or say in their own
-# words what they do not take.
-EXTERNAL = re.compile(r"CUDNN|python:.*")
+# Users' backends, which semantics §13 is not about: they are not there, or say in their own words
+# what they do not take.
+EXTERNAL = re.compile(r"python:.*")
 
 
 def is_external(backend):

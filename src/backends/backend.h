@@ -25,6 +25,7 @@ namespace attnbench {
 struct DeviceFacts {
   int sm = 90;  // 10 * major + minor
   int num_sms = 132;
+  bool is_cuda = false;
 };
 
 /// One timed part of a pipeline. `in_median` marks the parts that timing.median counts (attention
@@ -100,13 +101,24 @@ class Backend {
                                             const DeviceFacts& device) const = 0;
   /// Cache layout of the backend; nothing for backends without a paged cache.
   virtual std::optional<CacheLayoutKind> cache_layout() const = 0;
+  /// The same for one problem: where it takes keys as tensors instead, nothing.
+  virtual std::optional<CacheLayoutKind> cache_layout_for(const Problem& problem) const {
+    static_cast<void>(problem);
+    return cache_layout();
+  }
+  /// Whether two runs give the same bytes (§18.2). Those of a vendor's kernels that do not are judged
+  /// by their error alone.
+  virtual bool is_deterministic(const Problem& problem) const {
+    static_cast<void>(problem);
+    return true;
+  }
   /// Element type that the kernel rounds P to (for err_ratio), given the problem.
   virtual Dtype probability_dtype(const Problem& problem) const = 0;
   /// `inputs` (and what it points to) and `ops` must outlive the pipeline.
   virtual std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops) const = 0;
   virtual Facts explain(const Problem& problem) const = 0;
-  /// The library of a user's backend; null for those of this program.
+  /// The library of a user's backend, or of a vendor's; null for those of this program.
   virtual const PluginInfo* plugin() const { return nullptr; }
 };
 

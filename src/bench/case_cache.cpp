@@ -59,7 +59,7 @@ BackendInputs CaseCache::backend_inputs(const Backend& backend) {
   }
   if (!has_cache()) return result;
   result.stored = &stored_kv(resolve_store_rule(problem_, name_of(backend)));
-  if (const auto layout = backend.cache_layout()) {
+  if (const auto layout = backend.cache_layout_for(problem_)) {
     result.cache = make_paged_cache(problem_, inputs(), *result.stored, *layout);
   }
   return result;

@@ -16,6 +16,7 @@ class FakeBackend final : public Backend {
  public:
   std::string backend_name = "FLASH_ATTN";
   std::vector<std::string> reasons;
+  bool deterministic = true;
   /// Called by every run of a pipeline, numbered from 0, after the right result was computed.
   std::function<void(PipelineOutput&, int run)> fault = [](PipelineOutput&, int) {};
   /// What a pipeline holds while it lives; called when it is prepared.
@@ -30,6 +31,7 @@ class FakeBackend final : public Backend {
     return reasons;
   }
   std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kFa; }
+  bool is_deterministic(const Problem&) const override { return deterministic; }
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops&) const override {

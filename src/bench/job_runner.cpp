@@ -124,7 +124,7 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
   enter(Phase::kRun);
   attempt.pipeline = attempt.trial->prepare(ops());
   ops().take_kernels();  // of an earlier job that ended early
-  check(*job.problem, *attempt.trial, *attempt.pipeline, result);
+  check(job, *attempt.trial, *attempt.pipeline, result);
   result.kernels = ops().take_kernels();
   if (options_.timing && result.status != Status::kIncorrect) return true;
   finish(attempt);
@@ -141,16 +141,14 @@ PipelineOutput JobRunner::run_once(Pipeline& pipeline, bool with_cache) {
 }
 
 /// Runs, judges and saves; sets status, reasons and errors.
-void JobRunner::check(const Problem& problem, Trial& trial, Pipeline& pipeline, Result& result) {
+void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& result) {
+  const Problem& problem = *job.problem;
   const std::optional<PipelineOutput> before =
       options_.validate ? run_with_another_query(pipeline) : std::nullopt;
   const PipelineOutput output = run_once(pipeline);
   if (options_.validate) {
-    find_defects(trial, pipeline, output, result.reasons);
-    if (result.plugin && result.reasons.empty()) {
-      const std::string elsewhere = check_stream(ops(), pipeline, output);
-      if (!elsewhere.empty()) result.reasons.push_back(elsewhere);
-    }
+    find_defects(trial, output, result.reasons);
+    find_differences(job, pipeline, output, result);
     repeat_alone(problem, trial, output, result);
     enter(Phase::kReference);
     judge(trial, output, result);
@@ -175,14 +173,26 @@ void JobRunner::check(const Problem& problem, Trial& trial, Pipeline& pipeline, 
   save_tensors(options_.save_dir, result, tensors);
 }
 
-/// What can be said without a reference: written caches, stray writes, equal bytes of two runs.
-void JobRunner::find_defects(Trial& trial, Pipeline& pipeline, const PipelineOutput& output,
+/// What can be said without a reference: written caches, stray writes.
+void JobRunner::find_defects(Trial& trial, const PipelineOutput& output,
                              std::vector<std::string>& reasons) {
   if (!output.defect.empty()) reasons.push_back(output.defect);
   const std::string wrong = trial.check_stored(output);
   if (!wrong.empty()) reasons.push_back(wrong);
+}
+
+/// What other runs show: equal bytes of two, and of one whose stream is held.
+void JobRunner::find_differences(const Job& job, Pipeline& pipeline, const PipelineOutput& output,
+                                 Result& result) {
   const std::string difference = describe_difference(output, run_once(pipeline, false));
-  if (!difference.empty()) reasons.push_back("not deterministic: " + difference);
+  if (!job.backend->is_deterministic(*job.problem)) {
+    if (!difference.empty()) observer_.notice(job.id + ": not deterministic: " + difference);
+    return;
+  }
+  if (!difference.empty()) result.reasons.push_back("not deterministic: " + difference);
+  if (!result.plugin || !result.reasons.empty()) return;
+  const std::string elsewhere = check_stream(ops(), pipeline, output);
+  if (!elsewhere.empty()) result.reasons.push_back(elsewhere);
 }
 
 /// Reported for every backend, demanded where the scenario asks for batch invariance.

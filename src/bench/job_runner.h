@@ -56,9 +56,11 @@ class JobRunner {
   void enter(Phase phase);
   bool prepare_and_check(Attempt& attempt);
   PipelineOutput run_once(Pipeline& pipeline, bool with_cache = true);
-  void check(const Problem& problem, Trial& trial, Pipeline& pipeline, Result& result);
-  void find_defects(Trial& trial, Pipeline& pipeline, const PipelineOutput& output,
-                    std::vector<std::string>& reasons);
+  void check(const Job& job, Trial& trial, Pipeline& pipeline, Result& result);
+  static void find_defects(Trial& trial, const PipelineOutput& output,
+                           std::vector<std::string>& reasons);
+  void find_differences(const Job& job, Pipeline& pipeline, const PipelineOutput& output,
+                        Result& result);
   void repeat_alone(const Problem& problem, Trial& trial, const PipelineOutput& output,
                     Result& result);
   static void judge(Trial& trial, const PipelineOutput& output, Result& result);

@@ -22,6 +22,12 @@ class FaultyBackend final : public Backend {
     return backend_.refusals(problem, device);
   }
   std::optional<CacheLayoutKind> cache_layout() const override { return backend_.cache_layout(); }
+  std::optional<CacheLayoutKind> cache_layout_for(const Problem& problem) const override {
+    return backend_.cache_layout_for(problem);
+  }
+  bool is_deterministic(const Problem& problem) const override {
+    return backend_.is_deterministic(problem);
+  }
   Dtype probability_dtype(const Problem& problem) const override {
     return backend_.probability_dtype(problem);
   }

@@ -43,7 +43,7 @@ struct Collection {
 DeviceChoice device_of_sm(int sm) {
   DeviceChoice device;
   device.name = "cuda:0";
-  device.facts = {sm, cuda::target_of_sm(sm).num_sms};
+  device.facts = {sm, cuda::target_of_sm(sm).num_sms, true};
   return device;
 }
 

@@ -54,7 +54,7 @@ void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& c
   }
   const DeviceInfo& info = list.devices[index];
   choice.info = info;
-  choice.facts = {info.sm, info.num_sms};
+  choice.facts = {info.sm, info.num_sms, true};
   choice.refusals = refusals_of_device(info);
 }
 

@@ -224,7 +224,7 @@ StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
 bool query_is_quantised(const Problem& problem, const std::string& backend) {
   if (problem.attention.query_dtype == QueryDtype::kFp8E4M3) return true;
   if (problem.kv_cache.int8_level > 0) return true;
-  return backend == "FLASH_ATTN" && is_e4m3_cache(problem.kv_cache.dtype);
+  return (backend == "FLASH_ATTN" || backend == "CUDNN") && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,

@@ -1,0 +1,15 @@
+// A program that was built without the headers of cudnn-frontend: cuDNN is of no use to it.
+#include "core/error.h"
+#include "cudnn/frontend.h"
+
+namespace attnbench {
+
+std::string frontend_version() { return ""; }
+
+bool bind_cudnn(const DynamicLibrary&) { return true; }
+
+std::unique_ptr<CudnnPlan> make_frontend_plan(const CudnnGraph&, void*, const std::string&) {
+  fail(ErrorKind::kInternal, "cuDNN: built without cudnn-frontend");
+}
+
+}  // namespace attnbench
