@@ -279,6 +279,24 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what crashes when a process lets go after an error is not blamed on another") {
+  Peers peers;
+  peers.options.isolate = true;
+  bool broken = false;
+  peers.backends[1].fault = [&](PipelineOutput&, int run) {
+    if (run <= kRunsOfValidation + 3) return;
+    broken = true;
+    fail(ErrorKind::kInternal, "sticky");
+  };
+  peers.backends[0].memory = [&]() -> std::shared_ptr<void> {
+    return {&broken, [](bool* is_broken) {
+              if (*is_broken) std::raise(SIGKILL);
+            }};
+  };
+  peers.run();
+  peers.check_only_the_middle_failed("sticky");
+}
+
 TEST_CASE("who does not fit into memory alone is an error, and the others are not") {
   Peers peers;
   peers.backends[1].memory = []() -> std::shared_ptr<void> {

@@ -137,6 +137,7 @@ class Shift {
     std::optional<Result>& place = ledger_.results[job()];
     place = std::move(result);
     current_.reset();
+    has_failed_ = place->status == Status::kError;
     ++num_finished_;
     observer_.job_finished(*place);
   }
@@ -148,6 +149,10 @@ class Shift {
     return *std::find_if(pending_.begin(), pending_.end(), is_left);
   }
   bool all_done() const { return num_finished_ == pending_.size(); }
+
+  /// After an error the process lets go of what others had there, which may fail as well, and is
+  /// nobody's doing but of the one that met the error.
+  bool is_leaving() const { return has_failed_ && !current_; }
 
   /// Whether the child was killed because it hangs, or does not end after an interrupt.
   bool give_up() {
@@ -162,7 +167,7 @@ class Shift {
       }
       return false;
     }
-    if (all_done()) {
+    if (all_done() || is_leaving()) {
       if (silent_s() <= kGraceSeconds) return false;
       child_.kill();
       return true;
@@ -202,7 +207,7 @@ class Shift {
     const std::string how = child_.how_it_ended();
     const bool stopping = options_.should_stop && options_.should_stop();
     // A child may leave between two jobs (after an error it lets a fresh process go on).
-    if (how.empty() && !current_ && num_finished_ > 0) return;
+    if ((how.empty() && !current_ && num_finished_ > 0) || is_leaving()) return;
     if (stopping || all_done()) return;
     failed(fmt::format("E-INTERNAL: the process that ran this case ended{}{}", in_phase(),
                        how.empty() ? "" : ": " + how));
@@ -225,6 +230,7 @@ class Shift {
   SteadyTime last_progress_;
   std::optional<std::size_t> current_;  // the job that runs
   std::size_t num_finished_ = 0;
+  bool has_failed_ = false;  // the job that finished last
   std::optional<Phase> phase_;
   std::map<std::size_t, std::string> kernels_;  // that each job waited for last
   bool told_to_stop_ = false;

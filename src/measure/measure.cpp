@@ -12,6 +12,8 @@ namespace attnbench {
 namespace {
 
 constexpr std::size_t kMinSamples = 5;
+/// A later round has at most so many times the samples of the first one, and as little less.
+constexpr std::size_t kMostOfFirst = 2;
 /// Sampling also ends here: the interval of a median of so many samples is a few per mille of their
 /// spread, and a result file should stay readable.
 constexpr int kMaxSamples = 10000;
@@ -102,6 +104,7 @@ class Measurement::Sampler {
 
   void take_round() {
     begin_turn();
+    if (!rounds_.empty() && out_of_time(1)) return;
     if (rounds_.empty()) {
       warm_up();
     } else {
@@ -135,9 +138,7 @@ class Measurement::Sampler {
   /// In this turn and those before it.
   double spent_s() const { return spent_s_ + (clock_.now_s() - turn_start_s_); }
   /// What the rounds up to this one may take of what is meant for all of them.
-  double share() const {
-    return static_cast<double>(rounds_.size() + 1) / options_.rounds;
-  }
+  double share() const { return static_cast<double>(rounds_.size() + 1) / options_.rounds; }
 
   void run_once() {
     for (const MeasureStep& step : steps_) step.run();
@@ -215,7 +216,12 @@ class Measurement::Sampler {
     const auto rounds = static_cast<std::size_t>(options_.rounds);
     if (samples_.size() * rounds >= wanted * (rounds_.size() + 1)) return true;
     if (spec.samples) return false;
-    return samples_of_round >= kMinSamples && moments_.noise() <= spec.max_noise &&
+    // Why a factor: a median of all rounds that is that of one tells nothing of the others.
+    const std::size_t first = rounds_.empty() ? 0 : static_cast<std::size_t>(rounds_.front());
+    if (first > 0 && samples_of_round >= kMostOfFirst * first) return true;
+    // Noise falls with the root of the samples, so a part of them may have more.
+    return samples_of_round >= std::max(kMinSamples, first / kMostOfFirst) &&
+           moments_.noise() * std::sqrt(share()) <= spec.max_noise &&
            sampling_s * 1e3 >= share() * spec.min_time_ms;
   }
 

@@ -116,8 +116,10 @@ Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, Cach
 /// The same in options.rounds rounds, between which other work may run. Each round warms up (once
 /// after the first) and goes on until its part of the samples, times and limits above is reached,
 /// counted from the first round on: of three rounds the second ends at two thirds of spec.samples,
-/// min_time_ms and timeout_s, with the noise of all samples so far, and with five of its own. A
-/// round takes one sample at least. What is passed by reference must outlive it.
+/// min_time_ms and timeout_s, and at max_noise / sqrt(2/3) over all samples so far. Where
+/// spec.samples is not given it has at least five samples, and half to twice those of the first
+/// round. A round takes one sample at least; none is taken once timeout_s is spent. What is passed
+/// by reference must outlive it.
 class Measurement {
  public:
   Measurement(std::vector<MeasureStep> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
