@@ -28,7 +28,10 @@ class Group {
         done_(done) {}
 
   bool run() {
-    if (left_.size() > 1) take_turns();
+    do {
+      again_ = false;
+      if (left_.size() > 1) take_turns();
+    } while (again_);
     if (!leave_) one_by_one();
     return !leave_;
   }
@@ -91,13 +94,14 @@ class Group {
   /// Delivers the result of a member that is through. False: the group breaks up.
   bool goes_on_without(Member& member) {
     Attempt& attempt = member.attempt;
-    const bool is_crowded = attempt.lacked_memory && members_.size() > 1;
-    if (is_crowded) tell_of_memory(attempt);
+    const std::size_t index = member.index;
+    const bool is_crowded = attempt.may_lack_memory && members_.size() > 1;
     if (is_crowded || runner_.stopped()) {
+      const std::vector<std::string> reasons = attempt.result.reasons;
       members_.clear();
+      if (is_crowded) run_alone(index, reasons.front());
       return false;
     }
-    const std::size_t index = member.index;
     Result result = std::move(attempt.result);
     members_.remove_if([&](const Member& other) { return &other == &member; });
     deliver(index, std::move(result));
@@ -105,13 +109,17 @@ class Group {
     return !leave_;
   }
 
-  void tell_of_memory(const Attempt& attempt) {
-    const Problem& problem = *attempt.job->problem;
-    observer_.notice(fmt::format(
-        "{}/{}: the backends do not fit into memory together, so each is timed alone, one after "
-        "another ({}: {})",
-        problem.scenario, problem.case_name, attempt.result.backend,
-        attempt.result.reasons.front()));
+  /// Whether the others left it no room shows when they are gone. They take their turns without it.
+  void run_alone(std::size_t index, const std::string& reason) {
+    observer_.job_started(index, jobs_.size(), jobs_[index]);
+    Result result = runner_.run(jobs_[index]);
+    if (result.status != Status::kError && result.status != Status::kSkipped) {
+      observer_.notice(fmt::format(
+          "{}: does not fit into memory beside the other backends, so it was timed alone ({})",
+          jobs_[index].id, reason));
+    }
+    deliver(index, std::move(result));
+    again_ = !leave_;
   }
 
   void one_by_one() {
@@ -138,6 +146,7 @@ class Group {
   const JobDone& done_;
   std::list<Member> members_;  // those that are prepared
   bool leave_ = false;
+  bool again_ = false;  // the others are to take turns without one that was run alone
 };
 
 }  // namespace

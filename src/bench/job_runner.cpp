@@ -20,12 +20,12 @@ bool same_bytes(const Tensor& a, const Tensor& b) {
   return std::equal(a.bytes(), a.bytes() + a.size_bytes(), b.bytes(), b.bytes() + b.size_bytes());
 }
 
-void set_error(Attempt& attempt, const std::string& message, bool lacked_memory = false) {
+void set_error(Attempt& attempt, const std::string& message, bool may_lack_memory = false) {
   attempt.result.status = Status::kError;
   attempt.result.reasons = {message};
   attempt.result.timing.reset();
   attempt.result.throughput.reset();
-  attempt.lacked_memory = lacked_memory;
+  attempt.may_lack_memory = may_lack_memory;
 }
 
 }  // namespace
@@ -94,7 +94,7 @@ bool JobRunner::guarded(Attempt& attempt, const Work& work) {
       attempt.result.reasons = {error.what()};
     }
   } catch (const BackendFailure& failure) {
-    set_error(attempt, failure.what());
+    set_error(attempt, failure.what(), true);
   } catch (const std::bad_alloc&) {
     set_error(attempt, "E-CAPACITY: out of memory", true);
   } catch (const std::exception& error) {

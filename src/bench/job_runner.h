@@ -23,7 +23,9 @@ struct Attempt {
 
   const Job* job;
   Result result;
-  bool lacked_memory = false;  // why result is an error
+  /// Why result is an error: too little memory, or what a user's library says, which may be the
+  /// same.
+  bool may_lack_memory = false;
   std::unique_ptr<Trial> trial;
   std::unique_ptr<Pipeline> pipeline;
   std::unique_ptr<JobTiming> timing;
