@@ -157,9 +157,9 @@ class Lists(unittest.TestCase):
         self.assertIsNone(place_of("NVRTC not found"))
         self.assertIsNone(place_of(""))
 
-    def test_only_peers_may_say_why_in_their_own_words(self):
-        for backend, external in (("CUDNN", True), ("python:a.b:C", True), ("FLASH_ATTN", False),
-                                  ("MM_CUDNN", False), ("mypython:a:B", False)):  # fmt: skip
+    def test_only_users_backends_may_say_why_in_their_own_words(self):
+        for backend, external in (("python:a.b:C", True), ("FLASH_ATTN", False), ("CUDNN", False),
+                                  ("mypython:a:B", False)):  # fmt: skip
             self.assertEqual(is_external(backend), external, backend)
 
     def test_the_recorded_run_has_reasons_of_the_semantics_only(self):

@@ -80,9 +80,9 @@ FORMS = [
     ("1.4 and 17.22", r"prefill order: expected prefills with context before those without, .*"),
 ]  # fmt: skip
 
-# Peers to compare with, which semantics §13 is not about: they are not there, or say in their own
-# words what they do not take.
-EXTERNAL = re.compile(r"CUDNN|python:.*")
+# Users' backends, which semantics §13 is not about: they are not there, or say in their own words
+# what they do not take.
+EXTERNAL = re.compile(r"python:.*")
 
 
 def is_external(backend):
