@@ -50,6 +50,9 @@ class PluginBackend final : public Backend {
     }
   }
 
+  bool is_deterministic(const Problem&) const override {
+    return plugin_.table.nondeterministic == 0;
+  }
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
 
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,

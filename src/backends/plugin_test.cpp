@@ -101,7 +101,8 @@ struct Prepared {
   Prepared(const Problem& p, const AttnbenchBackend& backend)
       : inputs(make_inputs(p)), own(backend) {
     const std::uint32_t kv = own.kv;
-    plugin = {&own, own};
+    plugin.self = &own;
+    plugin.table = own;
     sources.inputs = &inputs;
     sources.query = store_query(p, inputs, own.name);
     if (!has_direct_kv(p.attention.type)) {

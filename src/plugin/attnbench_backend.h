@@ -213,11 +213,16 @@ typedef struct AttnbenchBackend {
                          const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state);
   /* Queues the whole attention on the stream and returns without waiting; on the CPU it is done on
    * return. Called many times, also with other values in the same memory. Must compute everything
-   * anew each time and give the same bytes for the same values, and must not allocate or
-   * synchronize, so that it can be captured in a graph. */
+   * anew each time and give the same bytes for the same values (but see nondeterministic), and must
+   * not allocate or synchronize, so that it can be captured in a graph. */
   const char* (*run)(void* state, void* stream);
   /* Called once for a state of a prepare() that succeeded, whatever follows. May be NULL. */
   void (*destroy)(void* state);
+
+  /* Not 0: two runs on the same values may differ in their last bits, so the rule of the same bytes
+   * does not hold. Each run that is looked at is then judged by its error. */
+  uint32_t nondeterministic;
+  uint32_t reserved;
 } AttnbenchBackend;
 
 #if defined(__GNUC__)

@@ -51,9 +51,13 @@ void set_fact(const std::string& key, const std::string& value, PythonAdapter& a
                                                      {"unsupported", &adapter.unsupported}};
   AttnbenchBackend& table = adapter.table;
   const std::map<std::string, std::uint32_t*> numbers = {
-      {"devices", &table.devices}, {"attention_types", &table.attention_types},
-      {"dtypes", &table.dtypes},   {"kv", &table.kv},
-      {"lse", &table.lse},         {"empty_rows", &table.empty_rows}};
+      {"devices", &table.devices},
+      {"attention_types", &table.attention_types},
+      {"dtypes", &table.dtypes},
+      {"kv", &table.kv},
+      {"lse", &table.lse},
+      {"empty_rows", &table.empty_rows},
+      {"nondeterministic", &table.nondeterministic}};
   if (const auto text = texts.find(key); text != texts.end()) *text->second = value;
   if (const auto field = numbers.find(key); field != numbers.end()) {
     *field->second = small_number(value);

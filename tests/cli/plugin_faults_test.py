@@ -35,6 +35,9 @@ class Faults(PluginTest):
         self.check("WRONG", "incorrect", "output[35, 3, 63]")
         self.check("SILENT", "incorrect", "NaN or infinity in different places")
         self.check("UNSTEADY", "incorrect", "not deterministic: output[35, 3, 63]")
+        unsteady = self.by_backend["UNSTEADY_SAYS_SO"]
+        self.assertEqual(unsteady["status"], "passed", unsteady["reasons"])
+        self.assertIn("UNSTEADY_SAYS_SO: not deterministic: output[35, 3, 63]", self.done.stderr)
         self.check("WRITES_CACHE", "incorrect", "cache write: ")
         self.check("WRITES_QUERY", "incorrect", "query was changed at [0, 0, 1]: it is an input")
         self.check("WRITES_SEQ_LENS", "incorrect", "seq_lens was changed at [0]: it is an input")

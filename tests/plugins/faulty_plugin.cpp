@@ -61,6 +61,7 @@ struct Variant {
   uint32_t empty_rows = ATTNBENCH_EMPTY_MINUS_INF;
   uint32_t kv = ATTNBENCH_KV_PAGED;
   uint64_t features = ~0ull;  // of those that the example has
+  uint32_t nondeterministic = 0;
 };
 
 constexpr Variant kVariants[] = {
@@ -83,6 +84,8 @@ constexpr Variant kVariants[] = {
     {"SILENT", Kind::kSilent},
     {"WRONG", Kind::kWrong},
     {"UNSTEADY", Kind::kUnsteady},
+    {"UNSTEADY_SAYS_SO", Kind::kUnsteady, false, false, ATTNBENCH_LSE_NATURAL,
+     ATTNBENCH_EMPTY_MINUS_INF, ATTNBENCH_KV_PAGED, ~0ull, 1},
     {"WRITES_PADDING", Kind::kWritesPadding},
     {"OVERRUN_OUTPUT", Kind::kOverrunOutput},
     {"UNDERRUN_LSE", Kind::kUnderrunLse},
@@ -363,6 +366,7 @@ const AttnbenchBackend* attnbench_backend(uint32_t index) {
   table.description = "a variant of the example for tests";
   table.user = &variant;
   table.kv = variant.kv;
+  table.nondeterministic = variant.nondeterministic;
   table.lse = variant.lse;
   table.empty_rows = variant.empty_rows;
   table.features &= variant.features;
