@@ -9,6 +9,17 @@ from attnbench.adapter import Adapter
 from attnbench.adapters.torch_sdpa import ALL_TYPES, equal_requests
 
 
+def compile_every_case():
+    """Of a function that was compiled for eight cases torch.compile runs all later ones uncompiled, which
+    is slow and waits for the stream."""
+    import torch
+
+    for limit in ("recompile_limit", "accumulated_recompile_limit", "cache_size_limit",
+                  "accumulated_cache_size_limit"):  # fmt: skip
+        if hasattr(torch._dynamo.config, limit):
+            setattr(torch._dynamo.config, limit, 1 << 20)
+
+
 class Flex(Adapter):
     """torch.nn.attention.flex_attention, compiled where there is a GPU"""
 
@@ -47,6 +58,7 @@ class Flex(Adapter):
         }  # fmt: skip
         self.function = flex_attention
         if device.type == "cuda":
+            compile_every_case()
             self.function = torch.compile(flex_attention, dynamic=False)
             self.run()
 
