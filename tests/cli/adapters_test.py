@@ -5,11 +5,12 @@ Needs an interpreter with torch, which scripts/test does not install.
 """
 
 import re
+import subprocess
 import unittest
 
 from plugins import CROSS
-from pythons import STUBS, PythonTest
-from tool import ROOT, TINY, TINY_CASE
+from pythons import PACKAGE_DIR, STUBS, PythonTest
+from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE
 
 PREFIX = "attnbench.adapters."
 # The shipped adapters for a machine without a GPU, and each with one convention declared wrong.
@@ -96,6 +97,22 @@ class Torch(AdapterTest):
         self.assertIn("LSE is natural, declared base 2", results[classes[1]]["reasons"])
         self.assertIn("LSE of rows that see no key is -inf, declared +inf",
                       results[classes[2]]["reasons"])  # fmt: skip
+
+    def test_no_case_of_flex_attention_is_left_uncompiled(self):
+        """As torch.compile leaves the ninth form of a function."""
+        code = """if True:
+            import torch, torch._dynamo.utils
+            from attnbench.adapters.torch_flex import compile_every_case
+
+            compile_every_case()
+            for size in range(2, 14):
+                torch.compile(lambda x: x + 1, dynamic=False, backend="eager")(torch.ones(size))
+            print(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        """
+        environment = {**self.environment(), "PYTHONPATH": str(PACKAGE_DIR)}
+        done = subprocess.run([self.python, "-c", code], env=environment, capture_output=True,
+                              text=True, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.stdout.split(), ["12"], done.stderr)
 
     def test_the_way_of_the_documentation_to_a_judged_kernel(self):
         text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
