@@ -16,8 +16,8 @@ if(ATTNBENCH_TESTS)
   target_include_directories(attnbench_doctest SYSTEM PUBLIC ${DOCTEST_INCLUDE_DIR})
 endif()
 
-# Headers that nearly every source includes, parsed once for each set of flags: a fifth of the time of
-# a whole build. Not with a compiler cache, which precompiled headers make useless.
+# Headers that nearly every source includes, parsed once for each set of flags. Not with a compiler
+# cache, which precompiled headers make useless.
 if(CMAKE_CXX_COMPILER_LAUNCHER)
   set(ATTNBENCH_PRECOMPILE_DEFAULT OFF)
 else()

@@ -106,8 +106,8 @@ class Backend {
     static_cast<void>(problem);
     return cache_layout();
   }
-  /// Whether two runs give the same bytes (§18.2). Those of a vendor's or user's kernels that do not,
-  /// and say so, are judged by their errors alone.
+  /// Whether two runs give the same bytes (§18.2). Those of a vendor's or user's kernels that do
+  /// not, and say so, are judged by their errors alone.
   virtual bool is_deterministic(const Problem& problem) const {
     static_cast<void>(problem);
     return true;

@@ -1,5 +1,5 @@
-// Whether a plugin queues its work on the stream that it is given, and does not wait for it: elsewhere
-// its time is not seen, and who waits cannot be captured in a graph.
+// Whether a plugin queues its work on the stream that it is given, and does not wait for it:
+// elsewhere its time is not seen, and who waits cannot be captured in a graph.
 #pragma once
 
 #include <optional>

@@ -89,7 +89,8 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   const Traffic traffic = attention_traffic(problem, name);
   print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));
   print_line(out, "bytes (K/V per request)", format_bytes(traffic.kv_bytes));
-  if (const auto kind = pair.backend->cache_layout_for(problem); kind && has_cache(problem.attention.type)) {
+  if (const auto kind = pair.backend->cache_layout_for(problem);
+      kind && has_cache(problem.attention.type)) {
     print_line(out, "memory of the cache", format_bytes(cache_bytes(problem, *kind)));
   }
 }

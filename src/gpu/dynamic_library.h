@@ -11,8 +11,7 @@ class DynamicLibrary {
   DynamicLibrary() = default;
   enum class Symbols { kLocal, kGlobal };  // kGlobal: libraries that are loaded later see them
   /// Opens the first of `names` that is found; otherwise is_open() is false.
-  explicit DynamicLibrary(const std::vector<std::string>& names,
-                          Symbols symbols = Symbols::kLocal);
+  explicit DynamicLibrary(const std::vector<std::string>& names, Symbols symbols = Symbols::kLocal);
   ~DynamicLibrary();
   DynamicLibrary(DynamicLibrary&& other) noexcept;
   DynamicLibrary& operator=(DynamicLibrary&& other) noexcept;

@@ -91,9 +91,9 @@ StoreRule resolve_store_rule(const Problem& problem, const std::string& backend)
 /// E-VALUE for scales of a wrong number, not finite, or <= 0.
 StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule);
 
-/// The query as the kernel reads it. FLASH_ATTN and CUDNN with fp8 KV: e4m3 codes rn_e4m3(q * (1/q_scale))
-/// and q_dequantized = f32(code) * q_scale; int8 levels: codes and a scale per token and head
-/// (§11.2 mode 2); everything else: the query itself.
+/// The query as the kernel reads it. FLASH_ATTN and CUDNN with fp8 KV: e4m3 codes rn_e4m3(q *
+/// (1/q_scale)) and q_dequantized = f32(code) * q_scale; int8 levels: codes and a scale per token
+/// and head (§11.2 mode 2); everything else: the query itself.
 struct StoredQuery {
   Tensor query;                       // [T_pad, H, D], e4m3, int8 or attention.dtype
   std::optional<Tensor> dequantized;  // f32 [T_pad, H, D] when quantised
