@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "backends/plugin_pipeline.h"
+#include "backends/plugin_kernel.h"
 #include "core/clock.h"
 
 namespace attnbench {
@@ -24,7 +24,7 @@ JobTiming::JobTiming(const Problem& problem, const std::string& backend, Pipelin
       backend_(backend),
       ceilings_(tools.ceilings(problem, backend)),
       stopwatch_(tools.make_stopwatch(problem.timing.mode,
-                                      dynamic_cast<const PluginPipeline*>(&pipeline) != nullptr)),
+                                      dynamic_cast<const UsersPipeline*>(&pipeline) != nullptr)),
       measurement_(
           steps_of(pipeline), *stopwatch_,
           problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),
