@@ -139,7 +139,7 @@ class Reasons {
     add_if(a_.alibi != AlibiKind::kNone || a_.sliding_window || a_.logits_soft_cap > 0,
            "FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
            "logits_soft_cap");
-    add_if(can_.sparse && a_.num_heads > 128,
+    add_if(can_.sparse && !can_.latent_only && a_.num_heads > 128,
            fmt::format("sparse MLA with {} heads, more than 128", a_.num_heads));
     add_if(a_.query_dtype == QueryDtype::kFp8E4M3 &&
                (!can_.fp8_query || !is_quantised(problem_.kv_cache.dtype)),

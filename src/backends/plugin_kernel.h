@@ -97,6 +97,7 @@ class PluginKernel {
   void run();
   /// What run() gives as tensors of its own comes to ours, outside of what is timed.
   void collect();
+  bool collects() const { return plugin_.collect != nullptr; }
   /// Destroys the plugin's state; nothing may run afterwards. Errors: BackendFailure.
   void finish();
 

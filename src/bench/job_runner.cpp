@@ -48,8 +48,8 @@ bool JobRunner::plan_timing(Attempt& attempt, int rounds) {
   return guarded(attempt, [&] {
     enter(Phase::kTiming);
     attempt.timing =
-        std::make_unique<JobTiming>(*attempt.job->problem, attempt.result.backend,
-                                    *attempt.pipeline, timing_tools(), options_, rounds);
+        std::make_unique<JobTiming>(*attempt.job->problem, *attempt.job->backend, *attempt.pipeline,
+                                    timing_tools(), options_, rounds);
     return true;
   });
 }

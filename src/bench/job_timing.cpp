@@ -18,11 +18,11 @@ std::vector<MeasureStep> steps_of(Pipeline& pipeline) {
 
 }  // namespace
 
-JobTiming::JobTiming(const Problem& problem, const std::string& backend, Pipeline& pipeline,
+JobTiming::JobTiming(const Problem& problem, const Backend& backend, Pipeline& pipeline,
                      TimingTools& tools, const BenchOptions& options, int rounds)
     : problem_(problem),
       backend_(backend),
-      ceilings_(tools.ceilings(problem, backend)),
+      ceilings_(tools.ceilings(problem, std::string(backend.name()))),
       stopwatch_(tools.make_stopwatch(problem.timing.mode,
                                       dynamic_cast<const UsersPipeline*>(&pipeline) != nullptr)),
       measurement_(
