@@ -51,10 +51,9 @@ class RightOnes(MlaPluginTest):
     def test_every_request_comes_as_a_decode_between_our_projections(self):
         results = self.all_pass(LATENTS, "MLA", "RIGHT", "NO_LSE", timing=True)
         right = results["RIGHT"]
-        self.assertEqual([(step["name"], step["in_median"]) for step in right["timing"]["steps"]],
-                         [("write_cache", False), ("project_query", False),
-                          ("concat_query", False), ("attend", True),
-                          ("project_value", False)])  # fmt: skip
+        steps = {step["name"]: step["median_us"] for step in right["timing"]["steps"]}
+        self.assertEqual(list(steps), ["write_cache", "project_query", "concat_query", "attend",
+                                       "project_value"])  # fmt: skip
         self.assertLess(right["lse_error"]["max_abs"], 1e-2)
         self.assertIsNone(results["NO_LSE"]["lse_error"])
         # Work over the latents of every row: 2 N (2 Lkv + R) a pair.
@@ -66,7 +65,7 @@ class RightOnes(MlaPluginTest):
 
     def test_blocks_padded_heads_and_shared_prefixes(self):
         for setting in ("kv_cache.block_size=16", "mla.q_pad_num_heads=16",
-                        "output_quant.type=fp8_static", "kv_cache.calculate_kv_scales=true"):  # fmt: skip
+                        "output_quant.type=fp8_static"):  # fmt: skip
             with self.subTest(setting=setting):
                 self.all_pass(LATENTS, "RIGHT", settings=("--set", setting))
         shared = LATENTS.replace("2q1s70_q1s130_q5s100_q30", "5q2s150")
@@ -82,8 +81,10 @@ class RightOnes(MlaPluginTest):
             results["WIDE_QUERY"]["throughput"]["bytes"] - results["RIGHT"]["throughput"]["bytes"]
         )
         self.assertEqual(difference, per_row)
-        padded = ("--set", "mla.q_pad_num_heads=16", "--set", "kv_cache.calculate_kv_scales=true")
+        padded = ("--set", "mla.q_pad_num_heads=16")
         self.all_pass(LATENTS, "RIGHT", "WIDE_QUERY", settings=(*FP8, *padded))
+        calculated = (*FP8[:2], "--set", "kv_cache.calculate_kv_scales=true")
+        self.all_pass(LATENTS, "RIGHT", settings=calculated)
 
     def test_lists_of_entries_over_every_cache(self):
         for settings in ((), LISTS, ("--set", "kv_cache.dtype=fp8_ds_mla", *LISTS), (*FP8, *LISTS)):
@@ -170,7 +171,7 @@ class FaultyOnes(MlaPluginTest):
         self.incorrect(LATENTS, "REMEMBERS_LATER", "remembers earlier values", timing=True)
 
     def test_a_quantised_output_is_negated_with_its_input(self):
-        for type in ("fp8_group_64", "nvfp4"):
+        for type in ("fp8_group64", "nvfp4"):
             wide = LATENTS.replace("v_head_dim: 32", "v_head_dim: 64")
             settings = ("--set", f"output_quant.type={type}")
             self.all_pass(wide, "RIGHT", settings=settings)
