@@ -59,7 +59,10 @@ class PluginBackend final : public Backend {
   bool is_deterministic(const Problem&) const override {
     return plugin_.table.nondeterministic == 0;
   }
-  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  /// By the problem: a plugin that rounds P further than it is asked to has no wider limits.
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
 
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {

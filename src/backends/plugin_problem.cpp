@@ -74,7 +74,7 @@ std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
   return features;
 }
 
-constexpr std::array<std::pair<std::uint64_t, const char*>, 16> kFeatureNames = {
+constexpr std::array<std::pair<std::uint64_t, const char*>, 17> kFeatureNames = {
     {{ATTNBENCH_CAUSAL, "ATTNBENCH_CAUSAL"},
      {ATTNBENCH_NON_CAUSAL, "ATTNBENCH_NON_CAUSAL"},
      {ATTNBENCH_GQA, "ATTNBENCH_GQA"},
@@ -89,6 +89,7 @@ constexpr std::array<std::pair<std::uint64_t, const char*>, 16> kFeatureNames = 
      {ATTNBENCH_FP8_E5M2_KV, "ATTNBENCH_FP8_E5M2_KV"},
      {ATTNBENCH_FP8_OUTPUT, "ATTNBENCH_FP8_OUTPUT"},
      {ATTNBENCH_FP8_QUERY, "ATTNBENCH_FP8_QUERY"},
+     {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
      {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
      {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}}};
 
@@ -175,6 +176,9 @@ void PluginProblem::set_latents(const Problem& problem, const MlaCapability& cap
   if (is_ds_mla) view_.features |= ATTNBENCH_MLA_DS_KV;
   if (view_.kv_cache_dtype == ATTNBENCH_FP8_E4M3) view_.features |= ATTNBENCH_FP8_KV;
   if (is_quantised_query) view_.features |= ATTNBENCH_FP8_QUERY;
+  if (problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3) {
+    view_.features |= ATTNBENCH_FP8_PROBABILITY;
+  }
 }
 
 void PluginProblem::set_math(const AttentionMath& math) {

@@ -86,6 +86,11 @@ class RightOnes(MlaPluginTest):
         calculated = (*FP8[:2], "--set", "kv_cache.calculate_kv_scales=true")
         self.all_pass(LATENTS, "RIGHT", settings=calculated)
 
+    def test_probabilities_in_e4m3_have_the_limits_of_the_problem_that_asks_for_them(self):
+        asked = ("--set", "attention.probability_dtype=fp8_e4m3")
+        self.all_pass(LATENTS, "RIGHT", "E4M3_PROBABILITY", settings=(*FP8, *asked))
+        self.incorrect(LATENTS, "E4M3_PROBABILITY", "cosine", settings=FP8)
+
     def test_lists_of_entries_over_every_cache(self):
         for settings in ((), LISTS, ("--set", "kv_cache.dtype=fp8_ds_mla", *LISTS), (*FP8, *LISTS)):
             with self.subTest(settings=settings):
@@ -128,6 +133,12 @@ class Refusals(MlaPluginTest):
         self.assertEqual(self.reasons(SPARSE, "PLAIN", "--set", "kv_cache.dtype=fp8_ds_mla"),
                          [f"needs ATTNBENCH_MLA_TOPK, {declared}",
                           f"needs ATTNBENCH_MLA_DS_KV, {declared}"])  # fmt: skip
+        e4m3 = ("--set", "attention.probability_dtype=fp8_e4m3")
+        self.assertEqual(self.reasons(LATENTS, "FP8", *FP8, *e4m3),
+                         [f"needs ATTNBENCH_FP8_PROBABILITY, {declared}"])  # fmt: skip
+        for backend, settings in (("WIDE_QUERY", FP8), ("RIGHT", ())):
+            self.assertEqual(self.reasons(LATENTS, backend, *settings, *e4m3),
+                             ["e4m3 P without fp8 query, key and value"])  # fmt: skip
         fp8_query = ("--set", "attention.query_dtype=fp8_e4m3")
         self.assertEqual(self.reasons(LATENTS, "WIDE_QUERY", *FP8, *fp8_query), ["fp8 query"])
 

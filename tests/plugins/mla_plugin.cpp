@@ -1,5 +1,6 @@
 // Attention over the latents of MLA on one CPU thread, for tests: right ones with every convention,
 // and faulty ones.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,20 +14,21 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr int kDsLatent = 512, kDsGroup = 128;
 constexpr uint64_t kAll = ATTNBENCH_CAUSAL | ATTNBENCH_FP8_KV | ATTNBENCH_FP8_QUERY |
-                          ATTNBENCH_MLA_TOPK | ATTNBENCH_MLA_DS_KV;
+                          ATTNBENCH_FP8_PROBABILITY | ATTNBENCH_MLA_TOPK | ATTNBENCH_MLA_DS_KV;
 
 enum class Kind {
   kRight,
   kBase2,
   kPlusInf,
-  kNoRope,          // scores of the latent part alone
-  kReadsPastEnd,    // one more key than a row sees
-  kNoQueryScale,    // codes of the query as they are
-  kNoKeyScale,      // codes of the cache as they are
-  kRepeatsOnce,     // a slot that is listed twice counts once
-  kRemembers,       // gives the output of its first run
-  kRemembersLater,  // the same from the sixth run on
-  kRemembersCache,  // attends to the entries of its first run
+  kE4m3Probability,  // rounded to e4m3
+  kNoRope,           // scores of the latent part alone
+  kReadsPastEnd,     // one more key than a row sees
+  kNoQueryScale,     // codes of the query as they are
+  kNoKeyScale,       // codes of the cache as they are
+  kRepeatsOnce,      // a slot that is listed twice counts once
+  kRemembers,        // gives the output of its first run
+  kRemembersLater,   // the same from the sixth run on
+  kRemembersCache,   // attends to the entries of its first run
   kWritesQuery,
   kWritesSlots,
   kWritesCache,
@@ -50,6 +52,8 @@ constexpr Variant kVariants[] = {
     {"PLUS_INF", Kind::kPlusInf, kAll, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_PLUS_INF},
     {"NO_LSE", Kind::kRight, kAll, ATTNBENCH_LSE_NONE},
     {"PLAIN", Kind::kRight, ATTNBENCH_CAUSAL},
+    {"FP8", Kind::kRight, ATTNBENCH_CAUSAL | ATTNBENCH_FP8_KV | ATTNBENCH_FP8_QUERY},
+    {"E4M3_PROBABILITY", Kind::kE4m3Probability},
     {"WIDE_QUERY", Kind::kRight, ATTNBENCH_CAUSAL | ATTNBENCH_FP8_KV},
     {"ONLY_DS_MLA", Kind::kRight, ATTNBENCH_CAUSAL | ATTNBENCH_MLA_TOPK | ATTNBENCH_MLA_DS_KV},
     {"SAYS_NATURAL", Kind::kBase2},
@@ -114,6 +118,12 @@ float from_e4m3(unsigned char code) {
   const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
                                    : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
   return code & 0x80 ? -size : size;
+}
+
+/// The nearest of the values up to 1 that e4m3 has.
+float rounded_to_e4m3(float value) {
+  const float step = std::ldexp(1.0f, std::max(-6, std::ilogb(value)) - 3);
+  return std::nearbyint(value / step) * step;
 }
 
 /// bfloat16 or fp8_e4m3.
@@ -199,7 +209,10 @@ void attend_row(const State& s, int64_t b, int64_t i, int64_t row) {
       scores.push_back(score * static_cast<float>(p.scale) * q_scale * k_scale);
       highest = std::fmax(highest, scores.back());
     }
-    for (float& score : scores) sum += score = std::exp(score - highest);
+    for (float& score : scores) {
+      sum += score = std::exp(score - highest);
+      if (s.kind == Kind::kE4m3Probability) score = rounded_to_e4m3(score);
+    }
     const int64_t output = row * t.output->strides[0] + head * t.output->strides[1];
     for (int64_t d = 0; d < p.v_head_size; ++d) {
       float o = 0;

@@ -1,4 +1,6 @@
-"""vLLM's copy of FlashMLA, which reads a dense cache of fp8_e4m3 as well, with queries of fp8_e4m3."""
+"""vLLM's copy of FlashMLA, which reads a dense cache of fp8_e4m3 as well, with queries of fp8_e4m3; its
+probabilities are rounded to e4m3 then.
+"""
 
 from attnbench.adapters import flash_mla
 
@@ -13,7 +15,13 @@ class Decode(flash_mla.Decode):
     """vLLM's flash_mla_with_kvcache, and flash_mla_with_kvcache_fp8 where the cache is fp8"""
 
     packages = ("torch", "vllm")
-    features = ("causal", "fp8_kv", "fp8_query")
+    features = ("causal", "fp8_kv", "fp8_query", "fp8_probability")
+
+    def supports(self, problem):
+        reasons = super().supports(problem)
+        if "fp8_kv" in problem.features and "fp8_probability" not in problem.features:
+            reasons.append("rounds P to e4m3, which attention.probability_dtype: fp8_e4m3 asks for")
+        return reasons
 
     def find(self):
         return find_interface()

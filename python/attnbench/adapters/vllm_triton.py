@@ -124,6 +124,8 @@ class MlaDecode(Adapter):
         new = lambda *shape: torch.empty(shape, dtype=torch.float32, device=tensors.query.device)
         entries = tensors.kv_cache.unsqueeze(2)
         splits = mla_splits(problem)
+        # Without a scale the function makes one, and waits for it.
+        scale = torch.ones(1, device=entries.device) if tensors.k_scale is None else tensors.k_scale
         self.options = {
             "q": tensors.query,
             "k_buffer": entries,
@@ -136,8 +138,8 @@ class MlaDecode(Adapter):
             "num_kv_splits": splits,
             "sm_scale": problem.scale,
             "page_size": problem.block_size,
-            "k_scale": tensors.k_scale,
-            "v_scale": tensors.k_scale,
+            "k_scale": scale,
+            "v_scale": scale,
             "is_mla": True,
         }
 

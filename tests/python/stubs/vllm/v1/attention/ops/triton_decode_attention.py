@@ -11,7 +11,8 @@ def decode_attention_fwd(q, k_buffer, v_buffer, o, lse, req_to_token, b_seq_len,
     stub.check(attn_logits.shape == (*q.shape[:2], num_kv_splits, v_buffer.shape[-1] + 1), "logits")
     stub.check(num_kv_splits & (num_kv_splits - 1) == 0, "number of splits")
     stub.check(k_buffer.shape[1] == page_size and is_mla and logit_cap == 0, "pages")
-    scaled = lambda buffer, scale: buffer.float() * (1 if scale is None else scale)
+    stub.check(k_scale is not None and v_scale is not None, "a scale that is made here is waited for")
+    scaled = lambda buffer, scale: buffer.float() * scale
     keys = stub.paged(scaled(k_buffer, k_scale), scaled(v_buffer, v_scale), req_to_token, b_seq_len)
     output, natural = stub.of_batch(q, torch.arange(len(q) + 1), keys, sm_scale, -1, 0)
     o.copy_(output)
