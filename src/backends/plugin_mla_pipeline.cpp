@@ -113,7 +113,7 @@ void PluginMlaPipeline::prepare() {
     kernel_.watch("k_scale", t.k_scale, Dtype::kF32);
     kernel_.watch("q_scale", t.q_scale, Dtype::kF32);
   }
-  w.ops.poison(w.memory.starting_at(query_));
+  // The query is poison still: it is memory that no step has written.
   std::vector<PluginKernel::Input> values{{"kv_cache", w.cache->data(), &w.cache_before.data}};
   // Poison is -1 there, no key. What a kernel made of the lists here would not be timed.
   if (t.topk_slots != nullptr) values.push_back({"topk_slots", t.topk_slots->data, &slots_});

@@ -42,7 +42,7 @@ extern "C" {
 /* Attention over the latents of MLA: every head reads the entries of kv_cache, of head_size =
  * kv_lora_rank + qk_rope_head_dim elements as keys and of their first v_head_size = kv_lora_rank as
  * values. The query comes absorbed (W_UK is in it), the output goes through W_UV afterwards, both
- * as steps of attnbench. Of the features only those below that name MLA, ATTNBENCH_CAUSAL and those
+ * as steps of attnbench. Every request comes so, prefills too. Of the features only those below that name MLA, ATTNBENCH_CAUSAL and those
  * of element types are asked for. */
 #define ATTNBENCH_MLA 32u
 #define ATTNBENCH_OP 64u /* one operation alone: AttnbenchBackend::operations */
@@ -245,7 +245,8 @@ typedef struct AttnbenchBackend {
    * not touch a device: it is asked on machines without one. May be NULL: yes to all. */
   const char* (*supports)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem);
   /* Not timed: allocates, compiles, plans. Sets *state, which the other two get. Arguments live
-   * until destroy(); lengths and block table are in place, query, keys and values are still NaN.
+   * until destroy(); lengths and block table are in place, query, keys and values are still NaN,
+   * topk_slots all -1.
    * May be called again before the first state is destroyed. */
   const char* (*prepare)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem,
                          const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state);
