@@ -3,7 +3,8 @@
 # Values of the class attributes, in the words of the scenario file -> bits of attnbench_backend.h.
 DEVICES = {"cpu": 1, "cuda": 2}
 ATTENTION_TYPES = {"decoder": 1, "encoder": 2, "encoder_only": 4, "encoder_decoder": 8,
-                   "mm_encoder": 16}  # fmt: skip
+                   "mm_encoder": 16, "mla": 32, "op": 64}  # fmt: skip
+OPERATIONS = {"reshape_and_cache": 1, "merge": 2}
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 4}
 FEATURES = {
     "causal": 1 << 0,
@@ -19,6 +20,10 @@ FEATURES = {
     "fp8_kv": 1 << 10,  # cache of fp8_e4m3 with tensors.k_scale and v_scale
     "fp8_e5m2_kv": 1 << 11,
     "fp8_output": 1 << 12,
+    "fp8_query": 1 << 13,  # query of fp8_e4m3 with tensors.q_scale
+    "fp8_probability": 1 << 14,  # the kernel rounds its probabilities to e4m3
+    "mla_topk": 1 << 15,  # a row sees the entries that its tensors.topk_slots name
+    "mla_ds_kv": 1 << 16,  # kv_cache of fp8_ds_mla entries
 }
 KV = {"ragged": 0, "paged": 1, "paged_interleaved": 2}
 LSE = {None: 0, "natural": 1, "base_2": 2}
@@ -42,6 +47,8 @@ class Adapter:
     attention_types = ("decoder",)
     dtypes = ("bfloat16", "float16")
     features = ("causal", "gqa")
+    # With the attention type "op": words of OPERATIONS.
+    operations = ()
     # Keys and values, where there is a cache: "ragged" tensors, or pages with K and V apart
     # ("paged") or side by side ("paged_interleaved").
     kv = "ragged"

@@ -124,6 +124,7 @@ def facts(adapter):
         "kv": choice(adapter, "kv", words.KV),
         "lse": choice(adapter, "lse", words.LSE),
         "empty_rows": choice(adapter, "empty_rows", words.EMPTY_ROWS),
+        "operations": bits(adapter, "operations", words.OPERATIONS),
         "nondeterministic": int(not getattr(adapter, "deterministic", True)),
     }
 

@@ -8,10 +8,10 @@ _NUMBERS = (
     "device_id", "sm", "num_sms", "num_heads", "num_kv_heads", "head_size", "v_head_size", "scale",
     "logits_soft_cap", "window_left", "window_right", "num_requests", "num_tokens", "num_keys",
     "max_query_len", "max_seq_len", "block_size", "num_blocks", "common_prefix_len", "output_scale",
-    "num_threads",
+    "num_threads", "topk", "num_merged_tokens",
 )  # fmt: skip
 _BIASES = (None, "key_index", "distance", "sqrt")
-_CACHE_DTYPES = {**adapter.DTYPES, "fp8_e4m3": 8, "fp8_e5m2": 16}
+_CACHE_DTYPES = {**adapter.DTYPES, "fp8_e4m3": 8, "fp8_e5m2": 16, "uint8": 32}
 
 
 def _name_of(names, bit):
@@ -27,6 +27,7 @@ class Problem:
         for name in _NUMBERS:
             setattr(self, name, getattr(struct, name))
         self.type = _name_of(adapter.ATTENTION_TYPES, struct.type)
+        self.operation = _name_of(adapter.OPERATIONS, struct.operation)
         self.dtype = _name_of(adapter.DTYPES, struct.dtype)
         self.device = _name_of(adapter.DEVICES, struct.device)
         self.causal = bool(struct.causal)

@@ -55,14 +55,16 @@ class Problem(ctypes.Structure):
         ("block_size", c_int32), ("num_blocks", c_int64), ("kv_cache_hnd", c_int32),
         ("num_mm_ranges", c_int32), ("common_prefix_len", c_int64), ("output_scale", c_double),
         ("scenario", c_char_p), ("case_name", c_char_p), ("json", c_char_p),
-        ("num_threads", c_int32), ("reserved", c_int32),
+        ("num_threads", c_int32), ("operation", c_uint32), ("topk", c_int32),
+        ("reserved", c_int32), ("num_merged_tokens", c_int64),
     ]  # fmt: skip
 
 
 TENSOR_NAMES = (
     "query", "output", "lse", "key", "value", "key_cache", "value_cache", "block_table",
     "query_start_loc", "seq_lens", "key_start_loc", "k_scale", "v_scale", "alibi_slopes", "sinks",
-    "mm_prefix_ranges",
+    "mm_prefix_ranges", "q_scale", "kv_cache", "topk_slots", "slot_mapping", "prefix_output",
+    "prefix_lse", "suffix_output", "suffix_lse",
 )  # fmt: skip
 
 

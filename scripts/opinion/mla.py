@@ -37,7 +37,8 @@ class MlaCase:
         self.attention, self.mla = problem["attention"], problem["mla"]
         self.cache = problem["kv_cache"]
         self.backend = metadata.get("backend", "")
-        if self.backend not in DECODE_RULES and self.backend != SPARSE:
+        self.is_plugin = "plugin" in metadata  # a user's backend, whatever its name
+        if self.backend not in DECODE_RULES and self.backend != SPARSE and not self.is_plugin:
             raise FormatError(f"backend {self.backend!r} is not covered")
         self.world_size = problem["dcp"]["world_size"]
         self.interleave = problem["dcp"]["interleave_size"]
@@ -45,7 +46,9 @@ class MlaCase:
         self.sparse = self.mla["sparse_topk"] is not None
         self.format = FORMATS[self.attention["dtype"]]
         self.cache_dtype = self.cache["dtype"]
-        if self.backend == SPARSE and self.cache_dtype == "fp8":
+        # A plugin that knows fp8_ds_mla alone takes fp8 for it as well.
+        is_ds_mla = self.backend == SPARSE or self.is_plugin and tensors["kv_cache"].dtype == "U8"
+        if is_ds_mla and self.cache_dtype == "fp8":
             self.cache_dtype = "fp8_ds_mla"
         self.starts = self.need("query_start_loc").raw.astype(np.int64)
         self.seq_lens = self.need("seq_lens").raw.astype(np.int64)
@@ -81,13 +84,20 @@ class MlaCase:
 
     @property
     def fp8_prefill(self):
-        return self.mla["emulate_fp8_prefill"] and self.fp8_cache and self.backend != "REFERENCE"
+        is_asked = self.mla["emulate_fp8_prefill"] and self.fp8_cache
+        return is_asked and self.backend != "REFERENCE" and not self.is_plugin
+
+    @property
+    def fp8_query(self):
+        if self.is_plugin:
+            return "latent_query_dequantized" in self.tensors
+        return self.backend == "FLASHMLA" and self.fp8_cache
 
     @property
     def num_decodes(self):
         """Leading requests that run as decodes (§1.3)."""
         lens = np.diff(self.starts)
-        if self.sparse:
+        if self.sparse or self.is_plugin:
             return len(lens)
         threshold, uniform = DECODE_RULES[self.backend]
         speculative = self.attention.get("num_speculative_tokens", 0)
@@ -147,8 +157,7 @@ def _latent_queries(case):
     w_uk = case.values("w_uk").astype(np.float64)
     latent = np.einsum("tnp,npl->tnl", query[:, :, :nope], w_uk)
     joined = np.concatenate([latent, query[:, :, nope:]], axis=2)
-    fp8 = case.backend == "FLASHMLA" and case.fp8_cache
-    if not fp8:
+    if not case.fp8_query:
         return joined, False
     saved = case.values("latent_query_dequantized")
     tokens = int(case.starts[case.num_decodes])

@@ -62,6 +62,7 @@ class Pipeline {
   virtual PipelineOutput read_output(bool with_cache = true) = 0;
 };
 
+struct MlaCapability;
 struct MlaInputs;
 struct MlaCache;
 struct MlaReferenceInputs;
@@ -122,6 +123,12 @@ class Backend {
   virtual const PluginInfo* plugin() const { return nullptr; }
   /// Whether it is a user's, whose code may crash or hang when it is asked.
   virtual bool is_users() const { return plugin() != nullptr; }
+  /// How it takes part in a case of attention.type mla; null for backends that do not, and for
+  /// REFERENCE.
+  virtual const MlaCapability* mla_capability(const Problem& problem) const {
+    static_cast<void>(problem);
+    return nullptr;
+  }
 };
 
 /// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every
@@ -146,5 +153,8 @@ struct Traffic {
   double kv_bytes = 0;
 };
 Traffic attention_traffic(const Problem& problem, std::string_view backend);
+/// The same of a backend that may be a user's.
+double attention_flops(const Problem& problem, const Backend& backend);
+Traffic attention_traffic(const Problem& problem, const Backend& backend);
 
 }  // namespace attnbench

@@ -16,6 +16,7 @@ class MlaBackend : public Backend {
                                     const DeviceFacts& device) const override {
     return mla_refusals(capability_, problem, device);
   }
+  const MlaCapability* mla_capability(const Problem&) const override { return &capability_; }
   std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,

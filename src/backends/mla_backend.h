@@ -30,6 +30,8 @@ struct MlaCapability {
   int max_sm = 1 << 30;
   bool sparse = false;
   bool fp8_query = false;  // an fp8 cache is read with an e4m3 query
+  /// A user's kernel: every request is attended over the latents, prefills as well.
+  bool latent_only = false;
   MetadataBuilder builder = MetadataBuilder::kMlaSingleOnly;
   MlaDecodeSplit split = MlaDecodeSplit::kSplits;
 };
@@ -77,6 +79,9 @@ std::unique_ptr<Pipeline> make_mla_pipeline(const MlaCapability& capability, con
 /// FLOPs and traffic of the attention proper as it is computed: decodes over the latents
 /// (2*N*(2*Lkv+R) a pair; entries, latent query and output), prefills over expanded heads
 /// (2*N*(P+R+V) a pair; K, V, query and output). Sparse: the listed keys, as they are drawn.
+double mla_flops(const Problem& problem, const MlaCapability& capability);
+Traffic mla_traffic(const Problem& problem, const MlaCapability& capability);
+/// By name; backends that are not in the list compute what MLA does.
 double mla_flops(const Problem& problem, std::string_view backend);
 Traffic mla_traffic(const Problem& problem, std::string_view backend);
 

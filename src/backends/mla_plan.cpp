@@ -144,7 +144,7 @@ const MlaCapability& capability_of(std::string_view backend) {
 }  // namespace
 
 BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem) {
-  if (!capability.sparse) return split_by(capability.builder, problem);
+  if (!capability.sparse && !capability.latent_only) return split_by(capability.builder, problem);
   return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
 }
 
@@ -157,7 +157,8 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   plan.pad_v = problem.mla.v_pad == Switch::kOn;
   plan.workspace_tokens = workspace_tokens(problem);
   plan.fp8_prefill = problem.mla.emulate_fp8_prefill && !capability.sparse &&
-                     is_per_tensor_fp8(problem.kv_cache.dtype);
+                     !capability.latent_only && is_per_tensor_fp8(problem.kv_cache.dtype);
+  if (capability.latent_only) return plan;  // the rest is the kernel's own affair
   plan.chunks = plan_chunks(problem, plan);
   if (!capability.sparse) {
     plan.num_parts = decode_parts(capability, problem, plan);
@@ -170,12 +171,18 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
 
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
   const KvCacheDtype dtype = problem.kv_cache.dtype;
-  const bool is_alias = std::ranges::count(capability.kv_dtypes, KvCacheDtype::kFp8DsMla) > 0;
+  const auto stores = [&](KvCacheDtype of) {
+    return std::ranges::count(capability.kv_dtypes, of) > 0;
+  };
+  const bool is_alias = stores(KvCacheDtype::kFp8DsMla) && !stores(KvCacheDtype::kFp8E4M3);
   return is_alias && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
 }
 
 double mla_flops(const Problem& problem, std::string_view backend) {
-  const MlaCapability& capability = capability_of(backend);
+  return mla_flops(problem, capability_of(backend));
+}
+
+double mla_flops(const Problem& problem, const MlaCapability& capability) {
   const BatchSplit batch = split_mla_batch(capability, problem);
   const AttentionSpec& a = problem.attention;
   const MlaSpec& mla = problem.mla;
@@ -188,7 +195,10 @@ double mla_flops(const Problem& problem, std::string_view backend) {
 }
 
 Traffic mla_traffic(const Problem& problem, std::string_view backend) {
-  const MlaCapability& capability = capability_of(backend);
+  return mla_traffic(problem, capability_of(backend));
+}
+
+Traffic mla_traffic(const Problem& problem, const MlaCapability& capability) {
   const MlaPlan plan = plan_mla(capability, problem);
   const AttentionSpec& a = problem.attention;
   const MlaSpec& mla = problem.mla;

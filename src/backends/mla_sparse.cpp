@@ -83,25 +83,10 @@ class MlaSparse {
 
   /// Slots in the cache, or rows of the workspace for the requests that have a place in it.
   attn::SparseParams sparse_params() {
-    std::vector<std::int32_t> requests;
-    for (std::size_t b = 0; b < work_.problem.batch.size(); ++b) {
-      requests.insert(requests.end(), static_cast<std::size_t>(work_.problem.batch[b].query_len),
-                      static_cast<std::int32_t>(b));
-    }
-    const Tensor& table = work_.cache_before.block_table;
     const Tensor& topk = work_.inputs.topk_indices;
-    SparseIndexArgs args;
-    args.request_ids = requests;
-    args.topk_indices = {topk.data<std::int32_t>(), static_cast<std::size_t>(topk.num_elements())};
-    args.topk = topk.dim(1);
-    args.block_table = {table.data<std::int32_t>(), static_cast<std::size_t>(table.num_elements())};
-    args.columns = table.dim(1);
-    args.block_size = work_.problem.kv_cache.block_size;
-    args.workspace_starts = workspace_starts_;
-    const SparseSlots slots = convert_request_indices(args);
     attn::SparseParams sparse{};
     sparse.format = work_.entry_format();
-    sparse.slots = work_.memory.upload(slots.slots, "slots");
+    sparse.slots = work_.memory.upload(mla_sparse_slots(work_, workspace_starts_), "slots");
     sparse.slots_stride = topk.dim(1);
     sparse.topk = static_cast<int>(topk.dim(1));
     sparse.num_slots = work_.cache_before.data.dim(0) * work_.cache_before.data.dim(1);
@@ -204,6 +189,26 @@ class MlaSparse {
 };
 
 }  // namespace
+
+std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
+                                           const std::vector<std::int32_t>& workspace_starts) {
+  std::vector<std::int32_t> requests;
+  for (std::size_t b = 0; b < work.problem.batch.size(); ++b) {
+    requests.insert(requests.end(), static_cast<std::size_t>(work.problem.batch[b].query_len),
+                    static_cast<std::int32_t>(b));
+  }
+  const Tensor& table = work.cache_before.block_table;
+  const Tensor& topk = work.inputs.topk_indices;
+  SparseIndexArgs args;
+  args.request_ids = requests;
+  args.topk_indices = {topk.data<std::int32_t>(), static_cast<std::size_t>(topk.num_elements())};
+  args.topk = topk.dim(1);
+  args.block_table = {table.data<std::int32_t>(), static_cast<std::size_t>(table.num_elements())};
+  args.columns = table.dim(1);
+  args.block_size = work.problem.kv_cache.block_size;
+  args.workspace_starts = workspace_starts;
+  return convert_request_indices(args).slots;
+}
 
 void add_mla_sparse(MlaWork& work) { MlaSparse(work).add_steps(); }
 

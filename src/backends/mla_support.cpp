@@ -139,12 +139,18 @@ class Reasons {
     add_if(a_.alibi != AlibiKind::kNone || a_.sliding_window || a_.logits_soft_cap > 0,
            "FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
            "logits_soft_cap");
-    add_if(can_.sparse && a_.num_heads > 128,
+    add_if(can_.sparse && !can_.latent_only && a_.num_heads > 128,
            fmt::format("sparse MLA with {} heads, more than 128", a_.num_heads));
     add_if(a_.query_dtype == QueryDtype::kFp8E4M3 &&
                (!can_.fp8_query || !is_quantised(problem_.kv_cache.dtype)),
            "fp8 query");
-    add_if(a_.probability_dtype == ProbabilityDtype::kFp8E4M3, kProbabilityRefusal);
+    add_if(a_.probability_dtype == ProbabilityDtype::kFp8E4M3 && !takes_e4m3_probability(),
+           kProbabilityRefusal);
+  }
+
+  /// Users' kernels may, where query and cache are e4m3.
+  bool takes_e4m3_probability() const {
+    return can_.latent_only && plan_mla(can_, problem_).quantised_query;
   }
 
   /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), more

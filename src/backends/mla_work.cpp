@@ -111,8 +111,8 @@ void MlaWork::add_attend_step(std::string name, std::function<void()> run) {
   const bool first = !has_attention_step_;
   has_attention_step_ = true;
   add_step(std::move(name), true, std::move(run),
-           first ? mla_traffic(problem, capability.name).unique_bytes : 0,
-           first ? mla_flops(problem, capability.name) : 0);
+           first ? mla_traffic(problem, capability).unique_bytes : 0,
+           first ? mla_flops(problem, capability) : 0);
 }
 
 void MlaWork::add_write_step() {

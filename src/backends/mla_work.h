@@ -2,6 +2,7 @@
 // add to (semantics §8).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -131,6 +132,10 @@ class MlaWork {
 void add_mla_decode(MlaWork& work);
 /// Every row, over the keys that its list names (§8.9).
 void add_mla_sparse(MlaWork& work);
+/// The slots of the keys that every row's list names, [T, topk]; of the requests with a place in
+/// the workspace its rows instead (SparseIndexArgs::workspace_starts).
+std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
+                                           const std::vector<std::int32_t>& workspace_starts = {});
 /// The requests behind the decodes (§8.6).
 void add_mla_prefill(MlaWork& work);
 

@@ -7,6 +7,7 @@
 
 #include "backends/cache_facts.h"
 #include "backends/capability.h"
+#include "backends/plugin_mla_pipeline.h"
 #include "backends/plugin_pipeline.h"
 #include "core/error.h"
 #include "plugin/python_plugin.h"
@@ -19,6 +20,8 @@ class PluginBackend final : public Backend {
   PluginBackend(PluginInfo info, const PluginTable& plugin, const PluginDevice& device)
       : plugin_(plugin),
         device_(device),
+        dense_mla_(plugin_mla_capability(plugin.table, false)),
+        sparse_mla_(plugin_mla_capability(plugin.table, true)),
         info_(std::move(info)),
         description_(describe(plugin.table.description, info_)) {
     plugin_.on_cuda = device.is_cuda;
@@ -30,13 +33,16 @@ class PluginBackend final : public Backend {
   const PluginInfo* plugin() const override { return &info_; }
 
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
+    if (problem.attention.type == AttentionType::kMla) return mla_reasons(problem);
     std::vector<std::string> reasons = common_refusals(problem);
     if (reasons.empty()) reasons = own_limits(problem);
     if (!reasons.empty()) return reasons;
-    const PluginProblem view(problem, plugin_.table.name, device_);
-    reasons = undeclared(*view.get(), problem.attention.type, plugin_.table);
-    for (std::string& reason : asked(*view.get())) reasons.push_back(std::move(reason));
-    return reasons;
+    return own_reasons(PluginProblem(problem, plugin_.table.name, device_), problem);
+  }
+
+  const MlaCapability* mla_capability(const Problem& problem) const override {
+    if (problem.attention.type != AttentionType::kMla) return nullptr;
+    return problem.mla.sparse_topk ? &sparse_mla_ : &dense_mla_;
   }
 
   std::optional<CacheLayoutKind> cache_layout() const override {
@@ -53,13 +59,19 @@ class PluginBackend final : public Backend {
   bool is_deterministic(const Problem&) const override {
     return plugin_.table.nondeterministic == 0;
   }
-  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  /// By the problem: a plugin that rounds P further than it is asked to has no wider limits.
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
 
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
     // Why again: one request of a batch may be a problem that the plugin does not take.
     const std::vector<std::string> reasons = refusals(problem, device_.facts);
     if (!reasons.empty()) fail(ErrorKind::kUnsupported, "{}", fmt::join(reasons, "; "));
+    if (const MlaCapability* mla = mla_capability(problem)) {
+      return std::make_unique<PluginMlaPipeline>(*mla, problem, inputs, ops, plugin_, device_);
+    }
     return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
   }
 
@@ -68,7 +80,12 @@ class PluginBackend final : public Backend {
                 {"version", info_.version},
                 {"sha256", info_.sha256},
                 {"lse", lse_words()}};
-    if (const auto layout = cache_layout(); layout && !has_direct_kv(problem.attention.type)) {
+    if (const MlaCapability* mla = mla_capability(problem)) {
+      facts.emplace_back("form", "latent, all requests");
+      const bool is_fp8 = plan_mla(*mla, problem).quantised_query;
+      facts.emplace_back("query", is_fp8 ? "fp8_e4m3" : "as given");
+    } else if (const auto layout = cache_layout();
+               layout && !has_direct_kv(problem.attention.type)) {
       add_cache_facts(problem, *layout, plugin_.table.name, facts);
     } else {
       facts.emplace_back("keys", "ragged");
@@ -80,6 +97,25 @@ class PluginBackend final : public Backend {
   static std::string describe(const char* own_words, const PluginInfo& info) {
     const std::string of = fmt::format("plugin {}, version {}", info.library, info.version);
     return own_words == nullptr ? of : fmt::format("{} ({})", own_words, of);
+  }
+
+  /// What the plugin does not declare, and what it says itself.
+  std::vector<std::string> own_reasons(const PluginProblem& view, const Problem& problem) const {
+    std::vector<std::string> reasons =
+        undeclared(*view.get(), problem.attention.type, plugin_.table);
+    for (std::string& reason : asked(*view.get())) reasons.push_back(std::move(reason));
+    return reasons;
+  }
+
+  std::vector<std::string> mla_reasons(const Problem& problem) const {
+    if ((plugin_.table.attention_types & ATTNBENCH_MLA) == 0) {
+      return {"attention type mla not supported"};
+    }
+    if (problem.dcp.world_size > 1) return {"DCP not supported"};
+    const MlaCapability& capability = *mla_capability(problem);
+    const std::vector<std::string> reasons = mla_refusals(capability, problem, device_.facts);
+    if (!reasons.empty()) return reasons;
+    return own_reasons(PluginProblem(problem, capability, device_), problem);
   }
 
   /// What follows from the form that it wants its keys and LSE in.
@@ -131,6 +167,8 @@ class PluginBackend final : public Backend {
 
   PluginTable plugin_;
   PluginDevice device_;
+  MlaCapability dense_mla_;
+  MlaCapability sparse_mla_;
   PluginInfo info_;
   std::string description_;
 };

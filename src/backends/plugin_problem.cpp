@@ -9,6 +9,7 @@
 #include "core/parallel.h"
 #include "core/problem_json.h"
 #include "inputs/inputs.h"
+#include "metadata/int_math.h"
 
 namespace attnbench {
 namespace {
@@ -26,6 +27,7 @@ std::uint32_t type_bit(AttentionType type) {
     case AttentionType::kMmEncoder:
       return ATTNBENCH_MM_ENCODER;
     case AttentionType::kMla:
+      return ATTNBENCH_MLA;
     case AttentionType::kOp:
       return 0;
   }
@@ -72,7 +74,7 @@ std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
   return features;
 }
 
-constexpr std::array<std::pair<std::uint64_t, const char*>, 13> kFeatureNames = {
+constexpr std::array<std::pair<std::uint64_t, const char*>, 17> kFeatureNames = {
     {{ATTNBENCH_CAUSAL, "ATTNBENCH_CAUSAL"},
      {ATTNBENCH_NON_CAUSAL, "ATTNBENCH_NON_CAUSAL"},
      {ATTNBENCH_GQA, "ATTNBENCH_GQA"},
@@ -85,7 +87,11 @@ constexpr std::array<std::pair<std::uint64_t, const char*>, 13> kFeatureNames = 
      {ATTNBENCH_MM_PREFIX, "ATTNBENCH_MM_PREFIX"},
      {ATTNBENCH_FP8_KV, "ATTNBENCH_FP8_KV"},
      {ATTNBENCH_FP8_E5M2_KV, "ATTNBENCH_FP8_E5M2_KV"},
-     {ATTNBENCH_FP8_OUTPUT, "ATTNBENCH_FP8_OUTPUT"}}};
+     {ATTNBENCH_FP8_OUTPUT, "ATTNBENCH_FP8_OUTPUT"},
+     {ATTNBENCH_FP8_QUERY, "ATTNBENCH_FP8_QUERY"},
+     {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
+     {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
+     {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}}};
 
 }  // namespace
 
@@ -101,18 +107,18 @@ std::uint32_t plugin_dtype(Dtype dtype) {
       return ATTNBENCH_FP8_E4M3;
     case Dtype::kE5M2:
       return ATTNBENCH_FP8_E5M2;
+    case Dtype::kU8:
+      return ATTNBENCH_UINT8;
     case Dtype::kF64:
     case Dtype::kI8:
     case Dtype::kI32:
     case Dtype::kI64:
-    case Dtype::kU8:
       return 0;
   }
   return 0;
 }
 
-PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
-                             const PluginDevice& device)
+PluginProblem::PluginProblem(const Problem& problem, const PluginDevice& device)
     : scenario_(problem.scenario), case_name_(problem.case_name), json_(problem_to_json(problem)) {
   const AttentionSpec& a = problem.attention;
   view_.struct_size = sizeof view_;
@@ -129,14 +135,50 @@ PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
   view_.v_head_size = a.v_head_size;
   view_.batch_invariant = a.batch_invariant ? 1 : 0;
   view_.output_scale = problem.output_quant.scale;
-  const AttentionMath math = resolve_attention_math(problem, backend);
-  set_math(math);
   set_batch(problem);
-  set_cache(problem, backend);
-  view_.features = features_of(problem, math, view_.kv_cache_dtype);
   view_.scenario = scenario_.c_str();
   view_.case_name = case_name_.c_str();
   view_.json = json_.c_str();
+}
+
+PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
+                             const PluginDevice& device)
+    : PluginProblem(problem, device) {
+  const AttentionMath math = resolve_attention_math(problem, backend);
+  set_math(math);
+  const bool has_cache = !has_direct_kv(problem.attention.type);
+  set_cache(problem,
+            has_cache ? resolve_store_rule(problem, backend).element : problem.attention.dtype);
+  view_.features = features_of(problem, math, view_.kv_cache_dtype);
+}
+
+PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capability,
+                             const PluginDevice& device)
+    : PluginProblem(problem, device) {
+  set_math(resolve_attention_math(problem, capability.name));
+  set_latents(problem, capability);
+}
+
+/// The output is quantised behind the kernel, so that is nothing that it needs.
+void PluginProblem::set_latents(const Problem& problem, const MlaCapability& capability) {
+  const KvCacheDtype dtype = mla_cache_dtype(capability, problem);
+  const bool is_ds_mla = dtype == KvCacheDtype::kFp8DsMla;
+  const bool is_quantised_query = plan_mla(capability, problem).quantised_query;
+  set_cache(problem, is_ds_mla ? Dtype::kU8 : kv_element_dtype(dtype, problem.attention.dtype));
+  view_.num_heads = std::max(view_.num_heads, problem.mla.q_pad_num_heads.value_or(0));
+  view_.num_kv_heads = 1;
+  view_.head_size = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
+  view_.v_head_size = problem.mla.kv_lora_rank;
+  view_.topk = checked_int32(problem.mla.sparse_topk.value_or(0), "sparse_topk");
+  view_.output_scale = 0;
+  view_.features = ATTNBENCH_CAUSAL;
+  if (view_.topk > 0) view_.features |= ATTNBENCH_MLA_TOPK;
+  if (is_ds_mla) view_.features |= ATTNBENCH_MLA_DS_KV;
+  if (view_.kv_cache_dtype == ATTNBENCH_FP8_E4M3) view_.features |= ATTNBENCH_FP8_KV;
+  if (is_quantised_query) view_.features |= ATTNBENCH_FP8_QUERY;
+  if (problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3) {
+    view_.features |= ATTNBENCH_FP8_PROBABILITY;
+  }
 }
 
 void PluginProblem::set_math(const AttentionMath& math) {
@@ -166,10 +208,7 @@ void PluginProblem::set_batch(const Problem& problem) {
   view_.common_prefix_len = problem.cascade.common_prefix_len;
 }
 
-void PluginProblem::set_cache(const Problem& problem, const std::string& backend) {
-  const bool has_cache = !has_direct_kv(problem.attention.type);
-  const Dtype element =
-      has_cache ? resolve_store_rule(problem, backend).element : problem.attention.dtype;
+void PluginProblem::set_cache(const Problem& problem, Dtype element) {
   view_.kv_cache_dtype = plugin_dtype(element);
   view_.block_size = problem.kv_cache.block_size;
   view_.num_blocks = problem.kv_cache.num_blocks;

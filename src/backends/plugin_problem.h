@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/mla_backend.h"
 #include "core/problem.h"
 #include "metadata/attention_math.h"
 #include "plugin/attnbench_backend.h"
@@ -26,15 +27,20 @@ class PluginProblem {
   /// `backend` is the name that the maths is resolved by. `problem` has no reason of
   /// common_refusals() against it.
   PluginProblem(const Problem& problem, const std::string& backend, const PluginDevice& device);
+  /// Of type mla: attention over the latents as a kernel of this capability gets it.
+  PluginProblem(const Problem& problem, const MlaCapability& capability,
+                const PluginDevice& device);
   PluginProblem(const PluginProblem&) = delete;
   PluginProblem& operator=(const PluginProblem&) = delete;
 
   const AttnbenchProblem* get() const { return &view_; }
 
  private:
+  PluginProblem(const Problem& problem, const PluginDevice& device);
   void set_batch(const Problem& problem);
   void set_math(const AttentionMath& math);
-  void set_cache(const Problem& problem, const std::string& backend);
+  void set_cache(const Problem& problem, Dtype element);
+  void set_latents(const Problem& problem, const MlaCapability& capability);
 
   AttnbenchProblem view_{};
   std::vector<std::int64_t> query_lens_;  // [B]

@@ -66,6 +66,16 @@ double attention_flops(const Problem& problem, std::string_view backend) {
   return 2.0 * a.num_heads * (a.head_size + a.v_head_size) * pairs;
 }
 
+double attention_flops(const Problem& problem, const Backend& backend) {
+  const MlaCapability* mla = backend.mla_capability(problem);
+  return mla != nullptr ? mla_flops(problem, *mla) : attention_flops(problem, backend.name());
+}
+
+Traffic attention_traffic(const Problem& problem, const Backend& backend) {
+  const MlaCapability* mla = backend.mla_capability(problem);
+  return mla != nullptr ? mla_traffic(problem, *mla) : attention_traffic(problem, backend.name());
+}
+
 Traffic attention_traffic(const Problem& problem, std::string_view backend) {
   if (problem.attention.type == AttentionType::kMla) return mla_traffic(problem, backend);
   if (problem.attention.type == AttentionType::kOp) return {op_traffic(problem), 0};

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "backends/plugin_pipeline.h"
+#include "backends/plugin_kernel.h"
 #include "bench/save.h"
 #include "bench/stream_check.h"
 #include "core/error.h"
@@ -48,8 +48,8 @@ bool JobRunner::plan_timing(Attempt& attempt, int rounds) {
   return guarded(attempt, [&] {
     enter(Phase::kTiming);
     attempt.timing =
-        std::make_unique<JobTiming>(*attempt.job->problem, attempt.result.backend,
-                                    *attempt.pipeline, timing_tools(), options_, rounds);
+        std::make_unique<JobTiming>(*attempt.job->problem, *attempt.job->backend, *attempt.pipeline,
+                                    timing_tools(), options_, rounds);
     return true;
   });
 }
@@ -73,7 +73,7 @@ void JobRunner::finish(Attempt& attempt) {
         check_remembered(*attempt.trial, *attempt.pipeline, attempt.result);
       }
     }
-    if (auto* plugin = dynamic_cast<PluginPipeline*>(attempt.pipeline.get())) plugin->finish();
+    if (auto* plugin = dynamic_cast<UsersPipeline*>(attempt.pipeline.get())) plugin->finish();
     return false;
   });
 }
@@ -233,7 +233,7 @@ void JobRunner::judge(Trial& trial, const PipelineOutput& output, Result& result
 
 /// The first run of a user's backend: what it keeps of it makes the one that is judged wrong.
 std::optional<PipelineOutput> JobRunner::run_with_another_query(Pipeline& pipeline) {
-  auto* plugin = dynamic_cast<PluginPipeline*>(&pipeline);
+  auto* plugin = dynamic_cast<UsersPipeline*>(&pipeline);
   if (plugin == nullptr) return std::nullopt;
   plugin->negate_query();
   PipelineOutput output = run_once(pipeline, false);
@@ -244,12 +244,12 @@ std::optional<PipelineOutput> JobRunner::run_with_another_query(Pipeline& pipeli
 /// What is kept later, or of the keys, is found by other values once more. Negated ones make a
 /// run for which the reference is there already.
 void JobRunner::check_remembered(Trial& trial, Pipeline& pipeline, Result& result) {
-  auto* plugin = dynamic_cast<PluginPipeline*>(&pipeline);
+  auto* plugin = dynamic_cast<UsersPipeline*>(&pipeline);
   if (plugin == nullptr) return;
   plugin->negate_inputs();
   PipelineOutput output = run_once(pipeline, false);
   plugin->negate_inputs();
-  negate(output.output);
+  plugin->negate_output(output);
   const std::optional<Judgement> judgement = trial.judge(output);
   if (!judgement) throw Interrupted{};
   if (judgement->reasons.empty()) return;

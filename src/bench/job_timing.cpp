@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "backends/plugin_pipeline.h"
+#include "backends/plugin_kernel.h"
 #include "core/clock.h"
 
 namespace attnbench {
@@ -18,13 +18,13 @@ std::vector<MeasureStep> steps_of(Pipeline& pipeline) {
 
 }  // namespace
 
-JobTiming::JobTiming(const Problem& problem, const std::string& backend, Pipeline& pipeline,
+JobTiming::JobTiming(const Problem& problem, const Backend& backend, Pipeline& pipeline,
                      TimingTools& tools, const BenchOptions& options, int rounds)
     : problem_(problem),
       backend_(backend),
-      ceilings_(tools.ceilings(problem, backend)),
+      ceilings_(tools.ceilings(problem, std::string(backend.name()))),
       stopwatch_(tools.make_stopwatch(problem.timing.mode,
-                                      dynamic_cast<const PluginPipeline*>(&pipeline) != nullptr)),
+                                      dynamic_cast<const UsersPipeline*>(&pipeline) != nullptr)),
       measurement_(
           steps_of(pipeline), *stopwatch_,
           problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),

@@ -16,15 +16,15 @@ namespace attnbench {
 /// yet, so that this falls between no two rounds.
 class JobTiming {
  public:
-  JobTiming(const Problem& problem, const std::string& backend, Pipeline& pipeline,
-            TimingTools& tools, const BenchOptions& options, int rounds = 1);
+  JobTiming(const Problem& problem, const Backend& backend, Pipeline& pipeline, TimingTools& tools,
+            const BenchOptions& options, int rounds = 1);
   void take_round() { measurement_.take_round(); }
   /// Sets result.timing and result.throughput.
   void finish(Result& result);
 
  private:
   const Problem& problem_;
-  std::string backend_;
+  const Backend& backend_;
   Ceilings ceilings_;
   std::unique_ptr<Stopwatch> stopwatch_;
   Measurement measurement_;

@@ -18,11 +18,9 @@ namespace {
 class MlaTrial final : public Trial {
  public:
   MlaTrial(MlaCase& mla, const Backend& backend)
-      : case_(mla),
-        backend_(backend),
-        capability_(mla_capability_for(backend.name(), mla.problem())) {
+      : case_(mla), backend_(backend), capability_(capability_of(backend, mla.problem())) {
     const Problem& problem = case_.problem();
-    const bool is_reference = find_mla_capability(backend.name()) == nullptr;
+    const bool is_reference = backend.mla_capability(problem) == nullptr;
     plan_.batch = split_mla_batch(capability_, problem);
     if (!is_reference) plan_ = plan_mla(capability_, problem);
     const KvCacheDtype dtype = mla_cache_dtype(capability_, problem);
@@ -107,6 +105,11 @@ class MlaTrial final : public Trial {
   }
 
  private:
+  static MlaCapability capability_of(const Backend& backend, const Problem& problem) {
+    const MlaCapability* own = backend.mla_capability(problem);
+    return own != nullptr ? *own : mla_capability_for(backend.name(), problem);
+  }
+
   std::optional<Judgement> judge_values(const Problem& problem, const PipelineOutput& output) {
     Numerics numerics;
     numerics.output = output.output.dtype();

@@ -36,6 +36,9 @@ class FaultyBackend final : public Backend {
   Facts explain(const Problem& problem) const override { return backend_.explain(problem); }
   const PluginInfo* plugin() const override { return backend_.plugin(); }
   bool is_users() const override { return backend_.is_users(); }
+  const MlaCapability* mla_capability(const Problem& problem) const override {
+    return backend_.mla_capability(problem);
+  }
 
  private:
   const Backend& backend_;

@@ -85,8 +85,8 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   }
   for (const auto& [fact, value] : pair.backend->explain(problem)) print_line(out, fact, value);
   print_kernels(out, pair, device);
-  print_line(out, "flops", format_si(attention_flops(problem, name), "FLOP"));
-  const Traffic traffic = attention_traffic(problem, name);
+  print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
+  const Traffic traffic = attention_traffic(problem, *pair.backend);
   print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));
   print_line(out, "bytes (K/V per request)", format_bytes(traffic.kv_bytes));
   if (const auto kind = pair.backend->cache_layout_for(problem);

@@ -322,6 +322,15 @@ TEST_CASE("a base-2 LSE and a positive empty row are named") {
   CHECK(diagnose(7, -kInf) == std::pair<bool, std::string>{false, ""});
 }
 
+TEST_CASE("a base-2 LSE of MLA is named, whose error is held against that in storage precision") {
+  const std::vector<std::int32_t> rows{0};
+  const std::vector<double> natural{3}, emulated{3.001};
+  const Tensor lse = Tensor::from_f32(std::vector<float>{3.002f / std::log(2.0f)}, {1, 1});
+  const Comparison comparison{&lse, natural, emulated, rows, true};
+  CHECK(diagnose_lse(comparison, lse_tolerance(Dtype::kBF16, true)) ==
+        "LSE is in base 2, expected natural");
+}
+
 TEST_CASE("an LSE that was converted from a wrong declaration is named by what was declared") {
   const std::vector<std::int32_t> rows{0, 1};
   const std::vector<double> natural{std::log(3.0), -kInf};

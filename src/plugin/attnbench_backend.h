@@ -33,12 +33,26 @@ extern "C" {
 #define ATTNBENCH_CPU 1u
 #define ATTNBENCH_CUDA 2u
 
-/* attention.type. decoder and encoder_decoder have a paged cache; the others keys as tensors. */
+/* attention.type. decoder, encoder_decoder and mla have a paged cache, others keys as tensors. */
 #define ATTNBENCH_DECODER 1u
 #define ATTNBENCH_ENCODER 2u
 #define ATTNBENCH_ENCODER_ONLY 4u
 #define ATTNBENCH_ENCODER_DECODER 8u
 #define ATTNBENCH_MM_ENCODER 16u /* each request one image or video sequence */
+/* Attention over the latents of MLA: every head reads the entries of kv_cache, of head_size =
+ * kv_lora_rank + qk_rope_head_dim elements as keys and of their first v_head_size = kv_lora_rank as
+ * values. The query comes absorbed (W_UK is in it), the output goes through W_UV afterwards, both
+ * as steps of attnbench. Every request comes so, prefills too. Of the features only those below that name MLA, ATTNBENCH_CAUSAL and those
+ * of element types are asked for. */
+#define ATTNBENCH_MLA 32u
+#define ATTNBENCH_OP 64u /* one operation alone: AttnbenchBackend::operations */
+
+/* op.name, with AttnbenchTensors that it works on. */
+/* Rows of key and value into key_cache and value_cache at slot_mapping; negative slots are skipped,
+ * every other byte of the cache stays. With an fp8 cache: code = value / k_scale, or v_scale. */
+#define ATTNBENCH_OP_RESHAPE_AND_CACHE 1u
+/* output, lse = merge of prefix_output, prefix_lse with suffix_output, suffix_lse. */
+#define ATTNBENCH_OP_MERGE 2u
 
 /* Element types. */
 #define ATTNBENCH_FLOAT32 1u
@@ -46,6 +60,7 @@ extern "C" {
 #define ATTNBENCH_BFLOAT16 4u
 #define ATTNBENCH_FP8_E4M3 8u
 #define ATTNBENCH_FP8_E5M2 16u
+#define ATTNBENCH_UINT8 32u /* bytes: of the fp8_ds_mla cache */
 
 /* What a problem may ask for beyond plain attention of one head size (AttnbenchBackend::features
  * lists what the plugin can do, AttnbenchProblem::features what the problem needs). */
@@ -53,15 +68,19 @@ extern "C" {
 #define ATTNBENCH_NON_CAUSAL (1ull << 1)
 #define ATTNBENCH_GQA (1ull << 2)         /* num_kv_heads < num_heads; head h reads h / (H / Hk) */
 #define ATTNBENCH_V_HEAD_SIZE (1ull << 3) /* v_head_size != head_size */
-#define ATTNBENCH_SLIDING_WINDOW (1ull << 4) /* window_left, window_right */
-#define ATTNBENCH_SOFT_CAP (1ull << 5)       /* s = cap * tanh(s / cap) */
-#define ATTNBENCH_ALIBI (1ull << 6)          /* alibi_slopes, AttnbenchProblem::alibi */
-#define ATTNBENCH_ALIBI_SQRT (1ull << 7)     /* the same with ATTNBENCH_BIAS_SQRT */
-#define ATTNBENCH_SINKS (1ull << 8)          /* sinks */
-#define ATTNBENCH_MM_PREFIX (1ull << 9)      /* mm_prefix_ranges */
-#define ATTNBENCH_FP8_KV (1ull << 10)        /* cache of fp8_e4m3 with k_scale and v_scale */
-#define ATTNBENCH_FP8_E5M2_KV (1ull << 11)   /* cache of fp8_e5m2 with k_scale and v_scale */
-#define ATTNBENCH_FP8_OUTPUT (1ull << 12)    /* output is fp8_e4m3 of o / output_scale */
+#define ATTNBENCH_SLIDING_WINDOW (1ull << 4)   /* window_left, window_right */
+#define ATTNBENCH_SOFT_CAP (1ull << 5)         /* s = cap * tanh(s / cap) */
+#define ATTNBENCH_ALIBI (1ull << 6)            /* alibi_slopes, AttnbenchProblem::alibi */
+#define ATTNBENCH_ALIBI_SQRT (1ull << 7)       /* the same with ATTNBENCH_BIAS_SQRT */
+#define ATTNBENCH_SINKS (1ull << 8)            /* sinks */
+#define ATTNBENCH_MM_PREFIX (1ull << 9)        /* mm_prefix_ranges */
+#define ATTNBENCH_FP8_KV (1ull << 10)          /* cache of fp8_e4m3 with k_scale and v_scale */
+#define ATTNBENCH_FP8_E5M2_KV (1ull << 11)     /* cache of fp8_e5m2 with k_scale and v_scale */
+#define ATTNBENCH_FP8_OUTPUT (1ull << 12)      /* output is fp8_e4m3 of o / output_scale */
+#define ATTNBENCH_FP8_QUERY (1ull << 13)       /* query is fp8_e4m3 of q / q_scale */
+#define ATTNBENCH_FP8_PROBABILITY (1ull << 14) /* the kernel rounds its probabilities to e4m3 */
+#define ATTNBENCH_MLA_TOPK (1ull << 15)  /* MLA: a row sees the entries that its topk_slots name */
+#define ATTNBENCH_MLA_DS_KV (1ull << 16) /* MLA: kv_cache of fp8_ds_mla entries, 656 bytes each */
 
 /* Keys and values as the plugin wants them, where there is a cache; else they are ragged. */
 #define ATTNBENCH_KV_RAGGED 0u /* key [S, Hk, D] and value [S, Hk, Dv], requests concatenated */
@@ -146,12 +165,18 @@ typedef struct AttnbenchProblem {
   const char* json; /* `problem` of the result file: every field, also those without one above */
 
   int32_t num_threads; /* CPU threads that it may use: --threads, or all cores */
+  uint32_t operation;  /* of ATTNBENCH_OP: one of ATTNBENCH_OP_RESHAPE_AND_CACHE, ... */
+
+  int32_t topk; /* K of topk_slots; 0 = none */
   int32_t reserved;
+  /* ATTNBENCH_OP_MERGE: rows that have a prefix, the first ones; the others are their suffix. */
+  int64_t num_merged_tokens;
 } AttnbenchProblem;
 
 /* Memory of the device, NULL where the problem or the plugin has no use for it. Everything but
- * output, lse and what host->allocate() gave must stay as it is. The cache is complete: new keys
- * and values are written before run(). */
+ * output, lse and what host->allocate() gave must stay as it is, and the caches of
+ * ATTNBENCH_OP_RESHAPE_AND_CACHE. For attention the cache is complete: new keys and values are
+ * written before run(). */
 typedef struct AttnbenchTensors {
   uint32_t struct_size;
   uint32_t reserved;
@@ -172,6 +197,19 @@ typedef struct AttnbenchTensors {
   const AttnbenchTensor* sinks;         /* float32 [H]: one more score of each row, with value 0 */
   const AttnbenchTensor* mm_prefix_ranges; /* int32 [B, R, 2]: see each other, both ends included;
                                               (0, 0) = unused */
+
+  const AttnbenchTensor* q_scale;    /* float32 [1]: query = code * q_scale */
+  const AttnbenchTensor* kv_cache;   /* MLA: [NB, bs, D] entries, latent first; fp8_ds_mla: uint8
+                                        [NB, bs, 656]. Slots past the end of a request hold NaN */
+  const AttnbenchTensor* topk_slots; /* int32 [T, K]: block * bs + slot in the cache, -1 = none; in
+                                        no order, and a slot may come twice */
+  /* Operations. reshape_and_cache has key [T, Hk, D], value and the two caches. */
+  const AttnbenchTensor* slot_mapping; /* int64 [at least T]: block * bs + slot */
+  const AttnbenchTensor*
+      prefix_output;                 /* [at least the merged rows, H, Dv]; merge has output, lse */
+  const AttnbenchTensor* prefix_lse; /* float32 [H, T], natural; -inf = sees no key */
+  const AttnbenchTensor* suffix_output; /* [T, H, Dv] */
+  const AttnbenchTensor* suffix_lse;    /* float32 [H, T] */
 } AttnbenchTensors;
 
 /* What attnbench does for a plugin during prepare(). */
@@ -207,7 +245,8 @@ typedef struct AttnbenchBackend {
    * not touch a device: it is asked on machines without one. May be NULL: yes to all. */
   const char* (*supports)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem);
   /* Not timed: allocates, compiles, plans. Sets *state, which the other two get. Arguments live
-   * until destroy(); lengths and block table are in place, query, keys and values are still NaN.
+   * until destroy(); lengths and block table are in place, query, keys and values are still NaN,
+   * topk_slots all -1.
    * May be called again before the first state is destroyed. */
   const char* (*prepare)(const struct AttnbenchBackend* self, const AttnbenchProblem* problem,
                          const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state);
@@ -222,7 +261,7 @@ typedef struct AttnbenchBackend {
   /* Not 0: two runs on the same values may differ in their last bits, so the rule of the same bytes
    * does not hold. Each run that is looked at is then judged by its error. */
   uint32_t nondeterministic;
-  uint32_t reserved;
+  uint32_t operations; /* with ATTNBENCH_OP: ATTNBENCH_OP_RESHAPE_AND_CACHE | ... */
 } AttnbenchBackend;
 
 #if defined(__GNUC__)

@@ -14,7 +14,7 @@
 // Fields stay where version 1 of the plugin interface has them; new ones are added at the end.
 static_assert(ATTNBENCH_ABI_VERSION == 1);
 
-static_assert(sizeof(AttnbenchProblem) == 224);
+static_assert(sizeof(AttnbenchProblem) == 240);
 static_assert(offsetof(AttnbenchProblem, struct_size) == 0);
 static_assert(offsetof(AttnbenchProblem, type) == 4);
 static_assert(offsetof(AttnbenchProblem, dtype) == 8);
@@ -52,9 +52,12 @@ static_assert(offsetof(AttnbenchProblem, scenario) == 192);
 static_assert(offsetof(AttnbenchProblem, case_name) == 200);
 static_assert(offsetof(AttnbenchProblem, json) == 208);
 static_assert(offsetof(AttnbenchProblem, num_threads) == 216);
-static_assert(offsetof(AttnbenchProblem, reserved) == 220);
+static_assert(offsetof(AttnbenchProblem, operation) == 220);
+static_assert(offsetof(AttnbenchProblem, topk) == 224);
+static_assert(offsetof(AttnbenchProblem, reserved) == 228);
+static_assert(offsetof(AttnbenchProblem, num_merged_tokens) == 232);
 
-static_assert(sizeof(AttnbenchTensors) == 136);
+static_assert(sizeof(AttnbenchTensors) == 200);
 static_assert(offsetof(AttnbenchTensors, struct_size) == 0);
 static_assert(offsetof(AttnbenchTensors, reserved) == 4);
 static_assert(offsetof(AttnbenchTensors, query) == 8);
@@ -73,6 +76,14 @@ static_assert(offsetof(AttnbenchTensors, v_scale) == 104);
 static_assert(offsetof(AttnbenchTensors, alibi_slopes) == 112);
 static_assert(offsetof(AttnbenchTensors, sinks) == 120);
 static_assert(offsetof(AttnbenchTensors, mm_prefix_ranges) == 128);
+static_assert(offsetof(AttnbenchTensors, q_scale) == 136);
+static_assert(offsetof(AttnbenchTensors, kv_cache) == 144);
+static_assert(offsetof(AttnbenchTensors, topk_slots) == 152);
+static_assert(offsetof(AttnbenchTensors, slot_mapping) == 160);
+static_assert(offsetof(AttnbenchTensors, prefix_output) == 168);
+static_assert(offsetof(AttnbenchTensors, prefix_lse) == 176);
+static_assert(offsetof(AttnbenchTensors, suffix_output) == 184);
+static_assert(offsetof(AttnbenchTensors, suffix_lse) == 192);
 
 static_assert(sizeof(AttnbenchHost) == 32);
 static_assert(offsetof(AttnbenchHost, struct_size) == 0);
@@ -99,6 +110,7 @@ static_assert(offsetof(AttnbenchBackend, supports) == 72);
 static_assert(offsetof(AttnbenchBackend, prepare) == 80);
 static_assert(offsetof(AttnbenchBackend, run) == 88);
 static_assert(offsetof(AttnbenchBackend, nondeterministic) == 104);
+static_assert(offsetof(AttnbenchBackend, operations) == 108);
 static_assert(offsetof(AttnbenchBackend, destroy) == 96);
 TEST_CASE("a tensor lies in memory as a DLTensor of DLPack") {
   CHECK(offsetof(AttnbenchTensor, data) == 0);

@@ -16,10 +16,12 @@ PREFIX = "attnbench.adapters."
 # The shipped adapters for a machine without a GPU, and each with one convention declared wrong.
 ON_CPU = """\
 from attnbench import Adapter
-from attnbench.adapters import flash_attn, flashinfer, torch_flex, vllm_flash_attn, vllm_triton
+from attnbench.adapters import (flash_attn, flash_mla, flashinfer, torch_flex, vllm_flash_attn,
+                                vllm_flash_mla, vllm_triton)
 
 OTHERS = {"natural": "base_2", "base_2": "natural", "HT": "TH", "TH": "HT", "-inf": "+inf", "+inf": "-inf"}
-for module in (flash_attn, flashinfer, torch_flex, vllm_flash_attn, vllm_triton):
+for module in (flash_attn, flash_mla, flashinfer, torch_flex, vllm_flash_attn, vllm_flash_mla,
+               vllm_triton):
     for name, base in list(vars(module).items()):
         if not isinstance(base, type) or not hasattr(base, "prepare"):
             continue
@@ -36,6 +38,23 @@ PAGED = ("flash_attn_Fa3Paged", "flash_attn_Fa4Paged", "vllm_flash_attn_Fa2", "v
 DECODE = ("vllm_triton_Unified3d", "flashinfer_Decode", "flashinfer_DecodeTensorCores")
 WITH_LSE = (*RAGGED, "flash_attn_Fa2Paged", "flash_attn_Fa3Paged", "flash_attn_Fa4Paged",
             "vllm_flash_attn_Fa2", "vllm_flash_attn_Fa3", "flashinfer_Prefill")  # fmt: skip
+
+LATENTS = """\
+schema: 1
+name: latents
+attention: {type: mla, num_heads: 4, dtype: bfloat16}
+mla: {qk_nope_head_dim: 32, v_head_dim: 32}
+kv_cache: {block_size: 64}
+batch: BATCH
+"""
+DECODES, SPECULATIVE, MIXED = "3q1s100_q1s64", "3q2s100", "q1s100_3q2s90_q20"
+DENSE_MLA = ("flash_mla_Decode", "vllm_flash_mla_Decode")
+SPARSE_MLA = ("flash_mla_Sparse", "vllm_flash_mla_Sparse")
+MLA = (*DENSE_MLA, "vllm_triton_MlaDecode", "flashinfer_Mla")
+LISTED = ("--set", "attention.num_heads=64", "--set", "mla.sparse_topk=128", "--set",
+          "mla.sparse.valid=0.3")  # fmt: skip
+FP8 = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.k_scale=0.02", "--set",
+       "kv_cache.q_scale=0.03")  # fmt: skip
 
 
 class AdapterTest(PythonTest):
@@ -203,6 +222,56 @@ class Packages(AdapterTest):
         refused = self.run_classes(cross, "flashinfer_Prefill", code=3)["flashinfer_Prefill"]
         self.assertEqual(refused["status"], "unsupported")
 
+    def all_pass_over_latents(self, batch, *classes, settings=()):
+        return self.all_pass(LATENTS.replace("BATCH", batch), *classes,
+                             options=("--no-timing", *settings))  # fmt: skip
+
+    def test_decodes_and_long_queries_over_latents(self):
+        for result in self.all_pass_over_latents(DECODES, *MLA).values():
+            self.assertLess(result["lse_error"]["max_abs"], 1e-2)
+        self.all_pass_over_latents(SPECULATIVE, *DENSE_MLA, "flashinfer_Mla")
+        self.all_pass_over_latents(MIXED, "flashinfer_Mla")
+        scenario = LATENTS.replace("BATCH", MIXED)
+        refused = self.run_classes(scenario, *DENSE_MLA, "vllm_triton_MlaDecode", code=3)
+        for name, result in refused.items():
+            words = "other than one query token" if "triton" in name else "query lengths differ"
+            self.assertEqual(result["reasons"], [words])
+
+    def test_latents_in_fp8(self):
+        name = "vllm_flash_mla_Decode"
+        scenario = LATENTS.replace("BATCH", DECODES)
+        refused = self.run_classes(scenario, name, code=3, options=("--no-timing", *FP8))[name]
+        self.assertEqual(refused["reasons"],
+                         ["rounds P to e4m3, which attention.probability_dtype: fp8_e4m3 asks for"])  # fmt: skip
+        rounded = (*FP8, "--set", "attention.probability_dtype=fp8_e4m3")
+        for batch in (DECODES, SPECULATIVE):
+            self.all_pass_over_latents(batch, name, settings=rounded)
+        self.all_pass_over_latents(DECODES, "vllm_triton_MlaDecode", settings=FP8)
+
+    def test_lists_of_entries_in_16_bits_and_as_fp8_ds_mla(self):
+        for settings in (LISTED, (*LISTED, "--set", "kv_cache.dtype=fp8_ds_mla"),
+                         (*LISTED, "--set", "mla.sparse.valid=0.0")):  # fmt: skip
+            self.all_pass_over_latents(MIXED, *SPARSE_MLA, settings=settings)
+
+    def test_an_lse_of_latents_by_another_convention_is_noticed(self):
+        """As many tokens as heads, so that the shape fits either way."""
+        scenario = LATENTS.replace("BATCH", "4q1s100")
+        for convention in ("lse", "lse_axes"):
+            names = [f"{name}_{convention}" for name in MLA]
+            for name, result in self.run_classes(scenario, *names, code=1).items():
+                # [H, B, Q] is no [T, H].
+                has_shape = convention == "lse_axes" and "flash_mla" in name
+                with self.subTest(name=name):
+                    self.assertEqual(result["status"], "error" if has_shape else "incorrect",
+                                     result["reasons"])  # fmt: skip
+                    self.assertIn("lse" if convention == "lse_axes" else "LSE is in base 2"
+                                  if "flashinfer" in name else "LSE is natural",
+                                  "\n".join(result["reasons"]))  # fmt: skip
+        options = ("--no-timing", *LISTED, "--set", "mla.sparse.valid=0.0")
+        names = [f"{name}_empty_rows" for name in SPARSE_MLA]
+        for result in self.run_classes(scenario, *names, code=1, options=options).values():
+            self.assertIn("LSE of rows that see no key is +inf, declared -inf", result["reasons"])
+
     def test_without_its_package_an_adapter_is_unsupported(self):
         self.modules = ()
         for name, package in (
@@ -210,8 +279,11 @@ class Packages(AdapterTest):
             ("flash_attn:Fa4", "flash_attn"),
             ("flashinfer:Decode", "flashinfer"),
             ("vllm_flash_attn:Fa3", "vllm"),
+            ("flash_mla:Decode", "flash_mla"),
+            ("vllm_flash_mla:Sparse", "vllm"),
         ):
-            reasons = self.run_classes(TINY, PREFIX + name, code=3)[PREFIX + name]["reasons"]
+            scenario = LATENTS.replace("BATCH", DECODES) if "mla" in name else TINY
+            reasons = self.run_classes(scenario, PREFIX + name, code=3)[PREFIX + name]["reasons"]
             self.assertEqual(reasons[0], "device cpu not supported")
             self.assertIn(f"package {package} not found in ", reasons[1])
 

@@ -84,6 +84,34 @@ class RightOnes(Classes):
         self.assertEqual(strict_json(outcome.out)["results"][0]["status"], "passed")
 
 
+class OverLatents(Classes):
+    LATENTS = """\
+schema: 1
+name: latents
+attention: {type: mla, num_heads: 4, dtype: float16}
+mla: {kv_lora_rank: 64, qk_nope_head_dim: 32, qk_rope_head_dim: 16, v_head_dim: 32}
+batch: 3q1s70_q5s40
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+"""
+
+    def test_what_is_written_and_what_is_returned_goes_through_the_value_projection(self):
+        classes = ("Latents", "LatentsReturned")
+        listed = ("--no-timing", "--set", "mla.sparse_topk=128", "--set", "mla.sparse.valid=0.1")
+        for options in ((), listed):
+            results = self.run_classes(self.LATENTS, *classes, options=options)
+            for result in results.values():
+                self.check(result, "passed")
+                self.assertLess(result["lse_error"]["max_abs"], 1e-2)
+        results = self.run_classes(self.LATENTS, *classes, options=())
+        for result in results.values():
+            steps = [step["name"] for step in result["timing"]["steps"]]
+            self.assertEqual(steps[-2:], ["attend", "project_value"])
+
+    def test_what_is_not_returned_is_incorrect(self):
+        result = self.run_classes(self.LATENTS, "LatentsUnwritten", code=1)["LatentsUnwritten"]
+        self.check(result, "incorrect", "NaN or infinity in different places")
+
+
 class Conventions(Classes):
     def test_what_is_declared_is_converted_and_a_wrong_declaration_is_named(self):
         right = ("Right", "Base2", "PlusInf", "Turned")

@@ -223,3 +223,50 @@ class Prints(Right):
 
 class NeedsPackage(Right):
     packages = ("there_is_no_such_package",)
+
+
+class Latents(Right):
+    """over the latents of MLA"""
+
+    attention_types = ("mla",)
+    dtypes = ("float16",)
+    features = ("causal", "mla_topk")
+
+    def slots(self, request, seen, row):
+        p, t = self.problem, self.tensors
+        if p.topk:
+            return t.topk_slots[row][t.topk_slots[row] >= 0]
+        places = np.arange(seen)
+        return t.block_table[request][places // p.block_size] * p.block_size + places % p.block_size
+
+    def attend(self):
+        p, t = self.problem, self.tensors
+        entries = t.kv_cache.reshape(-1, p.head_size)
+        output = np.zeros(t.output.shape, np.float16)
+        lse = np.full((p.num_heads, p.num_tokens), -np.inf, np.float32)
+        for request, (query_len, seq_len, row, _) in enumerate(p.requests()):
+            for i in range(query_len):
+                slots = self.slots(request, seq_len - query_len + i + 1, row + i)
+                if len(slots) == 0:
+                    continue
+                keys = entries[slots].astype(np.float32)
+                scores = t.query[row + i].astype(np.float32) @ keys.T * p.scale
+                most = scores.max(-1, keepdims=True)
+                weights = np.exp(scores - most)
+                lse[:, row + i] = (most[:, 0] + np.log(weights.sum(-1))).astype(np.float32)
+                weights /= weights.sum(-1, keepdims=True)
+                output[row + i] = weights @ keys[:, : p.v_head_size]
+        return output, lse
+
+
+class LatentsReturned(Latents):
+    def run(self):
+        output, lse = self.attend()
+        return as_tensor(output), as_tensor(lse)
+
+
+class LatentsUnwritten(Latents):
+    def run(self):
+        output, lse = self.attend()
+        output[-1] = np.nan
+        return as_tensor(output), as_tensor(lse)

@@ -1,4 +1,4 @@
-"""FlashInfer over a paged cache: batch decode, batch prefill, and two levels of cascade.
+"""FlashInfer over a paged cache: batch decode, batch prefill, two levels of cascade, and MLA.
 
 LSE: base 2, [T, H], a new tensor whose copy is not timed; cascade gives none. What a row without keys
 gets has changed between versions, so such batches are refused.
@@ -158,3 +158,58 @@ class Cascade(FlashInfer):
 
     def run(self):
         return self.wrapper.run(self.query, self.cache)
+
+
+class Mla(Adapter):
+    """flashinfer.mla.BatchMLAPagedAttentionWrapper, over a cache of 16 bits"""
+
+    packages = ("torch", "flashinfer")
+    attention_types = ("mla",)
+    features = ("causal",)
+    lse = "base_2"
+    lse_axes = "TH"
+
+    def supports(self, problem):
+        if 0 in problem.query_lens:
+            return "requests without queries"
+        if problem.v_head_size % 128 or (problem.head_size - problem.v_head_size) % 64:
+            return "kv_lora_rank not a multiple of 128, or qk_rope_head_dim not of 64"
+        return None
+
+    def prepare(self, problem, tensors):
+        import torch
+        from flashinfer.mla import BatchMLAPagedAttentionWrapper
+
+        device = tensors.query.device
+        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self.wrapper = BatchMLAPagedAttentionWrapper(workspace)
+        indptr, indices, _ = pages(
+            tensors.block_table.cpu(), problem.seq_lens, problem.block_size
+        )
+        latent = problem.v_head_size
+        self.wrapper.plan(
+            qo_indptr=tensors.query_start_loc,
+            kv_indptr=indptr.to(device),
+            kv_indices=indices.to(device),
+            kv_len_arr=tensors.seq_lens,
+            num_heads=problem.num_heads,
+            head_dim_ckv=latent,
+            head_dim_kpe=problem.head_size - latent,
+            page_size=problem.block_size,
+            causal=True,
+            sm_scale=problem.scale,
+            q_data_type=tensors.query.dtype,
+            kv_data_type=tensors.kv_cache.dtype,
+        )
+        self.options = {
+            "q_nope": tensors.query[..., :latent],
+            "q_pe": tensors.query[..., latent:],
+            "ckv_cache": tensors.kv_cache[..., :latent],
+            "kpe_cache": tensors.kv_cache[..., latent:],
+            "out": tensors.output,
+            "return_lse": True,
+        }
+
+    def run(self):
+        _, lse = self.wrapper.run(**self.options)
+        return None, lse

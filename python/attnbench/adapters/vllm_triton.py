@@ -1,4 +1,6 @@
-"""vLLM's Triton kernel over its paged cache: unified_attention in its two forms. It gives no LSE."""
+"""vLLM's Triton kernels over its paged caches: unified_attention in its two forms, which gives no LSE,
+and the decode over the latents of MLA, whose LSE is natural.
+"""
 
 from attnbench.adapter import Adapter
 
@@ -85,3 +87,62 @@ class Unified3d(Unified2d):
             "softmax_segm_max": new(*parts),
             "softmax_segm_expsum": new(*parts),
         }
+
+
+MLA_KEYS_OF_SPLIT = 512  # at least, as vLLM's backend has it
+MLA_SPLITS_OF_SM = 2  # at most
+
+
+def mla_splits(problem):
+    """Parts that vLLM's backend TRITON_MLA cuts the keys into."""
+    if problem.batch_invariant:
+        return 1
+    wanted = max(1, problem.max_seq_len // MLA_KEYS_OF_SPLIT)
+    return min(1 << (wanted - 1).bit_length(), MLA_SPLITS_OF_SM * problem.num_sms)
+
+
+class MlaDecode(Adapter):
+    """vLLM's Triton decode_attention_fwd over the latents of MLA"""
+
+    packages = ("torch", "triton", "vllm")
+    attention_types = ("mla",)
+    features = ("causal", "fp8_kv")
+    lse = "natural"
+    lse_axes = "TH"
+
+    def supports(self, problem):
+        if set(problem.query_lens) != {1}:
+            return "other than one query token"
+        return None
+
+    def prepare(self, problem, tensors):
+        import torch
+        from vllm.v1.attention.ops.triton_decode_attention import decode_attention_fwd
+
+        self.function = decode_attention_fwd
+        rows = problem.num_requests, problem.num_heads
+        new = lambda *shape: torch.empty(shape, dtype=torch.float32, device=tensors.query.device)
+        entries = tensors.kv_cache.unsqueeze(2)
+        splits = mla_splits(problem)
+        # Without a scale the function makes one, and waits for it.
+        scale = torch.ones(1, device=entries.device) if tensors.k_scale is None else tensors.k_scale
+        self.options = {
+            "q": tensors.query,
+            "k_buffer": entries,
+            "v_buffer": entries[..., : problem.v_head_size],
+            "o": tensors.output,
+            "lse": new(*rows),
+            "req_to_token": tensors.block_table,
+            "b_seq_len": tensors.seq_lens,
+            "attn_logits": new(*rows, splits, problem.v_head_size + 1),
+            "num_kv_splits": splits,
+            "sm_scale": problem.scale,
+            "page_size": problem.block_size,
+            "k_scale": scale,
+            "v_scale": scale,
+            "is_mla": True,
+        }
+
+    def run(self):
+        self.function(**self.options)
+        return None, self.options["lse"]
