@@ -7,6 +7,8 @@
 
 #include "backends/cache_facts.h"
 #include "backends/capability.h"
+#include "backends/op_pipeline.h"
+#include "backends/plugin_op_pipeline.h"
 #include "backends/plugin_pipeline.h"
 #include "core/error.h"
 #include "plugin/python_plugin.h"
@@ -60,6 +62,10 @@ class PluginBackend final : public Backend {
     // Why again: one request of a batch may be a problem that the plugin does not take.
     const std::vector<std::string> reasons = refusals(problem, device_.facts);
     if (!reasons.empty()) fail(ErrorKind::kUnsupported, "{}", fmt::join(reasons, "; "));
+    if (problem.attention.type == AttentionType::kOp) {
+      if (inputs.op == nullptr) fail(ErrorKind::kInternal, "{}: no operands were given", name());
+      return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, plugin_, device_);
+    }
     return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
   }
 
@@ -68,7 +74,11 @@ class PluginBackend final : public Backend {
                 {"version", info_.version},
                 {"sha256", info_.sha256},
                 {"lse", lse_words()}};
-    if (const auto layout = cache_layout(); layout && !has_direct_kv(problem.attention.type)) {
+    if (problem.attention.type == AttentionType::kOp) {
+      facts.emplace_back("operation", to_string(*problem.op.name));
+      add_op_facts(problem, facts);
+    } else if (const auto layout = cache_layout();
+               layout && !has_direct_kv(problem.attention.type)) {
       add_cache_facts(problem, *layout, plugin_.table.name, facts);
     } else {
       facts.emplace_back("keys", "ragged");
@@ -84,6 +94,7 @@ class PluginBackend final : public Backend {
 
   /// What follows from the form that it wants its keys and LSE in.
   std::vector<std::string> own_limits(const Problem& problem) const {
+    if (problem.attention.type == AttentionType::kOp) return limits_of_layout(problem);
     std::vector<std::string> reasons;
     const bool has_cache = !has_direct_kv(problem.attention.type);
     const bool is_paged = cache_layout().has_value();
@@ -97,6 +108,18 @@ class PluginBackend final : public Backend {
       reasons.emplace_back("a sink of +inf with an LSE of +inf for rows that see no key");
     }
     return reasons;
+  }
+
+  /// A single operation has its cache in the layout that the scenario names.
+  std::vector<std::string> limits_of_layout(const Problem& problem) const {
+    const bool writes = (plugin_.table.operations & ATTNBENCH_OP_RESHAPE_AND_CACHE) != 0;
+    if (problem.op.name != OpKind::kReshapeAndCache || !writes) return {};
+    const OpCacheLayout layout = problem.op.cache_layout;
+    const bool fits = layout == OpCacheLayout::kTr
+                          ? cache_layout() == CacheLayoutKind::kTr
+                          : layout == OpCacheLayout::kFa && cache_layout() == CacheLayoutKind::kFa;
+    if (fits) return {};
+    return {fmt::format("cache layout {} not supported", to_string(layout))};
   }
 
   /// The lines of what supports() says. Errors: BackendFailure when it throws.

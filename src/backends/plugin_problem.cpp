@@ -25,8 +25,9 @@ std::uint32_t type_bit(AttentionType type) {
       return ATTNBENCH_ENCODER_DECODER;
     case AttentionType::kMmEncoder:
       return ATTNBENCH_MM_ENCODER;
-    case AttentionType::kMla:
     case AttentionType::kOp:
+      return ATTNBENCH_OP;
+    case AttentionType::kMla:
       return 0;
   }
   return 0;
@@ -129,11 +130,15 @@ PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
   view_.v_head_size = a.v_head_size;
   view_.batch_invariant = a.batch_invariant ? 1 : 0;
   view_.output_scale = problem.output_quant.scale;
-  const AttentionMath math = resolve_attention_math(problem, backend);
-  set_math(math);
   set_batch(problem);
-  set_cache(problem, backend);
-  view_.features = features_of(problem, math, view_.kv_cache_dtype);
+  if (a.type == AttentionType::kOp) {
+    set_operation(problem);
+  } else {
+    const AttentionMath math = resolve_attention_math(problem, backend);
+    set_math(math);
+    set_cache(problem, backend);
+    view_.features = features_of(problem, math, view_.kv_cache_dtype);
+  }
   view_.scenario = scenario_.c_str();
   view_.case_name = case_name_.c_str();
   view_.json = json_.c_str();
@@ -184,6 +189,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
   const KvCacheSpec& cache = problem.kv_cache;
   const OutputQuantType output = problem.output_quant.type;
+  if (a.type == AttentionType::kOp) return operation_refusals(problem);
   if (type_bit(a.type) == 0) {
     return {fmt::format("attention type {} not supported", to_string(a.type))};
   }
@@ -211,6 +217,10 @@ std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionTy
   }
   if ((table.attention_types & problem.type) == 0) {
     reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
+  }
+  if (type == AttentionType::kOp && (table.operations & problem.operation) == 0) {
+    reasons.push_back(
+        fmt::format("operation {} not supported", plugin_operation_name(problem.operation)));
   }
   if ((table.dtypes & problem.dtype) == 0) reasons.emplace_back("dtype not supported");
   for (const auto& [bit, name] : kFeatureNames) {

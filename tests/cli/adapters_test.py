@@ -16,10 +16,11 @@ PREFIX = "attnbench.adapters."
 # The shipped adapters for a machine without a GPU, and each with one convention declared wrong.
 ON_CPU = """\
 from attnbench import Adapter
-from attnbench.adapters import flash_attn, flashinfer, torch_flex, vllm_flash_attn, vllm_triton
+from attnbench.adapters import (flash_attn, flashinfer, torch_flex, vllm_cuda, vllm_flash_attn,
+                                vllm_triton)
 
 OTHERS = {"natural": "base_2", "base_2": "natural", "HT": "TH", "TH": "HT", "-inf": "+inf", "+inf": "-inf"}
-for module in (flash_attn, flashinfer, torch_flex, vllm_flash_attn, vllm_triton):
+for module in (flash_attn, flashinfer, torch_flex, vllm_cuda, vllm_flash_attn, vllm_triton):
     for name, base in list(vars(module).items()):
         if not isinstance(base, type) or not hasattr(base, "prepare"):
             continue
@@ -36,6 +37,23 @@ PAGED = ("flash_attn_Fa3Paged", "flash_attn_Fa4Paged", "vllm_flash_attn_Fa2", "v
 DECODE = ("vllm_triton_Unified3d", "flashinfer_Decode", "flashinfer_DecodeTensorCores")
 WITH_LSE = (*RAGGED, "flash_attn_Fa2Paged", "flash_attn_Fa3Paged", "flash_attn_Fa4Paged",
             "vllm_flash_attn_Fa2", "vllm_flash_attn_Fa3", "flashinfer_Prefill")  # fmt: skip
+
+WRITES = ("vllm_triton_ReshapeAndCache", "vllm_cuda_ReshapeAndCache")
+VLLM_MERGES = ("vllm_triton_Merge", "vllm_cuda_Merge")
+CACHE = """\
+schema: 1
+name: cache
+attention: {type: op, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
+op: {name: reshape_and_cache}
+batch: 3q1s70_q5s33_q48
+"""
+# As many tokens as heads, so that an LSE with the other axes has the same shape.
+MERGE = """\
+schema: 1
+name: merge
+attention: {type: op, num_heads: 32, head_size: 64, dtype: bfloat16}
+op: {name: merge, tokens: 32}
+"""
 
 
 class AdapterTest(PythonTest):
@@ -202,6 +220,36 @@ class Packages(AdapterTest):
                 self.assertIn("LSE of rows that see no key is", "\n".join(result["reasons"]))
         refused = self.run_classes(cross, "flashinfer_Prefill", code=3)["flashinfer_Prefill"]
         self.assertEqual(refused["status"], "unsupported")
+
+    def test_caches_are_written_in_every_layout_and_format(self):
+        for order in ("NHD", "HND"):
+            self.all_pass(CACHE + f"kv_cache: {{layout: {order}}}\n", *WRITES, "flashinfer_Append")
+            fp8 = f"kv_cache: {{layout: {order}, dtype: fp8, k_scale: 0.023, v_scale: 0.03}}\n"
+            self.all_pass(CACHE + fp8, *WRITES)
+        per_head = CACHE + "kv_cache: {dtype: fp8, k_scale: [0.023, 0.03]}\n"
+        for result in self.run_classes(per_head, *WRITES, code=3).values():
+            self.assertEqual(result["reasons"], ["per-head quant scales not supported"])
+
+    def test_parts_are_merged(self):
+        results = self.all_pass(MERGE, *VLLM_MERGES, "flashinfer_Merge")
+        for result in results.values():
+            self.assertGreater(result["lse_error"]["inf_count"], 0)
+        self.all_pass(MERGE.replace("bfloat16", "float32"), *VLLM_MERGES)
+        self.all_pass(MERGE + "output_quant: {type: fp8_static, scale: 0.021}\n", *VLLM_MERGES)
+        partly = MERGE.replace("tokens: 32", "tokens: 32, tokens_with_context: 11")
+        self.all_pass(partly, *VLLM_MERGES)
+        reasons = self.run_classes(partly, "flashinfer_Merge", code=3)["flashinfer_Merge"]["reasons"]
+        self.assertEqual(reasons, ["rows without a prefix"])
+
+    def test_merges_with_lses_by_another_convention_are_noticed(self):
+        wrong = [f"{name}_lse" for name in (*VLLM_MERGES, "flashinfer_Merge")]
+        wrong += [f"{name}_empty_rows" for name in VLLM_MERGES]
+        for name, result in self.run_classes(MERGE, *wrong, code=1).items():
+            with self.subTest(name=name):
+                self.assertEqual(result["status"], "incorrect", result["reasons"])
+        name = "flashinfer_Merge_lse_axes"
+        (reason,) = self.run_classes(MERGE, name, code=4)[name]["reasons"]
+        self.assertIn("must be contiguous", reason)
 
     def test_without_its_package_an_adapter_is_unsupported(self):
         self.modules = ()

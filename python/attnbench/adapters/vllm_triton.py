@@ -1,17 +1,10 @@
-"""vLLM's Triton kernel over its paged cache: unified_attention in its two forms. It gives no LSE."""
+"""vLLM's Triton kernels: unified_attention over its paged cache in its two forms, which gives no LSE, and
+single operations."""
 
 from attnbench.adapter import Adapter
+from attnbench.adapters import vllm_operations
 
 SEGMENTS = 16  # parts that a sequence is divided into, as vLLM's backend has it
-
-
-def find():
-    """The function, where this version of vLLM has it."""
-    try:
-        from vllm.v1.attention.ops.triton_unified_attention import unified_attention
-    except ModuleNotFoundError:
-        from vllm.attention.ops.triton_unified_attention import unified_attention
-    return unified_attention
 
 
 class Unified2d(Adapter):
@@ -30,7 +23,7 @@ class Unified2d(Adapter):
         return None
 
     def prepare(self, problem, tensors):
-        self.function = find()
+        self.function = vllm_operations.find("triton_unified_attention", "unified_attention")
         self.options = {
             "q": tensors.query,
             "k": tensors.key_cache,
@@ -85,3 +78,23 @@ class Unified3d(Unified2d):
             "softmax_segm_max": new(*parts),
             "softmax_segm_expsum": new(*parts),
         }
+
+
+class ReshapeAndCache(vllm_operations.ReshapeAndCache):
+    """vLLM's Triton reshape_and_cache_flash"""
+
+    packages = ("torch", "triton", "vllm")
+
+    def find(self):
+        return vllm_operations.find(
+            "triton_reshape_and_cache_flash", "triton_reshape_and_cache_flash"
+        )
+
+
+class Merge(vllm_operations.Merge):
+    """vLLM's Triton merge_attn_states"""
+
+    packages = ("torch", "triton", "vllm")
+
+    def find(self):
+        return vllm_operations.find("triton_merge_attn_states", "merge_attn_states")
