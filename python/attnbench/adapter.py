@@ -28,7 +28,7 @@ FEATURES = {
 KV = {"ragged": 0, "paged": 1, "paged_interleaved": 2}
 LSE = {None: 0, "natural": 1, "base_2": 2}
 EMPTY_ROWS = {"-inf": 0, "+inf": 1}
-LSE_AXES = ("HT", "TH")
+LSE_AXES = {"HT": 0, "TH": 1}
 
 
 class Adapter:
@@ -53,7 +53,8 @@ class Adapter:
     # ("paged") or side by side ("paged_interleaved").
     kv = "ragged"
     # LSE that the kernel writes: None, "natural" or "base_2"; its axes, [H, T] or [T, H]; and its
-    # value in rows that see no key.
+    # value in rows that see no key. LSEs that a merge is given are like those that it writes: of
+    # shape [H, T], with tensors.prefix_lse.T in one piece for "TH".
     lse = None
     lse_axes = "HT"
     empty_rows = "-inf"
@@ -66,12 +67,14 @@ class Adapter:
         return None
 
     def prepare(self, problem, tensors):
-        """Not timed: allocates, compiles, plans. Lengths and block table are in place; query, keys
-        and values are NaN still. The tensors stay where they are until the case is over."""
+        """Not timed: allocates, compiles, plans. Lengths, block table and slots are in place; query,
+        keys, values and the parts of a merge are NaN still. The tensors stay where they are until the
+        case is over."""
         raise NotImplementedError
 
     def run(self):
-        """Queues the whole attention on the current stream. Writes tensors.output and tensors.lse,
-        or returns output or (output, lse) where the kernel makes tensors of its own: they are copied
-        when they are judged, and not in what is timed. None in the pair: it was written."""
+        """Queues the whole attention or operation on the current stream. Writes tensors.output and
+        tensors.lse (or the caches), or returns output or (output, lse) where the kernel makes tensors
+        of its own: they are copied when they are judged, and not in what is timed. None in the pair:
+        it was written."""
         raise NotImplementedError

@@ -108,7 +108,6 @@ def facts(adapter):
     for function in ("prepare", "run"):
         if not callable(getattr(adapter, function, None)):
             raise ValueError(f"{function}() is missing")
-    choice(adapter, "lse_axes", {axes: axes for axes in words.LSE_AXES})
     file = inspect.getsourcefile(adapter)
     with open(file, "rb") as source:
         digest = hashlib.sha256(source.read()).hexdigest()
@@ -125,6 +124,7 @@ def facts(adapter):
         "lse": choice(adapter, "lse", words.LSE),
         "empty_rows": choice(adapter, "empty_rows", words.EMPTY_ROWS),
         "operations": bits(adapter, "operations", words.OPERATIONS),
+        "lse_axes": choice(adapter, "lse_axes", words.LSE_AXES),
         "nondeterministic": int(not getattr(adapter, "deterministic", True)),
     }
 

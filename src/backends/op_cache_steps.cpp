@@ -9,12 +9,6 @@ namespace {
 
 attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
 
-std::vector<float> expand_scale(const std::vector<double>& scale, int num_kv_heads) {
-  std::vector<float> result(scale.begin(), scale.end());
-  if (result.size() == 1) result.resize(static_cast<std::size_t>(num_kv_heads), result[0]);
-  return result;
-}
-
 /// The cache as an output that keeps what it holds, and a write into the part of one rank.
 class CacheWriter {
  public:
@@ -66,8 +60,8 @@ class CacheWriter {
     write.quantise = is_per_token_head(cache.dtype) ? 2 : (is_quantised(cache.dtype) ? 1 : 0);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
     if (write.quantise != 1) return;
-    write.k_scale = op_.upload(expand_scale(cache.k_scale, heads), "k_scale");
-    write.v_scale = op_.upload(expand_scale(cache.v_scale, heads), "v_scale");
+    write.k_scale = op_.upload(scale_of_heads(cache.k_scale, heads), "k_scale");
+    write.v_scale = op_.upload(scale_of_heads(cache.v_scale, heads), "v_scale");
   }
 
   /// Pointers into the cache that begins at `data`.
@@ -246,6 +240,12 @@ void queue_dequantising_gather(OpPipeline& op, const attn::MlaEntries& entries) 
 }
 
 }  // namespace
+
+std::vector<float> scale_of_heads(const std::vector<double>& scale, int num_kv_heads) {
+  std::vector<float> result(scale.begin(), scale.end());
+  if (result.size() == 1) result.resize(static_cast<std::size_t>(num_kv_heads), result[0]);
+  return result;
+}
 
 void queue_cache_write(OpPipeline& op) {
   if (op.problem().kv_cache.int8_level > 0) return queue_int8_write(op);

@@ -19,6 +19,13 @@ void* OpPipeline::output(const std::string& name, Tensor before) {
   return outputs_.back().buffer->data();
 }
 
+Buffer& OpPipeline::buffer_at(const void* data) {
+  for (const Output& output : outputs_) {
+    if (output.buffer->data() == data) return *output.buffer;
+  }
+  return memory_.starting_at(data);
+}
+
 void OpPipeline::add_step(std::function<void()> run) {
   steps_.push_back({to_string(*problem_.op.name), true, op_traffic(problem_), 0, std::move(run)});
 }

@@ -48,6 +48,10 @@ class OpPipeline final : public Pipeline {
   /// called "lse" its LSE, the others follow under their names.
   void* output(const std::string& name, Tensor before);
 
+  /// The device memory of an operand, a workspace or an output that begins at `data`. Errors:
+  /// E-INTERNAL when there is none.
+  Buffer& buffer_at(const void* data);
+
   /// Lives as long as the steps.
   void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
 
@@ -87,10 +91,16 @@ void queue_quantize(OpPipeline& op);
 void queue_output_quant(OpPipeline& op);
 void queue_mm_quant(OpPipeline& op);
 
+/// One scale a KV head, from one of all or one of each.
+std::vector<float> scale_of_heads(const std::vector<double>& scale, int num_kv_heads);
+
 /// Bytes that the operation has to read and write (contract §4).
 double op_traffic(const Problem& problem);
 /// Every reason against the problem in the words of §13; empty = supported.
 std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device);
+
+/// Tokens, layout and ranks, for `attnbench explain`.
+void add_op_facts(const Problem& problem, Facts& facts);
 
 /// The scales of quantised output: the extents of their buffer and where (row, group) lies; the
 /// tiles of swizzled NVFP4 have no strides.

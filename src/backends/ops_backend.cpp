@@ -96,13 +96,9 @@ class OpsBackend final : public Backend {
     return pipeline;
   }
   Facts explain(const Problem& problem) const override {
-    Facts facts{{"operation", function_name(problem)},
-                {"tokens", std::to_string(problem.num_tokens())}};
+    Facts facts{{"operation", function_name(problem)}};
+    add_op_facts(problem, facts);
     const OpSpec& op = problem.op;
-    if (op.cache_layout != OpCacheLayout::kAuto) {
-      facts.emplace_back("cache layout", fmt::format("{}, {}", to_string(op.cache_layout),
-                                                     to_string(problem.kv_cache.layout)));
-    }
     if (op.rotary_dim) {
       facts.emplace_back("rotated elements",
                          fmt::format("{}, {}", *op.rotary_dim, to_string(op.rope_style)));
@@ -113,14 +109,23 @@ class OpsBackend final : public Backend {
         facts.emplace_back("scales", fmt::format("[{}]", fmt::join(layout.shape, ", ")));
       }
     }
-    if (problem.dcp.world_size > 1) {
-      facts.emplace_back("ranks", std::to_string(problem.dcp.world_size));
-    }
     return facts;
   }
 };
 
 }  // namespace
+
+void add_op_facts(const Problem& problem, Facts& facts) {
+  facts.emplace_back("tokens", std::to_string(problem.num_tokens()));
+  const OpCacheLayout layout = problem.op.cache_layout;
+  if (layout != OpCacheLayout::kAuto) {
+    facts.emplace_back("cache layout", fmt::format("{}, {}", to_string(layout),
+                                                   to_string(problem.kv_cache.layout)));
+  }
+  if (problem.dcp.world_size > 1) {
+    facts.emplace_back("ranks", std::to_string(problem.dcp.world_size));
+  }
+}
 
 const Backend& ops_backend() {
   static const OpsBackend backend;

@@ -7,7 +7,9 @@
 
 #include "backends/cache_facts.h"
 #include "backends/capability.h"
+#include "backends/op_pipeline.h"
 #include "backends/plugin_mla_pipeline.h"
+#include "backends/plugin_op_pipeline.h"
 #include "backends/plugin_pipeline.h"
 #include "core/error.h"
 #include "plugin/python_plugin.h"
@@ -72,6 +74,10 @@ class PluginBackend final : public Backend {
     if (const MlaCapability* mla = mla_capability(problem)) {
       return std::make_unique<PluginMlaPipeline>(*mla, problem, inputs, ops, plugin_, device_);
     }
+    if (problem.attention.type == AttentionType::kOp) {
+      if (inputs.op == nullptr) fail(ErrorKind::kInternal, "{}: no operands were given", name());
+      return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, plugin_, device_);
+    }
     return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
   }
 
@@ -84,6 +90,9 @@ class PluginBackend final : public Backend {
       facts.emplace_back("form", "latent, all requests");
       const bool is_fp8 = plan_mla(*mla, problem).quantised_query;
       facts.emplace_back("query", is_fp8 ? "fp8_e4m3" : "as given");
+    } else if (problem.attention.type == AttentionType::kOp) {
+      facts.emplace_back("operation", to_string(*problem.op.name));
+      add_op_facts(problem, facts);
     } else if (const auto layout = cache_layout();
                layout && !has_direct_kv(problem.attention.type)) {
       add_cache_facts(problem, *layout, plugin_.table.name, facts);
@@ -120,6 +129,7 @@ class PluginBackend final : public Backend {
 
   /// What follows from the form that it wants its keys and LSE in.
   std::vector<std::string> own_limits(const Problem& problem) const {
+    if (problem.attention.type == AttentionType::kOp) return limits_of_layout(problem);
     std::vector<std::string> reasons;
     const bool has_cache = !has_direct_kv(problem.attention.type);
     const bool is_paged = cache_layout().has_value();
@@ -133,6 +143,18 @@ class PluginBackend final : public Backend {
       reasons.emplace_back("a sink of +inf with an LSE of +inf for rows that see no key");
     }
     return reasons;
+  }
+
+  /// A single operation has its cache in the layout that the scenario names.
+  std::vector<std::string> limits_of_layout(const Problem& problem) const {
+    const bool writes = (plugin_.table.operations & ATTNBENCH_OP_RESHAPE_AND_CACHE) != 0;
+    if (problem.op.name != OpKind::kReshapeAndCache || !writes) return {};
+    const OpCacheLayout layout = problem.op.cache_layout;
+    const bool fits = layout == OpCacheLayout::kTr
+                          ? cache_layout() == CacheLayoutKind::kTr
+                          : layout == OpCacheLayout::kFa && cache_layout() == CacheLayoutKind::kFa;
+    if (fits) return {};
+    return {fmt::format("cache layout {} not supported", to_string(layout))};
   }
 
   /// The lines of what supports() says. Errors: BackendFailure when it throws.

@@ -201,11 +201,13 @@ void PluginKernel::convert_lse(PipelineOutput& output) const {
 void UsersPipeline::negate_output(PipelineOutput& output) const { negate(output.output); }
 
 void negate(Tensor& tensor) {
-  const std::size_t size = dtype_size(tensor.dtype());
+  negate_elements(tensor.bytes(), tensor.num_elements(),
+                  static_cast<std::int64_t>(dtype_size(tensor.dtype())));
+}
+
+void negate_elements(std::byte* elements, std::int64_t count, std::int64_t size_bytes) {
   // The sign is the highest bit of the last byte in every format.
-  for (std::size_t i = size - 1; i < tensor.size_bytes(); i += size) {
-    tensor.bytes()[i] ^= std::byte{0x80};
-  }
+  for (std::int64_t i = 1; i <= count; ++i) elements[i * size_bytes - 1] ^= std::byte{0x80};
 }
 
 LseConvention lse_convention(const AttnbenchBackend& table) {

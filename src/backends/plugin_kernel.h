@@ -134,6 +134,12 @@ class UsersPipeline {
   virtual void negate_inputs() = 0;
   /// The same of the query alone, or whatever else makes most outputs others.
   virtual void negate_query() = 0;
+  /// What negate_query() and negate_inputs() do, for the reasons against a kernel.
+  struct Words {
+    const char* other;
+    const char* negated;
+  };
+  virtual Words words() const { return {"the query negated", "query, key and value were negated"}; }
   /// Makes the output of a run on negated inputs that of the inputs as they were.
   virtual void negate_output(PipelineOutput& output) const;
   /// Destroys what the kernel prepared; nothing may run afterwards. Errors: BackendFailure.
@@ -158,6 +164,8 @@ std::optional<std::string> complaint_of(const PluginTable& plugin, Call call) {
 
 /// Flips the sign of every element of a floating-point tensor.
 void negate(Tensor& tensor);
+/// The same of `count` elements of `size_bytes` side by side.
+void negate_elements(std::byte* elements, std::int64_t count, std::int64_t size_bytes);
 
 /// How the plugin writes its LSE.
 LseConvention lse_convention(const AttnbenchBackend& table);

@@ -29,7 +29,7 @@ std::uint32_t type_bit(AttentionType type) {
     case AttentionType::kMla:
       return ATTNBENCH_MLA;
     case AttentionType::kOp:
-      return 0;
+      return ATTNBENCH_OP;
   }
   return 0;
 }
@@ -144,6 +144,10 @@ PluginProblem::PluginProblem(const Problem& problem, const PluginDevice& device)
 PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
                              const PluginDevice& device)
     : PluginProblem(problem, device) {
+  if (problem.attention.type == AttentionType::kOp) {
+    set_operation(problem);
+    return;
+  }
   const AttentionMath math = resolve_attention_math(problem, backend);
   set_math(math);
   const bool has_cache = !has_direct_kv(problem.attention.type);
@@ -223,9 +227,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
   const KvCacheSpec& cache = problem.kv_cache;
   const OutputQuantType output = problem.output_quant.type;
-  if (type_bit(a.type) == 0) {
-    return {fmt::format("attention type {} not supported", to_string(a.type))};
-  }
+  if (a.type == AttentionType::kOp) return operation_refusals(problem);
   add_if(is_per_token_head(cache.dtype) || cache.dtype == KvCacheDtype::kFp8DsMla,
          "kv_cache_dtype not supported");
   add_if(cache.int8_level > 0, "int8 attention not supported");
@@ -250,6 +252,10 @@ std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionTy
   }
   if ((table.attention_types & problem.type) == 0) {
     reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
+  }
+  if (type == AttentionType::kOp && (table.operations & problem.operation) == 0) {
+    reasons.push_back(
+        fmt::format("operation {} not supported", plugin_operation_name(problem.operation)));
   }
   if ((table.dtypes & problem.dtype) == 0) reasons.emplace_back("dtype not supported");
   for (const auto& [bit, name] : kFeatureNames) {

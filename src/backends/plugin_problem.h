@@ -41,6 +41,7 @@ class PluginProblem {
   void set_math(const AttentionMath& math);
   void set_cache(const Problem& problem, Dtype element);
   void set_latents(const Problem& problem, const MlaCapability& capability);
+  void set_operation(const Problem& problem);
 
   AttnbenchProblem view_{};
   std::vector<std::int64_t> query_lens_;  // [B]
@@ -56,6 +57,10 @@ std::uint32_t plugin_dtype(Dtype dtype);
 /// Why the interface has no way to hand the problem to any plugin, in the words of semantics §13
 /// where there are some.
 std::vector<std::string> common_refusals(const Problem& problem);
+
+/// The same of single operations. Those that there are have a bit, and a name by it.
+std::vector<std::string> operation_refusals(const Problem& problem);
+std::string plugin_operation_name(std::uint32_t operation);
 
 /// What `problem`, which is of `type`, needs and `table` does not declare.
 std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionType type,

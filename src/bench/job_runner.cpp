@@ -1,5 +1,7 @@
 #include "bench/job_runner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <exception>
 #include <new>
@@ -155,9 +157,9 @@ void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& 
     judge(trial, output, result);
     if (!is_deterministic) judge_again(job, trial, pipeline, output, result);
     if (before && !result.reasons.empty() && same_bytes(before->output, output.output)) {
-      result.reasons.emplace_back(
-          "a run with the query negated gave the same output: run() has to compute all of it "
-          "anew");
+      result.reasons.push_back(
+          fmt::format("a run with {} gave the same output: run() has to compute all of it anew",
+                      dynamic_cast<const UsersPipeline&>(pipeline).words().other));
     }
     result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
     if (result.plugin && result.reasons.empty()) {
@@ -257,9 +259,8 @@ void JobRunner::check_remembered(Trial& trial, Pipeline& pipeline, Result& resul
   result.timing.reset();
   result.throughput.reset();
   result.reasons.push_back(
-      "remembers earlier values: after query, key and value were negated, the output is not the "
-      "negated one: " +
-      judgement->reasons.front());
+      fmt::format("remembers earlier values: after {}, the output is not the negated one: {}",
+                  plugin->words().negated, judgement->reasons.front()));
 }
 
 System& JobRunner::system_for(const Problem& problem) {

@@ -81,6 +81,15 @@ Tensor draw_tensor(const Problem& problem, const TensorStreams& streams, std::in
   return tensor;
 }
 
+/// The rows, then `padding` of the first ones again where there are any.
+std::vector<std::int64_t> with_repeated_rows(std::vector<std::int64_t> rows, std::int64_t padding) {
+  const std::size_t count = rows.size();
+  for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(padding); ++i) {
+    rows.push_back(rows[i % count]);
+  }
+  return rows;
+}
+
 // ---- K and V ----------------------------------------------------------------------------------
 
 void add_paged_cache(const Problem& problem, OpInputs& inputs) {
@@ -101,8 +110,11 @@ void make_cache_write(const Problem& problem, OpInputs& inputs) {
   inputs.attention = make_inputs(inputs.base);
   add_paged_cache(problem, inputs);
   if (problem.kv_cache.int8_level > 0) return add_new_codes(inputs);
-  inputs.add("new_key", inputs.cache.new_key);
-  inputs.add("new_value", inputs.cache.new_value);
+  // Why: poison that is written to an unused slot, which holds poison, would not show.
+  const std::vector<std::int64_t> rows = with_repeated_rows(new_rows(inputs.base), kPadding);
+  const std::int64_t missing = inputs.cache.new_key.dim(0) - std::ssize(rows);
+  inputs.add("new_key", gather(inputs.attention.key, rows, missing));
+  inputs.add("new_value", gather(inputs.attention.value, rows, missing));
 }
 
 // ---- Rotation ---------------------------------------------------------------------------------
@@ -183,11 +195,9 @@ void make_mla_rope(const Problem& problem, bool writes, OpInputs& inputs) {
   const std::int64_t padding = writes ? kPadding : 0;
   if (!writes) forget_context(inputs.base);
   inputs.latents = make_mla_inputs(inputs.base);
-  std::vector<std::int64_t> rows = new_rows(inputs.base);
-  const std::size_t count = rows.size();
-  for (std::size_t i = 0; count > 0 && i < static_cast<std::size_t>(padding); ++i) {
-    rows.push_back(rows[i % count]);
-  }
+  const std::vector<std::int64_t> own_rows = new_rows(inputs.base);
+  const std::size_t count = own_rows.size();
+  const std::vector<std::int64_t> rows = with_repeated_rows(own_rows, padding);
   std::vector<std::int64_t> query_rows(rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i)
     query_rows[i] = static_cast<std::int64_t>(i % count);

@@ -187,7 +187,8 @@ void judge_bytes(const OpExpectation& expected, const Tensor& actual, ErrorStats
                                 totals.differing, actual.num_elements()));
 }
 
-void judge_values(const OpExpectation& expected, const Tensor& actual, ErrorStats& stats,
+void judge_values(const OpExpectation& expected, const Tensor& actual,
+                  const LseConvention* declared, ErrorStats& stats,
                   std::vector<std::string>& reasons) {
   const Comparison comparison{&actual, expected.values, expected.emulated, expected.rows,
                               expected.is_lse};
@@ -197,6 +198,9 @@ void judge_values(const OpExpectation& expected, const Tensor& actual, ErrorStat
     const bool named = expected.name == "output" || expected.is_lse;
     reasons.push_back(named ? reason : expected.name + ": " + reason);
   }
+  if (verdict.passed || !expected.is_lse || declared == nullptr) return;
+  std::string cause = diagnose_lse(comparison, expected.tolerance, *declared);
+  if (!cause.empty()) reasons.push_back(std::move(cause));
 }
 
 }  // namespace
@@ -204,11 +208,13 @@ void judge_values(const OpExpectation& expected, const Tensor& actual, ErrorStat
 Judgement judge_op(const OpExpectations& expected, const PipelineOutput& output) {
   Judgement judgement;
   bool is_first = true;
+  const LseConvention* declared = output.declared_lse ? &*output.declared_lse : nullptr;
   for (const OpExpectation& expectation : expected.outputs) {
+    if (expectation.is_lse && !output.lse) continue;  // of a kernel that writes none
     const Tensor& actual = tensor_of(expectation, is_first, output);
     ErrorStats stats;
     if (expectation.by_values) {
-      judge_values(expectation, actual, stats, judgement.reasons);
+      judge_values(expectation, actual, declared, stats, judgement.reasons);
     } else {
       judge_bytes(expectation, actual, stats, judgement.reasons);
       stats.checked_rows = stats.total_rows = expected.num_tokens;

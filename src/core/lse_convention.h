@@ -19,4 +19,10 @@ inline float to_natural(float value, const LseConvention& convention) {
   return convention.base_two ? value * std::numbers::ln2_v<float> : value;
 }
 
+/// One of ours as somebody who writes by `convention` reads it.
+inline float from_natural(float value, const LseConvention& convention) {
+  if (std::isinf(value)) return convention.empty_is_plus_inf ? -value : value;
+  return convention.base_two ? value * std::numbers::log2e_v<float> : value;
+}
+
 }  // namespace attnbench

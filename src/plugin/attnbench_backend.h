@@ -49,9 +49,14 @@ extern "C" {
 
 /* op.name, with AttnbenchTensors that it works on. */
 /* Rows of key and value into key_cache and value_cache at slot_mapping; negative slots are skipped,
- * every other byte of the cache stays. With an fp8 cache: code = value / k_scale, or v_scale. */
+ * every other byte of the cache stays. With an fp8 cache: code = key / k_scale (a division), of
+ * what is too large the largest one; value / v_scale. The caches are of AttnbenchBackend::kv. */
 #define ATTNBENCH_OP_RESHAPE_AND_CACHE 1u
-/* output, lse = merge of prefix_output, prefix_lse with suffix_output, suffix_lse. */
+/* Partial results of the same queries over two sets of keys, prefix and suffix, as one: with
+ * m = max(lse_p, lse_s) and weights w = e^(lse - m), output = (w_p o_p + w_s o_s) / (w_p + w_s) and
+ * lse = m + ln(w_p + w_s); where neither sees a key, 0 and an empty row's LSE. Rows from
+ * num_merged_tokens on are the suffix. LSEs, of inputs too, are by AttnbenchBackend::lse (natural
+ * for a plugin that writes none) and empty_rows; the output of a part that sees no key is 0. */
 #define ATTNBENCH_OP_MERGE 2u
 
 /* Element types. */
@@ -91,6 +96,11 @@ extern "C" {
 #define ATTNBENCH_LSE_NONE 0u
 #define ATTNBENCH_LSE_NATURAL 1u /* ln of the sum */
 #define ATTNBENCH_LSE_BASE_2 2u  /* log2 of the sum */
+
+/* Order in memory of the LSEs of operations: a head's tokens side by side, or a token's heads. Their
+ * shape is [H, T] either way. */
+#define ATTNBENCH_LSE_HT 0u
+#define ATTNBENCH_LSE_TH 1u
 
 /* LSE of a row that sees no key; its output is 0. */
 #define ATTNBENCH_EMPTY_MINUS_INF 0u
@@ -169,7 +179,8 @@ typedef struct AttnbenchProblem {
 
   int32_t topk; /* K of topk_slots; 0 = none */
   int32_t reserved;
-  /* ATTNBENCH_OP_MERGE: rows that have a prefix, the first ones; the others are their suffix. */
+  /* ATTNBENCH_OP_MERGE: rows that have a prefix, the first ones; the others are their suffix, and
+   * hold NaN in the prefix. */
   int64_t num_merged_tokens;
 } AttnbenchProblem;
 
@@ -203,11 +214,13 @@ typedef struct AttnbenchTensors {
                                         [NB, bs, 656]. Slots past the end of a request hold NaN */
   const AttnbenchTensor* topk_slots; /* int32 [T, K]: block * bs + slot in the cache, -1 = none; in
                                         no order, and a slot may come twice */
-  /* Operations. reshape_and_cache has key [T, Hk, D], value and the two caches. */
-  const AttnbenchTensor* slot_mapping; /* int64 [at least T]: block * bs + slot */
-  const AttnbenchTensor*
-      prefix_output;                 /* [at least the merged rows, H, Dv]; merge has output, lse */
-  const AttnbenchTensor* prefix_lse; /* float32 [H, T], natural; -inf = sees no key */
+  /* Operations. reshape_and_cache has key and value [N, Hk, D], N >= T, and the two caches; rows
+   * past T have negative slots, as in a batch that is padded for a graph. */
+  const AttnbenchTensor* slot_mapping; /* int64 [N]: block * bs + slot; in place in prepare() */
+  /* merge has output and lse as well. */
+  const AttnbenchTensor* prefix_output; /* [T, H, Dv]; with ATTNBENCH_V_HEAD_SIZE its heads lie D
+                                           elements apart, as those of an output of padded values */
+  const AttnbenchTensor* prefix_lse;    /* float32 [H, T] */
   const AttnbenchTensor* suffix_output; /* [T, H, Dv] */
   const AttnbenchTensor* suffix_lse;    /* float32 [H, T] */
 } AttnbenchTensors;
@@ -262,6 +275,8 @@ typedef struct AttnbenchBackend {
    * does not hold. Each run that is looked at is then judged by its error. */
   uint32_t nondeterministic;
   uint32_t operations; /* with ATTNBENCH_OP: ATTNBENCH_OP_RESHAPE_AND_CACHE | ... */
+  uint32_t lse_axes;   /* of operations: ATTNBENCH_LSE_HT, ... */
+  uint32_t reserved;
 } AttnbenchBackend;
 
 #if defined(__GNUC__)

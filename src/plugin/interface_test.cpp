@@ -92,7 +92,7 @@ static_assert(offsetof(AttnbenchHost, context) == 8);
 static_assert(offsetof(AttnbenchHost, stream) == 16);
 static_assert(offsetof(AttnbenchHost, allocate) == 24);
 
-static_assert(sizeof(AttnbenchBackend) == 112);
+static_assert(sizeof(AttnbenchBackend) == 120);
 static_assert(offsetof(AttnbenchBackend, struct_size) == 0);
 static_assert(offsetof(AttnbenchBackend, abi_version) == 4);
 static_assert(offsetof(AttnbenchBackend, name) == 8);
@@ -111,6 +111,8 @@ static_assert(offsetof(AttnbenchBackend, prepare) == 80);
 static_assert(offsetof(AttnbenchBackend, run) == 88);
 static_assert(offsetof(AttnbenchBackend, nondeterministic) == 104);
 static_assert(offsetof(AttnbenchBackend, operations) == 108);
+static_assert(offsetof(AttnbenchBackend, lse_axes) == 112);
+static_assert(offsetof(AttnbenchBackend, reserved) == 116);
 static_assert(offsetof(AttnbenchBackend, destroy) == 96);
 TEST_CASE("a tensor lies in memory as a DLTensor of DLPack") {
   CHECK(offsetof(AttnbenchTensor, data) == 0);

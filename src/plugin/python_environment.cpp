@@ -58,7 +58,8 @@ void set_fact(const std::string& key, const std::string& value, PythonAdapter& a
       {"lse", &table.lse},
       {"empty_rows", &table.empty_rows},
       {"nondeterministic", &table.nondeterministic},
-      {"operations", &table.operations}};
+      {"operations", &table.operations},
+      {"lse_axes", &table.lse_axes}};
   if (const auto text = texts.find(key); text != texts.end()) *text->second = value;
   if (const auto field = numbers.find(key); field != numbers.end()) {
     *field->second = small_number(value);

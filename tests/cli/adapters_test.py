@@ -16,12 +16,12 @@ PREFIX = "attnbench.adapters."
 # The shipped adapters for a machine without a GPU, and each with one convention declared wrong.
 ON_CPU = """\
 from attnbench import Adapter
-from attnbench.adapters import (flash_attn, flash_mla, flashinfer, torch_flex, vllm_flash_attn,
-                                vllm_flash_mla, vllm_triton)
+from attnbench.adapters import (flash_attn, flash_mla, flashinfer, torch_flex, vllm_cuda,
+                                vllm_flash_attn, vllm_flash_mla, vllm_triton)
 
 OTHERS = {"natural": "base_2", "base_2": "natural", "HT": "TH", "TH": "HT", "-inf": "+inf", "+inf": "-inf"}
-for module in (flash_attn, flash_mla, flashinfer, torch_flex, vllm_flash_attn, vllm_flash_mla,
-               vllm_triton):
+for module in (flash_attn, flash_mla, flashinfer, torch_flex, vllm_cuda, vllm_flash_attn,
+               vllm_flash_mla, vllm_triton):
     for name, base in list(vars(module).items()):
         if not isinstance(base, type) or not hasattr(base, "prepare"):
             continue
@@ -53,8 +53,24 @@ SPARSE_MLA = ("flash_mla_Sparse", "vllm_flash_mla_Sparse")
 MLA = (*DENSE_MLA, "vllm_triton_MlaDecode", "flashinfer_Mla")
 LISTED = ("--set", "attention.num_heads=64", "--set", "mla.sparse_topk=128", "--set",
           "mla.sparse.valid=0.3")  # fmt: skip
-FP8 = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.k_scale=0.02", "--set",
-       "kv_cache.q_scale=0.03")  # fmt: skip
+FP8_LATENTS = ("--set", "kv_cache.dtype=fp8", "--set", "kv_cache.k_scale=0.02", "--set",
+               "kv_cache.q_scale=0.03")  # fmt: skip
+WRITES = ("vllm_triton_ReshapeAndCache", "vllm_cuda_ReshapeAndCache")
+VLLM_MERGES = ("vllm_triton_Merge", "vllm_cuda_Merge")
+CACHE = """\
+schema: 1
+name: cache
+attention: {type: op, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
+op: {name: reshape_and_cache}
+batch: 3q1s70_q5s33_q48
+"""
+# As many tokens as heads, so that an LSE with the other axes has the same shape.
+MERGE = """\
+schema: 1
+name: merge
+attention: {type: op, num_heads: 32, head_size: 64, dtype: bfloat16}
+op: {name: merge, tokens: 32}
+"""
 
 
 class AdapterTest(PythonTest):
@@ -240,13 +256,13 @@ class Packages(AdapterTest):
     def test_latents_in_fp8(self):
         name = "vllm_flash_mla_Decode"
         scenario = LATENTS.replace("BATCH", DECODES)
-        refused = self.run_classes(scenario, name, code=3, options=("--no-timing", *FP8))[name]
+        refused = self.run_classes(scenario, name, code=3, options=("--no-timing", *FP8_LATENTS))[name]
         self.assertEqual(refused["reasons"],
                          ["rounds P to e4m3, which attention.probability_dtype: fp8_e4m3 asks for"])  # fmt: skip
-        rounded = (*FP8, "--set", "attention.probability_dtype=fp8_e4m3")
+        rounded = (*FP8_LATENTS, "--set", "attention.probability_dtype=fp8_e4m3")
         for batch in (DECODES, SPECULATIVE):
             self.all_pass_over_latents(batch, name, settings=rounded)
-        self.all_pass_over_latents(DECODES, "vllm_triton_MlaDecode", settings=FP8)
+        self.all_pass_over_latents(DECODES, "vllm_triton_MlaDecode", settings=FP8_LATENTS)
 
     def test_lists_of_entries_in_16_bits_and_as_fp8_ds_mla(self):
         for settings in (LISTED, (*LISTED, "--set", "kv_cache.dtype=fp8_ds_mla"),
@@ -271,6 +287,36 @@ class Packages(AdapterTest):
         names = [f"{name}_empty_rows" for name in SPARSE_MLA]
         for result in self.run_classes(scenario, *names, code=1, options=options).values():
             self.assertIn("LSE of rows that see no key is +inf, declared -inf", result["reasons"])
+
+    def test_caches_are_written_in_every_layout_and_format(self):
+        for order in ("NHD", "HND"):
+            self.all_pass(CACHE + f"kv_cache: {{layout: {order}}}\n", *WRITES, "flashinfer_Append")
+            fp8 = f"kv_cache: {{layout: {order}, dtype: fp8, k_scale: 0.023, v_scale: 0.03}}\n"
+            self.all_pass(CACHE + fp8, *WRITES)
+        per_head = CACHE + "kv_cache: {dtype: fp8, k_scale: [0.023, 0.03]}\n"
+        for result in self.run_classes(per_head, *WRITES, code=3).values():
+            self.assertEqual(result["reasons"], ["per-head quant scales not supported"])
+
+    def test_parts_are_merged(self):
+        results = self.all_pass(MERGE, *VLLM_MERGES, "flashinfer_Merge")
+        for result in results.values():
+            self.assertGreater(result["lse_error"]["inf_count"], 0)
+        self.all_pass(MERGE.replace("bfloat16", "float32"), *VLLM_MERGES)
+        self.all_pass(MERGE + "output_quant: {type: fp8_static, scale: 0.021}\n", *VLLM_MERGES)
+        partly = MERGE.replace("tokens: 32", "tokens: 32, tokens_with_context: 11")
+        self.all_pass(partly, *VLLM_MERGES)
+        reasons = self.run_classes(partly, "flashinfer_Merge", code=3)["flashinfer_Merge"]["reasons"]
+        self.assertEqual(reasons, ["rows without a prefix"])
+
+    def test_merges_with_lses_by_another_convention_are_noticed(self):
+        wrong = [f"{name}_lse" for name in (*VLLM_MERGES, "flashinfer_Merge")]
+        wrong += [f"{name}_empty_rows" for name in VLLM_MERGES]
+        for name, result in self.run_classes(MERGE, *wrong, code=1).items():
+            with self.subTest(name=name):
+                self.assertEqual(result["status"], "incorrect", result["reasons"])
+        name = "flashinfer_Merge_lse_axes"
+        (reason,) = self.run_classes(MERGE, name, code=4)[name]["reasons"]
+        self.assertIn("must be contiguous", reason)
 
     def test_without_its_package_an_adapter_is_unsupported(self):
         self.modules = ()

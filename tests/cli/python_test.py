@@ -137,6 +137,59 @@ class Conventions(Classes):
             self.check(result, "incorrect", "lse")
 
 
+class Operations(Classes):
+    """Single operations in numpy."""
+
+    CACHE = (
+        "schema: 1\nname: cache\n"
+        "attention: {type: op, num_heads: 4, num_kv_heads: 2, head_size: 24, dtype: float32}\n"
+        "op: {name: reshape_and_cache}\nbatch: 3q1s70_q5s33_q48\n"
+    )
+    MERGE = (
+        "schema: 1\nname: merge\n"
+        "attention: {type: op, num_heads: 5, head_size: 24, v_head_size: 16, dtype: float32}\n"
+        "op: {name: merge, tokens: 70, tokens_with_context: 41}\n"
+    )
+
+    def setUp(self):
+        super().setUp()
+        self.write("mine.py", (ROOT / "tests" / "python" / "numpy_operations.py").read_text())
+
+    def test_right_ones_pass(self):
+        results = self.run_classes(self.MERGE, "Merge", "MergeBase2", "MergeReturns", "MergeTurned")
+        for result in results.values():
+            self.check(result, "passed")
+            self.assertGreater(result["lse_error"]["inf_count"], 0)
+        for order in ("NHD", "HND"):
+            scenario = self.CACHE + f"kv_cache: {{layout: {order}}}\n"
+            self.check(self.run_classes(scenario, "Write")["Write"], "passed")
+            name = "WriteInterleaved"
+            interleaved = scenario.replace("cache}", "cache, cache_layout: TR}")
+            self.check(self.run_classes(interleaved, name)[name], "passed")
+        timed = self.run_classes(self.CACHE + "timing: {samples: 3}\n", "Write", options=())["Write"]
+        self.assertGreater(timed["throughput"]["gbps"], 0)
+
+    def test_wrong_ones_are_named(self):
+        cells = {name: ("incorrect", "cache write: ") for name in
+                 ("WriteSwapped", "WriteNext", "WriteNegative")}  # fmt: skip
+        merges = {
+            "MergeSaysNatural": ("incorrect", "output["),
+            "MergeSaysBase2": ("incorrect", "output["),
+            "MergeWithoutGuard": ("incorrect", "NaN or infinity in different places"),
+            "MergeRemembers": ("incorrect", "a run with other partial results gave the same output"),
+            "MergeUnwritten": ("incorrect", "NaN or infinity in different places"),
+        }
+        for scenario, expected in ((self.CACHE, cells), (self.MERGE, merges)):
+            results = self.run_classes(scenario, *expected, code=1)
+            for name, (status, *parts) in expected.items():
+                with self.subTest(name=name):
+                    self.check(results[name], status, *parts)
+
+    def test_what_is_not_declared_is_unsupported(self):
+        reasons = self.run_classes(self.CACHE, "Merge", code=3)["Merge"]["reasons"]
+        self.assertIn("operation reshape_and_cache not supported", reasons)
+
+
 class FaultyOnes(Classes):
     def test_each_costs_its_own_case_and_is_told_where(self):
         expected = {

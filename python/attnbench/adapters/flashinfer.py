@@ -1,4 +1,5 @@
-"""FlashInfer over a paged cache: batch decode, batch prefill, two levels of cascade, and MLA.
+"""FlashInfer over a paged cache: batch decode, batch prefill, two levels of cascade, and MLA; and single
+operations.
 
 LSE: base 2, [T, H], a new tensor whose copy is not timed; cascade gives none. What a row without keys
 gets has changed between versions, so such batches are refused.
@@ -213,3 +214,63 @@ class Mla(Adapter):
     def run(self):
         _, lse = self.wrapper.run(**self.options)
         return None, lse
+
+
+class Merge(Adapter):
+    """flashinfer.merge_state"""
+
+    packages = ("torch", "flashinfer")
+    attention_types = ("op",)
+    operations = ("merge",)
+    features = ()
+    lse = "base_2"
+    lse_axes = "TH"
+
+    def supports(self, problem):
+        if problem.head_size not in HEAD_SIZES + (512,):
+            return "head_size not supported"
+        if problem.num_merged_tokens < problem.num_tokens:
+            return "rows without a prefix"
+        return None
+
+    def prepare(self, problem, tensors):
+        from flashinfer import merge_state
+
+        self.function = merge_state
+        self.parts = (tensors.prefix_output, tensors.prefix_lse.T, tensors.suffix_output,
+                      tensors.suffix_lse.T)  # fmt: skip
+
+    def run(self):
+        return self.function(*self.parts)
+
+
+class Append(Adapter):
+    """flashinfer.append_paged_kv_cache"""
+
+    packages = ("torch", "flashinfer")
+    attention_types = ("op",)
+    operations = ("reshape_and_cache",)
+    features = ()
+    kv = "paged"
+
+    def prepare(self, problem, tensors):
+        import torch
+        from flashinfer import append_paged_kv_cache
+
+        self.function = append_paged_kv_cache
+        # It finds places by request and position. To one request with all blocks in their order, a slot
+        # is a position.
+        slots = tensors.slot_mapping[: problem.num_tokens].int()
+        new = lambda values: torch.tensor(values, dtype=torch.int32, device=slots.device)
+        caches = tensors.key_cache, tensors.value_cache
+        if problem.kv_cache_layout == "HND":
+            caches = tuple(cache.transpose(1, 2) for cache in caches)
+        self.arguments = (
+            tensors.key[: problem.num_tokens], tensors.value[: problem.num_tokens],
+            torch.zeros_like(slots), slots, caches,
+            torch.arange(problem.num_blocks, dtype=torch.int32, device=slots.device),
+            new([0, problem.num_blocks]), new([problem.block_size]),
+            problem.kv_cache_layout)  # fmt: skip
+
+    def run(self):
+        self.function(*self.arguments)

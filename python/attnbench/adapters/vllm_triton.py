@@ -1,19 +1,11 @@
-"""vLLM's Triton kernels over its paged caches: unified_attention in its two forms, which gives no LSE,
-and the decode over the latents of MLA, whose LSE is natural.
+"""vLLM's Triton kernels: unified_attention over its paged cache in its two forms, which gives no LSE; the
+decode over the latents of MLA, whose LSE is natural; and single operations.
 """
 
 from attnbench.adapter import Adapter
+from attnbench.adapters import vllm_operations
 
 SEGMENTS = 16  # parts that a sequence is divided into, as vLLM's backend has it
-
-
-def find():
-    """The function, where this version of vLLM has it."""
-    try:
-        from vllm.v1.attention.ops.triton_unified_attention import unified_attention
-    except ModuleNotFoundError:
-        from vllm.attention.ops.triton_unified_attention import unified_attention
-    return unified_attention
 
 
 class Unified2d(Adapter):
@@ -32,7 +24,7 @@ class Unified2d(Adapter):
         return None
 
     def prepare(self, problem, tensors):
-        self.function = find()
+        self.function = vllm_operations.find("triton_unified_attention", "unified_attention")
         self.options = {
             "q": tensors.query,
             "k": tensors.key_cache,
@@ -146,3 +138,23 @@ class MlaDecode(Adapter):
     def run(self):
         self.function(**self.options)
         return None, self.options["lse"]
+
+
+class ReshapeAndCache(vllm_operations.ReshapeAndCache):
+    """vLLM's Triton reshape_and_cache_flash"""
+
+    packages = ("torch", "triton", "vllm")
+
+    def find(self):
+        return vllm_operations.find(
+            "triton_reshape_and_cache_flash", "triton_reshape_and_cache_flash"
+        )
+
+
+class Merge(vllm_operations.Merge):
+    """vLLM's Triton merge_attn_states"""
+
+    packages = ("torch", "triton", "vllm")
+
+    def find(self):
+        return vllm_operations.find("triton_merge_attn_states", "merge_attn_states")

@@ -70,3 +70,50 @@ def check_varlen(query, starts, max_query_len, max_seq_len):
     check(starts.dtype == torch.int32, "cu_seqlens_q must have dtype int32")
     check(int(starts.diff().max()) <= max_query_len, "max_seqlen_q is too small")
     check(isinstance(max_seq_len, int), "max_seqlen_k must be an int")
+
+
+def merge(prefix, prefix_lse, suffix, suffix_lse):
+    """Outputs [T, H, D] with natural LSEs [T, H] -> those of both; a weight of 0 does not hide NaN."""
+    most = torch.maximum(prefix_lse, suffix_lse)
+    empty = most == float("-inf")
+    weights = [(lse - most).exp().masked_fill(empty, 0.0) for lse in (prefix_lse, suffix_lse)]
+    total = weights[0] + weights[1]
+    scales = [(weight / total).masked_fill(empty, 0.0)[..., None] for weight in weights]
+    return prefix * scales[0] + suffix * scales[1], (most + total.log()).masked_fill(empty, -torch.inf)
+
+
+def write_cache(key, value, key_cache, value_cache, slot_mapping, kv_cache_dtype, k_scale, v_scale):
+    """vLLM's reshape_and_cache_flash, with the strides of the keys for the values as well."""
+    check(key_cache.stride() == value_cache.stride(), "one set of strides")
+    check(slot_mapping.dtype == torch.int64, "slot_mapping")
+    check(k_scale.dtype == v_scale.dtype == torch.float32, "scales")
+    check(len(key) >= len(slot_mapping), "more slots than rows")
+    check(kv_cache_dtype in ("auto", "fp8", "fp8_e4m3"), kv_cache_dtype)
+    block_size = key_cache.shape[1]
+    for row, slot in enumerate(slot_mapping.tolist()):
+        if slot < 0:
+            continue
+        for rows, cache, scale in ((key, key_cache, k_scale), (value, value_cache, v_scale)):
+            cell = rows[row]
+            if kv_cache_dtype != "auto":
+                cell = (cell.float() / scale[0]).clamp(-448, 448).to(torch.float8_e4m3fn)
+                cell = cell.view(cache.dtype)
+            check(cell.dtype == cache.dtype, "another type")
+            cache[slot // block_size, slot % block_size] = cell
+
+
+def merge_attn_states(output, prefix_output, prefix_lse, suffix_output, suffix_lse, output_lse=None,
+                      prefill_tokens_with_context=None, output_scale=None):  # fmt: skip
+    """vLLM's: LSEs [H, T], natural; +inf counts as -inf where it is merged."""
+    check(prefix_output.stride(1) == suffix_output.stride(1), "matching head strides")
+    check((output.dtype == torch.float8_e4m3fn) == (output_scale is not None), "output_scale")
+    count = len(output) if prefill_tokens_with_context is None else prefill_tokens_with_context
+    lses = [lse[:, :count].T for lse in (prefix_lse, suffix_lse)]
+    lses = [lse.masked_fill(lse == torch.inf, -torch.inf) for lse in lses]
+    result = suffix_output.float().clone()
+    output_lse.copy_(suffix_lse)
+    result[:count], merged = merge(prefix_output[:count].float(), lses[0], result[:count], lses[1])
+    output_lse[:, :count] = merged.T
+    if output_scale is not None:
+        result = (result * (1.0 / output_scale)).clamp(-448, 448)
+    output.copy_(result.to(output.dtype))

@@ -97,3 +97,33 @@ class MultiLevelCascadeAttentionWrapper:
         weights = torch.stack([lse for _, lse in parts]).mul(math.log(2)).softmax(0)
         return sum(output.float() * weight[..., None]
                    for (output, _), weight in zip(parts, weights)).to(q.dtype)  # fmt: skip
+
+
+def merge_state(v_a, s_a, v_b, s_b):
+    """V [T, H, D] and S [T, H], of base 2 like those that come in."""
+    for tensor in (v_a, s_a, v_b, s_b):
+        stub.check(tensor.is_contiguous(), "must be contiguous")
+    stub.check(v_a.shape == v_b.shape and s_a.shape == s_b.shape == v_a.shape[:2], "shapes")
+    stub.check(v_a.dtype in (torch.bfloat16, torch.float16), "unsupported data type")
+    output, lse = stub.merge(v_a.float(), s_a * math.log(2), v_b.float(), s_b * math.log(2))
+    return output.to(v_a.dtype), lse / math.log(2)
+
+
+def append_paged_kv_cache(append_key, append_value, batch_indices, positions, paged_kv_cache,
+                          kv_indices, kv_indptr, kv_last_page_len, kv_layout="NHD"):  # fmt: skip
+    k_cache, v_cache = paged_kv_cache
+    stub.check(k_cache.stride() == v_cache.stride(), "k/v strides must be identical")
+    stub.check(append_key.dtype == k_cache.dtype, "one type")
+    for tensor in (batch_indices, positions, kv_indices, kv_indptr, kv_last_page_len):
+        stub.check(tensor.dtype == torch.int32 and tensor.is_contiguous(), "int32 in one piece")
+    stub.check(len(positions) == len(batch_indices) == len(append_key), "nnz")
+    if kv_layout == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    page_size = k_cache.shape[1]
+    for row, (request, position) in enumerate(zip(batch_indices.tolist(), positions.tolist())):
+        first, last = kv_indptr[request : request + 2].tolist()
+        length = (last - first - 1) * page_size + int(kv_last_page_len[request])
+        stub.check(position < length, "kv_indptr has no page for it")
+        page = kv_indices[first + position // page_size]
+        k_cache[page, position % page_size] = append_key[row]
+        v_cache[page, position % page_size] = append_value[row]

@@ -1,0 +1,54 @@
+#include "backends/plugin_op_pipeline.h"
+
+#include <string>
+
+namespace attnbench {
+namespace {
+
+/// [T, H] as [H, T].
+Tensor turned(const Tensor& lse) {
+  const std::int64_t tokens = lse.dim(0), heads = lse.dim(1);
+  Tensor result(Dtype::kF32, {heads, tokens});
+  for (std::int64_t i = 0; i < tokens * heads; ++i) {
+    result.data<float>()[i % heads * tokens + i / heads] = lse.data<float>()[i];
+  }
+  return result;
+}
+
+}  // namespace
+
+PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops,
+                                   const PluginTable& plugin, const PluginDevice& device)
+    : op_(problem, inputs, ops),
+      problem_(problem, plugin.table.name, device),
+      kernel_(ops, plugin, device,
+              {[this](std::size_t size_bytes, const std::string& name) {
+                 return op_.workspace(static_cast<std::int64_t>(size_bytes), name);
+               },
+               [this](const void* data) -> Buffer& { return op_.buffer_at(data); }}),
+      operation_(problem.op.name == OpKind::kMerge ? plugin_merge(op_, kernel_)
+                                                   : plugin_cache_write(op_, kernel_)) {
+  kernel_.prepare(*problem_.get(), operation_->values());
+  op_.add_step([this] { kernel_.run(); });
+}
+
+void PluginOpPipeline::toggle(OperandValues values) {
+  op_.ops().synchronize();
+  shown_ = shown_ == values ? OperandValues::kOwn : values;
+  operation_->upload(shown_);
+}
+
+PipelineOutput PluginOpPipeline::read_output(bool with_cache) {
+  kernel_.collect();
+  PipelineOutput output = op_.read_output(with_cache);
+  // Why not always: all of the operands are copied from the device.
+  if (with_cache && output.defect.empty()) {
+    output.defect = kernel_.changed_input(operation_->values());
+  }
+  if (!output.lse) return output;
+  if (kernel_.table().lse_axes == ATTNBENCH_LSE_TH) output.lse = turned(*output.lse);
+  kernel_.convert_lse(output);
+  return output;
+}
+
+}  // namespace attnbench
