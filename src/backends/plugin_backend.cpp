@@ -9,6 +9,7 @@
 #include "backends/capability.h"
 #include "backends/plugin_pipeline.h"
 #include "core/error.h"
+#include "inputs/kv_scales.h"
 #include "plugin/python_plugin.h"
 
 namespace attnbench {
@@ -53,7 +54,10 @@ class PluginBackend final : public Backend {
   bool is_deterministic(const Problem&) const override {
     return plugin_.table.nondeterministic == 0;
   }
-  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  /// By the problem: a plugin that rounds P further than it is asked to has no wider limits.
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
 
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
@@ -87,8 +91,8 @@ class PluginBackend final : public Backend {
     std::vector<std::string> reasons;
     const bool has_cache = !has_direct_kv(problem.attention.type);
     const bool is_paged = cache_layout().has_value();
-    if (has_cache && !is_paged && is_quantised(problem.kv_cache.dtype)) {
-      reasons.emplace_back("quantized KV cache as ragged keys");
+    if (has_cache && !is_paged && calculates_kv_scales(problem)) {
+      reasons.emplace_back("scales calculated in the step, with ragged keys");
     }
     if (has_cache && is_paged && problem.attention.v_head_size != problem.attention.head_size) {
       reasons.emplace_back("v_head_size not supported");

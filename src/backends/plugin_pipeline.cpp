@@ -105,6 +105,10 @@ void PluginPipeline::describe_tensors() {
   tensors_.struct_size = sizeof tensors_;
   tensors_.query = list_.add(p.query, dtype_of(p.query_element),
                              {num_tokens(), heads, std::int64_t{p.head_size}});
+  if (inputs_.query.query.dtype() == Dtype::kE4M3) {
+    tensors_.q_scale =
+        list_.add(upload(std::vector<float>{inputs_.query.scale}, "q_scale"), Dtype::kF32, {1});
+  }
   tensors_.output = list_.add(p.output, dtype_of(p.output_element),
                               {num_tokens(), heads, std::int64_t{p.v_head_size}});
   if (plugin_.table.lse != ATTNBENCH_LSE_NONE) {
@@ -124,6 +128,8 @@ void PluginPipeline::describe_keys() {
   const attn::KvParams& kv = p.kv;
   const Dtype element = dtype_of(kv.element);
   const std::int64_t heads = p.num_kv_heads;
+  tensors_.k_scale = list_.add(kv.k_scale, Dtype::kF32, {heads});
+  tensors_.v_scale = list_.add(kv.v_scale, Dtype::kF32, {heads});
   if (kv.block_table == nullptr) {
     const std::int64_t keys = problem_.get()->num_keys;
     tensors_.key = list_.add(kv.key, element, {keys, heads, std::int64_t{p.head_size}});
@@ -138,8 +144,6 @@ void PluginPipeline::describe_keys() {
   tensors_.value_cache = list_.add(kv.value, element, shape, strides);
   tensors_.block_table =
       list_.add(kv.block_table, Dtype::kI32, {num_requests(), kv.block_table_stride});
-  tensors_.k_scale = list_.add(kv.k_scale, Dtype::kF32, {heads});
-  tensors_.v_scale = list_.add(kv.v_scale, Dtype::kF32, {heads});
 }
 
 void* PluginPipeline::allocate(const AttnbenchHost* host, std::size_t size_bytes,
@@ -169,8 +173,9 @@ std::vector<PluginPipeline::Input> PluginPipeline::values() const {
   if (tensors_.key_cache != nullptr) {
     inputs.push_back({"kv_cache", p.kv.key, &inputs_.cache->data});
   } else {
-    inputs.push_back({"key", p.kv.key, &inputs_.inputs->key});
-    inputs.push_back({"value", p.kv.value, &inputs_.inputs->value});
+    const auto [key, value] = ragged_kv(inputs_);
+    inputs.push_back({"key", p.kv.key, &key});
+    inputs.push_back({"value", p.kv.value, &value});
   }
   return inputs;
 }
@@ -223,6 +228,7 @@ void PluginPipeline::keep_small_inputs() {
                          {"key_start_loc", tensors_.key_start_loc, Dtype::kI64},
                          {"alibi_slopes", tensors_.alibi_slopes, Dtype::kF32},
                          {"sinks", tensors_.sinks, Dtype::kF32},
+                         {"q_scale", tensors_.q_scale, Dtype::kF32},
                          {"mm_prefix_ranges", tensors_.mm_prefix_ranges, Dtype::kI32}};
   // Those that a step makes are held against the problem's by whoever reads the output.
   if (!calculates_kv_scales(problem())) {
