@@ -17,11 +17,13 @@ FEATURES = {
     "alibi_sqrt": 1 << 7,
     "sinks": 1 << 8,
     "mm_prefix": 1 << 9,
-    "fp8_kv": 1 << 10,  # cache of fp8_e4m3 with tensors.k_scale and v_scale
+    "fp8_kv": 1 << 10,  # keys of fp8_e4m3 with tensors.k_scale and v_scale
     "fp8_e5m2_kv": 1 << 11,
     "fp8_output": 1 << 12,
     "fp8_query": 1 << 13,  # query of fp8_e4m3 with tensors.q_scale
-    "fp8_probability": 1 << 14,  # the kernel rounds its probabilities to e4m3
+    # The kernel rounds its probabilities to e4m3 where it is asked to. One that always does refuses an
+    # fp8 query in supports() without it, or is judged by the narrower limits.
+    "fp8_probability": 1 << 14,
     "mla_topk": 1 << 15,  # a row sees the entries that its tensors.topk_slots name
     "mla_ds_kv": 1 << 16,  # kv_cache of fp8_ds_mla entries
 }

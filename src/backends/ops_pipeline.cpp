@@ -64,7 +64,7 @@ OpsPipeline::OpsPipeline(const Problem& problem, const BackendInputs& inputs, Op
   set_rows(inputs);
   set_score(inputs);
   if (ragged_keys || has_direct_kv(problem_.attention.type)) {
-    set_ragged_kv(*inputs.inputs);
+    set_ragged_kv(inputs);
   } else {
     set_paged_kv(inputs);
   }
@@ -139,18 +139,27 @@ void OpsPipeline::set_score(const BackendInputs& inputs) {
   }
 }
 
-void OpsPipeline::set_ragged_kv(const AttentionInputs& inputs) {
+RaggedKv ragged_kv(const BackendInputs& inputs) {
+  const StoredKv* stored = inputs.stored;
+  const bool has_codes = stored != nullptr && dtype_size(stored->key_codes.dtype()) == 1;
+  if (has_codes) return {stored->key_codes, stored->value_codes};
+  return {inputs.inputs->key, inputs.inputs->value};
+}
+
+void OpsPipeline::set_ragged_kv(const BackendInputs& inputs) {
   const AttentionSpec& a = problem_.attention;
+  const auto [key, value] = ragged_kv(inputs);
   attn::KvParams& kv = params_.kv;
-  kv.element = element_of(inputs.key.dtype());
-  kv.key = upload_bytes(inputs.key.bytes(), inputs.key.size_bytes(), "key");
-  kv.value = upload_bytes(inputs.value.bytes(), inputs.value.size_bytes(), "value");
+  kv.element = element_of(key.dtype());
+  kv.key = upload(key, "key");
+  kv.value = upload(value, "value");
   kv.token_stride_key = std::int64_t{a.num_kv_heads} * a.head_size;
   kv.token_stride_value = std::int64_t{a.num_kv_heads} * a.v_head_size;
   kv.head_stride_key = a.head_size;
   kv.head_stride_value = a.v_head_size;
-  const std::vector<attn::i64> starts(inputs.key_start_loc.begin(), inputs.key_start_loc.end());
-  kv.kv_start_loc = upload(starts, "key_start_loc");
+  const std::vector<std::int64_t>& rows = inputs.inputs->key_start_loc;
+  kv.kv_start_loc = upload(std::vector<attn::i64>(rows.begin(), rows.end()), "key_start_loc");
+  if (dtype_size(key.dtype()) == 1) set_tensor_scales();
 }
 
 void OpsPipeline::set_paged_kv(const BackendInputs& inputs) {
@@ -196,6 +205,11 @@ void OpsPipeline::set_scales(const KvLayout& layout) {
     kv.scale_head_stride = view.head_stride;
     return;
   }
+  set_tensor_scales();
+}
+
+void OpsPipeline::set_tensor_scales() {
+  attn::KvParams& kv = params_.kv;
   const StoreRule rule = resolve_store_rule(problem_, backend_);
   kv.k_scale = upload(expand_scale(rule.k_scale), "k_scale");
   kv.v_scale = upload(expand_scale(rule.v_scale), "v_scale");

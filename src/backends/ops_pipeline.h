@@ -13,6 +13,14 @@
 
 namespace attnbench {
 
+/// Keys [S, Hk, D] and values [S, Hk, Dv] as tensors: the codes of a quantised cache where the
+/// problem has one.
+struct RaggedKv {
+  const Tensor& key;
+  const Tensor& value;
+};
+RaggedKv ragged_kv(const BackendInputs& inputs);
+
 class OpsPipeline : public Pipeline {
  public:
   const std::vector<Step>& steps() const override { return steps_; }
@@ -74,8 +82,9 @@ class OpsPipeline : public Pipeline {
   void set_rows(const BackendInputs& inputs);
   void set_score(const BackendInputs& inputs);
   void set_paged_kv(const BackendInputs& inputs);
-  void set_ragged_kv(const AttentionInputs& inputs);
+  void set_ragged_kv(const BackendInputs& inputs);
   void set_scales(const KvLayout& layout);
+  void set_tensor_scales();
   std::vector<float> expand_scale(const std::vector<float>& scale) const;
   void set_cache_write(const PagedCache& cache);
   void calculate_scales(const AttentionInputs& inputs);

@@ -12,6 +12,7 @@
 #include "backends/plugin_op_pipeline.h"
 #include "backends/plugin_pipeline.h"
 #include "core/error.h"
+#include "inputs/kv_scales.h"
 #include "plugin/python_plugin.h"
 
 namespace attnbench {
@@ -133,8 +134,8 @@ class PluginBackend final : public Backend {
     std::vector<std::string> reasons;
     const bool has_cache = !has_direct_kv(problem.attention.type);
     const bool is_paged = cache_layout().has_value();
-    if (has_cache && !is_paged && is_quantised(problem.kv_cache.dtype)) {
-      reasons.emplace_back("quantized KV cache as ragged keys");
+    if (has_cache && !is_paged && calculates_kv_scales(problem)) {
+      reasons.emplace_back("scales calculated in the step, with ragged keys");
     }
     if (has_cache && is_paged && problem.attention.v_head_size != problem.attention.head_size) {
       reasons.emplace_back("v_head_size not supported");

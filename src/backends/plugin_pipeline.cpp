@@ -41,6 +41,10 @@ void PluginPipeline::describe_tensors() {
   AttnbenchTensors& t = kernel_.tensors();
   t.query = list.add(p.query, dtype_of(p.query_element),
                      {num_tokens(), heads, std::int64_t{p.head_size}});
+  if (inputs_.query.query.dtype() == Dtype::kE4M3) {
+    t.q_scale =
+        list.add(upload(std::vector<float>{inputs_.query.scale}, "q_scale"), Dtype::kF32, {1});
+  }
   t.output = list.add(p.output, dtype_of(p.output_element),
                       {num_tokens(), heads, std::int64_t{p.v_head_size}});
   if (kernel_.table().lse != ATTNBENCH_LSE_NONE) {
@@ -62,6 +66,8 @@ void PluginPipeline::describe_keys() {
   const std::int64_t heads = p.num_kv_heads;
   PluginTensors& list = kernel_.list();
   AttnbenchTensors& t = kernel_.tensors();
+  t.k_scale = list.add(kv.k_scale, Dtype::kF32, {heads});
+  t.v_scale = list.add(kv.v_scale, Dtype::kF32, {heads});
   if (kv.block_table == nullptr) {
     const std::int64_t keys = problem_.get()->num_keys;
     t.key = list.add(kv.key, element, {keys, heads, std::int64_t{p.head_size}});
@@ -75,8 +81,6 @@ void PluginPipeline::describe_keys() {
   t.key_cache = list.add(kv.key, element, shape, strides);
   t.value_cache = list.add(kv.value, element, shape, strides);
   t.block_table = list.add(kv.block_table, Dtype::kI32, {num_requests(), kv.block_table_stride});
-  t.k_scale = list.add(kv.k_scale, Dtype::kF32, {heads});
-  t.v_scale = list.add(kv.v_scale, Dtype::kF32, {heads});
 }
 
 /// What attention is computed from; lengths and tables are not among it.
@@ -86,8 +90,9 @@ std::vector<PluginKernel::Input> PluginPipeline::values() const {
   if (kernel_.tensors().key_cache != nullptr) {
     inputs.push_back({"kv_cache", p.kv.key, &inputs_.cache->data});
   } else {
-    inputs.push_back({"key", p.kv.key, &inputs_.inputs->key});
-    inputs.push_back({"value", p.kv.value, &inputs_.inputs->value});
+    const auto [key, value] = ragged_kv(inputs_);
+    inputs.push_back({"key", p.kv.key, &key});
+    inputs.push_back({"value", p.kv.value, &value});
   }
   return inputs;
 }
@@ -100,6 +105,7 @@ void PluginPipeline::watch_small_inputs() {
   kernel_.watch("block_table", t.block_table, Dtype::kI32);
   kernel_.watch("alibi_slopes", t.alibi_slopes, Dtype::kF32);
   kernel_.watch("sinks", t.sinks, Dtype::kF32);
+  kernel_.watch("q_scale", t.q_scale, Dtype::kF32);
   kernel_.watch("mm_prefix_ranges", t.mm_prefix_ranges, Dtype::kI32);
   // Those that a step makes are held against the problem's by whoever reads the output.
   if (calculates_kv_scales(problem())) return;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "core/parallel.h"
@@ -49,49 +48,51 @@ std::uint32_t bias_of(AlibiForm form) {
   return ATTNBENCH_BIAS_NONE;
 }
 
-std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
-                          std::uint32_t kv_cache_dtype) {
+std::uint64_t features_of(const Problem& problem, const std::string& backend,
+                          const AttentionMath& math, std::uint32_t kv_cache_dtype) {
   const AttentionSpec& a = problem.attention;
   const bool has_window = math.window_left >= 0 || (!math.causal && math.window_right >= 0);
   const bool has_alibi = math.alibi != AlibiForm::kNone;
   const bool is_sqrt = math.alibi == AlibiForm::kSqrt;
-  const std::array<std::pair<bool, std::uint64_t>, 13> asked = {
-      {{math.causal, ATTNBENCH_CAUSAL},
-       {!math.causal, ATTNBENCH_NON_CAUSAL},
-       {a.num_kv_heads < a.num_heads, ATTNBENCH_GQA},
-       {a.v_head_size != a.head_size, ATTNBENCH_V_HEAD_SIZE},
-       {has_window, ATTNBENCH_SLIDING_WINDOW},
-       {math.logits_soft_cap > 0, ATTNBENCH_SOFT_CAP},
-       {has_alibi && !is_sqrt, ATTNBENCH_ALIBI},
-       {is_sqrt, ATTNBENCH_ALIBI_SQRT},
-       {math.has_sinks, ATTNBENCH_SINKS},
-       {!math.mm_prefix_ranges.empty(), ATTNBENCH_MM_PREFIX},
-       {kv_cache_dtype == ATTNBENCH_FP8_E4M3, ATTNBENCH_FP8_KV},
-       {kv_cache_dtype == ATTNBENCH_FP8_E5M2, ATTNBENCH_FP8_E5M2_KV},
-       {problem.output_quant.type != OutputQuantType::kNone, ATTNBENCH_FP8_OUTPUT}}};
+  const std::pair<bool, std::uint64_t> asked[] = {
+      {math.causal, ATTNBENCH_CAUSAL},
+      {!math.causal, ATTNBENCH_NON_CAUSAL},
+      {a.num_kv_heads < a.num_heads, ATTNBENCH_GQA},
+      {a.v_head_size != a.head_size, ATTNBENCH_V_HEAD_SIZE},
+      {has_window, ATTNBENCH_SLIDING_WINDOW},
+      {math.logits_soft_cap > 0, ATTNBENCH_SOFT_CAP},
+      {has_alibi && !is_sqrt, ATTNBENCH_ALIBI},
+      {is_sqrt, ATTNBENCH_ALIBI_SQRT},
+      {math.has_sinks, ATTNBENCH_SINKS},
+      {!math.mm_prefix_ranges.empty(), ATTNBENCH_MM_PREFIX},
+      {kv_cache_dtype == ATTNBENCH_FP8_E4M3, ATTNBENCH_FP8_KV},
+      {kv_cache_dtype == ATTNBENCH_FP8_E5M2, ATTNBENCH_FP8_E5M2_KV},
+      {problem.output_quant.type != OutputQuantType::kNone, ATTNBENCH_FP8_OUTPUT},
+      {query_is_quantised(problem, backend), ATTNBENCH_FP8_QUERY},
+      {a.probability_dtype == ProbabilityDtype::kFp8E4M3, ATTNBENCH_FP8_PROBABILITY}};
   std::uint64_t features = 0;
   for (const auto& [is_asked, bit] : asked) features |= is_asked ? bit : 0;
   return features;
 }
 
-constexpr std::array<std::pair<std::uint64_t, const char*>, 17> kFeatureNames = {
-    {{ATTNBENCH_CAUSAL, "ATTNBENCH_CAUSAL"},
-     {ATTNBENCH_NON_CAUSAL, "ATTNBENCH_NON_CAUSAL"},
-     {ATTNBENCH_GQA, "ATTNBENCH_GQA"},
-     {ATTNBENCH_V_HEAD_SIZE, "ATTNBENCH_V_HEAD_SIZE"},
-     {ATTNBENCH_SLIDING_WINDOW, "ATTNBENCH_SLIDING_WINDOW"},
-     {ATTNBENCH_SOFT_CAP, "ATTNBENCH_SOFT_CAP"},
-     {ATTNBENCH_ALIBI, "ATTNBENCH_ALIBI"},
-     {ATTNBENCH_ALIBI_SQRT, "ATTNBENCH_ALIBI_SQRT"},
-     {ATTNBENCH_SINKS, "ATTNBENCH_SINKS"},
-     {ATTNBENCH_MM_PREFIX, "ATTNBENCH_MM_PREFIX"},
-     {ATTNBENCH_FP8_KV, "ATTNBENCH_FP8_KV"},
-     {ATTNBENCH_FP8_E5M2_KV, "ATTNBENCH_FP8_E5M2_KV"},
-     {ATTNBENCH_FP8_OUTPUT, "ATTNBENCH_FP8_OUTPUT"},
-     {ATTNBENCH_FP8_QUERY, "ATTNBENCH_FP8_QUERY"},
-     {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
-     {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
-     {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}}};
+constexpr std::pair<std::uint64_t, const char*> kFeatureNames[] = {
+    {ATTNBENCH_CAUSAL, "ATTNBENCH_CAUSAL"},
+    {ATTNBENCH_NON_CAUSAL, "ATTNBENCH_NON_CAUSAL"},
+    {ATTNBENCH_GQA, "ATTNBENCH_GQA"},
+    {ATTNBENCH_V_HEAD_SIZE, "ATTNBENCH_V_HEAD_SIZE"},
+    {ATTNBENCH_SLIDING_WINDOW, "ATTNBENCH_SLIDING_WINDOW"},
+    {ATTNBENCH_SOFT_CAP, "ATTNBENCH_SOFT_CAP"},
+    {ATTNBENCH_ALIBI, "ATTNBENCH_ALIBI"},
+    {ATTNBENCH_ALIBI_SQRT, "ATTNBENCH_ALIBI_SQRT"},
+    {ATTNBENCH_SINKS, "ATTNBENCH_SINKS"},
+    {ATTNBENCH_MM_PREFIX, "ATTNBENCH_MM_PREFIX"},
+    {ATTNBENCH_FP8_KV, "ATTNBENCH_FP8_KV"},
+    {ATTNBENCH_FP8_E5M2_KV, "ATTNBENCH_FP8_E5M2_KV"},
+    {ATTNBENCH_FP8_OUTPUT, "ATTNBENCH_FP8_OUTPUT"},
+    {ATTNBENCH_FP8_QUERY, "ATTNBENCH_FP8_QUERY"},
+    {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
+    {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
+    {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}};
 
 }  // namespace
 
@@ -153,7 +154,7 @@ PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
   const bool has_cache = !has_direct_kv(problem.attention.type);
   set_cache(problem,
             has_cache ? resolve_store_rule(problem, backend).element : problem.attention.dtype);
-  view_.features = features_of(problem, math, view_.kv_cache_dtype);
+  view_.features = features_of(problem, backend, math, view_.kv_cache_dtype);
 }
 
 PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capability,
@@ -238,8 +239,12 @@ std::vector<std::string> common_refusals(const Problem& problem) {
          fmt::format("output quantization {} not supported", to_string(output)));
   const bool fp8_encoder =
       a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
-  add_if(a.query_dtype == QueryDtype::kFp8E4M3 || fp8_encoder, "fp8 query");
-  add_if(a.probability_dtype == ProbabilityDtype::kFp8E4M3, kProbabilityRefusal);
+  // §14.2 has limits for e4m3 queries over e4m3 keys alone, as the native backends take them.
+  const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
+  const bool e4m3_keys = cache.dtype == KvCacheDtype::kFp8 || cache.dtype == KvCacheDtype::kFp8E4M3;
+  const bool e4m3_operands = fp8_query && e4m3_keys;
+  add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
+  add_if(a.probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands, kProbabilityRefusal);
   return reasons;
 }
 

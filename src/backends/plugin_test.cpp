@@ -154,6 +154,14 @@ bool pages_hold(const Problem& p, const AttnbenchTensor* cache, const Tensor& ex
   return true;
 }
 
+Problem fp8_problem() {
+  Problem p = small_problem();
+  p.attention.query_dtype = QueryDtype::kFp8E4M3;
+  p.kv_cache.dtype = KvCacheDtype::kFp8;
+  p.kv_cache.q_scale = 0.25;
+  return p;
+}
+
 std::uint64_t features(const Problem& p) {
   return PluginProblem(p, "MINE", PluginDevice{}).get()->features;
 }
@@ -235,6 +243,47 @@ TEST_CASE("queries, lengths, output and LSE are of the tokens that there are") {
   CHECK(t.mm_prefix_ranges == nullptr);
 }
 
+TEST_CASE("an e4m3 query comes as codes with its scale, over pages and over ragged keys") {
+  for (const std::uint32_t kv : {ATTNBENCH_KV_PAGED, ATTNBENCH_KV_RAGGED}) {
+    const Problem p = fp8_problem();
+    const Prepared prepared(p, kv);
+    const AttnbenchTensors& t = *seen.tensors;
+    CHECK(shape_of(t.query) == std::vector<std::int64_t>{23, 4, 32});
+    CHECK(t.query->dtype.code == 10);
+    CHECK(t.query->dtype.bits == 8);
+    CHECK(std::memcmp(t.query->data, prepared.sources.query.query.bytes(), 23 * 4 * 32) == 0);
+    CHECK(shape_of(t.q_scale) == std::vector<std::int64_t>{1});
+    CHECK(*static_cast<const float*>(t.q_scale->data) == 0.25f);
+    CHECK(seen.problem->dtype == ATTNBENCH_BFLOAT16);
+    CHECK(t.output->dtype.bits == 16);
+    CHECK(seen.problem->scale == 0.125);  // without q_scale
+  }
+  const Prepared plain(small_problem(), ATTNBENCH_KV_PAGED);
+  CHECK(seen.tensors->q_scale == nullptr);
+}
+
+TEST_CASE("ragged keys of an fp8 cache are its codes, with a scale for each head") {
+  for (const KvCacheDtype dtype : {KvCacheDtype::kFp8E4M3, KvCacheDtype::kFp8E5M2}) {
+    Problem p = small_problem();
+    p.kv_cache.dtype = dtype;
+    p.kv_cache.k_scale = {0.5, 2};
+    p.kv_cache.v_scale = {4};
+    const Prepared prepared(p, ATTNBENCH_KV_RAGGED);
+    const AttnbenchTensors& t = *seen.tensors;
+    const StoredKv& stored = prepared.stored;
+    CHECK(shape_of(t.key) == stored.key_codes.shape());
+    CHECK(t.key->dtype.code == (dtype == KvCacheDtype::kFp8E4M3 ? 10 : 12));
+    CHECK(std::memcmp(t.key->data, stored.key_codes.bytes(), stored.key_codes.size_bytes()) == 0);
+    CHECK(std::memcmp(t.value->data, stored.value_codes.bytes(), stored.value_codes.size_bytes()) ==
+          0);
+    const auto* k_scale = static_cast<const float*>(t.k_scale->data);
+    const auto* v_scale = static_cast<const float*>(t.v_scale->data);
+    CHECK(std::vector<float>(k_scale, k_scale + 2) == std::vector<float>{0.5f, 2});
+    CHECK(std::vector<float>(v_scale, v_scale + 2) == std::vector<float>{4, 4});
+    CHECK(t.block_table == nullptr);
+  }
+}
+
 TEST_CASE("a state is destroyed once, before its memory goes") {
   seen.destroyed = 0;
   { const Prepared prepared(small_problem(), ATTNBENCH_KV_PAGED); }
@@ -280,6 +329,13 @@ TEST_CASE("negated inputs are negated in the cache, also what a run writes, and 
     }
     CHECK(prepared.pipeline->read_output(true).defect == "");
   }
+  const Prepared ragged(fp8_problem(), ATTNBENCH_KV_RAGGED);
+  Tensor keys = ragged.stored.key_codes, query = ragged.sources.query.query;
+  negate(keys);
+  negate(query);
+  ragged.pipeline->negate_inputs();
+  CHECK(std::memcmp(seen.tensors->key->data, keys.bytes(), keys.size_bytes()) == 0);
+  CHECK(std::memcmp(seen.tensors->query->data, query.bytes(), query.size_bytes()) == 0);
 }
 
 TEST_CASE("a change of any input is a defect that names it") {
@@ -311,6 +367,8 @@ TEST_CASE("a change of any input is a defect that names it") {
     const std::string defect = defect_of(full, ATTNBENCH_KV_PAGED, member);
     CHECK(defect.substr(0, name.size() + 15) == name + " was changed at");
   }
+  CHECK(defect_of(fp8_problem(), ATTNBENCH_KV_PAGED, &AttnbenchTensors::q_scale) ==
+        "q_scale was changed at [0]: it is an input");
   for (const auto& [name, member] : std::vector<std::pair<std::string, Member>>{
            {"key", &AttnbenchTensors::key},
            {"value", &AttnbenchTensors::value},
@@ -341,7 +399,7 @@ TEST_CASE("slopes, sinks and ranges arrive as they are in the case") {
 
 TEST_CASE("a problem needs exactly the features that it uses") {
   Problem p = small_problem();
-  const std::uint64_t base = ATTNBENCH_CAUSAL | ATTNBENCH_GQA;
+  constexpr std::uint64_t base = ATTNBENCH_CAUSAL | ATTNBENCH_GQA;
   CHECK(features(p) == base);
   const auto with = [](auto&& change) {
     Problem changed = small_problem();
@@ -371,6 +429,25 @@ TEST_CASE("a problem needs exactly the features that it uses") {
   CHECK(with([](Problem& q) { q.output_quant.type = OutputQuantType::kFp8Static; }) ==
         (base | ATTNBENCH_FP8_OUTPUT));
   CHECK(with([](Problem& q) { q.kv_cache.layout = CacheLayout::kHnd; }) == base);
+  constexpr std::uint64_t kE4M3 = base | ATTNBENCH_FP8_KV | ATTNBENCH_FP8_QUERY;
+  Problem fp8 = fp8_problem();
+  CHECK(features(fp8) == kE4M3);
+  fp8.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+  CHECK(features(fp8) == (kE4M3 | ATTNBENCH_FP8_PROBABILITY));
+}
+
+TEST_CASE("e4m3 queries and probabilities are for caches of e4m3") {
+  Problem p = fp8_problem();
+  p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
+  CHECK(common_refusals(p).empty());
+  const std::vector<std::string> both{"fp8 query", kProbabilityRefusal};
+  for (const KvCacheDtype other : {KvCacheDtype::kAuto, KvCacheDtype::kFp8E5M2}) {
+    p.kv_cache.dtype = other;
+    CHECK(common_refusals(p) == both);
+  }
+  p.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  p.attention.query_dtype = QueryDtype::kAuto;
+  CHECK(common_refusals(p) == std::vector<std::string>{kProbabilityRefusal});
 }
 
 }  // namespace attnbench

@@ -73,17 +73,20 @@ extern "C" {
 #define ATTNBENCH_NON_CAUSAL (1ull << 1)
 #define ATTNBENCH_GQA (1ull << 2)         /* num_kv_heads < num_heads; head h reads h / (H / Hk) */
 #define ATTNBENCH_V_HEAD_SIZE (1ull << 3) /* v_head_size != head_size */
-#define ATTNBENCH_SLIDING_WINDOW (1ull << 4)   /* window_left, window_right */
-#define ATTNBENCH_SOFT_CAP (1ull << 5)         /* s = cap * tanh(s / cap) */
-#define ATTNBENCH_ALIBI (1ull << 6)            /* alibi_slopes, AttnbenchProblem::alibi */
-#define ATTNBENCH_ALIBI_SQRT (1ull << 7)       /* the same with ATTNBENCH_BIAS_SQRT */
-#define ATTNBENCH_SINKS (1ull << 8)            /* sinks */
-#define ATTNBENCH_MM_PREFIX (1ull << 9)        /* mm_prefix_ranges */
-#define ATTNBENCH_FP8_KV (1ull << 10)          /* cache of fp8_e4m3 with k_scale and v_scale */
-#define ATTNBENCH_FP8_E5M2_KV (1ull << 11)     /* cache of fp8_e5m2 with k_scale and v_scale */
-#define ATTNBENCH_FP8_OUTPUT (1ull << 12)      /* output is fp8_e4m3 of o / output_scale */
-#define ATTNBENCH_FP8_QUERY (1ull << 13)       /* query is fp8_e4m3 of q / q_scale */
-#define ATTNBENCH_FP8_PROBABILITY (1ull << 14) /* the kernel rounds its probabilities to e4m3 */
+#define ATTNBENCH_SLIDING_WINDOW (1ull << 4) /* window_left, window_right */
+#define ATTNBENCH_SOFT_CAP (1ull << 5)       /* s = cap * tanh(s / cap) */
+#define ATTNBENCH_ALIBI (1ull << 6)          /* alibi_slopes, AttnbenchProblem::alibi */
+#define ATTNBENCH_ALIBI_SQRT (1ull << 7)     /* the same with ATTNBENCH_BIAS_SQRT */
+#define ATTNBENCH_SINKS (1ull << 8)          /* sinks */
+#define ATTNBENCH_MM_PREFIX (1ull << 9)      /* mm_prefix_ranges */
+#define ATTNBENCH_FP8_KV (1ull << 10)        /* keys of fp8_e4m3 with k_scale and v_scale */
+#define ATTNBENCH_FP8_E5M2_KV (1ull << 11)   /* keys of fp8_e5m2 with k_scale and v_scale */
+#define ATTNBENCH_FP8_OUTPUT (1ull << 12)    /* output is fp8_e4m3 of o / output_scale */
+#define ATTNBENCH_FP8_QUERY (1ull << 13)     /* query is fp8_e4m3 of q / q_scale, as the keys */
+/* The kernel rounds its probabilities to e4m3 where the problem says so, and is judged by the wider
+ * limits of that. A problem without it asks for 16 bits or more, of every plugin: one that always
+ * rounds has to refuse it in supports(), or is judged by the limits of 16 bits. */
+#define ATTNBENCH_FP8_PROBABILITY (1ull << 14)
 #define ATTNBENCH_MLA_TOPK (1ull << 15)  /* MLA: a row sees the entries that its topk_slots name */
 #define ATTNBENCH_MLA_DS_KV (1ull << 16) /* MLA: kv_cache of fp8_ds_mla entries, 656 bytes each */
 
@@ -162,7 +165,7 @@ typedef struct AttnbenchProblem {
   const int64_t* query_lens; /* [B] on the host; 0 = a padding row of the batch */
   const int64_t* seq_lens;   /* [B] on the host; keys, or encoder length of encoder_decoder */
 
-  uint32_t kv_cache_dtype;   /* element type of the cache */
+  uint32_t kv_cache_dtype;   /* element type of the cache, or of the ragged keys in its place */
   int32_t block_size;        /* bs */
   int64_t num_blocks;        /* NB */
   int32_t kv_cache_hnd;      /* 1 = heads before slots in memory (kv_cache.layout HND) */

@@ -73,6 +73,12 @@ op: {name: merge, tokens: 32}
 """
 
 
+FA3 = ("flash_attn_Fa3", "flash_attn_Fa3Forward", "flash_attn_Fa3Paged", "vllm_flash_attn_Fa3")
+FP8 = TINY.replace(
+    "dtype: bfloat16", "dtype: bfloat16, query_dtype: fp8_e4m3, probability_dtype: PROBABILITY"
+) + "kv_cache: {dtype: fp8, q_scale: 0.0625, k_scale: 0.03125, v_scale: 0.015625}\n"
+
+
 class AdapterTest(PythonTest):
     @classmethod
     def setUpClass(cls):
@@ -204,6 +210,56 @@ class Packages(AdapterTest):
         self.all_pass(
             changed("causal: false"), *RAGGED, "flash_attn_Fa3Paged", "flashinfer_Prefill"
         )
+
+    def test_fp8_caches_with_a_query_of_16_bits(self):
+        """Scales that are all different, so that a forgotten or a swapped one shows."""
+        mixed = TINY + "kv_cache: {dtype: fp8, k_scale: 0.03125, v_scale: 0.015625}\n"
+        decodes = mixed.replace(TINY_CASE, "5q1s100")
+        for scenario in (decodes, decodes.replace("fp8,", "fp8_e5m2,"),
+                         decodes.replace("fp8,", "fp8, layout: HND,")):  # fmt: skip
+            self.all_pass(scenario, "flashinfer_Prefill", "vllm_triton_Unified2d", *DECODE)
+        self.all_pass(mixed, "flashinfer_Prefill", "vllm_triton_Unified2d")
+        windows = mixed.replace("head_size: 64", "head_size: 64, sliding_window: 9")
+        self.all_pass(windows, "flashinfer_Prefill", "vllm_triton_Unified2d")
+        by_head = decodes.replace("0.03125", "[0.03125, 0.0625]")
+        names = ("flashinfer_Prefill", "vllm_triton_Unified2d", *DECODE)
+        for result in self.run_classes(by_head, *names, code=3).values():
+            self.assertEqual(result["reasons"], ["a k_scale for each head"])
+        calculated = TINY + "kv_cache: {dtype: fp8, calculate_kv_scales: true}\n"
+        self.all_pass(calculated, "vllm_triton_Unified2d")
+        refused = self.run_classes(calculated, "flashinfer_Prefill", code=3)["flashinfer_Prefill"]
+        self.assertEqual(refused["reasons"], ["scales calculated in the step"])
+
+    def test_fp8_queries(self):
+        fp8 = FP8.replace("PROBABILITY", "fp8_e4m3")
+        takers = (*FA3, "vllm_triton_Unified2d", "flashinfer_Prefill")
+        results = self.all_pass(fp8, *takers)
+        for name in FA3:
+            self.assertIsNotNone(results[name]["lse_error"])
+            self.assertIn("e4m3 P", results[name]["error"]["rule"])
+        self.all_pass(fp8.replace(TINY_CASE, "5q1s100"), *takers, "vllm_triton_Unified3d")
+        by_head = fp8.replace("k_scale: 0.03125, v_scale: 0.015625",
+                              "k_scale: [0.03125, 0.0625], v_scale: [0.015625, 0.125]")  # fmt: skip
+        self.all_pass(by_head, *FA3, "flashinfer_Prefill")
+        windows = fp8.replace("head_size: 64", "head_size: 64, sliding_window: 9")
+        self.all_pass(windows, *(name for name in FA3 if "Forward" not in name))
+        refused = self.run_classes(windows, "flashinfer_Prefill", code=3)["flashinfer_Prefill"]
+        self.assertEqual(refused["reasons"], ["an fp8 query with a window or soft cap"])
+
+    def test_fp8_queries_are_refused_where_the_scenario_asks_for_more_bits(self):
+        takers = (*FA3, "vllm_triton_Unified2d", "flashinfer_Prefill")
+        wide = FP8.replace("PROBABILITY", "auto")
+        for result in self.run_classes(wide, *takers, code=3).values():
+            self.assertEqual(result["reasons"], [
+                "rounds P to e4m3, which attention.probability_dtype: fp8_e4m3 asks for"])  # fmt: skip
+        keys_alone = TINY + "kv_cache: {dtype: fp8}\n"
+        for result in self.run_classes(keys_alone, *FA3, code=3).values():
+            self.assertEqual(result["reasons"], [
+                "fp8 keys without an fp8 query (attention.query_dtype: fp8_e4m3)"])  # fmt: skip
+        half = FP8.replace("PROBABILITY", "fp8_e4m3").replace("bfloat16", "float16")
+        names = ("flash_attn_Fa3", "vllm_flash_attn_Fa3")
+        for result in self.run_classes(half, *names, code=3).values():
+            self.assertEqual(result["reasons"], ["fp8 with an output of float16"])
 
     def test_a_shared_prefix_in_two_levels(self):
         shared = TINY.replace(TINY_CASE, "4q1s100_2q3s90") + "cascade: {common_prefix_len: 64}\n"

@@ -5,9 +5,11 @@ LSE are new tensors, whose copy is not timed.
 """
 
 from attnbench.adapter import Adapter
+from attnbench.adapters import fp8
 
 ALL_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder", "mm_encoder")
 COMMON = ("causal", "non_causal", "gqa", "sliding_window", "soft_cap")
+FP8 = ("fp8_kv", "fp8_query", "fp8_probability")
 
 
 class VarlenAttention(Adapter):
@@ -107,9 +109,10 @@ class Fa3(VarlenAttention):
     """flash_attn_interface.flash_attn_varlen_func (FlashAttention-3) over ragged keys (stub-tested)"""
 
     packages = ("torch", "flash_attn_interface")
+    features = COMMON + FP8
 
     def supports(self, problem):
-        reasons = super().supports(problem)
+        reasons = super().supports(problem) + list(fp8.refused_by_fa3(problem))
         if problem.device == "cuda" and problem.sm // 10 != 9:
             reasons.append("FlashAttention-3 is for compute capability 9.0")
         return reasons
@@ -120,14 +123,15 @@ class Fa3(VarlenAttention):
         return flash_attn_varlen_func
 
     def common(self, problem, tensors):
-        return {**super().common(problem, tensors), "return_attn_probs": True}
+        return {**super().common(problem, tensors), **fp8.descales(problem, tensors),
+                "return_attn_probs": True}  # fmt: skip
 
 
 class Fa3Forward(Fa3):
     """fa3_fwd_interface.flash_attn_varlen_func (FlashAttention-3, the build of PyPI's fa3-fwd)"""
 
     packages = ("torch", "fa3_fwd_interface")
-    features = ("causal", "non_causal", "gqa")  # it is built without windows and soft-cap
+    features = ("causal", "non_causal", "gqa") + FP8  # it is built without windows and soft-cap
     dtypes = ("bfloat16",)
 
     def find(self):
@@ -151,7 +155,7 @@ class Fa3Paged(Fa3):
     def common(self, problem, tensors):
         options = VarlenAttention.common(self, problem, tensors)
         del options["max_seqlen_k"]
-        return {**options, "return_softmax_lse": True}
+        return {**options, **fp8.descales(problem, tensors), "return_softmax_lse": True}
 
     def paged(self, tensors):
         return {"cache_seqlens": tensors.seq_lens, "page_table": tensors.block_table}

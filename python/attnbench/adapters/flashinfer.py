@@ -6,6 +6,7 @@ gets has changed between versions, so such batches are refused.
 """
 
 from attnbench.adapter import Adapter
+from attnbench.adapters import fp8
 
 WORKSPACE_BYTES = 128 << 20
 HEAD_SIZES = (64, 128, 256)
@@ -30,17 +31,24 @@ class FlashInfer(Adapter):
     """What decode, prefill and cascade have in common."""
 
     packages = ("torch", "flashinfer")
-    features = ("causal", "gqa", "sliding_window", "soft_cap")
+    features = ("causal", "gqa", "sliding_window", "soft_cap", *fp8.CACHES)
     kv = "paged"
     lse = "base_2"
     lse_axes = "TH"
 
     def supports(self, problem):
+        reasons = [*self.fp8_reasons(problem)]
         if problem.has_empty_rows() or 0 in problem.query_lens:
-            return "rows or requests without keys or queries"
+            reasons.append("rows or requests without keys or queries")
         if problem.head_size not in HEAD_SIZES:
-            return "head_size not supported"
-        return None
+            reasons.append("head_size not supported")
+        return reasons
+
+    def fp8_reasons(self, problem):
+        """With a 16-bit query the scales are numbers, read before the step."""
+        yield from fp8.one_scale_only(problem)
+        if fp8.has_cache(problem) and problem.json["kv_cache"]["calculate_kv_scales"]:
+            yield "scales calculated in the step"
 
     def prepare(self, problem, tensors):
         import torch
@@ -51,8 +59,15 @@ class FlashInfer(Adapter):
         self.cache = tensors.key_cache, tensors.value_cache
         if layout == "HND":  # which it wants as the order of the axes, not of the memory alone
             self.cache = tuple(cache.transpose(1, 2) for cache in self.cache)
+        self.scales = self.scales_of(problem, tensors)
         self.wrapper = self.make(workspace, layout)
         self.plan(problem, tensors)
+
+    def scales_of(self, problem, tensors):
+        """Arguments of run() by position and by name."""
+        if tensors.k_scale is None:
+            return (), {}
+        return (), {"k_scale": float(tensors.k_scale[0]), "v_scale": float(tensors.v_scale[0])}
 
     def options(self, problem, tensors):
         return {
@@ -64,7 +79,9 @@ class FlashInfer(Adapter):
         }
 
     def run(self):
-        _, lse = self.wrapper.run(self.query, self.cache, out=self.output, return_lse=True)
+        by_position, by_name = self.scales
+        _, lse = self.wrapper.run(self.query, self.cache, *by_position, out=self.output,
+                                  return_lse=True, **by_name)  # fmt: skip
         return None, lse
 
 
@@ -74,11 +91,12 @@ class Decode(FlashInfer):
     use_tensor_cores = False
 
     def supports(self, problem):
+        reasons = []
         if problem.max_query_len > 1:
-            return "more than one query token"
+            reasons.append("more than one query token")
         if not self.use_tensor_cores and problem.num_heads // problem.num_kv_heads not in GROUP_SIZES:
-            return "num_heads / num_kv_heads not supported without tensor cores"
-        return super().supports(problem)
+            reasons.append("num_heads / num_kv_heads not supported without tensor cores")
+        return reasons + super().supports(problem)
 
     def make(self, workspace, layout):
         import flashinfer
@@ -103,12 +121,34 @@ class DecodeTensorCores(Decode):
 class Prefill(FlashInfer):
     """flashinfer.BatchPrefillWithPagedKVCacheWrapper"""
 
-    features = FlashInfer.features + ("non_causal",)
+    features = FlashInfer.features + ("non_causal", "fp8_query", "fp8_probability")
 
     def supports(self, problem):
-        if not problem.causal and problem.window_right >= 0:
-            return "a window to the right"
-        return super().supports(problem)
+        to_the_right = not problem.causal and problem.window_right >= 0
+        return (["a window to the right"] if to_the_right else []) + super().supports(problem)
+
+    def fp8_reasons(self, problem):
+        """The kernel for fp8 queries takes a scale of each head, from memory."""
+        if "fp8_query" not in problem.features:
+            yield from super().fp8_reasons(problem)
+            return
+        yield from fp8.rounds_probability(problem)
+        if problem.device == "cuda" and problem.sm // 10 != 9:
+            yield "an fp8 query on other compute capabilities than 9.0"
+        if problem.has_window or problem.logits_soft_cap > 0:
+            yield "an fp8 query with a window or soft cap"
+
+    def scales_of(self, problem, tensors):
+        if tensors.q_scale is None:
+            return super().scales_of(problem, tensors)
+        q_scale = tensors.q_scale.expand(problem.num_heads).contiguous()
+        return (q_scale, tensors.k_scale, tensors.v_scale), {}
+
+    def options(self, problem, tensors):
+        options = super().options(problem, tensors)
+        if tensors.q_scale is not None:
+            options["o_data_type"] = tensors.output.dtype
+        return options
 
     def make(self, workspace, layout):
         import flashinfer

@@ -5,6 +5,7 @@ LSE: natural, [H, T], a new tensor whose copy is not timed; rows that see no key
 """
 
 from attnbench.adapter import Adapter
+from attnbench.adapters import fp8
 
 
 class VllmFlashAttention(Adapter):
@@ -45,6 +46,7 @@ class VllmFlashAttention(Adapter):
             "block_table": tensors.block_table,
             "return_softmax_lse": True,
             "fa_version": self.fa_version,
+            **fp8.descales(problem, tensors),
         }
 
     def run(self):
@@ -63,9 +65,10 @@ class Fa3(VllmFlashAttention):
     """vllm.vllm_flash_attn, version 3, over pages (stub-tested)"""
 
     fa_version = 3  # its sinks are bfloat16, those of a case float32
+    features = VllmFlashAttention.features + ("fp8_kv", "fp8_query", "fp8_probability")
 
     def supports(self, problem):
-        reasons = super().supports(problem)
+        reasons = super().supports(problem) + list(fp8.refused_by_fa3(problem))
         if problem.device == "cuda" and problem.sm // 10 != 9:
             reasons.append("FlashAttention-3 is for compute capability 9.0")
         return reasons

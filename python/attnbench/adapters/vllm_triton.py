@@ -3,9 +3,21 @@ decode over the latents of MLA, whose LSE is natural; and single operations.
 """
 
 from attnbench.adapter import Adapter
-from attnbench.adapters import vllm_operations
+from attnbench.adapters import fp8, vllm_operations
 
 SEGMENTS = 16  # parts that a sequence is divided into, as vLLM's backend has it
+
+
+def quantisation(problem, tensors):
+    """Arguments for a quantised cache. Older versions see by its type that it is one."""
+    scales = {"q_descale": None, "k_descale": None, "v_descale": None, **fp8.descales(problem, tensors)}
+    if not fp8.has_cache(problem):
+        return scales
+    try:
+        from vllm.v1.kv_cache_interface import KVQuantMode
+    except ImportError:
+        return scales
+    return {**scales, "kv_quant_mode": KVQuantMode.FP8_PER_TENSOR}
 
 
 class Unified2d(Adapter):
@@ -14,14 +26,15 @@ class Unified2d(Adapter):
     packages = ("torch", "triton", "vllm")
     attention_types = ("decoder",)
     features = ("causal", "gqa", "sliding_window", "soft_cap", "alibi", "alibi_sqrt", "sinks",
-                "mm_prefix")  # fmt: skip
+                "mm_prefix", "fp8_kv", "fp8_e5m2_kv", "fp8_query", "fp8_probability")  # fmt: skip
     kv = "paged"
 
     def supports(self, problem):
+        reasons = [*fp8.one_scale_only(problem), *fp8.rounds_probability(problem)]
         # Its bias counts keys from the query on: the same for the softmax, but not beside a sink.
         if problem.alibi and "sinks" in problem.features:
-            return "alibi with sinks"
-        return None
+            reasons.append("alibi with sinks")
+        return reasons
 
     def prepare(self, problem, tensors):
         self.function = vllm_operations.find("triton_unified_attention", "unified_attention")
@@ -39,9 +52,7 @@ class Unified2d(Adapter):
             "window_size": (problem.window_left, 0 if problem.has_window else -1),
             "block_table": tensors.block_table,
             "softcap": problem.logits_soft_cap,
-            "q_descale": None,
-            "k_descale": None,
-            "v_descale": None,
+            **quantisation(problem, tensors),
             "alibi_slopes": tensors.alibi_slopes,
             "sinks": tensors.sinks,
             **self.more(problem, tensors),
@@ -62,9 +73,8 @@ class Unified3d(Unified2d):
     """vLLM's Triton unified_attention for decodes, with 16 segments of the keys and their merge"""
 
     def supports(self, problem):
-        if problem.max_query_len > 1:
-            return "more than one query token"
-        return super().supports(problem)
+        decode_only = ["more than one query token"] if problem.max_query_len > 1 else []
+        return decode_only + super().supports(problem)
 
     def more(self, problem, tensors):
         import torch

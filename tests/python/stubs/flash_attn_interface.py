@@ -9,10 +9,12 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            pack_gqa=None, deterministic=False, sm_margin=0,
                            return_attn_probs=False):  # fmt: skip
     """LSE [H, T], natural; -inf in rows that see no key."""
-    stub.check_varlen(q, cu_seqlens_q, max_seqlen_q, max_seqlen_k)
-    output, lse = stub.of_batch(q, cu_seqlens_q, stub.ragged(k, v, cu_seqlens_k), softmax_scale,
-                                window_size[0], 0 if causal else window_size[1],
-                                soft_cap=softcap)  # fmt: skip
+    stub.check_varlen(q, cu_seqlens_q, max_seqlen_q, max_seqlen_k, allows_fp8=True)
+    q, keys, options = stub.with_descales(q, stub.ragged(k, v, cu_seqlens_k), q_descale, k_descale,
+                                          v_descale)  # fmt: skip
+    output, lse = stub.of_batch(q, cu_seqlens_q, keys, softmax_scale, window_size[0],
+                                0 if causal else window_size[1], soft_cap=softcap,
+                                **options)  # fmt: skip
     return (output, lse.T.contiguous()) if return_attn_probs else output
 
 
@@ -25,9 +27,10 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, qv=None, rotary
                             rotary_interleaved=True, scheduler_metadata=None, num_splits=0,
                             pack_gqa=None, sm_margin=0, return_softmax_lse=False):  # fmt: skip
     """LSE [H, T], natural; -inf in rows that see no key."""
-    stub.check_varlen(q, cu_seqlens_q, max_seqlen_q, 0)
-    output, lse = stub.of_batch(q, cu_seqlens_q,
-                                stub.paged(k_cache, v_cache, page_table, cache_seqlens),
-                                softmax_scale, window_size[0], 0 if causal else window_size[1],
-                                soft_cap=softcap)  # fmt: skip
+    stub.check_varlen(q, cu_seqlens_q, max_seqlen_q, 0, allows_fp8=True)
+    keys = stub.paged(k_cache, v_cache, page_table, cache_seqlens)
+    q, keys, options = stub.with_descales(q, keys, q_descale, k_descale, v_descale)
+    output, lse = stub.of_batch(q, cu_seqlens_q, keys, softmax_scale, window_size[0],
+                                0 if causal else window_size[1], soft_cap=softcap,
+                                **options)  # fmt: skip
     return (output, lse.T.contiguous()) if return_softmax_lse else output

@@ -4,10 +4,14 @@ with the conventions of LSEs left to them."""
 import torch
 
 
+LARGEST_P = 256  # of e4m3 probabilities
+
+
 def of_request(query, key, value, scale, left, right, soft_cap=0.0, slopes=None, sinks=None,
-               by_key_index=False):
+               by_key_index=False, dtype=None, rounds_p=False):
     """[Q, H, D] over [K, Hk, D] -> output [Q, H, Dv], natural LSE [Q, H], -inf where no key is seen.
-    The last query stands at the last key."""
+    The last query stands at the last key. `dtype` of the output, if not that of the query;
+    `rounds_p`: probabilities are e4m3."""
     groups = query.shape[1] // key.shape[1]
     key, value = (rows.float().repeat_interleave(groups, 1) for rows in (key, value))
     scores = scale * torch.einsum("qhd,khd->hqk", query.float(), key)
@@ -28,7 +32,10 @@ def of_request(query, key, value, scale, left, right, soft_cap=0.0, slopes=None,
     if sinks is not None:
         lse = torch.logaddexp(lse, sinks.float()[:, None])
     weights = (scores - lse[..., None]).exp().nan_to_num(0.0)
-    return torch.einsum("hqk,khd->qhd", weights, value).to(query.dtype), lse.T
+    if rounds_p:
+        highest = weights.amax(-1, keepdim=True).clamp(min=1e-30) / LARGEST_P
+        weights = (weights / highest).to(torch.float8_e4m3fn).float() * highest
+    return torch.einsum("hqk,khd->qhd", weights, value).to(dtype or query.dtype), lse.T
 
 
 def of_batch(query, starts, keys, scale, left, right, **options):
@@ -64,9 +71,41 @@ def check(condition, words):
         raise RuntimeError(words)
 
 
-def check_varlen(query, starts, max_query_len, max_seq_len):
+def is_fp8(tensor):
+    return tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def scaled(keys, k_scale, v_scale):
+    """Pairs (key, value) with the scales of their codes, numbers or tensors [Hk]."""
+    by_head = lambda scale: scale[:, None] if isinstance(scale, torch.Tensor) else scale
+    return [(key.float() * by_head(k_scale), value.float() * by_head(v_scale))
+            for key, value in keys]  # fmt: skip
+
+
+def with_descales(query, keys, q_descale, k_descale, v_descale):
+    """Query and keys of FlashAttention-3 with the scales of their codes, [B, Hk] and 1 where there are
+    none, and options for of_batch()."""
+    key = keys[0][0]
+    check(all(part.dtype == query.dtype for pair in keys for part in pair),
+          "query and key must have the same dtype")  # fmt: skip
+    if not is_fp8(query):
+        check(q_descale is k_descale is v_descale is None, "descale of 16-bit tensors")
+        return query, keys, {}
+    check(query.dtype == torch.float8_e4m3fn, "only e4m3")
+    ones = torch.ones(len(keys), key.shape[1])
+    scales = [ones if scale is None else scale for scale in (q_descale, k_descale, v_descale)]
+    for scale in scales:
+        check(scale.shape == ones.shape and scale.dtype == torch.float32, "descale")
+        check(bool((scale == scale[0]).all()), "descales of requests that differ")
+    by_query_head = scales[0][0].repeat_interleave(query.shape[1] // key.shape[1])
+    return (query.float() * by_query_head[:, None], scaled(keys, scales[1][0], scales[2][0]),
+            {"dtype": torch.bfloat16, "rounds_p": True})  # fmt: skip
+
+
+def check_varlen(query, starts, max_query_len, max_seq_len, allows_fp8=False):
     """What the kernels of FlashAttention check of their arguments."""
-    check(query.dtype in (torch.bfloat16, torch.float16), "only fp16 and bf16")
+    check(query.dtype in (torch.bfloat16, torch.float16) or (allows_fp8 and is_fp8(query)),
+          "only fp16 and bf16")  # fmt: skip
     check(starts.dtype == torch.int32, "cu_seqlens_q must have dtype int32")
     check(int(starts.diff().max()) <= max_query_len, "max_seqlen_q is too small")
     check(isinstance(max_seq_len, int), "max_seqlen_k must be an int")

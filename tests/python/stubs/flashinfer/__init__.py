@@ -22,17 +22,28 @@ class Paged:
                      for table, last in zip(self.tables, last_page_len.tolist())]  # fmt: skip
         self.options = options
 
-    def attend(self, q, paged_kv_cache, starts, causal):
-        """Output [T, H, Dv] and LSE [T, H] in base 2."""
+    def attend(self, q, paged_kv_cache, starts, causal, k_scale, v_scale, scales=()):
+        """Output [T, H, Dv] and LSE [T, H] in base 2. `scales` of query, keys and values by head, with
+        an fp8 query."""
         caches = [cache.transpose(1, 2) if self.kv_layout == "HND" else cache
                   for cache in paged_kv_cache]  # fmt: skip
         keys = [tuple(cache[table].flatten(0, 1)[:length] for cache in caches)
                 for table, length in zip(self.tables, self.lens)]  # fmt: skip
-        options = self.options
+        options, more = self.options, {}
         stub.check(q.dtype == options["q_data_type"], "q_data_type")
+        stub.check(keys[0][0].dtype == options["kv_data_type"], "kv_data_type")
+        if stub.is_fp8(q):
+            stub.check(options["window_left"] < 0 and not options["logits_soft_cap"], "fp8 query")
+            q_scale, k_scale, v_scale = scales
+            stub.check(len(q_scale) == q.shape[1] and len(k_scale) == len(v_scale) == keys[0][0].shape[1],
+                       "scales")  # fmt: skip
+            q, more = q.float() * q_scale[:, None], {"dtype": options["o_data_type"], "rounds_p": True}
+        if stub.is_fp8(keys[0][0]):
+            keys = stub.scaled(keys, 1.0 if k_scale is None else k_scale,
+                               1.0 if v_scale is None else v_scale)  # fmt: skip
         output, lse = stub.of_batch(q, starts, keys, options["sm_scale"], options["window_left"],
-                                    0 if causal else -1,
-                                    soft_cap=options["logits_soft_cap"] or 0.0)  # fmt: skip
+                                    0 if causal else -1, soft_cap=options["logits_soft_cap"] or 0.0,
+                                    **more)  # fmt: skip
         return output, lse / math.log(2)
 
 
@@ -52,28 +63,30 @@ class BatchDecodeWithPagedKVCacheWrapper(Paged):
              kv_data_type=None, sm_scale=None):  # fmt: skip
         self.take(indptr, indices, last_page_len, page_size,
                   {"sm_scale": sm_scale, "window_left": window_left, "q_data_type": q_data_type,
-                   "logits_soft_cap": logits_soft_cap})  # fmt: skip
+                   "kv_data_type": kv_data_type, "logits_soft_cap": logits_soft_cap})  # fmt: skip
 
-    def run(self, q, paged_kv_cache, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
-            return_lse=False):  # fmt: skip
-        starts = torch.arange(len(q) + 1)
-        return finish(*self.attend(q, paged_kv_cache, starts, True), out, return_lse)
+    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None,
+            lse=None, return_lse=False):  # fmt: skip
+        attended = self.attend(q, paged_kv_cache, torch.arange(len(q) + 1), True, k_scale, v_scale)
+        return finish(*attended, out, return_lse)
 
 
 class BatchPrefillWithPagedKVCacheWrapper(Paged):
     def plan(self, qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len,
              num_qo_heads, num_kv_heads, head_dim_qk, page_size, head_dim_vo=None, custom_mask=None,
              packed_custom_mask=None, causal=False, pos_encoding_mode="NONE", sm_scale=None,
-             window_left=-1, logits_soft_cap=None, q_data_type="float16",
-             kv_data_type=None):  # fmt: skip
+             window_left=-1, logits_soft_cap=None, q_data_type="float16", kv_data_type=None,
+             o_data_type=None):  # fmt: skip
         self.starts, self.causal = qo_indptr, causal
         self.take(paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len, page_size,
                   {"sm_scale": sm_scale, "window_left": window_left, "q_data_type": q_data_type,
+                   "kv_data_type": kv_data_type, "o_data_type": o_data_type,
                    "logits_soft_cap": logits_soft_cap})  # fmt: skip
 
-    def run(self, q, paged_kv_cache, q_scale=None, k_scale=None, v_scale=None, out=None, lse=None,
-            return_lse=False):  # fmt: skip
-        return finish(*self.attend(q, paged_kv_cache, self.starts, self.causal), out, return_lse)
+    def run(self, q, paged_kv_cache, *args, q_scale=None, k_scale=None, v_scale=None, out=None,
+            lse=None, return_lse=False):  # fmt: skip
+        attended = self.attend(q, paged_kv_cache, self.starts, self.causal, k_scale, v_scale, args)
+        return finish(*attended, out, return_lse)
 
 
 class MultiLevelCascadeAttentionWrapper:
