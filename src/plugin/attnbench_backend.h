@@ -42,8 +42,8 @@ extern "C" {
 /* Attention over the latents of MLA: every head reads the entries of kv_cache, of head_size =
  * kv_lora_rank + qk_rope_head_dim elements as keys and of their first v_head_size = kv_lora_rank as
  * values. The query comes absorbed (W_UK is in it), the output goes through W_UV afterwards, both
- * as steps of attnbench. Every request comes so, prefills too. Of the features only those below that name MLA, ATTNBENCH_CAUSAL and those
- * of element types are asked for. */
+ * as steps of attnbench. Every request comes so, prefills too. Of the features only those below
+ * that name MLA, ATTNBENCH_CAUSAL and those of element types are asked for. */
 #define ATTNBENCH_MLA 32u
 #define ATTNBENCH_OP 64u /* one operation alone: AttnbenchBackend::operations */
 
