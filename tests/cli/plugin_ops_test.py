@@ -27,7 +27,10 @@ attention: {type: op, num_heads: 5, head_size: 40, dtype: float32}
 op: {name: merge, tokens: 70, tokens_with_context: 41}
 timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
 """
-FP8_MERGE = MERGE.replace("name: merge\natt", "name: fp8-merge\natt") + "output_quant: {type: fp8_static, scale: 0.021}\n"
+FP8_MERGE = (
+    MERGE.replace("name: merge\natt", "name: fp8-merge\natt")
+    + "output_quant: {type: fp8_static, scale: 0.021}\n"
+)
 CONVENTIONS = ("BASE_2", "PLUS_INF", "BASE_2_TURNED", "NO_LSE")
 
 
