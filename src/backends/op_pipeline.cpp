@@ -10,10 +10,16 @@ namespace {
 
 constexpr std::size_t kGuardBytes = 256;
 
+bool holds_poison(const Tensor& tensor) {
+  return std::all_of(tensor.bytes(), tensor.bytes() + tensor.size_bytes(),
+                     [](std::byte b) { return b == std::byte{0xFF}; });
+}
+
 }  // namespace
 
 void* OpPipeline::output(const std::string& name, Tensor before) {
-  Output output{name, std::move(before), nullptr};
+  const bool is_poison = holds_poison(before);
+  Output output{name, std::move(before), is_poison, nullptr, nullptr};
   output.buffer = ops_.allocate(output.before.size_bytes() + kGuardBytes, name);
   outputs_.push_back(std::move(output));
   return outputs_.back().buffer->data();
@@ -30,12 +36,36 @@ void OpPipeline::add_step(std::function<void()> run) {
   steps_.push_back({to_string(*problem_.op.name), true, op_traffic(problem_), 0, std::move(run)});
 }
 
+void OpPipeline::keep_outputs_on_device() {
+  for (Output& output : outputs_) {
+    if (output.is_poison) continue;
+    output.on_device = memory_.upload(output.before, output.name + " before the operation");
+  }
+}
+
 void OpPipeline::poison_outputs() {
   memory_.poison();
   for (Output& output : outputs_) {
     ops_.poison(*output.buffer);
-    ops_.upload(*output.buffer, output.before.bytes(), output.before.size_bytes());
+    if (output.on_device != nullptr) {
+      put_back(output);
+    } else if (!output.is_poison) {
+      ops_.upload(*output.buffer, output.before.bytes(), output.before.size_bytes());
+    }
   }
+}
+
+void OpPipeline::put_back(Output& output) {
+  const Tensor& before = output.before;
+  attn::CopyParams copy{};
+  copy.source_element = copy.output_element = static_cast<attn::Element>(before.dtype());
+  copy.source = output.on_device;
+  copy.output = output.buffer->data();
+  copy.width = before.dim(static_cast<int>(before.shape().size()) - 1);
+  copy.extents[0] = copy.width == 0 ? 0 : before.num_elements() / copy.width;
+  copy.extents[1] = copy.extents[2] = 1;
+  copy.source_strides[0] = copy.output_strides[0] = copy.width;
+  ops_.copy(copy);
 }
 
 Tensor OpPipeline::read(Output& output, std::string& defect) {

@@ -52,6 +52,10 @@ class OpPipeline final : public Pipeline {
   /// E-INTERNAL when there is none.
   Buffer& buffer_at(const void* data);
 
+  /// From now on poison_outputs() queues its work on the stream and waits for nothing: what outputs
+  /// hold before the run is copied from device memory.
+  void keep_outputs_on_device();
+
   /// Lives as long as the steps.
   void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
 
@@ -65,8 +69,12 @@ class OpPipeline final : public Pipeline {
   struct Output {
     std::string name;
     Tensor before;
+    bool is_poison;                  // `before` is nothing else
     std::unique_ptr<Buffer> buffer;  // with kGuardBytes of poison behind the tensor
+    const void* on_device;           // a copy of `before`, or null
   };
+
+  void put_back(Output& output);
 
   Tensor read(Output& output, std::string& defect);
 

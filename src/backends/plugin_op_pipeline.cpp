@@ -28,8 +28,15 @@ PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& input
                [this](const void* data) -> Buffer& { return op_.buffer_at(data); }}),
       operation_(problem.op.name == OpKind::kMerge ? plugin_merge(op_, kernel_)
                                                    : plugin_cache_write(op_, kernel_)) {
+  // Why: whether run() waits for a stream that is held is seen with outputs put back behind it.
+  op_.keep_outputs_on_device();
   kernel_.prepare(*problem_.get(), operation_->values());
   op_.add_step([this] { kernel_.run(); });
+}
+
+void PluginOpPipeline::poison_outputs() {
+  op_.poison_outputs();
+  op_.ops().take_kernels();  // what puts outputs back is none of the plugin's
 }
 
 void PluginOpPipeline::toggle(OperandValues values) {

@@ -18,7 +18,7 @@ class PluginOpPipeline final : public Pipeline, public UsersPipeline {
                    const PluginTable& plugin, const PluginDevice& device);
 
   const std::vector<Step>& steps() const override { return op_.steps(); }
-  void poison_outputs() override { op_.poison_outputs(); }
+  void poison_outputs() override;
   PipelineOutput read_output(bool with_cache) override;
 
   void negate_inputs() override { toggle(OperandValues::kNegated); }

@@ -16,17 +16,9 @@
 namespace attnbench {
 namespace {
 
-Problem small_problem() {
-  Problem problem;
-  problem.scenario = "suite";
-  problem.case_name = "q4";
-  problem.attention.num_heads = problem.attention.num_kv_heads = 1;
-  problem.attention.head_size = problem.attention.v_head_size = 16;
-  problem.attention.scale = 0.25;
-  problem.kv_cache.num_blocks = 4;
-  problem.batch = {{4, 4}};
+Problem small_problem_in_turns() {
+  Problem problem = small_problem();
   problem.timing.samples = 7;
-  problem.timing.l2 = L2Mode::kWarm;
   problem.timing.timeout_s = 60;
   problem.timing.order = TimingOrder::kAlternate;
   return problem;
@@ -48,7 +40,7 @@ class Recorder final : public BenchObserver {
 
 /// Three backends on one case that take turns; `calls` has a letter for every run, without repeats.
 struct Peers {
-  Problem problem = small_problem();
+  Problem problem = small_problem_in_turns();
   FakeBackend backends[3];
   BenchOptions options;
   Recorder recorder;

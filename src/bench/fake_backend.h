@@ -12,6 +12,21 @@
 
 namespace attnbench {
 
+/// A decoder's prompt of four tokens with one head of 16, timed by few samples.
+inline Problem small_problem() {
+  Problem problem;
+  problem.scenario = "suite";
+  problem.case_name = "q4";
+  problem.attention.num_heads = problem.attention.num_kv_heads = 1;
+  problem.attention.head_size = problem.attention.v_head_size = 16;
+  problem.attention.scale = 0.25;
+  problem.kv_cache.num_blocks = 4;
+  problem.batch = {{4, 4}};
+  problem.timing.samples = 2;
+  problem.timing.l2 = L2Mode::kWarm;
+  return problem;
+}
+
 class FakeBackend final : public Backend {
  public:
   std::string backend_name = "FLASH_ATTN";

@@ -16,21 +16,6 @@
 namespace attnbench {
 namespace {
 
-Problem small_problem() {
-  Problem problem;
-  problem.scenario = "suite";
-  problem.case_name = "q4";
-  problem.attention.num_heads = problem.attention.num_kv_heads = 1;
-  problem.attention.head_size = problem.attention.v_head_size = 16;
-  problem.attention.scale = 0.25;
-  problem.kv_cache.num_blocks = 4;
-  problem.batch = {{4, 4}};
-  problem.timing.samples = 2;
-  problem.timing.l2 = L2Mode::kWarm;
-  problem.timing.timeout_s = 5;
-  return problem;
-}
-
 class Recorder final : public BenchObserver {
  public:
   void job_started(std::size_t index, std::size_t count, const Job&) override {

@@ -100,8 +100,8 @@ extern "C" {
 #define ATTNBENCH_LSE_NATURAL 1u /* ln of the sum */
 #define ATTNBENCH_LSE_BASE_2 2u  /* log2 of the sum */
 
-/* Order in memory of the LSEs of operations: a head's tokens side by side, or a token's heads. Their
- * shape is [H, T] either way. */
+/* Order in memory of the LSEs of operations: a head's tokens side by side, or a token's heads.
+ * Their shape is [H, T] either way. */
 #define ATTNBENCH_LSE_HT 0u
 #define ATTNBENCH_LSE_TH 1u
 

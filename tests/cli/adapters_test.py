@@ -31,6 +31,22 @@ for module in (flash_attn, flash_mla, flashinfer, torch_flex, vllm_cuda, vllm_fl
         for swapped in ("lse", "lse_axes", "empty_rows"):
             other = {swapped: OTHERS.get(getattr(base, swapped))}
             globals()[f"{name}_{swapped}"] = type(name, (base,), {**own, **other})
+
+def exchanges_key_and_value(self, problem, tensors):
+    tensors.key, tensors.value = tensors.value, tensors.key
+    super(type(self), self).prepare(problem, tensors)
+
+def names_the_other_layout(self, problem, tensors):
+    super(type(self), self).prepare(problem, tensors)
+    self.arguments = (*self.arguments[:-1], "HND" if self.arguments[-1] == "NHD" else "NHD")
+
+for base, prepare in ((vllm_triton.ReshapeAndCache, exchanges_key_and_value),
+                      (vllm_cuda.ReshapeAndCache, exchanges_key_and_value),
+                      (flashinfer.Append, exchanges_key_and_value),
+                      (flashinfer.Append, names_the_other_layout)):
+    name = f"{base.__module__.rpartition('.')[2]}_{base.__name__}_{prepare.__name__}"
+    own = {"devices": ("cpu",), "__module__": __name__, "prepare": prepare}
+    globals()[name] = type(name, (base,), own)
 """
 RAGGED = ("flash_attn_Fa2", "flash_attn_Fa3", "flash_attn_Fa3Forward", "flash_attn_Fa4")
 PAGED = ("flash_attn_Fa3Paged", "flash_attn_Fa4Paged", "vllm_flash_attn_Fa2", "vllm_flash_attn_Fa3",
@@ -352,6 +368,16 @@ class Packages(AdapterTest):
         per_head = CACHE + "kv_cache: {dtype: fp8, k_scale: [0.023, 0.03]}\n"
         for result in self.run_classes(per_head, *WRITES, code=3).values():
             self.assertEqual(result["reasons"], ["per-head quant scales not supported"])
+
+    def test_keys_as_values_and_the_other_layout_are_noticed(self):
+        wrong = [f"{name}_exchanges_key_and_value" for name in (*WRITES, "flashinfer_Append")]
+        wrong.append("flashinfer_Append_names_the_other_layout")
+        # As many slots as heads, so that the shape fits either way.
+        square = CACHE.replace("num_kv_heads: 2", "num_kv_heads: 16").replace("heads: 4", "heads: 16")
+        for name, result in self.run_classes(square, *wrong, code=1).items():
+            with self.subTest(name=name):
+                self.assertEqual(result["status"], "incorrect", result["reasons"])
+                self.assertIn("cache write: ", "\n".join(result["reasons"]))
 
     def test_parts_are_merged(self):
         results = self.all_pass(MERGE, *VLLM_MERGES, "flashinfer_Merge")

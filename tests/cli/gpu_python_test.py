@@ -33,6 +33,50 @@ class Device(Math):
         return super().run()
 """
 
+# Single operations in torch: indices of a plan, sums without a loop.
+OPERATIONS = """\
+import torch
+
+class Write:
+    attention_types, operations, kv, features = ("op",), ("reshape_and_cache",), "paged", ()
+    def prepare(self, problem, tensors):
+        slots = tensors.slot_mapping[: problem.num_tokens]
+        self.places = slots // problem.block_size, slots % problem.block_size
+        self.count, self.tensors = problem.num_tokens, tensors
+    def run(self):
+        self.tensors.key_cache[self.places] = self.tensors.key[: self.count]
+        self.tensors.value_cache[self.places] = self.tensors.value[: self.count]
+
+class WriteWaits(Write):
+    def run(self):
+        super().run()
+        torch.cuda.current_stream().synchronize()
+
+class Merge:
+    attention_types, operations, lse, features = ("op",), ("merge",), "natural", ()
+    def prepare(self, problem, tensors):
+        self.tensors = tensors
+    def run(self):
+        t = self.tensors
+        lse = torch.logaddexp(t.prefix_lse, t.suffix_lse)
+        parts = ((t.prefix_output, t.prefix_lse), (t.suffix_output, t.suffix_lse))
+        weights = [(own - lse).exp().nan_to_num(0.0).T[..., None] for _, own in parts]
+        t.output.copy_(sum(part.float() * weight for (part, _), weight in zip(parts, weights)))
+        t.lse.copy_(lse)
+
+class MergeBase2(Merge):
+    lse = "base_2"
+"""
+CACHE_AND_MERGE = """\
+schema: 1
+name: operations
+attention: {type: op, num_heads: 8, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
+sweep:
+  op.name: [reshape_and_cache, merge]
+  op.tokens: [70]
+timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
+"""
+
 
 @unittest.skipIf(no_gpu(), no_gpu())
 class PythonOnGpu(PythonTest):
@@ -59,6 +103,25 @@ class PythonOnGpu(PythonTest):
                 self.assertEqual(result["status"], "passed", (id, result["reasons"]))
                 self.assertEqual(result["timing"]["mode"], mode)
                 self.assertTrue(result["throughput"]["gbps"] > 0)
+
+    def test_single_operations_pass_in_the_stream_and_in_a_graph_and_a_wait_is_noticed(self):
+        self.write("mine.py", OPERATIONS)
+        self.write("operations.yaml", CACHE_AND_MERGE)
+        chosen = [word for name in ("Write", "Merge", "WriteWaits", "MergeBase2")
+                  for word in ("--backend", f"python:mine:{name}")]  # fmt: skip
+        for mode in ("stream", "graph"):
+            results = self.results("operations.yaml", "--device", "cuda", "--set",
+                                   f"timing.mode={mode}", *chosen, code=1)  # fmt: skip
+            by_backend = {r["backend"].split(":")[-1]: r for r in results.values()
+                          if r["status"] != "unsupported"}  # fmt: skip
+            for name in ("Write", "Merge"):
+                result = by_backend[name]
+                self.assertEqual(result["status"], "passed", (name, result["reasons"]))
+                self.assertEqual(result["timing"]["mode"], mode)
+                self.assertGreater(result["throughput"]["gbps"], 0)
+                self.assertEqual(result["kernels"], [])
+            self.assertIn("run() waits for the stream", by_backend["WriteWaits"]["reasons"][0])
+            self.assertEqual(by_backend["MergeBase2"]["status"], "incorrect")
 
     def test_a_run_that_waits_or_leaves_the_stream_is_incorrect(self):
         self.write("faulty.py", FAULTY)

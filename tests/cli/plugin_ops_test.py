@@ -1,9 +1,12 @@
 """Single operations of users' libraries, through the real binary: right ones pass by every convention
 that the interface has, wrong ones are named, each fault costs its own case."""
 
+import subprocess
+import sys
 import unittest
 
 from plugins import HANG_LIMIT, PLUGINS, PluginTest
+from tool import ROOT, TIME_LIMIT_S
 
 OP_PLUGIN = PLUGINS / "libop_plugin.so"
 # Tokens of a mixed batch, with padding behind them; a scale of all heads, and one of each.
@@ -16,7 +19,7 @@ kv_cache: {k_scale: 0.023, v_scale: [0.03, 0.017]}
 batch: 3q1s70_q5s33_q48
 timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
 """
-# Parts that see no key, the last rows without a prefix, and as many tokens as heads in one case.
+# Parts that see no key, and last rows without a prefix.
 MERGE = """\
 schema: 1
 name: merge
@@ -24,7 +27,10 @@ attention: {type: op, num_heads: 5, head_size: 40, dtype: float32}
 op: {name: merge, tokens: 70, tokens_with_context: 41}
 timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
 """
-FP8_MERGE = MERGE + "output_quant: {type: fp8_static, scale: 0.021}\n"
+FP8_MERGE = (
+    MERGE.replace("name: merge\natt", "name: fp8-merge\natt")
+    + "output_quant: {type: fp8_static, scale: 0.021}\n"
+)
 CONVENTIONS = ("BASE_2", "PLUS_INF", "BASE_2_TURNED", "NO_LSE")
 
 
@@ -74,6 +80,17 @@ class Right(PluginTest):
             self.assertGreater(mine["gbps"], 0)
             for key in ("bytes", "flops", "bound"):
                 self.assertEqual(mine[key], ours[key])
+
+    def test_saved_tensors_are_judged_with_numpy_alone(self):
+        """Natural LSEs [H, T] were saved whatever the plugin writes."""
+        for scenario in (CACHE, MERGE, FP8_MERGE):
+            self.passed(scenario, "RIGHT", *CONVENTIONS,
+                        options=("--no-timing", "--save-tensors", "saved"))  # fmt: skip
+        opinion = subprocess.run(
+            [sys.executable, "-B", ROOT / "scripts" / "second_opinion.py", self.dir / "saved"],
+            capture_output=True, text=True, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(opinion.returncode, 0, opinion.stdout + opinion.stderr)
+        self.assertIn("15 passed", opinion.stdout)
 
     def test_they_take_turns_with_ours(self):
         turns = "timing: {samples: 6, min_time_ms: 1, timeout_s: 2, order: alternate, rounds: 3}\n"
