@@ -106,7 +106,7 @@ class Fa2Paged(Fa2):
 
 
 class Fa3(VarlenAttention):
-    """flash_attn_interface.flash_attn_varlen_func (FlashAttention-3) over ragged keys (stub-tested)"""
+    """flash_attn_interface.flash_attn_varlen_func (FlashAttention-3) over ragged keys"""
 
     packages = ("torch", "flash_attn_interface")
     features = COMMON + FP8
@@ -141,7 +141,7 @@ class Fa3Forward(Fa3):
 
 
 class Fa3Paged(Fa3):
-    """flash_attn_interface.flash_attn_with_kvcache (FlashAttention-3) over pages (stub-tested)"""
+    """flash_attn_interface.flash_attn_with_kvcache (FlashAttention-3) over pages"""
 
     kv = "paged"
     attention_types = ("decoder", "encoder_decoder")

@@ -2,7 +2,7 @@
 operations.
 
 LSE: base 2, [T, H], a new tensor whose copy is not timed; cascade gives none. What a row without keys
-gets has changed between versions, so such batches are refused.
+gets has changed between versions, so such batches are refused. fp8 is tested on stubs alone.
 """
 
 from attnbench.adapter import Adapter

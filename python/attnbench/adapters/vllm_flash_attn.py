@@ -62,7 +62,7 @@ class Fa2(VllmFlashAttention):
 
 
 class Fa3(VllmFlashAttention):
-    """vllm.vllm_flash_attn, version 3, over pages (stub-tested)"""
+    """vllm.vllm_flash_attn, version 3, over pages"""
 
     fa_version = 3  # its sinks are bfloat16, those of a case float32
     features = VllmFlashAttention.features + ("fp8_kv", "fp8_query", "fp8_probability")
