@@ -140,50 +140,68 @@ void time_decodes(CudaOps& ops, const std::string& filter) {
   }
 }
 
-/// 16384 tokens of contiguous keys in sequences of 8192.
-void time_prefills(CudaOps& ops, const std::string& filter) {
+/// 16384 tokens in sequences of 8192; keys contiguous, or in pages of 16 in random order.
+void time_prefill(CudaOps& ops, const std::string& filter, int head_size, attn::Element element,
+                  bool causal, bool paged) {
   constexpr int kBatch = 2;
   constexpr int kLength = 8192;
+  constexpr int kBlockSize = 16;
+  const int heads = 2048 / head_size;
+  const std::string name =
+      fmt::format("prefill {} D{} H{} S{} {}{}", cuda::short_name(element), head_size, heads,
+                  kLength, causal ? "causal" : "full", paged ? " paged" : "");
+  Bench bench(ops, filter);
+  if (!bench.takes(name)) return;
+  const CacheFormat format{"", element, element, false, false, false};
+  const auto size = static_cast<std::size_t>(kBatch * kLength * heads * head_size);
+  const auto bytes = size * static_cast<std::size_t>(cuda::size_of_element(element));
+  attn::AttendParams p{};
+  p.query_element = p.kv.element = element;
+  p.output_element = attn::Element::kBF16;
+  p.query = bench.repeated(bytes, cells_of(format, head_size));
+  p.kv.key = bench.repeated(bytes, cells_of(format, head_size));
+  p.kv.value = bench.repeated(bytes, cells_of(format, head_size));
+  p.output = bench.room(size * 2);
+  p.query_token_stride = p.output_token_stride = heads * head_size;
+  p.query_head_stride = p.output_head_stride = head_size;
+  p.kv.token_stride_key = p.kv.token_stride_value = heads * head_size;
+  p.kv.head_stride_key = p.kv.head_stride_value = head_size;
+  const std::vector<int> starts{0, kLength, 2 * kLength};
+  const std::vector<attn::i64> kv_starts{0, kLength, 2 * kLength};
+  std::vector<int> table(kBatch * kLength / kBlockSize);
+  std::iota(table.begin(), table.end(), 0);
+  std::shuffle(table.begin(), table.end(), std::mt19937(2));
+  p.query_start_loc = bench.numbers(starts);
+  p.seq_lens = bench.numbers(std::vector<int>(kBatch, kLength));
+  if (paged) {
+    p.kv.block_table = bench.numbers(table);
+    p.kv.block_table_stride = kLength / kBlockSize;
+    p.kv.block_size = kBlockSize;
+    p.kv.block_stride = kBlockSize * p.kv.token_stride_key;
+  } else {
+    p.kv.kv_start_loc = bench.numbers(kv_starts);
+  }
+  p.num_requests = kBatch;
+  p.num_heads = p.num_kv_heads = heads;
+  p.head_size = p.v_head_size = head_size;
+  p.max_query_len = kLength;
+  p.score.softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_size));
+  p.score.window_left = -1;
+  p.score.window_right = causal ? 0 : -1;
+  const double operations =
+      4.0 * kBatch * heads * head_size * double{kLength} * kLength * (causal ? 0.5 : 1.0);
+  bench.time(
+      name, operations * 1e-3, [&] { ops.attend(p); }, "TFLOP/s");
+}
+
+void time_prefills(CudaOps& ops, const std::string& filter) {
   using enum attn::Element;
-  for (const auto& [head_size, heads, element] :
-       {std::tuple{64, 32, kBF16}, {128, 16, kBF16}, {256, 8, kBF16}, {128, 16, kE4M3}}) {
-    for (const bool causal : {false, true}) {
-      const std::string name = fmt::format("prefill {} D{} H{} S{} {}", cuda::short_name(element),
-                                           head_size, heads, kLength, causal ? "causal" : "full");
-      Bench bench(ops, filter);
-      if (!bench.takes(name)) continue;
-      const CacheFormat format{"", element, element, false, false, false};
-      const auto size = static_cast<std::size_t>(kBatch * kLength * heads * head_size);
-      const auto bytes = size * static_cast<std::size_t>(cuda::size_of_element(element));
-      attn::AttendParams p{};
-      p.query_element = p.kv.element = element;
-      p.output_element = kBF16;
-      p.query = bench.repeated(bytes, cells_of(format, head_size));
-      p.kv.key = bench.repeated(bytes, cells_of(format, head_size));
-      p.kv.value = bench.repeated(bytes, cells_of(format, head_size));
-      p.output = bench.room(size * 2);
-      p.query_token_stride = p.output_token_stride = heads * head_size;
-      p.query_head_stride = p.output_head_stride = head_size;
-      p.kv.token_stride_key = p.kv.token_stride_value = heads * head_size;
-      p.kv.head_stride_key = p.kv.head_stride_value = head_size;
-      const std::vector<int> starts{0, kLength, 2 * kLength};
-      const std::vector<attn::i64> kv_starts{0, kLength, 2 * kLength};
-      const std::vector<int> lens(kBatch, kLength);
-      p.query_start_loc = static_cast<int*>(bench.upload(starts.data(), starts.size() * 4));
-      p.kv.kv_start_loc =
-          static_cast<attn::i64*>(bench.upload(kv_starts.data(), kv_starts.size() * 8));
-      p.seq_lens = static_cast<int*>(bench.upload(lens.data(), lens.size() * 4));
-      p.num_requests = kBatch;
-      p.num_heads = p.num_kv_heads = heads;
-      p.head_size = p.v_head_size = head_size;
-      p.max_query_len = kLength;
-      p.score.softmax_scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-      p.score.window_left = -1;
-      p.score.window_right = causal ? 0 : -1;
-      const double operations =
-          4.0 * kBatch * heads * head_size * double{kLength} * kLength * (causal ? 0.5 : 1.0);
-      bench.time(
-          name, operations * 1e-3, [&] { ops.attend(p); }, "TFLOP/s");
+  for (const auto& [head_size, element] :
+       {std::pair{64, kBF16}, {128, kBF16}, {256, kBF16}, {128, kE4M3}}) {
+    for (const bool paged : {false, true}) {
+      for (const bool causal : {false, true}) {
+        time_prefill(ops, filter, head_size, element, causal, paged);
+      }
     }
   }
 }

@@ -47,11 +47,12 @@ function(attnbench_precompile target of)
 endfunction()
 
 # attnbench_module(<name> [LIGHT] [DIR dir] [EXCLUDE regex] [LINK modules...]
-#   [PRIVATE_LINK libraries...])
+#   [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
-# LIGHT: nothing in it is worth the compile time of -O3.
+# LIGHT: nothing in it is worth the compile time of -O3. PARALLEL_TESTS: test cases that take all
+# cores, for minutes; they are a test of their own, <name>.parallel, which runs alone and first.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT" "DIR;EXCLUDE" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -90,7 +91,14 @@ function(attnbench_module name)
     target_compile_options(test_${name} PRIVATE -O1)
     attnbench_precompile(test_${name} tests FLAGS -O1 HEADERS <doctest/doctest.h>)
     target_compile_definitions(test_${name} PRIVATE ATTNBENCH_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
-    add_test(NAME ${name} COMMAND test_${name})
+    if(ARG_PARALLEL_TESTS)
+      add_test(NAME ${name} COMMAND test_${name} "--test-case-exclude=${ARG_PARALLEL_TESTS}")
+      add_test(NAME ${name}.parallel COMMAND test_${name} "--test-case=${ARG_PARALLEL_TESTS}")
+      cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
+      set_tests_properties(${name}.parallel PROPERTIES LABELS unit COST 400 PROCESSORS ${cores})
+    else()
+      add_test(NAME ${name} COMMAND test_${name})
+    endif()
     set_tests_properties(${name} PROPERTIES LABELS unit)
   endif()
 endfunction()

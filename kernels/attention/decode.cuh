@@ -18,21 +18,6 @@
 
 namespace attn {
 
-/// Q of 16 rows in registers.
-template <int kSteps>
-struct HeldQuery {
-  u32 held[kSteps][4];
-  template <class Stored>
-  __device__ __forceinline__ explicit HeldQuery(const Stored& stored) {
-#pragma unroll
-    for (int k = 0; k < kSteps; ++k) stored.load(k, 0, held[k]);
-  }
-  __device__ __forceinline__ void load(int k, int, u32 (&a)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a[i] = held[k][i];
-  }
-};
-
 /// Page table entries of one warp's steps, 32 at a time in its lanes, fetched one batch ahead.
 template <class Config>
 struct PageWindow {
@@ -353,8 +338,8 @@ struct Decode {
                                SoftmaxState<Config::kRowBlocks>& state,
                                float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
     const u32 at = shared_address(stage(step));
-    const TileKeys<kPitch> keys{columns_first_address(at, kPitch)};
-    const TileValues<kValuePitch> values{rows_first_address(at + kLayout.value, kValuePitch)};
+    const TileKeys<kPitch> keys{columns_first_address<kPitch>(at)};
+    const TileValues<kValuePitch> values{rows_first_address<kValuePitch>(at + kLayout.value)};
     attend_step(step, key_at, masked, query, keys, values, RowOfScales<Place>{nullptr},
                 RowOfScales<Place>{nullptr}, scale, row_scale, state, o);
   }
@@ -394,8 +379,8 @@ struct Decode {
     const u32 query_tile = shared_address(memory + kLayout.query);
     using StoredQuery = Choose<kCodes, CodeQuery<kQueryPitch>, TileQuery<kQueryPitch>>;
     const StoredQuery stored{kCodes ? query_tile + lane / 4 * kQueryPitch + lane % 4 * 8
-                                    : rows_first_address(query_tile, kQueryPitch)};
-    const Choose<kHoldQuery, HeldQuery<kDepth / 16>, StoredQuery> query{stored};
+                                    : rows_first_address<kQueryPitch>(query_tile)};
+    const Choose<kHoldQuery, HeldQuery<Config::kRowBlocks, kDepth / 16>, StoredQuery> query{stored};
     SoftmaxState<Config::kRowBlocks> state;
     reset_state(state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};

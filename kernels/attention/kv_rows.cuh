@@ -58,12 +58,14 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
   constexpr int kPieces = kRowBytes / kCopyBytes;
   static_assert(kPieces * kCopyBytes == kRowBytes);
   constexpr int kStep = kThreads / kPieces;  // rows that all threads together copy at once
-  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0) {
+  // Of rows a multiple of 8 apart tile_offset() has the same columns.
+  constexpr bool kSameColumns = kPitch % kLineBytes != 0 || kStep % 8 == 0;
+  if constexpr (kThreads % kPieces == 0 && kRows % (kStep > 0 ? kStep : 1) == 0 && kSameColumns) {
     // Why apart from the loop below: a thread keeps its column, so its addresses only advance.
     const int row = thread / kPieces;
     const int column = thread % kPieces * kCopyBytes;
     const unsigned char* from = first_row + row * token_stride + column;
-    const u32 at = to + row * kPitch + column;
+    const u32 at = to + tile_offset<kPitch>(row, column);
     const i64 advance = kStep * token_stride;
     if (valid_rows >= kRows) {
 #pragma unroll
@@ -89,7 +91,7 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
       const int column = index % kPieces * kCopyBytes;
       const bool valid = row < valid_rows;
       const unsigned char* from = first_row + (valid ? row * token_stride + column : 0);
-      copy_async<kCopyBytes>(to + row * kPitch + column, from, valid);
+      copy_async<kCopyBytes>(to + tile_offset<kPitch>(row, column), from, valid);
     }
   }
 }
@@ -157,6 +159,7 @@ template <class Config, int kRows, int kColumns, int kCodePitch, int kPitch, int
           Element kTo>
 __device__ __forceinline__ void decode_rows(const unsigned char* codes, float scale,
                                             unsigned char* to, int thread) {
+  static_assert(kPitch % kLineBytes != 0, "columns of the 16-bit tile lie in their order");
   constexpr int kPieces = kColumns / Config::kCopyBytes;
   constexpr int kTotal = kRows * kPieces;
 #pragma unroll 1
@@ -165,7 +168,8 @@ __device__ __forceinline__ void decode_rows(const unsigned char* codes, float sc
     const int column = index % kPieces * Config::kCopyBytes;
 #pragma unroll
     for (int i = 0; i < Config::kCopyBytes; i += 4) {
-      const u32 word = *reinterpret_cast<const u32*>(codes + row * kCodePitch + column + i);
+      const u32 word =
+          *reinterpret_cast<const u32*>(codes + tile_offset<kCodePitch>(row, column) + i);
       const Four16 numbers =
           decode_codes<Config::kKeyValue, kTo, Formats<Config>::kScaled>(word, scale);
       *reinterpret_cast<uint2*>(to + row * kPitch + (column + i) * 2) =

@@ -10,6 +10,7 @@
 
 #include "kernels/attention/prefill_layout.cuh"
 #include "kernels/attention/query_rows.cuh"
+#include "kernels/common/choose.cuh"
 
 namespace attn {
 
@@ -23,11 +24,15 @@ struct Prefill {
   static constexpr int kTileM = Config::kWarps * kWarpRows;
   static constexpr int kTileN = Config::kTileN;
   static constexpr int kDepth = round_up(Config::kHeadSize, 16);
-  static constexpr int kPitch = tile_pitch(Config::kHeadSize);
-  static constexpr int kValuePitch = tile_pitch(Config::kVHeadSize);
+  static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
+  static constexpr int kPitch = prefill_pitch(Config::kHeadSize, size_of(Config::kKeyValue));
+  static constexpr int kValuePitch = prefill_pitch(Config::kVHeadSize, size_of(Config::kKeyValue));
   using Format = Formats<Config>;
   static constexpr bool kCodes = Format::kCodes;
   static constexpr Element kValueElement = Format::kValue;
+  // Where O, S and what becomes of S leave the registers.
+  static constexpr bool kHoldQuery =
+      !kCodes && !Config::kScaleFirst && kDepth + Config::kVHeadSize <= 128;
   static constexpr int kCodePitch = round_up(Config::kHeadSize, 16);
   static constexpr int kValueCodePitch = round_up(Config::kVHeadSize, 16);
   static constexpr int kStages = prefill_stages(size_of(Config::kKeyValue));
@@ -66,8 +71,10 @@ struct Prefill {
   __device__ u32 shared(int offset) { return shared_address(memory) + static_cast<u32>(offset); }
 
   __device__ void copy_query() {
-    copy_query_rows<Config, kTileM, kPitch, kThreads>(params, tile, shared(kLayout.query), thread);
-    clear_padding<Config::kHeadSize, 2, kPitch>(memory + kLayout.query, kTileM, thread, kThreads);
+    copy_query_rows<Config, kTileM, kQueryPitch, kThreads>(params, tile, shared(kLayout.query),
+                                                           thread);
+    clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kTileM, thread,
+                                                     kThreads);
     clear_padding<Config::kHeadSize, 2, kPitch>(key_tile(0), kStages * kTileN, thread, kThreads);
   }
 
@@ -85,21 +92,37 @@ struct Prefill {
     __syncthreads();
   }
 
+  /// Keys of pages whose offsets are `at`; those from `valid_rows` on become zeros.
+  template <int kBytes, int kTilePitch>
+  __device__ __forceinline__ void copy_pages(const Side& side, const i64* at, int valid_rows,
+                                             u32 to) {
+    constexpr int kRuns = kTileN / kPageGrain;
+    // Why all reads of shared memory first: the compiler takes every copy for a change of it.
+    const Side from = side;
+    i64 offset[kRuns];
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) offset[i] = i * kPageGrain < valid_rows ? at[i] : 0;
+#pragma unroll
+    for (int i = 0; i < kRuns; ++i) {
+      copy_run<kPageGrain, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
+          from.base + offset[i], from.token_stride, valid_rows - i * kPageGrain,
+          to + i * kPageGrain * kTilePitch, thread);
+    }
+  }
+
   template <int kColumns, int kTilePitch>
   __device__ void copy_tile(const Side& side, int first_key, u32 to) {
     constexpr int kBytes = kColumns * size_of(Config::kKeyValue);
+    const int valid_rows = tile.seq_len - first_key;
     if constexpr (Config::kBlockSize == 0) {
       copy_run<kTileN, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
-          side.base + first_key * side.token_stride, side.token_stride, tile.seq_len - first_key,
-          to, thread);
+          side.base + first_key * side.token_stride, side.token_stride, valid_rows, to, thread);
     } else {
       const i64* at = offsets() + first_key / kPageGrain % kPageWindow;
-      const int valid_rows = tile.seq_len - first_key;
-#pragma unroll
-      for (int i = 0; i < kTileN; i += kPageGrain) {
-        const i64 offset = i < valid_rows ? at[i / kPageGrain] : 0;
-        copy_run<kPageGrain, kBytes, Config::kCopyBytes, kTilePitch, kThreads>(
-            side.base + offset, side.token_stride, valid_rows - i, to + i * kTilePitch, thread);
+      if (valid_rows >= kTileN) {
+        copy_pages<kBytes, kTilePitch>(side, at, kTileN, to);
+      } else {
+        copy_pages<kBytes, kTilePitch>(side, at, valid_rows, to);
       }
     }
   }
@@ -206,19 +229,23 @@ struct Prefill {
     const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
 
     __syncthreads();
-    const TileQuery<kPitch> query{
-        rows_first_address(shared(kLayout.query) + warp_row * kPitch, kPitch)};
-    const u32 key_lane = columns_first_address(shared(kLayout.key), kPitch);
-    const u32 value_lane = rows_first_address(shared(kLayout.value), kValuePitch);
+    const TileQuery<kQueryPitch> stored{
+        rows_first_address<kQueryPitch>(shared(kLayout.query) + warp_row * kQueryPitch)};
+    const u32 key_lane = columns_first_address<kPitch>(shared(kLayout.key));
+    const u32 value_lane = rows_first_address<kValuePitch>(shared(kLayout.value));
 
-    if constexpr (kConvertsQuery<Config>) {
+    if constexpr (kHoldQuery || kConvertsQuery<Config>) {
       close_copy_group();
       wait_copy_groups<0>();
       __syncthreads();
-      convert_query_rows<Config, kTileM, kPitch, kThreads>(memory + kLayout.query, factors(),
-                                                           thread);
+    }
+    if constexpr (kConvertsQuery<Config>) {
+      convert_query_rows<Config, kTileM, kQueryPitch, kThreads>(memory + kLayout.query, factors(),
+                                                                thread);
       __syncthreads();
     }
+    using StoredQuery = TileQuery<kQueryPitch>;
+    const Choose<kHoldQuery, HeldQuery<Config::kRowBlocks, kDepth / 16>, StoredQuery> query{stored};
 
     const int end = all.hull.end;
     int key_at = all.hull.begin < end ? all.hull.begin / kTileN * kTileN : end;
@@ -227,6 +254,10 @@ struct Prefill {
 #pragma unroll 1
     for (; key_at < end; key_at += kTileN, turn ^= 1) {
       const int past = key_at + kTileN;
+      // Why here: what the bounds say arrives while the tile is waited for.
+      const bool seen = key_at < mine.hull.end && past > mine.hull.begin;
+      const bool masked = needs_mask(mine, key_at, past);
+      const bool any_masked = needs_mask(all, key_at, past);
       wait_copy_groups<0>();
       __syncthreads();  // the tile is there, and nobody reads the last one any more
       decode_tile();
@@ -234,14 +265,10 @@ struct Prefill {
       const TileKeys<kPitch> keys{key_lane + (kStages == 1 ? 0 : turn * kTileN * kPitch)};
       const TileValues<kValuePitch> values{value_lane +
                                            (kStages == 1 ? 0 : turn * kTileN * kValuePitch)};
-      const bool seen = key_at < mine.hull.end && past > mine.hull.begin;
-      if (needs_mask(all, key_at, past)) {
-        settle_nonfinite(warp_rows, key_at, turn, seen, values, o);
-      }
+      if (any_masked) settle_nonfinite(warp_rows, key_at, turn, seen, values, o);
       if (!seen) continue;
       float s[Config::kRowBlocks][kKeyBlocks][4];
       multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
-      const bool masked = needs_mask(mine, key_at, past);
       const float* row_scales = factors() + warp_row;
       if constexpr (Format::kTokenHeadScales)
         scale_columns(s, RowOfScales<RowsByKeys>{scales(turn)});
@@ -274,13 +301,17 @@ struct Prefill {
   }
 };
 
+struct alignas(kLineBytes) PrefillMemory {
+  unsigned char bytes[kLineBytes];
+};
+
 /// Grid: x = (row tile from the last one back, request, KV head), the head fastest; a request with
 /// fewer tiles leaves the rest of its CTAs idle. Why from the last tile back: under a causal mask
 /// it has the most keys, and long CTAs must not start last.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     prefill(const __grid_constant__ AttendParams params) {
-  extern __shared__ uint4 prefill_memory[];
+  extern __shared__ PrefillMemory prefill_memory[];
   constexpr int kTileM = Prefill<Config>::kTileM;
   const unsigned heads = static_cast<unsigned>(params.num_kv_heads);
   const unsigned requests = static_cast<unsigned>(params.num_requests);

@@ -1,6 +1,7 @@
 // Shared memory of the prefill kernel, known to host and device.
 #pragma once
 
+#include "kernels/common/lines.cuh"
 #include "kernels/common/platform.cuh"
 
 namespace attn {
@@ -9,9 +10,17 @@ namespace attn {
 /// one, since they arrive in a place of their own.
 ATTN_FN constexpr int prefill_stages(int element_bytes) { return element_bytes == 1 ? 1 : 2; }
 
-/// Byte offsets; every part starts on 16 bytes.
+/// Bytes between rows of a tile of keys or values; tile_offset() says where the columns are. Why
+/// whole lines where the columns fill them: the second-level cache sends a sector of 32 bytes twice
+/// whose halves go to different 32 bytes of shared memory. Codes are written from registers.
+ATTN_FN constexpr int prefill_pitch(int columns, int element_bytes) {
+  const bool lines = element_bytes == 2 && columns * 2 % kLineBytes == 0;
+  return lines ? columns * 2 : (columns + 15) / 16 * 32 + 16;
+}
+
+/// Byte offsets; every part starts on 16 bytes, keys and values on lines.
 struct PrefillLayout {
-  int query;        // [kTileM, pitch]
+  int query;        // [kTileM, query pitch]
   int key;          // [kTileN, pitch], per stage
   int value;        // [kTileN, value pitch], per stage
   int rows;         // Row [kTileM]
@@ -27,10 +36,11 @@ struct PrefillLayout {
 
 ATTN_FN constexpr PrefillLayout prefill_layout(int warps, int tile_m, int tile_n, int head_size,
                                                int v_head_size, int element_bytes) {
-  const int pitch = (head_size + 15) / 16 * 32 + 16;
-  const int value_pitch = (v_head_size + 15) / 16 * 32 + 16;
+  const int query_pitch = (head_size + 15) / 16 * 32 + 16;
+  const int pitch = prefill_pitch(head_size, element_bytes);
+  const int value_pitch = prefill_pitch(v_head_size, element_bytes);
   PrefillLayout layout{};
-  layout.key = layout.query + tile_m * pitch;
+  layout.key = layout.query + tile_m * query_pitch;
   const int stages = prefill_stages(element_bytes);
   layout.value = layout.key + stages * tile_n * pitch;
   layout.rows = layout.value + stages * tile_n * value_pitch;

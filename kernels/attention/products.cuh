@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
+#include "kernels/common/lines.cuh"
 #include "kernels/ptx/codes.cuh"
 
 namespace attn {
@@ -14,16 +15,34 @@ ATTN_FN constexpr int round_up(int value, int multiple) {
 /// eight rows that ldmatrix reads at once then lie in different banks.
 ATTN_FN constexpr int tile_pitch(int columns) { return round_up(columns, 16) * 2 + 16; }
 
+/// Where byte `column` of row `row` lies in a tile. Where rows are whole lines of 128 bytes apart,
+/// the 16-byte pieces of a line trade places, piece i of row r with i ^ r % 8: eight rows then lie
+/// in different banks as well, and the halves of a sector of 32 bytes stay together.
+template <int kPitch>
+__device__ __forceinline__ u32 tile_offset(u32 row, u32 column) {
+  return row * kPitch + (kPitch % kLineBytes == 0 ? column ^ row % 8 * 16 : column);
+}
+/// From tile_offset() of a row and column to that of `rows` rows below, a multiple of 8, and
+/// `bytes` columns on, a multiple of 32; the column is less than 32, and the tile starts with a
+/// line.
+template <int kPitch>
+__device__ __forceinline__ u32 tile_advance(u32 address, int rows, int bytes) {
+  if constexpr (kPitch % kLineBytes != 0) return address + rows * kPitch + bytes;
+  return (address ^ bytes % kLineBytes) + rows * kPitch + bytes / kLineBytes * kLineBytes;
+}
+
 /// Shared-memory address that this lane gives to load_matrices for a 16 x 16 block whose first two
 /// matrices are rows 0-7 and 8-15 of columns 0-7.
-__device__ __forceinline__ u32 rows_first_address(u32 tile, int pitch) {
+template <int kPitch>
+__device__ __forceinline__ u32 rows_first_address(u32 tile) {
   const u32 lane = threadIdx.x % 32;
-  return tile + lane % 16 * static_cast<u32>(pitch) + lane / 16 * 16;
+  return tile + tile_offset<kPitch>(lane % 16, lane / 16 * 16);
 }
 /// The same with the first two matrices being columns 0-7 and 8-15 of rows 0-7.
-__device__ __forceinline__ u32 columns_first_address(u32 tile, int pitch) {
+template <int kPitch>
+__device__ __forceinline__ u32 columns_first_address(u32 tile) {
   const u32 lane = threadIdx.x % 32;
-  return tile + (lane % 8 + lane / 16 * 8) * static_cast<u32>(pitch) + lane / 8 % 2 * 16;
+  return tile + tile_offset<kPitch>(lane % 8 + lane / 16 * 8, lane / 8 % 2 * 16);
 }
 
 /// Left operands of S, row blocks m of columns [16 k, 16 k + 16): a 16-bit tile; lane address of
@@ -32,7 +51,25 @@ template <int kPitch>
 struct TileQuery {
   u32 address;
   __device__ __forceinline__ void load(int k, int m, u32 (&a)[4]) const {
-    load_matrices(address + m * 16 * kPitch + k * 32, a);
+    load_matrices(tile_advance<kPitch>(address, m * 16, k * 32), a);
+  }
+};
+
+/// The same, loaded once.
+template <int kRowBlocks, int kSteps>
+struct HeldQuery {
+  u32 held[kSteps][kRowBlocks][4];
+  template <class Stored>
+  __device__ __forceinline__ explicit HeldQuery(const Stored& stored) {
+#pragma unroll
+    for (int k = 0; k < kSteps; ++k) {
+#pragma unroll
+      for (int m = 0; m < kRowBlocks; ++m) stored.load(k, m, held[k][m]);
+    }
+  }
+  __device__ __forceinline__ void load(int k, int m, u32 (&a)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] = held[k][m][i];
   }
 };
 
@@ -43,7 +80,7 @@ struct TileKeys {
   u32 address;
   __device__ __forceinline__ void load(int k, int n, u32 (&b)[2][2]) const {
     u32 matrices[4];
-    load_matrices(address + n * 8 * kPitch + k * 32, matrices);
+    load_matrices(tile_advance<kPitch>(address, n * 8, k * 32), matrices);
     b[0][0] = matrices[0];
     b[0][1] = matrices[1];
     b[1][0] = matrices[2];
@@ -59,7 +96,7 @@ struct TileValues {
   u32 address;
   __device__ __forceinline__ void load(int k, int n, u32 (&b)[2][2]) const {
     u32 matrices[4];
-    load_matrices_transposed(address + k * 16 * kPitch + n * 16, matrices);
+    load_matrices_transposed(tile_advance<kPitch>(address, k * 16, n * 16), matrices);
     b[0][0] = matrices[0];
     b[0][1] = matrices[1];
     b[1][0] = matrices[2];

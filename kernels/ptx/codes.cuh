@@ -11,12 +11,29 @@ struct Four16 {
   u32 high;  // numbers 2 and 3
 };
 
+/// The numbers of two e4m3 codes, in the upper bytes of the halves of `spread`, times 2^-8 as f16,
+/// whose exponent counts from 8 less. NaN becomes 480 * 2^-8.
+ATTN_FN u32 e4m3_fields_in_f16(u32 spread) {
+  return (spread & 0x80008000u) | ((spread & 0x7F007F00u) >> 1);
+}
+/// Of such codes that are NaN the bits that make a finite f16 NaN, else 0.
+ATTN_FN u32 e4m3_nan_in_f16(u32 spread) {
+  return ((((spread & 0x7F007F00u) + 0x01000100u) & 0x80008000u) >> 15) * 0x7E00u;
+}
+
 /// Two e4m3 codes as f16, exactly.
 __device__ __forceinline__ u32 e4m3_pair_to_f16(u16 codes) {
 #if __CUDA_ARCH__ >= 890
   u32 numbers;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(numbers) : "h"(codes));
   return numbers;
+#elif defined(__CUDA_ARCH__)
+  const u32 spread = __byte_perm(codes, 0, 0x1404);
+  u32 numbers;
+  asm("{.reg .b32 c; mov.b32 c, 0x5C005C00; mul.rn.f16x2 %0, %1, c;}"  // times 2^8
+      : "=r"(numbers)
+      : "r"(e4m3_fields_in_f16(spread)));
+  return numbers | e4m3_nan_in_f16(spread);
 #else
   return f16_from_float(e4m3_to_float(static_cast<u8>(codes))) |
          static_cast<u32>(f16_from_float(e4m3_to_float(static_cast<u8>(codes >> 8)))) << 16;

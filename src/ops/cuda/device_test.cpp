@@ -4,13 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <thread>
 
 #include "core/error.h"
+#include "core/parallel.h"
 #include "jit/kernel_store.h"
 #include "ops/cuda/all_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
@@ -43,21 +42,13 @@ void compile_kernels(const std::vector<OperationCase>& cases, const Target& targ
   const std::unique_ptr<Ops> recording = make_recording_ops(target, specs);
   for (const OperationCase& c : cases) c.run(*recording);
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache_dir().string());
-  std::atomic<std::size_t> next{0};
-  const auto compile = [&] {
-    for (std::size_t i = next++; i < specs.size(); i = next++) {
-      try {
-        store->get(specs[i], arch_of_sm(target.sm));
-      } catch (const Error&) {
-        // Is thrown again where the kernel is launched, and fails the test there.
-      }
+  ThreadPool().parallel_for(static_cast<std::int64_t>(specs.size()), [&](std::int64_t i, int) {
+    try {
+      store->get(specs[static_cast<std::size_t>(i)], arch_of_sm(target.sm));
+    } catch (const Error&) {
+      // Is thrown again where the kernel is launched, and fails the test there.
     }
-  };
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i) {
-    threads.emplace_back(compile);
-  }
-  for (std::thread& thread : threads) thread.join();
+  });
 }
 
 bool close_enough(double a, double b, double tolerance, double absolute) {

@@ -457,4 +457,27 @@ TEST_CASE("a query of zeros weighs all keys alike, however small the scale of th
   }
 }
 
+TEST_CASE("e4m3 codes have the fields of f16 numbers 2^8 smaller") {
+  for (unsigned code = 0; code < 256; ++code) {
+    CAPTURE(code);
+    const unsigned other = (code * 37 + 11) % 256;
+    for (const unsigned spread : {code << 8 | other << 24, other << 8 | code << 24}) {
+      const unsigned fields = attn::e4m3_fields_in_f16(spread);
+      const unsigned nan = attn::e4m3_nan_in_f16(spread);
+      for (const int shift : {0, 16}) {
+        const float expected = attn::e4m3_to_float(static_cast<attn::u8>(spread >> (shift + 8)));
+        const float number = attn::f16_to_float(static_cast<attn::u16>(fields >> shift)) * 256.0f;
+        const auto as_f16 = static_cast<attn::u16>(attn::f16_from_float(number) |
+                                                   static_cast<attn::u16>(nan >> shift));
+        if (std::isnan(expected)) {
+          CHECK(std::isnan(attn::f16_to_float(as_f16)));
+        } else {
+          CHECK(attn::f16_to_float(as_f16) == expected);
+          CHECK(std::signbit(attn::f16_to_float(as_f16)) == std::signbit(expected));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace attnbench::cuda
