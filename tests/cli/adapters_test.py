@@ -390,6 +390,24 @@ class Packages(AdapterTest):
         reasons = self.run_classes(partly, "flashinfer_Merge", code=3)["flashinfer_Merge"]["reasons"]
         self.assertEqual(reasons, ["rows without a prefix"])
 
+    def test_rows_that_flashinfer_has_no_threads_for_are_refused(self):
+        """A CTA has 1024 threads, 16 of which take a head of 128 in vectors of 8."""
+        def sized(scenario, heads, kv_heads, size):
+            return scenario.replace(re.search("num_heads.*?head_size: 64", scenario).group(),
+                                    f"num_heads: {heads}, num_kv_heads: {kv_heads}, head_size: {size}")  # fmt: skip
+
+        shared = TINY.replace(TINY_CASE, "4q1s40") + "cascade: {common_prefix_len: 32}\n"
+        for name, most, refused, scenario in (
+            ("flashinfer_Merge", (64, 1), (72, 1), MERGE),
+            ("flashinfer_Append", (64, 64), (65, 65), CACHE),
+            ("flashinfer_Cascade", (64, 8), (80, 8), shared),
+        ):
+            self.all_pass(sized(scenario, *most, 128), name)
+            result = self.run_classes(sized(scenario, *refused, 128), name, code=3)[name]
+            self.assertEqual(result["reasons"], ["more than 64 heads of this size"])
+            result = self.run_classes(sized(scenario, 4, 2, 96), name, code=3)[name]
+            self.assertEqual(result["reasons"], ["head_size not supported"])
+
     def test_merges_with_lses_by_another_convention_are_noticed(self):
         wrong = [f"{name}_lse" for name in (*VLLM_MERGES, "flashinfer_Merge")]
         wrong += [f"{name}_empty_rows" for name in VLLM_MERGES]

@@ -11,6 +11,19 @@ from attnbench.adapters import fp8
 WORKSPACE_BYTES = 128 << 20
 HEAD_SIZES = (64, 128, 256)
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 16)  # of FlashInfer 0.7; those of the kernel without tensor cores
+ROW_SIZES = (64, 128, 256, 512)  # of the kernels for a token's row of heads
+VECTOR, WARP, MOST_THREADS = 8, 32, 1024
+
+
+def refused_rows(problem, num_heads):
+    """Reasons of the kernels that merge or write a token's row: a CTA has a thread for each vector of
+    each of its heads."""
+    if problem.head_size not in ROW_SIZES:
+        yield "head_size not supported"
+        return
+    threads = problem.head_size // max(VECTOR, problem.head_size // WARP)
+    if threads * num_heads > MOST_THREADS:
+        yield f"more than {MOST_THREADS // threads} heads of this size"
 
 
 def pages(tables, lens, block_size):
@@ -175,7 +188,8 @@ class Cascade(FlashInfer):
             return "no shared prefix of whole blocks (cascade.common_prefix_len)"
         if any(s - q < prefix for q, s in zip(problem.query_lens, problem.seq_lens)):
             return "queries within the shared prefix"
-        return super().supports(problem)
+        merge = [*refused_rows(problem, problem.num_heads)] if problem.head_size in HEAD_SIZES else []
+        return merge + super().supports(problem)
 
     def make(self, workspace, layout):
         import flashinfer
@@ -267,11 +281,10 @@ class Merge(Adapter):
     lse_axes = "TH"
 
     def supports(self, problem):
-        if problem.head_size not in HEAD_SIZES + (512,):
-            return "head_size not supported"
+        reasons = [*refused_rows(problem, problem.num_heads)]
         if problem.num_merged_tokens < problem.num_tokens:
-            return "rows without a prefix"
-        return None
+            reasons.append("rows without a prefix")
+        return reasons
 
     def prepare(self, problem, tensors):
         from flashinfer import merge_state
@@ -292,6 +305,9 @@ class Append(Adapter):
     operations = ("reshape_and_cache",)
     features = ()
     kv = "paged"
+
+    def supports(self, problem):
+        return [*refused_rows(problem, problem.num_kv_heads)]
 
     def prepare(self, problem, tensors):
         import torch
