@@ -58,6 +58,35 @@ class RightOnes(Classes):
         self.assertEqual(plugin, {"library": str(self.dir.resolve() / "mine.py"), "version": "1.5",
                                   "sha256": digest})  # fmt: skip
 
+    def test_a_resumed_run_measures_again_when_a_base_class_changed(self):
+        base = self.dir / "kit" / "base.py"
+        self.write("kit/base.py", MINE)
+        child = self.write("kit/mine.py", "from kit.base import Right\n\nclass Child(Right):\n    pass\n")
+        self.write("scenario.yaml", SMALL)
+        run = ("run", "scenario.yaml", "--device", "cpu", "--no-timing", "--backend",
+               "python:kit.mine:Child")  # fmt: skip
+        seen = []
+        for more in (("--json", "r.json"), ("--resume", "r.json"), ("--resume", "r.json")):
+            self.expect(0, *run, *more)
+            (result,) = strict_json((self.dir / "r.json").read_text())["results"]
+            seen.append(result["plugin"]["sha256"])
+            lines = [f"{hashlib.sha256(Path(file).read_bytes()).hexdigest()}  {Path(file).name}\n"
+                     for file in (child, base)]  # fmt: skip
+            self.assertEqual(seen[-1], hashlib.sha256("".join(lines).encode()).hexdigest())
+            if len(seen) == 2:
+                base.write_text(MINE + "# changed\n")
+        self.assertEqual(seen[0], seen[1])
+        self.assertNotEqual(seen[1], seen[2])
+
+    def test_that_of_a_shipped_one_covers_the_functions_that_they_share(self):
+        with mock.patch.object(sys, "path", [str(PACKAGE_DIR), *sys.path]):
+            from attnbench import describe
+            from attnbench.adapters import flash_mla, vllm_flash_mla
+        files = describe.sources(vllm_flash_mla.Decode)
+        self.assertEqual(files[0], vllm_flash_mla.__file__)
+        folder = Path(flash_mla.__file__).parent
+        self.assertEqual(set(map(Path, files)), set(folder.glob("*.py")))
+
     def test_a_scenario_may_name_them_and_the_repro_line_repeats_the_case(self):
         self.write("named.yaml", SMALL + "backends: [FLASH_ATTN, 'python:mine:Right']\n")
         results = self.results("named.yaml", "--device", "cpu", "--no-timing")
