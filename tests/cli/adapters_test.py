@@ -5,6 +5,7 @@ Needs an interpreter with torch, which scripts/test does not install.
 """
 
 import re
+import shlex
 import subprocess
 import unittest
 
@@ -187,6 +188,16 @@ class Torch(AdapterTest):
         self.write("mine.py", wrong)
         (result,) = self.results(*command.split(), code=1).values()
         self.assertEqual(result["status"], "incorrect", result["reasons"])
+
+    def test_the_cache_write_of_the_documentation(self):
+        text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+        (write,) = re.findall(r"^```py\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        (command,) = re.findall(r"attnbench run (.*python:write:Write)$", text, re.MULTILINE)
+        self.write("write.py", write)
+        results = self.results(*shlex.split(command), "--no-timing")
+        self.assertEqual(len(results), 4)
+        for result in results.values():
+            self.assertEqual(result["status"], "passed", result["reasons"])
 
     def test_what_it_cannot_do_is_unsupported(self):
         cross = CROSS.replace("float32", "bfloat16")
