@@ -218,6 +218,8 @@ class Cascade(FlashInfer):
 class Mla(Adapter):
     """flashinfer.mla.BatchMLAPagedAttentionWrapper, over a cache of 16 bits"""
 
+    # No fp8: its kernel multiplies codes by the scale rounded to bfloat16. Some lengths with head counts
+    # that do not divide 64 are refused when it plans, by which of its kernels it chooses: an error.
     packages = ("torch", "flashinfer")
     attention_types = ("mla",)
     features = ("causal",)
