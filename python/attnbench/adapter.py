@@ -55,8 +55,8 @@ class Adapter:
     # ("paged") or side by side ("paged_interleaved").
     kv = "ragged"
     # LSE that the kernel writes: None, "natural" or "base_2"; its axes, [H, T] or [T, H]; and its
-    # value in rows that see no key. LSEs that a merge is given are like those that it writes: of
-    # shape [H, T], with tensors.prefix_lse.T in one piece for "TH".
+    # value in rows that see no key. tensors.lse is of shape [H, T], with tensors.lse.T in one piece
+    # for "TH"; one that run() returns has the axes. LSEs that a merge is given are like tensors.lse.
     lse = None
     lse_axes = "HT"
     empty_rows = "-inf"

@@ -54,8 +54,6 @@ void CudnnPipeline::set_memory(const BackendInputs& inputs) {
 /// Keys and values as a cache of them would hold them, quantised before anything is timed.
 void CudnnPipeline::set_fp8_memory(const BackendInputs& inputs) {
   const StoreRule rule = resolve_store_rule(problem(), kCudnnName);
-  memory_.key = upload(inputs.stored->key_codes, "key codes");
-  memory_.value = upload(inputs.stored->value_codes, "value codes");
   memory_.query_descale = upload_scalar(inputs.query.scale, "query descale");
   memory_.key_descale = upload_scalar(rule.k_scale.front(), "key descale");
   memory_.value_descale = upload_scalar(rule.v_scale.front(), "value descale");

@@ -55,6 +55,13 @@ struct MlaPlan {
 };
 MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem);
 
+/// Whether lists and cache of the problem allow an e4m3 query: of a dense problem over e4m3 entries
+/// with one scale.
+bool allows_quantised_query(const MlaCapability& capability, const Problem& problem);
+/// Whether decodes of the batch, if there are any, have an e4m3 query over e4m3 entries: what the
+/// rate of the matrix units is chosen by.
+bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem);
+
 /// The capability of a backend by name; null when it is no MLA backend.
 const MlaCapability* find_mla_capability(std::string_view name);
 

@@ -148,11 +148,19 @@ BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& probl
   return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
 }
 
+bool allows_quantised_query(const MlaCapability& capability, const Problem& problem) {
+  return !capability.sparse && is_per_tensor_fp8(mla_cache_dtype(capability, problem));
+}
+
+bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem) {
+  return capability.fp8_query && allows_quantised_query(capability, problem) &&
+         split_mla_batch(capability, problem).num_decodes > 0;
+}
+
 MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   MlaPlan plan;
   plan.batch = split_mla_batch(capability, problem);
-  plan.quantised_query =
-      capability.fp8_query && !capability.sparse && is_per_tensor_fp8(problem.kv_cache.dtype);
+  plan.quantised_query = capability.fp8_query && allows_quantised_query(capability, problem);
   // auto: FA3 on SM 9.0 takes V narrower than K (§8.6).
   plan.pad_v = problem.mla.v_pad == Switch::kOn;
   plan.workspace_tokens = workspace_tokens(problem);

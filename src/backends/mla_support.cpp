@@ -127,6 +127,8 @@ class Reasons {
            fmt::format("Head dimension {} is not supported by MLA.", entry_size()));
     add_if(can_.sparse && has_wrong_kv_dtype() && is_quantised(problem_.kv_cache.dtype),
            "FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype");
+    add_if(has_wrong_ds_mla(),
+           "fp8_ds_mla needs kv_lora_rank 512, qk_rope_head_dim 64 and bfloat16");
     add_if(problem_.kv_cache.int8_level > 0, "int8 attention not supported");
     add_if(problem_.cascade.mode == CascadeMode::kAlways && problem_.cascade.common_prefix_len > 0,
            fmt::format("cascade attention not supported by {}", can_.name));
@@ -141,16 +143,27 @@ class Reasons {
            "logits_soft_cap");
     add_if(can_.sparse && !can_.latent_only && a_.num_heads > 128,
            fmt::format("sparse MLA with {} heads, more than 128", a_.num_heads));
-    add_if(a_.query_dtype == QueryDtype::kFp8E4M3 &&
-               (!can_.fp8_query || !is_quantised(problem_.kv_cache.dtype)),
-           "fp8 query");
+    add_if(a_.query_dtype == QueryDtype::kFp8E4M3 && !takes_e4m3_query(), "fp8 query");
     add_if(a_.probability_dtype == ProbabilityDtype::kFp8E4M3 && !takes_e4m3_probability(),
            kProbabilityRefusal);
   }
 
+  /// Users' kernels that do not declare it are refused by the name of the feature.
+  bool takes_e4m3_query() const {
+    return (can_.fp8_query || can_.latent_only) && allows_quantised_query(can_, problem_);
+  }
+
   /// Users' kernels may, where query and cache are e4m3.
   bool takes_e4m3_probability() const {
-    return can_.latent_only && plan_mla(can_, problem_).quantised_query;
+    return can_.latent_only && can_.fp8_query && allows_quantised_query(can_, problem_);
+  }
+
+  /// The 656 bytes have room for one size, and for 16-bit rope parts that are bfloat16 (§8.4.3).
+  bool has_wrong_ds_mla() const {
+    return is_mla() && !has_wrong_entry() && contains(can_.dtypes, a_.dtype) &&
+           mla_cache_dtype(can_, problem_) == kFp8DsMla &&
+           (problem_.mla.kv_lora_rank != attn::kDsMlaLatent ||
+            problem_.mla.qk_rope_head_dim != attn::kDsMlaRope || a_.dtype != Dtype::kBF16);
   }
 
   /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), more

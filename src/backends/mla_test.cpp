@@ -64,6 +64,17 @@ TEST_CASE("cache types, block sizes and devices follow the table of MLA backends
   CHECK(refusals("FLASHMLA", problem, 100).empty());
 }
 
+TEST_CASE("scores of decodes are e4m3 where the backend quantises the query") {
+  Problem problem = mla_problem();
+  CHECK_FALSE(has_fp8_decodes(capability("FLASHMLA"), problem));
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(has_fp8_decodes(capability("FLASHMLA"), problem));
+  CHECK_FALSE(has_fp8_decodes(capability("MLA"), problem));
+  CHECK_FALSE(has_fp8_decodes(capability("FLASHMLA_SPARSE"), problem));
+  problem.batch = {{300, 600}, {40, 40}};
+  CHECK_FALSE(has_fp8_decodes(capability("FLASHMLA"), problem));
+}
+
 TEST_CASE("MLA over ranks takes 16-bit dense caches, one token a decode unless I is 1") {
   Problem problem = mla_problem();
   problem.dcp.world_size = 2;

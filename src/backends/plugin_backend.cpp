@@ -122,6 +122,9 @@ class PluginBackend final : public Backend {
       return {"attention type mla not supported"};
     }
     if (problem.dcp.world_size > 1) return {"DCP not supported"};
+    if (problem.attention.dtype == Dtype::kF32) {
+      return {"float32 latents are not handed to plugins"};
+    }
     const MlaCapability& capability = *mla_capability(problem);
     const std::vector<std::string> reasons = mla_refusals(capability, problem, device_.facts);
     if (!reasons.empty()) return reasons;
@@ -155,6 +158,7 @@ class PluginBackend final : public Backend {
                           ? cache_layout() == CacheLayoutKind::kTr
                           : layout == OpCacheLayout::kFa && cache_layout() == CacheLayoutKind::kFa;
     if (fits) return {};
+    if (!cache_layout()) return {"a cache write needs kv PAGED or PAGED_INTERLEAVED, not RAGGED"};
     return {fmt::format("cache layout {} not supported", to_string(layout))};
   }
 

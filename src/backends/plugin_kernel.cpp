@@ -62,6 +62,12 @@ const AttnbenchTensor* PluginTensors::add(const void* data, Dtype dtype, Shape s
   return &tensor;
 }
 
+const AttnbenchTensor* PluginTensors::add_lse(const void* data, std::int64_t heads,
+                                              std::int64_t tokens, std::int64_t head_stride) {
+  if (by_token_) return add(data, Dtype::kF32, {heads, tokens}, {1, heads});
+  return add(data, Dtype::kF32, {heads, tokens}, {head_stride, 1});
+}
+
 std::optional<std::string> PluginState::destroy() {
   if (!std::exchange(is_owned_, false) || plugin_.table.destroy == nullptr) return std::nullopt;
   return complaint_of(plugin_, [this]() -> const char* {
@@ -76,7 +82,7 @@ PluginKernel::PluginKernel(Ops& ops, const PluginTable& plugin, const PluginDevi
       plugin_(plugin),
       memory_(std::move(memory)),
       run_name_(fmt::format("run() of {}", plugin.table.name)),
-      list_(device),
+      list_(device, plugin.table.lse_axes == ATTNBENCH_LSE_TH),
       state_(plugin) {
   tensors_.struct_size = sizeof tensors_;
 }
@@ -185,11 +191,25 @@ std::string PluginKernel::changed_input(const std::vector<Input>& inputs) {
   return "";
 }
 
-void PluginKernel::convert_lse(PipelineOutput& output) const {
+/// A pipeline of ours reads a head's tokens side by side.
+void PluginKernel::read_lse_by_token(Tensor& lse) {
+  const AttnbenchTensor& by_token = *tensors_.lse;
+  const std::int64_t heads = lse.dim(0), tokens = lse.dim(1), stride = by_token.strides[1];
+  std::vector<float> values(static_cast<std::size_t>(tokens * stride));
+  ops_.download(values.data(), memory_.at(by_token.data), values.size() * sizeof(float));
+  for (std::int64_t h = 0; h < heads; ++h) {
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      lse.data<float>()[h * tokens + t] = values[static_cast<std::size_t>(t * stride + h)];
+    }
+  }
+}
+
+void PluginKernel::convert_lse(PipelineOutput& output) {
   if (plugin_.table.lse == ATTNBENCH_LSE_NONE) {
     output.lse.reset();
     return;
   }
+  if (plugin_.table.lse_axes == ATTNBENCH_LSE_TH) read_lse_by_token(*output.lse);
   const LseConvention convention = lse_convention(plugin_.table);
   output.declared_lse = convention;
   float* lse = output.lse->data<float>();

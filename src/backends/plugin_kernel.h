@@ -21,10 +21,14 @@ namespace attnbench {
 /// Descriptions of device memory, which stay where they are as long as the list lives.
 class PluginTensors {
  public:
-  explicit PluginTensors(const PluginDevice& device) : device_(device) {}
+  /// `by_token`: LSEs have a token's heads side by side.
+  PluginTensors(const PluginDevice& device, bool by_token) : device_(device), by_token_(by_token) {}
   /// Null for null memory. `strides` in elements; empty = row-major.
   const AttnbenchTensor* add(const void* data, Dtype dtype, std::vector<std::int64_t> shape,
                              std::vector<std::int64_t> strides = {});
+  /// An LSE [heads, tokens]; `head_stride` is for heads whose tokens are side by side.
+  const AttnbenchTensor* add_lse(const void* data, std::int64_t heads, std::int64_t tokens,
+                                 std::int64_t head_stride);
 
  private:
   struct Entry {
@@ -33,6 +37,7 @@ class PluginTensors {
     AttnbenchTensor tensor;
   };
   PluginDevice device_;
+  bool by_token_;
   std::deque<Entry> entries_;
 };
 
@@ -106,10 +111,11 @@ class PluginKernel {
   /// Flips the sign of every element of the buffer that begins at `memory`.
   void negate(const void* memory, Dtype dtype);
   /// The LSE as the plugin wrote it becomes ours; none where it writes none.
-  void convert_lse(PipelineOutput& output) const;
+  void convert_lse(PipelineOutput& output);
 
  private:
   std::string first_change(const Input& input);
+  void read_lse_by_token(Tensor& lse);
   static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);
 
   Ops& ops_;

@@ -24,6 +24,21 @@ void negate_ds_mla(Tensor& entries) {
   }
 }
 
+/// Lists of every second of the keys, at least one where there are any.
+Tensor thinned(const Tensor& slots) {
+  Tensor result = slots;
+  for (std::int64_t row = 0; row < slots.dim(0); ++row) {
+    std::int32_t* list = result.data<std::int32_t>() + row * slots.dim(1);
+    bool is_dropped = false;
+    for (std::int64_t k = 0; k < slots.dim(1); ++k) {
+      if (list[k] < 0) continue;
+      if (is_dropped) list[k] = -1;
+      is_dropped = !is_dropped;
+    }
+  }
+  return result;
+}
+
 }  // namespace
 
 MlaCapability plugin_mla_capability(const AttnbenchBackend& table, bool sparse) {
@@ -87,7 +102,7 @@ void PluginMlaPipeline::describe_tensors() {
   t.query = list.add(query_, dtype_of(query_element_), {w.num_tokens, heads, w.sizes.entry()});
   t.output = list.add(latent_output_, dtype_of(w.element), {w.num_tokens, heads, w.sizes.latent});
   if (kernel_.table().lse != ATTNBENCH_LSE_NONE) {
-    t.lse = list.add(w.lse, Dtype::kF32, {heads, w.num_tokens}, {w.num_rows, 1});
+    t.lse = list.add_lse(w.lse, heads, w.num_tokens, w.num_rows);
   }
   t.query_start_loc = list.add(w.memory.upload(w.inputs.query_start_loc, "query_start_loc"),
                                Dtype::kI32, {requests + 1});
@@ -147,13 +162,28 @@ PipelineOutput PluginMlaPipeline::read_output(bool with_cache) {
   return output;
 }
 
+UsersPipeline::Words PluginMlaPipeline::words() const {
+  const bool has_lists = kernel_.tensors().topk_slots != nullptr;
+  return {has_lists ? "the query negated and half of every list" : "the query negated",
+          "query and latents were negated"};
+}
+
 void PluginMlaPipeline::negate_query() {
+  flip_query();
+  const AttnbenchTensor* lists = kernel_.tensors().topk_slots;
+  if (lists == nullptr) return;
+  shows_other_lists_ = !shows_other_lists_;
+  const Tensor shown = shows_other_lists_ ? thinned(slots_) : slots_;
+  work().ops.upload(work().memory.starting_at(lists->data), shown.bytes(), shown.size_bytes());
+}
+
+void PluginMlaPipeline::flip_query() {
   work().ops.synchronize();
   kernel_.negate(work().query, dtype_of(work().element));
 }
 
 void PluginMlaPipeline::negate_inputs() {
-  negate_query();
+  flip_query();
   kernel_.negate(work().new_kv_c, dtype_of(work().element));
   kernel_.negate(work().new_k_pe, dtype_of(work().element));
   negate_entries();

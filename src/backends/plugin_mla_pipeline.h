@@ -26,19 +26,24 @@ class PluginMlaPipeline final : public MlaPipeline, public UsersPipeline {
   PipelineOutput read_output(bool with_cache) override;
   /// Query and latents, also those that every run writes into the cache.
   void negate_inputs() override;
+  /// And exchanges the lists for others: what a kernel makes of them in its first run is wrong in
+  /// the next one.
   void negate_query() override;
   void negate_output(PipelineOutput& output) const override;
+  Words words() const override;
   void finish() override { kernel_.finish(); }
 
  private:
   void add_query_steps();
   void describe_tensors();
   void prepare();
+  void flip_query();
   void negate_entries();
   void run_steps(std::size_t begin, std::size_t end);
   std::string changed_input();
 
-  Tensor slots_;                                       // int32 [T, K]; or empty
+  Tensor slots_;  // int32 [T, K]; or empty
+  bool shows_other_lists_ = false;
   const void* query_ = nullptr;                        // [T, padded heads, entry]
   attn::Element query_element_ = attn::Element::kF32;  // set by add_query_steps()
   void* latent_output_ = nullptr;                      // [T, padded heads, Lkv]

@@ -2,7 +2,9 @@
 // refused before it is asked. tests/cli/plugin_mla_test.py has what is judged.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -189,6 +191,35 @@ TEST_CASE("tensors have the sizes of the latents") {
     CHECK((slots[k] / 64 == blocks[0] || slots[k] / 64 == blocks[1]));
   }
   CHECK(listed == 70);
+}
+
+TEST_CASE("the run with another query has half of every list") {
+  Problem problem = small_problem();
+  problem.mla.sparse_topk = 128;
+  problem.mla.sparse_valid = 0.5;
+  const Prepared prepared(problem);
+  const std::string own = bytes_of(seen->topk_slots);
+  const auto slots_of_row = [](std::int64_t row) {
+    std::vector<std::int32_t> slots;
+    const auto* list = static_cast<const std::int32_t*>(seen->topk_slots->data) + row * 128;
+    std::copy_if(list, list + 128, std::back_inserter(slots), [](int slot) { return slot >= 0; });
+    return slots;
+  };
+  std::vector<std::vector<std::int32_t>> before;
+  for (std::int64_t row = 0; row < 19; ++row) before.push_back(slots_of_row(row));
+  prepared.pipeline->negate_query();
+  for (std::int64_t row = 0; row < 19; ++row) {
+    const std::vector<std::int32_t> half = slots_of_row(row);
+    const std::vector<std::int32_t>& all = before[static_cast<std::size_t>(row)];
+    CHECK(half.size() == (all.size() + 1) / 2);
+    CHECK(std::ranges::includes(all, half, [&](int a, int b) {
+      return std::ranges::find(all, a) < std::ranges::find(all, b);
+    }));
+  }
+  prepared.pipeline->negate_query();
+  CHECK(bytes_of(seen->topk_slots) == own);
+  prepared.pipeline->negate_inputs();  // the reference is that of these lists
+  CHECK(bytes_of(seen->topk_slots) == own);
 }
 
 TEST_CASE("negated inputs negate query and entries, also those that a run writes, but no scale") {

@@ -131,12 +131,11 @@ class PluginMerge final : public PluginOperation {
     t.suffix_lse = describe_lse(list, suffix_.lse_at);
     if (!writes_lse_) return;
     t.lse =
-        describe_lse(list, op_.output("lse", poisoned_tensor(Dtype::kF32, prefix_lse_.shape())));
+        describe_lse(list, op_.output("lse", poisoned_tensor(Dtype::kF32, prefix_.lse.shape())));
   }
 
   const AttnbenchTensor* describe_lse(PluginTensors& list, const void* memory) const {
-    const std::int64_t head = by_token_ ? 1 : num_tokens_, token = by_token_ ? num_heads_ : 1;
-    return list.add(memory, Dtype::kF32, {num_heads_, num_tokens_}, {head, token});
+    return list.add_lse(memory, num_heads_, num_tokens_, num_tokens_);
   }
 
   void send(const void* memory, const Tensor& tensor) {

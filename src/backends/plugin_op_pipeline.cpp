@@ -3,19 +3,6 @@
 #include <string>
 
 namespace attnbench {
-namespace {
-
-/// [T, H] as [H, T].
-Tensor turned(const Tensor& lse) {
-  const std::int64_t tokens = lse.dim(0), heads = lse.dim(1);
-  Tensor result(Dtype::kF32, {heads, tokens});
-  for (std::int64_t i = 0; i < tokens * heads; ++i) {
-    result.data<float>()[i % heads * tokens + i / heads] = lse.data<float>()[i];
-  }
-  return result;
-}
-
-}  // namespace
 
 PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops,
                                    const PluginTable& plugin, const PluginDevice& device)
@@ -30,7 +17,8 @@ PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& input
                                                    : plugin_cache_write(op_, kernel_)) {
   // Why: whether run() waits for a stream that is held is seen with outputs put back behind it.
   op_.keep_outputs_on_device();
-  kernel_.prepare(*problem_.get(), operation_->values());
+  // Why: where nothing is going to run the tensors have no memory.
+  if (!problem.inputs.shapes_only) kernel_.prepare(*problem_.get(), operation_->values());
   op_.add_step([this] { kernel_.run(); });
 }
 
@@ -52,9 +40,7 @@ PipelineOutput PluginOpPipeline::read_output(bool with_cache) {
   if (with_cache && output.defect.empty()) {
     output.defect = kernel_.changed_input(operation_->values());
   }
-  if (!output.lse) return output;
-  if (kernel_.table().lse_axes == ATTNBENCH_LSE_TH) output.lse = turned(*output.lse);
-  kernel_.convert_lse(output);
+  if (problem_.get()->operation == ATTNBENCH_OP_MERGE) kernel_.convert_lse(output);
   return output;
 }
 

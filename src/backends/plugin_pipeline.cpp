@@ -48,7 +48,7 @@ void PluginPipeline::describe_tensors() {
   t.output = list.add(p.output, dtype_of(p.output_element),
                       {num_tokens(), heads, std::int64_t{p.v_head_size}});
   if (kernel_.table().lse != ATTNBENCH_LSE_NONE) {
-    t.lse = list.add(p.lse, Dtype::kF32, {heads, num_tokens()}, {p.lse_stride, 1});
+    t.lse = list.add_lse(p.lse, heads, num_tokens(), p.lse_stride);
   }
   t.query_start_loc = list.add(p.query_start_loc, Dtype::kI32, {num_requests() + 1});
   t.seq_lens = list.add(p.seq_lens, Dtype::kI32, {num_requests()});

@@ -168,7 +168,8 @@ PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capabi
 void PluginProblem::set_latents(const Problem& problem, const MlaCapability& capability) {
   const KvCacheDtype dtype = mla_cache_dtype(capability, problem);
   const bool is_ds_mla = dtype == KvCacheDtype::kFp8DsMla;
-  const bool is_quantised_query = plan_mla(capability, problem).quantised_query;
+  const bool is_quantised_query = problem.attention.query_dtype == QueryDtype::kFp8E4M3 ||
+                                  plan_mla(capability, problem).quantised_query;
   set_cache(problem, is_ds_mla ? Dtype::kU8 : kv_element_dtype(dtype, problem.attention.dtype));
   view_.num_heads = std::max(view_.num_heads, problem.mla.q_pad_num_heads.value_or(0));
   view_.num_kv_heads = 1;

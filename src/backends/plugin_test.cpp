@@ -302,6 +302,35 @@ TEST_CASE("a state is destroyed as well when what follows prepare() fails") {
 }
 #endif
 
+TEST_CASE("an LSE is written in the order that the plugin declares") {
+  const Problem p = small_problem();
+  for (const std::uint32_t axes : {ATTNBENCH_LSE_HT, ATTNBENCH_LSE_TH}) {
+    AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
+    backend.lse_axes = axes;
+    backend.run = [](void*, void*) -> const char* {
+      const AttnbenchTensor& lse = *seen.tensors->lse;
+      for (std::int64_t h = 0; h < lse.shape[0]; ++h) {
+        for (std::int64_t t = 0; t < lse.shape[1]; ++t) {
+          static_cast<float*>(lse.data)[h * lse.strides[0] + t * lse.strides[1]] =
+              static_cast<float>(100 * h + t);
+        }
+      }
+      return nullptr;
+    };
+    const Prepared prepared(p, backend);
+    CHECK(seen.tensors->lse->strides[axes == ATTNBENCH_LSE_TH ? 0 : 1] == 1);
+    if (axes == ATTNBENCH_LSE_TH) CHECK(seen.tensors->lse->strides[1] == 4);
+    const PipelineOutput output = prepared.pipeline->read_output(false);
+    REQUIRE(output.lse.has_value());
+    REQUIRE(output.lse->shape() == std::vector<std::int64_t>{4, 23});
+    int wrong = 0;
+    for (std::int64_t i = 0; i < 4 * 23; ++i) {
+      if (output.lse->data<float>()[i] != static_cast<float>(i / 23 * 100 + i % 23)) ++wrong;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
 TEST_CASE("memory is given in prepare() alone") {
   AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
   backend.run = allocate_in_run;

@@ -28,7 +28,7 @@ class CpuTimingTools final : public TimingTools {
     if (!flusher_) flusher_ = make_cpu_cache_flusher();
     return *flusher_;
   }
-  Ceilings ceilings(const Problem&, const std::string&) override {
+  Ceilings ceilings(const Problem&, const Backend&) override {
     if (!ceilings_) ceilings_ = measure_cpu_ceilings(num_threads_);
     return {ceilings_->gflops * 1e-3, ceilings_->gbps};
   }

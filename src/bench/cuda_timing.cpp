@@ -1,5 +1,7 @@
 #include <optional>
+#include <string>
 
+#include "backends/mla_backend.h"
 #include "bench/timing_tools.h"
 #include "core/clock.h"
 #include "inputs/inputs.h"
@@ -10,13 +12,17 @@
 namespace attnbench {
 namespace {
 
+bool has_fp8_scores(const Problem& problem, const Backend& backend) {
+  const MlaCapability* mla = backend.mla_capability(problem);
+  if (mla != nullptr) return has_fp8_decodes(*mla, problem);
+  return problem.kv_cache.int8_level == 0 &&
+         query_is_quantised(problem, std::string(backend.name()));
+}
+
 /// The rate of the matrix units for what the scores are made of.
-double matrix_rate(const CudaCeilings& ceilings, const Problem& problem,
-                   const std::string& backend) {
+double matrix_rate(const CudaCeilings& ceilings, const Problem& problem, const Backend& backend) {
   if (problem.kv_cache.int8_level == 1) return ceilings.int8_tops;
-  if (problem.kv_cache.int8_level == 0 && query_is_quantised(problem, backend)) {
-    return ceilings.fp8_tflops;
-  }
+  if (has_fp8_scores(problem, backend)) return ceilings.fp8_tflops;
   switch (problem.attention.dtype) {
     case Dtype::kF16:
       return ceilings.fp16_tflops;
@@ -38,7 +44,7 @@ class CudaTimingTools final : public TimingTools {
     if (!flusher_) flusher_ = make_cuda_cache_flusher(ops_.runtime(), ops_.stream());
     return *flusher_;
   }
-  Ceilings ceilings(const Problem& problem, const std::string& backend) override {
+  Ceilings ceilings(const Problem& problem, const Backend& backend) override {
     if (!ceilings_) {
       ceilings_ = measure_cuda_ceilings(ops_.runtime(), ops_.stream(), ops_.kernels());
     }

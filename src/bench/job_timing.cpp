@@ -22,7 +22,7 @@ JobTiming::JobTiming(const Problem& problem, const Backend& backend, Pipeline& p
                      TimingTools& tools, const BenchOptions& options, int rounds)
     : problem_(problem),
       backend_(backend),
-      ceilings_(tools.ceilings(problem, std::string(backend.name()))),
+      ceilings_(tools.ceilings(problem, backend)),
       stopwatch_(tools.make_stopwatch(problem.timing.mode,
                                       dynamic_cast<const UsersPipeline*>(&pipeline) != nullptr)),
       measurement_(

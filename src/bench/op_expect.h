@@ -41,8 +41,10 @@ struct OpExpectations {
 OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
                          const PipelineOutput* output);
 
-/// Errors of the first output, and every reason against any of them.
-Judgement judge_op(const OpExpectations& expected, const PipelineOutput& output);
+/// Errors of the first output, and every reason against any of them. `may_lack_lse`: of a kernel
+/// that says whether it writes one. Errors: E-INTERNAL for an output that is not there.
+Judgement judge_op(const OpExpectations& expected, const PipelineOutput& output,
+                   bool may_lack_lse = false);
 
 /// The name under which PipelineOutput::output is saved.
 std::string op_output_name(const Problem& problem);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "bench/op_expect.h"
+#include "core/error.h"
 
 namespace attnbench {
 namespace {
@@ -75,6 +76,16 @@ TEST_CASE("e2m1 codes may be a step apart in a thousandth of the nibbles of all 
   example.code(kElements - 1) = 0;
   example.code(0) = 0x02;
   CHECK(judge_op(example.expected, example.output).reasons.size() == 1);
+}
+
+TEST_CASE("an LSE may be missing of a kernel that says that it writes none, and of no other") {
+  Example example;
+  example.expected.outputs.emplace_back();
+  example.expected.outputs[1].name = "lse";
+  example.expected.outputs[1].is_lse = true;
+  CHECK_THROWS_WITH_AS(judge_op(example.expected, example.output),
+                       doctest::Contains("the operation left no 'lse'"), Error);
+  CHECK(judge_op(example.expected, example.output, true).reasons.empty());
 }
 
 }  // namespace attnbench

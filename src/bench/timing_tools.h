@@ -2,8 +2,8 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
+#include "backends/backend.h"
 #include "core/problem.h"
 #include "measure/measure.h"
 #include "metrics/throughput.h"
@@ -21,7 +21,7 @@ class TimingTools {
   virtual std::unique_ptr<Stopwatch> make_stopwatch(TimingMode mode, bool own_threads) = 0;
   virtual CacheFlusher& flusher() = 0;
   /// Of memory, and of the arithmetic that the backend's scores are made of.
-  virtual Ceilings ceilings(const Problem& problem, const std::string& backend) = 0;
+  virtual Ceilings ceilings(const Problem& problem, const Backend& backend) = 0;
 };
 
 /// Of this machine's cores, for work on `ops`, which must outlive them; `num_threads` 0 = all.

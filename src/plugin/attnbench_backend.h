@@ -43,20 +43,28 @@ extern "C" {
  * kv_lora_rank + qk_rope_head_dim elements as keys and of their first v_head_size = kv_lora_rank as
  * values. The query comes absorbed (W_UK is in it), the output goes through W_UV afterwards, both
  * as steps of attnbench. Every request comes so, prefills too. Of the features only those below
- * that name MLA, ATTNBENCH_CAUSAL and those of element types are asked for. */
+ * that name MLA, ATTNBENCH_CAUSAL and those of element types are asked for. num_heads counts heads
+ * of padding, too (mla.q_pad_num_heads): they are last, their queries 0, and nobody reads their
+ * results. */
 #define ATTNBENCH_MLA 32u
 #define ATTNBENCH_OP 64u /* one operation alone: AttnbenchBackend::operations */
 
 /* op.name, with AttnbenchTensors that it works on. */
 /* Rows of key and value into key_cache and value_cache at slot_mapping; negative slots are skipped,
  * every other byte of the cache stays. With an fp8 cache: code = key / k_scale (a division), of
- * what is too large the largest one; value / v_scale. The caches are of AttnbenchBackend::kv. */
+ * what is too large the largest one; value / v_scale. The caches are of AttnbenchBackend::kv, which
+ * has to be one with pages. In prepare() they are bytes 0xFF, and the slots are in place; what they
+ * hold before a run is put there afterwards, and again before each run that is judged. */
 #define ATTNBENCH_OP_RESHAPE_AND_CACHE 1u
 /* Partial results of the same queries over two sets of keys, prefix and suffix, as one: with
  * m = max(lse_p, lse_s) and weights w = e^(lse - m), output = (w_p o_p + w_s o_s) / (w_p + w_s) and
  * lse = m + ln(w_p + w_s); where neither sees a key, 0 and an empty row's LSE. Rows from
- * num_merged_tokens on are the suffix. LSEs, of inputs too, are by AttnbenchBackend::lse (natural
- * for a plugin that writes none) and empty_rows; the output of a part that sees no key is 0. */
+ * num_merged_tokens on are the suffix.
+ * LSEs that come in are like those that the plugin says it writes: in the base of
+ * AttnbenchBackend::lse (natural for one that writes none), in the order of lse_axes, and for a
+ * part that sees no key the infinity of empty_rows and no other: a plugin of
+ * ATTNBENCH_EMPTY_MINUS_INF never meets +inf, which kernels in engines take for the same. The
+ * output of such a part is 0. */
 #define ATTNBENCH_OP_MERGE 2u
 
 /* Element types. */
@@ -79,16 +87,23 @@ extern "C" {
 #define ATTNBENCH_ALIBI_SQRT (1ull << 7)     /* the same with ATTNBENCH_BIAS_SQRT */
 #define ATTNBENCH_SINKS (1ull << 8)          /* sinks */
 #define ATTNBENCH_MM_PREFIX (1ull << 9)      /* mm_prefix_ranges */
-#define ATTNBENCH_FP8_KV (1ull << 10)        /* keys of fp8_e4m3 with k_scale and v_scale */
-#define ATTNBENCH_FP8_E5M2_KV (1ull << 11)   /* keys of fp8_e5m2 with k_scale and v_scale */
-#define ATTNBENCH_FP8_OUTPUT (1ull << 12)    /* output is fp8_e4m3 of o / output_scale */
-#define ATTNBENCH_FP8_QUERY (1ull << 13)     /* query is fp8_e4m3 of q / q_scale, as the keys */
+/* Keys of fp8_e4m3 with k_scale and v_scale. MLA: a kv_cache of fp8_e4m3; values are its codes by
+ * k_scale, too, and there is no v_scale. */
+#define ATTNBENCH_FP8_KV (1ull << 10)
+#define ATTNBENCH_FP8_E5M2_KV (1ull << 11) /* keys of fp8_e5m2 with k_scale and v_scale */
+#define ATTNBENCH_FP8_OUTPUT (1ull << 12)  /* output is fp8_e4m3 of o / output_scale */
+/* Query is fp8_e4m3 of q / q_scale, as the keys: where the problem says so. MLA: always with a
+ * kv_cache of fp8_e4m3 and no lists, for a plugin that declares it. */
+#define ATTNBENCH_FP8_QUERY (1ull << 13)
 /* The kernel rounds its probabilities to e4m3 where the problem says so, and is judged by the wider
  * limits of that. A problem without it asks for 16 bits or more, of every plugin: one that always
  * rounds has to refuse it in supports(), or is judged by the limits of 16 bits. */
 #define ATTNBENCH_FP8_PROBABILITY (1ull << 14)
-#define ATTNBENCH_MLA_TOPK (1ull << 15)  /* MLA: a row sees the entries that its topk_slots name */
-#define ATTNBENCH_MLA_DS_KV (1ull << 16) /* MLA: kv_cache of fp8_ds_mla entries, 656 bytes each */
+#define ATTNBENCH_MLA_TOPK (1ull << 15) /* MLA: a row sees the entries that its topk_slots name */
+/* MLA: kv_cache of fp8_ds_mla entries, 656 bytes each. Bytes 0 to 511 are the latent in fp8_e4m3,
+ * 512 to 527 four float32 multipliers of 128 codes each: an element is code * multiplier, rounded
+ * to bfloat16. 528 to 655 are the 64 elements of the rope part in bfloat16. There is no k_scale. */
+#define ATTNBENCH_MLA_DS_KV (1ull << 16)
 
 /* Keys and values as the plugin wants them, where there is a cache; else they are ragged. */
 #define ATTNBENCH_KV_RAGGED 0u /* key [S, Hk, D] and value [S, Hk, Dv], requests concatenated */
@@ -100,8 +115,8 @@ extern "C" {
 #define ATTNBENCH_LSE_NATURAL 1u /* ln of the sum */
 #define ATTNBENCH_LSE_BASE_2 2u  /* log2 of the sum */
 
-/* Order in memory of the LSEs of operations: a head's tokens side by side, or a token's heads.
- * Their shape is [H, T] either way. */
+/* Order in memory of LSEs: a head's tokens side by side, or a token's heads. Their shape is [H, T]
+ * either way. */
 #define ATTNBENCH_LSE_HT 0u
 #define ATTNBENCH_LSE_TH 1u
 
@@ -196,7 +211,7 @@ typedef struct AttnbenchTensors {
   uint32_t reserved;
   const AttnbenchTensor* query;     /* [T, H, D] */
   const AttnbenchTensor* output;    /* [T, H, Dv] */
-  const AttnbenchTensor* lse;       /* float32 [H, T] */
+  const AttnbenchTensor* lse;       /* float32 [H, T], in the order of lse_axes */
   const AttnbenchTensor* key;       /* [S, Hk, D] */
   const AttnbenchTensor* value;     /* [S, Hk, Dv] */
   const AttnbenchTensor* key_cache; /* [NB, bs, Hk, D] with the strides of the layout; slots past */
@@ -206,7 +221,7 @@ typedef struct AttnbenchTensors {
   const AttnbenchTensor* seq_lens;        /* int32 [B] */
   const AttnbenchTensor* key_start_loc; /* int64 [B+1]: first row of key of each request, then S */
   const AttnbenchTensor* k_scale;       /* float32 [Hk]: key = code * k_scale */
-  const AttnbenchTensor* v_scale;       /* float32 [Hk] */
+  const AttnbenchTensor* v_scale;       /* float32 [Hk]; NULL for MLA */
   const AttnbenchTensor* alibi_slopes;  /* float32 [H] */
   const AttnbenchTensor* sinks;         /* float32 [H]: one more score of each row, with value 0 */
   const AttnbenchTensor* mm_prefix_ranges; /* int32 [B, R, 2]: see each other, both ends included;
@@ -216,16 +231,17 @@ typedef struct AttnbenchTensors {
   const AttnbenchTensor* kv_cache;   /* MLA: [NB, bs, D] entries, latent first; fp8_ds_mla: uint8
                                         [NB, bs, 656]. Slots past the end of a request hold NaN */
   const AttnbenchTensor* topk_slots; /* int32 [T, K]: block * bs + slot in the cache, -1 = none; in
-                                        no order, and a slot may come twice */
+                                        no order. A slot that comes twice counts twice. All -1 in
+                                        prepare(), and others in some of the runs */
   /* Operations. reshape_and_cache has key and value [N, Hk, D], N >= T, and the two caches; rows
    * past T have negative slots, as in a batch that is padded for a graph. */
   const AttnbenchTensor* slot_mapping; /* int64 [N]: block * bs + slot; in place in prepare() */
   /* merge has output and lse as well. */
-  const AttnbenchTensor* prefix_output; /* [T, H, Dv]; with ATTNBENCH_V_HEAD_SIZE its heads lie D
+  const AttnbenchTensor* prefix_output; /* [T, H, Dv], by its strides: its heads lie max(D, Dv)
                                            elements apart, as those of an output of padded values */
-  const AttnbenchTensor* prefix_lse;    /* float32 [H, T] */
+  const AttnbenchTensor* prefix_lse;    /* float32 [H, T], in the order of lse_axes */
   const AttnbenchTensor* suffix_output; /* [T, H, Dv] */
-  const AttnbenchTensor* suffix_lse;    /* float32 [H, T] */
+  const AttnbenchTensor* suffix_lse;    /* float32 [H, T], in the order of lse_axes */
 } AttnbenchTensors;
 
 /* What attnbench does for a plugin during prepare(). */
@@ -278,7 +294,7 @@ typedef struct AttnbenchBackend {
    * does not hold. Each run that is looked at is then judged by its error. */
   uint32_t nondeterministic;
   uint32_t operations; /* with ATTNBENCH_OP: ATTNBENCH_OP_RESHAPE_AND_CACHE | ... */
-  uint32_t lse_axes;   /* of operations: ATTNBENCH_LSE_HT, ... */
+  uint32_t lse_axes;   /* ATTNBENCH_LSE_HT, ... */
   uint32_t reserved;
 } AttnbenchBackend;
 

@@ -79,6 +79,13 @@ void check_values(const AttnbenchBackend& table, const std::string& where) {
   expect_one_of(table.kv, ATTNBENCH_KV_PAGED_INTERLEAVED + 1, "kv", whose);
   expect_one_of(table.lse, ATTNBENCH_LSE_BASE_2 + 1, "lse", whose);
   expect_one_of(table.empty_rows, ATTNBENCH_EMPTY_PLUS_INF + 1, "empty_rows", whose);
+  expect_one_of(table.lse_axes, ATTNBENCH_LSE_TH + 1, "lse_axes", whose);
+  expect_one_of(table.operations, 2 * ATTNBENCH_OP_MERGE, "operations", whose);
+  const bool takes_operations = (table.attention_types & ATTNBENCH_OP) != 0;
+  if (takes_operations == (table.operations != 0)) return;
+  fail(ErrorKind::kValue, "{}: {}", whose,
+       takes_operations ? "attention_types has ATTNBENCH_OP, operations none"
+                        : "operations without ATTNBENCH_OP in attention_types");
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ std::string find_python() {
 /// What holds until an adapter has said something else: only its reason is to be seen.
 AttnbenchBackend anything() {
   AttnbenchBackend table{};
-  table.devices = table.attention_types = table.dtypes = ~0u;
+  table.devices = table.attention_types = table.dtypes = table.operations = ~0u;
   table.features = ~0ull;
   return table;
 }

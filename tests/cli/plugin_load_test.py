@@ -73,6 +73,13 @@ class NoLibrary(PluginTest):
             ("table.devices = 0", ("E-VALUE", "devices: expected at least one")),
             ("table.kv = 9", ("E-VALUE", "kv is 9")),
             ("table.lse = 3", ("E-VALUE", "lse is 3")),
+            ("table.lse_axes = 2", ("E-VALUE", "lse_axes is 2")),
+            ("table.operations = 1",
+             ("E-VALUE", "operations without ATTNBENCH_OP in attention_types")),
+            ("table.attention_types |= ATTNBENCH_OP",
+             ("E-VALUE", "attention_types has ATTNBENCH_OP, operations none")),
+            ("table.attention_types |= ATTNBENCH_OP; table.operations = 4",
+             ("E-VALUE", "operations is 4")),
             ("if (index < 2) return &table", ("E-VALUE", "two backends have the name 'MINE'")),
             ("return 0", ("E-VALUE", "has no backend")),
         ):

@@ -140,7 +140,31 @@ class Refusals(MlaPluginTest):
             self.assertEqual(self.reasons(LATENTS, backend, *settings, *e4m3),
                              ["e4m3 P without fp8 query, key and value"])  # fmt: skip
         fp8_query = ("--set", "attention.query_dtype=fp8_e4m3")
-        self.assertEqual(self.reasons(LATENTS, "WIDE_QUERY", *FP8, *fp8_query), ["fp8 query"])
+        self.assertEqual(self.reasons(LATENTS, "WIDE_QUERY", *FP8, *fp8_query),
+                         [f"needs ATTNBENCH_FP8_QUERY, {declared}"])  # fmt: skip
+
+    def test_an_fp8_query_is_refused_where_none_is_handed_over(self):
+        asked = ("--set", "attention.query_dtype=fp8_e4m3")
+        self.all_pass(LATENTS, "RIGHT", settings=(*FP8, *asked))
+        for scenario, backend, settings in (
+            (LATENTS, "RIGHT", ()),
+            (SPARSE, "RIGHT", FP8),
+            (SPARSE, "RIGHT", ("--set", "kv_cache.dtype=fp8_ds_mla")),
+            (SPARSE, "ONLY_DS_MLA", ("--set", "kv_cache.dtype=fp8")),
+        ):
+            with self.subTest(backend=backend, settings=settings):
+                self.assertEqual(self.reasons(scenario, backend, *settings, *asked), ["fp8 query"])
+
+    def test_fp8_as_another_word_for_fp8_ds_mla_has_its_size_and_type(self):
+        words = ["fp8_ds_mla needs kv_lora_rank 512, qk_rope_head_dim 64 and bfloat16"]
+        small = SPARSE.replace("kv_lora_rank: 512", "kv_lora_rank: 128")
+        exchanged = SPARSE.replace("kv_lora_rank: 512", "kv_lora_rank: 448")
+        exchanged = exchanged.replace("qk_rope_head_dim: 64", "qk_rope_head_dim: 128")
+        half = SPARSE.replace("bfloat16", "float16")
+        for scenario in (small, exchanged, half):
+            with self.subTest(scenario=scenario):
+                found = self.reasons(scenario, "ONLY_DS_MLA", "--set", "kv_cache.dtype=fp8")
+                self.assertEqual(found, words)
 
     def test_ranks_other_types_and_the_plugins_own_words(self):
         self.assertEqual(self.reasons(LATENTS, "RIGHT", "--set", "dcp.world_size=2"),
@@ -149,11 +173,15 @@ class Refusals(MlaPluginTest):
         self.all_pass(LATENTS.replace("2q1s70_q1s130_q5s100_q30", "3q1s70"), "ONLY_DECODES")
         self.assertEqual(self.reasons(LATENTS, "RIGHT", "--set", "attention.dtype=float16"),
                          ["dtype not supported"])  # fmt: skip
+        self.assertEqual(self.reasons(LATENTS, "RIGHT", "--set", "attention.dtype=float32"),
+                         ["float32 latents are not handed to plugins"])  # fmt: skip
 
 
 class Conventions(MlaPluginTest):
     def test_base_and_empty_rows_are_converted_and_a_wrong_declaration_is_named(self):
-        self.all_pass(LATENTS, "BASE_2", "PLUS_INF")
+        self.all_pass(LATENTS, "BASE_2", "PLUS_INF", "TURNED")
+        self.all_pass(LATENTS, "TURNED", settings=("--set", "mla.q_pad_num_heads=16"))
+        self.incorrect(LATENTS, "SAYS_TURNED", "lse[")
         self.incorrect(LATENTS, "SAYS_NATURAL", "LSE is in base 2, declared natural")
         self.incorrect(LATENTS, "SAYS_BASE_2", "LSE is natural, declared base 2")
         for backend, result in self.all_pass(SPARSE, "RIGHT", "BASE_2", "PLUS_INF",
@@ -179,6 +207,10 @@ class FaultyOnes(MlaPluginTest):
             self.incorrect(LATENTS, "REMEMBERS_CACHE", "remembers earlier values", settings=settings)
         self.incorrect(SPARSE, "REMEMBERS_CACHE", "remembers earlier values",
                        settings=("--set", "kv_cache.dtype=fp8_ds_mla"))  # fmt: skip
+        for settings in ((), LISTS, ("--set", "kv_cache.dtype=fp8_ds_mla")):
+            self.incorrect(SPARSE, "REMEMBERS_LISTS", "output[", settings=settings)
+        self.incorrect(SPARSE, "REMEMBERS",
+                       "a run with the query negated and half of every list gave the same output")
         self.incorrect(LATENTS, "REMEMBERS_LATER", "remembers earlier values", timing=True)
 
     def test_a_quantised_output_is_negated_with_its_input(self):

@@ -147,6 +147,8 @@ class Refusals(PluginTest):
         for name, layout in (("RIGHT", "TR"), ("RIGHT", "IX"), ("INTERLEAVED", "FA")):
             self.assertEqual(self.reasons(CACHE, name, f"op.cache_layout={layout}"),
                              [f"cache layout {layout} not supported"])  # fmt: skip
+        self.assertEqual(self.reasons(CACHE, "RAGGED"),
+                         ["a cache write needs kv PAGED or PAGED_INTERLEAVED, not RAGGED"])  # fmt: skip
 
 
 class Faults(PluginTest):

@@ -144,7 +144,7 @@ timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
 
 class Conventions(Classes):
     def test_what_is_declared_is_converted_and_a_wrong_declaration_is_named(self):
-        right = ("Right", "Base2", "PlusInf", "Turned")
+        right = ("Right", "Base2", "PlusInf", "Turned", "WritesTurned")
         wrong = ("SaysNatural", "SaysBase2", "SaysMinusInf", "SaysPlusInf")
         results = self.run_classes(CROSS, *right, *wrong, code=1)
         for name in right:

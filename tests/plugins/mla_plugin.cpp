@@ -29,6 +29,8 @@ enum class Kind {
   kRemembers,        // gives the output of its first run
   kRemembersLater,   // the same from the sixth run on
   kRemembersCache,   // attends to the entries of its first run
+  kRemembersLists,   // attends to the slots of its first run
+  kIgnoresStrides,   // writes LSEs of a head side by side, whatever it declares
   kWritesQuery,
   kWritesSlots,
   kWritesCache,
@@ -44,12 +46,17 @@ struct Variant {
   uint64_t features = kAll;
   uint32_t lse = ATTNBENCH_LSE_NATURAL;
   uint32_t empty_rows = ATTNBENCH_EMPTY_MINUS_INF;
+  uint32_t lse_axes = ATTNBENCH_LSE_HT;
 };
 
 constexpr Variant kVariants[] = {
     {"RIGHT"},
     {"BASE_2", Kind::kBase2, kAll, ATTNBENCH_LSE_BASE_2},
     {"PLUS_INF", Kind::kPlusInf, kAll, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_PLUS_INF},
+    {"TURNED", Kind::kBase2, kAll, ATTNBENCH_LSE_BASE_2, ATTNBENCH_EMPTY_MINUS_INF,
+     ATTNBENCH_LSE_TH},
+    {"SAYS_TURNED", Kind::kIgnoresStrides, kAll, ATTNBENCH_LSE_NATURAL, ATTNBENCH_EMPTY_MINUS_INF,
+     ATTNBENCH_LSE_TH},
     {"NO_LSE", Kind::kRight, kAll, ATTNBENCH_LSE_NONE},
     {"PLAIN", Kind::kRight, ATTNBENCH_CAUSAL},
     {"FP8", Kind::kRight, ATTNBENCH_CAUSAL | ATTNBENCH_FP8_KV | ATTNBENCH_FP8_QUERY},
@@ -67,6 +74,7 @@ constexpr Variant kVariants[] = {
     {"REMEMBERS", Kind::kRemembers},
     {"REMEMBERS_LATER", Kind::kRemembersLater},
     {"REMEMBERS_CACHE", Kind::kRemembersCache},
+    {"REMEMBERS_LISTS", Kind::kRemembersLists},
     {"WRITES_QUERY", Kind::kWritesQuery},
     {"WRITES_SLOTS", Kind::kWritesSlots},
     {"WRITES_CACHE", Kind::kWritesCache},
@@ -84,6 +92,7 @@ struct State {
   const AttnbenchTensors* tensors;
   std::vector<unsigned char> cache;   // of the first run
   std::vector<unsigned char> output;  // of an earlier run
+  std::vector<unsigned char> lists;   // of the first run
   char* workspace;
   int runs;
 };
@@ -165,8 +174,9 @@ std::vector<int64_t> slots_of(const State& s, int64_t b, int64_t i, int64_t row)
   const AttnbenchTensors& t = *s.tensors;
   std::vector<int64_t> slots;
   if (p.topk > 0) {
+    const unsigned char* lists = s.lists.empty() ? bytes_of(t.topk_slots) : s.lists.data();
     for (int64_t k = 0; k < p.topk; ++k) {
-      const int32_t slot = static_cast<const int32_t*>(t.topk_slots->data)[row * p.topk + k];
+      const auto slot = read<int32_t>(lists + 4 * (row * p.topk + k));
       bool is_known = false;
       for (const int64_t other : slots) is_known |= other == slot;
       if (slot >= 0 && !(is_known && s.kind == Kind::kRepeatsOnce)) slots.push_back(slot);
@@ -225,7 +235,10 @@ void attend_row(const State& s, int64_t b, int64_t i, int64_t row) {
     float lse = entries.empty() ? -kInfinity : highest + std::log(sum);
     if (s.kind == Kind::kBase2) lse /= std::log(2.0f);
     if (s.kind == Kind::kPlusInf && entries.empty()) lse = kInfinity;
-    static_cast<float*>(t.lse->data)[head * t.lse->strides[0] + row] = lse;
+    const int64_t at = s.kind == Kind::kIgnoresStrides
+                           ? head * p.num_tokens + row
+                           : head * t.lse->strides[0] + row * t.lse->strides[1];
+    static_cast<float*>(t.lse->data)[at] = lse;
   }
 }
 
@@ -254,7 +267,7 @@ const char* prepare(const AttnbenchBackend* self, const AttnbenchProblem* proble
     return "the values are there already";
   }
   auto* workspace = static_cast<char*>(host->allocate(host, kWorkspaceBytes, "MLA workspace"));
-  *state = new State{variant_of(self).kind, problem, tensors, {}, {}, workspace, 0};
+  *state = new State{variant_of(self).kind, problem, tensors, {}, {}, {}, workspace, 0};
   return nullptr;
 }
 
@@ -282,6 +295,9 @@ const char* run(void* state, void*) {
       break;
     case Kind::kRemembersCache:
       if (run == 0) s.cache = copy(t.kv_cache);
+      break;
+    case Kind::kRemembersLists:
+      if (run == 0) s.lists = copy(t.topk_slots);
       break;
     case Kind::kWritesQuery:
       bytes_of(t.query)[2 * p.head_size] ^= 1;
@@ -327,6 +343,7 @@ const AttnbenchBackend* attnbench_backend(uint32_t index) {
   table.dtypes = ATTNBENCH_BFLOAT16;
   table.lse = variant.lse;
   table.empty_rows = variant.empty_rows;
+  table.lse_axes = variant.lse_axes;
   table.features = variant.features;
   table.supports = supports;
   table.prepare = prepare;

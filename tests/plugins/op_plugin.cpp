@@ -60,6 +60,7 @@ constexpr uint32_t kPaged = ATTNBENCH_KV_PAGED, kNatural = ATTNBENCH_LSE_NATURAL
 constexpr Variant kVariants[] = {
     {"RIGHT"},
     {"INTERLEAVED", Kind::kRight, ATTNBENCH_KV_PAGED_INTERLEAVED},
+    {"RAGGED", Kind::kRight, ATTNBENCH_KV_RAGGED},
     {"BASE_2", Kind::kRight, kPaged, kBase2, true},
     {"PLUS_INF", Kind::kRight, kPaged, kNatural, false, kPlusInf, true},
     {"BASE_2_TURNED", Kind::kRight, kPaged, kBase2, true, kPlusInf, true, ATTNBENCH_LSE_TH},

@@ -98,6 +98,15 @@ class Turned(Right):
         return as_tensor(output), as_tensor(lse.T.copy())
 
 
+class WritesTurned(Right):
+    lse_axes = "TH"
+
+    def prepare(self, problem, tensors):
+        super().prepare(problem, tensors)
+        if not tensors.lse.T.flags["C_CONTIGUOUS"]:
+            raise ValueError("a token's heads are not side by side")
+
+
 class SaysTurned(Returns):
     lse_axes = "TH"
 
