@@ -6,6 +6,7 @@ The program reads them before any case runs, from a process of its own: importin
 and take a device. Only this file is read by a Python that is too old for the rest.
 """
 
+import glob
 import hashlib
 import importlib
 import importlib.util
@@ -101,6 +102,32 @@ def version_of(adapter):
     return ", ".join(known) or "0"
 
 
+def sources(adapter):
+    """The files that say what a class does, its own first: those of its base classes and, where one is
+    shipped, all of the shipped ones, which use each other's functions."""
+    found = [inspect.getsourcefile(adapter)]
+    for base in inspect.getmro(adapter):
+        if base.__module__ in ("builtins", "attnbench.adapter"):
+            continue
+        file = inspect.getsourcefile(base)
+        found.append(file)
+        if base.__module__.startswith("attnbench.adapters."):
+            found += sorted(glob.glob(os.path.join(glob.escape(os.path.dirname(file)), "*.py")))
+    return [file for file in dict.fromkeys(found) if file]  # none: a base class of an extension
+
+
+def sha256_of(files):
+    """That of a file; of several that of their lines `SHA-256  NAME`, as sha256sum has them."""
+    digests = []
+    for file in files:
+        with open(file, "rb") as source:
+            digests.append(hashlib.sha256(source.read()).hexdigest())
+    if len(files) == 1:
+        return digests[0]
+    lines = [f"{digest}  {os.path.basename(file)}\n" for digest, file in zip(digests, files)]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
 def facts(adapter):
     """What the program has to know of a class, by name."""
     from attnbench import adapter as words
@@ -112,12 +139,10 @@ def facts(adapter):
     operations = bits(adapter, "operations", words.OPERATIONS)
     if bool(types & words.ATTENTION_TYPES["op"]) != bool(operations):
         raise ValueError("expected operations where attention_types has 'op', and nowhere else")
-    file = inspect.getsourcefile(adapter)
-    with open(file, "rb") as source:
-        digest = hashlib.sha256(source.read()).hexdigest()
+    files = sources(adapter)
     return {
-        "file": file,
-        "sha256": digest,
+        "file": files[0],
+        "sha256": sha256_of(files),
         "version": version_of(adapter),
         "description": inspect.cleandoc(adapter.__doc__ or "").split("\n")[0],
         "devices": bits(adapter, "devices", words.DEVICES),

@@ -40,6 +40,22 @@ def names_the_other_layout(self, problem, tensors):
     super(type(self), self).prepare(problem, tensors)
     self.arguments = (*self.arguments[:-1], "HND" if self.arguments[-1] == "NHD" else "NHD")
 
+class OldMlaDecode(vllm_triton_MlaDecode):
+    # Over a function without the newer arguments.
+
+    def prepare(self, problem, tensors):
+        from attnbench.adapters import vllm_operations
+        from vllm.v1.attention.ops import triton_decode_attention as now
+
+        def older(q, k_buffer, v_buffer, o, lse, req_to_token, b_seq_len, attn_logits,
+                  num_kv_splits, sm_scale, page_size=1, logit_cap=0.0):
+            now.decode_attention_fwd(q, k_buffer, v_buffer, o, lse, req_to_token, b_seq_len,
+                                     attn_logits, num_kv_splits, sm_scale, page_size,
+                                     k_scale=1.0, v_scale=1.0, is_mla=True)
+
+        vllm_operations.find = lambda module, name: older
+        super().prepare(problem, tensors)
+
 for base, prepare in ((vllm_triton.ReshapeAndCache, exchanges_key_and_value),
                       (vllm_cuda.ReshapeAndCache, exchanges_key_and_value),
                       (flashinfer.Append, exchanges_key_and_value),
@@ -92,7 +108,7 @@ op: {name: merge, tokens: 32}
 FA3 = ("flash_attn_Fa3", "flash_attn_Fa3Forward", "flash_attn_Fa3Paged", "vllm_flash_attn_Fa3")
 FP8 = TINY.replace(
     "dtype: bfloat16", "dtype: bfloat16, query_dtype: fp8_e4m3, probability_dtype: PROBABILITY"
-) + "kv_cache: {dtype: fp8, q_scale: 0.0625, k_scale: 0.03125, v_scale: 0.015625}\n"
+) + "kv_cache: {dtype: fp8, q_scale: 0.061, k_scale: 0.023, v_scale: 0.017}\n"
 
 
 class AdapterTest(PythonTest):
@@ -172,10 +188,7 @@ class Torch(AdapterTest):
         self.assertEqual(done.stdout.split(), ["12"], done.stderr)
 
     def test_the_way_of_the_documentation_to_a_judged_kernel(self):
-        text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-        (mine,) = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        (scenario,) = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        (command,) = re.findall(r"attnbench run (.*python:mine:Mine.*)", text)
+        mine, scenario, command = self.example("class Mine:", "name: mine\n", "mine:Mine")
         self.write("case.yaml", scenario + "timing: {samples: 3}\n")
         self.write("mine.py", mine)
         results = self.results(*command.split())
@@ -187,6 +200,32 @@ class Torch(AdapterTest):
         self.write("mine.py", wrong)
         (result,) = self.results(*command.split(), code=1).values()
         self.assertEqual(result["status"], "incorrect", result["reasons"])
+
+    def example(self, code, scenario, name):
+        """The blocks of the documentation that have these words, and the command with the class."""
+        text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+        blocks = re.findall(r"^```(python|yaml)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        (mine,) = [block for kind, block in blocks if kind == "python" and code in block]
+        (case,) = [block for kind, block in blocks if kind == "yaml" and scenario in block]
+        (command,) = re.findall(rf"attnbench run (.*python:{name}.*)", text)
+        return mine, case, command
+
+    def test_the_way_of_the_documentation_to_a_judged_cache_write(self):
+        mine, scenario, command = self.example("class Write:", "name: write\n", "write:Write")
+        self.write("write.yaml", scenario + "timing: {samples: 3}\n")
+        self.write("write.py", mine)
+        own, other = self.results(*command.split()).values()
+        self.assertEqual([own["status"], other["status"]], ["passed"] * 2, other["reasons"])
+        self.assertGreater(other["timing"]["median_us"], 0)
+        wrong = mine.replace("slots % problem.block_size", "slots * 0")
+        self.assertNotEqual(wrong, mine)
+        self.write("write.py", wrong)
+        own, other = self.results(*command.split(), code=1).values()
+        self.assertEqual(other["status"], "incorrect", other["reasons"])
+
+    def test_the_fp8_case_of_the_documentation(self):
+        _, scenario, _ = self.example("class Mine:", "name: fp8\n", "mine:Mine")
+        self.all_pass(scenario, *FA3, "vllm_triton_Unified2d", "flashinfer_Prefill")
 
     def test_what_it_cannot_do_is_unsupported(self):
         cross = CROSS.replace("float32", "bfloat16")
@@ -229,7 +268,7 @@ class Packages(AdapterTest):
 
     def test_fp8_caches_with_a_query_of_16_bits(self):
         """Scales that are all different, so that a forgotten or a swapped one shows."""
-        mixed = TINY + "kv_cache: {dtype: fp8, k_scale: 0.03125, v_scale: 0.015625}\n"
+        mixed = TINY + "kv_cache: {dtype: fp8, k_scale: 0.023, v_scale: 0.017}\n"
         decodes = mixed.replace(TINY_CASE, "5q1s100")
         for scenario in (decodes, decodes.replace("fp8,", "fp8_e5m2,"),
                          decodes.replace("fp8,", "fp8, layout: HND,")):  # fmt: skip
@@ -237,7 +276,7 @@ class Packages(AdapterTest):
         self.all_pass(mixed, "flashinfer_Prefill", "vllm_triton_Unified2d")
         windows = mixed.replace("head_size: 64", "head_size: 64, sliding_window: 9")
         self.all_pass(windows, "flashinfer_Prefill", "vllm_triton_Unified2d")
-        by_head = decodes.replace("0.03125", "[0.03125, 0.0625]")
+        by_head = decodes.replace("0.023", "[0.023, 0.061]")
         names = ("flashinfer_Prefill", "vllm_triton_Unified2d", *DECODE)
         for result in self.run_classes(by_head, *names, code=3).values():
             self.assertEqual(result["reasons"], ["a k_scale for each head"])
@@ -254,8 +293,8 @@ class Packages(AdapterTest):
             self.assertIsNotNone(results[name]["lse_error"])
             self.assertIn("e4m3 P", results[name]["error"]["rule"])
         self.all_pass(fp8.replace(TINY_CASE, "5q1s100"), *takers, "vllm_triton_Unified3d")
-        by_head = fp8.replace("k_scale: 0.03125, v_scale: 0.015625",
-                              "k_scale: [0.03125, 0.0625], v_scale: [0.015625, 0.125]")  # fmt: skip
+        by_head = fp8.replace("k_scale: 0.023, v_scale: 0.017",
+                              "k_scale: [0.023, 0.061], v_scale: [0.017, 0.11]")  # fmt: skip
         self.all_pass(by_head, *FA3, "flashinfer_Prefill")
         windows = fp8.replace("head_size: 64", "head_size: 64, sliding_window: 9")
         self.all_pass(windows, *(name for name in FA3 if "Forward" not in name))
@@ -317,13 +356,12 @@ class Packages(AdapterTest):
     def test_decodes_and_long_queries_over_latents(self):
         for result in self.all_pass_over_latents(DECODES, *MLA).values():
             self.assertLess(result["lse_error"]["max_abs"], 1e-2)
-        self.all_pass_over_latents(SPECULATIVE, *DENSE_MLA, "flashinfer_Mla")
+        self.all_pass_over_latents(SPECULATIVE, *MLA)
         self.all_pass_over_latents(MIXED, "flashinfer_Mla")
         scenario = LATENTS.replace("BATCH", MIXED)
         refused = self.run_classes(scenario, *DENSE_MLA, "vllm_triton_MlaDecode", code=3)
-        for name, result in refused.items():
-            words = "other than one query token" if "triton" in name else "query lengths differ"
-            self.assertEqual(result["reasons"], [words])
+        for result in refused.values():
+            self.assertEqual(result["reasons"], ["query lengths differ"])
 
     def test_latents_in_fp8(self):
         name = "vllm_flash_mla_Decode"
@@ -334,12 +372,33 @@ class Packages(AdapterTest):
         rounded = (*FP8_LATENTS, "--set", "attention.probability_dtype=fp8_e4m3")
         for batch in (DECODES, SPECULATIVE):
             self.all_pass_over_latents(batch, name, settings=rounded)
-        self.all_pass_over_latents(DECODES, "vllm_triton_MlaDecode", settings=FP8_LATENTS)
+            self.all_pass_over_latents(batch, "vllm_triton_MlaDecode", settings=FP8_LATENTS)
+        half = ("--no-timing", *rounded, "--set", "attention.dtype=float16")
+        refused = self.run_classes(scenario, name, code=3, options=half)[name]
+        self.assertEqual(refused["reasons"], ["fp8 with an output of float16"])
+
+    def test_an_older_triton_decode_gets_no_arguments_that_it_lacks(self):
+        self.all_pass_over_latents(DECODES, "OldMlaDecode")
+        name = "OldMlaDecode"
+        result = self.run_classes(LATENTS.replace("BATCH", DECODES), name, code=4,
+                                  options=("--no-timing", *FP8_LATENTS))[name]  # fmt: skip
+        self.assertIn("unexpected keyword argument 'k_scale'", result["reasons"][0])
 
     def test_lists_of_entries_in_16_bits_and_as_fp8_ds_mla(self):
         for settings in (LISTED, (*LISTED, "--set", "kv_cache.dtype=fp8_ds_mla"),
                          (*LISTED, "--set", "mla.sparse.valid=0.0")):  # fmt: skip
             self.all_pass_over_latents(MIXED, *SPARSE_MLA, settings=settings)
+
+    def test_functions_of_an_older_flash_mla_are_refused(self):
+        old = "def get_mla_metadata(seqlens, heads, kv_heads): ...\n"
+        for folder in ("flash_mla", "vllm/third_party/flashmla"):
+            self.write(f"old/{folder}/flash_mla_interface.py", old)
+            self.write(f"old/{folder.partition('/')[0]}/__init__.py", "raise ImportError('imported')\n")
+        self.modules = (self.dir / "old", STUBS)
+        scenario = LATENTS.replace("BATCH", DECODES)
+        for result in self.run_classes(scenario, *(PREFIX + name for name in (
+                "flash_mla:Decode", "vllm_flash_mla:Decode")), code=3).values():  # fmt: skip
+            self.assertEqual(result["reasons"][-1], "an older FlashMLA, without FlashMLASchedMeta")
 
     def test_an_lse_of_latents_by_another_convention_is_noticed(self):
         """As many tokens as heads, so that the shape fits either way."""
@@ -367,7 +426,9 @@ class Packages(AdapterTest):
             self.all_pass(CACHE + fp8, *WRITES)
         per_head = CACHE + "kv_cache: {dtype: fp8, k_scale: [0.023, 0.03]}\n"
         for result in self.run_classes(per_head, *WRITES, code=3).values():
-            self.assertEqual(result["reasons"], ["per-head quant scales not supported"])
+            self.assertEqual(result["reasons"], ["a k_scale for each head"])
+        # Scales of a cache that is not quantised are none of theirs.
+        self.all_pass(per_head.replace("dtype: fp8, ", ""), *WRITES)
 
     def test_keys_as_values_and_the_other_layout_are_noticed(self):
         wrong = [f"{name}_exchanges_key_and_value" for name in (*WRITES, "flashinfer_Append")]
@@ -389,6 +450,24 @@ class Packages(AdapterTest):
         self.all_pass(partly, *VLLM_MERGES)
         reasons = self.run_classes(partly, "flashinfer_Merge", code=3)["flashinfer_Merge"]["reasons"]
         self.assertEqual(reasons, ["rows without a prefix"])
+
+    def test_rows_that_flashinfer_has_no_threads_for_are_refused(self):
+        """A CTA has 1024 threads, 16 of which take a head of 128 in vectors of 8."""
+        def sized(scenario, heads, kv_heads, size):
+            return scenario.replace(re.search("num_heads.*?head_size: 64", scenario).group(),
+                                    f"num_heads: {heads}, num_kv_heads: {kv_heads}, head_size: {size}")  # fmt: skip
+
+        shared = TINY.replace(TINY_CASE, "4q1s40") + "cascade: {common_prefix_len: 32}\n"
+        for name, most, refused, scenario in (
+            ("flashinfer_Merge", (64, 1), (72, 1), MERGE),
+            ("flashinfer_Append", (64, 64), (65, 65), CACHE),
+            ("flashinfer_Cascade", (64, 8), (80, 8), shared),
+        ):
+            self.all_pass(sized(scenario, *most, 128), name)
+            result = self.run_classes(sized(scenario, *refused, 128), name, code=3)[name]
+            self.assertEqual(result["reasons"], ["more than 64 heads of this size"])
+            result = self.run_classes(sized(scenario, 4, 2, 96), name, code=3)[name]
+            self.assertEqual(result["reasons"], ["head_size not supported"])
 
     def test_merges_with_lses_by_another_convention_are_noticed(self):
         wrong = [f"{name}_lse" for name in (*VLLM_MERGES, "flashinfer_Merge")]

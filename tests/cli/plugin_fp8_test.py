@@ -10,7 +10,7 @@ SCALED = """\
 schema: 1
 name: fp8
 attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16, query_dtype: QUERY}
-kv_cache: {dtype: fp8, q_scale: 0.0625, k_scale: 0.03125, v_scale: 0.015625}
+kv_cache: {dtype: fp8, q_scale: 0.061, k_scale: 0.023, v_scale: 0.017}
 batch: q32_3q1s100
 """
 QUERY, PROBABILITY = "ATTNBENCH_FP8_QUERY", "ATTNBENCH_FP8_PROBABILITY"
@@ -41,8 +41,8 @@ class Fp8(PluginTest):
             self.assertEqual(result["status"], "passed", result["reasons"])
 
     def test_a_scale_for_each_head(self):
-        more = ("--set", "kv_cache.k_scale=[0.03125, 0.0625]", "--set",
-                "kv_cache.v_scale=[0.015625, 0.125]")  # fmt: skip
+        more = ("--set", "kv_cache.k_scale=[0.023, 0.061]", "--set",
+                "kv_cache.v_scale=[0.017, 0.11]")  # fmt: skip
         for result in self.run_fp8("RIGHT", "RAGGED", more=more).values():
             self.assertEqual(result["status"], "passed", result["reasons"])
 

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
@@ -57,6 +58,35 @@ class RightOnes(Classes):
         digest = hashlib.sha256(MINE.encode()).hexdigest()
         self.assertEqual(plugin, {"library": str(self.dir.resolve() / "mine.py"), "version": "1.5",
                                   "sha256": digest})  # fmt: skip
+
+    def test_a_resumed_run_measures_again_when_a_base_class_changed(self):
+        base = self.dir / "kit" / "base.py"
+        self.write("kit/base.py", MINE)
+        child = self.write("kit/mine.py", "from kit.base import Right\n\nclass Child(Right):\n    pass\n")
+        self.write("scenario.yaml", SMALL)
+        run = ("run", "scenario.yaml", "--device", "cpu", "--no-timing", "--backend",
+               "python:kit.mine:Child")  # fmt: skip
+        seen = []
+        for more in (("--json", "r.json"), ("--resume", "r.json"), ("--resume", "r.json")):
+            self.expect(0, *run, *more)
+            (result,) = strict_json((self.dir / "r.json").read_text())["results"]
+            seen.append(result["plugin"]["sha256"])
+            lines = [f"{hashlib.sha256(Path(file).read_bytes()).hexdigest()}  {Path(file).name}\n"
+                     for file in (child, base)]  # fmt: skip
+            self.assertEqual(seen[-1], hashlib.sha256("".join(lines).encode()).hexdigest())
+            if len(seen) == 2:
+                base.write_text(MINE + "# changed\n")
+        self.assertEqual(seen[0], seen[1])
+        self.assertNotEqual(seen[1], seen[2])
+
+    def test_that_of_a_shipped_one_covers_the_functions_that_they_share(self):
+        with mock.patch.object(sys, "path", [str(PACKAGE_DIR), *sys.path]):
+            from attnbench import describe
+            from attnbench.adapters import flash_mla, vllm_flash_mla
+        files = describe.sources(vllm_flash_mla.Decode)
+        self.assertEqual(files[0], vllm_flash_mla.__file__)
+        folder = Path(flash_mla.__file__).parent
+        self.assertEqual(set(map(Path, files)), set(folder.glob("*.py")))
 
     def test_a_scenario_may_name_them_and_the_repro_line_repeats_the_case(self):
         self.write("named.yaml", SMALL + "backends: [FLASH_ATTN, 'python:mine:Right']\n")
@@ -328,6 +358,54 @@ FIELDS
   return 0;
 }
 """
+
+
+class Shipped(unittest.TestCase):
+    """What shipped adapters decide without their packages."""
+
+    def setUp(self):
+        path = mock.patch.object(sys, "path", [str(PACKAGE_DIR), *sys.path])
+        path.start()
+        self.addCleanup(path.stop)
+
+    def test_e4m3_in_triton_begins_with_compute_capability_8_9(self):
+        from attnbench.adapters import vllm_triton
+
+        def reasons(adapter, *features, device="cuda", sm=80, scale=1.0):
+            cache = {"k_scale": scale, "v_scale": 1.0}
+            problem = SimpleNamespace(
+                features={"causal", *features}, device=device, sm=sm, alibi=None, query_lens=[1, 1],
+                max_query_len=1, json={"kv_cache": cache})  # fmt: skip
+            return [*adapter().supports(problem)]
+
+        early = ["e4m3 in Triton before compute capability 8.9"]
+        for adapter in (vllm_triton.Unified2d, vllm_triton.Unified3d, vllm_triton.MlaDecode,
+                        vllm_triton.ReshapeAndCache):  # fmt: skip
+            self.assertEqual(reasons(adapter, "fp8_kv"), early)
+            for allowed in ({"sm": 89}, {"sm": 90}, {"device": "cpu", "sm": 0}):
+                self.assertEqual(reasons(adapter, "fp8_kv", **allowed), [])
+            self.assertEqual(reasons(adapter), [])
+        self.assertEqual(reasons(vllm_triton.Unified2d, "fp8_e5m2_kv"), [])
+        self.assertEqual(reasons(vllm_triton.Merge, "fp8_output"), early)
+
+    def test_an_operation_of_vllm_is_looked_for_in_its_older_place_alone(self):
+        """A package that is missing elsewhere is not taken for an older vLLM."""
+        from attnbench.adapters import vllm_operations
+
+        def imported(missing):
+            def import_module(name):
+                if name.startswith("vllm.v1."):
+                    raise ModuleNotFoundError(name=missing)
+                return SimpleNamespace(merge=name)
+
+            return mock.patch("importlib.import_module", import_module)
+
+        for missing in ("vllm.v1", "vllm.v1.attention.ops.of"):
+            with imported(missing):
+                self.assertEqual(vllm_operations.find("of", "merge"), "vllm.attention.ops.of")
+        with imported("triton"), self.assertRaises(ModuleNotFoundError) as caught:
+            vllm_operations.find("of", "merge")
+        self.assertEqual(caught.exception.name, "triton")
 
 
 class Structs(unittest.TestCase):

@@ -1,12 +1,26 @@
 """FlashMLA: decodes over the latents of MLA, and attention over lists of entries.
 
 LSE: natural, +inf in rows that see no key. Output and LSE are new tensors, whose copy is not timed.
+
+The functions are those whose get_mla_metadata() needs no arguments and gives a FlashMLASchedMeta, as in
+vLLM 0.26 and 0.33; they know attn_sink, too. Those before made their plan elsewhere, and documented the
+LSE of flash_mla_sparse_fwd in base 2: they are unsupported.
 """
+
+from importlib.util import find_spec
+from pathlib import Path
 
 from attnbench.adapter import Adapter
 
 HEAD_SIZE, V_HEAD_SIZE = 576, 512
 BLOCK_SIZE = 64
+
+
+def is_older(package, *folders):
+    """Whether it has no FlashMLASchedMeta yet. The text is read: importing may take a device."""
+    root = find_spec(package).submodule_search_locations
+    source = Path(next(iter(root)), *folders, "flash_mla_interface.py")
+    return not source.exists() or "FlashMLASchedMeta" not in source.read_text(encoding="utf-8")
 
 
 class FlashMla(Adapter):
@@ -17,6 +31,7 @@ class FlashMla(Adapter):
     lse = "natural"
     empty_rows = "+inf"
     capabilities = (9,)  # major ones of the devices that it runs on
+    place = ("flash_mla",)  # package and folders of flash_mla_interface.py
 
     def supports(self, problem):
         reasons = []
@@ -26,6 +41,8 @@ class FlashMla(Adapter):
             reasons.append(f"block_size not {BLOCK_SIZE}")
         if problem.device == "cuda" and problem.sm // 10 not in self.capabilities:
             reasons.append("compute capability not supported")
+        if is_older(*self.place):
+            reasons.append("an older FlashMLA, without FlashMLASchedMeta")
         return reasons
 
     def find(self):
@@ -80,6 +97,7 @@ class Decode(FlashMla):
 class Sparse(FlashMla):
     """flash_mla.flash_mla_sparse_fwd, and flash_mla_with_kvcache over fp8_ds_mla (stub-tested)"""
 
+    # Both want lists of whole steps, of 128 and 64 entries, which mla.sparse_topk always holds.
     dtypes = ("bfloat16",)
     features = ("causal", "mla_topk", "mla_ds_kv")
     lse_axes = "TH"

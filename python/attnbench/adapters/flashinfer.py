@@ -11,6 +11,19 @@ from attnbench.adapters import fp8
 WORKSPACE_BYTES = 128 << 20
 HEAD_SIZES = (64, 128, 256)
 GROUP_SIZES = (1, 2, 3, 4, 6, 8, 16)  # of FlashInfer 0.7; those of the kernel without tensor cores
+ROW_SIZES = (64, 128, 256, 512)  # of the kernels for a token's row of heads
+VECTOR, WARP, MOST_THREADS = 8, 32, 1024
+
+
+def refused_rows(problem, num_heads):
+    """Reasons of the kernels that merge or write a token's row: a CTA has a thread for each vector of
+    each of its heads."""
+    if problem.head_size not in ROW_SIZES:
+        yield "head_size not supported"
+        return
+    threads = problem.head_size // max(VECTOR, problem.head_size // WARP)
+    if threads * num_heads > MOST_THREADS:
+        yield f"more than {MOST_THREADS // threads} heads of this size"
 
 
 def pages(tables, lens, block_size):
@@ -86,7 +99,7 @@ class FlashInfer(Adapter):
 
 
 class Decode(FlashInfer):
-    """flashinfer.BatchDecodeWithPagedKVCacheWrapper"""
+    """flashinfer.BatchDecodeWithPagedKVCacheWrapper (its fp8 stub-tested)"""
 
     use_tensor_cores = False
 
@@ -113,13 +126,13 @@ class Decode(FlashInfer):
 
 
 class DecodeTensorCores(Decode):
-    """flashinfer.BatchDecodeWithPagedKVCacheWrapper with use_tensor_cores"""
+    """flashinfer.BatchDecodeWithPagedKVCacheWrapper with use_tensor_cores (its fp8 stub-tested)"""
 
     use_tensor_cores = True
 
 
 class Prefill(FlashInfer):
-    """flashinfer.BatchPrefillWithPagedKVCacheWrapper"""
+    """flashinfer.BatchPrefillWithPagedKVCacheWrapper (its fp8 stub-tested)"""
 
     features = FlashInfer.features + ("non_causal", "fp8_query", "fp8_probability")
 
@@ -175,7 +188,8 @@ class Cascade(FlashInfer):
             return "no shared prefix of whole blocks (cascade.common_prefix_len)"
         if any(s - q < prefix for q, s in zip(problem.query_lens, problem.seq_lens)):
             return "queries within the shared prefix"
-        return super().supports(problem)
+        merge = [*refused_rows(problem, problem.num_heads)] if problem.head_size in HEAD_SIZES else []
+        return merge + super().supports(problem)
 
     def make(self, workspace, layout):
         import flashinfer
@@ -204,6 +218,8 @@ class Cascade(FlashInfer):
 class Mla(Adapter):
     """flashinfer.mla.BatchMLAPagedAttentionWrapper, over a cache of 16 bits"""
 
+    # No fp8: its kernel multiplies codes by the scale rounded to bfloat16. Some lengths with head counts
+    # that do not divide 64 are refused when it plans, by which of its kernels it chooses: an error.
     packages = ("torch", "flashinfer")
     attention_types = ("mla",)
     features = ("causal",)
@@ -257,7 +273,7 @@ class Mla(Adapter):
 
 
 class Merge(Adapter):
-    """flashinfer.merge_state"""
+    """flashinfer.merge_state (not timed yet)"""
 
     packages = ("torch", "flashinfer")
     attention_types = ("op",)
@@ -267,11 +283,10 @@ class Merge(Adapter):
     lse_axes = "TH"
 
     def supports(self, problem):
-        if problem.head_size not in HEAD_SIZES + (512,):
-            return "head_size not supported"
+        reasons = [*refused_rows(problem, problem.num_heads)]
         if problem.num_merged_tokens < problem.num_tokens:
-            return "rows without a prefix"
-        return None
+            reasons.append("rows without a prefix")
+        return reasons
 
     def prepare(self, problem, tensors):
         from flashinfer import merge_state
@@ -285,13 +300,16 @@ class Merge(Adapter):
 
 
 class Append(Adapter):
-    """flashinfer.append_paged_kv_cache"""
+    """flashinfer.append_paged_kv_cache (not timed yet)"""
 
     packages = ("torch", "flashinfer")
     attention_types = ("op",)
     operations = ("reshape_and_cache",)
     features = ()
     kv = "paged"
+
+    def supports(self, problem):
+        return [*refused_rows(problem, problem.num_kv_heads)]
 
     def prepare(self, problem, tensors):
         import torch

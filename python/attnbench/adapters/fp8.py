@@ -22,6 +22,13 @@ def rounds_probability(problem):
         yield "rounds P to e4m3, which attention.probability_dtype: fp8_e4m3 asks for"
 
 
+def without_e4m3(problem):
+    """Reasons of Triton kernels, whose e4m3 begins with compute capability 8.9 (e5m2 before)."""
+    is_used = not problem.features.isdisjoint(("fp8_kv", "fp8_query", "fp8_output"))
+    if is_used and problem.device == "cuda" and problem.sm < 89:
+        yield "e4m3 in Triton before compute capability 8.9"
+
+
 def refused_by_fa3(problem):
     """Reasons of FlashAttention-3: query, keys and values of one type, and an output of bfloat16 where
     that is e4m3."""

@@ -4,6 +4,8 @@ probabilities are rounded to e4m3 then.
 
 from attnbench.adapters import flash_mla
 
+PLACE = ("vllm", "third_party", "flashmla")
+
 
 def find_interface():
     from vllm.third_party.flashmla import flash_mla_interface
@@ -15,12 +17,15 @@ class Decode(flash_mla.Decode):
     """vLLM's flash_mla_with_kvcache, and flash_mla_with_kvcache_fp8 where the cache is fp8"""
 
     packages = ("torch", "vllm")
+    place = PLACE
     features = ("causal", "fp8_kv", "fp8_query", "fp8_probability")
 
     def supports(self, problem):
         reasons = super().supports(problem)
         if "fp8_kv" in problem.features and "fp8_probability" not in problem.features:
             reasons.append("rounds P to e4m3, which attention.probability_dtype: fp8_e4m3 asks for")
+        if "fp8_kv" in problem.features and problem.dtype != "bfloat16":
+            reasons.append(f"fp8 with an output of {problem.dtype}")
         return reasons
 
     def find(self):
@@ -49,6 +54,7 @@ class Sparse(flash_mla.Sparse):
     """vLLM's flash_mla_sparse_fwd, and flash_mla_with_kvcache over fp8_ds_mla entries"""
 
     packages = ("torch", "vllm")
+    place = PLACE
 
     def find(self):
         return find_interface()

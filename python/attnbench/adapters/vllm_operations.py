@@ -4,6 +4,7 @@ LSEs: natural, [H, T]; a part that sees no key is -inf or +inf, a row that sees 
 """
 
 from attnbench.adapter import Adapter
+from attnbench.adapters import fp8
 
 
 def find(module, name):
@@ -12,7 +13,9 @@ def find(module, name):
 
     try:
         found = import_module(f"vllm.v1.attention.ops.{module}")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("vllm"):
+            raise  # what the module imports
         found = import_module(f"vllm.attention.ops.{module}")
     return getattr(found, name)
 
@@ -28,10 +31,7 @@ class ReshapeAndCache(Adapter):
     kv = "paged"
 
     def supports(self, problem):
-        scales = (problem.json["kv_cache"][name] for name in ("k_scale", "v_scale"))
-        if any(isinstance(scale, list) and len(set(scale)) > 1 for scale in scales):
-            return "per-head quant scales not supported"
-        return None
+        return [*fp8.one_scale_only(problem)]
 
     def prepare(self, problem, tensors):
         import torch

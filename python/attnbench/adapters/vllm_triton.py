@@ -2,6 +2,8 @@
 decode over the latents of MLA, whose LSE is natural; and single operations.
 """
 
+import inspect
+
 from attnbench.adapter import Adapter
 from attnbench.adapters import fp8, vllm_operations
 
@@ -30,7 +32,8 @@ class Unified2d(Adapter):
     kv = "paged"
 
     def supports(self, problem):
-        reasons = [*fp8.one_scale_only(problem), *fp8.rounds_probability(problem)]
+        reasons = [*fp8.one_scale_only(problem), *fp8.rounds_probability(problem),
+                   *fp8.without_e4m3(problem)]  # fmt: skip
         # Its bias counts keys from the query on: the same for the softmax, but not beside a sink.
         if problem.alibi and "sinks" in problem.features:
             reasons.append("alibi with sinks")
@@ -104,7 +107,9 @@ def mla_splits(problem):
 
 
 class MlaDecode(Adapter):
-    """vLLM's Triton decode_attention_fwd over the latents of MLA"""
+    """vLLM's Triton decode_attention_fwd over latents of MLA (fp8, several tokens: stub-tested)"""
+
+    # Several tokens are a row each with a length of its own, as TRITON_MLA of vLLM 0.33 has it.
 
     packages = ("torch", "triton", "vllm")
     attention_types = ("mla",)
@@ -113,37 +118,59 @@ class MlaDecode(Adapter):
     lse_axes = "TH"
 
     def supports(self, problem):
-        if set(problem.query_lens) != {1}:
-            return "other than one query token"
-        return None
+        reasons = [*fp8.without_e4m3(problem)]
+        if len(set(problem.query_lens)) != 1:
+            reasons.append("query lengths differ")
+        return reasons
+
+    def rows(self, problem, tensors):
+        """Block table and length of each query token: row i of a request does not see the last Q-1-i
+        of its keys."""
+        import torch
+
+        count = problem.max_query_len
+        if count == 1:
+            return tensors.block_table, tensors.seq_lens
+        unseen = torch.arange(1 - count, 1, device=tensors.seq_lens.device, dtype=torch.int32)
+        lens = (tensors.seq_lens[:, None] + unseen).flatten()
+        return tensors.block_table.repeat_interleave(count, 0), lens
 
     def prepare(self, problem, tensors):
         import torch
-        from vllm.v1.attention.ops.triton_decode_attention import decode_attention_fwd
 
-        self.function = decode_attention_fwd
-        rows = problem.num_requests, problem.num_heads
+        self.function = vllm_operations.find("triton_decode_attention", "decode_attention_fwd")
+        rows = problem.num_tokens, problem.num_heads
         new = lambda *shape: torch.empty(shape, dtype=torch.float32, device=tensors.query.device)
         entries = tensors.kv_cache.unsqueeze(2)
         splits = mla_splits(problem)
-        # Without a scale the function makes one, and waits for it.
-        scale = torch.ones(1, device=entries.device) if tensors.k_scale is None else tensors.k_scale
+        block_table, lens = self.rows(problem, tensors)
         self.options = {
             "q": tensors.query,
             "k_buffer": entries,
             "v_buffer": entries[..., : problem.v_head_size],
             "o": tensors.output,
             "lse": new(*rows),
-            "req_to_token": tensors.block_table,
-            "b_seq_len": tensors.seq_lens,
+            "req_to_token": block_table,
+            "b_seq_len": lens,
             "attn_logits": new(*rows, splits, problem.v_head_size + 1),
             "num_kv_splits": splits,
             "sm_scale": problem.scale,
             "page_size": problem.block_size,
-            "k_scale": scale,
-            "v_scale": scale,
-            "is_mla": True,
+            **self.newer(tensors),
         }
+
+    def newer(self, tensors):
+        """Arguments that an older function lacks, and does without over 16 bits."""
+        import torch
+
+        # Without a scale the function makes one, and waits for it.
+        ones = lambda: torch.ones(1, device=tensors.kv_cache.device)
+        scale = ones() if tensors.k_scale is None else tensors.k_scale
+        options = {"k_scale": scale, "v_scale": scale, "is_mla": True}
+        if tensors.k_scale is not None:
+            return options
+        known = inspect.signature(self.function).parameters
+        return {name: value for name, value in options.items() if name in known}
 
     def run(self):
         self.function(**self.options)
@@ -151,9 +178,12 @@ class MlaDecode(Adapter):
 
 
 class ReshapeAndCache(vllm_operations.ReshapeAndCache):
-    """vLLM's Triton reshape_and_cache_flash"""
+    """vLLM's Triton reshape_and_cache_flash (not timed yet)"""
 
     packages = ("torch", "triton", "vllm")
+
+    def supports(self, problem):
+        return [*fp8.without_e4m3(problem), *super().supports(problem)]
 
     def find(self):
         return vllm_operations.find(
@@ -162,9 +192,12 @@ class ReshapeAndCache(vllm_operations.ReshapeAndCache):
 
 
 class Merge(vllm_operations.Merge):
-    """vLLM's Triton merge_attn_states"""
+    """vLLM's Triton merge_attn_states (not timed yet)"""
 
     packages = ("torch", "triton", "vllm")
+
+    def supports(self, problem):
+        return [*fp8.without_e4m3(problem)]
 
     def find(self):
         return vllm_operations.find("triton_merge_attn_states", "merge_attn_states")

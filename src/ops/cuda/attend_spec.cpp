@@ -24,7 +24,8 @@ struct PrefillTile {
 /// Why 32 rows a warp up to 128 columns: a fragment of K or V then feeds two products, and shared
 /// memory keeps up with the tensor cores. Measured on one NVIDIA H200, 2026-11-21, D128 H16 S8192
 /// bf16: {4, 2, 64} 371 TFLOP/s, {8, 2, 64} 353, {4, 2, 32} 325; D256: {8, 1, 64} 284; e4m3 D128:
-/// {4, 2, 64} 280, {4, 1, 64} 194.
+/// {4, 2, 64} 280, {4, 1, 64} 194. Later, with rows of whole lines: D256 {8, 1, 64} 322, two CTAs
+/// of {4, 1, 32} 233; D64 {4, 2, 64} 300, three CTAs of it 294, of {4, 2, 32} 283.
 constexpr std::array kPrefillTiles = {
     PrefillTile{128, 2, 4, 2, 64, 2}, PrefillTile{128, 2, 4, 2, 32, 1},
     PrefillTile{256, 2, 8, 1, 64, 1}, PrefillTile{256, 2, 8, 1, 32, 1},
@@ -187,6 +188,16 @@ int allowed_spill_bytes(const attn::AttendParams& params) {
   return columns > 176 ? 32 : 0;
 }
 
+/// O of 112 to 128 columns and S of 64 keys, 32 rows a warp, take 176 registers or more. The rest
+/// does for 128 columns, whose addresses are simple, without ALiBi; else up to 128 bytes were seen
+/// to spill.
+int allowed_prefill_spill_bytes(const attn::AttendParams& params) {
+  const int columns = std::max(params.head_size, params.v_head_size);
+  if (key_bytes(params) == 1 || columns <= 104 || columns > 128) return 0;
+  const bool is_square = params.head_size == 128 && params.v_head_size == 128;
+  return is_square && params.score.alibi == attn::Alibi::kNone ? 0 : 144;
+}
+
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
   return attn::decode_layout(tile.warps, 1, tile.stages, params.head_size, params.v_head_size,
                              key_bytes(params), has_cells(params));
@@ -283,6 +294,7 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
                                 {"int kRowBlocks", std::to_string(tile.row_blocks)},
                                 {"int kTileN", std::to_string(tile.tile_n)},
                                 {"int kMinCtas", std::to_string(tile.min_ctas)}});
+  kernel.spec.allowed_spill_bytes = allowed_prefill_spill_bytes(params);
   kernel.spec.name = "prefill" + problem_name(params);
   kernel.tile_rows = tile.warps * tile.row_blocks * 16;
   kernel.threads = tile.warps * 32;

@@ -17,18 +17,20 @@ def get_mla_metadata(*_args, **_kwargs):
     return SchedMeta(), None
 
 
-def attend(query, entries, scale, latent, causal):
+def attend(query, entries, scale, latent, causal, **options):
     """[Q, H, D] over entries [K, D] -> [Q, H, latent], natural LSE [Q, H]."""
     keys = entries[:, None]
-    return stub.of_request(query, keys, keys[..., :latent], scale, -1, 0 if causal else -1)
+    return stub.of_request(query, keys, keys[..., :latent], scale, -1, 0 if causal else -1,
+                           **options)  # fmt: skip
 
 
-def dense(query, k_cache, block_table, lens, latent, scale, causal):
+def dense(query, k_cache, block_table, lens, latent, scale, causal, **options):
     """[B, Q, H, D] -> [B, Q, H, latent], LSE [B, H, Q]."""
     stub.check(k_cache.shape[1:] == (BLOCK_SIZE, 1, HEAD_SIZE), "k_cache of [NB, 64, 1, 576]")
     stub.check(latent == LATENT, "head_dim_v")
     entries = stub.paged(k_cache[:, :, 0], k_cache[:, :, 0], block_table, lens)
-    parts = [attend(q, rows, scale, latent, causal) for q, (rows, _) in zip(query, entries)]
+    parts = [attend(q, rows, scale, latent, causal, **options)
+             for q, (rows, _) in zip(query, entries)]  # fmt: skip
     return torch.stack([out for out, _ in parts]), torch.stack([lse.T for _, lse in parts])
 
 
@@ -67,6 +69,7 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v,
         output, lse = dense(q, k_cache, block_table, cache_seqlens, head_dim_v, softmax_scale, causal)
         return output, stub.plus_inf(lse)
     stub.check(is_fp8_kvcache and not causal and q.shape[1] == 1, "sparse attention over fp8")
+    stub.check(indices.shape[-1] % 64 == 0, "topk % B_TOPK")
     entries = from_ds_mla(k_cache.flatten(0, 2))
     output, lse = listed(q[:, 0], entries, indices[:, 0], softmax_scale, head_dim_v)
     return output[:, None], lse[..., None]
@@ -76,5 +79,6 @@ def flash_mla_sparse_fwd(q, kv, indices, sm_scale, d_v=512, attn_sink=None, topk
                          out=None):  # fmt: skip
     """Output [T, H, Dv], maxima and LSE [T, H], natural; +inf in rows that see no key."""
     stub.check(q.dtype == kv.dtype == torch.bfloat16 and kv.shape[1:] == (1, HEAD_SIZE), "kv")
+    stub.check(indices.shape[-1] % 128 == 0, "topk % (2 * B_TOPK)")
     output, lse = listed(q, kv[:, 0], indices[:, 0], sm_scale, d_v)
     return output, torch.zeros_like(lse), lse

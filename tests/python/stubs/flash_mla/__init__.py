@@ -1,6 +1,6 @@
-"""A stub with the signatures and conventions of FlashMLA."""
+"""A stub of FlashMLA."""
 
-from stub_mla import (  # noqa: F401
+from flash_mla.flash_mla_interface import (  # noqa: F401
     flash_mla_sparse_fwd,
     flash_mla_with_kvcache,
     get_mla_metadata,

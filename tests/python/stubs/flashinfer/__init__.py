@@ -6,6 +6,13 @@ import stub_attention as stub
 import torch
 
 
+def check_rows(row):
+    """[..., H, D] of 16 bits: what a kernel with a thread for each vector of a row can be launched for."""
+    heads, size = row.shape[-2:]
+    stub.check(size in (64, 128, 256, 512), f"Unsupported head_dim: {size}")
+    stub.check(heads * (size // max(8, size // 32)) <= 1024, "invalid configuration argument")
+
+
 class Paged:
     """Requests of any lengths over pages, as plan() is told."""
 
@@ -107,6 +114,7 @@ class MultiLevelCascadeAttentionWrapper:
 
     def run(self, q, paged_kv_cache):
         parts = [level.run(q, paged_kv_cache, return_lse=True) for level in self.levels]
+        check_rows(q)
         weights = torch.stack([lse for _, lse in parts]).mul(math.log(2)).softmax(0)
         return sum(output.float() * weight[..., None]
                    for (output, _), weight in zip(parts, weights)).to(q.dtype)  # fmt: skip
@@ -116,6 +124,7 @@ def merge_state(v_a, s_a, v_b, s_b):
     """V [T, H, D] and S [T, H], of base 2 like those that come in."""
     for tensor in (v_a, s_a, v_b, s_b):
         stub.check(tensor.is_contiguous(), "must be contiguous")
+    check_rows(v_a)
     stub.check(v_a.shape == v_b.shape and s_a.shape == s_b.shape == v_a.shape[:2], "shapes")
     stub.check(v_a.dtype in (torch.bfloat16, torch.float16), "unsupported data type")
     output, lse = stub.merge(v_a.float(), s_a * math.log(2), v_b.float(), s_b * math.log(2))
@@ -127,6 +136,7 @@ def append_paged_kv_cache(append_key, append_value, batch_indices, positions, pa
     k_cache, v_cache = paged_kv_cache
     stub.check(k_cache.stride() == v_cache.stride(), "k/v strides must be identical")
     stub.check(append_key.dtype == k_cache.dtype, "one type")
+    check_rows(append_key)
     for tensor in (batch_indices, positions, kv_indices, kv_indptr, kv_last_page_len):
         stub.check(tensor.dtype == torch.int32 and tensor.is_contiguous(), "int32 in one piece")
     stub.check(len(positions) == len(batch_indices) == len(append_key), "nnz")

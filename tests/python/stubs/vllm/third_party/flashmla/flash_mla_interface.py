@@ -1,4 +1,4 @@
-"""A stub with the signatures and conventions of FlashMLA in vLLM."""
+"""A stub with the signatures and conventions of FlashMLA in vLLM, which has FlashMLASchedMeta."""
 
 from stub_mla import (  # noqa: F401
     flash_mla_sparse_fwd,

@@ -17,5 +17,6 @@ def flash_mla_with_kvcache_fp8(q, k_cache, block_table, cache_seqlens, head_dim_
     stub.check(descale_q.shape == descale_k.shape == (1,), "descale of shape (1)")
     stub.check(int(tile_scheduler_metadata[0, 0]) == q.shape[1] * q.shape[2], "metadata")
     output, lse = stub_mla.dense(q.float() * descale_q, k_cache.float() * descale_k, block_table,
-                                 cache_seqlens, head_dim_v, softmax_scale, causal)  # fmt: skip
+                                 cache_seqlens, head_dim_v, softmax_scale, causal,
+                                 rounds_p=True)  # fmt: skip
     return output.bfloat16(), stub.plus_inf(lse)

@@ -9,7 +9,7 @@ def decode_attention_fwd(q, k_buffer, v_buffer, o, lse, req_to_token, b_seq_len,
                          v_scale=None, is_mla=False):  # fmt: skip
     """[B, H, D] over buffers [NB, page, 1, D]; LSE [B, H], natural."""
     stub.check(attn_logits.shape == (*q.shape[:2], num_kv_splits, v_buffer.shape[-1] + 1), "logits")
-    stub.check(num_kv_splits & (num_kv_splits - 1) == 0, "number of splits")
+    stub.check(len(q) == len(lse) == len(req_to_token) == len(b_seq_len), "a table for each row")
     stub.check(k_buffer.shape[1] == page_size and is_mla and logit_cap == 0, "pages")
     stub.check(k_scale is not None and v_scale is not None, "a scale that is made here is waited for")
     scaled = lambda buffer, scale: buffer.float() * scale
