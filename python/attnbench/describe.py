@@ -135,6 +135,10 @@ def facts(adapter):
     for function in ("prepare", "run"):
         if not callable(getattr(adapter, function, None)):
             raise ValueError(f"{function}() is missing")
+    types = bits(adapter, "attention_types", words.ATTENTION_TYPES)
+    operations = bits(adapter, "operations", words.OPERATIONS)
+    if bool(types & words.ATTENTION_TYPES["op"]) != bool(operations):
+        raise ValueError("expected operations where attention_types has 'op', and nowhere else")
     files = sources(adapter)
     return {
         "file": files[0],
@@ -142,13 +146,13 @@ def facts(adapter):
         "version": version_of(adapter),
         "description": inspect.cleandoc(adapter.__doc__ or "").split("\n")[0],
         "devices": bits(adapter, "devices", words.DEVICES),
-        "attention_types": bits(adapter, "attention_types", words.ATTENTION_TYPES),
+        "attention_types": types,
         "dtypes": bits(adapter, "dtypes", words.DTYPES),
         "features": bits(adapter, "features", words.FEATURES),
         "kv": choice(adapter, "kv", words.KV),
         "lse": choice(adapter, "lse", words.LSE),
         "empty_rows": choice(adapter, "empty_rows", words.EMPTY_ROWS),
-        "operations": bits(adapter, "operations", words.OPERATIONS),
+        "operations": operations,
         "lse_axes": choice(adapter, "lse_axes", words.LSE_AXES),
         "nondeterministic": int(not getattr(adapter, "deterministic", True)),
     }

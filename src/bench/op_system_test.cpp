@@ -8,6 +8,7 @@
 #include "bench/op_inputs.h"
 #include "bench/system.h"
 #include "bench/tensor_list.h"
+#include "core/error.h"
 #include "ops/ops.h"
 
 namespace attnbench {
@@ -92,6 +93,9 @@ TEST_CASE("a merge off by more than its tolerance, or unwritten, is incorrect") 
   run.output.output = right;
   run.output.output.set(7, std::nanf(""));
   CHECK(run.reasons().size() >= 1);
+  run.output.output = right;
+  run.output.lse.reset();
+  CHECK_THROWS_WITH_AS(run.reasons(), doctest::Contains("left no 'lse'"), Error);
 }
 
 TEST_CASE("NVFP4: a neighbouring code in a thousand is within the rule, more or a scale is not") {

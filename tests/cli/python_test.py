@@ -285,7 +285,9 @@ class Names(Classes):
         for line, words in (('lse = "base_10"', "lse: unknown 'base_10' (known: None, 'natural'"),
                             ('features = ("causl",)', "features: unknown 'causl' (known: causal"),
                             ('kv = "pages"', "kv: unknown 'pages'"),
-                            ('lse_axes = "HD"', "lse_axes: unknown 'HD'")):  # fmt: skip
+                            ('lse_axes = "HD"', "lse_axes: unknown 'HD'"),
+                            ('attention_types = ("op",)', "expected operations where"),
+                            ('operations = ("merge",)', "expected operations where")):  # fmt: skip
             self.write("mine.py", MINE + f"\nclass Mine(Right):\n    {line}\n")
             self.refused("python:mine:Mine", words)
 
