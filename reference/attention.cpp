@@ -103,7 +103,8 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
   ThreadPool pool(options.num_threads);
   std::vector<std::unique_ptr<BlockAttention<Real>>> workers(
       static_cast<std::size_t>(pool.num_threads()));
-  std::atomic<bool> stopped{false};
+  // Why here as well: other threads may take all blocks of a small problem.
+  std::atomic<bool> stopped{options.should_stop && options.should_stop()};
   pool.parallel_for(static_cast<std::int64_t>(blocks.size()), [&](std::int64_t i, int thread) {
     // Only the calling thread asks, so that should_stop need not be safe for several threads.
     if (thread == 0 && options.should_stop && options.should_stop()) stopped = true;

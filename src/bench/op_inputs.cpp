@@ -110,8 +110,8 @@ void make_cache_write(const Problem& problem, OpInputs& inputs) {
   inputs.attention = make_inputs(inputs.base);
   add_paged_cache(problem, inputs);
   if (problem.kv_cache.int8_level > 0) return add_new_codes(inputs);
-  // Why: poison that is written to an unused slot, which holds poison, would not show.
-  const std::vector<std::int64_t> rows = with_repeated_rows(new_rows(inputs.base), kPadding);
+  // Why not poison alone (§18.1): written to an unused slot, which holds poison, it would not show.
+  const std::vector<std::int64_t> rows = with_repeated_rows(new_rows(inputs.base), kPadding - 1);
   const std::int64_t missing = inputs.cache.new_key.dim(0) - std::ssize(rows);
   inputs.add("new_key", gather(inputs.attention.key, rows, missing));
   inputs.add("new_value", gather(inputs.attention.value, rows, missing));
