@@ -18,9 +18,10 @@ namespace attnbench {
 struct Tolerance {
   double atol = 0;
   double rtol = 0;
-  double min_cosine = -1;        // -1 = not tested
-  double max_err_ratio = 2;      // 3 with soft-cap; contract §4; infinity = not judged (LSE)
-  bool relative_to_max = false;  // atol is a share of the largest reference magnitude
+  double min_cosine = -1;    // -1 = not tested
+  double max_err_ratio = 2;  // 3 with soft-cap; contract §4; infinity = not judged (LSE)
+  /// atol is a share of the largest reference magnitude, or of 4.5 times their RMS if that is more.
+  bool relative_to_max = false;
   /// > 0: the output is e4m3 codes of o / e4m3_scale and is judged by codes: at most one step from
   /// the codes of [r - limit, r + limit], and outside of them in at most 1 % of the elements, with
   /// limit = atol + rtol * |r| of the value before it was quantised.
