@@ -177,7 +177,7 @@ class Shift {
     child_.kill();
     failed(
         fmt::format("E-INTERNAL: time limit: no sign of life for {:.0f} s{}; its process was "
-                    "ended",
+                    "ended (--hang-limit)",
                     limit_s, in_phase()));
     return true;
   }

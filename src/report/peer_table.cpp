@@ -133,9 +133,30 @@ struct Column {
   }
 };
 
-Column backend_column(const Shown& shown, const std::string& backend) {
+/// Names for the heads of columns, in the order of `backends`: of one that is too wide the packages
+/// before its module are left out, then its middle, unless two would look the same.
+std::vector<std::string> column_names(const std::vector<std::string>& backends) {
+  std::vector<std::string> names;
+  std::map<std::string, int> uses;
+  for (const std::string& backend : backends) {
+    std::string name = printable(backend);
+    if (display_width(name) > kWidestBackend) {
+      const std::size_t colon = name.rfind(':');  // of python:MODULE:CLASS
+      const std::size_t dot = name.rfind('.', colon);
+      if (colon != std::string::npos && dot != std::string::npos) name.erase(0, dot + 1);
+    }
+    names.push_back(shorten_middle(name, kWidestBackend));
+    ++uses[names.back()];
+  }
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (uses[names[i]] > 1) names[i] = printable(backends[i]);
+  }
+  return names;
+}
+
+Column backend_column(const Shown& shown, const std::string& backend, const std::string& name) {
   Column column;
-  column.add(shorten_middle(printable(backend), kWidestBackend));
+  column.add(name);
   for (const PeerCase& peers : shown.cases) {
     const PeerCell* cell = find_cell(peers, backend);
     if (cell == nullptr || !is_timed(*cell->result)) {
@@ -202,8 +223,9 @@ void write_peer_table(std::ostream& out, const std::vector<Result>& results, std
   out << kTitle << exceptions(shown.cases) << "\n";
   std::vector<Column> columns;
   std::size_t taken = kLabelWidth;
-  for (const std::string& backend : shown.backends) {
-    Column column = backend_column(shown, backend);
+  const std::vector<std::string> names = column_names(shown.backends);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    Column column = backend_column(shown, shown.backends[i], names[i]);
     if (!columns.empty() && taken + kGap + column.width > width) {
       write_columns(out, shown, columns);
       columns.clear();

@@ -118,18 +118,39 @@ TEST_CASE("the table has a column for each backend that has a time") {
         "\n");
 }
 
-TEST_CASE("columns that do not fit stand in a table below, and long names are shortened") {
+TEST_CASE("columns that do not fit stand in a table below, and long names lack their packages") {
   std::vector<Result> results = two_cases();
   for (Result& result : results) {
-    if (result.backend == "A") result.backend = "python:a.module.with.a.name:Class";
+    if (result.backend == "A") result.backend = "python:a.package.module:TheAttentionClass";
   }
   const std::string text = table(results, 50);
-  CHECK(text.find(" " + shorten_middle("python:a.module.with.a.name:Class", 24) + "\nq8k\n") !=
-        std::string::npos);
+  CHECK(text.find(" module:TheAttentionClass\nq8k\n") != std::string::npos);
   CHECK(text.find("  rate, error          200 TFLOP/s 0.97\n"
                   "                              B\n"
                   "q8k\n"
                   "  time, ratio    10.00 us 1.00x\n") != std::string::npos);
+}
+
+TEST_CASE("what is still too long loses its middle, and no two columns have one name") {
+  const std::vector<Result> results = two_cases();
+  const auto rename = [&](const std::string& a, const std::string& b) {
+    std::vector<Result> renamed = results;
+    for (Result& result : renamed) {
+      if (result.backend == "A") result.backend = a;
+      if (result.backend == "B") result.backend = b;
+    }
+    return table(renamed, 200);
+  };
+  const std::string apart =
+      rename("python:pkg.first_module:ReshapeAndCache", "python:pkg.other_module:ReshapeAndCache");
+  CHECK(apart.find(" " + shorten_middle("first_module:ReshapeAndCache", 24) + " ") !=
+        std::string::npos);
+  CHECK(apart.find(" " + shorten_middle("other_module:ReshapeAndCache", 24) + "\n") !=
+        std::string::npos);
+  const std::string alike =
+      rename("python:pkg.first.kernels:Attention", "python:pkg.other.kernels:Attention");
+  CHECK(alike.find(" python:pkg.first.kernels:Attention  python:pkg.other.kernels:Attention\n") !=
+        std::string::npos);
 }
 
 TEST_CASE("a failed peer is named by its status, in a column that has times elsewhere") {
