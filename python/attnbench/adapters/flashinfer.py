@@ -273,7 +273,7 @@ class Mla(Adapter):
 
 
 class Merge(Adapter):
-    """flashinfer.merge_state (not timed yet)"""
+    """flashinfer.merge_state"""
 
     packages = ("torch", "flashinfer")
     attention_types = ("op",)
@@ -300,7 +300,7 @@ class Merge(Adapter):
 
 
 class Append(Adapter):
-    """flashinfer.append_paged_kv_cache (not timed yet)"""
+    """flashinfer.append_paged_kv_cache"""
 
     packages = ("torch", "flashinfer")
     attention_types = ("op",)

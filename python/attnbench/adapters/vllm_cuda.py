@@ -4,7 +4,7 @@ from attnbench.adapters import vllm_operations
 
 
 class ReshapeAndCache(vllm_operations.ReshapeAndCache):
-    """vLLM's CUDA reshape_and_cache_flash (not timed yet)"""
+    """vLLM's CUDA reshape_and_cache_flash"""
 
     def find(self):
         from vllm import _custom_ops
@@ -18,7 +18,7 @@ class ReshapeAndCache(vllm_operations.ReshapeAndCache):
 
 
 class Merge(vllm_operations.Merge):
-    """vLLM's CUDA merge_attn_states (not timed yet)"""
+    """vLLM's CUDA merge_attn_states"""
 
     def supports(self, problem):
         # It moves 16 bytes at a time.

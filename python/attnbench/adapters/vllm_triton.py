@@ -178,7 +178,7 @@ class MlaDecode(Adapter):
 
 
 class ReshapeAndCache(vllm_operations.ReshapeAndCache):
-    """vLLM's Triton reshape_and_cache_flash (not timed yet)"""
+    """vLLM's Triton reshape_and_cache_flash"""
 
     packages = ("torch", "triton", "vllm")
 
@@ -192,7 +192,7 @@ class ReshapeAndCache(vllm_operations.ReshapeAndCache):
 
 
 class Merge(vllm_operations.Merge):
-    """vLLM's Triton merge_attn_states (not timed yet)"""
+    """vLLM's Triton merge_attn_states"""
 
     packages = ("torch", "triton", "vllm")
 
