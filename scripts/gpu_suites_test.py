@@ -5,9 +5,11 @@ import contextlib
 import gzip
 import io
 import json
+import re
 import subprocess
 import tempfile
 import unittest
+from collections import defaultdict
 from pathlib import Path
 
 import gpu_suites
@@ -169,6 +171,20 @@ class Lists(unittest.TestCase):
         reasons = {reason for r in unsupported for reason in r["reasons"]}
         self.assertGreater(len(reasons), 20)
         self.assertEqual({reason for reason in reasons if place_of(reason) is None}, set())
+
+    def test_the_sanitized_suites_launch_every_family_of_kernels_of_the_recorded_run(self):
+        script = (ROOT / "scripts" / "gpu_test").read_text(encoding="utf-8")
+        sanitized = set(re.search(r"^SANITIZED=\(([^)]*)\)", script, re.MULTILINE)[1].split())
+        with gzip.open(ROOT / "docs" / "results" / "h200-smoke.json.gz") as file:
+            results = json.load(file)["results"]
+        self.assertEqual(sanitized - {result["scenario"] for result in results}, set())
+        families = defaultdict(set)
+        for result in results:
+            for kernel in result["kernels"] or []:
+                families[kernel["name"].split()[0].rstrip(":")].add(result["scenario"])
+        self.assertGreater(len(families), 30)
+        missed = {family for family, suites in families.items() if not suites & sanitized}
+        self.assertEqual(missed, set())
 
     def test_every_suite_has_pairs_that_must_pass_on_cuda_and_none_is_listed_twice(self):
         ids = gpu_suites.must_pass_ids()

@@ -95,6 +95,7 @@ void add_split(std::vector<Target>& all) {
   all.push_back(split(paged("FLASH_ATTN", "FLASH_ATTN"), kSplitKeys));
   all.push_back(split(paged("FLASH_ATTN_IX", "FLASH_ATTN_IX"), kSplitKeys));
   all.push_back(split(int8(1), kSplitKeys));
+  all.push_back(split(int8(2), kSplitKeys));
   all.push_back(
       split(dcp(paged("FLASH_ATTN DCP", "FLASH_ATTN"), "2", "1", "ag_rs"), 2 * kSplitKeys));
 }
@@ -114,9 +115,12 @@ void add_paged(std::vector<Target>& all) {
   all.push_back(paged("FLASH_ATTN fp8 calculated", "FLASH_ATTN",
                       {{"kv_cache.dtype", "fp8"}, {"kv_cache.calculate_kv_scales", "true"}}));
   all.push_back(paged("FLASH_ATTN_IX", "FLASH_ATTN_IX"));
+  all.push_back(paged("FLASH_ATTN_IX fp8", "FLASH_ATTN_IX", {{"kv_cache.dtype", "fp8"}}));
   all.push_back(int8(1));
   all.push_back(int8(2));
   all.push_back(paged("TRITON_ATTN 2d", "TRITON_ATTN", {{"triton.path", "2d"}}));
+  all.push_back(paged("TRITON_ATTN output fp8_static", "TRITON_ATTN",
+                      {{"output_quant.type", "fp8_static"}, {"output_quant.scale", "0.021"}}));
   Target segments = paged("TRITON_ATTN 3d", "TRITON_ATTN", {{"triton.path", "3d"}});
   segments.decode_only = true;
   all.push_back(segments);
