@@ -17,6 +17,7 @@ import numpy as np
 from opinion import attention, checks, dcp, int8, kv_scales, safetensors_file
 from opinion import number_formats as formats
 from opinion.errors import Disagreement, FormatError
+from opinion.rules import Rules
 from opinion.safetensors_file import StoredTensor
 
 SCRIPT = Path(__file__).with_name("second_opinion.py")
@@ -262,7 +263,7 @@ class SyntheticFile:
     TABLE = np.array([[3, 6, -1], [0, -1, -1], [5, 1, 4]], np.int32)
     NUM_BLOCKS = 7
 
-    def __init__(self, backend, layout, cache_dtype):
+    def __init__(self, backend, layout, cache_dtype, change_values=lambda x: x):
         self.backend, self.layout, self.cache_dtype = backend, layout, cache_dtype
         rng = np.random.default_rng(7)
         tokens, keys = sum(q for q, _ in self.LENS), sum(s for _, s in self.LENS)
@@ -271,7 +272,8 @@ class SyntheticFile:
             return formats.encode_bf16(rng.standard_normal(shape))
 
         self.query = draw(tokens, self.HK * self.G, self.D)
-        self.key, self.value = draw(keys, self.HK, self.D), draw(keys, self.HK, self.D)
+        self.key, value = draw(keys, self.HK, self.D), draw(keys, self.HK, self.D)
+        self.value = formats.encode_bf16(change_values(formats.decode("BF16", value)))
         self.pth = cache_dtype.endswith("per_token_head")
         self.tensors = self._tensors()
 
@@ -535,6 +537,47 @@ class Files(unittest.TestCase):
         file.tensors["query"] = StoredTensor("BF16", file.query)
         file.write(self.path)
         self.assert_disagrees("expected F8_E4M3")
+
+    def with_an_error(self, change_values, error_of, probability):
+        """A case of fp8 queries, keys and values whose smallest output is off by that of all outputs."""
+        file = SyntheticFile("FLASH_ATTN", "NHD", "fp8", change_values)
+        output = file.tensors["reference_output"].raw.copy()
+        error = error_of(output)
+        output[np.unravel_index(np.abs(output).argmin(), output.shape)] += error
+        file.tensors["output"] = StoredTensor("BF16", formats.encode_bf16(output))
+        settings = {"type": "decoder", "head_size": file.D, "dtype": "bfloat16"}
+        file.write(self.path, attention={**settings, "probability_dtype": probability})
+
+    def test_an_error_of_e4m3_p_is_relative_to_the_largest_output_and_to_4_5_rms_at_least(self):
+        def one_large(values):
+            values[: SyntheticFile.LENS[0][1], 0, 0] += 50
+            return values
+
+        def largest(output):
+            return np.abs(output).max()
+
+        def most_of_many(output):
+            return 4.5 * math.sqrt(np.mean(output**2))
+
+        for change, unit in ((lambda values: values / 64, most_of_many),
+                             (lambda values: values * 4, most_of_many), (one_large, largest)):  # fmt: skip
+            self.with_an_error(change, lambda output: 0.028 * unit(output), "fp8_e4m3")
+            checks.check_file(self.path)
+            self.with_an_error(change, lambda output: 0.033 * unit(output), "fp8_e4m3")
+            self.assert_disagrees("output[")
+
+    def test_cudnn_rounds_p_to_e4m3_without_being_asked(self):
+        problem = json.dumps({"attention": {"head_size": 64}})
+        for backend, rounds in (("CUDNN", True), ("MINE", False)):
+            metadata = {"problem": problem, "backend": backend, "plugin": "9.19.0"}
+            self.assertEqual(Rules(metadata).e4m3_probability, rounds)
+
+    def test_an_error_of_a_wider_p_beside_fp8_operands_is_absolute(self):
+        for change in (lambda values: values, lambda values: values * 4):
+            self.with_an_error(change, lambda output: 0.028, "auto")
+            checks.check_file(self.path)
+            self.with_an_error(change, lambda output: 0.033, "auto")
+            self.assert_disagrees("output[")
 
     def test_static_fp8_output_may_be_one_step_off_in_one_element_of_a_hundred(self):
         file = self.file()

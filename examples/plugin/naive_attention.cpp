@@ -1,7 +1,9 @@
 // Attention as it is written on paper, on one CPU thread: a plugin to start from.
 //
-//   c++ -std=c++17 -O2 -shared -fPIC naive_attention.cpp -o libnaive_attention.so
-//   attnbench run smoke --plugin ./libnaive_attention.so --backend NAIVE
+//   c++ -std=c++17 -O2 -shared -fPIC -I DIR/include naive_attention.cpp -o libnaive_attention.so
+//   DIR/bin/attnbench run smoke --device cpu --plugin ./libnaive_attention.so --backend NAIVE
+//
+// DIR is where `cmake --install build --prefix DIR` put attnbench.
 #include "attnbench_backend.h"
 
 #include <algorithm>

@@ -1,7 +1,9 @@
 // The same on a GPU: one warp a row and head, one pass over paged keys. A plugin to start from.
 //
-//   nvcc -std=c++17 -O2 -arch=sm_90 -shared -Xcompiler -fPIC naive_attention.cu -o libnaive_cuda.so
-//   attnbench run smoke --device cuda --plugin ./libnaive_cuda.so --backend NAIVE_CUDA
+//   nvcc -O2 -arch=sm_90 -shared -Xcompiler -fPIC -I DIR/include naive_attention.cu -o libnaive.so
+//   DIR/bin/attnbench run smoke --device cuda --plugin ./libnaive.so --backend NAIVE_CUDA
+//
+// DIR is where `cmake --install build --prefix DIR` put attnbench.
 #include <cuda_bf16.h>
 
 #include "attnbench_backend.h"

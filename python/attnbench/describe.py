@@ -89,17 +89,12 @@ def choice(adapter, attribute, names):
 
 def version_of(adapter):
     """The adapter's own word, or else the versions of its packages."""
-    from importlib import metadata
+    from attnbench import versions
 
     if getattr(adapter, "version", None):
         return str(adapter.version)
-    known = []
-    for package in getattr(adapter, "packages", ()):
-        try:
-            known.append(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return ", ".join(known) or "0"
+    known = [(package, versions.version_of(package)) for package in getattr(adapter, "packages", ())]
+    return ", ".join(f"{package} {version}" for package, version in known if version) or "0"
 
 
 def sources(adapter):

@@ -5,7 +5,7 @@ import numpy as np
 from . import attention, dcp, int8, kv_cache, mla, mm, ops, safetensors_file
 from . import number_formats as formats
 from .case import Case
-from .compare import check_cosine, require_close
+from .compare import check_cosine, fp8_tolerance, require_close
 from .errors import Disagreement, FormatError, require_equal
 
 # Semantics §14.2: output format -> (atol, rtol, lowest cosine).
@@ -14,9 +14,6 @@ TOLERANCES = {
     "F16": (2e-3, 2e-3, 1 - 1e-6),
     "BF16": (1e-2, 1e-2, 1 - 1e-5),
 }
-# FP8 queries, keys and values: the row for P in e4m3, of the largest output magnitude; a file does
-# not say which P its kernel had, and this one covers both.
-FP8_QUERY_TOLERANCE = (3e-2, 3e-2, 1 - 1e-3)
 REFERENCE_TOLERANCE = {"F64": 1e-9, "F32": 1e-6}
 
 
@@ -193,9 +190,7 @@ def _output_tolerance(case, expected):
     if output_dtype not in TOLERANCES:
         raise FormatError(f"output is {output_dtype}, expected {', '.join(TOLERANCES)}")
     if case.need("query").dtype == "F8_E4M3" or mm.is_fp8(case.rules):
-        atol, rtol, cosine = FP8_QUERY_TOLERANCE
-        largest = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
-        return atol * max(1.0, largest), rtol, cosine
+        return fp8_tolerance(expected, case.rules.e4m3_probability)
     atol, rtol, cosine = TOLERANCES[output_dtype]
     quantised = case.rules.quantised_cache or case.rules.int8_level
     if case.rules.paged and quantised and output_dtype != "F32":

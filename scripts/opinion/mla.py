@@ -24,7 +24,6 @@ SPARSE = "FLASHMLA_SPARSE"
 FORMATS = {"bfloat16": "BF16", "float16": "F16"}
 FLT_MIN = np.float32(1.17549435e-38)
 TOLERANCE = (2e-2, 2e-2, 1 - 1e-5)
-FP8_QUERY_TOLERANCE = (3e-2, 3e-2, 1 - 1e-4)
 LSE_ATOL = 2e-2
 
 
@@ -265,7 +264,10 @@ def check(tensors, metadata):
     reference = case.values("reference_output")[case.rows]
     figures["reference_max_abs"] = compare.require_close("reference_output", reference, output, 1e-9, 1e-9)
     compare.require_close("reference_lse", case.values("reference_lse")[:, case.rows], lse, 1e-9, 1e-9)
-    atol, rtol, cosine = FP8_QUERY_TOLERANCE if fp8 or case.fp8_prefill else TOLERANCE
+    atol, rtol, cosine = TOLERANCE
+    if fp8 or case.fp8_prefill:
+        e4m3_probability = case.attention.get("probability_dtype", "auto") == "fp8_e4m3"
+        atol, rtol, cosine = compare.fp8_tolerance(output, e4m3_probability)
     name = "output"
     if case.output_quant["type"] != "none":
         name = "output_unquantized"

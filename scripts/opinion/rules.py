@@ -82,6 +82,13 @@ class Rules:
         return self.cache_dtype in FP8_CACHES + PER_TOKEN_HEAD_CACHES
 
     @property
+    def e4m3_probability(self):
+        """Whether a kernel of e4m3 queries, keys and values rounds P to e4m3 too: where the scenario
+        asks for it, and cuDNN always."""
+        asked = self.section("attention").get("probability_dtype", "auto") == "fp8_e4m3"
+        return asked or self.backend == "CUDNN"
+
+    @property
     def per_token_head(self):
         return self.cache_dtype in PER_TOKEN_HEAD_CACHES
 

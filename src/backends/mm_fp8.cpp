@@ -34,11 +34,15 @@ MmFp8::MmFp8(const Problem& problem, Ops& ops, const std::array<MmSource, 3>& so
   amax_ = make(3 * sizeof(float), "amax");
   history_ = make(layers * 3 * attn::kAmaxHistoryLength * sizeof(float), "amax history");
   scale_ = make(layers * 3 * sizeof(float), "fp8 scales");
+  zero_ = make(sizeof(std::int64_t), "zero");
   saturated_ = make(3 * sizeof(std::int64_t), "saturated elements");
   const auto kv_heads = static_cast<std::size_t>(problem.attention.num_kv_heads);
   kv_scales_ = make(2 * kv_heads * sizeof(float), "k_scale and v_scale");
   const std::vector<float> zeros(layers * 3 * attn::kAmaxHistoryLength, 0.0f);
   ops_.upload(*history_, zeros.data(), zeros.size() * sizeof(float));
+  constexpr std::int64_t kZero = 0;
+  ops_.upload(*zero_, &kZero, sizeof kZero);
+  reset_counters();
   if (!dynamic_) load_static_scales();
   if (save_pending_) observe_earlier_forwards();
 }
@@ -56,11 +60,17 @@ void MmFp8::load_static_scales() {
   const MmLayerScales& layer =
       require_mm_scales(file, problem_.mm_encoder.layer_names.front(), path);
   const std::array<double, 3> loaded{layer.q, layer.k, layer.v};
+  std::array<float, 3> scales{};
   for (std::size_t i = 0; i < 3; ++i) {
-    scales_[i] = static_cast<float>(loaded[i]);
+    scales[i] = static_cast<float>(loaded[i]);
     skip_[i] = loaded[i] == 1.0;
   }
-  ops_.upload(*scale_, scales_.data(), sizeof scales_);
+  query_scale_ = scales[0];
+  ops_.upload(*scale_, scales.data(), sizeof scales);
+  const auto heads = static_cast<std::size_t>(problem_.attention.num_kv_heads);
+  std::vector<float> expanded(2 * heads, scales[1]);
+  std::fill(expanded.begin() + static_cast<std::ptrdiff_t>(heads), expanded.end(), scales[2]);
+  ops_.upload(*kv_scales_, expanded.data(), expanded.size() * sizeof(float));
 }
 
 /// Why only 15: with the 16th forward of the first layer its ring wraps and the file is written,
@@ -110,29 +120,50 @@ void MmFp8::observe(std::size_t layer, int position, const std::array<MmSource, 
   ops_.update_amax_history(params);
 }
 
-void MmFp8::update_scales() {
-  observe(0, position_, sources_);
-  ops_.wait();  // not synchronize(): this is timed
-  ops_.download(scales_.data(), *scale_, sizeof scales_);
-  for (std::size_t i = 0; i < 3; ++i) {
-    if (std::isfinite(scales_[i])) continue;
-    fail(ErrorKind::kValue, "dynamic fp8 scale of {}: expected a finite number, got {}", kNames[i],
-         scales_[i]);
-  }
+/// k_scale of every head times q_scale, which is no argument of the attention on the device.
+void MmFp8::multiply_scales() {
+  attn::MatmulParams params{};
+  params.element = params.output_element = attn::Element::kF32;
+  params.a = scale_->as<float>();  // by strides of 0 the same for every head
+  params.b = scale_->as<float>() + 1;
+  params.b_row_stride = 1;
+  params.c = kv_scales_->as<float>();
+  params.c_row_stride = 1;
+  params.num_batches = params.n = params.k = 1;
+  params.m = problem_.attention.num_kv_heads;
+  ops_.matmul(params);
 }
 
-void MmFp8::upload_scales() {
-  const auto heads = static_cast<std::size_t>(problem_.attention.num_kv_heads);
-  std::vector<float> expanded(2 * heads, scales_[1]);
-  std::fill(expanded.begin() + static_cast<std::ptrdiff_t>(heads), expanded.end(), scales_[2]);
-  ops_.upload(*kv_scales_, expanded.data(), expanded.size() * sizeof(float));
+void MmFp8::expand_v_scale() {
+  const int heads = problem_.attention.num_kv_heads;
+  attn::CopyParams copy{};
+  copy.source_element = copy.output_element = attn::Element::kF32;
+  copy.source = scale_->as<float>() + 2;  // by strides of 0 the same for every head
+  copy.output = kv_scales_->as<float>() + heads;
+  copy.output_strides[2] = 1;
+  copy.extents[0] = copy.extents[1] = copy.width = 1;
+  copy.extents[2] = heads;
+  ops_.copy(copy);
+}
+
+/// On the device, so that poisoning waits for nothing either.
+void MmFp8::reset_counters() {
+  attn::CopyParams copy{};
+  copy.source_element = copy.output_element = attn::Element::kI64;
+  copy.source = zero_->data();
+  copy.output = saturated_->data();
+  copy.output_strides[2] = 1;
+  copy.extents[0] = copy.extents[1] = copy.width = 1;
+  copy.extents[2] = 3;
+  ops_.copy(copy);
 }
 
 void MmFp8::quantise() {
-  if (dynamic_) update_scales();
-  upload_scales();
-  const std::array<std::int64_t, 3> none{};
-  ops_.upload(*saturated_, none.data(), sizeof none);
+  if (dynamic_) {
+    observe(0, position_, sources_);
+    multiply_scales();
+    expand_v_scale();
+  }
   for (std::size_t i = 0; i < 3; ++i) {
     attn::PadQuantiseParams params{};
     params.source_element = element_of(problem_.attention.dtype);
@@ -148,13 +179,22 @@ void MmFp8::quantise() {
     params.padded_head_size = padded_;
     ops_.quantise_pad_fp8(params);
   }
-  if (save_pending_) save_scales();
 }
 
-void MmFp8::save_scales() {
+/// Of all layers; those of the measured one come first.
+std::vector<float> MmFp8::read_scales() {
+  std::vector<float> scales(scale_->size_bytes() / sizeof(float));
+  ops_.download(scales.data(), *scale_, scale_->size_bytes());
+  for (std::size_t i = 0; dynamic_ && i < 3; ++i) {
+    if (std::isfinite(scales[i])) continue;
+    fail(ErrorKind::kValue, "dynamic fp8 scale of {}: expected a finite number, got {}", kNames[i],
+         scales[i]);
+  }
+  return scales;
+}
+
+void MmFp8::save_scales(const std::vector<float>& scales) {
   const std::vector<std::string>& names = problem_.mm_encoder.layer_names;
-  std::vector<float> scales(names.size() * 3);
-  ops_.download(scales.data(), *scale_, scales.size() * sizeof(float));
   const double margin = problem_.mm_encoder.fp8_scale_save_margin;
   std::vector<std::pair<std::string, MmLayerScales>> layers;
   for (std::size_t layer = 0; layer < names.size(); ++layer) {
@@ -177,9 +217,10 @@ attn::AttendParams MmFp8::attend_params(const attn::AttendParams& params, void* 
   result.output_token_stride = heads * padded_;
   result.output_head_stride = padded_;
   result.head_size = result.v_head_size = padded_;
-  // The scale of the unpadded head size; that of the keys is applied with their codes.
+  // The scale of the unpadded head size. That of the keys, and with it a dynamic one of the
+  // queries, is read from kv_scales_.
   result.score.softmax_scale =
-      static_cast<float>(problem_.attention.scale * static_cast<double>(scales_[0]));
+      static_cast<float>(problem_.attention.scale * static_cast<double>(query_scale_));
   attn::KvParams& kv = result.kv;
   kv.element = attn::Element::kE4M3;
   kv.key = codes_[1]->data();
@@ -204,16 +245,20 @@ double MmFp8::traffic_bytes() const {
 
 void MmFp8::poison() {
   for (const auto& codes : codes_) ops_.poison(*codes);
+  if (dynamic_) ops_.poison(*kv_scales_);
+  reset_counters();
 }
 
 MmQuantisedForward MmFp8::read() {
+  const std::vector<float> scales = read_scales();
+  if (save_pending_) save_scales(scales);
   MmQuantisedForward forward;
+  std::copy_n(scales.begin(), forward.scales.size(), forward.scales.begin());
   for (std::size_t i = 0; i < 3; ++i) {
     forward.codes[i] =
         Tensor(Dtype::kE4M3, {sources_[i].num_tokens, sources_[i].num_heads, padded_});
     ops_.download(forward.codes[i].bytes(), *codes_[i], forward.codes[i].size_bytes());
   }
-  forward.scales = scales_;
   ops_.download(forward.saturated.data(), *saturated_, sizeof forward.saturated);
   return forward;
 }

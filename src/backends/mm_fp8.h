@@ -26,7 +26,7 @@ struct MmSource {
 struct MmQuantisedForward {
   std::array<Tensor, 3> codes;  // e4m3 [tokens, heads, D rounded up to 16] of Q, K and V
   std::array<float, 3> scales{1, 1, 1};
-  std::array<std::int64_t, 3> saturated{};
+  std::array<std::int64_t, 3> saturated{};  // of all forwards since poison()
 };
 
 class MmFp8 {
@@ -36,8 +36,8 @@ class MmFp8 {
   /// layer has no scales.
   MmFp8(const Problem& problem, Ops& ops, const std::array<MmSource, 3>& sources);
 
-  /// One forward: largest values and scales of the current tensors first (dynamic), then the codes.
-  /// Errors: E-VALUE when a scale is not finite; E-IO when the scale file cannot be written.
+  /// Queues one forward: largest values and scales of the current tensors first (dynamic), then the
+  /// codes. The host takes no part: scales stay on the device.
   void quantise();
   /// `params` with the codes and scales of the last forward in place of query, key and value;
   /// output of padded heads goes to `output`.
@@ -47,6 +47,8 @@ class MmFp8 {
   /// Bytes that quantise() reads and writes.
   double traffic_bytes() const;
   void poison();
+  /// What the last forward left; the first call after the history wrapped writes the scale file.
+  /// Errors: E-VALUE when a scale is not finite; E-IO when the scale file cannot be written.
   MmQuantisedForward read();
 
  private:
@@ -54,9 +56,11 @@ class MmFp8 {
   void load_static_scales();
   void observe_earlier_forwards();
   void observe(std::size_t layer, int position, const std::array<MmSource, 3>& sources);
-  void update_scales();
-  void upload_scales();
-  void save_scales();
+  void multiply_scales();
+  void expand_v_scale();
+  void reset_counters();
+  std::vector<float> read_scales();
+  void save_scales(const std::vector<float>& scales);
 
   const Problem& problem_;
   Ops& ops_;
@@ -66,13 +70,14 @@ class MmFp8 {
   bool save_pending_;
   int position_ = 0;  // of the measured forward in the ring
   std::array<bool, 3> skip_{};
-  std::array<float, 3> scales_{1, 1, 1};
+  float query_scale_ = 1;  // loaded; dynamic ones are on the device alone
   std::array<std::unique_ptr<Buffer>, 3> codes_;
   std::unique_ptr<Buffer> amax_;       // f32 [3]
   std::unique_ptr<Buffer> history_;    // f32 [layers, 3, 16]
   std::unique_ptr<Buffer> scale_;      // f32 [layers, 3]
+  std::unique_ptr<Buffer> zero_;       // i64 [1]
   std::unique_ptr<Buffer> saturated_;  // i64 [3]
-  std::unique_ptr<Buffer> kv_scales_;  // f32 [2, Hk]
+  std::unique_ptr<Buffer> kv_scales_;  // f32 [2, Hk]: k_scale (dynamic: times q_scale), v_scale
 };
 
 }  // namespace attnbench

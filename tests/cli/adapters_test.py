@@ -1,7 +1,8 @@
 """The adapters of public packages, through the real binary. Those of torch run on CPU tensors of the real
 one; those of other packages against stubs with their signatures and conventions (tests/python/stubs).
 
-Needs an interpreter with torch, which scripts/test does not install.
+Needs an interpreter with torch, which scripts/test does not install: ATTNBENCH_PYTHON names it, and then
+it has to have torch. Without that variable, and without torch, the tests are skipped.
 """
 
 import re
@@ -9,7 +10,7 @@ import subprocess
 import unittest
 
 from plugins import CROSS
-from pythons import PACKAGE_DIR, STUBS, PythonTest
+from pythons import PACKAGE_DIR, STUBS, PythonTest, python_with_torch
 from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE
 
 PREFIX = "attnbench.adapters."
@@ -115,9 +116,7 @@ class AdapterTest(PythonTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.need("torch", modules=[STUBS])
-        if cls.python is None:
-            raise unittest.SkipTest("no Python with a shared library and torch")
+        cls.python, cls.modules = python_with_torch(), [STUBS]
 
     def setUp(self):
         super().setUp()

@@ -5,7 +5,7 @@ Python with torch for it.
 import unittest
 
 from gpu_test import CASES, no_gpu
-from pythons import PythonTest, python_with
+from pythons import PythonTest, python_with_torch
 
 PREFIX = "attnbench.adapters."
 FAULTY = """\
@@ -83,9 +83,7 @@ class PythonOnGpu(PythonTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.python = python_with("torch.cuda")
-        if cls.python is None:
-            raise unittest.SkipTest("no Python with a shared library and torch")
+        cls.python = python_with_torch("torch.cuda")
 
     def run_on_gpu(self, *classes, options=(), code=0):
         self.write("cases.yaml", CASES)

@@ -105,11 +105,14 @@ class RightOnes(MlaPluginTest):
         save = ("--save-tensors", "saved")
         self.all_pass(LATENTS, "BASE_2", "WIDE_QUERY", settings=save)
         self.all_pass(SPARSE, "PLUS_INF", settings=(*save, *LISTS))
+        asked = (*FP8, "--set", "attention.probability_dtype=fp8_e4m3")
+        self.all_pass(LATENTS.replace("name: ", "name: rounded-"), "E4M3_PROBABILITY",
+                      settings=(*save, *asked))  # fmt: skip
         opinion = subprocess.run(
             [sys.executable, "-B", ROOT / "scripts" / "second_opinion.py", self.dir / "saved"],
             capture_output=True, text=True, timeout=TIME_LIMIT_S)  # fmt: skip
         self.assertEqual(opinion.returncode, 0, opinion.stdout + opinion.stderr)
-        self.assertIn("3 passed", opinion.stdout)
+        self.assertIn("4 passed", opinion.stdout)
 
     def test_explain_says_what_it_is_given(self):
         self.write("latents.yaml", LATENTS)

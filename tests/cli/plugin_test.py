@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,8 +17,6 @@ from tool import (
     TIME_LIMIT_S,
     TINY,
     TINY_CASE,
-    ToolTest,
-    cuda_library,
     nvcc,
     strict_json,
 )
@@ -218,49 +217,72 @@ class SecondOpinion(PluginTest):
         self.assertIn("8 passed", opinion.stdout)
 
 
+def blocks_of_docs():
+    """(language, lines) of the blocks of docs/plugins.md."""
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    return re.findall(r"^```(cpp|yaml|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def commands_of(example):
+    """What the first lines of an example say to run."""
+    text = (ROOT / "examples" / "plugin" / example).read_text(encoding="utf-8")
+    return "".join(line + "\n" for line in re.findall(r"^//   (.*)$", text, re.MULTILINE))
+
+
 class Docs(PluginTest):
-    def test_the_way_from_an_empty_folder_to_a_judged_kernel(self):
-        """docs/plugins.md as it is written, with nothing but what `cmake --install` installs."""
-        prefix = self.dir / "installed"
-        subprocess.run(["cmake", "--install", Path(BINARY).resolve().parent, "--prefix", prefix],
+    """Commands as they are written, with nothing but what `cmake --install` installs."""
+
+    def setUp(self):
+        super().setUp()
+        self.prefix = self.dir / "installed"
+        subprocess.run(["cmake", "--install", Path(BINARY).resolve().parent, "--prefix", self.prefix],
                        check=True, capture_output=True, timeout=TIME_LIMIT_S)  # fmt: skip
-        for example in ("naive_attention.cpp", "naive_attention.cu"):
-            self.assertTrue((prefix / "share/attnbench/examples/plugin" / example).exists())
-        text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
-        blocks = re.findall(r"^```(cpp|yaml|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+    def shell(self, script, **changes):
+        """Runs the lines in the folder `work`; `DIR/` is where attnbench was installed."""
+        (self.dir / "work").mkdir(exist_ok=True)
+        done = subprocess.run(["bash", "-e", "-c", script.replace("DIR/", f"{self.prefix}/")],
+                              cwd=self.dir / "work", env=self.environment(**changes),
+                              capture_output=True, text=True, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_the_example_for_the_cpu(self):
+        passed = self.shell("cp DIR/share/attnbench/examples/plugin/naive_attention.cpp .\n"
+                            + commands_of("naive_attention.cpp"))  # fmt: skip
+        self.assertIn("1 passed", passed)
+
+    @unittest.skipUnless(nvcc(), "no nvcc")
+    def test_the_example_for_a_gpu_compiles_without_a_warning_and_loads_without_a_gpu(self):
+        (script,) = [lines for kind, lines in blocks_of_docs() if "nvcc" in lines]
+        copy, compile, run = script.splitlines(keepends=True)
+        self.assertEqual(compile + run, commands_of("naive_attention.cu"))
+        self.write("work/tiny.yaml", TINY)
+        listed = self.shell(
+            copy + compile + "DIR/bin/attnbench list backends --plugin ./libnaive.so",
+            PATH=os.pathsep.join([os.environ["PATH"], str(Path(nvcc()).parent)]),
+            NVCC_APPEND_FLAGS="-Xcompiler -Wall,-Wextra,-Werror")  # fmt: skip
+        self.assertIn("NAIVE_CUDA", listed)
+        shown = self.expect(3, "support", "work/tiny.yaml", "--device", "cpu", "--plugin",
+                            "work/libnaive.so", "--backend", "NAIVE_CUDA")  # fmt: skip
+        self.assertIn("device cpu not supported", shown.out)
+
+    def test_the_way_from_an_empty_folder_to_a_judged_kernel(self):
+        blocks = blocks_of_docs()
         self.assertEqual([kind for kind, _ in blocks[:4]], ["cpp", "yaml", "sh", "sh"])
         self.write("work/mine.cpp", blocks[0][1])
         # Why: samples until the noise is low take seconds, which nothing here depends on.
         self.write("work/case.yaml", blocks[1][1] + "timing: {samples: 3}\n")
-        script = blocks[2][1] + blocks[3][1].replace("--baseline", "--floor-us 1e12 --baseline")
-        done = subprocess.run(["bash", "-e", "-c", script.replace("DIR/", f"{prefix}/")],
-                              cwd=self.dir / "work", capture_output=True, text=True,
-                              timeout=TIME_LIMIT_S)  # fmt: skip
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.shell(blocks[2][1] + blocks[3][1].replace("--baseline", "--floor-us 1e12 --baseline"))
         results = json.loads((self.dir / "work" / "results.json").read_text())["results"]
         mine = {r["backend"]: r for r in results}["MINE"]
         self.assertEqual(mine["status"], "passed", mine["reasons"])
         # And it is wrong without the division, as the page says.
         wrong = blocks[0][1].replace("sum[d] / weights", "sum[d]")
         self.write("work/mine.cpp", wrong)
-        script = blocks[2][1].replace("DIR/", f"{prefix}/")
-        done = subprocess.run(["bash", "-c", script], cwd=self.dir / "work", capture_output=True,
-                              text=True, timeout=TIME_LIMIT_S)  # fmt: skip
-        self.assertEqual(done.returncode, 1, done.stderr)
+        self.shell(f"set +e; {blocks[2][1]}[[ $? == 1 ]]")
         results = json.loads((self.dir / "work" / "results.json").read_text())["results"]
         self.assertEqual({r["backend"]: r["status"] for r in results}["MINE"], "incorrect")
-
-
-@unittest.skipUnless(nvcc(), "no nvcc")
-class CudaExample(ToolTest):
-    def test_it_compiles_and_loads_on_a_machine_without_a_gpu(self):
-        library = cuda_library("examples/plugin/naive_attention.cu", self.dir / "libnaive.so")
-        listed = self.expect(0, "list", "backends", "--plugin", library)
-        self.assertIn("NAIVE_CUDA", listed.out)
-        self.write("tiny.yaml", TINY)
-        shown = self.expect(3, "support", "tiny.yaml", "--device", "cpu", "--plugin", library,
-                            "--backend", "NAIVE_CUDA")  # fmt: skip
-        self.assertIn("device cpu not supported", shown.out)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ torch is not installed; adapters_test.py has the real one.
 
 import ctypes
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from plugins import CROSS, HANG_LIMIT, HEADER_DIR
-from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described
+from pythons import FAKE_TORCH, PACKAGE_DIR, PythonTest, described, python_with_torch
 from tool import ROOT, TIME_LIMIT_S, TINY, TINY_CASE, strict_json
 
 SMALL = TINY.replace("bfloat16", "float32")
@@ -346,6 +347,33 @@ class SharedLibrary(unittest.TestCase):
             self.assertEqual(self.library(folder, **static)[0], "")
             Path(folder, "lib", short + ".1.0").touch()
             self.assertEqual(self.library(folder, **static), (f"{folder}/lib/{short}.1.0", ""))
+
+
+class TestsWithTorch(unittest.TestCase):
+    """They may be skipped where nobody asks for them, and only there."""
+
+    def find(self, module, **environment):
+        with mock.patch.dict(os.environ, environment):
+            if not environment:
+                os.environ.pop("ATTNBENCH_PYTHON", None)
+            return python_with_torch(module)
+
+    def test_without_it_they_are_skipped_unless_its_python_is_named(self):
+        with self.assertRaises(unittest.SkipTest):
+            self.find("there_is_no_such_package")
+        here = self.find("json")
+        self.assertEqual(self.find("json", ATTNBENCH_PYTHON=here), here)
+        for python, module in ((here, "there_is_no_such_package"), ("/bin/false", "json")):
+            with self.assertRaisesRegex(AssertionError, f"ATTNBENCH_PYTHON is {python}, which has no"):
+                self.find(module, ATTNBENCH_PYTHON=python)
+
+    def test_those_of_the_adapters_fail_then(self):
+        adapters = ROOT / "tests" / "cli" / "adapters_test.py"
+        done = subprocess.run([sys.executable, "-B", adapters, "--verbose"], text=True,
+                              env={**os.environ, "ATTNBENCH_PYTHON": "/bin/false"},
+                              capture_output=True, timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertNotIn("skipped", done.stderr)  # by which ctest knows a skipped one
 
 
 STRUCTS = """\

@@ -5,6 +5,7 @@ classes of a scratch folder.
 import os
 import subprocess
 import sys
+import unittest
 
 from plugins import PluginTest
 from tool import ROOT, TIME_LIMIT_S, skip_without
@@ -12,8 +13,7 @@ from tool import ROOT, TIME_LIMIT_S, skip_without
 PACKAGE_DIR = ROOT / "python"
 STUBS = ROOT / "tests" / "python" / "stubs"
 FAKE_TORCH = ROOT / "tests" / "python" / "fake_torch"
-CANDIDATES = [python for python in (os.environ.get("ATTNBENCH_PYTHON"), sys.executable, "python3",
-                                    "/usr/bin/python3") if python]  # fmt: skip
+CANDIDATES = (sys.executable, "python3", "/usr/bin/python3")
 
 
 def described(python):
@@ -32,11 +32,24 @@ def has_packages(python, packages):
 
 
 def python_with(*packages):
-    """The first interpreter that has a shared library and these packages, or None."""
-    for python in CANDIDATES:
+    """The first interpreter that has a shared library and these packages, that of ATTNBENCH_PYTHON
+    before others; or None."""
+    named = os.environ.get("ATTNBENCH_PYTHON")
+    for python in (named, *CANDIDATES) if named else CANDIDATES:
         if "library" in described(python) and has_packages(python, packages):
             return python
     return None
+
+
+def python_with_torch(module="torch"):
+    """That of ATTNBENCH_PYTHON, which has to have it; without that variable the first that has, or the
+    test is skipped: scripts/test does not install torch."""
+    found, named = python_with(module), os.environ.get("ATTNBENCH_PYTHON")
+    if named and found != named:
+        raise AssertionError(f"ATTNBENCH_PYTHON is {named}, which has no shared library or no {module}")
+    if found is None:
+        raise unittest.SkipTest("no Python with a shared library and torch")
+    return found
 
 
 class PythonTest(PluginTest):
@@ -48,7 +61,7 @@ class PythonTest(PluginTest):
     @classmethod
     def need(cls, *packages, modules=()):
         cls.python, cls.modules = python_with(*packages), modules
-        if cls.python is None and "torch" not in packages:  # scripts/test installs the others
+        if cls.python is None:
             skip_without("Python with a shared library and " + ", ".join(packages))
 
     def environment(self, **changes):

@@ -7,19 +7,21 @@
 #include "bench/system.h"
 #include "core/error.h"
 #include "scenario/scenario.h"
+#include "waiting_ops.h"
 
 namespace attnbench::matrix {
 namespace {
 
-PipelineOutput run_once(Pipeline& pipeline, Ops& ops) {
+PipelineOutput run_once(Pipeline& pipeline, WaitingOps& ops) {
   pipeline.poison_outputs();
-  for (const Step& step : pipeline.steps()) step.run();
+  ops.queue(pipeline);
   ops.synchronize();
   return pipeline.read_output();
 }
 
-void judge_pipeline(const Problem& problem, const Backend& backend, Ops& ops,
+void judge_pipeline(const Problem& problem, const Backend& backend, Ops& given_ops,
                     std::vector<std::string>& reasons) {
+  WaitingOps ops(given_ops);
   const std::unique_ptr<System> system = make_system(problem, {1, {}});
   const std::unique_ptr<Trial> trial = system->start(backend);
   const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops);
@@ -31,6 +33,9 @@ void judge_pipeline(const Problem& problem, const Backend& backend, Ops& ops,
   if (const std::string other = describe_difference(output, run_once(*pipeline, ops));
       !other.empty()) {
     reasons.push_back("not deterministic: " + other);
+  }
+  if (!ops.first_wait().empty()) {
+    reasons.push_back("the host waits in step " + ops.first_wait());
   }
   const std::optional<Judgement> judgement = trial->judge(output);
   reasons.insert(reasons.end(), judgement->reasons.begin(), judgement->reasons.end());

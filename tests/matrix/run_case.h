@@ -20,9 +20,9 @@ struct CaseResult {
   std::string text() const;  // the reasons in one line
 };
 
-/// Pipeline against reference on all rows: refusals, stray writes, cache bytes, two equal runs,
-/// NaN and infinity in their places, the tolerances of semantics §14.2. An error of the pipeline is
-/// kWrong with its message.
+/// Pipeline against reference on all rows: refusals, stray writes, cache bytes, two equal runs that
+/// are queued without a wait of the host, NaN and infinity in their places, the tolerances of
+/// semantics §14.2. An error of the pipeline is kWrong with its message.
 CaseResult run_case(const Problem& problem, const Backend& backend, Ops& ops);
 
 /// `key`: dotted; `value`: YAML.

@@ -372,7 +372,8 @@ struct MatmulCase {
   int n;
   int k;
   bool transposed = false;
-  int padding = 0;  // elements between rows of A and B
+  int padding = 0;       // elements between rows of A and B
+  bool one_row = false;  // of A, which a stride of 0 makes all of them
 };
 
 inline std::vector<Tensor> run_matmul(Ops& ops, const MatmulCase& c) {
@@ -385,7 +386,7 @@ inline std::vector<Tensor> run_matmul(Ops& ops, const MatmulCase& c) {
   // [m, batches, k] as MLA's queries are.
   p.a = memory.upload(drawn(c.dtype, {c.m, c.batches, c.k + c.padding}, 36, false));
   p.a_batch_stride = c.k + c.padding;
-  p.a_row_stride = c.batches * p.a_batch_stride;
+  p.a_row_stride = c.one_row ? 0 : c.batches * p.a_batch_stride;
   p.b = memory.upload(drawn(c.dtype, {c.batches, b_rows, b_width}, 37, false));
   p.b_batch_stride = b_rows * b_width;
   p.b_row_stride = b_width;
@@ -411,9 +412,13 @@ inline OperationCase matmul_case(const MatmulCase& c) {
 
 inline std::vector<MatmulCase> matmul_cases() {
   using enum Dtype;
-  return {{kBF16, kBF16, 3, 70, 512, 128},  {kBF16, kBF16, 1, 200, 192, 512, true},
-          {kF16, kF32, 2, 5, 130, 72},      {kF16, kF16, 2, 33, 35, 21, true, 1},
-          {kBF16, kBF16, 1, 4, 8, 0},       {kF32, kF32, 2, 70, 65, 33},
+  return {{kBF16, kBF16, 3, 70, 512, 128},
+          {kBF16, kBF16, 1, 200, 192, 512, true},
+          {kF16, kF32, 2, 5, 130, 72},
+          {kF16, kF16, 2, 33, 35, 21, true, 1},
+          {kBF16, kBF16, 1, 4, 8, 0},
+          {kF32, kF32, 2, 70, 65, 33},
+          {kF32, kF32, 1, 70, 1, 1, false, 0, true},
           {kF32, kBF16, 1, 9, 40, 50, true}};
 }
 
