@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "forwarding_ops.h"
+#include "mla_products_testing.h"
 #include "ops/cuda/column_major_testing.h"
 #include "ops/cuda/lt_product.h"
 #include "run_case.h"
@@ -41,16 +42,6 @@ class ByColumns final : public ForwardingOps {
   std::set<LtProduct> prepared_;
 };
 
-constexpr const char* kScenario = R"(
-name: products
-attention: {type: mla, num_heads: 4}
-mla: {kv_lora_rank: 32, qk_nope_head_dim: 16, qk_rope_head_dim: 16, v_head_dim: 24,
-      workspace_tokens: 64}
-kv_cache: {block_size: 16}
-batch: [{query_len: 1, seq_len: 40}, {query_len: 1, seq_len: 3}, {query_len: 9, seq_len: 70},
-        {query_len: 5, seq_len: 5}]
-)";
-
 }  // namespace
 
 TEST_CASE("MLA with every product by columns gives what the reference does") {
@@ -69,7 +60,7 @@ TEST_CASE("MLA with every product by columns gives what the reference does") {
     if (!settings.empty()) CAPTURE(settings.front().first);
     ByColumns ops(*cpu);
     const CaseResult result =
-        run_case(make_problem(kScenario, settings), *find_backend("MLA"), ops);
+        run_case(make_problem(kMlaScenario, settings), *find_backend("MLA"), ops);
     INFO(result.text());
     CHECK(result.outcome == Outcome::kPassed);
     CHECK(ops.own == 0);
@@ -80,8 +71,9 @@ TEST_CASE("MLA with every product by columns gives what the reference does") {
 TEST_CASE("MLA that promises the same bytes in every batch has all products by the own kernel") {
   const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
   ByColumns ops(*cpu);
-  const CaseResult result = run_case(
-      make_problem(kScenario, {{"attention.batch_invariant", "true"}}), *find_backend("MLA"), ops);
+  const CaseResult result =
+      run_case(make_problem(kMlaScenario, {{"attention.batch_invariant", "true"}}),
+               *find_backend("MLA"), ops);
   INFO(result.text());
   CHECK(result.outcome == Outcome::kPassed);
   CHECK(ops.own > 0);
