@@ -154,7 +154,7 @@ TEST_CASE("every product of MLA's pipelines is the library's, whatever rank and 
 
 TEST_CASE("random strides, orders, offsets and types agree with the operation") {
   std::mt19937 random(11);
-  const auto upto = [&](int most) { return static_cast<std::int64_t>(random() % (most + 1)); };
+  const auto upto = [&](unsigned most) { return static_cast<std::int64_t>(random() % (most + 1)); };
   for (int i = 0; i < 200; ++i) {
     const Extents e{1 + upto(3), 1 + upto(9), 1 + upto(20), 1 + upto(30), upto(1) == 1};
     const auto dtype = std::array{Dtype::kBF16, Dtype::kF16, Dtype::kF32}[random() % 3];
