@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "backends/repeated_copy.h"
 #include "inputs/kv_scales.h"
 
 namespace attnbench {
@@ -47,15 +48,8 @@ void KvScaleStep::amax(const ScaledRows& rows, int index) {
 }
 
 void KvScaleStep::expand(int index, float* per_head) {
-  attn::CopyParams copy{};
-  copy.source_element = copy.output_element = attn::Element::kF32;
-  copy.source = scales_->as<float>() + index;  // by strides of 0 the same for every head
-  copy.output = per_head;
-  copy.output_strides[2] = 1;
-  copy.extents[0] = copy.extents[1] = 1;
-  copy.extents[2] = num_kv_heads_;
-  copy.width = 1;
-  ops_.copy(copy);
+  ops_.copy(
+      repeated_copy(attn::Element::kF32, scales_->as<float>() + index, per_head, num_kv_heads_));
 }
 
 void KvScaleStep::run() {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "backends/repeated_copy.h"
 #include "core/error.h"
 #include "inputs/mm_inputs.h"
 #include "inputs/mm_scale_file.h"
@@ -136,26 +137,13 @@ void MmFp8::multiply_scales() {
 
 void MmFp8::expand_v_scale() {
   const int heads = problem_.attention.num_kv_heads;
-  attn::CopyParams copy{};
-  copy.source_element = copy.output_element = attn::Element::kF32;
-  copy.source = scale_->as<float>() + 2;  // by strides of 0 the same for every head
-  copy.output = kv_scales_->as<float>() + heads;
-  copy.output_strides[2] = 1;
-  copy.extents[0] = copy.extents[1] = copy.width = 1;
-  copy.extents[2] = heads;
-  ops_.copy(copy);
+  ops_.copy(repeated_copy(attn::Element::kF32, scale_->as<float>() + 2,
+                          kv_scales_->as<float>() + heads, heads));
 }
 
 /// On the device, so that poisoning waits for nothing either.
 void MmFp8::reset_counters() {
-  attn::CopyParams copy{};
-  copy.source_element = copy.output_element = attn::Element::kI64;
-  copy.source = zero_->data();
-  copy.output = saturated_->data();
-  copy.output_strides[2] = 1;
-  copy.extents[0] = copy.extents[1] = copy.width = 1;
-  copy.extents[2] = 3;
-  ops_.copy(copy);
+  ops_.copy(repeated_copy(attn::Element::kI64, zero_->data(), saturated_->data(), 3));
 }
 
 void MmFp8::quantise() {

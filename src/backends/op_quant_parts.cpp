@@ -1,5 +1,7 @@
 #include "backends/op_quant_parts.h"
 
+#include "backends/repeated_copy.h"
+
 namespace attnbench {
 
 std::array<HeadRun, 3> projection_heads(OpPipeline& op) {
@@ -23,11 +25,8 @@ void* zeroed_counter(OpPipeline& op, const std::string& name) {
 }
 
 void queue_reset(OpPipeline& op, void* counter) {
-  attn::CopyParams copy{};
-  copy.source_element = copy.output_element = attn::Element::kI64;
-  copy.source = op.upload(std::vector<attn::i64>{0}, "zero");
-  copy.output = counter;
-  copy.extents[0] = copy.extents[1] = copy.extents[2] = copy.width = 1;
+  const void* zero = op.upload(std::vector<attn::i64>{0}, "zero");
+  const attn::CopyParams copy = repeated_copy(attn::Element::kI64, zero, counter, 1);
   op.add_side_step("reset_counter", [&op, copy] { op.ops().copy(copy); });
 }
 
