@@ -553,6 +553,7 @@ inline void add_quantise_cases(std::vector<OperationCase>& cases) {
                                                          {"groups", kBF16, 512},
                                                          {"groups", kF16, 256, 0, 64, true},
                                                          {"groups", kF32, 256, 1, 128},
+                                                         {"groups", kBF16, 16384, 8, 128},
                                                          {"nvfp4", kBF16, 256, 0, 128, true},
                                                          {"nvfp4", kF16, 48, 0, 128, false},
                                                          {"nvfp4", kF32, 32, 3, 128, true}}) {
@@ -605,6 +606,9 @@ inline void add_reduce_cases(std::vector<OperationCase>& cases) {
       {"combine_dcp", 8e-3, [](Ops& o) { return run_dcp(o, kBF16, kBF16, 512, true, false); }});
   cases.push_back({"combine_dcp base 2 of f32", 1e-5,
                    [](Ops& o) { return run_dcp(o, kF32, kF32, 35, true, true); }});
+  // More than a CTA has places for.
+  cases.push_back({"combine_dcp of rows of 515", 1e-5,
+                   [](Ops& o) { return run_dcp(o, kF32, kF32, 515, true, false); }});
   cases.push_back({"sum_ranks f32", 1e-30, [](Ops& o) { return run_sum_ranks(o, kF32, 1024); }});
   cases.push_back({"sum_ranks bf16", 1e-30, [](Ops& o) { return run_sum_ranks(o, kBF16, 77); }});
   cases.push_back({"amax", 1e-30, [](Ops& o) { return run_amax(o, kBF16, 72, false, false); }});
