@@ -58,6 +58,16 @@ struct DcpCombineParams {
   int head_size;   // D
 };
 
+/// Weights that a CTA of correct_dcp and combine_dcp has place for, a rank and row each.
+constexpr int kDcpWeightsOfCta = 2048;
+/// Rows (token, head) of such a CTA, which has `slots` places for the `row_vectors` of a row.
+ATTN_FN int dcp_rows_of_cta(int row_vectors, int world_size, int slots) {
+  const int by_slots = slots / row_vectors;
+  const int by_weights = kDcpWeightsOfCta / world_size;
+  const int rows = by_slots < by_weights ? by_slots : by_weights;
+  return rows < 1 ? 1 : rows;
+}
+
 /// Ranks whose buffers one sum_ranks() can name.
 constexpr int kMostSummedRanks = 64;
 

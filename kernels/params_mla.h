@@ -24,7 +24,8 @@ struct MatmulParams {
   i64 num_batches;
   i64 m;
   i64 n;
-  i64 k;  // 0: C becomes 0
+  i64 k;                // 0: C becomes 0
+  int batch_invariant;  // the bytes of a row of C depend on neither m nor num_batches
 };
 
 /// What an entry of an MLA cache looks like.

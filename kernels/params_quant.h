@@ -38,6 +38,9 @@ struct GroupQuantiseParams {
   int ue8m0;
 };
 
+/// Columns of a group that a thread holds.
+constexpr int kGroupPiece = 16;
+
 /// Columns that share a scale in NVFP4.
 constexpr int kNvfp4Block = 16;
 

@@ -51,7 +51,8 @@ SECONDS = {
     "peers": 400, "mla": 300, "peers-mla": 300, "dcp-mla": 230, "cascade": 200, "ops-bandwidth": 150,
     "ops-mla-bandwidth": 150, "peers-ops": 120,
     "dcp": 120, "ops-mla": 100, "decode": 90, "mla-sparse": 90, "quant-kv": 60,
-    "ops-vit-bandwidth": 60, "ops": 50, "int8": 45, "decode-qwen3-moe": 40, "output-quant": 40,
+    "ops-vit-bandwidth": 60, "ops-dcp-bandwidth": 60, "ops": 50, "int8": 45, "decode-qwen3-moe": 40,
+    "output-quant": 40,
 }  # fmt: skip
 OTHER_S = 20
 PART_S = 110

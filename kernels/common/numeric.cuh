@@ -117,11 +117,15 @@ ATTN_FN float e5m2_to_float(u8 code) {
 // ---- e2m1 (fp4): saturates to 6; the code is in the low nibble ----
 ATTN_FN u8 e2m1_from_float(float x) {
   const u32 bits = float_bits(x);
-  const u32 sign = (bits >> 28) & 0x8u;
+  const u32 magnitude = bits & 0x7FFFFFFFu;
   // NaN has no code in e2m1; CUDA's conversion gives +6.
-  if (is_nan_bits(bits)) return 7;
-  const u32 code = encode_magnitude<1, 1>(bits);
-  return static_cast<u8>(sign | (code > 7u ? 7u : code));
+  const u32 sign = magnitude <= 0x7F800000u ? (bits >> 28) & 0x8u : 0u;
+  const u32 held = magnitude < 0x40C00000u ? magnitude : 0x40C00000u;  // 6
+  // Below 1 codes are halves: adding 2^22 rounds to those. From there on they are the exponent and
+  // the first bit of the mantissa, which a carry rounds to nearest even.
+  const u32 halves = float_bits(float_from_bits(held) + 0x1p22f) & 3u;
+  const u32 upper = ((held + 0x1FFFFFu + ((held >> 22) & 1u)) >> 22) - 252u;
+  return static_cast<u8>(sign | (held < 0x3F800000u ? halves : upper));
 }
 ATTN_FN float e2m1_to_float(u8 code) {
   const float magnitude = decode_magnitude<1, 1>(code & 7u);

@@ -2,6 +2,7 @@
 // §7.3 steps 2 and 3, §7.5).
 #pragma once
 
+#include "kernels/common/division.cuh"
 #include "kernels/common/numeric.cuh"
 #include "kernels/params_dcp.h"
 #include "kernels/ptx/element_vector.cuh"
@@ -22,91 +23,152 @@ __device__ __forceinline__ float rank_lse(const RankLses& lses, int rank, i64 to
   return lse < float_from_bits(0x7F800000u) ? lse : kNoLse;
 }
 
-/// ln sum e^lse over the ranks; -inf when none saw a key.
-__device__ __forceinline__ float combined_lse(const RankLses& lses, i64 token, i64 head) {
-  float maximum = kNoLse;
-  for (int rank = 0; rank < lses.world_size; ++rank) {
-    maximum = fmaxf(maximum, rank_lse(lses, rank, token, head));
+/// Rows (token, head) of a CTA, heads first.
+class DcpRows {
+ public:
+  struct Row {
+    i64 token;
+    i64 head;
+  };
+  __device__ __forceinline__ DcpRows(i64 first, i64 num_tokens, int num_heads, int most)
+      : token_(quotient(first, num_heads)),
+        head_(static_cast<unsigned>(first - token_ * num_heads)),
+        num_heads_(static_cast<unsigned>(num_heads)) {
+    const i64 left = num_tokens * num_heads - first;
+    count_ = static_cast<unsigned>(left < most ? left : most);
   }
-  if (maximum == kNoLse) return kNoLse;
-  float sum = 0.0f;
-  for (int rank = 0; rank < lses.world_size; ++rank) {
-    sum += lse_power(lses, rank_lse(lses, rank, token, head) - maximum);
+  __device__ __forceinline__ unsigned count() const { return count_; }
+  __device__ __forceinline__ Row operator[](unsigned row) const {
+    const unsigned head = head_ + row;
+    return {token_ + head / num_heads_, head % num_heads_};
   }
-  return maximum + (lses.base_two != 0 ? log2f(sum) : logf(sum));
-}
 
-/// Its weight, 0 where either is -inf.
-__device__ __forceinline__ float rank_weight(const RankLses& lses, int rank, i64 token, i64 head,
-                                             float combined) {
-  const float lse = rank_lse(lses, rank, token, head);
-  return lse == kNoLse ? 0.0f : lse_power(lses, lse - combined);
-}
+ private:
+  i64 token_;
+  unsigned head_;
+  unsigned num_heads_;
+  unsigned count_;
+};
 
-/// What both operations do with a thread's columns [column, column + kVector) of a row: `add`(row
-/// token, head, lse, column, values) fills values. Grid: cdiv(T * H * D / kVector, kThreads).
-template <class Config, class Params, class Add>
-__device__ __forceinline__ void combine_ranks(const Params& p, Add add) {
-  constexpr int kVector = Config::kVector;
-  // 32 bits are enough for all vectors of a decode; the launch sees to it.
-  const unsigned index = blockIdx.x * Config::kThreads + threadIdx.x;
-  const unsigned row_vectors = static_cast<unsigned>(p.head_size / kVector);
-  const unsigned row = index / row_vectors;
-  const i64 token = row / static_cast<unsigned>(p.num_heads);
-  if (token >= p.num_tokens) return;
-  const i64 head = row - token * p.num_heads;
-  const int column = static_cast<int>(index - row * row_vectors) * kVector;
-  const float lse = combined_lse(p.lses, token, head);
-  float values[kVector] = {};
-  add(token, head, lse, column, values);
-  const i64 to = token * p.output_token_stride + head * p.output_head_stride + column;
-  store_vector(static_cast<char*>(p.output) + to * size_of(Config::kOutput),
-               encode_vector<Config::kOutput>(values));
-  if (p.output_lse != nullptr && column == 0) {
-    p.output_lse[token * p.lse_token_stride + head * p.lse_head_stride] = lse;
-  }
-}
-
+/// weights[W, rows] become the factors e^(lse_rank - LSE) of every rank, 0 where either is -inf,
+/// with LSE = ln sum e^lse over the ranks, which is stored where it is asked for and by
+/// `stores_lse`.
 template <class Config, class Params>
-__device__ __forceinline__ void load_partial(const Params& p, i64 first, i64 token, i64 head,
-                                             int column, float (&values)[Config::kVector]) {
-  const i64 from = first + token * p.partial_token_stride + head * p.partial_head_stride + column;
-  decode_vector(load_vector<Config::kPartial, Config::kVector>(static_cast<const char*>(p.partial) +
-                                                               from * size_of(Config::kPartial)),
-                values);
+__device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows, bool stores_lse,
+                                            float* weights) {
+  const unsigned count = rows.count();
+  const unsigned world_size = static_cast<unsigned>(p.lses.world_size);
+  for (unsigned i = threadIdx.x; i < count * world_size; i += Config::kThreads) {
+    const DcpRows::Row row = rows[i % count];
+    weights[i] = rank_lse(p.lses, static_cast<int>(i / count), row.token, row.head);
+  }
+  __syncthreads();
+  for (unsigned i = threadIdx.x; i < count; i += Config::kThreads) {
+    float* const of_row = weights + i;
+    float maximum = kNoLse;
+    for (unsigned rank = 0; rank < world_size; ++rank) {
+      maximum = fmaxf(maximum, of_row[rank * count]);
+    }
+    float lse = kNoLse;
+    if (maximum != kNoLse) {
+      float sum = 0.0f;
+      for (unsigned rank = 0; rank < world_size; ++rank) {
+        sum += lse_power(p.lses, of_row[rank * count] - maximum);
+      }
+      lse = maximum + (p.lses.base_two != 0 ? log2f(sum) : logf(sum));
+    }
+    for (unsigned rank = 0; rank < world_size; ++rank) {
+      const float own = of_row[rank * count];
+      of_row[rank * count] = own == kNoLse ? 0.0f : lse_power(p.lses, own - lse);
+    }
+    if (p.output_lse != nullptr && stores_lse) {
+      const DcpRows::Row row = rows[i];
+      p.output_lse[row.token * p.lse_token_stride + row.head * p.lse_head_stride] = lse;
+    }
+  }
+  __syncthreads();
 }
 
-/// Config: Element kPartial, kOutput; int kVector (elements of a load), kThreads.
+/// output = sum of partial * weight over `num_terms` ranks from `first_rank` on, in their order.
+/// Config: Element kPartial, kOutput; int kVector (elements of a load), kItems (loads of a thread
+/// that are under way at once), kThreads. Grid: (cdiv(T * H, dcp_rows_of_cta()), cdiv(D / kVector,
+/// kItems * kThreads)).
+template <class Config, class Params>
+__device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, int num_terms,
+                                              i64 rank_stride) {
+  constexpr int kVector = Config::kVector;
+  constexpr int kItems = Config::kItems;
+  constexpr unsigned kSlots = Config::kThreads * kItems;
+  __shared__ float weights[kDcpWeightsOfCta];
+  const unsigned row_vectors = static_cast<unsigned>(p.head_size / kVector);
+  const int most = dcp_rows_of_cta(static_cast<int>(row_vectors), p.lses.world_size, kSlots);
+  const DcpRows rows(static_cast<i64>(blockIdx.x) * most, p.num_tokens, p.num_heads, most);
+  bool is_live[kItems];
+  unsigned row_of[kItems];
+  i64 from[kItems];
+  i64 to[kItems];
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    const unsigned index = blockIdx.y * kSlots + i * Config::kThreads + threadIdx.x;
+    row_of[i] = index / row_vectors;
+    is_live[i] = row_of[i] < rows.count();
+    const DcpRows::Row row = rows[row_of[i]];
+    const int column = static_cast<int>(index - row_of[i] * row_vectors) * kVector;
+    from[i] = row.token * p.partial_token_stride + row.head * p.partial_head_stride + column;
+    to[i] = row.token * p.output_token_stride + row.head * p.output_head_stride + column;
+  }
+  using Vectors = ElementVector<Config::kPartial, kVector>[kItems];
+  const auto load = [&](int term, Vectors& vectors) {
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (!is_live[i]) continue;
+      const i64 at = (from[i] + term * rank_stride) * size_of(Config::kPartial);
+      vectors[i] = load_vector<Config::kPartial, kVector>(static_cast<const char*>(p.partial) + at);
+    }
+  };
+  Vectors loaded;
+  load(0, loaded);  // under way while the weights are made, as later terms while one is added
+  weigh_ranks<Config>(p, rows, blockIdx.y == 0, weights);
+  float values[kItems][kVector];
+  for (int term = 0; term < num_terms; ++term) {
+    Vectors next;
+    if (term + 1 < num_terms) load(term + 1, next);
+    const float* const of_rank = weights + static_cast<unsigned>(first_rank + term) * rows.count();
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      if (!is_live[i]) continue;
+      const float weight = of_rank[row_of[i]];
+      float part[kVector];
+      decode_vector(loaded[i], part);
+#pragma unroll
+      for (int k = 0; k < kVector; ++k) {
+        // Exactly 0 without weight, whatever the partial holds.
+        const float product = weight == 0.0f ? 0.0f : weight * part[k];
+        values[i][k] = term == 0 ? product : values[i][k] + product;
+      }
+      loaded[i] = next[i];
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kItems; ++i) {
+    if (!is_live[i]) continue;
+    store_vector(static_cast<char*>(p.output) + to[i] * size_of(Config::kOutput),
+                 encode_vector<Config::kOutput>(values[i]));
+  }
+}
+
+/// Config and grid: those of combine_ranks().
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     correct_dcp(const __grid_constant__ DcpCorrectParams p) {
-  constexpr int kVector = Config::kVector;
-  combine_ranks<Config>(p,
-                        [&](i64 token, i64 head, float lse, int column, float(&values)[kVector]) {
-                          const float weight = rank_weight(p.lses, p.rank, token, head, lse);
-                          if (weight == 0.0f) return;  // exactly 0, whatever the partial holds
-                          load_partial<Config>(p, 0, token, head, column, values);
-#pragma unroll
-                          for (int i = 0; i < kVector; ++i) values[i] *= weight;
-                        });
+  combine_ranks<Config>(p, p.rank, 1, 0);
 }
 
-/// Config as correct_dcp's.
+/// Config and grid: those of combine_ranks().
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     combine_dcp(const __grid_constant__ DcpCombineParams p) {
-  constexpr int kVector = Config::kVector;
-  combine_ranks<Config>(
-      p, [&](i64 token, i64 head, float lse, int column, float(&values)[kVector]) {
-        for (int rank = 0; rank < p.lses.world_size; ++rank) {
-          const float weight = rank_weight(p.lses, rank, token, head, lse);
-          if (weight == 0.0f) continue;
-          float part[kVector];
-          load_partial<Config>(p, rank * p.partial_rank_stride, token, head, column, part);
-#pragma unroll
-          for (int i = 0; i < kVector; ++i) values[i] += weight * part[i];
-        }
-      });
+  combine_ranks<Config>(p, 0, p.lses.world_size, p.partial_rank_stride);
 }
 
 /// Config: Element kElement; int kVector, kThreads. Grid: cdiv(count / kVector, kThreads).

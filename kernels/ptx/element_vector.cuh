@@ -125,6 +125,23 @@ __device__ __forceinline__ void store_parts(void* destination,
   }
 }
 
+/// By stores of kStoreBytes: 1, 2, 4, 8 or 16.
+template <int kStoreBytes, Element kElement, int kCount>
+__device__ __forceinline__ void store_pieces(void* destination,
+                                             const ElementVector<kElement, kCount>& vector) {
+  constexpr int kBytes = ElementVector<kElement, kCount>::kBytes;
+  static_assert(kBytes % kStoreBytes == 0);
+#pragma unroll
+  for (int at = 0; at < kBytes; at += kStoreBytes) {
+    ElementVector<Element::kU8, kStoreBytes> piece;
+#pragma unroll
+    for (int i = 0; i < piece.kNumWords; ++i) {
+      piece.words[i] = vector.words[at / 4 + i] >> (at % 4 * 8);
+    }
+    store_vector(static_cast<u8*>(destination) + at, piece);
+  }
+}
+
 /// The value of the element whose bits are the low ones of `bits`.
 template <Element kElement>
 __device__ __forceinline__ float decode_element(u32 bits) {

@@ -133,53 +133,50 @@ __device__ __forceinline__ float round_up_to_power_of_two(float scale) {
   return float_from_bits((float_bits(fmaxf(scale, 1e-10f)) + 0x7FFFFFu) & 0x7F800000u);
 }
 
-/// Lanes of a group hold 8 elements each. Config: Element kSource; int kVector (elements of a load,
-/// at most 8), kGroup, kThreads. Grid: cdiv(rows * groups, kThreads * 8 / kGroup).
+/// Neighbouring threads hold a group. Config: Element kSource; int kVector (elements of a load),
+/// kStoreBytes (of the codes' stores), kGroup, kThreads. Grid: cdiv(rows * columns / kGroupPiece,
+/// kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_fp8_groups(const __grid_constant__ GroupQuantiseParams p) {
   constexpr int kVector = Config::kVector;
-  constexpr int kLoads = 8 / kVector;
-  constexpr int kLanes = Config::kGroup / 8;
-  const i64 num_groups = p.num_columns / Config::kGroup;
-  const i64 index =
-      static_cast<i64>(blockIdx.x) * (Config::kThreads / kLanes) + threadIdx.x / kLanes;
-  const i64 row = quotient(index, num_groups);
-  const i64 group = index - row * num_groups;
-  const int lane = static_cast<int>(threadIdx.x % kLanes);
+  constexpr int kLanes = Config::kGroup / kGroupPiece;
+  const i64 index = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
+  const i64 row_pieces = p.num_columns / kGroupPiece;
+  const i64 row = quotient(index, row_pieces);
+  const i64 piece = index - row * row_pieces;
   const bool is_live = row < p.num_rows;
-  const i64 first = group * Config::kGroup + lane * kVector;
-  float values[kLoads][kVector] = {};
+  const i64 column = piece * kGroupPiece;
+  float values[kGroupPiece] = {};
+  if (is_live) {
+    const char* const from = static_cast<const char*>(p.source) +
+                             (row * p.source_row_stride + column) * size_of(Config::kSource);
+#pragma unroll
+    for (int l = 0; l < kGroupPiece; l += kVector) {
+      float part[kVector];
+      decode_vector(load_vector<Config::kSource, kVector>(from + l * size_of(Config::kSource)),
+                    part);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) values[l + i] = part[i];
+    }
+  }
   float largest = 1e-10f;
 #pragma unroll
-  for (int l = 0; l < kLoads; ++l) {
-    if (is_live) {
-      const i64 from = row * p.source_row_stride + first + l * kLanes * kVector;
-      decode_vector(load_vector<Config::kSource, kVector>(static_cast<const char*>(p.source) +
-                                                          from * size_of(Config::kSource)),
-                    values[l]);
-    }
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) largest = fmaxf(largest, fabsf(values[l][i]));
-  }
+  for (int i = 0; i < kGroupPiece; ++i) largest = fmaxf(largest, fabsf(values[i]));
 #pragma unroll
   for (int step = kLanes / 2; step > 0; step /= 2) {
     largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
   }
+  if (!is_live) return;
   float scale = __fdiv_rn(largest, 448.0f);
   if (p.ue8m0 != 0) scale = round_up_to_power_of_two(scale);
-  int saturated = 0;
-  if (is_live) {
-#pragma unroll
-    for (int l = 0; l < kLoads; ++l) {
-      divide_for_codes(values[l], scale);
-      saturated += count_saturated(values[l]);
-      store_vector(p.codes + row * p.code_row_stride + first + l * kLanes * kVector,
-                   encode_vector<Element::kE4M3>(values[l]));
-    }
-    if (lane == 0) p.scales[row * p.scale_row_stride + group * p.scale_group_stride] = scale;
+  // Why nothing is added to num_saturated: the largest quotient is 448, rounded twice.
+  divide_for_codes(values, scale);
+  const ElementVector<Element::kE4M3, kGroupPiece> codes = encode_vector<Element::kE4M3>(values);
+  store_pieces<Config::kStoreBytes>(p.codes + row * p.code_row_stride + column, codes);
+  if (piece % kLanes == 0) {
+    p.scales[row * p.scale_row_stride + piece / kLanes * p.scale_group_stride] = scale;
   }
-  add_saturated(saturated, p.num_saturated);
 }
 
 /// Config: that of quantise_rows(). Grid as there, of S rows.

@@ -33,22 +33,18 @@ __global__ void __launch_bounds__(Config::kThreads)
     }
   }
   const float global_scale = p.global_scale[0];
-  const u8 scale_code = e4m3_from_float(__fmul_rn(global_scale, __fdiv_rn(largest, 6.0f)));
+  const u8 scale_code = static_cast<u8>(
+      encode_pair<Element::kE4M3>(__fmul_rn(global_scale, __fdiv_rn(largest, 6.0f)), 0.0f));
   const float scale = e4m3_to_float(scale_code);
   const float factor = scale == 0.0f ? 0.0f : __fdiv_rn(1.0f, __fdiv_rn(scale, global_scale));
-  u32 codes[2] = {};
+  scale_by(values, factor);
+  ElementVector<Element::kU8, kNvfp4Block / 2> codes = {};
 #pragma unroll
   for (int i = 0; i < kNvfp4Block; ++i) {
-    codes[i / 8] |= static_cast<u32>(e2m1_from_float(scaled_by(values[i], factor))) << (i % 8 * 4);
+    codes.words[i / 8] |= static_cast<u32>(e2m1_from_float(values[i])) << (i % 8 * 4);
   }
-  u8* const packed = p.packed + row * p.packed_row_stride + block * (kNvfp4Block / 2);
-#pragma unroll
-  for (int at = 0; at < 8; at += Config::kStoreBytes) {
-    ElementVector<Element::kU8, Config::kStoreBytes> part;
-    part.words[0] = codes[at / 4] >> (at % 4 * 8);
-    if constexpr (Config::kStoreBytes == 8) part.words[1] = codes[1];
-    store_vector(packed + at, part);
-  }
+  store_pieces<Config::kStoreBytes>(
+      p.packed + row * p.packed_row_stride + block * (kNvfp4Block / 2), codes);
   p.scales[p.swizzled != 0 ? nvfp4_swizzled_offset(row, block, (num_blocks + 3) / 4)
                            : row * num_blocks + block] = scale_code;
 }

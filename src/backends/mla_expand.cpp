@@ -98,6 +98,8 @@ std::function<void()> MlaExpand::expansion(const MlaRank& rank, const Latents& l
   product.m = latents.rows;
   product.n = rank.heads * n.kv();
   product.k = n.latent;
+  product.batch_invariant = work_.problem.attention.batch_invariant ? 1 : 0;
+  work_.ops.prepare_matmul(product);
 
   attn::ConcatParams key{};
   key.element = element_;

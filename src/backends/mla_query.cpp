@@ -26,6 +26,7 @@ attn::MatmulParams project_query(const MlaWork& work, const MlaRank& rank, i64 t
   product.m = tokens;
   product.n = n.latent;
   product.k = n.nope;
+  product.batch_invariant = work.problem.attention.batch_invariant ? 1 : 0;
   return product;
 }
 
@@ -66,6 +67,7 @@ std::vector<const void*> add_latent_query(MlaWork& work, i64 tokens) {
     void* whole =
         work.workspace(tokens * rank.heads * work.sizes.entry(), work.element, "latent query");
     products.push_back(project_query(work, rank, tokens, latent));
+    work.ops.prepare_matmul(products.back());
     concats.push_back(concat_query(work, rank, tokens, latent, whole));
     joined.push_back(whole);
   }
@@ -135,6 +137,8 @@ void add_value_projection(MlaWork& work, const std::vector<LatentOutput>& output
     up.m = tokens;
     up.n = n.value;
     up.k = n.latent;
+    up.batch_invariant = work.problem.attention.batch_invariant ? 1 : 0;
+    work.ops.prepare_matmul(up);
     products.push_back(up);
   }
   work.add_each("project_value", false, &Ops::matmul, std::move(products), 0,

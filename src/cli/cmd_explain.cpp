@@ -70,7 +70,9 @@ void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   }
   for (const KernelSpec& spec :
        specs_of_pair(*pair.problem, *pair.backend, cuda::target_of_sm(device.facts.sm))) {
-    print_line(out, "kernel", spec.name);
+    const bool is_product = spec.source == "matmul/matmul.cuh";
+    const bool may_be_librarys = is_product && !pair.problem->attention.batch_invariant;
+    print_line(out, "kernel", spec.name + (may_be_librarys ? ", or cuBLASLt where found" : ""));
   }
 }
 

@@ -43,8 +43,9 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   bench.device = device.name;
   bench.device_facts = device.facts;
   bench.num_threads = options.threads;
-  bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir] {
-    return open_ops(device, threads, cache_dir);
+  bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir,
+                    with_cublas_lt = !options.no_cublas_lt] {
+    return open_ops(device, threads, cache_dir, with_cublas_lt);
   };
   if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
   // Why on the CPU too: a crash, planted or of a plugin, would end the program.

@@ -109,9 +109,9 @@ std::vector<std::string> all_refusals(const Backend& backend, const Problem& pro
 }
 
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
-                              const std::string& cache_dir) {
+                              const std::string& cache_dir, bool with_cublas_lt) {
   if (!device.is_cuda()) return make_cpu_ops(num_threads);
-  return make_cuda_ops(device.info->index, cache_dir);
+  return make_cuda_ops(device.info->index, cache_dir, with_cublas_lt);
 }
 
 std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops) {

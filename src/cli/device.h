@@ -40,9 +40,10 @@ std::vector<std::string> device_refusals(const Backend& backend, const Problem& 
 /// Those of a backend whose kernels are this program's.
 std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
 
-/// Operations on the chosen device, which has no refusals.
+/// Operations on the chosen device, which has no refusals. Without `with_cublas_lt` all products of
+/// matrices are by own kernels.
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
-                              const std::string& cache_dir);
+                              const std::string& cache_dir, bool with_cublas_lt = true);
 
 /// Timing on a CUDA device; `ops` is what open_ops() gave for it.
 std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops);

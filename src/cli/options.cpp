@@ -139,6 +139,10 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--cache-dir", options.cache_dir, "Folder of compiled kernels")
       ->type_name("DIR")
       ->group(running);
+  app.add_flag(
+         "--no-cublaslt", options.no_cublas_lt,
+         "Multiply by this program's own kernel on a CUDA device, also where cuBLASLt is found")
+      ->group(running);
   app.add_option("--plant-fault", options.plant_faults,
                  "Let the cases that match hang, crash or overrun a buffer, to see what "
                  "becomes of them and of the others (repeatable)")
@@ -186,6 +190,7 @@ std::string repeat_options(const RunOptions& options) {
   if (options.samples) text += fmt::format(" --samples {}", *options.samples);
   if (options.timeout_s) text += fmt::format(" --timeout {}", *options.timeout_s);
   if (options.hang_limit_s) text += fmt::format(" --hang-limit {}", *options.hang_limit_s);
+  if (options.no_cublas_lt) text += " --no-cublaslt";
   for (const std::string& fault : options.plant_faults) {
     text += " --plant-fault " + shell_quote(fault);
   }

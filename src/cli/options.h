@@ -46,6 +46,7 @@ struct RunOptions {
   std::optional<int> samples;
   std::optional<double> timeout_s;
   std::string cache_dir;
+  bool no_cublas_lt = false;
   int threads = 0;
   bool in_process = false;
   std::optional<double> hang_limit_s;

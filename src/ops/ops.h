@@ -113,6 +113,8 @@ class Ops {
 
   /// MLA (§8.2 to §8.7): products with the split weights, its cache and the ways out of it.
   virtual void matmul(const attn::MatmulParams& params) = 0;
+  /// What may take long for products of this shape, ahead of the first: later ones only launch.
+  virtual void prepare_matmul(const attn::MatmulParams& params) { static_cast<void>(params); }
   virtual void write_mla_cache(const attn::MlaCacheWriteParams& params) = 0;
   virtual void gather_mla(const attn::MlaGatherParams& params) = 0;
   virtual void cp_gather(const attn::CpGatherParams& params) = 0;

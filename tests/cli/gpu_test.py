@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import struct
 import subprocess
 import unittest
@@ -124,6 +125,27 @@ class Gpu(ToolTest):
             self.assertIsInstance(clocks["throttling"], list)
             self.assertGreater(result["throughput"]["roofline_pct"], 0)
             self.assertTrue(result["kernels"])
+
+    def multipliers(self, *arguments):
+        """Who multiplied in the cases of a small MLA suite: libraries' versions and "own"."""
+        found = set()
+        for id, result in self.results("smoke-mla", "--backend", "MLA", "--device", "cuda",
+                                       "--samples", "3", *arguments).items():  # fmt: skip
+            self.assertEqual(result["status"], "passed", (id, result["reasons"]))
+            names = [k["name"] for k in result["kernels"] if k["name"].startswith("matmul ")]
+            self.assertTrue(names, id)
+            versions = {re.search(r" by (cuBLASLt [0-9.]+) \(", name) for name in names}
+            found |= {match[1] if match else "own" for match in versions}
+        return found
+
+    def test_projections_are_by_cublaslt_where_it_is_found_and_else_by_the_own_kernel(self):
+        default = self.multipliers()
+        self.assertEqual(len(default), 1, default)
+        if default == {"own"}:
+            print("cuBLASLt was not found: only the own kernel was looked at")
+        self.assertEqual(self.multipliers("--set", "timing.mode=graph"), default)
+        self.assertEqual(self.multipliers("--no-cublaslt"), {"own"})
+        self.assertEqual(self.multipliers("--set", "attention.batch_invariant=true"), {"own"})
 
     def test_graphs_are_timed_too(self):
         for result in self.run_on_gpu("--set", "timing.mode=graph").values():

@@ -140,6 +140,10 @@ class ResultFile(ToolTest):
             self.assertIsNone(result["error"])
             self.assertIsNotNone(result["timing"])
 
+    def test_the_repro_line_keeps_who_multiplies(self):
+        for result in self.results("tiny.yaml", "--no-timing", "--no-cublaslt").values():
+            self.assertTrue(result["repro"].endswith(" --no-timing --no-cublaslt"))
+
     def test_samples_and_timeout_win_over_the_scenario(self):
         results = self.results(
             "tiny.yaml", "--samples", "7", "--timeout", "9.5", "--set", "timing.samples=2"

@@ -57,6 +57,7 @@ class ForwardingOps : public Ops {
     inner_.attend_sparse_plan(params, sparse, plan);
   }
   ATTNBENCH_FORWARD_1(matmul, MatmulParams)
+  ATTNBENCH_FORWARD_1(prepare_matmul, MatmulParams)
   ATTNBENCH_FORWARD_1(write_mla_cache, MlaCacheWriteParams)
   ATTNBENCH_FORWARD_1(gather_mla, MlaGatherParams)
   ATTNBENCH_FORWARD_1(cp_gather, CpGatherParams)

@@ -13,6 +13,8 @@
 #include "inputs/mm_scale_file.h"
 #include "jit/fake_compiler_testing.h"
 #include "measure/cuda_measure.h"
+#include "mla_products_testing.h"
+#include "ops/cuda/column_major_testing.h"
 #include "ops/cuda/cuda_ops.h"
 #include "run_case.h"
 #include "waiting_ops.h"
@@ -77,13 +79,14 @@ struct Device {
   StrictRuntime* runtime = nullptr;
   std::unique_ptr<CudaOps> ops;
 
-  Device() {
+  explicit Device(CublasLtOpener open_library = nullptr) {
     auto strict = std::make_unique<StrictRuntime>();
     runtime = strict.get();
     ops = std::make_unique<CudaOps>(
         std::move(strict),
         std::make_unique<KernelStore>(std::make_unique<FakeCompiler>(compilations),
-                                      DiskCache(cache.path()), embedded_kernel_files()));
+                                      DiskCache(cache.path()), embedded_kernel_files()),
+        std::move(open_library));
   }
 
   /// Captures each of `works` as a graph; how many kernels that launched.
@@ -184,6 +187,26 @@ TEST_CASE("a work that waits for the device cannot be captured") {
                   DeviceError);
   CHECK_THROWS_AS(device.capture({[&] { device.ops->wait(); }}), DeviceError);
   CHECK_THROWS_AS(device.capture({[&] { device.ops->allocate(4, "another"); }}), DeviceError);
+}
+
+TEST_CASE("MLA's products by a library are planned before the first step, and only launched then") {
+  const Problem problem = make_problem(kMlaScenario, {});
+  cuda::FakeLibrary library;
+  library.workspace_bytes = 64;
+  Device device(library.opener());
+  const std::unique_ptr<System> system = make_system(problem, {});
+  const std::unique_ptr<Trial> trial = system->start(*find_backend("MLA"));
+  const std::unique_ptr<Pipeline> pipeline = trial->prepare(*device.ops);
+  const std::size_t planned = library.planned.size();
+  const std::size_t allocations = device.runtime->allocations.size();
+  CHECK(planned >= 4);  // of the query, of the value, of a chunk and of the new tokens
+  CHECK(library.runs == 0);
+  Part works;
+  for (const Step& step : pipeline->steps()) works.push_back(step.run);
+  CHECK_NOTHROW(device.capture(works));
+  CHECK(library.runs >= static_cast<int>(planned));
+  CHECK(library.planned.size() == planned);
+  CHECK(device.runtime->allocations.size() == allocations);
 }
 
 TEST_CASE("every step of the encoder can be captured, in fp8 with loaded and with made scales") {

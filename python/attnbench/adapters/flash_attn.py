@@ -67,7 +67,7 @@ class VarlenAttention(Adapter):
 class Fa2(VarlenAttention):
     """flash_attn.flash_attn_varlen_func over ragged keys (stub-tested)"""
 
-    packages = ("torch", "flash_attn")
+    packages = ("torch", "flash_attn.flash_attn_interface")  # flash_attn alone can be version 4's
     features = COMMON + ("alibi",)
     empty_rows = "+inf"
 

@@ -35,7 +35,8 @@ struct Product {
               batches,
               m,
               n,
-              k};
+              k,
+              0};
   }
 
   double exact(std::int64_t batch, std::int64_t i, std::int64_t j) const {
@@ -127,7 +128,8 @@ TEST_CASE("heads of [T, N, P] are batches by their strides, whatever lies beside
                                   2,
                                   3,
                                   5,
-                                  4};
+                                  4,
+                                  0};
   make_cpu_ops(2)->matmul(params);
   for (std::int64_t t = 0; t < 3; ++t) {
     for (std::int64_t h = 0; h < 2; ++h) {

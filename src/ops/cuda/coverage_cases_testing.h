@@ -402,6 +402,26 @@ inline std::vector<Tensor> run_matmul(Ops& ops, const MatmulCase& c) {
   return memory.results();
 }
 
+inline OperationCase matmul_case(const MatmulCase& c) {
+  using enum Dtype;
+  const double tolerance = c.output == kBF16 ? 1e-2 : c.output == kF16 ? 2e-3 : 1e-4;
+  // Sums of products of numbers up to thousands: what cancels is lost.
+  return {title("matmul", c.dtype, c.output) + " k" + std::to_string(c.k), tolerance,
+          [c](Ops& o) { return run_matmul(o, c); }, tolerance};
+}
+
+inline std::vector<MatmulCase> matmul_cases() {
+  using enum Dtype;
+  return {{kBF16, kBF16, 3, 70, 512, 128},
+          {kBF16, kBF16, 1, 200, 192, 512, true},
+          {kF16, kF32, 2, 5, 130, 72},
+          {kF16, kF16, 2, 33, 35, 21, true, 1},
+          {kBF16, kBF16, 1, 4, 8, 0},
+          {kF32, kF32, 2, 70, 65, 33},
+          {kF32, kF32, 1, 70, 1, 1, false, 0, true},
+          {kF32, kBF16, 1, 9, 40, 50, true}};
+}
+
 /// Infinities and NaN among the LSEs; a token that no rank saw anything for.
 inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int head_size,
                                    bool combines, bool base_two) {
@@ -533,6 +553,7 @@ inline void add_quantise_cases(std::vector<OperationCase>& cases) {
                                                          {"groups", kBF16, 512},
                                                          {"groups", kF16, 256, 0, 64, true},
                                                          {"groups", kF32, 256, 1, 128},
+                                                         {"groups", kBF16, 16384, 8, 128},
                                                          {"nvfp4", kBF16, 256, 0, 128, true},
                                                          {"nvfp4", kF16, 48, 0, 128, false},
                                                          {"nvfp4", kF32, 32, 3, 128, true}}) {
@@ -576,19 +597,7 @@ inline void add_quantise_cases(std::vector<OperationCase>& cases) {
 
 inline void add_reduce_cases(std::vector<OperationCase>& cases) {
   using enum Dtype;
-  for (const MatmulCase& c : std::vector<MatmulCase>{{kBF16, kBF16, 3, 70, 512, 128},
-                                                     {kBF16, kBF16, 1, 200, 192, 512, true},
-                                                     {kF16, kF32, 2, 5, 130, 72},
-                                                     {kF16, kF16, 2, 33, 35, 21, true, 1},
-                                                     {kBF16, kBF16, 1, 4, 8, 0},
-                                                     {kF32, kF32, 2, 70, 65, 33},
-                                                     {kF32, kF32, 1, 70, 1, 1, false, 0, true},
-                                                     {kF32, kBF16, 1, 9, 40, 50, true}}) {
-    const double tolerance = c.output == kBF16 ? 1e-2 : c.output == kF16 ? 2e-3 : 1e-4;
-    // Sums of products of numbers up to thousands: what cancels is lost.
-    cases.push_back({title("matmul", c.dtype, c.output) + " k" + std::to_string(c.k), tolerance,
-                     [c](Ops& o) { return run_matmul(o, c); }, tolerance});
-  }
+  for (const MatmulCase& c : matmul_cases()) cases.push_back(matmul_case(c));
   cases.push_back(
       {"correct_dcp", 1e-5, [](Ops& o) { return run_dcp(o, kBF16, kF32, 128, false, false); }});
   cases.push_back({"correct_dcp in bf16", 8e-3,
@@ -597,6 +606,9 @@ inline void add_reduce_cases(std::vector<OperationCase>& cases) {
       {"combine_dcp", 8e-3, [](Ops& o) { return run_dcp(o, kBF16, kBF16, 512, true, false); }});
   cases.push_back({"combine_dcp base 2 of f32", 1e-5,
                    [](Ops& o) { return run_dcp(o, kF32, kF32, 35, true, true); }});
+  // More than a CTA has places for.
+  cases.push_back({"combine_dcp of rows of 515", 1e-5,
+                   [](Ops& o) { return run_dcp(o, kF32, kF32, 515, true, false); }});
   cases.push_back({"sum_ranks f32", 1e-30, [](Ops& o) { return run_sum_ranks(o, kF32, 1024); }});
   cases.push_back({"sum_ranks bf16", 1e-30, [](Ops& o) { return run_sum_ranks(o, kBF16, 77); }});
   cases.push_back({"amax", 1e-30, [](Ops& o) { return run_amax(o, kBF16, 72, false, false); }});

@@ -42,11 +42,13 @@ std::string blame(const std::string& kernels) {
 
 }  // namespace
 
-CudaOps::CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store)
+CudaOps::CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store,
+                 CublasLtOpener open_library)
     : runtime_(std::move(runtime)),
       store_(std::move(store)),
       stream_(*runtime_),
-      launcher_(*runtime_, stream_, *store_) {}
+      launcher_(*runtime_, stream_, *store_),
+      library_matmul_(std::move(open_library), *runtime_, stream_, *this) {}
 
 std::string CudaOps::device_name() const {
   return fmt::format("cuda:{}", runtime_->device().index);
@@ -70,6 +72,20 @@ void CudaOps::download(void* destination, Buffer& source, std::size_t size_bytes
 }
 
 void CudaOps::poison(Buffer& buffer) { static_cast<GuardedBuffer&>(buffer).memory().poison(); }
+
+void CudaOps::prepare_matmul(const attn::MatmulParams& params) {
+  library_matmul_.find_or_plan(params);
+}
+
+void CudaOps::matmul(const attn::MatmulParams& params) {
+  const cuda::LibraryProduct* product = library_matmul_.find_or_plan(params);
+  if (product == nullptr) {
+    KernelOps::matmul(params);
+    return;
+  }
+  library_matmul_.run(*product, params);
+  launcher_.note_library_launch(product->info);
+}
 
 void* CudaOps::stream_for(const std::string& name) {
   // Why at once: whoever queues the work may hang before anybody waits for it.
@@ -99,6 +115,8 @@ void CudaOps::wait() {
 void CudaOps::synchronize() {
   wait();
   check_guards();
+  // No run may depend on what an earlier one left there.
+  library_matmul_.poison_workspace();
 }
 
 void CudaOps::check_guards() {
@@ -113,8 +131,10 @@ void CudaOps::check_guards() {
   throw DeviceError(fmt::format("out-of-bounds write: {}; {}", broken, blame(kernels)), false);
 }
 
-std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir) {
-  return std::make_unique<CudaOps>(open_runtime(index), make_kernel_store(cache_dir));
+std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir,
+                                       bool with_cublas_lt) {
+  return std::make_unique<CudaOps>(open_runtime(index), make_kernel_store(cache_dir),
+                                   with_cublas_lt ? CublasLtOpener(open_cublas_lt) : nullptr);
 }
 
 }  // namespace attnbench

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "core/problem.h"
+#include "gpu/cublas_lt.h"
 #include "gpu/device_buffer.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "jit/kernel_store.h"
 #include "ops/cuda/kernel_launcher.h"
 #include "ops/cuda/kernel_ops.h"
+#include "ops/cuda/library_matmul.h"
 
 namespace attnbench {
 
@@ -22,7 +24,10 @@ namespace attnbench {
 /// kernels launched since the last check. Device errors that show late name these kernels too.
 class CudaOps final : public cuda::KernelOps {
  public:
-  CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store);
+  /// Products of matrices are done by what `open_library` opens, where that takes them; without it
+  /// all are by the own kernel.
+  CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store,
+          CublasLtOpener open_library = nullptr);
 
   Runtime& runtime() { return *runtime_; }
   const Stream& stream() const { return stream_; }
@@ -40,6 +45,8 @@ class CudaOps final : public cuda::KernelOps {
   }
   void* stream_for(const std::string& name) override;
   std::vector<KernelInfo> take_kernels() override { return launcher_.take_kernels(); }
+  void matmul(const attn::MatmulParams& params) override;
+  void prepare_matmul(const attn::MatmulParams& params) override;
 
   cuda::Launcher& launcher() override { return launcher_; }
 
@@ -54,11 +61,13 @@ class CudaOps final : public cuda::KernelOps {
   std::set<DeviceBuffer*> live_;
   std::function<void(const std::string& kernels)> listener_;
   std::string announced_;  // what the listener heard last
+  cuda::LibraryMatmul library_matmul_;
 };
 
-/// Of device `index`; `cache_dir` empty = the default kernel cache. Errors: kCuda naming what is
-/// missing.
-std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir);
+/// Of device `index`; `cache_dir` empty = the default kernel cache; without `with_cublas_lt` every
+/// product is by the own kernel. Errors: kCuda naming what is missing.
+std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir,
+                                       bool with_cublas_lt = true);
 
 /// Runs nothing: every operation adds the specs that it would launch on `target` to `specs`, each
 /// once. Buffers take no memory and must not be touched. `specs` must outlive it.

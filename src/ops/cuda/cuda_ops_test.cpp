@@ -3,41 +3,16 @@
 
 #include <doctest/doctest.h>
 
-#include <unistd.h>
 #include <array>
-
-#include <atomic>
-#include <filesystem>
 
 #include "core/error.h"
 #include "core/problem.h"
-#include "gpu/host_runtime_testing.h"
-#include "jit/fake_compiler_testing.h"
 #include "kernels/params_fault.h"
+#include "ops/cuda/host_device_testing.h"
 #include "ops/cuda/planted_fault.h"
 
 namespace attnbench {
 namespace {
-
-struct Device {
-  std::filesystem::path cache =
-      std::filesystem::temp_directory_path() / ("attnbench-ops-test-" + std::to_string(getpid()));
-  std::atomic<int> compilations{0};
-  HostRuntime* runtime = nullptr;
-  std::unique_ptr<CudaOps> ops;
-
-  Device() {
-    std::filesystem::remove_all(cache);
-    auto host = std::make_unique<HostRuntime>();
-    runtime = host.get();
-    ops = std::make_unique<CudaOps>(
-        std::move(host), std::make_unique<KernelStore>(std::make_unique<FakeCompiler>(compilations),
-                                                       DiskCache(cache), embedded_kernel_files()));
-  }
-  ~Device() { std::filesystem::remove_all(cache); }
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
-};
 
 attn::MergeParams merge_params(std::int64_t num_tokens = 4) {
   attn::MergeParams params{};
@@ -66,7 +41,7 @@ bool contains(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("a kernel is compiled and loaded once and listed once with what the compiler said") {
-  Device device;
+  HostDevice device;
   device.ops->merge(merge_params());
   device.ops->merge(merge_params());
   CHECK(device.compilations == 1);
@@ -83,14 +58,14 @@ TEST_CASE("a kernel is compiled and loaded once and listed once with what the co
 }
 
 TEST_CASE("an operation without work launches nothing") {
-  Device device;
+  HostDevice device;
   device.ops->merge(merge_params(0));
   CHECK(device.runtime->launches.empty());
   CHECK(device.compilations == 0);
 }
 
 TEST_CASE("an overrun names the buffer and the kernels since the last check") {
-  Device device;
+  HostDevice device;
   const auto first = device.ops->allocate(100, "output");
   const auto second = device.ops->allocate(100, "lse");
   device.ops->synchronize();
@@ -104,7 +79,7 @@ TEST_CASE("an overrun names the buffer and the kernels since the last check") {
 }
 
 TEST_CASE("a buffer that is gone is not looked at") {
-  Device device;
+  HostDevice device;
   auto buffer = device.ops->allocate(100, "output");
   buffer->as<char>()[100] = 0;
   buffer.reset();
@@ -112,7 +87,7 @@ TEST_CASE("a buffer that is gone is not looked at") {
 }
 
 TEST_CASE("a failed launch names kernel, choices and shape") {
-  Device device;
+  HostDevice device;
   device.runtime->launch_error = "cudaLaunchKernelExC: invalid argument";
   const std::string message = message_of([&] { device.ops->merge(merge_params()); });
   for (const char* part : {"kernel 'merge bf16 to bf16 x8'", "attn::merge",
@@ -122,7 +97,7 @@ TEST_CASE("a failed launch names kernel, choices and shape") {
 }
 
 TEST_CASE("an error that shows late names the kernels that it may be of") {
-  Device device;
+  HostDevice device;
   device.ops->merge(merge_params());
   device.runtime->sticky_error = "cudaStreamSynchronize: an illegal memory access";
   const std::string message = message_of([&] { device.ops->wait(); });
@@ -131,7 +106,7 @@ TEST_CASE("an error that shows late names the kernels that it may be of") {
 }
 
 TEST_CASE("a listener hears of kernels before they are waited for, and of the same ones once") {
-  Device device;
+  HostDevice device;
   std::vector<std::string> heard;
   device.ops->on_wait([&](const std::string& kernels) { heard.push_back(kernels); });
   device.ops->merge(merge_params());
@@ -154,7 +129,7 @@ TEST_CASE("a listener hears of kernels before they are waited for, and of the sa
 }
 
 TEST_CASE("others' work on the stream is announced at once and named with the kernels") {
-  Device device;
+  HostDevice device;
   std::vector<std::string> heard;
   device.ops->on_wait([&](const std::string& work) { heard.push_back(work); });
   const auto buffer = device.ops->allocate(64, "output");
@@ -174,7 +149,7 @@ TEST_CASE("others' work on the stream is announced at once and named with the ke
 }
 
 TEST_CASE("a planted overrun goes past the end of its buffer and is named") {
-  Device device;
+  HostDevice device;
   const auto buffer = device.ops->allocate(64, "planted buffer");
   device.runtime->on_launch = [](const void* const* arguments) {
     *static_cast<const attn::PlantedFaultParams*>(arguments[0])->target = 1;
@@ -188,7 +163,7 @@ TEST_CASE("a planted overrun goes past the end of its buffer and is named") {
 }
 
 TEST_CASE("what no kernel does is refused by name and is no crash") {
-  Device device;
+  HostDevice device;
   attn::AttendParams params{};
   params.query_element = attn::Element::kI8;  // without query scales
   params.head_size = params.v_head_size = 64;
@@ -238,7 +213,7 @@ TEST_CASE("a problem is refused exactly where choosing its kernel fails") {
 }
 
 TEST_CASE("new memory is poison, and bytes go there and back") {
-  Device device;
+  HostDevice device;
   const auto buffer = device.ops->allocate(8, "x");
   std::uint64_t value = 0;
   device.ops->download(&value, *buffer, 8);

@@ -12,6 +12,12 @@ namespace {
 template <typename Params>
 void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride,
                    const std::string& function) {
+  constexpr int kThreads = 128;
+  constexpr int kElements = 16;  // of a thread
+  if (p.lses.world_size > attn::kDcpWeightsOfCta) {
+    fail(ErrorKind::kCapacity, "{} on CUDA expects at most {} ranks, got {}", function,
+         attn::kDcpWeightsOfCta, p.lses.world_size);
+  }
   VectorSide partial{p.partial_element, {}};
   partial.alignment.pointer(p.partial)
       .stride(rank_stride, p.partial_element)
@@ -24,19 +30,25 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
   const int most =
       16 / std::max(size_of_element(p.partial_element), size_of_element(p.output_element));
   const int vector = widest_vector(most, {p.head_size}, {partial, output});
-  const std::int64_t vectors = p.num_tokens * p.num_heads * (p.head_size / vector);
-  if (vectors >= std::int64_t{1} << 32) {
-    fail(ErrorKind::kCapacity, "{} of {} tokens, {} heads of {} is too large", function,
-         p.num_tokens, p.num_heads, p.head_size);
-  }
-  launch(launcher,
-         simple_spec("merge/dcp.cuh", function,
-                     {{"attn::Element kPartial", spec_name(p.partial_element)},
-                      {"attn::Element kOutput", spec_name(p.output_element)},
-                      {"int kVector", std::to_string(vector)}},
-                     function + " " + short_name(p.partial_element) + " to " +
-                         short_name(p.output_element) + " x" + std::to_string(vector)),
-         simple_shape(vectors), p);
+  const int row_vectors = p.head_size / vector;
+  const int items = std::min(kElements / vector, 4);
+  KernelSpec spec;
+  spec.source = "merge/dcp.cuh";
+  spec.function = "attn::" + function;
+  spec.constants = {{"attn::Element kPartial", spec_name(p.partial_element)},
+                    {"attn::Element kOutput", spec_name(p.output_element)},
+                    {"int kVector", std::to_string(vector)},
+                    {"int kItems", std::to_string(items)},
+                    {"int kThreads", std::to_string(kThreads)}};
+  spec.name = function + " " + short_name(p.partial_element) + " to " +
+              short_name(p.output_element) + " x" + std::to_string(vector);
+  LaunchShape shape;
+  shape.grid_x =
+      ceil_quotient(p.num_tokens * p.num_heads,
+                    attn::dcp_rows_of_cta(row_vectors, p.lses.world_size, kThreads * items));
+  shape.grid_y = ceil_quotient(row_vectors, kThreads * items);
+  shape.threads = kThreads;
+  launch(launcher, spec, shape, p);
 }
 
 }  // namespace

@@ -23,16 +23,17 @@ std::filesystem::path cache_dir() {
 }
 
 /// Null, after a message, where nothing can be run.
+std::unique_ptr<CudaOps> open_device(bool with_cublas_lt) {
+  try {
+    return make_cuda_ops(0, cache_dir().string(), with_cublas_lt);
+  } catch (const Error& error) {
+    MESSAGE("skipped: " << std::string(error.what()));
+    return nullptr;
+  }
+}
+
 CudaOps* device_ops() {
-  static const std::filesystem::path cache = cache_dir();
-  static const std::unique_ptr<CudaOps> ops = []() -> std::unique_ptr<CudaOps> {
-    try {
-      return make_cuda_ops(0, cache.string());
-    } catch (const Error& error) {
-      MESSAGE("skipped: " << std::string(error.what()));
-      return nullptr;
-    }
-  }();
+  static const std::unique_ptr<CudaOps> ops = open_device(/*with_cublas_lt=*/true);
   return ops.get();
 }
 
@@ -78,8 +79,7 @@ std::int64_t first_difference(const Tensor& actual, const Tensor& expected, doub
 }
 
 /// Every case gives on the GPU what it gives on the CPU.
-void check_on_device(const std::vector<OperationCase>& cases) {
-  CudaOps* const gpu = device_ops();
+void check_on_device(const std::vector<OperationCase>& cases, CudaOps* gpu = device_ops()) {
   if (gpu == nullptr) return;
   const std::unique_ptr<Ops> cpu = make_cpu_ops(2);
   compile_kernels(cases, gpu->launcher().target());
@@ -103,6 +103,14 @@ void check_on_device(const std::vector<OperationCase>& cases) {
   CHECK_FALSE(gpu->take_kernels().empty());
 }
 
+/// Whether all of them are of cuBLASLt.
+bool is_librarys(const std::vector<KernelInfo>& kernels) {
+  CHECK(kernels.size() == 1);
+  return std::all_of(kernels.begin(), kernels.end(), [](const KernelInfo& kernel) {
+    return kernel.name.find(" by cuBLASLt ") != std::string::npos;
+  });
+}
+
 }  // namespace
 
 TEST_CASE("every operation but attention gives on the GPU what it gives on the CPU") {
@@ -117,6 +125,87 @@ TEST_CASE("attention gives on the GPU what it gives on the CPU") {
   add_f32_attend_cases(cases);
   add_general_attend_cases(cases);
   check_on_device(cases);
+}
+
+TEST_CASE("products by cuBLASLt and by the own kernel on the GPU are those of the CPU") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  const CublasLtChoice found = open_cublas_lt(gpu->runtime(), gpu->stream());
+  if (!found.library) MESSAGE(found.missing << ": everything is by the own kernel");
+  using enum Dtype;
+  std::vector<MatmulCase> products = matmul_cases();
+  // Of a model with 128 heads, and of one rank of 8; a decode of one token.
+  for (const MatmulCase& c : std::vector<MatmulCase>{{kBF16, kBF16, 128, 64, 512, 128},
+                                                     {kBF16, kBF16, 128, 1, 128, 512},
+                                                     {kF16, kF16, 16, 33, 512, 128},
+                                                     {kBF16, kBF16, 1, 300, 4096, 512, true, 64},
+                                                     {kF32, kF32, 16, 100, 128, 512}}) {
+    products.push_back(c);
+  }
+  const std::unique_ptr<CudaOps> own = open_device(/*with_cublas_lt=*/false);
+  REQUIRE(own != nullptr);
+  std::vector<OperationCase> cases;
+  for (const MatmulCase& c : products) {
+    cases.push_back(matmul_case(c));
+    CAPTURE(cases.back().name);
+    gpu->take_kernels();
+    const std::vector<Tensor> first = cases.back().run(*gpu);
+    const std::vector<Tensor> second = cases.back().run(*gpu);
+    CHECK(first_difference(first[0], second[0], 0, 0) < 0);
+    const bool by_library = is_librarys(gpu->take_kernels());
+    const bool has_types = c.output == c.dtype || c.output == kF32;
+    if (!found.library || c.k == 0 || c.one_row || !has_types) {
+      CHECK_FALSE(by_library);
+    } else if (c.k % 8 == 0 && c.n % 8 == 0 && c.padding % 8 == 0) {
+      CHECK(by_library);  // it may lack algorithms for other alignments
+    }
+    cases.back().run(*own);
+    CHECK_FALSE(is_librarys(own->take_kernels()));
+  }
+  check_on_device(cases);
+  check_on_device(cases, own.get());
+}
+
+TEST_CASE("a product of f32 on the GPU is not rounded to tf32, and can be captured in a graph") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  constexpr int kSize = 192;
+  Tensor a = drawn(Dtype::kF32, {kSize, kSize}, 51, false);
+  Tensor b = drawn(Dtype::kF32, {kSize, kSize}, 52, false);
+  // |c| is about 1, as semantics §14.2 wants it.
+  for (std::int64_t i = 0; i < a.num_elements(); ++i) {
+    a.set(i, std::clamp(a.at(i), -3.0f, 3.0f) / std::sqrt(static_cast<float>(kSize)));
+    b.set(i, std::clamp(b.at(i), -3.0f, 3.0f));
+  }
+  CaseMemory memory(*gpu);
+  attn::MatmulParams p{};
+  p.a = memory.upload(a);
+  p.b = memory.upload(b);
+  p.a_row_stride = p.b_row_stride = p.c_row_stride = p.m = p.n = p.k = kSize;
+  p.num_batches = 1;
+  p.c = memory.result(poisoned(Dtype::kF32, {kSize, kSize}));
+  gpu->prepare_matmul(p);
+  gpu->matmul(p);
+  const Tensor direct = memory.results().at(0);
+  p.c = memory.result(poisoned(Dtype::kF32, {kSize, kSize}));
+  Runtime& runtime = gpu->runtime();
+  runtime.begin_capture(gpu->stream().handle());
+  gpu->matmul(p);
+  const GraphHandle graph = runtime.end_capture(gpu->stream().handle());
+  runtime.launch_graph(graph, gpu->stream().handle());
+  const Tensor captured = memory.results().at(1);
+  runtime.release_graph(graph);
+  CHECK(first_difference(captured, direct, 0, 0) < 0);
+  double worst = 0;
+  for (std::int64_t i = 0; i < direct.num_elements(); ++i) {
+    double sum = 0;
+    for (std::int64_t k = 0; k < kSize; ++k) {
+      sum += double{a.at(i / kSize * kSize + k)} * double{b.at(k * kSize + i % kSize)};
+    }
+    const double off = std::fabs(double{direct.at(i)} - sum) / (1 + std::fabs(sum));
+    worst = std::isnan(off) ? INFINITY : std::max(worst, off);
+  }
+  CHECK(worst <= 2e-5);
 }
 
 TEST_CASE("a kernel that writes past a buffer on the GPU is found, with buffer and kernel") {

@@ -49,7 +49,9 @@ KernelLauncher::KernelLauncher(Runtime& runtime, const Stream& stream, KernelSto
 }
 
 KernelLauncher::~KernelLauncher() {
-  for (auto& [key, loaded] : loaded_) runtime_.release_library(loaded.library);
+  for (auto& [key, loaded] : loaded_) {
+    if (loaded.library != nullptr) runtime_.release_library(loaded.library);
+  }
 }
 
 void KernelLauncher::launch(const KernelSpec& spec, const LaunchShape& shape,
@@ -70,8 +72,23 @@ void KernelLauncher::launch(const KernelSpec& spec, const LaunchShape& shape,
                     shape.threads, shape.shared_bytes),
         error.is_sticky());
   }
-  add_once(launched_, static_cast<const Loaded*>(&loaded));
-  add_once(unchecked_, static_cast<const Loaded*>(&loaded));
+  note_launch(loaded);
+}
+
+void KernelLauncher::note_launch(const Loaded& loaded) {
+  add_once(launched_, &loaded);
+  add_once(unchecked_, &loaded);
+}
+
+void KernelLauncher::note_library_launch(const KernelInfo& info) {
+  auto known = loaded_.find(info.name);
+  if (known == loaded_.end()) {
+    Loaded loaded;
+    loaded.info = info;
+    loaded.description = info.name;
+    known = loaded_.emplace(info.name, std::move(loaded)).first;
+  }
+  note_launch(known->second);
 }
 
 KernelLauncher::Loaded& KernelLauncher::find_or_load(const KernelSpec& spec) {

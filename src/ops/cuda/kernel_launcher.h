@@ -28,6 +28,8 @@ class KernelLauncher final : public Launcher {
   void launch(const KernelSpec& spec, const LaunchShape& shape,
               const std::vector<const void*>& arguments) override;
 
+  /// A launch on the stream that a library made: named as those of own kernels are.
+  void note_library_launch(const KernelInfo& info);
   /// Kernels launched since the last call, each once.
   std::vector<KernelInfo> take_kernels();
   /// Work of others on the stream that unchecked() names too. Whether it did not before.
@@ -49,13 +51,14 @@ class KernelLauncher final : public Launcher {
 
   Loaded& find_or_load(const KernelSpec& spec);
   void check_shape(const KernelSpec& spec, const LaunchShape& shape, const Loaded& loaded) const;
+  void note_launch(const Loaded& loaded);
 
   Runtime& runtime_;
   const Stream& stream_;
   KernelStore& store_;
   Target target_;
   std::string arch_;
-  std::map<std::string, Loaded> loaded_;  // by what is compiled
+  std::map<std::string, Loaded> loaded_;  // by what is compiled; a library's, by name
   std::vector<const Loaded*> launched_;   // since take_kernels(), each once
   std::vector<const Loaded*> unchecked_;  // since take_unchecked(), each once
   std::vector<std::string> foreign_;      // likewise

@@ -72,16 +72,17 @@ void quantise_fp8_groups(Launcher& launcher, const attn::GroupQuantiseParams& p)
     fail(ErrorKind::kUnsupported, "quantise_fp8_groups on CUDA expects groups of 64 or 128, got {}",
          p.group_size);
   }
-  const int vector = widest_vector(16 / size_of_element(p.source_element), {},
-                                   {source_rows(p), code_rows(p.codes, p.code_row_stride)});
+  const int vector = widest_vector(16 / size_of_element(p.source_element), {}, {source_rows(p)});
+  const int store_bytes = widest_vector(16, {}, {code_rows(p.codes, p.code_row_stride)});
   launch(launcher,
          simple_spec("quantise/fp8.cuh", "quantise_fp8_groups",
                      {{"attn::Element kSource", spec_name(p.source_element)},
                       {"int kVector", std::to_string(vector)},
+                      {"int kStoreBytes", std::to_string(store_bytes)},
                       {"int kGroup", std::to_string(p.group_size)}},
                      "quantise_fp8_groups of " + std::to_string(p.group_size) + " " +
                          suffix(p.source_element, vector)),
-         simple_shape(p.num_rows * (p.num_columns / 8)), p);
+         simple_shape(p.num_rows * (p.num_columns / attn::kGroupPiece)), p);
 }
 
 void quantise_nvfp4(Launcher& launcher, const attn::Nvfp4QuantiseParams& p) {
