@@ -90,14 +90,15 @@ __device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows
 }
 
 /// output = sum of partial * weight over `num_terms` ranks from `first_rank` on, in their order.
-/// Config: Element kPartial, kOutput; int kVector (elements of a load), kItems (loads of a thread
-/// that are under way at once), kThreads. Grid: (cdiv(T * H, dcp_rows_of_cta()), cdiv(D / kVector,
-/// kItems * kThreads)).
+/// Config: Element kPartial, kOutput; int kVector (elements of a load), kItems (vectors of a
+/// thread), kTerms (ranks whose vectors are under way at once), kThreads. Grid: (cdiv(T * H,
+/// dcp_rows_of_cta()), cdiv(D / kVector, kItems * kThreads)).
 template <class Config, class Params>
 __device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, int num_terms,
                                               i64 rank_stride) {
   constexpr int kVector = Config::kVector;
   constexpr int kItems = Config::kItems;
+  constexpr int kTerms = Config::kTerms;
   constexpr unsigned kSlots = Config::kThreads * kItems;
   __shared__ float weights[kDcpWeightsOfCta];
   const unsigned row_vectors = static_cast<unsigned>(p.head_size / kVector);
@@ -117,36 +118,39 @@ __device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, i
     from[i] = row.token * p.partial_token_stride + row.head * p.partial_head_stride + column;
     to[i] = row.token * p.output_token_stride + row.head * p.output_head_stride + column;
   }
-  using Vectors = ElementVector<Config::kPartial, kVector>[kItems];
-  const auto load = [&](int term, Vectors& vectors) {
+  ElementVector<Config::kPartial, kVector> loaded[kTerms][kItems];
+  const auto load = [&](int first_term) {
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (!is_live[i]) continue;
-      const i64 at = (from[i] + term * rank_stride) * size_of(Config::kPartial);
-      vectors[i] = load_vector<Config::kPartial, kVector>(static_cast<const char*>(p.partial) + at);
+    for (int t = 0; t < kTerms; ++t) {
+#pragma unroll
+      for (int i = 0; i < kItems; ++i) {
+        if (!is_live[i] || first_term + t >= num_terms) continue;
+        const i64 at = (from[i] + (first_term + t) * rank_stride) * size_of(Config::kPartial);
+        loaded[t][i] =
+            load_vector<Config::kPartial, kVector>(static_cast<const char*>(p.partial) + at);
+      }
     }
   };
-  Vectors loaded;
-  load(0, loaded);  // under way while the weights are made, as later terms while one is added
+  load(0);  // under way while the weights are made
   weigh_ranks<Config>(p, rows, blockIdx.y == 0, weights);
-  float values[kItems][kVector];
-  for (int term = 0; term < num_terms; ++term) {
-    Vectors next;
-    if (term + 1 < num_terms) load(term + 1, next);
-    const float* const of_rank = weights + static_cast<unsigned>(first_rank + term) * rows.count();
+  float values[kItems][kVector] = {};
+  for (int first_term = 0; first_term < num_terms; first_term += kTerms) {
+    if (first_term > 0) load(first_term);
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) {
-      if (!is_live[i]) continue;
-      const float weight = of_rank[row_of[i]];
-      float part[kVector];
-      decode_vector(loaded[i], part);
+    for (int t = 0; t < kTerms; ++t) {
 #pragma unroll
-      for (int k = 0; k < kVector; ++k) {
-        // Exactly 0 without weight, whatever the partial holds.
-        const float product = weight == 0.0f ? 0.0f : weight * part[k];
-        values[i][k] = term == 0 ? product : values[i][k] + product;
+      for (int i = 0; i < kItems; ++i) {
+        if (!is_live[i] || first_term + t >= num_terms) continue;
+        const unsigned rank = static_cast<unsigned>(first_rank + first_term + t);
+        const float weight = weights[rank * rows.count() + row_of[i]];
+        if (weight == 0.0f) continue;  // exactly 0, whatever the partial holds
+        float part[kVector];
+        decode_vector(loaded[t][i], part);
+#pragma unroll
+        for (int k = 0; k < kVector; ++k) {
+          values[i][k] = __fmaf_rn(weight, part[k], values[i][k]);
+        }
       }
-      loaded[i] = next[i];
     }
   }
 #pragma unroll

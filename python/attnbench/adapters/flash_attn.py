@@ -162,7 +162,7 @@ class Fa3Paged(Fa3):
 
 
 class Fa4(VarlenAttention):
-    """flash_attn.cute.flash_attn_varlen_func (FlashAttention-4) over ragged keys (stub-tested)"""
+    """flash_attn.cute.flash_attn_varlen_func (FlashAttention-4) over ragged keys"""
 
     packages = ("torch", "flash_attn.cute")
 
@@ -187,7 +187,7 @@ class Fa4(VarlenAttention):
 
 
 class Fa4Paged(Fa4):
-    """flash_attn.cute.flash_attn_varlen_func (FlashAttention-4) over pages (stub-tested)"""
+    """flash_attn.cute.flash_attn_varlen_func (FlashAttention-4) over pages"""
 
     kv = "paged"
     attention_types = ("decoder", "encoder_decoder")

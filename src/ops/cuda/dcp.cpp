@@ -8,12 +8,17 @@
 namespace attnbench::cuda {
 namespace {
 
+/// How many vectors of a thread are under way at once: of one rank, or of several.
+struct Shares {
+  int items;
+  int terms;
+  int threads;
+};
+
 /// Both operations; `rank_stride` is 0 where there is one partial.
 template <typename Params>
 void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride,
-                   const std::string& function) {
-  constexpr int kThreads = 128;
-  constexpr int kElements = 16;  // of a thread
+                   const Shares& shares, const std::string& function) {
   if (p.lses.world_size > attn::kDcpWeightsOfCta) {
     fail(ErrorKind::kCapacity, "{} on CUDA expects at most {} ranks, got {}", function,
          attn::kDcpWeightsOfCta, p.lses.world_size);
@@ -31,34 +36,34 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
       16 / std::max(size_of_element(p.partial_element), size_of_element(p.output_element));
   const int vector = widest_vector(most, {p.head_size}, {partial, output});
   const int row_vectors = p.head_size / vector;
-  const int items = std::min(kElements / vector, 4);
+  const int slots = shares.items * shares.threads;
   KernelSpec spec;
   spec.source = "merge/dcp.cuh";
   spec.function = "attn::" + function;
   spec.constants = {{"attn::Element kPartial", spec_name(p.partial_element)},
                     {"attn::Element kOutput", spec_name(p.output_element)},
                     {"int kVector", std::to_string(vector)},
-                    {"int kItems", std::to_string(items)},
-                    {"int kThreads", std::to_string(kThreads)}};
+                    {"int kItems", std::to_string(shares.items)},
+                    {"int kTerms", std::to_string(shares.terms)},
+                    {"int kThreads", std::to_string(shares.threads)}};
   spec.name = function + " " + short_name(p.partial_element) + " to " +
               short_name(p.output_element) + " x" + std::to_string(vector);
   LaunchShape shape;
-  shape.grid_x =
-      ceil_quotient(p.num_tokens * p.num_heads,
-                    attn::dcp_rows_of_cta(row_vectors, p.lses.world_size, kThreads * items));
-  shape.grid_y = ceil_quotient(row_vectors, kThreads * items);
-  shape.threads = kThreads;
+  shape.grid_x = ceil_quotient(p.num_tokens * p.num_heads,
+                               attn::dcp_rows_of_cta(row_vectors, p.lses.world_size, slots));
+  shape.grid_y = ceil_quotient(row_vectors, slots);
+  shape.threads = shares.threads;
   launch(launcher, spec, shape, p);
 }
 
 }  // namespace
 
 void correct_dcp(Launcher& launcher, const attn::DcpCorrectParams& params) {
-  combine_ranks(launcher, params, 0, "correct_dcp");
+  combine_ranks(launcher, params, 0, {4, 1, 128}, "correct_dcp");
 }
 
 void combine_dcp(Launcher& launcher, const attn::DcpCombineParams& params) {
-  combine_ranks(launcher, params, params.partial_rank_stride, "combine_dcp");
+  combine_ranks(launcher, params, params.partial_rank_stride, {1, 4, 256}, "combine_dcp");
 }
 
 void sum_ranks(Launcher& launcher, const attn::SumRanksParams& params) {
