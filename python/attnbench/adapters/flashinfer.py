@@ -2,7 +2,8 @@
 operations.
 
 LSE: base 2, [T, H], a new tensor whose copy is not timed; cascade gives none. What a row without keys
-gets has changed between versions, so such batches are refused. fp8 is tested on stubs alone.
+gets has changed between versions, so such batches are refused. fp8 of DecodeTensorCores and Cascade is
+tested on stubs alone.
 """
 
 from attnbench.adapter import Adapter
@@ -99,7 +100,7 @@ class FlashInfer(Adapter):
 
 
 class Decode(FlashInfer):
-    """flashinfer.BatchDecodeWithPagedKVCacheWrapper (its fp8 stub-tested)"""
+    """flashinfer.BatchDecodeWithPagedKVCacheWrapper"""
 
     use_tensor_cores = False
 
@@ -132,7 +133,7 @@ class DecodeTensorCores(Decode):
 
 
 class Prefill(FlashInfer):
-    """flashinfer.BatchPrefillWithPagedKVCacheWrapper (its fp8 stub-tested)"""
+    """flashinfer.BatchPrefillWithPagedKVCacheWrapper"""
 
     features = FlashInfer.features + ("non_causal", "fp8_query", "fp8_probability")
 
