@@ -80,16 +80,6 @@ struct StagedCells {
   }
 };
 
-/// Codes of one vector, of more than 4 by words: cells start on multiples of 4 bytes.
-template <Element kCache, int kCount>
-__device__ __forceinline__ void store_codes(char* to, const ElementVector<kCache, kCount>& codes) {
-  if constexpr (kCount <= 4) {
-    store_vector(to, codes);
-  } else {
-    store_parts<4>(to, codes);
-  }
-}
-
 /// Config: Element kSource, kCache; int kWidth (elements of a head), kVector (of a thread's load),
 /// kLanes (threads of a head, a power of two up to 32), kRows (heads of a thread), kThreads; bool
 /// kTruncate (int8 towards zero), kStaged (a CTA has whole tokens, and StagedCells stores them);
@@ -177,8 +167,8 @@ __global__ void __launch_bounds__(Config::kThreads)
     for (int part = 0; part < kParts; ++part) {
       const int vector = part * kLanes + lane;
       if (vector >= kHeadVectors) continue;
-      store_codes(cell + vector * kVector,
-                  token_head_codes<Config::kCache, Config::kTruncate>(values[part], inverse));
+      store_parts<4>(cell + vector * kVector,
+                     token_head_codes<Config::kCache, Config::kTruncate>(values[part], inverse));
     }
   }
   if constexpr (Config::kStaged) staged.store();

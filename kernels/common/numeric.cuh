@@ -116,16 +116,17 @@ ATTN_FN float e5m2_to_float(u8 code) {
 
 // ---- e2m1 (fp4): saturates to 6; the code is in the low nibble ----
 ATTN_FN u8 e2m1_from_float(float x) {
-  const u32 bits = float_bits(x);
-  const u32 magnitude = bits & 0x7FFFFFFFu;
-  // NaN has no code in e2m1; CUDA's conversion gives +6.
-  const u32 sign = magnitude <= 0x7F800000u ? (bits >> 28) & 0x8u : 0u;
-  const u32 held = magnitude < 0x40C00000u ? magnitude : 0x40C00000u;  // 6
-  // Below 1 codes are halves: adding 2^22 rounds to those. From there on they are the exponent and
-  // the first bit of the mantissa, which a carry rounds to nearest even.
-  const u32 halves = float_bits(float_from_bits(held) + 0x1p22f) & 3u;
-  const u32 upper = ((held + 0x1FFFFFu + ((held >> 22) & 1u)) >> 22) - 252u;
-  return static_cast<u8>(sign | (held < 0x3F800000u ? halves : upper));
+  // NaN has no code in e2m1; CUDA's conversion gives +6, and so do these comparisons.
+  const float below = x < 6.0f ? x : 6.0f;
+  const float held = below > -6.0f ? below : -6.0f;
+  const float magnitude = float_from_bits(float_bits(held) & 0x7FFFFFFFu);
+  // With 2^22 times the power of two below it, or 1, a magnitude becomes a number n of the steps
+  // between codes there: 1/2 below 2, then 1, then 2. The code is n + 2 exponent; the exponent lies
+  // from bit 23 on, and what else lies there, 2 * 149, becomes a multiple of 8 by 6 steps more.
+  const float from = magnitude > 1.0f ? magnitude : 1.0f;
+  const u32 unit = (float_bits(from) & 0x7F800000u) + (22u << 23) + 6u;
+  const u32 sum = float_bits(magnitude + float_from_bits(unit));
+  return static_cast<u8>(((sum + (sum >> 22)) & 7u) | ((float_bits(held) >> 28) & 8u));
 }
 ATTN_FN float e2m1_to_float(u8 code) {
   const float magnitude = decode_magnitude<1, 1>(code & 7u);

@@ -110,35 +110,21 @@ __device__ __forceinline__ ElementVector<kElement, kCount> load_parts(const void
   }
 }
 
-/// By stores of 16 bytes, or of words.
+/// By stores of kStoreBytes (1, 2, 4, 8 or 16), or of the whole vector where that is less.
 template <int kStoreBytes, Element kElement, int kCount>
 __device__ __forceinline__ void store_parts(void* destination,
                                             const ElementVector<kElement, kCount>& vector) {
-  if constexpr (kStoreBytes == 16) {
-    store_vector(destination, vector);
-  } else {
-    static_assert(kStoreBytes == 4 && ElementVector<kElement, kCount>::kBytes >= 4);
-#pragma unroll
-    for (int i = 0; i < ElementVector<kElement, kCount>::kNumWords; ++i) {
-      static_cast<u32*>(destination)[i] = vector.words[i];
-    }
-  }
-}
-
-/// By stores of kStoreBytes: 1, 2, 4, 8 or 16.
-template <int kStoreBytes, Element kElement, int kCount>
-__device__ __forceinline__ void store_pieces(void* destination,
-                                             const ElementVector<kElement, kCount>& vector) {
   constexpr int kBytes = ElementVector<kElement, kCount>::kBytes;
-  static_assert(kBytes % kStoreBytes == 0);
+  constexpr int kStep = kStoreBytes < kBytes ? kStoreBytes : kBytes;
+  static_assert(kBytes % kStep == 0);
 #pragma unroll
-  for (int at = 0; at < kBytes; at += kStoreBytes) {
-    ElementVector<Element::kU8, kStoreBytes> piece;
+  for (int at = 0; at < kBytes; at += kStep) {
+    ElementVector<Element::kU8, kStep> part;
 #pragma unroll
-    for (int i = 0; i < piece.kNumWords; ++i) {
-      piece.words[i] = vector.words[at / 4 + i] >> (at % 4 * 8);
+    for (int i = 0; i < part.kNumWords; ++i) {
+      part.words[i] = vector.words[at / 4 + i] >> (at % 4 * 8);
     }
-    store_vector(static_cast<u8*>(destination) + at, piece);
+    store_vector(static_cast<u8*>(destination) + at, part);
   }
 }
 

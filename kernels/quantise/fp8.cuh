@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   // Why nothing is added to num_saturated: the largest quotient is 448, rounded twice.
   divide_for_codes(values, scale);
   const ElementVector<Element::kE4M3, kGroupPiece> codes = encode_vector<Element::kE4M3>(values);
-  store_pieces<Config::kStoreBytes>(p.codes + row * p.code_row_stride + column, codes);
+  store_parts<Config::kStoreBytes>(p.codes + row * p.code_row_stride + column, codes);
   if (piece % kLanes == 0) {
     p.scales[row * p.scale_row_stride + piece / kLanes * p.scale_group_stride] = scale;
   }

@@ -43,8 +43,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   for (int i = 0; i < kNvfp4Block; ++i) {
     codes.words[i / 8] |= static_cast<u32>(e2m1_from_float(values[i])) << (i % 8 * 4);
   }
-  store_pieces<Config::kStoreBytes>(
-      p.packed + row * p.packed_row_stride + block * (kNvfp4Block / 2), codes);
+  store_parts<Config::kStoreBytes>(p.packed + row * p.packed_row_stride + block * (kNvfp4Block / 2),
+                                   codes);
   p.scales[p.swizzled != 0 ? nvfp4_swizzled_offset(row, block, (num_blocks + 3) / 4)
                            : row * num_blocks + block] = scale_code;
 }
