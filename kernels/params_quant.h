@@ -47,8 +47,11 @@ constexpr int kNvfp4Block = 16;
 /// Byte of the scale of (row, block) in the 128 x 4 tiles that tensor cores read (semantics §9.4);
 /// tiles_across = ceil(num_columns / 64).
 ATTN_FN i64 nvfp4_swizzled_offset(i64 row, i64 block, i64 tiles_across) {
-  const i64 tile = row / 128 * tiles_across + block / 4;
-  return tile * 512 + row % 32 * 16 + row / 32 % 4 * 4 + block % 4;
+  // Why shifts: of 64-bit numbers that could be negative a quotient takes a GPU several steps.
+  const i64 tile = (row >> 7) * tiles_across + (block >> 2);
+  const unsigned row_of_tile = static_cast<unsigned>(row) % 128;
+  return tile * 512 + row_of_tile % 32 * 16 + row_of_tile / 32 * 4 +
+         static_cast<unsigned>(block) % 4;
 }
 
 /// Per 16 columns: sf = rn_e4m3(g * (max|x| / 6)), m = 0 if sf = 0 else 1 / (sf / g),
