@@ -1,17 +1,18 @@
-# attnbench_embed(<target> <function> HEADER header FILES files...) adds to the target a function that
-# returns the text of files by name, as `const std::map<std::string, std::string>&`; the header
-# declares it. A file of this repository is named by its path from the root, another by its last
-# part. Run as a script (cmake -P) it writes the source file.
+# attnbench_embed(<target> <function> HEADER header FILES files... [OTHERS files...]) adds to the target
+# a function that returns the text of files by name, as `const std::map<std::string, std::string>&`;
+# the header declares it. FILES are files of this repository, named by their paths from its root;
+# OTHERS, wherever they lie, are named by their last parts. Run as a script (cmake -P) it writes the
+# source file.
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(ATTNBENCH_EMBED_SCRIPT ${CMAKE_CURRENT_LIST_FILE})
   function(attnbench_embed target function)
-    cmake_parse_arguments(ARG "" "HEADER" "FILES" ${ARGN})
+    cmake_parse_arguments(ARG "" "HEADER" "FILES;OTHERS" ${ARGN})
     set(embedded ${CMAKE_BINARY_DIR}/generated/${function}.cpp)
     add_custom_command(OUTPUT ${embedded}
       COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${CMAKE_SOURCE_DIR} -DOUTPUT=${embedded}
         -DFUNCTION=${function} -DHEADER=${ARG_HEADER} "-DFILES=${ARG_FILES}"
-        -P ${ATTNBENCH_EMBED_SCRIPT}
-      DEPENDS ${ARG_FILES} ${ATTNBENCH_EMBED_SCRIPT}
+        "-DOTHERS=${ARG_OTHERS}" -P ${ATTNBENCH_EMBED_SCRIPT}
+      DEPENDS ${ARG_FILES} ${ARG_OTHERS} ${ATTNBENCH_EMBED_SCRIPT}
       VERBATIM)
     target_sources(${target} PRIVATE ${embedded})
   endfunction()
@@ -20,9 +21,9 @@ endif()
 
 set(arrays "")
 set(entries "")
-foreach(file ${FILES})
-  cmake_path(IS_PREFIX SOURCE_DIR ${file} is_ours)
-  if(is_ours)
+foreach(file ${FILES} ${OTHERS})
+  list(FIND FILES ${file} at)
+  if(at GREATER_EQUAL 0)
     file(RELATIVE_PATH path ${SOURCE_DIR} ${file})
   else()
     get_filename_component(path ${file} NAME)

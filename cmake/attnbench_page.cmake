@@ -12,4 +12,4 @@ if(NOT ATTNBENCH_D3 OR NOT ATTNBENCH_D3_LICENCE)
 endif()
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/report/page/*)
 attnbench_embed(attnbench_report embedded_page_files HEADER report/page_files.h
-  FILES ${page_files} ${ATTNBENCH_D3} ${ATTNBENCH_D3_LICENCE})
+  FILES ${page_files} OTHERS ${ATTNBENCH_D3} ${ATTNBENCH_D3_LICENCE})

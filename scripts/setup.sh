@@ -19,11 +19,13 @@ setup_failed() {
   exit 4
 }
 
-# Names of the packages that are not installed, one a line.
+# Of the packages that are named, those that are not installed, one a line. Why the status: dpkg also
+# knows packages that others only suggest.
 missing_packages() {
-  dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' "${PACKAGES[@]}" 2>/dev/null |
+  [[ $# -gt 0 ]] || return 0
+  dpkg-query --show --showformat '${Package} ${db:Status-Status}\n' "$@" 2>/dev/null |
     awk '$2 == "installed" { print $1 }' | sort -u |
-    comm -13 - <(printf '%s\n' "${PACKAGES[@]}" | sort -u)
+    comm -13 - <(printf '%s\n' "$@" | sort -u)
 }
 
 has_valijson() {
@@ -131,16 +133,17 @@ install_dependencies() {
   command -v dpkg-query >/dev/null ||
     setup_failed "not a Debian or Ubuntu system; please install: ${PACKAGES[*]} libvalijson-dev node-d3"
   local -a missing
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "${PACKAGES[@]}")
   [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
   has_valijson || unpack_package libvalijson-dev
   has_d3 || unpack_package node-d3
   # Once: what cannot be fetched is not asked for again at every start.
   [[ -f "$BUILD_DIR/build.ninja" ]] || unpack_cudnn_frontend
+  # Each alone: one that cannot be had does not keep the others away.
+  mapfile -t missing < <(missing_packages "${OPTIONAL_PACKAGES[@]}")
   local package
-  for package in "${OPTIONAL_PACKAGES[@]}"; do
-    dpkg-query --show "$package" >/dev/null 2>&1 || (install_packages "$package") ||
-      say "going on without $package"
+  for package in "${missing[@]}"; do
+    (install_packages "$package") || say "going on without $package"
   done
 }
 

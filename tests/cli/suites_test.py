@@ -43,7 +43,11 @@ class Suites(MustPassTest):
 
     def test_every_suite_has_pairs_that_must_pass(self):
         suites = {file.stem for file in SCENARIOS.glob("*.yaml")}
-        self.assertEqual(suites - {id.split("/")[0] for id in must_pass_ids()}, set())
+        # Gigabytes of cache for a few tokens; without a GPU tests/matrix/far_ops.h shows the same.
+        large = {suite for suite in suites if suite.startswith("large-")}
+        listed = {id.split("/")[0] for id in must_pass_ids()}
+        self.assertEqual(suites - listed, large)
+        self.assertLessEqual(large, {id.split("/")[0] for id in gpu_suites.must_pass_ids([CUDA_LIST])})
 
     def test_on_cuda_the_listed_pairs_are_supported_and_the_others_refused_as_section_13_says(self):
         outcome = self.expect(0, "support", *sorted(SCENARIOS.glob("*.yaml")), "--device", "cpu",
