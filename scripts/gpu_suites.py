@@ -49,8 +49,8 @@ SHOWN_TAIL = 600
 # ones are started first, and in parts of about PART_S. A suite that is not here takes OTHER_S.
 SECONDS = {
     "peers": 400, "mla": 300, "peers-mla": 300, "dcp-mla": 230, "cascade": 200, "ops-bandwidth": 150,
-    "ops-mla-bandwidth": 150, "large-cache": 150, "peers-ops": 120, "large-cache-mla": 100,
-    "dcp": 120, "ops-mla": 100, "decode": 90, "mla-sparse": 90, "quant-kv": 60,
+    "ops-mla-bandwidth": 150, "large-cache": 150, "peers-ops": 120, "large-cache-ops": 110,
+    "large-cache-mla": 100, "dcp": 120, "ops-mla": 100, "decode": 90, "mla-sparse": 90, "quant-kv": 60,
     "ops-vit-bandwidth": 60, "ops-dcp-bandwidth": 60, "ops": 50, "int8": 45, "decode-qwen3-moe": 40,
     "output-quant": 40,
 }  # fmt: skip
