@@ -28,6 +28,11 @@ struct OperationCase {
   double absolute_tolerance = 0;
 };
 
+/// "name f32 to bf16".
+inline std::string title(const std::string& name, Dtype from, Dtype to) {
+  return name + " " + std::string(dtype_name(from)) + " to " + std::string(dtype_name(to));
+}
+
 /// Tensors on the device of an Ops, read back at the end.
 class CaseMemory {
  public:
