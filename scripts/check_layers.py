@@ -29,14 +29,13 @@ MAY_INCLUDE = {
     "reference": {"core", "metadata"},
     "gpu": {"core"},
     "jit": {"core", "gpu"},
-    "comm": {"core", "gpu"},
     "plugin": {"core", "gpu"},
     "cudnn": {"core", "gpu"},
     "measure": {"core", "gpu", "jit", "kernels"},
     "ops": {"core", "metadata", "kernels"},
     "ops/cpu": {"core", "metadata", "kernels", "ops"},
     "ops/cuda": {"core", "metadata", "kernels", "ops", "jit", "gpu"},
-    "backends": {"core", "metadata", "inputs", "ops", "comm", "plugin", "cudnn", "kernels",
+    "backends": {"core", "metadata", "inputs", "ops", "plugin", "cudnn", "kernels",
                  "reference"},
     "calibrate": {"core", "metadata", "reference", "inputs", "backends"},
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
@@ -56,7 +55,7 @@ THIRD_PARTY = {
     "valijson/": {"scenario"},
     "nlohmann/": {"core", "scenario", "inputs", "report", "gate", "calibrate", "cli"},
     "Eigen/": {"reference", "ops/cpu"},
-    "cuda": {"gpu", "jit", "ops/cuda", "comm", "measure", "cudnn"},
+    "cuda": {"gpu", "jit", "ops/cuda", "measure", "cudnn"},
     "cudnn.h": {"cudnn"},
     "cudnn_frontend": {"cudnn"},
     "cublas": {"gpu"},
@@ -130,13 +129,13 @@ def planted_violations_are_found():
         "src/ops/cpu/f.cpp": '#include "ops/cuda/launch.h"\n',
         "src/bench/g.cpp": "#include <doctest/doctest.h>\n",
         "src/unheard_of/h.cpp": "",
-        "src/ops/cpu/l.cpp": '#include "reference/ops/nvfp4.h"\n',
+        "src/ops/cpu/l.cpp": '#include "reference/quantise/nvfp4.h"\n',
     }
     allowed = {
         "src/cli/i.cpp": '#include <CLI/CLI.hpp>\n#include "bench/bench.h"\n#include <vector>\n',
         "src/ops/cpu/j.cpp": '#include <Eigen/Core>\n#include "kernels/params.h"\n',
         "src/core/k_test.cpp": "#include <doctest/doctest.h>\n",
-        "src/ops/cpu/l_test.cpp": '#include "reference/ops/nvfp4.h"\n',
+        "src/ops/cpu/l_test.cpp": '#include "reference/quantise/nvfp4.h"\n',
     }
     with tempfile.TemporaryDirectory() as scratch:
         for path, text in {**planted, **allowed}.items():
