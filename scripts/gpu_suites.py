@@ -30,13 +30,13 @@ from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import must_pass
 from unsupported_reasons import CUDNN_LIBRARY, is_external, place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 SCENARIOS = ROOT / "scenarios"
-MUST_PASS = [ROOT / "tests" / "must_pass.yaml", ROOT / "tests" / "must_pass_cuda.yaml"]
-# Of CUDNN; asked for only where its library, and the headers when building, were found.
-MUST_PASS_CUDNN = ROOT / "tests" / "must_pass_cudnn.yaml"
+MUST_PASS = [must_pass.CPU_LIST, must_pass.CUDA_LIST]
+MUST_PASS_CUDNN = must_pass.CUDNN_LIST
 MIN_CHECKED_ROWS = 64
 # What a run may take to write its results after an interrupt.
 GRACE_S = 20
@@ -63,17 +63,7 @@ MOVER_PERCENT = 80
 
 
 def must_pass_ids(files=tuple(MUST_PASS)):
-    """Ids of lines `- {id: "..."}` between comments and blank lines."""
-    ids = []
-    for file in files:
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            match = re.fullmatch(r'- \{id: "([^"]+)"\}', line)
-            if match is None:
-                raise ValueError(f"{file.name}:{number}: expected '- {{id: \"...\"}}': {line}")
-            ids.append(match[1])
-    return ids
+    return must_pass.ids_of(files)
 
 
 def seconds_of(file):

@@ -208,7 +208,7 @@ class Lists(unittest.TestCase):
     def test_a_line_of_another_form_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "list.yaml"
-            file.write_text('# comment\n- {id: "a/b/C"}\n- id: x\n')
+            file.write_text("# comment\na/b: C\na/b C\n")
             with self.assertRaisesRegex(ValueError, "list.yaml:3"):
                 gpu_suites.must_pass_ids([file])
 

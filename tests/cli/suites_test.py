@@ -7,9 +7,10 @@ import shutil
 import unittest
 from concurrent.futures import ProcessPoolExecutor
 
-from must_pass import CUDA_LIST, MustPassTest, must_pass_ids
-from tool import SCENARIOS, strict_json
+from must_pass_testing import CUDA_LIST, MustPassTest, must_pass_ids
+from tool import BINARY, SCENARIOS, strict_json
 import gpu_suites
+import must_pass
 import second_opinion
 from unsupported_reasons import is_external, place_of
 
@@ -48,6 +49,9 @@ class Suites(MustPassTest):
         listed = {id.split("/")[0] for id in must_pass_ids()}
         self.assertEqual(suites - listed, large)
         self.assertLessEqual(large, {id.split("/")[0] for id in gpu_suites.must_pass_ids([CUDA_LIST])})
+
+    def test_the_lists_are_what_support_says(self):
+        self.assertEqual(must_pass.differences(BINARY), [])
 
     def test_on_cuda_the_listed_pairs_are_supported_and_the_others_refused_as_section_13_says(self):
         outcome = self.expect(0, "support", *sorted(SCENARIOS.glob("*.yaml")), "--device", "cpu",
