@@ -84,8 +84,10 @@ class Build:
         return [word for word in shlex.split(link) if word not in (":", "&&")]
 
     def compile_command(self, source, mutated, output):
-        """Flags of `source`; -O1, because the mutants are small and a build is all they need."""
-        command = list(self.compile[source.resolve()])
+        """Flags of `source`; -O1, because the mutants are small and a build is all they need, with
+        the precompiled headers that were made for -O1."""
+        command = [word.replace("attnbench_headers_common", "attnbench_headers_light")
+                   for word in self.compile[source.resolve()]]  # fmt: skip
         command[command.index("-o") + 1] = str(output)
         command[command.index("-c") + 1] = str(mutated)
         return command + ["-O1"]
