@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Holds the citations of the definitions against the headings of docs/semantics.md and docs/contract.md.
+"""Holds citations of the definitions against the headings of docs/semantics.md and contract.md.
 
     check_citations.py [ROOT]
 
 Read everywhere in the repository:
-  "§8.6", also behind "semantics"; "semantics 8.6", "semantics section 8", "semantics 8.4.1, 8.4.3"
-  "contract §4", "contract section 4", "contract.md section 4", "sections 3 and 4 of the contract"
-  "section 4" in docs/contract.md itself
-A § is of docs/semantics.md unless "contract" stands right before it. What is cited must be a heading
+  "§8.6"; "semantics 8.6", "semantics section 8", "semantics 8.4.1, 8.4.3"; with "contract" the
+  same: "contract §4", "contract.md section 4", "sections 3 and 4 of the contract"; in
+  docs/contract.md also "section 4"
+A § is of docs/semantics.md unless "contract" is right before it. What is cited must be a heading
 ("### 8.6 Title") or a numbered item ("- **15.1** ..."), and each number must be there once. A
 Markdown file that is named must be in the repository.
 
@@ -36,16 +36,20 @@ NUMBER = r"\d+(?:\.\d+)*"
 # says "sections".
 MORE = rf"(?:(?:,| and| to|,? or)\s+\d+(?:\.\d+)+)*"
 MORE_SECTIONS = rf"(?:(?:,| and| to|,? or)\s+{NUMBER})*"
-# (document, pattern whose first group holds the numbers)
-FORMS = [
-    (SEMANTICS, re.compile(rf"(?<!contract )(?<!contract\.md )§\s?({NUMBER})", re.I)),
-    (SEMANTICS, re.compile(rf"\bsemantics(?:\.md)?,?\s+(?:section\s+)?({NUMBER}{MORE})", re.I)),
-    (SEMANTICS, re.compile(rf"\bsemantics(?:\.md)?,?\s+sections\s+({NUMBER}{MORE_SECTIONS})", re.I)),
-    (SEMANTICS, re.compile(rf"\bsections?\s+({NUMBER}{MORE_SECTIONS})\s+of\s+the\s+semantics", re.I)),
-    (CONTRACT, re.compile(rf"\bcontract(?:\.md)?[),]*\s+(?:section\s+|§\s?)({NUMBER}{MORE})", re.I)),
-    (CONTRACT, re.compile(rf"\bcontract(?:\.md)?[),]*\s+sections\s+({NUMBER}{MORE_SECTIONS})", re.I)),
-    (CONTRACT, re.compile(rf"\bsections?\s+({NUMBER}{MORE_SECTIONS})\s+of\s+the\s+contract", re.I)),
-]
+
+
+def forms_of(document):
+    """Patterns whose first group holds the numbers of sections of the document."""
+    name = rf"\b{Path(document).stem}(?:\.md)?[),]*"
+    return [(document, re.compile(pattern, re.IGNORECASE)) for pattern in (
+        rf"{name}\s+(?:section\s+|§\s?)?({NUMBER}{MORE})",
+        rf"{name}\s+sections\s+({NUMBER}{MORE_SECTIONS})",
+        rf"\bsections?\s+({NUMBER}{MORE_SECTIONS})\s+of\s+the\s+{name}",
+    )]
+
+
+BARE = re.compile(rf"(?<!semantics )(?<!contract )(?<!contract\.md )§\s?({NUMBER})", re.IGNORECASE)
+FORMS = [(SEMANTICS, BARE)] + forms_of(SEMANTICS) + forms_of(CONTRACT)
 OWN_SECTION = re.compile(rf"\bsections?\s+({NUMBER}{MORE_SECTIONS})")
 DEFINED = re.compile(rf"^(?:#{{2,4}} |- \*\*)({NUMBER})(?=[. *])", re.MULTILINE)
 MARKDOWN_NAME = re.compile(r"[\w-][\w.-]+\.md\b")
@@ -65,8 +69,8 @@ def joined(text):
 
 
 def violations_of(path, text, sections, markdown):
-    """Sentences about one file; `sections` are the numbers of each document, `markdown` the names of
-    all Markdown files."""
+    """Sentences about one file; `sections` are the numbers of each document, `markdown` the names
+    of all Markdown files."""
     text, starts = joined(text)
     found = []
 
@@ -121,12 +125,16 @@ def planted_violations_are_found():
         "src/i.h": "// The table is in design.md.\n",
         "src/j.h": "// contract §4 and semantics §4\n",
         "src/k.h": "// semantics section 15.2\n",
+        "src/l.h": "// semantics sections 3 and 4\n",
+        "src/m.h": "// sections 3 to 4 of the semantics\n",
+        "src/n.h": "// contract sections 1, 2\n",
+        "docs/o.md": "in [the contract](contract.md), section 2\n",
     }
     allowed = {
         SEMANTICS: "## 3. Attention\n### 3.1 Core\nsee [the contract](contract.md), section 4\n"
                    "## 15. Reference\n- **15.1** Bytes, §15.1. 3.7 is no section.\n",
-        CONTRACT: "## 1. File\n## 3. Commands\n### 3.1 Exit codes\n## 4. Result: §3.1, section 1\n",
-        "src/l.h": "// §3, §3.1 and semantics §15.1; contract §4; semantics 3.1, 15.1 of 64 rows\n",
+        CONTRACT: "## 1. File\n## 3. Commands\n### 3.1 Exit codes\n## 4. Result: section 1\n",
+        "src/p.h": "// §3, §3.1 and semantics §15.1; contract.md §4; semantics 3.1, 15.1\n",
         "CONTRIBUTING.md": "contract.md section\n3.1, sections 3 and 4 of the contract\n",
         "docs/results/m.json": '"§99"\n',
     }
@@ -137,9 +145,11 @@ def planted_violations_are_found():
             file.write_text(text, encoding="utf-8")
         _, found = check_tree(Path(scratch))
         blamed = {line.split(":")[0] for line in found}
-        Path(scratch, CONTRACT).write_text(allowed[CONTRACT] + "## 4. Again\n", encoding="utf-8")
-        _, twice = check_tree(Path(scratch))
-    return blamed == set(planted) and any("2 times" in line for line in twice)
+        text = allowed[CONTRACT] + "## 4. Again: section 2\n"
+        Path(scratch, CONTRACT).write_text(text, encoding="utf-8")
+        _, more = check_tree(Path(scratch))
+    of_contract = [line for line in more if line.startswith(CONTRACT)]
+    return blamed == set(planted) and len(found) == len(planted) and len(of_contract) == 2
 
 
 def main(arguments):

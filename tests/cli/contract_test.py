@@ -7,8 +7,8 @@ import unittest
 from tool import ROOT, SCENARIOS, TINY, ToolTest, strict_json
 
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
-COMMANDS = ("run", "support", "explain", "validate", "compile", "gate", "calibrate", "scales", "device",
-            "report", "list")
+COMMANDS = ("run", "support", "explain", "validate", "compile", "gate", "calibrate", "scales",
+            "device", "report", "list")
 # They have a short form, which the contract names.
 SHORT = {"--help", "--quiet", "--verbose", "--output"}
 
