@@ -53,6 +53,8 @@ FORMS = [(SEMANTICS, BARE)] + forms_of(SEMANTICS) + forms_of(CONTRACT)
 OWN_SECTION = re.compile(rf"\bsections?\s+({NUMBER}{MORE_SECTIONS})")
 DEFINED = re.compile(rf"^(?:#{{2,4}} |- \*\*)({NUMBER})(?=[. *])", re.MULTILINE)
 MARKDOWN_NAME = re.compile(r"[\w-][\w.-]+\.md\b")
+# Every form has one of these.
+MENTION = re.compile(r"§|semantics|contract|section|\.md", re.IGNORECASE)
 # A citation may go on in the next line of a comment.
 LINE_BREAK = re.compile(r"\s*\n[ \t]*(?:///?|#)?[ \t]*")
 
@@ -71,6 +73,8 @@ def joined(text):
 def violations_of(path, text, sections, markdown):
     """Sentences about one file; `sections` are the numbers of each document, `markdown` the names
     of all Markdown files."""
+    if not MENTION.search(text):
+        return []
     text, starts = joined(text)
     found = []
 
