@@ -6,8 +6,8 @@
 #include <string>
 
 #include "core/error.h"
-#include "inputs/scale_file.h"
-#include "inputs/scale_text.h"
+#include "inputs/files/scale_file.h"
+#include "inputs/files/scale_text.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "metadata/attention_math.h"
+#include "metadata/mask/attention_math.h"
 
 namespace attnbench {
 

@@ -7,8 +7,8 @@
 #include <random>
 #include <span>
 
-#include "metadata/dcp.h"
-#include "metadata/segments.h"
+#include "metadata/parts/dcp.h"
+#include "metadata/parts/segments.h"
 #include "reference/attention.h"
 #include "reference/mla/partial_states.h"
 #include "reference/naive_attention.h"

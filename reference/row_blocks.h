@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "metadata/attention_math.h"
+#include "metadata/mask/attention_math.h"
 
 namespace attnbench {
 

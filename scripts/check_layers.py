@@ -130,13 +130,13 @@ def planted_violations_are_found():
         "src/ops/cpu/f.cpp": '#include "ops/cuda/launch.h"\n',
         "src/bench/g.cpp": "#include <doctest/doctest.h>\n",
         "src/unheard_of/h.cpp": "",
-        "src/ops/cpu/l.cpp": '#include "reference/ops/nvfp4.h"\n',
+        "src/ops/cpu/l.cpp": '#include "reference/quantise/nvfp4.h"\n',
     }
     allowed = {
         "src/cli/i.cpp": '#include <CLI/CLI.hpp>\n#include "bench/bench.h"\n#include <vector>\n',
         "src/ops/cpu/j.cpp": '#include <Eigen/Core>\n#include "kernels/params.h"\n',
         "src/core/k_test.cpp": "#include <doctest/doctest.h>\n",
-        "src/ops/cpu/l_test.cpp": '#include "reference/ops/nvfp4.h"\n',
+        "src/ops/cpu/l_test.cpp": '#include "reference/quantise/nvfp4.h"\n',
     }
     with tempfile.TemporaryDirectory() as scratch:
         for path, text in {**planted, **allowed}.items():

@@ -8,7 +8,7 @@
 #include "core/parallel.h"
 #include "metadata/validation.h"
 #include "reference/ops/ds_mla_entry.h"
-#include "reference/ops/number_formats.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 namespace {

@@ -2,7 +2,7 @@
 // (semantics §8.4.1, §8.4.3, §15.1).
 #pragma once
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 
 namespace attnbench {

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "metadata/mla_chunks.h"
+#include "metadata/mla/chunks.h"
 #include "reference/mla/mla_batch.h"
 #include "reference/mla/mla_forms.h"
 #include "reference/mla/mla_literal.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "metadata/dcp.h"
+#include "metadata/parts/dcp.h"
 #include "reference/attention.h"
 #include "reference/mla/mla_inputs.h"
 

@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "metadata/decode_plan.h"
-#include "metadata/mla_chunks.h"
+#include "metadata/mla/chunks.h"
+#include "metadata/parts/decode_plan.h"
 #include "reference/mla/mla_cache_entry.h"
 #include "reference/mla/mla_reference.h"
 #include "reference/mla/naive_mla.h"

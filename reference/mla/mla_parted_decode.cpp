@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "metadata/decode_plan.h"
+#include "metadata/parts/decode_plan.h"
 #include "reference/mla/mla_batch.h"
 #include "reference/mla/mla_forms.h"
 #include "reference/mla/mla_literal.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <span>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "reference/attention.h"
 #include "reference/mla/mla_inputs.h"
 

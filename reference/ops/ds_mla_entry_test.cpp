@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "reference/ops/number_formats.h"
 #include "reference/ops/test_support.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "reference/ops/number_formats.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 

@@ -1,7 +1,7 @@
 #include "reference/ops/index_key.h"
 
-#include "reference/ops/number_formats.h"
 #include "reference/ops/test_support.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 

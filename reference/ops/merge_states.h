@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 
 namespace attnbench {

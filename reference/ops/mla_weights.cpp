@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "reference/ops/number_formats.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 namespace {

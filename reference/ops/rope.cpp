@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "core/parallel.h"
-#include "reference/ops/number_formats.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 namespace {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "core/lse_convention.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
 #include "inputs/mm_inputs.h"
-#include "metadata/attention_math.h"
+#include "metadata/mask/attention_math.h"
 #include "ops/ops.h"
 
 namespace attnbench {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "backends/repeated_copy.h"
-#include "inputs/kv_scales.h"
+#include "inputs/cache/kv_scales.h"
 
 namespace attnbench {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "ops/ops.h"
 
 namespace attnbench {

@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "metadata/int_math.h"
-#include "reference/ops/nvfp4.h"
-#include "reference/ops/output_quant.h"
+#include "reference/quantise/nvfp4.h"
+#include "reference/quantise/output_quant.h"
 
 namespace attnbench {
 namespace {

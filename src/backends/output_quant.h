@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 
 namespace attnbench {

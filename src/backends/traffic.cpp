@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "backends/backend.h"
-#include "backends/mla_backend.h"
-#include "backends/op_pipeline.h"
-#include "metadata/visible_pairs.h"
+#include "backends/mla/backend.h"
+#include "backends/op/op_pipeline.h"
+#include "metadata/mask/visible_pairs.h"
 
 namespace attnbench {
 namespace {

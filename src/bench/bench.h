@@ -11,8 +11,8 @@
 
 #include "backends/backend.h"
 #include "core/clock.h"
-#include "core/problem.h"
-#include "core/result.h"
+#include "core/problem/problem.h"
+#include "core/result/result.h"
 
 namespace attnbench {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "inputs/safetensors.h"
+#include "inputs/files/safetensors.h"
 
 namespace attnbench {
 namespace {

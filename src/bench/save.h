@@ -6,7 +6,7 @@
 #include <string>
 
 #include "bench/tensor_list.h"
-#include "core/result.h"
+#include "core/result/result.h"
 #include "reference/attention.h"
 
 namespace attnbench {

@@ -9,7 +9,7 @@
 #include "calibrate/role_statistics.h"
 #include "core/error.h"
 #include "core/printable.h"
-#include "inputs/scale_text.h"
+#include "inputs/files/scale_text.h"
 
 namespace attnbench {
 namespace {

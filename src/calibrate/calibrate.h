@@ -12,7 +12,7 @@
 #include "calibrate/attention_error.h"
 #include "calibrate/observations.h"
 #include "calibrate/scale_search.h"
-#include "inputs/scale_file.h"
+#include "inputs/files/scale_file.h"
 
 namespace attnbench {
 

@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "core/error.h"
-#include "inputs/scale_text.h"
+#include "inputs/files/scale_text.h"
 
 namespace attnbench {
 namespace {

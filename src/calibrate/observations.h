@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
-#include "inputs/scale_file.h"
+#include "inputs/files/scale_file.h"
 
 namespace attnbench {
 

@@ -8,7 +8,7 @@
 
 #include "calibrate/calibrate.h"
 #include "calibrate/magnitudes.h"
-#include "reference/ops/amax_history.h"
+#include "reference/quantise/amax_history.h"
 
 namespace attnbench {
 

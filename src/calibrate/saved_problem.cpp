@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "core/printable.h"
-#include "core/problem_fields.h"
+#include "core/problem/problem_fields.h"
 #include "core/value.h"
 
 namespace attnbench {

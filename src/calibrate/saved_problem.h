@@ -5,7 +5,7 @@
 #include <string>
 
 #include "calibrate/observations.h"
-#include "inputs/safetensors.h"
+#include "inputs/files/safetensors.h"
 
 namespace attnbench {
 

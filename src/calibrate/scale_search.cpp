@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "reference/ops/number_formats.h"
+#include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 namespace {

@@ -5,9 +5,9 @@
 
 #include "calibrate/observations.h"
 #include "core/error.h"
+#include "inputs/files/scale_text.h"
 #include "inputs/inputs.h"
 #include "inputs/mm_inputs.h"
-#include "inputs/scale_text.h"
 
 namespace attnbench {
 namespace {

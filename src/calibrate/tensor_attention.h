@@ -7,7 +7,7 @@
 
 #include "calibrate/observations.h"
 #include "calibrate/saved_problem.h"
-#include "inputs/safetensors.h"
+#include "inputs/files/safetensors.h"
 
 namespace attnbench {
 

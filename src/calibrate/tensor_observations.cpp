@@ -8,8 +8,8 @@
 #include "calibrate/tensor_attention.h"
 #include "core/error.h"
 #include "core/printable.h"
-#include "inputs/safetensors.h"
-#include "inputs/scale_text.h"
+#include "inputs/files/safetensors.h"
+#include "inputs/files/scale_text.h"
 
 namespace attnbench {
 namespace {

@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "backends/backend.h"
-#include "bench/child_process.h"
+#include "bench/loop/child_process.h"
 #include "core/error.h"
 #include "plugin/plugin_call.h"
 

@@ -17,7 +17,7 @@
 #include "cli/text.h"
 #include "core/error.h"
 #include "core/printable.h"
-#include "core/problem_json.h"
+#include "core/problem/problem_json.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {

@@ -13,7 +13,7 @@
 #include "cli/plugins.h"
 #include "core/error.h"
 #include "gate/agreement.h"
-#include "report/agreement_table.h"
+#include "report/tables/agreement.h"
 #include "report/verdicts.h"
 
 namespace attnbench {

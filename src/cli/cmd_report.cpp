@@ -12,7 +12,7 @@
 #include "cli/output_paths.h"
 #include "cli/text.h"
 #include "core/error.h"
-#include "core/result_file.h"
+#include "core/result/result_file.h"
 #include "gate/foreign.h"
 #include "report/page.h"
 #include "report/reporter.h"

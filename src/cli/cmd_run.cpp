@@ -6,7 +6,7 @@
 #include <set>
 
 #include "bench/bench.h"
-#include "bench/system.h"
+#include "bench/cases/case.h"
 #include "cli/command.h"
 #include "cli/device.h"
 #include "cli/environment.h"
@@ -24,9 +24,9 @@
 #include "cli/text.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "inputs/file_hashes.h"
-#include "inputs/mm_scale_file.h"
-#include "inputs/value_scale.h"
+#include "inputs/cache/value_scale.h"
+#include "inputs/files/encoder_scale_file.h"
+#include "inputs/files/file_hashes.h"
 
 namespace attnbench {
 namespace {

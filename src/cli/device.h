@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "bench/timing_tools.h"
+#include "bench/loop/timing_tools.h"
 #include "gpu/runtime.h"
 
 namespace attnbench {

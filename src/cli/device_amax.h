@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "backends/backend.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 
 namespace attnbench {

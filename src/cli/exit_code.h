@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/error.h"
-#include "core/result.h"
+#include "core/result/result.h"
 
 namespace attnbench {
 

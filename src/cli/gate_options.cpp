@@ -13,7 +13,7 @@
 #include "cli/selection.h"
 #include "core/error.h"
 #include "gate/baseline.h"
-#include "scenario/yaml_reader.h"
+#include "scenario/text/yaml_reader.h"
 
 namespace attnbench {
 namespace {

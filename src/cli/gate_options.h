@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/output_paths.h"
-#include "core/result_file.h"
+#include "core/result/result_file.h"
 #include "gate/gate.h"
 
 namespace CLI {

@@ -1,7 +1,7 @@
 #include "cli/kernel_specs.h"
 
-#include "bench/alone.h"
-#include "bench/system.h"
+#include "bench/cases/case.h"
+#include "bench/loop/alone.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {

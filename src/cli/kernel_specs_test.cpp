@@ -7,7 +7,7 @@
 #include <set>
 #include <string>
 
-#include "bench/system.h"
+#include "bench/cases/case.h"
 #include "cli/device.h"
 #include "cli/selection.h"
 #include "ops/cuda/cuda_ops.h"

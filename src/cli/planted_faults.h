@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/bench.h"
-#include "bench/planted_fault.h"
+#include "bench/loop/planted_fault.h"
 
 namespace attnbench {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/backend.h"
-#include "backends/plugin_backend.h"
+#include "backends/plugin/backend.h"
 #include "core/error.h"
 #include "plugin/plugin_library.h"
 #include "plugin/python_environment.h"

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/plugin_problem.h"
+#include "backends/plugin/problem.h"
 #include "cli/device.h"
 #include "cli/options.h"
 #include "cli/scenario_files.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/result_file.h"
+#include "core/result/result_file.h"
 #include "gate/foreign.h"
 #include "report/reporter.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "bench/bench.h"
-#include "core/result.h"
+#include "core/result/result.h"
 #include "report/journal.h"
 
 namespace attnbench {

@@ -6,9 +6,9 @@
 
 #include "cli/text.h"
 #include "core/error.h"
-#include "core/problem_fields.h"
+#include "core/problem/problem_fields.h"
+#include "inputs/files/kv_scale_file.h"
 #include "inputs/inputs.h"
-#include "inputs/kv_scale_file.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/backend.h"
-#include "bench/same_values.h"
+#include "bench/cases/same_values.h"
 #include "cli/text.h"
 #include "core/error.h"
 #include "plugin/python_plugin.h"

@@ -1,8 +1,8 @@
 // Two result files of the same cases on different devices: the same statuses, errors of one order.
 #pragma once
 
-#include "core/agreement.h"
-#include "core/result_file.h"
+#include "core/result/agreement.h"
+#include "core/result/result_file.h"
 
 namespace attnbench {
 

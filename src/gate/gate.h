@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "core/result_file.h"
-#include "core/verdict.h"
+#include "core/result/result_file.h"
+#include "core/result/verdict.h"
 #include "gate/rules.h"
 
 namespace attnbench {

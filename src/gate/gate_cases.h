@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result_file.h"
+#include "core/result/result_file.h"
 #include "gate/gate.h"
 #include "gate/gate_testing.h"
 

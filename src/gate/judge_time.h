@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "core/result.h"
-#include "core/verdict.h"
+#include "core/result/result.h"
+#include "core/result/verdict.h"
 
 namespace attnbench {
 

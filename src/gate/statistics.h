@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/result.h"
+#include "core/result/result.h"
 
 namespace attnbench {
 

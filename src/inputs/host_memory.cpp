@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "inputs/cache_cells.h"
-#include "inputs/file_tensors.h"
+#include "inputs/cache/cache_cells.h"
+#include "inputs/files/file_tensors.h"
 #include "inputs/inputs.h"
 #include "metadata/int_math.h"
 

@@ -1,7 +1,7 @@
 // Whether what a case needs of this machine's memory is there.
 #pragma once
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 
 namespace attnbench {
 

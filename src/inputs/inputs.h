@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "metadata/kv_layout.h"
 

@@ -4,13 +4,13 @@
 
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
-#include "inputs/cache_cells.h"
+#include "inputs/cache/cache_cells.h"
+#include "inputs/cache/value_scale.h"
 #include "inputs/draw_rows.h"
+#include "inputs/files/input_file.h"
 #include "inputs/host_memory.h"
-#include "inputs/input_file.h"
 #include "inputs/inputs.h"
 #include "inputs/random.h"
-#include "inputs/value_scale.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -7,7 +7,7 @@
 #include <set>
 #include <span>
 
-#include "inputs/cache_cells.h"
+#include "inputs/cache/cache_cells.h"
 #include "inputs/mla_problem_testing.h"
 
 namespace attnbench {

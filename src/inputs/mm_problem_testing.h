@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 
 namespace attnbench {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
 #include "inputs/mla_inputs.h"

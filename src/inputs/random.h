@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 
 namespace attnbench {
 

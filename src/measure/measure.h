@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "core/clock.h"
-#include "core/problem.h"
-#include "core/result.h"
+#include "core/problem/problem.h"
+#include "core/result/result.h"
 #include "measure/cpu_wait.h"
 
 namespace attnbench {

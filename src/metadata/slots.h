@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "metadata/dcp.h"
+#include "metadata/parts/dcp.h"
 
 namespace attnbench {
 

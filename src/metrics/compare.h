@@ -9,7 +9,7 @@
 
 #include "core/dtype.h"
 #include "core/lse_convention.h"
-#include "core/result.h"
+#include "core/result/result.h"
 #include "core/tensor.h"
 
 namespace attnbench {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/result.h"
+#include "core/result/result.h"
 
 namespace attnbench {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
+#include "core/result/result.h"
 #include "core/tensor.h"
 #include "kernels/params.h"
 #include "kernels/params_dcp.h"

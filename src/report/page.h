@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/result_file.h"
-#include "core/verdict.h"
+#include "core/result/result_file.h"
+#include "core/result/verdict.h"
 
 namespace attnbench {
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "report/cascade_table.h"
 #include "report/page.h"
-#include "report/peer_table.h"
 #include "report/problem_fields.h"
+#include "report/tables/cascade.h"
+#include "report/tables/peers.h"
 
 namespace attnbench {
 namespace {

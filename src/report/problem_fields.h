@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result_file.h"
+#include "core/result/result_file.h"
 
 namespace attnbench {
 

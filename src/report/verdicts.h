@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
-#include "core/verdict.h"
+#include "core/result/result.h"
+#include "core/result/verdict.h"
 #include "report/reporter.h"
 
 namespace attnbench {

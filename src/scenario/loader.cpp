@@ -4,17 +4,17 @@
 #include <map>
 #include <optional>
 
-#include "core/problem_fields.h"
-#include "scenario/batch.h"
+#include "core/problem/problem_fields.h"
+#include "scenario/batch/batch.h"
 #include "scenario/case_name.h"
-#include "scenario/case_values.h"
-#include "scenario/files.h"
-#include "scenario/merge.h"
-#include "scenario/resolve.h"
+#include "scenario/resolve/case_values.h"
+#include "scenario/resolve/resolve.h"
 #include "scenario/scenario.h"
-#include "scenario/schema.h"
-#include "scenario/structure.h"
-#include "scenario/yaml_reader.h"
+#include "scenario/text/files.h"
+#include "scenario/text/merge.h"
+#include "scenario/text/schema.h"
+#include "scenario/text/structure.h"
+#include "scenario/text/yaml_reader.h"
 
 namespace attnbench {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 
 namespace attnbench {
 

@@ -5,8 +5,8 @@
 #include <cstdint>
 
 #include "gpu/dynamic_library.h"
-#include "ops/cuda/all_cases_testing.h"
-#include "ops/cuda/host_device_testing.h"
+#include "ops/cuda/testing/all_cases_testing.h"
+#include "ops/cuda/testing/host_device_testing.h"
 #include "stub_library.h"
 
 namespace attnbench::cuda {

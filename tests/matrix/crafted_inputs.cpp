@@ -7,9 +7,9 @@
 #include <functional>
 
 #include "bench/tensor_list.h"
+#include "inputs/files/safetensors.h"
 #include "inputs/inputs.h"
 #include "inputs/mla_inputs.h"
-#include "inputs/safetensors.h"
 
 namespace attnbench::matrix {
 namespace {

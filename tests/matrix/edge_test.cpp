@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "bench/op_inputs.h"
+#include "bench/cases/op_inputs.h"
 #include "edge_entries.h"
 #include "far_ops.h"
 #include "inputs/inputs.h"

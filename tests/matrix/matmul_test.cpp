@@ -8,8 +8,8 @@
 #include "core/error.h"
 #include "forwarding_ops.h"
 #include "mla_products_testing.h"
-#include "ops/cuda/column_major_testing.h"
-#include "ops/cuda/lt_product.h"
+#include "ops/cuda/matmul/lt_product.h"
+#include "ops/cuda/testing/column_major_testing.h"
 #include "run_case.h"
 
 namespace attnbench::matrix {

@@ -4,8 +4,8 @@
 
 #include <cstring>
 
-#include "backends/plugin_op_pipeline.h"
-#include "bench/op_inputs.h"
+#include "backends/plugin/op_pipeline.h"
+#include "bench/cases/op_inputs.h"
 #include "forwarding_ops.h"
 
 namespace attnbench {

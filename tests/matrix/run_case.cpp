@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "bench/judge.h"
-#include "bench/system.h"
+#include "bench/cases/case.h"
+#include "bench/judge/judge.h"
 #include "core/error.h"
 #include "scenario/scenario.h"
 #include "waiting_ops.h"

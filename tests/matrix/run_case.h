@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "ops/ops.h"
 
 namespace attnbench::matrix {

@@ -6,16 +6,16 @@
 #include <atomic>
 #include <filesystem>
 
-#include "bench/system.h"
+#include "bench/cases/case.h"
 #include "core/test_folder.h"
 #include "gpu/host_runtime_testing.h"
+#include "inputs/files/encoder_scale_file.h"
 #include "inputs/mm_problem_testing.h"
-#include "inputs/mm_scale_file.h"
 #include "jit/fake_compiler_testing.h"
 #include "measure/cuda_measure.h"
 #include "mla_products_testing.h"
-#include "ops/cuda/column_major_testing.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/testing/column_major_testing.h"
 #include "run_case.h"
 #include "waiting_ops.h"
 

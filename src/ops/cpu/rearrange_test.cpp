@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "metadata/mla_chunks.h"
+#include "metadata/mla/chunks.h"
 #include "ops/cpu/tensor_testing.h"
 #include "ops/ops.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "gpu/cublas_lt.h"
 #include "gpu/device_buffer.h"
 #include "gpu/runtime.h"
@@ -15,7 +15,7 @@
 #include "jit/kernel_store.h"
 #include "ops/cuda/kernel_launcher.h"
 #include "ops/cuda/kernel_ops.h"
-#include "ops/cuda/library_matmul.h"
+#include "ops/cuda/matmul/library_matmul.h"
 
 namespace attnbench {
 

@@ -6,10 +6,10 @@
 #include <array>
 
 #include "core/error.h"
-#include "core/problem.h"
+#include "core/problem/problem.h"
 #include "kernels/params_fault.h"
-#include "ops/cuda/host_device_testing.h"
 #include "ops/cuda/planted_fault.h"
+#include "ops/cuda/testing/host_device_testing.h"
 
 namespace attnbench {
 namespace {

@@ -11,8 +11,8 @@
 #include "core/error.h"
 #include "core/parallel.h"
 #include "jit/kernel_store.h"
-#include "ops/cuda/all_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/testing/all_cases_testing.h"
 
 namespace attnbench::cuda {
 namespace {

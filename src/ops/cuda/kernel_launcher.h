@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/result.h"
+#include "core/result/result.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "jit/kernel_store.h"

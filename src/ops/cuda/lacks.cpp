@@ -2,9 +2,9 @@
 #include <array>
 
 #include "core/error.h"
-#include "core/problem.h"
-#include "ops/cuda/attend_general.h"
-#include "ops/cuda/attend_spec.h"
+#include "core/problem/problem.h"
+#include "ops/cuda/attention/attend_general.h"
+#include "ops/cuda/attention/attend_spec.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {

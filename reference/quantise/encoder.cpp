@@ -1,0 +1,58 @@
+#include "reference/quantise/encoder.h"
+
+#include <atomic>
+#include <vector>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "metadata/int_math.h"
+#include "metadata/validation.h"
+#include "reference/quantise/number_formats.h"
+
+namespace attnbench {
+namespace {
+
+constexpr std::int64_t kRowsPerTask = 1024;
+
+}  // namespace
+
+MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale, bool skip_scale) {
+  if (x.shape.size() != 3 && x.shape.size() != 4) {
+    fail(ErrorKind::kShape, "x must have rank 3 or 4, got {}", x.shape.size());
+  }
+  require_activation(x.dtype, "x");
+  if (!skip_scale) check_scale(scale, "scale");
+
+  const std::int64_t head_size = x.shape.back();
+  const std::int64_t padded_head_size = round_up(head_size, 16);
+  const bool divides = padded_head_size != head_size;
+  const float factor = 1.0f / scale;
+  const auto unscaled = [&](float value) {
+    if (skip_scale) return value;
+    return divides ? value / scale : scaled_by(value, factor);
+  };
+
+  std::vector<std::int64_t> shape = x.shape;
+  shape.back() = padded_head_size;
+  MmQuantised result{Tensor(Dtype::kE4M3, shape)};
+  check_view(x);
+  std::atomic<std::int64_t> saturated{0};
+  for_each_chunk(num_rows(x), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t count_of_chunk = 0;
+    std::vector<float> scaled(static_cast<std::size_t>(head_size));
+    for_each_row(x, begin, end, [&](std::int64_t row, const float* values, std::int64_t count) {
+      for (std::int64_t d = 0; d < count; ++d) {
+        const float y = unscaled(values[d]);
+        count_of_chunk += saturates_e4m3(y) ? 1 : 0;
+        scaled[static_cast<std::size_t>(d)] = y;
+      }
+      store_floats(Dtype::kE4M3, scaled.data(), count,
+                   result.codes.bytes() + row * padded_head_size);
+    });
+    saturated += count_of_chunk;
+  });
+  result.saturated = saturated;
+  return result;
+}
+
+}  // namespace attnbench

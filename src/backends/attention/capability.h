@@ -1,0 +1,48 @@
+// What a backend can do, as data: the columns of the support table (semantics §13.2).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "core/problem/problem.h"
+#include "metadata/blocks.h"
+
+namespace attnbench {
+
+struct Capability {
+  std::string name;
+  bool is_ixformer = false;  // layout IX
+  std::vector<Dtype> dtypes;
+  std::vector<KvCacheDtype> kv_dtypes;
+  int min_sm_fp8_kv = 0;
+  int head_size_multiple = 1;
+  int min_head_size = 1;
+  int max_head_size = 1 << 30;
+  std::vector<BlockSizeRule> block_sizes{{16, true}};
+  int min_sm = 0;
+  int min_sm_sinks = 0;
+  int min_sm_per_head_scales = 0;  // -1 = never
+  bool mm_prefix = false;
+  bool alibi_sqrt = false;
+  bool cascade = false;
+  bool lse_for_dcp = false;
+  bool non_causal_decoder = false;
+  bool batch_invariant = true;
+  bool fp8_query = false;
+  bool static_fp8_output = false;
+  bool encoder_soft_cap_and_alibi = false;
+};
+
+const Capability& flash_attn_capability();
+const Capability& flash_attn_ix_capability();
+const Capability& triton_attn_capability();
+
+/// Whether a sink is +infinity: an output of 0 that no partial result with an LSE can stand for.
+bool has_infinite_sink(const AttentionSpec& attention);
+
+/// Every reason against the problem, in the order and words of §13.1; empty = supported.
+std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
+                                     const DeviceFacts& device);
+
+}  // namespace attnbench

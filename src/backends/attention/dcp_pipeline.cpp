@@ -1,0 +1,321 @@
+#include "backends/attention/dcp_pipeline.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backends/attention/attention_pipeline.h"
+#include "backends/ranks/exchange.h"
+#include "backends/ranks/head_runs.h"
+#include "backends/ranks/ops_communicator.h"
+#include "metadata/int_math.h"
+#include "metadata/parts/dcp.h"
+
+namespace attnbench {
+namespace {
+
+DcpGroup group_of(const Problem& problem) {
+  return {problem.dcp.world_size, problem.dcp.interleave_size};
+}
+
+std::vector<std::int32_t> context_lens(const Problem& problem) {
+  std::vector<std::int32_t> lens;
+  for (const Request& request : problem.batch) {
+    lens.push_back(checked_int32(request.seq_len - request.query_len, "context_len"));
+  }
+  return lens;
+}
+
+/// Splits of a rank's context keys: flash decoding, where every request is a decode.
+int context_splits(const Problem& problem) {
+  if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
+  const std::vector<std::int32_t> lens = context_lens(problem);
+  const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
+  return choose_num_splits(problem.num_requests(), problem.attention.num_kv_heads,
+                           dcp_max_local_seq_len(longest, group_of(problem)));
+}
+
+/// Buffers of one rank; h = H / W heads are its own.
+struct Rank {
+  const void* query = nullptr;        // [T, h, D] own heads
+  float* fresh = nullptr;             // [T, h, Dv] own heads over this step's keys
+  float* fresh_lse = nullptr;         // [h, T]
+  char* output = nullptr;             // [T, h, Dv] in the attention dtype
+  const int* context_lens = nullptr;  // [B] local
+  std::vector<HeadRun> runs;
+};
+
+class DcpPipeline : public AttentionPipeline {
+ public:
+  DcpPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+              const std::string& backend)
+      : AttentionPipeline(problem, inputs, ops, backend),
+        world_size_(problem.dcp.world_size),
+        heads_(problem.attention.num_heads / problem.dcp.world_size),
+        comm_(make_ops_communicator(world_size_, ops)),
+        gather_(*comm_, ops, params().query_element, num_tokens(), heads_,
+                problem.attention.head_size, allocator()),
+        exchange_(
+            problem.dcp.comm, *comm_, ops,
+            {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size},
+            allocator()),
+        ranks_(static_cast<std::size_t>(world_size_)) {
+    for (int r = 0; r < world_size_; ++r) make_rank(r, inputs.query.query);
+    make_shared(inputs);
+    add_step({"write_cache", false, write_bytes(), 0, [this] { write_caches(); }});
+    add_step({"all_gather_query", false, 0, 0, [this] { all_gather_query(); }});
+    add_step(attention_step("attend_context", [this] { attend_context(); }));
+    add_step({"exchange", false, 0, 0, [this] { exchange_.run(); }});
+    add_step({"attend_new", true, 0, 0, [this] { attend_new(); }});
+    add_step({"merge", true, 0, 0, [this] { merge(); }});
+  }
+
+  PipelineOutput read_output(bool with_cache) override {
+    collect_heads();
+    PipelineOutput result = AttentionPipeline::read_output(with_cache);
+    const AttentionSpec& a = problem().attention;
+    Tensor output(Dtype::kF32, {world_size_, num_tokens(), a.num_heads, a.v_head_size});
+    Tensor lse(Dtype::kF32, {world_size_, a.num_heads, num_tokens()});
+    const auto world_size = static_cast<std::size_t>(world_size_);
+    const std::size_t output_bytes = output.size_bytes() / world_size;
+    const std::size_t lse_bytes = lse.size_bytes() / world_size;
+    for (std::size_t r = 0; r < world_size; ++r) {
+      const int rank = static_cast<int>(r);
+      download_workspace(exchange_.partial(rank), output, r * output_bytes, output_bytes);
+      download_workspace(exchange_.partial_lse(rank), lse, r * lse_bytes, lse_bytes);
+    }
+    result.more.emplace_back("rank_output", std::move(output));
+    result.more.emplace_back("rank_lse", std::move(lse));
+    return result;
+  }
+
+ private:
+  AllocateWorkspace allocator() {
+    return [this](std::int64_t size_bytes, const std::string& name) {
+      return workspace<char>(size_bytes, name);
+    };
+  }
+
+  /// Elements of [T, h, D] or [T, h, Dv].
+  std::int64_t own_elements(int width) const { return num_tokens() * heads_ * width; }
+  std::int64_t own_lses() const { return num_tokens() * heads_; }
+  std::size_t query_size() const { return dtype_size(static_cast<Dtype>(params().query_element)); }
+
+  /// Heads [r * h, (r + 1) * h) of the first T rows.
+  Tensor own_query(const Tensor& query, int r) const {
+    const AttentionSpec& a = problem().attention;
+    const HeadSpan span = dcp_heads_of_rank(a.num_heads, r, world_size_);
+    Tensor own(query.dtype(), {num_tokens(), heads_, a.head_size});
+    const std::size_t head_bytes = query_size() * static_cast<std::size_t>(a.head_size);
+    const std::size_t row_bytes = head_bytes * static_cast<std::size_t>(heads_);
+    for (std::int64_t t = 0; t < num_tokens(); ++t) {
+      const auto source = static_cast<std::size_t>(t * a.num_heads + span.begin) * head_bytes;
+      std::memcpy(own.bytes() + static_cast<std::size_t>(t) * row_bytes, query.bytes() + source,
+                  row_bytes);
+    }
+    return own;
+  }
+
+  void make_rank(int r, const Tensor& query) {
+    const AttentionSpec& a = problem().attention;
+    Rank& rank = ranks_[static_cast<std::size_t>(r)];
+    const std::string name = fmt::format("rank {} ", r);
+    const std::int64_t own = own_elements(a.v_head_size);
+    rank.query = upload(own_query(query, r), name + "query");
+    rank.fresh = workspace<float>(own, name + "new");
+    rank.fresh_lse = workspace<float>(own_lses(), name + "new lse");
+    rank.output =
+        workspace<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)), name + "output");
+    rank.context_lens = upload(dcp_local_seq_lens(context_lens(problem()), r, group_of(problem())),
+                               name + "context");
+    rank.runs = dcp_head_runs(a, dcp_heads_of_rank(a.num_heads, r, world_size_));
+  }
+
+  /// What all ranks read: lengths and keys of this step, and the splits they take turns with.
+  void make_shared(const BackendInputs& inputs) {
+    std::vector<std::int32_t> query_lens;
+    for (const Request& request : problem().batch) {
+      query_lens.push_back(checked_int32(request.query_len, "query_len"));
+    }
+    query_lens_ = upload(query_lens, "query_lens");
+    const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
+    key_starts_ = upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
+    split_.num_splits = context_splits(problem());
+    split_.num_tokens = num_tokens();
+    if (split_.num_splits <= 1) return;
+    const std::int64_t rows = split_.num_splits * num_tokens() * params().num_heads;
+    split_.partial_output = workspace<float>(rows * params().v_head_size, "split output");
+    split_.partial_lse = workspace<float>(rows, "split lse");
+  }
+
+  double write_bytes() const {
+    const attn::CacheWriteParams& write = cache_write();
+    return static_cast<double>(write.num_slots) * write.num_kv_heads *
+           (write.head_size + write.v_head_size) * 2.0 *
+           static_cast<double>(dtype_size(static_cast<Dtype>(write.source_element)));
+  }
+
+  std::int64_t rank_bytes() const { return static_cast<std::int64_t>(cache_bytes()) / world_size_; }
+
+  /// Cache update first; slots of other ranks' tokens are -1.
+  void write_caches() {
+    for (int r = 0; r < world_size_; ++r) {
+      attn::CacheWriteParams write = cache_write();
+      write.key_cache = static_cast<char*>(write.key_cache) + r * rank_bytes();
+      write.value_cache = static_cast<char*>(write.value_cache) + r * rank_bytes();
+      write.slot_mapping += r * write.num_slots;
+      ops().write_cache(write);
+    }
+  }
+
+  /// q_all = all_gather(q, head dim).
+  void all_gather_query() {
+    std::vector<const void*> own;
+    for (const Rank& rank : ranks_) own.push_back(rank.query);
+    gather_.run(own);
+  }
+
+  static void set_strides(attn::i64 (&target)[3], attn::i64 a, attn::i64 b, attn::i64 c) {
+    target[0] = a;
+    target[1] = b;
+    target[2] = c;
+  }
+
+  /// All heads over the local context tokens, non-causal.
+  void attend_context() {
+    for (int r = 0; r < world_size_; ++r) {
+      const Rank& rank = ranks_[static_cast<std::size_t>(r)];
+      attn::AttendParams part = params();
+      part.query = gather_.query_of_all(r);
+      part.seq_lens = rank.context_lens;
+      part.score.window_right = -1;
+      part.kv.key = static_cast<const char*>(part.kv.key) + r * rank_bytes();
+      part.kv.value = static_cast<const char*>(part.kv.value) + r * rank_bytes();
+      part.output_element = attn::Element::kF32;
+      part.output = exchange_.partial(r);
+      part.lse = exchange_.partial_lse(r);
+      part.lse_stride = num_tokens();
+      if (split_.num_splits <= 1) {
+        ops().attend(part);
+      } else {
+        ops().attend_splits(part, split_);
+        ops().combine_splits(part, split_);
+      }
+    }
+  }
+
+  /// Own heads over this step's keys as tensors; the mask is the problem's.
+  void attend_new() {
+    for (const Rank& rank : ranks_) {
+      for (const HeadRun& run : rank.runs) ops().attend(new_params(rank, run));
+    }
+  }
+
+  attn::AttendParams new_params(const Rank& rank, const HeadRun& run) const {
+    const attn::CacheWriteParams& write = cache_write();
+    attn::AttendParams part = params();
+    const int d = part.head_size;
+    const int width = part.v_head_size;
+    part.num_heads = run.num_heads;
+    part.num_kv_heads = run.num_kv_heads;
+    part.query = static_cast<const char*>(rank.query) +
+                 std::int64_t{run.first_head} * d * static_cast<std::int64_t>(query_size());
+    part.query_token_stride = std::int64_t{heads_} * d;
+    part.output_element = attn::Element::kF32;
+    part.output = rank.fresh + std::int64_t{run.first_head} * width;
+    part.output_token_stride = std::int64_t{heads_} * width;
+    part.lse = rank.fresh_lse + run.first_head * num_tokens();
+    part.lse_stride = num_tokens();
+    part.seq_lens = query_lens_;
+    const auto size =
+        static_cast<std::int64_t>(dtype_size(static_cast<Dtype>(write.source_element)));
+    attn::KvParams kv{};
+    kv.element = write.source_element;
+    kv.key = static_cast<const char*>(write.key) + run.first_kv_head * d * size;
+    kv.value = static_cast<const char*>(write.value) + run.first_kv_head * width * size;
+    kv.token_stride_key = write.key_token_stride;
+    kv.token_stride_value = write.value_token_stride;
+    kv.head_stride_key = d;
+    kv.head_stride_value = width;
+    kv.kv_start_loc = key_starts_;
+    part.kv = kv;
+    return part;
+  }
+
+  void merge() {
+    for (int r = 0; r < world_size_; ++r) {
+      const Rank& rank = ranks_[static_cast<std::size_t>(r)];
+      attn::MergeParams merged{};
+      merged.element = attn::Element::kF32;
+      merged.output_element = params().output_element;
+      merged.output = rank.output;
+      merged.output_lse = params().lse + r * heads_ * params().lse_stride;
+      merged.output_lse_stride = params().lse_stride;
+      merged.prefix_output = exchange_.output(r);
+      merged.prefix_lse = exchange_.lse(r);
+      merged.suffix_output = rank.fresh;
+      merged.suffix_lse = rank.fresh_lse;
+      merged.num_tokens = merged.num_merged = num_tokens();
+      merged.num_heads = heads_;
+      merged.head_size = params().v_head_size;
+      merged.prefix_head_stride = params().v_head_size;
+      ops().merge(merged);
+    }
+  }
+
+  /// The heads of all ranks as one tensor: what is compared and saved, no part of the forward.
+  void collect_heads() {
+    const std::int64_t row = std::int64_t{heads_} * params().v_head_size;
+    const auto size = static_cast<std::int64_t>(dtype_size(problem().attention.dtype));
+    for (int r = 0; r < world_size_; ++r) {
+      attn::CopyParams copy{};
+      copy.source_element = copy.output_element = params().output_element;
+      copy.source = ranks_[static_cast<std::size_t>(r)].output;
+      copy.output = static_cast<char*>(params().output) + r * row * size;
+      set_strides(copy.source_strides, row, 0, 0);
+      set_strides(copy.output_strides, params().output_token_stride, 0, 0);
+      set_strides(copy.extents, num_tokens(), 1, 1);
+      copy.width = row;
+      ops().copy(copy);
+    }
+  }
+
+  int world_size_;
+  int heads_;  // h = H / W, of one rank
+  std::unique_ptr<Communicator> comm_;
+  DcpQueryGather gather_;
+  DcpExchange exchange_;
+  std::vector<Rank> ranks_;
+  attn::SplitParams split_{};
+  const int* query_lens_ = nullptr;
+  const attn::i64* key_starts_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
+                                            Ops& ops, const std::string& backend) {
+  return std::make_unique<DcpPipeline>(problem, inputs, ops, backend);
+}
+
+Facts explain_dcp(const Problem& problem) {
+  const int world_size = problem.dcp.world_size;
+  std::vector<std::int64_t> tokens;
+  for (int r = 0; r < world_size; ++r) {
+    const std::vector<std::int32_t> lens =
+        dcp_local_seq_lens(context_lens(problem), r, group_of(problem));
+    tokens.push_back(0);
+    for (const std::int32_t len : lens) tokens.back() += len;
+  }
+  return {
+      {"path", "DCP: context of every rank, exchange, new tokens, merge"},
+      {"ranks", fmt::format("{} simulated, times are those of all of them in turn", world_size)},
+      {"heads of a rank", std::to_string(problem.attention.num_heads / world_size)},
+      {"context tokens by rank", fmt::format("{}", fmt::join(tokens, ", "))},
+      {"exchange", to_string(problem.dcp.comm)},
+      {"num_splits", std::to_string(context_splits(problem))}};
+}
+
+}  // namespace attnbench

@@ -1,0 +1,100 @@
+// TRITON_ATTN: vLLM's unified attention, cache layout [NB, 2, bs, Hk, D], with its 2D and 3D paths
+// (semantics §4).
+#include <algorithm>
+
+#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/native_backend.h"
+#include "backends/backend_list.h"
+#include "backends/cache_facts.h"
+#include "core/error.h"
+#include "metadata/parts/segments.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kName = "TRITON_ATTN";
+
+int path_threshold(const Problem& problem) {
+  return seq_threshold_3d(problem.attention.num_kv_heads, problem.triton.capture_sizes);
+}
+
+bool takes_3d_path(const Problem& problem) {
+  if (is_encoder_type(problem.attention.type)) return false;
+  std::optional<bool> forced;
+  if (problem.triton.path != TritonPath::kAuto) forced = problem.triton.path == TritonPath::k3d;
+  return use_3d_path(forced, static_cast<int>(problem.max_query_len()), problem.num_requests(),
+                     path_threshold(problem), problem.attention.batch_invariant);
+}
+
+/// Key tile of a decode: 16, but 32 for one window and head size that upstream tuned (§4.2).
+int decode_tile(const AttentionSpec& attention) {
+  const bool tuned = attention.sliding_window == 1024 &&
+                     (attention.head_size == 128 || attention.head_size == 256);
+  return tuned ? 32 : 16;
+}
+
+class TritonPipeline : public AttentionPipeline {
+ public:
+  TritonPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops)
+      : AttentionPipeline(problem, inputs, ops, kName) {
+    add_write_step();
+    if (takes_3d_path(problem)) {
+      add_3d_steps();
+    } else {
+      add_step(attention_step("attend", [this] { this->ops().attend(params()); }));
+    }
+  }
+
+ private:
+  void add_3d_steps() {
+    attn::SegmentParams segments{};
+    segments.num_segments = kNumSoftmaxSegments;
+    segments.tile = decode_tile(problem().attention);
+    const std::int64_t rows = num_tokens() * params().num_heads * segments.num_segments;
+    segments.segment_output = workspace<float>(rows * params().v_head_size, "segment output");
+    segments.segment_max = workspace<float>(rows, "segment max");
+    segments.segment_expsum = workspace<float>(rows, "segment expsum");
+    add_step(attention_step("attend_segments",
+                            [this, segments] { ops().attend_segments(params(), segments); }));
+    add_step({"reduce_segments", true, 0, 0,
+              [this, segments] { ops().reduce_segments(params(), segments); }});
+  }
+};
+
+class TritonAttn : public NativeBackend {
+ public:
+  TritonAttn() : NativeBackend(triton_attn_capability()) {}
+  std::string_view description() const override {
+    return "vLLM Triton unified attention: pages [NB, 2, bs, Hk, D], 2D and 3D paths, mm_prefix, "
+           "per-token-head caches";
+  }
+  std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kTr; }
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops& ops) const override {
+    return std::make_unique<TritonPipeline>(problem, inputs, ops);
+  }
+  Facts explain(const Problem& problem) const override {
+    if (is_encoder_type(problem.attention.type)) return {{"path", "context attention, no cache"}};
+    Facts facts{{"path", takes_3d_path(problem) ? "3d" : "2d"},
+                {"3d threshold", std::to_string(path_threshold(problem))}};
+    if (takes_3d_path(problem)) {
+      const int tile = decode_tile(problem.attention);
+      const SegmentPlan plan = plan_segments(problem.max_seq_len(), tile);
+      facts.emplace_back("segments", fmt::format("{} of {} active in the longest request, {} tiles "
+                                                 "of {} keys each",
+                                                 plan.num_active, kNumSoftmaxSegments,
+                                                 plan.tiles_per_segment, tile));
+    }
+    add_cache_facts(problem, CacheLayoutKind::kTr, kName, facts);
+    return facts;
+  }
+};
+
+}  // namespace
+
+const Backend& triton_attn_backend() {
+  static const TritonAttn backend;
+  return backend;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,35 @@
+// What a backend of the multimodal encoder can do, and its reasons against a problem
+// (semantics §13.3, second table).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "metadata/encoder/sequences.h"
+
+namespace attnbench {
+
+struct MmCapability {
+  std::string name;           // "MM_FLASH_ATTN"
+  std::string upstream_name;  // "FLASH_ATTN", as reasons say it
+  std::string description;
+  MmLengthsBackend lengths = MmLengthsBackend::kTorchSdpa;
+  std::vector<Dtype> dtypes;
+  int head_size_multiple = 1;
+  int min_head_size = 1;
+  int max_head_size = 1 << 30;
+  int min_sm = 0;
+  bool batch_form = true;      // works without cu_seqlens
+  bool other_key_len = false;  // there, key and query lengths may differ
+  bool fp8 = false;
+};
+
+/// TORCH_SDPA, FLASH_ATTN, TRITON_ATTN, FLASHINFER, in this order.
+const std::vector<MmCapability>& mm_capabilities();
+
+/// Every reason, in the order and words of §13; empty = supported.
+std::vector<std::string> mm_refusals(const MmCapability& capability, const Problem& problem,
+                                     const DeviceFacts& device);
+
+}  // namespace attnbench

@@ -1,0 +1,183 @@
+#include "backends/encoder/pipeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/error.h"
+#include "metadata/validation.h"
+
+namespace attnbench {
+namespace {
+
+bool is_fp8(const Problem& problem) { return problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }
+
+std::vector<std::int32_t> query_lens(const Problem& problem) {
+  std::vector<std::int32_t> lens;
+  for (const Request& request : problem.batch) {
+    lens.push_back(static_cast<std::int32_t>(request.query_len));
+  }
+  return lens;
+}
+
+/// hidden_size / tp_size with the heads padded in fp8 mode (§10.4).
+std::int64_t offset_unit(const Problem& problem) {
+  if (!is_fp8(problem)) return mm_query_unit(problem);
+  const MmEncoderSpec& mm = problem.mm_encoder;
+  const int head_size = problem.attention.head_size;
+  const std::int64_t padded = mm_fp8_padded_hidden_size(mm.hidden_size / head_size, head_size);
+  if (padded % mm.tp_size != 0) {
+    fail(ErrorKind::kConfig, "fp8_padded_hidden_size: expected a multiple of tp_size {}, got {}",
+         mm.tp_size, padded);
+  }
+  return padded / mm.tp_size;
+}
+
+}  // namespace
+
+MmCall mm_call_of(const MmCapability& capability, const Problem& problem) {
+  if (!problem.mm_encoder.batch_size) {
+    return make_mm_call(capability.lengths, cumulative(query_lens(problem)), offset_unit(problem),
+                        is_fp8(problem));
+  }
+  MmCall call;
+  call.batch_size = problem.num_requests();
+  call.query_len = problem.max_query_len();
+  call.key_len = problem.max_seq_len();
+  return call;
+}
+
+MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops& device,
+                       const MmCapability& capability)
+    : AttentionPipeline(problem, inputs, device, capability.name), capability_(capability) {
+  if (inputs.mm == nullptr) {
+    fail(ErrorKind::kInternal, "{}: no encoder inputs were given", capability.name);
+  }
+  set_sequences();
+  if (capability.lengths == MmLengthsBackend::kFlashInfer) {
+    set_interleaved_value(inputs.mm->tensors);
+  }
+  if (is_fp8(problem)) {
+    add_fp8_steps(inputs.mm->tensors);
+  } else {
+    add_step(attention_step("attend", [this] { ops().attend(params()); }));
+  }
+}
+
+/// Replaces the batch's own lengths by those that the wrapper's arguments mean.
+void MmPipeline::set_sequences() {
+  const MmSequences sequences =
+      mm_sequences(capability_.lengths, mm_call_of(capability_, problem()));
+  attn::AttendParams& params = own_params();
+  params.query_start_loc = upload(sequences.query_start_loc, "query_start_loc");
+  params.seq_lens = upload(sequences.seq_lens, "seq_lens");
+  params.num_requests = static_cast<int>(sequences.seq_lens.size());
+  params.max_query_len = 0;
+  for (std::size_t b = 0; b < sequences.seq_lens.size(); ++b) {
+    params.max_query_len = std::max(
+        params.max_query_len, sequences.query_start_loc[b + 1] - sequences.query_start_loc[b]);
+  }
+  const std::vector<attn::i64> starts(sequences.key_start_loc.begin(),
+                                      sequences.key_start_loc.end());
+  params.kv.kv_start_loc = upload(starts, "key_start_loc");
+}
+
+void MmPipeline::set_interleaved_value(const AttentionInputs& inputs) {
+  const InterleavedValue value = interleave_value(problem(), inputs);
+  const void* rows = upload_bytes(value.rows.bytes(), value.rows.size_bytes(), "interleaved QKV");
+  const auto size = static_cast<std::int64_t>(dtype_size(value.rows.dtype()));
+  own_params().kv.value = static_cast<const char*>(rows) + value.first * size;
+  own_params().kv.token_stride_value = value.token_stride;
+}
+
+void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
+  const attn::AttendParams& p = params();
+  const attn::KvParams& kv = p.kv;
+  const std::int64_t keys = inputs.key.dim(0);
+  fp8_ = std::make_unique<MmFp8>(
+      problem(), ops(),
+      std::array<MmSource, 3>{
+          MmSource{p.query, num_tokens(), p.num_heads, p.query_token_stride, p.query_head_stride},
+          MmSource{kv.key, keys, p.num_kv_heads, kv.token_stride_key, kv.head_stride_key},
+          MmSource{kv.value, keys, p.num_kv_heads, kv.token_stride_value, kv.head_stride_value}});
+  const int padded = fp8_->padded_head_size();
+  const bool sliced = padded != p.head_size;
+  if (sliced) {
+    padded_output_ = ops().allocate(static_cast<std::size_t>(num_rows() * p.num_heads * padded) *
+                                        dtype_size(problem().attention.dtype),
+                                    "padded output");
+  }
+  add_step({"quantise", false, fp8_->traffic_bytes(), 0, [this] { fp8_->quantise(); }});
+  add_step(attention_step("attend", [this] {
+    void* output = padded_output_ ? padded_output_->data() : params().output;
+    ops().attend(fp8_->attend_params(params(), output));
+  }));
+  if (sliced) add_slice_step();
+}
+
+/// Drops the columns of padding (§10.5).
+void MmPipeline::add_slice_step() {
+  const attn::AttendParams& p = params();
+  const int padded = fp8_->padded_head_size();
+  attn::CopyParams slice{};
+  slice.source_element = slice.output_element = p.output_element;
+  slice.source = padded_output_->data();
+  slice.output = p.output;
+  slice.extents[0] = num_tokens();
+  slice.extents[1] = p.num_heads;
+  slice.extents[2] = 1;
+  slice.source_strides[0] = std::int64_t{p.num_heads} * padded;
+  slice.source_strides[1] = padded;
+  slice.output_strides[0] = p.output_token_stride;
+  slice.output_strides[1] = p.output_head_stride;
+  slice.width = p.head_size;
+  const double elements = static_cast<double>(num_tokens()) * p.num_heads * p.head_size;
+  const double bytes = 2 * elements * static_cast<double>(dtype_size(problem().attention.dtype));
+  add_step({"slice", false, bytes, 0, [this, slice] { ops().copy(slice); }});
+}
+
+void MmPipeline::poison_outputs() {
+  AttentionPipeline::poison_outputs();
+  if (fp8_) fp8_->poison();
+  if (padded_output_) ops().poison(*padded_output_);
+}
+
+/// Zero columns of V give zero columns of the output; anything else read past the head.
+void MmPipeline::check_padding(PipelineOutput& output) {
+  const AttentionSpec& a = problem().attention;
+  const int padded = fp8_->padded_head_size();
+  Tensor tensor(a.dtype, {num_rows(), a.num_heads, padded});
+  ops().download(tensor.bytes(), *padded_output_, tensor.size_bytes());
+  for (std::int64_t row = 0; row < num_tokens() * a.num_heads; ++row) {
+    for (std::int64_t d = a.head_size; d < padded; ++d) {
+      const float value = tensor.at(row * padded + d);
+      if (value == 0.0f) continue;
+      if (output.defect.empty()) {
+        output.defect = fmt::format("padding column {} of the output of token {} is {}, not 0", d,
+                                    row / a.num_heads, value);
+      }
+      return;
+    }
+  }
+}
+
+PipelineOutput MmPipeline::read_output(bool with_cache) {
+  PipelineOutput output = AttentionPipeline::read_output(with_cache);
+  if (!fp8_) return output;
+  // Why finite only: a NaN among the values is their own and spreads over all columns of zeros.
+  const bool finite = [&] {
+    for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
+      if (!(output.lse->at(i) == output.lse->at(i))) return false;
+    }
+    return true;
+  }();
+  if (padded_output_ && finite) check_padding(output);
+  MmQuantisedForward forward = fp8_->read();
+  output.more.emplace_back("query_codes", std::move(forward.codes[0]));
+  output.more.emplace_back("key_codes", std::move(forward.codes[1]));
+  output.more.emplace_back("value_codes", std::move(forward.codes[2]));
+  output.more.emplace_back("fp8_scales", Tensor::from_f32(forward.scales));
+  return output;
+}
+
+}  // namespace attnbench

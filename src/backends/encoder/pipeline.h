@@ -1,0 +1,38 @@
+// Attention of the multimodal encoder as a pipeline: one pass over ragged, non-causal sequences,
+// with V inside interleaved rows and fp8 where the backend has them (semantics §10).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backends/attention/attention_pipeline.h"
+#include "backends/encoder/capability.h"
+#include "backends/encoder/fp8.h"
+
+namespace attnbench {
+
+class MmPipeline : public AttentionPipeline {
+ public:
+  /// Errors: those of mm_sequences and MmFp8; E-CAPACITY for element offsets beyond int32.
+  MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+             const MmCapability& capability);
+
+  void poison_outputs() override;
+  PipelineOutput read_output(bool with_cache) override;
+
+ private:
+  void set_sequences();
+  void set_interleaved_value(const AttentionInputs& inputs);
+  void add_fp8_steps(const AttentionInputs& inputs);
+  void add_slice_step();
+  void check_padding(PipelineOutput& output);
+
+  const MmCapability& capability_;
+  std::unique_ptr<MmFp8> fp8_;
+  std::unique_ptr<Buffer> padded_output_;  // [T_pad, H, D rounded up to 16] where D is not that
+};
+
+/// The lengths as vLLM's layer hands them to the wrapper of this backend.
+MmCall mm_call_of(const MmCapability& capability, const Problem& problem);
+
+}  // namespace attnbench

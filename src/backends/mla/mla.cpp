@@ -1,0 +1,83 @@
+// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE.
+#include "backends/backend_list.h"
+#include "backends/mla/backend.h"
+
+namespace attnbench {
+namespace {
+
+class MlaBackend : public Backend {
+ public:
+  MlaBackend(const char* name, std::string_view description)
+      : capability_(*find_mla_capability(name)), description_(description) {}
+  std::string_view name() const override { return capability_.name; }
+  std::string_view description() const override { return description_; }
+  bool is_default_for(AttentionType type) const override { return type == AttentionType::kMla; }
+  std::vector<std::string> refusals(const Problem& problem,
+                                    const DeviceFacts& device) const override {
+    return mla_refusals(capability_, problem, device);
+  }
+  const MlaCapability* mla_capability(const Problem&) const override { return &capability_; }
+  std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
+  Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops& ops) const override {
+    return make_mla_pipeline(capability_, problem, inputs, ops);
+  }
+  Facts explain(const Problem& problem) const override {
+    const MlaPlan plan = plan_mla(capability_, problem);
+    Facts facts{{"num_decodes", std::to_string(plan.batch.num_decodes)},
+                {"num_prefills", std::to_string(plan.batch.num_prefills)},
+                {"num_decode_tokens", std::to_string(plan.batch.num_decode_tokens)},
+                {"num_prefill_tokens", std::to_string(plan.batch.num_prefill_tokens)},
+                {"decode form", capability_.sparse ? "latent, listed keys" : "latent"},
+                {"decode parts", std::to_string(plan.num_parts)},
+                {"decode query", plan.quantised_query ? "fp8_e4m3" : "as given"}};
+    if (plan.chunks) {
+      facts.emplace_back("context chunks", std::to_string(plan.chunks->chunks.size()));
+      facts.emplace_back("max_context_chunk", std::to_string(plan.chunks->max_context_chunk));
+    }
+    facts.emplace_back("workspace tokens", std::to_string(plan.workspace_tokens));
+    if (capability_.sparse && plan.sparse_batch.num_prefills > 0) {
+      facts.emplace_back("upconverted requests", std::to_string(plan.sparse_batch.num_prefills));
+    }
+    if (problem.dcp.world_size > 1) {
+      facts.emplace_back("ranks", std::to_string(problem.dcp.world_size) +
+                                      " simulated, times are those of all of them in turn");
+      facts.emplace_back("heads of a rank",
+                         std::to_string(problem.attention.num_heads / problem.dcp.world_size));
+      facts.emplace_back("exchange", to_string(problem.dcp.comm));
+    }
+    if (problem.output_quant.type != OutputQuantType::kNone) {
+      facts.emplace_back("output", to_string(problem.output_quant.type));
+    }
+    return facts;
+  }
+
+ private:
+  const MlaCapability& capability_;
+  std::string_view description_;
+};
+
+}  // namespace
+
+const Backend& mla_backend() {
+  static const MlaBackend backend("MLA",
+                                  "vLLM TRITON_MLA: latent decode with split keys, any size");
+  return backend;
+}
+const Backend& flashmla_backend() {
+  static const MlaBackend backend("FLASHMLA",
+                                  "FlashMLA: decode by a split plan, fp8 query with fp8 cache");
+  return backend;
+}
+const Backend& flash_attn_mla_backend() {
+  static const MlaBackend backend("FLASH_ATTN_MLA", "FlashAttention 3 latent decode, varlen");
+  return backend;
+}
+const Backend& flashmla_sparse_backend() {
+  static const MlaBackend backend("FLASHMLA_SPARSE",
+                                  "FlashMLA sparse: top-k listed keys, bf16 or fp8_ds_mla cache");
+  return backend;
+}
+
+}  // namespace attnbench

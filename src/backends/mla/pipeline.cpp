@@ -1,0 +1,131 @@
+#include "backends/mla/pipeline.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+using attn::i64;
+
+const BackendInputs& with_mla_inputs(const MlaCapability& capability, const BackendInputs& inputs) {
+  if (inputs.mla == nullptr || inputs.mla_cache == nullptr) {
+    fail(ErrorKind::kInternal, "{}: no MLA inputs were given", capability.name);
+  }
+  return inputs;
+}
+
+/// Decodes over the latents, prefills over expanded heads.
+class NativeMlaPipeline final : public MlaPipeline {
+ public:
+  NativeMlaPipeline(const MlaCapability& capability, const Problem& problem,
+                    const BackendInputs& inputs, Ops& ops)
+      : MlaPipeline(capability, problem, inputs, ops) {
+    if (capability.sparse) {
+      add_mla_sparse(work());
+    } else {
+      if (work().plan.batch.num_decodes > 0) add_mla_decode(work());
+      if (work().plan.batch.num_prefills > 0) add_mla_prefill(work());
+    }
+    add_output_quant();
+  }
+};
+
+}  // namespace
+
+MlaPipeline::MlaPipeline(const MlaCapability& capability, const Problem& problem,
+                         const BackendInputs& inputs, Ops& ops)
+    : problem_(problem), work_(capability, problem_, with_mla_inputs(capability, inputs), ops) {
+  work_.add_write_step();
+}
+
+void MlaPipeline::poison_outputs() {
+  work_.memory.poison();
+  if (work_.kv_scales) work_.kv_scales->poison();
+}
+
+PipelineOutput MlaPipeline::read_output(bool with_cache) {
+  work_.ops.synchronize();
+  PipelineOutput result;
+  result.output = read_rows(result.defect);
+  if (work_.kv_scales && result.defect.empty()) {
+    result.defect = work_.kv_scales->defect(problem_);
+  }
+  result.lse = read_lse();
+  if (with_cache) {
+    result.cache = Tensor(work_.cache_before.data.dtype(), work_.cache_before.data.shape());
+    work_.ops.download(result.cache->bytes(), *work_.cache, result.cache->size_bytes());
+  }
+  read_partials(result);
+  if (!quant_->is_on()) return result;
+  result.more.emplace_back("output_unquantized", std::move(result.output));
+  result.output = quant_->read_codes();
+  result.more.emplace_back("output_scales", quant_->read_scales());
+  if (result.defect.empty()) result.defect = quant_->defect();
+  return result;
+}
+
+/// The first T rows; the others must still hold poison.
+Tensor MlaPipeline::read_rows(std::string& defect) {
+  const MlaSizes& n = work_.sizes;
+  Tensor padded(problem_.attention.dtype, {work_.num_rows, n.heads, n.value});
+  work_.ops.download(padded.bytes(), work_.memory.starting_at(work_.output), padded.size_bytes());
+  Tensor output(padded.dtype(), {work_.num_tokens, n.heads, n.value});
+  if (!output.empty()) std::memcpy(output.bytes(), padded.bytes(), output.size_bytes());
+  std::byte* end = padded.bytes() + padded.size_bytes();
+  if (std::any_of(padded.bytes() + output.size_bytes(), end,
+                  [](std::byte b) { return b != std::byte{0xFF}; })) {
+    defect = "an output row past the last token was written";
+  }
+  return output;
+}
+
+Tensor MlaPipeline::read_lse() {
+  const i64 heads = work_.sizes.heads;
+  std::vector<float> padded(static_cast<std::size_t>(heads * work_.num_rows));
+  work_.ops.download(padded.data(), work_.memory.starting_at(work_.lse),
+                     padded.size() * sizeof(float));
+  Tensor lse(Dtype::kF32, {heads, work_.num_tokens});
+  for (i64 head = 0; head < heads; ++head) {
+    std::copy_n(padded.data() + head * work_.num_rows, work_.num_tokens,
+                lse.data<float>() + head * work_.num_tokens);
+  }
+  return lse;
+}
+
+/// rank_output f32 [W, Td, N, Lkv] and rank_lse f32 [W, N, Td] of the decodes.
+void MlaPipeline::read_partials(PipelineOutput& result) {
+  if (work_.partials.empty()) return;
+  const auto world_size = static_cast<std::int64_t>(work_.partials.size());
+  const i64 tokens = work_.plan.batch.num_decode_tokens;
+  const i64 heads = work_.sizes.heads;
+  const i64 row = heads * work_.sizes.latent;
+  const i64 padded_row = work_.padded_heads() * work_.sizes.latent;
+  Tensor output(Dtype::kF32, {world_size, tokens, heads, work_.sizes.latent});
+  Tensor lse(Dtype::kF32, {world_size, heads, tokens});
+  std::vector<float> padded(static_cast<std::size_t>(tokens * padded_row));
+  for (std::size_t r = 0; r < work_.partials.size(); ++r) {
+    const auto& [partial, partial_lse] = work_.partials[r];
+    const auto rank = static_cast<i64>(r);
+    work_.ops.download(padded.data(), work_.memory.starting_at(partial),
+                       padded.size() * sizeof(float));
+    for (i64 t = 0; t < tokens; ++t) {
+      std::copy_n(padded.data() + t * padded_row, row,
+                  output.data<float>() + (rank * tokens + t) * row);
+    }
+    work_.ops.download(lse.data<float>() + rank * heads * tokens,
+                       work_.memory.starting_at(partial_lse),
+                       static_cast<std::size_t>(heads * tokens) * sizeof(float));
+  }
+  result.more.emplace_back("rank_output", std::move(output));
+  result.more.emplace_back("rank_lse", std::move(lse));
+}
+
+std::unique_ptr<Pipeline> make_mla_pipeline(const MlaCapability& capability, const Problem& problem,
+                                            const BackendInputs& inputs, Ops& ops) {
+  return std::make_unique<NativeMlaPipeline>(capability, problem, inputs, ops);
+}
+
+}  // namespace attnbench

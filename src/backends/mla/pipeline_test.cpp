@@ -1,0 +1,265 @@
+// What the stages of the MLA pipeline compute, against the float64 reference and each other.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "backends/mla/backend.h"
+#include "backends/output_quant.h"
+#include "inputs/mla_inputs.h"
+#include "inputs/mla_problem_testing.h"
+#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/mla_literal.h"
+#include "reference/mla/mla_reference.h"
+
+namespace attnbench {
+namespace {
+
+constexpr double kTolerance = 2e-2;
+
+Problem small_problem() {
+  Problem problem = mla_test_problem({4, 64, 32, 16, 24});
+  problem.mla.workspace_tokens = 96;
+  problem.kv_cache.block_size = 16;
+  problem.kv_cache.num_blocks = 96;
+  problem.batch = {{1, 70}, {1, 1}, {1, 130}, {9, 100}, {20, 61}, {13, 13}};
+  return problem;
+}
+
+/// A case run by one backend on the CPU, and what the reference says about it.
+struct Run {
+  explicit Run(const Problem& of, const char* name = "MLA",
+               const std::function<void(MlaInputs&)>& change = {})
+      : problem(of), capability(*find_mla_capability(name)), inputs(make_mla_inputs(problem)) {
+    if (change) change(inputs);
+    plan = plan_mla(capability, problem);
+    stored = store_mla_cache(inputs.kv_c, inputs.k_pe, mla_cache_dtype(capability, problem),
+                             static_cast<float>(problem.kv_cache.k_scale.at(0)));
+    cache = make_mla_cache(problem, inputs, stored.codes);
+    ops = make_cpu_ops(1);
+    BackendInputs given;
+    given.mla = &inputs;
+    given.mla_cache = &cache;
+    pipeline = make_mla_pipeline(capability, problem, given, *ops);
+    pipeline->poison_outputs();
+    for (const Step& step : pipeline->steps()) step.run();
+    output = pipeline->read_output();
+  }
+
+  MlaReferenceInputs sources() const {
+    MlaReferenceInputs in;
+    in.query = &inputs.query;
+    in.kv_c = &stored.kv_c_dequantized;
+    in.k_pe = &stored.k_pe_dequantized;
+    in.kv_c_unquantized = &inputs.kv_c;
+    in.k_pe_unquantized = &inputs.k_pe;
+    in.w_uk = &inputs.w_uk;
+    in.w_uv = &inputs.w_uv;
+    if (problem.mla.sparse_topk) in.topk_indices = &inputs.topk_indices;
+    in.num_decode_tokens = plan.batch.num_decode_tokens;
+    in.query_start_loc = inputs.query_start_loc;
+    in.seq_lens = inputs.seq_lens;
+    in.key_start_loc = inputs.key_start_loc;
+    in.softmax_scale = problem.attention.scale;
+    return in;
+  }
+
+  /// Largest difference from the reference, NaN included.
+  double error() const {
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(inputs.num_tokens()));
+    std::iota(rows.begin(), rows.end(), 0);
+    const auto expected = mla_reference_mqa(sources(), rows);
+    double worst = 0;
+    for (std::size_t i = 0; i < expected->output.size(); ++i) {
+      const double difference =
+          std::abs(output.output.at(static_cast<std::int64_t>(i)) - expected->output[i]);
+      worst = std::isnan(difference) ? 1e9 : std::max(worst, difference);
+    }
+    return worst;
+  }
+
+  bool has_step(const std::string& name) const {
+    return std::ranges::any_of(pipeline->steps(),
+                               [&](const Step& step) { return step.name == name; });
+  }
+
+  Problem problem;
+  const MlaCapability& capability;
+  MlaInputs inputs;
+  MlaPlan plan;
+  StoredMlaCache stored;
+  MlaCache cache;
+  std::unique_ptr<Ops> ops;
+  std::unique_ptr<Pipeline> pipeline;
+  PipelineOutput output;
+};
+
+const Tensor* more(const PipelineOutput& output, const std::string& name) {
+  for (const auto& [known, tensor] : output.more) {
+    if (known == name) return &tensor;
+  }
+  return nullptr;
+}
+
+double difference(const Tensor& a, const Tensor& b) {
+  double worst = 0;
+  for (std::int64_t i = 0; i < a.num_elements(); ++i) {
+    worst = std::max<double>(worst, std::abs(a.at(i) - b.at(i)));
+  }
+  return worst;
+}
+
+Problem sparse_problem() {
+  Problem problem = small_problem();
+  set_mla_dims({4, 512, 32, 64, 24}, problem);
+  problem.mla.sparse_topk = 128;
+  problem.kv_cache.block_size = 64;
+  problem.batch = {{1, 300}, {1, 200}, {7, 90}, {5, 5}};
+  return problem;
+}
+
+}  // namespace
+
+TEST_CASE("decodes and prefills of one batch write their own rows and the whole cache") {
+  const Run run(small_problem());
+  CHECK(run.plan.batch.num_decodes == 3);
+  CHECK(run.plan.chunks->chunks.size() > 1);
+  CHECK(run.error() < kTolerance);
+  CHECK(run.output.defect.empty());
+  CHECK(check_mla_cache(run.problem, run.stored.codes, run.cache, *run.output.cache).empty());
+}
+
+TEST_CASE("the number of context chunks does not change a prefill") {
+  Problem problem = small_problem();
+  problem.mla.workspace_tokens = 512;
+  const Run whole(problem);
+  CHECK(whole.plan.chunks->chunks.size() == 1);
+  const Run parts(small_problem());
+  CHECK(difference(whole.output.output, parts.output.output) < 1e-2);
+}
+
+TEST_CASE("padding columns of V never reach the output") {
+  Problem problem = small_problem();
+  const Run plain(problem);
+  problem.mla.v_pad = Switch::kOn;
+  const Run padded(problem);
+  CHECK(padded.output.output.shape() == plain.output.output.shape());
+  CHECK(difference(padded.output.output, plain.output.output) == 0);
+}
+
+TEST_CASE("padded heads never reach the output") {
+  Problem problem = small_problem();
+  const Run plain(problem);
+  problem.mla.q_pad_num_heads = 16;
+  const Run padded(problem);
+  CHECK(padded.has_step("pad_query_heads"));
+  CHECK(difference(padded.output.output, plain.output.output) == 0);
+}
+
+TEST_CASE("ranks hold the attention over their own keys and give the output of one rank") {
+  const Run one(small_problem());
+  for (const DcpComm comm : {DcpComm::kAgRs, DcpComm::kAgAr, DcpComm::kA2a}) {
+    for (const int interleave : {1, 4, 16}) {
+      Problem problem = small_problem();
+      problem.dcp.world_size = 4;
+      problem.dcp.interleave_size = interleave;
+      problem.dcp.comm = comm;
+      problem.mla.workspace_tokens = 192;
+      const Run run(problem);
+      CAPTURE(to_string(comm));
+      CAPTURE(interleave);
+      CHECK(difference(run.output.output, one.output.output) < 1e-2);
+      CHECK(check_mla_cache(problem, run.stored.codes, run.cache, *run.output.cache).empty());
+      const std::vector<std::int32_t> rows{0, 1, 2};
+      const Tensor& partials = *more(run.output, "rank_output");
+      for (int rank = 0; rank < 4; ++rank) {
+        const auto expected = mla_rank_partial(run.sources(), rows, {4, interleave}, rank);
+        double worst = 0;
+        for (std::size_t i = 0; i < expected->output.size(); ++i) {
+          const std::int64_t at = rank * 3 * 4 * 64 + static_cast<std::int64_t>(i);
+          worst = std::max<double>(worst, std::abs(partials.at(at) - expected->output[i]));
+        }
+        CHECK(worst < kTolerance);
+      }
+    }
+  }
+}
+
+TEST_CASE("speculative decodes of several tokens on ranks see bottom-right causal keys") {
+  Problem problem = small_problem();
+  set_mla_dims({4, 256, 32, 64, 24}, problem);
+  problem.batch = {{3, 70}, {3, 5}, {2, 33}, {1, 64}};
+  problem.dcp.world_size = 2;
+  const Run run(problem, "FLASH_ATTN_MLA");
+  CHECK(run.plan.batch.num_decodes == 4);
+  CHECK(run.error() < kTolerance);
+}
+
+TEST_CASE("a sparse row attends to its list: repeats count, a missing index is no key") {
+  const Problem problem = sparse_problem();
+  const auto lists = [](MlaInputs& inputs) {
+    std::int32_t* topk = inputs.topk_indices.data<std::int32_t>();
+    std::fill(topk, topk + inputs.topk_indices.num_elements(), -1);
+    topk[5] = 7;
+    topk[6] = 7;
+    topk[127] = 250;
+    // The second row lists nothing, the third its first key only.
+    topk[2 * 128 + 3] = 0;
+  };
+  const Run run(problem, "FLASHMLA_SPARSE", lists);
+  CHECK(run.error() < kTolerance);
+  const std::int64_t row = 4 * 24;
+  for (std::int64_t i = row; i < 2 * row; ++i) CHECK(run.output.output.at(i) == 0);
+  CHECK(std::isinf(run.output.lse->at(1)));
+}
+
+TEST_CASE("an fp8_ds_mla cache is decoded by a plan and prefilled over an upconverted copy") {
+  Problem problem = sparse_problem();
+  problem.kv_cache.dtype = KvCacheDtype::kFp8DsMla;
+  problem.mla.workspace_tokens = 64;  // a request at a time
+  const Run run(problem, "FLASHMLA_SPARSE");
+  CHECK(run.plan.sparse_batch.num_decodes == 2);
+  CHECK(run.has_step("attend_sparse_decode"));
+  const auto steps = run.pipeline->steps();
+  CHECK(std::ranges::count_if(
+            steps, [](const Step& step) { return step.name == "upconvert_context"; }) == 2);
+  CHECK(run.error() < kTolerance);
+}
+
+TEST_CASE("a quantised output is what the 16-bit output gives, and no row more") {
+  for (const OutputQuantType type :
+       {OutputQuantType::kFp8Static, OutputQuantType::kFp8Group64, OutputQuantType::kNvfp4}) {
+    Problem problem = small_problem();
+    problem.attention.num_heads = 8;  // 192 columns
+    problem.output_quant.type = type;
+    problem.output_quant.scale = type == OutputQuantType::kNvfp4 ? 896 : 0.02;
+    const Run run(problem);
+    const OutputQuantTensors expected =
+        quantise_output(problem, *more(run.output, "output_unquantized"));
+    CAPTURE(to_string(type));
+    CHECK(run.output.defect.empty());
+    REQUIRE(run.output.output.size_bytes() == expected.codes.size_bytes());
+    CHECK(std::equal(expected.codes.bytes(), expected.codes.bytes() + expected.codes.size_bytes(),
+                     run.output.output.bytes()));
+    const Tensor& scales = *more(run.output, "output_scales");
+    CHECK(std::equal(expected.scales.bytes(),
+                     expected.scales.bytes() + expected.scales.size_bytes(), scales.bytes()));
+  }
+}
+
+TEST_CASE("FLASHMLA reads an fp8 cache with a quantised query") {
+  Problem problem = small_problem();
+  set_mla_dims({4, 256, 32, 64, 24}, problem);
+  problem.kv_cache.block_size = 64;
+  problem.mla.workspace_tokens = 384;
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  problem.kv_cache.k_scale = {0.023};
+  problem.kv_cache.q_scale = 0.031;
+  const Run run(problem, "FLASHMLA");
+  CHECK(run.has_step("quantise_query"));
+  CHECK(run.error() < 6e-2);
+}
+
+}  // namespace attnbench

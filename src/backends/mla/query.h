@@ -1,0 +1,33 @@
+// Both ends of attention over latents: the query projected into the latent space, padded and
+// quantised, and the latent output projected back (semantics §8.7).
+#pragma once
+
+#include <vector>
+
+#include "backends/mla/work.h"
+
+namespace attnbench {
+
+/// Steps project_query and concat_query of the first `tokens` rows: [tokens, h, Lkv + R] of every
+/// rank's own heads.
+std::vector<const void*> add_latent_query(MlaWork& work, attn::i64 tokens);
+
+/// Step quantise_query: e4m3 codes of [tokens, N, Lkv + R] by q_scale.
+const void* add_quantised_query(MlaWork& work, const void* query, attn::i64 tokens);
+
+/// Step pad_query_heads: each [tokens, N, Lkv + R] becomes [tokens, padded_heads, Lkv + R] with
+/// heads of zeros behind the real ones; unchanged when there are none to add.
+std::vector<const void*> add_padded_heads(MlaWork& work, const std::vector<const void*>& queries,
+                                          attn::Element element, attn::i64 tokens,
+                                          attn::i64 padded_heads);
+
+/// Latent output of a rank's own heads, [tokens, h, Lkv] in the activation type.
+struct LatentOutput {
+  const void* data = nullptr;
+  attn::i64 token_stride = 0;
+};
+/// Step project_value: o = o_l @ W_UV of each head, into the first `tokens` rows of the output.
+void add_value_projection(MlaWork& work, const std::vector<LatentOutput>& outputs,
+                          attn::i64 tokens);
+
+}  // namespace attnbench

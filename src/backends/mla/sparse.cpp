@@ -1,0 +1,215 @@
+// Sparse MLA: every row attends to the keys that its list names (semantics §8.9). A 16-bit cache is
+// read directly; of an fp8_ds_mla cache decodes read the entries by a plan, and prefills an
+// upconverted copy.
+#include <algorithm>
+
+#include "backends/mla/query.h"
+#include "backends/mla/work.h"
+#include "metadata/int_math.h"
+#include "metadata/mla/sparse_index.h"
+#include "metadata/parts/decode_plan.h"
+#include "ops/plan_rows.h"
+
+namespace attnbench {
+namespace {
+
+using attn::i64;
+
+/// Kernels take heads in tiles of this many; the heads behind the real ones are zeros.
+constexpr i64 kHeadTile = 64;
+
+/// Prefills that share the workspace at one time.
+struct PrefillGroup {
+  int first_request = 0;
+  int num_requests = 0;
+  i64 rows = 0;
+};
+
+class MlaSparse {
+ public:
+  explicit MlaSparse(MlaWork& work)
+      : work_(work),
+        tokens_(work.num_tokens),
+        padded_heads_(work.padded_heads(kHeadTile)),
+        workspace_starts_(work.problem.batch.size(), -1) {}
+
+  void add_steps() {
+    const std::vector<const void*> queries = add_padded_heads(
+        work_, add_latent_query(work_, tokens_), work_.element, tokens_, padded_heads_);
+    void* output =
+        work_.workspace(tokens_ * padded_heads_ * work_.sizes.latent, work_.element, "o_l");
+    const attn::AttendParams attend = attend_params(queries.front(), output);
+    const bool is_fp8 = work_.entry_format() == attn::MlaEntry::kDsMla;
+    const std::vector<PrefillGroup> groups =
+        is_fp8 ? group_prefills() : std::vector<PrefillGroup>{};
+    const attn::SparseParams sparse = sparse_params();
+    if (is_fp8) {
+      add_decodes(attend, sparse);
+      add_prefills(attend, sparse, groups);
+    } else {
+      add_attend(attend, sparse);
+    }
+    add_value_projection(work_, {{output, attend.output_token_stride}}, tokens_);
+  }
+
+ private:
+  attn::AttendParams attend_params(const void* query, void* output) {
+    attn::AttendParams p{};
+    p.query_element = p.output_element = work_.element;
+    p.query = query;
+    p.query_token_stride = padded_heads_ * work_.sizes.entry();
+    p.query_head_stride = work_.sizes.entry();
+    p.output = output;
+    p.output_token_stride = padded_heads_ * work_.sizes.latent;
+    p.output_head_stride = work_.sizes.latent;
+    p.lse = work_.lse;
+    p.lse_stride = work_.num_rows;
+    p.query_start_loc = work_.memory.upload(work_.inputs.query_start_loc, "query_start_loc");
+    p.num_requests = static_cast<int>(work_.problem.batch.size());
+    p.max_query_len = checked_int32(work_.problem.max_query_len(), "query_len");
+    p.num_heads = static_cast<int>(padded_heads_);
+    p.num_kv_heads = 1;
+    p.head_size = static_cast<int>(work_.sizes.entry());
+    p.v_head_size = static_cast<int>(work_.sizes.latent);
+    p.score.softmax_scale = static_cast<float>(work_.problem.attention.scale);
+    const attn::MlaEntries entries = work_.entries(work_.ranks.front(), 0);
+    p.kv.element = entries.element;
+    p.kv.key = entries.cache;
+    p.kv.block_stride = entries.block_stride;
+    p.kv.token_stride_key = entries.slot_stride;
+    p.kv.block_size = entries.block_size;
+    return p;
+  }
+
+  /// Slots in the cache, or rows of the workspace for the requests that have a place in it.
+  attn::SparseParams sparse_params() {
+    const Tensor& topk = work_.inputs.topk_indices;
+    attn::SparseParams sparse{};
+    sparse.format = work_.entry_format();
+    sparse.slots = work_.memory.upload(mla_sparse_slots(work_, workspace_starts_), "slots");
+    sparse.slots_stride = topk.dim(1);
+    sparse.topk = static_cast<int>(topk.dim(1));
+    sparse.num_slots = work_.cache_before.data.dim(0) * work_.cache_before.data.dim(1);
+    return sparse;
+  }
+
+  void add_attend(const attn::AttendParams& attend, const attn::SparseParams& sparse) {
+    work_.add_attend_step(
+        "attend_sparse", [&ops = work_.ops, attend, sparse] { ops.attend_sparse(attend, sparse); });
+  }
+
+  /// The plan deals out positions of the lists, which are all of one length.
+  void add_decodes(attn::AttendParams attend, const attn::SparseParams& sparse) {
+    attend.num_requests = work_.plan.sparse_batch.num_decodes;
+    if (attend.num_requests == 0) return;
+    const auto decodes = static_cast<std::size_t>(attend.num_requests);
+    const int num_parts = work_.plan.num_parts;
+    const DecodePlan plan = plan_decode(std::vector<std::int32_t>(decodes, sparse.topk), num_parts,
+                                        kDecodePlanDenseOverhead, true);
+    const std::vector<i64> rows = plan_partial_start_loc(
+        plan.num_splits, std::span(work_.inputs.query_start_loc).first(decodes + 1));
+    attn::PlanParams params{};
+    params.num_parts = num_parts;
+    params.parts = static_cast<const int*>(work_.memory.upload(
+        plan.parts.data(), plan.parts.size() * sizeof(DecodePart), "decode plan"));
+    params.num_splits = work_.memory.upload(plan.num_splits, "num_splits");
+    params.partial_start_loc = work_.memory.upload(rows, "partial rows");
+    const i64 partials = std::max<i64>(1, rows.back()) * padded_heads_;
+    params.partial_output =
+        work_.memory.workspace_of<float>(partials * work_.sizes.latent, "partial output");
+    params.partial_lse = work_.memory.workspace_of<float>(partials, "partial lse");
+    work_.add_attend_step("attend_sparse_decode", [&ops = work_.ops, attend, sparse, params] {
+      ops.attend_sparse_plan(attend, sparse, params);
+    });
+    work_.add_step("combine_decode", true,
+                   [&ops = work_.ops, attend, params] { ops.combine_plan(attend, params); });
+  }
+
+  /// Runs of prefills whose sequences fit into the workspace together; a longer one stands alone.
+  std::vector<PrefillGroup> group_prefills() {
+    std::vector<PrefillGroup> groups;
+    for (std::size_t b = static_cast<std::size_t>(work_.plan.sparse_batch.num_decodes);
+         b < work_.problem.batch.size(); ++b) {
+      const i64 length = work_.problem.batch[b].seq_len;
+      if (groups.empty() || groups.back().rows + length > work_.plan.workspace_tokens) {
+        groups.push_back({static_cast<int>(b), 0, 0});
+      }
+      workspace_starts_[b] = checked_int32(groups.back().rows, "workspace row");
+      ++groups.back().num_requests;
+      groups.back().rows += length;
+    }
+    return groups;
+  }
+
+  void add_prefills(const attn::AttendParams& attend, const attn::SparseParams& sparse,
+                    const std::vector<PrefillGroup>& groups) {
+    i64 most = 0;
+    for (const PrefillGroup& group : groups) most = std::max(most, group.rows);
+    if (most == 0) return;
+    void* workspace =
+        work_.workspace(most * work_.sizes.entry(), work_.element, "upconverted entries");
+    for (const PrefillGroup& group : groups) {
+      add_upconvert(group, workspace);
+      attn::AttendParams over = attend;
+      over.first_request = group.first_request;
+      over.num_requests = group.num_requests;
+      over.kv.element = work_.element;
+      over.kv.key = workspace;
+      over.kv.token_stride_key = work_.sizes.entry();
+      over.kv.block_size = checked_int32(most, "workspace rows");
+      over.kv.block_stride = most * work_.sizes.entry();
+      attn::SparseParams rows = sparse;
+      rows.format = attn::MlaEntry::kCopy;
+      rows.num_slots = group.rows;
+      add_attend(over, rows);
+    }
+  }
+
+  void add_upconvert(const PrefillGroup& group, void* workspace) {
+    const auto first = static_cast<std::ptrdiff_t>(group.first_request);
+    const auto slice = [&](const std::vector<std::int32_t>& all) {
+      return std::vector<std::int32_t>(all.begin() + first,
+                                       all.begin() + first + group.num_requests);
+    };
+    attn::DsMlaUpconvertParams upconvert{};
+    upconvert.entries = work_.entries(work_.ranks.front(), group.first_request);
+    upconvert.output = workspace;
+    upconvert.output_token_stride = work_.sizes.entry();
+    upconvert.seq_lens = work_.memory.upload(slice(work_.inputs.seq_lens), "prefill lengths");
+    upconvert.workspace_starts = work_.memory.upload(slice(workspace_starts_), "workspace starts");
+    upconvert.num_requests = group.num_requests;
+    upconvert.num_rows = group.rows;
+    work_.add_each("upconvert_context", false, &Ops::upconvert_ds_mla, std::vector{upconvert});
+  }
+
+  MlaWork& work_;
+  i64 tokens_;
+  i64 padded_heads_;
+  std::vector<std::int32_t> workspace_starts_;  // [B]; -1 = read from the cache
+};
+
+}  // namespace
+
+std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
+                                           const std::vector<std::int32_t>& workspace_starts) {
+  std::vector<std::int32_t> requests;
+  for (std::size_t b = 0; b < work.problem.batch.size(); ++b) {
+    requests.insert(requests.end(), static_cast<std::size_t>(work.problem.batch[b].query_len),
+                    static_cast<std::int32_t>(b));
+  }
+  const Tensor& table = work.cache_before.block_table;
+  const Tensor& topk = work.inputs.topk_indices;
+  SparseIndexArgs args;
+  args.request_ids = requests;
+  args.topk_indices = {topk.data<std::int32_t>(), static_cast<std::size_t>(topk.num_elements())};
+  args.topk = topk.dim(1);
+  args.block_table = {table.data<std::int32_t>(), static_cast<std::size_t>(table.num_elements())};
+  args.columns = table.dim(1);
+  args.block_size = work.problem.kv_cache.block_size;
+  args.workspace_starts = workspace_starts;
+  return convert_request_indices(args).slots;
+}
+
+void add_mla_sparse(MlaWork& work) { MlaSparse(work).add_steps(); }
+
+}  // namespace attnbench

@@ -1,0 +1,151 @@
+#include "backends/mla/work.h"
+
+#include <algorithm>
+
+#include "backends/ranks/ops_communicator.h"
+#include "core/error.h"
+#include "inputs/cache/cache_cells.h"
+#include "inputs/cache/kv_scales.h"
+#include "metadata/int_math.h"
+
+namespace attnbench {
+
+MlaWork::MlaWork(const MlaCapability& of, const Problem& described, const BackendInputs& given,
+                 Ops& device)
+    : capability(of),
+      problem(described),
+      inputs(*given.mla),
+      cache_before(*given.mla_cache),
+      plan(plan_mla(of, described)),
+      ops(device),
+      memory(device),
+      element(element_of(described.attention.dtype)),
+      size(static_cast<i64>(element_size(element))) {
+  const MlaSpec& mla = problem.mla;
+  sizes = {problem.attention.num_heads, mla.kv_lora_rank, mla.qk_nope_head_dim,
+           mla.qk_rope_head_dim, mla.v_head_dim};
+  num_tokens = inputs.num_tokens();
+  num_rows = inputs.query.dim(0);
+  set_memory();
+  set_ranks();
+}
+
+void MlaWork::set_memory() {
+  query = memory.upload(inputs.query, "query");
+  w_uk = memory.upload(inputs.w_uk, "w_uk");
+  w_uv = memory.upload(inputs.w_uv, "w_uv");
+  new_kv_c = memory.upload(cache_before.new_kv_c, "kv_c");
+  new_k_pe = memory.upload(cache_before.new_k_pe, "k_pe");
+  block_table = static_cast<const int*>(memory.upload(cache_before.block_table, "block_table"));
+  memory.upload(cache_before.data, "kv_cache");
+  cache = memory.last();
+  k_scale = memory.upload(std::vector<float>{static_cast<float>(problem.kv_cache.k_scale.at(0))},
+                          "k_scale");
+  q_scale =
+      memory.upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)}, "q_scale");
+  if (calculates_kv_scales(problem) && entry_format() == attn::MlaEntry::kE4M3) calculate_scales();
+  output = workspace(num_rows * sizes.heads * sizes.value, element, "output");
+  // Padded heads have an LSE too; nobody reads it.
+  constexpr i64 kLargestPadding = 64;
+  lse = memory.workspace_of<float>(num_rows * padded_heads(kLargestPadding), "lse");
+}
+
+/// k_pe is not looked at (§5.4).
+void MlaWork::calculate_scales() {
+  const i64 num_new = cache_before.new_kv_c.dim(0) - static_cast<i64>(kPaddingSlots.size());
+  const ScaledRows latents{element, new_kv_c, num_new, 1, static_cast<int>(sizes.latent)};
+  kv_scales = std::make_unique<KvScaleStep>(
+      ops,
+      ScaledRows{element, query, num_tokens, static_cast<int>(sizes.heads),
+                 static_cast<int>(sizes.nope + sizes.rope)},
+      latents, latents, 1);
+  k_scale = kv_scales->k_scale();
+  q_scale = kv_scales->q_scale();
+}
+
+void MlaWork::set_ranks() {
+  const int world_size = problem.dcp.world_size;
+  const auto* slots =
+      static_cast<const i64*>(memory.upload(cache_before.slot_mapping, "slot_mapping"));
+  const i64 num_slots = cache_before.slot_mapping.num_elements() / world_size;
+  const i64 cache_bytes = static_cast<i64>(cache->size_bytes()) / world_size;
+  for (int r = 0; r < world_size; ++r) {
+    const HeadSpan own = dcp_heads_of_rank(problem.attention.num_heads, r, world_size);
+    ranks.push_back({r, own.begin, own.end - own.begin,
+                     static_cast<char*>(cache->data()) + r * cache_bytes, slots + r * num_slots});
+  }
+  if (world_size > 1) comm = make_ops_communicator(world_size, ops);
+}
+
+attn::MlaEntry MlaWork::entry_format() const {
+  const KvCacheDtype dtype = mla_cache_dtype(capability, problem);
+  if (dtype == KvCacheDtype::kFp8DsMla) return attn::MlaEntry::kDsMla;
+  return is_quantised(dtype) ? attn::MlaEntry::kE4M3 : attn::MlaEntry::kCopy;
+}
+
+attn::MlaEntries MlaWork::entries(const MlaRank& rank, int first_request) const {
+  const i64 entry = cache_before.data.shape().back();
+  attn::MlaEntries result{};
+  result.element = element_of(cache_before.data.dtype());
+  result.cache = rank.cache;
+  result.slot_stride = entry;
+  result.block_stride = problem.kv_cache.block_size * entry;
+  result.block_table = block_table + i64{first_request} * block_table_columns();
+  result.block_table_stride = block_table_columns();
+  result.block_size = problem.kv_cache.block_size;
+  result.entry_size = checked_int32(entry, "entry size");
+  return result;
+}
+
+attn::i64 MlaWork::padded_heads(i64 multiple) const {
+  const i64 wanted = std::max<i64>(sizes.heads, problem.mla.q_pad_num_heads.value_or(0));
+  return ceil_div(wanted, multiple) * multiple;
+}
+
+void MlaWork::add_step(std::string name, bool in_median, std::function<void()> run, double bytes,
+                       double flops) {
+  steps.push_back({std::move(name), in_median, bytes, flops, std::move(run)});
+}
+
+void MlaWork::add_attend_step(std::string name, std::function<void()> run) {
+  const bool first = !has_attention_step_;
+  has_attention_step_ = true;
+  add_step(std::move(name), true, std::move(run),
+           first ? mla_traffic(problem, capability).unique_bytes : 0,
+           first ? mla_flops(problem, capability) : 0);
+}
+
+void MlaWork::add_write_step() {
+  if (kv_scales) {
+    add_step(
+        "calc_kv_scales", false, [this] { kv_scales->run(); }, kv_scales->bytes());
+  }
+  std::vector<attn::MlaCacheWriteParams> writes;
+  const i64 num_slots = cache_before.new_kv_c.dim(0);
+  for (const MlaRank& rank : ranks) {
+    const attn::MlaEntries to = entries(rank, 0);
+    attn::MlaCacheWriteParams write{};
+    write.format = entry_format();
+    write.source_element = element;
+    write.kv_c = new_kv_c;
+    write.kv_c_token_stride = sizes.latent;
+    write.k_pe = new_k_pe;
+    write.k_pe_token_stride = sizes.rope;
+    write.cache = rank.cache;
+    write.slot_stride = to.slot_stride;
+    write.block_stride = to.block_stride;
+    write.slot_mapping = rank.slot_mapping;
+    write.num_slots = num_slots;
+    write.block_size = to.block_size;
+    write.kv_lora_rank = static_cast<int>(sizes.latent);
+    write.rope_head_dim = static_cast<int>(sizes.rope);
+    write.k_scale = k_scale;
+    writes.push_back(write);
+  }
+  const i64 entry_bytes =
+      cache_before.data.shape().back() * static_cast<i64>(dtype_size(cache_before.data.dtype()));
+  add_each("write_cache", false, &Ops::write_mla_cache, std::move(writes),
+           static_cast<double>(num_slots * (sizes.entry() * size + entry_bytes)));
+}
+
+}  // namespace attnbench

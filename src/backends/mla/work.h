@@ -1,0 +1,142 @@
+// What the stages of the MLA pipeline share: sizes, device memory, ranks, and the steps that they
+// add to (semantics §8).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/device_buffers.h"
+#include "backends/kv_scale_step.h"
+#include "backends/mla/backend.h"
+#include "backends/ranks/communicator.h"
+#include "inputs/mla_inputs.h"
+
+namespace attnbench {
+
+inline attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
+inline std::size_t element_size(attn::Element element) {
+  return dtype_size(static_cast<Dtype>(element));
+}
+
+/// In the letters of §8.1.
+struct MlaSizes {
+  attn::i64 heads = 0;   // N
+  attn::i64 latent = 0;  // Lkv
+  attn::i64 nope = 0;    // P
+  attn::i64 rope = 0;    // R
+  attn::i64 value = 0;   // V
+  attn::i64 entry() const { return latent + rope; }
+  attn::i64 qk() const { return nope + rope; }
+  attn::i64 kv() const { return nope + value; }  // of a head, out of kv_b_proj
+};
+
+/// One rank of a DCP group, or the only one: heads [first_head, first_head + heads) are its own.
+struct MlaRank {
+  int index = 0;
+  attn::i64 first_head = 0;
+  attn::i64 heads = 0;
+  char* cache = nullptr;                    // [NB, bs, entry]
+  const attn::i64* slot_mapping = nullptr;  // [T + padding]
+};
+
+/// Borrows everything that it is made from.
+class MlaWork {
+ public:
+  using i64 = attn::i64;
+
+  MlaWork(const MlaCapability& capability, const Problem& problem, const BackendInputs& inputs,
+          Ops& ops);
+
+  const MlaCapability& capability;
+  const Problem& problem;
+  const MlaInputs& inputs;
+  const MlaCache& cache_before;
+  MlaPlan plan;
+  Ops& ops;
+  DeviceBuffers memory;
+  attn::Element element;  // of the activations
+  i64 size;               // its bytes
+  MlaSizes sizes;
+  i64 num_tokens = 0;
+  i64 num_rows = 0;                    // of query and output: T_pad
+  std::unique_ptr<Communicator> comm;  // null for one rank
+  std::vector<MlaRank> ranks;
+  std::vector<Step> steps;
+  /// What ranks computed before the exchange, f32 [Td, heads, Lkv] and [heads, Td]; empty without
+  /// DCP or without decodes.
+  std::vector<std::pair<const float*, const float*>> partials;
+
+  const void* query = nullptr;     // [T_pad, N, P + R]
+  const void* w_uk = nullptr;      // [N, P, Lkv]
+  const void* w_uv = nullptr;      // [N, Lkv, V]
+  const void* new_kv_c = nullptr;  // [T + padding, Lkv]
+  const void* new_k_pe = nullptr;  // [T + padding, R]
+  const int* block_table = nullptr;
+  const float* k_scale = nullptr;
+  const float* q_scale = nullptr;
+  std::unique_ptr<KvScaleStep> kv_scales;  // where the two are made from the data
+  void* output = nullptr;                  // [T_pad, N, V] in the activation type
+  float* lse = nullptr;                    // [at least N, T_pad]
+  Buffer* cache = nullptr;
+
+  bool has_ranks() const { return ranks.size() > 1; }
+  DcpGroup group() const { return {problem.dcp.world_size, problem.dcp.interleave_size}; }
+  attn::MlaEntry entry_format() const;
+  /// The paged entries of a rank as the requests from `first_request` on see them.
+  attn::MlaEntries entries(const MlaRank& rank, int first_request) const;
+  i64 block_table_columns() const { return cache_before.block_table.dim(1); }
+
+  void* workspace(i64 count, attn::Element of, const std::string& name) {
+    return memory.workspace(count * static_cast<i64>(element_size(of)), name);
+  }
+  /// Element `index` of an array.
+  static const char* at(const void* base, i64 index, attn::Element of) {
+    return static_cast<const char*>(base) + index * static_cast<i64>(element_size(of));
+  }
+  static char* at(void* base, i64 index, attn::Element of) {
+    return static_cast<char*>(base) + index * static_cast<i64>(element_size(of));
+  }
+  /// Heads of padding behind the real ones are a multiple of `multiple`, at least q_pad_num_heads.
+  i64 padded_heads(i64 multiple = 1) const;
+
+  void add_step(std::string name, bool in_median, std::function<void()> run, double bytes = 0,
+                double flops = 0);
+  /// The first attention step of a run carries the work of all of them.
+  void add_attend_step(std::string name, std::function<void()> run);
+  /// A step that runs one operation with each of the parameters, rank after rank.
+  template <typename Params>
+  void add_each(std::string name, bool in_median, void (Ops::*operation)(const Params&),
+                std::vector<Params> all, double bytes = 0, double flops = 0) {
+    add_step(
+        std::move(name), in_median,
+        [this, operation, all = std::move(all)] {
+          for (const Params& params : all) (ops.*operation)(params);
+        },
+        bytes, flops);
+  }
+  void add_write_step();
+
+ private:
+  void set_memory();
+  void calculate_scales();
+  void set_ranks();
+
+  bool has_attention_step_ = false;
+};
+
+/// Stages, each adding its steps. Decodes, dense and not sparse (§8.7, §7.7).
+void add_mla_decode(MlaWork& work);
+/// Every row, over the keys that its list names (§8.9).
+void add_mla_sparse(MlaWork& work);
+/// The slots of the keys that every row's list names, [T, topk]; of the requests with a place in
+/// the workspace its rows instead (SparseIndexArgs::workspace_starts).
+std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
+                                           const std::vector<std::int32_t>& workspace_starts = {});
+/// The requests behind the decodes (§8.6).
+void add_mla_prefill(MlaWork& work);
+
+}  // namespace attnbench

@@ -1,0 +1,113 @@
+// Operations that quantise queries, keys and values (semantics §8.7, §11.2).
+#include "backends/op/quant_parts.h"
+
+namespace attnbench {
+namespace {
+
+using attn::i64;
+
+attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
+
+void queue_fp8_query(OpPipeline& op) {
+  const Problem& problem = op.problem();
+  const HeadRun query = projection_heads(op)[0];
+  attn::StaticQuantiseParams p{};
+  p.source_element = element_of(problem.attention.dtype);
+  p.source = query.data;
+  p.source_row_stride = query.token_stride;
+  p.code_row_stride = p.num_columns = i64{query.heads} * query.head_size;
+  p.num_rows = query.tokens;
+  p.codes = static_cast<unsigned char*>(op.output(
+      "output", poisoned_tensor(Dtype::kE4M3, {query.tokens, query.heads, query.head_size})));
+  p.scale = op.upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)}, "q_scale");
+  p.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
+  queue_reset(op, p.num_saturated);
+  op.add_step([&op, p] { op.ops().quantise_fp8(p); });
+}
+
+/// §11.2: queries with transposed scales as prefill takes them, keys without; values by channel.
+attn::Int8QuantiseParams int8_params(OpPipeline& op, const HeadRun& run, const std::string& name,
+                                     attn::Int8Granularity granularity, bool transposed) {
+  attn::Int8QuantiseParams p{};
+  p.source_element = element_of(op.problem().attention.dtype);
+  p.source = run.data;
+  p.source_token_stride = run.token_stride;
+  p.source_head_stride = run.head_stride;
+  p.codes = static_cast<signed char*>(
+      op.output(name, poisoned_tensor(Dtype::kI8, {run.tokens, run.heads, run.head_size})));
+  p.code_token_stride = i64{run.heads} * run.head_size;
+  p.code_head_stride = run.head_size;
+  p.granularity = granularity;
+  p.num_tokens = run.tokens;
+  p.num_heads = run.heads;
+  p.head_size = run.head_size;
+  p.scale_token_stride = transposed ? 1 : run.heads;
+  p.scale_head_stride = transposed ? run.tokens : 1;
+  return p;
+}
+
+void queue_int8(OpPipeline& op) {
+  const std::array<HeadRun, 3> runs = projection_heads(op);
+  const auto scales = [&](const std::string& name, std::vector<std::int64_t> shape) {
+    return static_cast<float*>(op.output(name, poisoned_tensor(Dtype::kF32, std::move(shape))));
+  };
+  std::vector<attn::Int8QuantiseParams> params;
+  constexpr auto kTokenHead = attn::Int8Granularity::kTokenHead;
+  params.push_back(int8_params(op, runs[0], "output", kTokenHead, true));
+  params.back().scale = scales("output_scales", {runs[0].heads, runs[0].tokens});
+  params.push_back(int8_params(op, runs[1], "key_output", kTokenHead, false));
+  params.back().scale = scales("key_scales", {runs[1].tokens, runs[1].heads});
+  if (op.problem().kv_cache.int8_level == 1) {
+    const bool given = op.problem().kv_cache.value_scale_file.has_value();
+    params.push_back(int8_params(
+        op, runs[2], "value_output",
+        given ? attn::Int8Granularity::kChannelStatic : attn::Int8Granularity::kChannelDynamic,
+        false));
+    const std::vector<std::int64_t> shape{runs[2].heads, runs[2].head_size};
+    params.back().scale = static_cast<float*>(op.output(
+        "value_scales", given ? Tensor::from_f32(op.inputs().attention.value_channel_scale, shape)
+                              : poisoned_tensor(Dtype::kF32, shape)));
+  }
+  op.add_step([&op, params] {
+    for (const attn::Int8QuantiseParams& p : params) op.ops().quantise_int8(p);
+  });
+}
+
+/// §8.7 step 2: cat(ql_nope, q_pe), then one static scale. Each part is quantised to its place in
+/// the rows of codes, so that nothing is joined first: a third of the traffic of two passes.
+void queue_latent_query(OpPipeline& op) {
+  const Problem& problem = op.problem();
+  const i64 tokens = problem.num_tokens();
+  const int heads = problem.attention.num_heads;
+  const i64 latent = problem.mla.kv_lora_rank;
+  const i64 width = latent + problem.mla.qk_rope_head_dim;
+  attn::StaticQuantiseParams nope{};
+  nope.source_element = element_of(problem.attention.dtype);
+  nope.source = op.operand("ql_nope");
+  nope.source_row_stride = nope.num_columns = latent;
+  nope.num_rows = tokens * heads;
+  nope.code_row_stride = width;
+  nope.codes = static_cast<unsigned char*>(
+      op.output("output", poisoned_tensor(Dtype::kE4M3, {tokens, heads, width})));
+  nope.scale =
+      op.upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)}, "q_scale");
+  nope.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
+  attn::StaticQuantiseParams rope = nope;
+  rope.source = op.operand("q_pe");
+  rope.source_row_stride = rope.num_columns = width - latent;
+  rope.codes = nope.codes + latent;
+  queue_reset(op, nope.num_saturated);
+  op.add_step([&op, nope, rope] {
+    op.ops().quantise_fp8(nope);
+    op.ops().quantise_fp8(rope);
+  });
+}
+
+}  // namespace
+
+void queue_quantize(OpPipeline& op) {
+  if (op.problem().op.mla) return queue_latent_query(op);
+  op.problem().kv_cache.int8_level > 0 ? queue_int8(op) : queue_fp8_query(op);
+}
+
+}  // namespace attnbench

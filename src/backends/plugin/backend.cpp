@@ -1,0 +1,226 @@
+#include "backends/plugin/backend.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+#include <utility>
+
+#include "backends/attention/capability.h"
+#include "backends/cache_facts.h"
+#include "backends/op/op_pipeline.h"
+#include "backends/plugin/mla_pipeline.h"
+#include "backends/plugin/op_pipeline.h"
+#include "backends/plugin/pipeline.h"
+#include "core/error.h"
+#include "inputs/cache/kv_scales.h"
+#include "plugin/python_plugin.h"
+
+namespace attnbench {
+namespace {
+
+class PluginBackend final : public Backend {
+ public:
+  PluginBackend(PluginInfo info, const PluginTable& plugin, const PluginDevice& device)
+      : plugin_(plugin),
+        device_(device),
+        dense_mla_(plugin_mla_capability(plugin.table, false)),
+        sparse_mla_(plugin_mla_capability(plugin.table, true)),
+        info_(std::move(info)),
+        description_(describe(plugin.table.description, info_)) {
+    plugin_.on_cuda = device.is_cuda;
+  }
+
+  std::string_view name() const override { return plugin_.table.name; }
+  std::string_view description() const override { return description_; }
+  bool is_default_for(AttentionType) const override { return false; }
+  const PluginInfo* plugin() const override { return &info_; }
+
+  std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
+    if (problem.attention.type == AttentionType::kMla) return mla_reasons(problem);
+    std::vector<std::string> reasons = common_refusals(problem);
+    if (reasons.empty()) reasons = own_limits(problem);
+    if (!reasons.empty()) return reasons;
+    return own_reasons(PluginProblem(problem, plugin_.table.name, device_), problem);
+  }
+
+  const MlaCapability* mla_capability(const Problem& problem) const override {
+    if (problem.attention.type != AttentionType::kMla) return nullptr;
+    return problem.mla.sparse_topk ? &sparse_mla_ : &dense_mla_;
+  }
+
+  std::optional<CacheLayoutKind> cache_layout() const override {
+    switch (plugin_.table.kv) {
+      case ATTNBENCH_KV_PAGED:
+        return CacheLayoutKind::kFa;
+      case ATTNBENCH_KV_PAGED_INTERLEAVED:
+        return CacheLayoutKind::kTr;
+      default:
+        return std::nullopt;
+    }
+  }
+
+  bool is_deterministic(const Problem&) const override {
+    return plugin_.table.nondeterministic == 0;
+  }
+  /// By the problem: a plugin that rounds P further than it is asked to has no wider limits.
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
+
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops& ops) const override {
+    // Why again: one request of a batch may be a problem that the plugin does not take.
+    const std::vector<std::string> reasons = refusals(problem, device_.facts);
+    if (!reasons.empty()) fail(ErrorKind::kUnsupported, "{}", fmt::join(reasons, "; "));
+    if (const MlaCapability* mla = mla_capability(problem)) {
+      return std::make_unique<PluginMlaPipeline>(*mla, problem, inputs, ops, plugin_, device_);
+    }
+    if (problem.attention.type == AttentionType::kOp) {
+      if (inputs.op == nullptr) fail(ErrorKind::kInternal, "{}: no operands were given", name());
+      return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, plugin_, device_);
+    }
+    return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
+  }
+
+  Facts explain(const Problem& problem) const override {
+    Facts facts{{"library", info_.library},
+                {"version", info_.version},
+                {"sha256", info_.sha256},
+                {"lse", lse_words()}};
+    if (const MlaCapability* mla = mla_capability(problem)) {
+      facts.emplace_back("form", "latent, all requests");
+      const bool is_fp8 = plan_mla(*mla, problem).quantised_query;
+      facts.emplace_back("query", is_fp8 ? "fp8_e4m3" : "as given");
+    } else if (problem.attention.type == AttentionType::kOp) {
+      facts.emplace_back("operation", to_string(*problem.op.name));
+      add_op_facts(problem, facts);
+    } else if (const auto layout = cache_layout();
+               layout && !has_direct_kv(problem.attention.type)) {
+      add_cache_facts(problem, *layout, plugin_.table.name, facts);
+    } else {
+      facts.emplace_back("keys", "ragged");
+    }
+    return facts;
+  }
+
+ private:
+  static std::string describe(const char* own_words, const PluginInfo& info) {
+    const std::string of = fmt::format("plugin {}, version {}", info.library, info.version);
+    return own_words == nullptr ? of : fmt::format("{} ({})", own_words, of);
+  }
+
+  /// What the plugin does not declare, and what it says itself.
+  std::vector<std::string> own_reasons(const PluginProblem& view, const Problem& problem) const {
+    std::vector<std::string> reasons =
+        undeclared(*view.get(), problem.attention.type, plugin_.table);
+    for (std::string& reason : asked(*view.get())) reasons.push_back(std::move(reason));
+    return reasons;
+  }
+
+  std::vector<std::string> mla_reasons(const Problem& problem) const {
+    if ((plugin_.table.attention_types & ATTNBENCH_MLA) == 0) {
+      return {"attention type mla not supported"};
+    }
+    if (problem.dcp.world_size > 1) return {"DCP not supported"};
+    if (problem.attention.dtype == Dtype::kF32) {
+      return {"float32 latents are not handed to plugins"};
+    }
+    const MlaCapability& capability = *mla_capability(problem);
+    const std::vector<std::string> reasons = mla_refusals(capability, problem, device_.facts);
+    if (!reasons.empty()) return reasons;
+    return own_reasons(PluginProblem(problem, capability, device_), problem);
+  }
+
+  /// What follows from the form that it wants its keys and LSE in.
+  std::vector<std::string> own_limits(const Problem& problem) const {
+    if (problem.attention.type == AttentionType::kOp) return limits_of_layout(problem);
+    std::vector<std::string> reasons;
+    const bool has_cache = !has_direct_kv(problem.attention.type);
+    const bool is_paged = cache_layout().has_value();
+    if (has_cache && !is_paged && calculates_kv_scales(problem)) {
+      reasons.emplace_back("scales calculated in the step, with ragged keys");
+    }
+    if (has_cache && is_paged && problem.attention.v_head_size != problem.attention.head_size) {
+      reasons.emplace_back("v_head_size not supported");
+    }
+    if (lse_convention(plugin_.table).empty_is_plus_inf && has_infinite_sink(problem.attention)) {
+      reasons.emplace_back("a sink of +inf with an LSE of +inf for rows that see no key");
+    }
+    return reasons;
+  }
+
+  /// A single operation has its cache in the layout that the scenario names.
+  std::vector<std::string> limits_of_layout(const Problem& problem) const {
+    const bool writes = (plugin_.table.operations & ATTNBENCH_OP_RESHAPE_AND_CACHE) != 0;
+    if (problem.op.name != OpKind::kReshapeAndCache || !writes) return {};
+    const OpCacheLayout layout = problem.op.cache_layout;
+    const bool fits = layout == OpCacheLayout::kTr
+                          ? cache_layout() == CacheLayoutKind::kTr
+                          : layout == OpCacheLayout::kFa && cache_layout() == CacheLayoutKind::kFa;
+    if (fits) return {};
+    if (!cache_layout()) return {"a cache write needs kv PAGED or PAGED_INTERLEAVED, not RAGGED"};
+    return {fmt::format("cache layout {} not supported", to_string(layout))};
+  }
+
+  /// The lines of what supports() says. Errors: BackendFailure when it throws.
+  std::vector<std::string> asked(const AttnbenchProblem& problem) const {
+    if (plugin_.table.supports == nullptr) return {};
+    const char* words = nullptr;
+    const StdoutToStderr redirected;
+    const auto complaint = complaint_of(plugin_, [&]() -> const char* {
+      words = plugin_.table.supports(plugin_.self, &problem);
+      return nullptr;
+    });
+    if (complaint) {
+      throw BackendFailure(fmt::format("{}: supports(): {}", plugin_.table.name, *complaint));
+    }
+    if (words == nullptr) return {};
+    std::vector<std::string> reasons;
+    std::istringstream lines(words);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.find_first_not_of(" \t\r") != std::string::npos) reasons.push_back(std::move(line));
+    }
+    if (reasons.empty()) reasons.emplace_back("refused without a word");
+    return reasons;
+  }
+
+  std::string lse_words() const {
+    if (plugin_.table.lse == ATTNBENCH_LSE_NONE) return "none";
+    const LseConvention convention = lse_convention(plugin_.table);
+    return fmt::format("{}, {} for rows that see no key",
+                       convention.base_two ? "base 2" : "natural",
+                       convention.empty_is_plus_inf ? "+inf" : "-inf");
+  }
+
+  PluginTable plugin_;
+  PluginDevice device_;
+  MlaCapability dense_mla_;
+  MlaCapability sparse_mla_;
+  PluginInfo info_;
+  std::string description_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
+                                                  const PluginDevice& device) {
+  const PluginLibrary library(path);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const PluginTable& table : library.tables()) {
+    PluginInfo info{library.path(), table.table.version, library.sha256()};
+    backends.push_back(std::make_unique<PluginBackend>(std::move(info), table, device));
+  }
+  return backends;
+}
+
+std::vector<std::unique_ptr<Backend>> load_python(const std::string& package_dir,
+                                                  const std::vector<std::string>& adapters,
+                                                  const PluginDevice& device) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (const auto& [info, table] : load_python_plugins(package_dir, adapters)) {
+    backends.push_back(std::make_unique<PluginBackend>(info, table, device));
+  }
+  return backends;
+}
+
+}  // namespace attnbench

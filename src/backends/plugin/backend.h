@@ -1,0 +1,22 @@
+// The backends of a user's library: judged and timed like ours.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/plugin/problem.h"
+
+namespace attnbench {
+
+/// Opens a plugin for the device that cases will run on. Errors: those of PluginLibrary.
+std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
+                                                  const PluginDevice& device);
+
+/// The classes "MODULE:CLASS" of the active Python as backends "python:MODULE:CLASS". `package_dir`
+/// holds the Python package attnbench. Errors: those of load_python_plugins().
+std::vector<std::unique_ptr<Backend>> load_python(const std::string& package_dir,
+                                                  const std::vector<std::string>& adapters,
+                                                  const PluginDevice& device);
+
+}  // namespace attnbench

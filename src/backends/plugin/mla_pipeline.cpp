@@ -1,0 +1,215 @@
+#include "backends/plugin/mla_pipeline.h"
+
+#include <utility>
+
+#include "backends/mla/query.h"
+
+namespace attnbench {
+namespace {
+
+using enum KvCacheDtype;
+
+Dtype dtype_of(attn::Element element) { return static_cast<Dtype>(element); }
+
+/// Flips the signs of values and rope part of fp8_ds_mla entries, u8 [..., 656]; the scales between
+/// them stay.
+void negate_ds_mla(Tensor& entries) {
+  constexpr int kRopeBytes = 2 * attn::kDsMlaRope;
+  for (std::size_t begin = 0; begin < entries.size_bytes(); begin += attn::kDsMlaEntryBytes) {
+    std::byte* entry = entries.bytes() + begin;
+    for (int i = 0; i < attn::kDsMlaLatent; ++i) entry[i] ^= std::byte{0x80};
+    for (int i = attn::kDsMlaEntryBytes - kRopeBytes + 1; i < attn::kDsMlaEntryBytes; i += 2) {
+      entry[i] ^= std::byte{0x80};
+    }
+  }
+}
+
+/// Lists of every second of the keys, at least one where there are any.
+Tensor thinned(const Tensor& slots) {
+  Tensor result = slots;
+  for (std::int64_t row = 0; row < slots.dim(0); ++row) {
+    std::int32_t* list = result.data<std::int32_t>() + row * slots.dim(1);
+    bool is_dropped = false;
+    for (std::int64_t k = 0; k < slots.dim(1); ++k) {
+      if (list[k] < 0) continue;
+      if (is_dropped) list[k] = -1;
+      is_dropped = !is_dropped;
+    }
+  }
+  return result;
+}
+
+}  // namespace
+
+MlaCapability plugin_mla_capability(const AttnbenchBackend& table, bool sparse) {
+  MlaCapability c;
+  c.name = table.name;
+  c.dtypes = {Dtype::kF16, Dtype::kBF16};
+  // What is not declared is refused by the name of its feature; fp8 stands for fp8_ds_mla where
+  // that is the only one, as in FLASHMLA_SPARSE.
+  c.kv_dtypes = {kAuto, kFloat16, kBFloat16, kFp8, kFp8DsMla};
+  const bool only_ds_mla =
+      (table.features & ATTNBENCH_MLA_DS_KV) != 0 && (table.features & ATTNBENCH_FP8_KV) == 0;
+  if (!only_ds_mla) c.kv_dtypes.push_back(kFp8E4M3);
+  c.block_sizes = {{1, true}};
+  c.sparse = sparse;
+  c.fp8_query = (table.features & ATTNBENCH_FP8_QUERY) != 0;
+  c.latent_only = true;
+  return c;
+}
+
+PluginMlaPipeline::PluginMlaPipeline(const MlaCapability& capability, const Problem& problem,
+                                     const BackendInputs& inputs, Ops& ops,
+                                     const PluginTable& plugin, const PluginDevice& device)
+    : MlaPipeline(capability, problem, inputs, ops),
+      problem_(problem, capability, device),
+      kernel_(ops, plugin, device,
+              {[this](std::size_t size_bytes, const std::string& name) {
+                 return work().memory.workspace(static_cast<std::int64_t>(size_bytes), name);
+               },
+               [this](const void* data) -> Buffer& { return work().memory.starting_at(data); }}) {
+  add_query_steps();
+  describe_tensors();
+  // Why: where nothing is going to run the tensors have no memory.
+  if (!problem.inputs.shapes_only) prepare();
+  attention_step_ = work().steps.size();
+  work().add_attend_step("attend", [this] { kernel_.run(); });
+  const attn::i64 row = work().padded_heads() * work().sizes.latent;
+  add_value_projection(work(), {{latent_output_, row}}, work().num_tokens);
+  add_output_quant();
+}
+
+void PluginMlaPipeline::add_query_steps() {
+  MlaWork& w = work();
+  first_query_step_ = w.steps.size();
+  std::vector<const void*> queries = add_latent_query(w, w.num_tokens);
+  query_element_ = w.element;
+  if (w.plan.quantised_query) {
+    queries = {add_quantised_query(w, queries.front(), w.num_tokens)};
+    query_element_ = attn::Element::kE4M3;
+  }
+  query_ = add_padded_heads(w, queries, query_element_, w.num_tokens, w.padded_heads()).front();
+}
+
+void PluginMlaPipeline::describe_tensors() {
+  MlaWork& w = work();
+  const std::int64_t heads = w.padded_heads();
+  latent_output_ = w.workspace(w.num_tokens * heads * w.sizes.latent, w.element, "output");
+  w.lse = w.memory.workspace_of<float>(heads * w.num_rows, "lse");
+  PluginTensors& list = kernel_.list();
+  AttnbenchTensors& t = kernel_.tensors();
+  const auto requests = static_cast<std::int64_t>(w.problem.batch.size());
+  t.query = list.add(query_, dtype_of(query_element_), {w.num_tokens, heads, w.sizes.entry()});
+  t.output = list.add(latent_output_, dtype_of(w.element), {w.num_tokens, heads, w.sizes.latent});
+  if (kernel_.table().lse != ATTNBENCH_LSE_NONE) {
+    t.lse = list.add_lse(w.lse, heads, w.num_tokens, w.num_rows);
+  }
+  t.query_start_loc = list.add(w.memory.upload(w.inputs.query_start_loc, "query_start_loc"),
+                               Dtype::kI32, {requests + 1});
+  t.seq_lens = list.add(w.memory.upload(w.inputs.seq_lens, "seq_lens"), Dtype::kI32, {requests});
+  t.block_table = list.add(w.block_table, Dtype::kI32, {requests, w.block_table_columns()});
+  const Tensor& cache = w.cache_before.data;
+  t.kv_cache = list.add(w.cache->data(), cache.dtype(), cache.shape());
+  if (w.entry_format() == attn::MlaEntry::kE4M3) t.k_scale = list.add(w.k_scale, Dtype::kF32, {1});
+  if (w.plan.quantised_query) t.q_scale = list.add(w.q_scale, Dtype::kF32, {1});
+  if (!w.capability.sparse) return;
+  slots_ = Tensor::from_i32(mla_sparse_slots(w), w.inputs.topk_indices.shape());
+  t.topk_slots = list.add(w.memory.upload(slots_, "topk_slots"), Dtype::kI32, slots_.shape());
+}
+
+void PluginMlaPipeline::prepare() {
+  MlaWork& w = work();
+  const AttnbenchTensors& t = kernel_.tensors();
+  kernel_.watch("query_start_loc", t.query_start_loc, Dtype::kI32);
+  kernel_.watch("seq_lens", t.seq_lens, Dtype::kI32);
+  kernel_.watch("block_table", t.block_table, Dtype::kI32);
+  kernel_.watch("topk_slots", t.topk_slots, Dtype::kI32);
+  if (!w.kv_scales) {  // those that a step makes are held against the problem's by read_output()
+    kernel_.watch("k_scale", t.k_scale, Dtype::kF32);
+    kernel_.watch("q_scale", t.q_scale, Dtype::kF32);
+  }
+  // The query is poison still: it is memory that no step has written.
+  std::vector<PluginKernel::Input> values{{"kv_cache", w.cache->data(), &w.cache_before.data}};
+  // Poison is -1 there, no key. What a kernel made of the lists here would not be timed.
+  if (t.topk_slots != nullptr) values.push_back({"topk_slots", t.topk_slots->data, &slots_});
+  kernel_.prepare(*problem_.get(), values);
+}
+
+void PluginMlaPipeline::run_steps(std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; ++i) work().steps[i].run();
+  work().ops.synchronize();
+}
+
+/// The query is made by steps of ours, so another one is held against it. The cache has new latents
+/// by now, which whoever checks the write compares.
+std::string PluginMlaPipeline::changed_input() {
+  const AttnbenchTensor& query = *kernel_.tensors().query;
+  Tensor found(dtype_of(query_element_), {query.shape, query.shape + query.ndim});
+  work().ops.download(found.bytes(), work().memory.starting_at(query_), found.size_bytes());
+  run_steps(first_query_step_, attention_step_);
+  return kernel_.changed_input({{"query", query_, &found}});
+}
+
+PipelineOutput PluginMlaPipeline::read_output(bool with_cache) {
+  if (kernel_.collects()) {
+    kernel_.collect();
+    // They ran before the output was there.
+    run_steps(attention_step_ + 1, work().steps.size());
+  }
+  PipelineOutput output = MlaPipeline::read_output(with_cache);
+  if (with_cache && output.defect.empty()) output.defect = changed_input();
+  kernel_.convert_lse(output);
+  return output;
+}
+
+UsersPipeline::Words PluginMlaPipeline::words() const {
+  const bool has_lists = kernel_.tensors().topk_slots != nullptr;
+  return {has_lists ? "the query negated and half of every list" : "the query negated",
+          "query and latents were negated"};
+}
+
+void PluginMlaPipeline::negate_query() {
+  flip_query();
+  const AttnbenchTensor* lists = kernel_.tensors().topk_slots;
+  if (lists == nullptr) return;
+  shows_other_lists_ = !shows_other_lists_;
+  const Tensor shown = shows_other_lists_ ? thinned(slots_) : slots_;
+  work().ops.upload(work().memory.starting_at(lists->data), shown.bytes(), shown.size_bytes());
+}
+
+void PluginMlaPipeline::flip_query() {
+  work().ops.synchronize();
+  kernel_.negate(work().query, dtype_of(work().element));
+}
+
+void PluginMlaPipeline::negate_inputs() {
+  flip_query();
+  kernel_.negate(work().new_kv_c, dtype_of(work().element));
+  kernel_.negate(work().new_k_pe, dtype_of(work().element));
+  negate_entries();
+}
+
+void PluginMlaPipeline::negate_entries() {
+  MlaWork& w = work();
+  if (w.entry_format() != attn::MlaEntry::kDsMla) {
+    return kernel_.negate(w.cache->data(), w.cache_before.data.dtype());
+  }
+  Tensor entries(w.cache_before.data.dtype(), w.cache_before.data.shape());
+  w.ops.download(entries.bytes(), *w.cache, entries.size_bytes());
+  negate_ds_mla(entries);
+  w.ops.upload(*w.cache, entries.bytes(), entries.size_bytes());
+}
+
+/// Codes of a quantised output have a sign each, two of them in a byte of NVFP4.
+void PluginMlaPipeline::negate_output(PipelineOutput& output) const {
+  negate(output.output);
+  if (work().problem.output_quant.type == OutputQuantType::kNvfp4) {
+    std::byte* codes = output.output.bytes();
+    for (std::size_t i = 0; i < output.output.size_bytes(); ++i) codes[i] ^= std::byte{0x08};
+  }
+  for (auto& [name, tensor] : output.more) {
+    if (name == "output_unquantized") negate(tensor);
+  }
+}
+
+}  // namespace attnbench

@@ -1,0 +1,56 @@
+// A plugin's attention over the latents of MLA: between our cache write, query projection and value
+// projection.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "backends/mla/pipeline.h"
+#include "backends/plugin/kernel.h"
+#include "backends/plugin/problem.h"
+
+namespace attnbench {
+
+/// How the kernels of a plugin take part in MLA cases, with lists of keys (`sparse`) or without.
+MlaCapability plugin_mla_capability(const AttnbenchBackend& table, bool sparse);
+
+class PluginMlaPipeline final : public MlaPipeline, public UsersPipeline {
+ public:
+  /// `capability` and `plugin` must outlive it. Errors: those of MlaPipeline and of
+  /// PluginKernel::prepare().
+  PluginMlaPipeline(const MlaCapability& capability, const Problem& problem,
+                    const BackendInputs& inputs, Ops& ops, const PluginTable& plugin,
+                    const PluginDevice& device);
+
+  PipelineOutput read_output(bool with_cache) override;
+  /// Query and latents, also those that every run writes into the cache.
+  void negate_inputs() override;
+  /// And exchanges the lists for others: what a kernel makes of them in its first run is wrong in
+  /// the next one.
+  void negate_query() override;
+  void negate_output(PipelineOutput& output) const override;
+  Words words() const override;
+  void finish() override { kernel_.finish(); }
+
+ private:
+  void add_query_steps();
+  void describe_tensors();
+  void prepare();
+  void flip_query();
+  void negate_entries();
+  void run_steps(std::size_t begin, std::size_t end);
+  std::string changed_input();
+
+  Tensor slots_;  // int32 [T, K]; or empty
+  bool shows_other_lists_ = false;
+  const void* query_ = nullptr;                        // [T, padded heads, entry]
+  attn::Element query_element_ = attn::Element::kF32;  // set by add_query_steps()
+  void* latent_output_ = nullptr;                      // [T, padded heads, Lkv]
+  std::size_t first_query_step_ = 0;
+  std::size_t attention_step_ = 0;
+  PluginProblem problem_;
+  PluginKernel kernel_;  // last: destroyed before everything that it may point to
+};
+
+}  // namespace attnbench

@@ -1,0 +1,47 @@
+#include "backends/plugin/op_pipeline.h"
+
+#include <string>
+
+namespace attnbench {
+
+PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops,
+                                   const PluginTable& plugin, const PluginDevice& device)
+    : op_(problem, inputs, ops),
+      problem_(problem, plugin.table.name, device),
+      kernel_(ops, plugin, device,
+              {[this](std::size_t size_bytes, const std::string& name) {
+                 return op_.workspace(static_cast<std::int64_t>(size_bytes), name);
+               },
+               [this](const void* data) -> Buffer& { return op_.buffer_at(data); }}),
+      operation_(problem.op.name == OpKind::kMerge ? plugin_merge(op_, kernel_)
+                                                   : plugin_cache_write(op_, kernel_)) {
+  // Why: whether run() waits for a stream that is held is seen with outputs put back behind it.
+  op_.keep_outputs_on_device();
+  // Why: where nothing is going to run the tensors have no memory.
+  if (!problem.inputs.shapes_only) kernel_.prepare(*problem_.get(), operation_->values());
+  op_.add_step([this] { kernel_.run(); });
+}
+
+void PluginOpPipeline::poison_outputs() {
+  op_.poison_outputs();
+  op_.ops().take_kernels();  // what puts outputs back is none of the plugin's
+}
+
+void PluginOpPipeline::toggle(OperandValues values) {
+  op_.ops().synchronize();
+  shown_ = shown_ == values ? OperandValues::kOwn : values;
+  operation_->upload(shown_);
+}
+
+PipelineOutput PluginOpPipeline::read_output(bool with_cache) {
+  kernel_.collect();
+  PipelineOutput output = op_.read_output(with_cache);
+  // Why not always: all of the operands are copied from the device.
+  if (with_cache && output.defect.empty()) {
+    output.defect = kernel_.changed_input(operation_->values());
+  }
+  if (problem_.get()->operation == ATTNBENCH_OP_MERGE) kernel_.convert_lse(output);
+  return output;
+}
+
+}  // namespace attnbench

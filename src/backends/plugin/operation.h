@@ -1,0 +1,36 @@
+// What a plugin's single operation works on: operands that it is given, values that change for the
+// checks of users' kernels, and the way back to the output that the case expects.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "backends/op/op_pipeline.h"
+#include "backends/plugin/kernel.h"
+
+namespace attnbench {
+
+/// Values of the operands.
+enum class OperandValues {
+  kOwn,     // of the case
+  kOther,   // for which most results are others
+  kNegated  // for which restore() makes the results of the case of what they give
+};
+
+class PluginOperation {
+ public:
+  virtual ~PluginOperation() = default;
+  /// Values that are computed from, not metadata: they hold poison in prepare().
+  virtual std::vector<PluginKernel::Input> values() const = 0;
+  /// Brings such values to the device.
+  virtual void upload(OperandValues values) = 0;
+  /// Output and LSE of a run, ours in form, on kNegated values.
+  virtual void restore(PipelineOutput& output) const = 0;
+  virtual UsersPipeline::Words words() const = 0;
+};
+
+/// Each describes its tensors to `kernel`; both outlive it.
+std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel);
+std::unique_ptr<PluginOperation> plugin_merge(OpPipeline& op, PluginKernel& kernel);
+
+}  // namespace attnbench

@@ -1,0 +1,147 @@
+#include "backends/plugin/pipeline.h"
+
+#include <utility>
+
+#include "inputs/cache/kv_scales.h"
+
+namespace attnbench {
+namespace {
+
+using Shape = std::vector<std::int64_t>;
+
+Dtype dtype_of(attn::Element element) { return static_cast<Dtype>(element); }
+
+bool wants_ragged_keys(const AttnbenchBackend& table) { return table.kv == ATTNBENCH_KV_RAGGED; }
+
+}  // namespace
+
+PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+                               const PluginTable& plugin, const PluginDevice& device)
+    : AttentionPipeline(problem, inputs, ops, plugin.table.name, wants_ragged_keys(plugin.table)),
+      inputs_(inputs),
+      problem_(problem, plugin.table.name, device),
+      kernel_(ops, plugin, device,
+              {[this](std::size_t size_bytes, const std::string& name) {
+                 return new_buffer(size_bytes, name, true)->data();
+               },
+               [this](const void* data) -> Buffer& { return buffer_at(data); }}) {
+  add_write_step();
+  describe_tensors();
+  // Why: where nothing is going to run the tensors have no memory.
+  if (inputs.inputs->shapes_only) return;
+  watch_small_inputs();
+  kernel_.prepare(*problem_.get(), values());
+  add_step(attention_step("attend", [this] { kernel_.run(); }));
+}
+
+void PluginPipeline::describe_tensors() {
+  const attn::AttendParams& p = params();
+  const std::int64_t heads = p.num_heads;
+  PluginTensors& list = kernel_.list();
+  AttnbenchTensors& t = kernel_.tensors();
+  t.query = list.add(p.query, dtype_of(p.query_element),
+                     {num_tokens(), heads, std::int64_t{p.head_size}});
+  if (inputs_.query.query.dtype() == Dtype::kE4M3) {
+    t.q_scale =
+        list.add(upload(std::vector<float>{inputs_.query.scale}, "q_scale"), Dtype::kF32, {1});
+  }
+  t.output = list.add(p.output, dtype_of(p.output_element),
+                      {num_tokens(), heads, std::int64_t{p.v_head_size}});
+  if (kernel_.table().lse != ATTNBENCH_LSE_NONE) {
+    t.lse = list.add_lse(p.lse, heads, num_tokens(), p.lse_stride);
+  }
+  t.query_start_loc = list.add(p.query_start_loc, Dtype::kI32, {num_requests() + 1});
+  t.seq_lens = list.add(p.seq_lens, Dtype::kI32, {num_requests()});
+  t.alibi_slopes = list.add(p.score.alibi_slopes, Dtype::kF32, {heads});
+  t.sinks = list.add(p.score.sinks, Dtype::kF32, {heads});
+  t.mm_prefix_ranges =
+      list.add(p.score.mm_ranges, Dtype::kI32, {num_requests(), p.score.num_mm_ranges, 2});
+  describe_keys();
+}
+
+void PluginPipeline::describe_keys() {
+  const attn::AttendParams& p = params();
+  const attn::KvParams& kv = p.kv;
+  const Dtype element = dtype_of(kv.element);
+  const std::int64_t heads = p.num_kv_heads;
+  PluginTensors& list = kernel_.list();
+  AttnbenchTensors& t = kernel_.tensors();
+  t.k_scale = list.add(kv.k_scale, Dtype::kF32, {heads});
+  t.v_scale = list.add(kv.v_scale, Dtype::kF32, {heads});
+  if (kv.block_table == nullptr) {
+    const std::int64_t keys = problem_.get()->num_keys;
+    t.key = list.add(kv.key, element, {keys, heads, std::int64_t{p.head_size}});
+    t.value = list.add(kv.value, element, {keys, heads, std::int64_t{p.v_head_size}});
+    t.key_start_loc = list.add(kv.kv_start_loc, Dtype::kI64, {num_requests() + 1});
+    return;
+  }
+  const Shape shape{problem_.get()->num_blocks, std::int64_t{kv.block_size}, heads,
+                    std::int64_t{p.head_size}};
+  const Shape strides{kv.block_stride, kv.token_stride_key, kv.head_stride_key, 1};
+  t.key_cache = list.add(kv.key, element, shape, strides);
+  t.value_cache = list.add(kv.value, element, shape, strides);
+  t.block_table = list.add(kv.block_table, Dtype::kI32, {num_requests(), kv.block_table_stride});
+}
+
+/// What attention is computed from; lengths and tables are not among it.
+std::vector<PluginKernel::Input> PluginPipeline::values() const {
+  const attn::AttendParams& p = params();
+  std::vector<PluginKernel::Input> inputs{{"query", p.query, &inputs_.query.query}};
+  if (kernel_.tensors().key_cache != nullptr) {
+    inputs.push_back({"kv_cache", p.kv.key, &inputs_.cache->data});
+  } else {
+    const auto [key, value] = ragged_kv(inputs_);
+    inputs.push_back({"key", p.kv.key, &key});
+    inputs.push_back({"value", p.kv.value, &value});
+  }
+  return inputs;
+}
+
+void PluginPipeline::watch_small_inputs() {
+  const AttnbenchTensors& t = kernel_.tensors();
+  kernel_.watch("query_start_loc", t.query_start_loc, Dtype::kI32);
+  kernel_.watch("seq_lens", t.seq_lens, Dtype::kI32);
+  kernel_.watch("key_start_loc", t.key_start_loc, Dtype::kI64);
+  kernel_.watch("block_table", t.block_table, Dtype::kI32);
+  kernel_.watch("alibi_slopes", t.alibi_slopes, Dtype::kF32);
+  kernel_.watch("sinks", t.sinks, Dtype::kF32);
+  kernel_.watch("q_scale", t.q_scale, Dtype::kF32);
+  kernel_.watch("mm_prefix_ranges", t.mm_prefix_ranges, Dtype::kI32);
+  // Those that a step makes are held against the problem's by whoever reads the output.
+  if (calculates_kv_scales(problem())) return;
+  kernel_.watch("k_scale", t.k_scale, Dtype::kF32);
+  kernel_.watch("v_scale", t.v_scale, Dtype::kF32);
+}
+
+void PluginPipeline::negate_query() {
+  ops().synchronize();
+  kernel_.negate(params().query, inputs_.query.query.dtype());
+}
+
+void PluginPipeline::negate_inputs() {
+  ops().synchronize();
+  for (const auto& input : values()) kernel_.negate(input.memory, input.tensor->dtype());
+  if (kernel_.tensors().key_cache == nullptr) return;
+  // And what every run writes into the cache.
+  const Dtype dtype = dtype_of(cache_write().source_element);
+  kernel_.negate(cache_write().key, dtype);
+  kernel_.negate(cache_write().value, dtype);
+}
+
+std::string PluginPipeline::changed_input() {
+  std::vector<PluginKernel::Input> inputs = values();
+  // The cache has new keys by now, which whoever checks the write compares.
+  if (kernel_.tensors().key_cache != nullptr) inputs.pop_back();
+  return kernel_.changed_input(inputs);
+}
+
+PipelineOutput PluginPipeline::read_output(bool with_cache) {
+  kernel_.collect();
+  PipelineOutput output = AttentionPipeline::read_output(with_cache);
+  // Why not always: on a device all of it is copied, which takes as long as copying the cache.
+  if (with_cache && output.defect.empty()) output.defect = changed_input();
+  kernel_.convert_lse(output);
+  return output;
+}
+
+}  // namespace attnbench

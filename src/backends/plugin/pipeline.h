@@ -1,0 +1,36 @@
+// A plugin's attention as a pipeline: our cache write, then its run().
+#pragma once
+
+#include <vector>
+
+#include "backends/attention/attention_pipeline.h"
+#include "backends/plugin/kernel.h"
+#include "backends/plugin/problem.h"
+
+namespace attnbench {
+
+class PluginPipeline final : public AttentionPipeline, public UsersPipeline {
+ public:
+  /// `plugin` must outlive it. Errors: those of PluginKernel::prepare().
+  PluginPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+                 const PluginTable& plugin, const PluginDevice& device);
+
+  PipelineOutput read_output(bool with_cache) override;
+  /// Query, keys and values, also those that every run writes into the cache.
+  void negate_inputs() override;
+  void negate_query() override;
+  void finish() override { kernel_.finish(); }
+
+ private:
+  void describe_tensors();
+  void describe_keys();
+  std::vector<PluginKernel::Input> values() const;
+  void watch_small_inputs();
+  std::string changed_input();
+
+  const BackendInputs& inputs_;  // outlives the pipeline
+  PluginProblem problem_;
+  PluginKernel kernel_;  // last: destroyed before everything that it may point to
+};
+
+}  // namespace attnbench

@@ -1,0 +1,274 @@
+#include "backends/plugin/problem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/parallel.h"
+#include "core/problem/problem_json.h"
+#include "inputs/inputs.h"
+#include "metadata/int_math.h"
+
+namespace attnbench {
+namespace {
+
+std::uint32_t type_bit(AttentionType type) {
+  switch (type) {
+    case AttentionType::kDecoder:
+      return ATTNBENCH_DECODER;
+    case AttentionType::kEncoder:
+      return ATTNBENCH_ENCODER;
+    case AttentionType::kEncoderOnly:
+      return ATTNBENCH_ENCODER_ONLY;
+    case AttentionType::kEncoderDecoder:
+      return ATTNBENCH_ENCODER_DECODER;
+    case AttentionType::kMmEncoder:
+      return ATTNBENCH_MM_ENCODER;
+    case AttentionType::kMla:
+      return ATTNBENCH_MLA;
+    case AttentionType::kOp:
+      return ATTNBENCH_OP;
+  }
+  return 0;
+}
+
+std::uint32_t bias_of(AlibiForm form) {
+  switch (form) {
+    case AlibiForm::kNone:
+    case AlibiForm::kContextRelative:  // of TRITON_ATTN alone
+      return ATTNBENCH_BIAS_NONE;
+    case AlibiForm::kKeyIndex:
+      return ATTNBENCH_BIAS_KEY_INDEX;
+    case AlibiForm::kDistance:
+      return ATTNBENCH_BIAS_DISTANCE;
+    case AlibiForm::kSqrt:
+      return ATTNBENCH_BIAS_SQRT;
+  }
+  return ATTNBENCH_BIAS_NONE;
+}
+
+std::uint64_t features_of(const Problem& problem, const std::string& backend,
+                          const AttentionMath& math, std::uint32_t kv_cache_dtype) {
+  const AttentionSpec& a = problem.attention;
+  const bool has_window = math.window_left >= 0 || (!math.causal && math.window_right >= 0);
+  const bool has_alibi = math.alibi != AlibiForm::kNone;
+  const bool is_sqrt = math.alibi == AlibiForm::kSqrt;
+  const std::pair<bool, std::uint64_t> asked[] = {
+      {math.causal, ATTNBENCH_CAUSAL},
+      {!math.causal, ATTNBENCH_NON_CAUSAL},
+      {a.num_kv_heads < a.num_heads, ATTNBENCH_GQA},
+      {a.v_head_size != a.head_size, ATTNBENCH_V_HEAD_SIZE},
+      {has_window, ATTNBENCH_SLIDING_WINDOW},
+      {math.logits_soft_cap > 0, ATTNBENCH_SOFT_CAP},
+      {has_alibi && !is_sqrt, ATTNBENCH_ALIBI},
+      {is_sqrt, ATTNBENCH_ALIBI_SQRT},
+      {math.has_sinks, ATTNBENCH_SINKS},
+      {!math.mm_prefix_ranges.empty(), ATTNBENCH_MM_PREFIX},
+      {kv_cache_dtype == ATTNBENCH_FP8_E4M3, ATTNBENCH_FP8_KV},
+      {kv_cache_dtype == ATTNBENCH_FP8_E5M2, ATTNBENCH_FP8_E5M2_KV},
+      {problem.output_quant.type != OutputQuantType::kNone, ATTNBENCH_FP8_OUTPUT},
+      {query_is_quantised(problem, backend), ATTNBENCH_FP8_QUERY},
+      {a.probability_dtype == ProbabilityDtype::kFp8E4M3, ATTNBENCH_FP8_PROBABILITY}};
+  std::uint64_t features = 0;
+  for (const auto& [is_asked, bit] : asked) features |= is_asked ? bit : 0;
+  return features;
+}
+
+constexpr std::pair<std::uint64_t, const char*> kFeatureNames[] = {
+    {ATTNBENCH_CAUSAL, "ATTNBENCH_CAUSAL"},
+    {ATTNBENCH_NON_CAUSAL, "ATTNBENCH_NON_CAUSAL"},
+    {ATTNBENCH_GQA, "ATTNBENCH_GQA"},
+    {ATTNBENCH_V_HEAD_SIZE, "ATTNBENCH_V_HEAD_SIZE"},
+    {ATTNBENCH_SLIDING_WINDOW, "ATTNBENCH_SLIDING_WINDOW"},
+    {ATTNBENCH_SOFT_CAP, "ATTNBENCH_SOFT_CAP"},
+    {ATTNBENCH_ALIBI, "ATTNBENCH_ALIBI"},
+    {ATTNBENCH_ALIBI_SQRT, "ATTNBENCH_ALIBI_SQRT"},
+    {ATTNBENCH_SINKS, "ATTNBENCH_SINKS"},
+    {ATTNBENCH_MM_PREFIX, "ATTNBENCH_MM_PREFIX"},
+    {ATTNBENCH_FP8_KV, "ATTNBENCH_FP8_KV"},
+    {ATTNBENCH_FP8_E5M2_KV, "ATTNBENCH_FP8_E5M2_KV"},
+    {ATTNBENCH_FP8_OUTPUT, "ATTNBENCH_FP8_OUTPUT"},
+    {ATTNBENCH_FP8_QUERY, "ATTNBENCH_FP8_QUERY"},
+    {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
+    {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
+    {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}};
+
+}  // namespace
+
+std::uint32_t plugin_dtype(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kF32:
+      return ATTNBENCH_FLOAT32;
+    case Dtype::kF16:
+      return ATTNBENCH_FLOAT16;
+    case Dtype::kBF16:
+      return ATTNBENCH_BFLOAT16;
+    case Dtype::kE4M3:
+      return ATTNBENCH_FP8_E4M3;
+    case Dtype::kE5M2:
+      return ATTNBENCH_FP8_E5M2;
+    case Dtype::kU8:
+      return ATTNBENCH_UINT8;
+    case Dtype::kF64:
+    case Dtype::kI8:
+    case Dtype::kI32:
+    case Dtype::kI64:
+      return 0;
+  }
+  return 0;
+}
+
+PluginProblem::PluginProblem(const Problem& problem, const PluginDevice& device)
+    : scenario_(problem.scenario), case_name_(problem.case_name), json_(problem_to_json(problem)) {
+  const AttentionSpec& a = problem.attention;
+  view_.struct_size = sizeof view_;
+  view_.type = type_bit(a.type);
+  view_.dtype = plugin_dtype(a.dtype);
+  view_.device = device.is_cuda ? ATTNBENCH_CUDA : ATTNBENCH_CPU;
+  view_.device_id = device.index;
+  view_.sm = device.facts.sm;
+  view_.num_sms = device.facts.num_sms;
+  view_.num_threads = device.num_threads > 0 ? device.num_threads : available_cores();
+  view_.num_heads = a.num_heads;
+  view_.num_kv_heads = a.num_kv_heads;
+  view_.head_size = a.head_size;
+  view_.v_head_size = a.v_head_size;
+  view_.batch_invariant = a.batch_invariant ? 1 : 0;
+  view_.output_scale = problem.output_quant.scale;
+  set_batch(problem);
+  view_.scenario = scenario_.c_str();
+  view_.case_name = case_name_.c_str();
+  view_.json = json_.c_str();
+}
+
+PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
+                             const PluginDevice& device)
+    : PluginProblem(problem, device) {
+  if (problem.attention.type == AttentionType::kOp) {
+    set_operation(problem);
+    return;
+  }
+  const AttentionMath math = resolve_attention_math(problem, backend);
+  set_math(math);
+  const bool has_cache = !has_direct_kv(problem.attention.type);
+  set_cache(problem,
+            has_cache ? resolve_store_rule(problem, backend).element : problem.attention.dtype);
+  view_.features = features_of(problem, backend, math, view_.kv_cache_dtype);
+}
+
+PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capability,
+                             const PluginDevice& device)
+    : PluginProblem(problem, device) {
+  set_math(resolve_attention_math(problem, capability.name));
+  set_latents(problem, capability);
+}
+
+/// The output is quantised behind the kernel, so that is nothing that it needs.
+void PluginProblem::set_latents(const Problem& problem, const MlaCapability& capability) {
+  const KvCacheDtype dtype = mla_cache_dtype(capability, problem);
+  const bool is_ds_mla = dtype == KvCacheDtype::kFp8DsMla;
+  const bool is_quantised_query = problem.attention.query_dtype == QueryDtype::kFp8E4M3 ||
+                                  plan_mla(capability, problem).quantised_query;
+  set_cache(problem, is_ds_mla ? Dtype::kU8 : kv_element_dtype(dtype, problem.attention.dtype));
+  view_.num_heads = std::max(view_.num_heads, problem.mla.q_pad_num_heads.value_or(0));
+  view_.num_kv_heads = 1;
+  view_.head_size = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
+  view_.v_head_size = problem.mla.kv_lora_rank;
+  view_.topk = checked_int32(problem.mla.sparse_topk.value_or(0), "sparse_topk");
+  view_.output_scale = 0;
+  view_.features = ATTNBENCH_CAUSAL;
+  if (view_.topk > 0) view_.features |= ATTNBENCH_MLA_TOPK;
+  if (is_ds_mla) view_.features |= ATTNBENCH_MLA_DS_KV;
+  if (view_.kv_cache_dtype == ATTNBENCH_FP8_E4M3) view_.features |= ATTNBENCH_FP8_KV;
+  if (is_quantised_query) view_.features |= ATTNBENCH_FP8_QUERY;
+  if (problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3) {
+    view_.features |= ATTNBENCH_FP8_PROBABILITY;
+  }
+}
+
+void PluginProblem::set_math(const AttentionMath& math) {
+  view_.causal = math.causal ? 1 : 0;
+  view_.scale = math.softmax_scale;
+  view_.logits_soft_cap = math.logits_soft_cap;
+  view_.window_left = math.window_left;
+  view_.window_right = math.window_right;
+  view_.alibi = bias_of(math.alibi);
+  for (const auto& ranges : math.mm_prefix_ranges) {
+    view_.num_mm_ranges = std::max(view_.num_mm_ranges, static_cast<std::int32_t>(ranges.size()));
+  }
+}
+
+void PluginProblem::set_batch(const Problem& problem) {
+  for (const Request& request : problem.batch) {
+    query_lens_.push_back(request.query_len);
+    seq_lens_.push_back(request.seq_len);
+  }
+  view_.num_requests = problem.num_requests();
+  view_.num_tokens = problem.num_tokens();
+  view_.num_keys = problem.num_keys();
+  view_.max_query_len = problem.max_query_len();
+  view_.max_seq_len = problem.max_seq_len();
+  view_.query_lens = query_lens_.data();
+  view_.seq_lens = seq_lens_.data();
+  view_.common_prefix_len = problem.cascade.common_prefix_len;
+}
+
+void PluginProblem::set_cache(const Problem& problem, Dtype element) {
+  view_.kv_cache_dtype = plugin_dtype(element);
+  view_.block_size = problem.kv_cache.block_size;
+  view_.num_blocks = problem.kv_cache.num_blocks;
+  view_.kv_cache_hnd = problem.kv_cache.layout == CacheLayout::kHnd ? 1 : 0;
+}
+
+std::vector<std::string> common_refusals(const Problem& problem) {
+  std::vector<std::string> reasons;
+  const auto add_if = [&](bool condition, std::string reason) {
+    if (condition) reasons.push_back(std::move(reason));
+  };
+  const AttentionSpec& a = problem.attention;
+  const KvCacheSpec& cache = problem.kv_cache;
+  const OutputQuantType output = problem.output_quant.type;
+  if (a.type == AttentionType::kOp) return operation_refusals(problem);
+  add_if(is_per_token_head(cache.dtype) || cache.dtype == KvCacheDtype::kFp8DsMla,
+         "kv_cache_dtype not supported");
+  add_if(cache.int8_level > 0, "int8 attention not supported");
+  add_if(has_direct_kv(a.type) && is_quantised(cache.dtype),
+         "quantized KV cache is not supported for encoder attention");
+  add_if(problem.dcp.world_size > 1, "DCP not supported");
+  add_if(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static,
+         fmt::format("output quantization {} not supported", to_string(output)));
+  const bool fp8_encoder =
+      a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
+  // §14.2 has limits for e4m3 queries over e4m3 keys alone, as the native backends take them.
+  const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
+  const bool e4m3_keys = cache.dtype == KvCacheDtype::kFp8 || cache.dtype == KvCacheDtype::kFp8E4M3;
+  const bool e4m3_operands = fp8_query && e4m3_keys;
+  add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
+  add_if(a.probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands, kProbabilityRefusal);
+  return reasons;
+}
+
+std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionType type,
+                                    const AttnbenchBackend& table) {
+  std::vector<std::string> reasons;
+  if ((table.devices & problem.device) == 0) {
+    const bool is_cuda = problem.device == ATTNBENCH_CUDA;
+    reasons.push_back(fmt::format("device {} not supported", is_cuda ? "cuda" : "cpu"));
+  }
+  if ((table.attention_types & problem.type) == 0) {
+    reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
+  }
+  if (type == AttentionType::kOp && (table.operations & problem.operation) == 0) {
+    reasons.push_back(
+        fmt::format("operation {} not supported", plugin_operation_name(problem.operation)));
+  }
+  if ((table.dtypes & problem.dtype) == 0) reasons.emplace_back("dtype not supported");
+  for (const auto& [bit, name] : kFeatureNames) {
+    if ((problem.features & bit) == 0 || (table.features & bit) != 0) continue;
+    reasons.push_back(fmt::format("needs {}, which the plugin does not declare", name));
+  }
+  return reasons;
+}
+
+}  // namespace attnbench

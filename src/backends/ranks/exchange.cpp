@@ -1,0 +1,198 @@
+#include "backends/ranks/exchange.h"
+
+#include <fmt/format.h>
+
+namespace attnbench {
+namespace {
+
+using attn::i64;
+
+/// Runs of `width` elements: [outer, inner] of the source to [outer, inner] of the output.
+attn::CopyParams copy_runs(attn::Element element, const void* source, void* output, i64 width) {
+  attn::CopyParams copy{};
+  copy.source_element = copy.output_element = element;
+  copy.source = source;
+  copy.output = output;
+  copy.extents[2] = 1;
+  copy.width = width;
+  return copy;
+}
+
+void set_pair(i64 (&target)[3], i64 outer, i64 inner) {
+  target[0] = outer;
+  target[1] = inner;
+}
+
+i64 float_bytes(i64 count) { return count * static_cast<i64>(sizeof(float)); }
+
+}  // namespace
+
+DcpQueryGather::DcpQueryGather(Communicator& communicator, Ops& ops, attn::Element element,
+                               std::int64_t num_tokens, int num_heads, int head_size,
+                               const AllocateWorkspace& allocate)
+    : communicator_(communicator),
+      ops_(ops),
+      element_(element),
+      num_tokens_(num_tokens),
+      row_(std::int64_t{num_heads} * head_size) {
+  const i64 bytes = communicator.world_size() * num_tokens * row_ *
+                    static_cast<i64>(dtype_size(static_cast<Dtype>(element)));
+  for (int r = 0; r < communicator.world_size(); ++r) {
+    received_.push_back(allocate(bytes, fmt::format("rank {} gathered query", r)));
+    joined_.push_back(allocate(bytes, fmt::format("rank {} query of all heads", r)));
+  }
+}
+
+void DcpQueryGather::run(const std::vector<const void*>& own) const {
+  const std::size_t size = dtype_size(static_cast<Dtype>(element_));
+  communicator_.all_gather(own, received_, static_cast<std::size_t>(num_tokens_ * row_) * size);
+  const i64 world_size = communicator_.world_size();
+  // Ranks arrive one behind the other and are put side by side.
+  for (std::size_t r = 0; r < joined_.size(); ++r) {
+    attn::CopyParams copy = copy_runs(element_, received_[r], joined_[r], row_);
+    set_pair(copy.source_strides, num_tokens_ * row_, row_);
+    set_pair(copy.output_strides, row_, row_ * world_size);
+    set_pair(copy.extents, world_size, num_tokens_);
+    ops_.copy(copy);
+  }
+}
+
+DcpExchange::DcpExchange(DcpComm comm, Communicator& communicator, Ops& ops,
+                         const DcpExchangeShape& shape, const AllocateWorkspace& allocate)
+    : comm_(comm),
+      communicator_(communicator),
+      ops_(ops),
+      shape_(shape),
+      world_size_(communicator.world_size()),
+      ranks_(static_cast<std::size_t>(world_size_)) {
+  for (int r = 0; r < world_size_; ++r) make_rank(r, allocate);
+}
+
+void DcpExchange::make_rank(int r, const AllocateWorkspace& allocate) {
+  Rank& rank = ranks_[static_cast<std::size_t>(r)];
+  const auto floats = [&](i64 count, const char* name) {
+    return static_cast<float*>(allocate(float_bytes(count), fmt::format("rank {} {}", r, name)));
+  };
+  const i64 own = own_elements();
+  const i64 partial_lses = shape_.num_tokens * shape_.partial_heads;
+  const bool scatters = comm_ == DcpComm::kAgRs;
+  rank.partial = floats(partial_lses * shape_.width, "partial");
+  rank.partial_lse = floats(partial_lses, "partial lse");
+  rank.parts = floats(own * world_size_, "parts");
+  rank.received = floats(scatters ? own : own * world_size_, "received");
+  if (comm_ == DcpComm::kA2a) {
+    rank.gathered_lse = floats(own_lses() * world_size_, "received lse");
+    rank.output = floats(own, "combined");
+    rank.lse = floats(own_lses(), "combined lse");
+    return;
+  }
+  const i64 all = own_lses() * world_size_;
+  rank.gathered_lse = floats(all * world_size_, "gathered lse");
+  rank.all_lse = floats(all, "combined lse");
+  // all-reduce leaves every head on every rank.
+  rank.output = rank.received + (scatters ? 0 : r * own);
+  rank.lse = rank.all_lse + r * own_lses();
+}
+
+void DcpExchange::run() const {
+  if (comm_ == DcpComm::kA2a) {
+    run_all_to_all();
+  } else {
+    run_gathered();
+  }
+}
+
+/// §7.3 and §7.4. Padding heads stand behind the others, so the LSEs of all H heads come first.
+void DcpExchange::run_gathered() const {
+  std::vector<const void*> lses;
+  std::vector<void*> gathered;
+  std::vector<const void*> parts;
+  std::vector<void*> received;
+  for (const Rank& rank : ranks_) {
+    lses.push_back(rank.partial_lse);
+    gathered.push_back(rank.gathered_lse);
+    parts.push_back(rank.parts);
+    received.push_back(rank.received);
+  }
+  const i64 all_lses = own_lses() * world_size_;
+  communicator_.all_gather(lses, gathered, static_cast<std::size_t>(float_bytes(all_lses)));
+  for (int r = 0; r < world_size_; ++r) {
+    for (int part = 0; part < world_size_; ++part) correct_part(r, part);
+  }
+  if (comm_ == DcpComm::kAgRs) {
+    communicator_.reduce_scatter_sum(parts, received, Dtype::kF32, own_elements());
+  } else {
+    communicator_.all_reduce_sum(parts, received, Dtype::kF32, own_elements() * world_size_);
+  }
+}
+
+/// Heads of one part by themselves, so that the parts lie as reduce_scatter sends them.
+void DcpExchange::correct_part(int r, int part) const {
+  const Rank& rank = at(r);
+  const i64 width = shape_.width;
+  attn::DcpCorrectParams correct{};
+  correct.lses = {rank.gathered_lse + part * own_lses(),
+                  own_lses() * world_size_,
+                  1,
+                  shape_.num_tokens,
+                  world_size_,
+                  0};
+  correct.rank = r;
+  correct.partial_element = correct.output_element = attn::Element::kF32;
+  correct.partial = rank.partial + i64{part} * shape_.num_heads * width;
+  correct.partial_token_stride = shape_.partial_heads * width;
+  correct.partial_head_stride = correct.output_head_stride = width;
+  correct.output = rank.parts + part * own_elements();
+  correct.output_token_stride = shape_.num_heads * width;
+  correct.output_lse = rank.all_lse + part * own_lses();
+  correct.lse_token_stride = 1;
+  correct.lse_head_stride = shape_.num_tokens;
+  correct.num_tokens = shape_.num_tokens;
+  correct.num_heads = shape_.num_heads;
+  correct.head_size = shape_.width;
+  ops_.correct_dcp(correct);
+}
+
+/// §7.5: rank n receives everybody's partial of its heads, and combines.
+void DcpExchange::run_all_to_all() const {
+  const i64 row = i64{shape_.num_heads} * shape_.width;
+  std::vector<const void*> parts;
+  std::vector<void*> received;
+  std::vector<const void*> lses;
+  std::vector<void*> received_lses;
+  for (const Rank& rank : ranks_) {
+    attn::CopyParams copy = copy_runs(attn::Element::kF32, rank.partial, rank.parts, row);
+    set_pair(copy.source_strides, row, i64{shape_.partial_heads} * shape_.width);
+    set_pair(copy.output_strides, own_elements(), row);
+    set_pair(copy.extents, world_size_, shape_.num_tokens);
+    ops_.copy(copy);
+    parts.push_back(rank.parts);
+    received.push_back(rank.received);
+    lses.push_back(rank.partial_lse);
+    received_lses.push_back(rank.gathered_lse);
+  }
+  communicator_.all_to_all(parts, received, static_cast<std::size_t>(float_bytes(own_elements())));
+  communicator_.all_to_all(lses, received_lses, static_cast<std::size_t>(float_bytes(own_lses())));
+  for (const Rank& rank : ranks_) combine(rank);
+}
+
+void DcpExchange::combine(const Rank& rank) const {
+  const i64 width = shape_.width;
+  attn::DcpCombineParams combine{};
+  combine.lses = {rank.gathered_lse, own_lses(), 1, shape_.num_tokens, world_size_, 0};
+  combine.partial_element = combine.output_element = attn::Element::kF32;
+  combine.partial = rank.received;
+  combine.partial_rank_stride = own_elements();
+  combine.partial_token_stride = combine.output_token_stride = shape_.num_heads * width;
+  combine.partial_head_stride = combine.output_head_stride = width;
+  combine.output = rank.output;
+  combine.output_lse = rank.lse;
+  combine.lse_token_stride = 1;
+  combine.lse_head_stride = shape_.num_tokens;
+  combine.num_tokens = shape_.num_tokens;
+  combine.num_heads = shape_.num_heads;
+  combine.head_size = shape_.width;
+  ops_.combine_dcp(combine);
+}
+
+}  // namespace attnbench

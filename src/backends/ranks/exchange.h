@@ -1,0 +1,94 @@
+// What the ranks of a decode-context group give each other around the attention over their own
+// keys (semantics §7): the query heads before it, the partial results after it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "backends/ranks/communicator.h"
+#include "core/problem/problem.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+
+/// Device memory that lives as long as its pipeline.
+using AllocateWorkspace = std::function<void*(std::int64_t size_bytes, const std::string& name)>;
+
+/// all_gather(query, head dim): every rank ends with the heads of all ranks, in order.
+class DcpQueryGather {
+ public:
+  /// A rank has num_heads = H / W heads of `head_size` elements.
+  DcpQueryGather(Communicator& communicator, Ops& ops, attn::Element element,
+                 std::int64_t num_tokens, int num_heads, int head_size,
+                 const AllocateWorkspace& allocate);
+
+  /// [T, H, head_size] of a rank, after run().
+  const void* query_of_all(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
+  /// `own`: [T, H / W, head_size] of each rank.
+  void run(const std::vector<const void*>& own) const;
+
+ private:
+  Communicator& communicator_;
+  Ops& ops_;
+  attn::Element element_;
+  std::int64_t num_tokens_;
+  std::int64_t row_;             // elements of a rank's heads
+  std::vector<void*> received_;  // [W, T, H / W, head_size] of each rank
+  std::vector<void*> joined_;    // [T, H, head_size] of each rank
+};
+
+struct DcpExchangeShape {
+  std::int64_t num_tokens = 0;  // T
+  int num_heads = 0;            // h = H / W, of one rank
+  int partial_heads = 0;        // of a partial: H, or more where heads are padded
+  int width = 0;                // of a head's output
+};
+
+/// cp_lse_ag_out_rs, cp_lse_ag_out_ar or dcp_a2a_lse_reduce (§7.3 to §7.5). Everything between is
+/// float32, so that whoever rounds does so once.
+class DcpExchange {
+ public:
+  DcpExchange(DcpComm comm, Communicator& communicator, Ops& ops, const DcpExchangeShape& shape,
+              const AllocateWorkspace& allocate);
+
+  /// A rank's attention over its own keys goes here: [T, partial_heads, width] and, natural log,
+  /// [partial_heads, T].
+  float* partial(int rank) const { return at(rank).partial; }
+  float* partial_lse(int rank) const { return at(rank).partial_lse; }
+  /// A rank's own heads over the keys of all ranks, after run(): [T, h, width] and [h, T].
+  const float* output(int rank) const { return at(rank).output; }
+  const float* lse(int rank) const { return at(rank).lse; }
+  void run() const;
+
+ private:
+  struct Rank {
+    float* partial = nullptr;
+    float* partial_lse = nullptr;
+    float* gathered_lse = nullptr;  // ag_*: [W, H, T]; a2a: [W, h, T]
+    float* parts = nullptr;         // [W, T, h, width]: part n goes to rank n
+    float* received = nullptr;      // ag_rs: [T, h, width]; ag_ar and a2a: [W, T, h, width]
+    float* all_lse = nullptr;       // ag_*: [H, T] combined
+    float* output = nullptr;
+    float* lse = nullptr;
+  };
+
+  const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+  std::int64_t own_elements() const { return own_lses() * shape_.width; }
+  std::int64_t own_lses() const { return shape_.num_tokens * shape_.num_heads; }
+  void make_rank(int rank, const AllocateWorkspace& allocate);
+  void run_gathered() const;
+  void correct_part(int rank, int part) const;
+  void run_all_to_all() const;
+  void combine(const Rank& rank) const;
+
+  DcpComm comm_;
+  Communicator& communicator_;
+  Ops& ops_;
+  DcpExchangeShape shape_;
+  int world_size_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace attnbench

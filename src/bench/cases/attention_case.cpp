@@ -1,0 +1,221 @@
+// The system of queries, keys and values with or without a paged cache: decoder, encoder,
+// encoder_only and encoder_decoder.
+#include <cstring>
+#include <utility>
+
+#include "bench/cases/case.h"
+#include "bench/cases/case_cache.h"
+#include "bench/judge/judge.h"
+#include "bench/judge/ranks.h"
+#include "bench/loop/alone.h"
+#include "bench/save.h"
+#include "core/error.h"
+#include "inputs/cache/kv_scales.h"
+#include "metadata/kv_layout.h"
+
+namespace attnbench {
+namespace {
+
+void add_inputs(const BackendInputs& source, TensorList& tensors) {
+  const AttentionInputs& inputs = *source.inputs;
+  const StoredQuery& query = source.query;
+  tensors.own("query", first_rows(query.query, inputs.num_tokens()));
+  if (query.dequantized) {
+    tensors.own("query_dequantized", first_rows(*query.dequantized, inputs.num_tokens()));
+  }
+  if (!query.scales.empty()) {
+    tensors.own("query_scales", first_rows(query.scales, inputs.num_tokens()));
+    tensors.own("query_unquantized", first_rows(inputs.query, inputs.num_tokens()));
+  }
+  tensors.borrow("key", inputs.key);
+  tensors.borrow("value", inputs.value);
+  tensors.own("query_start_loc", Tensor::from_i32(inputs.query_start_loc));
+  tensors.own("seq_lens", Tensor::from_i32(inputs.seq_lens));
+  if (!inputs.sinks.empty()) tensors.own("sinks", Tensor::from_f32(inputs.sinks));
+  if (!inputs.alibi_slopes.empty()) {
+    tensors.own("alibi_slopes", Tensor::from_f32(inputs.alibi_slopes));
+  }
+}
+
+/// Per-token-head scales of every slot, f32 [NB, bs, Hk], copied out of the cache's cells.
+Tensor scale_cache(const Problem& problem, const ScaleView& view, std::int64_t offset,
+                   const Tensor& cache) {
+  const KvCacheSpec& spec = problem.kv_cache;
+  Tensor scales(Dtype::kF32, {spec.num_blocks, spec.block_size, problem.attention.num_kv_heads});
+  float* next = scales.data<float>();
+  for (std::int64_t block = 0; block < spec.num_blocks; ++block) {
+    for (std::int64_t slot = 0; slot < spec.block_size; ++slot) {
+      for (std::int64_t head = 0; head < problem.attention.num_kv_heads; ++head) {
+        const std::int64_t index =
+            offset + block * view.block_stride + slot * view.slot_stride + head * view.head_stride;
+        std::memcpy(next++, cache.bytes() + index * static_cast<std::int64_t>(sizeof(float)),
+                    sizeof(float));
+      }
+    }
+  }
+  return scales;
+}
+
+/// The pair of kv_cache_scale (§11.1): keys f32 [NB, Hk, bs], values f32 [Hk, D] at level 1.
+void add_int8_scales(const Problem& problem, const BackendInputs& source,
+                     const PipelineOutput& output, TensorList& tensors) {
+  const Tensor& before = source.cache->key_scale_cache;
+  tensors.borrow("key_scale_cache", output.key_scale_cache ? *output.key_scale_cache : before);
+  const std::vector<float>& value_scale = source.inputs->value_channel_scale;
+  if (value_scale.empty()) return;
+  const AttentionSpec& a = problem.attention;
+  tensors.own("value_scale_cache", Tensor::from_f32(value_scale, {a.num_kv_heads, a.v_head_size}));
+}
+
+void add_cache(const Problem& problem, const BackendInputs& source, const PipelineOutput& output,
+               TensorList& tensors) {
+  if (calculates_kv_scales(problem)) {
+    tensors.own("kv_scales", kv_scales_of(problem));
+    tensors.own("query_unquantized", first_rows(source.inputs->query, source.inputs->num_tokens()));
+  }
+  if (source.stored != nullptr && cache_is_quantised(problem)) {
+    tensors.borrow("key_dequantized", source.stored->key_dequantized);
+    tensors.borrow("value_dequantized", source.stored->value_dequantized);
+  }
+  if (!source.cache) return;
+  const PagedCache& before = *source.cache;
+  const Tensor& data = output.cache ? *output.cache : before.data;
+  tensors.borrow("kv_cache", data);
+  tensors.borrow("block_table", before.block_table);
+  tensors.borrow("slot_mapping", before.slot_mapping);
+  if (problem.kv_cache.int8_level > 0) add_int8_scales(problem, source, output, tensors);
+  if (!is_per_token_head(problem.kv_cache.dtype)) return;
+  const ScaleView view = per_token_head_scale_view(before.layout);
+  tensors.own("key_scale_cache", scale_cache(problem, view, view.key_offset, data));
+  tensors.own("value_scale_cache", scale_cache(problem, view, view.value_offset, data));
+}
+
+class AttentionTrial final : public Trial {
+ public:
+  AttentionTrial(CaseCache& cache, const Backend& backend)
+      : cache_(cache), backend_(backend), inputs_(cache.backend_inputs(backend)) {}
+
+  std::unique_ptr<Pipeline> prepare(Ops& ops) override {
+    return backend_.prepare(cache_.problem(), inputs_, ops);
+  }
+
+  std::string check_stored(const PipelineOutput& output) override {
+    if (!inputs_.cache || !output.cache) return "";
+    const std::string wrong =
+        check_cache(cache_.problem(), *inputs_.stored, *inputs_.cache, *output.cache,
+                    output.key_scale_cache ? &*output.key_scale_cache : nullptr);
+    return wrong.empty() ? "" : "cache write: " + wrong;
+  }
+
+  std::optional<Judgement> judge(const PipelineOutput& output) override {
+    const Problem& problem = cache_.problem();
+    const ReferenceKey key = cache_.key_of(backend_);
+    Numerics numerics;
+    numerics.output = output.output.dtype();
+    numerics.probability = backend_.probability_dtype(problem);
+    // int8 queries fall under the row of quantised K and V, e4m3 ones have their own.
+    numerics.quantised_query = key.quantised_query && problem.kv_cache.int8_level == 0;
+    numerics.quantised_kv = key.store_rule.has_value();
+
+    Yardsticks yardsticks;
+    yardsticks.reference = reference_ = cache_.reference(key);
+    if (reference_ == nullptr) return std::nullopt;
+    yardsticks.emulation = cache_.emulation(key, emulation_rule(problem, numerics));
+    if (yardsticks.emulation == nullptr) return std::nullopt;
+    const bool quantised = numerics.quantised_query || numerics.quantised_kv ||
+                           problem.output_quant.type != OutputQuantType::kNone;
+    if (quantised) {
+      yardsticks.unquantised = cache_.reference(CaseCache::unquantised(key));
+      if (yardsticks.unquantised == nullptr) return std::nullopt;
+    }
+    Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
+    if (!judge_ranks(key.math, output, judgement)) return std::nullopt;
+    return judgement;
+  }
+
+  std::optional<BatchInvariance> run_alone(Ops& ops, const PipelineOutput& output) override {
+    const std::optional<std::int64_t> request = request_to_repeat(cache_.problem());
+    if (!request) return std::nullopt;
+    const Problem problem = problem_of_request(cache_.problem(), *request);
+    CaseCache cache(problem, inputs_of_request(*inputs_.inputs, *request));
+    const BackendInputs alone = cache.backend_inputs(backend_);
+    std::unique_ptr<Pipeline> pipeline;
+    try {
+      pipeline = backend_.prepare(problem, alone, ops);
+    } catch (const Error& error) {
+      // A user's backend need not take every request of its batches alone.
+      if (backend_.plugin() == nullptr || error.kind() != ErrorKind::kUnsupported) throw;
+      return std::nullopt;
+    }
+    pipeline->poison_outputs();
+    for (const Step& step : pipeline->steps()) step.run();
+    ops.synchronize();
+    const auto first_row = inputs_.inputs->query_start_loc[static_cast<std::size_t>(*request)];
+    return compare_alone(*request, output.output, first_row, pipeline->read_output(false).output);
+  }
+
+  void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
+    const Problem& problem = cache_.problem();
+    add_inputs(inputs_, tensors);
+    add_cache(problem, inputs_, output, tensors);
+    tensors.borrow("output", output.output);
+    if (output.output.dtype() != problem.attention.dtype) {
+      const auto scale = static_cast<float>(problem.output_quant.scale);
+      tensors.own("output_scales", Tensor::from_f32(std::vector<float>{scale}));
+    }
+    if (output.lse) tensors.borrow("lse", *output.lse);
+    for (const auto& [name, tensor] : output.more) tensors.borrow(name, tensor);
+    if (reference_ != nullptr) add_reference_tensors(problem.num_tokens(), *reference_, tensors);
+  }
+
+ private:
+  /// The partial results of the ranks, where the pipeline has some. False = should_stop.
+  bool judge_ranks(const AttentionMath& math, const PipelineOutput& output, Judgement& judgement) {
+    const Tensor* partial = find_tensor(output, "rank_output");
+    const Tensor* lse = find_tensor(output, "rank_lse");
+    if (partial == nullptr || lse == nullptr) return true;
+    for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
+      const ReferenceOutput* reference = cache_.rank_reference(math, rank);
+      if (reference == nullptr) return false;
+      RankJudgement of_rank = judge_rank(cache_.problem(), *partial, *lse, rank, *reference);
+      judgement.rank_errors.push_back(std::move(of_rank.errors));
+      judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
+                               of_rank.reasons.end());
+    }
+    return true;
+  }
+
+  CaseCache& cache_;
+  const Backend& backend_;
+  BackendInputs inputs_;
+  const ReferenceOutput* reference_ = nullptr;  // set by judge()
+};
+
+class AttentionSystem final : public System {
+ public:
+  AttentionSystem(const Problem& problem, const ReferenceOptions& options)
+      : problem_(&problem), cache_(problem, options) {}
+  const Problem& problem() const override { return *problem_; }
+  bool move_on(const Problem& problem) override {
+    if (!cache_.move_on(problem)) return false;
+    problem_ = &problem;
+    return true;
+  }
+  const std::vector<std::string>& notices() override { return cache_.inputs().notices; }
+  std::unique_ptr<Trial> start(const Backend& backend) override {
+    return std::make_unique<AttentionTrial>(cache_, backend);
+  }
+
+ private:
+  const Problem* problem_;
+  CaseCache cache_;
+};
+
+}  // namespace
+
+std::unique_ptr<System> make_attention_system(const Problem& problem,
+                                              const ReferenceOptions& options) {
+  return std::make_unique<AttentionSystem>(problem, options);
+}
+
+}  // namespace attnbench

@@ -1,0 +1,131 @@
+#include "bench/cases/case_cache.h"
+
+#include <string>
+
+#include "bench/cases/same_values.h"
+#include "bench/judge/ranks.h"
+#include "inputs/cache/kv_scales.h"
+#include "inputs/host_memory.h"
+
+namespace attnbench {
+namespace {
+
+bool same_rule(const std::optional<EmulationRule>& a, const std::optional<EmulationRule>& b) {
+  if (!a || !b) return !a && !b;
+  return a->storage == b->storage && a->probability == b->probability;
+}
+
+std::string name_of(const Backend& backend) { return std::string(backend.name()); }
+
+}  // namespace
+
+const AttentionInputs& CaseCache::inputs() {
+  if (!inputs_) {
+    inputs_ = make_inputs(problem_);
+    adopt_calculated_scales(*inputs_, problem_);
+  }
+  return *inputs_;
+}
+
+bool CaseCache::move_on(const Problem& problem) {
+  if (!same_values(problem_, problem)) return false;
+  check_inputs_fit(problem);
+  if (!same_ranks(problem_, problem)) of_ranks_.clear();
+  problem_ = problem;
+  return true;
+}
+
+const std::vector<std::int32_t>& CaseCache::rows() {
+  if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
+  return *rows_;
+}
+
+const StoredKv& CaseCache::stored_kv(const StoreRule& rule) {
+  for (const Stored& stored : stored_) {
+    if (stored.rule == rule) return stored.kv;
+  }
+  stored_.push_back({rule, store_kv(inputs(), rule)});
+  return stored_.back().kv;
+}
+
+bool CaseCache::has_cache() const { return !is_encoder_type(problem_.attention.type); }
+
+BackendInputs CaseCache::backend_inputs(const Backend& backend) {
+  BackendInputs result;
+  result.inputs = &inputs();
+  result.query = store_query(problem_, inputs(), name_of(backend));
+  if (result.query.dequantized && !dequantized_query_) {
+    dequantized_query_ = result.query.dequantized;
+  }
+  if (!has_cache()) return result;
+  result.stored = &stored_kv(resolve_store_rule(problem_, name_of(backend)));
+  if (const auto layout = backend.cache_layout_for(problem_)) {
+    result.cache = make_paged_cache(problem_, inputs(), *result.stored, *layout);
+  }
+  return result;
+}
+
+ReferenceKey CaseCache::key_of(const Backend& backend) const {
+  ReferenceKey key;
+  key.math = resolve_attention_math(problem_, backend.name());
+  key.quantised_query = query_is_quantised(problem_, name_of(backend));
+  // Why: a cache that only copies bits reads back the inputs, so such backends share a reference.
+  if (has_cache() && cache_is_quantised(problem_)) {
+    key.store_rule = resolve_store_rule(problem_, name_of(backend));
+  }
+  return key;
+}
+
+ReferenceInputs CaseCache::reference_inputs(const ReferenceKey& key) {
+  const AttentionInputs& source = inputs();
+  ReferenceInputs result;
+  result.query = key.quantised_query ? &dequantized_query_.value() : &source.query;
+  result.key = &source.key;
+  result.value = &source.value;
+  if (key.store_rule) {
+    const StoredKv& stored = stored_kv(*key.store_rule);
+    result.key = &stored.key_dequantized;
+    result.value = &stored.value_dequantized;
+  }
+  result.query_start_loc = source.query_start_loc;
+  result.seq_lens = source.seq_lens;
+  result.key_start_loc = source.key_start_loc;
+  result.sinks = source.sinks;
+  result.alibi_slopes = source.alibi_slopes;
+  return result;
+}
+
+const ReferenceOutput* CaseCache::find_or_compute(const ReferenceKey& key,
+                                                  const std::optional<EmulationRule>& rule) {
+  for (const Computed& known : computed_) {
+    if (known.key == key && same_rule(known.rule, rule)) return &known.output;
+  }
+  const ReferenceInputs source = reference_inputs(key);
+  std::optional<ReferenceOutput> output =
+      rule ? emulate_attention(key.math, source, *rule, rows(), options_)
+           : reference_attention(key.math, source, rows(), options_);
+  if (!output) return nullptr;
+  computed_.push_back({key, rule, *std::move(output)});
+  return &computed_.back().output;
+}
+
+const ReferenceOutput* CaseCache::reference(const ReferenceKey& key) {
+  return find_or_compute(key, std::nullopt);
+}
+
+const ReferenceOutput* CaseCache::rank_reference(const AttentionMath& math, int rank) {
+  for (const OfRank& known : of_ranks_) {
+    if (known.math == math && known.rank == rank) return &known.output;
+  }
+  std::optional<ReferenceOutput> output =
+      attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
+  if (!output) return nullptr;
+  of_ranks_.push_back({math, rank, *std::move(output)});
+  return &of_ranks_.back().output;
+}
+
+const ReferenceOutput* CaseCache::emulation(const ReferenceKey& key, const EmulationRule& rule) {
+  return find_or_compute(key, rule);
+}
+
+}  // namespace attnbench

@@ -1,0 +1,194 @@
+// What the backends of an MLA case share: inputs, stored caches, references.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "bench/cases/same_values.h"
+#include "core/problem/problem.h"
+#include "inputs/cache/kv_scales.h"
+#include "inputs/host_memory.h"
+#include "inputs/mla_inputs.h"
+#include "inputs/shapes.h"
+#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/mla_latent_query.h"
+#include "reference/mla/mla_literal.h"
+#include "reference/mla/mla_reference.h"
+
+namespace attnbench {
+
+/// Which values a reference result is computed from.
+struct MlaReferenceKey {
+  std::optional<KvCacheDtype> stored;  // a quantised cache; nothing = latents as they are
+  bool quantised_query = false;
+  bool fp8_prefill = false;
+  std::int64_t num_decode_tokens = 0;
+
+  bool operator==(const MlaReferenceKey&) const = default;
+};
+
+/// Inputs and reference results of an MLA case, made when first asked for and shared by its
+/// backends.
+class MlaCase {
+ public:
+  MlaCase(const Problem& problem, const ReferenceOptions& options)
+      : problem_(problem), options_(options) {}
+
+  /// With the scales of calculate_kv_scales once inputs() were made.
+  const Problem& problem() const { return problem_; }
+  const MlaInputs& inputs() {
+    if (!inputs_) {
+      inputs_ = make_mla_inputs(problem_);
+      adopt_calculated_scales(*inputs_, problem_);
+    }
+    return *inputs_;
+  }
+
+  /// As CaseCache::move_on.
+  bool move_on(const Problem& problem) {
+    if (!same_values(problem_, problem)) return false;
+    check_inputs_fit(problem);
+    if (!same_ranks(problem_, problem)) of_ranks_.clear();
+    problem_ = problem;
+    return true;
+  }
+
+  const StoredMlaCache& stored(KvCacheDtype dtype) {
+    for (const auto& [known, cache] : stored_) {
+      if (known == dtype) return cache;
+    }
+    return stored_.emplace_back(dtype, store(dtype)).second;
+  }
+
+  /// The quantised query of the first `num_tokens` rows or more: rows do not depend on each other.
+  const MlaLatentQuery& latent_query(std::int64_t num_tokens) {
+    if (!latent_query_ || latent_query_->codes.dim(0) < num_tokens) {
+      const MlaInputs& in = inputs();
+      latent_query_ = quantise_latent_query(in.query, in.w_uk, num_tokens,
+                                            static_cast<float>(problem_.kv_cache.q_scale),
+                                            options_.num_threads);
+    }
+    return *latent_query_;
+  }
+
+  /// Borrows from the case.
+  MlaReferenceInputs sources(const MlaReferenceKey& key) {
+    const MlaInputs& in = inputs();
+    MlaReferenceInputs result;
+    result.query = &in.query;
+    result.kv_c = &in.kv_c;
+    result.k_pe = &in.k_pe;
+    if (key.stored) {
+      const StoredMlaCache& cache = stored(*key.stored);
+      result.kv_c = &cache.kv_c_dequantized;
+      result.k_pe = &cache.k_pe_dequantized;
+      result.kv_c_unquantized = &in.kv_c;
+      result.k_pe_unquantized = &in.k_pe;
+    }
+    result.w_uk = &in.w_uk;
+    result.w_uv = &in.w_uv;
+    if (problem_.mla.sparse_topk) result.topk_indices = &in.topk_indices;
+    if (key.quantised_query) {
+      result.latent_query = &latent_query(key.num_decode_tokens).dequantized;
+    }
+    result.num_decode_tokens = key.num_decode_tokens;
+    result.fp8_prefill = key.fp8_prefill;
+    result.query_start_loc = in.query_start_loc;
+    result.seq_lens = in.seq_lens;
+    result.key_start_loc = in.key_start_loc;
+    result.softmax_scale = problem_.attention.scale;
+    return result;
+  }
+
+  const ReferenceOutput* reference(MlaReferenceKey key) {
+    // Why: decodes and prefills differ in what they read and what a kernel rounds, so the exact
+    // result of latents as they are is one for all backends.
+    const bool as_they_are = !key.stored && !key.quantised_query && !key.fp8_prefill;
+    if (as_they_are) key.num_decode_tokens = 0;
+    return find(key, std::nullopt);
+  }
+  const ReferenceOutput* emulation(const MlaReferenceKey& key, const EmulationRule& rule) {
+    return find(key, rule);
+  }
+  /// What a rank of the group computes for the checked decode rows, in the latent space.
+  const ReferenceOutput* rank_reference(const MlaReferenceKey& key, int rank) {
+    for (const OfRank& known : of_ranks_) {
+      if (known.key == key && known.rank == rank) return &known.output;
+    }
+    std::vector<std::int32_t> decode_rows;
+    for (const std::int32_t row : rows()) {
+      if (row < key.num_decode_tokens) decode_rows.push_back(row);
+    }
+    auto output =
+        mla_rank_partial(sources(key), decode_rows,
+                         {problem_.dcp.world_size, problem_.dcp.interleave_size}, rank, options_);
+    if (!output) return nullptr;
+    of_ranks_.push_back({key, rank, *std::move(output)});
+    return &of_ranks_.back().output;
+  }
+
+ private:
+  StoredMlaCache store(KvCacheDtype dtype) {
+    const MlaInputs& in = inputs();
+    const auto k_scale = static_cast<float>(problem_.kv_cache.k_scale.at(0));
+    if (!problem_.inputs.shapes_only) return store_mla_cache(in.kv_c, in.k_pe, dtype, k_scale);
+    StoredMlaCache cache =
+        store_mla_cache(zeros_of_rows(in.kv_c, 1), zeros_of_rows(in.k_pe, 1), dtype, k_scale);
+    for (Tensor* tensor : {&cache.codes, &cache.kv_c_dequantized, &cache.k_pe_dequantized}) {
+      *tensor = zeros_of_rows(*tensor, in.kv_c.dim(0));
+    }
+    return cache;
+  }
+
+  struct Computed {
+    MlaReferenceKey key;
+    std::optional<EmulationRule> rule;
+    ReferenceOutput output;
+  };
+
+  struct OfRank {
+    MlaReferenceKey key;
+    int rank = 0;
+    ReferenceOutput output;
+  };
+
+  const std::vector<std::int32_t>& rows() {
+    if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
+    return *rows_;
+  }
+
+  static bool same(const std::optional<EmulationRule>& a, const std::optional<EmulationRule>& b) {
+    if (!a || !b) return !a && !b;
+    return a->storage == b->storage && a->probability == b->probability;
+  }
+
+  const ReferenceOutput* find(const MlaReferenceKey& key,
+                              const std::optional<EmulationRule>& rule) {
+    for (const Computed& known : computed_) {
+      if (known.key == key && same(known.rule, rule)) return &known.output;
+    }
+    const MlaReferenceInputs source = sources(key);
+    MlaReferenceOptions options;
+    options.reference = options_;
+    options.form = problem_.mla.ref_form;
+    auto output = rule ? emulate_mla(source, *rule, rows(), options_)
+                       : mla_reference(source, rows(), options);
+    if (!output) return nullptr;
+    computed_.push_back({key, rule, *std::move(output)});
+    return &computed_.back().output;
+  }
+
+  Problem problem_;
+  ReferenceOptions options_;
+  std::optional<MlaInputs> inputs_;
+  std::optional<std::vector<std::int32_t>> rows_;
+  std::optional<MlaLatentQuery> latent_query_;
+  // Deques keep references valid while they grow.
+  std::deque<std::pair<KvCacheDtype, StoredMlaCache>> stored_;
+  std::deque<Computed> computed_;
+  std::deque<OfRank> of_ranks_;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,130 @@
+#include "bench/cases/mla_values.h"
+
+#include <doctest/doctest.h>
+
+#include "backends/backend.h"
+#include "bench/cases/case.h"
+#include "core/error.h"
+#include "inputs/mla_problem_testing.h"
+#include "ops/ops.h"
+
+namespace attnbench {
+namespace {
+
+Problem example_problem() {
+  Problem problem = mla_test_problem();
+  problem.kv_cache.num_blocks = 8;
+  problem.batch = {{1, 20}, {1, 7}};
+  return problem;
+}
+
+/// Of decode rows, whose latent outputs ranks combine.
+MlaReferenceKey decode_key() {
+  MlaReferenceKey key;
+  key.num_decode_tokens = 2;
+  return key;
+}
+
+}  // namespace
+
+TEST_CASE("the next MLA case keeps inputs, caches and references when it differs in ranks") {
+  Problem problem = example_problem();
+  problem.dcp.world_size = 2;
+  MlaCase mla(problem, {1, {}});
+  const MlaInputs* inputs = &mla.inputs();
+  const StoredMlaCache* stored = &mla.stored(KvCacheDtype::kFp8E4M3);
+  const ReferenceOutput* reference = mla.reference(decode_key());
+  const std::vector<double> striped = mla.rank_reference(decode_key(), 1)->output;
+  problem.kv_cache.num_blocks = 12;
+  problem.dcp.comm = DcpComm::kA2a;
+  problem.case_name = "other";
+  REQUIRE(mla.move_on(problem));
+  CHECK(mla.problem().kv_cache.num_blocks == 12);
+  CHECK(&mla.inputs() == inputs);
+  CHECK(&mla.stored(KvCacheDtype::kFp8E4M3) == stored);
+  CHECK(mla.reference(decode_key()) == reference);
+  CHECK(mla.rank_reference(decode_key(), 1)->output == striped);
+
+  SUBCASE("what a rank computes is another thing for other ranks") {
+    problem.dcp.interleave_size = 4;
+    REQUIRE(mla.move_on(problem));
+    const std::vector<double> wider = mla.rank_reference(decode_key(), 1)->output;
+    CHECK(wider != striped);
+    MlaCase fresh(problem, {1, {}});
+    CHECK(fresh.rank_reference(decode_key(), 1)->output == wider);
+  }
+  SUBCASE("anything else makes another case") {
+    Problem other = problem;
+    SUBCASE("seed") { other.inputs.seed = 9; }
+    SUBCASE("lengths") { other.batch[1].seq_len = 8; }
+    SUBCASE("stored latents") { other.kv_cache.dtype = KvCacheDtype::kFp8E4M3; }
+    SUBCASE("form of the reference") { other.mla.ref_form = MlaRefForm::kMqa; }
+    SUBCASE("listed keys") { other.mla.sparse_topk = 128; }
+    CHECK_FALSE(mla.move_on(other));
+    CHECK(&mla.inputs() == inputs);
+    CHECK(mla.problem().inputs.seed == problem.inputs.seed);
+  }
+  SUBCASE("it must fit into memory, with the cache of every rank") {
+    Problem large = problem;
+    large.kv_cache.num_blocks = 2'000'000;
+    large.dcp.world_size = 1000;
+    REQUIRE_THROWS_WITH_AS(mla.move_on(large), doctest::Contains("of host memory"), Error);
+    CHECK(mla.problem().dcp.world_size == 2);
+    CHECK(&mla.inputs() == inputs);
+  }
+}
+
+TEST_CASE("backends share what does not depend on which requests they decode") {
+  Problem problem = example_problem();
+  problem.batch = {{1, 20}, {2, 7}, {4, 9}};
+  MlaCase mla(problem, {1, {}});
+  const auto key_of = [](std::int64_t num_decode_tokens) {
+    MlaReferenceKey key;
+    key.num_decode_tokens = num_decode_tokens;
+    return key;
+  };
+  const ReferenceOutput* reference = mla.reference(key_of(1));
+  CHECK(mla.reference(key_of(3)) == reference);
+  CHECK(mla.reference(key_of(0)) == reference);
+  SUBCASE("storage precision rounds the entries of prefills only") {
+    const EmulationRule rule;
+    CHECK(mla.emulation(key_of(1), rule)->output != mla.emulation(key_of(7), rule)->output);
+  }
+  SUBCASE("prefills read their new tokens before they are quantised") {
+    MlaReferenceKey one = key_of(1), all = key_of(7);
+    one.stored = all.stored = KvCacheDtype::kFp8E4M3;
+    CHECK(mla.reference(one)->output != mla.reference(all)->output);
+    CHECK(mla.reference(one)->output != reference->output);
+  }
+  SUBCASE("a quantised query is made for the decodes alone") {
+    CHECK(mla.latent_query(1).codes.dim(0) == 1);
+    const std::uint8_t first = mla.latent_query(1).codes.data<std::uint8_t>()[0];
+    CHECK(mla.latent_query(3).codes.dim(0) == 3);
+    CHECK(mla.latent_query(3).codes.data<std::uint8_t>()[0] == first);
+    CHECK(mla.latent_query(2).codes.dim(0) == 3);
+  }
+}
+
+TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
+  Problem problem = example_problem();
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  problem.kv_cache.block_size = 64;
+  const auto judgement_of = [&problem] {
+    const std::unique_ptr<System> system = make_system(problem, {1, {}});
+    const std::unique_ptr<Trial> trial = system->start(*find_backend("FLASHMLA"));
+    const std::unique_ptr<Ops> ops = make_cpu_ops(1);
+    const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
+    pipeline->poison_outputs();
+    for (const Step& step : pipeline->steps()) step.run();
+    return trial->judge(pipeline->read_output());
+  };
+  const auto decodes = judgement_of();
+  CHECK(decodes->reasons.empty());
+  CHECK(decodes->error.rule == "semantics 14.2 fp8 Q K V, P of 16 bits or more");
+  problem.batch = {{130, 140}};  // longer than any decode of FLASHMLA
+  const auto prefills = judgement_of();
+  CHECK(prefills->reasons.empty());
+  CHECK(prefills->error.rule == "semantics 14.2 MLA 16-bit");
+}
+
+}  // namespace attnbench

@@ -1,0 +1,51 @@
+// Output of a pipeline against the reference: the error numbers and the reasons against it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "backends/backend.h"
+#include "core/result/result.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+
+/// References for one output, on the same rows.
+struct Yardsticks {
+  const ReferenceOutput* reference = nullptr;
+  const ReferenceOutput* emulation = nullptr;
+  const ReferenceOutput* unquantised = nullptr;  // null when nothing is quantised
+};
+
+/// What decides tolerance and emulation beside the problem.
+struct Numerics {
+  Dtype output = Dtype::kBF16;       // element type of the output tensor
+  Dtype probability = Dtype::kBF16;  // what the kernel rounds P to
+  bool quantised_query = false;
+  bool quantised_kv = false;
+};
+
+/// The rule of the emulation that err_ratio is measured by; a fused quantised output is emulated in
+/// the attention dtype and rounded by the comparison.
+EmulationRule emulation_rule(const Problem& problem, const Numerics& numerics);
+
+struct Judgement {
+  std::vector<std::string> reasons;  // empty = right
+  ErrorStats error;
+  std::optional<ErrorStats> lse_error;
+  std::optional<ErrorStats> quantization_error;
+  std::vector<RankErrors> rank_errors;
+};
+/// Contract §4. Errors: E-INTERNAL when the output does not have the shape of the problem.
+Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
+                const Yardsticks& yardsticks);
+
+/// One of PipelineOutput::more by its name; null when there is none.
+const Tensor* find_tensor(const PipelineOutput& output, std::string_view name);
+
+/// Empty, or a sentence naming the first byte in which two runs differ (semantics §18.2).
+std::string describe_difference(const PipelineOutput& first, const PipelineOutput& second);
+
+}  // namespace attnbench

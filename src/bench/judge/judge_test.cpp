@@ -1,0 +1,108 @@
+#include "bench/judge/judge.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+/// One token, one head, two elements.
+struct Example {
+  Problem problem;
+  Numerics numerics;
+  PipelineOutput output;
+  ReferenceOutput reference{{0}, 1, 2, {1.0, 2.0}, {0.5}};
+  ReferenceOutput emulation{{0}, 1, 2, {1.0, 2.0078125}, {0.5}};
+
+  Example() {
+    problem.attention.num_heads = problem.attention.num_kv_heads = 1;
+    problem.attention.head_size = problem.attention.v_head_size = 2;
+    problem.batch = {{1, 1}};
+    output.output = Tensor(Dtype::kBF16, {1, 1, 2});
+    output.output.set(0, 1);
+    output.output.set(1, 2);
+    output.lse = Tensor(Dtype::kF32, {1, 1});
+    output.lse->set(0, 0.5f);
+  }
+  Judgement run(const ReferenceOutput* unquantised = nullptr) const {
+    return judge(problem, numerics, output, {&reference, &emulation, unquantised});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the rule follows from dtypes and quantisation") {
+  Example example;
+  CHECK(example.run().error.rule == "semantics 14.2 bfloat16");
+  example.numerics.quantised_kv = true;
+  CHECK(example.run().error.rule == "semantics 14.2 bfloat16, quantised K and V");
+  example.numerics.quantised_query = true;
+  CHECK(example.run().error.rule == "semantics 14.2 fp8 Q K V, P of 16 bits or more");
+  example.numerics.probability = Dtype::kE4M3;
+  CHECK(example.run().error.rule == "semantics 14.2 fp8 Q K V with e4m3 P");
+}
+
+TEST_CASE("soft-cap allows an err_ratio of 3") {
+  Example example;
+  example.output.output.set(1, 2.015625f);      // an error of 1/64 ...
+  example.emulation.output[1] = 2 + 1.0 / 160;  // ... is 2.5 times that of the emulation
+  CHECK_FALSE(example.run().reasons.empty());
+  CHECK(example.run().error.limit.find("err_ratio <= 2") != std::string::npos);
+  example.problem.attention.logits_soft_cap = 30;
+  CHECK(example.run().error.limit.find("err_ratio <= 3") != std::string::npos);
+  CHECK(example.run().reasons.empty());
+}
+
+TEST_CASE("quantisation error is reported and never judged") {
+  Example example;
+  const ReferenceOutput far{{0}, 1, 2, {5.0, 2.0}, {0.5}};
+  const Judgement judgement = example.run(&far);
+  CHECK(judgement.reasons.empty());
+  REQUIRE(judgement.quantization_error);
+  CHECK(judgement.quantization_error->max_abs == 4);
+}
+
+TEST_CASE("a wrong LSE alone is a reason") {
+  Example example;
+  example.output.lse->set(0, 0.75f);
+  const Judgement judgement = example.run();
+  CHECK(judgement.reasons.size() == 1);
+  CHECK(judgement.lse_error->max_abs == 0.25);
+  example.output.lse.reset();
+  CHECK(example.run().reasons.empty());
+  CHECK_FALSE(example.run().lse_error);
+}
+
+TEST_CASE("fused static fp8 output is judged by its codes") {
+  Example example;
+  example.problem.output_quant.type = OutputQuantType::kFp8Static;
+  example.problem.output_quant.scale = 0.5;
+  example.numerics.output = Dtype::kE4M3;
+  example.output.output = Tensor(Dtype::kE4M3, {1, 1, 2});
+  example.output.output.set(0, 2);  // 1 / 0.5
+  example.output.output.set(1, 4);
+  CHECK(example.run().reasons.empty());
+  CHECK(emulation_rule(example.problem, example.numerics).storage == Dtype::kBF16);
+  example.output.output.set(1, 5);
+  CHECK_FALSE(example.run().reasons.empty());
+}
+
+TEST_CASE("an output of the wrong shape is a defect of the program") {
+  Example example;
+  example.output.output = Tensor(Dtype::kBF16, {2, 1, 2});
+  CHECK_THROWS_AS(example.run(), Error);
+}
+
+TEST_CASE("differences of two runs name the first element") {
+  const Example first;
+  Example second;
+  CHECK(describe_difference(first.output, second.output).empty());
+  second.output.output.set(1, 3);
+  CHECK(describe_difference(first.output, second.output) == "output[0, 0, 1] is 2, then 3");
+  second = Example();
+  second.output.lse.reset();
+  CHECK_FALSE(describe_difference(first.output, second.output).empty());
+}
+
+}  // namespace attnbench

@@ -1,0 +1,84 @@
+#include "core/result/result.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace attnbench {
+namespace {
+
+constexpr std::array<std::pair<Status, const char*>, 6> kStatusNames{{
+    {Status::kPassed, "passed"},
+    {Status::kIncorrect, "incorrect"},
+    {Status::kUnverified, "unverified"},
+    {Status::kUnsupported, "unsupported"},
+    {Status::kError, "error"},
+    {Status::kSkipped, "skipped"},
+}};
+
+/// `values` is not empty.
+double median_of(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+}  // namespace
+
+std::vector<double> round_medians_us(const Timing& timing) {
+  std::vector<double> medians;
+  auto first = timing.samples_us.begin();
+  for (const std::int64_t samples : timing.rounds) {
+    medians.push_back(median_of({first, first + samples}));
+    first += samples;
+  }
+  return medians;
+}
+
+double round_spread(const Timing& timing) {
+  const std::vector<double> medians = round_medians_us(timing);
+  if (medians.size() < 2) return std::numeric_limits<double>::quiet_NaN();
+  const auto [least, largest] = std::minmax_element(medians.begin(), medians.end());
+  return (*largest - *least) / timing.median_us;
+}
+
+const char* to_string(Status status) {
+  return kStatusNames[static_cast<std::size_t>(status)].second;
+}
+
+std::optional<Status> status_from_string(std::string_view text) {
+  for (const auto& [status, name] : kStatusNames) {
+    if (text == name) return status;
+  }
+  return std::nullopt;
+}
+
+StatusCounts count_statuses(const std::vector<Result>& results) {
+  StatusCounts counts;
+  for (const Result& result : results) {
+    switch (result.status) {
+      case Status::kPassed:
+        ++counts.passed;
+        break;
+      case Status::kIncorrect:
+        ++counts.incorrect;
+        break;
+      case Status::kUnverified:
+        ++counts.unverified;
+        break;
+      case Status::kUnsupported:
+        ++counts.unsupported;
+        break;
+      case Status::kError:
+        ++counts.error;
+        break;
+      case Status::kSkipped:
+        ++counts.skipped;
+        break;
+    }
+  }
+  return counts;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,33 @@
+// Reads whole result files (contract.md section 4) and the journals of unfinished runs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/result/result.h"
+
+namespace attnbench {
+
+struct ResultFile {
+  std::string path;
+  RunInfo run;
+  /// Numbers and texts of environment.device by key, numbers as JSON writes them; empty without a
+  /// device.
+  std::map<std::string, std::string> device;
+  /// Clocks of the device over all samples of the file; 0 = not recorded.
+  double sm_mhz_min = 0;
+  double sm_mhz_max = 0;
+  std::vector<Result> results;
+  bool is_journal = false;
+};
+
+/// Reads a result file, or a journal: a head line, then a result a line, the last of which may be
+/// cut off where the run was ended. Errors: E-IO when it cannot be read; E-FORMAT naming the file
+/// and the result when it is no such file, of another schema version, or holds an id twice.
+ResultFile read_result_file(const std::string& path);
+
+/// The same of a text; `path` is for messages.
+ResultFile parse_result_file(const std::string& text, const std::string& path);
+
+}  // namespace attnbench

@@ -1,0 +1,261 @@
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "core/error.h"
+#include "core/parallel.h"
+#include "inputs/cache/int8_rows.h"
+#include "inputs/inputs.h"
+#include "inputs/shapes.h"
+#include "kernels/common/numeric.cuh"
+
+namespace attnbench {
+namespace {
+
+constexpr std::int64_t kRowsPerTask = 64;
+
+std::vector<float> as_floats(const std::vector<double>& values) {
+  return {values.begin(), values.end()};
+}
+
+/// One of K and V on its way into the cache, row-major [S, Hk, width].
+struct Plane {
+  Tensor codes;
+  Tensor scales;  // per-token-head only
+  Tensor dequantized;
+};
+
+Plane make_plane(const Tensor& source, const StoreRule& rule) {
+  Plane plane{Tensor(rule.element, source.shape()), {}, Tensor(Dtype::kF32, source.shape())};
+  if (is_per_token_head(rule.dtype)) {
+    plane.scales = Tensor(Dtype::kF32, {source.dim(0), source.dim(1)});
+  }
+  return plane;
+}
+
+/// Calls store(row, head) for every cell [0, S) x [0, Hk) on all cores.
+template <typename Store>
+void for_each_cell(const Tensor& source, Store store) {
+  for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      for (std::int64_t head = 0; head < source.dim(1); ++head) store(row, head);
+    }
+  });
+}
+
+/// §5.1, auto and 16-bit: a bit copy. Nothing is dequantised.
+Plane copy_plane(const Tensor& source, const StoreRule& rule) {
+  if (source.dtype() != rule.element) {
+    fail(ErrorKind::kDtype, "kv_cache.dtype: expected {} as attention.dtype, got {}",
+         dtype_name(source.dtype()), dtype_name(rule.element));
+  }
+  return {source, {}, {}};
+}
+
+Tensor as_f32(const Tensor& source) {
+  Tensor result(Dtype::kF32, source.shape());
+  const std::int64_t width = source.dim(1) * source.dim(2);
+  const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
+  for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    load_floats(source.dtype(), source.bytes() + begin * width * element, (end - begin) * width,
+                result.data<float>() + begin * width);
+  });
+  return result;
+}
+
+float scale_of_head(const std::vector<float>& scales, std::int64_t head) {
+  return scales.size() == 1 ? scales[0] : scales[static_cast<std::size_t>(head)];
+}
+
+void check_scales(const std::vector<float>& scales, std::int64_t num_kv_heads,
+                  std::string_view name) {
+  if (scales.size() != 1 && static_cast<std::int64_t>(scales.size()) != num_kv_heads) {
+    fail(ErrorKind::kShape, "{}: expected 1 or {} numbers (num_kv_heads), got {}", name,
+         num_kv_heads, scales.size());
+  }
+  for (float scale : scales) {
+    if (!(scale > 0.0f) || !std::isfinite(scale)) {
+      fail(ErrorKind::kValue, "{}: expected finite numbers > 0 in float32, got {}", name, scale);
+    }
+  }
+}
+
+/// §5.1, fp8: codes are rn(x / scale), with a division.
+Plane quantise_per_tensor(const Tensor& source, const StoreRule& rule,
+                          const std::vector<float>& scales, std::string_view name) {
+  check_scales(scales, source.dim(1), name);
+  Plane plane = make_plane(source, rule);
+  const std::int64_t width = source.dim(2);
+  for_each_cell(source, [&](std::int64_t row, std::int64_t head) {
+    const float scale = scale_of_head(scales, head);
+    const std::int64_t first = (row * source.dim(1) + head) * width;
+    for (std::int64_t i = first; i < first + width; ++i) {
+      plane.codes.set(i, source.at(i) / scale);
+      float value = plane.codes.at(i) * scale;
+      if (rule.dequantized_rounding) value = round_to(*rule.dequantized_rounding, value);
+      plane.dequantized.set(i, value);
+    }
+  });
+  return plane;
+}
+
+void store_int8(const StoreRule& rule, Tensor& codes, std::int64_t index, float y) {
+  codes.data<signed char>()[index] =
+      rule.int8_round == PthInt8Round::kHalfAway ? attn::i8_half_away(y) : attn::i8_truncate(y);
+}
+
+/// §5.5: one scale per position and head, max |x| / QMAX and at least 1e-6. A NaN element does not
+/// count towards the maximum (fmax) and becomes code 0 in int8 or NaN in fp8.
+Plane quantise_per_token_head(const Tensor& source, const StoreRule& rule) {
+  const bool int8 = rule.dtype == KvCacheDtype::kInt8PerTokenHead;
+  // Why: upstream's compiler multiplies by the rounded reciprocal of QMAX.
+  const float inverse_max_code = 1.0f / (int8 ? 127.0f : 448.0f);
+  constexpr float kLeastScale = 1e-6f;
+  Plane plane = make_plane(source, rule);
+  const std::int64_t width = source.dim(2);
+  for_each_cell(source, [&](std::int64_t row, std::int64_t head) {
+    const std::int64_t cell = row * source.dim(1) + head;
+    const std::int64_t first = cell * width;
+    float largest = 0.0f;
+    for (std::int64_t i = first; i < first + width; ++i) {
+      largest = std::fmax(largest, std::fabs(source.at(i)));
+    }
+    const float scale = std::fmax(largest * inverse_max_code, kLeastScale);
+    const float inverse_scale = 1.0f / scale;
+    plane.scales.set(cell, scale);
+    for (std::int64_t i = first; i < first + width; ++i) {
+      const float y = source.at(i) * inverse_scale;
+      if (int8) {
+        store_int8(rule, plane.codes, i, y);
+      } else {
+        plane.codes.set(i, y);  // saturates at 448
+      }
+      plane.dequantized.set(i, plane.codes.at(i) * scale);
+    }
+  });
+  return plane;
+}
+
+Plane store_plane(const Tensor& source, const StoreRule& rule, const std::vector<float>& scales,
+                  std::string_view scale_name) {
+  if (!is_quantised(rule.dtype)) return copy_plane(source, rule);
+  if (is_per_token_head(rule.dtype)) return quantise_per_token_head(source, rule);
+  if (rule.dtype == KvCacheDtype::kFp8DsMla) {
+    fail(ErrorKind::kInternal, "store_kv does not serve kv_cache.dtype fp8_ds_mla");
+  }
+  return quantise_per_tensor(source, rule, scales, scale_name);
+}
+
+/// Keys, and at level 1 values, as int8 (§11.1).
+StoredKv store_int8(const AttentionInputs& inputs, const StoreRule& rule) {
+  Int8Rows key = quantise_int8_by_token(inputs.key);
+  StoredKv stored;
+  stored.key_codes = std::move(key.codes);
+  stored.key_scales = std::move(key.scales);
+  stored.key_dequantized = std::move(key.dequantized);
+  if (rule.int8_level == 1) {
+    Int8Rows value = quantise_int8_by_channel(inputs.value, inputs.value_channel_scale);
+    stored.value_codes = std::move(value.codes);
+    stored.value_dequantized = std::move(value.dequantized);
+  } else {
+    StoreRule copy = rule;
+    copy.element = inputs.value.dtype();
+    stored.value_codes = copy_plane(inputs.value, copy).codes;
+    stored.value_dequantized = as_f32(inputs.value);
+  }
+  return stored;
+}
+
+/// One row of every tensor, to be transformed for its shapes.
+AttentionInputs row_of_zeros(const AttentionInputs& inputs) {
+  AttentionInputs row;
+  row.query = zeros_of_rows(inputs.query, 1);
+  row.key = zeros_of_rows(inputs.key, 1);
+  row.value = zeros_of_rows(inputs.value, 1);
+  row.value_channel_scale = inputs.value_channel_scale;
+  return row;
+}
+
+bool is_e4m3_cache(KvCacheDtype dtype) {
+  return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3;
+}
+
+}  // namespace
+
+bool cache_is_quantised(const Problem& problem) {
+  return problem.kv_cache.int8_level > 0 || is_quantised(problem.kv_cache.dtype);
+}
+
+StoreRule resolve_store_rule(const Problem& problem, const std::string& backend) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  StoreRule rule;
+  rule.dtype = cache.dtype;
+  rule.element = kv_element_dtype(cache.dtype, problem.attention.dtype);
+  rule.k_scale = as_floats(cache.k_scale);
+  rule.v_scale = as_floats(cache.v_scale);
+  rule.int8_round = cache.pth_int8_round;
+  rule.int8_level = cache.int8_level;
+  if (rule.int8_level > 0) rule.element = Dtype::kI8;
+  if (backend == "TRITON_ATTN") {
+    const bool e5m2 = cache.dtype == KvCacheDtype::kFp8E5M2;
+    if (e5m2 && cache.e5m2_as_e4m3) rule.element = Dtype::kE4M3;
+    if (e5m2 || is_e4m3_cache(cache.dtype)) rule.dequantized_rounding = problem.attention.dtype;
+  }
+  return rule;
+}
+
+StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
+  if (inputs.shapes_only) {
+    StoredKv stored = store_kv(row_of_zeros(inputs), rule);
+    for (Tensor* tensor :
+         {&stored.key_codes, &stored.value_codes, &stored.key_scales, &stored.value_scales,
+          &stored.key_dequantized, &stored.value_dequantized}) {
+      *tensor = zeros_of_rows(*tensor, inputs.key.dim(0));
+    }
+    return stored;
+  }
+  if (rule.int8_level > 0) return store_int8(inputs, rule);
+  Plane key = store_plane(inputs.key, rule, rule.k_scale, "kv_cache.k_scale");
+  Plane value = store_plane(inputs.value, rule, rule.v_scale, "kv_cache.v_scale");
+  return {std::move(key.codes),    std::move(value.codes),     std::move(key.scales),
+          std::move(value.scales), std::move(key.dequantized), std::move(value.dequantized)};
+}
+
+bool query_is_quantised(const Problem& problem, const std::string& backend) {
+  if (problem.attention.query_dtype == QueryDtype::kFp8E4M3) return true;
+  if (problem.kv_cache.int8_level > 0) return true;
+  return (backend == "FLASH_ATTN" || backend == "CUDNN") && is_e4m3_cache(problem.kv_cache.dtype);
+}
+
+StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
+                        const std::string& backend) {
+  if (inputs.shapes_only) {
+    StoredQuery stored = store_query(problem, row_of_zeros(inputs), backend);
+    const std::int64_t rows = inputs.query.dim(0);
+    stored.query = zeros_of_rows(stored.query, rows);
+    if (stored.dequantized) stored.dequantized = zeros_of_rows(*stored.dequantized, rows);
+    stored.scales = zeros_of_rows(stored.scales, rows);
+    return stored;
+  }
+  if (!query_is_quantised(problem, backend)) return {inputs.query, std::nullopt, 1.0f, {}};
+  if (problem.kv_cache.int8_level > 0) {
+    Int8Rows rows = quantise_int8_by_token(inputs.query);
+    return {std::move(rows.codes), std::move(rows.dequantized), 1.0f, std::move(rows.scales)};
+  }
+  const auto scale = static_cast<float>(problem.kv_cache.q_scale);
+  check_scales({scale}, 1, "kv_cache.q_scale");
+  const float inverse_scale = 1.0f / scale;
+  const Tensor& source = inputs.query;
+  StoredQuery stored{
+      Tensor(Dtype::kE4M3, source.shape()), Tensor(Dtype::kF32, source.shape()), scale, {}};
+  const std::int64_t width = source.dim(1) * source.dim(2);
+  for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin * width; i < end * width; ++i) {
+      stored.query.set(i, source.at(i) * inverse_scale);
+      stored.dequantized->set(i, stored.query.at(i) * scale);
+    }
+  });
+  return stored;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,128 @@
+#include "inputs/files/value_scale_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "core/printable.h"
+#include "inputs/files/scale_text.h"
+
+namespace attnbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kMaxExtent = 1 << 20;
+
+class Parser {
+ public:
+  explicit Parser(const std::string& where) : where_(where) {}
+
+  ValueScaleFile parse(std::string_view text) {
+    const Json document = parse_scale_json(text, where_);
+    if (const std::int64_t version = integer(document, "version"); version != kVersion) {
+      wrong_format(fmt::format("version: expected {}, got {}", kVersion, version));
+    }
+    file_.num_kv_heads = extent(document, "num_kv_heads");
+    file_.head_size = extent(document, "head_size");
+    const auto layers = document.find("layers");
+    if (layers == document.end() || !layers->is_object() || layers->empty()) {
+      wrong_format("expected 'layers', an object with at least one layer");
+    }
+    for (const auto& [name, rows] : layers->items()) {
+      file_.layers.emplace_back(name, read_layer(name, rows));
+    }
+    std::sort(file_.layers.begin(), file_.layers.end(),
+              [](const auto& a, const auto& b) { return natural_less(a.first, b.first); });
+    return std::move(file_);
+  }
+
+ private:
+  [[noreturn]] void wrong_format(const std::string& text) const {
+    fail(ErrorKind::kFormat, "{}: {}", where_, text);
+  }
+
+  std::int64_t integer(const Json& document, const char* name) const {
+    const auto found = document.find(name);
+    if (found == document.end() || !found->is_number_integer()) {
+      wrong_format(fmt::format("expected '{}', an integer", name));
+    }
+    return found->get<std::int64_t>();
+  }
+
+  std::int64_t extent(const Json& document, const char* name) const {
+    const std::int64_t value = integer(document, name);
+    if (value < 1 || value > kMaxExtent) {
+      fail(ErrorKind::kShape, "{}: {}: expected 1 to {}, got {}", where_, name, kMaxExtent, value);
+    }
+    return value;
+  }
+
+  std::vector<float> read_layer(const std::string& name, const Json& rows) const {
+    const auto wrong_shape = [&](const std::string& got) {
+      fail(ErrorKind::kShape,
+           "{}: layer '{}': expected {} rows (num_kv_heads) of {} numbers (head_size), got {}",
+           where_, shown(name), file_.num_kv_heads, file_.head_size, got);
+    };
+    if (!rows.is_array()) wrong_shape("no list");
+    if (static_cast<std::int64_t>(rows.size()) != file_.num_kv_heads) {
+      wrong_shape(fmt::format("{} rows", rows.size()));
+    }
+    std::vector<float> scale;
+    for (const Json& row : rows) {
+      if (!row.is_array() || static_cast<std::int64_t>(row.size()) != file_.head_size) {
+        wrong_shape(row.is_array() ? fmt::format("a row of {}", row.size()) : "a row that is none");
+      }
+      for (const Json& number : row) scale.push_back(read_scale(name, number));
+    }
+    return scale;
+  }
+
+  float read_scale(const std::string& layer, const Json& number) const {
+    const std::string where = fmt::format("{}: layer '{}'", where_, shown(layer));
+    if (number.is_boolean())
+      fail(ErrorKind::kFormat, "{}: expected a number, got a boolean", where);
+    const auto scale = static_cast<float>(scale_number(number, where));
+    if (std::isfinite(scale) && scale >= 0.0f) return scale;
+    fail(ErrorKind::kValue, "{}: expected finite scales > 0, got {}", where, shown_json(number));
+  }
+
+  std::string where_;
+  ValueScaleFile file_;
+};
+
+}  // namespace
+
+ValueScaleFile parse_value_scale_file(std::string_view text, const std::string& where) {
+  return Parser(where).parse(text);
+}
+
+std::string value_scale_file_text(const ValueScaleFile& file) {
+  Json layers = Json::object();
+  const auto width = static_cast<std::size_t>(file.head_size);
+  for (const auto& [name, scales] : file.layers) {
+    Json rows = Json::array();
+    for (std::size_t i = 0; i < scales.size(); ++i) {
+      if (!is_scale(scales[i])) {
+        fail(ErrorKind::kValue,
+             "value scale of layer '{}', KV head {}, channel {}: expected a finite number > 0, got "
+             "{}",
+             shown(name), i / width, i % width, scales[i]);
+      }
+      if (i % width == 0) rows.push_back(Json::array());
+      rows.back().push_back(scales[i]);
+    }
+    layers[name] = std::move(rows);
+  }
+  const Json document = {{"version", kVersion},
+                         {"num_kv_heads", file.num_kv_heads},
+                         {"head_size", file.head_size},
+                         {"layers", layers}};
+  return document.dump(2);
+}
+
+}  // namespace attnbench

@@ -1,0 +1,88 @@
+#include "metadata/mask/attention_math.h"
+
+#include <algorithm>
+
+#include "metadata/mask/windows.h"
+
+namespace attnbench {
+namespace {
+
+AlibiForm alibi_form(const AttentionSpec& attention, bool triton, const AttentionMath& math) {
+  switch (attention.alibi) {
+    case AlibiKind::kNone:
+      return AlibiForm::kNone;
+    case AlibiKind::kSqrt:
+      return AlibiForm::kSqrt;
+    case AlibiKind::kLinear:
+      break;
+  }
+  if (triton) return AlibiForm::kContextRelative;
+  const bool windowed = math.window_left >= 0 || (!math.causal && math.window_right >= 0);
+  return math.causal && !windowed ? AlibiForm::kKeyIndex : AlibiForm::kDistance;
+}
+
+WindowSubject window_subject(AttentionType type) {
+  switch (type) {
+    case AttentionType::kEncoder:
+      return WindowSubject::kEncoder;
+    case AttentionType::kEncoderOnly:
+      return WindowSubject::kEncoderOnly;
+    case AttentionType::kEncoderDecoder:
+      return WindowSubject::kEncoderDecoder;
+    default:
+      return WindowSubject::kDecoder;
+  }
+}
+
+WindowBackend window_backend(std::string_view backend) {
+  if (backend == "TRITON_ATTN") return WindowBackend::kTritonAttn;
+  return backend == "FLASH_ATTN_IX" ? WindowBackend::kFlashAttnIx : WindowBackend::kFlashAttn;
+}
+
+}  // namespace
+
+AttentionMath resolve_attention_math(const Problem& problem, std::string_view backend) {
+  const AttentionSpec& attention = problem.attention;
+  const bool triton = backend == "TRITON_ATTN";
+  AttentionMath math;
+  math.softmax_scale = attention.scale;
+  math.causal = attention.causal;
+  math.logits_soft_cap = attention.logits_soft_cap;
+  math.has_sinks = attention.sinks != SinksKind::kNone;
+  const WindowPair window = apply_causal(
+      window_pair(attention.sliding_window, window_subject(attention.type), window_backend(backend),
+                  attention.encoder_window == EncoderWindow::kSymmetric),
+      math.causal);
+  math.window_left = window.left;
+  math.window_right = window.right;
+  math.alibi = alibi_form(attention, triton, math);
+  for (const auto& [request, ranges] : attention.mm_prefix_ranges) {
+    const auto index = static_cast<std::size_t>(request);
+    const std::vector<MmRange> effective =
+        effective_mm_ranges(ranges, problem.batch.at(index).seq_len);
+    if (effective.empty()) continue;
+    math.mm_prefix_ranges.resize(problem.batch.size());
+    math.mm_prefix_ranges[index] = effective;
+  }
+  return math;
+}
+
+KeyRange visible_range(const AttentionMath& math, std::int64_t position, std::int64_t seq_len) {
+  KeyRange range{0, seq_len};
+  if (math.window_left >= 0) range.begin = std::max<std::int64_t>(0, position - math.window_left);
+  if (math.window_right >= 0) range.end = std::min(seq_len, position + math.window_right + 1);
+  range.end = std::max(range.begin, range.end);
+  return range;
+}
+
+bool is_allowed(const AttentionMath& math, std::span<const MmRange> ranges, std::int64_t position,
+                std::int64_t key, std::int64_t seq_len) {
+  if (key < 0 || key >= seq_len) return false;
+  const KeyRange visible = visible_range(math, position, seq_len);
+  if (key >= visible.begin && key < visible.end) return true;
+  return std::any_of(ranges.begin(), ranges.end(), [&](const auto& range) {
+    return range[0] <= position && position <= range[1] && range[0] <= key && key <= range[1];
+  });
+}
+
+}  // namespace attnbench

@@ -1,0 +1,60 @@
+// What one backend computes for one problem: masks, bias and scale resolved from the scenario by
+// the rules of semantics §3. Pipelines, the reference and the FLOP count share it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/problem/problem.h"
+#include "metadata/mask/mm_prefix.h"
+
+namespace attnbench {
+
+/// The bias added to an allowed score (semantics §3.4); p is the query's absolute position, j the
+/// key's, context_len = Sk - Sq.
+enum class AlibiForm {
+  kNone,
+  kKeyIndex,         // slope * j                   FLASH_ATTN, causal and no left window
+  kContextRelative,  // slope * (j - context_len)   TRITON linear
+  kDistance,         // -slope * |p - j|            FLASH_ATTN, non-causal or any finite window
+  kSqrt              // -slope * sqrt(p - j) for j <= p, 0 for j > p
+};
+
+struct AttentionMath {
+  double softmax_scale = 1;
+  bool causal = true;
+  std::int64_t window_left = -1;   // keys visible before p; -1 = unlimited
+  std::int64_t window_right = -1;  // keys visible after p; 0 when causal, -1 = unlimited
+  double logits_soft_cap = 0;      // 0 = off
+  AlibiForm alibi = AlibiForm::kNone;
+  bool has_sinks = false;
+  /// Per request, inclusive [start, end] absolute positions with start < end; empty = none.
+  std::vector<std::vector<MmRange>> mm_prefix_ranges;
+
+  bool operator==(const AttentionMath&) const = default;
+
+  std::span<const MmRange> ranges_of(std::int64_t request) const {
+    if (mm_prefix_ranges.empty()) return {};
+    return mm_prefix_ranges[static_cast<std::size_t>(request)];
+  }
+};
+
+/// `backend` is a name of contract section 2: "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN".
+/// "REFERENCE" computes what FLASH_ATTN would, except that sqrt-ALiBi and mm_prefix are honoured.
+AttentionMath resolve_attention_math(const Problem& problem, std::string_view backend);
+
+/// Half-open range of keys [begin, end) that row p may see by causal rule and window, cut to
+/// [0, seq_len). mm_prefix ranges come on top of it (is_allowed).
+struct KeyRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+KeyRange visible_range(const AttentionMath& math, std::int64_t position, std::int64_t seq_len);
+
+/// Whether the row at absolute position p sees key j < seq_len (semantics §3.2, §3.3, §3.6).
+bool is_allowed(const AttentionMath& math, std::span<const MmRange> ranges, std::int64_t position,
+                std::int64_t key, std::int64_t seq_len);
+
+}  // namespace attnbench

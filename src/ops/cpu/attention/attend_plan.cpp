@@ -1,0 +1,115 @@
+// Decode by an explicit plan of which part works on which blocks, and the combination of the
+// splits by their LSE (semantics §8.8).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels/params_mla.h"
+#include "ops/cpu/attention/attend_block.h"
+#include "ops/cpu/attention/output_row.h"
+#include "ops/cpu/attention/plan_parts.h"
+#include "ops/cpu/cpu_ops.h"
+
+namespace attnbench::cpu {
+namespace {
+
+constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+/// A block of rows of the request of an item.
+struct Task {
+  const PlanItem* item;
+  RowBlock block;
+};
+
+std::vector<Task> make_tasks(const attn::AttendParams& params, const std::vector<PlanItem>& items) {
+  std::vector<std::vector<RowBlock>> blocks(static_cast<std::size_t>(params.num_requests));
+  for (const RowBlock& block : row_blocks(params)) {
+    blocks[static_cast<std::size_t>(block.request - params.first_request)].push_back(block);
+  }
+  std::vector<Task> tasks;
+  for (const PlanItem& item : items) {
+    for (const RowBlock& block :
+         blocks[static_cast<std::size_t>(item.request - params.first_request)]) {
+      tasks.push_back({&item, block});
+    }
+  }
+  return tasks;
+}
+
+/// The splits of one (token, head) pair.
+struct Splits {
+  std::int64_t first;   // row of split 0 in [R, H]
+  std::int64_t stride;  // rows between splits
+  int count;
+};
+
+/// Combines into values [Dv] and returns the LSE.
+float combine_row(const attn::AttendParams& params, const attn::PlanParams& plan,
+                  const Splits& splits, float* values) {
+  float maximum = kNegInf;
+  for (int split = 0; split < splits.count; ++split) {
+    const float lse = plan.partial_lse[splits.first + split * splits.stride];
+    // The negated test lets a NaN through, so that it is seen in the result.
+    if (!(lse <= maximum)) maximum = lse;
+  }
+  std::fill_n(values, params.v_head_size, 0.0f);
+  float total = 0.0f;
+  for (int split = 0; split < splits.count; ++split) {
+    const std::int64_t row = splits.first + split * splits.stride;
+    const float lse = plan.partial_lse[row];
+    if (lse == kNegInf) continue;  // an empty split; also keeps -inf - -inf out of the exponent
+    const float weight = lse == maximum ? 1.0f : std::exp(lse - maximum);
+    if (weight == 0.0f) continue;
+    const float* part = plan.partial_output + row * params.v_head_size;
+    total += weight;
+    for (int d = 0; d < params.v_head_size; ++d) values[d] += weight * part[d];
+  }
+  if (total == 0.0f) return kNegInf;
+  const float factor = 1.0f / total;
+  for (int d = 0; d < params.v_head_size; ++d) values[d] *= factor;
+  return maximum + std::log(total);
+}
+
+void combine_request(const attn::AttendParams& params, const attn::PlanParams& plan, int index,
+                     Scratch& scratch) {
+  const int count = plan.num_splits[index + 1] - plan.num_splits[index];
+  if (count <= 1) return;
+  scratch.reserve(params.head_size, params.v_head_size, 0);
+  const int* query_start = params.query_start_loc + params.first_request + index;
+  const std::int64_t query_len = query_start[1] - query_start[0];
+  for (std::int64_t i = 0; i < query_len; ++i) {
+    for (int head = 0; head < params.num_heads; ++head) {
+      const Splits splits{(plan.partial_start_loc[index] + i) * params.num_heads + head,
+                          query_len * params.num_heads, count};
+      const float lse = combine_row(params, plan, splits, scratch.line.data());
+      store_lse(params, query_start[0] + i, head, lse);
+      store_output_row(params, query_start[0] + i, head, scratch.line.data());
+    }
+  }
+}
+
+}  // namespace
+
+void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan, Workers& workers) {
+  const std::vector<PlanItem> items = plan_items(params, plan);
+  const std::vector<Task> tasks = make_tasks(params, items);
+  workers.pool.parallel_for(
+      static_cast<std::int64_t>(tasks.size()), [&](std::int64_t i, int thread) {
+        const Task& task = tasks[static_cast<std::size_t>(i)];
+        Scratch& scratch = workers.scratch[static_cast<std::size_t>(thread)];
+        const std::int64_t seq_len = params.seq_lens[task.block.request];
+        const KeyRun keys{task.item->keys.begin, std::min(task.item->keys.end, seq_len)};
+        attend_block(params, task.block, keys, task.item->split == 0, scratch);
+        store_plan_rows(params, plan, *task.item, task.block, scratch);
+      });
+}
+
+void combine_plan(const attn::AttendParams& params, const attn::PlanParams& plan,
+                  Workers& workers) {
+  workers.pool.parallel_for(params.num_requests, [&](std::int64_t index, int thread) {
+    combine_request(params, plan, static_cast<int>(index),
+                    workers.scratch[static_cast<std::size_t>(thread)]);
+  });
+}
+
+}  // namespace attnbench::cpu

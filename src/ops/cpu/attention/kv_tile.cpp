@@ -1,0 +1,129 @@
+#include "ops/cpu/attention/kv_tile.h"
+
+#include <algorithm>
+
+#include "core/dtype.h"
+#include "ops/cpu/attention/int8_scores.h"
+#include "ops/cpu/element.h"
+
+namespace attnbench::cpu {
+namespace {
+
+/// One of K and V of one request and head, with what it takes to find a position.
+struct Side {
+  const attn::KvParams& kv;
+  attn::Element element;
+  const char* base;
+  attn::i64 token_stride;
+  attn::i64 head_offset;
+  const float* scales;  // per-token-head, or null
+  const CodeTable& codes;
+  int width;           // D or Dv
+  bool whole_numbers;  // int8 whose scale is applied elsewhere
+};
+
+/// Why not the code table: a conversion vectorises, a look-up does not.
+void decode_i8(const char* source, int count, float* destination) {
+  for (int d = 0; d < count; ++d) {
+    destination[d] = static_cast<float>(static_cast<signed char>(source[d]));
+  }
+}
+
+/// Decodes `count` consecutive slots, `first` being an element index.
+void decode_slots(const Side& side, attn::i64 first, int count, const float* scale,
+                  float* destination) {
+  const attn::i64 size = element_size(side.element);
+  for (int i = 0; i < count; ++i) {
+    const char* source = side.base + (first + i * side.token_stride) * size;
+    if (side.whole_numbers) {
+      decode_i8(source, side.width, destination);
+    } else {
+      decode_row(side.element, source, side.width, side.codes, destination);
+    }
+    if (scale != nullptr) {
+      const float factor = scale[i * side.kv.scale_slot_stride];
+      for (int d = 0; d < side.width; ++d) destination[d] *= factor;
+    }
+    destination += side.width;
+  }
+}
+
+void gather(const Side& side, int request, int kv_head, std::int64_t begin, std::int64_t end,
+            float* destination) {
+  const attn::KvParams& kv = side.kv;
+  if (kv.block_table == nullptr) {
+    const attn::i64 first = (kv.kv_start_loc[request] + begin) * side.token_stride;
+    decode_slots(side, first + side.head_offset, static_cast<int>(end - begin), nullptr,
+                 destination);
+    return;
+  }
+  const int* blocks = kv.block_table + request * kv.block_table_stride;
+  for (std::int64_t j = begin; j < end;) {
+    const attn::i64 block = blocks[j / kv.block_size];
+    const attn::i64 slot = j % kv.block_size;
+    const auto count = static_cast<int>(std::min<std::int64_t>(kv.block_size - slot, end - j));
+    const float* scale = side.scales == nullptr
+                             ? nullptr
+                             : side.scales + block * kv.scale_block_stride +
+                                   slot * kv.scale_slot_stride + kv_head * kv.scale_head_stride;
+    decode_slots(side, block * kv.block_stride + slot * side.token_stride + side.head_offset, count,
+                 scale, destination);
+    destination += static_cast<std::int64_t>(count) * side.width;
+    j += count;
+  }
+}
+
+void fill_codes(const attn::AttendParams& params, const float* scale, int kv_head,
+                CodeTable& codes) {
+  const auto dtype = static_cast<Dtype>(params.kv.element);
+  if (dtype_size(dtype) != 1) return;
+  const float factor = scale == nullptr ? 1.0f : scale[kv_head];
+  for (int code = 0; code < 256; ++code) {
+    const auto byte = static_cast<std::uint8_t>(code);
+    float value = load_float(dtype, &byte, 0) * factor;
+    if (params.kv.round_dequantized != 0) {
+      value = round_to(static_cast<Dtype>(params.query_element), value);
+    }
+    codes[static_cast<std::size_t>(code)] = value;
+  }
+}
+
+}  // namespace
+
+void prepare_codes(const attn::AttendParams& params, int kv_head, Scratch& scratch) {
+  if (is_int8(params)) return;
+  fill_codes(params, params.kv.k_scale, kv_head, scratch.key_codes);
+  fill_codes(params, params.kv.v_scale, kv_head, scratch.value_codes);
+}
+
+void gather_keys(const attn::AttendParams& params, int request, int kv_head, std::int64_t begin,
+                 std::int64_t end, Scratch& scratch) {
+  const attn::KvParams& kv = params.kv;
+  const Side side{kv,
+                  kv.element,
+                  static_cast<const char*>(kv.key),
+                  kv.token_stride_key,
+                  kv_head * kv.head_stride_key,
+                  is_int8(params) ? nullptr : kv.key_scales,  // int8: scales follow the product
+                  scratch.key_codes,
+                  params.head_size,
+                  is_int8(params)};
+  gather(side, request, kv_head, begin, end, scratch.key.data());
+}
+
+void gather_values(const attn::AttendParams& params, int request, int kv_head, std::int64_t begin,
+                   std::int64_t end, Scratch& scratch) {
+  const attn::KvParams& kv = params.kv;
+  const Side side{kv,
+                  is_int8(params) ? params.int8.value_element : kv.element,
+                  static_cast<const char*>(kv.value),
+                  kv.token_stride_value,
+                  kv_head * kv.head_stride_value,
+                  kv.value_scales,
+                  scratch.value_codes,
+                  params.v_head_size,
+                  is_int8(params) && params.int8.value_element == attn::Element::kI8};
+  gather(side, request, kv_head, begin, end, scratch.value.data());
+}
+
+}  // namespace attnbench::cpu

@@ -1,0 +1,545 @@
+// Small cases of the attention operations: every kernel family, head size, format and feature.
+#pragma once
+
+#include "ops/cuda/testing/operation_cases_testing.h"
+
+namespace attnbench::cuda {
+
+enum class AttendForm { kWhole, kSplits, kSegments };
+
+struct AttendCase {
+  std::string name;
+  Dtype query = Dtype::kBF16;
+  Dtype cache = Dtype::kBF16;
+  Dtype output = Dtype::kBF16;
+  int head_size = 128;
+  int v_head_size = 128;
+  int block_size = 16;  // 0: ragged
+  AttendForm form = AttendForm::kWhole;
+  std::vector<int> query_lens{70, 0, 5};
+  std::vector<int> context_lens{33, 0, 100};
+  int group = 2;
+  int window_left = -1;
+  int window_right = 0;
+  float soft_cap = 0.0f;
+  attn::Alibi alibi = attn::Alibi::kNone;
+  bool has_sinks = false;
+  bool has_ranges = false;
+  bool has_token_head_scales = false;
+  int round_dequantized = 0;
+  float output_scale = 0.0f;
+  float softmax_scale = 0.1f;
+  int e4m3_probability = 0;
+  /// A few query elements of a thousand; their scores have no more digits than 16 bits hold.
+  bool has_large_queries = true;
+  float sink_shift = 0.0f;        // of every head's sink
+  float value_gain = 1.0f;        // of the scale of the values
+  float last_value_scale = 0.0f;  // > 0: of the value of each request's last key
+};
+
+/// Rows of two KV heads in a paged cache of shuffled blocks, or one after another. What no row may
+/// read is NaN.
+struct AttendTensors {
+  Tensor key;    // [cells, 2, cell]
+  Tensor value;  // the same with its own cell when ragged
+  std::vector<int> block_table;
+  int table_stride = 0;
+};
+
+inline constexpr int kAttendKvHeads = 2;
+
+inline void fill_cells(Tensor& tensor, attn::i64 first, int count, int width, int cell,
+                       unsigned seed, bool has_scale) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  const float size = tensor.dtype() == Dtype::kI8 ? 30.0f : 1.0f;
+  for (attn::i64 at = first * cell; at < (first + count) * cell; at += cell) {
+    for (int d = 0; d < width; ++d) tensor.set(at + d, size * normal(random));
+    if (!has_scale) continue;
+    const float scale = 0.03f / size * (1.0f + 0.01f * static_cast<float>(random() % 50)) * 30.0f;
+    std::memcpy(tensor.bytes() + at + width, &scale, sizeof scale);
+  }
+}
+
+/// Paged: K and V lie apart but share cells of max(D, Dv) elements and, with per-token-head scales,
+/// four bytes more.
+inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& seq_lens) {
+  AttendTensors t;
+  const int padding = c.has_token_head_scales ? 4 : 0;
+  const bool paged = c.block_size > 0;
+  const int width = std::max(c.head_size, c.v_head_size) + padding;
+  const int key_cell = paged ? width : c.head_size;
+  const int value_cell = paged ? width : c.v_head_size;
+  int longest = 0;
+  attn::i64 tokens = 0;
+  for (const int len : seq_lens) {
+    longest = std::max(longest, len);
+    tokens += len;
+  }
+  const int per_request = paged ? longest / c.block_size + 2 : 0;
+  const auto requests = static_cast<int>(seq_lens.size());
+  const attn::i64 rows = paged ? attn::i64{per_request} * requests * c.block_size : tokens + 1;
+  t.key = poisoned(c.cache, {rows, kAttendKvHeads, key_cell});
+  t.value = poisoned(c.cache, {rows, kAttendKvHeads, value_cell});
+  if (c.cache == Dtype::kI8) std::memset(t.key.bytes(), 0, t.key.size_bytes());
+  t.table_stride = per_request;
+  attn::i64 start = 0;
+  for (int b = 0; b < requests; ++b) {
+    const int len = seq_lens[static_cast<std::size_t>(b)];
+    if (!paged) {
+      fill_cells(t.key, start * kAttendKvHeads, len * kAttendKvHeads, c.head_size, key_cell,
+                 static_cast<unsigned>(2 * b), false);
+      fill_cells(t.value, start * kAttendKvHeads, len * kAttendKvHeads, c.v_head_size, value_cell,
+                 static_cast<unsigned>(2 * b + 1), false);
+      start += len;
+      continue;
+    }
+    for (int i = 0; i < per_request; ++i) {
+      // Blocks of the requests alternate, last ones first; entries past the end are garbage.
+      const int block = (per_request - 1 - i) * requests + b;
+      const int live = std::min(c.block_size, len - i * c.block_size);
+      t.block_table.push_back(live > 0 ? block : -5);
+      if (live <= 0) continue;
+      const attn::i64 first = attn::i64{block} * c.block_size * kAttendKvHeads;
+      fill_cells(t.key, first, live * kAttendKvHeads, c.head_size, key_cell,
+                 static_cast<unsigned>(100 * b + i), padding > 0);
+      fill_cells(t.value, first, live * kAttendKvHeads, c.v_head_size, value_cell,
+                 static_cast<unsigned>(100 * b + i + 50), padding > 0);
+      if (c.last_value_scale == 0.0f || len > (i + 1) * c.block_size) continue;
+      for (int head = 0; head < kAttendKvHeads; ++head) {
+        const attn::i64 cell = first + attn::i64{live - 1} * kAttendKvHeads + head;
+        std::memcpy(t.value.bytes() + cell * value_cell + c.v_head_size, &c.last_value_scale,
+                    sizeof c.last_value_scale);
+        // Why: a column in which this key is 0 is the sum of weights that are nothing beside its
+        // own.
+        for (attn::i64 d = cell * value_cell; d < cell * value_cell + c.v_head_size; ++d) {
+          if (t.value.at(d) == 0.0f) t.value.set(d, 1.0f);
+        }
+      }
+    }
+  }
+  return t;
+}
+
+inline void set_keys_values(attn::AttendParams& p, const AttendCase& c, const AttendTensors& t,
+                            const std::vector<int>& seq_lens, CaseMemory& memory) {
+  attn::KvParams& kv = p.kv;
+  kv.element = element_of(c.cache);
+  kv.key = memory.upload(t.key);
+  kv.value = memory.upload(t.value);
+  kv.head_stride_key = t.key.dim(2);
+  kv.head_stride_value = t.value.dim(2);
+  kv.token_stride_key = kAttendKvHeads * kv.head_stride_key;
+  kv.token_stride_value = kAttendKvHeads * kv.head_stride_value;
+  if (c.block_size > 0) {
+    kv.block_stride = c.block_size * kv.token_stride_key;
+    kv.block_table = memory.upload(t.block_table);
+    kv.block_table_stride = t.table_stride;
+    kv.block_size = c.block_size;
+  } else {
+    std::vector<attn::i64> starts{0};
+    for (const int len : seq_lens) starts.push_back(starts.back() + len);
+    kv.kv_start_loc = memory.upload(starts);
+  }
+  if (c.has_token_head_scales) {
+    kv.key_scales = reinterpret_cast<const float*>(static_cast<const char*>(kv.key) + c.head_size);
+    kv.value_scales =
+        reinterpret_cast<const float*>(static_cast<const char*>(kv.value) + c.v_head_size);
+    kv.scale_block_stride = kv.block_stride / 4;
+    kv.scale_slot_stride = kv.token_stride_key / 4;
+    kv.scale_head_stride = kv.head_stride_key / 4;
+  } else if (dtype_size(c.cache) == 1) {
+    kv.k_scale = memory.upload(std::vector<float>{0.7f, 1.3f});
+    kv.v_scale = memory.upload(std::vector<float>{1.1f * c.value_gain, 0.6f * c.value_gain});
+    kv.round_dequantized = c.round_dequantized;
+  }
+}
+
+inline Tensor draw_queries(const AttendCase& c, attn::i64 tokens, int heads) {
+  Tensor query = drawn(c.query, {tokens, heads, c.head_size}, 11, false);
+  for (attn::i64 i = 0; i < query.num_elements() && !c.has_large_queries; ++i) {
+    if (std::fabs(query.at(i)) > 10.0f) query.set(i, query.at(i) / 1000.0f);
+  }
+  return query;
+}
+
+inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
+  CaseMemory memory(ops);
+  const auto requests = c.query_lens.size();
+  std::vector<int> starts{0};
+  std::vector<int> seq_lens;
+  int max_query_len = 0;
+  for (std::size_t b = 0; b < requests; ++b) {
+    starts.push_back(starts.back() + c.query_lens[b]);
+    seq_lens.push_back(c.query_lens[b] + c.context_lens[b]);
+    max_query_len = std::max(max_query_len, c.query_lens[b]);
+  }
+  const int heads = kAttendKvHeads * c.group;
+  const attn::i64 tokens = starts.back();
+  const attn::i64 padded = tokens + 2;  // rows that are neither read nor written
+  attn::AttendParams p{};
+  p.query_element = element_of(c.query);
+  p.output_element = element_of(c.output);
+  p.query = memory.upload(draw_queries(c, padded, heads));
+  p.query_token_stride = attn::i64{heads} * c.head_size;
+  p.query_head_stride = c.head_size;
+  p.output = memory.result(poisoned(c.output, {padded, heads, c.v_head_size}));
+  p.output_token_stride = attn::i64{heads} * c.v_head_size;
+  p.output_head_stride = c.v_head_size;
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {heads, padded})));
+  p.lse_stride = padded;
+  p.output_scale = c.output_scale;
+  p.query_start_loc = memory.upload(starts);
+  p.seq_lens = memory.upload(seq_lens);
+  p.num_requests = static_cast<int>(requests);
+  p.num_heads = heads;
+  p.num_kv_heads = kAttendKvHeads;
+  p.head_size = c.head_size;
+  p.v_head_size = c.v_head_size;
+  p.max_query_len = max_query_len;
+  p.score.softmax_scale = c.softmax_scale;
+  p.e4m3_probability = c.e4m3_probability;
+  p.score.soft_cap = c.soft_cap;
+  p.score.window_left = c.window_left;
+  p.score.window_right = c.window_right;
+  p.score.alibi = c.alibi;
+  std::vector<float> per_head;
+  for (int h = 0; h < heads; ++h) per_head.push_back(0.03f * static_cast<float>(h + 1));
+  if (c.alibi != attn::Alibi::kNone) p.score.alibi_slopes = memory.upload(per_head);
+  for (float& sink : per_head) sink += c.sink_shift;
+  if (c.has_sinks) p.score.sinks = memory.upload(per_head);
+  if (c.has_ranges) {
+    std::vector<int> ranges;
+    for (std::size_t b = 0; b < requests; ++b) ranges.insert(ranges.end(), {40, 90, 0, 0});
+    p.score.mm_ranges = memory.upload(ranges);
+    p.score.num_mm_ranges = 2;
+  }
+  set_keys_values(p, c, draw_attend(c, seq_lens), seq_lens, memory);
+  if (c.form == AttendForm::kWhole) {
+    ops.attend(p);
+    return memory.results();
+  }
+  const int parts = c.form == AttendForm::kSplits ? 3 : 16;
+  const attn::i64 rows = parts * padded * heads;
+  auto* values = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, c.v_head_size})));
+  auto* first = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})));
+  auto* second = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})));
+  if (c.form == AttendForm::kSplits) {
+    const attn::SplitParams split{parts, padded, values, first};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+  } else {
+    const attn::SegmentParams segments{parts, 16, values, first, second};
+    ops.attend_segments(p, segments);
+    ops.reduce_segments(p, segments);
+  }
+  return memory.results();
+}
+
+/// Families, head sizes, formats and features, each at least once.
+inline std::vector<AttendCase> attend_cases() {
+  using enum Dtype;
+  const std::vector<int> few{1, 1, 0, 3};
+  const std::vector<int> contexts{0, 300, 0, 77};
+  const std::vector<int> single{1, 1, 0, 1};
+  std::vector<AttendCase> cases{
+      {.name = "prefill d128 causal"},
+      {.name = "prefill d128 ragged window", .block_size = 0, .window_left = 20},
+      {.name = "prefill d32 f16",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 32,
+       .v_head_size = 32,
+       .block_size = 0,
+       .window_right = -1,
+       .has_sinks = true},
+      {.name = "prefill d64 soft cap and alibi",
+       .head_size = 64,
+       .v_head_size = 64,
+       .soft_cap = 3.0f,
+       .alibi = attn::Alibi::kContextRelative},
+      {.name = "prefill d128 ragged key alibi", .block_size = 0, .alibi = attn::Alibi::kKeyIndex},
+      {.name = "prefill d64/128 ragged", .head_size = 64, .block_size = 0},
+      {.name = "prefill d112", .head_size = 112, .v_head_size = 112},
+      {.name = "prefill d72 ranges", .head_size = 72, .v_head_size = 72, .has_ranges = true},
+      {.name = "prefill d96 f16 block 48",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 96,
+       .v_head_size = 96,
+       .block_size = 48},
+      {.name = "prefill d160", .head_size = 160, .v_head_size = 160, .block_size = 32},
+      {.name = "prefill d192/128 to f32", .output = kF32, .head_size = 192, .block_size = 0},
+      {.name = "prefill d256 sqrt alibi",
+       .head_size = 256,
+       .v_head_size = 256,
+       .alibi = attn::Alibi::kSqrt},
+      {.name = "prefill e4m3 rounded", .cache = kE4M3, .round_dequantized = 1},
+      {.name = "prefill e5m2 d80 f16",
+       .query = kF16,
+       .cache = kE5M2,
+       .output = kF16,
+       .head_size = 80,
+       .v_head_size = 80},
+      {.name = "prefill i8 per token and head", .cache = kI8, .has_token_head_scales = true},
+      {.name = "prefill e4m3 queries window", .query = kE4M3, .cache = kE4M3, .window_left = 40},
+      {.name = "prefill e4m3 queries d80 ragged e5m2",
+       .query = kE4M3,
+       .cache = kE5M2,
+       .output = kF16,
+       .head_size = 80,
+       .v_head_size = 80,
+       .block_size = 0,
+       .window_right = -1},
+      {.name = "prefill to e4m3", .output = kE4M3, .output_scale = 0.25f},
+      {.name = "prefill e4m3 under sinks far above all scores",
+       .cache = kE4M3,
+       .has_sinks = true,
+       .has_large_queries = false,
+       .sink_shift = 22.0f,
+       .value_gain = 3e9f},
+      {.name = "prefill e4m3 per token and head, a huge scale that one row sees",
+       .cache = kE4M3,
+       .has_token_head_scales = true,
+       .has_large_queries = false,
+       .last_value_scale = 1e20f}};
+  const std::vector<AttendCase> decodes{
+      {.name = "decode d128"},
+      {.name = "decode d192", .head_size = 192, .v_head_size = 192},
+      {.name = "decode d64 f16 distance alibi",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 64,
+       .v_head_size = 64,
+       .alibi = attn::Alibi::kDistance},
+      {.name = "decode d80 window and sinks",
+       .head_size = 80,
+       .v_head_size = 80,
+       .window_left = 30,
+       .has_sinks = true},
+      {.name = "decode d256 soft cap", .head_size = 256, .v_head_size = 256, .soft_cap = 5.0f},
+      {.name = "decode negative scale", .head_size = 96, .v_head_size = 40, .softmax_scale = -0.1f},
+      {.name = "splits d128", .form = AttendForm::kSplits},
+      {.name = "splits e4m3 rounded",
+       .cache = kE4M3,
+       .form = AttendForm::kSplits,
+       .round_dequantized = 1},
+      {.name = "splits e5m2 d72",
+       .cache = kE5M2,
+       .head_size = 72,
+       .v_head_size = 72,
+       .form = AttendForm::kSplits},
+      {.name = "splits d192/128", .head_size = 192, .form = AttendForm::kSplits},
+      {.name = "splits i8 per token and head",
+       .cache = kI8,
+       .form = AttendForm::kSplits,
+       .has_token_head_scales = true},
+      {.name = "splits e4m3 d256 per token and head",
+       .cache = kE4M3,
+       .head_size = 256,
+       .v_head_size = 256,
+       .form = AttendForm::kSplits,
+       .has_token_head_scales = true},
+      {.name = "splits e4m3 d80 soft cap per token and head",
+       .cache = kE4M3,
+       .head_size = 80,
+       .v_head_size = 80,
+       .form = AttendForm::kSplits,
+       .soft_cap = 5.0f,
+       .has_token_head_scales = true},
+      {.name = "decode i8 d72 per token and head",
+       .cache = kI8,
+       .head_size = 72,
+       .v_head_size = 72,
+       .has_token_head_scales = true},
+      {.name = "segments i8 d64 f16 window per token and head",
+       .query = kF16,
+       .cache = kI8,
+       .output = kF16,
+       .head_size = 64,
+       .v_head_size = 64,
+       .form = AttendForm::kSegments,
+       .window_left = 50,
+       .has_token_head_scales = true},
+      {.name = "decode e4m3 queries", .query = kE4M3, .cache = kE4M3},
+      {.name = "splits e4m3 queries d72 sinks",
+       .query = kE4M3,
+       .cache = kE4M3,
+       .head_size = 72,
+       .v_head_size = 72,
+       .form = AttendForm::kSplits,
+       .has_sinks = true},
+      {.name = "splits e4m3 under sinks far above all scores",
+       .cache = kE4M3,
+       .form = AttendForm::kSplits,
+       .has_sinks = true,
+       .has_large_queries = false,
+       .sink_shift = 22.0f,
+       .value_gain = 3e9f},
+      {.name = "segments f16 e4m3 under sinks far above all scores",
+       .query = kF16,
+       .cache = kE4M3,
+       .form = AttendForm::kSegments,
+       .has_sinks = true,
+       .has_large_queries = false,
+       .sink_shift = 22.0f,
+       .value_gain = 3e9f},
+      {.name = "decode i8 per token and head, a huge scale that one row sees",
+       .cache = kI8,
+       .has_token_head_scales = true,
+       .has_large_queries = false,
+       .last_value_scale = 1e20f},
+      {.name = "segments d128 key alibi",
+       .form = AttendForm::kSegments,
+       .alibi = attn::Alibi::kKeyIndex},
+      {.name = "segments d160 f16",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 160,
+       .v_head_size = 160,
+       .form = AttendForm::kSegments,
+       .has_sinks = true}};
+  for (AttendCase c : decodes) {
+    c.query_lens = c.form == AttendForm::kSegments ? single : few;
+    c.context_lens = contexts;
+    c.group = 7;
+    cases.push_back(c);
+  }
+  // At most 8 rows, whose products are transposed.
+  std::vector<AttendCase> single_rows{
+      {.name = "decode of few rows d256 soft cap",
+       .head_size = 256,
+       .v_head_size = 256,
+       .soft_cap = 5.0f},
+      {.name = "decode of few rows f16 ragged d80 e5m2 window",
+       .query = kF16,
+       .cache = kE5M2,
+       .output = kF16,
+       .head_size = 80,
+       .v_head_size = 80,
+       .block_size = 0,
+       .window_left = 50},
+      {.name = "splits of few rows e4m3 d256 per token and head, distance alibi",
+       .cache = kE4M3,
+       .head_size = 256,
+       .v_head_size = 256,
+       .form = AttendForm::kSplits,
+       .alibi = attn::Alibi::kDistance,
+       .has_token_head_scales = true}};
+  for (AttendCase c : single_rows) {
+    c.query_lens = single;
+    c.context_lens = contexts;
+    c.group = 7;
+    cases.push_back(c);
+  }
+  // More CTAs than multiprocessors, two of which then share one.
+  std::vector<AttendCase> crowds{
+      {.name = "decode of many requests"},
+      {.name = "decode e4m3 of many requests", .cache = kE4M3},
+      {.name = "decode i8 of many requests", .cache = kI8, .has_token_head_scales = true}};
+  for (AttendCase c : crowds) {
+    c.query_lens.assign(80, 1);
+    c.context_lens.assign(80, 0);
+    for (std::size_t b = 0; b < 80; ++b) c.context_lens[b] = static_cast<int>(b * 37 % 150);
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+/// f32 queries: every feature, head sizes and blocks of any size.
+inline std::vector<AttendCase> f32_attend_cases() {
+  using enum Dtype;
+  AttendCase f32{.name = "", .query = kF32, .cache = kF32, .output = kF32};
+  f32.has_large_queries = false;
+  std::vector<AttendCase> cases;
+  const auto add = [&](AttendCase c, const char* name) {
+    c.name = std::string("f32 attention, ") + name;
+    cases.push_back(c);
+  };
+  const auto sized = [](AttendCase c, int head_size, int v_head_size) {
+    c.head_size = head_size;
+    c.v_head_size = v_head_size;
+    return c;
+  };
+  const auto few_rows = [](AttendCase c) {
+    c.query_lens = {1, 1, 0, 3};
+    c.context_lens = {0, 300, 0, 77};
+    c.group = 5;
+    return c;
+  };
+  const auto single = [](AttendCase c) {
+    c.form = AttendForm::kSegments;
+    // The last request has a row and no key.
+    c.query_lens = {1, 1, 0, 1};
+    c.context_lens = {0, 300, 0, -1};
+    c.group = 7;
+    return c;
+  };
+  add(f32, "d128 causal");
+  AttendCase c = sized(f32, 80, 80);
+  c.block_size = 0;
+  c.window_left = 20;
+  c.has_sinks = true;
+  add(c, "d80 ragged window and sinks");
+  c = sized(f32, 64, 64);
+  c.soft_cap = 3.0f;
+  c.alibi = attn::Alibi::kContextRelative;
+  add(c, "d64 soft cap and alibi");
+  c = sized(f32, 96, 40);
+  c.window_right = -1;
+  c.alibi = attn::Alibi::kDistance;
+  add(c, "d96/40 distance alibi both ways");
+  c = sized(f32, 256, 256);
+  c.has_ranges = true;
+  c.alibi = attn::Alibi::kSqrt;
+  add(c, "d256 ranges and sqrt alibi");
+  c = f32;
+  c.cache = kE4M3;
+  add(c, "with e4m3 keys");
+  c.cache = kE5M2;
+  add(few_rows(c), "with e5m2 keys, few rows");
+  c.cache = kI8;
+  c.has_token_head_scales = true;
+  add(few_rows(c), "with i8 keys per token and head, few rows");
+  c = f32;
+  c.output = kE4M3;
+  c.output_scale = 0.25f;
+  add(c, "to e4m3");
+  c = few_rows(f32);
+  c.form = AttendForm::kSplits;
+  add(c, "splits");
+  c.alibi = attn::Alibi::kKeyIndex;
+  add(sized(c, 33, 35), "splits d33/35 key alibi");
+  c = single(f32);
+  c.has_sinks = true;
+  add(c, "segments");
+  c = f32;
+  c.block_size = 5;
+  add(sized(c, 17, 19), "d17/19 block 5");
+  add(sized(f32, 320, 512), "d320/512");
+  return cases;
+}
+
+inline void add_attend_cases(std::vector<OperationCase>& cases) {
+  for (const AttendCase& c : attend_cases()) {
+    double tolerance = c.query == Dtype::kBF16 || c.output == Dtype::kBF16 ? 4e-2 : 1e-2;
+    if (c.output == Dtype::kE4M3) tolerance = 0.2;
+    cases.push_back(
+        {c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance / 2});
+  }
+}
+
+inline void add_f32_attend_cases(std::vector<OperationCase>& cases) {
+  for (const AttendCase& c : f32_attend_cases()) {
+    // Two realisations, each within 2e-5 of the exact result (semantics §14.2).
+    double tolerance = 4e-5;
+    if (c.output == Dtype::kE4M3) tolerance = 0.2;
+    cases.push_back({c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance});
+  }
+}
+
+}  // namespace attnbench::cuda

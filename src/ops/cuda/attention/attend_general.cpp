@@ -1,0 +1,288 @@
+// Launches of kernels/attention/general.cuh: whatever the faster attention kernels do not do.
+#include "ops/cuda/attention/attend_general.h"
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.h"
+#include "kernels/attention/general_layout.cuh"
+#include "ops/cuda/attention/attend_spec.h"
+#include "ops/cuda/operations.h"
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+using attn::Element;
+
+constexpr int kThreads = 256;
+
+struct Tile {
+  int row_blocks;
+  int keys;
+};
+/// The first that leaves room for two CTAs on a multiprocessor, else the first that fits at all.
+constexpr std::array kTiles = {Tile{2, 64}, Tile{2, 32}, Tile{1, 32}};
+
+/// Everything that a call chooses at compile time.
+struct Choice {
+  const attn::AttendParams& params;
+  const attn::SparseParams* sparse = nullptr;
+  Element score{};        // operand of Q K^T
+  Element value{};        // as stored
+  Element probability{};  // operand of P V
+  bool value_in_key = false;
+  Tile tile{};
+  int ctas = 0;  // of a multiprocessor
+  int shared_bytes = 0;
+
+  bool is_ds_mla() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kDsMla; }
+  int rows() const { return tile.row_blocks * 16; }
+};
+
+bool is_16_bit(Element element) { return element == Element::kBF16 || element == Element::kF16; }
+bool is_int8(const attn::AttendParams& p) { return p.int8.query_scale != nullptr; }
+bool has_codes(const attn::AttendParams& p) { return size_of_element(p.kv.element) == 1; }
+
+/// The element in which queries and keys are multiplied exactly: f32 where no other one holds both.
+Element score_operand(const attn::AttendParams& p, bool ds_mla) {
+  if (is_int8(p)) return Element::kI8;
+  const Element query = p.query_element;
+  if (ds_mla) return query == Element::kBF16 ? query : Element::kF32;
+  if (is_16_bit(query) && (has_codes(p) || p.kv.element == query)) return query;
+  if (query == Element::kE4M3 && has_codes(p) && p.kv.round_dequantized == 0) return Element::kF16;
+  if (query == Element::kE4M3 && is_16_bit(p.kv.element)) return p.kv.element;
+  return Element::kF32;
+}
+
+Element probability_operand(const attn::AttendParams& p, Element score) {
+  if (score != Element::kI8) return score;
+  // Codes of an int8 are exact in f16, and P keeps 11 bits.
+  return is_16_bit(p.int8.value_element) ? p.int8.value_element : Element::kF16;
+}
+
+attn::GeneralLayout layout_of(const Choice& c) {
+  return attn::general_layout(c.rows(), c.tile.keys, c.params.head_size, c.params.v_head_size,
+                              size_of_element(c.score), size_of_element(c.probability),
+                              c.value_in_key);
+}
+
+void choose_tile(const Target& target, Choice& c) {
+  for (const int ctas : {2, 1}) {
+    for (const Tile& tile : kTiles) {
+      c.tile = tile;
+      c.ctas = ctas;
+      c.shared_bytes = layout_of(c).total;
+      if (c.shared_bytes + kGeneralStaticSharedBytes <= target.max_shared_bytes / ctas) return;
+    }
+  }
+  fail(ErrorKind::kUnsupported, "attend of head_size {} needs {} bytes of shared memory of {}",
+       c.params.head_size, c.shared_bytes + kGeneralStaticSharedBytes, target.max_shared_bytes);
+}
+
+void check_elements(const attn::AttendParams& p, bool ds_mla) {
+  const bool ragged = p.kv.block_table == nullptr && p.kv.kv_start_loc != nullptr;
+  if (ragged && (is_int8(p) || p.kv.key_scales != nullptr)) {
+    fail(ErrorKind::kUnsupported, "attend of ragged keys with a scale each has no CUDA kernel yet");
+  }
+  const bool int8_query = p.query_element == Element::kI8;
+  if (int8_query != is_int8(p) || (is_int8(p) && p.kv.element != Element::kI8)) {
+    fail(ErrorKind::kUnsupported, "attend of {} queries and {} keys has no CUDA kernel yet",
+         short_name(p.query_element), short_name(p.kv.element));
+  }
+  if (p.query_element == Element::kE4M3 && p.kv.round_dequantized != 0) {
+    fail(ErrorKind::kUnsupported,
+         "attend of e4m3 queries and keys rounded to e4m3 has no CUDA kernel yet");
+  }
+  if (ds_mla && p.query_element != Element::kBF16) {
+    fail(ErrorKind::kUnsupported, "attend of {} queries and fp8_ds_mla has no CUDA kernel yet",
+         short_name(p.query_element));
+  }
+}
+
+Choice choose(const Target& target, const attn::AttendParams& p, const attn::SparseParams* sparse) {
+  Choice c{p, sparse};
+  check_elements(p, c.is_ds_mla());
+  c.score = score_operand(p, c.is_ds_mla());
+  c.value = is_int8(p) ? p.int8.value_element : p.kv.element;
+  c.probability = probability_operand(p, c.score);
+  c.value_in_key = !is_int8(p) && p.kv.key == p.kv.value && p.v_head_size <= p.head_size &&
+                   p.kv.token_stride_key == p.kv.token_stride_value &&
+                   p.kv.head_stride_key == p.kv.head_stride_value &&
+                   (p.kv.round_dequantized == 0 || p.kv.k_scale == p.kv.v_scale);
+  choose_tile(target, c);
+  return c;
+}
+
+int query_vector(const attn::AttendParams& p) {
+  VectorSide side{p.query_element, {}};
+  side.alignment.pointer(p.query)
+      .stride(p.query_token_stride, p.query_element)
+      .stride(p.query_head_stride, p.query_element);
+  return widest_vector(16 / size_of_element(p.query_element), {p.head_size}, {side});
+}
+
+int cache_vector(const attn::AttendParams& p, const void* data, Element element,
+                 std::int64_t token_stride, std::int64_t head_stride, int width) {
+  VectorSide side{element, {}};
+  side.alignment.pointer(data).stride(token_stride, element).stride(head_stride, element);
+  if (p.kv.kv_start_loc == nullptr) side.alignment.stride(p.kv.block_stride, element);
+  return widest_vector(16 / size_of_element(element), {width}, {side});
+}
+
+std::string flag(bool value) { return value ? "true" : "false"; }
+
+KernelSpec general_spec(const Choice& c, const std::string& entry) {
+  const attn::AttendParams& p = c.params;
+  const attn::KvParams& kv = p.kv;
+  const bool codes = has_codes(p) && !is_int8(p);
+  KernelSpec spec;
+  spec.source = "attention/general.cuh";
+  spec.function = "attn::" + entry;
+  spec.constants = {
+      {"attn::Element kQuery", spec_name(p.query_element)},
+      {"attn::Element kKey", spec_name(kv.element)},
+      {"attn::Element kValue", spec_name(c.value)},
+      {"attn::Element kOutput", spec_name(p.output_element)},
+      {"attn::Element kScore", spec_name(c.score)},
+      {"attn::Element kProbability", spec_name(c.probability)},
+      {"int kHeadSize", std::to_string(p.head_size)},
+      {"int kVHeadSize", std::to_string(p.v_head_size)},
+      {"int kRowBlocks", std::to_string(c.tile.row_blocks)},
+      {"int kKeys", std::to_string(c.tile.keys)},
+      {"int kMinCtas", std::to_string(c.ctas)},
+      {"int kQueryVector", std::to_string(query_vector(p))},
+      {"int kKeyVector", std::to_string(cache_vector(p, kv.key, kv.element, kv.token_stride_key,
+                                                     kv.head_stride_key, p.head_size))},
+      {"int kValueVector", std::to_string(cache_vector(p, kv.value, c.value, kv.token_stride_value,
+                                                       kv.head_stride_value, p.v_head_size))},
+      {"bool kSparse", flag(c.sparse != nullptr)},
+      {"bool kDsMla", flag(c.is_ds_mla())},
+      {"bool kValueInKey", flag(c.value_in_key)},
+      {"attn::Alibi kAlibi", alibi_constant(p.score.alibi)},
+      {"bool kSoftCap", flag(p.score.soft_cap > 0.0f)},
+      {"bool kTokenHeadScales", flag(codes && kv.key_scales != nullptr)},
+      {"bool kRoundDequantized", flag(codes && kv.round_dequantized != 0)},
+      {"bool kE4M3Probability", flag(p.e4m3_probability != 0)}};
+  // The loop over a part's requests leaves the output of 512 columns no room.
+  const bool is_plan = entry == "general_plan" || entry == "general_sparse_plan";
+  spec.allowed_spill_bytes = is_plan && p.v_head_size > 256 ? 48 : 0;
+  spec.name = fmt::format(
+      "{} d{}/{} {} kv {} to {}", entry, p.head_size, p.v_head_size, short_name(p.query_element),
+      c.is_ds_mla() ? "fp8_ds_mla" : short_name(kv.element), short_name(p.output_element));
+  return spec;
+}
+
+/// CTAs of the longest query; rows of a sparse tile are of one token.
+std::int64_t row_tiles(const Choice& c) {
+  if (c.sparse != nullptr) {
+    return std::int64_t{c.params.max_query_len} * ceil_quotient(c.params.num_heads, c.rows());
+  }
+  return ceil_quotient(max_packed_rows(c.params), c.rows());
+}
+
+LaunchShape general_shape(const Choice& c, std::int64_t parts) {
+  LaunchShape shape;
+  shape.grid_x = row_tiles(c) * c.params.num_requests * c.params.num_kv_heads * parts;
+  shape.threads = kThreads;
+  shape.shared_bytes = c.shared_bytes;
+  return shape;
+}
+
+/// Plans say themselves which requests a part is about.
+LaunchShape plan_shape(const Choice& c, const attn::PlanParams& plan) {
+  LaunchShape shape = general_shape(c, 1);
+  shape.grid_x = c.params.num_requests == 0 ? 0 : row_tiles(c) * c.params.num_kv_heads;
+  shape.grid_y = plan.num_parts;
+  return shape;
+}
+
+/// Sparse attention as the kernel reads it: one KV head, the value inside the key, and neither
+/// masks nor score transforms.
+attn::AttendParams sparse_params(const attn::AttendParams& params,
+                                 const attn::SparseParams& sparse) {
+  if (sparse.format == attn::MlaEntry::kDsMla &&
+      (params.head_size != attn::kDsMlaLatent + attn::kDsMlaRope ||
+       params.v_head_size != attn::kDsMlaLatent)) {
+    fail(ErrorKind::kShape, "fp8_ds_mla attention: expected head sizes 576 and 512, got {} and {}",
+         params.head_size, params.v_head_size);
+  }
+  attn::AttendParams p = params;
+  p.num_kv_heads = 1;
+  p.score = {};
+  p.score.softmax_scale = params.score.softmax_scale;
+  p.score.window_left = p.score.window_right = -1;
+  p.int8 = {};
+  p.e4m3_probability = 0;
+  p.kv = {};
+  p.kv.key = p.kv.value = params.kv.key;
+  p.kv.block_stride = params.kv.block_stride;
+  p.kv.token_stride_key = p.kv.token_stride_value = params.kv.token_stride_key;
+  p.kv.block_size = params.kv.block_size;
+  p.kv.element = params.kv.element;
+  if (sparse.format == attn::MlaEntry::kDsMla) p.kv.element = Element::kE4M3;
+  if (sparse.format == attn::MlaEntry::kE4M3) {
+    p.kv.element = Element::kE4M3;
+    p.kv.k_scale = p.kv.v_scale = params.kv.k_scale;
+  }
+  return p;
+}
+
+}  // namespace
+
+void attend_general(Launcher& launcher, const attn::AttendParams& params) {
+  const Choice c = choose(launcher.target(), params, nullptr);
+  launch(launcher, general_spec(c, "general"), general_shape(c, 1), params);
+}
+
+void attend_general_splits(Launcher& launcher, const attn::AttendParams& params,
+                           const attn::SplitParams& split) {
+  const Choice c = choose(launcher.target(), params, nullptr);
+  launch(launcher, general_spec(c, "general_splits"), general_shape(c, split.num_splits), params,
+         split);
+}
+
+void attend_general_segments(Launcher& launcher, const attn::AttendParams& params,
+                             const attn::SegmentParams& segments) {
+  const Choice c = choose(launcher.target(), params, nullptr);
+  launch(launcher, general_spec(c, "general_segments"), general_shape(c, segments.num_segments),
+         params, segments);
+}
+
+void check_attend(const Target& target, const attn::AttendParams& params) {
+  if (!fits_f32_kernel(params) && !fits_tiled_kernels(params)) choose(target, params, nullptr);
+}
+
+void attend_plan(Launcher& launcher, const attn::AttendParams& params,
+                 const attn::PlanParams& plan) {
+  const Choice c = choose(launcher.target(), params, nullptr);
+  launch(launcher, general_spec(c, "general_plan"), plan_shape(c, plan), params, plan);
+}
+
+void combine_plan(Launcher& launcher, const attn::AttendParams& params,
+                  const attn::PlanParams& plan) {
+  AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
+  kernel.spec.source = "attention/combine_plan.cuh";
+  LaunchShape shape;
+  shape.grid_x =
+      ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);
+  shape.grid_y = params.num_requests;
+  shape.threads = kernel.threads;
+  launch(launcher, kernel.spec, shape, params, plan);
+}
+
+void attend_sparse(Launcher& launcher, const attn::AttendParams& params,
+                   const attn::SparseParams& sparse) {
+  const attn::AttendParams p = sparse_params(params, sparse);
+  const Choice c = choose(launcher.target(), p, &sparse);
+  launch(launcher, general_spec(c, "general_sparse"), general_shape(c, 1), p, sparse);
+}
+
+void attend_sparse_plan(Launcher& launcher, const attn::AttendParams& params,
+                        const attn::SparseParams& sparse, const attn::PlanParams& plan) {
+  const attn::AttendParams p = sparse_params(params, sparse);
+  const Choice c = choose(launcher.target(), p, &sparse);
+  launch(launcher, general_spec(c, "general_sparse_plan"), plan_shape(c, plan), p, sparse, plan);
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,386 @@
+// Small cases of kernels/attention/general.cuh: what the tiled attention kernels do not do.
+#pragma once
+
+#include "ops/cuda/attention/attend_cases_testing.h"
+#include "ops/cuda/testing/coverage_cases_testing.h"
+
+namespace attnbench::cuda {
+
+enum class MlaForm { kWhole, kSplits, kPlan, kSparse, kSparsePlan };
+
+struct MlaAttendCase {
+  std::string name;
+  Dtype query = Dtype::kBF16;
+  Dtype output = Dtype::kBF16;
+  attn::MlaEntry format = attn::MlaEntry::kCopy;
+  MlaForm form = MlaForm::kWhole;
+  int heads = 40;
+  int latent = 512;
+  int rope = 64;
+};
+
+inline constexpr int kMlaBlockSize = 64;
+
+/// Keys of three requests, then the plan of two parts that split the second of them.
+inline attn::PlanParams make_plan(CaseMemory& memory, int heads, int latent, int query_len) {
+  attn::PlanParams plan{};
+  plan.num_parts = 3;
+  // begin_req, end_req, begin_block, end_block, begin_split; the last part has nothing to do.
+  plan.parts = memory.upload(std::vector<int>{0, 1, 0, 1, 0, 0, 0, 0,  //
+                                              1, 2, 1, 1, 1, 0, 0, 0,  //
+                                              1, 0, 0, 0, 0, 0, 0, 0});
+  plan.num_splits = memory.upload(std::vector<int>{0, 1, 3, 4});
+  const attn::i64 rows = 2 * query_len;
+  plan.partial_start_loc = memory.upload(std::vector<attn::i64>{0, 0, rows, rows});
+  plan.partial_output =
+      static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, heads, latent})));
+  plan.partial_lse = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, heads})));
+  return plan;
+}
+
+inline void set_mla_entries(attn::AttendParams& p, const MlaAttendCase& c, int blocks,
+                            CaseMemory& memory) {
+  const bool is_ds_mla = c.format == attn::MlaEntry::kDsMla;
+  const int entry = is_ds_mla ? attn::kDsMlaEntryBytes : c.latent + c.rope;
+  const Dtype cache = c.format == attn::MlaEntry::kE4M3 ? Dtype::kE4M3 : c.query;
+  const int entries = blocks * kMlaBlockSize;
+  p.kv.element = is_ds_mla ? attn::Element::kU8 : element_of(cache);
+  p.kv.key = memory.upload(is_ds_mla ? drawn_ds_mla(entries, 41)
+                                     : drawn(cache, {entries, entry}, 42, false));
+  p.kv.value = p.kv.key;
+  p.kv.token_stride_key = p.kv.token_stride_value = entry;
+  p.kv.block_stride = attn::i64{kMlaBlockSize} * entry;
+  p.kv.block_size = kMlaBlockSize;
+  if (c.format == attn::MlaEntry::kE4M3) {
+    p.kv.k_scale = p.kv.v_scale = memory.upload(std::vector<float>{0.6f});
+  }
+}
+
+/// Lists with -1, with slots past the cache and with doubles.
+inline attn::SparseParams make_sparse(const MlaAttendCase& c, int tokens, int num_slots,
+                                      CaseMemory& memory) {
+  constexpr int kTopk = 128;
+  std::mt19937 random(43);
+  std::vector<int> slots;
+  for (int i = 0; i < tokens * kTopk; ++i) {
+    const auto kind = random() % 9;
+    const int slot = static_cast<int>(random() % static_cast<unsigned>(num_slots));
+    slots.push_back(kind == 0 ? -1 : kind == 1 ? num_slots + 3 : slot);
+  }
+  for (int i = 0; i < kTopk; ++i) slots[static_cast<std::size_t>(i)] = -1;
+  attn::SparseParams sparse{};
+  sparse.format = c.format;
+  sparse.slots = memory.upload(slots);
+  sparse.slots_stride = sparse.topk = kTopk;
+  sparse.num_slots = num_slots;
+  return sparse;
+}
+
+inline std::vector<Tensor> run_mla_attend(Ops& ops, const MlaAttendCase& c) {
+  constexpr int kBlocks = 7;
+  constexpr int kQueryLen = 2;
+  constexpr int kTokens = 3 * kQueryLen;
+  CaseMemory memory(ops);
+  const int width = c.latent + c.rope;
+  attn::AttendParams p{};
+  p.query_element = element_of(c.query);
+  p.output_element = element_of(c.output);
+  p.query = memory.upload(drawn(c.query, {kTokens, c.heads, width}, 44, false));
+  p.query_token_stride = attn::i64{c.heads} * width;
+  p.query_head_stride = width;
+  p.output = memory.result(poisoned(c.output, {kTokens + 1, c.heads, c.latent}));
+  p.output_token_stride = attn::i64{c.heads} * c.latent;
+  p.output_head_stride = c.latent;
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {c.heads, kTokens + 1})));
+  p.lse_stride = kTokens + 1;
+  p.query_start_loc = memory.upload(std::vector<int>{0, 2, 4, 6});
+  p.seq_lens = memory.upload(std::vector<int>{37, 100, 64});
+  p.num_requests = 3;
+  p.max_query_len = kQueryLen;
+  p.num_heads = c.heads;
+  p.num_kv_heads = 1;
+  p.head_size = width;
+  p.v_head_size = c.latent;
+  p.score.softmax_scale = 0.01f;
+  p.score.window_left = -1;
+  p.score.window_right = 0;
+  set_mla_entries(p, c, kBlocks, memory);
+  if (c.form == MlaForm::kSparse || c.form == MlaForm::kSparsePlan) {
+    const attn::SparseParams sparse = make_sparse(c, kTokens, kBlocks * kMlaBlockSize, memory);
+    if (c.form == MlaForm::kSparse) {
+      ops.attend_sparse(p, sparse);
+      return memory.results();
+    }
+    const attn::PlanParams plan = make_plan(memory, c.heads, c.latent, kQueryLen);
+    ops.attend_sparse_plan(p, sparse, plan);
+    ops.combine_plan(p, plan);
+    return memory.results();
+  }
+  p.kv.block_table = memory.upload(std::vector<int>{5, 1 << 30, 2, 6, 0, 1 << 30});
+  p.kv.block_table_stride = 2;
+  if (c.form == MlaForm::kWhole) {
+    ops.attend(p);
+  } else if (c.form == MlaForm::kPlan) {
+    const attn::PlanParams plan = make_plan(memory, c.heads, c.latent, kQueryLen);
+    ops.attend_plan(p, plan);
+    ops.combine_plan(p, plan);
+  } else {
+    constexpr int kSplits = 2;
+    const attn::i64 rows = attn::i64{kSplits} * kTokens * c.heads;
+    const attn::SplitParams split{
+        kSplits, kTokens,
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, c.latent}))),
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+  }
+  return memory.results();
+}
+
+struct Int8AttendCase {
+  Dtype values;  // kI8: level 1
+  int head_size;
+  bool splits = false;
+  bool saves = false;
+};
+
+/// Two KV heads of two query heads each; cache [NB, Hk, bs, D], key scales beside it.
+inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
+  constexpr int kTokens = 9;
+  constexpr int kHeads = 4;
+  constexpr int kKvHeads = 2;
+  constexpr int kBlocks = 12;
+  constexpr int kBlockSize = 16;
+  CaseMemory memory(ops);
+  const int d = c.head_size;
+  const Dtype output = c.values == Dtype::kI8 ? Dtype::kBF16 : c.values;
+  const auto drawn_codes = [](std::vector<std::int64_t> shape, unsigned seed) {
+    Tensor tensor(Dtype::kI8, std::move(shape));
+    std::mt19937 random(seed);
+    for (std::int64_t i = 0; i < tensor.num_elements(); ++i) {
+      tensor.set(i, static_cast<float>(random() % 256) - 128.0f);
+    }
+    return tensor;
+  };
+  const auto drawn_scales = [](std::vector<std::int64_t> shape, unsigned seed) {
+    Tensor tensor(Dtype::kF32, std::move(shape));
+    std::mt19937 random(seed);
+    for (std::int64_t i = 0; i < tensor.num_elements(); ++i) {
+      tensor.set(i, 0.01f + 1e-4f * static_cast<float>(random() % 100));
+    }
+    return tensor;
+  };
+  // Without the large values of drawn(): P is rounded to the type of the values, so that an output
+  // errs in proportion to the largest of them.
+  const auto drawn_values = [&c](std::vector<std::int64_t> shape, unsigned seed) {
+    Tensor tensor(c.values, std::move(shape));
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (std::int64_t i = 0; i < tensor.num_elements(); ++i) tensor.set(i, normal(random));
+    return tensor;
+  };
+  const std::vector<std::int64_t> cells{kBlocks, kKvHeads, kBlockSize, d};
+  void* key_cache = memory.result(drawn_codes(cells, 45));
+  void* value_cache =
+      memory.result(c.values == Dtype::kI8 ? drawn_codes(cells, 46) : drawn_values(cells, 46));
+  auto* key_scales =
+      static_cast<float*>(memory.result(drawn_scales({kBlocks, kKvHeads, kBlockSize}, 47)));
+  attn::AttendParams p{};
+  p.query_element = attn::Element::kI8;
+  p.output_element = element_of(output);
+  p.query = memory.upload(drawn_codes({kTokens, kHeads, d}, 48));
+  p.query_token_stride = p.output_token_stride = attn::i64{kHeads} * d;
+  p.query_head_stride = p.output_head_stride = d;
+  p.output = memory.result(poisoned(output, {kTokens, kHeads, d}));
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {kHeads, kTokens})));
+  p.lse_stride = kTokens;
+  p.query_start_loc = memory.upload(std::vector<int>{0, 5, 5, 9});
+  p.seq_lens = memory.upload(std::vector<int>{70, 0, 4});
+  p.num_requests = 3;
+  p.max_query_len = 5;
+  p.num_heads = kHeads;
+  p.num_kv_heads = kKvHeads;
+  p.head_size = p.v_head_size = d;
+  p.score.softmax_scale = 0.05f;
+  p.score.window_left = -1;
+  p.kv.element = attn::Element::kI8;
+  p.kv.key = key_cache;
+  p.kv.value = value_cache;
+  p.kv.head_stride_key = p.kv.head_stride_value = attn::i64{kBlockSize} * d;
+  p.kv.token_stride_key = p.kv.token_stride_value = d;
+  p.kv.block_stride = kKvHeads * p.kv.head_stride_key;
+  p.kv.block_table =
+      memory.upload(std::vector<int>{3, 9, 1, 0, 11, -9, -9, -9, -9, -9, 5, -9, -9, -9, -9});
+  p.kv.block_table_stride = 5;
+  p.kv.block_size = kBlockSize;
+  p.kv.key_scales = key_scales;
+  p.kv.scale_block_stride = kKvHeads * kBlockSize;
+  p.kv.scale_head_stride = kBlockSize;
+  p.kv.scale_slot_stride = 1;
+  p.int8.query_scale =
+      static_cast<const float*>(memory.upload(drawn_scales({kHeads, kTokens}, 49)));
+  p.int8.query_scale_token_stride = 1;
+  p.int8.query_scale_head_stride = kTokens;
+  p.int8.value_element = element_of(c.values);
+  if (c.values == Dtype::kI8) {
+    p.int8.value_channel_scale =
+        static_cast<const float*>(memory.upload(drawn_scales({kKvHeads, d}, 50)));
+  }
+  if (c.splits) {
+    constexpr int kSplits = 3;
+    const attn::i64 rows = attn::i64{kSplits} * kTokens * kHeads;
+    const attn::SplitParams split{
+        kSplits, kTokens, static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, d}))),
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+    return memory.results();
+  }
+  if (!c.saves) {
+    ops.attend(p);
+    return memory.results();
+  }
+  attn::Int8CacheWriteParams save{};
+  save.key =
+      static_cast<const signed char*>(memory.upload(drawn_codes({kTokens, kKvHeads, d}, 51)));
+  save.key_token_stride = save.value_token_stride = attn::i64{kKvHeads} * d;
+  save.key_head_stride = save.value_head_stride = d;
+  save.key_scale = static_cast<const float*>(memory.upload(drawn_scales({kTokens, kKvHeads}, 52)));
+  save.key_scale_token_stride = kKvHeads;
+  save.key_scale_head_stride = 1;
+  save.value_element = p.int8.value_element;
+  save.value = memory.upload(c.values == Dtype::kI8 ? drawn_codes({kTokens, kKvHeads, d}, 53)
+                                                    : drawn_values({kTokens, kKvHeads, d}, 53));
+  save.key_cache = static_cast<signed char*>(key_cache);
+  save.value_cache = value_cache;
+  save.block_stride = p.kv.block_stride;
+  save.slot_stride = p.kv.token_stride_key;
+  save.head_stride = p.kv.head_stride_key;
+  save.key_scale_cache = key_scales;
+  save.scale_block_stride = p.kv.scale_block_stride;
+  save.scale_slot_stride = p.kv.scale_slot_stride;
+  save.scale_head_stride = p.kv.scale_head_stride;
+  save.num_tokens = kTokens;
+  save.block_size = kBlockSize;
+  save.num_kv_heads = kKvHeads;
+  save.head_size = d;
+  save.block_table = p.kv.block_table;
+  save.block_table_stride = p.kv.block_table_stride;
+  save.query_start_loc = p.query_start_loc;
+  save.seq_lens = p.seq_lens;
+  save.num_requests = p.num_requests;
+  ops.save_and_attend_int8(save, p);
+  return memory.results();
+}
+
+inline std::vector<AttendCase> general_attend_cases() {
+  using enum Dtype;
+  return {{.name = "general f32 d64 soft cap, alibi, sinks",
+           .query = kF32,
+           .cache = kF32,
+           .output = kF32,
+           .head_size = 64,
+           .v_head_size = 64,
+           .soft_cap = 3.0f,
+           .alibi = attn::Alibi::kKeyIndex,
+           .has_sinks = true},
+          {.name = "general f32 d36 splits of e4m3",
+           .query = kF32,
+           .cache = kE4M3,
+           .output = kF32,
+           .head_size = 36,
+           .v_head_size = 36,
+           .form = AttendForm::kSplits,
+           .round_dequantized = 1},
+          {.name = "general f32 segments",
+           .query = kF32,
+           .cache = kF32,
+           .output = kF32,
+           .form = AttendForm::kSegments,
+           .query_lens = {1, 1, 0, 1},
+           .context_lens = {0, 300, 0, 77},
+           .has_sinks = true},
+          {.name = "general e4m3 queries, e4m3 P",
+           .query = kE4M3,
+           .cache = kE4M3,
+           .head_size = 80,
+           .v_head_size = 80,
+           .block_size = 0,
+           .window_right = -1,
+           .e4m3_probability = 1},
+          {.name = "general e4m3 queries d128 paged to f16",
+           .query = kE4M3,
+           .cache = kE4M3,
+           .output = kF16},
+          {.name = "general d35/21 ragged window ranges",
+           .head_size = 35,
+           .v_head_size = 21,
+           .block_size = 0,
+           .window_left = 20,
+           .has_ranges = true},
+          {.name = "general i8 per token and head, blocks of 8",
+           .query = kF16,
+           .cache = kI8,
+           .output = kF16,
+           .head_size = 64,
+           .v_head_size = 64,
+           .block_size = 8,
+           .has_token_head_scales = true},
+          {.name = "general e4m3 under sinks far above all scores",
+           .query = kF16,
+           .cache = kE4M3,
+           .head_size = 36,
+           .v_head_size = 36,
+           .block_size = 8,
+           .has_sinks = true,
+           .has_large_queries = false,
+           .sink_shift = 22.0f,
+           .value_gain = 3e9f},
+          {.name = "general d512 distance alibi",
+           .head_size = 512,
+           .v_head_size = 512,
+           .alibi = attn::Alibi::kDistance,
+           .softmax_scale = 0.03f}};
+}
+
+inline void add_general_attend_cases(std::vector<OperationCase>& cases) {
+  using enum Dtype;
+  using attn::MlaEntry;
+  const auto tolerance_of = [](Dtype query, Dtype output) {
+    if (query == kF32) return 5e-4;
+    return output == kF16 ? 1e-2 : 4e-2;
+  };
+  for (const AttendCase& c : general_attend_cases()) {
+    const double tolerance = c.e4m3_probability != 0 ? 0.1 : tolerance_of(c.query, c.output);
+    cases.push_back({c.name, tolerance, [c](Ops& o) { return run_attend(o, c); }, tolerance / 2});
+  }
+  const std::vector<MlaAttendCase> mla{
+      {.name = "mla bf16"},
+      {.name = "mla f16 splits", .query = kF16, .output = kF16, .form = MlaForm::kSplits},
+      {.name = "mla bf16 plan", .form = MlaForm::kPlan, .heads = 16},
+      {.name = "mla e4m3 cache plan", .format = MlaEntry::kE4M3, .form = MlaForm::kPlan},
+      {.name = "mla e4m3 query", .query = kE4M3, .format = MlaEntry::kE4M3},
+      {.name = "mla f32", .query = kF32, .output = kF32, .latent = 128, .rope = 32},
+      {.name = "mla sparse", .form = MlaForm::kSparse},
+      {.name = "mla sparse e4m3", .format = MlaEntry::kE4M3, .form = MlaForm::kSparse},
+      {.name = "mla sparse fp8_ds_mla", .format = MlaEntry::kDsMla, .form = MlaForm::kSparse},
+      {.name = "mla sparse fp8_ds_mla plan",
+       .format = MlaEntry::kDsMla,
+       .form = MlaForm::kSparsePlan,
+       .heads = 64}};
+  for (const MlaAttendCase& c : mla) {
+    const double tolerance = tolerance_of(c.query, c.output);
+    cases.push_back(
+        {c.name, tolerance, [c](Ops& o) { return run_mla_attend(o, c); }, tolerance / 2});
+  }
+  for (const Int8AttendCase& c : std::vector<Int8AttendCase>{
+           {kI8, 128}, {kBF16, 64, true}, {kF16, 72, false, true}, {kI8, 256, true}}) {
+    // P is rounded to the type of the values; int8 ones are multiplied as float16.
+    const double tolerance = tolerance_of(kBF16, c.values == kBF16 ? kBF16 : kF16);
+    cases.push_back({"int8 attention d" + std::to_string(c.head_size) + " values " +
+                         std::string(dtype_name(c.values)),
+                     tolerance, [c](Ops& o) { return run_int8_attend(o, c); }, tolerance / 2});
+  }
+}
+
+}  // namespace attnbench::cuda

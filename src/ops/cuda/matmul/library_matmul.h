@@ -1,0 +1,48 @@
+// The operation matmul by cuBLASLt where that is found and takes the product.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "core/result/result.h"
+#include "gpu/cublas_lt.h"
+#include "ops/ops.h"
+
+namespace attnbench::cuda {
+
+/// A product that the library does.
+struct LibraryProduct {
+  std::unique_ptr<LtPlan> plan;
+  KernelInfo info;  // "matmul bf16 to bf16 by cuBLASLt 13.1.0 (... algorithm 66 ...)"
+};
+
+/// Opens the library with the first product. Plans are made once for every form of product and
+/// kept: running one neither allocates nor asks the library for anything.
+class LibraryMatmul {
+ public:
+  /// No `open` means no library. `memory` gives the workspace, poisoned and between guard zones;
+  /// all must outlive this.
+  LibraryMatmul(CublasLtOpener open, Runtime& runtime, const Stream& stream, Ops& memory);
+
+  /// Null where the own kernel is for this product. Errors: kCuda, kCapacity, naming the product.
+  const LibraryProduct* find_or_plan(const attn::MatmulParams& params);
+  /// Errors: kCuda, naming the product.
+  void run(const LibraryProduct& product, const attn::MatmulParams& params);
+  void poison_workspace();
+
+ private:
+  LibraryProduct plan(CublasLt& library, const LtProduct& product,
+                      const attn::MatmulParams& params);
+
+  CublasLtOpener open_;
+  Runtime& runtime_;
+  const Stream& stream_;
+  Ops& memory_;
+  std::unique_ptr<CublasLt> library_;
+  std::map<LtProduct, LibraryProduct> products_;  // without a plan: by the own kernel
+  std::unique_ptr<Buffer> workspace_;             // of every plan that needs one
+};
+
+}  // namespace attnbench::cuda

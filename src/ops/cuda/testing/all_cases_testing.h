@@ -1,0 +1,17 @@
+// The covering cases of all operations.
+#pragma once
+
+#include "ops/cuda/attention/attend_general_cases_testing.h"
+
+namespace attnbench::cuda {
+
+inline std::vector<OperationCase> all_operation_cases() {
+  std::vector<OperationCase> cases = operation_cases();
+  add_coverage_cases(cases);
+  add_attend_cases(cases);
+  add_f32_attend_cases(cases);
+  add_general_attend_cases(cases);
+  return cases;
+}
+
+}  // namespace attnbench::cuda

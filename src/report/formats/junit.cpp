@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+
+#include "report/format.h"
+#include "report/formats/xml.h"
+#include "report/reporter.h"
+
+namespace attnbench {
+namespace {
+
+struct Suite {
+  std::string name;
+  std::vector<const Result*> results;
+};
+
+/// One suite a scenario, in the order of first appearance.
+std::vector<Suite> group_by_scenario(const std::vector<Result>& results) {
+  std::vector<Suite> suites;
+  for (const Result& result : results) {
+    if (suites.empty() || suites.back().name != result.scenario) {
+      auto known = suites.begin();
+      while (known != suites.end() && known->name != result.scenario) ++known;
+      if (known != suites.end()) {
+        known->results.push_back(&result);
+        continue;
+      }
+      suites.push_back({result.scenario, {}});
+    }
+    suites.back().results.push_back(&result);
+  }
+  return suites;
+}
+
+double seconds(const Result& result) { return result.timing ? result.timing->total_us * 1e-6 : 0; }
+
+/// Attributes that count. Jenkins' schema has `skipped` for a suite only.
+std::string totals(const std::vector<const Result*>& results, bool of_suite) {
+  int failures = 0, errors = 0, skipped = 0;
+  double time_s = 0;
+  for (const Result* result : results) {
+    failures += result->status == Status::kIncorrect;
+    errors += result->status == Status::kError;
+    skipped += result->status == Status::kUnsupported || result->status == Status::kSkipped;
+    time_s += seconds(*result);
+  }
+  return fmt::format("tests=\"{}\" failures=\"{}\" errors=\"{}\"{} time=\"{:.9f}\"", results.size(),
+                     failures, errors, of_suite ? fmt::format(" skipped=\"{}\"", skipped) : "",
+                     time_s);
+}
+
+/// The element that tells what became of a test; nothing for a passed one.
+std::string outcome(const Result& result) {
+  const std::string message =
+      xml_escape(result.reasons.empty() ? to_string(result.status) : result.reasons.front());
+  std::string body = fmt::format("{}", fmt::join(result.reasons, "\n"));
+  if (!result.repro.empty()) body += "\n" + result.repro;
+  switch (result.status) {
+    case Status::kPassed:
+    case Status::kUnverified:
+      return "";
+    case Status::kIncorrect:
+      return fmt::format("      <failure message=\"{}\" type=\"incorrect\">{}</failure>\n", message,
+                         xml_escape(body));
+    case Status::kError:
+      return fmt::format("      <error message=\"{}\" type=\"error\">{}</error>\n", message,
+                         xml_escape(body));
+    case Status::kUnsupported:
+    case Status::kSkipped:
+      return fmt::format("      <skipped message=\"{}\"/>\n",
+                         xml_escape(fmt::format("{}: {}", to_string(result.status),
+                                                fmt::join(result.reasons, "; "))));
+  }
+  return "";
+}
+
+/// The figures, where every reader shows them: Jenkins' schema has no properties of a testcase.
+std::string figures(const Result& result) {
+  std::string text = fmt::format("status: {}", to_string(result.status));
+  if (result.error) {
+    text += fmt::format("\nmax_abs: {}\nerr_ratio: {}", format_error(result.error->max_abs),
+                        format_ratio(result.error->err_ratio));
+  }
+  if (result.timing) text += fmt::format("\nmedian: {}", format_time(result.timing->median_us));
+  return "      <system-out>" + xml_escape(text) + "</system-out>\n";
+}
+
+}  // namespace
+
+void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results) {
+  std::vector<const Result*> all;
+  for (const Result& result : results) all.push_back(&result);
+  out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+      << fmt::format("<testsuites name=\"attnbench\" {}>\n", totals(all, /*of_suite=*/false));
+  for (const Suite& suite : group_by_scenario(results)) {
+    out << fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\" hostname=\"{}\">\n",
+                       xml_escape(suite.name), totals(suite.results, /*of_suite=*/true),
+                       xml_escape(run.created), xml_escape(run.environment.hostname));
+    for (const Result* result : suite.results) {
+      out << fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.9f}\">\n",
+                         xml_escape(result->scenario),
+                         xml_escape(result->case_name + "/" + result->backend), seconds(*result))
+          << outcome(*result) << figures(*result) << "    </testcase>\n";
+    }
+    out << "  </testsuite>\n";
+  }
+  out << "</testsuites>\n";
+}
+
+}  // namespace attnbench

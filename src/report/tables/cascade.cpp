@@ -1,0 +1,144 @@
+#include "report/tables/cascade.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "core/printable.h"
+#include "report/format.h"
+
+namespace attnbench {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Medians {
+  double never_us = 0;  // 0 = not run, or without a time
+  double always_us = 0;
+};
+
+struct Group {
+  CascadeRow row;
+  std::map<std::int64_t, Medians> medians;
+};
+
+/// `name` without ",<key>=<value>".
+std::string without(std::string name, const std::string& key) {
+  const std::size_t begin = name.find("," + key + "=");
+  if (begin == std::string::npos) return name;
+  const std::size_t end = name.find(',', begin + 1);
+  return name.erase(begin, end == std::string::npos ? end : end - begin);
+}
+
+void add(const Result& result, std::vector<std::string>& keys, std::vector<Group>& groups) {
+  if (!result.timing) return;
+  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  if (!problem.is_object() || !problem.contains("cascade")) return;
+  const Json cascade = problem["cascade"];
+  const std::string mode = cascade.value("mode", "");
+  const auto prefix = cascade.value("common_prefix_len", std::int64_t{0});
+  if (prefix == 0 || (mode != "always" && mode != "never")) return;
+  problem.erase("cascade");
+  // It follows from the prefix: shared pages are fewer pages.
+  if (problem.contains("kv_cache")) problem["kv_cache"].erase("num_blocks");
+  const std::string key = result.scenario + "/" + result.backend + "/" + problem.dump();
+  const auto known = std::find(keys.begin(), keys.end(), key);
+  const auto index = static_cast<std::size_t>(known - keys.begin());
+  if (known == keys.end()) {
+    keys.push_back(key);
+    Group& group = groups.emplace_back();
+    group.row.case_name =
+        without(without(result.case_name, "cascade.common_prefix_len"), "cascade.mode");
+    group.row.scenario = result.scenario;
+    group.row.backend = result.backend;
+  }
+  Medians& medians = groups[index].medians[prefix];
+  (mode == "never" ? medians.never_us : medians.always_us) = result.timing->median_us;
+}
+
+void finish(Group& group) {
+  for (const auto& [prefix, medians] : group.medians) {
+    if (medians.never_us <= 0 || medians.always_us <= 0) continue;
+    const double speedup = medians.never_us / medians.always_us;
+    group.row.speedup[prefix] = speedup;
+    if (speedup <= 1) {
+      group.row.pays_from.reset();
+    } else if (!group.row.pays_from) {
+      group.row.pays_from = prefix;
+    }
+  }
+}
+
+std::vector<std::vector<std::string>> cells_of(const std::vector<CascadeRow>& rows) {
+  std::set<std::int64_t> prefixes;
+  for (const CascadeRow& row : rows) {
+    for (const auto& [prefix, speedup] : row.speedup) prefixes.insert(prefix);
+  }
+  std::vector<std::vector<std::string>> cells{{"prefix", "backend"}};
+  for (const std::int64_t prefix : prefixes) cells[0].push_back(std::to_string(prefix));
+  cells[0].emplace_back("pays from");
+  for (const CascadeRow& row : rows) {
+    std::vector<std::string> line{printable(row.case_name), printable(row.backend)};
+    for (const std::int64_t prefix : prefixes) {
+      const auto speedup = row.speedup.find(prefix);
+      line.push_back(speedup == row.speedup.end() ? "-" : fmt::format("{:.2f}", speedup->second));
+    }
+    line.push_back(row.pays_from ? std::to_string(*row.pays_from) : "never");
+    cells.push_back(std::move(line));
+  }
+  return cells;
+}
+
+void write_plain(std::ostream& out, const std::vector<std::vector<std::string>>& cells) {
+  std::vector<std::size_t> widths(cells[0].size());
+  for (const auto& line : cells) {
+    for (std::size_t c = 0; c < line.size(); ++c) {
+      widths[c] = std::max(widths[c], display_width(line[c]));
+    }
+  }
+  for (const auto& line : cells) {
+    for (std::size_t c = 0; c < line.size(); ++c) {
+      const std::string fill(widths[c] - display_width(line[c]), ' ');
+      out << (c == 0 ? "" : "  ") << (c < 2 ? line[c] + fill : fill + line[c]);
+    }
+    out << "\n";
+  }
+}
+
+void write_pipes(std::ostream& out, const std::vector<std::vector<std::string>>& cells) {
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    out << fmt::format("| {} |\n", fmt::join(cells[i], " | "));
+    if (i > 0) continue;
+    out << "|---|---|";
+    for (std::size_t c = 2; c < cells[i].size(); ++c) out << "---:|";
+    out << "\n";
+  }
+}
+
+}  // namespace
+
+std::vector<CascadeRow> cascade_rows(const std::vector<Result>& results) {
+  std::vector<std::string> keys;
+  std::vector<Group> groups;
+  for (const Result& result : results) add(result, keys, groups);
+  std::vector<CascadeRow> rows;
+  for (Group& group : groups) {
+    finish(group);
+    if (!group.row.speedup.empty()) rows.push_back(std::move(group.row));
+  }
+  return rows;
+}
+
+void write_cascade_table(std::ostream& out, const std::vector<Result>& results, bool markdown) {
+  const std::vector<CascadeRow> rows = cascade_rows(results);
+  if (rows.empty()) return;
+  out << "cascade: time without a pass over the shared prefix / time with it; it pays above 1\n"
+      << (markdown ? "\n" : "");
+  const auto cells = cells_of(rows);
+  markdown ? write_pipes(out, cells) : write_plain(out, cells);
+  out << "\n";
+}
+
+}  // namespace attnbench

@@ -1,0 +1,41 @@
+// The forms of `batch`: a spec, rows, a trace; alone or several of them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/problem/problem.h"
+#include "core/value.h"
+#include "scenario/batch/replay.h"
+#include "scenario/text/issues.h"
+
+namespace attnbench {
+
+struct BatchResult {
+  std::vector<Request> batch;
+  std::string label;  // canonical spec, or "trace-step<N>"
+  /// Tokens that all requests share (mooncake traces); the caller rounds to pages.
+  std::int64_t shared_prefix_tokens = 0;
+};
+
+/// Reads batches; a trace file is read once however many cases replay it.
+class BatchReader {
+ public:
+  /// Form and keys, without reading traces; KV lengths are judged per case, when the type is known.
+  static void check(const Value& value, IssueList& issues);
+
+  /// The batches of one `batch` key: each element of a list, except that a list of
+  /// {count, query_len, seq_len} is one batch.
+  static std::vector<const Value*> split(const Value& value);
+
+  /// One checked batch; `cross` as for parse_batch_spec. Errors name the place of `value`.
+  BatchResult read(const Value& value, bool cross);
+
+ private:
+  BatchResult replay(const Value& value);
+
+  std::map<std::string, std::vector<TraceRequest>> traces_;  // by format and path
+};
+
+}  // namespace attnbench

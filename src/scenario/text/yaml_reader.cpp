@@ -1,0 +1,184 @@
+#include "scenario/text/yaml_reader.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include <sstream>
+#include <unordered_set>
+#include <vector>
+
+#include "core/error.h"
+#include "scenario/text/scalar.h"
+#include "scenario/text/text_guard.h"
+
+namespace attnbench {
+namespace {
+
+/// Builds the tree from the parser's events. Events instead of YAML::Node because nodes silently
+/// keep duplicate keys, resolve aliases and hold no line of keys.
+class TreeBuilder : public YAML::EventHandler {
+ public:
+  explicit TreeBuilder(std::shared_ptr<const std::string> file) : file_(std::move(file)) {}
+
+  bool has_document() const { return has_document_; }
+  Value take() { return std::move(root_); }
+
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (has_document_) refuse(mark, "expected one document, found a second one");
+    has_document_ = true;
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    refuse_anchor(mark, anchor);
+    add(mark, Value::null(), "");
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override {
+    refuse(mark, "anchors and aliases are not allowed, found an alias");
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                const std::string& text) override {
+    refuse_anchor(mark, anchor);
+    const bool quoted = tag == "!";
+    if (!quoted && tag != "?" && !tag.empty()) refuse_tag(mark, tag);
+    if (quoted || awaits_key()) {
+      if (!quoted && text == "<<") refuse(mark, "merge keys are not allowed, found '<<'");
+      add(mark, Value::of(text), text);
+      return;
+    }
+    std::optional<Value> value = plain_scalar(text);
+    if (!value) {
+      refuse(mark,
+             fmt::format("{}: expected a number in range, found {}", path(), text.substr(0, 40)));
+    }
+    add(mark, std::move(*value), text);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Value::list());
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Value::map());
+  }
+  void OnMapEnd() override { close(); }
+
+ private:
+  /// A list or mapping under construction.
+  struct Level {
+    Value value;
+    std::string key;  // of the entry whose value comes next
+    Mark key_mark;
+    bool has_key = false;
+    std::unordered_set<std::string> keys = {};
+  };
+
+  Mark mark_of(const YAML::Mark& mark) const { return {file_, mark.line + 1}; }
+  bool awaits_key() const {
+    return !levels_.empty() && levels_.back().value.is_map() && !levels_.back().has_key;
+  }
+
+  [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& text) const {
+    fail(ErrorKind::kFormat, "{}:{}: {}", *file_, mark.line + 1, text);
+  }
+  void refuse_anchor(const YAML::Mark& mark, YAML::anchor_t anchor) const {
+    if (anchor != 0) refuse(mark, "anchors and aliases are not allowed, found an anchor");
+  }
+  [[noreturn]] void refuse_tag(const YAML::Mark& mark, const std::string& tag) const {
+    refuse(mark, fmt::format("tags are not allowed, found '{}'", tag.substr(0, 40)));
+  }
+
+  /// Dotted keys down to the value that comes next.
+  std::string path() const {
+    std::string result;
+    for (const Level& level : levels_) {
+      if (!level.has_key) continue;
+      if (!result.empty()) result += '.';
+      result += level.key;
+    }
+    return result;
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Value value) {
+    refuse_anchor(mark, anchor);
+    if (tag != "?" && tag != "!" && !tag.empty()) refuse_tag(mark, tag);
+    if (awaits_key()) refuse(mark, "expected text as key, found a list or mapping");
+    if (static_cast<int>(levels_.size()) >= kMaxNesting) {
+      refuse(mark, fmt::format("expected at most {} nested levels, found more", kMaxNesting));
+    }
+    value.mark = mark_of(mark);
+    levels_.push_back({.value = std::move(value), .key = {}, .key_mark = {}});
+  }
+
+  void close() {
+    Value finished = std::move(levels_.back().value);
+    levels_.pop_back();
+    attach(std::move(finished));
+  }
+
+  void add(const YAML::Mark& mark, Value value, const std::string& text) {
+    if (awaits_key()) {
+      add_key(mark, text);
+    } else {
+      value.mark = mark_of(mark);
+      attach(std::move(value));
+    }
+  }
+
+  void add_key(const YAML::Mark& mark, const std::string& key) {
+    Level& level = levels_.back();
+    if (!level.keys.insert(key).second) {
+      refuse(mark, fmt::format("duplicate key '{}'", key.substr(0, 80)));
+    }
+    if (level.keys.size() > kMaxMapKeys) {
+      refuse(mark, fmt::format("expected at most {} keys in a mapping, found more", kMaxMapKeys));
+    }
+    level.key = key;
+    level.key_mark = mark_of(mark);
+    level.has_key = true;
+  }
+
+  void attach(Value value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return;
+    }
+    Level& level = levels_.back();
+    if (level.value.is_list()) {
+      level.value.items.push_back(std::move(value));
+      return;
+    }
+    // Why: a value that opens a block stands on the line after its key; users look for the key.
+    if (value.is_null() || value.is_list() || value.is_map()) value.mark = level.key_mark;
+    level.value.entries.push_back({level.key, level.key_mark, std::move(value)});
+    level.has_key = false;
+  }
+
+  std::shared_ptr<const std::string> file_;
+  std::vector<Level> levels_;
+  Value root_;
+  bool has_document_ = false;
+};
+
+}  // namespace
+
+Value read_yaml(const std::string& text, std::shared_ptr<const std::string> file) {
+  check_text(text, *file);
+  TreeBuilder builder(file);
+  try {
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    while (parser.HandleNextDocument(builder)) {
+    }
+  } catch (const YAML::Exception& error) {
+    fail(ErrorKind::kFormat, "{}:{}: expected YAML or JSON, found: {}", *file, error.mark.line + 1,
+         error.msg);
+  }
+  Value root = builder.take();
+  if (!builder.has_document() || root.is_null()) {
+    fail(ErrorKind::kFormat, "{}:1: expected a scenario, found an empty file", *file);
+  }
+  return root;
+}
+
+}  // namespace attnbench
