@@ -61,7 +61,7 @@ std::optional<ReferenceOutput> emulate_attention(const AttentionMath& math,
                                                  std::span<const std::int32_t> rows,
                                                  const ReferenceOptions& options = {});
 
-/// Which token rows are compared (contract §1 `validation`): all of them while
+/// Which token rows are compared (contract §4, `checked_rows`): all of them while
 /// 2*H*(D+Dv)*pairs is affordable (about two seconds of the reference on this machine's cores),
 /// else a seeded sample of at most max_rows that always holds the first and last row of every
 /// request (as far as max_rows allows) and rows at page and tile edges (positions k*block_size +

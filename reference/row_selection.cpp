@@ -1,4 +1,4 @@
-// Which rows of a case the reference computes (contract §1, `validation`).
+// Which rows of a case the reference computes (contract §4, `checked_rows`).
 #include <algorithm>
 #include <numeric>
 #include <random>

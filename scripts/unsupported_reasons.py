@@ -1,4 +1,4 @@
-"""The forms that a reason of an `unsupported` result may have, and where semantics §13 asks for each.
+"""The forms that a reason of an `unsupported` result may have, and the place of each in semantics §13.
 
 A reason that has none of these forms is a gap of the program and not of what it measures.
 """

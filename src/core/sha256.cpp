@@ -51,7 +51,7 @@ void compress(std::array<std::uint32_t, 8>& state, std::string_view block) {
   for (std::size_t i = 0; i < 8; ++i) state[i] += added[i];
 }
 
-/// `data` with the padding of FIPS 180-4 §5.1.1: a set bit, zeros, the length in bits.
+/// `data` with the padding of section 5.1.1 of FIPS 180-4: a set bit, zeros, the length in bits.
 std::string padded(std::string_view data) {
   std::string message(data);
   message += '\x80';

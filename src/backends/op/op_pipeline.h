@@ -1,5 +1,5 @@
 // The pipeline of one operation alone: operands on the device, outputs that start as given bytes
-// and end with a guard, one timed step (contract type op).
+// and end with a guard, one timed step (type op of contract section 1).
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kTokensPerTask = 64;
 
-/// Semantics §12.1.
+/// Semantics §12.2.
 Tolerance rope_tolerance(Dtype dtype) {
   Tolerance tolerance;
   tolerance.rule = "semantics 12 RoPE " + std::string(dtype_name(dtype));

@@ -25,8 +25,9 @@ struct MmScaleFile {
   const MmLayerScales* find(std::string_view layer) const;  // null when absent
 };
 
-/// Errors: E-IO not a regular file, or unreadable; E-FORMAT not a JSON object, a name twice, or a
-/// scale that is no number; E-VALUE a scale that is not finite and > 0, also once it is a float32.
+/// Errors: E-IO not a regular file, or unreadable; E-FORMAT not a JSON object, or a scale
+/// that is no number; E-VALUE a scale that is not finite and > 0, also once it is a float32. Of a
+/// name that is there twice the last one counts, with a notice.
 MmScaleFile read_mm_scales(const std::filesystem::path& path);
 /// The same for text in memory; `name` stands in messages.
 MmScaleFile parse_mm_scales(std::string_view text, const std::string& name);

@@ -29,7 +29,7 @@ std::string reasons_of(const Result& result) {
   return fmt::format("{}: {}", to_string(result.status), fmt::join(result.reasons, "; "));
 }
 
-// ---- google-benchmark: github.com/google/benchmark, docs/user_guide.md, "Output Formats".
+// ---- google-benchmark: "Output Formats" in the user guide of github.com/google/benchmark.
 
 Json google_context(const RunInfo& run) {
   return {{"date", run.created},

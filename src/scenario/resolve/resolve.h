@@ -1,5 +1,5 @@
 // From the fields of one case to a complete problem: defaults that depend on other fields, the
-// batch, and every contradiction that no backend could satisfy (contract section 1, last paragraph;
+// batch, and every contradiction that no backend could satisfy (contract section 1;
 // what only one backend cannot do is that backend's refusal, not an error here).
 #pragma once
 
