@@ -13,9 +13,9 @@
 #include "cli/selection.h"
 #include "core/error.h"
 #include "core/parallel.h"
+#include "jit/kernel_spec.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
-#include "jit/program_text.h"
 
 namespace attnbench {
 namespace {

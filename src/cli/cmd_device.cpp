@@ -8,6 +8,7 @@
 #include "cli/exit_code.h"
 #include "cli/output_paths.h"
 #include "core/error.h"
+#include "measure/cpu_measure.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/measure.h"
 #include "report/reporter.h"

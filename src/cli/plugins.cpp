@@ -8,10 +8,10 @@
 #include "backends/backend.h"
 #include "backends/plugin/backend.h"
 #include "core/error.h"
+#include "plugin/child_run.h"
 #include "plugin/plugin_library.h"
 #include "plugin/python_environment.h"
 #include "plugin/python_plugin.h"
-#include "plugin/trial_run.h"
 
 namespace attnbench {
 namespace {

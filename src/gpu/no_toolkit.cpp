@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include "gpu/cublas_lt.h"
-#include "gpu/current_device.h"
 #include "gpu/runtime.h"
 
 namespace attnbench {

@@ -117,4 +117,18 @@ class Runtime {
 /// Errors: kCuda naming what is missing (driver, device `index`, the CUDA toolkit when building).
 std::unique_ptr<Runtime> open_runtime(int index);
 
+/// Makes the CUDA device of the calling thread current again that was so at its construction: the
+/// code of a plugin or of a library may leave another one current. Where `is_cuda` is false it
+/// touches nothing.
+class KeepDevice {
+ public:
+  explicit KeepDevice(bool is_cuda);
+  ~KeepDevice();
+  KeepDevice(const KeepDevice&) = delete;
+  KeepDevice& operator=(const KeepDevice&) = delete;
+
+ private:
+  int index_ = -1;  // none
+};
+
 }  // namespace attnbench

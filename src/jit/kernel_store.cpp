@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/sha256.h"
+#include "jit/kernel_spec.h"
 #include "jit/nvrtc_compiler.h"
-#include "jit/program_text.h"
 
 namespace attnbench {
 

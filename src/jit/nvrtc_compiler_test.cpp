@@ -3,8 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "jit/program_text.h"
-#include "jit/ptxas_report.h"
+#include "jit/kernel_spec.h"
 
 namespace attnbench {
 namespace {

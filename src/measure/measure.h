@@ -81,11 +81,6 @@ class CacheFlusher {
   virtual std::size_t size_bytes() const = 0;
 };
 
-/// Every core writes and reads its part of a host buffer of twice all caches from level 2 upwards
-/// (sysfs / sysconf). Where the caches are unknown (64 MiB are used) or larger than 1 GiB,
-/// proven_cold() is false.
-std::unique_ptr<CacheFlusher> make_cpu_cache_flusher();
-
 struct MeasureStep {
   std::string name;
   bool in_median = true;
@@ -146,13 +141,5 @@ TimingSpec pass_share(const TimingSpec& spec, int pass, int passes);
 
 /// Median, quartiles (linear interpolation), mean, sample standard deviation and noise of samples.
 Timing summarize_samples(std::vector<double> samples_us);
-
-/// Single-precision matrix rate and streaming bandwidth of this CPU, measured in well under a
-/// second: the ceilings of roofline_pct.
-struct CpuCeilings {
-  double gflops = 0;
-  double gbps = 0;
-};
-CpuCeilings measure_cpu_ceilings(int num_threads);
 
 }  // namespace attnbench

@@ -1,4 +1,5 @@
 #include "measure/measure.h"
+#include "measure/cpu_measure.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <cfenv>
 #include <memory>
 
-#include "gpu/current_device.h"
+#include "gpu/runtime.h"
 
 namespace attnbench {
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpu/dynamic_library.h"
@@ -47,5 +48,12 @@ class PluginLibrary {
 
 /// Checks a table and takes what it has. `where` begins the messages. Errors: E-FORMAT, E-VALUE.
 PluginTable check_table(const AttnbenchBackend* table, const std::string& where);
+
+// Whether a file is a shared library of this machine, told before the loader is asked: its words
+// are "wrong ELF class" or "invalid ELF header".
+
+/// Empty, or why a file that begins with `head` (64 bytes or all of it) is no shared library for
+/// this program: "it is built for AArch64, this program for x86-64".
+std::string elf_problem(std::string_view head);
 
 }  // namespace attnbench

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "plugin/run_program.h"
+#include "plugin/child_run.h"
 
 namespace attnbench {
 namespace {

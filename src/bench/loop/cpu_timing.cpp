@@ -4,6 +4,7 @@
 #include "bench/loop/timing_tools.h"
 #include "core/clock.h"
 #include "core/parallel.h"
+#include "measure/cpu_measure.h"
 #include "measure/cpu_wait.h"
 #include "ops/ops.h"
 
@@ -15,8 +16,8 @@ class CpuTimingTools final : public TimingTools {
   CpuTimingTools(Ops& ops, int num_threads) : ops_(ops), num_threads_(num_threads) {}
 
   std::unique_ptr<Stopwatch> make_stopwatch(TimingMode, bool own_threads) override {
-    // Why: more threads than cores wait for each other, whoever else there is, and should not wait
-    // for work without sleeping.
+    // Why: more threads than cores wait for each other, whoever else there is, and should not
+    // wait for work without sleeping.
     const int threads = num_threads_ > 0 ? num_threads_ : available_cores();
     const double cores = usable_cores();
     if (threads > cores) return std::make_unique<ClockStopwatch>(steady_clock());

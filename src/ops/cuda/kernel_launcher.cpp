@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "jit/program_text.h"
+#include "jit/kernel_spec.h"
 
 namespace attnbench::cuda {
 namespace {

@@ -1,4 +1,4 @@
-#include "measure/cpu_cache.h"
+#include "measure/cpu_measure.h"
 
 #include <doctest/doctest.h>
 

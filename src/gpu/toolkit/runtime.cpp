@@ -275,4 +275,13 @@ std::unique_ptr<Runtime> open_runtime(int index) {
   return std::make_unique<CudaRuntime>(list.devices[static_cast<std::size_t>(index)]);
 }
 
+KeepDevice::KeepDevice(bool is_cuda) {
+  if (is_cuda && cudaGetDevice(&index_) != cudaSuccess) index_ = -1;
+}
+
+KeepDevice::~KeepDevice() {
+  int now = index_;
+  if (index_ >= 0 && cudaGetDevice(&now) == cudaSuccess && now != index_) cudaSetDevice(index_);
+}
+
 }  // namespace attnbench

@@ -1,4 +1,4 @@
-#include "plugin/elf.h"
+#include "plugin/plugin_library.h"
 
 #include <doctest/doctest.h>
 #include <elf.h>

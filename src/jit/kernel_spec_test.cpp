@@ -1,4 +1,4 @@
-#include "jit/program_text.h"
+#include "jit/kernel_spec.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,35 @@
+// What timing on the CPU needs of this machine: the sizes of its caches, a way to empty them
+// between samples, and the rates that no kernel can exceed.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "measure/measure.h"
+
+namespace attnbench {
+
+/// Bytes of all data caches from level 2 upwards, each shared cache counted once; nothing when the
+/// machine does not tell. `sysfs` is /sys/devices/system/cpu.
+std::optional<std::size_t> total_cache_bytes(
+    const std::filesystem::path& sysfs = "/sys/devices/system/cpu");
+
+/// "32768K", "1M", "512" -> bytes; nothing for anything else.
+std::optional<std::size_t> parse_cache_size(const std::string& text);
+
+/// Every core writes and reads its part of a host buffer of twice all caches from level 2 upwards
+/// (sysfs / sysconf). Where the caches are unknown (64 MiB are used) or larger than 1 GiB,
+/// proven_cold() is false.
+std::unique_ptr<CacheFlusher> make_cpu_cache_flusher();
+
+/// Single-precision matrix rate and streaming bandwidth of this CPU, measured in well under a
+/// second: the ceilings of roofline_pct.
+struct CpuCeilings {
+  double gflops = 0;
+  double gbps = 0;
+};
+CpuCeilings measure_cpu_ceilings(int num_threads);
+
+}  // namespace attnbench

@@ -1,0 +1,29 @@
+// Child processes that a plugin needs: a program that is run for what it prints, and code that is
+// tried in a process of its own before this process runs it, so that a crash or an endless loop in
+// foreign code ends the child and becomes a sentence.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace attnbench {
+
+struct ProgramOutput {
+  std::string out;  // what it printed to stdout
+  /// What went wrong: "exit status 1", "signal 11 (Segmentation fault)", "no end after 60 s",
+  /// "No such file or directory"; empty when nothing did.
+  std::string trouble;
+};
+
+/// Runs `argv` (its first word is looked for on the path) with an empty stdin and our stderr, for
+/// `limit_s` at most. Errors: E-INTERNAL when there is no process.
+ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s);
+
+/// Why a child process that did `work` failed: "signal 11 (Segmentation fault)", "exit
+/// status 1" (0 where `work` called exit(0)), "no end after 60 s"; empty when it did not fail. An
+/// exception of `work` counts as well: the caller meets it again. Errors: E-INTERNAL when there is
+/// no process.
+std::string trial_run(const std::function<void()>& work, double limit_s);
+
+}  // namespace attnbench
