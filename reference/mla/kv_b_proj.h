@@ -9,4 +9,17 @@ namespace attnbench {
 /// Bits are copied. E-SHAPE, E-DTYPE when the two do not fit together.
 Tensor join_kv_b_proj(const Tensor& w_uk, const Tensor& w_uv);
 
+// The two weights of MLA's up-projection, cut out of kv_b_proj (semantics §8.2).
+
+struct MlaWeights {
+  Tensor w_uk_t;  // [N, P, Lkv]
+  Tensor w_uv;    // [N, Lkv, V]
+};
+
+/// kv_b_proj [N * (P + V), Lkv], of each head the P rows of K first. Bits are copied.
+/// E-SHAPE for any other size, E-DTYPE unless f16, bf16 or f32 (dequantise before).
+MlaWeights split_kv_b_proj(const Tensor& kv_b_proj, std::int64_t num_heads,
+                           std::int64_t kv_lora_rank, std::int64_t qk_nope_head_dim,
+                           std::int64_t v_head_dim);
+
 }  // namespace attnbench

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "reference/mla/mla_batch.h"
-#include "reference/mla/mla_forms.h"
+#include "reference/mla/batch.h"
+#include "reference/mla/forms.h"
 
 namespace attnbench {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "core/problem/problem.h"
 #include "reference/attention.h"
-#include "reference/mla/mla_inputs.h"
+#include "reference/mla/inputs.h"
 
 namespace attnbench {
 

@@ -12,7 +12,7 @@
 
 #include "core/tensor.h"
 #include "reference/attention.h"
-#include "reference/mla/mla_inputs.h"
+#include "reference/mla/inputs.h"
 
 namespace attnbench {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "reference/mla/mla_forms.h"
+#include "reference/mla/forms.h"
 
 namespace attnbench {
 namespace {

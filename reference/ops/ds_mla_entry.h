@@ -2,6 +2,7 @@
 // (semantics §8.4.3).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 
@@ -37,5 +38,17 @@ struct DsMlaGather {
 /// cp_gather_and_upconvert_fp8_kv_cache: rows workspace_starts[b] + [0, seq_lens[b]) of destination
 /// (bf16 [rows, 576]); other rows are not written. E-SHAPE, E-DTYPE, E-VALUE.
 void gather_and_upconvert_ds_mla(const DsMlaGather& gather, Tensor& destination);
+
+// The fp8 keys of the sparse indexer's cache (semantics §8.9).
+
+inline constexpr int kIndexKeySize = 128;
+
+struct IndexKey {
+  std::array<std::uint8_t, kIndexKeySize> codes{};  // e4m3
+  float scale = 0.0f;
+};
+
+/// s = max(amax, 1e-4) / 448, rounded up to a power of two with ue8m0; code = rn_e4m3(x / s).
+IndexKey quantise_index_key(std::span<const float, kIndexKeySize> key, bool ue8m0);
 
 }  // namespace attnbench

@@ -2,6 +2,7 @@
 // (semantics §10.5).
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "reference/ops/strided_tensor.h"
@@ -16,5 +17,23 @@ struct MmQuantised {
 /// x [(B,) S, H, D] of any strides. D mod 16 != 0: rn_e4m3(x / scale); else rn_e4m3(x * (1/scale));
 /// skip_scale leaves the scale out. E-SHAPE for a rank other than 3 or 4, E-VALUE for a bad scale.
 MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale, bool skip_scale);
+
+// One fp8 forward of the multimodal encoder as the reference sees it: codes of Q, K and V, and the
+// values that attention reads from them (semantics §10.5, §15.1).
+
+/// Of Q, K and V. `skip` leaves a scale out; only a loaded scale of exactly 1.0 does that.
+struct MmScales {
+  std::array<float, 3> scale{1, 1, 1};
+  std::array<bool, 3> skip{};
+};
+
+struct MmForward {
+  std::array<Tensor, 3> codes;              // e4m3 [T, heads, D rounded up to 16]
+  std::array<Tensor, 3> dequantized;        // f32 [T, heads, D]: value of the code * scale
+  std::array<std::int64_t, 3> saturated{};  // elements lost to saturation
+};
+
+/// Errors: as quantise_fp8_maybe_pad_head_dim.
+MmForward quantise_mm_forward(const std::array<StridedTensor, 3>& sources, const MmScales& scales);
 
 }  // namespace attnbench

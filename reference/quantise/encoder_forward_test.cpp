@@ -1,4 +1,4 @@
-#include "reference/quantise/encoder_forward.h"
+#include "reference/quantise/encoder.h"
 
 #include <doctest/doctest.h>
 

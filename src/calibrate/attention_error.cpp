@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
-#include "reference/quantise/encoder_forward.h"
+#include "reference/quantise/encoder.h"
 
 namespace attnbench {
 namespace {

@@ -16,7 +16,7 @@
 #include "inputs/mm_inputs.h"
 #include "reference/attention.h"
 #include "reference/quantise/amax_history.h"
-#include "reference/quantise/encoder_forward.h"
+#include "reference/quantise/encoder.h"
 
 namespace attnbench {
 namespace {

@@ -10,8 +10,8 @@
 #include "backends/output_quant.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
-#include "reference/mla/mla_cache_entry.h"
-#include "reference/mla/mla_literal.h"
+#include "reference/mla/cache_entry.h"
+#include "reference/mla/literal.h"
 #include "reference/mla/mla_reference.h"
 
 namespace attnbench {

@@ -12,7 +12,7 @@
 #include "backends/plugin/mla_pipeline.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
-#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/cache_entry.h"
 
 namespace attnbench {
 namespace {

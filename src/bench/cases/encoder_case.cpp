@@ -15,7 +15,7 @@
 #include "inputs/files/encoder_scale_file.h"
 #include "inputs/mm_inputs.h"
 #include "reference/quantise/amax_history.h"
-#include "reference/quantise/encoder_forward.h"
+#include "reference/quantise/encoder.h"
 
 namespace attnbench {
 namespace {

@@ -12,9 +12,9 @@
 #include "inputs/host_memory.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/shapes.h"
-#include "reference/mla/mla_cache_entry.h"
-#include "reference/mla/mla_latent_query.h"
-#include "reference/mla/mla_literal.h"
+#include "reference/mla/cache_entry.h"
+#include "reference/mla/latent_query.h"
+#include "reference/mla/literal.h"
 #include "reference/mla/mla_reference.h"
 
 namespace attnbench {

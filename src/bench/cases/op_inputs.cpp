@@ -9,7 +9,7 @@
 #include "inputs/draw_rows.h"
 #include "inputs/random.h"
 #include "metadata/slots.h"
-#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/cache_entry.h"
 #include "reference/ops/rope.h"
 
 namespace attnbench {

@@ -4,7 +4,7 @@
 
 #include "bench/judge/op_expect_parts.h"
 #include "inputs/cache/cache_cells.h"
-#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/cache_entry.h"
 
 namespace attnbench {
 

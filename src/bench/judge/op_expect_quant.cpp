@@ -9,7 +9,7 @@
 #include "bench/tensor_list.h"
 #include "inputs/cache/int8_rows.h"
 #include "inputs/files/encoder_scale_file.h"
-#include "reference/ops/mla_query.h"
+#include "reference/mla/latent_query.h"
 #include "reference/ops/strided_tensor.h"
 #include "reference/quantise/amax_history.h"
 #include "reference/quantise/encoder.h"

@@ -6,7 +6,7 @@
 #include "bench/judge/op_expect_parts.h"
 #include "core/parallel.h"
 #include "inputs/cache/cache_cells.h"
-#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/cache_entry.h"
 #include "reference/ops/rope.h"
 
 namespace attnbench {

@@ -7,7 +7,7 @@
 
 #include "ops/cpu/tensor_testing.h"
 #include "ops/ops.h"
-#include "reference/ops/mla_query.h"
+#include "reference/mla/latent_query.h"
 #include "reference/quantise/output_quant.h"
 
 namespace attnbench::cpu {

@@ -1,4 +1,4 @@
-#include "reference/mla/mla_products.h"
+#include "reference/mla/products.h"
 
 // Why: g++ 12 warns of _mm512_undefined_* inside its own intrinsics.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "reference/mla/mla_inputs.h"
+#include "reference/mla/inputs.h"
 
 namespace attnbench {
 

@@ -1,4 +1,4 @@
-#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/cache_entry.h"
 
 #include <cstring>
 #include <span>

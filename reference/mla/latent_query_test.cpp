@@ -1,4 +1,4 @@
-#include "reference/ops/mla_query.h"
+#include "reference/mla/latent_query.h"
 
 #include "reference/ops/test_support.h"
 #include "reference/quantise/number_formats.h"

@@ -1,4 +1,4 @@
-#include "reference/ops/mla_weights.h"
+#include "reference/mla/kv_b_proj.h"
 
 #include "reference/ops/test_support.h"
 

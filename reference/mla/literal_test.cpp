@@ -1,11 +1,11 @@
-#include "reference/mla/mla_literal.h"
+#include "reference/mla/literal.h"
 
 #include <doctest/doctest.h>
 
 #include "core/error.h"
 #include "metadata/mla/chunks.h"
 #include "metadata/parts/decode_plan.h"
-#include "reference/mla/mla_cache_entry.h"
+#include "reference/mla/cache_entry.h"
 #include "reference/mla/mla_reference.h"
 #include "reference/mla/naive_mla.h"
 #include "reference/mla/partial_states.h"

@@ -8,7 +8,7 @@
 
 #include "metadata/parts/dcp.h"
 #include "reference/attention.h"
-#include "reference/mla/mla_inputs.h"
+#include "reference/mla/inputs.h"
 
 namespace attnbench {
 

@@ -4,12 +4,11 @@
 #include <cstring>
 
 #include "core/error.h"
+#include "reference/mla/cache_entry.h"
 #include "reference/mla/kv_b_proj.h"
-#include "reference/mla/mla_cache_entry.h"
-#include "reference/mla/mla_latent_query.h"
+#include "reference/mla/latent_query.h"
 #include "reference/mla/mla_reference.h"
 #include "reference/mla/naive_mla.h"
-#include "reference/ops/mla_weights.h"
 
 namespace attnbench {
 namespace {

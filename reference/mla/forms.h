@@ -9,9 +9,9 @@
 
 #include "core/parallel.h"
 #include "reference/attention.h"
-#include "reference/mla/mla_batch.h"
-#include "reference/mla/mla_inputs.h"
-#include "reference/mla/mla_products.h"
+#include "reference/mla/batch.h"
+#include "reference/mla/inputs.h"
+#include "reference/mla/products.h"
 
 namespace attnbench {
 

@@ -1,4 +1,4 @@
-#include "reference/mla/mla_inputs.h"
+#include "reference/mla/inputs.h"
 
 #include <string>
 #include <string_view>

@@ -1,4 +1,4 @@
-#include "reference/mla/mla_forms.h"
+#include "reference/mla/forms.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "reference/mla/mla_batch.h"
+#include "reference/mla/batch.h"
 
 #include <doctest/doctest.h>
 
