@@ -29,8 +29,8 @@ class Buffer {
 /// A device with its memory, and the operations on it. A pipeline queues operations and reads
 /// results after synchronize(). All pointers in parameter structs are memory of this device.
 ///
-/// Every function is pure: a default would be what a wrapper gets that forgets to pass a call on,
-/// and nobody would notice.
+/// Every function is pure. With a default, a wrapper that forgets to pass a call on would compile
+/// and quietly do nothing; ForwardingOps is the base that passes all of them on.
 class Ops {
  public:
   virtual ~Ops() = default;
