@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <set>
+#include <string>
+#include <type_traits>
 
 #include "bench/cases/op_inputs.h"
 #include "edge_entries.h"
@@ -116,6 +119,31 @@ void run_cell(Runner& runner, const Entry& entry, const Target& target, Tally& t
   }
 }
 
+template <typename Params>
+concept HasKv = requires(Params p) {
+  p.kv;
+};
+template <typename Params>
+concept HasSlots = requires(Params p) {
+  p.slot_mapping;
+};
+template <typename Params>
+concept HasEntries = requires(Params p) {
+  p.entries;
+};
+
+/// Whether a paged cache, or ragged keys, are among the parameters of an operation.
+template <typename Wrapper, typename... Params>
+constexpr bool has_cache(void (Wrapper::*)(const Params&...)) {
+  return ((HasKv<Params> || HasSlots<Params> || HasEntries<Params>) || ...);
+}
+
+/// Whether a wrapper of Ops has this operation itself: an inherited one is of ForwardingOps.
+template <typename Wrapper, typename... Params>
+constexpr bool is_overridden(void (Wrapper::*)(const Params&...)) {
+  return !std::is_same_v<Wrapper, ForwardingOps>;
+}
+
 }  // namespace
 
 TEST_CASE("every entry of the edge-case checklist holds for every attention operation") {
@@ -152,6 +180,19 @@ TEST_CASE("every single operation is a target of the matrix") {
                               [&](const Target& t) { return t.op == op; }),
                   to_string(op));
   }
+}
+
+TEST_CASE("every operation on a cache is moved by FarOps") {
+  // These get the parameters of the attention too, but read partial results and no keys.
+  const std::set<std::string> combinations{"combine_splits", "reduce_segments", "combine_plan"};
+  std::size_t num_moved = 0;
+#define ATTNBENCH_OPERATION(name, parameters, arguments)                          \
+  if (has_cache(&Ops::name) && !combinations.contains(#name)) {                   \
+    CHECK_MESSAGE(is_overridden(&FarOps::name), "FarOps only passes on ", #name); \
+    ++num_moved;                                                                  \
+  }
+#include "ops/operations.def"
+  CHECK(num_moved >= 15);
 }
 
 }  // namespace attnbench::matrix

@@ -8,7 +8,7 @@
 #include <map>
 #include <vector>
 
-#include "forwarding_ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace attnbench::matrix {
 

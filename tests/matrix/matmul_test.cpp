@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "core/error.h"
-#include "forwarding_ops.h"
 #include "mla_products_testing.h"
 #include "ops/cuda/matmul/lt_product.h"
 #include "ops/cuda/testing/column_major_testing.h"
+#include "ops/forwarding_ops.h"
 #include "run_case.h"
 
 namespace attnbench::matrix {

@@ -4,7 +4,7 @@
 #include <set>
 #include <utility>
 
-#include "forwarding_ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace attnbench::matrix {
 
@@ -16,67 +16,33 @@ class ObservingOps final : public ForwardingOps {
   /// Whether two requests of a call named the same page.
   bool saw_shared_page() const { return saw_shared_page_; }
 
-  void write_cache(const attn::CacheWriteParams& p) override {
-    look_at_slots(p.slot_mapping, p.num_slots);
-    inner().write_cache(p);
+#define ATTNBENCH_OPERATION(name, parameters, arguments) \
+  void name parameters override {                        \
+    look arguments;                                      \
+    inner().name arguments;                              \
   }
-  void write_cache_int8(const attn::Int8CacheWriteParams& p) override {
-    look_at_slots(p.slot_mapping, p.num_tokens);
-    inner().write_cache_int8(p);
-  }
-  void write_mla_cache(const attn::MlaCacheWriteParams& p) override {
-    look_at_slots(p.slot_mapping, p.num_slots);
-    inner().write_mla_cache(p);
-  }
-  void rope_and_write_cache(const attn::RopeParams& rope,
-                            const attn::CacheWriteParams& p) override {
-    look_at_slots(p.slot_mapping, p.num_slots);
-    inner().rope_and_write_cache(rope, p);
-  }
-  void rope_and_write_mla_cache(const attn::RopeParams& rope,
-                                const attn::MlaCacheWriteParams& p) override {
-    look_at_slots(p.slot_mapping, p.num_slots);
-    inner().rope_and_write_mla_cache(rope, p);
-  }
-  void attend(const attn::AttendParams& p) override {
-    look_at_table(p);
-    inner().attend(p);
-  }
-  void attend_splits(const attn::AttendParams& p, const attn::SplitParams& split) override {
-    look_at_table(p);
-    inner().attend_splits(p, split);
-  }
-  void attend_segments(const attn::AttendParams& p, const attn::SegmentParams& parts) override {
-    look_at_table(p);
-    inner().attend_segments(p, parts);
-  }
-  void attend_plan(const attn::AttendParams& p, const attn::PlanParams& plan) override {
-    look_at_table(p);
-    inner().attend_plan(p, plan);
-  }
-  void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
-                            const attn::AttendParams& p) override {
-    look_at_table(p);
-    inner().save_and_attend_int8(save, p);
-  }
-  void attend_sparse(const attn::AttendParams& p, const attn::SparseParams& sparse) override {
-    look_at_lists(p, sparse);
-    inner().attend_sparse(p, sparse);
-  }
-  void attend_sparse_plan(const attn::AttendParams& p, const attn::SparseParams& sparse,
-                          const attn::PlanParams& plan) override {
-    look_at_lists(p, sparse);
-    inner().attend_sparse_plan(p, sparse, plan);
-  }
+#include "ops/operations.def"
 
  private:
-  void look_at_slots(const attn::i64* slots, attn::i64 count) {
-    for (attn::i64 n = 0; slots != nullptr && n < count; ++n) {
-      saw_negative_slot_ = saw_negative_slot_ || slots[n] < 0;
-    }
+  /// The parameter structs of one call, each by what look_at() knows of its kind.
+  template <typename... Params>
+  void look(const Params&... params) {
+    (look_at(params), ...);
+  }
+  void look(const attn::AttendParams& p, const attn::SparseParams& sparse) {
+    look_at_lists(p, sparse);
+  }
+  void look(const attn::AttendParams& p, const attn::SparseParams& sparse,
+            const attn::PlanParams&) {
+    look_at_lists(p, sparse);
   }
 
-  void look_at_table(const attn::AttendParams& p) {
+  template <typename Params>
+  void look_at(const Params&) {}
+  void look_at(const attn::CacheWriteParams& p) { look_at_slots(p.slot_mapping, p.num_slots); }
+  void look_at(const attn::Int8CacheWriteParams& p) { look_at_slots(p.slot_mapping, p.num_tokens); }
+  void look_at(const attn::MlaCacheWriteParams& p) { look_at_slots(p.slot_mapping, p.num_slots); }
+  void look_at(const attn::AttendParams& p) {
     if (p.kv.block_table == nullptr) return;
     std::set<int> seen;
     for (int b = p.first_request; b < p.first_request + p.num_requests; ++b) {
@@ -84,6 +50,12 @@ class ObservingOps final : public ForwardingOps {
         saw_shared_page_ = saw_shared_page_ ||
                            !seen.insert(p.kv.block_table[b * p.kv.block_table_stride + c]).second;
       }
+    }
+  }
+
+  void look_at_slots(const attn::i64* slots, attn::i64 count) {
+    for (attn::i64 n = 0; slots != nullptr && n < count; ++n) {
+      saw_negative_slot_ = saw_negative_slot_ || slots[n] < 0;
     }
   }
 

@@ -6,12 +6,12 @@
 
 #include "backends/plugin/op_pipeline.h"
 #include "bench/cases/op_inputs.h"
-#include "forwarding_ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace attnbench {
 namespace {
 
-class UploadCounter final : public matrix::ForwardingOps {
+class UploadCounter final : public ForwardingOps {
  public:
   using ForwardingOps::ForwardingOps;
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {

@@ -6,7 +6,7 @@
 #include <deque>
 #include <vector>
 
-#include "forwarding_ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace attnbench::matrix {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/backend.h"
-#include "forwarding_ops.h"
+#include "ops/forwarding_ops.h"
 
 namespace attnbench::matrix {
 

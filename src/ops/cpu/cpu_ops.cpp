@@ -123,102 +123,12 @@ class CpuOps : public Ops {
     if (listener_) listener_(name);
     return nullptr;
   }
+  std::vector<KernelInfo> take_kernels() override { return {}; }
+  void prepare_matmul(const attn::MatmulParams&) override {}
 
-  void attend(const attn::AttendParams& params) override { cpu::attend(params, workers_); }
-  void attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
-    cpu::attend_splits(params, split, workers_);
-  }
-  void combine_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
-    cpu::combine_splits(params, split, workers_);
-  }
-  void attend_segments(const attn::AttendParams& params,
-                       const attn::SegmentParams& segments) override {
-    cpu::attend_segments(params, segments, workers_);
-  }
-  void reduce_segments(const attn::AttendParams& params,
-                       const attn::SegmentParams& segments) override {
-    cpu::reduce_segments(params, segments, workers_);
-  }
-  void merge(const attn::MergeParams& params) override { cpu::merge(params, workers_); }
-  void write_cache(const attn::CacheWriteParams& params) override {
-    cpu::write_cache(params, workers_);
-  }
-  void quantise_int8(const attn::Int8QuantiseParams& params) override {
-    cpu::quantise_int8(params, workers_);
-  }
-  void write_cache_int8(const attn::Int8CacheWriteParams& params) override {
-    cpu::write_cache_int8(params, workers_);
-  }
-  void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
-                            const attn::AttendParams& params) override {
-    cpu::write_cache_int8(save, workers_);
-    cpu::attend(params, workers_);
-  }
-  void quantise_pad_fp8(const attn::PadQuantiseParams& params) override {
-    cpu::quantise_pad_fp8(params, workers_);
-  }
-  void amax(const attn::AmaxParams& params) override { cpu::amax(params, workers_); }
-  void update_amax_history(const attn::AmaxHistoryParams& params) override {
-    cpu::update_amax_history(params);
-  }
-  void calc_kv_scales(const attn::KvScaleParams& params) override { cpu::calc_kv_scales(params); }
-  void rope(const attn::RopeParams& params) override { cpu::rope(params, workers_); }
-  void rope_and_write_cache(const attn::RopeParams& rope,
-                            const attn::CacheWriteParams& write) override {
-    cpu::rope(rope, workers_);
-    cpu::write_cache(write, workers_);
-  }
-  void rope_and_write_mla_cache(const attn::RopeParams& rope,
-                                const attn::MlaCacheWriteParams& write) override {
-    cpu::rope(rope, workers_);
-    cpu::write_mla_cache(write, workers_);
-  }
-
-  void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
-    cpu::attend_plan(params, plan, workers_);
-  }
-  void combine_plan(const attn::AttendParams& params, const attn::PlanParams& plan) override {
-    cpu::combine_plan(params, plan, workers_);
-  }
-  void attend_sparse(const attn::AttendParams& params, const attn::SparseParams& sparse) override {
-    cpu::attend_sparse(params, sparse, workers_);
-  }
-  void attend_sparse_plan(const attn::AttendParams& params, const attn::SparseParams& sparse,
-                          const attn::PlanParams& plan) override {
-    cpu::attend_sparse_plan(params, sparse, plan, workers_);
-  }
-  void matmul(const attn::MatmulParams& params) override { cpu::matmul(params, workers_); }
-  void write_mla_cache(const attn::MlaCacheWriteParams& params) override {
-    cpu::write_mla_cache(params, workers_);
-  }
-  void gather_mla(const attn::MlaGatherParams& params) override {
-    cpu::gather_mla(params, workers_);
-  }
-  void cp_gather(const attn::CpGatherParams& params) override { cpu::cp_gather(params, workers_); }
-  void upconvert_ds_mla(const attn::DsMlaUpconvertParams& params) override {
-    cpu::upconvert_ds_mla(params, workers_);
-  }
-  void concat(const attn::ConcatParams& params) override { cpu::concat(params, workers_); }
-  void gather_rows(const attn::GatherRowsParams& params) override {
-    cpu::gather_rows(params, workers_);
-  }
-  void copy(const attn::CopyParams& params) override { cpu::copy(params, workers_); }
-  void quantise_fp8(const attn::StaticQuantiseParams& params) override {
-    cpu::quantise_fp8(params, workers_);
-  }
-  void quantise_fp8_groups(const attn::GroupQuantiseParams& params) override {
-    cpu::quantise_fp8_groups(params, workers_);
-  }
-  void quantise_nvfp4(const attn::Nvfp4QuantiseParams& params) override {
-    cpu::quantise_nvfp4(params, workers_);
-  }
-  void correct_dcp(const attn::DcpCorrectParams& params) override {
-    cpu::correct_dcp(params, workers_);
-  }
-  void combine_dcp(const attn::DcpCombineParams& params) override {
-    cpu::combine_dcp(params, workers_);
-  }
-  void sum_ranks(const attn::SumRanksParams& params) override { cpu::sum_ranks(params, workers_); }
+#define ATTNBENCH_OPERATION(name, parameters, arguments) \
+  void name parameters override { cpu::name(ATTNBENCH_LIST arguments, workers_); }
+#include "ops/operations.def"
 
  private:
   LiveBuffers live_ = std::make_shared<std::set<HostBuffer*>>();

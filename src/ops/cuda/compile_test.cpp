@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <functional>
 #include <optional>
+#include <set>
+#include <string_view>
 
 #include "core/parallel.h"
 #include "jit/kernel_store.h"
@@ -16,6 +18,7 @@
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/planted_fault.h"
 #include "ops/cuda/testing/all_cases_testing.h"
+#include "ops/forwarding_ops.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -26,6 +29,20 @@ std::vector<KernelSpec> specs_on(int sm, const std::vector<OperationCase>& cases
   for (const OperationCase& c : cases) c.run(*ops);
   return specs;
 }
+
+/// Notes which operations are called.
+class CalledOps final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  std::set<std::string_view> called;
+
+#define ATTNBENCH_OPERATION(name, parameters, arguments) \
+  void name parameters override {                        \
+    called.insert(#name);                                \
+    inner().name arguments;                              \
+  }
+#include "ops/operations.def"
+};
 
 /// What the choice of a tile leaves for the shared memory that a kernel declares itself.
 std::optional<int> static_room(const KernelSpec& spec) {
@@ -91,6 +108,17 @@ TEST_CASE("the covering cases of the operations launch something, each spec once
   for (std::size_t i = 0; i < specs.size(); ++i) {
     CHECK_FALSE(specs[i].name.empty());
     for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(specs[i] == specs[j]);
+  }
+}
+
+TEST_CASE("every operation of the table has a covering case") {
+  std::vector<KernelSpec> specs;
+  const std::unique_ptr<Ops> recording = make_recording_ops(target_of_sm(90), specs);
+  CalledOps ops(*recording);
+  for (const OperationCase& c : all_operation_cases()) c.run(ops);
+  for (const std::string_view name : kOperationNames) {
+    CAPTURE(name);
+    CHECK(ops.called.contains(name));
   }
 }
 

@@ -40,6 +40,8 @@ class CudaOps final : public cuda::KernelOps {
   void poison(Buffer& buffer) override;
   void synchronize() override;
   void wait() override;
+  /// Nothing on the host sleeps between launches.
+  void settle() override {}
   void on_wait(std::function<void(const std::string& kernels)> listener) override {
     listener_ = std::move(listener);
   }

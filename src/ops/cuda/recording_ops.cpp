@@ -64,6 +64,12 @@ class RecordingOps final : public cuda::KernelOps {
   }
   void poison(Buffer&) override {}
   void synchronize() override {}
+  void wait() override {}
+  void settle() override {}
+  void on_wait(std::function<void(const std::string& kernels)>) override {}
+  void* stream_for(const std::string&) override { return nullptr; }
+  std::vector<KernelInfo> take_kernels() override { return {}; }
+  void prepare_matmul(const attn::MatmulParams&) override {}
 
  protected:
   cuda::Launcher& launcher() override { return launcher_; }

@@ -1,4 +1,4 @@
-// Rotary position embedding in place (semantics §12.1).
+// Rotary position embedding in place, and with a cache write after it (semantics §12).
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"
 
@@ -67,6 +67,18 @@ void rope(const attn::RopeParams& params, Workers& workers) {
                   cos_sin);
     for (const Side& side : {query, key}) rotate_token(params, side, token, cos_sin, values);
   });
+}
+
+void rope_and_write_cache(const attn::RopeParams& params, const attn::CacheWriteParams& write,
+                          Workers& workers) {
+  rope(params, workers);
+  write_cache(write, workers);
+}
+
+void rope_and_write_mla_cache(const attn::RopeParams& params,
+                              const attn::MlaCacheWriteParams& write, Workers& workers) {
+  rope(params, workers);
+  write_mla_cache(write, workers);
 }
 
 }  // namespace attnbench::cpu

@@ -56,4 +56,10 @@ void write_cache_int8(const attn::Int8CacheWriteParams& params, Workers& workers
   });
 }
 
+void save_and_attend_int8(const attn::Int8CacheWriteParams& save, const attn::AttendParams& params,
+                          Workers& workers) {
+  write_cache_int8(save, workers);
+  attend(params, workers);
+}
+
 }  // namespace attnbench::cpu

@@ -49,7 +49,7 @@ void amax(const attn::AmaxParams& params, Workers& workers) {
   *params.amax = result;
 }
 
-void update_amax_history(const attn::AmaxHistoryParams& params) {
+void update_amax_history(const attn::AmaxHistoryParams& params, Workers&) {
   for (int i = 0; i < params.num_tensors; ++i) {
     float* ring = params.history + std::int64_t{i} * attn::kAmaxHistoryLength;
     ring[params.position] = params.amax[i];
@@ -59,7 +59,7 @@ void update_amax_history(const attn::AmaxHistoryParams& params) {
   }
 }
 
-void calc_kv_scales(const attn::KvScaleParams& params) {
+void calc_kv_scales(const attn::KvScaleParams& params, Workers&) {
   for (int i = 0; i < 3; ++i) {
     const float scale = params.amax[i] / params.range[i];
     params.scale[i] = scale == 0.0f ? 1.0f : scale;

@@ -1,0 +1,53 @@
+// Ops that pass every call on: the base of those that watch the calls, or change what they are
+// given.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/ops.h"
+
+namespace attnbench {
+
+/// `inner` must outlive it. A derived class overrides the calls that it is about; every other one
+/// reaches `inner` as it was made.
+class ForwardingOps : public Ops {
+ public:
+  explicit ForwardingOps(Ops& inner) : inner_(inner) {}
+
+  std::string device_name() const override { return inner_.device_name(); }
+  std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
+    return inner_.allocate(size_bytes, name);
+  }
+  void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
+    inner_.upload(destination, source, size_bytes);
+  }
+  void download(void* destination, Buffer& source, std::size_t size_bytes) override {
+    inner_.download(destination, source, size_bytes);
+  }
+  void poison(Buffer& buffer) override { inner_.poison(buffer); }
+  void synchronize() override { inner_.synchronize(); }
+  void wait() override { inner_.wait(); }
+  void settle() override { inner_.settle(); }
+  void on_wait(std::function<void(const std::string& kernels)> listener) override {
+    inner_.on_wait(std::move(listener));
+  }
+  void* stream_for(const std::string& name) override { return inner_.stream_for(name); }
+  std::vector<KernelInfo> take_kernels() override { return inner_.take_kernels(); }
+  void prepare_matmul(const attn::MatmulParams& params) override { inner_.prepare_matmul(params); }
+
+#define ATTNBENCH_OPERATION(name, parameters, arguments) \
+  void name parameters override { inner_.name arguments; }
+#include "ops/operations.def"
+
+ protected:
+  Ops& inner() { return inner_; }
+
+ private:
+  Ops& inner_;
+};
+
+}  // namespace attnbench
