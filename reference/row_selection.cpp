@@ -29,7 +29,7 @@ bool is_beside_multiple(std::int64_t position, std::int64_t step) {
 
 std::vector<RowFacts> facts_of_rows(const Problem& problem) {
   const AttentionSpec& attention = problem.attention;
-  const AttentionMath math = resolve_attention_math(problem, "REFERENCE");
+  const AttentionMath math = resolve_attention_math(problem, KernelRules{});
   const double flops_per_pair =
       2.0 * attention.num_heads * (attention.head_size + attention.v_head_size);
   const std::int64_t block_size = std::max(1, problem.kv_cache.block_size);

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds the #include lines of the program against the table of who may know whom.
+"""Holds the #include lines of the program against the table of who may know whom, and what backends
+decide inside src/backends: nobody else may go by their names.
 
     check_layers.py [ROOT]
 
@@ -109,12 +110,52 @@ def violations_of(path, text):
     return found
 
 
+# How a backend gets its name in src/backends.
+BACKEND_NAME = re.compile(r'(?:\.name|\bk\w*Name) = "([A-Z][A-Z0-9_]*)";'
+                          r'|\bname\(\) const override \{ return "([A-Z][A-Z0-9_]*)"; \}')
+# Tests and what they share name backends as they like.
+TEST_FILE = re.compile(r"(_test\.(cpp|js|py)|_testing\.h|/test_[^/]*|/fake_[^/]*)$")
+COMMENT = re.compile(r"//[^\n]*")
+
+
+def backend_names(root):
+    texts = [file.read_text(encoding="utf-8")
+             for file in sorted((root / "src" / "backends").rglob("*"))
+             if file.suffix in SOURCE_SUFFIXES and not TEST_FILE.search(file.as_posix())]
+    return {a or b for text in texts for a, b in BACKEND_NAME.findall(text)}
+
+
+def names_told_apart(path, text, names):
+    """Sentences about lines that go by a backend's name. In C++ the name as a whole literal is one
+    already, whatever is done with it; scripts may have it, in a table or an option, and not compare
+    with it."""
+    if path.startswith("src/backends/") or TEST_FILE.search("/" + path):
+        return []
+    quoted = rf"[\"'`]({'|'.join(sorted(names))})[\"'`]"
+    if path.endswith((".py", ".js")):
+        pattern = rf"[!=]==?\s*{quoted}|{quoted}\s*[!=]==?|\bin\s*[\[({{][^\])}}]*?{quoted}"
+    else:
+        pattern, text = quoted, COMMENT.sub("", text)
+    found = {next(filter(None, match.groups())) for match in re.finditer(pattern, text)}
+    return [f"{path}: goes by the name of backend {name}: that is for its KernelRules to say"
+            for name in sorted(found)]
+
+
 def check_tree(root):
     files = [file for folder in ("src", "reference", "kernels")
              for file in sorted((root / folder).rglob("*")) if file.suffix in SOURCE_SUFFIXES]
+    scripts = [file for folder, suffix in (("python", "py"), ("scripts/opinion", "py"),
+                                           ("src/report/page", "js"))
+               for file in sorted((root / folder).rglob(f"*.{suffix}"))]
     found = []
     for file in files:
         found += violations_of(file.relative_to(root).as_posix(), file.read_text(encoding="utf-8"))
+    names = backend_names(root)
+    if not names:
+        found.append("src/backends: no backend has a name there that check_layers.py can read")
+    for file in files + scripts if names else []:
+        found += names_told_apart(
+            file.relative_to(root).as_posix(), file.read_text(encoding="utf-8"), names)
     return files, found
 
 
@@ -130,12 +171,25 @@ def planted_violations_are_found():
         "src/bench/g.cpp": "#include <doctest/doctest.h>\n",
         "src/unheard_of/h.cpp": "",
         "src/ops/cpu/l.cpp": '#include "reference/quantise/nvfp4.h"\n',
+        "src/metadata/m.cpp": 'const bool own = backend == "MINE";\n',
+        "src/inputs/n.cpp": 'rule = resolve(problem, triton ? "THEIRS" : "");\n',
+        "reference/o.cpp": 'constexpr const char* kWhose = "OURS";\n',
+        "python/attnbench/p.py": 'if backend != "MINE":\n    pass\n',
+        "scripts/opinion/q.py": "covered = backend in ('OTHER', 'THEIRS')\n",
+        "src/report/page/r.js": "const own = result.backend === 'MINE';\n",
     }
     allowed = {
         "src/cli/i.cpp": '#include <CLI/CLI.hpp>\n#include "bench/bench.h"\n#include <vector>\n',
         "src/ops/cpu/j.cpp": '#include <Eigen/Core>\n#include "kernels/params.h"\n',
         "src/core/k_test.cpp": "#include <doctest/doctest.h>\n",
         "src/ops/cpu/l_test.cpp": '#include "reference/quantise/nvfp4.h"\n',
+        "src/backends/mine.cpp": 'c.name = "MINE";\nbool own(Name n) { return n == "MINE"; }\n',
+        "src/backends/theirs.cpp": 'constexpr const char* kName = "THEIRS";\n',
+        "src/backends/ours.cpp": 'Text name() const override { return "OURS"; }\n',
+        "src/metadata/m_test.cpp": 'check("MINE");\n',
+        "src/bench/loop/fake_backend.h": 'Text name = "MINE";\n',
+        "src/cli/s.cpp": '// "MINE"\nconst char* help = "run --backend MINE";\n',
+        "scripts/opinion/t.py": 'RULES = {"MINE": 1}\n',
     }
     with tempfile.TemporaryDirectory() as scratch:
         for path, text in {**planted, **allowed}.items():
@@ -143,8 +197,12 @@ def planted_violations_are_found():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         _, found = check_tree(Path(scratch))
-    blamed = {line.split(":")[0] for line in found}
-    return blamed == set(planted)
+        blamed = {line.split(":")[0] for line in found}
+        (Path(scratch) / "src" / "backends" / "mine.cpp").write_text("", encoding="utf-8")
+        (Path(scratch) / "src" / "backends" / "theirs.cpp").write_text("", encoding="utf-8")
+        (Path(scratch) / "src" / "backends" / "ours.cpp").write_text("", encoding="utf-8")
+        _, nameless = check_tree(Path(scratch))
+    return blamed == set(planted) and nameless[-1].startswith("src/backends: no backend")
 
 
 def main(arguments):

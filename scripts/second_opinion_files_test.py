@@ -151,7 +151,7 @@ class SyntheticFile:
             tensors["query_dequantized"] = StoredTensor("F32", read_query)
         return tensors
 
-    def write(self, path, **sections):
+    def write(self, path, metadata=None, **sections):
         problem = {
             "attention": {"type": "decoder", "head_size": self.D, "dtype": "bfloat16"},
             "kv_cache": {
@@ -164,7 +164,7 @@ class SyntheticFile:
             },
             **sections,
         }
-        metadata = {"problem": json.dumps(problem), "backend": self.backend}
+        metadata = {"problem": json.dumps(problem), "backend": self.backend, **(metadata or {})}
         safetensors_file.write(path, self.tensors, metadata)
 
 
@@ -332,6 +332,37 @@ class Files(unittest.TestCase):
             checks.check_file(self.path)
             self.with_an_error(change, lambda output: 0.033 * unit(output), "fp8_e4m3")
             self.assert_disagrees("output[")
+
+    def test_an_unknown_backend_is_judged_by_the_rules_that_its_file_states(self):
+        file = self.file("TRITON_ATTN", "NHD", "fp8")
+        stated = {"window": "symmetric", "alibi": "context_relative", "rounds_dequantised": True,
+                  "quantises_query": False, "reads_dequantised": False, "cache_layout": "TR"}  # fmt: skip
+
+        def judge(**changes):
+            metadata = {"backend": "NEWCOMER", "kernel_rules": json.dumps({**stated, **changes})}
+            file.write(self.path, metadata)
+            checks.check_file(self.path)
+
+        judge()
+        with self.assertRaisesRegex(Disagreement, "key_dequantized"):
+            judge(rounds_dequantised=False)
+        with self.assertRaisesRegex(Disagreement, "query is BF16, expected F8_E4M3"):
+            judge(quantises_query=True)
+        with self.assertRaisesRegex(FormatError, "kv_cache"):
+            judge(cache_layout="FA")
+        for wrong in ({"alibi": "late"}, {"quantises_query": "yes"}, {"cache_layout": "X"}):
+            with self.assertRaisesRegex(FormatError, "kernel_rules." + next(iter(wrong))):
+                judge(**wrong)
+
+    def test_an_unknown_backend_that_states_no_rules_is_not_covered(self):
+        self.file().write(self.path, {"backend": "NEWCOMER"})
+        with self.assertRaisesRegex(FormatError, "'NEWCOMER' is not covered"):
+            checks.check_file(self.path)
+
+    def test_rules_of_a_known_backend_are_not_the_files_to_state(self):
+        stated = json.dumps({"window": "symmetric", "alibi": "by_mask", "cache_layout": "FA"})
+        self.file().write(self.path, {"kernel_rules": stated})
+        checks.check_file(self.path)
 
     def test_cudnn_rounds_p_to_e4m3_without_being_asked(self):
         problem = json.dumps({"attention": {"head_size": 64}})

@@ -15,11 +15,11 @@ import numpy as np
 from opinion import attention, checks, dcp, int8, kv_scales, safetensors_file
 from opinion import number_formats as formats
 from opinion.errors import Disagreement
+from opinion.kernel_rules import RULES
 
 
 def rules_of(**changes):
     settings = {
-        "backend": "TRITON_ATTN",
         "attention_type": "decoder",
         "causal": True,
         "sliding_window": None,
@@ -28,6 +28,7 @@ def rules_of(**changes):
         "alibi": "none",
         "scale": 1.0,
     }
+    settings["kernel"] = RULES[changes.pop("backend", "TRITON_ATTN")]
     settings.update(changes)
     return types.SimpleNamespace(**settings)
 

@@ -17,7 +17,7 @@ def window_pair(rules):
         left, right = window - 1, 0
     elif rules.attention_type == "encoder_only":
         left, right = window - 1, window - 1
-    elif rules.backend == "FLASH_ATTN_IX" and rules.encoder_window == "source":
+    elif rules.kernel.window == "one_sided" and rules.encoder_window == "source":
         left, right = window - 1, 0
     else:
         left, right = window - 1, window - 1
@@ -48,7 +48,7 @@ def alibi_bias(rules, p, seq_len, query_len):
     j = np.arange(seq_len, dtype=np.float64)[None, :]
     if rules.alibi == "sqrt":
         return np.where(j <= i, -np.sqrt(np.maximum(i - j, 0.0)), 0.0)
-    if rules.backend == "TRITON_ATTN":
+    if rules.kernel.alibi == "context_relative":
         return j - (seq_len - query_len) + 0.0 * i
     left, _ = window_pair(rules)
     if rules.causal and left < 0:

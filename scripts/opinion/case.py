@@ -17,7 +17,7 @@ class Case:
         # Why: files recorded elsewhere name their backend inside the problem and carry no cache, and
         # a plugin may have asked for keys without pages.
         self.has_cache = "kv_cache" in self.tensors
-        own = metadata.get("backend", "REFERENCE") != "REFERENCE"
+        own = "backend" in metadata and self.rules.kernel.cache_layout is not None
         if own and not self.rules.is_plugin and self.rules.paged and not self.has_cache:
             raise FormatError("tensor 'kv_cache' is missing")
         self.query_start_loc = self.need("query_start_loc").raw.astype(np.int64)

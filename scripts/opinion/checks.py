@@ -102,7 +102,7 @@ def _query(case):
         return int8.query(case)
     quantised = stored.dtype == "F8_E4M3"
     fp8_cache = rules.paged and rules.cache_dtype in ("fp8", "fp8_e4m3")
-    expected = rules.query_dtype == "fp8_e4m3" or (rules.backend == "FLASH_ATTN" and fp8_cache)
+    expected = rules.query_dtype == "fp8_e4m3" or (rules.kernel.quantises_query and fp8_cache)
     if expected and not quantised:
         raise Disagreement(f"query is {stored.dtype}, expected F8_E4M3")
     values = formats.decode(stored.dtype, stored.raw)

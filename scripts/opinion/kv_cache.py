@@ -30,7 +30,7 @@ def dequantise(rules, codes, scales, plane):
     if rules.per_token_head:
         return values * scales[..., None]
     values = values * _scale_column(rules.k_scale if plane == KEY else rules.v_scale)
-    if rules.backend == "TRITON_ATTN":
+    if rules.kernel.rounds_dequantised:
         return formats.round_to(rules.dtype, values)
     return values
 
@@ -60,10 +60,11 @@ class PagedCache:
         """[2, NB, bs, Hk, width] as a view of the physical, row-major array."""
         if raw.ndim != 5:
             raise FormatError(f"kv_cache has shape {list(raw.shape)}, expected 5 dimensions")
-        heads_first = self.rules.backend == "FLASH_ATTN_IX" or self.rules.cache_layout == "HND"
+        kind = self.rules.kernel.cache_layout
+        heads_first = kind == "IX" or self.rules.cache_layout == "HND"
         # A plugin has K and V apart or side by side, and never just two blocks: some are spare.
         side_by_side = self.rules.is_plugin and raw.shape[0] != 2
-        if self.rules.backend == "TRITON_ATTN" or side_by_side:
+        if kind == "TR" or side_by_side:
             raw = raw.transpose(1, 0, 2, 3, 4)
         if heads_first:
             raw = raw.transpose(0, 1, 3, 2, 4)

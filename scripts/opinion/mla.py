@@ -6,6 +6,7 @@ is (P kv_c) W_UV. Prefill rows read their own new tokens before the cache quanti
 
 import json
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,14 +14,26 @@ from . import compare, kv_scales, mla_dcp, output_quant
 from . import number_formats as formats
 from .errors import Disagreement, FormatError
 
-# Semantics §1.5: backend -> (longest query of a decode, whether decodes are of one length).
-DECODE_RULES = {
-    "REFERENCE": (1, True),
-    "MLA": (1, True),
-    "FLASHMLA": (128, True),
-    "FLASH_ATTN_MLA": (512, False),
+
+
+class MlaRules(NamedTuple):
+    """What the backends decide in their own way (semantics §1.5, §8)."""
+
+    longest_decode: int = 1  # query of a request that runs as a decode
+    uniform: bool = True  # decodes are of one length
+    keeps_threshold_of_ranks: bool = False  # in a context-parallel group, too
+    fp8_query: bool = False  # over an e4m3 cache
+    stores_ds_mla: bool = False  # fp8 is another word for fp8_ds_mla
+    emulates_fp8_prefill: bool = True
+
+
+RULES = {
+    "REFERENCE": MlaRules(emulates_fp8_prefill=False),
+    "MLA": MlaRules(),
+    "FLASHMLA": MlaRules(longest_decode=128, fp8_query=True),
+    "FLASH_ATTN_MLA": MlaRules(512, uniform=False, keeps_threshold_of_ranks=True),
+    "FLASHMLA_SPARSE": MlaRules(stores_ds_mla=True),
 }
-SPARSE = "FLASHMLA_SPARSE"
 FORMATS = {"bfloat16": "BF16", "float16": "F16"}
 FLT_MIN = np.float32(1.17549435e-38)
 TOLERANCE = (2e-2, 2e-2, 1 - 1e-5)
@@ -35,10 +48,11 @@ class MlaCase:
         problem = json.loads(metadata["problem"])
         self.attention, self.mla = problem["attention"], problem["mla"]
         self.cache = problem["kv_cache"]
-        self.backend = metadata.get("backend", "")
+        backend = metadata.get("backend", "")
         self.is_plugin = "plugin" in metadata  # a user's backend, whatever its name
-        if self.backend not in DECODE_RULES and self.backend != SPARSE and not self.is_plugin:
-            raise FormatError(f"backend {self.backend!r} is not covered")
+        if backend not in RULES and not self.is_plugin:
+            raise FormatError(f"backend {backend!r} is not covered")
+        self.rules = RULES.get(backend, MlaRules(emulates_fp8_prefill=False))
         self.world_size = problem["dcp"]["world_size"]
         self.interleave = problem["dcp"]["interleave_size"]
         self.output_quant = problem["output_quant"]
@@ -46,7 +60,8 @@ class MlaCase:
         self.format = FORMATS[self.attention["dtype"]]
         self.cache_dtype = self.cache["dtype"]
         # A plugin that knows fp8_ds_mla alone takes fp8 for it as well.
-        is_ds_mla = self.backend == SPARSE or self.is_plugin and tensors["kv_cache"].dtype == "U8"
+        bytes_of_plugin = self.is_plugin and tensors["kv_cache"].dtype == "U8"
+        is_ds_mla = self.rules.stores_ds_mla or bytes_of_plugin
         if is_ds_mla and self.cache_dtype == "fp8":
             self.cache_dtype = "fp8_ds_mla"
         self.starts = self.need("query_start_loc").raw.astype(np.int64)
@@ -84,13 +99,13 @@ class MlaCase:
     @property
     def fp8_prefill(self):
         is_asked = self.mla["emulate_fp8_prefill"] and self.fp8_cache
-        return is_asked and self.backend != "REFERENCE" and not self.is_plugin
+        return is_asked and self.rules.emulates_fp8_prefill
 
     @property
     def fp8_query(self):
         if self.is_plugin:
             return "latent_query_dequantized" in self.tensors
-        return self.backend == "FLASHMLA" and self.fp8_cache
+        return self.rules.fp8_query and self.fp8_cache
 
     @property
     def num_decodes(self):
@@ -98,11 +113,11 @@ class MlaCase:
         lens = np.diff(self.starts)
         if self.sparse or self.is_plugin:
             return len(lens)
-        threshold, uniform = DECODE_RULES[self.backend]
+        threshold, uniform = self.rules.longest_decode, self.rules.uniform
         speculative = self.attention.get("num_speculative_tokens", 0)
         if threshold > 1:
             threshold = max(threshold, 1 + speculative)
-        if self.world_size > 1 and (self.backend != "FLASH_ATTN_MLA" or self.interleave > 1):
+        if self.world_size > 1 and (not self.rules.keeps_threshold_of_ranks or self.interleave > 1):
             threshold = 1
         longest = lens.max(initial=0)
         if longest <= threshold and (not uniform or threshold <= 1):

@@ -3,11 +3,10 @@
 import json
 import math
 
-from . import mm
 from .errors import FormatError
+from .kernel_rules import rules_of
 
 COVERED_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder", "mm_encoder")
-COVERED_BACKENDS = ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "REFERENCE") + mm.BACKENDS
 FP8_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 PER_TOKEN_HEAD_CACHES = ("int8_per_token_head", "fp8_per_token_head")
 
@@ -54,6 +53,7 @@ class Rules:
         self.dcp_interleave_size = self.section("dcp").get("interleave_size", 1)
         self.output_quant = self.section("output_quant")
         self._refuse_what_is_not_covered(cache)
+        self.kernel = rules_of(self.backend, metadata)
 
     def section(self, name):
         value = self.problem.get(name, {})
@@ -64,8 +64,6 @@ class Rules:
     def _refuse_what_is_not_covered(self, cache):
         if self.attention_type not in COVERED_TYPES:
             raise FormatError(f"attention type {self.attention_type} is not covered")
-        if self.backend not in COVERED_BACKENDS and not self.is_plugin:
-            raise FormatError(f"backend {self.backend!r} is not covered")
         if self.int8_level not in (0, 1, 2):
             raise FormatError(f"int8_level {self.int8_level!r} is not covered")
         if self.int8_level and self.quantised_cache:
@@ -86,7 +84,7 @@ class Rules:
         """Whether a kernel of e4m3 queries, keys and values rounds P to e4m3 too: where the scenario
         asks for it, and cuDNN always."""
         asked = self.section("attention").get("probability_dtype", "auto") == "fp8_e4m3"
-        return asked or self.backend == "CUDNN"
+        return asked or self.kernel.rounds_probability
 
     @property
     def per_token_head(self):
@@ -97,8 +95,7 @@ class Rules:
         """safetensors name of the element format of the cache."""
         if self.cache_dtype == "int8_per_token_head":
             return "I8"
-        # Why: storing e5m2 as e4m3 is a quirk of TRITON_ATTN alone (semantics §5.1).
-        as_e4m3 = self.e5m2_as_e4m3 and self.backend == "TRITON_ATTN"
+        as_e4m3 = self.e5m2_as_e4m3 and self.kernel.honours_e5m2_as_e4m3
         if self.cache_dtype == "fp8_e5m2" and not as_e4m3:
             return "F8_E5M2"
         if self.quantised_cache:

@@ -100,6 +100,11 @@ class Backend {
   /// All reasons against the problem, in the order and words of §13; empty = supported.
   virtual std::vector<std::string> refusals(const Problem& problem,
                                             const DeviceFacts& device) const = 0;
+  /// What its kernels decide in their own way; the reference that judges them follows.
+  virtual KernelRules kernel_rules() const = 0;
+  /// Whether its saved tensors state the rules (save.h). Not so where readers know them by the
+  /// backend's name, or by its being a user's.
+  virtual bool states_rules() const { return true; }
   /// Cache layout of the backend; nothing for backends without a paged cache.
   virtual std::optional<CacheLayoutKind> cache_layout() const = 0;
   /// The same for one problem: where it takes keys as tensors instead, nothing.
@@ -124,7 +129,7 @@ class Backend {
   /// Whether it is a user's, whose code may crash or hang when it is asked.
   virtual bool is_users() const { return plugin() != nullptr; }
   /// How it takes part in a case of attention.type mla; null for backends that do not, and for
-  /// REFERENCE.
+  /// one that reads what others dequantised (KernelRules).
   virtual const MlaCapability* mla_capability(const Problem& problem) const {
     static_cast<void>(problem);
     return nullptr;
@@ -143,18 +148,20 @@ constexpr const char* kProbabilityRefusal = "e4m3 P without fp8 query, key and v
 const std::vector<const Backend*>& all_backends();
 /// Null when there is no such backend.
 const Backend* find_backend(std::string_view name);
+/// The rules of a backend that a file or a scenario names; nothing when there is none of that name.
+std::optional<KernelRules> find_kernel_rules(std::string_view name);
 
-/// FLOPs of the attention proper: 2*H*(D+Dv)*visible pairs, counted exactly (contract §4).
-double attention_flops(const Problem& problem, std::string_view backend);
+/// FLOPs of the attention proper: 2*H*(D+Dv)*visible pairs, counted exactly (contract §4). MLA is
+/// counted as MlaCapability's backend says, or as the plainest one does it.
+double attention_flops(const Problem& problem, const KernelRules& rules);
+double attention_flops(const Problem& problem, const Backend& backend);
 /// Unavoidable traffic: unique live K/V bytes (shared pages once) + Q + O. `kv_bytes` counts the
 /// live K/V bytes of every request.
 struct Traffic {
   double unique_bytes = 0;
   double kv_bytes = 0;
 };
-Traffic attention_traffic(const Problem& problem, std::string_view backend);
-/// The same of a backend that may be a user's.
-double attention_flops(const Problem& problem, const Backend& backend);
+Traffic attention_traffic(const Problem& problem, const KernelRules& rules);
 Traffic attention_traffic(const Problem& problem, const Backend& backend);
 
 }  // namespace attnbench

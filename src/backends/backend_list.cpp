@@ -3,20 +3,9 @@
 namespace attnbench {
 
 const std::vector<const Backend*>& all_backends() {
-  static const std::vector<const Backend*> backends = [] {
-    std::vector<const Backend*> list{&reference_backend(),
-                                     &flash_attn_backend(),
-                                     &flash_attn_ix_backend(),
-                                     &triton_attn_backend(),
-                                     &mla_backend(),
-                                     &flashmla_backend(),
-                                     &flash_attn_mla_backend(),
-                                     &flashmla_sparse_backend()};
-    list.insert(list.end(), mm_backends().begin(), mm_backends().end());
-    list.push_back(&ops_backend());
-    list.push_back(&cudnn_backend());
-    return list;
-  }();
+#define ATTNBENCH_BACKEND_ADDRESS(function) &function(),
+  static const std::vector<const Backend*> backends{ATTNBENCH_BACKENDS(ATTNBENCH_BACKEND_ADDRESS)};
+#undef ATTNBENCH_BACKEND_ADDRESS
   return backends;
 }
 
@@ -25,6 +14,12 @@ const Backend* find_backend(std::string_view name) {
     if (backend->name() == name) return backend;
   }
   return nullptr;
+}
+
+std::optional<KernelRules> find_kernel_rules(std::string_view name) {
+  const Backend* backend = find_backend(name);
+  if (backend == nullptr) return std::nullopt;
+  return backend->kernel_rules();
 }
 
 }  // namespace attnbench

@@ -1,22 +1,31 @@
-// The one list of backends.
+// The one list of backends, in the order of contract section 2: a line for each, which declares its
+// function and puts it into all_backends().
 #pragma once
 
 #include "backends/backend.h"
 
+// clang-format off
+#define ATTNBENCH_BACKENDS(X)  \
+  X(reference_backend)         \
+  X(flash_attn_backend)        \
+  X(flash_attn_ix_backend)     \
+  X(triton_attn_backend)       \
+  X(mla_backend)               \
+  X(flashmla_backend)          \
+  X(flash_attn_mla_backend)    \
+  X(flashmla_sparse_backend)   \
+  X(mm_torch_sdpa_backend)     \
+  X(mm_flash_attn_backend)     \
+  X(mm_triton_attn_backend)    \
+  X(mm_flashinfer_backend)     \
+  X(ops_backend)               \
+  X(cudnn_backend)
+// clang-format on
+
 namespace attnbench {
 
-const Backend& flash_attn_backend();
-const Backend& flash_attn_ix_backend();
-const Backend& triton_attn_backend();
-const Backend& mla_backend();
-const Backend& flashmla_backend();
-const Backend& flash_attn_mla_backend();
-const Backend& flashmla_sparse_backend();
-const Backend& reference_backend();
-/// MM_TORCH_SDPA, MM_FLASH_ATTN, MM_TRITON_ATTN, MM_FLASHINFER.
-const std::vector<const Backend*>& mm_backends();
-
-const Backend& ops_backend();
-const Backend& cudnn_backend();
+#define ATTNBENCH_DECLARE_BACKEND(function) const Backend& function();
+ATTNBENCH_BACKENDS(ATTNBENCH_DECLARE_BACKEND)
+#undef ATTNBENCH_DECLARE_BACKEND
 
 }  // namespace attnbench

@@ -32,11 +32,11 @@ bool is_fp8_mm(const Problem& problem) {
 }
 
 /// Bytes of K and V of one position, all heads.
-double bytes_per_key(const Problem& problem, std::string_view backend) {
+double bytes_per_key(const Problem& problem, const KernelRules& rules) {
   const AttentionSpec& a = problem.attention;
   const bool cached = !has_direct_kv(a.type);
   const Dtype direct = is_fp8_mm(problem) ? Dtype::kE4M3 : a.dtype;
-  const Dtype element = cached ? resolve_store_rule(problem, std::string(backend)).element : direct;
+  const Dtype element = cached ? resolve_store_rule(problem, rules).element : direct;
   const auto size = static_cast<double>(dtype_size(element));
   if (cached && problem.kv_cache.int8_level > 0) {
     const double value_size =
@@ -51,10 +51,11 @@ double bytes_per_key(const Problem& problem, std::string_view backend) {
 
 }  // namespace
 
-double attention_flops(const Problem& problem, std::string_view backend) {
-  if (problem.attention.type == AttentionType::kMla) return mla_flops(problem, backend);
+double attention_flops(const Problem& problem, const KernelRules& rules) {
+  if (problem.attention.type == AttentionType::kMla)
+    return mla_flops(problem, plain_mla_capability());
   if (problem.attention.type == AttentionType::kOp) return 0;
-  const AttentionMath math = resolve_attention_math(problem, backend);
+  const AttentionMath math = resolve_attention_math(problem, rules);
   double pairs = 0;
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     const Request& request = problem.batch[b];
@@ -68,18 +69,21 @@ double attention_flops(const Problem& problem, std::string_view backend) {
 
 double attention_flops(const Problem& problem, const Backend& backend) {
   const MlaCapability* mla = backend.mla_capability(problem);
-  return mla != nullptr ? mla_flops(problem, *mla) : attention_flops(problem, backend.name());
+  return mla != nullptr ? mla_flops(problem, *mla)
+                        : attention_flops(problem, backend.kernel_rules());
 }
 
 Traffic attention_traffic(const Problem& problem, const Backend& backend) {
   const MlaCapability* mla = backend.mla_capability(problem);
-  return mla != nullptr ? mla_traffic(problem, *mla) : attention_traffic(problem, backend.name());
+  return mla != nullptr ? mla_traffic(problem, *mla)
+                        : attention_traffic(problem, backend.kernel_rules());
 }
 
-Traffic attention_traffic(const Problem& problem, std::string_view backend) {
-  if (problem.attention.type == AttentionType::kMla) return mla_traffic(problem, backend);
+Traffic attention_traffic(const Problem& problem, const KernelRules& rules) {
+  if (problem.attention.type == AttentionType::kMla)
+    return mla_traffic(problem, plain_mla_capability());
   if (problem.attention.type == AttentionType::kOp) return {op_traffic(problem), 0};
-  const AttentionMath math = resolve_attention_math(problem, backend);
+  const AttentionMath math = resolve_attention_math(problem, rules);
   const AttentionSpec& a = problem.attention;
   const std::int64_t prefix = has_direct_kv(a.type) ? 0 : problem.cascade.common_prefix_len;
   std::int64_t all = 0;
@@ -92,8 +96,8 @@ Traffic attention_traffic(const Problem& problem, std::string_view backend) {
     own += std::max<std::int64_t>(0, live.end - std::max(live.begin, prefix));
     shared_begin = std::min(shared_begin, live.begin);
   }
-  const double per_key = bytes_per_key(problem, backend);
-  const bool byte_query = is_fp8_mm(problem) || query_is_quantised(problem, std::string(backend));
+  const double per_key = bytes_per_key(problem, rules);
+  const bool byte_query = is_fp8_mm(problem) || query_is_quantised(problem, rules);
   const double query_size = byte_query ? 1.0 : static_cast<double>(dtype_size(a.dtype));
   const bool fp8_output = problem.output_quant.type == OutputQuantType::kFp8Static;
   const double output_size = fp8_output ? 1.0 : static_cast<double>(dtype_size(a.dtype));

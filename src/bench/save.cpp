@@ -1,5 +1,7 @@
 #include "bench/save.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -49,7 +51,18 @@ std::string tensor_file_name(const std::string& id) {
   return name + ".safetensors";
 }
 
-void save_tensors(const std::filesystem::path& folder, const Result& result,
+std::string kernel_rules_json(const KernelRules& rules, std::optional<CacheLayoutKind> layout) {
+  std::string text = fmt::format(R"({{"window":"{}","alibi":"{}")",
+                                 rule_name(kEncoderWindowRuleNames, rules.window),
+                                 rule_name(kLinearAlibiRuleNames, rules.alibi));
+  for (const auto& [name, member] : kKernelRuleSwitches) {
+    text += fmt::format(R"(,"{}":{})", name, rules.*member);
+  }
+  const std::string quoted = layout ? fmt::format(R"("{}")", cache_layout_name(*layout)) : "null";
+  return text + fmt::format(R"(,"cache_layout":{}}})", quoted);
+}
+
+void save_tensors(const std::filesystem::path& folder, const Result& result, const Backend& backend,
                   const TensorList& tensors) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -59,6 +72,9 @@ void save_tensors(const std::filesystem::path& folder, const Result& result,
   std::map<std::string, std::string> metadata{
       {"problem", result.problem_json}, {"backend", result.backend}, {"id", result.id}};
   if (result.plugin) metadata["plugin"] = result.plugin->version;
+  if (backend.states_rules()) {
+    metadata["kernel_rules"] = kernel_rules_json(backend.kernel_rules(), backend.cache_layout());
+  }
   write_safetensors(folder / tensor_file_name(result.id), tensors.list(), metadata);
 }
 

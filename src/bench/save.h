@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
+#include "backends/backend.h"
 #include "bench/tensor_list.h"
 #include "core/result/result.h"
 #include "reference/attention.h"
@@ -19,9 +21,13 @@ void add_reference_tensors(std::int64_t num_tokens, const ReferenceOutput& refer
 /// The id with '/' as "__", and ".safetensors".
 std::string tensor_file_name(const std::string& id);
 
-/// Writes the tensors with the metadata of `result`. Creates the folder when it is missing.
-/// Errors: E-IO.
-void save_tensors(const std::filesystem::path& folder, const Result& result,
+/// The rules and the cache layout of a backend as one JSON object: `window` and `alibi` as the
+/// words of kernel_rules.h, its switches as true or false, and `cache_layout` FA, IX, TR or null.
+std::string kernel_rules_json(const KernelRules& rules, std::optional<CacheLayoutKind> layout);
+
+/// Writes the tensors with the metadata of `result`, and with `kernel_rules` where the backend
+/// states them. Creates the folder when it is missing. Errors: E-IO.
+void save_tensors(const std::filesystem::path& folder, const Result& result, const Backend& backend,
                   const TensorList& tensors);
 
 }  // namespace attnbench

@@ -113,11 +113,11 @@ Dequantised quantise_mm(const AttentionInputs& inputs,
       .dequantized;
 }
 
-/// By the rules of the caches: FLASH_ATTN quantises its query with q_scale, TRITON_ATTN does not.
-Dequantised quantise_cache(Problem problem, const AttentionInputs& inputs,
-                           const std::string& query_rule) {
-  StoredQuery query = store_query(problem, inputs, query_rule);
-  StoredKv stored = store_kv(inputs, resolve_store_rule(problem, "FLASH_ATTN"));
+/// By the rules of the caches; `rules` say whether the query is quantised with q_scale.
+Dequantised quantise_cache(const Problem& problem, const AttentionInputs& inputs,
+                           const KernelRules& rules) {
+  StoredQuery query = store_query(problem, inputs, rules);
+  StoredKv stored = store_kv(inputs, resolve_store_rule(problem, rules));
   return {query.dequantized ? *std::move(query.dequantized) : inputs.query,
           std::move(stored.key_dequantized), std::move(stored.value_dequantized)};
 }
@@ -132,14 +132,14 @@ Dequantised quantise(const Problem& problem, AttentionInputs& inputs, ScaleForma
   if (format == ScaleFormat::kInt8Value) {
     cache.int8_level = 1;
     inputs.value_channel_scale.assign(scales[kValueRole].begin(), scales[kValueRole].end());
-    return quantise_cache(stored, inputs, "FLASH_ATTN_IX");
+    return quantise_cache(stored, inputs, {});
   }
   cache.dtype = KvCacheDtype::kFp8E4M3;
   cache.k_scale = scales[kKeyRole];
   cache.v_scale = scales[kValueRole];
-  if (format == ScaleFormat::kKvCacheLegacy) return quantise_cache(stored, inputs, "TRITON_ATTN");
+  if (format == ScaleFormat::kKvCacheLegacy) return quantise_cache(stored, inputs, {});
   cache.q_scale = scales[kQueryRole].at(0);
-  return quantise_cache(stored, inputs, "FLASH_ATTN");
+  return quantise_cache(stored, inputs, {.quantises_query = true});
 }
 
 }  // namespace
@@ -157,7 +157,7 @@ double OutputError::rms_rel() const {
 }
 
 AttentionSample::AttentionSample(Observation observation, const SampleOptions& options)
-    : problem_(observation.problem), backend_(observation.backend) {
+    : problem_(observation.problem), rules_(observation.rules) {
   const std::vector<Request> batch = observation.problem.batch;
   const std::vector<std::size_t> chosen = sample_requests(batch, options.seed);
   const auto query_len = [](const Request& request) { return request.query_len; };
@@ -201,7 +201,7 @@ ReferenceOutput AttentionSample::attend(const Tensor& query, const Tensor& key,
   inputs.key_start_loc = inputs_.key_start_loc;
   inputs.sinks = inputs_.sinks;
   inputs.alibi_slopes = inputs_.alibi_slopes;
-  return *reference_attention(resolve_attention_math(problem_, backend_), inputs, rows_, options_);
+  return *reference_attention(resolve_attention_math(problem_, rules_), inputs, rows_, options_);
 }
 
 OutputError AttentionSample::error(ScaleFormat format,

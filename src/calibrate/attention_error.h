@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "calibrate/observations.h"
@@ -47,7 +46,7 @@ class AttentionSample {
   ReferenceOutput attend(const Tensor& query, const Tensor& key, const Tensor& value) const;
 
   Problem problem_;
-  std::string backend_;
+  KernelRules rules_;
   AttentionInputs inputs_;  // with the sampled rows of the query: only these are quantised
   std::vector<std::int32_t> rows_;
   ReferenceOptions options_;

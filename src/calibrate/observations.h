@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "inputs/files/scale_file.h"
+#include "metadata/mask/kernel_rules.h"
 
 namespace attnbench {
 
@@ -30,11 +32,14 @@ struct Observation {
   /// Attention over them: heads, mask and scale, and the batch. Only where no_attention is empty;
   /// then they are [T, H, D], [S, Hk, D] and [S, Hk, Dv].
   Problem problem;
-  std::string backend = "REFERENCE";  // whose windows and slopes: resolve_attention_math()
-  std::vector<float> sinks;           // [H] or empty
-  std::vector<float> alibi_slopes;    // [H] or empty
-  std::string no_attention;           // why not: "tensors of rank 2"
+  KernelRules rules;                // of whoever computed it: windows and slopes differ
+  std::vector<float> sinks;         // [H] or empty
+  std::vector<float> alibi_slopes;  // [H] or empty
+  std::string no_attention;         // why not: "tensors of rank 2"
 };
+
+/// The rules of a backend that a file or a scenario names; nothing for an unknown name.
+using FindRules = std::function<std::optional<KernelRules>(const std::string& name)>;
 
 class Observations {
  public:
@@ -54,18 +59,21 @@ class Observations {
 /// 5. A layer's tensors may lie in several files; a role that stands in several is observed as
 /// often. `layers`: those that must be there and are taken; empty = all. Errors: those of the
 /// headers; E-VALUE for a layer that is missing; E-FORMAT for a role that the format needs and a
-/// layer lacks, or has less often than its others; E-DTYPE unless of a floating type.
+/// layer lacks, or has less often than its others; E-DTYPE unless of a floating type; E-VALUE for
+/// the result of a backend that is unknown and whose rules the file does not state.
 std::unique_ptr<Observations> tensor_observations(const std::vector<std::filesystem::path>& files,
                                                   ScaleFormat format,
-                                                  const std::vector<std::string>& layers);
+                                                  const std::vector<std::string>& layers,
+                                                  const FindRules& find_rules);
 
 /// Seeded forwards of the cases of a scenario, as the dynamic scales of `run` observe them: forward
 /// f of `num_forwards` (at least one a case) is of case f modulo their number. The last forward of
 /// the first layer in each case has the tensors of the case itself. Errors: E-CONFIG for type mla
-/// and op, E-SHAPE for cases of different heads.
+/// and op, E-VALUE for a case of one backend that is unknown, E-SHAPE for cases of different heads.
 std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
                                                     std::vector<std::string> layers,
-                                                    std::int64_t num_forwards);
+                                                    std::int64_t num_forwards,
+                                                    const FindRules& find_rules);
 
 /// Names of --layers: each as it is, or a template "visual.blocks.{}.attn.attn:32" of that many.
 /// Errors: kUsage for a template without number, E-VALUE for a name given twice.

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/error.h"
 #include "core/printable.h"
@@ -76,9 +77,58 @@ void read_field(const Field& field, const Json& document, const std::string& whe
        describe(*mismatch->found));
 }
 
+template <typename Rule, std::size_t N>
+Rule read_rule(const Json& document, const char* key,
+               const std::array<std::pair<Rule, const char*>, N>& names, const std::string& where) {
+  const auto found = document.find(key);
+  if (found != document.end() && found->is_string()) {
+    const auto& word = found->get_ref<const std::string&>();
+    if (const std::optional<Rule> rule = rule_from(names, word)) return *rule;
+  }
+  std::string words;
+  for (const auto& [rule, name] : names) words += (words.empty() ? "" : " or ") + std::string(name);
+  fail(ErrorKind::kFormat, "{}: {}: expected {}", where, key, words);
+}
+
+KernelRules read_rules(const std::string& text, const std::string& where) {
+  const Json document = parse(text, where);
+  if (!document.is_object()) fail(ErrorKind::kFormat, "{}: expected an object", where);
+  KernelRules rules;
+  rules.window = read_rule(document, "window", kEncoderWindowRuleNames, where);
+  rules.alibi = read_rule(document, "alibi", kLinearAlibiRuleNames, where);
+  for (const auto& [name, member] : kKernelRuleSwitches) {
+    const auto found = document.find(name);
+    if (found == document.end()) continue;  // of a version that did not have it
+    if (!found->is_boolean()) {
+      fail(ErrorKind::kFormat, "{}: {}: expected true or false", where, name);
+    }
+    rules.*member = found->get<bool>();
+  }
+  return rules;
+}
+
+/// Those that the file states, else those of the backend that it names. A user's backend computes
+/// what the definitions say, and so do files without a name.
+KernelRules rules_of(const SafetensorsReader& reader, const FindRules& find_rules) {
+  const auto& metadata = reader.header().metadata;
+  const auto stated = metadata.find("kernel_rules");
+  if (stated != metadata.end()) {
+    return read_rules(stated->second, fmt::format("{}: metadata 'kernel_rules'", reader.name()));
+  }
+  const auto backend = metadata.find("backend");
+  if (backend == metadata.end()) return {};
+  if (const std::optional<KernelRules> known = find_rules(backend->second)) return *known;
+  if (metadata.contains("plugin")) return {};
+  fail(
+      ErrorKind::kValue,
+      "{}: metadata 'backend': unknown backend '{}', and no 'kernel_rules' that say how it attends",
+      reader.name(), shown(backend->second));
+}
+
 }  // namespace
 
-std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader) {
+std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader,
+                                          const FindRules& find_rules) {
   const auto& metadata = reader.header().metadata;
   const auto text = metadata.find("problem");
   if (text == metadata.end()) return std::nullopt;
@@ -98,8 +148,7 @@ std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader) {
   }
   SavedProblem saved;
   saved.attention = std::move(problem.attention);
-  const auto backend = metadata.find("backend");
-  if (backend != metadata.end()) saved.backend = backend->second;
+  saved.rules = rules_of(reader, find_rules);
   const std::vector<std::string>& names = problem.mm_encoder.layer_names;
   if (saved.attention.type == AttentionType::kMmEncoder && !names.empty()) {
     saved.layer = names.front();

@@ -5,6 +5,7 @@
 
 #include "calibrate/observations.h"
 #include "core/error.h"
+#include "core/printable.h"
 #include "inputs/files/scale_text.h"
 #include "inputs/inputs.h"
 #include "inputs/mm_inputs.h"
@@ -24,7 +25,7 @@ Tensor first_rows(const Tensor& tensor, std::int64_t count) {
 class ScenarioObservations final : public Observations {
  public:
   ScenarioObservations(std::vector<Problem> cases, std::vector<std::string> layers,
-                       std::int64_t num_forwards)
+                       std::int64_t num_forwards, const FindRules& find_rules)
       : cases_(std::move(cases)), layers_(std::move(layers)) {
     sort_layers();
     num_forwards_ = std::max(num_forwards, static_cast<std::int64_t>(cases_.size()));
@@ -42,6 +43,7 @@ class ScenarioObservations final : public Observations {
         fail(ErrorKind::kShape, "case {}: expected the heads of case {}", problem.case_name,
              cases_.front().case_name);
       }
+      rules_.push_back(rules_of(problem, find_rules));
     }
   }
 
@@ -51,7 +53,8 @@ class ScenarioObservations final : public Observations {
   Observation read(std::size_t sorted, std::int64_t index) override {
     const std::size_t layer = drawn_as_[sorted];
     const auto num_cases = static_cast<std::int64_t>(cases_.size());
-    const Problem& problem = cases_[static_cast<std::size_t>(index % num_cases)];
+    const auto place = static_cast<std::size_t>(index % num_cases);
+    const Problem& problem = cases_[place];
     const bool is_case = layer == 0 && index >= num_forwards_ - num_cases;
     AttentionInputs inputs = is_case ? make_inputs(problem)
                                      : make_mm_observation(problem, layer, static_cast<int>(index));
@@ -60,13 +63,21 @@ class ScenarioObservations final : public Observations {
     observation.tensors = {first_rows(inputs.query, inputs.num_tokens()), std::move(inputs.key),
                            std::move(inputs.value)};
     observation.problem = problem;
-    if (problem.backends.size() == 1) observation.backend = problem.backends.front();
+    observation.rules = rules_[place];
     observation.sinks = std::move(inputs.sinks);
     observation.alibi_slopes = std::move(inputs.alibi_slopes);
     return observation;
   }
 
  private:
+  /// Those of its backend, where it names one.
+  static KernelRules rules_of(const Problem& problem, const FindRules& find_rules) {
+    if (problem.backends.size() != 1) return {};
+    if (const auto known = find_rules(problem.backends.front())) return *known;
+    fail(ErrorKind::kValue, "case {}: backends: unknown backend '{}'", problem.case_name,
+         shown(problem.backends.front()));
+  }
+
   /// In natural order; what is drawn for a layer goes by its place in the scenario, as in a run.
   void sort_layers() {
     drawn_as_.resize(layers_.size());
@@ -79,6 +90,7 @@ class ScenarioObservations final : public Observations {
   }
 
   std::vector<Problem> cases_;
+  std::vector<KernelRules> rules_;  // of the cases
   std::vector<std::string> layers_;
   std::vector<std::size_t> drawn_as_;  // place in the scenario, by layer
   std::int64_t num_forwards_ = 1;
@@ -88,8 +100,10 @@ class ScenarioObservations final : public Observations {
 
 std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
                                                     std::vector<std::string> layers,
-                                                    std::int64_t num_forwards) {
-  return std::make_unique<ScenarioObservations>(std::move(cases), std::move(layers), num_forwards);
+                                                    std::int64_t num_forwards,
+                                                    const FindRules& find_rules) {
+  return std::make_unique<ScenarioObservations>(std::move(cases), std::move(layers), num_forwards,
+                                                find_rules);
 }
 
 }  // namespace attnbench

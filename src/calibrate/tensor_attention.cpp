@@ -166,7 +166,7 @@ void describe_attention(const std::string& layer, const TensorFile& file,
   AttentionSpec& a = problem.attention;
   if (file.saved) {
     a = file.saved->attention;
-    observation.backend = file.saved->backend;
+    observation.rules = file.saved->rules;
   } else {
     a.type = is_for_encoders(format) ? AttentionType::kMmEncoder : AttentionType::kDecoder;
     a.causal = !is_for_encoders(format);

@@ -33,9 +33,9 @@ struct LayerPlaces {
 class TensorObservations final : public Observations {
  public:
   TensorObservations(const std::vector<fs::path>& files, ScaleFormat format,
-                     const std::vector<std::string>& layers)
+                     const std::vector<std::string>& layers, const FindRules& find_rules)
       : format_(format), wanted_(layers) {
-    for (const fs::path& path : files) open(path);
+    for (const fs::path& path : files) open(path, find_rules);
     // Only now, so that pointers to entries stay valid.
     for (std::size_t file = 0; file < files_.size(); ++file) index(file);
     choose_layers();
@@ -73,12 +73,12 @@ class TensorObservations final : public Observations {
   std::vector<std::string> notices() const override { return notices_; }
 
  private:
-  void open(const fs::path& path) {
+  void open(const fs::path& path, const FindRules& find_rules) {
     TensorFile file{SafetensorsReader(path), false, {}, {}};
     const bool has_key = file.reader.find("key") != nullptr;
     file.is_saved_result = has_key && file.reader.find("value") != nullptr;
     if (file.is_saved_result) {
-      file.saved = saved_problem(file.reader);
+      file.saved = saved_problem(file.reader, find_rules);
       file.layer = file.saved ? file.saved->layer : kUnnamedLayer;
       if (wanted_.size() == 1) file.layer = wanted_.front();
       if (!file.saved) {
@@ -218,8 +218,9 @@ class TensorObservations final : public Observations {
 
 std::unique_ptr<Observations> tensor_observations(const std::vector<fs::path>& files,
                                                   ScaleFormat format,
-                                                  const std::vector<std::string>& layers) {
-  return std::make_unique<TensorObservations>(files, format, layers);
+                                                  const std::vector<std::string>& layers,
+                                                  const FindRules& find_rules) {
+  return std::make_unique<TensorObservations>(files, format, layers, find_rules);
 }
 
 }  // namespace attnbench

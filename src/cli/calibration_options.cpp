@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "backends/backend.h"
 #include "calibrate/report.h"
 #include "cli/device.h"
 #include "cli/device_amax.h"
@@ -72,8 +73,8 @@ void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
   if (arguments.amax.empty()) options.amax = first.mm_encoder.amax;
   options.sample.seed = first.inputs.seed;
   std::vector<std::string> layers = wanted.empty() ? layers_of(first, file) : wanted;
-  input.observations =
-      scenario_observations(std::move(cases), std::move(layers), options.history.value_or(1));
+  input.observations = scenario_observations(std::move(cases), std::move(layers),
+                                             options.history.value_or(1), find_kernel_rules);
 }
 
 void take_device(const std::string& name, CalibrationOptions& options) {
@@ -188,7 +189,7 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   if (arguments.scenario.empty()) {
     const std::vector<std::filesystem::path> files(arguments.tensors.begin(),
                                                    arguments.tensors.end());
-    input.observations = tensor_observations(files, options.format, wanted);
+    input.observations = tensor_observations(files, options.format, wanted, find_kernel_rules);
   } else {
     open_scenario(arguments, file, wanted, input);
   }

@@ -10,6 +10,7 @@
 #include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "metadata/kv_layout.h"
+#include "metadata/mask/kernel_rules.h"
 
 namespace attnbench {
 
@@ -73,7 +74,7 @@ struct StoreRule {
   std::vector<float> k_scale;    // [1] or [Hk]; per-tensor fp8 only
   std::vector<float> v_scale;    // [1] or [Hk]
   PthInt8Round int8_round = PthInt8Round::kHalfAway;
-  /// TRITON_ATTN's fp8 mode rounds dequantised values to the query dtype (§4.4 mode 1).
+  /// What dequantised values are rounded to; nothing = they stay float32.
   std::optional<Dtype> dequantized_rounding;
   /// 1: int8 keys and values; 2: int8 keys, values as they are (§11.1). Then `element` is int8.
   int int8_level = 0;
@@ -84,25 +85,25 @@ struct StoreRule {
 /// Whether the cache holds something else than the keys and values themselves.
 bool cache_is_quantised(const Problem& problem);
 
-/// The rule of `backend` ("FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "REFERENCE").
-StoreRule resolve_store_rule(const Problem& problem, const std::string& backend);
+/// How a backend of these rules stores the problem's keys and values.
+StoreRule resolve_store_rule(const Problem& problem, const KernelRules& rules);
 
 /// Errors: E-DTYPE when an unquantised cache has another element type than the keys; E-SHAPE and
 /// E-VALUE for scales of a wrong number, not finite, or <= 0.
 StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule);
 
-/// The query as the kernel reads it. FLASH_ATTN and CUDNN with fp8 KV: e4m3 codes rn_e4m3(q *
-/// (1/q_scale)) and q_dequantized = f32(code) * q_scale; int8 levels: codes and a scale per token
-/// and head (§11.2 mode 2); everything else: the query itself.
+/// The query as the kernel reads it. Where it is e4m3: codes rn_e4m3(q * (1/q_scale)) and
+/// q_dequantized = f32(code) * q_scale; int8 levels: codes and a scale per token and head (§11.2
+/// mode 2); everything else: the query itself.
 struct StoredQuery {
   Tensor query;                       // [T_pad, H, D], e4m3, int8 or attention.dtype
   std::optional<Tensor> dequantized;  // f32 [T_pad, H, D] when quantised
   float scale = 1.0f;                 // q_scale when e4m3
   Tensor scales;                      // f32 [T_pad, H] when int8, else empty
 };
-bool query_is_quantised(const Problem& problem, const std::string& backend);
+bool query_is_quantised(const Problem& problem, const KernelRules& rules);
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
-                        const std::string& backend);
+                        const KernelRules& rules);
 
 /// A paged cache before the step: context positions written, every other byte poison (NaN codes for
 /// float formats, 127 and -128 for int8), but per-token-head scales never written are 1.0 (§5.5).

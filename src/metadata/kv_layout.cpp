@@ -73,6 +73,18 @@ KvLayout lay_out(CacheLayoutKind kind, HeadOrder order, std::vector<int64_t> sha
 
 }  // namespace
 
+const char* cache_layout_name(CacheLayoutKind kind) {
+  switch (kind) {
+    case CacheLayoutKind::kFa:
+      return "FA";
+    case CacheLayoutKind::kIx:
+      return "IX";
+    case CacheLayoutKind::kTr:
+      return "TR";
+  }
+  return "";
+}
+
 HeadOrder head_order_from_name(std::string_view name) {
   if (name == "NHD") return HeadOrder::kNhd;
   if (name == "HND") return HeadOrder::kHnd;

@@ -12,6 +12,8 @@ namespace attnbench {
 ///   kIx  [P, NB, Hk, bs, D]   FLASH_ATTN_IX, §2.2; P = 2 planes, 3 at int8 level 2
 ///   kTr  [NB, 2, bs, Hk, Dp]  TRITON_ATTN, §2.3; Dp = D, or D + 4 for per-token-head caches
 enum class CacheLayoutKind { kFa, kIx, kTr };
+/// "FA", "IX" or "TR".
+const char* cache_layout_name(CacheLayoutKind kind);
 
 /// The user's layout setting: token-major or head-major inside a block. kIx without layers is
 /// head-major under both settings.

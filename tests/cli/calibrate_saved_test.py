@@ -60,6 +60,39 @@ class SavedResults(CalibrationTest):
                                 attention(*tensors.values(), [40], allowed=allowed))  # fmt: skip
                 self.assertAlmostEqual(layer["error"]["rms_rel"] / error, 1, places=9)
 
+    def test_an_unknown_backend_attends_as_its_file_states_or_is_refused(self):
+        tensors = layer_tensors()
+        spec = {"type": "encoder", "causal": False, "scale": 0.2, "sliding_window": 5}
+        stated = {"window": "one_sided", "alibi": "by_mask", "cache_layout": None}
+
+        def error(backend, metadata=None):
+            path = self.save_result(spec, tensors, backend, metadata)
+            return self.layer(path, "--format", "kv-cache")["error"]
+
+        one_sided, symmetric = error("FLASH_ATTN_IX"), error("FLASH_ATTN")
+        self.assertNotEqual(one_sided, symmetric)
+        self.assertEqual(error("NEWCOMER", {"kernel_rules": json.dumps(stated)}), one_sided)
+        self.assertEqual(error("MINE", {"plugin": "1.0"}), symmetric)
+        for words, metadata in (
+            (["E-VALUE", "unknown backend 'NEWCOMER'", "kernel_rules"], {}),
+            (["E-FORMAT", "kernel_rules", "not JSON"], {"kernel_rules": "{"}),
+            (["E-FORMAT", "kernel_rules", "object"], {"kernel_rules": "[]"}),
+            (["E-FORMAT", "window"], {"kernel_rules": json.dumps({**stated, "window": "wide"})}),
+            (["E-FORMAT", "alibi"], {"kernel_rules": json.dumps({"window": "symmetric"})}),
+            (["E-FORMAT", "quantises_query"],
+             {"kernel_rules": json.dumps({**stated, "quantises_query": 1})}),
+        ):  # fmt: skip
+            with self.subTest(words):
+                path = self.save_result(spec, tensors, "NEWCOMER", metadata)
+                self.refused([*words, "saved.safetensors"], "--tensors", path,
+                             "--format", "kv-cache")  # fmt: skip
+
+    def test_a_scenario_of_one_unknown_backend_is_refused(self):
+        scenario = {"schema": 1, "name": "d", "batch": "q4", "backends": ["NEWCOMER"],
+                    "attention": {"num_heads": 1, "num_kv_heads": 1, "head_size": 16}}  # fmt: skip
+        self.write("d.json", json.dumps(scenario))
+        self.refused(["E-VALUE", "unknown backend 'NEWCOMER'"], "d.json")
+
     def test_sinks_of_a_saved_result_are_those_of_the_error(self):
         tensors = layer_tensors()
         sinks = [1.5, -np.inf, 9.0, 0.0]

@@ -81,7 +81,7 @@ class CalibrationTest(ToolTest):
         safetensors_file.write(path, tensors, {})
         return path
 
-    def save_result(self, attention, tensors, backend="REFERENCE", **more):
+    def save_result(self, attention, tensors, backend="REFERENCE", metadata=None, **more):
         """A file as `run --save-tensors` writes it; `attention` is that part of its problem."""
         stored_tensors = {name: stored(tensors[name[0]]) for name in ("query", "key", "value")}
         length = len(tensors["q"])
@@ -90,7 +90,8 @@ class CalibrationTest(ToolTest):
         stored_tensors.update((n, stored(np.array(v), "F32")) for n, v in more.items())
         problem = attention if isinstance(attention, str) else json.dumps({"attention": attention})
         path = self.dir / "saved.safetensors"
-        safetensors_file.write(path, stored_tensors, {"problem": problem, "backend": backend})
+        metadata = {"problem": problem, "backend": backend, **(metadata or {})}
+        safetensors_file.write(path, stored_tensors, metadata)
         return path
 
     def calibrate(self, code, *arguments, output="out.json"):

@@ -56,11 +56,8 @@ std::vector<int> packed_ranges(const AttentionMath& math, std::size_t num_ranges
 }  // namespace
 
 AttentionPipeline::AttentionPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
-                                     std::string backend, bool ragged_keys)
-    : problem_(problem),
-      backend_(std::move(backend)),
-      math_(resolve_attention_math(problem_, backend_)),
-      ops_(ops) {
+                                     const KernelRules& rules, bool ragged_keys)
+    : problem_(problem), rules_(rules), math_(resolve_attention_math(problem_, rules_)), ops_(ops) {
   set_rows(inputs);
   set_score(inputs);
   if (ragged_keys || has_direct_kv(problem_.attention.type)) {
@@ -164,7 +161,7 @@ void AttentionPipeline::set_ragged_kv(const BackendInputs& inputs) {
 }
 
 void AttentionPipeline::set_paged_kv(const BackendInputs& inputs) {
-  if (!inputs.cache) fail(ErrorKind::kInternal, "{}: no paged cache was given", backend_);
+  if (!inputs.cache) fail(ErrorKind::kInternal, "no paged cache was given");
   const PagedCache& cache = *inputs.cache;
   const KvLayout& layout = cache.layout;
   attn::KvParams& kv = params_.kv;
@@ -211,7 +208,7 @@ void AttentionPipeline::set_scales(const KvLayout& layout) {
 
 void AttentionPipeline::set_tensor_scales() {
   attn::KvParams& kv = params_.kv;
-  const StoreRule rule = resolve_store_rule(problem_, backend_);
+  const StoreRule rule = resolve_store_rule(problem_, rules_);
   kv.k_scale = upload(expand_scale(rule.k_scale), "k_scale");
   kv.v_scale = upload(expand_scale(rule.v_scale), "v_scale");
   kv.round_dequantized = rule.dequantized_rounding ? 1 : 0;
@@ -280,14 +277,14 @@ void AttentionPipeline::add_write_step() {
 }
 
 Step AttentionPipeline::attention_step(std::string name, std::function<void()> run) const {
-  return {std::move(name), true, attention_traffic(problem_, backend_).unique_bytes,
-          attention_flops(problem_, backend_), std::move(run)};
+  return {std::move(name), true, attention_traffic(problem_, rules_).unique_bytes,
+          attention_flops(problem_, rules_), std::move(run)};
 }
 
 Buffer& AttentionPipeline::buffer_at(const void* data) {
   const auto begins_there = [&](const auto& buffer) { return buffer->data() == data; };
   const auto found = std::find_if(buffers_.begin(), buffers_.end(), begins_there);
-  if (found == buffers_.end()) fail(ErrorKind::kInternal, "{}: no such workspace", backend_);
+  if (found == buffers_.end()) fail(ErrorKind::kInternal, "no such workspace");
   return **found;
 }
 

@@ -31,7 +31,7 @@ class AttentionPipeline : public Pipeline {
   /// Uploads everything; params() and cache writing are ready afterwards, no step is queued.
   /// `ragged_keys`: keys and values as tensors where the type has a cache too. Errors: E-CAPACITY.
   AttentionPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
-                    std::string backend, bool ragged_keys = false);
+                    const KernelRules& rules, bool ragged_keys = false);
 
   Ops& ops() { return ops_; }
   const Problem& problem() const { return problem_; }
@@ -91,7 +91,7 @@ class AttentionPipeline : public Pipeline {
   Tensor read_lse();
 
   Problem problem_;
-  std::string backend_;
+  KernelRules rules_;
   AttentionMath math_;
   Ops& ops_;
   std::int64_t num_tokens_ = 0;

@@ -12,6 +12,7 @@ namespace attnbench {
 
 struct Capability {
   std::string name;
+  KernelRules rules;
   bool is_ixformer = false;  // layout IX
   std::vector<Dtype> dtypes;
   std::vector<KvCacheDtype> kv_dtypes;
@@ -34,9 +35,8 @@ struct Capability {
   bool encoder_soft_cap_and_alibi = false;
 };
 
-const Capability& flash_attn_capability();
-const Capability& flash_attn_ix_capability();
-const Capability& triton_attn_capability();
+/// Of FLASH_ATTN, which FLASH_ATTN_IX starts from.
+Capability flash_attn_capability();
 
 /// Whether a sink is +infinity: an output of 0 that no partial result with an LSE can stand for.
 bool has_infinite_sink(const AttentionSpec& attention);

@@ -50,8 +50,8 @@ struct Rank {
 class DcpPipeline : public AttentionPipeline {
  public:
   DcpPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
-              const std::string& backend)
-      : AttentionPipeline(problem, inputs, ops, backend),
+              const KernelRules& rules)
+      : AttentionPipeline(problem, inputs, ops, rules),
         world_size_(problem.dcp.world_size),
         heads_(problem.attention.num_heads / problem.dcp.world_size),
         comm_(make_ops_communicator(world_size_, ops)),
@@ -296,8 +296,8 @@ class DcpPipeline : public AttentionPipeline {
 }  // namespace
 
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
-                                            Ops& ops, const std::string& backend) {
-  return std::make_unique<DcpPipeline>(problem, inputs, ops, backend);
+                                            Ops& ops, const KernelRules& rules) {
+  return std::make_unique<DcpPipeline>(problem, inputs, ops, rules);
 }
 
 Facts explain_dcp(const Problem& problem) {

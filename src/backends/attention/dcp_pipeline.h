@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "backends/backend.h"
 
@@ -14,7 +13,7 @@ namespace attnbench {
 /// the two collectives are steps only. PipelineOutput::more holds what the ranks computed before
 /// the exchange: rank_output f32 [W, T, H, Dv] and rank_lse f32 [W, H, T].
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
-                                            Ops& ops, const std::string& backend);
+                                            Ops& ops, const KernelRules& rules);
 
 Facts explain_dcp(const Problem& problem);
 

@@ -80,7 +80,7 @@ class FlashPipeline : public AttentionPipeline {
  public:
   FlashPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                 const FlashRule& rule)
-      : AttentionPipeline(problem, inputs, ops, rule.backend), plan_(plan_flash(problem, rule)) {
+      : AttentionPipeline(problem, inputs, ops, rule.kernels), plan_(plan_flash(problem, rule)) {
     if (problem.kv_cache.int8_level > 0) {
       add_int8_steps(inputs);
     } else {
@@ -274,7 +274,7 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,
                                               Ops& ops, const FlashRule& rule) {
   // §7.6: this branch replaces the split into decodes and prefills.
-  if (problem.dcp.world_size > 1) return make_dcp_pipeline(problem, inputs, ops, rule.backend);
+  if (problem.dcp.world_size > 1) return make_dcp_pipeline(problem, inputs, ops, rule.kernels);
   return std::make_unique<FlashPipeline>(problem, inputs, ops, rule);
 }
 
@@ -284,7 +284,7 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule) {
       rule.separate_decodes ? CacheLayoutKind::kIx : CacheLayoutKind::kFa;
   if (problem.dcp.world_size > 1) {
     Facts facts = explain_dcp(problem);
-    add_cache_facts(problem, layout, rule.backend, facts);
+    add_cache_facts(problem, layout, rule.kernels, facts);
     return facts;
   }
   const FlashPlan plan = plan_flash(problem, rule);
@@ -302,7 +302,7 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule) {
     facts.emplace_back("cache write", plan.fused_save ? "fused into decode, through the block table"
                                                       : "before attention, by slot_mapping");
   }
-  add_cache_facts(problem, layout, rule.backend, facts);
+  add_cache_facts(problem, layout, rule.kernels, facts);
   return facts;
 }
 

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "backends/backend.h"
 #include "metadata/batch.h"
@@ -11,7 +10,7 @@
 namespace attnbench {
 
 struct FlashRule {
-  std::string backend;
+  KernelRules kernels;
   /// Layout IX hands decodes and prefills to different calls; layout FA has one varlen call, whose
   /// keys are split when the whole batch is decodes.
   bool separate_decodes = false;

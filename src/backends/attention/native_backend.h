@@ -2,14 +2,17 @@
 // default for the types that have a query, a key and a value.
 #pragma once
 
+#include <utility>
+
 #include "backends/attention/capability.h"
 
 namespace attnbench {
 
 class NativeBackend : public Backend {
  public:
-  explicit NativeBackend(const Capability& capability) : capability_(capability) {}
+  explicit NativeBackend(Capability capability) : capability_(std::move(capability)) {}
   std::string_view name() const override { return capability_.name; }
+  KernelRules kernel_rules() const override { return capability_.rules; }
   bool is_default_for(AttentionType type) const override {
     return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
            is_encoder_type(type);
@@ -23,7 +26,7 @@ class NativeBackend : public Backend {
   }
 
  private:
-  const Capability& capability_;
+  Capability capability_;
 };
 
 }  // namespace attnbench

@@ -49,9 +49,9 @@ struct Run {
   Run(const Problem& p, const std::string& name) : inputs(make_inputs(p)) {
     const Backend* backend = find_backend(name);
     backend_inputs.inputs = &inputs;
-    backend_inputs.query = store_query(p, inputs, name);
+    backend_inputs.query = store_query(p, inputs, backend->kernel_rules());
     if (!is_encoder_type(p.attention.type)) {
-      stored = store_kv(inputs, resolve_store_rule(p, name));
+      stored = store_kv(inputs, resolve_store_rule(p, backend->kernel_rules()));
       backend_inputs.stored = &stored;
       if (const auto kind = backend->cache_layout()) {
         backend_inputs.cache = make_paged_cache(p, inputs, stored, *kind);
@@ -83,7 +83,8 @@ ReferenceOutput reference_of(const Problem& p, const std::string& name, const Ru
   sources.alibi_slopes = run.inputs.alibi_slopes;
   std::vector<std::int32_t> rows(static_cast<std::size_t>(run.inputs.num_tokens()));
   std::iota(rows.begin(), rows.end(), 0);
-  return *reference_attention(resolve_attention_math(p, name), sources, rows);
+  return *reference_attention(resolve_attention_math(p, find_kernel_rules(name).value()), sources,
+                              rows);
 }
 
 /// Where `actual` leaves `expected`, or nothing.
@@ -104,7 +105,9 @@ std::string difference(const Tensor& actual, const std::vector<double>& expected
 /// Acceptance of semantics §14.2.
 double output_tolerance(const Problem& p, const std::string& name) {
   const bool cached = !is_encoder_type(p.attention.type);
-  if (cached && p.kv_cache.int8_level == 0 && query_is_quantised(p, name)) return 3e-2;
+  if (cached && p.kv_cache.int8_level == 0 &&
+      query_is_quantised(p, find_kernel_rules(name).value()))
+    return 3e-2;
   const double unit = p.attention.dtype == Dtype::kF32   ? 2e-5
                       : p.attention.dtype == Dtype::kF16 ? 2e-3
                                                          : 1e-2;

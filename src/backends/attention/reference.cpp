@@ -10,7 +10,7 @@
 namespace attnbench {
 namespace {
 
-constexpr const char* kName = "REFERENCE";
+constexpr KernelRules kRules{.reads_dequantised = true};
 
 /// Levels 1 and 2 with what has no meaning beside them (semantics §11.6).
 void add_int8_reasons(const Problem& problem, std::vector<std::string>& reasons) {
@@ -36,13 +36,13 @@ class ReferencePipeline : public Pipeline {
  public:
   ReferencePipeline(const Problem& problem, const BackendInputs& inputs)
       : problem_(problem),
-        math_(resolve_attention_math(problem_, kName)),
+        math_(resolve_attention_math(problem_, kRules)),
         inputs_(inputs),
         rows_(static_cast<std::size_t>(inputs.inputs->num_tokens())) {
     std::iota(rows_.begin(), rows_.end(), 0);
     set_sources();
-    steps_.push_back({"attend", true, attention_traffic(problem_, kName).unique_bytes,
-                      attention_flops(problem_, kName), [this] { run(); }});
+    steps_.push_back({"attend", true, attention_traffic(problem_, kRules).unique_bytes,
+                      attention_flops(problem_, kRules), [this] { run(); }});
     poison_outputs();
   }
 
@@ -106,10 +106,12 @@ class ReferencePipeline : public Pipeline {
 
 class Reference : public Backend {
  public:
-  std::string_view name() const override { return kName; }
+  std::string_view name() const override { return "REFERENCE"; }
   std::string_view description() const override {
     return "float64 attention straight from the definitions; timed only when named";
   }
+  KernelRules kernel_rules() const override { return kRules; }
+  bool states_rules() const override { return false; }
   bool is_default_for(AttentionType) const override { return false; }
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
     std::vector<std::string> reasons;

@@ -220,7 +220,7 @@ void add_feature_reasons(const Question& q, Reasons& reasons) {
       q.attention().query_dtype == QueryDtype::kFp8E4M3 && (!q.can.fp8_query || !q.fp8_kv()),
       "fp8 query");
   const bool e4m3_operands =
-      q.can.fp8_query && q.fp8_kv() && !q.int8() && query_is_quantised(q.problem, q.can.name);
+      q.can.fp8_query && q.fp8_kv() && !q.int8() && query_is_quantised(q.problem, q.can.rules);
   reasons.add_if(q.attention().probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands,
                  kProbabilityRefusal);
   reasons.add_if(q.attention().alibi == AlibiKind::kSqrt && !q.can.alibi_sqrt,

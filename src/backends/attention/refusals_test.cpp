@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {
@@ -59,6 +60,19 @@ TEST_CASE("backends are listed in the order of the contract and found by name") 
                          "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS", "CUDNN"});
   CHECK(find_backend("FLASHINFER") == nullptr);
   CHECK(find_backend("TRITON_ATTN")->name() == "TRITON_ATTN");
+}
+
+TEST_CASE("backends state their rules, and a name that is none of theirs has no rules") {
+  CHECK(find_kernel_rules(kFa) == kFlashRules);
+  CHECK(find_kernel_rules(kIx) == kFlashIxRules);
+  CHECK(find_kernel_rules(kTriton) == kTritonRules);
+  CHECK(find_kernel_rules("CUDNN") == kFlashRules);
+  CHECK(find_kernel_rules("REFERENCE") == KernelRules{.reads_dequantised = true});
+  for (const char* name : {"MLA", "FLASHMLA_SPARSE", "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS"}) {
+    CHECK(find_kernel_rules(name) == KernelRules{});
+  }
+  CHECK_FALSE(find_kernel_rules("FLASHINFER").has_value());
+  CHECK_FALSE(find_kernel_rules("").has_value());
 }
 
 TEST_CASE("head sizes: multiples of 8 up to 256 for FlashAttention, 32 and more for Triton") {
@@ -406,24 +420,24 @@ TEST_CASE("several reasons keep the order of the table") {
 TEST_CASE("FLOPs count visible pairs, traffic the keys that some row sees") {
   Problem p = plain();
   p.batch = {{2, 4}};  // 3 + 4 pairs
-  CHECK(attention_flops(p, kFa) == 2.0 * 8 * 128 * 7);
+  CHECK(attention_flops(p, *find_backend(kFa)) == 2.0 * 8 * 128 * 7);
   const double per_key = 2 * 64 * 2 * 2.0;
   const double rows = 2 * 8 * 128 * 2.0;
-  CHECK(attention_traffic(p, kFa).unique_bytes == 4 * per_key + rows);
+  CHECK(attention_traffic(p, *find_backend(kFa)).unique_bytes == 4 * per_key + rows);
   p.attention.sliding_window = 2;
-  CHECK(attention_traffic(p, kFa).kv_bytes == 3 * per_key);
+  CHECK(attention_traffic(p, *find_backend(kFa)).kv_bytes == 3 * per_key);
 }
 
 TEST_CASE("int8 traffic counts one scale a key, and values in their own width") {
   Problem p = plain();
   p.batch = {{1, 10}};
   p.kv_cache.int8_level = 1;
-  CHECK(attention_traffic(p, kIx).kv_bytes == 10 * 2 * (64 + 64 + 4.0));
+  CHECK(attention_traffic(p, *find_backend(kIx)).kv_bytes == 10 * 2 * (64 + 64 + 4.0));
   p.kv_cache.int8_level = 2;
-  CHECK(attention_traffic(p, kIx).kv_bytes == 10 * 2 * (64 + 2 * 64 + 4.0));
+  CHECK(attention_traffic(p, *find_backend(kIx)).kv_bytes == 10 * 2 * (64 + 2 * 64 + 4.0));
   // The query is read as int8, the output written in 16 bits.
-  CHECK(attention_traffic(p, kIx).unique_bytes ==
-        attention_traffic(p, kIx).kv_bytes + 8 * (64 + 2 * 64.0));
+  CHECK(attention_traffic(p, *find_backend(kIx)).unique_bytes ==
+        attention_traffic(p, *find_backend(kIx)).kv_bytes + 8 * (64 + 2 * 64.0));
 }
 
 TEST_CASE("shared prefix pages are read once, each request's own keys beside them") {
@@ -431,7 +445,7 @@ TEST_CASE("shared prefix pages are read once, each request's own keys beside the
   p.batch = {{1, 100}, {1, 80}, {1, 64 + 1}};
   p.cascade.common_prefix_len = 64;
   const double per_key = 2 * 64 * 2 * 2.0;
-  const Traffic traffic = attention_traffic(p, kFa);
+  const Traffic traffic = attention_traffic(p, *find_backend(kFa));
   CHECK(traffic.kv_bytes == (100 + 80 + 65) * per_key);
   CHECK(traffic.unique_bytes == (64 + 36 + 16 + 1) * per_key + 3 * 8 * 128 * 2.0);
 }

@@ -12,7 +12,24 @@
 namespace attnbench {
 namespace {
 
-constexpr const char* kName = "TRITON_ATTN";
+using enum KvCacheDtype;
+
+Capability capability() {
+  Capability c;
+  c.name = "TRITON_ATTN";
+  c.rules = {.alibi = LinearAlibiRule::kContextRelative,
+             .honours_e5m2_as_e4m3 = true,
+             .rounds_dequantised = true};
+  c.dtypes = {Dtype::kF16, Dtype::kBF16, Dtype::kF32};
+  c.kv_dtypes = {kAuto,    kFloat16, kBFloat16,         kFp8,
+                 kFp8E4M3, kFp8E5M2, kInt8PerTokenHead, kFp8PerTokenHead};
+  c.min_head_size = 32;
+  c.min_sm_per_head_scales = -1;
+  c.mm_prefix = true;
+  c.alibi_sqrt = true;
+  c.static_fp8_output = true;
+  return c;
+}
 
 int path_threshold(const Problem& problem) {
   return seq_threshold_3d(problem.attention.num_kv_heads, problem.triton.capture_sizes);
@@ -35,8 +52,9 @@ int decode_tile(const AttentionSpec& attention) {
 
 class TritonPipeline : public AttentionPipeline {
  public:
-  TritonPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops)
-      : AttentionPipeline(problem, inputs, ops, kName) {
+  TritonPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+                 const KernelRules& rules)
+      : AttentionPipeline(problem, inputs, ops, rules) {
     add_write_step();
     if (takes_3d_path(problem)) {
       add_3d_steps();
@@ -63,15 +81,16 @@ class TritonPipeline : public AttentionPipeline {
 
 class TritonAttn : public NativeBackend {
  public:
-  TritonAttn() : NativeBackend(triton_attn_capability()) {}
+  TritonAttn() : NativeBackend(capability()) {}
   std::string_view description() const override {
     return "vLLM Triton unified attention: pages [NB, 2, bs, Hk, D], 2D and 3D paths, mm_prefix, "
            "per-token-head caches";
   }
+  bool states_rules() const override { return false; }
   std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kTr; }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
-    return std::make_unique<TritonPipeline>(problem, inputs, ops);
+    return std::make_unique<TritonPipeline>(problem, inputs, ops, kernel_rules());
   }
   Facts explain(const Problem& problem) const override {
     if (is_encoder_type(problem.attention.type)) return {{"path", "context attention, no cache"}};
@@ -85,7 +104,7 @@ class TritonAttn : public NativeBackend {
                                                  plan.num_active, kNumSoftmaxSegments,
                                                  plan.tiles_per_segment, tile));
     }
-    add_cache_facts(problem, CacheLayoutKind::kTr, kName, facts);
+    add_cache_facts(problem, CacheLayoutKind::kTr, kernel_rules(), facts);
     return facts;
   }
 };

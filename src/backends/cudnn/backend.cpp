@@ -38,6 +38,8 @@ class CudnnBackend final : public Backend {
   std::string_view description() const override {
     return "NVIDIA's cuDNN, the vendor peer, only when named; needs libcudnn.so.9";
   }
+  KernelRules kernel_rules() const override { return kCudnnRules; }
+  bool states_rules() const override { return false; }
   bool is_default_for(AttentionType) const override { return false; }
 
   bool is_users() const override { return false; }
@@ -77,7 +79,7 @@ class CudnnBackend final : public Backend {
   }
 
   Facts explain(const Problem& problem) const override {
-    const CudnnForm form = make_cudnn_form(problem, resolve_attention_math(problem, kCudnnName));
+    const CudnnForm form = make_cudnn_form(problem, resolve_attention_math(problem, kCudnnRules));
     Facts facts;
     if (const PluginInfo* info = plugin()) {
       facts.emplace_back("library", info->library);
@@ -86,7 +88,7 @@ class CudnnBackend final : public Backend {
     facts.emplace_back("sequences", form.is_uniform ? "of one length" : "ragged");
     facts.emplace_back("keys", form.graph.pages ? "pages" : "contiguous");
     facts.emplace_back("mask", mask_text(form.graph.mask));
-    if (form.graph.pages) add_cache_facts(problem, CacheLayoutKind::kFa, kCudnnName, facts);
+    if (form.graph.pages) add_cache_facts(problem, CacheLayoutKind::kFa, kCudnnRules, facts);
     return facts;
   }
 

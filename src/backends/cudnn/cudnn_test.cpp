@@ -90,9 +90,9 @@ struct Run {
     add_blocks(problem);
     inputs = make_inputs(problem);
     backend_inputs.inputs = &inputs;
-    backend_inputs.query = store_query(problem, inputs, kCudnnName);
+    backend_inputs.query = store_query(problem, inputs, kCudnnRules);
     if (!is_encoder_type(problem.attention.type)) {
-      stored = store_kv(inputs, resolve_store_rule(problem, kCudnnName));
+      stored = store_kv(inputs, resolve_store_rule(problem, kCudnnRules));
       backend_inputs.stored = &stored;
     }
     if (const auto layout = backend->cache_layout_for(problem)) {
@@ -117,7 +117,7 @@ struct Run {
     sources.sinks = inputs.sinks;
     std::vector<std::int32_t> rows(static_cast<std::size_t>(inputs.num_tokens()));
     std::iota(rows.begin(), rows.end(), 0);
-    return *reference_attention(resolve_attention_math(problem, kCudnnName), sources, rows);
+    return *reference_attention(resolve_attention_math(problem, kCudnnRules), sources, rows);
   }
 };
 
@@ -274,14 +274,14 @@ TEST_CASE("offsets are in elements, and wide where 32 bits end") {
   p.attention.type = AttentionType::kEncoderOnly;
   p.attention.head_size = 8;
   p.batch = {{3, 3}, {5, 5}};
-  CudnnForm form = make_cudnn_form(p, resolve_attention_math(p, kCudnnName));
+  CudnnForm form = make_cudnn_form(p, resolve_attention_math(p, kCudnnRules));
   CHECK(form.query_offsets == std::vector<std::int64_t>{0, 3 * 4 * 8, 8 * 4 * 8});
   CHECK(form.key_offsets == std::vector<std::int64_t>{0, 3 * 2 * 8, 8 * 2 * 8});
   CHECK(form.value_offsets == std::vector<std::int64_t>{0, 3 * 2 * 16, 8 * 2 * 16});
   CHECK(form.stats_offsets == std::vector<std::int64_t>{0, 3 * 4, 8 * 4});
   CHECK(!form.graph.wide_offsets);
   p.batch = {{1 << 26, 1 << 26}, {5, 5}};
-  CHECK(make_cudnn_form(p, resolve_attention_math(p, kCudnnName)).graph.wide_offsets);
+  CHECK(make_cudnn_form(p, resolve_attention_math(p, kCudnnRules)).graph.wide_offsets);
 }
 
 TEST_CASE("cuDNN's block table has no garbage") {
@@ -330,8 +330,8 @@ TEST_CASE("where nothing runs, cuDNN is not asked") {
   const AttentionInputs inputs = make_inputs(p);
   BackendInputs backend_inputs;
   backend_inputs.inputs = &inputs;
-  backend_inputs.query = store_query(p, inputs, kCudnnName);
-  const StoredKv stored = store_kv(inputs, resolve_store_rule(p, kCudnnName));
+  backend_inputs.query = store_query(p, inputs, kCudnnRules);
+  const StoredKv stored = store_kv(inputs, resolve_store_rule(p, kCudnnRules));
   backend_inputs.cache = make_paged_cache(p, inputs, stored, CacheLayoutKind::kFa);
   const auto ops = make_cpu_ops(1);
   const auto pipeline = make_cudnn_backend(fake_choice)->prepare(p, backend_inputs, *ops);

@@ -15,6 +15,7 @@
 namespace attnbench {
 
 constexpr const char* kCudnnName = "CUDNN";
+constexpr KernelRules kCudnnRules{.quantises_query = true};
 
 /// Whether cuDNN reads the pages of the cache. Otherwise keys and values are tensors: for encoders,
 /// for prefills of which no request has context (all keys are new then), for values of another head

@@ -8,7 +8,7 @@ namespace attnbench {
 
 CudnnPipeline::CudnnPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                              const CudnnLibrary& library)
-    : AttentionPipeline(problem, inputs, ops, kCudnnName, !cudnn_reads_pages(problem)),
+    : AttentionPipeline(problem, inputs, ops, kCudnnRules, !cudnn_reads_pages(problem)),
       form_(make_cudnn_form(problem, math())),
       inputs_(inputs) {
   add_write_step();
@@ -53,7 +53,7 @@ void CudnnPipeline::set_memory(const BackendInputs& inputs) {
 
 /// Keys and values as a cache of them would hold them, quantised before anything is timed.
 void CudnnPipeline::set_fp8_memory(const BackendInputs& inputs) {
-  const StoreRule rule = resolve_store_rule(problem(), kCudnnName);
+  const StoreRule rule = resolve_store_rule(problem(), kCudnnRules);
   memory_.query_descale = upload_scalar(inputs.query.scale, "query descale");
   memory_.key_descale = upload_scalar(rule.k_scale.front(), "key descale");
   memory_.value_descale = upload_scalar(rule.v_scale.front(), "value descale");

@@ -84,7 +84,7 @@ class CudnnQuestion {
 
   void add_score_reasons() {
     const AttentionSpec& a = attention();
-    const AttentionMath math = resolve_attention_math(problem_, kCudnnName);
+    const AttentionMath math = resolve_attention_math(problem_, kCudnnRules);
     add_if(!math.mm_prefix_ranges.empty(), "partial multimodal token full attention not supported");
     // cuDNN's own slopes only, and not below a diagonal that ends bottom-right.
     add_if(a.alibi != AlibiKind::kNone, "ALiBi not supported");

@@ -7,13 +7,18 @@
 #include "metadata/int_math.h"
 
 namespace attnbench {
+
+using enum Dtype;
+
 namespace {
 
 class MmBackend : public Backend {
  public:
-  explicit MmBackend(const MmCapability& capability) : capability_(capability) {}
+  explicit MmBackend(MmCapability capability) : capability_(std::move(capability)) {}
   std::string_view name() const override { return capability_.name; }
   std::string_view description() const override { return capability_.description; }
+  KernelRules kernel_rules() const override { return {}; }
+  bool states_rules() const override { return false; }
   bool is_default_for(AttentionType type) const override {
     return type == AttentionType::kMmEncoder;
   }
@@ -54,23 +59,76 @@ class MmBackend : public Backend {
                                          : fmt::format("dynamic, amax {}", to_string(mm.amax)));
   }
 
-  const MmCapability& capability_;
+  MmCapability capability_;
 };
 
 }  // namespace
 
-const std::vector<const Backend*>& mm_backends() {
-  static const std::vector<MmBackend> backends = [] {
-    std::vector<MmBackend> list;
-    for (const MmCapability& capability : mm_capabilities()) list.emplace_back(capability);
-    return list;
-  }();
-  static const std::vector<const Backend*> pointers = [] {
-    std::vector<const Backend*> list;
-    for (const MmBackend& backend : backends) list.push_back(&backend);
-    return list;
-  }();
-  return pointers;
+MmCapability mm_torch_sdpa_capability() {
+  MmCapability sdpa;
+  sdpa.name = "MM_TORCH_SDPA";
+  sdpa.upstream_name = "TORCH_SDPA";
+  sdpa.description = "vLLM's ViT attention by torch SDPA: one chunk a sequence, any head size";
+  sdpa.lengths = MmLengthsBackend::kTorchSdpa;
+  sdpa.dtypes = {kF16, kBF16, kF32};
+  sdpa.other_key_len = true;
+  return sdpa;
+}
+
+MmCapability mm_flash_attn_capability() {
+  MmCapability flash;
+  flash.name = "MM_FLASH_ATTN";
+  flash.upstream_name = "FLASH_ATTN";
+  flash.description = "vLLM's ViT attention by FlashAttention: varlen over cu_seqlens";
+  flash.lengths = MmLengthsBackend::kFlashAttn;
+  flash.dtypes = {kF16, kBF16};
+  flash.head_size_multiple = 8;
+  flash.max_head_size = 256;
+  flash.min_sm = 80;
+  return flash;
+}
+
+MmCapability mm_triton_attn_capability() {
+  MmCapability triton;
+  triton.name = "MM_TRITON_ATTN";
+  triton.upstream_name = "TRITON_ATTN";
+  triton.description = "vLLM's ViT attention by the Triton prefill kernel, starts from cu_seqlens";
+  triton.lengths = MmLengthsBackend::kTritonAttn;
+  triton.dtypes = {kF16, kBF16, kF32};
+  triton.min_head_size = 32;
+  return triton;
+}
+
+MmCapability mm_flashinfer_capability() {
+  MmCapability flashinfer;
+  flashinfer.name = "MM_FLASHINFER";
+  flashinfer.upstream_name = "FLASHINFER";
+  flashinfer.description =
+      "vLLM's ViT attention by cuDNN: element offsets, padded batch, V inside the QKV rows, fp8";
+  flashinfer.lengths = MmLengthsBackend::kFlashInfer;
+  flashinfer.dtypes = {kF16, kBF16};
+  flashinfer.max_head_size = 256;
+  flashinfer.min_sm = 80;
+  flashinfer.batch_form = false;
+  flashinfer.fp8 = true;
+  return flashinfer;
+}
+
+const Backend& mm_torch_sdpa_backend() {
+  static const MmBackend backend(mm_torch_sdpa_capability());
+  return backend;
+}
+const Backend& mm_flash_attn_backend() {
+  static const MmBackend backend(mm_flash_attn_capability());
+  return backend;
+}
+const Backend& mm_triton_attn_backend() {
+  static const MmBackend backend(mm_triton_attn_capability());
+  return backend;
+}
+const Backend& mm_flashinfer_backend() {
+  static const MmBackend backend(mm_flashinfer_capability());
+  return backend;
 }
 
 }  // namespace attnbench

@@ -25,8 +25,10 @@ struct MmCapability {
   bool fp8 = false;
 };
 
-/// TORCH_SDPA, FLASH_ATTN, TRITON_ATTN, FLASHINFER, in this order.
-const std::vector<MmCapability>& mm_capabilities();
+MmCapability mm_torch_sdpa_capability();
+MmCapability mm_flash_attn_capability();
+MmCapability mm_triton_attn_capability();
+MmCapability mm_flashinfer_capability();
 
 /// Every reason, in the order and words of §13; empty = supported.
 std::vector<std::string> mm_refusals(const MmCapability& capability, const Problem& problem,

@@ -49,7 +49,7 @@ MmCall mm_call_of(const MmCapability& capability, const Problem& problem) {
 
 MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops& device,
                        const MmCapability& capability)
-    : AttentionPipeline(problem, inputs, device, capability.name), capability_(capability) {
+    : AttentionPipeline(problem, inputs, device, KernelRules{}), capability_(capability) {
   if (inputs.mm == nullptr) {
     fail(ErrorKind::kInternal, "{}: no encoder inputs were given", capability.name);
   }

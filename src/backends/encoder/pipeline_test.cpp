@@ -118,7 +118,7 @@ ReferenceOutput reference_of(const Problem& p, const AttentionInputs& inputs, co
   sources.key_start_loc = inputs.key_start_loc;
   std::vector<std::int32_t> rows(static_cast<std::size_t>(inputs.num_tokens()));
   std::iota(rows.begin(), rows.end(), 0);
-  return *reference_attention(resolve_attention_math(p, "MM_FLASHINFER"), sources, rows);
+  return *reference_attention(resolve_attention_math(p, KernelRules{}), sources, rows);
 }
 
 double worst_error(const Tensor& actual, const std::vector<double>& expected) {
@@ -262,7 +262,7 @@ TEST_CASE("golden offsets, buckets and padded batch reach the wrapper") {
   p.mm_encoder.hidden_size = 1280;
   p.mm_encoder.tp_size = 2;
   p.batch = {{10, 10}, {20, 20}};
-  const MmCapability& flashinfer = mm_capabilities()[3];
+  const MmCapability flashinfer = mm_flashinfer_capability();
   const MmCall call = mm_call_of(flashinfer, p);
   CHECK(call.query_unit == 640);
   CHECK(call.value_unit == 1920);
@@ -280,8 +280,8 @@ TEST_CASE("golden offsets, buckets and padded batch reach the wrapper") {
   p.mm_encoder.hidden_size = 1152;
   CHECK(mm_call_of(flashinfer, p).query_unit == 640);  // 16 heads of 80 over two ranks
   CHECK(mm_call_of(flashinfer, p).value_unit == 640);
-  CHECK(*mm_call_of(mm_capabilities()[0], p).max_seqlen == 0);
-  CHECK(*mm_call_of(mm_capabilities()[1], p).max_seqlen == 20);
+  CHECK(*mm_call_of(mm_torch_sdpa_capability(), p).max_seqlen == 0);
+  CHECK(*mm_call_of(mm_flash_attn_capability(), p).max_seqlen == 20);
 }
 
 TEST_CASE("dynamic scales come from the current tensors, codes byte for byte") {

@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "backends/backend.h"
@@ -62,12 +61,10 @@ bool allows_quantised_query(const MlaCapability& capability, const Problem& prob
 /// rate of the matrix units is chosen by.
 bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem);
 
-/// The capability of a backend by name; null when it is no MLA backend.
-const MlaCapability* find_mla_capability(std::string_view name);
-
-/// The same for the backends that take part in MLA cases: REFERENCE computes what the backend MLA
-/// would, with or without lists of keys. E-INTERNAL for others.
-MlaCapability mla_capability_for(std::string_view name, const Problem& problem);
+/// The capability of MLA, the backend with the fewest limits.
+const MlaCapability& plain_mla_capability();
+/// What REFERENCE computes: the same, with or without lists of keys.
+MlaCapability mla_reference_capability(const Problem& problem);
 /// Which requests are decodes.
 BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem);
 
@@ -88,8 +85,5 @@ std::unique_ptr<Pipeline> make_mla_pipeline(const MlaCapability& capability, con
 /// (2*N*(P+R+V) a pair; K, V, query and output). Sparse: the listed keys, as they are drawn.
 double mla_flops(const Problem& problem, const MlaCapability& capability);
 Traffic mla_traffic(const Problem& problem, const MlaCapability& capability);
-/// By name; backends that are not in the list compute what MLA does.
-double mla_flops(const Problem& problem, std::string_view backend);
-Traffic mla_traffic(const Problem& problem, std::string_view backend);
 
 }  // namespace attnbench

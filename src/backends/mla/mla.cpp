@@ -1,16 +1,66 @@
 // The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE.
+#include <utility>
+
 #include "backends/backend_list.h"
 #include "backends/mla/backend.h"
 
 namespace attnbench {
 namespace {
 
+using enum KvCacheDtype;
+
+MlaCapability triton_mla() {
+  MlaCapability c;
+  c.name = "MLA";
+  c.dtypes = {Dtype::kF16, Dtype::kBF16};
+  c.kv_dtypes = {kAuto, kFloat16, kBFloat16, kFp8, kFp8E4M3};
+  return c;
+}
+
+MlaCapability flash_mla() {
+  MlaCapability c = triton_mla();
+  c.name = "FLASHMLA";
+  c.entry_sizes = {320, 576};
+  c.block_sizes = {{64, false}};
+  c.min_sm = 90;
+  c.max_sm = 109;
+  c.fp8_query = true;
+  c.builder = MetadataBuilder::kFlashMla;
+  c.split = MlaDecodeSplit::kPlan;
+  return c;
+}
+
+MlaCapability flash_attn_mla() {
+  MlaCapability c = triton_mla();
+  c.name = "FLASH_ATTN_MLA";
+  c.kv_dtypes = {kAuto, kFloat16, kBFloat16};
+  c.entry_sizes = {320, 576};
+  c.min_sm = 90;
+  c.max_sm = 99;
+  c.builder = MetadataBuilder::kFlashAttnMla;
+  return c;
+}
+
+MlaCapability flash_mla_sparse() {
+  MlaCapability c = flash_mla();
+  c.name = "FLASHMLA_SPARSE";
+  c.dtypes = {Dtype::kBF16};
+  c.kv_dtypes = {kAuto, kBFloat16, kFp8DsMla, kFp8};
+  c.entry_sizes = {576};
+  c.sparse = true;
+  c.fp8_query = false;
+  c.builder = MetadataBuilder::kFlashMlaSparse;
+  return c;
+}
+
 class MlaBackend : public Backend {
  public:
-  MlaBackend(const char* name, std::string_view description)
-      : capability_(*find_mla_capability(name)), description_(description) {}
+  MlaBackend(MlaCapability capability, std::string_view description)
+      : capability_(std::move(capability)), description_(description) {}
   std::string_view name() const override { return capability_.name; }
   std::string_view description() const override { return description_; }
+  KernelRules kernel_rules() const override { return {}; }
+  bool states_rules() const override { return false; }
   bool is_default_for(AttentionType type) const override { return type == AttentionType::kMla; }
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {
@@ -54,28 +104,39 @@ class MlaBackend : public Backend {
   }
 
  private:
-  const MlaCapability& capability_;
+  MlaCapability capability_;
   std::string_view description_;
 };
 
 }  // namespace
 
+const MlaCapability& plain_mla_capability() {
+  static const MlaCapability capability = triton_mla();
+  return capability;
+}
+
+MlaCapability mla_reference_capability(const Problem& problem) {
+  MlaCapability capability = plain_mla_capability();
+  capability.sparse = problem.mla.sparse_topk.has_value();
+  return capability;
+}
+
 const Backend& mla_backend() {
-  static const MlaBackend backend("MLA",
+  static const MlaBackend backend(triton_mla(),
                                   "vLLM TRITON_MLA: latent decode with split keys, any size");
   return backend;
 }
 const Backend& flashmla_backend() {
-  static const MlaBackend backend("FLASHMLA",
+  static const MlaBackend backend(flash_mla(),
                                   "FlashMLA: decode by a split plan, fp8 query with fp8 cache");
   return backend;
 }
 const Backend& flash_attn_mla_backend() {
-  static const MlaBackend backend("FLASH_ATTN_MLA", "FlashAttention 3 latent decode, varlen");
+  static const MlaBackend backend(flash_attn_mla(), "FlashAttention 3 latent decode, varlen");
   return backend;
 }
 const Backend& flashmla_sparse_backend() {
-  static const MlaBackend backend("FLASHMLA_SPARSE",
+  static const MlaBackend backend(flash_mla_sparse(),
                                   "FlashMLA sparse: top-k listed keys, bf16 or fp8_ds_mla cache");
   return backend;
 }

@@ -18,7 +18,9 @@ Problem mla_problem() {
   return problem;
 }
 
-const MlaCapability& capability(const char* name) { return *find_mla_capability(name); }
+const MlaCapability& capability(const char* name) {
+  return *find_backend(name)->mla_capability(Problem{});
+}
 
 std::vector<std::string> refusals(const char* name, const Problem& problem, int sm = 90) {
   return mla_refusals(capability(name), problem, {sm, 132});
@@ -116,11 +118,12 @@ TEST_CASE("REFERENCE computes every MLA case that has a meaning") {
   problem.kv_cache.dtype = KvCacheDtype::kFp8DsMla;
   problem.output_quant.type = OutputQuantType::kNvfp4;
   CHECK(mla_reference_refusals(problem).empty());
-  CHECK(split_mla_batch(mla_capability_for("REFERENCE", problem), problem).num_prefills == 0);
+  CHECK(split_mla_batch(mla_reference_capability(problem), problem).num_prefills == 0);
   problem.attention.sinks = SinksKind::kNormal;
   CHECK(mla_reference_refusals(problem) ==
         std::vector<std::string>{"attention sinks not supported"});
-  CHECK_THROWS_AS(mla_capability_for("FLASH_ATTN", problem), Error);
+  CHECK(find_backend("REFERENCE")->mla_capability(problem) == nullptr);
+  CHECK(find_backend("FLASH_ATTN")->mla_capability(problem) == nullptr);
 }
 
 TEST_CASE("sparse MLA takes fp8 as another name of fp8_ds_mla and refuses other fp8 caches") {
@@ -178,12 +181,12 @@ TEST_CASE("work counts latents for decodes and expanded heads for prefills") {
   problem.batch = {{1, 100}, {300, 600}};
   const double decode_pairs = 100;
   const double prefill_pairs = 300.0 * 300 + 300.0 * 301 / 2;
-  CHECK(attention_flops(problem, "MLA") ==
+  CHECK(attention_flops(problem, *find_backend("MLA")) ==
         doctest::Approx(2 * 4 * (decode_pairs * (2 * 512 + 64) + prefill_pairs * (192 + 128))));
   const double entries = 100.0 * 576 * 2;
   const double expanded = 600.0 * 4 * (192 + 128) * 2;
   const double rows = 4 * (576 + 512) * 2 + 300.0 * 4 * (192 + 128) * 2;
-  CHECK(attention_traffic(problem, "MLA").unique_bytes ==
+  CHECK(attention_traffic(problem, *find_backend("MLA")).unique_bytes ==
         doctest::Approx(entries + expanded + rows));
 }
 

@@ -32,7 +32,9 @@ Problem small_problem() {
 struct Run {
   explicit Run(const Problem& of, const char* name = "MLA",
                const std::function<void(MlaInputs&)>& change = {})
-      : problem(of), capability(*find_mla_capability(name)), inputs(make_mla_inputs(problem)) {
+      : problem(of),
+        capability(*find_backend(name)->mla_capability(of)),
+        inputs(make_mla_inputs(problem)) {
     if (change) change(inputs);
     plan = plan_mla(capability, problem);
     stored = store_mla_cache(inputs.kv_c, inputs.k_pe, mla_cache_dtype(capability, problem),

@@ -135,12 +135,6 @@ double entry_bytes(const Problem& problem, KvCacheDtype dtype) {
          static_cast<double>(dtype_size(kv_element_dtype(dtype, problem.attention.dtype)));
 }
 
-/// Backends that are no MLA backend of this list compute what MLA does.
-const MlaCapability& capability_of(std::string_view backend) {
-  const MlaCapability* found = find_mla_capability(backend);
-  return found != nullptr ? *found : *find_mla_capability("MLA");
-}
-
 }  // namespace
 
 BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem) {
@@ -186,10 +180,6 @@ KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& pro
   return is_alias && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
 }
 
-double mla_flops(const Problem& problem, std::string_view backend) {
-  return mla_flops(problem, capability_of(backend));
-}
-
 double mla_flops(const Problem& problem, const MlaCapability& capability) {
   const BatchSplit batch = split_mla_batch(capability, problem);
   const AttentionSpec& a = problem.attention;
@@ -200,10 +190,6 @@ double mla_flops(const Problem& problem, const MlaCapability& capability) {
   return 2.0 * a.num_heads *
          (latent * visible_pairs_of(capability, problem, 0, batch.num_decodes) +
           expanded * visible_pairs_of(capability, problem, batch.num_decodes, total));
-}
-
-Traffic mla_traffic(const Problem& problem, std::string_view backend) {
-  return mla_traffic(problem, capability_of(backend));
 }
 
 Traffic mla_traffic(const Problem& problem, const MlaCapability& capability) {

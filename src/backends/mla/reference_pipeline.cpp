@@ -17,8 +17,8 @@ class MlaReferencePipeline final : public Pipeline {
         values_(*inputs.mla_values),
         rows_(static_cast<std::size_t>(problem.num_tokens())) {
     std::iota(rows_.begin(), rows_.end(), 0);
-    steps_.push_back({"attend", true, mla_traffic(problem_, "REFERENCE").unique_bytes,
-                      mla_flops(problem_, "REFERENCE"), [this] { run(); }});
+    steps_.push_back({"attend", true, mla_traffic(problem_, plain_mla_capability()).unique_bytes,
+                      mla_flops(problem_, plain_mla_capability()), [this] { run(); }});
     poison_outputs();
   }
 
@@ -100,7 +100,7 @@ std::vector<std::string> mla_reference_refusals(const Problem& problem) {
   if (!reasons.empty()) return reasons;
   // Which rows are decodes, and so read the cache, is what MLA's plan says.
   try {
-    plan_mla(mla_capability_for("REFERENCE", problem), problem);
+    plan_mla(mla_reference_capability(problem), problem);
   } catch (const Error& error) {
     reasons.emplace_back(error.what());
   }

@@ -12,50 +12,6 @@ namespace {
 
 using enum KvCacheDtype;
 
-MlaCapability triton_mla() {
-  MlaCapability c;
-  c.name = "MLA";
-  c.dtypes = {Dtype::kF16, Dtype::kBF16};
-  c.kv_dtypes = {kAuto, kFloat16, kBFloat16, kFp8, kFp8E4M3};
-  return c;
-}
-
-MlaCapability flash_mla() {
-  MlaCapability c = triton_mla();
-  c.name = "FLASHMLA";
-  c.entry_sizes = {320, 576};
-  c.block_sizes = {{64, false}};
-  c.min_sm = 90;
-  c.max_sm = 109;
-  c.fp8_query = true;
-  c.builder = MetadataBuilder::kFlashMla;
-  c.split = MlaDecodeSplit::kPlan;
-  return c;
-}
-
-MlaCapability flash_attn_mla() {
-  MlaCapability c = triton_mla();
-  c.name = "FLASH_ATTN_MLA";
-  c.kv_dtypes = {kAuto, kFloat16, kBFloat16};
-  c.entry_sizes = {320, 576};
-  c.min_sm = 90;
-  c.max_sm = 99;
-  c.builder = MetadataBuilder::kFlashAttnMla;
-  return c;
-}
-
-MlaCapability flash_mla_sparse() {
-  MlaCapability c = flash_mla();
-  c.name = "FLASHMLA_SPARSE";
-  c.dtypes = {Dtype::kBF16};
-  c.kv_dtypes = {kAuto, kBFloat16, kFp8DsMla, kFp8};
-  c.entry_sizes = {576};
-  c.sparse = true;
-  c.fp8_query = false;
-  c.builder = MetadataBuilder::kFlashMlaSparse;
-  return c;
-}
-
 template <typename T>
 bool contains(const std::vector<T>& values, T value) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -189,23 +145,6 @@ class Reasons {
 };
 
 }  // namespace
-
-const MlaCapability* find_mla_capability(std::string_view name) {
-  static const std::vector<MlaCapability> all{triton_mla(), flash_mla(), flash_attn_mla(),
-                                              flash_mla_sparse()};
-  const auto found =
-      std::ranges::find_if(all, [&](const MlaCapability& c) { return c.name == name; });
-  return found == all.end() ? nullptr : &*found;
-}
-
-MlaCapability mla_capability_for(std::string_view name, const Problem& problem) {
-  if (const MlaCapability* found = find_mla_capability(name)) return *found;
-  if (name != "REFERENCE") fail(ErrorKind::kInternal, "{} is no MLA backend", name);
-  MlaCapability capability = triton_mla();
-  capability.name = name;
-  capability.sparse = problem.mla.sparse_topk.has_value();
-  return capability;
-}
 
 std::vector<std::string> mla_refusals(const MlaCapability& capability, const Problem& problem,
                                       const DeviceFacts& device) {

@@ -81,6 +81,8 @@ class OpsBackend final : public Backend {
   std::string_view description() const override {
     return "one operation alone: cache writes, gather, merge, RoPE, quantisation";
   }
+  KernelRules kernel_rules() const override { return {}; }
+  bool states_rules() const override { return false; }
   bool is_default_for(AttentionType type) const override { return type == AttentionType::kOp; }
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {
@@ -125,6 +127,11 @@ void add_op_facts(const Problem& problem, Facts& facts) {
   if (problem.dcp.world_size > 1) {
     facts.emplace_back("ranks", std::to_string(problem.dcp.world_size));
   }
+}
+
+KernelRules op_kernel_rules(const Problem& problem) {
+  const bool triton = problem.op.cache_layout == OpCacheLayout::kTr;
+  return triton ? triton_attn_backend().kernel_rules() : KernelRules{};
 }
 
 const Backend& ops_backend() {

@@ -14,6 +14,9 @@
 
 namespace attnbench {
 
+/// Rules of a single operation that writes a cache: of the backend whose cache has that layout.
+KernelRules op_kernel_rules(const Problem& problem);
+
 class OpPipeline final : public Pipeline {
  public:
   OpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops)

@@ -32,6 +32,8 @@ class PluginBackend final : public Backend {
 
   std::string_view name() const override { return plugin_.table.name; }
   std::string_view description() const override { return description_; }
+  KernelRules kernel_rules() const override { return kPluginRules; }
+  bool states_rules() const override { return false; }
   bool is_default_for(AttentionType) const override { return false; }
   const PluginInfo* plugin() const override { return &info_; }
 
@@ -40,7 +42,7 @@ class PluginBackend final : public Backend {
     std::vector<std::string> reasons = common_refusals(problem);
     if (reasons.empty()) reasons = own_limits(problem);
     if (!reasons.empty()) return reasons;
-    return own_reasons(PluginProblem(problem, plugin_.table.name, device_), problem);
+    return own_reasons(PluginProblem(problem, device_), problem);
   }
 
   const MlaCapability* mla_capability(const Problem& problem) const override {
@@ -96,7 +98,7 @@ class PluginBackend final : public Backend {
       add_op_facts(problem, facts);
     } else if (const auto layout = cache_layout();
                layout && !has_direct_kv(problem.attention.type)) {
-      add_cache_facts(problem, *layout, plugin_.table.name, facts);
+      add_cache_facts(problem, *layout, kPluginRules, facts);
     } else {
       facts.emplace_back("keys", "ragged");
     }

@@ -7,7 +7,7 @@ namespace attnbench {
 PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops,
                                    const PluginTable& plugin, const PluginDevice& device)
     : op_(problem, inputs, ops),
-      problem_(problem, plugin.table.name, device),
+      problem_(problem, device),
       kernel_(ops, plugin, device,
               {[this](std::size_t size_bytes, const std::string& name) {
                  return op_.workspace(static_cast<std::int64_t>(size_bytes), name);

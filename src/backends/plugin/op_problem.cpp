@@ -24,9 +24,7 @@ std::uint32_t bit_of(OpKind op) {
 /// Type of the cache that the operation writes; that of attention where it writes none.
 Dtype cache_element(const Problem& problem) {
   if (problem.op.name != OpKind::kReshapeAndCache) return problem.attention.dtype;
-  // Why that name: the layout is TRITON_ATTN's, and so is e5m2_as_e4m3.
-  const bool triton = problem.op.cache_layout == OpCacheLayout::kTr;
-  return resolve_store_rule(problem, triton ? "TRITON_ATTN" : "FLASH_ATTN").element;
+  return resolve_store_rule(problem, op_kernel_rules(problem)).element;
 }
 
 std::uint64_t features_of(const Problem& problem, std::uint32_t kv_cache_dtype) {

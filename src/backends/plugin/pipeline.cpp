@@ -17,9 +17,9 @@ bool wants_ragged_keys(const AttnbenchBackend& table) { return table.kv == ATTNB
 
 PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                                const PluginTable& plugin, const PluginDevice& device)
-    : AttentionPipeline(problem, inputs, ops, plugin.table.name, wants_ragged_keys(plugin.table)),
+    : AttentionPipeline(problem, inputs, ops, kPluginRules, wants_ragged_keys(plugin.table)),
       inputs_(inputs),
-      problem_(problem, plugin.table.name, device),
+      problem_(problem, device),
       kernel_(ops, plugin, device,
               {[this](std::size_t size_bytes, const std::string& name) {
                  return new_buffer(size_bytes, name, true)->data();

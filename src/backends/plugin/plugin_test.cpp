@@ -104,9 +104,9 @@ struct Prepared {
     plugin.self = &own;
     plugin.table = own;
     sources.inputs = &inputs;
-    sources.query = store_query(p, inputs, own.name);
+    sources.query = store_query(p, inputs, kPluginRules);
     if (!has_direct_kv(p.attention.type)) {
-      stored = store_kv(inputs, resolve_store_rule(p, own.name));
+      stored = store_kv(inputs, resolve_store_rule(p, kPluginRules));
       sources.stored = &stored;
     }
     if (!has_direct_kv(p.attention.type) && kv != ATTNBENCH_KV_RAGGED) {
@@ -163,7 +163,7 @@ Problem fp8_problem() {
 }
 
 std::uint64_t features(const Problem& p) {
-  return PluginProblem(p, "MINE", PluginDevice{}).get()->features;
+  return PluginProblem(p, PluginDevice{}).get()->features;
 }
 
 }  // namespace

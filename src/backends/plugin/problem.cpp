@@ -48,8 +48,8 @@ std::uint32_t bias_of(AlibiForm form) {
   return ATTNBENCH_BIAS_NONE;
 }
 
-std::uint64_t features_of(const Problem& problem, const std::string& backend,
-                          const AttentionMath& math, std::uint32_t kv_cache_dtype) {
+std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
+                          std::uint32_t kv_cache_dtype) {
   const AttentionSpec& a = problem.attention;
   const bool has_window = math.window_left >= 0 || (!math.causal && math.window_right >= 0);
   const bool has_alibi = math.alibi != AlibiForm::kNone;
@@ -68,7 +68,7 @@ std::uint64_t features_of(const Problem& problem, const std::string& backend,
       {kv_cache_dtype == ATTNBENCH_FP8_E4M3, ATTNBENCH_FP8_KV},
       {kv_cache_dtype == ATTNBENCH_FP8_E5M2, ATTNBENCH_FP8_E5M2_KV},
       {problem.output_quant.type != OutputQuantType::kNone, ATTNBENCH_FP8_OUTPUT},
-      {query_is_quantised(problem, backend), ATTNBENCH_FP8_QUERY},
+      {query_is_quantised(problem, kPluginRules), ATTNBENCH_FP8_QUERY},
       {a.probability_dtype == ProbabilityDtype::kFp8E4M3, ATTNBENCH_FP8_PROBABILITY}};
   std::uint64_t features = 0;
   for (const auto& [is_asked, bit] : asked) features |= is_asked ? bit : 0;
@@ -119,8 +119,10 @@ std::uint32_t plugin_dtype(Dtype dtype) {
   return 0;
 }
 
-PluginProblem::PluginProblem(const Problem& problem, const PluginDevice& device)
-    : scenario_(problem.scenario), case_name_(problem.case_name), json_(problem_to_json(problem)) {
+void PluginProblem::set_common(const Problem& problem, const PluginDevice& device) {
+  scenario_ = problem.scenario;
+  case_name_ = problem.case_name;
+  json_ = problem_to_json(problem);
   const AttentionSpec& a = problem.attention;
   view_.struct_size = sizeof view_;
   view_.type = type_bit(a.type);
@@ -142,25 +144,24 @@ PluginProblem::PluginProblem(const Problem& problem, const PluginDevice& device)
   view_.json = json_.c_str();
 }
 
-PluginProblem::PluginProblem(const Problem& problem, const std::string& backend,
-                             const PluginDevice& device)
-    : PluginProblem(problem, device) {
+PluginProblem::PluginProblem(const Problem& problem, const PluginDevice& device) {
+  set_common(problem, device);
   if (problem.attention.type == AttentionType::kOp) {
     set_operation(problem);
     return;
   }
-  const AttentionMath math = resolve_attention_math(problem, backend);
+  const AttentionMath math = resolve_attention_math(problem, kPluginRules);
   set_math(math);
   const bool has_cache = !has_direct_kv(problem.attention.type);
-  set_cache(problem,
-            has_cache ? resolve_store_rule(problem, backend).element : problem.attention.dtype);
-  view_.features = features_of(problem, backend, math, view_.kv_cache_dtype);
+  set_cache(problem, has_cache ? resolve_store_rule(problem, kPluginRules).element
+                               : problem.attention.dtype);
+  view_.features = features_of(problem, math, view_.kv_cache_dtype);
 }
 
 PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capability,
-                             const PluginDevice& device)
-    : PluginProblem(problem, device) {
-  set_math(resolve_attention_math(problem, capability.name));
+                             const PluginDevice& device) {
+  set_common(problem, device);
+  set_math(resolve_attention_math(problem, kPluginRules));
   set_latents(problem, capability);
 }
 

@@ -21,12 +21,14 @@ struct PluginDevice {
   int num_threads = 0;  // 0 = all cores
 };
 
+/// What users' kernels compute: exactly what the definitions say.
+inline constexpr KernelRules kPluginRules{};
+
 /// Owns what get() points to.
 class PluginProblem {
  public:
-  /// `backend` is the name that the maths is resolved by. `problem` has no reason of
-  /// common_refusals() against it.
-  PluginProblem(const Problem& problem, const std::string& backend, const PluginDevice& device);
+  /// By kPluginRules. `problem` has no reason of common_refusals() against it.
+  PluginProblem(const Problem& problem, const PluginDevice& device);
   /// Of type mla: attention over the latents as a kernel of this capability gets it.
   PluginProblem(const Problem& problem, const MlaCapability& capability,
                 const PluginDevice& device);
@@ -36,7 +38,7 @@ class PluginProblem {
   const AttnbenchProblem* get() const { return &view_; }
 
  private:
-  PluginProblem(const Problem& problem, const PluginDevice& device);
+  void set_common(const Problem& problem, const PluginDevice& device);
   void set_batch(const Problem& problem);
   void set_math(const AttentionMath& math);
   void set_cache(const Problem& problem, Dtype element);

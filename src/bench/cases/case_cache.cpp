@@ -1,7 +1,5 @@
 #include "bench/cases/case_cache.h"
 
-#include <string>
-
 #include "bench/cases/same_values.h"
 #include "bench/judge/ranks.h"
 #include "inputs/cache/kv_scales.h"
@@ -14,8 +12,6 @@ bool same_rule(const std::optional<EmulationRule>& a, const std::optional<Emulat
   if (!a || !b) return !a && !b;
   return a->storage == b->storage && a->probability == b->probability;
 }
-
-std::string name_of(const Backend& backend) { return std::string(backend.name()); }
 
 }  // namespace
 
@@ -53,12 +49,12 @@ bool CaseCache::has_cache() const { return !is_encoder_type(problem_.attention.t
 BackendInputs CaseCache::backend_inputs(const Backend& backend) {
   BackendInputs result;
   result.inputs = &inputs();
-  result.query = store_query(problem_, inputs(), name_of(backend));
+  result.query = store_query(problem_, inputs(), backend.kernel_rules());
   if (result.query.dequantized && !dequantized_query_) {
     dequantized_query_ = result.query.dequantized;
   }
   if (!has_cache()) return result;
-  result.stored = &stored_kv(resolve_store_rule(problem_, name_of(backend)));
+  result.stored = &stored_kv(resolve_store_rule(problem_, backend.kernel_rules()));
   if (const auto layout = backend.cache_layout_for(problem_)) {
     result.cache = make_paged_cache(problem_, inputs(), *result.stored, *layout);
   }
@@ -67,11 +63,11 @@ BackendInputs CaseCache::backend_inputs(const Backend& backend) {
 
 ReferenceKey CaseCache::key_of(const Backend& backend) const {
   ReferenceKey key;
-  key.math = resolve_attention_math(problem_, backend.name());
-  key.quantised_query = query_is_quantised(problem_, name_of(backend));
+  key.math = resolve_attention_math(problem_, backend.kernel_rules());
+  key.quantised_query = query_is_quantised(problem_, backend.kernel_rules());
   // Why: a cache that only copies bits reads back the inputs, so such backends share a reference.
   if (has_cache() && cache_is_quantised(problem_)) {
-    key.store_rule = resolve_store_rule(problem_, name_of(backend));
+    key.store_rule = resolve_store_rule(problem_, backend.kernel_rules());
   }
   return key;
 }

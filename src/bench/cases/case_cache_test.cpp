@@ -23,6 +23,7 @@ Problem example_problem(KvCacheDtype dtype) {
 FakeBackend named(const char* name) {
   FakeBackend backend;
   backend.backend_name = name;
+  backend.rules = find_kernel_rules(name).value();
   return backend;
 }
 

@@ -184,7 +184,7 @@ class MmTrial final : public Trial {
 
   std::unique_ptr<Pipeline> prepare(Ops& ops) override {
     // Why only then: the scales of a tensor with NaN are refused by the pipeline, in its words.
-    if (is_fp8(case_.problem()) && !quantises_itself()) give_dequantised();
+    if (is_fp8(case_.problem()) && backend_.kernel_rules().reads_dequantised) give_dequantised();
     return backend_.prepare(case_.problem(), inputs_, ops);
   }
 
@@ -208,7 +208,7 @@ class MmTrial final : public Trial {
   std::optional<Judgement> judge(const PipelineOutput& output) override {
     const Problem& problem = case_.problem();
     const bool quantised = is_fp8(problem);
-    const AttentionMath math = resolve_attention_math(problem, backend_.name());
+    const AttentionMath math = resolve_attention_math(problem, backend_.kernel_rules());
     Numerics numerics;
     numerics.output = output.output.dtype();
     numerics.probability = backend_.probability_dtype(problem);
@@ -247,9 +247,7 @@ class MmTrial final : public Trial {
   }
 
  private:
-  bool quantises_itself() const { return backend_.name() != "REFERENCE"; }
-
-  /// What REFERENCE reads (§15.1).
+  /// What the reference reads (§15.1).
   void give_dequantised() {
     const MmForward& forward = case_.forward();
     inputs_.query.dequantized = forward.dequantized[0];
@@ -274,7 +272,7 @@ class MmTrial final : public Trial {
 
   MmCase& case_;
   const Backend& backend_;
-  StoredKv dequantised_;  // of REFERENCE
+  StoredKv dequantised_;  // where the backend reads that
   BackendInputs inputs_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };

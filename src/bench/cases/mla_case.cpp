@@ -107,7 +107,9 @@ class MlaTrial final : public Trial {
  private:
   static MlaCapability capability_of(const Backend& backend, const Problem& problem) {
     const MlaCapability* own = backend.mla_capability(problem);
-    return own != nullptr ? *own : mla_capability_for(backend.name(), problem);
+    if (own != nullptr) return *own;
+    if (backend.kernel_rules().reads_dequantised) return mla_reference_capability(problem);
+    fail(ErrorKind::kInternal, "{} is no MLA backend", backend.name());
   }
 
   std::optional<Judgement> judge_values(const Problem& problem, const PipelineOutput& output) {

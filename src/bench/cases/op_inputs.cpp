@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "backends/op/op_pipeline.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/draw_rows.h"
 #include "inputs/random.h"
@@ -358,9 +359,7 @@ CacheLayoutKind op_cache_layout(const Problem& problem) {
 }
 
 StoreRule op_store_rule(const Problem& problem, const Problem& base) {
-  // Why those names: only TRITON_ATTN knows e5m2_as_e4m3.
-  const bool triton = problem.op.cache_layout == OpCacheLayout::kTr;
-  return resolve_store_rule(base, triton ? "TRITON_ATTN" : "FLASH_ATTN");
+  return resolve_store_rule(base, op_kernel_rules(problem));
 }
 
 OpInputs make_op_inputs(const Problem& problem) {

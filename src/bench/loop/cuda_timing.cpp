@@ -15,8 +15,7 @@ namespace {
 bool has_fp8_scores(const Problem& problem, const Backend& backend) {
   const MlaCapability* mla = backend.mla_capability(problem);
   if (mla != nullptr) return has_fp8_decodes(*mla, problem);
-  return problem.kv_cache.int8_level == 0 &&
-         query_is_quantised(problem, std::string(backend.name()));
+  return problem.kv_cache.int8_level == 0 && query_is_quantised(problem, backend.kernel_rules());
 }
 
 /// The rate of the matrix units for what the scores are made of.

@@ -30,6 +30,7 @@ inline Problem small_problem() {
 class FakeBackend final : public Backend {
  public:
   std::string backend_name = "FLASH_ATTN";
+  KernelRules rules{.quantises_query = true};  // FLASH_ATTN's
   std::vector<std::string> reasons;
   bool deterministic = true;
   /// Called by every run of a pipeline, numbered from 0, after the right result was computed.
@@ -41,6 +42,7 @@ class FakeBackend final : public Backend {
 
   std::string_view name() const override { return backend_name; }
   std::string_view description() const override { return "fake"; }
+  KernelRules kernel_rules() const override { return rules; }
   bool is_default_for(AttentionType) const override { return true; }
   std::vector<std::string> refusals(const Problem&, const DeviceFacts&) const override {
     return reasons;
@@ -114,8 +116,8 @@ class FakeBackend final : public Backend {
       const ReferenceInputs source{&inputs.query,          &inputs.key,        &inputs.value,
                                    inputs.query_start_loc, inputs.seq_lens,    inputs.key_start_loc,
                                    inputs.sinks,           inputs.alibi_slopes};
-      const auto exact = reference_attention(
-          resolve_attention_math(problem_, backend_.backend_name), source, rows, {1, {}});
+      const auto exact = reference_attention(resolve_attention_math(problem_, backend_.rules),
+                                             source, rows, {1, {}});
       PipelineOutput output;
       const AttentionSpec& a = problem_.attention;
       output.output = Tensor(dtype, {inputs.num_tokens(), a.num_heads, a.v_head_size});

@@ -174,7 +174,7 @@ void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& 
   if (!save) return;
   TensorList tensors;
   trial.add_tensors(output, tensors);
-  save_tensors(options_.save_dir, result, tensors);
+  save_tensors(options_.save_dir, result, *job.backend, tensors);
 }
 
 /// What can be said without a reference: written caches, stray writes.

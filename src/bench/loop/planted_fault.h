@@ -16,6 +16,8 @@ class FaultyBackend final : public Backend {
   FaultyBackend(const Backend& backend, cuda::Fault fault) : backend_(backend), fault_(fault) {}
   std::string_view name() const override { return backend_.name(); }
   std::string_view description() const override { return backend_.description(); }
+  KernelRules kernel_rules() const override { return backend_.kernel_rules(); }
+  bool states_rules() const override { return backend_.states_rules(); }
   bool is_default_for(AttentionType type) const override { return backend_.is_default_for(type); }
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {

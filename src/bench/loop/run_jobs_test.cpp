@@ -416,7 +416,7 @@ namespace {
 /// Right partial results of every rank, as a DCP pipeline gives them.
 void add_partials(const Problem& problem, PipelineOutput& output) {
   const AttentionInputs inputs = make_inputs(problem);
-  const AttentionMath math = resolve_attention_math(problem, "FLASH_ATTN");
+  const AttentionMath math = resolve_attention_math(problem, KernelRules{});
   const AttentionSpec& a = problem.attention;
   const std::int64_t tokens = inputs.num_tokens();
   std::vector<std::int32_t> rows;

@@ -6,6 +6,7 @@
 
 #include "inputs/inputs.h"
 #include "inputs/test_problem.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {
@@ -19,7 +20,7 @@ struct Int8Cache {
     problem = small_problem();
     problem.kv_cache.int8_level = level;
     inputs = make_inputs(problem);
-    stored = store_kv(inputs, resolve_store_rule(problem, "FLASH_ATTN_IX"));
+    stored = store_kv(inputs, resolve_store_rule(problem, kFlashIxRules));
     cache = make_paged_cache(problem, inputs, stored, CacheLayoutKind::kIx);
   }
 

@@ -9,6 +9,7 @@
 #include "core/error.h"
 #include "inputs/inputs.h"
 #include "inputs/test_problem.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {
@@ -73,7 +74,7 @@ TEST_CASE("int8 levels store int8 keys, and values as the level says") {
     Problem problem = small_problem();
     problem.kv_cache.int8_level = level;
     const AttentionInputs inputs = make_inputs(problem);
-    const StoredKv stored = store_kv(inputs, resolve_store_rule(problem, "FLASH_ATTN_IX"));
+    const StoredKv stored = store_kv(inputs, resolve_store_rule(problem, kFlashIxRules));
     CHECK(stored.key_codes.dtype() == Dtype::kI8);
     CHECK(stored.key_scales.shape() == std::vector<std::int64_t>{problem.num_keys(), 2});
     CHECK(stored.value_codes.dtype() == (level == 1 ? Dtype::kI8 : Dtype::kBF16));
@@ -86,7 +87,7 @@ TEST_CASE("int8 levels store int8 keys, and values as the level says") {
       const float key_step = stored.key_scales.at(i / 8);
       REQUIRE(std::fabs(stored.key_dequantized.at(i) - inputs.key.at(i)) <= 0.501f * key_step);
     }
-    const StoredQuery query = store_query(problem, inputs, "FLASH_ATTN_IX");
+    const StoredQuery query = store_query(problem, inputs, kFlashIxRules);
     CHECK(query.query.dtype() == Dtype::kI8);
     CHECK(query.scales.dim(1) == 4);
     CHECK(query.scale == 1.0f);

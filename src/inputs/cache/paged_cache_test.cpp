@@ -8,16 +8,17 @@
 #include "core/error.h"
 #include "inputs/inputs.h"
 #include "inputs/test_problem.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {
 
 /// A problem with its inputs, stored K/V and cache.
 struct Case {
-  Case(Problem p, CacheLayoutKind kind, const std::string& backend)
+  Case(Problem p, CacheLayoutKind kind, const KernelRules& rules)
       : problem(std::move(p)),
         inputs(make_inputs(problem)),
-        stored(store_kv(inputs, resolve_store_rule(problem, backend))),
+        stored(store_kv(inputs, resolve_store_rule(problem, rules))),
         cache(make_paged_cache(problem, inputs, stored, kind)),
         fresh(new_key_ranges(problem)) {}
 
@@ -54,17 +55,17 @@ std::int64_t index_of(const Problem& problem, CacheLayoutKind kind, std::int64_t
 
 struct Variant {
   CacheLayoutKind kind;
-  std::string backend;
+  KernelRules rules;
   KvCacheDtype dtype;
 };
 const Variant kVariants[] = {
-    {CacheLayoutKind::kFa, "FLASH_ATTN", KvCacheDtype::kAuto},
-    {CacheLayoutKind::kFa, "FLASH_ATTN", KvCacheDtype::kFp8},
-    {CacheLayoutKind::kIx, "FLASH_ATTN_IX", KvCacheDtype::kAuto},
-    {CacheLayoutKind::kTr, "TRITON_ATTN", KvCacheDtype::kBFloat16},
-    {CacheLayoutKind::kTr, "TRITON_ATTN", KvCacheDtype::kFp8E5M2},
-    {CacheLayoutKind::kTr, "TRITON_ATTN", KvCacheDtype::kFp8PerTokenHead},
-    {CacheLayoutKind::kTr, "TRITON_ATTN", KvCacheDtype::kInt8PerTokenHead},
+    {CacheLayoutKind::kFa, kFlashRules, KvCacheDtype::kAuto},
+    {CacheLayoutKind::kFa, kFlashRules, KvCacheDtype::kFp8},
+    {CacheLayoutKind::kIx, kFlashIxRules, KvCacheDtype::kAuto},
+    {CacheLayoutKind::kTr, kTritonRules, KvCacheDtype::kBFloat16},
+    {CacheLayoutKind::kTr, kTritonRules, KvCacheDtype::kFp8E5M2},
+    {CacheLayoutKind::kTr, kTritonRules, KvCacheDtype::kFp8PerTokenHead},
+    {CacheLayoutKind::kTr, kTritonRules, KvCacheDtype::kInt8PerTokenHead},
 };
 
 /// Calls check(case, kind) for every layout, head order and cache dtype.
@@ -75,10 +76,10 @@ void for_each_variant(Check check) {
       Problem problem = small_problem();
       problem.kv_cache.dtype = variant.dtype;
       problem.kv_cache.layout = layout;
-      CAPTURE(variant.backend);
+      CAPTURE(variant.rules);
       CAPTURE(to_string(variant.dtype));
       CAPTURE(to_string(layout));
-      check(Case(problem, variant.kind, variant.backend), variant.kind);
+      check(Case(problem, variant.kind, variant.rules), variant.kind);
     }
   }
 }
@@ -181,7 +182,7 @@ TEST_CASE("a change of any single byte of the cache is found") {
 TEST_CASE("the check names request, position, plane, head and element of the first difference") {
   Problem problem = small_problem();
   problem.kv_cache.dtype = KvCacheDtype::kInt8PerTokenHead;
-  const Case c(problem, CacheLayoutKind::kTr, "TRITON_ATTN");
+  const Case c(problem, CacheLayoutKind::kTr, kTritonRules);
   const Tensor good = written(c, CacheLayoutKind::kTr);
   const auto message_after_change = [&](std::int64_t block, std::int64_t plane, std::int64_t slot,
                                         std::int64_t head, std::int64_t d) {
@@ -204,7 +205,7 @@ TEST_CASE("the check names request, position, plane, head and element of the fir
 
 TEST_CASE("pages are distinct, inside the cache, shuffled by the seed, and the rest is garbage") {
   Problem problem = small_problem();
-  const Case c(problem, CacheLayoutKind::kFa, "FLASH_ATTN");
+  const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
   CHECK(c.cache.block_table.shape() == std::vector<std::int64_t>{4, 3 + 2});
   std::vector<std::int32_t> used;
   for (std::int64_t b = 0; b < 4; ++b) {
@@ -223,7 +224,7 @@ TEST_CASE("pages are distinct, inside the cache, shuffled by the seed, and the r
   CHECK(*std::max_element(used.begin(), used.end()) < 24);
   CHECK_FALSE(std::is_sorted(used.begin(), used.end()));
   problem.kv_cache.shuffle_blocks = false;
-  const Case plain(problem, CacheLayoutKind::kFa, "FLASH_ATTN");
+  const Case plain(problem, CacheLayoutKind::kFa, kFlashRules);
   CHECK(plain.table_row(1)[0] == 3);
   CHECK(plain.table_row(3)[1] == 7);
 }
@@ -235,7 +236,7 @@ TEST_CASE("every order of pages is about equally likely") {
   std::map<std::vector<std::int32_t>, int> counts;
   for (std::uint64_t seed = 0; seed < 600; ++seed) {
     problem.inputs.seed = seed;
-    const Case c(problem, CacheLayoutKind::kFa, "FLASH_ATTN");
+    const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
     ++counts[{c.table_row(0)[0], c.table_row(0)[1], c.table_row(0)[2]}];
   }
   CHECK(counts.size() == 6);
@@ -246,7 +247,7 @@ TEST_CASE("whole pages of the common prefix are shared, the page after it is not
   Problem problem = small_problem();
   problem.cascade.common_prefix_len = 40;  // two pages and a half
   problem.batch = {{1, 50}, {1, 60}, {4, 45}};
-  const Case c(problem, CacheLayoutKind::kFa, "FLASH_ATTN");
+  const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
   for (std::int64_t b = 1; b < 3; ++b) {
     CHECK(c.table_row(b)[0] == c.table_row(0)[0]);
     CHECK(c.table_row(b)[1] == c.table_row(0)[1]);
@@ -259,13 +260,13 @@ TEST_CASE("a page that a request writes in this step is never shared") {
   Problem problem = small_problem();
   problem.cascade.common_prefix_len = 32;
   problem.batch = {{20, 34}, {1, 50}};  // request 0 writes positions 14 to 33
-  const Case c(problem, CacheLayoutKind::kFa, "FLASH_ATTN");
+  const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
   CHECK(c.table_row(0)[0] != c.table_row(1)[0]);
   CHECK(c.table_row(0)[1] != c.table_row(1)[1]);
 }
 
 TEST_CASE("slot_mapping lists the new tokens in order, then padding rows whose data is NaN") {
-  const Case c(small_problem(), CacheLayoutKind::kFa, "FLASH_ATTN");
+  const Case c(small_problem(), CacheLayoutKind::kFa, kFlashRules);
   const std::int64_t* slots = c.cache.slot_mapping.data<std::int64_t>();
   const std::int64_t count = c.cache.slot_mapping.num_elements();
   REQUIRE(count > 26);
@@ -289,7 +290,7 @@ TEST_CASE("cross attention writes the keys of fresh encoder outputs and finds th
   Problem problem = small_problem();
   problem.attention.type = AttentionType::kEncoderDecoder;
   problem.batch = {{1, 20}, {4, 18}, {3, 0}};
-  const Case c(problem, CacheLayoutKind::kFa, "FLASH_ATTN");
+  const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
   const std::int64_t* slots = c.cache.slot_mapping.data<std::int64_t>();
   CHECK(slots[17] == c.table_row(1)[1] * 16 + 1);
   CHECK(slots[18] < 0);
@@ -299,7 +300,7 @@ TEST_CASE("cross attention writes the keys of fresh encoder outputs and finds th
 TEST_CASE("an empty batch still has a cache of poison") {
   Problem problem = small_problem();
   problem.batch = {};
-  const Case c(problem, CacheLayoutKind::kTr, "TRITON_ATTN");
+  const Case c(problem, CacheLayoutKind::kTr, kTritonRules);
   CHECK(c.cache.block_table.dim(0) == 0);
   CHECK(c.cache.slot_mapping.num_elements() > 0);
   for (std::int64_t i = 0; i < c.cache.data.num_elements(); ++i) {
@@ -312,7 +313,7 @@ TEST_CASE("a batch of padding rows alone, which needs no block, gets one of pois
   problem.batch = {{0, 0}, {0, 0}};
   problem.kv_cache.num_blocks = 0;
   problem.kv_cache.dtype = KvCacheDtype::kFp8PerTokenHead;
-  const Case c(problem, CacheLayoutKind::kTr, "TRITON_ATTN");
+  const Case c(problem, CacheLayoutKind::kTr, kTritonRules);
   CHECK(c.cache.layout.logical_shape[0] == 1);
   CHECK(check_cache(problem, c.stored, c.cache, c.cache.data) == "");
   Tensor changed = c.cache.data;
@@ -324,7 +325,7 @@ TEST_CASE("too few blocks and unequal head sizes are refused") {
   Problem problem = small_problem();
   const auto kind_of_error = [](const Problem& bad) {
     try {
-      Case(bad, CacheLayoutKind::kFa, "FLASH_ATTN");
+      Case(bad, CacheLayoutKind::kFa, kFlashRules);
     } catch (const Error& error) {
       return error.kind();
     }
@@ -333,7 +334,7 @@ TEST_CASE("too few blocks and unequal head sizes are refused") {
   problem.kv_cache.num_blocks = 7;  // the batch needs 3 + 3 + 0 + 2
   CHECK(kind_of_error(problem) == ErrorKind::kConfig);
   problem.kv_cache.num_blocks = 8;
-  CHECK_NOTHROW(Case(problem, CacheLayoutKind::kFa, "FLASH_ATTN"));
+  CHECK_NOTHROW(Case(problem, CacheLayoutKind::kFa, kFlashRules));
   problem.attention.v_head_size = 4;
   CHECK(kind_of_error(problem) == ErrorKind::kShape);
 }

@@ -186,7 +186,7 @@ bool cache_is_quantised(const Problem& problem) {
   return problem.kv_cache.int8_level > 0 || is_quantised(problem.kv_cache.dtype);
 }
 
-StoreRule resolve_store_rule(const Problem& problem, const std::string& backend) {
+StoreRule resolve_store_rule(const Problem& problem, const KernelRules& rules) {
   const KvCacheSpec& cache = problem.kv_cache;
   StoreRule rule;
   rule.dtype = cache.dtype;
@@ -196,10 +196,10 @@ StoreRule resolve_store_rule(const Problem& problem, const std::string& backend)
   rule.int8_round = cache.pth_int8_round;
   rule.int8_level = cache.int8_level;
   if (rule.int8_level > 0) rule.element = Dtype::kI8;
-  if (backend == "TRITON_ATTN") {
-    const bool e5m2 = cache.dtype == KvCacheDtype::kFp8E5M2;
-    if (e5m2 && cache.e5m2_as_e4m3) rule.element = Dtype::kE4M3;
-    if (e5m2 || is_e4m3_cache(cache.dtype)) rule.dequantized_rounding = problem.attention.dtype;
+  const bool e5m2 = cache.dtype == KvCacheDtype::kFp8E5M2;
+  if (rules.honours_e5m2_as_e4m3 && e5m2 && cache.e5m2_as_e4m3) rule.element = Dtype::kE4M3;
+  if (rules.rounds_dequantised && (e5m2 || is_e4m3_cache(cache.dtype))) {
+    rule.dequantized_rounding = problem.attention.dtype;
   }
   return rule;
 }
@@ -221,23 +221,23 @@ StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
           std::move(value.scales), std::move(key.dequantized), std::move(value.dequantized)};
 }
 
-bool query_is_quantised(const Problem& problem, const std::string& backend) {
+bool query_is_quantised(const Problem& problem, const KernelRules& rules) {
   if (problem.attention.query_dtype == QueryDtype::kFp8E4M3) return true;
   if (problem.kv_cache.int8_level > 0) return true;
-  return (backend == "FLASH_ATTN" || backend == "CUDNN") && is_e4m3_cache(problem.kv_cache.dtype);
+  return rules.quantises_query && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
-                        const std::string& backend) {
+                        const KernelRules& rules) {
   if (inputs.shapes_only) {
-    StoredQuery stored = store_query(problem, row_of_zeros(inputs), backend);
+    StoredQuery stored = store_query(problem, row_of_zeros(inputs), rules);
     const std::int64_t rows = inputs.query.dim(0);
     stored.query = zeros_of_rows(stored.query, rows);
     if (stored.dequantized) stored.dequantized = zeros_of_rows(*stored.dequantized, rows);
     stored.scales = zeros_of_rows(stored.scales, rows);
     return stored;
   }
-  if (!query_is_quantised(problem, backend)) return {inputs.query, std::nullopt, 1.0f, {}};
+  if (!query_is_quantised(problem, rules)) return {inputs.query, std::nullopt, 1.0f, {}};
   if (problem.kv_cache.int8_level > 0) {
     Int8Rows rows = quantise_int8_by_token(inputs.query);
     return {std::move(rows.codes), std::move(rows.dequantized), 1.0f, std::move(rows.scales)};

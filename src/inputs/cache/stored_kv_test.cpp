@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "inputs/inputs.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {
@@ -109,8 +110,8 @@ TEST_CASE("TRITON_ATTN rounds dequantised fp8 values to the query dtype, FLASH_A
   problem.kv_cache.dtype = KvCacheDtype::kFp8;
   problem.kv_cache.k_scale = {0.3};
   const AttentionInputs inputs = inputs_of({0.9f}, 1, 1, Dtype::kBF16);
-  const StoredKv flash = store_kv(inputs, resolve_store_rule(problem, "FLASH_ATTN"));
-  const StoredKv triton = store_kv(inputs, resolve_store_rule(problem, "TRITON_ATTN"));
+  const StoredKv flash = store_kv(inputs, resolve_store_rule(problem, kFlashRules));
+  const StoredKv triton = store_kv(inputs, resolve_store_rule(problem, kTritonRules));
   const float exact = flash.key_codes.at(0) * 0.3f;
   CHECK(flash.key_dequantized.at(0) == exact);
   CHECK(triton.key_dequantized.at(0) == round_to(Dtype::kBF16, exact));
@@ -120,10 +121,10 @@ TEST_CASE("TRITON_ATTN rounds dequantised fp8 values to the query dtype, FLASH_A
 TEST_CASE("e5m2 is stored as e4m3 by TRITON_ATTN only, and only when asked") {
   Problem problem;
   problem.kv_cache.dtype = KvCacheDtype::kFp8E5M2;
-  CHECK(resolve_store_rule(problem, "TRITON_ATTN").element == Dtype::kE5M2);
+  CHECK(resolve_store_rule(problem, kTritonRules).element == Dtype::kE5M2);
   problem.kv_cache.e5m2_as_e4m3 = true;
-  CHECK(resolve_store_rule(problem, "TRITON_ATTN").element == Dtype::kE4M3);
-  CHECK(resolve_store_rule(problem, "REFERENCE").element == Dtype::kE5M2);
+  CHECK(resolve_store_rule(problem, kTritonRules).element == Dtype::kE4M3);
+  CHECK(resolve_store_rule(problem, KernelRules{}).element == Dtype::kE5M2);
 }
 
 TEST_CASE("bad scales are refused with their class") {
@@ -192,15 +193,15 @@ TEST_CASE("a NaN element does not spoil the scale of its vector") {
 
 TEST_CASE("only FLASH_ATTN with an e4m3 cache, or an explicit query dtype, quantises the query") {
   Problem problem;
-  CHECK_FALSE(query_is_quantised(problem, "FLASH_ATTN"));
+  CHECK_FALSE(query_is_quantised(problem, kFlashRules));
   problem.kv_cache.dtype = KvCacheDtype::kFp8;
-  CHECK(query_is_quantised(problem, "FLASH_ATTN"));
-  CHECK_FALSE(query_is_quantised(problem, "TRITON_ATTN"));
-  CHECK_FALSE(query_is_quantised(problem, "FLASH_ATTN_IX"));
+  CHECK(query_is_quantised(problem, kFlashRules));
+  CHECK_FALSE(query_is_quantised(problem, kTritonRules));
+  CHECK_FALSE(query_is_quantised(problem, kFlashIxRules));
   problem.kv_cache.dtype = KvCacheDtype::kFp8PerTokenHead;
-  CHECK_FALSE(query_is_quantised(problem, "FLASH_ATTN"));
+  CHECK_FALSE(query_is_quantised(problem, kFlashRules));
   problem.attention.query_dtype = QueryDtype::kFp8E4M3;
-  CHECK(query_is_quantised(problem, "REFERENCE"));
+  CHECK(query_is_quantised(problem, KernelRules{}));
 }
 
 TEST_CASE(
@@ -213,14 +214,14 @@ TEST_CASE(
   inputs.query.set(0, 1.25f);
   inputs.query.set(1, -900.0f);
   inputs.query.set(2, std::numeric_limits<float>::quiet_NaN());
-  const StoredQuery stored = store_query(problem, inputs, "FLASH_ATTN");
+  const StoredQuery stored = store_query(problem, inputs, kFlashRules);
   CHECK(stored.query.dtype() == Dtype::kE4M3);
   CHECK(stored.scale == 0.7f);
   CHECK(stored.query.at(0) == round_to(Dtype::kE4M3, 1.25f * (1.0f / 0.7f)));
   CHECK(stored.query.at(1) == -448.0f);
   CHECK(std::isnan(stored.query.at(2)));
   CHECK(stored.dequantized->at(0) == stored.query.at(0) * 0.7f);
-  const StoredQuery plain = store_query(problem, inputs, "TRITON_ATTN");
+  const StoredQuery plain = store_query(problem, inputs, kTritonRules);
   CHECK(plain.query.dtype() == Dtype::kBF16);
   CHECK_FALSE(plain.dequantized.has_value());
 }

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/test_folder.h"
 #include "inputs/inputs.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {
@@ -114,7 +115,7 @@ TEST_CASE("scales of a file are what the inputs carry and what the values are st
       problem_with(folder.write("s.json", document(std::string(R"("a": )") + kRows)));
   const AttentionInputs inputs = make_inputs(problem);
   CHECK(inputs.value_channel_scale == std::vector<float>{0.5f, 1, 2, 3, 4, 5e-3f});
-  const StoredKv stored = store_kv(inputs, resolve_store_rule(problem, "FLASH_ATTN_IX"));
+  const StoredKv stored = store_kv(inputs, resolve_store_rule(problem, kFlashIxRules));
   for (std::int64_t i = 0; i < stored.value_codes.num_elements(); ++i) {
     CHECK(stored.value_dequantized.at(i) ==
           stored.value_codes.at(i) * inputs.value_channel_scale[static_cast<std::size_t>(i % 6)]);

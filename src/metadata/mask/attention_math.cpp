@@ -7,7 +7,8 @@
 namespace attnbench {
 namespace {
 
-AlibiForm alibi_form(const AttentionSpec& attention, bool triton, const AttentionMath& math) {
+AlibiForm alibi_form(const AttentionSpec& attention, LinearAlibiRule rule,
+                     const AttentionMath& math) {
   switch (attention.alibi) {
     case AlibiKind::kNone:
       return AlibiForm::kNone;
@@ -16,7 +17,7 @@ AlibiForm alibi_form(const AttentionSpec& attention, bool triton, const Attentio
     case AlibiKind::kLinear:
       break;
   }
-  if (triton) return AlibiForm::kContextRelative;
+  if (rule == LinearAlibiRule::kContextRelative) return AlibiForm::kContextRelative;
   const bool windowed = math.window_left >= 0 || (!math.causal && math.window_right >= 0);
   return math.causal && !windowed ? AlibiForm::kKeyIndex : AlibiForm::kDistance;
 }
@@ -34,28 +35,22 @@ WindowSubject window_subject(AttentionType type) {
   }
 }
 
-WindowBackend window_backend(std::string_view backend) {
-  if (backend == "TRITON_ATTN") return WindowBackend::kTritonAttn;
-  return backend == "FLASH_ATTN_IX" ? WindowBackend::kFlashAttnIx : WindowBackend::kFlashAttn;
-}
-
 }  // namespace
 
-AttentionMath resolve_attention_math(const Problem& problem, std::string_view backend) {
+AttentionMath resolve_attention_math(const Problem& problem, const KernelRules& rules) {
   const AttentionSpec& attention = problem.attention;
-  const bool triton = backend == "TRITON_ATTN";
   AttentionMath math;
   math.softmax_scale = attention.scale;
   math.causal = attention.causal;
   math.logits_soft_cap = attention.logits_soft_cap;
   math.has_sinks = attention.sinks != SinksKind::kNone;
-  const WindowPair window = apply_causal(
-      window_pair(attention.sliding_window, window_subject(attention.type), window_backend(backend),
-                  attention.encoder_window == EncoderWindow::kSymmetric),
-      math.causal);
+  const WindowPair window =
+      apply_causal(window_pair(attention.sliding_window, window_subject(attention.type),
+                               rules.window, attention.encoder_window == EncoderWindow::kSymmetric),
+                   math.causal);
   math.window_left = window.left;
   math.window_right = window.right;
-  math.alibi = alibi_form(attention, triton, math);
+  math.alibi = alibi_form(attention, rules.alibi, math);
   for (const auto& [request, ranges] : attention.mm_prefix_ranges) {
     const auto index = static_cast<std::size_t>(request);
     const std::vector<MmRange> effective =

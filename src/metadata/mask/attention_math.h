@@ -1,13 +1,14 @@
-// What one backend computes for one problem: masks, bias and scale resolved from the scenario by
-// the rules of semantics §3. Pipelines, the reference and the FLOP count share it.
+// What a backend computes for one problem: masks, bias and scale resolved from the scenario by
+// the rules of semantics §3 and the backend's own. Pipelines, the reference and the FLOP count
+// share it.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "core/problem/problem.h"
+#include "metadata/mask/kernel_rules.h"
 #include "metadata/mask/mm_prefix.h"
 
 namespace attnbench {
@@ -16,9 +17,9 @@ namespace attnbench {
 /// key's, context_len = Sk - Sq.
 enum class AlibiForm {
   kNone,
-  kKeyIndex,         // slope * j                   FLASH_ATTN, causal and no left window
-  kContextRelative,  // slope * (j - context_len)   TRITON linear
-  kDistance,         // -slope * |p - j|            FLASH_ATTN, non-causal or any finite window
+  kKeyIndex,         // slope * j
+  kContextRelative,  // slope * (j - context_len)
+  kDistance,         // -slope * |p - j|
   kSqrt              // -slope * sqrt(p - j) for j <= p, 0 for j > p
 };
 
@@ -41,9 +42,8 @@ struct AttentionMath {
   }
 };
 
-/// `backend` is a name of contract section 2: "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN".
-/// "REFERENCE" computes what FLASH_ATTN would, except that sqrt-ALiBi and mm_prefix are honoured.
-AttentionMath resolve_attention_math(const Problem& problem, std::string_view backend);
+/// Errors: E-CONFIG for a sliding window below 1.
+AttentionMath resolve_attention_math(const Problem& problem, const KernelRules& rules);
 
 /// Half-open range of keys [begin, end) that row p may see by causal rule and window, cut to
 /// [0, seq_len). mm_prefix ranges come on top of it (is_allowed).

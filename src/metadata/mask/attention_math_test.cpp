@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "metadata/mask/kernel_rules_testing.h"
 #include "metadata/mask/visible_pairs.h"
 #include "metadata/test_support.h"
 
@@ -32,55 +33,55 @@ using Keys = std::vector<std::int64_t>;
 
 TEST_CASE("a decoder window of 3 shows the token itself and two before it") {
   const AttentionMath math =
-      resolve_attention_math(windowed(AttentionType::kDecoder, 3), "FLASH_ATTN");
+      resolve_attention_math(windowed(AttentionType::kDecoder, 3), kFlashRules);
   CHECK(seen_by(math, 4, 5) == Keys{2, 3, 4});
   CHECK(seen_by(math, 1, 5) == Keys{0, 1});
 }
 
 TEST_CASE("an encoder window of 3 is symmetric except in FLASH_ATTN_IX, which keeps its quirk") {
   Problem problem = windowed(AttentionType::kEncoder, 3);
-  for (const char* backend : {"FLASH_ATTN", "TRITON_ATTN"}) {
-    const AttentionMath math = resolve_attention_math(problem, backend);
+  for (const KernelRules& rules : {kFlashRules, kTritonRules}) {
+    const AttentionMath math = resolve_attention_math(problem, rules);
     CHECK(seen_by(math, 0, 5) == Keys{0, 1, 2});
     CHECK(seen_by(math, 2, 5) == Keys{0, 1, 2, 3, 4});
     CHECK(seen_by(math, 4, 5) == Keys{2, 3, 4});
   }
-  CHECK(seen_by(resolve_attention_math(problem, "FLASH_ATTN_IX"), 2, 5) == Keys{0, 1, 2});
+  CHECK(seen_by(resolve_attention_math(problem, kFlashIxRules), 2, 5) == Keys{0, 1, 2});
   problem.attention.encoder_window = EncoderWindow::kSymmetric;
-  CHECK(seen_by(resolve_attention_math(problem, "FLASH_ATTN_IX"), 2, 5) == Keys{0, 1, 2, 3, 4});
+  CHECK(seen_by(resolve_attention_math(problem, kFlashIxRules), 2, 5) == Keys{0, 1, 2, 3, 4});
 }
 
 TEST_CASE("mm_prefix ranges override the window and the causal rule") {
   Problem problem = windowed(AttentionType::kDecoder, 2);
   problem.batch = {{6, 6}};
   problem.attention.mm_prefix_ranges[0] = {{1, 4}};
-  const AttentionMath math = resolve_attention_math(problem, "TRITON_ATTN");
+  const AttentionMath math = resolve_attention_math(problem, kTritonRules);
   CHECK(seen_by(math, 0, 6) == Keys{0});
   CHECK(seen_by(math, 1, 6) == Keys{0, 1, 2, 3, 4});
   CHECK(seen_by(math, 2, 6) == Keys{1, 2, 3, 4});
   CHECK(seen_by(math, 4, 6) == Keys{1, 2, 3, 4});
   CHECK(seen_by(math, 5, 6) == Keys{4, 5});
   problem.attention.mm_prefix_ranges[0] = {{3, 3}, {0, 0}};
-  CHECK(resolve_attention_math(problem, "TRITON_ATTN").mm_prefix_ranges.empty());
+  CHECK(resolve_attention_math(problem, kTritonRules).mm_prefix_ranges.empty());
 }
 
-TEST_CASE("the ALiBi form follows backend, causality and window") {
+TEST_CASE("the ALiBi form follows rule, causality and window") {
   Problem problem;
   problem.attention.alibi = AlibiKind::kLinear;
-  const auto form = [&](const char* backend) {
-    return resolve_attention_math(problem, backend).alibi;
+  const auto form = [&](const KernelRules& rules) {
+    return resolve_attention_math(problem, rules).alibi;
   };
-  CHECK(form("TRITON_ATTN") == AlibiForm::kContextRelative);
-  CHECK(form("FLASH_ATTN") == AlibiForm::kKeyIndex);
-  CHECK(form("FLASH_ATTN_IX") == AlibiForm::kKeyIndex);
+  CHECK(form(kTritonRules) == AlibiForm::kContextRelative);
+  CHECK(form(kFlashRules) == AlibiForm::kKeyIndex);
+  CHECK(form(kFlashIxRules) == AlibiForm::kKeyIndex);
   problem.attention.sliding_window = 8;
-  CHECK(form("FLASH_ATTN") == AlibiForm::kDistance);
+  CHECK(form(kFlashRules) == AlibiForm::kDistance);
   problem.attention.sliding_window.reset();
   problem.attention.causal = false;
-  CHECK(form("FLASH_ATTN") == AlibiForm::kDistance);
+  CHECK(form(kFlashRules) == AlibiForm::kDistance);
   problem.attention.alibi = AlibiKind::kSqrt;
-  CHECK(form("TRITON_ATTN") == AlibiForm::kSqrt);
-  CHECK(form("FLASH_ATTN_IX") == AlibiForm::kSqrt);
+  CHECK(form(kTritonRules) == AlibiForm::kSqrt);
+  CHECK(form(kFlashIxRules) == AlibiForm::kSqrt);
 }
 
 TEST_CASE("the masks of single keys add up to the counted visible pairs") {

@@ -5,7 +5,7 @@
 namespace attnbench {
 namespace {
 
-bool is_symmetric(WindowSubject subject, WindowBackend backend, bool symmetric_encoder) {
+bool is_symmetric(WindowSubject subject, EncoderWindowRule rule, bool symmetric_encoder) {
   switch (subject) {
     case WindowSubject::kDecoder:
     case WindowSubject::kEncoderDecoder:
@@ -13,7 +13,7 @@ bool is_symmetric(WindowSubject subject, WindowBackend backend, bool symmetric_e
     case WindowSubject::kEncoderOnly:
       return true;
     case WindowSubject::kEncoder:
-      return backend != WindowBackend::kFlashAttnIx || symmetric_encoder;
+      return rule == EncoderWindowRule::kSymmetric || symmetric_encoder;
   }
   fail(ErrorKind::kInternal, "unknown window subject");
 }
@@ -21,13 +21,13 @@ bool is_symmetric(WindowSubject subject, WindowBackend backend, bool symmetric_e
 }  // namespace
 
 WindowPair window_pair(std::optional<int64_t> sliding_window, WindowSubject subject,
-                       WindowBackend backend, bool symmetric_encoder) {
+                       EncoderWindowRule rule, bool symmetric_encoder) {
   if (!sliding_window) return {};
   if (*sliding_window < 1) {
     fail(ErrorKind::kConfig, "sliding_window: expected at least 1, got {}", *sliding_window);
   }
   const int64_t reach = *sliding_window - 1;
-  return {reach, is_symmetric(subject, backend, symmetric_encoder) ? reach : 0};
+  return {reach, is_symmetric(subject, rule, symmetric_encoder) ? reach : 0};
 }
 
 WindowPair apply_causal(WindowPair window, bool causal) {

@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <optional>
 
+#include "metadata/mask/kernel_rules.h"
+
 namespace attnbench {
 
 /// Attention as §3.3 tells it apart.
 enum class WindowSubject { kDecoder, kEncoderDecoder, kEncoderOnly, kEncoder };
-enum class WindowBackend { kFlashAttn, kFlashAttnIx, kTritonAttn };
 
 /// Key j is allowed for position p iff p - left <= j <= p + right; -1 = unlimited.
 struct WindowPair {
@@ -18,9 +19,9 @@ struct WindowPair {
 };
 
 /// sliding_window counts the visible keys including the token itself; nullopt = no window, < 1 is
-/// E-CONFIG. FLASH_ATTN_IX keeps its source's one-sided ENCODER window unless symmetric_encoder.
+/// E-CONFIG. With symmetric_encoder an ENCODER window is symmetric whatever the rule.
 WindowPair window_pair(std::optional<int64_t> sliding_window, WindowSubject subject,
-                       WindowBackend backend, bool symmetric_encoder = false);
+                       EncoderWindowRule rule, bool symmetric_encoder = false);
 
 /// The pair with the right side closed when causal.
 WindowPair apply_causal(WindowPair window, bool causal);
