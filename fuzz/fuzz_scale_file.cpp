@@ -47,6 +47,6 @@ void check(const std::string& text, std::optional<attnbench::ScaleFormat> format
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   check(text, std::nullopt);
-  for (const attnbench::ScaleFormat format : attnbench::kScaleFormats) check(text, format);
+  for (const auto& row : enum_rows(attnbench::ScaleFormat{})) check(text, row.value);
   return 0;
 }

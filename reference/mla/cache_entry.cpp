@@ -117,29 +117,23 @@ StoredMlaCache store_ds_mla(const Tensor& kv_c, const Tensor& k_pe) {
 StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype dtype,
                                float k_scale) {
   check_inputs(kv_c, k_pe);
-  switch (dtype) {
-    case KvCacheDtype::kFloat16:
-      check_copied_dtype(dtype, Dtype::kF16, kv_c.dtype());
+  const KvFormat& format = kv_format(dtype);
+  if (!format.of_latents) {
+    fail(ErrorKind::kConfig, "kv_cache dtype: MLA expects {}, got {}",
+         kv_format_names([](const KvFormat& of) { return of.of_latents; }), to_string(dtype));
+  }
+  switch (format.scales) {
+    case KvScales::kNone:
+      if (format.codes) check_copied_dtype(dtype, *format.codes, kv_c.dtype());
       return copy_entries(kv_c, k_pe);
-    case KvCacheDtype::kBFloat16:
-      check_copied_dtype(dtype, Dtype::kBF16, kv_c.dtype());
-      return copy_entries(kv_c, k_pe);
-    case KvCacheDtype::kAuto:
-      return copy_entries(kv_c, k_pe);
-    case KvCacheDtype::kFp8:
-    case KvCacheDtype::kFp8E4M3:
+    case KvScales::kTensor:
       return quantise_entries(kv_c, k_pe, k_scale);
-    case KvCacheDtype::kFp8DsMla:
+    case KvScales::kEntry:
       return store_ds_mla(kv_c, k_pe);
-    case KvCacheDtype::kFp8E5M2:
-    case KvCacheDtype::kInt8PerTokenHead:
-    case KvCacheDtype::kFp8PerTokenHead:
+    case KvScales::kTokenHead:
       break;
   }
-  fail(ErrorKind::kConfig,
-       "kv_cache dtype: MLA expects auto, float16, bfloat16, fp8, fp8_e4m3 or "
-       "fp8_ds_mla, got {}",
-       to_string(dtype));
+  fail(ErrorKind::kInternal, "latents have no scale for each head");
 }
 
 }  // namespace attnbench

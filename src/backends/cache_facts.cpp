@@ -15,8 +15,7 @@ void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const KernelR
                      is_per_token_head(cache.dtype), cache.int8_level == 2 ? 3 : 2);
   // Planes of IX are head-major whatever the setting (§2.2).
   const CacheLayout order = kind == CacheLayoutKind::kIx ? CacheLayout::kHnd : cache.layout;
-  facts.emplace_back("cache layout",
-                     fmt::format("{} {}", cache_layout_name(kind), to_string(order)));
+  facts.emplace_back("cache layout", fmt::format("{} {}", to_string(kind), to_string(order)));
   facts.emplace_back("cache shape",
                      fmt::format("[{}] in memory", fmt::join(layout.physical_shape, ", ")));
   facts.emplace_back("cache element", dtype_name(resolve_store_rule(problem, rules).element));

@@ -43,9 +43,9 @@ double bytes_per_key(const Problem& problem, const KernelRules& rules) {
         problem.kv_cache.int8_level == 1 ? size : static_cast<double>(dtype_size(a.dtype));
     return a.num_kv_heads * (a.head_size * size + a.v_head_size * value_size + sizeof(float));
   }
-  const bool scales = cached && is_per_token_head(problem.kv_cache.dtype);
-  const double per_head =
-      size * (a.head_size + a.v_head_size) + (scales ? 2.0 * sizeof(float) : 0.0);
+  const double scale =
+      cached ? static_cast<double>(inner_scale_bytes(problem.kv_cache.dtype)) : 0.0;
+  const double per_head = size * (a.head_size + a.v_head_size) + 2.0 * scale;
   return per_head * a.num_kv_heads;
 }
 

@@ -54,7 +54,7 @@ struct Job {
 
 /// Phase of a job for the progress line.
 enum class Phase { kInputs, kReference, kRun, kTiming };
-const char* to_string(Phase phase);
+std::span<const EnumRow<Phase>> enum_rows(Phase);
 
 class BenchObserver {
  public:

@@ -10,8 +10,6 @@
 namespace attnbench {
 namespace {
 
-constexpr std::array kMethodNames{"amax", "percentile", "mse"};
-
 constexpr float kInt8Max = 127.0f;
 constexpr int kStepsPerOctave = 16;
 constexpr int kOctavesAbove = 1;
@@ -49,15 +47,6 @@ bool saturates(float scaled, CodeGrid grid) {
 }
 
 }  // namespace
-
-const char* to_string(ScaleMethod method) { return kMethodNames[static_cast<std::size_t>(method)]; }
-
-std::optional<ScaleMethod> scale_method_from(std::string_view name) {
-  for (const ScaleMethod method : kScaleMethods) {
-    if (name == to_string(method)) return method;
-  }
-  return std::nullopt;
-}
 
 float largest_code(CodeGrid grid) { return grid == CodeGrid::kE4M3 ? kE4m3Max : kInt8Max; }
 

@@ -3,20 +3,22 @@
 #pragma once
 
 #include <array>
-#include <optional>
-#include <string_view>
+#include <span>
 
 #include "calibrate/magnitudes.h"
+#include "core/enum_names.h"
 
 namespace attnbench {
 
 enum class ScaleMethod { kAmax, kPercentile, kMse };
-inline constexpr std::array kScaleMethods{ScaleMethod::kAmax, ScaleMethod::kPercentile,
-                                          ScaleMethod::kMse};
-
-/// As --method takes it: "amax", "percentile", "mse".
-const char* to_string(ScaleMethod method);
-std::optional<ScaleMethod> scale_method_from(std::string_view name);
+/// As --method takes them.
+inline constexpr auto kScaleMethodRows = every_value<EnumRow<ScaleMethod>>({
+    {ScaleMethod::kAmax, "amax", "largest magnitude / largest code"},
+    {ScaleMethod::kPercentile, "percentile", "a percentile of the magnitudes / largest code"},
+    {ScaleMethod::kMse, "mse", "the least squared error"},
+});
+constexpr std::span<const EnumRow<ScaleMethod>> enum_rows(ScaleMethod) { return kScaleMethodRows; }
+inline constexpr auto kScaleMethods = values_of(kScaleMethodRows);
 
 /// The codes that x / scale is rounded to.
 enum class CodeGrid { kE4M3, kInt8 };

@@ -106,7 +106,7 @@ void add_calibration_options(CLI::App& app, CalibrationArguments& arguments) {
       ->delimiter(',')
       ->type_name("NAME");
   std::vector<std::string> formats;
-  for (const ScaleFormat format : kScaleFormats) formats.emplace_back(to_string(format));
+  for (const auto& row : enum_rows(ScaleFormat{})) formats.emplace_back(row.name);
   app.add_option("--format", arguments.format, join(formats, ", "))
       ->type_name("FORMAT")
       ->check(CLI::IsMember(formats).description(""));
@@ -183,7 +183,7 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   if (file != nullptr) {
     options.format = file->format;
   } else if (!arguments.format.empty()) {
-    options.format = *scale_format_from(arguments.format);
+    options.format = *enum_from_name<ScaleFormat>(arguments.format);
   }
   const std::vector<std::string> wanted = expand_layers(arguments.layers);
   if (arguments.scenario.empty()) {

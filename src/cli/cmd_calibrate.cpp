@@ -57,7 +57,7 @@ int run_calibrate(const CalibrateArguments& arguments, const Console& console) {
   check_output(arguments);
   CalibrationInput input = open_calibration(arguments.common, console);
   check_output_paths(input.scenario_files, outputs_of(arguments));
-  input.options.method = *scale_method_from(arguments.method);
+  input.options.method = *enum_from_name<ScaleMethod>(arguments.method);
   print_scale_notices(arguments.common, input.notices, console);
   const CalibrationReport report = calibrate(*input.observations, input.options);
   const std::string text = scale_file_text(report.file, arguments.model_type);

@@ -67,7 +67,7 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
   const std::vector<OutputPath> outputs{{"--json", common.json}};
   check_output_paths(inputs, outputs);
   std::optional<ScaleFormat> format;
-  if (!common.format.empty()) format = scale_format_from(common.format);
+  if (!common.format.empty()) format = enum_from_name<ScaleFormat>(common.format);
   const std::vector<std::string> wanted = expand_layers(common.layers);
   const ScaleFile file = advising([&] { return read_scale_file(arguments.file, format); });
   print_scale_notices(common, file.notices, console);

@@ -2,6 +2,7 @@
 
 #include "cli/selection.h"
 #include "core/error.h"
+#include "core/printable.h"
 
 namespace attnbench {
 namespace {
@@ -16,15 +17,14 @@ struct FaultRule {
 FaultRule parse_rule(const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string kind = text.substr(0, equals);
-  const bool known = kind == "hang" || kind == "crash" || kind == "overrun";
-  if (!known || equals == std::string::npos) {
-    fail(ErrorKind::kUsage,
-         "{}: expected hang, crash or overrun, '=' and an expression, found '{}'", kOption, text);
+  const std::optional<cuda::Fault> fault = enum_from_name<cuda::Fault>(kind);
+  if (!fault || equals == std::string::npos) {
+    std::vector<std::string> kinds;
+    for (const auto& row : enum_rows(cuda::Fault{})) kinds.emplace_back(row.name);
+    fail(ErrorKind::kUsage, "{}: expected {}, '=' and an expression, found '{}'", kOption,
+         either_of(kinds), text);
   }
-  const cuda::Fault fault = kind == "hang"    ? cuda::Fault::kHang
-                            : kind == "crash" ? cuda::Fault::kCrash
-                                              : cuda::Fault::kOverrun;
-  return {fault, IdFilter(text.substr(equals + 1), kOption)};
+  return {*fault, IdFilter(text.substr(equals + 1), kOption)};
 }
 
 }  // namespace

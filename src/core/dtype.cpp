@@ -1,34 +1,41 @@
 #include "core/dtype.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
+#include "core/enum_names.h"
 #include "kernels/common/numeric.cuh"
+#include "kernels/params.h"
 
 namespace attnbench {
 namespace {
 
 struct DtypeFacts {
-  Dtype dtype;
+  Dtype value;
+  attn::Element element;  // the same in the kernels' parameters
   std::size_t size;
   std::string_view safetensors;
   std::string_view name;
   bool floating;
 };
 
-constexpr std::array<DtypeFacts, 10> kFacts{{
-    {Dtype::kF32, 4, "F32", "float32", true},
-    {Dtype::kF16, 2, "F16", "float16", true},
-    {Dtype::kBF16, 2, "BF16", "bfloat16", true},
-    {Dtype::kF64, 8, "F64", "float64", true},
-    {Dtype::kE4M3, 1, "F8_E4M3", "fp8_e4m3", true},
-    {Dtype::kE5M2, 1, "F8_E5M2", "fp8_e5m2", true},
-    {Dtype::kI8, 1, "I8", "int8", false},
-    {Dtype::kI32, 4, "I32", "int32", false},
-    {Dtype::kI64, 8, "I64", "int64", false},
-    {Dtype::kU8, 1, "U8", "uint8", false},
-}};
+constexpr auto kFacts = every_value<DtypeFacts>({
+    {Dtype::kF32, attn::Element::kF32, 4, "F32", "float32", true},
+    {Dtype::kF16, attn::Element::kF16, 2, "F16", "float16", true},
+    {Dtype::kBF16, attn::Element::kBF16, 2, "BF16", "bfloat16", true},
+    {Dtype::kF64, attn::Element::kF64, 8, "F64", "float64", true},
+    {Dtype::kE4M3, attn::Element::kE4M3, 1, "F8_E4M3", "fp8_e4m3", true},
+    {Dtype::kE5M2, attn::Element::kE5M2, 1, "F8_E5M2", "fp8_e5m2", true},
+    {Dtype::kI8, attn::Element::kI8, 1, "I8", "int8", false},
+    {Dtype::kI32, attn::Element::kI32, 4, "I32", "int32", false},
+    {Dtype::kI64, attn::Element::kI64, 8, "I64", "int64", false},
+    {Dtype::kU8, attn::Element::kU8, 1, "U8", "uint8", false},
+});
+
+// Pipelines cast from one to the other.
+static_assert(std::ranges::all_of(kFacts, [](const DtypeFacts& row) {
+  return static_cast<int>(row.value) == static_cast<int>(row.element);
+}));
 
 const DtypeFacts& facts(Dtype dtype) { return kFacts[static_cast<std::size_t>(dtype)]; }
 
@@ -55,7 +62,7 @@ bool is_floating(Dtype dtype) { return facts(dtype).floating; }
 
 std::optional<Dtype> dtype_from_safetensors_name(std::string_view name) {
   for (const DtypeFacts& row : kFacts) {
-    if (row.safetensors == name) return row.dtype;
+    if (row.safetensors == name) return row.value;
   }
   return std::nullopt;
 }

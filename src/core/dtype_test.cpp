@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {
@@ -18,6 +19,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr std::array kAllDtypes{Dtype::kF32,  Dtype::kF16, Dtype::kBF16, Dtype::kF64, Dtype::kE4M3,
                                 Dtype::kE5M2, Dtype::kI8,  Dtype::kI32,  Dtype::kI64, Dtype::kU8};
+static_assert(!is_enumerator<static_cast<Dtype>(kAllDtypes.size())>());
 
 /// A small float format by its definition (semantics §0.3), as a table of values: the oracle.
 struct Format {

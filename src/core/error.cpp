@@ -2,33 +2,28 @@
 
 namespace attnbench {
 
-const char* error_code(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kUsage:
-      return "usage";
-    case ErrorKind::kConfig:
-      return "E-CONFIG";
-    case ErrorKind::kShape:
-      return "E-SHAPE";
-    case ErrorKind::kDtype:
-      return "E-DTYPE";
-    case ErrorKind::kValue:
-      return "E-VALUE";
-    case ErrorKind::kFormat:
-      return "E-FORMAT";
-    case ErrorKind::kIo:
-      return "E-IO";
-    case ErrorKind::kCapacity:
-      return "E-CAPACITY";
-    case ErrorKind::kUnsupported:
-      return "E-UNSUPPORTED";
-    case ErrorKind::kCuda:
-      return "E-CUDA";
-    case ErrorKind::kInternal:
-      return "E-INTERNAL";
-  }
-  return "E-INTERNAL";
+std::span<const EnumRow<ErrorKind>> enum_rows(ErrorKind) {
+  using enum ErrorKind;
+  static constexpr auto kRows = every_value<EnumRow<ErrorKind>>({
+      {kUsage, "usage", "bad command line"},
+      {kConfig, "E-CONFIG", "contradictory or out-of-range option"},
+      {kShape, "E-SHAPE", "wrong rank or extent"},
+      {kDtype, "E-DTYPE", "wrong element type"},
+      {kValue, "E-VALUE",
+       "bad content: index out of range, non-positive scale, non-monotone array"},
+      {kFormat, "E-FORMAT", "malformed file"},
+      {kIo, "E-IO", "unreadable or unwritable file"},
+      {kCapacity, "E-CAPACITY",
+       "would exceed memory or an integer range; a case ends as status error"},
+      {kUnsupported, "E-UNSUPPORTED",
+       "what the device has no kernel for; a case ends as status unsupported"},
+      {kCuda, "E-CUDA", "the device or its libraries failed; a case ends as status error"},
+      {kInternal, "E-INTERNAL", "a defect of attnbench itself"},
+  });
+  return kRows;
 }
+
+const char* error_code(ErrorKind kind) { return to_string(kind); }
 
 std::string Error::full_message() const { return fmt::format("{}: {}", error_code(kind_), what()); }
 

@@ -3,25 +3,30 @@
 
 #include <fmt/core.h>
 
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 
+#include "core/enum_names.h"
+
 namespace attnbench {
 
+/// Meanings and codes are in the table of error.cpp.
 enum class ErrorKind {
-  kUsage,        // bad command line
-  kConfig,       // contradictory or out-of-range option
-  kShape,        // wrong rank or extent
-  kDtype,        // wrong element type
-  kValue,        // bad content: index out of range, non-positive scale, non-monotone array
-  kFormat,       // malformed file
-  kIo,           // unreadable or unwritable file
-  kCapacity,     // would exceed memory or an integer range; a case ends as status "error"
-  kUnsupported,  // what the device has no kernel for; a case ends as status "unsupported"
-  kCuda,         // the device or its libraries failed; a case ends as status "error"
-  kInternal,     // a defect of attnbench itself
+  kUsage,
+  kConfig,
+  kShape,
+  kDtype,
+  kValue,
+  kFormat,
+  kIo,
+  kCapacity,
+  kUnsupported,
+  kCuda,
+  kInternal
 };
+std::span<const EnumRow<ErrorKind>> enum_rows(ErrorKind);
 
 /// "E-CONFIG", "E-SHAPE", ...; kUsage is "usage".
 const char* error_code(ErrorKind kind);

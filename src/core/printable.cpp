@@ -93,4 +93,13 @@ std::string quoted_names(const std::vector<std::string>& names) {
   return result;
 }
 
+std::string either_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 < words.size() ? ", " : " or ";
+    text += words[i];
+  }
+  return text;
+}
+
 }  // namespace attnbench

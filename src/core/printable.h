@@ -25,4 +25,7 @@ std::string shown(std::string_view text, std::size_t longest = 200);
 /// "'a', 'b', ... 7 more": at most 50 of them.
 std::string quoted_names(const std::vector<std::string>& names);
 
+/// "a, b or c".
+std::string either_of(const std::vector<std::string>& words);
+
 }  // namespace attnbench

@@ -35,4 +35,11 @@ TEST_CASE("long text is cut between characters") {
   CHECK(shown(std::string(9, '\x80'), 4) == "...");
 }
 
+TEST_CASE("alternatives are listed with an or before the last") {
+  CHECK(either_of({}).empty());
+  CHECK(either_of({"a"}) == "a");
+  CHECK(either_of({"a", "b"}) == "a or b");
+  CHECK(either_of({"a", "b", "c"}) == "a, b or c");
+}
+
 }  // namespace attnbench

@@ -73,16 +73,14 @@ KvLayout lay_out(CacheLayoutKind kind, HeadOrder order, std::vector<int64_t> sha
 
 }  // namespace
 
-const char* cache_layout_name(CacheLayoutKind kind) {
-  switch (kind) {
-    case CacheLayoutKind::kFa:
-      return "FA";
-    case CacheLayoutKind::kIx:
-      return "IX";
-    case CacheLayoutKind::kTr:
-      return "TR";
-  }
-  return "";
+std::span<const EnumRow<CacheLayoutKind>> enum_rows(CacheLayoutKind) {
+  using enum CacheLayoutKind;
+  static constexpr auto kRows = every_value<EnumRow<CacheLayoutKind>>({
+      {kFa, "FA", "[2, NB, bs, Hk, D] of FLASH_ATTN"},
+      {kIx, "IX", "[P, NB, Hk, bs, D] of FLASH_ATTN_IX"},
+      {kTr, "TR", "[NB, 2, bs, Hk, Dp] of TRITON_ATTN"},
+  });
+  return kRows;
 }
 
 HeadOrder head_order_from_name(std::string_view name) {
@@ -169,19 +167,21 @@ ScaleView per_token_head_scale_view(const KvLayout& layout) {
 }
 
 std::vector<int64_t> mla_cache_shape(int64_t num_blocks, int block_size, int kv_lora_rank,
-                                     int qk_rope_head_dim, bool fp8_ds_mla, int64_t num_layers) {
+                                     int qk_rope_head_dim, KvCacheDtype dtype, int64_t num_layers) {
   check_block_size(block_size);
   check_extent(num_blocks, "num_blocks");
   check_extent(kv_lora_rank, "kv_lora_rank");
   check_extent(qk_rope_head_dim, "qk_rope_head_dim");
-  if (fp8_ds_mla && (kv_lora_rank != 512 || qk_rope_head_dim != 64)) {
-    fail(ErrorKind::kShape,
-         "fp8_ds_mla: expected kv_lora_rank 512 and qk_rope_head_dim 64, got {} and {}",
-         kv_lora_rank, qk_rope_head_dim);
+  const std::optional<PackedEntry>& packed = kv_format(dtype).packed;
+  if (packed &&
+      (kv_lora_rank != packed->kv_lora_rank || qk_rope_head_dim != packed->qk_rope_head_dim)) {
+    fail(ErrorKind::kShape, "{}: expected kv_lora_rank {} and qk_rope_head_dim {}, got {} and {}",
+         to_string(dtype), packed->kv_lora_rank, packed->qk_rope_head_dim, kv_lora_rank,
+         qk_rope_head_dim);
   }
   std::vector<int64_t> shape;
   if (num_layers > 0) shape.push_back(num_layers);
-  const int64_t entry = fp8_ds_mla ? kFp8DsMlaEntryBytes : kv_lora_rank + qk_rope_head_dim;
+  const int64_t entry = packed ? packed->bytes : int64_t{kv_lora_rank} + qk_rope_head_dim;
   shape.insert(shape.end(), {num_blocks, block_size, entry});
   return shape;
 }

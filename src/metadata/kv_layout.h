@@ -2,8 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
+
+#include "core/enum_names.h"
+#include "core/kv_format.h"
 
 namespace attnbench {
 
@@ -12,8 +16,7 @@ namespace attnbench {
 ///   kIx  [P, NB, Hk, bs, D]   FLASH_ATTN_IX, §2.2; P = 2 planes, 3 at int8 level 2
 ///   kTr  [NB, 2, bs, Hk, Dp]  TRITON_ATTN, §2.3; Dp = D, or D + 4 for per-token-head caches
 enum class CacheLayoutKind { kFa, kIx, kTr };
-/// "FA", "IX" or "TR".
-const char* cache_layout_name(CacheLayoutKind kind);
+std::span<const EnumRow<CacheLayoutKind>> enum_rows(CacheLayoutKind);
 
 /// The user's layout setting: token-major or head-major inside a block. kIx without layers is
 /// head-major under both settings.
@@ -77,13 +80,10 @@ struct ScaleView {
 /// A layout that is not per-token-head is E-CONFIG.
 ScaleView per_token_head_scale_view(const KvLayout& layout);
 
-/// Bytes of one fp8_ds_mla entry (§8.4.3): 512 e4m3 | 4 float32 scales | 64 bfloat16.
-inline constexpr int kFp8DsMlaEntryBytes = 656;
-
-/// [(L,) NB, bs, Lkv + R]; with fp8_ds_mla [(L,) NB, bs, 656] bytes, which needs Lkv 512 and R 64
-/// (E-SHAPE). The stride order is the identity, with layers too (§2.4).
+/// [(L,) NB, bs, Lkv + R]; of packed entries [(L,) NB, bs, bytes of one], which have room for
+/// their own Lkv and R only (E-SHAPE). The stride order is the identity, with layers too (§2.4).
 std::vector<int64_t> mla_cache_shape(int64_t num_blocks, int block_size, int kv_lora_rank,
-                                     int qk_rope_head_dim, bool fp8_ds_mla = false,
+                                     int qk_rope_head_dim, KvCacheDtype dtype = KvCacheDtype::kAuto,
                                      int64_t num_layers = 0);
 
 /// "Block size must be a multiple of 16." as E-CONFIG unless it is, and positive (§2.5).

@@ -134,9 +134,9 @@ TEST_CASE("a scale lies in the last four bytes of its own cell under both head o
 
 TEST_CASE("MLA caches have one latent head, or 656-byte entries") {
   CHECK(mla_cache_shape(7, 64, 512, 64) == Shape{7, 64, 576});
-  CHECK(mla_cache_shape(7, 64, 512, 64, true) == Shape{7, 64, 656});
-  CHECK(mla_cache_shape(7, 64, 512, 64, false, 3) == Shape{3, 7, 64, 576});
-  CHECK(error_of([] { mla_cache_shape(7, 64, 256, 64, true); }) == "E-SHAPE");
+  CHECK(mla_cache_shape(7, 64, 512, 64, KvCacheDtype::kFp8DsMla) == Shape{7, 64, 656});
+  CHECK(mla_cache_shape(7, 64, 512, 64, KvCacheDtype::kAuto, 3) == Shape{3, 7, 64, 576});
+  CHECK(error_of([] { mla_cache_shape(7, 64, 256, 64, KvCacheDtype::kFp8DsMla); }) == "E-SHAPE");
 }
 
 TEST_CASE("bad layouts are refused") {

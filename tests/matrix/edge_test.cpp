@@ -174,11 +174,10 @@ TEST_CASE("every backend with an attention operation is a target of the matrix")
 }
 
 TEST_CASE("every single operation is a target of the matrix") {
-  for (int i = 0; i <= static_cast<int>(OpKind::kMmQuant); ++i) {
-    const auto op = static_cast<OpKind>(i);
+  for (const auto& row : enum_rows(OpKind{})) {
     CHECK_MESSAGE(std::any_of(edge_targets().begin(), edge_targets().end(),
-                              [&](const Target& t) { return t.op == op; }),
-                  to_string(op));
+                              [&](const Target& t) { return t.op == row.value; }),
+                  row.name);
   }
 }
 

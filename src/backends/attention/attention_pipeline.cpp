@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/kv_params.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"
@@ -235,8 +236,7 @@ void AttentionPipeline::set_cache_write(const PagedCache& cache) {
   write_.num_kv_heads = a.num_kv_heads;
   write_.head_size = a.head_size;
   write_.v_head_size = a.v_head_size;
-  const KvCacheDtype dtype = problem_.kv_cache.dtype;
-  write_.quantise = is_per_token_head(dtype) ? 2 : (is_quantised(dtype) ? 1 : 0);
+  write_.quantise = cache_write_mode(problem_.kv_cache.dtype);
   write_.k_scale = kv.k_scale;
   write_.v_scale = kv.v_scale;
   write_.key_scales = const_cast<float*>(kv.key_scales);

@@ -117,7 +117,7 @@ class Reference : public Backend {
     std::vector<std::string> reasons;
     const AttentionType type = problem.attention.type;
     if (type == AttentionType::kMla) return mla_reference_refusals(problem);
-    if (problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla) {
+    if (!kv_format(problem.kv_cache.dtype).of_heads) {
       reasons.emplace_back("kv_cache_dtype not supported");
     }
     if (!is_served(type)) {

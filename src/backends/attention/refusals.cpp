@@ -17,11 +17,6 @@ bool contains(const std::vector<T>& values, T value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-bool is_fp8_per_tensor(KvCacheDtype dtype) {
-  return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3 ||
-         dtype == KvCacheDtype::kFp8E5M2;
-}
-
 bool all_one(const std::vector<double>& scales) {
   return std::all_of(scales.begin(), scales.end(), [](double scale) { return scale == 1.0; });
 }
@@ -43,7 +38,7 @@ struct Question {
   bool window() const { return attention().sliding_window.has_value(); }
   bool dcp() const { return problem.dcp.world_size > 1; }
   bool int8() const { return problem.kv_cache.int8_level > 0; }
-  bool fp8_kv() const { return is_fp8_per_tensor(problem.kv_cache.dtype); }
+  bool fp8_kv() const { return has_tensor_scales(problem.kv_cache.dtype); }
   bool fp8_descale() const {
     const KvCacheSpec& cache = problem.kv_cache;
     const bool ones = all_one(cache.k_scale) && all_one(cache.v_scale) && cache.q_scale == 1.0;
@@ -83,7 +78,7 @@ void add_format_reasons(const Question& q, Reasons& reasons) {
       "head_size not supported");
   reasons.add_if(!contains(q.can.dtypes, q.attention().dtype), "dtype not supported");
   reasons.add_if(!contains(q.can.kv_dtypes, kv) ||
-                     (is_fp8_per_tensor(kv) && q.device.sm < q.can.min_sm_fp8_kv),
+                     (has_tensor_scales(kv) && q.device.sm < q.can.min_sm_fp8_kv),
                  "kv_cache_dtype not supported");
   // int8 attention has pages of its own: any multiple of 16 up to 256.
   const int block_size = q.problem.kv_cache.block_size;

@@ -135,9 +135,7 @@ void for_each_unused_vector(const Problem& problem, const PagedCache& cache, Vis
 }  // namespace
 
 bool cudnn_is_fp8(const Problem& problem) {
-  return !is_encoder_type(problem.attention.type) &&
-         (problem.kv_cache.dtype == KvCacheDtype::kFp8 ||
-          problem.kv_cache.dtype == KvCacheDtype::kFp8E4M3);
+  return !is_encoder_type(problem.attention.type) && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
 bool cudnn_reads_pages(const Problem& problem) {

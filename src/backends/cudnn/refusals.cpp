@@ -53,9 +53,7 @@ class CudnnQuestion {
     add_if(a.head_size % unit != 0 || (a.head_size > most && !is_deepseek),
            "head_size not supported");
     add_if(a.dtype != Dtype::kBF16 && a.dtype != Dtype::kF16, "dtype not supported");
-    const KvCacheDtype kv = problem_.kv_cache.dtype;
-    const bool copies =
-        kv == KvCacheDtype::kAuto || kv == KvCacheDtype::kFloat16 || kv == KvCacheDtype::kBFloat16;
+    const bool copies = !is_quantised(problem_.kv_cache.dtype);
     add_if(has_cache() && !copies && (!fp8() || device_.sm < 90), "kv_cache_dtype not supported");
     add_if(cudnn_reads_pages(problem_) &&
                !std::has_single_bit(static_cast<unsigned>(problem_.kv_cache.block_size)),

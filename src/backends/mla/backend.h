@@ -68,7 +68,8 @@ MlaCapability mla_reference_capability(const Problem& problem);
 /// Which requests are decodes.
 BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem);
 
-/// The cache dtype that the backend stores: "fp8" of FLASHMLA_SPARSE is fp8_ds_mla.
+/// The cache dtype that the backend stores: "fp8" is the packed one where it has no fp8_e4m3, as in
+/// FLASHMLA_SPARSE.
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem);
 
 /// What has no meaning for MLA, whoever computes it.

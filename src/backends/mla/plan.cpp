@@ -12,10 +12,6 @@ namespace {
 
 constexpr int kNumSms = 132;
 
-bool is_per_tensor_fp8(KvCacheDtype dtype) {
-  return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3;
-}
-
 std::vector<std::int32_t> query_start_loc(const Problem& problem, int first) {
   std::vector<std::int32_t> starts{0};
   for (std::size_t b = static_cast<std::size_t>(first); b < problem.batch.size(); ++b) {
@@ -129,12 +125,6 @@ double live_keys(const Problem& problem, int first, int last, bool unique) {
   return keys + (any ? static_cast<double>(prefix) : 0.0);
 }
 
-double entry_bytes(const Problem& problem, KvCacheDtype dtype) {
-  if (dtype == KvCacheDtype::kFp8DsMla) return attn::kDsMlaEntryBytes;
-  return static_cast<double>(problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim) *
-         static_cast<double>(dtype_size(kv_element_dtype(dtype, problem.attention.dtype)));
-}
-
 }  // namespace
 
 BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem) {
@@ -143,7 +133,7 @@ BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& probl
 }
 
 bool allows_quantised_query(const MlaCapability& capability, const Problem& problem) {
-  return !capability.sparse && is_per_tensor_fp8(mla_cache_dtype(capability, problem));
+  return !capability.sparse && is_e4m3_cache(mla_cache_dtype(capability, problem));
 }
 
 bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem) {
@@ -159,12 +149,12 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   plan.pad_v = problem.mla.v_pad == Switch::kOn;
   plan.workspace_tokens = workspace_tokens(problem);
   plan.fp8_prefill = problem.mla.emulate_fp8_prefill && !capability.sparse &&
-                     !capability.latent_only && is_per_tensor_fp8(problem.kv_cache.dtype);
+                     !capability.latent_only && is_e4m3_cache(problem.kv_cache.dtype);
   if (capability.latent_only) return plan;  // the rest is the kernel's own affair
   plan.chunks = plan_chunks(problem, plan);
   if (!capability.sparse) {
     plan.num_parts = decode_parts(capability, problem, plan);
-  } else if (mla_cache_dtype(capability, problem) == KvCacheDtype::kFp8DsMla) {
+  } else if (is_packed(mla_cache_dtype(capability, problem))) {
     plan.sparse_batch = split_by(MetadataBuilder::kFlashMlaSparseFp8, problem);
     plan.num_parts = sparse_parts(problem, plan);
   }
@@ -173,11 +163,11 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
 
 KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
   const KvCacheDtype dtype = problem.kv_cache.dtype;
-  const auto stores = [&](KvCacheDtype of) {
-    return std::ranges::count(capability.kv_dtypes, of) > 0;
-  };
-  const bool is_alias = stores(KvCacheDtype::kFp8DsMla) && !stores(KvCacheDtype::kFp8E4M3);
-  return is_alias && dtype == KvCacheDtype::kFp8 ? KvCacheDtype::kFp8DsMla : dtype;
+  const std::optional<KvCacheDtype> usual = kv_format(dtype).usual;
+  const std::vector<KvCacheDtype>& stored = capability.kv_dtypes;
+  if (!usual || std::ranges::count(stored, *usual) > 0) return dtype;
+  const auto packed = std::ranges::find_if(stored, is_packed);
+  return packed != stored.end() ? *packed : dtype;
 }
 
 double mla_flops(const Problem& problem, const MlaCapability& capability) {
@@ -199,7 +189,8 @@ Traffic mla_traffic(const Problem& problem, const MlaCapability& capability) {
   const int decodes = plan.batch.num_decodes;
   const int total = static_cast<int>(problem.num_requests());
   const auto element = static_cast<double>(dtype_size(a.dtype));
-  const double per_entry = entry_bytes(problem, mla_cache_dtype(capability, problem));
+  const auto per_entry = static_cast<double>(latent_entry_bytes(
+      mla_cache_dtype(capability, problem), a.dtype, mla.kv_lora_rank, mla.qk_rope_head_dim));
   const double per_key = element * a.num_heads * (a.head_size + a.v_head_size);
   const double query_element = plan.quantised_query ? 1.0 : element;
   const double decode_row =

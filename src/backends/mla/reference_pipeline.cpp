@@ -82,13 +82,11 @@ bool has_mm_prefix(const AttentionSpec& attention) {
 
 std::vector<std::string> mla_reference_refusals(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
-  const KvCacheDtype dtype = problem.kv_cache.dtype;
   std::vector<std::string> reasons;
   const auto add_if = [&](bool condition, const char* reason) {
     if (condition) reasons.emplace_back(reason);
   };
-  add_if(dtype == KvCacheDtype::kFp8E5M2 || is_per_token_head(dtype),
-         "kv_cache_dtype not supported");
+  add_if(!kv_format(problem.kv_cache.dtype).of_latents, "kv_cache_dtype not supported");
   add_if(has_mm_prefix(a), "partial multimodal token full attention not supported");
   add_if(a.sinks != SinksKind::kNone, "attention sinks not supported");
   add_if(!a.causal, "non-causal attention not supported");

@@ -83,8 +83,7 @@ class Reasons {
            fmt::format("Head dimension {} is not supported by MLA.", entry_size()));
     add_if(can_.sparse && has_wrong_kv_dtype() && is_quantised(problem_.kv_cache.dtype),
            "FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype");
-    add_if(has_wrong_ds_mla(),
-           "fp8_ds_mla needs kv_lora_rank 512, qk_rope_head_dim 64 and bfloat16");
+    add_if(has_wrong_packed_sizes(), packed_sizes());
     add_if(problem_.kv_cache.int8_level > 0, "int8 attention not supported");
     add_if(problem_.cascade.mode == CascadeMode::kAlways && problem_.cascade.common_prefix_len > 0,
            fmt::format("cascade attention not supported by {}", can_.name));
@@ -114,12 +113,21 @@ class Reasons {
     return can_.latent_only && can_.fp8_query && allows_quantised_query(can_, problem_);
   }
 
-  /// The 656 bytes have room for one size, and for 16-bit rope parts that are bfloat16 (§8.4.3).
-  bool has_wrong_ds_mla() const {
-    return is_mla() && !has_wrong_entry() && contains(can_.dtypes, a_.dtype) &&
-           mla_cache_dtype(can_, problem_) == kFp8DsMla &&
-           (problem_.mla.kv_lora_rank != attn::kDsMlaLatent ||
-            problem_.mla.qk_rope_head_dim != attn::kDsMlaRope || a_.dtype != Dtype::kBF16);
+  const std::optional<PackedEntry>& packed() const {
+    return kv_format(mla_cache_dtype(can_, problem_)).packed;
+  }
+  /// A packed entry has room for one size, and for rope parts of one type (§8.4.3).
+  bool has_wrong_packed_sizes() const {
+    return is_mla() && !has_wrong_entry() && contains(can_.dtypes, a_.dtype) && packed() &&
+           (problem_.mla.kv_lora_rank != packed()->kv_lora_rank ||
+            problem_.mla.qk_rope_head_dim != packed()->qk_rope_head_dim ||
+            a_.dtype != packed()->source);
+  }
+  std::string packed_sizes() const {
+    if (!packed()) return "";
+    return fmt::format("{} needs kv_lora_rank {}, qk_rope_head_dim {} and {}",
+                       to_string(mla_cache_dtype(can_, problem_)), packed()->kv_lora_rank,
+                       packed()->qk_rope_head_dim, dtype_name(packed()->source));
   }
 
   /// A batch that this backend's split makes impossible: prefills in the wrong order (§1.4), more

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/kv_params.h"
 #include "backends/ranks/ops_communicator.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
@@ -78,9 +79,7 @@ void MlaWork::set_ranks() {
 }
 
 attn::MlaEntry MlaWork::entry_format() const {
-  const KvCacheDtype dtype = mla_cache_dtype(capability, problem);
-  if (dtype == KvCacheDtype::kFp8DsMla) return attn::MlaEntry::kDsMla;
-  return is_quantised(dtype) ? attn::MlaEntry::kE4M3 : attn::MlaEntry::kCopy;
+  return mla_entry_of(mla_cache_dtype(capability, problem));
 }
 
 attn::MlaEntries MlaWork::entries(const MlaRank& rank, int first_request) const {

@@ -45,9 +45,8 @@ std::string function_name(const Problem& problem) {
       return "merge_attn_states";
     case OpKind::kGather:
       if (problem.op.raw) return "cp_gather_cache";
-      return problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla
-                 ? "cp_gather_and_upconvert_fp8_kv_cache"
-                 : "gather_and_maybe_dequant_cache";
+      return is_packed(problem.kv_cache.dtype) ? "cp_gather_and_upconvert_fp8_kv_cache"
+                                               : "gather_and_maybe_dequant_cache";
     case OpKind::kRope:
       return "rotary_embedding";
     case OpKind::kRopeAndCache:

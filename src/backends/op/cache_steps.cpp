@@ -1,6 +1,7 @@
 // Operations on caches: writes, rotation fused with a write, gathers (semantics §5, §8.4, §12).
 #include <algorithm>
 
+#include "backends/kv_params.h"
 #include "backends/op/op_pipeline.h"
 #include "metadata/kv_layout.h"
 
@@ -57,7 +58,7 @@ class CacheWriter {
   void add_scales(const Problem& problem, attn::CacheWriteParams& write) {
     const KvCacheSpec& cache = problem.kv_cache;
     const int heads = problem.attention.num_kv_heads;
-    write.quantise = is_per_token_head(cache.dtype) ? 2 : (is_quantised(cache.dtype) ? 1 : 0);
+    write.quantise = cache_write_mode(cache.dtype);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
     if (write.quantise != 1) return;
     write.k_scale = op_.upload(scale_of_heads(cache.k_scale, heads), "k_scale");
@@ -115,11 +116,6 @@ void queue_int8_write(OpPipeline& op) {
   op.add_step([&op, write] { op.ops().write_cache_int8(write); });
 }
 
-attn::MlaEntry entry_format(KvCacheDtype dtype) {
-  if (dtype == KvCacheDtype::kFp8DsMla) return attn::MlaEntry::kDsMla;
-  return is_quantised(dtype) ? attn::MlaEntry::kE4M3 : attn::MlaEntry::kCopy;
-}
-
 const float* upload_k_scale(OpPipeline& op) {
   const std::vector<float> scale{static_cast<float>(op.problem().kv_cache.k_scale.at(0))};
   return op.upload(scale, "k_scale");
@@ -130,7 +126,7 @@ attn::MlaCacheWriteParams mla_write(OpPipeline& op, void* memory) {
   const Problem& problem = op.problem();
   const Tensor& data = op.inputs().mla_cache.data;
   attn::MlaCacheWriteParams write{};
-  write.format = entry_format(problem.kv_cache.dtype);
+  write.format = mla_entry_of(problem.kv_cache.dtype);
   write.source_element = element_of(problem.attention.dtype);
   write.cache = memory;
   write.slot_stride = data.dim(2);
@@ -313,7 +309,7 @@ void queue_mla_rope(OpPipeline& op, bool writes) {
 void queue_gather(OpPipeline& op) {
   attn::MlaEntries entries = entries_of(op);
   entries.cache = op.upload_tensor(op.inputs().mla_cache.data, "kv_cache");
-  const bool packed = op.problem().kv_cache.dtype == KvCacheDtype::kFp8DsMla;
+  const bool packed = is_packed(op.problem().kv_cache.dtype);
   if (op.problem().op.raw) return queue_raw_gather(op, entries);
   packed ? queue_upconvert(op, entries) : queue_dequantising_gather(op, entries);
 }

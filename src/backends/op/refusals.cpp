@@ -13,16 +13,10 @@ namespace {
 constexpr double kFloat = sizeof(float);
 constexpr double kSlot = sizeof(std::int64_t);
 
-bool is_fp8(KvCacheDtype dtype) {
-  return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3 ||
-         dtype == KvCacheDtype::kFp8E5M2;
-}
-
-/// Latents have 16-bit, e4m3 and packed entries; K and V everything but packed ones.
 bool kv_dtype_fits(const Problem& problem) {
   const KvCacheDtype dtype = problem.kv_cache.dtype;
-  if (problem.op.mla) return dtype != KvCacheDtype::kFp8E5M2 && !is_per_token_head(dtype);
-  if (dtype == KvCacheDtype::kFp8DsMla) return false;
+  if (problem.op.mla) return kv_format(dtype).of_latents;
+  if (!kv_format(dtype).of_heads) return false;
   return !is_per_token_head(dtype) || problem.op.cache_layout == OpCacheLayout::kTr;
 }
 
@@ -65,7 +59,7 @@ class Reasons {
     const bool per_token_head = is_per_token_head(cache.dtype);
     const bool int8 = cache.int8_level > 0;
     add_if(int8 && problem_.op.cache_layout != OpCacheLayout::kIx, "int8 attention not supported");
-    add_if(int8 && is_fp8(cache.dtype),
+    add_if(int8 && has_tensor_scales(cache.dtype),
            fmt::format("int8 attention level {} with fp8 kv cache", cache.int8_level));
     add_if(int8 && problem_.dcp.world_size > 1, "DCP with int8 attention");
     add_if(op_ == OpKind::kRopeAndCache && per_token_head,
@@ -96,10 +90,9 @@ struct Extents {
 };
 
 double entry_bytes(const Problem& problem) {
-  const int elements = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
-  if (problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla) return kFp8DsMlaEntryBytes;
-  const Dtype element = kv_element_dtype(problem.kv_cache.dtype, problem.attention.dtype);
-  return elements * static_cast<double>(dtype_size(element));
+  return static_cast<double>(latent_entry_bytes(problem.kv_cache.dtype, problem.attention.dtype,
+                                                problem.mla.kv_lora_rank,
+                                                problem.mla.qk_rope_head_dim));
 }
 
 /// Bytes of K and V of one token in the cache.
@@ -109,7 +102,7 @@ double stored_bytes(const Problem& problem) {
     return e.kv_heads * (e.d + e.dv * (problem.kv_cache.int8_level == 1 ? 1 : e.size) + kFloat);
   }
   const Dtype element = kv_element_dtype(problem.kv_cache.dtype, problem.attention.dtype);
-  const double scales = is_per_token_head(problem.kv_cache.dtype) ? 2 * kFloat : 0;
+  const auto scales = 2.0 * static_cast<double>(inner_scale_bytes(problem.kv_cache.dtype));
   return e.kv_heads * ((e.d + e.dv) * static_cast<double>(dtype_size(element)) + scales);
 }
 

@@ -61,9 +61,7 @@ std::vector<std::string> operation_refusals(const Problem& problem) {
   if (problem.op.mla) return {fmt::format("operation {} of latents not supported", to_string(op))};
   const KvCacheSpec& cache = problem.kv_cache;
   std::vector<std::string> reasons;
-  if (is_per_token_head(cache.dtype) || cache.dtype == KvCacheDtype::kFp8DsMla) {
-    reasons.emplace_back("kv_cache_dtype not supported");
-  }
+  if (has_inner_scales(cache.dtype)) reasons.emplace_back("kv_cache_dtype not supported");
   if (cache.int8_level > 0) reasons.emplace_back("int8 attention not supported");
   if (problem.dcp.world_size > 1) reasons.emplace_back("DCP not supported");
   if (problem.attention.v_head_size != problem.attention.head_size) {

@@ -168,10 +168,9 @@ PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capabi
 /// The output is quantised behind the kernel, so that is nothing that it needs.
 void PluginProblem::set_latents(const Problem& problem, const MlaCapability& capability) {
   const KvCacheDtype dtype = mla_cache_dtype(capability, problem);
-  const bool is_ds_mla = dtype == KvCacheDtype::kFp8DsMla;
   const bool is_quantised_query = problem.attention.query_dtype == QueryDtype::kFp8E4M3 ||
                                   plan_mla(capability, problem).quantised_query;
-  set_cache(problem, is_ds_mla ? Dtype::kU8 : kv_element_dtype(dtype, problem.attention.dtype));
+  set_cache(problem, kv_element_dtype(dtype, problem.attention.dtype));
   view_.num_heads = std::max(view_.num_heads, problem.mla.q_pad_num_heads.value_or(0));
   view_.num_kv_heads = 1;
   view_.head_size = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
@@ -180,7 +179,7 @@ void PluginProblem::set_latents(const Problem& problem, const MlaCapability& cap
   view_.output_scale = 0;
   view_.features = ATTNBENCH_CAUSAL;
   if (view_.topk > 0) view_.features |= ATTNBENCH_MLA_TOPK;
-  if (is_ds_mla) view_.features |= ATTNBENCH_MLA_DS_KV;
+  if (is_packed(dtype)) view_.features |= ATTNBENCH_MLA_DS_KV;
   if (view_.kv_cache_dtype == ATTNBENCH_FP8_E4M3) view_.features |= ATTNBENCH_FP8_KV;
   if (is_quantised_query) view_.features |= ATTNBENCH_FP8_QUERY;
   if (problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3) {
@@ -231,8 +230,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   const KvCacheSpec& cache = problem.kv_cache;
   const OutputQuantType output = problem.output_quant.type;
   if (a.type == AttentionType::kOp) return operation_refusals(problem);
-  add_if(is_per_token_head(cache.dtype) || cache.dtype == KvCacheDtype::kFp8DsMla,
-         "kv_cache_dtype not supported");
+  add_if(has_inner_scales(cache.dtype), "kv_cache_dtype not supported");
   add_if(cache.int8_level > 0, "int8 attention not supported");
   add_if(has_direct_kv(a.type) && is_quantised(cache.dtype),
          "quantized KV cache is not supported for encoder attention");
@@ -243,8 +241,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
       a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
   // §14.2 has limits for e4m3 queries over e4m3 keys alone, as the native backends take them.
   const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
-  const bool e4m3_keys = cache.dtype == KvCacheDtype::kFp8 || cache.dtype == KvCacheDtype::kFp8E4M3;
-  const bool e4m3_operands = fp8_query && e4m3_keys;
+  const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
   add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
   add_if(a.probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands, kProbabilityRefusal);
   return reasons;

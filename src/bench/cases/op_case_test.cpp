@@ -135,8 +135,8 @@ TEST_CASE("padding of TMA-aligned scales stays as it was, a write there is incor
 }
 
 TEST_CASE("no operation passes without having read its tokens") {
-  for (int i = 0; i <= static_cast<int>(OpKind::kMmQuant); ++i) {
-    Problem problem = op_problem(static_cast<OpKind>(i));
+  for (const auto& row : enum_rows(OpKind{})) {
+    Problem problem = op_problem(row.value);
     CAPTURE(to_string(*problem.op.name));
     problem.op.mla = problem.op.name == OpKind::kGather;
     if (problem.op.mla) problem.attention.num_kv_heads = 1;
@@ -154,8 +154,8 @@ TEST_CASE("no operation passes without having read its tokens") {
 }
 
 TEST_CASE("every operation serves a batch without tokens") {
-  for (int i = 0; i <= static_cast<int>(OpKind::kMmQuant); ++i) {
-    Problem problem = op_problem(static_cast<OpKind>(i));
+  for (const auto& row : enum_rows(OpKind{})) {
+    Problem problem = op_problem(row.value);
     CAPTURE(to_string(*problem.op.name));
     problem.batch = {{0, 0}};
     problem.kv_cache.num_blocks = 2;

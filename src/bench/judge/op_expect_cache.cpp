@@ -79,7 +79,7 @@ OpExpectations expect_gather(const Problem& problem, const OpInputs& inputs) {
   const auto k_scale = static_cast<float>(problem.kv_cache.k_scale.at(0));
   const StoredMlaCache stored =
       store_mla_cache(inputs.latents.kv_c, inputs.latents.k_pe, problem.kv_cache.dtype, k_scale);
-  const bool packed = problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla;
+  const bool packed = is_packed(problem.kv_cache.dtype);
   const std::int64_t latent = problem.mla.kv_lora_rank;
   const std::int64_t width = latent + problem.mla.qk_rope_head_dim;
   const std::int64_t padding =

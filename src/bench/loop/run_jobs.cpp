@@ -37,18 +37,15 @@ void run_in_process(const std::vector<Job>& jobs, const std::vector<std::size_t>
 
 }  // namespace
 
-const char* to_string(Phase phase) {
-  switch (phase) {
-    case Phase::kInputs:
-      return "inputs";
-    case Phase::kReference:
-      return "reference";
-    case Phase::kRun:
-      return "run";
-    case Phase::kTiming:
-      return "timing";
-  }
-  return "";
+std::span<const EnumRow<Phase>> enum_rows(Phase) {
+  using enum Phase;
+  static constexpr auto kRows = every_value<EnumRow<Phase>>({
+      {kInputs, "inputs", "tensors are drawn or read"},
+      {kReference, "reference", "the expected output is computed"},
+      {kRun, "run", "the backend prepares and runs once"},
+      {kTiming, "timing", "samples are taken"},
+  });
+  return kRows;
 }
 
 Result describe_job(const Job& job, const BenchOptions& options) {

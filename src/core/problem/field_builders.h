@@ -137,14 +137,15 @@ Field choice(std::string key, Access access, std::vector<Choice> choices,
   return field;
 }
 
-/// An enum whose enumerators count up from 0 to `last` and have names by to_string.
-template <typename Access, typename Enum>
-Field enumeration(std::string key, Access access, Enum last) {
+/// An enum with a table of names, or an optional of one.
+template <typename Access>
+Field enumeration(std::string key, Access access) {
+  using Enum = typename Unwrap<Member<Access>>::Type;
   std::vector<Enum> choices;
   std::vector<std::string> words;
-  for (int i = 0; i <= static_cast<int>(last); ++i) {
-    choices.push_back(static_cast<Enum>(i));
-    words.emplace_back(to_string(choices.back()));
+  for (const auto& row : enum_rows(Enum{})) {
+    choices.push_back(row.value);
+    words.emplace_back(row.name);
   }
   return choice(std::move(key), access, std::move(choices), std::move(words));
 }

@@ -10,64 +10,10 @@
 #include <vector>
 
 #include "core/dtype.h"
+#include "core/kv_format.h"
+#include "core/problem_enums.h"
 
 namespace attnbench {
-
-enum class AttentionType {
-  kDecoder,
-  kEncoder,
-  kEncoderOnly,
-  kEncoderDecoder,
-  kMla,
-  kMmEncoder,
-  kOp
-};
-enum class QueryDtype { kAuto, kFp8E4M3 };
-enum class ProbabilityDtype { kAuto, kModel, kFp8E4M3 };
-enum class EncoderWindow { kSource, kSymmetric };
-enum class AlibiKind { kNone, kLinear, kSqrt };
-enum class SinksKind { kNone, kNormal, kValues };
-enum class TritonPath { kAuto, k2d, k3d };
-enum class KvCacheDtype {
-  kAuto,
-  kFloat16,
-  kBFloat16,
-  kFp8,
-  kFp8E4M3,
-  kFp8E5M2,
-  kInt8PerTokenHead,
-  kFp8PerTokenHead,
-  kFp8DsMla
-};
-enum class CacheLayout { kNhd, kHnd };
-enum class PthInt8Round { kHalfAway, kTrunc };
-enum class CascadeMode { kAuto, kAlways, kNever };
-enum class DcpComm { kAgRs, kAgAr, kA2a };
-enum class DcpTransport { kSimulated, kNccl };
-enum class OutputQuantType { kNone, kFp8Static, kFp8Group128, kFp8Group64, kNvfp4 };
-enum class Distribution { kNormal, kUniform, kOutlier };
-enum class L2Mode { kCold, kWarm };
-enum class TimingMode { kStream, kGraph };
-enum class TimingOrder { kSequential, kAlternate };
-enum class Switch { kAuto, kOn, kOff };
-enum class MlaRefForm { kBoth, kMha, kMqa };
-enum class MmAttnDtype { kAuto, kFp8 };
-enum class AmaxKind { kAbs, kSigned };
-enum class OpKind {
-  kReshapeAndCache,
-  kMerge,
-  kGather,
-  kRope,
-  kRopeAndCache,
-  kQuantize,
-  kDcpCorrect,
-  kOutputQuant,
-  kMmQuant
-};
-enum class OpCacheLayout { kAuto, kFa, kIx, kTr };
-enum class RopePairs { kNeox, kGptJ };
-enum class CosSinDtype { kAuto, kFloat32 };
-enum class LseBase { kE, kTwo };
 
 /// One request: new tokens and total KV length (encoder length for encoder_decoder).
 struct Request {
@@ -241,43 +187,6 @@ struct Problem {
   std::int64_t max_query_len() const;
   std::int64_t max_seq_len() const;
 };
-
-/// Names as in scenario files: "encoder_decoder", "int8_per_token_head", "ag_rs", ...
-const char* to_string(AttentionType value);
-const char* to_string(QueryDtype value);
-const char* to_string(ProbabilityDtype value);
-const char* to_string(EncoderWindow value);
-const char* to_string(AlibiKind value);
-const char* to_string(TritonPath value);
-const char* to_string(KvCacheDtype value);
-const char* to_string(CacheLayout value);
-const char* to_string(PthInt8Round value);
-const char* to_string(CascadeMode value);
-const char* to_string(DcpComm value);
-const char* to_string(DcpTransport value);
-const char* to_string(OutputQuantType value);
-const char* to_string(Distribution value);
-const char* to_string(L2Mode value);
-const char* to_string(TimingMode value);
-const char* to_string(TimingOrder value);
-const char* to_string(Switch value);
-const char* to_string(MlaRefForm value);
-const char* to_string(MmAttnDtype value);
-const char* to_string(AmaxKind value);
-const char* to_string(OpKind value);
-const char* to_string(OpCacheLayout value);
-const char* to_string(RopePairs value);
-const char* to_string(CosSinDtype value);
-const char* to_string(LseBase value);
-
-bool is_encoder_type(AttentionType type);  // encoder or encoder_only: no cache, non-causal
-bool has_direct_kv(AttentionType type);    // those and mm_encoder: key and value as tensors
-bool is_per_token_head(KvCacheDtype dtype);
-bool is_quantised(KvCacheDtype dtype);
-
-/// Element type in which the cache stores K and V; e5m2_as_e4m3 is honoured only by TRITON_ATTN,
-/// so it is the caller's to apply.
-Dtype kv_element_dtype(KvCacheDtype dtype, Dtype model_dtype);
 
 /// The ALiBi slopes of the problem: the given ones, or the usual geometric series [H].
 /// For H a power of two slope_h = 2^(-8(h+1)/H); otherwise the series of the next lower power of

@@ -51,31 +51,28 @@ void add_attention(std::vector<Field>& table) {
   std::vector<std::string> dtype_words;
   for (Dtype dtype : dtypes) dtype_words.emplace_back(dtype_name(dtype));
 
-  table.push_back(enumeration("attention.type", AT(attention.type), AttentionType::kOp));
+  table.push_back(enumeration("attention.type", AT(attention.type)));
   table.push_back(integer("attention.num_heads", AT(attention.num_heads), kCount));
   table.push_back(integer("attention.num_kv_heads", AT(attention.num_kv_heads), kCount, "null"));
   table.push_back(integer("attention.head_size", AT(attention.head_size), kCount));
   table.push_back(integer("attention.v_head_size", AT(attention.v_head_size), kCount, "null"));
   table.push_back(choice("attention.dtype", AT(attention.dtype), dtypes, dtype_words));
-  table.push_back(
-      enumeration("attention.query_dtype", AT(attention.query_dtype), QueryDtype::kFp8E4M3));
+  table.push_back(enumeration("attention.query_dtype", AT(attention.query_dtype)));
   table.push_back(real("attention.scale", AT(attention.scale), kPositive, "null"));
   table.push_back(boolean("attention.causal", AT(attention.causal), "null"));
   table.push_back(
       integer("attention.sliding_window", AT(attention.sliding_window), kAtLeastOne, "null"));
-  table.push_back(enumeration("attention.encoder_window", AT(attention.encoder_window),
-                              EncoderWindow::kSymmetric));
+  table.push_back(enumeration("attention.encoder_window", AT(attention.encoder_window)));
   table.push_back(real("attention.logits_soft_cap", AT(attention.logits_soft_cap), kNotNegative));
-  table.push_back(enumeration("attention.alibi", AT(attention.alibi), AlibiKind::kSqrt));
+  table.push_back(enumeration("attention.alibi", AT(attention.alibi)));
   table.push_back(alibi_slopes_field());
   table.push_back(sinks_field());
   table.push_back(mm_prefix_ranges_field());
   table.push_back(integer("attention.num_speculative_tokens", AT(attention.num_speculative_tokens),
                           {.low = 0, .high = 1024}));
   table.push_back(boolean("attention.batch_invariant", AT(attention.batch_invariant)));
-  table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype),
-                              ProbabilityDtype::kFp8E4M3));
-  table.push_back(enumeration("triton.path", AT(triton.path), TritonPath::k3d));
+  table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype)));
+  table.push_back(enumeration("triton.path", AT(triton.path)));
   table.push_back(capture_sizes_field());
 }
 
@@ -84,10 +81,10 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(integer("mla.qk_nope_head_dim", AT(mla.qk_nope_head_dim), kCount));
   table.push_back(integer("mla.qk_rope_head_dim", AT(mla.qk_rope_head_dim), kCount));
   table.push_back(integer("mla.v_head_dim", AT(mla.v_head_dim), kCount));
-  table.push_back(enumeration("mla.ref_form", AT(mla.ref_form), MlaRefForm::kMqa));
+  table.push_back(enumeration("mla.ref_form", AT(mla.ref_form)));
   table.push_back(integer("mla.workspace_tokens", AT(mla.workspace_tokens), kAtLeastOne, "auto"));
   table.push_back(text("mla.prefill_backend", AT(mla.prefill_backend)));
-  table.push_back(enumeration("mla.v_pad", AT(mla.v_pad), Switch::kOff));
+  table.push_back(enumeration("mla.v_pad", AT(mla.v_pad)));
   table.push_back(boolean("mla.emulate_fp8_prefill", AT(mla.emulate_fp8_prefill)));
   table.push_back(integer("mla.sparse_topk", AT(mla.sparse_topk), kAtLeastOne, "null"));
   table.push_back(real("mla.sparse.valid", AT(mla.sparse_valid), kShare));
@@ -96,8 +93,7 @@ void add_mla(std::vector<Field>& table) {
 }
 
 void add_mm_encoder(std::vector<Field>& table) {
-  table.push_back(
-      enumeration("mm_encoder.attn_dtype", AT(mm_encoder.attn_dtype), MmAttnDtype::kFp8));
+  table.push_back(enumeration("mm_encoder.attn_dtype", AT(mm_encoder.attn_dtype)));
   table.push_back(images_field());
   table.push_back(integer("mm_encoder.patch_size", AT(mm_encoder.patch_size), kCount));
   table.push_back(integer("mm_encoder.window", AT(mm_encoder.window), kCount, "null"));
@@ -111,7 +107,7 @@ void add_mm_encoder(std::vector<Field>& table) {
   table.push_back(text("mm_encoder.fp8_scale_save_path", AT(mm_encoder.fp8_scale_save_path)));
   table.push_back(
       real("mm_encoder.fp8_scale_save_margin", AT(mm_encoder.fp8_scale_save_margin), kPositive));
-  table.push_back(enumeration("mm_encoder.amax", AT(mm_encoder.amax), AmaxKind::kSigned));
+  table.push_back(enumeration("mm_encoder.amax", AT(mm_encoder.amax)));
 }
 
 /// Levels outside of the range are refused in upstream's words (semantics §11.1).
@@ -130,10 +126,10 @@ Field int8_level_field() {
 }
 
 void add_kv_cache(std::vector<Field>& table) {
-  table.push_back(enumeration("kv_cache.dtype", AT(kv_cache.dtype), KvCacheDtype::kFp8DsMla));
+  table.push_back(enumeration("kv_cache.dtype", AT(kv_cache.dtype)));
   table.push_back(int8_level_field());
   table.push_back(integer("kv_cache.block_size", AT(kv_cache.block_size), kAtLeastOne));
-  table.push_back(enumeration("kv_cache.layout", AT(kv_cache.layout), CacheLayout::kHnd));
+  table.push_back(enumeration("kv_cache.layout", AT(kv_cache.layout)));
   table.push_back(integer("kv_cache.num_blocks", AT(kv_cache.num_blocks), kTokens, "auto"));
   table.push_back(boolean("kv_cache.shuffle_blocks", AT(kv_cache.shuffle_blocks)));
   table.push_back(scale_field(
@@ -143,22 +139,21 @@ void add_kv_cache(std::vector<Field>& table) {
   table.push_back(real("kv_cache.q_scale", AT(kv_cache.q_scale), kPositiveScale));
   table.push_back(text("kv_cache.scale_file", AT(kv_cache.scale_file), true));
   table.push_back(text("kv_cache.value_scale_file", AT(kv_cache.value_scale_file), true));
-  table.push_back(
-      enumeration("kv_cache.pth_int8_round", AT(kv_cache.pth_int8_round), PthInt8Round::kTrunc));
+  table.push_back(enumeration("kv_cache.pth_int8_round", AT(kv_cache.pth_int8_round)));
   table.push_back(boolean("kv_cache.e5m2_as_e4m3", AT(kv_cache.e5m2_as_e4m3)));
   table.push_back(boolean("kv_cache.calculate_kv_scales", AT(kv_cache.calculate_kv_scales)));
   table.push_back(
       boolean("batch_options.treat_short_extends_as_decodes", AT(treat_short_extends_as_decodes)));
   table.push_back(integer("cascade.common_prefix_len", AT(cascade.common_prefix_len), kTokens));
-  table.push_back(enumeration("cascade.mode", AT(cascade.mode), CascadeMode::kNever));
+  table.push_back(enumeration("cascade.mode", AT(cascade.mode)));
   table.push_back(integer("dcp.world_size", AT(dcp.world_size), {.low = 1, .high = 1024}));
   table.push_back(integer("dcp.interleave_size", AT(dcp.interleave_size), kAtLeastOne));
-  table.push_back(enumeration("dcp.comm", AT(dcp.comm), DcpComm::kA2a));
-  table.push_back(enumeration("dcp.transport", AT(dcp.transport), DcpTransport::kNccl));
+  table.push_back(enumeration("dcp.comm", AT(dcp.comm)));
+  table.push_back(enumeration("dcp.transport", AT(dcp.transport)));
 }
 
 void add_op(std::vector<Field>& table) {
-  Field name = enumeration("op.name", AT(op.name), OpKind::kMmQuant);
+  Field name = enumeration("op.name", AT(op.name));
   name.set = [set = name.set](const Value& value, Problem& problem) {
     if (!value.is_null()) return set(value, problem);
     problem.op.name.reset();
@@ -167,28 +162,27 @@ void add_op(std::vector<Field>& table) {
   table.push_back(std::move(name));
   table.push_back(integer("op.tokens", AT(op.tokens), kAtLeastOne, "null"));
   table.push_back(boolean("op.mla", AT(op.mla), "null"));
-  table.push_back(enumeration("op.cache_layout", AT(op.cache_layout), OpCacheLayout::kTr));
+  table.push_back(enumeration("op.cache_layout", AT(op.cache_layout)));
   table.push_back(boolean("op.raw", AT(op.raw)));
   table.push_back(integer("op.tokens_with_context", AT(op.tokens_with_context), kTokens, "null"));
   table.push_back(integer("op.rotary_dim", AT(op.rotary_dim), kCount, "null"));
-  table.push_back(enumeration("op.rope_style", AT(op.rope_style), RopePairs::kGptJ));
+  table.push_back(enumeration("op.rope_style", AT(op.rope_style)));
   table.push_back(real("op.rope_base", AT(op.rope_base), kPositive));
-  table.push_back(enumeration("op.cos_sin_dtype", AT(op.cos_sin_dtype), CosSinDtype::kFloat32));
-  table.push_back(enumeration("op.lse_base", AT(op.lse_base), LseBase::kTwo));
+  table.push_back(enumeration("op.cos_sin_dtype", AT(op.cos_sin_dtype)));
+  table.push_back(enumeration("op.lse_base", AT(op.lse_base)));
 }
 
 void add_run(std::vector<Field>& table) {
   const std::vector<std::string> rules = {"auto"};
 
-  table.push_back(enumeration("output_quant.type", AT(output_quant.type), OutputQuantType::kNvfp4));
+  table.push_back(enumeration("output_quant.type", AT(output_quant.type)));
   table.push_back(real("output_quant.scale", AT(output_quant.scale), kPositiveScale));
   table.push_back(boolean("output_quant.ue8m0", AT(output_quant.ue8m0)));
   table.push_back(boolean("output_quant.column_major", AT(output_quant.column_major)));
   table.push_back(boolean("output_quant.tma_aligned", AT(output_quant.tma_aligned)));
   table.push_back(boolean("output_quant.swizzle", AT(output_quant.swizzle)));
   add_op(table);
-  table.push_back(
-      enumeration("inputs.distribution", AT(inputs.distribution), Distribution::kOutlier));
+  table.push_back(enumeration("inputs.distribution", AT(inputs.distribution)));
   table.push_back(real("inputs.std", AT(inputs.std), kNotNegative));
   table.push_back(integer("inputs.seed", AT(inputs.seed), {.low = 0}));
   table.push_back(text("inputs.file", AT(inputs.file), true));
@@ -198,9 +192,9 @@ void add_run(std::vector<Field>& table) {
   table.push_back(real("timing.min_time_ms", AT(timing.min_time_ms), kNotNegative));
   table.push_back(real("timing.max_noise", AT(timing.max_noise), kPositive));
   table.push_back(real("timing.timeout_s", AT(timing.timeout_s), kPositive));
-  table.push_back(enumeration("timing.l2", AT(timing.l2), L2Mode::kWarm));
-  table.push_back(enumeration("timing.mode", AT(timing.mode), TimingMode::kGraph));
-  table.push_back(enumeration("timing.order", AT(timing.order), TimingOrder::kAlternate));
+  table.push_back(enumeration("timing.l2", AT(timing.l2)));
+  table.push_back(enumeration("timing.mode", AT(timing.mode)));
+  table.push_back(enumeration("timing.order", AT(timing.order)));
   table.push_back(integer("timing.rounds", AT(timing.rounds), {.low = 1, .high = 1000}));
 }
 

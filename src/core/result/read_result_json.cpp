@@ -160,7 +160,7 @@ Throughput read_throughput(const Reader& json) {
 Status read_status(const Reader& json) {
   std::string text;
   json.read("status", text);
-  const std::optional<Status> status = status_from_string(text);
+  const std::optional<Status> status = enum_from_name<Status>(text);
   if (!status) fail(ErrorKind::kFormat, "result.status: unknown status '{}'", text);
   return *status;
 }

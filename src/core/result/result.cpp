@@ -1,21 +1,11 @@
 #include "core/result/result.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
 namespace attnbench {
 namespace {
-
-constexpr std::array<std::pair<Status, const char*>, 6> kStatusNames{{
-    {Status::kPassed, "passed"},
-    {Status::kIncorrect, "incorrect"},
-    {Status::kUnverified, "unverified"},
-    {Status::kUnsupported, "unsupported"},
-    {Status::kError, "error"},
-    {Status::kSkipped, "skipped"},
-}};
 
 /// `values` is not empty.
 double median_of(std::vector<double> values) {
@@ -43,15 +33,17 @@ double round_spread(const Timing& timing) {
   return (*largest - *least) / timing.median_us;
 }
 
-const char* to_string(Status status) {
-  return kStatusNames[static_cast<std::size_t>(status)].second;
-}
-
-std::optional<Status> status_from_string(std::string_view text) {
-  for (const auto& [status, name] : kStatusNames) {
-    if (text == name) return status;
-  }
-  return std::nullopt;
+std::span<const EnumRow<Status>> enum_rows(Status) {
+  using enum Status;
+  static constexpr auto kRows = every_value<EnumRow<Status>>({
+      {kPassed, "passed", "every value within its limit"},
+      {kIncorrect, "incorrect", "a value beyond its limit"},
+      {kUnverified, "unverified", "ran, but was not compared with a reference"},
+      {kUnsupported, "unsupported", "the backend or the device refuses the case"},
+      {kError, "error", "the case could not be run"},
+      {kSkipped, "skipped", "not run"},
+  });
+  return kRows;
 }
 
 StatusCounts count_statuses(const std::vector<Result>& results) {

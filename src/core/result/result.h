@@ -6,15 +6,17 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
+
 namespace attnbench {
 
 enum class Status { kPassed, kIncorrect, kUnverified, kUnsupported, kError, kSkipped };
-const char* to_string(Status status);  // "passed", ...
-std::optional<Status> status_from_string(std::string_view text);
+std::span<const EnumRow<Status>> enum_rows(Status);  // named "passed", ...
 
 /// Comparison of an output (or LSE) with the reference. Where a number does not exist it is NaN
 /// here and null in JSON.

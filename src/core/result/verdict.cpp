@@ -6,32 +6,24 @@
 
 namespace attnbench {
 
-const char* to_string(VerdictKind kind) {
-  switch (kind) {
-    case VerdictKind::kBroken:
-      return "BROKEN";
-    case VerdictKind::kLessAccurate:
-      return "LESS_ACCURATE";
-    case VerdictKind::kSlower:
-      return "SLOWER";
-    case VerdictKind::kMissing:
-      return "MISSING";
-    case VerdictKind::kAmbiguous:
-      return "AMBIGUOUS";
-    case VerdictKind::kNew:
-      return "NEW";
-    case VerdictKind::kFixed:
-      return "FIXED";
-    case VerdictKind::kFaster:
-      return "FASTER";
-    case VerdictKind::kSame:
-      return "SAME";
-  }
-  return "";
+std::span<const EnumRow<VerdictKind>> enum_rows(VerdictKind) {
+  using enum VerdictKind;
+  static constexpr auto kRows = every_value<EnumRow<VerdictKind>>({
+      {kBroken, "BROKEN", "the status got worse"},
+      {kLessAccurate, "LESS_ACCURATE", "err_ratio or NMSE grew beyond its threshold"},
+      {kSlower, "SLOWER", "slower beyond threshold and noise"},
+      {kMissing, "MISSING", "in the baseline, not in the results"},
+      {kAmbiguous, "AMBIGUOUS", "apart, but not beyond the noise"},
+      {kNew, "NEW", "in the results, not in the baseline"},
+      {kFixed, "FIXED", "the status got better"},
+      {kFaster, "FASTER", "faster beyond threshold and noise"},
+      {kSame, "SAME", "no difference that counts"},
+  });
+  return kRows;
 }
 
-std::array<int, kNumVerdictKinds> GateReport::counts() const {
-  std::array<int, kNumVerdictKinds> counts{};
+std::vector<int> GateReport::counts() const {
+  std::vector<int> counts(enum_rows(VerdictKind{}).size());
   for (const Verdict& verdict : verdicts) ++counts[static_cast<std::size_t>(verdict.kind)];
   return counts;
 }
@@ -59,7 +51,7 @@ std::string summary_line(const GateReport& report) {
   for (std::size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     if (!line.empty()) line += ", ";
-    line += fmt::format("{} {}", counts[i], to_string(static_cast<VerdictKind>(i)));
+    line += fmt::format("{} {}", counts[i], enum_rows(VerdictKind{})[i].name);
   }
   if (line.empty()) return "no cases";
   if (report.known() > 0) line += fmt::format(" ({} known)", report.known());

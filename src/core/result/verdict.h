@@ -4,25 +4,27 @@
 #include <array>
 #include <cstddef>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/enum_names.h"
+
 namespace attnbench {
 
-/// In the order of badness.
+/// In the order of badness; meanings and names, "LESS_ACCURATE", are in the table of verdict.cpp.
 enum class VerdictKind {
-  kBroken,        // the status got worse
-  kLessAccurate,  // err_ratio or NMSE grew beyond its threshold
+  kBroken,
+  kLessAccurate,
   kSlower,
-  kMissing,    // in the baseline, not in the results
-  kAmbiguous,  // apart, but not beyond the noise
+  kMissing,
+  kAmbiguous,
   kNew,
   kFixed,
   kFaster,
-  kSame,
+  kSame
 };
-inline constexpr std::size_t kNumVerdictKinds = 9;
-const char* to_string(VerdictKind kind);  // "BROKEN", "LESS_ACCURATE", ...
+std::span<const EnumRow<VerdictKind>> enum_rows(VerdictKind);
 
 /// Whether an entry of the known failures covers a verdict that fails.
 enum class Known { kNo, kYes, kExpired };
@@ -45,7 +47,7 @@ struct GateReport {
   std::vector<std::string> notices;  // e.g. entries of the known failures that match nothing
 
   /// Verdicts of every kind, indexed by it.
-  std::array<int, kNumVerdictKinds> counts() const;
+  std::vector<int> counts() const;
   int failures() const;
   int known() const;
   bool passed() const { return failures() == 0; }

@@ -52,10 +52,8 @@ void adopt(float query, float key, float value, Problem& problem,
 }  // namespace
 
 bool calculates_kv_scales(const Problem& problem) {
-  const KvCacheDtype dtype = problem.kv_cache.dtype;
-  const bool has_scales = dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3 ||
-                          dtype == KvCacheDtype::kFp8E5M2;
-  return problem.kv_cache.calculate_kv_scales && has_scales && problem.kv_cache.int8_level == 0;
+  const KvCacheSpec& cache = problem.kv_cache;
+  return cache.calculate_kv_scales && has_tensor_scales(cache.dtype) && cache.int8_level == 0;
 }
 
 void adopt_calculated_scales(AttentionInputs& inputs, Problem& problem) {

@@ -107,7 +107,7 @@ void store_int8(const StoreRule& rule, Tensor& codes, std::int64_t index, float 
 /// §5.5: one scale per position and head, max |x| / QMAX and at least 1e-6. A NaN element does not
 /// count towards the maximum (fmax) and becomes code 0 in int8 or NaN in fp8.
 Plane quantise_per_token_head(const Tensor& source, const StoreRule& rule) {
-  const bool int8 = rule.dtype == KvCacheDtype::kInt8PerTokenHead;
+  const bool int8 = rule.element == Dtype::kI8;
   // Why: upstream's compiler multiplies by the rounded reciprocal of QMAX.
   const float inverse_max_code = 1.0f / (int8 ? 127.0f : 448.0f);
   constexpr float kLeastScale = 1e-6f;
@@ -140,8 +140,8 @@ Plane store_plane(const Tensor& source, const StoreRule& rule, const std::vector
                   std::string_view scale_name) {
   if (!is_quantised(rule.dtype)) return copy_plane(source, rule);
   if (is_per_token_head(rule.dtype)) return quantise_per_token_head(source, rule);
-  if (rule.dtype == KvCacheDtype::kFp8DsMla) {
-    fail(ErrorKind::kInternal, "store_kv does not serve kv_cache.dtype fp8_ds_mla");
+  if (!has_tensor_scales(rule.dtype)) {
+    fail(ErrorKind::kInternal, "store_kv does not serve kv_cache.dtype {}", to_string(rule.dtype));
   }
   return quantise_per_tensor(source, rule, scales, scale_name);
 }
@@ -176,10 +176,6 @@ AttentionInputs row_of_zeros(const AttentionInputs& inputs) {
   return row;
 }
 
-bool is_e4m3_cache(KvCacheDtype dtype) {
-  return dtype == KvCacheDtype::kFp8 || dtype == KvCacheDtype::kFp8E4M3;
-}
-
 }  // namespace
 
 bool cache_is_quantised(const Problem& problem) {
@@ -196,9 +192,9 @@ StoreRule resolve_store_rule(const Problem& problem, const KernelRules& rules) {
   rule.int8_round = cache.pth_int8_round;
   rule.int8_level = cache.int8_level;
   if (rule.int8_level > 0) rule.element = Dtype::kI8;
-  const bool e5m2 = cache.dtype == KvCacheDtype::kFp8E5M2;
+  const bool e5m2 = kv_format(cache.dtype).codes == Dtype::kE5M2;
   if (rules.honours_e5m2_as_e4m3 && e5m2 && cache.e5m2_as_e4m3) rule.element = Dtype::kE4M3;
-  if (rules.rounds_dequantised && (e5m2 || is_e4m3_cache(cache.dtype))) {
+  if (rules.rounds_dequantised && has_tensor_scales(cache.dtype)) {
     rule.dequantized_rounding = problem.attention.dtype;
   }
   return rule;

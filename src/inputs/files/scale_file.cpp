@@ -18,8 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array kFormatNames{"vllm-mm", "kv-cache", "kv-cache-legacy", "int8-value"};
-
 bool has_any(const Json& object, std::initializer_list<const char*> keys) {
   return std::any_of(keys.begin(), keys.end(),
                      [&](const char* key) { return object.contains(key); });
@@ -132,13 +130,15 @@ std::optional<std::int64_t> number_at(std::string_view text) {
 
 }  // namespace
 
-const char* to_string(ScaleFormat format) { return kFormatNames[static_cast<std::size_t>(format)]; }
-
-std::optional<ScaleFormat> scale_format_from(std::string_view name) {
-  for (const ScaleFormat format : kScaleFormats) {
-    if (name == to_string(format)) return format;
-  }
-  return std::nullopt;
+std::span<const EnumRow<ScaleFormat>> enum_rows(ScaleFormat) {
+  using enum ScaleFormat;
+  static constexpr auto kRows = every_value<EnumRow<ScaleFormat>>({
+      {kVllmMm, "vllm-mm", "q, k and v of the layers of a vision encoder"},
+      {kKvCache, "kv-cache", "k and v of the layers of a decoder, with q where it has one"},
+      {kKvCacheLegacy, "kv-cache-legacy", "one scale a layer, by rank and number of the layer"},
+      {kInt8Value, "int8-value", "a scale for each channel of the values (int8 level 1)"},
+  });
+  return kRows;
 }
 
 ScaleFile parse_scale_file(std::string_view text, const std::string& name,

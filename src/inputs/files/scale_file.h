@@ -6,19 +6,18 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "core/enum_names.h"
+
 namespace attnbench {
 
 enum class ScaleFormat { kVllmMm, kKvCache, kKvCacheLegacy, kInt8Value };
-inline constexpr std::array kScaleFormats{ScaleFormat::kVllmMm, ScaleFormat::kKvCache,
-                                          ScaleFormat::kKvCacheLegacy, ScaleFormat::kInt8Value};
-
-/// As --format takes it: "vllm-mm", "kv-cache", "kv-cache-legacy", "int8-value".
-const char* to_string(ScaleFormat format);
-std::optional<ScaleFormat> scale_format_from(std::string_view name);
+/// As --format takes them.
+std::span<const EnumRow<ScaleFormat>> enum_rows(ScaleFormat);
 
 /// Multipliers used when dequantising. Empty: the format has none for this tensor; one: for the
 /// whole tensor; else one a KV head, or [Hk, D] of int8-value. The legacy form keeps its one scale

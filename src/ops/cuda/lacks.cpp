@@ -12,22 +12,9 @@ namespace {
 
 /// The cache's element that asks most of a kernel: codes are expanded, other keys are as queries.
 attn::Element cache_element(const Problem& problem) {
-  switch (problem.kv_cache.dtype) {
-    case KvCacheDtype::kAuto:
-    case KvCacheDtype::kFloat16:
-    case KvCacheDtype::kBFloat16:
-      return static_cast<attn::Element>(problem.attention.dtype);
-    case KvCacheDtype::kInt8PerTokenHead:
-      return attn::Element::kI8;
-    case KvCacheDtype::kFp8E5M2:
-      return attn::Element::kE5M2;
-    case KvCacheDtype::kFp8:
-    case KvCacheDtype::kFp8E4M3:
-    case KvCacheDtype::kFp8PerTokenHead:
-    case KvCacheDtype::kFp8DsMla:
-      return attn::Element::kE4M3;
-  }
-  return attn::Element::kF32;
+  const KvFormat& format = kv_format(problem.kv_cache.dtype);
+  const bool copies = format.scales == KvScales::kNone;
+  return static_cast<attn::Element>(copies ? problem.attention.dtype : format.codes.value());
 }
 
 /// Attention over paged keys as far as the choice of a kernel goes; what is set stands for

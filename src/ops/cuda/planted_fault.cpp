@@ -10,14 +10,22 @@ constexpr std::uintptr_t kNoMemory = 16;
 
 }  // namespace
 
+std::span<const EnumRow<Fault>> enum_rows(Fault) {
+  using enum Fault;
+  static constexpr auto kRows = every_value<EnumRow<Fault>>({
+      {kHang, "hang", "a kernel that never ends"},
+      {kCrash, "crash", "a write to an address without memory: a sticky device error"},
+      {kOverrun, "overrun", "a write behind the end of a buffer"},
+  });
+  return kRows;
+}
+
 KernelSpec fault_spec(Fault fault) {
   KernelSpec spec;
   spec.source = "measure/planted_fault.cuh";
   spec.function = fault == Fault::kHang ? "attn::planted_hang" : "attn::planted_write";
   spec.constants = {{"unsigned kValue", "1u"}};
-  spec.name = fault == Fault::kHang    ? "planted hang"
-              : fault == Fault::kCrash ? "planted crash"
-                                       : "planted overrun";
+  spec.name = std::string("planted ") + to_string(fault);
   return spec;
 }
 

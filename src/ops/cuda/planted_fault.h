@@ -1,16 +1,16 @@
 // Faults of kernels, launched on purpose.
 #pragma once
 
+#include <span>
+
+#include "core/enum_names.h"
 #include "ops/cuda/launcher.h"
 #include "ops/ops.h"
 
 namespace attnbench::cuda {
 
-enum class Fault {
-  kHang,     // a kernel that never ends
-  kCrash,    // a write to an address without memory: a sticky device error
-  kOverrun,  // a write behind the end of a buffer
-};
+enum class Fault { kHang, kCrash, kOverrun };
+std::span<const EnumRow<Fault>> enum_rows(Fault);
 
 KernelSpec fault_spec(Fault fault);
 

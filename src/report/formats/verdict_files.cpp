@@ -112,8 +112,8 @@ void write_verdict_json(std::ostream& out, const RunInfo& run, const GateReport&
   json["passed"] = report.passed();
   json["counts"] = Json::object();
   const auto counts = report.counts();
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    json["counts"][to_string(static_cast<VerdictKind>(i))] = counts[i];
+  for (const auto& row : enum_rows(VerdictKind{})) {
+    json["counts"][row.name] = counts[static_cast<std::size_t>(row.value)];
   }
   json["notices"] = report.notices;
   json["verdicts"] = Json::array();

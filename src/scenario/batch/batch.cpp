@@ -44,7 +44,6 @@ const std::vector<IntegerKey<TraceKeys>> kTraceKeys = {
     {"max_batched_tokens", &TraceKeys::max_batched_tokens, 1, kMaxTokens},
     {"step", &TraceKeys::step, 1, 10000000},
     {"seed", &TraceKeys::seed, 0, INT64_MAX}};
-const std::vector<std::string> kTraceFormats = {"azure_llm", "mooncake"};
 // A replay visits every running request of every step; this bounds it to some seconds.
 constexpr std::int64_t kMaxReplayWork = 2000000000;
 
@@ -121,11 +120,10 @@ TraceKeys read_trace_keys(const Value& value, IssueList& issues) {
     issues.add_mismatch(ErrorKind::kFormat, "batch.trace", "the path of a trace file", *trace);
   }
   const Value* format = value.find("format");
-  if (format != nullptr &&
-      (!format->is_string() || std::find(kTraceFormats.begin(), kTraceFormats.end(),
-                                         format->text) == kTraceFormats.end())) {
-    issues.add_mismatch(ErrorKind::kFormat, "batch.format", "one of " + key_list(kTraceFormats),
-                        *format);
+  if (format != nullptr && (!format->is_string() || !enum_from_name<TraceFormat>(format->text))) {
+    std::vector<std::string> names;
+    for (const auto& row : enum_rows(TraceFormat{})) names.emplace_back(row.name);
+    issues.add_mismatch(ErrorKind::kFormat, "batch.format", "one of " + key_list(names), *format);
   }
   read_integers(value, kTraceKeys, keys, issues);
   if (keys.requests * keys.step > kMaxReplayWork) {
@@ -229,8 +227,7 @@ BatchResult BatchReader::replay(const Value& value) {
   std::vector<TraceRequest>& trace = traces_[format + ":" + path.string()];
   if (trace.empty()) {
     try {
-      trace =
-          read_trace(path, format == "mooncake" ? TraceFormat::kMooncake : TraceFormat::kAzureLlm);
+      trace = read_trace(path, *enum_from_name<TraceFormat>(format));
     } catch (const Error& error) {
       fail(error.kind(), "{}batch.trace: {}", location(value.find("trace")->mark), error.what());
     }

@@ -102,6 +102,15 @@ std::vector<TraceRequest> parse_trace(const std::string& text, const std::string
   return requests;
 }
 
+std::span<const EnumRow<TraceFormat>> enum_rows(TraceFormat) {
+  using enum TraceFormat;
+  static constexpr auto kRows = every_value<EnumRow<TraceFormat>>({
+      {kAzureLlm, "azure_llm", "CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens"},
+      {kMooncake, "mooncake", "JSON lines with timestamp, input_length, output_length, hash_ids"},
+  });
+  return kRows;
+}
+
 std::vector<TraceRequest> read_trace(const std::filesystem::path& path, TraceFormat format) {
   return parse_trace(read_text_file(path, kMaxTraceBytes), path.string(), format);
 }

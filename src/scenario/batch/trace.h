@@ -2,17 +2,17 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "core/enum_names.h"
 #include "scenario/batch/replay.h"
 
 namespace attnbench {
 
-enum class TraceFormat {
-  kAzureLlm,  // CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens
-  kMooncake   // JSON lines with timestamp, input_length, output_length, hash_ids
-};
+enum class TraceFormat { kAzureLlm, kMooncake };
+std::span<const EnumRow<TraceFormat>> enum_rows(TraceFormat);
 
 /// Requests in file order; empty lines are skipped. Errors: E-FORMAT "<file>:<line>: ..." for a
 /// line that does not fit, a prompt without tokens, a file without requests; E-IO.

@@ -18,7 +18,7 @@ void check_block_size(const CaseValues& values, const Problem& problem) {
   }
 }
 
-/// A 16-bit or 32-bit cache is a bit copy of the keys (§5.1), a fp8_ds_mla entry a fixed struct
+/// A 16-bit or 32-bit cache is a bit copy of the keys (§5.1), a packed entry a fixed struct
 /// (§8.4.3).
 void check_cache_dtype(const CaseValues& values, const Problem& problem) {
   constexpr std::string_view kKey = "kv_cache.dtype";
@@ -29,16 +29,18 @@ void check_cache_dtype(const CaseValues& values, const Problem& problem) {
                   dtype_name(model), to_string(cache));
   }
   const bool latent = problem.attention.type == AttentionType::kMla || problem.op.mla;
-  if (cache != KvCacheDtype::kFp8DsMla || !latent) return;
-  if (problem.mla.kv_lora_rank != 512 || problem.mla.qk_rope_head_dim != 64) {
+  const std::optional<PackedEntry>& packed = kv_format(cache).packed;
+  if (!packed || !latent) return;
+  if (problem.mla.kv_lora_rank != packed->kv_lora_rank ||
+      problem.mla.qk_rope_head_dim != packed->qk_rope_head_dim) {
     values.reject(ErrorKind::kShape, kKey,
-                  "expected kv_lora_rank 512 and qk_rope_head_dim 64 for fp8_ds_mla, found {} and "
-                  "{}",
+                  "expected kv_lora_rank {} and qk_rope_head_dim {} for {}, found {} and {}",
+                  packed->kv_lora_rank, packed->qk_rope_head_dim, to_string(cache),
                   problem.mla.kv_lora_rank, problem.mla.qk_rope_head_dim);
   }
-  if (model != Dtype::kBF16) {
-    values.reject(ErrorKind::kDtype, kKey,
-                  "expected attention.dtype bfloat16 for fp8_ds_mla, found {}", dtype_name(model));
+  if (model != packed->source) {
+    values.reject(ErrorKind::kDtype, kKey, "expected attention.dtype {} for {}, found {}",
+                  dtype_name(packed->source), to_string(cache), dtype_name(model));
   }
 }
 
@@ -57,14 +59,12 @@ void check_scale_file(const CaseValues& values, const Problem& problem) {
   const KvCacheSpec& cache = problem.kv_cache;
   if (!cache.scale_file) return;
   const bool has_scales =
-      has_cache(problem.attention.type) && cache.int8_level == 0 &&
-      (cache.dtype == KvCacheDtype::kFp8 || cache.dtype == KvCacheDtype::kFp8E4M3 ||
-       cache.dtype == KvCacheDtype::kFp8E5M2);
+      has_cache(problem.attention.type) && cache.int8_level == 0 && has_tensor_scales(cache.dtype);
   if (!has_scales) {
-    values.reject(ErrorKind::kConfig, kKey,
-                  "expected a KV cache of dtype fp8, fp8_e4m3 or fp8_e5m2 with it, found {} for "
-                  "type {}",
-                  to_string(cache.dtype), to_string(problem.attention.type));
+    values.reject(
+        ErrorKind::kConfig, kKey, "expected a KV cache of dtype {} with it, found {} for type {}",
+        kv_format_names([](const KvFormat& format) { return has_tensor_scales(format.value); }),
+        to_string(cache.dtype), to_string(problem.attention.type));
   }
   if (cache.calculate_kv_scales) {
     values.reject(ErrorKind::kConfig, kKey,

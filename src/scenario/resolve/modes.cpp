@@ -42,7 +42,7 @@ void check_fp8_prefill(const CaseValues& values, const Problem& problem) {
                   k_scale.front());
   }
   const KvCacheDtype dtype = problem.kv_cache.dtype;
-  if (dtype != KvCacheDtype::kFp8 && dtype != KvCacheDtype::kFp8E4M3) {
+  if (!is_e4m3_cache(dtype)) {
     values.reject(ErrorKind::kConfig, kKey, "expected kv_cache.dtype fp8 with it, found {}",
                   to_string(dtype));
   }

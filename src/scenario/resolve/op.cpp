@@ -108,14 +108,14 @@ void check_rows(const CaseValues& values, const Problem& problem) {
                   "expected at most the {} tokens, found {}", tokens,
                   *problem.op.tokens_with_context);
   }
-  const bool upconverts = problem.op.name == OpKind::kGather && !problem.op.raw &&
-                          problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla;
+  const bool upconverts =
+      problem.op.name == OpKind::kGather && !problem.op.raw && is_packed(problem.kv_cache.dtype);
   for (const Request& request : problem.batch) {
     if (!upconverts || request.seq_len == request.query_len) continue;
     values.reject(ErrorKind::kConfig, "batch",
-                  "expected requests without context (fp8_ds_mla is upconverted from position 0), "
+                  "expected requests without context ({} is upconverted from position 0), "
                   "found query_len {} and seq_len {}",
-                  request.query_len, request.seq_len);
+                  to_string(problem.kv_cache.dtype), request.query_len, request.seq_len);
   }
 }
 
