@@ -17,6 +17,7 @@ namespace {
 constexpr int kMinSm = 50;
 constexpr int kMaxSm = 129;
 
+/// 90 of "90", "9.0", "sm_90" and "sm_90a".
 int parse_sm(const std::string& text) {
   std::smatch match;
   if (std::regex_match(text, match, std::regex("(?:sm_)?(\\d{1,2})\\.?(\\d)[af]?"))) {
@@ -28,7 +29,7 @@ int parse_sm(const std::string& text) {
        text);
 }
 
-/// CUDA kernels use mma.sync of 16-bit types and cp.async.
+/// The oldest GPUs that kernels are compiled for: they use mma.sync of 16-bit types and cp.async.
 constexpr int kLeastSm = 80;
 
 std::string capability(int sm) { return fmt::format("{}.{}", sm / 10, sm % 10); }
@@ -44,6 +45,7 @@ std::vector<std::string> refusals_of_device(const DeviceInfo& info) {
   return reasons;
 }
 
+/// Fills in device `index`, or why there is none.
 void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& choice) {
   choice.name = fmt::format("cuda:{}", index);
   if (index >= list.devices.size()) {

@@ -1,4 +1,7 @@
 // --device and --assume-sm: the device that cases run on, or why they cannot.
+//
+// A device that is not there is a choice with refusals and not an error: `support` and `run` show
+// them as the reasons of every case, so that a script without a GPU ends with "nothing ran".
 #pragma once
 
 #include <functional>
@@ -22,16 +25,17 @@ struct DeviceChoice {
   bool is_cuda() const { return name != "cpu"; }
 };
 
-/// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one.
-/// `assume_sm` is empty, or a compute capability as 90, 9.0, sm_90 or sm_90a that the CPU stands
-/// for. `list` is asked unless `device` is cpu. Errors: kUsage for anything else.
+/// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one, else the
+/// CPU. `assume_sm` is empty, or the compute capability (90, 9.0, sm_90 or sm_90a) by which
+/// backends are judged while cases run on the CPU. `list` is called unless `device` is cpu. Errors:
+/// kUsage for anything else.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
                            const std::function<DeviceList()>& list);
 /// The same with the devices of this machine.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm);
 
 /// Operations on the chosen device, which has no refusals. Without `with_cublas_lt` all products of
-/// matrices are by own kernels.
+/// matrices are computed by this program's kernels.
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
                               const std::string& cache_dir, bool with_cublas_lt = true);
 

@@ -15,7 +15,7 @@ std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& bac
   const std::unique_ptr<System> system = make_system(planned, {});
   const std::unique_ptr<Trial> trial = system->start(backend);
   const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
-  for (const Step& step : pipeline->steps()) step.run();
+  for (const Step& step : pipeline->steps()) step.run();  // records, launches nothing
   return specs;
 }
 

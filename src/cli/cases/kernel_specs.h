@@ -1,4 +1,6 @@
-// Which kernels a case would launch, found without running anything.
+// Which kernels a case would launch, found without running anything and without a GPU: the pipeline
+// is built on operations that record every launch. For `explain`, which names the kernels, and
+// `compile`, which builds them.
 #pragma once
 
 #include <vector>
@@ -14,8 +16,9 @@ namespace attnbench {
 std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
                                       const cuda::Target& target);
 
-/// The same of the request that a run repeats on its own, as a problem of one request; nothing
-/// where a run repeats none.
+/// A run of some cases also repeats one request by itself, to see whether its result is the same
+/// bytes as in the batch. The kernels of that may be others than those of the batch: here they are,
+/// or nothing where a run repeats no request.
 std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
                                                const cuda::Target& target);
 

@@ -9,6 +9,7 @@
 
 #include "bench/cases/case.h"
 #include "cli/cases/device.h"
+#include "cli/cases/refusals.h"
 #include "cli/cases/selection.h"
 #include "ops/cuda/cuda_ops.h"
 

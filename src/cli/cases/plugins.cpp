@@ -50,6 +50,7 @@ void Plugins::add(std::unique_ptr<Backend> backend) {
   owned_.push_back(std::move(backend));
 }
 
+// Why names must differ: results, filters and baselines know a backend by nothing else.
 void Plugins::add_library(const std::string& path) {
   try_to_load(path);
   for (std::unique_ptr<Backend>& backend : load_plugin(path, device_)) {

@@ -1,4 +1,7 @@
 // Users' backends: the libraries of --plugin, and the Python classes that are named.
+//
+// A library is first loaded in a child process: its constructors may crash or hang, and the user
+// should then read a sentence with the library's name.
 #pragma once
 
 #include <memory>

@@ -22,7 +22,8 @@ constexpr char kDone = 'D';      // the reasons of a pair are complete
 constexpr char kFailed = 'F';    // what() of an exception
 constexpr double kLimitS = 300;  // of silence: Python packages of gigabytes take minutes to import
 
-/// What the child does.
+/// What the child does: sends the reasons of each pair and then a mark, so that the parent knows at
+/// which pair a child that dies has been. Standard output is the parent's.
 void answer(const std::vector<const Pair*>& pairs, const DeviceChoice& device,
             const MessageWriter& writer) {
   send_stdout_to_stderr();
@@ -38,10 +39,12 @@ void answer(const std::vector<const Pair*>& pairs, const DeviceChoice& device,
   }
 }
 
+/// An error that names the pair: the user has to find the bug in the library.
 [[noreturn]] void fail_at(const Pair& pair, const std::string& how) {
   fail(ErrorKind::kInternal, "{}: asking the plugin ended a process: {}", pair.id, how);
 }
 
+/// Reads what the child sends, for all pairs in order.
 std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const DeviceChoice& device) {
   std::vector<Reasons> all;
   if (pairs.empty()) return all;
@@ -74,17 +77,17 @@ std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const Device
 
 std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device) {
   std::vector<std::string> reasons = device.refusals;
-  // A device that is not there lacks no kernels.
+  // Why not for a device that cannot be used: its own reasons say all that helps.
   if (!device.is_cuda() || !reasons.empty()) return reasons;
   cuda::Target target = cuda::target_of_sm(device.facts.sm);
   if (device.info) target.max_shared_bytes = device.info->max_shared_bytes;
-  for (std::string& lack : cuda_lacks(problem, target)) reasons.push_back(std::move(lack));
+  for (std::string& what : cuda_lacks(problem, target)) reasons.push_back(std::move(what));
   return reasons;
 }
 
 std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
                                          const DeviceChoice& device) {
-  // What this program has no kernel for, a plugin may have one for.
+  // A plugin brings its kernels, so those that this program does not have are no reason.
   return backend.plugin() != nullptr ? device.refusals : device_refusals(problem, device);
 }
 
@@ -98,11 +101,11 @@ std::vector<std::string> all_refusals(const Backend& backend, const Problem& pro
 }
 
 std::vector<Reasons> all_refusals(const std::vector<Pair>& pairs, const DeviceChoice& device) {
-  std::vector<const Pair*> of_users;
+  std::vector<const Pair*> of_plugins;
   for (const Pair& pair : pairs) {
-    if (pair.backend->is_users()) of_users.push_back(&pair);
+    if (pair.backend->is_users()) of_plugins.push_back(&pair);
   }
-  std::vector<Reasons> theirs = answers(of_users, device);
+  std::vector<Reasons> theirs = answers(of_plugins, device);
   std::vector<Reasons> all;
   std::size_t next = 0;
   for (const Pair& pair : pairs) {

@@ -11,14 +11,15 @@
 
 namespace attnbench {
 
-/// Every reason against the pair: the device's, what it has no kernels for, the backend's own, for
-/// which a user's backend is asked in this process.
+/// Every reason against one pair: that the device cannot be used, that this program has no kernel
+/// for the case there, and what the backend itself says. A user's backend is called in this
+/// process, so this is for processes that may crash.
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device);
 /// Those of all_refusals() that are not the backend's own.
 std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
                                          const DeviceChoice& device);
-/// Those of a backend whose kernels are this program's.
+/// The same for a backend whose kernels are this program's, whichever it is.
 std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
 
 /// Every reason against each pair, in their order. All users' backends are questioned by one child

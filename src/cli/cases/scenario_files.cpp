@@ -14,6 +14,7 @@ namespace attnbench {
 namespace fs = std::filesystem;
 namespace {
 
+/// The file that `path` means, with or without its suffix; empty when there is none.
 fs::path with_known_suffix(const fs::path& path) {
   std::error_code error;
   if (fs::exists(path, error) && !fs::is_directory(path, error)) return path;
@@ -25,6 +26,7 @@ fs::path with_known_suffix(const fs::path& path) {
   return {};
 }
 
+/// Appends the scenarios of one folder in alphabetical order.
 void add_names(const fs::path& dir, const std::string& prefix, std::vector<std::string>& names) {
   std::error_code error;
   const std::size_t first = names.size();

@@ -1,4 +1,8 @@
 // SCENARIO arguments of the command line -> files -> loaded scenarios.
+//
+// An argument is a path or the name of a shipped scenario. Everything that a scenario says about
+// other files is checked when it is loaded, so that a command either has all of its input or ends
+// with an error before it did anything.
 #pragma once
 
 #include <filesystem>
@@ -31,8 +35,9 @@ std::filesystem::path find_scenario(const std::string& argument,
 std::vector<std::string> scenario_names(const std::filesystem::path& dir);
 
 /// Finds and loads all, and takes sinks and scales from the files that the cases name; nothing is
-/// returned unless all are valid. Errors: those of load_scenario,
-/// and E-CONFIG when two scenarios have the same name, which would make result ids ambiguous.
+/// returned unless all are valid. `overrides` are KEY=VALUE pairs that go over every file. Errors:
+/// those of load_scenario, and E-CONFIG when two scenarios have the same name, which would make
+/// result ids ambiguous.
 std::vector<LoadedScenario> load_scenarios(
     const std::vector<std::string>& arguments,
     const std::vector<std::pair<std::string, std::string>>& overrides);

@@ -44,6 +44,7 @@ void add_backend(const std::string& name, ErrorKind kind, const std::string& whe
   append({backend}, backends);
 }
 
+/// The backends of cases for which nobody names one.
 Backends native_backends(AttentionType type) {
   Backends backends;
   for (const Backend* backend : all_backends()) {
@@ -61,6 +62,7 @@ struct Part {
   int count = 1;
 };
 
+/// Errors: kUsage unless it is K/N with 1 <= K <= N.
 Part parse_part(const std::string& text) {
   Part part;
   char slash = 0;

@@ -1,4 +1,7 @@
-// Scenarios, --backend and --filter -> the (case, backend) pairs that a command is about.
+// Scenarios, --backend, --filter and --part -> the (case, backend) pairs that a command is about.
+//
+// A pair and its id are what everything else names: results, journals, baselines, the command that
+// repeats a case. The order of pairs is that of the results.
 #pragma once
 
 #include <optional>
@@ -43,10 +46,9 @@ std::vector<const Backend*> backends_of(const Scenario& scenario,
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
 /// version serves, the native decoder backends, so that their refusals are seen. Without --backend
 /// those of `plugins` that are of libraries come after them: who loads a library wants to see its
-/// backends. Pairs that
-/// --filter does not match, and of those the ones that --part does not take, are left out. Errors:
-/// kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name in a
-/// scenario.
+/// backends. Pairs that --filter does not match are left out, and then those that --part does not
+/// take. Errors: kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name
+/// in a scenario.
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
                                const SelectionOptions& options,
                                const std::vector<const Backend*>& plugins = {});

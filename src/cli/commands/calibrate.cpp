@@ -1,4 +1,7 @@
 // attnbench calibrate: scale files from tensors or a scenario, and what the scales cost.
+//
+// Every method finds its scales and is shown with the error that they cause, but only the scales of
+// --method are written. The file's format is that of --format, or what the scenario's cases read.
 #include <filesystem>
 #include <memory>
 
@@ -39,6 +42,7 @@ void check_output(const CalibrateArguments& arguments) {
   check_replaceable(arguments.output);
 }
 
+/// A ring of observations and signed values are parts of the method amax.
 void check_method(const CalibrateArguments& arguments) {
   if (arguments.method == to_string(ScaleMethod::kAmax)) return;
   if (arguments.common.history) {

@@ -1,4 +1,9 @@
 // attnbench compile: the kernels of scenarios into the cache, without a GPU.
+//
+// For each architecture the pairs are planned as `run` would plan them, every kernel is compiled
+// once and stored in the folder that `run` reads, and a table tells registers, shared memory and
+// spills. Used to fill caches of machines without a compiler, and by tests to keep kernels from
+// spilling.
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -39,7 +44,7 @@ struct Collection {
   int num_unsupported = 0;
 };
 
-/// The facts that support is judged by when kernels for `sm` are asked for.
+/// The facts that support is judged by when kernels for `sm` are wanted.
 DeviceChoice device_of_sm(int sm) {
   DeviceChoice device;
   device.name = "cuda:0";
@@ -52,7 +57,7 @@ Collection collect(const std::vector<Pair>& pairs, int sm) {
   const DeviceChoice device = device_of_sm(sm);
   std::set<std::string> programs;
   for (const Pair& pair : pairs) {
-    if (pair.backend->plugin() != nullptr) continue;  // its kernels are its own
+    if (pair.backend->plugin() != nullptr) continue;  // it brings its kernels compiled
     ++found.num_pairs;
     if (!all_refusals(*pair.backend, *pair.problem, device).empty()) {
       ++found.num_unsupported;
@@ -140,6 +145,7 @@ void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, Kerne
   }
 }
 
+/// Why the architectures are checked first: a wrong one should be told before minutes of compiling.
 int compile(const CompileArguments& arguments, const Console& console) {
   for (const std::string& arch : arguments.archs) sm_of_arch(arch);
   const std::vector<LoadedScenario> scenarios =

@@ -1,4 +1,7 @@
 // attnbench device: what there is to run on, and what it can do at best.
+//
+// What is measured are the ceilings that the column "roof" of `run` relates a case to: rates of
+// copying, of reading and of matrix products.
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -46,6 +49,7 @@ std::string rate(double value, const char* unit) {
   return value > 0 ? fmt::format("{:.1f} {}", value, unit) : "-";
 }
 
+/// A GPU in a few lines; without the rates unless `measured`.
 void print_cuda(std::ostream& out, const CudaDevice& device, bool measured) {
   const DeviceInfo& info = device.info;
   const CudaCeilings& ceilings = device.ceilings;
@@ -80,6 +84,7 @@ void print(std::ostream& out, const Inventory& inventory, bool measured) {
   for (const CudaDevice& device : inventory.cuda) print_cuda(out, device, measured);
 }
 
+/// JSON has no number for what was not measured.
 Json measured_or_null(double value) { return value > 0 ? Json(value) : Json(nullptr); }
 
 Json to_json(const Inventory& inventory) {

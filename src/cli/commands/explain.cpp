@@ -1,4 +1,8 @@
 // attnbench explain: the fully resolved problem, and what every backend would do with it.
+//
+// The problem is shown as JSON with every default filled in, as a result file has it. For each
+// backend follow its reasons to refuse, or its own facts, the kernels that it would launch, the
+// work and the traffic that rates are computed from, and the memory of its cache.
 #include <algorithm>
 #include <memory>
 #include <set>
@@ -45,6 +49,7 @@ void print_input_memory(std::ostream& out, const Problem& problem) {
              format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
 }
 
+/// Device memory of the paged cache in the backend's layout, of all ranks together.
 double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
   const KvCacheSpec& cache = problem.kv_cache;
   const KvLayout layout =
@@ -57,10 +62,12 @@ double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
          problem.dcp.world_size;
 }
 
+/// The other types attend to keys and values that are not kept in blocks.
 bool has_cache(AttentionType type) {
   return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder;
 }
 
+/// The names are those of `compile --list`; found by planning the case without values.
 void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   if (pair.backend->plugin() != nullptr) return;  // they are the plugin's
   if (!device.is_cuda()) {

@@ -1,4 +1,9 @@
 // attnbench gate: what got worse since a baseline, or differs between devices, as an exit code.
+//
+// Two modes. The usual one compares times, errors and statuses with those of earlier result files
+// from the same machine, best with one of `run --save-baseline`. --agreement compares two devices,
+// whose times say nothing about each other: only statuses and errors. Both read result files and
+// run nothing; a run that is to be judged as it ends is `run --baseline`.
 #include <unistd.h>
 
 #include <memory>
@@ -50,6 +55,7 @@ void write_file(const std::string& path, const Writer& writer) {
   write_text(path, text.str());
 }
 
+/// The verdicts in every format that was wanted.
 void write_outputs(const GateCommand& command, const ResultFile& results,
                    const GateReport& report) {
   write_file(command.json,
@@ -69,6 +75,7 @@ std::ostream* table_stream(const GateCommand& command, bool uses_stdout, const C
   return command.console.quiet ? nullptr : &console.err;
 }
 
+/// Colours and width of the stream that the table goes to.
 TableOptions table_options(const GateCommand& command, bool uses_stdout, const Console& console) {
   TableOptions table;
   table.color = use_color(command.console.color,
@@ -100,6 +107,7 @@ int compare_devices(const GateCommand& command, const Console& console) {
   return report.cases.empty() ? kExitNothingRan : kExitPassed;
 }
 
+/// Exit code 1 when the gate fails, 3 when there was nothing to compare.
 int run_gate(const GateCommand& command, const Console& console) {
   if (command.agreement) return compare_devices(command, console);
   if (command.files.size() < 2) {
@@ -156,7 +164,7 @@ void add_output_options(OptionTable& options, GateCommand& command) {
   add_link_option(options, command.links);
 }
 
-/// An option of the other mode would do nothing.
+/// An option of the other mode would do nothing, and whoever gives it expects something of it.
 void check_mode(const OptionTable& options, bool agreement) {
   if (!agreement && options.is_given("--factor")) {
     fail(ErrorKind::kUsage, "--factor: expected --agreement with it, found none");

@@ -1,4 +1,5 @@
-// attnbench list: backends, scenarios and metrics.
+// attnbench list: backends, scenarios and metrics: the names that other commands and result files
+// use, each with a line about what it is.
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +48,8 @@ Rows backend_rows(const Plugins& plugins) {
   return rows;
 }
 
+/// Of the installation and the source tree; the first folder wins where both have a name. A
+/// scenario that cannot be read is listed with the error: one bad file must not hide the others.
 Rows scenario_rows(const Plugins&) {
   std::set<std::string> seen;
   Rows rows;
@@ -100,6 +103,7 @@ Rows metric_rows(const Plugins&) {
   return rows;
 }
 
+/// What can be listed; the argument TOPIC takes these names.
 struct Topic {
   const char* name;
   Rows (*rows)(const Plugins& plugins);

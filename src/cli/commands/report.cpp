@@ -1,4 +1,7 @@
 // attnbench report: result files as a table, or as one page with plots.
+//
+// For looking at results, not for judging them: files of different machines and of different cases
+// are taken together, and wrong results are no reason to fail. `gate` is for judging.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -61,6 +64,7 @@ void write_page_file(const ReportCommand& command, const std::vector<ResultFile>
       files.size(), files.size() == 1 ? "" : "s", format_bytes(static_cast<double>(text.size())));
 }
 
+/// A table for each file, with its path above where there are several.
 void write_tables(const ReportCommand& command, const std::vector<ResultFile>& files,
                   const Console& console) {
   TableOptions table;

@@ -1,4 +1,9 @@
 // attnbench run: every case on every backend, validated and timed.
+//
+// In order: the device, the users' libraries, the scenarios, the pairs of case and backend; then
+// everything that can be wrong with the input or the outputs, while nothing is written yet; then
+// the jobs, which run_session() runs. A mistake of the user must show before the first case runs,
+// since a run may take hours.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -28,6 +33,7 @@
 namespace attnbench {
 namespace {
 
+/// How the bench runs the jobs: what is checked and timed, on what, and in whose process.
 BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device,
                            bool has_plugins) {
   BenchOptions bench;
@@ -53,6 +59,7 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   return bench;
 }
 
+/// Whether the case takes tensors or scales from files of the user.
 bool reads_files(const Problem& problem) {
   return problem.inputs.file || problem.mm_encoder.fp8_scale_path;
 }
@@ -131,6 +138,7 @@ void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
   check_saved_tensors(options.save_tensors, ids, inputs);
 }
 
+/// Refuses to save a baseline that no gate would take.
 void check_baseline(const RunArguments& arguments) {
   if (arguments.save_baseline.empty()) return;
   if (arguments.options.no_validation && !arguments.gate.lenient) {
@@ -171,6 +179,7 @@ int run_cases(const RunArguments& arguments, const std::string& repeat, const Co
   return run_session(arguments, gate, plan, std::move(run), console, jobs, bench);
 }
 
+/// What a run is held against, and by which rules.
 void add_baseline_options(OptionTable& options, RunArguments& arguments) {
   options.add({.names = "--baseline",
                .value = "FILE",
@@ -194,6 +203,7 @@ void add_summary_options(OptionTable& options, RunArguments& arguments) {
   add_link_option(options, arguments.links);
 }
 
+/// How a run is spread over time: passes over all cases, and runs that go on where one ended.
 void add_pass_options(OptionTable& options, RunArguments& arguments) {
   options.add({.names = "--passes",
                .value = "N",
@@ -214,7 +224,8 @@ void add_pass_options(OptionTable& options, RunArguments& arguments) {
                .target = &arguments.journal});
 }
 
-/// An option that would do nothing is a mistake.
+/// An option of the gate does nothing in a run without a baseline. Why an error: whoever gives one
+/// believes that the run is gated.
 void check_baseline_options(const OptionTable& options) {
   if (options.is_given("--baseline") || options.is_given("--save-baseline")) return;
   for (const char* option : kBaselineOptions) {

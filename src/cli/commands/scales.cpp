@@ -1,4 +1,8 @@
 // attnbench scales: checks a scale file of any format and shows what its scales cost.
+//
+// With a file and nothing else it only checks: format, layers, every scale finite and positive.
+// With tensors or a scenario it also computes the attention error that quantising by the file's
+// scales causes, in the table that `calibrate` prints.
 #include <algorithm>
 #include <memory>
 
@@ -16,6 +20,7 @@ struct ScalesArguments {
   std::string file;
 };
 
+/// Errors: those of require_layer for the first layer that the file does not have.
 void require_layers(const ScaleFile& file, const std::vector<std::string>& layers) {
   for (const std::string& layer : layers) require_layer(file, layer);
 }
@@ -37,6 +42,7 @@ void print_scales(const ScaleFile& file, const std::string& path, const Console&
   }
 }
 
+/// Whether the error has to be computed with a scale for each KV head, because the file has them.
 bool has_scales_per_head(const ScaleFile& file) {
   return file.format == ScaleFormat::kKvCache &&
          std::any_of(file.layers.begin(), file.layers.end(), [](const LayerScales& layer) {
@@ -44,8 +50,8 @@ bool has_scales_per_head(const ScaleFile& file) {
          });
 }
 
-/// What `check` throws about the file, with what to do about it: a file that is wrong is not
-/// mended, since what it lacks can only be measured.
+/// What `check` throws about the file, with what to do about it. Why no repair: a scale that is
+/// missing can only be measured.
 template <typename Check>
 auto advising(const Check& check) {
   try {

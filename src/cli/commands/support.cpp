@@ -1,4 +1,8 @@
 // attnbench support: the matrix case x backend with the reasons; runs nothing.
+//
+// Reasons come from the same functions as the refusals of `run`, so that a "yes" here is a case
+// that runs there. The text is for reading: a table of yes and no, then all reasons. The JSON is a
+// list with one object a pair, for scripts.
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +34,7 @@ struct SupportArguments {
   std::string json;
 };
 
+/// What is known of one pair.
 struct Verdict {
   const Pair* pair = nullptr;
   std::vector<std::string> reasons;  // empty = supported
@@ -86,18 +91,21 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
   }
 }
 
+/// A matrix for each scenario that has pairs.
 void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
                 const std::vector<Verdict>& verdicts, std::size_t width) {
   for (const LoadedScenario& loaded : scenarios) {
-    std::vector<Verdict> own;
-    std::copy_if(verdicts.begin(), verdicts.end(), std::back_inserter(own),
+    std::vector<Verdict> listed;
+    std::copy_if(verdicts.begin(), verdicts.end(), std::back_inserter(listed),
                  [&](const Verdict& verdict) { return verdict.pair->source == &loaded; });
-    if (own.empty()) continue;
+    if (listed.empty()) continue;
     out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
-    print_matrix(out, own, width);
+    print_matrix(out, listed, width);
   }
 }
 
+/// Why bytes that are no UTF-8 are replaced: names come from files, and a file with a bad name must
+/// not keep the rest from being read.
 std::string to_json(const std::vector<Verdict>& verdicts) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const Verdict& verdict : verdicts) {

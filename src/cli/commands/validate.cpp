@@ -1,4 +1,7 @@
-// attnbench validate: checks scenario files alone.
+// attnbench validate: checks scenario files and the names of backends in them.
+//
+// Goes on after a bad file, so that one call tells about all of them. What depends on the device or
+// on files of tensors is left to `support` and `run`.
 #include <memory>
 
 #include "cli/cases/plugins.h"
@@ -17,6 +20,7 @@ struct ValidateArguments {
   SelectionOptions selection;
 };
 
+/// A line for each good file on stdout, each error on stderr; exit code 2 when one was bad.
 int validate_files(const ValidateArguments& arguments, const Console& console) {
   ScenarioOptions options;
   options.overrides = scenario_overrides(arguments.selection);

@@ -44,6 +44,7 @@ void add_number_check(const NumberRange& range, CLI::Option& option) {
   }
 }
 
+/// An option that converts to the type of its target. CLI11 refuses words that do not convert.
 CLI::Option* add_target(const Option& row, CLI::App& app) {
   return std::visit(
       [&](auto* target) {
@@ -57,6 +58,7 @@ CLI::Option* add_target(const Option& row, CLI::App& app) {
       row.target);
 }
 
+/// Everything of a row but what only this program uses: `repeat` and the defaults.
 CLI::Option* add_row(const Option& row, CLI::App& app) {
   CLI::Option* option = add_target(row, app);
   const bool is_list = std::holds_alternative<std::vector<std::string>*>(row.target);
@@ -64,6 +66,7 @@ CLI::Option* add_row(const Option& row, CLI::App& app) {
   if (!row.group.empty()) option->group(row.group);
   if (row.required) option->required();
   if (row.shows_default) option->capture_default_str();
+  // Why: otherwise a repeatable option takes the argument after it as well.
   if (is_list && !is_argument(row) && !row.takes_several) option->allow_extra_args(false);
   if (row.delimiter != '\0') option->delimiter(row.delimiter);
   if (row.numbers) add_number_check(*row.numbers, *option);
@@ -106,6 +109,7 @@ std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& de
 
 }  // namespace
 
+// Help and version are exceptions in CLI11, as errors are.
 ParsedLine parse_line(ProgramSyntax& program, const std::vector<std::string>& words) {
   CLI::App app(program.description);
   app.name(program.name);

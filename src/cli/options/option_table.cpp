@@ -16,6 +16,8 @@ constexpr double kMost = std::numeric_limits<double>::max();
 
 using Words = std::vector<std::string>;
 
+// A value as the words behind its option's name, one for each time that the option has to be given.
+// A flag has a name and no value: one empty word.
 Words words_of(bool flag) { return flag ? Words{""} : Words{}; }
 Words words_of(const std::string& text) { return text.empty() ? Words{} : Words{text}; }
 const Words& words_of(const Words& words) { return words; }
@@ -75,6 +77,7 @@ bool OptionTable::is_given(std::string_view name) const {
 }
 
 std::string OptionTable::repeat_text() const {
+  // Why three walks and no sort: rows of one place keep the order of --help.
   std::string text;
   for (const Repeat place : {Repeat::kFirst, Repeat::kInOrder, Repeat::kLast}) {
     for (const Option& option : rows_) {

@@ -6,6 +6,9 @@
 
 namespace attnbench {
 
+// Rows are in the order of --help; new ones go to the end of their function. `repeat` is for what
+// changes the result of a case.
+
 void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--backend",
                .value = "NAME",
@@ -40,7 +43,7 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .value = "REGEX",
                .help = "Only results whose id <scenario>/<case>/<backend> matches",
                .group = kSelection,
-               .target = &selection.filter});
+               .target = &selection.filter});  // never repeated: the case is named by its id
   options.add({.names = "--part",
                .value = "K/N",
                .help = "Only the K-th of N parts of the cases, for several processes; cases that "

@@ -1,4 +1,8 @@
-// Options shared by several commands: how they are declared, and what they come to.
+// Options that several commands share: the variables, the rows, and what the values come to.
+//
+// A new option of `run`, `support`, `explain` and `compile` is a member of the struct and a row in
+// the function of its group; one of a single command is a row in that command's file. --help,
+// checks and the command that repeats a case follow from the row.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +27,7 @@ struct SelectionOptions {
   std::optional<std::int64_t> seed;
 };
 
-/// Options on how a command speaks.
+/// How much a command says, and in colour or not.
 struct ConsoleOptions {
   bool quiet = false;
   bool verbose = false;
@@ -69,7 +73,8 @@ void add_format_options(OptionTable& options, RunOptions& run);
 /// Everything that `run` takes but its SCENARIO arguments and what has to do with a baseline.
 void add_run_options(OptionTable& options, RunOptions& run);
 
-/// Single options that some commands have beside their own. An empty group is the first.
+/// Single options that some commands have beside those that only they have. An empty group is the
+/// first.
 void add_threads_option(OptionTable& options, const char* group, int& threads,
                         Repeat repeat = Repeat::kNever);
 void add_cache_dir_option(OptionTable& options, const char* group, std::string& dir);

@@ -45,6 +45,7 @@ ScaleFormat format_of(const Problem& problem) {
   return problem.kv_cache.int8_level == 1 ? ScaleFormat::kInt8Value : ScaleFormat::kKvCache;
 }
 
+/// What the layers of a scenario's tensors are called: only multimodal encoders name theirs.
 std::vector<std::string> layers_of(const Problem& problem, const ScaleFile* file) {
   if (problem.attention.type == AttentionType::kMmEncoder) return problem.mm_encoder.layer_names;
   if (file == nullptr) return {kUnnamedLayer};
@@ -53,6 +54,7 @@ std::vector<std::string> layers_of(const Problem& problem, const ScaleFile* file
   return layers;
 }
 
+/// Draws forwards from the cases of a scenario. What the options leave open, its first case says.
 void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
                    const std::vector<std::string>& wanted, CalibrationInput& input) {
   std::vector<LoadedScenario> loaded =
@@ -70,12 +72,14 @@ void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
       scenario_observations(std::move(cases), std::move(layers), options.history.value_or(1));
 }
 
+/// What the operation amax takes.
 bool is_served(const Tensor& tensor) {
   const Dtype dtype = tensor.dtype();
   return tensor.shape().size() == 3 &&
          (dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16);
 }
 
+/// Copies the tensor to the device and reduces it there.
 float amax(Ops& ops, AmaxKind kind, const Tensor& tensor) {
   const std::unique_ptr<Buffer> source = ops.allocate(tensor.size_bytes(), "tensor");
   const std::unique_ptr<Buffer> result = ops.allocate(sizeof(float), "amax");
@@ -97,12 +101,14 @@ float amax(Ops& ops, AmaxKind kind, const Tensor& tensor) {
   return largest;
 }
 
+/// Where largest values are taken: nothing to do for the CPU.
 void take_device(const std::string& name, CalibrationOptions& options) {
   const DeviceChoice device = choose_device(name, "");
   if (!device.refusals.empty()) fail(ErrorKind::kUnsupported, "{}", device.refusals.front());
   if (device.is_cuda()) options.device_amax = amax_on(open_ops(device, 0, ""), options.amax);
 }
 
+/// Tensors come from one place. Errors: kUsage.
 void check_source(const CalibrationArguments& arguments) {
   if (arguments.scenario.empty() == arguments.tensors.empty()) {
     fail(ErrorKind::kUsage, "expected either SCENARIO or --tensors FILE..., found {}",

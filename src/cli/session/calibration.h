@@ -1,4 +1,7 @@
 // What `calibrate` and `scales` share: their options, the tensors that these name, the report.
+//
+// Tensors come from safetensors files or are drawn from a seed as a scenario says. Either way they
+// are read layer by layer, since all layers of a model together need not fit into memory.
 #pragma once
 
 #include <functional>
@@ -15,6 +18,7 @@
 
 namespace attnbench {
 
+/// The options that both commands have.
 struct CalibrationArguments {
   std::string scenario;
   std::vector<std::string> tensors;

@@ -27,6 +27,7 @@ Value read_list(const std::string& path) {
                   : read_yaml(text.str(), std::make_shared<const std::string>(path));
 }
 
+/// In UTC, as "2024-12-31": what dates of known failures are compared with.
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -142,6 +143,7 @@ KnownInRun set_known_apart(const std::vector<Result>& results, const GateOptions
           fmt::format("known, but expired {}: {}: {}", known->expires, result.id, known->reason));
       continue;
     }
+    // Why as passed: the exit code must not depend on a failure that is expected.
     --(incorrect ? apart.counts.incorrect : apart.counts.error);
     ++apart.counts.passed;
     apart.lines.push_back(

@@ -1,4 +1,7 @@
 // Options of the gate, shared by `gate` and `run --baseline`, and the files that they name.
+//
+// The rules themselves are in src/gate, which knows no files and no command line: what is here
+// turns texts and paths into its options and baselines.
 #pragma once
 
 #include <array>
@@ -13,6 +16,8 @@
 
 namespace attnbench {
 
+/// The options as the command line has them; shares as texts, since "3%", "0.03" and "3" are the
+/// same.
 struct GateArguments {
   std::string threshold = "3%";
   std::string accuracy_threshold = "25%";

@@ -27,7 +27,7 @@ InterruptGuard::InterruptGuard() {
   struct sigaction action = {};
   action.sa_handler = count_signal;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART;  // reading and writing go on
   for (const int signal : kSignals) sigaction(signal, &action, nullptr);
 }
 

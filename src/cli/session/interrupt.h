@@ -1,5 +1,5 @@
-// Ctrl-C and SIGTERM: the first asks the run to stop after what it does now, so that its files are
-// written; the second ends the process at once.
+// Ctrl-C and SIGTERM: after the first the run finishes the case that it is at, writes its files and
+// ends; the second ends the process at once, for a case that does not finish.
 #pragma once
 
 namespace attnbench {

@@ -10,11 +10,13 @@ namespace {
 
 constexpr const char* kOption = "--plant-fault";
 
+/// One --plant-fault.
 struct FaultRule {
   cuda::Fault fault;
   IdFilter filter;
 };
 
+/// Errors: kUsage unless the text is KIND=REGEX.
 FaultRule parse_rule(const std::string& text) {
   const std::size_t equals = text.find('=');
   const std::string kind = text.substr(0, equals);

@@ -1,4 +1,7 @@
 // What a run says on stderr while it runs: a live line on a terminal, a line per result with -v.
+//
+// A thread redraws the live line twice a second, so that its clock moves while a case takes long,
+// but never during timing: the machine should do nothing else then.
 #pragma once
 
 #include <condition_variable>
@@ -20,6 +23,7 @@ struct ProgressOptions {
   int width = 80;       // of the live line
 };
 
+/// Draws from the events of the bench. Thread-safe, since the ticking thread draws too.
 class Progress final : public BenchObserver {
  public:
   Progress(std::ostream& out, const Clock& clock, const ProgressOptions& options);

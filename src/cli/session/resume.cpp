@@ -15,6 +15,8 @@
 namespace attnbench {
 namespace {
 
+/// The result file, its journal, or both; the journal last, since its results are newer. Without
+/// either, the error is about the result file.
 std::vector<ResultFile> read_what_is_there(const std::string& path) {
   std::error_code error;
   const std::string journal = journal_path(path);
@@ -27,6 +29,7 @@ std::vector<ResultFile> read_what_is_there(const std::string& path) {
   return files;
 }
 
+/// Whether measuring again could say more. Errors and skipped cases may go well the next time.
 bool is_done(const Result& result, const BenchOptions& bench) {
   switch (result.status) {
     case Status::kPassed:

@@ -1,4 +1,8 @@
 // Runs that go on where an earlier one ended, and the journal that makes it possible.
+//
+// A journal is a file of finished results, one after the other, beside the result file. It is
+// written while the run goes on, so that a run that dies has lost the case that it was at and no
+// more.
 #pragma once
 
 #include <memory>
@@ -13,8 +17,8 @@ namespace attnbench {
 
 /// The results of `path` and of the journal beside it that need not be measured again: of the same
 /// problem and, of users' backends, the same library, neither error nor skipped, timed and checked
-/// as `bench` asks for. Errors: those of read_result_file when neither file is there or one is
-/// broken; kUsage when they come from another machine.
+/// as far as `bench` wants it. Errors: those of read_result_file when neither file is there or one
+/// is broken; kUsage when they come from another machine.
 std::vector<Result> results_to_keep(const std::string& path, const std::vector<Job>& jobs,
                                     const BenchOptions& bench, const RunInfo& run);
 

@@ -45,6 +45,7 @@ bool is_named_backend_unsupported(const std::vector<std::string>& named,
   });
 }
 
+/// Runs jobs while stderr tells how far they are, as the console options want it.
 std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchOptions& bench,
                                       Journal* journal, const ConsoleOptions& options,
                                       const Console& console) {
@@ -100,6 +101,7 @@ std::vector<Job> jobs_of_pass(const std::vector<Job>& jobs, const std::vector<Re
   return left;
 }
 
+/// Pools the samples of a later pass with those that a case has already.
 void add_pass_to(std::vector<Result>& results, const std::vector<Result>& pass) {
   std::map<std::string_view, const Result*> by_id;
   for (const Result& result : pass) by_id[result.id] = &result;
@@ -109,6 +111,7 @@ void add_pass_to(std::vector<Result>& results, const std::vector<Result>& pass) 
   }
 }
 
+/// The steps of run() in order; members are what one step leaves to the next.
 class RunSession {
  public:
   RunSession(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
@@ -154,6 +157,8 @@ class RunSession {
     return parse_result_file(text.str(), "this run");
   }
 
+  /// A second measurement of some jobs, with its passes and without the journal, which is for the
+  /// results that --resume would keep.
   std::vector<Result> run_again(const std::vector<Job>& jobs, const BenchOptions& bench) {
     std::vector<Result> results =
         run_with_progress(jobs, bench, nullptr, options_.console, console_);
@@ -172,6 +177,8 @@ class RunSession {
     }
   }
 
+  /// The results of all jobs in their order: those that are kept of an earlier run, and new ones,
+  /// which go to the journal as they come.
   void measure(const std::vector<Job>& jobs, const BenchOptions& bench) {
     std::vector<Result> kept;
     if (!arguments_.resume.empty()) kept = results_to_keep(arguments_.resume, jobs, bench, run_);
@@ -244,6 +251,7 @@ class RunSession {
     }
   }
 
+  /// The table of results, then the verdicts of the gate where there is one.
   void print(const KnownInRun& known) const {
     if (place_.out == nullptr) return;
     write_table(*place_.out, run_, results_, place_.options);

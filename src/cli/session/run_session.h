@@ -1,5 +1,9 @@
 // One run with everything around it: what is kept of an earlier one, the journal, the passes over
 // the cases, the baseline, the files that are written.
+//
+// The caller has checked all input and made the jobs. From here on files appear: first the journal,
+// at the end the results. A run that dies, or cannot write its results, leaves the journal behind,
+// from which --resume goes on.
 #pragma once
 
 #include <optional>
@@ -14,6 +18,7 @@
 
 namespace attnbench {
 
+/// The command line of `run`.
 struct RunArguments {
   std::vector<std::string> scenarios;
   RunOptions options;
@@ -27,8 +32,9 @@ struct RunArguments {
   std::optional<int> passes;
 };
 
-/// Passes over all cases: as many as asked for, else several where a gate will compare times of the
-/// CPU. Why not of a GPU: it has no other programs, and inputs for it take longer than its times.
+/// Passes over all cases: as many as --passes says, else several where a gate will compare times of
+/// the CPU. Why not of a GPU: it has no other programs, and inputs for it take longer than its
+/// times.
 int num_passes(const RunArguments& arguments, bool on_cpu);
 
 /// Where the journal goes: where the user wants it, else beside a result file that is a real file;

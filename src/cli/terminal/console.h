@@ -1,4 +1,5 @@
-// The terminal or pipe that a command speaks to.
+// The terminal or pipe that a command speaks to: results go to stdout, everything about the run
+// itself to stderr, so that a script can read one without the other.
 #pragma once
 
 #include <ostream>
@@ -7,6 +8,7 @@
 
 namespace attnbench {
 
+/// Tests make one of string streams.
 struct Console {
   std::ostream& out;
   std::ostream& err;
@@ -24,7 +26,7 @@ void print_error(std::ostream& err, const std::string& message);
 /// "attnbench: notice: <text>", the same way.
 void print_notice(std::ostream& err, const std::string& text);
 
-/// Whether to colour what goes to a stream: `color` is --color; auto asks for a terminal without
+/// Whether to colour what goes to a stream: `color` is --color; auto is a terminal without
 /// NO_COLOR (no-color.org) that is not dumb.
 bool use_color(const std::string& color, bool is_terminal);
 

@@ -66,7 +66,8 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   std::string nearest;
   std::size_t least = name.size() + 1;  // in half edits: at most every second letter is wrong
   for (const std::string& candidate : candidates) {
-    // A beginning is as near as one wrong letter.
+    // Why: users leave out endings, e.g. "FLASH" for "FLASH_ATTN". A beginning is as near as one
+    // wrong letter.
     const bool is_beginning = name.size() >= kMinBeginning && candidate.starts_with(name);
     const std::size_t cost = is_beginning ? 2 : edit_cost(name, candidate);
     if (cost < least) {
