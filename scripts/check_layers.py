@@ -41,9 +41,17 @@ MAY_INCLUDE = {
     "calibrate": {"core", "metadata", "reference", "inputs", "backends"},
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
               "reference", "ops/cuda"},
-    "cli": {"core", "metadata", "inputs", "bench", "gate", "calibrate", "report", "scenario",
-            "backends", "measure", "jit", "plugin", "gpu", "ops/cuda"},
-    "main": {"cli", "core"},
+    "cli/terminal": {"core", "report"},
+    "cli/options": {"core", "cli/terminal"},
+    "cli": {"core", "bench", "report", "gpu", "cli/options"},
+    "cli/cases": {"core", "metadata", "inputs", "bench", "scenario", "backends", "jit", "plugin",
+                  "gpu", "ops/cuda", "cli", "cli/options", "cli/terminal"},
+    "cli/session": {"core", "inputs", "bench", "gate", "calibrate", "report", "scenario",
+                    "backends", "measure", "cli", "cli/options", "cli/terminal", "cli/cases"},
+    "cli/commands": {"core", "metadata", "inputs", "bench", "gate", "calibrate", "report",
+                     "scenario", "backends", "measure", "jit", "cli", "cli/options",
+                     "cli/terminal", "cli/cases", "cli/session"},
+    "main": {"cli", "cli/commands", "cli/terminal", "core"},
 }
 
 # What the tests of a module may include beside that: the second opinion of the quantisers' bytes.
@@ -51,10 +59,10 @@ TESTS_MAY_INCLUDE = {"ops/cpu": {"reference"}}
 
 # Beginning of a third-party #include -> modules that may use it.
 THIRD_PARTY = {
-    "CLI/": {"cli"},
+    "CLI/": {"cli/options"},
     "yaml-cpp/": {"scenario"},
     "valijson/": {"scenario"},
-    "nlohmann/": {"core", "scenario", "inputs", "report", "gate", "calibrate", "cli"},
+    "nlohmann/": {"core", "scenario", "inputs", "report", "gate", "calibrate", "cli/commands"},
     "Eigen/": {"reference", "ops/cpu"},
     "cuda": {"gpu", "jit", "ops/cuda", "measure", "cudnn"},
     "cudnn.h": {"cudnn"},
@@ -165,6 +173,8 @@ def planted_violations_are_found():
         "src/core/a.cpp": '#include "scenario/scenario.h"\n',
         "reference/b.cpp": '#include "ops/ops.h"\n',
         "src/report/c.cpp": '#  include <CLI/CLI.hpp>\n',
+        "src/cli/commands/m.cpp": '#include <CLI/CLI.hpp>\n',
+        "src/cli/options/n.cpp": '#include "cli/commands/commands.h"\n',
         "src/scenario/d.h": "#include <yaml-cpp/yaml.h>\n",
         "src/metrics/e.cpp": "#include <Eigen/Dense>\n",
         "src/ops/cpu/f.cpp": '#include "ops/cuda/launch.h"\n',
@@ -179,7 +189,8 @@ def planted_violations_are_found():
         "src/report/page/r.js": "const own = result.backend === 'MINE';\n",
     }
     allowed = {
-        "src/cli/i.cpp": '#include <CLI/CLI.hpp>\n#include "bench/bench.h"\n#include <vector>\n',
+        "src/cli/options/i.cpp": '#include <CLI/CLI.hpp>\n#include <vector>\n',
+        "src/cli/commands/i.cpp": '#include "bench/bench.h"\n#include "cli/options/i.h"\n',
         "src/ops/cpu/j.cpp": '#include <Eigen/Core>\n#include "kernels/params.h"\n',
         "src/core/k_test.cpp": "#include <doctest/doctest.h>\n",
         "src/ops/cpu/l_test.cpp": '#include "reference/quantise/nvfp4.h"\n',

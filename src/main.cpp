@@ -3,8 +3,8 @@
 #include <iostream>
 #include <new>
 
-#include "cli/command_line.h"
-#include "cli/console.h"
+#include "cli/commands/commands.h"
+#include "cli/terminal/console.h"
 #include "cli/exit_code.h"
 #include "core/error.h"
 

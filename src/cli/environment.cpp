@@ -28,6 +28,7 @@ std::string cpuinfo_field(const std::string& key) {
   return {};
 }
 
+/// Different architectures have different keys for it.
 std::string cpu_model() {
   for (const char* key : {"model name", "Model", "CPU part", "uarch"}) {
     if (std::string model = cpuinfo_field(key); !model.empty()) return model;
@@ -43,6 +44,7 @@ std::string compiler() {
 #endif
 }
 
+/// For people who look at a file, not for comparisons.
 std::string hostname() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown";
@@ -57,6 +59,8 @@ std::string utc_now() {
   return {text.data(), size};
 }
 
+/// The same for machines whose times may be compared. Why without the host name: machines of one
+/// kind may share a baseline.
 std::string fingerprint(const Environment& environment) {
   const CpuInfo& cpu = environment.cpu;
   constexpr std::size_t kDigits = 16;

@@ -1,4 +1,8 @@
 // Where and when a run happened: the head of a result file.
+//
+// Results of different programs, machines or devices must not be compared by time. What makes a
+// machine another one is hashed into Environment::fingerprint: the processor, the compiler, the
+// device, and neither host name nor date.
 #pragma once
 
 #include <string>

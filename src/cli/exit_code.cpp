@@ -2,6 +2,7 @@
 
 namespace attnbench {
 
+// Every test stands above those whose code it wins over.
 int exit_code(const Outcome& outcome) {
   const StatusCounts& counts = outcome.counts;
   if (outcome.usage_error) return kExitUsage;
@@ -12,6 +13,7 @@ int exit_code(const Outcome& outcome) {
   return kExitPassed;
 }
 
+// Why no default: the compiler names this place when a kind is added.
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kCapacity:

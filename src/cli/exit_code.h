@@ -1,4 +1,6 @@
-// Exit codes of contract section 3 as a pure function of what happened.
+// Exit codes as a pure function of what happened (contract section 3).
+//
+// Scripts decide by them, so a code never changes its meaning.
 #pragma once
 
 #include "core/error.h"
@@ -7,11 +9,12 @@
 namespace attnbench {
 
 enum ExitCode : int {
-  kExitPassed = 0,
-  kExitIncorrect = 1,
+  kExitPassed = 0,     // what ran is right; cases without support do not count
+  kExitIncorrect = 1,  // a wrong result, or a gate that failed
+  /// The command line, a scenario or a file is wrong, or an output cannot be written.
   kExitUsage = 2,
-  kExitNothingRan = 3,
-  kExitError = 4,
+  kExitNothingRan = 3,  // no case could run, or none of a backend that --backend names
+  kExitError = 4,  // the machine or this program failed: no memory, a CUDA error, Ctrl-C, a bug
 };
 
 /// What a command that runs cases came to.

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/options.h"
+#include "cli/options/shared_options.h"
 #include "cli/output_paths.h"
 #include "report/reporter.h"
 

@@ -1,0 +1,98 @@
+#include "cli/cases/device.h"
+
+#include <fmt/format.h>
+
+#include <regex>
+#include <utility>
+
+#include "core/error.h"
+#include "gpu/device_probe.h"
+#include "jit/nvrtc_compiler.h"
+#include "ops/cuda/cuda_ops.h"
+
+namespace attnbench {
+namespace {
+
+/// Compute capabilities that exist or are announced lie well inside.
+constexpr int kMinSm = 50;
+constexpr int kMaxSm = 129;
+
+/// 90 of "90", "9.0", "sm_90" and "sm_90a".
+int parse_sm(const std::string& text) {
+  std::smatch match;
+  if (std::regex_match(text, match, std::regex("(?:sm_)?(\\d{1,2})\\.?(\\d)[af]?"))) {
+    const int sm = 10 * std::stoi(match[1]) + std::stoi(match[2]);
+    if (sm >= kMinSm && sm <= kMaxSm) return sm;
+  }
+  fail(ErrorKind::kUsage,
+       "--assume-sm: expected a compute capability from 5.0 to 12.9, e.g. 90 or 9.0, found '{}'",
+       text);
+}
+
+/// The oldest GPUs that kernels are compiled for: they use mma.sync of 16-bit types and cp.async.
+constexpr int kLeastSm = 80;
+
+std::string capability(int sm) { return fmt::format("{}.{}", sm / 10, sm % 10); }
+
+/// Why the device cannot run kernels.
+std::vector<std::string> refusals_of_device(const DeviceInfo& info) {
+  std::vector<std::string> reasons;
+  if (info.sm < kLeastSm) {
+    reasons.push_back(fmt::format("CUDA kernels need compute capability {} or newer, {} has {}",
+                                  capability(kLeastSm), info.name, capability(info.sm)));
+  }
+  if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) reasons.push_back(nvrtc.missing);
+  return reasons;
+}
+
+/// Fills in device `index`, or why there is none.
+void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& choice) {
+  choice.name = fmt::format("cuda:{}", index);
+  if (index >= list.devices.size()) {
+    choice.refusals = {list.devices.empty() ? list.missing
+                                            : fmt::format("no CUDA device {}: there are {}", index,
+                                                          list.devices.size())};
+    return;
+  }
+  const DeviceInfo& info = list.devices[index];
+  choice.info = info;
+  choice.facts = {info.sm, info.num_sms, true};
+  choice.refusals = refusals_of_device(info);
+}
+
+}  // namespace
+
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           const std::function<DeviceList()>& list) {
+  DeviceChoice choice;
+  if (!assume_sm.empty()) choice.facts.sm = parse_sm(assume_sm);
+  if (device == "cpu") return choice;
+  if (device == "auto") {
+    const DeviceList devices = list();
+    if (!devices.devices.empty()) take_cuda_device(0, devices, choice);
+    return choice;
+  }
+  std::smatch match;
+  if (!std::regex_match(device, match, std::regex("cuda(?::(\\d{1,3}))?"))) {
+    fail(ErrorKind::kUsage, "--device: expected auto, cpu or cuda[:N], found '{}'", device);
+  }
+  const auto index = match[1].matched ? static_cast<std::size_t>(std::stoi(match[1])) : 0;
+  take_cuda_device(index, list(), choice);
+  return choice;
+}
+
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm) {
+  return choose_device(device, assume_sm, probe_devices);
+}
+
+std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
+                              const std::string& cache_dir, bool with_cublas_lt) {
+  if (!device.is_cuda()) return make_cpu_ops(num_threads);
+  return make_cuda_ops(device.info->index, cache_dir, with_cublas_lt);
+}
+
+std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops) {
+  return make_cuda_timing_tools(static_cast<CudaOps&>(ops));
+}
+
+}  // namespace attnbench

@@ -1,0 +1,45 @@
+// --device and --assume-sm: the device that cases run on, or why they cannot.
+//
+// A device that is not there is a choice with refusals and not an error: `support` and `run` show
+// them as the reasons of every case, so that a script without a GPU ends with "nothing ran".
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "bench/loop/timing_tools.h"
+#include "gpu/runtime.h"
+
+namespace attnbench {
+
+struct DeviceChoice {
+  std::string name = "cpu";           // "cpu", "cuda:0"
+  DeviceFacts facts;                  // what support is judged by
+  std::vector<std::string> refusals;  // why nothing can run there; empty = it can
+  std::optional<DeviceInfo> info;     // of a CUDA device that is there
+
+  bool is_cuda() const { return name != "cpu"; }
+};
+
+/// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one, else the
+/// CPU. `assume_sm` is empty, or the compute capability (90, 9.0, sm_90 or sm_90a) by which
+/// backends are judged while cases run on the CPU. `list` is called unless `device` is cpu. Errors:
+/// kUsage for anything else.
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           const std::function<DeviceList()>& list);
+/// The same with the devices of this machine.
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm);
+
+/// Operations on the chosen device, which has no refusals. Without `with_cublas_lt` all products of
+/// matrices are computed by this program's kernels.
+std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
+                              const std::string& cache_dir, bool with_cublas_lt = true);
+
+/// Timing on a CUDA device; `ops` is what open_ops() gave for it.
+std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops);
+
+}  // namespace attnbench

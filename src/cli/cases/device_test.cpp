@@ -1,0 +1,75 @@
+#include "cli/cases/device.h"
+
+#include <doctest/doctest.h>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+DeviceList no_devices() { return {{}, "no CUDA device: no driver"}; }
+
+DeviceList one_device(int sm) {
+  DeviceInfo info;
+  info.name = "NVIDIA H200";
+  info.sm = sm;
+  info.num_sms = 78;
+  return {{info}, {}};
+}
+
+TEST_CASE("the CPU stands for an SM 9.0 device with 132 multiprocessors") {
+  for (const char* device : {"auto", "cpu"}) {
+    const DeviceChoice choice = choose_device(device, "", no_devices);
+    CHECK(choice.name == "cpu");
+    CHECK(choice.facts.sm == 90);
+    CHECK(choice.facts.num_sms == 132);
+    CHECK(choice.refusals.empty());
+  }
+}
+
+TEST_CASE("a compute capability may be written in every usual way") {
+  for (const char* text : {"80", "8.0", "sm_80"}) CHECK(choose_device("cpu", text).facts.sm == 80);
+  CHECK(choose_device("cpu", "sm_90a").facts.sm == 90);
+  CHECK(choose_device("cpu", "12.0").facts.sm == 120);
+  for (const char* text : {"9", "abc", "-80", "999", "0.1", "8.0.0"}) {
+    CHECK_THROWS_AS(choose_device("cpu", text), Error);
+  }
+}
+
+TEST_CASE("a CUDA device that is not there is refused with the reason") {
+  const DeviceChoice first = choose_device("cuda", "", no_devices);
+  CHECK(first.name == "cuda:0");
+  CHECK(first.refusals == std::vector<std::string>{"no CUDA device: no driver"});
+  const auto list = [] { return one_device(90); };
+  const DeviceChoice fourth = choose_device("cuda:3", "", list);
+  CHECK(fourth.name == "cuda:3");
+  CHECK(fourth.refusals == std::vector<std::string>{"no CUDA device 3: there are 1"});
+}
+
+TEST_CASE("auto and cuda take the GPU, whose facts hold whatever is assumed") {
+  const auto list = [] { return one_device(100); };
+  for (const char* device : {"auto", "cuda", "cuda:0"}) {
+    const DeviceChoice choice = choose_device(device, "80", list);
+    CHECK(choice.name == "cuda:0");
+    CHECK(choice.is_cuda());
+    CHECK(choice.facts.sm == 100);
+    CHECK(choice.facts.num_sms == 78);
+  }
+  CHECK_FALSE(choose_device("cpu", "", list).is_cuda());
+}
+
+TEST_CASE("a GPU before compute capability 8.0 is refused with both capabilities") {
+  const DeviceChoice choice = choose_device("cuda", "", [] { return one_device(75); });
+  REQUIRE_FALSE(choice.refusals.empty());
+  CHECK(choice.refusals[0] ==
+        "CUDA kernels need compute capability 8.0 or newer, NVIDIA H200 has 7.5");
+}
+
+TEST_CASE("an unknown device is bad usage") {
+  for (const char* text : {"gpu", "cuda:", "cuda:x", "CUDA", ""}) {
+    CHECK_THROWS_AS(choose_device(text, "", no_devices), Error);
+  }
+}
+
+}  // namespace
+}  // namespace attnbench

@@ -1,0 +1,25 @@
+// Which kernels a case would launch, found without running anything and without a GPU: the pipeline
+// is built on operations that record every launch. For `explain`, which names the kernels, and
+// `compile`, which builds them.
+#pragma once
+
+#include <vector>
+
+#include "backends/backend.h"
+#include "jit/kernel_spec.h"
+#include "ops/cuda/launcher.h"
+
+namespace attnbench {
+
+/// Each spec once, in the order of launches. The case is planned with inputs that have shapes and
+/// no values, so that it costs the same at any size. `backend` supports the problem on `target`.
+std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
+                                      const cuda::Target& target);
+
+/// A run of some cases also repeats one request by itself, to see whether its result is the same
+/// bytes as in the batch. The kernels of that may be others than those of the batch: here they are,
+/// or nothing where a run repeats no request.
+std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
+                                               const cuda::Target& target);
+
+}  // namespace attnbench

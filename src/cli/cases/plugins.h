@@ -1,0 +1,48 @@
+// Users' backends: the libraries of --plugin, and the Python classes that are named.
+//
+// A library is first loaded in a child process: its constructors may crash or hang, and the user
+// should then read a sentence with the library's name.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "backends/plugin/problem.h"
+#include "cli/cases/device.h"
+#include "cli/cases/scenario_files.h"
+#include "cli/options/shared_options.h"
+
+namespace attnbench {
+
+/// Owns the backends that it gives.
+class Plugins {
+ public:
+  /// `device` is the one that cases will run on, on `num_threads` of the CPU (0 = all cores).
+  /// Errors: those of PluginLibrary; E-FORMAT when loading a library ends the process; E-VALUE for
+  /// a name that another backend has.
+  Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads = 0);
+
+  /// Adds the Python classes among `names` ("python:MODULE:CLASS"), each once; names of another
+  /// form are left to whoever looks for the backend. Errors: those of load_python().
+  void add_named(const std::vector<std::string>& names);
+
+  const std::vector<const Backend*>& backends() const { return backends_; }
+  /// The built-in ones and these.
+  std::vector<const Backend*> all() const;
+
+ private:
+  void add_library(const std::string& path);
+  void add(std::unique_ptr<Backend> backend);
+
+  PluginDevice device_;
+  std::vector<std::unique_ptr<Backend>> owned_;
+  std::vector<const Backend*> backends_;
+};
+
+/// The names that --backend and the scenarios give.
+std::vector<std::string> named_backends(const SelectionOptions& selection,
+                                        const std::vector<LoadedScenario>& scenarios);
+
+}  // namespace attnbench

@@ -1,0 +1,123 @@
+#include "cli/cases/refusals.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <exception>
+
+#include "backends/backend.h"
+#include "bench/loop/child_process.h"
+#include "core/error.h"
+#include "ops/cuda/cuda_ops.h"
+#include "plugin/plugin_call.h"
+
+namespace attnbench {
+namespace {
+
+using Reasons = std::vector<std::string>;
+using Clock = std::chrono::steady_clock;
+
+constexpr char kReason = 'R';
+constexpr char kDone = 'D';      // the reasons of a pair are complete
+constexpr char kFailed = 'F';    // what() of an exception
+constexpr double kLimitS = 300;  // of silence: Python packages of gigabytes take minutes to import
+
+/// What the child does: sends the reasons of each pair and then a mark, so that the parent knows at
+/// which pair a child that dies has been. Standard output is the parent's.
+void answer(const std::vector<const Pair*>& pairs, const DeviceChoice& device,
+            const MessageWriter& writer) {
+  send_stdout_to_stderr();
+  for (const Pair* pair : pairs) {
+    try {
+      for (const std::string& reason : pair->backend->refusals(*pair->problem, device.facts)) {
+        writer.send(kReason, reason);
+      }
+      writer.send(kDone, "");
+    } catch (const std::exception& error) {
+      writer.send(kFailed, error.what());
+    }
+  }
+}
+
+/// An error that names the pair: the user has to find the bug in the library.
+[[noreturn]] void fail_at(const Pair& pair, const std::string& how) {
+  fail(ErrorKind::kInternal, "{}: asking the plugin ended a process: {}", pair.id, how);
+}
+
+/// Reads what the child sends, for all pairs in order.
+std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const DeviceChoice& device) {
+  std::vector<Reasons> all;
+  if (pairs.empty()) return all;
+  ChildProcess child([&](const MessageWriter& writer) { answer(pairs, device, writer); });
+  Reasons reasons;
+  auto heard = Clock::now();
+  while (all.size() < pairs.size()) {
+    constexpr int kPollMs = 50;
+    Message message;
+    const ChildProcess::Read read = child.read(message, kPollMs);
+    const Pair& pair = *pairs[all.size()];
+    if (read == ChildProcess::Read::kEnded) {
+      const std::string how = child.how_it_ended();
+      fail_at(pair, how.empty() ? "exit status 0" : how);
+    }
+    if (read == ChildProcess::Read::kNothingYet) {
+      if (std::chrono::duration<double>(Clock::now() - heard).count() < kLimitS) continue;
+      fail_at(pair, fmt::format("no end after {:.0f} s", kLimitS));
+    }
+    heard = Clock::now();
+    if (message.kind == kFailed) throw BackendFailure(message.text);
+    if (message.kind == kReason) reasons.push_back(std::move(message.text));
+    if (message.kind == kDone) all.push_back(std::move(reasons));
+    if (message.kind == kDone) reasons.clear();
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device) {
+  std::vector<std::string> reasons = device.refusals;
+  // Why not for a device that cannot be used: its own reasons say all that helps.
+  if (!device.is_cuda() || !reasons.empty()) return reasons;
+  cuda::Target target = cuda::target_of_sm(device.facts.sm);
+  if (device.info) target.max_shared_bytes = device.info->max_shared_bytes;
+  for (std::string& what : cuda_lacks(problem, target)) reasons.push_back(std::move(what));
+  return reasons;
+}
+
+std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
+                                         const DeviceChoice& device) {
+  // A plugin brings its kernels, so those that this program does not have are no reason.
+  return backend.plugin() != nullptr ? device.refusals : device_refusals(problem, device);
+}
+
+std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
+                                      const DeviceChoice& device) {
+  std::vector<std::string> reasons = device_refusals(backend, problem, device);
+  for (std::string& reason : backend.refusals(problem, device.facts)) {
+    reasons.push_back(std::move(reason));
+  }
+  return reasons;
+}
+
+std::vector<Reasons> all_refusals(const std::vector<Pair>& pairs, const DeviceChoice& device) {
+  std::vector<const Pair*> of_plugins;
+  for (const Pair& pair : pairs) {
+    if (pair.backend->is_users()) of_plugins.push_back(&pair);
+  }
+  std::vector<Reasons> theirs = answers(of_plugins, device);
+  std::vector<Reasons> all;
+  std::size_t next = 0;
+  for (const Pair& pair : pairs) {
+    if (!pair.backend->is_users()) {
+      all.push_back(all_refusals(*pair.backend, *pair.problem, device));
+      continue;
+    }
+    all.push_back(device_refusals(*pair.backend, *pair.problem, device));
+    for (std::string& reason : theirs[next]) all.back().push_back(std::move(reason));
+    ++next;
+  }
+  return all;
+}
+
+}  // namespace attnbench

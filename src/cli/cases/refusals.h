@@ -1,0 +1,31 @@
+// Why cases cannot run where the user wants them: reasons of the device, of the kernels that this
+// program has, and of the backend. No reason means that the case can run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "backends/backend.h"
+#include "cli/cases/device.h"
+#include "cli/cases/selection.h"
+
+namespace attnbench {
+
+/// Every reason against one pair: that the device cannot be used, that this program has no kernel
+/// for the case there, and what the backend itself says. A user's backend is called in this
+/// process, so this is for processes that may crash.
+std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
+                                      const DeviceChoice& device);
+/// Those of all_refusals() that are not the backend's own.
+std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
+                                         const DeviceChoice& device);
+/// The same for a backend whose kernels are this program's, whichever it is.
+std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
+
+/// Every reason against each pair, in their order. All users' backends are questioned by one child
+/// process, which may crash, hang, start threads and touch a device. Errors: E-INTERNAL naming the
+/// pair at which that process ended; BackendFailure with the words of a supports() that throws.
+std::vector<std::vector<std::string>> all_refusals(const std::vector<Pair>& pairs,
+                                                   const DeviceChoice& device);
+
+}  // namespace attnbench

@@ -1,0 +1,56 @@
+// Scenarios, --backend, --filter and --part -> the (case, backend) pairs that a command is about.
+//
+// A pair and its id are what everything else names: results, journals, baselines, the command that
+// repeats a case. The order of pairs is that of the results.
+#pragma once
+
+#include <optional>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "cli/cases/scenario_files.h"
+#include "cli/options/shared_options.h"
+
+namespace attnbench {
+
+class Backend;
+
+/// A regular expression that is searched in result ids; one of an empty text matches all.
+class IdFilter {
+ public:
+  /// `option` is for error messages: "--filter". Errors: kUsage for a bad expression.
+  IdFilter(const std::string& text, std::string option);
+  /// Errors: kUsage for an expression that takes too long.
+  bool matches(const std::string& id) const;
+
+ private:
+  std::string option_;
+  std::optional<std::regex> regex_;
+};
+
+/// A listed pair.
+struct Pair {
+  const LoadedScenario* source = nullptr;
+  const Problem* problem = nullptr;
+  const Backend* backend = nullptr;
+  std::string id;  // "<scenario>/<case>/<backend>"
+};
+
+/// The backends that the scenario names, each once; `plugins` are known beside the built-in ones.
+/// Errors: E-CONFIG for an unknown name.
+std::vector<const Backend*> backends_of(const Scenario& scenario,
+                                        const std::vector<const Backend*>& plugins = {});
+
+/// Pairs in file order, all backends of a case together. Backends: --backend, else the scenario's
+/// `backends`, else the native ones of the attention type; for a type that no backend of this
+/// version serves, the native decoder backends, so that their refusals are seen. Without --backend
+/// those of `plugins` that are of libraries come after them: who loads a library wants to see its
+/// backends. Pairs that --filter does not match are left out, and then those that --part does not
+/// take. Errors: kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name
+/// in a scenario.
+std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
+                               const SelectionOptions& options,
+                               const std::vector<const Backend*>& plugins = {});
+
+}  // namespace attnbench

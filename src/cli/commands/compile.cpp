@@ -1,0 +1,202 @@
+// attnbench compile: the kernels of scenarios into the cache, without a GPU.
+//
+// For each architecture the pairs are planned as `run` would plan them, every kernel is compiled
+// once and stored in the folder that `run` reads, and a table tells registers, shared memory and
+// spills. Used to fill caches of machines without a compiler, and by tests to keep kernels from
+// spilling.
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "cli/cases/device.h"
+#include "cli/cases/kernel_specs.h"
+#include "cli/cases/plugins.h"
+#include "cli/cases/refusals.h"
+#include "cli/cases/scenario_files.h"
+#include "cli/cases/selection.h"
+#include "cli/commands/commands.h"
+#include "cli/exit_code.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "jit/kernel_spec.h"
+#include "jit/kernel_store.h"
+#include "jit/nvrtc_compiler.h"
+
+namespace attnbench {
+namespace {
+
+struct CompileArguments {
+  std::vector<std::string> scenarios;
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::vector<std::string> archs;
+  std::string cache_dir;
+  bool list = false;
+  bool fail_on_spills = false;
+};
+
+constexpr const char* kDefaultArch = "sm_90a";
+
+/// What the kernels of all pairs on one architecture are.
+struct Collection {
+  std::vector<KernelSpec> specs;  // each once
+  int num_pairs = 0;
+  int num_unsupported = 0;
+};
+
+/// The facts that support is judged by when kernels for `sm` are wanted.
+DeviceChoice device_of_sm(int sm) {
+  DeviceChoice device;
+  device.name = "cuda:0";
+  device.facts = {sm, cuda::target_of_sm(sm).num_sms, true};
+  return device;
+}
+
+Collection collect(const std::vector<Pair>& pairs, int sm) {
+  Collection found;
+  const DeviceChoice device = device_of_sm(sm);
+  std::set<std::string> programs;
+  for (const Pair& pair : pairs) {
+    if (pair.backend->plugin() != nullptr) continue;  // it brings its kernels compiled
+    ++found.num_pairs;
+    if (!all_refusals(*pair.backend, *pair.problem, device).empty()) {
+      ++found.num_unsupported;
+      continue;
+    }
+    const cuda::Target target = cuda::target_of_sm(sm);
+    for (auto& specs : {specs_of_pair(*pair.problem, *pair.backend, target),
+                        specs_of_request_alone(*pair.problem, *pair.backend, target)}) {
+      for (const KernelSpec& spec : specs) {
+        const bool is_new = programs.insert(entry_expression(spec) + program_text(spec)).second;
+        if (is_new) found.specs.push_back(spec);
+      }
+    }
+  }
+  return found;
+}
+
+void print_names(std::ostream& out, const std::vector<KernelSpec>& specs) {
+  for (const KernelSpec& spec : specs) out << spec.name << "\n";
+}
+
+void print_kernels(std::ostream& out, const std::vector<KernelSpec>& specs,
+                   const std::vector<const StoredKernel*>& kernels) {
+  std::size_t width = std::string("kernel").size();
+  for (const KernelSpec& spec : specs) width = std::max(width, spec.name.size());
+  out << fmt::format("{:<{}}  registers  shared bytes  spill bytes  \n", "kernel", width);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const CompiledKernel& kernel = kernels[i]->compiled;
+    out << fmt::format("{:<{}}  {:>9}  {:>12}  {:>11}  {}\n", specs[i].name, width,
+                       kernel.registers, kernel.shared_bytes, kernel.spill_bytes,
+                       kernels[i]->was_compiled ? "compiled" : "cached");
+  }
+}
+
+/// Names every kernel that spills more than its spec allows; whether there was none.
+bool check_spills(std::ostream& err, const std::string& arch, const std::vector<KernelSpec>& specs,
+                  const std::vector<const StoredKernel*>& kernels) {
+  bool none = true;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    const int bytes = kernels[i]->compiled.spill_bytes;
+    if (bytes <= specs[i].allowed_spill_bytes) continue;
+    err << fmt::format("attnbench: kernel '{}' for {} spills {} bytes, {} are allowed\n",
+                       specs[i].name, arch, bytes, specs[i].allowed_spill_bytes);
+    none = false;
+  }
+  return none;
+}
+
+/// What the kernels of all architectures came to.
+struct Totals {
+  int num_kernels = 0;
+  bool spilled = false;
+};
+
+void compile_specs(const std::vector<KernelSpec>& specs, const std::string& arch,
+                   KernelStore& store, const CompileArguments& arguments, const Console& console,
+                   Totals& totals) {
+  std::vector<const StoredKernel*> kernels(specs.size());
+  ThreadPool pool;
+  pool.parallel_for(static_cast<std::int64_t>(kernels.size()), [&](std::int64_t i, int) {
+    const auto at = static_cast<std::size_t>(i);
+    kernels[at] = &store.get(specs[at], arch);
+  });
+  if (!kernels.empty()) print_kernels(console.out, specs, kernels);
+  if (arguments.fail_on_spills && !check_spills(console.err, arch, specs, kernels)) {
+    totals.spilled = true;
+  }
+}
+
+/// `store` is null where kernels are only listed.
+void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, KernelStore* store,
+                  const CompileArguments& arguments, const Console& console, Totals& totals) {
+  const Collection found = collect(pairs, sm_of_arch(arch));
+  totals.num_kernels += static_cast<int>(found.specs.size());
+  console.out << fmt::format("{}: {} kernels\n", arch, found.specs.size());
+  if (store == nullptr) {
+    print_names(console.out, found.specs);
+  } else {
+    compile_specs(found.specs, arch, *store, arguments, console, totals);
+  }
+  if (found.num_unsupported > 0 && !arguments.console.quiet) {
+    console.err << fmt::format(
+        "attnbench: {} of {} case-backend pairs are unsupported on {}: see 'attnbench support'\n",
+        found.num_unsupported, found.num_pairs, arch);
+  }
+}
+
+/// Why the architectures are checked first: a wrong one should be told before minutes of compiling.
+int compile(const CompileArguments& arguments, const Console& console) {
+  for (const std::string& arch : arguments.archs) sm_of_arch(arch);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  Plugins plugins({}, choose_device("cpu", ""));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  if (!arguments.list) {
+    if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) {
+      console.err << "attnbench: unsupported: " << nvrtc.missing << "\n";
+      return kExitNothingRan;
+    }
+  }
+  std::vector<std::string> archs = arguments.archs;
+  if (archs.empty()) {
+    const DeviceChoice device = choose_device("auto", "");
+    archs = {device.info ? arch_of_sm(device.info->sm) : kDefaultArch};
+  }
+  const std::unique_ptr<KernelStore> store =
+      arguments.list ? nullptr : make_kernel_store(arguments.cache_dir);
+  Totals totals;
+  for (const std::string& arch : archs) {
+    compile_arch(pairs, arch, store.get(), arguments, console, totals);
+  }
+  if (const std::string problem = store ? store->cache_problem() : ""; !problem.empty()) {
+    fail(ErrorKind::kIo, "{}", problem);
+  }
+  if (totals.spilled) return kExitIncorrect;
+  return totals.num_kernels > 0 ? kExitPassed : kExitNothingRan;
+}
+
+}  // namespace
+
+RunCommand declare_compile(OptionTable& options) {
+  auto arguments = std::make_shared<CompileArguments>();
+  add_scenarios_argument(options, arguments->scenarios);
+  options.add({.names = "--arch",
+               .value = "ARCH",
+               .help = "Architecture, e.g. sm_80, sm_89, sm_90a or sm_100a (repeatable); default: "
+                       "the GPU's, else sm_90a",
+               .target = &arguments->archs});
+  add_cache_dir_option(options, "", arguments->cache_dir);
+  options.add({.names = "--list",
+               .help = "Name the kernels and compile nothing",
+               .target = &arguments->list});
+  options.add({.names = "--fail-on-spills",
+               .help = "Exit with 1 when a kernel spills registers that may not",
+               .target = &arguments->fail_on_spills});
+  add_selection_options(options, arguments->selection);
+  add_console_options(options, arguments->console);
+  return [arguments](const Console& console) { return compile(*arguments, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,151 @@
+// attnbench explain: the fully resolved problem, and what every backend would do with it.
+//
+// The problem is shown as JSON with every default filled in, as a result file has it. For each
+// backend follow its reasons to refuse, or its own facts, the kernels that it would launch, the
+// work and the traffic that rates are computed from, and the memory of its cache.
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "backends/backend.h"
+#include "cli/cases/device.h"
+#include "cli/cases/kernel_specs.h"
+#include "cli/cases/plugins.h"
+#include "cli/cases/refusals.h"
+#include "cli/cases/scenario_files.h"
+#include "cli/cases/selection.h"
+#include "cli/commands/commands.h"
+#include "cli/environment.h"
+#include "cli/exit_code.h"
+#include "cli/terminal/text.h"
+#include "core/error.h"
+#include "core/printable.h"
+#include "core/problem/problem_json.h"
+#include "metadata/kv_layout.h"
+
+namespace attnbench {
+namespace {
+
+struct ExplainArguments {
+  std::string scenario;
+  SelectionOptions selection;
+  ConsoleOptions console;
+};
+
+void print_line(std::ostream& out, const std::string& name, const std::string& value) {
+  out << fmt::format("  {:<26} {}\n", name, printable(value));
+}
+
+/// Host memory of the tensors that all backends share.
+void print_input_memory(std::ostream& out, const Problem& problem) {
+  const AttentionSpec& attention = problem.attention;
+  const auto size = static_cast<double>(dtype_size(attention.dtype));
+  const auto tokens = static_cast<double>(problem.num_tokens());
+  const auto keys = static_cast<double>(problem.num_keys());
+  out << "memory of the inputs\n";
+  print_line(out, "query", format_bytes(tokens * attention.num_heads * attention.head_size * size));
+  print_line(out, "key", format_bytes(keys * attention.num_kv_heads * attention.head_size * size));
+  print_line(out, "value",
+             format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
+}
+
+/// Device memory of the paged cache in the backend's layout, of all ranks together.
+double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  const KvLayout layout =
+      make_kv_layout(kind, cache.layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd,
+                     cache.num_blocks, cache.block_size, problem.attention.num_kv_heads,
+                     std::max(problem.attention.head_size, problem.attention.v_head_size),
+                     is_per_token_head(cache.dtype));
+  const Dtype element = kv_element_dtype(cache.dtype, problem.attention.dtype);
+  return static_cast<double>(layout.total_elements) * static_cast<double>(dtype_size(element)) *
+         problem.dcp.world_size;
+}
+
+/// The other types attend to keys and values that are not kept in blocks.
+bool has_cache(AttentionType type) {
+  return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder;
+}
+
+/// The names are those of `compile --list`; found by planning the case without values.
+void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+  if (pair.backend->plugin() != nullptr) return;  // they are the plugin's
+  if (!device.is_cuda()) {
+    print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
+    return;
+  }
+  for (const KernelSpec& spec :
+       specs_of_pair(*pair.problem, *pair.backend, cuda::target_of_sm(device.facts.sm))) {
+    const bool is_product = spec.source == "matmul/matmul.cuh";
+    const bool may_be_librarys = is_product && !pair.problem->attention.batch_invariant;
+    print_line(out, "kernel", spec.name + (may_be_librarys ? ", or cuBLASLt where found" : ""));
+  }
+}
+
+void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+  const Problem& problem = *pair.problem;
+  const std::string name(pair.backend->name());
+  const std::vector<std::string> reasons = all_refusals({pair}, device).front();
+  out << "backend " << name << "\n";
+  if (!reasons.empty()) {
+    for (const std::string& reason : reasons) out << "  unsupported: " << printable(reason) << "\n";
+    return;
+  }
+  for (const auto& [fact, value] : pair.backend->explain(problem)) print_line(out, fact, value);
+  print_kernels(out, pair, device);
+  print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
+  const Traffic traffic = attention_traffic(problem, *pair.backend);
+  print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));
+  print_line(out, "bytes (K/V per request)", format_bytes(traffic.kv_bytes));
+  if (const auto kind = pair.backend->cache_layout_for(problem);
+      kind && has_cache(problem.attention.type)) {
+    print_line(out, "memory of the cache", format_bytes(cache_bytes(problem, *kind)));
+  }
+}
+
+int explain(const ExplainArguments& arguments, const Console& console) {
+  const DeviceChoice device =
+      choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  Plugins plugins(arguments.selection.plugins, device);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  std::set<const Problem*> problems;
+  const Problem* shown = nullptr;
+  const bool only_first = arguments.selection.filter.empty();
+  for (const Pair& pair : pairs) {
+    problems.insert(pair.problem);
+    if (only_first && problems.size() > 1) continue;
+    if (pair.problem != shown) {
+      console.out << (shown == nullptr ? "" : "\n")
+                  << fmt::format("case {}/{}\n", pair.problem->scenario,
+                                 printable(pair.problem->case_name))
+                  << problem_to_json(*pair.problem, 2) << "\n";
+      print_input_memory(console.out, *pair.problem);
+      shown = pair.problem;
+    }
+    print_backend(console.out, pair, device);
+  }
+  if (only_first && problems.size() > 1) {
+    console.out << fmt::format("\n{} more cases; choose with --filter REGEX\n",
+                               problems.size() - 1);
+  }
+  return pairs.empty() ? kExitNothingRan : kExitPassed;
+}
+
+}  // namespace
+
+RunCommand declare_explain(OptionTable& options) {
+  auto arguments = std::make_shared<ExplainArguments>();
+  options.add({.names = "SCENARIO",
+               .help = "Scenario file, or name of a shipped scenario",
+               .target = &arguments->scenario,
+               .required = true});
+  add_selection_options(options, arguments->selection);
+  add_plugin_option(options, arguments->selection.plugins);
+  add_console_options(options, arguments->console);
+  return [arguments](const Console& console) { return explain(*arguments, console); };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,256 @@
+// attnbench run: every case on every backend, validated and timed.
+//
+// In order: the device, the users' libraries, the scenarios, the pairs of case and backend; then
+// everything that can be wrong with the input or the outputs, while nothing is written yet; then
+// the jobs, which run_session() runs. A mistake of the user must show before the first case runs,
+// since a run may take hours.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "bench/bench.h"
+#include "bench/cases/case.h"
+#include "cli/cases/device.h"
+#include "cli/cases/plugins.h"
+#include "cli/cases/scenario_files.h"
+#include "cli/cases/selection.h"
+#include "cli/commands/commands.h"
+#include "cli/environment.h"
+#include "cli/output_paths.h"
+#include "cli/outputs.h"
+#include "cli/session/gate_options.h"
+#include "cli/session/interrupt.h"
+#include "cli/session/jobs.h"
+#include "cli/session/resume.h"
+#include "cli/session/run_session.h"
+#include "cli/terminal/text.h"
+#include "core/error.h"
+#include "core/parallel.h"
+#include "inputs/cache/value_scale.h"
+#include "inputs/files/encoder_scale_file.h"
+
+namespace attnbench {
+namespace {
+
+/// How the bench runs the jobs: what is checked and timed, on what, and in whose process.
+BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device,
+                           bool has_plugins) {
+  BenchOptions bench;
+  bench.validate = !options.no_validation;
+  bench.timing = !options.no_timing;
+  if (!options.save_tensors.empty()) {
+    bench.save = options.save == "failed" ? SaveTensors::kFailed : SaveTensors::kAlways;
+    bench.save_dir = options.save_tensors;
+  }
+  bench.device = device.name;
+  bench.device_facts = device.facts;
+  bench.num_threads = options.threads;
+  bench.make_ops = [device, threads = options.threads, cache_dir = options.cache_dir,
+                    with_cublas_lt = !options.no_cublas_lt] {
+    return open_ops(device, threads, cache_dir, with_cublas_lt);
+  };
+  if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
+  // Why on the CPU too: a crash, planted or of a plugin, would end the program.
+  const bool needs_child = device.is_cuda() || !options.plant_faults.empty() || has_plugins;
+  bench.isolate = needs_child && !options.in_process;
+  if (options.hang_limit_s) bench.hang_limit_s = *options.hang_limit_s;
+  bench.should_stop = InterruptGuard::interrupted;
+  return bench;
+}
+
+/// Whether the case takes tensors or scales from files of the user.
+bool reads_files(const Problem& problem) {
+  return problem.inputs.file || problem.mm_encoder.fp8_scale_path;
+}
+
+/// Reads every inputs.file and scale file once, so that files that disagree with the scenario are
+/// bad input (exit 2, nothing written) and not the error of a case.
+void check_input_files(const std::vector<Pair>& pairs) {
+  const Problem* checked = nullptr;
+  for (const Pair& pair : pairs) {
+    if (pair.problem == checked) continue;
+    checked = pair.problem;
+    const KvCacheSpec& cache = checked->kv_cache;
+    if (reads_files(*checked)) {
+      make_system(*checked, {})->notices();
+    } else if (cache.value_scale_file && cache.int8_level == 1) {
+      read_value_scales(*checked);
+    }
+    const auto& scales = checked->mm_encoder.fp8_scale_save_path;
+    if (scales) check_mm_scale_target(*scales);
+  }
+}
+
+/// What the files of the scenarios gave to say, each sentence once.
+void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& console) {
+  std::set<std::string> said;
+  for (const LoadedScenario& loaded : scenarios) {
+    for (const std::string& notice : loaded.notices) {
+      if (said.insert(notice).second) print_notice(console.err, notice);
+    }
+  }
+}
+
+/// Everything that is read, and that the run must not write over.
+std::vector<InputPath> all_inputs(const RunArguments& arguments,
+                                  const std::vector<LoadedScenario>& scenarios) {
+  std::vector<InputPath> inputs = input_paths(scenarios);
+  const auto add = [&](const std::vector<InputPath>& more) {
+    inputs.insert(inputs.end(), more.begin(), more.end());
+  };
+  add(input_paths(arguments.gate));
+  add(input_paths("--baseline", arguments.baselines));
+  add(input_paths("--plugin", arguments.options.selection.plugins));
+  if (!arguments.resume.empty()) {
+    add(input_paths("--resume", {arguments.resume, journal_path(arguments.resume)}));
+  }
+  return inputs;
+}
+
+/// What a run is resumed from it may write again, complete; a baseline may take the place of the
+/// one that it passed against.
+void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
+                   const std::vector<LoadedScenario>& scenarios, const std::vector<Pair>& pairs) {
+  const RunOptions& options = arguments.options;
+  std::vector<OutputPath> outputs = output_paths(plan);
+  for (OutputPath& output : outputs) {
+    if (output.option == "--json") output.replaces = "--resume";
+  }
+  outputs.push_back({"--summary", arguments.summary});
+  outputs.push_back({"--save-baseline", arguments.save_baseline, "--baseline"});
+  outputs.push_back({"--journal", journal_target(arguments), "--resume"});
+  std::set<std::string> saved_scales;
+  for (const LoadedScenario& loaded : scenarios) {
+    for (const Problem& problem : loaded.scenario.cases) {
+      const auto& path = problem.mm_encoder.fp8_scale_save_path;
+      if (path && saved_scales.insert(*path).second) {
+        outputs.push_back({"mm_encoder.fp8_scale_save_path", *path});
+      }
+    }
+  }
+  const std::vector<InputPath> inputs = all_inputs(arguments, scenarios);
+  check_output_paths(inputs, outputs);
+  if (options.save_tensors.empty()) return;
+  check_save_dir(options.save_tensors);
+  std::vector<std::string> ids;
+  for (const Pair& pair : pairs) ids.push_back(pair.id);
+  check_saved_tensors(options.save_tensors, ids, inputs);
+}
+
+/// Refuses to save a baseline that no gate would take.
+void check_baseline(const RunArguments& arguments) {
+  if (arguments.save_baseline.empty()) return;
+  if (arguments.options.no_validation && !arguments.gate.lenient) {
+    fail(ErrorKind::kUsage,
+         "--save-baseline with --no-validation: a gate refuses unverified results");
+  }
+}
+
+/// `repeat`: the options that a command repeating one case needs.
+int run_cases(const RunArguments& arguments, const std::string& repeat, const Console& console) {
+  const RunOptions& options = arguments.options;
+  const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
+  Plugins plugins(options.selection.plugins, device, options.threads);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios(arguments.scenarios, scenario_overrides(options));
+  plugins.add_named(named_backends(options.selection, scenarios));
+  const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
+  const OutputPlan plan = plan_outputs(options);
+  check_baseline(arguments);
+  check_outputs(arguments, plan, scenarios, pairs);
+  const GateOptions gate = gate_options(arguments.gate);
+  check_input_files(pairs);
+  if (!options.console.quiet) print_notices(scenarios, console);
+  if (pairs.empty() && !options.console.quiet) {
+    console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
+                               options.selection.filter);
+  }
+
+  RunInfo run = describe_run(console.command);
+  if (device.info) describe_device(*device.info, run.environment);
+  const InterruptGuard guard;
+  if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
+  std::vector<Job> jobs = make_jobs(pairs, device, repeat);
+  const PlantedFaults faults(options.plant_faults, jobs);
+  set_chunk_threads(options.threads);
+  BenchOptions bench = bench_options(options, device, !plugins.backends().empty());
+  bench.passes = num_passes(arguments, !device.is_cuda());
+  return run_session(arguments, gate, plan, std::move(run), console, jobs, bench);
+}
+
+/// What a run is held against, and by which rules.
+void add_baseline_options(OptionTable& options, RunArguments& arguments) {
+  options.add({.names = "--baseline",
+               .value = "FILE",
+               .help = "Gate against this result file; several are pooled (repeatable)",
+               .group = kGate,
+               .target = &arguments.baselines});
+  options.add({.names = "--save-baseline",
+               .value = "FILE",
+               .help = "Run twice and write a baseline with the noise floor of this machine",
+               .group = kGate,
+               .target = &arguments.save_baseline});
+  add_gate_options(options, arguments.gate);
+}
+
+void add_summary_options(OptionTable& options, RunArguments& arguments) {
+  options.add({.names = "--summary",
+               .value = "FILE",
+               .help = "Write a Markdown summary for a pull request",
+               .group = kOutputs,
+               .target = &arguments.summary});
+  add_link_option(options, arguments.links);
+}
+
+/// How a run is spread over time: passes over all cases, and runs that go on where one ended.
+void add_pass_options(OptionTable& options, RunArguments& arguments) {
+  options.add({.names = "--passes",
+               .value = "N",
+               .help = "Time all cases in N passes, each a part of the samples (default: 8 on the "
+                       "CPU with --baseline or --save-baseline, else 1)",
+               .group = kRunning,
+               .target = &arguments.passes,
+               .numbers = number_between(1, 1000)});
+  options.add({.names = "--resume",
+               .value = "FILE",
+               .help = "Keep the results of this file and its journal, run the rest; also --json",
+               .group = kRunning,
+               .target = &arguments.resume});
+  options.add({.names = "--journal",
+               .value = "FILE",
+               .help = "Write results here as they come; without it FILE.journal beside --json",
+               .group = kRunning,
+               .target = &arguments.journal});
+}
+
+/// An option of the gate does nothing in a run without a baseline. Why an error: whoever gives one
+/// believes that the run is gated.
+void check_baseline_options(const OptionTable& options) {
+  if (options.is_given("--baseline") || options.is_given("--save-baseline")) return;
+  for (const char* option : kBaselineOptions) {
+    if (!options.is_given(option)) continue;
+    fail(ErrorKind::kUsage, "{}: expected --baseline or --save-baseline with it, found neither",
+         option);
+  }
+}
+
+}  // namespace
+
+RunCommand declare_run(OptionTable& options) {
+  auto arguments = std::make_shared<RunArguments>();
+  add_scenarios_argument(options, arguments->scenarios);
+  add_run_options(options, arguments->options);
+  add_baseline_options(options, *arguments);
+  add_summary_options(options, *arguments);
+  add_pass_options(options, *arguments);
+  return [arguments, &options](const Console& console) {
+    check_baseline_options(options);
+    if (!arguments->resume.empty() && arguments->options.json.empty()) {
+      arguments->options.json = arguments->resume;
+    }
+    return run_cases(*arguments, options.repeat_text(), console);
+  };
+}
+
+}  // namespace attnbench

@@ -1,0 +1,164 @@
+// attnbench support: the matrix case x backend with the reasons; runs nothing.
+//
+// Reasons come from the same functions as the refusals of `run`, so that a "yes" here is a case
+// that runs there. The text is for reading: a table of yes and no, then all reasons. The JSON is a
+// list with one object a pair, for scripts.
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "backends/backend.h"
+#include "cli/cases/device.h"
+#include "cli/cases/plugins.h"
+#include "cli/cases/refusals.h"
+#include "cli/cases/scenario_files.h"
+#include "cli/cases/selection.h"
+#include "cli/commands/commands.h"
+#include "cli/exit_code.h"
+#include "cli/output_paths.h"
+#include "cli/terminal/text.h"
+#include "core/printable.h"
+#include "report/reporter.h"
+
+namespace attnbench {
+namespace {
+
+struct SupportArguments {
+  std::vector<std::string> scenarios;
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::string json;
+};
+
+/// What is known of one pair.
+struct Verdict {
+  const Pair* pair = nullptr;
+  std::vector<std::string> reasons;  // empty = supported
+};
+
+std::vector<Verdict> judge(const std::vector<Pair>& pairs, const DeviceChoice& device) {
+  std::vector<Verdict> verdicts;
+  std::vector<std::vector<std::string>> reasons = all_refusals(pairs, device);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    verdicts.push_back({&pairs[i], std::move(reasons[i])});
+  }
+  return verdicts;
+}
+
+/// One row of the matrix a case, one column a backend that any case of the scenario lists.
+void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
+  constexpr std::size_t kReadableCase = 15;
+  std::vector<const Backend*> columns;
+  std::size_t case_width = std::string("case").size();
+  for (const Verdict& verdict : verdicts) {
+    const Backend* backend = verdict.pair->backend;
+    if (std::find(columns.begin(), columns.end(), backend) == columns.end()) {
+      columns.push_back(backend);
+    }
+    case_width = std::max(case_width, printable(verdict.pair->problem->case_name).size());
+  }
+  std::size_t taken = 0;
+  for (const Backend* backend : columns) taken += backend->name().size() + 2;
+  case_width = std::min(case_width, std::max(kReadableCase, width - std::min(width, taken)));
+  out << fmt::format("{:<{}}", "case", case_width);
+  for (const Backend* backend : columns) out << "  " << backend->name();
+  out << "\n";
+  for (std::size_t i = 0; i < verdicts.size();) {
+    const Problem* problem = verdicts[i].pair->problem;
+    std::string line =
+        fmt::format("{:<{}}", cut_middle(printable(problem->case_name), case_width), case_width);
+    for (const Backend* backend : columns) {
+      const char* cell = "-";
+      if (i < verdicts.size() && verdicts[i].pair->problem == problem &&
+          verdicts[i].pair->backend == backend) {
+        cell = verdicts[i].reasons.empty() ? "yes" : "no";
+        ++i;
+      }
+      line += fmt::format("  {:<{}}", cell, backend->name().size());
+    }
+    out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
+  }
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.reasons.empty()) continue;
+    out << "\n" << printable(verdict.pair->id) << "\n";
+    for (const std::string& reason : verdict.reasons) {
+      out << "  " << hang("unsupported: " + printable(reason), 4, width, 4) << "\n";
+    }
+  }
+}
+
+/// A matrix for each scenario that has pairs.
+void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
+                const std::vector<Verdict>& verdicts, std::size_t width) {
+  for (const LoadedScenario& loaded : scenarios) {
+    std::vector<Verdict> listed;
+    std::copy_if(verdicts.begin(), verdicts.end(), std::back_inserter(listed),
+                 [&](const Verdict& verdict) { return verdict.pair->source == &loaded; });
+    if (listed.empty()) continue;
+    out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
+    print_matrix(out, listed, width);
+  }
+}
+
+/// Why bytes that are no UTF-8 are replaced: names come from files, and a file with a bad name must
+/// not keep the rest from being read.
+std::string to_json(const std::vector<Verdict>& verdicts) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Verdict& verdict : verdicts) {
+    list.push_back({{"id", verdict.pair->id},
+                    {"scenario", verdict.pair->problem->scenario},
+                    {"case", verdict.pair->problem->case_name},
+                    {"backend", verdict.pair->backend->name()},
+                    {"supported", verdict.reasons.empty()},
+                    {"reasons", verdict.reasons}});
+  }
+  return list.dump(2, ' ', /*ensure_ascii=*/false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+int show_support(const SupportArguments& arguments, const Console& console) {
+  const DeviceChoice device =
+      choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  Plugins plugins(arguments.selection.plugins, device);
+  const std::vector<LoadedScenario> scenarios =
+      load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
+  plugins.add_named(named_backends(arguments.selection, scenarios));
+  std::vector<InputPath> inputs = input_paths(scenarios);
+  for (const InputPath& plugin : input_paths("--plugin", arguments.selection.plugins)) {
+    inputs.push_back(plugin);
+  }
+  check_output_paths(inputs, {{"--json", arguments.json}});
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  const std::vector<Verdict> verdicts = judge(pairs, device);
+  if (arguments.json != "-") {
+    const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
+    print_text(console.out, scenarios, verdicts, width);
+  }
+  if (!arguments.json.empty()) write_text(arguments.json, to_json(verdicts));
+  const bool any_supported =
+      std::any_of(verdicts.begin(), verdicts.end(),
+                  [](const Verdict& verdict) { return verdict.reasons.empty(); });
+  return any_supported ? kExitPassed : kExitNothingRan;
+}
+
+}  // namespace
+
+RunCommand declare_support(OptionTable& options) {
+  auto arguments = std::make_shared<SupportArguments>();
+  add_scenarios_argument(options, arguments->scenarios);
+  add_selection_options(options, arguments->selection);
+  add_plugin_option(options, arguments->selection.plugins);
+  options.add({.names = "--json",
+               .value = "FILE",
+               .help = "Write the matrix as JSON ('-' = stdout)",
+               .target = &arguments->json});
+  add_console_options(options, arguments->console);
+  return [arguments](const Console& console) { return show_support(*arguments, console); };
+}
+
+}  // namespace attnbench

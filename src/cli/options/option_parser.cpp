@@ -1,0 +1,140 @@
+#include "cli/options/option_parser.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include "cli/terminal/console.h"
+#include "cli/terminal/text.h"
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+/// Help whose descriptions go on below themselves on a narrow terminal.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));
+    return hang(CLI::Formatter::make_option_desc(option), get_column_width(), width, 0);
+  }
+};
+
+/// Why not CLI::Range: it takes "nan", which is neither below nor above anything.
+std::string check_number(const NumberRange& range, const std::string& text) {
+  double value = 0;
+  const bool fits =
+      CLI::detail::lexical_cast(text, value) && value >= range.least && value <= range.most;
+  return fits ? "" : fmt::format("expected {}, found {}", range.expected, text);
+}
+
+void add_number_check(const NumberRange& range, CLI::Option& option) {
+  if (!range.expected.empty()) {
+    option.check([range](const std::string& text) { return check_number(range, text); });
+  } else if (range.whole) {
+    // Why the empty descriptions, here and below: --help would show them behind the value's name.
+    const auto least = static_cast<int>(range.least);
+    option.check(CLI::Range(least, static_cast<int>(range.most)).description(""));
+  } else {
+    option.check(CLI::Range(range.least, range.most).description(""));
+  }
+}
+
+/// An option that converts to the type of its target. CLI11 refuses words that do not convert.
+CLI::Option* add_target(const Option& row, CLI::App& app) {
+  return std::visit(
+      [&](auto* target) {
+        using Target = std::remove_pointer_t<decltype(target)>;
+        if constexpr (std::is_same_v<Target, bool>) {
+          return app.add_flag(row.names, *target, row.help);
+        } else {
+          return app.add_option(row.names, *target, row.help);
+        }
+      },
+      row.target);
+}
+
+/// Everything of a row but what only this program uses: `repeat` and the defaults.
+CLI::Option* add_row(const Option& row, CLI::App& app) {
+  CLI::Option* option = add_target(row, app);
+  const bool is_list = std::holds_alternative<std::vector<std::string>*>(row.target);
+  if (!row.value.empty()) option->type_name(row.value);
+  if (!row.group.empty()) option->group(row.group);
+  if (row.required) option->required();
+  if (row.shows_default) option->capture_default_str();
+  // Why: otherwise a repeatable option takes the argument after it as well.
+  if (is_list && !is_argument(row) && !row.takes_several) option->allow_extra_args(false);
+  if (row.delimiter != '\0') option->delimiter(row.delimiter);
+  if (row.numbers) add_number_check(*row.numbers, *option);
+  if (!row.choices.empty() && !row.takes_others) {
+    option->check(CLI::IsMember(row.choices).description(""));
+  }
+  if (!row.excludes.empty()) option->excludes(app.get_option(row.excludes));
+  if (!row.needs.empty()) option->needs(app.get_option(row.needs));
+  return option;
+}
+
+/// A command as CLI11 holds it, with its options by row.
+struct DeclaredCommand {
+  CLI::App* app = nullptr;
+  std::vector<CLI::Option*> options;
+};
+
+DeclaredCommand declare(const CommandSyntax& command, CLI::App& program) {
+  DeclaredCommand declared;
+  declared.app = program.add_subcommand(command.name, command.summary);
+  declared.app->footer(command.footer);
+  for (const Option& row : command.options.rows()) {
+    declared.options.push_back(add_row(row, *declared.app));
+  }
+  return declared;
+}
+
+/// The chosen command, whose given rows are noted.
+std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& declared,
+                                          ProgramSyntax& program) {
+  for (std::size_t i = 0; i < declared.size(); ++i) {
+    if (!declared[i].app->parsed()) continue;
+    for (std::size_t row = 0; row < declared[i].options.size(); ++row) {
+      if (declared[i].options[row]->count() > 0) program.commands[i].options.set_given(row);
+    }
+    return i;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+// Help and version are exceptions in CLI11, as errors are.
+ParsedLine parse_line(ProgramSyntax& program, const std::vector<std::string>& words) {
+  CLI::App app(program.description);
+  app.name(program.name);
+  app.formatter(std::make_shared<HelpFormatter>());  // of the commands too
+  app.footer(program.footer);
+  app.set_help_flag(help_option().names, help_option().help);
+  app.set_version_flag("--version", program.version);
+  app.require_subcommand(1);
+  std::vector<DeclaredCommand> declared;
+  for (const CommandSyntax& command : program.commands) declared.push_back(declare(command, app));
+
+  std::vector<const char*> argv;
+  for (const std::string& word : words) argv.push_back(word.c_str());
+  try {
+    app.parse(static_cast<int>(argv.size()), argv.data());
+  } catch (const CLI::CallForVersion& version) {
+    return {fmt::format("{}\n", version.what()), std::nullopt};
+  } catch (const CLI::CallForHelp&) {
+    return {app.help(), std::nullopt};  // of the chosen command, under its full name
+  } catch (const CLI::ParseError& error) {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    fail(ErrorKind::kUsage, "{}; see 'attnbench {}--help'", error.what(),
+         chosen.empty() ? "" : chosen.front()->get_name() + " ");
+  }
+  return {"", chosen_command(declared, program)};
+}
+
+}  // namespace attnbench

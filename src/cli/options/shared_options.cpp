@@ -1,0 +1,268 @@
+#include "cli/options/shared_options.h"
+
+#include <fmt/format.h>
+
+#include "core/error.h"
+
+namespace attnbench {
+
+// Rows are in the order of --help; new ones go to the end of their function. `repeat` is for what
+// changes the result of a case.
+
+void add_selection_options(OptionTable& options, SelectionOptions& selection) {
+  options.add({.names = "--backend",
+               .value = "NAME",
+               .help =
+                   "Backend to take instead of the scenario's (repeatable); python:MODULE:CLASS "
+                   "is a class of the active Python, see docs/plugins.md",
+               .group = kSelection,
+               .target = &selection.backends,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--device",
+               .value = "DEVICE",
+               .help = "auto, cpu or cuda[:N]; auto takes the GPU if any",
+               .group = kSelection,
+               .target = &selection.device,
+               .shows_default = true,
+               .choices = {"auto", "cpu", "cuda"},
+               .takes_others = true,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--assume-sm",
+               .value = "SM",
+               .help = "Compute capability that backends are judged by on the CPU, e.g. 80 or 9.0",
+               .group = kSelection,
+               .target = &selection.assume_sm,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--set",
+               .value = "KEY=VALUE",
+               .help = "Override a field of the scenario, e.g. timing.order=alternate (repeatable)",
+               .group = kSelection,
+               .target = &selection.set,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--filter",
+               .value = "REGEX",
+               .help = "Only results whose id <scenario>/<case>/<backend> matches",
+               .group = kSelection,
+               .target = &selection.filter});  // never repeated: the case is named by its id
+  options.add({.names = "--part",
+               .value = "K/N",
+               .help = "Only the K-th of N parts of the cases, for several processes; cases that "
+                       "share their inputs stay together",
+               .group = kSelection,
+               .target = &selection.part});
+  options.add({.names = "--seed",
+               .value = "N",
+               .help = "Seed of the inputs, from 0",
+               .group = kSelection,
+               .target = &selection.seed,
+               .numbers = numbers_from_zero(),
+               .repeat = Repeat::kInOrder});
+}
+
+void add_plugin_option(OptionTable& options, std::vector<std::string>& plugins) {
+  options.add({.names = "--plugin",
+               .value = "FILE",
+               .help =
+                   "Library with backends of your own, which are taken beside the others unless "
+                   "--backend chooses (repeatable); see docs/plugins.md",
+               .group = kSelection,
+               .target = &plugins,
+               .repeat = Repeat::kFirst});
+}
+
+void add_console_options(OptionTable& options, ConsoleOptions& console) {
+  options.add({.names = "-q,--quiet",
+               .help = "Nothing on stderr but errors",
+               .group = kConsole,
+               .target = &console.quiet});
+  options.add({.names = "-v,--verbose",
+               .help = "More on stderr: a line for every finished case",
+               .group = kConsole,
+               .target = &console.verbose,
+               .excludes = "--quiet"});
+  options.add({.names = "--no-progress",
+               .help = "No live progress line",
+               .group = kConsole,
+               .target = &console.no_progress});
+  options.add({.names = "--color",
+               .value = "WHEN",
+               .help = "auto, always or never; auto colours a terminal unless NO_COLOR is set",
+               .group = kConsole,
+               .target = &console.color,
+               .shows_default = true,
+               .choices = {"auto", "always", "never"}});
+}
+
+void add_format_options(OptionTable& options, RunOptions& run) {
+  const auto add = [&options](const char* name, const char* help, std::string& path) {
+    options.add({.names = name, .value = "FILE", .help = help, .group = kOutputs, .target = &path});
+  };
+  add("--json", "Write all results as JSON", run.json);
+  add("--csv", "Write a line per result", run.csv);
+  add("--markdown", "Write a Markdown table", run.markdown);
+  add("--junit", "Write JUnit XML", run.junit);
+  add("--google-benchmark", "Write google-benchmark JSON", run.google_benchmark);
+  add("--github-benchmark", "Write JSON for github-action-benchmark (customSmallerIsBetter)",
+      run.github_benchmark);
+  add("--vllm-csv", "Write the CSV of vLLM's attention_benchmarks", run.vllm_csv);
+  add("--vllm-json", "Write the JSON of vLLM's attention_benchmarks", run.vllm_json);
+}
+
+namespace {
+
+void add_save_options(OptionTable& options, RunOptions& run) {
+  options.add({.names = "--save-tensors",
+               .value = "DIR",
+               .help = "Write inputs, output and reference as safetensors files",
+               .group = kOutputs,
+               .target = &run.save_tensors});
+  options.add({.names = "--save",
+               .value = "WHEN",
+               .help = "Which results' tensors: failed, or always (the default)",
+               .group = kOutputs,
+               .target = &run.save,
+               .choices = {"failed", "always"},
+               .needs = "--save-tensors"});
+}
+
+void add_running_options(OptionTable& options, RunOptions& run) {
+  options.add({.names = "--no-timing",
+               .help = "Only validate",
+               .group = kRunning,
+               .target = &run.no_timing,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--no-validation",
+               .help = "Only time; results are 'unverified', not 'passed'",
+               .group = kRunning,
+               .target = &run.no_validation,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--samples",
+               .value = "N",
+               .help = "Number of timing samples",
+               .group = kRunning,
+               .target = &run.samples,
+               .numbers = whole_numbers(1, 1'000'000'000),
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--timeout",
+               .value = "S",
+               .help = "Limit of the timing of a case, in seconds",
+               .group = kRunning,
+               .target = &run.timeout_s,
+               .numbers = positive_number(),
+               .repeat = Repeat::kInOrder});
+  add_threads_option(options, kRunning, run.threads, Repeat::kLast);
+  options.add({.names = "--in-process",
+               .help = "Run the cases of a CUDA device or a plugin in this process, for debuggers "
+                       "and sanitizers",
+               .group = kRunning,
+               .target = &run.in_process});
+  options.add({.names = "--hang-limit",
+               .value = "S",
+               .help = "Seconds of silence while a backend runs on a CUDA device, or a plugin is "
+                       "loaded, that end its case as an error (default 60; 0 = never)",
+               .group = kRunning,
+               .target = &run.hang_limit_s,
+               .numbers = positive_number(/*or_zero=*/true),
+               .repeat = Repeat::kInOrder});
+  add_cache_dir_option(options, kRunning, run.cache_dir);
+  options.add({.names = "--no-cublaslt",
+               .help =
+                   "Multiply by this program's own kernel on a CUDA device, also where cuBLASLt "
+                   "is found",
+               .group = kRunning,
+               .target = &run.no_cublas_lt,
+               .repeat = Repeat::kInOrder});
+}
+
+void add_fault_option(OptionTable& options, RunOptions& run) {
+  options.add({.names = "--plant-fault",
+               .value = "KIND=REGEX",
+               .help = "Let the cases that match hang, crash or overrun a buffer, to see what "
+                       "becomes of them and of the others (repeatable)",
+               .group = "Testing this program",
+               .target = &run.plant_faults,
+               .repeat = Repeat::kInOrder});
+}
+
+}  // namespace
+
+void add_run_options(OptionTable& options, RunOptions& run) {
+  add_selection_options(options, run.selection);
+  add_plugin_option(options, run.selection.plugins);
+  add_format_options(options, run);
+  add_save_options(options, run);
+  add_running_options(options, run);
+  add_fault_option(options, run);
+  add_console_options(options, run.console);
+}
+
+void add_threads_option(OptionTable& options, const char* group, int& threads, Repeat repeat) {
+  options.add({.names = "--threads",
+               .value = "N",
+               .help = "CPU threads; 0 takes all cores",
+               .group = group,
+               .target = &threads,
+               .numbers = whole_numbers(0, 4096),
+               .repeat = repeat});
+}
+
+void add_cache_dir_option(OptionTable& options, const char* group, std::string& dir) {
+  options.add({.names = "--cache-dir",
+               .value = "DIR",
+               .help = "Folder of compiled kernels",
+               .group = group,
+               .target = &dir});
+}
+
+void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scenarios) {
+  options.add({.names = "SCENARIO",
+               .help = "Scenario files, or names of shipped scenarios",
+               .target = &scenarios,
+               .required = true});
+}
+
+void add_link_option(OptionTable& options, std::vector<std::string>& links) {
+  options.add({.names = "--link",
+               .value = "URL",
+               .help = "URL of an artefact for the summary (repeatable)",
+               .group = kOutputs,
+               .target = &links});
+}
+
+void add_result_selection(OptionTable& options, std::string& filter,
+                          std::vector<std::string>& backends) {
+  options.add({.names = "--filter",
+               .value = "REGEX",
+               .help = "Only results whose id matches",
+               .target = &filter});
+  options.add({.names = "--backend",
+               .value = "NAME",
+               .help = "Only this backend (repeatable)",
+               .target = &backends});
+}
+
+std::vector<std::pair<std::string, std::string>> scenario_overrides(
+    const SelectionOptions& selection) {
+  std::vector<std::pair<std::string, std::string>> overrides;
+  for (const std::string& text : selection.set) {
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      fail(ErrorKind::kUsage, "--set: expected KEY=VALUE, e.g. attention.head_size=64, found '{}'",
+           text);
+    }
+    overrides.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+  }
+  if (selection.seed) overrides.emplace_back("inputs.seed", std::to_string(*selection.seed));
+  return overrides;
+}
+
+std::vector<std::pair<std::string, std::string>> scenario_overrides(const RunOptions& options) {
+  auto overrides = scenario_overrides(options.selection);
+  if (options.samples) overrides.emplace_back("timing.samples", std::to_string(*options.samples));
+  if (options.timeout_s) {
+    overrides.emplace_back("timing.timeout_s", fmt::format("{}", *options.timeout_s));
+  }
+  return overrides;
+}
+
+}  // namespace attnbench

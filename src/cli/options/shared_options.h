@@ -1,0 +1,96 @@
+// Options that several commands share: the variables, the rows, and what the values come to.
+//
+// A new option of `run`, `support`, `explain` and `compile` is a member of the struct and a row in
+// the function of its group; one of a single command is a row in that command's file. --help,
+// checks and the command that repeats a case follow from the row.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/options/option_table.h"
+
+namespace attnbench {
+
+/// Which cases and backends are meant, and on which device.
+struct SelectionOptions {
+  std::vector<std::string> backends;
+  std::vector<std::string> plugins;  // paths of libraries
+  std::string device = "auto";
+  std::string assume_sm;
+  std::vector<std::string> set;  // KEY=VALUE
+  std::string filter;
+  std::string part;  // "K/N", or empty for all
+  std::optional<std::int64_t> seed;
+};
+
+/// How much a command says, and in colour or not.
+struct ConsoleOptions {
+  bool quiet = false;
+  bool verbose = false;
+  bool no_progress = false;
+  std::string color = "auto";  // auto, always, never
+};
+
+/// Options of the commands that run cases.
+struct RunOptions {
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::string json, csv, markdown, junit;  // empty = not written, "-" = stdout
+  std::string google_benchmark, github_benchmark, vllm_csv, vllm_json;
+  std::string save_tensors;
+  std::string save;  // "", "failed", "always"
+  bool no_timing = false;
+  bool no_validation = false;
+  std::optional<int> samples;
+  std::optional<double> timeout_s;
+  std::string cache_dir;
+  bool no_cublas_lt = false;
+  int threads = 0;
+  bool in_process = false;
+  std::optional<double> hang_limit_s;
+  std::vector<std::string> plant_faults;  // KIND=REGEX
+};
+
+/// Headings of --help that rows of several files share.
+inline constexpr const char* kSelection = "Selection";
+inline constexpr const char* kOutputs = "Outputs (FILE '-' is stdout)";
+inline constexpr const char* kRunning = "Running";
+inline constexpr const char* kGate = "Gate";
+inline constexpr const char* kConsole = "Console";
+
+/// --backend, --device, --set, --filter and the like, of run, support, explain and compile.
+void add_selection_options(OptionTable& options, SelectionOptions& selection);
+/// --plugin, of the commands that load users' backends.
+void add_plugin_option(OptionTable& options, std::vector<std::string>& plugins);
+/// -q, -v, --no-progress, --color.
+void add_console_options(OptionTable& options, ConsoleOptions& console);
+/// An option for each file format that a run writes. One for another format goes here.
+void add_format_options(OptionTable& options, RunOptions& run);
+/// Everything that `run` takes but its SCENARIO arguments and what has to do with a baseline.
+void add_run_options(OptionTable& options, RunOptions& run);
+
+/// Single options that some commands have beside those that only they have. An empty group is the
+/// first.
+void add_threads_option(OptionTable& options, const char* group, int& threads,
+                        Repeat repeat = Repeat::kNever);
+void add_cache_dir_option(OptionTable& options, const char* group, std::string& dir);
+/// One SCENARIO or more.
+void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scenarios);
+/// --link, for a summary that is read on a web page.
+void add_link_option(OptionTable& options, std::vector<std::string>& links);
+/// --filter and --backend, of the commands that read result files.
+void add_result_selection(OptionTable& options, std::string& filter,
+                          std::vector<std::string>& backends);
+
+/// KEY=VALUE pairs of --set, and --seed after them: explicit flags win. Errors: kUsage for a text
+/// without '=' or key.
+std::vector<std::pair<std::string, std::string>> scenario_overrides(
+    const SelectionOptions& selection);
+/// The same with --samples and --timeout.
+std::vector<std::pair<std::string, std::string>> scenario_overrides(const RunOptions& options);
+
+}  // namespace attnbench

@@ -1,0 +1,19 @@
+// Ctrl-C and SIGTERM: after the first the run finishes the case that it is at, writes its files and
+// ends; the second ends the process at once, for a case that does not finish.
+#pragma once
+
+namespace attnbench {
+
+/// Catches the signals while it lives; one at a time.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  /// Whether a signal came since construction.
+  static bool interrupted();
+};
+
+}  // namespace attnbench

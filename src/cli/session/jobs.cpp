@@ -1,0 +1,70 @@
+#include "cli/session/jobs.h"
+
+#include "cli/cases/refusals.h"
+#include "cli/terminal/text.h"
+#include "core/error.h"
+#include "core/printable.h"
+#include "inputs/files/file_hashes.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kOption = "--plant-fault";
+
+/// One --plant-fault.
+struct FaultRule {
+  cuda::Fault fault;
+  IdFilter filter;
+};
+
+/// Errors: kUsage unless the text is KIND=REGEX.
+FaultRule parse_rule(const std::string& text) {
+  const std::size_t equals = text.find('=');
+  const std::string kind = text.substr(0, equals);
+  const std::optional<cuda::Fault> fault = enum_from_name<cuda::Fault>(kind);
+  if (!fault || equals == std::string::npos) {
+    std::vector<std::string> kinds;
+    for (const auto& row : enum_rows(cuda::Fault{})) kinds.emplace_back(row.name);
+    fail(ErrorKind::kUsage, "{}: expected {}, '=' and an expression, found '{}'", kOption,
+         either_of(kinds), text);
+  }
+  return {*fault, IdFilter(text.substr(equals + 1), kOption)};
+}
+
+}  // namespace
+
+std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const DeviceChoice& device,
+                           const std::string& repeat) {
+  std::vector<Job> jobs;
+  FileHashes hashes;
+  for (const Pair& pair : pairs) {
+    Job job;
+    job.problem = pair.problem;
+    job.backend = pair.backend;
+    job.id = pair.id;
+    job.repro = fmt::format("attnbench run {} --filter {}{}", shell_quote(pair.source->argument),
+                            shell_quote(exact_regex(pair.id)), repeat);
+    job.file_hashes = hashes.of(*pair.problem);
+    job.extra_refusals = device_refusals(*pair.backend, *pair.problem, device);
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+PlantedFaults::PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs) {
+  const std::vector<Job> right = jobs;
+  for (const std::string& option : options) {
+    const FaultRule rule = parse_rule(option);
+    bool matched = false;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      if (!rule.filter.matches(jobs[i].id)) continue;
+      // Why not of `jobs`: the job may have a faulty backend already.
+      backends_.push_back(std::make_unique<FaultyBackend>(*right[i].backend, rule.fault));
+      jobs[i].backend = backends_.back().get();
+      matched = true;
+    }
+    if (!matched) fail(ErrorKind::kUsage, "{}: no result id matches '{}'", kOption, option);
+  }
+}
+
+}  // namespace attnbench

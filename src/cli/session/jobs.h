@@ -1,0 +1,35 @@
+// What `run` hands to the bench for each selected pair: a job, with the command that repeats it
+// and, for tests of this program, a backend that fails on purpose.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/bench.h"
+#include "bench/loop/planted_fault.h"
+#include "cli/cases/device.h"
+#include "cli/cases/selection.h"
+
+namespace attnbench {
+
+/// A job for each pair, in the same order. `repeat` goes behind "attnbench run SCENARIO --filter
+/// ID" in the commands that repeat one: OptionTable::repeat_text() of the run. The files that a
+/// case reads are hashed here. The jobs point into `pairs`' problems and backends.
+std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const DeviceChoice& device,
+                           const std::string& repeat);
+
+/// Owns the faulty backends of the jobs that it changed, so it must outlive their run.
+class PlantedFaults {
+ public:
+  /// Gives a job a backend that hangs, crashes or writes past the end of a buffer in place of the
+  /// right one, to show that the run survives it and says so. `options` are texts KIND=REGEX, KIND
+  /// being hang, crash or overrun; the last that matches a job counts. Errors: kUsage for anything
+  /// else, and for an expression that matches no job.
+  PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs);
+
+ private:
+  std::vector<std::unique_ptr<FaultyBackend>> backends_;
+};
+
+}  // namespace attnbench

@@ -1,0 +1,353 @@
+#include "cli/session/run_session.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "cli/environment.h"
+#include "cli/exit_code.h"
+#include "cli/output_paths.h"
+#include "cli/session/interrupt.h"
+#include "cli/session/progress.h"
+#include "cli/session/resume.h"
+#include "cli/terminal/text.h"
+#include "core/error.h"
+#include "gate/baseline.h"
+#include "measure/measure.h"
+#include "report/verdicts.h"
+
+namespace attnbench {
+namespace {
+
+/// Why eight: fewer say too little of how far rounds lie apart once the extremes are left out, and
+/// every pass makes its inputs anew.
+constexpr int kGatePasses = 8;
+
+/// Whether a backend named with --backend is unsupported in every listed case.
+bool is_named_backend_unsupported(const std::vector<std::string>& named,
+                                  const std::vector<Result>& results) {
+  std::map<std::string, bool> unsupported_everywhere;
+  for (const Result& result : results) {
+    const bool unsupported = result.status == Status::kUnsupported;
+    const auto [entry, is_new] = unsupported_everywhere.emplace(result.backend, unsupported);
+    entry->second = entry->second && unsupported;
+  }
+  return std::any_of(named.begin(), named.end(), [&](const std::string& name) {
+    const auto entry = unsupported_everywhere.find(name);
+    return entry != unsupported_everywhere.end() && entry->second;
+  });
+}
+
+/// Runs jobs while stderr tells how far they are, as the console options want it.
+std::vector<Result> run_with_progress(const std::vector<Job>& jobs, const BenchOptions& bench,
+                                      Journal* journal, const ConsoleOptions& options,
+                                      const Console& console) {
+  ProgressOptions progress_options;
+  progress_options.live =
+      console.err_is_terminal && !is_dumb_terminal() && !options.quiet && !options.no_progress;
+  progress_options.line_per_result = options.verbose;
+  progress_options.notices = !options.quiet;
+  progress_options.width = output_width(STDERR_FILENO);
+  Progress progress(console.err, steady_clock(), progress_options);
+  JournalObserver observer(progress, journal);
+  return run_jobs(jobs, bench, observer);
+}
+
+/// Where tables go: stdout unless an output took it. With -q nothing but errors goes to stderr, so
+/// a table that had to move there is left out.
+struct TablePlace {
+  std::ostream* out;  // null = nowhere
+  TableOptions options;
+};
+TablePlace table_place(const OutputPlan& plan, const ConsoleOptions& options,
+                       const Console& console) {
+  const bool moved = plan.uses_stdout;
+  TablePlace place{moved && options.quiet ? nullptr : moved ? &console.err : &console.out, {}};
+  const bool is_terminal = moved ? console.err_is_terminal : console.out_is_terminal;
+  place.options.color = use_color(options.color, is_terminal);
+  place.options.width = output_width(moved ? STDERR_FILENO : STDOUT_FILENO);
+  return place;
+}
+
+/// How many passes a case has had part in; 0 without times.
+int passes_done(const Result& result, const TimingSpec& spec, int passes) {
+  if (!result.timing) return 0;
+  const bool takes_turns = spec.order == TimingOrder::kAlternate;
+  const auto rounds = static_cast<int>(std::max<std::size_t>(result.timing->rounds.size(), 1));
+  return takes_turns ? std::max(rounds / pass_share(spec, 0, passes).rounds, 1) : rounds;
+}
+
+/// The jobs that take part in a pass: not those without times, nor those that had it in an earlier
+/// run.
+std::vector<Job> jobs_of_pass(const std::vector<Job>& jobs, const std::vector<Result>& results,
+                              int pass, int passes) {
+  std::map<std::string_view, const Result*> by_id;
+  for (const Result& result : results) by_id[result.id] = &result;
+  std::vector<Job> left;
+  std::copy_if(jobs.begin(), jobs.end(), std::back_inserter(left), [&](const Job& job) {
+    const TimingSpec& spec = job.problem->timing;
+    const auto result = by_id.find(job.id);
+    if (result == by_id.end() || pass >= passes_of(spec, passes)) return false;
+    const int done = passes_done(*result->second, spec, passes);
+    return done > 0 && done <= pass;
+  });
+  return left;
+}
+
+/// Pools the samples of a later pass with those that a case has already.
+void add_pass_to(std::vector<Result>& results, const std::vector<Result>& pass) {
+  std::map<std::string_view, const Result*> by_id;
+  for (const Result& result : pass) by_id[result.id] = &result;
+  for (Result& result : results) {
+    const auto later = by_id.find(result.id);
+    if (later != by_id.end()) add_pass(result, *later->second);
+  }
+}
+
+/// The steps of run() in order; members are what one step leaves to the next.
+class RunSession {
+ public:
+  RunSession(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
+             RunInfo run, const Console& console)
+      : arguments_(arguments),
+        options_(arguments.options),
+        gate_(gate),
+        console_(console),
+        place_(table_place(plan, arguments.options.console, console)),
+        plan_(plan),
+        run_(std::move(run)) {}
+
+  int run(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    if (!arguments_.baselines.empty()) read_baseline_of(jobs, bench);
+    measure(jobs, bench);
+    if (baseline_ && !InterruptGuard::interrupted()) judge(jobs, bench);
+    Outcome outcome;
+    const KnownInRun known = set_known_apart(results_, gate_);
+    outcome.counts = known.counts;
+    outcome.named_backend_unsupported =
+        is_named_backend_unsupported(options_.selection.backends, results_);
+    outcome.interrupted = InterruptGuard::interrupted();
+    outcome.regression = (report_ && !report_->passed()) || not_repeatable_;
+    print(known);
+    outcome.usage_error = !write_files(outcome.interrupted);
+    return exit_code(outcome);
+  }
+
+ private:
+  /// Refuses a baseline of another machine before an hour is spent on it.
+  void read_baseline_of(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    baseline_ = read_baseline(arguments_.baselines, gate_);
+    keep_selected({options_.selection.filter, options_.selection.backends}, baseline_->results);
+    std::vector<Result> planned;
+    for (const Job& job : jobs) planned.push_back(describe_job(job, bench));
+    judge_results(*baseline_, file_with(planned), gate_);
+  }
+
+  /// This run as a gate reads it from a file: with the device and its clocks.
+  ResultFile file_with(const std::vector<Result>& results) const {
+    std::ostringstream text;
+    write_json(text, run_, results);
+    return parse_result_file(text.str(), "this run");
+  }
+
+  /// A second measurement of some jobs, with its passes and without the journal, which is for the
+  /// results that --resume would keep.
+  std::vector<Result> run_again(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    std::vector<Result> results =
+        run_with_progress(jobs, bench, nullptr, options_.console, console_);
+    add_passes(jobs, bench, results);
+    return results;
+  }
+
+  /// Times the cases again and again, each time all of them, so that what the machine does for a
+  /// second or a minute meets a part of the samples of every case and not all of one.
+  void add_passes(const std::vector<Job>& jobs, BenchOptions bench, std::vector<Result>& results) {
+    bench.validate = false;
+    bench.save = SaveTensors::kNever;
+    for (bench.pass = 1; bench.pass < bench.passes; ++bench.pass) {
+      const std::vector<Job> left = jobs_of_pass(jobs, results, bench.pass, bench.passes);
+      add_pass_to(results, run_with_progress(left, bench, nullptr, options_.console, console_));
+    }
+  }
+
+  /// The results of all jobs in their order: those that are kept of an earlier run, and new ones,
+  /// which go to the journal as they come.
+  void measure(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    std::vector<Result> kept;
+    if (!arguments_.resume.empty()) kept = results_to_keep(arguments_.resume, jobs, bench, run_);
+    const std::string target = journal_target(arguments_);
+    if (!target.empty()) journal_.emplace(target, run_, kept);
+    if (journal_ && journal_->path() != target && !options_.console.quiet) {
+      print_notice(console_.err, fmt::format("another run writes '{}'; this one uses '{}'", target,
+                                             journal_->path()));
+    }
+    const std::vector<Job> left = jobs_left(jobs, kept);
+    std::vector<Result> added =
+        run_with_progress(left, bench, journal_ ? &*journal_ : nullptr, options_.console, console_);
+    results_ = in_job_order(jobs, std::move(kept), std::move(added));
+    add_passes(jobs, bench, results_);
+    if (!arguments_.save_baseline.empty() && !InterruptGuard::interrupted())
+      self_check(jobs, bench);
+  }
+
+  /// A/A: the same program again, which gives the noise floor. Cases that are right once and wrong
+  /// once are no baseline.
+  void self_check(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    const std::vector<std::vector<Result>> runs{results_, run_again(jobs, bench)};
+    if (InterruptGuard::interrupted()) return;
+    run_.noise_floor = measure_noise_floor(runs, gate_.floor_us);
+    results_ = pool_runs(runs);
+    GateOptions options = gate_;
+    options.lenient = true;
+    const GateReport check = judge_results(file_with(runs[0]), file_with(runs[1]), options);
+    for (const Verdict& verdict : check.verdicts) {
+      const bool unsteady = verdict.kind == VerdictKind::kBroken ||
+                            verdict.kind == VerdictKind::kFixed ||
+                            verdict.kind == VerdictKind::kLessAccurate;
+      if (!unsteady) continue;
+      not_repeatable_ = true;
+      print_error(console_.err, fmt::format("not repeatable: {}: {}", verdict.id, verdict.rule));
+    }
+    warn_of_other_programs();
+  }
+
+  /// A baseline of a busy machine is slow, and so hides what gets slower.
+  void warn_of_other_programs() const {
+    constexpr double kMuch = 0.05;
+    const auto waited = std::count_if(results_.begin(), results_.end(), [](const Result& result) {
+      return result.timing && result.timing->cpu_wait > kMuch;
+    });
+    if (waited == 0) return;
+    console_.err << fmt::format(
+        "attnbench: other programs had the cores while {} of {} cases were timed: a baseline of a "
+        "quiet machine finds smaller slowdowns\n",
+        waited, results_.size());
+  }
+
+  /// Verdicts, after every case that looks slower was measured again: a slowdown that is gone in
+  /// the samples of several measurements was the machine's.
+  void judge(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    constexpr int kConfirmations = 2;
+    for (int round = 0;; ++round) {
+      report_ = judge_results(*baseline_, file_with(results_), gate_);
+      std::vector<Job> slower;
+      for (const Verdict& verdict : report_->verdicts) {
+        if (verdict.kind != VerdictKind::kSlower) continue;
+        for (const Job& job : jobs) {
+          if (job.id == verdict.id) slower.push_back(job);
+        }
+      }
+      if (round == kConfirmations || slower.empty() || InterruptGuard::interrupted()) return;
+      const std::vector<Result> again = run_again(slower, bench);
+      if (InterruptGuard::interrupted()) return;
+      results_ = pool_runs({results_, again});
+    }
+  }
+
+  /// The table of results, then the verdicts of the gate where there is one.
+  void print(const KnownInRun& known) const {
+    if (place_.out == nullptr) return;
+    write_table(*place_.out, run_, results_, place_.options);
+    for (const std::string& line : known.lines) *place_.out << line << "\n";
+    if (!report_) {
+      print_plots();
+      return;
+    }
+    *place_.out << "\n";
+    TableOptions options = place_.options;
+    options.show_reasons = options_.console.verbose;
+    write_verdict_table(*place_.out, *report_, options);
+  }
+
+  /// What to do next with times that nobody has to worry about.
+  void print_plots() const {
+    const bool is_file = !options_.json.empty() && options_.json != "-";
+    const bool timed = std::any_of(results_.begin(), results_.end(),
+                                   [](const Result& result) { return result.timing.has_value(); });
+    if (!is_file || !timed) return;
+    *place_.out << fmt::format("plots: attnbench report {} -o report.html\n", options_.json);
+  }
+
+  /// Not one whose results change from run to run, nor one that failed in the place of the baseline
+  /// that it failed against: the next run would pass.
+  bool may_save_baseline() const {
+    if (not_repeatable_) return false;
+    const auto& old = arguments_.baselines;
+    const bool in_place = std::any_of(old.begin(), old.end(), [&](const std::string& path) {
+      return is_same_file(path, arguments_.save_baseline);
+    });
+    if (!in_place || report_->passed()) return true;
+    console_.err << fmt::format("attnbench: '{}' stays as it was: the gate failed\n",
+                                arguments_.save_baseline);
+    return false;
+  }
+
+  /// Whether all could be written; the journal stays when not, or when the run is not complete.
+  bool write_files(bool interrupted) {
+    try {
+      plan_.write(run_, results_);
+      if (!arguments_.summary.empty()) {
+        std::ostringstream text;
+        SummaryOptions options;
+        options.links = arguments_.links;
+        write_summary(text, run_, results_, report_ ? &*report_ : nullptr, options);
+        write_text(arguments_.summary, text.str());
+      }
+      if (!arguments_.save_baseline.empty() && !interrupted && may_save_baseline()) {
+        write_output(output_formats().front(), arguments_.save_baseline, run_, results_);
+      }
+    } catch (const Error& error) {
+      print_error(console_.err, error.full_message());
+      return false;
+    }
+    const bool is_ours = arguments_.journal.empty();
+    if (journal_ && is_ours) journal_->remove();
+    return true;
+  }
+
+  const RunArguments& arguments_;
+  const RunOptions& options_;
+  const GateOptions& gate_;
+  const Console& console_;
+  const TablePlace place_;
+  const OutputPlan& plan_;
+  RunInfo run_;
+  std::optional<Journal> journal_;
+  std::optional<ResultFile> baseline_;
+  std::optional<GateReport> report_;
+  std::vector<Result> results_;
+  bool not_repeatable_ = false;
+};
+
+}  // namespace
+
+int num_passes(const RunArguments& arguments, bool on_cpu) {
+  if (arguments.options.no_timing) return 1;
+  const bool is_gated = !arguments.baselines.empty() || !arguments.save_baseline.empty();
+  return arguments.passes.value_or(is_gated && on_cpu ? kGatePasses : 1);
+}
+
+std::string journal_target(const RunArguments& arguments) {
+  if (!arguments.journal.empty()) return arguments.journal;
+  const std::string& json = arguments.options.json;
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(json, error);
+  const bool is_special =
+      std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
+  return json.empty() || json == "-" || is_special ? "" : journal_path(json);
+}
+
+int run_session(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,
+                RunInfo run, const Console& console, const std::vector<Job>& jobs,
+                const BenchOptions& bench) {
+  return RunSession(arguments, gate, plan, std::move(run), console).run(jobs, bench);
+}
+
+}  // namespace attnbench
