@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/result/metric_table.h"
 #include "core/result/result_file.h"
 #include "core/result/verdict.h"
 #include "gate/rules.h"
@@ -13,7 +14,7 @@ namespace attnbench {
 struct GateOptions {
   double threshold = 0.03;           // relative gap of medians
   double floor_us = 2;               // absolute gap of medians
-  double accuracy_threshold = 0.25;  // relative growth of err_ratio and of NMSE
+  double accuracy_threshold = 0.25;  // relative growth of the errors that the gate judges
   std::vector<ThresholdRule> rules;  // of cases by pattern
   std::vector<KnownFailure> known;
   std::string today;  // "2026-12-31", for the expiry of known failures
@@ -21,6 +22,7 @@ struct GateOptions {
   bool lenient = false;  // missing cases pass, unverified results are taken
   bool fail_on_improvement = false;
   bool fail_on_ambiguous = false;
+  const MetricTable* metrics = &metric_table();  // which numbers count, and which way is worse
 };
 
 /// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, SLOWER, a NEW

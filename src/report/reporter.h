@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/result/result.h"
+#include "report/formats/csv.h"
 
 namespace attnbench {
 
@@ -27,8 +28,6 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
 void write_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// Everything of write_json but the results, as one line.
 std::string result_file_head(const RunInfo& run);
-/// RFC 4180, one header line, one line a result; a number that does not exist is an empty field.
-void write_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// A GitHub-flavoured Markdown table with a summary line.
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// JUnit XML: a testsuite a scenario; incorrect = <failure>, error = <error>, unsupported and
