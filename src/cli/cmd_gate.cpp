@@ -9,7 +9,8 @@
 #include "cli/exit_code.h"
 #include "cli/gate_options.h"
 #include "cli/number_check.h"
-#include "cli/output_paths.h"
+#include "cli/output_options.h"
+#include "cli/outputs.h"
 #include "cli/plugins.h"
 #include "core/error.h"
 #include "gate/agreement.h"
@@ -25,44 +26,30 @@ struct GateCommand {
   GateSelection selection;
   std::vector<std::string> plugins;
   ConsoleOptions console;
-  std::string json, markdown, junit;
+  OutputFiles outputs;
   std::vector<std::string> links;
   bool agreement = false;
   double allowed_factor = AgreementOptions{}.allowed_factor;
 };
 
 /// Whether one of the outputs is stdout. Errors: those of check_output_paths.
-bool check_outputs(const GateCommand& command) {
+bool check_outputs(const GateCommand& command, const OutputPlan& plan) {
   std::vector<InputPath> inputs = input_paths(command.gate);
   for (const InputPath& plugin : input_paths("--plugin", command.plugins)) inputs.push_back(plugin);
   for (const std::string& path : command.files) {
     inputs.push_back({&path == &command.files.back() ? "RESULTS" : "BASELINE", path});
   }
-  return check_output_paths(
-      inputs,
-      {{"--json", command.json}, {"--markdown", command.markdown}, {"--junit", command.junit}});
+  return check_output_paths(inputs, output_paths(plan));
 }
 
-/// Nothing for an empty path.
-template <typename Writer>
-void write_file(const std::string& path, const Writer& writer) {
-  if (path.empty()) return;
-  std::ostringstream text;
-  writer(text);
-  write_text(path, text.str());
-}
-
-void write_outputs(const GateCommand& command, const ResultFile& results,
-                   const GateReport& report) {
-  write_file(command.json,
-             [&](std::ostream& out) { write_verdict_json(out, results.run, report); });
-  write_file(command.markdown, [&](std::ostream& out) {
-    SummaryOptions options;
-    options.links = command.links;
-    write_summary(out, results.run, results.results, &report, options);
-  });
-  write_file(command.junit,
-             [&](std::ostream& out) { write_verdict_junit(out, results.run, report); });
+/// Writes every file of the plan by `write(format, stream)`.
+template <typename Write>
+void write_files(const OutputPlan& plan, const Write& write) {
+  for (const auto& [format, path] : plan.files) {
+    std::ostringstream text;
+    write(*format, text);
+    write_text(path, text.str());
+  }
 }
 
 /// Where the table goes: null where stdout is taken and stderr is to be quiet.
@@ -85,7 +72,8 @@ int compare_devices(const GateCommand& command, const Console& console) {
   if (command.files.size() != 2) {
     fail(ErrorKind::kUsage, "gate --agreement: expected two files, found {}", command.files.size());
   }
-  const bool uses_stdout = check_outputs(command);
+  const OutputPlan plan = plan_outputs(command.outputs);
+  const bool uses_stdout = check_outputs(command, plan);
   ResultFile first = read_result_file(command.files.front());
   ResultFile second = read_result_file(command.files.back());
   keep_selected(command.selection, first.results);
@@ -93,8 +81,9 @@ int compare_devices(const GateCommand& command, const Console& console) {
   const AgreementReport report = compare_agreement(
       first, second,
       {command.allowed_factor, command.gate.lenient, command.gate.ignore_environment});
-  write_file(command.json, [&](std::ostream& out) { write_agreement_json(out, report); });
-  write_file(command.markdown, [&](std::ostream& out) { write_agreement_markdown(out, report); });
+  write_files(plan, [&](const OutputFormat& format, std::ostream& out) {
+    format.write_agreement(out, report);
+  });
   if (std::ostream* out = table_stream(command, uses_stdout, console)) {
     write_agreement_table(*out, report, table_options(command, uses_stdout, console));
   }
@@ -108,14 +97,18 @@ int run_gate(const GateCommand& command, const Console& console) {
     fail(ErrorKind::kUsage, "gate: expected BASELINE and RESULTS, found one file");
   }
   const GateOptions options = gate_options(command.gate);
-  const bool uses_stdout = check_outputs(command);
+  const OutputPlan plan = plan_outputs(command.outputs);
+  const bool uses_stdout = check_outputs(command, plan);
   ResultFile results = read_result_file(command.files.back());
   ResultFile baseline = read_baseline({command.files.begin(), command.files.end() - 1}, options);
   keep_selected(command.selection, results.results);
   keep_selected(command.selection, baseline.results);
 
   const GateReport report = judge_results(baseline, results, options);
-  write_outputs(command, results, report);
+  const GatedRun gated{results.run, results.results, report, command.links};
+  write_files(plan, [&](const OutputFormat& format, std::ostream& out) {
+    format.write_verdicts(out, gated);
+  });
   if (std::ostream* out = table_stream(command, uses_stdout, console)) {
     write_verdict_table(*out, report, table_options(command, uses_stdout, console));
   }
@@ -123,14 +116,25 @@ int run_gate(const GateCommand& command, const Console& console) {
   return report.compared_anything() ? kExitPassed : kExitNothingRan;
 }
 
+/// Options of a gate that compares times too.
+std::vector<std::string> options_of_times() {
+  std::vector<std::string> options{"--threshold",        "--floor-us", "--accuracy-threshold",
+                                   "--thresholds",       "--known",    "--fail-on-improvement",
+                                   "--fail-on-ambiguous"};
+  for (const OutputFormat& format : output_formats()) {
+    const bool only_verdicts = format.write_verdicts && !format.write_agreement;
+    if (only_verdicts) options.push_back(fmt::format("--{}", format.name));
+  }
+  options.emplace_back("--link");
+  return options;
+}
+
 /// An option of the other mode would do nothing.
 void check_mode(const CLI::App& app, bool agreement) {
   if (!agreement && app.count("--factor") > 0) {
     fail(ErrorKind::kUsage, "--factor: expected --agreement with it, found none");
   }
-  for (const char* option :
-       {"--threshold", "--floor-us", "--accuracy-threshold", "--thresholds", "--known",
-        "--fail-on-improvement", "--fail-on-ambiguous", "--junit", "--link"}) {
+  for (const std::string& option : options_of_times()) {
     if (!agreement || app.count(option) == 0) continue;
     fail(ErrorKind::kUsage,
          "{}: expected a gate without --agreement, which knows statuses and errors alone", option);
@@ -164,18 +168,11 @@ RunCommand declare_gate(CLI::App& app) {
       ->check(number_between(1, 1e6))
       ->capture_default_str()
       ->group(devices);
-  const char* const outputs = "Outputs (FILE '-' is stdout)";
-  app.add_option("--json", command->json, "Write every verdict as JSON")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--markdown", command->markdown, "Write a summary for a pull request")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--junit", command->junit, "Write JUnit XML")->type_name("FILE")->group(outputs);
+  add_output_options(app, command->outputs, &OutputFormat::verdict_help);
   app.add_option("--link", command->links, "URL of an artefact for the summary (repeatable)")
       ->type_name("URL")
       ->allow_extra_args(false)
-      ->group(outputs);
+      ->group(kOutputGroup);
   add_console_options(app, command->console);
   return [command, &app](const Console& console) {
     check_mode(app, command->agreement);

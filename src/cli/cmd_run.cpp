@@ -129,9 +129,6 @@ void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
                    const std::vector<LoadedScenario>& scenarios, const std::vector<Pair>& pairs) {
   const RunOptions& options = arguments.options;
   std::vector<OutputPath> outputs = output_paths(plan);
-  for (OutputPath& output : outputs) {
-    if (output.option == "--json") output.replaces = "--resume";
-  }
   outputs.push_back({"--summary", arguments.summary});
   outputs.push_back({"--save-baseline", arguments.save_baseline, "--baseline"});
   outputs.push_back({"--journal", journal_target(arguments), "--resume"});
@@ -169,7 +166,7 @@ int run_cases(const RunArguments& arguments, const Console& console) {
       load_scenarios(arguments.scenarios, scenario_overrides(options));
   plugins.add_named(named_backends(options.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
-  const OutputPlan plan = plan_outputs(options);
+  const OutputPlan plan = plan_outputs(options.outputs);
   check_baseline(arguments);
   check_outputs(arguments, plan, scenarios, pairs);
   const GateOptions gate = gate_options(arguments.gate);
@@ -204,14 +201,13 @@ void add_baseline_options(CLI::App& app, RunArguments& arguments) {
       ->type_name("FILE")
       ->group(group);
   add_gate_options(app, arguments.gate);
-  const char* const outputs = "Outputs (FILE '-' is stdout)";
   app.add_option("--summary", arguments.summary, "Write a Markdown summary for a pull request")
       ->type_name("FILE")
-      ->group(outputs);
+      ->group(kOutputGroup);
   app.add_option("--link", arguments.links, "URL of an artefact for the summary (repeatable)")
       ->type_name("URL")
       ->allow_extra_args(false)
-      ->group(outputs);
+      ->group(kOutputGroup);
   const char* const running = "Running";
   app.add_option("--passes", arguments.passes,
                  "Time all cases in N passes, each a part of the samples (default: 8 on the CPU "
@@ -249,9 +245,8 @@ RunCommand declare_run(CLI::App& app) {
   add_baseline_options(app, *arguments);
   return [arguments, &app](const Console& console) {
     check_baseline_options(app);
-    if (!arguments->resume.empty() && arguments->options.json.empty()) {
-      arguments->options.json = arguments->resume;
-    }
+    std::string& result_file = arguments->options.outputs[result_file_format().name];
+    if (!arguments->resume.empty() && result_file.empty()) result_file = arguments->resume;
     return run_cases(*arguments, console);
   };
 }

@@ -75,39 +75,16 @@ void add_console_options(CLI::App& app, ConsoleOptions& options) {
 void add_run_options(CLI::App& app, RunOptions& options) {
   add_selection_options(app, options.selection);
   add_plugin_option(app, options.selection.plugins);
-  const char* const outputs = "Outputs (FILE '-' is stdout)";
-  app.add_option("--json", options.json, "Write all results as JSON")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--csv", options.csv, "Write a line per result")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--markdown", options.markdown, "Write a Markdown table")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--junit", options.junit, "Write JUnit XML")->type_name("FILE")->group(outputs);
-  app.add_option("--google-benchmark", options.google_benchmark, "Write google-benchmark JSON")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--github-benchmark", options.github_benchmark,
-                 "Write JSON for github-action-benchmark (customSmallerIsBetter)")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--vllm-csv", options.vllm_csv, "Write the CSV of vLLM's attention_benchmarks")
-      ->type_name("FILE")
-      ->group(outputs);
-  app.add_option("--vllm-json", options.vllm_json, "Write the JSON of vLLM's attention_benchmarks")
-      ->type_name("FILE")
-      ->group(outputs);
+  add_output_options(app, options.outputs, &OutputFormat::help);
   auto* directory = app.add_option("--save-tensors", options.save_tensors,
                                    "Write inputs, output and reference as safetensors files")
                         ->type_name("DIR")
-                        ->group(outputs);
+                        ->group(kOutputGroup);
   app.add_option("--save", options.save, "Which results' tensors: failed, or always (the default)")
       ->type_name("WHEN")
       ->check(CLI::IsMember({"failed", "always"}).description(""))
       ->needs(directory)
-      ->group(outputs);
+      ->group(kOutputGroup);
 
   const char* const running = "Running";
   app.add_flag("--no-timing", options.no_timing, "Only validate")->group(running);

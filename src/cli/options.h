@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/output_options.h"
+
 namespace CLI {
 class App;
 }
@@ -37,8 +39,7 @@ struct ConsoleOptions {
 struct RunOptions {
   SelectionOptions selection;
   ConsoleOptions console;
-  std::string json, csv, markdown, junit;  // empty = not written, "-" = stdout
-  std::string google_benchmark, github_benchmark, vllm_csv, vllm_json;
+  OutputFiles outputs;
   std::string save_tensors;
   std::string save;  // "", "failed", "always"
   bool no_timing = false;
