@@ -12,7 +12,7 @@
 namespace attnbench {
 
 struct GateOptions {
-  double threshold = 0.03;           // relative gap of medians
+  double threshold = 0.03;           // relative gap of medians, and of what else is gated of a run
   double floor_us = 2;               // absolute gap of medians
   double accuracy_threshold = 0.25;  // relative growth of the errors that the gate judges
   std::vector<ThresholdRule> rules;  // of cases by pattern
@@ -27,9 +27,11 @@ struct GateOptions {
 
 /// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, SLOWER, a NEW
 /// case that is incorrect or an error, MISSING unless lenient, and by their options AMBIGUOUS,
-/// FASTER and FIXED; a known failure that has not expired takes the failure away. A skipped result
-/// counts as missing. Errors: kUsage when the files are not of the same machine and cases, unless
-/// ignore_environment, or when one holds unverified results, unless lenient.
+/// FASTER and FIXED; a known failure that has not expired takes the failure away. LESS_ACCURATE are
+/// errors that the metric table gates, SLOWER the median and what it gates of timing and
+/// throughput. A skipped result counts as missing. Errors: kUsage when the files are not of the
+/// same machine and cases, unless ignore_environment, or when one holds unverified results, unless
+/// lenient.
 GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
                          const GateOptions& options);
 
