@@ -57,8 +57,11 @@ TEST_CASE("a gate has options of those formats only that hold verdicts") {
 TEST_CASE("every format with a help for the gate can write verdicts, and one is the result file") {
   for (const OutputFormat& format : output_formats()) {
     CAPTURE(format.name);
-    CHECK((format.verdict_help != nullptr) == (format.write_verdicts != nullptr));
-    if (format.write_agreement != nullptr) CHECK(format.write_verdicts != nullptr);
+    const bool has_help = format.verdict_help != nullptr;
+    const bool has_verdicts = format.write_verdicts != nullptr;
+    const bool has_agreement = format.write_agreement != nullptr;
+    CHECK(has_help == has_verdicts);
+    CHECK((has_verdicts || !has_agreement));
   }
   CHECK(std::count_if(output_formats().begin(), output_formats().end(),
                       [](const OutputFormat& format) { return format.is_result_file; }) == 1);
