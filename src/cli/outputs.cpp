@@ -4,36 +4,20 @@
 
 #include <filesystem>
 #include <optional>
-#include <string_view>
 
 #include "bench/save.h"
 #include "core/error.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;
-namespace {
 
-const std::string& path_of(const RunOptions& options, std::string_view format) {
-  if (format == "json") return options.json;
-  if (format == "csv") return options.csv;
-  if (format == "markdown") return options.markdown;
-  if (format == "junit") return options.junit;
-  if (format == "google-benchmark") return options.google_benchmark;
-  if (format == "github-benchmark") return options.github_benchmark;
-  if (format == "vllm-csv") return options.vllm_csv;
-  if (format == "vllm-json") return options.vllm_json;
-  fail(ErrorKind::kInternal, "no option for the output format '{}'", format);
-}
-
-}  // namespace
-
-OutputPlan plan_outputs(const RunOptions& options) {
+OutputPlan plan_outputs(const OutputFiles& files, const std::vector<OutputFormat>& formats) {
   OutputPlan plan;
-  for (const OutputFormat& format : output_formats()) {
-    const std::string& path = path_of(options, format.name);
-    if (path.empty()) continue;
-    plan.uses_stdout = plan.uses_stdout || path == "-";
-    plan.files.emplace_back(&format, path);
+  for (const OutputFormat& format : formats) {
+    const auto file = files.find(format.name);
+    if (file == files.end() || file->second.empty()) continue;
+    plan.uses_stdout = plan.uses_stdout || file->second == "-";
+    plan.files.emplace_back(&format, file->second);
   }
   return plan;
 }
@@ -41,7 +25,8 @@ OutputPlan plan_outputs(const RunOptions& options) {
 std::vector<OutputPath> output_paths(const OutputPlan& plan) {
   std::vector<OutputPath> paths;
   for (const auto& [format, path] : plan.files) {
-    paths.push_back({fmt::format("--{}", format->name), path});
+    paths.push_back(
+        {fmt::format("--{}", format->name), path, format->is_result_file ? "--resume" : ""});
   }
   return paths;
 }

@@ -1,4 +1,4 @@
-// The formats that a run writes at its end, each to a file of its own.
+// The formats that a command writes at its end, each to a file of its own.
 #pragma once
 
 #include <string>
@@ -20,9 +20,12 @@ struct OutputPlan {
   void write(const RunInfo& run, const std::vector<Result>& results) const;
 };
 
-OutputPlan plan_outputs(const RunOptions& options);
+/// Of the files that are to be written, in the order of the formats.
+OutputPlan plan_outputs(const OutputFiles& files,
+                        const std::vector<OutputFormat>& formats = output_formats());
 
-/// The same as paths of options, to be checked with those of other outputs.
+/// The same as paths of options, to be checked with those of other outputs. A result file may
+/// replace the one that the run is resumed from.
 std::vector<OutputPath> output_paths(const OutputPlan& plan);
 
 /// Fails with E-IO unless `dir` is a writable folder, or can be made one. Creates nothing.

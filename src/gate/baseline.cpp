@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/result/metric_table.h"
 #include "gate/foreign.h"
 #include "gate/statistics.h"
 
@@ -54,13 +55,18 @@ double mean_of(double before, const std::vector<double>& samples_before, double 
   return (before * count_before + value * count) / (count_before + count);
 }
 
-/// What was measured without keeping its samples.
+/// What was measured without keeping its samples, each number as its row says.
 void prepend_medians(const Timing& before, Timing& timing) {
   const auto mean = [&](double a, double b) {
     return mean_of(a, before.samples_us, b, timing.samples_us);
   };
-  timing.total_us = mean(before.total_us, timing.total_us);
-  timing.launch_overhead_us = mean(before.launch_overhead_us, timing.launch_overhead_us);
+  for (const MetricRow<Timing>& row : metric_table().timing) {
+    const bool is_mean = row.pooling == Pooling::kMean;
+    if (!is_mean && row.pooling != Pooling::kLargest) continue;
+    const double old_number = number_of(row, before);
+    const double number = number_of(row, timing);
+    set_number(row, timing, is_mean ? mean(old_number, number) : std::fmax(old_number, number));
+  }
   if (before.steps.size() != timing.steps.size()) return;
   for (std::size_t i = 0; i < timing.steps.size(); ++i) {
     timing.steps[i].median_us = mean(before.steps[i].median_us, timing.steps[i].median_us);
@@ -89,7 +95,6 @@ void prepend_samples(const Timing& before, Timing& timing) {
   } else {
     timing.waits_us.clear();
   }
-  timing.cpu_wait = std::fmax(before.cpu_wait, timing.cpu_wait);
   std::vector<std::int64_t> rounds = rounds_of(before);
   const std::vector<std::int64_t> added = rounds_of(timing);
   rounds.insert(rounds.end(), added.begin(), added.end());
@@ -104,10 +109,10 @@ void prepend_timing(const Timing& before, Result& result) {
   const double alone_us = result.timing->median_us;
   prepend_samples(before, *result.timing);
   if (!result.throughput) return;
-  Throughput& throughput = *result.throughput;
-  for (double* rate : {&throughput.tflops, &throughput.gbps, &throughput.kv_gbps,
-                       &throughput.tokens_per_s, &throughput.roofline_pct}) {
-    *rate *= alone_us / result.timing->median_us;
+  for (const MetricRow<Throughput>& row : metric_table().throughput) {
+    if (row.pooling != Pooling::kPerTime) continue;
+    const double number = number_of(row, *result.throughput);
+    set_number(row, *result.throughput, number * (alone_us / result.timing->median_us));
   }
 }
 

@@ -15,12 +15,6 @@
 namespace attnbench {
 namespace {
 
-/// Changes below are none: smaller than the NMSE of any format's rounding;
-constexpr double kNmseFloor = 1e-16;
-/// of the LSE, which is a float32 sum of exponentials that are good to some 2^-22;
-constexpr double kLseNmseFloor = 1e-12;
-/// a hundredth of what storing in the output's format costs.
-constexpr double kErrRatioFloor = 0.01;
 constexpr std::size_t kShownReasons = 5;
 
 /// How bad a status is; the same for those between which nothing got worse.
@@ -43,10 +37,41 @@ int rank(Status status) {
 
 bool is_wrong(Status status) { return status == Status::kIncorrect || status == Status::kError; }
 
+constexpr std::string_view kLse = "LSE ";
+
 struct Limits {
   TimeLimits time;
   double accuracy;
 };
+
+/// Says by how much a metric got worse, when that is more than the threshold; else "".
+std::string worsening(const std::string& what, Better better, double before, double after,
+                      double threshold, double floor) {
+  if (!std::isfinite(before) || !std::isfinite(after)) return "";
+  const bool may_grow = better == Better::kMore;
+  const double good = may_grow ? after : before;
+  const double bad = may_grow ? before : after;
+  if (bad <= std::max(good, floor) * (1 + threshold)) return "";
+  return fmt::format("{} {:.3g} -> {:.3g} {} past the threshold {:.3g}%", what, before, after,
+                     may_grow ? "fell" : "grew", 100 * threshold);
+}
+
+/// The first of the rows that the gate judges which got worse; "" when none did or a side has no
+/// such part.
+template <typename Part>
+std::string first_loss(std::string_view of, const std::vector<const MetricRow<Part>*>& gated,
+                       const std::optional<Part>& before, const std::optional<Part>& after,
+                       double threshold) {
+  if (!before || !after) return "";
+  for (const MetricRow<Part>* row : gated) {
+    const double floor = of == kLse ? row->gate->lse_floor : row->gate->floor;
+    std::string text =
+        worsening(fmt::format("{}{}", of, row->gate->label), row->better, number_of(*row, *before),
+                  number_of(*row, *after), threshold, floor);
+    if (!text.empty()) return text;
+  }
+  return "";
+}
 
 class Judge {
  public:
@@ -128,6 +153,10 @@ class Judge {
       return;
     }
     TimeVerdict time = judge_time(*before.timing, *after.timing, limits.time);
+    if (time.kind != VerdictKind::kSlower) {
+      std::string cost = cost_loss(before, after, limits.time.threshold);
+      if (!cost.empty()) time = {VerdictKind::kSlower, std::move(cost)};
+    }
     if (loss.empty()) {
       verdict.kind = time.kind;
       verdict.rule = std::move(time.rule);
@@ -153,41 +182,34 @@ class Judge {
     return limits;
   }
 
-  /// What grew beyond the threshold, for output, LSE, then what quantising cost (a scale file may
-  /// have become worse); empty when nothing did.
-  static std::string accuracy_loss(const Result& before, const Result& after, double threshold) {
-    std::string loss = error_growth("", before.error, after.error, threshold, kNmseFloor);
+  /// What got worse beyond the threshold, for output, LSE, then what quantising cost (a scale file
+  /// may have become worse); empty when nothing did.
+  std::string accuracy_loss(const Result& before, const Result& after, double threshold) const {
+    std::string loss = first_loss("", errors_, before.error, after.error, threshold);
     if (loss.empty()) {
-      loss = error_growth("LSE ", before.lse_error, after.lse_error, threshold, kLseNmseFloor);
+      loss = first_loss(kLse, errors_, before.lse_error, after.lse_error, threshold);
     }
     if (loss.empty()) {
-      loss = error_growth("quantization ", before.quantization_error, after.quantization_error,
-                          threshold, kNmseFloor);
+      loss = first_loss("quantization ", errors_, before.quantization_error,
+                        after.quantization_error, threshold);
     }
     return loss;
   }
-  static std::string error_growth(std::string_view what, const std::optional<ErrorStats>& before,
-                                  const std::optional<ErrorStats>& after, double threshold,
-                                  double nmse_floor) {
-    if (!before || !after) return "";
-    std::string text = growth(fmt::format("{}err_ratio", what), before->err_ratio, after->err_ratio,
-                              threshold, kErrRatioFloor);
-    if (text.empty()) {
-      text = growth(fmt::format("{}NMSE", what), before->nmse, after->nmse, threshold, nmse_floor);
-    }
-    return text;
-  }
-  static std::string growth(const std::string& what, double before, double after, double threshold,
-                            double floor) {
-    if (!std::isfinite(before) || !std::isfinite(after)) return "";
-    if (after <= std::max(before, floor) * (1 + threshold)) return "";
-    return fmt::format("{} {:.3g} -> {:.3g} grew past the threshold {:.3g}%", what, before, after,
-                       100 * threshold);
+
+  /// The same of what was measured beside the median, which judge_time knows from its samples.
+  std::string cost_loss(const Result& before, const Result& after, double threshold) const {
+    std::string loss = first_loss("", timings_, before.timing, after.timing, threshold);
+    if (!loss.empty()) return loss;
+    return first_loss("", throughputs_, before.throughput, after.throughput, threshold);
   }
 
   const ResultFile& baseline_;
   const GateOptions& options_;
   const double round_error_;
+  const std::vector<const MetricRow<ErrorStats>*> errors_ = gated_rows(options_.metrics->error);
+  const std::vector<const MetricRow<Timing>*> timings_ = gated_rows(options_.metrics->timing);
+  const std::vector<const MetricRow<Throughput>*> throughputs_ =
+      gated_rows(options_.metrics->throughput);
 };
 
 [[noreturn]] void refuse(const std::vector<std::string>& reasons, const ResultFile& baseline) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/result/metric_table.h"
 #include "core/result/result_file.h"
 #include "core/result/verdict.h"
 #include "gate/rules.h"
@@ -11,9 +12,9 @@
 namespace attnbench {
 
 struct GateOptions {
-  double threshold = 0.03;           // relative gap of medians
+  double threshold = 0.03;           // relative gap of medians, and of what else is gated of a run
   double floor_us = 2;               // absolute gap of medians
-  double accuracy_threshold = 0.25;  // relative growth of err_ratio and of NMSE
+  double accuracy_threshold = 0.25;  // relative growth of the errors that the gate judges
   std::vector<ThresholdRule> rules;  // of cases by pattern
   std::vector<KnownFailure> known;
   std::string today;  // "2026-12-31", for the expiry of known failures
@@ -21,13 +22,16 @@ struct GateOptions {
   bool lenient = false;  // missing cases pass, unverified results are taken
   bool fail_on_improvement = false;
   bool fail_on_ambiguous = false;
+  const MetricTable* metrics = &metric_table();  // which numbers count, and which way is worse
 };
 
 /// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, SLOWER, a NEW
 /// case that is incorrect or an error, MISSING unless lenient, and by their options AMBIGUOUS,
-/// FASTER and FIXED; a known failure that has not expired takes the failure away. A skipped result
-/// counts as missing. Errors: kUsage when the files are not of the same machine and cases, unless
-/// ignore_environment, or when one holds unverified results, unless lenient.
+/// FASTER and FIXED; a known failure that has not expired takes the failure away. LESS_ACCURATE are
+/// errors that the metric table gates, SLOWER the median and what it gates of timing and
+/// throughput. A skipped result counts as missing. Errors: kUsage when the files are not of the
+/// same machine and cases, unless ignore_environment, or when one holds unverified results, unless
+/// lenient.
 GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
                          const GateOptions& options);
 

@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <type_traits>
+#include <variant>
 
 #include "report/page.h"
 #include "report/problem_fields.h"
@@ -30,38 +32,60 @@ Json samples_json(const std::vector<double>& samples, std::size_t most) {
   return json;
 }
 
-Json error_json(const std::optional<ErrorStats>& error) {
-  if (!error) return nullptr;
-  return {{"max_abs", number(error->max_abs)},
-          {"mean_abs", number(error->mean_abs)},
-          {"rms_rel", number(error->rms_rel)},
-          {"nmse", number(error->nmse)},
-          // Why whole: what tells kernels apart is in the sixth digit and beyond.
-          {"cosine", std::isfinite(error->cosine) ? Json(error->cosine) : Json(nullptr)},
-          {"err_ratio", number(error->err_ratio)},
-          {"matched_pct", number(error->matched_pct)},
-          {"worst_index", error->worst_index},
-          {"worst_actual", number(error->worst_actual)},
-          {"worst_expected", number(error->worst_expected)},
-          {"checked_rows", error->checked_rows},
-          {"total_rows", error->total_rows},
-          {"limit", error->limit},
-          {"rule", error->rule}};
+/// Writes the value of one row, where the page has it.
+template <typename Part>
+struct RowWriter {
+  const MetricRow<Part>& row;
+  const Part& part;
+  Json& json;
+
+  void operator()(ByName) const {
+    const double value = number_of(row, part);
+    if (std::isfinite(value)) write_number(value);
+  }
+  void operator()(double Part::*member) const { write_number(part.*member); }
+  void operator()(std::int64_t Part::*member) const { json[row.name] = part.*member; }
+  void operator()(std::uint64_t Part::*member) const { json[row.name] = part.*member; }
+  void operator()(std::string Part::*member) const { json[row.name] = part.*member; }
+  void operator()(double (*compute)(const Part&)) const { write_number(compute(part)); }
+  /// The lists of a result are too long for a page, but where an error is worst is a place.
+  void operator()(std::vector<std::int64_t> Part::*member) const {
+    json[row.name] = part.*member;
+    if constexpr (std::is_same_v<Part, ErrorStats>) {
+      json["worst_actual"] = number(part.worst_actual);
+      json["worst_expected"] = number(part.worst_expected);
+    }
+  }
+  template <typename Place>
+  void operator()(const Place&) const {}
+
+ private:
+  void write_number(double value) const {
+    const bool is_whole = row.on_page == OnPage::kWhole && std::isfinite(value);
+    json[row.name] = is_whole ? Json(value) : number(value);
+  }
+};
+
+template <typename Part>
+Json rows_json(const std::vector<MetricRow<Part>>& rows, const Part& part) {
+  Json json = Json::object();
+  for (const MetricRow<Part>& row : rows) {
+    const bool applies = !row.applies || row.applies(part);
+    if (row.on_page == OnPage::kNo || !applies) continue;
+    std::visit(RowWriter<Part>{row, part, json}, row.place);
+  }
+  return json;
+}
+template <typename Part>
+Json rows_json(const std::vector<MetricRow<Part>>& rows, const std::optional<Part>& part) {
+  return part ? rows_json(rows, *part) : Json(nullptr);
 }
 
-Json timing_json(const std::optional<Timing>& timing, std::size_t most_samples) {
+Json timing_json(const std::vector<MetricRow<Timing>>& rows, const std::optional<Timing>& timing,
+                 std::size_t most_samples) {
   if (!timing) return nullptr;
-  Json json = {{"median_us", number(timing->median_us)},
-               {"min_us", number(timing->min_us)},
-               {"q1_us", number(timing->q1_us)},
-               {"q3_us", number(timing->q3_us)},
-               {"mean_us", number(timing->mean_us)},
-               {"noise", number(timing->noise)},
-               {"l2", timing->l2},
-               {"mode", timing->mode},
-               {"launch_overhead_us", number(timing->launch_overhead_us)},
-               {"total_us", number(timing->total_us)},
-               {"num_samples", timing->samples_us.size()}};
+  Json json = rows_json(rows, *timing);
+  json["num_samples"] = timing->samples_us.size();
   json["samples_us"] = samples_json(timing->samples_us, most_samples);
   if (!timing->rounds.empty()) {
     json["rounds"] = timing->rounds.size();
@@ -78,20 +102,6 @@ Json timing_json(const std::optional<Timing>& timing, std::size_t most_samples) 
   }
   if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = number(timing->cpu_wait);
   return json;
-}
-
-Json throughput_json(const std::optional<Throughput>& throughput) {
-  if (!throughput) return nullptr;
-  return {{"tflops", number(throughput->tflops)},
-          {"gbps", number(throughput->gbps)},
-          {"kv_gbps", number(throughput->kv_gbps)},
-          {"tokens_per_s", number(throughput->tokens_per_s)},
-          {"flops", number(throughput->flops)},
-          {"bytes", number(throughput->bytes)},
-          {"roofline_pct", number(throughput->roofline_pct)},
-          {"bound", throughput->bound},
-          {"ceiling_tflops", number(throughput->ceiling_tflops)},
-          {"ceiling_gbps", number(throughput->ceiling_gbps)}};
 }
 
 /// Every kernel once; results name them by index.
@@ -136,7 +146,7 @@ std::map<const Result*, Json> peers_of(const std::vector<Result>& results) {
 }
 
 Json result_json(const Result& result, std::size_t file, const ScenarioFields& scenario,
-                 std::size_t most_samples, Kernels& kernels) {
+                 const MetricTable& table, std::size_t most_samples, Kernels& kernels) {
   Json json = {{"file", file},
                {"id", result.id},
                {"scenario", result.scenario},
@@ -147,11 +157,11 @@ Json result_json(const Result& result, std::size_t file, const ScenarioFields& s
                {"reasons", result.reasons},
                {"repro", result.repro}};
   json["fields"] = scenario.varying_of(result);
-  json["error"] = error_json(result.error);
-  json["lse_error"] = error_json(result.lse_error);
-  json["quantization_error"] = error_json(result.quantization_error);
-  json["timing"] = timing_json(result.timing, most_samples);
-  json["throughput"] = throughput_json(result.throughput);
+  json["error"] = rows_json(table.error, result.error);
+  json["lse_error"] = rows_json(table.error, result.lse_error);
+  json["quantization_error"] = rows_json(table.error, result.quantization_error);
+  json["timing"] = timing_json(table.timing, result.timing, most_samples);
+  json["throughput"] = rows_json(table.throughput, result.throughput);
   json["kernels"] = kernels.indices(result.kernels);
   if (result.batch_invariance) json["batch_invariant"] = result.batch_invariance->equal;
   return json;
@@ -205,6 +215,23 @@ Json comparison_json(const PageComparison& comparison) {
   return json;
 }
 
+/// What the page can plot, and how: model.js makes its METRICS of it.
+Json metrics_json(const MetricTable& table) {
+  const auto direction = [](Better better) {
+    return better == Better::kLess ? "less" : better == Better::kMore ? "more" : "neither";
+  };
+  Json json = Json::array();
+  for (const PlottedMetric& metric : plotted_metrics(table)) {
+    json.push_back({{"key", metric.plot.key},
+                    {"name", metric.plot.title},
+                    {"at", {metric.part, metric.name}},
+                    {"factor", metric.plot.factor},
+                    {"format", metric.plot.format},
+                    {"better", direction(metric.better)}});
+  }
+  return json;
+}
+
 /// Samples of one result on the page, so that the page stays small however many there are.
 std::size_t most_samples(const std::vector<ResultFile>& files) {
   constexpr std::size_t kOnPage = 300'000;
@@ -239,7 +266,7 @@ std::string escape_script(const std::string& json) {
 }  // namespace
 
 std::string page_data(const std::vector<ResultFile>& files,
-                      const std::vector<PageComparison>& comparisons) {
+                      const std::vector<PageComparison>& comparisons, const MetricTable& table) {
   const std::map<std::string, ScenarioFields> scenarios = scenario_fields(files);
   const std::size_t most = most_samples(files);
   Kernels kernels;
@@ -252,7 +279,7 @@ std::string page_data(const std::vector<ResultFile>& files,
     data["files"].push_back(file_json(files[i]));
     const std::map<const Result*, Json> peers = peers_of(files[i].results);
     for (const Result& result : files[i].results) {
-      Json json = result_json(result, i, scenarios.at(result.scenario), most, kernels);
+      Json json = result_json(result, i, scenarios.at(result.scenario), table, most, kernels);
       const auto peer = peers.find(&result);
       if (peer != peers.end()) json["peer"] = peer->second;
       data["results"].push_back(std::move(json));
@@ -263,6 +290,7 @@ std::string page_data(const std::vector<ResultFile>& files,
   for (const PageComparison& comparison : comparisons) {
     data["comparisons"].push_back(comparison_json(comparison));
   }
+  data["metrics"] = metrics_json(table);
   return escape_script(data.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace));
 }
 

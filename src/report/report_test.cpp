@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "report/format.h"
+#include "report/formats/csv.h"
 #include "report/reporter.h"
 
 namespace attnbench {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/result/result.h"
+#include "report/formats.h"
 
 namespace attnbench {
 
@@ -27,8 +28,6 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
 void write_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// Everything of write_json but the results, as one line.
 std::string result_file_head(const RunInfo& run);
-/// RFC 4180, one header line, one line a result; a number that does not exist is an empty field.
-void write_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// A GitHub-flavoured Markdown table with a summary line.
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 /// JUnit XML: a testsuite a scenario; incorrect = <failure>, error = <error>, unsupported and
@@ -46,12 +45,6 @@ void write_github_benchmark(std::ostream& out, const RunInfo& run,
 /// stands for its batch spec. The CSV has timed results only, the JSON failed ones too.
 void write_vllm_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 void write_vllm_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
-
-struct OutputFormat {
-  const char* name;  // "json", "csv", ...: the flag
-  void (*write)(std::ostream&, const RunInfo&, const std::vector<Result>&);
-};
-const std::vector<OutputFormat>& output_formats();
 
 /// Writes a format to `path` ("-" = stdout) through a temporary file and rename, so that a reader
 /// never sees half a file. A path that is not a regular file (a pipe, /dev/null) is written in

@@ -12,7 +12,7 @@
 #include "cli/cases/plugins.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "core/error.h"
 #include "gate/agreement.h"
@@ -28,45 +28,30 @@ struct GateCommand {
   GateSelection selection;
   std::vector<std::string> plugins;
   ConsoleOptions console;
-  std::string json, markdown, junit;
+  OutputFiles outputs;
   std::vector<std::string> links;
   bool agreement = false;
   double allowed_factor = AgreementOptions{}.allowed_factor;
 };
 
 /// Whether one of the outputs is stdout. Errors: those of check_output_paths.
-bool check_outputs(const GateCommand& command) {
+bool check_outputs(const GateCommand& command, const OutputPlan& plan) {
   std::vector<InputPath> inputs = input_paths(command.gate);
   for (const InputPath& plugin : input_paths("--plugin", command.plugins)) inputs.push_back(plugin);
   for (const std::string& path : command.files) {
     inputs.push_back({&path == &command.files.back() ? "RESULTS" : "BASELINE", path});
   }
-  return check_output_paths(
-      inputs,
-      {{"--json", command.json}, {"--markdown", command.markdown}, {"--junit", command.junit}});
+  return check_output_paths(inputs, output_paths(plan));
 }
 
-/// Nothing for an empty path.
-template <typename Writer>
-void write_file(const std::string& path, const Writer& writer) {
-  if (path.empty()) return;
-  std::ostringstream text;
-  writer(text);
-  write_text(path, text.str());
-}
-
-/// The verdicts in every format that was wanted.
-void write_outputs(const GateCommand& command, const ResultFile& results,
-                   const GateReport& report) {
-  write_file(command.json,
-             [&](std::ostream& out) { write_verdict_json(out, results.run, report); });
-  write_file(command.markdown, [&](std::ostream& out) {
-    SummaryOptions options;
-    options.links = command.links;
-    write_summary(out, results.run, results.results, &report, options);
-  });
-  write_file(command.junit,
-             [&](std::ostream& out) { write_verdict_junit(out, results.run, report); });
+/// Writes every file of the plan by `write(format, stream)`.
+template <typename Write>
+void write_files(const OutputPlan& plan, const Write& write) {
+  for (const auto& [format, path] : plan.files) {
+    std::ostringstream text;
+    write(*format, text);
+    write_text(path, text.str());
+  }
 }
 
 /// Where the table goes: null where stdout is taken and stderr is to be quiet.
@@ -90,7 +75,8 @@ int compare_devices(const GateCommand& command, const Console& console) {
   if (command.files.size() != 2) {
     fail(ErrorKind::kUsage, "gate --agreement: expected two files, found {}", command.files.size());
   }
-  const bool uses_stdout = check_outputs(command);
+  const OutputPlan plan = plan_outputs(command.outputs);
+  const bool uses_stdout = check_outputs(command, plan);
   ResultFile first = read_result_file(command.files.front());
   ResultFile second = read_result_file(command.files.back());
   keep_selected(command.selection, first.results);
@@ -98,8 +84,9 @@ int compare_devices(const GateCommand& command, const Console& console) {
   const AgreementReport report = compare_agreement(
       first, second,
       {command.allowed_factor, command.gate.lenient, command.gate.ignore_environment});
-  write_file(command.json, [&](std::ostream& out) { write_agreement_json(out, report); });
-  write_file(command.markdown, [&](std::ostream& out) { write_agreement_markdown(out, report); });
+  write_files(plan, [&](const OutputFormat& format, std::ostream& out) {
+    format.write_agreement(out, report);
+  });
   if (std::ostream* out = table_stream(command, uses_stdout, console)) {
     write_agreement_table(*out, report, table_options(command, uses_stdout, console));
   }
@@ -114,14 +101,18 @@ int run_gate(const GateCommand& command, const Console& console) {
     fail(ErrorKind::kUsage, "gate: expected BASELINE and RESULTS, found one file");
   }
   const GateOptions options = gate_options(command.gate);
-  const bool uses_stdout = check_outputs(command);
+  const OutputPlan plan = plan_outputs(command.outputs);
+  const bool uses_stdout = check_outputs(command, plan);
   ResultFile results = read_result_file(command.files.back());
   ResultFile baseline = read_baseline({command.files.begin(), command.files.end() - 1}, options);
   keep_selected(command.selection, results.results);
   keep_selected(command.selection, baseline.results);
 
   const GateReport report = judge_results(baseline, results, options);
-  write_outputs(command, results, report);
+  const GatedRun gated{results.run, results.results, report, command.links};
+  write_files(plan, [&](const OutputFormat& format, std::ostream& out) {
+    format.write_verdicts(out, gated);
+  });
   if (std::ostream* out = table_stream(command, uses_stdout, console)) {
     write_verdict_table(*out, report, table_options(command, uses_stdout, console));
   }
@@ -145,23 +136,17 @@ void add_agreement_options(OptionTable& options, GateCommand& command) {
                .numbers = number_between(1, 1e6)});
 }
 
-void add_output_options(OptionTable& options, GateCommand& command) {
-  options.add({.names = "--json",
-               .value = "FILE",
-               .help = "Write every verdict as JSON",
-               .group = kOutputs,
-               .target = &command.json});
-  options.add({.names = "--markdown",
-               .value = "FILE",
-               .help = "Write a summary for a pull request",
-               .group = kOutputs,
-               .target = &command.markdown});
-  options.add({.names = "--junit",
-               .value = "FILE",
-               .help = "Write JUnit XML",
-               .group = kOutputs,
-               .target = &command.junit});
-  add_link_option(options, command.links);
+/// Options of a gate that compares times too.
+std::vector<std::string> options_of_times() {
+  std::vector<std::string> options{"--threshold",        "--floor-us", "--accuracy-threshold",
+                                   "--thresholds",       "--known",    "--fail-on-improvement",
+                                   "--fail-on-ambiguous"};
+  for (const OutputFormat& format : output_formats()) {
+    const bool only_verdicts = format.write_verdicts && !format.write_agreement;
+    if (only_verdicts) options.push_back(fmt::format("--{}", format.name));
+  }
+  options.emplace_back("--link");
+  return options;
 }
 
 /// An option of the other mode would do nothing, and whoever gives it expects something of it.
@@ -169,9 +154,7 @@ void check_mode(const OptionTable& options, bool agreement) {
   if (!agreement && options.is_given("--factor")) {
     fail(ErrorKind::kUsage, "--factor: expected --agreement with it, found none");
   }
-  for (const char* option :
-       {"--threshold", "--floor-us", "--accuracy-threshold", "--thresholds", "--known",
-        "--fail-on-improvement", "--fail-on-ambiguous", "--junit", "--link"}) {
+  for (const std::string& option : options_of_times()) {
     if (!agreement || !options.is_given(option)) continue;
     fail(ErrorKind::kUsage,
          "{}: expected a gate without --agreement, which knows statuses and errors alone", option);
@@ -194,7 +177,8 @@ RunCommand declare_gate(OptionTable& options) {
                .target = &command->plugins});
   add_gate_options(options, command->gate);
   add_agreement_options(options, *command);
-  add_output_options(options, *command);
+  add_format_options(options, command->outputs, &OutputFormat::verdict_help);
+  add_link_option(options, command->links);
   add_console_options(options, command->console);
   return [command, &options](const Console& console) {
     check_mode(options, command->agreement);

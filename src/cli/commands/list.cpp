@@ -16,6 +16,7 @@
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "core/printable.h"
+#include "core/result/metric_table.h"
 
 namespace attnbench {
 namespace {
@@ -71,35 +72,10 @@ Rows scenario_rows(const Plugins&) {
 
 /// The numbers of a result file (contract section 4).
 Rows metric_rows(const Plugins&) {
-  Rows rows = {
-      {"max_abs", "1", "largest |output - reference|"},
-      {"mean_abs", "1", "mean |output - reference|"},
-      {"rms_rel", "1", "||output - reference|| / ||reference||"},
-      {"nmse", "1", "rms_rel squared"},
-      {"cosine", "1", "cosine of output and reference"},
-      {"err_ratio", "1", "max_abs / the same of the maths emulated in storage precision"},
-      {"matched_pct", "%", "elements within atol + rtol * |reference|"},
-      {"nan_count", "elements", "NaN in the output"},
-      {"inf_count", "elements", "infinities in the output"},
-      {"checked_rows", "rows", "rows compared with the reference"},
-      {"median_us", "us", "median time of attention with its splits and merges"},
-      {"min_us", "us", "least time"},
-      {"q1_us", "us", "first quartile of the time"},
-      {"q3_us", "us", "third quartile of the time"},
-      {"mean_us", "us", "mean time"},
-      {"stdev_us", "us", "standard deviation of the time"},
-      {"noise", "1", "relative half-width of the median's interval"},
-      {"total_us", "us", "median time of all steps of the layer"},
-      {"launch_overhead_us", "us", "what starting the work costs the host"},
-      {"tflops", "TFLOP/s", "2 * H * (D + Dv) * visible pairs / median_us"},
-      {"gbps", "GB/s", "unavoidable traffic / median_us"},
-      {"kv_gbps", "GB/s", "live K/V bytes of every request / median_us"},
-      {"tokens_per_s", "tokens/s", "new tokens / median_us"},
-      {"flops", "FLOP", "counted exactly from visible pairs"},
-      {"bytes", "B", "unavoidable traffic: unique live K/V, Q and O"},
-      {"roofline_pct", "%", "share of what the device's ceilings allow"},
-  };
-  std::sort(rows.begin(), rows.end());
+  Rows rows;
+  for (const ListedMetric& metric : listed_metrics(metric_table())) {
+    rows.push_back({metric.name, metric.unit, metric.text});
+  }
   return rows;
 }
 

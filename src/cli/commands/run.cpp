@@ -114,9 +114,6 @@ void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
                    const std::vector<LoadedScenario>& scenarios, const std::vector<Pair>& pairs) {
   const RunOptions& options = arguments.options;
   std::vector<OutputPath> outputs = output_paths(plan);
-  for (OutputPath& output : outputs) {
-    if (output.option == "--json") output.replaces = "--resume";
-  }
   outputs.push_back({"--summary", arguments.summary});
   outputs.push_back({"--save-baseline", arguments.save_baseline, "--baseline"});
   outputs.push_back({"--journal", journal_target(arguments), "--resume"});
@@ -156,7 +153,7 @@ int run_cases(const RunArguments& arguments, const std::string& repeat, const Co
       load_scenarios(arguments.scenarios, scenario_overrides(options));
   plugins.add_named(named_backends(options.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
-  const OutputPlan plan = plan_outputs(options);
+  const OutputPlan plan = plan_outputs(options.outputs);
   check_baseline(arguments);
   check_outputs(arguments, plan, scenarios, pairs);
   const GateOptions gate = gate_options(arguments.gate);
@@ -246,9 +243,8 @@ RunCommand declare_run(OptionTable& options) {
   add_pass_options(options, *arguments);
   return [arguments, &options](const Console& console) {
     check_baseline_options(options);
-    if (!arguments->resume.empty() && arguments->options.json.empty()) {
-      arguments->options.json = arguments->resume;
-    }
+    std::string& result_file = arguments->options.outputs[result_file_format().name];
+    if (!arguments->resume.empty() && result_file.empty()) result_file = arguments->resume;
     return run_cases(*arguments, options.repeat_text(), console);
   };
 }

@@ -93,19 +93,22 @@ void add_console_options(OptionTable& options, ConsoleOptions& console) {
                .choices = {"auto", "always", "never"}});
 }
 
-void add_format_options(OptionTable& options, RunOptions& run) {
-  const auto add = [&options](const char* name, const char* help, std::string& path) {
-    options.add({.names = name, .value = "FILE", .help = help, .group = kOutputs, .target = &path});
-  };
-  add("--json", "Write all results as JSON", run.json);
-  add("--csv", "Write a line per result", run.csv);
-  add("--markdown", "Write a Markdown table", run.markdown);
-  add("--junit", "Write JUnit XML", run.junit);
-  add("--google-benchmark", "Write google-benchmark JSON", run.google_benchmark);
-  add("--github-benchmark", "Write JSON for github-action-benchmark (customSmallerIsBetter)",
-      run.github_benchmark);
-  add("--vllm-csv", "Write the CSV of vLLM's attention_benchmarks", run.vllm_csv);
-  add("--vllm-json", "Write the JSON of vLLM's attention_benchmarks", run.vllm_json);
+void add_format_options(OptionTable& options, OutputFiles& files, const char* OutputFormat::*help,
+                        const std::vector<OutputFormat>& formats) {
+  for (const OutputFormat& format : formats) {
+    if (format.*help == nullptr) continue;
+    options.add({.names = fmt::format("--{}", format.name),
+                 .value = "FILE",
+                 .help = format.*help,
+                 .group = kOutputs,
+                 .target = &files[format.name]});
+  }
+}
+
+const std::string& result_file_path(const OutputFiles& files) {
+  static const std::string none;
+  const auto found = files.find(result_file_format().name);
+  return found == files.end() ? none : found->second;
 }
 
 namespace {
@@ -189,7 +192,7 @@ void add_fault_option(OptionTable& options, RunOptions& run) {
 void add_run_options(OptionTable& options, RunOptions& run) {
   add_selection_options(options, run.selection);
   add_plugin_option(options, run.selection.plugins);
-  add_format_options(options, run);
+  add_format_options(options, run.outputs, &OutputFormat::help);
   add_save_options(options, run);
   add_running_options(options, run);
   add_fault_option(options, run);

@@ -6,12 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cli/options/option_table.h"
+#include "report/formats.h"
 
 namespace attnbench {
 
@@ -35,12 +37,17 @@ struct ConsoleOptions {
   std::string color = "auto";  // auto, always, never
 };
 
+/// The files to write, by the name of their format. Empty = not written, "-" = stdout.
+using OutputFiles = std::map<std::string, std::string>;
+
+/// The file in the format that the program reads back; empty = none is written.
+const std::string& result_file_path(const OutputFiles& files);
+
 /// Options of the commands that run cases.
 struct RunOptions {
   SelectionOptions selection;
   ConsoleOptions console;
-  std::string json, csv, markdown, junit;  // empty = not written, "-" = stdout
-  std::string google_benchmark, github_benchmark, vllm_csv, vllm_json;
+  OutputFiles outputs;
   std::string save_tensors;
   std::string save;  // "", "failed", "always"
   bool no_timing = false;
@@ -68,8 +75,10 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection);
 void add_plugin_option(OptionTable& options, std::vector<std::string>& plugins);
 /// -q, -v, --no-progress, --color.
 void add_console_options(OptionTable& options, ConsoleOptions& console);
-/// An option for each file format that a run writes. One for another format goes here.
-void add_format_options(OptionTable& options, RunOptions& run);
+/// --NAME for every format that has the help text `help`: &OutputFormat::help of `run`,
+/// &OutputFormat::verdict_help of `gate`. A new format is a row of report/formats.cpp.
+void add_format_options(OptionTable& options, OutputFiles& files, const char* OutputFormat::*help,
+                        const std::vector<OutputFormat>& formats = output_formats());
 /// Everything that `run` takes but its SCENARIO arguments and what has to do with a baseline.
 void add_run_options(OptionTable& options, RunOptions& run);
 

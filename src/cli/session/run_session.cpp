@@ -268,11 +268,12 @@ class RunSession {
 
   /// What to do next with times that nobody has to worry about.
   void print_plots() const {
-    const bool is_file = !options_.json.empty() && options_.json != "-";
+    const std::string& file = result_file_path(options_.outputs);
+    const bool is_file = !file.empty() && file != "-";
     const bool timed = std::any_of(results_.begin(), results_.end(),
                                    [](const Result& result) { return result.timing.has_value(); });
     if (!is_file || !timed) return;
-    *place_.out << fmt::format("plots: attnbench report {} -o report.html\n", options_.json);
+    *place_.out << fmt::format("plots: attnbench report {} -o report.html\n", file);
   }
 
   /// Not one whose results change from run to run, nor one that failed in the place of the baseline
@@ -301,7 +302,7 @@ class RunSession {
         write_text(arguments_.summary, text.str());
       }
       if (!arguments_.save_baseline.empty() && !interrupted && may_save_baseline()) {
-        write_output(output_formats().front(), arguments_.save_baseline, run_, results_);
+        write_output(result_file_format(), arguments_.save_baseline, run_, results_);
       }
     } catch (const Error& error) {
       print_error(console_.err, error.full_message());
@@ -336,12 +337,12 @@ int num_passes(const RunArguments& arguments, bool on_cpu) {
 
 std::string journal_target(const RunArguments& arguments) {
   if (!arguments.journal.empty()) return arguments.journal;
-  const std::string& json = arguments.options.json;
+  const std::string& file = result_file_path(arguments.options.outputs);
   std::error_code error;
-  const std::filesystem::file_status status = std::filesystem::status(json, error);
+  const std::filesystem::file_status status = std::filesystem::status(file, error);
   const bool is_special =
       std::filesystem::exists(status) && !std::filesystem::is_regular_file(status);
-  return json.empty() || json == "-" || is_special ? "" : journal_path(json);
+  return file.empty() || file == "-" || is_special ? "" : journal_path(file);
 }
 
 int run_session(const RunArguments& arguments, const GateOptions& gate, const OutputPlan& plan,

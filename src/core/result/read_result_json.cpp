@@ -1,5 +1,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <variant>
 
 #include "core/error.h"
 #include "core/result/result_json.h"
@@ -63,34 +64,6 @@ class Reader {
   std::string path_;
 };
 
-ErrorStats read_error(const Reader& json) {
-  ErrorStats stats;
-  json.read("max_abs", stats.max_abs);
-  json.read("mean_abs", stats.mean_abs);
-  json.read("rms_rel", stats.rms_rel);
-  json.read("nmse", stats.nmse);
-  json.read("cosine", stats.cosine);
-  json.read("err_ratio", stats.err_ratio);
-  json.read("matched_pct", stats.matched_pct);
-  json.read_if_there("worst_index", stats.worst_index);
-  json.read("nan_count", stats.nan_count);
-  json.read("inf_count", stats.inf_count);
-  json.read("checked_rows", stats.checked_rows);
-  json.read("total_rows", stats.total_rows);
-  json.read("limit", stats.limit);
-  json.read("rule", stats.rule);
-  if (!stats.worst_index.empty()) {
-    json.read("worst_actual", stats.worst_actual);
-    json.read("worst_expected", stats.worst_expected);
-  }
-  return stats;
-}
-
-std::optional<ErrorStats> read_error_if_there(const Reader& json, const char* key) {
-  if (json.is_null(key)) return std::nullopt;
-  return read_error(json.object(key));
-}
-
 DeviceClocks read_clocks(const Reader& json) {
   DeviceClocks clocks;
   json.read("sm_mhz_min", clocks.sm_mhz_min);
@@ -100,61 +73,66 @@ DeviceClocks read_clocks(const Reader& json) {
   return clocks;
 }
 
-void read_rounds(const Reader& json, Timing& timing) {
-  json.read_if_there("rounds", timing.rounds);
-  if (timing.rounds.empty()) return;
-  auto left = static_cast<std::int64_t>(timing.samples_us.size());
-  for (const std::int64_t samples : timing.rounds) {
-    if (samples < 1 || samples > left) left = 0;
-    left -= samples;
-  }
-  if (left == 0) return;
-  fail(ErrorKind::kFormat, "{}: the rounds are not those of samples_us", json.path("rounds"));
-}
-
-Timing read_timing(const Reader& json) {
-  Timing timing;
-  json.read("median_us", timing.median_us);
-  json.read("min_us", timing.min_us);
-  json.read("q1_us", timing.q1_us);
-  json.read("q3_us", timing.q3_us);
-  json.read("mean_us", timing.mean_us);
-  json.read("stdev_us", timing.stdev_us);
-  json.read("noise", timing.noise);
-  json.read("samples_us", timing.samples_us);
-  read_rounds(json, timing);
-  json.read_if_there("peers", timing.peers);
-  json.read("l2", timing.l2);
-  json.read("mode", timing.mode);
-  json.read("launch_overhead_us", timing.launch_overhead_us);
-  json.each("steps", [&](const Reader& item) {
-    StepTiming& step = timing.steps.emplace_back();
+std::vector<StepTiming> read_steps(const Reader& json, const char* key) {
+  std::vector<StepTiming> steps;
+  json.each(key, [&](const Reader& item) {
+    StepTiming& step = steps.emplace_back();
     item.read("name", step.name);
     item.read("median_us", step.median_us);
     item.read("bytes", step.bytes);
     item.read("flops", step.flops);
   });
-  json.read("total_us", timing.total_us);
-  json.read_if_there("flushed_bytes", timing.flushed_bytes);
-  if (!json.is_null("clocks")) timing.clocks = read_clocks(json.object("clocks"));
-  json.read_if_there("waits_us", timing.waits_us);
-  json.read_if_there("cpu_wait", timing.cpu_wait);
-  return timing;
+  return steps;
 }
 
-Throughput read_throughput(const Reader& json) {
-  Throughput throughput;
-  json.read("tflops", throughput.tflops);
-  json.read("gbps", throughput.gbps);
-  json.read("kv_gbps", throughput.kv_gbps);
-  json.read("tokens_per_s", throughput.tokens_per_s);
-  json.read("flops", throughput.flops);
-  json.read("bytes", throughput.bytes);
-  json.read("roofline_pct", throughput.roofline_pct);
-  json.read_if_there("bound", throughput.bound);
-  json.read_if_there("ceiling_tflops", throughput.ceiling_tflops);
-  json.read_if_there("ceiling_gbps", throughput.ceiling_gbps);
-  return throughput;
+/// Reads the value of one row to where the row has it. What is computed from others is not read.
+template <typename Part>
+struct RowReader {
+  const MetricRow<Part>& row;
+  const Reader& json;
+  Part& part;
+
+  void operator()(ByName) const {
+    double value = std::numeric_limits<double>::quiet_NaN();
+    json.read_if_there(row.name, value);
+    set_number(row, part, value);
+  }
+  void operator()(double (*)(const Part&)) const {}
+  void operator()(std::vector<double> (*)(const Part&)) const {}
+  void operator()(std::vector<StepTiming> Part::*member) const {
+    part.*member = read_steps(json, row.name);
+  }
+  void operator()(std::optional<DeviceClocks> Part::*member) const {
+    if (!json.is_null(row.name)) part.*member = read_clocks(json.object(row.name));
+  }
+  template <typename T>
+  void operator()(T Part::*member) const {
+    if (row.presence == Presence::kAlways) {
+      json.read(row.name, part.*member);
+    } else {
+      json.read_if_there(row.name, part.*member);
+    }
+  }
+};
+
+template <typename Part>
+Part read_part(const std::vector<MetricRow<Part>>& rows, const Reader& json) {
+  Part part;
+  for (const MetricRow<Part>& row : rows) {
+    if (row.applies && !row.applies(part)) continue;
+    std::visit(RowReader<Part>{row, json, part}, row.place);
+    const char* mistake = row.mistake ? row.mistake(part) : nullptr;
+    if (mistake != nullptr) fail(ErrorKind::kFormat, "{}: {}", json.path(row.name), mistake);
+  }
+  return part;
+}
+
+/// Nothing where the key is missing or null.
+template <typename Part>
+std::optional<Part> read_part(const std::vector<MetricRow<Part>>& rows, const Reader& json,
+                              const char* key) {
+  if (json.is_null(key)) return std::nullopt;
+  return read_part(rows, json.object(key));
 }
 
 Status read_status(const Reader& json) {
@@ -165,7 +143,7 @@ Status read_status(const Reader& json) {
   return *status;
 }
 
-Result read_result(const Reader& json) {
+Result read_result(const Reader& json, const MetricTable& table) {
   Result result;
   json.read("id", result.id);
   json.read("scenario", result.scenario);
@@ -176,14 +154,14 @@ Result read_result(const Reader& json) {
   json.read("reasons", result.reasons);
   result.problem_json = json.at("problem").dump();
   json.read_if_there("file_hashes", result.file_hashes);
-  result.error = read_error_if_there(json, "error");
-  result.lse_error = read_error_if_there(json, "lse_error");
-  result.quantization_error = read_error_if_there(json, "quantization_error");
+  result.error = read_part(table.error, json, "error");
+  result.lse_error = read_part(table.error, json, "lse_error");
+  result.quantization_error = read_part(table.error, json, "quantization_error");
   json.each("rank_errors", [&](const Reader& item) {
     RankErrors& rank = result.rank_errors.emplace_back();
     item.read("rank", rank.rank);
-    rank.error = read_error(item.object("error"));
-    rank.lse_error = read_error(item.object("lse_error"));
+    rank.error = read_part(table.error, item.object("error"));
+    rank.lse_error = read_part(table.error, item.object("lse_error"));
   });
   if (!json.is_null("batch_invariance")) {
     const Reader item = json.object("batch_invariance");
@@ -192,10 +170,8 @@ Result read_result(const Reader& json) {
     item.read("equal", invariance.equal);
     item.read("max_abs", invariance.max_abs);
   }
-  if (!json.is_null("timing")) result.timing = read_timing(json.object("timing"));
-  if (!json.is_null("throughput")) {
-    result.throughput = read_throughput(json.object("throughput"));
-  }
+  result.timing = read_part(table.timing, json, "timing");
+  result.throughput = read_part(table.throughput, json, "throughput");
   json.each("kernels", [&](const Reader& item) {
     KernelInfo& kernel = result.kernels.emplace_back();
     item.read("name", kernel.name);
@@ -217,10 +193,10 @@ Result read_result(const Reader& json) {
 
 }  // namespace
 
-Result result_from_json(const std::string& text) {
+Result result_from_json(const std::string& text, const MetricTable& table) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) fail(ErrorKind::kFormat, "result: not JSON");
-  return read_result({json, "result"});
+  return read_result({json, "result"}, table);
 }
 
 }  // namespace attnbench

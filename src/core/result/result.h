@@ -18,6 +18,9 @@ namespace attnbench {
 enum class Status { kPassed, kIncorrect, kUnverified, kUnsupported, kError, kSkipped };
 std::span<const EnumRow<Status>> enum_rows(Status);  // named "passed", ...
 
+/// Metrics without a member of their own, by the name of their row in metric_table.cpp.
+using NamedNumbers = std::map<std::string, double>;
+
 /// Comparison of an output (or LSE) with the reference. Where a number does not exist it is NaN
 /// here and null in JSON.
 struct ErrorStats {
@@ -37,6 +40,7 @@ struct ErrorStats {
   std::int64_t total_rows = 0;
   std::string limit;  // e.g. "|a-r| <= 0.01 + 0.01*|r|, cosine >= 1-1e-05, err_ratio <= 2"
   std::string rule;   // which rule decided, e.g. "semantics 14.2 bfloat16"
+  NamedNumbers by_name = {};
 };
 
 /// What one rank of a context-parallel group computed before the exchange, against the float64
@@ -99,6 +103,7 @@ struct Timing {
   /// Sum of waits_us per time that the samples took, steps outside of the median included; NaN
   /// without waits_us.
   double cpu_wait = std::numeric_limits<double>::quiet_NaN();
+  NamedNumbers by_name = {};
 };
 
 /// Median of the samples of every round; empty without rounds.
@@ -119,6 +124,7 @@ struct Throughput {
   /// What the device can do at best, measured: roofline_pct is of these. NaN = not measured.
   double ceiling_tflops = std::numeric_limits<double>::quiet_NaN();
   double ceiling_gbps = std::numeric_limits<double>::quiet_NaN();
+  NamedNumbers by_name = {};
 };
 
 struct KernelInfo {

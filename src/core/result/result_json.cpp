@@ -1,8 +1,12 @@
 #include "core/result/result_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <string_view>
+#include <type_traits>
+#include <variant>
+
+#include "core/error.h"
 
 namespace attnbench {
 namespace {
@@ -14,15 +18,16 @@ class Numbers {
  public:
   explicit Numbers(Json& object) : object_(object) {}
 
-  void add(const char* key, double value, std::string_view why_missing) {
+  /// `why_null` null or "": the note says what the value is instead of a number.
+  void add(const char* key, double value, const char* why_null) {
     if (std::isfinite(value)) {
       object_[key] = value;
       return;
     }
     object_[key] = nullptr;
     const char* what = std::isnan(value) ? "not a number" : value > 0 ? "infinite" : "-infinite";
-    notes_.push_back(std::string(key) + ": " +
-                     std::string(why_missing.empty() ? what : why_missing));
+    const bool has_reason = why_null != nullptr && *why_null != 0;
+    notes_.push_back(std::string(key) + ": " + (has_reason ? why_null : what));
   }
   /// The object gets `notes` only when there is something to say.
   void finish() {
@@ -34,57 +39,15 @@ class Numbers {
   Json notes_ = Json::array();
 };
 
-constexpr std::string_view kNoFinite = "no element is finite in both output and reference";
-constexpr std::string_view kOneSample = "needs more than one sample";
-
-Json error_json(const std::optional<ErrorStats>& stats) {
-  if (!stats) return nullptr;
-  Json json = Json::object();
-  Numbers numbers(json);
-  numbers.add("max_abs", stats->max_abs, kNoFinite);
-  numbers.add("mean_abs", stats->mean_abs, kNoFinite);
-  const bool compared = std::isfinite(stats->max_abs);
-  const std::string_view no_norm = compared ? "the reference is zero" : kNoFinite;
-  numbers.add("rms_rel", stats->rms_rel, no_norm);
-  numbers.add("nmse", stats->nmse, no_norm);
-  numbers.add("cosine", stats->cosine, compared ? "one of the vectors is zero" : kNoFinite);
-  numbers.add("err_ratio", stats->err_ratio,
-              "the same maths in storage precision has no error, or was not computed");
-  numbers.add("matched_pct", stats->matched_pct, {});
-  json["worst_index"] = stats->worst_index.empty() ? Json(nullptr) : Json(stats->worst_index);
-  json["nan_count"] = stats->nan_count;
-  json["inf_count"] = stats->inf_count;
-  json["checked_rows"] = stats->checked_rows;
-  json["total_rows"] = stats->total_rows;
-  json["limit"] = stats->limit;
-  json["rule"] = stats->rule;
-  if (!stats->worst_index.empty()) {
-    numbers.add("worst_actual", stats->worst_actual, {});
-    numbers.add("worst_expected", stats->worst_expected, {});
-  }
-  numbers.finish();
-  return json;
-}
-
-Json rank_errors_json(const std::vector<RankErrors>& ranks) {
-  Json json = Json::array();
-  for (const RankErrors& rank : ranks) {
-    json.push_back({{"rank", rank.rank},
-                    {"error", error_json(rank.error)},
-                    {"lse_error", error_json(rank.lse_error)}});
-  }
-  return json;
-}
-
 Json steps_json(const std::vector<StepTiming>& steps) {
   Json json = Json::array();
   for (const StepTiming& step : steps) {
     Json item = Json::object();
     item["name"] = step.name;
     Numbers numbers(item);
-    numbers.add("median_us", step.median_us, {});
-    numbers.add("bytes", step.bytes, {});
-    numbers.add("flops", step.flops, {});
+    numbers.add("median_us", step.median_us, nullptr);
+    numbers.add("bytes", step.bytes, nullptr);
+    numbers.add("flops", step.flops, nullptr);
     numbers.finish();
     json.push_back(std::move(item));
   }
@@ -98,56 +61,90 @@ Json clocks_json(const DeviceClocks& clocks) {
           {"throttling", clocks.throttling}};
 }
 
-Json timing_json(const std::optional<Timing>& timing) {
-  if (!timing) return nullptr;
+template <typename T>
+bool is_none(const T& value) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    return value == 0;
+  } else {
+    return value.empty();
+  }
+}
+
+/// Writes the value of one row, whatever holds it.
+template <typename Part>
+struct RowWriter {
+  const MetricRow<Part>& row;
+  const Part& part;
+  Json& json;
+  Numbers& numbers;
+
+  void operator()(ByName) const {
+    const double value = number_of(row, part);
+    if (std::isfinite(value)) json[row.name] = value;
+  }
+  void operator()(double Part::*member) const { write_number(part.*member); }
+  void operator()(double (*compute)(const Part&)) const { write_number(compute(part)); }
+  void operator()(std::vector<double> (*compute)(const Part&)) const {
+    json[row.name] = compute(part);
+  }
+  void operator()(std::vector<StepTiming> Part::*member) const {
+    json[row.name] = steps_json(part.*member);
+  }
+  void operator()(std::optional<DeviceClocks> Part::*member) const {
+    if (part.*member) json[row.name] = clocks_json(*(part.*member));
+  }
+  template <typename T>
+  void operator()(T Part::*member) const {
+    const T& value = part.*member;
+    if (row.presence == Presence::kAlways || !is_none(value)) {
+      json[row.name] = value;
+    } else if (row.presence == Presence::kOrNull) {
+      json[row.name] = nullptr;
+    }
+  }
+
+ private:
+  void write_number(double value) const {
+    if (row.presence == Presence::kIfSet && !std::isfinite(value)) return;
+    numbers.add(row.name, value, row.why_null ? row.why_null(part) : nullptr);
+  }
+};
+
+/// A number that no row knows would be lost on its way to a file.
+template <typename Part>
+void check_names(const std::vector<MetricRow<Part>>& rows, const Part& part) {
+  for (const auto& [name, value] : part.by_name) {
+    const bool known = std::any_of(rows.begin(), rows.end(), [&](const MetricRow<Part>& row) {
+      return std::holds_alternative<ByName>(row.place) && row.name == name;
+    });
+    if (!known) fail(ErrorKind::kInternal, "the metric table has no row '{}'", name);
+  }
+}
+
+template <typename Part>
+Json part_json(const std::vector<MetricRow<Part>>& rows, const Part& part) {
+  check_names(rows, part);
   Json json = Json::object();
   Numbers numbers(json);
-  numbers.add("median_us", timing->median_us, {});
-  numbers.add("min_us", timing->min_us, {});
-  numbers.add("q1_us", timing->q1_us, {});
-  numbers.add("q3_us", timing->q3_us, {});
-  numbers.add("mean_us", timing->mean_us, {});
-  numbers.add("stdev_us", timing->stdev_us, kOneSample);
-  numbers.add("noise", timing->noise, kOneSample);
-  json["samples_us"] = timing->samples_us;
-  if (!timing->rounds.empty()) {
-    json["rounds"] = timing->rounds;
-    json["round_medians_us"] = round_medians_us(*timing);
-    numbers.add("round_spread", round_spread(*timing), "needs more than one round");
+  for (const MetricRow<Part>& row : rows) {
+    if (row.applies && !row.applies(part)) continue;
+    std::visit(RowWriter<Part>{row, part, json, numbers}, row.place);
   }
-  if (!timing->peers.empty()) json["peers"] = timing->peers;
-  json["l2"] = timing->l2;
-  json["mode"] = timing->mode;
-  numbers.add("launch_overhead_us", timing->launch_overhead_us, {});
-  json["steps"] = steps_json(timing->steps);
-  numbers.add("total_us", timing->total_us, {});
-  if (timing->flushed_bytes > 0) json["flushed_bytes"] = timing->flushed_bytes;
-  if (timing->clocks) json["clocks"] = clocks_json(*timing->clocks);
-  if (!timing->waits_us.empty()) json["waits_us"] = timing->waits_us;
-  if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = timing->cpu_wait;
   numbers.finish();
   return json;
 }
+template <typename Part>
+Json part_json(const std::vector<MetricRow<Part>>& rows, const std::optional<Part>& part) {
+  return part ? part_json(rows, *part) : Json(nullptr);
+}
 
-Json throughput_json(const std::optional<Throughput>& throughput) {
-  if (!throughput) return nullptr;
-  Json json = Json::object();
-  Numbers numbers(json);
-  constexpr std::string_view kNoTime = "the time is too short to be measured";
-  numbers.add("tflops", throughput->tflops, kNoTime);
-  numbers.add("gbps", throughput->gbps, kNoTime);
-  numbers.add("kv_gbps", throughput->kv_gbps, kNoTime);
-  numbers.add("tokens_per_s", throughput->tokens_per_s, kNoTime);
-  numbers.add("flops", throughput->flops, {});
-  numbers.add("bytes", throughput->bytes, {});
-  numbers.add("roofline_pct", throughput->roofline_pct, "no ceiling of this device was measured");
-  json["bound"] = throughput->bound.empty() ? Json(nullptr) : Json(throughput->bound);
-  // Why not null: files of older versions lack them too.
-  if (std::isfinite(throughput->ceiling_tflops)) {
-    json["ceiling_tflops"] = throughput->ceiling_tflops;
+Json rank_errors_json(const std::vector<RankErrors>& ranks, const MetricTable& table) {
+  Json json = Json::array();
+  for (const RankErrors& rank : ranks) {
+    json.push_back({{"rank", rank.rank},
+                    {"error", part_json(table.error, rank.error)},
+                    {"lse_error", part_json(table.error, rank.lse_error)}});
   }
-  if (std::isfinite(throughput->ceiling_gbps)) json["ceiling_gbps"] = throughput->ceiling_gbps;
-  numbers.finish();
   return json;
 }
 
@@ -163,7 +160,7 @@ Json kernels_json(const std::vector<KernelInfo>& kernels) {
   return json;
 }
 
-Json result_json(const Result& result) {
+Json result_json(const Result& result, const MetricTable& table) {
   Json json = Json::object();
   json["id"] = result.id;
   json["scenario"] = result.scenario;
@@ -175,17 +172,19 @@ Json result_json(const Result& result) {
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   json["problem"] = problem.is_discarded() ? Json(nullptr) : std::move(problem);
   if (!result.file_hashes.empty()) json["file_hashes"] = result.file_hashes;
-  json["error"] = error_json(result.error);
-  json["lse_error"] = error_json(result.lse_error);
-  json["quantization_error"] = error_json(result.quantization_error);
-  if (!result.rank_errors.empty()) json["rank_errors"] = rank_errors_json(result.rank_errors);
+  json["error"] = part_json(table.error, result.error);
+  json["lse_error"] = part_json(table.error, result.lse_error);
+  json["quantization_error"] = part_json(table.error, result.quantization_error);
+  if (!result.rank_errors.empty()) {
+    json["rank_errors"] = rank_errors_json(result.rank_errors, table);
+  }
   if (result.batch_invariance) {
     json["batch_invariance"] = {{"request", result.batch_invariance->request},
                                 {"equal", result.batch_invariance->equal},
                                 {"max_abs", result.batch_invariance->max_abs}};
   }
-  json["timing"] = timing_json(result.timing);
-  json["throughput"] = throughput_json(result.throughput);
+  json["timing"] = part_json(table.timing, result.timing);
+  json["throughput"] = part_json(table.throughput, result.throughput);
   json["kernels"] = kernels_json(result.kernels);
   if (result.plugin) {
     json["plugin"] = {{"library", result.plugin->library},
@@ -198,9 +197,9 @@ Json result_json(const Result& result) {
 
 }  // namespace
 
-std::string result_to_json(const Result& result, int indent) {
-  return result_json(result).dump(indent, ' ', /*ensure_ascii=*/false,
-                                  Json::error_handler_t::replace);
+std::string result_to_json(const Result& result, int indent, const MetricTable& table) {
+  return result_json(result, table)
+      .dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
 }  // namespace attnbench

@@ -4,17 +4,19 @@
 
 #include <string>
 
+#include "core/result/metric_table.h"
 #include "core/result/result.h"
 
 namespace attnbench {
 
 /// Strict JSON: a number that is NaN or infinite becomes null, with the reason in a `notes` array
 /// beside it; text that is not UTF-8 is replaced. `indent` as in nlohmann::json::dump; -1 is one
-/// line.
-std::string result_to_json(const Result& result, int indent = -1);
+/// line. Errors: kInternal for a metric by name of which the table has no row.
+std::string result_to_json(const Result& result, int indent = -1,
+                           const MetricTable& table = metric_table());
 
 /// Reads what result_to_json wrote; a null number is NaN, unknown keys are ignored. Errors:
 /// E-FORMAT naming the key that is missing or of the wrong type.
-Result result_from_json(const std::string& text);
+Result result_from_json(const std::string& text, const MetricTable& table = metric_table());
 
 }  // namespace attnbench

@@ -1,10 +1,15 @@
+#include "report/formats/csv.h"
+
 #include <fmt/format.h>
 
-#include <array>
 #include <cmath>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
 #include <string_view>
-
-#include "report/reporter.h"
+#include <type_traits>
+#include <variant>
 
 namespace attnbench {
 namespace {
@@ -21,86 +26,100 @@ std::string quoted(const std::string& text) {
 }
 
 /// The shortest text that reads back as the same number.
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
-std::string number(std::int64_t value) { return fmt::format("{}", value); }
+std::string field(double value) { return std::isfinite(value) ? fmt::format("{}", value) : ""; }
+std::string field(std::int64_t value) { return fmt::format("{}", value); }
+std::string field(std::uint64_t value) { return fmt::format("{}", value); }
+std::string field(const std::string& text) { return text; }
+template <typename T>
+std::string field(const std::vector<T>& list) {
+  return fmt::format("{}", list.size());
+}
+std::string field(const std::optional<DeviceClocks>& clocks) {
+  return clocks ? fmt::format("{}", clocks->sm_mhz_median) : "";
+}
 
 struct Column {
-  const char* name;
-  std::string (*field)(const Result&);
+  std::string name;
+  std::function<std::string(const Result&)> field;
 };
 
-/// A number of an optional part of a result; empty without it.
-template <auto part, auto member>
-std::string field(const Result& result) {
-  return result.*part ? number((*(result.*part)).*member) : "";
-}
-template <auto part, auto member>
-std::string text_field(const Result& result) {
-  return result.*part ? (*(result.*part)).*member : "";
+/// Empty without the part, and where the row does not apply to it.
+template <typename Part>
+std::string field_of(const MetricRow<Part>& row, const std::optional<Part>& part) {
+  if (!part || (row.applies && !row.applies(*part))) return "";
+  return std::visit(
+      [&](const auto& place) -> std::string {
+        using Place = std::remove_cvref_t<decltype(place)>;
+        if constexpr (std::is_member_object_pointer_v<Place>) {
+          return field(*part.*place);
+        } else if constexpr (std::is_same_v<Place, std::vector<double> (*)(const Part&)>) {
+          return field(place(*part));
+        } else {
+          return field(number_of(row, *part));
+        }
+      },
+      row.place);
 }
 
-std::string sample_count(const Result& result) {
-  return result.timing ? fmt::format("{}", result.timing->samples_us.size()) : "";
+using Columns = std::vector<Column>;
+
+/// A column for each of the rows that `takes` says yes to.
+template <typename Part, typename Takes>
+void add_columns(Columns& columns, const std::vector<MetricRow<Part>>& rows,
+                 std::optional<Part> Result::*part, const std::string& prefix, Takes takes) {
+  for (const MetricRow<Part>& row : rows) {
+    if (!takes(row.csv)) continue;
+    const char* name = row.csv.name == nullptr ? row.name : row.csv.name;
+    columns.push_back(
+        {prefix + name, [&row, part](const Result& r) { return field_of(row, r.*part); }});
+  }
 }
 
-const std::array kColumns{
-    Column{"id", [](const Result& r) { return r.id; }},
-    Column{"scenario", [](const Result& r) { return r.scenario; }},
-    Column{"case", [](const Result& r) { return r.case_name; }},
-    Column{"backend", [](const Result& r) { return r.backend; }},
-    Column{"device", [](const Result& r) { return r.device; }},
-    Column{"status", [](const Result& r) { return std::string(to_string(r.status)); }},
-    Column{"reasons",
-           [](const Result& r) { return fmt::format("{}", fmt::join(r.reasons, "; ")); }},
-    Column{"max_abs", field<&Result::error, &ErrorStats::max_abs>},
-    Column{"mean_abs", field<&Result::error, &ErrorStats::mean_abs>},
-    Column{"rms_rel", field<&Result::error, &ErrorStats::rms_rel>},
-    Column{"nmse", field<&Result::error, &ErrorStats::nmse>},
-    Column{"cosine", field<&Result::error, &ErrorStats::cosine>},
-    Column{"err_ratio", field<&Result::error, &ErrorStats::err_ratio>},
-    Column{"matched_pct", field<&Result::error, &ErrorStats::matched_pct>},
-    Column{"nan_count", field<&Result::error, &ErrorStats::nan_count>},
-    Column{"inf_count", field<&Result::error, &ErrorStats::inf_count>},
-    Column{"checked_rows", field<&Result::error, &ErrorStats::checked_rows>},
-    Column{"total_rows", field<&Result::error, &ErrorStats::total_rows>},
-    Column{"lse_max_abs", field<&Result::lse_error, &ErrorStats::max_abs>},
-    Column{"quantization_max_abs", field<&Result::quantization_error, &ErrorStats::max_abs>},
-    Column{"quantization_rms_rel", field<&Result::quantization_error, &ErrorStats::rms_rel>},
-    Column{"median_us", field<&Result::timing, &Timing::median_us>},
-    Column{"min_us", field<&Result::timing, &Timing::min_us>},
-    Column{"q1_us", field<&Result::timing, &Timing::q1_us>},
-    Column{"q3_us", field<&Result::timing, &Timing::q3_us>},
-    Column{"mean_us", field<&Result::timing, &Timing::mean_us>},
-    Column{"stdev_us", field<&Result::timing, &Timing::stdev_us>},
-    Column{"noise", field<&Result::timing, &Timing::noise>},
-    Column{"samples", sample_count},
-    Column{"l2", text_field<&Result::timing, &Timing::l2>},
-    Column{"mode", text_field<&Result::timing, &Timing::mode>},
-    Column{"launch_overhead_us", field<&Result::timing, &Timing::launch_overhead_us>},
-    Column{"total_us", field<&Result::timing, &Timing::total_us>},
-    Column{"tflops", field<&Result::throughput, &Throughput::tflops>},
-    Column{"gbps", field<&Result::throughput, &Throughput::gbps>},
-    Column{"kv_gbps", field<&Result::throughput, &Throughput::kv_gbps>},
-    Column{"tokens_per_s", field<&Result::throughput, &Throughput::tokens_per_s>},
-    Column{"flops", field<&Result::throughput, &Throughput::flops>},
-    Column{"bytes", field<&Result::throughput, &Throughput::bytes>},
-    Column{"roofline_pct", field<&Result::throughput, &Throughput::roofline_pct>},
-    Column{"bound", text_field<&Result::throughput, &Throughput::bound>},
-    Column{"repro", [](const Result& r) { return r.repro; }},
-};
+Columns identity_columns() {
+  return {
+      {"id", [](const Result& r) { return r.id; }},
+      {"scenario", [](const Result& r) { return r.scenario; }},
+      {"case", [](const Result& r) { return r.case_name; }},
+      {"backend", [](const Result& r) { return r.backend; }},
+      {"device", [](const Result& r) { return r.device; }},
+      {"status", [](const Result& r) { return std::string(to_string(r.status)); }},
+      {"reasons", [](const Result& r) { return fmt::format("{}", fmt::join(r.reasons, "; ")); }},
+  };
+}
+
+/// They refer to the rows of `table`.
+Columns columns_of(const MetricTable& table) {
+  const auto is_own = [](const CsvColumns& csv) { return csv.own; };
+  Columns columns = identity_columns();
+  add_columns(columns, table.error, &Result::error, "", is_own);
+  add_columns(columns, table.error, &Result::lse_error, "lse_",
+              [](const CsvColumns& csv) { return csv.lse; });
+  add_columns(columns, table.error, &Result::quantization_error, "quantization_",
+              [](const CsvColumns& csv) { return csv.quantization; });
+  add_columns(columns, table.timing, &Result::timing, "", is_own);
+  add_columns(columns, table.throughput, &Result::throughput, "", is_own);
+  columns.push_back({"repro", [](const Result& r) { return r.repro; }});
+  return columns;
+}
 
 }  // namespace
 
 void write_csv(std::ostream& out, const RunInfo&, const std::vector<Result>& results) {
-  const auto write_line = [&](const auto& field_of) {
+  write_csv_columns(out, results, metric_table());
+}
+
+void write_csv_columns(std::ostream& out, const std::vector<Result>& results,
+                       const MetricTable& table) {
+  const Columns columns = columns_of(table);
+  const auto write_line = [&](const auto& text_of) {
     std::string_view separator;
-    for (const Column& column : kColumns) {
-      out << separator << quoted(field_of(column));
+    for (const Column& column : columns) {
+      out << separator << quoted(text_of(column));
       separator = ",";
     }
     out << "\r\n";
   };
-  write_line([](const Column& column) { return std::string(column.name); });
+  write_line([](const Column& column) { return column.name; });
   for (const Result& result : results) {
     write_line([&](const Column& column) { return column.field(result); });
   }

@@ -65,18 +65,6 @@ void write_in_place(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-const std::vector<OutputFormat>& output_formats() {
-  static const std::vector<OutputFormat> formats{{"json", write_json},
-                                                 {"csv", write_csv},
-                                                 {"markdown", write_markdown},
-                                                 {"junit", write_junit},
-                                                 {"google-benchmark", write_google_benchmark},
-                                                 {"github-benchmark", write_github_benchmark},
-                                                 {"vllm-csv", write_vllm_csv},
-                                                 {"vllm-json", write_vllm_json}};
-  return formats;
-}
-
 void write_output(const OutputFormat& format, const std::string& path, const RunInfo& run,
                   const std::vector<Result>& results) {
   if (path == kStdout) {

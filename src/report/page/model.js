@@ -30,30 +30,17 @@ function ceilingsOf(result) {
 
 const scaled = (value, factor) => (isNumber(value) ? value * factor : null);
 
-/// {name, of: result -> number or null, format, better}.
-const METRICS = {
-  time: {name: "time", of: timeOf, format: formatTime, better: "less"},
-  total: {name: "time of the whole layer", of: (r) => r.timing?.total_us ?? null,
-          format: formatTime, better: "less"},
-  flops: {name: "FLOP/s", of: (r) => scaled(r.throughput?.tflops, 1e12), format: formatFlops,
-          better: "more"},
-  bytes: {name: "bytes/s", of: (r) => scaled(r.throughput?.gbps, 1e9), format: formatBytes,
-          better: "more"},
-  kv_bytes: {name: "K/V bytes/s", of: (r) => scaled(r.throughput?.kv_gbps, 1e9),
-             format: formatBytes, better: "more"},
-  tokens: {name: "new tokens/s", of: (r) => r.throughput?.tokens_per_s ?? null,
-           format: (value) => `${formatSi(value)}/s`, better: "more"},
-  roofline: {name: "share of the roofline", of: (r) => r.throughput?.roofline_pct ?? null,
-             format: formatPercent, better: "more"},
-  noise: {name: "noise", of: (r) => scaled(r.timing?.noise, 100), format: formatPercent,
-          better: "less"},
-  err_ratio: {name: "err_ratio", of: (r) => r.error?.err_ratio ?? null, format: formatRatio,
-              better: "less"},
-  max_abs: {name: "largest error", of: (r) => r.error?.max_abs ?? null, format: formatError,
-            better: "less"},
-  rms_rel: {name: "relative RMS error", of: (r) => r.error?.rms_rel ?? null, format: formatError,
-            better: "less"},
+/// How the numbers of a metric are written, by the name that a row of the metric table gives.
+const FORMATS = {
+  time: formatTime, flops: formatFlops, bytes: formatBytes, percent: formatPercent,
+  ratio: formatRatio, error: formatError, number: formatSi,
+  rate: (value) => `${formatSi(value)}/s`,
 };
+
+/// key -> {name, of: result -> number or null, format, better}, in the order of the list.
+const METRICS = Object.fromEntries(DATA.metrics.map(({key, name, at: [part, member], factor, format,
+                                                      better}) =>
+  [key, {name, of: (r) => scaled(r[part]?.[member], factor), format: FORMATS[format], better}]));
 
 /// The rate of the bound that the work meets.
 function rateOf(result) {

@@ -1,0 +1,81 @@
+#include "cli/outputs.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "cli/options/option_parser.h"
+#include "cli/options/shared_options.h"
+
+namespace attnbench {
+namespace {
+
+void write_count(std::ostream& out, const RunInfo&, const std::vector<Result>& results) {
+  out << results.size() << "\n";
+}
+
+/// The formats of the program and one more.
+std::vector<OutputFormat> formats_with_count() {
+  std::vector<OutputFormat> formats = output_formats();
+  formats.push_back({.name = "count", .help = "Write how many results", .write = write_count});
+  return formats;
+}
+
+}  // namespace
+
+TEST_CASE("a format that is one row more has an option with its help, and is written") {
+  const std::vector<OutputFormat> formats = formats_with_count();
+  ProgramSyntax program{.name = "prog", .commands = {{.name = "run"}}};
+  OutputFiles files;
+  add_format_options(program.commands[0].options, files, &OutputFormat::help, formats);
+  const std::string help = parse_line(program, {"prog", "run", "--help"}).answer;
+  CHECK(help.find("--count FILE") != std::string::npos);
+  CHECK(help.find("Write how many results") != std::string::npos);
+  parse_line(program, {"prog", "run", "--count", "-", "--csv", "r.csv"});
+  CHECK(files.at("count") == "-");
+  const OutputPlan plan = plan_outputs(files, formats);
+  CHECK(plan.uses_stdout);
+  REQUIRE(plan.files.size() == 2);
+  CHECK(plan.files[0].second == "r.csv");
+  std::ostringstream text;
+  plan.files[1].first->write(text, {}, std::vector<Result>(3));
+  CHECK(text.str() == "3\n");
+}
+
+TEST_CASE("a gate has options of those formats only that hold verdicts") {
+  OptionTable options;
+  OutputFiles files;
+  add_format_options(options, files, &OutputFormat::verdict_help, formats_with_count());
+  std::vector<std::string> names;
+  for (const Option& option : options.rows()) names.push_back(option.names);
+  CHECK(names == std::vector<std::string>{"--json", "--markdown", "--junit"});
+}
+
+TEST_CASE("every format with a help for the gate can write verdicts, and one is the result file") {
+  for (const OutputFormat& format : output_formats()) {
+    CAPTURE(format.name);
+    const bool has_help = format.verdict_help != nullptr;
+    const bool has_verdicts = format.write_verdicts != nullptr;
+    const bool has_agreement = format.write_agreement != nullptr;
+    CHECK(has_help == has_verdicts);
+    CHECK((has_verdicts || !has_agreement));
+  }
+  CHECK(std::count_if(output_formats().begin(), output_formats().end(),
+                      [](const OutputFormat& format) { return format.is_result_file; }) == 1);
+  CHECK(std::string(result_file_format().name) == "json");
+}
+
+TEST_CASE("only the result file may replace the one that a run is resumed from") {
+  const std::vector<OutputPath> paths =
+      output_paths(plan_outputs({{"csv", "r.csv"}, {"json", "r.json"}, {"junit", ""}}));
+  REQUIRE(paths.size() == 2);
+  CHECK(paths[0].option == "--json");
+  CHECK(paths[0].replaces == "--resume");
+  CHECK(paths[1].option == "--csv");
+  CHECK(paths[1].replaces.empty());
+  CHECK(result_file_path({{"json", "r.json"}}) == "r.json");
+  CHECK(result_file_path({}).empty());
+}
+
+}  // namespace attnbench

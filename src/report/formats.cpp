@@ -1,0 +1,70 @@
+#include "report/formats.h"
+
+#include <algorithm>
+
+#include "report/formats/csv.h"
+#include "report/reporter.h"
+#include "report/tables/agreement.h"
+#include "report/verdicts.h"
+
+namespace attnbench {
+namespace {
+
+void verdict_json(std::ostream& out, const GatedRun& gated) {
+  write_verdict_json(out, gated.run, gated.report);
+}
+void verdict_junit(std::ostream& out, const GatedRun& gated) {
+  write_verdict_junit(out, gated.run, gated.report);
+}
+void verdict_summary(std::ostream& out, const GatedRun& gated) {
+  SummaryOptions options;
+  options.links = gated.links;
+  write_summary(out, gated.run, gated.results, &gated.report, options);
+}
+
+}  // namespace
+
+const std::vector<OutputFormat>& output_formats() {
+  static const std::vector<OutputFormat> formats{
+      {.name = "json",
+       .help = "Write all results as JSON",
+       .write = write_json,
+       .verdict_help = "Write every verdict as JSON",
+       .write_verdicts = verdict_json,
+       .write_agreement = write_agreement_json,
+       .is_result_file = true},
+      {.name = "csv", .help = "Write a line per result", .write = write_csv},
+      {.name = "markdown",
+       .help = "Write a Markdown table",
+       .write = write_markdown,
+       .verdict_help = "Write a summary for a pull request",
+       .write_verdicts = verdict_summary,
+       .write_agreement = write_agreement_markdown},
+      {.name = "junit",
+       .help = "Write JUnit XML",
+       .write = write_junit,
+       .verdict_help = "Write JUnit XML",
+       .write_verdicts = verdict_junit},
+      {.name = "google-benchmark",
+       .help = "Write google-benchmark JSON",
+       .write = write_google_benchmark},
+      {.name = "github-benchmark",
+       .help = "Write JSON for github-action-benchmark (customSmallerIsBetter)",
+       .write = write_github_benchmark},
+      {.name = "vllm-csv",
+       .help = "Write the CSV of vLLM's attention_benchmarks",
+       .write = write_vllm_csv},
+      {.name = "vllm-json",
+       .help = "Write the JSON of vLLM's attention_benchmarks",
+       .write = write_vllm_json},
+  };
+  return formats;
+}
+
+const OutputFormat& result_file_format() {
+  const std::vector<OutputFormat>& formats = output_formats();
+  return *std::find_if(formats.begin(), formats.end(),
+                       [](const OutputFormat& format) { return format.is_result_file; });
+}
+
+}  // namespace attnbench
