@@ -42,7 +42,7 @@ MAY_INCLUDE = {
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
               "reference", "ops/cuda"},
     "cli/terminal": {"core", "report"},
-    "cli/options": {"core", "cli/terminal"},
+    "cli/options": {"core", "cli/terminal", "report"},
     "cli": {"core", "bench", "report", "gpu", "cli/options"},
     "cli/cases": {"core", "metadata", "inputs", "bench", "scenario", "backends", "jit", "plugin",
                   "gpu", "ops/cuda", "cli", "cli/options", "cli/terminal"},
