@@ -4,6 +4,7 @@
 
 #include "backends/backend_list.h"
 #include "backends/mla/backend.h"
+#include "backends/refusals.h"
 #include "core/error.h"
 #include "reference/attention.h"
 
@@ -13,18 +14,14 @@ namespace {
 constexpr const char* kName = "REFERENCE";
 
 /// Levels 1 and 2 with what has no meaning beside them (semantics §11.6).
-void add_int8_reasons(const Problem& problem, std::vector<std::string>& reasons) {
+void add_int8_reasons(const Problem& problem, Refusals& reasons) {
   const int level = problem.kv_cache.int8_level;
   if (level == 0) return;
-  if (is_quantised(problem.kv_cache.dtype)) {
-    reasons.push_back(fmt::format("int8 attention level {} with {} kv cache", level,
-                                  to_string(problem.kv_cache.dtype)));
-  }
-  if (problem.attention.query_dtype != QueryDtype::kAuto) reasons.emplace_back("fp8 query");
-  if (is_encoder_type(problem.attention.type)) {
-    reasons.push_back(
-        fmt::format("int8 attention for attention type {}", to_string(problem.attention.type)));
-  }
+  reasons.add_if(is_quantised(problem.kv_cache.dtype),
+                 fmt::format("int8 attention level {} with {} kv cache", level,
+                             to_string(problem.kv_cache.dtype)));
+  reasons.fp8_query();
+  reasons.int8_of_type(is_encoder_type(problem.attention.type));
 }
 
 bool is_served(AttentionType type) {
@@ -112,25 +109,16 @@ class Reference : public Backend {
   }
   bool is_default_for(AttentionType) const override { return false; }
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
-    std::vector<std::string> reasons;
     const AttentionType type = problem.attention.type;
+    const OutputQuantType output = problem.output_quant.type;
     if (type == AttentionType::kMla) return mla_reference_refusals(problem);
-    if (problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla) {
-      reasons.emplace_back("kv_cache_dtype not supported");
-    }
-    if (!is_served(type)) {
-      reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
-    }
+    Refusals reasons(problem);
+    reasons.kv_cache_dtype(problem.kv_cache.dtype == KvCacheDtype::kFp8DsMla);
+    reasons.attention_type(!is_served(type));
     add_int8_reasons(problem, reasons);
-    if (has_direct_kv(type) && is_quantised(problem.kv_cache.dtype)) {
-      reasons.emplace_back("quantized KV cache is not supported for encoder attention");
-    }
-    if (problem.output_quant.type != OutputQuantType::kNone &&
-        problem.output_quant.type != OutputQuantType::kFp8Static) {
-      reasons.push_back(fmt::format("output quantization {} not supported",
-                                    to_string(problem.output_quant.type)));
-    }
-    return reasons;
+    reasons.quantised_kv_of_encoder(has_direct_kv(type));
+    reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
+    return reasons.take();
   }
   std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }
