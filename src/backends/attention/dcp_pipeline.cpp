@@ -10,31 +10,19 @@
 #include "backends/ranks/exchange.h"
 #include "backends/ranks/head_runs.h"
 #include "backends/ranks/ops_communicator.h"
-#include "metadata/int_math.h"
+#include "metadata/batch.h"
 #include "metadata/parts/dcp.h"
 
 namespace attnbench {
 namespace {
 
-DcpGroup group_of(const Problem& problem) {
-  return {problem.dcp.world_size, problem.dcp.interleave_size};
-}
-
-std::vector<std::int32_t> context_lens(const Problem& problem) {
-  std::vector<std::int32_t> lens;
-  for (const Request& request : problem.batch) {
-    lens.push_back(checked_int32(request.seq_len - request.query_len, "context_len"));
-  }
-  return lens;
-}
-
 /// Splits of a rank's context keys: flash decoding, where every request is a decode.
 int context_splits(const Problem& problem) {
   if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
-  const std::vector<std::int32_t> lens = context_lens(problem);
+  const std::vector<std::int32_t> lens = context_lens_of(problem);
   const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
   return choose_num_splits(problem.num_requests(), problem.attention.num_kv_heads,
-                           dcp_max_local_seq_len(longest, group_of(problem)));
+                           dcp_max_local_seq_len(longest, DcpGroup::of(problem)));
 }
 
 /// Buffers of one rank; h = H / W heads are its own.
@@ -128,18 +116,15 @@ class DcpPipeline : public AttentionPipeline {
     rank.fresh_lse = workspace<float>(own_lses(), name + "new lse");
     rank.output =
         workspace<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)), name + "output");
-    rank.context_lens = upload(dcp_local_seq_lens(context_lens(problem()), r, group_of(problem())),
-                               name + "context");
+    rank.context_lens =
+        upload(dcp_local_seq_lens(context_lens_of(problem()), r, DcpGroup::of(problem())),
+               name + "context");
     rank.runs = dcp_head_runs(a, dcp_heads_of_rank(a.num_heads, r, world_size_));
   }
 
   /// What all ranks read: lengths and keys of this step, and the splits they take turns with.
   void make_shared(const BackendInputs& inputs) {
-    std::vector<std::int32_t> query_lens;
-    for (const Request& request : problem().batch) {
-      query_lens.push_back(checked_int32(request.query_len, "query_len"));
-    }
-    query_lens_ = upload(query_lens, "query_lens");
+    query_lens_ = upload(query_lens_of(problem()), "query_lens");
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
     key_starts_ = upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
     split_.num_splits = context_splits(problem());
@@ -305,7 +290,7 @@ Facts explain_dcp(const Problem& problem) {
   std::vector<std::int64_t> tokens;
   for (int r = 0; r < world_size; ++r) {
     const std::vector<std::int32_t> lens =
-        dcp_local_seq_lens(context_lens(problem), r, group_of(problem));
+        dcp_local_seq_lens(context_lens_of(problem), r, DcpGroup::of(problem));
     tokens.push_back(0);
     for (const std::int32_t len : lens) tokens.back() += len;
   }

@@ -16,38 +16,6 @@
 namespace attnbench {
 namespace {
 
-std::vector<std::int32_t> query_lens_of(const Problem& problem) {
-  std::vector<std::int32_t> lens;
-  for (const Request& request : problem.batch) {
-    lens.push_back(checked_int32(request.query_len, "query_len"));
-  }
-  return lens;
-}
-
-std::vector<std::int32_t> query_start_loc_of(const Problem& problem) {
-  std::vector<std::int32_t> starts{0};
-  for (const std::int32_t len : query_lens_of(problem)) starts.push_back(starts.back() + len);
-  return starts;
-}
-
-BatchSplit split_batch(const Problem& problem) {
-  const DecodeThreshold ix =
-      decode_threshold(MetadataBuilder::kFlashAttnIx, problem.attention.num_speculative_tokens,
-                       false, problem.dcp.world_size, problem.dcp.interleave_size);
-  SplitOptions options;
-  options.threshold = ix.threshold;
-  options.require_uniform = ix.require_uniform;
-  options.treat_short_extends_as_decodes = problem.treat_short_extends_as_decodes;
-  std::vector<std::uint8_t> prefilling;
-  for (const Request& request : problem.batch) {
-    prefilling.push_back(request.query_len == request.seq_len ? 1 : 0);
-  }
-  options.is_prefilling = prefilling;
-  return split_decodes_and_prefills(query_start_loc_of(problem),
-                                    static_cast<int>(problem.num_tokens()),
-                                    static_cast<int>(problem.max_query_len()), options);
-}
-
 bool choose_cascade(const Problem& problem) {
   const std::int64_t prefix = problem.cascade.common_prefix_len;
   if (problem.attention.type != AttentionType::kDecoder || prefix == 0) return false;
@@ -253,7 +221,7 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
   FlashPlan plan;
   if (is_encoder_type(problem.attention.type)) return plan;
   plan.cascade = choose_cascade(problem);
-  plan.batch = split_batch(problem);
+  plan.batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
   plan.fused_save = problem.kv_cache.int8_level > 0 &&
                     problem.attention.type == AttentionType::kDecoder &&
                     plan.batch.num_prefills == 0;

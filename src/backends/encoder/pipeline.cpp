@@ -5,20 +5,12 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "metadata/validation.h"
+#include "metadata/batch.h"
 
 namespace attnbench {
 namespace {
 
 bool is_fp8(const Problem& problem) { return problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }
-
-std::vector<std::int32_t> query_lens(const Problem& problem) {
-  std::vector<std::int32_t> lens;
-  for (const Request& request : problem.batch) {
-    lens.push_back(static_cast<std::int32_t>(request.query_len));
-  }
-  return lens;
-}
 
 /// hidden_size / tp_size with the heads padded in fp8 mode (§10.4).
 std::int64_t offset_unit(const Problem& problem) {
@@ -37,7 +29,7 @@ std::int64_t offset_unit(const Problem& problem) {
 
 MmCall mm_call_of(const MmCapability& capability, const Problem& problem) {
   if (!problem.mm_encoder.batch_size) {
-    return make_mm_call(capability.lengths, cumulative(query_lens(problem)), offset_unit(problem),
+    return make_mm_call(capability.lengths, query_start_loc_of(problem), offset_unit(problem),
                         is_fp8(problem));
   }
   MmCall call;

@@ -119,8 +119,8 @@ class MlaDecode {
     rows.query_start_loc.resize(static_cast<std::size_t>(tokens_) + 1);
     std::iota(rows.query_start_loc.begin(), rows.query_start_loc.end(), 0);
     for_each_token([&](int, std::int64_t position) {
-      rows.seq_lens.push_back(
-          dcp_local_seq_len(static_cast<std::int32_t>(position + 1), rank, work_.group()));
+      rows.seq_lens.push_back(dcp_local_seq_len(static_cast<std::int32_t>(position + 1), rank,
+                                                DcpGroup::of(work_.problem)));
     });
     return rows;
   }

@@ -84,7 +84,6 @@ class MlaWork {
   Buffer* cache = nullptr;
 
   bool has_ranks() const { return ranks.size() > 1; }
-  DcpGroup group() const { return {problem.dcp.world_size, problem.dcp.interleave_size}; }
   attn::MlaEntry entry_format() const;
   /// The paged entries of a rank as the requests from `first_request` on see them.
   attn::MlaEntries entries(const MlaRank& rank, int first_request) const;

@@ -122,8 +122,7 @@ class MlaCase {
       if (row < key.num_decode_tokens) decode_rows.push_back(row);
     }
     auto output =
-        mla_rank_partial(sources(key), decode_rows,
-                         {problem_.dcp.world_size, problem_.dcp.interleave_size}, rank, options_);
+        mla_rank_partial(sources(key), decode_rows, DcpGroup::of(problem_), rank, options_);
     if (!output) return nullptr;
     of_ranks_.push_back({key, rank, *std::move(output)});
     return &of_ranks_.back().output;

@@ -13,10 +13,6 @@
 namespace attnbench {
 namespace {
 
-DcpGroup group_of(const Problem& problem) {
-  return {problem.dcp.world_size, problem.dcp.interleave_size};
-}
-
 /// Rows of K or V that a rank holds, [sum of local lengths, Hk, D].
 struct LocalKeys {
   std::vector<std::int32_t> lens;    // [B]
@@ -30,7 +26,7 @@ LocalKeys local_keys(const Problem& problem, const AttentionInputs& inputs, int 
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     const std::int64_t context = problem.batch[b].seq_len - problem.batch[b].query_len;
     for (std::int64_t p = 0; p < context; ++p) {
-      if (dcp_rank_of(p, group_of(problem)) == rank) {
+      if (dcp_rank_of(p, DcpGroup::of(problem)) == rank) {
         keys.rows.push_back(inputs.key_start_loc[b] + p);
       }
     }
