@@ -43,12 +43,11 @@ class DcpPipeline : public AttentionPipeline {
         world_size_(problem.dcp.world_size),
         heads_(problem.attention.num_heads / problem.dcp.world_size),
         comm_(make_ops_communicator(world_size_, ops)),
-        gather_(*comm_, ops, params().query_element, num_tokens(), heads_,
-                problem.attention.head_size, allocator()),
+        gather_(*comm_, memory(), params().query_element, num_tokens(), heads_,
+                problem.attention.head_size),
         exchange_(
-            problem.dcp.comm, *comm_, ops,
-            {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size},
-            allocator()),
+            problem.dcp.comm, *comm_, memory(),
+            {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size}),
         ranks_(static_cast<std::size_t>(world_size_)) {
     for (int r = 0; r < world_size_; ++r) make_rank(r, inputs.query.query);
     make_shared(inputs);
@@ -71,8 +70,10 @@ class DcpPipeline : public AttentionPipeline {
     const std::size_t lse_bytes = lse.size_bytes() / world_size;
     for (std::size_t r = 0; r < world_size; ++r) {
       const int rank = static_cast<int>(r);
-      download_workspace(exchange_.partial(rank), output, r * output_bytes, output_bytes);
-      download_workspace(exchange_.partial_lse(rank), lse, r * lse_bytes, lse_bytes);
+      ops().download(output.bytes() + r * output_bytes,
+                     memory().starting_at(exchange_.partial(rank)), output_bytes);
+      ops().download(lse.bytes() + r * lse_bytes, memory().starting_at(exchange_.partial_lse(rank)),
+                     lse_bytes);
     }
     result.more.emplace_back("rank_output", std::move(output));
     result.more.emplace_back("rank_lse", std::move(lse));
@@ -80,16 +81,10 @@ class DcpPipeline : public AttentionPipeline {
   }
 
  private:
-  AllocateWorkspace allocator() {
-    return [this](std::int64_t size_bytes, const std::string& name) {
-      return workspace<char>(size_bytes, name);
-    };
-  }
-
   /// Elements of [T, h, D] or [T, h, Dv].
   std::int64_t own_elements(int width) const { return num_tokens() * heads_ * width; }
   std::int64_t own_lses() const { return num_tokens() * heads_; }
-  std::size_t query_size() const { return dtype_size(static_cast<Dtype>(params().query_element)); }
+  std::size_t query_size() const { return element_size(params().query_element); }
 
   /// Heads [r * h, (r + 1) * h) of the first T rows.
   Tensor own_query(const Tensor& query, int r) const {
@@ -111,38 +106,40 @@ class DcpPipeline : public AttentionPipeline {
     Rank& rank = ranks_[static_cast<std::size_t>(r)];
     const std::string name = fmt::format("rank {} ", r);
     const std::int64_t own = own_elements(a.v_head_size);
-    rank.query = upload(own_query(query, r), name + "query");
-    rank.fresh = workspace<float>(own, name + "new");
-    rank.fresh_lse = workspace<float>(own_lses(), name + "new lse");
-    rank.output =
-        workspace<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)), name + "output");
+    rank.query = memory().upload(own_query(query, r), name + "query");
+    rank.fresh = memory().workspace_of<float>(own, name + "new");
+    rank.fresh_lse = memory().workspace_of<float>(own_lses(), name + "new lse");
+    rank.output = memory().workspace_of<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)),
+                                              name + "output");
     rank.context_lens =
-        upload(dcp_local_seq_lens(context_lens_of(problem()), r, DcpGroup::of(problem())),
-               name + "context");
+        memory().upload(dcp_local_seq_lens(context_lens_of(problem()), r, DcpGroup::of(problem())),
+                        name + "context");
     rank.runs = dcp_head_runs(a, dcp_heads_of_rank(a.num_heads, r, world_size_));
   }
 
   /// What all ranks read: lengths and keys of this step, and the splits they take turns with.
   void make_shared(const BackendInputs& inputs) {
-    query_lens_ = upload(query_lens_of(problem()), "query_lens");
+    query_lens_ = memory().upload(query_lens_of(problem()), "query_lens");
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
-    key_starts_ = upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
+    key_starts_ =
+        memory().upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
     split_.num_splits = context_splits(problem());
     split_.num_tokens = num_tokens();
     if (split_.num_splits <= 1) return;
     const std::int64_t rows = split_.num_splits * num_tokens() * params().num_heads;
-    split_.partial_output = workspace<float>(rows * params().v_head_size, "split output");
-    split_.partial_lse = workspace<float>(rows, "split lse");
+    split_.partial_output =
+        memory().workspace_of<float>(rows * params().v_head_size, "split output");
+    split_.partial_lse = memory().workspace_of<float>(rows, "split lse");
   }
 
   double write_bytes() const {
     const attn::CacheWriteParams& write = cache_write();
     return static_cast<double>(write.num_slots) * write.num_kv_heads *
            (write.head_size + write.v_head_size) * 2.0 *
-           static_cast<double>(dtype_size(static_cast<Dtype>(write.source_element)));
+           static_cast<double>(element_size(write.source_element));
   }
 
-  std::int64_t rank_bytes() const { return static_cast<std::int64_t>(cache_bytes()) / world_size_; }
+  std::int64_t rank_bytes() const { return cache_bytes() / world_size_; }
 
   /// Cache update first; slots of other ranks' tokens are -1.
   void write_caches() {
@@ -214,8 +211,7 @@ class DcpPipeline : public AttentionPipeline {
     part.lse = rank.fresh_lse + run.first_head * num_tokens();
     part.lse_stride = num_tokens();
     part.seq_lens = query_lens_;
-    const auto size =
-        static_cast<std::int64_t>(dtype_size(static_cast<Dtype>(write.source_element)));
+    const auto size = static_cast<std::int64_t>(element_size(write.source_element));
     attn::KvParams kv{};
     kv.element = write.source_element;
     kv.key = static_cast<const char*>(write.key) + run.first_kv_head * d * size;

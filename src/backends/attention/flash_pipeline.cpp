@@ -62,11 +62,6 @@ class FlashPipeline : public AttentionPipeline {
     }
   }
 
-  void poison_outputs() override {
-    AttentionPipeline::poison_outputs();
-    if (int8_) int8_->poison();
-  }
-
   PipelineOutput read_output(bool with_cache) override {
     PipelineOutput output = AttentionPipeline::read_output(with_cache);
     if (int8_) int8_->read(output);
@@ -75,7 +70,7 @@ class FlashPipeline : public AttentionPipeline {
 
  private:
   void add_int8_steps(const BackendInputs& inputs) {
-    int8_.emplace(problem(), inputs, ops(), plan_.fused_save, cache_write(), mutable_params());
+    int8_.emplace(problem(), inputs, memory(), plan_.fused_save, cache_write(), mutable_params());
     add_step({"quantise_int8", false, int8_->quantise_bytes(), 0, [this] { int8_->quantise(); }});
     if (plan_.fused_save) return;
     add_step({"write_cache", false, int8_->write_bytes(), 0,
@@ -113,8 +108,9 @@ class FlashPipeline : public AttentionPipeline {
     split.num_splits = plan_.num_splits;
     split.num_tokens = plan_.batch.num_decode_tokens;
     const std::int64_t rows = std::int64_t{split.num_splits} * split.num_tokens * decodes.num_heads;
-    split.partial_output = workspace<float>(rows * decodes.v_head_size, "partial output");
-    split.partial_lse = workspace<float>(rows, "partial lse");
+    split.partial_output =
+        memory().workspace_of<float>(rows * decodes.v_head_size, "partial output");
+    split.partial_lse = memory().workspace_of<float>(rows, "partial lse");
     const char* name = plan_.fused_save ? "save_and_attend" : "attend";
     add_step(attention_step(name, [this, decodes, prefills, split] {
       if (plan_.fused_save) ops().write_cache_int8(int8_->write());
@@ -147,8 +143,9 @@ class FlashPipeline : public AttentionPipeline {
   /// A float32 partial result [T, H, Dv] with LSE [H, T].
   void set_partial_output(attn::AttendParams& part, const std::string& name) {
     part.output_element = attn::Element::kF32;
-    part.output = workspace<float>(num_tokens() * part.num_heads * part.v_head_size, name);
-    part.lse = workspace<float>(num_tokens() * part.num_heads, name + " lse");
+    part.output =
+        memory().workspace_of<float>(num_tokens() * part.num_heads * part.v_head_size, name);
+    part.lse = memory().workspace_of<float>(num_tokens() * part.num_heads, name + " lse");
     part.lse_stride = num_tokens();
   }
 
@@ -162,10 +159,10 @@ class FlashPipeline : public AttentionPipeline {
     } else {
       part.kv.block_table += (first - batch.begin()) * part.kv.block_table_stride;
     }
-    part.query_start_loc =
-        upload(std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
-    part.seq_lens =
-        upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")}, "prefix length");
+    part.query_start_loc = memory().upload(
+        std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
+    part.seq_lens = memory().upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")},
+                                    "prefix length");
     part.num_requests = 1;
     part.max_query_len = checked_int32(num_tokens(), "tokens");
     part.score.window_right = -1;
@@ -181,7 +178,7 @@ class FlashPipeline : public AttentionPipeline {
       const std::int64_t suffix = is_padding(request) ? 0 : request.seq_len - prefix;
       seq_lens.push_back(checked_int32(suffix, "suffix"));
     }
-    part.seq_lens = upload(seq_lens, "suffix lengths");
+    part.seq_lens = memory().upload(seq_lens, "suffix lengths");
     part.kv.block_table += prefix / part.kv.block_size;
     part.score.sinks = nullptr;
     set_partial_output(part, "suffix");

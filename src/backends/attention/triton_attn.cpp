@@ -51,9 +51,10 @@ class TritonPipeline : public AttentionPipeline {
     segments.num_segments = kNumSoftmaxSegments;
     segments.tile = decode_tile(problem().attention);
     const std::int64_t rows = num_tokens() * params().num_heads * segments.num_segments;
-    segments.segment_output = workspace<float>(rows * params().v_head_size, "segment output");
-    segments.segment_max = workspace<float>(rows, "segment max");
-    segments.segment_expsum = workspace<float>(rows, "segment expsum");
+    segments.segment_output =
+        memory().workspace_of<float>(rows * params().v_head_size, "segment output");
+    segments.segment_max = memory().workspace_of<float>(rows, "segment max");
+    segments.segment_expsum = memory().workspace_of<float>(rows, "segment expsum");
     add_step(attention_step("attend_segments",
                             [this, segments] { ops().attend_segments(params(), segments); }));
     add_step({"reduce_segments", true, 0, 0,

@@ -71,27 +71,20 @@ class MlaDecode {
   /// all_gather(q, head dim): every rank attends with all heads to its own keys.
   std::vector<const void*> gather_heads(const std::vector<const void*>& own) {
     const auto gather = std::make_shared<DcpQueryGather>(
-        *work_.comm, work_.ops, work_.element, tokens_, static_cast<int>(work_.ranks.front().heads),
-        static_cast<int>(work_.sizes.entry()), allocator());
+        *work_.comm, work_.memory, work_.element, tokens_,
+        static_cast<int>(work_.ranks.front().heads), static_cast<int>(work_.sizes.entry()));
     work_.add_step("all_gather_query", false, [gather, own] { gather->run(own); });
     std::vector<const void*> all;
     for (const MlaRank& rank : work_.ranks) all.push_back(gather->query_of_all(rank.index));
     return all;
   }
 
-  AllocateWorkspace allocator() {
-    return [this](std::int64_t size_bytes, const std::string& name) {
-      return work_.memory.workspace(size_bytes, name);
-    };
-  }
-
   void add_rank_attention(const std::vector<const void*>& queries) {
     const int own_heads = static_cast<int>(work_.ranks.front().heads);
     const auto exchange = std::make_shared<DcpExchange>(
-        work_.problem.dcp.comm, *work_.comm, work_.ops,
+        work_.problem.dcp.comm, *work_.comm, work_.memory,
         DcpExchangeShape{tokens_, own_heads, static_cast<int>(padded_heads_),
-                         static_cast<int>(work_.sizes.latent)},
-        allocator());
+                         static_cast<int>(work_.sizes.latent)});
     const int* table = token_block_table();
     std::vector<attn::AttendParams> attends;
     std::vector<DecodeRows> rows;

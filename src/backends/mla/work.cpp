@@ -36,9 +36,8 @@ void MlaWork::set_memory() {
   w_uv = memory.upload(inputs.w_uv, "w_uv");
   new_kv_c = memory.upload(cache_before.new_kv_c, "kv_c");
   new_k_pe = memory.upload(cache_before.new_k_pe, "k_pe");
-  block_table = static_cast<const int*>(memory.upload(cache_before.block_table, "block_table"));
-  memory.upload(cache_before.data, "kv_cache");
-  cache = memory.last();
+  block_table = memory.upload_of<int>(cache_before.block_table, "block_table");
+  cache = &memory.starting_at(memory.upload(cache_before.data, "kv_cache"));
   k_scale = memory.upload(std::vector<float>{static_cast<float>(problem.kv_cache.k_scale.at(0))},
                           "k_scale");
   q_scale =
@@ -55,7 +54,7 @@ void MlaWork::calculate_scales() {
   const i64 num_new = cache_before.new_kv_c.dim(0) - static_cast<i64>(kPaddingSlots.size());
   const ScaledRows latents{element, new_kv_c, num_new, 1, static_cast<int>(sizes.latent)};
   kv_scales = std::make_unique<KvScaleStep>(
-      ops,
+      memory,
       ScaledRows{element, query, num_tokens, static_cast<int>(sizes.heads),
                  static_cast<int>(sizes.nope + sizes.rope)},
       latents, latents, 1);
@@ -65,8 +64,7 @@ void MlaWork::calculate_scales() {
 
 void MlaWork::set_ranks() {
   const int world_size = problem.dcp.world_size;
-  const auto* slots =
-      static_cast<const i64*>(memory.upload(cache_before.slot_mapping, "slot_mapping"));
+  const i64* slots = memory.upload_of<i64>(cache_before.slot_mapping, "slot_mapping");
   const i64 num_slots = cache_before.slot_mapping.num_elements() / world_size;
   const i64 cache_bytes = static_cast<i64>(cache->size_bytes()) / world_size;
   for (int r = 0; r < world_size; ++r) {

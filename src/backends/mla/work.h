@@ -17,11 +17,6 @@
 
 namespace attnbench {
 
-inline attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-inline std::size_t element_size(attn::Element element) {
-  return dtype_size(static_cast<Dtype>(element));
-}
-
 /// In the letters of §8.1.
 struct MlaSizes {
   attn::i64 heads = 0;   // N
@@ -90,7 +85,11 @@ class MlaWork {
   i64 block_table_columns() const { return cache_before.block_table.dim(1); }
 
   void* workspace(i64 count, attn::Element of, const std::string& name) {
-    return memory.workspace(count * static_cast<i64>(element_size(of)), name);
+    return memory.workspace_of(of, count, name);
+  }
+  /// The cache of all ranks as it is now, after Ops::synchronize().
+  Tensor read_cache() {
+    return memory.read(cache->data(), cache_before.data.dtype(), cache_before.data.shape());
   }
   /// Element `index` of an array.
   static const char* at(const void* base, i64 index, attn::Element of) {

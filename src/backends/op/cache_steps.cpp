@@ -7,8 +7,6 @@
 namespace attnbench {
 namespace {
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
 /// The cache as an output that keeps what it holds, and a write into the part of one rank.
 class CacheWriter {
  public:
@@ -60,8 +58,8 @@ class CacheWriter {
     write.quantise = is_per_token_head(cache.dtype) ? 2 : (is_quantised(cache.dtype) ? 1 : 0);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
     if (write.quantise != 1) return;
-    write.k_scale = op_.upload(scale_of_heads(cache.k_scale, heads), "k_scale");
-    write.v_scale = op_.upload(scale_of_heads(cache.v_scale, heads), "v_scale");
+    write.k_scale = op_.memory().upload(scale_of_heads(cache.k_scale, heads), "k_scale");
+    write.v_scale = op_.memory().upload(scale_of_heads(cache.v_scale, heads), "v_scale");
   }
 
   /// Pointers into the cache that begins at `data`.
@@ -122,7 +120,7 @@ attn::MlaEntry entry_format(KvCacheDtype dtype) {
 
 const float* upload_k_scale(OpPipeline& op) {
   const std::vector<float> scale{static_cast<float>(op.problem().kv_cache.k_scale.at(0))};
-  return op.upload(scale, "k_scale");
+  return op.memory().upload(scale, "k_scale");
 }
 
 /// Everything but kv_c and k_pe.
@@ -312,7 +310,7 @@ void queue_mla_rope(OpPipeline& op, bool writes) {
 
 void queue_gather(OpPipeline& op) {
   attn::MlaEntries entries = entries_of(op);
-  entries.cache = op.upload_tensor(op.inputs().mla_cache.data, "kv_cache");
+  entries.cache = op.memory().upload(op.inputs().mla_cache.data, "kv_cache");
   const bool packed = op.problem().kv_cache.dtype == KvCacheDtype::kFp8DsMla;
   if (op.problem().op.raw) return queue_raw_gather(op, entries);
   packed ? queue_upconvert(op, entries) : queue_dequantising_gather(op, entries);
