@@ -17,6 +17,10 @@ bool forces_cascade(const Problem& problem) {
   return problem.cascade.mode == CascadeMode::kAlways && problem.cascade.common_prefix_len > 0;
 }
 
+void Refusals::add_if(bool refused, std::string_view reason) {
+  if (refused) list_.emplace_back(reason);
+}
+
 void Refusals::check_head_size(int multiple, int least, int most) {
   const int d = attention().head_size;
   head_size(d % multiple != 0 || d < least || d > most);

@@ -26,10 +26,8 @@ class Refusals {
                     std::vector<std::string> known = {})
       : problem_(problem), device_(device), list_(std::move(known)) {}
 
-  void add_if(bool refused, std::string reason) {
-    if (refused) list_.push_back(std::move(reason));
-  }
-  void add(std::string reason) { list_.push_back(std::move(reason)); }
+  void add_if(bool refused, std::string_view reason);
+  void add(std::string_view reason) { add_if(true, reason); }
   bool none() const { return list_.empty(); }
   std::vector<std::string> take() { return std::move(list_); }
 

@@ -249,18 +249,21 @@ void AttentionPipeline::calculate_scales(const AttentionInputs& inputs) {
 void AttentionPipeline::add_write_step() {
   if (cache_ == nullptr) return;
   if (kv_scales_) {
-    add_step({"calc_kv_scales", false, kv_scales_->bytes(), 0, [this] { kv_scales_->run(); }});
+    add_step(side_step(
+        "calc_kv_scales", [this] { kv_scales_->run(); }, kv_scales_->bytes()));
   }
   const auto rows = static_cast<double>(write_.num_slots) * write_.num_kv_heads *
                     (write_.head_size + write_.v_head_size);
   const auto sizes =
       static_cast<double>(element_size(write_.source_element) + dtype_size(cache_dtype_));
-  add_step({"write_cache", false, rows * sizes, 0, [this] { ops().write_cache(write_); }});
+  add_step(side_step(
+      "write_cache", [this] { ops().write_cache(write_); }, rows * sizes));
 }
 
-Step AttentionPipeline::attention_step(std::string name, std::function<void()> run) const {
-  return {std::move(name), true, attention_traffic(problem_, backend_).unique_bytes,
-          attention_flops(problem_, backend_), std::move(run)};
+void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {
+  add_step(counted_step(std::move(name), std::move(run),
+                        attention_traffic(problem_, backend_).unique_bytes,
+                        attention_flops(problem_, backend_)));
 }
 
 void AttentionPipeline::poison_outputs() { memory_.poison(); }

@@ -54,8 +54,8 @@ class AttentionPipeline : public Pipeline {
   /// Queues the cache write where the type has a cache.
   void add_write_step();
   std::int64_t cache_bytes() const { return static_cast<std::int64_t>(cache_->size_bytes()); }
-  /// Step that carries the FLOPs and bytes of the attention.
-  Step attention_step(std::string name, std::function<void()> run) const;
+  /// Adds the step that carries the FLOPs and bytes of the attention.
+  void add_attend_step(std::string name, std::function<void()> run);
 
  private:
   void set_rows(const BackendInputs& inputs);

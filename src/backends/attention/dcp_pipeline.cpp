@@ -51,12 +51,13 @@ class DcpPipeline : public AttentionPipeline {
         ranks_(static_cast<std::size_t>(world_size_)) {
     for (int r = 0; r < world_size_; ++r) make_rank(r, inputs.query.query);
     make_shared(inputs);
-    add_step({"write_cache", false, write_bytes(), 0, [this] { write_caches(); }});
-    add_step({"all_gather_query", false, 0, 0, [this] { all_gather_query(); }});
-    add_step(attention_step("attend_context", [this] { attend_context(); }));
-    add_step({"exchange", false, 0, 0, [this] { exchange_.run(); }});
-    add_step({"attend_new", true, 0, 0, [this] { attend_new(); }});
-    add_step({"merge", true, 0, 0, [this] { merge(); }});
+    add_step(side_step(
+        "write_cache", [this] { write_caches(); }, write_bytes()));
+    add_step(side_step("all_gather_query", [this] { all_gather_query(); }));
+    add_attend_step("attend_context", [this] { attend_context(); });
+    add_step(side_step("exchange", [this] { exchange_.run(); }));
+    add_step(counted_step("attend_new", [this] { attend_new(); }));
+    add_step(counted_step("merge", [this] { merge(); }));
   }
 
   PipelineOutput read_output(bool with_cache) override {

@@ -71,10 +71,11 @@ class FlashPipeline : public AttentionPipeline {
  private:
   void add_int8_steps(const BackendInputs& inputs) {
     int8_.emplace(problem(), inputs, memory(), plan_.fused_save, cache_write(), mutable_params());
-    add_step({"quantise_int8", false, int8_->quantise_bytes(), 0, [this] { int8_->quantise(); }});
+    add_step(side_step(
+        "quantise_int8", [this] { int8_->quantise(); }, int8_->quantise_bytes()));
     if (plan_.fused_save) return;
-    add_step({"write_cache", false, int8_->write_bytes(), 0,
-              [this] { ops().write_cache_int8(int8_->write()); }});
+    add_step(side_step(
+        "write_cache", [this] { ops().write_cache_int8(int8_->write()); }, int8_->write_bytes()));
   }
 
   /// Requests [first, first + count) of the batch.
@@ -94,11 +95,12 @@ class FlashPipeline : public AttentionPipeline {
   void add_attend_steps() {
     const int total = static_cast<int>(num_requests());
     if (plan_.num_splits <= 1) {
-      add_step(
-          plan_.fused_save
-              ? attention_step("save_and_attend",
-                               [this] { ops().save_and_attend_int8(int8_->write(), params()); })
-              : attention_step("attend", [this] { ops().attend(params()); }));
+      if (plan_.fused_save) {
+        add_attend_step("save_and_attend",
+                        [this] { ops().save_and_attend_int8(int8_->write(), params()); });
+      } else {
+        add_attend_step("attend", [this] { ops().attend(params()); });
+      }
       return;
     }
     const int first_prefill = plan_.num_split_requests;
@@ -112,13 +114,13 @@ class FlashPipeline : public AttentionPipeline {
         memory().workspace_of<float>(rows * decodes.v_head_size, "partial output");
     split.partial_lse = memory().workspace_of<float>(rows, "partial lse");
     const char* name = plan_.fused_save ? "save_and_attend" : "attend";
-    add_step(attention_step(name, [this, decodes, prefills, split] {
+    add_attend_step(name, [this, decodes, prefills, split] {
       if (plan_.fused_save) ops().write_cache_int8(int8_->write());
       ops().attend_splits(decodes, split);
       if (prefills.num_requests > 0) ops().attend(prefills);
-    }));
+    });
     add_step(
-        {"combine", true, 0, 0, [this, decodes, split] { ops().combine_splits(decodes, split); }});
+        counted_step("combine", [this, decodes, split] { ops().combine_splits(decodes, split); }));
   }
 
   /// Padding rows (§1.1) have no page, so they share none.
@@ -203,9 +205,9 @@ class FlashPipeline : public AttentionPipeline {
     merged.num_heads = params().num_heads;
     merged.head_size = params().v_head_size;
     merged.prefix_head_stride = params().v_head_size;
-    add_step(attention_step("attend_prefix", [this, prefix_part] { ops().attend(prefix_part); }));
-    add_step({"attend_suffix", true, 0, 0, [this, suffix_part] { ops().attend(suffix_part); }});
-    add_step({"merge", true, 0, 0, [this, merged] { ops().merge(merged); }});
+    add_attend_step("attend_prefix", [this, prefix_part] { ops().attend(prefix_part); });
+    add_step(counted_step("attend_suffix", [this, suffix_part] { ops().attend(suffix_part); }));
+    add_step(counted_step("merge", [this, merged] { ops().merge(merged); }));
   }
 
   FlashPlan plan_;

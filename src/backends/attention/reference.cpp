@@ -4,6 +4,7 @@
 
 #include "backends/backend_list.h"
 #include "backends/mla/backend.h"
+#include "backends/reference_sources.h"
 #include "backends/refusals.h"
 #include "core/error.h"
 #include "reference/attention.h"
@@ -38,8 +39,9 @@ class ReferencePipeline : public Pipeline {
         rows_(static_cast<std::size_t>(inputs.inputs->num_tokens())) {
     std::iota(rows_.begin(), rows_.end(), 0);
     set_sources();
-    steps_.push_back({"attend", true, attention_traffic(problem_, kName).unique_bytes,
-                      attention_flops(problem_, kName), [this] { run(); }});
+    steps_.push_back(counted_step(
+        "attend", [this] { run(); }, attention_traffic(problem_, kName).unique_bytes,
+        attention_flops(problem_, kName)));
     poison_outputs();
   }
 
@@ -74,18 +76,13 @@ class ReferencePipeline : public Pipeline {
 
  private:
   void set_sources() {
-    const AttentionInputs& inputs = *inputs_.inputs;
+    sources_ = reference_sources(*inputs_.inputs);
     const StoredQuery& query = inputs_.query;
     sources_.query = query.dequantized ? &*query.dequantized : &query.query;
     // A cache that only copies bits has no dequantised tensors.
-    const bool dequantised = inputs_.stored != nullptr && !inputs_.stored->key_dequantized.empty();
-    sources_.key = dequantised ? &inputs_.stored->key_dequantized : &inputs.key;
-    sources_.value = dequantised ? &inputs_.stored->value_dequantized : &inputs.value;
-    sources_.query_start_loc = inputs.query_start_loc;
-    sources_.seq_lens = inputs.seq_lens;
-    sources_.key_start_loc = inputs.key_start_loc;
-    sources_.sinks = inputs.sinks;
-    sources_.alibi_slopes = inputs.alibi_slopes;
+    if (inputs_.stored == nullptr || inputs_.stored->key_dequantized.empty()) return;
+    sources_.key = &inputs_.stored->key_dequantized;
+    sources_.value = &inputs_.stored->value_dequantized;
   }
 
   void run() {

@@ -41,7 +41,7 @@ class TritonPipeline : public AttentionPipeline {
     if (takes_3d_path(problem)) {
       add_3d_steps();
     } else {
-      add_step(attention_step("attend", [this] { this->ops().attend(params()); }));
+      add_attend_step("attend", [this] { this->ops().attend(params()); });
     }
   }
 
@@ -55,10 +55,10 @@ class TritonPipeline : public AttentionPipeline {
         memory().workspace_of<float>(rows * params().v_head_size, "segment output");
     segments.segment_max = memory().workspace_of<float>(rows, "segment max");
     segments.segment_expsum = memory().workspace_of<float>(rows, "segment expsum");
-    add_step(attention_step("attend_segments",
-                            [this, segments] { ops().attend_segments(params(), segments); }));
-    add_step({"reduce_segments", true, 0, 0,
-              [this, segments] { ops().reduce_segments(params(), segments); }});
+    add_attend_step("attend_segments",
+                    [this, segments] { ops().attend_segments(params(), segments); });
+    add_step(counted_step("reduce_segments",
+                          [this, segments] { ops().reduce_segments(params(), segments); }));
   }
 };
 

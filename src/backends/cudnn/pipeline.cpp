@@ -20,7 +20,7 @@ CudnnPipeline::CudnnPipeline(const Problem& problem, const BackendInputs& inputs
   if (plan_->workspace_bytes() > 0) {
     workspace_ = memory().workspace(plan_->workspace_bytes(), "cuDNN's workspace");
   }
-  add_step(attention_step("attend", [this] { run(); }));
+  add_attend_step("attend", [this] { run(); });
 }
 
 void CudnnPipeline::set_memory(const BackendInputs& inputs) {

@@ -52,7 +52,7 @@ MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops&
   if (is_fp8(problem)) {
     add_fp8_steps(inputs.mm->tensors);
   } else {
-    add_step(attention_step("attend", [this] { ops().attend(params()); }));
+    add_attend_step("attend", [this] { ops().attend(params()); });
   }
 }
 
@@ -98,11 +98,12 @@ void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
     padded_output_ =
         memory().workspace_of(p.output_element, num_rows() * p.num_heads * padded, "padded output");
   }
-  add_step({"quantise", false, fp8_->traffic_bytes(), 0, [this] { fp8_->quantise(); }});
-  add_step(attention_step("attend", [this] {
+  add_step(side_step(
+      "quantise", [this] { fp8_->quantise(); }, fp8_->traffic_bytes()));
+  add_attend_step("attend", [this] {
     void* output = padded_output_ != nullptr ? padded_output_ : params().output;
     ops().attend(fp8_->attend_params(params(), output));
-  }));
+  });
   if (sliced) add_slice_step();
 }
 
@@ -124,7 +125,8 @@ void MmPipeline::add_slice_step() {
   slice.width = p.head_size;
   const double elements = static_cast<double>(num_tokens()) * p.num_heads * p.head_size;
   const double bytes = 2 * elements * static_cast<double>(dtype_size(problem().attention.dtype));
-  add_step({"slice", false, bytes, 0, [this, slice] { ops().copy(slice); }});
+  add_step(side_step(
+      "slice", [this, slice] { ops().copy(slice); }, bytes));
 }
 
 void MmPipeline::poison_outputs() {

@@ -73,7 +73,7 @@ class MlaDecode {
     const auto gather = std::make_shared<DcpQueryGather>(
         *work_.comm, work_.memory, work_.element, tokens_,
         static_cast<int>(work_.ranks.front().heads), static_cast<int>(work_.sizes.entry()));
-    work_.add_step("all_gather_query", false, [gather, own] { gather->run(own); });
+    work_.add_step(side_step("all_gather_query", [gather, own] { gather->run(own); }));
     std::vector<const void*> all;
     for (const MlaRank& rank : work_.ranks) all.push_back(gather->query_of_all(rank.index));
     return all;
@@ -101,7 +101,7 @@ class MlaDecode {
       work_.partials.emplace_back(exchange->partial(rank.index), exchange->partial_lse(rank.index));
     }
     add_parts(attends, rows);
-    work_.add_step("exchange", false, [exchange] { exchange->run(); });
+    work_.add_step(side_step("exchange", [exchange] { exchange->run(); }));
     add_rounded_outputs(*exchange);
   }
 
@@ -241,25 +241,13 @@ class MlaDecode {
       for (std::size_t i = 0; i < attends.size(); ++i) (ops.*operation)(attends[i], parts[i]);
     };
     work_.add_attend_step("attend_decode", [each, attend] { each(attend); });
-    work_.add_step("combine_decode", true, [each, combine] { each(combine); });
+    work_.add_step(counted_step("combine_decode", [each, combine] { each(combine); }));
   }
 
   attn::PlanParams plan_params(const DecodeRows& rows) {
     const DecodePlan plan =
         plan_decode(rows.seq_lens, work_.plan.num_parts, kDecodePlanDenseOverhead);
-    const std::vector<i64> partial_rows =
-        plan_partial_start_loc(plan.num_splits, rows.query_start_loc);
-    attn::PlanParams params{};
-    params.num_parts = work_.plan.num_parts;
-    params.parts = static_cast<const int*>(work_.memory.upload(
-        plan.parts.data(), plan.parts.size() * sizeof(DecodePart), "decode plan"));
-    params.num_splits = work_.memory.upload(plan.num_splits, "num_splits");
-    params.partial_start_loc = work_.memory.upload(partial_rows, "partial rows");
-    const i64 partials = std::max<i64>(1, partial_rows.back()) * padded_heads_;
-    params.partial_output =
-        work_.memory.workspace_of<float>(partials * work_.sizes.latent, "partial output");
-    params.partial_lse = work_.memory.workspace_of<float>(partials, "partial lse");
-    return params;
+    return work_.plan_params(plan, rows.query_start_loc, padded_heads_);
   }
 
   attn::SplitParams split_params() {

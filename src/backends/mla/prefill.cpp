@@ -70,7 +70,8 @@ class MlaPrefill {
       expansions.push_back(expand_.expansion(
           rank, {kv_c, work_.sizes.latent, k_pe, work_.sizes.rope, tokens()}, fresh.back()));
     }
-    work_.add_step("project_new_tokens", false, run_all(expansions), 0, expand_.flops(tokens()));
+    work_.add_step(
+        side_step("project_new_tokens", run_all(expansions), 0, expand_.flops(tokens())));
     return fresh;
   }
 

@@ -18,8 +18,9 @@ class MlaReferencePipeline final : public Pipeline {
         values_(*inputs.mla_values),
         rows_(static_cast<std::size_t>(problem.num_tokens())) {
     std::iota(rows_.begin(), rows_.end(), 0);
-    steps_.push_back({"attend", true, mla_traffic(problem_, "REFERENCE").unique_bytes,
-                      mla_flops(problem_, "REFERENCE"), [this] { run(); }});
+    steps_.push_back(counted_step(
+        "attend", [this] { run(); }, mla_traffic(problem_, "REFERENCE").unique_bytes,
+        mla_flops(problem_, "REFERENCE")));
     poison_outputs();
   }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "backends/mla/backend.h"
 #include "backends/ranks/communicator.h"
 #include "inputs/mla_inputs.h"
+#include "metadata/parts/decode_plan.h"
 
 namespace attnbench {
 
@@ -101,20 +103,21 @@ class MlaWork {
   /// Heads of padding behind the real ones are a multiple of `multiple`, at least q_pad_num_heads.
   i64 padded_heads(i64 multiple = 1) const;
 
-  void add_step(std::string name, bool in_median, std::function<void()> run, double bytes = 0,
-                double flops = 0);
+  /// A plan of decodes on the device, with room for the partial results of `heads` heads.
+  /// query_start_loc: of its decodes.
+  attn::PlanParams plan_params(const DecodePlan& decodes,
+                               std::span<const std::int32_t> query_start_loc, i64 heads);
+
+  void add_step(Step step) { steps.push_back(std::move(step)); }
   /// The first attention step of a run carries the work of all of them.
   void add_attend_step(std::string name, std::function<void()> run);
   /// A step that runs one operation with each of the parameters, rank after rank.
   template <typename Params>
   void add_each(std::string name, bool in_median, void (Ops::*operation)(const Params&),
                 std::vector<Params> all, double bytes = 0, double flops = 0) {
-    add_step(
-        std::move(name), in_median,
-        [this, operation, all = std::move(all)] {
-          for (const Params& params : all) (ops.*operation)(params);
-        },
-        bytes, flops);
+    add_step({std::move(name), in_median, bytes, flops, [this, operation, all = std::move(all)] {
+                for (const Params& params : all) (ops.*operation)(params);
+              }});
   }
   void add_write_step();
 

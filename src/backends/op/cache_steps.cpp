@@ -173,7 +173,7 @@ void* queue_restore(OpPipeline& op, const std::string& name, const std::string& 
   copy.extents[1] = copy.extents[2] = 1;
   copy.width = source.dim(0) == 0 ? 0 : source.num_elements() / source.dim(0);
   copy.source_strides[0] = copy.output_strides[0] = copy.width;
-  op.add_side_step("copy_" + operand, [&op, copy] { op.ops().copy(copy); });
+  op.add_step(side_step("copy_" + operand, [&op, copy] { op.ops().copy(copy); }));
   return target;
 }
 

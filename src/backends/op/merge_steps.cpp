@@ -43,10 +43,10 @@ class RankExchange {
         for (int part = 0; part < ranks_; ++part) correct(rank, part);
       }
     });
-    op_.add_side_step(all ? "all_reduce" : "reduce_scatter", [this, all] { reduce(all); });
-    op_.add_side_step("round", [this] {
+    op_.add_step(side_step(all ? "all_reduce" : "reduce_scatter", [this, all] { reduce(all); }));
+    op_.add_step(side_step("round", [this] {
       for (int rank = 0; rank < ranks_; ++rank) round(rank);
-    });
+    }));
   }
 
   /// §7.5: rank n receives everybody's partial of its heads, and combines.
@@ -56,7 +56,7 @@ class RankExchange {
     received_bytes_ = static_cast<char*>(op_.memory().workspace(bytes, "received"));
     received_lses_ = static_cast<float*>(op_.memory().workspace(
         i64{ranks_} * heads_ * tokens_ * i64{sizeof(float)}, "received LSEs"));
-    op_.add_side_step("all_to_all", [this] { exchange(); });
+    op_.add_step(side_step("all_to_all", [this] { exchange(); }));
     op_.add_step([this] {
       for (int rank = 0; rank < ranks_; ++rank) combine(rank);
     });

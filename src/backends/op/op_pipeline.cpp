@@ -25,7 +25,7 @@ void* OpPipeline::output(const std::string& name, Tensor before) {
 }
 
 void OpPipeline::add_step(std::function<void()> run) {
-  steps_.push_back({to_string(*problem_.op.name), true, op_traffic(problem_), 0, std::move(run)});
+  add_step(counted_step(to_string(*problem_.op.name), std::move(run), op_traffic(problem_)));
 }
 
 void OpPipeline::keep_outputs_on_device() {

@@ -49,9 +49,7 @@ class OpPipeline final : public Pipeline {
 
   /// The step that counts; its bytes are op_traffic(). The others are shown beside it.
   void add_step(std::function<void()> run);
-  void add_side_step(std::string name, std::function<void()> run) {
-    steps_.push_back({std::move(name), false, 0, 0, std::move(run)});
-  }
+  void add_step(Step step) { steps_.push_back(std::move(step)); }
 
  private:
   struct Output {

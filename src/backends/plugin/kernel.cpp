@@ -216,8 +216,6 @@ void PluginKernel::convert_lse(PipelineOutput& output) {
   }
 }
 
-void UsersPipeline::negate_output(PipelineOutput& output) const { negate(output.output); }
-
 void negate(Tensor& tensor) {
   negate_elements(tensor.bytes(), tensor.num_elements(),
                   static_cast<std::int64_t>(dtype_size(tensor.dtype())));

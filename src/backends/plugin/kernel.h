@@ -123,27 +123,6 @@ class PluginKernel {
   PluginState state_;  // last: destroyed before everything that it may point to
 };
 
-/// A pipeline with a user's kernel in it, for the checks that only those get.
-class UsersPipeline {
- public:
-  virtual ~UsersPipeline() = default;
-  /// Flips the sign of inputs so that every output is negated and no LSE changes. Twice changes
-  /// nothing.
-  virtual void negate_inputs() = 0;
-  /// The same of the query alone, or whatever else makes most outputs others.
-  virtual void negate_query() = 0;
-  /// What negate_query() and negate_inputs() do, for the reasons against a kernel.
-  struct Words {
-    const char* other;
-    const char* negated;
-  };
-  virtual Words words() const { return {"the query negated", "query, key and value were negated"}; }
-  /// Makes the output of a run on negated inputs that of the inputs as they were.
-  virtual void negate_output(PipelineOutput& output) const;
-  /// Destroys what the kernel prepared; nothing may run afterwards. Errors: BackendFailure.
-  virtual void finish() = 0;
-};
-
 /// What a call of a plugin's function complains of; nothing when it went well. A C++ exception
 /// counts as words.
 template <typename Call>

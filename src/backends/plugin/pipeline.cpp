@@ -25,7 +25,7 @@ PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inpu
   if (inputs.inputs->shapes_only) return;
   watch_small_inputs();
   kernel_.prepare(*problem_.get(), values());
-  add_step(attention_step("attend", [this] { kernel_.run(); }));
+  add_attend_step("attend", [this] { kernel_.run(); });
 }
 
 void PluginPipeline::describe_tensors() {

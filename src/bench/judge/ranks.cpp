@@ -117,4 +117,21 @@ RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Ten
   return judgement;
 }
 
+bool judge_ranks(const Problem& problem, const PipelineOutput& output,
+                 const std::function<const ReferenceOutput*(int rank)>& reference_of,
+                 Judgement& judgement) {
+  const Tensor* partial = find_tensor(output, "rank_output");
+  const Tensor* lse = find_tensor(output, "rank_lse");
+  if (partial == nullptr || lse == nullptr) return true;
+  for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
+    const ReferenceOutput* reference = reference_of(rank);
+    if (reference == nullptr) return false;
+    RankJudgement of_rank = judge_rank(problem, *partial, *lse, rank, *reference);
+    judgement.rank_errors.push_back(std::move(of_rank.errors));
+    judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
+                             of_rank.reasons.end());
+  }
+  return true;
+}
+
 }  // namespace attnbench
