@@ -10,7 +10,6 @@
 #include "metadata/int_math.h"
 #include "metadata/parts/dcp.h"
 #include "metadata/parts/decode_plan.h"
-#include "ops/plan_rows.h"
 
 namespace attnbench {
 namespace {

@@ -8,7 +8,6 @@
 #include "metadata/int_math.h"
 #include "metadata/mla/sparse_index.h"
 #include "metadata/parts/decode_plan.h"
-#include "ops/plan_rows.h"
 
 namespace attnbench {
 namespace {
