@@ -54,6 +54,8 @@ std::optional<ReferenceOutput> reference_attention(const AttentionMath& math,
 struct EmulationRule {
   Dtype storage = Dtype::kBF16;      // the output dtype
   Dtype probability = Dtype::kBF16;  // e4m3 where the kernel's P is
+
+  bool operator==(const EmulationRule&) const = default;
 };
 std::optional<ReferenceOutput> emulate_attention(const AttentionMath& math,
                                                  const ReferenceInputs& inputs,

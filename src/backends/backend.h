@@ -13,6 +13,7 @@
 
 #include "core/lse_convention.h"
 #include "core/problem/problem.h"
+#include "core/step.h"
 #include "core/tensor.h"
 #include "inputs/inputs.h"
 #include "inputs/mm_inputs.h"
@@ -28,16 +29,6 @@ struct DeviceFacts {
   bool is_cuda = false;
 };
 
-/// One timed part of a pipeline. `in_median` marks the parts that timing.median counts (attention
-/// with its splits and merges); the others (cache write, projections, ...) are steps only.
-struct Step {
-  std::string name;  // "write_cache", "attend", "combine", ...
-  bool in_median = true;
-  double bytes = 0;  // unavoidable traffic; 0 = not counted
-  double flops = 0;
-  std::function<void()> run;
-};
-
 struct PipelineOutput {
   Tensor output;              // [T, H, Dv] attention dtype (or quantised bytes)
   std::optional<Tensor> lse;  // f32 [H, T] when the pipeline produces it
@@ -50,6 +41,8 @@ struct PipelineOutput {
   std::string defect;  // what the run broke besides values ("row 67 ... was written"), or empty
 };
 
+class UsersPipeline;
+
 /// Prepared work on one device. Buffers live as long as the pipeline.
 class Pipeline {
  public:
@@ -60,6 +53,8 @@ class Pipeline {
   virtual void poison_outputs() = 0;
   /// `with_cache` false leaves PipelineOutput::cache empty: a cache takes long to copy.
   virtual PipelineOutput read_output(bool with_cache = true) = 0;
+  /// Of a pipeline with a user's kernel in it, what the checks of such kernels need; else null.
+  virtual UsersPipeline* users() { return nullptr; }
 };
 
 struct MlaCapability;

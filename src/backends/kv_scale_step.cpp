@@ -10,26 +10,24 @@
 namespace attnbench {
 namespace {
 
-constexpr std::size_t kThree = 3 * sizeof(float);
 constexpr std::array<const char*, 3> kNames{"q_scale", "k_scale", "v_scale"};
 
 }  // namespace
 
-KvScaleStep::KvScaleStep(Ops& ops, const ScaledRows& query, const ScaledRows& key,
+KvScaleStep::KvScaleStep(DeviceBuffers& memory, const ScaledRows& query, const ScaledRows& key,
                          const ScaledRows& value, int num_kv_heads)
-    : ops_(ops),
+    : memory_(memory),
       rows_{query, key, value},
       num_kv_heads_(num_kv_heads),
-      amax_(ops.allocate(kThree, "amax")),
-      scales_(ops.allocate(kThree, "kv_scales")),
-      per_head_(ops.allocate(2 * static_cast<std::size_t>(num_kv_heads) * sizeof(float),
-                             "k_scale and v_scale")) {}
+      amax_(memory.workspace_of<float>(3, "amax")),
+      scales_(memory.workspace_of<float>(3, "kv_scales")),
+      per_head_(memory.workspace_of<float>(2 * num_kv_heads, "k_scale and v_scale")) {}
 
 double KvScaleStep::bytes() const {
   double total = 0;
   for (const ScaledRows& rows : rows_) {
     total += static_cast<double>(rows.num_tokens) * rows.num_heads * rows.head_size *
-             static_cast<double>(dtype_size(static_cast<Dtype>(rows.element)));
+             static_cast<double>(element_size(rows.element));
   }
   return total;
 }
@@ -43,36 +41,29 @@ void KvScaleStep::amax(const ScaledRows& rows, int index) {
   params.num_tokens = rows.num_tokens;
   params.num_heads = rows.num_heads;
   params.head_size = rows.head_size;
-  params.amax = amax_->as<float>() + index;
-  ops_.amax(params);
+  params.amax = amax_ + index;
+  memory_.ops().amax(params);
 }
 
 void KvScaleStep::expand(int index, float* per_head) {
-  ops_.copy(
-      repeated_copy(attn::Element::kF32, scales_->as<float>() + index, per_head, num_kv_heads_));
+  memory_.ops().copy(repeated_copy(attn::Element::kF32, scales_ + index, per_head, num_kv_heads_));
 }
 
 void KvScaleStep::run() {
   for (int i = 0; i < 3; ++i) amax(rows_[i], i);
-  ops_.calc_kv_scales({amax_->as<float>(),
-                       scales_->as<float>(),
-                       {kKvScaleRanges.query, kKvScaleRanges.key, kKvScaleRanges.value}});
-  expand(1, per_head_->as<float>());
-  expand(2, per_head_->as<float>() + num_kv_heads_);
-}
-
-void KvScaleStep::poison() {
-  for (Buffer* buffer : {amax_.get(), scales_.get(), per_head_.get()}) ops_.poison(*buffer);
+  memory_.ops().calc_kv_scales(
+      {amax_, scales_, {kKvScaleRanges.query, kKvScaleRanges.key, kKvScaleRanges.value}});
+  expand(1, per_head_);
+  expand(2, per_head_ + num_kv_heads_);
 }
 
 std::string KvScaleStep::defect(const Problem& problem) {
-  std::array<float, 3> found{};
-  ops_.download(found.data(), *scales_, kThree);
+  const Tensor found = memory_.read(scales_, Dtype::kF32, {3});
   const Tensor wanted = kv_scales_of(problem);
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const float expected = wanted.at(static_cast<std::int64_t>(i));
-    if (found[i] == expected) continue;
-    return fmt::format("calc_kv_scales: {} is {}, expected {}", kNames[i], found[i], expected);
+  for (std::int64_t i = 0; i < found.num_elements(); ++i) {
+    if (found.at(i) == wanted.at(i)) continue;
+    return fmt::format("calc_kv_scales: {} is {}, expected {}", kNames[static_cast<std::size_t>(i)],
+                       found.at(i), wanted.at(i));
   }
   return "";
 }

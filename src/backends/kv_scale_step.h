@@ -1,11 +1,10 @@
 // The step that makes the scales of an fp8 cache before it is written (semantics §5.4).
 #pragma once
 
-#include <memory>
 #include <string>
 
+#include "backends/device_buffers.h"
 #include "core/problem/problem.h"
-#include "ops/ops.h"
 
 namespace attnbench {
 
@@ -20,18 +19,18 @@ struct ScaledRows {
 
 class KvScaleStep {
  public:
-  /// MLA passes kv_c for key and value.
-  KvScaleStep(Ops& ops, const ScaledRows& query, const ScaledRows& key, const ScaledRows& value,
-              int num_kv_heads);
+  /// `memory`, which has what the step leaves too, must outlive it. MLA passes kv_c for key and
+  /// value.
+  KvScaleStep(DeviceBuffers& memory, const ScaledRows& query, const ScaledRows& key,
+              const ScaledRows& value, int num_kv_heads);
 
   /// What the step leaves: [1], and one for each KV head, all the same.
-  const float* q_scale() const { return scales_->as<float>(); }
-  const float* k_scale() const { return per_head_->as<float>(); }
-  const float* v_scale() const { return per_head_->as<float>() + num_kv_heads_; }
+  const float* q_scale() const { return scales_; }
+  const float* k_scale() const { return per_head_; }
+  const float* v_scale() const { return per_head_ + num_kv_heads_; }
 
   double bytes() const;
   void run();
-  void poison();
   /// Empty, or how the scales differ from the problem's, which the pipeline and its judge go by.
   std::string defect(const Problem& problem);
 
@@ -39,12 +38,12 @@ class KvScaleStep {
   void amax(const ScaledRows& rows, int index);
   void expand(int index, float* per_head);
 
-  Ops& ops_;
+  DeviceBuffers& memory_;
   ScaledRows rows_[3];
   int num_kv_heads_;
-  std::unique_ptr<Buffer> amax_;      // f32 [3]
-  std::unique_ptr<Buffer> scales_;    // f32 [3]
-  std::unique_ptr<Buffer> per_head_;  // f32 [2, Hk]
+  float* amax_;      // [3]
+  float* scales_;    // [3]
+  float* per_head_;  // [2, Hk]
 };
 
 }  // namespace attnbench

@@ -68,9 +68,9 @@ struct Cut {
   std::vector<bool> in_median;  // of each part
 };
 
-Cut every_step(const std::vector<MeasureStep>& steps) {
+Cut every_step(const std::vector<Step>& steps) {
   Cut cut;
-  for (const MeasureStep& step : steps) {
+  for (const Step& step : steps) {
     cut.parts.push_back({step.run});
     cut.in_median.push_back(step.in_median);
   }
@@ -78,9 +78,9 @@ Cut every_step(const std::vector<MeasureStep>& steps) {
 }
 
 /// Neighbours with the same in_median in one part.
-Cut neighbours_together(const std::vector<MeasureStep>& steps) {
+Cut neighbours_together(const std::vector<Step>& steps) {
   Cut cut;
-  for (const MeasureStep& step : steps) {
+  for (const Step& step : steps) {
     if (cut.parts.empty() || cut.in_median.back() != step.in_median) {
       cut.parts.emplace_back();
       cut.in_median.push_back(step.in_median);
@@ -94,8 +94,8 @@ Cut neighbours_together(const std::vector<MeasureStep>& steps) {
 
 class Measurement::Sampler {
  public:
-  Sampler(std::vector<MeasureStep> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
-          const Clock& clock, MeasureOptions options)
+  Sampler(std::vector<Step> steps, Stopwatch& stopwatch, CacheFlusher* flusher, const Clock& clock,
+          MeasureOptions options)
       : steps_(std::move(steps)),
         stopwatch_(stopwatch),
         flusher_(flusher),
@@ -141,7 +141,7 @@ class Measurement::Sampler {
   double share() const { return static_cast<double>(rounds_.size() + 1) / options_.rounds; }
 
   void run_once() {
-    for (const MeasureStep& step : steps_) step.run();
+    for (const Step& step : steps_) step.run();
   }
 
   void warm_up() {
@@ -225,7 +225,7 @@ class Measurement::Sampler {
            sampling_s * 1e3 >= share() * spec.min_time_ms;
   }
 
-  std::vector<MeasureStep> steps_;
+  std::vector<Step> steps_;
   Stopwatch& stopwatch_;
   CacheFlusher* flusher_;
   const Clock& clock_;
@@ -304,8 +304,8 @@ TimingSpec pass_share(const TimingSpec& spec, int pass, int passes) {
   return share;
 }
 
-Measurement::Measurement(std::vector<MeasureStep> steps, Stopwatch& stopwatch,
-                         CacheFlusher* flusher, const Clock& clock, MeasureOptions options)
+Measurement::Measurement(std::vector<Step> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+                         const Clock& clock, MeasureOptions options)
     : stopwatch_(stopwatch),
       flusher_(options.spec.l2 == L2Mode::kCold ? flusher : nullptr),
       sampler_(std::make_unique<Sampler>(std::move(steps), stopwatch, flusher_, clock,
@@ -325,7 +325,7 @@ Timing Measurement::finish() {
   return timing;
 }
 
-Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+Timing measure(const std::vector<Step>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
                const Clock& clock, const MeasureOptions& options) {
   Measurement measurement(steps, stopwatch, flusher, clock, options);
   for (int round = 0; round < options.rounds; ++round) measurement.take_round();

@@ -13,6 +13,7 @@
 #include "core/clock.h"
 #include "core/problem/problem.h"
 #include "core/result/result.h"
+#include "core/step.h"
 #include "measure/cpu_wait.h"
 
 namespace attnbench {
@@ -81,14 +82,6 @@ class CacheFlusher {
   virtual std::size_t size_bytes() const = 0;
 };
 
-struct MeasureStep {
-  std::string name;
-  bool in_median = true;
-  double bytes = 0;
-  double flops = 0;
-  std::function<void()> run;
-};
-
 struct MeasureOptions {
   TimingSpec spec;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
@@ -105,7 +98,7 @@ struct MeasureOptions {
 /// (d) 10,000 samples are taken, or (e) should_stop says so. Noise is the relative standard error
 /// of the median, 1.2533 * stdev / sqrt(n) / mean; it and the standard deviation are NaN for a
 /// single sample.
-Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+Timing measure(const std::vector<Step>& steps, Stopwatch& stopwatch, CacheFlusher* flusher,
                const Clock& clock, const MeasureOptions& options);
 
 /// The same in options.rounds rounds, between which other work may run. Each round warms up (once
@@ -117,7 +110,7 @@ Timing measure(const std::vector<MeasureStep>& steps, Stopwatch& stopwatch, Cach
 /// by reference must outlive it.
 class Measurement {
  public:
-  Measurement(std::vector<MeasureStep> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
+  Measurement(std::vector<Step> steps, Stopwatch& stopwatch, CacheFlusher* flusher,
               const Clock& clock, MeasureOptions options);
   ~Measurement();
   void take_round();

@@ -44,8 +44,8 @@ struct Bench {
     options.spec.timeout_s = 1000;
   }
   /// A step that takes the given times in turn, the last one for ever.
-  MeasureStep step(const std::string& name, std::deque<double> times_us, bool in_median = true) {
-    MeasureStep result;
+  Step step(const std::string& name, std::deque<double> times_us, bool in_median = true) {
+    Step result;
     result.name = name;
     result.in_median = in_median;
     result.run = [this, times_us]() mutable {
@@ -55,7 +55,7 @@ struct Bench {
     };
     return result;
   }
-  Timing run(const std::vector<MeasureStep>& steps, CacheFlusher* flusher = nullptr) {
+  Timing run(const std::vector<Step>& steps, CacheFlusher* flusher = nullptr) {
     return measure(steps, stopwatch, flusher, clock, options);
   }
 };
@@ -83,12 +83,12 @@ TEST_CASE("of every sample it is known how long the thread that waited longest d
                                            return ThreadWaits{{1, waited_ns}, {2, 0}};
                                          },
                                          [] { return 0.0; }, 2, [&] { ++settled; }});
-  MeasureStep outside = bench.step("write", {30}, /*in_median=*/false);
+  Step outside = bench.step("write", {30}, /*in_median=*/false);
   outside.run = [&, run = outside.run] {
     run();
     waited_ns += 12'000;
   };
-  const std::vector<MeasureStep> steps{bench.step("attend", {10}), outside};
+  const std::vector<Step> steps{bench.step("attend", {10}), outside};
   const Timing timing = measure(steps, stopwatch, nullptr, bench.clock, bench.options);
   CHECK(timing.waits_us == std::vector<double>{12, 12, 12});
   CHECK(timing.cpu_wait == doctest::Approx(0.3));
@@ -109,9 +109,9 @@ TEST_CASE("what the process used of its cores itself is no wait for other progra
                                          [&] { return ran_us; },
                                          2,
                                          {}});
-  MeasureStep step = bench.step("attend", {100});
+  Step step = bench.step("attend", {100});
   const auto measured = [&](double ran_in_step_us) {
-    MeasureStep running = step;
+    Step running = step;
     running.run = [&, run = step.run, ran_in_step_us] {
       run();
       waited_ns += 50'000;
@@ -297,7 +297,7 @@ TEST_CASE("a noisy measurement ends at the largest number of samples") {
 TEST_CASE("the median counts only its own steps and the total counts all") {
   Bench bench;
   bench.options.spec.samples = 5;
-  MeasureStep attend = bench.step("attend", {30});
+  Step attend = bench.step("attend", {30});
   attend.bytes = 4096;
   attend.flops = 8192;
   const Timing timing =

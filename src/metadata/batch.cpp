@@ -4,6 +4,8 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/problem/problem.h"
+#include "metadata/int_math.h"
 #include "metadata/validation.h"
 
 namespace attnbench {
@@ -31,7 +33,35 @@ bool is_padded_uniform(std::span<const int32_t> query_lens) {
                              [&](int32_t len) { return len == query_lens.front() || len == 0; });
 }
 
+/// One length of every request from `first` on.
+template <typename LengthOf>
+std::vector<int32_t> lens_of(const Problem& problem, int first, const char* what,
+                             LengthOf length_of) {
+  std::vector<int32_t> lens;
+  for (auto b = static_cast<size_t>(first); b < problem.batch.size(); ++b) {
+    lens.push_back(checked_int32(length_of(problem.batch[b]), what));
+  }
+  return lens;
+}
+
 }  // namespace
+
+std::vector<int32_t> query_lens_of(const Problem& problem, int first) {
+  return lens_of(problem, first, "query_len", [](const Request& r) { return r.query_len; });
+}
+
+std::vector<int32_t> seq_lens_of(const Problem& problem, int first) {
+  return lens_of(problem, first, "seq_len", [](const Request& r) { return r.seq_len; });
+}
+
+std::vector<int32_t> context_lens_of(const Problem& problem) {
+  return lens_of(problem, 0, "context_len",
+                 [](const Request& r) { return r.seq_len - r.query_len; });
+}
+
+std::vector<int32_t> query_start_loc_of(const Problem& problem, int first) {
+  return cumulative(query_lens_of(problem, first));
+}
 
 BatchSplit split_decodes_and_prefills(std::span<const int32_t> query_start_loc, int num_tokens,
                                       int max_query_len, const SplitOptions& options) {
@@ -116,6 +146,29 @@ DecodeThreshold decode_threshold(MetadataBuilder builder, int num_speculative_to
       return row(1, true, true, false);
   }
   fail(ErrorKind::kInternal, "unknown metadata builder");
+}
+
+BatchSplit split_batch(const Problem& problem, MetadataBuilder builder,
+                       bool treat_short_extends_as_decodes) {
+  const DecodeThreshold rule =
+      decode_threshold(builder, problem.attention.num_speculative_tokens, false,
+                       problem.dcp.world_size, problem.dcp.interleave_size);
+  std::vector<std::uint8_t> prefilling;
+  for (const Request& request : problem.batch) {
+    prefilling.push_back(request.query_len == request.seq_len ? 1 : 0);
+  }
+  SplitOptions options;
+  options.threshold = rule.threshold;
+  options.require_uniform = rule.require_uniform;
+  options.treat_short_extends_as_decodes = treat_short_extends_as_decodes;
+  options.is_prefilling = prefilling;
+  return split_decodes_and_prefills(query_start_loc_of(problem),
+                                    static_cast<int>(problem.num_tokens()),
+                                    static_cast<int>(problem.max_query_len()), options);
+}
+
+BatchSplit split_batch(const Problem& problem, MetadataBuilder builder) {
+  return split_batch(problem, builder, problem.treat_short_extends_as_decodes);
 }
 
 int uniform_decode_query_len(int num_decodes, int num_tokens) {

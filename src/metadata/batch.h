@@ -1,5 +1,5 @@
-// Which requests of a batch are decodes and which are prefills, and in what order they stand
-// (semantics §1.3-§1.5).
+// The requests of a batch: their lengths as arrays, which of them are decodes and which prefills,
+// and in what order they stand (semantics §1.3-§1.5).
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,16 @@
 #include <vector>
 
 namespace attnbench {
+
+struct Problem;
+
+/// Lengths of the requests from `first` on, [B - first]. E-CAPACITY beyond int32.
+std::vector<int32_t> query_lens_of(const Problem& problem, int first = 0);
+std::vector<int32_t> seq_lens_of(const Problem& problem, int first = 0);
+/// Keys that were there before this step: seq_len - query_len.
+std::vector<int32_t> context_lens_of(const Problem& problem);
+/// Where the query rows of those requests begin, and end: [B - first + 1], from 0.
+std::vector<int32_t> query_start_loc_of(const Problem& problem, int first = 0);
 
 struct BatchSplit {
   int num_decodes = 0;
@@ -63,6 +73,13 @@ struct DecodeThreshold {
 /// means not set.
 DecodeThreshold decode_threshold(MetadataBuilder builder, int num_speculative_tokens,
                                  bool parallel_drafting, int dcp_world_size, int interleave_size);
+
+/// The batch of a problem as `builder`, which splits it, does. A request is a prefill in the sense
+/// of SplitOptions when all of its keys are new.
+BatchSplit split_batch(const Problem& problem, MetadataBuilder builder,
+                       bool treat_short_extends_as_decodes);
+/// With the problem's own rule for short extends.
+BatchSplit split_batch(const Problem& problem, MetadataBuilder builder);
 
 /// Query length of [num_decodes, T / num_decodes, H, D]; E-SHAPE unless num_decodes divides T.
 int uniform_decode_query_len(int num_decodes, int num_tokens);

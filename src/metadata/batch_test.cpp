@@ -1,5 +1,6 @@
 #include "metadata/batch.h"
 
+#include "core/problem/problem.h"
 #include "metadata/test_support.h"
 
 namespace attnbench {
@@ -137,6 +138,42 @@ TEST_CASE("an MLA graph holds nothing but decodes") {
   CHECK(error_of([] { check_mla_graph_capture(8, 8, 1, 1); }) == "none");
   CHECK(error_of([] { check_mla_graph_capture(9, 8, 1, 1); }) == "E-CONFIG");
   CHECK(error_of([] { check_mla_graph_capture(8, 8, 2, 1); }) == "E-CONFIG");
+}
+
+Problem problem_of(std::vector<Request> batch) {
+  Problem problem;
+  problem.batch = std::move(batch);
+  return problem;
+}
+
+TEST_CASE("the lengths of a problem begin at any of its requests") {
+  const Problem problem = problem_of({{1, 9}, {2, 2}, {5, 30}});
+  CHECK(query_lens_of(problem) == std::vector<int32_t>{1, 2, 5});
+  CHECK(seq_lens_of(problem, 1) == std::vector<int32_t>{2, 30});
+  CHECK(context_lens_of(problem) == std::vector<int32_t>{8, 0, 25});
+  CHECK(query_start_loc_of(problem, 1) == std::vector<int32_t>{0, 2, 7});
+  CHECK(query_start_loc_of(problem, 3) == std::vector<int32_t>{0});
+  CHECK(error_of([] { seq_lens_of(problem_of({{1, int64_t{1} << 31}})); }) == "E-CAPACITY");
+}
+
+TEST_CASE("a short request whose keys are all new is a prefill only where the problem says so") {
+  Problem problem = problem_of({{1, 9}, {1, 1}, {1, 7}});
+  problem.treat_short_extends_as_decodes = false;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnIx) == BatchSplit{1, 2, 1, 2});
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnIx, true) == BatchSplit{3, 0, 3, 0});
+  problem.treat_short_extends_as_decodes = true;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnIx) == BatchSplit{3, 0, 3, 0});
+}
+
+TEST_CASE("the batch of a problem is split by the threshold of its builder") {
+  Problem problem = problem_of({{2, 9}, {2, 40}, {3, 40}});
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnIx) == BatchSplit{0, 3, 0, 7});
+  problem.attention.num_speculative_tokens = 1;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnIx) == BatchSplit{2, 1, 4, 3});
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{3, 0, 7, 0});
+  problem.dcp.world_size = 2;
+  problem.dcp.interleave_size = 4;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{0, 3, 0, 7});
 }
 
 }  // namespace

@@ -11,8 +11,6 @@
 namespace attnbench {
 namespace {
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
 attn::Alibi alibi_of(AlibiForm form) {
   switch (form) {
     case AlibiForm::kNone:
@@ -58,7 +56,10 @@ std::vector<int> packed_ranges(const AttentionMath& math, std::size_t num_ranges
 
 AttentionPipeline::AttentionPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                                      const KernelRules& rules, bool ragged_keys)
-    : problem_(problem), rules_(rules), math_(resolve_attention_math(problem_, rules_)), ops_(ops) {
+    : problem_(problem),
+      rules_(rules),
+      math_(resolve_attention_math(problem_, rules_)),
+      memory_(ops) {
   set_rows(inputs);
   set_score(inputs);
   if (ragged_keys || has_direct_kv(problem_.attention.type)) {
@@ -68,44 +69,28 @@ AttentionPipeline::AttentionPipeline(const Problem& problem, const BackendInputs
   }
 }
 
-Buffer* AttentionPipeline::new_buffer(std::size_t size_bytes, const std::string& name,
-                                      bool poisoned) {
-  buffers_.push_back(ops_.allocate(size_bytes, name));
-  if (poisoned) poisoned_.push_back(buffers_.back().get());
-  return buffers_.back().get();
-}
-
-const void* AttentionPipeline::upload_bytes(const void* data, std::size_t size_bytes,
-                                            const std::string& name) {
-  Buffer* buffer = new_buffer(size_bytes, name, false);
-  ops_.upload(*buffer, data, size_bytes);
-  return buffer->data();
-}
-
 void AttentionPipeline::set_rows(const BackendInputs& inputs) {
   const AttentionSpec& a = problem_.attention;
   const Tensor& query = inputs.query.query;
   num_tokens_ = inputs.inputs->num_tokens();
   num_rows_ = query.dim(0);
   params_.query_element = element_of(query.dtype());
-  params_.query = upload_bytes(query.bytes(), query.size_bytes(), "query");
+  params_.query = memory_.upload(query, "query");
   params_.query_token_stride = std::int64_t{a.num_heads} * a.head_size;
   params_.query_head_stride = a.head_size;
   const Dtype output = output_dtype(problem_);
-  const std::int64_t elements = num_rows_ * a.num_heads * a.v_head_size;
-  output_ = new_buffer(static_cast<std::size_t>(elements) * dtype_size(output), "output", true);
   params_.output_element = element_of(output);
-  params_.output = output_->data();
+  params_.output = memory_.workspace_of(params_.output_element,
+                                        num_rows_ * a.num_heads * a.v_head_size, "output");
   params_.output_token_stride = std::int64_t{a.num_heads} * a.v_head_size;
   params_.output_head_stride = a.v_head_size;
   if (output == Dtype::kE4M3) {
     params_.output_scale = static_cast<float>(problem_.output_quant.scale);
   }
-  lse_ = new_buffer(static_cast<std::size_t>(num_rows_ * a.num_heads) * sizeof(float), "lse", true);
-  params_.lse = lse_->as<float>();
+  params_.lse = memory_.workspace_of<float>(num_rows_ * a.num_heads, "lse");
   params_.lse_stride = num_rows_;
-  params_.query_start_loc = upload(inputs.inputs->query_start_loc, "query_start_loc");
-  params_.seq_lens = upload(inputs.inputs->seq_lens, "seq_lens");
+  params_.query_start_loc = memory_.upload(inputs.inputs->query_start_loc, "query_start_loc");
+  params_.seq_lens = memory_.upload(inputs.inputs->seq_lens, "seq_lens");
   params_.num_requests = static_cast<int>(problem_.num_requests());
   params_.batch_invariant = problem_.attention.batch_invariant ? 1 : 0;
   params_.max_query_len = checked_int32(problem_.max_query_len(), "query_len");
@@ -126,14 +111,14 @@ void AttentionPipeline::set_score(const BackendInputs& inputs) {
   score.window_right = window_of(math_.window_right);
   score.alibi = alibi_of(math_.alibi);
   if (math_.alibi != AlibiForm::kNone) {
-    score.alibi_slopes = upload(inputs.inputs->alibi_slopes, "alibi_slopes");
+    score.alibi_slopes = memory_.upload(inputs.inputs->alibi_slopes, "alibi_slopes");
   }
-  if (!inputs.inputs->sinks.empty()) score.sinks = upload(inputs.inputs->sinks, "sinks");
+  if (!inputs.inputs->sinks.empty()) score.sinks = memory_.upload(inputs.inputs->sinks, "sinks");
   std::size_t num_ranges = 0;
   for (const auto& ranges : math_.mm_prefix_ranges)
     num_ranges = std::max(num_ranges, ranges.size());
   if (num_ranges > 0) {
-    score.mm_ranges = upload(packed_ranges(math_, num_ranges), "mm_prefix_ranges");
+    score.mm_ranges = memory_.upload(packed_ranges(math_, num_ranges), "mm_prefix_ranges");
     score.num_mm_ranges = static_cast<int>(num_ranges);
   }
 }
@@ -150,14 +135,15 @@ void AttentionPipeline::set_ragged_kv(const BackendInputs& inputs) {
   const auto [key, value] = ragged_kv(inputs);
   attn::KvParams& kv = params_.kv;
   kv.element = element_of(key.dtype());
-  kv.key = upload(key, "key");
-  kv.value = upload(value, "value");
+  kv.key = memory_.upload(key, "key");
+  kv.value = memory_.upload(value, "value");
   kv.token_stride_key = std::int64_t{a.num_kv_heads} * a.head_size;
   kv.token_stride_value = std::int64_t{a.num_kv_heads} * a.v_head_size;
   kv.head_stride_key = a.head_size;
   kv.head_stride_value = a.v_head_size;
   const std::vector<std::int64_t>& rows = inputs.inputs->key_start_loc;
-  kv.kv_start_loc = upload(std::vector<attn::i64>(rows.begin(), rows.end()), "key_start_loc");
+  kv.kv_start_loc =
+      memory_.upload(std::vector<attn::i64>(rows.begin(), rows.end()), "key_start_loc");
   if (dtype_size(key.dtype()) == 1) set_tensor_scales();
 }
 
@@ -168,8 +154,7 @@ void AttentionPipeline::set_paged_kv(const BackendInputs& inputs) {
   attn::KvParams& kv = params_.kv;
   cache_dtype_ = cache.data.dtype();
   cache_shape_ = cache.data.shape();
-  cache_ = new_buffer(cache.data.size_bytes(), "kv_cache", false);
-  ops_.upload(*cache_, cache.data.bytes(), cache.data.size_bytes());
+  cache_ = &memory_.starting_at(memory_.upload(cache.data, "kv_cache"));
   const auto size = static_cast<std::int64_t>(dtype_size(cache_dtype_));
   kv.element = element_of(cache_dtype_);
   kv.key = cache_->as<char>() + layout.key_offset * size;
@@ -177,8 +162,7 @@ void AttentionPipeline::set_paged_kv(const BackendInputs& inputs) {
   kv.block_stride = layout.block_stride;
   kv.token_stride_key = kv.token_stride_value = layout.slot_stride;
   kv.head_stride_key = kv.head_stride_value = layout.head_stride;
-  kv.block_table = static_cast<const int*>(
-      upload_bytes(cache.block_table.bytes(), cache.block_table.size_bytes(), "block_table"));
+  kv.block_table = memory_.upload_of<int>(cache.block_table, "block_table");
   kv.block_table_stride = cache.block_table.dim(1);
   kv.block_size = problem_.kv_cache.block_size;
   set_scales(layout);
@@ -210,8 +194,8 @@ void AttentionPipeline::set_scales(const KvLayout& layout) {
 void AttentionPipeline::set_tensor_scales() {
   attn::KvParams& kv = params_.kv;
   const StoreRule rule = resolve_store_rule(problem_, rules_);
-  kv.k_scale = upload(expand_scale(rule.k_scale), "k_scale");
-  kv.v_scale = upload(expand_scale(rule.v_scale), "v_scale");
+  kv.k_scale = memory_.upload(expand_scale(rule.k_scale), "k_scale");
+  kv.v_scale = memory_.upload(expand_scale(rule.v_scale), "v_scale");
   kv.round_dequantized = rule.dequantized_rounding ? 1 : 0;
 }
 
@@ -220,8 +204,8 @@ void AttentionPipeline::set_cache_write(const PagedCache& cache) {
   const attn::KvParams& kv = params_.kv;
   write_.source_element = element_of(cache.new_key.dtype());
   write_.cache_element = kv.element;
-  write_.key = upload_bytes(cache.new_key.bytes(), cache.new_key.size_bytes(), "new_key");
-  write_.value = upload_bytes(cache.new_value.bytes(), cache.new_value.size_bytes(), "new_value");
+  write_.key = memory_.upload(cache.new_key, "new_key");
+  write_.value = memory_.upload(cache.new_value, "new_value");
   write_.key_token_stride = std::int64_t{a.num_kv_heads} * a.head_size;
   write_.value_token_stride = std::int64_t{a.num_kv_heads} * a.v_head_size;
   write_.key_cache = const_cast<void*>(kv.key);
@@ -229,8 +213,7 @@ void AttentionPipeline::set_cache_write(const PagedCache& cache) {
   write_.block_stride = kv.block_stride;
   write_.slot_stride = kv.token_stride_key;
   write_.head_stride = kv.head_stride_key;
-  write_.slot_mapping = static_cast<const attn::i64*>(
-      upload_bytes(cache.slot_mapping.bytes(), cache.slot_mapping.size_bytes(), "slot_mapping"));
+  write_.slot_mapping = memory_.upload_of<attn::i64>(cache.slot_mapping, "slot_mapping");
   write_.num_slots = cache.new_key.dim(0);
   write_.block_size = kv.block_size;
   write_.num_kv_heads = a.num_kv_heads;
@@ -253,9 +236,8 @@ void AttentionPipeline::calculate_scales(const AttentionInputs& inputs) {
   const Tensor& query = inputs.query;
   const std::int64_t num_new = write_.num_slots - static_cast<std::int64_t>(kPaddingSlots.size());
   kv_scales_ = std::make_unique<KvScaleStep>(
-      ops_,
-      ScaledRows{element_of(query.dtype()),
-                 upload_bytes(query.bytes(), query.size_bytes(), "query_unquantized"), num_tokens_,
+      memory_,
+      ScaledRows{element_of(query.dtype()), memory_.upload(query, "query_unquantized"), num_tokens_,
                  a.num_heads, a.head_size},
       ScaledRows{write_.source_element, write_.key, num_new, a.num_kv_heads, a.head_size},
       ScaledRows{write_.source_element, write_.value, num_new, a.num_kv_heads, a.v_head_size},
@@ -267,71 +249,40 @@ void AttentionPipeline::calculate_scales(const AttentionInputs& inputs) {
 void AttentionPipeline::add_write_step() {
   if (cache_ == nullptr) return;
   if (kv_scales_) {
-    add_step({"calc_kv_scales", false, kv_scales_->bytes(), 0, [this] { kv_scales_->run(); }});
+    add_step(side_step(
+        "calc_kv_scales", [this] { kv_scales_->run(); }, kv_scales_->bytes()));
   }
   const auto rows = static_cast<double>(write_.num_slots) * write_.num_kv_heads *
                     (write_.head_size + write_.v_head_size);
-  const auto sizes = static_cast<double>(dtype_size(static_cast<Dtype>(write_.source_element)) +
-                                         dtype_size(cache_dtype_));
-  add_step({"write_cache", false, rows * sizes, 0, [this] { ops_.write_cache(write_); }});
+  const auto sizes =
+      static_cast<double>(element_size(write_.source_element) + dtype_size(cache_dtype_));
+  add_step(side_step(
+      "write_cache", [this] { ops().write_cache(write_); }, rows * sizes));
 }
 
-Step AttentionPipeline::attention_step(std::string name, std::function<void()> run) const {
-  return {std::move(name), true, attention_traffic(problem_, rules_).unique_bytes,
-          attention_flops(problem_, rules_), std::move(run)};
+void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {
+  add_step(counted_step(std::move(name), std::move(run),
+                        attention_traffic(problem_, rules_).unique_bytes,
+                        attention_flops(problem_, rules_)));
 }
 
-Buffer& AttentionPipeline::buffer_at(const void* data) {
-  const auto begins_there = [&](const auto& buffer) { return buffer->data() == data; };
-  const auto found = std::find_if(buffers_.begin(), buffers_.end(), begins_there);
-  if (found == buffers_.end()) fail(ErrorKind::kInternal, "no such workspace");
-  return **found;
-}
-
-void AttentionPipeline::download_workspace(const void* workspace, Tensor& destination,
-                                           std::size_t offset_bytes, std::size_t size_bytes) {
-  ops_.download(destination.bytes() + offset_bytes, buffer_at(workspace), size_bytes);
-}
-
-void AttentionPipeline::poison_outputs() {
-  for (Buffer* buffer : poisoned_) ops_.poison(*buffer);
-  if (kv_scales_) kv_scales_->poison();
-}
-
-Tensor AttentionPipeline::read_lse() {
-  const std::int64_t heads = problem_.attention.num_heads;
-  std::vector<float> padded(static_cast<std::size_t>(heads * num_rows_));
-  ops_.download(padded.data(), *lse_, padded.size() * sizeof(float));
-  Tensor lse(Dtype::kF32, {heads, num_tokens_});
-  for (std::int64_t head = 0; head < heads; ++head) {
-    std::copy_n(padded.data() + head * num_rows_, num_tokens_,
-                lse.data<float>() + head * num_tokens_);
-  }
-  return lse;
-}
+void AttentionPipeline::poison_outputs() { memory_.poison(); }
 
 PipelineOutput AttentionPipeline::read_output(bool with_cache) {
-  ops_.synchronize();
+  ops().synchronize();
   PipelineOutput result;
   const AttentionSpec& a = problem_.attention;
-  const Dtype dtype = output_dtype(problem_);
-  Tensor padded(dtype, {num_rows_, a.num_heads, a.v_head_size});
-  ops_.download(padded.bytes(), *output_, padded.size_bytes());
-  result.output = Tensor(dtype, {num_tokens_, a.num_heads, a.v_head_size});
-  std::copy_n(padded.bytes(), result.output.size_bytes(), result.output.bytes());
-  const std::size_t row_bytes =
-      dtype_size(dtype) * static_cast<std::size_t>(a.num_heads * a.v_head_size);
-  for (std::int64_t row = num_tokens_; row < num_rows_ && result.defect.empty(); ++row) {
-    const std::byte* bytes = padded.bytes() + static_cast<std::size_t>(row) * row_bytes;
-    if (std::any_of(bytes, bytes + row_bytes, [](std::byte b) { return b != std::byte{0xFF}; })) {
-      result.defect = fmt::format("output row {} past the last token was written", row);
-    }
+  DeviceBuffers::Rows output = memory_.read_rows(params_.output, output_dtype(problem_),
+                                                 {num_tokens_, a.num_heads, a.v_head_size});
+  result.output = std::move(output.rows);
+  if (output.written_past) {
+    result.defect =
+        fmt::format("output row {} past the last token was written", *output.written_past);
   }
   if (kv_scales_ && result.defect.empty()) result.defect = kv_scales_->defect(problem_);
-  result.lse = read_lse();
+  result.lse = memory_.read_lse(params_.lse, a.num_heads, num_tokens_, num_rows_);
   if (cache_ != nullptr && with_cache) {
-    result.cache = Tensor(cache_dtype_, cache_shape_);
-    ops_.download(result.cache->bytes(), *cache_, result.cache->size_bytes());
+    result.cache = memory_.read(cache_->data(), cache_dtype_, cache_shape_);
   }
   return result;
 }

@@ -10,31 +10,19 @@
 #include "backends/ranks/exchange.h"
 #include "backends/ranks/head_runs.h"
 #include "backends/ranks/ops_communicator.h"
-#include "metadata/int_math.h"
+#include "metadata/batch.h"
 #include "metadata/parts/dcp.h"
 
 namespace attnbench {
 namespace {
 
-DcpGroup group_of(const Problem& problem) {
-  return {problem.dcp.world_size, problem.dcp.interleave_size};
-}
-
-std::vector<std::int32_t> context_lens(const Problem& problem) {
-  std::vector<std::int32_t> lens;
-  for (const Request& request : problem.batch) {
-    lens.push_back(checked_int32(request.seq_len - request.query_len, "context_len"));
-  }
-  return lens;
-}
-
 /// Splits of a rank's context keys: flash decoding, where every request is a decode.
 int context_splits(const Problem& problem) {
   if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
-  const std::vector<std::int32_t> lens = context_lens(problem);
+  const std::vector<std::int32_t> lens = context_lens_of(problem);
   const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
   return choose_num_splits(problem.num_requests(), problem.attention.num_kv_heads,
-                           dcp_max_local_seq_len(longest, group_of(problem)));
+                           dcp_max_local_seq_len(longest, DcpGroup::of(problem)));
 }
 
 /// Buffers of one rank; h = H / W heads are its own.
@@ -55,21 +43,21 @@ class DcpPipeline : public AttentionPipeline {
         world_size_(problem.dcp.world_size),
         heads_(problem.attention.num_heads / problem.dcp.world_size),
         comm_(make_ops_communicator(world_size_, ops)),
-        gather_(*comm_, ops, params().query_element, num_tokens(), heads_,
-                problem.attention.head_size, allocator()),
+        gather_(*comm_, memory(), params().query_element, num_tokens(), heads_,
+                problem.attention.head_size),
         exchange_(
-            problem.dcp.comm, *comm_, ops,
-            {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size},
-            allocator()),
+            problem.dcp.comm, *comm_, memory(),
+            {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size}),
         ranks_(static_cast<std::size_t>(world_size_)) {
     for (int r = 0; r < world_size_; ++r) make_rank(r, inputs.query.query);
     make_shared(inputs);
-    add_step({"write_cache", false, write_bytes(), 0, [this] { write_caches(); }});
-    add_step({"all_gather_query", false, 0, 0, [this] { all_gather_query(); }});
-    add_step(attention_step("attend_context", [this] { attend_context(); }));
-    add_step({"exchange", false, 0, 0, [this] { exchange_.run(); }});
-    add_step({"attend_new", true, 0, 0, [this] { attend_new(); }});
-    add_step({"merge", true, 0, 0, [this] { merge(); }});
+    add_step(side_step(
+        "write_cache", [this] { write_caches(); }, write_bytes()));
+    add_step(side_step("all_gather_query", [this] { all_gather_query(); }));
+    add_attend_step("attend_context", [this] { attend_context(); });
+    add_step(side_step("exchange", [this] { exchange_.run(); }));
+    add_step(counted_step("attend_new", [this] { attend_new(); }));
+    add_step(counted_step("merge", [this] { merge(); }));
   }
 
   PipelineOutput read_output(bool with_cache) override {
@@ -83,8 +71,10 @@ class DcpPipeline : public AttentionPipeline {
     const std::size_t lse_bytes = lse.size_bytes() / world_size;
     for (std::size_t r = 0; r < world_size; ++r) {
       const int rank = static_cast<int>(r);
-      download_workspace(exchange_.partial(rank), output, r * output_bytes, output_bytes);
-      download_workspace(exchange_.partial_lse(rank), lse, r * lse_bytes, lse_bytes);
+      ops().download(output.bytes() + r * output_bytes,
+                     memory().starting_at(exchange_.partial(rank)), output_bytes);
+      ops().download(lse.bytes() + r * lse_bytes, memory().starting_at(exchange_.partial_lse(rank)),
+                     lse_bytes);
     }
     result.more.emplace_back("rank_output", std::move(output));
     result.more.emplace_back("rank_lse", std::move(lse));
@@ -92,16 +82,10 @@ class DcpPipeline : public AttentionPipeline {
   }
 
  private:
-  AllocateWorkspace allocator() {
-    return [this](std::int64_t size_bytes, const std::string& name) {
-      return workspace<char>(size_bytes, name);
-    };
-  }
-
   /// Elements of [T, h, D] or [T, h, Dv].
   std::int64_t own_elements(int width) const { return num_tokens() * heads_ * width; }
   std::int64_t own_lses() const { return num_tokens() * heads_; }
-  std::size_t query_size() const { return dtype_size(static_cast<Dtype>(params().query_element)); }
+  std::size_t query_size() const { return element_size(params().query_element); }
 
   /// Heads [r * h, (r + 1) * h) of the first T rows.
   Tensor own_query(const Tensor& query, int r) const {
@@ -123,41 +107,40 @@ class DcpPipeline : public AttentionPipeline {
     Rank& rank = ranks_[static_cast<std::size_t>(r)];
     const std::string name = fmt::format("rank {} ", r);
     const std::int64_t own = own_elements(a.v_head_size);
-    rank.query = upload(own_query(query, r), name + "query");
-    rank.fresh = workspace<float>(own, name + "new");
-    rank.fresh_lse = workspace<float>(own_lses(), name + "new lse");
-    rank.output =
-        workspace<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)), name + "output");
-    rank.context_lens = upload(dcp_local_seq_lens(context_lens(problem()), r, group_of(problem())),
-                               name + "context");
+    rank.query = memory().upload(own_query(query, r), name + "query");
+    rank.fresh = memory().workspace_of<float>(own, name + "new");
+    rank.fresh_lse = memory().workspace_of<float>(own_lses(), name + "new lse");
+    rank.output = memory().workspace_of<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)),
+                                              name + "output");
+    rank.context_lens =
+        memory().upload(dcp_local_seq_lens(context_lens_of(problem()), r, DcpGroup::of(problem())),
+                        name + "context");
     rank.runs = dcp_head_runs(a, dcp_heads_of_rank(a.num_heads, r, world_size_));
   }
 
   /// What all ranks read: lengths and keys of this step, and the splits they take turns with.
   void make_shared(const BackendInputs& inputs) {
-    std::vector<std::int32_t> query_lens;
-    for (const Request& request : problem().batch) {
-      query_lens.push_back(checked_int32(request.query_len, "query_len"));
-    }
-    query_lens_ = upload(query_lens, "query_lens");
+    query_lens_ = memory().upload(query_lens_of(problem()), "query_lens");
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
-    key_starts_ = upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
+    key_starts_ =
+        memory().upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
     split_.num_splits = context_splits(problem());
     split_.num_tokens = num_tokens();
     if (split_.num_splits <= 1) return;
     const std::int64_t rows = split_.num_splits * num_tokens() * params().num_heads;
-    split_.partial_output = workspace<float>(rows * params().v_head_size, "split output");
-    split_.partial_lse = workspace<float>(rows, "split lse");
+    split_.partial_output =
+        memory().workspace_of<float>(rows * params().v_head_size, "split output");
+    split_.partial_lse = memory().workspace_of<float>(rows, "split lse");
   }
 
   double write_bytes() const {
     const attn::CacheWriteParams& write = cache_write();
     return static_cast<double>(write.num_slots) * write.num_kv_heads *
            (write.head_size + write.v_head_size) * 2.0 *
-           static_cast<double>(dtype_size(static_cast<Dtype>(write.source_element)));
+           static_cast<double>(element_size(write.source_element));
   }
 
-  std::int64_t rank_bytes() const { return static_cast<std::int64_t>(cache_bytes()) / world_size_; }
+  std::int64_t rank_bytes() const { return cache_bytes() / world_size_; }
 
   /// Cache update first; slots of other ranks' tokens are -1.
   void write_caches() {
@@ -229,8 +212,7 @@ class DcpPipeline : public AttentionPipeline {
     part.lse = rank.fresh_lse + run.first_head * num_tokens();
     part.lse_stride = num_tokens();
     part.seq_lens = query_lens_;
-    const auto size =
-        static_cast<std::int64_t>(dtype_size(static_cast<Dtype>(write.source_element)));
+    const auto size = static_cast<std::int64_t>(element_size(write.source_element));
     attn::KvParams kv{};
     kv.element = write.source_element;
     kv.key = static_cast<const char*>(write.key) + run.first_kv_head * d * size;
@@ -305,7 +287,7 @@ Facts explain_dcp(const Problem& problem) {
   std::vector<std::int64_t> tokens;
   for (int r = 0; r < world_size; ++r) {
     const std::vector<std::int32_t> lens =
-        dcp_local_seq_lens(context_lens(problem), r, group_of(problem));
+        dcp_local_seq_lens(context_lens_of(problem), r, DcpGroup::of(problem));
     tokens.push_back(0);
     for (const std::int32_t len : lens) tokens.back() += len;
   }

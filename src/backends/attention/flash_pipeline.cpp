@@ -16,38 +16,6 @@
 namespace attnbench {
 namespace {
 
-std::vector<std::int32_t> query_lens_of(const Problem& problem) {
-  std::vector<std::int32_t> lens;
-  for (const Request& request : problem.batch) {
-    lens.push_back(checked_int32(request.query_len, "query_len"));
-  }
-  return lens;
-}
-
-std::vector<std::int32_t> query_start_loc_of(const Problem& problem) {
-  std::vector<std::int32_t> starts{0};
-  for (const std::int32_t len : query_lens_of(problem)) starts.push_back(starts.back() + len);
-  return starts;
-}
-
-BatchSplit split_batch(const Problem& problem) {
-  const DecodeThreshold ix =
-      decode_threshold(MetadataBuilder::kFlashAttnIx, problem.attention.num_speculative_tokens,
-                       false, problem.dcp.world_size, problem.dcp.interleave_size);
-  SplitOptions options;
-  options.threshold = ix.threshold;
-  options.require_uniform = ix.require_uniform;
-  options.treat_short_extends_as_decodes = problem.treat_short_extends_as_decodes;
-  std::vector<std::uint8_t> prefilling;
-  for (const Request& request : problem.batch) {
-    prefilling.push_back(request.query_len == request.seq_len ? 1 : 0);
-  }
-  options.is_prefilling = prefilling;
-  return split_decodes_and_prefills(query_start_loc_of(problem),
-                                    static_cast<int>(problem.num_tokens()),
-                                    static_cast<int>(problem.max_query_len()), options);
-}
-
 bool choose_cascade(const Problem& problem) {
   const std::int64_t prefix = problem.cascade.common_prefix_len;
   if (problem.attention.type != AttentionType::kDecoder || prefix == 0) return false;
@@ -94,11 +62,6 @@ class FlashPipeline : public AttentionPipeline {
     }
   }
 
-  void poison_outputs() override {
-    AttentionPipeline::poison_outputs();
-    if (int8_) int8_->poison();
-  }
-
   PipelineOutput read_output(bool with_cache) override {
     PipelineOutput output = AttentionPipeline::read_output(with_cache);
     if (int8_) int8_->read(output);
@@ -107,11 +70,12 @@ class FlashPipeline : public AttentionPipeline {
 
  private:
   void add_int8_steps(const BackendInputs& inputs) {
-    int8_.emplace(problem(), inputs, ops(), plan_.fused_save, cache_write(), mutable_params());
-    add_step({"quantise_int8", false, int8_->quantise_bytes(), 0, [this] { int8_->quantise(); }});
+    int8_.emplace(problem(), inputs, memory(), plan_.fused_save, cache_write(), mutable_params());
+    add_step(side_step(
+        "quantise_int8", [this] { int8_->quantise(); }, int8_->quantise_bytes()));
     if (plan_.fused_save) return;
-    add_step({"write_cache", false, int8_->write_bytes(), 0,
-              [this] { ops().write_cache_int8(int8_->write()); }});
+    add_step(side_step(
+        "write_cache", [this] { ops().write_cache_int8(int8_->write()); }, int8_->write_bytes()));
   }
 
   /// Requests [first, first + count) of the batch.
@@ -131,11 +95,12 @@ class FlashPipeline : public AttentionPipeline {
   void add_attend_steps() {
     const int total = static_cast<int>(num_requests());
     if (plan_.num_splits <= 1) {
-      add_step(
-          plan_.fused_save
-              ? attention_step("save_and_attend",
-                               [this] { ops().save_and_attend_int8(int8_->write(), params()); })
-              : attention_step("attend", [this] { ops().attend(params()); }));
+      if (plan_.fused_save) {
+        add_attend_step("save_and_attend",
+                        [this] { ops().save_and_attend_int8(int8_->write(), params()); });
+      } else {
+        add_attend_step("attend", [this] { ops().attend(params()); });
+      }
       return;
     }
     const int first_prefill = plan_.num_split_requests;
@@ -145,16 +110,17 @@ class FlashPipeline : public AttentionPipeline {
     split.num_splits = plan_.num_splits;
     split.num_tokens = plan_.batch.num_decode_tokens;
     const std::int64_t rows = std::int64_t{split.num_splits} * split.num_tokens * decodes.num_heads;
-    split.partial_output = workspace<float>(rows * decodes.v_head_size, "partial output");
-    split.partial_lse = workspace<float>(rows, "partial lse");
+    split.partial_output =
+        memory().workspace_of<float>(rows * decodes.v_head_size, "partial output");
+    split.partial_lse = memory().workspace_of<float>(rows, "partial lse");
     const char* name = plan_.fused_save ? "save_and_attend" : "attend";
-    add_step(attention_step(name, [this, decodes, prefills, split] {
+    add_attend_step(name, [this, decodes, prefills, split] {
       if (plan_.fused_save) ops().write_cache_int8(int8_->write());
       ops().attend_splits(decodes, split);
       if (prefills.num_requests > 0) ops().attend(prefills);
-    }));
+    });
     add_step(
-        {"combine", true, 0, 0, [this, decodes, split] { ops().combine_splits(decodes, split); }});
+        counted_step("combine", [this, decodes, split] { ops().combine_splits(decodes, split); }));
   }
 
   /// Padding rows (§1.1) have no page, so they share none.
@@ -179,8 +145,9 @@ class FlashPipeline : public AttentionPipeline {
   /// A float32 partial result [T, H, Dv] with LSE [H, T].
   void set_partial_output(attn::AttendParams& part, const std::string& name) {
     part.output_element = attn::Element::kF32;
-    part.output = workspace<float>(num_tokens() * part.num_heads * part.v_head_size, name);
-    part.lse = workspace<float>(num_tokens() * part.num_heads, name + " lse");
+    part.output =
+        memory().workspace_of<float>(num_tokens() * part.num_heads * part.v_head_size, name);
+    part.lse = memory().workspace_of<float>(num_tokens() * part.num_heads, name + " lse");
     part.lse_stride = num_tokens();
   }
 
@@ -194,10 +161,10 @@ class FlashPipeline : public AttentionPipeline {
     } else {
       part.kv.block_table += (first - batch.begin()) * part.kv.block_table_stride;
     }
-    part.query_start_loc =
-        upload(std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
-    part.seq_lens =
-        upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")}, "prefix length");
+    part.query_start_loc = memory().upload(
+        std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
+    part.seq_lens = memory().upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")},
+                                    "prefix length");
     part.num_requests = 1;
     part.max_query_len = checked_int32(num_tokens(), "tokens");
     part.score.window_right = -1;
@@ -213,7 +180,7 @@ class FlashPipeline : public AttentionPipeline {
       const std::int64_t suffix = is_padding(request) ? 0 : request.seq_len - prefix;
       seq_lens.push_back(checked_int32(suffix, "suffix"));
     }
-    part.seq_lens = upload(seq_lens, "suffix lengths");
+    part.seq_lens = memory().upload(seq_lens, "suffix lengths");
     part.kv.block_table += prefix / part.kv.block_size;
     part.score.sinks = nullptr;
     set_partial_output(part, "suffix");
@@ -238,9 +205,9 @@ class FlashPipeline : public AttentionPipeline {
     merged.num_heads = params().num_heads;
     merged.head_size = params().v_head_size;
     merged.prefix_head_stride = params().v_head_size;
-    add_step(attention_step("attend_prefix", [this, prefix_part] { ops().attend(prefix_part); }));
-    add_step({"attend_suffix", true, 0, 0, [this, suffix_part] { ops().attend(suffix_part); }});
-    add_step({"merge", true, 0, 0, [this, merged] { ops().merge(merged); }});
+    add_attend_step("attend_prefix", [this, prefix_part] { ops().attend(prefix_part); });
+    add_step(counted_step("attend_suffix", [this, suffix_part] { ops().attend(suffix_part); }));
+    add_step(counted_step("merge", [this, merged] { ops().merge(merged); }));
   }
 
   FlashPlan plan_;
@@ -253,7 +220,7 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
   FlashPlan plan;
   if (is_encoder_type(problem.attention.type)) return plan;
   plan.cascade = choose_cascade(problem);
-  plan.batch = split_batch(problem);
+  plan.batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
   plan.fused_save = problem.kv_cache.int8_level > 0 &&
                     problem.attention.type == AttentionType::kDecoder &&
                     plan.batch.num_prefills == 0;

@@ -5,71 +5,52 @@
 #include <cstring>
 
 namespace attnbench {
-namespace {
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
-}  // namespace
-
-Int8Stage::Int8Stage(const Problem& problem, const BackendInputs& inputs, Ops& ops,
+Int8Stage::Int8Stage(const Problem& problem, const BackendInputs& inputs, DeviceBuffers& memory,
                      bool save_by_position, const attn::CacheWriteParams& write,
                      attn::AttendParams& params)
-    : problem_(problem), inputs_(inputs), ops_(ops), save_by_position_(save_by_position) {
+    : problem_(problem), inputs_(inputs), memory_(memory), save_by_position_(save_by_position) {
   set_query(params);
   set_key_scales(params);
   set_write(write, params);
   set_values(write, params);
 }
 
-Buffer* Int8Stage::buffer(std::size_t size_bytes, const std::string& name, bool poisoned) {
-  buffers_.push_back(ops_.allocate(size_bytes, name));
-  if (poisoned) poisoned_.push_back(buffers_.back().get());
-  return buffers_.back().get();
-}
-
 /// Codes of `rows` rows [rows, heads, D]; scales [scale_rows, heads], or transposed.
-Int8Stage::Quantised Int8Stage::by_token(const void* source, std::int64_t rows,
-                                         std::int64_t scale_rows, int heads, bool transposed,
-                                         const std::string& name) {
+attn::Int8QuantiseParams Int8Stage::by_token(const void* source, std::int64_t rows,
+                                             std::int64_t scale_rows, int heads, bool transposed,
+                                             const std::string& name) {
   const std::int64_t width = problem_.attention.head_size;
-  Quantised result;
-  result.codes = buffer(static_cast<std::size_t>(scale_rows * heads * width), name + " int8", true);
-  result.scales =
-      buffer(static_cast<std::size_t>(scale_rows * heads) * sizeof(float), name + " scales", true);
-  attn::Int8QuantiseParams& params = result.params;
+  attn::Int8QuantiseParams params{};
   params.source_element = element_of(problem_.attention.dtype);
   params.source = source;
   params.source_token_stride = params.code_token_stride = heads * width;
   params.source_head_stride = params.code_head_stride = width;
-  params.codes = result.codes->as<signed char>();
+  params.codes = memory_.workspace_of<signed char>(scale_rows * heads * width, name + " int8");
   params.granularity = attn::Int8Granularity::kTokenHead;
-  params.scale = result.scales->as<float>();
+  params.scale = memory_.workspace_of<float>(scale_rows * heads, name + " scales");
   params.scale_token_stride = transposed ? 1 : heads;
   params.scale_head_stride = transposed ? scale_rows : 1;
   params.num_tokens = rows;
   params.num_heads = heads;
   params.head_size = problem_.attention.head_size;
-  return result;
+  return params;
 }
 
 void Int8Stage::set_query(attn::AttendParams& params) {
   const Tensor& source = inputs_.inputs->query;
-  Buffer* uploaded = buffer(source.size_bytes(), "query", false);
-  ops_.upload(*uploaded, source.bytes(), source.size_bytes());
-  query_ = by_token(uploaded->data(), problem_.num_tokens(), source.dim(0),
+  query_ = by_token(memory_.upload(source, "query"), problem_.num_tokens(), source.dim(0),
                     problem_.attention.num_heads, !save_by_position_, "query");
   params.query_element = attn::Element::kI8;
-  params.query = query_.codes->data();
-  params.int8.query_scale = query_.params.scale;
-  params.int8.query_scale_token_stride = query_.params.scale_token_stride;
-  params.int8.query_scale_head_stride = query_.params.scale_head_stride;
+  params.query = query_.codes;
+  params.int8.query_scale = query_.scale;
+  params.int8.query_scale_token_stride = query_.scale_token_stride;
+  params.int8.query_scale_head_stride = query_.scale_head_stride;
 }
 
 void Int8Stage::set_key_scales(attn::AttendParams& params) {
   const Tensor& scales = inputs_.cache->key_scale_cache;  // [NB, Hk, bs]
-  key_scale_cache_ = buffer(scales.size_bytes(), "key_scale_cache", false);
-  ops_.upload(*key_scale_cache_, scales.bytes(), scales.size_bytes());
-  params.kv.key_scales = key_scale_cache_->as<float>();
+  params.kv.key_scales = memory_.upload_of<float>(scales, "key_scale_cache");
   params.kv.scale_block_stride = scales.dim(1) * scales.dim(2);
   params.kv.scale_head_stride = scales.dim(2);
   params.kv.scale_slot_stride = 1;
@@ -78,18 +59,18 @@ void Int8Stage::set_key_scales(attn::AttendParams& params) {
 void Int8Stage::set_write(const attn::CacheWriteParams& write, const attn::AttendParams& params) {
   key_ =
       by_token(write.key, write.num_slots, write.num_slots, write.num_kv_heads, false, "new_key");
-  write_.key = key_.params.codes;
-  write_.key_token_stride = key_.params.code_token_stride;
-  write_.key_head_stride = key_.params.code_head_stride;
-  write_.key_scale = key_.params.scale;
-  write_.key_scale_token_stride = key_.params.scale_token_stride;
-  write_.key_scale_head_stride = key_.params.scale_head_stride;
+  write_.key = key_.codes;
+  write_.key_token_stride = key_.code_token_stride;
+  write_.key_head_stride = key_.code_head_stride;
+  write_.key_scale = key_.scale;
+  write_.key_scale_token_stride = key_.scale_token_stride;
+  write_.key_scale_head_stride = key_.scale_head_stride;
   write_.key_cache = static_cast<signed char*>(write.key_cache);
   write_.value_cache = write.value_cache;
   write_.block_stride = write.block_stride;
   write_.slot_stride = write.slot_stride;
   write_.head_stride = write.head_stride;
-  write_.key_scale_cache = key_scale_cache_->as<float>();
+  write_.key_scale_cache = const_cast<float*>(params.kv.key_scales);
   write_.scale_block_stride = params.kv.scale_block_stride;
   write_.scale_slot_stride = params.kv.scale_slot_stride;
   write_.scale_head_stride = params.kv.scale_head_stride;
@@ -116,33 +97,28 @@ void Int8Stage::set_values(const attn::CacheWriteParams& write, attn::AttendPara
   write_.value_element = params.int8.value_element = element_of(problem_.attention.dtype);
   if (problem_.kv_cache.int8_level == 2) return;
   const std::vector<float>& scale = inputs_.inputs->value_channel_scale;
-  value_.codes = buffer(static_cast<std::size_t>(write.num_slots * write.value_token_stride),
-                        "new_value int8", true);
-  value_.scales = buffer(scale.size() * sizeof(float), "value_scale", false);
-  ops_.upload(*value_.scales, scale.data(), scale.size() * sizeof(float));
-  attn::Int8QuantiseParams& quantise = value_.params;
-  quantise = key_.params;
-  quantise.source = write.value;
-  quantise.codes = value_.codes->as<signed char>();
-  quantise.granularity = attn::Int8Granularity::kChannelStatic;
-  quantise.scale = value_.scales->as<float>();
-  write_.value = quantise.codes;
+  value_ = key_;
+  value_.source = write.value;
+  value_.codes = memory_.workspace_of<signed char>(write.num_slots * write.value_token_stride,
+                                                   "new_value int8");
+  value_.granularity = attn::Int8Granularity::kChannelStatic;
+  value_.scale = const_cast<float*>(memory_.upload(scale, "value_scale"));
+  write_.value = value_.codes;
   write_.value_element = params.int8.value_element = attn::Element::kI8;
-  params.int8.value_channel_scale = quantise.scale;
+  params.int8.value_channel_scale = value_.scale;
 }
 
 void Int8Stage::quantise() {
-  ops_.quantise_int8(query_.params);
-  ops_.quantise_int8(key_.params);
-  if (value_.codes != nullptr) ops_.quantise_int8(value_.params);
+  memory_.ops().quantise_int8(query_);
+  memory_.ops().quantise_int8(key_);
+  if (value_.codes != nullptr) memory_.ops().quantise_int8(value_);
 }
 
 double Int8Stage::quantise_bytes() const {
-  const auto of = [](const Quantised& quantised) {
-    const attn::Int8QuantiseParams& p = quantised.params;
+  const auto of = [](const attn::Int8QuantiseParams& p) {
     const double vectors = static_cast<double>(p.num_tokens) * p.num_heads;
     const bool scales = p.granularity == attn::Int8Granularity::kTokenHead;
-    const auto source = static_cast<double>(dtype_size(static_cast<Dtype>(p.source_element)));
+    const auto source = static_cast<double>(element_size(p.source_element));
     return vectors * (p.head_size * (source + 1.0) + (scales ? sizeof(float) : 0.0));
   };
   return of(query_) + of(key_) + (value_.codes == nullptr ? 0.0 : of(value_));
@@ -150,22 +126,16 @@ double Int8Stage::quantise_bytes() const {
 
 double Int8Stage::write_bytes() const {
   const double vectors = static_cast<double>(write_.num_tokens) * write_.num_kv_heads;
-  const auto value = static_cast<double>(dtype_size(static_cast<Dtype>(write_.value_element)));
+  const auto value = static_cast<double>(element_size(write_.value_element));
   return 2.0 * vectors * (write_.head_size * (1.0 + value) + sizeof(float));
 }
 
-void Int8Stage::poison() {
-  for (Buffer* buffer : poisoned_) ops_.poison(*buffer);
-}
-
 std::string Int8Stage::query_defect() {
-  const attn::Int8QuantiseParams& p = query_.params;
+  const attn::Int8QuantiseParams& p = query_;
   const Tensor& expected_codes = inputs_.query.query;    // [T_pad, H, D]
   const Tensor& expected_scales = inputs_.query.scales;  // [T_pad, H]
-  Tensor codes(Dtype::kI8, expected_codes.shape());
-  ops_.download(codes.bytes(), *query_.codes, codes.size_bytes());
-  Tensor scales(Dtype::kF32, expected_scales.shape());
-  ops_.download(scales.bytes(), *query_.scales, scales.size_bytes());
+  const Tensor codes = memory_.read(p.codes, Dtype::kI8, expected_codes.shape());
+  const Tensor scales = memory_.read(p.scale, Dtype::kF32, expected_scales.shape());
   const auto width = static_cast<std::size_t>(p.head_size);
   for (std::int64_t token = 0; token < p.num_tokens; ++token) {
     for (std::int64_t head = 0; head < p.num_heads; ++head) {
@@ -188,9 +158,8 @@ std::string Int8Stage::query_defect() {
 }
 
 void Int8Stage::read(PipelineOutput& output) {
-  output.key_scale_cache = Tensor(Dtype::kF32, inputs_.cache->key_scale_cache.shape());
-  ops_.download(output.key_scale_cache->bytes(), *key_scale_cache_,
-                output.key_scale_cache->size_bytes());
+  output.key_scale_cache =
+      memory_.read(write_.key_scale_cache, Dtype::kF32, inputs_.cache->key_scale_cache.shape());
   if (output.defect.empty()) output.defect = query_defect();
 }
 

@@ -2,11 +2,10 @@
 // quantised on the device, the cache of key scales, and what is saved where.
 #pragma once
 
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "backends/backend.h"
+#include "backends/device_buffers.h"
 
 namespace attnbench {
 
@@ -16,9 +15,9 @@ class Int8Stage {
   /// all int8 fields; `write` says where the 16-bit keys and values lie on the device.
   /// `save_by_position` is for a batch without prefills: decode stores its own keys through the
   /// block table (§11.6), and the query scales are [T, H]; otherwise slot_mapping is used and the
-  /// scales are [H, T] (§11.5). `inputs` must outlive the stage.
-  Int8Stage(const Problem& problem, const BackendInputs& inputs, Ops& ops, bool save_by_position,
-            const attn::CacheWriteParams& write, attn::AttendParams& params);
+  /// scales are [H, T] (§11.5). `inputs` and `memory` must outlive the stage.
+  Int8Stage(const Problem& problem, const BackendInputs& inputs, DeviceBuffers& memory,
+            bool save_by_position, const attn::CacheWriteParams& write, attn::AttendParams& params);
 
   bool save_by_position() const { return save_by_position_; }
   void quantise();
@@ -26,21 +25,13 @@ class Int8Stage {
   double quantise_bytes() const;
   double write_bytes() const;
 
-  void poison();
   /// The cache of key scales after the step; a defect when the query's codes or scales are not
   /// those of §11.2.
   void read(PipelineOutput& output);
 
  private:
-  struct Quantised {
-    attn::Int8QuantiseParams params{};
-    Buffer* codes = nullptr;
-    Buffer* scales = nullptr;
-  };
-
-  Buffer* buffer(std::size_t size_bytes, const std::string& name, bool poisoned);
-  Quantised by_token(const void* source, std::int64_t rows, std::int64_t scale_rows, int heads,
-                     bool transposed, const std::string& name);
+  attn::Int8QuantiseParams by_token(const void* source, std::int64_t rows, std::int64_t scale_rows,
+                                    int heads, bool transposed, const std::string& name);
   void set_query(attn::AttendParams& params);
   void set_key_scales(attn::AttendParams& params);
   void set_write(const attn::CacheWriteParams& write, const attn::AttendParams& params);
@@ -49,15 +40,12 @@ class Int8Stage {
 
   Problem problem_;
   const BackendInputs& inputs_;
-  Ops& ops_;
+  DeviceBuffers& memory_;
   bool save_by_position_;
-  Quantised query_;
-  Quantised key_;
-  Quantised value_;  // level 1 only
+  attn::Int8QuantiseParams query_{};
+  attn::Int8QuantiseParams key_{};
+  attn::Int8QuantiseParams value_{};  // level 1 only
   attn::Int8CacheWriteParams write_{};
-  Buffer* key_scale_cache_ = nullptr;
-  std::vector<std::unique_ptr<Buffer>> buffers_;
-  std::vector<Buffer*> poisoned_;
 };
 
 }  // namespace attnbench

@@ -4,6 +4,8 @@
 
 #include "backends/backend_list.h"
 #include "backends/mla/backend.h"
+#include "backends/reference_sources.h"
+#include "backends/refusals.h"
 #include "core/error.h"
 #include "reference/attention.h"
 
@@ -13,18 +15,14 @@ namespace {
 constexpr KernelRules kRules{.reads_dequantised = true};
 
 /// Levels 1 and 2 with what has no meaning beside them (semantics §11.6).
-void add_int8_reasons(const Problem& problem, std::vector<std::string>& reasons) {
+void add_int8_reasons(const Problem& problem, Refusals& reasons) {
   const int level = problem.kv_cache.int8_level;
   if (level == 0) return;
-  if (is_quantised(problem.kv_cache.dtype)) {
-    reasons.push_back(fmt::format("int8 attention level {} with {} kv cache", level,
-                                  to_string(problem.kv_cache.dtype)));
-  }
-  if (problem.attention.query_dtype != QueryDtype::kAuto) reasons.emplace_back("fp8 query");
-  if (is_encoder_type(problem.attention.type)) {
-    reasons.push_back(
-        fmt::format("int8 attention for attention type {}", to_string(problem.attention.type)));
-  }
+  reasons.add_if(is_quantised(problem.kv_cache.dtype),
+                 fmt::format("int8 attention level {} with {} kv cache", level,
+                             to_string(problem.kv_cache.dtype)));
+  reasons.fp8_query();
+  reasons.int8_of_type(is_encoder_type(problem.attention.type));
 }
 
 bool is_served(AttentionType type) {
@@ -41,8 +39,9 @@ class ReferencePipeline : public Pipeline {
         rows_(static_cast<std::size_t>(inputs.inputs->num_tokens())) {
     std::iota(rows_.begin(), rows_.end(), 0);
     set_sources();
-    steps_.push_back({"attend", true, attention_traffic(problem_, kRules).unique_bytes,
-                      attention_flops(problem_, kRules), [this] { run(); }});
+    steps_.push_back(counted_step(
+        "attend", [this] { run(); }, attention_traffic(problem_, kRules).unique_bytes,
+        attention_flops(problem_, kRules)));
     poison_outputs();
   }
 
@@ -77,18 +76,13 @@ class ReferencePipeline : public Pipeline {
 
  private:
   void set_sources() {
-    const AttentionInputs& inputs = *inputs_.inputs;
+    sources_ = reference_sources(*inputs_.inputs);
     const StoredQuery& query = inputs_.query;
     sources_.query = query.dequantized ? &*query.dequantized : &query.query;
     // A cache that only copies bits has no dequantised tensors.
-    const bool dequantised = inputs_.stored != nullptr && !inputs_.stored->key_dequantized.empty();
-    sources_.key = dequantised ? &inputs_.stored->key_dequantized : &inputs.key;
-    sources_.value = dequantised ? &inputs_.stored->value_dequantized : &inputs.value;
-    sources_.query_start_loc = inputs.query_start_loc;
-    sources_.seq_lens = inputs.seq_lens;
-    sources_.key_start_loc = inputs.key_start_loc;
-    sources_.sinks = inputs.sinks;
-    sources_.alibi_slopes = inputs.alibi_slopes;
+    if (inputs_.stored == nullptr || inputs_.stored->key_dequantized.empty()) return;
+    sources_.key = &inputs_.stored->key_dequantized;
+    sources_.value = &inputs_.stored->value_dequantized;
   }
 
   void run() {
@@ -114,25 +108,16 @@ class Reference : public Backend {
   bool states_rules() const override { return false; }
   bool is_default_for(AttentionType) const override { return false; }
   std::vector<std::string> refusals(const Problem& problem, const DeviceFacts&) const override {
-    std::vector<std::string> reasons;
     const AttentionType type = problem.attention.type;
+    const OutputQuantType output = problem.output_quant.type;
     if (type == AttentionType::kMla) return mla_reference_refusals(problem);
-    if (!kv_format(problem.kv_cache.dtype).of_heads) {
-      reasons.emplace_back("kv_cache_dtype not supported");
-    }
-    if (!is_served(type)) {
-      reasons.push_back(fmt::format("attention type {} not supported", to_string(type)));
-    }
+    Refusals reasons(problem);
+    reasons.kv_cache_dtype(!kv_format(problem.kv_cache.dtype).of_heads);
+    reasons.attention_type(!is_served(type));
     add_int8_reasons(problem, reasons);
-    if (has_direct_kv(type) && is_quantised(problem.kv_cache.dtype)) {
-      reasons.emplace_back("quantized KV cache is not supported for encoder attention");
-    }
-    if (problem.output_quant.type != OutputQuantType::kNone &&
-        problem.output_quant.type != OutputQuantType::kFp8Static) {
-      reasons.push_back(fmt::format("output quantization {} not supported",
-                                    to_string(problem.output_quant.type)));
-    }
-    return reasons;
+    reasons.quantised_kv_of_encoder(has_direct_kv(type));
+    reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
+    return reasons.take();
   }
   std::optional<CacheLayoutKind> cache_layout() const override { return std::nullopt; }
   Dtype probability_dtype(const Problem& problem) const override { return problem.attention.dtype; }

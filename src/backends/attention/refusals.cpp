@@ -5,12 +5,11 @@
 #include <limits>
 
 #include "backends/attention/capability.h"
+#include "backends/refusals.h"
 #include "core/error.h"
 
 namespace attnbench {
 namespace {
-
-constexpr const char* kMmPrefixReason = "partial multimodal token full attention not supported";
 
 template <typename T>
 bool contains(const std::vector<T>& values, T value) {
@@ -44,101 +43,64 @@ struct Question {
     const bool ones = all_one(cache.k_scale) && all_one(cache.v_scale) && cache.q_scale == 1.0;
     return fp8_kv() && (cache.calculate_kv_scales || !ones);
   }
-  bool forced_cascade() const {
-    return problem.cascade.mode == CascadeMode::kAlways && problem.cascade.common_prefix_len > 0;
-  }
-  bool mm_prefix() const {
-    for (const auto& [request, ranges] : attention().mm_prefix_ranges) {
-      for (const auto& range : ranges) {
-        if (range[0] < range[1]) return true;
-      }
-    }
-    return false;
-  }
-};
-
-class Reasons {
- public:
-  void add_if(bool condition, std::string reason) {
-    if (condition) list_.push_back(std::move(reason));
-  }
-  bool none() const { return list_.empty(); }
-  std::vector<std::string> take() { return std::move(list_); }
-
- private:
-  std::vector<std::string> list_;
+  bool forced_cascade() const { return forces_cascade(problem); }
+  bool mm_prefix() const { return has_mm_prefix(attention()); }
 };
 
 /// Rows 1 to 5.
-void add_format_reasons(const Question& q, Reasons& reasons) {
-  const int d = q.attention().head_size;
+void add_format_reasons(const Question& q, Refusals& reasons) {
   const KvCacheDtype kv = q.problem.kv_cache.dtype;
-  reasons.add_if(
-      d % q.can.head_size_multiple != 0 || d < q.can.min_head_size || d > q.can.max_head_size,
-      "head_size not supported");
-  reasons.add_if(!contains(q.can.dtypes, q.attention().dtype), "dtype not supported");
-  reasons.add_if(!contains(q.can.kv_dtypes, kv) ||
-                     (has_tensor_scales(kv) && q.device.sm < q.can.min_sm_fp8_kv),
-                 "kv_cache_dtype not supported");
+  reasons.check_head_size(q.can.head_size_multiple, q.can.min_head_size, q.can.max_head_size);
+  reasons.check_dtype(q.can.dtypes);
+  reasons.kv_cache_dtype(!contains(q.can.kv_dtypes, kv) ||
+                         (has_tensor_scales(kv) && q.device.sm < q.can.min_sm_fp8_kv));
   // int8 attention has pages of its own: any multiple of 16 up to 256.
   const int block_size = q.problem.kv_cache.block_size;
   const bool block_size_fits = q.can.is_ixformer && q.int8()
                                    ? block_size % 16 == 0 && block_size <= 256
                                    : supports_block_size(block_size, q.can.block_sizes);
-  reasons.add_if(!block_size_fits, "block_size not supported");
-  reasons.add_if(q.mm_prefix() && (!q.can.mm_prefix || q.dcp()), kMmPrefixReason);
+  reasons.block_size(!block_size_fits);
+  reasons.mm_prefix(!q.can.mm_prefix || q.dcp());
 }
 
 /// Rows 6 to 14.
-void add_kind_reasons(const Question& q, Reasons& reasons) {
+void add_kind_reasons(const Question& q, Refusals& reasons) {
   const AttentionType type = q.attention().type;
-  const bool per_head =
-      q.problem.kv_cache.k_scale.size() > 1 || q.problem.kv_cache.v_scale.size() > 1;
-  reasons.add_if(type == AttentionType::kMla, "MLA not supported");
-  reasons.add_if(type == AttentionType::kMla && q.problem.mla.sparse_topk, "sparse not supported");
-  reasons.add_if(
-      per_head && (q.can.min_sm_per_head_scales < 0 || q.device.sm < q.can.min_sm_per_head_scales),
-      "per-head quant scales not supported");
-  reasons.add_if(q.device.sm < q.can.min_sm, "compute capability not supported");
-  reasons.add_if(type == AttentionType::kMmEncoder || type == AttentionType::kOp,
-                 fmt::format("attention type {} not supported", to_string(type)));
-  reasons.add_if(
-      type == AttentionType::kDecoder && !q.attention().causal && !q.can.non_causal_decoder,
-      "non-causal attention not supported");
-  reasons.add_if(q.attention().batch_invariant && !q.can.batch_invariant,
-                 "batch invariance not supported");
+  reasons.mla();
+  reasons.sparse();
+  reasons.per_head_scales(q.can.min_sm_per_head_scales < 0 ||
+                          q.device.sm < q.can.min_sm_per_head_scales);
+  reasons.compute_capability(q.can.min_sm);
+  reasons.attention_type(type == AttentionType::kMmEncoder || type == AttentionType::kOp);
+  reasons.non_causal(type == AttentionType::kDecoder && !q.can.non_causal_decoder);
+  reasons.batch_invariance(!q.can.batch_invariant);
   reasons.add_if(q.sinks() && q.device.sm < q.can.min_sm_sinks,
                  "sink not supported on compute capability < 9.0");
 }
 
 /// Row 15, the lines of int8 levels and of sinks in layout IX.
-void add_int8_reasons(const Question& q, Reasons& reasons) {
+void add_int8_reasons(const Question& q, Refusals& reasons) {
   const bool ix_sinks_in_cascade = q.can.is_ixformer && q.sinks() && q.forced_cascade();
   if (!q.int8()) {
     return reasons.add_if(ix_sinks_in_cascade, "attention sinks with ixformer cascade attention");
   }
-  if (!q.can.is_ixformer) return reasons.add_if(true, "int8 attention not supported");
+  if (!q.can.is_ixformer) return reasons.int8();
   const AttentionType type = q.attention().type;
   const bool missing_keys =
       type == AttentionType::kEncoderDecoder &&
       std::any_of(q.problem.batch.begin(), q.problem.batch.end(),
                   [](const Request& request) { return request.query_len <= 1; });
-  reasons.add_if(q.fp8_kv(), fmt::format("int8 attention level {} with fp8 kv cache",
-                                         q.problem.kv_cache.int8_level));
+  reasons.int8_with_fp8_cache(q.fp8_kv());
   reasons.add_if(q.sinks(), "attention sinks with int8 attention");
   reasons.add_if(q.forced_cascade(), "cascade attention with int8 attention");
   reasons.add_if(ix_sinks_in_cascade, "attention sinks with ixformer cascade attention");
-  reasons.add_if(q.dcp(), "DCP with int8 attention");
-  reasons.add_if(q.encoder() || missing_keys,
-                 fmt::format("int8 attention for attention type {}", to_string(type)));
+  reasons.int8_with_dcp();
+  reasons.int8_of_type(q.encoder() || missing_keys);
 }
 
-void add_cascade_reasons(const Question& q, Reasons& reasons) {
+void add_cascade_reasons(const Question& q, Refusals& reasons) {
   if (!q.forced_cascade()) return;
-  if (!q.can.cascade) {
-    reasons.add_if(true, fmt::format("cascade attention not supported by {}", q.can.name));
-    return;
-  }
+  if (!q.can.cascade) return reasons.cascade_by(q.can.name);
   reasons.add_if(q.alibi(), "Cascade attention does not support ALiBi.");
   reasons.add_if(q.window(), "Cascade attention does not support sliding window.");
   reasons.add_if(q.fp8_descale(), "cascade attention with fp8 descale");
@@ -149,9 +111,9 @@ void add_cascade_reasons(const Question& q, Reasons& reasons) {
                  "cascade attention for attention type encoder_decoder");
 }
 
-void add_dcp_reasons(const Question& q, Reasons& reasons) {
+void add_dcp_reasons(const Question& q, Refusals& reasons) {
   if (!q.dcp()) return;
-  if (!q.can.lse_for_dcp) return reasons.add_if(true, "DCP requires LSE from decode");
+  if (!q.can.lse_for_dcp) return reasons.dcp_without_lse();
   reasons.add_if(q.window(), "DCP with window");
   reasons.add_if(q.alibi(), "DCP with ALiBi");
   reasons.add_if(q.sinks(), "DCP with sinks");
@@ -159,35 +121,32 @@ void add_dcp_reasons(const Question& q, Reasons& reasons) {
   reasons.add_if(q.forced_cascade(), "DCP with cascade");
   reasons.add_if(q.attention().type != AttentionType::kDecoder,
                  fmt::format("DCP with attention type {}", to_string(q.attention().type)));
-  reasons.add_if(q.problem.dcp.transport == DcpTransport::kNccl, "DCP over nccl: NCCL not found");
-  reasons.add_if(q.problem.dcp.interleave_size > 1 && q.attention().num_speculative_tokens > 0,
-                 "MTP with cp_kv_cache_interleave_size > 1 is not supported");
+  reasons.dcp_over_nccl();
+  reasons.dcp_interleaved_speculation();
 }
 
-void add_encoder_reasons(const Question& q, Reasons& reasons) {
+void add_encoder_reasons(const Question& q, Refusals& reasons) {
   if (!q.encoder()) return;
   if (!q.can.encoder_soft_cap_and_alibi) {
-    const auto ignores = [&](const char* feature) {
-      return fmt::format("{} encoder attention ignores {}", q.can.name, feature);
+    const auto ignores = [&](bool ignored, const char* feature) {
+      reasons.ignored_by_encoder(q.can.name, ignored, feature);
     };
-    reasons.add_if(q.alibi(), ignores("ALiBi"));
-    reasons.add_if(q.attention().logits_soft_cap > 0, ignores("softcap"));
-    reasons.add_if(q.sinks(), ignores("sinks"));
-    reasons.add_if(q.problem.output_quant.type == OutputQuantType::kFp8Static,
-                   ignores("output_scale"));
+    ignores(q.alibi(), "ALiBi");
+    ignores(q.attention().logits_soft_cap > 0, "softcap");
+    ignores(q.sinks(), "sinks");
+    ignores(q.problem.output_quant.type == OutputQuantType::kFp8Static, "output_scale");
   } else {
     // Layout IX is vLLM's FLASH_ATTN too, under the name its users know.
-    reasons.add_if(q.sinks(), "FLASH_ATTN encoder attention ignores sinks");
+    reasons.ignored_by_encoder("FLASH_ATTN", q.sinks(), "sinks");
   }
-  reasons.add_if(is_quantised(q.problem.kv_cache.dtype),
-                 "quantized KV cache is not supported for encoder attention");
+  reasons.quantised_kv_of_encoder();
 }
 
-void add_output_quant_reasons(const Question& q, Reasons& reasons) {
+void add_output_quant_reasons(const Question& q, Refusals& reasons) {
   const OutputQuantType type = q.problem.output_quant.type;
   if (type == OutputQuantType::kNone) return;
   if (!q.can.static_fp8_output) {
-    reasons.add_if(true, "fused output quantization is not yet supported for FlashAttentionImpl");
+    reasons.add("fused output quantization is not yet supported for FlashAttentionImpl");
   } else {
     reasons.add_if(
         type != OutputQuantType::kFp8Static,
@@ -196,7 +155,7 @@ void add_output_quant_reasons(const Question& q, Reasons& reasons) {
 }
 
 /// Row 15 as it is listed in §13.4, then what only attnbench knows.
-void add_feature_reasons(const Question& q, Reasons& reasons) {
+void add_feature_reasons(const Question& q, Refusals& reasons) {
   const KvCacheSpec& cache = q.problem.kv_cache;
   add_int8_reasons(q, reasons);
   reasons.add_if(q.can.is_ixformer && q.fp8_descale(), "fp8 descale in ixformer layout");
@@ -208,20 +167,14 @@ void add_feature_reasons(const Question& q, Reasons& reasons) {
   add_output_quant_reasons(q, reasons);
   reasons.add_if(q.mm_prefix() && q.can.mm_prefix && q.attention().type != AttentionType::kDecoder,
                  "mm_prefix applies to decoder attention only");
-  reasons.add_if(is_per_token_head(cache.dtype) && contains(q.can.kv_dtypes, cache.dtype) &&
-                     q.attention().head_size % 4 != 0,
-                 "per-token-head KV cache requires head_size % 4 == 0");
-  reasons.add_if(
-      q.attention().query_dtype == QueryDtype::kFp8E4M3 && (!q.can.fp8_query || !q.fp8_kv()),
-      "fp8 query");
+  reasons.per_token_head_size(contains(q.can.kv_dtypes, cache.dtype));
+  reasons.fp8_query(!q.can.fp8_query || !q.fp8_kv());
   const bool e4m3_operands =
       q.can.fp8_query && q.fp8_kv() && !q.int8() && query_is_quantised(q.problem, q.can.rules);
-  reasons.add_if(q.attention().probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands,
-                 kProbabilityRefusal);
+  reasons.e4m3_probability(!e4m3_operands);
   reasons.add_if(q.attention().alibi == AlibiKind::kSqrt && !q.can.alibi_sqrt,
                  "alibi sqrt not supported");
-  reasons.add_if(q.paged() && q.attention().v_head_size != q.attention().head_size,
-                 "v_head_size not supported");
+  reasons.v_head_size(q.paged());
 }
 
 }  // namespace
@@ -235,7 +188,7 @@ bool has_infinite_sink(const AttentionSpec& attention) {
 std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
                                      const DeviceFacts& device) {
   const Question question{capability, problem, device};
-  Reasons reasons;
+  Refusals reasons(problem, device);
   add_format_reasons(question, reasons);
   add_kind_reasons(question, reasons);
   add_feature_reasons(question, reasons);

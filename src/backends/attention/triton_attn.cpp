@@ -59,7 +59,7 @@ class TritonPipeline : public AttentionPipeline {
     if (takes_3d_path(problem)) {
       add_3d_steps();
     } else {
-      add_step(attention_step("attend", [this] { this->ops().attend(params()); }));
+      add_attend_step("attend", [this] { this->ops().attend(params()); });
     }
   }
 
@@ -69,13 +69,14 @@ class TritonPipeline : public AttentionPipeline {
     segments.num_segments = kNumSoftmaxSegments;
     segments.tile = decode_tile(problem().attention);
     const std::int64_t rows = num_tokens() * params().num_heads * segments.num_segments;
-    segments.segment_output = workspace<float>(rows * params().v_head_size, "segment output");
-    segments.segment_max = workspace<float>(rows, "segment max");
-    segments.segment_expsum = workspace<float>(rows, "segment expsum");
-    add_step(attention_step("attend_segments",
-                            [this, segments] { ops().attend_segments(params(), segments); }));
-    add_step({"reduce_segments", true, 0, 0,
-              [this, segments] { ops().reduce_segments(params(), segments); }});
+    segments.segment_output =
+        memory().workspace_of<float>(rows * params().v_head_size, "segment output");
+    segments.segment_max = memory().workspace_of<float>(rows, "segment max");
+    segments.segment_expsum = memory().workspace_of<float>(rows, "segment expsum");
+    add_attend_step("attend_segments",
+                    [this, segments] { ops().attend_segments(params(), segments); });
+    add_step(counted_step("reduce_segments",
+                          [this, segments] { ops().reduce_segments(params(), segments); }));
   }
 };
 

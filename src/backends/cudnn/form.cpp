@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "metadata/batch.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -82,10 +83,8 @@ void set_offsets(const Problem& problem, CudnnForm& form) {
 
 void set_lengths(const Problem& problem, CudnnForm& form) {
   form.graph.has_lengths = true;
-  for (const Request& request : problem.batch) {
-    form.query_lens.push_back(checked_int32(request.query_len, "query_len"));
-    form.key_lens.push_back(checked_int32(request.seq_len, "seq_len"));
-  }
+  form.query_lens = query_lens_of(problem);
+  form.key_lens = seq_lens_of(problem);
 }
 
 void set_pages(const Problem& problem, CudnnGraph& graph) {

@@ -28,7 +28,7 @@ class CudnnPipeline final : public AttentionPipeline {
 
   CudnnForm form_;
   const BackendInputs& inputs_;  // outlives the pipeline
-  CudnnMemory memory_;
+  CudnnMemory arguments_;        // of every run
   void* workspace_ = nullptr;
   std::unique_ptr<CudnnPlan> plan_;
   std::string run_name_;

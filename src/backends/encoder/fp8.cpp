@@ -15,41 +15,41 @@ namespace {
 constexpr std::array<const char*, 3> kNames{"query", "key", "value"};
 constexpr int kHeadMultiple = 16;
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
-std::size_t code_bytes(const MmSource& source, int padded) {
-  return static_cast<std::size_t>(source.num_tokens * source.num_heads * padded);
-}
-
 }  // namespace
 
 MmFp8::MmFp8(const Problem& problem, Ops& ops, const std::array<MmSource, 3>& sources)
     : problem_(problem),
       ops_(ops),
+      memory_(ops),
       sources_(sources),
       padded_(static_cast<int>(round_up(problem.attention.head_size, kHeadMultiple))),
       dynamic_(!problem.mm_encoder.fp8_scale_path),
-      save_pending_(problem.mm_encoder.fp8_scale_save_path.has_value()) {
-  const std::size_t layers = save_pending_ ? problem.mm_encoder.layer_names.size() : 1;
-  for (std::size_t i = 0; i < 3; ++i) codes_[i] = make(code_bytes(sources[i], padded_), kNames[i]);
-  amax_ = make(3 * sizeof(float), "amax");
-  history_ = make(layers * 3 * attn::kAmaxHistoryLength * sizeof(float), "amax history");
-  scale_ = make(layers * 3 * sizeof(float), "fp8 scales");
-  zero_ = make(sizeof(std::int64_t), "zero");
-  saturated_ = make(3 * sizeof(std::int64_t), "saturated elements");
-  const auto kv_heads = static_cast<std::size_t>(problem.attention.num_kv_heads);
-  kv_scales_ = make(2 * kv_heads * sizeof(float), "k_scale and v_scale");
-  const std::vector<float> zeros(layers * 3 * attn::kAmaxHistoryLength, 0.0f);
-  ops_.upload(*history_, zeros.data(), zeros.size() * sizeof(float));
-  constexpr std::int64_t kZero = 0;
-  ops_.upload(*zero_, &kZero, sizeof kZero);
+      save_pending_(problem.mm_encoder.fp8_scale_save_path.has_value()),
+      num_layers_(save_pending_ ? std::ssize(problem.mm_encoder.layer_names) : 1) {
+  set_memory();
   reset_counters();
   if (!dynamic_) load_static_scales();
   if (save_pending_) observe_earlier_forwards();
 }
 
-std::unique_ptr<Buffer> MmFp8::make(std::size_t size_bytes, const char* name) {
-  return ops_.allocate(size_bytes, name);
+void MmFp8::set_memory() {
+  for (std::size_t i = 0; i < 3; ++i) {
+    const std::int64_t size = sources_[i].num_tokens * sources_[i].num_heads * padded_;
+    codes_[i] = memory_.workspace_of<unsigned char>(size, kNames[i]);
+  }
+  const auto layers = static_cast<std::size_t>(num_layers_);
+  const std::vector<float> zeros(layers * 3 * attn::kAmaxHistoryLength, 0.0f);
+  amax_ = memory_.allocate(3 * sizeof(float), "amax").as<float>();
+  history_ = const_cast<float*>(memory_.upload(zeros, "amax history"));
+  scale_ = memory_.allocate(layers * 3 * sizeof(float), "fp8 scales").as<float>();
+  zero_ = memory_.upload(std::vector<attn::i64>{0}, "zero");
+  saturated_ = memory_.allocate(3 * sizeof(attn::i64), "saturated elements").as<attn::i64>();
+  const std::int64_t num_kv_scales = 2 * std::int64_t{problem_.attention.num_kv_heads};
+  const auto bytes = static_cast<std::size_t>(num_kv_scales) * sizeof(float);
+  constexpr const char* kKvScales = "k_scale and v_scale";
+  // Loaded ones are there before any run.
+  kv_scales_ = dynamic_ ? memory_.workspace_of<float>(num_kv_scales, kKvScales)
+                        : memory_.allocate(bytes, kKvScales).as<float>();
 }
 
 void MmFp8::load_static_scales() {
@@ -67,11 +67,11 @@ void MmFp8::load_static_scales() {
     skip_[i] = loaded[i] == 1.0;
   }
   query_scale_ = scales[0];
-  ops_.upload(*scale_, scales.data(), sizeof scales);
+  ops_.upload(memory_.starting_at(scale_), scales.data(), sizeof scales);
   const auto heads = static_cast<std::size_t>(problem_.attention.num_kv_heads);
   std::vector<float> expanded(2 * heads, scales[1]);
   std::fill(expanded.begin() + static_cast<std::ptrdiff_t>(heads), expanded.end(), scales[2]);
-  ops_.upload(*kv_scales_, expanded.data(), expanded.size() * sizeof(float));
+  ops_.upload(memory_.starting_at(kv_scales_), expanded.data(), expanded.size() * sizeof(float));
 }
 
 /// Why only 15: with the 16th forward of the first layer its ring wraps and the file is written,
@@ -83,12 +83,10 @@ void MmFp8::observe_earlier_forwards() {
     for (int step = 0; step < position_; ++step) {
       const AttentionInputs inputs = make_mm_observation(problem_, layer, step);
       const std::array<const Tensor*, 3> tensors{&inputs.query, &inputs.key, &inputs.value};
-      std::array<std::unique_ptr<Buffer>, 3> buffers;
+      DeviceBuffers observed(ops_);
       std::array<MmSource, 3> sources = sources_;
       for (std::size_t i = 0; i < 3; ++i) {
-        buffers[i] = make(tensors[i]->size_bytes(), kNames[i]);
-        ops_.upload(*buffers[i], tensors[i]->bytes(), tensors[i]->size_bytes());
-        sources[i].data = buffers[i]->data();
+        sources[i].data = observed.upload(*tensors[i], kNames[i]);
         sources[i].token_stride = std::int64_t{sources[i].num_heads} * a.head_size;
         sources[i].head_stride = a.head_size;
       }
@@ -109,13 +107,13 @@ void MmFp8::observe(std::size_t layer, int position, const std::array<MmSource, 
     params.num_heads = sources[i].num_heads;
     params.head_size = problem_.attention.head_size;
     params.is_signed = problem_.mm_encoder.amax == AmaxKind::kSigned ? 1 : 0;
-    params.amax = amax_->as<float>() + i;
+    params.amax = amax_ + i;
     ops_.amax(params);
   }
   attn::AmaxHistoryParams params{};
-  params.amax = amax_->as<float>();
-  params.history = history_->as<float>() + layer * 3 * attn::kAmaxHistoryLength;
-  params.scale = scale_->as<float>() + layer * 3;
+  params.amax = amax_;
+  params.history = history_ + layer * 3 * attn::kAmaxHistoryLength;
+  params.scale = scale_ + layer * 3;
   params.position = position;
   params.num_tensors = 3;
   ops_.update_amax_history(params);
@@ -125,10 +123,10 @@ void MmFp8::observe(std::size_t layer, int position, const std::array<MmSource, 
 void MmFp8::multiply_scales() {
   attn::MatmulParams params{};
   params.element = params.output_element = attn::Element::kF32;
-  params.a = scale_->as<float>();  // by strides of 0 the same for every head
-  params.b = scale_->as<float>() + 1;
+  params.a = scale_;  // by strides of 0 the same for every head
+  params.b = scale_ + 1;
   params.b_row_stride = 1;
-  params.c = kv_scales_->as<float>();
+  params.c = kv_scales_;
   params.c_row_stride = 1;
   params.num_batches = params.n = params.k = 1;
   params.m = problem_.attention.num_kv_heads;
@@ -137,13 +135,12 @@ void MmFp8::multiply_scales() {
 
 void MmFp8::expand_v_scale() {
   const int heads = problem_.attention.num_kv_heads;
-  ops_.copy(repeated_copy(attn::Element::kF32, scale_->as<float>() + 2,
-                          kv_scales_->as<float>() + heads, heads));
+  ops_.copy(repeated_copy(attn::Element::kF32, scale_ + 2, kv_scales_ + heads, heads));
 }
 
 /// On the device, so that poisoning waits for nothing either.
 void MmFp8::reset_counters() {
-  ops_.copy(repeated_copy(attn::Element::kI64, zero_->data(), saturated_->data(), 3));
+  ops_.copy(repeated_copy(attn::Element::kI64, zero_, saturated_, 3));
 }
 
 void MmFp8::quantise() {
@@ -158,9 +155,9 @@ void MmFp8::quantise() {
     params.source = sources_[i].data;
     params.source_token_stride = sources_[i].token_stride;
     params.source_head_stride = sources_[i].head_stride;
-    params.codes = codes_[i]->as<unsigned char>();
-    params.scale = skip_[i] ? nullptr : scale_->as<float>() + i;
-    params.num_saturated = saturated_->as<attn::i64>() + i;
+    params.codes = codes_[i];
+    params.scale = skip_[i] ? nullptr : scale_ + i;
+    params.num_saturated = saturated_ + i;
     params.num_tokens = sources_[i].num_tokens;
     params.num_heads = sources_[i].num_heads;
     params.head_size = problem_.attention.head_size;
@@ -171,8 +168,8 @@ void MmFp8::quantise() {
 
 /// Of all layers; those of the measured one come first.
 std::vector<float> MmFp8::read_scales() {
-  std::vector<float> scales(scale_->size_bytes() / sizeof(float));
-  ops_.download(scales.data(), *scale_, scale_->size_bytes());
+  const Tensor found = memory_.read(scale_, Dtype::kF32, {num_layers_, 3});
+  const std::vector<float> scales(found.data<float>(), found.data<float>() + found.num_elements());
   for (std::size_t i = 0; dynamic_ && i < 3; ++i) {
     if (std::isfinite(scales[i])) continue;
     fail(ErrorKind::kValue, "dynamic fp8 scale of {}: expected a finite number, got {}", kNames[i],
@@ -198,7 +195,7 @@ attn::AttendParams MmFp8::attend_params(const attn::AttendParams& params, void* 
   const auto heads = static_cast<std::int64_t>(params.num_heads);
   const auto kv_heads = static_cast<std::int64_t>(params.num_kv_heads);
   result.query_element = attn::Element::kE4M3;
-  result.query = codes_[0]->data();
+  result.query = codes_[0];
   result.query_token_stride = heads * padded_;
   result.query_head_stride = padded_;
   result.output = output;
@@ -211,12 +208,12 @@ attn::AttendParams MmFp8::attend_params(const attn::AttendParams& params, void* 
       static_cast<float>(problem_.attention.scale * static_cast<double>(query_scale_));
   attn::KvParams& kv = result.kv;
   kv.element = attn::Element::kE4M3;
-  kv.key = codes_[1]->data();
-  kv.value = codes_[2]->data();
+  kv.key = codes_[1];
+  kv.value = codes_[2];
   kv.token_stride_key = kv.token_stride_value = kv_heads * padded_;
   kv.head_stride_key = kv.head_stride_value = padded_;
-  kv.k_scale = kv_scales_->as<float>();
-  kv.v_scale = kv_scales_->as<float>() + kv_heads;
+  kv.k_scale = kv_scales_;
+  kv.v_scale = kv_scales_ + kv_heads;
   return result;
 }
 
@@ -232,8 +229,7 @@ double MmFp8::traffic_bytes() const {
 }
 
 void MmFp8::poison() {
-  for (const auto& codes : codes_) ops_.poison(*codes);
-  if (dynamic_) ops_.poison(*kv_scales_);
+  memory_.poison();
   reset_counters();
 }
 
@@ -243,11 +239,11 @@ MmQuantisedForward MmFp8::read() {
   MmQuantisedForward forward;
   std::copy_n(scales.begin(), forward.scales.size(), forward.scales.begin());
   for (std::size_t i = 0; i < 3; ++i) {
-    forward.codes[i] =
-        Tensor(Dtype::kE4M3, {sources_[i].num_tokens, sources_[i].num_heads, padded_});
-    ops_.download(forward.codes[i].bytes(), *codes_[i], forward.codes[i].size_bytes());
+    forward.codes[i] = memory_.read(codes_[i], Dtype::kE4M3,
+                                    {sources_[i].num_tokens, sources_[i].num_heads, padded_});
   }
-  ops_.download(forward.saturated.data(), *saturated_, sizeof forward.saturated);
+  ops_.download(forward.saturated.data(), memory_.starting_at(saturated_),
+                sizeof forward.saturated);
   return forward;
 }
 

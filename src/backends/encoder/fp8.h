@@ -3,10 +3,10 @@
 #pragma once
 
 #include <array>
-#include <memory>
 #include <string>
 #include <vector>
 
+#include "backends/device_buffers.h"
 #include "core/problem/problem.h"
 #include "inputs/inputs.h"
 #include "ops/ops.h"
@@ -52,7 +52,7 @@ class MmFp8 {
   MmQuantisedForward read();
 
  private:
-  std::unique_ptr<Buffer> make(std::size_t size_bytes, const char* name);
+  void set_memory();
   void load_static_scales();
   void observe_earlier_forwards();
   void observe(std::size_t layer, int position, const std::array<MmSource, 3>& sources);
@@ -64,6 +64,7 @@ class MmFp8 {
 
   const Problem& problem_;
   Ops& ops_;
+  DeviceBuffers memory_;
   std::array<MmSource, 3> sources_;
   int padded_;
   bool dynamic_;
@@ -71,13 +72,14 @@ class MmFp8 {
   int position_ = 0;  // of the measured forward in the ring
   std::array<bool, 3> skip_{};
   float query_scale_ = 1;  // loaded; dynamic ones are on the device alone
-  std::array<std::unique_ptr<Buffer>, 3> codes_;
-  std::unique_ptr<Buffer> amax_;       // f32 [3]
-  std::unique_ptr<Buffer> history_;    // f32 [layers, 3, 16]
-  std::unique_ptr<Buffer> scale_;      // f32 [layers, 3]
-  std::unique_ptr<Buffer> zero_;       // i64 [1]
-  std::unique_ptr<Buffer> saturated_;  // i64 [3]
-  std::unique_ptr<Buffer> kv_scales_;  // f32 [2, Hk]: k_scale (dynamic: times q_scale), v_scale
+  std::array<unsigned char*, 3> codes_{};
+  std::int64_t num_layers_;          // whose scales are made
+  float* amax_ = nullptr;            // [3]
+  float* history_ = nullptr;         // [layers, 3, 16]
+  float* scale_ = nullptr;           // [layers, 3]
+  const attn::i64* zero_ = nullptr;  // [1]
+  attn::i64* saturated_ = nullptr;   // [3]
+  float* kv_scales_ = nullptr;       // [2, Hk]: k_scale (dynamic: times q_scale), v_scale
 };
 
 }  // namespace attnbench

@@ -5,20 +5,12 @@
 #include <algorithm>
 
 #include "core/error.h"
-#include "metadata/validation.h"
+#include "metadata/batch.h"
 
 namespace attnbench {
 namespace {
 
 bool is_fp8(const Problem& problem) { return problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8; }
-
-std::vector<std::int32_t> query_lens(const Problem& problem) {
-  std::vector<std::int32_t> lens;
-  for (const Request& request : problem.batch) {
-    lens.push_back(static_cast<std::int32_t>(request.query_len));
-  }
-  return lens;
-}
 
 /// hidden_size / tp_size with the heads padded in fp8 mode (§10.4).
 std::int64_t offset_unit(const Problem& problem) {
@@ -37,7 +29,7 @@ std::int64_t offset_unit(const Problem& problem) {
 
 MmCall mm_call_of(const MmCapability& capability, const Problem& problem) {
   if (!problem.mm_encoder.batch_size) {
-    return make_mm_call(capability.lengths, cumulative(query_lens(problem)), offset_unit(problem),
+    return make_mm_call(capability.lengths, query_start_loc_of(problem), offset_unit(problem),
                         is_fp8(problem));
   }
   MmCall call;
@@ -60,7 +52,7 @@ MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops&
   if (is_fp8(problem)) {
     add_fp8_steps(inputs.mm->tensors);
   } else {
-    add_step(attention_step("attend", [this] { ops().attend(params()); }));
+    add_attend_step("attend", [this] { ops().attend(params()); });
   }
 }
 
@@ -68,9 +60,9 @@ MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops&
 void MmPipeline::set_sequences() {
   const MmSequences sequences =
       mm_sequences(capability_.lengths, mm_call_of(capability_, problem()));
-  attn::AttendParams& params = own_params();
-  params.query_start_loc = upload(sequences.query_start_loc, "query_start_loc");
-  params.seq_lens = upload(sequences.seq_lens, "seq_lens");
+  attn::AttendParams& params = mutable_params();
+  params.query_start_loc = memory().upload(sequences.query_start_loc, "query_start_loc");
+  params.seq_lens = memory().upload(sequences.seq_lens, "seq_lens");
   params.num_requests = static_cast<int>(sequences.seq_lens.size());
   params.max_query_len = 0;
   for (std::size_t b = 0; b < sequences.seq_lens.size(); ++b) {
@@ -79,15 +71,15 @@ void MmPipeline::set_sequences() {
   }
   const std::vector<attn::i64> starts(sequences.key_start_loc.begin(),
                                       sequences.key_start_loc.end());
-  params.kv.kv_start_loc = upload(starts, "key_start_loc");
+  params.kv.kv_start_loc = memory().upload(starts, "key_start_loc");
 }
 
 void MmPipeline::set_interleaved_value(const AttentionInputs& inputs) {
   const InterleavedValue value = interleave_value(problem(), inputs);
-  const void* rows = upload_bytes(value.rows.bytes(), value.rows.size_bytes(), "interleaved QKV");
+  const void* rows = memory().upload(value.rows, "interleaved QKV");
   const auto size = static_cast<std::int64_t>(dtype_size(value.rows.dtype()));
-  own_params().kv.value = static_cast<const char*>(rows) + value.first * size;
-  own_params().kv.token_stride_value = value.token_stride;
+  mutable_params().kv.value = static_cast<const char*>(rows) + value.first * size;
+  mutable_params().kv.token_stride_value = value.token_stride;
 }
 
 void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
@@ -103,15 +95,15 @@ void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
   const int padded = fp8_->padded_head_size();
   const bool sliced = padded != p.head_size;
   if (sliced) {
-    padded_output_ = ops().allocate(static_cast<std::size_t>(num_rows() * p.num_heads * padded) *
-                                        dtype_size(problem().attention.dtype),
-                                    "padded output");
+    padded_output_ =
+        memory().workspace_of(p.output_element, num_rows() * p.num_heads * padded, "padded output");
   }
-  add_step({"quantise", false, fp8_->traffic_bytes(), 0, [this] { fp8_->quantise(); }});
-  add_step(attention_step("attend", [this] {
-    void* output = padded_output_ ? padded_output_->data() : params().output;
+  add_step(side_step(
+      "quantise", [this] { fp8_->quantise(); }, fp8_->traffic_bytes()));
+  add_attend_step("attend", [this] {
+    void* output = padded_output_ != nullptr ? padded_output_ : params().output;
     ops().attend(fp8_->attend_params(params(), output));
-  }));
+  });
   if (sliced) add_slice_step();
 }
 
@@ -121,7 +113,7 @@ void MmPipeline::add_slice_step() {
   const int padded = fp8_->padded_head_size();
   attn::CopyParams slice{};
   slice.source_element = slice.output_element = p.output_element;
-  slice.source = padded_output_->data();
+  slice.source = padded_output_;
   slice.output = p.output;
   slice.extents[0] = num_tokens();
   slice.extents[1] = p.num_heads;
@@ -133,21 +125,20 @@ void MmPipeline::add_slice_step() {
   slice.width = p.head_size;
   const double elements = static_cast<double>(num_tokens()) * p.num_heads * p.head_size;
   const double bytes = 2 * elements * static_cast<double>(dtype_size(problem().attention.dtype));
-  add_step({"slice", false, bytes, 0, [this, slice] { ops().copy(slice); }});
+  add_step(side_step(
+      "slice", [this, slice] { ops().copy(slice); }, bytes));
 }
 
 void MmPipeline::poison_outputs() {
   AttentionPipeline::poison_outputs();
   if (fp8_) fp8_->poison();
-  if (padded_output_) ops().poison(*padded_output_);
 }
 
 /// Zero columns of V give zero columns of the output; anything else read past the head.
 void MmPipeline::check_padding(PipelineOutput& output) {
   const AttentionSpec& a = problem().attention;
   const int padded = fp8_->padded_head_size();
-  Tensor tensor(a.dtype, {num_rows(), a.num_heads, padded});
-  ops().download(tensor.bytes(), *padded_output_, tensor.size_bytes());
+  const Tensor tensor = memory().read(padded_output_, a.dtype, {num_rows(), a.num_heads, padded});
   for (std::int64_t row = 0; row < num_tokens() * a.num_heads; ++row) {
     for (std::int64_t d = a.head_size; d < padded; ++d) {
       const float value = tensor.at(row * padded + d);
@@ -171,7 +162,7 @@ PipelineOutput MmPipeline::read_output(bool with_cache) {
     }
     return true;
   }();
-  if (padded_output_ && finite) check_padding(output);
+  if (padded_output_ != nullptr && finite) check_padding(output);
   MmQuantisedForward forward = fp8_->read();
   output.more.emplace_back("query_codes", std::move(forward.codes[0]));
   output.more.emplace_back("key_codes", std::move(forward.codes[1]));

@@ -29,7 +29,7 @@ class MmPipeline : public AttentionPipeline {
 
   const MmCapability& capability_;
   std::unique_ptr<MmFp8> fp8_;
-  std::unique_ptr<Buffer> padded_output_;  // [T_pad, H, D rounded up to 16] where D is not that
+  void* padded_output_ = nullptr;  // [T_pad, H, D rounded up to 16] where D is not that
 };
 
 /// The lengths as vLLM's layer hands them to the wrapper of this backend.

@@ -94,8 +94,8 @@ void MlaContext::add_chunk(std::size_t index, const std::vector<Partial>& to) {
     attends.push_back(expand_.attend_into(rank, attend, result.output, attn::Element::kF32,
                                           rank.heads * work_.sizes.value));
   }
-  work_.add_step("project_context", false, run_all(std::move(expansions)), 0,
-                 expand_.flops(chunk.num_tokens));
+  work_.add_step(side_step("project_context", run_all(std::move(expansions)), 0,
+                           expand_.flops(chunk.num_tokens)));
   work_.add_attend_step("attend_context", run_all(std::move(attends)));
 }
 
@@ -167,9 +167,9 @@ void MlaContext::add_gather_from_ranks(std::size_t index) {
   }
   work_.add_each("gather_context", false, &Ops::cp_gather, std::move(gathers));
   const auto bytes = static_cast<std::size_t>(chunk.num_local_tokens * entry * work_.size);
-  work_.add_step("all_gather_context", false, [comm = work_.comm.get(), send, receive, bytes] {
+  work_.add_step(side_step("all_gather_context", [comm = work_.comm.get(), send, receive, bytes] {
     comm->all_gather(send, receive, bytes);
-  });
+  }));
   work_.add_each("reorg_context", false, &Ops::gather_rows, std::move(reorgs));
 }
 

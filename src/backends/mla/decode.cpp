@@ -10,7 +10,6 @@
 #include "metadata/int_math.h"
 #include "metadata/parts/dcp.h"
 #include "metadata/parts/decode_plan.h"
-#include "ops/plan_rows.h"
 
 namespace attnbench {
 namespace {
@@ -71,27 +70,20 @@ class MlaDecode {
   /// all_gather(q, head dim): every rank attends with all heads to its own keys.
   std::vector<const void*> gather_heads(const std::vector<const void*>& own) {
     const auto gather = std::make_shared<DcpQueryGather>(
-        *work_.comm, work_.ops, work_.element, tokens_, static_cast<int>(work_.ranks.front().heads),
-        static_cast<int>(work_.sizes.entry()), allocator());
-    work_.add_step("all_gather_query", false, [gather, own] { gather->run(own); });
+        *work_.comm, work_.memory, work_.element, tokens_,
+        static_cast<int>(work_.ranks.front().heads), static_cast<int>(work_.sizes.entry()));
+    work_.add_step(side_step("all_gather_query", [gather, own] { gather->run(own); }));
     std::vector<const void*> all;
     for (const MlaRank& rank : work_.ranks) all.push_back(gather->query_of_all(rank.index));
     return all;
   }
 
-  AllocateWorkspace allocator() {
-    return [this](std::int64_t size_bytes, const std::string& name) {
-      return work_.memory.workspace(size_bytes, name);
-    };
-  }
-
   void add_rank_attention(const std::vector<const void*>& queries) {
     const int own_heads = static_cast<int>(work_.ranks.front().heads);
     const auto exchange = std::make_shared<DcpExchange>(
-        work_.problem.dcp.comm, *work_.comm, work_.ops,
+        work_.problem.dcp.comm, *work_.comm, work_.memory,
         DcpExchangeShape{tokens_, own_heads, static_cast<int>(padded_heads_),
-                         static_cast<int>(work_.sizes.latent)},
-        allocator());
+                         static_cast<int>(work_.sizes.latent)});
     const int* table = token_block_table();
     std::vector<attn::AttendParams> attends;
     std::vector<DecodeRows> rows;
@@ -108,7 +100,7 @@ class MlaDecode {
       work_.partials.emplace_back(exchange->partial(rank.index), exchange->partial_lse(rank.index));
     }
     add_parts(attends, rows);
-    work_.add_step("exchange", false, [exchange] { exchange->run(); });
+    work_.add_step(side_step("exchange", [exchange] { exchange->run(); }));
     add_rounded_outputs(*exchange);
   }
 
@@ -119,8 +111,8 @@ class MlaDecode {
     rows.query_start_loc.resize(static_cast<std::size_t>(tokens_) + 1);
     std::iota(rows.query_start_loc.begin(), rows.query_start_loc.end(), 0);
     for_each_token([&](int, std::int64_t position) {
-      rows.seq_lens.push_back(
-          dcp_local_seq_len(static_cast<std::int32_t>(position + 1), rank, work_.group()));
+      rows.seq_lens.push_back(dcp_local_seq_len(static_cast<std::int32_t>(position + 1), rank,
+                                                DcpGroup::of(work_.problem)));
     });
     return rows;
   }
@@ -248,25 +240,13 @@ class MlaDecode {
       for (std::size_t i = 0; i < attends.size(); ++i) (ops.*operation)(attends[i], parts[i]);
     };
     work_.add_attend_step("attend_decode", [each, attend] { each(attend); });
-    work_.add_step("combine_decode", true, [each, combine] { each(combine); });
+    work_.add_step(counted_step("combine_decode", [each, combine] { each(combine); }));
   }
 
   attn::PlanParams plan_params(const DecodeRows& rows) {
     const DecodePlan plan =
         plan_decode(rows.seq_lens, work_.plan.num_parts, kDecodePlanDenseOverhead);
-    const std::vector<i64> partial_rows =
-        plan_partial_start_loc(plan.num_splits, rows.query_start_loc);
-    attn::PlanParams params{};
-    params.num_parts = work_.plan.num_parts;
-    params.parts = static_cast<const int*>(work_.memory.upload(
-        plan.parts.data(), plan.parts.size() * sizeof(DecodePart), "decode plan"));
-    params.num_splits = work_.memory.upload(plan.num_splits, "num_splits");
-    params.partial_start_loc = work_.memory.upload(partial_rows, "partial rows");
-    const i64 partials = std::max<i64>(1, partial_rows.back()) * padded_heads_;
-    params.partial_output =
-        work_.memory.workspace_of<float>(partials * work_.sizes.latent, "partial output");
-    params.partial_lse = work_.memory.workspace_of<float>(partials, "partial lse");
-    return params;
+    return work_.plan_params(plan, rows.query_start_loc, padded_heads_);
   }
 
   attn::SplitParams split_params() {

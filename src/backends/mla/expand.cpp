@@ -11,12 +11,7 @@ namespace {
 using attn::i64;
 
 std::vector<std::int32_t> prefill_starts(const MlaWork& work) {
-  std::vector<std::int32_t> starts{0};
-  for (std::size_t b = static_cast<std::size_t>(work.plan.batch.num_decodes);
-       b < work.problem.batch.size(); ++b) {
-    starts.push_back(starts.back() + checked_int32(work.problem.batch[b].query_len, "query_len"));
-  }
-  return starts;
+  return query_start_loc_of(work.problem, work.plan.batch.num_decodes);
 }
 
 }  // namespace

@@ -103,26 +103,12 @@ void MlaOutputQuant::add_zero_scales() {
   work_.add_each("clear_output_scales", false, &Ops::concat, std::vector{zeros});
 }
 
-Tensor MlaOutputQuant::read_codes() const {
-  Tensor codes(layout_.code_dtype, layout_.code_shape);
-  work_.ops.download(codes.bytes(), work_.memory.starting_at(codes_), codes.size_bytes());
-  return codes;
+DeviceBuffers::Rows MlaOutputQuant::read_codes() const {
+  return work_.memory.read_rows(codes_, layout_.code_dtype, layout_.code_shape);
 }
 
 Tensor MlaOutputQuant::read_scales() const {
-  Tensor scales(layout_.scale_dtype, layout_.scale_shape);
-  work_.ops.download(scales.bytes(), work_.memory.starting_at(scales_), scales.size_bytes());
-  return scales;
-}
-
-std::string MlaOutputQuant::defect() const {
-  Buffer& buffer = work_.memory.starting_at(codes_);
-  std::vector<std::byte> bytes(buffer.size_bytes());
-  work_.ops.download(bytes.data(), buffer, bytes.size());
-  const std::int64_t used = elements(layout_.code_shape);
-  const bool clean = std::all_of(bytes.begin() + used, bytes.end(),
-                                 [](std::byte b) { return b == std::byte{0xFF}; });
-  return clean ? "" : "a row of the quantised output past the last token was written";
+  return work_.memory.read(scales_, layout_.scale_dtype, layout_.scale_shape);
 }
 
 }  // namespace attnbench

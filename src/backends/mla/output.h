@@ -16,10 +16,8 @@ class MlaOutputQuant {
 
   bool is_on() const { return codes_ != nullptr; }
   /// Codes and scales after a run. Scales that stand for no row keep what they held.
-  Tensor read_codes() const;
+  DeviceBuffers::Rows read_codes() const;
   Tensor read_scales() const;
-  /// Empty, or what was written behind the codes of the last row.
-  std::string defect() const;
 
  private:
   void add_static();

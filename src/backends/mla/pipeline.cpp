@@ -41,58 +41,31 @@ MlaPipeline::MlaPipeline(const MlaCapability& capability, const Problem& problem
   work_.add_write_step();
 }
 
-void MlaPipeline::poison_outputs() {
-  work_.memory.poison();
-  if (work_.kv_scales) work_.kv_scales->poison();
-}
+void MlaPipeline::poison_outputs() { work_.memory.poison(); }
 
 PipelineOutput MlaPipeline::read_output(bool with_cache) {
   work_.ops.synchronize();
   PipelineOutput result;
-  result.output = read_rows(result.defect);
+  const MlaSizes& n = work_.sizes;
+  DeviceBuffers::Rows output = work_.memory.read_rows(work_.output, problem_.attention.dtype,
+                                                      {work_.num_tokens, n.heads, n.value});
+  result.output = std::move(output.rows);
+  if (output.written_past) result.defect = "an output row past the last token was written";
   if (work_.kv_scales && result.defect.empty()) {
     result.defect = work_.kv_scales->defect(problem_);
   }
-  result.lse = read_lse();
-  if (with_cache) {
-    result.cache = Tensor(work_.cache_before.data.dtype(), work_.cache_before.data.shape());
-    work_.ops.download(result.cache->bytes(), *work_.cache, result.cache->size_bytes());
-  }
+  result.lse = work_.memory.read_lse(work_.lse, n.heads, work_.num_tokens, work_.num_rows);
+  if (with_cache) result.cache = work_.read_cache();
   read_partials(result);
   if (!quant_->is_on()) return result;
   result.more.emplace_back("output_unquantized", std::move(result.output));
-  result.output = quant_->read_codes();
+  DeviceBuffers::Rows codes = quant_->read_codes();
+  result.output = std::move(codes.rows);
   result.more.emplace_back("output_scales", quant_->read_scales());
-  if (result.defect.empty()) result.defect = quant_->defect();
+  if (codes.written_past && result.defect.empty()) {
+    result.defect = "a row of the quantised output past the last token was written";
+  }
   return result;
-}
-
-/// The first T rows; the others must still hold poison.
-Tensor MlaPipeline::read_rows(std::string& defect) {
-  const MlaSizes& n = work_.sizes;
-  Tensor padded(problem_.attention.dtype, {work_.num_rows, n.heads, n.value});
-  work_.ops.download(padded.bytes(), work_.memory.starting_at(work_.output), padded.size_bytes());
-  Tensor output(padded.dtype(), {work_.num_tokens, n.heads, n.value});
-  if (!output.empty()) std::memcpy(output.bytes(), padded.bytes(), output.size_bytes());
-  std::byte* end = padded.bytes() + padded.size_bytes();
-  if (std::any_of(padded.bytes() + output.size_bytes(), end,
-                  [](std::byte b) { return b != std::byte{0xFF}; })) {
-    defect = "an output row past the last token was written";
-  }
-  return output;
-}
-
-Tensor MlaPipeline::read_lse() {
-  const i64 heads = work_.sizes.heads;
-  std::vector<float> padded(static_cast<std::size_t>(heads * work_.num_rows));
-  work_.ops.download(padded.data(), work_.memory.starting_at(work_.lse),
-                     padded.size() * sizeof(float));
-  Tensor lse(Dtype::kF32, {heads, work_.num_tokens});
-  for (i64 head = 0; head < heads; ++head) {
-    std::copy_n(padded.data() + head * work_.num_rows, work_.num_tokens,
-                lse.data<float>() + head * work_.num_tokens);
-  }
-  return lse;
 }
 
 /// rank_output f32 [W, Td, N, Lkv] and rank_lse f32 [W, N, Td] of the decodes.

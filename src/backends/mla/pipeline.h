@@ -27,8 +27,6 @@ class MlaPipeline : public Pipeline {
   const MlaWork& work() const { return work_; }
 
  private:
-  Tensor read_rows(std::string& defect);
-  Tensor read_lse();
   void read_partials(PipelineOutput& result);
 
   Problem problem_;

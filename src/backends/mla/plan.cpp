@@ -12,54 +12,11 @@ namespace {
 
 constexpr int kNumSms = 132;
 
-std::vector<std::int32_t> query_start_loc(const Problem& problem, int first) {
-  std::vector<std::int32_t> starts{0};
-  for (std::size_t b = static_cast<std::size_t>(first); b < problem.batch.size(); ++b) {
-    starts.push_back(starts.back() + checked_int32(problem.batch[b].query_len, "query_len"));
-  }
-  return starts;
-}
-
-BatchSplit split_by(MetadataBuilder builder, const Problem& problem) {
-  const DecodeThreshold rule =
-      decode_threshold(builder, problem.attention.num_speculative_tokens, false,
-                       problem.dcp.world_size, problem.dcp.interleave_size);
-  SplitOptions options;
-  options.threshold = rule.threshold;
-  options.require_uniform = rule.require_uniform;
-  options.treat_short_extends_as_decodes = problem.treat_short_extends_as_decodes;
-  std::vector<std::uint8_t> prefilling;
-  for (const Request& request : problem.batch) {
-    prefilling.push_back(request.query_len == request.seq_len ? 1 : 0);
-  }
-  options.is_prefilling = prefilling;
-  return split_decodes_and_prefills(query_start_loc(problem, 0),
-                                    static_cast<int>(problem.num_tokens()),
-                                    static_cast<int>(problem.max_query_len()), options);
-}
-
-DcpGroup group_of(const Problem& problem) {
-  return {problem.dcp.world_size, problem.dcp.interleave_size};
-}
-
-/// Scenarios know no engine limits: the batch's own lengths stand for max_model_len and
-/// max_num_seqs.
-std::int64_t workspace_tokens(const Problem& problem) {
-  if (problem.mla.workspace_tokens) return *problem.mla.workspace_tokens;
-  return mla_workspace_tokens(problem.max_seq_len(),
-                              std::max<std::int64_t>(1, problem.num_requests()),
-                              problem.kv_cache.block_size);
-}
-
 std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& plan) {
   if (plan.batch.num_prefills == 0) return std::nullopt;
-  std::vector<std::int32_t> seq_lens;
-  for (std::size_t b = static_cast<std::size_t>(plan.batch.num_decodes); b < problem.batch.size();
-       ++b) {
-    seq_lens.push_back(checked_int32(problem.batch[b].seq_len, "seq_len"));
-  }
-  return plan_mla_chunks(query_start_loc(problem, plan.batch.num_decodes), seq_lens,
-                         plan.workspace_tokens, problem.kv_cache.block_size, group_of(problem));
+  const int first = plan.batch.num_decodes;
+  return plan_mla_chunks(query_start_loc_of(problem, first), seq_lens_of(problem, first),
+                         plan.workspace_tokens, problem.kv_cache.block_size, DcpGroup::of(problem));
 }
 
 /// Parts of the plan of a sparse fp8 decode; the heads are padded to tiles of 64.
@@ -88,7 +45,7 @@ int decode_parts(const MlaCapability& capability, const Problem& problem, const 
                               problem.attention.num_heads, 1);
   }
   // A rank holds at most this many of the longest request's keys.
-  const std::int64_t longest = dcp_max_local_seq_len(max_seq_len, group_of(problem));
+  const std::int64_t longest = dcp_max_local_seq_len(max_seq_len, DcpGroup::of(problem));
   return choose_num_splits(plan.batch.num_decodes, 1, longest);
 }
 
@@ -128,7 +85,8 @@ double live_keys(const Problem& problem, int first, int last, bool unique) {
 }  // namespace
 
 BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& problem) {
-  if (!capability.sparse && !capability.latent_only) return split_by(capability.builder, problem);
+  if (!capability.sparse && !capability.latent_only)
+    return split_batch(problem, capability.builder);
   return {static_cast<int>(problem.num_requests()), 0, static_cast<int>(problem.num_tokens()), 0};
 }
 
@@ -147,7 +105,7 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   plan.quantised_query = capability.fp8_query && allows_quantised_query(capability, problem);
   // auto: FA3 on SM 9.0 takes V narrower than K (§8.6).
   plan.pad_v = problem.mla.v_pad == Switch::kOn;
-  plan.workspace_tokens = workspace_tokens(problem);
+  plan.workspace_tokens = mla_workspace_tokens(problem);
   plan.fp8_prefill = problem.mla.emulate_fp8_prefill && !capability.sparse &&
                      !capability.latent_only && is_e4m3_cache(problem.kv_cache.dtype);
   if (capability.latent_only) return plan;  // the rest is the kernel's own affair
@@ -155,7 +113,7 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   if (!capability.sparse) {
     plan.num_parts = decode_parts(capability, problem, plan);
   } else if (is_packed(mla_cache_dtype(capability, problem))) {
-    plan.sparse_batch = split_by(MetadataBuilder::kFlashMlaSparseFp8, problem);
+    plan.sparse_batch = split_batch(problem, MetadataBuilder::kFlashMlaSparseFp8);
     plan.num_parts = sparse_parts(problem, plan);
   }
   return plan;

@@ -17,11 +17,8 @@ class MlaPrefill {
   explicit MlaPrefill(MlaWork& work) : work_(work), expand_(work), context_(work, expand_) {}
 
   void add_steps() {
-    std::vector<std::int32_t> lens;
-    for (std::size_t b = static_cast<std::size_t>(work_.plan.batch.num_decodes);
-         b < work_.problem.batch.size(); ++b) {
-      lens.push_back(checked_int32(work_.problem.batch[b].query_len, "query_len"));
-    }
+    const std::vector<std::int32_t> lens =
+        query_lens_of(work_.problem, work_.plan.batch.num_decodes);
     const std::vector<Expanded> fresh = add_new_keys();
     std::vector<std::function<void()>> attends;
     std::vector<Partial> suffixes;
@@ -73,7 +70,8 @@ class MlaPrefill {
       expansions.push_back(expand_.expansion(
           rank, {kv_c, work_.sizes.latent, k_pe, work_.sizes.rope, tokens()}, fresh.back()));
     }
-    work_.add_step("project_new_tokens", false, run_all(expansions), 0, expand_.flops(tokens()));
+    work_.add_step(
+        side_step("project_new_tokens", run_all(expansions), 0, expand_.flops(tokens())));
     return fresh;
   }
 

@@ -4,6 +4,7 @@
 
 #include "backends/mla/backend.h"
 #include "backends/output_quant.h"
+#include "backends/refusals.h"
 #include "core/error.h"
 #include "reference/mla/mla_reference.h"
 
@@ -17,8 +18,9 @@ class MlaReferencePipeline final : public Pipeline {
         values_(*inputs.mla_values),
         rows_(static_cast<std::size_t>(problem.num_tokens())) {
     std::iota(rows_.begin(), rows_.end(), 0);
-    steps_.push_back({"attend", true, mla_traffic(problem_, plain_mla_capability()).unique_bytes,
-                      mla_flops(problem_, plain_mla_capability()), [this] { run(); }});
+    steps_.push_back(counted_step(
+        "attend", [this] { run(); }, mla_traffic(problem_, plain_mla_capability()).unique_bytes,
+        mla_flops(problem_, plain_mla_capability())));
     poison_outputs();
   }
 
@@ -69,40 +71,25 @@ class MlaReferencePipeline final : public Pipeline {
   std::vector<Step> steps_;
 };
 
-bool has_mm_prefix(const AttentionSpec& attention) {
-  for (const auto& [request, ranges] : attention.mm_prefix_ranges) {
-    for (const auto& range : ranges) {
-      if (range[0] < range[1]) return true;
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 std::vector<std::string> mla_reference_refusals(const Problem& problem) {
-  const AttentionSpec& a = problem.attention;
-  std::vector<std::string> reasons;
-  const auto add_if = [&](bool condition, const char* reason) {
-    if (condition) reasons.emplace_back(reason);
-  };
-  add_if(!kv_format(problem.kv_cache.dtype).of_latents, "kv_cache_dtype not supported");
-  add_if(has_mm_prefix(a), "partial multimodal token full attention not supported");
-  add_if(a.sinks != SinksKind::kNone, "attention sinks not supported");
-  add_if(!a.causal, "non-causal attention not supported");
-  add_if(problem.kv_cache.int8_level > 0, "int8 attention not supported");
-  add_if(a.alibi != AlibiKind::kNone || a.sliding_window || a.logits_soft_cap > 0,
-         "FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
-         "logits_soft_cap");
-  add_if(a.query_dtype == QueryDtype::kFp8E4M3, "fp8 query");
-  if (!reasons.empty()) return reasons;
+  Refusals reasons(problem);
+  reasons.kv_cache_dtype(!kv_format(problem.kv_cache.dtype).of_latents);
+  reasons.mm_prefix();
+  reasons.sinks();
+  reasons.non_causal();
+  reasons.int8();
+  reasons.mla_scores();
+  reasons.fp8_query();
+  if (!reasons.none()) return reasons.take();
   // Which rows are decodes, and so read the cache, is what MLA's plan says.
   try {
     plan_mla(mla_reference_capability(problem), problem);
   } catch (const Error& error) {
-    reasons.emplace_back(error.what());
+    reasons.add(error.what());
   }
-  return reasons;
+  return reasons.take();
 }
 
 std::unique_ptr<Pipeline> make_mla_reference_pipeline(const Problem& problem,

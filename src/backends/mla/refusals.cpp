@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "backends/mla/backend.h"
+#include "backends/refusals.h"
 #include "core/error.h"
 #include "metadata/mla/prefill.h"
 
@@ -17,32 +18,20 @@ bool contains(const std::vector<T>& values, T value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-bool has_mm_prefix(const AttentionSpec& attention) {
-  for (const auto& [request, ranges] : attention.mm_prefix_ranges) {
-    if (std::ranges::any_of(ranges, [](const auto& range) { return range[0] < range[1]; })) {
-      return true;
-    }
-  }
-  return false;
-}
-
-class Reasons {
+class MlaRefusals : private Refusals {
  public:
-  Reasons(const MlaCapability& capability, const Problem& problem, const DeviceFacts& device)
-      : can_(capability), problem_(problem), a_(problem.attention), device_(device) {}
+  MlaRefusals(const MlaCapability& capability, const Problem& problem, const DeviceFacts& device)
+      : Refusals(problem, device), can_(capability), problem_(problem), a_(problem.attention) {}
 
   std::vector<std::string> collect() {
     add_formats();
     add_kinds();
     add_features();
-    if (list_.empty()) add_plan();
-    return std::move(list_);
+    if (none()) add_plan();
+    return take();
   }
 
  private:
-  void add_if(bool condition, std::string reason) {
-    if (condition) list_.push_back(std::move(reason));
-  }
   bool is_mla() const { return a_.type == AttentionType::kMla; }
   int entry_size() const { return problem_.mla.kv_lora_rank + problem_.mla.qk_rope_head_dim; }
   bool has_wrong_entry() const {
@@ -52,28 +41,24 @@ class Reasons {
 
   /// Rows 1 to 5 of §13.1.
   void add_formats() {
-    add_if(has_wrong_entry(), "head_size not supported");
-    add_if(!contains(can_.dtypes, a_.dtype), "dtype not supported");
-    add_if(has_wrong_kv_dtype(), "kv_cache_dtype not supported");
-    add_if(!supports_block_size(problem_.kv_cache.block_size, can_.block_sizes),
-           "block_size not supported");
-    add_if(has_mm_prefix(a_), "partial multimodal token full attention not supported");
+    head_size(has_wrong_entry());
+    check_dtype(can_.dtypes);
+    kv_cache_dtype(has_wrong_kv_dtype());
+    block_size(!supports_block_size(problem_.kv_cache.block_size, can_.block_sizes));
+    mm_prefix();
   }
 
   /// Rows 6 to 14.
   void add_kinds() {
     const bool wants_sparse = is_mla() && problem_.mla.sparse_topk.has_value();
     add_if(!is_mla(), "non-MLA not supported");
-    add_if(a_.sinks != SinksKind::kNone, "attention sinks not supported");
-    add_if(wants_sparse && !can_.sparse, "sparse not supported");
+    sinks();
+    sparse(!can_.sparse);
     add_if(!wants_sparse && can_.sparse, "non-sparse not supported");
-    add_if(problem_.kv_cache.k_scale.size() > 1 || problem_.kv_cache.v_scale.size() > 1,
-           "per-head quant scales not supported");
-    add_if(device_.sm < can_.min_sm || device_.sm > can_.max_sm,
-           "compute capability not supported");
-    add_if(!is_mla() && a_.type != AttentionType::kDecoder,
-           fmt::format("attention type {} not supported", to_string(a_.type)));
-    add_if(is_mla() && !a_.causal, "non-causal attention not supported");
+    per_head_scales();
+    compute_capability(can_.min_sm, can_.max_sm);
+    attention_type(!is_mla() && a_.type != AttentionType::kDecoder);
+    non_causal(is_mla());
   }
 
   /// Row 15.
@@ -84,23 +69,18 @@ class Reasons {
     add_if(can_.sparse && has_wrong_kv_dtype() && is_quantised(problem_.kv_cache.dtype),
            "FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype");
     add_if(has_wrong_packed_sizes(), packed_sizes());
-    add_if(problem_.kv_cache.int8_level > 0, "int8 attention not supported");
-    add_if(problem_.cascade.mode == CascadeMode::kAlways && problem_.cascade.common_prefix_len > 0,
-           fmt::format("cascade attention not supported by {}", can_.name));
-    add_if(dcp && can_.sparse, "DCP requires LSE from decode");
+    int8();
+    cascade_by(can_.name);
+    dcp_without_lse(can_.sparse);
     add_if(dcp && !can_.sparse && is_quantised(problem_.kv_cache.dtype),
            "DCP not support fp8 kvcache now.");
-    add_if(dcp && problem_.dcp.transport == DcpTransport::kNccl, "DCP over nccl: NCCL not found");
-    add_if(dcp && problem_.dcp.interleave_size > 1 && a_.num_speculative_tokens > 0,
-           "MTP with cp_kv_cache_interleave_size > 1 is not supported");
-    add_if(a_.alibi != AlibiKind::kNone || a_.sliding_window || a_.logits_soft_cap > 0,
-           "FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
-           "logits_soft_cap");
+    dcp_over_nccl();
+    dcp_interleaved_speculation();
+    mla_scores();
     add_if(can_.sparse && !can_.latent_only && a_.num_heads > 128,
            fmt::format("sparse MLA with {} heads, more than 128", a_.num_heads));
-    add_if(a_.query_dtype == QueryDtype::kFp8E4M3 && !takes_e4m3_query(), "fp8 query");
-    add_if(a_.probability_dtype == ProbabilityDtype::kFp8E4M3 && !takes_e4m3_probability(),
-           kProbabilityRefusal);
+    fp8_query(!takes_e4m3_query());
+    e4m3_probability(!takes_e4m3_probability());
   }
 
   /// Users' kernels that do not declare it are refused by the name of the feature.
@@ -139,24 +119,22 @@ class Reasons {
       const std::vector<std::string> reasons =
           mla_prefill_reasons(problem_.mla.prefill_backend, problem_.mla, a_.dtype);
       if (reasons.empty()) return;
-      list_.push_back(mla_prefill_message(problem_.mla.prefill_backend, reasons));
+      add(mla_prefill_message(problem_.mla.prefill_backend, reasons));
     } catch (const Error& error) {
-      list_.emplace_back(error.what());
+      add(error.what());
     }
   }
 
   const MlaCapability& can_;
   const Problem& problem_;
   const AttentionSpec& a_;
-  const DeviceFacts& device_;
-  std::vector<std::string> list_;
 };
 
 }  // namespace
 
 std::vector<std::string> mla_refusals(const MlaCapability& capability, const Problem& problem,
                                       const DeviceFacts& device) {
-  return Reasons(capability, problem, device).collect();
+  return MlaRefusals(capability, problem, device).collect();
 }
 
 }  // namespace attnbench

@@ -8,7 +8,6 @@
 #include "metadata/int_math.h"
 #include "metadata/mla/sparse_index.h"
 #include "metadata/parts/decode_plan.h"
-#include "ops/plan_rows.h"
 
 namespace attnbench {
 namespace {
@@ -103,26 +102,16 @@ class MlaSparse {
     attend.num_requests = work_.plan.sparse_batch.num_decodes;
     if (attend.num_requests == 0) return;
     const auto decodes = static_cast<std::size_t>(attend.num_requests);
-    const int num_parts = work_.plan.num_parts;
-    const DecodePlan plan = plan_decode(std::vector<std::int32_t>(decodes, sparse.topk), num_parts,
-                                        kDecodePlanDenseOverhead, true);
-    const std::vector<i64> rows = plan_partial_start_loc(
-        plan.num_splits, std::span(work_.inputs.query_start_loc).first(decodes + 1));
-    attn::PlanParams params{};
-    params.num_parts = num_parts;
-    params.parts = static_cast<const int*>(work_.memory.upload(
-        plan.parts.data(), plan.parts.size() * sizeof(DecodePart), "decode plan"));
-    params.num_splits = work_.memory.upload(plan.num_splits, "num_splits");
-    params.partial_start_loc = work_.memory.upload(rows, "partial rows");
-    const i64 partials = std::max<i64>(1, rows.back()) * padded_heads_;
-    params.partial_output =
-        work_.memory.workspace_of<float>(partials * work_.sizes.latent, "partial output");
-    params.partial_lse = work_.memory.workspace_of<float>(partials, "partial lse");
+    const DecodePlan plan = plan_decode(std::vector<std::int32_t>(decodes, sparse.topk),
+                                        work_.plan.num_parts, kDecodePlanDenseOverhead, true);
+    const attn::PlanParams params = work_.plan_params(
+        plan, std::span(work_.inputs.query_start_loc).first(decodes + 1), padded_heads_);
     work_.add_attend_step("attend_sparse_decode", [&ops = work_.ops, attend, sparse, params] {
       ops.attend_sparse_plan(attend, sparse, params);
     });
-    work_.add_step("combine_decode", true,
-                   [&ops = work_.ops, attend, params] { ops.combine_plan(attend, params); });
+    work_.add_step(counted_step("combine_decode", [&ops = work_.ops, attend, params] {
+      ops.combine_plan(attend, params);
+    }));
   }
 
   /// Runs of prefills whose sequences fit into the workspace together; a longer one stands alone.

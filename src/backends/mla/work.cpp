@@ -8,6 +8,7 @@
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"
 #include "metadata/int_math.h"
+#include "ops/plan_rows.h"
 
 namespace attnbench {
 
@@ -37,9 +38,8 @@ void MlaWork::set_memory() {
   w_uv = memory.upload(inputs.w_uv, "w_uv");
   new_kv_c = memory.upload(cache_before.new_kv_c, "kv_c");
   new_k_pe = memory.upload(cache_before.new_k_pe, "k_pe");
-  block_table = static_cast<const int*>(memory.upload(cache_before.block_table, "block_table"));
-  memory.upload(cache_before.data, "kv_cache");
-  cache = memory.last();
+  block_table = memory.upload_of<int>(cache_before.block_table, "block_table");
+  cache = &memory.starting_at(memory.upload(cache_before.data, "kv_cache"));
   k_scale = memory.upload(std::vector<float>{static_cast<float>(problem.kv_cache.k_scale.at(0))},
                           "k_scale");
   q_scale =
@@ -56,7 +56,7 @@ void MlaWork::calculate_scales() {
   const i64 num_new = cache_before.new_kv_c.dim(0) - static_cast<i64>(kPaddingSlots.size());
   const ScaledRows latents{element, new_kv_c, num_new, 1, static_cast<int>(sizes.latent)};
   kv_scales = std::make_unique<KvScaleStep>(
-      ops,
+      memory,
       ScaledRows{element, query, num_tokens, static_cast<int>(sizes.heads),
                  static_cast<int>(sizes.nope + sizes.rope)},
       latents, latents, 1);
@@ -66,8 +66,7 @@ void MlaWork::calculate_scales() {
 
 void MlaWork::set_ranks() {
   const int world_size = problem.dcp.world_size;
-  const auto* slots =
-      static_cast<const i64*>(memory.upload(cache_before.slot_mapping, "slot_mapping"));
+  const i64* slots = memory.upload_of<i64>(cache_before.slot_mapping, "slot_mapping");
   const i64 num_slots = cache_before.slot_mapping.num_elements() / world_size;
   const i64 cache_bytes = static_cast<i64>(cache->size_bytes()) / world_size;
   for (int r = 0; r < world_size; ++r) {
@@ -101,23 +100,33 @@ attn::i64 MlaWork::padded_heads(i64 multiple) const {
   return ceil_div(wanted, multiple) * multiple;
 }
 
-void MlaWork::add_step(std::string name, bool in_median, std::function<void()> run, double bytes,
-                       double flops) {
-  steps.push_back({std::move(name), in_median, bytes, flops, std::move(run)});
+attn::PlanParams MlaWork::plan_params(const DecodePlan& decodes,
+                                      std::span<const std::int32_t> query_start_loc, i64 heads) {
+  const std::vector<i64> rows = plan_partial_start_loc(decodes.num_splits, query_start_loc);
+  attn::PlanParams params{};
+  params.num_parts = plan.num_parts;
+  params.parts = static_cast<const int*>(memory.upload(
+      decodes.parts.data(), decodes.parts.size() * sizeof(DecodePart), "decode plan"));
+  params.num_splits = memory.upload(decodes.num_splits, "num_splits");
+  params.partial_start_loc = memory.upload(rows, "partial rows");
+  const i64 num_partials = std::max<i64>(1, rows.back()) * heads;
+  params.partial_output = memory.workspace_of<float>(num_partials * sizes.latent, "partial output");
+  params.partial_lse = memory.workspace_of<float>(num_partials, "partial lse");
+  return params;
 }
 
 void MlaWork::add_attend_step(std::string name, std::function<void()> run) {
   const bool first = !has_attention_step_;
   has_attention_step_ = true;
-  add_step(std::move(name), true, std::move(run),
-           first ? mla_traffic(problem, capability).unique_bytes : 0,
-           first ? mla_flops(problem, capability) : 0);
+  add_step(counted_step(std::move(name), std::move(run),
+                        first ? mla_traffic(problem, capability).unique_bytes : 0,
+                        first ? mla_flops(problem, capability) : 0));
 }
 
 void MlaWork::add_write_step() {
   if (kv_scales) {
-    add_step(
-        "calc_kv_scales", false, [this] { kv_scales->run(); }, kv_scales->bytes());
+    add_step(side_step(
+        "calc_kv_scales", [this] { kv_scales->run(); }, kv_scales->bytes()));
   }
   std::vector<attn::MlaCacheWriteParams> writes;
   const i64 num_slots = cache_before.new_kv_c.dim(0);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,13 +15,9 @@
 #include "backends/mla/backend.h"
 #include "backends/ranks/communicator.h"
 #include "inputs/mla_inputs.h"
+#include "metadata/parts/decode_plan.h"
 
 namespace attnbench {
-
-inline attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-inline std::size_t element_size(attn::Element element) {
-  return dtype_size(static_cast<Dtype>(element));
-}
 
 /// In the letters of §8.1.
 struct MlaSizes {
@@ -84,14 +81,17 @@ class MlaWork {
   Buffer* cache = nullptr;
 
   bool has_ranks() const { return ranks.size() > 1; }
-  DcpGroup group() const { return {problem.dcp.world_size, problem.dcp.interleave_size}; }
   attn::MlaEntry entry_format() const;
   /// The paged entries of a rank as the requests from `first_request` on see them.
   attn::MlaEntries entries(const MlaRank& rank, int first_request) const;
   i64 block_table_columns() const { return cache_before.block_table.dim(1); }
 
   void* workspace(i64 count, attn::Element of, const std::string& name) {
-    return memory.workspace(count * static_cast<i64>(element_size(of)), name);
+    return memory.workspace_of(of, count, name);
+  }
+  /// The cache of all ranks as it is now, after Ops::synchronize().
+  Tensor read_cache() {
+    return memory.read(cache->data(), cache_before.data.dtype(), cache_before.data.shape());
   }
   /// Element `index` of an array.
   static const char* at(const void* base, i64 index, attn::Element of) {
@@ -103,20 +103,21 @@ class MlaWork {
   /// Heads of padding behind the real ones are a multiple of `multiple`, at least q_pad_num_heads.
   i64 padded_heads(i64 multiple = 1) const;
 
-  void add_step(std::string name, bool in_median, std::function<void()> run, double bytes = 0,
-                double flops = 0);
+  /// A plan of decodes on the device, with room for the partial results of `heads` heads.
+  /// query_start_loc: of its decodes.
+  attn::PlanParams plan_params(const DecodePlan& decodes,
+                               std::span<const std::int32_t> query_start_loc, i64 heads);
+
+  void add_step(Step step) { steps.push_back(std::move(step)); }
   /// The first attention step of a run carries the work of all of them.
   void add_attend_step(std::string name, std::function<void()> run);
   /// A step that runs one operation with each of the parameters, rank after rank.
   template <typename Params>
   void add_each(std::string name, bool in_median, void (Ops::*operation)(const Params&),
                 std::vector<Params> all, double bytes = 0, double flops = 0) {
-    add_step(
-        std::move(name), in_median,
-        [this, operation, all = std::move(all)] {
-          for (const Params& params : all) (ops.*operation)(params);
-        },
-        bytes, flops);
+    add_step({std::move(name), in_median, bytes, flops, [this, operation, all = std::move(all)] {
+                for (const Params& params : all) (ops.*operation)(params);
+              }});
   }
   void add_write_step();
 

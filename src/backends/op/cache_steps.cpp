@@ -8,8 +8,6 @@
 namespace attnbench {
 namespace {
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
 /// The cache as an output that keeps what it holds, and a write into the part of one rank.
 class CacheWriter {
  public:
@@ -61,8 +59,8 @@ class CacheWriter {
     write.quantise = cache_write_mode(cache.dtype);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
     if (write.quantise != 1) return;
-    write.k_scale = op_.upload(scale_of_heads(cache.k_scale, heads), "k_scale");
-    write.v_scale = op_.upload(scale_of_heads(cache.v_scale, heads), "v_scale");
+    write.k_scale = op_.memory().upload(scale_of_heads(cache.k_scale, heads), "k_scale");
+    write.v_scale = op_.memory().upload(scale_of_heads(cache.v_scale, heads), "v_scale");
   }
 
   /// Pointers into the cache that begins at `data`.
@@ -118,7 +116,7 @@ void queue_int8_write(OpPipeline& op) {
 
 const float* upload_k_scale(OpPipeline& op) {
   const std::vector<float> scale{static_cast<float>(op.problem().kv_cache.k_scale.at(0))};
-  return op.upload(scale, "k_scale");
+  return op.memory().upload(scale, "k_scale");
 }
 
 /// Everything but kv_c and k_pe.
@@ -171,7 +169,7 @@ void* queue_restore(OpPipeline& op, const std::string& name, const std::string& 
   copy.extents[1] = copy.extents[2] = 1;
   copy.width = source.dim(0) == 0 ? 0 : source.num_elements() / source.dim(0);
   copy.source_strides[0] = copy.output_strides[0] = copy.width;
-  op.add_side_step("copy_" + operand, [&op, copy] { op.ops().copy(copy); });
+  op.add_step(side_step("copy_" + operand, [&op, copy] { op.ops().copy(copy); }));
   return target;
 }
 
@@ -308,7 +306,7 @@ void queue_mla_rope(OpPipeline& op, bool writes) {
 
 void queue_gather(OpPipeline& op) {
   attn::MlaEntries entries = entries_of(op);
-  entries.cache = op.upload_tensor(op.inputs().mla_cache.data, "kv_cache");
+  entries.cache = op.memory().upload(op.inputs().mla_cache.data, "kv_cache");
   const bool packed = is_packed(op.problem().kv_cache.dtype);
   if (op.problem().op.raw) return queue_raw_gather(op, entries);
   packed ? queue_upconvert(op, entries) : queue_dequantising_gather(op, entries);

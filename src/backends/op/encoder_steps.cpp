@@ -8,8 +8,6 @@ namespace {
 
 using attn::i64;
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
 attn::AmaxParams amax_params(const Problem& problem, const HeadRun& run, float* amax) {
   attn::AmaxParams p{};
   p.element = element_of(problem.attention.dtype);
@@ -34,13 +32,13 @@ std::array<double, 3> loaded_scales(const MmEncoderSpec& mm) {
 /// A first forward: its own largest values are all that the history holds.
 std::function<void()> dynamic_scales(OpPipeline& op, const std::array<HeadRun, 3>& runs,
                                      float* scales) {
-  auto* amax = static_cast<float*>(op.workspace(3 * i64{sizeof(float)}, "amax"));
+  auto* amax = static_cast<float*>(op.memory().workspace(3 * i64{sizeof(float)}, "amax"));
   std::array<attn::AmaxParams, 3> largest;
   for (std::size_t i = 0; i < 3; ++i) largest[i] = amax_params(op.problem(), runs[i], amax + i);
   attn::AmaxHistoryParams history{};
   history.amax = amax;
   history.history = const_cast<float*>(
-      op.upload(std::vector<float>(3 * attn::kAmaxHistoryLength, 0.0f), "amax history"));
+      op.memory().upload(std::vector<float>(3 * attn::kAmaxHistoryLength, 0.0f), "amax history"));
   history.scale = scales;
   history.num_tensors = 3;
   return [&op, largest, history] {

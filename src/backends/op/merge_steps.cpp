@@ -10,8 +10,6 @@ namespace {
 
 using attn::i64;
 
-attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
 /// The ranks' partial results, their exchange, and the output of all heads.
 class RankExchange {
  public:
@@ -38,27 +36,27 @@ class RankExchange {
         poisoned_tensor(Dtype::kF32, {ranks_ * ranks_ * tokens_, own_heads_, width_});
     parts_ = static_cast<float*>(op_.output("rank_output", parts));
     const bool all = op_.problem().dcp.comm == DcpComm::kAgAr;
-    received_ = static_cast<float*>(
-        op_.workspace(rank_elements() * (all ? ranks_ : 1) * i64{sizeof(float)}, "received"));
+    received_ = static_cast<float*>(op_.memory().workspace(
+        rank_elements() * (all ? ranks_ : 1) * i64{sizeof(float)}, "received"));
     op_.add_step([this] {
       for (int rank = 0; rank < ranks_; ++rank) {
         for (int part = 0; part < ranks_; ++part) correct(rank, part);
       }
     });
-    op_.add_side_step(all ? "all_reduce" : "reduce_scatter", [this, all] { reduce(all); });
-    op_.add_side_step("round", [this] {
+    op_.add_step(side_step(all ? "all_reduce" : "reduce_scatter", [this, all] { reduce(all); }));
+    op_.add_step(side_step("round", [this] {
       for (int rank = 0; rank < ranks_; ++rank) round(rank);
-    });
+    }));
   }
 
   /// §7.5: rank n receives everybody's partial of its heads, and combines.
   void queue_exchanged() {
     const i64 bytes = static_cast<i64>(partial_.size_bytes());
-    sent_ = static_cast<char*>(op_.workspace(bytes, "sent"));
-    received_bytes_ = static_cast<char*>(op_.workspace(bytes, "received"));
-    received_lses_ = static_cast<float*>(
-        op_.workspace(i64{ranks_} * heads_ * tokens_ * i64{sizeof(float)}, "received LSEs"));
-    op_.add_side_step("all_to_all", [this] { exchange(); });
+    sent_ = static_cast<char*>(op_.memory().workspace(bytes, "sent"));
+    received_bytes_ = static_cast<char*>(op_.memory().workspace(bytes, "received"));
+    received_lses_ = static_cast<float*>(op_.memory().workspace(
+        i64{ranks_} * heads_ * tokens_ * i64{sizeof(float)}, "received LSEs"));
+    op_.add_step(side_step("all_to_all", [this] { exchange(); }));
     op_.add_step([this] {
       for (int rank = 0; rank < ranks_; ++rank) combine(rank);
     });

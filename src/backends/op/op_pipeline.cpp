@@ -11,8 +11,7 @@ namespace {
 constexpr std::size_t kGuardBytes = 256;
 
 bool holds_poison(const Tensor& tensor) {
-  return std::all_of(tensor.bytes(), tensor.bytes() + tensor.size_bytes(),
-                     [](std::byte b) { return b == std::byte{0xFF}; });
+  return attnbench::holds_poison(tensor.bytes(), tensor.bytes() + tensor.size_bytes());
 }
 
 }  // namespace
@@ -20,20 +19,13 @@ bool holds_poison(const Tensor& tensor) {
 void* OpPipeline::output(const std::string& name, Tensor before) {
   const bool is_poison = holds_poison(before);
   Output output{name, std::move(before), is_poison, nullptr, nullptr};
-  output.buffer = ops_.allocate(output.before.size_bytes() + kGuardBytes, name);
+  output.buffer = &memory_.allocate(output.before.size_bytes() + kGuardBytes, name);
   outputs_.push_back(std::move(output));
   return outputs_.back().buffer->data();
 }
 
-Buffer& OpPipeline::buffer_at(const void* data) {
-  for (const Output& output : outputs_) {
-    if (output.buffer->data() == data) return *output.buffer;
-  }
-  return memory_.starting_at(data);
-}
-
 void OpPipeline::add_step(std::function<void()> run) {
-  steps_.push_back({to_string(*problem_.op.name), true, op_traffic(problem_), 0, std::move(run)});
+  add_step(counted_step(to_string(*problem_.op.name), std::move(run), op_traffic(problem_)));
 }
 
 void OpPipeline::keep_outputs_on_device() {
@@ -70,12 +62,11 @@ void OpPipeline::put_back(Output& output) {
 
 Tensor OpPipeline::read(Output& output, std::string& defect) {
   const std::size_t size = output.before.size_bytes();
-  std::vector<std::byte> bytes(size + kGuardBytes);
-  ops_.download(bytes.data(), *output.buffer, bytes.size());
+  Tensor bytes = memory_.read(output.buffer->data(), Dtype::kU8,
+                              {static_cast<std::int64_t>(size + kGuardBytes)});
   Tensor tensor(output.before.dtype(), output.before.shape());
-  std::copy_n(bytes.begin(), size, tensor.bytes());
-  const auto behind = bytes.begin() + static_cast<std::ptrdiff_t>(size);
-  if (std::any_of(behind, bytes.end(), [](std::byte b) { return b != std::byte{0xFF}; })) {
+  std::copy_n(bytes.bytes(), size, tensor.bytes());
+  if (!attnbench::holds_poison(bytes.bytes() + size, bytes.bytes() + bytes.size_bytes())) {
     defect = fmt::format("bytes behind the end of {} were written", output.name);
   }
   return tensor;

@@ -37,23 +37,11 @@ class OpPipeline final : public Pipeline {
   const T* operand_of(const std::string& name) {
     return static_cast<const T*>(operand(name));
   }
-  const void* upload_tensor(const Tensor& tensor, const std::string& name) {
-    return memory_.upload(tensor, name);
-  }
-  template <typename T>
-  const T* upload(const std::vector<T>& values, const std::string& name) {
-    return memory_.upload(values, name);
-  }
-  void* workspace(std::int64_t size_bytes, const std::string& name) {
-    return memory_.workspace(size_bytes, name);
-  }
+  /// Whatever else is on the device.
+  DeviceBuffers& memory() { return memory_; }
   /// A result with what it holds before the run. The first one is PipelineOutput::output, one
   /// called "lse" its LSE, the others follow under their names.
   void* output(const std::string& name, Tensor before);
-
-  /// The device memory of an operand, a workspace or an output that begins at `data`. Errors:
-  /// E-INTERNAL when there is none.
-  Buffer& buffer_at(const void* data);
 
   /// From now on poison_outputs() queues its work on the stream and waits for nothing: what outputs
   /// hold before the run is copied from device memory.
@@ -64,17 +52,15 @@ class OpPipeline final : public Pipeline {
 
   /// The step that counts; its bytes are op_traffic(). The others are shown beside it.
   void add_step(std::function<void()> run);
-  void add_side_step(std::string name, std::function<void()> run) {
-    steps_.push_back({std::move(name), false, 0, 0, std::move(run)});
-  }
+  void add_step(Step step) { steps_.push_back(std::move(step)); }
 
  private:
   struct Output {
     std::string name;
     Tensor before;
-    bool is_poison;                  // `before` is nothing else
-    std::unique_ptr<Buffer> buffer;  // with kGuardBytes of poison behind the tensor
-    const void* on_device;           // a copy of `before`, or null
+    bool is_poison;         // `before` is nothing else
+    Buffer* buffer;         // with kGuardBytes of poison behind the tensor
+    const void* on_device;  // a copy of `before`, or null
   };
 
   void put_back(Output& output);

@@ -25,9 +25,9 @@ void* zeroed_counter(OpPipeline& op, const std::string& name) {
 }
 
 void queue_reset(OpPipeline& op, void* counter) {
-  const void* zero = op.upload(std::vector<attn::i64>{0}, "zero");
+  const void* zero = op.memory().upload(std::vector<attn::i64>{0}, "zero");
   const attn::CopyParams copy = repeated_copy(attn::Element::kI64, zero, counter, 1);
-  op.add_side_step("reset_counter", [&op, copy] { op.ops().copy(copy); });
+  op.add_step(side_step("reset_counter", [&op, copy] { op.ops().copy(copy); }));
 }
 
 }  // namespace attnbench

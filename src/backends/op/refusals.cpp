@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/op/op_pipeline.h"
+#include "backends/refusals.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -20,58 +21,44 @@ bool kv_dtype_fits(const Problem& problem) {
   return !is_per_token_head(dtype) || problem.op.cache_layout == OpCacheLayout::kTr;
 }
 
-class Reasons {
+class OpRefusals : private Refusals {
  public:
-  explicit Reasons(const Problem& problem) : problem_(problem), op_(*problem.op.name) {}
+  OpRefusals(const Problem& problem, const DeviceFacts& device)
+      : Refusals(problem, device), problem_(problem), op_(*problem.op.name) {}
 
   std::vector<std::string> collect() {
     const bool writes = op_ == OpKind::kReshapeAndCache || op_ == OpKind::kRopeAndCache;
     // Values of level 2 have 16 bits.
-    add_if(writes && problem_.kv_cache.int8_level == 2 && problem_.attention.dtype == Dtype::kF32,
-           "dtype not supported");
+    dtype(writes && problem_.kv_cache.int8_level == 2 && problem_.attention.dtype == Dtype::kF32);
     if (writes || op_ == OpKind::kGather) add_cache();
     if (writes && !problem_.op.mla) add_paged_cache();
-    add_if(problem_.dcp.transport == DcpTransport::kNccl && problem_.dcp.world_size > 1,
-           "DCP over nccl: NCCL not found");
-    add_if((rotates() || op_ == OpKind::kQuantize) && !problem_.op.mla && head_sizes_differ(),
-           "v_head_size not supported");
-    return std::move(list_);
+    dcp_over_nccl();
+    v_head_size((rotates() || op_ == OpKind::kQuantize) && !problem_.op.mla);
+    return take();
   }
 
  private:
-  void add_if(bool condition, std::string reason) {
-    if (condition) list_.push_back(std::move(reason));
-  }
   bool rotates() const { return op_ == OpKind::kRope || op_ == OpKind::kRopeAndCache; }
-  bool head_sizes_differ() const {
-    return problem_.attention.head_size != problem_.attention.v_head_size;
-  }
 
   void add_cache() {
-    const KvCacheSpec& cache = problem_.kv_cache;
-    add_if(!kv_dtype_fits(problem_), "kv_cache_dtype not supported");
-    add_if(problem_.op.mla && (cache.k_scale.size() > 1 || cache.v_scale.size() > 1),
-           "per-head quant scales not supported");
+    kv_cache_dtype(!kv_dtype_fits(problem_));
+    per_head_scales(problem_.op.mla);
   }
 
   void add_paged_cache() {
     const KvCacheSpec& cache = problem_.kv_cache;
     const bool per_token_head = is_per_token_head(cache.dtype);
-    const bool int8 = cache.int8_level > 0;
-    add_if(int8 && problem_.op.cache_layout != OpCacheLayout::kIx, "int8 attention not supported");
-    add_if(int8 && has_tensor_scales(cache.dtype),
-           fmt::format("int8 attention level {} with fp8 kv cache", cache.int8_level));
-    add_if(int8 && problem_.dcp.world_size > 1, "DCP with int8 attention");
+    int8(problem_.op.cache_layout != OpCacheLayout::kIx);
+    int8_with_fp8_cache(has_tensor_scales(cache.dtype));
+    int8_with_dcp();
     add_if(op_ == OpKind::kRopeAndCache && per_token_head,
            "fused rope+kvcache with per-token-head quantization");
-    add_if(per_token_head && problem_.attention.head_size % 4 != 0,
-           "per-token-head KV cache requires head_size % 4 == 0");
-    add_if(op_ == OpKind::kReshapeAndCache && head_sizes_differ(), "v_head_size not supported");
+    per_token_head_size();
+    v_head_size(op_ == OpKind::kReshapeAndCache);
   }
 
   const Problem& problem_;
   OpKind op_;
-  std::vector<std::string> list_;
 };
 
 // ---- Traffic ----------------------------------------------------------------------------------
@@ -203,12 +190,11 @@ double mm_quant_bytes(const Problem& problem) {
 
 }  // namespace
 
-std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts&) {
-  const AttentionType type = problem.attention.type;
-  if (type != AttentionType::kOp) {
-    return {fmt::format("attention type {} not supported", to_string(type))};
-  }
-  return Reasons(problem).collect();
+std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device) {
+  if (problem.attention.type == AttentionType::kOp) return OpRefusals(problem, device).collect();
+  Refusals reasons(problem, device);
+  reasons.attention_type(true);
+  return reasons.take();
 }
 
 double op_traffic(const Problem& problem) {

@@ -76,11 +76,11 @@ std::optional<std::string> PluginState::destroy() {
   });
 }
 
-PluginKernel::PluginKernel(Ops& ops, const PluginTable& plugin, const PluginDevice& device,
-                           PluginMemory memory)
-    : ops_(ops),
+PluginKernel::PluginKernel(DeviceBuffers& memory, const PluginTable& plugin,
+                           const PluginDevice& device)
+    : memory_(memory),
+      ops_(memory.ops()),
       plugin_(plugin),
-      memory_(std::move(memory)),
       run_name_(fmt::format("run() of {}", plugin.table.name)),
       list_(device, plugin.table.lse_axes == ATTNBENCH_LSE_TH),
       state_(plugin) {
@@ -89,9 +89,8 @@ PluginKernel::PluginKernel(Ops& ops, const PluginTable& plugin, const PluginDevi
 
 void PluginKernel::watch(const char* name, const AttnbenchTensor* tensor, Dtype dtype) {
   if (tensor == nullptr) return;
-  Tensor& before =
-      watched_tensors_.emplace_back(dtype, Shape(tensor->shape, tensor->shape + tensor->ndim));
-  ops_.download(before.bytes(), memory_.at(tensor->data), before.size_bytes());
+  const Tensor& before = watched_tensors_.emplace_back(
+      memory_.read(tensor->data, dtype, Shape(tensor->shape, tensor->shape + tensor->ndim)));
   watched_.push_back({name, tensor->data, &before});
 }
 
@@ -107,7 +106,7 @@ void* PluginKernel::allocate(const AttnbenchHost* host, std::size_t size_bytes, 
     if (size_bytes > kMost) {
       fail(ErrorKind::kCapacity, "{}: {} bytes are more than any device has", name, size_bytes);
     }
-    return self.memory_.allocate(size_bytes, name);
+    return self.memory_.workspace(static_cast<std::int64_t>(size_bytes), name);
   } catch (...) {  // no exception may pass through C code
     self.refused_memory_ = std::current_exception();
     return nullptr;
@@ -117,7 +116,7 @@ void* PluginKernel::allocate(const AttnbenchHost* host, std::size_t size_bytes, 
 /// Why without values: what could be computed here would not be timed.
 void PluginKernel::prepare(const AttnbenchProblem& problem, const std::vector<Input>& values) {
   const AttnbenchBackend& table = plugin_.table;
-  for (const Input& input : values) ops_.poison(memory_.at(input.memory));
+  for (const Input& input : values) ops_.poison(memory_.starting_at(input.memory));
   host_.struct_size = sizeof host_;
   host_.context = this;
   host_.stream = ops_.stream_for(fmt::format("prepare() of {}", table.name));
@@ -132,7 +131,8 @@ void PluginKernel::prepare(const AttnbenchProblem& problem, const std::vector<In
   refused_memory_ = nullptr;  // it found another way
   ops_.synchronize();
   for (const Input& input : values) {
-    ops_.upload(memory_.at(input.memory), input.tensor->bytes(), input.tensor->size_bytes());
+    ops_.upload(memory_.starting_at(input.memory), input.tensor->bytes(),
+                input.tensor->size_bytes());
   }
 }
 
@@ -157,9 +157,9 @@ void PluginKernel::finish() {
 }
 
 void PluginKernel::negate(const void* memory, Dtype dtype) {
-  Buffer& buffer = memory_.at(memory);
-  Tensor values(dtype, {static_cast<std::int64_t>(buffer.size_bytes() / dtype_size(dtype))});
-  ops_.download(values.bytes(), buffer, values.size_bytes());
+  Buffer& buffer = memory_.starting_at(memory);
+  Tensor values = memory_.read(
+      memory, dtype, {static_cast<std::int64_t>(buffer.size_bytes() / dtype_size(dtype))});
   attnbench::negate(values);
   ops_.upload(buffer, values.bytes(), values.size_bytes());
 }
@@ -167,8 +167,7 @@ void PluginKernel::negate(const void* memory, Dtype dtype) {
 /// Empty, or where an input is not what it was.
 std::string PluginKernel::first_change(const Input& input) {
   const Tensor& before = *input.tensor;
-  Tensor now(before.dtype(), before.shape());
-  ops_.download(now.bytes(), memory_.at(input.memory), now.size_bytes());
+  const Tensor now = memory_.read(input.memory, before.dtype(), before.shape());
   const auto [here, there] =
       std::mismatch(now.bytes(), now.bytes() + now.size_bytes(), before.bytes());
   if (here == now.bytes() + now.size_bytes()) return "";
@@ -195,11 +194,10 @@ std::string PluginKernel::changed_input(const std::vector<Input>& inputs) {
 void PluginKernel::read_lse_by_token(Tensor& lse) {
   const AttnbenchTensor& by_token = *tensors_.lse;
   const std::int64_t heads = lse.dim(0), tokens = lse.dim(1), stride = by_token.strides[1];
-  std::vector<float> values(static_cast<std::size_t>(tokens * stride));
-  ops_.download(values.data(), memory_.at(by_token.data), values.size() * sizeof(float));
+  const Tensor values = memory_.read(by_token.data, Dtype::kF32, {tokens, stride});
   for (std::int64_t h = 0; h < heads; ++h) {
     for (std::int64_t t = 0; t < tokens; ++t) {
-      lse.data<float>()[h * tokens + t] = values[static_cast<std::size_t>(t * stride + h)];
+      lse.data<float>()[h * tokens + t] = values.data<float>()[t * stride + h];
     }
   }
 }
@@ -217,8 +215,6 @@ void PluginKernel::convert_lse(PipelineOutput& output) {
     lse[i] = to_natural(lse[i], convention);
   }
 }
-
-void UsersPipeline::negate_output(PipelineOutput& output) const { negate(output.output); }
 
 void negate(Tensor& tensor) {
   negate_elements(tensor.bytes(), tensor.num_elements(),

@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/device_buffers.h"
 #include "backends/plugin/problem.h"
 #include "ops/ops.h"
 #include "plugin/plugin_library.h"
@@ -63,14 +63,6 @@ class PluginState {
   bool is_owned_ = false;
 };
 
-/// The device memory of the pipeline that a kernel is part of; lives longer than the kernel.
-struct PluginMemory {
-  /// Poisoned before a run that is judged. Errors: E-CAPACITY.
-  std::function<void*(std::size_t size_bytes, const std::string& name)> allocate;
-  /// The buffer that begins at `data`.
-  std::function<Buffer&(const void* data)> at;
-};
-
 class PluginKernel {
  public:
   /// A tensor of the case, and its copy on the device.
@@ -80,9 +72,9 @@ class PluginKernel {
     const Tensor* tensor;
   };
 
-  /// `ops` and `plugin` must outlive it.
-  PluginKernel(Ops& ops, const PluginTable& plugin, const PluginDevice& device,
-               PluginMemory memory);
+  /// `memory`, the pipeline's, and `plugin` must outlive it. What the kernel allocates there is
+  /// poisoned before a run that is judged.
+  PluginKernel(DeviceBuffers& memory, const PluginTable& plugin, const PluginDevice& device);
   PluginKernel(const PluginKernel&) = delete;
   PluginKernel& operator=(const PluginKernel&) = delete;
 
@@ -118,9 +110,9 @@ class PluginKernel {
   void read_lse_by_token(Tensor& lse);
   static void* allocate(const AttnbenchHost* host, std::size_t size_bytes, const char* name);
 
+  DeviceBuffers& memory_;
   Ops& ops_;
   const PluginTable& plugin_;
-  PluginMemory memory_;
   std::string run_name_;
   PluginTensors list_;
   AttnbenchTensors tensors_{};
@@ -129,27 +121,6 @@ class PluginKernel {
   std::vector<Input> watched_;
   std::exception_ptr refused_memory_;
   PluginState state_;  // last: destroyed before everything that it may point to
-};
-
-/// A pipeline with a user's kernel in it, for the checks that only those get.
-class UsersPipeline {
- public:
-  virtual ~UsersPipeline() = default;
-  /// Flips the sign of inputs so that every output is negated and no LSE changes. Twice changes
-  /// nothing.
-  virtual void negate_inputs() = 0;
-  /// The same of the query alone, or whatever else makes most outputs others.
-  virtual void negate_query() = 0;
-  /// What negate_query() and negate_inputs() do, for the reasons against a kernel.
-  struct Words {
-    const char* other;
-    const char* negated;
-  };
-  virtual Words words() const { return {"the query negated", "query, key and value were negated"}; }
-  /// Makes the output of a run on negated inputs that of the inputs as they were.
-  virtual void negate_output(PipelineOutput& output) const;
-  /// Destroys what the kernel prepared; nothing may run afterwards. Errors: BackendFailure.
-  virtual void finish() = 0;
 };
 
 /// What a call of a plugin's function complains of; nothing when it went well. A C++ exception

@@ -9,8 +9,6 @@ namespace {
 
 using enum KvCacheDtype;
 
-Dtype dtype_of(attn::Element element) { return static_cast<Dtype>(element); }
-
 /// Flips the signs of values and rope part of fp8_ds_mla entries, u8 [..., 656]; the scales between
 /// them stay.
 void negate_ds_mla(Tensor& entries) {
@@ -63,11 +61,7 @@ PluginMlaPipeline::PluginMlaPipeline(const MlaCapability& capability, const Prob
                                      const PluginTable& plugin, const PluginDevice& device)
     : MlaPipeline(capability, problem, inputs, ops),
       problem_(problem, capability, device),
-      kernel_(ops, plugin, device,
-              {[this](std::size_t size_bytes, const std::string& name) {
-                 return work().memory.workspace(static_cast<std::int64_t>(size_bytes), name);
-               },
-               [this](const void* data) -> Buffer& { return work().memory.starting_at(data); }}) {
+      kernel_(work().memory, plugin, device) {
   add_query_steps();
   describe_tensors();
   // Why: where nothing is going to run the tensors have no memory.
@@ -144,8 +138,8 @@ void PluginMlaPipeline::run_steps(std::size_t begin, std::size_t end) {
 /// by now, which whoever checks the write compares.
 std::string PluginMlaPipeline::changed_input() {
   const AttnbenchTensor& query = *kernel_.tensors().query;
-  Tensor found(dtype_of(query_element_), {query.shape, query.shape + query.ndim});
-  work().ops.download(found.bytes(), work().memory.starting_at(query_), found.size_bytes());
+  const Tensor found =
+      work().memory.read(query_, dtype_of(query_element_), {query.shape, query.shape + query.ndim});
   run_steps(first_query_step_, attention_step_);
   return kernel_.changed_input({{"query", query_, &found}});
 }
@@ -194,8 +188,7 @@ void PluginMlaPipeline::negate_entries() {
   if (w.entry_format() != attn::MlaEntry::kDsMla) {
     return kernel_.negate(w.cache->data(), w.cache_before.data.dtype());
   }
-  Tensor entries(w.cache_before.data.dtype(), w.cache_before.data.shape());
-  w.ops.download(entries.bytes(), *w.cache, entries.size_bytes());
+  Tensor entries = w.read_cache();
   negate_ds_mla(entries);
   w.ops.upload(*w.cache, entries.bytes(), entries.size_bytes());
 }

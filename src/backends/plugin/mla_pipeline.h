@@ -9,6 +9,7 @@
 #include "backends/mla/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/problem.h"
+#include "backends/users_pipeline.h"
 
 namespace attnbench {
 
@@ -32,6 +33,7 @@ class PluginMlaPipeline final : public MlaPipeline, public UsersPipeline {
   void negate_output(PipelineOutput& output) const override;
   Words words() const override;
   void finish() override { kernel_.finish(); }
+  UsersPipeline* users() override { return this; }
 
  private:
   void add_query_steps();

@@ -30,7 +30,7 @@ class PluginCacheWrite final : public PluginOperation {
     for (const PluginKernel::Input& input : this->values()) {
       Tensor rows = *input.tensor;
       if (values != OperandValues::kOwn) negate(rows);
-      op_.ops().upload(op_.buffer_at(input.memory), rows.bytes(), rows.size_bytes());
+      op_.ops().upload(op_.memory().starting_at(input.memory), rows.bytes(), rows.size_bytes());
     }
   }
 
@@ -75,8 +75,9 @@ class PluginCacheWrite final : public PluginOperation {
     const KvCacheSpec& cache = op_.problem().kv_cache;
     const int heads = op_.problem().attention.num_kv_heads;
     const auto add = [&](const char* name, const std::vector<double>& scale) {
-      const AttnbenchTensor* tensor = kernel.list().add(
-          op_.upload(scale_of_heads(scale, heads), name), Dtype::kF32, {std::int64_t{heads}});
+      const AttnbenchTensor* tensor =
+          kernel.list().add(op_.memory().upload(scale_of_heads(scale, heads), name), Dtype::kF32,
+                            {std::int64_t{heads}});
       kernel.watch(name, tensor, Dtype::kF32);
       return tensor;
     };

@@ -98,8 +98,8 @@ class PluginMerge final : public PluginOperation {
       // of 0 can take, and which no attention leaves (§3.8).
       if (state / heads < merged) std::memset(part.row(state), 0, row_bytes);
     }
-    part.output_at = op_.upload_tensor(part.output, output);
-    part.lse_at = op_.upload_tensor(part.lse, lse);
+    part.output_at = op_.memory().upload(part.output, output);
+    part.lse_at = op_.memory().upload(part.lse, lse);
     return part;
   }
 
@@ -139,7 +139,7 @@ class PluginMerge final : public PluginOperation {
   }
 
   void send(const void* memory, const Tensor& tensor) {
-    op_.ops().upload(op_.buffer_at(memory), tensor.bytes(), tensor.size_bytes());
+    op_.ops().upload(op_.memory().starting_at(memory), tensor.bytes(), tensor.size_bytes());
   }
 
   /// Swaps the rows that are merged: each result stays, with the weights in each other's place.

@@ -8,11 +8,7 @@ PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& input
                                    const PluginTable& plugin, const PluginDevice& device)
     : op_(problem, inputs, ops),
       problem_(problem, device),
-      kernel_(ops, plugin, device,
-              {[this](std::size_t size_bytes, const std::string& name) {
-                 return op_.workspace(static_cast<std::int64_t>(size_bytes), name);
-               },
-               [this](const void* data) -> Buffer& { return op_.buffer_at(data); }}),
+      kernel_(op_.memory(), plugin, device),
       operation_(problem.op.name == OpKind::kMerge ? plugin_merge(op_, kernel_)
                                                    : plugin_cache_write(op_, kernel_)) {
   // Why: whether run() waits for a stream that is held is seen with outputs put back behind it.

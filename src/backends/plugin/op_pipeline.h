@@ -8,6 +8,7 @@
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/operation.h"
 #include "backends/plugin/problem.h"
+#include "backends/users_pipeline.h"
 
 namespace attnbench {
 
@@ -26,6 +27,7 @@ class PluginOpPipeline final : public Pipeline, public UsersPipeline {
   void negate_output(PipelineOutput& output) const override { operation_->restore(output); }
   Words words() const override { return operation_->words(); }
   void finish() override { kernel_.finish(); }
+  UsersPipeline* users() override { return this; }
 
  private:
   void toggle(OperandValues values);

@@ -6,6 +6,7 @@
 
 #include "backends/op/op_pipeline.h"
 #include "backends/plugin/problem.h"
+#include "backends/refusals.h"
 
 namespace attnbench {
 namespace {
@@ -59,15 +60,12 @@ std::vector<std::string> operation_refusals(const Problem& problem) {
   if (bit_of(op) == 0) return {fmt::format("operation {} not supported", to_string(op))};
   if (op == OpKind::kMerge) return {};
   if (problem.op.mla) return {fmt::format("operation {} of latents not supported", to_string(op))};
-  const KvCacheSpec& cache = problem.kv_cache;
-  std::vector<std::string> reasons;
-  if (has_inner_scales(cache.dtype)) reasons.emplace_back("kv_cache_dtype not supported");
-  if (cache.int8_level > 0) reasons.emplace_back("int8 attention not supported");
-  if (problem.dcp.world_size > 1) reasons.emplace_back("DCP not supported");
-  if (problem.attention.v_head_size != problem.attention.head_size) {
-    reasons.emplace_back("v_head_size not supported");
-  }
-  return reasons;
+  Refusals reasons(problem);
+  reasons.kv_cache_dtype(has_inner_scales(problem.kv_cache.dtype));
+  reasons.int8();
+  reasons.dcp();
+  reasons.v_head_size();
+  return reasons.take();
 }
 
 }  // namespace attnbench

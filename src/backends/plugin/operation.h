@@ -7,6 +7,7 @@
 
 #include "backends/op/op_pipeline.h"
 #include "backends/plugin/kernel.h"
+#include "backends/users_pipeline.h"
 
 namespace attnbench {
 

@@ -9,8 +9,6 @@ namespace {
 
 using Shape = std::vector<std::int64_t>;
 
-Dtype dtype_of(attn::Element element) { return static_cast<Dtype>(element); }
-
 bool wants_ragged_keys(const AttnbenchBackend& table) { return table.kv == ATTNBENCH_KV_RAGGED; }
 
 }  // namespace
@@ -20,18 +18,14 @@ PluginPipeline::PluginPipeline(const Problem& problem, const BackendInputs& inpu
     : AttentionPipeline(problem, inputs, ops, kPluginRules, wants_ragged_keys(plugin.table)),
       inputs_(inputs),
       problem_(problem, device),
-      kernel_(ops, plugin, device,
-              {[this](std::size_t size_bytes, const std::string& name) {
-                 return new_buffer(size_bytes, name, true)->data();
-               },
-               [this](const void* data) -> Buffer& { return buffer_at(data); }}) {
+      kernel_(memory(), plugin, device) {
   add_write_step();
   describe_tensors();
   // Why: where nothing is going to run the tensors have no memory.
   if (inputs.inputs->shapes_only) return;
   watch_small_inputs();
   kernel_.prepare(*problem_.get(), values());
-  add_step(attention_step("attend", [this] { kernel_.run(); }));
+  add_attend_step("attend", [this] { kernel_.run(); });
 }
 
 void PluginPipeline::describe_tensors() {
@@ -42,8 +36,8 @@ void PluginPipeline::describe_tensors() {
   t.query = list.add(p.query, dtype_of(p.query_element),
                      {num_tokens(), heads, std::int64_t{p.head_size}});
   if (inputs_.query.query.dtype() == Dtype::kE4M3) {
-    t.q_scale =
-        list.add(upload(std::vector<float>{inputs_.query.scale}, "q_scale"), Dtype::kF32, {1});
+    t.q_scale = list.add(memory().upload(std::vector<float>{inputs_.query.scale}, "q_scale"),
+                         Dtype::kF32, {1});
   }
   t.output = list.add(p.output, dtype_of(p.output_element),
                       {num_tokens(), heads, std::int64_t{p.v_head_size}});

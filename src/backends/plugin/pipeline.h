@@ -6,6 +6,7 @@
 #include "backends/attention/attention_pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/problem.h"
+#include "backends/users_pipeline.h"
 
 namespace attnbench {
 
@@ -19,7 +20,12 @@ class PluginPipeline final : public AttentionPipeline, public UsersPipeline {
   /// Query, keys and values, also those that every run writes into the cache.
   void negate_inputs() override;
   void negate_query() override;
+  void negate_output(PipelineOutput& output) const override { negate(output.output); }
+  Words words() const override {
+    return {"the query negated", "query, key and value were negated"};
+  }
   void finish() override { kernel_.finish(); }
+  UsersPipeline* users() override { return this; }
 
  private:
   void describe_tensors();

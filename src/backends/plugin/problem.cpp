@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "backends/refusals.h"
 #include "core/parallel.h"
 #include "core/problem/problem_json.h"
 #include "inputs/inputs.h"
@@ -222,29 +223,24 @@ void PluginProblem::set_cache(const Problem& problem, Dtype element) {
 }
 
 std::vector<std::string> common_refusals(const Problem& problem) {
-  std::vector<std::string> reasons;
-  const auto add_if = [&](bool condition, std::string reason) {
-    if (condition) reasons.push_back(std::move(reason));
-  };
   const AttentionSpec& a = problem.attention;
   const KvCacheSpec& cache = problem.kv_cache;
   const OutputQuantType output = problem.output_quant.type;
   if (a.type == AttentionType::kOp) return operation_refusals(problem);
-  add_if(has_inner_scales(cache.dtype), "kv_cache_dtype not supported");
-  add_if(cache.int8_level > 0, "int8 attention not supported");
-  add_if(has_direct_kv(a.type) && is_quantised(cache.dtype),
-         "quantized KV cache is not supported for encoder attention");
-  add_if(problem.dcp.world_size > 1, "DCP not supported");
-  add_if(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static,
-         fmt::format("output quantization {} not supported", to_string(output)));
+  Refusals reasons(problem);
+  reasons.kv_cache_dtype(has_inner_scales(cache.dtype));
+  reasons.int8();
+  reasons.quantised_kv_of_encoder(has_direct_kv(a.type));
+  reasons.dcp();
+  reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
   const bool fp8_encoder =
       a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
   // §14.2 has limits for e4m3 queries over e4m3 keys alone, as the native backends take them.
   const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
   const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
-  add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
-  add_if(a.probability_dtype == ProbabilityDtype::kFp8E4M3 && !e4m3_operands, kProbabilityRefusal);
-  return reasons;
+  reasons.add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
+  reasons.e4m3_probability(!e4m3_operands);
+  return reasons.take();
 }
 
 std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionType type,

@@ -27,24 +27,25 @@ i64 float_bytes(i64 count) { return count * static_cast<i64>(sizeof(float)); }
 
 }  // namespace
 
-DcpQueryGather::DcpQueryGather(Communicator& communicator, Ops& ops, attn::Element element,
-                               std::int64_t num_tokens, int num_heads, int head_size,
-                               const AllocateWorkspace& allocate)
+DcpQueryGather::DcpQueryGather(Communicator& communicator, DeviceBuffers& memory,
+                               attn::Element element, std::int64_t num_tokens, int num_heads,
+                               int head_size)
     : communicator_(communicator),
-      ops_(ops),
+      ops_(memory.ops()),
       element_(element),
       num_tokens_(num_tokens),
       row_(std::int64_t{num_heads} * head_size) {
-  const i64 bytes = communicator.world_size() * num_tokens * row_ *
-                    static_cast<i64>(dtype_size(static_cast<Dtype>(element)));
+  const i64 size = communicator.world_size() * num_tokens * row_;
   for (int r = 0; r < communicator.world_size(); ++r) {
-    received_.push_back(allocate(bytes, fmt::format("rank {} gathered query", r)));
-    joined_.push_back(allocate(bytes, fmt::format("rank {} query of all heads", r)));
+    received_.push_back(
+        memory.workspace_of(element, size, fmt::format("rank {} gathered query", r)));
+    joined_.push_back(
+        memory.workspace_of(element, size, fmt::format("rank {} query of all heads", r)));
   }
 }
 
 void DcpQueryGather::run(const std::vector<const void*>& own) const {
-  const std::size_t size = dtype_size(static_cast<Dtype>(element_));
+  const std::size_t size = element_size(element_);
   communicator_.all_gather(own, received_, static_cast<std::size_t>(num_tokens_ * row_) * size);
   const i64 world_size = communicator_.world_size();
   // Ranks arrive one behind the other and are put side by side.
@@ -57,21 +58,21 @@ void DcpQueryGather::run(const std::vector<const void*>& own) const {
   }
 }
 
-DcpExchange::DcpExchange(DcpComm comm, Communicator& communicator, Ops& ops,
-                         const DcpExchangeShape& shape, const AllocateWorkspace& allocate)
+DcpExchange::DcpExchange(DcpComm comm, Communicator& communicator, DeviceBuffers& memory,
+                         const DcpExchangeShape& shape)
     : comm_(comm),
       communicator_(communicator),
-      ops_(ops),
+      ops_(memory.ops()),
       shape_(shape),
       world_size_(communicator.world_size()),
       ranks_(static_cast<std::size_t>(world_size_)) {
-  for (int r = 0; r < world_size_; ++r) make_rank(r, allocate);
+  for (int r = 0; r < world_size_; ++r) make_rank(r, memory);
 }
 
-void DcpExchange::make_rank(int r, const AllocateWorkspace& allocate) {
+void DcpExchange::make_rank(int r, DeviceBuffers& memory) {
   Rank& rank = ranks_[static_cast<std::size_t>(r)];
   const auto floats = [&](i64 count, const char* name) {
-    return static_cast<float*>(allocate(float_bytes(count), fmt::format("rank {} {}", r, name)));
+    return memory.workspace_of<float>(count, fmt::format("rank {} {}", r, name));
   };
   const i64 own = own_elements();
   const i64 partial_lses = shape_.num_tokens * shape_.partial_heads;

@@ -3,26 +3,21 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <string>
 #include <vector>
 
+#include "backends/device_buffers.h"
 #include "backends/ranks/communicator.h"
 #include "core/problem/problem.h"
 #include "ops/ops.h"
 
 namespace attnbench {
 
-/// Device memory that lives as long as its pipeline.
-using AllocateWorkspace = std::function<void*(std::int64_t size_bytes, const std::string& name)>;
-
 /// all_gather(query, head dim): every rank ends with the heads of all ranks, in order.
 class DcpQueryGather {
  public:
   /// A rank has num_heads = H / W heads of `head_size` elements.
-  DcpQueryGather(Communicator& communicator, Ops& ops, attn::Element element,
-                 std::int64_t num_tokens, int num_heads, int head_size,
-                 const AllocateWorkspace& allocate);
+  DcpQueryGather(Communicator& communicator, DeviceBuffers& memory, attn::Element element,
+                 std::int64_t num_tokens, int num_heads, int head_size);
 
   /// [T, H, head_size] of a rank, after run().
   const void* query_of_all(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
@@ -50,8 +45,8 @@ struct DcpExchangeShape {
 /// float32, so that whoever rounds does so once.
 class DcpExchange {
  public:
-  DcpExchange(DcpComm comm, Communicator& communicator, Ops& ops, const DcpExchangeShape& shape,
-              const AllocateWorkspace& allocate);
+  DcpExchange(DcpComm comm, Communicator& communicator, DeviceBuffers& memory,
+              const DcpExchangeShape& shape);
 
   /// A rank's attention over its own keys goes here: [T, partial_heads, width] and, natural log,
   /// [partial_heads, T].
@@ -77,7 +72,7 @@ class DcpExchange {
   const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
   std::int64_t own_elements() const { return own_lses() * shape_.width; }
   std::int64_t own_lses() const { return shape_.num_tokens * shape_.num_heads; }
-  void make_rank(int rank, const AllocateWorkspace& allocate);
+  void make_rank(int rank, DeviceBuffers& memory);
   void run_gathered() const;
   void correct_part(int rank, int part) const;
   void run_all_to_all() const;

@@ -129,7 +129,10 @@ class AttentionTrial final : public Trial {
       if (yardsticks.unquantised == nullptr) return std::nullopt;
     }
     Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
-    if (!judge_ranks(key.math, output, judgement)) return std::nullopt;
+    const bool done = judge_ranks(
+        problem, output, [&](int rank) { return cache_.rank_reference(key.math, rank); },
+        judgement);
+    if (!done) return std::nullopt;
     return judgement;
   }
 
@@ -169,22 +172,6 @@ class AttentionTrial final : public Trial {
   }
 
  private:
-  /// The partial results of the ranks, where the pipeline has some. False = should_stop.
-  bool judge_ranks(const AttentionMath& math, const PipelineOutput& output, Judgement& judgement) {
-    const Tensor* partial = find_tensor(output, "rank_output");
-    const Tensor* lse = find_tensor(output, "rank_lse");
-    if (partial == nullptr || lse == nullptr) return true;
-    for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
-      const ReferenceOutput* reference = cache_.rank_reference(math, rank);
-      if (reference == nullptr) return false;
-      RankJudgement of_rank = judge_rank(cache_.problem(), *partial, *lse, rank, *reference);
-      judgement.rank_errors.push_back(std::move(of_rank.errors));
-      judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
-                               of_rank.reasons.end());
-    }
-    return true;
-  }
-
   CaseCache& cache_;
   const Backend& backend_;
   BackendInputs inputs_;

@@ -1,19 +1,12 @@
 #include "bench/cases/case_cache.h"
 
+#include "backends/reference_sources.h"
 #include "bench/cases/same_values.h"
 #include "bench/judge/ranks.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/host_memory.h"
 
 namespace attnbench {
-namespace {
-
-bool same_rule(const std::optional<EmulationRule>& a, const std::optional<EmulationRule>& b) {
-  if (!a || !b) return !a && !b;
-  return a->storage == b->storage && a->probability == b->probability;
-}
-
-}  // namespace
 
 const AttentionInputs& CaseCache::inputs() {
   if (!inputs_) {
@@ -37,11 +30,7 @@ const std::vector<std::int32_t>& CaseCache::rows() {
 }
 
 const StoredKv& CaseCache::stored_kv(const StoreRule& rule) {
-  for (const Stored& stored : stored_) {
-    if (stored.rule == rule) return stored.kv;
-  }
-  stored_.push_back({rule, store_kv(inputs(), rule)});
-  return stored_.back().kv;
+  return *stored_.get(rule, [&] { return store_kv(inputs(), rule); });
 }
 
 bool CaseCache::has_cache() const { return !is_encoder_type(problem_.attention.type); }
@@ -73,36 +62,23 @@ ReferenceKey CaseCache::key_of(const Backend& backend) const {
 }
 
 ReferenceInputs CaseCache::reference_inputs(const ReferenceKey& key) {
-  const AttentionInputs& source = inputs();
-  ReferenceInputs result;
-  result.query = key.quantised_query ? &dequantized_query_.value() : &source.query;
-  result.key = &source.key;
-  result.value = &source.value;
+  ReferenceInputs result = reference_sources(inputs());
+  if (key.quantised_query) result.query = &dequantized_query_.value();
   if (key.store_rule) {
     const StoredKv& stored = stored_kv(*key.store_rule);
     result.key = &stored.key_dequantized;
     result.value = &stored.value_dequantized;
   }
-  result.query_start_loc = source.query_start_loc;
-  result.seq_lens = source.seq_lens;
-  result.key_start_loc = source.key_start_loc;
-  result.sinks = source.sinks;
-  result.alibi_slopes = source.alibi_slopes;
   return result;
 }
 
 const ReferenceOutput* CaseCache::find_or_compute(const ReferenceKey& key,
                                                   const std::optional<EmulationRule>& rule) {
-  for (const Computed& known : computed_) {
-    if (known.key == key && same_rule(known.rule, rule)) return &known.output;
-  }
-  const ReferenceInputs source = reference_inputs(key);
-  std::optional<ReferenceOutput> output =
-      rule ? emulate_attention(key.math, source, *rule, rows(), options_)
-           : reference_attention(key.math, source, rows(), options_);
-  if (!output) return nullptr;
-  computed_.push_back({key, rule, *std::move(output)});
-  return &computed_.back().output;
+  return computed_.get({key, rule}, [&] {
+    const ReferenceInputs source = reference_inputs(key);
+    return rule ? emulate_attention(key.math, source, *rule, rows(), options_)
+                : reference_attention(key.math, source, rows(), options_);
+  });
 }
 
 const ReferenceOutput* CaseCache::reference(const ReferenceKey& key) {
@@ -110,14 +86,9 @@ const ReferenceOutput* CaseCache::reference(const ReferenceKey& key) {
 }
 
 const ReferenceOutput* CaseCache::rank_reference(const AttentionMath& math, int rank) {
-  for (const OfRank& known : of_ranks_) {
-    if (known.math == math && known.rank == rank) return &known.output;
-  }
-  std::optional<ReferenceOutput> output =
-      attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
-  if (!output) return nullptr;
-  of_ranks_.push_back({math, rank, *std::move(output)});
-  return &of_ranks_.back().output;
+  return of_ranks_.get({math, rank}, [&] {
+    return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
+  });
 }
 
 const ReferenceOutput* CaseCache::emulation(const ReferenceKey& key, const EmulationRule& rule) {

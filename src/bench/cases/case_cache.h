@@ -1,13 +1,13 @@
 // Inputs and reference results of one case, made when first asked for and shared by its backends.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/memo.h"
 #include "inputs/inputs.h"
 #include "reference/attention.h"
 
@@ -55,21 +55,6 @@ class CaseCache {
   const ReferenceOutput* rank_reference(const AttentionMath& math, int rank);
 
  private:
-  struct OfRank {
-    AttentionMath math;
-    int rank = 0;
-    ReferenceOutput output;
-  };
-  struct Stored {
-    StoreRule rule;
-    StoredKv kv;
-  };
-  struct Computed {
-    ReferenceKey key;
-    std::optional<EmulationRule> rule;  // nothing = the reference itself
-    ReferenceOutput output;
-  };
-
   bool has_cache() const;
   ReferenceInputs reference_inputs(const ReferenceKey& key);
   const ReferenceOutput* find_or_compute(const ReferenceKey& key,
@@ -80,10 +65,10 @@ class CaseCache {
   std::optional<AttentionInputs> inputs_;
   std::optional<std::vector<std::int32_t>> rows_;
   std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]
-  // Deques keep references valid while they grow.
-  std::deque<Stored> stored_;
-  std::deque<Computed> computed_;
-  std::deque<OfRank> of_ranks_;
+  Memo<StoreRule, StoredKv> stored_;
+  /// By rule, too; no rule = the reference itself.
+  Memo<std::pair<ReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
+  Memo<std::pair<AttentionMath, int>, ReferenceOutput> of_ranks_;  // by rank
 };
 
 }  // namespace attnbench

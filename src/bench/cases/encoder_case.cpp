@@ -5,11 +5,12 @@
 #include <array>
 #include <cmath>
 #include <cstring>
-#include <deque>
 #include <utility>
 
+#include "backends/reference_sources.h"
 #include "bench/cases/case.h"
 #include "bench/judge/judge.h"
+#include "bench/memo.h"
 #include "bench/save.h"
 #include "core/error.h"
 #include "inputs/files/encoder_scale_file.h"
@@ -74,28 +75,21 @@ class MmCase {
   /// Null when should_stop said so. `rule`: nothing = the reference itself.
   const ReferenceOutput* result(const AttentionMath& math, bool quantised,
                                 const std::optional<EmulationRule>& rule) {
-    for (const Computed& known : computed_) {
-      const bool same_rule = known.rule.has_value() == rule.has_value() &&
-                             (!rule || (known.rule->storage == rule->storage &&
-                                        known.rule->probability == rule->probability));
-      if (known.math == math && known.quantised == quantised && same_rule) return &known.output;
-    }
-    if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
-    const ReferenceInputs source = reference_inputs(quantised);
-    std::optional<ReferenceOutput> output =
-        rule ? emulate_attention(math, source, *rule, *rows_, options_)
-             : reference_attention(math, source, *rows_, options_);
-    if (!output) return nullptr;
-    computed_.push_back({math, quantised, rule, *std::move(output)});
-    return &computed_.back().output;
+    return computed_.get({math, quantised, rule}, [&] {
+      if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
+      const ReferenceInputs source = reference_inputs(quantised);
+      return rule ? emulate_attention(math, source, *rule, *rows_, options_)
+                  : reference_attention(math, source, *rows_, options_);
+    });
   }
 
  private:
-  struct Computed {
+  struct ResultKey {
     AttentionMath math;
-    bool quantised;
+    bool quantised = false;
     std::optional<EmulationRule> rule;
-    ReferenceOutput output;
+
+    bool operator==(const ResultKey&) const = default;
   };
 
   MmScales loaded_scales() {
@@ -151,16 +145,11 @@ class MmCase {
   }
 
   ReferenceInputs reference_inputs(bool quantised) {
-    const AttentionInputs& source = inputs().tensors;
-    ReferenceInputs result;
-    result.query = quantised ? &forward().dequantized[0] : &source.query;
-    result.key = quantised ? &forward().dequantized[1] : &source.key;
-    result.value = quantised ? &forward().dequantized[2] : &source.value;
-    result.query_start_loc = source.query_start_loc;
-    result.seq_lens = source.seq_lens;
-    result.key_start_loc = source.key_start_loc;
-    result.sinks = source.sinks;
-    result.alibi_slopes = source.alibi_slopes;
+    ReferenceInputs result = reference_sources(inputs().tensors);
+    if (!quantised) return result;
+    result.query = &forward().dequantized[0];
+    result.key = &forward().dequantized[1];
+    result.value = &forward().dequantized[2];
     return result;
   }
 
@@ -171,7 +160,7 @@ class MmCase {
   std::optional<MmForward> forward_;
   std::optional<std::vector<std::string>> notices_;
   std::optional<std::vector<std::int32_t>> rows_;
-  std::deque<Computed> computed_;  // a deque keeps references valid while it grows
+  Memo<ResultKey, ReferenceOutput> computed_;
 };
 
 class MmTrial final : public Trial {

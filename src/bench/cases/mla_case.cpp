@@ -128,7 +128,10 @@ class MlaTrial final : public Trial {
       if (yardsticks.unquantised == nullptr) return std::nullopt;
     }
     Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
-    if (!judge_ranks(output, judgement)) return std::nullopt;
+    const bool done = judge_ranks(
+        case_.problem(), output, [&](int rank) { return case_.rank_reference(key_, rank); },
+        judgement);
+    if (!done) return std::nullopt;
     return judgement;
   }
 
@@ -136,22 +139,6 @@ class MlaTrial final : public Trial {
     MlaReferenceKey key;
     key.num_decode_tokens = key_.num_decode_tokens;
     return key;
-  }
-
-  /// What the ranks computed before the exchange. False = should_stop.
-  bool judge_ranks(const PipelineOutput& output, Judgement& judgement) {
-    const Tensor* partial = find_tensor(output, "rank_output");
-    const Tensor* lse = find_tensor(output, "rank_lse");
-    if (partial == nullptr || lse == nullptr) return true;
-    for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
-      const ReferenceOutput* reference = case_.rank_reference(key_, rank);
-      if (reference == nullptr) return false;
-      RankJudgement of_rank = judge_rank(case_.problem(), *partial, *lse, rank, *reference);
-      judgement.rank_errors.push_back(std::move(of_rank.errors));
-      judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
-                               of_rank.reasons.end());
-    }
-    return true;
   }
 
   MlaCase& case_;

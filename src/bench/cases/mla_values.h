@@ -1,12 +1,12 @@
 // What the backends of an MLA case share: inputs, stored caches, references.
 #pragma once
 
-#include <deque>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "bench/cases/same_values.h"
+#include "bench/memo.h"
 #include "core/problem/problem.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/host_memory.h"
@@ -56,10 +56,7 @@ class MlaCase {
   }
 
   const StoredMlaCache& stored(KvCacheDtype dtype) {
-    for (const auto& [known, cache] : stored_) {
-      if (known == dtype) return cache;
-    }
-    return stored_.emplace_back(dtype, store(dtype)).second;
+    return *stored_.get(dtype, [&] { return store(dtype); });
   }
 
   /// The quantised query of the first `num_tokens` rows or more: rows do not depend on each other.
@@ -114,19 +111,13 @@ class MlaCase {
   }
   /// What a rank of the group computes for the checked decode rows, in the latent space.
   const ReferenceOutput* rank_reference(const MlaReferenceKey& key, int rank) {
-    for (const OfRank& known : of_ranks_) {
-      if (known.key == key && known.rank == rank) return &known.output;
-    }
-    std::vector<std::int32_t> decode_rows;
-    for (const std::int32_t row : rows()) {
-      if (row < key.num_decode_tokens) decode_rows.push_back(row);
-    }
-    auto output =
-        mla_rank_partial(sources(key), decode_rows,
-                         {problem_.dcp.world_size, problem_.dcp.interleave_size}, rank, options_);
-    if (!output) return nullptr;
-    of_ranks_.push_back({key, rank, *std::move(output)});
-    return &of_ranks_.back().output;
+    return of_ranks_.get({key, rank}, [&] {
+      std::vector<std::int32_t> decode_rows;
+      for (const std::int32_t row : rows()) {
+        if (row < key.num_decode_tokens) decode_rows.push_back(row);
+      }
+      return mla_rank_partial(sources(key), decode_rows, DcpGroup::of(problem_), rank, options_);
+    });
   }
 
  private:
@@ -142,42 +133,21 @@ class MlaCase {
     return cache;
   }
 
-  struct Computed {
-    MlaReferenceKey key;
-    std::optional<EmulationRule> rule;
-    ReferenceOutput output;
-  };
-
-  struct OfRank {
-    MlaReferenceKey key;
-    int rank = 0;
-    ReferenceOutput output;
-  };
-
   const std::vector<std::int32_t>& rows() {
     if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
     return *rows_;
   }
 
-  static bool same(const std::optional<EmulationRule>& a, const std::optional<EmulationRule>& b) {
-    if (!a || !b) return !a && !b;
-    return a->storage == b->storage && a->probability == b->probability;
-  }
-
   const ReferenceOutput* find(const MlaReferenceKey& key,
                               const std::optional<EmulationRule>& rule) {
-    for (const Computed& known : computed_) {
-      if (known.key == key && same(known.rule, rule)) return &known.output;
-    }
-    const MlaReferenceInputs source = sources(key);
-    MlaReferenceOptions options;
-    options.reference = options_;
-    options.form = problem_.mla.ref_form;
-    auto output = rule ? emulate_mla(source, *rule, rows(), options_)
-                       : mla_reference(source, rows(), options);
-    if (!output) return nullptr;
-    computed_.push_back({key, rule, *std::move(output)});
-    return &computed_.back().output;
+    return computed_.get({key, rule}, [&] {
+      const MlaReferenceInputs source = sources(key);
+      MlaReferenceOptions options;
+      options.reference = options_;
+      options.form = problem_.mla.ref_form;
+      return rule ? emulate_mla(source, *rule, rows(), options_)
+                  : mla_reference(source, rows(), options);
+    });
   }
 
   Problem problem_;
@@ -185,10 +155,10 @@ class MlaCase {
   std::optional<MlaInputs> inputs_;
   std::optional<std::vector<std::int32_t>> rows_;
   std::optional<MlaLatentQuery> latent_query_;
-  // Deques keep references valid while they grow.
-  std::deque<std::pair<KvCacheDtype, StoredMlaCache>> stored_;
-  std::deque<Computed> computed_;
-  std::deque<OfRank> of_ranks_;
+  Memo<KvCacheDtype, StoredMlaCache> stored_;
+  /// By rule, too; no rule = the reference itself.
+  Memo<std::pair<MlaReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
+  Memo<std::pair<MlaReferenceKey, int>, ReferenceOutput> of_ranks_;  // by rank
 };
 
 }  // namespace attnbench

@@ -13,10 +13,6 @@
 namespace attnbench {
 namespace {
 
-DcpGroup group_of(const Problem& problem) {
-  return {problem.dcp.world_size, problem.dcp.interleave_size};
-}
-
 /// Rows of K or V that a rank holds, [sum of local lengths, Hk, D].
 struct LocalKeys {
   std::vector<std::int32_t> lens;    // [B]
@@ -30,7 +26,7 @@ LocalKeys local_keys(const Problem& problem, const AttentionInputs& inputs, int 
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     const std::int64_t context = problem.batch[b].seq_len - problem.batch[b].query_len;
     for (std::int64_t p = 0; p < context; ++p) {
-      if (dcp_rank_of(p, group_of(problem)) == rank) {
+      if (dcp_rank_of(p, DcpGroup::of(problem)) == rank) {
         keys.rows.push_back(inputs.key_start_loc[b] + p);
       }
     }
@@ -119,6 +115,23 @@ RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Ten
     judgement.reasons.insert(judgement.reasons.begin(), fmt::format("rank {}: {}", rank, cause));
   }
   return judgement;
+}
+
+bool judge_ranks(const Problem& problem, const PipelineOutput& output,
+                 const std::function<const ReferenceOutput*(int rank)>& reference_of,
+                 Judgement& judgement) {
+  const Tensor* partial = find_tensor(output, "rank_output");
+  const Tensor* lse = find_tensor(output, "rank_lse");
+  if (partial == nullptr || lse == nullptr) return true;
+  for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
+    const ReferenceOutput* reference = reference_of(rank);
+    if (reference == nullptr) return false;
+    RankJudgement of_rank = judge_rank(problem, *partial, *lse, rank, *reference);
+    judgement.rank_errors.push_back(std::move(of_rank.errors));
+    judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
+                             of_rank.reasons.end());
+  }
+  return true;
 }
 
 }  // namespace attnbench

@@ -2,11 +2,13 @@
 // against the float64 attention over that rank's own keys.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/judge/judge.h"
 #include "core/result/result.h"
 #include "reference/attention.h"
 
@@ -28,5 +30,11 @@ struct RankJudgement {
 /// attention dtype; err_ratio is not, as the parts are float32.
 RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Tensor& lse, int rank,
                          const ReferenceOutput& reference);
+
+/// All ranks of an output, where its pipeline has some; errors and reasons go to `judgement`.
+/// False, and `judgement` is not complete, when reference_of() gave null: should_stop said so.
+bool judge_ranks(const Problem& problem, const PipelineOutput& output,
+                 const std::function<const ReferenceOutput*(int rank)>& reference_of,
+                 Judgement& judgement);
 
 }  // namespace attnbench

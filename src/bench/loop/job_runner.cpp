@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "backends/plugin/kernel.h"
+#include "backends/users_pipeline.h"
 #include "bench/loop/stream_check.h"
 #include "bench/save.h"
 #include "core/error.h"
@@ -75,7 +75,8 @@ void JobRunner::finish(Attempt& attempt) {
         check_remembered(*attempt.trial, *attempt.pipeline, attempt.result);
       }
     }
-    if (auto* plugin = dynamic_cast<UsersPipeline*>(attempt.pipeline.get())) plugin->finish();
+    UsersPipeline* plugin = attempt.pipeline ? attempt.pipeline->users() : nullptr;
+    if (plugin != nullptr) plugin->finish();
     return false;
   });
 }
@@ -159,7 +160,7 @@ void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& 
     if (before && !result.reasons.empty() && same_bytes(before->output, output.output)) {
       result.reasons.push_back(
           fmt::format("a run with {} gave the same output: run() has to compute all of it anew",
-                      dynamic_cast<const UsersPipeline&>(pipeline).words().other));
+                      pipeline.users()->words().other));
     }
     result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
     if (result.plugin && result.reasons.empty()) {
@@ -235,7 +236,7 @@ void JobRunner::judge(Trial& trial, const PipelineOutput& output, Result& result
 
 /// The first run of a user's backend: what it keeps of it makes the one that is judged wrong.
 std::optional<PipelineOutput> JobRunner::run_with_another_query(Pipeline& pipeline) {
-  auto* plugin = dynamic_cast<UsersPipeline*>(&pipeline);
+  UsersPipeline* plugin = pipeline.users();
   if (plugin == nullptr) return std::nullopt;
   plugin->negate_query();
   PipelineOutput output = run_once(pipeline, false);
@@ -246,7 +247,7 @@ std::optional<PipelineOutput> JobRunner::run_with_another_query(Pipeline& pipeli
 /// What is kept later, or of the keys, is found by other values once more. Negated ones make a
 /// run for which the reference is there already.
 void JobRunner::check_remembered(Trial& trial, Pipeline& pipeline, Result& result) {
-  auto* plugin = dynamic_cast<UsersPipeline*>(&pipeline);
+  UsersPipeline* plugin = pipeline.users();
   if (plugin == nullptr) return;
   plugin->negate_inputs();
   PipelineOutput output = run_once(pipeline, false);

@@ -1,32 +1,17 @@
 #include "bench/loop/job_timing.h"
 
-#include <vector>
-
-#include "backends/plugin/kernel.h"
 #include "core/clock.h"
 
 namespace attnbench {
-namespace {
-
-std::vector<MeasureStep> steps_of(Pipeline& pipeline) {
-  std::vector<MeasureStep> steps;
-  for (const Step& step : pipeline.steps()) {
-    steps.push_back({step.name, step.in_median, step.bytes, step.flops, step.run});
-  }
-  return steps;
-}
-
-}  // namespace
 
 JobTiming::JobTiming(const Problem& problem, const Backend& backend, Pipeline& pipeline,
                      TimingTools& tools, const BenchOptions& options, int rounds)
     : problem_(problem),
       backend_(backend),
       ceilings_(tools.ceilings(problem, backend)),
-      stopwatch_(tools.make_stopwatch(problem.timing.mode,
-                                      dynamic_cast<const UsersPipeline*>(&pipeline) != nullptr)),
+      stopwatch_(tools.make_stopwatch(problem.timing.mode, pipeline.users() != nullptr)),
       measurement_(
-          steps_of(pipeline), *stopwatch_,
+          pipeline.steps(), *stopwatch_,
           problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),
           {pass_share(problem.timing, options.pass, options.passes), options.should_stop, rounds}) {
 }

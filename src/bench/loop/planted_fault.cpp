@@ -32,10 +32,10 @@ class FaultyPipeline final : public Pipeline {
         buffer_(ops.allocate(kPlantedBytes, "planted buffer")),
         steps_(pipeline_->steps()) {
     auto* device = dynamic_cast<CudaOps*>(&ops);
-    steps_.push_back({"planted fault", false, 0, 0, [this, device, fault] {
-                        if (device == nullptr) return fault_on_cpu(fault, *buffer_);
-                        cuda::launch_fault(device->launcher(), fault, *buffer_);
-                      }});
+    steps_.push_back(side_step("planted fault", [this, device, fault] {
+      if (device == nullptr) return fault_on_cpu(fault, *buffer_);
+      cuda::launch_fault(device->launcher(), fault, *buffer_);
+    }));
   }
   const std::vector<Step>& steps() const override { return steps_; }
   void poison_outputs() override { pipeline_->poison_outputs(); }

@@ -31,7 +31,7 @@ struct RankSlots {
   DcpGroup group;
 
   explicit RankSlots(const Problem& problem, int of_rank)
-      : rank(of_rank), group{problem.dcp.world_size, problem.dcp.interleave_size} {}
+      : rank(of_rank), group(DcpGroup::of(problem)) {}
   /// Offset in its page of the position that slot `slot` of a block holds on this rank.
   std::int64_t offset_in_page(std::int64_t slot) const {
     return dcp_global_position(slot, rank, group);

@@ -32,10 +32,7 @@ void poison(Tensor& tensor) {
 }
 
 SlotGeometry geometry_of(const Problem& problem, int rank) {
-  return {problem.kv_cache.block_size,
-          physical_blocks(problem),
-          {problem.dcp.world_size, problem.dcp.interleave_size},
-          rank};
+  return {problem.kv_cache.block_size, physical_blocks(problem), DcpGroup::of(problem), rank};
 }
 
 /// Row of the table of request b.

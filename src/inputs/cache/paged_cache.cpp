@@ -174,10 +174,8 @@ void write_context(const Problem& problem, const std::vector<PositionRange>& fre
 /// Slots of the new positions on one rank, and padding behind them.
 void append_slots(const Problem& problem, const std::vector<PositionRange>& fresh,
                   const Tensor& block_table, int rank, std::vector<std::int64_t>& slots) {
-  const SlotGeometry geometry{problem.kv_cache.block_size,
-                              physical_blocks(problem),
-                              {problem.dcp.world_size, problem.dcp.interleave_size},
-                              rank};
+  const SlotGeometry geometry{problem.kv_cache.block_size, physical_blocks(problem),
+                              DcpGroup::of(problem), rank};
   const auto columns = static_cast<std::size_t>(block_table.dim(1));
   for (std::size_t b = 0; b < fresh.size(); ++b) {
     const std::span<const std::int32_t> row{block_table.data<std::int32_t>() + b * columns,

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
+#include "core/problem/problem.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 
@@ -80,6 +81,12 @@ int64_t mla_workspace_tokens(int64_t max_model_len, int64_t max_num_seqs, int64_
   const int64_t one_block_each = checked_mul(max_num_seqs, block_size, "MLA workspace");
   const int64_t by_seqs = checked_mul(kBlocksPerSeq, one_block_each, "MLA workspace");
   return std::max(std::min(std::max(by_length, by_seqs), kWorkspaceLimit), one_block_each);
+}
+
+int64_t mla_workspace_tokens(const Problem& problem) {
+  if (problem.mla.workspace_tokens) return *problem.mla.workspace_tokens;
+  return mla_workspace_tokens(problem.max_seq_len(), std::max<int64_t>(1, problem.num_requests()),
+                              problem.kv_cache.block_size);
 }
 
 int64_t mla_workspace_rows(int64_t workspace_tokens, int dcp_world_size) {

@@ -13,6 +13,9 @@ namespace attnbench {
 
 /// Workspace rows Wk of kv_lora_rank + rope elements each; E-CAPACITY beyond 64 bits.
 int64_t mla_workspace_tokens(int64_t max_model_len, int64_t max_num_seqs, int64_t block_size);
+/// Those that the problem gives, or by the formula above: a scenario knows no engine limits, so the
+/// batch's own lengths stand for max_model_len and max_num_seqs.
+int64_t mla_workspace_tokens(const Problem& problem);
 
 /// Rows of the workspace buffer: Wk, or Wk + Wk / W under DCP, where Wk % W != 0 is E-CONFIG.
 int64_t mla_workspace_rows(int64_t workspace_tokens, int dcp_world_size);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.h"
+#include "core/problem/problem.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -17,6 +18,10 @@ void check_rank(int rank, int world_size) {
 }
 
 }  // namespace
+
+DcpGroup DcpGroup::of(const Problem& problem) {
+  return {problem.dcp.world_size, problem.dcp.interleave_size};
+}
 
 void check_dcp_group(const DcpGroup& group, int block_size) {
   if (group.world_size < 1) {

@@ -7,10 +7,14 @@
 
 namespace attnbench {
 
+struct Problem;
+
 /// Tokens are striped over the ranks of a group in runs of interleave_size.
 struct DcpGroup {
   int world_size = 1;       // W
   int interleave_size = 1;  // I
+
+  static DcpGroup of(const Problem& problem);
 };
 
 /// W >= 1 and 1 <= I <= block_size with block_size % I == 0, else E-CONFIG.

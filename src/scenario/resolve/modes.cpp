@@ -71,31 +71,10 @@ void check_mla(const CaseValues& values, const Problem& problem) {
 /// The chunk plan of one kind of MLA backend (§8.5). E-VALUE for prefills in the wrong order
 /// (§1.4), E-CONFIG for a workspace that is too small.
 void plan_dense_mla(const Problem& problem, MetadataBuilder builder) {
-  const DecodeThreshold rule =
-      decode_threshold(builder, problem.attention.num_speculative_tokens, false,
-                       problem.dcp.world_size, problem.dcp.interleave_size);
-  std::vector<std::int32_t> starts{0};
-  for (const Request& request : problem.batch) {
-    starts.push_back(starts.back() + static_cast<std::int32_t>(request.query_len));
-  }
-  SplitOptions options;
-  options.threshold = rule.threshold;
-  options.require_uniform = rule.require_uniform;
-  const BatchSplit split =
-      split_decodes_and_prefills(starts, static_cast<int>(problem.num_tokens()),
-                                 static_cast<int>(problem.max_query_len()), options);
-  std::vector<std::int32_t> prefill_starts{0};
-  std::vector<std::int32_t> seq_lens;
-  for (auto b = static_cast<std::size_t>(split.num_decodes); b < problem.batch.size(); ++b) {
-    prefill_starts.push_back(prefill_starts.back() +
-                             static_cast<std::int32_t>(problem.batch[b].query_len));
-    seq_lens.push_back(static_cast<std::int32_t>(problem.batch[b].seq_len));
-  }
-  const std::int64_t workspace = problem.mla.workspace_tokens.value_or(
-      mla_workspace_tokens(problem.max_seq_len(), std::max<std::int64_t>(1, problem.num_requests()),
-                           problem.kv_cache.block_size));
-  plan_mla_chunks(prefill_starts, seq_lens, workspace, problem.kv_cache.block_size,
-                  {problem.dcp.world_size, problem.dcp.interleave_size});
+  const int first_prefill = split_batch(problem, builder, true).num_decodes;
+  plan_mla_chunks(query_start_loc_of(problem, first_prefill), seq_lens_of(problem, first_prefill),
+                  mla_workspace_tokens(problem), problem.kv_cache.block_size,
+                  DcpGroup::of(problem));
 }
 
 /// A batch that no dense MLA backend could run. Sparse ones run every row as a decode.
