@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "calibrate/observations.h"
+#include "core/backend_name.h"
 #include "core/error.h"
 #include "inputs/files/scale_text.h"
 #include "inputs/inputs.h"
@@ -60,7 +61,9 @@ class ScenarioObservations final : public Observations {
     observation.tensors = {first_rows(inputs.query, inputs.num_tokens()), std::move(inputs.key),
                            std::move(inputs.value)};
     observation.problem = problem;
-    if (problem.backends.size() == 1) observation.backend = problem.backends.front();
+    if (problem.backends.size() == 1) {
+      observation.backend = parse_backend_name(problem.backends.front()).backend;
+    }
     observation.sinks = std::move(inputs.sinks);
     observation.alibi_slopes = std::move(inputs.alibi_slopes);
     return observation;

@@ -181,7 +181,7 @@ RunCommand declare_gate(CLI::App& app) {
     check_mode(app, command->agreement);
     const Plugins plugins(command->plugins, choose_device("cpu", ""));
     for (const Backend* backend : plugins.backends()) {
-      command->selection.backends.emplace_back(backend->name());
+      command->selection.backends.push_back(full_name(*backend));
     }
     return run_gate(*command, console);
   };

@@ -163,7 +163,7 @@ void check_baseline(const RunArguments& arguments) {
 
 int run_cases(const RunArguments& arguments, const Console& console) {
   const RunOptions& options = arguments.options;
-  const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
+  const DeviceChoice device = choose_device(options.selection);
   Plugins plugins(options.selection.plugins, device, options.threads);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));

@@ -9,7 +9,9 @@
 
 #include "backends/backend.h"
 #include "bench/loop/timing_tools.h"
+#include "cli/options.h"
 #include "gpu/runtime.h"
+#include "ops/cuda/launcher.h"
 
 namespace attnbench {
 
@@ -24,14 +26,22 @@ struct DeviceChoice {
 
 /// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one.
 /// `assume_sm` is empty, or a compute capability as 90, 9.0, sm_90 or sm_90a that the CPU stands
-/// for. `list` is asked unless `device` is cpu. Errors: kUsage for anything else.
+/// for, and `assume_num_sms` the number of its multiprocessors; a device that is there has its own.
+/// `list` is called unless `device` is cpu. Errors: kUsage for anything else.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
-                           const std::function<DeviceList()>& list);
+                           const std::function<DeviceList()>& list,
+                           std::optional<int> assume_num_sms = std::nullopt);
 /// The same with the devices of this machine.
-DeviceChoice choose_device(const std::string& device, const std::string& assume_sm);
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           std::optional<int> assume_num_sms = std::nullopt);
+/// By the options --device, --assume-sm and --assume-num-sms.
+DeviceChoice choose_device(const SelectionOptions& selection);
 
-/// Every reason against the pair: the device's, what it has no kernels for, the backend's own, for
-/// which a user's backend is asked in this process.
+/// What kernels are chosen by on the device; on the CPU, on the one that it stands for.
+cuda::Target target_of(const DeviceChoice& device);
+
+/// Every reason against the pair: the device's, what it has no kernels for, why a forced kernel
+/// does not fit, the backend's own, for which a user's backend is asked in this process.
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device);
 /// Those of all_refusals() that are not the backend's own.

@@ -6,6 +6,8 @@
 
 #include "cli/number_check.h"
 #include "cli/text.h"
+#include "core/assumed_device.h"
+#include "core/backend_name.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -14,7 +16,8 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
   const char* const group = "Selection";
   // Why allow_extra_args(false): otherwise a repeatable option takes the SCENARIO after it as well.
   app.add_option("--backend", options.backends,
-                 "Backend to take instead of the scenario's (repeatable); python:MODULE:CLASS is a "
+                 "Backend to take instead of the scenario's (repeatable), NAME@KERNEL with one "
+                 "attention kernel for all of its cases; python:MODULE:CLASS is a "
                  "class of the active Python, see docs/plugins.md")
       ->type_name("NAME")
       ->allow_extra_args(false)
@@ -26,6 +29,18 @@ void add_selection_options(CLI::App& app, SelectionOptions& options) {
   app.add_option("--assume-sm", options.assume_sm,
                  "Compute capability that backends are judged by on the CPU, e.g. 80 or 9.0")
       ->type_name("SM")
+      ->group(group);
+  app.add_option("--assume-num-sms", options.assume_num_sms,
+                 fmt::format("Multiprocessors that work is divided among where there is no device "
+                             "(default {})",
+                             kAssumedNumSms))
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024).description(""))
+      ->group(group);
+  app.add_option("--kernel", options.kernel,
+                 "Attention kernel of every backend instead of the first that fits, e.g. general; "
+                 "'attnbench explain' lists them")
+      ->type_name("NAME")
       ->group(group);
   app.add_option("--set", options.set,
                  "Override a field of the scenario, e.g. timing.order=alternate (repeatable)")
@@ -152,6 +167,14 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   add_console_options(app, options.console);
 }
 
+std::vector<std::string> result_backends(const SelectionOptions& selection) {
+  std::vector<std::string> names;
+  for (const std::string& name : selection.backends) {
+    names.push_back(backend_name(name, selection.kernel));
+  }
+  return names;
+}
+
 std::vector<std::pair<std::string, std::string>> scenario_overrides(
     const SelectionOptions& selection) {
   std::vector<std::pair<std::string, std::string>> overrides;
@@ -183,6 +206,10 @@ std::string repeat_options(const RunOptions& options) {
   for (const std::string& backend : selection.backends) text += " --backend " + backend;
   if (selection.device != "auto") text += " --device " + shell_quote(selection.device);
   if (!selection.assume_sm.empty()) text += " --assume-sm " + shell_quote(selection.assume_sm);
+  if (selection.assume_num_sms) {
+    text += fmt::format(" --assume-num-sms {}", *selection.assume_num_sms);
+  }
+  if (!selection.kernel.empty()) text += " --kernel " + shell_quote(selection.kernel);
   for (const std::string& pair : selection.set) text += " --set " + shell_quote(pair);
   if (selection.seed) text += fmt::format(" --seed {}", *selection.seed);
   if (options.no_timing) text += " --no-timing";

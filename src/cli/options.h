@@ -19,6 +19,8 @@ struct SelectionOptions {
   std::vector<std::string> plugins;  // paths of libraries
   std::string device = "auto";
   std::string assume_sm;
+  std::optional<int> assume_num_sms;
+  std::string kernel;  // attention kernel of every backend; empty = the first that fits
   std::vector<std::string> set;  // KEY=VALUE
   std::string filter;
   std::string part;  // "K/N", or empty for all
@@ -59,6 +61,9 @@ void add_plugin_option(CLI::App& app, std::vector<std::string>& plugins);
 void add_console_options(CLI::App& app, ConsoleOptions& options);
 /// Everything that `run` takes but its SCENARIO arguments.
 void add_run_options(CLI::App& app, RunOptions& options);
+
+/// The names of --backend as results have them: with --kernel where that is given.
+std::vector<std::string> result_backends(const SelectionOptions& selection);
 
 /// KEY=VALUE pairs of --set, and --seed after them: explicit flags win. Errors: kUsage for a text
 /// without '=' or key.

@@ -33,7 +33,12 @@ class FaultyBackend final : public Backend {
   }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override;
-  Facts explain(const Problem& problem) const override { return backend_.explain(problem); }
+  Facts explain(const Problem& problem, const DeviceFacts& device) const override {
+    return backend_.explain(problem, device);
+  }
+  bool chooses_kernels() const override { return backend_.chooses_kernels(); }
+  std::string_view forced_kernel() const override { return backend_.forced_kernel(); }
+  const Backend& unforced() const override { return backend_.unforced(); }
   const PluginInfo* plugin() const override { return backend_.plugin(); }
   bool is_users() const override { return backend_.is_users(); }
   const MlaCapability* mla_capability(const Problem& problem) const override {

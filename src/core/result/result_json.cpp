@@ -187,6 +187,7 @@ Json result_json(const Result& result) {
   json["timing"] = timing_json(result.timing);
   json["throughput"] = throughput_json(result.throughput);
   json["kernels"] = kernels_json(result.kernels);
+  if (!result.forced_kernel.empty()) json["forced_kernel"] = result.forced_kernel;
   if (result.plugin) {
     json["plugin"] = {{"library", result.plugin->library},
                       {"version", result.plugin->version},

@@ -4,6 +4,8 @@
 
 namespace attnbench::cuda {
 
+int KernelOps::num_sms() const { return launcher().target().num_sms; }
+void KernelOps::force_kernel(std::string_view name) { launcher().force_kernel(name); }
 void KernelOps::attend(const attn::AttendParams& params) { cuda::attend(launcher(), params); }
 void KernelOps::attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) {
   cuda::attend_splits(launcher(), params, split);

@@ -9,6 +9,8 @@ namespace attnbench::cuda {
 /// What a kernel does not do yet throws an Error of kind kUnsupported that says so.
 class KernelOps : public Ops {
  public:
+  int num_sms() const override;
+  void force_kernel(std::string_view name) override;
   void attend(const attn::AttendParams& params) override;
   void attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) override;
   void combine_splits(const attn::AttendParams& params, const attn::SplitParams& split) override;
@@ -53,6 +55,7 @@ class KernelOps : public Ops {
 
  protected:
   virtual Launcher& launcher() = 0;
+  const Launcher& launcher() const { return const_cast<KernelOps*>(this)->launcher(); }
 };
 
 }  // namespace attnbench::cuda

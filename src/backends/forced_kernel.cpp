@@ -1,0 +1,106 @@
+#include "backends/forced_kernel.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string>
+#include <utility>
+
+namespace attnbench {
+namespace {
+
+/// Holds `ops` to a kernel as long as it lives. Why not once for all: backends that are compared in
+/// turns share one Ops.
+class KernelScope {
+ public:
+  KernelScope(Ops& ops, std::string_view kernel) : ops_(ops) { ops_.force_kernel(kernel); }
+  ~KernelScope() { ops_.force_kernel({}); }
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
+
+ private:
+  Ops& ops_;
+};
+
+class ForcedPipeline final : public Pipeline {
+ public:
+  ForcedPipeline(std::unique_ptr<Pipeline> inner, Ops& ops, const std::string& kernel)
+      : inner_(std::move(inner)), steps_(inner_->steps()) {
+    for (Step& step : steps_) {
+      step.run = [&ops, &kernel, run = std::move(step.run)] {
+        const KernelScope scope(ops, kernel);
+        run();
+      };
+    }
+  }
+  const std::vector<Step>& steps() const override { return steps_; }
+  void poison_outputs() override { inner_->poison_outputs(); }
+  PipelineOutput read_output(bool with_cache) override { return inner_->read_output(with_cache); }
+
+ private:
+  std::unique_ptr<Pipeline> inner_;
+  std::vector<Step> steps_;
+};
+
+class ForcedBackend final : public Backend {
+ public:
+  ForcedBackend(const Backend& backend, std::string_view kernel)
+      : backend_(backend), kernel_(kernel) {}
+
+  std::string_view name() const override { return backend_.name(); }
+  std::string_view description() const override { return backend_.description(); }
+  bool is_default_for(AttentionType) const override { return false; }
+  std::vector<std::string> refusals(const Problem& problem,
+                                    const DeviceFacts& device) const override {
+    if (!backend_.chooses_kernels()) {
+      return {fmt::format("kernel {}: {} does not run this program's attention kernels", kernel_,
+                          backend_.name())};
+    }
+    std::vector<std::string> reasons = backend_.refusals(problem, device);
+    if (!device.is_cuda) {
+      reasons.push_back(fmt::format("kernel {}: the CPU has no kernels to choose from", kernel_));
+    }
+    return reasons;
+  }
+  std::optional<CacheLayoutKind> cache_layout() const override { return backend_.cache_layout(); }
+  std::optional<CacheLayoutKind> cache_layout_for(const Problem& problem) const override {
+    return backend_.cache_layout_for(problem);
+  }
+  bool is_deterministic(const Problem& problem) const override {
+    return backend_.is_deterministic(problem);
+  }
+  Dtype probability_dtype(const Problem& problem) const override {
+    return backend_.probability_dtype(problem);
+  }
+  std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
+                                    Ops& ops) const override {
+    const KernelScope scope(ops, kernel_);
+    return std::make_unique<ForcedPipeline>(backend_.prepare(problem, inputs, ops), ops, kernel_);
+  }
+  Facts explain(const Problem& problem, const DeviceFacts& device) const override {
+    return backend_.explain(problem, device);
+  }
+  bool chooses_kernels() const override { return backend_.chooses_kernels(); }
+  std::string_view forced_kernel() const override { return kernel_; }
+  const Backend& unforced() const override { return backend_; }
+  const PluginInfo* plugin() const override { return backend_.plugin(); }
+  bool is_users() const override { return backend_.is_users(); }
+  const MlaCapability* mla_capability(const Problem& problem) const override {
+    return backend_.mla_capability(problem);
+  }
+
+ private:
+  const Backend& backend_;
+  std::string kernel_;
+};
+
+}  // namespace
+
+const Backend& with_forced_kernel(const Backend& backend, std::string_view kernel) {
+  static std::map<std::pair<const Backend*, std::string>, std::unique_ptr<Backend>> made;
+  std::unique_ptr<Backend>& forced = made[{&backend, std::string(kernel)}];
+  if (forced == nullptr) forced = std::make_unique<ForcedBackend>(backend, kernel);
+  return *forced;
+}
+
+}  // namespace attnbench
