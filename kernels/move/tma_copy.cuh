@@ -14,9 +14,9 @@ namespace attn {
 /// and plane blockIdx.z. Box columns past the edge, which fill up the last cluster, move nothing.
 ///
 /// Config: int kRank (2 to 5; indices of dimensions from 3 on are 0), kBoxColumns and kBoxRows
-/// (elements), kBoxBytes (on a multiple of 1024), kStages (of the ring); unsigned long long kPolicy.
-/// Grid: columns of boxes, clusters of 2 along them; any; planes. One warp. Shared memory: kStages *
-/// kBoxBytes + 1024.
+/// (elements), kBoxBytes (on a multiple of 1024), kStages (of the ring); unsigned long long
+/// kPolicy. Grid: columns of boxes, clusters of 2 along them; any; planes. One warp. Shared memory:
+/// kStages * kBoxBytes + 1024.
 template <class Config>
 __global__ void __launch_bounds__(32)
     tma_copy(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to,

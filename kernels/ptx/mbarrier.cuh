@@ -1,8 +1,8 @@
 // Barriers in shared memory (mbarrier) that count arrivals of threads and bytes of the copy engine
 // (SM 9.0 and newer). A barrier goes through phases: one ends when as many threads have arrived as
 // it was initialised for and all announced bytes have come. The first has parity 0, the next 1, and
-// so on in turn; whoever waits names the parity of the phase that has to end. So a wait for parity 1
-// of a new barrier returns at once: that is how a producer finds the empty stages of a ring.
+// so on in turn; whoever waits names the parity of the phase that has to end. So a wait for parity
+// 1 of a new barrier returns at once: that is how a producer finds the empty stages of a ring.
 #pragma once
 
 #include "kernels/common/numeric.cuh"

@@ -45,8 +45,8 @@ std::vector<const Backend*> backends_of(const Scenario& scenario,
 /// those of `plugins` that are of libraries come after them: who loads a library wants to see its
 /// backends. With --kernel all of them are held to that kernel. Pairs that --filter does not match,
 /// and of those the ones that --part does not take, are left out. Errors: kUsage for an unknown
-/// --backend or --kernel, both naming a kernel, a bad regex or part, E-CONFIG for an unknown name in
-/// a scenario.
+/// --backend or --kernel, both naming a kernel, a bad regex or part, E-CONFIG for an unknown name
+/// in a scenario.
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
                                const SelectionOptions& options,
                                const std::vector<const Backend*>& plugins = {});
