@@ -154,8 +154,9 @@ TEST_CASE("backends held to different kernels take turns on the same operations"
 TEST_CASE("a case that the forced kernel does not fit is refused with the kernel's reason") {
   const cuda::Target target = cuda::target_of_sm(90);
   const Backend& flash = *find_backend("FLASH_ATTN");
-  const auto reasons = [&](const Problem& problem, const char* kernel) {
-    return device_refusals(with_forced_kernel(flash, kernel), problem, [] {
+  const auto reasons = [&](const Problem& problem, const char* kernel,
+                           const char* backend = "FLASH_ATTN") {
+    return device_refusals(with_forced_kernel(*find_backend(backend), kernel), problem, [] {
       DeviceChoice device = h100();
       device.facts.is_cuda = true;
       return device;
@@ -168,8 +169,7 @@ TEST_CASE("a case that the forced kernel does not fit is refused with the kernel
         Reasons{"kernel prefill cannot do attend_splits: it has no form of attend_splits"});
   Problem odd = small_problem(false);
   odd.attention.head_size = odd.attention.v_head_size = 92;
-  odd.attention.type = AttentionType::kEncoderOnly;
-  CHECK(reasons(odd, "decode") ==
+  CHECK(reasons(odd, "decode", "TRITON_ATTN") ==
         Reasons{"kernel decode cannot do attend: head size 92 is not a multiple of 8"});
   CHECK(attend_decisions(small_problem(true), flash, target).size() == 1);
 }
