@@ -33,9 +33,9 @@ class Kernel(ToolTest):
         self.assertEqual(found["attend", "general"], "fits, not first")
 
     def test_explain_goes_by_the_capability_that_is_assumed(self):
-        wide = ["--set", "attention.head_size=1024", "--backend", "TRITON_ATTN", "--set",
+        wide = ["--set", "attention.head_size=640", "--backend", "TRITON_ATTN", "--set",
                 "attention.dtype=float32"]  # fmt: skip
-        for sm, verdict in (("90", "chosen"), ("86", "does not fit: attend of head_size 1024")):
+        for sm, verdict in (("90", "chosen"), ("86", "does not fit: attend of head_size 640")):
             out = self.expect(0, "explain", "prompts.yaml", "--assume-sm", sm, *wide).out
             self.assertTrue(candidates(out)["attend", "general"].startswith(verdict), out)
 
