@@ -2,13 +2,9 @@
 #pragma once
 
 #include "kernels/params.h"
+#include "kernels/ptx/shared.cuh"
 
 namespace attn {
-
-/// Shared-memory address as PTX wants it.
-__device__ __forceinline__ u32 shared_address(const void* pointer) {
-  return static_cast<u32>(__cvta_generic_to_shared(pointer));
-}
 
 /// 32 bits of shared memory.
 __device__ __forceinline__ u32 load_word(u32 address) {

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/assumed_device.h"
 #include "core/lse_convention.h"
 #include "core/problem/problem.h"
 #include "core/step.h"
@@ -22,10 +23,11 @@
 
 namespace attnbench {
 
-/// Capability facts that support is judged by; on the CPU those of SM 9.0 with 132 SMs are assumed.
+/// Facts of the device that support is judged by and work is divided by; on the CPU those of the
+/// device that is assumed.
 struct DeviceFacts {
-  int sm = 90;  // 10 * major + minor
-  int num_sms = 132;
+  int sm = kAssumedSm;  // 10 * major + minor
+  int num_sms = kAssumedNumSms;
   bool is_cuda = false;
 };
 
@@ -118,7 +120,14 @@ class Backend {
   /// `inputs` (and what it points to) and `ops` must outlive the pipeline.
   virtual std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops) const = 0;
-  virtual Facts explain(const Problem& problem) const = 0;
+  /// `device`: the one that it would be done on.
+  virtual Facts explain(const Problem& problem, const DeviceFacts& device) const = 0;
+  /// Whether its attention is done by operations of Ops, which choose among this program's kernels.
+  virtual bool chooses_kernels() const { return true; }
+  /// The attention kernel that it is held to (forced_kernel.h); empty = the first that fits.
+  virtual std::string_view forced_kernel() const { return {}; }
+  /// The same backend without that.
+  virtual const Backend& unforced() const { return *this; }
   /// The library of a user's backend, or of a vendor's; null for those of this program.
   virtual const PluginInfo* plugin() const { return nullptr; }
   /// Whether it is a user's, whose code may crash or hang when it is asked.
@@ -138,6 +147,10 @@ inline Dtype probability_dtype_of(const Problem& problem) {
   return e4m3 ? Dtype::kE4M3 : problem.attention.dtype;
 }
 constexpr const char* kProbabilityRefusal = "e4m3 P without fp8 query, key and value";
+
+/// What results of the backend are named by: its name, and the kernel that it is held to
+/// ("FLASH_ATTN@prefill").
+std::string full_name(const Backend& backend);
 
 /// Every backend, in the order of contract section 2.
 const std::vector<const Backend*>& all_backends();

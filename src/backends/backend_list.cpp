@@ -1,6 +1,12 @@
 #include "backends/backend_list.h"
 
+#include "core/backend_name.h"
+
 namespace attnbench {
+
+std::string full_name(const Backend& backend) {
+  return backend_name(backend.name(), backend.forced_kernel());
+}
 
 const std::vector<const Backend*>& all_backends() {
 #define ATTNBENCH_BACKEND_ADDRESS(function) &function(),

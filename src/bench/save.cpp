@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "core/backend_name.h"
 #include "core/error.h"
 #include "inputs/files/safetensors.h"
 
@@ -69,8 +71,12 @@ void save_tensors(const std::filesystem::path& folder, const Result& result, con
   if (error) {
     fail(ErrorKind::kIo, "cannot create the folder '{}': {}", folder.string(), error.message());
   }
+  // Why without the kernel: what the tensors mean follows from the backend.
+  const std::string_view backend = result.forced_kernel.empty()
+                                       ? std::string_view(result.backend)
+                                       : parse_backend_name(result.backend).backend;
   std::map<std::string, std::string> metadata{
-      {"problem", result.problem_json}, {"backend", result.backend}, {"id", result.id}};
+      {"problem", result.problem_json}, {"backend", std::string(backend)}, {"id", result.id}};
   if (result.plugin) metadata["plugin"] = result.plugin->version;
   if (backend.states_rules()) {
     metadata["kernel_rules"] = kernel_rules_json(backend.kernel_rules(), backend.cache_layout());

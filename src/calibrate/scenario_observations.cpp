@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "calibrate/observations.h"
+#include "core/backend_name.h"
 #include "core/error.h"
 #include "core/printable.h"
 #include "inputs/files/scale_text.h"
@@ -73,7 +74,7 @@ class ScenarioObservations final : public Observations {
   /// Those of its backend, where it names one.
   static KernelRules rules_of(const Problem& problem, const FindRules& find_rules) {
     if (problem.backends.size() != 1) return {};
-    if (const auto known = find_rules(problem.backends.front())) return *known;
+    if (const auto known = find_rules(parse_backend_name(problem.backends.front()).backend)) return *known;
     fail(ErrorKind::kValue, "case {}: backends: unknown backend '{}'", problem.case_name,
          shown(problem.backends.front()));
   }

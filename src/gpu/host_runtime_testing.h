@@ -93,7 +93,10 @@ class HostRuntime : public Runtime {
   GraphHandle end_capture(StreamHandle) override { return nullptr; }
   void launch_graph(GraphHandle, StreamHandle) override {}
   void release_graph(GraphHandle) override {}
-  void* driver_function(const std::string&) override { return nullptr; }
+  void* driver_function(const std::string& name) override {
+    const auto found = driver_functions.find(name);
+    return found == driver_functions.end() ? nullptr : found->second;
+  }
 
   std::map<void*, std::size_t> allocations;
   std::size_t memory_limit = std::size_t{1} << 30;
@@ -102,6 +105,7 @@ class HostRuntime : public Runtime {
   std::vector<int> allowed_shared;
   std::vector<Launch> launches;
   std::function<void(const void* const*)> on_launch;  // plays the kernel
+  std::map<std::string, void*> driver_functions;      // by name; others are not in the driver
   std::string launch_error;
   std::string sticky_error;
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@ class ForwardingOps : public Ops {
   explicit ForwardingOps(Ops& inner) : inner_(inner) {}
 
   std::string device_name() const override { return inner_.device_name(); }
+  int num_sms() const override { return inner_.num_sms(); }
+  void force_kernel(std::string_view name) override { inner_.force_kernel(name); }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return inner_.allocate(size_bytes, name);
   }

@@ -6,8 +6,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/assumed_device.h"
 #include "core/result/result.h"
 #include "core/tensor.h"
 #include "ops/operation_table.h"
@@ -35,6 +37,13 @@ class Ops {
  public:
   virtual ~Ops() = default;
   virtual std::string device_name() const = 0;  // "cpu", "cuda:0"
+  /// Multiprocessors of the device, by which pipelines divide work; the CPU has the number of the
+  /// device whose pipelines it plays.
+  virtual int num_sms() const = 0;
+  /// Every attention operation from now on is done by the kernel of this name ("prefill"); empty =
+  /// by the first that fits, as at the start. Where it does not fit, the operation throws
+  /// E-UNSUPPORTED with the reason. The CPU has one way only: it throws for any name.
+  virtual void force_kernel(std::string_view name) = 0;
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;
@@ -65,7 +74,8 @@ class Ops {
 #include "ops/operations.def"
 };
 
-/// Operations on CPU threads: float32 blocked online softmax. num_threads 0 = all cores.
-std::unique_ptr<Ops> make_cpu_ops(int num_threads = 0);
+/// Operations on CPU threads: float32 blocked online softmax. num_threads 0 = all cores. Work is
+/// divided as for a device of `num_sms` multiprocessors.
+std::unique_ptr<Ops> make_cpu_ops(int num_threads = 0, int num_sms = kAssumedNumSms);
 
 }  // namespace attnbench

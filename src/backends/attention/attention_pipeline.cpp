@@ -287,17 +287,18 @@ PipelineOutput AttentionPipeline::read_output(bool with_cache) {
   return result;
 }
 
-int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len) {
+int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                      int num_sms) {
   constexpr std::int64_t kLeastSplitLen = 256;
   constexpr std::int64_t kMostSplits = 64;
-  constexpr std::int64_t kPartsAtOnce = 2 * 132;
+  const std::int64_t parts_at_once = std::int64_t{2} * num_sms;
   constexpr double kNearlyBest = 0.95;
   const std::int64_t unsplit = num_requests * num_kv_heads;
   if (unsplit == 0) return 1;
   // Share of the places of whole waves that the parts fill.
   const auto filled = [&](std::int64_t splits) {
-    const std::int64_t waves = ceil_div(unsplit * splits, kPartsAtOnce);
-    return static_cast<double>(unsplit * splits) / static_cast<double>(waves * kPartsAtOnce);
+    const std::int64_t waves = ceil_div(unsplit * splits, parts_at_once);
+    return static_cast<double>(unsplit * splits) / static_cast<double>(waves * parts_at_once);
   };
   const std::int64_t most = std::clamp(max_seq_len / kLeastSplitLen, std::int64_t{1}, kMostSplits);
   double best = 0;

@@ -83,9 +83,10 @@ class AttentionPipeline : public Pipeline {
   Dtype cache_dtype_ = Dtype::kBF16;
 };
 
-/// Splits of the keys for decode-only work: the fewest parts that fill whole waves of an H200 (two
-/// parts on each of 132 multiprocessors) nearly as well as any number up to 64, none shorter than
-/// 256 keys; 1 = no split.
-int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len);
+/// Splits of the keys for decode-only work: the fewest parts that fill whole waves of the device
+/// (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to 64, none
+/// shorter than 256 keys; 1 = no split.
+int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                      int num_sms);
 
 }  // namespace attnbench

@@ -17,12 +17,12 @@ namespace attnbench {
 namespace {
 
 /// Splits of a rank's context keys: flash decoding, where every request is a decode.
-int context_splits(const Problem& problem) {
+int context_splits(const Problem& problem, int num_sms) {
   if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
   const std::vector<std::int32_t> lens = context_lens_of(problem);
   const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
   return choose_num_splits(problem.num_requests(), problem.attention.num_kv_heads,
-                           dcp_max_local_seq_len(longest, DcpGroup::of(problem)));
+                           dcp_max_local_seq_len(longest, DcpGroup::of(problem)), num_sms);
 }
 
 /// Buffers of one rank; h = H / W heads are its own.
@@ -124,7 +124,7 @@ class DcpPipeline : public AttentionPipeline {
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
     key_starts_ =
         memory().upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
-    split_.num_splits = context_splits(problem());
+    split_.num_splits = context_splits(problem(), ops().num_sms());
     split_.num_tokens = num_tokens();
     if (split_.num_splits <= 1) return;
     const std::int64_t rows = split_.num_splits * num_tokens() * params().num_heads;
@@ -282,7 +282,7 @@ std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const Backen
   return std::make_unique<DcpPipeline>(problem, inputs, ops, rules);
 }
 
-Facts explain_dcp(const Problem& problem) {
+Facts explain_dcp(const Problem& problem, int num_sms) {
   const int world_size = problem.dcp.world_size;
   std::vector<std::int64_t> tokens;
   for (int r = 0; r < world_size; ++r) {
@@ -297,7 +297,7 @@ Facts explain_dcp(const Problem& problem) {
       {"heads of a rank", std::to_string(problem.attention.num_heads / world_size)},
       {"context tokens by rank", fmt::format("{}", fmt::join(tokens, ", "))},
       {"exchange", to_string(problem.dcp.comm)},
-      {"num_splits", std::to_string(context_splits(problem))}};
+      {"num_splits", std::to_string(context_splits(problem, num_sms))}};
 }
 
 }  // namespace attnbench

@@ -15,6 +15,6 @@ namespace attnbench {
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops, const KernelRules& rules);
 
-Facts explain_dcp(const Problem& problem);
+Facts explain_dcp(const Problem& problem, int num_sms);
 
 }  // namespace attnbench

@@ -37,7 +37,9 @@ class FlashAttnIx : public NativeBackend {
                                     Ops& ops) const override {
     return make_flash_pipeline(problem, inputs, ops, rule());
   }
-  Facts explain(const Problem& problem) const override { return explain_flash(problem, rule()); }
+  Facts explain(const Problem& problem, const DeviceFacts& device) const override {
+    return explain_flash(problem, rule(), device.num_sms);
+  }
 
  private:
   FlashRule rule() const { return {kernel_rules(), true}; }

@@ -16,7 +16,7 @@
 namespace attnbench {
 namespace {
 
-bool choose_cascade(const Problem& problem) {
+bool choose_cascade(const Problem& problem, int num_sms) {
   const std::int64_t prefix = problem.cascade.common_prefix_len;
   if (problem.attention.type != AttentionType::kDecoder || prefix == 0) return false;
   if (problem.kv_cache.int8_level > 0) return false;
@@ -40,6 +40,7 @@ bool choose_cascade(const Problem& problem) {
   question.num_kv_heads = problem.attention.num_kv_heads;
   question.use_alibi = problem.attention.alibi != AlibiKind::kNone;
   question.use_sliding_window = problem.attention.sliding_window.has_value();
+  question.num_sms = num_sms;
   question.dcp_world_size = problem.dcp.world_size;
   return use_cascade_attention(question);
 }
@@ -48,7 +49,8 @@ class FlashPipeline : public AttentionPipeline {
  public:
   FlashPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                 const FlashRule& rule)
-      : AttentionPipeline(problem, inputs, ops, rule.kernels), plan_(plan_flash(problem, rule)) {
+      : AttentionPipeline(problem, inputs, ops, rule.kernels),
+        plan_(plan_flash(problem, rule, ops.num_sms())) {
     if (problem.kv_cache.int8_level > 0) {
       add_int8_steps(inputs);
     } else {
@@ -216,10 +218,10 @@ class FlashPipeline : public AttentionPipeline {
 
 }  // namespace
 
-FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
+FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms) {
   FlashPlan plan;
   if (is_encoder_type(problem.attention.type)) return plan;
-  plan.cascade = choose_cascade(problem);
+  plan.cascade = choose_cascade(problem, num_sms);
   plan.batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
   plan.fused_save = problem.kv_cache.int8_level > 0 &&
                     problem.attention.type == AttentionType::kDecoder &&
@@ -233,8 +235,8 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule) {
     max_seq_len = std::max(max_seq_len, problem.batch[static_cast<std::size_t>(b)].seq_len);
   }
   plan.num_split_requests = plan.batch.num_decodes;
-  plan.num_splits =
-      choose_num_splits(plan.batch.num_decodes, problem.attention.num_kv_heads, max_seq_len);
+  plan.num_splits = choose_num_splits(plan.batch.num_decodes, problem.attention.num_kv_heads,
+                                      max_seq_len, num_sms);
   return plan;
 }
 
@@ -245,16 +247,16 @@ std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const Back
   return std::make_unique<FlashPipeline>(problem, inputs, ops, rule);
 }
 
-Facts explain_flash(const Problem& problem, const FlashRule& rule) {
+Facts explain_flash(const Problem& problem, const FlashRule& rule, int num_sms) {
   if (is_encoder_type(problem.attention.type)) return {{"path", "varlen, no cache"}};
   const CacheLayoutKind layout =
       rule.separate_decodes ? CacheLayoutKind::kIx : CacheLayoutKind::kFa;
   if (problem.dcp.world_size > 1) {
-    Facts facts = explain_dcp(problem);
+    Facts facts = explain_dcp(problem, num_sms);
     add_cache_facts(problem, layout, rule.kernels, facts);
     return facts;
   }
-  const FlashPlan plan = plan_flash(problem, rule);
+  const FlashPlan plan = plan_flash(problem, rule, num_sms);
   Facts facts{{"path", rule.separate_decodes ? "decode and prefill calls" : "one varlen call"},
               {"num_decodes", std::to_string(plan.batch.num_decodes)},
               {"num_prefills", std::to_string(plan.batch.num_prefills)},

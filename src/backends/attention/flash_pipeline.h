@@ -24,11 +24,12 @@ struct FlashPlan {
   bool cascade = false;
   bool fused_save = false;  // int8 decode stores the new keys itself (§11.6)
 };
-FlashPlan plan_flash(const Problem& problem, const FlashRule& rule);
+/// On a device of `num_sms` multiprocessors.
+FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms);
 
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,
                                               Ops& ops, const FlashRule& rule);
 
-Facts explain_flash(const Problem& problem, const FlashRule& rule);
+Facts explain_flash(const Problem& problem, const FlashRule& rule, int num_sms);
 
 }  // namespace attnbench

@@ -128,7 +128,8 @@ class Reference : public Backend {
     }
     return std::make_unique<ReferencePipeline>(problem, inputs);
   }
-  Facts explain(const Problem& problem) const override {
+  bool chooses_kernels() const override { return false; }
+  Facts explain(const Problem& problem, const DeviceFacts&) const override {
     if (problem.attention.type == AttentionType::kMla) {
       return {{"path", "latent and expanded form in float64, all rows"},
               {"form", to_string(problem.mla.ref_form)}};

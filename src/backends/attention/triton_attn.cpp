@@ -93,7 +93,7 @@ class TritonAttn : public NativeBackend {
                                     Ops& ops) const override {
     return std::make_unique<TritonPipeline>(problem, inputs, ops, kernel_rules());
   }
-  Facts explain(const Problem& problem) const override {
+  Facts explain(const Problem& problem, const DeviceFacts&) const override {
     if (is_encoder_type(problem.attention.type)) return {{"path", "context attention, no cache"}};
     Facts facts{{"path", takes_3d_path(problem) ? "3d" : "2d"},
                 {"3d threshold", std::to_string(path_threshold(problem))}};

@@ -78,7 +78,8 @@ class CudnnBackend final : public Backend {
     return std::make_unique<CudnnPipeline>(problem, inputs, ops, *choice.library);
   }
 
-  Facts explain(const Problem& problem) const override {
+  bool chooses_kernels() const override { return false; }
+  Facts explain(const Problem& problem, const DeviceFacts&) const override {
     const CudnnForm form = make_cudnn_form(problem, resolve_attention_math(problem, kCudnnRules));
     Facts facts;
     if (const PluginInfo* info = plugin()) {

@@ -34,7 +34,7 @@ class MmBackend : public Backend {
                                     Ops& ops) const override {
     return std::make_unique<MmPipeline>(problem, inputs, ops, capability_);
   }
-  Facts explain(const Problem& problem) const override {
+  Facts explain(const Problem& problem, const DeviceFacts&) const override {
     const MmCall call = mm_call_of(capability_, problem);
     const MmSequences sequences = mm_sequences(capability_.lengths, call);
     Facts facts{{"form", call.cu_seqlens ? "cu_seqlens" : "batch rows"},

@@ -52,7 +52,9 @@ struct MlaPlan {
   /// Parts of a decode plan, or splits of every decode; 1 = one pass.
   int num_parts = 1;
 };
-MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem);
+/// Only num_parts depends on the device, of `num_sms` multiprocessors.
+MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem,
+                 int num_sms = kAssumedNumSms);
 
 /// Whether lists and cache of the problem allow an e4m3 query: of a dense problem over e4m3 entries
 /// with one scale.

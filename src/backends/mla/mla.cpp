@@ -73,8 +73,8 @@ class MlaBackend : public Backend {
                                     Ops& ops) const override {
     return make_mla_pipeline(capability_, problem, inputs, ops);
   }
-  Facts explain(const Problem& problem) const override {
-    const MlaPlan plan = plan_mla(capability_, problem);
+  Facts explain(const Problem& problem, const DeviceFacts& device) const override {
+    const MlaPlan plan = plan_mla(capability_, problem, device.num_sms);
     Facts facts{{"num_decodes", std::to_string(plan.batch.num_decodes)},
                 {"num_prefills", std::to_string(plan.batch.num_prefills)},
                 {"num_decode_tokens", std::to_string(plan.batch.num_decode_tokens)},

@@ -10,8 +10,6 @@
 namespace attnbench {
 namespace {
 
-constexpr int kNumSms = 132;
-
 std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& plan) {
   if (plan.batch.num_prefills == 0) return std::nullopt;
   const int first = plan.batch.num_decodes;
@@ -20,18 +18,19 @@ std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& p
 }
 
 /// Parts of the plan of a sparse fp8 decode; the heads are padded to tiles of 64.
-int sparse_parts(const Problem& problem, const MlaPlan& plan) {
+int sparse_parts(const Problem& problem, const MlaPlan& plan, int num_sms) {
   std::int64_t max_query_len = 1;
   for (int b = 0; b < plan.sparse_batch.num_decodes; ++b) {
     max_query_len = std::max(max_query_len, problem.batch[static_cast<std::size_t>(b)].query_len);
   }
   if (problem.attention.batch_invariant) return 1;
   const int heads = std::max(problem.attention.num_heads, problem.mla.q_pad_num_heads.value_or(0));
-  return sparse_decode_parts(kNumSms, checked_int32(max_query_len, "query_len"),
+  return sparse_decode_parts(num_sms, checked_int32(max_query_len, "query_len"),
                              static_cast<int>(ceil_div(heads, 64)) * 64);
 }
 
-int decode_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan) {
+int decode_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan,
+                 int num_sms) {
   if (problem.attention.batch_invariant || plan.batch.num_decodes == 0) return 1;
   std::int64_t max_query_len = 1;
   std::int64_t max_seq_len = 0;
@@ -41,12 +40,12 @@ int decode_parts(const MlaCapability& capability, const Problem& problem, const 
     max_seq_len = std::max(max_seq_len, request.seq_len);
   }
   if (capability.split == MlaDecodeSplit::kPlan) {
-    return dense_decode_parts(kNumSms, checked_int32(max_query_len, "query_len"),
+    return dense_decode_parts(num_sms, checked_int32(max_query_len, "query_len"),
                               problem.attention.num_heads, 1);
   }
   // A rank holds at most this many of the longest request's keys.
   const std::int64_t longest = dcp_max_local_seq_len(max_seq_len, DcpGroup::of(problem));
-  return choose_num_splits(plan.batch.num_decodes, 1, longest);
+  return choose_num_splits(plan.batch.num_decodes, 1, longest, num_sms);
 }
 
 /// Pairs of a row and a key that it sees, of the requests [first, last).
@@ -99,7 +98,7 @@ bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem) {
          split_mla_batch(capability, problem).num_decodes > 0;
 }
 
-MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
+MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem, int num_sms) {
   MlaPlan plan;
   plan.batch = split_mla_batch(capability, problem);
   plan.quantised_query = capability.fp8_query && allows_quantised_query(capability, problem);
@@ -111,10 +110,10 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem) {
   if (capability.latent_only) return plan;  // the rest is the kernel's own affair
   plan.chunks = plan_chunks(problem, plan);
   if (!capability.sparse) {
-    plan.num_parts = decode_parts(capability, problem, plan);
+    plan.num_parts = decode_parts(capability, problem, plan, num_sms);
   } else if (is_packed(mla_cache_dtype(capability, problem))) {
     plan.sparse_batch = split_batch(problem, MetadataBuilder::kFlashMlaSparseFp8);
-    plan.num_parts = sparse_parts(problem, plan);
+    plan.num_parts = sparse_parts(problem, plan, num_sms);
   }
   return plan;
 }

@@ -18,7 +18,7 @@ MlaWork::MlaWork(const MlaCapability& of, const Problem& described, const Backen
       problem(described),
       inputs(*given.mla),
       cache_before(*given.mla_cache),
-      plan(plan_mla(of, described)),
+      plan(plan_mla(of, described, device.num_sms())),
       ops(device),
       memory(device),
       element(element_of(described.attention.dtype)),

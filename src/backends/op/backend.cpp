@@ -96,7 +96,7 @@ class OpsBackend final : public Backend {
     queue(*pipeline);
     return pipeline;
   }
-  Facts explain(const Problem& problem) const override {
+  Facts explain(const Problem& problem, const DeviceFacts&) const override {
     Facts facts{{"operation", function_name(problem)}};
     add_op_facts(problem, facts);
     const OpSpec& op = problem.op;

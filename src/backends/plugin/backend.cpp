@@ -84,7 +84,8 @@ class PluginBackend final : public Backend {
     return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
   }
 
-  Facts explain(const Problem& problem) const override {
+  bool chooses_kernels() const override { return false; }
+  Facts explain(const Problem& problem, const DeviceFacts&) const override {
     Facts facts{{"library", info_.library},
                 {"version", info_.version},
                 {"sha256", info_.sha256},

@@ -55,7 +55,7 @@ class FakeBackend final : public Backend {
     ++prepared;
     return std::make_unique<FakePipeline>(*this, problem, inputs);
   }
-  Facts explain(const Problem&) const override { return {}; }
+  Facts explain(const Problem&, const DeviceFacts&) const override { return {}; }
 
  private:
   class FakePipeline final : public Pipeline {

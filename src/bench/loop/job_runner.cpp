@@ -280,7 +280,8 @@ System& JobRunner::system_for(const Problem& problem) {
 
 Ops& JobRunner::ops() {
   if (!ops_) {
-    ops_ = options_.make_ops ? options_.make_ops() : make_cpu_ops(options_.num_threads);
+    ops_ = options_.make_ops ? options_.make_ops()
+                             : make_cpu_ops(options_.num_threads, options_.device_facts.num_sms);
     ops_->on_wait([this](const std::string& kernels) { observer_.waits_for(kernels); });
   }
   return *ops_;

@@ -53,7 +53,7 @@ class FaultyPipeline final : public Pipeline {
 
 std::unique_ptr<Pipeline> FaultyBackend::prepare(const Problem& problem,
                                                  const BackendInputs& inputs, Ops& ops) const {
-  return std::make_unique<FaultyPipeline>(backend_.prepare(problem, inputs, ops), ops, fault_);
+  return std::make_unique<FaultyPipeline>(inner().prepare(problem, inputs, ops), ops, fault_);
 }
 
 }  // namespace attnbench

@@ -2,48 +2,21 @@
 // crashes or writes where it must not.
 #pragma once
 
-#include <string>
-
-#include "backends/backend.h"
+#include "backends/forwarding_backend.h"
 #include "ops/cuda/planted_fault.h"
 
 namespace attnbench {
 
 /// `backend` with one step more, "planted fault", behind its last one. On a CUDA device a kernel
 /// does it; on the CPU the thread hangs or dies. `backend` must outlive it.
-class FaultyBackend final : public Backend {
+class FaultyBackend final : public ForwardingBackend {
  public:
-  FaultyBackend(const Backend& backend, cuda::Fault fault) : backend_(backend), fault_(fault) {}
-  std::string_view name() const override { return backend_.name(); }
-  std::string_view description() const override { return backend_.description(); }
-  KernelRules kernel_rules() const override { return backend_.kernel_rules(); }
-  bool states_rules() const override { return backend_.states_rules(); }
-  bool is_default_for(AttentionType type) const override { return backend_.is_default_for(type); }
-  std::vector<std::string> refusals(const Problem& problem,
-                                    const DeviceFacts& device) const override {
-    return backend_.refusals(problem, device);
-  }
-  std::optional<CacheLayoutKind> cache_layout() const override { return backend_.cache_layout(); }
-  std::optional<CacheLayoutKind> cache_layout_for(const Problem& problem) const override {
-    return backend_.cache_layout_for(problem);
-  }
-  bool is_deterministic(const Problem& problem) const override {
-    return backend_.is_deterministic(problem);
-  }
-  Dtype probability_dtype(const Problem& problem) const override {
-    return backend_.probability_dtype(problem);
-  }
+  FaultyBackend(const Backend& backend, cuda::Fault fault)
+      : ForwardingBackend(backend), fault_(fault) {}
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override;
-  Facts explain(const Problem& problem) const override { return backend_.explain(problem); }
-  const PluginInfo* plugin() const override { return backend_.plugin(); }
-  bool is_users() const override { return backend_.is_users(); }
-  const MlaCapability* mla_capability(const Problem& problem) const override {
-    return backend_.mla_capability(problem);
-  }
 
  private:
-  const Backend& backend_;
   cuda::Fault fault_;
 };
 

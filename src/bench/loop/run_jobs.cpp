@@ -53,7 +53,8 @@ Result describe_job(const Job& job, const BenchOptions& options) {
   result.id = job.id;
   result.scenario = job.problem->scenario;
   result.case_name = job.problem->case_name;
-  result.backend = std::string(job.backend->name());
+  result.backend = full_name(*job.backend);
+  result.forced_kernel = job.backend->forced_kernel();
   result.device = options.device;
   result.problem_json = problem_to_json(*job.problem);
   result.file_hashes = job.file_hashes;

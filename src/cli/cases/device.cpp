@@ -5,6 +5,7 @@
 #include <regex>
 #include <utility>
 
+#include "cli/kernel_specs.h"
 #include "core/error.h"
 #include "gpu/device_probe.h"
 #include "jit/nvrtc_compiler.h"
@@ -63,9 +64,11 @@ void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& c
 }  // namespace
 
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
-                           const std::function<DeviceList()>& list) {
+                           const std::function<DeviceList()>& list,
+                           std::optional<int> assume_num_sms) {
   DeviceChoice choice;
   if (!assume_sm.empty()) choice.facts.sm = parse_sm(assume_sm);
+  if (assume_num_sms) choice.facts.num_sms = *assume_num_sms;
   if (device == "cpu") return choice;
   if (device == "auto") {
     const DeviceList devices = list();
@@ -81,13 +84,25 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
   return choice;
 }
 
-DeviceChoice choose_device(const std::string& device, const std::string& assume_sm) {
-  return choose_device(device, assume_sm, probe_devices);
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           std::optional<int> assume_num_sms) {
+  return choose_device(device, assume_sm, probe_devices, assume_num_sms);
+}
+
+DeviceChoice choose_device(const SelectionOptions& selection) {
+  return choose_device(selection.device, selection.assume_sm, selection.assume_num_sms);
+}
+
+cuda::Target target_of(const DeviceChoice& device) {
+  cuda::Target target = cuda::target_of_sm(device.facts.sm);
+  target.num_sms = device.facts.num_sms;
+  if (device.info) target.max_shared_bytes = device.info->max_shared_bytes;
+  return target;
 }
 
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
                               const std::string& cache_dir, bool with_cublas_lt) {
-  if (!device.is_cuda()) return make_cpu_ops(num_threads);
+  if (!device.is_cuda()) return make_cpu_ops(num_threads, device.facts.num_sms);
   return make_cuda_ops(device.info->index, cache_dir, with_cublas_lt);
 }
 

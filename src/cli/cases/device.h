@@ -12,7 +12,9 @@
 
 #include "backends/backend.h"
 #include "bench/loop/timing_tools.h"
+#include "cli/options.h"
 #include "gpu/runtime.h"
+#include "ops/cuda/launcher.h"
 
 namespace attnbench {
 
@@ -27,13 +29,20 @@ struct DeviceChoice {
 
 /// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one, else the
 /// CPU. `assume_sm` is empty, or the compute capability (90, 9.0, sm_90 or sm_90a) by which
-/// backends are judged while cases run on the CPU. `list` is called unless `device` is cpu. Errors:
-/// kUsage for anything else.
+/// backends are judged while cases run on the CPU, and `assume_num_sms` the multiprocessors that
+/// their work is divided among there; a device that is there has its own. `list` is called unless
+/// `device` is cpu. Errors: kUsage for anything else.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
-                           const std::function<DeviceList()>& list);
+                           const std::function<DeviceList()>& list,
+                           std::optional<int> assume_num_sms = std::nullopt);
 /// The same with the devices of this machine.
-DeviceChoice choose_device(const std::string& device, const std::string& assume_sm);
+DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
+                           std::optional<int> assume_num_sms = std::nullopt);
+/// By the options --device, --assume-sm and --assume-num-sms.
+DeviceChoice choose_device(const SelectionOptions& selection);
 
+/// What kernels are chosen by on the device; on the CPU, on the one that it stands for.
+cuda::Target target_of(const DeviceChoice& device);
 /// Operations on the chosen device, which has no refusals. Without `with_cublas_lt` all products of
 /// matrices are computed by this program's kernels.
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,

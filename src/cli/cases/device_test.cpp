@@ -36,6 +36,15 @@ TEST_CASE("a compute capability may be written in every usual way") {
   }
 }
 
+TEST_CASE("the CPU stands for as many multiprocessors as are assumed, a GPU for its own") {
+  CHECK(choose_device("cpu", "80", 20).facts.num_sms == 20);
+  CHECK(choose_device("cpu", "80").facts.num_sms == kAssumedNumSms);
+  const auto list = [] { return one_device(90); };
+  CHECK(choose_device("auto", "", list, 20).facts.num_sms == 78);
+  CHECK(target_of(choose_device("cpu", "80", 20)).num_sms == 20);
+  CHECK(target_of(choose_device("auto", "", list)).num_sms == 78);
+}
+
 TEST_CASE("a CUDA device that is not there is refused with the reason") {
   const DeviceChoice first = choose_device("cuda", "", no_devices);
   CHECK(first.name == "cuda:0");

@@ -1,22 +1,68 @@
 #include "cli/cases/kernel_specs.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "bench/cases/case.h"
 #include "bench/loop/alone.h"
+#include "core/error.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {
+namespace {
 
-std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
-                                      const cuda::Target& target) {
+/// What a run of the pair would do on the target.
+struct Plan {
+  std::vector<KernelSpec> specs;
+  std::vector<cuda::AttendDecision> decisions;
+  std::string refusal;  // why it ends before its last operation; empty where it does not
+};
+
+void record(const Problem& problem, const Backend& backend, const cuda::Target& target,
+            Plan& plan) {
   Problem planned = problem;
   planned.inputs.shapes_only = true;
-  std::vector<KernelSpec> specs;
-  const std::unique_ptr<Ops> ops = make_recording_ops(target, specs);
+  const std::unique_ptr<Ops> ops = make_recording_ops(target, plan.specs, &plan.decisions);
   const std::unique_ptr<System> system = make_system(planned, {});
   const std::unique_ptr<Trial> trial = system->start(backend);
   const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
   for (const Step& step : pipeline->steps()) step.run();  // records, launches nothing
-  return specs;
+}
+
+Plan record_until_refused(const Problem& problem, const Backend& backend,
+                          const cuda::Target& target) {
+  Plan plan;
+  try {
+    record(problem, backend, target, plan);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    plan.refusal = error.what();
+  }
+  return plan;
+}
+
+}  // namespace
+
+std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& backend,
+                                      const cuda::Target& target) {
+  Plan plan;
+  record(problem, backend, target, plan);
+  return std::move(plan.specs);
+}
+
+std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,
+                                                   const cuda::Target& target) {
+  return record_until_refused(problem, backend, target).decisions;
+}
+
+std::vector<std::string> kernel_refusals(const Problem& problem, const Backend& backend,
+                                         const cuda::Target& target) {
+  const Plan plan = record_until_refused(problem, backend, target);
+  if (!plan.refusal.empty()) return {plan.refusal};
+  if (!plan.decisions.empty()) return {};
+  return {fmt::format("kernel {}: the case has no attention to choose a kernel for",
+                      backend.forced_kernel())};
 }
 
 std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
@@ -28,6 +74,8 @@ std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Bac
   if (!request) return {};
   Problem alone = problem_of_request(problem, *request);
   alone.inputs.file.reset();  // it has the tensors of the whole batch
+  // Why: a run leaves out the repetition where a forced kernel does not fit the request.
+  if (!backend.forced_kernel().empty()) return record_until_refused(alone, backend, target).specs;
   return specs_of_pair(alone, backend, target);
 }
 

@@ -3,10 +3,12 @@
 // `compile`, which builds them.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "backends/backend.h"
 #include "jit/kernel_spec.h"
+#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/launcher.h"
 
 namespace attnbench {
@@ -21,5 +23,15 @@ std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& bac
 /// or nothing where a run repeats no request.
 std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
                                                const cuda::Target& target);
+
+/// How every attention operation of the case chooses its kernel, each different choice once, in the
+/// order of launches. Nothing after an operation that no kernel does, or the forced one does not.
+std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,
+                                                   const cuda::Target& target);
+
+/// Why the kernel that the backend is held to cannot do the case; empty where it can. The backend
+/// supports the problem otherwise.
+std::vector<std::string> kernel_refusals(const Problem& problem, const Backend& backend,
+                                         const cuda::Target& target);
 
 }  // namespace attnbench

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "backends/forced_kernel.h"
 #include "bench/cases/case.h"
 #include "cli/cases/device.h"
 #include "cli/cases/refusals.h"
@@ -88,4 +89,89 @@ TEST_CASE("a case is planned without the memory that its inputs would take" *
   }
 }
 
+namespace {
+
+/// Two prompts of 300 tokens, or decodes of 2,000 keys.
+Problem small_problem(bool decodes) {
+  Problem problem;
+  problem.attention.num_heads = 4;
+  problem.attention.num_kv_heads = 2;
+  problem.attention.head_size = problem.attention.v_head_size = 64;
+  problem.attention.scale = 0.1;
+  problem.batch.assign(2, decodes ? Request{1, 2000} : Request{300, 300});
+  problem.kv_cache.num_blocks = 256;
+  return problem;
+}
+
+std::vector<std::string> functions(const std::vector<KernelSpec>& specs) {
+  std::vector<std::string> names;
+  for (const KernelSpec& spec : specs) names.push_back(spec.function);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("a backend held to a kernel launches that one and otherwise the same") {
+  const cuda::Target target = cuda::target_of_sm(90);
+  const Backend& flash = *find_backend("FLASH_ATTN");
+  const Problem problem = small_problem(/*decodes=*/true);
+  using Names = std::vector<std::string>;
+  CHECK(functions(specs_of_pair(problem, flash, target)) ==
+        Names{"attn::write_cache", "attn::decode_splits", "attn::combine_splits"});
+  CHECK(functions(specs_of_pair(problem, with_forced_kernel(flash, "general"), target)) ==
+        Names{"attn::write_cache", "attn::general_splits", "attn::combine_splits"});
+}
+
+TEST_CASE("backends held to different kernels take turns on the same operations") {
+  const Problem problem = [] {
+    Problem planned = small_problem(/*decodes=*/false);
+    planned.inputs.shapes_only = true;
+    return planned;
+  }();
+  std::vector<KernelSpec> specs;
+  std::vector<cuda::AttendDecision> decisions;
+  const std::unique_ptr<Ops> ops = make_recording_ops(cuda::target_of_sm(90), specs, &decisions);
+  const std::unique_ptr<System> system = make_system(problem, {});
+  std::vector<std::unique_ptr<Trial>> trials;
+  std::vector<std::unique_ptr<Pipeline>> pipelines;
+  for (const char* kernel : {"general", "prefill"}) {
+    trials.push_back(system->start(with_forced_kernel(*find_backend("FLASH_ATTN"), kernel)));
+    pipelines.push_back(trials.back()->prepare(*ops));
+  }
+  trials.push_back(system->start(*find_backend("FLASH_ATTN_IX")));
+  pipelines.push_back(trials.back()->prepare(*ops));
+  const auto kernel_of_turn = [&](std::size_t index) {
+    specs.clear();
+    for (const Step& step : pipelines[index]->steps()) step.run();
+    return specs.back().function;
+  };
+  for (int round = 0; round < 2; ++round) {
+    CHECK(kernel_of_turn(0) == "attn::general");
+    CHECK(kernel_of_turn(1) == "attn::prefill");
+    CHECK(kernel_of_turn(2) == "attn::prefill");  // the first that fits
+  }
+}
+
+TEST_CASE("a case that the forced kernel does not fit is refused with the kernel's reason") {
+  const cuda::Target target = cuda::target_of_sm(90);
+  const Backend& flash = *find_backend("FLASH_ATTN");
+  const auto reasons = [&](const Problem& problem, const char* kernel,
+                           const char* backend = "FLASH_ATTN") {
+    return device_refusals(with_forced_kernel(*find_backend(backend), kernel), problem, [] {
+      DeviceChoice device = h100();
+      device.facts.is_cuda = true;
+      return device;
+    }());
+  };
+  using Reasons = std::vector<std::string>;
+  CHECK(reasons(small_problem(false), "prefill").empty());
+  CHECK(reasons(small_problem(true), "general").empty());
+  CHECK(reasons(small_problem(true), "prefill") ==
+        Reasons{"kernel prefill cannot do attend_splits: it has no form of attend_splits"});
+  Problem odd = small_problem(false);
+  odd.attention.head_size = odd.attention.v_head_size = 92;
+  CHECK(reasons(odd, "decode", "TRITON_ATTN") ==
+        Reasons{"kernel decode cannot do attend: head size 92 is not a multiple of 8"});
+  CHECK(attend_decisions(small_problem(true), flash, target).size() == 1);
+}
 }  // namespace attnbench

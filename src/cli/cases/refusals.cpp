@@ -7,6 +7,7 @@
 
 #include "backends/backend.h"
 #include "bench/loop/child_process.h"
+#include "cli/cases/kernel_specs.h"
 #include "core/error.h"
 #include "ops/cuda/cuda_ops.h"
 #include "plugin/plugin_call.h"
@@ -79,16 +80,21 @@ std::vector<std::string> device_refusals(const Problem& problem, const DeviceCho
   std::vector<std::string> reasons = device.refusals;
   // Why not for a device that cannot be used: its own reasons say all that helps.
   if (!device.is_cuda() || !reasons.empty()) return reasons;
-  cuda::Target target = cuda::target_of_sm(device.facts.sm);
-  if (device.info) target.max_shared_bytes = device.info->max_shared_bytes;
-  for (std::string& what : cuda_lacks(problem, target)) reasons.push_back(std::move(what));
+  for (std::string& what : cuda_lacks(problem, target_of(device))) {
+    reasons.push_back(std::move(what));
+  }
   return reasons;
 }
 
 std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
                                          const DeviceChoice& device) {
-  // A plugin brings its kernels, so those that this program does not have are no reason.
-  return backend.plugin() != nullptr ? device.refusals : device_refusals(problem, device);
+  // What this program has no kernel for, a plugin may have one for.
+  if (backend.plugin() != nullptr) return device.refusals;
+  std::vector<std::string> reasons = device_refusals(problem, device);
+  // A forced kernel is judged by planning the case, which needs a case that the backend takes.
+  const bool may_plan = device.is_cuda() && reasons.empty() && !backend.forced_kernel().empty() &&
+                        backend.refusals(problem, device.facts).empty();
+  return may_plan ? kernel_refusals(problem, backend, target_of(device)) : reasons;
 }
 
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,

@@ -6,9 +6,12 @@
 #include <utility>
 
 #include "backends/backend.h"
+#include "backends/forced_kernel.h"
 #include "bench/cases/same_values.h"
 #include "cli/terminal/text.h"
+#include "core/backend_name.h"
 #include "core/error.h"
+#include "ops/cuda/attention/attend_candidates.h"
 #include "plugin/python_plugin.h"
 
 namespace attnbench {
@@ -24,13 +27,37 @@ void append(const Backends& more, Backends& backends) {
   }
 }
 
+/// Errors: `kind` for a name that no attention kernel has.
+void check_kernel(std::string_view kernel, ErrorKind kind, const std::string& where) {
+  const std::vector<std::string> known = cuda::attend_candidate_names();
+  if (std::find(known.begin(), known.end(), kernel) != known.end()) return;
+  fail(kind, "{}: unknown kernel '{}'{} (known: {})", where, kernel,
+       did_you_mean(std::string(kernel), known), join(known, ", "));
+}
+
+/// Null where there is none. A whole name comes before one with a kernel: plugins name themselves.
+const Backend* find_named(const std::string& name, ErrorKind kind, const std::string& where,
+                          const Backends& plugins) {
+  const auto find = [&](std::string_view wanted) {
+    const Backend* backend = find_backend(wanted);
+    for (const Backend* plugin : plugins) {
+      if (plugin->name() == wanted) backend = plugin;
+    }
+    return backend;
+  };
+  const Backend* const whole = find(name);
+  const BackendName parts = parse_backend_name(name);
+  if (whole != nullptr || parts.backend.size() == name.size()) return whole;
+  const Backend* const backend = find(parts.backend);
+  if (backend == nullptr) return nullptr;
+  check_kernel(parts.kernel, kind, where);
+  return &with_forced_kernel(*backend, parts.kernel);
+}
+
 /// `where` begins the message: "--backend", or the key with its file and line.
 void add_backend(const std::string& name, ErrorKind kind, const std::string& where,
                  const Backends& plugins, Backends& backends) {
-  const Backend* backend = find_backend(name);
-  for (const Backend* plugin : plugins) {
-    if (plugin->name() == name) backend = plugin;
-  }
+  const Backend* const backend = find_named(name, kind, where, plugins);
   if (backend == nullptr && name.starts_with(kPythonPrefix)) {
     fail(kind, "{}: expected python:MODULE:CLASS, e.g. python:mine:Mine, found '{}'", where, name);
   }
@@ -42,6 +69,20 @@ void add_backend(const std::string& name, ErrorKind kind, const std::string& whe
          join(known, ", "));
   }
   append({backend}, backends);
+}
+
+/// All of them held to the kernel of --kernel.
+Backends with_kernel(const Backends& backends, const std::string& kernel) {
+  if (kernel.empty()) return backends;
+  Backends forced;
+  for (const Backend* backend : backends) {
+    if (!backend->forced_kernel().empty()) {
+      fail(ErrorKind::kUsage, "--kernel {}: the backend {} names a kernel itself", kernel,
+           full_name(*backend));
+    }
+    forced.push_back(&with_forced_kernel(*backend, kernel));
+  }
+  return forced;
 }
 
 /// The backends of cases for which nobody names one.
@@ -127,6 +168,7 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
   for (const std::string& name : options.backends) {
     add_backend(name, ErrorKind::kUsage, "--backend", plugins, explicit_backends);
   }
+  if (!options.kernel.empty()) check_kernel(options.kernel, ErrorKind::kUsage, "--kernel");
   Backends libraries;  // a Python class runs where it is named
   std::copy_if(plugins.begin(), plugins.end(), std::back_inserter(libraries),
                [](const Backend* plugin) { return !plugin->name().starts_with(kPythonPrefix); });
@@ -142,9 +184,9 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
             scenario_backends.empty() ? native_backends(problem.attention.type) : scenario_backends;
         append(libraries, backends);
       }
-      for (const Backend* backend : backends) {
+      for (const Backend* backend : with_kernel(backends, options.kernel)) {
         std::string id =
-            fmt::format("{}/{}/{}", problem.scenario, problem.case_name, backend->name());
+            fmt::format("{}/{}/{}", problem.scenario, problem.case_name, full_name(*backend));
         if (filter.matches(id)) pairs.push_back({&loaded, &problem, backend, std::move(id)});
       }
     }

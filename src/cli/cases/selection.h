@@ -38,7 +38,7 @@ struct Pair {
 };
 
 /// The backends that the scenario names, each once; `plugins` are known beside the built-in ones.
-/// Errors: E-CONFIG for an unknown name.
+/// Errors: E-CONFIG for an unknown name, of a backend or, behind '@', of an attention kernel.
 std::vector<const Backend*> backends_of(const Scenario& scenario,
                                         const std::vector<const Backend*>& plugins = {});
 
@@ -46,8 +46,9 @@ std::vector<const Backend*> backends_of(const Scenario& scenario,
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
 /// version serves, the native decoder backends, so that their refusals are seen. Without --backend
 /// those of `plugins` that are of libraries come after them: who loads a library wants to see its
-/// backends. Pairs that --filter does not match are left out, and then those that --part does not
-/// take. Errors: kUsage for an unknown --backend, a bad regex or part, E-CONFIG for an unknown name
+/// backends. With --kernel all of them are held to that kernel. Pairs that --filter does not match
+/// are left out, and then those that --part does not take. Errors: kUsage for an unknown --backend
+/// or --kernel, both naming a kernel, a bad regex or part, E-CONFIG for an unknown name
 /// in a scenario.
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
                                const SelectionOptions& options,

@@ -44,17 +44,18 @@ struct Collection {
   int num_unsupported = 0;
 };
 
-/// The facts that support is judged by when kernels for `sm` are wanted.
-DeviceChoice device_of_sm(int sm) {
+/// The facts that support is judged by when kernels for `sm` are wanted, with the multiprocessors
+/// of
+/// --assume-num-sms where that is given.
+DeviceChoice device_of_sm(int sm, std::optional<int> num_sms) {
   DeviceChoice device;
   device.name = "cuda:0";
-  device.facts = {sm, cuda::target_of_sm(sm).num_sms, true};
+  device.facts = {sm, num_sms.value_or(cuda::target_of_sm(sm).num_sms), true};
   return device;
 }
 
-Collection collect(const std::vector<Pair>& pairs, int sm) {
+Collection collect(const std::vector<Pair>& pairs, const DeviceChoice& device) {
   Collection found;
-  const DeviceChoice device = device_of_sm(sm);
   std::set<std::string> programs;
   for (const Pair& pair : pairs) {
     if (pair.backend->plugin() != nullptr) continue;  // it brings its kernels compiled
@@ -63,7 +64,7 @@ Collection collect(const std::vector<Pair>& pairs, int sm) {
       ++found.num_unsupported;
       continue;
     }
-    const cuda::Target target = cuda::target_of_sm(sm);
+    const cuda::Target target = target_of(device);
     for (auto& specs : {specs_of_pair(*pair.problem, *pair.backend, target),
                         specs_of_request_alone(*pair.problem, *pair.backend, target)}) {
       for (const KernelSpec& spec : specs) {
@@ -130,7 +131,8 @@ void compile_specs(const std::vector<KernelSpec>& specs, const std::string& arch
 /// `store` is null where kernels are only listed.
 void compile_arch(const std::vector<Pair>& pairs, const std::string& arch, KernelStore* store,
                   const CompileArguments& arguments, const Console& console, Totals& totals) {
-  const Collection found = collect(pairs, sm_of_arch(arch));
+  const Collection found =
+      collect(pairs, device_of_sm(sm_of_arch(arch), arguments.selection.assume_num_sms));
   totals.num_kernels += static_cast<int>(found.specs.size());
   console.out << fmt::format("{}: {} kernels\n", arch, found.specs.size());
   if (store == nullptr) {

@@ -74,25 +74,49 @@ void print_kernels(std::ostream& out, const Pair& pair, const DeviceChoice& devi
     print_line(out, "kernels", "cpu: compiled into the program for " + vector_extensions());
     return;
   }
-  for (const KernelSpec& spec :
-       specs_of_pair(*pair.problem, *pair.backend, cuda::target_of_sm(device.facts.sm))) {
+  for (const KernelSpec& spec : specs_of_pair(*pair.problem, *pair.backend, target_of(device))) {
     const bool is_product = spec.source == "matmul/matmul.cuh";
     const bool may_be_librarys = is_product && !pair.problem->attention.batch_invariant;
     print_line(out, "kernel", spec.name + (may_be_librarys ? ", or cuBLASLt where found" : ""));
   }
 }
 
+std::string verdict_text(const cuda::CandidateVerdict& verdict, bool is_forced) {
+  if (verdict.is_chosen) return is_forced ? "forced" : "chosen";
+  if (!verdict.fits) return "does not fit: " + verdict.reason;
+  return verdict.reason.empty() ? "fits, not first" : "fits, not first choice: " + verdict.reason;
+}
+
+/// The kernels that each attention operation chooses from, in the order in which they are tried; on
+/// the CPU those that a device of the assumed capability would have.
+void print_candidates(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
+  const Backend& backend = *pair.backend;
+  const bool can_plan = backend.chooses_kernels() && device.refusals.empty() &&
+                        backend.unforced().refusals(*pair.problem, device.facts).empty();
+  if (!can_plan) return;
+  const bool is_forced = !backend.forced_kernel().empty();
+  for (const cuda::AttendDecision& decision :
+       attend_decisions(*pair.problem, backend, target_of(device))) {
+    for (const cuda::CandidateVerdict& verdict : decision.candidates) {
+      print_line(out, decision.operation + " by " + verdict.name, verdict_text(verdict, is_forced));
+    }
+  }
+}
+
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
-  const std::string name(pair.backend->name());
   const std::vector<std::string> reasons = all_refusals({pair}, device).front();
-  out << "backend " << name << "\n";
+  out << "backend " << full_name(*pair.backend) << "\n";
   if (!reasons.empty()) {
     for (const std::string& reason : reasons) out << "  unsupported: " << printable(reason) << "\n";
+    if (!pair.backend->forced_kernel().empty()) print_candidates(out, pair, device);
     return;
   }
-  for (const auto& [fact, value] : pair.backend->explain(problem)) print_line(out, fact, value);
+  for (const auto& [fact, value] : pair.backend->explain(problem, device.facts)) {
+    print_line(out, fact, value);
+  }
   print_kernels(out, pair, device);
+  print_candidates(out, pair, device);
   print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
   const Traffic traffic = attention_traffic(problem, *pair.backend);
   print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));
@@ -104,8 +128,7 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
 }
 
 int explain(const ExplainArguments& arguments, const Console& console) {
-  const DeviceChoice device =
-      choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  const DeviceChoice device = choose_device(arguments.selection);
   Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));

@@ -184,7 +184,7 @@ RunCommand declare_gate(OptionTable& options) {
     check_mode(options, command->agreement);
     const Plugins plugins(command->plugins, choose_device("cpu", ""));
     for (const Backend* backend : plugins.backends()) {
-      command->selection.backends.emplace_back(backend->name());
+      command->selection.backends.push_back(full_name(*backend));
     }
     return run_gate(*command, console);
   };

@@ -147,7 +147,7 @@ void check_baseline(const RunArguments& arguments) {
 /// `repeat`: the options that a command repeating one case needs.
 int run_cases(const RunArguments& arguments, const std::string& repeat, const Console& console) {
   const RunOptions& options = arguments.options;
-  const DeviceChoice device = choose_device(options.selection.device, options.selection.assume_sm);
+  const DeviceChoice device = choose_device(options.selection);
   Plugins plugins(options.selection.plugins, device, options.threads);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));

@@ -62,10 +62,10 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
     case_width = std::max(case_width, printable(verdict.pair->problem->case_name).size());
   }
   std::size_t taken = 0;
-  for (const Backend* backend : columns) taken += backend->name().size() + 2;
+  for (const Backend* backend : columns) taken += full_name(*backend).size() + 2;
   case_width = std::min(case_width, std::max(kReadableCase, width - std::min(width, taken)));
   out << fmt::format("{:<{}}", "case", case_width);
-  for (const Backend* backend : columns) out << "  " << backend->name();
+  for (const Backend* backend : columns) out << "  " << full_name(*backend);
   out << "\n";
   for (std::size_t i = 0; i < verdicts.size();) {
     const Problem* problem = verdicts[i].pair->problem;
@@ -78,7 +78,7 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
         cell = verdicts[i].reasons.empty() ? "yes" : "no";
         ++i;
       }
-      line += fmt::format("  {:<{}}", cell, backend->name().size());
+      line += fmt::format("  {:<{}}", cell, full_name(*backend).size());
     }
     out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
   }
@@ -112,7 +112,7 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
     list.push_back({{"id", verdict.pair->id},
                     {"scenario", verdict.pair->problem->scenario},
                     {"case", verdict.pair->problem->case_name},
-                    {"backend", verdict.pair->backend->name()},
+                    {"backend", full_name(*verdict.pair->backend)},
                     {"supported", verdict.reasons.empty()},
                     {"reasons", verdict.reasons}});
   }
@@ -122,8 +122,7 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
 }
 
 int show_support(const SupportArguments& arguments, const Console& console) {
-  const DeviceChoice device =
-      choose_device(arguments.selection.device, arguments.selection.assume_sm);
+  const DeviceChoice device = choose_device(arguments.selection);
   Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));

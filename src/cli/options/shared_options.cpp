@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/assumed_device.h"
+#include "core/backend_name.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -13,8 +15,9 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--backend",
                .value = "NAME",
                .help =
-                   "Backend to take instead of the scenario's (repeatable); python:MODULE:CLASS "
-                   "is a class of the active Python, see docs/plugins.md",
+                   "Backend to take instead of the scenario's (repeatable), NAME@KERNEL with one "
+                   "attention kernel for all of its cases; python:MODULE:CLASS is a class of the "
+                   "active Python, see docs/plugins.md",
                .group = kSelection,
                .target = &selection.backends,
                .repeat = Repeat::kInOrder});
@@ -32,6 +35,22 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .help = "Compute capability that backends are judged by on the CPU, e.g. 80 or 9.0",
                .group = kSelection,
                .target = &selection.assume_sm,
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--assume-num-sms",
+               .value = "N",
+               .help = fmt::format("Multiprocessors that work is divided among where there is no "
+                                   "device (default {})",
+                                   kAssumedNumSms),
+               .group = kSelection,
+               .target = &selection.assume_num_sms,
+               .numbers = whole_numbers(1, 1024),
+               .repeat = Repeat::kInOrder});
+  options.add({.names = "--kernel",
+               .value = "NAME",
+               .help = "Attention kernel of every backend instead of the first that fits, e.g. "
+                       "general; 'attnbench explain' lists them",
+               .group = kSelection,
+               .target = &selection.kernel,
                .repeat = Repeat::kInOrder});
   options.add({.names = "--set",
                .value = "KEY=VALUE",
@@ -242,6 +261,14 @@ void add_result_selection(OptionTable& options, std::string& filter,
                .value = "NAME",
                .help = "Only this backend (repeatable)",
                .target = &backends});
+}
+
+std::vector<std::string> result_backends(const SelectionOptions& selection) {
+  std::vector<std::string> names;
+  for (const std::string& name : selection.backends) {
+    names.push_back(backend_name(name, selection.kernel));
+  }
+  return names;
 }
 
 std::vector<std::pair<std::string, std::string>> scenario_overrides(

@@ -23,6 +23,8 @@ struct SelectionOptions {
   std::vector<std::string> plugins;  // paths of libraries
   std::string device = "auto";
   std::string assume_sm;
+  std::optional<int> assume_num_sms;
+  std::string kernel;            // attention kernel of every backend; empty = the first that fits
   std::vector<std::string> set;  // KEY=VALUE
   std::string filter;
   std::string part;  // "K/N", or empty for all
@@ -94,6 +96,9 @@ void add_link_option(OptionTable& options, std::vector<std::string>& links);
 /// --filter and --backend, of the commands that read result files.
 void add_result_selection(OptionTable& options, std::string& filter,
                           std::vector<std::string>& backends);
+
+/// The names of --backend as results have them: with --kernel where that is given.
+std::vector<std::string> result_backends(const SelectionOptions& selection);
 
 /// KEY=VALUE pairs of --set, and --seed after them: explicit flags win. Errors: kUsage for a text
 /// without '=' or key.

@@ -132,7 +132,7 @@ class RunSession {
     const KnownInRun known = set_known_apart(results_, gate_);
     outcome.counts = known.counts;
     outcome.named_backend_unsupported =
-        is_named_backend_unsupported(options_.selection.backends, results_);
+        is_named_backend_unsupported(result_backends(options_.selection), results_);
     outcome.interrupted = InterruptGuard::interrupted();
     outcome.regression = (report_ && !report_->passed()) || not_repeatable_;
     print(known);
@@ -144,7 +144,8 @@ class RunSession {
   /// Refuses a baseline of another machine before an hour is spent on it.
   void read_baseline_of(const std::vector<Job>& jobs, const BenchOptions& bench) {
     baseline_ = read_baseline(arguments_.baselines, gate_);
-    keep_selected({options_.selection.filter, options_.selection.backends}, baseline_->results);
+    keep_selected({options_.selection.filter, result_backends(options_.selection)},
+                  baseline_->results);
     std::vector<Result> planned;
     for (const Job& job : jobs) planned.push_back(describe_job(job, bench));
     judge_results(*baseline_, file_with(planned), gate_);

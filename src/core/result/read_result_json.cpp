@@ -180,6 +180,7 @@ Result read_result(const Reader& json, const MetricTable& table) {
     item.read("shared_bytes", kernel.shared_bytes);
     item.read("cubin_hash", kernel.cubin_hash);
   });
+  json.read_if_there("forced_kernel", result.forced_kernel);
   if (!json.is_null("plugin")) {
     const Reader item = json.object("plugin");
     PluginInfo& plugin = result.plugin.emplace();

@@ -186,6 +186,7 @@ Json result_json(const Result& result, const MetricTable& table) {
   json["timing"] = part_json(table.timing, result.timing);
   json["throughput"] = part_json(table.throughput, result.throughput);
   json["kernels"] = kernels_json(result.kernels);
+  if (!result.forced_kernel.empty()) json["forced_kernel"] = result.forced_kernel;
   if (result.plugin) {
     json["plugin"] = {{"library", result.plugin->library},
                       {"version", result.plugin->version},

@@ -1,14 +1,52 @@
 // The runtime of the CUDA toolkit, linked statically; the driver is found when it is first called.
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <array>
 #include <string_view>
 #include <utility>
 
 #include "gpu/runtime.h"
+#include "gpu/tensor_map.h"
 
 namespace attnbench {
 namespace {
+
+static_assert(sizeof(EncodedTensorMap) == sizeof(CUtensorMap));
+static_assert(alignof(EncodedTensorMap) >= alignof(CUtensorMap));
+static_assert(tensor_data_type(Dtype::kU8) == CU_TENSOR_MAP_DATA_TYPE_UINT8);
+static_assert(tensor_data_type(Dtype::kI32) == CU_TENSOR_MAP_DATA_TYPE_INT32);
+static_assert(tensor_data_type(Dtype::kI64) == CU_TENSOR_MAP_DATA_TYPE_INT64);
+static_assert(tensor_data_type(Dtype::kF16) == CU_TENSOR_MAP_DATA_TYPE_FLOAT16);
+static_assert(tensor_data_type(Dtype::kF32) == CU_TENSOR_MAP_DATA_TYPE_FLOAT32);
+static_assert(tensor_data_type(Dtype::kF64) == CU_TENSOR_MAP_DATA_TYPE_FLOAT64);
+static_assert(tensor_data_type(Dtype::kBF16) == CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+static_assert(static_cast<int>(TensorSwizzle::k128Bytes) == CU_TENSOR_MAP_SWIZZLE_128B);
+static_assert(static_cast<int>(TensorSwizzle::k64Bytes) == CU_TENSOR_MAP_SWIZZLE_64B);
+static_assert(static_cast<int>(TensorSwizzle::k32Bytes) == CU_TENSOR_MAP_SWIZZLE_32B);
+static_assert(static_cast<int>(TensorPromotion::k256Bytes) == CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+static_assert(static_cast<int>(TensorPromotion::k128Bytes) == CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+static_assert(static_cast<int>(TensorPromotion::k64Bytes) == CU_TENSOR_MAP_L2_PROMOTION_L2_64B);
+
+/// What a launch asks for beside its extents. `attributes` has room for all of them.
+unsigned set_attributes(const LaunchShape& shape, int sm,
+                        std::array<cudaLaunchAttribute, 2>& attributes) {
+  unsigned count = 0;
+  if (shape.overlaps_previous && sm >= 90) {
+    cudaLaunchAttribute& overlap = attributes[count++];
+    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.has_clusters()) {
+    cudaLaunchAttribute& cluster = attributes[count++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim.x = static_cast<unsigned>(shape.cluster_x);
+    cluster.val.clusterDim.y = static_cast<unsigned>(shape.cluster_y);
+    cluster.val.clusterDim.z = static_cast<unsigned>(shape.cluster_z);
+  }
+  return count;
+}
 
 /// Errors that leave the context unusable; every later call repeats them.
 bool is_sticky(cudaError_t code) {
@@ -168,11 +206,9 @@ class CudaRuntime final : public Runtime {
     config.blockDim = {static_cast<unsigned>(shape.threads), 1, 1};
     config.dynamicSmemBytes = static_cast<std::size_t>(shape.shared_bytes);
     config.stream = native(stream);
-    cudaLaunchAttribute overlap{};
-    overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    overlap.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &overlap;
-    config.numAttrs = shape.overlaps_previous && device_.sm >= 90 ? 1 : 0;
+    std::array<cudaLaunchAttribute, 2> attributes{};
+    config.attrs = attributes.data();
+    config.numAttrs = set_attributes(shape, device_.sm, attributes);
     // Why the cast: the parameters are read, whatever the type says.
     check(cudaLaunchKernelExC(&config, native(kernel), const_cast<void**>(arguments)),
           "cudaLaunchKernelExC");

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "core/assumed_device.h"
+
 namespace attnbench {
 
 struct CascadeQuestion {
@@ -16,7 +18,7 @@ struct CascadeQuestion {
   bool use_alibi = false;
   bool use_sliding_window = false;
   bool use_local_attention = false;
-  int num_sms = 132;
+  int num_sms = kAssumedNumSms;  // multiprocessors of the device
   int dcp_world_size = 1;
 };
 

@@ -84,9 +84,14 @@ void check_size(const Buffer& buffer, std::size_t size_bytes) {
 
 class CpuOps : public Ops {
  public:
-  explicit CpuOps(int num_threads) : workers_(num_threads) {}
+  CpuOps(int num_threads, int num_sms) : num_sms_(num_sms), workers_(num_threads) {}
 
   std::string device_name() const override { return "cpu"; }
+  int num_sms() const override { return num_sms_; }
+  void force_kernel(std::string_view name) override {
+    if (name.empty()) return;
+    fail(ErrorKind::kUnsupported, "kernel {}: the CPU has no kernels to choose from", name);
+  }
 
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return std::make_unique<HostBuffer>(size_bytes, name, live_);
@@ -131,6 +136,7 @@ class CpuOps : public Ops {
 #include "ops/operations.def"
 
  private:
+  int num_sms_;
   LiveBuffers live_ = std::make_shared<std::set<HostBuffer*>>();
   std::string foreign_;  // what others did since the last synchronize()
   std::function<void(const std::string& work)> listener_;
@@ -139,6 +145,8 @@ class CpuOps : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cpu_ops(int num_threads) { return std::make_unique<CpuOps>(num_threads); }
+std::unique_ptr<Ops> make_cpu_ops(int num_threads, int num_sms) {
+  return std::make_unique<CpuOps>(num_threads, num_sms);
+}
 
 }  // namespace attnbench

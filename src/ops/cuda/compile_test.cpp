@@ -16,6 +16,7 @@
 #include "ops/cuda/attention/attend_general.h"
 #include "ops/cuda/attention/attend_spec.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 #include "ops/forwarding_ops.h"
@@ -158,6 +159,15 @@ TEST_CASE("kernels of planted faults compile without spills") {
   check_compiles([](int) {
     return std::vector<KernelSpec>{fault_spec(Fault::kHang), fault_spec(Fault::kCrash),
                                    fault_spec(Fault::kOverrun)};
+  });
+}
+
+TEST_CASE("the copy by tensor maps compiles for Hopper without spills") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;  // it has no such instructions
+    for (const TmaCopy& copy : tma_copies()) specs.push_back(tma_copy_spec(copy));
+    return specs;
   });
 }
 

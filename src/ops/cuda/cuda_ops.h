@@ -13,6 +13,7 @@
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "jit/kernel_store.h"
+#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/kernel_launcher.h"
 #include "ops/cuda/kernel_ops.h"
 #include "ops/cuda/matmul/library_matmul.h"
@@ -72,8 +73,10 @@ std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir,
                                        bool with_cublas_lt = true);
 
 /// Runs nothing: every operation adds the specs that it would launch on `target` to `specs`, each
-/// once. Buffers take no memory and must not be touched. `specs` must outlive it.
-std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs);
+/// once; where `decisions` is not null, also how it chose the kernel of each attention operation.
+/// Buffers take no memory and must not be touched. `specs` and `decisions` must outlive it.
+std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs,
+                                        std::vector<cuda::AttendDecision>* decisions = nullptr);
 
 /// Forms of attention in `problem` that have no kernel on `target`, as reasons to refuse it before
 /// it is run: "attend of head_size 1024 needs 172800 bytes of shared memory of 101376". Empty when

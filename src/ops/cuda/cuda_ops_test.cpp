@@ -4,10 +4,12 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <cstring>
 
 #include "core/error.h"
 #include "core/problem/problem.h"
 #include "kernels/params_fault.h"
+#include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
 #include "ops/cuda/testing/host_device_testing.h"
 
@@ -210,6 +212,88 @@ TEST_CASE("a problem is refused exactly where choosing its kernel fails") {
       }
     }
   }
+}
+
+namespace {
+
+int num_encoded = 0;
+
+/// Plays cuTensorMapEncodeTiled: the address becomes the first word of the map.
+int play_encode(void* map, int, std::uint32_t, void* address, const std::uint64_t*,
+                const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int,
+                int) {
+  ++num_encoded;
+  std::memcpy(map, &address, sizeof address);
+  return 0;
+}
+
+}  // namespace
+
+TEST_CASE("a tensor map reaches the kernel in its encoded form, which is made once") {
+  HostDevice device;
+  device.runtime->driver_functions["cuTensorMapEncodeTiled"] =
+      reinterpret_cast<void*>(&play_encode);
+  const auto from = device.ops->allocate(2048, "from");
+  const auto to = device.ops->allocate(2048, "to");
+  cuda::TmaCopy copy = cuda::tma_copies().front();
+  copy.from = from->data();
+  copy.to = to->data();
+  const void* first_words[2] = {};
+  int row_boxes = 0;
+  device.runtime->on_launch = [&](const void* const* arguments) {
+    for (int i = 0; i < 2; ++i) {
+      CHECK(reinterpret_cast<std::uintptr_t>(arguments[i]) % 64 == 0);
+      std::memcpy(&first_words[i], arguments[i], sizeof(void*));
+    }
+    row_boxes = *static_cast<const int*>(arguments[2]);
+  };
+  num_encoded = 0;
+  cuda::launch_tma_copy(device.ops->launcher(), copy);
+  CHECK(first_words[0] == from->data());
+  CHECK(first_words[1] == to->data());
+  CHECK(row_boxes == 1);
+  cuda::launch_tma_copy(device.ops->launcher(), copy);
+  CHECK(num_encoded == 2);
+  REQUIRE(device.runtime->launches.size() == 2);
+  CHECK(device.runtime->launches[0].shape.cluster_x == 2);
+}
+
+TEST_CASE("without the driver's function a kernel with tensor maps is an error that says so") {
+  HostDevice device;
+  const auto buffer = device.ops->allocate(2048, "buffer");
+  cuda::TmaCopy copy = cuda::tma_copies().front();
+  copy.from = copy.to = buffer->data();
+  const std::string message =
+      message_of([&] { cuda::launch_tma_copy(device.ops->launcher(), copy); });
+  CHECK(contains(message, "kernel 'tma_copy 2-D boxes of 64 x 16'"));
+  CHECK(contains(message, "cuTensorMapEncodeTiled is not in the driver"));
+  CHECK(contains(message, "clusters of 2 x 1 x 1"));
+}
+
+TEST_CASE("clusters and tensor maps that no device takes are refused without one") {
+  std::vector<KernelSpec> specs;
+  const auto error_of = [&](int sm, const cuda::TmaCopy& copy, LaunchShape shape) {
+    try {
+      cuda::check_launch(cuda::target_of_sm(sm), cuda::tma_copy_spec(copy), shape,
+                         {cuda::argument_of(cuda::tma_copy_map(copy, nullptr))});
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::kInternal);
+      return std::string(error.what());
+    }
+    return std::string("nothing was thrown");
+  };
+  cuda::TmaCopy copy = cuda::tma_copies().front();
+  const LaunchShape shape = cuda::tma_copy_shape(copy);
+  CHECK(error_of(90, copy, shape) == "nothing was thrown");
+  CHECK(contains(error_of(80, copy, shape), "need compute capability 9.0"));
+  LaunchShape odd = shape;
+  odd.grid_x = 3;
+  CHECK(contains(error_of(90, copy, odd), "do not divide a grid of 3 x 1 x 1"));
+  copy.row_stride = 65;
+  CHECK(
+      error_of(90, copy, shape) ==
+      "kernel 'tma_copy 2-D boxes of 64 x 16': tensor map: dimension 1 has a stride of 130 bytes, "
+      "a multiple of 16 below 2^40 is needed");
 }
 
 TEST_CASE("new memory is poison, and bytes go there and back") {

@@ -12,6 +12,7 @@
 #include "core/parallel.h"
 #include "jit/kernel_store.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 
 namespace attnbench::cuda {
@@ -206,6 +207,85 @@ TEST_CASE("a product of f32 on the GPU is not rounded to tf32, and can be captur
     worst = std::isnan(off) ? INFINITY : std::max(worst, off);
   }
   CHECK(worst <= 2e-5);
+}
+
+namespace {
+
+/// Both tensors lie in buffers of their own, between guard zones; rows are padded to the stride.
+std::vector<std::uint16_t> run_tma_copy(CudaOps& gpu, TmaCopy copy,
+                                        const std::vector<std::uint16_t>& source) {
+  const std::size_t bytes = source.size() * sizeof(std::uint16_t);
+  const std::unique_ptr<Buffer> from = gpu.allocate(bytes, "from");
+  const std::unique_ptr<Buffer> to = gpu.allocate(bytes, "to");
+  gpu.upload(*from, source.data(), bytes);
+  copy.from = from->data();
+  copy.to = to->data();
+  launch_tma_copy(gpu.launcher(), copy);
+  gpu.synchronize();  // throws where a guard zone was written
+  std::vector<std::uint16_t> copied(source.size());
+  gpu.download(copied.data(), *to, bytes);
+  return copied;
+}
+
+}  // namespace
+
+TEST_CASE("a copy by tensor maps and clusters on the GPU moves every element and no other byte") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  if (gpu->launcher().target().sm < 90) {
+    MESSAGE("skipped: the device has no tensor maps");
+    return;
+  }
+  for (const TmaCopy& copy : tma_copies()) {
+    CAPTURE(tma_copy_spec(copy).name);
+    CAPTURE(static_cast<int>(copy.swizzle));
+    const std::int64_t row = copy.row_stride;
+    std::vector<std::uint16_t> source(
+        static_cast<std::size_t>(copy.planes * copy.rows * copy.row_stride));
+    for (std::size_t i = 0; i < source.size(); ++i) {
+      source[i] = static_cast<std::uint16_t>(i * 40503u >> 3);
+    }
+    const std::vector<std::uint16_t> copied = run_tma_copy(*gpu, copy, source);
+    std::int64_t wrong = 0;
+    for (std::int64_t i = 0; i < static_cast<std::int64_t>(source.size()); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      // Memory is poison until it is written, and the padding of a row stays so.
+      const std::uint16_t expected = i % row < copy.columns ? source[at] : std::uint16_t{0xFFFF};
+      if (copied[at] != expected) ++wrong;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("attention by every kernel that fits gives on the GPU what it gives on the CPU") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  std::vector<OperationCase> cases;
+  add_attend_cases(cases);
+  for (const char* kernel : {"decode", "prefill"}) {
+    std::vector<OperationCase> forced;
+    for (const OperationCase& c : cases) {
+      std::vector<KernelSpec> specs;
+      const std::unique_ptr<Ops> recording = make_recording_ops(gpu->launcher().target(), specs);
+      recording->force_kernel(kernel);
+      try {
+        c.run(*recording);
+      } catch (const Error&) {
+        continue;  // does not fit
+      }
+      OperationCase& held = forced.emplace_back(c);
+      held.name += std::string(" by ") + kernel;
+      held.run = [run = c.run, kernel](Ops& ops) {
+        const bool is_cpu = ops.device_name() == "cpu";
+        if (!is_cpu) ops.force_kernel(kernel);
+        std::vector<Tensor> results = run(ops);
+        if (!is_cpu) ops.force_kernel("");
+        return results;
+      };
+    }
+    CHECK(forced.size() > 5);
+    check_on_device(forced);
+  }
 }
 
 TEST_CASE("a kernel that writes past a buffer on the GPU is found, with buffer and kernel") {

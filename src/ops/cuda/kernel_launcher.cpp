@@ -42,6 +42,19 @@ Target target_of_sm(int sm) {
   return target;
 }
 
+void check_launch(const Target& target, const KernelSpec& spec, const LaunchShape& shape,
+                  const std::vector<KernelArgument>& arguments) {
+  if (const std::string reason = cluster_misfit(shape, target.sm); !reason.empty()) {
+    fail(ErrorKind::kInternal, "kernel '{}': {}", spec.name, reason);
+  }
+  for (const KernelArgument& argument : arguments) {
+    if (argument.map == nullptr) continue;
+    if (const std::string reason = tensor_map_misfit(*argument.map); !reason.empty()) {
+      fail(ErrorKind::kInternal, "kernel '{}': tensor map: {}", spec.name, reason);
+    }
+  }
+}
+
 KernelLauncher::KernelLauncher(Runtime& runtime, const Stream& stream, KernelStore& store)
     : runtime_(runtime), stream_(stream), store_(store), arch_(arch_of_sm(runtime.device().sm)) {
   const DeviceInfo& device = runtime.device();
@@ -55,8 +68,9 @@ KernelLauncher::~KernelLauncher() {
 }
 
 void KernelLauncher::launch(const KernelSpec& spec, const LaunchShape& shape,
-                            const std::vector<const void*>& arguments) {
+                            const std::vector<KernelArgument>& arguments) {
   if (shape.num_ctas() == 0) return;
+  check_launch(target_, spec, shape, arguments);
   Loaded& loaded = find_or_load(spec);
   check_shape(spec, shape, loaded);
   try {
@@ -64,15 +78,32 @@ void KernelLauncher::launch(const KernelSpec& spec, const LaunchShape& shape,
       runtime_.allow_shared_memory(loaded.kernel, shape.shared_bytes);
       loaded.allowed_shared_bytes = shape.shared_bytes;
     }
-    runtime_.launch(loaded.kernel, shape, arguments.data(), stream_.handle());
+    constexpr std::size_t kMostMaps = 1024;
+    if (encoded_maps_.size() > kMostMaps) encoded_maps_.clear();
+    std::vector<const void*> parameters;
+    for (const KernelArgument& argument : arguments) {
+      parameters.push_back(argument.map != nullptr ? encoded(*argument.map).bytes.data()
+                                                   : argument.bytes);
+    }
+    runtime_.launch(loaded.kernel, shape, parameters.data(), stream_.handle());
   } catch (const DeviceError& error) {
-    throw DeviceError(
-        fmt::format("{}: {}; grid {} x {} x {}, {} threads, {} bytes of shared memory",
-                    describe(spec), error.what(), shape.grid_x, shape.grid_y, shape.grid_z,
-                    shape.threads, shape.shared_bytes),
-        error.is_sticky());
+    std::string text = fmt::format(
+        "{}: {}; grid {} x {} x {}, {} threads, {} bytes of shared memory", describe(spec),
+        error.what(), shape.grid_x, shape.grid_y, shape.grid_z, shape.threads, shape.shared_bytes);
+    if (shape.has_clusters()) {
+      text += fmt::format(", clusters of {} x {} x {}", shape.cluster_x, shape.cluster_y,
+                          shape.cluster_z);
+    }
+    throw DeviceError(text, error.is_sticky());
   }
   note_launch(loaded);
+}
+
+/// Why kept: encoding takes about as long as a launch, and the same map comes again at every run.
+const EncodedTensorMap& KernelLauncher::encoded(const TensorMap& map) {
+  const auto known = encoded_maps_.find(map);
+  if (known != encoded_maps_.end()) return known->second;
+  return encoded_maps_.emplace(map, encode_tensor_map(runtime_, map)).first->second;
 }
 
 void KernelLauncher::note_launch(const Loaded& loaded) {

@@ -26,7 +26,7 @@ class KernelLauncher final : public Launcher {
 
   const Target& target() const override { return target_; }
   void launch(const KernelSpec& spec, const LaunchShape& shape,
-              const std::vector<const void*>& arguments) override;
+              const std::vector<KernelArgument>& arguments) override;
 
   /// A launch on the stream that a library made: named as those of own kernels are.
   void note_library_launch(const KernelInfo& info);
@@ -50,6 +50,7 @@ class KernelLauncher final : public Launcher {
   };
 
   Loaded& find_or_load(const KernelSpec& spec);
+  const EncodedTensorMap& encoded(const TensorMap& map);
   void check_shape(const KernelSpec& spec, const LaunchShape& shape, const Loaded& loaded) const;
   void note_launch(const Loaded& loaded);
 
@@ -59,6 +60,7 @@ class KernelLauncher final : public Launcher {
   Target target_;
   std::string arch_;
   std::map<std::string, Loaded> loaded_;  // by what is compiled; a library's, by name
+  std::map<TensorMap, EncodedTensorMap> encoded_maps_;
   std::vector<const Loaded*> launched_;   // since take_kernels(), each once
   std::vector<const Loaded*> unchecked_;  // since take_unchecked(), each once
   std::vector<std::string> foreign_;      // likewise

@@ -3,8 +3,7 @@
 
 #include "core/error.h"
 #include "core/problem/problem.h"
-#include "ops/cuda/attention/attend_general.h"
-#include "ops/cuda/attention/attend_spec.h"
+#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {

@@ -11,18 +11,30 @@ namespace {
 
 class RecordingLauncher final : public cuda::Launcher {
  public:
-  RecordingLauncher(const cuda::Target& target, std::vector<KernelSpec>& specs)
-      : target_(target), specs_(specs) {}
+  RecordingLauncher(const cuda::Target& target, std::vector<KernelSpec>& specs,
+                    std::vector<cuda::AttendDecision>* decisions)
+      : target_(target), specs_(specs), decisions_(decisions) {}
   const cuda::Target& target() const override { return target_; }
   void launch(const KernelSpec& spec, const LaunchShape& shape,
-              const std::vector<const void*>&) override {
+              const std::vector<cuda::KernelArgument>& arguments) override {
     if (shape.num_ctas() == 0) return;
-    if (std::find(specs_.begin(), specs_.end(), spec) == specs_.end()) specs_.push_back(spec);
+    cuda::check_launch(target_, spec, shape, arguments);
+    add_once(specs_, spec);
+  }
+  void note_attend(const cuda::AttendCall& call) override {
+    if (decisions_ == nullptr) return;
+    add_once(*decisions_, cuda::decide_attend(target_, call, forced_kernel()));
   }
 
  private:
+  template <typename T>
+  static void add_once(std::vector<T>& list, const T& value) {
+    if (std::find(list.begin(), list.end(), value) == list.end()) list.push_back(value);
+  }
+
   cuda::Target target_;
   std::vector<KernelSpec>& specs_;
+  std::vector<cuda::AttendDecision>* decisions_;  // may be null
 };
 
 /// Addresses without memory behind them: aligned as those of a device, and a touch is a fault.
@@ -50,8 +62,9 @@ class AddressRange final : public Buffer {
 
 class RecordingOps final : public cuda::KernelOps {
  public:
-  RecordingOps(const cuda::Target& target, std::vector<KernelSpec>& specs)
-      : launcher_(target, specs) {}
+  RecordingOps(const cuda::Target& target, std::vector<KernelSpec>& specs,
+               std::vector<cuda::AttendDecision>* decisions)
+      : launcher_(target, specs, decisions) {}
 
   std::string device_name() const override { return "cuda:0"; }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
@@ -80,9 +93,9 @@ class RecordingOps final : public cuda::KernelOps {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target,
-                                        std::vector<KernelSpec>& specs) {
-  return std::make_unique<RecordingOps>(target, specs);
+std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs,
+                                        std::vector<cuda::AttendDecision>* decisions) {
+  return std::make_unique<RecordingOps>(target, specs, decisions);
 }
 
 }  // namespace attnbench

@@ -1,5 +1,6 @@
-// Launches of kernels/attention.
-#include "ops/cuda/attention/attend_general.h"
+// The attention operations: each call goes to the first candidate that fits, and its parts are put
+// together by kernels/attention/combine.cuh and combine_plan.cuh.
+#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/attention/attend_spec.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
@@ -7,36 +8,45 @@
 namespace attnbench::cuda {
 namespace {
 
-LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts) {
-  LaunchShape shape;
-  shape.grid_x = num_row_tiles(params, kernel.tile_rows, parts);
-  shape.threads = kernel.threads;
-  shape.shared_bytes = kernel.shared_bytes;
-  return shape;
+void run_attend(Launcher& launcher, const AttendCall& call) {
+  launcher.note_attend(call);
+  choose_attend(launcher.target(), call, launcher.forced_kernel()).launch(launcher, call);
 }
 
 }  // namespace
 
 void attend(Launcher& launcher, const attn::AttendParams& params) {
-  const bool f32 = fits_f32_kernel(params);
-  if (!f32 && !fits_tiled_kernels(params)) return attend_general(launcher, params);
-  const AttendKernel kernel = f32 ? f32_kernel(params, "f32_whole")
-                              : has_few_rows(params)
-                                  ? decode_kernel(launcher.target(), params, "decode", 1)
-                                  : prefill_kernel(launcher.target(), params);
-  cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, 1), params);
+  run_attend(launcher, {AttendOperation::kWhole, &params});
 }
 
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,
                    const attn::SplitParams& split) {
-  const bool f32 = fits_f32_kernel(params);
-  if (!f32 && !fits_tiled_kernels(params)) {
-    return attend_general_splits(launcher, params, split);
-  }
-  const AttendKernel kernel =
-      f32 ? f32_kernel(params, "f32_splits")
-          : decode_kernel(launcher.target(), params, "decode_splits", split.num_splits);
-  cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, split.num_splits), params, split);
+  run_attend(launcher, {.operation = AttendOperation::kSplits, .params = &params, .split = &split});
+}
+
+void attend_segments(Launcher& launcher, const attn::AttendParams& params,
+                     const attn::SegmentParams& segments) {
+  run_attend(launcher,
+             {.operation = AttendOperation::kSegments, .params = &params, .segments = &segments});
+}
+
+void attend_plan(Launcher& launcher, const attn::AttendParams& params,
+                 const attn::PlanParams& plan) {
+  run_attend(launcher, {.operation = AttendOperation::kPlan, .params = &params, .plan = &plan});
+}
+
+void attend_sparse(Launcher& launcher, const attn::AttendParams& params,
+                   const attn::SparseParams& sparse) {
+  run_attend(launcher,
+             {.operation = AttendOperation::kSparse, .params = &params, .sparse = &sparse});
+}
+
+void attend_sparse_plan(Launcher& launcher, const attn::AttendParams& params,
+                        const attn::SparseParams& sparse, const attn::PlanParams& plan) {
+  run_attend(launcher, {.operation = AttendOperation::kSparsePlan,
+                        .params = &params,
+                        .plan = &plan,
+                        .sparse = &sparse});
 }
 
 void combine_splits(Launcher& launcher, const attn::AttendParams& params,
@@ -51,19 +61,6 @@ void combine_splits(Launcher& launcher, const attn::AttendParams& params,
   cuda::launch(launcher, kernel.spec, shape, params, split);
 }
 
-void attend_segments(Launcher& launcher, const attn::AttendParams& params,
-                     const attn::SegmentParams& segments) {
-  const bool f32 = fits_f32_kernel(params);
-  if (!f32 && !fits_tiled_kernels(params)) {
-    return attend_general_segments(launcher, params, segments);
-  }
-  const AttendKernel kernel =
-      f32 ? f32_kernel(params, "f32_segments")
-          : decode_kernel(launcher.target(), params, "decode_segments", segments.num_segments);
-  cuda::launch(launcher, kernel.spec, row_tiles(kernel, params, segments.num_segments), params,
-               segments);
-}
-
 void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
                      const attn::SegmentParams& segments) {
   const AttendKernel kernel = combine_kernel(params, "reduce_segments", segments.num_segments);
@@ -74,6 +71,18 @@ void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
   shape.grid_y = params.num_requests;
   shape.threads = kernel.threads;
   cuda::launch(launcher, kernel.spec, shape, params, segments);
+}
+
+void combine_plan(Launcher& launcher, const attn::AttendParams& params,
+                  const attn::PlanParams& plan) {
+  AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
+  kernel.spec.source = "attention/combine_plan.cuh";
+  LaunchShape shape;
+  shape.grid_x =
+      ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);
+  shape.grid_y = params.num_requests;
+  shape.threads = kernel.threads;
+  cuda::launch(launcher, kernel.spec, shape, params, plan);
 }
 
 }  // namespace attnbench::cuda

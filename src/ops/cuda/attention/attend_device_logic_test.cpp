@@ -226,12 +226,12 @@ TEST_CASE("rows of cells hold the sectors of a cell, whatever the place of their
 TEST_CASE("e4m3 queries over plain codes have the tiled kernels") {
   CellForm form;
   form.params.query_element = attn::Element::kE4M3;
-  CHECK_FALSE(fits_tiled_kernels(form.params));
+  CHECK_FALSE(tiled_misfit(form.params).empty());
   form.params.kv.key_scales = form.params.kv.value_scales = nullptr;
   form.params.kv.element = attn::Element::kE5M2;
-  CHECK(fits_tiled_kernels(form.params));
+  CHECK(tiled_misfit(form.params).empty());
   form.params.kv.round_dequantized = 1;
-  CHECK_FALSE(fits_tiled_kernels(form.params));
+  CHECK_FALSE(tiled_misfit(form.params).empty());
 }
 
 }  // namespace attnbench::cuda

@@ -1,4 +1,4 @@
-// Launches of kernels/attention/general.cuh: whatever the faster attention kernels do not do.
+// The candidate of kernels/attention/general.cuh: whatever the faster attention kernels do not do.
 #include "ops/cuda/attention/attend_general.h"
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 
 #include "core/error.h"
 #include "kernels/attention/general_layout.cuh"
+#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/attention/attend_spec.h"
-#include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -35,6 +35,7 @@ struct Choice {
   Tile tile{};
   int ctas = 0;  // of a multiprocessor
   int shared_bytes = 0;
+  std::string misfit;  // why there is no kernel for it
 
   bool is_ds_mla() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kDsMla; }
   int rows() const { return tile.row_blocks * 16; }
@@ -76,33 +77,36 @@ void choose_tile(const Target& target, Choice& c) {
       if (c.shared_bytes + kGeneralStaticSharedBytes <= target.max_shared_bytes / ctas) return;
     }
   }
-  fail(ErrorKind::kUnsupported, "attend of head_size {} needs {} bytes of shared memory of {}",
-       c.params.head_size, c.shared_bytes + kGeneralStaticSharedBytes, target.max_shared_bytes);
+  c.misfit = fmt::format("attend of head_size {} needs {} bytes of shared memory of {}",
+                         c.params.head_size, c.shared_bytes + kGeneralStaticSharedBytes,
+                         target.max_shared_bytes);
 }
 
-void check_elements(const attn::AttendParams& p, bool ds_mla) {
+/// Why there is no kernel for the combination of elements.
+std::string elements_misfit(const attn::AttendParams& p, bool ds_mla) {
   const bool ragged = p.kv.block_table == nullptr && p.kv.kv_start_loc != nullptr;
   if (ragged && (is_int8(p) || p.kv.key_scales != nullptr)) {
-    fail(ErrorKind::kUnsupported, "attend of ragged keys with a scale each has no CUDA kernel yet");
+    return "attend of ragged keys with a scale each has no CUDA kernel yet";
   }
   const bool int8_query = p.query_element == Element::kI8;
   if (int8_query != is_int8(p) || (is_int8(p) && p.kv.element != Element::kI8)) {
-    fail(ErrorKind::kUnsupported, "attend of {} queries and {} keys has no CUDA kernel yet",
-         short_name(p.query_element), short_name(p.kv.element));
+    return fmt::format("attend of {} queries and {} keys has no CUDA kernel yet",
+                       short_name(p.query_element), short_name(p.kv.element));
   }
   if (p.query_element == Element::kE4M3 && p.kv.round_dequantized != 0) {
-    fail(ErrorKind::kUnsupported,
-         "attend of e4m3 queries and keys rounded to e4m3 has no CUDA kernel yet");
+    return "attend of e4m3 queries and keys rounded to e4m3 has no CUDA kernel yet";
   }
   if (ds_mla && p.query_element != Element::kBF16) {
-    fail(ErrorKind::kUnsupported, "attend of {} queries and fp8_ds_mla has no CUDA kernel yet",
-         short_name(p.query_element));
+    return fmt::format("attend of {} queries and fp8_ds_mla has no CUDA kernel yet",
+                       short_name(p.query_element));
   }
+  return "";
 }
 
 Choice choose(const Target& target, const attn::AttendParams& p, const attn::SparseParams* sparse) {
   Choice c{p, sparse};
-  check_elements(p, c.is_ds_mla());
+  c.misfit = elements_misfit(p, c.is_ds_mla());
+  if (!c.misfit.empty()) return c;
   c.score = score_operand(p, c.is_ds_mla());
   c.value = is_int8(p) ? p.int8.value_element : p.kv.element;
   c.probability = probability_operand(p, c.score);
@@ -228,61 +232,40 @@ attn::AttendParams sparse_params(const attn::AttendParams& params,
   return p;
 }
 
+/// The parameters of the call as the kernel reads them.
+attn::AttendParams kernel_params(const AttendCall& call) {
+  return call.sparse != nullptr ? sparse_params(*call.params, *call.sparse) : *call.params;
+}
+
+std::string general_misfit(const Target& target, const AttendCall& call) {
+  const attn::AttendParams p = kernel_params(call);
+  return choose(target, p, call.sparse).misfit;
+}
+
+void launch_general(Launcher& launcher, const AttendCall& call) {
+  const attn::AttendParams p = kernel_params(call);
+  const Choice c = choose(launcher.target(), p, call.sparse);
+  const auto queue = [&](const char* entry, const LaunchShape& shape, const auto&... more) {
+    launch(launcher, general_spec(c, entry), shape, p, more...);
+  };
+  switch (call.operation) {
+    case AttendOperation::kWhole:
+      return queue("general", general_shape(c, 1));
+    case AttendOperation::kSplits:
+      return queue("general_splits", general_shape(c, call.num_parts()), *call.split);
+    case AttendOperation::kSegments:
+      return queue("general_segments", general_shape(c, call.num_parts()), *call.segments);
+    case AttendOperation::kPlan:
+      return queue("general_plan", plan_shape(c, *call.plan), *call.plan);
+    case AttendOperation::kSparse:
+      return queue("general_sparse", general_shape(c, 1), *call.sparse);
+    case AttendOperation::kSparsePlan:
+      return queue("general_sparse_plan", plan_shape(c, *call.plan), *call.sparse, *call.plan);
+  }
+}
+
 }  // namespace
 
-void attend_general(Launcher& launcher, const attn::AttendParams& params) {
-  const Choice c = choose(launcher.target(), params, nullptr);
-  launch(launcher, general_spec(c, "general"), general_shape(c, 1), params);
-}
-
-void attend_general_splits(Launcher& launcher, const attn::AttendParams& params,
-                           const attn::SplitParams& split) {
-  const Choice c = choose(launcher.target(), params, nullptr);
-  launch(launcher, general_spec(c, "general_splits"), general_shape(c, split.num_splits), params,
-         split);
-}
-
-void attend_general_segments(Launcher& launcher, const attn::AttendParams& params,
-                             const attn::SegmentParams& segments) {
-  const Choice c = choose(launcher.target(), params, nullptr);
-  launch(launcher, general_spec(c, "general_segments"), general_shape(c, segments.num_segments),
-         params, segments);
-}
-
-void check_attend(const Target& target, const attn::AttendParams& params) {
-  if (!fits_f32_kernel(params) && !fits_tiled_kernels(params)) choose(target, params, nullptr);
-}
-
-void attend_plan(Launcher& launcher, const attn::AttendParams& params,
-                 const attn::PlanParams& plan) {
-  const Choice c = choose(launcher.target(), params, nullptr);
-  launch(launcher, general_spec(c, "general_plan"), plan_shape(c, plan), params, plan);
-}
-
-void combine_plan(Launcher& launcher, const attn::AttendParams& params,
-                  const attn::PlanParams& plan) {
-  AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
-  kernel.spec.source = "attention/combine_plan.cuh";
-  LaunchShape shape;
-  shape.grid_x =
-      ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);
-  shape.grid_y = params.num_requests;
-  shape.threads = kernel.threads;
-  launch(launcher, kernel.spec, shape, params, plan);
-}
-
-void attend_sparse(Launcher& launcher, const attn::AttendParams& params,
-                   const attn::SparseParams& sparse) {
-  const attn::AttendParams p = sparse_params(params, sparse);
-  const Choice c = choose(launcher.target(), p, &sparse);
-  launch(launcher, general_spec(c, "general_sparse"), general_shape(c, 1), p, sparse);
-}
-
-void attend_sparse_plan(Launcher& launcher, const attn::AttendParams& params,
-                        const attn::SparseParams& sparse, const attn::PlanParams& plan) {
-  const attn::AttendParams p = sparse_params(params, sparse);
-  const Choice c = choose(launcher.target(), p, &sparse);
-  launch(launcher, general_spec(c, "general_sparse_plan"), plan_shape(c, plan), p, sparse, plan);
-}
+const AttendCandidate kGeneralCandidate{"general", general_misfit, nullptr, launch_general};
 
 }  // namespace attnbench::cuda

@@ -43,8 +43,6 @@ constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
                                                PrefillTile{256, 1, 4, 1, 32, 1}};
 
 constexpr int kDecodeRows = 16;
-/// Row tiles of 16 that the decode kernel still does better than a half-empty prefill tile.
-constexpr std::int64_t kMostDecodeRows = 64;
 
 bool is_paged(const attn::AttendParams& params) { return params.kv.block_table != nullptr; }
 bool has_token_head_scales(const attn::AttendParams& params) {
@@ -222,11 +220,44 @@ const Tile* find_tile(const std::array<Tile, kCount>& tiles, const Target& targe
   return nullptr;
 }
 template <typename Tile, std::size_t kCount>
+std::string tile_misfit(const std::array<Tile, kCount>& tiles, const Target& target,
+                        const attn::AttendParams& params) {
+  if (find_tile(tiles, target, params) != nullptr) return "";
+  return fmt::format("attend of head_size {} needs more shared memory than {} bytes",
+                     std::max(params.head_size, params.v_head_size), target.max_shared_bytes);
+}
+template <typename Tile, std::size_t kCount>
 const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target& target,
                             const attn::AttendParams& params) {
   if (const Tile* tile = find_tile(tiles, target, params)) return *tile;
-  fail(ErrorKind::kUnsupported, "attend of head_size {} needs more shared memory than {} bytes",
-       std::max(params.head_size, params.v_head_size), target.max_shared_bytes);
+  fail(ErrorKind::kUnsupported, "{}", tile_misfit(tiles, target, params));
+}
+
+/// Why the tiled kernels cannot multiply and decode these elements.
+std::string tiled_element_misfit(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const attn::Element query = params.query_element;
+  const bool codes = kv.element == attn::Element::kE4M3 || kv.element == attn::Element::kE5M2 ||
+                     (kv.element == attn::Element::kI8 && has_token_head_scales(params));
+  // e4m3 queries are multiplied in f16, as are plain codes.
+  const bool e4m3_query = query == attn::Element::kE4M3 && codes &&
+                          !has_token_head_scales(params) && kv.round_dequantized == 0;
+  if (params.int8.query_scale != nullptr) return "scores of int8 codes: it multiplies 16 bits";
+  if (!e4m3_query && !is_16_bit(query)) {
+    return fmt::format("{} queries over {} keys: it multiplies 16 bits", short_name(query),
+                       short_name(kv.element));
+  }
+  if (!e4m3_query && kv.element != query && !codes) {
+    return fmt::format("{} queries over {} keys: it multiplies elements of one type",
+                       short_name(query), short_name(kv.element));
+  }
+  if (params.e4m3_probability != 0) return "probabilities in e4m3: it keeps them in 16 bits";
+  return "";
+}
+
+std::string tiled_head_misfit(int size) {
+  if (size % 8 != 0) return fmt::format("head size {} is not a multiple of 8", size);
+  return size > 256 ? fmt::format("head size {} is more than 256", size) : "";
 }
 
 }  // namespace
@@ -252,20 +283,33 @@ std::string problem_name(const attn::AttendParams& params) {
   return name;
 }
 
-bool fits_tiled_kernels(const attn::AttendParams& params) {
-  const attn::KvParams& kv = params.kv;
-  const bool codes = kv.element == attn::Element::kE4M3 || kv.element == attn::Element::kE5M2 ||
-                     (kv.element == attn::Element::kI8 && has_token_head_scales(params));
-  const auto fits = [](int size) { return size % 8 == 0 && size <= 256; };
-  // e4m3 queries are multiplied in f16, as are plain codes.
-  const bool e4m3_query = params.query_element == attn::Element::kE4M3 && codes &&
-                          !has_token_head_scales(params) && kv.round_dequantized == 0;
-  return (e4m3_query ||
-          (is_16_bit(params.query_element) && (kv.element == params.query_element || codes))) &&
-         params.int8.query_scale == nullptr && params.e4m3_probability == 0 &&
-         fits(params.head_size) && fits(params.v_head_size) &&
-         (!is_paged(params) || kv.block_size % 16 == 0) && copy_bytes(params) >= 4 &&
-         query_copy_bytes(params) >= 4;
+std::string tiled_misfit(const attn::AttendParams& params) {
+  constexpr int kLeastCopyBytes = 4;
+  if (std::string reason = tiled_element_misfit(params); !reason.empty()) return reason;
+  for (const int size : {params.head_size, params.v_head_size}) {
+    if (std::string reason = tiled_head_misfit(size); !reason.empty()) return reason;
+  }
+  if (is_paged(params) && params.kv.block_size % 16 != 0) {
+    return fmt::format("blocks of {} keys: it takes multiples of 16", params.kv.block_size);
+  }
+  if (copy_bytes(params) < kLeastCopyBytes) {
+    return fmt::format("rows of keys and values lie on multiples of {} bytes, {} are needed",
+                       copy_bytes(params), kLeastCopyBytes);
+  }
+  if (query_copy_bytes(params) < kLeastCopyBytes) {
+    return fmt::format("rows of queries lie on multiples of {} bytes, {} are needed",
+                       query_copy_bytes(params), kLeastCopyBytes);
+  }
+  return "";
+}
+
+std::string prefill_tile_misfit(const Target& target, const attn::AttendParams& params) {
+  return has_token_head_scales(params) ? tile_misfit(kTokenHeadPrefillTiles, target, params)
+                                       : tile_misfit(kPrefillTiles, target, params);
+}
+
+std::string decode_tile_misfit(const Target& target, const attn::AttendParams& params) {
+  return tile_misfit(kDecodeTiles, target, params);
 }
 
 std::int64_t max_packed_rows(const attn::AttendParams& params) {
@@ -275,6 +319,14 @@ std::int64_t max_packed_rows(const attn::AttendParams& params) {
 std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts) {
   return ceil_quotient(max_packed_rows(params), rows) * params.num_requests * params.num_kv_heads *
          parts;
+}
+
+LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts) {
+  LaunchShape shape;
+  shape.grid_x = num_row_tiles(params, kernel.tile_rows, parts);
+  shape.threads = kernel.threads;
+  shape.shared_bytes = kernel.shared_bytes;
+  return shape;
 }
 
 bool has_few_rows(const attn::AttendParams& params) {

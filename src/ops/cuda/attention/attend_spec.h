@@ -20,10 +20,12 @@ struct AttendKernel {
 /// multiple of attn::kRingAlignment.
 constexpr int kTiledStaticSharedBytes = 1152;
 
-/// Whether prefill.cuh and decode.cuh do it.
-bool fits_tiled_kernels(const attn::AttendParams& params);
-/// Whether f32.cuh does it; general.cuh does the rest.
-bool fits_f32_kernel(const attn::AttendParams& params);
+/// Why neither prefill.cuh nor decode.cuh can do it ("head size 92 is not a multiple of 8"); empty
+/// where both can, as far as shared memory goes.
+std::string tiled_misfit(const attn::AttendParams& params);
+/// Why no tile of either fits into the target's shared memory; empty where one does.
+std::string prefill_tile_misfit(const Target& target, const attn::AttendParams& params);
+std::string decode_tile_misfit(const Target& target, const attn::AttendParams& params);
 
 /// "attn::Alibi::kNone", as a spec writes it.
 std::string alibi_constant(attn::Alibi alibi);
@@ -36,15 +38,18 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
 /// "decode_segments") that deals a request's keys to `parts` CTAs.
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const std::string& entry, int parts);
-/// f32 queries: an entry of kernels/attention/f32.cuh ("f32_whole", "f32_splits",
-/// "f32_segments").
-AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& entry);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments") or
 /// combine_plan.cuh for so many parts a row; tile_rows (token, head) rows a CTA.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
 
-/// Whether attend() goes by the decode kernel: so few rows that bandwidth bounds it.
+/// Query rows of a KV head that the decode kernel still does better than a half-empty tile of the
+/// prefill kernel.
+constexpr std::int64_t kMostDecodeRows = 64;
+/// Whether there are no more of them, so that bandwidth bounds it, and the batch may decide.
 bool has_few_rows(const attn::AttendParams& params);
+
+/// A launch with one CTA for every row tile of every request and KV head, `parts` times.
+LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts);
 
 /// CTAs for every row tile of `rows` packed rows of every request and KV head, `parts` times.
 std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts);

@@ -1,8 +1,9 @@
-// The attention kernel of f32 queries.
+// The candidate of f32 queries: kernels/attention/f32.cuh.
 #include <algorithm>
 #include <string>
 
 #include "core/error.h"
+#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/attention/attend_spec.h"
 #include "ops/cuda/vector_choice.h"
 
@@ -38,15 +39,44 @@ int side_vector(const attn::KvParams& kv, const void* data, attn::i64 token_stri
   return vector_of(alignment, kv.element);
 }
 
-}  // namespace
+/// The entry of f32.cuh for the operation; null where there is none.
+const char* entry_of(AttendOperation operation) {
+  switch (operation) {
+    case AttendOperation::kWhole:
+      return "f32_whole";
+    case AttendOperation::kSplits:
+      return "f32_splits";
+    case AttendOperation::kSegments:
+      return "f32_segments";
+    default:
+      return nullptr;
+  }
+}
 
-bool fits_f32_kernel(const attn::AttendParams& params) {
-  const attn::Element keys = params.kv.element;
-  return params.query_element == attn::Element::kF32 && params.int8.query_scale == nullptr &&
-         params.e4m3_probability == 0 && params.v_head_size <= kMaxValueColumns &&
+bool reads_keys(attn::Element keys) {
+  return keys != attn::Element::kU8 &&
          (size_of_element(keys) == 1 || keys == attn::Element::kF32 ||
-          keys == attn::Element::kF16 || keys == attn::Element::kBF16) &&
-         keys != attn::Element::kU8;
+          keys == attn::Element::kF16 || keys == attn::Element::kBF16);
+}
+
+std::string f32_misfit(const Target&, const AttendCall& call) {
+  const attn::AttendParams& params = *call.params;
+  if (entry_of(call.operation) == nullptr) {
+    return fmt::format("it has no form of {}", operation_name(call.operation));
+  }
+  if (params.query_element != attn::Element::kF32) {
+    return fmt::format("{} queries: it is for f32", short_name(params.query_element));
+  }
+  if (params.int8.query_scale != nullptr) return "scores of int8 codes: it multiplies f32";
+  if (params.e4m3_probability != 0) return "probabilities in e4m3: it keeps them in f32";
+  if (params.v_head_size > kMaxValueColumns) {
+    return fmt::format("head size {} of the values is more than {}", params.v_head_size,
+                       kMaxValueColumns);
+  }
+  if (!reads_keys(params.kv.element)) {
+    return fmt::format("it does not read {} keys", short_name(params.kv.element));
+  }
+  return "";
 }
 
 AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& entry) {
@@ -83,5 +113,20 @@ AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& ent
   kernel.threads = kThreads;
   return kernel;
 }
+
+void launch_f32(Launcher& launcher, const AttendCall& call) {
+  const attn::AttendParams& params = *call.params;
+  const AttendKernel kernel = f32_kernel(params, entry_of(call.operation));
+  const LaunchShape shape = row_tiles(kernel, params, call.num_parts());
+  if (call.split != nullptr) return launch(launcher, kernel.spec, shape, params, *call.split);
+  if (call.segments != nullptr) {
+    return launch(launcher, kernel.spec, shape, params, *call.segments);
+  }
+  launch(launcher, kernel.spec, shape, params);
+}
+
+}  // namespace
+
+const AttendCandidate kF32Candidate{"f32", f32_misfit, nullptr, launch_f32};
 
 }  // namespace attnbench::cuda

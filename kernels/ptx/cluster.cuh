@@ -1,0 +1,46 @@
+// Clusters: CTAs that run side by side and reach each other's shared memory (SM 9.0 and newer;
+// LaunchShape::cluster_x). Within a cluster, a CTA's own shared memory keeps its addresses, and
+// those of the others are found by in_cta().
+#pragma once
+
+#include "kernels/common/numeric.cuh"
+
+namespace attn {
+
+/// Of this CTA in its cluster, from 0.
+__device__ __forceinline__ u32 cluster_rank() {
+  u32 rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ __forceinline__ u32 cluster_size() {
+  u32 size;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
+  return size;
+}
+
+/// Where the CTA `rank` of the cluster has what lies at `address` in the shared memory of this one.
+__device__ __forceinline__ u32 in_cta(u32 address, u32 rank) {
+  u32 there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  return there;
+}
+
+/// The two halves of sync_cluster(): what a thread wrote before it arrives, the others see after
+/// they have waited. Whole warps only, and every arrival needs its wait.
+__device__ __forceinline__ void arrive_at_cluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+/// All threads of all CTAs of the cluster. Needed before the first access to another CTA's shared
+/// memory, which may not have started yet, and after the last one, since memory goes with its CTA.
+__device__ __forceinline__ void sync_cluster() {
+  arrive_at_cluster();
+  wait_for_cluster();
+}
+
+}  // namespace attn
