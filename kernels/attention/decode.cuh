@@ -13,7 +13,7 @@
 #include "kernels/attention/parts.cuh"
 #include "kernels/attention/query_rows.cuh"
 #include "kernels/attention/transposed.cuh"
-#include "kernels/common/choose.cuh"
+#include "kernels/common/platform.cuh"
 #include "kernels/ptx/dependents.cuh"
 
 namespace attn {

@@ -10,7 +10,7 @@
 
 #include "kernels/attention/prefill_layout.cuh"
 #include "kernels/attention/query_rows.cuh"
-#include "kernels/common/choose.cuh"
+#include "kernels/common/platform.cuh"
 
 namespace attn {
 

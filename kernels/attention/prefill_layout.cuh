@@ -1,7 +1,6 @@
 // Shared memory of the prefill kernel, known to host and device.
 #pragma once
 
-#include "kernels/common/lines.cuh"
 #include "kernels/common/platform.cuh"
 
 namespace attn {

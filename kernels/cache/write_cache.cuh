@@ -2,12 +2,23 @@
 // head (semantics §5.1, §5.2).
 #pragma once
 
-#include "kernels/common/slots.cuh"
+#include "kernels/common/division.cuh"
 #include "kernels/params.h"
 #include "kernels/ptx/element_vector.cuh"
-#include "kernels/quantise/divide.cuh"
 
 namespace attn {
+
+/// Where a slot of a paged cache lies: block = slot / block_size, offset = slot % block_size.
+struct SlotPlace {
+  i64 block;
+  i64 offset;  // within the block
+};
+
+/// `slot` >= 0: callers drop the negative slots of padding tokens before.
+ATTN_FN SlotPlace place_of_slot(i64 slot, int block_size) {
+  const i64 block = quotient(slot, block_size);
+  return {block, slot - block * block_size};
+}
 
 /// One of key and value.
 struct WriteSide {

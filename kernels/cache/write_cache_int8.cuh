@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cache/gather.cuh"
-#include "kernels/common/slots.cuh"
+#include "kernels/cache/write_cache.cuh"
 #include "kernels/params_int8.h"
 
 namespace attn {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/cache/write_cache.cuh"
-#include "kernels/common/choose.cuh"
+#include "kernels/common/platform.cuh"
 
 namespace attn {
 

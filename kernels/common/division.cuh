@@ -44,4 +44,21 @@ ATTN_FN float quotient_by_reciprocal(float x, float divisor, float reciprocal) {
   return magnitude >= 0x1p-30f && magnitude < 0x1p30f ? refined : guess;
 }
 
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+/// values / divisor, rounded to nearest even, or what fp8 codes cannot tell from it.
+template <int kCount>
+__device__ __forceinline__ void divide_for_codes(float (&values)[kCount], float divisor) {
+  if (has_exact_reciprocal_step(divisor)) {
+    const float reciprocal = __fdiv_rn(1.0f, divisor);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      values[i] = quotient_by_reciprocal(values[i], divisor, reciprocal);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) values[i] = __fdiv_rn(values[i], divisor);
+  }
+}
+#endif
+
 }  // namespace attn

@@ -1,7 +1,7 @@
 // Kernels that do wrong on purpose, to show that a fault of a kernel costs one case and is named.
 #pragma once
 
-#include "kernels/params_fault.h"
+#include "kernels/params_measure.h"
 
 namespace attn {
 

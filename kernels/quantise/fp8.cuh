@@ -2,10 +2,10 @@
 // heads (semantics §8.7 step 2, §9.2, §9.3, §10.5).
 #pragma once
 
+#include "kernels/common/division.cuh"
 #include "kernels/params_mm.h"
 #include "kernels/params_quant.h"
 #include "kernels/ptx/element_vector.cuh"
-#include "kernels/quantise/divide.cuh"
 
 namespace attn {
 

@@ -262,7 +262,6 @@ void attend_plan(Launcher& launcher, const attn::AttendParams& params,
 void combine_plan(Launcher& launcher, const attn::AttendParams& params,
                   const attn::PlanParams& plan) {
   AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
-  kernel.spec.source = "attention/combine_plan.cuh";
   LaunchShape shape;
   shape.grid_x =
       ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);

@@ -39,8 +39,8 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
 /// f32 queries: an entry of kernels/attention/f32.cuh ("f32_whole", "f32_splits",
 /// "f32_segments").
 AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& entry);
-/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments") or
-/// combine_plan.cuh for so many parts a row; tile_rows (token, head) rows a CTA.
+/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
+/// for so many parts a row; tile_rows (token, head) rows a CTA.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
 
 /// Whether attend() goes by the decode kernel: so few rows that bandwidth bounds it.
