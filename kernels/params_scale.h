@@ -1,11 +1,15 @@
-// Arguments of the operations that make quantisation scales from the data (semantics §5.4, §10.6).
+// Arguments of the operations that make quantisation scales from the data (semantics §5.4, §10.6)
+// and leave them in device memory, where the next operation reads them: no value passes through the
+// host, so a sequence of them can be recorded in a CUDA graph.
 #pragma once
 
 #include "kernels/params.h"
 
 namespace attn {
 
-/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN.
+/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN. A maximum
+/// does not depend on the order in which it is taken, so the result is the same for any number of
+/// threads; a NaN is kept because a scale that silently ignores one hides a broken tensor.
 struct AmaxParams {
   Element element;     // f16, bf16 or f32
   const void* source;  // [T, H, D]
@@ -15,10 +19,12 @@ struct AmaxParams {
   int num_heads;
   int head_size;
   int is_signed;  // 0: max|x|; 1: max x, as upstream's encoder takes it (semantics §10.6)
-  float* amax;    // [1]
+  float* amax;    // [1]; overwritten, what it held before does not count
 };
 
-/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4).
+/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4): codes divided
+/// by a scale of 0 would be NaN. The ranges are upstream's constants, below the 448 of e4m3 on
+/// purpose: the scales are made once, from the first tokens, and later tokens may be larger.
 struct KvScaleParams {
   const float* amax;  // [3] of query, key, value; MLA passes that of kv_c for the last two
   float* scale;       // [3]

@@ -1,5 +1,5 @@
-// What every device file may rely on, whoever compiles it: NVRTC for a GPU, where no standard header
-// exists, or g++ for the tests and the CPU operations, where no CUDA header does.
+// What every device file may rely on, whoever compiles it: NVRTC for a GPU, where no standard
+// header exists, or g++ for the tests and the CPU operations, where no CUDA header does.
 #pragma once
 
 /// Marks a pure function that device and host share. It uses neither threadIdx nor inline PTX and
