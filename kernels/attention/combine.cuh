@@ -1,5 +1,8 @@
-// Puts the parts of a request's keys together again: splits by their LSE, Triton's segments by
-// maximum and sum (semantics §4.3).
+// Puts the parts of a request's keys together again: splits by their LSE, planned splits likewise
+// (semantics §8.8), Triton's segments by maximum and sum (§4.3). With l_p the log-weight of part p
+// (its LSE, or its maximum), w_p = 2^(l_p - max l), and sum_p 1 for normalised parts:
+//   total = sum w_p sum_p,  output = sum w_p values_p / total,  LSE = max l + log2(total).
+// One warp does a row, or all warps of a CTA share out the parts of one where there are many.
 //
 // Config: kOutput (Element) · kVHeadSize · kWarps (of a CTA) · kRowWarps (of one (token, head) row:
 // 1, or all of a CTA, which then share out the parts)
@@ -12,7 +15,8 @@
 
 namespace attn {
 
-/// The columns of one lane: runs of four or, for odd sizes, one, of every 32 runs.
+/// The columns of one lane: runs of four or, for sizes that four does not divide, of one; lane i
+/// has run i of every 32, so that a warp reads a row contiguously.
 template <int kColumns>
 struct LaneColumns {
   static constexpr int kGrain = kColumns % 4 == 0 ? 4 : 1;
@@ -49,7 +53,8 @@ struct LaneColumns {
   }
 };
 
-/// Sums of the warps of a CTA, whole in its first warp.
+/// Sums of the warps of a CTA, whole in its first warp: the others leave theirs in shared memory.
+/// Added in the order of the warps, so that the result is the same in every run.
 template <int kWarps, int kColumns>
 __device__ __forceinline__ void add_warps(LaneColumns<kColumns>& sums) {
   using Columns = LaneColumns<kColumns>;
@@ -81,8 +86,11 @@ __device__ __forceinline__ float weight_of_part(float log, float maximum) {
   return log == maximum ? 1.0f : exp2_fast(log - maximum);
 }
 
-/// Sum over parts of weight(part) * values(part), with everything that is known of the parts:
-/// log_of(p) in log2 units (-inf: no part), sum_of(p) (1 for normalised parts), values_of(p) [Dv].
+/// Output and LSE of a row from what is known of its parts: log_of(p) in log2 units (-inf: no
+/// part), sum_of(p) (1 for normalised parts), values_of(p) [Dv]. Lanes share out the parts for
+/// maximum and total and the columns for the sum. The sum is a pipeline: while a batch of parts is
+/// added, the loads of the next one are under way. A part of weight 0 is not added: its values may
+/// be NaN.
 template <class Config, class LogOf, class SumOf, class ValuesOf>
 __device__ __forceinline__ void combine_row(const AttendParams& params, i64 token, int head,
                                             int num_parts, LogOf log_of, SumOf sum_of,
@@ -93,7 +101,7 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
   constexpr int kStep = Config::kRowWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = static_cast<int>(threadIdx.x / 32) % kStep;
-  // Why before the weights are known: one journey to memory for both.
+  // Why before the weights are known: values and log-weights then travel at the same time.
   Columns batch[kBatch] = {};
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
@@ -163,7 +171,8 @@ __device__ __forceinline__ i64 row_of_warp() {
   return static_cast<i64>(blockIdx.x) * kRows + threadIdx.x / (32 * Config::kRowWarps);
 }
 
-/// Grid: x = rows of the whole batch; rows outside the requests of `params` are idle.
+/// Splits of split-KV decoding. Every request has num_splits, empty ones included. Grid: x = rows
+/// of the whole batch; rows outside the requests of `params` are idle.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_splits(const __grid_constant__ AttendParams params,
@@ -183,7 +192,8 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
       [](int) { return 1.0f; }, [&](int p) { return values + p * stride; });
 }
 
-/// Grid: x = (token, head) rows of one request, y = request.
+/// Triton's segments: only the active ones of a request were written. Grid: x = (token, head) rows
+/// of one request, y = request.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     reduce_segments(const __grid_constant__ AttendParams params,
@@ -204,7 +214,9 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
       [&](int g) { return segments.segment_output + (at + g) * Config::kVHeadSize; });
 }
 
-/// Grid: x = (token, head) rows of the longest query, y = request.
+/// Splits of a planned decode; a request with one split has been finished by attend_plan already.
+/// No await_previous_kernel(): this kernel is launched without overlap. Grid: x = (token, head)
+/// rows of the longest query, y = request.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_plan(const __grid_constant__ AttendParams params,
