@@ -9,8 +9,8 @@
 
 namespace attn {
 
-/// Keys that a tile copies by one page table entry: the greatest common part of all block sizes,
-/// which are multiples of 16.
+/// Keys that are copied by one page table entry: block sizes are multiples of 16, so that a run of
+/// 16 from a multiple of 16 on never straddles two pages.
 constexpr int kPageGrain = 16;
 
 /// One of K and V of one request and KV head.
@@ -165,9 +165,8 @@ __device__ __forceinline__ void clear_padding(unsigned char* tile, int rows, int
   }
 }
 
-/// This thread's pieces of a tile of codes become 16-bit numbers in the tile of the products. The
-/// pieces are dealt out as copy_run() deals them, but the caller needs a barrier before all the
-/// same: the index arithmetic of copy_run() has two forms.
+/// This thread's pieces of a tile of codes become 16-bit numbers in the tile of the products. They
+/// are not the pieces that the thread copied: the caller needs a barrier before and after.
 template <class Config, int kRows, int kColumns, int kCodePitch, int kPitch, int kThreads,
           Element kTo>
 __device__ __forceinline__ void decode_rows(const unsigned char* codes, float scale,

@@ -159,8 +159,8 @@ __device__ __forceinline__ void pack_weights(const float (&p)[kKeyBlocks][4], in
   a[3] = pack<kElement>(p[2 * step + 1][2], p[2 * step + 1][3]);
 }
 
-/// O += P @ V over kKeyBlocks * 8 keys. V must be free of NaN and infinity at keys with P = 0 that
-/// a row may not see: see accumulate_nonfinite().
+/// O += P @ V over kKeyBlocks * 8 keys. V must be free of NaN and infinity at keys that some row
+/// may not see: see accumulate_nonfinite().
 template <Element kElement, class Values, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void accumulate_values(const float (&p)[kRowBlocks][kKeyBlocks][4],
                                                   const Values& values,
