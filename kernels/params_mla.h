@@ -12,7 +12,7 @@
 namespace attn {
 
 /// C[b] = A[b] B[b], products and sums in f32, each sum rounded once to the element of C. A row of
-/// C depends on its own row of A alone, NaN and infinity included.
+/// C depends on its own row of A only, NaN and infinity included.
 struct MatmulParams {
   Element element;         // of A and B: f32, f16 or bf16
   Element output_element;  // of C

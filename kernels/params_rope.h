@@ -17,11 +17,15 @@ namespace attn {
 /// the cache that a CacheWriteParams describes. Its bytes must equal those of this operation and a
 /// cache write in a row, so keys are rounded to `element` before they are quantised.
 struct RopeParams {
-  Element element;            // of query and key
-  Element cache_element;      // f32 or `element`
+  Element element;        // of query and key
+  Element cache_element;  // f32 or `element`
+  // Rows of the table are chosen by the absolute position of a token in its request, not by its
+  // index in the batch. Angles may have another element than the heads: they are read as f32 either
+  // way.
   const i64* positions;       // [T], in [0, max_position)
   const void* cos_sin_cache;  // [max_position, rotary_dim]: rotary_dim / 2 cosines, then sines
-  void* query;                // [T, H, D]
+  // In place: what lies between heads and tokens by the strides is not touched.
+  void* query;  // [T, H, D]
   i64 query_token_stride;
   i64 query_head_stride;
   void* key;  // [T, Hk, D]; or null

@@ -1,6 +1,9 @@
 // Arguments of the operations that make quantisation scales from the data (semantics §5.4, §10.6)
 // and leave them in device memory, where the next operation reads them: no value passes through the
 // host, so a sequence of them can be recorded in a CUDA graph.
+//
+// The encoder's scales, made from the largest elements of its last calls (AmaxHistoryParams), are
+// in params_mm.h beside what they are for.
 #pragma once
 
 #include "kernels/params.h"
@@ -11,6 +14,8 @@ namespace attn {
 /// does not depend on the order in which it is taken, so the result is the same for any number of
 /// threads; a NaN is kept because a scale that silently ignores one hides a broken tensor.
 struct AmaxParams {
+  // Elements between heads and tokens by the strides are never read, nor are tokens past
+  // num_tokens: the tensor may be a view of a larger one whose other parts are garbage.
   Element element;     // f16, bf16 or f32
   const void* source;  // [T, H, D]
   i64 token_stride;
@@ -26,6 +31,8 @@ struct AmaxParams {
 /// by a scale of 0 would be NaN. The ranges are upstream's constants, below the 448 of e4m3 on
 /// purpose: the scales are made once, from the first tokens, and later tokens may be larger.
 struct KvScaleParams {
+  // In this order: query, key, value. The scale of the query serves fp8 queries only; those of key
+  // and value are what cache writes divide by and attention multiplies with.
   const float* amax;  // [3] of query, key, value; MLA passes that of kv_c for the last two
   float* scale;       // [3]
   float range[3];     // 200, 200, 100 unless set otherwise

@@ -1,5 +1,5 @@
 // Shared memory of kernels/attention/general.cuh: known to the host, which chooses by it how many
-// rows and keys a tile may have on the target, and asks for that much at the launch.
+// rows and keys a tile may have on the target, and requests that much at the launch.
 #pragma once
 
 #include "kernels/common/platform.cuh"

@@ -13,7 +13,7 @@
 
 namespace attn {
 
-/// Where a CTA stands in a grid of x = requests * parts * row tiles * KV heads, the head fastest.
+/// Place of a CTA in a grid of x = requests * parts * row tiles * KV heads, the head fastest.
 struct GridPlace {
   int request;
   int part;

@@ -1,7 +1,8 @@
 // Shared memory of the prefill kernel, known to host and device: the host chooses tiles that leave
-// room for the CTAs it wants on a multiprocessor and asks for `total` bytes at the launch.
+// room for the CTAs it wants on a multiprocessor and requests `total` bytes at the launch.
 #pragma once
 
+#include "kernels/common/lines.cuh"
 #include "kernels/common/platform.cuh"
 
 namespace attn {

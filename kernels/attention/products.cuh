@@ -9,7 +9,7 @@
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
-#include "kernels/common/platform.cuh"
+#include "kernels/common/lines.cuh"
 #include "kernels/ptx/codes.cuh"
 
 namespace attn {

@@ -207,7 +207,7 @@ template <class Place, int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
                                             SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
-  // Why a slack: f16 has room for it, and most tiles then leave the output alone.
+  // Why a slack: f16 has room for it, and most tiles then leave the output as it is.
   constexpr float kSlack = 256.0f;
   bool outgrown = false;
 #pragma unroll

@@ -12,11 +12,6 @@
 
 namespace attn {
 
-/// Bytes of a cache line of the L2, of which a load or cp.async transfers 32-byte sectors. It is
-/// also one pass over shared memory: 32 banks of 4 bytes, so that two addresses a multiple of
-/// kLineBytes apart lie in the same bank.
-constexpr int kLineBytes = 128;
-
 /// Choose<condition, First, Second>: std::conditional_t. NVRTC has no <type_traits>, and including
 /// <cuda/std/type_traits> would cost more compile time than a whole kernel does.
 template <bool kFirst, class First, class Second>
