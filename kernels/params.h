@@ -6,8 +6,8 @@
 // query heads, Hk KV heads, G = H / Hk, D head size, Dv value head size, NB blocks of the cache, bs
 // tokens of a block. Strides are in elements unless a comment says otherwise, the innermost stride
 // is always 1, and all offsets are computed in 64 bits. Pointers are device pointers for kernels
-// and host pointers for the CPU operations. Fields keep their order: host and device are compiled
-// by different compilers that have to agree on the layout.
+// and host pointers for the CPU operations. Flags are int, and there is no long or
+// size_t: host and device code come from different compilers, which must agree on the layout.
 #pragma once
 
 #include "kernels/common/platform.cuh"
@@ -41,7 +41,7 @@ struct ScoreParams {
 
 /// K and V, either paged (block_table set) or ragged (kv_start_loc set). Slots of the cache that
 /// belong to no key of the batch, and their scales, may hold anything, NaN included: what is read
-/// of them by accident (the rest of a vector or of a sector) never reaches a result.
+/// of them on the way (the rest of a vector or of a sector) never reaches a result.
 struct KvParams {
   Element element;
   const void* key;       // paged: [NB, bs, Hk, D] by the strides below; ragged: [S, Hk, D]
@@ -69,7 +69,7 @@ struct KvParams {
 /// int8 queries and keys (semantics §11.4): s = (softmax_scale * (q_s * k_s)) * S with the exact
 /// integer S = q . k; k_s is KvParams::key_scales. Off when query_scale is null.
 struct Int8ScoreParams {
-  const float* query_scale;          // > 0 or 0, (token, head) by the strides below; or null
+  const float* query_scale;          // >= 0, (token, head) by the strides below; or null
   i64 query_scale_token_stride;      // [T, H]: H; transposed [H, T]: 1
   i64 query_scale_head_stride;       // [T, H]: 1; transposed [H, T]: T
   Element value_element;             // kI8 at level 1; the 16-bit element of V at level 2
@@ -131,8 +131,9 @@ struct SplitParams {
 };
 
 /// Triton's 3D segments (semantics §4.3): unnormalised partials. With m_g the largest score of a
-/// row in segment g, acc_g = sum of e^(s - m_g) v and l_g = sum of e^(s - m_g). Segments past the
-/// active ones of a request are neither written nor read.
+/// row in segment g, acc_g = sum of e^(s - m_g) v and l_g = sum of e^(s - m_g). A kernel may store
+/// another m_g near the largest score, as long as acc_g and l_g belong to it. Segments past the
+/// active ones of a request are never read and need not be written.
 struct SegmentParams {
   int num_segments;       // NSEG
   int tile;               // TILE

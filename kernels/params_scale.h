@@ -10,9 +10,9 @@
 
 namespace attn {
 
-/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN. A maximum
-/// does not depend on the order in which it is taken, so the result is the same for any number of
-/// threads; a NaN is kept because a scale that silently ignores one hides a broken tensor.
+/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN, as torch's
+/// amax() has it. A maximum does not depend on the order in which it is taken, so the result is the
+/// same for any number of threads.
 struct AmaxParams {
   // Elements between heads and tokens by the strides are never read, nor are tokens past
   // num_tokens: the tensor may be a view of a larger one whose other parts are garbage.
@@ -27,9 +27,9 @@ struct AmaxParams {
   float* amax;    // [1]; overwritten, what it held before does not count
 };
 
-/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4): codes divided
-/// by a scale of 0 would be NaN. The ranges are upstream's constants, below the 448 of e4m3 on
-/// purpose: the scales are made once, from the first tokens, and later tokens may be larger.
+/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4), since scales
+/// divide. The largest element seen gets the code of its range, which leaves room up to 448: the
+/// scales are made once, from the first tokens, and later ones may be larger.
 struct KvScaleParams {
   // In this order: query, key, value. The scale of the query serves fp8 queries only; those of key
   // and value are what cache writes divide by and attention multiplies with.

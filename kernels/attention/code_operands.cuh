@@ -53,9 +53,10 @@ __device__ __forceinline__ int code_column(int n, int i) {
   return n / 4 * 32 + (2 * t + i) * 4 + n % 4;
 }
 
-/// V: a right operand needs two neighbouring keys of one column in a register. A lane loads words
-/// of four columns from its four keys (2 t, 2 t + 1, + 8) and transposes their bytes, which gives
-/// it four columns of four keys: the operands of four blocks of 8 columns. Values of 16 keys.
+/// V of 16 keys: a right operand needs two neighbouring keys of one column in a register. A lane
+/// loads words of four columns from its four keys (2 t, 2 t + 1 and those 8 behind) and transposes
+/// their bytes, which gives it four columns of four keys: the operands of four blocks of 8 columns.
+///
 /// `address` is that of row 2 t, byte 4 g, and `odd` how far behind it row 2 t + 1 lies. Block n +
 /// j holds, as its column g, column 4 g + j of the 32 columns from 8 n on.
 template <Element kCode, Element kTo, bool kScaled, int kPitch>

@@ -4,10 +4,10 @@
 // x + 16 j of a tile, and four columns of every 64 of the output.
 //
 // For every tile of 64 keys: S = Q @ K^T, 32 columns of Q and K in shared memory at a time; the 16
-// threads of a row, half a warp, find its maximum by shuffles and leave P in shared memory; O += P
-// @ V, 8 or 16 keys of V in shared memory at a time, in the place that Q and K had. O and the state
-// of the rows stay in registers. Each thread's sum is of its own keys; they are added up once, in
-// store().
+// threads of a row, half a warp, find its maximum by shuffles and leave P in shared memory; then
+// O += P @ V, 8 or 16 keys of V in shared memory at a time, in the place that Q and K had. O and
+// the state of the rows stay in registers. Each thread's sum is of its own keys; they are added up
+// once, in store().
 //
 // Config: kQuery (kF32), kKeyValue, kOutput (Element) · kHeadSize, kVHeadSize · kPaged · kAlibi ·
 // kSoftCap · kTokenHeadScales · kQueryVector, kKeyVector, kValueVector (elements of a load: 1, 2

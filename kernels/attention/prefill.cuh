@@ -83,9 +83,8 @@ struct Prefill {
   }
   __device__ u32 shared(int offset) { return shared_address(memory) + static_cast<u32>(offset); }
 
-  /// Starts the copy of the queries, and clears the columns that pad queries and keys to a multiple
-  /// of
-  /// 16. The copies belong to the first group that is closed.
+  /// Starts the copy of the queries, and clears the columns that pad queries and keys to the step
+  /// of the products. The copies belong to the first group that is closed.
   __device__ void copy_query() {
     copy_query_rows<Config, kTileM, kQueryPitch, kThreads>(params, tile, shared(kLayout.query),
                                                            thread);

@@ -1,8 +1,8 @@
 // The query rows of a CTA in shared memory, as the first product takes them: copied as they are
-// stored, then, if the products work on another element, converted in place. That is so for keys
-// and values of codes, whose products are in f16 (Formats): bf16 queries get a factor per row that
-// fits their range into that of f16, e4m3 queries become f16 exactly. The factors go into the
-// scores.
+// stored, then, if the products work on another element (Formats::kScore), converted in place. That
+// is so for keys of codes that are not scaled before the product, which become f16: bf16 queries
+// get a factor for each row that fits their range into that of f16, e4m3 queries become f16
+// exactly. The factors go into the scores.
 #pragma once
 
 #include "kernels/attention/kv_rows.cuh"

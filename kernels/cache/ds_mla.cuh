@@ -12,8 +12,10 @@ constexpr int kDsMlaRopeOffset = kDsMlaScaleOffset + kDsMlaLatent / kDsMlaTile *
 
 /// A warp writes kTokens tokens. Of each of them a lane has 16 latents, so 8 lanes have a tile and
 /// find its maximum by shuffles; the lanes are then dealt to the tokens, 32 / kTokens each, for
-/// k_pe. Scale and codes: s = max(max|x| / 448, least normal float), code = rn_e4m3(x / s), which
-/// gives a tile of zeros codes of zero. Config: int kTokens (of a warp), kVector (bf16 of a load: 8
+/// k_pe. Scale and codes: s = max(max|x| / 448, least normal float), code = rn_e4m3(x / s), so
+/// that a tile of zeros gets codes of zero.
+///
+/// Config: int kTokens (of a warp), kVector (bf16 of a load: 8
 /// or 1), kStoreBytes (16 or 4), kThreads. Grid: cdiv(num_slots, kTokens * kThreads / 32).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)

@@ -16,7 +16,9 @@ __device__ __forceinline__ i64 slot_element(const MlaCacheWriteParams& p, i64 sl
 }
 
 /// Rows of move_rows() are tokens. RowMove::source points to the token's kv_c; pieces from Lkv on
-/// are read from k_pe instead. Config: Element kSource, kCache; int kVector (elements of a piece, a
+/// are read from k_pe instead.
+///
+/// Config: Element kSource, kCache; int kVector (elements of a piece, a
 /// divisor of Lkv and R), and those of move_rows(). Grid as there, of num_slots.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)

@@ -50,9 +50,8 @@ ATTN_FN float quotient_by_reciprocal(float x, float divisor, float reciprocal) {
 }
 
 #if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-/// Divides by a scale on the way to fp8 codes, with one branch for all values of a thread. Only for
-/// the device: g++ has no __fdiv_rn.
-/// values / divisor, rounded to nearest even, or what fp8 codes cannot tell from it.
+/// values / divisor on the way to fp8 codes: rounded to nearest even, or what the codes cannot tell
+/// from it. One branch serves all values of a thread. For the device only: g++ has no __fdiv_rn.
 template <int kCount>
 __device__ __forceinline__ void divide_for_codes(float (&values)[kCount], float divisor) {
   if (has_exact_reciprocal_step(divisor)) {

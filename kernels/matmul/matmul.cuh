@@ -183,8 +183,8 @@ struct TensorMatmul {
     const int warp_column = warp % 4 * 32;
     // Invariant at the top of the loop: `stage` holds step k, and every thread has passed the
     // barrier behind its stores. One barrier a step is enough, since a step writes the other stage
-    // only, which all threads have finished reading before that barrier. With k = 0 the sums stay
-    // 0.
+    // only, which all threads have finished reading before that barrier. The sums
+    // of an empty k stay 0.
     int stage = 0;
     if (p.k > 0) {
       load(0);
@@ -202,10 +202,10 @@ struct TensorMatmul {
   }
 };
 
-/// f32: a thread sums 4 x 4 elements of a 64 x 64 tile, in steps of 16 along k; 256 threads lie 16
-/// x 16 on it. Tensor cores would round the operands to 11 bits (tf32). Both operands are kept [k,
-/// 64] in shared memory, whatever order they are stored in, so that a thread reads its four rows
-/// and its four columns as one float4 each.
+/// f32: a thread sums 4 x 4 elements of a 64 x 64 tile, in steps of 16 along k; the
+/// 256 threads form a square on it. Tensor cores would round the operands to 11 bits (tf32). Both
+/// operands are kept k by k, 64 numbers each, in shared memory, whatever order they are stored in,
+/// so that a thread reads its four rows and its four columns as one float4 each.
 template <class Config>
 struct PlainMatmul {
   static constexpr int kTileM = 64;

@@ -52,9 +52,8 @@ __global__ void __launch_bounds__(Config::kThreads) copy(const __grid_constant__
 }
 
 /// Row (token, head) of the output is first | second; kVector divides the sizes of both parts, so a
-/// vector lies in one of them. Config: Element kElement; int kVector, kThreads. Grid: cdiv(T * H *
-/// (both parts) / kVector,
-/// kThreads).
+/// vector lies in one of them. Config: Element kElement; int kVector, kThreads.
+/// Grid: cdiv(T * H * (first_size + second_size) / kVector, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) concat(const __grid_constant__ ConcatParams p) {
   constexpr int kVector = Config::kVector;

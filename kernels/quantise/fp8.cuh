@@ -62,10 +62,11 @@ struct QuantisedRows {
 
 /// The loop of the kernels with one scale: load, scale, round, store. scale(values, live) changes
 /// numbers in place to what is rounded; the first `live` of them are of a head, the others padding.
-/// Returns how many of this thread's elements saturated, or 0 unless `counts`. Config: Element
-/// kSource; int kVector (elements of a load), kCodes (of a store, a multiple of kVector), kItems
-/// (stores of a thread), kHeadPieces, kRowPieces (stores of a head, of a row), kThreads. Grid:
-/// cdiv(num_rows * kRowPieces, kThreads * kItems).
+/// Returns how many of this thread's elements saturated, or 0 unless `counts`.
+///
+/// Config: Element kSource; int kVector (elements of a load), kCodes (of a store, a multiple of
+/// kVector), kItems (stores of a thread), kHeadPieces, kRowPieces (stores of a head, of a row),
+/// kThreads. Grid: cdiv(num_rows * kRowPieces, kThreads * kItems).
 template <class Config, class Scale>
 __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool counts,
                                              const Scale& scale) {
@@ -144,7 +145,9 @@ __device__ __forceinline__ float round_up_to_power_of_two(float scale) {
 
 /// A thread has kGroupPiece columns, and the 4 or 8 neighbours that share a group find its maximum
 /// by shuffles; groups divide a row, so they never straddle rows or warps. Threads past the last
-/// row take part in the shuffles before they leave. Config: Element kSource; int kVector (elements
+/// row take part in the shuffles before they leave.
+///
+/// Config: Element kSource; int kVector (elements
 /// of a load), kStoreBytes (of the codes' stores), kGroup, kThreads. Grid: cdiv(rows * columns /
 /// kGroupPiece, kThreads).
 template <class Config>

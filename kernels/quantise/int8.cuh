@@ -38,10 +38,10 @@ __device__ __forceinline__ void load_values(const Int8QuantiseParams& p, i64 tok
 
 /// kLanes neighbouring threads do a (token, head): they read it once for the maximum and again,
 /// from a cache by then, for the codes, code = rn_i8(x * (127 / max|x|)), scale = max|x| / 127.
-/// Threads without a row take part in the shuffles before they leave. Config: Element kSource; int
-/// kVector (elements of a load), kLanes (threads of a row, a power of two up to 32), kThreads.
-/// Grid: cdiv(T
-/// * h, kThreads / kLanes).
+/// Threads without a row take part in the shuffles before they leave.
+///
+/// Config: Element kSource; int kVector (elements of a load), kLanes (threads of a row, a power of
+/// two up to 32), kThreads. Grid: cdiv(T * h, kThreads / kLanes).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_int8_token_head(const __grid_constant__ Int8QuantiseParams p) {

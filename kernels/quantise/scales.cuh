@@ -1,5 +1,5 @@
 // Largest elements of tensors and the scales made of them, without a way over the host (semantics
-// §5.4, §10.6). amax is two launches: start_amax writes the value of an empty tensor, then all CTAs
+// §5.4, §10.6). amax is two launches: start_amax writes what the maximum starts from, then all CTAs
 // of amax() raise it by atomics. A maximum of the same elements is the same in any order, so the
 // result has the same bits in every run.
 #pragma once
