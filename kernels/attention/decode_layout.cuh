@@ -1,5 +1,5 @@
-// Shared memory of the decode kernels, known to host and device. Most of it are the rings: kStages
-// steps of 16 keys and values for every warp, as many as hide the latency of device memory.
+// Shared memory of the decode kernels, known to host and device. Most of it is for the rings:
+// kStages steps of 16 keys and values for every warp, as many as hide the latency of device memory.
 #pragma once
 
 #include "kernels/common/platform.cuh"

@@ -31,8 +31,8 @@ constexpr GeneralLayout kGeneralLayout = general_layout(Config::kRowBlocks * 16,
                                                         Config::kValueInKey);
 
 /// Warp w does blocks w, w + 8 and on: of S pairs of a row block and 8 keys, of O 8 columns of all
-/// rows. Why S by both: key blocks may be fewer than warps. S goes through shared memory, since
-/// the warps that compute O need the P of all keys.
+/// rows. Why S is dealt out by both: key blocks may be fewer than warps. S goes through shared
+/// memory, since the warps that compute O need the P of all keys.
 template <class Config>
 struct TensorProducts {
   static constexpr GeneralLayout kLayout = kGeneralLayout<Config>;

@@ -1,6 +1,6 @@
 // The two products of at most 8 rows, transposed: S^T = K @ Q^T and O^T = V^T @ P^T. Keys and value
 // columns then fill the 16 rows of mma.sync, the queries its 8 columns, and half as many products
-// do as with rows of which half are empty. Accumulators are kept in the order of softmax.cuh:
+// are needed as with half of the rows empty. Accumulators are kept in the order of softmax.cuh:
 // number 2 * half + i is of one of the thread's two rows (2t + half), and of its key g + 8 i or, in
 // block n of the output, of column 8 (2 n + i) + g in the order of the Values.
 //

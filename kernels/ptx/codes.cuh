@@ -131,7 +131,7 @@ __device__ __forceinline__ u32 nonfinite_codes_mask(u32 codes) {
 }
 
 /// Bytes transposed: word i of the result holds byte i of each of the four words, byte j from word
-/// j. Two rounds of eight permutes: first pairs of words are interleaved, then pairs of those.
+/// j. Two rounds of four permutes: first pairs of words are interleaved, then pairs of those.
 __device__ __forceinline__ void transpose_bytes(u32 (&words)[4]) {
   const u32 low01 = __byte_perm(words[0], words[1], 0x5140);
   const u32 high01 = __byte_perm(words[0], words[1], 0x7362);

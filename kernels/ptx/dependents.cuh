@@ -1,7 +1,7 @@
 // Two kernels in a row, the second of which is made ready while the first still runs (programmatic
 // dependent launch, sm_90 and newer; elsewhere they follow one another anyway). Without it a kernel
 // starts only when the last CTA of the one before it has ended and its writes are flushed, which
-// costs a few microseconds between the parts of split-KV decoding and their combination.
+// costs a microsecond or two between the parts of split-KV decoding and their combination.
 //
 // Who may use it: both kernels are in the same stream, and the second is launched with the
 // attribute that lets it start early (LaunchShape::overlaps_previous on the host). Leaving out the
