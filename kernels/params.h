@@ -1,5 +1,13 @@
 // Arguments of every operation, shared by host and device: plain structs with a shape on every
-// pointer. Strides are in elements; all offsets are computed in 64 bits.
+// pointer. The host fills one in, the CPU operations read it directly, and a kernel receives it by
+// value as its __grid_constant__ parameter.
+//
+// Letters of the shapes, here and in the other params_*.h: T tokens of the batch, B requests, H
+// query heads, Hk KV heads, G = H / Hk, D head size, Dv value head size, NB blocks of the cache, bs
+// tokens of a block. Strides are in elements unless a comment says otherwise, the innermost stride
+// is always 1, and all offsets are computed in 64 bits. Pointers are device pointers for kernels
+// and host pointers for the CPU operations. Flags are int, and there is no long or
+// size_t: host and device code come from different compilers, which must agree on the layout.
 #pragma once
 
 #include "kernels/common/platform.cuh"
@@ -8,9 +16,14 @@ namespace attn {
 
 using i64 = long long;
 
-/// Element types as the kernels see them; the order is that of attnbench::Dtype.
+/// Element types as the kernels see them; the order is that of attnbench::Dtype, and the host
+/// converts between the two by value.
 enum class Element : unsigned char { kF32, kF16, kBF16, kF64, kE4M3, kE5M2, kI8, kI32, kI64, kU8 };
 
+/// Form of the ALiBi bias added to the score of key j for the row at position p (semantics §3.4):
+/// slope * j, slope * (j - context_len), -slope * |p - j|, -slope * sqrt(max(p - j, 0)). A bias
+/// that is the same for all keys of a row changes its LSE and the weight of a sink, so the forms
+/// differ.
 enum class Alibi : unsigned char { kNone, kKeyIndex, kContextRelative, kDistance, kSqrt };
 
 /// Masks and score transforms (semantics §3), one per launch.
@@ -20,13 +33,15 @@ struct ScoreParams {
   int window_left;      // -1 = unlimited
   int window_right;     // -1 = unlimited; 0 when causal
   Alibi alibi;
-  const float* alibi_slopes;  // [H] or null
-  const float* sinks;         // [H] or null
-  const int* mm_ranges;       // [B, R, 2] inclusive, (0,0) = none; or null
+  const float* alibi_slopes;  // [H] or null; natural units, not multiplied by softmax_scale
+  const float* sinks;         // [H] or null; score of a key without a value (semantics §3.5)
+  const int* mm_ranges;       // [B, R, 2] positions, inclusive, (0,0) = none; or null
   int num_mm_ranges;          // R
 };
 
-/// K and V, either paged (block_table set) or ragged (kv_start_loc set).
+/// K and V, either paged (block_table set) or ragged (kv_start_loc set). Slots of the cache that
+/// belong to no key of the batch, and their scales, may hold anything, NaN included: what is read
+/// of them on the way (the rest of a vector or of a sector) never reaches a result.
 struct KvParams {
   Element element;
   const void* key;       // paged: [NB, bs, Hk, D] by the strides below; ragged: [S, Hk, D]
@@ -39,10 +54,10 @@ struct KvParams {
   const int* block_table;  // [B, block_table_stride]; entries past seq_lens are never read
   i64 block_table_stride;
   int block_size;
-  const i64* kv_start_loc;  // [B+1] or null
-  const float* k_scale;     // [Hk] or null; per-tensor scales are expanded
-  const float* v_scale;     // [Hk] or null
-  const float* key_scales;  // per-token-head: scale of slot (block, s, head) at
+  const i64* kv_start_loc;  // [B+1] or null; keys of request b are rows kv_start_loc[b] and on
+  const float* k_scale;     // [Hk] or null: 1; per-tensor scales are expanded; one-byte K only
+  const float* v_scale;     // [Hk] or null: 1; one-byte V only
+  const float* key_scales;  // per-token-head, else null: scale of slot (block, s, head) at
   const float*
       value_scales;  //   block*scale_block_stride + s*scale_slot_stride + head*scale_head_stride
   i64 scale_block_stride;  // in floats
@@ -54,16 +69,23 @@ struct KvParams {
 /// int8 queries and keys (semantics §11.4): s = (softmax_scale * (q_s * k_s)) * S with the exact
 /// integer S = q . k; k_s is KvParams::key_scales. Off when query_scale is null.
 struct Int8ScoreParams {
-  const float* query_scale;          // (token, head) by the strides below; or null
+  const float* query_scale;          // >= 0, (token, head) by the strides below; or null
   i64 query_scale_token_stride;      // [T, H]: H; transposed [H, T]: 1
   i64 query_scale_head_stride;       // [T, H]: 1; transposed [H, T]: T
   Element value_element;             // kI8 at level 1; the 16-bit element of V at level 2
   const float* value_channel_scale;  // [Hk, Dv] at level 1; or null
 };
 
-/// 2^8, so that small probabilities keep their mantissa in e4m3; 256 is far from its limit.
+/// Factor of the probabilities before they are rounded to e4m3, divided out of the output. e4m3 has
+/// its least normal number at 2^-6, so that without a shift every probability below 1/64 would lose
+/// bits; with 2^8 that starts at 2^-14, and the largest one, 256, is still below the limit of 448.
 constexpr float kE4M3ProbabilityShift = 256.0f;
 
+/// Attention (semantics §3): for every query row the softmax over the keys that it may see, times
+/// their values. Requests are independent of each other. The rows of request b are tokens
+/// [query_start_loc[b], query_start_loc[b+1]), aligned with the end of its keys: row i has position
+/// seq_lens[b] - query_len + i. Only rows of the requests named by first_request and num_requests
+/// are written; a row that sees no key and has no sink becomes 0 with LSE -inf.
 struct AttendParams {
   Element query_element;
   Element output_element;
@@ -76,8 +98,8 @@ struct AttendParams {
   float* lse;  // [H, lse_stride] natural log, -inf for an empty row; or null
   i64 lse_stride;
   float output_scale;          // > 0: the e4m3 output is o * (1 / output_scale), saturated; else 0
-  const int* query_start_loc;  // [B+1]
-  const int* seq_lens;         // [B]
+  const int* query_start_loc;  // [B+1] tokens; non-decreasing, from 0 to T
+  const int* seq_lens;         // [B] keys of a request, those of its new tokens included
   int first_request;           // requests [first_request, first_request + num_requests) are done
   int num_requests;
   int num_heads;     // H
@@ -94,12 +116,13 @@ struct AttendParams {
   int e4m3_probability;  // 1: e^(s - m) * kE4M3ProbabilityShift is rounded to e4m3 for P V (§10.5);
 };                       //   the sum of the row is of the values before it
 
-/// Keys of a request are dealt to splits in whole tiles of this many.
+/// Keys of a request are dealt to splits in whole tiles of this many, so that the splits of all
+/// realisations have the same bounds and partial results can be compared between them.
 constexpr int kSplitTile = 64;
 
 /// Split-KV (flash decoding): split g of a request covers its g-th run of
 /// cdiv(cdiv(seq_len, kSplitTile), num_splits) tiles; partials are normalised outputs with an LSE.
-/// The sink counts in split 0 alone.
+/// Split 0 includes the sink, no other split does: it must count once in the combined row.
 struct SplitParams {
   int num_splits;
   i64 num_tokens;         // T
@@ -107,26 +130,33 @@ struct SplitParams {
   float* partial_lse;     // [num_splits, H, T]; -inf when the split is empty
 };
 
-/// Triton's 3D segments (semantics §4.3): unnormalised partials.
+/// Triton's 3D segments (semantics §4.3): unnormalised partials. With m_g the largest score of a
+/// row in segment g, acc_g = sum of e^(s - m_g) v and l_g = sum of e^(s - m_g). A kernel may store
+/// another m_g near the largest score, as long as acc_g and l_g belong to it. Segments past the
+/// active ones of a request are never read and need not be written.
 struct SegmentParams {
   int num_segments;       // NSEG
   int tile;               // TILE
   float* segment_output;  // [T, H, NSEG, Dv]; acc_g
-  float* segment_max;     // [T, H, NSEG]; m_g
+  float* segment_max;     // [T, H, NSEG]; m_g, natural units; -inf when no key is visible
   float* segment_expsum;  // [T, H, NSEG]; l_g
 };
 
-/// merge_attn_states (semantics §6.3). Rows t >= num_merged copy the suffix.
+/// merge_attn_states (semantics §6.3): two partial results of the same rows over different keys,
+/// prefix (p) and suffix (s), become one. With LSE = ln(e^p + e^s) the output is
+/// prefix * e^(p - LSE) + suffix * e^(s - LSE). An LSE of either infinity means that no key was
+/// seen; such a side contributes exactly 0, whatever it holds. Rows t >= num_merged copy the
+/// suffix; their prefix is not read and may be garbage.
 struct MergeParams {
   Element element;  // of prefix and suffix
   Element output_element;
   void* output;               // [T, H, D]
   float* output_lse;          // [H, output_lse_stride] or null
   i64 output_lse_stride;      // >= T
-  const void* prefix_output;  // [T, H, D]
-  const float* prefix_lse;    // [H, T]
-  const void* suffix_output;  // [T, H, D]
-  const float* suffix_lse;    // [H, T]
+  const void* prefix_output;  // [T, H, D], heads prefix_head_stride apart
+  const float* prefix_lse;    // [H, T] natural log
+  const void* suffix_output;  // [T, H, D] contiguous
+  const float* suffix_lse;    // [H, T] natural log
   i64 num_tokens;
   i64 num_merged;  // prefill_tokens_with_context, or num_tokens
   int num_heads;
@@ -135,12 +165,14 @@ struct MergeParams {
   float output_scale;      // > 0: the e4m3 output is o * (1 / output_scale), saturated; else 0
 };
 
-/// reshape_and_cache_flash and the per-token-head write (semantics §5.1, §5.5).
+/// reshape_and_cache_flash and the per-token-head write (semantics §5.1, §5.5): new keys and values
+/// are scattered into the paged cache. Token t goes to slot_mapping[t]; no two tokens may share a
+/// slot, since the order of their writes is open. Nothing else of the cache is written.
 struct CacheWriteParams {
   Element source_element;
   Element cache_element;
-  const void* key;    // [num_slots, Hk, D]
-  const void* value;  // [num_slots, Hk, Dv]
+  const void* key;    // [num_slots, Hk, D]; heads are contiguous within a token
+  const void* value;  // [num_slots, Hk, Dv]; the same
   i64 key_token_stride;
   i64 value_token_stride;
   void* key_cache;  // element (block, slot, head, d) by the strides below
@@ -148,16 +180,16 @@ struct CacheWriteParams {
   i64 block_stride;
   i64 slot_stride;
   i64 head_stride;
-  const i64* slot_mapping;  // [num_slots]; negative = skip
+  const i64* slot_mapping;  // [num_slots]; slot = block * block_size + s; negative = skip
   i64 num_slots;
   int block_size;
   int num_kv_heads;
   int head_size;
   int v_head_size;
   int quantise;          // 0: bit copy; 1: per-tensor / per-head fp8; 2: per-token-head
-  const float* k_scale;  // [Hk]
-  const float* v_scale;  // [Hk]
-  float* key_scales;     // per-token-head scale views, strides in floats
+  const float* k_scale;  // [Hk], > 0, divide the source; read when quantise is 1
+  const float* v_scale;  // [Hk], the same
+  float* key_scales;     // written when quantise is 2: scale views, strides in floats
   float* value_scales;
   i64 scale_block_stride;
   i64 scale_slot_stride;

@@ -1,5 +1,7 @@
 // Arguments of the operations that combine the partial results of the ranks of a decode-context
-// group (semantics §7.3 to §7.5). What moves between ranks is the work of a communicator.
+// parallel (DCP) group (semantics §7.3 to §7.5). Every rank holds a share of the keys and has
+// attended to all query heads over its share; here the partials become one result by their LSEs.
+// Moving data between ranks is the work of a communicator and does not happen here.
 #pragma once
 
 #include "kernels/params.h"
@@ -8,7 +10,7 @@ namespace attn {
 
 /// LSEs of all ranks, gathered. NaN and +inf count as -inf: "no key was seen".
 struct RankLses {
-  const float* lse;  // (rank, token, head) by the strides below
+  const float* lse;  // [W, T, H] by the strides below
   i64 rank_stride;
   i64 token_stride;
   i64 head_stride;
@@ -17,7 +19,9 @@ struct RankLses {
 };
 
 /// cp_lse_ag_out_rs steps 2 and 3: output = partial * e^(lse_rank - LSE) with
-/// LSE = ln sum over ranks of e^lse; exactly 0 where the factor is 0.
+/// LSE = ln sum over ranks of e^lse; exactly 0 where the factor is 0, even if the partial is NaN.
+/// The sum of the outputs of all ranks, formed by a reduce-scatter afterwards, is the attention
+/// output.
 struct DcpCorrectParams {
   RankLses lses;
   int rank;  // whose partial this is
@@ -58,9 +62,13 @@ struct DcpCombineParams {
   int head_size;   // D
 };
 
-/// Weights that a CTA of correct_dcp and combine_dcp has place for, a rank and row each.
+/// Weights that fit into the shared memory of a CTA of correct_dcp and combine_dcp: 8 KiB of f32,
+/// one for each rank of each of its rows.
 constexpr int kDcpWeightsOfCta = 2048;
-/// Rows (token, head) of such a CTA, which has `slots` places for the `row_vectors` of a row.
+/// Rows (token, head) of such a CTA: as many as its threads can hold, `slots` vectors in all of
+/// which a row needs `row_vectors`, and as many as it has weights for; at least one, whose
+/// remaining vectors are then the work of other CTAs. The host sizes the grid with the same
+/// function.
 ATTN_FN int dcp_rows_of_cta(int row_vectors, int world_size, int slots) {
   const int by_slots = slots / row_vectors;
   const int by_weights = kDcpWeightsOfCta / world_size;
@@ -68,11 +76,13 @@ ATTN_FN int dcp_rows_of_cta(int row_vectors, int world_size, int slots) {
   return rows < 1 ? 1 : rows;
 }
 
-/// Ranks whose buffers one sum_ranks() can name.
+/// Ranks whose buffers one sum_ranks() can name. Their addresses are part of the struct, because a
+/// kernel parameter is in constant memory already when the kernel starts.
 constexpr int kMostSummedRanks = 64;
 
 /// output[i] = sum over ranks of parts[rank][i], in f32 and in the order of the ranks, rounded
-/// once. The first term is taken as it is: one rank alone gets back its bits.
+/// once. The first term is not added to a zero: a world of one rank returns its input bit for bit,
+/// -0 included.
 struct SumRanksParams {
   Element element;                      // f32, f16 or bf16
   int world_size;                       // <= kMostSummedRanks

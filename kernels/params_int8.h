@@ -1,5 +1,8 @@
-// Arguments of the int8 attention's own operations (semantics §11): quantisation and cache writes.
-// The attention itself is attend() with AttendParams::int8 set.
+// Arguments of the operations that only int8 attention needs (semantics §11): quantising its inputs
+// and writing its caches. The attention itself is attend() with AttendParams::int8 set.
+//
+// Levels of the int8 backend: at level 1 keys and values are int8, at level 2 values keep their 16
+// bits. Keys have a scale for every slot and head, values at level 1 one for every head and column.
 #pragma once
 
 #include "kernels/params.h"
@@ -13,7 +16,8 @@ enum class Int8Granularity : unsigned char {
   kChannelStatic    // mode 0 with given scales: code = rn_i8(x / s)
 };
 
-/// A vector of zeros gets scale 0 and codes 0.
+/// Quantises a [T, h, D] tensor; which elements share a scale is the granularity. A vector of zeros
+/// gets scale 0 and codes 0. NaN takes no part in a maximum and becomes code 0.
 struct Int8QuantiseParams {
   Element source_element;  // f16, bf16 or f32
   const void* source;      // [T, h, D]
@@ -33,7 +37,8 @@ struct Int8QuantiseParams {
 };
 
 /// reshape_and_cache_flash_int8 and _mix, and the save arguments of paged decode (semantics
-/// §11.6): bits are copied, the key scales go to the cache of scales.
+/// §11.6): bits are copied, the key scales go to the cache of scales. Scales of values are static
+/// and not stored per token.
 struct Int8CacheWriteParams {
   const signed char* key;  // [T, Hk, D]
   i64 key_token_stride;

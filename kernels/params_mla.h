@@ -1,5 +1,10 @@
-// Arguments of the operations that multi-head latent attention adds (semantics §8): products with
-// the split weights, its cache and the ways out of it, rearranging, sparse and planned decode.
+// Arguments of the operations that multi-head latent attention (MLA) adds (semantics §8): products
+// with the split weights, its cache and the ways out of it, rearranging, sparse and planned decode.
+//
+// MLA stores one entry per token for all heads: a latent kv_c of Lkv numbers, from which keys and
+// values of every head follow by matrix products, and k_pe, R numbers that carry the rotary
+// position. Attention on the entries directly is attend() with one KV head, D = Lkv + R and
+// Dv = Lkv: a value is the first columns of its key.
 #pragma once
 
 #include "kernels/params.h"
@@ -7,14 +12,14 @@
 namespace attn {
 
 /// C[b] = A[b] B[b], products and sums in f32, each sum rounded once to the element of C. A row of
-/// C depends on its own row of A alone, NaN and infinity included.
+/// C depends on its own row of A only, NaN and infinity included.
 struct MatmulParams {
   Element element;         // of A and B: f32, f16 or bf16
   Element output_element;  // of C
   const void* a;           // [num_batches, m, k]
   i64 a_batch_stride;
   i64 a_row_stride;
-  const void* b;       // [num_batches, k, n]; [num_batches, n, k] when b_transposed
+  const void* b;       // [num_batches, k, n]; stored [num_batches, n, k] when b_transposed
   i64 b_batch_stride;  // 0: the same B for every batch
   i64 b_row_stride;
   int b_transposed;
@@ -35,13 +40,14 @@ enum class MlaEntry : unsigned char {
   kDsMla  // kDsMlaEntryBytes bytes: semantics §8.4.3
 };
 
-/// "fp8_ds_mla": 512 e4m3 in tiles of 128, a f32 scale for each tile, 64 bf16 of k_pe.
+/// Layout of an "fp8_ds_mla" entry: bytes [0, 512) are kv_c in e4m3, [512, 528) four f32 scales,
+/// one for each tile of 128 codes, [528, 656) k_pe, 64 bf16 that are not quantised.
 constexpr int kDsMlaLatent = 512;
 constexpr int kDsMlaTile = 128;
 constexpr int kDsMlaRope = 64;
 constexpr int kDsMlaEntryBytes = 656;
 
-/// concat_and_cache_mla (semantics §8.4.1, §8.4.3).
+/// concat_and_cache_mla (semantics §8.4.1, §8.4.3): the entry of token t goes to slot_mapping[t].
 struct MlaCacheWriteParams {
   MlaEntry format;
   Element source_element;  // f32, f16 or bf16; bf16 with kDsMla
@@ -110,9 +116,10 @@ struct DsMlaUpconvertParams {
   i64 num_rows;
 };
 
-/// output[t, h] = [first[t, h] | second[t, h]], bits copied. k: k_nope and k_pe with second head
-/// stride 0; q: ql_nope and q_pe. Without a second part its columns become 0: the padding of V, or,
-/// with a row of all heads as one, of heads.
+/// output[t, h] = [first[t, h] | second[t, h]], bits copied. Keys are k_nope and k_pe, which all
+/// heads share by a head stride of 0; queries are ql_nope and q_pe. Without a second part its
+/// columns become 0: that pads V to the width of K or, when all heads of a token are passed as one
+/// row, adds heads of zeros.
 struct ConcatParams {
   Element element;
   const void* first;  // [T, H, first_size]
@@ -144,42 +151,47 @@ struct GatherRowsParams {
 };
 
 /// output[i, j, k, :] = source[i, j, k, :], each by its own strides: the transposes around the
-/// collectives, and the one rounding from f32 when the elements differ.
+/// collectives, and the one rounding from f32 when the elements differ. Source and output may not
+/// overlap.
 struct CopyParams {
   Element source_element;
   Element output_element;
-  const void* source;
+  const void* source;  // [i, j, k, width] by source_strides
   i64 source_strides[3];
-  void* output;
+  void* output;  // [i, j, k, width] by output_strides
   i64 output_strides[3];
   i64 extents[3];
   i64 width;  // contiguous elements
 };
 
 /// Keys of a sparse row (semantics §8.9) are the entries at the listed slots of the cache in
-/// AttendParams::kv (key, block_stride, token_stride_key, block_size), in multiset sense and
-/// without a causal test. The value of a key is the first v_head_size elements of its entry.
-/// kv.value, block_table and seq_lens are not looked at, nor are masks, ALiBi, soft-cap and sinks.
+/// AttendParams::kv (key, block_stride, token_stride_key, block_size). A slot that is listed twice
+/// counts twice, and no causal test is made: whoever chose the slots has done that. The value of a
+/// key is the first v_head_size elements of its entry. kv.value, block_table and seq_lens are never
+/// read, nor are masks, ALiBi, soft-cap and sinks.
 struct SparseParams {
   MlaEntry format;   // kCopy: kv.element, f32, f16 or bf16; kE4M3: codes times kv.k_scale[0]
                      // (1 when null); kDsMla: rounded to bf16, strides in bytes, D 576 and
                      // Dv 512
-  const int* slots;  // [T, slots_stride]: block * block_size + slot of T's keys
+  const int* slots;  // [T, slots_stride]: block * block_size + slot of the keys of a token
   i64 slots_stride;  // >= topk
   int topk;
   const int* topk_length;  // [T] leftmost entries that count, or null: topk
   i64 num_slots;           // slots < 0 or >= num_slots are no keys
 };
 
-/// Keys of a block of a decode plan.
+/// Keys of a block of a decode plan, which is its unit of work (not a block of the cache).
 constexpr int kPlanBlock = 64;
 /// int32 of a part's record: begin_req, end_req (both inclusive, relative to first_request; none
-/// when begin > end), begin_block, end_block (exclusive), begin_split, then flags.
+/// when begin > end), begin_block of the first request, end_block (exclusive) of the last one,
+/// begin_split (the number that the first request's split has), then three that no kernel reads.
 constexpr int kPlanRecord = 8;
 
-/// Decode by a plan (semantics §8.8). A request with one split is finished by attend_plan; the
-/// others leave partials, which combine_plan makes into output and LSE. Split g of token i of
-/// request b has the partial row partial_start_loc[b] + g * query_len_b + i.
+/// Decode by a plan (semantics §8.8) that deals the key blocks of all requests evenly to parts, one
+/// CTA or a few each. A request that lies in one part is finished by attend_plan; the others leave
+/// partials, a split for each part that has a share of them, which combine_plan makes into output
+/// and LSE. Split g of token i of request b has the partial row
+/// partial_start_loc[b] + g * query_len_b + i.
 struct PlanParams {
   int num_parts;
   const int* parts;              // [num_parts, kPlanRecord]

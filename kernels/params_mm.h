@@ -1,5 +1,7 @@
 // Arguments of the multimodal encoder's fp8 operations (semantics §10.5, §10.6). Its attention is
-// attend() on ragged e4m3 tensors, scales folded, head size padded.
+// attend() on ragged e4m3 tensors: k_scale is the product of the scales of query and key, v_scale
+// that of the value, and the head size is padded to a multiple of 16 with zeros, which change no
+// score and give output columns that are dropped.
 #pragma once
 
 #include "kernels/params.h"
@@ -7,7 +9,8 @@
 namespace attn {
 
 /// quantize_fp8_maybe_pad_head_dim. Where D is padded, codes are rn_e4m3(x / scale); where it is
-/// not, rn_e4m3(x * (1 / scale)); both saturate. NaN gives 0x7F.
+/// not, rn_e4m3(x * (1 / scale)); both saturate. NaN gives 0x7F. Why two formulas: upstream has a
+/// kernel for each case, and the codes are to be the same bytes.
 struct PadQuantiseParams {
   Element source_element;  // f16, bf16 or f32
   const void* source;      // [S, H, D]
@@ -26,7 +29,8 @@ struct PadQuantiseParams {
 constexpr int kAmaxHistoryLength = 16;
 
 /// Records one amax per tensor and makes scale = max(largest of the ring, 2^-126) / 448, which may
-/// be subnormal and is stored as such. A NaN in the ring makes the scale NaN.
+/// be subnormal and is stored as such. A NaN in the ring makes the scale NaN. The host advances
+/// `position` after the call, for all tensors of a layer at once.
 struct AmaxHistoryParams {
   const float* amax;  // [num_tensors]
   float* history;     // [num_tensors, kAmaxHistoryLength], zero before the first call

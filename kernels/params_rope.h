@@ -1,4 +1,7 @@
-// Arguments of the rotary position embedding (semantics §12.1).
+// Arguments of the rotary position embedding, RoPE (semantics §12.1). A pair (x, y) of elements of
+// a head is a point of the plane that is turned by an angle proportional to the position of its
+// token; dot products of turned queries and keys then depend on the distance of their positions
+// only. The angles come as a table of cosines and sines, whose construction is the caller's.
 #pragma once
 
 #include "kernels/params.h"
@@ -6,14 +9,23 @@
 namespace attn {
 
 /// Rotates elements [0, rotary_dim) of every head in place: x' = x cos - y sin, y' = y cos + x sin,
-/// each operation rounded to f32, the result to the element. MLA passes q_pe and k_pe: pointers to
-/// the first rotated element of each head, key heads 1.
+/// each operation rounded to f32, the result to the element. Elements from rotary_dim on are
+/// neither read nor written. MLA passes q_pe and k_pe: pointers to the first rotated element of
+/// each head, key heads 1.
+///
+/// rope_write (semantics §12.2) does the same and stores the keys and the values of the tokens in
+/// the cache that a CacheWriteParams describes. Its bytes must equal those of this operation and a
+/// cache write in a row, so keys are rounded to `element` before they are quantised.
 struct RopeParams {
-  Element element;            // of query and key
-  Element cache_element;      // f32 or `element`
+  Element element;        // of query and key
+  Element cache_element;  // f32 or `element`
+  // Rows of the table are chosen by the absolute position of a token in its request, not by its
+  // index in the batch. Angles may have another element than the heads: they are read as f32 either
+  // way.
   const i64* positions;       // [T], in [0, max_position)
-  const void* cos_sin_cache;  // [max_position, rotary_dim]: cosines, then sines
-  void* query;                // [T, H, D]
+  const void* cos_sin_cache;  // [max_position, rotary_dim]: rotary_dim / 2 cosines, then sines
+  // In place: what lies between heads and tokens by the strides is not touched.
+  void* query;  // [T, H, D]
   i64 query_token_stride;
   i64 query_head_stride;
   void* key;  // [T, Hk, D]; or null

@@ -1,12 +1,21 @@
-// Arguments of the operations that make quantisation scales from the data (semantics §5.4, §10.6).
+// Arguments of the operations that make quantisation scales from the data (semantics §5.4, §10.6)
+// and leave them in device memory, where the next operation reads them: no value passes through the
+// host, so a sequence of them can be recorded in a CUDA graph.
+//
+// The encoder's scales, made from the largest elements of its last calls (AmaxHistoryParams), are
+// in params_mm.h beside what they are for.
 #pragma once
 
 #include "kernels/params.h"
 
 namespace attn {
 
-/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN.
+/// Largest element of a strided tensor: 0 of an empty one, NaN when any element is NaN, as torch's
+/// amax() has it. A maximum does not depend on the order in which it is taken, so the result is the
+/// same for any number of threads.
 struct AmaxParams {
+  // Elements between heads and tokens by the strides are never read, nor are tokens past
+  // num_tokens: the tensor may be a view of a larger one whose other parts are garbage.
   Element element;     // f16, bf16 or f32
   const void* source;  // [T, H, D]
   i64 token_stride;
@@ -15,11 +24,15 @@ struct AmaxParams {
   int num_heads;
   int head_size;
   int is_signed;  // 0: max|x|; 1: max x, as upstream's encoder takes it (semantics §10.6)
-  float* amax;    // [1]
+  float* amax;    // [1]; overwritten, what it held before does not count
 };
 
-/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4).
+/// calculate_kv_scales: scale = amax / range, or 1 where that is 0 (semantics §5.4), since scales
+/// divide. The largest element seen gets the code of its range, which leaves room up to 448: the
+/// scales are made once, from the first tokens, and later ones may be larger.
 struct KvScaleParams {
+  // In this order: query, key, value. The scale of the query serves fp8 queries only; those of key
+  // and value are what cache writes divide by and attention multiplies with.
   const float* amax;  // [3] of query, key, value; MLA passes that of kv_c for the last two
   float* scale;       // [3]
   float range[3];     // 200, 200, 100 unless set otherwise

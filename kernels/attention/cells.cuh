@@ -1,6 +1,8 @@
 // Cells of a cache with a scale of its own for every token and head: D codes, then the scale
-// (semantics §5.5). They start on multiples of 4 bytes only, so whole sectors of the cache are
-// copied, 32 bytes each, and a row of the tile starts up to 28 bytes into its first sector.
+// (semantics §5.5). They start on multiples of 4 bytes only, while cp.async wants 16 for its fast
+// form; so whole sectors of the cache are copied, 32 bytes each, and a row of the tile starts up to
+// 28 bytes into its first sector. The first and last sector of a cell hold bytes of its neighbours,
+// which are copied along and never looked at. The scale arrives with the codes: no copy of its own.
 #pragma once
 
 #include "kernels/attention/decode_layout.cuh"
@@ -23,7 +25,7 @@ __device__ __forceinline__ CellShift shift_of_cells(const Side& side) {
           static_cast<u32>(side.token_stride)};
 }
 
-/// The sector that holds a byte.
+/// Start of the sector that holds a byte.
 __device__ __forceinline__ const unsigned char* sector_of(const unsigned char* byte) {
   return reinterpret_cast<const unsigned char*>(reinterpret_cast<unsigned long long>(byte) &
                                                 ~31ull);

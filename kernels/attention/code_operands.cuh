@@ -1,7 +1,10 @@
-// Operands of the two products from tiles of one-byte codes, dequantised in registers. Why other
-// orders of columns than 16-bit tiles have: each thread then reads whole words. The order within a
-// contraction is free as long as Q agrees, and that of output columns is undone when they are
-// stored.
+// Operands of the two products from tiles of one-byte codes, dequantised in registers, for Keys and
+// Values of products.cuh. Why other orders of columns than 16-bit tiles have: ldmatrix moves 16-bit
+// elements and would hand codes to the wrong lanes, while plain loads of 32 bits have four
+// neighbouring codes each; with these orders a lane uses all four. The order within a contraction
+// is free as long as Q and K agree, and that of output columns is undone when they are stored.
+//
+// g = lane / 4 and t = lane % 4 as in mma_sync.cuh.
 #pragma once
 
 #include "kernels/attention/products.cuh"
@@ -12,8 +15,9 @@ namespace attn {
 /// free of bank conflicts.
 ATTN_FN constexpr int code_pitch(int columns) { return ((columns + 15) / 16 | 1) * 16; }
 
-/// Q for CodeKeys: of columns [16 k, 16 k + 16) thread t of a quad holds 4 t to 4 t + 3. `address`
-/// is that of row g, column 4 t of a 16-bit tile.
+/// Q for CodeKeys: of columns [16 k, 16 k + 16) thread t of a quad holds 4 t to 4 t + 3, where a
+/// fragment would have 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. `address` is that of row g, column 4 t of
+/// a 16-bit tile.
 template <int kPitch>
 struct CodeQuery {
   u32 address;
@@ -26,7 +30,8 @@ struct CodeQuery {
   }
 };
 
-/// `address` is that of row g, byte 4 t.
+/// K in the same order of columns: a word of four codes becomes both registers of a right operand.
+/// `address` is that of row g, byte 4 t; `scale` counts when kScaled.
 template <Element kCode, Element kTo, bool kScaled, int kPitch>
 struct CodeKeys {
   u32 address;
@@ -48,8 +53,12 @@ __device__ __forceinline__ int code_column(int n, int i) {
   return n / 4 * 32 + (2 * t + i) * 4 + n % 4;
 }
 
-/// Values of 16 keys. `address` is that of row 2 t, byte 4 g, and `odd` how far behind it row 2 t +
-/// 1 lies. Block n + j holds, as its column g, column 4 g + j of the 32 columns from 8 n on.
+/// V of 16 keys: a right operand needs two neighbouring keys of one column in a register. A lane
+/// loads words of four columns from its four keys (2 t, 2 t + 1 and those 8 behind) and transposes
+/// their bytes, which gives it four columns of four keys: the operands of four blocks of 8 columns.
+///
+/// `address` is that of row 2 t, byte 4 g, and `odd` how far behind it row 2 t + 1 lies. Block n +
+/// j holds, as its column g, column 4 g + j of the 32 columns from 8 n on.
 template <Element kCode, Element kTo, bool kScaled, int kPitch>
 struct CodeValues {
   static constexpr int kBlocks = 4;
@@ -79,7 +88,8 @@ struct CodeValues {
   }
 };
 
-/// The same with the codes in registers, so that their way there lies beside other work.
+/// The same with the codes loaded early, before the first product and the softmax, whose work then
+/// hides the latency of shared memory. They are decoded when they are used.
 template <class Values, int kValueBlocks>
 struct HeldValues {
   static constexpr int kBlocks = Values::kBlocks;

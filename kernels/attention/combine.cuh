@@ -1,5 +1,8 @@
-// Puts the parts of a request's keys together again: splits by their LSE, Triton's segments by
-// maximum and sum (semantics §4.3).
+// Puts the parts of a request's keys together again: splits by their LSE, planned splits likewise
+// (semantics §8.8), Triton's segments by maximum and sum (§4.3). With l_p the log-weight of part p
+// (its LSE, or its maximum), w_p = 2^(l_p - max l), and sum_p 1 for normalised parts:
+//   total = sum w_p sum_p,  output = sum w_p values_p / total,  LSE = max l + log2(total).
+// One warp does a row, or all warps of a CTA share out the parts of one where there are many.
 //
 // Config: kOutput (Element) · kVHeadSize · kWarps (of a CTA) · kRowWarps (of one (token, head) row:
 // 1, or all of a CTA, which then share out the parts)
@@ -7,11 +10,13 @@
 
 #include "kernels/attention/rows.cuh"
 #include "kernels/common/key_runs.cuh"
+#include "kernels/params_mla.h"
 #include "kernels/ptx/dependents.cuh"
 
 namespace attn {
 
-/// The columns of one lane: runs of four or, for odd sizes, one, of every 32 runs.
+/// The columns of one lane: runs of four or, for sizes that four does not divide, of one; lane i
+/// has run i of every 32, so that a warp reads a row contiguously.
 template <int kColumns>
 struct LaneColumns {
   static constexpr int kGrain = kColumns % 4 == 0 ? 4 : 1;
@@ -48,7 +53,8 @@ struct LaneColumns {
   }
 };
 
-/// Sums of the warps of a CTA, whole in its first warp.
+/// Sums of the warps of a CTA, whole in its first warp: the others leave theirs in shared memory.
+/// Added in the order of the warps, so that the result is the same in every run.
 template <int kWarps, int kColumns>
 __device__ __forceinline__ void add_warps(LaneColumns<kColumns>& sums) {
   using Columns = LaneColumns<kColumns>;
@@ -80,8 +86,11 @@ __device__ __forceinline__ float weight_of_part(float log, float maximum) {
   return log == maximum ? 1.0f : exp2_fast(log - maximum);
 }
 
-/// Sum over parts of weight(part) * values(part), with everything that is known of the parts:
-/// log_of(p) in log2 units (-inf: no part), sum_of(p) (1 for normalised parts), values_of(p) [Dv].
+/// Output and LSE of a row from what is known of its parts: log_of(p) in log2 units (-inf: no
+/// part), sum_of(p) (1 for normalised parts), values_of(p) [Dv]. Lanes share out the parts for
+/// maximum and total and the columns for the sum. The sum is a pipeline: while a batch of parts is
+/// added, the loads of the next one are under way. A part of weight 0 is not added: its values may
+/// be NaN.
 template <class Config, class LogOf, class SumOf, class ValuesOf>
 __device__ __forceinline__ void combine_row(const AttendParams& params, i64 token, int head,
                                             int num_parts, LogOf log_of, SumOf sum_of,
@@ -92,7 +101,7 @@ __device__ __forceinline__ void combine_row(const AttendParams& params, i64 toke
   constexpr int kStep = Config::kRowWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int first = static_cast<int>(threadIdx.x / 32) % kStep;
-  // Why before the weights are known: one journey to memory for both.
+  // Why before the weights are known: values and log-weights then travel at the same time.
   Columns batch[kBatch] = {};
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) {
@@ -162,7 +171,8 @@ __device__ __forceinline__ i64 row_of_warp() {
   return static_cast<i64>(blockIdx.x) * kRows + threadIdx.x / (32 * Config::kRowWarps);
 }
 
-/// Grid: x = rows of the whole batch; rows outside the requests of `params` are idle.
+/// Splits of split-KV decoding. Every request has num_splits, empty ones included. Grid: x = rows
+/// of the whole batch; rows outside the requests of `params` are idle.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_splits(const __grid_constant__ AttendParams params,
@@ -182,7 +192,8 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
       [](int) { return 1.0f; }, [&](int p) { return values + p * stride; });
 }
 
-/// Grid: x = (token, head) rows of one request, y = request.
+/// Triton's segments: only the active ones of a request were written. Grid: x = (token, head) rows
+/// of one request, y = request.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     reduce_segments(const __grid_constant__ AttendParams params,
@@ -201,6 +212,31 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
       params, token, head, active, [&](int g) { return segments.segment_max[at + g] * kLog2E; },
       [&](int g) { return segments.segment_expsum[at + g]; },
       [&](int g) { return segments.segment_output + (at + g) * Config::kVHeadSize; });
+}
+
+/// Splits of a planned decode; a request with one split has been finished by attend_plan already.
+/// No await_previous_kernel(): this kernel is launched without overlap. Grid: x = (token, head)
+/// rows of the longest query, y = request.
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32)
+    combine_plan(const __grid_constant__ AttendParams params,
+                 const __grid_constant__ PlanParams plan) {
+  const int request = static_cast<int>(blockIdx.y);
+  const int splits = plan.num_splits[request + 1] - plan.num_splits[request];
+  if (splits <= 1) return;
+  const int* const starts = params.query_start_loc + params.first_request + request;
+  const i64 query_len = starts[1] - starts[0];
+  const i64 row = row_of_warp<Config>();
+  const i64 index = row / params.num_heads;
+  const int head = static_cast<int>(row % params.num_heads);
+  if (index >= query_len) return;
+  const i64 first = (plan.partial_start_loc[request] + index) * params.num_heads + head;
+  const i64 stride = query_len * params.num_heads;
+  combine_row<Config>(
+      params, starts[0] + index, head, splits,
+      [&](int p) { return plan.partial_lse[first + p * stride] * kLog2E; },
+      [](int) { return 1.0f; },
+      [&](int p) { return plan.partial_output + (first + p * stride) * Config::kVHeadSize; });
 }
 
 }  // namespace attn

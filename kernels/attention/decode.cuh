@@ -3,9 +3,20 @@
 // meet once at the end. Rows of one KV head are packed, so a step costs the same for 1 and for 16
 // heads; up to 8 rows the products are transposed.
 //
+// Why a ring for each warp: a warp waits for its own copies only (wait_copy_groups, __syncwarp), so
+// warps drift apart, and while some compute others have loads under way; a barrier of the CTA every
+// 16 keys would make all of them wait for the slowest. Step s of warp w has the keys [first_key,
+// first_key + 16), first_key = begin + (s * kWarps + w) * 16: warps interleave, so that the CTA
+// reads pages in order and every warp has an equal share. The price is a state and an output for
+// each warp, which are added up at the end: every warp publishes O and (base, sum) of its rows, a
+// thread for each row brings the bases to a common one, and all threads sum up and store the
+// output.
+//
+// At the end of the loop the rings become the place of the warps' outputs: hence the barrier there.
+//
 // Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN,
 // kCells (keys and values with a scale each lie in cells, cells.cuh) and kTransposed (no tile has
-// more than 8 rows, transposed.cuh); kMinCtas counts CTAs per multiprocessor.
+// more than 8 rows, transposed.cuh); kMinCtas counts CTAs per multiprocessor. Part: see parts.cuh.
 #pragma once
 
 #include "kernels/attention/cells.cuh"
@@ -13,19 +24,20 @@
 #include "kernels/attention/parts.cuh"
 #include "kernels/attention/query_rows.cuh"
 #include "kernels/attention/transposed.cuh"
-#include "kernels/common/choose.cuh"
+#include "kernels/common/platform.cuh"
 #include "kernels/ptx/dependents.cuh"
 
 namespace attn {
 
-/// Page table entries of one warp's steps, 32 at a time in its lanes, fetched one batch ahead.
+/// Page table entries of one warp's steps, 32 at a time in its lanes, fetched one batch ahead: the
+/// address of a copy then waits for a shuffle and not for device memory.
 template <class Config>
 struct PageWindow {
   const int* table;  // of the request
   int first_key;     // of the warp's step 0
   int end_key;
-  int entries;
-  int next;
+  int entries;  // of this lane, in the batch in use
+  int next;     // of this lane, in the batch after it
 
   __device__ int fetch(int batch) const {
     const int key =
@@ -35,7 +47,8 @@ struct PageWindow {
   __device__ void start() {
     if constexpr (Config::kBlockSize != 0) next = fetch(0);
   }
-  /// Steps are asked for in order.
+  /// Entry of a step, the same for all lanes. Steps must be requested in order, each once, by all
+  /// lanes.
   __device__ int of_step(int step) {
     if constexpr (Config::kBlockSize == 0) return 0;
     if (step % 32 == 0) {
@@ -46,7 +59,7 @@ struct PageWindow {
   }
 };
 
-/// Nothing to know in advance of copies by copy_run().
+/// In the place of CellCopies where copy_run() does the work: it keeps nothing from step to step.
 struct RowCopies {
   __device__ RowCopies(const Side&, const Side&, int) {}
 };
@@ -90,6 +103,7 @@ struct Decode {
   float value_factor;
 
   __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
+  /// Factors of the warps' outputs of a row, once weigh_warps() has made them.
   __device__ float* weights_of(int row) {
     constexpr int kPerRow = (Config::kWarps + 3) / 4 * 4;
     return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
@@ -97,6 +111,7 @@ struct Decode {
   /// In log2 units; -inf for none.
   __device__ float* sinks() { return reinterpret_cast<float*>(memory + kLayout.sinks); }
   __device__ float* factors() { return reinterpret_cast<float*>(memory + kLayout.factors); }
+  /// Where this warp's step lies in its ring: keys, then values, then their scales.
   __device__ unsigned char* stage(int step) {
     const int slot = warp * Config::kStages + step % Config::kStages;
     return memory + kLayout.rings + slot * kLayout.stage_bytes;
@@ -107,6 +122,7 @@ struct Decode {
                                     (of_warp * kTileM + row) * kLayout.output_pitch);
   }
 
+  /// Starts the copy of the queries; clears the padding of queries and of the keys of all stages.
   __device__ void copy_query() {
     copy_query_rows<Config, kTileM, kQueryPitch, kThreads>(
         params, tile, shared_address(memory + kLayout.query), thread);
@@ -125,6 +141,8 @@ struct Decode {
     }
   }
 
+  /// Starts the copy of a step, if there is one, and closes a group either way: the count of
+  /// pending groups then says which step has arrived.
   __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages,
                             const Copies& copies) {
     const int at = first_key + step * kKeys * Config::kWarps;
@@ -150,7 +168,8 @@ struct Decode {
     close_copy_group();
   }
 
-  /// NaN and infinity in a step with masked keys: added to the rows that see them, then cleared.
+  /// NaN and infinity in a step with masked keys: added to the rows that see them, then cleared. By
+  /// one warp, whose own tile it is; int8 values have neither.
   template <class Values>
   __device__ void settle_nonfinite(int key_at, unsigned char* tile_of_values, const Values& values,
                                    float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
@@ -189,7 +208,8 @@ struct Decode {
     }
   }
 
-  /// One of the rows of a thread, in natural order.
+  /// One of the rows of a thread, its columns in natural order: undoes the orders of transposed
+  /// products and of CodeValues.
   __device__ void store_columns(const float (&o)[kValueBlocks][4], int half, float* to) {
     if constexpr (Config::kTransposed && kCodes) {
 #pragma unroll
@@ -239,6 +259,7 @@ struct Decode {
     part.template store_state<Config>(params, tile, row, base, sum, rows()[row]);
   }
 
+  /// output = sum over warps of their output * their factor, four columns a thread at a time.
   __device__ void store() {
     constexpr int kQuads = Config::kVHeadSize / 4;
     for (int i = thread; i < tile.num_rows * kQuads; i += kThreads) {
@@ -257,6 +278,7 @@ struct Decode {
     }
   }
 
+  /// One step of 16 keys from its operands: S = Q @ K^T, scale, mask, P = 2^(S - base), O += P @ V.
   template <class Query, class Keys, class Values, class Scales>
   __device__ void attend_step(int step, int key_at, bool masked, const Query& query,
                               const Keys& keys, const Values& values, const Scales& key_scales,
@@ -296,7 +318,7 @@ struct Decode {
     }
   }
 
-  /// The same with the operands of a tile of codes.
+  /// The same from a tile of codes: rows start on their pitch or, in cells, a little behind it.
   template <class Query>
   __device__ void attend_codes(int step, int key_at, bool masked, const Query& query,
                                const ScoreScale& scale, const RowScale& row_scale,
@@ -332,6 +354,7 @@ struct Decode {
     }
   }
 
+  /// The same from a 16-bit tile; there are no scales to give.
   template <class Query>
   __device__ void attend_tiles(int step, int key_at, bool masked, const Query& query,
                                const ScoreScale& scale, const RowScale& row_scale,
@@ -363,11 +386,13 @@ struct Decode {
                              first_key, end_key, 0, 0};
     pages.start();
     const Copies copies(key, value, lane);
+    // Groups so far: the queries, then one for each of the first kStages - 1 steps.
 #pragma unroll
     for (int step = 0; step < Config::kStages - 1; ++step) {
       copy_step(step, first_key, pages, copies);
     }
-    // Why only now: the page table and the first keys are on their way beside the queries.
+    // All but the last kStages - 1 groups are done: the queries are there. Why only now: the page
+    // table and the first keys are on their way beside them.
     wait_copy_groups<Config::kStages - 1>();
     __syncthreads();
     if constexpr (kConvertsQuery<Config>) {
@@ -413,6 +438,7 @@ struct Decode {
   }
 };
 
+/// Dynamic shared memory on the alignment of the rings.
 struct alignas(kRingAlignment) DecodeMemory {
   unsigned char bytes[kRingAlignment];
 };
@@ -446,6 +472,8 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
   work.run(states);
 }
 
+/// The entries: whole requests; splits, put together by combine_splits(); Triton's segments, put
+/// together by reduce_segments(). The latter two let that kernel start early.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
     decode(const __grid_constant__ AttendParams params) {

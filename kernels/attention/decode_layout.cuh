@@ -1,4 +1,5 @@
-// Shared memory of the decode kernels, known to host and device.
+// Shared memory of the decode kernels, known to host and device. Most of it is for the rings:
+// kStages steps of 16 keys and values for every warp, as many as hide the latency of device memory.
 #pragma once
 
 #include "kernels/common/platform.cuh"
@@ -7,18 +8,18 @@ namespace attn {
 
 /// Bytes between rows of a tile of keys or values of `element_bytes` each, 2, or 1 for codes;
 /// `cells`: rows are those of cells.cuh, up to 28 bytes before the codes and 4 of the scale behind
-/// them. Why whole sectors of 32 bytes: the second-level cache sends a sector twice whose halves go
-/// to different 32 bytes of shared memory, which costs more than the bank conflicts of two rows at
-/// a time do. Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, B64 S8192, GB/s with rows
-/// an odd number of 16 bytes apart and with these: bf16 4132 and 4313, e4m3 3830 and 4028, e4m3
-/// with a scale per token and head 3061 and 3277. Why an odd number: four rows then lie in
-/// different banks.
+/// them. Why whole sectors of 32 bytes: the L2 sends a sector twice if its halves go to different
+/// 32 bytes of shared memory, which costs more than the bank conflicts of two rows at a time do.
+/// Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, B64 S8192, GB/s with rows an odd
+/// number of 16 bytes apart and with these: bf16 4132 and 4313, e4m3 3830 and 4028, e4m3 with a
+/// scale per token and head 3061 and 3277. Why an odd number: four rows then lie in different
+/// banks.
 ATTN_FN constexpr int decode_pitch(int columns, int element_bytes, bool cells) {
   const int sectors = (columns * element_bytes + (cells ? 32 : 0) + 31) / 32;
   return (sectors | 1) * 32;
 }
 
-/// Why: a line of the second-level cache that goes to one line of shared memory is asked for once.
+/// Why: a line of the L2 that goes to one line of shared memory is requested once, not twice.
 constexpr int kRingAlignment = 128;
 
 /// Byte offsets; every part starts on 16 bytes, the rings on kRingAlignment.

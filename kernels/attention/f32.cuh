@@ -3,9 +3,15 @@
 // threads holds 16 or 64 packed rows; thread (y, x) has rows y * kRowsPerThread and on, keys
 // x + 16 j of a tile, and four columns of every 64 of the output.
 //
+// For every tile of 64 keys: S = Q @ K^T, 32 columns of Q and K in shared memory at a time; the 16
+// threads of a row, half a warp, find its maximum by shuffles and leave P in shared memory; then
+// O += P @ V, 8 or 16 keys of V in shared memory at a time, in the place that Q and K had. O and
+// the state of the rows stay in registers. Each thread's sum is of its own keys; they are added up
+// once, in store().
+//
 // Config: kQuery (kF32), kKeyValue, kOutput (Element) · kHeadSize, kVHeadSize · kPaged · kAlibi ·
 // kSoftCap · kTokenHeadScales · kQueryVector, kKeyVector, kValueVector (elements of a load: 1, 2
-// or 4) · kRowsPerThread (1 or 4) · kMinCtas
+// or 4) · kRowsPerThread (1 or 4) · kMinCtas. Part: see parts.cuh.
 #pragma once
 
 #include "kernels/attention/f32_loads.cuh"
@@ -57,6 +63,7 @@ struct F32Attention {
 
   __device__ const RowTile& tile() const { return memory.tile; }
 
+  /// What rows see and where their queries lie; rows past the tile see nothing and read zeros.
   __device__ void locate_rows() {
     const KeyInterval run = part.run(tile().seq_len);
     for (int r = thread; r < kTileM; r += kThreads) {
@@ -99,6 +106,8 @@ struct F32Attention {
     }
   }
 
+  /// Columns [first_column, first_column + kDepth) of all queries and keys of the tile into shared
+  /// memory, zeros past the head size. Keys are dequantised here, so that S needs no scales.
   __device__ void load_operands(int first_column) {
     using Query = LoadTile<Config::kQuery, Config::kQueryVector, kTileM, kDepth, kDepthPitch,
                            Config::kHeadSize, kThreads>;
@@ -113,6 +122,9 @@ struct F32Attention {
              });
   }
 
+  /// S += Q @ K^T over the columns in shared memory. Reads of 16 bytes: a query's serve all 16
+  /// threads of its row, and the pitch of kDepth + 4 puts the keys of neighbouring threads in
+  /// different banks.
   __device__ void multiply_scores(float (&s)[kRows][kKeysPerThread]) {
     const float* query = memory.operands + y * kRows * kDepthPitch;
     const float* key = memory.operands + (kTileM + x) * kDepthPitch;
@@ -231,6 +243,7 @@ struct F32Attention {
     }
   }
 
+  /// O += P @ V of a tile, kValueKeys keys at a time. The tile's keys from `end` on are left out.
   __device__ void add_values(int first_key, int end, bool masked,
                              float (&o)[kRows][kColumnBlocks][4]) {
     using Value = LoadTile<Config::kKeyValue, Config::kValueVector, kValueKeys, kValuePitch,
@@ -252,6 +265,7 @@ struct F32Attention {
     }
   }
 
+  /// One tile of keys. `masked`: some row may not see some of them.
   __device__ void attend_tile(int first_key, int end, bool masked, float (&base)[kRows],
                               float (&sum)[kRows], float (&o)[kRows][kColumnBlocks][4]) {
     __syncthreads();  // nobody reads the places of the tile before
@@ -268,6 +282,7 @@ struct F32Attention {
     add_values(first_key, end, masked, o);
   }
 
+  /// Sums of the rows, the sink, then output and state to where the part says.
   __device__ void store(const float (&base)[kRows], const float (&sum)[kRows],
                         const float (&o)[kRows][kColumnBlocks][4]) {
 #pragma unroll
@@ -320,7 +335,7 @@ struct F32Attention {
   }
 };
 
-/// Grid: as the decode kernels'.
+/// One part of a request. Grid of the entries: as the decode kernels'.
 template <class Config, class Part>
 __device__ __forceinline__ void f32_part(const AttendParams& params, const Part& part,
                                          const GridPlace& place) {

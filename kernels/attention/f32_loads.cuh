@@ -1,4 +1,5 @@
-// Tiles of any element from device memory to f32 in shared memory.
+// Tiles of any element from device memory to f32 in shared memory, for f32.cuh. They pass through
+// registers, where they are converted, so that one loop serves every element and alignment.
 #pragma once
 
 #include "kernels/ptx/codes.cuh"
@@ -13,7 +14,7 @@ __device__ __forceinline__ float dequantise(float code, float scale) {
   return size_of(kStored) == 1 ? code * scale : code;
 }
 
-/// kVector consecutive elements as f32.
+/// kVector consecutive elements as f32, exactly; `at` counts elements from `base`.
 template <Element kElement, int kVector>
 __device__ __forceinline__ void load_floats(const void* base, i64 at, float (&values)[kVector]) {
   const auto* from = static_cast<const unsigned char*>(base) + at * size_of(kElement);

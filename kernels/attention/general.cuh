@@ -3,6 +3,14 @@
 // kernels of prefill.cuh and decode.cuh are the fast ones for what they do. One CTA does one tile
 // of packed rows; a tile of keys at a time is staged as operands, scored, folded and multiplied.
 //
+// Steps for every tile of keys, each followed by a barrier, with Q, K, V, S and P in shared memory
+// (general_layout.cuh) and O in registers: find_keys(), where the keys lie; stage_keys(), as
+// operands; S = Q @ K^T; fold_scores(), S -> P with kLanes threads for each row; O *= factor of its
+// row, O += P @ V. There is no overlap of copies and products: every form works, none is fast.
+//
+// Softmax is in natural units here, in base 2 in the other kernels. With int8 queries and keys S is
+// an exact integer, and their scales are applied to it in transform().
+//
 // Config: kQuery, kKey, kValue, kOutput (Element, as stored) · kScore, kProbability (operands of
 // the two products) · kHeadSize, kVHeadSize · kRowBlocks (of 16 rows), kKeys (of a tile), kMinCtas
 // (per multiprocessor) · kQueryVector, kKeyVector, kValueVector (elements of a load) · kSparse,
@@ -28,6 +36,7 @@ struct GeneralShared {
   TileBounds bounds;
 };
 
+/// Products on the tensor cores, or on the CUDA cores for f32.
 template <bool kTensor, class Config>
 struct GeneralProducts {
   using Type = TensorProducts<Config>;
@@ -67,7 +76,9 @@ struct General {
     return params.kv.v_scale == nullptr || kInt8 ? 1.0f : params.kv.v_scale[tile.kv_head];
   }
 
-  /// Where the keys of the tile from `first` on lie.
+  /// Where the keys of the tile from `first` on lie, a thread for each: in the page table, in the
+  /// list of the row's token (sparse) or behind the start of the request (ragged). Keys from `end`
+  /// on, and listed slots that are none, get -1: they are not read, staged as zeros and masked.
   __device__ void find_keys(int first, int end) {
     const KvParams& kv = params.kv;
     const int j = static_cast<int>(threadIdx.x);
@@ -107,6 +118,7 @@ struct General {
     }
   }
 
+  /// Keys and values of the tile as operands, where the values are not part of the keys.
   __device__ void stage_keys() {
     unsigned char* const to = memory + kLayout.key;
     if constexpr (Config::kDsMla) {
@@ -148,6 +160,8 @@ struct General {
     return mine;
   }
 
+  /// shared.bounds of all rows, by atomics of one thread for each. All threads; ends with a
+  /// barrier.
   __device__ void gather_bounds(const Row& mine) {
     if (threadIdx.x == 0) {
       shared.bounds = no_rows();
@@ -192,6 +206,9 @@ struct General {
     return score;
   }
 
+  /// P of key j of this thread's row, as the second product's operand. With kE4M3Probability it is
+  /// rounded to e4m3 after a shift by 2^8, which finish_row() takes back; the sum is of the values
+  /// before.
   __device__ void store_probability(int j, float p) {
     if constexpr (Config::kTokenHeadScales) {
       p = p == 0.0f ? 0.0f : p * shared.value_scales[j];
@@ -263,6 +280,7 @@ struct General {
     part.store_state(params, {token_of(tile, row()), head_of(tile, row()), maximum + shift, sum});
   }
 
+  /// Output of the rows: O * the factor of its row (* the scale of its channel for int8 values).
   __device__ void store(Products& products) {
     const float* const channels = params.int8.value_channel_scale;
     products.for_each([&](int r, int column, float& value) {
@@ -320,7 +338,8 @@ struct General {
   }
 };
 
-/// Row tile `index` of a request. Sparse rows of a tile share a token, whose list is theirs.
+/// Row tile `index` of a request. Sparse rows of a tile share a token, whose list is theirs: tiles
+/// then go over the heads of a token, and the last one of a token may be partly empty.
 template <class Config>
 __device__ __forceinline__ RowTile general_row_tile(const AttendParams& params, int request,
                                                     int kv_head, int index) {
@@ -351,6 +370,7 @@ __device__ __forceinline__ int num_keys_of(const AttendParams& params, const Spa
   return larger(0, smaller(sparse.topk, sparse.topk_length[token_of(tile, 0)]));
 }
 
+/// One row tile of a request, over the keys and with the destination of make_part(number of keys).
 template <class Config, class MakePart>
 __device__ __forceinline__ void attend_generally(const AttendParams& params,
                                                  const SparseParams& sparse, int request,
@@ -422,7 +442,8 @@ __global__ void __launch_bounds__(kGeneralThreads, Config::kMinCtas)
                            [](int num_keys) { return GeneralWhole{num_keys}; });
 }
 
-/// All requests of a part of the plan, one after another.
+/// All requests of a part of the plan, one after another; the barrier keeps the next one from
+/// writing to shared memory that the last one still reads.
 template <class Config>
 __device__ __forceinline__ void attend_part(const AttendParams& params, const SparseParams& sparse,
                                             const PlanParams& plan) {

@@ -1,4 +1,5 @@
-// Shared memory of kernels/attention/general.cuh: known to the host, which chooses tiles by it.
+// Shared memory of kernels/attention/general.cuh: known to the host, which chooses by it how many
+// rows and keys a tile may have on the target, and requests that much at the launch.
 #pragma once
 
 #include "kernels/common/platform.cuh"
@@ -19,10 +20,14 @@ struct GeneralLayout {
   int total;
 };
 
-/// Pitches are an odd number of 16 bytes, so that rows of a fragment lie in different banks.
+/// Bytes between rows of operands: whole 64 bytes, the step of the products along a row, and 16
+/// more. An odd number of 16 bytes puts the eight rows that ldmatrix reads at once in different
+/// banks.
 ATTN_FN constexpr int general_pitch(int bytes) { return (bytes + 63) / 64 * 64 + 16; }
 
-/// `key_bytes`, `value_bytes`: of an operand of the two products.
+/// Queries, keys, values, S and P of one tile, one behind the other. `key_bytes`, `value_bytes`: of
+/// an operand element of the first and of the second product. `value_in_key`: the values are the
+/// first columns of the keys (MLA) and have no room of their own.
 ATTN_FN constexpr GeneralLayout general_layout(int rows, int keys, int head_size, int v_head_size,
                                                int key_bytes, int value_bytes, bool value_in_key) {
   GeneralLayout layout{};

@@ -1,5 +1,6 @@
 // What becomes of the rows that a CTA of kernels/attention/general.cuh has finished: the output
-// and LSE of a request, or a part of them that is combined later.
+// and LSE of a request, or a part of them that is combined later. The counterpart of parts.cuh, for
+// rows in natural units and one element at a time, plus the parts of a decode plan.
 #pragma once
 
 #include "kernels/attention/rows.cuh"
@@ -21,8 +22,8 @@ __device__ __forceinline__ float lse_of(const FinishedRow& row) {
   return row.sum == 0.0f ? kNegInf : row.maximum + logf(row.sum);
 }
 
-/// Each says which keys it is about, whether its values are the output itself (and not partials),
-/// and where state and values of a row go.
+/// A whole request, or a token's list of slots. Each part says which keys it is about, whether its
+/// values are the output itself (and not partials), and where state and values of a row go.
 struct GeneralWhole {
   static constexpr bool kNormalise = true;
   int num_keys;
@@ -44,6 +45,7 @@ struct GeneralWhole {
   }
 };
 
+/// One split: normalised partial output and its LSE.
 struct GeneralSplit {
   static constexpr bool kNormalise = true;
   const SplitParams& split;

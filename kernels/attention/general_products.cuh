@@ -1,5 +1,7 @@
 // The two products of a tile of attention between matrices in shared memory: on the tensor cores
-// (16-bit or int8 operands) or by plain f32 multiplications. The output stays in registers.
+// (16-bit or int8 operands) or by plain f32 multiplications. The output stays in registers. Both
+// kinds have multiply_scores(), add_values(), add_values_slowly() and for_each(), which general.cuh
+// calls with barriers between them, and both keep to general_layout.cuh.
 //
 // Config, beside general.cuh's: kScore and kProbability, the elements of the operands.
 #pragma once
@@ -20,6 +22,7 @@ __device__ __forceinline__ void multiply_add_int8(int (&c)[4], const u32 (&a)[4]
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// The layout that a Config says, the same as the host's.
 template <class Config>
 constexpr GeneralLayout kGeneralLayout = general_layout(Config::kRowBlocks * 16, Config::kKeys,
                                                         Config::kHeadSize, Config::kVHeadSize,
@@ -27,7 +30,9 @@ constexpr GeneralLayout kGeneralLayout = general_layout(Config::kRowBlocks * 16,
                                                         size_of(Config::kProbability),
                                                         Config::kValueInKey);
 
-/// Warp w does blocks w, w + 8 and on: of 8 keys (S) and of 8 columns (O), all rows.
+/// Warp w does blocks w, w + 8 and on: of S pairs of a row block and 8 keys, of O 8 columns of all
+/// rows. Why S is dealt out by both: key blocks may be fewer than warps. S goes through shared
+/// memory, since the warps that compute O need the P of all keys.
 template <class Config>
 struct TensorProducts {
   static constexpr GeneralLayout kLayout = kGeneralLayout<Config>;
@@ -48,6 +53,9 @@ struct TensorProducts {
     multiply_add_int8(c, a, b0, b1);
   }
 
+  /// S as f32 into its place. Steps of 64 bytes along a row are two steps of the product, 16 16-bit
+  /// or 32 int8 elements each; what lies past the head size is 0 in both operands. Sum: int or
+  /// float.
   template <class Sum>
   __device__ __forceinline__ void score_blocks(unsigned char* memory) const {
     constexpr int kDepthBytes = kLayout.key_pitch - 16;
@@ -82,7 +90,7 @@ struct TensorProducts {
     }
   }
 
-  /// S = Q K^T.
+  /// S = Q @ K^T
   __device__ __forceinline__ void multiply_scores(unsigned char* memory) const {
     if constexpr (kIntegers) {
       score_blocks<int>(memory);
@@ -91,7 +99,7 @@ struct TensorProducts {
     }
   }
 
-  /// O += P V.
+  /// O += P @ V, 32 keys at a time: a lane's row address serves the four 8 x 8 matrices of 32 keys.
   __device__ __forceinline__ void add_values(const unsigned char* memory) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int warp = static_cast<int>(threadIdx.x / 32);
@@ -122,8 +130,9 @@ struct TensorProducts {
     }
   }
 
-  /// The same where a weight of 0 must not meet NaN or infinity. Why volatile: numbers that are
-  /// kept for the next element would be registers that the output needs.
+  /// The same where a weight of 0 must not meet NaN or infinity: tiles with masked keys and such
+  /// values, which are rare. Why volatile: numbers that are kept for the next element would be
+  /// registers that the output needs.
   __device__ __forceinline__ void add_values_slowly(const unsigned char* memory) {
 #pragma unroll 1
     for (int key = 0; key < Config::kKeys; ++key) {
@@ -170,6 +179,7 @@ struct PlainProducts {
 
   float o[kOwnRows][kOwnColumns];
 
+  /// S = Q @ K^T: a thread has one key and every kRowStep-th row.
   __device__ __forceinline__ void multiply_scores(unsigned char* memory) const {
     constexpr int kRowStep = kGeneralThreads / Config::kKeys;
     constexpr int kNumRows = kRows / kRowStep;
@@ -195,7 +205,7 @@ struct PlainProducts {
     }
   }
 
-  /// A weight of 0 adds 0, whatever the value.
+  /// O += P @ V. A weight of 0 adds 0, whatever the value: nothing else is needed for masked keys.
   __device__ __forceinline__ void add_values(const unsigned char* memory) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int warp = static_cast<int>(threadIdx.x / 32);

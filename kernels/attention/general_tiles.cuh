@@ -1,5 +1,6 @@
 // Rows of queries, keys and values on their way from device memory to operands of the products in
-// shared memory, whatever they are stored as.
+// shared memory, whatever they are stored as. All 256 threads share out a tile by pieces of a row;
+// loads are of as many elements as alignment allows, and conversion happens in registers.
 #pragma once
 
 #include "kernels/params_mla.h"
@@ -8,6 +9,7 @@
 
 namespace attn {
 
+/// Threads of a CTA of general.cuh: 8 warps.
 constexpr int kGeneralThreads = 256;
 
 /// Elements as kTo; codes times `scale` when kScaled, in f32 and rounded once.
@@ -95,7 +97,8 @@ __device__ __forceinline__ void clear_columns(unsigned char* tile, int rows, int
   }
 }
 
-/// Whether this thread's share of a tile of values holds NaN or infinity.
+/// Whether this thread's share of a tile of values holds NaN or infinity, whose exponent field is
+/// all ones. The caller combines the threads' answers at its barrier.
 template <Element kElement, int kColumns>
 __device__ __forceinline__ bool has_nonfinite(const unsigned char* tile, int rows, int pitch) {
   constexpr u32 kExponent = kElement == Element::kF32    ? 0x7F800000u

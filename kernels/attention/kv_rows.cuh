@@ -1,4 +1,6 @@
-// Where the keys and values of a request lie, and their copies into tiles of shared memory.
+// Where the keys and values of a request lie, and their copies into tiles of shared memory. Shared
+// by the prefill and decode kernels. A paged cache is addressed by runs of kPageGrain keys, which
+// one page table entry covers whatever the block size; ragged keys are one run.
 #pragma once
 
 #include "kernels/attention/code_operands.cuh"
@@ -7,7 +9,8 @@
 
 namespace attn {
 
-/// Keys of one page table entry that a tile asks for at once; block sizes are multiples of it.
+/// Keys that are copied by one page table entry: block sizes are multiples of 16, so that a run of
+/// 16 from a multiple of 16 on never straddles two pages.
 constexpr int kPageGrain = 16;
 
 /// One of K and V of one request and KV head.
@@ -17,6 +20,7 @@ struct Side {
   i64 token_stride;           // bytes
 };
 
+/// The side of a request and KV head. 64-bit offsets are folded into `base` once, here.
 template <class Config>
 __device__ __forceinline__ Side side_of(const AttendParams& params, const RowTile& tile,
                                         const void* data, i64 token_stride, i64 head_stride) {
@@ -51,7 +55,9 @@ __device__ __forceinline__ i64 offset_of_key(const Side& side, int block, int ke
 }
 
 /// Starts the copy of kRows rows of kRowBytes each, token_stride apart, into a tile; rows from
-/// `valid_rows` on become zeros and are not read.
+/// `valid_rows` on become zeros and are not read. Why zeros and not what was there before: keys
+/// past the end get weight 0, and 0 times a stale NaN would be NaN. A thread copies kCopyBytes at a
+/// time, neighbouring threads neighbouring pieces of a row. The caller closes the group.
 template <int kRows, int kRowBytes, int kCopyBytes, int kPitch, int kThreads>
 __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 token_stride,
                                          int valid_rows, u32 to, int thread) {
@@ -96,7 +102,10 @@ __device__ __forceinline__ void copy_run(const unsigned char* first_row, i64 tok
   }
 }
 
-/// What elements a kernel computes with, given how queries, keys and values are stored.
+/// What elements a kernel computes with, given how queries, keys and values are stored. Codes with
+/// kRoundDequantized are scaled and rounded to the query's element before the product, since that
+/// is what the definition says (semantics §4.4 mode 1); other codes enter the products unscaled,
+/// and their scales are applied to scores and outputs.
 template <class Config>
 struct Formats {
   static constexpr bool kCodes = size_of(Config::kKeyValue) == 1;
@@ -109,7 +118,8 @@ struct Formats {
   static constexpr Element kValue = kScore;
 };
 
-/// Factor of the keys: part of the stored numbers when kScaled, otherwise of the score.
+/// Per-tensor factor of the keys: part of the decoded numbers when kScaled, otherwise of the score.
+/// value_scale(): the same for values and output.
 template <class Config>
 __device__ __forceinline__ float key_scale(const AttendParams& params, int kv_head) {
   if (!Formats<Config>::kCodes || params.kv.k_scale == nullptr) return 1.0f;
@@ -141,7 +151,8 @@ __device__ __forceinline__ void copy_scales(const AttendParams& params, int kv_h
   copy_async<4>(to + thread * 4, from, valid);
 }
 
-/// Columns from kColumns up to the next multiple of 16 become 0, so that they add nothing to S.
+/// Columns from kColumns up to the next multiple of 16, the step of the products, become 0, so that
+/// they add nothing to S. Copies never write them, so this is done once for all tiles of a place.
 template <int kColumns, int kElementBytes, int kPitch>
 __device__ __forceinline__ void clear_padding(unsigned char* tile, int rows, int thread,
                                               int threads) {
@@ -154,7 +165,8 @@ __device__ __forceinline__ void clear_padding(unsigned char* tile, int rows, int
   }
 }
 
-/// This thread's pieces of a tile of codes, as copy_rows gave them out, become 16-bit numbers.
+/// This thread's pieces of a tile of codes become 16-bit numbers in the tile of the products. They
+/// are not the pieces that the thread copied: the caller needs a barrier before and after.
 template <class Config, int kRows, int kColumns, int kCodePitch, int kPitch, int kThreads,
           Element kTo>
 __device__ __forceinline__ void decode_rows(const unsigned char* codes, float scale,

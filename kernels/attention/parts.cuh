@@ -1,5 +1,11 @@
 // What part of a request's keys a CTA works on, and what becomes of its rows: the whole request,
-// one split of split-KV decoding, or one of Triton's segments.
+// one split of split-KV decoding, or one of Triton's segments. The decode and f32 kernels are
+// templates over a Part, one of the three structs below, which has
+//   run(seq_len)   the keys [begin, end) to work on;
+//   with_sink()    whether a row's sink belongs to this part: to exactly one of a request;
+//   kNormalise     whether the kernel divides outputs by the sum of the weights before it stores;
+//   store_state()  takes base (log2 units) and sum of a row, the sink included;
+//   store_values() and store_value() take four columns, or one, of a row.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -7,7 +13,7 @@
 
 namespace attn {
 
-/// Where a CTA stands in the grid of `parts` parts.
+/// Place of a CTA in a grid of x = requests * parts * row tiles * KV heads, the head fastest.
 struct GridPlace {
   int request;
   int part;
@@ -58,7 +64,9 @@ struct WholeRequest {
   }
 };
 
-/// One split: normalised partial output and its LSE.
+/// One split: normalised partial output and its LSE, which combine_splits() puts together. Rows of
+/// a split without visible keys are stored too, as 0 with LSE -inf: nobody clears the partials
+/// before.
 struct OneSplit {
   static constexpr bool kNormalise = true;
   const SplitParams& split;
@@ -93,7 +101,9 @@ struct OneSplit {
   }
 };
 
-/// One of Triton's segments: the unnormalised state (semantics §4.3).
+/// One of Triton's segments: the unnormalised state (semantics §4.3), for reduce_segments(). The
+/// maximum is the kernel's base, which may lie below the largest score by its slack; sum and output
+/// belong to it, so the reduced result is the same.
 struct OneSegment {
   static constexpr bool kNormalise = false;
   const SegmentParams& segments;

@@ -1,6 +1,19 @@
 // Attention of many query rows: 16-bit tensor cores, K and V streamed through shared memory, online
 // softmax (semantics §3). One CTA does one tile of packed rows of one request and KV head.
 //
+// Shape of a CTA: kTileM rows, kRowBlocks * 16 of them for each warp; a warp holds S [its rows,
+// kTileN] and O [its rows, Dv] in registers, and all warps share the tiles of K and V. For every
+// tile of keys from the first that any row sees to the last:
+//   wait for the tile; start the copy of the next one; S = Q @ K^T; scale, mask; P = 2^(S - base);
+//   O += P @ V.
+// Two stages of K and V and one barrier a tile: the barrier that makes a tile visible to all warps
+// also says that all of them are done with the one before, whose place the next copy takes. Tiles
+// of codes have a single 16-bit stage: their copy goes to a place of its own, and decoding empties
+// it. Sums and the output are f32; P is rounded to the element of V.
+//
+// The caller guarantees: row starts are multiples of kCopyBytes and kQueryCopyBytes, head sizes are
+// multiples of 8, block sizes of 16, and paged K and V have the same strides.
+//
 // Config: kQuery, kKeyValue, kOutput (Element) · kHeadSize, kVHeadSize · kBlockSize (0 = ragged) ·
 // kCopyBytes, kQueryCopyBytes (4, 8, 16: what every row start is a multiple of) · kWarps,
 // kRowBlocks (16-row blocks of a warp), kTileN (keys of a tile) · kMinCtas (per multiprocessor) ·
@@ -10,7 +23,7 @@
 
 #include "kernels/attention/prefill_layout.cuh"
 #include "kernels/attention/query_rows.cuh"
-#include "kernels/common/choose.cuh"
+#include "kernels/common/platform.cuh"
 
 namespace attn {
 
@@ -30,7 +43,7 @@ struct Prefill {
   using Format = Formats<Config>;
   static constexpr bool kCodes = Format::kCodes;
   static constexpr Element kValueElement = Format::kValue;
-  // Where O, S and what becomes of S leave the registers.
+  // Where O, S and the temporaries of S leave registers for it: small heads only.
   static constexpr bool kHoldQuery =
       !kCodes && !Config::kScaleFirst && kDepth + Config::kVHeadSize <= 128;
   static constexpr int kCodePitch = round_up(Config::kHeadSize, 16);
@@ -45,7 +58,7 @@ struct Prefill {
 
   const AttendParams& params;
   unsigned char* memory;
-  // In shared memory, as are the bounds: registers hold O and S.
+  // In shared memory, as are the bounds: registers are for O and S.
   const RowTile& tile;
   const Side& key;
   const Side& value;
@@ -70,6 +83,8 @@ struct Prefill {
   }
   __device__ u32 shared(int offset) { return shared_address(memory) + static_cast<u32>(offset); }
 
+  /// Starts the copy of the queries, and clears the columns that pad queries and keys to the step
+  /// of the products. The copies belong to the first group that is closed.
   __device__ void copy_query() {
     copy_query_rows<Config, kTileM, kQueryPitch, kThreads>(params, tile, shared(kLayout.query),
                                                            thread);
@@ -79,7 +94,10 @@ struct Prefill {
   }
 
   /// Page table entries of the window of keys that starts at `first_key`, as far as the request
-  /// goes, and what follows from them.
+  /// goes, and the offsets that follow from them. Why a window: entries are read once for many
+  /// tiles, by all threads, and not again by every thread that copies. Entries past the request's
+  /// end are not read: they may be garbage. All threads; ends with a barrier. No barrier is needed
+  /// before: the last reads of the old window lie before the barrier of the tile in work.
   __device__ void load_pages(int first_key) {
     const int* table = params.kv.block_table + tile.request * params.kv.block_table_stride;
     for (int i = thread; i < kPageWindow; i += kThreads) {
@@ -97,7 +115,8 @@ struct Prefill {
   __device__ __forceinline__ void copy_pages(const Side& side, const i64* at, int valid_rows,
                                              u32 to) {
     constexpr int kRuns = kTileN / kPageGrain;
-    // Why all reads of shared memory first: the compiler takes every copy for a change of it.
+    // Why all reads of shared memory first: to the compiler every copy may change shared memory,
+    // and it would read each offset again after the copy before it.
     const Side from = side;
     i64 offset[kRuns];
 #pragma unroll
@@ -110,6 +129,7 @@ struct Prefill {
     }
   }
 
+  /// One side of a tile of kTileN keys; those past the request's end become zeros.
   template <int kColumns, int kTilePitch>
   __device__ void copy_tile(const Side& side, int first_key, u32 to) {
     constexpr int kBytes = kColumns * size_of(Config::kKeyValue);
@@ -150,7 +170,8 @@ struct Prefill {
     }
     close_copy_group();
   }
-  /// Codes become the 16-bit tiles of the products.
+  /// Codes become the 16-bit tiles of the products. After its barrier the place of the codes is
+  /// free for the next copy.
   __device__ void decode_tile() {
     if constexpr (kCodes) {
       decode_rows<Config, kTileN, Config::kHeadSize, kCodePitch, kPitch, kThreads, Format::kScore>(
@@ -163,6 +184,8 @@ struct Prefill {
   }
 
   /// NaN and infinity in a tile with masked keys: added to the rows that see them, then cleared.
+  /// All threads must call this or none: the tile is shared, and barriers lie between reading it as
+  /// it is and clearing it, and between that and the products.
   __device__ void settle_nonfinite(const Row* warp_rows, int key_at, int turn, bool seen,
                                    const TileValues<kValuePitch>& values,
                                    float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
@@ -176,7 +199,9 @@ struct Prefill {
     __syncthreads();
   }
 
-  /// Output and LSE of this warp's rows.
+  /// Output and LSE of this warp's rows. The sink joins the state of the row first; then one
+  /// multiplication for each element does the division by the sum, the scale of the values and that
+  /// of the output.
   __device__ void store(SoftmaxState<Config::kRowBlocks>& state,
                         const float (&o)[Config::kRowBlocks][kValueBlocks][4], int warp_row) {
     const int lane = thread % 32;
@@ -219,6 +244,8 @@ struct Prefill {
     const Row* warp_rows = rows() + warp_row;
     bounds()[1 + warp] = bounds_of_rows(rows(), tile, warp_row, kWarpRows);
     if (warp == 0) bounds()[0] = bounds_of_rows(rows(), tile, 0, kTileM);
+    // Of all rows: which tiles are copied at all. Of this warp's: which it computes, and which it
+    // masks.
     const TileBounds& all = bounds()[0];
     const TileBounds& mine = bounds()[1 + warp];
 
@@ -234,6 +261,7 @@ struct Prefill {
     const u32 key_lane = columns_first_address<kPitch>(shared(kLayout.key));
     const u32 value_lane = rows_first_address<kValuePitch>(shared(kLayout.value));
 
+    // Only where the queries are needed before the first tile: elsewhere they arrive with it.
     if constexpr (kHoldQuery || kConvertsQuery<Config>) {
       close_copy_group();
       wait_copy_groups<0>();
@@ -247,6 +275,8 @@ struct Prefill {
     using StoredQuery = TileQuery<kQueryPitch>;
     const Choose<kHoldQuery, HeldQuery<Config::kRowBlocks, kDepth / 16>, StoredQuery> query{stored};
 
+    // Tiles start on multiples of kTileN, whatever the window; the first one may begin with masked
+    // keys.
     const int end = all.hull.end;
     int key_at = all.hull.begin < end ? all.hull.begin / kTileN * kTileN : end;
     int turn = 0;
@@ -266,7 +296,8 @@ struct Prefill {
       const TileValues<kValuePitch> values{value_lane +
                                            (kStages == 1 ? 0 : turn * kTileN * kValuePitch)};
       if (any_masked) settle_nonfinite(warp_rows, key_at, turn, seen, values, o);
-      if (!seen) continue;
+      if (!seen) continue;  // the warp still takes part in all barriers above
+      // S = Q @ K^T, then exponents of 2, then P in the same registers.
       float s[Config::kRowBlocks][kKeyBlocks][4];
       multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
       const float* row_scales = factors() + warp_row;
@@ -294,6 +325,7 @@ struct Prefill {
           scale_weights<false, RowsByKeys>(s, warp_rows, key_at, value_scales, state, o);
         }
       }
+      // O += P @ V
       accumulate_values<kValueElement>(s, values, o);
     }
     if constexpr (Format::kTokenHeadScales) apply_units(state, o);
@@ -301,6 +333,7 @@ struct Prefill {
   }
 };
 
+/// Dynamic shared memory on a line, which tiles whose rows are whole lines need.
 struct alignas(kLineBytes) PrefillMemory {
   unsigned char bytes[kLineBytes];
 };

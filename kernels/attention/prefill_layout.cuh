@@ -1,4 +1,5 @@
-// Shared memory of the prefill kernel, known to host and device.
+// Shared memory of the prefill kernel, known to host and device: the host chooses tiles that leave
+// room for the CTAs it wants on a multiprocessor and requests `total` bytes at the launch.
 #pragma once
 
 #include "kernels/common/lines.cuh"
@@ -11,8 +12,10 @@ namespace attn {
 ATTN_FN constexpr int prefill_stages(int element_bytes) { return element_bytes == 1 ? 1 : 2; }
 
 /// Bytes between rows of a tile of keys or values; tile_offset() says where the columns are. Why
-/// whole lines where the columns fill them: the second-level cache sends a sector of 32 bytes twice
-/// whose halves go to different 32 bytes of shared memory. Codes are written from registers.
+/// whole lines where the columns fill them: the L2 sends a sector of 32 bytes twice if its halves
+/// go to different 32 bytes of shared memory. Tiles made from codes are written from registers, so
+/// for them, as for other widths, a pitch of an odd number of 16 bytes serves against bank
+/// conflicts.
 ATTN_FN constexpr int prefill_pitch(int columns, int element_bytes) {
   const bool lines = element_bytes == 2 && columns * 2 % kLineBytes == 0;
   return lines ? columns * 2 : (columns + 15) / 16 * 32 + 16;
@@ -34,6 +37,9 @@ struct PrefillLayout {
   int total;
 };
 
+/// `tile_m` query rows and `tile_n` keys of a tile; `element_bytes` of a stored key: 2, or 1 for
+/// codes. The 128 of pages and offsets is kPageWindow of prefill.cuh, the 16 bytes are a Row or
+/// TileBounds.
 ATTN_FN constexpr PrefillLayout prefill_layout(int warps, int tile_m, int tile_n, int head_size,
                                                int v_head_size, int element_bytes) {
   const int query_pitch = (head_size + 15) / 16 * 32 + 16;

@@ -1,4 +1,11 @@
-// The two matrix products of attention for one warp, and where their operands come from.
+// The two matrix products of attention for one warp, S = Q @ K^T and O += P @ V, and where their
+// operands come from. The products are templates over Query, Keys and Values, whose load() gives
+// the fragments of mma_sync.cuh for a step k of 16 along the contraction; so they do not know
+// whether an operand is a 16-bit tile (here), codes that are decoded on the way (code_operands.cuh)
+// or already in registers. Index m counts blocks of 16 rows, n blocks of 8 keys or value columns.
+//
+// P never leaves the registers: the accumulators of S, rounded to 16 bits, are the left operand of
+// the second product as they are.
 #pragma once
 
 #include "kernels/attention/softmax.cuh"
@@ -32,13 +39,15 @@ __device__ __forceinline__ u32 tile_advance(u32 address, int rows, int bytes) {
 }
 
 /// Shared-memory address that this lane gives to load_matrices for a 16 x 16 block whose first two
-/// matrices are rows 0-7 and 8-15 of columns 0-7.
+/// matrices are rows 0-7 and 8-15 of columns 0-7: the order of a left operand, and of a right one
+/// that is loaded transposed.
 template <int kPitch>
 __device__ __forceinline__ u32 rows_first_address(u32 tile) {
   const u32 lane = threadIdx.x % 32;
   return tile + tile_offset<kPitch>(lane % 16, lane / 16 * 16);
 }
-/// The same with the first two matrices being columns 0-7 and 8-15 of rows 0-7.
+/// The same with the first two matrices being columns 0-7 and 8-15 of rows 0-7: two right operands,
+/// rows 0-7 and rows 8-15, each with both halves of the contraction.
 template <int kPitch>
 __device__ __forceinline__ u32 columns_first_address(u32 tile) {
   const u32 lane = threadIdx.x % 32;
@@ -55,7 +64,8 @@ struct TileQuery {
   }
 };
 
-/// The same, loaded once.
+/// The same, loaded once and held in registers over all tiles of keys: 4 registers for each row
+/// block and step, so only for small heads.
 template <int kRowBlocks, int kSteps>
 struct HeldQuery {
   u32 held[kSteps][kRowBlocks][4];
@@ -104,7 +114,8 @@ struct TileValues {
   }
 };
 
-/// S = Q @ K^T over kSteps * 16 columns.
+/// S = Q @ K^T over kSteps * 16 columns, those past the head size being zeros in both operands. A
+/// fragment of keys serves all row blocks, one of queries all keys.
 template <Element kElement, int kSteps, class Query, class Keys, int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void multiply_scores(const Query& query, const Keys& keys,
                                                 float (&s)[kRowBlocks][kKeyBlocks][4]) {
@@ -136,8 +147,9 @@ __device__ __forceinline__ void multiply_scores(const Query& query, const Keys& 
   }
 }
 
-/// P of 16 keys as the left operand of the second product: accumulators of the first have just
-/// that layout.
+/// P of 16 keys as the left operand of the second product: registers 0 and 1 are rows g and g + 8
+/// of the first eight keys, 2 and 3 of the others, which is how the accumulators of two key blocks
+/// lie.
 template <Element kElement, int kKeyBlocks>
 __device__ __forceinline__ void pack_weights(const float (&p)[kKeyBlocks][4], int step,
                                              u32 (&a)[4]) {
@@ -147,7 +159,8 @@ __device__ __forceinline__ void pack_weights(const float (&p)[kKeyBlocks][4], in
   a[3] = pack<kElement>(p[2 * step + 1][2], p[2 * step + 1][3]);
 }
 
-/// O += P @ V.
+/// O += P @ V over kKeyBlocks * 8 keys. V must be free of NaN and infinity at keys that some row
+/// may not see: see accumulate_nonfinite().
 template <Element kElement, class Values, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void accumulate_values(const float (&p)[kRowBlocks][kKeyBlocks][4],
                                                   const Values& values,
@@ -172,7 +185,8 @@ __device__ __forceinline__ void accumulate_values(const float (&p)[kRowBlocks][k
   }
 }
 
-/// 1 for a key that the row sees, else 0, in the layout of pack_weights.
+/// 1 for a key that the row sees, else 0, in the layout of pack_weights: left operands that sum up
+/// what a row sees instead of weighing it.
 template <Element kElement>
 __device__ __forceinline__ u32 visibility_pair(KeyInterval keys, int key) {
   return pack<kElement>(key >= keys.begin && key < keys.end ? 1.0f : 0.0f,
@@ -191,7 +205,8 @@ __device__ __forceinline__ void visibility_weights(const Row* rows, int first_ke
 }
 
 /// Codes of non-finite numbers whose sums over at most 127 keys tell them apart: +inf 1, -inf 128,
-/// NaN 16384; finite numbers 0.
+/// NaN 16384; finite numbers 0. All are exact in 16 bits, and so are their sums in f32: at most 127
+/// times 1 stays below 128, and 127 times 128 below 16384.
 template <Element kElement>
 __device__ __forceinline__ u32 nonfinite_codes(u32 packed) {
   constexpr bool kIsBf16 = kElement == Element::kBF16;
@@ -221,8 +236,11 @@ __device__ __forceinline__ float nonfinite_sum(float codes) {
 }
 
 /// Adds the NaN and infinities of a value tile to the rows that see their key. Why apart: in the
-/// product a weight of 0 times NaN is NaN, and a masked key must not contribute (semantics §0.6.6).
-/// Afterwards clear_nonfinite() makes the tile fit for accumulate_values.
+/// product a weight of 0 times NaN is NaN, and a masked key must not contribute (semantics §0.6.6),
+/// while a visible NaN must. So codes of them are summed up over the visible keys by the tensor
+/// cores, and the sums are translated back. Afterwards clear_nonfinite() makes the tile fit for
+/// accumulate_values. All of this is for tiles with masked keys only; in others the plain product
+/// does what is wanted. A visible infinity of weight 0 (underflow) counts as infinity here.
 template <Element kElement, int kKeyBlocks, class Values, int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void accumulate_nonfinite(const Row* rows, int first_key,
                                                      const Values& values,
@@ -258,7 +276,7 @@ __device__ __forceinline__ void accumulate_nonfinite(const Row* rows, int first_
 }
 
 /// The NaN and infinities of a word of two 16-bit numbers or, for one-byte elements, four codes, as
-/// a mask of ones.
+/// a mask of ones: `word & ~mask` has zeros in their place.
 template <Element kElement>
 __device__ __forceinline__ u32 nonfinite_mask(u32 word) {
   if constexpr (kElement == Element::kBF16 || kElement == Element::kF16) {

@@ -1,4 +1,8 @@
-// The query rows of a CTA in shared memory, as the first product takes them.
+// The query rows of a CTA in shared memory, as the first product takes them: copied as they are
+// stored, then, if the products work on another element (Formats::kScore), converted in place. That
+// is so for keys of codes that are not scaled before the product, which become f16: bf16 queries
+// get a factor for each row that fits their range into that of f16, e4m3 queries become f16
+// exactly. The factors go into the scores.
 #pragma once
 
 #include "kernels/attention/kv_rows.cuh"
@@ -29,7 +33,8 @@ __device__ __forceinline__ void copy_query_rows(const AttendParams& params, cons
 template <class Config>
 constexpr bool kConvertsQuery = Formats<Config>::kScore != Config::kQuery;
 
-/// The exponent field of the largest finite number of a warp's words, each of two bf16.
+/// The exponent field of the largest finite number of a warp's words, each of two bf16. Magnitudes
+/// of bf16 are in the order of their bits.
 template <int kWords>
 __device__ __forceinline__ int largest_exponent(const u32 (&words)[kWords]) {
   u32 largest = 0;
@@ -43,7 +48,8 @@ __device__ __forceinline__ int largest_exponent(const u32 (&words)[kWords]) {
 }
 
 /// One row of bf16 by one warp, in place: f16 of q / factor. The factor is the power of two that
-/// puts the largest number below 2^15, so that whatever lies within 2^-31 of it keeps its 8 bits.
+/// puts the largest number below 2^15, so that whatever lies within 2^-31 of it keeps its 8 bits. A
+/// power of two, so that the division and its undoing in the scores are exact. Returns the factor.
 template <int kColumns>
 __device__ __forceinline__ float bf16_row_to_f16(u32* row, int lane) {
   constexpr int kWords = (kColumns / 2 + 31) / 32;
@@ -67,7 +73,8 @@ __device__ __forceinline__ float bf16_row_to_f16(u32* row, int lane) {
   return float_from_bits(static_cast<u32>(127 + exponent - kTop) << 23);
 }
 
-/// One row of codes by one warp: the same numbers in f16, from the start of the row on.
+/// One row of codes by one warp: the same numbers in f16, from the start of the row on. The row has
+/// room for 16-bit elements, and its codes lie at its start.
 template <Element kCode, int kColumns>
 __device__ __forceinline__ void code_row_to_f16(u32* row, int lane) {
   constexpr int kWords = (kColumns / 4 + 31) / 32;
@@ -134,7 +141,7 @@ __device__ __forceinline__ RowFactors<kRowBlocks> row_factors(const float* facto
   return of;
 }
 
-/// Every row times its factor.
+/// Every row of S times its factor.
 template <int kRowBlocks, int kKeyBlocks>
 __device__ __forceinline__ void scale_rows(float (&s)[kRowBlocks][kKeyBlocks][4],
                                            const RowFactors<kRowBlocks>& factors) {

@@ -1,5 +1,11 @@
 // The query rows of one CTA: (token, head) pairs that share a KV head, packed so that row r of a
-// request is query token r / G and head r % G of the group.
+// request is query token r / G and head r % G of the group. Why packed: with G query heads for a KV
+// head, a decode step has G rows that read the same keys. As rows of one tile they fill the 16 rows
+// of a tensor core product, and every key is loaded once for all of them.
+//
+// Units: scores inside the fast kernels are in log2 units, scores times log2(e), since the
+// hardware's exponential is 2^x. Whatever leaves a kernel (LSE, segment maxima) is in natural
+// units.
 #pragma once
 
 #include "kernels/common/mask.cuh"
@@ -13,6 +19,7 @@ constexpr float kLn2 = 0.6931471805599453f;
 /// No infinity literal exists without the headers of the host.
 constexpr float kNegInf = __builtin_bit_cast(float, 0xFF800000u);
 
+/// Which rows a CTA has, and the lengths of their request.
 struct RowTile {
   int request;
   int kv_head;
@@ -24,6 +31,8 @@ struct RowTile {
   int seq_len;
 };
 
+/// At most `max_rows` rows from packed row `first_row` on; num_rows <= 0 where the request has
+/// fewer.
 __device__ __forceinline__ RowTile row_tile(const AttendParams& params, int request, int kv_head,
                                             int first_row, int max_rows) {
   RowTile tile;
@@ -39,6 +48,7 @@ __device__ __forceinline__ RowTile row_tile(const AttendParams& params, int requ
   return tile;
 }
 
+/// Token of the batch, and query head, of a row of the tile.
 __device__ __forceinline__ int token_of(const RowTile& tile, int row) {
   return tile.first_token + (tile.first_row + row) / tile.group;
 }
@@ -46,15 +56,18 @@ __device__ __forceinline__ int head_of(const RowTile& tile, int row) {
   return tile.kv_head * tile.group + (tile.first_row + row) % tile.group;
 }
 
-/// What the inner loops need to know of a row; in shared memory.
+/// What the inner loops need to know of a row; 16 bytes, in shared memory.
 struct Row {
-  KeyInterval keys;
-  int position;
-  float slope;  // ALiBi, times log2(e)
+  KeyInterval keys;  // that it may see, of those that the CTA works on
+  int position;      // in its request
+  float slope;       // ALiBi, times log2(e)
 };
 
 /// The part of linear ALiBi that is the same for every key of a row, natural units. Why apart:
-/// slope * j reaches hundreds, where f32 has no digits left for the score itself.
+/// slope * j reaches hundreds, where f32 has no digits left for the score itself. So scores get
+/// slope * (j - position), which is small for the keys that matter, and this constant is added
+/// where a row's scores leave the kernel: to its LSE or segment maximum. Sums and outputs do not
+/// change.
 __device__ __forceinline__ float alibi_row_constant(Alibi form, const Row& row, int context_len) {
   if (form == Alibi::kKeyIndex) return row.slope * kLn2 * static_cast<float>(row.position);
   if (form == Alibi::kContextRelative) {
@@ -103,7 +116,8 @@ __device__ __forceinline__ Row describe_row(const AttendParams& params, const Ro
   return {keys, position, slope};
 }
 
-/// Bounds of rows [first, first + count), by one warp; every lane gets the result.
+/// Bounds of rows [first, first + count), by one whole warp; every lane gets the result. The rows
+/// must be in shared memory already (a barrier after they were described).
 __device__ __forceinline__ TileBounds bounds_of_rows(const Row* rows, const RowTile& tile,
                                                      int first, int count) {
   TileBounds bounds = no_rows();
@@ -118,8 +132,9 @@ __device__ __forceinline__ TileBounds bounds_of_rows(const Row* rows, const RowT
   return bounds;
 }
 
-/// Stores columns d and d + 1 of one output row: `to` is the row, `pair` says that the two may be
-/// stored at once.
+/// Stores two neighbouring columns of an output row: elements `offset` and `offset` + 1 from `to`
+/// on, rounded to nearest even. `pair` says that the two may be stored at once (see
+/// pairs_aligned()).
 template <Element kOutput>
 __device__ __forceinline__ void store_pair(void* to, i64 offset, float first, float second,
                                            bool pair) {
@@ -143,6 +158,7 @@ __device__ __forceinline__ void store_pair(void* to, i64 offset, float first, fl
   }
 }
 
+/// Stores element `at` from `to` on.
 template <Element kOutput>
 __device__ __forceinline__ void store_one(void* to, i64 at, float value) {
   if constexpr (kOutput == Element::kF32) {
@@ -165,6 +181,7 @@ __device__ __forceinline__ float output_factor(const AttendParams& params) {
   return params.output_scale > 0.0f ? 1.0f / params.output_scale : 1.0f;
 }
 
+/// LSE of a row, natural units, where the caller of the operation wants it.
 __device__ __forceinline__ void store_lse(const AttendParams& params, const RowTile& tile, int row,
                                           float lse) {
   if (params.lse == nullptr) return;

@@ -1,5 +1,13 @@
 // Scores of one warp in the fragments of mma.sync: transform, mask, online softmax in base 2. Of a
 // block a thread holds two rows (`half`) and of each of them two keys (i); which ones, says Place.
+// Element s[m][n][2 * half + i] is row Place::row(half) of row block m and key Place::key(n, i).
+//
+// Online softmax: keys come tile by tile, and a row's state after each tile is
+//   base   what no score so far exceeds by more than a slack (raise_base()),
+//   sum    of 2^(s - base) over the keys so far,
+//   o      of 2^(s - base) * v over the keys so far.
+// When the base grows, sum and o are multiplied by 2^(old - new). At the end the output is o / sum
+// and the LSE is base + log2(sum), whatever the base was.
 #pragma once
 
 #include "kernels/attention/rows.cuh"
@@ -10,7 +18,8 @@ namespace attn {
 /// S = Q @ K^T: blocks of 16 rows and 8 keys. With g = lane / 4 and t = lane % 4 a thread has rows
 /// g and g + 8, keys 2t and 2t + 1.
 struct RowsByKeys {
-  // Lanes of one row are those whose numbers differ in the bits from kFirstLane to kLastLane.
+  // Lanes of one row are those whose numbers differ in the bits from kFirstLane to kLastLane: a
+  // butterfly of shuffles over those bits reduces a row.
   static constexpr int kFirstLane = 1;
   static constexpr int kLastLane = 2;
   __device__ __forceinline__ static int row(int half) {
@@ -56,7 +65,9 @@ __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBloc
                                                  const Row* rows, int first_key,
                                                  const ScoreScale& scale) {
   if constexpr (Config::kSoftCap) {
-    // c * tanh(y / c) = c - 2c / (1 + e^(2y / c)); tanh.approx has 11 good bits only.
+    // c * tanh(y / c) = c - 2c / (1 + e^(2y / c)); tanh.approx has 11 good bits only. In log2
+    // units: inner makes e^(2y / c) a power of two, outer is c * log2(e). Of a huge score the power
+    // is infinite, its reciprocal 0 and the result c, as it must be; likewise 0 and -c.
     const float inner = 2.0f * scale.factor / scale.soft_cap;
     const float outer = scale.soft_cap * kLog2E;
 #pragma unroll
@@ -85,6 +96,7 @@ __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBloc
     for (int m = 0; m < kRowBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
+        // The bias relative to the row's position: alibi_row_constant() has the rest of it.
         const Row& row = rows[m * 16 + Place::row(half)];
         const int ahead = first_key - row.position;
         const float slope = row.slope;
@@ -130,7 +142,8 @@ __device__ __forceinline__ void mask_keys(float (&s)[kRowBlocks][kKeyBlocks][4],
   }
 }
 
-/// Scales of the keys of a thread, for scale_columns(): in a row of their own in shared memory.
+/// Scales of the keys of a thread, for scale_columns(): f32 in a row of their own in shared memory,
+/// one after another.
 template <class Place>
 struct RowOfScales {
   const float* first;
@@ -154,7 +167,7 @@ __device__ __forceinline__ void scale_columns(float (&s)[kRowBlocks][kKeyBlocks]
   }
 }
 
-/// What the lanes of a row come to.
+/// Maximum and sum over the lanes that share a row; every one of them gets the result. Whole warps.
 template <class Place>
 __device__ __forceinline__ float max_of_row(float x) {
 #pragma unroll
@@ -172,7 +185,7 @@ __device__ __forceinline__ float sum_of_row(float x) {
   return x;
 }
 
-/// One of the rows of a thread: `half` of row block m.
+/// o *= factor for one of the rows of a thread: `half` of row block m.
 template <int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void scale_output_row(float (&o)[kRowBlocks][kValueBlocks][4], int m,
                                                  int half, float factor) {
@@ -187,12 +200,14 @@ __device__ __forceinline__ void scale_output_row(float (&o)[kRowBlocks][kValueBl
 constexpr float kLeastValueUnit = 0x1p-126f;
 constexpr u32 kMostValueUnitBits = 253u << 23;
 
-/// Raises the units of rows that a weight of `most` (of this thread) has outgrown.
+/// Raises the units of rows that a weight of `most` (of this thread) has outgrown: the largest
+/// power of two not above the row's largest weight becomes the unit, and the output so far is
+/// brought to it. The vote is over the whole warp, because max_of_row() needs all lanes.
 template <class Place, int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
                                             SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
-  // Why a slack: f16 has room for it, and most tiles then leave the output alone.
+  // Why a slack: f16 has room for it, and most tiles then leave the output as it is.
   constexpr float kSlack = 256.0f;
   bool outgrown = false;
 #pragma unroll
@@ -219,9 +234,10 @@ __device__ __forceinline__ void raise_units(const float (&most)[kRowBlocks][2],
   }
 }
 
-/// P times the scales of the values of its keys, in the units of the rows. What is lost of a weight
-/// is less than 2^-24 of the largest one of its row. kMasked: the scale of a key that a row may not
-/// see counts for nothing, whatever it is.
+/// P times the scales of the values of its keys, in the units of the rows: p * v_scale / unit. Why
+/// units: the products are rounded to f16 for P @ V, whose range ends at 65504 and 2^-24, while a
+/// scale may be any f32. What is lost of a weight is less than 2^-24 of the largest one of its row.
+/// kMasked: the scale of a key that a row may not see counts for nothing, whatever it is.
 template <bool kMasked, class Place, class Scales, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks][4],
                                               const Row* rows, int first_key, const Scales& scales,
@@ -253,7 +269,7 @@ __device__ __forceinline__ void scale_weights(float (&p)[kRowBlocks][kKeyBlocks]
   }
 }
 
-/// Output in its units -> output.
+/// Output in its units -> output: once, after the last tile.
 template <int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void apply_units(const SoftmaxState<kRowBlocks>& state,
                                             float (&o)[kRowBlocks][kValueBlocks][4]) {
@@ -269,7 +285,9 @@ __device__ __forceinline__ void apply_units(const SoftmaxState<kRowBlocks>& stat
 /// Raises the base of rows whose maximum has outgrown it, and rescales what was accumulated: the
 /// output or, where it has units (kUnits), those. `most` is the maximum of this thread's columns.
 /// Why only past a slack of 2^8: weights up to 256 lose nothing in f32 sums and 16-bit P, and most
-/// tiles then leave the accumulators alone and need no maximum of whole rows.
+/// tiles then neither touch the accumulators nor need the maximum of whole rows, which takes
+/// shuffles. A row's first visible key always raises its base, from -inf; the factor is then 2^-inf
+/// = 0, and sum and output were 0.
 template <bool kUnits, class Place, int kRowBlocks, int kValueBlocks>
 __device__ __forceinline__ void raise_base(const float (&most)[kRowBlocks][2],
                                            SoftmaxState<kRowBlocks>& state,
@@ -289,7 +307,8 @@ __device__ __forceinline__ void raise_base(const float (&most)[kRowBlocks][2],
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float row_max = max_of_row<Place>(most[m][half]);
-      if (!(row_max > state.base[m][half])) continue;
+      if (!(row_max > state.base[m][half]))
+        continue;  // another row of the warp has outgrown its own
       const float factor = exp2_fast(state.base[m][half] - row_max);
       state.base[m][half] = row_max;
       state.sum[m][half] *= factor;
@@ -315,7 +334,9 @@ struct RowFactors {
   __device__ __forceinline__ float of(int m, int half) const { return factors[m][half]; }
 };
 
-/// s -> P = 2^(s * factor - base), row sums grow. Factors are 1 where scores are scaled already.
+/// s -> P = 2^(s * factor - base), row sums grow. Factors are 1 where scores are scaled already;
+/// else factors are > 0, so that the largest raw score is the largest score, and scaling costs
+/// nothing beyond the fused operation in the exponent. Masked scores are -inf and give P = 0.
 template <bool kUnits, class Place, class Factors, int kRowBlocks, int kKeyBlocks, int kValueBlocks>
 __device__ __forceinline__ void fold_scores(float (&s)[kRowBlocks][kKeyBlocks][4],
                                             const Factors& factors, SoftmaxState<kRowBlocks>& state,

@@ -1,14 +1,20 @@
 // The two products of at most 8 rows, transposed: S^T = K @ Q^T and O^T = V^T @ P^T. Keys and value
-// columns then fill the 16 rows of mma.sync, and half as many products do. Accumulators are kept in
-// the order of softmax.cuh: number 2 * half + i is of one of the thread's two rows, and of its key
-// g + 8 i or, in block n of the output, of column 8 (2 n + i) + g in the order of the Values.
+// columns then fill the 16 rows of mma.sync, the queries its 8 columns, and half as many products
+// are needed as with half of the rows empty. Accumulators are kept in the order of softmax.cuh:
+// number 2 * half + i is of one of the thread's two rows (2t + half), and of its key g + 8 i or, in
+// block n of the output, of column 8 (2 n + i) + g in the order of the Values.
+//
+// Operands come from the same Query, Keys and Values as in products.cuh: a right operand of 8
+// columns and a left one of 8 rows have the same fragment, so that two right operands make a left
+// one.
 #pragma once
 
 #include "kernels/attention/products.cuh"
 
 namespace attn {
 
-/// c^T += a @ b with c in that order.
+/// c^T += a @ b with c in that order. mma.sync numbers its accumulators by rows first, here keys or
+/// value columns: 1 and 2 trade places.
 template <Element kElement>
 __device__ __forceinline__ void multiply_add_transposed(float (&c)[4], const u32 (&a)[4], u32 b0,
                                                         u32 b1) {
@@ -29,7 +35,8 @@ __device__ __forceinline__ void join_operands(const u32 (&first)[2], const u32 (
   a[3] = second[1];
 }
 
-/// S^T of 16 keys over kSteps * 16 columns.
+/// S^T = K @ Q^T of 16 keys over kSteps * 16 columns. The first eight rows of the query's left
+/// operand, registers 0 and 2, are the right operand here; rows 8 to 15 are empty.
 template <Element kElement, int kSteps, class Query, class Keys>
 __device__ __forceinline__ void multiply_keys(const Query& query, const Keys& keys, float (&s)[4]) {
   // Why two sums: a product waits for the one before it.
@@ -49,7 +56,9 @@ __device__ __forceinline__ void multiply_keys(const Query& query, const Keys& ke
   for (int i = 0; i < 4; ++i) s[i] = sums[0][i] + sums[1][i];
 }
 
-/// O^T += V^T @ P^T of 16 keys.
+/// O^T += V^T @ P^T of 16 keys. The accumulators of S^T hold a key a lane, the right operand wants
+/// two neighbouring keys in a register: transpose_matrix() brings them from one layout to the
+/// other.
 template <Element kElement, class Values, int kValueBlocks>
 __device__ __forceinline__ void accumulate_columns(const float (&p)[4], const Values& values,
                                                    float (&o)[kValueBlocks][4]) {
@@ -68,7 +77,8 @@ __device__ __forceinline__ void accumulate_columns(const float (&p)[4], const Va
   }
 }
 
-/// accumulate_nonfinite() for them.
+/// accumulate_nonfinite() for transposed products: left operands are codes of the values, right
+/// ones which of the keys each row sees.
 template <Element kElement, class Values, int kValueBlocks>
 __device__ __forceinline__ void accumulate_nonfinite_columns(const Row* rows, int first_key,
                                                              const Values& values,

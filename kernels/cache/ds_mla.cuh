@@ -1,4 +1,5 @@
-// The 656-byte entries of an "fp8_ds_mla" cache, written and read back as bf16 (semantics §8.4.3).
+// The 656-byte entries of an "fp8_ds_mla" cache, written and read back as bf16 (semantics §8.4.3):
+// 512 e4m3 codes of the latent in four tiles of 128, the f32 scale of each tile, 64 bf16 of k_pe.
 #pragma once
 
 #include "kernels/cache/gather.cuh"
@@ -9,9 +10,13 @@ namespace attn {
 constexpr int kDsMlaScaleOffset = kDsMlaLatent;
 constexpr int kDsMlaRopeOffset = kDsMlaScaleOffset + kDsMlaLatent / kDsMlaTile * 4;
 
-/// A lane has 16 latents, so 8 lanes a tile, of each token of its warp, and 8 k_pe of one of them.
-/// Config: int kVector (bf16 of a load: 8 or 1), kStoreBytes (16 or 4), kThreads. Grid:
-/// cdiv(num_slots, 4 * kThreads / 32).
+/// A warp writes kTokens tokens. Of each of them a lane has 16 latents, so 8 lanes have a tile and
+/// find its maximum by shuffles; the lanes are then dealt to the tokens, 32 / kTokens each, for
+/// k_pe. Scale and codes: s = max(max|x| / 448, least normal float), code = rn_e4m3(x / s), so
+/// that a tile of zeros gets codes of zero.
+///
+/// Config: int kTokens (of a warp), kVector (bf16 of a load: 8
+/// or 1), kStoreBytes (16 or 4), kThreads. Grid: cdiv(num_slots, kTokens * kThreads / 32).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     write_ds_mla(const __grid_constant__ MlaCacheWriteParams p) {
@@ -27,6 +32,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   const int rope_column = lane % kTokenLanes * kRopes;
   const i64 rope_slot = rope_token < p.num_slots ? p.slot_mapping[rope_token] : -1;
 
+  // Each lane has looked up the slot of its own token; shuffles give all of them to all lanes.
   i64 slots[kTokens];
   ElementVector<Element::kBF16, kLatents> latents[kTokens];
 #pragma unroll
@@ -67,7 +73,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   }
 }
 
-/// A piece of an entry: codes and the scale of their tile, or k_pe.
+/// A piece of an entry in registers: codes and the scale of their tile, or k_pe. Only the one or
+/// the other is set.
 template <int kVector>
 struct DsMlaPiece {
   ElementVector<Element::kE4M3, kVector> codes;
@@ -75,6 +82,8 @@ struct DsMlaPiece {
   ElementVector<Element::kBF16, kVector> rope;
 };
 
+/// Rows of the workspace become [kv_c | k_pe] in bf16: codes times the scale of their tile, rounded
+/// once, and k_pe as it is. Rows outside of every request are skipped.
 /// Config: int kVector (columns of a piece: 8 or 2), and those of move_rows(). Grid as there, of
 /// num_rows.
 template <class Config>

@@ -1,5 +1,7 @@
 // Entries of a paged MLA cache in the order of their tokens: dequantised (semantics §8.4.2) or bit
-// for bit (§8.4.4).
+// for bit (§8.4.4). Chunked prefill gathers a chunk of the context of all requests into a
+// contiguous workspace, from which keys and values are made. cu_seq_lens are the cumulative lengths
+// of the requests' shares of the chunk, seq_starts where in the request each share begins.
 #pragma once
 
 #include "kernels/move/row_moves.cuh"
@@ -8,7 +10,8 @@
 
 namespace attn {
 
-/// The entry at a position of a request.
+/// Address of the entry at a position of a request. The position must be below its number of keys:
+/// block table entries past them are garbage.
 __device__ __forceinline__ const char* entry_at(const MlaEntries& entries, int request,
                                                 int position, int element_bytes) {
   const int block =
@@ -34,8 +37,9 @@ __device__ __forceinline__ int request_of_token(const int* cu_seq_lens, int num_
   return low;
 }
 
-/// Config: Element kCache, kOutput; int kVector (elements of a piece), and those of move_rows().
-/// Grid as there, of num_tokens.
+/// Output row t is the entry of token t, times k_scale for a one-byte cache, rounded once. Config:
+/// Element kCache, kOutput; int kVector (elements of a piece), and those of move_rows(). Grid as
+/// there, of num_tokens.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     gather_mla(const __grid_constant__ MlaGatherParams p) {
@@ -45,6 +49,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   const auto find = [&](i64 token) -> RowMove {
     const int request = p.token_to_seq[token];
     const int first = p.cu_seq_lens[request];
+    // token_to_seq is padded with zeros past the last token of a chunk: such rows are skipped.
     if (token >= p.cu_seq_lens[request + 1]) return {};
     const int start = p.seq_starts == nullptr ? 0 : p.seq_starts[request];
     const int position = static_cast<int>(token) - first + start;
@@ -72,8 +77,9 @@ __global__ void __launch_bounds__(Config::kThreads)
   move_rows<Config>(p.num_tokens, find, load, store);
 }
 
-/// Config: int kBytes (of a piece), kElementBytes, and those of move_rows(). Grid as there, of
-/// num_tokens.
+/// The same bit for bit, of any element; the request of a token is searched for, since this
+/// operation is given no token_to_seq. Config: int kBytes (of a piece), kElementBytes, and those of
+/// move_rows(). Grid as there, of num_tokens.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     cp_gather(const __grid_constant__ CpGatherParams p) {

@@ -1,5 +1,6 @@
-// Rotary position embedding in place (semantics §12.1), alone or fused with the cache write of what
-// was rotated (§12.2).
+// Rotary position embedding in place (semantics §12.1): by itself, or fused with the cache write of
+// what was rotated (§12.2). The fused kernel must give the bytes of the two operations in a row; it
+// reads the rotated keys from the registers that hold them, already rounded to their element.
 #pragma once
 
 #include "kernels/cache/write_cache.cuh"
@@ -7,15 +8,16 @@
 
 namespace attn {
 
-/// Each operation is rounded: what is stored must not depend on who contracts a * b + c.
+/// (x, y) turned by an angle. Each operation is rounded: a compiler that contracts a * b + c to a
+/// fused operation would give other bytes than one that does not.
 __device__ __forceinline__ void rotate(float cosine, float sine, float& x, float& y) {
   const float turned_x = __fsub_rn(__fmul_rn(x, cosine), __fmul_rn(y, sine));
   y = __fadd_rn(__fmul_rn(y, cosine), __fmul_rn(x, sine));
   x = turned_x;
 }
 
-/// Two vectors of one head and where their first elements are; both the same unless the pairs of
-/// the rotation lie half a head apart.
+/// Two vectors of one head after their rotation, and where their first elements are; both the same
+/// where a vector holds whole pairs (GPT-J order, pairs of neighbours).
 template <class Config>
 struct RotatedPart {
   ElementVector<Config::kElement, Config::kVector> first;
@@ -24,8 +26,9 @@ struct RotatedPart {
   int second_element;
 };
 
-/// Vectors of a head that rotate together: a second vector makes the pairs of the first, unless
-/// the pairs lie inside one.
+/// Whether a rotation takes two vectors: in NeoX order the partner of an element lies rotary_dim /
+/// 2 behind it, in GPT-J order it is its neighbour, which is in the same vector unless that has one
+/// element only.
 template <class Config>
 inline constexpr bool kHasSecond = Config::kNeox || Config::kVector == 1;
 
@@ -35,7 +38,8 @@ __device__ __forceinline__ int num_parts(int rotary_dim) {
   return rotary_dim / (kHasSecond<Config> ? 2 * Config::kVector : Config::kVector);
 }
 
-/// Turns part `part` of the head at `head` in place. `cos_sin` is the row of its position.
+/// Turns part `part` of the head at `head` in place. `cos_sin` is the row of its position:
+/// rotary_dim / 2 cosines, then as many sines, one for each pair.
 template <class Config>
 __device__ __forceinline__ RotatedPart<Config> turn_part(const RopeParams& p, char* head,
                                                          const char* cos_sin, int part) {
@@ -84,6 +88,7 @@ __device__ __forceinline__ RotatedPart<Config> turn_part(const RopeParams& p, ch
   return turned;
 }
 
+/// Addresses of a token's head, and of the row of angles of its position.
 template <class Config>
 __device__ __forceinline__ char* query_head(const RopeParams& p, i64 token, int head) {
   return static_cast<char*>(p.query) +
@@ -100,6 +105,7 @@ __device__ __forceinline__ const char* angles_of(const RopeParams& p, i64 token)
          p.positions[token] * p.rotary_dim * size_of(Config::kAngles);
 }
 
+/// All heads of queries and keys, a part a thread.
 /// Why one part a thread: with two or four, fewer threads fit on a multiprocessor; measured slower.
 /// Config: Element kElement, kAngles (of the cos-sin cache); bool kNeox; int kVector (elements of a
 /// load; 1 = no alignment is needed), kParts (of a head), kThreads. Grid: cdiv(T * heads of queries
@@ -131,8 +137,9 @@ __device__ __forceinline__ void store_in_cell(
                cache_vector<Config::kElement, Config::kCache>(vector, side.scale, head));
 }
 
-/// Config: as of rope without kParts, and Element kCache. The keys of `rope` are those of `write`.
-/// Grid: T.
+/// A CTA does one token: first all rotations, with the cache write of rotated keys, then what is
+/// left of the keys and the values. Tokens without a slot are rotated and not stored. Config: as of
+/// rope without kParts, and Element kCache. The keys of `p` are those of `write`. Grid: T.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     rope_write(const __grid_constant__ RopeParams p,

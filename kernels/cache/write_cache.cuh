@@ -1,15 +1,28 @@
 // Scatter of new keys and values into the paged cache, as they are or divided by the scale of their
-// head (semantics §5.1, §5.2).
+// head (semantics §5.1, §5.2). Keys and values are two halves of one launch: they have the same
+// slots and differ in addresses, scale and width only. Also what the other cache writes share:
+// where a slot lies, and how a vector becomes what the cache stores.
 #pragma once
 
-#include "kernels/common/slots.cuh"
+#include "kernels/common/division.cuh"
 #include "kernels/params.h"
 #include "kernels/ptx/element_vector.cuh"
-#include "kernels/quantise/divide.cuh"
 
 namespace attn {
 
-/// One of key and value.
+/// Where a slot of a paged cache lies: block = slot / block_size, offset = slot % block_size.
+struct SlotPlace {
+  i64 block;
+  i64 offset;  // within the block
+};
+
+/// `slot` >= 0: callers drop the negative slots of padding tokens before.
+ATTN_FN SlotPlace place_of_slot(i64 slot, int block_size) {
+  const i64 block = quotient(slot, block_size);
+  return {block, slot - block * block_size};
+}
+
+/// One of key and value of a call.
 struct WriteSide {
   const char* source;
   char* cache;
@@ -41,8 +54,10 @@ __device__ __forceinline__ ElementVector<kCache, kCount> cache_vector(
   }
 }
 
-/// Config: Element kSource, kCache; int kVector (elements of a thread's load), kThreads, kItems
-/// (loads of a thread). Grid: (cdiv(vectors of the wider side, kThreads * kItems), 2): key, value.
+/// A thread has kItems vectors, kThreads apart, of the [num_slots, Hk, D or Dv] of its side. Tokens
+/// of negative slots are neither read nor written. Config: Element kSource, kCache; int kVector
+/// (elements of a thread's load), kThreads, kItems (loads of a thread). Grid: (cdiv(vectors of the
+/// wider side, kThreads * kItems), 2): key, value.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     write_cache(const __grid_constant__ CacheWriteParams p) {
@@ -57,9 +72,11 @@ __global__ void __launch_bounds__(Config::kThreads)
   const unsigned first_vector =
       static_cast<unsigned>(first - first_token * token_vectors) + threadIdx.x;
 
+  // Three passes over the items: slots, loads, stores. Each pass has kItems independent accesses to
+  // memory, so that a thread waits twice and not 2 * kItems times.
   i64 tokens[kItems];
   i64 slots[kItems];
-  unsigned vectors[kItems];
+  unsigned vectors[kItems];  // of the token
 #pragma unroll
   for (int i = 0; i < kItems; ++i) {
     const unsigned vector = first_vector + i * Config::kThreads;

@@ -1,9 +1,12 @@
 // Cache writes of the int8 attention: bits are copied, by slot mapping or to the end of each
-// request (semantics §11.6).
+// request (semantics §11.6). Keys arrive quantised; their scales go to a cache of scales of their
+// own, f32 [NB, Hk, bs]. The second way is that of a decode step that saves its tokens itself:
+// token i of a request has position seq_len - query_len + i, and the block table says where that
+// lies.
 #pragma once
 
 #include "kernels/cache/gather.cuh"
-#include "kernels/common/slots.cuh"
+#include "kernels/cache/write_cache.cuh"
 #include "kernels/params_int8.h"
 
 namespace attn {
@@ -18,13 +21,15 @@ __device__ __forceinline__ SlotPlace place_of_new_token(const Int8CacheWritePara
   const int past = p.query_start_loc[request + 1];
   const int seq_len = p.seq_lens[request];
   if (token < p.query_start_loc[0] || token >= past || seq_len == 0) return {-1, 0};
+  // token = past - query_len + i, so this is seq_len - query_len + i.
   const i64 position = seq_len - past + token;
   const i64 column = quotient(position, p.block_size);
   return {p.block_table[request * p.block_table_stride + column], position - column * p.block_size};
 }
 
-/// Config: Element kValue; int kVector (elements of a load of both sides), kThreads. Grid:
-/// cdiv(T * Hk * D / kVector, kThreads).
+/// A thread copies one vector of a key and the same columns of its value; the thread of column 0
+/// copies the scale as well. Config: Element kValue; int kVector (elements of a load of both
+/// sides), kThreads. Grid: cdiv(T * Hk * D / kVector, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     write_cache_int8(const __grid_constant__ Int8CacheWriteParams p) {

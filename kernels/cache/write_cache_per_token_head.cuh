@@ -1,8 +1,15 @@
-// Quantising cache write with a scale of its own for every token and head (semantics §5.5).
+// Quantising cache write with a scale of its own for every token and head (semantics §5.5). A cell
+// of the cache is the codes of a head and behind them, in 4 more bytes, their f32 scale. The scale
+// is max|x| times the f32 nearest to 1 / 127 or 1 / 448, at least 1e-6, and codes are x * (1 /
+// scale) rounded; both must be the same bytes on every device and on the CPU, so the operations are
+// rounded one by one (__fmul_rn, __fdiv_rn) and in upstream's order.
+//
+// kLanes neighbouring threads hold a head between them in registers: it is read once, its maximum
+// is found by shuffles, and the codes follow from the same registers.
 #pragma once
 
 #include "kernels/cache/write_cache.cuh"
-#include "kernels/common/choose.cuh"
+#include "kernels/common/platform.cuh"
 
 namespace attn {
 
@@ -44,8 +51,10 @@ __device__ __forceinline__ ElementVector<kCache, kCount> token_head_codes(
   }
 }
 
-/// Cells of a CTA's rows as they lie in the cache, on their way there: cells start on multiples of
-/// 4 bytes only, but those of a token together on one of 16.
+/// Cells of a CTA's rows as they lie in the cache, on their way there. Why: D + 4 bytes put cells
+/// on multiples of 4 only, so that a thread could store no more than a word at a time. Where the
+/// heads of a token lie side by side, their cells together start on a multiple of 16 bytes and are
+/// a multiple of 16 long; they are put together in shared memory and leave by 16 bytes a thread.
 template <class Config>
 struct StagedCells {
   static constexpr int kCell = Config::kWidth + 4;
@@ -53,8 +62,8 @@ struct StagedCells {
   static constexpr int kTokens = kRowsOfCta / Config::kHeads;
   static constexpr int kTokenPieces = Config::kHeads * kCell / 16;
   static_assert(kTokens * Config::kHeads == kRowsOfCta && Config::kHeads * kCell % 16 == 0);
-  uint4 pieces[kTokens * kTokenPieces];
-  char* cells_of_token[kTokens];  // in the cache; or null
+  uint4 pieces[kTokens * kTokenPieces];  // [kTokens, kHeads, kCell] bytes
+  char* cells_of_token[kTokens];         // in the cache; or null
 
   __device__ __forceinline__ char* cell(int row) {
     return reinterpret_cast<char*>(pieces) + row * kCell;
@@ -69,7 +78,7 @@ struct StagedCells {
           slot < 0 ? nullptr : cache + place.block * p.block_stride + place.offset * p.slot_stride;
     }
   }
-  /// All threads: stores what was staged.
+  /// All threads: stores what was staged. The barrier is for the cells and for cells_of_token.
   __device__ __forceinline__ void store() const {
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < kTokens * kTokenPieces; i += Config::kThreads) {
@@ -105,10 +114,13 @@ __global__ void __launch_bounds__(Config::kThreads)
 
   const int num_heads = Config::kStaged ? Config::kHeads : p.num_kv_heads;
   const i64 first_token = quotient(first_row, num_heads);
+  // A char where cells are not staged: a variable of some type must be there.
   __shared__ Choose<Config::kStaged, StagedCells<Config>, char> staged;
   if constexpr (Config::kStaged) staged.find_slots(p, side.cache, first_token);
   const unsigned first_head = static_cast<unsigned>(first_row - first_token * num_heads);
 
+  // Rows (token, head) of this thread: r * kRowsAtOnce + row_of_cta of the CTA's. All lanes of a
+  // row have the same slot, so that they skip it together, after the shuffles.
   i64 tokens[kRows];
   int heads[kRows];
   i64 slots[kRows];
@@ -148,6 +160,7 @@ __global__ void __launch_bounds__(Config::kThreads)
       largest = fmaxf(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, step));
     }
     if (slots[r] < 0) continue;
+    // Why a product: upstream's compiler makes one of the division by a constant (§5.5).
     const float scale = fmaxf(__fmul_rn(largest, 1.0f / kMostCode), 1e-6f);
     const float inverse = __fdiv_rn(1.0f, scale);
     char* cell;

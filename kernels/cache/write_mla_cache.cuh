@@ -1,4 +1,6 @@
-// Scatter of new latents into the MLA cache: bits, or e4m3 of one scale (semantics §8.4.1).
+// Scatter of new latents into the MLA cache: bits, or e4m3 of one scale (semantics §8.4.1). The
+// entry of a token is kv_c followed by k_pe, which come from two tensors: a piece lies in one of
+// them.
 #pragma once
 
 #include "kernels/cache/write_cache.cuh"
@@ -13,8 +15,11 @@ __device__ __forceinline__ i64 slot_element(const MlaCacheWriteParams& p, i64 sl
   return place.block * p.block_stride + place.offset * p.slot_stride;
 }
 
-/// Config: Element kSource, kCache; int kVector (elements of a piece, a divisor of Lkv and R), and
-/// those of move_rows(). Grid as there, of num_slots.
+/// Rows of move_rows() are tokens. RowMove::source points to the token's kv_c; pieces from Lkv on
+/// are read from k_pe instead.
+///
+/// Config: Element kSource, kCache; int kVector (elements of a piece, a
+/// divisor of Lkv and R), and those of move_rows(). Grid as there, of num_slots.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     write_mla_cache(const __grid_constant__ MlaCacheWriteParams p) {

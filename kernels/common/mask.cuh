@@ -1,4 +1,9 @@
-// Which keys a query row may see (semantics §3.2, §3.3, §3.6): always one interval.
+// Which keys a query row may see (semantics §3.2, §3.3, §3.6): always one interval. That is what
+// makes masks cheap: a row is described by two integers, a tile of keys is skipped, taken whole or
+// masked by comparing them with its bounds, and no mask is ever stored.
+//
+// Positions count from the first key of the request. Query row i of query_len has position
+// seq_len - query_len + i: the last row is aligned with the last key.
 #pragma once
 
 #include "kernels/common/platform.cuh"
@@ -11,6 +16,7 @@ struct KeyInterval {
   int end;
 };
 
+/// min and max: the names of the standard are not there under NVRTC.
 ATTN_FN int smaller(int a, int b) { return a < b ? a : b; }
 ATTN_FN int larger(int a, int b) { return a > b ? a : b; }
 
@@ -40,16 +46,22 @@ ATTN_FN KeyInterval join_ranges(KeyInterval window, int position, int seq_len, c
 }
 
 /// What a set of rows sees: nothing outside `hull`, everything inside `core` (which may be empty).
+/// The hull is the union of the rows' intervals, grown to an interval: keys outside need not be
+/// loaded. The core is their intersection: tiles inside need no mask.
 struct TileBounds {
   KeyInterval hull;
   KeyInterval core;
 };
 
+/// Neutral for add_row(): an empty hull and a core of all keys, so that bounds can be combined by
+/// minima and maxima in any order, across the lanes of a warp as well.
 ATTN_FN TileBounds no_rows() {
   constexpr int kMost = 0x7FFFFFFF;
   return {{kMost, 0}, {0, kMost}};
 }
 
+/// A row that sees nothing leaves the hull as it is but empties the core, as it must: its keys are
+/// all masked.
 ATTN_FN TileBounds add_row(TileBounds bounds, KeyInterval row) {
   bounds.core.begin = larger(bounds.core.begin, row.begin);
   bounds.core.end = smaller(bounds.core.end, row.end);

@@ -1,5 +1,12 @@
 // Number formats bit by bit (semantics §0.3, §0.4): one definition for host, device and tests.
-// Everything is integer arithmetic on the IEEE bits of a float, so it needs no float environment.
+// Nearly everything is integer arithmetic on the IEEE bits of a float, which neither the rounding
+// mode nor the flushing of subnormals can change; e2m1 and int8 round by one f32 addition, which
+// needs round-to-nearest-even and a compiler that does not reassociate (no -ffast-math).
+// Kernels use the conversion instructions of their architecture where these exist; the functions
+// here say what those must give, and are what runs where they do not.
+//
+// A format is sign | exponent | mantissa. A code with exponent field e > 0 and mantissa m stands
+// for (1 + m / 2^M) * 2^(e - bias), with e = 0 for m / 2^M * 2^(1 - bias), the subnormals.
 #pragma once
 
 #include "kernels/common/platform.cuh"
@@ -25,7 +32,9 @@ ATTN_FN u32 shift_right_nearest_even(u32 value, int shift) {
   return kept + ((rest > half || (rest == half && (kept & 1u) != 0u)) ? 1u : 0u);
 }
 
-// ---- bfloat16 ----
+// ---- bfloat16: the upper half of a float ----
+/// Nearest even, overflow to infinity. The addition carries from the dropped half into the kept
+/// one, and from the mantissa into the exponent. A NaN keeps its upper payload and is made quiet.
 ATTN_FN u16 bf16_from_float(float x) {
   const u32 bits = float_bits(x);
   if (is_nan_bits(bits)) return static_cast<u16>((bits >> 16) | 0x0040u);
@@ -36,7 +45,8 @@ ATTN_FN float bf16_to_float(u16 code) { return float_from_bits(static_cast<u32>(
 // ---- small binary floats with subnormals ----
 /// Magnitude code of |x| in a format with kMantissa mantissa bits and exponent bias kBias, rounded
 /// to nearest even, unbounded above (the caller saturates or maps to infinity). `bits` must not be
-/// NaN. An infinite x gives a code above every finite one.
+/// NaN. An infinite x gives a code above every finite one. Codes of magnitudes are in the order of
+/// their values, so that a caller saturates by an integer comparison.
 template <int kMantissa, int kBias>
 ATTN_FN u32 encode_magnitude(u32 bits) {
   const u32 magnitude = bits & 0x7FFFFFFFu;
@@ -44,7 +54,8 @@ ATTN_FN u32 encode_magnitude(u32 bits) {
   const u32 significand = (magnitude & 0x7FFFFFu) | (magnitude >= 0x800000u ? 0x800000u : 0u);
   constexpr int kMinExponent = 1 - kBias;
   if (exponent >= kMinExponent) {
-    // The carry of the rounding runs into the exponent field, which is what is wanted.
+    // The significand has its implicit bit, which the subtraction takes off again. A carry of the
+    // rounding runs into the exponent field, which is what is wanted: the next power of two.
     const u32 rounded = shift_right_nearest_even(significand, 23 - kMantissa);
     return (static_cast<u32>(exponent + kBias) << kMantissa) + rounded - (1u << kMantissa);
   }
@@ -53,6 +64,7 @@ ATTN_FN u32 encode_magnitude(u32 bits) {
   return shift > 25 ? 0u : shift_right_nearest_even(significand, shift);
 }
 
+/// Value of a magnitude code. Codes that the format keeps for infinity and NaN are the caller's.
 template <int kMantissa, int kBias>
 ATTN_FN float decode_magnitude(u32 code) {
   const u32 exponent = code >> kMantissa;

@@ -1,5 +1,8 @@
 // Batched matrix products C[b] = A[b] B[b] with sums in f32: 16-bit elements on the tensor cores,
-// f32 by plain multiplications (semantics §8.2, §8.3).
+// f32 by plain multiplications (semantics §8.2, §8.3). MLA needs them for its projections with the
+// split weights where cuBLASLt is missing or refuses a shape, so they take any size, stride and
+// alignment. A row of C never depends on which other rows there are: every element is summed over k
+// in the same order for every m, n and number of batches.
 //
 // Config: Element kElement, kOutput · bool kTransposed (B is stored [n, k]) · int kVectorA,
 // kVectorB (elements of a load) · bool kPairs (two columns of C lie in one aligned word)
@@ -15,7 +18,8 @@ namespace attn {
 
 constexpr int kMatmulThreads = 256;
 
-/// Which tile of which product a CTA does; rows run fastest, so that neighbours share B.
+/// Which tile of which product a CTA does; rows run fastest, so that neighbours share B, the
+/// weights, in the L2.
 struct MatmulTile {
   i64 batch;
   i64 first_row;
@@ -31,7 +35,9 @@ __device__ __forceinline__ MatmulTile matmul_tile(const MatmulParams& p, int til
   return {batch, (index - rest * down) * tile_m, (rest - batch * across) * tile_n};
 }
 
-/// A thread's share of a tile [kRows, kColumns] of a matrix on its way to shared memory.
+/// A thread's share of a tile [kRows, kColumns] of a matrix on its way to shared memory. It passes
+/// through registers, because cp.async cannot copy single elements of two bytes: load() may be
+/// called a whole tile ahead of store(), with the products of another tile between them.
 template <Element kElement, int kRows, int kColumns, int kVector>
 struct TileLoad {
   static constexpr int kPieces = kColumns / kVector;
@@ -64,6 +70,10 @@ struct TileLoad {
   }
 };
 
+/// 16-bit: a CTA of 8 warps does a 64 x 128 tile of C, in steps of 32 along k. The warps lie 2 x 4
+/// on the tile, 32 x 32 elements each: two blocks of 16 rows times four of 8 columns of mma.sync,
+/// 32 accumulators a thread. Shared memory holds two stages of A and B: while one is multiplied,
+/// the next is on its way through registers into the other.
 template <class Config>
 struct TensorMatmul {
   static constexpr int kTileM = 64;
@@ -83,9 +93,12 @@ struct TensorMatmul {
   MatmulTile tile;
   unsigned char* memory;
   float sums[2][4][4];  // 32 x 32 of a warp: blocks of 16 rows, of 8 columns
+  // The tiles of the next step.
   TileLoad<Config::kElement, kTileM, kTileK, Config::kVectorA> a;
   TileLoad<Config::kElement, kRowsB, kColumnsB, Config::kVectorB> b;
 
+  /// From device memory into registers: columns [k, k + kTileK) of A, rows of B. Batches of stride
+  /// 0 share B.
   __device__ __forceinline__ void load(i64 k) {
     const char* from_a = static_cast<const char*>(p.a) + tile.batch * p.a_batch_stride * 2;
     const char* from_b = static_cast<const char*>(p.b) + tile.batch * p.b_batch_stride * 2;
@@ -101,6 +114,8 @@ struct TensorMatmul {
     b.store(memory + stage * kStageBytes + kBytesA, kPitchB);
   }
 
+  /// sums += A @ B of one stage. Fragments as in ptx/mma_sync.cuh; B stored [n, k] has the layout
+  /// of right operands already, [k, n] is transposed by ldmatrix on its way.
   __device__ __forceinline__ void multiply(int stage, int warp_row, int warp_column) {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const u32 at_a = shared_address(memory + stage * kStageBytes);
@@ -134,6 +149,8 @@ struct TensorMatmul {
     }
   }
 
+  /// Accumulators 0, 1 are two neighbouring columns of row lane / 4, accumulators 2, 3 of the row 8
+  /// below. Each is rounded once; rows and columns past m and n are not written.
   __device__ __forceinline__ void store(int warp_row, int warp_column) {
     const int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
@@ -164,6 +181,10 @@ struct TensorMatmul {
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int warp_row = warp / 4 * 32;
     const int warp_column = warp % 4 * 32;
+    // Invariant at the top of the loop: `stage` holds step k, and every thread has passed the
+    // barrier behind its stores. One barrier a step is enough, since a step writes the other stage
+    // only, which all threads have finished reading before that barrier. The sums
+    // of an empty k stay 0.
     int stage = 0;
     if (p.k > 0) {
       load(0);
@@ -181,13 +202,16 @@ struct TensorMatmul {
   }
 };
 
-/// f32: a thread sums 4 x 4 elements of a 64 x 64 tile.
+/// f32: a thread sums 4 x 4 elements of a 64 x 64 tile, in steps of 16 along k; the
+/// 256 threads form a square on it. Tensor cores would round the operands to 11 bits (tf32). Both
+/// operands are kept k by k, 64 numbers each, in shared memory, whatever order they are stored in,
+/// so that a thread reads its four rows and its four columns as one float4 each.
 template <class Config>
 struct PlainMatmul {
   static constexpr int kTileM = 64;
   static constexpr int kTileN = 64;
   static constexpr int kTileK = 16;
-  static constexpr int kPitch = kTileM + 4;  // floats
+  static constexpr int kPitch = kTileM + 4;  // floats; rows start on 16 bytes and in other banks
   static constexpr int kSharedBytes = 2 * kTileK * kPitch * 4;
 
   const MatmulParams& p;
@@ -252,7 +276,7 @@ struct PlainMatmul {
   }
 };
 
-/// Grid: batches * tiles across * tiles down.
+/// The entry; see the head of this file. Grid: batches * tiles across * tiles down.
 template <class Config>
 __global__ void __launch_bounds__(kMatmulThreads) matmul(const __grid_constant__ MatmulParams p) {
   if constexpr (Config::kElement == Element::kF32) {

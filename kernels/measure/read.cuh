@@ -1,4 +1,5 @@
-// Reads memory as fast as the device can: the ceiling of kernels that stream their input once.
+// Reads memory as fast as the device can: the ceiling of kernels that stream their input once, such
+// as decode attention and cache writes, whose rates are reported as a share of it.
 #pragma once
 
 #include "kernels/params_measure.h"
@@ -9,7 +10,8 @@ struct Vector16 {
   unsigned int x, y, z, w;
 };
 
-/// A 16-byte load; `kStreaming` asks the first-level cache to keep nothing.
+/// A 16-byte load; with `kStreaming` the L1 keeps nothing and the L2 fetches 256 bytes on a miss.
+/// Both are measured and reported.
 template <bool kStreaming>
 __device__ __forceinline__ Vector16 load16(const Vector16* address) {
   Vector16 v;
@@ -25,8 +27,9 @@ __device__ __forceinline__ Vector16 load16(const Vector16* address) {
   return v;
 }
 
-/// Config: int kThreads, int kUnroll, bool kStreaming. Every CTA reads kThreads * kUnroll vectors
-/// at a time, grid-stride.
+/// Config: int kThreads, int kUnroll (loads of a thread under way at once), bool kStreaming. Grid:
+/// any; every CTA reads kThreads * kUnroll vectors at a time, grid-stride, neighbouring threads
+/// neighbouring vectors.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) read_memory(const ReadParams params) {
   const Vector16* data = static_cast<const Vector16*>(params.data);

@@ -1,5 +1,10 @@
-// Combining the partial results of the ranks of a decode-context group by their LSEs (semantics
-// §7.3 steps 2 and 3, §7.5).
+// Combining the partial results of the ranks of a decode-context parallel group by their LSEs
+// (semantics §7.3 steps 2 and 3, §7.5). Row (token, head) has a partial output and an LSE on every
+// rank; with LSE = ln sum e^lse_rank the whole is sum e^(lse_rank - LSE) * partial_rank.
+//   correct_dcp  scales the partial of one rank, which a reduce-scatter sums up afterwards;
+//   combine_dcp  has the partials of all ranks after an all-to-all and sums them itself;
+//   sum_ranks    is the sum of that reduce-scatter where ranks are simulated on one device.
+// Ranks are always summed in ascending order, so that results do not depend on timing.
 #pragma once
 
 #include "kernels/common/division.cuh"
@@ -9,6 +14,7 @@
 
 namespace attn {
 
+/// -inf: the rank saw no key of the row.
 constexpr float kNoLse = __builtin_bit_cast(float, 0xFF800000u);
 
 /// e^x, or 2^x.
@@ -16,14 +22,16 @@ __device__ __forceinline__ float lse_power(const RankLses& lses, float x) {
   return lses.base_two != 0 ? exp2f(x) : expf(x);
 }
 
-/// LSE of a rank; NaN and +inf are no LSE.
+/// LSE of a rank; NaN and +inf, which some attention kernels give to rows without keys, become
+/// kNoLse: both fail the comparison.
 __device__ __forceinline__ float rank_lse(const RankLses& lses, int rank, i64 token, i64 head) {
   const float lse =
       lses.lse[rank * lses.rank_stride + token * lses.token_stride + head * lses.head_stride];
   return lse < float_from_bits(0x7F800000u) ? lse : kNoLse;
 }
 
-/// Rows (token, head) of a CTA, heads first.
+/// Rows (token, head) of a CTA, heads first. One 64-bit quotient finds the first of them; the
+/// others follow from it by 32-bit ones.
 class DcpRows {
  public:
   struct Row {
@@ -51,8 +59,9 @@ class DcpRows {
 };
 
 /// weights[W, rows] become the factors e^(lse_rank - LSE) of every rank, 0 where either is -inf,
-/// with LSE = ln sum e^lse over the ranks, which is stored where it is asked for and by
-/// `stores_lse`.
+/// with LSE = ln sum e^lse over the ranks. The LSE is stored if the caller of the operation wants
+/// it, and only by the CTAs with `stores_lse`, one of those that share a row. All threads must call
+/// this; it ends with a barrier.
 template <class Config, class Params>
 __device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows, bool stores_lse,
                                             float* weights) {
@@ -65,6 +74,7 @@ __device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows
   __syncthreads();
   for (unsigned i = threadIdx.x; i < count; i += Config::kThreads) {
     float* const of_row = weights + i;
+    // The largest LSE is subtracted first: no power overflows, and that of the largest is 1.
     float maximum = kNoLse;
     for (unsigned rank = 0; rank < world_size; ++rank) {
       maximum = fmaxf(maximum, of_row[rank * count]);
@@ -90,6 +100,8 @@ __device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows
 }
 
 /// output = sum of partial * weight over `num_terms` ranks from `first_rank` on, in their order.
+/// A thread has kItems vectors, kThreads apart, of the rows of its CTA; blockIdx.y counts on within
+/// rows that are wider than a CTA.
 /// Config: Element kPartial, kOutput; int kVector (elements of a load), kItems (vectors of a
 /// thread), kTerms (ranks whose vectors are under way at once), kThreads. Grid: (cdiv(T * H,
 /// dcp_rows_of_cta()), cdiv(D / kVector, kItems * kThreads)).
@@ -161,21 +173,22 @@ __device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, i
   }
 }
 
-/// Config and grid: those of combine_ranks().
+/// One term: the partial of rank p.rank. Config and grid: those of combine_ranks().
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     correct_dcp(const __grid_constant__ DcpCorrectParams p) {
   combine_ranks<Config>(p, p.rank, 1, 0);
 }
 
-/// Config and grid: those of combine_ranks().
+/// The terms of all ranks. Config and grid: those of combine_ranks().
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     combine_dcp(const __grid_constant__ DcpCombineParams p) {
   combine_ranks<Config>(p, 0, p.lses.world_size, p.partial_rank_stride);
 }
 
-/// Config: Element kElement; int kVector, kThreads. Grid: cdiv(count / kVector, kThreads).
+/// One vector a thread. Config: Element kElement; int kVector, kThreads. Grid: cdiv(count /
+/// kVector, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     sum_ranks(const __grid_constant__ SumRanksParams p) {

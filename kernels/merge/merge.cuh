@@ -1,4 +1,7 @@
-// merge_attn_states: two partial results of the same rows into one (semantics §6.3).
+// merge_attn_states: two partial results of the same rows into one (semantics §6.3). Cascade
+// attention merges what all requests saw of a common prefix with what each saw of its own keys;
+// chunked prefill merges chunk after chunk. A kernel of pure bandwidth: three rows pass for a
+// handful of multiplications, so all loads are issued before the weights are computed.
 #pragma once
 
 #include "kernels/common/division.cuh"
@@ -7,12 +10,15 @@
 
 namespace attn {
 
+/// Factors of the two sides, which add up to 1, and the LSE of the merged row.
 struct MergeWeights {
   float prefix;
   float suffix;
   float lse;
 };
 
+/// With m = max(p, s): weights e^(p - m) / l and e^(s - m) / l with l their sum, LSE = m + ln l.
+/// Exact functions and divisions, not the fast ones: partials may be f32, and the cost is per row.
 __device__ __forceinline__ MergeWeights merge_weights(float prefix_lse, float suffix_lse) {
   const float kNegInf = float_from_bits(0xFF800000u);
   // Both infinities mean "no key was seen" (§3.8); a NaN is no empty part and propagates.
@@ -26,7 +32,8 @@ __device__ __forceinline__ MergeWeights merge_weights(float prefix_lse, float su
   return {__fdiv_rn(prefix, total), __fdiv_rn(suffix, total), maximum + logf(total)};
 }
 
-/// A side of weight 0 contributes exactly 0, whatever it holds (§0.6.6).
+/// suffix = prefix * its weight + suffix * its weight. A side of weight 0 contributes exactly 0,
+/// whatever it holds, NaN included (§0.6.6).
 template <int kCount>
 __device__ __forceinline__ void weighted_sum(const MergeWeights& weights,
                                              const float (&prefix)[kCount],
@@ -60,7 +67,8 @@ __global__ void __launch_bounds__(Config::kThreads) merge(const __grid_constant_
   char* const output_row =
       static_cast<char*>(p.output) + row * p.head_size * size_of(Config::kOutput);
 
-  // All loads are under way before the weights are computed.
+  // All loads are under way before the weights are computed. Vectors of a thread lie row_threads
+  // apart, so that neighbouring threads read neighbouring vectors.
   ElementVector<Config::kElement, kVector> prefix[kLoads];
   ElementVector<Config::kElement, kVector> suffix[kLoads];
   int elements[kLoads];

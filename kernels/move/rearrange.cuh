@@ -1,5 +1,7 @@
 // Moving rows without arithmetic: concatenation, gathering by index, strided copies (semantics
-// §8.4.5, §8.6, the transposes around the collectives of §7).
+// §8.4.5, §8.6, the transposes around the collectives of §7). Bits are copied, NaN payloads
+// included, unless copy() is told to convert. One thread does one vector; the last CTA has idle
+// threads.
 #pragma once
 
 #include "kernels/common/division.cuh"
@@ -14,6 +16,7 @@ struct VectorPlace {
   i64 vector;
 };
 
+/// Threads run along a row first, so that a warp reads and writes contiguous memory.
 template <class Config>
 __device__ __forceinline__ VectorPlace place_of_thread(i64 row_vectors) {
   const i64 index = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
@@ -21,8 +24,9 @@ __device__ __forceinline__ VectorPlace place_of_thread(i64 row_vectors) {
   return {row, index - row * row_vectors};
 }
 
-/// Config: Element kSource, kOutput; int kVector (elements of a load), kThreads. Grid:
-/// cdiv(rows * width / kVector, kThreads).
+/// output[i, j, k, :] = source[i, j, k, :] by the strides of either side, converted from kSource to
+/// kOutput where they differ. Config: Element kSource, kOutput; int kVector (elements of a load),
+/// kThreads. Grid: cdiv(rows * width / kVector, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) copy(const __grid_constant__ CopyParams p) {
   constexpr int kVector = Config::kVector;
@@ -47,8 +51,9 @@ __global__ void __launch_bounds__(Config::kThreads) copy(const __grid_constant__
   }
 }
 
-/// Config: Element kElement; int kVector, kThreads. Grid: cdiv(T * H * (both parts) / kVector,
-/// kThreads).
+/// Row (token, head) of the output is first | second; kVector divides the sizes of both parts, so a
+/// vector lies in one of them. Config: Element kElement; int kVector, kThreads.
+/// Grid: cdiv(T * H * (first_size + second_size) / kVector, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads) concat(const __grid_constant__ ConcatParams p) {
   constexpr int kVector = Config::kVector;
@@ -73,7 +78,8 @@ __global__ void __launch_bounds__(Config::kThreads) concat(const __grid_constant
   store_vector(static_cast<char*>(p.output) + to * kBytes, loaded);
 }
 
-/// Config as concat's. Grid: cdiv(num_rows * width / kVector, kThreads).
+/// output[i] = source[rows[i]]. Config as concat's. Grid: cdiv(num_rows * width / kVector,
+/// kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     gather_rows(const __grid_constant__ GatherRowsParams p) {

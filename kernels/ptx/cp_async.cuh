@@ -1,4 +1,10 @@
-// Copies from global to shared memory that run beside the computation (cp.async).
+// Copies from global to shared memory that run beside the computation (cp.async). They pass through
+// no register, so that a thread can have many under way. What a thread has copied is visible to
+// itself after wait_copy_groups(), to other threads only after a barrier that follows it.
+//
+// 16 bytes go by cp.async.cg, past the L1, which streamed keys would only displace; the narrower
+// copies exist as cp.async.ca only. L2::128B lets the L2 fetch the whole line on a miss: the rest
+// of it is the next piece that neighbouring threads copy.
 #pragma once
 
 #include "kernels/common/numeric.cuh"
@@ -19,7 +25,7 @@ __device__ __forceinline__ void copy_async(u32 to_shared, const void* from) {
 }
 
 /// Copies kBytes (4, 8 or 16, and aligned so); writes zeros instead when not `valid`, and then
-/// reads nothing.
+/// reads nothing, but `from` must be a valid address all the same.
 template <int kBytes>
 __device__ __forceinline__ void copy_async(u32 to_shared, const void* from, bool valid) {
   const int size = valid ? kBytes : 0;
@@ -34,7 +40,9 @@ __device__ __forceinline__ void copy_async(u32 to_shared, const void* from, bool
   }
 }
 
-/// Closes a group of copies; groups complete in order.
+/// Closes a group of copies, which may be empty; groups complete in order. A pipeline closes one
+/// for every step, even past its last copy, so that the number of pending groups always says which
+/// step has arrived.
 __device__ __forceinline__ void close_copy_group() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

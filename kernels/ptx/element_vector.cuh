@@ -1,5 +1,7 @@
 // Some contiguous elements in registers: loaded and stored by up to 16 bytes an instruction, read
-// and written as f32.
+// and written as f32. Every kernel that moves or converts tensors is written over these: the
+// launcher picks the widest vector that the sizes, strides and addresses of a call allow
+// (widest_vector() on the host), and one kernel text serves all elements.
 #pragma once
 
 #include "kernels/common/numeric.cuh"
@@ -8,6 +10,7 @@
 
 namespace attn {
 
+/// Bytes of an element.
 ATTN_FN constexpr int size_of(Element element) {
   switch (element) {
     case Element::kF64:
@@ -68,6 +71,7 @@ __device__ __forceinline__ ElementVector<kElement, kCount> load_vector(const voi
   return vector;
 }
 
+/// `destination` is aligned as the source of load_vector() is.
 template <Element kElement, int kCount>
 __device__ __forceinline__ void store_vector(void* destination,
                                              const ElementVector<kElement, kCount>& vector) {
@@ -91,8 +95,8 @@ __device__ __forceinline__ void store_vector(void* destination,
   }
 }
 
-/// kCount elements by loads of kLoad, where no more can be had at once: all, or single ones of two
-/// bytes.
+/// kCount elements by loads of kLoad elements, for sources that are not aligned to the vector:
+/// whole 16 bytes (or the whole vector), or single elements of two bytes.
 template <Element kElement, int kCount, int kLoad>
 __device__ __forceinline__ ElementVector<kElement, kCount> load_parts(const void* source) {
   using Vector = ElementVector<kElement, kCount>;
@@ -110,7 +114,8 @@ __device__ __forceinline__ ElementVector<kElement, kCount> load_parts(const void
   }
 }
 
-/// By stores of kStoreBytes (1, 2, 4, 8 or 16), or of the whole vector where that is less.
+/// Stores the vector by pieces of kStoreBytes (1, 2, 4, 8 or 16), or at once where it is smaller
+/// than that: for destinations that are only aligned to kStoreBytes.
 template <int kStoreBytes, Element kElement, int kCount>
 __device__ __forceinline__ void store_parts(void* destination,
                                             const ElementVector<kElement, kCount>& vector) {
@@ -181,6 +186,7 @@ __device__ __forceinline__ u32 encode_pair(float low, float high) {
   }
 }
 
+/// All elements as f32, exactly. Codes are not scaled.
 template <Element kElement, int kCount>
 __device__ __forceinline__ void decode_vector(const ElementVector<kElement, kCount>& vector,
                                               float (&values)[kCount]) {
@@ -203,7 +209,8 @@ __device__ __forceinline__ void decode_vector(const ElementVector<kElement, kCou
   }
 }
 
-/// To f32, f16, bf16, e4m3 or e5m2.
+/// Values rounded to nearest even to f32, f16, bf16, e4m3 or e5m2; fp8 saturates, f16 overflows to
+/// infinity. The bits are those of numeric.cuh, save the payload of NaN.
 template <Element kElement, int kCount>
 __device__ __forceinline__ ElementVector<kElement, kCount> encode_vector(
     const float (&values)[kCount]) {

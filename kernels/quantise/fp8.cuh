@@ -1,11 +1,13 @@
 // Quantisation to e4m3: one static scale, a scale per group of columns, and the encoder's padded
-// heads (semantics §8.7 step 2, §9.2, §9.3, §10.5).
+// heads (semantics §8.7 step 2, §9.2, §9.3, §10.5). Bandwidth bounds all of them, so they load
+// several vectors before they store the first. Whether an element is multiplied by 1 / scale or
+// divided by the scale is part of each definition, since the two give different codes now and then.
 #pragma once
 
+#include "kernels/common/division.cuh"
 #include "kernels/params_mm.h"
 #include "kernels/params_quant.h"
 #include "kernels/ptx/element_vector.cuh"
-#include "kernels/quantise/divide.cuh"
 
 namespace attn {
 
@@ -13,6 +15,7 @@ namespace attn {
 __device__ __forceinline__ float scaled_by(float x, float factor) {
   return x == 0.0f ? x : __fmul_rn(x, factor);
 }
+/// values * factor under the rule of scaled_by().
 template <int kCount>
 __device__ __forceinline__ void scale_by(float (&values)[kCount], float factor) {
   // Why one condition outside: inside the loop it becomes a branch for every value.
@@ -25,7 +28,8 @@ __device__ __forceinline__ void scale_by(float (&values)[kCount], float factor) 
   }
 }
 
-/// Elements that saturation changes by more than rounding would (§0.4).
+/// Elements that saturation changes by more than rounding would (§0.4): up to 464, half a step
+/// beyond 448, rounding to the nearest number gives 448 anyhow.
 template <int kCount>
 __device__ __forceinline__ int count_saturated(const float (&values)[kCount]) {
   int count = 0;
@@ -44,7 +48,8 @@ __device__ __forceinline__ void add_saturated(int count, i64* total) {
   }
 }
 
-/// Rows of heads of numbers, whose codes lie without gaps; those of columns from `width` on are 0.
+/// What quantise_rows() works on: rows of heads. Codes of a row lie without gaps, a head padded to
+/// kHeadPieces * kCodes columns; those of columns from `width` on are 0.
 struct QuantisedRows {
   const char* source;
   i64 source_row_stride;  // elements
@@ -55,11 +60,13 @@ struct QuantisedRows {
   int width;  // elements of a head
 };
 
-/// scale(values, live) changes numbers to what is rounded; the first `live` are of a head. Returns
-/// how many of this thread saturated, or
-/// 0 unless `counts`. Config: Element kSource; int kVector (elements of a load), kCodes (of a
-/// store, a multiple of kVector), kItems (stores of a thread), kHeadPieces, kRowPieces (stores of a
-/// head, of a row), kThreads. Grid: cdiv(num_rows * kRowPieces, kThreads * kItems).
+/// The loop of the kernels with one scale: load, scale, round, store. scale(values, live) changes
+/// numbers in place to what is rounded; the first `live` of them are of a head, the others padding.
+/// Returns how many of this thread's elements saturated, or 0 unless `counts`.
+///
+/// Config: Element kSource; int kVector (elements of a load), kCodes (of a store, a multiple of
+/// kVector), kItems (stores of a thread), kHeadPieces, kRowPieces (stores of a head, of a row),
+/// kThreads. Grid: cdiv(num_rows * kRowPieces, kThreads * kItems).
 template <class Config, class Scale>
 __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool counts,
                                              const Scale& scale) {
@@ -113,7 +120,7 @@ __device__ __forceinline__ int quantise_rows(const QuantisedRows& rows, bool cou
   return saturated;
 }
 
-/// Config: that of quantise_rows(). Grid as there.
+/// codes = rn_e4m3(x * (1 / scale)). Config: that of quantise_rows(). Grid as there.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_fp8(const __grid_constant__ StaticQuantiseParams p) {
@@ -136,9 +143,13 @@ __device__ __forceinline__ float round_up_to_power_of_two(float scale) {
   return float_from_bits((float_bits(fmaxf(scale, 1e-10f)) + 0x7FFFFFu) & 0x7F800000u);
 }
 
-/// Neighbouring threads hold a group. Config: Element kSource; int kVector (elements of a load),
-/// kStoreBytes (of the codes' stores), kGroup, kThreads. Grid: cdiv(rows * columns / kGroupPiece,
-/// kThreads).
+/// A thread has kGroupPiece columns, and the 4 or 8 neighbours that share a group find its maximum
+/// by shuffles; groups divide a row, so they never straddle rows or warps. Threads past the last
+/// row take part in the shuffles before they leave.
+///
+/// Config: Element kSource; int kVector (elements
+/// of a load), kStoreBytes (of the codes' stores), kGroup, kThreads. Grid: cdiv(rows * columns /
+/// kGroupPiece, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_fp8_groups(const __grid_constant__ GroupQuantiseParams p) {
@@ -182,7 +193,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   }
 }
 
-/// Config: that of quantise_rows(). Grid as there, of S rows.
+/// The encoder's: heads of head_size columns become heads of padded_head_size. Config: that of
+/// quantise_rows(). Grid as there, of S rows.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_pad_fp8(const __grid_constant__ PadQuantiseParams p) {

@@ -1,5 +1,8 @@
 // int8 quantisation of attention inputs: a scale for every token and head, or for every channel
-// (semantics §11.2).
+// (semantics §11.2), a channel being a head's column over all tokens. The first is one kernel. The
+// dynamic scales of channels take three, since a channel's maximum is over the whole tensor:
+// finish_channel_scales (clear), reduce_channels, finish_channel_scales (/ 127); the codes are then
+// a kernel of their own, as they are with given scales.
 #pragma once
 
 #include "kernels/common/division.cuh"
@@ -13,6 +16,7 @@ __device__ __forceinline__ u32 nearest_code(float x) {
   return static_cast<u32>(min(max(__float2int_rn(x), -128), 127)) & 0xFFu;
 }
 
+/// The first value's code in the low byte of the first word.
 template <int kCount>
 __device__ __forceinline__ ElementVector<Element::kI8, kCount> nearest_codes(
     const float (&values)[kCount]) {
@@ -22,6 +26,7 @@ __device__ __forceinline__ ElementVector<Element::kI8, kCount> nearest_codes(
   return codes;
 }
 
+/// kVector columns of a head as f32.
 template <class Config>
 __device__ __forceinline__ void load_values(const Int8QuantiseParams& p, i64 token, i64 head,
                                             int column, float (&values)[Config::kVector]) {
@@ -31,6 +36,10 @@ __device__ __forceinline__ void load_values(const Int8QuantiseParams& p, i64 tok
                 values);
 }
 
+/// kLanes neighbouring threads do a (token, head): they read it once for the maximum and again,
+/// from a cache by then, for the codes, code = rn_i8(x * (127 / max|x|)), scale = max|x| / 127.
+/// Threads without a row take part in the shuffles before they leave.
+///
 /// Config: Element kSource; int kVector (elements of a load), kLanes (threads of a row, a power of
 /// two up to 32), kThreads. Grid: cdiv(T * h, kThreads / kLanes).
 template <class Config>
@@ -70,8 +79,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   }
 }
 
-/// Codes by the scale of their channel. Config: Element kSource; int kVector, kThreads. Grid:
-/// cdiv(T * h * D / kVector, kThreads).
+/// Codes by the scale of their channel: rn_i8(x / scale), 0 for a scale of 0. Config: Element
+/// kSource; int kVector, kThreads. Grid: cdiv(T * h * D / kVector, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_int8_channel(const __grid_constant__ Int8QuantiseParams p) {
@@ -104,8 +113,9 @@ __global__ void __launch_bounds__(Config::kThreads)
   p.scale[channel] = Config::kClear ? 0.0f : __fdiv_rn(p.scale[channel], 127.0f);
 }
 
-/// The largest magnitude of a channel over a run of tokens into its scale. Config: Element kSource;
-/// int kTokens (of a run), kThreads. Grid: (cdiv(h * D, kThreads), cdiv(T, kTokens)).
+/// The largest magnitude of a channel over a run of tokens into its scale. A thread has a channel,
+/// so a warp reads contiguous columns. Config: Element kSource; int kTokens (of a run), kThreads.
+/// Grid: (cdiv(h * D, kThreads), cdiv(T, kTokens)).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     reduce_channels(const __grid_constant__ Int8QuantiseParams p) {

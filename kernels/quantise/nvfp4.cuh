@@ -1,13 +1,18 @@
-// NVFP4: e2m1 codes with an e4m3 scale for 16 columns (semantics §9.4).
+// NVFP4: e2m1 codes with an e4m3 scale for 16 columns and one f32 factor g for the tensor
+// (semantics §9.4). With a block's largest magnitude a: sf = rn_e4m3(g * (a / 6)), 6 being the
+// largest e2m1 number, and code = rn_e2m1(x * m) with m = 1 / (sf / g). Codes are made with the
+// rounded sf, by which they are dequantised as well. Every operation is rounded by itself, in this
+// order: that defines the bytes.
 #pragma once
 
 #include "kernels/quantise/fp8.cuh"
 
 namespace attn {
 
-/// One thread a block of 16 columns. Config: Element kSource; int kVector (elements of a load),
-/// kStoreBytes (of the codes' stores: 1, 2, 4 or 8), kThreads. Grid: cdiv(rows * columns / 16,
-/// kThreads).
+/// One thread a block of 16 columns, so that no maximum has to cross threads. Scales of padding
+/// rows and blocks in the swizzled layout are not written. Config: Element kSource; int kVector
+/// (elements of a load), kStoreBytes (of the codes' stores: 1, 2, 4 or 8), kThreads. Grid:
+/// cdiv(rows * columns / 16, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     quantise_nvfp4(const __grid_constant__ Nvfp4QuantiseParams p) {
@@ -38,6 +43,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   const float scale = e4m3_to_float(scale_code);
   const float factor = scale == 0.0f ? 0.0f : __fdiv_rn(1.0f, __fdiv_rn(scale, global_scale));
   scale_by(values, factor);
+  // Two codes a byte, the even column in the low nibble: eight in a word.
   ElementVector<Element::kU8, kNvfp4Block / 2> codes = {};
 #pragma unroll
   for (int i = 0; i < kNvfp4Block; ++i) {

@@ -1,5 +1,7 @@
 // Largest elements of tensors and the scales made of them, without a way over the host (semantics
-// §5.4, §10.6).
+// §5.4, §10.6). amax is two launches: start_amax writes what the maximum starts from, then all CTAs
+// of amax() raise it by atomics. A maximum of the same elements is the same in any order, so the
+// result has the same bits in every run.
 #pragma once
 
 #include "kernels/common/division.cuh"
@@ -9,6 +11,7 @@
 
 namespace attn {
 
+/// The NaN that all NaNs become: as an integer it is above every other float, see atomic_nan_max().
 constexpr float kAmaxNan = __builtin_bit_cast(float, 0x7FFFFFFFu);
 
 /// The larger one, or NaN if either is: a maximum in any order gives the same.
@@ -31,7 +34,8 @@ __device__ __forceinline__ u32 nan_max_of_halves(u32 a, u32 b) {
   return larger;
 }
 
-/// The largest element or magnitude that came by, two at a time where they are packed.
+/// The largest element (kSigned) or magnitude so far. 16-bit elements are compared two at a time,
+/// as they lie in a word: the maximum is exact in their own format. It starts with -inf or 0.
 template <Element kElement, bool kSigned>
 class RunningMax {
  public:
@@ -56,6 +60,7 @@ class RunningMax {
   u32 largest_ = kSigned ? kNegInf : 0u;
 };
 
+/// The same for every lane.
 __device__ __forceinline__ float nan_max_of_warp(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
@@ -64,7 +69,8 @@ __device__ __forceinline__ float nan_max_of_warp(float value) {
   return value;
 }
 
-/// *running = nan_max(*running, value) by all threads of a grid.
+/// *running = nan_max(*running, value) by threads of all CTAs at once. There is no atomic maximum
+/// of floats, but the bits of floats are in the order of their values, up to the sign.
 __device__ __forceinline__ void atomic_nan_max(float* running, float value) {
   // As integers, floats >= 0 ascend and negative ones descend; this NaN is above all of them.
   const float ordered = value != value ? kAmaxNan : value + 0.0f;  // -0 becomes 0
@@ -75,7 +81,8 @@ __device__ __forceinline__ void atomic_nan_max(float* running, float value) {
   }
 }
 
-/// Config: int kThreads. Grid: 1.
+/// What the maximum starts from: -inf, or 0 for magnitudes and for an empty tensor. Config: int
+/// kThreads. Grid: 1.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     start_amax(const __grid_constant__ AmaxParams p) {
@@ -84,6 +91,7 @@ __global__ void __launch_bounds__(Config::kThreads)
   *p.amax = p.is_signed != 0 && !is_empty ? float_from_bits(0xFF800000u) : 0.0f;
 }
 
+/// *p.amax = nan_max(*p.amax, largest element), which start_amax() has set before.
 /// Config: Element kElement; int kVector (elements of a load), kItems (loads of a thread that are
 /// under way at once), kHeadPieces, kRowPieces (loads of a head, of a token), kThreads; bool
 /// kSigned. Grid: any; its CTAs take turns.
@@ -137,7 +145,8 @@ __global__ void __launch_bounds__(Config::kThreads) amax(const __grid_constant__
   atomic_nan_max(p.amax, of_cta);
 }
 
-/// One thread a tensor. Config: int kThreads. Grid: cdiv(num_tensors, kThreads).
+/// One thread a tensor: its amax replaces the oldest of the ring, and the scale is that of the
+/// largest one of the ring. Config: int kThreads. Grid: cdiv(num_tensors, kThreads).
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     update_amax_history(const __grid_constant__ AmaxHistoryParams p) {
@@ -151,7 +160,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   p.scale[tensor] = __fdiv_rn(largest, 448.0f);
 }
 
-/// Config: int kThreads. Grid: 1.
+/// The scales of query, key and value from their amax: one thread each. Config: int kThreads.
+/// Grid: 1.
 template <class Config>
 __global__ void __launch_bounds__(Config::kThreads)
     calc_kv_scales(const __grid_constant__ KvScaleParams p) {

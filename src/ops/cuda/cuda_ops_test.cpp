@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "core/problem/problem.h"
-#include "kernels/params_fault.h"
+#include "kernels/params_measure.h"
 #include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
 #include "ops/cuda/testing/host_device_testing.h"

@@ -1,6 +1,6 @@
 #include "ops/cuda/planted_fault.h"
 
-#include "kernels/params_fault.h"
+#include "kernels/params_measure.h"
 
 namespace attnbench::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The attention operations: each call goes to the first candidate that fits, and its parts are put
-// together by kernels/attention/combine.cuh and combine_plan.cuh.
+// together by kernels/attention/combine.cuh.
 #include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/attention/attend_spec.h"
 #include "ops/cuda/operations.h"
@@ -76,7 +76,6 @@ void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
 void combine_plan(Launcher& launcher, const attn::AttendParams& params,
                   const attn::PlanParams& plan) {
   AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
-  kernel.spec.source = "attention/combine_plan.cuh";
   LaunchShape shape;
   shape.grid_x =
       ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);

@@ -38,8 +38,8 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
 /// "decode_segments") that deals a request's keys to `parts` CTAs.
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
                            const std::string& entry, int parts);
-/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments") or
-/// combine_plan.cuh for so many parts a row; tile_rows (token, head) rows a CTA.
+/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
+/// for so many parts a row; tile_rows (token, head) rows a CTA.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
 
 /// Query rows of a KV head that the decode kernel still does better than a half-empty tile of the

@@ -1,6 +1,12 @@
 // Device code on the host: the threads of one CTA take turns as fibers, and the instructions that
-// kernels/ptx wraps are emulated. Slow, but it is the kernels' own code that runs. To be included
-// before any device file.
+// kernels/ptx wraps are emulated. Slow, but it is the kernels' own code that runs, with sanitizers
+// if wanted. To be included before any device file, since it defines away the keywords of CUDA.
+//
+// A fiber runs until it meets the others: at a barrier, a shuffle, a vote, a product of the warp.
+// The order between two such points is that of the thread numbers, which one real order of the
+// device is; races that show only in another order are not found. Copies (cp.async) are done at
+// once, so a missing wait is not found either. What is found: wrong addresses, layouts, masks,
+// arithmetic, and barriers that only some threads reach.
 #pragma once
 
 #include <ucontext.h>
@@ -46,6 +52,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 struct EmulatedIndex {
   unsigned x = 0;
 };
+// One dimension only, as the emulated kernels use them.
 inline EmulatedIndex threadIdx;  // of the fiber that runs
 inline EmulatedIndex blockIdx;
 inline EmulatedIndex gridDim;
@@ -63,8 +70,11 @@ class EmulatedCta {
     everyone_.expected = num_threads;
   }
 
+  /// Dynamic shared memory; its first byte has the shared address 0.
   unsigned char* shared() { return reinterpret_cast<unsigned char*>(shared_.data()); }
   void wait() { meet(everyone_); }
+  /// __syncthreads_or: whether any thread said true. The second meeting keeps a fast thread from
+  /// voting anew before all have read.
   bool any(bool mine) {
     votes_[threadIdx.x] = mine ? 1 : 0;
     wait();
@@ -73,7 +83,8 @@ class EmulatedCta {
     return result;
   }
 
-  /// What every lane of the calling thread's warp has handed in.
+  /// What every lane of the calling thread's warp has handed in, by lane: all warp instructions are
+  /// made of it. All 32 lanes must call it.
   template <typename T>
   std::array<T, 32> exchange(const T& mine) {
     static_assert(sizeof(T) <= sizeof(Slot));
@@ -111,6 +122,7 @@ class EmulatedCta {
 #endif
   };
 
+  /// Waits until all that are expected have come. Who comes last goes on at once.
   void meet(Meeting& meeting) {
     const int mine = meeting.past;
     if (++meeting.arrived == meeting.expected) {
@@ -230,7 +242,9 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
   throw std::logic_error("an address outside of the emulation");
 }
 
-// The device's own wrappers under other names, which nobody calls.
+// The device's own wrappers under other names, which nobody calls: their inline PTX is for a GPU
+// only. Templates that are never instantiated and inline functions that are never called cost
+// nothing.
 #define exp2_fast ptx_exp2_fast
 #define log2_fast ptx_log2_fast
 #define reciprocal_fast ptx_reciprocal_fast
@@ -261,8 +275,10 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #undef close_copy_group
 #undef wait_copy_groups
 
+// The emulations, under the names that the kernels call.
 namespace attn {
 
+// The .ftz of the instructions: subnormal operands and results are 0.
 inline float flush_subnormal(float x) { return std::fabs(x) < 0x1p-126f ? 0.0f : x; }
 inline float exp2_fast(float x) { return flush_subnormal(std::exp2(flush_subnormal(x))); }
 inline float log2_fast(float x) { return std::log2(x); }
@@ -277,6 +293,7 @@ u32 pack(float low, float high) {
   }
 }
 
+/// Shared addresses count from the start of the dynamic shared memory.
 inline u32 shared_address(const void* pointer) {
   return static_cast<u32>(static_cast<const unsigned char*>(pointer) -
                           attnbench::cuda::running_cta->shared());
@@ -314,7 +331,8 @@ inline u32 transpose_matrix(u32 pair) {
   return element(lane % 4 * 2, lane / 4) | element(lane % 4 * 2 + 1, lane / 4) << 16;
 }
 
-/// The layout of the fragments: mma_sync.cuh.
+/// Sums in double, rounded once, so as exact as no tensor core is: comparisons need the tolerance
+/// of the device's f32 sums all the same. The layout of the fragments: mma_sync.cuh.
 template <Element kElement>
 void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   struct Fragments {
@@ -340,6 +358,7 @@ void multiply_add(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   }
 }
 
+/// Done at once; waiting for groups has nothing to do.
 template <int kBytes>
 void copy_async(u32 to_shared, const void* from, bool valid = true) {
   unsigned char* const to = attnbench::cuda::running_cta->shared() + to_shared;
