@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "core/assumed_device.h"
-#include "core/lse_convention.h"
+#include "core/numbers/lse_convention.h"
 #include "core/problem/problem.h"
 #include "core/step.h"
 #include "core/tensor.h"

@@ -6,7 +6,7 @@
 #include "calibrate/observations.h"
 #include "core/backend_name.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
 #include "inputs/inputs.h"
 #include "inputs/mm_inputs.h"
@@ -74,7 +74,8 @@ class ScenarioObservations final : public Observations {
   /// Those of its backend, where it names one.
   static KernelRules rules_of(const Problem& problem, const FindRules& find_rules) {
     if (problem.backends.size() != 1) return {};
-    if (const auto known = find_rules(parse_backend_name(problem.backends.front()).backend)) return *known;
+    if (const auto known = find_rules(parse_backend_name(problem.backends.front()).backend))
+      return *known;
     fail(ErrorKind::kValue, "case {}: backends: unknown backend '{}'", problem.case_name,
          shown(problem.backends.front()));
   }

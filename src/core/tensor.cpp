@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

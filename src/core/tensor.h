@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
-#include "inputs/files/file_tensors.h"
+#include "inputs/files/input_file.h"
 #include "inputs/inputs.h"
 #include "metadata/int_math.h"
 

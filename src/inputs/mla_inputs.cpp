@@ -13,7 +13,7 @@
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
 #include "inputs/draw_rows.h"
-#include "inputs/files/file_tensors.h"
+#include "inputs/files/input_file.h"
 #include "inputs/host_memory.h"
 #include "metadata/int_math.h"
 

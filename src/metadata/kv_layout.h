@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/enum_names.h"
-#include "core/kv_format.h"
+#include "core/numbers/kv_format.h"
 
 namespace attnbench {
 

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params.h"
 
 namespace attnbench {

@@ -11,7 +11,7 @@
 #include "backends/backend.h"
 #include "metadata/batch.h"
 #include "metadata/blocks.h"
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 #include "ops/ops.h"
 
 namespace attnbench {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "backends/refusals.h"
-#include "core/parallel.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
+#include "core/system/parallel.h"
 #include "inputs/inputs.h"
 #include "metadata/int_math.h"
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 

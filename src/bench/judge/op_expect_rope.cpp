@@ -4,7 +4,7 @@
 
 #include "bench/cases/op_inputs.h"
 #include "bench/judge/op_expect_parts.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
 #include "reference/mla/cache_entry.h"
 #include "reference/ops/rope.h"

@@ -3,7 +3,7 @@
 
 #include "backends/mla/backend.h"
 #include "bench/loop/timing_tools.h"
-#include "core/clock.h"
+#include "core/system/clock.h"
 #include "inputs/inputs.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/cuda_measure.h"

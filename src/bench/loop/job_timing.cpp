@@ -1,6 +1,6 @@
 #include "bench/loop/job_timing.h"
 
-#include "core/clock.h"
+#include "core/system/clock.h"
 
 namespace attnbench {
 

@@ -6,7 +6,7 @@
 
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "inputs/files/kv_scale_file.h"
 #include "inputs/inputs.h"
 

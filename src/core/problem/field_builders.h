@@ -10,7 +10,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 
 namespace attnbench::fields {
 

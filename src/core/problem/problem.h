@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/kv_format.h"
-#include "core/problem_enums.h"
+#include "core/numbers/dtype.h"
+#include "core/numbers/kv_format.h"
+#include "core/problem/enums.h"
 
 namespace attnbench {
 

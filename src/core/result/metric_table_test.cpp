@@ -7,7 +7,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

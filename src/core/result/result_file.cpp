@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/inputs.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/inputs.h"
 #include "inputs/mla_inputs.h"

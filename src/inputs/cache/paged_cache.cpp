@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/inputs.h"
 #include "inputs/random.h"

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/int8_rows.h"
 #include "inputs/inputs.h"
 #include "inputs/shapes.h"

@@ -1,4 +1,4 @@
-#include "inputs/cache/value_scale.h"
+#include "inputs/files/value_scale_file.h"
 
 #include <doctest/doctest.h>
 

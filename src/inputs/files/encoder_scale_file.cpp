@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/atomic_file.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/atomic_file.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
 
 namespace attnbench {

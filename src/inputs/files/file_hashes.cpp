@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "core/sha256.h"
 #include "inputs/files/scale_text.h"
 

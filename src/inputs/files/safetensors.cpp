@@ -12,9 +12,9 @@
 #include <numeric>
 #include <set>
 
-#include "core/atomic_file.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/atomic_file.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "inputs/files/kv_scale_file.h"
 #include "inputs/files/scale_text.h"

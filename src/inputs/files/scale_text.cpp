@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -1,4 +1,4 @@
-#include "metadata/mask/windows.h"
+#include "metadata/mask/attention_math.h"
 
 #include "metadata/test_support.h"
 

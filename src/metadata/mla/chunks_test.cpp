@@ -1,4 +1,4 @@
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 
 #include <algorithm>
 #include <numeric>

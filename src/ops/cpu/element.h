@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params.h"
 #include "ops/cpu/scratch.h"
 

@@ -1,6 +1,6 @@
 #include "ops/cpu/rows.h"
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 
 #if defined(__F16C__)

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/cpu/attention/int8_scores.h"
 #include "ops/cpu/element.h"
 

@@ -1,6 +1,6 @@
 #include "ops/cpu/attention/output_row.h"
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/cpu/element.h"
 
 namespace attnbench::cpu {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/element.h"

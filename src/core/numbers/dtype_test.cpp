@@ -1,4 +1,4 @@
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 #include <doctest/doctest.h>
 

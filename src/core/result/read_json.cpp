@@ -3,7 +3,7 @@
 #include <variant>
 
 #include "core/error.h"
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

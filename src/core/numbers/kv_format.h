@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
-#include "core/dtype.h"
 #include "core/enum_names.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 

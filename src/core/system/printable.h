@@ -28,4 +28,9 @@ std::string quoted_names(const std::vector<std::string>& names);
 /// "a, b or c".
 std::string either_of(const std::vector<std::string>& words);
 
+// How a process ended, in words.
+
+/// Of a status that waitpid() gave: "exit status 3", "signal 11 (Segmentation fault)".
+std::string describe_wait_status(int status);
+
 }  // namespace attnbench

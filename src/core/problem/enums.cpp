@@ -1,4 +1,4 @@
-#include "core/problem_enums.h"
+#include "core/problem/enums.h"
 
 namespace attnbench {
 

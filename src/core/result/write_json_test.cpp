@@ -1,4 +1,4 @@
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 
 #include <doctest/doctest.h>
 

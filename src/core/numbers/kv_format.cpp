@@ -1,9 +1,9 @@
-#include "core/kv_format.h"
+#include "core/numbers/kv_format.h"
 
 #include <cstddef>
 #include <vector>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "kernels/params_mla.h"
 
 namespace attnbench {

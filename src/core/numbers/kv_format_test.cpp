@@ -1,4 +1,4 @@
-#include "core/kv_format.h"
+#include "core/numbers/kv_format.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "core/guard_zone.h"
+#include "core/system/guard_zone.h"
 
 #include <fmt/core.h>
 

@@ -1,8 +1,10 @@
-#include "core/printable.h"
-
-#include <fmt/format.h>
+#include "core/system/printable.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <sys/wait.h>
 
 namespace attnbench {
 namespace {
@@ -100,6 +102,13 @@ std::string either_of(const std::vector<std::string>& words) {
     text += words[i];
   }
   return text;
+}
+
+std::string describe_wait_status(int status) {
+  if (WIFSIGNALED(status)) {
+    return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
+  }
+  return fmt::format("exit status {}", WEXITSTATUS(status));
 }
 
 }  // namespace attnbench

@@ -1,4 +1,4 @@
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 #include <doctest/doctest.h>
 
