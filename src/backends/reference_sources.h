@@ -1,7 +1,7 @@
 // The reference's view of the inputs of a case.
 #pragma once
 
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "reference/attention.h"
 
 namespace attnbench {

@@ -8,7 +8,7 @@
 #include "core/error.h"
 #include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mm_inputs.h"
 
 namespace attnbench {

@@ -122,6 +122,13 @@ Tensor Tensor::from_f64(std::span<const double> values, std::vector<std::int64_t
   return from_values(Dtype::kF64, values, std::move(shape));
 }
 
+Tensor zeros_of_rows(const Tensor& tensor, std::int64_t rows) {
+  if (tensor.shape().empty()) return {};
+  std::vector<std::int64_t> shape = tensor.shape();
+  shape[0] = rows;
+  return Tensor(tensor.dtype(), std::move(shape));
+}
+
 Tensor convert(const Tensor& source, Dtype dtype) {
   constexpr std::int64_t kChunk = 1 << 16;
   Tensor result(dtype, source.shape());

@@ -43,6 +43,19 @@ std::int64_t run_length(const std::vector<SourceRow>& sources, std::int64_t r, s
 
 }  // namespace
 
+std::vector<SourceRow> key_sources(const Problem& problem) {
+  std::vector<SourceRow> sources;
+  if (problem.inputs.shapes_only) return sources;  // nothing is drawn
+  sources.reserve(static_cast<std::size_t>(problem.num_keys()));
+  for (const Request& request : problem.batch) {
+    for (std::int64_t p = 0; p < request.seq_len; ++p) {
+      const bool shared = p < problem.cascade.common_prefix_len;
+      sources.push_back({shared, shared ? p : static_cast<std::int64_t>(sources.size())});
+    }
+  }
+  return sources;
+}
+
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
                const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor) {
   if (spec.shapes_only) return;

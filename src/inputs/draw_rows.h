@@ -23,6 +23,9 @@ struct SourceRow {
   std::int64_t index = 0;
 };
 
+/// Key rows below cascade.common_prefix_len are the same in every request.
+std::vector<SourceRow> key_sources(const Problem& problem);
+
 /// Draws [sources.size(), width] into the first rows of `tensor`: element i of a row is element
 /// index * width + i of its stream; see make_inputs() for the outliers.
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,

@@ -11,10 +11,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "inputs/batch_lengths.h"
 #include "inputs/draw_rows.h"
 #include "inputs/files/input_file.h"
-#include "inputs/host_memory.h"
+#include "inputs/make_inputs.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -13,9 +13,10 @@
 #include "bench/cases/op_inputs.h"
 #include "edge_entries.h"
 #include "far_ops.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "observing_ops.h"
+#include "ops/operations.def"
 #include "strided_ops.h"
 
 namespace attnbench::matrix {
@@ -190,7 +191,6 @@ TEST_CASE("every operation on a cache is moved by FarOps") {
     CHECK_MESSAGE(is_overridden(&FarOps::name), "FarOps only passes on ", #name); \
     ++num_moved;                                                                  \
   }
-#include "ops/operations.def"
   CHECK(num_moved >= 15);
 }
 

@@ -8,6 +8,7 @@
 
 #include "backends/mla/backend.h"
 #include "backends/output_quant.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
 #include "reference/mla/cache_entry.h"

@@ -3,6 +3,7 @@
 
 #include "backends/kv_params.h"
 #include "backends/op/op_pipeline.h"
+#include "inputs/cache/poison.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {

@@ -1,5 +1,6 @@
 // The encoder's Q, K and V in fp8 (semantics §10.5, §10.6).
 #include "backends/op/quant_parts.h"
+#include "inputs/cache/poison.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "metadata/int_math.h"
 

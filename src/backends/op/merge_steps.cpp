@@ -4,6 +4,7 @@
 
 #include "backends/op/op_pipeline.h"
 #include "backends/ranks/ops_communicator.h"
+#include "inputs/cache/poison.h"
 
 namespace attnbench {
 namespace {

@@ -1,5 +1,6 @@
 // Operations that quantise the output of attention (semantics §9).
 #include "backends/op/quant_parts.h"
+#include "inputs/cache/poison.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

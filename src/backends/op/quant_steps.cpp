@@ -1,5 +1,6 @@
 // Operations that quantise queries, keys and values (semantics §8.7, §11.2).
 #include "backends/op/quant_parts.h"
+#include "inputs/cache/poison.h"
 
 namespace attnbench {
 namespace {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backends/plugin/operation.h"
+#include "inputs/cache/poison.h"
 
 namespace attnbench {
 namespace {

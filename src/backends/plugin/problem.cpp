@@ -8,7 +8,7 @@
 #include "backends/refusals.h"
 #include "core/problem/fields.h"
 #include "core/system/parallel.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/stored_kv.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -4,7 +4,7 @@
 #include "backends/mla/backend.h"
 #include "bench/loop/timing_tools.h"
 #include "core/system/clock.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/stored_kv.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/cuda_measure.h"
 #include "ops/cuda/cuda_ops.h"

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "bench/loop/child_process.h"
+#include "core/result/read_json.h"
 #include "core/result/write_json.h"
 
 namespace attnbench {

@@ -1,9 +1,10 @@
+#include "core/result/read_json.h"
+
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <variant>
 
 #include "core/error.h"
-#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/result/write_json.h"
+#include "core/result/read_json.h"
 
 namespace attnbench {
 namespace {

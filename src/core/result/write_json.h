@@ -1,5 +1,4 @@
-// Result as JSON: one element of "results" in a result file (contract.md section 4), and the way
-// back.
+// Result as JSON: one element of "results" in a result file (contract.md section 4).
 #pragma once
 
 #include <string>
@@ -14,9 +13,5 @@ namespace attnbench {
 /// line. Errors: kInternal for a metric by name of which the table has no row.
 std::string result_to_json(const Result& result, int indent = -1,
                            const MetricTable& table = metric_table());
-
-/// Reads what result_to_json wrote; a null number is NaN, unknown keys are ignored. Errors:
-/// E-FORMAT naming the key that is missing or of the wrong type.
-Result result_from_json(const std::string& text, const MetricTable& table = metric_table());
 
 }  // namespace attnbench

@@ -1,4 +1,6 @@
 #include "core/result/write_json.h"
+#include "core/error.h"
+#include "core/result/read_json.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +9,6 @@
 #include <limits>
 #include <string>
 #include <vector>
-
-#include "core/error.h"
 
 namespace attnbench {
 namespace {

@@ -1,10 +1,11 @@
+#include "inputs/cache/check_cache.h"
+
 #include <atomic>
 #include <cstring>
 
 #include "core/error.h"
 #include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
-#include "inputs/inputs.h"
 
 namespace attnbench {
 namespace {

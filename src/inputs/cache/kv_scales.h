@@ -1,7 +1,7 @@
 // Scales of an fp8 cache made from the case's own data: calculate_kv_scales (semantics §5.4).
 #pragma once
 
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 
 namespace attnbench {

@@ -1,4 +1,6 @@
 // The paged cache of an MLA case before the step, and its check after it.
+#include "inputs/cache/mla_cache.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,8 +12,8 @@
 #include "core/error.h"
 #include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
-#include "inputs/inputs.h"
-#include "inputs/mla_inputs.h"
+#include "inputs/cache/poison.h"
+#include "inputs/make_inputs.h"
 #include "metadata/slots.h"
 
 namespace attnbench {

@@ -1,3 +1,5 @@
+#include "inputs/cache/stored_kv.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string_view>
@@ -5,8 +7,6 @@
 #include "core/error.h"
 #include "core/system/parallel.h"
 #include "inputs/cache/int8_rows.h"
-#include "inputs/inputs.h"
-#include "inputs/shapes.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {

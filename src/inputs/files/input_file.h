@@ -7,7 +7,7 @@
 
 #include "core/problem/problem.h"
 #include "inputs/files/safetensors.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 
 namespace attnbench {
 
@@ -15,6 +15,11 @@ namespace attnbench {
 /// `inputs`, whose query_start_loc, seq_lens and key_start_loc are set already. Numbers given in
 /// the scenario win over the file's. Adds notices. Errors: as make_inputs.
 void load_input_file(const Problem& problem, AttentionInputs& inputs);
+
+/// A tensor `sinks` of inputs.file becomes the problem's numbers unless the scenario gives numbers
+/// itself, so that refusals, pipelines and results all see the same sinks. Nothing happens without
+/// a file. Errors: as make_inputs.
+void adopt_file_sinks(Problem& problem);
 
 // Tensors of inputs.file, checked against the scenario (contract section 5).
 

@@ -1,0 +1,20 @@
+// Whether a step wrote what it had to into the cache, and nothing else.
+#pragma once
+
+#include <string>
+
+#include "core/problem/problem.h"
+#include "core/tensor.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+
+namespace attnbench {
+
+/// Compares a cache after the step with what a correct write leaves: every live position must hold
+/// `stored`'s bytes (and scales), every other byte must be as `before`. Returns the empty string,
+/// or a sentence naming the first difference (rank, request, position, K or V, head, element). At
+/// int8 levels `key_scales_after` is the cache of key scales after the step.
+std::string check_cache(const Problem& problem, const StoredKv& stored, const PagedCache& before,
+                        const Tensor& after, const Tensor* key_scales_after = nullptr);
+
+}  // namespace attnbench
