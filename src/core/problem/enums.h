@@ -1,5 +1,5 @@
 // The choices of a scenario file that are words. What each word means is in the tables of
-// problem_enums.cpp, one row a value.
+// enums.cpp, one row a value.
 #pragma once
 
 #include <span>

@@ -179,14 +179,4 @@ Field text(std::string key, Access access, bool is_input_path = false) {
   return field;
 }
 
-/// Fields whose values are neither numbers nor words alone (field_lists.cpp).
-Field alibi_slopes_field();
-Field sinks_field();
-Field mm_prefix_ranges_field();
-Field capture_sizes_field();
-Field images_field();
-Field layer_names_field();
-/// One number, or a list of them: kv_cache.k_scale and v_scale.
-Field scale_field(std::string key, std::vector<double>& (*access)(Problem&));
-
 }  // namespace attnbench::fields

@@ -1,4 +1,5 @@
-// Fields that hold lists or mappings.
+#include "core/problem/field_lists.h"
+
 #include <charconv>
 
 #include "core/problem/field_builders.h"

@@ -1,5 +1,5 @@
 // One fully resolved case of a scenario: every field of contract.md section 1 with defaults filled
-// in. Nesting and names are those of the scenario file, so that problem_json.h is a plain walk.
+// in. Nesting and names are those of the scenario file, so that problem_to_json() is a plain walk.
 #pragma once
 
 #include <array>

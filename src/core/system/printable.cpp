@@ -1,10 +1,10 @@
 #include "core/system/printable.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include <fmt/format.h>
 #include <sys/wait.h>
+
+#include <algorithm>
+#include <cstring>
 
 namespace attnbench {
 namespace {

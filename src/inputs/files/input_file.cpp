@@ -1,16 +1,20 @@
 #include "inputs/files/input_file.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <limits>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/error.h"
 
 namespace attnbench {
 namespace {
+
+std::string shape_text(const FileTensors::Shape& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 class Reader : private FileTensors {
  public:
@@ -90,27 +94,6 @@ class Reader : private FileTensors {
 
 }  // namespace
 
-void adopt_file_sinks(Problem& problem) {
-  if (!problem.inputs.file || problem.attention.sinks == SinksKind::kValues) return;
-  AttentionInputs unused;
-  const std::vector<float> sinks = Reader(problem, unused).per_head("sinks");
-  if (sinks.empty()) return;
-  problem.attention.sinks = SinksKind::kValues;
-  problem.attention.sink_values.assign(sinks.begin(), sinks.end());
-}
-
-void load_input_file(const Problem& problem, AttentionInputs& inputs) {
-  Reader(problem, inputs).read();
-}
-
-namespace {
-
-std::string shape_text(const FileTensors::Shape& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
-
-}  // namespace
-
 FileTensors::FileTensors(const Problem& problem, std::vector<std::string>& notices)
     : name_(*problem.inputs.file),
       dtype_(problem.attention.dtype),
@@ -175,6 +158,19 @@ Tensor FileTensors::pad_query(const Tensor& rows) {
     query.set(i, std::numeric_limits<float>::quiet_NaN());
   }
   return query;
+}
+
+void adopt_file_sinks(Problem& problem) {
+  if (!problem.inputs.file || problem.attention.sinks == SinksKind::kValues) return;
+  AttentionInputs unused;
+  const std::vector<float> sinks = Reader(problem, unused).per_head("sinks");
+  if (sinks.empty()) return;
+  problem.attention.sinks = SinksKind::kValues;
+  problem.attention.sink_values.assign(sinks.begin(), sinks.end());
+}
+
+void load_input_file(const Problem& problem, AttentionInputs& inputs) {
+  Reader(problem, inputs).read();
 }
 
 }  // namespace attnbench

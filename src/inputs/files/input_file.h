@@ -11,18 +11,6 @@
 
 namespace attnbench {
 
-/// Reads query, key, value (required), sinks and alibi_slopes from problem.inputs.file into
-/// `inputs`, whose query_start_loc, seq_lens and key_start_loc are set already. Numbers given in
-/// the scenario win over the file's. Adds notices. Errors: as make_inputs.
-void load_input_file(const Problem& problem, AttentionInputs& inputs);
-
-/// A tensor `sinks` of inputs.file becomes the problem's numbers unless the scenario gives numbers
-/// itself, so that refusals, pipelines and results all see the same sinks. Nothing happens without
-/// a file. Errors: as make_inputs.
-void adopt_file_sinks(Problem& problem);
-
-// Tensors of inputs.file, checked against the scenario (contract section 5).
-
 /// Rows beyond the tokens that query gets, all NaN.
 inline constexpr std::int64_t kQueryPaddingRows = 3;
 
@@ -52,5 +40,15 @@ class FileTensors {
   std::vector<std::string>& notices_;
   SafetensorsFile file_;
 };
+
+/// Reads query, key, value (required), sinks and alibi_slopes from problem.inputs.file into
+/// `inputs`, whose query_start_loc, seq_lens and key_start_loc are set already. Numbers given in
+/// the scenario win over the file's. Adds notices. Errors: as make_inputs.
+void load_input_file(const Problem& problem, AttentionInputs& inputs);
+
+/// A tensor `sinks` of inputs.file becomes the problem's numbers unless the scenario gives numbers
+/// itself, so that refusals, pipelines and results all see the same sinks. Nothing happens without
+/// a file. Errors: as make_inputs.
+void adopt_file_sinks(Problem& problem);
 
 }  // namespace attnbench

@@ -1,9 +1,9 @@
 #include "inputs/files/value_scale_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -95,6 +95,20 @@ class Parser {
   ValueScaleFile file_;
 };
 
+/// Extents that are not the problem's are E-SHAPE.
+void check_extent(const std::string& where, const char* name, std::int64_t expected,
+                  std::int64_t actual) {
+  if (actual == expected) return;
+  fail(ErrorKind::kShape, "{}: {}: expected {}, got {}", where, name, expected, actual);
+}
+
+/// Zeros become 1.0; returns how many.
+std::int64_t replace_zeros(std::vector<float>& scales) {
+  const auto zeros = std::count(scales.begin(), scales.end(), 0.0f);
+  std::replace(scales.begin(), scales.end(), 0.0f, 1.0f);
+  return zeros;
+}
+
 }  // namespace
 
 ValueScaleFile parse_value_scale_file(std::string_view text, const std::string& where) {
@@ -124,24 +138,6 @@ std::string value_scale_file_text(const ValueScaleFile& file) {
                          {"layers", layers}};
   return document.dump(2);
 }
-
-namespace {
-
-/// Extents that are not the problem's are E-SHAPE.
-void check_extent(const std::string& where, const char* name, std::int64_t expected,
-                  std::int64_t actual) {
-  if (actual == expected) return;
-  fail(ErrorKind::kShape, "{}: {}: expected {}, got {}", where, name, expected, actual);
-}
-
-/// Zeros become 1.0; returns how many.
-std::int64_t replace_zeros(std::vector<float>& scales) {
-  const auto zeros = std::count(scales.begin(), scales.end(), 0.0f);
-  std::replace(scales.begin(), scales.end(), 0.0f, 1.0f);
-  return zeros;
-}
-
-}  // namespace
 
 ValueScales read_value_scales(const Problem& problem) {
   constexpr std::string_view kKey = "kv_cache.value_scale_file";

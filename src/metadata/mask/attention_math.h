@@ -14,6 +14,24 @@
 
 namespace attnbench {
 
+/// Attention as §3.3 tells it apart.
+enum class WindowSubject { kDecoder, kEncoderDecoder, kEncoderOnly, kEncoder };
+
+/// Key j is allowed for position p iff p - left <= j <= p + right; -1 = unlimited.
+struct WindowPair {
+  int64_t left = -1;
+  int64_t right = -1;
+  bool operator==(const WindowPair&) const = default;
+};
+
+/// sliding_window counts the visible keys including the token itself; nullopt = no window, < 1 is
+/// E-CONFIG. With symmetric_encoder an ENCODER window is symmetric whatever the rule.
+WindowPair window_pair(std::optional<int64_t> sliding_window, WindowSubject subject,
+                       EncoderWindowRule rule, bool symmetric_encoder = false);
+
+/// The pair with the right side closed when causal.
+WindowPair apply_causal(WindowPair window, bool causal);
+
 /// The bias added to an allowed score (semantics §3.4); p is the query's absolute position, j the
 /// key's, context_len = Sk - Sq.
 enum class AlibiForm {
@@ -57,25 +75,5 @@ KeyRange visible_range(const AttentionMath& math, std::int64_t position, std::in
 /// Whether the row at absolute position p sees key j < seq_len (semantics §3.2, §3.3, §3.6).
 bool is_allowed(const AttentionMath& math, std::span<const MmRange> ranges, std::int64_t position,
                 std::int64_t key, std::int64_t seq_len);
-
-// The window pair behind a sliding_window option (semantics §3.3).
-
-/// Attention as §3.3 tells it apart.
-enum class WindowSubject { kDecoder, kEncoderDecoder, kEncoderOnly, kEncoder };
-
-/// Key j is allowed for position p iff p - left <= j <= p + right; -1 = unlimited.
-struct WindowPair {
-  int64_t left = -1;
-  int64_t right = -1;
-  bool operator==(const WindowPair&) const = default;
-};
-
-/// sliding_window counts the visible keys including the token itself; nullopt = no window, < 1 is
-/// E-CONFIG. With symmetric_encoder an ENCODER window is symmetric whatever the rule.
-WindowPair window_pair(std::optional<int64_t> sliding_window, WindowSubject subject,
-                       EncoderWindowRule rule, bool symmetric_encoder = false);
-
-/// The pair with the right side closed when causal.
-WindowPair apply_causal(WindowPair window, bool causal);
 
 }  // namespace attnbench

@@ -1,11 +1,11 @@
 #include "metadata/mla/prefill.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
-
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "core/error.h"
 #include "core/problem/problem.h"
@@ -32,30 +32,6 @@ std::vector<std::string> flash_attn_reasons(const MlaSpec& mla, Dtype dtype) {
   if (dtype != Dtype::kF16 && dtype != Dtype::kBF16) reasons.emplace_back("dtype not supported");
   return reasons;
 }
-
-}  // namespace
-
-bool is_mla_prefill_backend(std::string_view name) {
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
-std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla,
-                                             Dtype dtype) {
-  if (name == kNames.front()) return flash_attn_reasons(mla, dtype);
-  std::vector<std::string> reasons{"compute capability 9.0 not supported"};
-  if (mla.qk_nope_head_dim != 128 || mla.qk_rope_head_dim != 64 || mla.v_head_dim != 128) {
-    reasons.emplace_back("requires qk_nope_head_dim 128, qk_rope_head_dim 64, v_head_dim 128");
-  }
-  return reasons;
-}
-
-std::string mla_prefill_message(std::string_view name, const std::vector<std::string>& reasons) {
-  return fmt::format(
-      "Selected MLA prefill backend {} is not valid for this configuration. Reason: [{}]", name,
-      fmt::join(reasons, ", "));
-}
-
-namespace {
 
 constexpr int64_t kTokensPerModelLen = 8;
 constexpr int64_t kBlocksPerSeq = 4;
@@ -121,6 +97,26 @@ void add_local_part(MlaChunk& chunk, std::span<const int32_t> context, int64_t s
 }
 
 }  // namespace
+
+bool is_mla_prefill_backend(std::string_view name) {
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla,
+                                             Dtype dtype) {
+  if (name == kNames.front()) return flash_attn_reasons(mla, dtype);
+  std::vector<std::string> reasons{"compute capability 9.0 not supported"};
+  if (mla.qk_nope_head_dim != 128 || mla.qk_rope_head_dim != 64 || mla.v_head_dim != 128) {
+    reasons.emplace_back("requires qk_nope_head_dim 128, qk_rope_head_dim 64, v_head_dim 128");
+  }
+  return reasons;
+}
+
+std::string mla_prefill_message(std::string_view name, const std::vector<std::string>& reasons) {
+  return fmt::format(
+      "Selected MLA prefill backend {} is not valid for this configuration. Reason: [{}]", name,
+      fmt::join(reasons, ", "));
+}
 
 int64_t mla_workspace_tokens(int64_t max_model_len, int64_t max_num_seqs, int64_t block_size) {
   const int64_t by_length = checked_mul(kTokensPerModelLen, max_model_len, "MLA workspace");

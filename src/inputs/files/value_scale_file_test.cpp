@@ -1,7 +1,7 @@
+#include "inputs/files/value_scale_file.h"
 #include "core/error.h"
 #include "core/test_folder.h"
 #include "inputs/cache/stored_kv.h"
-#include "inputs/files/value_scale_file.h"
 #include "inputs/make_inputs.h"
 #include "metadata/mask/kernel_rules_testing.h"
 
