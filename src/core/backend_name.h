@@ -1,5 +1,9 @@
 // Names of backends as scenarios, options and results write them: "FLASH_ATTN", or with the
-// attention kernel that it is held to, "FLASH_ATTN@prefill".
+// attention kernel that it is held to, "FLASH_ATTN@prefill". A result of a held backend keeps the
+// longer name, so that two kernels of one backend can be compared side by side in one run.
+//
+// Only the form is known here. Which backends exist is for backend_list.h, which kernels each has
+// for the backend itself.
 #pragma once
 
 #include <string>

@@ -1,3 +1,7 @@
+// The error classes with their codes. A code is part of the contract with users and scripts: it
+// begins the message on the terminal, stands in result files as the reason of a case and decides
+// the exit status, so a row may be added but not renamed. What a message says after the code is
+// free.
 #include "core/error.h"
 
 namespace attnbench {

@@ -1,4 +1,7 @@
-// One timed part of a run: what pipelines are made of and what is measured.
+// One timed part of a run: what pipelines are made of and what is measured. A pipeline hands out
+// its steps in the order in which they run; bench calls each any number of times, alternately with
+// others or recorded into a graph, so `run` must give the same result every time and allocate
+// nothing.
 #pragma once
 
 #include <functional>

@@ -1,3 +1,5 @@
+// Memory and conversion of host tensors. Caches of a case reach many gigabytes, so zeros come from
+// the system lazily and copies run on several threads.
 #include "core/tensor.h"
 
 #include <sys/mman.h>

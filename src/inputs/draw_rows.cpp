@@ -1,3 +1,5 @@
+// Drawing of rows. Work is split by rows among the cores, and each element depends only on its
+// index in its stream, so neither the split nor the number of cores can be seen in the bytes.
 #include "inputs/draw_rows.h"
 
 #include <algorithm>

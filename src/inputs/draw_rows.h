@@ -1,4 +1,6 @@
-// Seeded rows of a tensor by the distribution of a scenario.
+// Seeded rows of a tensor by the distribution of a scenario. Rows are named by where they come from
+// and not by where they go, so that positions which requests share have the same content in each of
+// them, and a row keeps its content when requests before it change nothing about its index.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,6 @@
+// The inputs of a case, in this order: lengths (which bound all sizes), whether it fits this
+// machine, sinks and slopes, then the large tensors, drawn or read. So a case that cannot run is
+// refused before gigabytes are touched.
 #include "inputs/make_inputs.h"
 
 #include <unistd.h>

@@ -1,5 +1,8 @@
 // Problem + seed -> the tensors of a case: query, key, value, sinks and slopes. The same bytes on
 // every machine, and NaN in every row that nothing may read.
+//
+// Made once a case and given to all of its backends and to the reference, which only read them.
+// What depends on a backend, such as the form of its cache, is made from these by inputs/cache.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +32,7 @@ struct AttentionInputs {
 };
 
 /// Seeded draw, or inputs.file, for decoder, encoder, encoder_only, encoder_decoder and mm_encoder.
-/// Every drawn element is a function of seed, tensor and index alone, rounded to attention.dtype:
+/// Every drawn element is a function of seed, tensor and index only, rounded to attention.dtype:
 ///   normal   N(0, std^2)
 ///   uniform  in [-std * sqrt(3), std * sqrt(3)], so that the standard deviation is std
 ///   outlier  normal, but about 1 % (at least one) of the channels (h, d) of query, key and value
@@ -58,7 +61,7 @@ struct BatchLengths {
 BatchLengths batch_lengths(const Problem& problem);
 
 /// Of a case with queries, keys and values, or the latents of MLA. Errors: E-CAPACITY when inputs,
-/// stored keys and the cache exceed this machine's memory; never for shapes alone.
+/// stored keys and the cache exceed this machine's memory; never where only shapes are wanted.
 void check_inputs_fit(const Problem& problem);
 
 }  // namespace attnbench

@@ -1,3 +1,6 @@
+// Inputs of MLA cases. The weights are scaled so that projected keys and values are about as large
+// as drawn ones elsewhere; otherwise the softmax of a large latent would be one-hot and hide
+// errors.
 #include "inputs/mla_inputs.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
-// What one operation alone works on (attention.type op): named tensors, and for those that write or
-// read a cache the whole case that the cache belongs to.
+// What a single operation works on (attention.type op): named tensors, and for those that write or
+// read a cache the whole case that the cache belongs to. bench fills it in, the pipelines of
+// backends/op read it, and what they should give is computed from the same tensors.
 #pragma once
 
 #include <cstdint>

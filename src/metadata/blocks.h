@@ -1,4 +1,8 @@
 // Block sizes of the KV manager against those of the kernels (semantics §1.7).
+//
+// The manager hands out memory in blocks of its size; a kernel may page in smaller ones. Where they
+// differ, each manager block stands for several kernel blocks in a row: with sizes 64 and 16 block
+// 5 becomes 20, 21, 22, 23.
 #pragma once
 
 #include <cstdint>

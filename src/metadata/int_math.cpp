@@ -1,3 +1,5 @@
+// The checked operations, by the compiler's own overflow tests. Lengths and counts come from files,
+// so an overflow is a case that is too large (E-CAPACITY) and no defect of the program.
 #include "metadata/int_math.h"
 
 #include <limits>

@@ -1,4 +1,6 @@
-// Integer helpers of semantics §0.2 and overflow-checked 64-bit products.
+// Integer helpers of semantics §0.2 and overflow-checked 64-bit products. For sizes and offsets
+// that are computed from lengths of a scenario: these are bounded one by one, their products are
+// not.
 #pragma once
 
 #include <cstdint>

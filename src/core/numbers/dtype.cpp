@@ -1,3 +1,6 @@
+// The element types as a table, and the conversions of values. The bits come from the kernels' own
+// functions in kernels/common/numeric.cuh, so that the host rounds exactly as the device does: a
+// difference between the two would be reported as an error of the kernel.
 #include "core/numbers/dtype.h"
 
 #include <algorithm>

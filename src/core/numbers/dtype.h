@@ -1,4 +1,6 @@
-// Element types of tensors and the conversion of single values and rows to and from float.
+// Element types of tensors and the conversion of single values and rows to and from float. The
+// numbers behind the enumerators are those of attn::Element, by which kernels are told the type of
+// a buffer, and must stay so.
 #pragma once
 
 #include <cstddef>

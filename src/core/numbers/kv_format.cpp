@@ -1,3 +1,5 @@
+// The table of cache types. The predicates of the header are read off a row, never off a single
+// type, so that a new type behaves right wherever its row says the same as an old one's.
 #include "core/numbers/kv_format.h"
 
 #include <cstddef>

@@ -1,4 +1,10 @@
-// How somebody else writes log-sum-exps, and the way to ours: natural, -inf for rows without keys.
+// How other libraries write log-sum-exps, and the way to the form that attnbench compares: the
+// natural logarithm, -inf for rows that see no key.
+//
+// Plugins declare theirs, since the libraries behind them differ: those that compute softmax with
+// exp2 keep the base-2 logarithm of the sum, and some mark a row without keys by +inf. A
+// log-sum-exp is converted once, where a plugin's buffer is read or filled; everything else holds
+// the natural form.
 #pragma once
 
 #include <cmath>
@@ -12,14 +18,14 @@ struct LseConvention {
   bool empty_is_plus_inf = false;  // rows that see no key: +inf instead of -inf
 };
 
-/// `value` written by `convention`, as we write it. Why both infinities change places: a row that
-/// breaks the convention must stay as wrong as it is.
+/// `value` written by `convention`, in the natural form. Why both infinities change places: a row
+/// that breaks the convention must stay as wrong as it is.
 inline float to_natural(float value, const LseConvention& convention) {
   if (std::isinf(value)) return convention.empty_is_plus_inf ? -value : value;
   return convention.base_two ? value * std::numbers::ln2_v<float> : value;
 }
 
-/// One of ours as somebody who writes by `convention` reads it.
+/// The inverse: a natural one as a library that writes by `convention` reads it.
 inline float from_natural(float value, const LseConvention& convention) {
   if (std::isinf(value)) return convention.empty_is_plus_inf ? -value : value;
   return convention.base_two ? value * std::numbers::log2e_v<float> : value;

@@ -1,3 +1,7 @@
+// One table for each enum: the word that scenario files, options and results use, and what it
+// means. The words are part of the contract with users; the meanings are for readers of this file
+// and of the schema. The order within a table is that of the enumerators, which the compiler
+// checks, and also that in which messages list the words.
 #include "core/problem/enums.h"
 
 namespace attnbench {

@@ -1,3 +1,9 @@
+// What the templates of the header share and need not be compiled for each type: how bounds are
+// told in a message, and reading a number against them.
+//
+// The order of the checks matters to users: a value of the wrong type is told before one that is
+// not finite, and that before one out of range, each with the whole condition ("an integer > 0, or
+// auto"), so that one message is enough to correct the file.
 #include "core/problem/field_builders.h"
 
 namespace attnbench::fields {

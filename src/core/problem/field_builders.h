@@ -1,5 +1,6 @@
 // Makers of Field for the plain types: an accessor that returns a reference into a Problem gives
-// both directions. Used by problem_fields.cpp alone.
+// both directions, reading and writing. fields.cpp builds the table from them, field_lists.cpp
+// takes what it needs for the values that are lists.
 #pragma once
 
 #include <fmt/format.h>

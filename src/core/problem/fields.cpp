@@ -1,3 +1,7 @@
+// The rows of the field table, section by section in the order of contract section 1, and the walk
+// over them that writes a Problem as JSON. A row says everything about its key: where the value is
+// kept, its type, its bounds and the word for "not set". The order of rows is that of the written
+// JSON, whose bytes are part of every result file.
 #include "core/problem/fields.h"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 // The table of scenario fields: which dotted key stands for which member of Problem, what values it
 // takes, and how it is read and written. The loader, the shipped JSON Schema (tested against it),
-// sweeps, --set and problem_to_json all follow this one table.
+// sweeps, --set and problem_to_json() all follow this one table, so a new field is one row.
 #pragma once
 
 #include <array>
@@ -45,9 +45,8 @@ inline constexpr std::string_view kInputFileKey = "inputs.file";
 /// The field under a dotted key, or null.
 const Field* find_field(std::string_view key);
 
-// Problem as JSON: the "problem" of result files and saved tensors (contract.md section 4).
-
-/// Every resolved field of contract section 1, same nesting and names; the batch as a list of
+/// Problem as JSON: the "problem" of result files and saved tensors (contract.md section 4). Every
+/// resolved field of contract section 1, same nesting and names; the batch as a list of
 /// {count, query_len, seq_len}. `indent` as in nlohmann::json::dump; -1 is one line.
 std::string problem_to_json(const Problem& problem, int indent = -1);
 

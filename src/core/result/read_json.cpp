@@ -1,3 +1,6 @@
+// Reading of results. Strict about what it uses and blind to the rest: a missing or mistyped key is
+// named by its path, an unknown one is skipped, so that a file which says more can be read. Numbers
+// go through the metric table, the same rows that wrote them.
 #include "core/result/read_json.h"
 
 #include <limits>

@@ -1,4 +1,6 @@
-// One element of "results" in a result file (contract.md section 4) back as a Result.
+// One element of "results" in a result file (contract.md section 4) back as a Result: the inverse
+// of result_to_json(). Also what a parent process reads the results of its children with, so
+// nothing of a Result may get lost on the way.
 #pragma once
 
 #include <string>

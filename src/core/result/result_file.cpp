@@ -1,3 +1,6 @@
+// Result files and journals. A journal is what a run appends to while it goes: its head line is
+// written first, then one line a result, so the file of a run that was killed is whole up to its
+// last line and can be resumed or reported like a finished one.
 #include "core/result/result_file.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// Reads whole result files (contract.md section 4) and the journals of unfinished runs.
+// Reads whole result files (contract.md section 4) and the journals of unfinished runs. For
+// whatever works on the results of earlier runs: report, gate, resume. Both kinds of file give the
+// same record; what a journal has not reached yet is simply not in it.
 #pragma once
 
 #include <map>

@@ -1,3 +1,6 @@
+// Writing of results. The order of keys is fixed: result files are compared as text by users and
+// tests. JSON has no NaN and no infinity, so such a number is null and a note beside it says why; a
+// reader may rely on a number being a number.
 #include "core/result/write_json.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// Result as JSON: one element of "results" in a result file (contract.md section 4).
+// Result as JSON: one element of "results" in a result file (contract.md section 4), and one line
+// of a journal or of the pipe from a child process. The bytes of equal results are equal, so files
+// can be compared as text.
 #pragma once
 
 #include <string>

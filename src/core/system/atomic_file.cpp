@@ -1,3 +1,6 @@
+// Files that appear whole: write to a temporary name beside the target, sync, rename, sync the
+// folder. The temporary file lies in the target's folder because a rename is atomic only within one
+// file system. Errors carry the name that the user gave, not that of the temporary file.
 #include "core/system/atomic_file.h"
 
 #include <fcntl.h>

@@ -1,4 +1,6 @@
-// A file that appears whole or not at all: written beside its target, synced to disk, renamed.
+// A file that appears whole or not at all: written beside its target, synced to disk, renamed. All
+// results, reports, baselines and saved tensors are written so: a run may be killed at any moment,
+// and what it leaves behind must be readable by the next one.
 #pragma once
 
 #include <cstddef>

@@ -1,3 +1,6 @@
+// How an overwritten guard zone is told. Only the nearest byte and the count are named: a kernel
+// that runs past its buffer usually writes many bytes in a row, and the nearest one tells by how
+// much.
 #include "core/system/guard_zone.h"
 
 #include <fmt/core.h>

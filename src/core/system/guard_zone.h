@@ -1,5 +1,6 @@
 // The bytes before and behind a buffer that nobody may write: what to fill them with, and how a
-// write is told.
+// write is told. Buffers of the CPU and of the GPU both have such zones and are checked after every
+// case, because a kernel that writes past its output may well give the right numbers.
 #pragma once
 
 #include <cstddef>

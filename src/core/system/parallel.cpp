@@ -1,3 +1,7 @@
+// Loops on threads. Indices are handed out by one atomic counter, a chunk at a time, because rows
+// of attention differ in length by orders of magnitude and equal shares would leave most cores
+// idle. Nothing that is computed depends on which thread takes which index: results are the same
+// bytes on any number of cores.
 #include "core/system/parallel.h"
 
 #include <sched.h>
@@ -15,7 +19,7 @@ namespace attnbench {
 namespace {
 
 /// Why a variable of the process: drawing, storing and comparing are functions of their tensors
-/// alone, called from many places, and the number of threads never changes what they return.
+/// only, called from many places, and the number of threads never changes what they return.
 std::atomic<int> chunk_threads{0};
 
 /// Ascending; empty where they are not known.

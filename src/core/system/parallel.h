@@ -1,4 +1,6 @@
-// Threads for the CPU operations and the reference: one loop shape, dynamic scheduling.
+// Threads for the CPU operations and the reference: one loop shape, dynamic scheduling. Whatever
+// runs in such a loop must give the same result on any number of threads: each index writes its own
+// elements, and no sum goes across indices.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,6 @@
+// Text for messages. Escaping works on code points and not on bytes, since C1 controls and the
+// marks of writing direction are two and three bytes of UTF-8; invalid bytes are replaced one by
+// one, so that a broken sequence cannot hide what follows it.
 #include "core/system/printable.h"
 
 #include <fmt/format.h>

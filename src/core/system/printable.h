@@ -1,5 +1,6 @@
-// Text that came from a file, on its way to a terminal: what would move the cursor, colour the
-// screen or turn the line around is shown instead of sent.
+// Text of messages: names and values that came from a file on their way to a terminal, where what
+// would move the cursor, colour the screen or turn the line around is shown instead of sent; and
+// the phrases that many messages share.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +29,8 @@ std::string quoted_names(const std::vector<std::string>& names);
 /// "a, b or c".
 std::string either_of(const std::vector<std::string>& words);
 
-// How a process ended, in words.
-
-/// Of a status that waitpid() gave: "exit status 3", "signal 11 (Segmentation fault)".
+/// How a process ended, by the status that waitpid() gave: "exit status 3", "signal 11
+/// (Segmentation fault)".
 std::string describe_wait_status(int status);
 
 }  // namespace attnbench

@@ -1,3 +1,5 @@
+// Handing out of blocks and copying of rows into cells. All that fills, checks or reads back a
+// paged cache goes through these functions, so that the owner of a block is decided in one place.
 #include "inputs/cache/cache_cells.h"
 
 #include <algorithm>

@@ -1,3 +1,7 @@
+// The check works block by block on all cores: it builds the plane that a correct step leaves
+// (bytes before the step, live positions overwritten by what is to be stored) and compares the
+// bytes. Only for the lowest block that differs is a sentence made, so the message does not depend
+// on which thread found a difference first.
 #include "inputs/cache/check_cache.h"
 
 #include <atomic>

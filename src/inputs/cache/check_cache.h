@@ -1,4 +1,6 @@
-// Whether a step wrote what it had to into the cache, and nothing else.
+// Whether a step wrote what it had to into the cache, and nothing else. Attention may come out
+// right over a cache that is wrong, when a step writes to a neighbour's slot or past a row, so the
+// whole cache is compared byte by byte.
 #pragma once
 
 #include <string>

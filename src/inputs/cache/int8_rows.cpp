@@ -1,3 +1,6 @@
+// Quantisation to int8 as the definitions have it, in float32 and element by element. The division
+// and the multiplication by a reciprocal are not interchangeable: they round differently, and the
+// codes are compared as bytes.
 #include "inputs/cache/int8_rows.h"
 
 #include <cmath>

@@ -1,4 +1,9 @@
 // Scales of an fp8 cache made from the case's own data: calculate_kv_scales (semantics §5.4).
+//
+// vLLM takes them from the first step that a model runs and keeps them. A case is one step, so they
+// come from the tokens that it brings, and not from the context, which an earlier step wrote. They
+// replace those of the problem before anything is stored, so that pipelines, reference and result
+// all see the numbers that were used.
 #pragma once
 
 #include "inputs/make_inputs.h"
@@ -14,7 +19,7 @@ struct KvScaleRanges {
 };
 inline constexpr KvScaleRanges kKvScaleRanges{};
 
-/// Whether the problem asks for them and has a cache of one scale for a tensor.
+/// Whether the problem wants them and has a cache of one scale for a tensor.
 bool calculates_kv_scales(const Problem& problem);
 
 /// Sets q_scale, k_scale and v_scale to amax / range of what the step brings: its queries, and the

@@ -1,4 +1,6 @@
-// The paged cache of an MLA case before the step, and its check after it.
+// The paged cache of an MLA case before the step, and its check after it. One entry a position and
+// no heads, so both work on whole slots; the ranks of a DCP group are counted through as one range
+// of blocks, which makes the first difference the first of the lowest rank.
 #include "inputs/cache/mla_cache.h"
 
 #include <fmt/format.h>

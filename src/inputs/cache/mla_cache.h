@@ -1,4 +1,6 @@
-// The paged cache of latents that an MLA step starts from, and its check afterwards.
+// The paged cache of latents that an MLA step starts from, and its check afterwards. As
+// paged_cache.h and check_cache.h, with one entry a position instead of a key and a value for each
+// head; the entry is [Lkv + R] elements or a packed struct (PackedEntry in kv_format.h).
 #pragma once
 
 #include <string>

@@ -1,3 +1,6 @@
+// Building of the cache before the step, in this order: poison everywhere, initial scales where the
+// format has them, then the context positions. So a byte that was not written on purpose shows as
+// NaN in any result that reads it.
 #include "inputs/cache/paged_cache.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// The paged cache of keys and values that a step starts from.
+// The paged cache of keys and values that a step starts from: what earlier steps left in it, and
+// poison in every byte that must not be read. Made once for each layout and store rule of a case;
+// each backend works on a copy, so the one made here stays what check_cache() compares with.
 #pragma once
 
 #include "core/problem/problem.h"

@@ -1,3 +1,5 @@
+// The codes of poison. Two in turn, of both signs: where a type has no NaN, a maximum shows the one
+// extreme and a minimum the other; where it has, neither the sign nor a sum can cancel it.
 #include "inputs/cache/poison.h"
 
 #include <cstring>

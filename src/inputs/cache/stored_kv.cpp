@@ -1,3 +1,6 @@
+// What a correct cache write stores, from the definitions and in float32, one cell at a time. Kept
+// apart from the kernels and from the CPU operations, which are judged by it; only the rounding of
+// a single value to a code is shared (kernels/common/numeric.cuh).
 #include "inputs/cache/stored_kv.h"
 
 #include <algorithm>

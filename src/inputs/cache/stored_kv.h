@@ -1,5 +1,6 @@
 // Keys, values and queries in the form in which a cache or kernel holds them, computed straight
-// from the definitions in float32.
+// from the definitions in float32: what a cache write is checked against byte by byte, and what the
+// reference reads, so that the error of a kernel does not contain that of the cache's format.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,6 @@
+// Hashes of the files that a problem names. Only regular files are hashed; of a path that names
+// nothing, a folder or a pipe there is no hash, and what is wrong with it is for the reader of the
+// file to say.
 #include "inputs/files/file_hashes.h"
 
 #include <fcntl.h>

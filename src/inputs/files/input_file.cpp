@@ -1,3 +1,6 @@
+// Tensors of a user's file in place of drawn ones. Everything about the file is checked before a
+// tensor is used, and each message names file, tensor, what the scenario makes of the batch and
+// what the file has.
 #include "inputs/files/input_file.h"
 
 #include <fmt/format.h>

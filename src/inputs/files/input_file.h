@@ -1,4 +1,6 @@
-// Tensors of inputs.file in place of seeded ones (contract section 5).
+// Tensors of inputs.file in place of seeded ones (contract section 5), checked against the
+// scenario: the file gives numbers, the scenario shapes, lengths and types. A file that disagrees
+// is refused; only the element type may differ, which a notice tells.
 #pragma once
 
 #include <cstdint>

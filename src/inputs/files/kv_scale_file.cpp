@@ -1,3 +1,6 @@
+// Scale files of an fp8 cache in both forms, and their way into a Problem. The file never wins
+// silently over a number that the scenario gives, nor the other way round: they agree exactly or
+// the case is refused.
 #include "inputs/files/kv_scale_file.h"
 
 #include <fmt/format.h>

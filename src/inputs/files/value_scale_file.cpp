@@ -1,3 +1,6 @@
+// Parsing, writing and use of static value scales. Zeros pass the parser, because files from
+// calibration hold them for dead channels: a run replaces them by 1 and says so, the commands that
+// check files refuse them.
 #include "inputs/files/value_scale_file.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,6 @@
+// Resolution of masks and bias. The window comes first, because the form of ALiBi depends on
+// whether there is one; ranges of multimodal prefixes only ever add keys to what mask and window
+// leave.
 #include "metadata/mask/attention_math.h"
 
 #include <algorithm>

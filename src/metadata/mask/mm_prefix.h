@@ -1,4 +1,7 @@
-// Bidirectional ranges of multimodal prefixes: validation and packing (semantics §3.6).
+// Bidirectional ranges of multimodal prefixes: validation and packing (semantics §3.6). The tokens
+// of an image see each other in both directions, whatever the causal rule and the window say; a
+// range only ever adds keys to a row. Triton's kernel takes the ranges of all requests as one
+// padded array.
 #pragma once
 
 #include <array>

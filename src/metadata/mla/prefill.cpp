@@ -1,3 +1,5 @@
+// Prefill of MLA: limits of its backends, size of the workspace, chunks of the context. Messages
+// and limits are upstream's, word for word, since users search for them.
 #include "metadata/mla/prefill.h"
 
 #include <fmt/format.h>

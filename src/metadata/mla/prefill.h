@@ -1,4 +1,6 @@
-// Which prefill backend of MLA fits a configuration (semantics §13.3).
+// MLA prefill: which of upstream's backends fits a configuration (semantics §13.3), the workspace,
+// the chunks in which the context is gathered into it, and the reordering of what the ranks of a
+// DCP group gathered (§8.5, §8.6).
 #pragma once
 
 #include <cstdint>
@@ -23,9 +25,6 @@ std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpe
 
 /// "Selected MLA prefill backend X is not valid for this configuration. Reason: [...]".
 std::string mla_prefill_message(std::string_view name, const std::vector<std::string>& reasons);
-
-// MLA prefill: workspace size, the chunks in which the context is gathered, and the reordering of
-// what the ranks of a DCP group gathered (semantics §8.5, §8.6).
 
 /// Workspace rows Wk of kv_lora_rank + rope elements each; E-CAPACITY beyond 64 bits.
 int64_t mla_workspace_tokens(int64_t max_model_len, int64_t max_num_seqs, int64_t block_size);

@@ -1,4 +1,8 @@
 // Sparse MLA: request-relative top-k key positions to slots of the cache (semantics §8.9).
+//
+// The indexer of the model names keys by their position in the request; the kernel reads slots. A
+// prefill whose context was gathered into the workspace reads rows of that instead. Entries that
+// name no key become -1 and are skipped by the kernel, wherever in the list they are.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +18,7 @@ struct SparseIndexArgs {
   std::span<const int32_t> block_table;   // [B, columns]
   int64_t columns = 0;
   int block_size = 64;
-  /// [B] or empty: requests with an entry >= 0 stand in the prefill workspace from that row on.
+  /// [B] or empty: requests with an entry >= 0 lie in the prefill workspace from that row on.
   std::span<const int32_t> workspace_starts = {};
 };
 
