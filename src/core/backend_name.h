@@ -11,19 +11,23 @@
 
 namespace attnbench {
 
+/// Views of a name; they live as long as its text does.
 struct BackendName {
   std::string_view backend;
   std::string_view kernel;  // empty = the first that fits
 };
 
-/// Views of `name`, cut at its last '@'.
+/// `name` cut at its last '@': kernels have none in their names. A name without one means any
+/// kernel. Accepts every text, since whether such a backend and kernel exist is found out by
+/// looking for them.
 inline BackendName parse_backend_name(std::string_view name) {
   const std::size_t at = name.rfind('@');
   if (at == std::string_view::npos) return {name, {}};
   return {name.substr(0, at), name.substr(at + 1)};
 }
 
-/// The inverse.
+/// The inverse: the name under which results, tables and commands that repeat a case show a
+/// backend.
 inline std::string backend_name(std::string_view backend, std::string_view kernel) {
   std::string name(backend);
   if (!kernel.empty()) name.append("@").append(kernel);

@@ -7,6 +7,9 @@
 namespace attnbench {
 
 std::span<const EnumRow<ErrorKind>> enum_rows(ErrorKind) {
+  // In the order of the enumerators. Those up to kIo are for users to correct; kCapacity,
+  // kUnsupported and kCuda are of a case on this machine, and the other cases of the run go on;
+  // kInternal is never the fault of an input.
   using enum ErrorKind;
   static constexpr auto kRows = every_value<EnumRow<ErrorKind>>({
       {kUsage, "usage", "bad command line"},
@@ -27,6 +30,8 @@ std::span<const EnumRow<ErrorKind>> enum_rows(ErrorKind) {
   return kRows;
 }
 
+// kUsage has a word and no code: such messages are about the command line and never stand in a
+// file.
 const char* error_code(ErrorKind kind) { return to_string(kind); }
 
 std::string Error::full_message() const { return fmt::format("{}: {}", error_code(kind_), what()); }

@@ -19,13 +19,15 @@ struct TensorStreams {
   StreamId body_tokens, prefix_tokens;
 };
 
-/// Where a row of a tensor is drawn from.
+/// Where a row of a tensor is drawn from: row `index` of the tensor's own stream, or of the stream
+/// that all requests share.
 struct SourceRow {
   bool shared = false;
   std::int64_t index = 0;
 };
 
-/// Key rows below cascade.common_prefix_len are the same in every request.
+/// Sources of the key rows [S] in request order; the same serve for values and latents. Empty where
+/// only shapes are wanted. Key rows below cascade.common_prefix_len are the same in every request.
 std::vector<SourceRow> key_sources(const Problem& problem);
 
 /// Draws [sources.size(), width] into the first rows of `tensor`: element i of a row is element

@@ -13,11 +13,14 @@
 
 namespace attnbench {
 
+/// lse = ln(sum over the allowed keys of exp(score)), the sink included where there is one. The
+/// default is the natural form itself, which both functions below then return bit by bit.
 struct LseConvention {
   bool base_two = false;           // log2 of the sum instead of ln
   bool empty_is_plus_inf = false;  // rows that see no key: +inf instead of -inf
 };
 
+/// Costs one rounding to float32, far below the limits of any comparison: 2^-24 of the value.
 /// `value` written by `convention`, in the natural form. Why both infinities change places: a row
 /// that breaks the convention must stay as wrong as it is.
 inline float to_natural(float value, const LseConvention& convention) {

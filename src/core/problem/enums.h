@@ -1,6 +1,6 @@
 // The choices of a scenario file that are words. What each word means is in the tables of
 // enums.cpp, one row a value: a new value is an enumerator here and its row there, and the loader,
-// messages and written results know it. The numbers of the enumerators are not stored anywhere.
+// messages and written results know it. No file holds the number of an enumerator.
 #pragma once
 
 #include <span>

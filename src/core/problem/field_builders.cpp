@@ -8,6 +8,8 @@
 
 namespace attnbench::fields {
 
+/// "an integer >= 1 and <= 64". A limit that only the type sets (2^31 - 1) is left out: nobody
+/// meets it by mistake.
 std::string Range::text(std::string_view noun) const {
   std::string result(noun);
   if (std::isfinite(low)) result += fmt::format(" {} {}", above_low ? ">" : ">=", low);

@@ -20,13 +20,16 @@ Field alibi_slopes_field();
 Field sinks_field();
 /// attention.mm_prefix_ranges: {request index: [[start, end], ...]}, both ends inclusive.
 Field mm_prefix_ranges_field();
-/// triton.capture_sizes: batch sizes for which a graph would have been captured.
+/// triton.capture_sizes: batch sizes for which a graph would have been captured; they round the
+/// limit of the 3D path (metadata/parts/segments.h).
 Field capture_sizes_field();
-/// mm_encoder.images: [[height, width], ...] in pixels, or null.
+/// mm_encoder.images: [[height, width], ...] in pixels, or null; the loader makes the batch of
+/// them.
 Field images_field();
-/// mm_encoder.layer_names: one name or more.
+/// mm_encoder.layer_names: the layers whose scales a file holds, in the order in which they run.
 Field layer_names_field();
-/// One number, or a list of one a KV head: kv_cache.k_scale and v_scale.
+/// One number, or a list of one a KV head; written as a number where the list has one element:
+/// kv_cache.k_scale and v_scale.
 Field scale_field(std::string key, std::vector<double>& (*access)(Problem&));
 
 }  // namespace attnbench::fields

@@ -12,7 +12,7 @@
 namespace attnbench {
 
 struct ResultFile {
-  std::string path;
+  std::string path;  // as given, for messages and tables
   RunInfo run;
   /// Numbers and texts of environment.device by key, numbers as JSON writes them; empty without a
   /// device.
@@ -20,7 +20,8 @@ struct ResultFile {
   /// Clocks of the device over all samples of the file; 0 = not recorded.
   double sm_mhz_min = 0;
   double sm_mhz_max = 0;
-  std::vector<Result> results;
+  std::vector<Result> results;  // in file order, ids distinct
+  /// Of an unfinished run: more results may come, and cases without one are not missing.
   bool is_journal = false;
 };
 
@@ -29,7 +30,8 @@ struct ResultFile {
 /// and the result when it is no such file, of another schema version, or holds an id twice.
 ResultFile read_result_file(const std::string& path);
 
-/// The same of a text; `path` is for messages.
+/// The same of a text, for journals that are still being written and for tests; `path` is for
+/// messages.
 ResultFile parse_result_file(const std::string& text, const std::string& path);
 
 }  // namespace attnbench

@@ -11,11 +11,16 @@
 
 namespace attnbench {
 
-enum class Existing { kReplace, kRefuse };
+/// What becomes of a file that is there already.
+enum class Existing {
+  kReplace,  // it is replaced as a whole; readers that have it open keep the old content
+  kRefuse    // it stays, and the call fails: for files that a user would not want to lose
+};
 
-/// Writes the parts one after the other. A reader sees the old file or the whole new one, also
-/// after a crash. Errors: E-IO, with nothing left behind; kRefuse: also when `path` exists, even if
-/// it came to exist meanwhile.
+/// Writes the parts one after the other. A symbolic link is followed and stays. The file gets the
+/// permissions of a new one, not those of the file that it replaces. A reader sees the old file or
+/// the whole new one, also after a crash. Errors: E-IO, with nothing left behind; kRefuse: also
+/// when `path` exists, even if it came to exist meanwhile.
 void write_file_atomically(const std::filesystem::path& path,
                            const std::vector<std::span<const std::byte>>& parts,
                            Existing existing = Existing::kReplace);

@@ -23,10 +23,12 @@ std::string printable_lines(std::string_view text);
 /// file.
 std::string shown(std::string_view text, std::size_t longest = 200);
 
-/// "'a', 'b', ... 7 more": at most 50 of them.
+/// "'a', 'b', ... 7 more": at most 50 of them, each as shown() gives it, so that a message about
+/// unknown names stays readable whatever a file holds.
 std::string quoted_names(const std::vector<std::string>& names);
 
-/// "a, b or c".
+/// "a, b or c": the words that would have been accepted, in the order given. Not escaped: they are
+/// the program's own.
 std::string either_of(const std::vector<std::string>& words);
 
 /// How a process ended, by the status that waitpid() gave: "exit status 3", "signal 11

@@ -11,7 +11,9 @@
 
 namespace attnbench {
 
-/// What a largest element is divided by (vLLM's Q_, K_ and V_SCALE_CONSTANT).
+/// What a largest element is divided by (vLLM's Q_, K_ and V_SCALE_CONSTANT), so what the scaled
+/// one becomes. e4m3 reaches 448: the rest is room for later steps, whose elements may be larger
+/// than any that the scales were made from.
 struct KvScaleRanges {
   float query = 200.0f;
   float key = 200.0f;
@@ -23,7 +25,8 @@ inline constexpr KvScaleRanges kKvScaleRanges{};
 bool calculates_kv_scales(const Problem& problem);
 
 /// Sets q_scale, k_scale and v_scale to amax / range of what the step brings: its queries, and the
-/// keys and values that it writes. 0 becomes 1, with a notice. Nothing happens otherwise.
+/// keys and values that it writes. 0 becomes 1, with a notice. Nothing happens to other problems,
+/// nor where only shapes are wanted.
 void adopt_calculated_scales(AttentionInputs& inputs, Problem& problem);
 /// The same with kv_c for keys and values; k_pe is not looked at.
 void adopt_calculated_scales(MlaInputs& inputs, Problem& problem);

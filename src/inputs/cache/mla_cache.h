@@ -27,8 +27,10 @@ struct MlaCache {
 /// handed out as in make_paged_cache(). Errors: E-CONFIG when kv_cache.num_blocks is too small.
 MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const Tensor& entries);
 
-/// Every live position must hold its entry, every other byte be as `before`. Empty, or a sentence
-/// naming the first difference (request, position, byte).
+/// `entries` as it was given to make_mla_cache(), `before` what that returned, `after` the cache
+/// that the step left, in the same shape (E-SHAPE). Every live position must hold its entry, every
+/// other byte be as `before`. Empty, or a sentence naming the first difference (rank, request,
+/// position, byte of the entry).
 std::string check_mla_cache(const Problem& problem, const Tensor& entries, const MlaCache& before,
                             const Tensor& after);
 

@@ -26,6 +26,8 @@ struct PagedCache {
   Tensor key_scale_cache;
 };
 
+/// `stored` holds the rows of all positions; only those of the context are written here, the others
+/// are what the step must add. With shapes only, the tensors have their sizes and no content.
 /// Physical pages are a seeded permutation when kv_cache.shuffle_blocks; requests share the pages
 /// of cascade.common_prefix_len (and make_inputs gives them the same keys there) that lie whole in
 /// their context. kIx is head-major whatever kv_cache.layout says. Errors: E-CONFIG when

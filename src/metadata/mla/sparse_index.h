@@ -11,10 +11,11 @@
 
 namespace attnbench {
 
+/// Borrowed arrays of one batch of T query tokens and B requests.
 struct SparseIndexArgs {
   std::span<const int32_t> request_ids;   // [T]
   std::span<const int32_t> topk_indices;  // [T, topk]; -1 = none
-  int64_t topk = 2048;                    // a multiple of 128
+  int64_t topk = 2048;                    // a multiple of 128, the kernel's step
   std::span<const int32_t> block_table;   // [B, columns]
   int64_t columns = 0;
   int block_size = 64;
@@ -22,6 +23,7 @@ struct SparseIndexArgs {
   std::span<const int32_t> workspace_starts = {};
 };
 
+/// In the places of the indices, holes included: the kernel takes the list as it is.
 struct SparseSlots {
   std::vector<int32_t> slots;         // [T, topk]; -1 where there is no key
   std::vector<int32_t> valid_counts;  // [T] slots >= 0

@@ -11,6 +11,7 @@
 
 namespace attnbench {
 
+/// What upstream's scheduler knows of a batch when it decides.
 struct CascadeQuestion {
   int64_t common_prefix_len = 0;
   std::span<const int32_t> query_lens;  // [B]
