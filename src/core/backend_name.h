@@ -2,6 +2,9 @@
 // attention kernel that it is held to, "FLASH_ATTN@prefill". A result of a held backend keeps the
 // longer name, so that two kernels of one backend can be compared side by side in one run.
 //
+// Split where a name comes from a user (scenario, --backend) or from a result of an earlier run,
+// and put together where one is shown.
+//
 // Only the form is known here. Which backends exist is for backend_list.h, which kernels each has
 // for the backend itself.
 #pragma once

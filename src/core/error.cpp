@@ -34,6 +34,7 @@ std::span<const EnumRow<ErrorKind>> enum_rows(ErrorKind) {
 // file.
 const char* error_code(ErrorKind kind) { return to_string(kind); }
 
+// The form in which the terminal and result files show an error.
 std::string Error::full_message() const { return fmt::format("{}: {}", error_code(kind_), what()); }
 
 }  // namespace attnbench

@@ -18,15 +18,18 @@ struct Step {
   bool in_median = true;
   double bytes = 0;  // unavoidable traffic: every operand read or written once; 0 = not counted
   double flops = 0;  // of pairs that the masks allow; 0 = not counted
+  /// On a GPU it launches and returns; who needs the results waits for the stream. An Error thrown
+  /// here ends the case, not the run.
   std::function<void()> run;
 };
 
-/// A step of the attention itself.
+/// A step of the attention itself. Its bytes and flops are of the case and not of a kernel, which
+/// may read more: backends are compared by them.
 inline Step counted_step(std::string name, std::function<void()> run, double bytes = 0,
                          double flops = 0) {
   return {std::move(name), true, bytes, flops, std::move(run)};
 }
-/// A step beside it, which the throughput does not count.
+/// A step beside it, which the throughput does not count. Its own traffic is shown with its time.
 inline Step side_step(std::string name, std::function<void()> run, double bytes = 0,
                       double flops = 0) {
   return {std::move(name), false, bytes, flops, std::move(run)};

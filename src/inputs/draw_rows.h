@@ -1,6 +1,6 @@
-// Seeded rows of a tensor by the distribution of a scenario. Rows are named by where they come from
-// and not by where they go, so that positions which requests share have the same content in each of
-// them, and a row keeps its content when requests before it change nothing about its index.
+// Seeded rows of a tensor by the distribution of a scenario. A row is named by where it is drawn
+// from and not by where it goes, so positions that requests share have the same content in each of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,9 @@
 
 namespace attnbench {
 
-/// Streams of one tensor; those of `prefix` serve the positions that all requests share.
+/// Streams of one tensor; those of `prefix` serve the positions that all requests share. `channels`
+/// and the two of tokens say which channels and rows the outlier distribution enlarges; channels
+/// are the same in all rows, as they are in real models, so there is one stream of them.
 struct TensorStreams {
   StreamId body, prefix;
   StreamId channels;
@@ -32,6 +34,8 @@ std::vector<SourceRow> key_sources(const Problem& problem);
 
 /// Draws [sources.size(), width] into the first rows of `tensor`: element i of a row is element
 /// index * width + i of its stream; see make_inputs() for the outliers.
+/// Rounded to the tensor's type. Rows behind those, such as padding, stay as they are; nothing is
+/// drawn where only shapes are wanted.
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
                const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor);
 

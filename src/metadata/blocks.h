@@ -13,6 +13,8 @@
 namespace attnbench {
 
 /// One entry of a backend's list: exactly `size`, or every multiple of it.
+/// A kernel that was built for one page size has exact ones, one that takes it as an argument a
+/// base.
 struct BlockSizeRule {
   int size = 16;
   bool any_multiple = false;
@@ -30,7 +32,9 @@ bool supports_block_size(std::optional<int> block_size, std::span<const BlockSiz
 
 /// The size in which kernels page when several backends share one cache: the manager's block size
 /// where every backend lists it (or a base of it), else the largest exact size listed by any
-/// backend that divides it and suits all backends, else E-CONFIG.
+/// backend that divides it and suits all backends, else E-CONFIG. Why the largest: fewer entries of
+/// the block table for the same keys. Bases are no candidates, since a base may stand for any of
+/// its multiples.
 int select_common_block_size(int manager_block_size,
                              std::span<const std::vector<BlockSizeRule>> backends);
 

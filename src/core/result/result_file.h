@@ -13,14 +13,17 @@ namespace attnbench {
 
 struct ResultFile {
   std::string path;  // as given, for messages and tables
+  /// Of the file's head; what the file does not say is empty or 0.
   RunInfo run;
   /// Numbers and texts of environment.device by key, numbers as JSON writes them; empty without a
   /// device.
   std::map<std::string, std::string> device;
-  /// Clocks of the device over all samples of the file; 0 = not recorded.
+  /// The least and the largest of the clocks of the device over all samples of the file; 0 = not
+  /// recorded.
   double sm_mhz_min = 0;
   double sm_mhz_max = 0;
-  std::vector<Result> results;  // in file order, ids distinct
+  /// In file order, which is that of the run; ids are distinct.
+  std::vector<Result> results;
   /// Of an unfinished run: more results may come, and cases without one are not missing.
   bool is_journal = false;
 };

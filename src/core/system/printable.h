@@ -11,12 +11,14 @@
 namespace attnbench {
 
 /// Bytes of the code point at the start of `text`, 0 when it is not valid UTF-8. `text` has some.
+/// Overlong forms, surrogates and values beyond U+10FFFF are not valid.
 std::size_t code_point_length(std::string_view text);
 
 /// One line: control characters as "\n", "\x1b" or "\u009b", those that change the direction of
 /// writing as "\u202e", invalid UTF-8 as U+FFFD. Doing it twice changes nothing.
 std::string printable(std::string_view text);
-/// The same of a text of several lines: line feeds and tabs stay.
+/// The same of a text of several lines: line feeds and tabs stay. For tables and reports, whose
+/// texts come from result files.
 std::string printable_lines(std::string_view text);
 
 /// printable() of at most `longest` bytes, "..." for the rest: a hostile name may be as long as the

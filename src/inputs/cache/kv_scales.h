@@ -21,17 +21,20 @@ struct KvScaleRanges {
 };
 inline constexpr KvScaleRanges kKvScaleRanges{};
 
-/// Whether the problem wants them and has a cache of one scale for a tensor.
+/// Whether the problem wants them and has a cache of one scale for a tensor: other formats keep
+/// their scales in the cache or take them from a file.
 bool calculates_kv_scales(const Problem& problem);
 
 /// Sets q_scale, k_scale and v_scale to amax / range of what the step brings: its queries, and the
-/// keys and values that it writes. 0 becomes 1, with a notice. Nothing happens to other problems,
-/// nor where only shapes are wanted.
+/// keys and values that it writes. 0 becomes 1, with a notice; a NaN among those elements becomes
+/// the scale, which store_kv() then refuses. Nothing happens to other problems, nor where only
+/// shapes are wanted.
 void adopt_calculated_scales(AttentionInputs& inputs, Problem& problem);
 /// The same with kv_c for keys and values; k_pe is not looked at.
 void adopt_calculated_scales(MlaInputs& inputs, Problem& problem);
 
-/// f32 [3]: the scales of query, key and value that the case uses.
+/// f32 [3]: the scales of query, key and value that the case uses, in the order in which the step
+/// of a pipeline that computes them itself leaves them: it must come to the same numbers.
 Tensor kv_scales_of(const Problem& problem);
 
 }  // namespace attnbench

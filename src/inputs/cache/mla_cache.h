@@ -24,7 +24,10 @@ struct MlaCache {
 };
 
 /// `entries` [S, entry_size]: the entry of every position as a correct write stores it. Pages are
-/// handed out as in make_paged_cache(). Errors: E-CONFIG when kv_cache.num_blocks is too small.
+/// handed out as in make_paged_cache(). A byte of poison is 0xFF in packed entries, whose parts are
+/// of different types: NaN in each of them. With shapes only, `data` has its size and no content;
+/// tables and new rows are whole all the same. Errors: E-CONFIG when kv_cache.num_blocks is too
+/// small.
 MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const Tensor& entries);
 
 /// `entries` as it was given to make_mla_cache(), `before` what that returned, `after` the cache

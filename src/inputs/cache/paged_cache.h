@@ -16,10 +16,11 @@ namespace attnbench {
 /// Under DCP of W > 1 ranks each rank has a cache of its own and the positions of §7.1 in it: data
 /// is [W, ...] and slot_mapping [W, N], slots of other ranks' positions -1; the table is one.
 struct PagedCache {
-  KvLayout layout;      // of one rank
+  /// Of one rank, without layers; the same for all ranks.
+  KvLayout layout;
   Tensor data;          // element type of the cache, physical shape of the layout
   Tensor block_table;   // i32 [B, MB]; entries past cdiv(seq_len, block_size) are garbage or -1
-  Tensor slot_mapping;  // i64 [N_new + padding]: the new keys in request order, then -1 rows
+  Tensor slot_mapping;  // i64 [N_new + padding]: the new keys in request order, then padding
   Tensor new_key;       // [N_new + padding, Hk, D] rows to write; padding rows are NaN
   Tensor new_value;     // [N_new + padding, Hk, Dv]
   /// f32 [NB, Hk, bs], scales of the int8 keys, NaN in slots not written; int8 levels only (§11.1).
@@ -27,7 +28,8 @@ struct PagedCache {
 };
 
 /// `stored` holds the rows of all positions; only those of the context are written here, the others
-/// are what the step must add. With shapes only, the tensors have their sizes and no content.
+/// are what the step must add. With shapes only, `data` has its size and no content.
+///
 /// Physical pages are a seeded permutation when kv_cache.shuffle_blocks; requests share the pages
 /// of cascade.common_prefix_len (and make_inputs gives them the same keys there) that lie whole in
 /// their context. kIx is head-major whatever kv_cache.layout says. Errors: E-CONFIG when

@@ -32,8 +32,9 @@ struct PackedMmRanges {
   std::vector<int32_t> values;
 };
 
-/// ranges[b] lists the ranges of request b as given, empty = none. nullopt, the feature being off,
-/// when every request is trivial: no range, or the single placeholder (0, 0).
+/// ranges[b] lists the ranges of request b as given, empty = none. nullopt, the feature being off
+/// in the kernel that is launched, when every request is trivial: no range, or the single
+/// placeholder (0, 0).
 std::optional<PackedMmRanges> pack_mm_ranges(std::span<const std::vector<MmRange>> ranges);
 
 }  // namespace attnbench

@@ -13,7 +13,7 @@ namespace attnbench {
 
 /// Borrowed arrays of one batch of T query tokens and B requests.
 struct SparseIndexArgs {
-  std::span<const int32_t> request_ids;   // [T]
+  std::span<const int32_t> request_ids;   // [T] the request of each query token
   std::span<const int32_t> topk_indices;  // [T, topk]; -1 = none
   int64_t topk = 2048;                    // a multiple of 128, the kernel's step
   std::span<const int32_t> block_table;   // [B, columns]
@@ -29,6 +29,9 @@ struct SparseSlots {
   std::vector<int32_t> valid_counts;  // [T] slots >= 0
 };
 
+/// Positions are not held against the length of the request: what lies past it but inside the table
+/// has a slot all the same, and whoever makes the indices must not name it.
+///
 /// Index i becomes block_table[request, i / bs] * bs + i % bs, -1 for i < 0, a column outside the
 /// table or a block id < 0; in the workspace it becomes start + i. topk % 128 != 0 is E-CONFIG, a
 /// wrong extent E-SHAPE, a request outside the table E-VALUE, a slot beyond int32 E-CAPACITY.
