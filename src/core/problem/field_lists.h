@@ -31,6 +31,7 @@ Field capture_sizes_field();
 Field images_field();
 /// mm_encoder.layer_names: the layers whose scales a file holds, in the order in which they run.
 Field layer_names_field();
+
 /// `access` returns the list in a Problem. One number, or a list of one a KV head; a single number
 /// is a list of one element, and written as a number again: kv_cache.k_scale and v_scale. Finite
 /// and > 0 (E-VALUE).

@@ -26,6 +26,7 @@ enum class Existing {
 void write_file_atomically(const std::filesystem::path& path,
                            const std::vector<std::span<const std::byte>>& parts,
                            Existing existing = Existing::kReplace);
+
 /// The same for a text as it is; no line end is added.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text,
                            Existing existing = Existing::kReplace);
