@@ -15,7 +15,11 @@ namespace attnbench {
 /// Compares a cache after the step with what a correct write leaves: every live position must hold
 /// `stored`'s bytes (and scales), every other byte must be as `before`. Returns the empty string,
 /// or a sentence naming the first difference (rank, request, position, K or V, head, element). At
-/// int8 levels `key_scales_after` is the cache of key scales after the step.
+/// int8 levels `key_scales_after` is the cache of key scales after the step. Errors: E-SHAPE when
+/// either has another type or size than before.
+///
+/// The sentence reads "request 1, position 33, K, head 0, element 5: expected byte 0x7f, got 0x80",
+/// or names block and slot where nothing was to be written.
 std::string check_cache(const Problem& problem, const StoredKv& stored, const PagedCache& before,
                         const Tensor& after, const Tensor* key_scales_after = nullptr);
 
