@@ -159,17 +159,4 @@ const Backend* find_backend(std::string_view name);
 /// The rules of a backend that a file or a scenario names; nothing when there is none of that name.
 std::optional<KernelRules> find_kernel_rules(std::string_view name);
 
-/// FLOPs of the attention proper: 2*H*(D+Dv)*visible pairs, counted exactly (contract §4). MLA is
-/// counted as MlaCapability's backend says, or as the plainest one does it.
-double attention_flops(const Problem& problem, const KernelRules& rules);
-double attention_flops(const Problem& problem, const Backend& backend);
-/// Unavoidable traffic: unique live K/V bytes (shared pages once) + Q + O. `kv_bytes` counts the
-/// live K/V bytes of every request.
-struct Traffic {
-  double unique_bytes = 0;
-  double kv_bytes = 0;
-};
-Traffic attention_traffic(const Problem& problem, const KernelRules& rules);
-Traffic attention_traffic(const Problem& problem, const Backend& backend);
-
 }  // namespace attnbench

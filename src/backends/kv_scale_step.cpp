@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "backends/repeated_copy.h"
+#include "backends/kernel_params.h"
 #include "inputs/cache/kv_scales.h"
 
 namespace attnbench {

@@ -1,9 +1,10 @@
-// FLOPs and unavoidable bytes of a problem (contract §4).
+#include "backends/traffic.h"
+
 #include <algorithm>
 
-#include "backends/backend.h"
-#include "backends/mla/backend.h"
-#include "backends/op/op_pipeline.h"
+#include "backends/mla/capability.h"
+#include "backends/mla/plan.h"
+#include "backends/op/facts.h"
 #include "metadata/mask/visible_pairs.h"
 
 namespace attnbench {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
@@ -44,5 +45,35 @@ bool has_infinite_sink(const AttentionSpec& attention);
 /// Every reason against the problem, in the order and words of §13.1; empty = supported.
 std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
                                      const DeviceFacts& device);
+
+// What the native decoder and encoder backends have in common: judged by a capability, run by
+// default for the types that have a query, a key and a value.
+
+class NativeBackend : public Backend {
+ public:
+  explicit NativeBackend(Capability capability) : capability_(std::move(capability)) {}
+  std::string_view name() const override { return capability_.name; }
+  KernelRules kernel_rules() const override { return capability_.rules; }
+  bool is_default_for(AttentionType type) const override {
+    return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
+           is_encoder_type(type);
+  }
+  std::vector<std::string> refusals(const Problem& problem,
+                                    const DeviceFacts& device) const override {
+    return refusals_of(capability_, problem, device);
+  }
+  Dtype probability_dtype(const Problem& problem) const override {
+    return probability_dtype_of(problem);
+  }
+
+ private:
+  Capability capability_;
+};
+
+// Lines of explain() about a backend's paged cache.
+
+/// Appends layout, physical shape and element type.
+void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const KernelRules& rules,
+                     Facts& facts);
 
 }  // namespace attnbench

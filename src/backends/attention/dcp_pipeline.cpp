@@ -7,9 +7,8 @@
 #include <cstring>
 
 #include "backends/attention/attention_pipeline.h"
+#include "backends/ranks/communicator.h"
 #include "backends/ranks/exchange.h"
-#include "backends/ranks/head_runs.h"
-#include "backends/ranks/ops_communicator.h"
 #include "metadata/batch.h"
 #include "metadata/parts/dcp.h"
 

@@ -8,7 +8,6 @@
 #include "backends/attention/capability.h"
 #include "backends/attention/dcp_pipeline.h"
 #include "backends/attention/int8_stage.h"
-#include "backends/cache_facts.h"
 #include "metadata/batch.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/cascade.h"

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "backends/attention/attention_pipeline.h"
-#include "backends/attention/native_backend.h"
+#include "backends/attention/capability.h"
 #include "backends/backend_list.h"
-#include "backends/cache_facts.h"
 #include "core/error.h"
 #include "metadata/parts/segments.h"
 

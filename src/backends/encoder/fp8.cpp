@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "backends/repeated_copy.h"
+#include "backends/kernel_params.h"
 #include "core/error.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "inputs/mm_inputs.h"

@@ -1,10 +1,9 @@
-// Dense decode over latents, by splits or by a plan, on one rank or on each rank's share of the
-// keys (semantics §8.7, §8.8, §7.7).
+#include "backends/mla/decode.h"
+
 #include <memory>
 #include <numeric>
 
 #include "backends/mla/query.h"
-#include "backends/mla/work.h"
 #include "backends/ranks/exchange.h"
 #include "core/error.h"
 #include "metadata/int_math.h"

@@ -1,8 +1,8 @@
-// What an MLA backend does with a batch, and what that costs.
+#include "backends/mla/plan.h"
+
 #include <algorithm>
 
 #include "backends/attention/attention_pipeline.h"
-#include "backends/mla/backend.h"
 #include "inputs/mla_inputs.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/decode_plan.h"
@@ -116,15 +116,6 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem, int nu
     plan.num_parts = sparse_parts(problem, plan, num_sms);
   }
   return plan;
-}
-
-KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
-  const KvCacheDtype dtype = problem.kv_cache.dtype;
-  const std::optional<KvCacheDtype> usual = kv_format(dtype).usual;
-  const std::vector<KvCacheDtype>& stored = capability.kv_dtypes;
-  if (!usual || std::ranges::count(stored, *usual) > 0) return dtype;
-  const auto packed = std::ranges::find_if(stored, is_packed);
-  return packed != stored.end() ? *packed : dtype;
 }
 
 double mla_flops(const Problem& problem, const MlaCapability& capability) {

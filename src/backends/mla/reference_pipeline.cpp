@@ -1,8 +1,9 @@
-// REFERENCE for MLA: float64 latents and heads straight from the definitions (semantics §8.3).
+#include "backends/mla/reference_pipeline.h"
+
 #include <limits>
 #include <numeric>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
 #include "backends/output_quant.h"
 #include "backends/refusals.h"
 #include "core/error.h"
@@ -72,6 +73,12 @@ class MlaReferencePipeline final : public Pipeline {
 };
 
 }  // namespace
+
+MlaCapability mla_reference_capability(const Problem& problem) {
+  MlaCapability capability = plain_mla_capability();
+  capability.sparse = problem.mla.sparse_topk.has_value();
+  return capability;
+}
 
 std::vector<std::string> mla_reference_refusals(const Problem& problem) {
   Refusals reasons(problem);

@@ -1,10 +1,8 @@
-// Sparse MLA: every row attends to the keys that its list names (semantics §8.9). A 16-bit cache is
-// read directly; of an fp8_ds_mla cache decodes read the entries by a plan, and prefills an
-// upconverted copy.
+#include "backends/mla/sparse.h"
+
 #include <algorithm>
 
 #include "backends/mla/query.h"
-#include "backends/mla/work.h"
 #include "metadata/int_math.h"
 #include "metadata/mla/sparse_index.h"
 #include "metadata/parts/decode_plan.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "backends/kv_params.h"
-#include "backends/ranks/ops_communicator.h"
+#include "backends/kernel_params.h"
+#include "backends/ranks/communicator.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"

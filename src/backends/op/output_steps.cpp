@@ -1,5 +1,6 @@
-// Operations that quantise the output of attention (semantics §9).
-#include "backends/op/quant_parts.h"
+#include "backends/op/output_steps.h"
+
+#include "backends/op/quant_steps.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "backends/attention/capability.h"
-#include "backends/cache_facts.h"
-#include "backends/op/op_pipeline.h"
+#include "backends/op/facts.h"
 #include "backends/plugin/mla_pipeline.h"
 #include "backends/plugin/op_pipeline.h"
 #include "backends/plugin/pipeline.h"

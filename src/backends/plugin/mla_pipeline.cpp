@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "backends/mla/plan.h"
 #include "backends/mla/query.h"
+#include "backends/mla/sparse.h"
 
 namespace attnbench {
 namespace {

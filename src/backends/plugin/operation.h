@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/op/op_pipeline.h"
+#include "backends/op/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/users_pipeline.h"
 

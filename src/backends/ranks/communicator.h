@@ -8,6 +8,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "ops/ops.h"
 
 namespace attnbench {
 
@@ -40,5 +41,11 @@ class Communicator {
   virtual void all_reduce_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
                               std::int64_t count) = 0;
 };
+
+// Simulated ranks whose buffers lie on the device of an Ops: what they exchange is copied and
+// summed by its operations, so that nothing passes through the host.
+
+/// `ops` must outlive it. world_size in [1, attn::kMostSummedRanks], else E-CONFIG.
+std::unique_ptr<Communicator> make_ops_communicator(int world_size, Ops& ops);
 
 }  // namespace attnbench

@@ -1,5 +1,7 @@
 #include "backends/ranks/exchange.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace attnbench {
@@ -194,6 +196,22 @@ void DcpExchange::combine(const Rank& rank) const {
   combine.num_heads = shape_.num_heads;
   combine.head_size = shape_.width;
   ops_.combine_dcp(combine);
+}
+
+std::vector<HeadRun> dcp_head_runs(const AttentionSpec& attention, HeadSpan heads) {
+  const int group = attention.num_heads / attention.num_kv_heads;
+  const int count = heads.end - heads.begin;
+  if (heads.begin % group == 0 && count % group == 0) {
+    return {{0, count, heads.begin / group, count / group}};
+  }
+  std::vector<HeadRun> runs;
+  for (int head = heads.begin; head < heads.end;) {
+    const int kv_head = head / group;
+    const int end = std::min(heads.end, (kv_head + 1) * group);
+    runs.push_back({head - heads.begin, end - head, kv_head, 1});
+    head = end;
+  }
+  return runs;
 }
 
 }  // namespace attnbench

@@ -14,9 +14,6 @@
 
 namespace attnbench {
 
-/// Rules of a single operation that writes a cache: of the backend whose cache has that layout.
-KernelRules op_kernel_rules(const Problem& problem);
-
 class OpPipeline final : public Pipeline {
  public:
   OpPipeline(const Problem& problem, const OpInputs& inputs, Ops& ops)
@@ -75,37 +72,5 @@ class OpPipeline final : public Pipeline {
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<Step> steps_;
 };
-
-/// Operands, outputs and steps of the problem's operation.
-void queue_cache_write(OpPipeline& op);
-void queue_mla_cache_write(OpPipeline& op);
-void queue_rope(OpPipeline& op, bool writes);
-void queue_mla_rope(OpPipeline& op, bool writes);
-void queue_gather(OpPipeline& op);
-void queue_merge(OpPipeline& op);
-void queue_dcp_correct(OpPipeline& op);
-void queue_quantize(OpPipeline& op);
-void queue_output_quant(OpPipeline& op);
-void queue_mm_quant(OpPipeline& op);
-
-/// One scale a KV head, from one of all or one of each.
-std::vector<float> scale_of_heads(const std::vector<double>& scale, int num_kv_heads);
-
-/// Bytes that the operation has to read and write (contract §4).
-double op_traffic(const Problem& problem);
-/// Every reason against the problem in the words of §13; empty = supported.
-std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device);
-
-/// Tokens, layout and ranks, for `attnbench explain`.
-void add_op_facts(const Problem& problem, Facts& facts);
-
-/// The scales of quantised output: the extents of their buffer and where (row, group) lies; the
-/// tiles of swizzled NVFP4 have no strides.
-struct OutputScaleLayout {
-  std::vector<std::int64_t> shape;
-  std::int64_t row_stride = 0;
-  std::int64_t group_stride = 0;
-};
-OutputScaleLayout output_scale_layout(const Problem& problem);
 
 }  // namespace attnbench

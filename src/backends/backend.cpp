@@ -1,5 +1,6 @@
-#include "backends/backend_list.h"
+#include "backends/backend.h"
 
+#include "backends/backend_list.h"
 #include "core/backend_name.h"
 
 namespace attnbench {

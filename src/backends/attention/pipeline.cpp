@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "backends/kv_params.h"
+#include "backends/kernel_params.h"
+#include "backends/traffic.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"

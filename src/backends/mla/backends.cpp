@@ -2,23 +2,15 @@
 #include <utility>
 
 #include "backends/backend_list.h"
-#include "backends/mla/backend.h"
+#include "backends/mla/pipeline.h"
 
 namespace attnbench {
 namespace {
 
 using enum KvCacheDtype;
 
-MlaCapability triton_mla() {
-  MlaCapability c;
-  c.name = "MLA";
-  c.dtypes = {Dtype::kF16, Dtype::kBF16};
-  c.kv_dtypes = {kAuto, kFloat16, kBFloat16, kFp8, kFp8E4M3};
-  return c;
-}
-
 MlaCapability flash_mla() {
-  MlaCapability c = triton_mla();
+  MlaCapability c = plain_mla_capability();
   c.name = "FLASHMLA";
   c.entry_sizes = {320, 576};
   c.block_sizes = {{64, false}};
@@ -31,7 +23,7 @@ MlaCapability flash_mla() {
 }
 
 MlaCapability flash_attn_mla() {
-  MlaCapability c = triton_mla();
+  MlaCapability c = plain_mla_capability();
   c.name = "FLASH_ATTN_MLA";
   c.kv_dtypes = {kAuto, kFloat16, kBFloat16};
   c.entry_sizes = {320, 576};
@@ -110,19 +102,8 @@ class MlaBackend : public Backend {
 
 }  // namespace
 
-const MlaCapability& plain_mla_capability() {
-  static const MlaCapability capability = triton_mla();
-  return capability;
-}
-
-MlaCapability mla_reference_capability(const Problem& problem) {
-  MlaCapability capability = plain_mla_capability();
-  capability.sparse = problem.mla.sparse_topk.has_value();
-  return capability;
-}
-
 const Backend& mla_backend() {
-  static const MlaBackend backend(triton_mla(),
+  static const MlaBackend backend(plain_mla_capability(),
                                   "vLLM TRITON_MLA: latent decode with split keys, any size");
   return backend;
 }

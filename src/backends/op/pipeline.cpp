@@ -1,9 +1,11 @@
-#include "backends/op/op_pipeline.h"
+#include "backends/op/pipeline.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "backends/op/facts.h"
 
 namespace attnbench {
 namespace {
