@@ -1,11 +1,11 @@
 // Reasons against a problem, in the order and words of semantics §13.
 #include "backends/attention/capability.h"
 
-#include <algorithm>
-#include <limits>
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
 
 #include "backends/refusals.h"
 #include "core/error.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/ranks/communicator.h"
 #include "backends/ranks/exchange.h"
 #include "metadata/batch.h"

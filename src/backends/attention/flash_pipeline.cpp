@@ -4,10 +4,10 @@
 
 #include <algorithm>
 
-#include "backends/attention/attention_pipeline.h"
 #include "backends/attention/capability.h"
 #include "backends/attention/dcp_pipeline.h"
 #include "backends/attention/int8_stage.h"
+#include "backends/attention/pipeline.h"
 #include "metadata/batch.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/cascade.h"

@@ -1,4 +1,4 @@
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // (semantics §4).
 #include <algorithm>
 
-#include "backends/attention/attention_pipeline.h"
 #include "backends/attention/capability.h"
+#include "backends/attention/pipeline.h"
 #include "backends/backend_list.h"
 #include "core/error.h"
 #include "metadata/parts/segments.h"

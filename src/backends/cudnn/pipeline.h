@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/cudnn/form.h"
 #include "cudnn/library.h"
 

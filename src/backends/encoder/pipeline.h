@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/encoder/capability.h"
 #include "backends/encoder/fp8.h"
 

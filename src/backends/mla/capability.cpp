@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backends/mla/plan.h"
 #include "backends/refusals.h"
 #include "core/error.h"
 #include "metadata/mla/prefill.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "inputs/mla_inputs.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/decode_plan.h"

@@ -1,4 +1,3 @@
-// reshape_and_cache as plugins are given it (attnbench_backend.h, semantics §5.1).
 #include "backends/plugin/operation.h"
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 namespace attnbench {
 namespace {
 
+/// reshape_and_cache as plugins are given it (attnbench_backend.h, semantics §5.1): keys and values
+/// as strided planes of one cache, whatever its layout is called here.
 class PluginCacheWrite final : public PluginOperation {
  public:
   PluginCacheWrite(OpPipeline& op, PluginKernel& kernel) : op_(op), cache_(op.inputs().cache) {
@@ -109,14 +110,6 @@ class PluginCacheWrite final : public PluginOperation {
   const void* value_ = nullptr;
 };
 
-}  // namespace
-
-std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel) {
-  return std::make_unique<PluginCacheWrite>(op, kernel);
-}
-
-namespace {
-
 /// One part: outputs, and natural LSEs with -inf where it sees no key.
 struct Part {
   Tensor output;            // [T, H, Dv or more]
@@ -130,6 +123,7 @@ struct Part {
   }
 };
 
+/// merge_attn_states (semantics §6.3), with LSEs by the convention that the plugin declares.
 class PluginMerge final : public PluginOperation {
  public:
   PluginMerge(OpPipeline& op, PluginKernel& kernel)
@@ -281,6 +275,10 @@ class PluginMerge final : public PluginOperation {
 };
 
 }  // namespace
+
+std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel) {
+  return std::make_unique<PluginCacheWrite>(op, kernel);
+}
 
 std::unique_ptr<PluginOperation> plugin_merge(OpPipeline& op, PluginKernel& kernel) {
   return std::make_unique<PluginMerge>(op, kernel);

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/problem.h"
 #include "backends/users_pipeline.h"

@@ -1,8 +1,8 @@
 #include "backends/ranks/exchange.h"
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace attnbench {
 namespace {
