@@ -1,4 +1,9 @@
 // A backend: what it supports, in the words of semantics §13, and its pipeline over Ops.
+//
+// This is the line between what is compared and who compares. Above it (bench, calibrate, cli)
+// nobody knows a backend by name: what its kernels do in their own way it states as KernelRules,
+// and the reference follows them. Below it every backend prepares a Pipeline once per case and is
+// then driven only through steps(), poison_outputs() and read_output().
 #pragma once
 
 #include <cstdint>
@@ -67,6 +72,7 @@ struct OpInputs;
 
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
+  // One of three groups is set, by attention.type; pointers are borrowed from the case.
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;
   const StoredKv* stored = nullptr;                // decoder and encoder_decoder
@@ -87,6 +93,9 @@ class BackendFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The base of all backends: native ones, REFERENCE, vendors' and users'. Its answers depend on the
+/// arguments only, so they may be had in any order and as often as wanted. Whoever adds a virtual
+/// function adds it to ForwardingBackend too, which passes every one on.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -1,4 +1,7 @@
-// A type of the KV cache in the words of the kernels' parameters.
+// Small pieces of the kernels' parameters that several pipelines fill alike: how a type of the KV
+// cache is written and read, and a copy that repeats one element. They hold no decision about
+// attention; what a new cache type needs here is a case that the compiler names, as the switches
+// have no default.
 #pragma once
 
 #include "core/error.h"
@@ -40,9 +43,8 @@ inline attn::MlaEntry mla_entry_of(KvCacheDtype dtype) {
   fail(ErrorKind::kInternal, "{} stores no latents", to_string(dtype));
 }
 
-// One element, many times: a scale for every head, a counter set to zero on the device.
-
-/// `count` elements in a row at `output`, all of them that at `source`.
+/// One element, many times: a scale for every head, a counter set to zero on the device. `count`
+/// elements in a row at `output`, all of them that at `source`.
 inline attn::CopyParams repeated_copy(attn::Element element, const void* source, void* output,
                                       int count) {
   attn::CopyParams copy{};

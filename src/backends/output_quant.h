@@ -1,4 +1,7 @@
-// The tensors that a quantised attention output consists of (semantics §9).
+// The tensors that a quantised attention output consists of (semantics §9), and the bytes that they
+// must hold. A pipeline that quantises as its last step allocates by this layout, and the judge
+// compares byte for byte with what quantise_output() makes of the unquantised output: quantisation
+// has one right answer, so no tolerance applies to it.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// The counts walk over the requests of a batch, never over pairs of rows and keys: visible_pairs()
+// has a closed form for every mask, so a batch of millions of keys costs nothing to count.
 #include "backends/traffic.h"
 
 #include <algorithm>

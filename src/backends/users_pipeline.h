@@ -5,6 +5,11 @@
 
 namespace attnbench {
 
+/// A kernel that nobody here has read could keep an answer from its first run, compute in
+/// prepare(), or read a buffer that it was not given. Timing would then measure nothing. So bench
+/// changes the inputs between runs and expects the output to change with them, in a way that needs
+/// no second reference: if query, keys and values change their sign, the scores stay, and the
+/// output is negated exactly, bit for bit.
 class UsersPipeline {
  public:
   virtual ~UsersPipeline() = default;
@@ -18,6 +23,7 @@ class UsersPipeline {
     const char* other;
     const char* negated;
   };
+  /// Static text, put into the middle of a sentence of the verdict.
   virtual Words words() const = 0;
   /// Makes the output of a run on negated inputs that of the inputs as they were.
   virtual void negate_output(PipelineOutput& output) const = 0;
