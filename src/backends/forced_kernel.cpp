@@ -26,8 +26,8 @@ class KernelScope {
   Ops& ops_;
 };
 
-/// Copies the steps of `inner` with the scope around each. Both strings and ops outlive it:
-/// `kernel` is a member of the backend, which lives as long as the process.
+/// Copies the steps of `inner` with the scope around each. `ops` and `kernel`, a member of the
+/// backend, outlive it.
 class ForcedPipeline final : public Pipeline {
  public:
   ForcedPipeline(std::unique_ptr<Pipeline> inner, Ops& ops, const std::string& kernel)

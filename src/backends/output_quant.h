@@ -27,6 +27,7 @@ OutputQuantLayout output_quant_layout(const Problem& problem);
 /// Columns of a group: 128, 64 or, for NVFP4, 16.
 int output_quant_group(OutputQuantType type);
 
+/// Codes and scales as OutputQuantLayout has them, on the host.
 struct OutputQuantTensors {
   Tensor codes;
   Tensor scales;

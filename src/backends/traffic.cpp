@@ -1,5 +1,5 @@
-// The counts walk over the requests of a batch, never over pairs of rows and keys: visible_pairs()
-// has a closed form for every mask, so a batch of millions of keys costs nothing to count.
+// The counts walk over the requests of a batch, never over pairs of rows and keys, so a batch of
+// millions of keys costs next to nothing to count.
 #include "backends/traffic.h"
 
 #include <algorithm>

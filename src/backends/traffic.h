@@ -20,7 +20,9 @@ namespace attnbench {
 double attention_flops(const Problem& problem, const KernelRules& rules);
 double attention_flops(const Problem& problem, const Backend& backend);
 
-/// Bytes in the types that they are stored in: e4m3 keys count one byte, their scales extra.
+/// Bytes in the types that they are stored in: e4m3 keys count one byte, scales of a token and head
+/// are added, one scale of a whole tensor is not. Weights, slot mappings and block tables are left
+/// out: they are small beside the rest, and how often they are read is up to the implementation.
 struct Traffic {
   /// Unique live K and V + Q + O. Live: seen by at least one row of the step. The pages of a shared
   /// prefix are read once by whoever does it best, so they count once.

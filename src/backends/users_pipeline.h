@@ -6,12 +6,16 @@
 namespace attnbench {
 
 /// A kernel that nobody here has read could keep an answer from its first run, compute in
-/// prepare(), or read a buffer that it was not given. Timing would then measure nothing. So bench
-/// changes the inputs between runs and expects the output to change with them, in a way that needs
-/// no second reference: if query, keys and values change their sign, the scores stay, and the
-/// output is negated exactly, bit for bit.
+/// prepare(), or skip work whose inputs look unchanged. What is timed would then not be attention.
+/// So bench changes the inputs between runs and expects the output to change with them, in ways
+/// that need no second reference:
+///  - the first run of all has another query; a kernel that keeps what it computed there fails the
+///    run that is judged;
+///  - after that one, query, keys and values change their signs. Scores stay as they are, so the
+///    output is the negated one, and the reference of the case judges it once more.
 class UsersPipeline {
  public:
+  /// Not owned by who uses it: it is a side of the Pipeline that hands it out (Pipeline::users()).
   virtual ~UsersPipeline() = default;
   /// Flips the sign of inputs so that every output is negated and no LSE changes. Twice changes
   /// nothing.

@@ -1,4 +1,6 @@
-// Reasons against a problem, in the order and words of semantics §13.
+// The rows of semantics §13.1 in their order, in groups. A backend's peculiarities are columns of
+// its Capability, so that this list is the same code for all: what one backend refuses and another
+// takes can be seen in two tables of values.
 #include "backends/attention/capability.h"
 
 #include <fmt/format.h>

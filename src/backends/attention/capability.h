@@ -1,4 +1,10 @@
-// What a backend can do, as data: the columns of the support table (semantics §13.2).
+// What a backend of decoder and encoder attention can do, as data: the columns of the support table
+// (semantics §13.2); the reasons against a problem that follow from it; and what the native
+// backends of this family have in common beside that.
+//
+// A new backend of the family fills in a Capability, derives from NativeBackend and adds
+// description, cache layout, pipeline and explain(): about a hundred lines, most of them its own
+// idea.
 #pragma once
 
 #include <string>
@@ -46,9 +52,8 @@ bool has_infinite_sink(const AttentionSpec& attention);
 std::vector<std::string> refusals_of(const Capability& capability, const Problem& problem,
                                      const DeviceFacts& device);
 
-// What the native decoder and encoder backends have in common: judged by a capability, run by
-// default for the types that have a query, a key and a value.
-
+/// What the native decoder and encoder backends have in common: judged by a capability, run by
+/// default for the types that have a query, a key and a value.
 class NativeBackend : public Backend {
  public:
   explicit NativeBackend(Capability capability) : capability_(std::move(capability)) {}
@@ -70,9 +75,8 @@ class NativeBackend : public Backend {
   Capability capability_;
 };
 
-// Lines of explain() about a backend's paged cache.
-
-/// Appends layout, physical shape and element type.
+/// Lines of explain() about a backend's paged cache: layout, physical shape and element type. Other
+/// families and users' backends use them too.
 void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const KernelRules& rules,
                      Facts& facts);
 

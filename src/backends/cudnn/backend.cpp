@@ -1,3 +1,5 @@
+// The reasons against a problem are what cuDNN's documentation excludes and, where that says
+// nothing, what was seen on an H200. Whatever else it cannot do, it says when the plan is made.
 #include "backends/cudnn/backend.h"
 
 #include <fmt/format.h>

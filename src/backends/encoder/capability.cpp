@@ -1,3 +1,5 @@
+// Rows are those of semantics §13.1 in its order, with the encoder's own rows behind them; a reason
+// that cannot apply to an encoder is not tested for.
 #include "backends/encoder/capability.h"
 
 #include <fmt/format.h>

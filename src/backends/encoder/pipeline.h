@@ -1,5 +1,6 @@
 // Attention of the multimodal encoder as a pipeline: one pass over ragged, non-causal sequences,
-// with V inside interleaved rows and fp8 where the backend has them (semantics §10).
+// with V inside interleaved rows and fp8 where the backend has them (semantics §10). There is no
+// cache and no decode. Steps: quantise (fp8), attend, slice (fp8 with padded heads).
 #pragma once
 
 #include <memory>
@@ -11,6 +12,7 @@
 
 namespace attnbench {
 
+/// `capability` must outlive it.
 class MmPipeline : public AttentionPipeline {
  public:
   /// Errors: those of mm_sequences and MmFp8; E-CAPACITY for element offsets beyond int32.

@@ -1,4 +1,6 @@
-// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE.
+// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE. Each is
+// its limits as a MlaCapability; MlaBackend is the same class for all. None of them has rules of
+// its own for masks or rounding, so none states KernelRules.
 #include <utility>
 
 #include "backends/backend_list.h"
@@ -9,6 +11,8 @@ namespace {
 
 using enum KvCacheDtype;
 
+/// FlashMLA: entries of DeepSeek's sizes in pages of 64 on Hopper, decodes by a plan that spreads
+/// the keys of all requests evenly over the device.
 MlaCapability flash_mla() {
   MlaCapability c = plain_mla_capability();
   c.name = "FLASHMLA";
@@ -22,6 +26,7 @@ MlaCapability flash_mla() {
   return c;
 }
 
+/// FlashAttention 3 on Hopper, which reads 16-bit latents only.
 MlaCapability flash_attn_mla() {
   MlaCapability c = plain_mla_capability();
   c.name = "FLASH_ATTN_MLA";
@@ -33,6 +38,7 @@ MlaCapability flash_attn_mla() {
   return c;
 }
 
+/// FlashMLA over listed keys. "fp8" means the packed entries here (mla_cache_dtype()).
 MlaCapability flash_mla_sparse() {
   MlaCapability c = flash_mla();
   c.name = "FLASHMLA_SPARSE";

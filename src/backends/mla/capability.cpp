@@ -1,3 +1,5 @@
+// The rows of semantics §13 for MLA, in their order. The last rows try what the pipeline would do:
+// a plan that cannot be made is a reason in the words of its error.
 #include "backends/mla/capability.h"
 
 #include <fmt/format.h>

@@ -3,6 +3,13 @@
 // Queries are projected, padded and quantised (mla/query.h), attended in one pass or in parts that
 // are combined, and the latent output is projected back. Under decode context parallelism every
 // rank attends with the heads of all to its own keys, and partial results are exchanged.
+//
+//   project_query, concat_query      q_nope @ W_UK_T, with q_pe behind it
+//   all_gather_query                 several ranks: heads of all
+//   quantise_query, pad_query_heads  where the plan or the problem says so
+//   attend_decode, combine_decode    the attention, in parts where the plan has some
+//   exchange, round_output           several ranks: partial results, rounded once
+//   project_value                    latent output @ W_UV
 #pragma once
 
 #include "backends/mla/work.h"

@@ -1,3 +1,5 @@
+// Reading back comes after everything is timed, so it goes through host memory freely: padded heads
+// and rows are cut off there.
 #include "backends/mla/pipeline.h"
 
 #include <algorithm>

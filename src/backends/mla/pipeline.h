@@ -1,5 +1,7 @@
 // The pipeline of MLA: what comes before and after attention, and what a run gives (semantics §8,
-// §9).
+// §9). In front of attention latents are written into the cache; behind it the output is quantised
+// for the next layer where the problem says so. What lies between is queued by the stages
+// (mla/decode.h, mla/prefill.h, mla/sparse.h), or by a user's kernel (plugin/mla_pipeline.h).
 #pragma once
 
 #include <memory>

@@ -1,3 +1,5 @@
+// Cost and plan are in one file because both walk over the same split of the batch: what is counted
+// for a request follows from whether it is a decode.
 #include "backends/mla/plan.h"
 
 #include <algorithm>
@@ -10,6 +12,8 @@
 namespace attnbench {
 namespace {
 
+/// Chunks of the context of the prefills; nothing where no prefill has context. A rank gathers
+/// whole blocks, so the plan depends on the block size and the group.
 std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& plan) {
   if (plan.batch.num_prefills == 0) return std::nullopt;
   const int first = plan.batch.num_decodes;
@@ -29,6 +33,8 @@ int sparse_parts(const Problem& problem, const MlaPlan& plan, int num_sms) {
                              static_cast<int>(ceil_div(heads, 64)) * 64);
 }
 
+/// Parts of a decode plan, or splits of every decode: 1 in batch-invariant mode, where the order of
+/// every sum is fixed, whatever else is in the batch.
 int decode_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan,
                  int num_sms) {
   if (problem.attention.batch_invariant || plan.batch.num_decodes == 0) return 1;

@@ -1,3 +1,6 @@
+// MlaPrefill adds the new tokens and the last merge, MlaContext the chunks before it. With context
+// every partial result is float32 until that merge; without it the first attention writes the
+// output itself.
 #include "backends/mla/prefill.h"
 
 #include <algorithm>
@@ -56,6 +59,7 @@ class MlaPrefill {
                        work_.element);
   }
 
+  /// The new tokens need no cache: their latents are expanded as they come from the projection.
   std::vector<Expanded> add_new_keys() {
     const void* kv_c =
         MlaWork::at(work_.new_kv_c, first_token() * work_.sizes.latent, work_.element);
@@ -130,6 +134,8 @@ std::vector<Partial> MlaContext::add_steps() {
   }
   for (std::size_t i = 0; i < work_.plan.chunks->chunks.size(); ++i) {
     add_chunk(i, i == 0 ? running : of_chunk);
+    // The first chunk is the running result. Later ones are merged with it into the spare one, as a
+    // merge cannot write what it reads; the two then change places.
     if (i == 0) continue;
     std::vector<attn::MergeParams> merges;
     for (const MlaRank& rank : work_.ranks) {
@@ -147,6 +153,7 @@ std::vector<Partial> MlaContext::add_steps() {
 }
 
 void MlaContext::make_workspaces() {
+  // One set of buffers serves all chunks: they run one after the other on one stream.
   i64 most = 0;
   i64 most_local = 0;
   for (const MlaChunk& chunk : work_.plan.chunks->chunks) {
@@ -203,6 +210,8 @@ void MlaContext::add_chunk(std::size_t index, const std::vector<Partial>& to) {
   work_.add_attend_step("attend_context", run_all(std::move(attends)));
 }
 
+/// Dequantised to the activation type, except for e4m3 prefill, which takes the codes as they are
+/// stored.
 void MlaContext::add_gather(const MlaChunk& chunk) {
   const MlaRank& rank = work_.ranks.front();
   void* rows = workspace_of(rank).rows;
@@ -240,6 +249,8 @@ attn::CpGatherParams MlaContext::cp_gather(const MlaRank& rank,
   return gather;
 }
 
+/// A rank's rows are padded to the same number for all, as an all-gather needs it; the
+/// reorganisation puts the stripes back into the order of the keys and leaves the padding out.
 void MlaContext::add_gather_from_ranks(std::size_t index) {
   const MlaChunk& chunk = work_.plan.chunks->chunks[index];
   const i64 entry = work_.sizes.entry();

@@ -1,3 +1,5 @@
+// One step over all rows on the host. Poison is NaN here, as results are doubles until they are
+// read.
 #include "backends/mla/reference_pipeline.h"
 
 #include <limits>
@@ -42,6 +44,7 @@ class MlaReferencePipeline final : public Pipeline {
     output.output = rounded(result_.output, a.dtype, {tokens, a.num_heads, a.v_head_size});
     output.lse = rounded(result_.lse, Dtype::kF32, {a.num_heads, tokens});
     if (problem_.output_quant.type == OutputQuantType::kNone) return output;
+    // Both are kept: the judge compares values before quantisation and bytes after it.
     OutputQuantTensors quantised = quantise_output(problem_, output.output);
     output.more.emplace_back("output_unquantized", std::move(output.output));
     output.output = std::move(quantised.codes);

@@ -1,3 +1,6 @@
+// With 16-bit entries one step attends for all rows. With fp8_ds_mla entries the batch is cut in
+// two: short queries read the entries in place, long ones an upconverted copy in a workspace that
+// several groups of requests use in turn.
 #include "backends/mla/sparse.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// OPS: one operation alone, as the pipelines of the other backends run it (contract section 2).
+// OPS: one operation, as the pipelines of the other backends run it (contract section 2). This is
+// where the kind of an operation becomes steps; what a kind needs beside that is in facts.cpp
+// (limits, bytes) and in bench/cases/op_inputs.cpp (operands).
 #include <fmt/format.h>
 
 #include "backends/backend_list.h"

@@ -1,3 +1,5 @@
+// Parameters are made from the problem and the layout of the case's cache, never from another
+// pipeline's: an error that both share would otherwise show in neither.
 #include "backends/op/cache_steps.h"
 
 #include <algorithm>

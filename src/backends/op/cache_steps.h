@@ -29,6 +29,7 @@ void queue_mla_rope(OpPipeline& op, bool writes);
 
 /// Latents of the requests side by side, [T, entry]: as they are stored (op.raw), dequantised, or
 /// upconverted from packed entries.
+/// Lengths and the first row of each request come with the case, as its chunk plan has them.
 void queue_gather(OpPipeline& op);
 
 /// The scales of a cache as its write takes them, one a KV head: `scale` has one for all heads or

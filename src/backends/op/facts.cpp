@@ -1,3 +1,6 @@
+// Reasons first, then bytes, one function for each kind. A count is written as what an operation of
+// that kind must touch, per token where it can be, so that it can be checked against the formula in
+// the contract.
 #include "backends/op/facts.h"
 
 #include <fmt/format.h>

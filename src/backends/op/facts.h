@@ -17,12 +17,22 @@ std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& 
 /// Rules of a single operation that writes a cache: of the backend whose cache has that layout.
 KernelRules op_kernel_rules(const Problem& problem);
 
-/// Bytes that the operation has to read and write (contract §4). Every operand and every result
+/// Bytes that the operation has to read and write (contract §4): rates of operations are made from
+/// it, so it must not depend on how a kernel goes about it. Every operand and every result
 /// counts once, metadata of a row (a slot, a position) with it; elements that a fused operation
 /// finds in registers count once for both of its halves. The problem is of type op.
+///
+///   reshape_and_cache    new rows, the codes and scales made of them, their slots
+///   rope                 rotated elements twice, positions, the rows of the table that are used
+///   rope_and_cache       both, without reading the rotated keys again
+///   gather               entries, and what is written for them
+///   merge, dcp_correct   partial outputs and LSEs, the result; sums over ranks in f32
+///   quantize, output_quant
+///                        values, codes, scales
+///   mm_quant             the same; values twice where the scale has to be found first
 double op_traffic(const Problem& problem);
 
-/// Tokens, layout of the cache and ranks.
+/// Tokens, layout of the cache and ranks, where the operation has them.
 void add_op_facts(const Problem& problem, Facts& facts);
 
 }  // namespace attnbench

@@ -1,3 +1,5 @@
+// A merge is one call. The correction of ranks is the arithmetic of ranks/exchange.cpp with given
+// partials, and in the type of the case, where the pipelines' exchange is float32 throughout.
 #include "backends/op/merge_steps.h"
 
 #include <memory>

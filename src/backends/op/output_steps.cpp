@@ -1,3 +1,4 @@
+// Scales are outputs of their own, so their layout is judged byte for byte like the codes.
 #include "backends/op/output_steps.h"
 
 #include "backends/op/quant_steps.h"

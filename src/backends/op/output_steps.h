@@ -9,6 +9,14 @@
 
 namespace attnbench {
 
+/// K = N * V columns of a row, G groups or blocks of it:
+///
+///   fp8_group64/128   codes e4m3 [T, N, V], scales f32 [T, G]
+///   ... column-major  scales [G, T]; TMA-aligned [G, T rounded up to 4]
+///   nvfp4             codes u8 [T, K / 2], two in a byte, scales e4m3 [T, K / 16]
+///   ... swizzled      scales [T rounded up to 128, K / 16 rounded up to 4] in the tiles of
+///                     Blackwell's matrix units; padding is zero
+///
 /// The scales of quantised output: the extents of their buffer, and how far apart, in elements,
 /// those of neighbouring rows and groups lie. The tiles of swizzled NVFP4 have no strides: both are
 /// 0, and attn::nvfp4_swizzled_offset() says where a scale is.

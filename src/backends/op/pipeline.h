@@ -1,5 +1,10 @@
-// The pipeline of one operation alone: operands on the device, outputs that start as given bytes
-// and end with a guard, one timed step (type op of contract section 1).
+// The pipeline of one operation by itself: operands on the device, outputs that start as given
+// bytes and end with a guard, one timed step (type op of contract section 1).
+//
+// It knows no operation. The functions in cache_steps.h, merge_steps.h, output_steps.h and
+// quant_steps.h each take an empty OpPipeline, name operands and outputs, and queue their step; a
+// user's operation (plugin/operation.h) does the same and runs another kernel. Names are those of
+// the case's operands, of saved tensors and of messages.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// Outputs of several parts (codes, scales, counters) are named after what they are of: "output" is
+// the query's, "key_output" and "value_output" those of keys and values.
 #include "backends/op/quant_steps.h"
 
 #include "backends/kernel_params.h"

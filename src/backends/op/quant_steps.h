@@ -1,5 +1,6 @@
 // Single operations that quantise what attention reads: queries, keys and values of a projection,
 // the latent query of MLA, and the encoder's Q, K and V (semantics §8.7, §10.5, §10.6, §11.2).
+// Static e4m3 scales saturate what does not fit; of queries the number is an output.
 #pragma once
 
 #include <array>

@@ -1,3 +1,5 @@
+// A problem passes three sieves: what the interface has no words for (plugin/problem.h), what the
+// plugin does not declare in its table, and what its own supports() says. Only then is it prepared.
 #include "backends/plugin/backend.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// All steps but one are ours. The kernel's query is made by steps, so its values cannot be uploaded
+// like those of other inputs: where they have to change, what they are made from changes.
 #include "backends/plugin/mla_pipeline.h"
 
 #include <utility>

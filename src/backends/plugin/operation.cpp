@@ -1,3 +1,5 @@
+// One class for each operation that plugins can take over. Both describe the case's operands where
+// they lie; nothing is copied or reordered for a plugin, except LSEs whose convention differs.
 #include "backends/plugin/operation.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // What a plugin's single operation works on: operands that it is given, values that change for the
-// checks of users' kernels, and the way back to the output that the case expects.
+// checks of users' kernels, and the way back to the output that the case expects. A new operation
+// for plugins is a class here, a bit in attnbench_backend.h and a row in plugin/problem.cpp.
 #pragma once
 
 #include <memory>
@@ -23,7 +24,8 @@ class PluginOperation {
   virtual ~PluginOperation() = default;
   /// Values that are computed from, not metadata: they hold poison in prepare().
   virtual std::vector<PluginKernel::Input> values() const = 0;
-  /// Brings such values to the device.
+  /// Brings such values to the device. Called between runs, with any order of values; every call
+  /// replaces all of them.
   virtual void upload(OperandValues values) = 0;
   /// Output and LSE of a run, ours in form, on kNegated values.
   virtual void restore(PipelineOutput& output) const = 0;

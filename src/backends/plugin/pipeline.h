@@ -1,4 +1,6 @@
-// A plugin's attention as a pipeline: our cache write, then its run().
+// A plugin's attention as a pipeline: our cache write, then its run(). Query, keys and values,
+// metadata, output and LSE are described to the plugin once, in prepare(); run() gets only its
+// state and the stream.
 #pragma once
 
 #include <vector>

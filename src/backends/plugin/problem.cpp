@@ -1,3 +1,5 @@
+// The view's arrays and strings are members, filled before get() is called and never changed
+// afterwards: a plugin may keep the pointer from prepare() to destroy().
 #include "backends/plugin/problem.h"
 
 #include <fmt/format.h>
@@ -115,6 +117,7 @@ Dtype cache_element(const Problem& problem) {
   return resolve_store_rule(problem, op_kernel_rules(problem)).element;
 }
 
+/// What the plugin must have declared, beside the operation itself.
 std::uint64_t operation_features(const Problem& problem, std::uint32_t kv_cache_dtype) {
   const AttentionSpec& a = problem.attention;
   std::uint64_t features = 0;

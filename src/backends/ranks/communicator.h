@@ -47,7 +47,8 @@ class Communicator {
                               std::int64_t count) = 0;
 };
 
-/// Simulated ranks on the device of `ops`, which must outlive it. world_size in [1, attn::kMostSummedRanks], else E-CONFIG.
+/// Simulated ranks on the device of `ops`, which must outlive it. world_size in [1,
+/// attn::kMostSummedRanks], else E-CONFIG.
 std::unique_ptr<Communicator> make_ops_communicator(int world_size, Ops& ops);
 
 }  // namespace attnbench

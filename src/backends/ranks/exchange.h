@@ -4,8 +4,8 @@
 //
 // The keys of a request are striped over W ranks, while heads are split among the same ranks
 // everywhere else. So each rank gathers the query of all H heads, attends to its share of the keys,
-// and gets back the result of its own h = H / W heads over the keys of all. FLASH_ATTN's DCP and the
-// decodes of MLA use the same two classes.
+// and gets back the result of its own h = H / W heads over the keys of all. FLASH_ATTN's DCP and
+// the decodes of MLA use the same two classes.
 #pragma once
 
 #include <cstdint>
