@@ -119,7 +119,7 @@ class Backend {
     return cache_layout();
   }
   /// Whether two runs give the same bytes (§18.2). Those of a vendor's or user's kernels that do
-  /// not, and say so, are judged by their errors alone.
+  /// not, and say so, are judged by their errors only.
   virtual bool is_deterministic(const Problem& problem) const {
     static_cast<void>(problem);
     return true;
@@ -139,7 +139,7 @@ class Backend {
   virtual const Backend& unforced() const { return *this; }
   /// The library of a user's backend, or of a vendor's; null for those of this program.
   virtual const PluginInfo* plugin() const { return nullptr; }
-  /// Whether it is a user's, whose code may crash or hang when it is asked.
+  /// Whether it is a user's, whose code may crash or hang at any call.
   virtual bool is_users() const { return plugin() != nullptr; }
   /// How it takes part in a case of attention.type mla; null for backends that do not, and for
   /// one that reads what others dequantised (KernelRules).
@@ -149,8 +149,8 @@ class Backend {
   }
 };
 
-/// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every
-/// backend whose queries, keys and values are not e4m3 too), else attention.dtype or wider.
+/// What a backend that takes the problem rounds P to: e4m3 where the problem says so (refused by
+/// every backend whose queries, keys and values are not e4m3 too), else attention.dtype or wider.
 inline Dtype probability_dtype_of(const Problem& problem) {
   const bool e4m3 = problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3;
   return e4m3 ? Dtype::kE4M3 : problem.attention.dtype;

@@ -24,7 +24,8 @@ struct OutputQuantLayout {
 /// The problem has an output_quant.
 OutputQuantLayout output_quant_layout(const Problem& problem);
 
-/// Columns of a group: 128, 64 or, for NVFP4, 16.
+/// Columns of a group: 128, 64 or, for NVFP4, 16. E-INTERNAL for fp8_static, which has no groups,
+/// and for none.
 int output_quant_group(OutputQuantType type);
 
 /// Codes and scales as OutputQuantLayout has them, on the host.

@@ -20,7 +20,7 @@ KeyRange live_keys(const AttentionMath& math, const Request& request, std::int64
   KeyRange live{visible_range(math, std::max<std::int64_t>(0, first), request.seq_len).begin,
                 visible_range(math, request.seq_len - 1, request.seq_len).end};
   for (const auto& range : math.ranges_of(index)) {
-    if (range[1] < first) continue;  // no row of this step stands in it
+    if (range[1] < first) continue;  // no row of this step lies in it
     live.begin = std::min(live.begin, range[0]);
     live.end = std::max(live.end, std::min(request.seq_len, range[1] + 1));
   }

@@ -30,8 +30,9 @@ struct Traffic {
   /// Live K and V of every request, a shared prefix as often as it is used.
   double kv_bytes = 0;
 };
-/// Rules and backend are read as above. Of a single operation: all that it has to read and write,
-/// as unique_bytes.
+/// Rules and backend are read as above: rules decide the types of cache and query and which keys a
+/// window leaves alive; a backend, for MLA, what is latent and what expanded. Of a single
+/// operation: all that it has to read and write, as unique_bytes.
 Traffic attention_traffic(const Problem& problem, const KernelRules& rules);
 Traffic attention_traffic(const Problem& problem, const Backend& backend);
 

@@ -1,4 +1,5 @@
-// What a pipeline with a user's kernel in it can do for the checks that only those get.
+// What a pipeline with a user's kernel in it can do for the checks that only those get. Pipelines
+// of native backends have no such side: their kernels are read and tested here.
 #pragma once
 
 #include "backends/backend.h"

@@ -24,7 +24,7 @@ bool all_one(const std::vector<double>& scales) {
   return std::all_of(scales.begin(), scales.end(), [](double scale) { return scale == 1.0; });
 }
 
-/// A problem with the questions that several rows of the table ask.
+/// A problem with what several rows of the table need to know about it.
 struct Question {
   const Capability& can;
   const Problem& problem;

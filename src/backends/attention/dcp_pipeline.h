@@ -30,8 +30,10 @@ namespace attnbench {
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops, const KernelRules& rules);
 
-/// Ranks, context tokens of each, exchange and splits, for `attnbench explain`. Splits depend on
-/// the number of multiprocessors.
+/// Ranks, context tokens of each (the stripes of short requests may leave some ranks with less work
+/// than others), exchange and splits, for `attnbench explain`. Splits depend on the number of
+/// multiprocessors, `num_sms`, and are those of the rank with the longest context: all ranks take
+/// the same number, so that their partial buffers are one size.
 Facts explain_dcp(const Problem& problem, int num_sms);
 
 }  // namespace attnbench

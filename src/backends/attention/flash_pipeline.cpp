@@ -181,7 +181,7 @@ class FlashPipeline : public AttentionPipeline {
     return part;
   }
 
-  /// Each request over its own keys after the prefix. Sinks count in the prefix alone.
+  /// Each request over its own keys after the prefix. Sinks count in the prefix only.
   attn::AttendParams suffix_params(std::int64_t prefix) {
     attn::AttendParams part = params();
     std::vector<std::int32_t> seq_lens;

@@ -22,15 +22,14 @@
 namespace attnbench {
 
 /// For tests, which bring a library of their own. `find` is called at the first question that needs
-/// the library; what it returns must outlive the backend.
+/// the library; what it returns must outlive the backend. The backend of the list is made with
+/// find_cudnn().
 std::unique_ptr<Backend> make_cudnn_backend(const CudnnChoice& (*find)());
 
-// What cuDNN's attention does not do, as far as its documentation says so; the rest it says itself
-// when a plan is made.
-
-/// All reasons against the problem, those of semantics §13 in its words, in the order of their
-/// rows; `missing` are those of the library. Limits of cuDNN 9.13 to 9.19 by its frontend's
-/// documentation of attention and, where it says nothing, by what was seen on an H200.
+/// What cuDNN's attention does not do, as far as its documentation says so; the rest it says itself
+/// when a plan is made. All reasons against the problem, those of semantics §13 in its words, in
+/// the order of their rows; `missing` are those of the library. Limits of cuDNN 9.13 to 9.19 by its
+/// frontend's documentation of attention and, where it says nothing, by what was seen on an H200.
 std::vector<std::string> cudnn_refusals(const Problem& problem, const DeviceFacts& device,
                                         const std::vector<std::string>& missing);
 

@@ -27,7 +27,8 @@ std::vector<const void*> add_padded_heads(MlaWork& work, const std::vector<const
                                           attn::Element element, attn::i64 tokens,
                                           attn::i64 padded_heads);
 
-/// Latent output of a rank's own heads, [tokens, h, Lkv] in the activation type.
+/// Latent output of a rank's own heads, [tokens, h, Lkv] in the activation type, rounded once by
+/// whoever made it. Heads of padding behind them are skipped by the stride.
 struct LatentOutput {
   const void* data = nullptr;
   attn::i64 token_stride = 0;

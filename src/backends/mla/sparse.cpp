@@ -115,7 +115,8 @@ class MlaSparse {
     }));
   }
 
-  /// Runs of prefills whose sequences fit into the workspace together; a longer one stands alone.
+  /// Runs of prefills whose sequences fit into the workspace together; a longer one is a run by
+  /// itself.
   std::vector<PrefillGroup> group_prefills() {
     std::vector<PrefillGroup> groups;
     for (std::size_t b = static_cast<std::size_t>(work_.plan.sparse_batch.num_decodes);

@@ -17,7 +17,8 @@ namespace attnbench {
 /// reshape_and_cache: new_key and new_value, or their int8 codes and scales, into "kv_cache" by the
 /// slot mapping. Under decode context parallelism one write a rank, each into its part.
 void queue_cache_write(OpPipeline& op);
-/// The same of latents: new_kv_c and new_k_pe into entries of the problem's cache type.
+/// The same of latents: new_kv_c and new_k_pe into entries of the problem's cache type. There is
+/// one scale, k_scale, for all of an entry; packed entries make their own.
 void queue_mla_cache_write(OpPipeline& op);
 
 /// The query and key heads of a projection [T, H + 2 Hk, D] rotated by the positions' rows of the

@@ -15,6 +15,8 @@ namespace attnbench {
 std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device);
 
 /// Rules of a single operation that writes a cache: of the backend whose cache has that layout.
+/// Codes depend on them, e.g. whether an e5m2 cache is stored as such or as e4m3; for other
+/// operations they are the plain ones.
 KernelRules op_kernel_rules(const Problem& problem);
 
 /// Bytes that the operation has to read and write (contract §4): rates of operations are made from
@@ -27,8 +29,7 @@ KernelRules op_kernel_rules(const Problem& problem);
 ///   rope_and_cache       both, without reading the rotated keys again
 ///   gather               entries, and what is written for them
 ///   merge, dcp_correct   partial outputs and LSEs, the result; sums over ranks in f32
-///   quantize, output_quant
-///                        values, codes, scales
+///   quantize             values, codes, scales; so has output_quant
 ///   mm_quant             the same; values twice where the scale has to be found first
 double op_traffic(const Problem& problem);
 

@@ -1,5 +1,8 @@
 // Single operations that quantise the output of attention for the next layer (semantics §9): e4m3
 // with one static scale or one for each group of columns, NVFP4 with a scale for each block of 16.
+// Pipelines that end with a quantisation have the same formats (backends/output_quant.h); here the
+// strides of the scales are needed too, as the kernels take them. Rates of these operations are
+// bandwidth, so the timed step does nothing else: static scales are uploaded before it.
 #pragma once
 
 #include <cstdint>

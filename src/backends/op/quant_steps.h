@@ -33,7 +33,8 @@ std::array<ProjectionHeads, 3> projection_heads(OpPipeline& op);
 
 /// i64 [1] among the outputs, 0 before the run.
 void* zeroed_counter(OpPipeline& op, const std::string& name);
-/// The counter adds up: it starts from zero in every run.
+/// The counter adds up: it starts from zero in every run, by a step beside the timed one, as poison
+/// is no number to start from.
 void queue_reset(OpPipeline& op, void* counter);
 
 }  // namespace attnbench

@@ -65,7 +65,7 @@ class PluginBackend final : public Backend {
   bool is_deterministic(const Problem&) const override {
     return plugin_.table.nondeterministic == 0;
   }
-  /// By the problem: a plugin that rounds P further than it is asked to has no wider limits.
+  /// By the problem: a plugin that rounds P further than the problem says has no wider limits.
   Dtype probability_dtype(const Problem& problem) const override {
     return probability_dtype_of(problem);
   }

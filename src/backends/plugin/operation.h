@@ -32,7 +32,8 @@ class PluginOperation {
   virtual UsersPipeline::Words words() const = 0;
 };
 
-/// Each describes its tensors to `kernel`; both outlive it.
+/// Each uploads operands through `op` and describes them to `kernel`; both outlive it. The problem
+/// has no reason of operation_refusals() against it.
 std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel);
 std::unique_ptr<PluginOperation> plugin_merge(OpPipeline& op, PluginKernel& kernel);
 

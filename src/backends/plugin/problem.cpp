@@ -42,7 +42,7 @@ std::uint32_t type_bit(AttentionType type) {
 std::uint32_t bias_of(AlibiForm form) {
   switch (form) {
     case AlibiForm::kNone:
-    case AlibiForm::kContextRelative:  // of TRITON_ATTN alone
+    case AlibiForm::kContextRelative:  // of TRITON_ATTN only
       return ATTNBENCH_BIAS_NONE;
     case AlibiForm::kKeyIndex:
       return ATTNBENCH_BIAS_KEY_INDEX;
@@ -268,7 +268,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
   const bool fp8_encoder =
       a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
-  // §14.2 has limits for e4m3 queries over e4m3 keys alone, as the native backends take them.
+  // §14.2 has limits for e4m3 queries over e4m3 keys only, as the native backends take them.
   const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
   const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
   reasons.add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
