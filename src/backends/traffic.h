@@ -12,7 +12,8 @@ namespace attnbench {
 
 /// FLOPs of the attention proper: 2*H*(D+Dv)*visible pairs, counted exactly, not by the area of the
 /// mask. Projections, rotation and quantisation are steps of their own and not in it; a single
-/// operation (type op) has none. `rules` decide what is visible.
+/// operation (type op) has none. `rules` decide what is visible; a batch that shows no key to any
+/// row has 0.
 ///
 /// MLA is counted as the capability of `backend` says: decodes over latents, prefills over expanded
 /// heads (mla/plan.h). Without a backend, or for one that takes no part in MLA by a capability, as

@@ -19,7 +19,7 @@ class UsersPipeline {
   /// Not owned by who uses it: it is a side of the Pipeline that hands it out (Pipeline::users()).
   virtual ~UsersPipeline() = default;
   /// Flips the sign of inputs so that every output is negated and no LSE changes. Twice changes
-  /// nothing.
+  /// nothing. Called between runs, on the host; it may wait for the device.
   virtual void negate_inputs() = 0;
   /// The same of the query only, or whatever else makes most outputs others.
   virtual void negate_query() = 0;

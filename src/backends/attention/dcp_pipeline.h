@@ -11,7 +11,7 @@
 //   merge             context and new keys into the output of the rank's heads
 //
 // attend_context, attend_new and merge count in the time of the attention; the others are steps
-// that are shown beside it.
+// that are shown beside it. What a real group would spend on the network is in none of them.
 #pragma once
 
 #include <memory>

@@ -10,6 +10,11 @@
 // definitions, the problem is refused, never changed. Its decode kernels add partial results as
 // they come, so two runs may differ in low bits, and such cases are judged by their errors and not
 // by equal bytes.
+//
+// Three files: form turns a problem into a graph of cuDNN and its results into ours, without
+// calling it; pipeline runs the plan that src/cudnn made of the graph; this one is the backend
+// around them. Only src/cudnn knows the library itself, so all of this builds and is tested without
+// it.
 #pragma once
 
 #include <memory>

@@ -33,7 +33,8 @@ KernelRules op_kernel_rules(const Problem& problem);
 ///   mm_quant             the same; values twice where the scale has to be found first
 double op_traffic(const Problem& problem);
 
-/// Tokens, layout of the cache and ranks, where the operation has them.
+/// Appends lines on tokens, layout of the cache and ranks, where the operation has them; what is
+/// special to a kind of operation stands behind them.
 void add_op_facts(const Problem& problem, Facts& facts);
 
 }  // namespace attnbench

@@ -33,7 +33,8 @@ struct OutputScaleLayout {
 OutputScaleLayout output_scale_layout(const Problem& problem);
 
 /// "input" [T, N, V] into codes ("output") and "output_scales", by output_quant.type. A static
-/// scale is an operand; how many values it saturated is an output. E-INTERNAL for type none.
+/// scale is an operand; how many values it saturated is an output. Scales begin as poison,
+/// those of padding in the swizzled layout as zeros, which must stay. E-INTERNAL for type none.
 void queue_output_quant(OpPipeline& op);
 
 }  // namespace attnbench
