@@ -32,7 +32,9 @@ class UsersPipeline {
   virtual Words words() const = 0;
   /// Makes the output of a run on negated inputs that of the inputs as they were.
   virtual void negate_output(PipelineOutput& output) const = 0;
-  /// Destroys what the kernel prepared; nothing may run afterwards. Errors: BackendFailure.
+  /// Destroys what the kernel prepared; nothing may run afterwards. Not left to the destructor,
+  /// since a
+  /// kernel may fail in it, and that is a failure of the case. Errors: BackendFailure.
   virtual void finish() = 0;
 };
 

@@ -42,7 +42,8 @@ struct Capability {
   bool encoder_soft_cap_and_alibi = false;
 };
 
-/// Of FLASH_ATTN, which FLASH_ATTN_IX starts from.
+/// Of FLASH_ATTN, which FLASH_ATTN_IX starts from; it is defined beside the backend, in
+/// flash_attn.cpp.
 Capability flash_attn_capability();
 
 /// Whether a sink is +infinity: an output of 0 that no partial result with an LSE can stand for.

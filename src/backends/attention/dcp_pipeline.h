@@ -26,7 +26,7 @@ namespace attnbench {
 ///
 /// `rules` are the backend's. `inputs` have the caches of all ranks, one behind the other in one
 /// tensor, and a slot mapping for each rank, in which tokens of other ranks are -1; W divides the
-/// number of heads. Errors: E-CAPACITY.
+/// number of heads, and the cache is not quantised. Errors: E-CAPACITY.
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops, const KernelRules& rules);
 
