@@ -22,7 +22,8 @@ namespace attnbench {
 
 /// Each step does the work of all ranks, one after the other, so a time is that of the whole group
 /// on one device. PipelineOutput::more holds what the ranks computed before the exchange:
-/// rank_output f32 [W, T, H, Dv] and rank_lse f32 [W, H, T].
+/// rank_output f32 [W, T, H, Dv] and rank_lse f32 [W, H, T], which are judged rank by rank, so that
+/// an error names the rank that made it.
 ///
 /// `rules` are the backend's. `inputs` have the caches of all ranks, one behind the other in one
 /// tensor, and a slot mapping for each rank, in which tokens of other ranks are -1; W divides the
