@@ -6,7 +6,7 @@
 #include "core/dtype.h"
 #include "kernels/common/numeric.cuh"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {

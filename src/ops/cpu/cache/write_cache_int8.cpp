@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {

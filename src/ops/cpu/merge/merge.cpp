@@ -5,7 +5,7 @@
 
 #include "core/dtype.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {

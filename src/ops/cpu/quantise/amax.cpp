@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/lanes.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {

@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/lanes.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
