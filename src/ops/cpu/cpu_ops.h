@@ -1,4 +1,14 @@
-// The operations of operations.def on CPU threads, one function each; make_cpu_ops wraps them.
+// The operations of operations.def on CPU threads, one function each; make_cpu_ops() of ops/ops.h
+// wraps them as Ops. A file of this folder defines the functions of some rows, and what only they
+// use.
+//
+// What holds for each of them:
+//   - parameter structs say shapes, strides and rounding; pointers are host memory here;
+//   - it computes in float32 whatever the elements, and rounds once when it stores;
+//   - work is divided into pieces, tokens or blocks of rows, each done by one thread from beginning
+//   to
+//     end, and no sum goes across pieces. So results have the same bits with any number of threads;
+//   - padding, and rows that the parameters exclude, are neither read nor written.
 #pragma once
 
 #include <vector>
@@ -9,7 +19,7 @@
 
 namespace attnbench::cpu {
 
-/// Threads and the working memory of each.
+/// Threads and the working memory of each: a function given to the pool takes scratch[thread].
 struct Workers {
   explicit Workers(int num_threads)
       : pool(num_threads), scratch(static_cast<std::size_t>(pool.num_threads())) {}

@@ -5,8 +5,8 @@
 //   attend_block(params, block, run, with_sink, scratch);  // m, l and sum of P V of every row
 //   for every row: row_lse(), normalise_row(), store_lse(), store_output_row()
 //
-// Tiles are folded in the order of the keys, by one thread, so no result depends on how many threads
-// there are or on which of them came first.
+// Tiles are folded in the order of the keys, by one thread, so no result depends on how many
+// threads there are or on which of them came first.
 #pragma once
 
 #include <cstdint>
