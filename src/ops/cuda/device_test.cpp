@@ -13,6 +13,7 @@
 #include "jit/kernel_store.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/move/tma_copy_testing.h"
+#include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 
 namespace attnbench::cuda {

@@ -1,10 +1,13 @@
-// Operations that only note which kernels they would launch: what "attnbench compile" is made of.
+// A launcher that keeps specs, and buffers that are addresses without memory: whatever touches one,
+// here or in a pipeline, ends in a fault and not in a wrong answer.
+#include "ops/cuda/recording_ops.h"
+
 #include <sys/mman.h>
 
 #include <algorithm>
 
 #include "core/error.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/kernel_ops.h"
 
 namespace attnbench {
 namespace {

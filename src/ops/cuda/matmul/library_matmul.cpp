@@ -1,3 +1,4 @@
+// Plans by form of product, and what messages say of them.
 #include "ops/cuda/matmul/library_matmul.h"
 
 #include <fmt/format.h>

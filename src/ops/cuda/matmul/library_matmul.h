@@ -1,4 +1,8 @@
 // The operation matmul by cuBLASLt where that is found and takes the product.
+//
+// The library is opened at run time and may be missing. What algorithm it takes for a shape goes by
+// heuristics of its own; so the plan is part of what a result reports, and batch-invariant products
+// are never given to it (lt_product.h).
 #pragma once
 
 #include <map>
@@ -19,14 +23,15 @@ struct LibraryProduct {
 };
 
 /// Opens the library with the first product. Plans are made once for every form of product and
-/// kept: running one neither allocates nor asks the library for anything.
+/// kept: running one neither allocates nor has the library choose, so a captured run repeats it.
 class LibraryMatmul {
  public:
   /// No `open` means no library. `memory` gives the workspace, poisoned and between guard zones;
   /// all must outlive this.
   LibraryMatmul(CublasLtOpener open, Runtime& runtime, const Stream& stream, Ops& memory);
 
-  /// Null where the own kernel is for this product. Errors: kCuda, kCapacity, naming the product.
+  /// Null where attnbench's kernel is for this product. Errors: kCuda, kCapacity, naming the
+  /// product.
   const LibraryProduct* find_or_plan(const attn::MatmulParams& params);
   /// Errors: kCuda, naming the product.
   void run(const LibraryProduct& product, const attn::MatmulParams& params);
@@ -41,7 +46,7 @@ class LibraryMatmul {
   const Stream& stream_;
   Ops& memory_;
   std::unique_ptr<CublasLt> library_;
-  std::map<LtProduct, LibraryProduct> products_;  // without a plan: by the own kernel
+  std::map<LtProduct, LibraryProduct> products_;  // without a plan: attnbench's kernel
   std::unique_ptr<Buffer> workspace_;             // of every plan that needs one
 };
 

@@ -1,3 +1,4 @@
+// Each test of lt_product() is one of the refusals that its declaration lists.
 #include "ops/cuda/matmul/lt_product.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
-// Launches of kernels/merge/dcp.cuh.
+// Launches of kernels/merge/dcp.cuh: what one rank does with its partial output, or what combines
+// those of all ranks. A CTA first computes the weights of its rows into shared memory, which bounds
+// the number of ranks, then reads the partials.
 #include <algorithm>
 
 #include "core/error.h"
@@ -58,6 +60,7 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
 
 }  // namespace
 
+// Shares were measured: one partial wants many vectors of it under way, many partials one of each.
 void correct_dcp(Launcher& launcher, const attn::DcpCorrectParams& params) {
   combine_ranks(launcher, params, 0, {4, 1, 128}, "correct_dcp");
 }

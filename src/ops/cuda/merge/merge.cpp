@@ -1,4 +1,5 @@
-// Launch of kernels/merge/merge.cuh.
+// Launch of kernels/merge/merge.cuh: a thread has one or two vectors of a row and computes the
+// row's two weights for itself, which is cheaper than passing them on.
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 

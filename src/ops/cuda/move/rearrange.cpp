@@ -1,4 +1,5 @@
-// Launches of kernels/move/rearrange.cuh.
+// Launches of kernels/move/rearrange.cuh, a thread for each vector of the output. A vector never
+// reaches across a part of a row: it divides every width that is copied.
 #include <algorithm>
 
 #include "ops/cuda/operations.h"

@@ -1,23 +1,26 @@
-// Which problems the CUDA operations refuse.
+// The question is put to the kernels themselves: a call of attend() with the element types and head
+// sizes of the problem, and addresses that nothing touches. So there is no second table of what
+// kernels can do.
+#include "ops/cuda/missing_kernels.h"
+
 #include <array>
 
 #include "core/error.h"
-#include "core/problem/problem.h"
-#include "ops/cuda/attention/attend_candidates.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/attention/candidates.h"
 
 namespace attnbench {
 namespace {
 
-/// The cache's element that asks most of a kernel: codes are expanded, other keys are as queries.
+/// The cache's element that demands most of a kernel: codes are expanded, other keys are as
+/// queries.
 attn::Element cache_element(const Problem& problem) {
   const KvFormat& format = kv_format(problem.kv_cache.dtype);
   const bool copies = format.scales == KvScales::kNone;
   return static_cast<attn::Element>(copies ? problem.attention.dtype : format.codes.value());
 }
 
-/// Attention over paged keys as far as the choice of a kernel goes; what is set stands for
-/// addresses that are never touched.
+/// Attention over paged keys as far as the choice of a kernel goes; pointers that are set mean
+/// "there is one" and are never followed.
 attn::AttendParams attend_form(const Problem& problem, int head_size, int v_head_size) {
   // Why on 16 bytes: as on a device, and which kernel is chosen goes by it.
   alignas(16) static std::array<float, 64> somewhere{};
