@@ -19,7 +19,9 @@
 
 namespace attnbench::cpu {
 
-/// Threads and the working memory of each: a function given to the pool takes scratch[thread].
+/// Threads and the working memory of each: a function given to the pool gets the number of its
+/// thread and takes scratch[thread], which nobody else uses meanwhile. One Workers belongs to one
+/// Ops, whose operations are called one after the other.
 struct Workers {
   explicit Workers(int num_threads)
       : pool(num_threads), scratch(static_cast<std::size_t>(pool.num_threads())) {}

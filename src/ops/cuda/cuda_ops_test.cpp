@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "core/problem/problem.h"
 #include "kernels/params_measure.h"
-#include "ops/cuda/missing_kernels.h"
 #include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
 #include "ops/cuda/recording_ops.h"

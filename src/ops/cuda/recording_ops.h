@@ -1,15 +1,18 @@
-// Operations on the description of a device: nothing runs, and every kernel that would be launched
-// is noted. So kernels can be compiled, and their choice explained, on a machine without a GPU;
-// compile, explain and the tests of specs run whole pipelines on it.
+// What kernels would do on a device that is only described: which ones an operation would launch,
+// and for which problems there is none. So kernels can be compiled, and their choice explained, on
+// a machine without a GPU; and a case without a kernel is refused before a suite runs, with the
+// reason, where a launch would fail in the middle of it.
 //
 // It holds because launchers choose by arguments and target only, never by the contents of device
-// memory. Pipelines see downloads full of zeros, so what they make of results must not decide which
-// operation comes next.
+// memory. A download gives zeros, so a pipeline must not let results decide which operation comes
+// next.
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "core/problem/problem.h"
 #include "jit/kernel_spec.h"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/launcher.h"
@@ -22,5 +25,11 @@ namespace attnbench {
 /// Buffers take no memory and must not be touched. `specs` and `decisions` must outlive it.
 std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs,
                                         std::vector<cuda::AttendDecision>* decisions = nullptr);
+
+/// Forms of attention in `problem` that have no kernel on `target`, as reasons to refuse it before
+/// it is run: "attend of head_size 1024 needs 172800 bytes of shared memory of 101376". Empty when
+/// everything is there. It is about attention, whose kernels have limits of head size, element
+/// types and shared memory; what backends refuse on every device is not repeated here.
+std::vector<std::string> cuda_lacks(const Problem& problem, const cuda::Target& target);
 
 }  // namespace attnbench

@@ -10,7 +10,8 @@
 
 namespace attnbench::cpu {
 
-/// rn_e4m3 (§0.4): nearest even, saturating at 448; NaN of either sign is 0x7F.
+/// rn_e4m3 (semantics §0.4): nearest even, saturating at 448; NaN of either sign is 0x7F, whose
+/// sign a cast would keep.
 inline attn::u8 encode_e4m3(float x) {
   return std::isnan(x) ? attn::u8{0x7F} : attn::e4m3_from_float(x);
 }
@@ -19,7 +20,7 @@ inline attn::u8 encode_e4m3(float x) {
 /// code that e4m3 would have, a plain cast gives NaN (§0.4).
 inline bool is_saturated_e4m3(float x) { return std::fabs(x) > 464.0f; }
 
-/// Codes of values [count]; returns how many saturated.
+/// Codes of values [count], which have been scaled; returns how many saturated.
 inline std::int64_t encode_e4m3_row(const float* values, std::int64_t count, attn::u8* codes) {
   std::int64_t saturated = 0;
   for (std::int64_t i = 0; i < count; ++i) {
