@@ -3,6 +3,10 @@
 // token by token within a split, then those of the next. Requests with one split write their output
 // at once and take no rows, so the buffers are as small as the plan allows.
 //
+//   requests with 2, 1 and 3 splits of 1, 1 and 2 tokens:   starts 0, 2, 2, 8
+//   rows 0 and 1:   request 0, split 0 and split 1
+//   rows 2 to 7:    request 2, split 0 of both tokens, split 1 of both, split 2 of both
+//
 // Pipelines compute this with the plan, on the host, and pass it as PlanParams::partial_start_loc.
 #pragma once
 

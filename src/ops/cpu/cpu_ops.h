@@ -8,7 +8,9 @@
 //   - work is divided into pieces, tokens or blocks of rows, each done by one thread from beginning
 //   to
 //     end, and no sum goes across pieces. So results have the same bits with any number of threads;
-//   - padding, and rows that the parameters exclude, are neither read nor written.
+//   - padding, and rows that the parameters exclude, are neither read nor written;
+//   - pipelines have checked the problem. What a function refuses itself, such as other sizes for a
+//     format that has one, it refuses before it writes.
 #pragma once
 
 #include <vector>

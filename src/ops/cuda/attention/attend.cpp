@@ -52,8 +52,8 @@ void attend_sparse_plan(Launcher& launcher, const attn::AttendParams& params,
                         .sparse = &sparse});
 }
 
-// The grids below are launched while the attention before them ends (overlaps_previous); the
-// kernels wait for its results themselves.
+// Parts of splits and segments are combined by kernels that may be launched while the attention
+// before them ends and wait for its results themselves (overlaps_previous). combine_plan does not.
 void combine_splits(Launcher& launcher, const attn::AttendParams& params,
                     const attn::SplitParams& split) {
   const AttendKernel kernel = combine_kernel(params, "combine_splits", split.num_splits);

@@ -1,6 +1,5 @@
 // The list of candidates, and the walk along it: once to decide, with the reasons of all, and once
-// to choose, which stops at the first. Both must come to the same candidate; a test holds them
-// together.
+// to choose, which stops at the first. Both must come to the same candidate.
 #include "ops/cuda/attention/candidates.h"
 
 #include "core/error.h"

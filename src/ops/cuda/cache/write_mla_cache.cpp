@@ -1,6 +1,6 @@
 // Launches of kernels/cache/write_mla_cache.cuh and ds_mla.cuh. Plain entries are moved by whole
-// rows; for "fp8_ds_mla" a warp has a token, because the scale of a tile needs all of its 128
-// values first.
+// rows; for "fp8_ds_mla" the lanes of a warp work together, because the scale of a tile needs all
+// of its 128 values first.
 #include "core/error.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"

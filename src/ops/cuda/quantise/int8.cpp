@@ -48,6 +48,7 @@ void quantise_int8(Launcher& launcher, const attn::Int8QuantiseParams& p) {
   const int vector = choose_vector(p);
   const std::string suffix = short_name(p.source_element) + " x" + std::to_string(vector);
   if (p.granularity == attn::Int8Granularity::kTokenHead) {
+    // Threads of one head, up to a warp, which finds its largest magnitude by shuffles.
     int lanes = 1;
     while (lanes < 32 && lanes * vector < p.head_size) lanes *= 2;
     launch(launcher,
