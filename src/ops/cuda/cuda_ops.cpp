@@ -91,7 +91,7 @@ void CudaOps::matmul(const attn::MatmulParams& params) {
 }
 
 void* CudaOps::stream_for(const std::string& name) {
-  // Why at once: whoever queues the work may hang before anybody waits for it.
+  // Why at once: whoever queues the work may hang before anything waits for it.
   if (launcher_.note_foreign(name)) announce();
   return stream_.handle();
 }

@@ -23,7 +23,7 @@ struct Target {
   int max_shared_bytes = 232448;  // of one CTA, dynamic, opted in
 };
 
-/// Facts of a compute capability when there is no device to ask ("attnbench compile").
+/// Facts of a compute capability where there is no device ("attnbench compile").
 Target target_of_sm(int sm);
 
 /// A parameter of a kernel: its bytes as they are, or a tensor map, of which the kernel gets the
