@@ -1,4 +1,9 @@
-// Which attention kernel a call of attend takes: compile-time choices, tile sizes, shared memory.
+// Specs of the attention kernels: compile-time choices, tile sizes, shared memory. What several
+// candidates share is here too: names, row tiles, the kernel that combines parts.
+//
+// Tiles come from tables of measured ones, in the order in which they are tried; the first whose
+// shared memory the target has is taken. So a device with less memory gets a smaller tile, and only
+// when none is left there is a misfit.
 #pragma once
 
 #include "ops/cuda/launcher.h"
@@ -19,6 +24,8 @@ struct AttendKernel {
 /// most: decode.cuh a row tile and, of eight warps, the states of 16 rows each, up to the next
 /// multiple of attn::kRingAlignment.
 constexpr int kTiledStaticSharedBytes = 1152;
+/// What the kernels of general.cuh declare of it, at most: the choice of a tile leaves room for it.
+constexpr int kGeneralStaticSharedBytes = 4096;
 
 /// Why neither prefill.cuh nor decode.cuh can do it ("head size 92 is not a multiple of 8"); empty
 /// where both can, as far as shared memory goes.

@@ -1,14 +1,18 @@
-#include "ops/cuda/attention/attend_candidates.h"
+// The list of candidates, and the walk along it: once to decide, with the reasons of all, and once
+// to choose, which stops at the first. Both must come to the same candidate.
+#include "ops/cuda/attention/candidates.h"
 
 #include "core/error.h"
 
 namespace attnbench::cuda {
 namespace {
 
+/// Empty for a candidate that never yields.
 std::string reason_to_yield(const AttendCandidate& candidate, const AttendCall& call) {
   return candidate.yields == nullptr ? std::string() : candidate.yields(call);
 }
 
+/// Names come from the command line, where they have been checked.
 const AttendCandidate& find_candidate(std::string_view name) {
   for (const AttendCandidate* candidate : attend_candidates()) {
     if (candidate->name == name) return *candidate;

@@ -48,10 +48,10 @@ struct AttendCandidate {
 const std::vector<const AttendCandidate*>& attend_candidates();
 
 // One a launcher file.
-extern const AttendCandidate kF32Candidate;      // f32_spec.cpp
-extern const AttendCandidate kDecodeCandidate;   // attend_tiled.cpp
-extern const AttendCandidate kPrefillCandidate;  // attend_tiled.cpp
-extern const AttendCandidate kGeneralCandidate;  // attend_general.cpp
+extern const AttendCandidate kF32Candidate;      // f32.cpp
+extern const AttendCandidate kDecodeCandidate;   // tiled.cpp
+extern const AttendCandidate kPrefillCandidate;  // tiled.cpp
+extern const AttendCandidate kGeneralCandidate;  // general.cpp
 
 /// Names in the order of attend_candidates().
 std::vector<std::string> attend_candidate_names();

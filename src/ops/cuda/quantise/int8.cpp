@@ -1,6 +1,6 @@
-// Launches of kernels/quantise/int8.cuh and kernels/cache/write_cache_int8.cuh.
-#include <algorithm>
-
+// Launches of kernels/quantise/int8.cuh. Scales of channels that are made here take three launches:
+// clear, largest magnitude over all tokens by atomic maximum, which has one result in any order,
+// and the division.
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"
 
@@ -9,6 +9,7 @@ namespace {
 
 constexpr const char* kSource = "quantise/int8.cuh";
 
+/// Elements of a load, whose codes are one store.
 int choose_vector(const attn::Int8QuantiseParams& p) {
   VectorSide source{p.source_element, {}};
   source.alignment.pointer(p.source)
@@ -19,6 +20,7 @@ int choose_vector(const attn::Int8QuantiseParams& p) {
   return widest_vector(16 / size_of_element(p.source_element), {p.head_size}, {source, codes});
 }
 
+/// Leaves the scales [H, D] in p.scale for quantise_int8_channel, which follows on the stream.
 void make_channel_scales(Launcher& launcher, const attn::Int8QuantiseParams& p) {
   constexpr int kTokens = 128;  // of a run: enough loads under way, few atomics
   const std::int64_t channels = std::int64_t{p.num_heads} * p.head_size;
@@ -46,6 +48,7 @@ void quantise_int8(Launcher& launcher, const attn::Int8QuantiseParams& p) {
   const int vector = choose_vector(p);
   const std::string suffix = short_name(p.source_element) + " x" + std::to_string(vector);
   if (p.granularity == attn::Int8Granularity::kTokenHead) {
+    // Threads of one head, up to a warp, which finds its largest magnitude by shuffles.
     int lanes = 1;
     while (lanes < 32 && lanes * vector < p.head_size) lanes *= 2;
     launch(launcher,
@@ -64,41 +67,6 @@ void quantise_int8(Launcher& launcher, const attn::Int8QuantiseParams& p) {
                       {"int kVector", std::to_string(vector)}},
                      "quantise_int8 per channel " + suffix),
          simple_shape(p.num_tokens * p.num_heads * (p.head_size / vector)), p);
-}
-
-void write_cache_int8(Launcher& launcher, const attn::Int8CacheWriteParams& p) {
-  VectorSide codes{attn::Element::kI8, {}};
-  codes.alignment.pointer(p.key)
-      .bytes(p.key_token_stride)
-      .bytes(p.key_head_stride)
-      .pointer(p.key_cache)
-      .bytes(p.block_stride)
-      .bytes(p.slot_stride)
-      .bytes(p.head_stride);
-  VectorSide values{p.value_element, {}};
-  values.alignment.pointer(p.value)
-      .stride(p.value_token_stride, p.value_element)
-      .stride(p.value_head_stride, p.value_element)
-      .pointer(p.value_cache)
-      .stride(p.block_stride, p.value_element)
-      .stride(p.slot_stride, p.value_element)
-      .stride(p.head_stride, p.value_element);
-  if (p.slot_mapping == nullptr && p.num_requests == 0) return;
-  const int vector =
-      widest_vector(16 / size_of_element(p.value_element), {p.head_size}, {codes, values});
-  launch(launcher,
-         simple_spec("cache/write_cache_int8.cuh", "write_cache_int8",
-                     {{"attn::Element kValue", spec_name(p.value_element)},
-                      {"int kVector", std::to_string(vector)}},
-                     "write_cache_int8 values " + short_name(p.value_element) + " x" +
-                         std::to_string(vector)),
-         simple_shape(p.num_tokens * p.num_kv_heads * (p.head_size / vector)), p);
-}
-
-void save_and_attend_int8(Launcher& launcher, const attn::Int8CacheWriteParams& save,
-                          const attn::AttendParams& params) {
-  write_cache_int8(launcher, save);
-  attend(launcher, params);
 }
 
 }  // namespace attnbench::cuda

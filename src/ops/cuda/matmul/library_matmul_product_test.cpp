@@ -1,6 +1,6 @@
 // Products in the words of cuBLASLt, evaluated by columns as it is documented to do, against the
 // same operation on the CPU.
-#include "ops/cuda/matmul/lt_product.h"
+#include "ops/cuda/matmul/library_matmul.h"
 
 #include <doctest/doctest.h>
 

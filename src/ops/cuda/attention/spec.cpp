@@ -1,4 +1,6 @@
-#include "ops/cuda/attention/attend_spec.h"
+// The tables of tiles with what was measured for them, and how a problem becomes the constants of a
+// kernel. Every constant that is a choice and not a fact of the problem has its reason beside it.
+#include "ops/cuda/attention/spec.h"
 
 #include <algorithm>
 #include <array>
@@ -44,6 +46,7 @@ constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
 
 constexpr int kDecodeRows = 16;
 
+/// Facts of a problem that choices go by.
 bool is_paged(const attn::AttendParams& params) { return params.kv.block_table != nullptr; }
 bool has_token_head_scales(const attn::AttendParams& params) {
   return params.kv.key_scales != nullptr;
@@ -99,6 +102,7 @@ std::string flag(bool value) { return value ? "true" : "false"; }
 
 using Constants = std::vector<std::pair<std::string, std::string>>;
 
+/// What prefill and decode are both specialised to.
 Constants problem_constants(const attn::AttendParams& params) {
   const attn::ScoreParams& score = params.score;
   const bool soft_cap = score.soft_cap > 0.0f;

@@ -1,10 +1,12 @@
-// The candidate of f32 queries: kernels/attention/f32.cuh.
+// The candidate of f32 queries: kernels/attention/f32.cuh, which multiplies in float32 without
+// tensor cores. It is for results that are compared at float32's accuracy; the general kernel would
+// do these calls too, so it comes before that one in the list.
 #include <algorithm>
 #include <string>
 
 #include "core/error.h"
-#include "ops/cuda/attention/attend_candidates.h"
-#include "ops/cuda/attention/attend_spec.h"
+#include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/spec.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -79,6 +81,7 @@ std::string f32_misfit(const Target&, const AttendCall& call) {
   return "";
 }
 
+/// One row a thread for few rows; four for more, so that a key is read once for all of them.
 AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& entry) {
   const attn::KvParams& kv = params.kv;
   const int rows_per_thread = max_packed_rows(params) > 16 ? 4 : 1;

@@ -1,5 +1,5 @@
 // Which kernel an attention operation takes, and what is said about the others.
-#include "ops/cuda/attention/attend_candidates.h"
+#include "ops/cuda/attention/candidates.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "core/error.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 
 namespace attnbench::cuda {

@@ -1,9 +1,11 @@
-// The candidates of 16-bit queries: kernels/attention/decode.cuh and prefill.cuh.
+// The candidates of 16-bit queries: kernels/attention/decode.cuh and prefill.cuh. Either can do
+// most calls of attend(); decode is made for few rows, where the memory is the limit, and yields to
+// prefill where there are more. Tiles and constants of both are in spec.h.
 #include <string>
 
 #include "core/error.h"
-#include "ops/cuda/attention/attend_candidates.h"
-#include "ops/cuda/attention/attend_spec.h"
+#include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/spec.h"
 
 namespace attnbench::cuda {
 namespace {

@@ -10,7 +10,7 @@
 #include "kernels/common/key_runs.cuh"
 #include "kernels/common/mask.cuh"
 #include "ops/cuda/attention/attend_cases_testing.h"
-#include "ops/cuda/attention/attend_spec.h"
+#include "ops/cuda/attention/spec.h"
 
 namespace attnbench::cuda {
 namespace {

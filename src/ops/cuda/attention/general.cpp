@@ -1,13 +1,16 @@
-// The candidate of kernels/attention/general.cuh: whatever the faster attention kernels do not do.
-#include "ops/cuda/attention/attend_general.h"
-
+// The candidate of kernels/attention/general.cuh: whatever the faster attention kernels do not do,
+// such as other head sizes, plans, sparse lists and int8 scores. It is last in the list, so its
+// refusal is the one that users see.
+//
+// A call is first put into the form of the kernel (kernel_params), then everything that is fixed at
+// compile time is chosen (choose), or the reason why it cannot be.
 #include <algorithm>
 #include <array>
 
 #include "core/error.h"
 #include "kernels/attention/general_layout.cuh"
-#include "ops/cuda/attention/attend_candidates.h"
-#include "ops/cuda/attention/attend_spec.h"
+#include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/spec.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
@@ -42,6 +45,8 @@ struct Choice {
 };
 
 bool is_16_bit(Element element) { return element == Element::kBF16 || element == Element::kF16; }
+/// Whether scores are products of int8 codes, each with a scale; has_codes() is about the cache
+/// only.
 bool is_int8(const attn::AttendParams& p) { return p.int8.query_scale != nullptr; }
 bool has_codes(const attn::AttendParams& p) { return size_of_element(p.kv.element) == 1; }
 
@@ -56,6 +61,8 @@ Element score_operand(const attn::AttendParams& p, bool ds_mla) {
   return Element::kF32;
 }
 
+/// The element in which P is rounded for P V: as queries and keys, or for int8 scores as the
+/// values.
 Element probability_operand(const attn::AttendParams& p, Element score) {
   if (score != Element::kI8) return score;
   // Codes of an int8 are exact in f16, and P keeps 11 bits.
@@ -68,6 +75,7 @@ attn::GeneralLayout layout_of(const Choice& c) {
                               c.value_in_key);
 }
 
+/// Sets tile, ctas and shared_bytes, or the misfit with what the smallest tile would need.
 void choose_tile(const Target& target, Choice& c) {
   for (const int ctas : {2, 1}) {
     for (const Tile& tile : kTiles) {
@@ -118,6 +126,7 @@ Choice choose(const Target& target, const attn::AttendParams& p, const attn::Spa
   return c;
 }
 
+/// Elements of a load of a query row; cache_vector() likewise of keys or values.
 int query_vector(const attn::AttendParams& p) {
   VectorSide side{p.query_element, {}};
   side.alignment.pointer(p.query)
@@ -136,6 +145,7 @@ int cache_vector(const attn::AttendParams& p, const void* data, Element element,
 
 std::string flag(bool value) { return value ? "true" : "false"; }
 
+/// The spec of one of the entries "general", "general_splits" and so on.
 KernelSpec general_spec(const Choice& c, const std::string& entry) {
   const attn::AttendParams& p = c.params;
   const attn::KvParams& kv = p.kv;
