@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backends/attention/attention_pipeline.h"
-#include "backends/attention/native_backend.h"
+#include "backends/attention/capability.h"
+#include "backends/attention/pipeline.h"
 #include "bench/bench.h"
 #include "inputs/files/safetensors.h"
 #include "metadata/mask/kernel_rules_testing.h"

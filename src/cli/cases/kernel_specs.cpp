@@ -7,7 +7,7 @@
 #include "bench/cases/case.h"
 #include "bench/loop/alone.h"
 #include "core/error.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/recording_ops.h"
 
 namespace attnbench {
 namespace {

@@ -12,7 +12,7 @@
 #include "cli/cases/device.h"
 #include "cli/cases/refusals.h"
 #include "cli/cases/selection.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/recording_ops.h"
 
 namespace attnbench {
 namespace {

@@ -95,8 +95,6 @@ inline Tensor poisoned(Dtype dtype, std::vector<std::int64_t> shape) {
   return tensor;
 }
 
-inline attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
-
 struct CacheWriteCase {
   Dtype source;
   Dtype cache;

@@ -1,0 +1,195 @@
+// Limits and plans of the MLA backends.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "backends/mla/plan.h"
+#include "backends/mla/reference_pipeline.h"
+#include "backends/traffic.h"
+#include "core/error.h"
+#include "inputs/mla_problem_testing.h"
+
+namespace attnbench {
+namespace {
+
+Problem mla_problem() {
+  Problem problem = mla_test_problem({4, 512, 128, 64, 128});
+  problem.kv_cache.block_size = 64;
+  problem.kv_cache.num_blocks = 64;
+  problem.batch = {{1, 100}, {1, 200}, {300, 600}, {40, 40}};
+  return problem;
+}
+
+const MlaCapability& capability(const char* name) {
+  return *find_backend(name)->mla_capability(Problem{});
+}
+
+std::vector<std::string> refusals(const char* name, const Problem& problem, int sm = 90) {
+  return mla_refusals(capability(name), problem, {sm, 132});
+}
+
+bool contains(const std::vector<std::string>& reasons, const std::string& reason) {
+  return std::find(reasons.begin(), reasons.end(), reason) != reasons.end();
+}
+
+}  // namespace
+
+TEST_CASE("dense MLA backends take a dense problem and the sparse one refuses it") {
+  const Problem problem = mla_problem();
+  for (const char* name : {"MLA", "FLASHMLA", "FLASH_ATTN_MLA"})
+    CHECK(refusals(name, problem).empty());
+  CHECK(refusals("FLASHMLA_SPARSE", problem) ==
+        std::vector<std::string>{"non-sparse not supported"});
+}
+
+TEST_CASE(
+    "an entry size outside the list is refused by all MLA backends but MLA, in both wordings") {
+  Problem problem = mla_problem();
+  problem.mla.kv_lora_rank = 128;
+  CHECK(refusals("MLA", problem).empty());
+  const std::vector<std::string> expected{"head_size not supported",
+                                          "Head dimension 192 is not supported by MLA."};
+  CHECK(refusals("FLASHMLA", problem) == expected);
+  CHECK(refusals("FLASH_ATTN_MLA", problem) == expected);
+}
+
+TEST_CASE("cache types, block sizes and devices follow the table of MLA backends") {
+  Problem problem = mla_problem();
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(refusals("MLA", problem).empty());
+  CHECK(contains(refusals("FLASH_ATTN_MLA", problem), "kv_cache_dtype not supported"));
+  problem.kv_cache.dtype = KvCacheDtype::kAuto;
+  problem.kv_cache.block_size = 16;
+  CHECK(refusals("MLA", problem).empty());
+  CHECK(contains(refusals("FLASHMLA", problem), "block_size not supported"));
+  problem.kv_cache.block_size = 64;
+  CHECK(contains(refusals("FLASHMLA", problem, 80), "compute capability not supported"));
+  CHECK(contains(refusals("FLASH_ATTN_MLA", problem, 100), "compute capability not supported"));
+  CHECK(refusals("FLASHMLA", problem, 100).empty());
+}
+
+TEST_CASE("scores of decodes are e4m3 where the backend quantises the query") {
+  Problem problem = mla_problem();
+  CHECK_FALSE(has_fp8_decodes(capability("FLASHMLA"), problem));
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(has_fp8_decodes(capability("FLASHMLA"), problem));
+  CHECK_FALSE(has_fp8_decodes(capability("MLA"), problem));
+  CHECK_FALSE(has_fp8_decodes(capability("FLASHMLA_SPARSE"), problem));
+  problem.batch = {{300, 600}, {40, 40}};
+  CHECK_FALSE(has_fp8_decodes(capability("FLASHMLA"), problem));
+}
+
+TEST_CASE("MLA over ranks takes 16-bit dense caches, one token a decode unless I is 1") {
+  Problem problem = mla_problem();
+  problem.dcp.world_size = 2;
+  for (const char* name : {"MLA", "FLASHMLA", "FLASH_ATTN_MLA"})
+    CHECK(refusals(name, problem).empty());
+  problem.attention.num_speculative_tokens = 2;
+  CHECK(refusals("FLASH_ATTN_MLA", problem).empty());
+  problem.dcp.interleave_size = 4;
+  CHECK(contains(refusals("FLASH_ATTN_MLA", problem),
+                 "MTP with cp_kv_cache_interleave_size > 1 is not supported"));
+  problem.attention.num_speculative_tokens = 0;
+  problem.batch = {{3, 100}, {300, 600}};
+  CHECK(plan_mla(capability("FLASH_ATTN_MLA"), problem).batch.num_decodes == 0);
+  problem.dcp.interleave_size = 1;
+  CHECK(plan_mla(capability("FLASH_ATTN_MLA"), problem).batch.num_decodes == 2);
+  CHECK(plan_mla(capability("FLASHMLA"), problem).batch.num_decodes == 0);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(contains(refusals("MLA", problem), "DCP not support fp8 kvcache now."));
+  problem.kv_cache.dtype = KvCacheDtype::kAuto;
+  problem.mla.sparse_topk = 128;
+  CHECK(contains(refusals("FLASHMLA_SPARSE", problem), "DCP requires LSE from decode"));
+}
+
+TEST_CASE("heads that no prefill takes refuse a batch with prefills alone") {
+  Problem problem = mla_problem();
+  problem.mla.qk_nope_head_dim = 256;
+  problem.attention.head_size = 320;
+  CHECK(contains(refusals("MLA", problem),
+                 "Selected MLA prefill backend FLASH_ATTN_PREFILL is not valid for this "
+                 "configuration. Reason: [head_size 320 not supported]"));
+  problem.batch = {{1, 100}, {1, 200}};
+  CHECK(refusals("MLA", problem).empty());
+}
+
+TEST_CASE("REFERENCE computes every MLA case that has a meaning") {
+  Problem problem = mla_problem();
+  CHECK(mla_reference_refusals(problem).empty());
+  problem.mla.sparse_topk = 128;
+  problem.kv_cache.dtype = KvCacheDtype::kFp8DsMla;
+  problem.output_quant.type = OutputQuantType::kNvfp4;
+  CHECK(mla_reference_refusals(problem).empty());
+  CHECK(split_mla_batch(mla_reference_capability(problem), problem).num_prefills == 0);
+  problem.attention.sinks = SinksKind::kNormal;
+  CHECK(mla_reference_refusals(problem) ==
+        std::vector<std::string>{"attention sinks not supported"});
+  CHECK(find_backend("REFERENCE")->mla_capability(problem) == nullptr);
+  CHECK(find_backend("FLASH_ATTN")->mla_capability(problem) == nullptr);
+}
+
+TEST_CASE("sparse MLA takes fp8 as another name of fp8_ds_mla and refuses other fp8 caches") {
+  Problem problem = mla_problem();
+  problem.mla.sparse_topk = 128;
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(refusals("FLASHMLA_SPARSE", problem).empty());
+  CHECK(mla_cache_dtype(capability("FLASHMLA_SPARSE"), problem) == KvCacheDtype::kFp8DsMla);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  CHECK(contains(refusals("FLASHMLA_SPARSE", problem),
+                 "FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype"));
+  CHECK(contains(refusals("MLA", problem), "sparse not supported"));
+}
+
+TEST_CASE("windows, sinks and other types are refused in the order of the table") {
+  Problem problem = mla_problem();
+  problem.attention.sinks = SinksKind::kNormal;
+  problem.attention.sliding_window = 16;
+  CHECK(
+      refusals("MLA", problem) ==
+      std::vector<std::string>{"attention sinks not supported",
+                               "FlashMLAImpl does not support one of the following: alibi_slopes, "
+                               "sliding_window, logits_soft_cap"});
+  problem = mla_problem();
+  problem.attention.type = AttentionType::kDecoder;
+  CHECK(refusals("MLA", problem) == std::vector<std::string>{"non-MLA not supported"});
+}
+
+TEST_CASE("the longest query of a decode depends on the backend") {
+  const Problem problem = mla_problem();
+  CHECK(plan_mla(capability("MLA"), problem).batch.num_decodes == 2);
+  // FLASHMLA wants decodes of one length; FLASH_ATTN_MLA takes queries of up to 512 tokens.
+  CHECK(plan_mla(capability("FLASHMLA"), problem).batch.num_decodes == 2);
+  CHECK(plan_mla(capability("FLASH_ATTN_MLA"), problem).batch.num_decodes == 4);
+  CHECK(plan_mla(capability("FLASHMLA_SPARSE"), problem).batch.num_decode_tokens == 342);
+}
+
+TEST_CASE("only FLASHMLA quantises its query, and only for an fp8 cache") {
+  Problem problem = mla_problem();
+  CHECK_FALSE(plan_mla(capability("FLASHMLA"), problem).quantised_query);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  CHECK(plan_mla(capability("FLASHMLA"), problem).quantised_query);
+  CHECK_FALSE(plan_mla(capability("MLA"), problem).quantised_query);
+}
+
+TEST_CASE("a prefill with context behind one without is refused where it is a prefill") {
+  Problem problem = mla_problem();
+  problem.batch = {{1, 100}, {200, 200}, {300, 600}};
+  CHECK_FALSE(refusals("MLA", problem).empty());
+  CHECK(refusals("FLASH_ATTN_MLA", problem).empty());
+}
+
+TEST_CASE("work counts latents for decodes and expanded heads for prefills") {
+  Problem problem = mla_problem();
+  problem.batch = {{1, 100}, {300, 600}};
+  const double decode_pairs = 100;
+  const double prefill_pairs = 300.0 * 300 + 300.0 * 301 / 2;
+  CHECK(attention_flops(problem, *find_backend("MLA")) ==
+        doctest::Approx(2 * 4 * (decode_pairs * (2 * 512 + 64) + prefill_pairs * (192 + 128))));
+  const double entries = 100.0 * 576 * 2;
+  const double expanded = 600.0 * 4 * (192 + 128) * 2;
+  const double rows = 4 * (576 + 512) * 2 + 300.0 * 4 * (192 + 128) * 2;
+  CHECK(attention_traffic(problem, *find_backend("MLA")).unique_bytes ==
+        doctest::Approx(entries + expanded + rows));
+}
+
+}  // namespace attnbench

@@ -1,0 +1,112 @@
+// Collectives as copies and sums. Ranks are served one after the other on one stream, so no step
+// sees a half-written buffer of another rank.
+#include "backends/ranks/communicator.h"
+
+#include <string_view>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+class OpsCommunicator final : public Communicator {
+ public:
+  OpsCommunicator(int world_size, Ops& ops)
+      : ops_(ops), world_size_(world_size), num_ranks_(static_cast<std::size_t>(world_size)) {}
+
+  int world_size() const override { return world_size_; }
+  int num_local_ranks() const override { return world_size_; }
+
+  void all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) override {
+    check_buffers("all_gather", send, receive);
+    for (void* destination : receive) {
+      for (std::size_t rank = 0; rank < num_ranks_; ++rank) {
+        copy_bytes(part_of(destination, rank * size_bytes), send[rank], size_bytes);
+      }
+    }
+  }
+
+  void all_to_all(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) override {
+    check_buffers("all_to_all", send, receive);
+    for (std::size_t to = 0; to < num_ranks_; ++to) {
+      for (std::size_t from = 0; from < num_ranks_; ++from) {
+        copy_bytes(part_of(receive[to], from * size_bytes), part_of(send[from], to * size_bytes),
+                   size_bytes);
+      }
+    }
+  }
+
+  void reduce_scatter_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
+                          std::int64_t count) override {
+    check_buffers("reduce_scatter_sum", send, receive);
+    for (std::size_t rank = 0; rank < num_ranks_; ++rank) {
+      sum(send, static_cast<std::int64_t>(rank) * count, count, dtype, receive[rank]);
+    }
+  }
+
+  void all_reduce_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
+                      std::int64_t count) override {
+    check_buffers("all_reduce_sum", send, receive);
+    sum(send, 0, count, dtype, receive[0]);
+    const std::size_t size_bytes = static_cast<std::size_t>(count) * dtype_size(dtype);
+    // The sum is made once and copied: every rank of a real all-reduce has the same bytes too,
+    // whatever the order of its additions was.
+    for (void* destination : receive.subspan(1)) copy_bytes(destination, receive[0], size_bytes);
+  }
+
+ private:
+  static const void* part_of(const void* base, std::size_t offset) {
+    return static_cast<const char*>(base) + offset;
+  }
+  static void* part_of(void* base, std::size_t offset) { return static_cast<char*>(base) + offset; }
+
+  void copy_bytes(void* destination, const void* source, std::size_t size_bytes) {
+    if (size_bytes == 0) return;
+    attn::CopyParams p{};
+    p.source_element = p.output_element = attn::Element::kU8;
+    p.source = source;
+    p.output = destination;
+    p.extents[0] = p.extents[1] = p.extents[2] = 1;
+    p.width = static_cast<attn::i64>(size_bytes);
+    ops_.copy(p);
+  }
+
+  /// output [count] = sums of elements from `offset` on.
+  void sum(SendBuffers send, std::int64_t offset, std::int64_t count, Dtype dtype, void* output) {
+    if (dtype != Dtype::kF32 && dtype != Dtype::kF16 && dtype != Dtype::kBF16) {
+      fail(ErrorKind::kDtype, "sum over ranks: expected float32, float16 or bfloat16, got {}",
+           dtype_name(dtype));
+    }
+    attn::SumRanksParams p{};
+    p.element = static_cast<attn::Element>(dtype);
+    p.world_size = world_size_;
+    for (std::size_t rank = 0; rank < num_ranks_; ++rank) {
+      p.parts[rank] = part_of(send[rank], static_cast<std::size_t>(offset) * dtype_size(dtype));
+    }
+    p.output = output;
+    p.count = count;
+    ops_.sum_ranks(p);
+  }
+
+  void check_buffers(std::string_view operation, SendBuffers send, ReceiveBuffers receive) const {
+    if (send.size() == num_ranks_ && receive.size() == num_ranks_) return;
+    fail(ErrorKind::kShape, "{}: expected {} send and receive buffers, got {} and {}", operation,
+         num_ranks_, send.size(), receive.size());
+  }
+
+  Ops& ops_;
+  int world_size_;
+  std::size_t num_ranks_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_ops_communicator(int world_size, Ops& ops) {
+  if (world_size < 1 || world_size > attn::kMostSummedRanks) {
+    fail(ErrorKind::kConfig, "world size must be in [1, {}], got {}", attn::kMostSummedRanks,
+         world_size);
+  }
+  return std::make_unique<OpsCommunicator>(world_size, ops);
+}
+
+}  // namespace attnbench
