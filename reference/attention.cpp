@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/block_attention.h"
 #include "reference/row_blocks.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {

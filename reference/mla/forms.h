@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/attention.h"
 #include "reference/mla/batch.h"
 #include "reference/mla/inputs.h"

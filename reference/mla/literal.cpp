@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 #include "metadata/parts/decode_plan.h"
 #include "reference/mla/batch.h"
 #include "reference/mla/forms.h"

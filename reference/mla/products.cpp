@@ -6,7 +6,7 @@
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {

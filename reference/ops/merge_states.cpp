@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

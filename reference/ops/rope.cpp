@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/quantise/number_formats.h"
 
 namespace attnbench {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/quantise/number_formats.h"

@@ -1,7 +1,7 @@
 #include "reference/quantise/nvfp4.h"
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/quantise/number_formats.h"

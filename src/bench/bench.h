@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "core/clock.h"
 #include "core/problem/problem.h"
 #include "core/result/result.h"
+#include "core/system/clock.h"
 
 namespace attnbench {
 

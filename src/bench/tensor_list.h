@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "core/tensor.h"
 
 namespace attnbench {

@@ -8,7 +8,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "inputs/batch_lengths.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "reference/quantise/encoder.h"
 
 namespace attnbench {

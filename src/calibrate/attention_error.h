@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "calibrate/observations.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "reference/attention.h"
 
 namespace attnbench {

@@ -8,7 +8,7 @@
 
 #include "calibrate/role_statistics.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
 
 namespace attnbench {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <mutex>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/parallel.h"
-#include "core/printable.h"
+#include "core/system/parallel.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/printable.h"
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
+#include "core/system/printable.h"
 #include "core/value.h"
 
 namespace attnbench {

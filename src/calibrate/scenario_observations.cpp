@@ -6,9 +6,9 @@
 #include "calibrate/observations.h"
 #include "core/backend_name.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mm_inputs.h"
 
 namespace attnbench {

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "metadata/validation.h"
 
 namespace attnbench {

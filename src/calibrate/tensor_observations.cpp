@@ -7,7 +7,7 @@
 #include "calibrate/observations.h"
 #include "calibrate/tensor_attention.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/safetensors.h"
 #include "inputs/files/scale_text.h"
 

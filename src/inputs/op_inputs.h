@@ -1,5 +1,6 @@
-// What one operation alone works on (attention.type op): named tensors, and for those that write or
-// read a cache the whole case that the cache belongs to.
+// What a single operation works on (attention.type op): named tensors, and for those that write or
+// read a cache the whole case that the cache belongs to. bench fills it in, the pipelines of
+// backends/op read it, and what they should give is computed from the same tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,10 @@
 #include "core/error.h"
 #include "core/problem/problem.h"
 #include "core/tensor.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/mla_cache.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 
 namespace attnbench {
@@ -38,9 +42,5 @@ struct OpInputs {
     tensors.emplace_back(std::move(name), std::move(tensor));
   }
 };
-
-/// Bytes that show when they are read as data, or when an element that should be written is not:
-/// 0xFF, NaN in every float format; the code -128, which no quantiser gives, in int8.
-Tensor poisoned_tensor(Dtype dtype, std::vector<std::int64_t> shape);
 
 }  // namespace attnbench

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "core/clock.h"
+#include "core/system/clock.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "measure/measure.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/lse_convention.h"
+#include "core/numbers/dtype.h"
+#include "core/numbers/lse_convention.h"
 #include "core/result/result.h"
 #include "core/tensor.h"
 

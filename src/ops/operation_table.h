@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params.h"
 #include "kernels/params_dcp.h"
 #include "kernels/params_int8.h"

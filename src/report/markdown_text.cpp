@@ -1,6 +1,6 @@
 #include "report/markdown_text.h"
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 

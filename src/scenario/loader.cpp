@@ -4,7 +4,7 @@
 #include <map>
 #include <optional>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "scenario/batch/batch.h"
 #include "scenario/case_name.h"
 #include "scenario/resolve/case_values.h"

@@ -1,15 +1,14 @@
 #include "crafted_inputs.h"
+#include "bench/tensor_list.h"
+#include "inputs/files/safetensors.h"
+#include "inputs/make_inputs.h"
+#include "inputs/mla_inputs.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <functional>
-
-#include "bench/tensor_list.h"
-#include "inputs/files/safetensors.h"
-#include "inputs/inputs.h"
-#include "inputs/mla_inputs.h"
 
 namespace attnbench::matrix {
 namespace {

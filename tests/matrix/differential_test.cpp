@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/error.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "random_problem.h"
 
 namespace attnbench::matrix {

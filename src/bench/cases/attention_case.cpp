@@ -10,6 +10,7 @@
 #include "bench/loop/alone.h"
 #include "bench/save.h"
 #include "core/error.h"
+#include "inputs/cache/check_cache.h"
 #include "inputs/cache/kv_scales.h"
 #include "metadata/kv_layout.h"
 

@@ -4,7 +4,9 @@
 #include "bench/cases/same_values.h"
 #include "bench/judge/ranks.h"
 #include "inputs/cache/kv_scales.h"
-#include "inputs/host_memory.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 
 namespace attnbench {
 

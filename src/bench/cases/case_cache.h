@@ -8,7 +8,8 @@
 
 #include "backends/backend.h"
 #include "bench/memo.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "reference/attention.h"
 
 namespace attnbench {

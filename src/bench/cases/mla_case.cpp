@@ -11,6 +11,7 @@
 #include "bench/save.h"
 #include "core/error.h"
 #include "inputs/cache/kv_scales.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 
 namespace attnbench {

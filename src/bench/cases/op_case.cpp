@@ -4,6 +4,8 @@
 #include "bench/cases/op_inputs.h"
 #include "bench/judge/op_expect.h"
 #include "bench/tensor_list.h"
+#include "inputs/cache/check_cache.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/op_inputs.h"
 
 namespace attnbench {

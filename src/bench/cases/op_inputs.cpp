@@ -7,7 +7,13 @@
 
 #include "backends/op/facts.h"
 #include "inputs/cache/cache_cells.h"
+#include "inputs/cache/mla_cache.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/poison.h"
+#include "inputs/cache/stored_kv.h"
 #include "inputs/draw_rows.h"
+#include "inputs/make_inputs.h"
+#include "inputs/mla_inputs.h"
 #include "inputs/random.h"
 #include "metadata/slots.h"
 #include "reference/mla/cache_entry.h"

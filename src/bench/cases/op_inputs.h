@@ -2,6 +2,7 @@
 // must not read.
 #pragma once
 
+#include "inputs/cache/stored_kv.h"
 #include "inputs/op_inputs.h"
 
 namespace attnbench {

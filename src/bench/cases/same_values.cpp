@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "inputs/cache/kv_scales.h"
 
 namespace attnbench {

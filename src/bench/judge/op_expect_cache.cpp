@@ -4,6 +4,10 @@
 
 #include "bench/judge/op_expect_parts.h"
 #include "inputs/cache/cache_cells.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/poison.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "reference/mla/cache_entry.h"
 
 namespace attnbench {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/attention.h"
 
 namespace attnbench {

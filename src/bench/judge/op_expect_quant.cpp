@@ -8,6 +8,7 @@
 #include "bench/judge/op_expect_parts.h"
 #include "bench/tensor_list.h"
 #include "inputs/cache/int8_rows.h"
+#include "inputs/cache/poison.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "reference/mla/latent_query.h"
 #include "reference/ops/strided_tensor.h"

@@ -4,8 +4,10 @@
 
 #include "bench/cases/op_inputs.h"
 #include "bench/judge/op_expect_parts.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "reference/mla/cache_entry.h"
 #include "reference/ops/rope.h"
 

@@ -10,7 +10,7 @@
 
 #include "bench/judge/op_expect.h"
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

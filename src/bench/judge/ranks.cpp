@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/dcp.h"
 #include "metrics/compare.h"

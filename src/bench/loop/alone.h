@@ -6,7 +6,7 @@
 
 #include "core/problem/problem.h"
 #include "core/result/result.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 
 namespace attnbench {
 

@@ -15,7 +15,7 @@
 #include <iostream>
 
 #include "core/error.h"
-#include "core/wait_status.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "bench/loop/timing_tools.h"
-#include "core/clock.h"
-#include "core/parallel.h"
+#include "core/system/clock.h"
+#include "core/system/parallel.h"
 #include "measure/cpu_measure.h"
 #include "measure/cpu_wait.h"
 #include "ops/ops.h"

@@ -3,8 +3,8 @@
 
 #include "backends/mla/plan.h"
 #include "bench/loop/timing_tools.h"
-#include "core/clock.h"
-#include "inputs/inputs.h"
+#include "core/system/clock.h"
+#include "inputs/cache/stored_kv.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/cuda_measure.h"
 #include "ops/cuda/cuda_ops.h"

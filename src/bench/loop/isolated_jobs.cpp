@@ -11,7 +11,8 @@
 #include <utility>
 
 #include "bench/loop/child_process.h"
-#include "core/result/result_json.h"
+#include "core/result/read_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

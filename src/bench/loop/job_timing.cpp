@@ -1,7 +1,7 @@
 #include "bench/loop/job_timing.h"
 
 #include "backends/traffic.h"
-#include "core/clock.h"
+#include "core/system/clock.h"
 
 namespace attnbench {
 

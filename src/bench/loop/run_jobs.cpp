@@ -5,7 +5,7 @@
 #include "bench/loop/alternation.h"
 #include "bench/loop/isolated_jobs.h"
 #include "bench/loop/job_runner.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 
 namespace attnbench {
 namespace {

@@ -16,7 +16,7 @@
 #include "bench/save.h"
 #include "core/error.h"
 #include "inputs/files/safetensors.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 
 namespace attnbench {
 namespace {

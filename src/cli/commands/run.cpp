@@ -26,9 +26,9 @@
 #include "cli/session/run_session.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/parallel.h"
-#include "inputs/cache/value_scale.h"
+#include "core/system/parallel.h"
 #include "inputs/files/encoder_scale_file.h"
+#include "inputs/files/value_scale_file.h"
 
 namespace attnbench {
 namespace {

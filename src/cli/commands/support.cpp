@@ -21,7 +21,7 @@
 #include "cli/exit_code.h"
 #include "cli/output_paths.h"
 #include "cli/terminal/text.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/reporter.h"
 
 namespace attnbench {

@@ -8,7 +8,7 @@
 #include "cli/cases/scenario_files.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "report/reporter.h"
 
 namespace attnbench {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/guard_zone.h"
+#include "core/system/guard_zone.h"
 #include "ops/ops.h"
 
 namespace attnbench {

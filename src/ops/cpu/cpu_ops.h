@@ -15,7 +15,7 @@
 
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "ops/cpu/scratch.h"
 #include "ops/operation_table.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params_mla.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"

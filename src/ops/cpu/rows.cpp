@@ -2,7 +2,7 @@
 // what is left over at the end of a row, and every row elsewhere, through core/dtype.h.
 #include "ops/cpu/rows.h"
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 
 #if defined(__F16C__)

@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdint>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params.h"
 #include "ops/cpu/scratch.h"
 

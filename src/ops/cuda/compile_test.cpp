@@ -10,7 +10,7 @@
 #include <set>
 #include <string_view>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
 #include "ops/cuda/attention/spec.h"

@@ -9,7 +9,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "jit/kernel_store.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/move/tma_copy_testing.h"

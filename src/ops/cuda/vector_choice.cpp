@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench::cuda {
 

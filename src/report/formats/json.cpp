@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 #include "report/reporter.h"
 
 namespace attnbench {

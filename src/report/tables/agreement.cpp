@@ -8,7 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 #include "report/markdown_text.h"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <set>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 #include "report/reporter.h"
 #include "report/tables/cascade.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 #include "report/verdicts.h"
 

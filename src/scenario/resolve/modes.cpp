@@ -7,7 +7,6 @@
 
 #include "core/error.h"
 #include "metadata/batch.h"
-#include "metadata/mla/chunks.h"
 #include "metadata/mla/prefill.h"
 #include "scenario/resolve/resolve.h"
 

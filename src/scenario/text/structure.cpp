@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "scenario/batch/batch.h"
 #include "scenario/text/files.h"
 

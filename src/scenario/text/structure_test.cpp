@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "scenario/scenario.h"
 
 namespace attnbench {

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 #include "ops/cpu/attention/kv_tile.h"
 #include "ops/cpu/attention/online_softmax.h"

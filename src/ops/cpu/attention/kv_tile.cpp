@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/cpu/attention/tile_scores.h"
 #include "ops/cpu/rows.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/cpu/attention/tile_scores.h"
 #include "ops/cpu/rows.h"
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params_mla.h"
 #include "ops/cpu/quantise/fp8_code.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params_dcp.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"

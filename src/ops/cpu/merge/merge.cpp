@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"
 

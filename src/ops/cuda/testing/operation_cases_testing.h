@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "core/tensor.h"
 #include "ops/ops.h"
 
