@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/problem/problem.h"
-#include "reference/ops/strided_tensor.h"
+#include "reference/quantise/strided_tensor.h"
 
 namespace attnbench {
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstdint>
 
-#include "reference/ops/strided_tensor.h"
+#include "reference/quantise/strided_tensor.h"
 
 namespace attnbench {
 

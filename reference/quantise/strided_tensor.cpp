@@ -1,4 +1,4 @@
-#include "reference/ops/strided_tensor.h"
+#include "reference/quantise/strided_tensor.h"
 
 #include "core/error.h"
 
