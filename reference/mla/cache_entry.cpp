@@ -1,3 +1,5 @@
+// One function for each kind of entry: bits as they are, e4m3 with one scale for the tensor, and
+// the packed entry of DeepSeek's sparse MLA with a scale for each tile of 128 latents.
 #include "reference/mla/cache_entry.h"
 
 #include <algorithm>
@@ -15,9 +17,80 @@
 namespace attnbench {
 namespace {
 
+constexpr int kNumTiles = kDsMlaLatent / kDsMlaTile;
+constexpr int kScalesAt = kDsMlaLatent;
+constexpr int kRopeAt = kScalesAt + kNumTiles * 4;
+constexpr int kDsMlaValues = kDsMlaLatent + kDsMlaRope;
+static_assert(kRopeAt + kDsMlaRope * 2 == kDsMlaEntryBytes);
+
+void require_bf16(const Tensor& x, std::string_view name) {
+  if (x.dtype() != Dtype::kBF16) {
+    fail(ErrorKind::kDtype, "{} must be bfloat16 for fp8_ds_mla, got {}", name,
+         dtype_name(x.dtype()));
+  }
+}
+
+void check_ds_mla_cache(const Tensor& cache) {
+  if (dtype_size(cache.dtype()) != 1) {
+    fail(ErrorKind::kDtype, "an fp8_ds_mla cache must have 1-byte elements, got {}",
+         dtype_name(cache.dtype()));
+  }
+  require_rank(cache, 3, "fp8_ds_mla cache");
+  if (cache.dim(2) != kDsMlaEntryBytes) {
+    fail(ErrorKind::kShape, "an fp8_ds_mla cache must have 656 bytes per entry, got {}",
+         cache.dim(2));
+  }
+}
+
+void check_new_entries(const Tensor& kv_c, const Tensor& k_pe, std::size_t num_tokens) {
+  require_bf16(kv_c, "kv_c");
+  require_bf16(k_pe, "k_pe");
+  require_rank(kv_c, 2, "kv_c");
+  if (kv_c.dim(1) != kDsMlaLatent) {
+    fail(ErrorKind::kShape, "fp8_ds_mla needs kv_lora_rank 512, got {}", kv_c.dim(1));
+  }
+  const bool has_head = k_pe.shape().size() == 3 && k_pe.dim(1) == 1;
+  if (!has_head) require_rank(k_pe, 2, "k_pe");
+  if (k_pe.shape().back() != kDsMlaRope) {
+    fail(ErrorKind::kShape, "fp8_ds_mla needs qk_rope_head_dim 64, got {}", k_pe.shape().back());
+  }
+  const auto rows = static_cast<std::size_t>(std::min(kv_c.dim(0), k_pe.dim(0)));
+  if (rows < num_tokens) {
+    fail(ErrorKind::kShape, "kv_c and k_pe must have a row for each of {} slots, got {}",
+         num_tokens, rows);
+  }
+}
+
+void check_gather(const DsMlaGather& gather, const Tensor& destination) {
+  check_ds_mla_cache(*gather.cache);
+  require_bf16(destination, "destination");
+  require_rank(destination, 2, "destination");
+  if (destination.dim(1) != kDsMlaValues) {
+    fail(ErrorKind::kShape, "destination must have 576 columns, got {}", destination.dim(1));
+  }
+  if (gather.workspace_starts.size() != gather.seq_lens.size()) {
+    fail(ErrorKind::kShape, "workspace_starts must have {} entries, got {}", gather.seq_lens.size(),
+         gather.workspace_starts.size());
+  }
+  std::int64_t previous_end = 0;
+  for (std::size_t b = 0; b < gather.seq_lens.size(); ++b) {
+    const std::int64_t start = gather.workspace_starts[b];
+    const std::int64_t end = start + gather.seq_lens[b];
+    if (start < previous_end || end < start || end > destination.dim(0)) {
+      fail(ErrorKind::kValue,
+           "workspace_starts[{}] must be ascending without overlap and end by row {}, got rows "
+           "[{}, {}) after {}",
+           b, destination.dim(0), start, end, previous_end);
+    }
+    previous_end = end;
+  }
+  check_block_table(gather.block_table, gather.block_table_columns, gather.seq_lens,
+                    gather.cache->dim(1), gather.cache->dim(0));
+}
+
 constexpr std::int64_t kRowsPerTask = 256;
 
-void check_inputs(const Tensor& kv_c, const Tensor& k_pe) {
+void check_latents(const Tensor& kv_c, const Tensor& k_pe) {
   require_rank(kv_c, 2, "kv_c");
   require_rank(k_pe, 2, "k_pe");
   require_activation(kv_c.dtype(), "kv_c");
@@ -118,7 +191,7 @@ StoredMlaCache store_ds_mla(const Tensor& kv_c, const Tensor& k_pe) {
 
 StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype dtype,
                                float k_scale) {
-  check_inputs(kv_c, k_pe);
+  check_latents(kv_c, k_pe);
   const KvFormat& format = kv_format(dtype);
   if (!format.of_latents) {
     fail(ErrorKind::kConfig, "kv_cache dtype: MLA expects {}, got {}",
@@ -137,81 +210,6 @@ StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDt
   }
   fail(ErrorKind::kInternal, "latents have no scale for each head");
 }
-
-namespace {
-
-constexpr int kNumTiles = kDsMlaLatent / kDsMlaTile;
-constexpr int kScalesAt = kDsMlaLatent;
-constexpr int kRopeAt = kScalesAt + kNumTiles * 4;
-constexpr int kRow = kDsMlaLatent + kDsMlaRope;
-static_assert(kRopeAt + kDsMlaRope * 2 == kDsMlaEntryBytes);
-
-void require_bf16(const Tensor& x, std::string_view name) {
-  if (x.dtype() != Dtype::kBF16) {
-    fail(ErrorKind::kDtype, "{} must be bfloat16 for fp8_ds_mla, got {}", name,
-         dtype_name(x.dtype()));
-  }
-}
-
-void check_cache(const Tensor& cache) {
-  if (dtype_size(cache.dtype()) != 1) {
-    fail(ErrorKind::kDtype, "an fp8_ds_mla cache must have 1-byte elements, got {}",
-         dtype_name(cache.dtype()));
-  }
-  require_rank(cache, 3, "fp8_ds_mla cache");
-  if (cache.dim(2) != kDsMlaEntryBytes) {
-    fail(ErrorKind::kShape, "an fp8_ds_mla cache must have 656 bytes per entry, got {}",
-         cache.dim(2));
-  }
-}
-
-void check_inputs(const Tensor& kv_c, const Tensor& k_pe, std::size_t num_tokens) {
-  require_bf16(kv_c, "kv_c");
-  require_bf16(k_pe, "k_pe");
-  require_rank(kv_c, 2, "kv_c");
-  if (kv_c.dim(1) != kDsMlaLatent) {
-    fail(ErrorKind::kShape, "fp8_ds_mla needs kv_lora_rank 512, got {}", kv_c.dim(1));
-  }
-  const bool has_head = k_pe.shape().size() == 3 && k_pe.dim(1) == 1;
-  if (!has_head) require_rank(k_pe, 2, "k_pe");
-  if (k_pe.shape().back() != kDsMlaRope) {
-    fail(ErrorKind::kShape, "fp8_ds_mla needs qk_rope_head_dim 64, got {}", k_pe.shape().back());
-  }
-  const auto rows = static_cast<std::size_t>(std::min(kv_c.dim(0), k_pe.dim(0)));
-  if (rows < num_tokens) {
-    fail(ErrorKind::kShape, "kv_c and k_pe must have a row for each of {} slots, got {}",
-         num_tokens, rows);
-  }
-}
-
-void check_gather(const DsMlaGather& gather, const Tensor& destination) {
-  check_cache(*gather.cache);
-  require_bf16(destination, "destination");
-  require_rank(destination, 2, "destination");
-  if (destination.dim(1) != kRow) {
-    fail(ErrorKind::kShape, "destination must have 576 columns, got {}", destination.dim(1));
-  }
-  if (gather.workspace_starts.size() != gather.seq_lens.size()) {
-    fail(ErrorKind::kShape, "workspace_starts must have {} entries, got {}", gather.seq_lens.size(),
-         gather.workspace_starts.size());
-  }
-  std::int64_t previous_end = 0;
-  for (std::size_t b = 0; b < gather.seq_lens.size(); ++b) {
-    const std::int64_t start = gather.workspace_starts[b];
-    const std::int64_t end = start + gather.seq_lens[b];
-    if (start < previous_end || end < start || end > destination.dim(0)) {
-      fail(ErrorKind::kValue,
-           "workspace_starts[{}] must be ascending without overlap and end by row {}, got rows "
-           "[{}, {}) after {}",
-           b, destination.dim(0), start, end, previous_end);
-    }
-    previous_end = end;
-  }
-  check_block_table(gather.block_table, gather.block_table_columns, gather.seq_lens,
-                    gather.cache->dim(1), gather.cache->dim(0));
-}
-
-}  // namespace
 
 void write_ds_mla_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, std::byte* entry) {
   std::vector<float> tile(kDsMlaTile);
@@ -241,8 +239,8 @@ void read_ds_mla_entry(const std::byte* entry, std::uint16_t* latent_and_rope) {
 void concat_and_cache_ds_mla(const Tensor& kv_c, const Tensor& k_pe,
                              std::span<const std::int64_t> slot_mapping, Tensor& cache) {
   if (cache.empty()) return;
-  check_cache(cache);
-  check_inputs(kv_c, k_pe, slot_mapping.size());
+  check_ds_mla_cache(cache);
+  check_new_entries(kv_c, k_pe, slot_mapping.size());
   check_slot_mapping(slot_mapping, cache.dim(0), cache.dim(1));
   for (std::size_t token = 0; token < slot_mapping.size(); ++token) {
     if (slot_mapping[token] < 0) continue;
@@ -260,9 +258,9 @@ void gather_and_upconvert_ds_mla(const DsMlaGather& gather, Tensor& destination)
     for (std::int64_t position = 0; position < gather.seq_lens[b]; ++position) {
       const auto column = static_cast<std::size_t>(first_column + position / block_size);
       const std::int64_t slot = gather.block_table[column] * block_size + position % block_size;
-      read_ds_mla_entry(
-          gather.cache->bytes() + slot * kDsMlaEntryBytes,
-          destination.data<std::uint16_t>() + (gather.workspace_starts[b] + position) * kRow);
+      read_ds_mla_entry(gather.cache->bytes() + slot * kDsMlaEntryBytes,
+                        destination.data<std::uint16_t>() +
+                            (gather.workspace_starts[b] + position) * kDsMlaValues);
     }
   }
 }

@@ -1,5 +1,10 @@
-// The bytes that MLA's cache holds for given latents, and what reading them back yields
-// (semantics §8.4.1, §8.4.3, §15.1).
+// The bytes that MLA's cache holds for given latents, and what reading them back yields (semantics
+// §8.4.1, §8.4.3, §15.1), written independently of the operations that backends run.
+//
+// store_mla_cache gives a whole cache, token after token: the judge compares the pages that a
+// backend wrote with its codes byte for byte, and the reference attends to its dequantised values,
+// so that the error of quantisation is not held against the kernel. The functions below it are the
+// packed fp8_ds_mla entry by itself.
 #pragma once
 
 #include <array>
@@ -42,7 +47,7 @@ void write_ds_mla_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, st
 void read_ds_mla_entry(const std::byte* entry, std::uint16_t* latent_and_rope);
 
 /// Writes the entries of kv_c [>= slots, 512] and k_pe [>= slots, 64 or 1, 64] into cache
-/// [NB, bs, 656] bytes; a negative slot is skipped, an empty cache left alone. E-SHAPE, E-DTYPE
+/// [NB, bs, 656] bytes; a negative slot is skipped, an empty cache stays as it is. E-SHAPE, E-DTYPE
 /// (bf16 only), E-VALUE for a slot beyond the cache.
 void concat_and_cache_ds_mla(const Tensor& kv_c, const Tensor& k_pe,
                              std::span<const std::int64_t> slot_mapping, Tensor& cache);

@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
 #include "reference/quantise/encoder.h"
+#include "reference/row_selection.h"
 
 namespace attnbench {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "core/parallel.h"
 #include "reference/attention.h"
+#include "reference/row_selection.h"
 
 namespace attnbench {
 
