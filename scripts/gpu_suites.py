@@ -5,7 +5,7 @@
     gpu_suites.py --smoke | --real       only the small ones | only those at real dimensions
     gpu_suites.py --timing ops ops-mla   times as well, one suite at a time
     gpu_suites.py --sanitizer memcheck smoke-decode   under a tool of compute-sanitizer
-    gpu_suites.py --smoke --cudnn        only the backend CUDNN
+    gpu_suites.py --smoke --cudnn        the backend CUDNN alone
     gpu_suites.py --read DIR             judges the result files of an earlier run
 
 Every suite is one `attnbench run` with a time limit, or several that share its cases when it is a
@@ -108,7 +108,7 @@ def suite_and_part(file):
 
 
 def read_runs(folder):
-    """The runs whose result files lie in a folder; a suite of which a part is missing has no results."""
+    """The runs whose result files lie in a folder; without all of its parts a suite has no results."""
     parts = defaultdict(dict)
     for file in sorted(folder.glob("*.json")):
         suite, part = suite_and_part(file)

@@ -94,7 +94,7 @@ class Build:
         return command + ["-O1"]
 
     def link_command(self, program, mutated_object, output):
-        """The object stands before the libraries: the linker never opens the original."""
+        """The object comes before the libraries: the linker never opens the original."""
         command = list(self.link[program])
         command[command.index("-o") + 1] = str(output)
         first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))
