@@ -18,6 +18,7 @@
 
 #include "core/tensor.h"
 #include "metadata/mask/attention_math.h"
+#include "reference/row_selection.h"
 
 namespace attnbench {
 

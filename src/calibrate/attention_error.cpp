@@ -10,7 +10,6 @@
 #include "core/error.h"
 #include "inputs/batch_lengths.h"
 #include "reference/quantise/encoder.h"
-#include "reference/row_selection.h"
 
 namespace attnbench {
 namespace {

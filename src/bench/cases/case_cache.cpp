@@ -5,7 +5,6 @@
 #include "bench/judge/ranks.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/host_memory.h"
-#include "reference/row_selection.h"
 
 namespace attnbench {
 

@@ -17,7 +17,6 @@
 #include "inputs/mm_inputs.h"
 #include "reference/quantise/amax_history.h"
 #include "reference/quantise/encoder.h"
-#include "reference/row_selection.h"
 
 namespace attnbench {
 namespace {

@@ -16,7 +16,6 @@
 #include "reference/mla/latent_query.h"
 #include "reference/mla/literal.h"
 #include "reference/mla/mla_reference.h"
-#include "reference/row_selection.h"
 
 namespace attnbench {
 

@@ -5,7 +5,6 @@
 
 #include "core/parallel.h"
 #include "reference/attention.h"
-#include "reference/row_selection.h"
 
 namespace attnbench {
 
