@@ -10,10 +10,10 @@
 #include "scenario/resolve/case_values.h"
 #include "scenario/resolve/resolve.h"
 #include "scenario/scenario.h"
+#include "scenario/structure.h"
 #include "scenario/text/files.h"
 #include "scenario/text/merge.h"
 #include "scenario/text/schema.h"
-#include "scenario/text/structure.h"
 #include "scenario/text/yaml_reader.h"
 
 namespace attnbench {

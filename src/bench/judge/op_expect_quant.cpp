@@ -11,12 +11,12 @@
 #include "inputs/cache/poison.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "reference/mla/latent_query.h"
-#include "reference/ops/strided_tensor.h"
 #include "reference/quantise/amax_history.h"
 #include "reference/quantise/encoder.h"
 #include "reference/quantise/int8.h"
 #include "reference/quantise/nvfp4.h"
 #include "reference/quantise/output_quant.h"
+#include "reference/quantise/strided_tensor.h"
 
 namespace attnbench {
 

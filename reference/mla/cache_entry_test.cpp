@@ -1,4 +1,4 @@
-#include "reference/ops/ds_mla_entry.h"
+#include "reference/mla/cache_entry.h"
 
 #include <cmath>
 #include <cstring>

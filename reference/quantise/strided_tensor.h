@@ -1,5 +1,5 @@
 // A borrowed view of a tensor whose rows need not be contiguous, e.g. the value part of an
-// interleaved QKV buffer.
+// interleaved QKV buffer. The last axis is always dense; all others may have any stride.
 #pragma once
 
 #include <cstdint>

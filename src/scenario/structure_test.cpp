@@ -1,4 +1,4 @@
-#include "scenario/text/structure.h"
+#include "scenario/structure.h"
 
 #include <doctest/doctest.h>
 

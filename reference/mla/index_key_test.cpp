@@ -1,4 +1,4 @@
-#include "reference/ops/ds_mla_entry.h"
+#include "reference/mla/cache_entry.h"
 
 #include "reference/ops/test_support.h"
 #include "reference/quantise/number_formats.h"

@@ -1,4 +1,6 @@
-#include "reference/ops/strided_tensor.h"
+// Offsets of rows are found by division, axis by axis from the last, since rows are visited in
+// chunks by several threads and none of them has the index before.
+#include "reference/quantise/strided_tensor.h"
 
 #include "core/error.h"
 
