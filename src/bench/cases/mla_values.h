@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/cases/same_values.h"
-#include "bench/memo.h"
+#include "bench/cases/case.h"
+#include "bench/cases/memo.h"
 #include "core/problem/problem.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/host_memory.h"
@@ -31,9 +31,9 @@ struct MlaReferenceKey {
 
 /// Inputs and reference results of an MLA case, made when first asked for and shared by its
 /// backends.
-class MlaCase {
+class MlaValues {
  public:
-  MlaCase(const Problem& problem, const ReferenceOptions& options)
+  MlaValues(const Problem& problem, const ReferenceOptions& options)
       : problem_(problem), options_(options) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.
@@ -46,7 +46,7 @@ class MlaCase {
     return *inputs_;
   }
 
-  /// As CaseCache::move_on.
+  /// As AttentionValues::move_on.
   bool move_on(const Problem& problem) {
     if (!same_values(problem_, problem)) return false;
     check_inputs_fit(problem);

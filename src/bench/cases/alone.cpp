@@ -1,4 +1,4 @@
-#include "bench/loop/alone.h"
+#include "bench/cases/alone.h"
 
 #include <algorithm>
 #include <cmath>

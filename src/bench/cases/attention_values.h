@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "bench/memo.h"
+#include "bench/cases/memo.h"
 #include "inputs/inputs.h"
 #include "reference/attention.h"
 
@@ -25,12 +25,12 @@ struct ReferenceKey {
 
 /// Results are owned by the cache and stay where they are until it is destroyed. A null result
 /// means that options.should_stop ended the computation.
-class CaseCache {
+class AttentionValues {
  public:
-  CaseCache(const Problem& problem, ReferenceOptions options)
+  AttentionValues(const Problem& problem, ReferenceOptions options)
       : problem_(problem), options_(std::move(options)) {}
   /// With inputs that are not to be drawn.
-  CaseCache(const Problem& problem, AttentionInputs inputs)
+  AttentionValues(const Problem& problem, AttentionInputs inputs)
       : problem_(problem), inputs_(std::move(inputs)) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.
