@@ -6,6 +6,7 @@
 
 #include "bench/judge/judge.h"
 #include "bench/save.h"
+#include "metrics/byte_verdicts.h"
 
 namespace attnbench {
 namespace {
@@ -94,20 +95,6 @@ class EncoderCaseRun final : public CaseRun {
     dequantised_.key_dequantized = forward.dequantized[1];
     dequantised_.value_dequantized = forward.dequantized[2];
     inputs_.stored = &dequantised_;
-  }
-
-  static std::string first_difference(const Tensor& actual, const Tensor& expected) {
-    if (actual.shape() != expected.shape()) return "wrong extents";
-    const auto* a = actual.data<std::uint8_t>();
-    const auto* e = expected.data<std::uint8_t>();
-    for (std::int64_t i = 0; i < actual.num_elements(); ++i) {
-      if (a[i] == e[i]) continue;
-      const std::int64_t width = actual.dim(2);
-      const std::int64_t heads = actual.dim(1);
-      return fmt::format("[{}, {}, {}] is {:#04x}, expected {:#04x}", i / width / heads,
-                         i / width % heads, i % width, a[i], e[i]);
-    }
-    return "";
   }
 
   EncoderValues& values_;

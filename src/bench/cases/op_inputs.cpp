@@ -93,10 +93,24 @@ std::vector<std::int64_t> with_repeated_rows(std::vector<std::int64_t> rows, std
 
 // ---- K and V ----------------------------------------------------------------------------------
 
+/// In which the operation writes K and V; only for those that do.
+CacheLayoutKind layout_of(const Problem& problem) {
+  switch (problem.op.cache_layout) {
+    case OpCacheLayout::kIx:
+      return CacheLayoutKind::kIx;
+    case OpCacheLayout::kTr:
+      return CacheLayoutKind::kTr;
+    case OpCacheLayout::kAuto:
+    case OpCacheLayout::kFa:
+      break;
+  }
+  return CacheLayoutKind::kFa;
+}
+
 void add_paged_cache(const Problem& problem, OpInputs& inputs) {
-  inputs.stored = store_kv(inputs.attention, op_store_rule(problem, inputs.base));
-  inputs.cache =
-      make_paged_cache(inputs.base, inputs.attention, inputs.stored, op_cache_layout(problem));
+  inputs.store_rule = resolve_store_rule(inputs.base, op_kernel_rules(problem));
+  inputs.stored = store_kv(inputs.attention, inputs.store_rule);
+  inputs.cache = make_paged_cache(inputs.base, inputs.attention, inputs.stored, layout_of(problem));
   inputs.add("slot_mapping", inputs.cache.slot_mapping);
 }
 
@@ -344,23 +358,6 @@ void make_projection(OpInputs& inputs) {
 }
 
 }  // namespace
-
-CacheLayoutKind op_cache_layout(const Problem& problem) {
-  switch (problem.op.cache_layout) {
-    case OpCacheLayout::kIx:
-      return CacheLayoutKind::kIx;
-    case OpCacheLayout::kTr:
-      return CacheLayoutKind::kTr;
-    case OpCacheLayout::kAuto:
-    case OpCacheLayout::kFa:
-      break;
-  }
-  return CacheLayoutKind::kFa;
-}
-
-StoreRule op_store_rule(const Problem& problem, const Problem& base) {
-  return resolve_store_rule(base, op_kernel_rules(problem));
-}
 
 OpInputs make_op_inputs(const Problem& problem) {
   OpInputs inputs;

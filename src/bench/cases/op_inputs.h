@@ -6,11 +6,6 @@
 
 namespace attnbench {
 
-/// Layout that the operation writes K and V in; only for those that do.
-CacheLayoutKind op_cache_layout(const Problem& problem);
-/// The rule by which the attention backend of that layout stores K and V.
-StoreRule op_store_rule(const Problem& problem, const Problem& base);
-
 /// Partial results: about one row in eight of each part has seen no key; its LSE is an infinity (of
 /// a rank: or NaN) and its data NaN. Some rows were seen by no part at all. Tokens past the rows
 /// that have a context are NaN in the prefix.

@@ -2,9 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "core/error.h"
+#include "metrics/byte_verdicts.h"
 #include "metrics/compare.h"
 
 namespace attnbench {
@@ -67,33 +66,6 @@ void judge_lse(const Problem& problem, const PipelineOutput& output, const Yards
   }
 }
 
-/// Coordinates of element `index` of a row-major tensor.
-std::string coordinates(const Tensor& tensor, std::int64_t index) {
-  std::vector<std::int64_t> result(tensor.shape().size());
-  for (std::size_t axis = result.size(); axis-- > 0;) {
-    result[axis] = index % tensor.shape()[axis];
-    index /= tensor.shape()[axis];
-  }
-  return fmt::format("{}", fmt::join(result, ", "));
-}
-
-std::string describe_tensors(const char* name, const Tensor& first, const Tensor& second) {
-  if (first.size_bytes() != second.size_bytes()) {
-    return fmt::format("{} has {} bytes, then {}", name, first.size_bytes(), second.size_bytes());
-  }
-  if (first.empty() || std::memcmp(first.bytes(), second.bytes(), first.size_bytes()) == 0) {
-    return "";
-  }
-  const std::size_t size = dtype_size(first.dtype());
-  for (std::size_t offset = 0; offset < first.size_bytes(); offset += size) {
-    if (std::memcmp(first.bytes() + offset, second.bytes() + offset, size) == 0) continue;
-    const auto index = static_cast<std::int64_t>(offset / size);
-    return fmt::format("{}[{}] is {:.9g}, then {:.9g}", name, coordinates(first, index),
-                       first.at(index), second.at(index));
-  }
-  return "";
-}
-
 }  // namespace
 
 EmulationRule emulation_rule(const Problem& problem, const Numerics& numerics) {
@@ -132,16 +104,16 @@ const Tensor* find_tensor(const PipelineOutput& output, std::string_view name) {
 }
 
 std::string describe_difference(const PipelineOutput& first, const PipelineOutput& second) {
-  std::string difference = describe_tensors("output", first.output, second.output);
+  std::string difference = describe_change("output", first.output, second.output);
   if (difference.empty() && first.lse.has_value() != second.lse.has_value()) {
     return "only one of two runs gives an LSE";
   }
   if (difference.empty() && first.lse) {
-    difference = describe_tensors("lse", *first.lse, *second.lse);
+    difference = describe_change("lse", *first.lse, *second.lse);
   }
   for (std::size_t i = 0; difference.empty() && i < first.more.size(); ++i) {
     const auto& [name, tensor] = first.more[i];
-    difference = describe_tensors(name.c_str(), tensor, second.more.at(i).second);
+    difference = describe_change(name, tensor, second.more.at(i).second);
   }
   return difference;
 }

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "bench/cases/op_inputs.h"
 #include "bench/judge/op_expect_parts.h"
 #include "core/parallel.h"
 #include "inputs/cache/cache_cells.h"
@@ -75,7 +74,7 @@ StoredKv stored_with(const Problem& problem, const OpInputs& inputs, const Tenso
                   keys.bytes() + row * bytes, bytes);
     }
   }
-  return store_kv(after, op_store_rule(problem, inputs.base));
+  return store_kv(after, inputs.store_rule);
 }
 
 }  // namespace

@@ -1,64 +1,23 @@
 #include "bench/judge/output_quant.h"
 
-#include <fmt/format.h>
-
-#include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <string>
 
 #include "backends/output_quant.h"
+#include "metrics/byte_verdicts.h"
 #include "metrics/compare.h"
 #include "reference/quantise/nvfp4.h"
 
 namespace attnbench {
 namespace {
 
-constexpr double kNvfp4StepShare = 1e-3;
+/// Of the expected bytes: the quantisation is judged by itself, whatever attention has given it.
+constexpr const char* kSource = " from the 16-bit output";
 
 std::span<const std::uint8_t> bytes_of(const Tensor& tensor) {
   return {reinterpret_cast<const std::uint8_t*>(tensor.bytes()), tensor.size_bytes()};
-}
-
-/// Steps between two e2m1 codes: codes of one sign are ordered like their values.
-int e2m1_steps(int first, int second) {
-  const auto place = [](int code) { return (code & 8) != 0 ? -(code & 7) : code & 7; };
-  return std::abs(place(first) - place(second));
-}
-
-/// Empty, or why the packed codes are not those of `expected`.
-std::string check_nvfp4_codes(const Tensor& expected, const Tensor& actual) {
-  std::int64_t different = 0;
-  const auto wanted = bytes_of(expected);
-  const auto given = bytes_of(actual);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    for (const int shift : {0, 4}) {
-      const int steps = e2m1_steps(wanted[i] >> shift & 15, given[i] >> shift & 15);
-      if (steps > 1) {
-        return fmt::format("output: byte {} is {:#04x}, expected {:#04x}", i, given[i], wanted[i]);
-      }
-      different += steps;
-    }
-  }
-  const auto elements = static_cast<double>(2 * wanted.size());
-  if (static_cast<double>(different) <= kNvfp4StepShare * elements) return "";
-  return fmt::format("output: {} of {} codes are one step off, more than 0.1 %", different,
-                     2 * wanted.size());
-}
-
-std::string check_bytes(const char* name, const Tensor& expected, const Tensor& actual) {
-  if (actual.shape() != expected.shape() || actual.dtype() != expected.dtype()) {
-    return fmt::format("{}: expected {} bytes of {}, got {} of {}", name, expected.size_bytes(),
-                       dtype_name(expected.dtype()), actual.size_bytes(),
-                       dtype_name(actual.dtype()));
-  }
-  const auto wanted = bytes_of(expected);
-  const auto given = bytes_of(actual);
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i] == given[i]) continue;
-    return fmt::format("{}: byte {} is {:#04x}, expected {:#04x} from the 16-bit output", name, i,
-                       given[i], wanted[i]);
-  }
-  return "";
 }
 
 float group_scale(const Problem& problem, const Tensor& scales, std::int64_t row,
@@ -99,10 +58,11 @@ void judge_quantised_output(const Problem& problem, const QuantisedOutput& outpu
   const OutputQuantTensors expected = quantise_output(problem, output.unquantised);
   const bool nvfp4 = problem.output_quant.type == OutputQuantType::kNvfp4;
   const bool same_size = output.codes.size_bytes() == expected.codes.size_bytes();
-  const std::string codes = nvfp4 && same_size
-                                ? check_nvfp4_codes(expected.codes, output.codes)
-                                : check_bytes("output", expected.codes, output.codes);
-  const std::string scales = check_bytes("output_scales", expected.scales, output.scales);
+  const std::string codes =
+      nvfp4 && same_size ? check_e2m1_codes("output", output.codes, expected.codes)
+                         : check_equal_bytes("output", output.codes, expected.codes, kSource);
+  const std::string scales =
+      check_equal_bytes("output_scales", output.scales, expected.scales, kSource);
   for (const std::string& reason : {codes, scales}) {
     if (!reason.empty()) judgement.reasons.push_back(reason);
   }
