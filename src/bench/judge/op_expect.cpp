@@ -1,6 +1,8 @@
 #include "bench/judge/op_expect.h"
 
-#include "bench/judge/op_expect_parts.h"
+#include "bench/judge/op_expect_cache.h"
+#include "bench/judge/op_expect_partial.h"
+#include "bench/judge/op_expect_quant.h"
 
 namespace attnbench {
 namespace {

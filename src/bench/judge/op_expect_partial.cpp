@@ -1,9 +1,9 @@
-// Partial results: merges and the correction of ranks (semantics §6.3, §7.3, §7.5).
+#include "bench/judge/op_expect_partial.h"
+
 #include <algorithm>
 #include <array>
 #include <span>
 
-#include "bench/judge/op_expect_parts.h"
 #include "reference/ops/merge_states.h"
 #include "reference/quantise/output_quant.h"
 

@@ -1,11 +1,11 @@
-// Quantisation of queries, keys, values and outputs (semantics §8.7, §9, §10.5, §11.2).
+#include "bench/judge/op_expect_quant.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "bench/judge/op_expect_parts.h"
 #include "bench/tensor_list.h"
 #include "inputs/cache/int8_rows.h"
 #include "inputs/files/encoder_scale_file.h"
