@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -53,18 +52,6 @@ class Observations {
   /// What was left out, one sentence each.
   virtual std::vector<std::string> notices() const { return {}; }
 };
-
-/// Safetensors files with <layer>.q, .k, .v and <layer>.cu_seqlens, or the names of contract
-/// section
-/// 5. A layer's tensors may lie in several files; a role that stands in several is observed as
-/// often. `layers`: those that must be there and are taken; empty = all. Errors: those of the
-/// headers; E-VALUE for a layer that is missing; E-FORMAT for a role that the format needs and a
-/// layer lacks, or has less often than its others; E-DTYPE unless of a floating type; E-VALUE for
-/// the result of a backend that is unknown and whose rules the file does not state.
-std::unique_ptr<Observations> tensor_observations(const std::vector<std::filesystem::path>& files,
-                                                  ScaleFormat format,
-                                                  const std::vector<std::string>& layers,
-                                                  const FindRules& find_rules);
 
 /// Seeded forwards of the cases of a scenario, as the dynamic scales of `run` observe them: forward
 /// f of `num_forwards` (at least one a case) is of case f modulo their number. The last forward of

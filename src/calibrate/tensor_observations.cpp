@@ -1,10 +1,10 @@
-// Observations from safetensors files: all headers are read first, tensors when they are asked for.
+#include "calibrate/tensor_observations.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "calibrate/observations.h"
 #include "calibrate/tensor_attention.h"
 #include "core/error.h"
 #include "core/printable.h"

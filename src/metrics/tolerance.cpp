@@ -1,6 +1,6 @@
-#include <limits>
+#include "metrics/tolerance.h"
 
-#include "metrics/compare.h"
+#include <limits>
 
 namespace attnbench {
 namespace {

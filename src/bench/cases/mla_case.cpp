@@ -4,7 +4,6 @@
 
 #include "backends/mla/backend.h"
 #include "bench/judge/judge.h"
-#include "bench/judge/output_quant.h"
 #include "bench/judge/ranks.h"
 #include "bench/save.h"
 #include "core/error.h"

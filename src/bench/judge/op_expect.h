@@ -1,10 +1,16 @@
 // What a correct operation leaves behind, straight from the definitions (semantics §5 to §12): by
 // the reference's float64 maths and its own quantisers, without a line of the code that is judged.
 //
-// By concern: op_expect_cache.h (writes, gathers, rotations), op_expect_partial.h (merges, the
-// correction of ranks), op_expect_quant.h (codes and scales). Each gives the outputs in the order
-// in which they are judged, the tensor of PipelineOutput::output first; the error figures of a
-// result are those of the first output.
+// Each kind of operation gives its outputs in the order in which they are judged, the tensor of
+// PipelineOutput::output first; the error figures of a result are those of the first output. Caches
+// and rotations are in op_expect_cache.h, codes and scales in op_expect_quant.h. Partial results
+// are here: a prefix merged with a suffix (§6.3), and the correction of the ranks of a
+// context-parallel group (§7.3, §7.5).
+//
+// Partial results come as an output and the logarithm of the sum of its weights (LSE). Some of the
+// inputs have seen no key: their LSE is an infinity or NaN and their output NaN, and nothing of
+// that may show in the result. Large merges are checked on a sample of rows, because float64 values
+// and their emulation take sixteen bytes an element.
 #pragma once
 
 #include <string>

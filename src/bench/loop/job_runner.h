@@ -9,7 +9,6 @@
 #include "backends/backend.h"
 #include "bench/bench.h"
 #include "bench/cases/case.h"
-#include "bench/loop/job_timing.h"
 #include "bench/loop/timing_tools.h"
 #include "core/problem/problem.h"
 #include "core/result/result.h"

@@ -1,7 +1,8 @@
+#include "bench/bench.h"
+
 #include <numeric>
 #include <utility>
 
-#include "bench/bench.h"
 #include "bench/loop/alternation.h"
 #include "bench/loop/isolated_jobs.h"
 #include "bench/loop/job_runner.h"
