@@ -1,4 +1,10 @@
-// Writes the tensors of one result as a safetensors file (contract.md section 5).
+// Writes the tensors of one result as a safetensors file (contract.md section 5), so that a failure
+// can be looked at, and a second implementation can judge the same numbers.
+//
+// The file has to be understood without this program: its metadata hold the resolved problem as
+// JSON, the id, the backend and, where the backend states them, the rules by which it differs from
+// others (windows, slopes, what its cache stores). Names and meanings are a contract with whoever
+// reads such files, scripts/second_opinion.py among them: a tensor is added, and none is renamed.
 #pragma once
 
 #include <cstdint>

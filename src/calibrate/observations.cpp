@@ -1,3 +1,4 @@
+// Roles and names of layers, and forwards that are drawn from a scenario's seed.
 #include "calibrate/observations.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,8 @@
 // What scales are calibrated from: forwards of layers, one layer's tensors in memory at a time.
+// They are drawn from a scenario's seed (here), or lie in files (tensor_observations.h).
+//
+// An Observation may know the attention over its tensors, so that scales can be judged by their
+// error in it; where it does not, it says why, and scales are made all the same.
 #pragma once
 
 #include <array>

@@ -1,4 +1,12 @@
 // A calibration as a table, as JSON and as warnings.
+//
+// All three answer the same question: are the chosen scales good enough, and would another method
+// have been better? So layers come worst first, by the attention error of the reported scales, with
+// those whose error is not known at the end. An error by itself says little, since formats differ:
+// warnings compare with the best method of the same layer.
+//
+// The JSON has a schema_version; keys may be added without changing it. Numbers that do not exist
+// (no attention, no usable scale) are null there and a dash in the table.
 #pragma once
 
 #include <ostream>
@@ -9,6 +17,7 @@
 
 namespace attnbench {
 
+/// For people: columns are aligned and may change from version to version.
 /// `chosen` names the scales reported: "amax", or the name of a scale file. Layers worst first;
 /// those without an attention error at the end.
 void write_scale_table(std::ostream& out, const CalibrationReport& report,
@@ -18,7 +27,8 @@ void write_scale_table(std::ostream& out, const CalibrationReport& report,
 /// somewhere.
 std::vector<std::string> scale_warnings(const CalibrationReport& report, const std::string& chosen);
 
-/// Strict JSON, layers worst first.
+/// Strict JSON (no NaN, no infinities), layers worst first; ends with a newline. Names that are not
+/// UTF-8 are shown with replacement characters.
 std::string scale_report_json(const CalibrationReport& report, const std::string& chosen);
 
 }  // namespace attnbench

@@ -1,3 +1,5 @@
+// Reads the metadata of saved results, which may come from anywhere, and checks that tensors,
+// lengths and metadata agree before any attention is computed over them.
 #include "calibrate/tensor_attention.h"
 
 #include <fmt/format.h>

@@ -39,7 +39,7 @@ struct SequenceStarts {
 
 /// Fills in heads, mask and lengths, or why there is no attention; `file` is that of the query.
 /// Errors: E-SHAPE and E-VALUE for tensors, lengths or ranges that disagree, E-VALUE for sinks or
-/// slopes that are NaN, E-FORMAT for those that the metadata tell of and the file lacks.
+/// slopes that are NaN, E-FORMAT for those that the metadata tell of and that are not in the file.
 void describe_attention(const std::string& layer, const TensorFile& file,
                         const SequenceStarts& starts, ScaleFormat format, Observation& observation);
 

@@ -1,3 +1,4 @@
+// An index of all tensors by layer and role, made from headers; checks of that index; reading.
 #include "calibrate/tensor_observations.h"
 
 #include <fmt/format.h>

@@ -22,11 +22,12 @@
 
 namespace attnbench {
 
-/// `layers`: those that must be there and are taken; empty = all. `format` decides which roles are
-/// needed. Errors: those of the headers; E-VALUE for a layer that is missing; E-FORMAT for a role
-/// that the format needs and that a layer does not have, or has less often than its others; E-DTYPE
-/// unless of a floating type; E-VALUE for the result of a backend that is unknown and whose rules
-/// the file does not state.
+/// Layers come in natural order (layer 2 before layer 10), or as `layers` has them. What is left
+/// out, and attention that had to be guessed, is in notices(). `layers`: those that must be there
+/// and are taken; empty = all. `format` decides which roles are needed. Errors: those of the
+/// headers; E-VALUE for a layer that is missing; E-FORMAT for a role that the format needs and that
+/// a layer does not have, or has less often than its others; E-DTYPE unless of a floating type;
+/// E-VALUE for the result of a backend that is unknown and whose rules the file does not state.
 std::unique_ptr<Observations> tensor_observations(const std::vector<std::filesystem::path>& files,
                                                   ScaleFormat format,
                                                   const std::vector<std::string>& layers,

@@ -1,3 +1,4 @@
+// Comparison element by element in parts on several threads, added in their order; sentences.
 #include "metrics/byte_verdicts.h"
 
 #include <fmt/format.h>

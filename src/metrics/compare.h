@@ -29,7 +29,7 @@ struct Verdict {
   std::vector<std::string> reasons;  // why not: "NaN where the reference is finite at ...", ...
 };
 
-/// Passed <=> NaN and infinities stand in the same places, |a-r| <= atol + rtol*|r| everywhere, the
+/// Passed <=> NaN and infinities are in the same places, |a-r| <= atol + rtol*|r| everywhere, the
 /// cosine holds, and (err_ratio <= limit or max_abs <= atol / 10). An err_ratio that does not exist
 /// (emulation without error, or no emulation) counts as infinite. An infinity also stands right
 /// where a finite reference overflows the output's type. Errors and norms are taken over the

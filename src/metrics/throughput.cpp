@@ -1,3 +1,5 @@
+// Rates from a time. The roofline has two lines, arithmetic and memory; the slower of the two times
+// is the least one that the device allows. What was not measured leaves NaN, which results omit.
 #include "metrics/throughput.h"
 
 #include <algorithm>
@@ -25,6 +27,7 @@ Throughput compute_throughput(const Work& work, double time_us, const Ceilings& 
   if (ceilings.tflops > 0 && ceilings.gbps > 0) {
     const double compute_s = work.flops / (ceilings.tflops * 1e12);
     const double memory_s = work.unique_bytes / (ceilings.gbps * 1e9);
+    // Equal times count as memory: more arithmetic units would not help.
     result.bound = memory_s >= compute_s ? "memory" : "compute";
     result.roofline_pct = 100 * std::max(compute_s, memory_s) / time_s;
   }

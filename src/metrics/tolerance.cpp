@@ -1,3 +1,4 @@
+// The rows of semantics §14.2 as code. A number here is a promise to users: what passed must pass.
 #include "metrics/tolerance.h"
 
 #include <limits>

@@ -1,9 +1,11 @@
+// A backend's turn at a case of queries, keys and values, and the tensors that are saved of it
+// under the names of contract section 5.
 #include "bench/cases/attention_case.h"
 
 #include <cstring>
 #include <utility>
 
-#include "bench/cases/alone.h"
+#include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
 #include "bench/save.h"
@@ -144,7 +146,7 @@ class AttentionCaseRun final : public CaseRun {
     try {
       pipeline = backend_.prepare(problem, alone, ops);
     } catch (const Error& error) {
-      // A user's backend need not take every request of its batches alone.
+      // A user's backend need not take every request of its batches by itself.
       if (backend_.plugin() == nullptr || error.kind() != ErrorKind::kUnsupported) throw;
       return std::nullopt;
     }

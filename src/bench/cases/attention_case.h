@@ -6,7 +6,10 @@
 // what the rule of the backend stores (nothing beside them may have changed), then output and LSE
 // against the reference on the very values that the backend reads back, then each rank of a
 // context-parallel group against the keys of that rank. Where something is quantised, the error
-// against the reference on nothing quantised is reported beside it and not judged.
+// against the reference on nothing quantised is reported beside it and not judged: it is the price
+// of the format, not of the kernel.
+//
+// A run can repeat one request of the batch by itself (single_request.h).
 #pragma once
 
 #include <memory>

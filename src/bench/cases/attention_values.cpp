@@ -1,3 +1,5 @@
+// Each value is made from those before it: inputs, then what a cache stores of them, then
+// references and emulations on what is read back.
 #include "bench/cases/attention_values.h"
 
 #include "backends/reference_sources.h"

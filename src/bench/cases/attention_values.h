@@ -1,4 +1,9 @@
-// Inputs and reference results of one case, made when first asked for and shared by its backends.
+// Inputs and reference results of one case, made when first needed and shared by its backends.
+//
+// A float64 reference costs more than any kernel that is judged by it, so it is computed once for
+// all backends that compute the same thing on the same values. What is the same is decided by keys
+// made of rules (mask, windows, what a cache stores), never by the names of backends: a new backend
+// with known rules shares, one with new rules gets a reference of its own without a line here.
 #pragma once
 
 #include <optional>

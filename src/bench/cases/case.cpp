@@ -1,3 +1,4 @@
+// The only place where the type of attention chooses the code that serves it.
 #include "bench/cases/case.h"
 
 #include <string>

@@ -1,3 +1,4 @@
+// A backend's turn at a case of the multimodal encoder, and the tensors that are saved of it.
 #include "bench/cases/encoder_case.h"
 
 #include <fmt/format.h>

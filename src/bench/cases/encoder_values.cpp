@@ -1,3 +1,5 @@
+// Scales, codes and references of a case of the multimodal encoder. Notices gather on the way, so
+// the scales are made before the list of notices is complete.
 #include "bench/cases/encoder_values.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,5 @@
+// A backend's turn at a case of latent attention, and the tensors that are saved of it under the
+// names of contract section 5. REFERENCE reads values; every other backend gets a cache of entries.
 #include "bench/cases/mla_case.h"
 
 #include <utility>

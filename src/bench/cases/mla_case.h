@@ -6,6 +6,9 @@
 // of what a reference is computed from. A backend splits the batch by its own capability, and the
 // reference follows that split: two backends with different splits have different references, and
 // both are right.
+//
+// A quantised output is judged twice: in 16 bits, before it is quantised, against the reference,
+// and then as codes, which must be those of the backend's very own 16-bit output.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,6 @@
-// What the backends of an MLA case share: inputs, stored caches, references.
+// What the backends of an MLA case share: inputs, stored caches, references; as attention_values.h
+// for the other types. A key says what a reference is computed from: which format the latents went
+// through, which rows are decodes, whether their query or the prefill is quantised.
 #pragma once
 
 #include <optional>
@@ -29,7 +31,7 @@ struct MlaReferenceKey {
   bool operator==(const MlaReferenceKey&) const = default;
 };
 
-/// Inputs and reference results of an MLA case, made when first asked for and shared by its
+/// Inputs and reference results of an MLA case, made when first needed and shared by its
 /// backends.
 class MlaValues {
  public:

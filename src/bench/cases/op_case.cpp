@@ -1,3 +1,5 @@
+// A backend's turn at one operation, and the tensors that are saved of it under the names of
+// contract section 5.
 #include "bench/cases/op_case.h"
 
 #include "backends/backend.h"
@@ -33,7 +35,7 @@ class OpCaseRun final : public CaseRun {
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
-    // Why: a user's kernel without one says so, and has it left out by its pipeline alone.
+    // Why: a user's kernel without an LSE says so, and nothing but its pipeline leaves it out.
     return judge_op(values_.expectations(&output), output, backend_.is_users());
   }
 

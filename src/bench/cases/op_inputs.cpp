@@ -1,3 +1,5 @@
+// Operands by kind of operation: K and V, rotations, latents, partial results, quantisation. Each
+// maker fills in what its operation needs and leaves the rest of OpInputs empty.
 #include "bench/cases/op_inputs.h"
 
 #include <algorithm>
@@ -125,7 +127,7 @@ void make_cache_write(const Problem& problem, OpInputs& inputs) {
   inputs.attention = make_inputs(inputs.base);
   add_paged_cache(problem, inputs);
   if (problem.kv_cache.int8_level > 0) return add_new_codes(inputs);
-  // Why not poison alone (§18.1): written to an unused slot, which holds poison, it would not show.
+  // Why not only poison (§18.1): written to an unused slot, which holds poison, it would not show.
   const std::vector<std::int64_t> rows = with_repeated_rows(new_rows(inputs.base), kPadding - 1);
   const std::int64_t missing = inputs.cache.new_key.dim(0) - std::ssize(rows);
   inputs.add("new_key", gather(inputs.attention.key, rows, missing));
@@ -314,8 +316,8 @@ void make_dcp_correct(const Problem& problem, OpInputs& inputs) {
   constexpr std::array<float, 3> kEmpty{-kInf, kInf, kNaN};
   for (std::int64_t r = 0; ranks > 1 && r < ranks; ++r) {
     for (std::int64_t state = 0; state < tokens * heads; ++state) {
-      const bool nobody = state % 29 == 11;
-      if (!nobody && (state + r) % 8 != 3) continue;
+      const bool in_no_rank = state % 29 == 11;
+      if (!in_no_rank && (state + r) % 8 != 3) continue;
       const std::int64_t lse = (r * heads + state % heads) * tokens + state / heads;
       empty_state(partial, (r * tokens * heads + state) * width, width,
                   lses[static_cast<std::size_t>(lse)],

@@ -1,3 +1,5 @@
+// Chooses tolerances, compares, and collects the reasons; also the quantised output of MLA, and
+// whether two runs gave the same bytes.
 #include "bench/judge/judge.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Which definition holds for an operation, and the expectations of partial results.
 #include "bench/judge/op_expect.h"
 
 #include <algorithm>

@@ -11,6 +11,9 @@
 // inputs have seen no key: their LSE is an infinity or NaN and their output NaN, and nothing of
 // that may show in the result. Large merges are checked on a sample of rows, because float64 values
 // and their emulation take sixteen bytes an element.
+//
+// A kind of operation that is added gets its expectation from its definition in docs/semantics.md.
+// To take it from a run of the operation would make the judge agree with whatever the kernel does.
 #pragma once
 
 #include <string>

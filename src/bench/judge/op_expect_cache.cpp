@@ -1,3 +1,5 @@
+// Cache bytes from the cells of what a correct write stores; rotations in float64 by the reference,
+// with its float32 form as the emulation.
 #include "bench/judge/op_expect_cache.h"
 
 #include <algorithm>

@@ -4,7 +4,8 @@
 // A cache is expected as a whole: the bytes that it held before, poison among them, with the cells
 // of every new position overwritten. So a kernel that touches an unused slot, the padding of a cell
 // or the block of another request fails, and so does one that leaves a cell as it was. Slots below
-// 0 are padding and write nothing.
+// 0 are padding and write nothing. With a context-parallel group the caches of its ranks stand one
+// behind the other, each written by the slots of that rank.
 //
 // A rotation is compared by values, because two ways to round its products are both right; the
 // cache behind a fused one is then compared with the bytes of the rows that the kernel itself

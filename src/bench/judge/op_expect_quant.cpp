@@ -1,3 +1,4 @@
+// Codes and scales by the reference's quantisers, in the layouts of the operation's outputs.
 #include "bench/judge/op_expect_quant.h"
 
 #include <fmt/format.h>

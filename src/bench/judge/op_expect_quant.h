@@ -7,6 +7,9 @@
 //
 // Elements that saturate are counted: "num_saturated" is an output of the operation, and a notice
 // for the user, since a scale that is too small makes a kernel look right and the model wrong.
+//
+// Expectations are of whole tensors, however large: a quantiser that is wrong in one row of a
+// thousand, at the border of two tiles, is the usual mistake, and a sample would miss it.
 #pragma once
 
 #include "backends/backend.h"
@@ -18,9 +21,12 @@ namespace attnbench {
 
 /// Queries to fp8 by one scale; with int8 queries, keys and values with their scales; of MLA the
 /// latent query and its rotated part together.
+/// Outputs: "output" and, by kind, "output_scales", "key_output", "key_scales", "value_output",
+/// "value_scales", "num_saturated".
 OpExpectations expect_quantize(const Problem& problem, const OpInputs& inputs);
 
 /// Rows of attention output by output_quant.type, in the layout of scales that it states.
+/// Outputs: "output" and "output_scales", or "num_saturated" for one static scale.
 OpExpectations expect_output_quant(const Problem& problem, const OpInputs& inputs);
 
 /// Q, K and V of the encoder with their scales, loaded or made of these very tensors. Errors: those

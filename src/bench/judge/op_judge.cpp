@@ -1,3 +1,4 @@
+// The verdict on the outputs of an operation, and makers of expectations for op_expect*.cpp.
 #include "bench/judge/op_judge.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,15 @@
 // Jobs in a child process, so that a crash, a sticky device error or a hang costs one case only.
+//
+// The child runs jobs as they would run here and reports each event through a pipe; the parent
+// passes the events on and keeps the results. When a child is lost, the job that it was at becomes
+// an error that says how, and a new child goes on with the jobs that have no result. After a job
+// that ended with an error the child leaves by itself: CUDA gives the same error for every later
+// call of the process, and the next job would be blamed for it.
+//
+// Silence is the sign of a hang. It counts only in phases that run the backend, because making
+// inputs and references takes as long as it takes, and a time limit on those would fail large cases
+// on slow machines. An interrupt is passed on as SIGTERM, and a child that does not end soon is
+// killed.
 #pragma once
 
 #include <functional>

@@ -1,3 +1,4 @@
+// Validation reads from prepare_and_check() down: refusals, inputs, runs, verdict, what is saved.
 #include "bench/loop/job_runner.h"
 
 #include <fmt/format.h>
@@ -214,7 +215,7 @@ void JobRunner::add_reasons(CaseRun& case_run, const PipelineOutput& output,
   for (const std::string& reason : judgement->reasons) result.reasons.push_back(when + reason);
 }
 
-/// Reported for every backend, demanded where the scenario asks for batch invariance.
+/// Reported for every backend, demanded where the scenario says attention.batch_invariant.
 void JobRunner::repeat_alone(const Problem& problem, CaseRun& case_run,
                              const PipelineOutput& output, Result& result) {
   result.batch_invariance = case_run.run_alone(ops(), output);

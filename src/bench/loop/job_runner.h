@@ -1,4 +1,11 @@
-// One job in this process, from its inputs to its last check.
+// One job in this process, from its inputs to its last check: the stages, their order, and what an
+// exception in one of them makes of the result.
+//
+// The order of the runs is part of what they find. A user's backend runs first with another query,
+// so that an output which it keeps is a wrong one. The run that is judged follows, from poisoned
+// outputs, synchronised after each step so that a stray access is blamed on its step. Then it runs
+// again and must give the same bytes, with its stream held (plugins), and one request by itself.
+// Only what passed is timed, and after timing plugins run once more on negated inputs.
 #pragma once
 
 #include <memory>

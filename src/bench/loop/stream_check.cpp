@@ -1,3 +1,4 @@
+// Runs a pipeline behind a closed gate on its stream; measure/stream_gate.h holds it.
 #include "bench/loop/stream_check.h"
 
 #include <chrono>

@@ -1,3 +1,4 @@
+// The CPU's tools, those of a CUDA device, and the measurement that uses either.
 #include "bench/loop/timing_tools.h"
 
 #include <optional>

@@ -1,4 +1,9 @@
-// What timing needs of a device: a stopwatch, a way to empty its cache, its ceilings.
+// Timing of a job: what it needs of a device (a stopwatch, a way to empty its cache, its ceilings),
+// and one pipeline's measurement with the throughput that follows from it.
+//
+// Ceilings are measured on this device, in this process, not taken from a data sheet: the share of
+// the roofline in a result is of what the device does reach. They are measured once, before the
+// first sample that needs them.
 #pragma once
 
 #include <memory>
@@ -33,8 +38,8 @@ std::unique_ptr<TimingTools> make_cpu_timing_tools(Ops& ops, int num_threads);
 /// On the stream of `ops`, which must outlive them.
 std::unique_ptr<TimingTools> make_cuda_timing_tools(CudaOps& ops);
 
-// Timing and throughput of a prepared pipeline.
-
+/// Timing and throughput of a prepared pipeline.
+///
 /// Times a pipeline in `rounds` rounds, between which others may run. Everything passed by
 /// reference must outlive it. Measures the ceilings of the device at once, where `tools` have not
 /// yet, so that this falls between no two rounds.

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "bench/cases/alone.h"
 #include "bench/cases/case.h"
+#include "bench/cases/single_request.h"
 #include "core/error.h"
 #include "ops/cuda/cuda_ops.h"
 
