@@ -19,12 +19,13 @@
 
 namespace attnbench {
 
-/// `reference_output`, `reference_lse` and `checked_rows` of `reference`: all T rows, NaN where not
-/// checked.
+/// `reference_output`, `reference_lse` and `checked_rows` of `reference`, in the shapes of output
+/// and LSE: all T rows, with NaN in those that were not checked, so that the rows of both tensors
+/// are found by the same index.
 void add_reference_tensors(std::int64_t num_tokens, const ReferenceOutput& reference,
                            TensorList& tensors);
 
-/// The id with '/' as "__", and ".safetensors".
+/// The id with '/' as "__", and ".safetensors": the files of all results lie in one folder.
 std::string tensor_file_name(const std::string& id);
 
 /// The rules and the cache layout of a backend as one JSON object: `window` and `alibi` as the

@@ -15,8 +15,8 @@
 namespace attnbench {
 namespace {
 
-// Keys of a sample: float64 attention of 128 rows over as many takes a fraction of a second a
-// layer.
+// Keys of a sample: float64 attention is computed over them for every method, in several forwards
+// of every layer.
 constexpr std::int64_t kSampleKeys = 2048;
 
 using Dequantised = std::array<Tensor, kNumRoles>;

@@ -5,8 +5,11 @@
 // those whose error is not known at the end. An error by itself says little, since formats differ:
 // warnings compare with the best method of the same layer.
 //
-// The JSON has a schema_version; keys may be added without changing it. Numbers that do not exist
+// The JSON has a schema_version. Numbers that do not exist
 // (no attention, no usable scale) are null there and a dash in the table.
+//
+// Nothing here computes: figures are those of the CalibrationReport, so that table, JSON and
+// warnings cannot disagree.
 #pragma once
 
 #include <ostream>
@@ -23,7 +26,8 @@ namespace attnbench {
 void write_scale_table(std::ostream& out, const CalibrationReport& report,
                        const std::string& chosen);
 
-/// One sentence for the chosen scales and each method that lose more than twice the best error
+/// Warnings, for stderr and the JSON. One sentence where amax was taken with its sign, and one for
+/// the chosen scales and each method that lose more than twice the best error
 /// somewhere.
 std::vector<std::string> scale_warnings(const CalibrationReport& report, const std::string& chosen);
 

@@ -10,6 +10,10 @@
 // All headers are read, and everything that they can show to be wrong is refused, before the first
 // tensor is: a set of files may be larger than memory, and hours of reading should not end in a
 // message about the last one. Tensors are read again each time, so that only one layer's are held.
+//
+// A saved result may hold its query in several forms. The one before quantisation is taken where it
+// is there; where only the quantised one is, that is used and a notice says so, since scales that
+// are made from values which were already rounded look better than they are.
 #pragma once
 
 #include <filesystem>

@@ -16,6 +16,8 @@ Throughput compute_throughput(const Work& work, double time_us, const Ceilings& 
   Throughput result;
   result.flops = work.flops;
   result.bytes = work.unique_bytes;
+  // Why NaN and no error: a clock too coarse for a very short run is no fault of the backend, and
+  // its verdict stands.
   const double time_s = time_us > 0 ? time_us * 1e-6 : kNaN;
   result.tflops = work.flops / time_s * 1e-12;
   result.gbps = work.unique_bytes / time_s * 1e-9;
@@ -27,7 +29,9 @@ Throughput compute_throughput(const Work& work, double time_us, const Ceilings& 
   if (ceilings.tflops > 0 && ceilings.gbps > 0) {
     const double compute_s = work.flops / (ceilings.tflops * 1e12);
     const double memory_s = work.unique_bytes / (ceilings.gbps * 1e9);
-    // Equal times count as memory: more arithmetic units would not help.
+    // Equal times count as memory: there, more arithmetic units would not help. The share is not
+    // clipped, because one above 100 % tells that data came from a cache, or that a ceiling was
+    // measured too low.
     result.bound = memory_s >= compute_s ? "memory" : "compute";
     result.roofline_pct = 100 * std::max(compute_s, memory_s) / time_s;
   }

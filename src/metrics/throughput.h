@@ -15,6 +15,7 @@
 
 namespace attnbench {
 
+/// Of one run of the problem.
 struct Work {
   double flops = 0;
   double unique_bytes = 0;  // unavoidable traffic
@@ -22,7 +23,8 @@ struct Work {
   std::int64_t tokens = 0;  // new tokens
 };
 
-/// Ceilings of the device; 0 = not measured (roofline_pct is then NaN and `bound` empty).
+/// Ceilings of the device, as they were measured on it; tflops for the type that scores are made
+/// of; 0 = not measured (roofline_pct is then NaN and `bound` empty).
 struct Ceilings {
   double tflops = 0;
   double gbps = 0;

@@ -9,6 +9,9 @@
 //
 // A quantised output is judged twice: in 16 bits, before it is quantised, against the reference,
 // and then as codes, which must be those of the backend's very own 16-bit output.
+//
+// The bytes that a step leaves in the cache of entries are checked before either, by themselves: a
+// wrong entry of a new token may not show in the output of this step.
 #pragma once
 
 #include <memory>

@@ -18,7 +18,8 @@
 
 namespace attnbench {
 
-/// The same bytes on every machine and for every number of threads.
+/// `problem` has attention.type op, all of its fields resolved. The same bytes on every machine and
+/// for every number of threads.
 ///
 /// Partial results: about one row in eight of each part has seen no key; its LSE is an infinity (of
 /// a rank: or NaN) and its data NaN. Some rows were seen by no part at all. Tokens past the rows
@@ -29,6 +30,9 @@ namespace attnbench {
 ///
 /// Gathers: every position is in the cache, and a request takes those of its new tokens. Rows of
 /// padding name the first request and lie behind its end.
+///
+/// Caches: those of the backend whose layout op.cache_layout names, FA where it names none, with
+/// that backend's rule of what a write stores; of latents the one layout there is.
 ///
 /// Errors: as make_inputs and make_mla_inputs, E-SHAPE and E-DTYPE of the cache's format.
 OpInputs make_op_inputs(const Problem& problem);

@@ -27,11 +27,14 @@ namespace attnbench {
 
 /// `inputs` are those of the problem. `output`: what the pipeline left, or null before it ran. Only
 /// fused writes look at it: they are expected to store the very rows that they rotated (§12.2),
-/// which are judged by themselves; without it the cache is left out.
+/// which are judged by themselves; without it the cache is left out. Notices (elements that
+/// saturate) do not depend on it. Errors: those of reading a scale file; E-INTERNAL for an operand
+/// that the inputs do not have.
 OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
                          const PipelineOutput* output);
 
-/// The name under which PipelineOutput::output is saved.
+/// The name under which PipelineOutput::output is saved: "kv_cache" of a cache write, "query_codes"
+/// of the encoder's quantisation, "output" of all others.
 std::string op_output_name(const Problem& problem);
 
 }  // namespace attnbench

@@ -21,7 +21,8 @@ namespace attnbench {
 
 /// K and V in the blocks that slot_mapping names; with int8 also the cache of key scales.
 OpExpectations expect_cache_write(const OpInputs& inputs);
-/// Latents and rotated keys of MLA, one entry a token.
+/// Latents and rotated keys of MLA, one entry a token; in the packed format with the scales of its
+/// tiles inside.
 OpExpectations expect_mla_cache_write(const OpInputs& inputs);
 
 /// The new tokens' entries out of a cache of latents, dequantised or, with op.raw, as they lie

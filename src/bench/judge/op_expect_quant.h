@@ -10,6 +10,10 @@
 //
 // Expectations are of whole tensors, however large: a quantiser that is wrong in one row of a
 // thousand, at the border of two tiles, is the usual mistake, and a sample would miss it.
+//
+// The quantisers round, pack and lay out as the definitions say, each by itself; here they are only
+// chosen by the problem, and given the rows without padding. That is why nothing of this may be
+// shared with the operations that are judged: a mistake in shared code would be expected.
 #pragma once
 
 #include "backends/backend.h"

@@ -4,6 +4,9 @@
 // other meet different conditions, and a difference of a few percent is then the drift's. In turns
 // each backend is timed in every stretch of time, and the order is rotated, so that none always
 // follows the same neighbour. The price is memory: the buffers of all of them are alive at once.
+//
+// Inputs and references are shared anyway (bench/cases). The cache of each backend and its outputs
+// are not: of a case that fills the device only some members may fit.
 #pragma once
 
 #include <cstddef>

@@ -19,7 +19,8 @@
 
 namespace attnbench {
 
-/// Runs the jobs with these indices in the calling process and tells the observer.
+/// Runs the jobs with these indices in the calling process and tells the observer. It may leave
+/// jobs without a result: they are then given to the next child.
 using RunPending =
     std::function<void(const std::vector<std::size_t>& pending, BenchObserver& observer)>;
 
@@ -27,8 +28,12 @@ using RunPending =
 /// `observer`. A child that crashes, ends early or says nothing for too long in a phase that runs
 /// the backend (BenchOptions::hang_limit_s, plus timing.timeout_s in the timing phase) makes the
 /// job that it was at an "error"; a new child runs those that have no result yet, jobs that took
-/// turns with the lost one among them. The parent itself must not have touched the device: a CUDA
-/// context does not survive a fork. Errors: E-INTERNAL when no process can be made.
+/// turns with the lost one among them. Jobs that an interrupt left without a result are "skipped".
+///
+/// The parent itself must not have touched the device: a CUDA context does not survive a fork, and
+/// the child would meet an error at its first call. That is why BenchOptions::make_ops is a
+/// function and not a device. Results are in the order of `jobs`. Errors: E-INTERNAL when no
+/// process can be made.
 std::vector<Result> run_isolated(const std::vector<Job>& jobs, const BenchOptions& options,
                                  BenchObserver& observer, const RunPending& run_pending);
 

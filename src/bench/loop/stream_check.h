@@ -9,6 +9,9 @@
 // poison, however long the gate is closed; work on another stream is done before and is
 // overwritten, which shows as a difference. A run() that returns only when the gate has opened by
 // itself waits for the stream.
+//
+// Work on another stream that is still going on when the gate opens escapes; the head start that
+// other streams get is longer than attention takes.
 #pragma once
 
 #include <optional>
