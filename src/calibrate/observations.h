@@ -35,7 +35,7 @@ struct Observation {
   /// Attention over them: heads, mask and scale, and the batch. Only where no_attention is empty;
   /// then they are [T, H, D], [S, Hk, D] and [S, Hk, Dv].
   Problem problem;
-  KernelRules rules;                // of whoever computed it: windows and slopes differ
+  KernelRules rules;                // of the backend that computed it: windows and slopes differ
   std::vector<float> sinks;         // [H] or empty
   std::vector<float> alibi_slopes;  // [H] or empty
   std::string no_attention;         // why not: "tensors of rank 2"

@@ -162,7 +162,8 @@ void check_shapes(const std::string& layer, const Observation& observation) {
 
 using Json = nlohmann::json;  // names in a tree: as many as a hostile file likes
 
-// Deeper than any field of a problem: whoever nests without end is refused before it is recursion.
+// Deeper than any field of a problem: a file that nests without end is refused before it is
+// recursion.
 constexpr int kMostDepth = 16;
 
 Value to_value(const Json& json) {

@@ -15,8 +15,6 @@
 namespace attnbench {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
 std::span<const std::uint8_t> bytes_of(const Tensor& tensor) {
   return {reinterpret_cast<const std::uint8_t*>(tensor.bytes()), tensor.size_bytes()};
 }
@@ -108,15 +106,17 @@ ByteTotals count_differences(const Tensor& actual, const Tensor& expected, ByteR
 
 ErrorStats to_stats(const ByteTotals& totals, const Tensor& actual, const Tensor& expected) {
   const std::int64_t elements = actual.num_elements();
+  // Of no finite elements, of zeros, and without an emulation.
+  constexpr double kNoFigure = std::numeric_limits<double>::quiet_NaN();
   ErrorStats stats;
   const bool any = totals.finite > 0;
-  stats.max_abs = any ? totals.max_abs : kNaN;
-  stats.mean_abs = any ? totals.abs / static_cast<double>(totals.finite) : kNaN;
-  stats.rms_rel = totals.expected2 > 0 ? std::sqrt(totals.error2 / totals.expected2) : kNaN;
+  stats.max_abs = any ? totals.max_abs : kNoFigure;
+  stats.mean_abs = any ? totals.abs / static_cast<double>(totals.finite) : kNoFigure;
+  stats.rms_rel = totals.expected2 > 0 ? std::sqrt(totals.error2 / totals.expected2) : kNoFigure;
   stats.nmse = stats.rms_rel * stats.rms_rel;
   const double norms = std::sqrt(totals.actual2) * std::sqrt(totals.expected2);
-  stats.cosine = norms > 0 ? std::min(1.0, totals.product / norms) : kNaN;
-  stats.err_ratio = kNaN;
+  stats.cosine = norms > 0 ? std::min(1.0, totals.product / norms) : kNoFigure;
+  stats.err_ratio = kNoFigure;
   stats.matched_pct = elements == 0 ? 100
                                     : 100.0 * static_cast<double>(elements - totals.differing) /
                                           static_cast<double>(elements);

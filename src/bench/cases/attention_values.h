@@ -28,7 +28,7 @@ struct ReferenceKey {
   bool operator==(const ReferenceKey&) const = default;
 };
 
-/// Results are owned by the cache and stay where they are until it is destroyed. A null result
+/// Results are owned by this object and stay where they are until it is destroyed. A null result
 /// means that options.should_stop ended the computation.
 class AttentionValues {
  public:

@@ -13,7 +13,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kTokensPerTask = 64;
+constexpr std::int64_t kRotatedPerTask = 64;
 
 /// The cache after a correct write of every new position, from the cells of `stored`; `key_scales`
 /// becomes that of the scales. Ranks of a group have their caches, and their slots, one after
@@ -102,7 +102,7 @@ OpExpectation expect_rotated(const Problem& problem, const OpInputs& inputs, std
       emulated[to] = part.at(from);
     }
   };
-  for_each_chunk(x.dim(0), kTokensPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(x.dim(0), kRotatedPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < end; ++t) expect_token(t);
   });
   return close(std::move(name), rope_tolerance(x.dtype()), std::move(values), std::move(emulated),
