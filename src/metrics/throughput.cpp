@@ -1,5 +1,5 @@
 // Rates from a time. The roofline has two lines, arithmetic and memory; the slower of the two times
-// is the least one that the device allows. What was not measured leaves NaN, which results omit.
+// is the least one that the device allows. What was not measured is NaN.
 #include "metrics/throughput.h"
 
 #include <algorithm>
