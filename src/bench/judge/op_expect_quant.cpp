@@ -1,11 +1,12 @@
-// Quantisation of queries, keys, values and outputs (semantics §8.7, §9, §10.5, §11.2).
+// Codes and scales by the reference's quantisers, in the layouts of the operation's outputs.
+#include "bench/judge/op_expect_quant.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "bench/judge/op_expect_parts.h"
 #include "bench/tensor_list.h"
 #include "inputs/cache/int8_rows.h"
 #include "inputs/cache/poison.h"

@@ -73,7 +73,7 @@ void check_input_files(const std::vector<Pair>& pairs) {
     checked = pair.problem;
     const KvCacheSpec& cache = checked->kv_cache;
     if (reads_files(*checked)) {
-      make_system(*checked, {})->notices();
+      make_case(*checked, {})->notices();
     } else if (cache.value_scale_file && cache.int8_level == 1) {
       read_value_scales(*checked);
     }

@@ -4,6 +4,7 @@
 
 #include "backends/backend.h"
 #include "calibrate/report.h"
+#include "calibrate/tensor_observations.h"
 #include "cli/cases/device.h"
 #include "cli/cases/scenario_files.h"
 #include "cli/terminal/text.h"

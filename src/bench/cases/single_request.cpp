@@ -1,4 +1,6 @@
-#include "bench/loop/alone.h"
+// Cuts a request out of problem and inputs, and compares what it gives with its rows of the batch.
+// Padding rows behind the last token stay, as NaN: a kernel may not read them here either.
+#include "bench/cases/single_request.h"
 
 #include <algorithm>
 #include <cmath>
@@ -32,7 +34,7 @@ bool has_rows(const Tensor& tensor, std::int64_t first, const Tensor& other) {
   return shape == other.shape();
 }
 
-/// The rows, and behind them rows of NaN that nobody may read or write.
+/// The rows, and behind them rows of NaN that may be neither read nor written.
 Tensor with_padding(const Tensor& rows, std::int64_t padding) {
   std::vector<std::int64_t> shape = rows.shape();
   shape[0] += padding;

@@ -1,7 +1,10 @@
+// Which jobs take turns, and where they run: in this process or in a child. The stages of a job are
+// job_runner.h's.
+#include "bench/bench.h"
+
 #include <numeric>
 #include <utility>
 
-#include "bench/bench.h"
 #include "bench/loop/alternation.h"
 #include "bench/loop/isolated_jobs.h"
 #include "bench/loop/job_runner.h"
@@ -10,7 +13,8 @@
 namespace attnbench {
 namespace {
 
-/// The jobs of `pending` from `first` on that take turns: those of one problem that asks for it.
+/// The jobs of `pending` from `first` on that take turns: those of one problem
+/// whose timing.order says so.
 std::vector<std::size_t> group_at(const std::vector<Job>& jobs,
                                   const std::vector<std::size_t>& pending, std::size_t first,
                                   const BenchOptions& options) {

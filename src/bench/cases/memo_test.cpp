@@ -1,4 +1,4 @@
-#include "bench/memo.h"
+#include "bench/cases/memo.h"
 
 #include <doctest/doctest.h>
 

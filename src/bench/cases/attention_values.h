@@ -1,4 +1,9 @@
-// Inputs and reference results of one case, made when first asked for and shared by its backends.
+// Inputs and reference results of one case, made when first needed and shared by its backends.
+//
+// A float64 reference costs more than any kernel that is judged by it, so it is computed once for
+// all backends that compute the same thing on the same values. What is the same is decided by keys
+// made of rules (mask, windows, what a cache stores), never by the names of backends: a new backend
+// with known rules shares, one with new rules gets a reference of its own without a line here.
 #pragma once
 
 #include <optional>
@@ -7,7 +12,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "bench/memo.h"
+#include "bench/cases/memo.h"
 #include "inputs/cache/stored_kv.h"
 #include "inputs/make_inputs.h"
 #include "reference/attention.h"
@@ -24,14 +29,14 @@ struct ReferenceKey {
   bool operator==(const ReferenceKey&) const = default;
 };
 
-/// Results are owned by the cache and stay where they are until it is destroyed. A null result
+/// Results are owned by this object and stay where they are until it is destroyed. A null result
 /// means that options.should_stop ended the computation.
-class CaseCache {
+class AttentionValues {
  public:
-  CaseCache(const Problem& problem, ReferenceOptions options)
+  AttentionValues(const Problem& problem, ReferenceOptions options)
       : problem_(problem), options_(std::move(options)) {}
   /// With inputs that are not to be drawn.
-  CaseCache(const Problem& problem, AttentionInputs inputs)
+  AttentionValues(const Problem& problem, AttentionInputs inputs)
       : problem_(problem), inputs_(std::move(inputs)) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.

@@ -1,4 +1,4 @@
-#include "bench/cases/case_cache.h"
+#include "bench/cases/attention_values.h"
 
 #include <doctest/doctest.h>
 
@@ -31,44 +31,44 @@ FakeBackend named(const char* name) {
 
 TEST_CASE("backends with the same maths on an unquantised cache share one reference") {
   const Problem problem = example_problem(KvCacheDtype::kAuto);
-  CaseCache cache(problem, {1, {}});
+  AttentionValues values(problem, {1, {}});
   const FakeBackend first = named("FLASH_ATTN"), second = named("TRITON_ATTN");
-  const ReferenceOutput* reference = cache.reference(cache.key_of(first));
+  const ReferenceOutput* reference = values.reference(values.key_of(first));
   REQUIRE(reference != nullptr);
-  CHECK(cache.reference(cache.key_of(second)) == reference);
+  CHECK(values.reference(values.key_of(second)) == reference);
   const EmulationRule rule{Dtype::kBF16, Dtype::kBF16};
-  const ReferenceOutput* emulation = cache.emulation(cache.key_of(first), rule);
+  const ReferenceOutput* emulation = values.emulation(values.key_of(first), rule);
   CHECK(emulation != reference);
-  CHECK(cache.emulation(cache.key_of(second), rule) == emulation);
-  CHECK(cache.emulation(cache.key_of(second), {Dtype::kF32, Dtype::kF32}) != emulation);
+  CHECK(values.emulation(values.key_of(second), rule) == emulation);
+  CHECK(values.emulation(values.key_of(second), {Dtype::kF32, Dtype::kF32}) != emulation);
 }
 
 TEST_CASE("backends whose maths or dequantised values differ have references of their own") {
   Problem problem = example_problem(KvCacheDtype::kFp8E4M3);
   problem.kv_cache.k_scale = {0.37};
-  CaseCache cache(problem, {1, {}});
+  AttentionValues values(problem, {1, {}});
   const FakeBackend flash = named("FLASH_ATTN"), triton = named("TRITON_ATTN");
-  cache.backend_inputs(flash);
-  const ReferenceKey key = cache.key_of(flash);
+  values.backend_inputs(flash);
+  const ReferenceKey key = values.key_of(flash);
   CHECK(key.quantised_query);
   CHECK(key.store_rule.has_value());
-  const ReferenceOutput* reference = cache.reference(key);
-  CHECK(cache.reference(cache.key_of(triton)) != reference);
-  CHECK(cache.reference(CaseCache::unquantised(key)) != reference);
+  const ReferenceOutput* reference = values.reference(key);
+  CHECK(values.reference(values.key_of(triton)) != reference);
+  CHECK(values.reference(AttentionValues::unquantised(key)) != reference);
   ReferenceKey other_math = key;
   other_math.math.softmax_scale *= 2;
-  CHECK(cache.reference(other_math) != reference);
-  CHECK(cache.reference(key) == reference);
+  CHECK(values.reference(other_math) != reference);
+  CHECK(values.reference(key) == reference);
 }
 
 TEST_CASE("a stopped reference is not kept") {
   const Problem problem = example_problem(KvCacheDtype::kAuto);
   bool stop = true;
-  CaseCache cache(problem, {1, [&] { return stop; }});
-  const ReferenceKey key = cache.key_of(named("FLASH_ATTN"));
-  CHECK(cache.reference(key) == nullptr);
+  AttentionValues values(problem, {1, [&] { return stop; }});
+  const ReferenceKey key = values.key_of(named("FLASH_ATTN"));
+  CHECK(values.reference(key) == nullptr);
   stop = false;
-  CHECK(cache.reference(key) != nullptr);
+  CHECK(values.reference(key) != nullptr);
 }
 
 TEST_CASE("encoder backends get neither stored keys nor a cache") {
@@ -76,39 +76,39 @@ TEST_CASE("encoder backends get neither stored keys nor a cache") {
   problem.attention.type = AttentionType::kEncoderOnly;
   problem.attention.causal = false;
   problem.batch = {{5, 5}, {2, 2}};
-  CaseCache cache(problem, {1, {}});
-  const BackendInputs inputs = cache.backend_inputs(named("FLASH_ATTN"));
+  AttentionValues values(problem, {1, {}});
+  const BackendInputs inputs = values.backend_inputs(named("FLASH_ATTN"));
   CHECK(inputs.stored == nullptr);
   CHECK_FALSE(inputs.cache);
-  CHECK(inputs.inputs == &cache.inputs());
+  CHECK(inputs.inputs == &values.inputs());
 }
 
 TEST_CASE("the next case goes on with inputs and references when it differs in ranks or passes") {
   Problem problem = example_problem(KvCacheDtype::kAuto);
-  CaseCache cache(problem, {1, {}});
+  AttentionValues values(problem, {1, {}});
   const FakeBackend backend = named("FLASH_ATTN");
-  const AttentionInputs* inputs = &cache.inputs();
-  const ReferenceOutput* reference = cache.reference(cache.key_of(backend));
-  const AttentionMath math = cache.key_of(backend).math;
+  const AttentionInputs* inputs = &values.inputs();
+  const ReferenceOutput* reference = values.reference(values.key_of(backend));
+  const AttentionMath math = values.key_of(backend).math;
   problem.dcp.world_size = 2;
   problem.kv_cache.num_blocks = 5;
   problem.cascade.mode = CascadeMode::kNever;
   problem.case_name = "other";
-  REQUIRE(cache.move_on(problem));
-  CHECK(&cache.inputs() == inputs);
-  CHECK(cache.reference(cache.key_of(backend)) == reference);
-  CHECK(cache.problem().dcp.world_size == 2);
+  REQUIRE(values.move_on(problem));
+  CHECK(&values.inputs() == inputs);
+  CHECK(values.reference(values.key_of(backend)) == reference);
+  CHECK(values.problem().dcp.world_size == 2);
 
   SUBCASE("what a rank computes is kept for the same ranks only") {
-    const std::vector<double> striped = cache.rank_reference(math, 1)->output;
+    const std::vector<double> striped = values.rank_reference(math, 1)->output;
     problem.dcp.comm = DcpComm::kA2a;
-    REQUIRE(cache.move_on(problem));
-    CHECK(cache.rank_reference(math, 1)->output == striped);
+    REQUIRE(values.move_on(problem));
+    CHECK(values.rank_reference(math, 1)->output == striped);
     problem.dcp.interleave_size = 4;
-    REQUIRE(cache.move_on(problem));
-    const std::vector<double> wider = cache.rank_reference(math, 1)->output;
+    REQUIRE(values.move_on(problem));
+    const std::vector<double> wider = values.rank_reference(math, 1)->output;
     CHECK(wider != striped);
-    CaseCache fresh(problem, {1, {}});
+    AttentionValues fresh(problem, {1, {}});
     CHECK(fresh.rank_reference(math, 1)->output == wider);
   }
   SUBCASE("anything else makes another case") {
@@ -121,28 +121,28 @@ TEST_CASE("the next case goes on with inputs and references when it differs in r
     SUBCASE("checked rows") { other.validation.max_rows = 2; }
     SUBCASE("calculated scales") { other.kv_cache.calculate_kv_scales = true; }
     SUBCASE("another draw") { other.inputs.distribution = Distribution::kOutlier; }
-    CHECK_FALSE(cache.move_on(other));
-    CHECK(&cache.inputs() == inputs);
-    CHECK(cache.problem().inputs.seed == problem.inputs.seed);
+    CHECK_FALSE(values.move_on(other));
+    CHECK(&values.inputs() == inputs);
+    CHECK(values.problem().inputs.seed == problem.inputs.seed);
   }
 }
 
 TEST_CASE("the next case must fit into memory too, though its inputs are there") {
   const Problem problem = example_problem(KvCacheDtype::kAuto);
-  CaseCache cache(problem, {1, {}});
-  const AttentionInputs* inputs = &cache.inputs();
+  AttentionValues values(problem, {1, {}});
+  const AttentionInputs* inputs = &values.inputs();
   Problem large = problem;
   SUBCASE("blocks") { large.kv_cache.num_blocks = 2'000'000'000; }
   SUBCASE("ranks") {
     large.kv_cache.num_blocks = 2'000'000;
     large.dcp.world_size = 1000;
   }
-  REQUIRE_THROWS_WITH_AS(cache.move_on(large), doctest::Contains("of host memory"), Error);
-  CHECK(cache.problem().dcp.world_size == 1);
+  REQUIRE_THROWS_WITH_AS(values.move_on(large), doctest::Contains("of host memory"), Error);
+  CHECK(values.problem().dcp.world_size == 1);
   Problem next = problem;
   next.kv_cache.num_blocks = 9;
-  CHECK(cache.move_on(next));
-  CHECK(&cache.inputs() == inputs);
+  CHECK(values.move_on(next));
+  CHECK(&values.inputs() == inputs);
 }
 
 }  // namespace attnbench

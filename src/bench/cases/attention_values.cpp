@@ -1,7 +1,9 @@
-#include "bench/cases/case_cache.h"
+// Each value is made from those before it: inputs, then what a cache stores of them, then
+// references and emulations on what is read back.
+#include "bench/cases/attention_values.h"
 
 #include "backends/reference_sources.h"
-#include "bench/cases/same_values.h"
+#include "bench/cases/case.h"
 #include "bench/judge/ranks.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/cache/paged_cache.h"
@@ -10,7 +12,7 @@
 
 namespace attnbench {
 
-const AttentionInputs& CaseCache::inputs() {
+const AttentionInputs& AttentionValues::inputs() {
   if (!inputs_) {
     inputs_ = make_inputs(problem_);
     adopt_calculated_scales(*inputs_, problem_);
@@ -18,7 +20,7 @@ const AttentionInputs& CaseCache::inputs() {
   return *inputs_;
 }
 
-bool CaseCache::move_on(const Problem& problem) {
+bool AttentionValues::move_on(const Problem& problem) {
   if (!same_values(problem_, problem)) return false;
   check_inputs_fit(problem);
   if (!same_ranks(problem_, problem)) of_ranks_.clear();
@@ -26,18 +28,18 @@ bool CaseCache::move_on(const Problem& problem) {
   return true;
 }
 
-const std::vector<std::int32_t>& CaseCache::rows() {
+const std::vector<std::int32_t>& AttentionValues::rows() {
   if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
   return *rows_;
 }
 
-const StoredKv& CaseCache::stored_kv(const StoreRule& rule) {
+const StoredKv& AttentionValues::stored_kv(const StoreRule& rule) {
   return *stored_.get(rule, [&] { return store_kv(inputs(), rule); });
 }
 
-bool CaseCache::has_cache() const { return !is_encoder_type(problem_.attention.type); }
+bool AttentionValues::has_cache() const { return !is_encoder_type(problem_.attention.type); }
 
-BackendInputs CaseCache::backend_inputs(const Backend& backend) {
+BackendInputs AttentionValues::backend_inputs(const Backend& backend) {
   BackendInputs result;
   result.inputs = &inputs();
   result.query = store_query(problem_, inputs(), backend.kernel_rules());
@@ -52,7 +54,7 @@ BackendInputs CaseCache::backend_inputs(const Backend& backend) {
   return result;
 }
 
-ReferenceKey CaseCache::key_of(const Backend& backend) const {
+ReferenceKey AttentionValues::key_of(const Backend& backend) const {
   ReferenceKey key;
   key.math = resolve_attention_math(problem_, backend.kernel_rules());
   key.quantised_query = query_is_quantised(problem_, backend.kernel_rules());
@@ -63,7 +65,7 @@ ReferenceKey CaseCache::key_of(const Backend& backend) const {
   return key;
 }
 
-ReferenceInputs CaseCache::reference_inputs(const ReferenceKey& key) {
+ReferenceInputs AttentionValues::reference_inputs(const ReferenceKey& key) {
   ReferenceInputs result = reference_sources(inputs());
   if (key.quantised_query) result.query = &dequantized_query_.value();
   if (key.store_rule) {
@@ -74,8 +76,8 @@ ReferenceInputs CaseCache::reference_inputs(const ReferenceKey& key) {
   return result;
 }
 
-const ReferenceOutput* CaseCache::find_or_compute(const ReferenceKey& key,
-                                                  const std::optional<EmulationRule>& rule) {
+const ReferenceOutput* AttentionValues::find_or_compute(const ReferenceKey& key,
+                                                        const std::optional<EmulationRule>& rule) {
   return computed_.get({key, rule}, [&] {
     const ReferenceInputs source = reference_inputs(key);
     return rule ? emulate_attention(key.math, source, *rule, rows(), options_)
@@ -83,17 +85,18 @@ const ReferenceOutput* CaseCache::find_or_compute(const ReferenceKey& key,
   });
 }
 
-const ReferenceOutput* CaseCache::reference(const ReferenceKey& key) {
+const ReferenceOutput* AttentionValues::reference(const ReferenceKey& key) {
   return find_or_compute(key, std::nullopt);
 }
 
-const ReferenceOutput* CaseCache::rank_reference(const AttentionMath& math, int rank) {
+const ReferenceOutput* AttentionValues::rank_reference(const AttentionMath& math, int rank) {
   return of_ranks_.get({math, rank}, [&] {
     return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
   });
 }
 
-const ReferenceOutput* CaseCache::emulation(const ReferenceKey& key, const EmulationRule& rule) {
+const ReferenceOutput* AttentionValues::emulation(const ReferenceKey& key,
+                                                  const EmulationRule& rule) {
   return find_or_compute(key, rule);
 }
 

@@ -1,4 +1,7 @@
-// Values that are computed when first asked for, kept, and found again by their key.
+// Values that are computed when first needed, kept, and found again by their key: references,
+// stored caches. A case has a handful of keys, so they are compared one by one; all that a key type
+// needs is
+// ==. Not for several threads.
 #pragma once
 
 #include <deque>
