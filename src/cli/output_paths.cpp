@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;

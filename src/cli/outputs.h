@@ -7,7 +7,7 @@
 
 #include "cli/options/shared_options.h"
 #include "cli/output_paths.h"
-#include "report/reporter.h"
+#include "report/formats.h"
 
 namespace attnbench {
 

@@ -14,7 +14,7 @@
 #include "measure/cpu_measure.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/measure.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

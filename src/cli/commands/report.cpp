@@ -16,8 +16,9 @@
 #include "core/error.h"
 #include "core/result/result_file.h"
 #include "gate/foreign.h"
+#include "report/formats/output_file.h"
 #include "report/page.h"
-#include "report/reporter.h"
+#include "report/tables/results.h"
 
 namespace attnbench {
 namespace {

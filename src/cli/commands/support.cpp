@@ -22,7 +22,7 @@
 #include "cli/output_paths.h"
 #include "cli/terminal/text.h"
 #include "core/printable.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

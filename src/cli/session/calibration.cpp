@@ -9,7 +9,7 @@
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "core/parallel.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

@@ -1,4 +1,9 @@
-// Results as CSV (RFC 4180): one header line, one line a result.
+// Results as CSV (RFC 4180), for spreadsheets and data frames: one header line, one line a result.
+//
+// Columns are names, status and reasons, then every metric that the metric table gives a column,
+// then the command that repeats the case. New metrics add columns in the middle, so readers go by
+// name and never by position. A list of samples is its length: one line has no place for them, and
+// the result file has them all.
 #pragma once
 
 #include <ostream>
@@ -9,9 +14,10 @@
 
 namespace attnbench {
 
-/// The columns follow the metric table; a number that does not exist is an empty field.
+/// The columns follow the metric table; a number that does not exist is an empty field, one that
+/// does is the shortest text that reads back as the same value. Lines end with CR LF.
 void write_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
-/// The same with the columns of another table.
+/// The same with the columns of another table, for tests that add a row.
 void write_csv_columns(std::ostream& out, const std::vector<Result>& results,
                        const MetricTable& table);
 

@@ -1,0 +1,32 @@
+// Formats of other tools, so that what plots or watches theirs reads ours without a converter.
+//
+// The keys, units and line ends are theirs and follow their code, not our conventions: seconds for
+// vLLM, microseconds where the format has a field for the unit. A result that their format cannot
+// say (a refusal, a case that was not timed) is left out unless it has a place for errors. Our own
+// numbers that they have no key for are left out too; the result file has them.
+#pragma once
+
+#include <ostream>
+#include <vector>
+
+#include "core/result/result.h"
+
+namespace attnbench {
+
+/// google-benchmark's JSON: one iteration run a timed result, the median as real_time; incorrect
+/// and error results without a time have error_occurred.
+void write_google_benchmark(std::ostream& out, const RunInfo& run,
+                            const std::vector<Result>& results);
+
+/// github-action-benchmark's custom JSON (customSmallerIsBetter): the median of every timed result,
+/// half the distance of its quartiles as range, and the command that repeats it.
+void write_github_benchmark(std::ostream& out, const RunInfo& run,
+                            const std::vector<Result>& results);
+
+/// The columns and keys of vLLM's benchmarks/attention_benchmarks (times in seconds). The case name
+/// takes the place of its batch spec, since two cases may share one. The CSV has timed results
+/// only, the JSON failed ones too.
+void write_vllm_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+void write_vllm_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
+
+}  // namespace attnbench

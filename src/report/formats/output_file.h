@@ -1,0 +1,29 @@
+// Writing the files that a run leaves: a format to a path, whole or not at all.
+//
+// A run may take hours and its files are read by CI jobs, so a path is checked before anything runs
+// (check_writable) and a reader never sees half a file: text goes to a temporary file in the same
+// folder, which then takes the name. What is not a regular file (a pipe, /dev/null) has no place
+// for that and is written in place. "-" is stdout.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/result/result.h"
+#include "report/formats.h"
+
+namespace attnbench {
+
+/// Writes results in a format. Errors: E-IO naming the path.
+void write_output(const OutputFormat& format, const std::string& path, const RunInfo& run,
+                  const std::vector<Result>& results);
+
+/// The same for any text.
+void write_text(const std::string& path, const std::string& text);
+
+/// Fails with E-IO when `path` could not be written later. Leaves nothing behind. A file or folder
+/// without any write permission is refused to the superuser too: the system would let root write
+/// it, but whoever took the permissions away meant it.
+void check_writable(const std::string& path);
+
+}  // namespace attnbench

@@ -1,0 +1,27 @@
+// What a gate says in a terminal: verdicts against a baseline, or how far two devices agree.
+//
+// Both come sorted, worst first, from src/gate, and end with one line that says whether the gate
+// passes; the exit code follows the report and not what is shown here. What is fine is left out
+// unless the user wants all of it, so that a failure of one case among hundreds stays visible.
+#pragma once
+
+#include <ostream>
+
+#include "core/result/agreement.h"
+#include "core/result/verdict.h"
+#include "report/tables/results.h"
+
+namespace attnbench {
+
+/// Worst first, with the rule under each; cases that are the same only with `show_reasons`. Then
+/// the counts, whether the gate passes, notices, and what to do next.
+void write_verdict_table(std::ostream& out, const GateReport& report, const TableOptions& options);
+
+/// Worst first; with options.show_reasons every case, else those that fail and the worst of the
+/// others. Then why each failure is one, what only one file has, counts and the outcome.
+void write_agreement_table(std::ostream& out, const AgreementReport& report,
+                           const TableOptions& options);
+/// The same as a GitHub-flavoured table of all cases.
+void write_agreement_markdown(std::ostream& out, const AgreementReport& report);
+
+}  // namespace attnbench
