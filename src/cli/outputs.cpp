@@ -7,6 +7,7 @@
 
 #include "bench/save.h"
 #include "core/error.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;

@@ -1,6 +1,11 @@
-// Reading text files named by scenarios.
+// Files that a scenario names, and whether their text is fit for a parser.
+//
+// Scenarios may come from a pull request that nobody has read yet. So nothing is handed to the YAML
+// parser before its size, its characters and the depth of its brackets are known to be harmless:
+// the parser recurses, and a few megabytes of "[" would end the process with a stack overflow.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <string>
 
@@ -8,11 +13,19 @@
 
 namespace attnbench {
 
+/// Of a scenario document; traces have a limit of their own.
+inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;
+inline constexpr int kMaxNesting = 64;
+
 /// Whole content. E-IO when it is no readable regular file; E-FORMAT when longer than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 /// A path written in a scenario, taken relative to the folder of the file in which it stands; one
 /// from the command line is relative to the working directory.
 std::filesystem::path resolve_path(const Value& text);
+
+/// Throws E-FORMAT with "<file>:<line>: " for text that is longer than kMaxDocumentBytes, holds
+/// control characters or is no valid UTF-8, or whose brackets nest deeper than kMaxNesting.
+void check_text(const std::string& text, const std::string& file);
 
 }  // namespace attnbench

@@ -1,4 +1,10 @@
 // One document out of a file, the files it extends and the overrides of the command line.
+//
+// The later one wins: base file, then the file that extends it, then --set in the order of the
+// command line. Mappings are merged key by key; lists and scalars are replaced whole, because
+// there is no rule for merging two lists of batches that everyone would expect. Every value keeps
+// the mark of the file or option that it came from, so a message about a merged document names the
+// right file.
 #pragma once
 
 #include <filesystem>
