@@ -29,17 +29,17 @@ float scale_of(const Tensor& x, std::optional<int> range, std::string_view name,
 
 }  // namespace
 
-KvScales calculate_kv_scales(const Tensor& query, const Tensor& key, const Tensor& value,
-                             const KvScaleRanges& ranges) {
-  KvScales scales;
+CalculatedKvScales calculate_kv_scales(const Tensor& query, const Tensor& key, const Tensor& value,
+                                       const KvScaleRanges& ranges) {
+  CalculatedKvScales scales;
   scales.query = scale_of(query, ranges.query, "query", scales.warnings);
   scales.key = scale_of(key, ranges.key, "key", scales.warnings);
   scales.value = scale_of(value, ranges.value, "value", scales.warnings);
   return scales;
 }
 
-KvScales calculate_mla_kv_scales(const Tensor& query, const Tensor& kv_c_normed,
-                                 const KvScaleRanges& ranges) {
+CalculatedKvScales calculate_mla_kv_scales(const Tensor& query, const Tensor& kv_c_normed,
+                                           const KvScaleRanges& ranges) {
   return calculate_kv_scales(query, kv_c_normed, kv_c_normed, ranges);
 }
 

@@ -16,7 +16,7 @@ struct KvScaleRanges {
   std::optional<int> value = 100;
 };
 
-struct KvScales {
+struct CalculatedKvScales {
   float query = 1.0f;
   float key = 1.0f;
   float value = 1.0f;
@@ -25,11 +25,11 @@ struct KvScales {
 
 /// amax|x| / range of each, in f32. E-VALUE when a tensor holds NaN or infinity, E-CONFIG for a
 /// range below 1.
-KvScales calculate_kv_scales(const Tensor& query, const Tensor& key, const Tensor& value,
-                             const KvScaleRanges& ranges = {});
+CalculatedKvScales calculate_kv_scales(const Tensor& query, const Tensor& key, const Tensor& value,
+                                       const KvScaleRanges& ranges = {});
 
 /// MLA: key and value scale both come from the normalised latent; k_pe is not looked at.
-KvScales calculate_mla_kv_scales(const Tensor& query, const Tensor& kv_c_normed,
-                                 const KvScaleRanges& ranges = {});
+CalculatedKvScales calculate_mla_kv_scales(const Tensor& query, const Tensor& kv_c_normed,
+                                           const KvScaleRanges& ranges = {});
 
 }  // namespace attnbench

@@ -10,7 +10,7 @@ using ops_test::kNan;
 using ops_test::tensor_of;
 
 TEST_CASE("each cache scale is the largest magnitude over its range constant") {
-  const KvScales scales = calculate_kv_scales(
+  const CalculatedKvScales scales = calculate_kv_scales(
       tensor_of({1.0f, -3.0f}, {2}), tensor_of({7.0f, 0.0f}, {2}), tensor_of({-0.5f, 0.25f}, {2}));
   CHECK(scales.query == 3.0f / 200.0f);
   CHECK(scales.key == 7.0f / 200.0f);
@@ -20,7 +20,7 @@ TEST_CASE("each cache scale is the largest magnitude over its range constant") {
 
 TEST_CASE("range constants can be changed, and a missing one divides by 1") {
   const Tensor x = tensor_of({6.0f}, {1});
-  const KvScales scales = calculate_kv_scales(x, x, x, {std::nullopt, 3, 7});
+  const CalculatedKvScales scales = calculate_kv_scales(x, x, x, {std::nullopt, 3, 7});
   CHECK(scales.query == 6.0f);
   CHECK(scales.key == 2.0f);
   CHECK(scales.value == 6.0f / 7.0f);
@@ -28,7 +28,7 @@ TEST_CASE("range constants can be changed, and a missing one divides by 1") {
 }
 
 TEST_CASE("MLA takes key and value scale from the latent") {
-  const KvScales scales =
+  const CalculatedKvScales scales =
       calculate_mla_kv_scales(tensor_of({2.0f}, {1}), tensor_of({-5.0f, 1.0f}, {2}));
   CHECK(scales.query == 2.0f / 200.0f);
   CHECK(scales.key == 5.0f / 200.0f);
@@ -37,7 +37,7 @@ TEST_CASE("MLA takes key and value scale from the latent") {
 
 TEST_CASE("an all-zero or empty tensor has scale 1.0 and a warning") {
   const Tensor x = tensor_of({2.0f}, {1});
-  const KvScales scales =
+  const CalculatedKvScales scales =
       calculate_kv_scales(x, Tensor(Dtype::kBF16, {4, 2, 8}), Tensor(Dtype::kBF16, {0, 2, 8}));
   CHECK(scales.key == 1.0f);
   CHECK(scales.value == 1.0f);

@@ -60,7 +60,7 @@ std::string kernel_rules_json(const KernelRules& rules, std::optional<CacheLayou
   for (const auto& [name, member] : kKernelRuleSwitches) {
     text += fmt::format(R"(,"{}":{})", name, rules.*member);
   }
-  const std::string quoted = layout ? fmt::format(R"("{}")", cache_layout_name(*layout)) : "null";
+  const std::string quoted = layout ? fmt::format(R"("{}")", to_string(*layout)) : "null";
   return text + fmt::format(R"(,"cache_layout":{}}})", quoted);
 }
 
@@ -72,11 +72,11 @@ void save_tensors(const std::filesystem::path& folder, const Result& result, con
     fail(ErrorKind::kIo, "cannot create the folder '{}': {}", folder.string(), error.message());
   }
   // Why without the kernel: what the tensors mean follows from the backend.
-  const std::string_view backend = result.forced_kernel.empty()
-                                       ? std::string_view(result.backend)
-                                       : parse_backend_name(result.backend).backend;
+  const std::string_view name = result.forced_kernel.empty()
+                                    ? std::string_view(result.backend)
+                                    : parse_backend_name(result.backend).backend;
   std::map<std::string, std::string> metadata{
-      {"problem", result.problem_json}, {"backend", std::string(backend)}, {"id", result.id}};
+      {"problem", result.problem_json}, {"backend", std::string(name)}, {"id", result.id}};
   if (result.plugin) metadata["plugin"] = result.plugin->version;
   if (backend.states_rules()) {
     metadata["kernel_rules"] = kernel_rules_json(backend.kernel_rules(), backend.cache_layout());

@@ -74,7 +74,8 @@ class ScenarioObservations final : public Observations {
   /// Those of its backend, where it names one.
   static KernelRules rules_of(const Problem& problem, const FindRules& find_rules) {
     if (problem.backends.size() != 1) return {};
-    if (const auto known = find_rules(parse_backend_name(problem.backends.front()).backend)) return *known;
+    const BackendName name = parse_backend_name(problem.backends.front());
+    if (const auto known = find_rules(std::string(name.backend))) return *known;
     fail(ErrorKind::kValue, "case {}: backends: unknown backend '{}'", problem.case_name,
          shown(problem.backends.front()));
   }

@@ -147,6 +147,26 @@ class Gpu(ToolTest):
         self.assertEqual(self.multipliers("--no-cublaslt"), {"own"})
         self.assertEqual(self.multipliers("--set", "attention.batch_invariant=true"), {"own"})
 
+    def test_two_kernels_of_a_backend_are_timed_in_turns(self):
+        names = ["FLASH_ATTN@prefill", "FLASH_ATTN@general"]
+        results = self.run_on_gpu("--set", "timing.order=alternate", "--filter", "/q32_4q1s100/",
+                                  *(part for name in names for part in ("--backend", name)))  # fmt: skip
+        self.assertEqual([backend for _, backend in results], names)
+        for (_, name), result in results.items():
+            kernel = name.split("@")[1]
+            self.assertEqual(result["status"], "passed", result["reasons"])
+            self.assertEqual(result["forced_kernel"], kernel)
+            self.assertEqual(result["timing"]["peers"], names)
+            launched = [info["name"].split(" ")[0] for info in result["kernels"]]
+            self.assertIn(kernel, launched)
+            self.assertEqual({"prefill", "general"} & set(launched), {kernel})
+
+    def test_a_case_that_the_forced_kernel_does_not_fit_is_refused_with_its_reason(self):
+        results = self.run_on_gpu("--kernel", "f32", "--backend", "FLASH_ATTN", code=3)
+        for result in results.values():
+            self.assertEqual(result["status"], "unsupported")
+            self.assertRegex(result["reasons"][0], r"^kernel f32 cannot do attend\w*: bf16 queries")
+
     def test_graphs_are_timed_too(self):
         for result in self.run_on_gpu("--set", "timing.mode=graph").values():
             self.assertEqual(result["timing"]["mode"], "graph")

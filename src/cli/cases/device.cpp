@@ -5,7 +5,6 @@
 #include <regex>
 #include <utility>
 
-#include "cli/kernel_specs.h"
 #include "core/error.h"
 #include "gpu/device_probe.h"
 #include "jit/nvrtc_compiler.h"

@@ -12,7 +12,7 @@
 
 #include "backends/backend.h"
 #include "bench/loop/timing_tools.h"
-#include "cli/options.h"
+#include "cli/options/shared_options.h"
 #include "gpu/runtime.h"
 #include "ops/cuda/launcher.h"
 
