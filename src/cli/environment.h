@@ -2,7 +2,8 @@
 //
 // Results of different programs, machines or devices must not be compared by time. What makes a
 // machine another one is hashed into Environment::fingerprint: the processor, the compiler, the
-// device, and neither host name nor date.
+// device, and neither host name nor date, so that containers of one machine have one fingerprint. A
+// change of what goes into it makes every stored baseline one of another machine.
 #pragma once
 
 #include <string>
@@ -21,10 +22,12 @@ const char* git_commit();
 /// The vector extensions that this binary was compiled to use, e.g. "avx2 fma avx512f".
 std::string vector_extensions();
 
-/// `created` is now; `command` is argv.
+/// Everything that is known without a device: tool, host, processor, compiler. `created` is now, in
+/// UTC; `command` is argv, kept so that a reader of the file can repeat the run.
 RunInfo describe_run(const std::vector<std::string>& command);
 
-/// Adds the CUDA device that cases run on.
+/// Adds the CUDA device that cases run on, also to the fingerprint. Apart from describe_run()
+/// because runs on the CPU look for no device.
 void describe_device(const DeviceInfo& device, Environment& environment);
 
 }  // namespace attnbench

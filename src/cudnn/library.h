@@ -1,4 +1,8 @@
 // cuDNN, which is looked for when the program runs.
+//
+// The backend CUDNN, and through it every comparison with NVIDIA's own kernels, is built on this
+// interface; tests put a fake behind it and need neither library nor device. That cuDNN is missing
+// is no error but a reason why the backend takes no case.
 #pragma once
 
 #include <memory>
@@ -9,6 +13,8 @@
 
 namespace attnbench {
 
+/// An opened library. One object lives until the program ends: cuDNN keeps threads and memory that
+/// unloading would orphan.
 class CudnnLibrary {
  public:
   virtual ~CudnnLibrary() = default;

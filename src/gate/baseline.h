@@ -1,4 +1,9 @@
 // What results are held against: one baseline file, or several of one machine pooled.
+//
+// A baseline of several runs says more than one: how far the same program comes apart from itself
+// on this machine (the A/A noise floor), which no statistics of a single run can know, because
+// what differs from run to run (memory layout, clocks, neighbours) is the same for all its samples.
+// The floor is stored in the baseline file and used by judge_time().
 #pragma once
 
 #include <optional>
@@ -10,8 +15,9 @@ namespace attnbench {
 
 /// Relative gaps between medians of the same case in several runs of the same program, by the
 /// samples that no other program held up where there are enough of them. Gaps of at
-/// most `floor_us` count as none. `all_cases` is twice the gap that nine of ten cases stay under
-/// (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0 without two runs.
+/// most `floor_us` (microseconds) count as none. `all_cases` is twice the gap that nine of ten
+/// cases stay under (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0
+/// without two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
 /// Adds what a later pass of the same run measured of a case. What it did not measure stays, what

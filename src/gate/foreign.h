@@ -1,4 +1,10 @@
 // Whether two result files may be compared at all: the same machine, the same cases.
+//
+// A time of another machine is no baseline, and an id says nothing of a problem whose scenario was
+// edited since. So a gate refuses files that differ in either, with every reason at once, unless
+// the user says --ignore-environment. What may differ is how long a case is measured and checked:
+// that moves the noise of a result, not what it is a result of. Scales are reported and not
+// refused, since a calibration is what one may want to compare.
 #pragma once
 
 #include <string>

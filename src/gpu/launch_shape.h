@@ -1,4 +1,8 @@
-// Extents of a kernel launch.
+// Extents of a kernel launch, and whether a device can launch them.
+//
+// Values of the host only: nothing here includes CUDA, so that launchers choose shapes, and tests
+// check them, in programs that were built without the toolkit. Limits that depend on the device
+// (shared memory, clusters) are checked before a launch, since CUDA's own error names none of them.
 #pragma once
 
 #include <cstdint>

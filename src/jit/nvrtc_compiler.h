@@ -1,4 +1,9 @@
-// NVRTC, found when the program runs.
+// The compiler of the program: NVRTC, found when the program runs, with the assembler behind it.
+//
+// NVRTC is looked for beside the toolkit, in the packages of the active Python and where the loader
+// looks; a machine without it can still run everything on the CPU. Kernels are compiled to machine
+// code for one architecture (cubin), never to PTX that a driver would translate: what was tested
+// is what runs, and registers and spills are known when it is compiled.
 #pragma once
 
 #include <memory>
@@ -13,6 +18,7 @@ struct CompilerChoice {
   std::string missing;                 // "NVRTC not found" when null
 };
 
+/// Looks for it at every call; what it returns may be used from several threads.
 CompilerChoice find_nvrtc();
 
 // What ptxas -v says about a kernel.

@@ -1,4 +1,10 @@
 // How long this process waited for cores that other programs had.
+//
+// On a shared machine a sample may be long because of its neighbours. The kernel counts how long
+// each thread was ready and not running; the gate leaves such samples out, or calls a gap doubtful
+// that waiting explains. Waiting for a thread of this same process is not other programs' doing,
+// which is what held_up_us() takes apart. Where the kernel does not count (no schedstat), times are
+// simply believed.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,9 @@
 // Timing on a CUDA device: events, a gate before the first of them, graphs, and the eviction of its
 // second-level cache.
+//
+// The order of one sample is: flush the cache, close the gate (stream_gate.h), record the first
+// event, queue the parts with an event after each, open the gate, wait. So events bracket only work
+// of the device, and a slow host shows as launch_overhead_us instead of as a slow kernel.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,11 @@
 // Child processes that a plugin needs: a program that is run for what it prints, and code that is
 // tried in a process of its own before this process runs it, so that a crash or an endless loop in
 // foreign code ends the child and becomes a sentence.
+//
+// A trial is no proof: the code runs again in this process afterwards. It finds what is broken from
+// the start (a missing symbol, a constructor that crashes), which is most of what goes wrong when a
+// library is loaded for the first time. Limits are generous, since Python packages of gigabytes
+// take long to import, and end in SIGKILL.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,11 @@
 // Python classes as backends of the plugin interface: their functions call into a Python that is
 // started by the first of them, in the process that runs cases.
+//
+// To the rest of the program such a class is a plugin like a shared library: its table has C
+// functions that call into the interpreter. Python itself is started as late as possible, because a
+// started one cannot be forked safely and cases run in child processes; what the parent needs to
+// know of a class (name, version, what it declares) a child has found out before
+// (python_environment.h).
 #pragma once
 
 #include <string>

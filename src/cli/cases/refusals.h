@@ -1,5 +1,9 @@
 // Why cases cannot run where the user wants them: reasons of the device, of the kernels that this
 // program has, and of the backend. No reason means that the case can run.
+//
+// All reasons are collected, not only the first, because a user who removes one obstacle should not
+// meet the next one an hour later. They are sentences for people and part of result files. Code of
+// a user's backend may crash or hang, so a list of pairs is judged in a child process.
 #pragma once
 
 #include <string>

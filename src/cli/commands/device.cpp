@@ -9,7 +9,7 @@
 #include "cli/environment.h"
 #include "cli/exit_code.h"
 #include "cli/options/shared_options.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "core/error.h"
 #include "measure/cpu_measure.h"
 #include "measure/cuda_ceilings.h"

@@ -10,7 +10,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"

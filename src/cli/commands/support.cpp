@@ -19,7 +19,7 @@
 #include "cli/cases/selection.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/terminal/text.h"
 #include "core/printable.h"
 #include "report/formats/output_file.h"

@@ -1,5 +1,9 @@
 // Ctrl-C and SIGTERM: after the first the run finishes the case that it is at, writes its files and
 // ends; the second ends the process at once, for a case that does not finish.
+//
+// A handler may only touch a lock-free counter, so it counts and everyone else looks: the bench
+// between cases, the run before its files. System calls that a signal interrupts are restarted, and
+// when the guard goes the signals have their default effect again.
 #pragma once
 
 namespace attnbench {

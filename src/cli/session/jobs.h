@@ -1,5 +1,9 @@
 // What `run` hands to the bench for each selected pair: a job, with the command that repeats it
 // and, for tests of this program, a backend that fails on purpose.
+//
+// Everything that can go wrong with the command line has been found before: what is made here only
+// has to run. Faults are planted by the real program and not by a test's copy of it, so that the
+// tests see how a run survives a crash with all of its files and messages.
 #pragma once
 
 #include <memory>

@@ -13,7 +13,7 @@
 
 #include "cli/environment.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/session/interrupt.h"
 #include "cli/session/progress.h"
 #include "cli/session/resume.h"
