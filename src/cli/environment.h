@@ -2,7 +2,8 @@
 //
 // Results of different programs, machines or devices must not be compared by time. What makes a
 // machine another one is hashed into Environment::fingerprint: the processor, the compiler, the
-// device, and neither host name nor date, so that containers of one machine have one fingerprint. A
+// device, and neither host name nor date, since a container gets a new name at
+// every start. A
 // change of what goes into it makes every stored baseline one of another machine.
 #pragma once
 
@@ -19,7 +20,9 @@ const char* tool_version();
 /// Commit that it was built from, "-dirty" behind when files were modified; "unknown" without git.
 const char* git_commit();
 
-/// The vector extensions that this binary was compiled to use, e.g. "avx2 fma avx512f".
+/// The vector extensions that this binary was compiled to use, e.g. "avx2 fma avx512f": not those
+/// of the processor, since kernels on the CPU run with what the compiler was allowed. They go into
+/// the fingerprint with the compiler.
 std::string vector_extensions();
 
 /// Everything that is known without a device: tool, host, processor, compiler. `created` is now, in

@@ -15,7 +15,8 @@ int exit_code(const Outcome& outcome) {
   return kExitPassed;
 }
 
-// Why no default: the compiler names this place when a kind is added.
+// Why no default: the compiler names this place when a kind is added, so that nobody forgets to
+// decide.
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kCapacity:

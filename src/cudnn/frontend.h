@@ -15,7 +15,8 @@
 
 namespace attnbench {
 
-/// Version of the headers, "1.32.0"; empty when there were none.
+/// Version of the headers, "1.32.0"; empty when there were none, which is how library.cpp learns
+/// that this program cannot use cuDNN at all.
 std::string frontend_version();
 /// Takes the functions that the headers call from `library`, which must stay open for good. False
 /// when it has not all of them, as a cuDNN before version 9. True without headers, where nothing is

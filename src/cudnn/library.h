@@ -19,7 +19,8 @@ class CudnnLibrary {
  public:
   virtual ~CudnnLibrary() = default;
   virtual const std::string& path() const = 0;
-  /// "9.19.0, frontend 1.32.0"
+  /// "9.19.0, frontend 1.32.0": of the library that was opened and of the headers compiled in, both
+  /// of which decide what kernel is chosen. Part of every result.
   virtual const std::string& version() const = 0;
   /// A plan for the current device and `stream`, a CUDA stream. Takes up to seconds, as cuDNN may
   /// compile. Errors: kUnsupported with cuDNN's words when it has no kernel for the graph.

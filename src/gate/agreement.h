@@ -3,6 +3,8 @@
 // Their bytes differ, since operations add in another order, so what is compared is the status of
 // each case and the order of magnitude of its errors against the same reference. A kernel that is
 // right but four times less accurate than its twin shows here long before it leaves its tolerance.
+// Times are not compared. Cases that one device skipped or that only one file has are listed apart:
+// they say nothing for or against agreement, and by default they fail.
 #pragma once
 
 #include "core/result/agreement.h"

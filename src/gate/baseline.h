@@ -3,7 +3,8 @@
 // A baseline of several runs says more than one: how far the same program comes apart from itself
 // on this machine (the A/A noise floor), which no statistics of a single run can know, because
 // what differs from run to run (memory layout, clocks, neighbours) is the same for all its samples.
-// The floor is stored in the baseline file and used by judge_time().
+// The floor is stored in the baseline file and used by judge_time(). Passes of one run are put
+// together by the same code, so that a run in five passes is one result file of all their samples.
 #pragma once
 
 #include <optional>

@@ -4,7 +4,9 @@
 // edited since. So a gate refuses files that differ in either, with every reason at once, unless
 // the user says --ignore-environment. What may differ is how long a case is measured and checked:
 // that moves the noise of a result, not what it is a result of. Scales are reported and not
-// refused, since a calibration is what one may want to compare.
+// refused, since a calibration is what one may want to compare. Results of the CPU and of a GPU may
+// stand in one file: the processor is compared only where both files have results of the CPU, the
+// device where both have some of a device.
 #pragma once
 
 #include <string>

@@ -2,7 +2,8 @@
 //
 // Values of the host only: nothing here includes CUDA, so that launchers choose shapes, and tests
 // check them, in programs that were built without the toolkit. Limits that depend on the device
-// (shared memory, clusters) are checked before a launch, since CUDA's own error names none of them.
+// (clusters) are checked before a launch, since CUDA's own error, "invalid argument", names none of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 namespace attnbench {
 
+/// Everything of a launch but the kernel and its arguments. Defaults are one CTA of one thread.
 struct LaunchShape {
   std::int64_t grid_x = 1;  // CTAs; at most 2^31 - 1
   std::int64_t grid_y = 1;  // at most 65535
@@ -30,7 +32,8 @@ struct LaunchShape {
 };
 
 /// Why a device of compute capability `sm` (10 * major + minor) cannot launch the clusters of the
-/// shape ("clusters of 2 x 1 x 1 CTAs do not divide a grid of 3 x 1 x 1"); empty where it can.
+/// shape ("clusters of 2 x 1 x 1 CTAs do not divide a grid of 3 x 1 x 1"); empty where it can, as
+/// for every shape without clusters.
 std::string cluster_misfit(const LaunchShape& shape, int sm);
 
 }  // namespace attnbench

@@ -1,9 +1,9 @@
 // The compiler of the program: NVRTC, found when the program runs, with the assembler behind it.
 //
-// NVRTC is looked for beside the toolkit, in the packages of the active Python and where the loader
-// looks; a machine without it can still run everything on the CPU. Kernels are compiled to machine
-// code for one architecture (cubin), never to PTX that a driver would translate: what was tested
-// is what runs, and registers and spills are known when it is compiled.
+// NVRTC is looked for where the loader looks (LD_LIBRARY_PATH) and in the usual place of the
+// toolkit, newest version first; a machine without it can still run everything on the CPU. Kernels
+// are compiled to machine code for one architecture (cubin), never to PTX that a driver would
+// translate: what was tested is what runs, and registers and spills are known when it is compiled.
 #pragma once
 
 #include <memory>
@@ -13,6 +13,7 @@
 
 namespace attnbench {
 
+/// The library that was opened is kept open by the compiler.
 struct CompilerChoice {
   std::unique_ptr<Compiler> compiler;  // or null
   std::string missing;                 // "NVRTC not found" when null
@@ -24,7 +25,9 @@ CompilerChoice find_nvrtc();
 // What ptxas -v says about a kernel.
 
 /// Sets registers, spill_bytes, stack_bytes and shared_bytes of `kernel` from the lines about its
-/// lowered_name. Errors: kCuda when the log has none.
+/// lowered_name; functions that were not inlined have lines of their own, which are passed over.
+/// Errors: kCuda when the log has none, since a kernel whose spills are unknown would pass the
+/// tests that bound them.
 void read_ptxas_report(const std::string& log, CompiledKernel& kernel);
 
 }  // namespace attnbench

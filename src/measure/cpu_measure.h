@@ -2,7 +2,8 @@
 // between samples, and the rates that no kernel can exceed.
 //
 // What cannot be found out is said and not guessed: without known caches a sample is not called
-// cold, without a ceiling a result has no roofline_pct.
+// cold, without a ceiling a result has no roofline_pct. Sizes are of this machine as a whole and
+// not of the cores that a container may use: another container's cores share the last-level cache.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,8 @@ namespace attnbench {
 using ThreadWaits = std::map<int, std::int64_t>;
 
 /// How long each thread of this process was ready to run and did not, since it started, as the
-/// kernel counts it in /proc/self/task/*/schedstat; empty where it does not.
+/// kernel counts it in /proc/self/task/*/schedstat; empty where it does not. Threads that have
+/// ended are missing.
 ThreadWaits thread_waits();
 
 /// The largest growth of a thread's waiting, in microseconds; NaN when either is empty. Why the

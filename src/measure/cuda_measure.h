@@ -3,7 +3,11 @@
 //
 // The order of one sample is: flush the cache, close the gate (stream_gate.h), record the first
 // event, queue the parts with an event after each, open the gate, wait. So events bracket only work
-// of the device, and a slow host shows as launch_overhead_us instead of as a slow kernel.
+// of the device, and a slow host shows as launch_overhead_us instead of as a slow kernel. The flush
+// is on the same stream, so the first kernel cannot start on a warm cache.
+//
+// Both objects use the stream of the operations that they time and no other: an event on another
+// stream would be ordered by chance.
 #pragma once
 
 #include <memory>
@@ -24,7 +28,9 @@ std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& s
                                                const Clock& clock, TimingMode mode);
 
 /// Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256 MiB.
-/// proven_cold() is false where the size of that cache is unknown. Errors: E-CAPACITY.
+/// proven_cold() is false where the size of that cache is unknown. Why four times: caches do not
+/// replace their lines in strict order, so that a buffer of just that size may leave old ones.
+/// Errors: E-CAPACITY.
 std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
 
 }  // namespace attnbench

@@ -6,6 +6,8 @@
 // the start (a missing symbol, a constructor that crashes), which is most of what goes wrong when a
 // library is loaded for the first time. Limits are generous, since Python packages of gigabytes
 // take long to import, and end in SIGKILL.
+//
+// trial_run() forks, so it is for a process without a CUDA context and without a started Python.
 #pragma once
 
 #include <functional>
@@ -22,7 +24,8 @@ struct ProgramOutput {
 };
 
 /// Runs `argv` (its first word is looked for on the path) with an empty stdin and our stderr, for
-/// `limit_s` at most. Errors: E-INTERNAL when there is no process.
+/// `limit_s` seconds at most. What it printed until then is kept even when it failed. Errors:
+/// E-INTERNAL when there is no pipe to read from.
 ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s);
 
 /// Why a child process that did `work` failed: "signal 11 (Segmentation fault)", "exit

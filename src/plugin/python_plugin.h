@@ -16,6 +16,7 @@
 
 namespace attnbench {
 
+/// A class as a backend, before Python has been started for it.
 struct PythonPlugin {
   PluginInfo info;  // file and version of the class
   PluginTable table;
@@ -25,7 +26,9 @@ struct PythonPlugin {
 constexpr const char* kPythonPrefix = "python:";
 
 /// The adapters "MODULE:CLASS" of the active Python, named "python:MODULE:CLASS". `package_dir`
-/// holds the Python package attnbench. Errors: those of describe_python().
+/// holds the Python package attnbench, through whose module `host` the adapters are called. An
+/// adapter that cannot work here is listed, too, and refuses every case with the reason.
+/// Errors: those of describe_python().
 std::vector<PythonPlugin> load_python_plugins(const std::string& package_dir,
                                               const std::vector<std::string>& names);
 

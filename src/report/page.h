@@ -4,6 +4,10 @@
 // its content security policy lets it fetch and send nothing, whatever a name in a result file
 // tries. Its parts lie under page/ (one script a view) and are embedded in the program together
 // with D3, which draws the plots; the numbers come from page_data.h.
+//
+// The order of scripts is fixed in page.cpp: each uses only what stands before it, and they share
+// one scope without modules, so that the page works when it is opened as a file. Whatever is taken
+// from a result is set as text and never as HTML.
 #pragma once
 
 #include <map>

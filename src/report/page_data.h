@@ -3,6 +3,14 @@
 // The page holds it in a script element and the scripts under page/ trust its shape, so the two
 // change together. It is smaller than the files: six digits are more than a plot shows, keys that
 // never vary are said once a scenario, and of many samples an even selection is kept.
+//
+//   {"files": [...], "scenarios": {"demo": {"axes": ["batch"], "common": {...}}},
+//    "results": [{"fields": {...}, "error": {...}, "timing": {..., "num_samples": 13,
+//                 "samples_us": [...]}, "throughput": {...}, "kernels": [0, 2]}],
+//    "kernels": [...], "comparisons": [...], "metrics": [...]}
+//
+// `kernels` of a result are indices into the list of all, which are long names that many results
+// share.
 #pragma once
 
 #include <cstddef>

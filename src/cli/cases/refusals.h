@@ -3,7 +3,8 @@
 //
 // All reasons are collected, not only the first, because a user who removes one obstacle should not
 // meet the next one an hour later. They are sentences for people and part of result files. Code of
-// a user's backend may crash or hang, so a list of pairs is judged in a child process.
+// a user's backend may crash or hang, so a list of pairs is judged in a child process. The order is
+// device first: who has no GPU should read that and not the fine print of a kernel.
 #pragma once
 
 #include <string>
@@ -23,7 +24,8 @@ std::vector<std::string> all_refusals(const Backend& backend, const Problem& pro
 /// Those of all_refusals() that are not the backend's own.
 std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
                                          const DeviceChoice& device);
-/// The same for a backend whose kernels are this program's, whichever it is.
+/// The same for a backend whose kernels are this program's, whichever it is: what is said before a
+/// backend is chosen.
 std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
 
 /// Every reason against each pair, in their order. All users' backends are questioned by one child

@@ -8,7 +8,8 @@
 
 namespace attnbench {
 
-/// Catches the signals while it lives; one at a time.
+/// Catches the signals while it lives; one at a time. A run holds it from its first case to the
+/// last file that it writes, so that Ctrl-C never leaves a file half done.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -17,9 +17,10 @@
 
 namespace attnbench {
 
-/// A job for each pair, in the same order. `repeat` goes behind "attnbench run SCENARIO --filter
-/// ID" in the commands that repeat one: OptionTable::repeat_text() of the run. The files that a
-/// case reads are hashed here. The jobs point into `pairs`' problems and backends.
+/// A job for each pair, in the same order, which is that of the results. `repeat` goes behind
+/// "attnbench run SCENARIO --filter ID" in the commands that repeat one: OptionTable::repeat_text()
+/// of the run. The files that a case reads are hashed here. The jobs point into `pairs`' problems
+/// and backends.
 std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const DeviceChoice& device,
                            const std::string& repeat);
 

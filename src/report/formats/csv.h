@@ -4,6 +4,13 @@
 // then the command that repeats the case. New metrics add columns in the middle, so readers go by
 // name and never by position. A list of samples is its length: one line has no place for them, and
 // the result file has them all.
+//
+//   id,scenario,case,backend,device,status,reasons,max_abs,...,median_us,...,repro
+//   demo/q64/FLASH_ATTN,demo,q64,FLASH_ATTN,cpu,passed,,0.0077,...,216.4,...,attnbench run ...
+//
+// What a metric is called here, and whether it has a column at all, is said by its row of
+// core/result/metric_table: error metrics may have further columns with the prefixes lse_ and
+// quantization_. Adding a metric therefore changes nothing in csv.cpp.
 #pragma once
 
 #include <ostream>

@@ -4,6 +4,11 @@
 // vLLM, microseconds where the format has a field for the unit. A result that their format cannot
 // say (a refusal, a case that was not timed) is left out unless it has a place for errors. Our own
 // numbers that they have no key for are left out too; the result file has them.
+//
+// Sources: "Output Formats" in the user guide of github.com/google/benchmark; the README of
+// github.com/benchmark-action/github-action-benchmark; benchmarks/attention_benchmarks/common.py of
+// vLLM (BenchmarkConfig, BenchmarkResult). Their columns that this program has no number for hold
+// what vLLM's own files do without it: 0 in the CSV, null in the JSON.
 #pragma once
 
 #include <ostream>

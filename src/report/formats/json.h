@@ -6,6 +6,8 @@
 // unit; a reader must bear members that it does not know, so that new ones can be added. All three
 // documents are strict JSON: a number that does not exist (NaN, infinity) is null, and text that is
 // not UTF-8 is replaced rather than refused.
+//
+// Numbers are microseconds, bytes and plain ratios; the unit is the end of a name (`before_us`).
 #pragma once
 
 #include <ostream>

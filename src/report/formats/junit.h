@@ -4,6 +4,15 @@
 // > testsuite (one a scenario) > testcase (one a result). A test case shows its figures in
 // <system-out> because the schema has no properties there, and only a suite counts `skipped`. Only
 // what the program calls a failure becomes red: unsupported cases and known failures are skipped.
+//
+//   <testsuites name="attnbench" tests="2" failures="0" errors="0" time="0.001078474">
+//     <testsuite name="demo" tests="2" ... skipped="0" timestamp="..." hostname="...">
+//       <testcase classname="demo" name="4q1s1k/FLASH_ATTN" time="0.000843709">
+//         <system-out>status: passed&#10;max_abs: 4.8e-04&#10;...</system-out>
+//       </testcase>
+//
+// A suite holds all results of its scenario even where they are not neighbours in the file (a run
+// in rounds, a resumed one), since viewers show two suites of one name as two.
 #pragma once
 
 #include <ostream>

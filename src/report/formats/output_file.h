@@ -14,14 +14,17 @@
 
 namespace attnbench {
 
-/// Writes results in a format. Errors: E-IO naming the path.
+/// Writes results in a format. The text is made in memory first, except for stdout, where a reader
+/// may want the first lines early. Errors: E-IO naming the path, also where a full disk shows only
+/// when the file is closed.
 void write_output(const OutputFormat& format, const std::string& path, const RunInfo& run,
                   const std::vector<Result>& results);
 
-/// The same for any text.
+/// The same for any text, which is written as it is: callers end it with a line break.
 void write_text(const std::string& path, const std::string& text);
 
-/// Fails with E-IO when `path` could not be written later. Leaves nothing behind. A file or folder
+/// Fails with E-IO when `path` could not be written later: the folder is missing, or no one may
+/// write there. Neither makes the file nor touches one that is there. A file or folder
 /// without any write permission is refused to the superuser too: the system would let root write
 /// it, but whoever took the permissions away meant it.
 void check_writable(const std::string& path);

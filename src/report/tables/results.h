@@ -4,6 +4,14 @@
 // result first (roofline, noise, err_ratio, rate), and only then are the names of cases shortened
 // in the middle. Texts that come from files or libraries are made printable, so that none can move
 // the cursor. Whoever needs all numbers reads a file of report/formats.h.
+//
+//   case    backend     status  max_abs  err_ratio      time           rate   roof  noise
+//   4q1s1k  FLASH_ATTN  passed  4.8e-04       0.22  839.2 us  10.00 GFLOP/s    62%   0.9%
+//   q64     FLASH_ATTN  passed  7.7e-03       0.82  216.4 us   19.7 GFLOP/s    92%   1.0%
+//
+//   2 passed
+//
+// A case has its scenario in front only where there are results of several scenarios.
 #pragma once
 
 #include <ostream>

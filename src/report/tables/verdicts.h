@@ -3,6 +3,13 @@
 // Both come sorted, worst first, from src/gate, and end with one line that says whether the gate
 // passes; the exit code follows the report and not what is shown here. What is fine is left out
 // unless the user wants all of it, so that a failure of one case among hundreds stays visible.
+//
+//   SLOWER         suite/4q1s1k/FLASH_ATTN          100.0 us -> 110.0 us    +10.0%
+//       the rule that decided, with its numbers
+//
+//   1 SLOWER, 23 SAME
+//   gate failed: 1 of 24 cases
+//   reproduce: attnbench run suite.yaml --filter ...
 #pragma once
 
 #include <ostream>

@@ -3,6 +3,10 @@
 // A batch spec such as "60q1s4k_4q1ks3k" says 60 requests of one query token against 4096 keys,
 // then 4 of 1024 against 3072. The canonical text of a batch is what case names, and so result ids
 // and baselines, are made of: it must never change for a batch that exists.
+//
+//   batch   = segment { "_" segment }
+//   segment = [count] "q" number ["k"] ["s" number ["k"]]     k = 1024; without s: seq_len =
+//   query_len
 #pragma once
 
 #include <cstdint>

@@ -6,6 +6,11 @@
 // one that they see: dimensions (heads, causal, scale), batch, attention, the section of a single
 // operation (modes.h), cache, shared prefix and ranks (cache.h), and last the checks that need all
 // of it (modes.h). A step may rely on what the steps before it have filled in.
+//
+// A key that users did not give is told from one that they gave by CaseValues::gives(), never by
+// its value: zero in a dimension means "not given", but a default that equals what was written is
+// still what was written. Derived values that are given, too, must agree, since a silent correction
+// would measure another case than the one in the file.
 #pragma once
 
 #include <string>

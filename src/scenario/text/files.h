@@ -2,7 +2,9 @@
 //
 // Scenarios may come from a pull request that nobody has read yet. So nothing is handed to the YAML
 // parser before its size, its characters and the depth of its brackets are known to be harmless:
-// the parser recurses, and a few megabytes of "[" would end the process with a stack overflow.
+// the parser recurses, and a few megabytes of "[" would end the process with a stack overflow. The
+// check counts brackets without parsing, so it is rough where quotes are concerned, and its limit
+// leaves room for that: real scenarios nest a few levels.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +19,13 @@ namespace attnbench {
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;
 inline constexpr int kMaxNesting = 64;
 
-/// Whole content. E-IO when it is no readable regular file; E-FORMAT when longer than `max_bytes`.
+/// Whole content, bytes as they are. E-IO when it is no readable regular file; E-FORMAT when longer
+/// than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 /// A path written in a scenario, taken relative to the folder of the file in which it stands; one
-/// from the command line is relative to the working directory.
+/// from the command line is relative to the working directory. So a scenario can be moved together
+/// with its files, and one that is extended from another folder still finds its own.
 std::filesystem::path resolve_path(const Value& text);
 
 /// Throws E-FORMAT with "<file>:<line>: " for text that is longer than kMaxDocumentBytes, holds

@@ -5,6 +5,11 @@
 // there is no rule for merging two lists of batches that everyone would expect. Every value keeps
 // the mark of the file or option that it came from, so a message about a merged document names the
 // right file.
+//
+//   base.yaml                        this.yaml, extends: base.yaml      --set
+//   attention.head_size=64 attention: {num_heads: 8,        attention: {num_heads: 16}         ->
+//   {num_heads: 16,
+//               head_size: 128}                                             head_size: 64}
 #pragma once
 
 #include <filesystem>

@@ -22,7 +22,8 @@ namespace attnbench {
 /// Schema: the fields, their sections, and name, schema, batch, sweep, ....
 std::vector<std::string> document_keys();
 
-/// Collects unknown keys (with the nearest valid one), wrong types and values out of range.
+/// Collects unknown keys (with the nearest valid one), wrong types and values out of range. Values
+/// of `sweep` are judged like the fields that they are put in place of.
 void check_structure(const Value& document, IssueList& issues);
 
 /// Throws E-FORMAT with the schema's own words, "<file>: <path>: ...".

@@ -6,6 +6,10 @@
 // refused, because a few lines of them can stand for gigabytes and because a message must be able
 // to name the one place where a value was written. Duplicate keys are refused, too: most parsers
 // silently take one of the two.
+//
+// The tree is built from the parser's events and not from its nodes, which resolve aliases and have
+// no place for the line of a key. JSON needs no reader of its
+// own: it is YAML in flow style.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +20,7 @@
 
 namespace attnbench {
 
+/// Of one mapping. A scenario has some dozens; the limit bounds time and memory, not style.
 inline constexpr std::size_t kMaxMapKeys = 10000;
 
 /// Parses one document; `file` names it in messages and becomes the mark of every value. A value
