@@ -2,9 +2,9 @@
 //
 // Results of different programs, machines or devices must not be compared by time. What makes a
 // machine another one is hashed into Environment::fingerprint: the processor, the compiler, the
-// device, and neither host name nor date, since a container gets a new name at
-// every start. A
-// change of what goes into it makes every stored baseline one of another machine.
+// device, and neither host name nor date, since a container gets a new name at every start. A
+// change of what goes into it makes every stored baseline one of another machine, so it needs a
+// reason.
 #pragma once
 
 #include <string>
@@ -15,7 +15,8 @@
 
 namespace attnbench {
 
-/// Version of the program, "0.1.0".
+/// Version of the program, "0.1.0", as CMakeLists.txt has it: one text for --version, result files
+/// and the package.
 const char* tool_version();
 /// Commit that it was built from, "-dirty" behind when files were modified; "unknown" without git.
 const char* git_commit();

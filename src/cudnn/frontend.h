@@ -5,6 +5,9 @@
 // entry_points.cpp has the functions that the headers call), no_frontend.cpp without. Neither links
 // cuDNN: the library is opened when the program runs (library.h) and handed to bind_cudnn(), so one
 // binary serves machines with and without it. Only library.cpp calls these functions.
+//
+// What frontend/ throws is the Error of this program and never an exception of the headers, whose
+// texts it carries: kUnsupported where cuDNN has no kernel for a graph, kCuda where a call failed.
 #pragma once
 
 #include <memory>
@@ -19,7 +22,7 @@ namespace attnbench {
 /// that this program cannot use cuDNN at all.
 std::string frontend_version();
 /// Takes the functions that the headers call from `library`, which must stay open for good. False
-/// when it has not all of them, as a cuDNN before version 9. True without headers, where nothing is
+/// when it has not all of them. True without headers, where nothing is
 /// needed.
 bool bind_cudnn(const DynamicLibrary& library);
 /// As CudnnLibrary::plan, after bind_cudnn(). `stream` is a cudaStream_t of the current device; the

@@ -27,6 +27,7 @@ class CudnnLibrary {
   virtual std::unique_ptr<CudnnPlan> plan(const CudnnGraph& graph, void* stream) const = 0;
 };
 
+/// What find_cudnn() came to; all reasons at once, since each needs another package.
 struct CudnnChoice {
   const CudnnLibrary* library = nullptr;  // null when anything is missing
   std::vector<std::string> missing;       // "cuDNN not found"

@@ -12,6 +12,7 @@
 
 namespace attnbench {
 
+/// By default every difference of the two files fails; the options take single ones out.
 struct AgreementOptions {
   /// Between the errors of a case on the two devices. A larger one fails it, in whichever
   /// direction.

@@ -21,8 +21,8 @@ namespace attnbench {
 /// without two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
-/// Adds what a later pass of the same run measured of a case. What it did not measure stays, what
-/// went wrong in it counts.
+/// Adds what a later pass of the same run measured of a case: its samples, as further rounds. What
+/// it did not measure stays, what went wrong in it counts.
 void add_pass(Result& result, const Result& later);
 
 /// One run out of several: of each case the newest record, its timing over the samples of all and

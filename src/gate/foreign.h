@@ -25,7 +25,8 @@ std::string problem_difference(const Result& before, const Result& after);
 /// "kv_cache.scale_file: 'a.json' in the baseline, 'b.json' in the results" when files of scales
 /// hold different bytes or, where that is not known, have different paths; else empty.
 std::string scale_difference(const Result& before, const Result& after);
-/// The same of all cases in both files, each sentence once, with the number of its cases.
+/// The same of all cases in both files, each sentence once, with the number of its cases: notices
+/// of the gate, not reasons to refuse.
 std::vector<std::string> scale_differences(const ResultFile& baseline, const ResultFile& results);
 
 /// Why timings of the two cannot be compared, a sentence each: another CPU or GPU, driver major,

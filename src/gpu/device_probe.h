@@ -5,6 +5,9 @@
 // the parent must know the devices without ever opening one. The child also shields it from a
 // broken driver: one that crashes, or does not answer within a minute, is a machine without devices
 // and a sentence that says why.
+//
+//   device 0  NVIDIA H200  90  132  ...  0000:1b:00.0  13.0  13.0
+//   missing   no CUDA device: the NVIDIA driver does not answer
 #pragma once
 
 #include <string>

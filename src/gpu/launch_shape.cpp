@@ -5,7 +5,7 @@
 namespace attnbench {
 
 std::string cluster_misfit(const LaunchShape& shape, int sm) {
-  constexpr int kLeastSm = 90;
+  constexpr int kLeastSm = 90;  // Hopper, the first with clusters
   // What every device with clusters can place. Larger ones are possible on some, but only after an
   // opt-in of the kernel, and they then depend on how many multiprocessors of a group are enabled.
   constexpr int kMostCtas = 8;

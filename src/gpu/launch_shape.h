@@ -27,6 +27,7 @@ struct LaunchShape {
   /// overlap with that.
   bool overlaps_previous = false;
 
+  /// Of the whole grid; clusters do not change it.
   std::int64_t num_ctas() const { return grid_x * grid_y * grid_z; }
   bool has_clusters() const { return cluster_x != 1 || cluster_y != 1 || cluster_z != 1; }
 };

@@ -22,7 +22,8 @@ struct CompilerChoice {
 /// Looks for it at every call; what it returns may be used from several threads.
 CompilerChoice find_nvrtc();
 
-// What ptxas -v says about a kernel.
+// What ptxas -v, the assembler's report in NVRTC's log, says about a kernel. There is no interface
+// for these numbers before the kernel is loaded, which takes a device.
 
 /// Sets registers, spill_bytes, stack_bytes and shared_bytes of `kernel` from the lines about its
 /// lowered_name; functions that were not inlined have lines of their own, which are passed over.

@@ -16,6 +16,7 @@
 
 namespace attnbench {
 
+/// Of a program that ended, was ended, or never started.
 struct ProgramOutput {
   std::string out;  // what it printed to stdout
   /// What went wrong: "exit status 1", "signal 11 (Segmentation fault)", "no end after 60 s",

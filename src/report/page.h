@@ -20,7 +20,8 @@
 
 namespace attnbench {
 
-/// Comparisons are of later files against the first; none for a single file.
+/// `files` are not empty, and the first is the one that the others are shown against. Comparisons
+/// are of later files against it; none for a single file, or where a gate would refuse it.
 void write_page(std::ostream& out, const std::vector<ResultFile>& files,
                 const std::vector<PageComparison>& comparisons);
 

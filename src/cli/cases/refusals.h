@@ -21,7 +21,8 @@ namespace attnbench {
 /// process, so this is for processes that may crash.
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device);
-/// Those of all_refusals() that are not the backend's own.
+/// Those of all_refusals() that are not the backend's own, for callers that must not run a user's
+/// code, or that want to say apart what another machine could do.
 std::vector<std::string> device_refusals(const Backend& backend, const Problem& problem,
                                          const DeviceChoice& device);
 /// The same for a backend whose kernels are this program's, whichever it is: what is said before a

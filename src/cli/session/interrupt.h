@@ -17,7 +17,8 @@ class InterruptGuard {
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
-  /// Whether a signal came since construction.
+  /// Whether a signal came since construction. Static, since the bench takes a plain function that
+  /// it calls between samples (MeasureOptions::should_stop).
   static bool interrupted();
 };
 

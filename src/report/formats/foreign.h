@@ -24,7 +24,8 @@ void write_google_benchmark(std::ostream& out, const RunInfo& run,
                             const std::vector<Result>& results);
 
 /// github-action-benchmark's custom JSON (customSmallerIsBetter): the median of every timed result,
-/// half the distance of its quartiles as range, and the command that repeats it.
+/// half the distance of its quartiles as range, and the command that repeats it:
+/// {"name": "demo/q64/FLASH_ATTN", "unit": "us", "value": 216.4, "range": "± 5.2", "extra": "..."}.
 void write_github_benchmark(std::ostream& out, const RunInfo& run,
                             const std::vector<Result>& results);
 

@@ -28,7 +28,8 @@ namespace attnbench {
 void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
 /// A verdict that fails is a <failure> with its rule, a known or a missing one that does not fail
-/// <skipped>. `time` is the new median, in seconds, 0 where there is none.
+/// <skipped>, and what got faster or stayed the same passes. `time` is the new median, in seconds,
+/// 0 where there is none.
 void write_verdict_junit(std::ostream& out, const RunInfo& run, const GateReport& report);
 
 }  // namespace attnbench

@@ -21,7 +21,8 @@
 namespace attnbench {
 
 /// A row a result with its reasons, then the tables of shared prefixes and of backends side by side
-/// where there is something to compare, and a line of counts.
+/// where there is something to compare, a line of counts, and which program ran on what: a table
+/// that is pasted somewhere must still say where its times are from.
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
 /// What a pull request comment needs and can hold (GitHub takes 65,536 characters).

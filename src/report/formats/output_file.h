@@ -4,6 +4,10 @@
 // (check_writable) and a reader never sees half a file: text goes to a temporary file in the same
 // folder, which then takes the name. What is not a regular file (a pipe, /dev/null) has no place
 // for that and is written in place. "-" is stdout.
+//
+// A temporary file in another folder would be on another file system for some users, where taking
+// the name is a copy and no longer all or nothing. Links are followed: what a link points to is
+// replaced, not the link.
 #pragma once
 
 #include <string>

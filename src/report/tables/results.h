@@ -11,7 +11,8 @@
 //
 //   2 passed
 //
-// A case has its scenario in front only where there are results of several scenarios.
+// A case has its scenario in front only where there are results of several scenarios. Colours are
+// of the status only, so that nothing is lost where there are none.
 #pragma once
 
 #include <ostream>

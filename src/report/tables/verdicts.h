@@ -28,7 +28,7 @@ void write_verdict_table(std::ostream& out, const GateReport& report, const Tabl
 /// others. Then why each failure is one, what only one file has, counts and the outcome.
 void write_agreement_table(std::ostream& out, const AgreementReport& report,
                            const TableOptions& options);
-/// The same as a GitHub-flavoured table of all cases.
+/// The same as a GitHub-flavoured table of all cases, for a file: --markdown of `gate --agreement`.
 void write_agreement_markdown(std::ostream& out, const AgreementReport& report);
 
 }  // namespace attnbench

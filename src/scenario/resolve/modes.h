@@ -19,9 +19,9 @@ void resolve_op_entries(const CaseValues& values, Problem& problem);
 /// E-FORMAT without op.name.
 void resolve_op(const CaseValues& values, Problem& problem);
 
-/// Last: contradictions inside of mla, op, mm_encoder and output_quant, the chunk plan of MLA
-/// (semantics §8.5) included: a batch that no dense MLA backend could run is an error here. Errors:
-/// as resolve_case().
+/// Last, since it reads the whole problem: contradictions inside of mla, op, mm_encoder and
+/// output_quant, the chunk plan of MLA (semantics §8.5) included: a batch that no dense MLA backend
+/// could run is an error here. Errors: as resolve_case().
 void check_modes(const CaseValues& values, const Problem& problem);
 
 }  // namespace attnbench

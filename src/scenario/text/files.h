@@ -15,7 +15,8 @@
 
 namespace attnbench {
 
-/// Of a scenario document; traces have a limit of their own.
+/// Of a scenario document; traces have a limit of their own. Both limits are far above what a
+/// person writes and far below what would make the parser slow.
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;
 inline constexpr int kMaxNesting = 64;
 

@@ -23,11 +23,11 @@ namespace attnbench {
 /// Of one mapping. A scenario has some dozens; the limit bounds time and memory, not style.
 inline constexpr std::size_t kMaxMapKeys = 10000;
 
-/// Parses one document; `file` names it in messages and becomes the mark of every value. A value
-/// that opens a block has the line of its key, where users look for it.
-/// Errors, all E-FORMAT with "<file>:<line>: ": those of check_text, not YAML, a duplicate key,
-/// more than kMaxMapKeys keys in a mapping, a number out of range, what is refused above, an empty
-/// document.
+/// Parses one document, from memory, since scenarios also come from --set and from tests; `file`
+/// names it in messages and becomes the mark of every value. A value that opens a block has the
+/// line of its key, where users look for it. Errors, all E-FORMAT with "<file>:<line>: ": those of
+/// check_text, not YAML, a duplicate key, more than kMaxMapKeys keys in a mapping, a number out of
+/// range, what is refused above, an empty document.
 Value read_yaml(const std::string& text, std::shared_ptr<const std::string> file);
 
 }  // namespace attnbench
