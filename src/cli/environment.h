@@ -18,7 +18,8 @@ namespace attnbench {
 /// Version of the program, "0.1.0", as CMakeLists.txt has it: one text for --version, result files
 /// and the package.
 const char* tool_version();
-/// Commit that it was built from, "-dirty" behind when files were modified; "unknown" without git.
+/// Commit that it was built from, since two builds of one version may differ; "-dirty" behind when
+/// files were modified; "unknown" without git.
 const char* git_commit();
 
 /// The vector extensions that this binary was compiled to use, e.g. "avx2 fma avx512f": not those

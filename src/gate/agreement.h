@@ -23,10 +23,10 @@ struct AgreementOptions {
 
 /// Compares every case that neither file skipped. The factor of a case is the largest of those of
 /// the err_ratios, of which less than a tenth counts as a tenth (a tenth of what the storage format
-/// costs anybody), and of the root NMSEs, of which less than 1e-8 (LSE: 1e-6) counts as that; of
-/// output and LSE.
-/// A case of which one side has no error while the other has one is infinitely far apart. The
-/// report is sorted, worst first. Errors: kUsage when a case is another problem in the two files.
+/// costs every kernel), and of the root NMSEs, of which less than 1e-8 (LSE: 1e-6) counts as that;
+/// of output and LSE. A case of which one side has no error while the other has one is infinitely
+/// far apart. The report is sorted, worst first. Errors: kUsage when a case is another problem in
+/// the two files.
 AgreementReport compare_agreement(const ResultFile& first, const ResultFile& second,
                                   const AgreementOptions& options);
 

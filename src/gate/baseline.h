@@ -25,9 +25,9 @@ NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, dou
 /// it did not measure stays, what went wrong in it counts.
 void add_pass(Result& result, const Result& later);
 
-/// One run out of several: of each case the newest record, its timing over the samples of all and
-/// with the longest waiting for cores. `runs` are in the order of time, not empty; a case may be
-/// missing in some.
+/// One run out of several, as if it had been measured in one go: of each case the newest record,
+/// its timing over the samples of all and with the longest waiting for cores. `runs` are in the
+/// order of time, not empty; a case may be missing in some.
 std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs);
 
 /// One file out of several, with the noise floor of all: what they hold and what they differ by.

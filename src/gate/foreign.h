@@ -29,10 +29,10 @@ std::string scale_difference(const Result& before, const Result& after);
 /// of the gate, not reasons to refuse.
 std::vector<std::string> scale_differences(const ResultFile& baseline, const ResultFile& results);
 
-/// Why timings of the two cannot be compared, a sentence each: another CPU or GPU, driver major,
-/// ranges of SM clocks that do not meet, another fingerprint, or a case of the same id whose
-/// problem differs in anything but how long it is measured and checked. Empty when there is
-/// nothing.
+/// Everything for which a gate refuses, in the words that the user reads: why timings of the two
+/// cannot be compared, a sentence each: another CPU or GPU, driver major, ranges of SM clocks that
+/// do not meet, another fingerprint, or a case of the same id whose problem differs in anything but
+/// how long it is measured and checked. Empty when there is nothing.
 std::vector<std::string> foreign_reasons(const ResultFile& baseline, const ResultFile& results);
 
 }  // namespace attnbench

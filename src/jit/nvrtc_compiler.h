@@ -4,6 +4,10 @@
 // toolkit, newest version first; a machine without it can still run everything on the CPU. Kernels
 // are compiled to machine code for one architecture (cubin), never to PTX that a driver would
 // translate: what was tested is what runs, and registers and spills are known when it is compiled.
+//
+// Compiling is the slow part of a first run (seconds a kernel), so several are compiled at a time,
+// and whatever was compiled once is found in the disk cache (disk_cache.h) by its program, its
+// files, the options and the version: what changes the machine code must show in one of these.
 #pragma once
 
 #include <memory>

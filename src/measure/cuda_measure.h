@@ -7,7 +7,8 @@
 // is on the same stream, so the first kernel cannot start on a warm cache.
 //
 // Both objects use the stream of the operations that they time and no other: an event on another
-// stream would be ordered by chance.
+// stream would be ordered by chance. Times of events have a resolution of about half a microsecond,
+// so kernels shorter than a few of them are known only by their median over many samples.
 #pragma once
 
 #include <memory>
@@ -22,8 +23,8 @@ namespace attnbench {
 /// Times parts by events on `stream`, on which they must be queued without waiting for it. Until
 /// everything is queued the stream is held in front of the first event, so that what the host needs
 /// to launch is not timed (it is launch_overhead_us). kGraph: every part is captured once as a
-/// graph, and the graph is launched instead. The clocks are read while the device works. `runtime`,
-/// `stream` and `clock` must outlive it.
+/// graph, and the graph is launched instead, after a first launch that uploads it and is not timed.
+/// The clocks are read while the device works. `runtime`, `stream` and `clock` must outlive it.
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
                                                const Clock& clock, TimingMode mode);
 

@@ -18,7 +18,8 @@ namespace attnbench {
 
 /// Of a program that ended, was ended, or never started.
 struct ProgramOutput {
-  std::string out;  // what it printed to stdout
+  /// What it printed to stdout, bytes as they are; its stderr goes to ours, so that users see it.
+  std::string out;
   /// What went wrong: "exit status 1", "signal 11 (Segmentation fault)", "no end after 60 s",
   /// "No such file or directory"; empty when nothing did.
   std::string trouble;

@@ -6,6 +6,10 @@
 // started one cannot be forked safely and cases run in child processes; what the parent needs to
 // know of a class (name, version, what it declares) a child has found out before
 // (python_environment.h).
+//
+// An exception in Python becomes the text that the C function returns, which is the reason of an
+// error result: a case fails, the run goes on. Tensors are handed over as addresses and made torch
+// tensors by the Python package, without a copy.
 #pragma once
 
 #include <string>

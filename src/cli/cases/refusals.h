@@ -29,9 +29,10 @@ std::vector<std::string> device_refusals(const Backend& backend, const Problem& 
 /// backend is chosen.
 std::vector<std::string> device_refusals(const Problem& problem, const DeviceChoice& device);
 
-/// Every reason against each pair, in their order. All users' backends are questioned by one child
-/// process, which may crash, hang, start threads and touch a device. Errors: E-INTERNAL naming the
-/// pair at which that process ended; BackendFailure with the words of a supports() that throws.
+/// The same for every pair of a run: every reason against each, in their order. All users' backends
+/// are questioned by one child process, which may crash, hang, start threads and touch a device.
+/// Errors: E-INTERNAL naming the pair at which that process ended; BackendFailure with the words of
+/// a supports() that throws.
 std::vector<std::vector<std::string>> all_refusals(const std::vector<Pair>& pairs,
                                                    const DeviceChoice& device);
 

@@ -32,6 +32,8 @@ void write_github_benchmark(std::ostream& out, const RunInfo& run,
 /// The columns and keys of vLLM's benchmarks/attention_benchmarks (times in seconds). The case name
 /// takes the place of its batch spec, since two cases may share one. The CSV has timed results
 /// only, the JSON failed ones too.
+/// Lines of the CSV end with CR LF, as Python's csv module writes them. The JSON has swept keys
+/// that case names hold as members of `config`, which is what tells rows of one batch apart.
 void write_vllm_csv(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 void write_vllm_json(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 

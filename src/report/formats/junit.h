@@ -12,7 +12,11 @@
 //       </testcase>
 //
 // A suite holds all results of its scenario even where they are not neighbours in the file (a run
-// in rounds, a resumed one), since viewers show two suites of one name as two.
+// in rounds, a resumed one), since viewers show two suites of one name as two. The name of a test
+// case is the rest of the result's id, so a red line can be pasted behind --filter.
+//
+// Texts are escaped by xml_escape(); line breaks inside of attributes are written as &#10;, because
+// a parser would turn them into spaces.
 #pragma once
 
 #include <ostream>

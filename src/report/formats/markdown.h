@@ -25,7 +25,8 @@ namespace attnbench {
 /// that is pasted somewhere must still say where its times are from.
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
-/// What a pull request comment needs and can hold (GitHub takes 65,536 characters).
+/// What a pull request comment needs and can hold: GitHub takes 65,536 characters, so rows are
+/// counted and texts in cells cut to 300 characters in the middle.
 struct SummaryOptions {
   std::vector<std::string> links;  // URLs or paths of artefacts
   std::size_t max_rows = 20;       // of the worst cases; as many again are folded away

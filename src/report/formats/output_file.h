@@ -8,6 +8,9 @@
 // A temporary file in another folder would be on another file system for some users, where taking
 // the name is a copy and no longer all or nothing. Links are followed: what a link points to is
 // replaced, not the link.
+//
+// Files of scales and of tensors, which other modules write, go through the same functions of
+// core/atomic_file: there is one way in which this program replaces a file.
 #pragma once
 
 #include <string>

@@ -13,6 +13,9 @@
 //
 // A case has its scenario in front only where there are results of several scenarios. Colours are
 // of the status only, so that nothing is lost where there are none.
+//
+// The order of lines is that of the results: whoever looks for the worst reads the last lines,
+// whose counts begin with what failed.
 #pragma once
 
 #include <ostream>

@@ -10,6 +10,12 @@
 //   1 SLOWER, 23 SAME
 //   gate failed: 1 of 24 cases
 //   reproduce: attnbench run suite.yaml --filter ...
+//
+// Agreement has a line a case with both sides of each number, the factor between them, and which
+// number that factor is of:
+//
+//   result                     status  err_ratio cpu  err_ratio cuda:0  NMSE ...  factor  of
+//   demo/q64/FLASH_ATTN        passed           0.82              0.85       ...    1.04  err_ratio
 #pragma once
 
 #include <ostream>

@@ -20,8 +20,8 @@ namespace attnbench {
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;
 inline constexpr int kMaxNesting = 64;
 
-/// Whole content, bytes as they are. E-IO when it is no readable regular file; E-FORMAT when longer
-/// than `max_bytes`.
+/// Whole content, bytes as they are; the size is checked before any of it is read. E-IO when it is
+/// no readable regular file; E-FORMAT when longer than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
 /// A path written in a scenario, taken relative to the folder of the file in which it stands; one
@@ -29,6 +29,7 @@ std::string read_text_file(const std::filesystem::path& path, std::size_t max_by
 /// with its files, and one that is extended from another folder still finds its own.
 std::filesystem::path resolve_path(const Value& text);
 
+/// Whether a parser may see the text. `file` is for messages only.
 /// Throws E-FORMAT with "<file>:<line>: " for text that is longer than kMaxDocumentBytes, holds
 /// control characters or is no valid UTF-8, or whose brackets nest deeper than kMaxNesting.
 void check_text(const std::string& text, const std::string& file);

@@ -21,7 +21,8 @@
 
 namespace attnbench {
 
-/// `over` on top of `base`: mappings are merged, everything else (null included) replaces.
+/// `over` on top of `base`: mappings are merged, everything else (null included) replaces. So null
+/// takes back what a base file says.
 Value deep_merge(Value base, Value over);
 
 /// The file's document on top of what it extends, to any depth, with `extends` taken out. A path is

@@ -33,7 +33,8 @@ void check_schema(const Value& document);
 /// folder of the file in which they stand. name and description too.
 void read_fields(const Value& document, Problem& problem);
 
-/// One field from a checked value: what a sweep varies from case to case.
+/// One field from a checked value, whose key must be one of the table: what a sweep varies from
+/// case to case.
 void set_field(std::string_view key, const Value& value, Problem& problem);
 
 }  // namespace attnbench
