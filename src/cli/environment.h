@@ -18,6 +18,7 @@ namespace attnbench {
 /// Version of the program, "0.1.0", as CMakeLists.txt has it: one text for --version, result files
 /// and the package.
 const char* tool_version();
+
 /// Commit that it was built from, since two builds of one version may differ; "-dirty" behind when
 /// files were modified; "unknown" without git.
 const char* git_commit();
@@ -31,8 +32,9 @@ std::string vector_extensions();
 /// UTC; `command` is argv, kept so that a reader of the file can repeat the run.
 RunInfo describe_run(const std::vector<std::string>& command);
 
-/// Adds the CUDA device that cases run on, also to the fingerprint. Apart from describe_run()
-/// because runs on the CPU look for no device.
+/// For runs on a GPU, after describe_run(). Adds the CUDA device that cases run on, with the driver
+/// and runtime it has then, also to the fingerprint. Apart from describe_run() because runs on the
+/// CPU look for no device.
 void describe_device(const DeviceInfo& device, Environment& environment);
 
 }  // namespace attnbench

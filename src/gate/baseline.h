@@ -21,18 +21,19 @@ namespace attnbench {
 /// without two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
-/// Adds what a later pass of the same run measured of a case: its samples, as further rounds. What
-/// it did not measure stays, what went wrong in it counts.
+/// For passes of one run over all cases. Adds what a later pass of the same run measured of a case:
+/// its samples, as further rounds. What it did not measure stays, what went wrong in it counts.
 void add_pass(Result& result, const Result& later);
 
 /// One run out of several, as if it had been measured in one go: of each case the newest record,
 /// its timing over the samples of all and with the longest waiting for cores. `runs` are in the
 /// order of time, not empty; a case may be missing in some.
+/// Timings are pooled as rounds, so that what differed between the runs widens the spread.
 std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs);
 
 /// One file out of several, with the noise floor of all: what they hold and what they differ by.
-/// A single file comes back as it is. Errors: kUsage when two are not of the same machine and
-/// cases, unless `ignore_environment`.
+/// A single file comes back as it is, with the floor that it may have stored. Errors: kUsage when
+/// two are not of the same machine and cases, unless `ignore_environment`.
 ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool ignore_environment);
 
 }  // namespace attnbench

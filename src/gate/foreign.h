@@ -6,7 +6,8 @@
 // that moves the noise of a result, not what it is a result of. Scales are reported and not
 // refused, since a calibration is what one may want to compare. Results of the CPU and of a GPU may
 // stand in one file: the processor is compared only where both files have results of the CPU, the
-// device where both have some of a device.
+// device where both have some of a device. Directions are named: "in the baseline", "in the
+// results".
 #pragma once
 
 #include <string>
@@ -25,6 +26,7 @@ std::string problem_difference(const Result& before, const Result& after);
 /// "kv_cache.scale_file: 'a.json' in the baseline, 'b.json' in the results" when files of scales
 /// hold different bytes or, where that is not known, have different paths; else empty.
 std::string scale_difference(const Result& before, const Result& after);
+
 /// The same of all cases in both files, each sentence once, with the number of its cases: notices
 /// of the gate, not reasons to refuse.
 std::vector<std::string> scale_differences(const ResultFile& baseline, const ResultFile& results);

@@ -17,7 +17,8 @@
 
 namespace attnbench {
 
-/// The library that was opened is kept open by the compiler.
+/// The library that was opened is kept open by the compiler. Without one the kernels that are in
+/// the disk cache cannot be used either, since their key has the version of the compiler.
 struct CompilerChoice {
   std::unique_ptr<Compiler> compiler;  // or null
   std::string missing;                 // "NVRTC not found" when null

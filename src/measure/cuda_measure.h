@@ -24,13 +24,15 @@ namespace attnbench {
 /// everything is queued the stream is held in front of the first event, so that what the host needs
 /// to launch is not timed (it is launch_overhead_us). kGraph: every part is captured once as a
 /// graph, and the graph is launched instead, after a first launch that uploads it and is not timed.
-/// The clocks are read while the device works. `runtime`, `stream` and `clock` must outlive it.
+/// The clocks are read while the device works, since they fall when it is idle. `runtime`, `stream`
+/// and `clock` must outlive it.
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
                                                const Clock& clock, TimingMode mode);
 
-/// Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256 MiB.
-/// proven_cold() is false where the size of that cache is unknown. Why four times: caches do not
-/// replace their lines in strict order, so that a buffer of just that size may leave old ones.
+/// A CacheFlusher for the device's second-level cache; the first-level caches are emptied by every
+/// launch. Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256
+/// MiB. proven_cold() is false where the size of that cache is unknown. Why four times: caches do
+/// not replace their lines in strict order, so that a buffer of just that size may leave old ones.
 /// Errors: E-CAPACITY.
 std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
 

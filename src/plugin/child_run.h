@@ -26,8 +26,8 @@ struct ProgramOutput {
 };
 
 /// Runs `argv` (its first word is looked for on the path) with an empty stdin and our stderr, for
-/// `limit_s` seconds at most. What it printed until then is kept even when it failed. Errors:
-/// E-INTERNAL when there is no pipe to read from.
+/// `limit_s` seconds at most, after which it is killed. What it printed until then is kept even
+/// when it failed. Errors: E-INTERNAL when there is no pipe to read from.
 ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s);
 
 /// Why a child process that did `work` failed: "signal 11 (Segmentation fault)", "exit

@@ -26,7 +26,8 @@ struct PythonPlugin {
   PluginTable table;
 };
 
-/// What a backend named "python:MODULE:CLASS" begins with.
+/// What the name of such a backend, "python:MODULE:CLASS", begins with, in --backend and in
+/// scenarios as in results.
 constexpr const char* kPythonPrefix = "python:";
 
 /// The adapters "MODULE:CLASS" of the active Python, named "python:MODULE:CLASS". `package_dir`

@@ -19,6 +19,7 @@ namespace attnbench {
 /// Every reason against one pair: that the device cannot be used, that this program has no kernel
 /// for the case there, and what the backend itself says. A user's backend is called in this
 /// process, so this is for processes that may crash.
+/// The texts are those of semantics §13 where it has words for the reason.
 std::vector<std::string> all_refusals(const Backend& backend, const Problem& problem,
                                       const DeviceChoice& device);
 /// Those of all_refusals() that are not the backend's own, for callers that must not run a user's

@@ -28,7 +28,8 @@
 namespace attnbench {
 
 /// incorrect = <failure>, error = <error>, unsupported and skipped = <skipped>; the reasons are the
-/// message. `time` is what a case took in all, in seconds.
+/// message, and all of them, with the command that repeats the case, the text. `time` is what a
+/// case took in all, in seconds.
 void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
 /// A verdict that fails is a <failure> with its rule, a known or a missing one that does not fail

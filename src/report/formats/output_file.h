@@ -27,7 +27,8 @@ namespace attnbench {
 void write_output(const OutputFormat& format, const std::string& path, const RunInfo& run,
                   const std::vector<Result>& results);
 
-/// The same for any text, which is written as it is: callers end it with a line break.
+/// The same for any text (a journal, a report page, a summary), which is written as it is: callers
+/// end it with a line break.
 void write_text(const std::string& path, const std::string& text);
 
 /// Fails with E-IO when `path` could not be written later: the folder is missing, or no one may

@@ -5,8 +5,9 @@
 // and baselines, are made of: it must never change for a batch that exists.
 //
 //   batch   = segment { "_" segment }
-//   segment = [count] "q" number ["k"] ["s" number ["k"]]     k = 1024; without s: seq_len =
-//   query_len
+//   segment = [count] "q" number ["k"] ["s" number ["k"]]
+//
+// where k is 1024, and without s seq_len is query_len.
 #pragma once
 
 #include <cstdint>

@@ -3,8 +3,9 @@
 // Scenarios may come from a pull request that nobody has read yet. So nothing is handed to the YAML
 // parser before its size, its characters and the depth of its brackets are known to be harmless:
 // the parser recurses, and a few megabytes of "[" would end the process with a stack overflow. The
-// check counts brackets without parsing, so it is rough where quotes are concerned, and its limit
-// leaves room for that: real scenarios nest a few levels.
+// check is made of every text that becomes a document, a value of --set included. It counts
+// brackets without parsing, so it is rough where quotes are concerned, and its limit leaves room
+// for that: real scenarios nest a few levels.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace attnbench {
 /// Of a scenario document; traces have a limit of their own. Both limits are far above what a
 /// person writes and far below what would make the parser slow.
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;
-inline constexpr int kMaxNesting = 64;
+inline constexpr int kMaxNesting = 64;  // lists and mappings inside of each other
 
 /// Whole content, bytes as they are; the size is checked before any of it is read. E-IO when it is
 /// no readable regular file; E-FORMAT when longer than `max_bytes`.

@@ -6,10 +6,11 @@
 // the mark of the file or option that it came from, so a message about a merged document names the
 // right file.
 //
-//   base.yaml                        this.yaml, extends: base.yaml      --set
-//   attention.head_size=64 attention: {num_heads: 8,        attention: {num_heads: 16}         ->
-//   {num_heads: 16,
-//               head_size: 128}                                             head_size: 64}
+//   base.yaml:   attention: {num_heads: 8, head_size: 128}
+//   this.yaml:   extends: base.yaml
+//                attention: {num_heads: 16}
+//   with --set attention.head_size=64:
+//                attention: {num_heads: 16, head_size: 64}
 #pragma once
 
 #include <filesystem>
