@@ -20,7 +20,7 @@ if(ATTNBENCH_HAS_CUDNN)
   target_link_libraries(attnbench_cudnn_headers INTERFACE CUDA::cudart_static)
   set(ATTNBENCH_CUDNN_LIBRARY attnbench_cudnn_headers)
   set_source_files_properties(
-    ${CMAKE_SOURCE_DIR}/src/cudnn/frontend/plan.cpp PROPERTIES COMPILE_OPTIONS -O1)
+    ${CMAKE_SOURCE_DIR}/src/cudnn/frontend/plan.cpp PROPERTIES COMPILE_OPTIONS -O0)
   # Why hidden: they have the names of the library's own functions.
   set_source_files_properties(${CMAKE_SOURCE_DIR}/src/cudnn/frontend/entry_points.cpp PROPERTIES
     COMPILE_OPTIONS -fvisibility=hidden)

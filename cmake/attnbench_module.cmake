@@ -27,6 +27,17 @@ option(ATTNBENCH_PRECOMPILE "Precompile common headers" ${ATTNBENCH_PRECOMPILE_D
 set(ATTNBENCH_COMMON_HEADERS <algorithm> <array> <cmath> <cstdint> <filesystem> <functional> <map>
   <memory> <optional> <span> <string> <string_view> <utility> <vector> <fmt/format.h>)
 
+# Several sources compiled as one: headers are parsed once for all of them. For builds from scratch;
+# who edits one file waits for its neighbours too.
+option(ATTNBENCH_UNITY "Compile the sources of a module in groups" OFF)
+
+# attnbench_unity(<target>): in groups, where that is wanted.
+function(attnbench_unity target)
+  if(ATTNBENCH_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
+endfunction()
+
 # attnbench_precompile(<target> <of> [FLAGS flags...] [HEADERS headers...])
 # Gives the target the precompiled headers called <of>, which the first call makes.
 function(attnbench_precompile target of)
@@ -46,13 +57,15 @@ function(attnbench_precompile target of)
   target_precompile_headers(${target} REUSE_FROM ${holder})
 endfunction()
 
-# attnbench_module(<name> [LIGHT] [DIR dir] [EXCLUDE regex] [LINK modules...]
+# attnbench_module(<name> [LIGHT] [JSON] [MUTATED] [DIR dir] [EXCLUDE regex] [LINK modules...]
 #   [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
-# LIGHT: nothing in it is worth the compile time of -O3. PARALLEL_TESTS: test cases that take all
+# LIGHT: nothing in it is worth the compile time of -O3. JSON: many of its sources read or write JSON.
+# MUTATED: tests/mutation replaces single sources, so each needs a compile command and object of its
+# own. PARALLEL_TESTS: test cases that take all
 # cores, for minutes; they are a test of their own, <name>.parallel, which runs alone and first.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;JSON;MUTATED" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -74,9 +87,14 @@ function(attnbench_module name)
   if(sources)
     add_library(attnbench_${name} STATIC ${sources})
     target_link_libraries(attnbench_${name} PUBLIC ${public} PRIVATE ${ARG_PRIVATE_LINK})
+    if(NOT ARG_MUTATED)
+      attnbench_unity(attnbench_${name})
+    endif()
     if(ARG_LIGHT)
       target_compile_options(attnbench_${name} PRIVATE -O1)
       attnbench_precompile(attnbench_${name} light FLAGS -O1 HEADERS <nlohmann/json.hpp>)
+    elseif(ARG_JSON)
+      attnbench_precompile(attnbench_${name} json HEADERS <nlohmann/json.hpp>)
     else()
       attnbench_precompile(attnbench_${name} common)
     endif()
@@ -86,6 +104,7 @@ function(attnbench_module name)
   endif()
   if(ATTNBENCH_TESTS AND tests)
     add_executable(test_${name} ${tests})
+    attnbench_unity(test_${name})
     target_link_libraries(test_${name} PRIVATE attnbench_${name} attnbench_doctest ${ARG_PRIVATE_LINK})
     # Why: tests are compiled often and run once; what they test keeps its optimisation.
     target_compile_options(test_${name} PRIVATE -O1)

@@ -15,6 +15,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import shlex
 import subprocess
 import sys
@@ -86,7 +87,7 @@ class Build:
     def compile_command(self, source, mutated, output):
         """Flags of `source`; -O1, because the mutants are small and a build is all they need, with
         the precompiled headers that were made for -O1."""
-        command = [word.replace("attnbench_headers_common", "attnbench_headers_light")
+        command = [re.sub("attnbench_headers_(common|json)", "attnbench_headers_light", word)
                    for word in self.compile[source.resolve()]]  # fmt: skip
         command[command.index("-o") + 1] = str(output)
         command[command.index("-c") + 1] = str(mutated)

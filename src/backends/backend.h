@@ -1,4 +1,9 @@
 // A backend: what it supports, in the words of semantics §13, and its pipeline over Ops.
+//
+// This is the line between what is compared and who compares. Above it (bench, calibrate, cli)
+// nobody knows a backend by name: what its kernels do in their own way it states as KernelRules,
+// and the reference follows them. Below it every backend prepares a Pipeline once per case and is
+// then driven only through steps(), poison_outputs() and read_output().
 #pragma once
 
 #include <cstdint>
@@ -67,6 +72,7 @@ struct OpInputs;
 
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
+  // One of three groups is set, by attention.type; pointers are borrowed from the case.
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;
   const StoredKv* stored = nullptr;                // decoder and encoder_decoder
@@ -87,6 +93,9 @@ class BackendFailure : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The base of all backends: native ones, REFERENCE, vendors' and users'. Its answers depend on the
+/// arguments only, so they may be had in any order and as often as wanted. Whoever adds a virtual
+/// function adds it to ForwardingBackend too, which passes every one on.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -110,7 +119,7 @@ class Backend {
     return cache_layout();
   }
   /// Whether two runs give the same bytes (§18.2). Those of a vendor's or user's kernels that do
-  /// not, and say so, are judged by their errors alone.
+  /// not, and say so, are judged by their errors only.
   virtual bool is_deterministic(const Problem& problem) const {
     static_cast<void>(problem);
     return true;
@@ -130,7 +139,7 @@ class Backend {
   virtual const Backend& unforced() const { return *this; }
   /// The library of a user's backend, or of a vendor's; null for those of this program.
   virtual const PluginInfo* plugin() const { return nullptr; }
-  /// Whether it is a user's, whose code may crash or hang when it is asked.
+  /// Whether it is a user's, whose code may crash or hang at any call.
   virtual bool is_users() const { return plugin() != nullptr; }
   /// How it takes part in a case of attention.type mla; null for backends that do not, and for
   /// one that reads what others dequantised (KernelRules).
@@ -140,8 +149,8 @@ class Backend {
   }
 };
 
-/// What a backend that takes the problem rounds P to: e4m3 where it is asked for (refused by every
-/// backend whose queries, keys and values are not e4m3 too), else attention.dtype or wider.
+/// What a backend that takes the problem rounds P to: e4m3 where the problem says so (refused by
+/// every backend whose queries, keys and values are not e4m3 too), else attention.dtype or wider.
 inline Dtype probability_dtype_of(const Problem& problem) {
   const bool e4m3 = problem.attention.probability_dtype == ProbabilityDtype::kFp8E4M3;
   return e4m3 ? Dtype::kE4M3 : problem.attention.dtype;
@@ -158,18 +167,5 @@ const std::vector<const Backend*>& all_backends();
 const Backend* find_backend(std::string_view name);
 /// The rules of a backend that a file or a scenario names; nothing when there is none of that name.
 std::optional<KernelRules> find_kernel_rules(std::string_view name);
-
-/// FLOPs of the attention proper: 2*H*(D+Dv)*visible pairs, counted exactly (contract §4). MLA is
-/// counted as MlaCapability's backend says, or as the plainest one does it.
-double attention_flops(const Problem& problem, const KernelRules& rules);
-double attention_flops(const Problem& problem, const Backend& backend);
-/// Unavoidable traffic: unique live K/V bytes (shared pages once) + Q + O. `kv_bytes` counts the
-/// live K/V bytes of every request.
-struct Traffic {
-  double unique_bytes = 0;
-  double kv_bytes = 0;
-};
-Traffic attention_traffic(const Problem& problem, const KernelRules& rules);
-Traffic attention_traffic(const Problem& problem, const Backend& backend);
 
 }  // namespace attnbench

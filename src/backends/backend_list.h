@@ -1,5 +1,15 @@
-// The one list of backends, in the order of contract section 2: a line for each, which declares its
-// function and puts it into all_backends().
+// The one list of backends, in the order of contract section 2, which is the order of tables, of
+// JSON and of `attnbench list`.
+//
+// Each line names a function `const Backend& foo_backend()`, declares it here and puts its result
+// into all_backends(). That is why the files that define these functions (attention/flash_attn.cpp,
+// mla/backends.cpp, encoder/backends.cpp, op/backend.cpp ...) have no header of their own: each of
+// them is the realisation of one or more lines of this table, and whoever calls one of them
+// includes this table. A backend is one object that lives as long as the process; its function
+// makes it at the first call, so that the order of static initialisation plays no part.
+//
+// To add a backend: its file with the function, and a line here. A backend that is missing its
+// function does not link.
 #pragma once
 
 #include "backends/backend.h"

@@ -1,3 +1,5 @@
+// Buffers are found again by the address that they begin at. A pipeline has some dozens of them,
+// and looks them up outside of what is timed, so a list is enough.
 #include "backends/device_buffers.h"
 
 #include <algorithm>
@@ -56,6 +58,8 @@ DeviceBuffers::Rows DeviceBuffers::read_rows(const void* data, Dtype dtype,
   const std::size_t size = result.rows.size_bytes();
   std::copy_n(padded.data(), size, result.rows.bytes());
   const std::byte* end = padded.data() + padded.size();
+  // Rows past the last token belong to padding of CUDA graphs; a kernel that writes there would hit
+  // other requests' memory in an engine.
   const std::byte* written = first_written(padded.data() + size, end);
   if (written == end) return result;
   auto row_bytes = static_cast<std::int64_t>(dtype_size(dtype));

@@ -1,3 +1,5 @@
+// Forcing is a state of Ops that is set around prepare() and around every step, and cleared behind
+// it: the pipelines inside know nothing of it, and no operation of theirs can escape it.
 #include "backends/forced_kernel.h"
 
 #include <fmt/format.h>
@@ -24,6 +26,8 @@ class KernelScope {
   Ops& ops_;
 };
 
+/// Copies the steps of `inner` with the scope around each. `ops` and `kernel`, a member of the
+/// backend, outlive it.
 class ForcedPipeline final : public Pipeline {
  public:
   ForcedPipeline(std::unique_ptr<Pipeline> inner, Ops& ops, const std::string& kernel)
@@ -44,6 +48,8 @@ class ForcedPipeline final : public Pipeline {
   std::vector<Step> steps_;
 };
 
+/// Never runs by default: it is there only where a command names it. Its reasons are those of the
+/// backend and one more, so that a forced kernel is refused for the same cases.
 class ForcedBackend final : public ForwardingBackend {
  public:
   ForcedBackend(const Backend& backend, std::string_view kernel)
@@ -77,6 +83,7 @@ class ForcedBackend final : public ForwardingBackend {
 }  // namespace
 
 const Backend& with_forced_kernel(const Backend& backend, std::string_view kernel) {
+  // Results refer to backends by address, so a forced one is made once and never goes.
   static std::map<std::pair<const Backend*, std::string>, std::unique_ptr<Backend>> made;
   std::unique_ptr<Backend>& forced = made[{&backend, std::string(kernel)}];
   if (forced == nullptr) forced = std::make_unique<ForcedBackend>(backend, kernel);

@@ -1,3 +1,5 @@
+// Only shapes are worked out here; the codes come from the reference, which shares no code with the
+// kernels that it judges.
 #include "backends/output_quant.h"
 
 #include <algorithm>

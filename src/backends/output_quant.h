@@ -1,4 +1,7 @@
-// The tensors that a quantised attention output consists of (semantics §9).
+// The tensors that a quantised attention output consists of (semantics §9), and the bytes that they
+// must hold. A pipeline that quantises as its last step allocates by this layout, and the judge
+// compares byte for byte with what quantise_output() makes of the unquantised output: quantisation
+// has one right answer, so no tolerance applies to it.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +24,11 @@ struct OutputQuantLayout {
 /// The problem has an output_quant.
 OutputQuantLayout output_quant_layout(const Problem& problem);
 
-/// Columns of a group: 128, 64 or, for NVFP4, 16.
+/// Columns of a group: 128, 64 or, for NVFP4, 16. E-INTERNAL for fp8_static, which has no groups,
+/// and for none.
 int output_quant_group(OutputQuantType type);
 
+/// Codes and scales as OutputQuantLayout has them, on the host.
 struct OutputQuantTensors {
   Tensor codes;
   Tensor scales;

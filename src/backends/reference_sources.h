@@ -1,4 +1,5 @@
-// The reference's view of the inputs of a case.
+// The reference's view of the inputs of a case. One place puts the two together, so that REFERENCE
+// as a backend and the judge in bench cannot read different tensors.
 #pragma once
 
 #include "inputs/inputs.h"

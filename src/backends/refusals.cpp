@@ -1,3 +1,5 @@
+// The words are those of vLLM's messages where it has one (semantics §13); scenarios and users'
+// scripts match them, so they do not change.
 #include "backends/refusals.h"
 
 #include <fmt/format.h>

@@ -1,9 +1,12 @@
-// FLOPs and unavoidable bytes of a problem (contract §4).
+// The counts walk over the requests of a batch, never over pairs of rows and keys, so a batch of
+// millions of keys costs next to nothing to count.
+#include "backends/traffic.h"
+
 #include <algorithm>
 
-#include "backends/backend.h"
-#include "backends/mla/backend.h"
-#include "backends/op/op_pipeline.h"
+#include "backends/mla/capability.h"
+#include "backends/mla/plan.h"
+#include "backends/op/facts.h"
 #include "metadata/mask/visible_pairs.h"
 
 namespace attnbench {
@@ -17,7 +20,7 @@ KeyRange live_keys(const AttentionMath& math, const Request& request, std::int64
   KeyRange live{visible_range(math, std::max<std::int64_t>(0, first), request.seq_len).begin,
                 visible_range(math, request.seq_len - 1, request.seq_len).end};
   for (const auto& range : math.ranges_of(index)) {
-    if (range[1] < first) continue;  // no row of this step stands in it
+    if (range[1] < first) continue;  // no row of this step lies in it
     live.begin = std::min(live.begin, range[0]);
     live.end = std::max(live.end, std::min(request.seq_len, range[1] + 1));
   }

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "backends/attention/attention_pipeline.h"
-#include "backends/attention/native_backend.h"
+#include "backends/attention/capability.h"
+#include "backends/attention/pipeline.h"
 #include "bench/bench.h"
 #include "inputs/files/safetensors.h"
 #include "metadata/mask/kernel_rules_testing.h"
@@ -36,7 +36,7 @@ class NewcomerPipeline final : public AttentionPipeline {
                    const KernelRules& rules)
       : AttentionPipeline(problem, inputs, ops, rules) {
     add_write_step();
-    add_step(attention_step("attend", [this] { this->ops().attend(params()); }));
+    add_attend_step("attend", [this] { this->ops().attend(params()); });
   }
 };
 
@@ -51,7 +51,7 @@ class Newcomer final : public NativeBackend {
                                     Ops& ops) const override {
     return std::make_unique<NewcomerPipeline>(problem, inputs, ops, computed_);
   }
-  Facts explain(const Problem&) const override { return {}; }
+  Facts explain(const Problem&, const DeviceFacts&) const override { return {}; }
 
  private:
   KernelRules computed_;

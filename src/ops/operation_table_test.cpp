@@ -30,6 +30,11 @@ class NotingOps final : public Ops {
     note("device_name");
     return "noting";
   }
+  int num_sms() const override {
+    note("num_sms");
+    return 7;
+  }
+  void force_kernel(std::string_view name) override { note("force_kernel", name); }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     note("allocate", size_bytes, name);
     return std::make_unique<NoMemory>();
@@ -131,6 +136,8 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   NotingOps inner;
   ForwardingOps outer(inner);
   CHECK(outer.device_name() == "noting");
+  CHECK(outer.num_sms() == 7);
+  outer.force_kernel("prefill");
   const std::unique_ptr<Buffer> buffer = outer.allocate(12, "lse");
   char byte = 0;
   outer.upload(*buffer, &byte, 5);
@@ -148,8 +155,9 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
 
   std::ostringstream expected;
   const void* host = &byte;
-  expected << "device_name\nallocate 12 lse\nupload " << buffer.get() << ' ' << host
-           << " 5\ndownload " << host << ' ' << buffer.get() << " 6\npoison " << buffer.get()
+  expected << "device_name\nnum_sms\nforce_kernel prefill\nallocate 12 lse\nupload " << buffer.get()
+           << ' ' << host << " 5\ndownload " << host << ' ' << buffer.get() << " 6\npoison "
+           << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
            << prepared << '\n';
   CHECK(lines(inner.calls) == expected.str());

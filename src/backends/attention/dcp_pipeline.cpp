@@ -1,3 +1,5 @@
+// Ranks take turns on one device. All buffers are allocated by the constructor, so that the steps
+// only queue operations.
 #include "backends/attention/dcp_pipeline.h"
 
 #include <fmt/format.h>
@@ -6,10 +8,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
+#include "backends/ranks/communicator.h"
 #include "backends/ranks/exchange.h"
-#include "backends/ranks/head_runs.h"
-#include "backends/ranks/ops_communicator.h"
 #include "metadata/batch.h"
 #include "metadata/parts/dcp.h"
 
@@ -133,6 +134,8 @@ class DcpPipeline : public AttentionPipeline {
     split_.partial_lse = memory().workspace_of<float>(rows, "split lse");
   }
 
+  /// Read and written once each, in the type of the activations: quantised caches are refused
+  /// (§13.1).
   double write_bytes() const {
     const attn::CacheWriteParams& write = cache_write();
     return static_cast<double>(write.num_slots) * write.num_kv_heads *
@@ -173,6 +176,7 @@ class DcpPipeline : public AttentionPipeline {
       attn::AttendParams part = params();
       part.query = gather_.query_of_all(r);
       part.seq_lens = rank.context_lens;
+      // Every context key is older than every query row, so nothing is masked.
       part.score.window_right = -1;
       part.kv.key = static_cast<const char*>(part.kv.key) + r * rank_bytes();
       part.kv.value = static_cast<const char*>(part.kv.value) + r * rank_bytes();
@@ -211,6 +215,7 @@ class DcpPipeline : public AttentionPipeline {
     part.output_token_stride = std::int64_t{heads_} * width;
     part.lse = rank.fresh_lse + run.first_head * num_tokens();
     part.lse_stride = num_tokens();
+    // The keys of this step are a sequence of their own: as many keys as rows.
     part.seq_lens = query_lens_;
     const auto size = static_cast<std::int64_t>(element_size(write.source_element));
     attn::KvParams kv{};

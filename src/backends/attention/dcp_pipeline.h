@@ -1,5 +1,17 @@
 // Decode context parallelism of the FlashAttention backends (semantics §7.6): the ranks of a group
-// as caches and buffers of one process, in upstream's order of operations.
+// as caches and buffers of one process, in upstream's order of operations. The context of a request
+// is striped over the ranks, while the keys of this step are on all of them, so the two are
+// attended apart and merged:
+//
+//   write_cache       its tokens' keys and values into each rank's part of the cache
+//   all_gather_query  every rank receives the query heads of all
+//   attend_context    all heads over the rank's own context keys, without a causal mask
+//   exchange          partial results go to the ranks whose heads they are (ranks/exchange.h)
+//   attend_new        own heads over the keys of this step, under the problem's mask
+//   merge             context and new keys into the output of the rank's heads
+//
+// attend_context, attend_new and merge count in the time of the attention; the others are steps
+// that are shown beside it. What a real group would spend on the network is in none of them.
 #pragma once
 
 #include <memory>
@@ -8,13 +20,21 @@
 
 namespace attnbench {
 
-/// Steps write_cache, all_gather_query, attend_context, exchange, attend_new, merge. Each does the
-/// work of all ranks, one after the other, so a time is that of the whole group on one device;
-/// the two collectives are steps only. PipelineOutput::more holds what the ranks computed before
-/// the exchange: rank_output f32 [W, T, H, Dv] and rank_lse f32 [W, H, T].
+/// Each step does the work of all ranks, one after the other, so a time is that of the whole group
+/// on one device. PipelineOutput::more holds what the ranks computed before the exchange:
+/// rank_output f32 [W, T, H, Dv] and rank_lse f32 [W, H, T], which are judged rank by rank, so that
+/// an error names the rank that made it.
+///
+/// `rules` are the backend's. `inputs` have the caches of all ranks, one behind the other in one
+/// tensor, and a slot mapping for each rank, in which tokens of other ranks are -1; W divides the
+/// number of heads, and the cache is not quantised. Errors: E-CAPACITY.
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops, const KernelRules& rules);
 
+/// Ranks, context tokens of each (the stripes of short requests may leave some ranks with less work
+/// than others), exchange and splits, for `attnbench explain`. Splits depend on the number of
+/// multiprocessors, `num_sms`, and are those of the rank with the longest context: all ranks take
+/// the same number, so that their partial buffers are one size.
 Facts explain_dcp(const Problem& problem, int num_sms);
 
 }  // namespace attnbench

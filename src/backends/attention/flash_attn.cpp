@@ -1,6 +1,6 @@
 // FLASH_ATTN: vLLM's FlashAttention backend, cache layout [2, NB, bs, Hk, D].
+#include "backends/attention/capability.h"
 #include "backends/attention/flash_pipeline.h"
-#include "backends/attention/native_backend.h"
 #include "backends/backend_list.h"
 
 namespace attnbench {

@@ -1,6 +1,6 @@
 // FLASH_ATTN_IX: the FlashAttention backend of ixformer, cache layout [2, NB, Hk, bs, D].
+#include "backends/attention/capability.h"
 #include "backends/attention/flash_pipeline.h"
-#include "backends/attention/native_backend.h"
 #include "backends/backend_list.h"
 
 namespace attnbench {

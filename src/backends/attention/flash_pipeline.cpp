@@ -1,14 +1,15 @@
+// Which of the forms a problem takes is decided once, by plan_flash(), for the pipeline and
+// explain() alike.
 #include "backends/attention/flash_pipeline.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "backends/attention/attention_pipeline.h"
 #include "backends/attention/capability.h"
 #include "backends/attention/dcp_pipeline.h"
 #include "backends/attention/int8_stage.h"
-#include "backends/cache_facts.h"
+#include "backends/attention/pipeline.h"
 #include "metadata/batch.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/cascade.h"
@@ -16,6 +17,8 @@
 namespace attnbench {
 namespace {
 
+/// Whether the shared prefix is attended apart: where the problem says so, else by vLLM's
+/// heuristic, which weighs one pass over the prefix for all queries against one for each (§6.2).
 bool choose_cascade(const Problem& problem, int num_sms) {
   const std::int64_t prefix = problem.cascade.common_prefix_len;
   if (problem.attention.type != AttentionType::kDecoder || prefix == 0) return false;
@@ -117,6 +120,8 @@ class FlashPipeline : public AttentionPipeline {
     split.partial_lse = memory().workspace_of<float>(rows, "partial lse");
     const char* name = plan_.fused_save ? "save_and_attend" : "attend";
     add_attend_step(name, [this, decodes, prefills, split] {
+      // The decode kernel stores its own keys; with split keys no single part could do it, so the
+      // store is a launch in front, inside of the same step.
       if (plan_.fused_save) ops().write_cache_int8(int8_->write());
       ops().attend_splits(decodes, split);
       if (prefills.num_requests > 0) ops().attend(prefills);
@@ -128,6 +133,8 @@ class FlashPipeline : public AttentionPipeline {
   /// Padding rows (§1.1) have no page, so they share none.
   static bool is_padding(const Request& request) { return request.seq_len == 0; }
 
+  /// The block tables must agree over the prefix: attending it once for all is right only if all
+  /// requests have the same pages there. Errors: those of check_cascade_prefix().
   void check_prefix(const BackendInputs& inputs) const {
     const Tensor& table = inputs.cache->block_table;
     std::vector<std::int32_t> context_lens;
@@ -174,7 +181,7 @@ class FlashPipeline : public AttentionPipeline {
     return part;
   }
 
-  /// Each request over its own keys after the prefix. Sinks count in the prefix alone.
+  /// Each request over its own keys after the prefix. Sinks count in the prefix only.
   attn::AttendParams suffix_params(std::int64_t prefix) {
     attn::AttendParams part = params();
     std::vector<std::int32_t> seq_lens;
@@ -183,6 +190,7 @@ class FlashPipeline : public AttentionPipeline {
       seq_lens.push_back(checked_int32(suffix, "suffix"));
     }
     part.seq_lens = memory().upload(seq_lens, "suffix lengths");
+    // The prefix is whole pages, so the suffix begins with a page.
     part.kv.block_table += prefix / part.kv.block_size;
     part.score.sinks = nullptr;
     set_partial_output(part, "suffix");

@@ -1,5 +1,9 @@
 // The pipeline of FLASH_ATTN in both layouts: write the cache, attend (keys split for decoding, or
-// in cascade), combine.
+// in cascade), combine. FLASH_ATTN and FLASH_ATTN_IX are this with two rules; decode context
+// parallelism is a pipeline of its own (attention/dcp_pipeline.h), chosen here.
+//
+// Steps: quantise_int8 (int8 levels), write_cache, then one of: attend | attend, combine (keys
+// split) | attend_prefix, attend_suffix, merge (cascade) | save_and_attend (int8 decode).
 #pragma once
 
 #include <memory>
@@ -27,6 +31,8 @@ struct FlashPlan {
 /// On a device of `num_sms` multiprocessors.
 FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms);
 
+/// Under decode context parallelism the pipeline of dcp_pipeline.h. Errors: E-CAPACITY; with a
+/// cascade, those of check_cascade_prefix().
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,
                                               Ops& ops, const FlashRule& rule);
 

@@ -1,3 +1,6 @@
+// The stage rewrites the parameters that the pipeline has resolved already: where they named 16-bit
+// tensors they name codes and scales afterwards, so the attention step itself is the one of every
+// level.
 #include "backends/attention/int8_stage.h"
 
 #include <fmt/format.h>
@@ -56,6 +59,8 @@ void Int8Stage::set_key_scales(attn::AttendParams& params) {
   params.kv.scale_slot_stride = 1;
 }
 
+/// By position or by slot. By position the kernel finds a token's slot through the block table, as
+/// the decode kernel of ixformer does, which knows no slot mapping; padding rows have no position.
 void Int8Stage::set_write(const attn::CacheWriteParams& write, const attn::AttendParams& params) {
   key_ =
       by_token(write.key, write.num_slots, write.num_slots, write.num_kv_heads, false, "new_key");
@@ -90,6 +95,8 @@ void Int8Stage::set_write(const attn::CacheWriteParams& write, const attn::Atten
   write_.num_requests = params.num_requests;
 }
 
+/// Level 1 has int8 values with a scale a channel, given by the case; level 2 keeps them in 16
+/// bits.
 void Int8Stage::set_values(const attn::CacheWriteParams& write, attn::AttendParams& params) {
   write_.value = write.value;
   write_.value_token_stride = write.value_token_stride;
@@ -130,6 +137,8 @@ double Int8Stage::write_bytes() const {
   return 2.0 * vectors * (write_.head_size * (1.0 + value) + sizeof(float));
 }
 
+/// The query is quantised anew in each run; attention within its tolerance could hide a wrong
+/// scale, so codes and scales are compared byte for byte with those that the inputs were made with.
 std::string Int8Stage::query_defect() {
   const attn::Int8QuantiseParams& p = query_;
   const Tensor& expected_codes = inputs_.query.query;    // [T_pad, H, D]

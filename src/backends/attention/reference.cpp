@@ -3,9 +3,10 @@
 #include <numeric>
 
 #include "backends/backend_list.h"
-#include "backends/mla/backend.h"
+#include "backends/mla/reference_pipeline.h"
 #include "backends/reference_sources.h"
 #include "backends/refusals.h"
+#include "backends/traffic.h"
 #include "core/error.h"
 #include "reference/attention.h"
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/traffic.h"
 #include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {

@@ -2,10 +2,9 @@
 // (semantics §4).
 #include <algorithm>
 
-#include "backends/attention/attention_pipeline.h"
-#include "backends/attention/native_backend.h"
+#include "backends/attention/capability.h"
+#include "backends/attention/pipeline.h"
 #include "backends/backend_list.h"
-#include "backends/cache_facts.h"
 #include "core/error.h"
 #include "metadata/parts/segments.h"
 
@@ -35,6 +34,8 @@ int path_threshold(const Problem& problem) {
   return seq_threshold_3d(problem.attention.num_kv_heads, problem.triton.capture_sizes);
 }
 
+/// The 3D path cuts keys into segments that are reduced afterwards; it is for few, short query
+/// rows, where the 2D path would leave most of the device idle (§4.2, §4.3).
 bool takes_3d_path(const Problem& problem) {
   if (is_encoder_type(problem.attention.type)) return false;
   std::optional<bool> forced;
@@ -64,6 +65,8 @@ class TritonPipeline : public AttentionPipeline {
   }
 
  private:
+  /// Segments are a fixed number whatever the lengths are, so that a captured graph serves every
+  /// batch; those without keys stay empty and are skipped by the reduction.
   void add_3d_steps() {
     attn::SegmentParams segments{};
     segments.num_segments = kNumSoftmaxSegments;

@@ -10,7 +10,6 @@
 #include "backends/cudnn/backend.h"
 #include "backends/cudnn/fake_cudnn_testing.h"
 #include "backends/cudnn/form.h"
-#include "backends/cudnn/refusals.h"
 #include "metadata/int_math.h"
 #include "reference/attention.h"
 

@@ -1,3 +1,6 @@
+// cuDNN takes a batch in one of two forms: uniform, every request with as many rows and keys, or
+// ragged, with offsets into tensors without gaps. The uniform one is used wherever it fits, as it
+// needs no offsets.
 #include "backends/cudnn/form.h"
 
 #include <algorithm>
@@ -73,6 +76,7 @@ void set_offsets(const Problem& problem, CudnnForm& form) {
     form.key_offsets = offsets_of(problem, kv_heads * a.head_size, seq_len_of);
     form.value_offsets = offsets_of(problem, kv_heads * a.v_head_size, seq_len_of);
   }
+  // 32-bit offsets are enough for nearly every batch; wide ones only where an offset does not fit.
   for (const auto* offsets : {&form.query_offsets, &form.output_offsets, &form.stats_offsets,
                               &form.key_offsets, &form.value_offsets}) {
     if (!offsets->empty() && offsets->back() > std::numeric_limits<std::int32_t>::max()) {

@@ -1,3 +1,5 @@
+// The plan is made in the constructor, outside of what is timed, as an engine would keep one per
+// shape.
 #include "backends/cudnn/pipeline.h"
 
 #include <fmt/format.h>
@@ -88,6 +90,7 @@ PipelineOutput CudnnPipeline::read_output(bool with_cache) {
   const std::span<const float> values(stats.data<float>(),
                                       static_cast<std::size_t>(stats.num_elements()));
   output.lse = lse_of_cudnn_stats(problem(), values, form_.is_uniform);
+  // The statistics are natural LSEs already; only their order in memory is converted.
   output.declared_lse = LseConvention{};
   if (output.cache) restore_cudnn_cache(problem(), *inputs_.cache, *output.cache);
   return output;

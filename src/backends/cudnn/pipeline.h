@@ -1,11 +1,13 @@
-// CUDNN as a pipeline: our cache write where keys lie in pages, then one run of cuDNN's plan.
+// CUDNN as a pipeline: our cache write where keys lie in pages, then one run of cuDNN's plan. What
+// differs from a native pipeline is around the run and not timed: the cache is cleaned before it,
+// and cuDNN's statistics become our LSE after it (cudnn/form.h).
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/cudnn/form.h"
 #include "cudnn/library.h"
 
@@ -17,6 +19,7 @@ class CudnnPipeline final : public AttentionPipeline {
   CudnnPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                 const CudnnLibrary& library);
 
+  /// With our LSE, [H, T] natural, whatever form the statistics have.
   PipelineOutput read_output(bool with_cache) override;
 
  private:

@@ -8,8 +8,6 @@
 
 namespace attnbench {
 
-using enum Dtype;
-
 namespace {
 
 class MmBackend : public Backend {
@@ -63,56 +61,6 @@ class MmBackend : public Backend {
 };
 
 }  // namespace
-
-MmCapability mm_torch_sdpa_capability() {
-  MmCapability sdpa;
-  sdpa.name = "MM_TORCH_SDPA";
-  sdpa.upstream_name = "TORCH_SDPA";
-  sdpa.description = "vLLM's ViT attention by torch SDPA: one chunk a sequence, any head size";
-  sdpa.lengths = MmLengthsBackend::kTorchSdpa;
-  sdpa.dtypes = {kF16, kBF16, kF32};
-  sdpa.other_key_len = true;
-  return sdpa;
-}
-
-MmCapability mm_flash_attn_capability() {
-  MmCapability flash;
-  flash.name = "MM_FLASH_ATTN";
-  flash.upstream_name = "FLASH_ATTN";
-  flash.description = "vLLM's ViT attention by FlashAttention: varlen over cu_seqlens";
-  flash.lengths = MmLengthsBackend::kFlashAttn;
-  flash.dtypes = {kF16, kBF16};
-  flash.head_size_multiple = 8;
-  flash.max_head_size = 256;
-  flash.min_sm = 80;
-  return flash;
-}
-
-MmCapability mm_triton_attn_capability() {
-  MmCapability triton;
-  triton.name = "MM_TRITON_ATTN";
-  triton.upstream_name = "TRITON_ATTN";
-  triton.description = "vLLM's ViT attention by the Triton prefill kernel, starts from cu_seqlens";
-  triton.lengths = MmLengthsBackend::kTritonAttn;
-  triton.dtypes = {kF16, kBF16, kF32};
-  triton.min_head_size = 32;
-  return triton;
-}
-
-MmCapability mm_flashinfer_capability() {
-  MmCapability flashinfer;
-  flashinfer.name = "MM_FLASHINFER";
-  flashinfer.upstream_name = "FLASHINFER";
-  flashinfer.description =
-      "vLLM's ViT attention by cuDNN: element offsets, padded batch, V inside the QKV rows, fp8";
-  flashinfer.lengths = MmLengthsBackend::kFlashInfer;
-  flashinfer.dtypes = {kF16, kBF16};
-  flashinfer.max_head_size = 256;
-  flashinfer.min_sm = 80;
-  flashinfer.batch_form = false;
-  flashinfer.fp8 = true;
-  return flashinfer;
-}
 
 const Backend& mm_torch_sdpa_backend() {
   static const MmBackend backend(mm_torch_sdpa_capability());

@@ -1,5 +1,9 @@
-// What a backend of the multimodal encoder can do, and its reasons against a problem
-// (semantics §13.3, second table).
+// What a backend of the multimodal encoder can do, as data, and its reasons against a problem
+// (semantics §13.3, second table). One pipeline (encoder/pipeline.h) serves all four; they differ
+// in these columns, above all in how the wrapper of each hands the lengths of the sequences over.
+//
+// Refusals name a backend as vLLM does ("FLASH_ATTN"), since users compare them with its messages;
+// everything else names it as this program does ("MM_FLASH_ATTN").
 #pragma once
 
 #include <string>

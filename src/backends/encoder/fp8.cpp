@@ -1,9 +1,12 @@
+// All scales live on the device. With dynamic scales a forward is: largest values of Q, K and V
+// into a ring of 16, scales from the ring, codes by these scales. The ring is that of the measured
+// layer; with a scale file to save there is one for each layer (§10.6, §10.7).
 #include "backends/encoder/fp8.h"
 
 #include <cmath>
 #include <cstring>
 
-#include "backends/repeated_copy.h"
+#include "backends/kernel_params.h"
 #include "core/error.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "inputs/mm_inputs.h"
@@ -13,6 +16,7 @@ namespace attnbench {
 namespace {
 
 constexpr std::array<const char*, 3> kNames{"query", "key", "value"};
+// Heads in e4m3 are padded to a multiple of this; the columns of padding are zeros (§10.5).
 constexpr int kHeadMultiple = 16;
 
 }  // namespace
@@ -52,6 +56,8 @@ void MmFp8::set_memory() {
                         : memory_.allocate(bytes, kKvScales).as<float>();
 }
 
+/// Every layer of the problem has to be in the file, as vLLM checks at its start, although only the
+/// first is measured. A scale of exactly 1.0 is skipped, as vLLM does it.
 void MmFp8::load_static_scales() {
   const std::string& path = *problem_.mm_encoder.fp8_scale_path;
   const MmScaleFile file = read_mm_scales(path);
@@ -96,6 +102,8 @@ void MmFp8::observe_earlier_forwards() {
   }
 }
 
+/// Records the largest values of one forward at `position` of the layer's ring, and makes the
+/// layer's scales of the whole ring.
 void MmFp8::observe(std::size_t layer, int position, const std::array<MmSource, 3>& sources) {
   for (std::size_t i = 0; i < 3; ++i) {
     attn::AmaxParams params{};

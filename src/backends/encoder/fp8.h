@@ -71,7 +71,7 @@ class MmFp8 {
   bool save_pending_;
   int position_ = 0;  // of the measured forward in the ring
   std::array<bool, 3> skip_{};
-  float query_scale_ = 1;  // loaded; dynamic ones are on the device alone
+  float query_scale_ = 1;  // loaded; dynamic ones are on the device only
   std::array<unsigned char*, 3> codes_{};
   std::int64_t num_layers_;          // whose scales are made
   float* amax_ = nullptr;            // [3]

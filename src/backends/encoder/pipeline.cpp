@@ -1,3 +1,5 @@
+// The base class sets everything up as for an encoder of text; what differs here is put into its
+// parameters before the first step is queued: lengths, the place of V, and the fp8 operands.
 #include "backends/encoder/pipeline.h"
 
 #include <fmt/format.h>

@@ -1,16 +1,18 @@
 // Attention of the multimodal encoder as a pipeline: one pass over ragged, non-causal sequences,
-// with V inside interleaved rows and fp8 where the backend has them (semantics §10).
+// with V inside interleaved rows and fp8 where the backend has them (semantics §10). There is no
+// cache and no decode. Steps: quantise (fp8), attend, slice (fp8 with padded heads).
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/encoder/capability.h"
 #include "backends/encoder/fp8.h"
 
 namespace attnbench {
 
+/// `capability` must outlive it.
 class MmPipeline : public AttentionPipeline {
  public:
   /// Errors: those of mm_sequences and MmFp8; E-CAPACITY for element offsets beyond int32.

@@ -1,10 +1,11 @@
-// Dense decode over latents, by splits or by a plan, on one rank or on each rank's share of the
-// keys (semantics §8.7, §8.8, §7.7).
+// One class that adds the steps, for one rank or for several. With ranks every token becomes a
+// request of its own, because a rank's share of a request's keys differs from token to token.
+#include "backends/mla/decode.h"
+
 #include <memory>
 #include <numeric>
 
 #include "backends/mla/query.h"
-#include "backends/mla/work.h"
 #include "backends/ranks/exchange.h"
 #include "core/error.h"
 #include "metadata/int_math.h"
@@ -126,6 +127,7 @@ class MlaDecode {
       const int* row = table.data<std::int32_t>() + request * columns;
       rows.insert(rows.end(), row, row + columns);
     });
+    // Rows are repeated, not pointed to: kernels find a table by the number of its request.
     return work_.memory.upload(rows, "block_table of tokens");
   }
 

@@ -1,3 +1,6 @@
+// A product with kv_b_proj makes [k_nope | v] of every head; k_pe, which all heads share, is copied
+// behind each k_nope. The functions give back closures, so that prefill can put those of all ranks
+// into one step.
 #include "backends/mla/expand.h"
 
 #include <utility>
@@ -112,6 +115,7 @@ std::function<void()> MlaExpand::expansion(const MlaRank& rank, const Latents& l
   key.first_size = static_cast<int>(n.nope);
   key.second_size = static_cast<int>(n.rope);
 
+  // V padded with zeros to the width of K, for kernels that take one head size only.
   attn::ConcatParams value = key;
   value.first = MlaWork::at(to.kv, n.nope, element_);
   value.second = nullptr;

@@ -1,15 +1,42 @@
 // The pipeline of MLA: what comes before and after attention, and what a run gives (semantics §8,
-// §9).
+// §9). In front of attention latents are written into the cache; behind it the output is quantised
+// for the next layer where the problem says so. What lies between is queued by the stages
+// (mla/decode.h, mla/prefill.h, mla/sparse.h), or by a user's kernel (plugin/mla_pipeline.h).
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "backends/mla/output.h"
 #include "backends/mla/work.h"
+#include "backends/output_quant.h"
 
 namespace attnbench {
+
+/// Quantises MlaWork::output, of which only the first T rows are read and written.
+class MlaOutputQuant {
+ public:
+  /// Adds its step; nothing for output_quant none.
+  explicit MlaOutputQuant(MlaWork& work);
+
+  bool is_on() const { return codes_ != nullptr; }
+  /// Codes and scales after a run. Scales that stand for no row keep what they held.
+  DeviceBuffers::Rows read_codes() const;
+  Tensor read_scales() const;
+
+ private:
+  void add_static();
+  void add_groups();
+  void add_nvfp4();
+  /// Swizzled scales begin as zeros, so that rows and blocks of padding read as such (§9.4).
+  void add_zero_scales();
+
+  MlaWork& work_;
+  OutputQuantLayout layout_;
+  void* codes_ = nullptr;  // [T_pad, ...]
+  void* scales_ = nullptr;
+  std::int64_t scale_bytes_ = 0;
+};
 
 class MlaPipeline : public Pipeline {
  public:
@@ -33,5 +60,10 @@ class MlaPipeline : public Pipeline {
   MlaWork work_;
   std::unique_ptr<MlaOutputQuant> quant_;
 };
+
+/// The pipeline of a native backend: decodes, prefills or listed keys, as the plan has them.
+/// Errors: those of MlaPipeline.
+std::unique_ptr<Pipeline> make_mla_pipeline(const MlaCapability& capability, const Problem& problem,
+                                            const BackendInputs& inputs, Ops& ops);
 
 }  // namespace attnbench

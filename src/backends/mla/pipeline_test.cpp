@@ -6,7 +6,8 @@
 #include <functional>
 #include <numeric>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/pipeline.h"
+#include "backends/mla/reference_pipeline.h"
 #include "backends/output_quant.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"

@@ -1,8 +1,10 @@
-// What an MLA backend does with a batch, and what that costs.
+// Cost and plan are in one file because both walk over the same split of the batch: what is counted
+// for a request follows from whether it is a decode.
+#include "backends/mla/plan.h"
+
 #include <algorithm>
 
-#include "backends/attention/attention_pipeline.h"
-#include "backends/mla/backend.h"
+#include "backends/attention/pipeline.h"
 #include "inputs/mla_inputs.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/decode_plan.h"
@@ -10,6 +12,8 @@
 namespace attnbench {
 namespace {
 
+/// Chunks of the context of the prefills; nothing where no prefill has context. A rank gathers
+/// whole blocks, so the plan depends on the block size and the group.
 std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& plan) {
   if (plan.batch.num_prefills == 0) return std::nullopt;
   const int first = plan.batch.num_decodes;
@@ -29,6 +33,8 @@ int sparse_parts(const Problem& problem, const MlaPlan& plan, int num_sms) {
                              static_cast<int>(ceil_div(heads, 64)) * 64);
 }
 
+/// Parts of a decode plan, or splits of every decode: 1 in batch-invariant mode, where the order of
+/// every sum is fixed, whatever else is in the batch.
 int decode_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan,
                  int num_sms) {
   if (problem.attention.batch_invariant || plan.batch.num_decodes == 0) return 1;
@@ -116,15 +122,6 @@ MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem, int nu
     plan.num_parts = sparse_parts(problem, plan, num_sms);
   }
   return plan;
-}
-
-KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
-  const KvCacheDtype dtype = problem.kv_cache.dtype;
-  const std::optional<KvCacheDtype> usual = kv_format(dtype).usual;
-  const std::vector<KvCacheDtype>& stored = capability.kv_dtypes;
-  if (!usual || std::ranges::count(stored, *usual) > 0) return dtype;
-  const auto packed = std::ranges::find_if(stored, is_packed);
-  return packed != stored.end() ? *packed : dtype;
 }
 
 double mla_flops(const Problem& problem, const MlaCapability& capability) {

@@ -1,10 +1,11 @@
-// Prefill over keys and values expanded to all heads of a rank: new tokens causally, the context in
-// chunks, merged (semantics §8.6).
-#include <algorithm>
+// MlaPrefill adds the new tokens and the last merge, MlaContext the chunks before it. With context
+// every partial result is float32 until that merge; without it the first attention writes the
+// output itself.
+#include "backends/mla/prefill.h"
 
-#include "backends/mla/context.h"
-#include "backends/mla/expand.h"
-#include "backends/mla/work.h"
+#include <algorithm>
+#include <utility>
+
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -58,6 +59,7 @@ class MlaPrefill {
                        work_.element);
   }
 
+  /// The new tokens need no cache: their latents are expanded as they come from the projection.
   std::vector<Expanded> add_new_keys() {
     const void* kv_c =
         MlaWork::at(work_.new_kv_c, first_token() * work_.sizes.latent, work_.element);
@@ -115,5 +117,195 @@ class MlaPrefill {
 }  // namespace
 
 void add_mla_prefill(MlaWork& work) { MlaPrefill(work).add_steps(); }
+
+attn::Element MlaContext::row_element() const {
+  return expand_.is_fp8() ? attn::Element::kE4M3 : work_.element;
+}
+
+std::vector<Partial> MlaContext::add_steps() {
+  make_workspaces();
+  std::vector<Partial> running;
+  std::vector<Partial> spare;
+  std::vector<Partial> of_chunk;
+  for (const MlaRank& rank : work_.ranks) {
+    running.push_back(expand_.make_partial(rank, "context"));
+    spare.push_back(expand_.make_partial(rank, "merged context"));
+    of_chunk.push_back(expand_.make_partial(rank, "chunk"));
+  }
+  for (std::size_t i = 0; i < work_.plan.chunks->chunks.size(); ++i) {
+    add_chunk(i, i == 0 ? running : of_chunk);
+    // The first chunk is the running result. Later ones are merged with it into the spare one, as a
+    // merge cannot write what it reads; the two then change places.
+    if (i == 0) continue;
+    std::vector<attn::MergeParams> merges;
+    for (const MlaRank& rank : work_.ranks) {
+      const auto r = static_cast<std::size_t>(rank.index);
+      attn::MergeParams merged = expand_.merge_params(rank, running[r], of_chunk[r]);
+      merged.output = spare[r].output;
+      merged.output_lse = spare[r].lse;
+      merged.output_lse_stride = merged.num_tokens;
+      merges.push_back(merged);
+    }
+    work_.add_each("merge_chunk", true, &Ops::merge, std::move(merges));
+    std::swap(running, spare);
+  }
+  return running;
+}
+
+void MlaContext::make_workspaces() {
+  // One set of buffers serves all chunks: they run one after the other on one stream.
+  i64 most = 0;
+  i64 most_local = 0;
+  for (const MlaChunk& chunk : work_.plan.chunks->chunks) {
+    most = std::max<i64>(most, chunk.num_tokens);
+    most_local = std::max<i64>(most_local, chunk.num_local_tokens);
+  }
+  const i64 entry = work_.sizes.entry();
+  for (const MlaRank& rank : work_.ranks) {
+    Workspace w;
+    w.rows = work_.workspace(most * entry, row_element(), "context rows");
+    if (work_.has_ranks()) {
+      const auto world_size = static_cast<i64>(work_.ranks.size());
+      w.local = work_.workspace(most_local * entry, work_.element, "local context");
+      w.gathered =
+          work_.workspace(world_size * most_local * entry, work_.element, "gathered context");
+    }
+    if (expand_.is_fp8()) {
+      w.kv_c = work_.workspace(most * work_.sizes.latent, work_.element, "context kv_c");
+    }
+    w.expanded = expand_.make_expanded(rank, most, "context");
+    workspaces_.push_back(w);
+  }
+}
+
+void MlaContext::add_chunk(std::size_t index, const std::vector<Partial>& to) {
+  const MlaChunk& chunk = work_.plan.chunks->chunks[index];
+  if (work_.has_ranks()) {
+    add_gather_from_ranks(index);
+  } else {
+    add_gather(chunk);
+  }
+  if (expand_.is_fp8()) add_cast(chunk);
+  std::vector<std::function<void()>> expansions;
+  std::vector<std::function<void()>> attends;
+  for (const MlaRank& rank : work_.ranks) {
+    const Workspace& w = workspace_of(rank);
+    const i64 entry = work_.sizes.entry();
+    Latents latents{w.rows, entry, MlaWork::at(w.rows, work_.sizes.latent, row_element()), entry,
+                    chunk.num_tokens};
+    if (w.kv_c != nullptr) {
+      latents.kv_c = w.kv_c;
+      latents.kv_c_stride = work_.sizes.latent;
+    }
+    expansions.push_back(expand_.expansion(rank, latents, w.expanded));
+    const Partial& result = to[static_cast<std::size_t>(rank.index)];
+    attn::AttendParams attend = expand_.attend_params(rank, w.expanded, chunk.lens, false);
+    attend.lse = result.lse;
+    attend.lse_stride = work_.plan.batch.num_prefill_tokens;
+    attends.push_back(expand_.attend_into(rank, attend, result.output, attn::Element::kF32,
+                                          rank.heads * work_.sizes.value));
+  }
+  work_.add_step(side_step("project_context", run_all(std::move(expansions)), 0,
+                           expand_.flops(chunk.num_tokens)));
+  work_.add_attend_step("attend_context", run_all(std::move(attends)));
+}
+
+/// Dequantised to the activation type, except for e4m3 prefill, which takes the codes as they are
+/// stored.
+void MlaContext::add_gather(const MlaChunk& chunk) {
+  const MlaRank& rank = work_.ranks.front();
+  void* rows = workspace_of(rank).rows;
+  if (expand_.is_fp8()) {
+    work_.add_each(
+        "gather_context", false, &Ops::cp_gather,
+        std::vector{cp_gather(rank, chunk.cu_seq_lens, chunk.starts, chunk.num_tokens, rows)});
+    return;
+  }
+  attn::MlaGatherParams gather{};
+  gather.entries = work_.entries(rank, work_.plan.batch.num_decodes);
+  gather.output_element = work_.element;
+  gather.output = rows;
+  gather.output_token_stride = work_.sizes.entry();
+  gather.cu_seq_lens = work_.memory.upload(chunk.cu_seq_lens, "chunk cu_seq_lens");
+  gather.token_to_seq = work_.memory.upload(chunk.token_to_seq, "token_to_seq");
+  gather.seq_starts = work_.memory.upload(chunk.starts, "chunk starts");
+  gather.num_tokens = chunk.num_tokens;
+  if (work_.entry_format() == attn::MlaEntry::kE4M3) gather.k_scale = work_.k_scale;
+  work_.add_each("gather_context", false, &Ops::gather_mla, std::vector{gather});
+}
+
+attn::CpGatherParams MlaContext::cp_gather(const MlaRank& rank,
+                                           const std::vector<std::int32_t>& lens_cu,
+                                           const std::vector<std::int32_t>& starts, i64 num_tokens,
+                                           void* output) {
+  attn::CpGatherParams gather{};
+  gather.entries = work_.entries(rank, work_.plan.batch.num_decodes);
+  gather.output = output;
+  gather.output_token_stride = work_.sizes.entry();
+  gather.cu_seq_lens = work_.memory.upload(lens_cu, "rows to gather");
+  gather.seq_starts = work_.memory.upload(starts, "first rows to gather");
+  gather.num_requests = static_cast<int>(starts.size());
+  gather.num_tokens = num_tokens;
+  return gather;
+}
+
+/// A rank's rows are padded to the same number for all, as an all-gather needs it; the
+/// reorganisation puts the stripes back into the order of the keys and leaves the padding out.
+void MlaContext::add_gather_from_ranks(std::size_t index) {
+  const MlaChunk& chunk = work_.plan.chunks->chunks[index];
+  const i64 entry = work_.sizes.entry();
+  const std::vector<i64> sources = [&] {
+    const std::vector<std::int64_t> rows = reorg_source_rows(*work_.plan.chunks, index);
+    return std::vector<i64>(rows.begin(), rows.end());
+  }();
+  const i64* source_rows = work_.memory.upload(sources, "reorg rows");
+  std::vector<attn::CpGatherParams> gathers;
+  std::vector<attn::GatherRowsParams> reorgs;
+  std::vector<const void*> send;
+  std::vector<void*> receive;
+  for (const MlaRank& rank : work_.ranks) {
+    const Workspace& w = workspace_of(rank);
+    gathers.push_back(cp_gather(rank, chunk.padded_local_cu, chunk.local_starts,
+                                chunk.num_local_tokens, w.local));
+    send.push_back(w.local);
+    receive.push_back(w.gathered);
+    attn::GatherRowsParams reorg{};
+    reorg.element = work_.element;
+    reorg.source = w.gathered;
+    reorg.source_row_stride = entry;
+    reorg.output = w.rows;
+    reorg.output_row_stride = entry;
+    reorg.rows = source_rows;
+    reorg.num_rows = static_cast<i64>(sources.size());
+    reorg.width = static_cast<int>(entry);
+    reorgs.push_back(reorg);
+  }
+  work_.add_each("gather_context", false, &Ops::cp_gather, std::move(gathers));
+  const auto bytes = static_cast<std::size_t>(chunk.num_local_tokens * entry * work_.size);
+  work_.add_step(side_step("all_gather_context", [comm = work_.comm.get(), send, receive, bytes] {
+    comm->all_gather(send, receive, bytes);
+  }));
+  work_.add_each("reorg_context", false, &Ops::gather_rows, std::move(reorgs));
+}
+
+/// kv_b_proj takes 16-bit latents; k_pe goes into the keys as it is stored.
+void MlaContext::add_cast(const MlaChunk& chunk) {
+  std::vector<attn::CopyParams> casts;
+  for (const MlaRank& rank : work_.ranks) {
+    const Workspace& w = workspace_of(rank);
+    attn::CopyParams cast{};
+    cast.source_element = row_element();
+    cast.output_element = work_.element;
+    cast.source = w.rows;
+    cast.source_strides[1] = work_.sizes.entry();
+    cast.output = w.kv_c;
+    cast.output_strides[1] = work_.sizes.latent;
+    cast.extents[0] = cast.extents[2] = 1;
+    cast.extents[1] = chunk.num_tokens;
+    cast.width = work_.sizes.latent;
+    casts.push_back(cast);
+  }
+  work_.add_each("cast_context", false, &Ops::copy, std::move(casts));
+}
 
 }  // namespace attnbench

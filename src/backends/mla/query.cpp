@@ -1,3 +1,5 @@
+// Both projections are batched products, one for each head, and the joined query is built by one
+// concatenation: an engine does the same around the kernels that are compared here.
 #include "backends/mla/query.h"
 
 #include "metadata/int_math.h"
@@ -30,6 +32,7 @@ attn::MatmulParams project_query(const MlaWork& work, const MlaRank& rank, i64 t
   return product;
 }
 
+/// Latent part and rope part of every head side by side, as cache entries have them.
 attn::ConcatParams concat_query(const MlaWork& work, const MlaRank& rank, i64 tokens,
                                 const void* latent, void* joined) {
   const MlaSizes& n = work.sizes;

@@ -1,5 +1,10 @@
 // Both ends of attention over latents: the query projected into the latent space, padded and
-// quantised, and the latent output projected back (semantics §8.7).
+// quantised, and the latent output projected back (semantics §8.7). Decodes, listed keys and users'
+// kernels have the same ends and differ in what is between them.
+//
+// Each function queues steps and gives back where the result will be on the device; with several
+// ranks, one result for each rank's own heads. The projections are shown beside the time of the
+// attention and are not part of it, as they are the same for every backend.
 #pragma once
 
 #include <vector>
@@ -12,7 +17,8 @@ namespace attnbench {
 /// rank's own heads.
 std::vector<const void*> add_latent_query(MlaWork& work, attn::i64 tokens);
 
-/// Step quantise_query: e4m3 codes of [tokens, N, Lkv + R] by q_scale.
+/// Step quantise_query: e4m3 codes of [tokens, N, Lkv + R] by q_scale, which may be made by an
+/// earlier step. For one rank only: several exchange the query in 16 bits.
 const void* add_quantised_query(MlaWork& work, const void* query, attn::i64 tokens);
 
 /// Step pad_query_heads: each [tokens, N, Lkv + R] becomes [tokens, padded_heads, Lkv + R] with
@@ -21,7 +27,8 @@ std::vector<const void*> add_padded_heads(MlaWork& work, const std::vector<const
                                           attn::Element element, attn::i64 tokens,
                                           attn::i64 padded_heads);
 
-/// Latent output of a rank's own heads, [tokens, h, Lkv] in the activation type.
+/// Latent output of a rank's own heads, [tokens, h, Lkv] in the activation type, rounded once by
+/// whoever made it. Heads of padding behind them are skipped by the stride.
 struct LatentOutput {
   const void* data = nullptr;
   attn::i64 token_stride = 0;

@@ -1,8 +1,11 @@
-// REFERENCE for MLA: float64 latents and heads straight from the definitions (semantics §8.3).
+// One step over all rows on the host. Poison is NaN here, as results are doubles until they are
+// read.
+#include "backends/mla/reference_pipeline.h"
+
 #include <limits>
 #include <numeric>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
 #include "backends/output_quant.h"
 #include "backends/refusals.h"
 #include "core/error.h"
@@ -41,6 +44,7 @@ class MlaReferencePipeline final : public Pipeline {
     output.output = rounded(result_.output, a.dtype, {tokens, a.num_heads, a.v_head_size});
     output.lse = rounded(result_.lse, Dtype::kF32, {a.num_heads, tokens});
     if (problem_.output_quant.type == OutputQuantType::kNone) return output;
+    // Both are kept: the judge compares values before quantisation and bytes after it.
     OutputQuantTensors quantised = quantise_output(problem_, output.output);
     output.more.emplace_back("output_unquantized", std::move(output.output));
     output.output = std::move(quantised.codes);
@@ -72,6 +76,12 @@ class MlaReferencePipeline final : public Pipeline {
 };
 
 }  // namespace
+
+MlaCapability mla_reference_capability(const Problem& problem) {
+  MlaCapability capability = plain_mla_capability();
+  capability.sparse = problem.mla.sparse_topk.has_value();
+  return capability;
+}
 
 std::vector<std::string> mla_reference_refusals(const Problem& problem) {
   Refusals reasons(problem);

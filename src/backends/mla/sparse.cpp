@@ -1,10 +1,11 @@
-// Sparse MLA: every row attends to the keys that its list names (semantics §8.9). A 16-bit cache is
-// read directly; of an fp8_ds_mla cache decodes read the entries by a plan, and prefills an
-// upconverted copy.
+// With 16-bit entries one step attends for all rows. With fp8_ds_mla entries the batch is cut in
+// two: short queries read the entries in place, long ones an upconverted copy in a workspace that
+// several groups of requests use in turn.
+#include "backends/mla/sparse.h"
+
 #include <algorithm>
 
 #include "backends/mla/query.h"
-#include "backends/mla/work.h"
 #include "metadata/int_math.h"
 #include "metadata/mla/sparse_index.h"
 #include "metadata/parts/decode_plan.h"
@@ -114,7 +115,8 @@ class MlaSparse {
     }));
   }
 
-  /// Runs of prefills whose sequences fit into the workspace together; a longer one stands alone.
+  /// Runs of prefills whose sequences fit into the workspace together; a longer one is a run by
+  /// itself.
   std::vector<PrefillGroup> group_prefills() {
     std::vector<PrefillGroup> groups;
     for (std::size_t b = static_cast<std::size_t>(work_.plan.sparse_batch.num_decodes);

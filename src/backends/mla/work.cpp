@@ -1,9 +1,11 @@
+// Everything that more than one stage reads is uploaded here, once. A stage allocates what only it
+// needs when it adds its steps.
 #include "backends/mla/work.h"
 
 #include <algorithm>
 
-#include "backends/kv_params.h"
-#include "backends/ranks/ops_communicator.h"
+#include "backends/kernel_params.h"
+#include "backends/ranks/communicator.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"
@@ -51,7 +53,8 @@ void MlaWork::set_memory() {
   lse = memory.workspace_of<float>(num_rows * padded_heads(kLargestPadding), "lse");
 }
 
-/// k_pe is not looked at (§5.4).
+/// The scales of the cache are made from the latents; k_pe is stored with the same scale, but not
+/// looked at (§5.4).
 void MlaWork::calculate_scales() {
   const i64 num_new = cache_before.new_kv_c.dim(0) - static_cast<i64>(kPaddingSlots.size());
   const ScaledRows latents{element, new_kv_c, num_new, 1, static_cast<int>(sizes.latent)};
@@ -64,6 +67,8 @@ void MlaWork::calculate_scales() {
   q_scale = kv_scales->q_scale();
 }
 
+/// Every rank gets its heads and its part of one buffer that holds the caches of all, one behind
+/// the other; slot mappings likewise.
 void MlaWork::set_ranks() {
   const int world_size = problem.dcp.world_size;
   const i64* slots = memory.upload_of<i64>(cache_before.slot_mapping, "slot_mapping");
@@ -115,6 +120,8 @@ attn::PlanParams MlaWork::plan_params(const DecodePlan& decodes,
   return params;
 }
 
+/// Decodes and prefills are attended by different steps. The work of both is put on the first of
+/// them, since rates are made from the sum over a run.
 void MlaWork::add_attend_step(std::string name, std::function<void()> run) {
   const bool first = !has_attention_step_;
   has_attention_step_ = true;

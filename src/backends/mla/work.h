@@ -12,7 +12,7 @@
 
 #include "backends/device_buffers.h"
 #include "backends/kv_scale_step.h"
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
 #include "backends/ranks/communicator.h"
 #include "inputs/mla_inputs.h"
 #include "metadata/parts/decode_plan.h"
@@ -128,16 +128,5 @@ class MlaWork {
 
   bool has_attention_step_ = false;
 };
-
-/// Stages, each adding its steps. Decodes, dense and not sparse (§8.7, §7.7).
-void add_mla_decode(MlaWork& work);
-/// Every row, over the keys that its list names (§8.9).
-void add_mla_sparse(MlaWork& work);
-/// The slots of the keys that every row's list names, [T, topk]; of the requests with a place in
-/// the workspace its rows instead (SparseIndexArgs::workspace_starts).
-std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
-                                           const std::vector<std::int32_t>& workspace_starts = {});
-/// The requests behind the decodes (§8.6).
-void add_mla_prefill(MlaWork& work);
 
 }  // namespace attnbench

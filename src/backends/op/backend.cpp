@@ -1,8 +1,15 @@
-// OPS: one operation alone, as the pipelines of the other backends run it (contract section 2).
+// OPS: one operation, as the pipelines of the other backends run it (contract section 2). This is
+// where the kind of an operation becomes steps; what a kind needs beside that is in facts.cpp
+// (limits, bytes) and in bench/cases/op_inputs.cpp (operands).
 #include <fmt/format.h>
 
 #include "backends/backend_list.h"
-#include "backends/op/op_pipeline.h"
+#include "backends/op/cache_steps.h"
+#include "backends/op/facts.h"
+#include "backends/op/merge_steps.h"
+#include "backends/op/output_steps.h"
+#include "backends/op/pipeline.h"
+#include "backends/op/quant_steps.h"
 
 namespace attnbench {
 namespace {
@@ -115,23 +122,6 @@ class OpsBackend final : public Backend {
 };
 
 }  // namespace
-
-void add_op_facts(const Problem& problem, Facts& facts) {
-  facts.emplace_back("tokens", std::to_string(problem.num_tokens()));
-  const OpCacheLayout layout = problem.op.cache_layout;
-  if (layout != OpCacheLayout::kAuto) {
-    facts.emplace_back("cache layout", fmt::format("{}, {}", to_string(layout),
-                                                   to_string(problem.kv_cache.layout)));
-  }
-  if (problem.dcp.world_size > 1) {
-    facts.emplace_back("ranks", std::to_string(problem.dcp.world_size));
-  }
-}
-
-KernelRules op_kernel_rules(const Problem& problem) {
-  const bool triton = problem.op.cache_layout == OpCacheLayout::kTr;
-  return triton ? triton_attn_backend().kernel_rules() : KernelRules{};
-}
 
 const Backend& ops_backend() {
   static const OpsBackend backend;

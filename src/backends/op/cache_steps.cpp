@@ -1,8 +1,10 @@
-// Operations on caches: writes, rotation fused with a write, gathers (semantics §5, §8.4, §12).
+// Parameters are made from the problem and the layout of the case's cache, never from another
+// pipeline's: an error that both share would otherwise show in neither.
+#include "backends/op/cache_steps.h"
+
 #include <algorithm>
 
-#include "backends/kv_params.h"
-#include "backends/op/op_pipeline.h"
+#include "backends/kernel_params.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {

@@ -1,9 +1,10 @@
-// Operations on partial results: merge of prefix and suffix, correction of the ranks of a
-// decode-context group (semantics §6.3, §7.3 to §7.5).
+// A merge is one call. The correction of ranks is the arithmetic of ranks/exchange.cpp with given
+// partials, and in the type of the case, where the pipelines' exchange is float32 throughout.
+#include "backends/op/merge_steps.h"
+
 #include <memory>
 
-#include "backends/op/op_pipeline.h"
-#include "backends/ranks/ops_communicator.h"
+#include "backends/ranks/communicator.h"
 
 namespace attnbench {
 namespace {

@@ -1,5 +1,7 @@
-// Operations that quantise the output of attention (semantics §9).
-#include "backends/op/quant_parts.h"
+// Scales are outputs of their own, so their layout is judged byte for byte like the codes.
+#include "backends/op/output_steps.h"
+
+#include "backends/op/quant_steps.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -1,5 +1,10 @@
-// Operations that quantise queries, keys and values (semantics §8.7, §11.2).
-#include "backends/op/quant_parts.h"
+// Outputs of several parts (codes, scales, counters) are named after what they are of: "output" is
+// the query's, "key_output" and "value_output" those of keys and values.
+#include "backends/op/quant_steps.h"
+
+#include "backends/kernel_params.h"
+#include "inputs/files/encoder_scale_file.h"
+#include "metadata/int_math.h"
 
 namespace attnbench {
 namespace {
@@ -8,7 +13,7 @@ using attn::i64;
 
 void queue_fp8_query(OpPipeline& op) {
   const Problem& problem = op.problem();
-  const HeadRun query = projection_heads(op)[0];
+  const ProjectionHeads query = projection_heads(op)[0];
   attn::StaticQuantiseParams p{};
   p.source_element = element_of(problem.attention.dtype);
   p.source = query.data;
@@ -25,8 +30,9 @@ void queue_fp8_query(OpPipeline& op) {
 }
 
 /// §11.2: queries with transposed scales as prefill takes them, keys without; values by channel.
-attn::Int8QuantiseParams int8_params(OpPipeline& op, const HeadRun& run, const std::string& name,
-                                     attn::Int8Granularity granularity, bool transposed) {
+attn::Int8QuantiseParams int8_params(OpPipeline& op, const ProjectionHeads& run,
+                                     const std::string& name, attn::Int8Granularity granularity,
+                                     bool transposed) {
   attn::Int8QuantiseParams p{};
   p.source_element = element_of(op.problem().attention.dtype);
   p.source = run.data;
@@ -46,7 +52,7 @@ attn::Int8QuantiseParams int8_params(OpPipeline& op, const HeadRun& run, const s
 }
 
 void queue_int8(OpPipeline& op) {
-  const std::array<HeadRun, 3> runs = projection_heads(op);
+  const std::array<ProjectionHeads, 3> runs = projection_heads(op);
   const auto scales = [&](const std::string& name, std::vector<std::int64_t> shape) {
     return static_cast<float*>(op.output(name, poisoned_tensor(Dtype::kF32, std::move(shape))));
   };
@@ -102,11 +108,115 @@ void queue_latent_query(OpPipeline& op) {
   });
 }
 
+attn::AmaxParams amax_params(const Problem& problem, const ProjectionHeads& run, float* amax) {
+  attn::AmaxParams p{};
+  p.element = element_of(problem.attention.dtype);
+  p.source = run.data;
+  p.token_stride = run.token_stride;
+  p.head_stride = run.head_stride;
+  p.num_tokens = run.tokens;
+  p.num_heads = run.heads;
+  p.head_size = run.head_size;
+  p.is_signed = problem.mm_encoder.amax == AmaxKind::kSigned ? 1 : 0;
+  p.amax = amax;
+  return p;
+}
+
+/// Scales of the file's layer; a loaded 1.0 is skipped (§10.5).
+std::array<double, 3> loaded_scales(const MmEncoderSpec& mm) {
+  const MmScaleFile file = read_mm_scales(*mm.fp8_scale_path);
+  const MmLayerScales& layer = require_mm_scales(file, mm.layer_names.front(), *mm.fp8_scale_path);
+  return {layer.q, layer.k, layer.v};
+}
+
+/// A first forward: its own largest values are all that the history holds.
+std::function<void()> dynamic_scales(OpPipeline& op, const std::array<ProjectionHeads, 3>& runs,
+                                     float* scales) {
+  auto* amax = static_cast<float*>(op.memory().workspace(3 * i64{sizeof(float)}, "amax"));
+  std::array<attn::AmaxParams, 3> largest;
+  for (std::size_t i = 0; i < 3; ++i) largest[i] = amax_params(op.problem(), runs[i], amax + i);
+  attn::AmaxHistoryParams history{};
+  history.amax = amax;
+  history.history = const_cast<float*>(
+      op.memory().upload(std::vector<float>(3 * attn::kAmaxHistoryLength, 0.0f), "amax history"));
+  history.scale = scales;
+  history.num_tensors = 3;
+  return [&op, largest, history] {
+    for (const attn::AmaxParams& p : largest) op.ops().amax(p);
+    op.ops().update_amax_history(history);
+  };
+}
+
+attn::PadQuantiseParams pad_params(OpPipeline& op, const ProjectionHeads& run,
+                                   const std::string& name) {
+  attn::PadQuantiseParams p{};
+  p.source_element = element_of(op.problem().attention.dtype);
+  p.source = run.data;
+  p.source_token_stride = run.token_stride;
+  p.source_head_stride = run.head_stride;
+  p.num_tokens = run.tokens;
+  p.num_heads = run.heads;
+  p.head_size = run.head_size;
+  p.padded_head_size = static_cast<int>(round_up(run.head_size, 16));
+  p.codes = static_cast<unsigned char*>(
+      op.output(name, poisoned_tensor(Dtype::kE4M3, {run.tokens, run.heads, p.padded_head_size})));
+  return p;
+}
+
 }  // namespace
+
+std::array<ProjectionHeads, 3> projection_heads(OpPipeline& op) {
+  const Tensor& rows = op.inputs().at("projection");
+  const AttentionSpec& a = op.problem().attention;
+  const auto* data = static_cast<const char*>(op.operand("projection"));
+  const attn::i64 bytes = rows.dim(2) * static_cast<attn::i64>(dtype_size(rows.dtype()));
+  std::array<ProjectionHeads, 3> runs;
+  const std::array<int, 3> heads{a.num_heads, a.num_kv_heads, a.num_kv_heads};
+  attn::i64 first = 0;
+  for (std::size_t i = 0; i < 3; ++i) {
+    runs[i] = {data + first * bytes, rows.dim(1) * rows.dim(2), rows.dim(2), rows.dim(0), heads[i],
+               a.head_size};
+    first += heads[i];
+  }
+  return runs;
+}
+
+void* zeroed_counter(OpPipeline& op, const std::string& name) {
+  return op.output(name, Tensor(Dtype::kI64, {1}));
+}
+
+void queue_reset(OpPipeline& op, void* counter) {
+  const void* zero = op.memory().upload(std::vector<attn::i64>{0}, "zero");
+  const attn::CopyParams copy = repeated_copy(attn::Element::kI64, zero, counter, 1);
+  op.add_step(side_step("reset_counter", [&op, copy] { op.ops().copy(copy); }));
+}
 
 void queue_quantize(OpPipeline& op) {
   if (op.problem().op.mla) return queue_latent_query(op);
   op.problem().kv_cache.int8_level > 0 ? queue_int8(op) : queue_fp8_query(op);
+}
+
+void queue_mm_quant(OpPipeline& op) {
+  const std::array<ProjectionHeads, 3> runs = projection_heads(op);
+  const MmEncoderSpec& mm = op.problem().mm_encoder;
+  std::array<attn::PadQuantiseParams, 3> codes{pad_params(op, runs[0], "query_codes"),
+                                               pad_params(op, runs[1], "key_codes"),
+                                               pad_params(op, runs[2], "value_codes")};
+  std::function<void()> make_scales = [] {};
+  std::array<double, 3> given{};
+  Tensor before = poisoned_tensor(Dtype::kF32, {3});
+  if (mm.fp8_scale_path) {
+    given = loaded_scales(mm);
+    for (int i = 0; i < 3; ++i)
+      before.set(i, static_cast<float>(given[static_cast<std::size_t>(i)]));
+  }
+  auto* scales = static_cast<float*>(op.output("fp8_scales", std::move(before)));
+  if (!mm.fp8_scale_path) make_scales = dynamic_scales(op, runs, scales);
+  for (std::size_t i = 0; i < 3; ++i) codes[i].scale = given[i] == 1.0 ? nullptr : scales + i;
+  op.add_step([&op, make_scales, codes] {
+    make_scales();
+    for (const attn::PadQuantiseParams& p : codes) op.ops().quantise_pad_fp8(p);
+  });
 }
 
 }  // namespace attnbench

@@ -1,3 +1,5 @@
+// A problem passes three sieves: what the interface has no words for (plugin/problem.h), what the
+// plugin does not declare in its table, and what its own supports() says. Only then is it prepared.
 #include "backends/plugin/backend.h"
 
 #include <fmt/format.h>
@@ -6,8 +8,7 @@
 #include <utility>
 
 #include "backends/attention/capability.h"
-#include "backends/cache_facts.h"
-#include "backends/op/op_pipeline.h"
+#include "backends/op/facts.h"
 #include "backends/plugin/mla_pipeline.h"
 #include "backends/plugin/op_pipeline.h"
 #include "backends/plugin/pipeline.h"
@@ -64,7 +65,7 @@ class PluginBackend final : public Backend {
   bool is_deterministic(const Problem&) const override {
     return plugin_.table.nondeterministic == 0;
   }
-  /// By the problem: a plugin that rounds P further than it is asked to has no wider limits.
+  /// By the problem: a plugin that rounds P further than the problem says has no wider limits.
   Dtype probability_dtype(const Problem& problem) const override {
     return probability_dtype_of(problem);
   }

@@ -1,4 +1,7 @@
-// The backends of a user's library: judged and timed like ours.
+// The backends of a user's library: judged and timed like ours. What is different is trust: a
+// user's code may crash, hang, remember or write where it must not, so it gets checks that ours do
+// not (users_pipeline.h), and its cases can be run in processes of their own. A library may hold
+// several backends; a Python class is opened through a library too (plugin/python_plugin.h).
 #pragma once
 
 #include <memory>

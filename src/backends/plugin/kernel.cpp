@@ -1,3 +1,5 @@
+// Calls into a user's library. Whatever it throws or complains of ends up as BackendFailure with
+// the name of the function in front, so that a reader knows whose words they are.
 #include "backends/plugin/kernel.h"
 
 #include <fmt/format.h>

@@ -87,7 +87,7 @@ class PluginKernel {
   /// Remembers what a small input (lengths, scales) holds now, for changed_input(). Null: nothing.
   void watch(const char* name, const AttnbenchTensor* tensor, Dtype dtype);
   /// Calls prepare() while `values` hold poison, and uploads them afterwards. `problem` must
-  /// outlive the kernel. Errors: BackendFailure with the plugin's words, E-CAPACITY when it asked
+  /// outlive the kernel. Errors: BackendFailure with the plugin's words, E-CAPACITY when it wants
   /// for more memory than there is.
   void prepare(const AttnbenchProblem& problem, const std::vector<Input>& values);
   /// The step of the pipeline. Errors: BackendFailure.

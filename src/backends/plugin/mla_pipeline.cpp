@@ -1,8 +1,12 @@
+// All steps but one are ours. The kernel's query is made by steps, so its values cannot be uploaded
+// like those of other inputs: where they have to change, what they are made from changes.
 #include "backends/plugin/mla_pipeline.h"
 
 #include <utility>
 
+#include "backends/mla/plan.h"
 #include "backends/mla/query.h"
+#include "backends/mla/sparse.h"
 
 namespace attnbench {
 namespace {

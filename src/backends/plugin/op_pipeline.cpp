@@ -1,3 +1,5 @@
+// The values of the operands change places between runs (OperandValues); showing the same ones
+// twice brings the case's own back.
 #include "backends/plugin/op_pipeline.h"
 
 #include <string>

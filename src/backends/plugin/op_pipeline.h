@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "backends/op/op_pipeline.h"
+#include "backends/op/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/operation.h"
 #include "backends/plugin/problem.h"

@@ -1,11 +1,12 @@
 // What a plugin's single operation works on: operands that it is given, values that change for the
-// checks of users' kernels, and the way back to the output that the case expects.
+// checks of users' kernels, and the way back to the output that the case expects. A new operation
+// for plugins is a class here, a bit in attnbench_backend.h and a row in plugin/problem.cpp.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "backends/op/op_pipeline.h"
+#include "backends/op/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/users_pipeline.h"
 
@@ -23,14 +24,16 @@ class PluginOperation {
   virtual ~PluginOperation() = default;
   /// Values that are computed from, not metadata: they hold poison in prepare().
   virtual std::vector<PluginKernel::Input> values() const = 0;
-  /// Brings such values to the device.
+  /// Brings such values to the device. Called between runs, with any order of values; every call
+  /// replaces all of them.
   virtual void upload(OperandValues values) = 0;
   /// Output and LSE of a run, ours in form, on kNegated values.
   virtual void restore(PipelineOutput& output) const = 0;
   virtual UsersPipeline::Words words() const = 0;
 };
 
-/// Each describes its tensors to `kernel`; both outlive it.
+/// Each uploads operands through `op` and describes them to `kernel`; both outlive it. The problem
+/// has no reason of operation_refusals() against it.
 std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel);
 std::unique_ptr<PluginOperation> plugin_merge(OpPipeline& op, PluginKernel& kernel);
 

@@ -1,3 +1,5 @@
+// prepare() runs while the values hold poison, so that nothing can be computed ahead of what is
+// timed; they are uploaded behind it.
 #include "backends/plugin/pipeline.h"
 
 #include <utility>

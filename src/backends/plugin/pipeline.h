@@ -1,9 +1,11 @@
-// A plugin's attention as a pipeline: our cache write, then its run().
+// A plugin's attention as a pipeline: our cache write, then its run(). Query, keys and values,
+// metadata, output and LSE are described to the plugin once, in prepare(); run() gets only its
+// state and the stream.
 #pragma once
 
 #include <vector>
 
-#include "backends/attention/attention_pipeline.h"
+#include "backends/attention/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/problem.h"
 #include "backends/users_pipeline.h"

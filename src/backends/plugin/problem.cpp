@@ -1,10 +1,15 @@
+// The view's arrays and strings are members, filled before get() is called and never changed
+// afterwards: a plugin may keep the pointer from prepare() to destroy().
 #include "backends/plugin/problem.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
+#include "backends/mla/plan.h"
+#include "backends/op/facts.h"
 #include "backends/refusals.h"
 #include "core/parallel.h"
 #include "core/problem/problem_json.h"
@@ -37,7 +42,7 @@ std::uint32_t type_bit(AttentionType type) {
 std::uint32_t bias_of(AlibiForm form) {
   switch (form) {
     case AlibiForm::kNone:
-    case AlibiForm::kContextRelative:  // of TRITON_ATTN alone
+    case AlibiForm::kContextRelative:  // of TRITON_ATTN only
       return ATTNBENCH_BIAS_NONE;
     case AlibiForm::kKeyIndex:
       return ATTNBENCH_BIAS_KEY_INDEX;
@@ -94,6 +99,34 @@ constexpr std::pair<std::uint64_t, const char*> kFeatureNames[] = {
     {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
     {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
     {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}};
+
+constexpr std::array<std::pair<OpKind, std::uint32_t>, 2> kOperations = {
+    {{OpKind::kReshapeAndCache, ATTNBENCH_OP_RESHAPE_AND_CACHE},
+     {OpKind::kMerge, ATTNBENCH_OP_MERGE}}};
+
+std::uint32_t bit_of(OpKind op) {
+  for (const auto& [known, bit] : kOperations) {
+    if (known == op) return bit;
+  }
+  return 0;
+}
+
+/// Type of the cache that the operation writes; that of attention where it writes none.
+Dtype cache_element(const Problem& problem) {
+  if (problem.op.name != OpKind::kReshapeAndCache) return problem.attention.dtype;
+  return resolve_store_rule(problem, op_kernel_rules(problem)).element;
+}
+
+/// What the plugin must have declared, beside the operation itself.
+std::uint64_t operation_features(const Problem& problem, std::uint32_t kv_cache_dtype) {
+  const AttentionSpec& a = problem.attention;
+  std::uint64_t features = 0;
+  if (a.v_head_size != a.head_size) features |= ATTNBENCH_V_HEAD_SIZE;
+  if (kv_cache_dtype == ATTNBENCH_FP8_E4M3) features |= ATTNBENCH_FP8_KV;
+  if (kv_cache_dtype == ATTNBENCH_FP8_E5M2) features |= ATTNBENCH_FP8_E5M2_KV;
+  if (problem.output_quant.type != OutputQuantType::kNone) features |= ATTNBENCH_FP8_OUTPUT;
+  return features;
+}
 
 }  // namespace
 
@@ -235,7 +268,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
   const bool fp8_encoder =
       a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
-  // §14.2 has limits for e4m3 queries over e4m3 keys alone, as the native backends take them.
+  // §14.2 has limits for e4m3 queries over e4m3 keys only, as the native backends take them.
   const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
   const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
   reasons.add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
@@ -263,6 +296,34 @@ std::vector<std::string> undeclared(const AttnbenchProblem& problem, AttentionTy
     reasons.push_back(fmt::format("needs {}, which the plugin does not declare", name));
   }
   return reasons;
+}
+
+std::string plugin_operation_name(std::uint32_t operation) {
+  for (const auto& [op, bit] : kOperations) {
+    if (bit == operation) return to_string(op);
+  }
+  return "";
+}
+
+void PluginProblem::set_operation(const Problem& problem) {
+  view_.operation = bit_of(*problem.op.name);
+  set_cache(problem, cache_element(problem));
+  view_.scale = problem.attention.scale;
+  view_.num_merged_tokens = problem.op.tokens_with_context.value_or(problem.num_tokens());
+  view_.features = operation_features(problem, view_.kv_cache_dtype);
+}
+
+std::vector<std::string> operation_refusals(const Problem& problem) {
+  const OpKind op = *problem.op.name;
+  if (bit_of(op) == 0) return {fmt::format("operation {} not supported", to_string(op))};
+  if (op == OpKind::kMerge) return {};
+  if (problem.op.mla) return {fmt::format("operation {} of latents not supported", to_string(op))};
+  Refusals reasons(problem);
+  reasons.kv_cache_dtype(has_inner_scales(problem.kv_cache.dtype));
+  reasons.int8();
+  reasons.dcp();
+  reasons.v_head_size();
+  return reasons.take();
 }
 
 }  // namespace attnbench

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "backends/mla/backend.h"
+#include "backends/mla/capability.h"
 #include "core/problem/problem.h"
 #include "metadata/mask/attention_math.h"
 #include "plugin/attnbench_backend.h"

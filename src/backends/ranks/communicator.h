@@ -1,5 +1,10 @@
-// Ranks that exchange buffers: simulated in one process, or real ones. What the pipelines of
-// decode context parallelism move between ranks goes through here (semantics §7).
+// Ranks that exchange buffers. What the pipelines of decode context parallelism move between ranks
+// goes through here (semantics §7), so that a pipeline is written for W ranks and does not know
+// whether they are simulated in one process or real ones.
+//
+// The only implementation simulates them: all W ranks have their buffers on the device of one Ops,
+// and what they exchange is copied and summed by its operations. Nothing passes through the host,
+// so the steps can be captured and timed; what such a time leaves out is the network.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +13,7 @@
 #include <span>
 
 #include "core/dtype.h"
+#include "ops/ops.h"
 
 namespace attnbench {
 
@@ -40,5 +46,9 @@ class Communicator {
   virtual void all_reduce_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
                               std::int64_t count) = 0;
 };
+
+/// Simulated ranks on the device of `ops`, which must outlive it. world_size in [1,
+/// attn::kMostSummedRanks], else E-CONFIG.
+std::unique_ptr<Communicator> make_ops_communicator(int world_size, Ops& ops);
 
 }  // namespace attnbench

@@ -1,6 +1,10 @@
+// Buffers are all allocated in the constructors and the runs only queue operations, so that a step
+// waits for nothing and a repeated run does the same again. Every intermediate is float32.
 #include "backends/ranks/exchange.h"
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace attnbench {
 namespace {
@@ -90,6 +94,7 @@ void DcpExchange::make_rank(int r, DeviceBuffers& memory) {
   const i64 all = own_lses() * world_size_;
   rank.gathered_lse = floats(all * world_size_, "gathered lse");
   rank.all_lse = floats(all, "combined lse");
+  // reduce-scatter leaves a rank's own heads at the beginning.
   // all-reduce leaves every head on every rank.
   rank.output = rank.received + (scatters ? 0 : r * own);
   rank.lse = rank.all_lse + r * own_lses();
@@ -177,6 +182,8 @@ void DcpExchange::run_all_to_all() const {
   for (const Rank& rank : ranks_) combine(rank);
 }
 
+/// The W partials of a rank's own heads, weighted by their LSEs. `received` has them rank after
+/// rank.
 void DcpExchange::combine(const Rank& rank) const {
   const i64 width = shape_.width;
   attn::DcpCombineParams combine{};
@@ -194,6 +201,24 @@ void DcpExchange::combine(const Rank& rank) const {
   combine.num_heads = shape_.num_heads;
   combine.head_size = shape_.width;
   ops_.combine_dcp(combine);
+}
+
+std::vector<HeadRun> dcp_head_runs(const AttentionSpec& attention, HeadSpan heads) {
+  const int group = attention.num_heads / attention.num_kv_heads;
+  const int count = heads.end - heads.begin;
+  if (heads.begin % group == 0 && count % group == 0) {
+    return {{0, count, heads.begin / group, count / group}};
+  }
+  // Uneven: a group of query heads is cut by the border between two ranks, so each KV head is a
+  // call of its own, because a call takes one ratio of query heads to KV heads.
+  std::vector<HeadRun> runs;
+  for (int head = heads.begin; head < heads.end;) {
+    const int kv_head = head / group;
+    const int end = std::min(heads.end, (kv_head + 1) * group);
+    runs.push_back({head - heads.begin, end - head, kv_head, 1});
+    head = end;
+  }
+  return runs;
 }
 
 }  // namespace attnbench

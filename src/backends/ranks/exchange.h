@@ -1,5 +1,11 @@
 // What the ranks of a decode-context group give each other around the attention over their own
-// keys (semantics §7): the query heads before it, the partial results after it.
+// keys (semantics §7): the query heads before it, the partial results after it; and which KV heads
+// the query heads of a rank read.
+//
+// The keys of a request are striped over W ranks, while heads are split among the same ranks
+// everywhere else. So each rank gathers the query of all H heads, attends to its share of the keys,
+// and gets back the result of its own h = H / W heads over the keys of all. FLASH_ATTN's DCP and
+// the decodes of MLA use the same two classes.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +14,7 @@
 #include "backends/device_buffers.h"
 #include "backends/ranks/communicator.h"
 #include "core/problem/problem.h"
+#include "metadata/parts/dcp.h"
 #include "ops/ops.h"
 
 namespace attnbench {
@@ -85,5 +92,17 @@ class DcpExchange {
   int world_size_;
   std::vector<Rank> ranks_;
 };
+
+/// Neighbouring query heads of a rank that one call serves: all of them where its KV heads have
+/// equally many, else those of one KV head.
+struct HeadRun {
+  int first_head = 0;  // within the rank
+  int num_heads = 0;
+  int first_kv_head = 0;
+  int num_kv_heads = 0;
+};
+
+/// The KV head of global head h is h / (H / Hk).
+std::vector<HeadRun> dcp_head_runs(const AttentionSpec& attention, HeadSpan heads);
 
 }  // namespace attnbench

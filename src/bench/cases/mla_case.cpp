@@ -1,7 +1,8 @@
 // The system of multi-head latent attention.
 #include <utility>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
+#include "backends/mla/reference_pipeline.h"
 #include "bench/cases/case.h"
 #include "bench/cases/mla_values.h"
 #include "bench/judge/judge.h"

@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "backends/op/op_pipeline.h"
+#include "backends/op/facts.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/draw_rows.h"
 #include "inputs/random.h"

@@ -1,7 +1,7 @@
 #include <optional>
 #include <string>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
 #include "bench/loop/timing_tools.h"
 #include "core/clock.h"
 #include "inputs/inputs.h"

@@ -1,5 +1,6 @@
 #include "bench/loop/job_timing.h"
 
+#include "backends/traffic.h"
 #include "core/clock.h"
 
 namespace attnbench {

@@ -107,10 +107,11 @@ TEST_CASE("what repeats a case is in the table: how it runs, not where its resul
       repeated.insert(long_name(option));
     }
   });
-  CHECK(repeated == std::set<std::string>{"--assume-sm", "--backend", "--device", "--hang-limit",
-                                          "--no-cublaslt", "--no-timing", "--no-validation",
-                                          "--plant-fault", "--plugin", "--samples", "--seed",
-                                          "--set", "--threads", "--timeout"});
+  CHECK(repeated == std::set<std::string>{"--assume-num-sms", "--assume-sm", "--backend",
+                                          "--device", "--hang-limit", "--kernel", "--no-cublaslt",
+                                          "--no-timing", "--no-validation", "--plant-fault",
+                                          "--plugin", "--samples", "--seed", "--set", "--threads",
+                                          "--timeout"});
 }
 
 }  // namespace attnbench

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "backends/backend.h"
+#include "backends/traffic.h"
 #include "cli/cases/device.h"
 #include "cli/cases/kernel_specs.h"
 #include "cli/cases/plugins.h"

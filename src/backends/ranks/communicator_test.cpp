@@ -1,4 +1,4 @@
-#include "backends/ranks/ops_communicator.h"
+#include "backends/ranks/communicator.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,10 @@
-// The pipeline of one operation alone: operands on the device, outputs that start as given bytes
-// and end with a guard, one timed step (type op of contract section 1).
+// The pipeline of one operation by itself: operands on the device, outputs that start as given
+// bytes and end with a guard, one timed step (type op of contract section 1).
+//
+// It knows no operation. The functions in cache_steps.h, merge_steps.h, output_steps.h and
+// quant_steps.h each take an empty OpPipeline, name operands and outputs, and queue their step; a
+// user's operation (plugin/operation.h) does the same and runs another kernel. Names are those of
+// the case's operands, of saved tensors and of messages.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +18,6 @@
 #include "inputs/op_inputs.h"
 
 namespace attnbench {
-
-/// Rules of a single operation that writes a cache: of the backend whose cache has that layout.
-KernelRules op_kernel_rules(const Problem& problem);
 
 class OpPipeline final : public Pipeline {
  public:
@@ -75,37 +77,5 @@ class OpPipeline final : public Pipeline {
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<Step> steps_;
 };
-
-/// Operands, outputs and steps of the problem's operation.
-void queue_cache_write(OpPipeline& op);
-void queue_mla_cache_write(OpPipeline& op);
-void queue_rope(OpPipeline& op, bool writes);
-void queue_mla_rope(OpPipeline& op, bool writes);
-void queue_gather(OpPipeline& op);
-void queue_merge(OpPipeline& op);
-void queue_dcp_correct(OpPipeline& op);
-void queue_quantize(OpPipeline& op);
-void queue_output_quant(OpPipeline& op);
-void queue_mm_quant(OpPipeline& op);
-
-/// One scale a KV head, from one of all or one of each.
-std::vector<float> scale_of_heads(const std::vector<double>& scale, int num_kv_heads);
-
-/// Bytes that the operation has to read and write (contract §4).
-double op_traffic(const Problem& problem);
-/// Every reason against the problem in the words of §13; empty = supported.
-std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device);
-
-/// Tokens, layout and ranks, for `attnbench explain`.
-void add_op_facts(const Problem& problem, Facts& facts);
-
-/// The scales of quantised output: the extents of their buffer and where (row, group) lies; the
-/// tiles of swizzled NVFP4 have no strides.
-struct OutputScaleLayout {
-  std::vector<std::int64_t> shape;
-  std::int64_t row_stride = 0;
-  std::int64_t group_stride = 0;
-};
-OutputScaleLayout output_scale_layout(const Problem& problem);
 
 }  // namespace attnbench

@@ -1,9 +1,12 @@
-// Limits of the MLA backends and the reasons against a problem (semantics §13).
+// The rows of semantics §13 for MLA, in their order. The last rows try what the pipeline would do:
+// a plan that cannot be made is a reason in the words of its error.
+#include "backends/mla/capability.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
 #include "backends/refusals.h"
 #include "core/error.h"
 #include "metadata/mla/prefill.h"
@@ -131,6 +134,27 @@ class MlaRefusals : private Refusals {
 };
 
 }  // namespace
+
+const MlaCapability& plain_mla_capability() {
+  static const MlaCapability capability = [] {
+    using enum KvCacheDtype;
+    MlaCapability plain;
+    plain.name = "MLA";
+    plain.dtypes = {Dtype::kF16, Dtype::kBF16};
+    plain.kv_dtypes = {kAuto, kFloat16, kBFloat16, kFp8, kFp8E4M3};
+    return plain;
+  }();
+  return capability;
+}
+
+KvCacheDtype mla_cache_dtype(const MlaCapability& capability, const Problem& problem) {
+  const KvCacheDtype dtype = problem.kv_cache.dtype;
+  const std::optional<KvCacheDtype> usual = kv_format(dtype).usual;
+  const std::vector<KvCacheDtype>& stored = capability.kv_dtypes;
+  if (!usual || std::ranges::count(stored, *usual) > 0) return dtype;
+  const auto packed = std::ranges::find_if(stored, is_packed);
+  return packed != stored.end() ? *packed : dtype;
+}
 
 std::vector<std::string> mla_refusals(const MlaCapability& capability, const Problem& problem,
                                       const DeviceFacts& device) {

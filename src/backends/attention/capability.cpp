@@ -1,10 +1,14 @@
-// Reasons against a problem, in the order and words of semantics §13.
+// The rows of semantics §13.1 in their order, in groups. A backend's peculiarities are columns of
+// its Capability, so that this list is the same code for all: what one backend refuses and another
+// takes can be seen in two tables of values.
+#include "backends/attention/capability.h"
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "backends/attention/capability.h"
 #include "backends/refusals.h"
 #include "core/error.h"
 
@@ -20,7 +24,7 @@ bool all_one(const std::vector<double>& scales) {
   return std::all_of(scales.begin(), scales.end(), [](double scale) { return scale == 1.0; });
 }
 
-/// A problem with the questions that several rows of the table ask.
+/// A problem with what several rows of the table need to know about it.
 struct Question {
   const Capability& can;
   const Problem& problem;
@@ -193,6 +197,22 @@ std::vector<std::string> refusals_of(const Capability& capability, const Problem
   add_kind_reasons(question, reasons);
   add_feature_reasons(question, reasons);
   return reasons.take();
+}
+
+void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const KernelRules& rules,
+                     Facts& facts) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  const bool nhd = cache.layout == CacheLayout::kNhd;
+  const KvLayout layout =
+      make_kv_layout(kind, nhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks,
+                     cache.block_size, problem.attention.num_kv_heads, problem.attention.head_size,
+                     is_per_token_head(cache.dtype), cache.int8_level == 2 ? 3 : 2);
+  // Planes of IX are head-major whatever the setting (§2.2).
+  const CacheLayout order = kind == CacheLayoutKind::kIx ? CacheLayout::kHnd : cache.layout;
+  facts.emplace_back("cache layout", fmt::format("{} {}", to_string(kind), to_string(order)));
+  facts.emplace_back("cache shape",
+                     fmt::format("[{}] in memory", fmt::join(layout.physical_shape, ", ")));
+  facts.emplace_back("cache element", dtype_name(resolve_store_rule(problem, rules).element));
 }
 
 }  // namespace attnbench

@@ -1,5 +1,8 @@
-#include "backends/backend_list.h"
+// What is answered by the list of backends. The list is a table of functions (backend_list.h); this
+// is the only file that expands it into objects.
+#include "backends/backend.h"
 
+#include "backends/backend_list.h"
 #include "core/backend_name.h"
 
 namespace attnbench {

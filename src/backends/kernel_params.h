@@ -1,10 +1,14 @@
-// A type of the KV cache in the words of the kernels' parameters.
+// Small pieces of the kernels' parameters that several pipelines fill alike: how a type of the KV
+// cache is written and read, and a copy that repeats one element. They hold no decision about
+// attention; what a new cache type needs here is a case that the compiler names, as the switches
+// have no default.
 #pragma once
 
 #include "core/error.h"
 #include "core/kv_format.h"
 #include "kernels/params.h"
 #include "kernels/params_mla.h"
+#include "ops/ops.h"
 
 namespace attnbench {
 
@@ -37,6 +41,20 @@ inline attn::MlaEntry mla_entry_of(KvCacheDtype dtype) {
       break;
   }
   fail(ErrorKind::kInternal, "{} stores no latents", to_string(dtype));
+}
+
+/// One element, many times: a scale for every head, a counter set to zero on the device. `count`
+/// elements in a row at `output`, all of them that at `source`.
+inline attn::CopyParams repeated_copy(attn::Element element, const void* source, void* output,
+                                      int count) {
+  attn::CopyParams copy{};
+  copy.source_element = copy.output_element = element;
+  copy.source = source;  // with strides of 0
+  copy.output = output;
+  copy.output_strides[2] = 1;
+  copy.extents[0] = copy.extents[1] = copy.width = 1;
+  copy.extents[2] = count;
+  return copy;
 }
 
 }  // namespace attnbench

@@ -1,5 +1,8 @@
-// The context of the prefills in chunks: out of the cache of one rank or of all, expanded,
-// attended, merged into one partial result (semantics §8.6 steps 2 and 3).
+// The prefill stage of MLA (semantics §8.6): many query rows, so keys and values are expanded from
+// latents to all heads of a rank (mla/expand.h) and attended as usual. New tokens attend to each
+// other causally; the context behind them is taken out of the cache in chunks that fit a workspace,
+// of one rank or gathered from all, and the float32 partial results are merged. Only the last merge
+// rounds to the type of the output.
 #pragma once
 
 #include <vector>
@@ -8,6 +11,11 @@
 
 namespace attnbench {
 
+/// Queues the steps for the requests behind the decodes; they write the rows of MlaWork::output and
+/// LSE from num_decode_tokens on. The plan has at least one prefill.
+void add_mla_prefill(MlaWork& work);
+
+/// The part of it that attends to the context. `work` and `expand` must outlive it.
 class MlaContext {
  public:
   MlaContext(MlaWork& work, MlaExpand& expand) : work_(work), expand_(expand) {}

@@ -1,4 +1,6 @@
-#include "backends/ranks/ops_communicator.h"
+// Collectives as copies and sums. Ranks are served one after the other on one stream, so no step
+// sees a half-written buffer of another rank.
+#include "backends/ranks/communicator.h"
 
 #include <string_view>
 
@@ -47,6 +49,8 @@ class OpsCommunicator final : public Communicator {
     check_buffers("all_reduce_sum", send, receive);
     sum(send, 0, count, dtype, receive[0]);
     const std::size_t size_bytes = static_cast<std::size_t>(count) * dtype_size(dtype);
+    // The sum is made once and copied: every rank of a real all-reduce has the same bytes too,
+    // whatever the order of its additions was.
     for (void* destination : receive.subspan(1)) copy_bytes(destination, receive[0], size_bytes);
   }
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
-#include "backends/mla/backend.h"
+#include "backends/mla/plan.h"
+#include "backends/mla/reference_pipeline.h"
+#include "backends/traffic.h"
 #include "core/error.h"
 #include "inputs/mla_problem_testing.h"
 

@@ -1,9 +1,13 @@
-#include "backends/op/op_pipeline.h"
+// Each output is followed by 256 bytes of poison in the same buffer. A kernel that writes past the
+// end changes them, and the defect of the run names the output.
+#include "backends/op/pipeline.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "backends/op/facts.h"
 
 namespace attnbench {
 namespace {
@@ -47,6 +51,7 @@ void OpPipeline::poison_outputs() {
   }
 }
 
+/// From the copy on the device, in the order of the stream, so that the host waits for nothing.
 void OpPipeline::put_back(Output& output) {
   const Tensor& before = output.before;
   attn::CopyParams copy{};

@@ -1,10 +1,13 @@
-// What the single operations cannot do, in the words of semantics §13, and the bytes that they have
-// to move (contract §4).
+// Reasons first, then bytes, one function for each kind. A count is written as what an operation of
+// that kind must touch, per token where it can be, so that it can be checked against the formula in
+// the contract.
+#include "backends/op/facts.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 
-#include "backends/op/op_pipeline.h"
+#include "backends/backend_list.h"
 #include "backends/refusals.h"
 #include "metadata/int_math.h"
 
@@ -197,6 +200,11 @@ std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& 
   return reasons.take();
 }
 
+KernelRules op_kernel_rules(const Problem& problem) {
+  const bool triton = problem.op.cache_layout == OpCacheLayout::kTr;
+  return triton ? triton_attn_backend().kernel_rules() : KernelRules{};
+}
+
 double op_traffic(const Problem& problem) {
   switch (*problem.op.name) {
     case OpKind::kReshapeAndCache:
@@ -219,6 +227,18 @@ double op_traffic(const Problem& problem) {
       return mm_quant_bytes(problem);
   }
   return 0;
+}
+
+void add_op_facts(const Problem& problem, Facts& facts) {
+  facts.emplace_back("tokens", std::to_string(problem.num_tokens()));
+  const OpCacheLayout layout = problem.op.cache_layout;
+  if (layout != OpCacheLayout::kAuto) {
+    facts.emplace_back("cache layout", fmt::format("{}, {}", to_string(layout),
+                                                   to_string(problem.kv_cache.layout)));
+  }
+  if (problem.dcp.world_size > 1) {
+    facts.emplace_back("ranks", std::to_string(problem.dcp.world_size));
+  }
 }
 
 }  // namespace attnbench

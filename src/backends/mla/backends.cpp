@@ -1,24 +1,20 @@
-// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE.
+// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE. Each is
+// its limits as a MlaCapability; MlaBackend is the same class for all. None of them has rules of
+// its own for masks or rounding, so none states KernelRules.
 #include <utility>
 
 #include "backends/backend_list.h"
-#include "backends/mla/backend.h"
+#include "backends/mla/pipeline.h"
 
 namespace attnbench {
 namespace {
 
 using enum KvCacheDtype;
 
-MlaCapability triton_mla() {
-  MlaCapability c;
-  c.name = "MLA";
-  c.dtypes = {Dtype::kF16, Dtype::kBF16};
-  c.kv_dtypes = {kAuto, kFloat16, kBFloat16, kFp8, kFp8E4M3};
-  return c;
-}
-
+/// FlashMLA: entries of DeepSeek's sizes in pages of 64 on Hopper, decodes by a plan that spreads
+/// the keys of all requests evenly over the device.
 MlaCapability flash_mla() {
-  MlaCapability c = triton_mla();
+  MlaCapability c = plain_mla_capability();
   c.name = "FLASHMLA";
   c.entry_sizes = {320, 576};
   c.block_sizes = {{64, false}};
@@ -30,8 +26,9 @@ MlaCapability flash_mla() {
   return c;
 }
 
+/// FlashAttention 3 on Hopper, which reads 16-bit latents only.
 MlaCapability flash_attn_mla() {
-  MlaCapability c = triton_mla();
+  MlaCapability c = plain_mla_capability();
   c.name = "FLASH_ATTN_MLA";
   c.kv_dtypes = {kAuto, kFloat16, kBFloat16};
   c.entry_sizes = {320, 576};
@@ -41,6 +38,7 @@ MlaCapability flash_attn_mla() {
   return c;
 }
 
+/// FlashMLA over listed keys. "fp8" means the packed entries here (mla_cache_dtype()).
 MlaCapability flash_mla_sparse() {
   MlaCapability c = flash_mla();
   c.name = "FLASHMLA_SPARSE";
@@ -110,19 +108,8 @@ class MlaBackend : public Backend {
 
 }  // namespace
 
-const MlaCapability& plain_mla_capability() {
-  static const MlaCapability capability = triton_mla();
-  return capability;
-}
-
-MlaCapability mla_reference_capability(const Problem& problem) {
-  MlaCapability capability = plain_mla_capability();
-  capability.sparse = problem.mla.sparse_topk.has_value();
-  return capability;
-}
-
 const Backend& mla_backend() {
-  static const MlaBackend backend(triton_mla(),
+  static const MlaBackend backend(plain_mla_capability(),
                                   "vLLM TRITON_MLA: latent decode with split keys, any size");
   return backend;
 }

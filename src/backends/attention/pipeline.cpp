@@ -1,8 +1,12 @@
-#include "backends/attention/attention_pipeline.h"
+// The constructor resolves the whole problem into one AttendParams: rows, scores, keys. Derived
+// pipelines copy it and change what they cut differently (fewer requests, other keys, partial
+// outputs), so that every field has one place where its meaning is decided.
+#include "backends/attention/pipeline.h"
 
 #include <algorithm>
 
-#include "backends/kv_params.h"
+#include "backends/kernel_params.h"
+#include "backends/traffic.h"
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"
@@ -175,6 +179,8 @@ std::vector<float> AttentionPipeline::expand_scale(const std::vector<float>& sca
   return scale.size() == 1 ? std::vector<float>(heads, scale[0]) : scale;
 }
 
+/// Scales a token and head lie inside the cache, beside the codes; scales of a tensor or head are
+/// arrays of one float a KV head, also where the problem gives a single one.
 void AttentionPipeline::set_scales(const KvLayout& layout) {
   attn::KvParams& kv = params_.kv;
   const KvCacheDtype dtype = problem_.kv_cache.dtype;
@@ -199,6 +205,8 @@ void AttentionPipeline::set_tensor_scales() {
   kv.round_dequantized = rule.dequantized_rounding ? 1 : 0;
 }
 
+/// The step writes the rows that are new in this step, with those of padding (slot -1) behind them,
+/// as an engine with CUDA graphs has them; they must leave no trace.
 void AttentionPipeline::set_cache_write(const PagedCache& cache) {
   const AttentionSpec& a = problem_.attention;
   const attn::KvParams& kv = params_.kv;
@@ -287,10 +295,13 @@ PipelineOutput AttentionPipeline::read_output(bool with_cache) {
   return result;
 }
 
+/// Fewer splits are preferred among nearly equal ones, because each costs a partial result that is
+/// written, read and combined.
 int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
                       int num_sms) {
   constexpr std::int64_t kLeastSplitLen = 256;
   constexpr std::int64_t kMostSplits = 64;
+  // Counted as if two parts fit on a multiprocessor at a time.
   const std::int64_t parts_at_once = std::int64_t{2} * num_sms;
   constexpr double kNearlyBest = 0.95;
   const std::int64_t unsplit = num_requests * num_kv_heads;

@@ -1,0 +1,23 @@
+// MLA over listed keys (semantics §8.9): an indexer has chosen topk keys for every row, and every
+// row is a decode over them. Entries of fp8_ds_mla are read in place for short queries; requests
+// with longer ones are upconverted into a 16-bit workspace first, group by group, because each of
+// their entries is read by many rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "backends/mla/work.h"
+
+namespace attnbench {
+
+/// Queues the steps for every row of the batch; they write MlaWork::output and LSE as a whole.
+void add_mla_sparse(MlaWork& work);
+
+/// The slots of the keys that every row's list names, [T, topk], -1 for places of a list that name
+/// none; of the requests with a place in the workspace its rows instead
+/// (SparseIndexArgs::workspace_starts). A plugin's kernel gets the same slots.
+std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
+                                           const std::vector<std::int32_t>& workspace_starts = {});
+
+}  // namespace attnbench
