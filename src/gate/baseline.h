@@ -34,6 +34,7 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs);
 /// One file out of several, with the noise floor of all: what they hold and what they differ by.
 /// A single file comes back as it is, with the floor that it may have stored. Errors: kUsage when
 /// two are not of the same machine and cases, unless `ignore_environment`.
+/// The head is one for all: runs that differ in machine or cases would need several.
 ResultFile pool_baselines(std::vector<ResultFile> files, double floor_us, bool ignore_environment);
 
 }  // namespace attnbench

@@ -21,7 +21,8 @@ namespace attnbench {
 /// the disk cache cannot be used either, since their key has the version of the compiler.
 struct CompilerChoice {
   std::unique_ptr<Compiler> compiler;  // or null
-  std::string missing;                 // "NVRTC not found" when null
+  /// "NVRTC not found" when null: shown as the reason why no kernel can be compiled.
+  std::string missing;
 };
 
 /// Looks for it at every call; what it returns may be used from several threads.

@@ -34,6 +34,7 @@ std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& s
 /// MiB. proven_cold() is false where the size of that cache is unknown. Why four times: caches do
 /// not replace their lines in strict order, so that a buffer of just that size may leave old ones.
 /// Errors: E-CAPACITY.
+/// Takes that much memory of the device while it lives.
 std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
 
 }  // namespace attnbench

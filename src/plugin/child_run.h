@@ -34,6 +34,7 @@ ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s);
 /// status 1" (0 where `work` called exit(0)), "no end after 60 s"; empty when it did not fail. An
 /// exception of `work` counts as well: the caller meets it again. Errors: E-INTERNAL when there is
 /// no process.
+/// Costs a fork and the work itself, once more.
 std::string trial_run(const std::function<void()>& work, double limit_s);
 
 }  // namespace attnbench

@@ -25,12 +25,14 @@ inline constexpr int kMaxNesting = 64;  // lists and mappings inside of each oth
 /// no readable regular file; E-FORMAT when longer than `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::size_t max_bytes);
 
-/// A path written in a scenario, taken relative to the folder of the file in which it stands; one
-/// from the command line is relative to the working directory. So a scenario can be moved together
-/// with its files, and one that is extended from another folder still finds its own.
+/// A path written in a scenario (of a base file, a trace, tensors, scales), taken relative to the
+/// folder of the file in which it stands; one from the command line is relative to the working
+/// directory. So a scenario can be moved together with its files, and one that is extended from
+/// another folder still finds its own.
 std::filesystem::path resolve_path(const Value& text);
 
-/// Whether a parser may see the text. `file` is for messages only.
+/// Whether a parser may see the text. `file` is for messages only; nothing is read from it. Line
+/// numbers count from 1, as editors do.
 /// Throws E-FORMAT with "<file>:<line>: " for text that is longer than kMaxDocumentBytes, holds
 /// control characters or is no valid UTF-8, or whose brackets nest deeper than kMaxNesting.
 void check_text(const std::string& text, const std::string& file);
