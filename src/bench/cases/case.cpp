@@ -8,7 +8,7 @@
 #include "bench/cases/mla_case.h"
 #include "bench/cases/op_case.h"
 #include "core/error.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "inputs/cache/kv_scales.h"
 
 namespace attnbench {

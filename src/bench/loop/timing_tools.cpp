@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "backends/mla/plan.h"
-#include "core/clock.h"
+#include "core/system/clock.h"
 #include "core/system/parallel.h"
 #include "inputs/cache/stored_kv.h"
 #include "measure/cpu_measure.h"

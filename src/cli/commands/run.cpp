@@ -17,7 +17,6 @@
 #include "cli/cases/selection.h"
 #include "cli/commands/commands.h"
 #include "cli/environment.h"
-#include "cli/output_paths.h"
 #include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "cli/session/interrupt.h"

@@ -10,7 +10,7 @@
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "core/system/parallel.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

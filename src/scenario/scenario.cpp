@@ -1,19 +1,22 @@
-// From scenario text to its cases: merge, check, expand, resolve.
+#include "scenario/scenario.h"
+
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
+#include <string_view>
+#include <unordered_map>
 
 #include "core/problem/fields.h"
+#include "core/sha256.h"
 #include "scenario/batch/batch.h"
-#include "scenario/case_name.h"
 #include "scenario/resolve/case_values.h"
 #include "scenario/resolve/resolve.h"
-#include "scenario/scenario.h"
 #include "scenario/structure.h"
 #include "scenario/text/files.h"
 #include "scenario/text/merge.h"
-#include "scenario/text/schema.h"
 #include "scenario/text/yaml_reader.h"
 
 namespace attnbench {
@@ -96,6 +99,45 @@ std::size_t list_bytes(const Problem& problem) {
   for (const std::string& name : mm.layer_names) bytes += sizeof(name) + name.size();
   return bytes;
 }
+
+constexpr std::size_t kLongestName = 120;
+constexpr std::size_t kKeptBytes = 100;
+
+std::string value_text(const Value& value) {
+  const std::string json = to_json_text(value);
+  return value.is_string() ? json.substr(1, json.size() - 2) : json;
+}
+
+std::string shortened(const std::string& name) {
+  if (name.size() <= kLongestName) return name;
+  std::size_t end = kKeptBytes;
+  while (end > 0 && (name[end] & 0xC0) == 0x80) --end;
+  return fmt::format("{}-{}", name.substr(0, end), sha256_hex(name).substr(0, 8));
+}
+
+/// Gives each case its name, the second part of every result id (contract section 4), and keeps
+/// names unique.
+class CaseNamer {
+ public:
+  /// `label`, then ",key=value" per swept key but `batch`, whose value the label is; values are
+  /// JSON, texts without quotes. '/' becomes '_'. Over 120 bytes: the first 100 (less, where that
+  /// would cut a UTF-8 character), '-' and 8 hex digits of the SHA-256 of the whole. A name that
+  /// was given before gets "#2", "#3", ....
+  std::string name(std::string_view label,
+                   const std::vector<std::pair<std::string, const Value*>>& swept) {
+    std::string full(label);
+    for (const auto& [key, value] : swept) {
+      if (key != "batch") full += fmt::format(",{}={}", key, value_text(*value));
+    }
+    std::replace(full.begin(), full.end(), '/', '_');
+    const std::string name = shortened(full);
+    const int uses = ++uses_[name];
+    return uses == 1 ? name : fmt::format("{}#{}", name, uses);
+  }
+
+ private:
+  std::unordered_map<std::string, int> uses_;
+};
 
 /// The cases of a checked document.
 class Expander {

@@ -1,4 +1,4 @@
-#include "report/verdicts.h"
+#include "report/tables/verdicts.h"
 
 #include <doctest/doctest.h>
 
@@ -6,6 +6,9 @@
 #include <sstream>
 
 #include "report/format.h"
+#include "report/formats/json.h"
+#include "report/formats/junit.h"
+#include "report/formats/markdown.h"
 
 namespace attnbench {
 namespace {

@@ -1,3 +1,5 @@
+#include "report/tables/results.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +8,6 @@
 
 #include "core/system/printable.h"
 #include "report/format.h"
-#include "report/reporter.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"
 

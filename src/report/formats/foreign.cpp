@@ -1,4 +1,5 @@
-// Formats of other tools, so that what reads theirs reads ours.
+#include "report/formats/foreign.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +8,6 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
-
-#include "report/reporter.h"
 
 namespace attnbench {
 namespace {
