@@ -11,5 +11,5 @@ if(NOT ATTNBENCH_D3 OR NOT ATTNBENCH_D3_LICENCE)
     "-DATTNBENCH_D3=FILE -DATTNBENCH_D3_LICENCE=FILE")
 endif()
 file(GLOB page_files CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/report/page/*)
-attnbench_embed(attnbench_report embedded_page_files HEADER report/page_files.h
+attnbench_embed(attnbench_report embedded_page_files HEADER report/page.h
   FILES ${page_files} OTHERS ${ATTNBENCH_D3} ${ATTNBENCH_D3_LICENCE})

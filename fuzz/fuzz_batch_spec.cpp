@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "scenario/scenario.h"
+#include "scenario/batch/batch_spec.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string spec(reinterpret_cast<const char*>(data), size);

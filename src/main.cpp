@@ -1,11 +1,14 @@
 // attnbench: builds the command line, reports an Error once, returns the exit code.
+//
+// Every failure ends here as one line on stderr that begins with "attnbench:" and its class, so
+// that scripts can tell them apart; no exception leaves the program.
 #include <exception>
 #include <iostream>
 #include <new>
 
 #include "cli/commands/commands.h"
-#include "cli/terminal/console.h"
 #include "cli/exit_code.h"
+#include "cli/terminal/console.h"
 #include "core/error.h"
 
 int main(int argc, char** argv) {

@@ -1,3 +1,6 @@
+// The products with the weights go head by head over the threads. Expanded keys and values of all
+// heads would take many times the size of the cache, so the MHA form takes as many heads at a time
+// as fit into kMaxExpandedBytes.
 #include "reference/mla/forms.h"
 
 #include <algorithm>

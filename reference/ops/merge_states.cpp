@@ -1,3 +1,5 @@
+// Each (row, head) is independent; a template over the arithmetic serves f64 and the f32 yardstick.
+// A weight of 0 skips its part, so that NaN in an empty part never reaches the sum.
 #include "reference/ops/merge_states.h"
 
 #include <algorithm>

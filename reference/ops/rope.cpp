@@ -1,3 +1,4 @@
+// The table is computed in f64 and rounded once, so that it does not depend on a libm's f32 sine.
 #include "reference/ops/rope.h"
 
 #include <cmath>

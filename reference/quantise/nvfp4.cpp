@@ -1,3 +1,5 @@
+// Each block of 16 columns is independent. The arithmetic is f32 in exactly the order of §9.4: a
+// reciprocal more or less changes codes at ties.
 #include "reference/quantise/nvfp4.h"
 
 #include "core/error.h"

@@ -1,3 +1,5 @@
+// Static scales multiply by a reciprocal, group scales divide: the definitions do, and codes are
+// compared byte for byte. Elements lost to saturation are counted on the way.
 #include "reference/quantise/output_quant.h"
 
 #include <algorithm>

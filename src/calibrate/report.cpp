@@ -1,3 +1,4 @@
+// Layers by their error, as rows of a table and as JSON, and the sentences that warn of a choice.
 #include "calibrate/report.h"
 
 #include <fmt/format.h>

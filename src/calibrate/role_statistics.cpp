@@ -1,3 +1,5 @@
+// Observes forwards and computes scales; tensors that no scale could serve are refused here, with
+// the layer and the tensor in the message.
 #include "calibrate/role_statistics.h"
 
 #include <fmt/format.h>

@@ -2,7 +2,9 @@
 
 namespace attnbench {
 
-// Every test stands above those whose code it wins over.
+// Every test stands above those whose code it wins over: wrong input first, since nothing that ran
+// on it means anything; a wrong result before a machine that failed, since it is what a CI job is
+// run for.
 int exit_code(const Outcome& outcome) {
   const StatusCounts& counts = outcome.counts;
   if (outcome.usage_error) return kExitUsage;
@@ -13,7 +15,8 @@ int exit_code(const Outcome& outcome) {
   return kExitPassed;
 }
 
-// Why no default: the compiler names this place when a kind is added.
+// Why no default: the compiler names this place when a kind is added, so that nobody forgets to
+// decide.
 int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kCapacity:

@@ -1,6 +1,7 @@
 // Exit codes as a pure function of what happened (contract section 3).
 //
-// Scripts decide by them, so a code never changes its meaning.
+// Scripts decide by them, so a code never changes its meaning. Commands that run cases describe
+// what came of them as an Outcome; an Error that ends the program has its code by its kind.
 #pragma once
 
 #include "core/error.h"

@@ -1,4 +1,8 @@
-// Attention as cuDNN is asked for it: extents, strides and masks, without any header of cuDNN's.
+// Attention in the terms of a cuDNN graph: extents, strides and masks, without any header of
+// cuDNN's.
+//
+// The backend CUDNN describes a case with these structs, frontend/plan.cpp translates them one to
+// one. Nothing here converts: layouts, masks and scales are already as cuDNN means them.
 #pragma once
 
 #include <array>
@@ -34,7 +38,7 @@ struct CudnnMask {
 };
 
 struct CudnnGraph {
-  Dtype input = Dtype::kBF16;  // of query, key and value; kE4M3 asks for scales
+  Dtype input = Dtype::kBF16;  // of query, key and value; kE4M3 needs scales
   Dtype output = Dtype::kBF16;
   CudnnTensor query_shape;   // [B, H, Sq, D]
   CudnnTensor key_shape;     // [B, Hk, Sk, D]
@@ -49,7 +53,7 @@ struct CudnnGraph {
   CudnnMask mask;
 };
 
-/// Device memory of one run; null = the graph does not ask for it.
+/// Device memory of one run; null = the graph has no use for it.
 struct CudnnMemory {
   const void* query = nullptr;
   const void* key = nullptr;

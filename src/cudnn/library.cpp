@@ -49,6 +49,7 @@ class LoadedCudnn final : public CudnnLibrary {
   std::string version_;
 };
 
+/// Where the loader found the library that `function` is in: a bare name may be anywhere.
 std::string path_of(void* function) {
   Dl_info info{};
   return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "";

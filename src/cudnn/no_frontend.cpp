@@ -1,4 +1,6 @@
-// A program that was built without the headers of cudnn-frontend: cuDNN is of no use to it.
+// A program that was built without the headers of cudnn-frontend: cuDNN is of no use to it. The
+// empty version makes find_cudnn() say so, and the backend CUDNN refuses every case with that
+// reason. frontend/ has the same functions with the headers.
 #include "core/error.h"
 #include "cudnn/frontend.h"
 

@@ -189,7 +189,7 @@ std::string case_difference(const Result& before, const Result& after) {
 }  // namespace
 
 std::string problem_difference(const Result& before, const Result& after) {
-  // Results of older versions know the path alone.
+  // Results of older versions know only the path.
   const bool by_hash =
       !hash_of(before, kInputFileKey).empty() && !hash_of(after, kInputFileKey).empty();
   if (!by_hash && before.problem_json == after.problem_json) return "";

@@ -58,7 +58,7 @@ TEST_CASE("what is in a file of scales is compared as accuracy, what it is calle
   CHECK(worse.verdicts.at(0).kind == VerdictKind::kLessAccurate);
   CHECK(worse.notices.at(0) ==
         "mm_encoder.fp8_scale_path: 'a.json' holds other scales in the results (1 case)");
-  // Results of older versions know the path alone.
+  // Results of older versions know only the path.
   CHECK(judge(scaled("\"a.json\"", ""), scaled("\"b.json\"", "2")).notices.size() == 1);
   CHECK(judge(scaled("\"a.json\"", ""), scaled("\"a.json\"", "2")).notices.empty());
   // With scales and without is not the same work.
@@ -142,7 +142,7 @@ TEST_CASE("files of tensors are the same when they hold the same bytes") {
   CHECK(problem_difference(reads("a", "1"), reads("/b/a", "1")).empty());
   CHECK(problem_difference(reads("a", "1"), reads("a", "2")) ==
         "inputs.file: \"SHA-256 1\" in the baseline, \"SHA-256 2\" in the results");
-  // Results of older versions know the path alone.
+  // Results of older versions know only the path.
   CHECK(problem_difference(reads("a", ""), reads("a", "2")).empty());
   CHECK_FALSE(problem_difference(reads("a", ""), reads("b", "2")).empty());
   CHECK_FALSE(problem_difference(result_of("a"), reads("a", "1")).empty());

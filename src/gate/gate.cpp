@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "gate/foreign.h"
 #include "gate/judge_time.h"
-#include "gate/rounds.h"
+#include "gate/statistics.h"
 
 namespace attnbench {
 namespace {

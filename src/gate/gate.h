@@ -1,4 +1,8 @@
 // Results against a baseline -> verdicts: what got worse, by which rule, and whether that fails.
+//
+// A gate must not cry wolf: one false alarm a week and it is switched off. So a verdict needs
+// evidence (judge_time.h), what is doubtful is AMBIGUOUS and passes, and every verdict carries the
+// rule and the numbers that it was decided by. A wrong result is never a matter of thresholds.
 #pragma once
 
 #include <string>

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gate/rounds.h"
 #include "gate/statistics.h"
 
 namespace attnbench {

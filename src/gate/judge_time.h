@@ -1,4 +1,8 @@
-// The verdict on two timings of a case.
+// The verdict on two timings of a case: slower, faster, the same, or not to be told.
+//
+// Each rule below guards against one way in which a gap of medians is no change of the program: too
+// small to matter, within what two runs of one program are apart, chance in the samples, chance in
+// the rounds, other programs on the cores. The order matters only for which rule is named.
 #pragma once
 
 #include <optional>

@@ -7,7 +7,6 @@
 #include <cmath>
 
 #include "gate/gate_cases.h"
-#include "gate/rounds.h"
 #include "gate/statistics.h"
 
 namespace attnbench {

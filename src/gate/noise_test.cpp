@@ -7,7 +7,7 @@
 #include "gate/baseline.h"
 #include "gate/gate_testing.h"
 #include "gate/judge_time.h"
-#include "gate/rounds.h"
+#include "gate/statistics.h"
 
 // How often the gate is wrong on noisy machines. docs/gate.md shows the figures that
 // `test_gate -s -tc="*noisy machine*"` prints.

@@ -1,5 +1,7 @@
 #include "gate/statistics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -61,6 +63,35 @@ Interval median_interval(std::vector<double> samples) {
 double student_point(double degrees_of_freedom) {
   const double square = kNormalPoint * kNormalPoint;
   return std::sqrt(degrees_of_freedom * std::expm1(square / degrees_of_freedom));
+}
+
+constexpr std::size_t kEnoughRounds = 4;
+constexpr std::size_t kEnoughCases = 10;
+constexpr std::size_t kRoundsPerTrim = 6;
+
+struct Mean {
+  double us;
+  MedianSpread spread;
+};
+
+/// Trimmed mean of rounds and its standard error by Yuen (1974): that of the values with those that
+/// are left out put to the nearest that is kept. Empty for too few.
+std::optional<Mean> mean_of_rounds(const Timing& timing) {
+  std::vector<double> medians = round_medians_us(timing);
+  if (medians.size() < kEnoughRounds) return std::nullopt;
+  std::sort(medians.begin(), medians.end());
+  const std::size_t left_out = medians.size() / kRoundsPerTrim;  // at either end
+  const std::size_t kept = medians.size() - 2 * left_out;
+  double sum = 0;
+  for (std::size_t i = 0; i < kept; ++i) sum += medians[left_out + i];
+  const double mean = sum / static_cast<double>(kept);
+  for (std::size_t i = 0; i < left_out; ++i) {
+    medians[i] = medians[left_out];
+    medians[medians.size() - 1 - i] = medians[medians.size() - 1 - left_out];
+  }
+  const auto count = static_cast<double>(medians.size());
+  const double error = std::sqrt(variance(medians) * count) / static_cast<double>(kept);
+  return Mean{mean, {error / mean, static_cast<double>(kept - 1)}};
 }
 
 }  // namespace
@@ -161,6 +192,35 @@ Interval bootstrap_ratio(std::vector<double> numerator, std::vector<double> deno
   const Interval above = median_interval(std::move(numerator));
   const Interval below = median_interval(std::move(denominator));
   return {above.low / below.high, above.high / below.low};
+}
+
+double usual_round_error(const std::vector<Result>& results) {
+  std::vector<double> errors;
+  for (const Result& result : results) {
+    const std::optional<Mean> mean =
+        result.timing ? mean_of_rounds(steady_part(*result.timing)) : std::nullopt;
+    if (mean) errors.push_back(mean->spread.relative);
+  }
+  return errors.size() < kEnoughCases ? 0 : quantile(std::move(errors), 0.5);
+}
+
+std::string doubt_of_rounds(const Timing& fast, const Timing& slow, double usual_error) {
+  const std::optional<Mean> fast_mean = mean_of_rounds(fast);
+  const std::optional<Mean> slow_mean = mean_of_rounds(slow);
+  if (!fast_mean && !slow_mean) return "";
+  const Mean before = fast_mean.value_or(Mean{fast.median_us, median_spread(fast)});
+  const Mean after = slow_mean.value_or(Mean{slow.median_us, median_spread(slow)});
+  const double gap = after.us / before.us - 1;
+  const double chance = chance_gap(before.spread, after.spread);
+  if (gap < chance) {
+    return fmt::format(
+        "rounds are {:.3g}% apart, within what chance gives to their spread, {:.3g}%", 100 * gap,
+        100 * chance);
+  }
+  const double usual = chance_gap(usual_error);
+  if (gap >= usual) return "";
+  return fmt::format("rounds are {:.3g}% apart, within what those of most cases are, {:.3g}%",
+                     100 * gap, 100 * usual);
 }
 
 }  // namespace attnbench

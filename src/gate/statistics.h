@@ -1,7 +1,14 @@
-// What samples say about a median: its spread, and a bootstrap interval of the ratio of two.
+// What samples, and the rounds that they were taken in, say about a median.
+//
+// Two sources of doubt are kept apart. The samples of one round share what the machine was at in
+// those milliseconds, and so say little of what it will be a second later; rounds do. A verdict has
+// to be beyond the chance of both (judge_time.h). All of it is deterministic, nothing is drawn, so
+// that a gate run twice on the same files says the same.
 #pragma once
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "core/result/result.h"
@@ -61,5 +68,17 @@ inline constexpr double kBootstrapTail = 1e-4;
 /// always give the same interval. Of more than 500 samples an even selection of the sorted ones is
 /// taken, which can only widen it. Neither may be empty.
 Interval bootstrap_ratio(std::vector<double> numerator, std::vector<double> denominator);
+
+/// Standard error of the mean of the rounds' medians, relative, that half of the cases stay under;
+/// 0 for fewer than 10 cases of 4 rounds and more. The mean is trimmed (Yuen): of every 6 rounds
+/// the fastest and the slowest are left out, so that one second of the machine's does not decide.
+/// By the samples that no other program held up, where there are enough. Why of all cases: the few
+/// rounds of one may agree by chance while the machine changes.
+double usual_round_error(const std::vector<Result>& results);
+
+/// Why rounds keep a gap from being a verdict: it is within what chance gives to the means of their
+/// medians, by the spread of this case's or by `usual_error` (of the difference, relative). Empty
+/// when they do not, or when neither timing has 4 rounds.
+std::string doubt_of_rounds(const Timing& fast, const Timing& slow, double usual_error);
 
 }  // namespace attnbench

@@ -52,7 +52,7 @@ class LtPlan {
   virtual void run(const void* a, const void* b, void* d, void* workspace) const = 0;
 };
 
-/// No plan asks for a larger workspace.
+/// No plan needs a larger workspace.
 constexpr std::size_t kMostLtWorkspaceBytes = std::size_t{64} << 20;
 
 class CublasLt {

@@ -1,4 +1,7 @@
 // Device memory between two guard zones, so that a write past either end is found and named.
+//
+// Every output and cache that a kernel sees is one of these. CUDA finds a stray write only when it
+// leaves the page, so without the zones a kernel could pass that overwrites its neighbour.
 #pragma once
 
 #include <cstddef>

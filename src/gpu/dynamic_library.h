@@ -1,4 +1,9 @@
-// A shared library that is looked for when the program runs, never when it is linked.
+// A shared library that is looked for when the program runs, never when it is linked: NVRTC, NVML,
+// cuDNN, Python, and the backends of users.
+//
+// One binary thus starts on every machine, and what is missing there is a reason instead of a
+// loader error. Code is never unloaded, even when the object goes: these libraries have threads and
+// memory that would be left without code.
 #pragma once
 
 #include <string>

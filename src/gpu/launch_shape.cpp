@@ -5,8 +5,10 @@
 namespace attnbench {
 
 std::string cluster_misfit(const LaunchShape& shape, int sm) {
-  constexpr int kLeastSm = 90;
-  constexpr int kMostCtas = 8;  // what every device with clusters can place
+  constexpr int kLeastSm = 90;  // Hopper, the first with clusters
+  // What every device with clusters can place. Larger ones are possible on some, but only after an
+  // opt-in of the kernel, and they then depend on how many multiprocessors of a group are enabled.
+  constexpr int kMostCtas = 8;
   if (!shape.has_clusters()) return "";
   const std::string clusters = fmt::format("clusters of {} x {} x {} CTAs", shape.cluster_x,
                                            shape.cluster_y, shape.cluster_z);
@@ -21,6 +23,7 @@ std::string cluster_misfit(const LaunchShape& shape, int sm) {
     return fmt::format("{} do not divide a grid of {} x {} x {}", clusters, shape.grid_x,
                        shape.grid_y, shape.grid_z);
   }
+  // Last: a shape that is wrong everywhere should be called so on every device.
   if (sm < kLeastSm) {
     return fmt::format("{} need compute capability 9.0 or newer, the device has {}.{}", clusters,
                        sm / 10, sm % 10);

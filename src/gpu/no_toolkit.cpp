@@ -1,4 +1,7 @@
-// The runtime of a program that was built without the CUDA toolkit: there is none.
+// The runtime of a program that was built without the CUDA toolkit: there is none. Such a program
+// runs everything on the CPU, plans and explains kernels, and says kReason wherever a device is
+// wanted. toolkit/runtime.cpp and toolkit/cublas_lt.cpp have the same functions with the toolkit;
+// the build takes one or the other.
 #include <fmt/format.h>
 
 #include "gpu/cublas_lt.h"

@@ -1,4 +1,7 @@
 // Clocks and throttling of a device, from the management library when the machine has it.
+//
+// Read while samples are taken, to tell a slower kernel from a device that was held down. Nothing
+// depends on it: a machine without the library gives results without clocks.
 #pragma once
 
 #include <optional>

@@ -110,7 +110,7 @@ class Runtime {
   virtual void release_graph(GraphHandle graph) = 0;  // null is nothing
 
   /// Entry point of the driver for this version of CUDA, e.g. "cuTensorMapEncodeTiled"; null when
-  /// the driver lacks it.
+  /// the driver does not have it.
   virtual void* driver_function(const std::string& name) = 0;
 };
 

@@ -25,8 +25,9 @@ struct OpInputs {
   Problem base;  // of the type whose tensors the operation takes: decoder or mla
   std::vector<std::pair<std::string, Tensor>> tensors;  // operands, by the names they are saved by
   AttentionInputs attention;
-  StoredKv stored;   // K and V as a correct write leaves them
-  PagedCache cache;  // before the operation
+  StoreRule store_rule;  // of a write of K and V: that of the backend with the cache's layout
+  StoredKv stored;       // K and V as a correct write leaves them, by that rule
+  PagedCache cache;      // before the operation
   MlaInputs latents;
   Tensor entries;  // [S, entry size] latents as a correct write leaves them
   MlaCache mla_cache;

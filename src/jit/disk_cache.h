@@ -1,5 +1,10 @@
 // Compiled kernels on disk: <root>/<key>/ holds the program, its device files, the cubin and what
 // the compiler said about it. Processes share it without locks.
+//
+// An entry is written to a folder of another name, which then takes the key, so that readers see
+// all of it or nothing; two processes that compile the same kernel write the same bytes and either
+// may win. Nothing is ever updated in place or evicted: a key names its content, and an entry that
+// a new version of the program no longer finds does no harm. The cache may be deleted at any time.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,14 @@
 // What a kernel is compiled from: its device file, its entry and the compile-time choices.
+//
+// Kernels are templates over one class, Config, whose members are all that they know at compile
+// time (head size, types, features). A launcher fills in a spec, the kernel store compiles it once
+// and keeps it. So a choice is named at its only place, and the text that NVRTC gets can be read:
+//
+//   #include "kernels/attention/prefill.cuh"
+//   struct Config {
+//     static constexpr int kHeadSize = 128;
+//     using Query = __nv_bfloat16;
+//   };
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@ const StoredKernel& KernelStore::get(const KernelSpec& spec, const std::string& 
     const std::lock_guard lock(mutex_);
     if (const auto kernel = kernels_.find(key); kernel != kernels_.end()) return *kernel->second;
   }
-  // Why unlocked: several kernels are compiled at a time; a kernel asked for twice at once is
+  // Why unlocked: several kernels are compiled at a time; a kernel wanted twice at once is
   // compiled twice, and the first one stays.
   auto made = std::make_unique<StoredKernel>(find_or_compile(spec, arch));
   const std::lock_guard lock(mutex_);

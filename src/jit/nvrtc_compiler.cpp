@@ -48,7 +48,7 @@ struct Api {
   }
 };
 
-/// One program of NVRTC and what is asked of it.
+/// One program of NVRTC and what is taken from it.
 class NvrtcProgram {
  public:
   NvrtcProgram(const Api& api, const CompileJob& job) : api_(api), job_(job) {

@@ -1,5 +1,9 @@
 // What timing on the CPU needs of this machine: the sizes of its caches, a way to empty them
 // between samples, and the rates that no kernel can exceed.
+//
+// What cannot be found out is said and not guessed: without known caches a sample is not called
+// cold, without a ceiling a result has no roofline_pct. Sizes are of this machine as a whole and
+// not of the cores that a container may use: another container's cores share the last-level cache.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +28,9 @@ std::optional<std::size_t> parse_cache_size(const std::string& text);
 /// proven_cold() is false.
 std::unique_ptr<CacheFlusher> make_cpu_cache_flusher();
 
-/// Single-precision matrix rate and streaming bandwidth of this CPU, measured in well under a
-/// second: the ceilings of roofline_pct.
+/// Single-precision matrix rate (1e9 operations/s) and streaming bandwidth (1e9 bytes/s) of this
+/// CPU, measured in well under a second with `num_threads` threads: the ceilings of roofline_pct.
+/// They are reached by simple loops, so a good operation comes near and a wrong count exceeds them.
 struct CpuCeilings {
   double gflops = 0;
   double gbps = 0;

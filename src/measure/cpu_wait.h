@@ -1,4 +1,10 @@
 // How long this process waited for cores that other programs had.
+//
+// On a shared machine a sample may be long because of its neighbours. The kernel counts how long
+// each thread was ready and not running; the gate leaves such samples out, or calls a gap doubtful
+// that waiting explains. Waiting for a thread of this same process is not other programs' doing,
+// which is what held_up_us() takes apart. Where the kernel does not count (no schedstat), times are
+// simply believed.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +17,8 @@ namespace attnbench {
 using ThreadWaits = std::map<int, std::int64_t>;
 
 /// How long each thread of this process was ready to run and did not, since it started, as the
-/// kernel counts it in /proc/self/task/*/schedstat; empty where it does not.
+/// kernel counts it in /proc/self/task/*/schedstat; empty where it does not. Threads that have
+/// ended are missing.
 ThreadWaits thread_waits();
 
 /// The largest growth of a thread's waiting, in microseconds; NaN when either is empty. Why the

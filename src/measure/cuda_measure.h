@@ -1,5 +1,14 @@
 // Timing on a CUDA device: events, a gate before the first of them, graphs, and the eviction of its
 // second-level cache.
+//
+// The order of one sample is: flush the cache, close the gate (stream_gate.h), record the first
+// event, queue the parts with an event after each, open the gate, wait. So events bracket only work
+// of the device, and a slow host shows as launch_overhead_us instead of as a slow kernel. The flush
+// is on the same stream, so the first kernel cannot start on a warm cache.
+//
+// Both objects use the stream of the operations that they time and no other: an event on another
+// stream would be ordered by chance. Times of events have a resolution of about half a microsecond,
+// so kernels shorter than a few of them are known only by their median over many samples.
 #pragma once
 
 #include <memory>
@@ -14,13 +23,18 @@ namespace attnbench {
 /// Times parts by events on `stream`, on which they must be queued without waiting for it. Until
 /// everything is queued the stream is held in front of the first event, so that what the host needs
 /// to launch is not timed (it is launch_overhead_us). kGraph: every part is captured once as a
-/// graph, and the graph is launched instead. The clocks are read while the device works. `runtime`,
-/// `stream` and `clock` must outlive it.
+/// graph, and the graph is launched instead, after a first launch that uploads it and is not timed.
+/// The clocks are read while the device works, since they fall when it is idle. `runtime`, `stream`
+/// and `clock` must outlive it.
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
                                                const Clock& clock, TimingMode mode);
 
-/// Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256 MiB.
-/// proven_cold() is false where the size of that cache is unknown. Errors: E-CAPACITY.
+/// A CacheFlusher for the device's second-level cache; the first-level caches are emptied by every
+/// launch. Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256
+/// MiB. proven_cold() is false where the size of that cache is unknown. Why four times: caches do
+/// not replace their lines in strict order, so that a buffer of just that size may leave old ones.
+/// Errors: E-CAPACITY.
+/// Takes that much memory of the device while it lives.
 std::unique_ptr<CacheFlusher> make_cuda_cache_flusher(Runtime& runtime, const Stream& stream);
 
 }  // namespace attnbench

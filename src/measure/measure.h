@@ -25,7 +25,7 @@ using Part = std::vector<std::function<void()>>;
 class Stopwatch {
  public:
   virtual ~Stopwatch() = default;
-  /// Called once with everything that time_us() will be asked to time; what it returns is timed
+  /// Called once with everything that time_us() will have to time; what it returns is timed
   /// instead (e.g. the launch of a graph that was captured from the part).
   virtual std::vector<Part> prepare(std::vector<Part> parts) { return parts; }
   /// Runs the parts in order, once, and returns the time of each in microseconds.

@@ -1,3 +1,5 @@
+// One pass over the elements, line by line on several threads; parts are added in the order of
+// lines, so that no figure depends on the number of threads.
 #include "metrics/error_totals.h"
 
 #include <algorithm>

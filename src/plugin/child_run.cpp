@@ -124,7 +124,9 @@ class DonePipe {
 }  // namespace
 
 std::string trial_run(const std::function<void()>& work, double limit_s) {
+  // Why polled: a wait with a time limit would need a signal handler, which is the caller's to set.
   constexpr std::chrono::milliseconds kPoll{2};
+  // What is in the buffers now would be printed by the child, too.
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
@@ -139,6 +141,7 @@ std::string trial_run(const std::function<void()>& work, double limit_s) {
     if (ended == child) {
       return status == 0 && done.is_done() ? "" : describe_wait_status(status);
     }
+    // Without a child to wait for (SIGCHLD is ignored) nothing is known against the work.
     if (ended < 0 && errno != EINTR) return "";
     if (std::chrono::steady_clock::now() > end) break;
     std::this_thread::sleep_for(kPoll);

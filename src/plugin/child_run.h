@@ -1,6 +1,13 @@
 // Child processes that a plugin needs: a program that is run for what it prints, and code that is
 // tried in a process of its own before this process runs it, so that a crash or an endless loop in
 // foreign code ends the child and becomes a sentence.
+//
+// A trial is no proof: the code runs again in this process afterwards. It finds what is broken from
+// the start (a missing symbol, a constructor that crashes), which is most of what goes wrong when a
+// library is loaded for the first time. Limits are generous, since Python packages of gigabytes
+// take long to import, and end in SIGKILL.
+//
+// trial_run() forks, so it is for a process without a CUDA context and without a started Python.
 #pragma once
 
 #include <functional>
@@ -9,21 +16,25 @@
 
 namespace attnbench {
 
+/// Of a program that ended, was ended, or never started.
 struct ProgramOutput {
-  std::string out;  // what it printed to stdout
+  /// What it printed to stdout, bytes as they are; its stderr goes to ours, so that users see it.
+  std::string out;
   /// What went wrong: "exit status 1", "signal 11 (Segmentation fault)", "no end after 60 s",
   /// "No such file or directory"; empty when nothing did.
   std::string trouble;
 };
 
 /// Runs `argv` (its first word is looked for on the path) with an empty stdin and our stderr, for
-/// `limit_s` at most. Errors: E-INTERNAL when there is no process.
+/// `limit_s` seconds at most, after which it is killed. What it printed until then is kept even
+/// when it failed. Errors: E-INTERNAL when there is no pipe to read from.
 ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s);
 
 /// Why a child process that did `work` failed: "signal 11 (Segmentation fault)", "exit
 /// status 1" (0 where `work` called exit(0)), "no end after 60 s"; empty when it did not fail. An
 /// exception of `work` counts as well: the caller meets it again. Errors: E-INTERNAL when there is
 /// no process.
+/// Costs a fork and the work itself, once more.
 std::string trial_run(const std::function<void()>& work, double limit_s);
 
 }  // namespace attnbench

@@ -72,7 +72,8 @@ struct EmbeddedPython::Api {
   void (*release)(PythonObject*) = nullptr;
 };
 
-/// Holds the interpreter for a thread.
+/// Holds the interpreter for a thread. Every use of an object needs one, releasing it too: cases
+/// run on a thread of the bench, and frameworks start threads of their own.
 class EmbeddedPython::Lock {
  public:
   explicit Lock(const Api& api) : api_(api), state_(api.lock()) {}
@@ -104,10 +105,12 @@ EmbeddedPython::EmbeddedPython(const PythonEnvironment& environment, const std::
     fail(ErrorKind::kUnsupported, "{} cannot import attnbench.host of {}", environment.executable,
          package_dir);
   }
+  // The path of the interpreter that described the adapters, so that both import the same files.
   const auto complaint = complaint_of("start", {environment.search_path});
   if (complaint) fail(ErrorKind::kUnsupported, "{}: {}", environment.executable, *complaint);
 }
 
+/// A new reference; the tuple owns its items.
 PythonObject* EmbeddedPython::tuple_of(const std::vector<PythonArgument>& arguments) const {
   PythonObject* const tuple = api_->new_tuple(static_cast<std::ptrdiff_t>(arguments.size()));
   std::ptrdiff_t place = 0;
@@ -167,7 +170,7 @@ std::optional<std::string> EmbeddedPython::call(const char* function,
   }
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     results.push_back(api_->tuple_item(result, i));
-    api_->reference(results.back());
+    api_->reference(results.back());  // the tuple goes, its items must stay
   }
   api_->release(result);
   return std::nullopt;

@@ -10,6 +10,7 @@
 namespace attnbench {
 namespace {
 
+/// Both buffers, ours and that of C: what is still in them belongs to where stdout went before.
 void flush_stdout() {
   std::cout.flush();
   std::fflush(stdout);
@@ -29,6 +30,8 @@ PluginCall::PluginCall(PluginFloats floats, bool on_cuda)
   std::fesetenv(plugin_.get());
 }
 
+// The plugin keeps what it changed of its floating-point environment (rounding, flush to zero), as
+// it would in a process of its own, while ours is back before anything of ours computes.
 PluginCall::~PluginCall() {
   std::fegetenv(plugin_.get());
   std::fesetenv(&own_);

@@ -20,7 +20,7 @@ namespace attnbench {
 namespace {
 
 constexpr const char* kEntry = "attnbench_backend";
-/// More than anybody has: a plugin that ignores its index would never end.
+/// More than any library has: a plugin that ignores its index would never end.
 constexpr std::uint32_t kMostBackends = 1000;
 /// What every plugin of ABI version 1 has at least.
 constexpr std::size_t kLeastTable = offsetof(AttnbenchBackend, destroy) + sizeof(void (*)(void*));
@@ -39,12 +39,16 @@ std::string read_file(const std::string& path) {
   return std::move(text).str();
 }
 
+/// Names are part of result ids, which are shell words, parts of file names and of regular
+/// expressions.
 bool is_name(const char* text) {
   constexpr const char* kAllowed =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:";
   return text != nullptr && *text != '\0' && text[std::strspn(text, kAllowed)] == '\0';
 }
 
+/// Looks only at the first two fields: of a table of another version nothing else has a known
+/// place.
 void check_abi(const AttnbenchBackend& table, const std::string& where) {
   if (table.abi_version != ATTNBENCH_ABI_VERSION) {
     fail(ErrorKind::kFormat,
@@ -65,6 +69,8 @@ void expect_one_of(T value, T count, const char* field, const std::string& where
   fail(ErrorKind::kValue, "{}: {} is {}, expected less than {}", where, field, value, count);
 }
 
+/// Everything that can be told before a case is there. Unknown bits of masks are let through: a
+/// newer plugin may say more than this program uses.
 void check_values(const AttnbenchBackend& table, const std::string& where) {
   if (!is_name(table.name)) {
     fail(ErrorKind::kValue, "{}: name: expected letters, digits and any of '._-:', found '{}'",
@@ -95,6 +101,8 @@ void check_values(const AttnbenchBackend& table, const std::string& where) {
 
 PluginTable check_table(const AttnbenchBackend* table, const std::string& where) {
   check_abi(*table, where);
+  // Only what the plugin was compiled with is copied, the rest stays 0: an older plugin has a
+  // shorter table, and 0 in a later field means what it meant before there was the field.
   PluginTable checked;
   checked.self = table;
   std::memcpy(&checked.table, table,
@@ -108,6 +116,8 @@ PluginLibrary::PluginLibrary(std::string path) : path_(std::move(path)) {
   const std::string problem = elf_problem(std::string_view(bytes).substr(0, 64));
   if (!problem.empty()) fail(ErrorKind::kFormat, "{}: {}", where_of(path_), problem);
   sha256_ = sha256_hex(bytes);
+  // Loading runs the library's constructors, which may print and may change how numbers are
+  // rounded.
   const PluginFloats floats = current_floats();
   const PluginCall call(floats);
   const StdoutToStderr redirected;
@@ -156,9 +166,10 @@ constexpr unsigned kOwnMachine = EM_PPC64;
 #elif defined(__riscv)
 constexpr unsigned kOwnMachine = EM_RISCV;
 #else
-#error "elf.cpp: which machine is this?"
+#error "plugin_library.cpp: which machine is this?"
 #endif
 
+/// As people call it, for machines that a user may have confused.
 std::string machine_name(unsigned machine) {
   constexpr std::array<std::pair<unsigned, const char*>, 7> kNames = {{{EM_X86_64, "x86-64"},
                                                                        {EM_386, "i386"},

@@ -13,7 +13,8 @@
 
 namespace attnbench {
 
-/// A table of the plugin as this version knows it: fields that an older plugin lacks are 0.
+/// A table of the plugin as this version knows it: fields that an older plugin does not
+/// have are 0.
 struct PluginTable {
   const AttnbenchBackend* self = nullptr;  // what the plugin's functions get
   AttnbenchBackend table{};
@@ -49,7 +50,7 @@ class PluginLibrary {
 /// Checks a table and takes what it has. `where` begins the messages. Errors: E-FORMAT, E-VALUE.
 PluginTable check_table(const AttnbenchBackend* table, const std::string& where);
 
-// Whether a file is a shared library of this machine, told before the loader is asked: its words
+// Whether a file is a shared library of this machine, told before the loader is tried: its words
 // are "wrong ELF class" or "invalid ELF header".
 
 /// Empty, or why a file that begins with `head` (64 bytes or all of it) is no shared library for

@@ -23,6 +23,8 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+/// By the variables and not by what is first on the path: a program that is started from an editor
+/// or a service has the environment of its user but often another path.
 std::string find_python() {
   if (const std::string chosen = variable("ATTNBENCH_PYTHON"); !chosen.empty()) return chosen;
   const std::string environment = variable("VIRTUAL_ENV");
@@ -77,7 +79,9 @@ void set_fact(const std::string& key, const std::string& value, PythonEnvironmen
   if (key == "path") python.search_path += (python.search_path.empty() ? "" : "\n") + value;
 }
 
-/// Reads the lines of describe.py; false when they have no end.
+/// Reads the lines "key value" of describe.py: first those about the interpreter, then "class" and
+/// what follows from it for each adapter, last "end". False without it: the interpreter ended while
+/// it imported the last class that was named.
 bool read_lines(const std::string& text, PythonEnvironment& python) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -110,6 +114,7 @@ PythonEnvironment describe_python(const std::string& package_dir,
   std::vector<std::string> argv{interpreter, package_dir + "/attnbench/describe.py"};
   argv.insert(argv.end(), names.begin(), names.end());
   const ProgramOutput said = run_program(argv, kLimitS);
+  // An adapter that fails to import says so in a line; one that ends the interpreter cannot.
   const std::string how = said.trouble.empty() ? "exit status 0" : said.trouble;
   PythonEnvironment python;
   const bool complete = read_lines(said.out, python);
@@ -120,6 +125,7 @@ PythonEnvironment describe_python(const std::string& package_dir,
   if (!complete && python.unsupported.empty()) {
     python.unsupported = fmt::format("no Python: {}: {}", interpreter, how);
   }
+  // Without a Python every adapter is still listed, with the reason, as other backends are.
   for (std::size_t i = python.adapters.size(); i < names.size(); ++i) {
     python.adapters.push_back({names[i], "", "", "", "", "", anything()});
   }

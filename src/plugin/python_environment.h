@@ -1,4 +1,5 @@
-// The Python of the active environment and the adapters in it, asked in a process of its own.
+// The Python of the active environment and the adapters in it, described by a Python that runs as a
+// child process: importing an adapter may load gigabytes, open a device or crash.
 #pragma once
 
 #include <string>

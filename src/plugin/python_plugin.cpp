@@ -64,6 +64,8 @@ const Adapter& adapter_of(const AttnbenchBackend* self) {
   return *static_cast<const Adapter*>(self->user);
 }
 
+/// Null for a case that the adapter takes. Why an exception and not a reason when supports() itself
+/// fails: an adapter with a bug must not look like one that merely has limits.
 const char* supports(const AttnbenchBackend* self, const AttnbenchProblem* problem) {
   const Adapter& adapter = adapter_of(self);
   if (!adapter.described.unsupported.empty()) return adapter.described.unsupported.c_str();
@@ -79,6 +81,8 @@ const char* supports(const AttnbenchBackend* self, const AttnbenchProblem* probl
   throw std::runtime_error(*complaint);
 }
 
+/// The adapter imports, allocates and may compile here, none of which is timed. `state` owns the
+/// objects that Python returned until destroy() gives them back.
 const char* prepare(const AttnbenchBackend* self, const AttnbenchProblem* problem,
                     const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state) {
   const Adapter& adapter = adapter_of(self);
@@ -90,16 +94,20 @@ const char* prepare(const AttnbenchBackend* self, const AttnbenchProblem* proble
   return kept(std::move(complaint));
 }
 
+// Why no stream: the adapter got it in prepare() and made it the current one of its framework.
 const char* run(void* state, void* /*stream*/) {
   auto& prepared = *static_cast<Case*>(state);
   return kept(prepared.python.complaint_of(prepared.functions[0]));
 }
 
+/// Copies results to where they are judged, for adapters whose framework allocates its own outputs:
+/// apart from run(), so that the copy is not timed.
 const char* collect(void* state) {
   auto& prepared = *static_cast<Case*>(state);
   return kept(prepared.python.complaint_of(prepared.functions[1]));
 }
 
+/// Objects are released even when the adapter complains; only then is the complaint an error.
 void destroy(void* state) {
   const std::unique_ptr<Case> prepared(static_cast<Case*>(state));
   const auto complaint = prepared->python.complaint_of(prepared->functions[2]);
@@ -107,6 +115,7 @@ void destroy(void* state) {
   if (complaint) fail(ErrorKind::kInternal, "{}", *complaint);
 }
 
+/// The table holds pointers into `adapter`, so it shares its ownership.
 PluginTable table_of(const std::shared_ptr<Adapter>& adapter) {
   AttnbenchBackend& own = adapter->table;
   own = adapter->described.table;

@@ -1,4 +1,9 @@
-// Numbers and texts as people read them, shared by the table, Markdown and JUnit.
+// Numbers and texts as people read them, shared by tables, Markdown and JUnit.
+//
+// One value looks the same wherever it is shown. Functions that shorten or pad count code points as
+// columns, which is right for the names and units that occur here. Texts of files and libraries may
+// hold anything; the functions at the end make them fit for one target each, and none of them is
+// enough for another target.
 #pragma once
 
 #include <cstddef>
@@ -37,5 +42,13 @@ int badness(Status status);
 
 /// Invalid UTF-8 bytes become U+FFFD.
 std::string sanitize_utf8(std::string_view text);
+
+/// For a cell of a Markdown table: without cell separators, line breaks, tags and control
+/// characters.
+std::string markdown_cell(const std::string& text);
+
+/// For text and attributes of XML 1.0: markup is escaped, characters that XML cannot hold become
+/// U+FFFD.
+std::string xml_escape(std::string_view text);
 
 }  // namespace attnbench

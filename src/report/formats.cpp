@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "report/formats/csv.h"
-#include "report/reporter.h"
-#include "report/tables/agreement.h"
-#include "report/verdicts.h"
+#include "report/formats/foreign.h"
+#include "report/formats/json.h"
+#include "report/formats/junit.h"
+#include "report/formats/markdown.h"
+#include "report/tables/verdicts.h"
 
 namespace attnbench {
 namespace {

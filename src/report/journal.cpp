@@ -10,7 +10,8 @@
 
 #include "core/error.h"
 #include "core/result/write_json.h"
-#include "report/reporter.h"
+#include "report/formats/json.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "report/format.h"
-#include "report/page_files.h"
 
 namespace attnbench {
 namespace {

@@ -1,3 +1,5 @@
+#include "report/page_data.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <type_traits>
 #include <variant>
 
-#include "report/page.h"
 #include "report/problem_fields.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"

@@ -7,7 +7,10 @@
 
 #include "report/format.h"
 #include "report/formats/csv.h"
-#include "report/reporter.h"
+#include "report/formats/json.h"
+#include "report/formats/junit.h"
+#include "report/formats/markdown.h"
+#include "report/tables/results.h"
 
 namespace attnbench {
 namespace {

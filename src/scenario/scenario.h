@@ -1,4 +1,9 @@
-// Scenario files (contract.md section 1): from YAML or JSON text to a list of resolved problems.
+// Scenario files (contract section 1): from YAML or JSON text to a list of resolved problems.
+//
+// A file passes these steps, each in a module of its own, and every message keeps the place of what
+// it is about: text -> tree (text/yaml_reader), extends and --set (text/merge), keys, types and
+// ranges (text/structure), cases from batches and sweeps (here), defaults and contradictions of
+// each case (resolve/). What comes out is complete: nothing behind it fills in a default.
 #pragma once
 
 #include <filesystem>
@@ -44,14 +49,6 @@ Scenario load_scenario(const std::filesystem::path& path, const ScenarioOptions&
 /// The same for text in memory; `path` names it in messages and anchors relative paths.
 Scenario parse_scenario(const std::string& text, const std::filesystem::path& path,
                         const ScenarioOptions& options = {});
-
-/// Strict batch-spec grammar of contract §1.1, e.g. "60q1s4k_4q1ks3k"; `cross` allows seq_len <
-/// query_len (encoder_decoder). Errors: E-CONFIG naming the offending segment.
-std::vector<Request> parse_batch_spec(const std::string& spec, bool cross);
-
-/// Canonical text of a batch: run-length segments in request order, with 'k' where exact, e.g.
-/// {(1,4096) x 60, (1024,3072) x 4} -> "60q1s4k_4q1ks3k"; "q8k" when seq_len = query_len.
-std::string canonical_batch_spec(const std::vector<Request>& batch);
 
 /// The JSON Schema shipped as scenarios/schema.json, embedded in the program.
 const std::string& scenario_schema_text();

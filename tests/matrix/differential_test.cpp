@@ -1,5 +1,5 @@
 // Random small problems over all features, every pipeline against the float64 reference. A failure
-// prints its seed and its problem, which `attnbench run` takes as it stands.
+// prints its seed and its problem, which `attnbench run` takes as it is.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// What the pipelines of MLA give with every product done as cuBLASLt would, and what they ask of
+// What the pipelines of MLA give with every product done as cuBLASLt would, and how they call
 // Ops before the first of them.
 #include <doctest/doctest.h>
 

@@ -1,6 +1,9 @@
 // Which kernels a case would launch, found without running anything and without a GPU: the pipeline
 // is built on operations that record every launch. For `explain`, which names the kernels, and
 // `compile`, which builds them.
+//
+// What is found here is what a run launches because it is the same code that plans it; nothing
+// predicts kernels by rules of its own, which could drift.
 #pragma once
 
 #include <string>

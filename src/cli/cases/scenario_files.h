@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "scenario/scenario.h"
 
 namespace attnbench {

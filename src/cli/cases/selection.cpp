@@ -7,7 +7,7 @@
 
 #include "backends/backend.h"
 #include "backends/forced_kernel.h"
-#include "bench/cases/same_values.h"
+#include "bench/cases/case.h"
 #include "cli/terminal/text.h"
 #include "core/backend_name.h"
 #include "core/error.h"

@@ -7,7 +7,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/session/calibration.h"
 #include "core/error.h"
 #include "core/system/atomic_file.h"

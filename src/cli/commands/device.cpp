@@ -9,12 +9,12 @@
 #include "cli/environment.h"
 #include "cli/exit_code.h"
 #include "cli/options/shared_options.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "core/error.h"
 #include "measure/cpu_measure.h"
 #include "measure/cuda_ceilings.h"
 #include "measure/measure.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

@@ -16,8 +16,10 @@
 #include "cli/session/gate_options.h"
 #include "core/error.h"
 #include "gate/agreement.h"
-#include "report/tables/agreement.h"
-#include "report/verdicts.h"
+#include "report/formats.h"
+#include "report/formats/output_file.h"
+#include "report/tables/results.h"
+#include "report/tables/verdicts.h"
 
 namespace attnbench {
 namespace {

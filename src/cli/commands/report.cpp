@@ -10,14 +10,15 @@
 
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "core/result/result_file.h"
 #include "gate/foreign.h"
+#include "report/formats/output_file.h"
 #include "report/page.h"
-#include "report/reporter.h"
+#include "report/tables/results.h"
 
 namespace attnbench {
 namespace {

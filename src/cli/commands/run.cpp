@@ -17,7 +17,6 @@
 #include "cli/cases/selection.h"
 #include "cli/commands/commands.h"
 #include "cli/environment.h"
-#include "cli/output_paths.h"
 #include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "cli/session/interrupt.h"
@@ -73,7 +72,7 @@ void check_input_files(const std::vector<Pair>& pairs) {
     checked = pair.problem;
     const KvCacheSpec& cache = checked->kv_cache;
     if (reads_files(*checked)) {
-      make_system(*checked, {})->notices();
+      make_case(*checked, {})->notices();
     } else if (cache.value_scale_file && cache.int8_level == 1) {
       read_value_scales(*checked);
     }

@@ -19,10 +19,10 @@
 #include "cli/cases/selection.h"
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/terminal/text.h"
 #include "core/system/printable.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

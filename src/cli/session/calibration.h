@@ -13,7 +13,7 @@
 #include "backends/backend.h"
 #include "calibrate/calibrate.h"
 #include "cli/options/shared_options.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/terminal/console.h"
 
 namespace attnbench {

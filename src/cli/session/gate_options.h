@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/options/shared_options.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "core/result/result_file.h"
 #include "gate/gate.h"
 

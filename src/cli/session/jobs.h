@@ -1,5 +1,9 @@
 // What `run` hands to the bench for each selected pair: a job, with the command that repeats it
 // and, for tests of this program, a backend that fails on purpose.
+//
+// Everything that can go wrong with the command line has been found before: what is made here only
+// has to run. Faults are planted by the real program and not by a test's copy of it, so that the
+// tests see how a run survives a crash with all of its files and messages.
 #pragma once
 
 #include <memory>
@@ -13,9 +17,10 @@
 
 namespace attnbench {
 
-/// A job for each pair, in the same order. `repeat` goes behind "attnbench run SCENARIO --filter
-/// ID" in the commands that repeat one: OptionTable::repeat_text() of the run. The files that a
-/// case reads are hashed here. The jobs point into `pairs`' problems and backends.
+/// A job for each pair, in the same order, which is that of the results. `repeat` goes behind
+/// "attnbench run SCENARIO --filter ID" in the commands that repeat one: OptionTable::repeat_text()
+/// of the run. The files that a case reads are hashed here. The jobs point into `pairs`' problems
+/// and backends.
 std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const DeviceChoice& device,
                            const std::string& repeat);
 

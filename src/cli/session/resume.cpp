@@ -10,7 +10,7 @@
 #include "core/error.h"
 #include "core/result/result_file.h"
 #include "gate/foreign.h"
-#include "report/reporter.h"
+#include "report/formats/json.h"
 
 namespace attnbench {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "cli/environment.h"
 #include "cli/exit_code.h"
-#include "cli/output_paths.h"
+#include "cli/outputs.h"
 #include "cli/session/interrupt.h"
 #include "cli/session/progress.h"
 #include "cli/session/resume.h"
@@ -21,7 +21,11 @@
 #include "core/error.h"
 #include "gate/baseline.h"
 #include "measure/measure.h"
-#include "report/verdicts.h"
+#include "report/formats/json.h"
+#include "report/formats/markdown.h"
+#include "report/formats/output_file.h"
+#include "report/tables/results.h"
+#include "report/tables/verdicts.h"
 
 namespace attnbench {
 namespace {

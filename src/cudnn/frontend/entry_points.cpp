@@ -95,8 +95,8 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
   return entry_points().execute(handle, plan, pack);
 }
 
-// The headers compile a kernel for another operation than attention by NVRTC, which is never asked
-// for here.
+// The headers compile a kernel for another operation than attention by NVRTC, which is never wanted
+// here.
 nvrtcResult nvrtcCreateProgram(nvrtcProgram*, const char*, const char*, int, const char* const*,
                                const char* const*) {
   return NVRTC_ERROR_INVALID_INPUT;

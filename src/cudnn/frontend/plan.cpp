@@ -157,6 +157,8 @@ class GraphBuilder {
                               .set_data_type(type));
   }
 
+  /// [B+1] numbers of elements, one tensor for each ragged one, though query and output may have
+  /// the same numbers: each has its own address in CudnnMemory.
   TensorPtr offsets(std::int64_t uid) {
     return tensor("offsets", uid, {num_requests() + 1, 1, 1, 1}, {1, 1, 1, 1},
                   graph_.wide_offsets ? fe::DataType_t::INT64 : fe::DataType_t::INT32);
@@ -170,6 +172,7 @@ class GraphBuilder {
     return tensor(name, uid, {1, 1, 1, 1}, {1, 1, 1, 1}, fe::DataType_t::FLOAT);
   }
 
+  /// Of keys and of values apart, as cuDNN wants it; both get the same address.
   TensorPtr table(const char* name, std::int64_t uid) {
     const std::int64_t width = graph_.pages->table_width;
     return tensor(name, uid, {num_requests(), 1, width, 1}, {width, width, 1, 1},
@@ -241,6 +244,8 @@ class FrontendPlan final : public CudnnPlan {
   FrontendPlan(const CudnnGraph& graph, void* stream, const std::string& version)
       : handle_(stream), version_(version) {
     GraphBuilder(graph, graph_).build();
+    // In the order that the frontend prescribes. Heuristics A is what its documentation calls
+    // the accurate ones: the kernel that cuDNN itself would choose is what users compare with.
     check(graph_.validate(), version);
     check(graph_.build_operation_graph(handle_.get()), version);
     check(graph_.create_execution_plans({fe::HeurMode_t::A}), version);

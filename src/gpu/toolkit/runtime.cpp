@@ -29,7 +29,7 @@ static_assert(static_cast<int>(TensorPromotion::k256Bytes) == CU_TENSOR_MAP_L2_P
 static_assert(static_cast<int>(TensorPromotion::k128Bytes) == CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 static_assert(static_cast<int>(TensorPromotion::k64Bytes) == CU_TENSOR_MAP_L2_PROMOTION_L2_64B);
 
-/// What a launch asks for beside its extents. `attributes` has room for all of them.
+/// What a launch needs beside its extents. `attributes` has room for all of them.
 unsigned set_attributes(const LaunchShape& shape, int sm,
                         std::array<cudaLaunchAttribute, 2>& attributes) {
   unsigned count = 0;

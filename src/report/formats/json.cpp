@@ -1,7 +1,9 @@
+#include "report/formats/json.h"
+
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "core/result/write_json.h"
-#include "report/reporter.h"
 
 namespace attnbench {
 namespace {
@@ -38,6 +40,7 @@ Json noise_floor_json(const NoiseFloor& floor) {
   return {{"runs", floor.runs}, {"all_cases", floor.all_cases}, {"cases", floor.cases}};
 }
 
+/// The members before `results`, in the order in which contract section 4 lists them.
 Json head_json(const RunInfo& run) {
   Json head = Json::object();
   head["schema_version"] = 1;
@@ -49,6 +52,8 @@ Json head_json(const RunInfo& run) {
   return head;
 }
 
+/// Why replace: names of cases and words of drivers may hold any bytes, and a file with one bad
+/// character must still be JSON.
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
@@ -59,6 +64,22 @@ void write_nested(std::ostream& out, const std::string& json, const std::string&
     out << character;
     if (character == '\n') out << margin;
   }
+}
+
+/// JSON has no NaN and no infinity.
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json verdict_json(const Verdict& verdict) {
+  Json json = Json::object();
+  json["id"] = verdict.id;
+  json["verdict"] = to_string(verdict.kind);
+  json["fails"] = verdict.fails;
+  json["before_us"] = number(verdict.old_us);
+  json["after_us"] = number(verdict.new_us);
+  json["ratio"] = number(verdict.new_us / verdict.old_us);
+  json["rule"] = verdict.rule;
+  json["known"] = verdict.known == Known::kNo ? Json(nullptr) : Json(verdict.known_text);
+  return json;
 }
 
 }  // namespace
@@ -81,6 +102,47 @@ void write_json(std::ostream& out, const RunInfo& run, const std::vector<Result>
     write_nested(out, result_to_json(results[i], 2), "    ");
   }
   out << (results.empty() ? "]\n}\n" : "\n  ]\n}\n");
+}
+
+void write_verdict_json(std::ostream& out, const RunInfo& run, const GateReport& report) {
+  Json json = Json::object();
+  json["schema_version"] = 1;
+  json["tool"] = {{"name", "attnbench"}, {"version", run.tool_version}, {"git", run.git}};
+  json["created"] = run.created;
+  json["passed"] = report.passed();
+  json["counts"] = Json::object();
+  const auto counts = report.counts();
+  for (const auto& row : enum_rows(VerdictKind{})) {
+    json["counts"][row.name] = counts[static_cast<std::size_t>(row.value)];
+  }
+  json["notices"] = report.notices;
+  json["verdicts"] = Json::array();
+  for (const Verdict& verdict : report.verdicts) json["verdicts"].push_back(verdict_json(verdict));
+  out << json.dump(2, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace) << "\n";
+}
+
+void write_agreement_json(std::ostream& out, const AgreementReport& report) {
+  Json json = {{"schema_version", 1},
+               {"devices", Json::array({report.first_device, report.second_device})},
+               {"allowed_factor", report.allowed_factor},
+               {"passed", report.failures() == 0},
+               {"lone", report.lone},
+               {"cases", Json::array()}};
+  for (const Agreement& agreement : report.cases) {
+    const AgreementSide& a = agreement.first;
+    const AgreementSide& b = agreement.second;
+    json["cases"].push_back(
+        {{"id", agreement.id},
+         {"status", Json::array({to_string(a.status), to_string(b.status)})},
+         {"err_ratio", Json::array({number(a.err_ratio), number(b.err_ratio)})},
+         {"nmse", Json::array({number(a.nmse), number(b.nmse)})},
+         {"lse_err_ratio", Json::array({number(a.lse_err_ratio), number(b.lse_err_ratio)})},
+         {"lse_nmse", Json::array({number(a.lse_nmse), number(b.lse_nmse)})},
+         {"factor", number(agreement.factor)},
+         {"figure", agreement.figure},
+         {"disagreement", agreement.disagreement}});
+  }
+  out << json.dump(2) << "\n";
 }
 
 }  // namespace attnbench

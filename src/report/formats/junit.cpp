@@ -1,11 +1,16 @@
+#include "report/formats/junit.h"
+
 #include <fmt/format.h>
 
+#include <cmath>
+#include <map>
+
 #include "report/format.h"
-#include "report/formats/xml.h"
-#include "report/reporter.h"
 
 namespace attnbench {
 namespace {
+
+// ---- Results of a run.
 
 struct Suite {
   std::string name;
@@ -83,6 +88,60 @@ std::string figures(const Result& result) {
   return "      <system-out>" + xml_escape(text) + "</system-out>\n";
 }
 
+// ---- Verdicts of a gate. Functions of the same names do the same for them.
+
+struct VerdictSuite {
+  std::string name;
+  std::vector<const Verdict*> verdicts;
+};
+
+/// One suite a scenario, which is what an id begins with, in the order of first appearance.
+std::vector<VerdictSuite> group_verdicts(const std::vector<Verdict>& verdicts) {
+  std::vector<VerdictSuite> suites;
+  std::map<std::string, std::size_t> index;
+  for (const Verdict& verdict : verdicts) {
+    const std::string scenario = verdict.id.substr(0, verdict.id.find('/'));
+    const auto [entry, is_new] = index.try_emplace(scenario, suites.size());
+    if (is_new) suites.push_back({scenario, {}});
+    suites[entry->second].verdicts.push_back(&verdict);
+  }
+  return suites;
+}
+
+double seconds(const Verdict& verdict) {
+  return std::isfinite(verdict.new_us) ? verdict.new_us * 1e-6 : 0;
+}
+
+bool is_skipped(const Verdict& verdict) {
+  return !verdict.fails && (verdict.known == Known::kYes || verdict.kind == VerdictKind::kMissing);
+}
+
+std::string totals(const std::vector<const Verdict*>& verdicts, bool of_suite) {
+  int failures = 0, skipped = 0;
+  double time_s = 0;
+  for (const Verdict* verdict : verdicts) {
+    failures += verdict->fails;
+    skipped += is_skipped(*verdict);
+    time_s += seconds(*verdict);
+  }
+  return fmt::format("tests=\"{}\" failures=\"{}\" errors=\"0\"{} time=\"{:.9f}\"", verdicts.size(),
+                     failures, of_suite ? fmt::format(" skipped=\"{}\"", skipped) : "", time_s);
+}
+
+std::string outcome(const Verdict& verdict) {
+  const std::string message = fmt::format("{}: {}", to_string(verdict.kind), verdict.rule);
+  if (verdict.fails) {
+    std::string body = message;
+    if (verdict.known == Known::kExpired) body += "\nknown, but expired: " + verdict.known_text;
+    if (!verdict.repro.empty()) body += "\n" + verdict.repro;
+    return fmt::format("      <failure message=\"{}\" type=\"{}\">{}</failure>\n",
+                       xml_escape(message), to_string(verdict.kind), xml_escape(body));
+  }
+  if (!is_skipped(verdict)) return "";
+  const std::string known = verdict.known == Known::kYes ? "; known: " + verdict.known_text : "";
+  return fmt::format("      <skipped message=\"{}\"/>\n", xml_escape(message + known));
+}
+
 }  // namespace
 
 void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results) {
@@ -99,6 +158,28 @@ void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result
                          xml_escape(result->scenario),
                          xml_escape(result->case_name + "/" + result->backend), seconds(*result))
           << outcome(*result) << figures(*result) << "    </testcase>\n";
+    }
+    out << "  </testsuite>\n";
+  }
+  out << "</testsuites>\n";
+}
+
+void write_verdict_junit(std::ostream& out, const RunInfo& run, const GateReport& report) {
+  std::vector<const Verdict*> all;
+  for (const Verdict& verdict : report.verdicts) all.push_back(&verdict);
+  out << "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+      << fmt::format("<testsuites name=\"attnbench gate\" {}>\n", totals(all, /*of_suite=*/false));
+  for (const VerdictSuite& suite : group_verdicts(report.verdicts)) {
+    out << fmt::format("  <testsuite name=\"{}\" {} timestamp=\"{}\" hostname=\"{}\">\n",
+                       xml_escape(suite.name), totals(suite.verdicts, /*of_suite=*/true),
+                       xml_escape(run.created), xml_escape(run.environment.hostname));
+    for (const Verdict* verdict : suite.verdicts) {
+      const std::size_t slash = verdict->id.find('/');
+      const std::string name =
+          slash == std::string::npos ? verdict->id : verdict->id.substr(slash + 1);
+      out << fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.9f}\">\n",
+                         xml_escape(suite.name), xml_escape(name), seconds(*verdict))
+          << outcome(*verdict) << "    </testcase>\n";
     }
     out << "  </testsuite>\n";
   }

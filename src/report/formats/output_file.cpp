@@ -1,3 +1,5 @@
+#include "report/formats/output_file.h"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -11,7 +13,6 @@
 
 #include "core/error.h"
 #include "core/system/atomic_file.h"
-#include "report/reporter.h"
 
 namespace attnbench {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "core/error.h"
-#include "report/reporter.h"
+#include "report/formats/output_file.h"
 
 namespace attnbench {
 namespace {

@@ -1,5 +1,12 @@
 // Where a pass of its own over a shared prefix pays: cases that were run with cascade.mode always
 // and never, side by side by prefix length (semantics §6).
+//
+// Pairs are found by name and problem, so one result file may hold both modes or only one; what has
+// no partner is simply not in the table. The speedup of one row usually crosses 1 once, at the
+// prefix length from which a deployment should turn cascade on:
+//
+//   prefix    backend      128  1024  8192  pays from
+//   32q1s16k  FLASH_ATTN  0.87  1.05  1.92       1024
 #pragma once
 
 #include <cstdint>

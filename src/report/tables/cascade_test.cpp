@@ -5,7 +5,8 @@
 
 #include <sstream>
 
-#include "report/reporter.h"
+#include "report/formats/markdown.h"
+#include "report/tables/results.h"
 
 namespace attnbench {
 namespace {

@@ -10,7 +10,6 @@
 
 #include "core/system/printable.h"
 #include "report/format.h"
-#include "report/markdown_text.h"
 
 namespace attnbench {
 namespace {

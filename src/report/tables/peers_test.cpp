@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "report/format.h"
-#include "report/reporter.h"
+#include "report/formats/markdown.h"
 
 namespace attnbench {
 namespace {

@@ -6,7 +6,6 @@
 
 #include "scenario/batch/batch_spec.h"
 #include "scenario/batch/trace.h"
-#include "scenario/scenario.h"
 #include "scenario/text/files.h"
 
 namespace attnbench {

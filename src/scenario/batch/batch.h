@@ -1,4 +1,8 @@
-// The forms of `batch`: a spec, rows, a trace; alone or several of them.
+// The forms of `batch`: a spec, rows, a trace; one of them or a list of several.
+//
+// Forms are checked for the whole file before any case is built, so that one run shows all faults;
+// what depends on the type of attention (KV lengths, the page of a shared prefix) is judged by the
+// case that uses the batch.
 #pragma once
 
 #include <map>
@@ -7,7 +11,7 @@
 
 #include "core/problem/problem.h"
 #include "core/value.h"
-#include "scenario/batch/replay.h"
+#include "scenario/batch/trace.h"
 #include "scenario/text/issues.h"
 
 namespace attnbench {

@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
 #include "core/error.h"
-#include "scenario/scenario.h"
+#include "metadata/int_math.h"
 
 namespace attnbench {
 namespace {
@@ -95,12 +96,13 @@ class SegmentParser {
   std::size_t at_ = 0;
 };
 
-}  // namespace
-
+/// 4096 -> "4k", 1000 -> "1000", 0 -> "0".
 std::string token_count_text(std::int64_t tokens) {
   return tokens > 0 && tokens % kKilo == 0 ? fmt::format("{}k", tokens / kKilo)
                                            : fmt::format("{}", tokens);
 }
+
+}  // namespace
 
 std::vector<Request> parse_batch_spec(const std::string& spec, bool cross) {
   std::vector<Request> batch;
@@ -138,6 +140,33 @@ std::string canonical_batch_spec(const std::vector<Request>& batch) {
     i = end;
   }
   return spec;
+}
+
+std::vector<Request> image_requests(const MmEncoderSpec& spec) {
+  std::vector<Request> batch;
+  for (const auto& [height, width] : *spec.images) {
+    const std::int64_t rows = height / spec.patch_size;
+    const std::int64_t columns = width / spec.patch_size;
+    if (rows == 0 || columns == 0) {
+      fail(ErrorKind::kValue, "expected images of at least one patch of {0} x {0}, found {1} x {2}",
+           spec.patch_size, height, width);
+    }
+    const std::int64_t window = spec.window ? *spec.window : std::max(rows, columns);
+    const auto sequences = static_cast<std::int64_t>(batch.size()) +
+                           ceil_div(rows, window) * ceil_div(columns, window);
+    if (sequences > kMaxRequests) {
+      fail(ErrorKind::kCapacity, "expected at most {} sequences, found {}", kMaxRequests,
+           sequences);
+    }
+    for (std::int64_t top = 0; top < rows; top += window) {
+      for (std::int64_t left = 0; left < columns; left += window) {
+        const std::int64_t patches =
+            std::min(window, rows - top) * std::min(window, columns - left);
+        batch.push_back({patches, patches});
+      }
+    }
+  }
+  return batch;
 }
 
 }  // namespace attnbench

@@ -90,4 +90,94 @@ TEST_CASE("the full Azure and Mooncake traces read and replay") {
 }
 
 }  // namespace
+
+namespace {
+
+/// A seed whose replay starts at `line` of a trace of `n` lines.
+std::uint64_t seed_for(std::uint64_t line, std::uint64_t n) {
+  std::uint64_t seed = 0;
+  while (splitmix64(seed) % n != line) ++seed;
+  return seed;
+}
+
+std::vector<Request> batch_at(const std::vector<TraceRequest>& trace, std::int64_t step,
+                              std::int64_t requests, std::int64_t max_tokens,
+                              std::uint64_t line = 0) {
+  return replay_trace(trace, {requests, max_tokens, step, seed_for(line, trace.size())}).batch;
+}
+
+TEST_CASE("splitmix64 is the published generator") {
+  CHECK(splitmix64(0) == 0xE220A8397B1DCDAFu);
+  CHECK(splitmix64(1234567) == 6457827717110365317u);
+}
+
+// Two run at a time, eight tokens a step; A: 10 tokens in, 3 out; B: 3 in, 1 out; C: 5 in, 2 out.
+//   step 1  A prompt 0-7                        (budget spent)   -> A computed 8
+//   step 2  A prompt 8-9, B prompt 0-2          A makes its 1st, B its only token; B leaves, C
+//   joins step 3  A decodes, C prompt 0-4             A's 2nd, C's 1st step 4  A decodes, C decodes
+//   A's 3rd and C's 2nd: both leave; A and B join step 5  A prompt 0-7
+TEST_CASE("a trace replays as worked out by hand") {
+  const std::vector<TraceRequest> trace = {{10, 3}, {3, 1}, {5, 2}};
+  CHECK(batch_at(trace, 1, 2, 8) == std::vector<Request>{{8, 8}});
+  CHECK(batch_at(trace, 2, 2, 8) == std::vector<Request>{{2, 10}, {3, 3}});
+  CHECK(batch_at(trace, 3, 2, 8) == std::vector<Request>{{1, 11}, {5, 5}});
+  CHECK(batch_at(trace, 4, 2, 8) == std::vector<Request>{{1, 12}, {1, 6}});
+  CHECK(batch_at(trace, 5, 2, 8) == std::vector<Request>{{8, 8}});
+}
+
+TEST_CASE("the seed picks the first line and the trace wraps around") {
+  const std::vector<TraceRequest> trace = {{10, 3}, {3, 1}, {5, 2}};
+  CHECK(batch_at(trace, 1, 2, 100, 1) == std::vector<Request>{{3, 3}, {5, 5}});
+  CHECK(batch_at(trace, 1, 2, 100, 2) == std::vector<Request>{{5, 5}, {10, 10}});
+  CHECK(batch_at(trace, 1, 4, 100, 2) == std::vector<Request>{{5, 5}, {10, 10}, {3, 3}, {5, 5}});
+}
+
+TEST_CASE("the batch is ordered decode, one-token chunk, longer chunk, fresh prompt") {
+  // 7 tokens a step. Step 1: A 4 (done), B 3 of 4. Step 2: A decodes, B its last token (a chunk of
+  // one), C 5 of 9. Step 3: A and B decode, C its last 4, D 1 of 6: a fresh prompt stays last.
+  const std::vector<TraceRequest> trace = {{4, 9}, {4, 9}, {9, 9}, {6, 9}};
+  CHECK(batch_at(trace, 2, 4, 7) == std::vector<Request>{{1, 5}, {1, 4}, {5, 5}});
+  CHECK(batch_at(trace, 3, 4, 7) == std::vector<Request>{{1, 6}, {1, 5}, {4, 9}, {1, 1}});
+
+  // B leaves after step 2; A, admitted later than C, overtakes it because it decodes by then.
+  const std::vector<TraceRequest> late = {{1, 1}, {20, 2}, {2, 9}};
+  // Step 1: A 1, B 9 of 20, budget 10. A leaves, C joins behind B. Step 2: B 10, C none.
+  // Step 3: B its last token, C 2. Step 4: both decode.
+  CHECK(batch_at(late, 2, 2, 10) == std::vector<Request>{{10, 19}});
+  CHECK(batch_at(late, 3, 2, 10) == std::vector<Request>{{1, 20}, {2, 2}});
+  CHECK(batch_at(late, 4, 2, 10) == std::vector<Request>{{1, 21}, {1, 3}});
+}
+
+TEST_CASE("decodes run even when they exceed the token budget, and starve prompts") {
+  const std::vector<TraceRequest> trace = {{1, 9}, {1, 9}, {1, 9}, {5, 9}};
+  // Step 1: A, B. Step 2: A, B decode, nothing left. It stays so until they finish.
+  CHECK(batch_at(trace, 1, 4, 2) == std::vector<Request>{{1, 1}, {1, 1}});
+  CHECK(batch_at(trace, 4, 4, 2) == std::vector<Request>{{1, 4}, {1, 4}});
+}
+
+TEST_CASE("a request that generates nothing or one token leaves after its prompt") {
+  for (std::int64_t generated : {0, 1}) {
+    const std::vector<TraceRequest> trace = {{4, generated}, {6, 2}};
+    CHECK(batch_at(trace, 2, 1, 100) == std::vector<Request>{{6, 6}});
+    CHECK(batch_at(trace, 3, 1, 100) == std::vector<Request>{{1, 7}});
+    CHECK(batch_at(trace, 4, 1, 100) == std::vector<Request>{{4, 4}});
+  }
+}
+
+TEST_CASE("the shared prefix is what all requests of the batch have in common") {
+  const auto shared = [](const std::vector<TraceRequest>& trace, std::int64_t requests) {
+    return replay_trace(trace, {requests, 100000, 1, seed_for(0, trace.size())})
+        .shared_prefix_tokens;
+  };
+  const std::vector<TraceRequest> trace = {
+      {1600, 1, {0, 1, 2, 3}}, {1500, 1, {0, 1, 7}}, {1100, 1, {0, 1, 2}}, {600, 1, {5, 1}}};
+  CHECK(shared(trace, 3) == 1024);
+  CHECK(shared(trace, 4) == 0);
+  CHECK(shared({{1100, 1, {0, 1, 2}}, {1100, 1, {0, 1, 2}}}, 2) == 1100);
+  CHECK(shared({{1100, 1, {0, 1, 2}}}, 1) == 0);
+  CHECK(shared({{1100, 1}, {1100, 1}}, 2) == 0);
+}
+
+}  // namespace
+
 }  // namespace attnbench

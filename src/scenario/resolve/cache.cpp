@@ -1,8 +1,8 @@
-// KV cache, shared prefix and context parallelism of one case.
+#include "scenario/resolve/cache.h"
+
 #include <algorithm>
 
 #include "metadata/int_math.h"
-#include "scenario/resolve/resolve.h"
 
 namespace attnbench {
 namespace {
