@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/problem/fields.h"
 #include "core/system/printable.h"
 #include "core/value.h"
 #include "metadata/validation.h"

@@ -1,6 +1,6 @@
 // The error classes with their codes. A code is part of the contract with users and scripts: it
-// begins the message on the terminal, stands in result files as the reason of a case and decides
-// the exit status, so a row may be added but not renamed. What a message says after the code is
+// begins the message on the terminal, begins the reason of a case in result files and decides the
+// exit status, so a row may be added but not renamed. What a message says after the code is
 // free.
 #include "core/error.h"
 

@@ -22,7 +22,7 @@ Problem mm_problem() {
   return problem;
 }
 
-bool same_bytes(const Tensor& a, const Tensor& b) {
+bool holds_same_bytes(const Tensor& a, const Tensor& b) {
   return a.shape() == b.shape() && std::memcmp(a.bytes(), b.bytes(), a.size_bytes()) == 0;
 }
 
@@ -78,10 +78,10 @@ TEST_CASE("every step of every layer sees tensors of its own, the same in every 
   const Problem problem = mm_problem();
   const Tensor base = make_mm_inputs(problem).tensors.key;
   const Tensor first = make_mm_observation(problem, 0, 0).key;
-  CHECK(same_bytes(first, make_mm_observation(problem, 0, 0).key));
-  CHECK_FALSE(same_bytes(first, base));
-  CHECK_FALSE(same_bytes(first, make_mm_observation(problem, 0, 1).key));
-  CHECK_FALSE(same_bytes(first, make_mm_observation(problem, 1, 0).key));
+  CHECK(holds_same_bytes(first, make_mm_observation(problem, 0, 0).key));
+  CHECK_FALSE(holds_same_bytes(first, base));
+  CHECK_FALSE(holds_same_bytes(first, make_mm_observation(problem, 0, 1).key));
+  CHECK_FALSE(holds_same_bytes(first, make_mm_observation(problem, 1, 0).key));
 }
 
 }  // namespace attnbench

@@ -8,7 +8,7 @@ namespace {
 using Ints = std::vector<int32_t>;
 using Rules = std::vector<BlockSizeRule>;
 
-const Rules kIx = {{16}, {32}, {64}};
+const Rules kIxRules = {{16}, {32}, {64}};
 const Rules kAny16 = {{16, true}};
 const Rules kMla = {{64}};
 
@@ -22,19 +22,19 @@ TEST_CASE("a manager block becomes a run of kernel blocks") {
 TEST_CASE("a block size is supported when it is a multiple of any listed size") {
   CHECK(supports_block_size(std::nullopt, kMla));
   CHECK(supports_block_size(128, kMla));
-  CHECK(supports_block_size(48, kIx));
+  CHECK(supports_block_size(48, kIxRules));
   CHECK_FALSE(supports_block_size(32, kMla));
 }
 
 TEST_CASE("the common size is the manager's own where listed, else the largest that divides it") {
-  CHECK(select_common_block_size(32, std::vector<Rules>{kIx, kAny16}) == 32);
+  CHECK(select_common_block_size(32, std::vector<Rules>{kIxRules, kAny16}) == 32);
   CHECK(select_common_block_size(48, std::vector<Rules>{kAny16}) == 48);
-  CHECK(select_common_block_size(128, std::vector<Rules>{kIx}) == 64);
+  CHECK(select_common_block_size(128, std::vector<Rules>{kIxRules}) == 64);
   CHECK(select_common_block_size(128, std::vector<Rules>{{{64}, {16}, {32}}}) == 64);
-  CHECK(select_common_block_size(96, std::vector<Rules>{kIx, kAny16}) == 32);
-  CHECK(select_common_block_size(128, std::vector<Rules>{kIx, kMla}) == 64);
+  CHECK(select_common_block_size(96, std::vector<Rules>{kIxRules, kAny16}) == 32);
+  CHECK(select_common_block_size(128, std::vector<Rules>{kIxRules, kMla}) == 64);
   CHECK(error_of([] {
-          select_common_block_size(32, std::vector<Rules>{kIx, kMla});
+          select_common_block_size(32, std::vector<Rules>{kIxRules, kMla});
         }) == "E-CONFIG");
 }
 

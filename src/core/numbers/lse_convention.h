@@ -23,9 +23,9 @@ struct LseConvention {
   bool empty_is_plus_inf = false;
 };
 
-/// Costs one rounding to float32, far below the limits of any comparison: 2^-24 of the value.
-/// `value` written by `convention`, in the natural form. Why both infinities change places: a row
-/// that breaks the convention must stay as wrong as it is. A NaN stays one.
+/// `value` written by `convention`, in the natural form. Costs one rounding to float32, far below
+/// the limits of any comparison. Why both infinities change places: a row that breaks the
+/// convention must stay as wrong as it is. A NaN stays one.
 inline float to_natural(float value, const LseConvention& convention) {
   if (std::isinf(value)) return convention.empty_is_plus_inf ? -value : value;
   return convention.base_two ? value * std::numbers::ln2_v<float> : value;

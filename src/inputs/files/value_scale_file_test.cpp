@@ -12,7 +12,7 @@
 namespace attnbench {
 namespace {
 
-Problem problem_with(const std::string& path) {
+Problem problem_of_file(const std::string& path) {
   Problem problem;
   problem.attention.num_heads = problem.attention.num_kv_heads = 2;
   problem.attention.head_size = problem.attention.v_head_size = 3;
@@ -25,7 +25,7 @@ Problem problem_with(const std::string& path) {
 
 ValueScales read(const std::string& text) {
   const TestFolder folder;
-  return read_value_scales(problem_with(folder.write("s.json", text)));
+  return read_value_scales(problem_of_file(folder.write("s.json", text)));
 }
 
 std::string document(const std::string& layers) {
@@ -102,7 +102,7 @@ TEST_CASE("value scale files that are none are E-FORMAT, a missing one E-IO") {
     CHECK(kind_of_error(text) == ErrorKind::kFormat);
   }
   try {
-    read_value_scales(problem_with("/nonexistent/scales.json"));
+    read_value_scales(problem_of_file("/nonexistent/scales.json"));
     FAIL("no error");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kIo);
@@ -112,7 +112,7 @@ TEST_CASE("value scale files that are none are E-FORMAT, a missing one E-IO") {
 TEST_CASE("scales of a file are what the inputs carry and what the values are stored with") {
   const TestFolder folder;
   const Problem problem =
-      problem_with(folder.write("s.json", document(std::string(R"("a": )") + kRows)));
+      problem_of_file(folder.write("s.json", document(std::string(R"("a": )") + kRows)));
   const AttentionInputs inputs = make_inputs(problem);
   CHECK(inputs.value_channel_scale == std::vector<float>{0.5f, 1, 2, 3, 4, 5e-3f});
   const StoredKv stored = store_kv(inputs, resolve_store_rule(problem, kFlashIxRules));
