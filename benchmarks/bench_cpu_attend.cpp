@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "core/clock.h"
-#include "core/parallel.h"
+#include "core/system/clock.h"
+#include "core/system/parallel.h"
 #include "core/tensor.h"
 #include "ops/ops.h"
 

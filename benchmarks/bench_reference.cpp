@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "core/tensor.h"
 #include "reference/attention.h"
 

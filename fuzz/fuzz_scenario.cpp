@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "core/error.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "scenario/scenario.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

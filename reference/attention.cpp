@@ -1,3 +1,5 @@
+// Checks what arrives, cuts the rows into blocks and lets a pool of threads work on them. The
+// mathematics is in block_attention; both arithmetics (f64, and f32 with rounding) go through here.
 #include "reference/attention.h"
 
 #include <algorithm>
@@ -5,7 +7,7 @@
 #include <memory>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/block_attention.h"
 #include "reference/row_blocks.h"
 
@@ -106,7 +108,7 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
   // Why here as well: other threads may take all blocks of a small problem.
   std::atomic<bool> stopped{options.should_stop && options.should_stop()};
   pool.parallel_for(static_cast<std::int64_t>(blocks.size()), [&](std::int64_t i, int thread) {
-    // Only the calling thread asks, so that should_stop need not be safe for several threads.
+    // Only the calling thread polls, so that should_stop need not be safe for several threads.
     if (thread == 0 && options.should_stop && options.should_stop()) stopped = true;
     if (stopped) return;
     auto& worker = workers[static_cast<std::size_t>(thread)];

@@ -1,5 +1,12 @@
-// Float64 attention straight from the definitions of semantics §3 and §15: the second opinion that
-// every backend is judged by. It never splits, pages, merges or tiles over keys.
+// Float64 attention straight from the definitions of semantics §3 and §15: what every backend is
+// judged by. It never splits, pages, merges or tiles over keys, so that it cannot share a mistake
+// with the kernels, which do all of that. What it shares with them are number formats and the
+// metadata functions that resolve masks; scripts/second_opinion.py checks those independently.
+//
+// Keys and values arrive as a flat list per request, already gathered from the cache and
+// dequantised by whoever calls, so the reference knows nothing of pages and scales. Speed matters
+// only as far as users wait for it: the work is spread over threads, and the result does not depend
+// on how many.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +18,7 @@
 
 #include "core/tensor.h"
 #include "metadata/mask/attention_math.h"
+#include "reference/row_selection.h"
 
 namespace attnbench {
 
@@ -62,13 +70,5 @@ std::optional<ReferenceOutput> emulate_attention(const AttentionMath& math,
                                                  const EmulationRule& rule,
                                                  std::span<const std::int32_t> rows,
                                                  const ReferenceOptions& options = {});
-
-/// Which token rows are compared (contract §4, `checked_rows`): all of them while
-/// 2*H*(D+Dv)*pairs is affordable (about two seconds of the reference on this machine's cores),
-/// else a seeded sample of at most max_rows that always holds the first and last row of every
-/// request (as far as max_rows allows) and rows at page and tile edges (positions k*block_size +
-/// {-1,0,1}, multiples of 64 and 128). Sorted, unique. max_rows given: min(T, max_rows) rows by
-/// that rule.
-std::vector<std::int32_t> select_rows(const Problem& problem, std::uint64_t seed);
 
 }  // namespace attnbench

@@ -1,3 +1,8 @@
+// Two passes over tiles of keys: the first scores them and finds each row's maximum, the second
+// turns scores into weights and multiplies them with the values. All scores of a block stay in
+// memory between the passes. Values that hold NaN or infinity leave the matrix product and are
+// added row by row, because 0 * NaN there would reach rows to which the key is masked (semantics
+// §0.6.6).
 #include "reference/block_attention.h"
 
 // Why: g++ 12 warns of _mm512_undefined_* inside its own intrinsics.
@@ -61,7 +66,7 @@ void multiply(const ConstMatrixMap<Real>& left, const Right& right, MatrixMap<Re
 // keys takes most of the time of a decode row.
 constexpr std::int64_t kPrefetchDistance = 16;
 
-/// Asks for the row that starts at element `first`, if the tensor reaches that far.
+/// Prefetches the row that starts at element `first`, if the tensor reaches that far.
 void prefetch_row(const Tensor& tensor, std::int64_t first) {
   constexpr std::int64_t kCacheLine = 64;
   const auto element_size = static_cast<std::int64_t>(dtype_size(tensor.dtype()));

@@ -1,4 +1,9 @@
-// Attention of one block of rows as two matrix products with the exact softmax between them.
+// Attention of one block of rows as two matrix products with the exact softmax between them. It is
+// the inner loop of the reference: a block is some rows of one request times the query heads that
+// share a KV head, and blocks are independent of each other, so that threads need no locks.
+//
+// What must not change: the maximum of a row is taken over all of its keys before the first weight
+// is formed. An online softmax would be faster and would be the kernels' algorithm again.
 #pragma once
 
 #include <cstdint>

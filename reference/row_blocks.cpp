@@ -1,3 +1,5 @@
+// Cuts the rows of a case greedily: a row joins the block before it while the block stays small and
+// while most of the rectangle (rows times keys from the first to the last visible one) is visible.
 #include "reference/row_blocks.h"
 
 #include <algorithm>

@@ -1,4 +1,6 @@
 // Which keys a row sees, and how the rows of a case are cut into blocks that are worked on at once.
+// The plan decides speed only: every row attends to exactly its visible keys, whatever block it is
+// in.
 #pragma once
 
 #include <cstdint>

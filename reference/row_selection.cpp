@@ -1,9 +1,11 @@
-// Which rows of a case the reference computes (contract §4, `checked_rows`).
+// Every row gets its cost and whether it is an end or an edge; the rows are then put in an order of
+// preference and cut off where the reference can no longer afford the next one.
+#include "reference/row_selection.h"
+
 #include <algorithm>
-#include <numeric>
 #include <random>
 
-#include "reference/attention.h"
+#include "metadata/mask/attention_math.h"
 #include "reference/row_blocks.h"
 
 namespace attnbench {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "reference/attention.h"
+#include "reference/row_selection.h"
 
 namespace attnbench {
 namespace {

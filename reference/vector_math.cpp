@@ -1,3 +1,6 @@
+// e^x = 2^n * e^r with |r| <= ln 2 / 2 and a polynomial for e^r; tanh and the rounding to narrow
+// formats work on the same bits. Loops have no branches, since one would keep them from
+// vectorising.
 #include "reference/vector_math.h"
 
 #include <array>
@@ -63,7 +66,7 @@ struct ExpParts {
 template <typename Real>
 inline ExpParts<Real> exp_parts(Real x) {
   using Facts = ExpFacts<Real>;
-  // Adding 1.5 * 2^mantissa rounds to an integer that then stands in the low bits.
+  // Adding 1.5 * 2^mantissa rounds to an integer that is then in the low bits.
   constexpr Real kShift =
       static_cast<Real>(Real{3} / 2 * (std::int64_t{1} << Facts::kMantissaBits));
   constexpr Real kLog2E = static_cast<Real>(1.4426950408889634);
@@ -91,7 +94,7 @@ inline Real exp_not_positive(Real x) {
                                  static_cast<Real>(std::int64_t{1} << (Facts::kHeadroom / 2));
   const Real clamped = x < Facts::kLeast ? Facts::kLeast : x;  // NaN passes
   const ExpParts<Real> parts = exp_parts(clamped);
-  // Why two factors: 2^n alone may be subnormal, which the bit trick cannot form.
+  // Why two factors: 2^n by itself may be subnormal, which the bit trick cannot form.
   const Real scale = power_of_two(parts.biased_power, Facts::kHeadroom);
   return (scale + scale * parts.fraction) * kUndoHeadroom;
 }

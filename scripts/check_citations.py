@@ -21,7 +21,7 @@ import tempfile
 from pathlib import Path
 
 SEMANTICS, CONTRACT = "docs/semantics.md", "docs/contract.md"
-# Where citations may stand. docs/results holds recorded output.
+# Where citations may be. docs/results holds recorded output.
 FOLDERS = ("src", "kernels", "reference", "tests", "scripts", "scenarios", "docs", "python",
            "examples", "benchmarks", "fuzz", "cmake", ".github", ".ci")
 FILES = ("README.md", "CONTRIBUTING.md", "CMakeLists.txt")

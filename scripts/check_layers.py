@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Holds the #include lines of the program against the table of who may know whom, and what backends
-decide inside src/backends: nobody else may go by their names.
+"""Holds the #include lines of the program against two tables, which module may know which, and which
+room of a module may know which of its other rooms, and keeps what backends decide inside
+src/backends: nobody else may go by their names.
 
     check_layers.py [ROOT]
 
-Prints one line per violation; exit status 1 when there is one. First it plants violations in a
-scratch tree and fails when one of them goes unseen.
+A module is a row of MAY_INCLUDE, a room a folder inside of one. Files that lie in the folder of the
+module itself are its entrance: they and its rooms may include each other, but no header may include
+itself by way of others. Prints one line per violation; exit status 1 when there is one. First it
+plants violations in a scratch tree and fails when one of them goes unseen.
 """
 
 import re
@@ -54,8 +57,34 @@ MAY_INCLUDE = {
     "main": {"cli", "cli/commands", "cli/terminal", "core"},
 }
 
-# What the tests of a module may include beside that: the second opinion of the quantisers' bytes.
+# What the tests of a module may include beside that: the bytes of quantisers are checked against the
+# reference. Tests may look into every room of their own module.
 TESTS_MAY_INCLUDE = {"ops/cpu": {"reference"}}
+
+# Module -> floors of its rooms, from the ground up. A room may include rooms of the floors below its
+# own, none of its own floor and none above: so rooms cannot form circles. The rooms of cli are
+# modules and have rows in MAY_INCLUDE.
+FLOORS = {
+    # Values without a problem, number formats, what a case is, what came out of it.
+    "core": [["system"], ["numbers"], ["problem"], ["result"]],
+    "metadata": [["parts"], ["encoder", "mask", "mla"]],
+    "scenario": [["text"], ["batch"], ["resolve"]],
+    "inputs": [["files"], ["cache"]],
+    "reference": [["quantise"], ["ops", "mla"]],
+    "gpu": [["toolkit"]],
+    "cudnn": [["frontend"]],
+    "ops/cpu": [["merge", "quantise"], ["cache"], ["attention"]],
+    "ops/cuda": [["move"], ["attention", "cache", "matmul", "merge", "quantise"], ["testing"]],
+    # Ranks know no backend; a family may use the pipeline that attention shares; users' kernels are
+    # put into the pipelines of every family.
+    "backends": [["ranks"], ["attention"], ["cudnn", "encoder", "mla", "op"], ["plugin"]],
+    # Verdicts know no case, cases know no loop.
+    "bench": [["judge"], ["cases"], ["loop"]],
+    # A table is text for any format.
+    "report": [["tables"], ["formats"]],
+    "kernels": [["common"], ["ptx"], ["attention", "measure", "move"],
+                ["cache", "matmul", "merge", "quantise"]],
+}
 
 # Beginning of a third-party #include -> modules that may use it.
 THIRD_PARTY = {
@@ -73,6 +102,8 @@ THIRD_PARTY = {
 # Too heavy for a header of ours.
 ONLY_IN_CPP = ("CLI/", "yaml-cpp/", "valijson/", "nlohmann/json.hpp", "Eigen/")
 
+# Tests and what they share: they name backends as they like and look into every room of their module.
+TEST_FILE = re.compile(r"(_test\.(cpp|js|py)|_testing\.h|/test_[^/]*|/fake_[^/]*)$")
 SOURCE_SUFFIXES = {".h", ".cpp", ".cuh", ".cu"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 
@@ -91,13 +122,49 @@ def module_of(path):
     return None
 
 
+def room_of(path, module):
+    """Name of the folder inside `module` that holds the path, or None in its own folder."""
+    inside = path.removeprefix("src/").removeprefix(module + "/")
+    return inside.split("/")[0] if "/" in inside else None
+
+
+def floor_of(module, room):
+    """Height of a room within its module, or None for a room that has no row."""
+    for height, rooms in enumerate(FLOORS.get(module, [])):
+        if room in rooms:
+            return height
+    return None
+
+
+def room_violations(path, module, includes):
+    """Sentences about what the room of one file includes from other rooms of its module."""
+    room = room_of(path, module)
+    if room is None:
+        return []
+    height = floor_of(module, room)
+    if height is None:
+        return [f"{path}: no floor for the room {module}/{room} in the table of check_layers.py"]
+    found = []
+    for include in includes:
+        if module_of(include) != module:
+            continue
+        other = room_of(include, module)
+        if other in (None, room):
+            continue
+        other_height = floor_of(module, other)
+        if other_height is None or other_height >= height:
+            found.append(f"{path}: room {module}/{room} may not include \"{include}\"")
+    return found
+
+
 def violations_of(path, text):
     """Sentences about the #include lines of one file; `path` is relative to the root."""
     module = module_of(path)
     if module is None:
         return [f"{path}: no row for it in the table of check_layers.py"]
-    found = []
-    for include in INCLUDE.findall(text):
+    includes = INCLUDE.findall(text)
+    found = [] if TEST_FILE.search("/" + path) else room_violations(path, module, includes)
+    for include in includes:
         for prefix, modules in THIRD_PARTY.items():
             if not include.startswith(prefix):
                 continue
@@ -121,8 +188,6 @@ def violations_of(path, text):
 # How a backend gets its name in src/backends.
 BACKEND_NAME = re.compile(r'(?:\.name|\bk\w*Name) = "([A-Z][A-Z0-9_]*)";'
                           r'|\bname\(\) const override \{ return "([A-Z][A-Z0-9_]*)"; \}')
-# Tests and what they share name backends as they like.
-TEST_FILE = re.compile(r"(_test\.(cpp|js|py)|_testing\.h|/test_[^/]*|/fake_[^/]*)$")
 COMMENT = re.compile(r"//[^\n]*")
 
 
@@ -149,15 +214,40 @@ def names_told_apart(path, text, names):
             for name in sorted(found)]
 
 
+def header_circles(texts):
+    """Sentences about headers that include themselves, directly or by way of others. `texts` has the
+    path of every file, relative to the root."""
+    by_include = {path.removeprefix("src/"): path for path in texts}
+    found, done = [], set()
+
+    def visit(path, trail):
+        if path in trail:
+            circle = trail[trail.index(path):]
+            if path == min(circle):
+                found.append(f"{path}: includes itself by way of {', '.join(circle[1:]) or path}")
+            return
+        if path in done:
+            return
+        for include in INCLUDE.findall(texts[path]):
+            if include in by_include:
+                visit(by_include[include], trail + [path])
+        done.add(path)
+
+    for path in sorted(texts):
+        visit(path, [])
+    return found
+
+
 def check_tree(root):
     files = [file for folder in ("src", "reference", "kernels")
              for file in sorted((root / folder).rglob("*")) if file.suffix in SOURCE_SUFFIXES]
     scripts = [file for folder, suffix in (("python", "py"), ("scripts/opinion", "py"),
                                            ("src/report/page", "js"))
                for file in sorted((root / folder).rglob(f"*.{suffix}"))]
-    found = []
-    for file in files:
-        found += violations_of(file.relative_to(root).as_posix(), file.read_text(encoding="utf-8"))
+    texts = {file.relative_to(root).as_posix(): file.read_text(encoding="utf-8") for file in files}
+    found = header_circles(texts)
+    for path, text in texts.items():
+        found += violations_of(path, text)
     names = backend_names(root)
     if not names:
         found.append("src/backends: no backend has a name there that check_layers.py can read")
@@ -181,6 +271,12 @@ def planted_violations_are_found():
         "src/bench/g.cpp": "#include <doctest/doctest.h>\n",
         "src/unheard_of/h.cpp": "",
         "src/ops/cpu/l.cpp": '#include "reference/quantise/nvfp4.h"\n',
+        "src/bench/judge/s.cpp": '#include "bench/cases/case.h"\n',
+        "src/backends/mla/t.h": '#include "backends/encoder/pipeline.h"\n',
+        "src/ops/cuda/move/u.cpp": '#include "ops/cuda/attention/attend_spec.h"\n',
+        "src/report/tables/v.cpp": '#include "report/formats/markdown.h"\n',
+        "src/inputs/attic/w.h": "",
+        "src/core/x.h": '#include "core/y.h"\n',
         "src/metadata/m.cpp": 'const bool own = backend == "MINE";\n',
         "src/inputs/n.cpp": 'rule = resolve(problem, triton ? "THEIRS" : "");\n',
         "reference/o.cpp": 'constexpr const char* kWhose = "OURS";\n',
@@ -193,6 +289,11 @@ def planted_violations_are_found():
         "src/cli/commands/i.cpp": '#include "bench/bench.h"\n#include "cli/options/i.h"\n',
         "src/ops/cpu/j.cpp": '#include <Eigen/Core>\n#include "kernels/params.h"\n',
         "src/core/k_test.cpp": "#include <doctest/doctest.h>\n",
+        "src/core/y.h": '#include "core/z.h"\n',
+        "src/core/z.h": '#include "core/x.h"\n',
+        "src/bench/cases/s.cpp": '#include "bench/judge/judge.h"\n#include "bench/bench.h"\n',
+        "src/bench/judge/s_test.cpp": '#include "bench/cases/case.h"\n',
+        "src/report/tables.cpp": '#include "report/formats/markdown.h"\n',
         "src/ops/cpu/l_test.cpp": '#include "reference/quantise/nvfp4.h"\n',
         "src/backends/mine.cpp": 'c.name = "MINE";\nbool own(Name n) { return n == "MINE"; }\n',
         "src/backends/theirs.cpp": 'constexpr const char* kName = "THEIRS";\n',

@@ -30,6 +30,7 @@ TEST = re.compile(r"_test\.cpp$|_testing\.(h|cpp)$|/test_\w+\.h$|/fake_\w+\.h$|/
 TABLES = {
     r"src/ops/cpu/.*": "ops/cpu/cpu_ops.h",
     r"src/ops/cuda/.*": "ops/cuda/operations.h",
+    r"src/ops/cuda/attention/.*": "ops/cuda/attention/candidates.h",
     r"src/backends/.*": "backends/backend_list.h",
     r"src/cli/commands/.*": "cli/commands/commands.h",
 }

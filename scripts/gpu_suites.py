@@ -45,7 +45,7 @@ FAILURES = ["incorrect", "error", "skipped"]
 # Exit statuses of the program: everything that ran passed, or nothing can run here.
 SUCCESS = (0, 3)
 SHOWN_TAIL = 600
-# Seconds of the suites that took longest, each alone on three cores (H200, November 2026): the long
+# Seconds of the suites that took longest, each by itself on three cores (H200, November 2026): the long
 # ones are started first, and in parts of about PART_S. A suite that is not here takes OTHER_S.
 SECONDS = {
     "peers": 400, "mla": 300, "peers-mla": 300, "dcp-mla": 230, "cascade": 200, "ops-bandwidth": 150,
@@ -73,7 +73,7 @@ def seconds_of(file):
 def parts_of(file, options):
     """[(file, part)], part "K/N" or None for the whole suite."""
     # A tool of compute-sanitizer loads long and its processes are watched one by one; times are
-    # taken by one process alone.
+    # taken by one process by itself.
     if options.timing or options.sanitizer or options.jobs == 1:
         return [(file, None)]
     count = min(MOST_PARTS, round(seconds_of(file) / PART_S))
@@ -108,7 +108,7 @@ def suite_and_part(file):
 
 
 def read_runs(folder):
-    """The runs whose result files lie in a folder; a suite that lacks a part has no results."""
+    """The runs whose result files lie in a folder; without all of its parts a suite has no results."""
     parts = defaultdict(dict)
     for file in sorted(folder.glob("*.json")):
         suite, part = suite_and_part(file)
@@ -274,7 +274,7 @@ def lacks_cudnn(result):
 
 
 def is_checked_too_little(result):
-    """Fewer rows than there are and than are asked for."""
+    """Fewer rows than there are and than the scenario demands."""
     error = result["error"]
     return error["checked_rows"] < min(MIN_CHECKED_ROWS, error["total_rows"])
 

@@ -4,7 +4,7 @@ no run judges, a test must fail: one of tests/cli that the mutant names ("test")
 the gate its unit tests.
 
 Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one
-source file. The mutated file is compiled alone, with the flags of the build, and linked before the
+source file. Only the mutated file is compiled, with the flags of the build, and linked before the
 libraries of the tool, so that the real sources and the real binary stay as they are.
 
 Example: scripts/mutation_test.py --build build
@@ -94,7 +94,7 @@ class Build:
         return command + ["-O1"]
 
     def link_command(self, program, mutated_object, output):
-        """The object stands before the libraries: the linker never opens the original."""
+        """The object comes before the libraries: the linker never opens the original."""
         command = list(self.link[program])
         command[command.index("-o") + 1] = str(output)
         first_library = next(i for i, word in enumerate(command) if word.endswith(".a"))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The second opinion on quantised outputs against values worked out by hand (semantics §9, §16)."""
+"""The independent check of quantised outputs against values worked out by hand (semantics §9, §16)."""
 
 import unittest
 

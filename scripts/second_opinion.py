@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A second opinion on saved tensors that shares nothing with the attnbench program.
+"""An independent check of saved tensors, which shares nothing with the attnbench program.
 
 Reads the files of `attnbench run ... --save-tensors DIR`, reads the paged cache back through the
 block table, quantises and dequantises keys and values itself, recomputes output and LSE in float64

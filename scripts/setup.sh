@@ -137,9 +137,9 @@ install_dependencies() {
   [[ ${#missing[@]} -eq 0 ]] || install_packages "${missing[@]}"
   has_valijson || unpack_package libvalijson-dev
   has_d3 || unpack_package node-d3
-  # Once: what cannot be fetched is not asked for again at every start.
+  # Once: what cannot be fetched is not tried again at every start.
   [[ -f "$BUILD_DIR/build.ninja" ]] || unpack_cudnn_frontend
-  # Each alone: one that cannot be had does not keep the others away.
+  # One by one: a package that cannot be had does not keep the others away.
   mapfile -t missing < <(missing_packages "${OPTIONAL_PACKAGES[@]}")
   local package
   for package in "${missing[@]}"; do

@@ -8,7 +8,7 @@ import re
 NAME = r"[A-Z0-9_]+"
 TYPE = r"(decoder|encoder|encoder_only|encoder_decoder|mla|mm_encoder|op)"
 
-# Place of what a machine or a build lacks for CUDNN.
+# Place of what is missing for CUDNN on a machine or in a build.
 CUDNN_LIBRARY = "CUDNN's library"
 # Place in the semantics, and the regular expression of the whole reason. §13.2 and §13.3 say what a
 # backend takes, and have a text only where §13.1 and §13.4 give one; the other texts are this
@@ -93,7 +93,7 @@ _COMPILED = [(place, re.compile(pattern)) for place, pattern in FORMS]
 
 
 def place_of(reason):
-    """Where the semantics ask for the reason: "13.4"; None for a reason of no known form."""
+    """Where the semantics define the reason: "13.4"; None for a reason of no known form."""
     for place, pattern in _COMPILED:
         if pattern.fullmatch(reason):
             return place

@@ -21,8 +21,8 @@ FEATURES = {
     "fp8_e5m2_kv": 1 << 11,
     "fp8_output": 1 << 12,
     "fp8_query": 1 << 13,  # query of fp8_e4m3 with tensors.q_scale
-    # The kernel rounds its probabilities to e4m3 where it is asked to. One that always does refuses an
-    # fp8 query in supports() without it, or is judged by the narrower limits.
+    # The kernel rounds its probabilities to e4m3 where the case says so. One that always does refuses
+    # an fp8 query in supports() without it, or is judged by the narrower limits.
     "fp8_probability": 1 << 14,
     "mla_topk": 1 << 15,  # a row sees the entries that its tensors.topk_slots name
     "mla_ds_kv": 1 << 16,  # kv_cache of fp8_ds_mla entries
@@ -35,7 +35,7 @@ LSE_AXES = {"HT": 0, "TH": 1}
 
 class Adapter:
     """A kernel under test. Subclassing is not needed: a class with prepare() and run() is one, and
-    attributes that it lacks are those here.
+    attributes that it does not have are those here.
 
     A problem that needs a feature which is not listed is `unsupported` and never handed over.
     """

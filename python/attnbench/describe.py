@@ -45,7 +45,7 @@ def not_found(package):
 
 
 def missing_packages(adapter):
-    """Reasons, one for each package that the adapter needs and this Python lacks."""
+    """Reasons, one for each package that the adapter needs and this Python does not have."""
     reasons = []
     for package in getattr(adapter, "packages", ()):
         try:

@@ -1,9 +1,11 @@
+// Plans batches greedily by bytes, then loads them. Entries that no row of the batch sees are not
+// loaded; entries that nobody wrote stay NaN, so that reading one by mistake shows in the result.
 #include "reference/mla/batch.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {

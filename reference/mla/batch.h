@@ -1,5 +1,7 @@
 // Rows of an MLA case with the cache entries that they attend to, in pieces that fit into memory.
-// Rows of one request share its entries.
+// Rows of one request share its entries; a sparse row (semantics §8.9) has entries of its own,
+// listed in the order of its indices, duplicates included. From here on dense, sparse, chunked and
+// distributed attention look the same: a row attends to a contiguous run of entries.
 #pragma once
 
 #include <cstdint>

@@ -1,21 +1,96 @@
+// One function for each kind of entry: bits as they are, e4m3 with one scale for the tensor, and
+// the packed entry of DeepSeek's sparse MLA with a scale for each tile of 128 latents.
 #include "reference/mla/cache_entry.h"
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/validation.h"
-#include "reference/ops/ds_mla_entry.h"
 #include "reference/quantise/number_formats.h"
 
 namespace attnbench {
 namespace {
 
+constexpr int kNumTiles = kDsMlaLatent / kDsMlaTile;
+constexpr int kScalesAt = kDsMlaLatent;
+constexpr int kRopeAt = kScalesAt + kNumTiles * 4;
+constexpr int kDsMlaValues = kDsMlaLatent + kDsMlaRope;
+static_assert(kRopeAt + kDsMlaRope * 2 == kDsMlaEntryBytes);
+
+void require_bf16(const Tensor& x, std::string_view name) {
+  if (x.dtype() != Dtype::kBF16) {
+    fail(ErrorKind::kDtype, "{} must be bfloat16 for fp8_ds_mla, got {}", name,
+         dtype_name(x.dtype()));
+  }
+}
+
+void check_ds_mla_cache(const Tensor& cache) {
+  if (dtype_size(cache.dtype()) != 1) {
+    fail(ErrorKind::kDtype, "an fp8_ds_mla cache must have 1-byte elements, got {}",
+         dtype_name(cache.dtype()));
+  }
+  require_rank(cache, 3, "fp8_ds_mla cache");
+  if (cache.dim(2) != kDsMlaEntryBytes) {
+    fail(ErrorKind::kShape, "an fp8_ds_mla cache must have 656 bytes per entry, got {}",
+         cache.dim(2));
+  }
+}
+
+void check_new_entries(const Tensor& kv_c, const Tensor& k_pe, std::size_t num_tokens) {
+  require_bf16(kv_c, "kv_c");
+  require_bf16(k_pe, "k_pe");
+  require_rank(kv_c, 2, "kv_c");
+  if (kv_c.dim(1) != kDsMlaLatent) {
+    fail(ErrorKind::kShape, "fp8_ds_mla needs kv_lora_rank 512, got {}", kv_c.dim(1));
+  }
+  const bool has_head = k_pe.shape().size() == 3 && k_pe.dim(1) == 1;
+  if (!has_head) require_rank(k_pe, 2, "k_pe");
+  if (k_pe.shape().back() != kDsMlaRope) {
+    fail(ErrorKind::kShape, "fp8_ds_mla needs qk_rope_head_dim 64, got {}", k_pe.shape().back());
+  }
+  const auto rows = static_cast<std::size_t>(std::min(kv_c.dim(0), k_pe.dim(0)));
+  if (rows < num_tokens) {
+    fail(ErrorKind::kShape, "kv_c and k_pe must have a row for each of {} slots, got {}",
+         num_tokens, rows);
+  }
+}
+
+void check_gather(const DsMlaGather& gather, const Tensor& destination) {
+  check_ds_mla_cache(*gather.cache);
+  require_bf16(destination, "destination");
+  require_rank(destination, 2, "destination");
+  if (destination.dim(1) != kDsMlaValues) {
+    fail(ErrorKind::kShape, "destination must have 576 columns, got {}", destination.dim(1));
+  }
+  if (gather.workspace_starts.size() != gather.seq_lens.size()) {
+    fail(ErrorKind::kShape, "workspace_starts must have {} entries, got {}", gather.seq_lens.size(),
+         gather.workspace_starts.size());
+  }
+  std::int64_t previous_end = 0;
+  for (std::size_t b = 0; b < gather.seq_lens.size(); ++b) {
+    const std::int64_t start = gather.workspace_starts[b];
+    const std::int64_t end = start + gather.seq_lens[b];
+    if (start < previous_end || end < start || end > destination.dim(0)) {
+      fail(ErrorKind::kValue,
+           "workspace_starts[{}] must be ascending without overlap and end by row {}, got rows "
+           "[{}, {}) after {}",
+           b, destination.dim(0), start, end, previous_end);
+    }
+    previous_end = end;
+  }
+  check_block_table(gather.block_table, gather.block_table_columns, gather.seq_lens,
+                    gather.cache->dim(1), gather.cache->dim(0));
+}
+
 constexpr std::int64_t kRowsPerTask = 256;
 
-void check_inputs(const Tensor& kv_c, const Tensor& k_pe) {
+void check_latents(const Tensor& kv_c, const Tensor& k_pe) {
   require_rank(kv_c, 2, "kv_c");
   require_rank(k_pe, 2, "k_pe");
   require_activation(kv_c.dtype(), "kv_c");
@@ -116,7 +191,7 @@ StoredMlaCache store_ds_mla(const Tensor& kv_c, const Tensor& k_pe) {
 
 StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype dtype,
                                float k_scale) {
-  check_inputs(kv_c, k_pe);
+  check_latents(kv_c, k_pe);
   const KvFormat& format = kv_format(dtype);
   if (!format.of_latents) {
     fail(ErrorKind::kConfig, "kv_cache dtype: MLA expects {}, got {}",
@@ -134,6 +209,68 @@ StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDt
       break;
   }
   fail(ErrorKind::kInternal, "latents have no scale for each head");
+}
+
+void write_ds_mla_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, std::byte* entry) {
+  std::vector<float> tile(kDsMlaTile);
+  for (int t = 0; t < kNumTiles; ++t) {
+    load_floats(Dtype::kBF16, kv_c + t * kDsMlaTile, kDsMlaTile, tile.data());
+    const float scale = std::max(max_abs(tile) / kE4m3Max, std::numeric_limits<float>::min());
+    for (float& value : tile) value /= scale;
+    round_row_to_e4m3(tile, reinterpret_cast<std::uint8_t*>(entry + t * kDsMlaTile));
+    std::memcpy(entry + kScalesAt + t * 4, &scale, sizeof scale);
+  }
+  std::memcpy(entry + kRopeAt, k_pe, kDsMlaRope * 2);
+}
+
+void read_ds_mla_entry(const std::byte* entry, std::uint16_t* latent_and_rope) {
+  std::array<float, kDsMlaLatent> latent;
+  load_floats(Dtype::kE4M3, entry, kDsMlaLatent, latent.data());
+  for (int t = 0; t < kNumTiles; ++t) {
+    const float scale = load_float(Dtype::kF32, entry + kScalesAt, t);
+    for (int i = t * kDsMlaTile; i < (t + 1) * kDsMlaTile; ++i) {
+      latent[static_cast<std::size_t>(i)] *= scale;
+    }
+  }
+  store_floats(Dtype::kBF16, latent.data(), kDsMlaLatent, latent_and_rope);
+  std::memcpy(latent_and_rope + kDsMlaLatent, entry + kRopeAt, kDsMlaRope * 2);
+}
+
+void concat_and_cache_ds_mla(const Tensor& kv_c, const Tensor& k_pe,
+                             std::span<const std::int64_t> slot_mapping, Tensor& cache) {
+  if (cache.empty()) return;
+  check_ds_mla_cache(cache);
+  check_new_entries(kv_c, k_pe, slot_mapping.size());
+  check_slot_mapping(slot_mapping, cache.dim(0), cache.dim(1));
+  for (std::size_t token = 0; token < slot_mapping.size(); ++token) {
+    if (slot_mapping[token] < 0) continue;
+    write_ds_mla_entry(kv_c.data<std::uint16_t>() + token * kDsMlaLatent,
+                       k_pe.data<std::uint16_t>() + token * kDsMlaRope,
+                       cache.bytes() + slot_mapping[token] * kDsMlaEntryBytes);
+  }
+}
+
+void gather_and_upconvert_ds_mla(const DsMlaGather& gather, Tensor& destination) {
+  check_gather(gather, destination);
+  const std::int64_t block_size = gather.cache->dim(1);
+  for (std::size_t b = 0; b < gather.seq_lens.size(); ++b) {
+    const std::int64_t first_column = static_cast<std::int64_t>(b) * gather.block_table_columns;
+    for (std::int64_t position = 0; position < gather.seq_lens[b]; ++position) {
+      const auto column = static_cast<std::size_t>(first_column + position / block_size);
+      const std::int64_t slot = gather.block_table[column] * block_size + position % block_size;
+      read_ds_mla_entry(gather.cache->bytes() + slot * kDsMlaEntryBytes,
+                        destination.data<std::uint16_t>() +
+                            (gather.workspace_starts[b] + position) * kDsMlaValues);
+    }
+  }
+}
+
+IndexKey quantise_index_key(std::span<const float, kIndexKeySize> key, bool ue8m0) {
+  IndexKey result;
+  const float scale = std::max(max_abs(key), 1e-4f) / kE4m3Max;
+  result.scale = ue8m0 ? ue8m0_scale(scale) : scale;
+  for (std::size_t i = 0; i < key.size(); ++i) result.codes[i] = rn_e4m3(key[i] / result.scale);
+  return result;
 }
 
 }  // namespace attnbench

@@ -1,3 +1,6 @@
+// The products with the weights go head by head over the threads. Expanded keys and values of all
+// heads would take many times the size of the cache, so the MHA form takes as many heads at a time
+// as fit into kMaxExpandedBytes.
 #include "reference/mla/forms.h"
 
 #include <algorithm>
@@ -6,7 +9,7 @@
 #include <numeric>
 #include <type_traits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {

@@ -1,5 +1,10 @@
 // The two forms of MLA (semantics §8.3) over a batch of rows and their cache entries. All softmax
-// work is done by the attention reference; here stand the products with the weights around it.
+// work is done by the attention reference; here are the products with the weights around it.
+//
+// MQA form: queries are projected into the latent space, all heads attend to the latents
+// themselves, and the result is projected back; cheap where few rows see many keys. MHA form: keys
+// and values are expanded from the latents for every head; cheap where many rows share them. In
+// exact arithmetic both are equal, which mla_reference.h uses as a check of either.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/attention.h"
 #include "reference/mla/batch.h"
 #include "reference/mla/inputs.h"

@@ -1,3 +1,5 @@
+// The checks, in the order in which a reader would make them: ranks and types, extents that must
+// agree, lengths of the batch, rows. Each message names the argument, what was expected and found.
 #include "reference/mla/inputs.h"
 
 #include <string>

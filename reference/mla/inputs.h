@@ -1,4 +1,6 @@
-// What the references of multi-head latent attention read (semantics §8), checked.
+// What the references of multi-head latent attention read (semantics §8), checked. Latents and
+// positions arrive as a flat list per request, gathered from the cache and dequantised by the
+// caller; RoPE has been applied. Everything is borrowed for the duration of a call.
 #pragma once
 
 #include <cstdint>

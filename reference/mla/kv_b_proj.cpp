@@ -1,3 +1,5 @@
+// Plain loops over elements: this runs once for a case. W_UV is transposed on the way, since the
+// matrix has a row for each value element and the product with latent outputs wants a column.
 #include "reference/mla/kv_b_proj.h"
 
 #include <cstring>
@@ -6,6 +8,15 @@
 #include "reference/quantise/number_formats.h"
 
 namespace attnbench {
+namespace {
+
+void copy_element(const Tensor& source, std::int64_t from, Tensor& destination, std::int64_t to) {
+  const std::size_t size = dtype_size(source.dtype());
+  std::memcpy(destination.bytes() + static_cast<std::size_t>(to) * size,
+              source.bytes() + static_cast<std::size_t>(from) * size, size);
+}
+
+}  // namespace
 
 Tensor join_kv_b_proj(const Tensor& w_uk, const Tensor& w_uv) {
   if (w_uk.shape().size() != 3 || w_uv.shape().size() != 3) {
@@ -43,16 +54,6 @@ Tensor join_kv_b_proj(const Tensor& w_uk, const Tensor& w_uv) {
   }
   return joined;
 }
-
-namespace {
-
-void copy_element(const Tensor& source, std::int64_t from, Tensor& destination, std::int64_t to) {
-  const std::size_t size = dtype_size(source.dtype());
-  std::memcpy(destination.bytes() + static_cast<std::size_t>(to) * size,
-              source.bytes() + static_cast<std::size_t>(from) * size, size);
-}
-
-}  // namespace
 
 MlaWeights split_kv_b_proj(const Tensor& kv_b_proj, std::int64_t num_heads,
                            std::int64_t kv_lora_rank, std::int64_t qk_nope_head_dim,

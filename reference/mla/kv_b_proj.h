@@ -1,4 +1,9 @@
-// kv_b_proj put together from MLA's two weights: the inverse of split_kv_b_proj (semantics §8.2).
+// MLA's up-projection as checkpoints store it, one matrix kv_b_proj, and as attention uses it, two
+// weights for each head (semantics §8.2). vLLM splits the matrix when it loads a model; backends
+// that expand keys multiply with the joined one. Both directions copy bits, so that a round trip is
+// exact and quantisation of a weight happens in one place only, wherever the caller wants it.
+//
+// N heads, P = qk_nope_head_dim, V = v_head_dim, Lkv = kv_lora_rank; tensors are row-major.
 #pragma once
 
 #include "core/tensor.h"

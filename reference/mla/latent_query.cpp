@@ -1,3 +1,5 @@
+// The projection sums in f32 in ascending order of P with a product and a sum rounded each; the
+// build forbids contraction to fused multiply-adds (-ffp-contract=off), which would change bits.
 #include "reference/mla/latent_query.h"
 
 #include <algorithm>
@@ -7,7 +9,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/validation.h"
 #include "reference/quantise/number_formats.h"
 
@@ -36,6 +38,15 @@ Tensor rope_part(const Tensor& query, std::int64_t nope, std::int64_t num_tokens
                 static_cast<std::size_t>(rope.dim(2)) * size);
   }
   return rope;
+}
+
+constexpr std::int64_t kRowsPerTask = 256;
+
+/// Row (token, head) of a part of the query.
+void load_part(const Tensor& part, std::int64_t row, float* values) {
+  const std::int64_t width = part.dim(2);
+  const auto row_bytes = width * static_cast<std::int64_t>(dtype_size(part.dtype()));
+  load_floats(part.dtype(), part.bytes() + row * row_bytes, width, values);
 }
 
 }  // namespace
@@ -81,19 +92,6 @@ MlaLatentQuery quantise_latent_query(const Tensor& query, const Tensor& w_uk,
   });
   return result;
 }
-
-namespace {
-
-constexpr std::int64_t kRowsPerTask = 256;
-
-/// Row (token, head) of a part of the query.
-void load_part(const Tensor& part, std::int64_t row, float* values) {
-  const std::int64_t width = part.dim(2);
-  const auto row_bytes = width * static_cast<std::int64_t>(dtype_size(part.dtype()));
-  load_floats(part.dtype(), part.bytes() + row * row_bytes, width, values);
-}
-
-}  // namespace
 
 MlaQuantisedQuery quantise_mla_query(const Tensor& ql_nope, const Tensor& q_pe, float q_scale) {
   require_activation(ql_nope.dtype(), "ql_nope");

@@ -1,5 +1,9 @@
 // The query of MLA decode in the latent space as a kernel gets it: projected, rounded and, for an
 // fp8 cache, quantised (semantics §8.7 steps 1 and 2).
+//
+// Quantising makes small differences large: one bit of the projected query can become one code, an
+// error of several percent. So the order of the sum is part of the definition here, and attention
+// is judged given the codes that this order yields.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// Chunked prefill walks a chunk plan with its workspace rows; decode in parts builds, for every
+// split or rank, the batch of entries that it holds, and combines what comes out.
 #include "reference/mla/literal.h"
 
 #include <algorithm>
@@ -5,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 #include "metadata/parts/decode_plan.h"
 #include "reference/mla/batch.h"
 #include "reference/mla/forms.h"
@@ -145,17 +147,6 @@ class ChunkedPrefill {
   std::span<const std::int32_t> seq_lens_;     // of the prefills
   std::optional<MlaChunkPlan> plan_;
 };
-
-}  // namespace
-
-std::optional<ReferenceOutput> mla_chunked_prefill(const MlaReferenceInputs& inputs,
-                                                   std::span<const std::int32_t> rows,
-                                                   const MlaChunking& chunking,
-                                                   const ReferenceOptions& options) {
-  return ChunkedPrefill(inputs, rows, chunking, options).run();
-}
-
-namespace {
 
 /// Rows [begin, end) of the list belong to one request.
 struct RequestRows {
@@ -327,6 +318,13 @@ class PartedDecode {
 };
 
 }  // namespace
+
+std::optional<ReferenceOutput> mla_chunked_prefill(const MlaReferenceInputs& inputs,
+                                                   std::span<const std::int32_t> rows,
+                                                   const MlaChunking& chunking,
+                                                   const ReferenceOptions& options) {
+  return ChunkedPrefill(inputs, rows, chunking, options).run();
+}
 
 std::optional<ReferenceOutput> mla_split_decode(const MlaReferenceInputs& inputs,
                                                 std::span<const std::int32_t> rows, int num_parts,

@@ -1,5 +1,9 @@
 // MLA as the kernels compute it - context in chunks, keys in splits, tokens on ranks - in f64: each
 // must equal the direct form of mla_reference.h to 1e-12 (semantics §15.4).
+//
+// These are not what backends are judged by. They show that the definitions of chunk plans, decode
+// plans and DCP compose to plain attention, and give the partial result of a rank, which has no
+// direct form, to compare a backend's partial results with.
 #pragma once
 
 #include <cstdint>

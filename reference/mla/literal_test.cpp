@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 #include "metadata/parts/decode_plan.h"
 #include "reference/mla/cache_entry.h"
 #include "reference/mla/mla_reference.h"

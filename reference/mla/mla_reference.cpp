@@ -1,3 +1,5 @@
+// Chooses a form for each batch of rows by its cost, and compares the forms. Rows that exist in one
+// form only (a quantised latent query, fp8 prefill) are computed in that one and not compared.
 #include "reference/mla/mla_reference.h"
 
 #include <algorithm>

@@ -1,5 +1,9 @@
 // Float64 reference of multi-head latent attention in its two forms (semantics §8.3, §15.2), and
 // the same maths in storage precision.
+//
+// Kernels use one form or the other, and a mistake in the reference's own algebra would make
+// correct kernels look wrong. Therefore the reference computes as much as it can afford in both
+// forms and stops with an internal error where they differ by more than their rounding explains.
 #pragma once
 
 #include <cstdint>

@@ -233,7 +233,7 @@ inline NaiveMlaResult naive_mla(const NaiveMlaCase& c, std::size_t request, std:
 }
 
 /// Largest error of `result` in units of 1e-12 * (1 + |exact|); infinite where a NaN or an infinity
-/// stands in the wrong place.
+/// is in the wrong place.
 inline double worst_mla_error(const NaiveMlaCase& c, const ReferenceOutput& result) {
   long double worst = 0;
   const auto compare = [&](double actual, long double exact) {

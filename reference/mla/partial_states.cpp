@@ -1,3 +1,4 @@
+// A part whose weight is 0 is skipped and not multiplied: a rank without keys may hold NaN there.
 #include "reference/mla/partial_states.h"
 
 #include <algorithm>

@@ -1,5 +1,11 @@
 // Combining attention over parts of the keys in f64, for the literal forms of the reference
 // (semantics §4.3, §6.3, §7.3, §15.4).
+//
+// A part is a normalised output with its log-sum-exp. The functions differ in what an odd LSE
+// means, because the definitions do: ranks of a DCP group treat NaN as empty, a merge of prefix and
+// suffix lets it through. reference/ops/merge_states.h has the same mathematics for the single
+// operations; it works on stored tensors, this on results of the reference, and neither uses the
+// other.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// Thin wrappers around Eigen's products, instantiated for f64 (the reference) and f32 (the
+// emulation of storage precision).
 #include "reference/mla/products.h"
 
 // Why: g++ 12 warns of _mm512_undefined_* inside its own intrinsics.
@@ -6,7 +8,7 @@
 #define EIGEN_DONT_PARALLELIZE
 #include <Eigen/Core>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/vector_math.h"
 
 namespace attnbench {

@@ -1,4 +1,6 @@
-// Matrix products of the MLA forms on parts of row-major arrays.
+// Matrix products of the MLA forms on parts of row-major arrays: the weights and entries of one
+// head lie strided within larger arrays and are multiplied where they are. Eigen stays behind this
+// header, because its templates are slow to compile.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +22,8 @@ struct StridedMatrix {
   std::int64_t stride = 0;
 };
 
-/// product [m, n] = left [m, k] * right [k, n]. A row of the product depends on its own row of
-/// `left` alone, NaN and infinity included.
+/// product [m, n] = left [m, k] * right [k, n]. A row of the product depends on its own row
+/// of `left` only, NaN and infinity included.
 template <typename Real>
 void multiply(const StridedMatrix<const Real>& left, const StridedMatrix<const Real>& right,
               const StridedMatrix<Real>& product);

@@ -1,10 +1,12 @@
+// Each (row, head) is independent; a template over the arithmetic serves f64 and the f32 yardstick.
+// A weight of 0 skips its part, so that NaN in an empty part never reaches the sum.
 #include "reference/ops/merge_states.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

@@ -1,5 +1,9 @@
 // Merging partial attention results of the same rows: prefix with suffix, and the ranks of a
-// decode-context group (semantics §6.3, §7.3, §7.5).
+// decode-context group (semantics §6.3, §7.3, §7.5). Reference of the single operations `merge` and
+// `dcp_correct`.
+//
+// The states are borrowed and described by offsets and strides, since ranks lie one after the other
+// in one buffer and padded outputs have a larger stride than their head size.
 #pragma once
 
 #include <cstdint>

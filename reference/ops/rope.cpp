@@ -1,3 +1,4 @@
+// The table is computed in f64 and rounded once, so that it does not depend on a libm's f32 sine.
 #include "reference/ops/rope.h"
 
 #include <cmath>
@@ -5,7 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "reference/quantise/number_formats.h"
 
 namespace attnbench {

@@ -1,4 +1,9 @@
-// Rotary position embedding and its table of cosines and sines (semantics §12.1).
+// Rotary position embedding and its table of cosines and sines (semantics §12.1). Reference of the
+// operations `rope` and `rope_and_cache`.
+//
+// Two results: apply_rope rounds every f32 operation as the definition has it, for what is written
+// to a cache and compared by bytes; rotated_rows is the same rotation in f64, for what has a
+// tolerance. T tokens, H query heads, Hk KV heads, D head size, rot <= D the rotary dimension.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// NaN is sticky in every maximum here, other than in CUDA's fmaxf: PyTorch's amax, which defines
+// this history, returns NaN, and a scale made from garbage must show.
 #include "reference/quantise/amax_history.h"
 
 #include <cmath>

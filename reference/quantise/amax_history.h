@@ -1,12 +1,13 @@
-// Dynamic fp8 scales of the multimodal encoder: the largest values of the last 16 calls
-// (semantics §10.6).
+// Dynamic fp8 scales of the multimodal encoder: the largest values of the last 16 calls (semantics
+// §10.6). The rings are the state of one layer between calls; whoever calls keeps one AmaxHistory
+// for each layer and updates it once per forward, before quantising.
 #pragma once
 
 #include <array>
 #include <vector>
 
 #include "core/problem/problem.h"
-#include "reference/ops/strided_tensor.h"
+#include "reference/quantise/strided_tensor.h"
 
 namespace attnbench {
 

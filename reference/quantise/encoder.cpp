@@ -1,10 +1,11 @@
+// Rows along the head dimension are independent, so threads take runs of them.
 #include "reference/quantise/encoder.h"
 
 #include <atomic>
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/quantise/number_formats.h"
@@ -13,6 +14,20 @@ namespace attnbench {
 namespace {
 
 constexpr std::int64_t kRowsPerTask = 1024;
+
+/// The first `head_size` columns of codes [T, heads, padded], as values.
+Tensor dequantise(const Tensor& codes, std::int64_t head_size, float scale) {
+  const std::int64_t padded = codes.dim(2);
+  Tensor values(Dtype::kF32, {codes.dim(0), codes.dim(1), head_size});
+  for_each_chunk(codes.dim(0) * codes.dim(1), kRowsPerTask, [&](auto begin, auto end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      float* of_row = values.data<float>() + row * head_size;
+      load_floats(Dtype::kE4M3, codes.bytes() + row * padded, head_size, of_row);
+      for (std::int64_t d = 0; d < head_size; ++d) of_row[d] *= scale;
+    }
+  });
+  return values;
+}
 
 }  // namespace
 
@@ -54,24 +69,6 @@ MmQuantised quantise_fp8_maybe_pad_head_dim(const StridedTensor& x, float scale,
   result.saturated = saturated;
   return result;
 }
-
-namespace {
-
-/// The first `head_size` columns of codes [T, heads, padded], as values.
-Tensor dequantise(const Tensor& codes, std::int64_t head_size, float scale) {
-  const std::int64_t padded = codes.dim(2);
-  Tensor values(Dtype::kF32, {codes.dim(0), codes.dim(1), head_size});
-  for_each_chunk(codes.dim(0) * codes.dim(1), kRowsPerTask, [&](auto begin, auto end) {
-    for (std::int64_t row = begin; row < end; ++row) {
-      float* of_row = values.data<float>() + row * head_size;
-      load_floats(Dtype::kE4M3, codes.bytes() + row * padded, head_size, of_row);
-      for (std::int64_t d = 0; d < head_size; ++d) of_row[d] *= scale;
-    }
-  });
-  return values;
-}
-
-}  // namespace
 
 MmForward quantise_mm_forward(const std::array<StridedTensor, 3>& sources, const MmScales& scales) {
   MmForward forward;

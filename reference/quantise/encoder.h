@@ -1,11 +1,14 @@
 // fp8 quantisation of the multimodal encoder's Q, K and V with the head dimension padded to 16
-// (semantics §10.5).
+// (semantics §10.5). Q, K and V may be views into one interleaved buffer, so they come with
+// strides; the codes are dense. Whether an element is divided by the scale or multiplied by its
+// reciprocal changes its code in rare cases, and upstream does both: it divides only where it has
+// to pad.
 #pragma once
 
 #include <array>
 #include <cstdint>
 
-#include "reference/ops/strided_tensor.h"
+#include "reference/quantise/strided_tensor.h"
 
 namespace attnbench {
 

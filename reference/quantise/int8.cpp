@@ -1,3 +1,5 @@
+// The two modes round differently on purpose: mode 2 multiplies by 127 / max, mode 0 divides by the
+// scale. Codes differ by one in places if either is written the other way.
 #include "reference/quantise/int8.h"
 
 #include <algorithm>

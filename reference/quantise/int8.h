@@ -1,5 +1,7 @@
 // int8 quantisation of attention inputs, and the running maximum that calibrates value scales
-// (semantics §11.2, §11.3).
+// (semantics §11.2, §11.3). Queries and keys are quantised per token and head (mode 2), values per
+// channel (mode 0), whose scales come from a file when the cache holds int8 values. T tokens, h
+// heads (query or KV heads), Hk KV heads, D head size.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +11,8 @@
 
 namespace attnbench {
 
+/// Codes and the multipliers that turn them back into values. A scale of a row or channel that is
+/// zero everywhere is 0, and so are its codes.
 struct Int8Quantised {
   Tensor codes;  // int8 [T, h, D]
   Tensor scale;  // f32: mode 2 [T, h], or [h, T] when transposed; mode 0 [h, D]
@@ -23,7 +27,9 @@ struct Int8Quantised {
 Int8Quantised scaled_int8_quant_for_attn(const Tensor& x, int mode, bool transpose_scale,
                                          const Tensor* scale = nullptr);
 
-/// running[i] = max(running[i], step[i]); both [Hk, D]. Start from zeros.
+/// running[i] = max(running[i], step[i]); both [Hk, D]. Start from zeros. Calibration calls it for
+/// each step with the mode 0 scales of the step's values, and the file holds the largest of each,
+/// so that no value of any step saturates.
 void update_value_scale_maximum(std::span<float> running, std::span<const float> step);
 
 /// Checks scales [num_kv_heads, D] that were read from a file: E-SHAPE unless there are that many,

@@ -1,3 +1,5 @@
+// A tensor that is zero everywhere gets the scale 1.0 and a warning: dividing by 0 would make NaN
+// of every code. NaN or infinity in the data is refused, since no scale would represent it.
 #include "reference/quantise/kv_scales.h"
 
 #include <cmath>

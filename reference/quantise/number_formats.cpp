@@ -1,3 +1,5 @@
+// e4m3 and int8 go through the conversions of core/dtype, which the pipelines use too; e2m1, of
+// which no tensor has the type, is spelled out.
 #include "reference/quantise/number_formats.h"
 
 #include <algorithm>

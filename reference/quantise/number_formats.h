@@ -1,5 +1,7 @@
 // Number formats as the quantisers of semantics §8 to §11 use them: conversions, maxima, scale
-// rules and the checks of their arguments.
+// rules and the checks of their arguments. A quantiser elsewhere in the reference is written with
+// these and with f32 arithmetic in the order of its definition, because codes are compared byte for
+// byte: x / s and x * (1 / s) are different definitions.
 #pragma once
 
 #include <cstdint>

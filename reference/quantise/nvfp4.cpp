@@ -1,7 +1,9 @@
+// Each block of 16 columns is independent. The arithmetic is f32 in exactly the order of §9.4: a
+// reciprocal more or less changes codes at ties.
 #include "reference/quantise/nvfp4.h"
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/quantise/number_formats.h"

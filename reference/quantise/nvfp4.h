@@ -1,5 +1,7 @@
 // NVFP4 quantisation of the attention output: e2m1 codes with an e4m3 scale for every 16 columns,
-// stored in the tiles that tensor cores read or plainly row by row (semantics §9.4).
+// stored in the tiles that tensor cores read or plainly row by row (semantics §9.4). The swizzled
+// layout pads rows to 128 and scales to 4 columns; the bytes of that padding belong to nobody and
+// are not compared. T rows, K = num_columns of the output, g the global scale of the whole tensor.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// Static scales multiply by a reciprocal, group scales divide: the definitions do, and codes are
+// compared byte for byte. Elements lost to saturation are counted on the way.
 #include "reference/quantise/output_quant.h"
 
 #include <algorithm>
@@ -5,7 +7,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/validation.h"
 #include "reference/quantise/number_formats.h"

@@ -1,5 +1,8 @@
-// Quantisation of the attention output to fp8: which scheme the arguments ask for, one static
-// scale, or a scale per group of columns in one of three layouts (semantics §9.1 to §9.3).
+// Quantisation of the attention output to fp8: which scheme the arguments select, one static scale,
+// or a scale per group of columns in one of three layouts (semantics §9.1 to §9.3).
+//
+// The judge quantises the float64 reference output by these and compares codes and scales of a
+// backend with the result. T rows, K = N * V columns, G groups of a row.
 #pragma once
 
 #include <array>

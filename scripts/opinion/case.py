@@ -15,7 +15,7 @@ class Case:
         self.tensors, metadata = safetensors_file.read(path)
         self.rules = Rules(metadata)
         # Why: files recorded elsewhere name their backend inside the problem and carry no cache, and
-        # a plugin may have asked for keys without pages.
+        # a plugin may take keys without pages.
         self.has_cache = "kv_cache" in self.tensors
         own = "backend" in metadata and self.rules.kernel.cache_layout is not None
         if own and not self.rules.is_plugin and self.rules.paged and not self.has_cache:

@@ -25,7 +25,7 @@ def fp8_tolerance(expected, e4m3_probability):
 
 
 def _same_specials(name, actual, expected):
-    """NaN and infinity must stand in the same places; returns where both are finite."""
+    """NaN and infinity must be in the same places; returns where both are finite."""
     finite = np.isfinite(expected)
     same = np.where(np.isnan(expected), np.isnan(actual), actual == expected)
     if not (same | finite).all() or not np.isfinite(actual[finite]).all():

@@ -44,7 +44,7 @@ class RankCaches:
         ]
 
     def check(self, name, plane, codes):
-        """Every key must stand in its rank's cache, in its slot."""
+        """Every key must be in its rank's cache, in its slot."""
         for b, length in enumerate(self.case.seq_lens):
             positions = np.arange(length)
             slots = slots_of_positions(self.table[b], positions, self.rules)

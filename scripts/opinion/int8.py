@@ -1,4 +1,4 @@
-"""int8 attention of layout IX (semantics §2.2, §11): quantises on its own, reads the planes back."""
+"""int8 attention of layout IX (semantics §2.2, §11): quantises by itself, reads the planes back."""
 
 import numpy as np
 

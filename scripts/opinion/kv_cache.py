@@ -1,4 +1,4 @@
-"""Reads paged caches back by block table (semantics §2, §5), and quantises on its own."""
+"""Reads paged caches back by block table (semantics §2, §5), and quantises by itself."""
 
 import numpy as np
 

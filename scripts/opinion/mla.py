@@ -1,4 +1,4 @@
-"""Judges saved tensors of multi-head latent attention (semantics §8) from the definitions alone.
+"""Judges saved tensors of multi-head latent attention (semantics §8) from nothing but the definitions.
 
 Everything is computed in the latent form: a score is (q_nope W_UK) . kv_c + q_pe . k_pe, an output
 is (P kv_c) W_UV. Prefill rows read their own new tokens before the cache quantised them.
@@ -59,7 +59,7 @@ class MlaCase:
         self.sparse = self.mla["sparse_topk"] is not None
         self.format = FORMATS[self.attention["dtype"]]
         self.cache_dtype = self.cache["dtype"]
-        # A plugin that knows fp8_ds_mla alone takes fp8 for it as well.
+        # A plugin that knows only fp8_ds_mla takes fp8 for it as well.
         bytes_of_plugin = self.is_plugin and tensors["kv_cache"].dtype == "U8"
         is_ds_mla = self.rules.stores_ds_mla or bytes_of_plugin
         if is_ds_mla and self.cache_dtype == "fp8":

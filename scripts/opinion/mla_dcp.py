@@ -20,7 +20,7 @@ def place(case, request):
 
 
 def check_cache(case, expected):
-    """Every live entry stands where it belongs, and slot_mapping names the new ones."""
+    """Every live entry is where it belongs, and slot_mapping names the new ones."""
     cache = np.ascontiguousarray(case.need("kv_cache").raw)
     cache = cache.reshape(case.world_size, -1, cache.shape[-1]).view("u1")
     if cache.shape[2] != expected.shape[1]:

@@ -100,7 +100,7 @@ def _scale(case, index, values):
     else:
         expected = dynamic_scale(values, mm.get("amax", "abs"))
         if mm.get("fp8_scale_save_path") is not None and used is not None and used >= expected:
-            expected = used  # fifteen earlier forwards stand in the history
+            expected = used  # fifteen earlier forwards are in the history
     if used is not None and used != expected:
         raise Disagreement(f"fp8_scales: that of {name} is {used!r}, expected {expected!r}")
     return expected, skip

@@ -63,7 +63,7 @@ def _nvfp4(rows, spec):
 
 
 def _swizzle(scales):
-    """Bytes of 128 x 4 tiles; what stands for no row or block is 0."""
+    """Bytes of 128 x 4 tiles; what belongs to no row or block is 0."""
     rows, blocks = scales.shape
     tiles = -(-blocks // 4)
     result = np.zeros((-(-rows // 128) * 128, tiles * 4), np.uint8)

@@ -82,7 +82,7 @@ class Rules:
     @property
     def e4m3_probability(self):
         """Whether a kernel of e4m3 queries, keys and values rounds P to e4m3 too: where the scenario
-        asks for it, and cuDNN always."""
+        says so, and cuDNN always."""
         asked = self.section("attention").get("probability_dtype", "auto") == "fp8_e4m3"
         return asked or self.kernel.rounds_probability
 

@@ -17,11 +17,15 @@
 #include <vector>
 
 #include "core/assumed_device.h"
-#include "core/lse_convention.h"
+#include "core/numbers/lse_convention.h"
 #include "core/problem/problem.h"
 #include "core/step.h"
 #include "core/tensor.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/mla_cache.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
+#include "inputs/mla_inputs.h"
 #include "inputs/mm_inputs.h"
 #include "metadata/mask/attention_math.h"
 #include "ops/ops.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "ops/element.h"
+#include "ops/operation_table.h"
 #include "ops/ops.h"
 
 namespace attnbench {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "core/error.h"
-#include "core/kv_format.h"
+#include "core/numbers/kv_format.h"
 #include "kernels/params.h"
 #include "kernels/params_mla.h"
 #include "ops/ops.h"

@@ -2,7 +2,7 @@
 // as a backend and the judge in bench cannot read different tensors.
 #pragma once
 
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "reference/attention.h"
 
 namespace attnbench {

@@ -1,4 +1,9 @@
 // The loop of the tool: case x backend -> supported? -> inputs -> run -> compare -> time -> Result.
+// The commands turn scenarios and options into Jobs and read Results; this is all that they see.
+//
+// Below it, from top to bottom: loop/ (stages of a job, turns, child processes, timing), cases/
+// (what a family of attention is made of), judge/ (verdicts on outputs). Each includes only what is
+// below.
 #pragma once
 
 #include <filesystem>
@@ -10,9 +15,9 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "core/clock.h"
 #include "core/problem/problem.h"
 #include "core/result/result.h"
+#include "core/system/clock.h"
 
 namespace attnbench {
 

@@ -7,7 +7,7 @@
 
 #include "backends/backend.h"
 #include "bench/bench.h"
-#include "core/kv_format.h"
+#include "core/numbers/kv_format.h"
 #include "inputs/mla_problem_testing.h"
 
 namespace attnbench {

@@ -1,3 +1,4 @@
+// Names and metadata of saved results; safetensors themselves are written by inputs/files.
 #include "bench/save.h"
 
 #include <fmt/format.h>

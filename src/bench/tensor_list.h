@@ -1,4 +1,5 @@
-// Named tensors of a file that is about to be written.
+// Named tensors of a file that is about to be written. A case borrows what it has anyway, which may
+// be gigabytes, and owns what it makes for the file.
 #pragma once
 
 #include <cstring>
@@ -7,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "core/tensor.h"
 
 namespace attnbench {

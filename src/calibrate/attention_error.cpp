@@ -1,3 +1,4 @@
+// The sample of a forward, quantisation by the format of a scale file, and the sums of the error.
 #include "calibrate/attention_error.h"
 
 #include <algorithm>
@@ -8,12 +9,15 @@
 #include <utility>
 
 #include "core/error.h"
-#include "inputs/batch_lengths.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "reference/quantise/encoder.h"
 
 namespace attnbench {
 namespace {
 
+// Keys of a sample: float64 attention is computed over them for every method, in several forwards
+// of every layer.
 constexpr std::int64_t kSampleKeys = 2048;
 
 using Dequantised = std::array<Tensor, kNumRoles>;
@@ -83,7 +87,7 @@ Tensor gather(Tensor source, const std::vector<Request>& batch,
   return in_model_type(std::move(result));
 }
 
-/// Rows `rows` of [T, H, D], and back to their places: between rows that nobody reads.
+/// Rows `rows` of [T, H, D], and back to their places: between rows that are not read.
 Tensor pick_rows(const Tensor& source, const std::vector<std::int32_t>& rows) {
   Tensor result(source.dtype(),
                 {static_cast<std::int64_t>(rows.size()), source.dim(1), source.dim(2)});

@@ -1,5 +1,10 @@
 // What scales cost: attention over quantised queries, keys and values against attention over the
-// tensors themselves, both in float64.
+// tensors themselves, both in float64, so that the difference is of the scales and of nothing else.
+//
+// Tensors are quantised by the very code that a run stores its cache by, and as the kernels divide:
+// an error found here is the one that a model with these scales has. A forward may be far larger
+// than float64 attention is affordable for, hence the sample; the same seed chooses the same rows
+// for every method, which makes their errors comparable.
 #pragma once
 
 #include <array>
@@ -7,7 +12,7 @@
 #include <vector>
 
 #include "calibrate/observations.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "reference/attention.h"
 
 namespace attnbench {
@@ -38,11 +43,11 @@ class AttentionSample {
 
   /// `scales` of q, k and v as a scale file of `format` has them. What the format has no scale for
   /// is as vLLM has it beside such a file: int8-value quantises queries and keys by token and head
-  /// (§11.1), the legacy form leaves the query alone.
+  /// (§11.1), the legacy form does not touch the query.
   OutputError error(ScaleFormat format, const std::array<std::vector<double>, kNumRoles>& scales);
 
  private:
-  /// `query` has the sampled rows alone.
+  /// `query` has only the sampled rows.
   ReferenceOutput attend(const Tensor& query, const Tensor& key, const Tensor& value) const;
 
   Problem problem_;

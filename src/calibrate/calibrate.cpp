@@ -1,3 +1,5 @@
+// The study of one layer, and the loop over layers. One forward of one layer is in memory at a
+// time, with one exception: the last one read is kept for the attention error that follows.
 #include "calibrate/calibrate.h"
 
 #include <fmt/format.h>
@@ -8,7 +10,7 @@
 
 #include "calibrate/role_statistics.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
 
 namespace attnbench {

@@ -1,5 +1,10 @@
 // Scales of layers by one method, and what they and those of the other methods cost in attention
 // (semantics §5.4, §10.5 to §10.7, §11.2, §11.3; contract section 6).
+//
+// A layer is read twice: once forward by forward for the statistics that scales follow from, and
+// some of its forwards again for the attention error. All methods are computed, whichever is
+// chosen, so that the report can say what the choice costs. calibrate() makes scales, assess()
+// judges those of a file by the same figures.
 #pragma once
 
 #include <array>
@@ -70,7 +75,7 @@ struct CalibrationReport {
 CalibrationReport calibrate(Observations& observations, const CalibrationOptions& options);
 
 /// The same for scales that are given: those of `file`, whose layers must cover the observations'.
-/// Errors: also E-VALUE for a layer that the file lacks.
+/// Errors: also E-VALUE for a layer that is not in the file.
 CalibrationReport assess(Observations& observations, const CalibrationOptions& options,
                          const ScaleFile& file);
 

@@ -1,5 +1,8 @@
 // How often each magnitude occurs in a tensor: what percentiles, saturation and the search for a
 // scale are computed from, in memory that does not grow with the number of elements.
+//
+// Scales have no sign, so neither have magnitudes; only the signed maximum is kept beside them, for
+// amax as one vLLM kernel takes it (AmaxKind::kSigned).
 #pragma once
 
 #include <cstdint>

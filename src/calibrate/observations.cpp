@@ -1,12 +1,19 @@
+// Roles and names of layers, and forwards that are drawn from a scenario's seed.
 #include "calibrate/observations.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
+#include <numeric>
 
+#include "core/backend_name.h"
 #include "core/error.h"
+#include "core/system/printable.h"
+#include "inputs/cache/stored_kv.h"
 #include "inputs/files/scale_text.h"
+#include "inputs/mm_inputs.h"
 
 namespace attnbench {
 namespace {
@@ -33,6 +40,90 @@ void expand_template(const std::string& text, std::size_t hole, std::vector<std:
                      text.substr(hole + 2, colon - hole - 2));
   }
 }
+
+/// Without the padding rows behind them.
+Tensor first_rows(const Tensor& tensor, std::int64_t count) {
+  std::vector<std::int64_t> shape = tensor.shape();
+  shape[0] = count;
+  Tensor result(tensor.dtype(), shape);
+  if (!result.empty()) std::memcpy(result.bytes(), tensor.bytes(), result.size_bytes());
+  return result;
+}
+
+class ScenarioObservations final : public Observations {
+ public:
+  ScenarioObservations(std::vector<Problem> cases, std::vector<std::string> layers,
+                       std::int64_t num_forwards, const FindRules& find_rules)
+      : cases_(std::move(cases)), layers_(std::move(layers)) {
+    sort_layers();
+    num_forwards_ = std::max(num_forwards, static_cast<std::int64_t>(cases_.size()));
+    const AttentionSpec& first = cases_.front().attention;
+    for (const Problem& problem : cases_) {
+      const AttentionSpec& a = problem.attention;
+      if (a.type == AttentionType::kMla || a.type == AttentionType::kOp) {
+        fail(ErrorKind::kConfig,
+             "attention.type: scales are calibrated from queries, keys and values; expected "
+             "another type than {}",
+             to_string(a.type));
+      }
+      if (a.num_heads != first.num_heads || a.num_kv_heads != first.num_kv_heads ||
+          a.head_size != first.head_size || a.v_head_size != first.v_head_size) {
+        fail(ErrorKind::kShape, "case {}: expected the heads of case {}", problem.case_name,
+             cases_.front().case_name);
+      }
+      rules_.push_back(rules_of(problem, find_rules));
+    }
+  }
+
+  const std::vector<std::string>& layers() const override { return layers_; }
+  std::int64_t count(std::size_t) const override { return num_forwards_; }
+
+  Observation read(std::size_t sorted, std::int64_t index) override {
+    const std::size_t layer = drawn_as_[sorted];
+    const auto num_cases = static_cast<std::int64_t>(cases_.size());
+    const auto place = static_cast<std::size_t>(index % num_cases);
+    const Problem& problem = cases_[place];
+    const bool is_case = layer == 0 && index >= num_forwards_ - num_cases;
+    AttentionInputs inputs = is_case ? make_inputs(problem)
+                                     : make_mm_observation(problem, layer, static_cast<int>(index));
+    Observation observation;
+    observation.where = problem.scenario + "/" + problem.case_name;
+    observation.tensors = {first_rows(inputs.query, inputs.num_tokens()), std::move(inputs.key),
+                           std::move(inputs.value)};
+    observation.problem = problem;
+    observation.rules = rules_[place];
+    observation.sinks = std::move(inputs.sinks);
+    observation.alibi_slopes = std::move(inputs.alibi_slopes);
+    return observation;
+  }
+
+ private:
+  /// Those of its backend, where it names one.
+  static KernelRules rules_of(const Problem& problem, const FindRules& find_rules) {
+    if (problem.backends.size() != 1) return {};
+    const BackendName name = parse_backend_name(problem.backends.front());
+    if (const auto known = find_rules(std::string(name.backend))) return *known;
+    fail(ErrorKind::kValue, "case {}: backends: unknown backend '{}'", problem.case_name,
+         shown(problem.backends.front()));
+  }
+
+  /// In natural order; what is drawn for a layer goes by its place in the scenario, as in a run.
+  void sort_layers() {
+    drawn_as_.resize(layers_.size());
+    std::iota(drawn_as_.begin(), drawn_as_.end(), std::size_t{0});
+    std::sort(drawn_as_.begin(), drawn_as_.end(),
+              [&](std::size_t a, std::size_t b) { return natural_less(layers_[a], layers_[b]); });
+    std::vector<std::string> names;
+    for (const std::size_t layer : drawn_as_) names.push_back(layers_[layer]);
+    layers_ = std::move(names);
+  }
+
+  std::vector<Problem> cases_;
+  std::vector<KernelRules> rules_;  // of the cases
+  std::vector<std::string> layers_;
+  std::vector<std::size_t> drawn_as_;  // place in the scenario, by layer
+  std::int64_t num_forwards_ = 1;
+};
 
 }  // namespace
 
@@ -66,6 +157,14 @@ std::vector<std::string> expand_layers(const std::vector<std::string>& names) {
     fail(ErrorKind::kValue, "--layers: layer '{}' is given twice", *twice);
   }
   return layers;
+}
+
+std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
+                                                    std::vector<std::string> layers,
+                                                    std::int64_t num_forwards,
+                                                    const FindRules& find_rules) {
+  return std::make_unique<ScenarioObservations>(std::move(cases), std::move(layers), num_forwards,
+                                                find_rules);
 }
 
 }  // namespace attnbench

@@ -1,9 +1,12 @@
 // What scales are calibrated from: forwards of layers, one layer's tensors in memory at a time.
+// They are drawn from a scenario's seed (here), or lie in files (tensor_observations.h).
+//
+// An Observation may know the attention over its tensors, so that scales can be judged by their
+// error in it; where it does not, it says why, and scales are made all the same.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -32,7 +35,7 @@ struct Observation {
   /// Attention over them: heads, mask and scale, and the batch. Only where no_attention is empty;
   /// then they are [T, H, D], [S, Hk, D] and [S, Hk, Dv].
   Problem problem;
-  KernelRules rules;                // of whoever computed it: windows and slopes differ
+  KernelRules rules;                // of the backend that computed it: windows and slopes differ
   std::vector<float> sinks;         // [H] or empty
   std::vector<float> alibi_slopes;  // [H] or empty
   std::string no_attention;         // why not: "tensors of rank 2"
@@ -53,18 +56,6 @@ class Observations {
   /// What was left out, one sentence each.
   virtual std::vector<std::string> notices() const { return {}; }
 };
-
-/// Safetensors files with <layer>.q, .k, .v and <layer>.cu_seqlens, or the names of contract
-/// section
-/// 5. A layer's tensors may lie in several files; a role that stands in several is observed as
-/// often. `layers`: those that must be there and are taken; empty = all. Errors: those of the
-/// headers; E-VALUE for a layer that is missing; E-FORMAT for a role that the format needs and a
-/// layer lacks, or has less often than its others; E-DTYPE unless of a floating type; E-VALUE for
-/// the result of a backend that is unknown and whose rules the file does not state.
-std::unique_ptr<Observations> tensor_observations(const std::vector<std::filesystem::path>& files,
-                                                  ScaleFormat format,
-                                                  const std::vector<std::string>& layers,
-                                                  const FindRules& find_rules);
 
 /// Seeded forwards of the cases of a scenario, as the dynamic scales of `run` observe them: forward
 /// f of `num_forwards` (at least one a case) is of case f modulo their number. The last forward of

@@ -1,3 +1,4 @@
+// Layers by their error, as rows of a table and as JSON, and the sentences that warn of a choice.
 #include "calibrate/report.h"
 
 #include <fmt/format.h>
@@ -6,7 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

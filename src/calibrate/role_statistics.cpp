@@ -1,3 +1,5 @@
+// Observes forwards and computes scales; tensors that no scale could serve are refused here, with
+// the layer and the tensor in the message.
 #include "calibrate/role_statistics.h"
 
 #include <fmt/format.h>
@@ -7,8 +9,8 @@
 #include <cmath>
 
 #include "core/error.h"
-#include "core/parallel.h"
-#include "core/printable.h"
+#include "core/system/parallel.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -1,4 +1,7 @@
 // What is known of the tensors that share scales in one layer, and the scales that follow from it.
+//
+// Statistics are of all forwards. The exception is amax with a history, which forgets old forwards
+// as a running model does (§10.6). Every method's scale is multiplied by the margin.
 #pragma once
 
 #include <limits>

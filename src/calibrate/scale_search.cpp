@@ -1,3 +1,5 @@
+// Losses of a scale, bin by bin, and the search for the scale of least squared error: coarse over
+// six octaves, then fine around the best, since the error has several valleys.
 #include "calibrate/scale_search.h"
 
 #include <algorithm>
@@ -17,7 +19,8 @@ constexpr int kOctavesBelow = 5;
 constexpr int kFinerSteps = 16;
 constexpr std::size_t kRefined = 3;  // the error has valleys, one for each way values meet codes
 
-/// 2^(steps / 256), by multiplications alone: the same on every machine.
+/// 2^(steps / 256), by multiplications and square roots only, which round alike: the same on every
+/// machine.
 double power_of_step(int steps) {
   constexpr int kFine = kStepsPerOctave * kFinerSteps;
   const double root = [] {

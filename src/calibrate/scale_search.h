@@ -1,5 +1,6 @@
 // Scales from magnitudes: largest value, percentile, and the least squared error on the very grid
-// of codes that the elements are rounded to.
+// of codes that the elements are rounded to. Results are the same on every machine, bit by bit: a
+// scale file is compared and committed like source code.
 #pragma once
 
 #include <array>

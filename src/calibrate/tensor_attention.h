@@ -6,10 +6,23 @@
 #include <string>
 
 #include "calibrate/observations.h"
-#include "calibrate/saved_problem.h"
 #include "inputs/files/safetensors.h"
 
 namespace attnbench {
+
+/// What the metadata of a result of `run --save-tensors` say of its attention (contract section 5).
+struct SavedProblem {
+  std::string layer = kUnnamedLayer;
+  KernelRules rules;        // of the backend: windows and slopes differ (semantics §3.3, §3.4)
+  AttentionSpec attention;  // every field that the metadata have, defaults for the others
+};
+
+/// Nothing for a file without metadata `problem`. Errors: E-FORMAT unless type, causal and scale
+/// are there; for a field that does not suit, what the scenario loader would say (E-FORMAT,
+/// E-CONFIG, E-VALUE), naming file and field; E-VALUE for a backend that `find_rules` does not know
+/// and whose rules the file does not state.
+std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader,
+                                          const FindRules& find_rules);
 
 struct TensorFile {
   SafetensorsReader reader;
@@ -26,7 +39,7 @@ struct SequenceStarts {
 
 /// Fills in heads, mask and lengths, or why there is no attention; `file` is that of the query.
 /// Errors: E-SHAPE and E-VALUE for tensors, lengths or ranges that disagree, E-VALUE for sinks or
-/// slopes that are NaN, E-FORMAT for those that the metadata tell of and the file lacks.
+/// slopes that are NaN, E-FORMAT for those that the metadata tell of and that are not in the file.
 void describe_attention(const std::string& layer, const TensorFile& file,
                         const SequenceStarts& starts, ScaleFormat format, Observation& observation);
 

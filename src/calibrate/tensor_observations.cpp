@@ -1,13 +1,14 @@
-// Observations from safetensors files: all headers are read first, tensors when they are asked for.
+// An index of all tensors by layer and role, made from headers; checks of that index; reading.
+#include "calibrate/tensor_observations.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "calibrate/observations.h"
 #include "calibrate/tensor_attention.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/safetensors.h"
 #include "inputs/files/scale_text.h"
 

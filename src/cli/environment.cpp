@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "attnbench_version.h"
-#include "core/parallel.h"
 #include "core/sha256.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

@@ -1,4 +1,6 @@
-// The device that is assumed where there is none and nothing else was said.
+// The device that is assumed where there is none and nothing else was said: choices that depend on
+// the number of multiprocessors or on the compute capability are then made, compiled and explained
+// on a machine without a GPU as they would be on this one.
 #pragma once
 
 namespace attnbench {

@@ -47,7 +47,7 @@ constexpr std::string_view table_fault(const Row (&rows)[N]) {
   return is_enumerator<static_cast<Enum>(N)>() ? "the last enumerators are missing" : "";
 }
 
-/// Not constexpr: called where a table is wrong, so that its name stands in the compiler's message.
+/// Not constexpr: called where a table is wrong, so that its name is in the compiler's message.
 void the_table_of_an_enum_is_not_complete_and_in_order();
 
 /// The rows as a table; does not compile where they have a fault.

@@ -1,3 +1,5 @@
+// SHA-256 by the letter of FIPS 180-4, section numbers as there. Written out here because hashes
+// name files, kernels and machines in results and need no library for it; speed is no concern.
 #include "core/sha256.h"
 
 #include <fmt/format.h>

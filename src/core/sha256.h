@@ -1,4 +1,5 @@
-// SHA-256 (FIPS 180-4), for short stable names; not for secrets.
+// SHA-256 (FIPS 180-4), for short stable names and for saying which file or kernel a result is of;
+// not for secrets.
 #pragma once
 
 #include <string>

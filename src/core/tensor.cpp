@@ -1,3 +1,5 @@
+// Memory and conversion of host tensors. Caches of a case reach many gigabytes, so zeros come from
+// the system lazily and copies run on several threads.
 #include "core/tensor.h"
 
 #include <sys/mman.h>
@@ -8,7 +10,7 @@
 #include <limits>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -120,6 +122,13 @@ Tensor Tensor::from_f32(std::span<const float> values, std::vector<std::int64_t>
 }
 Tensor Tensor::from_f64(std::span<const double> values, std::vector<std::int64_t> shape) {
   return from_values(Dtype::kF64, values, std::move(shape));
+}
+
+Tensor zeros_of_rows(const Tensor& tensor, std::int64_t rows) {
+  if (tensor.shape().empty()) return {};
+  std::vector<std::int64_t> shape = tensor.shape();
+  shape[0] = rows;
+  return Tensor(tensor.dtype(), std::move(shape));
 }
 
 Tensor convert(const Tensor& source, Dtype dtype) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 
@@ -103,6 +103,11 @@ class Tensor {
   std::vector<std::int64_t> shape_;
   ZeroBytes bytes_;
 };
+
+/// Zeros [rows, ...] with the element type and the inner extents of `tensor`; nothing for nothing.
+/// For cases of shapes without values: what a transformation makes of one row says what it makes of
+/// all.
+Tensor zeros_of_rows(const Tensor& tensor, std::int64_t rows);
 
 /// Every element converted with load_float / store_float.
 Tensor convert(const Tensor& source, Dtype dtype);

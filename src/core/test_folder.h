@@ -1,4 +1,4 @@
-// For tests that need files: a folder of their own, and what stands in a file.
+// For tests that need files: a folder of their own, and the text of a file.
 #pragma once
 
 #include <unistd.h>

@@ -1,3 +1,5 @@
+// Values: construction, look-up by dotted keys and printing. Maps are lists of entries, searched
+// one by one: they have a few dozen keys, and their order is part of messages and of written files.
 #include "core/value.h"
 
 #include <fmt/format.h>

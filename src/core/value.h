@@ -1,5 +1,7 @@
 // A JSON-like value that remembers where it was written: what scenario files are read into and what
-// the fields of a Problem are read from and written to.
+// the fields of a Problem are read from and written to. Independent of the parser and of JSON, so
+// that a message about the hundredth line of a file can still name that line after sweeps and --set
+// have changed what is around it.
 #pragma once
 
 #include <cstdint>

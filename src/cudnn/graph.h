@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 
 namespace attnbench {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "core/guard_zone.h"
+#include "core/system/guard_zone.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 

@@ -1,8 +1,10 @@
+// Drawing of rows. Work is split by rows among the cores, and each element depends only on its
+// index in its stream, so neither the split nor the number of cores can be seen in the bytes.
 #include "inputs/draw_rows.h"
 
 #include <algorithm>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {
@@ -42,6 +44,19 @@ std::int64_t run_length(const std::vector<SourceRow>& sources, std::int64_t r, s
 }
 
 }  // namespace
+
+std::vector<SourceRow> key_sources(const Problem& problem) {
+  std::vector<SourceRow> sources;
+  if (problem.inputs.shapes_only) return sources;  // nothing is drawn
+  sources.reserve(static_cast<std::size_t>(problem.num_keys()));
+  for (const Request& request : problem.batch) {
+    for (std::int64_t p = 0; p < request.seq_len; ++p) {
+      const bool shared = p < problem.cascade.common_prefix_len;
+      sources.push_back({shared, shared ? p : static_cast<std::int64_t>(sources.size())});
+    }
+  }
+  return sources;
+}
 
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
                const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor) {

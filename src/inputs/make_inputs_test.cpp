@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/random.h"
 #include "inputs/test_problem.h"
 

@@ -1,3 +1,6 @@
+// Inputs of MLA cases. The weights are scaled so that projected keys and values are about as large
+// as drawn ones elsewhere; otherwise the softmax of a large latent would be one-hot and hide
+// errors.
 #include "inputs/mla_inputs.h"
 
 #include <fmt/format.h>
@@ -11,10 +14,9 @@
 #include <utility>
 
 #include "core/error.h"
-#include "inputs/batch_lengths.h"
 #include "inputs/draw_rows.h"
-#include "inputs/files/file_tensors.h"
-#include "inputs/host_memory.h"
+#include "inputs/files/input_file.h"
+#include "inputs/make_inputs.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

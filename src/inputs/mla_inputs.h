@@ -38,25 +38,4 @@ MlaInputs make_mla_inputs(const Problem& problem);
 /// Entries of a row of topk_indices that name a key, drawn for a row that sees `visible` positions.
 std::int64_t num_listed_keys(const MlaSpec& mla, std::int64_t visible);
 
-/// A paged cache of latents before the step: context positions written, every other byte poison.
-/// Under DCP it is that of every rank of the group, which all use one block table.
-struct MlaCache {
-  Tensor data;          // [NB, bs, Lkv + R] in the cache's element type, or u8 [NB, bs, 656];
-                        // DCP: [W, NB, bs, Lkv + R]
-  Tensor block_table;   // i32 [B, MB]; entries past cdiv(seq_len, block_size) are garbage or -1
-  Tensor slot_mapping;  // i64 [T + padding]: the new tokens in request order, then negative rows;
-                        // DCP: [W, T + padding], -1 where another rank holds the token
-  Tensor new_kv_c;      // [T + padding, Lkv] rows to write; padding rows are NaN
-  Tensor new_k_pe;      // [T + padding, R]
-};
-
-/// `entries` [S, entry_size]: the entry of every position as a correct write stores it. Pages are
-/// handed out as in make_paged_cache(). Errors: E-CONFIG when kv_cache.num_blocks is too small.
-MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const Tensor& entries);
-
-/// Every live position must hold its entry, every other byte be as `before`. Empty, or a sentence
-/// naming the first difference (request, position, byte).
-std::string check_mla_cache(const Problem& problem, const Tensor& entries, const MlaCache& before,
-                            const Tensor& after);
-
 }  // namespace attnbench

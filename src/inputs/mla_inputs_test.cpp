@@ -1,4 +1,7 @@
 #include "inputs/mla_inputs.h"
+#include "inputs/cache/cache_cells.h"
+#include "inputs/cache/mla_cache.h"
+#include "inputs/mla_problem_testing.h"
 
 #include <doctest/doctest.h>
 
@@ -6,9 +9,6 @@
 #include <cmath>
 #include <set>
 #include <span>
-
-#include "inputs/cache/cache_cells.h"
-#include "inputs/mla_problem_testing.h"
 
 namespace attnbench {
 namespace {

@@ -1,3 +1,5 @@
+// Inputs of the multimodal encoder: those of make_inputs() with the lengths in the form of its
+// wrappers, and the steps that a dynamic scale looked at before the measured one.
 #include "inputs/mm_inputs.h"
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 
 namespace attnbench {
 

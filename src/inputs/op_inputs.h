@@ -1,5 +1,6 @@
-// What one operation alone works on (attention.type op): named tensors, and for those that write or
-// read a cache the whole case that the cache belongs to.
+// What a single operation works on (attention.type op): named tensors, and for those that write or
+// read a cache the whole case that the cache belongs to. bench fills it in, the pipelines of
+// backends/op read it, and what they should give is computed from the same tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,10 @@
 #include "core/error.h"
 #include "core/problem/problem.h"
 #include "core/tensor.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/mla_cache.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 
 namespace attnbench {
@@ -21,8 +25,9 @@ struct OpInputs {
   Problem base;  // of the type whose tensors the operation takes: decoder or mla
   std::vector<std::pair<std::string, Tensor>> tensors;  // operands, by the names they are saved by
   AttentionInputs attention;
-  StoredKv stored;   // K and V as a correct write leaves them
-  PagedCache cache;  // before the operation
+  StoreRule store_rule;  // of a write of K and V: that of the backend with the cache's layout
+  StoredKv stored;       // K and V as a correct write leaves them, by that rule
+  PagedCache cache;      // before the operation
   MlaInputs latents;
   Tensor entries;  // [S, entry size] latents as a correct write leaves them
   MlaCache mla_cache;
@@ -38,9 +43,5 @@ struct OpInputs {
     tensors.emplace_back(std::move(name), std::move(tensor));
   }
 };
-
-/// Bytes that show when they are read as data, or when an element that should be written is not:
-/// 0xFF, NaN in every float format; the code -128, which no quantiser gives, in int8.
-Tensor poisoned_tensor(Dtype dtype, std::vector<std::int64_t> shape);
 
 }  // namespace attnbench

@@ -1,3 +1,6 @@
+// The generator and the distributions. Compiled without contraction into fused multiply-adds (a
+// compiler flag of the build): a fused operation rounds once where two round twice, and seeded
+// bytes must be the same on every machine.
 #include "inputs/random.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // Counter-based random numbers with the same bits on every machine: element i of a stream is a
-// function of (seed, stream, i) alone, and nothing here calls the maths library but sqrt, which
-// IEEE 754 defines to the last bit.
+// function of (seed, stream, i) and nothing else, and no function of the maths library is called
+// but sqrt, which IEEE 754 defines to the last bit. So any part of a tensor can be drawn by itself,
+// on any thread, and a case that is reported from one machine can be repeated on another.
 #pragma once
 
 #include <array>

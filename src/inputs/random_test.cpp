@@ -6,7 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench {
 namespace {

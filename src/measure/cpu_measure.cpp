@@ -16,7 +16,7 @@
 
 #include <unistd.h>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "core/tensor.h"
 #include "measure/measure.h"
 

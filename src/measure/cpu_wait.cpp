@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;

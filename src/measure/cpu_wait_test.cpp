@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

@@ -6,8 +6,8 @@
 #include <memory>
 #include <random>
 
-#include "core/dtype.h"
 #include "core/error.h"
+#include "core/numbers/dtype.h"
 #include "gpu/cublas_lt.h"
 #include "kernels/params_measure.h"
 #include "measure/measure.h"

@@ -13,7 +13,7 @@
 
 #include <memory>
 
-#include "core/clock.h"
+#include "core/system/clock.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "measure/measure.h"

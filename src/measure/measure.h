@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/clock.h"
 #include "core/problem/problem.h"
 #include "core/result/result.h"
 #include "core/step.h"
+#include "core/system/clock.h"
 #include "measure/cpu_wait.h"
 
 namespace attnbench {

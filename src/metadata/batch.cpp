@@ -1,3 +1,5 @@
+// Ordering and splitting of batches. All of it is integer arithmetic on lengths in request order;
+// sums are in 64 bits and checked where they become int32, as kernels take them.
 #include "metadata/batch.h"
 
 #include <algorithm>

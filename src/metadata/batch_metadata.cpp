@@ -1,3 +1,6 @@
+// Slices of a batch for decode and prefill. Decode slices are views of the caller's arrays; a
+// prefill slice owns its re-based cumulative lengths, shared by copies, so that the block table can
+// be replaced without computing them again.
 #include "metadata/batch_metadata.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Choice and mapping of block sizes. A rule with a base means every multiple of it; the two
+// questions of the header read it differently on purpose: support of a configured size is generous,
+// the common size must be one that each backend takes as it is.
 #include "metadata/blocks.h"
 
 #include <algorithm>

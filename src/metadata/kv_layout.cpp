@@ -1,3 +1,5 @@
+// Shapes and strides of cache layouts. A layout is given once, by its logical shape and stride
+// order; strides, offsets and views follow from these two, so they cannot disagree.
 #include "metadata/kv_layout.h"
 
 #include <utility>

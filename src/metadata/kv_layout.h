@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/enum_names.h"
-#include "core/kv_format.h"
+#include "core/numbers/kv_format.h"
 
 namespace attnbench {
 
@@ -48,7 +48,7 @@ struct KvLayout {
 };
 
 /// Logical shape [(L,) ...] as listed at CacheLayoutKind; num_layers = 0 means no layer dimension.
-/// ix_planes (2 or 3) is used by kIx alone. A block size that is no positive multiple of 16,
+/// ix_planes (2 or 3) is used by kIx only. A block size that is no positive multiple of 16,
 /// per-token-head on another layout than kTr or with D % 4 != 0 is E-CONFIG; a non-positive extent
 /// is E-SHAPE.
 std::vector<int64_t> kv_cache_shape(CacheLayoutKind kind, int64_t num_blocks, int block_size,

@@ -1,3 +1,5 @@
+// Slots from positions. Every entry of the block table that is read is checked, because a wrong one
+// would make a kernel write outside the cache.
 #include "metadata/slots.h"
 
 #include "core/error.h"

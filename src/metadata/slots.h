@@ -1,4 +1,6 @@
-// Where a token's key and value go in the paged cache (semantics §1.2, §7.1).
+// Where a token's key and value go in the paged cache (semantics §1.2, §7.1): slot = block id *
+// block_size + offset in the block. Under DCP each rank has a cache of its own and holds only its
+// stripes, so the same token has a slot on one rank and kPadSlot on the others.
 #pragma once
 
 #include <cstdint>

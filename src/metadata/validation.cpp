@@ -1,3 +1,5 @@
+// The checks. Each stops at the first fault and names array, index, what was expected and what was
+// found; they run on every batch, so all are linear in its size.
 #include "metadata/validation.h"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// The verdict on one comparison from its sums, and its reasons in words. Sums are error_totals.h's.
 #include "metrics/compare.h"
 
 #include <fmt/format.h>
@@ -18,7 +19,7 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLargestOfMany = 4.5;
 
 /// The absolute part of the limit in the units of the output. Of few outputs the largest is drawn
-/// too small to measure errors by: P in e4m3 alone loses 2.5 % RMS over long contexts, and the
+/// too small to measure errors by: P in e4m3 by itself loses 2.5 % RMS over long contexts, and the
 /// worst error is outside of a limit by their largest in one draw of 25 of 128 outputs and one of
 /// 100 of 4096. Hence at least the largest that many outputs of the same RMS would have.
 double absolute_limit(const Comparison& comparison, const Tolerance& tolerance) {

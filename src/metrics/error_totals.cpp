@@ -1,10 +1,12 @@
+// One pass over the elements, line by line on several threads; parts are added in the order of
+// lines, so that no figure depends on the number of threads.
 #include "metrics/error_totals.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 
 namespace attnbench {
 namespace {

@@ -1,6 +1,7 @@
-#include <limits>
+// The rows of semantics §14.2 as code. A number here is a promise to users: what passed must pass.
+#include "metrics/tolerance.h"
 
-#include "metrics/compare.h"
+#include <limits>
 
 namespace attnbench {
 namespace {

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "core/error.h"
-#include "core/wait_status.h"
+#include "core/system/printable.h"
 #include "plugin/plugin_call.h"
 
 namespace attnbench {

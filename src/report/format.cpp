@@ -7,7 +7,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 #include "report/formats/json.h"
 #include "report/formats/output_file.h"
 

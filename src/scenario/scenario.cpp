@@ -9,14 +9,14 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "core/sha256.h"
 #include "scenario/batch/batch.h"
 #include "scenario/resolve/case_values.h"
 #include "scenario/resolve/resolve.h"
+#include "scenario/structure.h"
 #include "scenario/text/files.h"
 #include "scenario/text/merge.h"
-#include "scenario/text/structure.h"
 #include "scenario/text/yaml_reader.h"
 
 namespace attnbench {

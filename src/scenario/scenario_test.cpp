@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "core/sha256.h"
 #include "scenario/test_support.h"
 

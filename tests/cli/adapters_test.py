@@ -162,7 +162,7 @@ class Torch(AdapterTest):
 
     def test_flex_attention_and_its_conventions(self):
         """In eager mode it takes seconds, so one run has to do."""
-        self.modules = ()  # torch asks more of a Triton that is there than a stub has
+        self.modules = ()  # torch needs more of a Triton that is there than a stub has
         classes = (self.FLEX, "torch_flex_Flex_lse", "torch_flex_Flex_empty_rows")
         results = self.run_classes(CROSS, *classes, code=1)
         self.assertEqual(results[self.FLEX]["status"], "passed", results[self.FLEX]["reasons"])

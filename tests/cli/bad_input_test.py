@@ -27,7 +27,7 @@ def tiny_with(section, change):
 
 class BadInput(ToolTest):
     def check_refused(self, file, *words, arguments=()):
-        """Runs with every kind of output asked for and expects one message and no files."""
+        """Runs with every kind of output requested and expects one message and no files."""
         before = self.files()
         outcome = self.expect(
             2, "run", file, "--json", "o.json", "--csv", "o.csv", "--markdown", "o.md",

@@ -78,7 +78,7 @@ class Browser:
         return json.loads(message)
 
     def note(self, message):
-        """Keeps what the page complained of and what it asked the network for."""
+        """Keeps what the page complained of and what it requested from the network."""
         method, params = message.get("method"), message.get("params", {})
         if method == "Runtime.exceptionThrown":
             details = params["exceptionDetails"]

@@ -29,7 +29,7 @@ class Compile(ToolTest):
         self.assertNotIn("cache", self.files())
 
     def test_the_kernels_of_the_request_that_is_repeated_alone_are_listed_too(self):
-        # The batch is of chunks of prefill and one long decode, which alone is cut into parts.
+        # The batch is of chunks of prefill and one long decode, and only that is cut into parts.
         self.write("mixed.yaml", TINY.replace("4q1s100", "4q64s128_q1s64k"))
         self.write("decode.yaml", TINY.replace("q32_4q1s100", "q1s64k"))
         listed = [

@@ -60,7 +60,7 @@ class Ops(ToolTest):
         self.assertIn("CUDNN", listed)
         self.write("d.yaml", DECODER % ("", "auto", 1.0, 1.0))
         outcome = self.expect(3, "run", "d.yaml", "--backend", "CUDNN", "--no-timing")
-        # Beside it stands what this machine lacks: the library, or the headers when building.
+        # Beside it is what this machine does not have: the library, or the headers when building.
         self.assertIn("CUDNN needs a CUDA device", outcome.out + outcome.err)
 
 

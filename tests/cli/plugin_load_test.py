@@ -109,7 +109,7 @@ class NoLibrary(PluginTest):
         self.refused(library, "E-FORMAT", "loading it ended a process: exit status 0")
 
     def test_older_and_newer_plugins(self):
-        """A table that has more than this program knows is taken; what it lacks is zero."""
+        """A table that has more than this program knows is taken; what is missing from it is zero."""
         source = MINIMAL.replace("static AttnbenchBackend table;",
                                  "static struct { AttnbenchBackend known; char more[64]; } big;")
         source = source.replace("table.", "big.known.").replace("sizeof table", "sizeof big")

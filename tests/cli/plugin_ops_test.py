@@ -56,7 +56,7 @@ class Right(PluginTest):
                 self.assertEqual(results["RIGHT"]["error"]["limit"], results["OPS"]["error"]["limit"])
                 self.passed(CACHE, "OPS", "INTERLEAVED", settings=(*settings, "op.cache_layout=TR"))
         self.passed(CACHE, "RIGHT", settings=("attention.dtype=float32",))
-        # What TRITON_ATTN stores where it is asked for e5m2.
+        # What TRITON_ATTN stores where the scenario says e5m2.
         self.passed(CACHE, "INTERLEAVED", settings=(
             "op.cache_layout=TR", "kv_cache.dtype=fp8_e5m2", "kv_cache.e5m2_as_e4m3=true"))  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Python classes as backends, through the real binary: the interpreter is found and embedded, tensors
 share memory with it, and each faulty class costs its own case.
 
-What stands for torch here is a few lines of numpy (tests/python/fake_torch), so that this runs where
+The torch of these tests is a few lines of numpy (tests/python/fake_torch), so that this runs where
 torch is not installed; adapters_test.py has the real one.
 """
 
@@ -350,7 +350,7 @@ class SharedLibrary(unittest.TestCase):
 
 
 class TestsWithTorch(unittest.TestCase):
-    """They may be skipped where nobody asks for them, and only there."""
+    """They may be skipped where nobody demands them, and only there."""
 
     def find(self, module, **environment):
         with mock.patch.dict(os.environ, environment):
@@ -451,7 +451,7 @@ class Structs(unittest.TestCase):
             self.assertEqual(said.pop("size"), str(ctypes.sizeof(mirror)), name)
             mine = {field: str(getattr(mirror, field).offset) for field in fields}
             self.assertEqual(mine, said)
-        # And the bits that words stand for.
+        # And the bits that words mean.
         for prefix, words in (("", adapter.DEVICES), ("", adapter.ATTENTION_TYPES),
                               ("", adapter.DTYPES), ("", adapter.FEATURES), ("KV_", adapter.KV),
                               ("LSE_", {k or "none": v for k, v in adapter.LSE.items()})):  # fmt: skip

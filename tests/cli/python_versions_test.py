@@ -41,7 +41,7 @@ class Versions(PythonTest):
             self.write(f"{info}/{fact.replace('__', '.')}", text)
 
     def version(self, *packages, path=("site",), code=CLASS):
-        """What describe.py, which the program asks, says of a class that needs these packages."""
+        """What describe.py, which the program runs, says of a class that needs these packages."""
         self.write("mine.py", code.replace("PACKAGES", repr(packages)))
         describe = PACKAGE_DIR / "attnbench" / "describe.py"
         self.modules = [self.dir / folder for folder in path]

@@ -80,7 +80,7 @@ def result_file(results):
 
 
 def sweep_results():
-    """Six timed cases, of which the slowest stands in the middle, and two that did not run."""
+    """Six timed cases, of which the slowest is in the middle, and two that did not run."""
     return [
         *(result("FLASH_ATTN", n, time) for n, time in ((1024, 20.0), (2048, 900.0), (4096, 70.0))),
         *(result("TRITON_ATTN", n, time) for n, time in ((1024, 25.0), (2048, 45.0), (4096, 85.0))),
@@ -325,7 +325,7 @@ class Page(ToolTest):
         self.assertEqual(self.js("document.activeElement.dataset.column"), "case")
 
     def peers(self):
-        """What stands in the cells of the view, row by row."""
+        """What the cells of the view hold, row by row."""
         return self.js("""[...document.querySelectorAll('.peers tbody tr')].map(row =>
           [...row.cells].map(cell => [...cell.querySelectorAll(':scope > :not(wbr, .peer-name)')]
             .map(part => part.textContent).join('|') || cell.textContent))""")

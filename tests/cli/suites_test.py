@@ -1,4 +1,4 @@
-"""The shipped suites: what must pass does, and a second opinion agrees with what was saved."""
+"""The shipped suites: what must pass does, and the independent check agrees with what was saved."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from unsupported_reasons import is_external, place_of
 
 
 def opinion_of(folder):
-    """Exit status and lines of the second opinion on the tensors of a folder, which it removes."""
+    """Exit status and lines of the independent check of the tensors of a folder, which it removes."""
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         status = second_opinion.main([str(folder)])

@@ -12,7 +12,7 @@
 namespace attnbench::cuda {
 namespace {
 
-/// The stand-in as the program opens it, reset; null where another library was found.
+/// The fake library as the program opens it, reset; null where another library was found.
 StubLibrary* stub() {
   static const DynamicLibrary library(
       {"libcublasLt.so." + std::to_string(CUBLAS_LT_MAJOR), "libcublasLt.so"});

@@ -1,5 +1,5 @@
 // Has the functions of cuBLASLt that attnbench uses, and does products by three loops over host
-// memory, from the descriptions alone and by their documented meaning.
+// memory, from nothing but the descriptions and by their documented meaning.
 #include "stub_library.h"
 
 #include <cublasLt.h>

@@ -1,4 +1,4 @@
-// What the stand-in for cuBLASLt was told last, and what it answers.
+// What the fake cuBLASLt was told last, and what it answers.
 #pragma once
 
 #include <cstddef>

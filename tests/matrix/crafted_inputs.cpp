@@ -1,15 +1,14 @@
 #include "crafted_inputs.h"
+#include "bench/tensor_list.h"
+#include "inputs/files/safetensors.h"
+#include "inputs/make_inputs.h"
+#include "inputs/mla_inputs.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
 #include <functional>
-
-#include "bench/tensor_list.h"
-#include "inputs/files/safetensors.h"
-#include "inputs/inputs.h"
-#include "inputs/mla_inputs.h"
 
 namespace attnbench::matrix {
 namespace {
@@ -57,7 +56,7 @@ void craft(const Problem& problem, Scores scores, AttentionInputs& inputs) {
   }
 }
 
-/// Scores by the rotary parts alone: nothing rounds those on the way, in neither form of §8.3.
+/// Scores by the rotary parts only: nothing rounds those on the way, in neither form of §8.3.
 void craft(const Problem& problem, Scores scores, MlaInputs& inputs) {
   const std::int64_t nope = problem.mla.qk_nope_head_dim;
   const std::int64_t head = problem.attention.head_size;

@@ -1,5 +1,5 @@
 // Random small problems over all features, every pipeline against the float64 reference. A failure
-// prints its seed and its problem, which `attnbench run` takes as it stands.
+// prints its seed and its problem, which `attnbench run` takes as it is.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <map>
 
 #include "core/error.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "random_problem.h"
 
 namespace attnbench::matrix {

@@ -124,7 +124,7 @@ Cell pages(const Target& target) {
     }
     if (!target.cascade) shared.settings.push_back({"cascade.mode", "never"});
     // The pipeline of a cascade checks the pages itself; its suffixes share none.
-    // An operation touches new tokens alone.
+    // An operation touches only new tokens.
     if (!target.cascade && !target.op) shared.demand = Demand::kSharedPage;
   }
   return Variations{ordered, shuffled, {.label = "not shared, shuffled", .settings = {batch}}};

@@ -36,7 +36,7 @@ struct Target {
 
   bool is_triton() const { return backend == "TRITON_ATTN"; }
   bool is_ix() const { return backend == "FLASH_ATTN_IX"; }
-  /// Whether keys stand in pages.
+  /// Whether keys are in pages.
   bool has_pages() const {
     return family == Family::kOp ? writes_cache() || op == OpKind::kGather
                                  : !is_encoder() && !is_reference();

@@ -13,7 +13,7 @@
 #include "bench/cases/op_inputs.h"
 #include "edge_entries.h"
 #include "far_ops.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "observing_ops.h"
 #include "strided_ops.h"

@@ -196,7 +196,7 @@ attn::Int8CacheWriteParams FarOps::moved(attn::Int8CacheWriteParams p) {
   const std::int64_t blocks = far_units(p.block_stride);
   const std::size_t key_shift = bytes_of(blocks, p.block_stride, 1);
   const std::size_t value_shift = bytes_of(blocks, p.block_stride, size_of(p.value_element));
-  // The planes of K and V move apart, so that each is written back alone.
+  // The planes of K and V move apart, so that each is written back by itself.
   const void* value_plane = p.value_cache;
   p.value_cache = move(value_plane, value_shift, value_plane);
   p.key_cache = reinterpret_cast<signed char*>(move(p.key_cache, key_shift, nullptr, value_plane));

@@ -1,4 +1,4 @@
-// Ops whose caches stand so far behind their base pointers that the offsets of all blocks exceed
+// Ops whose caches lie so far behind their base pointers that the offsets of all blocks exceed
 // 2^31 elements (semantics §18.1), in address space that is reserved but not backed by memory: only
 // the pages that hold the cache are. Block ids, slots and row starts are moved along.
 #pragma once

@@ -1,4 +1,4 @@
-// What the pipelines of MLA give with every product done as cuBLASLt would, and what they ask of
+// What the pipelines of MLA give with every product done as cuBLASLt would, and how they call
 // Ops before the first of them.
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/error.h"
 #include "mla_products_testing.h"
-#include "ops/cuda/matmul/lt_product.h"
+#include "ops/cuda/matmul/library_matmul.h"
 #include "ops/cuda/testing/column_major_testing.h"
 #include "ops/forwarding_ops.h"
 #include "run_case.h"

@@ -1,4 +1,4 @@
-// What the pipelines of plugins' single operations ask of Ops, which a run on the CPU does not
+// How the pipelines of plugins' single operations call Ops, which a run on the CPU does not
 // show.
 #include <doctest/doctest.h>
 

@@ -74,7 +74,7 @@ class Drawer {
     if (kv_heads > 1 && group > 1) feature("GQA");
   }
   /// Large scores are beyond what float32 keeps within its limit, and beyond what the 16-bit latent
-  /// query of MLA does (§14.2 asks for small inputs there).
+  /// query of MLA does (§14.2 demands small inputs there).
   bool takes_large_scores() const { return !mla_ && !draw_.features.contains(kFloat32); }
   void draw_dtype(const std::vector<std::string>& dtypes) {
     choose("attention.dtype", dtypes);

@@ -22,12 +22,12 @@ PipelineOutput run_once(Pipeline& pipeline, WaitingOps& ops) {
 void judge_pipeline(const Problem& problem, const Backend& backend, Ops& given_ops,
                     std::vector<std::string>& reasons) {
   WaitingOps ops(given_ops);
-  const std::unique_ptr<System> system = make_system(problem, {1, {}});
-  const std::unique_ptr<Trial> trial = system->start(backend);
-  const std::unique_ptr<Pipeline> pipeline = trial->prepare(ops);
+  const std::unique_ptr<Case> the_case = make_case(problem, {1, {}});
+  const std::unique_ptr<CaseRun> case_run = the_case->start(backend);
+  const std::unique_ptr<Pipeline> pipeline = case_run->prepare(ops);
   const PipelineOutput output = run_once(*pipeline, ops);
   if (!output.defect.empty()) reasons.push_back(output.defect);
-  if (const std::string wrong = trial->check_stored(output); !wrong.empty()) {
+  if (const std::string wrong = case_run->check_stored(output); !wrong.empty()) {
     reasons.push_back(wrong);
   }
   if (const std::string other = describe_difference(output, run_once(*pipeline, ops));
@@ -37,7 +37,7 @@ void judge_pipeline(const Problem& problem, const Backend& backend, Ops& given_o
   if (!ops.first_wait().empty()) {
     reasons.push_back("the host waits in step " + ops.first_wait());
   }
-  const std::optional<Judgement> judgement = trial->judge(output);
+  const std::optional<Judgement> judgement = case_run->judge(output);
   reasons.insert(reasons.end(), judgement->reasons.begin(), judgement->reasons.end());
   if (judgement->error.checked_rows != judgement->error.total_rows) {
     reasons.push_back("not all rows were checked");

@@ -34,7 +34,7 @@ attn::AttendParams StridedOps::spread_views(attn::AttendParams p) {
       spread(p.query, p.query_token_stride, p.query_start_loc[requests],
              std::int64_t{p.num_heads - 1} * p.query_head_stride + p.head_size, p.query_element);
   if (p.kv.kv_start_loc == nullptr || p.num_requests == 0) return p;
-  // Requests need not stand in order: V of a context chunk may be the key's own rows.
+  // Requests need not be in order: V of a context chunk may be the key's own rows.
   std::int64_t rows = 0;
   for (int b = 0; b < requests; ++b) {
     rows = std::max<std::int64_t>(rows, p.kv.kv_start_loc[b] + p.seq_lens[b]);
@@ -177,7 +177,7 @@ void StridedOps::correct_dcp(const attn::DcpCorrectParams& params) {
 
 void StridedOps::combine_dcp(const attn::DcpCombineParams& params) {
   attn::DcpCombineParams p = params;
-  // Tokens of all ranks stand behind each other, as one tensor.
+  // Tokens of all ranks follow each other, as one tensor.
   if (p.partial_rank_stride == p.num_tokens * p.partial_token_stride) {
     p.partial = spread(p.partial, p.partial_token_stride, p.lses.world_size * p.num_tokens,
                        std::int64_t{p.num_heads - 1} * p.partial_head_stride + p.head_size,

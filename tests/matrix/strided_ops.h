@@ -1,4 +1,4 @@
-// Ops whose query, key and value rows stand apart in memory, with NaN bytes between them, although
+// Ops whose query, key and value rows lie apart in memory, with NaN bytes between them, although
 // the pipeline gave them without gaps: non-contiguous views (semantics §18.1) for every backend.
 #pragma once
 

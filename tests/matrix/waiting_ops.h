@@ -1,4 +1,4 @@
-// Ops that note what may not be asked of them while a pipeline queues its work: what makes the host
+// Ops that note calls that are not allowed while a pipeline queues its work: what makes the host
 // wait for the device, which a stream that is held or captured never lets go on.
 #pragma once
 

@@ -104,9 +104,9 @@ void expect_captured(const Problem& problem, const char* backend) {
   CAPTURE(backend);
   CAPTURE(problem.attention.head_size);
   Device device;
-  const std::unique_ptr<System> system = make_system(problem, {});
-  const std::unique_ptr<Trial> trial = system->start(*find_backend(backend));
-  const std::unique_ptr<Pipeline> pipeline = trial->prepare(*device.ops);
+  const std::unique_ptr<Case> the_case = make_case(problem, {});
+  const std::unique_ptr<CaseRun> case_run = the_case->start(*find_backend(backend));
+  const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*device.ops);
   Part works;
   for (const Step& step : pipeline->steps()) {
     step.run();  // as the check before timing: kernels are loaded
@@ -194,9 +194,9 @@ TEST_CASE("MLA's products by a library are planned before the first step, and on
   cuda::FakeLibrary library;
   library.workspace_bytes = 64;
   Device device(library.opener());
-  const std::unique_ptr<System> system = make_system(problem, {});
-  const std::unique_ptr<Trial> trial = system->start(*find_backend("MLA"));
-  const std::unique_ptr<Pipeline> pipeline = trial->prepare(*device.ops);
+  const std::unique_ptr<Case> the_case = make_case(problem, {});
+  const std::unique_ptr<CaseRun> case_run = the_case->start(*find_backend("MLA"));
+  const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*device.ops);
   const std::size_t planned = library.planned.size();
   const std::size_t allocations = device.runtime->allocations.size();
   CHECK(planned >= 4);  // of the query, of the value, of a chunk and of the new tokens

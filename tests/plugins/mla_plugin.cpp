@@ -21,7 +21,7 @@ enum class Kind {
   kBase2,
   kPlusInf,
   kE4m3Probability,  // rounded to e4m3
-  kNoRope,           // scores of the latent part alone
+  kNoRope,           // scores of the latent part only
   kReadsPastEnd,     // one more key than a row sees
   kNoQueryScale,     // codes of the query as they are
   kNoKeyScale,       // codes of the cache as they are

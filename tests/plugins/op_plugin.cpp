@@ -266,7 +266,7 @@ void merge(const Work& work) {
 
 // ---- The plugin -------------------------------------------------------------------------------
 
-/// From now on a copy stands for the tensor.
+/// From now on a copy takes the place of the tensor.
 void remember(Work& work, const AttnbenchTensor*& tensor) {
   if (tensor == nullptr) return;
   work.memory.emplace_back(bytes_of(tensor), bytes_of(tensor) + reach(tensor));

@@ -67,13 +67,13 @@ class VarlenAttention(Adapter):
 class Fa2(VarlenAttention):
     """flash_attn.flash_attn_varlen_func over ragged keys (stub-tested)"""
 
-    packages = ("torch", "flash_attn.flash_attn_interface")  # flash_attn alone can be version 4's
+    packages = ("torch", "flash_attn.flash_attn_interface")  # flash_attn by itself can be version 4's
     features = COMMON + ("alibi",)
     empty_rows = "+inf"
 
     def supports(self, problem):
         reasons = super().supports(problem)
-        # Its bias is m * j with the causal rule alone, and else a distance.
+        # Its bias is m * j with only the causal rule, and else a distance.
         is_key_index = problem.causal and problem.window_left < 0
         if problem.alibi and (problem.alibi == "key_index") != is_key_index:
             reasons.append(f"alibi of {problem.alibi.replace('_', ' ')}")

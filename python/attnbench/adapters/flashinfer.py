@@ -3,7 +3,7 @@ operations.
 
 LSE: base 2, [T, H], a new tensor whose copy is not timed; cascade gives none. What a row without keys
 gets has changed between versions, so such batches are refused. fp8 of DecodeTensorCores and Cascade is
-tested on stubs alone.
+tested on stubs only.
 """
 
 from attnbench.adapter import Adapter
@@ -71,7 +71,7 @@ class FlashInfer(Adapter):
         layout = problem.kv_cache_layout
         self.query, self.output = tensors.query, tensors.output
         self.cache = tensors.key_cache, tensors.value_cache
-        if layout == "HND":  # which it wants as the order of the axes, not of the memory alone
+        if layout == "HND":  # which it wants as the order of the axes, not only of the memory
             self.cache = tuple(cache.transpose(1, 2) for cache in self.cache)
         self.scales = self.scales_of(problem, tensors)
         self.wrapper = self.make(workspace, layout)

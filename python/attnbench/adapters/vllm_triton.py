@@ -160,7 +160,7 @@ class MlaDecode(Adapter):
         }
 
     def newer(self, tensors):
-        """Arguments that an older function lacks, and does without over 16 bits."""
+        """Arguments that an older function does not have, and does not need over 16 bits."""
         import torch
 
         # Without a scale the function makes one, and waits for it.

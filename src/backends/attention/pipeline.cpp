@@ -10,6 +10,9 @@
 #include "core/error.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

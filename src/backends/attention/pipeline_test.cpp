@@ -11,6 +11,7 @@
 #include <random>
 
 #include "backends/backend.h"
+#include "inputs/cache/check_cache.h"
 #include "metadata/int_math.h"
 #include "reference/attention.h"
 

@@ -10,6 +10,7 @@
 #include "backends/cudnn/backend.h"
 #include "backends/cudnn/fake_cudnn_testing.h"
 #include "backends/cudnn/form.h"
+#include "inputs/cache/check_cache.h"
 #include "metadata/int_math.h"
 #include "reference/attention.h"
 

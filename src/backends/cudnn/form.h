@@ -9,7 +9,7 @@
 #include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "cudnn/graph.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/paged_cache.h"
 #include "metadata/mask/attention_math.h"
 
 namespace attnbench {

@@ -8,7 +8,6 @@
 
 #include "backends/device_buffers.h"
 #include "core/problem/problem.h"
-#include "inputs/inputs.h"
 #include "ops/ops.h"
 
 namespace attnbench {

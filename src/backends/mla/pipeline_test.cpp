@@ -9,6 +9,7 @@
 #include "backends/mla/pipeline.h"
 #include "backends/mla/reference_pipeline.h"
 #include "backends/output_quant.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
 #include "reference/mla/cache_entry.h"

@@ -10,7 +10,7 @@
 #include "backends/mla/capability.h"
 #include "backends/traffic.h"
 #include "metadata/batch.h"
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 
 namespace attnbench {
 

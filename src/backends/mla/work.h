@@ -14,6 +14,7 @@
 #include "backends/kv_scale_step.h"
 #include "backends/mla/plan.h"
 #include "backends/ranks/communicator.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 #include "metadata/parts/decode_plan.h"
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "backends/kernel_params.h"
+#include "inputs/cache/poison.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "backends/ranks/communicator.h"
+#include "inputs/cache/poison.h"
 
 namespace attnbench {
 namespace {

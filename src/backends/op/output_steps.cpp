@@ -2,6 +2,7 @@
 #include "backends/op/output_steps.h"
 
 #include "backends/op/quant_steps.h"
+#include "inputs/cache/poison.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

@@ -3,6 +3,7 @@
 #include "backends/op/quant_steps.h"
 
 #include "backends/kernel_params.h"
+#include "inputs/cache/poison.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "metadata/int_math.h"
 

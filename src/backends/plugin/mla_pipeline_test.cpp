@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "backends/plugin/mla_pipeline.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mla_problem_testing.h"
 #include "reference/mla/cache_entry.h"

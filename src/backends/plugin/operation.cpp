@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/op/cache_steps.h"
+#include "inputs/cache/poison.h"
 
 namespace attnbench {
 namespace {

@@ -11,9 +11,9 @@
 #include "backends/mla/plan.h"
 #include "backends/op/facts.h"
 #include "backends/refusals.h"
-#include "core/parallel.h"
-#include "core/problem/problem_json.h"
-#include "inputs/inputs.h"
+#include "core/problem/fields.h"
+#include "core/system/parallel.h"
+#include "inputs/cache/stored_kv.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {

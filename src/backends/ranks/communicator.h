@@ -12,7 +12,7 @@
 #include <memory>
 #include <span>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/ops.h"
 
 namespace attnbench {

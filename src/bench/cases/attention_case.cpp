@@ -1,15 +1,16 @@
-// The system of queries, keys and values with or without a paged cache: decoder, encoder,
-// encoder_only and encoder_decoder.
+// A backend's turn at a case of queries, keys and values, and the tensors that are saved of it
+// under the names of contract section 5.
+#include "bench/cases/attention_case.h"
+
 #include <cstring>
 #include <utility>
 
-#include "bench/cases/case.h"
-#include "bench/cases/case_cache.h"
+#include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
-#include "bench/loop/alone.h"
 #include "bench/save.h"
 #include "core/error.h"
+#include "inputs/cache/check_cache.h"
 #include "inputs/cache/kv_scales.h"
 #include "metadata/kv_layout.h"
 
@@ -90,26 +91,26 @@ void add_cache(const Problem& problem, const BackendInputs& source, const Pipeli
   tensors.own("value_scale_cache", scale_cache(problem, view, view.value_offset, data));
 }
 
-class AttentionTrial final : public Trial {
+class AttentionCaseRun final : public CaseRun {
  public:
-  AttentionTrial(CaseCache& cache, const Backend& backend)
-      : cache_(cache), backend_(backend), inputs_(cache.backend_inputs(backend)) {}
+  AttentionCaseRun(AttentionValues& values, const Backend& backend)
+      : values_(values), backend_(backend), inputs_(values.backend_inputs(backend)) {}
 
   std::unique_ptr<Pipeline> prepare(Ops& ops) override {
-    return backend_.prepare(cache_.problem(), inputs_, ops);
+    return backend_.prepare(values_.problem(), inputs_, ops);
   }
 
   std::string check_stored(const PipelineOutput& output) override {
     if (!inputs_.cache || !output.cache) return "";
     const std::string wrong =
-        check_cache(cache_.problem(), *inputs_.stored, *inputs_.cache, *output.cache,
+        check_cache(values_.problem(), *inputs_.stored, *inputs_.cache, *output.cache,
                     output.key_scale_cache ? &*output.key_scale_cache : nullptr);
     return wrong.empty() ? "" : "cache write: " + wrong;
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
-    const Problem& problem = cache_.problem();
-    const ReferenceKey key = cache_.key_of(backend_);
+    const Problem& problem = values_.problem();
+    const ReferenceKey key = values_.key_of(backend_);
     Numerics numerics;
     numerics.output = output.output.dtype();
     numerics.probability = backend_.probability_dtype(problem);
@@ -118,35 +119,35 @@ class AttentionTrial final : public Trial {
     numerics.quantised_kv = key.store_rule.has_value();
 
     Yardsticks yardsticks;
-    yardsticks.reference = reference_ = cache_.reference(key);
+    yardsticks.reference = reference_ = values_.reference(key);
     if (reference_ == nullptr) return std::nullopt;
-    yardsticks.emulation = cache_.emulation(key, emulation_rule(problem, numerics));
+    yardsticks.emulation = values_.emulation(key, emulation_rule(problem, numerics));
     if (yardsticks.emulation == nullptr) return std::nullopt;
     const bool quantised = numerics.quantised_query || numerics.quantised_kv ||
                            problem.output_quant.type != OutputQuantType::kNone;
     if (quantised) {
-      yardsticks.unquantised = cache_.reference(CaseCache::unquantised(key));
+      yardsticks.unquantised = values_.reference(AttentionValues::unquantised(key));
       if (yardsticks.unquantised == nullptr) return std::nullopt;
     }
     Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
     const bool done = judge_ranks(
-        problem, output, [&](int rank) { return cache_.rank_reference(key.math, rank); },
+        problem, output, [&](int rank) { return values_.rank_reference(key.math, rank); },
         judgement);
     if (!done) return std::nullopt;
     return judgement;
   }
 
   std::optional<BatchInvariance> run_alone(Ops& ops, const PipelineOutput& output) override {
-    const std::optional<std::int64_t> request = request_to_repeat(cache_.problem());
+    const std::optional<std::int64_t> request = request_to_repeat(values_.problem());
     if (!request) return std::nullopt;
-    const Problem problem = problem_of_request(cache_.problem(), *request);
-    CaseCache cache(problem, inputs_of_request(*inputs_.inputs, *request));
-    const BackendInputs alone = cache.backend_inputs(backend_);
+    const Problem problem = problem_of_request(values_.problem(), *request);
+    AttentionValues values(problem, inputs_of_request(*inputs_.inputs, *request));
+    const BackendInputs alone = values.backend_inputs(backend_);
     std::unique_ptr<Pipeline> pipeline;
     try {
       pipeline = backend_.prepare(problem, alone, ops);
     } catch (const Error& error) {
-      // A user's backend need not take every request of its batches alone.
+      // A user's backend need not take every request of its batches by itself.
       if (backend_.plugin() == nullptr || error.kind() != ErrorKind::kUnsupported) throw;
       return std::nullopt;
     }
@@ -158,7 +159,7 @@ class AttentionTrial final : public Trial {
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
-    const Problem& problem = cache_.problem();
+    const Problem& problem = values_.problem();
     add_inputs(inputs_, tensors);
     add_cache(problem, inputs_, output, tensors);
     tensors.borrow("output", output.output);
@@ -184,37 +185,22 @@ class AttentionTrial final : public Trial {
     return true;
   }
 
-  CaseCache& cache_;
+  AttentionValues& values_;
   const Backend& backend_;
   BackendInputs inputs_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };
 
-class AttentionSystem final : public System {
- public:
-  AttentionSystem(const Problem& problem, const ReferenceOptions& options)
-      : problem_(&problem), cache_(problem, options) {}
-  const Problem& problem() const override { return *problem_; }
-  bool move_on(const Problem& problem) override {
-    if (!cache_.move_on(problem)) return false;
-    problem_ = &problem;
-    return true;
-  }
-  const std::vector<std::string>& notices() override { return cache_.inputs().notices; }
-  std::unique_ptr<Trial> start(const Backend& backend) override {
-    return std::make_unique<AttentionTrial>(cache_, backend);
-  }
-
- private:
-  const Problem* problem_;
-  CaseCache cache_;
-};
-
 }  // namespace
 
-std::unique_ptr<System> make_attention_system(const Problem& problem,
-                                              const ReferenceOptions& options) {
-  return std::make_unique<AttentionSystem>(problem, options);
+bool AttentionCase::move_on(const Problem& problem) {
+  if (!values_.move_on(problem)) return false;
+  problem_ = &problem;
+  return true;
+}
+
+std::unique_ptr<CaseRun> AttentionCase::start(const Backend& backend) {
+  return std::make_unique<AttentionCaseRun>(values_, backend);
 }
 
 }  // namespace attnbench

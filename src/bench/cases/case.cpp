@@ -1,25 +1,58 @@
+// The only place where the type of attention chooses the code that serves it.
 #include "bench/cases/case.h"
 
+#include <string>
+
+#include "bench/cases/attention_case.h"
+#include "bench/cases/encoder_case.h"
+#include "bench/cases/mla_case.h"
+#include "bench/cases/op_case.h"
 #include "core/error.h"
+#include "core/problem/fields.h"
+#include "inputs/cache/kv_scales.h"
 
 namespace attnbench {
+namespace {
 
-std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptions& options) {
+/// The problem with one value for everything that no input and no reference depends on.
+std::string values_of(Problem problem) {
+  problem.case_name.clear();
+  problem.dcp = {};
+  problem.cascade.mode = CascadeMode::kAuto;
+  problem.kv_cache.num_blocks = 0;
+  problem.timing = {};
+  return problem_to_json(problem);
+}
+
+}  // namespace
+
+std::unique_ptr<Case> make_case(const Problem& problem, const ReferenceOptions& options) {
   switch (problem.attention.type) {
     case AttentionType::kDecoder:
     case AttentionType::kEncoder:
     case AttentionType::kEncoderOnly:
     case AttentionType::kEncoderDecoder:
-      return make_attention_system(problem, options);
+      return std::make_unique<AttentionCase>(problem, options);
     case AttentionType::kMla:
-      return make_mla_system(problem, options);
+      return std::make_unique<MlaCase>(problem, options);
     case AttentionType::kMmEncoder:
-      return make_mm_system(problem, options);
+      return std::make_unique<EncoderCase>(problem, options);
     case AttentionType::kOp:
-      return make_op_system(problem, options);
+      return std::make_unique<OpCase>(problem);
   }
   fail(ErrorKind::kInternal, "attention.type {}: no system serves it",
        to_string(problem.attention.type));
+}
+
+bool same_values(const Problem& a, const Problem& b) {
+  // Calculated scales are written into the problem, so that the next case does not have them yet.
+  if (calculates_kv_scales(a) || calculates_kv_scales(b)) return false;
+  if (a.inputs.shapes_only != b.inputs.shapes_only) return false;
+  return values_of(a) == values_of(b);
+}
+
+bool same_ranks(const Problem& a, const Problem& b) {
+  return a.dcp.world_size == b.dcp.world_size && a.dcp.interleave_size == b.dcp.interleave_size;
 }
 
 }  // namespace attnbench

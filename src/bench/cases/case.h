@@ -1,5 +1,12 @@
-// What a case of one family of attention is made of: inputs, one backend's turn, verdict, tensors
-// to save. The loop of the tool knows nothing else about a family.
+// What the loop of the tool knows of a case: a Case holds what the backends of one problem share, a
+// CaseRun is one backend's turn at it. Which family of attention it is (attention_case.h,
+// mla_case.h, encoder_case.h, op_case.h) shows only in make_case().
+//
+// Order of use, which the classes do not check: notices() makes the inputs, start() gives a run,
+// CaseRun::prepare() the pipeline; after the pipeline ran, check_stored() and judge() are given
+// what it left, and add_tensors() comes last. Inputs, stored caches and references belong to the
+// Case, the cache that a pipeline starts from to the CaseRun: Case outlives CaseRun outlives
+// Pipeline.
 #pragma once
 
 #include <memory>
@@ -17,9 +24,9 @@ namespace attnbench {
 class TensorList;
 
 /// One backend's turn at a case. Owns what the pipeline reads, so it must outlive the pipeline.
-class Trial {
+class CaseRun {
  public:
-  virtual ~Trial() = default;
+  virtual ~CaseRun() = default;
   virtual std::unique_ptr<Pipeline> prepare(Ops& ops) = 0;
   /// What can be said without a reference, e.g. about the bytes of the cache after the step: empty,
   /// or the sentence that becomes a reason.
@@ -36,14 +43,14 @@ class Trial {
   virtual void add_tensors(const PipelineOutput& output, TensorList& tensors) const = 0;
 };
 
-/// A case, with everything that its backends share, made when first asked for.
-class System {
+/// A case, with everything that its backends share, made when it is first needed.
+class Case {
  public:
-  virtual ~System() = default;
+  virtual ~Case() = default;
   virtual const Problem& problem() const = 0;
-  /// Becomes the system of another case that has the same inputs and references, and keeps them:
-  /// the cases of a sweep over ranks or passes. False, and nothing happens, for any other case.
-  /// `problem` must outlive the system. Errors: E-CAPACITY, and nothing happens.
+  /// Becomes another case that has the same inputs and references (same_values()), and keeps them:
+  /// the cases of a sweep over ranks or passes. False, and nothing happens, for any other problem.
+  /// `problem` must outlive this object. Errors: E-CAPACITY, and nothing happens.
   virtual bool move_on(const Problem& problem) {
     static_cast<void>(problem);
     return false;
@@ -51,19 +58,19 @@ class System {
   /// Makes the inputs. What the user should know about them.
   /// Errors: E-IO, E-FORMAT, E-SHAPE, E-DTYPE, E-VALUE, E-CAPACITY.
   virtual const std::vector<std::string>& notices() = 0;
-  /// `backend` supports the problem. The system must outlive the trial.
-  virtual std::unique_ptr<Trial> start(const Backend& backend) = 0;
+  /// `backend` supports the problem. The case must outlive the run.
+  virtual std::unique_ptr<CaseRun> start(const Backend& backend) = 0;
 };
 
-/// The system of attention.type. `problem` must outlive it. Errors: E-INTERNAL for a type that has
+/// The case of attention.type. `problem` must outlive it. Errors: E-INTERNAL for a type that has
 /// none.
-std::unique_ptr<System> make_system(const Problem& problem, const ReferenceOptions& options);
+std::unique_ptr<Case> make_case(const Problem& problem, const ReferenceOptions& options);
 
-/// One a family; each lives in its own file.
-std::unique_ptr<System> make_attention_system(const Problem& problem,
-                                              const ReferenceOptions& options);
-std::unique_ptr<System> make_mla_system(const Problem& problem, const ReferenceOptions& options);
-std::unique_ptr<System> make_mm_system(const Problem& problem, const ReferenceOptions& options);
-std::unique_ptr<System> make_op_system(const Problem& problem, const ReferenceOptions& options);
+/// Whether two cases have the same inputs, stored caches and reference results: they differ at most
+/// in how the work is done (ranks of a group, cascade.mode, blocks of the cache) and in timing.
+bool same_values(const Problem& a, const Problem& b);
+
+/// Whether each rank of a group holds the same keys as well.
+bool same_ranks(const Problem& a, const Problem& b);
 
 }  // namespace attnbench

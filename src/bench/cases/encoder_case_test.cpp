@@ -1,4 +1,4 @@
-// The encoder's system: what its trial finds wrong in codes and scales, its notices, what it judges
+// The encoder's case: what a run of it finds wrong in codes and scales, its notices, what it judges
 // by and what it saves.
 #include <doctest/doctest.h>
 
@@ -41,17 +41,17 @@ Problem mm_problem(MmAttnDtype dtype) {
 /// A turn of MM_FLASHINFER at a case, run once.
 struct Turn {
   Problem problem;
-  std::unique_ptr<System> system;
+  std::unique_ptr<Case> the_case;
   std::unique_ptr<Ops> ops = make_cpu_ops(1);
-  std::unique_ptr<Trial> trial;
+  std::unique_ptr<CaseRun> case_run;
   std::unique_ptr<Pipeline> pipeline;
   PipelineOutput output;
 
   explicit Turn(Problem the_problem) : problem(std::move(the_problem)) {
-    system = make_system(problem, {1, {}});
-    system->notices();
-    trial = system->start(*find_backend("MM_FLASHINFER"));
-    pipeline = trial->prepare(*ops);
+    the_case = make_case(problem, {1, {}});
+    the_case->notices();
+    case_run = the_case->start(*find_backend("MM_FLASHINFER"));
+    pipeline = case_run->prepare(*ops);
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();
     output = pipeline->read_output();
@@ -76,8 +76,8 @@ const Tensor* find(const TensorList& tensors, const std::string& name) {
 
 TEST_CASE("a right fp8 forward passes, with its quantisation error beside its own") {
   Turn turn(mm_problem(MmAttnDtype::kFp8));
-  CHECK(turn.trial->check_stored(turn.output).empty());
-  const std::optional<Judgement> judgement = turn.trial->judge(turn.output);
+  CHECK(turn.case_run->check_stored(turn.output).empty());
+  const std::optional<Judgement> judgement = turn.case_run->judge(turn.output);
   REQUIRE(judgement);
   CHECK(judgement->reasons.empty());
   CHECK(judgement->error.max_abs < 3e-2);
@@ -89,8 +89,8 @@ TEST_CASE("a right fp8 forward passes, with its quantisation error beside its ow
 TEST_CASE("16-bit attention is judged by the row of its type and has no quantisation error") {
   Turn turn(mm_problem(MmAttnDtype::kAuto));
   CHECK(turn.output.more.empty());
-  CHECK(turn.trial->check_stored(turn.output).empty());
-  const std::optional<Judgement> judgement = turn.trial->judge(turn.output);
+  CHECK(turn.case_run->check_stored(turn.output).empty());
+  const std::optional<Judgement> judgement = turn.case_run->judge(turn.output);
   REQUIRE(judgement);
   CHECK(judgement->error.rule == "semantics 14.2 bfloat16");
   CHECK_FALSE(judgement->quantization_error);
@@ -101,13 +101,13 @@ TEST_CASE("P in e4m3 is judged by its own row and against its own emulation") {
   Turn wide(problem);
   problem.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;
   Turn narrow(problem);
-  const std::optional<Judgement> judgement = narrow.trial->judge(narrow.output);
+  const std::optional<Judgement> judgement = narrow.case_run->judge(narrow.output);
   REQUIRE(judgement);
   CHECK(judgement->reasons.empty());
   CHECK(judgement->error.rule == "semantics 14.2 fp8 Q K V with e4m3 P");
   CHECK(judgement->error.err_ratio < 2);
   // The same output is far off for a kernel that claims P of 16 bits.
-  const std::optional<Judgement> claimed = wide.trial->judge(narrow.output);
+  const std::optional<Judgement> claimed = wide.case_run->judge(narrow.output);
   REQUIRE(claimed);
   CHECK_FALSE(claimed->reasons.empty());
 }
@@ -117,7 +117,7 @@ TEST_CASE("a wrong code is named with its tensor and place, padding columns incl
   Tensor& codes = turn.more("key_codes");
   const std::int64_t index = (5 * 2 + 1) * 80 + 79;  // token 5, head 1, last padding column
   codes.data<std::uint8_t>()[index] = 0x38;
-  CHECK(turn.trial->check_stored(turn.output) ==
+  CHECK(turn.case_run->check_stored(turn.output) ==
         "fp8 codes of key: [5, 1, 79] is 0x38, expected 0x00");
 }
 
@@ -126,13 +126,13 @@ TEST_CASE("a scale one step off is named") {
   Tensor& scales = turn.more("fp8_scales");
   const float expected = scales.at(2);
   scales.set(2, std::nextafter(expected, 1.0f));
-  CHECK(turn.trial->check_stored(turn.output).starts_with("fp8 scale of value is "));
+  CHECK(turn.case_run->check_stored(turn.output).starts_with("fp8 scale of value is "));
 }
 
 TEST_CASE("codes of another shape are named, not read past their end") {
   Turn turn(mm_problem(MmAttnDtype::kFp8));
   turn.more("query_codes") = Tensor(Dtype::kE4M3, {74, 4, 72});
-  CHECK(turn.trial->check_stored(turn.output) == "fp8 codes of query: wrong extents");
+  CHECK(turn.case_run->check_stored(turn.output) == "fp8 codes of query: wrong extents");
 }
 
 TEST_CASE("with a scale file to save, the measured forward is the 16th of the history") {
@@ -140,7 +140,7 @@ TEST_CASE("with a scale file to save, the measured forward is the 16th of the hi
   Problem problem = mm_problem(MmAttnDtype::kFp8);
   problem.mm_encoder.fp8_scale_save_path = (folder / "saved.json").string();
   Turn turn(problem);
-  CHECK(turn.trial->check_stored(turn.output).empty());
+  CHECK(turn.case_run->check_stored(turn.output).empty());
   // The largest of the 15 observations and the measured tensors, straight from the inputs.
   float largest = 0;
   const auto take = [&](const Tensor& key) {
@@ -159,14 +159,14 @@ TEST_CASE("loaded scales: every layer must be there, and saturation is noticed")
   Problem problem = mm_problem(MmAttnDtype::kFp8);
   problem.mm_encoder.fp8_scale_path = folder.write(
       "scales.json", R"({"visual.blocks.0.attn.attn": {"q": 0.001, "k": 1.0, "v": 0.01}})");
-  const auto system = make_system(problem, {1, {}});
-  const std::vector<std::string> notices = system->notices();
+  const auto the_case = make_case(problem, {1, {}});
+  const std::vector<std::string> notices = the_case->notices();
   REQUIRE(notices.size() == 1);  // 0.464 is a small query, 4.64 a large value, 464 no key at all
   CHECK(notices[0].starts_with("vit/t: "));
   CHECK(notices[0].ends_with("elements of query saturate in fp8"));
 
   problem.mm_encoder.layer_names.emplace_back("visual.blocks.1.attn.attn");
-  const auto lacking = make_system(problem, {1, {}});
+  const auto lacking = make_case(problem, {1, {}});
   CHECK_THROWS_WITH_AS(lacking->notices(),
                        doctest::Contains("scales not found for layer 'visual.blocks.1.attn.attn'"),
                        Error);
@@ -176,9 +176,9 @@ TEST_CASE("saved tensors are those of the contract, dequantised ones with fp8 al
   for (const MmAttnDtype dtype : {MmAttnDtype::kAuto, MmAttnDtype::kFp8}) {
     const bool fp8 = dtype == MmAttnDtype::kFp8;
     Turn turn(mm_problem(dtype));
-    turn.trial->judge(turn.output);
+    turn.case_run->judge(turn.output);
     TensorList tensors;
-    turn.trial->add_tensors(turn.output, tensors);
+    turn.case_run->add_tensors(turn.output, tensors);
     REQUIRE(find(tensors, "query") != nullptr);
     CHECK(find(tensors, "query")->shape() == std::vector<std::int64_t>{74, 4, 72});
     CHECK(find(tensors, "key")->shape() == std::vector<std::int64_t>{74, 2, 72});
@@ -196,16 +196,16 @@ TEST_CASE("the form without cu_seqlens saves none") {
   problem.mm_encoder.batch_size = 2;
   problem.mm_encoder.kv_len = 20;
   problem.batch.assign(2, {20, 20});
-  const auto system = make_system(problem, {1, {}});
+  const auto the_case = make_case(problem, {1, {}});
   const auto ops = make_cpu_ops(1);
-  const auto trial = system->start(*find_backend("MM_TORCH_SDPA"));
-  const auto pipeline = trial->prepare(*ops);
+  const auto case_run = the_case->start(*find_backend("MM_TORCH_SDPA"));
+  const auto pipeline = case_run->prepare(*ops);
   pipeline->poison_outputs();
   for (const Step& step : pipeline->steps()) step.run();
   const PipelineOutput output = pipeline->read_output();
-  CHECK(trial->judge(output)->reasons.empty());
+  CHECK(case_run->judge(output)->reasons.empty());
   TensorList tensors;
-  trial->add_tensors(output, tensors);
+  case_run->add_tensors(output, tensors);
   CHECK(find(tensors, "cu_seqlens") == nullptr);
 }
 

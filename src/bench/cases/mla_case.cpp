@@ -1,4 +1,7 @@
-// The system of multi-head latent attention.
+// A backend's turn at a case of latent attention, and the tensors that are saved of it under the
+// names of contract section 5. REFERENCE reads values; every other backend gets a cache of entries.
+#include "bench/cases/mla_case.h"
+
 #include <utility>
 
 #include "backends/mla/plan.h"
@@ -6,55 +9,55 @@
 #include "bench/cases/case.h"
 #include "bench/cases/mla_values.h"
 #include "bench/judge/judge.h"
-#include "bench/judge/output_quant.h"
 #include "bench/judge/ranks.h"
 #include "bench/save.h"
 #include "core/error.h"
 #include "inputs/cache/kv_scales.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
 
 namespace attnbench {
 namespace {
 
-class MlaTrial final : public Trial {
+class MlaCaseRun final : public CaseRun {
  public:
-  MlaTrial(MlaCase& mla, const Backend& backend)
-      : case_(mla), backend_(backend), capability_(capability_of(backend, mla.problem())) {
-    const Problem& problem = case_.problem();
+  MlaCaseRun(MlaValues& values, const Backend& backend)
+      : values_(values), backend_(backend), capability_(capability_of(backend, values.problem())) {
+    const Problem& problem = values_.problem();
     const bool is_reference = backend.mla_capability(problem) == nullptr;
     plan_.batch = split_mla_batch(capability_, problem);
     if (!is_reference) plan_ = plan_mla(capability_, problem);
     const KvCacheDtype dtype = mla_cache_dtype(capability_, problem);
-    entries_ = &case_.stored(dtype).codes;
+    entries_ = &values_.stored(dtype).codes;
     key_.num_decode_tokens = plan_.batch.num_decode_tokens;
     key_.quantised_query = plan_.quantised_query && key_.num_decode_tokens > 0;
     key_.fp8_prefill = plan_.fp8_prefill;
     if (is_quantised(dtype)) key_.stored = dtype;
-    inputs_.mla = &case_.inputs();
+    inputs_.mla = &values_.inputs();
     if (is_reference) {
-      values_ = case_.sources(key_);
-      inputs_.mla_values = &values_;
+      sources_ = values_.sources(key_);
+      inputs_.mla_values = &sources_;
     } else {
-      cache_ = make_mla_cache(problem, case_.inputs(), *entries_);
+      cache_ = make_mla_cache(problem, values_.inputs(), *entries_);
       inputs_.mla_cache = &*cache_;
     }
   }
 
   std::unique_ptr<Pipeline> prepare(Ops& ops) override {
-    return backend_.prepare(case_.problem(), inputs_, ops);
+    return backend_.prepare(values_.problem(), inputs_, ops);
   }
 
   std::string check_stored(const PipelineOutput& output) override {
     if (!output.cache) return "";
-    const std::string wrong = check_mla_cache(case_.problem(), *entries_, *cache_, *output.cache);
+    const std::string wrong = check_mla_cache(values_.problem(), *entries_, *cache_, *output.cache);
     return wrong.empty() ? "" : "cache write: " + wrong;
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
     // A quantised output is judged before it is quantised, and then byte by byte (§9).
     const Tensor* unquantised = find_tensor(output, "output_unquantized");
-    if (unquantised == nullptr) return judge_values(case_.problem(), output);
-    Problem plain = case_.problem();
+    if (unquantised == nullptr) return judge_values(values_.problem(), output);
+    Problem plain = values_.problem();
     plain.output_quant = {};
     PipelineOutput before;
     before.output = *unquantised;
@@ -62,17 +65,17 @@ class MlaTrial final : public Trial {
     before.more = output.more;
     std::optional<Judgement> judgement = judge_values(plain, before);
     if (!judgement) return std::nullopt;
-    const ReferenceOutput* exact = case_.reference(unquantised_key());
+    const ReferenceOutput* exact = values_.reference(unquantised_key());
     if (exact == nullptr) return std::nullopt;
     const Tensor* scales = find_tensor(output, "output_scales");
-    judge_quantised_output(case_.problem(), {*unquantised, output.output, *scales}, *exact,
+    judge_quantised_output(values_.problem(), {*unquantised, output.output, *scales}, *exact,
                            *judgement);
     return judgement;
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
-    const Problem& problem = case_.problem();
-    const MlaInputs& inputs = case_.inputs();
+    const Problem& problem = values_.problem();
+    const MlaInputs& inputs = values_.inputs();
     tensors.own("query", first_rows(inputs.query, inputs.num_tokens()));
     if (calculates_kv_scales(problem)) tensors.own("kv_scales", kv_scales_of(problem));
     tensors.borrow("kv_c", inputs.kv_c);
@@ -83,13 +86,13 @@ class MlaTrial final : public Trial {
     tensors.own("query_start_loc", Tensor::from_i32(inputs.query_start_loc));
     tensors.own("seq_lens", Tensor::from_i32(inputs.seq_lens));
     if (key_.stored) {
-      const StoredMlaCache& stored = case_.stored(*key_.stored);
+      const StoredMlaCache& stored = values_.stored(*key_.stored);
       tensors.borrow("kv_c_dequantized", stored.kv_c_dequantized);
       tensors.borrow("k_pe_dequantized", stored.k_pe_dequantized);
     }
     if (plan_.quantised_query) {  // no rows without a decode
       tensors.own("latent_query_dequantized",
-                  first_rows(case_.latent_query(key_.num_decode_tokens).dequantized,
+                  first_rows(values_.latent_query(key_.num_decode_tokens).dequantized,
                              key_.num_decode_tokens));
     }
     const std::vector<std::int32_t> decodes{plan_.batch.num_decode_tokens};
@@ -120,17 +123,17 @@ class MlaTrial final : public Trial {
     numerics.quantised_query = key_.quantised_query || key_.fp8_prefill;
     numerics.quantised_kv = key_.stored.has_value();
     Yardsticks yardsticks;
-    yardsticks.reference = reference_ = case_.reference(key_);
+    yardsticks.reference = reference_ = values_.reference(key_);
     if (reference_ == nullptr) return std::nullopt;
-    yardsticks.emulation = case_.emulation(key_, emulation_rule(problem, numerics));
+    yardsticks.emulation = values_.emulation(key_, emulation_rule(problem, numerics));
     if (yardsticks.emulation == nullptr) return std::nullopt;
     if (numerics.quantised_kv) {
-      yardsticks.unquantised = case_.reference(unquantised_key());
+      yardsticks.unquantised = values_.reference(unquantised_key());
       if (yardsticks.unquantised == nullptr) return std::nullopt;
     }
     Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
     const bool done = judge_ranks(
-        case_.problem(), output, [&](int rank) { return case_.rank_reference(key_, rank); },
+        values_.problem(), output, [&](int rank) { return values_.rank_reference(key_, rank); },
         judgement);
     if (!done) return std::nullopt;
     return judgement;
@@ -142,42 +145,28 @@ class MlaTrial final : public Trial {
     return key;
   }
 
-  MlaCase& case_;
+  MlaValues& values_;
   const Backend& backend_;
   MlaCapability capability_;
   MlaPlan plan_;
   MlaReferenceKey key_;
   const Tensor* entries_ = nullptr;  // what a correct write stores
   std::optional<MlaCache> cache_;    // nothing for REFERENCE, which reads values
-  MlaReferenceInputs values_;
+  MlaReferenceInputs sources_;
   BackendInputs inputs_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()
 };
 
-class MlaSystem final : public System {
- public:
-  MlaSystem(const Problem& problem, const ReferenceOptions& options)
-      : problem_(&problem), case_(problem, options) {}
-  const Problem& problem() const override { return *problem_; }
-  bool move_on(const Problem& problem) override {
-    if (!case_.move_on(problem)) return false;
-    problem_ = &problem;
-    return true;
-  }
-  const std::vector<std::string>& notices() override { return case_.inputs().notices; }
-  std::unique_ptr<Trial> start(const Backend& backend) override {
-    return std::make_unique<MlaTrial>(case_, backend);
-  }
-
- private:
-  const Problem* problem_;
-  MlaCase case_;
-};
-
 }  // namespace
 
-std::unique_ptr<System> make_mla_system(const Problem& problem, const ReferenceOptions& options) {
-  return std::make_unique<MlaSystem>(problem, options);
+bool MlaCase::move_on(const Problem& problem) {
+  if (!values_.move_on(problem)) return false;
+  problem_ = &problem;
+  return true;
+}
+
+std::unique_ptr<CaseRun> MlaCase::start(const Backend& backend) {
+  return std::make_unique<MlaCaseRun>(values_, backend);
 }
 
 }  // namespace attnbench

@@ -1,17 +1,19 @@
-// What the backends of an MLA case share: inputs, stored caches, references.
+// What the backends of an MLA case share: inputs, stored caches, references; as attention_values.h
+// for the other types. A key says what a reference is computed from: which format the latents went
+// through, which rows are decodes, whether their query or the prefill is quantised.
 #pragma once
 
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include "bench/cases/same_values.h"
-#include "bench/memo.h"
+#include "bench/cases/case.h"
+#include "bench/cases/memo.h"
 #include "core/problem/problem.h"
+#include "core/tensor.h"
 #include "inputs/cache/kv_scales.h"
-#include "inputs/host_memory.h"
+#include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
-#include "inputs/shapes.h"
 #include "reference/mla/cache_entry.h"
 #include "reference/mla/latent_query.h"
 #include "reference/mla/literal.h"
@@ -29,11 +31,11 @@ struct MlaReferenceKey {
   bool operator==(const MlaReferenceKey&) const = default;
 };
 
-/// Inputs and reference results of an MLA case, made when first asked for and shared by its
+/// Inputs and reference results of an MLA case, made when first needed and shared by its
 /// backends.
-class MlaCase {
+class MlaValues {
  public:
-  MlaCase(const Problem& problem, const ReferenceOptions& options)
+  MlaValues(const Problem& problem, const ReferenceOptions& options)
       : problem_(problem), options_(options) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.
@@ -46,7 +48,7 @@ class MlaCase {
     return *inputs_;
   }
 
-  /// As CaseCache::move_on.
+  /// As AttentionValues::move_on.
   bool move_on(const Problem& problem) {
     if (!same_values(problem_, problem)) return false;
     check_inputs_fit(problem);

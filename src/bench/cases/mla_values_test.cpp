@@ -30,7 +30,7 @@ MlaReferenceKey decode_key() {
 TEST_CASE("the next MLA case keeps inputs, caches and references when it differs in ranks") {
   Problem problem = example_problem();
   problem.dcp.world_size = 2;
-  MlaCase mla(problem, {1, {}});
+  MlaValues mla(problem, {1, {}});
   const MlaInputs* inputs = &mla.inputs();
   const StoredMlaCache* stored = &mla.stored(KvCacheDtype::kFp8E4M3);
   const ReferenceOutput* reference = mla.reference(decode_key());
@@ -50,7 +50,7 @@ TEST_CASE("the next MLA case keeps inputs, caches and references when it differs
     REQUIRE(mla.move_on(problem));
     const std::vector<double> wider = mla.rank_reference(decode_key(), 1)->output;
     CHECK(wider != striped);
-    MlaCase fresh(problem, {1, {}});
+    MlaValues fresh(problem, {1, {}});
     CHECK(fresh.rank_reference(decode_key(), 1)->output == wider);
   }
   SUBCASE("anything else makes another case") {
@@ -77,7 +77,7 @@ TEST_CASE("the next MLA case keeps inputs, caches and references when it differs
 TEST_CASE("backends share what does not depend on which requests they decode") {
   Problem problem = example_problem();
   problem.batch = {{1, 20}, {2, 7}, {4, 9}};
-  MlaCase mla(problem, {1, {}});
+  MlaValues mla(problem, {1, {}});
   const auto key_of = [](std::int64_t num_decode_tokens) {
     MlaReferenceKey key;
     key.num_decode_tokens = num_decode_tokens;
@@ -110,13 +110,13 @@ TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
   problem.kv_cache.dtype = KvCacheDtype::kFp8;
   problem.kv_cache.block_size = 64;
   const auto judgement_of = [&problem] {
-    const std::unique_ptr<System> system = make_system(problem, {1, {}});
-    const std::unique_ptr<Trial> trial = system->start(*find_backend("FLASHMLA"));
+    const std::unique_ptr<Case> the_case = make_case(problem, {1, {}});
+    const std::unique_ptr<CaseRun> case_run = the_case->start(*find_backend("FLASHMLA"));
     const std::unique_ptr<Ops> ops = make_cpu_ops(1);
-    const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
+    const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*ops);
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();
-    return trial->judge(pipeline->read_output());
+    return case_run->judge(pipeline->read_output());
   };
   const auto decodes = judgement_of();
   CHECK(decodes->reasons.empty());

@@ -1,9 +1,12 @@
-// The system of one operation alone: its operands, its expectations, what is saved of it.
+// A backend's turn at one operation, and the tensors that are saved of it under the names of
+// contract section 5.
+#include "bench/cases/op_case.h"
+
 #include "backends/backend.h"
-#include "bench/cases/case.h"
 #include "bench/cases/op_inputs.h"
-#include "bench/judge/op_expect.h"
 #include "bench/tensor_list.h"
+#include "inputs/cache/check_cache.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/op_inputs.h"
 
 namespace attnbench {
@@ -11,55 +14,19 @@ namespace {
 
 bool has_fused_write(const Problem& problem) { return problem.op.name == OpKind::kRopeAndCache; }
 
-class OpCase {
+class OpCaseRun final : public CaseRun {
  public:
-  explicit OpCase(const Problem& problem) : problem_(problem) {}
-
-  const Problem& problem() const { return problem_; }
-  const OpInputs& inputs() {
-    if (!inputs_) inputs_ = make_op_inputs(problem_);
-    return *inputs_;
-  }
-  /// The cache that a fused write leaves depends on the rows that it rotated: only for those is
-  /// `output` looked at.
-  const OpExpectations& expectations(const PipelineOutput* output) {
-    if (!expectations_ || (has_fused_write(problem_) && output != nullptr)) {
-      expectations_ = expect_op(problem_, inputs(), output);
-    }
-    return *expectations_;
-  }
-  const std::vector<std::string>& notices() {
-    if (notices_) return *notices_;
-    notices_ = inputs().notices;
-    const bool counts_saturation = problem_.output_quant.type == OutputQuantType::kFp8Static ||
-                                   problem_.op.name == OpKind::kQuantize ||
-                                   problem_.op.name == OpKind::kMmQuant;
-    if (counts_saturation && problem_.op.name != OpKind::kMerge) {
-      for (const std::string& notice : expectations(nullptr).notices) notices_->push_back(notice);
-    }
-    return *notices_;
-  }
-
- private:
-  const Problem& problem_;
-  std::optional<OpInputs> inputs_;
-  std::optional<OpExpectations> expectations_;
-  std::optional<std::vector<std::string>> notices_;
-};
-
-class OpTrial final : public Trial {
- public:
-  OpTrial(OpCase& op_case, const Backend& backend) : case_(op_case), backend_(backend) {
-    inputs_.op = &case_.inputs();
+  OpCaseRun(OpValues& values, const Backend& backend) : values_(values), backend_(backend) {
+    inputs_.op = &values_.inputs();
   }
 
   std::unique_ptr<Pipeline> prepare(Ops& ops) override {
-    return backend_.prepare(case_.problem(), inputs_, ops);
+    return backend_.prepare(values_.problem(), inputs_, ops);
   }
 
   /// Names the request and the position of a cell that is wrong.
   std::string check_stored(const PipelineOutput& output) override {
-    const Problem& problem = case_.problem();
+    const Problem& problem = values_.problem();
     const OpInputs& inputs = *inputs_.op;
     if (problem.op.name != OpKind::kReshapeAndCache) return "";
     const Tensor* scales = output.more.empty() ? nullptr : &output.more.front().second;
@@ -71,15 +38,15 @@ class OpTrial final : public Trial {
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
-    // Why: a user's kernel without one says so, and has it left out by its pipeline alone.
-    return judge_op(case_.expectations(&output), output, backend_.is_users());
+    // Why: a user's kernel without an LSE says so, and nothing but its pipeline leaves it out.
+    return judge_op(values_.expectations(&output), output, backend_.is_users());
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
     const OpInputs& inputs = *inputs_.op;
     for (const auto& [name, tensor] : inputs.tensors) tensors.borrow(name, tensor);
     add_case(inputs, tensors);
-    tensors.borrow(op_output_name(case_.problem()), output.output);
+    tensors.borrow(op_output_name(values_.problem()), output.output);
     if (output.lse) tensors.borrow("lse", *output.lse);
     for (const auto& [name, tensor] : output.more) tensors.borrow(name, tensor);
   }
@@ -87,10 +54,10 @@ class OpTrial final : public Trial {
  private:
   /// The attention that the cache belongs to, under the names of contract section 5.
   void add_case(const OpInputs& inputs, TensorList& tensors) const {
-    const OpKind op = *case_.problem().op.name;
+    const OpKind op = *values_.problem().op.name;
     const bool writes = op == OpKind::kReshapeAndCache || op == OpKind::kRopeAndCache;
     if (!writes && op != OpKind::kGather) return;
-    if (case_.problem().op.mla) {
+    if (values_.problem().op.mla) {
       tensors.borrow("kv_c", inputs.latents.kv_c);
       tensors.borrow("k_pe" + std::string(op == OpKind::kRopeAndCache ? "_all" : ""),
                      inputs.latents.k_pe);
@@ -111,28 +78,39 @@ class OpTrial final : public Trial {
     tensors.borrow("block_table", inputs.cache.block_table);
   }
 
-  OpCase& case_;
+  OpValues& values_;
   const Backend& backend_;
   BackendInputs inputs_;
 };
 
-class OpSystem final : public System {
- public:
-  explicit OpSystem(const Problem& problem) : case_(problem) {}
-  const Problem& problem() const override { return case_.problem(); }
-  const std::vector<std::string>& notices() override { return case_.notices(); }
-  std::unique_ptr<Trial> start(const Backend& backend) override {
-    return std::make_unique<OpTrial>(case_, backend);
-  }
-
- private:
-  OpCase case_;
-};
-
 }  // namespace
 
-std::unique_ptr<System> make_op_system(const Problem& problem, const ReferenceOptions&) {
-  return std::make_unique<OpSystem>(problem);
+const OpInputs& OpValues::inputs() {
+  if (!inputs_) inputs_ = make_op_inputs(problem_);
+  return *inputs_;
+}
+
+const OpExpectations& OpValues::expectations(const PipelineOutput* output) {
+  if (!expectations_ || (has_fused_write(problem_) && output != nullptr)) {
+    expectations_ = expect_op(problem_, inputs(), output);
+  }
+  return *expectations_;
+}
+
+const std::vector<std::string>& OpValues::notices() {
+  if (notices_) return *notices_;
+  notices_ = inputs().notices;
+  const bool counts_saturation = problem_.output_quant.type == OutputQuantType::kFp8Static ||
+                                 problem_.op.name == OpKind::kQuantize ||
+                                 problem_.op.name == OpKind::kMmQuant;
+  if (counts_saturation && problem_.op.name != OpKind::kMerge) {
+    for (const std::string& notice : expectations(nullptr).notices) notices_->push_back(notice);
+  }
+  return *notices_;
+}
+
+std::unique_ptr<CaseRun> OpCase::start(const Backend& backend) {
+  return std::make_unique<OpCaseRun>(values_, backend);
 }
 
 }  // namespace attnbench

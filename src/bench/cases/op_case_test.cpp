@@ -33,23 +33,23 @@ Problem op_problem(OpKind op) {
 struct Run {
   Problem problem;
   std::unique_ptr<Ops> ops = make_cpu_ops(1);
-  std::unique_ptr<System> system;
-  std::unique_ptr<Trial> trial;
+  std::unique_ptr<Case> the_case;
+  std::unique_ptr<CaseRun> case_run;
   std::unique_ptr<Pipeline> pipeline;
   PipelineOutput output;
 
   explicit Run(Problem its_problem) : problem(std::move(its_problem)) {
-    system = make_system(problem, {});
-    static_cast<void>(system->notices());
-    trial = system->start(*find_backend("OPS"));
-    pipeline = trial->prepare(*ops);
+    the_case = make_case(problem, {});
+    static_cast<void>(the_case->notices());
+    case_run = the_case->start(*find_backend("OPS"));
+    pipeline = case_run->prepare(*ops);
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();
     output = pipeline->read_output();
   }
   std::vector<std::string> reasons() {
-    std::vector<std::string> found = trial->judge(output)->reasons;
-    const std::string stored = trial->check_stored(output);
+    std::vector<std::string> found = case_run->judge(output)->reasons;
+    const std::string stored = case_run->check_stored(output);
     if (!stored.empty()) found.push_back(stored);
     if (!output.defect.empty()) found.push_back(output.defect);
     return found;
@@ -61,7 +61,7 @@ TEST_CASE("a flipped bit of a written cache is named by request and position") {
   problem.op.cache_layout = OpCacheLayout::kFa;
   Run run(problem);
   CHECK(run.reasons().empty());
-  const std::int64_t slot = run.system->problem().kv_cache.block_size;  // second block
+  const std::int64_t slot = run.the_case->problem().kv_cache.block_size;  // second block
   run.output.output.bytes()[slot * 2 * 16 * 2] ^= std::byte{1};
   const std::vector<std::string> reasons = run.reasons();
   REQUIRE(reasons.size() == 2);

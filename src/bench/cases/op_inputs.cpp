@@ -1,3 +1,5 @@
+// Operands by kind of operation: K and V, rotations, latents, partial results, quantisation. Each
+// maker fills in what its operation needs and leaves the rest of OpInputs empty.
 #include "bench/cases/op_inputs.h"
 
 #include <algorithm>
@@ -7,7 +9,13 @@
 
 #include "backends/op/facts.h"
 #include "inputs/cache/cache_cells.h"
+#include "inputs/cache/mla_cache.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/poison.h"
+#include "inputs/cache/stored_kv.h"
 #include "inputs/draw_rows.h"
+#include "inputs/make_inputs.h"
+#include "inputs/mla_inputs.h"
 #include "inputs/random.h"
 #include "metadata/slots.h"
 #include "reference/mla/cache_entry.h"
@@ -93,10 +101,24 @@ std::vector<std::int64_t> with_repeated_rows(std::vector<std::int64_t> rows, std
 
 // ---- K and V ----------------------------------------------------------------------------------
 
+/// In which the operation writes K and V; only for those that do.
+CacheLayoutKind layout_of(const Problem& problem) {
+  switch (problem.op.cache_layout) {
+    case OpCacheLayout::kIx:
+      return CacheLayoutKind::kIx;
+    case OpCacheLayout::kTr:
+      return CacheLayoutKind::kTr;
+    case OpCacheLayout::kAuto:
+    case OpCacheLayout::kFa:
+      break;
+  }
+  return CacheLayoutKind::kFa;
+}
+
 void add_paged_cache(const Problem& problem, OpInputs& inputs) {
-  inputs.stored = store_kv(inputs.attention, op_store_rule(problem, inputs.base));
-  inputs.cache =
-      make_paged_cache(inputs.base, inputs.attention, inputs.stored, op_cache_layout(problem));
+  inputs.store_rule = resolve_store_rule(inputs.base, op_kernel_rules(problem));
+  inputs.stored = store_kv(inputs.attention, inputs.store_rule);
+  inputs.cache = make_paged_cache(inputs.base, inputs.attention, inputs.stored, layout_of(problem));
   inputs.add("slot_mapping", inputs.cache.slot_mapping);
 }
 
@@ -111,7 +133,7 @@ void make_cache_write(const Problem& problem, OpInputs& inputs) {
   inputs.attention = make_inputs(inputs.base);
   add_paged_cache(problem, inputs);
   if (problem.kv_cache.int8_level > 0) return add_new_codes(inputs);
-  // Why not poison alone (§18.1): written to an unused slot, which holds poison, it would not show.
+  // Why not only poison (§18.1): written to an unused slot, which holds poison, it would not show.
   const std::vector<std::int64_t> rows = with_repeated_rows(new_rows(inputs.base), kPadding - 1);
   const std::int64_t missing = inputs.cache.new_key.dim(0) - std::ssize(rows);
   inputs.add("new_key", gather(inputs.attention.key, rows, missing));
@@ -300,8 +322,8 @@ void make_dcp_correct(const Problem& problem, OpInputs& inputs) {
   constexpr std::array<float, 3> kEmpty{-kInf, kInf, kNaN};
   for (std::int64_t r = 0; ranks > 1 && r < ranks; ++r) {
     for (std::int64_t state = 0; state < tokens * heads; ++state) {
-      const bool nobody = state % 29 == 11;
-      if (!nobody && (state + r) % 8 != 3) continue;
+      const bool in_no_rank = state % 29 == 11;
+      if (!in_no_rank && (state + r) % 8 != 3) continue;
       const std::int64_t lse = (r * heads + state % heads) * tokens + state / heads;
       empty_state(partial, (r * tokens * heads + state) * width, width,
                   lses[static_cast<std::size_t>(lse)],
@@ -344,23 +366,6 @@ void make_projection(OpInputs& inputs) {
 }
 
 }  // namespace
-
-CacheLayoutKind op_cache_layout(const Problem& problem) {
-  switch (problem.op.cache_layout) {
-    case OpCacheLayout::kIx:
-      return CacheLayoutKind::kIx;
-    case OpCacheLayout::kTr:
-      return CacheLayoutKind::kTr;
-    case OpCacheLayout::kAuto:
-    case OpCacheLayout::kFa:
-      break;
-  }
-  return CacheLayoutKind::kFa;
-}
-
-StoreRule op_store_rule(const Problem& problem, const Problem& base) {
-  return resolve_store_rule(base, op_kernel_rules(problem));
-}
 
 OpInputs make_op_inputs(const Problem& problem) {
   OpInputs inputs;

@@ -1,11 +1,20 @@
+// Chooses tolerances, compares, and collects the reasons; also the quantised output of MLA, and
+// whether two runs gave the same bytes.
 #include "bench/judge/judge.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstring>
+#include <optional>
+#include <span>
+#include <string>
 
+#include "backends/output_quant.h"
 #include "core/error.h"
+#include "metrics/byte_verdicts.h"
 #include "metrics/compare.h"
+#include "reference/quantise/nvfp4.h"
 
 namespace attnbench {
 namespace {
@@ -67,31 +76,42 @@ void judge_lse(const Problem& problem, const PipelineOutput& output, const Yards
   }
 }
 
-/// Coordinates of element `index` of a row-major tensor.
-std::string coordinates(const Tensor& tensor, std::int64_t index) {
-  std::vector<std::int64_t> result(tensor.shape().size());
-  for (std::size_t axis = result.size(); axis-- > 0;) {
-    result[axis] = index % tensor.shape()[axis];
-    index /= tensor.shape()[axis];
-  }
-  return fmt::format("{}", fmt::join(result, ", "));
+/// Of the expected bytes: the quantisation is judged by itself, whatever attention has given it.
+constexpr const char* kSource = " from the 16-bit output";
+
+std::span<const std::uint8_t> bytes_of(const Tensor& tensor) {
+  return {reinterpret_cast<const std::uint8_t*>(tensor.bytes()), tensor.size_bytes()};
 }
 
-std::string describe_tensors(const char* name, const Tensor& first, const Tensor& second) {
-  if (first.size_bytes() != second.size_bytes()) {
-    return fmt::format("{} has {} bytes, then {}", name, first.size_bytes(), second.size_bytes());
+float group_scale(const Problem& problem, const Tensor& scales, std::int64_t row,
+                  std::int64_t group) {
+  const OutputQuantSpec& spec = problem.output_quant;
+  const bool by_column = spec.column_major || spec.tma_aligned;
+  return scales
+      .data<float>()[by_column ? group * scales.dim(1) + row : row * scales.dim(1) + group];
+}
+
+/// f32 [T, N, V].
+Tensor dequantise(const Problem& problem, const QuantisedOutput& output) {
+  const OutputQuantSpec& spec = problem.output_quant;
+  Tensor values(Dtype::kF32, output.unquantised.shape());
+  const std::int64_t columns = values.dim(1) * values.dim(2);
+  if (spec.type == OutputQuantType::kNvfp4) {
+    const Tensor rows =
+        dequantise_nvfp4(bytes_of(output.codes), bytes_of(output.scales),
+                         static_cast<float>(spec.scale), spec.swizzle, values.dim(0), columns);
+    if (!values.empty()) std::memcpy(values.bytes(), rows.bytes(), values.size_bytes());
+    return values;
   }
-  if (first.empty() || std::memcmp(first.bytes(), second.bytes(), first.size_bytes()) == 0) {
-    return "";
+  const bool grouped = spec.type != OutputQuantType::kFp8Static;
+  const std::int64_t group_size = grouped ? output_quant_group(spec.type) : columns;
+  for (std::int64_t i = 0; i < values.num_elements(); ++i) {
+    const float scale =
+        grouped ? group_scale(problem, output.scales, i / columns, i % columns / group_size)
+                : output.scales.data<float>()[0];
+    values.data<float>()[i] = static_cast<float>(output.codes.at(i)) * scale;
   }
-  const std::size_t size = dtype_size(first.dtype());
-  for (std::size_t offset = 0; offset < first.size_bytes(); offset += size) {
-    if (std::memcmp(first.bytes() + offset, second.bytes() + offset, size) == 0) continue;
-    const auto index = static_cast<std::int64_t>(offset / size);
-    return fmt::format("{}[{}] is {:.9g}, then {:.9g}", name, coordinates(first, index),
-                       first.at(index), second.at(index));
-  }
-  return "";
+  return values;
 }
 
 }  // namespace
@@ -132,18 +152,42 @@ const Tensor* find_tensor(const PipelineOutput& output, std::string_view name) {
 }
 
 std::string describe_difference(const PipelineOutput& first, const PipelineOutput& second) {
-  std::string difference = describe_tensors("output", first.output, second.output);
+  std::string difference = describe_change("output", first.output, second.output);
   if (difference.empty() && first.lse.has_value() != second.lse.has_value()) {
     return "only one of two runs gives an LSE";
   }
   if (difference.empty() && first.lse) {
-    difference = describe_tensors("lse", *first.lse, *second.lse);
+    difference = describe_change("lse", *first.lse, *second.lse);
   }
   for (std::size_t i = 0; difference.empty() && i < first.more.size(); ++i) {
     const auto& [name, tensor] = first.more[i];
-    difference = describe_tensors(name.c_str(), tensor, second.more.at(i).second);
+    difference = describe_change(name, tensor, second.more.at(i).second);
   }
   return difference;
+}
+
+void judge_quantised_output(const Problem& problem, const QuantisedOutput& output,
+                            const ReferenceOutput& exact, Judgement& judgement) {
+  const OutputQuantTensors expected = quantise_output(problem, output.unquantised);
+  const bool nvfp4 = problem.output_quant.type == OutputQuantType::kNvfp4;
+  const bool same_size = output.codes.size_bytes() == expected.codes.size_bytes();
+  const std::string codes =
+      nvfp4 && same_size ? check_e2m1_codes("output", output.codes, expected.codes)
+                         : check_equal_bytes("output", output.codes, expected.codes, kSource);
+  const std::string scales =
+      check_equal_bytes("output_scales", output.scales, expected.scales, kSource);
+  for (const std::string& reason : {codes, scales}) {
+    if (!reason.empty()) judgement.reasons.push_back(reason);
+  }
+  judgement.error.rule += ", before output quantization";
+  if (!codes.empty() || !scales.empty()) return;
+  const Tensor values = dequantise(problem, output);
+  ToleranceQuery query;
+  query.output = problem.attention.dtype;
+  query.mla = true;
+  judgement.quantization_error =
+      compare({&values, exact.output, {}, exact.rows, false}, output_tolerance(query)).stats;
+  judgement.quantization_error->rule = "not judged: against the unquantised reference";
 }
 
 }  // namespace attnbench

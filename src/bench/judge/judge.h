@@ -1,4 +1,8 @@
 // Output of a pipeline against the reference: the error numbers and the reasons against it.
+//
+// judge() knows attention: which row of tolerances holds for what was quantised, which reference is
+// decisive and which is only reported. How values are compared is metrics/compare.h's, how bytes
+// are, metrics/byte_verdicts.h's. A reason is a sentence for the user; no reasons means right.
 #pragma once
 
 #include <optional>
@@ -7,7 +11,9 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "core/problem/problem.h"
 #include "core/result/result.h"
+#include "core/tensor.h"
 #include "reference/attention.h"
 
 namespace attnbench {
@@ -47,5 +53,20 @@ const Tensor* find_tensor(const PipelineOutput& output, std::string_view name);
 
 /// Empty, or a sentence naming the first byte in which two runs differ (semantics §18.2).
 std::string describe_difference(const PipelineOutput& first, const PipelineOutput& second);
+
+/// A quantised attention output and what it was made of (semantics §9).
+struct QuantisedOutput {
+  const Tensor& unquantised;  // [T, N, V] in the attention dtype
+  const Tensor& codes;        // as output_quant_layout() says
+  const Tensor& scales;
+};
+
+/// Against what the backend's own 16-bit output must give, so that an error of attention does not
+/// count twice. Adds a reason for codes or scales that are not the specified bytes, and states the
+/// error of the dequantised output against `exact`, the reference on nothing quantised, as
+/// quantization_error. Exact but for NVFP4, where a code may be one e2m1 step off in 0.1 % of the
+/// elements.
+void judge_quantised_output(const Problem& problem, const QuantisedOutput& output,
+                            const ReferenceOutput& exact, Judgement& judgement);
 
 }  // namespace attnbench

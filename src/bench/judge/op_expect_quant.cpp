@@ -1,21 +1,23 @@
-// Quantisation of queries, keys, values and outputs (semantics §8.7, §9, §10.5, §11.2).
+// Codes and scales by the reference's quantisers, in the layouts of the operation's outputs.
+#include "bench/judge/op_expect_quant.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 
-#include "bench/judge/op_expect_parts.h"
 #include "bench/tensor_list.h"
 #include "inputs/cache/int8_rows.h"
+#include "inputs/cache/poison.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "reference/mla/latent_query.h"
-#include "reference/ops/strided_tensor.h"
 #include "reference/quantise/amax_history.h"
 #include "reference/quantise/encoder.h"
 #include "reference/quantise/int8.h"
 #include "reference/quantise/nvfp4.h"
 #include "reference/quantise/output_quant.h"
+#include "reference/quantise/strided_tensor.h"
 
 namespace attnbench {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "bench/judge/op_expect.h"
+#include "bench/judge/op_judge.h"
 #include "core/error.h"
 
 namespace attnbench {

@@ -1,3 +1,5 @@
+// The keys of one rank as attention of their own, and the comparison of its part. Positions of keys
+// no longer count here: all of a rank's context lies before every query, so nothing is masked.
 #include "bench/judge/ranks.h"
 
 #include <fmt/format.h>
@@ -5,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/dcp.h"
 #include "metrics/compare.h"

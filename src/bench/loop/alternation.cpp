@@ -1,3 +1,6 @@
+// A group of jobs that take turns. Whenever a member fails it leaves the group with its result;
+// want of memory breaks the group up, because the others may be what it wanted room beside, and
+// those that have no result yet start anew.
 #include "bench/loop/alternation.h"
 
 #include <fmt/format.h>
@@ -150,7 +153,7 @@ class Group {
   const JobDone& done_;
   std::list<Member> members_;  // those that are prepared
   bool leave_ = false;
-  bool again_ = false;  // the others are to take turns without one that was run alone
+  bool again_ = false;  // the others are to take turns without one that was run by itself
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+// fork, a pipe and frames on it: one byte of kind, eight of length, the text. The child never
+// returns into the code of its parent.
 #include "bench/loop/child_process.h"
 
 #include <fcntl.h>
@@ -15,7 +17,7 @@
 #include <iostream>
 
 #include "core/error.h"
-#include "core/wait_status.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {
@@ -124,9 +126,10 @@ ChildProcess::Read ChildProcess::read(Message& message, int wait_ms) {
 
 bool ChildProcess::is_gone() const {
   siginfo_t info{};
-  // Why WNOWAIT: as long as nobody asks for its status no other process gets its number.
-  const int asked = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
-  return asked == 0 && info.si_pid == pid_;
+  // Why WNOWAIT: a process keeps its number until its status is taken, so that no other process has
+  // it.
+  const int found = waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+  return found == 0 && info.si_pid == pid_;
 }
 
 void ChildProcess::signal(int number) const {

@@ -1,4 +1,8 @@
-// A forked child that sends framed messages to its parent.
+// A forked child that sends framed messages to its parent. It knows nothing of jobs;
+// isolated_jobs.h gives kinds and texts their meaning.
+//
+// A child rather than a thread, because what is run may be a user's library or a faulty kernel:
+// only a process can be killed, and only its end returns a device that met an error.
 #pragma once
 
 #include <sys/types.h>
@@ -27,7 +31,7 @@ class MessageWriter {
 };
 
 /// Forks at construction; `work` is all that the child does. The child has a process group of its
-/// own (Ctrl-C on the terminal reaches the parent alone) and dies with the parent.
+/// own (Ctrl-C on the terminal reaches only the parent) and dies with the parent.
 class ChildProcess {
  public:
   /// Errors: E-INTERNAL when the system refuses a pipe or a process.

@@ -1,3 +1,5 @@
+// The parent's side (Shift, which follows one child to its end) and the child's (SendingObserver).
+// Results travel as the JSON that result files have, so nothing is lost that a file would keep.
 #include "bench/loop/isolated_jobs.h"
 
 #include <fmt/core.h>
@@ -11,13 +13,15 @@
 #include <utility>
 
 #include "bench/loop/child_process.h"
-#include "core/result/result_json.h"
+#include "core/result/read_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {
 
 using SteadyTime = std::chrono::steady_clock::time_point;
 
+// Kinds of messages, all from child to parent; the text of a job's event is its index.
 constexpr char kStarted = 'S';
 constexpr char kResumed = 'T';
 constexpr char kPhase = 'P';
@@ -150,8 +154,8 @@ class Shift {
   }
   bool all_done() const { return num_finished_ == pending_.size(); }
 
-  /// After an error the process lets go of what others had there, which may fail as well, and is
-  /// nobody's doing but of the one that met the error.
+  /// After an error the process lets go of what others had there, which may fail as well; the
+  /// blame for that stays with the job that met the error.
   bool is_leaving() const { return has_failed_ && !current_; }
 
   /// Whether the child was killed because it hangs, or does not end after an interrupt.
@@ -197,7 +201,7 @@ class Shift {
   /// 0 = none: making inputs and the reference takes what it takes.
   double hang_limit_s() const {
     if (options_.hang_limit_s <= 0) return 0;
-    // Before the first phase a user's backend is asked what it supports.
+    // Before the first phase a user's backend says what it supports, which runs its code.
     if (phase_ == Phase::kRun || (current_ && !phase_)) return options_.hang_limit_s;
     const double timeout_s = jobs_[job()].problem->timing.timeout_s;
     return phase_ == Phase::kTiming ? options_.hang_limit_s + timeout_s : 0;

@@ -1,4 +1,15 @@
 // Jobs in a child process, so that a crash, a sticky device error or a hang costs one case only.
+//
+// The child runs jobs as they would run here and reports each event through a pipe; the parent
+// passes the events on and keeps the results. When a child is lost, the job that it was at becomes
+// an error that says how, and a new child goes on with the jobs that have no result. After a job
+// that ended with an error the child leaves by itself: CUDA gives the same error for every later
+// call of the process, and the next job would be blamed for it.
+//
+// Silence is the sign of a hang. It counts only in phases that run the backend, because making
+// inputs and references takes as long as it takes, and a time limit on those would fail large cases
+// on slow machines. An interrupt is passed on as SIGTERM, and a child that does not end soon is
+// killed.
 #pragma once
 
 #include <functional>
@@ -8,7 +19,8 @@
 
 namespace attnbench {
 
-/// Runs the jobs with these indices in the calling process and tells the observer.
+/// Runs the jobs with these indices in the calling process and tells the observer. It may leave
+/// jobs without a result: they are then given to the next child.
 using RunPending =
     std::function<void(const std::vector<std::size_t>& pending, BenchObserver& observer)>;
 
@@ -16,8 +28,12 @@ using RunPending =
 /// `observer`. A child that crashes, ends early or says nothing for too long in a phase that runs
 /// the backend (BenchOptions::hang_limit_s, plus timing.timeout_s in the timing phase) makes the
 /// job that it was at an "error"; a new child runs those that have no result yet, jobs that took
-/// turns with the lost one among them. The parent itself must not have touched the device: a CUDA
-/// context does not survive a fork. Errors: E-INTERNAL when no process can be made.
+/// turns with the lost one among them. Jobs that an interrupt left without a result are "skipped".
+///
+/// The parent itself must not have touched the device: a CUDA context does not survive a fork, and
+/// the child would meet an error at its first call. That is why BenchOptions::make_ops is a
+/// function and not a device. Results are in the order of `jobs`. Errors: E-INTERNAL when no
+/// process can be made.
 std::vector<Result> run_isolated(const std::vector<Job>& jobs, const BenchOptions& options,
                                  BenchObserver& observer, const RunPending& run_pending);
 

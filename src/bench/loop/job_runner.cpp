@@ -1,3 +1,4 @@
+// Validation reads from prepare_and_check() down: refusals, inputs, runs, verdict, what is saved.
 #include "bench/loop/job_runner.h"
 
 #include <fmt/format.h>
@@ -72,7 +73,7 @@ void JobRunner::finish(Attempt& attempt) {
       ops().synchronize();
       if (stopped()) throw Interrupted{};
       if (attempt.result.plugin && options_.validate) {
-        check_remembered(*attempt.trial, *attempt.pipeline, attempt.result);
+        check_remembered(*attempt.case_run, *attempt.pipeline, attempt.result);
       }
     }
     UsersPipeline* plugin = attempt.pipeline ? attempt.pipeline->users() : nullptr;
@@ -123,11 +124,11 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
     return false;
   }
   enter(Phase::kInputs);
-  attempt.trial = system_for(*job.problem).start(*job.backend);
+  attempt.case_run = case_for(*job.problem).start(*job.backend);
   enter(Phase::kRun);
-  attempt.pipeline = attempt.trial->prepare(ops());
+  attempt.pipeline = attempt.case_run->prepare(ops());
   ops().take_kernels();  // of an earlier job that ended early
-  check(job, *attempt.trial, *attempt.pipeline, result);
+  check(job, *attempt.case_run, *attempt.pipeline, result);
   result.kernels = ops().take_kernels();
   if (options_.timing && result.status != Status::kIncorrect) return true;
   finish(attempt);
@@ -144,19 +145,19 @@ PipelineOutput JobRunner::run_once(Pipeline& pipeline, bool with_cache) {
 }
 
 /// Runs, judges and saves; sets status, reasons and errors.
-void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& result) {
+void JobRunner::check(const Job& job, CaseRun& case_run, Pipeline& pipeline, Result& result) {
   const Problem& problem = *job.problem;
   const std::optional<PipelineOutput> before =
       options_.validate ? run_with_another_query(pipeline) : std::nullopt;
   const PipelineOutput output = run_once(pipeline);
   if (options_.validate) {
-    find_defects(trial, output, result.reasons);
+    find_defects(case_run, output, result.reasons);
     const bool is_deterministic = job.backend->is_deterministic(problem);
     if (is_deterministic) find_differences(pipeline, output, result);
-    repeat_alone(problem, trial, output, result);
+    repeat_alone(problem, case_run, output, result);
     enter(Phase::kReference);
-    judge(trial, output, result);
-    if (!is_deterministic) judge_again(job, trial, pipeline, output, result);
+    judge(case_run, output, result);
+    if (!is_deterministic) judge_again(job, case_run, pipeline, output, result);
     if (before && !result.reasons.empty() && same_bytes(before->output, output.output)) {
       result.reasons.push_back(
           fmt::format("a run with {} gave the same output: run() has to compute all of it anew",
@@ -165,7 +166,7 @@ void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& 
     result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
     if (result.plugin && result.reasons.empty()) {
       enter(Phase::kRun);
-      check_remembered(trial, pipeline, result);
+      check_remembered(case_run, pipeline, result);
     }
   } else {
     result.status = Status::kUnverified;
@@ -174,15 +175,15 @@ void JobRunner::check(const Job& job, Trial& trial, Pipeline& pipeline, Result& 
                     (options_.save == SaveTensors::kFailed && result.status == Status::kIncorrect);
   if (!save) return;
   TensorList tensors;
-  trial.add_tensors(output, tensors);
+  case_run.add_tensors(output, tensors);
   save_tensors(options_.save_dir, result, *job.backend, tensors);
 }
 
 /// What can be said without a reference: written caches, stray writes.
-void JobRunner::find_defects(Trial& trial, const PipelineOutput& output,
+void JobRunner::find_defects(CaseRun& case_run, const PipelineOutput& output,
                              std::vector<std::string>& reasons) {
   if (!output.defect.empty()) reasons.push_back(output.defect);
-  const std::string wrong = trial.check_stored(output);
+  const std::string wrong = case_run.check_stored(output);
   if (!wrong.empty()) reasons.push_back(wrong);
 }
 
@@ -196,36 +197,36 @@ void JobRunner::find_differences(Pipeline& pipeline, const PipelineOutput& outpu
 }
 
 /// The same of a backend whose runs may differ: each is held against the reference.
-void JobRunner::judge_again(const Job& job, Trial& trial, Pipeline& pipeline,
+void JobRunner::judge_again(const Job& job, CaseRun& case_run, Pipeline& pipeline,
                             const PipelineOutput& output, Result& result) {
   const PipelineOutput second = run_once(pipeline, false);
   const std::string difference = describe_difference(output, second);
   if (!difference.empty()) observer_.notice(job.id + ": not deterministic: " + difference);
-  add_reasons(trial, second, "second run: ", result);
+  add_reasons(case_run, second, "second run: ", result);
   if (const auto held = run_with_stream_held(ops(), pipeline)) {
-    add_reasons(trial, *held, "with its stream held: ", result);
+    add_reasons(case_run, *held, "with its stream held: ", result);
   }
 }
 
-void JobRunner::add_reasons(Trial& trial, const PipelineOutput& output, const std::string& when,
-                            Result& result) {
-  const std::optional<Judgement> judgement = trial.judge(output);
+void JobRunner::add_reasons(CaseRun& case_run, const PipelineOutput& output,
+                            const std::string& when, Result& result) {
+  const std::optional<Judgement> judgement = case_run.judge(output);
   if (!judgement) throw Interrupted{};
   for (const std::string& reason : judgement->reasons) result.reasons.push_back(when + reason);
 }
 
-/// Reported for every backend, demanded where the scenario asks for batch invariance.
-void JobRunner::repeat_alone(const Problem& problem, Trial& trial, const PipelineOutput& output,
-                             Result& result) {
-  result.batch_invariance = trial.run_alone(ops(), output);
+/// Reported for every backend, demanded where the scenario says attention.batch_invariant.
+void JobRunner::repeat_alone(const Problem& problem, CaseRun& case_run,
+                             const PipelineOutput& output, Result& result) {
+  result.batch_invariance = case_run.run_alone(ops(), output);
   const auto& invariance = result.batch_invariance;
   if (!invariance || invariance->equal || !problem.attention.batch_invariant) return;
   result.reasons.push_back("not batch invariant: request " + std::to_string(invariance->request) +
                            " alone gives other bytes than in the batch");
 }
 
-void JobRunner::judge(Trial& trial, const PipelineOutput& output, Result& result) {
-  std::optional<Judgement> judgement = trial.judge(output);
+void JobRunner::judge(CaseRun& case_run, const PipelineOutput& output, Result& result) {
+  std::optional<Judgement> judgement = case_run.judge(output);
   if (!judgement) throw Interrupted{};
   result.error = std::move(judgement->error);
   result.lse_error = std::move(judgement->lse_error);
@@ -246,14 +247,14 @@ std::optional<PipelineOutput> JobRunner::run_with_another_query(Pipeline& pipeli
 
 /// What is kept later, or of the keys, is found by other values once more. Negated ones make a
 /// run for which the reference is there already.
-void JobRunner::check_remembered(Trial& trial, Pipeline& pipeline, Result& result) {
+void JobRunner::check_remembered(CaseRun& case_run, Pipeline& pipeline, Result& result) {
   UsersPipeline* plugin = pipeline.users();
   if (plugin == nullptr) return;
   plugin->negate_inputs();
   PipelineOutput output = run_once(pipeline, false);
   plugin->negate_inputs();
   plugin->negate_output(output);
-  const std::optional<Judgement> judgement = trial.judge(output);
+  const std::optional<Judgement> judgement = case_run.judge(output);
   if (!judgement) throw Interrupted{};
   if (judgement->reasons.empty()) return;
   result.status = Status::kIncorrect;
@@ -264,18 +265,18 @@ void JobRunner::check_remembered(Trial& trial, Pipeline& pipeline, Result& resul
                   plugin->words().negated, judgement->reasons.front()));
 }
 
-System& JobRunner::system_for(const Problem& problem) {
-  if (system_ && &system_->problem() == &problem) return *system_;
-  if (!system_ || !system_->move_on(problem)) {
-    system_.reset();  // free the old case's tensors before the new ones are made
-    system_ = make_system(problem, {options_.num_threads, options_.should_stop});
+Case& JobRunner::case_for(const Problem& problem) {
+  if (case_ && &case_->problem() == &problem) return *case_;
+  if (!case_ || !case_->move_on(problem)) {
+    case_.reset();  // free the old case's tensors before the new ones are made
+    case_ = make_case(problem, {options_.num_threads, options_.should_stop});
   }
-  for (const std::string& notice : system_->notices()) observer_.notice(notice);
+  for (const std::string& notice : case_->notices()) observer_.notice(notice);
   if (options_.timing && options_.device == "cpu" && problem.timing.mode == TimingMode::kGraph) {
     observer_.notice(problem.scenario +
                      ": timing.mode graph: cpu has no graphs, so its times are of the stream");
   }
-  return *system_;
+  return *case_;
 }
 
 Ops& JobRunner::ops() {

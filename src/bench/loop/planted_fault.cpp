@@ -1,3 +1,5 @@
+// A pipeline with one step more. On the CPU the fault is the thread's own: sleep without end,
+// SIGSEGV, or a byte behind the end of a buffer, where its guard zone lies.
 #include "bench/loop/planted_fault.h"
 
 #include <chrono>

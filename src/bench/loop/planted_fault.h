@@ -1,5 +1,7 @@
 // Faults planted in a backend on purpose, to show what the tool makes of a kernel that hangs,
-// crashes or writes where it must not.
+// crashes or writes where it must not: tests of isolation, time limits and guard zones need one
+// that does so reliably. The fault comes as a step behind those of the backend, so that inputs,
+// refusals and the pipeline stay the backend's.
 #pragma once
 
 #include "backends/forwarding_backend.h"

@@ -1,3 +1,4 @@
+// Runs a pipeline behind a closed gate on its stream; measure/stream_gate.h holds it.
 #include "bench/loop/stream_check.h"
 
 #include <chrono>
@@ -11,12 +12,12 @@ namespace attnbench {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
-Clock::duration time_to_queue(const Pipeline& pipeline) {
-  const auto start = Clock::now();
+SteadyClock::duration time_to_queue(const Pipeline& pipeline) {
+  const auto start = SteadyClock::now();
   for (const Step& step : pipeline.steps()) step.run();
-  return Clock::now() - start;
+  return SteadyClock::now() - start;
 }
 
 /// Queues the pipeline behind a closed gate and opens it a moment later; whether that took as long
@@ -27,11 +28,11 @@ bool run_held(CudaOps& ops, Pipeline& pipeline) {
   constexpr std::chrono::milliseconds kHeadStart{100};
   ops.synchronize();
   StreamGate gate(ops.runtime(), ops.stream());
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   gate.close();
   pipeline.poison_outputs();
   time_to_queue(pipeline);
-  const bool took_long = Clock::now() - start >= StreamGate::kLongest;
+  const bool took_long = SteadyClock::now() - start >= StreamGate::kLongest;
   std::this_thread::sleep_for(kHeadStart);
   gate.open();
   return took_long;

@@ -1,5 +1,17 @@
-// Whether a plugin queues its work on the stream that it is given, and does not wait for it:
-// elsewhere its time is not seen, and who waits cannot be captured in a graph.
+// Whether a plugin queues its work on the stream that it is given, and does not wait for it.
+//
+// Both matter for what is measured. Work on another stream is not between the events that time it,
+// so its time would not be seen; a run() that waits cannot be captured in a graph, and shows the
+// host's time as the kernel's.
+//
+// Both are found by holding the stream: a gate closed on it keeps everything that is queued from
+// starting. Poison is queued first, then the plugin runs. Work on the same stream comes after the
+// poison, however long the gate is closed; work on another stream is done before and is
+// overwritten, which shows as a difference. A run() that returns only when the gate has opened by
+// itself waits for the stream.
+//
+// Work on another stream that is still going on when the gate opens escapes; the head start that
+// other streams get is longer than attention takes.
 #pragma once
 
 #include <optional>
@@ -14,9 +26,11 @@ namespace attnbench {
 std::optional<PipelineOutput> run_with_stream_held(Ops& ops, Pipeline& pipeline);
 
 /// Runs `pipeline` once more with its stream held, so that work on the stream comes after poison
-/// that was queued before it, and work on another stream comes before. `expected` is what its runs
-/// give. Empty, or the reason against it; always empty on the CPU, and where the device cannot hold
-/// a stream. Device errors are thrown.
+/// that was queued before it, and work on another stream comes before.
+///
+/// `expected` is what its runs give, bit by bit: only for backends that are deterministic. Empty,
+/// or the reason against it; always empty on the CPU, and where the device cannot hold a stream. A
+/// host that is slow once is not taken for one that waits. Device errors are thrown.
 std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected);
 
 }  // namespace attnbench

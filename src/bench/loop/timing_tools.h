@@ -1,10 +1,18 @@
-// What timing needs of a device: a stopwatch, a way to empty its cache, its ceilings.
+// Timing of a job: what it needs of a device (a stopwatch, a way to empty its cache, its ceilings),
+// and one pipeline's measurement with the throughput that follows from it.
+//
+// Ceilings are measured on this device, in this process, not taken from a data sheet: the share of
+// the roofline in a result is of what the device does reach. They are measured once, before the
+// first sample that needs them.
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "backends/backend.h"
+#include "bench/bench.h"
 #include "core/problem/problem.h"
+#include "core/result/result.h"
 #include "measure/measure.h"
 #include "metrics/throughput.h"
 
@@ -29,5 +37,26 @@ class TimingTools {
 std::unique_ptr<TimingTools> make_cpu_timing_tools(Ops& ops, int num_threads);
 /// On the stream of `ops`, which must outlive them.
 std::unique_ptr<TimingTools> make_cuda_timing_tools(CudaOps& ops);
+
+/// Timing and throughput of a prepared pipeline.
+///
+/// Times a pipeline in `rounds` rounds, between which others may run. Everything passed by
+/// reference must outlive it. Measures the ceilings of the device at once, where `tools` have not
+/// yet, so that this falls between no two rounds.
+class JobTiming {
+ public:
+  JobTiming(const Problem& problem, const Backend& backend, Pipeline& pipeline, TimingTools& tools,
+            const BenchOptions& options, int rounds = 1);
+  void take_round() { measurement_.take_round(); }
+  /// Sets result.timing and result.throughput.
+  void finish(Result& result);
+
+ private:
+  const Problem& problem_;
+  const Backend& backend_;
+  Ceilings ceilings_;
+  std::unique_ptr<Stopwatch> stopwatch_;
+  Measurement measurement_;
+};
 
 }  // namespace attnbench

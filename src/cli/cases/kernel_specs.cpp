@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "bench/cases/case.h"
-#include "bench/loop/alone.h"
+#include "bench/cases/single_request.h"
 #include "core/error.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/recording_ops.h"
 
 namespace attnbench {
 namespace {
@@ -24,9 +24,9 @@ void record(const Problem& problem, const Backend& backend, const cuda::Target& 
   Problem planned = problem;
   planned.inputs.shapes_only = true;
   const std::unique_ptr<Ops> ops = make_recording_ops(target, plan.specs, &plan.decisions);
-  const std::unique_ptr<System> system = make_system(planned, {});
-  const std::unique_ptr<Trial> trial = system->start(backend);
-  const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
+  const std::unique_ptr<Case> the_case = make_case(planned, {});
+  const std::unique_ptr<CaseRun> case_run = the_case->start(backend);
+  const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*ops);
   for (const Step& step : pipeline->steps()) step.run();  // records, launches nothing
 }
 

@@ -11,7 +11,7 @@
 
 #include "backends/backend.h"
 #include "jit/kernel_spec.h"
-#include "ops/cuda/attention/attend_candidates.h"
+#include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/launcher.h"
 
 namespace attnbench {

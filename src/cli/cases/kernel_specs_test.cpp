@@ -12,7 +12,7 @@
 #include "cli/cases/device.h"
 #include "cli/cases/refusals.h"
 #include "cli/cases/selection.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/recording_ops.h"
 
 namespace attnbench {
 namespace {
@@ -39,9 +39,9 @@ DeviceChoice h100() {
 std::vector<KernelSpec> specs_with_inputs(const Pair& pair, const cuda::Target& target) {
   std::vector<KernelSpec> specs;
   const std::unique_ptr<Ops> ops = make_recording_ops(target, specs);
-  const std::unique_ptr<System> system = make_system(*pair.problem, {});
-  const std::unique_ptr<Trial> trial = system->start(*pair.backend);
-  const std::unique_ptr<Pipeline> pipeline = trial->prepare(*ops);
+  const std::unique_ptr<Case> the_case = make_case(*pair.problem, {});
+  const std::unique_ptr<CaseRun> case_run = the_case->start(*pair.backend);
+  const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*ops);
   for (const Step& step : pipeline->steps()) step.run();
   return specs;
 }
@@ -131,15 +131,15 @@ TEST_CASE("backends held to different kernels take turns on the same operations"
   std::vector<KernelSpec> specs;
   std::vector<cuda::AttendDecision> decisions;
   const std::unique_ptr<Ops> ops = make_recording_ops(cuda::target_of_sm(90), specs, &decisions);
-  const std::unique_ptr<System> system = make_system(problem, {});
-  std::vector<std::unique_ptr<Trial>> trials;
+  const std::unique_ptr<Case> the_case = make_case(problem, {});
+  std::vector<std::unique_ptr<CaseRun>> case_runs;
   std::vector<std::unique_ptr<Pipeline>> pipelines;
   for (const char* kernel : {"general", "prefill"}) {
-    trials.push_back(system->start(with_forced_kernel(*find_backend("FLASH_ATTN"), kernel)));
-    pipelines.push_back(trials.back()->prepare(*ops));
+    case_runs.push_back(the_case->start(with_forced_kernel(*find_backend("FLASH_ATTN"), kernel)));
+    pipelines.push_back(case_runs.back()->prepare(*ops));
   }
-  trials.push_back(system->start(*find_backend("FLASH_ATTN_IX")));
-  pipelines.push_back(trials.back()->prepare(*ops));
+  case_runs.push_back(the_case->start(*find_backend("FLASH_ATTN_IX")));
+  pipelines.push_back(case_runs.back()->prepare(*ops));
   const auto kernel_of_turn = [&](std::size_t index) {
     specs.clear();
     for (const Step& step : pipelines[index]->steps()) step.run();

@@ -9,7 +9,7 @@
 #include "bench/loop/child_process.h"
 #include "cli/cases/kernel_specs.h"
 #include "core/error.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/recording_ops.h"
 #include "plugin/plugin_call.h"
 
 namespace attnbench {

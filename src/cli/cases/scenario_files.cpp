@@ -6,9 +6,9 @@
 
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
+#include "inputs/files/input_file.h"
 #include "inputs/files/kv_scale_file.h"
-#include "inputs/inputs.h"
 
 namespace attnbench {
 namespace fs = std::filesystem;

@@ -7,11 +7,11 @@
 
 #include "backends/backend.h"
 #include "backends/forced_kernel.h"
-#include "bench/cases/same_values.h"
+#include "bench/cases/case.h"
 #include "cli/terminal/text.h"
 #include "core/backend_name.h"
 #include "core/error.h"
-#include "ops/cuda/attention/attend_candidates.h"
+#include "ops/cuda/attention/candidates.h"
 #include "plugin/python_plugin.h"
 
 namespace attnbench {

@@ -9,8 +9,8 @@
 #include "cli/exit_code.h"
 #include "cli/outputs.h"
 #include "cli/session/calibration.h"
-#include "core/atomic_file.h"
 #include "core/error.h"
+#include "core/system/atomic_file.h"
 
 namespace attnbench {
 namespace {

@@ -17,7 +17,7 @@
 #include "cli/commands/commands.h"
 #include "cli/exit_code.h"
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "jit/kernel_spec.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"

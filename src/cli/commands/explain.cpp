@@ -20,8 +20,8 @@
 #include "cli/exit_code.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/printable.h"
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
+#include "core/system/printable.h"
 #include "metadata/kv_layout.h"
 
 namespace attnbench {

@@ -15,8 +15,8 @@
 #include "cli/options/shared_options.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/printable.h"
 #include "core/result/metric_table.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

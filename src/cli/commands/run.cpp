@@ -25,9 +25,9 @@
 #include "cli/session/run_session.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/parallel.h"
-#include "inputs/cache/value_scale.h"
+#include "core/system/parallel.h"
 #include "inputs/files/encoder_scale_file.h"
+#include "inputs/files/value_scale_file.h"
 
 namespace attnbench {
 namespace {
@@ -72,7 +72,7 @@ void check_input_files(const std::vector<Pair>& pairs) {
     checked = pair.problem;
     const KvCacheSpec& cache = checked->kv_cache;
     if (reads_files(*checked)) {
-      make_system(*checked, {})->notices();
+      make_case(*checked, {})->notices();
     } else if (cache.value_scale_file && cache.int8_level == 1) {
       read_value_scales(*checked);
     }

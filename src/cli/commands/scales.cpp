@@ -10,7 +10,7 @@
 #include "cli/exit_code.h"
 #include "cli/session/calibration.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

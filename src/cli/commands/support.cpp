@@ -21,7 +21,7 @@
 #include "cli/exit_code.h"
 #include "cli/outputs.h"
 #include "cli/terminal/text.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/formats/output_file.h"
 
 namespace attnbench {

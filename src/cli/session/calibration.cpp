@@ -4,11 +4,12 @@
 
 #include "backends/backend.h"
 #include "calibrate/report.h"
+#include "calibrate/tensor_observations.h"
 #include "cli/cases/device.h"
 #include "cli/cases/scenario_files.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "report/formats/output_file.h"
 
 namespace attnbench {

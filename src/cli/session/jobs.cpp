@@ -3,7 +3,7 @@
 #include "cli/cases/refusals.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/file_hashes.h"
 
 namespace attnbench {

@@ -7,7 +7,7 @@
 
 #include "cli/terminal/console.h"
 #include "cli/terminal/text.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "bench/bench.h"
-#include "core/clock.h"
+#include "core/system/clock.h"
 
 namespace attnbench {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 

@@ -1,5 +1,6 @@
 // Makers of Field for the plain types: an accessor that returns a reference into a Problem gives
-// both directions. Used by problem_fields.cpp alone.
+// both directions, reading and writing. fields.cpp builds the table from them, field_lists.cpp
+// takes what it needs for the values that are lists.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 
 namespace attnbench::fields {
 
@@ -178,15 +179,5 @@ Field text(std::string key, Access access, bool is_input_path = false) {
   };
   return field;
 }
-
-/// Fields whose values are neither numbers nor words alone (field_lists.cpp).
-Field alibi_slopes_field();
-Field sinks_field();
-Field mm_prefix_ranges_field();
-Field capture_sizes_field();
-Field images_field();
-Field layer_names_field();
-/// One number, or a list of them: kv_cache.k_scale and v_scale.
-Field scale_field(std::string key, std::vector<double>& (*access)(Problem&));
 
 }  // namespace attnbench::fields

@@ -1,4 +1,8 @@
-// Fields that hold lists or mappings.
+// Reading and writing of list-valued fields. Every reader checks the kind before the content and
+// points its Mismatch at the innermost item that is wrong; the caller puts key, file and line
+// before it.
+#include "core/problem/field_lists.h"
+
 #include <charconv>
 
 #include "core/problem/field_builders.h"

@@ -1,3 +1,5 @@
+// Sums over a batch and the default slopes of ALiBi. The sums are plain 64-bit ones; who needs a
+// total in 32 bits checks that (batch_lengths() of the inputs, query_start_loc_of() of metadata).
 #include "core/problem/problem.h"
 
 #include <algorithm>

@@ -1,5 +1,10 @@
 // One fully resolved case of a scenario: every field of contract.md section 1 with defaults filled
-// in. Nesting and names are those of the scenario file, so that problem_json.h is a plain walk.
+// in. Nesting and names are those of the scenario file, so that problem_to_json() is a plain walk.
+//
+// What all of the program works on. Whatever a Problem says was checked when it was loaded (types,
+// bounds, contradictions between fields); what depends on a backend or a device is refused by
+// those. Lengths and positions count tokens, sizes of heads count elements, times carry their unit
+// in the name.
 #pragma once
 
 #include <array>
@@ -9,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/kv_format.h"
-#include "core/problem_enums.h"
+#include "core/numbers/dtype.h"
+#include "core/numbers/kv_format.h"
+#include "core/problem/enums.h"
 
 namespace attnbench {
 

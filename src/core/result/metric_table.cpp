@@ -1,3 +1,7 @@
+// The rows: each says where a number is kept, its unit, which direction is better, and how result
+// file, CSV, page, gate and pooling treat it. Rows stand in the order in which the result file has
+// them. A row that files of older versions do not have must not be Presence::kAlways, or they could
+// no longer be read.
 #include "core/result/metric_table.h"
 
 #include <fmt/format.h>

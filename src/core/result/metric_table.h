@@ -120,7 +120,7 @@ struct ListedMetric {
 /// the CSV has of the LSE and of quantisation too.
 std::vector<ListedMetric> listed_metrics(const MetricTable& table);
 
-/// A plot with where its number stands in a result of the page: part "timing", name "median_us".
+/// A plot, and where its number is in a result of the page: part "timing", name "median_us".
 struct PlottedMetric {
   std::string part;
   std::string name;

@@ -1,13 +1,13 @@
 #include "core/result/metric_table.h"
+#include "core/error.h"
+#include "core/result/read_json.h"
+#include "core/result/write_json.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <limits>
 #include <set>
-
-#include "core/error.h"
-#include "core/result/result_json.h"
 
 namespace attnbench {
 namespace {

@@ -1,3 +1,4 @@
+// What is derived from the samples and statuses of results; the records themselves hold no logic.
 #include "core/result/result.h"
 
 #include <algorithm>

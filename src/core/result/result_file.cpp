@@ -1,3 +1,6 @@
+// Result files and journals. A journal is what a run appends to while it goes: its head line is
+// written first, then one line a result, so the file of a run that was killed is whole up to its
+// last line and can be resumed or reported like a finished one.
 #include "core/result/result_file.h"
 
 #include <algorithm>
@@ -11,44 +14,44 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/result/result_json.h"
+#include "core/result/read_json.h"
 
 namespace attnbench {
 namespace {
 
-using Json = nlohmann::json;
+using Document = nlohmann::json;
 
 constexpr int kSchemaVersion = 1;
 
-Json parse(std::string_view text) {
-  return Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+Document parse(std::string_view text) {
+  return Document::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
 }
 
 /// A text member; empty when it is missing, null or no text.
-std::string text_member(const Json& object, const char* key) {
+std::string text_member(const Document& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-double number_member(const Json& object, const char* key) {
+double number_member(const Document& object, const char* key) {
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_number() ? found->get<double>() : 0;
 }
 
-const Json& object_member(const Json& object, const char* key) {
-  static const Json none = Json::object();
+const Document& object_member(const Document& object, const char* key) {
+  static const Document none = Document::object();
   const auto found = object.is_object() ? object.find(key) : object.end();
   return found != object.end() && found->is_object() ? *found : none;
 }
 
-Environment read_environment(const Json& json) {
+Environment read_environment(const Document& json) {
   Environment environment;
   environment.hostname = text_member(json, "hostname");
-  const Json& cpu = object_member(json, "cpu");
+  const Document& cpu = object_member(json, "cpu");
   environment.cpu.model = text_member(cpu, "model");
   environment.cpu.cores = static_cast<int>(number_member(cpu, "cores"));
   environment.cpu.features = text_member(cpu, "features");
-  const Json& compiler = object_member(json, "compiler");
+  const Document& compiler = object_member(json, "compiler");
   environment.compiler = text_member(compiler, "name");
   const std::string version = text_member(compiler, "version");
   if (!version.empty()) environment.compiler += " " + version;
@@ -56,7 +59,7 @@ Environment read_environment(const Json& json) {
   return environment;
 }
 
-NoiseFloor read_noise_floor(const Json& json) {
+NoiseFloor read_noise_floor(const Document& json) {
   NoiseFloor floor;
   floor.runs = static_cast<int>(number_member(json, "runs"));
   floor.all_cases = number_member(json, "all_cases");
@@ -66,7 +69,7 @@ NoiseFloor read_noise_floor(const Json& json) {
   return floor;
 }
 
-void read_head(const Json& head, ResultFile& file) {
+void read_head(const Document& head, ResultFile& file) {
   const auto version = head.find("schema_version");
   if (version == head.end()) {
     fail(ErrorKind::kFormat, "{}: not a result file: schema_version is missing", file.path);
@@ -75,14 +78,14 @@ void read_head(const Json& head, ResultFile& file) {
     fail(ErrorKind::kFormat, "{}: schema_version: expected {}, found {}", file.path, kSchemaVersion,
          version->dump());
   }
-  const Json& tool = object_member(head, "tool");
+  const Document& tool = object_member(head, "tool");
   file.run.tool_version = text_member(tool, "version");
   file.run.git = text_member(tool, "git");
   file.run.created = text_member(head, "created");
-  for (const Json& word : head.value("command", Json::array())) {
+  for (const Document& word : head.value("command", Document::array())) {
     if (word.is_string()) file.run.command.push_back(word.get<std::string>());
   }
-  const Json& environment = object_member(head, "environment");
+  const Document& environment = object_member(head, "environment");
   file.run.environment = read_environment(environment);
   for (const auto& [key, value] : object_member(environment, "device").items()) {
     if (value.is_string()) file.device[key] = value.get<std::string>();
@@ -93,8 +96,8 @@ void read_head(const Json& head, ResultFile& file) {
   }
 }
 
-void widen_clocks(const Json& result, ResultFile& file) {
-  const Json& clocks = object_member(object_member(result, "timing"), "clocks");
+void widen_clocks(const Document& result, ResultFile& file) {
+  const Document& clocks = object_member(object_member(result, "timing"), "clocks");
   const double least = number_member(clocks, "sm_mhz_min");
   const double most = number_member(clocks, "sm_mhz_max");
   if (least <= 0 || most <= 0) return;
@@ -102,7 +105,7 @@ void widen_clocks(const Json& result, ResultFile& file) {
   file.sm_mhz_max = std::max(file.sm_mhz_max, most);
 }
 
-void read_result(const Json& json, ResultFile& file) {
+void read_result(const Document& json, ResultFile& file) {
   try {
     file.results.push_back(result_from_json(json.dump()));
   } catch (const Error& error) {
@@ -117,7 +120,7 @@ void read_journal(std::string_view lines, ResultFile& file) {
     const std::size_t end = lines.find('\n');
     // Why: a line without its end is what a killed process was writing.
     if (end == std::string_view::npos) return;
-    const Json json = parse(lines.substr(0, end));
+    const Document json = parse(lines.substr(0, end));
     if (json.is_discarded()) {
       fail(ErrorKind::kFormat, "{}: line {} of the journal is not JSON", file.path,
            file.results.size() + 2);
@@ -142,14 +145,14 @@ ResultFile parse_result_file(const std::string& text, const std::string& path) {
   ResultFile file;
   file.path = path;
   const std::size_t line_end = text.find('\n');
-  const Json first_line = parse(std::string_view(text).substr(0, line_end));
+  const Document first_line = parse(std::string_view(text).substr(0, line_end));
   const bool is_journal = first_line.is_object() && first_line.contains("journal");
   if (is_journal) {
     read_head(first_line, file);
     const std::size_t begin = line_end == std::string::npos ? text.size() : line_end + 1;
     read_journal(std::string_view(text).substr(begin), file);
   } else {
-    const Json json = parse(text);
+    const Document json = parse(text);
     if (json.is_discarded()) fail(ErrorKind::kFormat, "{}: not JSON", path);
     if (!json.is_object()) {
       fail(ErrorKind::kFormat, "{}: not a result file: expected an object", path);
@@ -159,7 +162,7 @@ ResultFile parse_result_file(const std::string& text, const std::string& path) {
     if (results == json.end() || !results->is_array()) {
       fail(ErrorKind::kFormat, "{}: results: expected a list", path);
     }
-    for (const Json& result : *results) read_result(result, file);
+    for (const Document& result : *results) read_result(result, file);
   }
   check_unique_ids(file);
   return file;

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

@@ -1,3 +1,5 @@
+// The words of the verdicts and what follows from their counts. The order of the rows is the order
+// of badness: tables, Markdown and the summary line list verdicts by it.
 #include "core/result/verdict.h"
 
 #include <fmt/format.h>

@@ -1,11 +1,45 @@
+// Handing out of blocks and copying of rows into cells. All that fills, checks or reads back a
+// paged cache goes through these functions, so that the owner of a block is decided in one place.
 #include "inputs/cache/cache_cells.h"
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
+#include "core/error.h"
+#include "inputs/random.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
+namespace {
+
+constexpr std::int64_t kExtraTableColumns = 2;
+
+/// Physical ids in the order in which blocks are handed out.
+std::vector<std::int32_t> block_order(const Problem& problem) {
+  const std::int32_t count = checked_int32(physical_blocks(problem), "kv_cache.num_blocks");
+  std::vector<std::int32_t> order(static_cast<std::size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  if (!problem.kv_cache.shuffle_blocks) return order;
+  // Fisher-Yates; the product picks one of i + 1 values from 32 random bits.
+  const Stream stream{problem.inputs.seed, StreamId::kBlocks};
+  for (std::size_t i = order.size(); i-- > 1;) {
+    const std::uint64_t pick = (std::uint64_t{stream.bits(i)} * (i + 1)) >> 32;
+    std::swap(order[i], order[static_cast<std::size_t>(pick)]);
+  }
+  return order;
+}
+
+/// Whether page `page` of request b holds shared prefix positions only, all written earlier.
+bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int64_t page,
+                    std::int64_t seq_len) {
+  const std::int64_t end = (page + 1) * page_tokens(problem);
+  const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
+  return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
+}
+
+}  // namespace
 
 std::int64_t page_tokens(const Problem& problem) {
   return std::int64_t{problem.kv_cache.block_size} * problem.dcp.world_size;
@@ -33,6 +67,40 @@ std::vector<std::int64_t> first_rows(const Problem& problem) {
   std::vector<std::int64_t> starts{0};
   for (const Request& request : problem.batch) starts.push_back(starts.back() + request.seq_len);
   return starts;
+}
+
+Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh) {
+  const std::int64_t tokens = page_tokens(problem);
+  const std::int64_t columns = ceil_div(problem.max_seq_len(), tokens) + kExtraTableColumns;
+  Tensor table(Dtype::kI32, {problem.num_requests(), columns});
+  const std::vector<std::int32_t> order = block_order(problem);
+  std::size_t next = 0;
+  std::vector<std::int32_t> shared;  // block of every shared page handed out so far, else -1
+  const auto allocate = [&]() -> std::int32_t {
+    if (next >= order.size()) {
+      fail(ErrorKind::kConfig, "kv_cache.num_blocks: expected enough for the batch, got {}",
+           problem.kv_cache.num_blocks);
+    }
+    return order[next++];
+  };
+  for (std::int64_t b = 0; b < problem.num_requests(); ++b) {
+    const std::int64_t seq_len = problem.batch[static_cast<std::size_t>(b)].seq_len;
+    const std::int64_t pages = ceil_div(seq_len, tokens);
+    std::int32_t* row = table.data<std::int32_t>() + b * columns;
+    for (std::int64_t page = 0; page < columns; ++page) {
+      if (page >= pages) {
+        row[page] = page % 2 == 0 ? -1 : std::numeric_limits<std::int32_t>::max();
+      } else if (is_shared_page(problem, fresh[static_cast<std::size_t>(b)], page, seq_len)) {
+        const auto slot = static_cast<std::size_t>(page);
+        if (shared.size() <= slot) shared.resize(slot + 1, -1);
+        if (shared[slot] < 0) shared[slot] = allocate();
+        row[page] = shared[slot];
+      } else {
+        row[page] = allocate();
+      }
+    }
+  }
+  return table;
 }
 
 void CellWriter::write_key_scales(float* block_scales, std::int64_t row, std::int64_t slot) const {

@@ -8,7 +8,8 @@
 
 #include "core/problem/problem.h"
 #include "core/tensor.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "metadata/kv_layout.h"
 #include "metadata/parts/dcp.h"
 
@@ -52,10 +53,6 @@ inline constexpr std::array<std::int64_t, 3> kPaddingSlots{-1, -2, -1};
 
 /// i32 [B, MB] as in PagedCache; `fresh` = new_key_ranges(). E-CONFIG: too few blocks.
 Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh);
-
-/// Bytes that turn a result into NaN when they are read as data: NaN codes of both signs (and an
-/// infinity for e5m2), the extremes for int8.
-void fill_poison(Tensor& tensor);
 
 /// Copies rows of StoredKv into a cache; a cell is the vector of one slot and head, with its scale
 /// in per-token-head caches. Borrows layout and stored.

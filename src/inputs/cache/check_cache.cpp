@@ -1,10 +1,15 @@
+// The check works block by block on all cores: it builds the plane that a correct step leaves
+// (bytes before the step, live positions overwritten by what is to be stored) and compares the
+// bytes. Only for the lowest block that differs is a sentence made, so the message does not depend
+// on which thread found a difference first.
+#include "inputs/cache/check_cache.h"
+
 #include <atomic>
 #include <cstring>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
-#include "inputs/inputs.h"
 
 namespace attnbench {
 namespace {

@@ -4,7 +4,10 @@
 #include <cmath>
 #include <cstring>
 
-#include "inputs/inputs.h"
+#include "inputs/cache/check_cache.h"
+#include "inputs/cache/paged_cache.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "inputs/test_problem.h"
 #include "metadata/mask/kernel_rules_testing.h"
 

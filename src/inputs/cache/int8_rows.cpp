@@ -1,9 +1,12 @@
+// Quantisation to int8 as the definitions have it, in float32 and element by element. The division
+// and the multiplication by a reciprocal are not interchangeable: they round differently, and the
+// codes are compared as bytes.
 #include "inputs/cache/int8_rows.h"
 
 #include <cmath>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {

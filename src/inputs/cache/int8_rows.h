@@ -1,5 +1,6 @@
 // Keys, values and queries as int8 attention stores them (semantics §11.2), straight from the
-// definitions in float32: what a correct pipeline's codes and scales are compared with.
+// definitions in float32: what a correct pipeline's codes and scales are compared with, byte by
+// byte. A code of -128 is never made, so it can serve as poison.
 #pragma once
 
 #include <span>

@@ -1,15 +1,15 @@
 #include "inputs/cache/int8_rows.h"
+#include "core/error.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
+#include "inputs/test_problem.h"
+#include "metadata/mask/kernel_rules_testing.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 #include <vector>
-
-#include "core/error.h"
-#include "inputs/inputs.h"
-#include "inputs/test_problem.h"
-#include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
 namespace {

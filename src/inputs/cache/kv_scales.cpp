@@ -1,3 +1,5 @@
+// Scales from the data of a case. A maximum that meets a NaN is NaN, as upstream's is; store_kv
+// then refuses the scale with its value instead of storing a cache of NaN.
 #include "inputs/cache/kv_scales.h"
 
 #include <fmt/format.h>

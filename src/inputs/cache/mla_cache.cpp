@@ -1,4 +1,8 @@
-// The paged cache of an MLA case before the step, and its check after it.
+// The paged cache of an MLA case before the step, and its check after it. One entry a position and
+// no heads, so both work on whole slots; the ranks of a DCP group are counted through as one range
+// of blocks, which makes the first difference the first of the lowest rank.
+#include "inputs/cache/mla_cache.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,10 +12,10 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
-#include "inputs/inputs.h"
-#include "inputs/mla_inputs.h"
+#include "inputs/cache/poison.h"
+#include "inputs/make_inputs.h"
 #include "metadata/slots.h"
 
 namespace attnbench {

@@ -1,127 +1,25 @@
+// Building of the cache before the step, in this order: poison everywhere, initial scales where the
+// format has them, then the context positions. So a byte that was not written on purpose shows as
+// NaN in any result that reads it.
+#include "inputs/cache/paged_cache.h"
+
 #include <algorithm>
 #include <cstring>
-#include <limits>
-#include <numeric>
+#include <span>
+#include <vector>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
-#include "inputs/inputs.h"
-#include "inputs/random.h"
-#include "metadata/int_math.h"
+#include "inputs/cache/poison.h"
 #include "metadata/slots.h"
 
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kExtraTableColumns = 2;
 HeadOrder head_order(CacheLayout layout) {
   return layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd;
 }
-
-/// Physical ids in the order in which blocks are handed out.
-std::vector<std::int32_t> block_order(const Problem& problem) {
-  const std::int32_t count = checked_int32(physical_blocks(problem), "kv_cache.num_blocks");
-  std::vector<std::int32_t> order(static_cast<std::size_t>(count));
-  std::iota(order.begin(), order.end(), 0);
-  if (!problem.kv_cache.shuffle_blocks) return order;
-  // Fisher-Yates; the product picks one of i + 1 values from 32 random bits.
-  const Stream stream{problem.inputs.seed, StreamId::kBlocks};
-  for (std::size_t i = order.size(); i-- > 1;) {
-    const std::uint64_t pick = (std::uint64_t{stream.bits(i)} * (i + 1)) >> 32;
-    std::swap(order[i], order[static_cast<std::size_t>(pick)]);
-  }
-  return order;
-}
-
-/// Whether page `page` of request b holds shared prefix positions only, all written earlier.
-bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int64_t page,
-                    std::int64_t seq_len) {
-  const std::int64_t end = (page + 1) * page_tokens(problem);
-  const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
-  return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
-}
-
-}  // namespace
-
-Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh) {
-  const std::int64_t tokens = page_tokens(problem);
-  const std::int64_t columns = ceil_div(problem.max_seq_len(), tokens) + kExtraTableColumns;
-  Tensor table(Dtype::kI32, {problem.num_requests(), columns});
-  const std::vector<std::int32_t> order = block_order(problem);
-  std::size_t next = 0;
-  std::vector<std::int32_t> shared;  // block of every shared page handed out so far, else -1
-  const auto allocate = [&]() -> std::int32_t {
-    if (next >= order.size()) {
-      fail(ErrorKind::kConfig, "kv_cache.num_blocks: expected enough for the batch, got {}",
-           problem.kv_cache.num_blocks);
-    }
-    return order[next++];
-  };
-  for (std::int64_t b = 0; b < problem.num_requests(); ++b) {
-    const std::int64_t seq_len = problem.batch[static_cast<std::size_t>(b)].seq_len;
-    const std::int64_t pages = ceil_div(seq_len, tokens);
-    std::int32_t* row = table.data<std::int32_t>() + b * columns;
-    for (std::int64_t page = 0; page < columns; ++page) {
-      if (page >= pages) {
-        row[page] = page % 2 == 0 ? -1 : std::numeric_limits<std::int32_t>::max();
-      } else if (is_shared_page(problem, fresh[static_cast<std::size_t>(b)], page, seq_len)) {
-        const auto slot = static_cast<std::size_t>(page);
-        if (shared.size() <= slot) shared.resize(slot + 1, -1);
-        if (shared[slot] < 0) shared[slot] = allocate();
-        row[page] = shared[slot];
-      } else {
-        row[page] = allocate();
-      }
-    }
-  }
-  return table;
-}
-
-namespace {
-
-/// Bytes that turn a result into NaN when they are read as `dtype`: NaN codes of both signs (and an
-/// infinity for e5m2), the extremes for int8.
-void fill_poison(Dtype dtype, std::byte* bytes, std::size_t size_bytes) {
-  const auto fill = [&](auto even, auto odd) {
-    auto* data = reinterpret_cast<decltype(even)*>(bytes);
-    const auto count = static_cast<std::int64_t>(size_bytes / sizeof(even));
-    for_each_chunk(count, 1 << 20, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) data[i] = i % 2 == 0 ? even : odd;
-    });
-  };
-  using u8 = std::uint8_t;
-  using u16 = std::uint16_t;
-  switch (dtype) {
-    case Dtype::kF32:
-      return fill(std::uint32_t{0x7FC00000}, std::uint32_t{0xFFC00000});
-    case Dtype::kF64:
-      return fill(std::uint64_t{0x7FF8} << 48, std::uint64_t{0xFFF8} << 48);
-    case Dtype::kF16:
-      return fill(u16{0x7E00}, u16{0xFE00});
-    case Dtype::kBF16:
-      return fill(u16{0x7FC0}, u16{0xFFC0});
-    case Dtype::kE4M3:
-      return fill(u8{0x7F}, u8{0xFF});
-    case Dtype::kE5M2:
-      return fill(u8{0x7F}, u8{0xFC});
-    case Dtype::kI8:
-    case Dtype::kU8:
-      return fill(u8{0x7F}, u8{0x80});
-    case Dtype::kI32:
-    case Dtype::kI64:
-      break;
-  }
-  fail(ErrorKind::kInternal, "no poison for dtype {}", dtype_name(dtype));
-}
-
-}  // namespace
-
-void fill_poison(Tensor& tensor) {
-  fill_poison(tensor.dtype(), tensor.bytes(), tensor.size_bytes());
-}
-
-namespace {
 
 /// §5.5: all scales are 1.0 when the cache is created.
 void set_initial_scales(const Problem& problem, const KvLayout& layout, const CellWriter& cells,

@@ -1,12 +1,15 @@
+// What a correct cache write stores, from the definitions and in float32, one cell at a time. Kept
+// apart from the kernels and from the CPU operations, which are judged by it; only the rounding of
+// a single value to a code is shared (kernels/common/numeric.cuh).
+#include "inputs/cache/stored_kv.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string_view>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "inputs/cache/int8_rows.h"
-#include "inputs/inputs.h"
-#include "inputs/shapes.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {

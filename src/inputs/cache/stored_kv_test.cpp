@@ -4,7 +4,8 @@
 #include <limits>
 
 #include "core/error.h"
-#include "inputs/inputs.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
 #include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {

@@ -1,12 +1,15 @@
+// Scale files of the encoder. What is accepted follows vLLM's loader, oddities included: short and
+// long keys, numbers in strings, a name given twice. A file that vLLM reads is read with the same
+// numbers, and what vLLM writes is written with the same bytes.
 #include "inputs/files/encoder_scale_file.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "core/atomic_file.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/atomic_file.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
 
 namespace attnbench {

@@ -29,7 +29,7 @@ struct MmScaleFile {
 /// that is no number; E-VALUE a scale that is not finite and > 0, also once it is a float32. Of a
 /// name that is there twice the last one counts, with a notice.
 MmScaleFile read_mm_scales(const std::filesystem::path& path);
-/// The same for text in memory; `name` stands in messages.
+/// The same for text in memory; `name` is for messages.
 MmScaleFile parse_mm_scales(std::string_view text, const std::string& name);
 
 /// The scales of `layer`, or E-VALUE naming the layers that there are.

@@ -1,3 +1,6 @@
+// Hashes of the files that a problem names. Only regular files are hashed; of a path that names
+// nothing, a folder or a pipe there is no hash, and what is wrong with it is for the reader of the
+// file to say.
 #include "inputs/files/file_hashes.h"
 
 #include <fcntl.h>
@@ -10,7 +13,7 @@
 #include <string_view>
 
 #include "core/error.h"
-#include "core/problem/problem_fields.h"
+#include "core/problem/fields.h"
 #include "core/sha256.h"
 #include "inputs/files/scale_text.h"
 

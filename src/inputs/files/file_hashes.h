@@ -1,4 +1,6 @@
-// What is in the files that a problem names, as hashes: their paths say nothing of it.
+// What is in the files that a problem names, as hashes: their paths say nothing of it. A result
+// keeps them, so that two runs of the same scenario over different scales or tensors are told
+// apart, by readers and by the gate.
 #pragma once
 
 #include <map>

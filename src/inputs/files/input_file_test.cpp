@@ -8,7 +8,7 @@
 
 #include "core/error.h"
 #include "inputs/files/safetensors.h"
-#include "inputs/inputs.h"
+#include "inputs/make_inputs.h"
 #include "inputs/test_problem.h"
 
 namespace attnbench {

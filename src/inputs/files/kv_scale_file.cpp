@@ -1,3 +1,6 @@
+// Scale files of an fp8 cache in both forms, and their way into a Problem. The file never wins
+// silently over a number that the scenario gives, nor the other way round: they agree exactly or
+// the case is refused.
 #include "inputs/files/kv_scale_file.h"
 
 #include <fmt/format.h>
@@ -7,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/scale_text.h"
 
 namespace attnbench {

@@ -1,3 +1,6 @@
+// Reading and writing of safetensors files. The header is checked as a whole before a byte of data
+// is read, so a file cut short or made up is refused at once and never allocates what it claims to
+// hold.
 #include "inputs/files/safetensors.h"
 
 #include <fcntl.h>
@@ -12,9 +15,9 @@
 #include <numeric>
 #include <set>
 
-#include "core/atomic_file.h"
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/atomic_file.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

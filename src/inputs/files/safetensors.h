@@ -20,12 +20,12 @@ struct SafetensorsFile {
   const Tensor* find(const std::string& name) const;  // null when absent
 };
 
-/// Tensors of a dtype that the format has and Dtype lacks (BOOL, U16, ...) are checked and left
+/// Tensors of a dtype that the format has and Dtype has not (BOOL, U16, ...) are checked and left
 /// out. Errors: E-IO unreadable; E-FORMAT truncated, overlapping, overflowing offsets, holes or
 /// trailing bytes, unknown dtype, duplicate names, header longer than the file, shape and byte
 /// count that disagree.
 SafetensorsFile read_safetensors(const std::filesystem::path& path);
-/// The same for bytes in memory; `name` stands in messages.
+/// The same for bytes in memory; `name` is for messages.
 SafetensorsFile parse_safetensors(std::span<const std::byte> bytes, const std::string& name);
 
 /// A file whose tensors are read one at a time: only the header is held. The file is opened for
@@ -39,7 +39,7 @@ class SafetensorsReader {
   const SafetensorsHeader& header() const { return header_; }
   const SafetensorsEntry* find(const std::string& tensor) const;  // null when absent
   /// Errors: E-IO, also when the file is not the one whose header was read; E-DTYPE for a dtype
-  /// that Dtype lacks.
+  /// that Dtype has not.
   Tensor read(const SafetensorsEntry& entry) const;
 
  private:

@@ -1,3 +1,7 @@
+// The header's JSON, read as a stream of events instead of a document: a hostile header may be 100
+// MB of nesting, duplicate names or numbers beyond 64 bits, and is refused at the first token that
+// does not fit. The offsets are then checked to tile the data exactly, so no later read can leave
+// it.
 #include "inputs/files/safetensors_header.h"
 
 #include <algorithm>
@@ -7,7 +11,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

@@ -1,3 +1,5 @@
+// One face for the formats of scale files. Each format is parsed and written by its own module;
+// here they are told apart, and brought to the common form and back without changing a number.
 #include "inputs/files/scale_file.h"
 
 #include <fmt/format.h>
@@ -7,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "inputs/files/kv_scale_file.h"
 #include "inputs/files/scale_text.h"

@@ -36,17 +36,18 @@ struct ScaleFile {
   std::vector<std::string> notices;
 };
 
-/// By what the entries look like when `format` is not given; long keys alone are of vllm-mm unless
-/// a layer is called self_attn, has lists or no q_scale. Errors: those of the format's reader,
-/// E-VALUE for a file without layers and for zeros among the scales of int8-value.
+/// By what the entries look like when `format` is not given; an entry with long keys only is of
+/// vllm-mm unless a layer is called self_attn, has lists or no q_scale. Errors: those of the
+/// format's reader, E-VALUE for a file without layers and for zeros among the scales of int8-value.
 ScaleFile parse_scale_file(std::string_view text, const std::string& name,
                            std::optional<ScaleFormat> format = std::nullopt);
 /// The same of a file. Errors: also E-IO.
 ScaleFile read_scale_file(const std::filesystem::path& path,
                           std::optional<ScaleFormat> format = std::nullopt);
 
-/// Layers in the order given. `model_type` stands in the legacy form. Errors: E-VALUE for a scale
-/// that is not finite and > 0, and in the legacy form unless the layers are numbered 0, 1, ...
+/// Layers in the order given. `model_type` is written into the legacy form. Errors: E-VALUE for a
+/// scale that is not finite and > 0, and in the legacy form unless the layers are numbered 0, 1,
+/// ...
 std::string scale_file_text(const ScaleFile& file, const std::string& model_type);
 
 /// N of "model.layers.N.self_attn", or of the only number in the name; nothing without one. Layers

@@ -1,3 +1,6 @@
+// Text and JSON of scale files, read as Python reads them, since the files come from Python
+// programs: NaN and Infinity are values, a name given twice is legal and the last one counts. Sizes
+// and numbers of names are limited, because a file may come from anywhere.
 #include "inputs/files/scale_text.h"
 
 #include <fmt/format.h>
@@ -14,7 +17,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/printable.h"
+#include "core/system/printable.h"
 
 namespace attnbench {
 namespace {

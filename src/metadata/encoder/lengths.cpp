@@ -1,3 +1,5 @@
+// Buckets and offsets of the encoder's lengths. The bucket limits are those of vLLM: cuDNN builds a
+// plan for each shape, and buckets keep the number of plans small.
 #include "metadata/encoder/lengths.h"
 
 #include <algorithm>

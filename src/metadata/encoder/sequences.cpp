@@ -1,3 +1,5 @@
+// From the arguments of a wrapper back to sequences, with every condition under which the wrapper
+// would read outside its tensors refused by name.
 #include "metadata/encoder/sequences.h"
 
 #include <algorithm>
@@ -44,7 +46,7 @@ MmSequences batch_sequences(MmLengthsBackend backend, const MmCall& call) {
 
 void check_max_seqlen(MmLengthsBackend backend, const MmCall& call,
                       const std::vector<std::int32_t>& lens) {
-  // TORCH_SDPA splits by cu_seqlens alone; its max_seqlen is 0 or missing (§10.3).
+  // TORCH_SDPA splits by cu_seqlens only; its max_seqlen is 0 or missing (§10.3).
   if (backend == kTorchSdpa || lens.empty()) return;
   const std::int64_t longest = std::ranges::max(lens);
   if (*call.max_seqlen >= longest) return;

@@ -1,8 +1,11 @@
+// Resolution of masks and bias. The window comes first, because the form of ALiBi depends on
+// whether there is one; ranges of multimodal prefixes only ever add keys to what mask and window
+// leave.
 #include "metadata/mask/attention_math.h"
 
 #include <algorithm>
 
-#include "metadata/mask/windows.h"
+#include "core/error.h"
 
 namespace attnbench {
 namespace {
@@ -35,7 +38,35 @@ WindowSubject window_subject(AttentionType type) {
   }
 }
 
+bool is_symmetric(WindowSubject subject, EncoderWindowRule rule, bool symmetric_encoder) {
+  switch (subject) {
+    case WindowSubject::kDecoder:
+    case WindowSubject::kEncoderDecoder:
+      return false;
+    case WindowSubject::kEncoderOnly:
+      return true;
+    case WindowSubject::kEncoder:
+      return rule == EncoderWindowRule::kSymmetric || symmetric_encoder;
+  }
+  fail(ErrorKind::kInternal, "unknown window subject");
+}
+
 }  // namespace
+
+WindowPair window_pair(std::optional<int64_t> sliding_window, WindowSubject subject,
+                       EncoderWindowRule rule, bool symmetric_encoder) {
+  if (!sliding_window) return {};
+  if (*sliding_window < 1) {
+    fail(ErrorKind::kConfig, "sliding_window: expected at least 1, got {}", *sliding_window);
+  }
+  const int64_t reach = *sliding_window - 1;
+  return {reach, is_symmetric(subject, rule, symmetric_encoder) ? reach : 0};
+}
+
+WindowPair apply_causal(WindowPair window, bool causal) {
+  if (causal) window.right = 0;
+  return window;
+}
 
 AttentionMath resolve_attention_math(const Problem& problem, const KernelRules& rules) {
   const AttentionSpec& attention = problem.attention;

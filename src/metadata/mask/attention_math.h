@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -12,6 +13,24 @@
 #include "metadata/mask/mm_prefix.h"
 
 namespace attnbench {
+
+/// Attention as §3.3 tells it apart.
+enum class WindowSubject { kDecoder, kEncoderDecoder, kEncoderOnly, kEncoder };
+
+/// Key j is allowed for position p iff p - left <= j <= p + right; -1 = unlimited.
+struct WindowPair {
+  int64_t left = -1;
+  int64_t right = -1;
+  bool operator==(const WindowPair&) const = default;
+};
+
+/// sliding_window counts the visible keys including the token itself; nullopt = no window, < 1 is
+/// E-CONFIG. With symmetric_encoder an ENCODER window is symmetric whatever the rule.
+WindowPair window_pair(std::optional<int64_t> sliding_window, WindowSubject subject,
+                       EncoderWindowRule rule, bool symmetric_encoder = false);
+
+/// The pair with the right side closed when causal.
+WindowPair apply_causal(WindowPair window, bool causal);
 
 /// The bias added to an allowed score (semantics §3.4); p is the query's absolute position, j the
 /// key's, context_len = Sk - Sq.

@@ -33,7 +33,7 @@ struct KernelRules {
   bool rounds_dequantised = false;
   /// Over an e4m3 cache the query is e4m3 too, with kv_cache.q_scale.
   bool quantises_query = false;
-  /// Reads queries, keys and values that somebody else quantised and dequantised; a kernel does
+  /// Reads queries, keys and values that were quantised and dequantised beforehand; a kernel does
   /// that itself.
   bool reads_dequantised = false;
 

@@ -1,3 +1,5 @@
+// Ranges of multimodal prefixes. A range past the end of its sequence is legal and cut: a prompt
+// may still be arriving in chunks.
 #include "metadata/mask/mm_prefix.h"
 
 #include <algorithm>

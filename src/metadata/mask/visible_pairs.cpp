@@ -1,3 +1,6 @@
+// Counting without visiting: causal rule and window leave each row an interval of keys whose ends
+// move by one from row to row, so their sum is that of a clamped arithmetic series. Only rows that
+// a range of a multimodal prefix covers are looked at one by one.
 #include "metadata/mask/visible_pairs.h"
 
 #include <algorithm>

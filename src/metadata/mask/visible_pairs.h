@@ -1,5 +1,7 @@
-// Exact number of (query row, key) pairs that the masks allow; FLOPs are counted from it
-// (semantics §3.2, §3.3, §3.6).
+// Exact number of (query row, key) pairs that the masks allow; FLOPs are counted from it (semantics
+// §3.2, §3.3, §3.6). Must agree with is_allowed() of attention_math.h on every row and key: a test
+// holds the two together, since a FLOP count that ignores a window would show a kernel that skips
+// masked tiles as faster than the device.
 #pragma once
 
 #include <cstdint>

@@ -1,3 +1,5 @@
+// From positions to slots. An index that names no key, by its sign, its column or its block, gives
+// slot -1 and is not an error: the indexer pads its lists so.
 #include "metadata/mla/sparse_index.h"
 
 #include "core/error.h"

@@ -1,3 +1,6 @@
+// The cascade heuristic as upstream has it: it compares how many waves of CTAs the shared pass and
+// a plain split decode would take. The constants are upstream's; other values would choose another
+// pass than the program that is judged.
 #include "metadata/parts/cascade.h"
 
 #include <algorithm>

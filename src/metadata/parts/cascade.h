@@ -1,5 +1,6 @@
 // When a prefix that all requests share is worth a pass of its own, and what that pass requires
-// (semantics §6.1, §6.2).
+// (semantics §6.1, §6.2). The pass over the prefix reads its keys once for all requests; each
+// request's other keys are a second pass, and the two are merged by their log-sum-exps.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 namespace attnbench {
 
+/// What upstream's scheduler knows of a batch when it decides.
 struct CascadeQuestion {
   int64_t common_prefix_len = 0;
   std::span<const int32_t> query_lens;  // [B]

@@ -1,3 +1,5 @@
+// Striping of tokens over ranks: token p lies in run p / I, run r on rank r % W. Everything else
+// follows from these two divisions.
 #include "metadata/parts/dcp.h"
 
 #include <algorithm>

@@ -1,3 +1,6 @@
+// Dealing of blocks to parts: each part takes one payload, request after request, and a request
+// that a part leaves unfinished is a split more. The records are what the kernel reads; they are
+// compared with upstream's, so ties and empty requests are treated as there.
 #include "metadata/parts/decode_plan.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// The 3D path divides the keys of a request into segments of whole tiles, as many for every request
+// of a launch; a short request leaves the last ones empty.
 #include "metadata/parts/segments.h"
 
 #include <algorithm>

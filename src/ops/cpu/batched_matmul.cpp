@@ -1,4 +1,6 @@
-// Batched matrix products in f32: the up- and down-projections of MLA (semantics §8.2, §8.3).
+// Batched matrix products in f32: the up- and down-projections of MLA (semantics §8.2, §8.3). A
+// tile of the result is the unit of work; its tiles of A and B are decoded to float32 into the
+// scratch, multiplied by Eigen, and each sum is rounded once to the element of C.
 #include <algorithm>
 
 #include "kernels/params_mla.h"
@@ -23,6 +25,7 @@ using ConstMatrix = Eigen::Map<const RowMajor>;
 constexpr attn::i64 kTileRows = 128;
 constexpr attn::i64 kTileColumns = 256;
 
+/// Rows and columns of C that one thread makes; those at the edges are smaller.
 struct Tile {
   attn::i64 batch;
   attn::i64 first_row;
@@ -65,6 +68,7 @@ void decode_b(const attn::MatmulParams& params, const Tile& tile, float* destina
   }
 }
 
+/// c = a b; a product of no terms is 0.
 void multiply(const attn::MatmulParams& params, const Tile& tile, const float* a, const float* b,
               float* c) {
   const ConstMatrix left(a, tile.rows, params.k);

@@ -1,3 +1,5 @@
+// Ops on CPU threads. A buffer is host memory between two zones of known bytes, which synchronize()
+// looks at: an operation or a plugin that writes past the end is told with the buffer's name.
 #include "ops/cpu/cpu_ops.h"
 
 #include <fmt/format.h>
@@ -8,7 +10,7 @@
 #include <utility>
 
 #include "core/error.h"
-#include "core/guard_zone.h"
+#include "core/system/guard_zone.h"
 #include "ops/ops.h"
 
 namespace attnbench {
@@ -75,6 +77,7 @@ class HostBuffer : public Buffer {
   LiveBuffers live_;
 };
 
+/// A copy beyond a buffer is a defect of this program, not of the input.
 void check_size(const Buffer& buffer, std::size_t size_bytes) {
   if (size_bytes > buffer.size_bytes()) {
     fail(ErrorKind::kInternal, "copy of {} bytes, the buffer has {}", size_bytes,
@@ -82,6 +85,8 @@ void check_size(const Buffer& buffer, std::size_t size_bytes) {
   }
 }
 
+/// Operations are done when their calls return: there is nothing to wait for, and no kernels to
+/// name.
 class CpuOps : public Ops {
  public:
   CpuOps(int num_threads, int num_sms) : num_sms_(num_sms), workers_(num_threads) {}

@@ -1,9 +1,10 @@
 // Moving rows without arithmetic: concatenation, gathering by index, strided copies (semantics
-// §8.4.5, §8.6 and the transposes around the collectives of §7).
+// §8.4.5, §8.6 and the transposes around the collectives of §7). Elements of one type are copied as
+// bits, so that NaN payloads survive; only copy() between two types goes through float32.
 #include <algorithm>
 #include <cstring>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params_mla.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"

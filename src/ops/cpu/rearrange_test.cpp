@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "metadata/mla/chunks.h"
+#include "metadata/mla/prefill.h"
 #include "ops/cpu/tensor_testing.h"
 #include "ops/ops.h"
 

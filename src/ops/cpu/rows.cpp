@@ -1,6 +1,8 @@
+// Decoding and encoding of rows. f16 goes through the F16C instructions where the machine has them;
+// what is left over at the end of a row, and every row elsewhere, through core/dtype.h.
 #include "ops/cpu/rows.h"
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 
 #if defined(__F16C__)
@@ -9,6 +11,17 @@
 
 namespace attnbench::cpu {
 namespace {
+
+void decode_f16(const std::uint16_t* source, int count, float* destination) {
+  int i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= count; i += 8) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(source + i));
+    _mm256_storeu_ps(destination + i, _mm256_cvtph_ps(half));
+  }
+#endif
+  load_floats(Dtype::kF16, source + i, count - i, destination + i);
+}
 
 void store_f16(const float* source, std::int64_t count, std::uint16_t* destination) {
   std::int64_t i = 0;
@@ -22,6 +35,19 @@ void store_f16(const float* source, std::int64_t count, std::uint16_t* destinati
 }
 
 }  // namespace
+
+void decode_row(attn::Element element, const void* source, int count, const CodeTable& codes,
+                float* destination) {
+  const auto dtype = static_cast<Dtype>(element);
+  if (dtype == Dtype::kF16) {
+    decode_f16(static_cast<const std::uint16_t*>(source), count, destination);
+  } else if (dtype_size(dtype) == 1) {
+    const auto* bytes = static_cast<const std::uint8_t*>(source);
+    for (int i = 0; i < count; ++i) destination[i] = codes[bytes[i]];
+  } else {
+    load_floats(dtype, source, count, destination);
+  }
+}
 
 void store_row(attn::Element element, const float* source, std::int64_t count, void* destination) {
   const auto dtype = static_cast<Dtype>(element);

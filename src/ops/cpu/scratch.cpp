@@ -1,3 +1,5 @@
+// Sizes of the arrays of attention. Rows and keys are counted by whole tiles, whatever the problem
+// has, so that only the head sizes and the number of ranges can make an array grow.
 #include "ops/cpu/scratch.h"
 
 #include <algorithm>

@@ -1,5 +1,9 @@
 // Working memory of one CPU thread: a block of query rows, one tile of keys and values, and the
-// running softmax state. Sized once per operation, so the inner loops never allocate.
+// running softmax state. Sized once per operation, so the inner loops never allocate, and kept from
+// operation to operation, so a timed run allocates nothing at all.
+//
+// Every operation may find anything in it: nothing here is state between operations. Operations
+// other than attention use single arrays as plain buffers.
 #pragma once
 
 #include <array>
@@ -21,7 +25,8 @@ inline constexpr int kLanes = 16;
 
 using FloatArray = std::vector<float, AlignedAllocator<float>>;
 using IntArray = std::vector<std::int32_t, AlignedAllocator<std::int32_t>>;
-/// Value of every code of a one-byte element type.
+/// Value of every code of a one-byte element type, scales and rounding included where the reader
+/// wants.
 using CodeTable = std::array<float, 256>;
 
 /// For each row of a block, one run [begin, end) of keys that it may see.
@@ -56,6 +61,7 @@ struct Scratch {
   int row_stride = 0;
   bool small = false;
 
+  /// Room for attention with these head sizes and so many bidirectional ranges. Only grows.
   void reserve(int head_size, int v_head_size, int num_ranges);
   /// Sum of P V of one element, before the division by the row sum.
   float output_at(int row, int dim, int v_head_size) const {

@@ -10,10 +10,9 @@
 
 #include "core/tensor.h"
 #include "kernels/params.h"
+#include "ops/operation_table.h"
 
 namespace attnbench::cpu {
-
-inline attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
 
 /// About normal with deviation `magnitude`, the same on every machine.
 inline Tensor random_tensor(Dtype dtype, std::vector<std::int64_t> shape, std::uint64_t seed,

@@ -10,14 +10,13 @@
 #include <set>
 #include <string_view>
 
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
-#include "ops/cuda/attention/attend_general.h"
-#include "ops/cuda/attention/attend_spec.h"
-#include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/attention/spec.h"
 #include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
+#include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 #include "ops/forwarding_ops.h"
 

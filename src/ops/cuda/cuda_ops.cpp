@@ -1,3 +1,5 @@
+// What is not a launch: buffers between guard zones, copies, waiting, and whom to blame for an
+// error.
 #include "ops/cuda/cuda_ops.h"
 
 #include <fmt/format.h>
@@ -35,6 +37,7 @@ void check_size(const Buffer& buffer, std::size_t size_bytes) {
   }
 }
 
+/// For messages: the kernels that an error may be of.
 std::string blame(const std::string& kernels) {
   return kernels.empty() ? std::string("no kernel was launched since the last check")
                          : "kernels since the last check: " + kernels;
@@ -88,11 +91,12 @@ void CudaOps::matmul(const attn::MatmulParams& params) {
 }
 
 void* CudaOps::stream_for(const std::string& name) {
-  // Why at once: whoever queues the work may hang before anybody waits for it.
+  // Why at once: whoever queues the work may hang before anything waits for it.
   if (launcher_.note_foreign(name)) announce();
   return stream_.handle();
 }
 
+/// Says once what the next wait is for; the same kernels are not announced again.
 void CudaOps::announce() {
   if (!listener_) return;
   std::string kernels = launcher_.unchecked();

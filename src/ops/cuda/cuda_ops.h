@@ -1,4 +1,8 @@
-// Operations on a CUDA device, or on a description of one.
+// Operations on a CUDA device: memory, one stream, and launches on it.
+//
+// Calls return before their work is done. An error of a kernel therefore shows at some later call;
+// wait() and synchronize() are where it is looked for, and they name every kernel that it may be
+// of. Without the CUDA toolkit make_cuda_ops() throws; everything else compiles and links.
 #pragma once
 
 #include <functional>
@@ -7,13 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "core/problem/problem.h"
 #include "gpu/cublas_lt.h"
 #include "gpu/device_buffer.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
 #include "jit/kernel_store.h"
-#include "ops/cuda/attention/attend_candidates.h"
 #include "ops/cuda/kernel_launcher.h"
 #include "ops/cuda/kernel_ops.h"
 #include "ops/cuda/matmul/library_matmul.h"
@@ -26,7 +28,7 @@ namespace attnbench {
 class CudaOps final : public cuda::KernelOps {
  public:
   /// Products of matrices are done by what `open_library` opens, where that takes them; without it
-  /// all are by the own kernel.
+  /// all are by attnbench's kernel.
   CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store,
           CublasLtOpener open_library = nullptr);
 
@@ -68,19 +70,8 @@ class CudaOps final : public cuda::KernelOps {
 };
 
 /// Of device `index`; `cache_dir` empty = the default kernel cache; without `with_cublas_lt` every
-/// product is by the own kernel. Errors: kCuda naming what is missing.
+/// product is by attnbench's kernel. Errors: kCuda naming what is missing.
 std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir,
                                        bool with_cublas_lt = true);
-
-/// Runs nothing: every operation adds the specs that it would launch on `target` to `specs`, each
-/// once; where `decisions` is not null, also how it chose the kernel of each attention operation.
-/// Buffers take no memory and must not be touched. `specs` and `decisions` must outlive it.
-std::unique_ptr<Ops> make_recording_ops(const cuda::Target& target, std::vector<KernelSpec>& specs,
-                                        std::vector<cuda::AttendDecision>* decisions = nullptr);
-
-/// Forms of attention in `problem` that have no kernel on `target`, as reasons to refuse it before
-/// it is run: "attend of head_size 1024 needs 172800 bytes of shared memory of 101376". Empty when
-/// everything is there.
-std::vector<std::string> cuda_lacks(const Problem& problem, const cuda::Target& target);
 
 }  // namespace attnbench

@@ -11,6 +11,7 @@
 #include "kernels/params_measure.h"
 #include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
+#include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/host_device_testing.h"
 
 namespace attnbench {

@@ -9,10 +9,11 @@
 #include <filesystem>
 
 #include "core/error.h"
-#include "core/parallel.h"
+#include "core/system/parallel.h"
 #include "jit/kernel_store.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/move/tma_copy_testing.h"
+#include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 
 namespace attnbench::cuda {
@@ -158,7 +159,7 @@ TEST_CASE("products by cuBLASLt and by the own kernel on the GPU are those of th
     if (!found.library || c.k == 0 || c.one_row || !has_types) {
       CHECK_FALSE(by_library);
     } else if (c.k % 8 == 0 && c.n % 8 == 0 && c.padding % 8 == 0) {
-      CHECK(by_library);  // it may lack algorithms for other alignments
+      CHECK(by_library);  // it may have no algorithm for other alignments
     }
     cases.back().run(*own);
     CHECK_FALSE(is_librarys(own->take_kernels()));

@@ -1,3 +1,6 @@
+// Order of a launch: what any device would refuse (check_launch), the kernel itself, what this
+// device and this kernel refuse together (check_shape), permission for shared memory, parameters,
+// launch.
 #include "ops/cuda/kernel_launcher.h"
 
 #include <fmt/format.h>
@@ -78,6 +81,7 @@ void KernelLauncher::launch(const KernelSpec& spec, const LaunchShape& shape,
       runtime_.allow_shared_memory(loaded.kernel, shape.shared_bytes);
       loaded.allowed_shared_bytes = shape.shared_bytes;
     }
+    // Why a limit: buffers that come and go give maps of other addresses without end.
     constexpr std::size_t kMostMaps = 1024;
     if (encoded_maps_.size() > kMostMaps) encoded_maps_.clear();
     std::vector<const void*> parameters;
@@ -122,6 +126,7 @@ void KernelLauncher::note_library_launch(const KernelInfo& info) {
   note_launch(known->second);
 }
 
+/// By source, function and constants: two names of one spec are one kernel.
 KernelLauncher::Loaded& KernelLauncher::find_or_load(const KernelSpec& spec) {
   std::string key = spec.source + "\n" + spec.function;
   for (const auto& [name, value] : spec.constants) key += "\n" + name + "=" + value;

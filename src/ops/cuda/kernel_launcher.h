@@ -1,5 +1,9 @@
 // Launches on a real device: kernels are compiled (or taken from the cache) and loaded when they
-// are first used.
+// are first used, and stay loaded. So the first launch of a spec may take a second and later ones
+// microseconds; whoever times has launched everything once.
+//
+// It also keeps account of what was launched: for results, which list kernels with their registers
+// and spills, and for errors that show later and may be of any launch since the last check.
 #pragma once
 
 #include <map>
@@ -28,7 +32,7 @@ class KernelLauncher final : public Launcher {
   void launch(const KernelSpec& spec, const LaunchShape& shape,
               const std::vector<KernelArgument>& arguments) override;
 
-  /// A launch on the stream that a library made: named as those of own kernels are.
+  /// A launch on the stream that a library made: named like those of attnbench's kernels.
   void note_library_launch(const KernelInfo& info);
   /// Kernels launched since the last call, each once.
   std::vector<KernelInfo> take_kernels();

@@ -1,7 +1,14 @@
-// The operations of Ops as kernel launches, whatever takes the launches and holds the memory.
+// The operations of Ops as kernel launches, whatever takes the launches and holds the memory: the
+// common base of CudaOps, which launches on a device, and of the Ops that only records.
+//
+// A derived class gives the launcher and implements what Ops says of memory, streams and waiting.
+// The functions of ops/cuda/operations.h do the rest: they choose kernels by the launcher's target
+// and hand them to the launcher. A derived class that has another way for one operation overrides
+// it, as CudaOps does for matmul, and may fall back on KernelOps for what it cannot take.
 #pragma once
 
 #include "ops/cuda/launcher.h"
+#include "ops/cuda/operations.h"
 #include "ops/ops.h"
 
 namespace attnbench::cuda {
@@ -9,12 +16,14 @@ namespace attnbench::cuda {
 /// What a kernel does not do yet throws an Error of kind kUnsupported that says so.
 class KernelOps : public Ops {
  public:
-  int num_sms() const override;
-  void force_kernel(std::string_view name) override;
-#define ATTNBENCH_OPERATION(name, parameters, arguments) void name parameters override;
+  int num_sms() const override { return launcher().target().num_sms; }
+  void force_kernel(std::string_view name) override { launcher().force_kernel(name); }
+#define ATTNBENCH_OPERATION(name, parameters, arguments) \
+  void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }
 #include "ops/operations.def"
 
  protected:
+  /// One for the life of the object.
   virtual Launcher& launcher() = 0;
   const Launcher& launcher() const { return const_cast<KernelOps*>(this)->launcher(); }
 };

@@ -23,7 +23,7 @@ struct Target {
   int max_shared_bytes = 232448;  // of one CTA, dynamic, opted in
 };
 
-/// Facts of a compute capability when there is no device to ask ("attnbench compile").
+/// Facts of a compute capability where there is no device ("attnbench compile").
 Target target_of_sm(int sm);
 
 /// A parameter of a kernel: its bytes as they are, or a tensor map, of which the kernel gets the
@@ -48,8 +48,8 @@ class Launcher {
   virtual void launch(const KernelSpec& spec, const LaunchShape& shape,
                       const std::vector<KernelArgument>& arguments) = 0;
 
-  /// Name of the candidate (attend_candidates.h) that every attention operation takes from now on;
-  /// empty = the first that fits, as at the start.
+  /// Name of the candidate (attention/candidates.h) that every attention operation takes from now
+  /// on; empty = the first that fits, as at the start.
   void force_kernel(std::string_view name) { forced_kernel_ = name; }
   const std::string& forced_kernel() const { return forced_kernel_; }
   /// Hears of every attention operation before its kernel is chosen.

@@ -1,4 +1,14 @@
-// The operations of operations.def as kernel launches, one function each; KernelOps wraps them.
+// The operations of operations.def as kernel launches, one function each; KernelOps wraps them. A
+// file below this folder defines the functions of some rows, one kernel file each.
+//
+// What holds for each of them:
+//   - it chooses source, constants and grid by the parameters and by launcher.target(), and queues
+//   the
+//     launches in order. It neither waits nor looks at device memory, so the same calls give the
+//     same specs without a device (recording_ops.h);
+//   - addresses and strides count only by what they are multiples of (vector_choice.h);
+//   - no work, an extent of 0, launches nothing;
+//   - the name of a spec says what was chosen, since results and messages give it.
 #pragma once
 
 #include "ops/cuda/launcher.h"

@@ -1,3 +1,4 @@
+// One thread each. The write is of the word 1, which no guard zone and no poison contains.
 #include "ops/cuda/planted_fault.h"
 
 #include "kernels/params_measure.h"

@@ -1,8 +1,10 @@
+// Alignment as a sum of bits: an address or stride is or-ed to the others, and the lowest bit that
+// is set says what all of them are multiples of.
 #include "ops/cuda/vector_choice.h"
 
 #include <algorithm>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 
 namespace attnbench::cuda {
 

@@ -1,4 +1,10 @@
-// How many bytes a thread may load and store at a time, given the addresses of an operation.
+// How many bytes a thread may load and store at a time, given the addresses of an operation, and
+// how specs call element types.
+//
+// A load of 16 bytes must lie on a multiple of 16, or the kernel faults. Problems come with any
+// strides, views into captured tensors among them, so every launcher collects what it will address
+// and takes the widest vector that fits all of it. Only multiples count and not the addresses, so a
+// problem gets the same kernel wherever its buffers are.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +62,7 @@ struct CodesAndScales {
 /// Whether every scale lies right behind its codes (semantics §5.5).
 bool scales_follow_codes(const CodesAndScales& side);
 
+/// a / b rounded up, for a >= 0 and b > 0.
 std::int64_t ceil_quotient(std::int64_t a, std::int64_t b);
 
 }  // namespace attnbench::cuda

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/result/result_json.h"
+#include "core/result/write_json.h"
 
 namespace attnbench {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "core/atomic_file.h"
 #include "core/error.h"
+#include "core/system/atomic_file.h"
 
 namespace attnbench {
 namespace {

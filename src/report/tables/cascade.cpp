@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 
 namespace attnbench {

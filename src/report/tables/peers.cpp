@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 
 namespace attnbench {

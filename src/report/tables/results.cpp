@@ -6,7 +6,7 @@
 #include <array>
 #include <set>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"

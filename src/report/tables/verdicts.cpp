@@ -7,7 +7,7 @@
 #include <array>
 #include <cmath>
 
-#include "core/printable.h"
+#include "core/system/printable.h"
 #include "report/format.h"
 
 namespace attnbench {

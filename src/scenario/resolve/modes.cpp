@@ -10,7 +10,6 @@
 
 #include "core/error.h"
 #include "metadata/batch.h"
-#include "metadata/mla/chunks.h"
 #include "metadata/mla/prefill.h"
 
 namespace attnbench {

@@ -1,6 +1,6 @@
 #include "scenario/resolve/resolve.h"
 
-#include "core/problem/problem_json.h"
+#include "core/problem/fields.h"
 #include "scenario/test_support.h"
 
 namespace attnbench {

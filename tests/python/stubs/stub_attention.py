@@ -10,7 +10,7 @@ LARGEST_P = 256  # of e4m3 probabilities
 def of_request(query, key, value, scale, left, right, soft_cap=0.0, slopes=None, sinks=None,
                by_key_index=False, dtype=None, rounds_p=False):
     """[Q, H, D] over [K, Hk, D] -> output [Q, H, Dv], natural LSE [Q, H], -inf where no key is seen.
-    The last query stands at the last key. `dtype` of the output, if not that of the query;
+    The last query is aligned with the last key. `dtype` of the output, if not that of the query;
     `rounds_p`: probabilities are e4m3."""
     groups = query.shape[1] // key.shape[1]
     key, value = (rows.float().repeat_interleave(groups, 1) for rows in (key, value))

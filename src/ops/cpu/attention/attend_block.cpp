@@ -1,19 +1,23 @@
+// The steps of a tile, in the order in which attend_tile() takes them: keys to float32, S = Q K^T,
+// transforms and mask, online softmax, values to float32, O += P V.
 #include "ops/cpu/attention/attend_block.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
-#include "ops/cpu/attention/int8_scores.h"
 #include "ops/cpu/attention/kv_tile.h"
 #include "ops/cpu/attention/online_softmax.h"
 #include "ops/cpu/attention/products.h"
 #include "ops/cpu/attention/tile_scores.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
 
+/// Whether no value is NaN or infinite.
 bool all_finite(const float* values, std::int64_t count) {
   // Why: 0 * x is 0 for finite x and NaN for the rest, and a sum vectorises where a test does not.
   float sum = 0.0f;
@@ -21,6 +25,7 @@ bool all_finite(const float* values, std::int64_t count) {
   return sum == 0.0f;
 }
 
+/// Where the running sum of P V of (row, dim) lies; both layouts as Scratch::output says.
 float* output_element(const attn::AttendParams& params, int row, int dim, Scratch& scratch) {
   return scratch.output.data() + (scratch.small ? std::int64_t{row} * params.v_head_size + dim
                                                 : std::int64_t{dim} * scratch.row_stride + row);
@@ -45,6 +50,7 @@ void add_nonfinite_values(const attn::AttendParams& params, std::int64_t first_k
   }
 }
 
+/// S = Q K^T, by dot products for a few rows and by a matrix product for more.
 void score_tile(const attn::AttendParams& params, int keys, Scratch& scratch) {
   if (scratch.small) {
     multiply_scores_small(scratch.query.data(), scratch.key.data(), scratch.num_rows, keys,
@@ -55,7 +61,8 @@ void score_tile(const attn::AttendParams& params, int keys, Scratch& scratch) {
   }
 }
 
-/// P as an e4m3 operand of P V.
+/// P as an e4m3 operand of P V (semantics §10.5): shifted by a power of two, so that probabilities
+/// below the least code of e4m3 are not lost. l has been summed from P as it was.
 void round_probabilities(int keys, Scratch& scratch) {
   constexpr float kShift = attn::kE4M3ProbabilityShift;
   float* p = scratch.scores.data();
@@ -64,6 +71,7 @@ void round_probabilities(int keys, Scratch& scratch) {
   }
 }
 
+/// O += P V, likewise.
 void add_values(const attn::AttendParams& params, int keys, Scratch& scratch) {
   if (scratch.small) {
     accumulate_output_small(scratch.scores.data(), scratch.value.data(), scratch.num_rows, keys,
@@ -74,6 +82,8 @@ void add_values(const attn::AttendParams& params, int keys, Scratch& scratch) {
   }
 }
 
+/// Folds one tile into the state of the rows. Masking is skipped where every row sees every key,
+/// which is the case of most tiles of a long context.
 void attend_tile(const attn::AttendParams& params, const RowBlock& block, KeyRun tile,
                  TileVisibility visibility, Scratch& scratch) {
   const auto keys = static_cast<int>(tile.end - tile.begin);
@@ -134,6 +144,22 @@ void normalise_row(const attn::AttendParams& params, int row, Scratch& scratch) 
   for (int d = 0; d < params.v_head_size; ++d) {
     scratch.line[static_cast<std::size_t>(d)] *= scratch.channel_scale[d];
   }
+}
+
+void store_output_row(const attn::AttendParams& params, std::int64_t token, int head,
+                      float* values) {
+  if (params.output_scale > 0.0f) {
+    // Why: the spec multiplies by the reciprocal; the conversion to e4m3 saturates.
+    const float factor = 1.0f / params.output_scale;
+    for (int d = 0; d < params.v_head_size; ++d) values[d] *= factor;
+  }
+  const attn::i64 offset = token * params.output_token_stride + head * params.output_head_stride;
+  store_floats(static_cast<Dtype>(params.output_element), values, params.v_head_size,
+               static_cast<char*>(params.output) + offset * element_size(params.output_element));
+}
+
+void store_lse(const attn::AttendParams& params, std::int64_t token, int head, float lse) {
+  if (params.lse != nullptr) params.lse[head * params.lse_stride + token] = lse;
 }
 
 }  // namespace attnbench::cpu

@@ -1,13 +1,17 @@
 // Sparse MLA (semantics §8.9): every token attends to its own list of cache slots.
+//
+// Rows of a block are heads of one token, because each token has a list of its own; the keys of the
+// list are gathered into tiles, skipping slots that are negative or beyond the cache, and go
+// through the products and the softmax of dense attention. A key is also the value: its first Dv
+// elements.
 #include <algorithm>
 #include <cstring>
 
 #include "core/error.h"
 #include "kernels/params_mla.h"
 #include "ops/cpu/attention/attend_block.h"
+#include "ops/cpu/attention/attend_plan.h"
 #include "ops/cpu/attention/online_softmax.h"
-#include "ops/cpu/attention/output_row.h"
-#include "ops/cpu/attention/plan_parts.h"
 #include "ops/cpu/attention/products.h"
 #include "ops/cpu/cache/ds_mla_entry.h"
 #include "ops/cpu/cpu_ops.h"
@@ -77,6 +81,7 @@ class SparseProblem {
     for (float& value : codes_) value *= scaled ? params_.kv.k_scale[0] : 1.0f;
   }
 
+  /// Element by which a slot's address is counted; an entry of "fp8_ds_mla" is counted in bytes.
   attn::Element element() const {
     switch (sparse_.format) {
       case attn::MlaEntry::kCopy:
@@ -89,6 +94,8 @@ class SparseProblem {
     return params_.kv.element;
   }
 
+  /// Decodes the entry at `slot` into row `row` of the key tile, and its latent into the value
+  /// tile.
   void load_key(attn::i64 slot, int row, Scratch& scratch) const {
     const attn::KvParams& kv = params_.kv;
     const char* entry = element_at(
@@ -104,6 +111,7 @@ class SparseProblem {
                 scratch.value.data() + std::int64_t{row} * params_.v_head_size);
   }
 
+  /// Folds the gathered keys; no mask, since every key of the list counts for every head.
   void fold_tile(int keys, Scratch& scratch) const {
     const int rows = scratch.row_stride;
     const int depth = params_.head_size;

@@ -1,4 +1,7 @@
-// exp for the softmax: a plain function that compilers turn into vector code inside loops.
+// exp for the softmax: a plain function that compilers turn into vector code inside loops, which
+// they cannot do with std::exp. It splits x = n ln 2 + r, |r| <= ln(2) / 2, takes a polynomial for
+// e^r and puts n into the exponent. Whoever changes a term changes the last bits of every result of
+// the CPU backends.
 #pragma once
 
 #include "kernels/common/numeric.cuh"

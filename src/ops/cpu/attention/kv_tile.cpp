@@ -1,10 +1,12 @@
+// Keys and values differ in base, strides, scales and codes only; a Side holds these, and
+// everything below it is written once.
 #include "ops/cpu/attention/kv_tile.h"
 
 #include <algorithm>
 
-#include "core/dtype.h"
-#include "ops/cpu/attention/int8_scores.h"
-#include "ops/cpu/element.h"
+#include "core/numbers/dtype.h"
+#include "ops/cpu/attention/tile_scores.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
@@ -48,6 +50,7 @@ void decode_slots(const Side& side, attn::i64 first, int count, const float* sca
   }
 }
 
+/// Goes from page to page: within one the slots of a head are token_stride apart.
 void gather(const Side& side, int request, int kv_head, std::int64_t begin, std::int64_t end,
             float* destination) {
   const attn::KvParams& kv = side.kv;
@@ -73,6 +76,8 @@ void gather(const Side& side, int request, int kv_head, std::int64_t begin, std:
   }
 }
 
+/// The value of each of the 256 codes, by a multiplication in f32 and, where the pipeline
+/// dequantises to the query's type before it multiplies, one rounding (semantics §4.4).
 void fill_codes(const attn::AttendParams& params, const float* scale, int kv_head,
                 CodeTable& codes) {
   const auto dtype = static_cast<Dtype>(params.kv.element);

@@ -1,3 +1,5 @@
+// The three passes of a tile: maximum, factors, exponentials with their sum. Each runs over the
+// rows of a key inside, over the keys outside, so that a row's sum is in the order of its keys.
 #include "ops/cpu/attention/online_softmax.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// Products of large blocks by Eigen, of small ones by its vector type ("packet"), whose width
+// follows the instructions that the build may use.
 #include "ops/cpu/attention/products.h"
 
 // Why: g++ 12 takes the "undefined" operand of its own AVX-512 intrinsics for a mistake of ours.
@@ -25,6 +27,7 @@ using Eigen::internal::predux;
 using Eigen::internal::pset1;
 using Eigen::internal::pstoreu;
 
+/// A key is loaded once for all rows; kRows is a constant so that the sums are registers.
 template <int kRows>
 void scores_of_rows(const float* query, const float* key, int keys, int depth, int row_stride,
                     float* scores) {
@@ -46,6 +49,7 @@ void scores_of_rows(const float* query, const float* key, int keys, int depth, i
   }
 }
 
+/// Values are read once for each vector of columns, the weights of a key once for every one.
 template <int kRows>
 void output_of_rows(const float* weights, const float* value, int keys, int width, int row_stride,
                     float* output) {

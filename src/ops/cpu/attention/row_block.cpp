@@ -1,11 +1,13 @@
+// Loading a block of rows. Padding rows, which fill the last vector of a block, get queries of 0
+// and m = -inf, so that they can be computed with the others and are never stored.
 #include "ops/cpu/attention/row_block.h"
 
 #include <algorithm>
 #include <limits>
 
-#include "core/dtype.h"
-#include "ops/cpu/attention/int8_scores.h"
-#include "ops/cpu/element.h"
+#include "core/numbers/dtype.h"
+#include "ops/cpu/attention/tile_scores.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
@@ -96,6 +98,7 @@ float alibi_row_constant(attn::Alibi form, float slope, int position, int contex
   return 0.0f;
 }
 
+/// Before the first key. The sink is not scaled, capped or biased (§3.5).
 void reset_state(const attn::AttendParams& params, const RowBlock& block, bool with_sink,
                  Scratch& scratch) {
   for (int r = 0; r < scratch.row_stride; ++r) {

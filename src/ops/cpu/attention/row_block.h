@@ -1,4 +1,10 @@
 // A block of query rows that share one KV head: where they stand, what they see, their queries.
+//
+// The rows of a request and KV head are packed: the G query heads that share the KV head (GQA) lie
+// next to each other for every token, so that keys and values are read once for all of them. A
+// block is up to kRowTile such rows, the unit of work of a thread. What a row may see is a short
+// list of intervals of keys: one by the causal rule and the window, and one for every bidirectional
+// range that the row is in. No mask is ever stored.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +24,8 @@ struct RowBlock {
   int num_rows = 0;
 };
 
-/// Every row of the requests of `params` once, blocks with more keys to see first.
+/// Every row of the requests of `params` once. Within a request the blocks with more keys to see
+/// come first, so that the last of them to be taken by a thread are short.
 std::vector<RowBlock> row_blocks(const attn::AttendParams& params);
 
 /// Token (index into [T]) and query head of a block's row.
@@ -28,15 +35,16 @@ struct RowPlace {
 };
 RowPlace place_of_row(const attn::AttendParams& params, const RowBlock& block, int row);
 
-/// Half-open run of keys.
+/// Half-open run of key positions within a request.
 struct KeyRun {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
 
-/// Positions, visible intervals, slopes, scaled queries; running state m = -inf (or the sink), l =
-/// 0 (or 1), output 0. scratch.shift holds the row constant of linear ALiBi, which scores leave
-/// out.
+/// Prepares everything in `scratch` that belongs to the rows: positions (bottom-right aligned,
+/// semantics §3.2), visible intervals, slopes, scaled queries; running state m = -inf (or the
+/// sink), l = 0 (or 1), output 0. scratch.shift holds the row constant of linear ALiBi, which
+/// scores leave out. Memory must have been reserved.
 void load_rows(const attn::AttendParams& params, const RowBlock& block, bool with_sink,
                Scratch& scratch);
 

@@ -1,10 +1,11 @@
 // Triton's 3D form (semantics §4.3): unnormalised parts of one-row requests, and their reduction.
+// Unlike the partials of split-KV decoding they are stored as m, l and sum of P V, so the reduction
+// needs no logarithm before the last line.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "ops/cpu/attention/attend_block.h"
-#include "ops/cpu/attention/output_row.h"
 #include "ops/cpu/cpu_ops.h"
 
 namespace attnbench::cpu {
@@ -31,6 +32,7 @@ std::int64_t segment_row(const attn::AttendParams& params, const attn::SegmentPa
   return (token * params.num_heads + head) * segments.num_segments;
 }
 
+/// The state of every row as it is; ALiBi's row constant, which m leaves out, is added back.
 void store_segment(const attn::AttendParams& params, const attn::SegmentParams& segments,
                    const RowBlock& block, int segment, Scratch& scratch) {
   for (int row = 0; row < block.num_rows; ++row) {

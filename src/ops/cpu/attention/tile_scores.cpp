@@ -1,14 +1,38 @@
+// Everything between the product Q K^T and the softmax, one tile at a time. Loops run over the rows
+// of a key, which lie next to each other in scratch.scores, so that the compiler makes vector code.
 #include "ops/cpu/attention/tile_scores.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "ops/cpu/attention/soft_cap.h"
+#include "ops/cpu/attention/fast_exp.h"
 
 namespace attnbench::cpu {
 namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
+
+/// To a few ulp everywhere; written so that loops over it become vector code.
+float fast_tanh(float x) {
+  const float magnitude = std::fabs(x);
+  const float e = exp_nonpositive(-2.0f * magnitude);
+  const float far = std::copysign((1.0f - e) / (1.0f + e), x);
+  // Near 0 the formula above cancels; x + x^3 q(x^2) with the minimax q of Cephes' tanhf.
+  const float square = x * x;
+  float q = mul_add(square, -5.70498872745e-3f, 2.06390887954e-2f);
+  q = mul_add(q, square, -5.37397155531e-2f);
+  q = mul_add(q, square, 1.33314422036e-1f);
+  q = mul_add(q, square, -3.33332819422e-1f);
+  const float near = mul_add(q * square, x, x);
+  return magnitude < 0.625f ? near : far;
+}
+
+/// scores [count] <- cap * tanh(scores / cap) (§3.1 step 2).
+void soft_cap(float cap, std::int64_t count, float* scores) {
+  const float inverse = 1.0f / cap;
+  for (std::int64_t i = 0; i < count; ++i) scores[i] = cap * fast_tanh(scores[i] * inverse);
+}
 
 /// scores [rows] += bias of one key; `distance_of` maps p to the ALiBi distance (§3.4).
 template <typename Distance>
@@ -33,6 +57,14 @@ void add_alibi(attn::Alibi form, int key, const Scratch& scratch, float* scores)
       return add_bias([&](int p) { return -std::sqrt(static_cast<float>(p > key ? p - key : 0)); },
                       scratch, scores);
   }
+}
+
+/// Scale of the key at position `key` of the block's request and KV head.
+float key_scale(const attn::KvParams& kv, const RowBlock& block, std::int64_t key) {
+  const attn::i64 page =
+      kv.block_table[block.request * kv.block_table_stride + key / kv.block_size];
+  return kv.key_scales[page * kv.scale_block_stride + (key % kv.block_size) * kv.scale_slot_stride +
+                       block.kv_head * kv.scale_head_stride];
 }
 
 }  // namespace
@@ -92,6 +124,29 @@ void mask_scores(std::int64_t first_key, int keys, Scratch& scratch) {
         if (!is_visible(scratch, r, key)) scores[r] = kNegInf;
       }
     }
+  }
+}
+
+void load_query_scales(const attn::AttendParams& params, const RowBlock& block, Scratch& scratch) {
+  const attn::Int8ScoreParams& int8 = params.int8;
+  std::fill_n(scratch.row_scale.begin(), scratch.row_stride, 0.0f);
+  for (int r = 0; r < block.num_rows; ++r) {
+    const RowPlace place = place_of_row(params, block, r);
+    scratch.row_scale[static_cast<std::size_t>(r)] =
+        int8.query_scale[place.token * int8.query_scale_token_stride +
+                         place.head * int8.query_scale_head_stride];
+  }
+}
+
+void scale_int8_scores(const attn::AttendParams& params, const RowBlock& block, KeyRun tile,
+                       Scratch& scratch) {
+  const float* row_scale = scratch.row_scale.data();
+  const float softmax_scale = params.score.softmax_scale;
+  float* scores = scratch.scores.data();
+  for (std::int64_t key = tile.begin; key < tile.end; ++key, scores += scratch.row_stride) {
+    const float k_s = key_scale(params.kv, block, key);
+    // s = (softmax_scale * (q_s * k_s)) * S
+    for (int r = 0; r < scratch.row_stride; ++r) scores[r] *= softmax_scale * (row_scale[r] * k_s);
   }
 }
 

@@ -1,3 +1,5 @@
+// Scales and k_pe go through memcpy, because an entry of 656 bytes may begin anywhere. The loops
+// over a tile are plain, so that they become vector code.
 #include "ops/cpu/cache/ds_mla_entry.h"
 
 #include <algorithm>
@@ -5,7 +7,7 @@
 #include <cstring>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params_mla.h"
 #include "ops/cpu/quantise/fp8_code.h"
 
@@ -16,6 +18,7 @@ constexpr int kNumTiles = attn::kDsMlaLatent / attn::kDsMlaTile;
 constexpr int kScaleOffset = attn::kDsMlaLatent;
 constexpr int kRopeOffset = kScaleOffset + kNumTiles * static_cast<int>(sizeof(float));
 
+/// Of the 128 values of a tile.
 float tile_scale(const float* values) {
   float largest = 0.0f;
   // fmax passes NaN over, as on the GPU.

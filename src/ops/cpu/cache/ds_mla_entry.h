@@ -1,4 +1,12 @@
-// The 656-byte cache entry "fp8_ds_mla" (semantics §8.4.3): 512 e4m3, 4 f32 tile scales, 64 bf16.
+// The 656-byte cache entry "fp8_ds_mla" of DeepSeek's sparse MLA (semantics §8.4.3):
+//
+//   bytes [0, 512)    e4m3 codes of the latent kv_c, in 4 tiles of 128
+//   bytes [512, 528)  f32 scale of each tile
+//   bytes [528, 656)  k_pe, 64 bf16, as it came
+//
+// Written by write_mla_cache(), read by upconvert_ds_mla() and by sparse attention. The format is
+// fixed: caches captured elsewhere are read by the same bytes. The cache's global k_scale has no
+// part in it.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +15,11 @@
 
 namespace attnbench::cpu {
 
-/// Fills the table that read_ds_mla_entry looks codes up in.
+/// Fills the table that read_ds_mla_entry() looks codes up in: the values of e4m3 without a scale.
 void fill_e4m3_codes(CodeTable& codes);
 
 /// kv_c [512] as floats, k_pe [64] as bf16 bits. Tile scale s = max(amax / 448, 2^-126), code =
-/// rn_e4m3(x / s).
+/// rn_e4m3(x / s). Why the least scale: a tile of zeros would divide by 0.
 void write_ds_mla_entry(const float* kv_c, const void* k_pe, std::uint8_t* entry);
 
 /// values [576]: code * tile scale rounded to bf16, then k_pe.

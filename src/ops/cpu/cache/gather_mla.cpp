@@ -1,4 +1,6 @@
-// Gathering the context of MLA prefill out of the paged cache (semantics §8.4.2 to §8.4.4).
+// Gathering the context of MLA prefill out of the paged cache (semantics §8.4.2 to §8.4.4). A row
+// of the output is the unit of work. Workspaces are larger than what a chunk fills: rows past the
+// end of the last request, or between requests, are left as they were.
 #include <algorithm>
 #include <cstring>
 
@@ -10,6 +12,7 @@
 namespace attnbench::cpu {
 namespace {
 
+/// Where the entry of a request's position lies; strides are in elements of the cache.
 const char* entry_at(const attn::MlaEntries& entries, attn::i64 request, attn::i64 position) {
   const attn::i64 block =
       entries.block_table[request * entries.block_table_stride + position / entries.block_size];
@@ -24,8 +27,10 @@ attn::i64 request_of_row(const int* starts, int num_requests, attn::i64 row) {
   return std::upper_bound(starts, starts + num_requests, row) - starts - 1;
 }
 
+/// Whether an entry is codes, which a scale belongs to.
 bool is_coded(attn::Element element) { return element_size(element) == 1; }
 
+/// The values of all codes, scale included: one product in f32 for each, as the definition has it.
 void fill_codes(const attn::MlaGatherParams& params, CodeTable& codes) {
   if (!is_coded(params.entries.element)) return;
   const float scale = params.k_scale == nullptr ? 1.0f : params.k_scale[0];

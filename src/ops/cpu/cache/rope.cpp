@@ -1,11 +1,13 @@
-// Rotary position embedding in place, and with a cache write after it (semantics §12).
+// Rotary position embedding in place, and with a cache write after it (semantics §12). The fused
+// forms are the two operations in turn here, which is what their kernels are compared with.
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
 
-/// Query or key: heads of every token that turn by the same angles.
+/// Query or key: heads of every token that turn by the same angles. Only the first rotary_dim
+/// elements of a head do; the rest is not touched.
 struct Side {
   void* base;
   attn::i64 token_stride;
@@ -23,6 +25,7 @@ void rotate_halves(const float* cos_sin, int rot, float* values) {
     values[k + half] = y * cos_sin[k] + x * cos_sin[half + k];
   }
 }
+/// The same for pairs that lie next to each other (GPT-J); rotate_halves() is NeoX.
 void rotate_neighbours(const float* cos_sin, int rot, float* values) {
   const int half = rot / 2;
   for (int k = 0; k < half; ++k) {

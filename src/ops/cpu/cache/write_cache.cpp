@@ -1,16 +1,19 @@
-// Scatter of new keys and values into the paged cache (semantics §5.1, §5.2, §5.5).
+// Scatter of new keys and values into the paged cache (semantics §5.1, §5.2, §5.5). A token is the
+// unit of work; two tokens must not have one slot. Divisions and products with a reciprocal are
+// where the definition has them, because codes on a tie depend on it.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/common/numeric.cuh"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
 
+/// Values of CacheWriteParams::quantise.
 enum Quantise { kCopy = 0, kPerTensor = 1, kPerTokenHead = 2 };
 
 /// One of key and value with its destination.
@@ -28,11 +31,13 @@ attn::u8 encode_fp8(attn::Element element, float value) {
                                          : attn::e4m3_from_float(value);
 }
 
+/// Codes by a given scale: a division, as §5.1 demands.
 void store_scaled(attn::Element element, const float* values, int width, float scale,
                   attn::u8* destination) {
   for (int d = 0; d < width; ++d) destination[d] = encode_fp8(element, values[d] / scale);
 }
 
+/// Code of a value that has been scaled; int8 is rounded half away from zero or cut off (§5.5).
 attn::u8 encode_token_head(const attn::CacheWriteParams& params, float value) {
   if (params.cache_element == attn::Element::kI8) {
     return static_cast<attn::u8>(params.int8_truncate != 0 ? attn::i8_truncate(value)
@@ -53,6 +58,7 @@ float store_token_head(const attn::CacheWriteParams& params, const float* values
   return scale;
 }
 
+/// Writes one head of one token to its cell: block, offset in the block, head.
 void write_head(const attn::CacheWriteParams& params, const Stream& stream, attn::i64 token,
                 attn::i64 slot, int head, float* values) {
   const attn::i64 block = slot / params.block_size;

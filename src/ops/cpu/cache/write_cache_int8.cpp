@@ -1,12 +1,15 @@
-// Cache writes of the int8 attention, by slot mapping or at the end of each request (§11.6).
+// Cache writes of the int8 attention, by slot mapping or at the end of each request (semantics
+// §11.6), and the decode that saves before it attends. Keys and values come quantised; bits and
+// scales are copied.
 #include <cstring>
 
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
 
+/// Key, value and key scale of every head; the scale lies in an array of its own.
 void write_token(const attn::Int8CacheWriteParams& params, std::int64_t token, attn::i64 block,
                  attn::i64 offset) {
   const attn::i64 value_size = element_size(params.value_element);
@@ -28,6 +31,7 @@ void write_token(const attn::Int8CacheWriteParams& params, std::int64_t token, a
   }
 }
 
+/// The new tokens of a request take its last positions. A length of 0 has none (§11.6).
 void save_request(const attn::Int8CacheWriteParams& params, std::int64_t request) {
   const attn::i64 seq_len = params.seq_lens[request];
   if (seq_len == 0) return;

@@ -1,4 +1,5 @@
-// Scatter of new latents into the MLA cache (semantics §8.4.1, §8.4.3).
+// Scatter of new latents into the MLA cache (semantics §8.4.1, §8.4.3): an entry is [kv_c | k_pe]
+// of a token, copied, as e4m3 with the cache's scale, or packed as "fp8_ds_mla".
 #include <algorithm>
 #include <cstring>
 
@@ -12,6 +13,7 @@
 namespace attnbench::cpu {
 namespace {
 
+/// By which strides of the cache count; an entry of "fp8_ds_mla" counts in bytes.
 attn::Element cache_element(const attn::MlaCacheWriteParams& params) {
   switch (params.format) {
     case attn::MlaEntry::kCopy:
@@ -24,6 +26,7 @@ attn::Element cache_element(const attn::MlaCacheWriteParams& params) {
   return attn::Element::kU8;
 }
 
+/// The packed format has one size, and reads k_pe back as bf16 whatever it was.
 void check_ds_mla(const attn::MlaCacheWriteParams& params) {
   if (params.kv_lora_rank != attn::kDsMlaLatent || params.rope_head_dim != attn::kDsMlaRope) {
     fail(ErrorKind::kShape,

@@ -1,10 +1,12 @@
 // Combining the partial results of the ranks of a decode-context group by their LSEs (semantics
-// §7.3 steps 2 and 3, §7.5).
+// §7.3 steps 2 and 3, §7.5). Partial results come from other processes or from plugins, so an LSE
+// that is no LSE (NaN, +inf) counts as "saw no key", and a partial of weight 0 is never read: it
+// may hold NaN. Ranks are summed in their order, in f32, and rounded once.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "kernels/params_dcp.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/rows.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr float kNegInf = -std::numeric_limits<float>::infinity();
 
+/// e^x, or 2^x where the LSEs are to base 2; logarithm() likewise.
 float power(const attn::RankLses& lses, float x) {
   return lses.base_two != 0 ? std::exp2(x) : std::exp(x);
 }
@@ -63,6 +66,7 @@ void store_output(const Params& params, attn::i64 token, int head, const float* 
                  token * params.output_token_stride + attn::i64{head} * params.output_head_stride));
 }
 
+/// This rank's share of the output: partial times weight. The sum over the ranks comes later.
 void correct_row(const attn::DcpCorrectParams& params, attn::i64 token, int head, float* values) {
   const float lse = combined_lse(params.lses, token, head);
   const float weight = rank_weight(params.lses, params.rank, token, head, lse);
@@ -79,6 +83,7 @@ void correct_row(const attn::DcpCorrectParams& params, attn::i64 token, int head
   store_combined_lse(params, token, head, lse);
 }
 
+/// The output itself, from the partials of all ranks.
 void combine_row(const attn::DcpCombineParams& params, attn::i64 token, int head, float* sum,
                  float* part) {
   const float lse = combined_lse(params.lses, token, head);

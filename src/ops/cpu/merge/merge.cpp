@@ -1,11 +1,13 @@
-// merge_attn_states: two partial results of the same rows into one (semantics §6.3).
+// merge_attn_states: two partial results of the same rows into one (semantics §6.3), as of a common
+// prefix and of each request's own suffix. Tokens from num_merged on have no prefix: their suffix
+// result is the result.
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/element.h"
+#include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
@@ -21,6 +23,7 @@ struct Weights {
   float lse = kNegInf;
 };
 
+/// Weights are normalised before the products, as the definition has it; their sum is 1.
 Weights merge_weights(float prefix_lse, float suffix_lse) {
   const float p = sanitised(prefix_lse);
   const float s = sanitised(suffix_lse);
@@ -39,6 +42,7 @@ void add_weighted(float weight, const float* source, int count, float* sum) {
   for (int d = 0; d < count; ++d) sum[d] += weight * source[d];
 }
 
+/// One (token, head) row of each tensor. Only the prefix may have padded heads.
 struct Rows {
   const char* prefix;
   const char* suffix;
@@ -54,6 +58,7 @@ Rows rows_at(const attn::MergeParams& params, std::int64_t token, int head) {
               row * params.head_size * element_size(params.output_element)};
 }
 
+/// `buffer` has room for two rows: the sum and the part that is added to it.
 void merge_row(const attn::MergeParams& params, std::int64_t token, int head, FloatArray& buffer) {
   const std::size_t size = static_cast<std::size_t>(params.head_size);
   float* sum = buffer.data();

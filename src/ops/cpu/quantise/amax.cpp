@@ -1,10 +1,10 @@
-// Largest elements of tensors and the quantisation scales made of them (semantics §5.4, §10.6).
+// Largest elements of tensors and the quantisation scales made of them (semantics §5.4, §10.6). A
+// NaN anywhere makes the result NaN, so that it is seen and not scaled away.
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/lanes.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
@@ -17,6 +17,7 @@ float nan_max(float running, float value) {
   return (value != value) | (value > running) ? value : running;
 }
 
+/// The largest of `largest` and of a row's elements, or of their magnitudes.
 float row_amax(const float* values, int count, bool is_signed, float largest) {
   if (is_signed) return reduce_lanes(values, count, largest, nan_max);
   return reduce_lanes(values, count, largest, [](float running, float value) {

@@ -1,5 +1,6 @@
 // Quantisation of activations to fp8 with one static scale or a scale per group of columns
-// (semantics §8.7 step 2, §9.2, §9.3).
+// (semantics §8.7 step 2, §9.2, §9.3). The static form multiplies by the reciprocal and the form by
+// groups divides: each as its definition says, since the codes differ where a value is near a tie.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -40,6 +41,7 @@ float round_up_to_power_of_two(float scale) {
   return attn::float_from_bits((bits + 0x7FFFFFu) & 0x7F800000u);
 }
 
+/// Scale of one group; with ue8m0 a power of two, which a format of exponents can hold.
 float group_scale(const float* values, int count, bool ue8m0) {
   float largest = 1e-10f;
   for (int i = 0; i < count; ++i) largest = std::fmax(largest, std::fabs(values[i]));

@@ -1,4 +1,6 @@
-// e4m3 codes as the quantisers of semantics §8 and §9 store them.
+// e4m3 codes as the quantisers of semantics §8 and §9 store them: saturating at 448, where a plain
+// cast would give NaN, and with one code for NaN of either sign. The quantisers count what
+// saturates beyond rounding, because a scale that cuts off real values shows in that number first.
 #pragma once
 
 #include <cmath>
@@ -8,15 +10,17 @@
 
 namespace attnbench::cpu {
 
-/// rn_e4m3 (§0.4): nearest even, saturating at 448; NaN of either sign is 0x7F.
+/// rn_e4m3 (semantics §0.4): nearest even, saturating at 448; NaN of either sign is 0x7F, whose
+/// sign a cast would keep.
 inline attn::u8 encode_e4m3(float x) {
   return std::isnan(x) ? attn::u8{0x7F} : attn::e4m3_from_float(x);
 }
 
-/// Whether saturation costs more than rounding would: from 464 on a plain cast gives NaN (§0.4).
+/// Whether saturation costs more than rounding would: from 464, halfway between 448 and the next
+/// code that e4m3 would have, a plain cast gives NaN (§0.4).
 inline bool is_saturated_e4m3(float x) { return std::fabs(x) > 464.0f; }
 
-/// Codes of values [count]; returns how many saturated.
+/// Codes of values [count], which have been scaled; returns how many saturated.
 inline std::int64_t encode_e4m3_row(const float* values, std::int64_t count, attn::u8* codes) {
   std::int64_t saturated = 0;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -26,7 +30,8 @@ inline std::int64_t encode_e4m3_row(const float* values, std::int64_t count, att
   return saturated;
 }
 
-/// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite.
+/// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite, and 0
+/// times infinity would turn a tensor of zeros into NaN.
 inline float scaled_by(float x, float factor) { return x == 0.0f ? x : x * factor; }
 
 }  // namespace attnbench::cpu

@@ -54,7 +54,7 @@ TEST_CASE("golden fp8 codes: nearest even, saturation and subnormals") {
   attn::i64 saturated = 5;
   CHECK(quantise_static(x, 1.0f, &saturated) ==
         std::vector<std::uint8_t>{0x38, 0xC0, 0x7E, 0x7E, 0x7E, 0x01, 0x00, 0x01});
-  // 449 rounds to 448 anyway; infinity alone is lost. The counter is added to.
+  // 449 rounds to 448 anyway; only infinity is lost. The counter is added to.
   CHECK(saturated == 6);
   CHECK(quantise_static(x, 1.0f, nullptr)[0] == 0x38);
 }

@@ -1,9 +1,10 @@
-// int8 quantisation of attention inputs (semantics §11.2).
+// int8 quantisation of attention inputs (semantics §11.2), with a scale for each token and head,
+// made here, or for each channel, made here or given. Channels need two passes over the tensor: no
+// code is known before the largest value of all tokens is.
 #include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/cpu_ops.h"
-#include "ops/cpu/lanes.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr float kMaxCode = 127.0f;
 
+/// Where the codes of a token and head go; load_row() reads where they come from.
 signed char* code_row(const attn::Int8QuantiseParams& params, std::int64_t token, int head) {
   return params.codes + token * params.code_token_stride + head * params.code_head_stride;
 }
@@ -39,6 +41,7 @@ void store_codes(const float* values, int count, signed char* codes) {
   }
 }
 
+/// The factor is 127 / largest and not 1 / scale: the two differ by a rounding (§11.2).
 void quantise_token_head(const attn::Int8QuantiseParams& params, std::int64_t token, int head,
                          float* values) {
   load_row(params, token, head, values);
@@ -55,6 +58,7 @@ void quantise_token_head(const attn::Int8QuantiseParams& params, std::int64_t to
   store_codes(values, params.head_size, codes);
 }
 
+/// Scales [D] of one head over all tokens.
 void make_channel_scales(const attn::Int8QuantiseParams& params, int head, Scratch& scratch) {
   float* scale = params.scale + std::int64_t{head} * params.head_size;
   std::fill_n(scale, params.head_size, 0.0f);
@@ -66,6 +70,7 @@ void make_channel_scales(const attn::Int8QuantiseParams& params, int head, Scrat
   for (int d = 0; d < params.head_size; ++d) scale[d] /= kMaxCode;
 }
 
+/// Divides by the scale of each channel; a channel of zeros has scale 0 and code 0.
 void quantise_by_channel(const attn::Int8QuantiseParams& params, std::int64_t token, int head,
                          float* values) {
   load_row(params, token, head, values);

@@ -1,4 +1,6 @@
-// NVFP4 quantisation of the attention output (semantics §9.4).
+// NVFP4 quantisation of the attention output (semantics §9.4): two e2m1 codes a byte, low nibble
+// first, and an e4m3 scale for each 16 columns, which lie row by row or swizzled as tensor cores
+// read them.
 #include <cmath>
 
 #include "kernels/common/numeric.cuh"
@@ -15,6 +17,8 @@ attn::u8 quantise_block(const float* values, float global_scale, attn::u8* packe
   float largest = 0.0f;
   for (int i = 0; i < attn::kNvfp4Block; ++i) largest = std::fmax(largest, std::fabs(values[i]));
   const attn::u8 scale_code = encode_e4m3(global_scale * (largest / 6.0f));
+  // Why from the code: readers multiply by the scale that was stored, not by the one that was
+  // meant.
   const float scale = attn::e4m3_to_float(scale_code);
   const float factor = scale == 0.0f ? 0.0f : 1.0f / (scale / global_scale);
   for (int i = 0; i < attn::kNvfp4Block; i += 2) {

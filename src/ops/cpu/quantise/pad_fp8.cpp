@@ -1,4 +1,6 @@
 // fp8 quantisation of the multimodal encoder's inputs with a padded head size (semantics §10.5).
+// Padded columns are zero, which changes no score; what saturates is counted for the warning about
+// signed amax.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -14,6 +16,8 @@ namespace {
 /// NaN (§0.4).
 constexpr float kLastRounded = 464.0f;
 
+/// Divides where the head size is padded and multiplies by the reciprocal where it is not: upstream
+/// has two kernels, and codes on a tie differ. No scale = codes of the values themselves.
 void apply_scale(const attn::PadQuantiseParams& params, float* values) {
   if (params.scale == nullptr) return;
   const float scale = params.scale[0];

@@ -1,13 +1,16 @@
 // The attention operations: each call goes to the first candidate that fits, and its parts are put
-// together by kernels/attention/combine.cuh.
-#include "ops/cuda/attention/attend_candidates.h"
-#include "ops/cuda/attention/attend_spec.h"
+// together by kernels/attention/combine.cuh. There is one kernel for combining, whoever wrote the
+// parts: candidates agree on the layout and meaning of partial results, which kernels/params.h
+// gives.
+#include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/spec.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
 namespace {
 
+/// Announces the call, for those who record decisions, and launches what is chosen for it.
 void run_attend(Launcher& launcher, const AttendCall& call) {
   launcher.note_attend(call);
   choose_attend(launcher.target(), call, launcher.forced_kernel()).launch(launcher, call);
@@ -49,6 +52,8 @@ void attend_sparse_plan(Launcher& launcher, const attn::AttendParams& params,
                         .sparse = &sparse});
 }
 
+// Parts of splits and segments are combined by kernels that may be launched while the attention
+// before them ends and wait for its results themselves (overlaps_previous). combine_plan does not.
 void combine_splits(Launcher& launcher, const attn::AttendParams& params,
                     const attn::SplitParams& split) {
   const AttendKernel kernel = combine_kernel(params, "combine_splits", split.num_splits);

@@ -359,7 +359,7 @@ TEST_CASE("the scale of a key that a row may not see does not touch the row") {
   for (const float scale : {0x1p40f, 0x1p127f, std::numeric_limits<float>::infinity(),
                             std::numeric_limits<float>::quiet_NaN()}) {
     Request request = uneven_request();
-    request.value_scales.back() = scale;  // the last row alone sees it
+    request.value_scales.back() = scale;  // only the last row sees it
     CAPTURE(scale);
     check_decode<TokenHeadConfig>(request, true);
     check_decode<CellsConfig>(request, true);

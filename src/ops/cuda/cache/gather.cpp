@@ -1,10 +1,12 @@
-// Launches of kernels/cache/gather.cuh.
-#include "ops/cuda/move/row_moves.h"
+// Launches of kernels/cache/gather.cuh. Gathers are bound by bandwidth: everything here is about
+// the widest loads and stores that entries and rows allow.
 #include "ops/cuda/operations.h"
+#include "ops/cuda/simple_launch.h"
 
 namespace attnbench::cuda {
 namespace {
 
+/// What every entry of the cache starts on a multiple of, and is one of.
 Alignment entry_alignment(const attn::MlaEntries& entries) {
   Alignment alignment;
   alignment.pointer(entries.cache)

@@ -1,4 +1,6 @@
-// Launches of kernels/cache/rope_write.cuh.
+// Launches of kernels/cache/rope_write.cuh: the rotation, and both in one pass over the keys where
+// the rotated keys are the ones that are written. Else the fused operation is the two in turn, with
+// the same bytes.
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
@@ -27,6 +29,7 @@ int choose_vector(const attn::RopeParams& p, Alignment alignment) {
   return bytes == 16 && angle_bytes == 16 && p.rotary_dim % granule == 0 ? vector : 1;
 }
 
+/// What rope and rope_write have in common; callers add how the work is divided.
 KernelSpec rope_spec(const attn::RopeParams& p, int vector) {
   KernelSpec spec;
   spec.source = "cache/rope_write.cuh";

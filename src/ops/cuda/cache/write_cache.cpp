@@ -1,4 +1,7 @@
-// Launches of kernels/cache/write_cache*.cuh.
+// Launches of kernels/cache/write_cache*.cuh. Copies and codes by a given scale go by vectors,
+// whatever row they are of. A scale for each token and head needs all of a head before its first
+// code, so there the threads of a head work together; cells are then written whole where their
+// layout allows it.
 #include <algorithm>
 #include <optional>
 
@@ -37,6 +40,7 @@ int choose_vector(const attn::CacheWriteParams& p) {
   return vector;
 }
 
+/// Keys and values in one launch, a y of the grid each.
 void write_by_vectors(Launcher& launcher, const attn::CacheWriteParams& p) {
   // Measured on one NVIDIA H200, 2026-11-21, 65536 tokens of 8 x 128 from bf16 to e4m3: {64, 4}
   // 3808 GB/s, {128, 4} 3777, {256, 4} 3453, {64, 2} 3611, {64, 8} 3139; by stores of 8 bytes below
@@ -73,6 +77,7 @@ struct TokenHeadShape {
   bool staged = false;
 };
 
+/// What every head of key and value starts on a multiple of.
 int source_alignment(const attn::CacheWriteParams& p, int width) {
   return Alignment()
       .pointer(p.key)

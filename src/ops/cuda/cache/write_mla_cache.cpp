@@ -1,12 +1,14 @@
-// Launches of kernels/cache/write_mla_cache.cuh and ds_mla.cuh.
+// Launches of kernels/cache/write_mla_cache.cuh and ds_mla.cuh. Plain entries are moved by whole
+// rows; for "fp8_ds_mla" the lanes of a warp work together, because the scale of a tile needs all
+// of its 128 values first.
 #include "core/error.h"
-#include "ops/cuda/move/row_moves.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"
 
 namespace attnbench::cuda {
 namespace {
 
+/// The refusals of the CPU operation, in the same words.
 void check_ds_mla(const attn::MlaCacheWriteParams& p) {
   if (p.kv_lora_rank != attn::kDsMlaLatent || p.rope_head_dim != attn::kDsMlaRope) {
     fail(ErrorKind::kShape,
@@ -19,6 +21,7 @@ void check_ds_mla(const attn::MlaCacheWriteParams& p) {
   }
 }
 
+/// An entry has 656 bytes, so entries lie on 16 bytes where blocks and slots do.
 void write_ds_mla(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
   check_ds_mla(p);
   VectorSide source{attn::Element::kBF16, {}};
@@ -30,8 +33,8 @@ void write_ds_mla(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
       Alignment().pointer(p.cache).bytes(p.block_stride).bytes(p.slot_stride).common_bytes();
   const int vector = widest_vector(8, {}, {source}) == 8 ? 8 : 1;
   const int store_bytes = entry_bytes == 16 ? 16 : 4;
-  // Measured as in row_moves.h, 262144 latents: 3797 GB/s; 128 threads 3779, 256 3651; one token of
-  // a warp 3344, two 3736.
+  // Measured as in simple_launch.h, 262144 latents: 3797 GB/s; 128 threads 3779, 256 3651; one
+  // token of a warp 3344, two 3736.
   constexpr int kThreads = 64;
   constexpr int kTokens = 4;
   KernelSpec spec;
@@ -76,7 +79,8 @@ void write_mla_cache(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
                     {"int kVector", std::to_string(vector)}};
   spec.name = "write_mla_cache " + short_name(p.source_element) + " to " + short_name(cache) +
               " x" + std::to_string(vector);
-  // Measured as in row_moves.h, 262144 latents: two batches make e4m3 4 % faster, bf16 2 % slower.
+  // Measured as in simple_launch.h, 262144 latents: two batches make e4m3 4 % faster, bf16 2 %
+  // slower.
   const int batches = cache == p.source_element ? 1 : 2;
   const LaunchShape shape =
       deal_out_rows(spec, p.num_slots, (p.kv_lora_rank + p.rope_head_dim) / vector,

@@ -1,4 +1,6 @@
-// Launch of kernels/matmul/matmul.cuh.
+// Launch of kernels/matmul/matmul.cuh: the product without a library, and the only one for
+// batch-invariant runs. A CTA makes one tile of C from beginning to end, so the order of a sum does
+// not depend on m or on the number of batches.
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"
 

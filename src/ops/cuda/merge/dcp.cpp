@@ -1,4 +1,6 @@
-// Launches of kernels/merge/dcp.cuh.
+// Launches of kernels/merge/dcp.cuh: what one rank does with its partial output, or what combines
+// those of all ranks. A CTA first computes the weights of its rows into shared memory, which bounds
+// the number of ranks, then reads the partials.
 #include <algorithm>
 
 #include "core/error.h"
@@ -36,6 +38,7 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
       16 / std::max(size_of_element(p.partial_element), size_of_element(p.output_element));
   const int vector = widest_vector(most, {p.head_size}, {partial, output});
   const int row_vectors = p.head_size / vector;
+  // Vectors that a CTA has at once, by which dcp_rows_of_cta() finds how many rows that is.
   const int slots = shares.items * shares.threads;
   KernelSpec spec;
   spec.source = "merge/dcp.cuh";
@@ -58,6 +61,7 @@ void combine_ranks(Launcher& launcher, const Params& p, std::int64_t rank_stride
 
 }  // namespace
 
+// Of one partial a thread has several vectors under way, of many partials one vector of several.
 void correct_dcp(Launcher& launcher, const attn::DcpCorrectParams& params) {
   combine_ranks(launcher, params, 0, {4, 1, 128}, "correct_dcp");
 }

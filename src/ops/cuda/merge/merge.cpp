@@ -1,4 +1,5 @@
-// Launch of kernels/merge/merge.cuh.
+// Launch of kernels/merge/merge.cuh: a thread has one or two vectors of a row and computes the
+// row's two weights for itself, which is cheaper than passing them on.
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
@@ -16,11 +17,13 @@ void merge(Launcher& launcher, const attn::MergeParams& params) {
                             .pointer(params.output)
                             .stride(params.head_size, params.output_element)
                             .common_bytes();
+  // Loads of 16 bytes at most; the store must fit its alignment too, whatever its element.
   int vector = 16 / size_of_element(params.element);
   while (vector > 1 && (in_bytes < vector * size_of_element(params.element) ||
                         out_bytes < vector * size_of_element(params.output_element))) {
     vector /= 2;
   }
+  // Two vectors a thread where a row has an even number of them: their loads overlap.
   const int loads = params.head_size / vector % 2 == 0 ? 2 : 1;
   KernelSpec spec;
   spec.source = "merge/merge.cuh";

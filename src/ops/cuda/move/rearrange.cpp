@@ -1,4 +1,5 @@
-// Launches of kernels/move/rearrange.cuh.
+// Launches of kernels/move/rearrange.cuh, a thread for each vector of the output. A vector never
+// reaches across a part of a row: it divides every width that is copied.
 #include <algorithm>
 
 #include "ops/cuda/operations.h"
@@ -15,6 +16,7 @@ void copy(Launcher& launcher, const attn::CopyParams& params) {
     source.alignment.stride(params.source_strides[i], params.source_element);
     output.alignment.stride(params.output_strides[i], params.output_element);
   }
+  // Why by the larger element: either side has at most 16 bytes a vector.
   const int most =
       16 / std::max(size_of_element(params.source_element), size_of_element(params.output_element));
   const int vector = widest_vector(most, {params.width}, {source, output});
@@ -36,6 +38,7 @@ void concat(Launcher& launcher, const attn::ConcatParams& params) {
   all.alignment.pointer(params.output)
       .stride(params.output_token_stride, element)
       .stride(params.output_head_stride, element);
+  // An empty part may have any address, and a part that is not there has none.
   if (params.first_size > 0) {
     all.alignment.pointer(params.first)
         .stride(params.first_token_stride, element)

@@ -1,4 +1,5 @@
-// Launches of kernels/quantise/fp8.cuh and nvfp4.cuh.
+// Launches of kernels/quantise/fp8.cuh and nvfp4.cuh. Codes have half the bytes of their source or
+// less: a store of 16 bytes needs several loads, and how many a thread has is chosen by that.
 #include <algorithm>
 
 #include "core/error.h"
@@ -8,6 +9,7 @@
 namespace attnbench::cuda {
 namespace {
 
+/// Where rows are read, and where their codes go.
 template <typename Params>
 VectorSide source_rows(const Params& p) {
   VectorSide side{p.source_element, {}};

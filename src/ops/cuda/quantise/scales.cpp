@@ -1,4 +1,5 @@
-// Launches of kernels/quantise/scales.cuh.
+// Launches of kernels/quantise/scales.cuh. amax has one result in any order, so atomics do not harm
+// its repeatability; a first launch sets it to the least value.
 #include <algorithm>
 
 #include "ops/cuda/operations.h"

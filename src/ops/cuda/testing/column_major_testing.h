@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.h"
 #include "core/error.h"
+#include "core/numbers/dtype.h"
 #include "gpu/cublas_lt.h"
 
 namespace attnbench::cuda {

@@ -1,4 +1,4 @@
-// CudaOps on a device of host memory, with a compiler that only writes down what it is asked.
+// CudaOps on a device of host memory, with a compiler that only writes down what it is given.
 #pragma once
 
 #include <unistd.h>

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/dtype.h"
+#include "core/numbers/dtype.h"
 #include "core/tensor.h"
 #include "ops/ops.h"
 
@@ -94,8 +94,6 @@ inline Tensor poisoned(Dtype dtype, std::vector<std::int64_t> shape) {
   std::memset(tensor.bytes(), 0xFF, tensor.size_bytes());
   return tensor;
 }
-
-inline attn::Element element_of(Dtype dtype) { return static_cast<attn::Element>(dtype); }
 
 struct CacheWriteCase {
   Dtype source;

@@ -1,1 +1,1 @@
-"""A stub: vLLM asks for Triton."""
+"""A stub: vLLM imports Triton."""

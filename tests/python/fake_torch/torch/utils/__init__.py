@@ -1,3 +1,3 @@
-"""Part of the stand-in for torch."""
+"""Part of the fake torch."""
 
 from torch.utils import dlpack  # noqa: F401

@@ -1,0 +1,80 @@
+// Inputs and reference results of one case, made when first needed and shared by its backends.
+//
+// A float64 reference costs more than any kernel that is judged by it, so it is computed once for
+// all backends that compute the same thing on the same values. What is the same is decided by keys
+// made of rules (mask, windows, what a cache stores), never by the names of backends: a new backend
+// with known rules shares, one with new rules gets a reference of its own without a line here.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "backends/backend.h"
+#include "bench/cases/memo.h"
+#include "inputs/cache/stored_kv.h"
+#include "inputs/make_inputs.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+
+/// Which values a reference result is computed from.
+struct ReferenceKey {
+  AttentionMath math;
+  bool quantised_query = false;
+  /// The rule of a quantised cache; nothing = key and value as they are.
+  std::optional<StoreRule> store_rule;
+
+  bool operator==(const ReferenceKey&) const = default;
+};
+
+/// Results are owned by this object and stay where they are until it is destroyed. A null result
+/// means that options.should_stop ended the computation.
+class AttentionValues {
+ public:
+  AttentionValues(const Problem& problem, ReferenceOptions options)
+      : problem_(problem), options_(std::move(options)) {}
+  /// With inputs that are not to be drawn.
+  AttentionValues(const Problem& problem, AttentionInputs inputs)
+      : problem_(problem), inputs_(std::move(inputs)) {}
+
+  /// With the scales of calculate_kv_scales once inputs() were made.
+  const Problem& problem() const { return problem_; }
+  const AttentionInputs& inputs();
+  /// Goes on with another case and what is known of it already; false, and nothing happens, when
+  /// that is nothing. Errors: E-CAPACITY, as for inputs().
+  bool move_on(const Problem& problem);
+  /// Token rows that are compared, by select_rows.
+  const std::vector<std::int32_t>& rows();
+  const StoredKv& stored_kv(const StoreRule& rule);
+  /// What `backend` starts from.
+  BackendInputs backend_inputs(const Backend& backend);
+
+  /// The key of what `backend` computes, and of the same maths on nothing quantised.
+  ReferenceKey key_of(const Backend& backend) const;
+  static ReferenceKey unquantised(const ReferenceKey& key) { return {key.math, false, {}}; }
+
+  const ReferenceOutput* reference(const ReferenceKey& key);
+  const ReferenceOutput* emulation(const ReferenceKey& key, const EmulationRule& rule);
+  /// Attention over the context keys of one rank of a DCP group (judge_ranks.h).
+  const ReferenceOutput* rank_reference(const AttentionMath& math, int rank);
+
+ private:
+  bool has_cache() const;
+  ReferenceInputs reference_inputs(const ReferenceKey& key);
+  const ReferenceOutput* find_or_compute(const ReferenceKey& key,
+                                         const std::optional<EmulationRule>& rule);
+
+  Problem problem_;
+  ReferenceOptions options_;
+  std::optional<AttentionInputs> inputs_;
+  std::optional<std::vector<std::int32_t>> rows_;
+  std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]
+  Memo<StoreRule, StoredKv> stored_;
+  /// By rule, too; no rule = the reference itself.
+  Memo<std::pair<ReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
+  Memo<std::pair<AttentionMath, int>, ReferenceOutput> of_ranks_;  // by rank
+};
+
+}  // namespace attnbench

@@ -1,0 +1,197 @@
+// Loops on threads. Indices are handed out by one atomic counter, a chunk at a time, because rows
+// of attention differ in length by orders of magnitude and equal shares would leave most cores
+// idle. Nothing that is computed depends on which thread takes which index: results are the same
+// bytes on any number of cores.
+#include "core/system/parallel.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace attnbench {
+namespace {
+
+/// Why a variable of the process: drawing, storing and comparing are functions of their tensors
+/// only, called from many places, and the number of threads never changes what they return.
+std::atomic<int> chunk_threads{0};
+
+/// Ascending; empty where they are not known.
+std::vector<int> allowed_cores() {
+  std::vector<int> cores;
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+/// Moves the calling thread, and leaves it free to be moved on among `allowed`: other programs may
+/// need that core more.
+void move_to(int core, const std::vector<int>& allowed) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) return;
+  for (const int other : allowed) CPU_SET(other, &set);
+  sched_setaffinity(0, sizeof(set), &set);
+}
+
+}  // namespace
+
+int available_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::vector<int> distinct_cores(std::vector<int> cores, const std::vector<int>& allowed) {
+  const auto is_taken = [&](auto end, int core) {
+    return std::find(cores.begin(), end, core) != end;
+  };
+  for (auto core = cores.begin(); core != cores.end(); ++core) {
+    if (!is_taken(core, *core)) continue;
+    const auto free = std::find_if(allowed.begin(), allowed.end(),
+                                   [&](int other) { return !is_taken(cores.end(), other); });
+    if (free != allowed.end()) *core = *free;
+  }
+  return cores;
+}
+
+void set_chunk_threads(int num_threads) { chunk_threads = num_threads; }
+
+void for_each_chunk(std::int64_t count, std::int64_t chunk,
+                    const std::function<void(std::int64_t, std::int64_t)>& body) {
+  if (count <= 0) return;
+  const std::int64_t chunks = (count - 1) / chunk + 1;
+  const int wanted = chunk_threads > 0 ? chunk_threads.load() : available_cores();
+  const auto threads = static_cast<int>(std::min<std::int64_t>(wanted, chunks));
+  ThreadPool(threads).parallel_for(chunks, [&](std::int64_t index, int) {
+    body(index * chunk, std::min(count, (index + 1) * chunk));
+  });
+}
+
+struct ThreadPool::State {
+  std::mutex mutex;
+  std::condition_variable start;
+  std::condition_variable done;
+  std::atomic<std::uint64_t> generation{0};  // of the loop that workers are to run
+  std::atomic<int> running{0};               // workers that have not finished it
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> awake{false};  // who waits does so without sleeping
+  const std::function<void(std::int64_t, int)>* body = nullptr;
+  std::int64_t count = 0;
+  std::atomic<std::int64_t> next{0};
+  std::exception_ptr error;
+  std::vector<std::thread> workers;
+
+  /// While the pool is awake, returns when `condition` holds; else, and after a while, at once.
+  template <typename Condition>
+  void wait_awake(const Condition& condition) {
+    constexpr std::chrono::milliseconds kLongest{1};
+    if (!awake) return;
+    const auto end = std::chrono::steady_clock::now() + kLongest;
+    while (!condition()) {
+      if (std::chrono::steady_clock::now() > end) {
+        awake = false;
+        return;
+      }
+#if defined(__x86_64__)
+      __builtin_ia32_pause();  // leaves the core to a thread that shares it
+#endif
+    }
+  }
+
+  void work(int thread) {
+    try {
+      for (std::int64_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) (*body)(i, thread);
+    } catch (...) {
+      next.store(count);
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+    }
+  }
+
+  void worker_loop(int thread) {
+    std::uint64_t seen = 0;
+    const auto called = [&] { return stopping || generation != seen; };
+    for (;;) {
+      wait_awake(called);
+      {
+        std::unique_lock lock(mutex);
+        start.wait(lock, called);
+        if (stopping) return;
+        seen = generation;
+      }
+      work(thread);
+      const std::lock_guard lock(mutex);
+      if (--running == 0) done.notify_one();
+    }
+  }
+};
+
+ThreadPool::ThreadPool(int num_threads) : state_(std::make_unique<State>()) {
+  const int total = num_threads > 0 ? num_threads : available_cores();
+  for (int thread = 1; thread < total; ++thread) {
+    state_->workers.emplace_back([this, thread] { state_->worker_loop(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->stopping = true;
+  }
+  state_->start.notify_all();
+  for (std::thread& worker : state_->workers) worker.join();
+}
+
+int ThreadPool::num_threads() const { return static_cast<int>(state_->workers.size()) + 1; }
+
+void ThreadPool::settle() {
+  const auto threads = static_cast<std::size_t>(num_threads());
+  const std::vector<int> allowed = allowed_cores();
+  if (threads == 1 || threads > allowed.size()) return;
+  state_->awake = true;
+  std::vector<int> cores(threads);
+  std::atomic<std::size_t> arrived{0};
+  parallel_for(num_threads(), [&](std::int64_t, int thread) {
+    const auto own = static_cast<std::size_t>(thread);
+    cores[own] = sched_getcpu();
+    ++arrived;
+    // Why: so no thread takes the index of another, and all know where the others are.
+    while (arrived < threads) std::this_thread::yield();
+    const int core = distinct_cores(cores, allowed)[own];
+    if (core != cores[own]) move_to(core, allowed);
+  });
+}
+
+void ThreadPool::parallel_for(std::int64_t count,
+                              const std::function<void(std::int64_t, int)>& body) {
+  State& state = *state_;
+  {
+    const std::lock_guard lock(state.mutex);
+    state.body = &body;
+    state.count = count;
+    state.next.store(0);
+    state.error = nullptr;
+    state.running = static_cast<int>(state.workers.size());
+    ++state.generation;
+  }
+  state.start.notify_all();
+  state.work(0);
+  const auto all_done = [&] { return state.running == 0; };
+  state.wait_awake(all_done);
+  std::unique_lock lock(state.mutex);
+  state.done.wait(lock, all_done);
+  if (state.error) std::rethrow_exception(state.error);
+}
+
+}  // namespace attnbench

@@ -1,0 +1,95 @@
+#include "core/system/parallel.h"
+
+#include <doctest/doctest.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+namespace attnbench {
+
+TEST_CASE("every index is visited exactly once by a thread of the pool") {
+  ThreadPool pool(3);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<std::atomic<int>> visits(101);
+    std::atomic<bool> thread_in_range{true};
+    pool.parallel_for(101, [&](std::int64_t i, int thread) {
+      visits[static_cast<std::size_t>(i)]++;
+      if (thread < 0 || thread >= 3) thread_in_range = false;
+    });
+    for (const auto& count : visits) CHECK(count == 1);
+    CHECK(thread_in_range);
+  }
+}
+
+TEST_CASE("an exception of the body reaches the caller and the pool goes on working") {
+  ThreadPool pool(2);
+  const auto bad = [](std::int64_t i, int) {
+    if (i == 5) throw std::runtime_error("five");
+  };
+  CHECK_THROWS_WITH(pool.parallel_for(10, bad), "five");
+  std::atomic<int> sum{0};
+  pool.parallel_for(4, [&](std::int64_t i, int) { sum += static_cast<int>(i); });
+  CHECK(sum == 6);
+}
+
+TEST_CASE("an empty loop calls nothing") {
+  ThreadPool pool(2);
+  pool.parallel_for(0, [](std::int64_t, int) { FAIL("called"); });
+}
+
+TEST_CASE("threads that share a core go to free ones, the others stay") {
+  using Cores = std::vector<int>;
+  CHECK(distinct_cores({4, 2}, {0, 2, 4}) == Cores{4, 2});
+  CHECK(distinct_cores({2, 2, 0}, {0, 2, 4}) == Cores{2, 4, 0});
+  CHECK(distinct_cores({0, 0, 0, 0}, {0, 1, 2, 3}) == Cores{0, 1, 2, 3});
+  CHECK(distinct_cores({1, 1, 1}, {0, 1}) == Cores{1, 0, 1});
+}
+
+TEST_CASE("a settled pool runs loops like any other, also after it was idle") {
+  for (const int threads : {1, 2, 3, 64}) {
+    ThreadPool pool(threads);
+    for (int round = 0; round < 4; ++round) {
+      if (round != 2) pool.settle();
+      std::atomic<int> sum{0};
+      for (int loop = 0; loop < 20; ++loop) {
+        pool.parallel_for(5, [&](std::int64_t i, int) { sum += static_cast<int>(i); });
+      }
+      CHECK(sum == 200);
+      // Longer than threads stay awake.
+      if (round > 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+  }
+}
+
+TEST_CASE("threads that are moved to a core of their own may use all cores again") {
+  const int cores = available_cores();
+  if (cores < 2) return;
+  cpu_set_t all;
+  REQUIRE(sched_getaffinity(0, sizeof(all), &all) == 0);
+  cpu_set_t first;
+  CPU_ZERO(&first);
+  for (int core = 0; CPU_COUNT(&first) == 0; ++core) {
+    if (CPU_ISSET(core, &all)) CPU_SET(core, &first);
+  }
+  ThreadPool pool(2);
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> arrived{0};
+    std::atomic<bool> free{true};
+    pool.parallel_for(2, [&](std::int64_t, int) {
+      if (available_cores() != cores) free = false;
+      // Both on one core, from which they start to settle.
+      sched_setaffinity(0, sizeof(first), &first);
+      sched_setaffinity(0, sizeof(all), &all);
+      for (++arrived; arrived < 2;) std::this_thread::yield();
+    });
+    CHECK(free);
+    pool.settle();
+  }
+}
+
+}  // namespace attnbench

@@ -1,0 +1,105 @@
+// The list of candidates, and the walk along it: once to decide, with the reasons of all, and once
+// to choose, which stops at the first. Both must come to the same candidate.
+#include "ops/cuda/attention/candidates.h"
+
+#include "core/error.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Empty for a candidate that never yields.
+std::string reason_to_yield(const AttendCandidate& candidate, const AttendCall& call) {
+  return candidate.yields == nullptr ? std::string() : candidate.yields(call);
+}
+
+/// Names come from the command line, where they have been checked.
+const AttendCandidate& find_candidate(std::string_view name) {
+  for (const AttendCandidate* candidate : attend_candidates()) {
+    if (candidate->name == name) return *candidate;
+  }
+  fail(ErrorKind::kInternal, "there is no attention kernel '{}'", name);
+}
+
+}  // namespace
+
+const std::vector<const AttendCandidate*>& attend_candidates() {
+  static const std::vector<const AttendCandidate*> candidates{
+      &kF32Candidate,
+      &kDecodeCandidate,
+      &kPrefillCandidate,
+      &kGeneralCandidate,
+  };
+  return candidates;
+}
+
+std::vector<std::string> attend_candidate_names() {
+  std::vector<std::string> names;
+  for (const AttendCandidate* candidate : attend_candidates()) names.emplace_back(candidate->name);
+  return names;
+}
+
+std::string_view operation_name(AttendOperation operation) {
+  switch (operation) {
+    case AttendOperation::kWhole:
+      return "attend";
+    case AttendOperation::kSplits:
+      return "attend_splits";
+    case AttendOperation::kSegments:
+      return "attend_segments";
+    case AttendOperation::kPlan:
+      return "attend_plan";
+    case AttendOperation::kSparse:
+      return "attend_sparse";
+    case AttendOperation::kSparsePlan:
+      return "attend_sparse_plan";
+  }
+  return "";
+}
+
+int AttendCall::num_parts() const {
+  if (split != nullptr) return split->num_splits;
+  return segments != nullptr ? segments->num_segments : 1;
+}
+
+AttendDecision decide_attend(const Target& target, const AttendCall& call,
+                             std::string_view forced) {
+  AttendDecision decision{std::string(operation_name(call.operation)), {}};
+  bool is_open = true;
+  for (const AttendCandidate* candidate : attend_candidates()) {
+    CandidateVerdict& verdict = decision.candidates.emplace_back();
+    verdict.name = candidate->name;
+    verdict.reason = candidate->misfit(target, call);
+    verdict.fits = verdict.reason.empty();
+    if (!verdict.fits) continue;
+    verdict.reason = reason_to_yield(*candidate, call);
+    const bool may_be = forced.empty() ? verdict.reason.empty() : forced == candidate->name;
+    verdict.is_chosen = is_open && may_be;
+    if (verdict.is_chosen) is_open = false;
+  }
+  return decision;
+}
+
+const AttendCandidate& choose_attend(const Target& target, const AttendCall& call,
+                                     std::string_view forced) {
+  std::string reason;
+  if (!forced.empty()) {
+    const AttendCandidate& candidate = find_candidate(forced);
+    reason = candidate.misfit(target, call);
+    if (reason.empty()) return candidate;
+    fail(ErrorKind::kUnsupported, "kernel {} cannot do {}: {}", forced,
+         operation_name(call.operation), reason);
+  }
+  for (const AttendCandidate* candidate : attend_candidates()) {
+    reason = candidate->misfit(target, call);
+    if (reason.empty() && reason_to_yield(*candidate, call).empty()) return *candidate;
+  }
+  fail(ErrorKind::kUnsupported, "{}", reason);
+}
+
+void check_attend(const Target& target, const attn::AttendParams& params) {
+  AttendCall call;
+  call.params = &params;
+  choose_attend(target, call, {});
+}
+
+}  // namespace attnbench::cuda

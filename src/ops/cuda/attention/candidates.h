@@ -1,0 +1,85 @@
+// The kernels that attention operations choose from: which there are, in what order they are tried,
+// and why one does not fit. A new kernel is a file under kernels/attention, a launcher file that
+// defines its candidate, and a row of attend_candidates().
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/params.h"
+#include "kernels/params_mla.h"
+#include "ops/cuda/launcher.h"
+
+namespace attnbench::cuda {
+
+enum class AttendOperation { kWhole, kSplits, kSegments, kPlan, kSparse, kSparsePlan };
+
+/// "attend_splits", as Ops calls it.
+std::string_view operation_name(AttendOperation operation);
+
+/// One call of an attention operation. The arguments that the operation does not have are null.
+struct AttendCall {
+  AttendOperation operation = AttendOperation::kWhole;
+  const attn::AttendParams* params = nullptr;
+  const attn::SplitParams* split = nullptr;
+  const attn::SegmentParams* segments = nullptr;
+  const attn::PlanParams* plan = nullptr;
+  const attn::SparseParams* sparse = nullptr;
+
+  /// Parts that every request's keys are dealt to; 1 where a plan says it.
+  int num_parts() const;
+};
+
+struct AttendCandidate {
+  /// What --kernel and "BACKEND@NAME" call it.
+  const char* name;
+  /// Why the kernel cannot do the call ("head size 92 is not a multiple of 8"); empty where it can.
+  std::string (*misfit)(const Target& target, const AttendCall& call);
+  /// Why the kernel leaves a call that it could do to a later one unless it is forced; empty where
+  /// it does not. Null = it never does.
+  std::string (*yields)(const AttendCall& call);
+  /// Queues the call, which fits.
+  void (*launch)(Launcher& launcher, const AttendCall& call);
+};
+
+/// In the order in which they are tried: the first that fits and does not yield is taken. The last
+/// does whatever the others do not, so its reason is the one that a refused call is given.
+const std::vector<const AttendCandidate*>& attend_candidates();
+
+// One a launcher file.
+extern const AttendCandidate kF32Candidate;      // f32.cpp
+extern const AttendCandidate kDecodeCandidate;   // tiled.cpp
+extern const AttendCandidate kPrefillCandidate;  // tiled.cpp
+extern const AttendCandidate kGeneralCandidate;  // general.cpp
+
+/// Names in the order of attend_candidates().
+std::vector<std::string> attend_candidate_names();
+
+/// What became of one candidate.
+struct CandidateVerdict {
+  std::string name;
+  bool is_chosen = false;
+  bool fits = false;
+  std::string reason;  // why it does not fit, or yields; empty for others
+  bool operator==(const CandidateVerdict&) const = default;
+};
+
+/// What became of all of them; none is chosen where none fits, or where the forced one does not.
+struct AttendDecision {
+  std::string operation;
+  std::vector<CandidateVerdict> candidates;  // in the order of attend_candidates()
+  bool operator==(const AttendDecision&) const = default;
+};
+AttendDecision decide_attend(const Target& target, const AttendCall& call, std::string_view forced);
+
+/// The candidate that does the call: the one named `forced`, or with an empty name the first.
+/// Errors: E-UNSUPPORTED with the reason where the forced one does not fit, or none does;
+/// E-INTERNAL for a name that is none.
+const AttendCandidate& choose_attend(const Target& target, const AttendCall& call,
+                                     std::string_view forced);
+
+/// Whether some kernel attends in one pass with these parameters: choose_attend()'s errors.
+void check_attend(const Target& target, const attn::AttendParams& params);
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,202 @@
+// Which kernel an attention operation takes, and what is said about the others.
+#include "ops/cuda/attention/candidates.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <functional>
+#include <set>
+
+#include "core/error.h"
+#include "ops/cuda/recording_ops.h"
+#include "ops/cuda/testing/all_cases_testing.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// One request of 8 heads that share 2 KV heads, bf16 over pages of 16.
+struct Form {
+  alignas(32) std::array<char, 128> memory{};
+  attn::AttendParams params{};
+  attn::SplitParams split{};
+  attn::SegmentParams segments{};
+  attn::PlanParams plan{};
+
+  explicit Form(int query_len = 1, int head_size = 128) {
+    static constexpr int kTable = 0;
+    params.query_element = params.output_element = params.kv.element = attn::Element::kBF16;
+    params.query = memory.data();
+    params.num_requests = 1;
+    params.num_heads = 8;
+    params.num_kv_heads = 2;
+    params.max_query_len = query_len;
+    params.head_size = params.v_head_size = head_size;
+    params.query_head_stride = head_size;
+    params.query_token_stride = 8 * head_size;
+    params.score.softmax_scale = 1.0f;
+    params.kv.block_table = &kTable;
+    params.kv.block_size = 16;
+    params.kv.key = memory.data();
+    params.kv.value = memory.data() + 64;
+    params.kv.head_stride_key = params.kv.head_stride_value = head_size;
+    params.kv.token_stride_key = params.kv.token_stride_value = 2 * head_size;
+    params.kv.block_stride = 32 * head_size;
+    split.num_splits = 4;
+    segments.num_segments = 16;
+    segments.tile = 16;
+    plan.num_parts = 8;
+  }
+  AttendCall call(AttendOperation operation = AttendOperation::kWhole) const {
+    AttendCall call{operation, &params};
+    if (operation == AttendOperation::kSplits) call.split = &split;
+    if (operation == AttendOperation::kSegments) call.segments = &segments;
+    if (operation == AttendOperation::kPlan) call.plan = &plan;
+    return call;
+  }
+  std::string chosen(AttendOperation operation = AttendOperation::kWhole,
+                     std::string_view forced = {}) const {
+    return choose_attend(target_of_sm(90), call(operation), forced).name;
+  }
+  /// Why candidate `name` does not fit, or yields.
+  std::string reason(const std::string& name,
+                     AttendOperation operation = AttendOperation::kWhole) const {
+    for (const CandidateVerdict& verdict :
+         decide_attend(target_of_sm(90), call(operation), {}).candidates) {
+      if (verdict.name == name) return verdict.reason;
+    }
+    return "no such candidate";
+  }
+};
+
+std::string refusal(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::kUnsupported);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+}  // namespace
+
+TEST_CASE("the first kernel that fits attends: f32, decode for few rows, prefill, general") {
+  CHECK(attend_candidate_names() ==
+        std::vector<std::string>{"f32", "decode", "prefill", "general"});
+  CHECK(Form(16).chosen() == "decode");  // 64 rows of 4 heads that share one
+  CHECK(Form(17).chosen() == "prefill");
+  CHECK(Form(1, 92).chosen() == "general");
+  for (const AttendOperation parts : {AttendOperation::kSplits, AttendOperation::kSegments}) {
+    CHECK(Form(1).chosen(parts) == "decode");
+    CHECK(Form(100).chosen(parts) == "decode");
+    CHECK(Form(1, 320).chosen(parts) == "general");
+  }
+  CHECK(Form().chosen(AttendOperation::kPlan) == "general");
+  Form f32;
+  f32.params.query_element = f32.params.kv.element = attn::Element::kF32;
+  CHECK(f32.chosen() == "f32");
+  CHECK(f32.chosen(AttendOperation::kSplits) == "f32");
+  CHECK(f32.chosen(AttendOperation::kPlan) == "general");
+  Form invariant;
+  invariant.params.batch_invariant = 1;
+  CHECK(invariant.chosen() == "prefill");
+}
+
+TEST_CASE("a kernel that does not fit says why") {
+  CHECK(Form(1, 92).reason("prefill") == "head size 92 is not a multiple of 8");
+  CHECK(Form(1, 264).reason("decode") == "head size 264 is more than 256");
+  CHECK(Form().reason("f32") == "bf16 queries: it is for f32");
+  CHECK(Form().reason("prefill", AttendOperation::kSplits) == "it has no form of attend_splits");
+  CHECK(Form().reason("decode", AttendOperation::kPlan) == "it has no form of attend_plan");
+  CHECK(Form().reason("f32", AttendOperation::kPlan) == "it has no form of attend_plan");
+  Form blocks;
+  blocks.params.kv.block_size = 8;
+  CHECK(blocks.reason("prefill") == "blocks of 8 keys: it takes multiples of 16");
+  Form mixed;
+  mixed.params.kv.element = attn::Element::kF16;
+  CHECK(mixed.reason("decode") == "bf16 queries over f16 keys: it multiplies elements of one type");
+  Form rows;
+  rows.params.kv.token_stride_key += 1;
+  CHECK(rows.reason("prefill") ==
+        "rows of keys and values lie on multiples of 2 bytes, 4 are needed");
+  Form queries;
+  queries.params.query_token_stride += 1;
+  CHECK(queries.reason("decode") == "rows of queries lie on multiples of 2 bytes, 4 are needed");
+  Form rounded;
+  rounded.params.e4m3_probability = 1;
+  CHECK(rounded.reason("decode") == "probabilities in e4m3: it keeps them in 16 bits");
+  Form invariant;
+  invariant.params.batch_invariant = 1;
+  CHECK(invariant.reason("decode") ==
+        "its tiles depend on the size of the batch, which has to be batch invariant");
+  Form wide(1, 576);
+  wide.params.query_element = wide.params.kv.element = attn::Element::kF32;
+  wide.params.v_head_size = 584;
+  CHECK(wide.reason("f32") == "head size 584 of the values is more than 576");
+}
+
+TEST_CASE("a decision has every kernel once, and what became of it") {
+  const AttendDecision decision = decide_attend(target_of_sm(90), Form(100).call(), {});
+  CHECK(decision.operation == "attend");
+  const std::vector<CandidateVerdict> expected{
+      {"f32", false, false, "bf16 queries: it is for f32"},
+      {"decode", false, true, "400 query rows of a KV head, from 65 on the next is faster"},
+      {"prefill", true, true, ""},
+      {"general", false, true, ""}};
+  CHECK(decision.candidates == expected);
+  const AttendDecision forced = decide_attend(target_of_sm(90), Form(100).call(), "general");
+  CHECK_FALSE(forced.candidates[2].is_chosen);
+  CHECK(forced.candidates[3].is_chosen);
+}
+
+TEST_CASE("a forced kernel is taken wherever it fits, and refused with its reason elsewhere") {
+  for (const char* name : {"decode", "prefill", "general"}) {
+    CHECK(Form(100).chosen(AttendOperation::kWhole, name) == name);
+    CHECK(Form(1).chosen(AttendOperation::kWhole, name) == name);
+  }
+  CHECK(refusal([] { Form(1, 92).chosen(AttendOperation::kWhole, "prefill"); }) ==
+        "kernel prefill cannot do attend: head size 92 is not a multiple of 8");
+  CHECK(refusal([] { Form().chosen(AttendOperation::kSplits, "prefill"); }) ==
+        "kernel prefill cannot do attend_splits: it has no form of attend_splits");
+}
+
+TEST_CASE("operations launch the forced kernel until the force ends, and combine as ever") {
+  const Form form;
+  std::vector<KernelSpec> specs;
+  std::vector<AttendDecision> decisions;
+  const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs, &decisions);
+  ops->force_kernel("general");
+  ops->attend_splits(form.params, form.split);
+  ops->attend_splits(form.params, form.split);
+  ops->force_kernel("");
+  ops->attend_splits(form.params, form.split);
+  REQUIRE(specs.size() == 2);
+  CHECK(specs[0].function == "attn::general_splits");
+  CHECK(specs[1].function == "attn::decode_splits");
+  CHECK(decisions.size() == 2);
+  ops->force_kernel("prefill");
+  CHECK_THROWS_AS(ops->attend_splits(form.params, form.split), Error);
+  CHECK(decisions.size() == 3);  // is known, though nothing was launched
+  CHECK(specs.size() == 2);
+}
+
+TEST_CASE("the covering cases take every kernel, and every one of them is forced in some case") {
+  std::set<std::string> taken;
+  std::set<std::string> fitting;
+  for (const OperationCase& c : all_operation_cases()) {
+    std::vector<KernelSpec> specs;
+    std::vector<AttendDecision> decisions;
+    c.run(*make_recording_ops(target_of_sm(90), specs, &decisions));
+    for (const AttendDecision& decision : decisions) {
+      for (const CandidateVerdict& verdict : decision.candidates) {
+        if (verdict.is_chosen) taken.insert(verdict.name);
+        if (verdict.fits && !verdict.is_chosen) fitting.insert(verdict.name);
+        if (!verdict.fits) CHECK_FALSE(verdict.reason.empty());
+      }
+    }
+  }
+  CHECK(taken.size() == attend_candidates().size());
+  CHECK(fitting == std::set<std::string>{"decode", "prefill", "general"});
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,406 @@
+// The tables of tiles with what was measured for them, and how a problem becomes the constants of a
+// kernel. Every constant that is a choice and not a fact of the problem has its reason beside it.
+#include "ops/cuda/attention/spec.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "core/error.h"
+#include "kernels/attention/decode_layout.cuh"
+#include "kernels/attention/prefill_layout.cuh"
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Tiles of the prefill kernel up to a head size; the first row that fits is taken.
+struct PrefillTile {
+  int max_columns;
+  int element_bytes;  // of a key
+  int warps;
+  int row_blocks;
+  int tile_n;
+  int min_ctas;
+};
+/// Why 32 rows a warp up to 128 columns: a fragment of K or V then feeds two products, and shared
+/// memory keeps up with the tensor cores. Measured on one NVIDIA H200, 2026-11-21, D128 H16 S8192
+/// bf16: {4, 2, 64} 371 TFLOP/s, {8, 2, 64} 353, {4, 2, 32} 325; D256: {8, 1, 64} 284; e4m3 D128:
+/// {4, 2, 64} 280, {4, 1, 64} 194. Later, with rows of whole lines: D256 {8, 1, 64} 322, two CTAs
+/// of {4, 1, 32} 233; D64 {4, 2, 64} 300, three CTAs of it 294, of {4, 2, 32} 283.
+constexpr std::array kPrefillTiles = {
+    PrefillTile{128, 2, 4, 2, 64, 2}, PrefillTile{128, 2, 4, 2, 32, 1},
+    PrefillTile{256, 2, 8, 1, 64, 1}, PrefillTile{256, 2, 8, 1, 32, 1},
+    PrefillTile{256, 2, 4, 1, 16, 1}, PrefillTile{128, 1, 4, 2, 64, 2},
+    PrefillTile{256, 1, 8, 1, 64, 1}, PrefillTile{256, 1, 4, 1, 32, 1},
+};
+
+/// Warps of a CTA that puts parts together: a row each, or, from so many parts on, all for one row.
+constexpr int kCombineWarps = 4;
+constexpr int kWideCombineWarps = 8;
+constexpr int kWideCombineParts = 9;
+/// With a scale for every token and head, which take the registers of 16 rows more.
+constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
+                                               PrefillTile{256, 1, 8, 1, 64, 1},
+                                               PrefillTile{256, 1, 4, 1, 32, 1}};
+
+constexpr int kDecodeRows = 16;
+
+/// Facts of a problem that choices go by.
+bool is_paged(const attn::AttendParams& params) { return params.kv.block_table != nullptr; }
+bool has_token_head_scales(const attn::AttendParams& params) {
+  return params.kv.key_scales != nullptr;
+}
+int key_bytes(const attn::AttendParams& params) { return size_of_element(params.kv.element); }
+
+bool is_16_bit(attn::Element element) {
+  return element == attn::Element::kBF16 || element == attn::Element::kF16;
+}
+
+/// What every row of K and V starts on a multiple of, and is one of.
+int copy_bytes(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  Alignment alignment;
+  alignment.pointer(kv.key)
+      .pointer(kv.value)
+      .stride(kv.token_stride_key, kv.element)
+      .stride(kv.token_stride_value, kv.element)
+      .stride(kv.head_stride_key, kv.element)
+      .stride(kv.head_stride_value, kv.element)
+      .stride(params.head_size, kv.element)
+      .stride(params.v_head_size, kv.element);
+  if (is_paged(params)) alignment.stride(kv.block_stride, kv.element);
+  return alignment.common_bytes();
+}
+
+int query_copy_bytes(const attn::AttendParams& params) {
+  return Alignment()
+      .pointer(params.query)
+      .stride(params.query_token_stride, params.query_element)
+      .stride(params.query_head_stride, params.query_element)
+      .stride(params.head_size, params.query_element)
+      .common_bytes();
+}
+
+std::string alibi_name(attn::Alibi alibi) {
+  switch (alibi) {
+    case attn::Alibi::kNone:
+      return "kNone";
+    case attn::Alibi::kKeyIndex:
+      return "kKeyIndex";
+    case attn::Alibi::kContextRelative:
+      return "kContextRelative";
+    case attn::Alibi::kDistance:
+      return "kDistance";
+    case attn::Alibi::kSqrt:
+      return "kSqrt";
+  }
+  return "";
+}
+
+std::string flag(bool value) { return value ? "true" : "false"; }
+
+using Constants = std::vector<std::pair<std::string, std::string>>;
+
+/// What prefill and decode are both specialised to.
+Constants problem_constants(const attn::AttendParams& params) {
+  const attn::ScoreParams& score = params.score;
+  const bool soft_cap = score.soft_cap > 0.0f;
+  const bool alibi = score.alibi != attn::Alibi::kNone;
+  const bool codes = key_bytes(params) == 1;
+  return {
+      {"attn::Element kQuery", spec_name(params.query_element)},
+      {"attn::Element kKeyValue", spec_name(params.kv.element)},
+      {"attn::Element kOutput", spec_name(params.output_element)},
+      {"int kHeadSize", std::to_string(params.head_size)},
+      {"int kVHeadSize", std::to_string(params.v_head_size)},
+      {"int kBlockSize", std::to_string(is_paged(params) ? params.kv.block_size : 0)},
+      {"int kCopyBytes", std::to_string(copy_bytes(params))},
+      {"int kQueryCopyBytes", std::to_string(query_copy_bytes(params))},
+      {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
+      {"bool kSoftCap", flag(soft_cap)},
+      // Why the sign: the maximum of scaled scores is the scaled maximum for positive scales only.
+      {"bool kScaleFirst", flag(soft_cap || alibi || !(score.softmax_scale > 0.0f))},
+      {"bool kTokenHeadScales", flag(codes && has_token_head_scales(params))},
+      {"bool kRoundDequantized", flag(codes && params.kv.round_dequantized != 0)},
+  };
+}
+
+attn::PrefillLayout layout_of(const PrefillTile& tile, const attn::AttendParams& params) {
+  return attn::prefill_layout(tile.warps, tile.warps * tile.row_blocks * 16, tile.tile_n,
+                              params.head_size, params.v_head_size, key_bytes(params));
+}
+
+/// Warps and steps of the decode kernel: of a table, the first that fits is taken.
+struct DecodeTile {
+  int max_columns;
+  int element_bytes;  // of a key
+  int warps;
+  int stages;
+  int ctas = 1;  // that must fit a multiprocessor together
+};
+/// Why two or three stages where two CTAs share a multiprocessor: they hide the memory's latency,
+/// and with more of them CTAs of neighbouring heads drift apart, so that lines of cells of both are
+/// read twice. Measured on one NVIDIA H200, 2026-11-21, 32/8 heads, D128, blocks of 16, B64 S8192,
+/// GB/s: e4m3 {4, 3} 4028, {4, 4} 4021; e4m3 with a scale per token and head {4, 3} 3514, {4, 4}
+/// 3354; bf16 {4, 2} 4313, three stages of it do not fit twice; bf16 of D64 two CTAs of {4, 4}
+/// 4058, three of {4, 3} 3678.
+constexpr std::array kDecodeTiles = {
+    DecodeTile{80, 2, 4, 4, 2}, DecodeTile{96, 2, 4, 3},  DecodeTile{256, 2, 4, 2},
+    DecodeTile{256, 2, 2, 2},   DecodeTile{96, 1, 4, 4},  DecodeTile{128, 1, 4, 3},
+    DecodeTile{256, 1, 4, 2},   DecodeTile{256, 1, 2, 2},
+};
+/// From so many columns on no more than two CTAs share a multiprocessor. Why: two saturate the
+/// memory, and the fewer places there are the less of them stays empty at the end. As above, int8
+/// with a scale per token and head: 3536 of two CTAs, 3039 of three.
+constexpr int kColumnsOfTwoCtas = 97;
+/// Where a CTA has a multiprocessor to itself.
+constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{128, 1, 8, 4}};
+
+/// Whether decode.cuh may copy codes and scales together (cells.cuh): scales lie behind the codes
+/// of their cell, rows of a tile start alike in every block, and 32 bits count its bytes.
+bool has_cells(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const auto in_cells = [&](const void* codes, int width, const float* scales,
+                            attn::i64 token_stride, attn::i64 head_stride) {
+    return scales_follow_codes({codes, width, scales, kv.block_stride, token_stride, head_stride,
+                                kv.scale_block_stride, kv.scale_slot_stride, kv.scale_head_stride});
+  };
+  constexpr attn::i64 kMostStride = attn::i64{1} << 27;
+  return has_token_head_scales(params) && kv.block_stride % 32 == 0 && params.head_size % 32 == 0 &&
+         params.v_head_size % 32 == 0 && kv.token_stride_key <= kMostStride &&
+         kv.token_stride_value <= kMostStride &&
+         in_cells(kv.key, params.head_size, kv.key_scales, kv.token_stride_key,
+                  kv.head_stride_key) &&
+         in_cells(kv.value, params.v_head_size, kv.value_scales, kv.token_stride_value,
+                  kv.head_stride_value);
+}
+
+/// Whether no tile of the decode kernel has more than half of its rows.
+bool has_half_tiles(const attn::AttendParams& params) {
+  return params.batch_invariant == 0 && max_packed_rows(params) <= kDecodeRows / 2;
+}
+
+/// O of 256 columns and 16 rows takes 128 registers: a few too many from 184 columns on, and more
+/// from 136 on where codes are decoded beside it. Transposed products have half of them.
+int allowed_spill_bytes(const attn::AttendParams& params) {
+  if (has_half_tiles(params)) return 0;
+  const int columns = std::max(params.head_size, params.v_head_size);
+  if (key_bytes(params) == 1) return columns > 128 ? 176 : 0;
+  return columns > 176 ? 32 : 0;
+}
+
+/// O of 112 to 128 columns and S of 64 keys, 32 rows a warp, take 176 registers or more. The rest
+/// does for 128 columns, whose addresses are simple, without ALiBi; else up to 128 bytes were seen
+/// to spill.
+int allowed_prefill_spill_bytes(const attn::AttendParams& params) {
+  const int columns = std::max(params.head_size, params.v_head_size);
+  if (key_bytes(params) == 1 || columns <= 104 || columns > 128) return 0;
+  const bool is_square = params.head_size == 128 && params.v_head_size == 128;
+  return is_square && params.score.alibi == attn::Alibi::kNone ? 0 : 144;
+}
+
+attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
+  return attn::decode_layout(tile.warps, 1, tile.stages, params.head_size, params.v_head_size,
+                             key_bytes(params), has_cells(params));
+}
+
+int ctas_of(const PrefillTile&) { return 1; }
+int ctas_of(const DecodeTile& tile) { return tile.ctas; }
+
+/// The first of `tiles` that fits, or null.
+template <typename Tile, std::size_t kCount>
+const Tile* find_tile(const std::array<Tile, kCount>& tiles, const Target& target,
+                      const attn::AttendParams& params) {
+  const int columns = std::max(params.head_size, params.v_head_size);
+  for (const Tile& tile : tiles) {
+    // A multiprocessor has 1 KiB more than a CTA may take, and takes 1 KiB of every CTA.
+    const int bytes = layout_of(tile, params).total + kTiledStaticSharedBytes + 1024;
+    if (columns <= tile.max_columns && key_bytes(params) == tile.element_bytes &&
+        ctas_of(tile) * bytes <= target.max_shared_bytes + 1024) {
+      return &tile;
+    }
+  }
+  return nullptr;
+}
+template <typename Tile, std::size_t kCount>
+std::string tile_misfit(const std::array<Tile, kCount>& tiles, const Target& target,
+                        const attn::AttendParams& params) {
+  if (find_tile(tiles, target, params) != nullptr) return "";
+  return fmt::format("attend of head_size {} needs more shared memory than {} bytes",
+                     std::max(params.head_size, params.v_head_size), target.max_shared_bytes);
+}
+template <typename Tile, std::size_t kCount>
+const Tile& first_that_fits(const std::array<Tile, kCount>& tiles, const Target& target,
+                            const attn::AttendParams& params) {
+  if (const Tile* tile = find_tile(tiles, target, params)) return *tile;
+  fail(ErrorKind::kUnsupported, "{}", tile_misfit(tiles, target, params));
+}
+
+/// Why the tiled kernels cannot multiply and decode these elements.
+std::string tiled_element_misfit(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const attn::Element query = params.query_element;
+  const bool codes = kv.element == attn::Element::kE4M3 || kv.element == attn::Element::kE5M2 ||
+                     (kv.element == attn::Element::kI8 && has_token_head_scales(params));
+  // e4m3 queries are multiplied in f16, as are plain codes.
+  const bool e4m3_query = query == attn::Element::kE4M3 && codes &&
+                          !has_token_head_scales(params) && kv.round_dequantized == 0;
+  if (params.int8.query_scale != nullptr) return "scores of int8 codes: it multiplies 16 bits";
+  if (!e4m3_query && !is_16_bit(query)) {
+    return fmt::format("{} queries over {} keys: it multiplies 16 bits", short_name(query),
+                       short_name(kv.element));
+  }
+  if (!e4m3_query && kv.element != query && !codes) {
+    return fmt::format("{} queries over {} keys: it multiplies elements of one type",
+                       short_name(query), short_name(kv.element));
+  }
+  if (params.e4m3_probability != 0) return "probabilities in e4m3: it keeps them in 16 bits";
+  return "";
+}
+
+std::string tiled_head_misfit(int size) {
+  if (size % 8 != 0) return fmt::format("head size {} is not a multiple of 8", size);
+  return size > 256 ? fmt::format("head size {} is more than 256", size) : "";
+}
+
+}  // namespace
+
+std::string alibi_constant(attn::Alibi alibi) {
+  return fmt::format("attn::Alibi::{}", alibi_name(alibi));
+}
+
+std::string problem_name(const attn::AttendParams& params) {
+  std::string name = fmt::format(" d{}", params.head_size);
+  if (params.v_head_size != params.head_size) name += fmt::format("/{}", params.v_head_size);
+  name += fmt::format(" {}", short_name(params.query_element));
+  if (params.kv.element != params.query_element) {
+    name += fmt::format(" kv {}", short_name(params.kv.element));
+    if (has_token_head_scales(params)) name += " per token and head";
+  }
+  if (params.output_element != params.query_element) {
+    name += fmt::format(" to {}", short_name(params.output_element));
+  }
+  name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
+  if (params.score.soft_cap > 0.0f) name += " soft cap";
+  if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
+  return name;
+}
+
+std::string tiled_misfit(const attn::AttendParams& params) {
+  constexpr int kLeastCopyBytes = 4;
+  if (std::string reason = tiled_element_misfit(params); !reason.empty()) return reason;
+  for (const int size : {params.head_size, params.v_head_size}) {
+    if (std::string reason = tiled_head_misfit(size); !reason.empty()) return reason;
+  }
+  if (is_paged(params) && params.kv.block_size % 16 != 0) {
+    return fmt::format("blocks of {} keys: it takes multiples of 16", params.kv.block_size);
+  }
+  if (copy_bytes(params) < kLeastCopyBytes) {
+    return fmt::format("rows of keys and values lie on multiples of {} bytes, {} are needed",
+                       copy_bytes(params), kLeastCopyBytes);
+  }
+  if (query_copy_bytes(params) < kLeastCopyBytes) {
+    return fmt::format("rows of queries lie on multiples of {} bytes, {} are needed",
+                       query_copy_bytes(params), kLeastCopyBytes);
+  }
+  return "";
+}
+
+std::string prefill_tile_misfit(const Target& target, const attn::AttendParams& params) {
+  return has_token_head_scales(params) ? tile_misfit(kTokenHeadPrefillTiles, target, params)
+                                       : tile_misfit(kPrefillTiles, target, params);
+}
+
+std::string decode_tile_misfit(const Target& target, const attn::AttendParams& params) {
+  return tile_misfit(kDecodeTiles, target, params);
+}
+
+std::int64_t max_packed_rows(const attn::AttendParams& params) {
+  return std::int64_t{params.max_query_len} * (params.num_heads / params.num_kv_heads);
+}
+
+std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts) {
+  return ceil_quotient(max_packed_rows(params), rows) * params.num_requests * params.num_kv_heads *
+         parts;
+}
+
+LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts) {
+  LaunchShape shape;
+  shape.grid_x = num_row_tiles(params, kernel.tile_rows, parts);
+  shape.threads = kernel.threads;
+  shape.shared_bytes = kernel.shared_bytes;
+  return shape;
+}
+
+bool has_few_rows(const attn::AttendParams& params) {
+  return params.batch_invariant == 0 && max_packed_rows(params) <= kMostDecodeRows;
+}
+
+AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params) {
+  const PrefillTile& tile = has_token_head_scales(params)
+                                ? first_that_fits(kTokenHeadPrefillTiles, target, params)
+                                : first_that_fits(kPrefillTiles, target, params);
+  AttendKernel kernel;
+  kernel.spec.source = "attention/prefill.cuh";
+  kernel.spec.function = "attn::prefill";
+  kernel.spec.constants = problem_constants(params);
+  kernel.spec.constants.insert(kernel.spec.constants.end(),
+                               {{"int kWarps", std::to_string(tile.warps)},
+                                {"int kRowBlocks", std::to_string(tile.row_blocks)},
+                                {"int kTileN", std::to_string(tile.tile_n)},
+                                {"int kMinCtas", std::to_string(tile.min_ctas)}});
+  kernel.spec.allowed_spill_bytes = allowed_prefill_spill_bytes(params);
+  kernel.spec.name = "prefill" + problem_name(params);
+  kernel.tile_rows = tile.warps * tile.row_blocks * 16;
+  kernel.threads = tile.warps * 32;
+  kernel.shared_bytes = layout_of(tile, params).total;
+  return kernel;
+}
+
+AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
+                           const std::string& entry, int parts) {
+  const bool lone = num_row_tiles(params, kDecodeRows, parts) <= target.num_sms;
+  const DecodeTile* lone_tile = lone ? find_tile(kLoneDecodeTiles, target, params) : nullptr;
+  const DecodeTile& tile =
+      lone_tile != nullptr ? *lone_tile : first_that_fits(kDecodeTiles, target, params);
+  AttendKernel kernel;
+  kernel.spec.source = "attention/decode.cuh";
+  kernel.spec.function = "attn::" + entry;
+  kernel.spec.constants = problem_constants(params);
+  kernel.spec.constants.insert(kernel.spec.constants.end(),
+                               {{"bool kCells", flag(has_cells(params))},
+                                {"bool kTransposed", flag(has_half_tiles(params))},
+                                {"int kWarps", std::to_string(tile.warps)},
+                                {"int kRowBlocks", "1"},
+                                {"int kStages", std::to_string(tile.stages)},
+                                {"int kMinCtas", lone_tile != nullptr ? "1" : "2"}});
+  kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params);
+  kernel.spec.name = entry + problem_name(params);
+  kernel.tile_rows = kDecodeRows;
+  kernel.threads = tile.warps * 32;
+  kernel.shared_bytes = layout_of(tile, params).total;
+  if (lone_tile == nullptr && std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas) {
+    kernel.shared_bytes = std::max(kernel.shared_bytes, target.max_shared_bytes / 3 + 1);
+  }
+  return kernel;
+}
+
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts) {
+  const bool wide = parts >= kWideCombineParts;
+  const int warps = wide ? kWideCombineWarps : kCombineWarps;
+  AttendKernel kernel;
+  kernel.spec.source = "attention/combine.cuh";
+  kernel.spec.function = "attn::" + entry;
+  kernel.spec.constants = {{"attn::Element kOutput", spec_name(params.output_element)},
+                           {"int kVHeadSize", std::to_string(params.v_head_size)},
+                           {"int kWarps", std::to_string(warps)},
+                           {"int kRowWarps", std::to_string(wide ? warps : 1)}};
+  kernel.spec.name =
+      fmt::format("{} d{} to {}", entry, params.v_head_size, short_name(params.output_element));
+  kernel.tile_rows = wide ? 1 : warps;
+  kernel.threads = warps * 32;
+  return kernel;
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,67 @@
+// Specs of the attention kernels: compile-time choices, tile sizes, shared memory. What several
+// candidates share is here too: names, row tiles, the kernel that combines parts.
+//
+// Tiles come from tables of measured ones, in the order in which they are tried; the first whose
+// shared memory the target has is taken. So a device with less memory gets a smaller tile, and only
+// when none is left there is a misfit.
+#pragma once
+
+#include "ops/cuda/launcher.h"
+
+#include "kernels/params.h"
+
+namespace attnbench::cuda {
+
+/// A kernel and what its launch needs to know of it.
+struct AttendKernel {
+  KernelSpec spec;
+  int tile_rows = 0;  // packed query rows of a CTA
+  int threads = 0;
+  int shared_bytes = 0;
+};
+
+/// What the kernels of prefill.cuh and decode.cuh declare of shared memory beside shared_bytes, at
+/// most: decode.cuh a row tile and, of eight warps, the states of 16 rows each, up to the next
+/// multiple of attn::kRingAlignment.
+constexpr int kTiledStaticSharedBytes = 1152;
+/// What the kernels of general.cuh declare of it, at most: the choice of a tile leaves room for it.
+constexpr int kGeneralStaticSharedBytes = 4096;
+
+/// Why neither prefill.cuh nor decode.cuh can do it ("head size 92 is not a multiple of 8"); empty
+/// where both can, as far as shared memory goes.
+std::string tiled_misfit(const attn::AttendParams& params);
+/// Why no tile of either fits into the target's shared memory; empty where one does.
+std::string prefill_tile_misfit(const Target& target, const attn::AttendParams& params);
+std::string decode_tile_misfit(const Target& target, const attn::AttendParams& params);
+
+/// "attn::Alibi::kNone", as a spec writes it.
+std::string alibi_constant(attn::Alibi alibi);
+/// What the kernels of a problem are called, after their entry: " d128 bf16 paged 16 soft cap".
+std::string problem_name(const attn::AttendParams& params);
+
+/// Many query rows: kernels/attention/prefill.cuh.
+AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
+/// Few query rows: an entry of kernels/attention/decode.cuh ("decode", "decode_splits",
+/// "decode_segments") that deals a request's keys to `parts` CTAs.
+AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
+                           const std::string& entry, int parts);
+/// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
+/// for so many parts a row; tile_rows (token, head) rows a CTA.
+AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
+
+/// Query rows of a KV head that the decode kernel still does better than a half-empty tile of the
+/// prefill kernel.
+constexpr std::int64_t kMostDecodeRows = 64;
+/// Whether there are no more of them, so that bandwidth bounds it, and the batch may decide.
+bool has_few_rows(const attn::AttendParams& params);
+
+/// A launch with one CTA for every row tile of every request and KV head, `parts` times.
+LaunchShape row_tiles(const AttendKernel& kernel, const attn::AttendParams& params, int parts);
+
+/// CTAs for every row tile of `rows` packed rows of every request and KV head, `parts` times.
+std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts);
+
+/// Query rows of one request that share a KV head, at most.
+std::int64_t max_packed_rows(const attn::AttendParams& params);
+
+}  // namespace attnbench::cuda
