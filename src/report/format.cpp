@@ -79,6 +79,11 @@ std::string format_roofline(const Throughput& throughput) {
   return fmt::format("{:.{}f}%{}", percent, percent < 10 ? 1 : 0, percent > 100 ? "!" : "");
 }
 
+std::string painted(const std::string& text, const char* color, bool enabled) {
+  constexpr const char* kReset = "\x1b[0m";
+  return enabled ? color + text + kReset : text;
+}
+
 std::size_t display_width(std::string_view text) {
   return static_cast<std::size_t>(
       std::count_if(text.begin(), text.end(), [](char byte) { return !is_continuation(byte); }));

@@ -27,6 +27,11 @@ std::string format_rate(const Throughput& throughput);
 /// Share of the measured ceiling: "92%", above 100 with a flag: "104%!"; empty without a ceiling.
 std::string format_roofline(const Throughput& throughput);
 
+/// Dim text in a terminal, for what explains a line.
+inline constexpr const char* kDim = "\x1b[2m";
+/// `text` in a colour (an escape sequence) and back to the default, or unchanged.
+std::string painted(const std::string& text, const char* color, bool enabled);
+
 /// Columns that UTF-8 text takes, one a code point.
 std::size_t display_width(std::string_view text);
 /// Shortened in the middle with an ellipsis to at most `width` columns.

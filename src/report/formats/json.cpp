@@ -67,16 +67,16 @@ void write_nested(std::ostream& out, const std::string& json, const std::string&
 }
 
 /// JSON has no NaN and no infinity.
-Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+Json number_or_null(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json verdict_json(const Verdict& verdict) {
   Json json = Json::object();
   json["id"] = verdict.id;
   json["verdict"] = to_string(verdict.kind);
   json["fails"] = verdict.fails;
-  json["before_us"] = number(verdict.old_us);
-  json["after_us"] = number(verdict.new_us);
-  json["ratio"] = number(verdict.new_us / verdict.old_us);
+  json["before_us"] = number_or_null(verdict.old_us);
+  json["after_us"] = number_or_null(verdict.new_us);
+  json["ratio"] = number_or_null(verdict.new_us / verdict.old_us);
   json["rule"] = verdict.rule;
   json["known"] = verdict.known == Known::kNo ? Json(nullptr) : Json(verdict.known_text);
   return json;
@@ -134,11 +134,12 @@ void write_agreement_json(std::ostream& out, const AgreementReport& report) {
     json["cases"].push_back(
         {{"id", agreement.id},
          {"status", Json::array({to_string(a.status), to_string(b.status)})},
-         {"err_ratio", Json::array({number(a.err_ratio), number(b.err_ratio)})},
-         {"nmse", Json::array({number(a.nmse), number(b.nmse)})},
-         {"lse_err_ratio", Json::array({number(a.lse_err_ratio), number(b.lse_err_ratio)})},
-         {"lse_nmse", Json::array({number(a.lse_nmse), number(b.lse_nmse)})},
-         {"factor", number(agreement.factor)},
+         {"err_ratio", Json::array({number_or_null(a.err_ratio), number_or_null(b.err_ratio)})},
+         {"nmse", Json::array({number_or_null(a.nmse), number_or_null(b.nmse)})},
+         {"lse_err_ratio",
+          Json::array({number_or_null(a.lse_err_ratio), number_or_null(b.lse_err_ratio)})},
+         {"lse_nmse", Json::array({number_or_null(a.lse_nmse), number_or_null(b.lse_nmse)})},
+         {"factor", number_or_null(agreement.factor)},
          {"figure", agreement.figure},
          {"disagreement", agreement.disagreement}});
   }

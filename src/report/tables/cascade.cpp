@@ -12,8 +12,6 @@
 namespace attnbench {
 namespace {
 
-using Json = nlohmann::json;
-
 struct Medians {
   double never_us = 0;  // 0 = not run, or without a time
   double always_us = 0;
@@ -34,9 +32,10 @@ std::string without(std::string name, const std::string& key) {
 
 void add(const Result& result, std::vector<std::string>& keys, std::vector<Group>& groups) {
   if (!result.timing) return;
-  Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  nlohmann::json problem =
+      nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object() || !problem.contains("cascade")) return;
-  const Json cascade = problem["cascade"];
+  const nlohmann::json cascade = problem["cascade"];
   const std::string mode = cascade.value("mode", "");
   const auto prefix = cascade.value("common_prefix_len", std::int64_t{0});
   if (prefix == 0 || (mode != "always" && mode != "never")) return;

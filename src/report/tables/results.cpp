@@ -14,7 +14,7 @@
 namespace attnbench {
 namespace {
 
-enum Column {
+enum TableColumn {
   kCase,
   kBackend,
   kStatus,
@@ -47,12 +47,6 @@ const char* color_of(Status status) {
       return "\x1b[33m";
   }
   return "";
-}
-constexpr const char* kDim = "\x1b[2m";
-constexpr const char* kReset = "\x1b[0m";
-
-std::string painted(const std::string& text, const char* color, bool enabled) {
-  return enabled ? color + text + kReset : text;
 }
 
 Row make_row(const Result& result, bool with_scenario) {
@@ -90,7 +84,7 @@ struct Layout {
       return total() - widths[kCase] + std::min(widths[kCase], kReadableCase) > terminal_width;
     };
     if (is_too_wide()) gap = 1;
-    for (const Column column : {kRoof, kNoise, kErrRatio, kRate}) {
+    for (const TableColumn column : {kRoof, kNoise, kErrRatio, kRate}) {
       if (is_too_wide()) widths[column] = 0;
     }
     const std::size_t excess = total() > terminal_width ? total() - terminal_width : 0;

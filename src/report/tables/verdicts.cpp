@@ -16,14 +16,8 @@ namespace {
 constexpr const char* kRed = "\x1b[31m";
 constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kGreen = "\x1b[32m";
-constexpr const char* kDim = "\x1b[2m";
-constexpr const char* kReset = "\x1b[0m";
 constexpr std::size_t kKindWidth = 13;  // LESS_ACCURATE
 constexpr std::size_t kLeastId = 20;
-
-std::string painted(const std::string& text, const char* color, bool enabled) {
-  return enabled ? color + text + kReset : text;
-}
 
 const char* color_of(const Verdict& verdict) {
   if (verdict.fails) return kRed;
@@ -77,9 +71,9 @@ void write_next(std::ostream& out, const GateReport& report) {
 // ---- Agreement of two devices.
 
 constexpr std::size_t kShown = 20;
-constexpr std::size_t kNumColumns = 8;
+constexpr std::size_t kNumCells = 8;
 constexpr std::size_t kNumTexts = 2;  // the columns before the numbers
-using Cells = std::array<std::string, kNumColumns>;
+using Cells = std::array<std::string, kNumCells>;
 
 Cells titles(const AgreementReport& report) {
   const std::string& a = report.first_device;
@@ -107,9 +101,9 @@ Cells cells_of(const Agreement& agreement) {
 
 void write_agreements(std::ostream& out, const std::vector<Cells>& rows,
                       std::size_t terminal_width) {
-  std::array<std::size_t, kNumColumns> widths{};
+  std::array<std::size_t, kNumCells> widths{};
   std::size_t others = 0;
-  for (std::size_t c = 0; c < kNumColumns; ++c) {
+  for (std::size_t c = 0; c < kNumCells; ++c) {
     for (const Cells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
     if (c > 0) others += widths[c] + 2;
   }
@@ -117,7 +111,7 @@ void write_agreements(std::ostream& out, const std::vector<Cells>& rows,
   widths[0] = std::min(widths[0], std::max(kLeastId, room));
   for (const Cells& row : rows) {
     std::string line;
-    for (std::size_t c = 0; c < kNumColumns; ++c) {
+    for (std::size_t c = 0; c < kNumCells; ++c) {
       const std::string text = shorten_middle(row[c], widths[c]);
       const std::string fill(widths[c] - display_width(text), ' ');
       line += (c == 0 ? "" : "  ") + (c < kNumTexts ? text + fill : fill + text);
@@ -187,7 +181,7 @@ void write_agreement_table(std::ostream& out, const AgreementReport& report,
 
 void write_agreement_markdown(std::ostream& out, const AgreementReport& report) {
   out << fmt::format("| {} |\n|---|---|", fmt::join(titles(report), " | "));
-  for (std::size_t c = kNumTexts; c < kNumColumns; ++c) out << "---:|";
+  for (std::size_t c = kNumTexts; c < kNumCells; ++c) out << "---:|";
   out << "\n";
   for (const Agreement& agreement : report.cases) {
     Cells cells = cells_of(agreement);

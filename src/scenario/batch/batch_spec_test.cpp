@@ -7,7 +7,7 @@
 namespace attnbench {
 namespace {
 
-std::string error_of(const std::string& spec, bool cross = false) {
+std::string spec_error(const std::string& spec, bool cross = false) {
   try {
     parse_batch_spec(spec, cross);
   } catch (const Error& error) {
@@ -30,45 +30,45 @@ TEST_CASE("a batch spec gives its requests in order") {
 }
 
 TEST_CASE("a KV length below the query length needs cross attention") {
-  CHECK(contains(error_of("q1ks1"), "a KV length below the query length in segment 'q1ks1'"));
-  CHECK(contains(error_of("q1_q4s3"), "in segment 'q4s3' of 'q1_q4s3'"));
-  CHECK(contains(error_of("q1s0"), "below the query length"));
+  CHECK(contains(spec_error("q1ks1"), "a KV length below the query length in segment 'q1ks1'"));
+  CHECK(contains(spec_error("q1_q4s3"), "in segment 'q4s3' of 'q1_q4s3'"));
+  CHECK(contains(spec_error("q1s0"), "below the query length"));
   CHECK(parse_batch_spec("q4s3", true) == std::vector<Request>{{4, 3}});
   CHECK(parse_batch_spec("q4s0", true) == std::vector<Request>{{4, 0}});
 }
 
 TEST_CASE("everything outside the grammar is rejected with its segment") {
-  CHECK(contains(error_of("q8k_0q1"), "count 0 in segment '0q1' of 'q8k_0q1'"));
-  CHECK(contains(error_of("q0"), "query length 0 in segment 'q0'"));
-  CHECK(contains(error_of("q0s5"), "query length 0"));
-  CHECK(contains(error_of(""), "an empty segment"));
-  CHECK(contains(error_of("q1__q2"), "an empty segment"));
-  CHECK(contains(error_of("q1_"), "an empty segment"));
-  CHECK(contains(error_of("_q1"), "an empty segment"));
-  CHECK(contains(error_of("q"), "a number after 'q'"));
-  CHECK(contains(error_of("q1s"), "a number after 's'"));
-  CHECK(contains(error_of("qk"), "'k' instead of a number after 'q'"));
-  CHECK(contains(error_of("q8K"), "'K' instead of the end of the segment"));
-  CHECK(contains(error_of("Q8"), "'Q8' instead of 'q'"));
-  CHECK(contains(error_of("8"), "its end instead of 'q'"));
-  CHECK(contains(error_of("2kq1"), "'kq1' instead of 'q'"));
+  CHECK(contains(spec_error("q8k_0q1"), "count 0 in segment '0q1' of 'q8k_0q1'"));
+  CHECK(contains(spec_error("q0"), "query length 0 in segment 'q0'"));
+  CHECK(contains(spec_error("q0s5"), "query length 0"));
+  CHECK(contains(spec_error(""), "an empty segment"));
+  CHECK(contains(spec_error("q1__q2"), "an empty segment"));
+  CHECK(contains(spec_error("q1_"), "an empty segment"));
+  CHECK(contains(spec_error("_q1"), "an empty segment"));
+  CHECK(contains(spec_error("q"), "a number after 'q'"));
+  CHECK(contains(spec_error("q1s"), "a number after 's'"));
+  CHECK(contains(spec_error("qk"), "'k' instead of a number after 'q'"));
+  CHECK(contains(spec_error("q8K"), "'K' instead of the end of the segment"));
+  CHECK(contains(spec_error("Q8"), "'Q8' instead of 'q'"));
+  CHECK(contains(spec_error("8"), "its end instead of 'q'"));
+  CHECK(contains(spec_error("2kq1"), "'kq1' instead of 'q'"));
   for (const char* spec : {"q1s1k2",    "q1m",   "q1 ",    " q1",       "q 1",
                            "q-1",       "q+1",   "q1.5",   "q1e3",      "q8kk",
                            "q1s2s3",    "q1q2",  "s4q1",   "q1,q2",     "q1\n",
                            "2x q1",     "0x2q1", "q1s1ks", "q1_q2s1kK", "60q1s4k_4q1kS3k",
                            "\xd9\xa3q1"}) {
     CAPTURE(spec);
-    CHECK(error_of(spec) != "accepted");
+    CHECK(spec_error(spec) != "accepted");
   }
 }
 
 TEST_CASE("too many requests or tokens are rejected before anything is allocated") {
-  CHECK(contains(error_of("1000001q1"), "more than 1000000 requests"));
-  CHECK(contains(error_of("600000q1_600000q1"), "from segment '600000q1' on"));
-  CHECK(contains(error_of("q2147483648"), "above 2147483647"));
-  CHECK(contains(error_of("q99999999999999999999999"), "above 2147483647"));
-  CHECK(contains(error_of("q2097152k"), "more than 2147483647 tokens"));
-  CHECK(contains(error_of("1000000q1s4k"), "at most 1000000 requests and 2147483647 tokens"));
+  CHECK(contains(spec_error("1000001q1"), "more than 1000000 requests"));
+  CHECK(contains(spec_error("600000q1_600000q1"), "from segment '600000q1' on"));
+  CHECK(contains(spec_error("q2147483648"), "above 2147483647"));
+  CHECK(contains(spec_error("q99999999999999999999999"), "above 2147483647"));
+  CHECK(contains(spec_error("q2097152k"), "more than 2147483647 tokens"));
+  CHECK(contains(spec_error("1000000q1s4k"), "at most 1000000 requests and 2147483647 tokens"));
   CHECK(parse_batch_spec("q2147483647", false).front().query_len == 2147483647);
 }
 

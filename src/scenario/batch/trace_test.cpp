@@ -9,7 +9,7 @@
 namespace attnbench {
 namespace {
 
-std::string error_of(const std::string& text, TraceFormat format) {
+std::string trace_error(const std::string& text, TraceFormat format) {
   try {
     parse_trace(text, "t", format);
   } catch (const Error& error) {
@@ -43,7 +43,7 @@ TEST_CASE("mooncake traces are JSON lines with block ids") {
 TEST_CASE("damaged traces name the line") {
   const std::string header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
   const auto azure = [&](const std::string& text) {
-    return error_of(text, TraceFormat::kAzureLlm);
+    return trace_error(text, TraceFormat::kAzureLlm);
   };
   CHECK(
       azure("a,b,c\n1,2,3") ==
@@ -60,7 +60,7 @@ TEST_CASE("damaged traces name the line") {
                            "{\"input_length\": 3, \"output_length\": 1, \"hash_ids\": [\"a\"]}",
                            "{\"input_length\": 3, \"output_length\": 1, \"hash_ids\": 4}"}) {
     CAPTURE(line);
-    CHECK(error_of(line, TraceFormat::kMooncake).starts_with("E-FORMAT: t:1: expected "));
+    CHECK(trace_error(line, TraceFormat::kMooncake).starts_with("E-FORMAT: t:1: expected "));
   }
 }
 

@@ -13,7 +13,7 @@ Value read(const std::string& text) {
   return read_yaml(text, std::make_shared<const std::string>("f.yaml"));
 }
 
-std::string error_of(const std::string& text) {
+std::string yaml_error(const std::string& text) {
   try {
     read(text);
   } catch (const Error& error) {
@@ -23,7 +23,7 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-bool contains(const std::string& text, const std::string& part) {
+bool holds(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -75,49 +75,50 @@ TEST_CASE("scalars follow the YAML 1.2 core schema") {
 
 TEST_CASE("numbers outside their range are errors with key and line") {
   for (const char* text : {"1e999", "-1e999", "1000000000000000000000000000000", "1e-999"}) {
-    const std::string message = error_of(std::string("x: 1\na:\n  b: ") + text + "\n");
+    const std::string message = yaml_error(std::string("x: 1\na:\n  b: ") + text + "\n");
     CAPTURE(message);
-    CHECK(contains(message, "f.yaml:3: a.b: expected a number in range, found "));
-    CHECK(contains(message, text));
+    CHECK(holds(message, "f.yaml:3: a.b: expected a number in range, found "));
+    CHECK(holds(message, text));
   }
 }
 
 TEST_CASE("duplicate keys are found at every level") {
-  CHECK(error_of("a: 1\nb: 2\na: 3\n") == "f.yaml:3: duplicate key 'a'");
-  CHECK(error_of("a:\n  c: 1\n  c: 2\n") == "f.yaml:3: duplicate key 'c'");
-  CHECK(error_of("{\"a\": 1,\n \"a\": 1}") == "f.yaml:2: duplicate key 'a'");
-  CHECK(error_of("- {x: 1, x: 1}") == "f.yaml:1: duplicate key 'x'");
+  CHECK(yaml_error("a: 1\nb: 2\na: 3\n") == "f.yaml:3: duplicate key 'a'");
+  CHECK(yaml_error("a:\n  c: 1\n  c: 2\n") == "f.yaml:3: duplicate key 'c'");
+  CHECK(yaml_error("{\"a\": 1,\n \"a\": 1}") == "f.yaml:2: duplicate key 'a'");
+  CHECK(yaml_error("- {x: 1, x: 1}") == "f.yaml:1: duplicate key 'x'");
 }
 
 TEST_CASE("empty, binary and broken files are refused") {
-  CHECK(error_of("") == "f.yaml:1: expected a scenario, found an empty file");
-  CHECK(error_of("# only a comment\n") == "f.yaml:1: expected a scenario, found an empty file");
-  CHECK(error_of("---\n") == "f.yaml:1: expected a scenario, found an empty file");
-  CHECK(error_of(std::string("a: 1\n\0b", 7)) ==
+  CHECK(yaml_error("") == "f.yaml:1: expected a scenario, found an empty file");
+  CHECK(yaml_error("# only a comment\n") == "f.yaml:1: expected a scenario, found an empty file");
+  CHECK(yaml_error("---\n") == "f.yaml:1: expected a scenario, found an empty file");
+  CHECK(yaml_error(std::string("a: 1\n\0b", 7)) ==
         "f.yaml:2: expected a text file in UTF-8, found byte 0x00");
-  CHECK(error_of("a: \xff\xfe") == "f.yaml:1: expected a text file in UTF-8, found byte 0xff");
-  CHECK(error_of("a: \xed\xa0\x80") == "f.yaml:1: expected a text file in UTF-8, found byte 0xed");
-  CHECK(error_of("a: \xc0\xaf") == "f.yaml:1: expected a text file in UTF-8, found byte 0xc0");
-  CHECK(error_of("\x7f"
-                 "ELF") == "f.yaml:1: expected a text file in UTF-8, found byte 0x7f");
-  CHECK(contains(error_of("a: [1, 2\nb: 3"), "f.yaml:"));
-  CHECK(contains(error_of("a: 1\n  b: 2\n"), "f.yaml:2: expected YAML or JSON"));
+  CHECK(yaml_error("a: \xff\xfe") == "f.yaml:1: expected a text file in UTF-8, found byte 0xff");
+  CHECK(yaml_error("a: \xed\xa0\x80") ==
+        "f.yaml:1: expected a text file in UTF-8, found byte 0xed");
+  CHECK(yaml_error("a: \xc0\xaf") == "f.yaml:1: expected a text file in UTF-8, found byte 0xc0");
+  CHECK(yaml_error("\x7f"
+                   "ELF") == "f.yaml:1: expected a text file in UTF-8, found byte 0x7f");
+  CHECK(holds(yaml_error("a: [1, 2\nb: 3"), "f.yaml:"));
+  CHECK(holds(yaml_error("a: 1\n  b: 2\n"), "f.yaml:2: expected YAML or JSON"));
 }
 
 TEST_CASE("what scenarios do not need of YAML is refused by name") {
-  CHECK(error_of("a: &x 1\nb: 2\n") ==
+  CHECK(yaml_error("a: &x 1\nb: 2\n") ==
         "f.yaml:1: anchors and aliases are not allowed, found an anchor");
-  CHECK(contains(error_of("a: &x [1]\nb: *x\n"), "f.yaml:1: anchors and aliases are not allowed"));
-  CHECK(contains(error_of("a: !!int 3"), "f.yaml:1: tags are not allowed, found '"));
-  CHECK(contains(error_of("a: !mine {b: 1}"), "f.yaml:1: tags are not allowed, found '"));
-  CHECK(error_of("a:\n  <<: {b: 1}") == "f.yaml:2: merge keys are not allowed, found '<<'");
-  CHECK(error_of("a: 1\n---\nb: 2\n") == "f.yaml:2: expected one document, found a second one");
-  CHECK(error_of("? [a, b]\n: 1\n") == "f.yaml:1: expected text as key, found a list or mapping");
+  CHECK(holds(yaml_error("a: &x [1]\nb: *x\n"), "f.yaml:1: anchors and aliases are not allowed"));
+  CHECK(holds(yaml_error("a: !!int 3"), "f.yaml:1: tags are not allowed, found '"));
+  CHECK(holds(yaml_error("a: !mine {b: 1}"), "f.yaml:1: tags are not allowed, found '"));
+  CHECK(yaml_error("a:\n  <<: {b: 1}") == "f.yaml:2: merge keys are not allowed, found '<<'");
+  CHECK(yaml_error("a: 1\n---\nb: 2\n") == "f.yaml:2: expected one document, found a second one");
+  CHECK(yaml_error("? [a, b]\n: 1\n") == "f.yaml:1: expected text as key, found a list or mapping");
 }
 
 TEST_CASE("deep nesting is an error, not a crash") {
-  CHECK(contains(error_of(std::string(10u << 20, '[')), "f.yaml:1: expected at most 64 nested"));
-  CHECK(contains(error_of(std::string(10u << 20, '{')), "f.yaml:1: expected at most 64 nested"));
+  CHECK(holds(yaml_error(std::string(10u << 20, '[')), "f.yaml:1: expected at most 64 nested"));
+  CHECK(holds(yaml_error(std::string(10u << 20, '{')), "f.yaml:1: expected at most 64 nested"));
   std::string dashes, questions, hidden, indented;
   for (int i = 0; i < 100000; ++i) {
     dashes += "- ";
@@ -125,11 +126,11 @@ TEST_CASE("deep nesting is an error, not a crash") {
   }
   for (int i = 0; i < 3000; ++i) hidden += "[ \"]\" , ";
   for (std::size_t i = 0; i < 200; ++i) indented += std::string(i, ' ') + "a:\n";
-  CHECK(contains(error_of(dashes), "expected at most 64 nested"));
-  CHECK(contains(error_of(questions), "f.yaml:1: "));
-  CHECK(contains(error_of(hidden), "expected at most 64 nested"));
-  CHECK(error_of(indented) == "f.yaml:65: expected at most 64 nested levels, found more");
-  CHECK(contains(error_of(std::string(17u << 20, 'a')), "expected at most 16777216 bytes"));
+  CHECK(holds(yaml_error(dashes), "expected at most 64 nested"));
+  CHECK(holds(yaml_error(questions), "f.yaml:1: "));
+  CHECK(holds(yaml_error(hidden), "expected at most 64 nested"));
+  CHECK(yaml_error(indented) == "f.yaml:65: expected at most 64 nested levels, found more");
+  CHECK(holds(yaml_error(std::string(17u << 20, 'a')), "expected at most 16777216 bytes"));
 }
 
 TEST_CASE("brackets in quotes and comments do not count as nesting") {
