@@ -57,15 +57,15 @@ function(attnbench_precompile target of)
   target_precompile_headers(${target} REUSE_FROM ${holder})
 endfunction()
 
-# attnbench_module(<name> [LIGHT] [JSON] [MUTATED] [DIR dir] [EXCLUDE regex] [LINK modules...]
+# attnbench_module(<name> [LIGHT] [JSON] [SEPARATE] [DIR dir] [EXCLUDE regex] [LINK modules...]
 #   [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3. JSON: many of its sources read or write JSON.
-# MUTATED: tests/mutation replaces single sources, so each needs a compile command and object of its
-# own. PARALLEL_TESTS: test cases that take all
-# cores, for minutes; they are a test of their own, <name>.parallel, which runs alone and first.
+# SEPARATE: never in groups, because tests/mutation replaces single sources, or because sources are made
+# after one pattern with the same local names. PARALLEL_TESTS: test cases that take all cores, for
+# minutes; they are a test of their own, <name>.parallel, which runs alone and first.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;JSON;MUTATED" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;JSON;SEPARATE" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -87,7 +87,7 @@ function(attnbench_module name)
   if(sources)
     add_library(attnbench_${name} STATIC ${sources})
     target_link_libraries(attnbench_${name} PUBLIC ${public} PRIVATE ${ARG_PRIVATE_LINK})
-    if(NOT ARG_MUTATED)
+    if(NOT ARG_SEPARATE)
       attnbench_unity(attnbench_${name})
     endif()
     if(ARG_LIGHT)

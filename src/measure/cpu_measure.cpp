@@ -134,10 +134,10 @@ namespace {
 
 constexpr int kLanes = 16;         // floats of a 64-byte vector; narrower machines split it
 constexpr int kAccumulators = 12;  // enough to hide the latency of a multiply-add on two ports
-constexpr int kRepeats = 4;        // the best one counts
+constexpr int kCpuRepeats = 4;     // the best one counts
 constexpr double kComputeSeconds = 0.02;
-constexpr std::size_t kSmallestBuffer = std::size_t{64} << 20;
-constexpr std::size_t kLargestBuffer = std::size_t{256} << 20;
+constexpr std::size_t kSmallestCopy = std::size_t{64} << 20;
+constexpr std::size_t kLargestCopy = std::size_t{256} << 20;
 
 using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
 
@@ -178,7 +178,7 @@ double best_gflops(ThreadPool& pool) {
   std::int64_t rounds = 1 << 16;
   while (compute_seconds(pool, rounds) < kComputeSeconds / 2) rounds *= 2;
   double best_s = compute_seconds(pool, rounds);
-  for (int i = 1; i < kRepeats; ++i) best_s = std::min(best_s, compute_seconds(pool, rounds));
+  for (int i = 1; i < kCpuRepeats; ++i) best_s = std::min(best_s, compute_seconds(pool, rounds));
   return flops_per_round * static_cast<double>(rounds) / best_s * 1e-9;
 }
 
@@ -196,12 +196,12 @@ double sliced_seconds(ThreadPool& pool, std::size_t size, const Body& body) {
 
 double best_gbps(ThreadPool& pool) {
   const std::size_t wanted = 2 * total_cache_bytes().value_or(0);
-  const std::size_t size = std::clamp(wanted, kSmallestBuffer, kLargestBuffer) / sizeof(Vector);
+  const std::size_t size = std::clamp(wanted, kSmallestCopy, kLargestCopy) / sizeof(Vector);
   std::vector<Vector, AlignedAllocator<Vector>> source(size), target(size);
   std::atomic<float> sink{0};
   const auto bytes = static_cast<double>(size * sizeof(Vector));
   double best = 0;
-  for (int i = 0; i < kRepeats; ++i) {
+  for (int i = 0; i < kCpuRepeats; ++i) {
     const double read_s = sliced_seconds(pool, size, [&](std::size_t begin, std::size_t end) {
       std::array<Vector, 4> sums{};  // independent, so that additions do not bound the rate
       for (std::size_t k = begin; k + 4 <= end; k += 4) {

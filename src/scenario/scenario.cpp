@@ -100,7 +100,7 @@ std::size_t list_bytes(const Problem& problem) {
   return bytes;
 }
 
-constexpr std::size_t kLongestName = 120;
+constexpr std::size_t kLongestCaseName = 120;
 constexpr std::size_t kKeptBytes = 100;
 
 std::string value_text(const Value& value) {
@@ -109,7 +109,7 @@ std::string value_text(const Value& value) {
 }
 
 std::string shortened(const std::string& name) {
-  if (name.size() <= kLongestName) return name;
+  if (name.size() <= kLongestCaseName) return name;
   std::size_t end = kKeptBytes;
   while (end > 0 && (name[end] & 0xC0) == 0x80) --end;
   return fmt::format("{}-{}", name.substr(0, end), sha256_hex(name).substr(0, 8));
