@@ -57,15 +57,15 @@ function(attnbench_precompile target of)
   target_precompile_headers(${target} REUSE_FROM ${holder})
 endfunction()
 
-# attnbench_module(<name> [LIGHT] [JSON] [SEPARATE] [DIR dir] [EXCLUDE regex] [LINK modules...]
+# attnbench_module(<name> [LIGHT] [JSON] [SEPARATE] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex] [LINK modules...]
 #   [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3. JSON: many of its sources read or write JSON.
 # SEPARATE: never in groups, because tests/mutation replaces single sources, or because sources are made
-# after one pattern with the same local names. PARALLEL_TESTS: test cases that take all cores, for
+# after one pattern with the same local names; SEPARATE_TESTS: so are its tests. PARALLEL_TESTS: test cases that take all cores, for
 # minutes; they are a test of their own, <name>.parallel, which runs alone and first.
 function(attnbench_module name)
-  cmake_parse_arguments(ARG "LIGHT;JSON;SEPARATE" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
+  cmake_parse_arguments(ARG "LIGHT;JSON;SEPARATE;SEPARATE_TESTS" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
     set(ARG_DIR src/${name})
   endif()
@@ -104,7 +104,9 @@ function(attnbench_module name)
   endif()
   if(ATTNBENCH_TESTS AND tests)
     add_executable(test_${name} ${tests})
-    attnbench_unity(test_${name})
+    if(NOT ARG_SEPARATE_TESTS)
+      attnbench_unity(test_${name})
+    endif()
     target_link_libraries(test_${name} PRIVATE attnbench_${name} attnbench_doctest ${ARG_PRIVATE_LINK})
     # Why: tests are compiled often and run once; what they test keeps its optimisation.
     target_compile_options(test_${name} PRIVATE -O1)
