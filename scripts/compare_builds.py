@@ -145,8 +145,9 @@ def record_tests(binary, folder, tests):
         recorder.chmod(0o755)
         files = [file for file in sorted(tests.glob("*_test.py"))
                  if file.stem.removesuffix("_test") not in LEFT_OUT]  # fmt: skip
-        for file in files:
-            record_test(file, recorder, folder)
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for done in [pool.submit(record_test, file, recorder, folder) for file in files]:
+                done.result()
 
 
 def record(arguments):
