@@ -10,7 +10,8 @@ in tests/cli with its exit code, stdout and stderr, which covers refused input a
 --only PART (repeatable) limits that to help, scenarios, suites or tests; --tests DIR takes the tests
 of another source tree, as those of the older one know nothing of new options.
 
-Times, dates, rates, host and version are masked, and so are the names of scratch folders. `compare`
+Times, dates, rates, host, version and hashes of cubins (which hold line numbers and the id of the
+compiling process) are masked, and so are the names of scratch folders. `compare`
 exits with 1 when anything differs; what is missing from the first record is only counted.
 """
 
@@ -35,7 +36,7 @@ LEFT_OUT = {"adapters", "browser", "golden", "gpu", "gpu_python", "install", "py
             "real_suites", "suites", "terminal", "compile", "faults", "plugin_faults"}  # fmt: skip
 # Keys of JSON outputs whose values are measured, or say when and where.
 MEASURED = re.compile(
-    r"(^|_)(time|times|timing|date|host|hostname|cpu|clock|version|commit|duration|elapsed|samples|"
+    r"(^|_)(created|git|cubin_hash|time|times|timing|date|host|hostname|cpu|clock|version|commit|duration|elapsed|samples|"
     r"environment|throughput|tflops|gbps|rounds|noise|roofline|ceiling|started|finished|median|"
     r"memory|device_name|machine|load)($|_)"
 )
