@@ -31,6 +31,18 @@ set(ATTNBENCH_COMMON_HEADERS <algorithm> <array> <cmath> <cstdint> <filesystem> 
 # who edits one file waits for its neighbours too.
 option(ATTNBENCH_UNITY "Compile the sources of a module in groups" OFF)
 
+# Sources that tests/mutation replaces: each has a compile command and an object of its own.
+foreach(list mutants gate_mutants)
+  set(file ${CMAKE_SOURCE_DIR}/tests/mutation/${list}.json)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+  file(STRINGS ${file} lines REGEX "\"file\": \"[^\"]+\"")
+  foreach(line ${lines})
+    string(REGEX REPLACE ".*\"file\": \"([^\"]+)\".*" "\\1" source "${line}")
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/${source} PROPERTIES
+      SKIP_UNITY_BUILD_INCLUSION ON)
+  endforeach()
+endforeach()
+
 # attnbench_unity(<target>): in groups, where that is wanted.
 function(attnbench_unity target)
   if(ATTNBENCH_UNITY)

@@ -22,8 +22,9 @@
 namespace attnbench {
 namespace {
 
-constexpr TensorStreams kQueryStreams{StreamId::kQuery, StreamId::kQuery, StreamId::kQueryChannels,
-                                      StreamId::kQueryTokens, StreamId::kQueryTokens};
+constexpr TensorStreams kMlaQueryStreams{StreamId::kQuery, StreamId::kQuery,
+                                         StreamId::kQueryChannels, StreamId::kQueryTokens,
+                                         StreamId::kQueryTokens};
 constexpr TensorStreams kLatentStreams{StreamId::kKvC, StreamId::kKvCPrefix, StreamId::kKvCChannels,
                                        StreamId::kKvCTokens, StreamId::kKvCPrefixTokens};
 constexpr TensorStreams kRopeStreams{StreamId::kKPe, StreamId::kKPePrefix, StreamId::kKPeChannels,
@@ -50,8 +51,8 @@ void draw_tensors(const Problem& problem, MlaInputs& inputs) {
   for (std::size_t t = 0; t < query_sources.size(); ++t) {
     query_sources[t].index = static_cast<std::int64_t>(t);
   }
-  fill_rows(problem.inputs, kQueryStreams, query_sources, std::int64_t{a.num_heads} * a.head_size,
-            query);
+  fill_rows(problem.inputs, kMlaQueryStreams, query_sources,
+            std::int64_t{a.num_heads} * a.head_size, query);
   inputs.query = FileTensors::pad_query(query);
   const std::vector<SourceRow> sources = key_sources(problem);
   inputs.kv_c = Tensor(a.dtype, {problem.num_keys(), mla.kv_lora_rank});

@@ -13,7 +13,7 @@ namespace {
 
 using enum KvCacheDtype;
 
-Capability capability() {
+Capability triton_capability() {
   Capability c;
   c.name = "TRITON_ATTN";
   c.rules = {.alibi = LinearAlibiRule::kContextRelative,
@@ -85,7 +85,7 @@ class TritonPipeline : public AttentionPipeline {
 
 class TritonAttn : public NativeBackend {
  public:
-  TritonAttn() : NativeBackend(capability()) {}
+  TritonAttn() : NativeBackend(triton_capability()) {}
   std::string_view description() const override {
     return "vLLM Triton unified attention: pages [NB, 2, bs, Hk, D], 2D and 3D paths, mm_prefix, "
            "per-token-head caches";

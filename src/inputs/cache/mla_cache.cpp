@@ -86,7 +86,7 @@ class BlockWriter {
   std::vector<std::int64_t> starts_;
 };
 
-constexpr std::int64_t kBlocksPerTask = 64;
+constexpr std::int64_t kLatentBlocksPerTask = 64;
 
 /// Everything but the positions that the step writes.
 void write_context(const BlockWriter& writer, const std::vector<PositionRange>& fresh,
@@ -94,12 +94,13 @@ void write_context(const BlockWriter& writer, const std::vector<PositionRange>& 
   const auto in_context = [&](std::size_t b, std::int64_t p) {
     return p < fresh[b].begin || p >= fresh[b].end;
   };
-  for_each_chunk(writer.num_blocks(), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t block = begin; block < end; ++block) {
-      writer.write(block, in_context,
-                   data.bytes() + static_cast<std::size_t>(block) * writer.block_bytes());
-    }
-  });
+  for_each_chunk(
+      writer.num_blocks(), kLatentBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t block = begin; block < end; ++block) {
+          writer.write(block, in_context,
+                       data.bytes() + static_cast<std::size_t>(block) * writer.block_bytes());
+        }
+      });
 }
 
 Tensor gather_new_rows(const Problem& problem, const std::vector<PositionRange>& fresh,
@@ -201,10 +202,12 @@ std::string check_mla_cache(const Problem& problem, const Tensor& entries, const
     while (wrong < known && !first_wrong.compare_exchange_weak(known, wrong)) {
     }
   };
-  for_each_chunk(writer.num_blocks(), kBlocksPerTask, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<std::byte> expected;
-    for (std::int64_t block = begin; block < end; ++block) check_block(block, expected);
-  });
+  for_each_chunk(writer.num_blocks(), kLatentBlocksPerTask,
+                 [&](std::int64_t begin, std::int64_t end) {
+                   std::vector<std::byte> expected;
+                   for (std::int64_t block = begin; block < end; ++block)
+                     check_block(block, expected);
+                 });
   const std::size_t i = first_wrong;
   if (i == after.size_bytes()) return {};
   std::vector<std::byte> expected;

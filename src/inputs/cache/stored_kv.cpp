@@ -15,7 +15,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kRowsPerTask = 64;
+constexpr std::int64_t kStoredRowsPerTask = 64;
 
 std::vector<float> as_floats(const std::vector<double>& values) {
   return {values.begin(), values.end()};
@@ -39,7 +39,7 @@ Plane make_plane(const Tensor& source, const StoreRule& rule) {
 /// Calls store(row, head) for every cell [0, S) x [0, Hk) on all cores.
 template <typename Store>
 void for_each_cell(const Tensor& source, Store store) {
-  for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(source.dim(0), kStoredRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       for (std::int64_t head = 0; head < source.dim(1); ++head) store(row, head);
     }
@@ -59,7 +59,7 @@ Tensor as_f32(const Tensor& source) {
   Tensor result(Dtype::kF32, source.shape());
   const std::int64_t width = source.dim(1) * source.dim(2);
   const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
-  for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(source.dim(0), kStoredRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     load_floats(source.dtype(), source.bytes() + begin * width * element, (end - begin) * width,
                 result.data<float>() + begin * width);
   });
@@ -248,7 +248,7 @@ StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
   StoredQuery stored{
       Tensor(Dtype::kE4M3, source.shape()), Tensor(Dtype::kF32, source.shape()), scale, {}};
   const std::int64_t width = source.dim(1) * source.dim(2);
-  for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+  for_each_chunk(source.dim(0), kStoredRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * width; i < end * width; ++i) {
       stored.query.set(i, source.at(i) * inverse_scale);
       stored.dequantized->set(i, stored.query.at(i) * scale);
