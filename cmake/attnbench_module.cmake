@@ -69,13 +69,13 @@ function(attnbench_precompile target of)
   target_precompile_headers(${target} REUSE_FROM ${holder})
 endfunction()
 
-# attnbench_module(<name> [LIGHT] [JSON] [SEPARATE] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex] [LINK modules...]
-#   [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
+# attnbench_module(<name> [LIGHT] [JSON] [SEPARATE] [SEPARATE_TESTS] [DIR dir] [EXCLUDE regex]
+#   [LINK modules...] [PRIVATE_LINK libraries...] [PARALLEL_TESTS pattern])
 # Library attnbench_<name> from dir/**/*.cpp and test program test_<name> from dir/**/*_test.cpp.
 # LIGHT: nothing in it is worth the compile time of -O3. JSON: many of its sources read or write JSON.
-# SEPARATE: never in groups, because tests/mutation replaces single sources, or because sources are made
-# after one pattern with the same local names; SEPARATE_TESTS: so are its tests. PARALLEL_TESTS: test cases that take all cores, for
-# minutes; they are a test of their own, <name>.parallel, which runs alone and first.
+# SEPARATE: never in groups, because sources have the same local names; SEPARATE_TESTS: so have its
+# tests. PARALLEL_TESTS: test cases that take all cores, for minutes; they are a test of their own,
+# <name>.parallel, which runs alone and first.
 function(attnbench_module name)
   cmake_parse_arguments(ARG "LIGHT;JSON;SEPARATE;SEPARATE_TESTS" "DIR;EXCLUDE;PARALLEL_TESTS" "LINK;PRIVATE_LINK" ${ARGN})
   if(NOT ARG_DIR)
