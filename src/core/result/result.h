@@ -161,7 +161,7 @@ struct Result {
   std::optional<Timing> timing;                     // only when passed or unverified
   std::optional<Throughput> throughput;             // only when passed or unverified
   std::vector<KernelInfo> kernels;
-  std::string forced_kernel;  // of the attention; empty = the first that fits was taken
+  std::string forced_kernel;         // of the attention; empty = the first that fits was taken
   std::optional<PluginInfo> plugin;  // of a user's backend
   std::string repro;
 };
