@@ -25,15 +25,16 @@ FOLDERS = ("src", "reference", "kernels")
 SUFFIXES = {".h", ".cpp", ".cuh", ".def"}
 TEST = re.compile(r"_test\.cpp$|_testing\.(h|cpp)$|/test_\w+\.h$|/fake_\w+\.h$|/naive_\w+\.h$")
 
-# Path of a .cpp -> the header of the table whose rows it realises: operations.def has a row an
-# operation, backend_list.h a row a backend, commands.cpp a row a command.
-TABLES = {
-    r"src/ops/cpu/.*": "ops/cpu/cpu_ops.h",
-    r"src/ops/cuda/.*": "ops/cuda/operations.h",
-    r"src/ops/cuda/attention/.*": "ops/cuda/attention/candidates.h",
-    r"src/backends/.*": "backends/backend_list.h",
-    r"src/cli/commands/.*": "cli/commands/commands.h",
-}
+# Path of a .cpp -> the header of the table whose rows it realises, and what a realised row looks like.
+# Why both: any source may include the header. operations.def has a row an operation, backend_list.h a
+# row a backend, commands.cpp a row a command, candidates.cpp a row a kernel to choose from.
+TABLES = [
+    (r"src/ops/cpu/.*", "ops/cpu/cpu_ops.h", r"^void \w+\((const attn::|$)"),
+    (r"src/ops/cuda/.*", "ops/cuda/operations.h", r"^void \w+\(Launcher& "),
+    (r"src/ops/cuda/attention/.*", "ops/cuda/attention/candidates.h", r"^const AttendCandidate k\w+"),
+    (r"src/backends/.*", "backends/backend_list.h", r"^const Backend& \w+_backend\(\)"),
+    (r"src/cli/commands/.*", "cli/commands/commands.h", r"^RunCommand declare_\w+\("),
+]
 # Chosen by the build: with or without the CUDA toolkit, cuDNN's frontend.
 ALTERNATIVES = re.compile(r"/(toolkit|frontend)/\w+\.cpp$|/no_\w+\.cpp$")
 
@@ -45,8 +46,8 @@ def has_header(root, path, text):
         return True
     if path == "src/main.cpp" or ALTERNATIVES.search("/" + path):
         return True
-    return any(re.fullmatch(pattern, path) and f'#include "{header}"' in text
-               for pattern, header in TABLES.items())  # fmt: skip
+    return any(re.fullmatch(pattern, path) and f'#include "{header}"' in text and
+               re.search(row, text, re.MULTILINE) for pattern, header, row in TABLES)  # fmt: skip
 
 
 def violations_of(root):
@@ -81,7 +82,8 @@ def planted_violations_are_found():
         "src/core/paired_test.cpp": lines,
         "src/main.cpp": lines,
         "src/gpu/toolkit/runtime.cpp": lines,
-        "src/cli/commands/run.cpp": '#include "cli/commands/commands.h"\n' + lines,
+        "src/cli/commands/run.cpp": '#include "cli/commands/commands.h"\nRunCommand declare_run(\n' + lines,
+        "src/backends/guise.cpp": '#include "backends/backend_list.h"\n' + lines,
         "src/cli/commands/stray.cpp": lines,
         **{f"src/crowd/file{i}.h": lines for i in range(MOST_FILES + 1)},
         **{f"src/dust/{i % 5}/file{i}.h": "// Short.\n" for i in range(MOST_FRAGMENTS + 1)},
@@ -92,7 +94,8 @@ def planted_violations_are_found():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         found = violations_of(Path(scratch))[0]
-    begins = ["src/core/lonely.cpp:", "src/cli/commands/stray.cpp:", "src/crowd:",
+    begins = ["src/core/lonely.cpp:", "src/cli/commands/stray.cpp:", "src/backends/guise.cpp:",
+              "src/crowd:",
               f"{MOST_FRAGMENTS + 1} files"]  # fmt: skip
     return sorted(begins) == sorted(next((b for b in begins if line.startswith(b)), line) for line in found)
 
