@@ -2,6 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <string>
+
 #include "core/backend_name.h"
 #include "core/error.h"
 
@@ -76,6 +81,26 @@ TEST_CASE("operations on the CPU take no kernel's name") {
   CHECK_THROWS_WITH_AS(ops->force_kernel("general"),
                        "kernel general: the CPU has no kernels to choose from", Error);
   CHECK(ops->num_sms() == 20);
+}
+
+TEST_CASE("a forwarding backend passes every function of Backend on, those with a default too") {
+  const auto text_of = [](const std::string& name) {
+    std::ifstream file(ATTNBENCH_SOURCE_DIR "/src/backends/" + name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const std::string header = text_of("backend.h");
+  const std::string wrapper = text_of("forwarding_backend.h");
+  const std::size_t begin = header.find("class Backend {");
+  REQUIRE(begin != std::string::npos);
+  const std::string declaration = header.substr(begin, header.find("\n};", begin) - begin);
+  const std::regex function(R"(virtual [^~;{]*?(\w+)\()");
+  int count = 0;
+  for (std::sregex_iterator it(declaration.begin(), declaration.end(), function), end; it != end;
+       ++it, ++count) {
+    CAPTURE((*it)[1].str());
+    CHECK(wrapper.find("inner_." + (*it)[1].str() + "(") != std::string::npos);
+  }
+  CHECK(count > 15);
 }
 
 }  // namespace attnbench
