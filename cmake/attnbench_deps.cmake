@@ -8,6 +8,21 @@ find_package(yaml-cpp REQUIRED)
 find_package(Eigen3 REQUIRED NO_MODULE)
 find_package(CLI11 REQUIRED)
 
+# For a wheel, which brings no libraries of its own: nothing but the C library is needed where it is
+# installed. Debian has no static libfmt, so its headers are compiled in.
+option(ATTNBENCH_STATIC "Link everything but the C library into the program" OFF)
+if(ATTNBENCH_STATIC)
+  find_library(ATTNBENCH_YAML_CPP_ARCHIVE libyaml-cpp.a REQUIRED)
+  get_target_property(yaml_cpp_configurations yaml-cpp IMPORTED_CONFIGURATIONS)
+  set_target_properties(yaml-cpp PROPERTIES IMPORTED_LOCATION ${ATTNBENCH_YAML_CPP_ARCHIVE})
+  foreach(configuration ${yaml_cpp_configurations})
+    set_target_properties(yaml-cpp PROPERTIES
+      IMPORTED_LOCATION_${configuration} ${ATTNBENCH_YAML_CPP_ARCHIVE})
+  endforeach()
+  set_property(TARGET fmt::fmt APPEND PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY)
+  add_link_options(-static-libstdc++ -static-libgcc -Wl,--as-needed)
+endif()
+
 # Why: the valijson package depends on Qt, Poco and Boost, which a header-only validator does not
 # need; scripts/setup.sh therefore unpacks its headers into the build folder instead.
 find_path(VALIJSON_INCLUDE_DIR valijson/validator.hpp)

@@ -1,5 +1,8 @@
 // Arguments of the kernels that measure the device and the referee, not attention: the reads behind
-// the bandwidth ceiling, and the faults planted to test that one broken kernel costs one case.
+// the bandwidth ceiling, the faults planted to test that one broken kernel costs one case, and the
+// screening that compares every row of an output with attention in float64.
+// the bandwidth ceiling, the faults planted to test that one broken kernel costs one case, and
+// other inputs for every timed sample.
 #pragma once
 
 #include "kernels/params.h"
@@ -17,6 +20,138 @@ struct ReadParams {
 /// page that no process has.
 struct PlantedFaultParams {
   unsigned int* target;  // [1]; where a planted write goes, or what a planted hang waits for
+};
+
+/// Tiles of screen.cuh, which the host plans its work by.
+constexpr int kScreenThreads = 256;
+constexpr int kScreenLanes = 16;  // threads that share a row: half a warp
+constexpr int kScreenKeys = 64;   // of a tile
+
+/// One (row, head) of an output `a` beside the float64 attention `r`, over some columns of V.
+struct ScreenRecord {
+  double error_squares;      // sum of (a - r)^2 over the columns that are finite in both
+  double reference_squares;  // sum of r^2 over these
+  double spread_squares;     // sum over the keys of p^2 |v|^2: the size of what was summed
+  double largest_error;      // of |a - r|
+  double lse;                // natural logarithm, of r; -inf for a row that sees nothing
+  i64 misplaced;             // columns with NaN or an infinity where r has none, or the reverse
+};
+
+/// Some rows of one request that share a KV head, some of their keys and some columns of V: the
+/// work of one CTA. Rows count (token of the request) * G + head of the group.
+struct ScreenItem {
+  i64 first_key;    // row of the request's first key in key and value
+  int first_token;  // of the request
+  int query_len;
+  int seq_len;
+  int kv_head;
+  int first_row;
+  int num_rows;
+  int key_begin;  // keys [key_begin, key_end) of the request
+  int key_end;
+  int chunk;       // columns from chunk * columns of a CTA on
+  int partial;     // first of its partial results; -1 = the keys are all that its rows see
+  int num_splits;  // partial results that belong together; 0 where partial is -1
+};
+
+/// Dense tensors in the types that they are stored in (f32, f16, bf16; the output also e4m3).
+struct ScreenParams {
+  Element query_element;
+  Element key_element;
+  Element value_element;
+  Element output_element;
+  const void* query;    // [T, H, D]
+  const void* key;      // [S, Hk, D]
+  const void* value;    // [S, Hk, Dv]
+  const void* output;   // [T, H, Dv]; what is compared
+  double output_scale;  // what a stored output is multiplied by
+  double output_limit;  // the largest value that the output can hold, scale included
+  /// 1: e4m3 codes, whose limit stands for all beyond it, and whose errors are the least that a
+  /// value before it was rounded can have had. 0: beyond the limit come infinities.
+  int output_saturates;
+  int num_heads;
+  int num_kv_heads;
+  int head_size;
+  int v_head_size;
+  int num_chunks;            // of the columns of V
+  i64 num_keys;              // S
+  const int* visible_begin;  // [T]: the row sees keys [begin, end) of its request
+  const int* visible_end;    // [T]
+  double softmax_scale;
+  double soft_cap;  // 0 = off
+  Alibi alibi;
+  const float* alibi_slopes;  // [H] or null
+  const float* sinks;         // [H] or null
+  /// [S, Hk, chunks]: sum of v^2 over the finite columns of the chunk, or -1 - that sum where a
+  /// column is not finite.
+  double* value_squares;
+  const ScreenItem* items;
+  double* partial_sums;    // [partials, rows of a CTA, columns of a CTA]
+  double* partial_states;  // [partials, rows of a CTA, 3]: largest score, sum, spread
+  ScreenRecord* records;   // [T, H, chunks]
+};
+
+using u64 = unsigned long long;
+
+/// Fresh signs for elements that lie side by side in the source and in the target.
+struct RedrawParams {
+  const void* source;  // [num_rows, row_elements] as the case has them
+  void* target;        // the same shape; what a kernel reads
+  u64 nonce;           // of the redraw; 0 = signs stay
+  i64 num_rows;
+  i64 row_elements;
+  i64 first_index;   // of the first element in the tensor that signs are drawn for
+  i64 index_stride;  // of a row there
+};
+
+/// One copy of bytes; source and target do not overlap.
+struct BlockMove {
+  const void* source;
+  void* target;
+  i64 bytes;
+};
+
+struct MoveParams {
+  const BlockMove* moves;  // [the grid's height]; no target is another one's source or target
+};
+
+/// What is kept of an output.
+struct SampleDigest {
+  u64 hash;    // of bytes and places
+  u64 poison;  // elements that are 0xFF in each of their bytes
+  u64 nans;    // elements, poison among them
+};
+
+struct DigestParams {
+  const void* data;  // on 16 bytes
+  i64 bytes;
+  Element element;  // poison and NaN are looked for in floating-point types
+  u64 salt;         // makes equal bytes of two tensors differ in the hash
+  SampleDigest* sums;
+};
+
+/// Memory that nobody may have written: bytes of a word that goes by addresses.
+struct GuardedZone {
+  const unsigned char* begin;
+  i64 num_bytes;
+};
+
+/// A pass over zones.
+struct ZoneScanParams {
+  const GuardedZone* zones;  // [zones]
+  unsigned int* broken;      // [zones]; set to 1 where a byte is another, else left as it is
+  unsigned int word;         // what every address holds that is a multiple of 4
+};
+
+/// A reading of the clocks of one multiprocessor.
+struct alignas(16) ClockReading {
+  unsigned long long cycles;       // of the multiprocessor's clock
+  unsigned long long nanoseconds;  // of the device's timer
+};
+
+struct ReadClocksParams {
+  ClockReading* readings;  // [num_sms]; each written by a CTA on that multiprocessor
+  unsigned int num_sms;
 };
 
 }  // namespace attn

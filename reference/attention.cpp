@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/system/parallel.h"
@@ -96,6 +97,11 @@ std::optional<ReferenceOutput> attend(const AttentionMath& math, const Reference
   const std::size_t row_heads = rows.size() * static_cast<std::size_t>(result.num_heads);
   result.output.resize(row_heads * static_cast<std::size_t>(result.v_head_size));
   result.lse.resize(row_heads);
+  if (std::is_same_v<Real, double>) {
+    result.row_size.resize(row_heads);
+    result.output_loss.resize(row_heads);
+    result.lse_loss.resize(row_heads);
+  }
 
   const std::vector<RowBlock> blocks =
       plan_row_blocks(math,

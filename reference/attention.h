@@ -41,7 +41,16 @@ struct ReferenceOutput {
   int v_head_size = 0;
   std::vector<double> output;  // [rows, H, Dv]; 0 for a row that sees nothing
   std::vector<double> lse;     // [H, rows], natural log; -inf for a row that sees nothing
+  /// Size n of a row r of a head, [rows, H]: max(||r||, kRowSpread * sqrt(sum_j p_j^2 ||v_j||^2)),
+  /// over what is finite. The second is what a sum of independent values has on average; a row
+  /// whose summands happen to cancel is measured by it. Empty in an emulation.
+  std::vector<double> row_size = {};
+  /// About what sums, products and exponentials in float32 cost the output of a row, as a norm over
+  /// its elements, and its LSE, [rows, H]; grows with the scores. Empty in an emulation.
+  std::vector<double> output_loss = {};
+  std::vector<double> lse_loss = {};
 };
+inline constexpr double kRowSpread = 1;
 
 struct ReferenceOptions {
   int num_threads = 0;                // 0 = all cores
@@ -56,9 +65,8 @@ std::optional<ReferenceOutput> reference_attention(const AttentionMath& math,
                                                    std::span<const std::int32_t> rows,
                                                    const ReferenceOptions& options = {});
 
-/// The same maths in storage precision (contract §4, err_ratio): S, P and O rounded to `storage`,
-/// P to `probability` where that differs, sums in f32. Its error against the reference is the
-/// yardstick for a kernel's error.
+/// The same maths in storage precision (contract §4): O rounded to `storage`, P to `probability`,
+/// scores and sums in f32. Its error against the reference is the yardstick for a kernel's error.
 struct EmulationRule {
   Dtype storage = Dtype::kBF16;      // the output dtype
   Dtype probability = Dtype::kBF16;  // e4m3 where the kernel's P is

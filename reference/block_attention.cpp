@@ -78,18 +78,25 @@ void prefetch_row(const Tensor& tensor, std::int64_t first) {
   }
 }
 
-/// Scores as a kernel would keep them in `storage`. Finite scores stay finite: no kernel stores
-/// scores in f16, so its range is not part of the yardstick.
-void round_scores(Dtype storage, float* scores, std::int64_t count) {
-  if (storage == Dtype::kF16) {
-    constexpr float kGreatest = 65504;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const float magnitude = std::abs(scores[i]);
-      const bool too_large = magnitude > kGreatest && magnitude < kInfinity<float>;
-      scores[i] = too_large ? std::copysign(kGreatest, scores[i]) : scores[i];
-    }
+/// Half a unit in the last place of float32, of 1.
+constexpr double kFloat32Rounding = 0x1p-24;
+/// Weights below it may count as 0, of a largest weight of 1.
+constexpr double kFloat32Least = 0x1p-125;
+/// What exponential and sums add to the error of a score, in such roundings.
+constexpr double kExponentialRoundings = 4;
+
+/// Of the elements that are finite.
+template <typename Real>
+double square_norm(const Real* values, std::int64_t count) {
+  const ConstArrayMap<Real> array(values, count);
+  const auto square = static_cast<double>(array.square().sum());
+  if (std::isfinite(square)) return square;
+  double finite = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<double>(values[i]);
+    if (std::isfinite(value)) finite += value * value;
   }
-  round_values(storage, scores, count);
+  return std::isfinite(finite) ? finite : 0;
 }
 
 /// P as a kernel would hand it to P V. In e4m3 it is shifted by 2^8, or small probabilities would
@@ -127,6 +134,10 @@ void BlockAttention<Real>::compute(const RowBlock& block) {
   row_max_.assign(static_cast<std::size_t>(matrix_rows), -kInfinity<Real>);
   row_sum_.assign(static_cast<std::size_t>(matrix_rows), Real{0});
   sums_.assign(static_cast<std::size_t>(matrix_rows * v_head_size_), Real{0});
+  if constexpr (kMeasuresRows) {
+    spread_.assign(static_cast<std::size_t>(matrix_rows), {});
+    key_norm_.resize(static_cast<std::size_t>(block.keys.end - block.keys.begin));
+  }
   for (const Tile& tile : tiles_) score_tile(block, tile);
   add_sinks(block);
   for (const Tile& tile : tiles_) {
@@ -198,6 +209,12 @@ void BlockAttention<Real>::load_query(const RowBlock& block) {
                 (row * num_heads_ + block.first_head) * head_size_, width,
                 query_.data() + token * width);
   }
+  if constexpr (kMeasuresRows) {
+    query_norm_.clear();
+    for (std::int64_t row = 0; row < block.num_matrix_rows(); ++row) {
+      query_norm_.push_back(std::sqrt(square_norm(query_.data() + row * head_size_, head_size_)));
+    }
+  }
 }
 
 template <typename Real>
@@ -231,6 +248,7 @@ void BlockAttention<Real>::load_tile_values(const RowBlock& block, const Tile& t
 template <typename Real>
 void BlockAttention<Real>::score_tile(const RowBlock& block, const Tile& tile) {
   load_tile(*inputs_.key, block, tile, keys_);
+  if constexpr (kMeasuresRows) measure_keys(block, tile);
   const std::int64_t heads = block.num_heads;
   const std::int64_t matrix_rows = (tile.last_token - tile.first_token) * heads;
   const std::int64_t width = tile.num_keys();
@@ -254,9 +272,6 @@ void BlockAttention<Real>::score_tile(const RowBlock& block, const Tile& tile) {
         array *= scale;
         if (cap > 0) soft_cap(visible, count, cap);
         add_bias(visible, keys, block, token, head);
-        if constexpr (std::is_same_v<Real, float>) {
-          if (rule_ != nullptr) round_scores(rule_->storage, visible, count);
-        }
         const Real largest = array.template maxCoeff<Eigen::PropagateNaN>();
         if (largest > row_max || std::isnan(largest)) row_max = largest;
       });
@@ -345,6 +360,7 @@ void BlockAttention<Real>::weigh_tile(const RowBlock& block, const Tile& tile) {
 template <typename Real>
 void BlockAttention<Real>::accumulate_tile(const RowBlock& block, const Tile& tile) {
   load_tile_values(block, tile);
+  if constexpr (kMeasuresRows) add_spread(block, tile);
   const std::int64_t first_row = tile.first_token * block.num_heads;
   const std::int64_t matrix_rows = (tile.last_token - tile.first_token) * block.num_heads;
   const std::int64_t width = tile.num_keys();
@@ -359,6 +375,85 @@ void BlockAttention<Real>::accumulate_tile(const RowBlock& block, const Tile& ti
       if (weight != Real{0}) sums.row(row).array() += weight * value.transpose();
     }
   }
+}
+
+template <typename Real>
+void BlockAttention<Real>::measure_keys(const RowBlock& block, const Tile& tile) {
+  for (std::int64_t key = 0; key < tile.num_keys(); ++key) {
+    key_norm_[static_cast<std::size_t>(tile.begin - block.keys.begin + key)] =
+        std::sqrt(square_norm(keys_.data() + key * head_size_, head_size_));
+  }
+}
+
+template <typename Real>
+void BlockAttention<Real>::measure_values(const Tile& tile) {
+  value_square_.resize(static_cast<std::size_t>(tile.num_keys()));
+  for (std::int64_t key = 0; key < tile.num_keys(); ++key) {
+    value_square_[static_cast<std::size_t>(key)] =
+        square_norm(values_.data() + key * v_head_size_, v_head_size_);
+  }
+  for (const SpecialKey& key : special_keys_) {
+    value_square_[static_cast<std::size_t>(key.column)] =
+        square_norm(key.value.data(), v_head_size_);
+  }
+}
+
+/// The error of a score is in proportion to ||q|| ||k||, whose product is the sum of its terms'
+/// magnitudes at most, and to the maximum, from which it is subtracted.
+template <typename Real>
+void BlockAttention<Real>::add_spread(const RowBlock& block, const Tile& tile) {
+  measure_values(tile);
+  using Array = Eigen::Array<double, Eigen::Dynamic, 1>;
+  const std::int64_t width = tile.num_keys();
+  const ConstArrayMap<double> values(value_square_.data(), width);
+  const ConstArrayMap<double> keys(key_norm_.data() + (tile.begin - block.keys.begin), width);
+  Array squares(width);
+  Array errors(width);
+  const std::int64_t first_row = tile.first_token * block.num_heads;
+  const std::int64_t last_row = tile.last_token * block.num_heads;
+  for (std::int64_t row = first_row; row < last_row; ++row) {
+    const auto index = static_cast<std::size_t>(row);
+    Spread& spread = spread_[index];
+    const ConstArrayMap<Real> weights(
+        scores_.data() + tile.score_offset + (row - first_row) * width, width);
+    const double per_key = std::abs(math_.softmax_scale) * query_norm_[index];
+    const double largest = std::isfinite(row_max_[index]) ? std::abs(row_max_[index]) : 0;
+    spread.largest_value = std::max(spread.largest_value, values.maxCoeff());
+    squares = weights.template cast<double>().square();
+    errors = squares * (per_key * keys + (2 * largest + kExponentialRoundings)).square();
+    spread.values += (squares * values).sum();
+    spread.errors += errors.sum();
+    errors *= values;
+    spread.value_errors += errors.sum();
+    spread.weighted_errors += (errors * weights.template cast<double>()).sum();
+  }
+}
+
+/// With r the sum of p_j v_j and an error d_j of each score, r moves by p_j d_j (v_j - r). Values
+/// are taken as independent of each other, of which ||v_j - r||^2 is (1 - 2 p_j) ||v_j||^2 + sum_i
+/// p_i^2 ||v_i||^2 on average.
+template <typename Real>
+void BlockAttention<Real>::finish_spread(const RowBlock& block, std::int64_t row,
+                                         std::int64_t place) {
+  const Spread& spread = spread_[static_cast<std::size_t>(row)];
+  const auto sum = static_cast<double>(row_sum_[static_cast<std::size_t>(row)]);
+  const auto largest = static_cast<double>(row_max_[static_cast<std::size_t>(row)]);
+  const auto at = static_cast<std::size_t>(place);
+  const auto finite_or_zero = [](double value) { return std::isfinite(value) ? value : 0; };
+  const double values = finite_or_zero(spread.values / (sum * sum));
+  const double norm = std::sqrt(square_norm(sums_.data() + row * v_head_size_, v_head_size_));
+  const double size = std::max(norm, kRowSpread * std::sqrt(values));
+  result_.row_size[at] = size;
+  const double errors = finite_or_zero(spread.errors / (sum * sum));
+  const double moved = finite_or_zero(
+      (spread.value_errors - 2 * spread.weighted_errors / sum) / (sum * sum) + values * errors);
+  const auto num_keys = static_cast<double>(block.keys.end - block.keys.begin);
+  const double added = size * std::sqrt(num_keys);
+  const double lost = kFloat32Least * num_keys * std::sqrt(spread.largest_value);
+  result_.output_loss[at] = kFloat32Rounding * (std::sqrt(std::max(0.0, moved)) + added) + lost;
+  const double magnitude = finite_or_zero(2 * std::abs(largest) + std::abs(std::log(sum)));
+  result_.lse_loss[at] =
+      kFloat32Rounding * (std::sqrt(errors) + magnitude + 1 + std::sqrt(num_keys));
 }
 
 template <typename Real>
@@ -378,6 +473,7 @@ void BlockAttention<Real>::finish(const RowBlock& block) {
     if constexpr (std::is_same_v<Real, float>) {
       if (rule_ != nullptr) round_values(rule_->storage, sums, v_head_size_);
     }
+    if constexpr (kMeasuresRows) finish_spread(block, row, list_row * num_heads_ + head);
     double* const output = result_.output.data() + (list_row * num_heads_ + head) * v_head_size_;
     std::copy_n(sums, v_head_size_, output);
   }

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "core/tensor.h"
@@ -61,6 +62,11 @@ class BlockAttention {
   void add_sinks(const RowBlock& block);
   void weigh_tile(const RowBlock& block, const Tile& tile);
   void accumulate_tile(const RowBlock& block, const Tile& tile);
+  /// Size and float32 loss of the rows; of the reference only.
+  void measure_keys(const RowBlock& block, const Tile& tile);
+  void measure_values(const Tile& tile);
+  void add_spread(const RowBlock& block, const Tile& tile);
+  void finish_spread(const RowBlock& block, std::int64_t row, std::int64_t place);
   void finish(const RowBlock& block);
 
   std::int64_t position_of(const RowBlock& block, std::int64_t token) const;
@@ -90,6 +96,21 @@ class BlockAttention {
   Buffer row_max_;
   Buffer row_sum_;
   std::vector<SpecialKey> special_keys_;
+
+  /// Sums over the keys of a row, w being a weight before division by the sum of weights and d the
+  /// error of its score in float32.
+  struct Spread {
+    double values = 0;           // w^2 ||v||^2
+    double errors = 0;           // w^2 d^2
+    double value_errors = 0;     // w^2 d^2 ||v||^2
+    double weighted_errors = 0;  // w^3 d^2 ||v||^2
+    double largest_value = 0;    // ||v||^2
+  };
+  static constexpr bool kMeasuresRows = std::is_same_v<Real, double>;
+  std::vector<Spread> spread_;        // [matrix rows]
+  std::vector<double> query_norm_;    // [matrix rows]
+  std::vector<double> key_norm_;      // of all tiles, at the key's place in the block's range
+  std::vector<double> value_square_;  // ||v||^2 of the tile's keys
 };
 
 extern template class BlockAttention<double>;

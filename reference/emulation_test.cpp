@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "reference/naive_attention.h"
@@ -74,12 +77,14 @@ TEST_CASE("probabilities in e4m3 cost accuracy") {
         2 * relative_error(c, Dtype::kBF16, Dtype::kBF16));
 }
 
-TEST_CASE("scores are rounded to storage before the softmax") {
-  // 1 + 2^-9 is a tie's lower side in bf16: it reads back as 1, so that both keys weigh the same.
-  const ReferenceOutput result =
-      emulation_of(two_key_case(1, 0x1p-9f, 1, 0), Dtype::kBF16, Dtype::kBF16);
-  CHECK(result.output[0] == 0.5);
-  CHECK(result.lse[0] == doctest::Approx(1 + std::log(2.0)).epsilon(1e-7));
+TEST_CASE("scores keep the precision of float32") {
+  // In bf16 1 + 2^-9 would read back as 1, so that both keys would weigh the same.
+  const NaiveCase c = two_key_case(1, 0x1p-9f, 1, 0);
+  const double weight = 1 / (1 + std::exp(-0x1p-9));  // of the first key, whose value is 0
+  const ReferenceOutput result = emulation_of(c, Dtype::kF32, Dtype::kF32);
+  CHECK(result.output[0] == doctest::Approx(1 - weight).epsilon(1e-6));
+  const double lse = 1 + 0x1p-9 - std::log(weight);
+  CHECK(emulation_of(c, Dtype::kBF16, Dtype::kBF16).lse[0] == doctest::Approx(lse).epsilon(1e-7));
 }
 
 TEST_CASE("probabilities are rounded for the product and not for their sum") {
@@ -134,6 +139,66 @@ TEST_CASE("the emulation gives the same bits for any number of threads") {
   const ReferenceOutput three = emulation_of(c, Dtype::kBF16, Dtype::kBF16, 3);
   CHECK(one.output == three.output);
   CHECK(one.lse == three.lse);
+}
+
+TEST_CASE("the size of a row and what float32 loses on it follow their definitions") {
+  NaiveCase c = normal_case(Dtype::kF32, 5, 40);
+  const ReferenceOutput reference = reference_attention(c.math, c.inputs(), c.all_rows()).value();
+  for (std::int64_t row = 0; row < 5; ++row) {
+    for (std::int64_t head = 0; head < c.num_heads; ++head) {
+      const NaiveResult exact = naive_attention(c, 0, row, head);
+      long double norm = 0, spread = 0;
+      for (const long double value : exact.output) norm += value * value;
+      for (std::int64_t j = 0; j <= 35 + row; ++j) {
+        const long double p = std::exp(naive_score(c, 0, row, head, 35 + row, j) - exact.lse);
+        for (std::int64_t d = 0; d < c.v_head_size; ++d) {
+          const long double v = c.value.at((j * c.num_kv_heads + head / 2) * c.v_head_size + d);
+          spread += p * p * v * v;
+        }
+      }
+      const auto at = static_cast<std::size_t>(row * c.num_heads + head);
+      const long double size = std::sqrt(std::max(norm, spread));
+      CHECK(reference.row_size[at] == doctest::Approx(static_cast<double>(size)).epsilon(1e-9));
+    }
+  }
+}
+
+TEST_CASE("an emulation in float32 errs by about what float32 is said to lose, at any scores") {
+  for (const double scale : {0.01, 0.25, 4.0, 64.0}) {
+    NaiveCase c = normal_case(Dtype::kF32);
+    c.math.softmax_scale = scale;
+    const ReferenceOutput reference = reference_attention(c.math, c.inputs(), c.all_rows()).value();
+    const ReferenceOutput emulated = emulation_of(c, Dtype::kF32, Dtype::kF32);
+    CHECK(emulated.row_size.empty());
+    double most = 0, most_of_lse = 0;
+    for (std::size_t at = 0; at < reference.row_size.size(); ++at) {
+      double square = 0;
+      for (std::size_t d = 0; d < 32; ++d) {
+        square += std::pow(emulated.output[at * 32 + d] - reference.output[at * 32 + d], 2);
+      }
+      most = std::max(most, std::sqrt(square) / reference.output_loss[at]);
+      const std::size_t flat = at % 4 * reference.rows.size() + at / 4;
+      most_of_lse = std::max(
+          most_of_lse, std::abs(emulated.lse[flat] - reference.lse[flat]) / reference.lse_loss[at]);
+    }
+    CAPTURE(scale);
+    CHECK(most < 2);
+    CHECK(most > 0.01);
+    CHECK(most_of_lse < 2);
+    CHECK(most_of_lse > 0.01);
+  }
+}
+
+TEST_CASE("a row without keys has no size, and values that are not finite do not count in it") {
+  NaiveCase c = two_key_case(0, 0, 0, 0);
+  c.value =
+      Tensor::from_f32(std::vector<float>{3, std::numeric_limits<float>::quiet_NaN()}, {2, 1, 1});
+  const ReferenceOutput nan = reference_attention(c.math, c.inputs(), c.all_rows()).value();
+  CHECK(std::isnan(nan.output[0]));
+  CHECK(nan.row_size[0] == doctest::Approx(1.5));  // sqrt(0.5^2 * 3^2)
+  c.seq_lens[0] = 0;
+  const ReferenceOutput empty = reference_attention(c.math, c.inputs(), c.all_rows()).value();
+  CHECK(empty.row_size[0] == 0);
 }
 
 }  // namespace attnbench

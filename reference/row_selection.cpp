@@ -3,6 +3,7 @@
 #include "reference/row_selection.h"
 
 #include <algorithm>
+#include <optional>
 #include <random>
 
 #include "metadata/mask/attention_math.h"
@@ -10,11 +11,6 @@
 
 namespace attnbench {
 namespace {
-
-// About two seconds of the reference on two cores. A constant of the program and not of the
-// machine, so that `checked_rows` is the same everywhere.
-constexpr double kAffordableFlops = 60e9;
-constexpr std::size_t kLeastRows = 64;
 
 /// Everything the choice needs to know of a token row.
 struct RowFacts {
@@ -81,30 +77,66 @@ std::vector<std::int32_t> rows_by_priority(const std::vector<RowFacts>& facts, s
   return order;
 }
 
-/// How many of `order`, from its start, are affordable: at least kLeastRows.
-std::size_t affordable_count(const std::vector<std::int32_t>& order,
-                             const std::vector<RowFacts>& facts) {
-  double flops = 0;
-  for (std::size_t count = 0; count < order.size(); ++count) {
-    flops += facts[static_cast<std::size_t>(order[count])].flops;
-    if (flops > kAffordableFlops && count >= kLeastRows) return count;
+/// Takes rows of an order, each once, while they are affordable.
+class RowPicker {
+ public:
+  RowPicker(const Problem& problem, const std::vector<RowFacts>& facts)
+      : max_rows_(problem.validation.max_rows), facts_(facts), is_taken_(facts.size()) {}
+
+  /// Up to a share of the budget, 1 being all of it; what was taken before counts.
+  void pick(const std::vector<std::int32_t>& order, const RowBudget& budget, double share) {
+    for (const std::int32_t row : order) {
+      const auto at = static_cast<std::size_t>(row);
+      if (is_taken_[at]) continue;
+      if (!has_room(facts_[at].flops, budget, share)) return;
+      is_taken_[at] = true;
+      flops_ += facts_[at].flops;
+      rows_.push_back(row);
+    }
   }
-  return order.size();
-}
+  std::vector<std::int32_t> sorted() const {
+    std::vector<std::int32_t> rows = rows_;
+    std::sort(rows.begin(), rows.end());
+    return rows;
+  }
+
+ private:
+  bool has_room(double flops, const RowBudget& budget, double share) const {
+    const auto count = static_cast<double>(rows_.size());
+    if (max_rows_)
+      return count < share * static_cast<double>(std::max<std::int64_t>(0, *max_rows_));
+    return count < share * static_cast<double>(budget.least_rows) ||
+           flops_ + flops <= share * budget.flops;
+  }
+
+  std::optional<std::int64_t> max_rows_;
+  const std::vector<RowFacts>& facts_;
+  std::vector<bool> is_taken_;
+  std::vector<std::int32_t> rows_;
+  double flops_ = 0;
+};
 
 }  // namespace
 
-std::vector<std::int32_t> select_rows(const Problem& problem, std::uint64_t seed) {
+std::vector<std::int32_t> select_rows(const Problem& problem, std::uint64_t seed,
+                                      const RowBudget& budget) {
   const std::vector<RowFacts> facts = facts_of_rows(problem);
-  std::vector<std::int32_t> order = rows_by_priority(facts, seed);
-  const std::size_t count =
-      problem.validation.max_rows
-          ? std::min(order.size(), static_cast<std::size_t>(
-                                       std::max<std::int64_t>(0, *problem.validation.max_rows)))
-          : affordable_count(order, facts);
-  order.resize(count);
-  std::sort(order.begin(), order.end());
-  return order;
+  RowPicker picker(problem, facts);
+  picker.pick(rows_by_priority(facts, seed), budget, 1);
+  return picker.sorted();
+}
+
+RowSample sample_rows(const Problem& problem, std::uint64_t drawn_seed, const RowBudget& budget) {
+  constexpr double kRepeatedShare = 0.25;
+  const std::vector<RowFacts> facts = facts_of_rows(problem);
+  RowPicker picker(problem, facts);
+  picker.pick(rows_by_priority(facts, problem.inputs.seed), budget, kRepeatedShare);
+  RowSample sample;
+  sample.repeated = picker.sorted();
+  picker.pick(rows_by_priority(facts, drawn_seed), budget, 1);
+  sample.rows = picker.sorted();
+  if (sample.rows.size() == facts.size()) sample.repeated = sample.rows;
+  return sample;
 }
 
 }  // namespace attnbench

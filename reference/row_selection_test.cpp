@@ -97,4 +97,33 @@ TEST_CASE("the sample is a function of the seed alone") {
   CHECK(select_rows(problem, 11) != select_rows(problem, 12));
 }
 
+TEST_CASE("a quarter of a drawn sample is that of every other draw") {
+  Problem problem = problem_with({{100, 300}, {1, 50}, {64, 64}, {2, 9}});
+  problem.validation.max_rows = 40;
+  const RowSample first = sample_rows(problem, 1);
+  const RowSample second = sample_rows(problem, 2);
+  CHECK(first.rows.size() == 40);
+  CHECK(is_sorted_and_unique(first.rows));
+  CHECK(first.repeated.size() == 10);
+  CHECK(first.repeated == second.repeated);
+  CHECK(first.rows != second.rows);
+  CHECK(first.rows == sample_rows(problem, 1).rows);
+  for (const std::int32_t row : first.repeated) CHECK(contains(first.rows, row));
+  for (const std::int32_t row : {0, 99, 100, 101, 164, 165, 166}) CHECK(contains(first.rows, row));
+}
+
+TEST_CASE("a sample of all rows repeats all of them") {
+  const RowSample sample = sample_rows(problem_with({{3, 10}}), 1);
+  CHECK(sample.rows == std::vector<std::int32_t>{0, 1, 2});
+  CHECK(sample.repeated == sample.rows);
+}
+
+TEST_CASE("a smaller budget takes fewer rows, and its least") {
+  const Problem problem = problem_with({{4096, 65536}}, 32);
+  const RowSample usual = sample_rows(problem, 1);
+  const RowSample small = sample_rows(problem, 1, {1e9, 16});
+  CHECK(usual.rows.size() >= 64);
+  CHECK(small.rows.size() == 16);
+}
+
 }  // namespace attnbench

@@ -24,7 +24,7 @@ SEMANTICS, CONTRACT = "docs/semantics.md", "docs/contract.md"
 # Where citations may be. docs/results holds recorded output.
 FOLDERS = ("src", "kernels", "reference", "tests", "scripts", "scenarios", "docs", "python",
            "examples", "benchmarks", "fuzz", "cmake", ".github", ".ci")
-FILES = ("README.md", "CONTRIBUTING.md", "CMakeLists.txt")
+FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "CMakeLists.txt")
 SUFFIXES = {".h", ".cpp", ".cuh", ".cu", ".c", ".py", ".js", ".sh", ".yaml", ".yml", ".json", ".md",
             ".txt", ".cmake", ""}
 SKIPPED = ("docs/results/", "scripts/check_citations.py")

@@ -20,14 +20,17 @@ from pathlib import Path
 # ops/cpu has its own row. This is the table of the design, with the arrows that the code needs
 # beside it: backends and bench pass the inputs and parameter structs of ops on, cli checks
 # inputs.file before anything runs and shows the memory of a cache layout; measure compiles the
-# kernels that read memory at its ceiling.
+# kernels that read memory at its ceiling; bench moves and sums the bytes of samples by the functions
+# that kernels share, and keeps the settings of the device.
 MAY_INCLUDE = {
     "kernels": set(),
     "core": {"kernels"},
     "metadata": {"core"},
     "metrics": {"core"},
     "report": {"core"},
+    "mpi": set(),
     "gate": {"core"},
+    "interop": {"core", "inputs"},
     "scenario": {"core", "metadata"},
     "inputs": {"core", "metadata", "kernels"},
     "reference": {"core", "metadata"},
@@ -43,16 +46,16 @@ MAY_INCLUDE = {
                  "reference"},
     "calibrate": {"core", "metadata", "reference", "inputs", "backends"},
     "bench": {"core", "metadata", "scenario", "inputs", "ops", "backends", "measure", "metrics",
-              "reference", "ops/cuda"},
+              "reference", "ops/cuda", "kernels", "gpu", "mpi"},
     "cli/terminal": {"core", "report"},
     "cli/options": {"core", "cli/terminal", "report"},
-    "cli": {"core", "bench", "report", "gpu", "cli/options"},
+    "cli": {"core", "bench", "report", "gpu", "jit", "cli/options"},
     "cli/cases": {"core", "metadata", "inputs", "bench", "scenario", "backends", "jit", "plugin",
                   "gpu", "ops/cuda", "cli", "cli/options", "cli/terminal"},
-    "cli/session": {"core", "inputs", "bench", "gate", "calibrate", "report", "scenario",
-                    "backends", "measure", "cli", "cli/options", "cli/terminal", "cli/cases"},
-    "cli/commands": {"core", "metadata", "inputs", "bench", "gate", "calibrate", "report",
-                     "scenario", "backends", "measure", "jit", "cli", "cli/options",
+    "cli/session": {"core", "inputs", "interop", "bench", "gate", "calibrate", "report",
+                    "scenario", "backends", "measure", "cli", "cli/options", "cli/terminal", "cli/cases"},
+    "cli/commands": {"core", "metadata", "inputs", "interop", "bench", "gate", "calibrate",
+                     "report", "scenario", "backends", "measure", "jit", "cli", "cli/options",
                      "cli/terminal", "cli/cases", "cli/session"},
     "main": {"cli", "cli/commands", "cli/terminal", "core"},
 }
@@ -69,17 +72,20 @@ FLOORS = {
     "core": [["system"], ["numbers"], ["problem"], ["result"]],
     "metadata": [["parts"], ["encoder", "mask", "mla"]],
     "scenario": [["text"], ["batch"], ["resolve"]],
-    "inputs": [["files"], ["cache"]],
+    "inputs": [["files"], ["cache", "checkpoint"]],
+    "interop": [["trace"], ["results"]],
     "reference": [["quantise"], ["ops", "mla"]],
     "gpu": [["toolkit"]],
     "cudnn": [["frontend"]],
     "ops/cpu": [["merge", "quantise"], ["cache"], ["attention"]],
-    "ops/cuda": [["move"], ["attention", "cache", "matmul", "merge", "quantise"], ["testing"]],
+    "ops/cuda": [["move"],
+                 ["attention", "cache", "matmul", "measure", "merge", "quantise", "sample"],
+                 ["testing"]],
     # Ranks know no backend; a family may use the pipeline that attention shares; users' kernels are
     # put into the pipelines of every family.
     "backends": [["ranks"], ["attention"], ["cudnn", "encoder", "mla", "op"], ["plugin"]],
-    # Verdicts know no case, cases know no loop.
-    "bench": [["judge"], ["cases"], ["loop"]],
+    # Verdicts know no case, cases know no job, the judging of a job knows no loop.
+    "bench": [["judge", "process"], ["cases", "ranks"], ["studies", "trial"], ["loop"]],
     # A table is text for any format.
     "report": [["tables"], ["formats"]],
     "kernels": [["common"], ["ptx"], ["attention", "measure", "move"],
@@ -91,13 +97,15 @@ THIRD_PARTY = {
     "CLI/": {"cli/options"},
     "yaml-cpp/": {"scenario"},
     "valijson/": {"scenario"},
-    "nlohmann/": {"core", "scenario", "inputs", "report", "gate", "calibrate", "cli/commands"},
+    "nlohmann/": {"core", "scenario", "inputs", "interop", "report", "gate", "calibrate",
+                  "cli/commands"},
     "Eigen/": {"reference", "ops/cpu"},
     "cuda": {"gpu", "jit", "ops/cuda", "measure", "cudnn"},
     "cudnn.h": {"cudnn"},
     "cudnn_frontend": {"cudnn"},
     "cublas": {"gpu"},
     "nvrtc": {"jit", "cudnn"},
+    "mpi.h": {"mpi"},
 }
 # Too heavy for a header of ours.
 ONLY_IN_CPP = ("CLI/", "yaml-cpp/", "valijson/", "nlohmann/json.hpp", "Eigen/")

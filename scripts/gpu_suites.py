@@ -14,8 +14,8 @@ Printed: one line a suite; results that are wrong or in error; the reasons of `u
 grouped, each with its place in semantics §13 or "other"; what tests/must_pass.yaml and
 must_pass_cuda.yaml, or with --cudnn must_pass_cudnn.yaml, demand and did not pass; with times,
 single operations in GB/s and percent of the measured memory ceiling. The last line is
-"N suites passed, N failed"; the exit status is 1 when one failed: a result that is incorrect, in
-error or skipped, a reason of no known form, a pair that must pass.
+"N suites passed, N failed"; the exit status is 1 when one failed: a result that is incorrect,
+implausible, in error or skipped, a reason of no known form, a pair that must pass.
 """
 
 import argparse
@@ -40,8 +40,8 @@ MUST_PASS_CUDNN = must_pass.CUDNN_LIST
 MIN_CHECKED_ROWS = 64
 # What a run may take to write its results after an interrupt.
 GRACE_S = 20
-STATUSES = ["passed", "unverified", "unsupported", "incorrect", "error", "skipped"]
-FAILURES = ["incorrect", "error", "skipped"]
+STATUSES = ["passed", "unverified", "unsupported", "incorrect", "implausible", "error", "skipped"]
+FAILURES = ["incorrect", "implausible", "error", "skipped"]
 # Exit statuses of the program: everything that ran passed, or nothing can run here.
 SUCCESS = (0, 3)
 SHOWN_TAIL = 600
@@ -217,7 +217,7 @@ def print_failures(runs):
     """Each failure with its first reason; skipped results are counted by suite only."""
     for run in runs:
         for result in run.results or []:
-            if result["status"] in ("incorrect", "error"):
+            if result["status"] in ("incorrect", "implausible", "error"):
                 reasons = result["reasons"] or ["without a reason"]
                 print(f"{result['status']}: {result['id']}: {reasons[0]}")
 
@@ -274,8 +274,10 @@ def lacks_cudnn(result):
 
 
 def is_checked_too_little(result):
-    """Fewer rows than there are and than the scenario demands."""
+    """Fewer rows than there are and than the scenario demands, and not every row seen."""
     error = result["error"]
+    if error.get("screened_rows", 0) == error["total_rows"]:
+        return False  # the rest by screening in float64
     return error["checked_rows"] < min(MIN_CHECKED_ROWS, error["total_rows"])
 
 

@@ -3,9 +3,10 @@
 no run judges, a test must fail: one of tests/cli that the mutant names ("test"), or for the rules of
 the gate its unit tests.
 
-Every entry of mutants.json and gate_mutants.json in tests/mutation replaces one piece of text of one
-source file. Only the mutated file is compiled, with the flags of the build, and linked before the
-libraries of the tool, so that the real sources and the real binary stay as they are.
+Every entry of mutants.json, row_mutants.json (small numeric mistakes) and gate_mutants.json in
+tests/mutation replaces one piece of text of one source file. Only the mutated file is compiled, with
+the flags of the build, and linked before the libraries of the tool, so that the real sources and the
+real binary stay as they are.
 
 Example: scripts/mutation_test.py --build build
 """
@@ -170,8 +171,8 @@ def main():
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--verbose", action="store_true", help="print how each was caught")
     arguments = parser.parse_args()
-    mutants = [m for m in json.loads((MUTATION / "mutants.json").read_text())
-               if arguments.only in m["name"]]
+    mutants = [m for name in ("mutants.json", "row_mutants.json")
+               for m in json.loads((MUTATION / name).read_text()) if arguments.only in m["name"]]
     of_the_gate = [m for m in json.loads((MUTATION / "gate_mutants.json").read_text())
                    if arguments.only in m["name"]]
     build = Build(arguments.build.resolve())

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs what attnbench is built from and configures build/. Sourced by the scripts beside it; all
-# output goes to stderr. A failure exits with 4, the code of contract section 3 for a failed set-up.
+# Installs what attnbench is built from and configures build/. Sourced by the scripts beside it; run
+# by itself, as CI and the Dockerfile do, it only installs. All output goes to stderr. A failure exits
+# with 4, the code of contract section 3 for a failed set-up.
 set -euo pipefail
 
 ATTNBENCH_ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)"
@@ -130,6 +131,28 @@ PYTHON
   rm -rf "$download"
 }
 
+# Packages by whose own code the tests check files of other tools, in build/deps/python. Two of them
+# without what they need for running: their models and readers are all that is used.
+TEST_PYTHON_PACKAGES=(pydantic)
+TEST_PYTHON_PACKAGES_ALONE=(flashinfer-bench cuda-bench)
+unpack_test_packages() {
+  local target="$UNPACKED_DIR/python"
+  [[ ! -d "$target" ]] || return 0
+  local version
+  version="$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || return 0
+  say "unpacking ${TEST_PYTHON_PACKAGES[*]} ${TEST_PYTHON_PACKAGES_ALONE[*]} into build/deps/python"
+  local -a get=(python3 -m pip -q install --only-binary=:all: --python-version "$version"
+    --upgrade --target "$target.new")
+  mkdir -p "$UNPACKED_DIR"
+  if "${get[@]}" "${TEST_PYTHON_PACKAGES[@]}" >/dev/null 2>&1 &&
+    "${get[@]}" --no-deps "${TEST_PYTHON_PACKAGES_ALONE[@]}" >/dev/null 2>&1; then
+    mv "$target.new" "$target"
+  else
+    say "going on without them: pip cannot fetch them"
+    rm -rf "$target.new"
+  fi
+}
+
 install_dependencies() {
   command -v dpkg-query >/dev/null ||
     setup_failed "not a Debian or Ubuntu system; please install: ${PACKAGES[*]} libvalijson-dev node-d3"
@@ -194,3 +217,8 @@ build() {
   logged "building" ninja -C "$BUILD_DIR" "$@"
   exec 9>&-
 }
+
+if [[ "${BASH_SOURCE[0]}" == "$0" ]]; then
+  mkdir -p "$BUILD_DIR"
+  install_dependencies
+fi

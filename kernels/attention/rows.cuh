@@ -116,6 +116,16 @@ __device__ __forceinline__ Row describe_row(const AttendParams& params, const Ro
   return {keys, position, slope};
 }
 
+/// The bounds of what the lanes of a warp hold, in all of them.
+__device__ __forceinline__ TileBounds join_lanes(TileBounds bounds) {
+  constexpr u32 kAll = 0xFFFFFFFFu;
+  bounds.hull.begin = __reduce_min_sync(kAll, bounds.hull.begin);
+  bounds.hull.end = __reduce_max_sync(kAll, bounds.hull.end);
+  bounds.core.begin = __reduce_max_sync(kAll, bounds.core.begin);
+  bounds.core.end = __reduce_min_sync(kAll, bounds.core.end);
+  return bounds;
+}
+
 /// Bounds of rows [first, first + count), by one whole warp; every lane gets the result. The rows
 /// must be in shared memory already (a barrier after they were described).
 __device__ __forceinline__ TileBounds bounds_of_rows(const Row* rows, const RowTile& tile,
@@ -124,12 +134,7 @@ __device__ __forceinline__ TileBounds bounds_of_rows(const Row* rows, const RowT
   for (int r = first + static_cast<int>(threadIdx.x % 32); r < first + count; r += 32) {
     if (r < tile.num_rows) bounds = add_row(bounds, rows[r].keys);
   }
-  constexpr u32 kAll = 0xFFFFFFFFu;
-  bounds.hull.begin = __reduce_min_sync(kAll, bounds.hull.begin);
-  bounds.hull.end = __reduce_max_sync(kAll, bounds.hull.end);
-  bounds.core.begin = __reduce_max_sync(kAll, bounds.core.begin);
-  bounds.core.end = __reduce_min_sync(kAll, bounds.core.end);
-  return bounds;
+  return join_lanes(bounds);
 }
 
 /// Stores two neighbouring columns of an output row: elements `offset` and `offset` + 1 from `to`

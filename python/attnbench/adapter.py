@@ -77,6 +77,7 @@ class Adapter:
     def run(self):
         """Queues the whole attention or operation on the current stream. Writes tensors.output and
         tensors.lse (or the caches), or returns output or (output, lse) where the kernel makes tensors
-        of its own: they are copied when they are judged, and not in what is timed. None in the pair:
-        it was written."""
+        of its own, each exactly a torch.Tensor: they are copied right behind the run on the same stream,
+        and not in what is timed. None in the pair: it was written. Inputs are NaN until a timed run's
+        turn on the stream comes, and each has another query."""
         raise NotImplementedError

@@ -99,7 +99,10 @@ def version_of(adapter):
 
 def sources(adapter):
     """The files that say what a class does, its own first: those of its base classes and, where one is
-    shipped, all of the shipped ones, which use each other's functions."""
+    shipped, all of the shipped ones, which use each other's functions. A class that was made of files
+    says of which."""
+    if getattr(adapter, "source_files", None):
+        return list(adapter.source_files)
     found = [inspect.getsourcefile(adapter)]
     for base in inspect.getmro(adapter):
         if base.__module__ in ("builtins", "attnbench.adapter"):

@@ -4,6 +4,7 @@
 #include "reference/mla/forms.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -199,6 +200,35 @@ std::optional<ReferenceOutput> MlaForms<Real>::attend_latent(const MlaBatch& bat
 }
 
 template <typename Real>
+void MlaForms<Real>::project_sizes(const ReferenceOutput& latent, std::span<const int> heads,
+                                   ReferenceOutput& result) const {
+  if (latent.row_size.empty()) return;
+  result.row_size = latent.row_size;
+  result.output_loss = latent.output_loss;
+  result.lse_loss = latent.lse_loss;
+  const std::int64_t count = dims_.kv_lora_rank * dims_.v_head_dim;
+  for (std::size_t i = 0; i < heads.size(); ++i) {
+    const Real* const weights = w_uv_.data() + heads[i] * count;
+    double square = 0;
+    for (std::int64_t w = 0; w < count; ++w) {
+      if (std::isfinite(weights[w])) square += static_cast<double>(weights[w] * weights[w]);
+    }
+    const double growth = std::sqrt(square / static_cast<double>(dims_.kv_lora_rank));
+    for (std::size_t row = 0; row < latent.rows.size(); ++row) {
+      const std::size_t at = row * heads.size() + i;
+      const double* const output =
+          result.output.data() + at * static_cast<std::size_t>(result.v_head_size);
+      double norm = 0;
+      for (int v = 0; v < result.v_head_size; ++v) {
+        if (std::isfinite(output[v])) norm += output[v] * output[v];
+      }
+      result.row_size[at] = std::max(std::sqrt(norm), growth * latent.row_size[at]);
+      result.output_loss[at] *= growth;
+    }
+  }
+}
+
+template <typename Real>
 ReferenceOutput MlaForms<Real>::up_project(const ReferenceOutput& latent,
                                            std::span<const int> heads) {
   const auto num_rows = static_cast<std::int64_t>(latent.rows.size());
@@ -226,6 +256,7 @@ ReferenceOutput MlaForms<Real>::up_project(const ReferenceOutput& latent,
       std::copy_n(output.data() + first, dims_.v_head_dim, result.output.data() + first);
     }
   }
+  project_sizes(latent, heads, result);
   return result;
 }
 
@@ -332,10 +363,23 @@ void place_part(const ReferenceOutput& part, std::span<const int> heads, std::in
   const auto part_rows = static_cast<std::int64_t>(part.rows.size());
   const auto whole_rows = static_cast<std::int64_t>(whole.rows.size());
   const auto part_heads = static_cast<std::int64_t>(heads.size());
+  const bool measured = !part.row_size.empty();
+  if (measured) {
+    for (auto* values : {&whole.row_size, &whole.output_loss, &whole.lse_loss}) {
+      values->resize(whole.rows.size() * static_cast<std::size_t>(whole.num_heads));
+    }
+  }
   for (std::int64_t row = 0; row < part_rows; ++row) {
     for (std::int64_t i = 0; i < part_heads; ++i) {
       const std::int64_t head = heads[static_cast<std::size_t>(i)];
       const std::int64_t to = row_begin + row;
+      if (measured) {
+        const auto from_place = static_cast<std::size_t>(row * part_heads + i);
+        const auto to_place = static_cast<std::size_t>(to * whole.num_heads + head);
+        whole.row_size[to_place] = part.row_size[from_place];
+        whole.output_loss[to_place] = part.output_loss[from_place];
+        whole.lse_loss[to_place] = part.lse_loss[from_place];
+      }
       std::copy_n(part.output.data() + (row * part_heads + i) * part.v_head_size, part.v_head_size,
                   whole.output.data() + (to * whole.num_heads + head) * whole.v_head_size);
       whole.lse[static_cast<std::size_t>(head * whole_rows + to)] =

@@ -50,6 +50,10 @@ class MlaForms {
   std::optional<ReferenceOutput> mha(const MlaBatch& batch, std::span<const int> heads);
 
  private:
+  /// Sizes and losses of rows after up_project: a row of latents grows as the head's weights make
+  /// vectors grow on average. `result` has its output.
+  void project_sizes(const ReferenceOutput& latent, std::span<const int> heads,
+                     ReferenceOutput& result) const;
   Tensor latent_queries(const MlaBatch& batch, std::span<const int> heads);
   void project_queries(const MlaBatch& batch, int head, Real* destination, std::int64_t stride);
   Tensor head_queries(const MlaBatch& batch, std::span<const int> heads) const;

@@ -155,15 +155,17 @@ struct RequestRows {
   std::size_t end = 0;
 };
 
+/// Real and rule as of MlaForms.
+template <typename Real>
 class PartedDecode {
  public:
-  PartedDecode(const MlaReferenceInputs& inputs, std::span<const std::int32_t> rows,
-               const ReferenceOptions& options)
+  PartedDecode(const MlaReferenceInputs& inputs, const EmulationRule* rule,
+               std::span<const std::int32_t> rows, const ReferenceOptions& options)
       : inputs_(inputs),
         rows_(rows),
         dims_(check_mla_inputs(inputs, rows)),
         reader_(inputs, dims_),
-        forms_(inputs, dims_, nullptr, options),
+        forms_(inputs, dims_, rule, options),
         heads_(forms_.all_heads()) {
     if (inputs.topk_indices != nullptr) {
       fail(ErrorKind::kConfig, "decode in parts: expected dense attention, got topk_indices");
@@ -312,7 +314,7 @@ class PartedDecode {
   std::span<const std::int32_t> rows_;
   MlaDims dims_;
   MlaEntryReader reader_;
-  MlaForms<double> forms_;
+  MlaForms<Real> forms_;
   std::vector<int> heads_;
   std::vector<RequestRows> groups_;
 };
@@ -330,21 +332,29 @@ std::optional<ReferenceOutput> mla_split_decode(const MlaReferenceInputs& inputs
                                                 std::span<const std::int32_t> rows, int num_parts,
                                                 int fixed_overhead,
                                                 const ReferenceOptions& options) {
-  return PartedDecode(inputs, rows, options).by_plan(num_parts, fixed_overhead);
+  return PartedDecode<double>(inputs, nullptr, rows, options).by_plan(num_parts, fixed_overhead);
 }
 
 std::optional<ReferenceOutput> mla_dcp_decode(const MlaReferenceInputs& inputs,
                                               std::span<const std::int32_t> rows,
                                               const DcpGroup& group,
                                               const ReferenceOptions& options) {
-  return PartedDecode(inputs, rows, options).by_ranks(group);
+  return PartedDecode<double>(inputs, nullptr, rows, options).by_ranks(group);
 }
 
 std::optional<ReferenceOutput> mla_rank_partial(const MlaReferenceInputs& inputs,
                                                 std::span<const std::int32_t> rows,
                                                 const DcpGroup& group, int rank,
                                                 const ReferenceOptions& options) {
-  return PartedDecode(inputs, rows, options).of_rank(group, rank);
+  return PartedDecode<double>(inputs, nullptr, rows, options).of_rank(group, rank);
+}
+
+std::optional<ReferenceOutput> emulate_mla_rank(const MlaReferenceInputs& inputs,
+                                                const EmulationRule& rule,
+                                                std::span<const std::int32_t> rows,
+                                                const DcpGroup& group, int rank,
+                                                const ReferenceOptions& options) {
+  return PartedDecode<float>(inputs, &rule, rows, options).of_rank(group, rank);
 }
 
 }  // namespace attnbench

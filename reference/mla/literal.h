@@ -50,5 +50,11 @@ std::optional<ReferenceOutput> mla_rank_partial(const MlaReferenceInputs& inputs
                                                 std::span<const std::int32_t> rows,
                                                 const DcpGroup& group, int rank,
                                                 const ReferenceOptions& options = {});
+/// The same in storage precision.
+std::optional<ReferenceOutput> emulate_mla_rank(const MlaReferenceInputs& inputs,
+                                                const EmulationRule& rule,
+                                                std::span<const std::int32_t> rows,
+                                                const DcpGroup& group, int rank,
+                                                const ReferenceOptions& options = {});
 
 }  // namespace attnbench

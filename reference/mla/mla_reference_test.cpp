@@ -390,13 +390,12 @@ TEST_CASE("emulation rounds the intermediates of the form that a row runs in") {
   c.w_uk.set(1, 0);
   c.kv_c.set(0, 130);
   const auto decode_lse = emulate_mla(c.inputs(), {Dtype::kBF16, Dtype::kBF16}, c.all_rows());
-  // k_nope = 131.015625 -> 131; score 393 -> bf16 steps of 2 -> 392 (tie to even).
-  CHECK(decode_lse->lse[0] == 392);
-  // ql = 3.0234375 -> 3.03125 (a tie to even of steps 2^-6); score 381.9375 -> 382, not 380.95 ->
-  // 380.
+  // k_nope = 131.015625 -> 131; the score, 393 and not 393.046875, keeps what bf16 would not.
+  CHECK(decode_lse->lse[0] == 393);
+  // ql = 3.0234375 -> 3.03125 (a tie to even of steps 2^-6); score 381.9375, not 380.953125.
   c.num_decode_tokens = 1;
   c.kv_c.set(0, 126);
-  CHECK(emulate_mla(c.inputs(), rule, c.all_rows())->lse[0] == 382);
+  CHECK(emulate_mla(c.inputs(), rule, c.all_rows())->lse[0] == 381.9375);
 }
 
 }  // namespace

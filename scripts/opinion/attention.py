@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from . import row_rule
+
 
 def positions(query_len, seq_len):
     """Bottom-right alignment (§3.2): p_i = i + (Sk - Sq), [Sq]."""
@@ -88,11 +90,18 @@ def softmax_rows(scores, values, sink=None):
     return output, lse
 
 
+def norm_products(query, keys, scale):
+    """||q|| ||k|| |scale| [rows, Sk] of query [rows, D] and keys [Sk, D], over what is finite."""
+    norms = [np.sqrt((np.where(np.isfinite(x), x, 0.0) ** 2).sum(axis=1)) for x in (query, keys)]
+    return abs(scale) * norms[0][:, None] * norms[1][None, :]
+
+
 def attend(rules, rows, query, keys, values, query_len, mm_prefix_ranges, slopes, sinks):
     """One request.
 
     rows [R] are indices of query rows in the request, query [R, H, D] those rows, keys [Sk, Hk, D],
-    values [Sk, Hk, Dv], slopes and sinks [H] or None. Returns output [R, H, Dv] and lse [H, R].
+    values [Sk, Hk, Dv], slopes and sinks [H] or None. Returns output [R, H, Dv], lse [H, R] and the
+    RowScales of both.
     """
     seq_len = keys.shape[0]
     num_heads, group = query.shape[1], query.shape[1] // keys.shape[1]
@@ -101,6 +110,7 @@ def attend(rules, rows, query, keys, values, query_len, mm_prefix_ranges, slopes
     bias = alibi_bias(rules, p, seq_len, query_len) if slopes is not None else None
     output = np.empty((len(rows), num_heads, values.shape[-1]))
     lse = np.empty((num_heads, len(rows)))
+    scales = row_rule.RowScales(len(rows), num_heads)
     for head in range(num_heads):
         scores = rules.scale * (query[:, head] @ keys[:, head // group].T)
         if rules.logits_soft_cap > 0:
@@ -110,7 +120,10 @@ def attend(rules, rows, query, keys, values, query_len, mm_prefix_ranges, slopes
         scores = np.where(allowed, scores, -np.inf)
         sink = None if sinks is None else sinks[head]
         output[:, head], lse[head] = softmax_rows(scores, values[:, head // group], sink)
-    return output, lse
+        products = norm_products(query[:, head], keys[:, head // group], rules.scale)
+        scales.measure((slice(None), head), scores, values[:, head // group], output[:, head],
+                       lse[head], products)  # fmt: skip
+    return output, lse, scales
 
 
 def geometric_slopes(num_heads):

@@ -7,9 +7,8 @@ A file of a group of W ranks holds `kv_cache` [W, ...], a cache for each rank, o
 
 import numpy as np
 
-from . import attention, kv_cache
+from . import attention, kv_cache, row_rule
 from . import number_formats as formats
-from .compare import require_close
 from .errors import Disagreement, FormatError
 
 
@@ -89,15 +88,21 @@ def _partial(case, request, rank, query, keys, values):
     group = case.num_heads // case.num_kv_heads
     output = np.empty((len(tokens), case.num_heads, values.shape[-1]))
     lse = np.empty((case.num_heads, len(tokens)))
+    scales = row_rule.RowScales(len(tokens), case.num_heads)
     for head in range(case.num_heads):
         scores = rules.scale * (query[tokens, head].astype(np.float64) @ own_keys[:, head // group].T)
         if rules.logits_soft_cap > 0:
             scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
-        output[:, head], lse[head] = attention.softmax_rows(scores, own_values[:, head // group])
-    return tokens, output, lse
+        own = own_values[:, head // group]
+        output[:, head], lse[head] = attention.softmax_rows(scores, own)
+        products = attention.norm_products(
+            query[tokens, head].astype(np.float64), own_keys[:, head // group], rules.scale
+        )
+        scales.measure((slice(None), head), scores, own, output[:, head], lse[head], products)
+    return tokens, output, lse, scales
 
 
-def check_partials(case, tolerances, lse_atol):
+def check_partials(case, half_units):
     """What every rank says it computed before the exchange; returns the largest error."""
     if "rank_output" not in case.tensors:
         return 0.0
@@ -109,12 +114,12 @@ def check_partials(case, tolerances, lse_atol):
     worst = 0.0
     for rank in range(stacked[0]):
         for request in range(len(case.seq_lens)):
-            tokens, output, lse = _partial(case, request, rank, query, keys, values)
+            tokens, output, lse, scales = _partial(case, request, rank, query, keys, values)
             if not len(tokens):
                 continue
             name = f"rank_output[{rank}] of request {request}"
-            error = require_close(name, actual[rank, tokens], output, *tolerances)
-            require_close(f"rank_lse[{rank}] of request {request}",
-                          actual_lse[rank][:, tokens], lse, lse_atol, 1e-5)  # fmt: skip
+            error = row_rule.require_rows(name, actual[rank, tokens], output, scales, half_units)
+            row_rule.require_lse(f"rank_lse[{rank}] of request {request}",
+                                 actual_lse[rank][:, tokens], lse, scales, case.rules.dtype)  # fmt: skip
             worst = max(worst, error)
     return worst

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import compare
+from . import compare, row_rule
 from .dcp import ranks_of
 from .errors import Disagreement
 
@@ -43,7 +43,7 @@ def check_cache(case, expected):
         raise Disagreement("slot_mapping names slots for padding tokens")
 
 
-def check_partials(case, queries, read, scale, softmax, tolerance, lse_atol):
+def check_partials(case, queries, read, scale, softmax, half_units, lse_atol):
     """What every rank holds of the checked decode rows before the exchange."""
     if "rank_output" not in case.tensors:
         return 0.0
@@ -58,10 +58,13 @@ def check_partials(case, queries, read, scale, softmax, tolerance, lse_atol):
         entries = read[case.key_starts[b] : case.key_starts[b] + visible]
         for rank in range(case.world_size):
             mine = entries[holders == rank]
-            output, lse = softmax(scale * (queries[token] @ mine.T), mine, latent)
+            output, lse, spread = softmax(scale * (queries[token] @ mine.T), mine, latent)
+            scales = row_rule.RowScales(1, len(spread))
+            scales.sizes[0] = np.maximum(spread, np.linalg.norm(output, axis=-1))
             name = f"rank {rank}, token {token}"
-            worst = max(worst, compare.require_close(
-                f"rank_output of {name}", partial[rank, token], output, *tolerance))  # fmt: skip
+            worst = max(worst, row_rule.require_rows(
+                f"rank_output of {name}", partial[rank, token][None], output[None], scales,
+                half_units))  # fmt: skip
             compare.require_close(
                 f"rank_lse of {name}", partial_lse[rank, :, token], lse, lse_atol, 1e-5)  # fmt: skip
     return worst

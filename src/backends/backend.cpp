@@ -3,9 +3,12 @@
 #include "backends/backend.h"
 
 #include "backends/backend_list.h"
+#include "backends/sample_side.h"
 #include "core/backend_name.h"
 
 namespace attnbench {
+
+std::optional<SampleSide> Pipeline::sample_side() { return std::nullopt; }
 
 std::string full_name(const Backend& backend) {
   return backend_name(backend.name(), backend.forced_kernel());

@@ -32,12 +32,20 @@
 
 namespace attnbench {
 
+/// What a transport of real ranks has to offer to a group (dcp.transport).
+struct RealRanks {
+  std::string missing;  // why it has no ranks; empty = it has
+  int count = 0;
+};
+
 /// Facts of the device that support is judged by and work is divided by; on the CPU those of the
 /// device that is assumed.
 struct DeviceFacts {
   int sm = kAssumedSm;  // 10 * major + minor
   int num_sms = kAssumedNumSms;
   bool is_cuda = false;
+  RealRanks nccl = {"NCCL not found"};
+  RealRanks mpi = {"attnbench was not started by mpirun or srun"};
 };
 
 struct PipelineOutput {
@@ -53,6 +61,7 @@ struct PipelineOutput {
 };
 
 class UsersPipeline;
+struct SampleSide;
 
 /// Prepared work on one device. Buffers live as long as the pipeline.
 class Pipeline {
@@ -66,8 +75,12 @@ class Pipeline {
   virtual PipelineOutput read_output(bool with_cache = true) = 0;
   /// Of a pipeline with a user's kernel in it, what the checks of such kernels need; else null.
   virtual UsersPipeline* users() { return nullptr; }
+  /// What timed samples are checked by; nothing for pipelines whose samples are not. Called when
+  /// inputs are as they were given.
+  virtual std::optional<SampleSide> sample_side();
 };
 
+struct RankSeat;
 struct MlaCapability;
 struct MlaInputs;
 struct MlaCache;
@@ -76,6 +89,9 @@ struct OpInputs;
 
 /// What a pipeline starts from; built once per case and backend by bench.
 struct BackendInputs {
+  /// Which rank of a DCP group the pipeline is; null = all of them in turn. With it the cache and
+  /// slot mapping are those of this rank, [1, ...].
+  const RankSeat* seat = nullptr;
   // One of three groups is set, by attention.type; pointers are borrowed from the case.
   const AttentionInputs* inputs = nullptr;
   StoredQuery query;

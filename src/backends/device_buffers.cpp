@@ -43,6 +43,12 @@ void DeviceBuffers::poison() {
   for (Buffer* buffer : poisoned_) ops_.poison(*buffer);
 }
 
+std::size_t DeviceBuffers::poisoned_bytes() const {
+  std::size_t bytes = 0;
+  for (const Buffer* buffer : poisoned_) bytes += buffer->size_bytes();
+  return bytes;
+}
+
 Tensor DeviceBuffers::read(const void* data, Dtype dtype, const std::vector<std::int64_t>& shape) {
   Tensor tensor(dtype, shape);
   ops_.download(tensor.bytes(), starting_at(data), tensor.size_bytes());

@@ -52,6 +52,8 @@ class DeviceBuffers {
   /// The buffer that begins at `data`; E-INTERNAL when there is none.
   Buffer& starting_at(const void* data);
   void poison();
+  /// Of what poison() refills.
+  std::size_t poisoned_bytes() const;
 
   /// What lies at the beginning of the buffer that begins at `data`, after Ops::synchronize().
   Tensor read(const void* data, Dtype dtype, const std::vector<std::int64_t>& shape);

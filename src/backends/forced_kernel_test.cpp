@@ -24,7 +24,7 @@ Problem decodes() {
   return p;
 }
 
-constexpr DeviceFacts kGpu{90, 132, true};
+const DeviceFacts kGpu{90, 132, true};
 
 }  // namespace
 

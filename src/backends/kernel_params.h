@@ -1,13 +1,14 @@
 // Small pieces of the kernels' parameters that several pipelines fill alike: how a type of the KV
-// cache is written and read, and a copy that repeats one element. They hold no decision about
-// attention; what a new cache type needs here is a case that the compiler names, as the switches
-// have no default.
+// cache is written and read, which form of ALiBi a scenario means, and a copy that repeats one
+// element. They hold no decision about attention; what a new cache type needs here is a case that
+// the compiler names, as the switches have no default.
 #pragma once
 
 #include "core/error.h"
 #include "core/numbers/kv_format.h"
 #include "kernels/params.h"
 #include "kernels/params_mla.h"
+#include "metadata/mask/attention_math.h"
 #include "ops/ops.h"
 
 namespace attnbench {
@@ -41,6 +42,23 @@ inline attn::MlaEntry mla_entry_of(KvCacheDtype dtype) {
       break;
   }
   fail(ErrorKind::kInternal, "{} stores no latents", to_string(dtype));
+}
+
+/// The kernels' name for a form of ALiBi. E-INTERNAL for a value that is no form.
+inline attn::Alibi alibi_of(AlibiForm form) {
+  switch (form) {
+    case AlibiForm::kNone:
+      return attn::Alibi::kNone;
+    case AlibiForm::kKeyIndex:
+      return attn::Alibi::kKeyIndex;
+    case AlibiForm::kContextRelative:
+      return attn::Alibi::kContextRelative;
+    case AlibiForm::kDistance:
+      return attn::Alibi::kDistance;
+    case AlibiForm::kSqrt:
+      return attn::Alibi::kSqrt;
+  }
+  fail(ErrorKind::kInternal, "{} is no form of ALiBi", static_cast<int>(form));
 }
 
 /// One element, many times: a scale for every head, a counter set to zero on the device. `count`

@@ -141,9 +141,20 @@ void Refusals::dcp_without_lse(bool applies) {
   add_if(applies && has_dcp(), "DCP requires LSE from decode");
 }
 
-void Refusals::dcp_over_nccl() {
-  add_if(has_dcp() && problem_.dcp.transport == DcpTransport::kNccl,
-         "DCP over nccl: NCCL not found");
+void Refusals::dcp_transport() {
+  const DcpSpec& dcp = problem_.dcp;
+  if (!has_dcp() || dcp.transport == DcpTransport::kSimulated) return;
+  const std::string over = fmt::format("DCP over {}", to_string(dcp.transport));
+  const RealRanks& ranks = dcp.transport == DcpTransport::kNccl ? device_.nccl : device_.mpi;
+  if (!ranks.missing.empty()) {
+    add(over + ": " + ranks.missing);
+  } else if (ranks.count < dcp.world_size) {
+    add(fmt::format("{}: dcp.world_size is {}, there are {} ranks", over, dcp.world_size,
+                    ranks.count));
+  }
+  add_if(problem_.attention.type == AttentionType::kOp,
+         over + " with an operation by itself, whose ranks are simulated");
+  add_if(problem_.output_quant.type != OutputQuantType::kNone, over + " with output quantisation");
 }
 
 void Refusals::dcp_interleaved_speculation() {

@@ -73,7 +73,8 @@ class Refusals {
   // DCP
   void dcp();
   void dcp_without_lse(bool applies = true);
-  void dcp_over_nccl();
+  /// Whether there are the ranks that dcp.transport names.
+  void dcp_transport();
   void dcp_interleaved_speculation();
 
  private:

@@ -30,8 +30,9 @@ std::vector<std::size_t> group_at(const std::vector<Job>& jobs,
 
 /// Runs the pending jobs in the calling process; `done` takes each result with its job's index.
 void run_in_process(const std::vector<Job>& jobs, const std::vector<std::size_t>& pending,
-                    const BenchOptions& options, BenchObserver& observer, const JobDone& done) {
-  JobRunner runner(options, observer);
+                    const BenchOptions& options, BenchObserver& observer, const JobDone& done,
+                    const MakeJudge& make_judge = {}) {
+  JobRunner runner(options, observer, make_judge);
   for (std::size_t i = 0; i < pending.size();) {
     const std::vector<std::size_t> group = group_at(jobs, pending, i, options);
     if (!run_group(runner, jobs, group, options, observer, done)) return;
@@ -50,6 +51,11 @@ std::span<const EnumRow<Phase>> enum_rows(Phase) {
       {kTiming, "timing", "samples are taken"},
   });
   return kRows;
+}
+
+bool spoils_its_process(const Job& job, Status status) {
+  const bool is_wrong = status == Status::kIncorrect || status == Status::kImplausible;
+  return status == Status::kError || (is_wrong && job.backend->is_users());
 }
 
 Result describe_job(const Job& job, const BenchOptions& options) {
@@ -71,9 +77,11 @@ std::vector<Result> run_jobs(const std::vector<Job>& jobs, const BenchOptions& o
                              BenchObserver& observer) {
   if (options.isolate) {
     return run_isolated(jobs, options, observer,
-                        [&](const std::vector<std::size_t>& pending, BenchObserver& sender) {
-                          run_in_process(jobs, pending, options, sender,
-                                         [](std::size_t, Result&&) {});
+                        [&](const std::vector<std::size_t>& pending, BenchObserver& sender,
+                            const MakeJudge& make_judge) {
+                          run_in_process(
+                              jobs, pending, options, sender, [](std::size_t, Result&&) {},
+                              make_judge);
                         });
   }
   std::vector<Result> results(jobs.size());

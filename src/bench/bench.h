@@ -1,11 +1,12 @@
 // The loop of the tool: case x backend -> supported? -> inputs -> run -> compare -> time -> Result.
 // The commands turn scenarios and options into Jobs and read Results; this is all that they see.
 //
-// Below it, from top to bottom: loop/ (stages of a job, turns, child processes, timing), cases/
-// (what a family of attention is made of), judge/ (verdicts on outputs). Each includes only what is
-// below.
+// Below it, from top to bottom: loop/ (stages of a job, turns, child processes, timing), trial/
+// (the judging of a job), cases/ (what a family of attention is made of), judge/ (verdicts on
+// outputs). Each includes only what is below.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -21,13 +22,22 @@
 
 namespace attnbench {
 
+class CeilingMeter;
+class RowScreen;
 class TimingTools;
 
 enum class SaveTensors { kNever, kFailed, kAlways };
 
+/// What is done around timed samples (bench/loop/sample_checks.h). kQuery: only the query is
+/// written anew, so that it lies in the cache as with kAll; that and kNone are for benchmarks of
+/// the checks.
+enum class SampleChecking { kAll, kQuery, kNone };
+
 struct BenchOptions {
   bool validate = true;
   bool timing = true;
+  /// Runs also the tool's own backends with their buffers at the edges of mappings.
+  bool all_edges = false;
   SaveTensors save = SaveTensors::kNever;
   std::filesystem::path save_dir;
   std::string device = "cpu";  // what --device resolved to
@@ -37,6 +47,15 @@ struct BenchOptions {
   std::function<std::unique_ptr<Ops>()> make_ops;
   /// Timing on the device of make_ops; empty = the CPU.
   std::function<std::unique_ptr<TimingTools>(Ops&)> make_timing_tools;
+  /// Opens the device for screening, once a case; empty = the CPU. Whoever judges has memory and a
+  /// stream of its own there, and perhaps a process.
+  std::function<std::unique_ptr<RowScreen>()> make_screen;
+  /// The seed of the rows that are checked; nothing = drawn once a case, after the first run.
+  std::optional<std::uint64_t> sample_seed;
+  SampleChecking sample_checks = SampleChecking::kAll;
+  /// Measures the ceilings of the CPU where users' code never ran; null = the process of the jobs.
+  std::shared_ptr<CeilingMeter> ceiling_meter;
+  bool fingerprint = false;  // takes those of the kernels that passed (bench/studies)
   /// Which of several passes over all jobs this is: each takes its share of the samples.
   int pass = 0;
   int passes = 1;
@@ -44,6 +63,8 @@ struct BenchOptions {
   /// Runs the jobs in a child process that is replaced when it crashes, hangs or meets an error.
   bool isolate = false;
   double hang_limit_s = 60;  // isolate: silence in a phase that runs the backend; 0 = no limit
+  /// Where backends over real ranks find whom to tell that they wait for other ranks; may be null.
+  std::shared_ptr<std::function<void(const std::string& what)>> rank_waits;
 };
 
 /// One pair to run.
@@ -78,6 +99,10 @@ class BenchObserver {
   /// The job waits for these kernels, which it did not wait for before.
   virtual void waits_for(const std::string& kernels) { static_cast<void>(kernels); }
 };
+
+/// Whether another job should not run in the process that gave this result: a device may be broken
+/// after an error, and a user's code that went wrong may have changed the process for others.
+bool spoils_its_process(const Job& job, Status status);
 
 /// The identity of a job's result: everything but status, reasons and figures.
 Result describe_job(const Job& job, const BenchOptions& options);

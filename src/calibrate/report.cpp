@@ -2,6 +2,7 @@
 #include "calibrate/report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -15,6 +16,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr double kWarnedLoss = 2;
+constexpr double kCostlyLayer = 2;  // times the median error
 
 std::vector<const LayerReport*> worst_first(const CalibrationReport& report) {
   std::vector<const LayerReport*> layers;
@@ -182,6 +184,25 @@ Json layer_json(const LayerReport& layer) {
 
 }  // namespace
 
+std::vector<std::int64_t> costly_layers(const CalibrationReport& report) {
+  constexpr std::size_t kFewestLayers = 3;
+  const ScaleFormat format = report.options.format;
+  if (format != ScaleFormat::kKvCache && format != ScaleFormat::kKvCacheLegacy) return {};
+  std::vector<double> errors;
+  for (const LayerReport& layer : report.layers) {
+    if (layer.error) errors.push_back(layer.error->rms_rel());
+  }
+  if (errors.size() < kFewestLayers) return {};
+  std::sort(errors.begin(), errors.end());
+  const double limit = kCostlyLayer * errors[(errors.size() - 1) / 2];
+  std::vector<std::int64_t> numbers;
+  for (const LayerReport* layer : worst_first(report)) {
+    if (!layer->error || !(layer->error->rms_rel() > limit)) continue;
+    if (const auto number = layer_number(layer->layer)) numbers.push_back(*number);
+  }
+  return numbers;
+}
+
 void write_scale_table(std::ostream& out, const CalibrationReport& report,
                        const std::string& chosen) {
   out << settings_text(report, chosen) << "\n";
@@ -211,6 +232,10 @@ void write_scale_table(std::ostream& out, const CalibrationReport& report,
     for (Row& row : summary_rows(report)) rows.push_back(std::move(row));
   }
   print_rows(out, rows);
+  if (const std::vector<std::int64_t> costly = costly_layers(report); !costly.empty()) {
+    out << fmt::format("more than {}x the median error: --kv-cache-dtype-skip-layers {}\n",
+                       kCostlyLayer, fmt::join(costly, " "));
+  }
 }
 
 std::vector<std::string> scale_warnings(const CalibrationReport& report,
@@ -250,6 +275,7 @@ std::string scale_report_json(const CalibrationReport& report, const std::string
                          {"history", options.history ? Json(*options.history) : Json(nullptr)},
                          {"amax", options.amax == AmaxKind::kSigned ? "signed" : "abs"},
                          {"layers", std::move(layers)},
+                         {"costly_layers", costly_layers(report)},
                          {"warnings", scale_warnings(report, chosen)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -12,6 +12,7 @@
 // warnings cannot disagree.
 #pragma once
 
+#include <cstdint>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -25,6 +26,11 @@ namespace attnbench {
 /// those without an attention error at the end.
 void write_scale_table(std::ostream& out, const CalibrationReport& report,
                        const std::string& chosen);
+
+/// Numbers of the layers whose attention error is more than twice the median's of at least three
+/// layers, worst first: those that vLLM's --kv-cache-dtype-skip-layers would best leave in 16 bits.
+/// Only for scales of a cache, and layers whose names have a number.
+std::vector<std::int64_t> costly_layers(const CalibrationReport& report);
 
 /// Warnings, for stderr and the JSON. One sentence where amax was taken with its sign, and one for
 /// the chosen scales and each method that lose more than twice the best error

@@ -10,6 +10,7 @@
 #include "attnbench_version.h"
 #include "core/sha256.h"
 #include "core/system/parallel.h"
+#include "jit/kernel_folder.h"
 
 namespace attnbench {
 namespace {
@@ -66,6 +67,7 @@ std::string fingerprint(const Environment& environment) {
   constexpr std::size_t kDigits = 16;
   std::string text =
       fmt::format("{}\n{}\n{}\n{}", cpu.model, cpu.cores, cpu.features, environment.compiler);
+  if (!kernel_folder().empty()) text += "\nkernels of a folder";
   if (environment.device) {
     const DeviceDescription& device = *environment.device;
     text += fmt::format("\n{}\n{}\n{}", device.name, device.sm, device.num_sms);
@@ -127,6 +129,9 @@ RunInfo describe_run(const std::vector<std::string>& command) {
   RunInfo info;
   info.tool_version = tool_version();
   info.git = git_commit();
+  if (const std::string folder = kernel_folder(); !folder.empty()) {
+    info.git += fmt::format(" with kernels of {} ({})", folder, kKernelFolderVariable);
+  }
   info.created = utc_now();
   info.command = command;
   info.environment = describe_environment();

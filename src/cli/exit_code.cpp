@@ -8,7 +8,7 @@ namespace attnbench {
 int exit_code(const Outcome& outcome) {
   const StatusCounts& counts = outcome.counts;
   if (outcome.usage_error) return kExitUsage;
-  if (counts.incorrect > 0 || outcome.regression) return kExitIncorrect;
+  if (counts.incorrect > 0 || counts.implausible > 0 || outcome.regression) return kExitIncorrect;
   if (counts.error > 0 || counts.skipped > 0 || outcome.interrupted) return kExitError;
   const bool nothing_ran = counts.passed == 0 && counts.unverified == 0;
   if (nothing_ran || outcome.named_backend_unsupported) return kExitNothingRan;

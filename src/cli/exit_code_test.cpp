@@ -17,6 +17,11 @@ TEST_CASE("everything that ran passed, whatever was unsupported beside it") {
   CHECK(exit_code(outcome_of({.unverified = 2})) == 0);
 }
 
+TEST_CASE("a time that beats the device fails like a wrong result") {
+  CHECK(exit_code(outcome_of({.passed = 3, .implausible = 1})) == 1);
+  CHECK(exit_code(outcome_of({.implausible = 1, .error = 1})) == 1);
+}
+
 TEST_CASE("nothing ran") {
   CHECK(exit_code(outcome_of({})) == 3);
   CHECK(exit_code(outcome_of({.unsupported = 4})) == 3);

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "gate/belief.h"
 #include "gate/foreign.h"
 
 namespace attnbench {
@@ -110,6 +111,8 @@ bool is_worse(const Agreement& a, const Agreement& b) {
 
 AgreementReport compare_agreement(const ResultFile& first, const ResultFile& second,
                                   const AgreementOptions& options) {
+  refuse_contradictions(first);
+  refuse_contradictions(second);
   AgreementReport report;
   report.first_device = device_of(first);
   report.second_device = device_of(second);

@@ -25,8 +25,8 @@ struct AgreementOptions {
 /// the err_ratios, of which less than a tenth counts as a tenth (a tenth of what the storage format
 /// costs every kernel), and of the root NMSEs, of which less than 1e-8 (LSE: 1e-6) counts as that;
 /// of output and LSE. A case of which one side has no error while the other has one is infinitely
-/// far apart. The report is sorted, worst first. Errors: kUsage when a case is another problem in
-/// the two files.
+/// far apart. The report is sorted, worst first. Errors: kFormat when a file contradicts
+/// itself (belief.h), kUsage when a case is another problem in the two files.
 AgreementReport compare_agreement(const ResultFile& first, const ResultFile& second,
                                   const AgreementOptions& options);
 

@@ -16,6 +16,7 @@ Result passed(const std::string& id, double err_ratio, double nmse) {
   result.error.emplace();
   result.error->err_ratio = err_ratio;
   result.error->nmse = nmse;
+  result.error->rms_rel = std::sqrt(nmse);
   result.problem_json = R"({"attention": {"head_size": 64}})";
   return result;
 }
@@ -90,6 +91,7 @@ TEST_CASE("errors of the LSE are compared as those of the output are") {
     result.lse_error.emplace();
     result.lse_error->err_ratio = err_ratio;
     result.lse_error->nmse = nmse;
+    result.lse_error->rms_rel = std::sqrt(nmse);
     return result;
   };
   const AgreementReport ratio = compare({with_lse(0.2, 1e-8)}, {with_lse(1.2, 1e-8)});

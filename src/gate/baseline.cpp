@@ -10,6 +10,7 @@
 
 #include "core/error.h"
 #include "core/result/metric_table.h"
+#include "gate/belief.h"
 #include "gate/foreign.h"
 #include "gate/statistics.h"
 
@@ -31,6 +32,7 @@ std::map<std::string, Range> median_ranges(const std::vector<std::vector<Result>
   for (const std::vector<Result>& run : runs) {
     for (const Result& result : run) {
       if (!result.timing || !std::isfinite(result.timing->median_us)) continue;
+      if (result.status == Status::kImplausible) continue;
       const double median_us = steady_part(*result.timing).median_us;
       const auto [entry, is_new] = ranges.try_emplace(result.id, Range{median_us, median_us});
       entry->second.least = std::min(entry->second.least, median_us);
@@ -84,7 +86,7 @@ void prepend_clocks(const DeviceClocks& before, DeviceClocks& clocks) {
   }
 }
 
-/// The waiting of all samples is known, or that of none.
+/// The waiting and the clocks of all samples are known, or those of none.
 void prepend_samples(const Timing& before, Timing& timing) {
   if (before.samples_us.empty()) return;
   prepend_medians(before, timing);
@@ -95,10 +97,21 @@ void prepend_samples(const Timing& before, Timing& timing) {
   } else {
     timing.waits_us.clear();
   }
+  const bool clocks_known = has_clocks(before) && has_clocks(timing);
+  if (clocks_known) {
+    timing.samples_sm_mhz.insert(timing.samples_sm_mhz.begin(), before.samples_sm_mhz.begin(),
+                                 before.samples_sm_mhz.end());
+  } else {
+    timing.samples_sm_mhz.clear();
+  }
   std::vector<std::int64_t> rounds = rounds_of(before);
   const std::vector<std::int64_t> added = rounds_of(timing);
   rounds.insert(rounds.end(), added.begin(), added.end());
   timing.rounds = std::move(rounds);
+  const auto count = static_cast<std::int64_t>(before.samples_us.size());
+  for (SampleCheck& check : timing.checked_samples) check.sample += count;
+  timing.checked_samples.insert(timing.checked_samples.begin(), before.checked_samples.begin(),
+                                before.checked_samples.end());
   std::vector<double>& all = timing.samples_us;
   all.insert(all.begin(), before.samples_us.begin(), before.samples_us.end());
   summarize(timing);
@@ -107,8 +120,10 @@ void prepend_samples(const Timing& before, Timing& timing) {
 /// Adds the samples of `before`; what is said per time follows the median.
 void prepend_timing(const Timing& before, Result& result) {
   const double alone_us = result.timing->median_us;
+  const double alone_cycles = result.timing->cycles;
   prepend_samples(before, *result.timing);
   if (!result.throughput) return;
+  result.throughput->peak_pct *= alone_cycles / result.timing->cycles;  // NaN where one is
   for (const MetricRow<Throughput>& row : metric_table().throughput) {
     if (row.pooling != Pooling::kPerTime) continue;
     const double number = number_of(row, *result.throughput);
@@ -132,12 +147,14 @@ NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, dou
   for (const auto& [id, range] : median_ranges(runs, counts)) {
     if (counts[id] < 2 || range.least <= 0) continue;
     const bool counts_at_all = range.most - range.least > floor_us;
-    gaps.push_back(counts_at_all ? range.most / range.least - 1 : 0);
+    const double gap = counts_at_all ? range.most / range.least - 1 : 0;
+    gaps.push_back(std::min(gap, kLargestNoiseFloor));
     floor.cases[id] = gaps.back();
   }
   if (gaps.empty()) return floor;
   floor.all_cases = gaps.size() < kEnoughForShare ? quantile(gaps, 1)
                                                   : kUsualFactor * quantile(gaps, kUsualShare);
+  floor.all_cases = std::min(floor.all_cases, kLargestNoiseFloor);
   return floor;
 }
 
@@ -152,15 +169,22 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
         continue;
       }
       Result& older = pooled[entry->second];
-      const std::optional<Timing> before = std::move(older.timing);
+      // Times that beat the device are none, and would make those of the other runs faster.
+      const bool believed = older.status != Status::kImplausible;
+      const std::optional<Timing> before = believed ? std::move(older.timing) : std::nullopt;
       older = result;
-      if (before && older.timing) prepend_timing(*before, older);
+      const bool can_pool = older.status != Status::kImplausible;
+      if (before && older.timing && can_pool) prepend_timing(*before, older);
     }
   }
   return pooled;
 }
 
 void add_pass(Result& result, const Result& later) {
+  if (later.status == Status::kImplausible) {
+    result.status = later.status;
+    result.reasons = later.reasons;
+  }
   if (later.status == Status::kError || later.status == Status::kIncorrect) {
     result.status = later.status;
     result.reasons = later.reasons;

@@ -16,9 +16,10 @@ namespace attnbench {
 
 /// Relative gaps between medians of the same case in several runs of the same program, by the
 /// samples that no other program held up where there are enough of them. Gaps of at
-/// most `floor_us` (microseconds) count as none. `all_cases` is twice the gap that nine of ten
-/// cases stay under (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0
-/// without two runs.
+/// most `floor_us` (microseconds) count as none, those of more than kLargestNoiseFloor (belief.h)
+/// as that: beyond it a gate would see nothing. `all_cases` is twice the gap that nine of ten cases
+/// stay under (about 3.3 standard deviations), or with fewer than 10 cases the largest; 0 without
+/// two runs.
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
 /// For passes of one run over all cases. Adds what a later pass of the same run measured of a case:

@@ -5,11 +5,13 @@
 #include <cmath>
 
 #include "core/error.h"
+#include "gate/belief.h"
 #include "gate/gate_cases.h"
 
 namespace attnbench {
 namespace {
 
+using gate_testing::at_clock;
 using gate_testing::file_of;
 using gate_testing::held_up_timing;
 using gate_testing::result_of;
@@ -24,7 +26,41 @@ TEST_CASE("what other programs did to a run is no noise floor, where quiet sampl
   runs[1][0].timing = held_up_timing(104, all - 5, 300);
   CHECK(measure_noise_floor(runs, 2).all_cases == doctest::Approx(0.04).epsilon(0.05));
   runs[1][0].timing = held_up_timing(104, all - 4, 300);
-  CHECK(measure_noise_floor(runs, 2).all_cases > 3);
+  // Two times as long and more: the most that a gate goes by.
+  CHECK(measure_noise_floor(runs, 2).all_cases == kLargestNoiseFloor);
+}
+
+TEST_CASE("a time that beats the device is pooled with no other and makes no noise floor") {
+  const Result believed = result_of("a");
+  const Result beyond = result_of("a", 1);
+  std::vector<std::vector<Result>> runs{{beyond}, {believed}};
+  runs[0][0].status = Status::kImplausible;
+  CHECK(measure_noise_floor(runs, 2).cases.empty());
+  CHECK(pool_runs(runs)[0].timing->samples_us == believed.timing->samples_us);
+  std::swap(runs[0], runs[1]);
+  CHECK(pool_runs(runs)[0].status == Status::kImplausible);
+  CHECK(pool_runs(runs)[0].timing->samples_us == beyond.timing->samples_us);
+  Result result = believed;
+  add_pass(result, runs[1][0]);
+  CHECK(result.status == Status::kImplausible);
+}
+
+TEST_CASE("several runs together know the clock of every sample when each of them does") {
+  std::vector<std::vector<Result>> runs{{at_clock(result_of("a"), 1000)},
+                                        {at_clock(result_of("a"), 2000)}};
+  runs[0][0].timing->checked_samples = {{1, 0.1, 0.2}};
+  runs[1][0].timing->checked_samples = {{2, 0.1, 0.2}};
+  const Timing pooled = *pool_runs(runs)[0].timing;
+  CHECK(pooled.samples_sm_mhz.front() == 1000);
+  CHECK(pooled.samples_sm_mhz.back() == 2000);
+  CHECK(pooled.cycles == doctest::Approx(150'000).epsilon(0.01));
+  REQUIRE(pooled.checked_samples.size() == 2);
+  CHECK(pooled.checked_samples[0].sample == 1);
+  CHECK(pooled.checked_samples[1].sample == 12);
+  runs[1][0] = result_of("a");
+  const Timing half = *pool_runs(runs)[0].timing;
+  CHECK(half.samples_sm_mhz.empty());
+  CHECK(std::isnan(half.cycles));
 }
 
 TEST_CASE("several runs together know how long they waited when each of them does") {
@@ -43,6 +79,38 @@ TEST_CASE("several runs together know how long they waited when each of them doe
   CHECK(pooled.timing->waits_us.back() == 2);
   runs[1][0].timing->waits_us.clear();
   CHECK(pool_runs(runs)[0].timing->waits_us.empty());
+}
+
+TEST_CASE("runs that are far apart give a noise floor of a fifth and no wider one") {
+  std::vector<std::vector<Result>> runs(2, {result_of("a")});
+  runs[1][0].timing->median_us *= 3;
+  const NoiseFloor floor = measure_noise_floor(runs, 0);
+  CHECK(floor.all_cases == doctest::Approx(0.2));
+  REQUIRE(floor.cases.size() == 1);
+  CHECK(floor.cases.begin()->second == doctest::Approx(0.2));
+}
+
+TEST_CASE("several runs together know the clocks of their samples, cycles and share of the peak") {
+  std::vector<std::vector<Result>> runs(2, {result_of("a")});
+  const std::size_t all = runs[0][0].timing->samples_us.size();
+  for (std::size_t i = 0; i < 2; ++i) {
+    Result& result = runs[i][0];
+    result.timing->samples_sm_mhz.assign(all, i == 0 ? 1980 : 1755);
+    result.timing->cycles = result.timing->median_us * (i == 0 ? 1980 : 1755);
+    if (!result.throughput) result.throughput = Throughput{};
+    result.throughput->peak_pct = 60;
+  }
+  const Result pooled = pool_runs(runs)[0];
+  REQUIRE(pooled.timing->samples_sm_mhz.size() == 2 * all);
+  CHECK(pooled.timing->samples_sm_mhz.front() == 1980);
+  CHECK(pooled.timing->samples_sm_mhz.back() == 1755);
+  const double first = runs[0][0].timing->cycles;
+  const double second = runs[1][0].timing->cycles;
+  CHECK(pooled.timing->cycles > second);
+  CHECK(pooled.timing->cycles < first);
+  CHECK(pooled.throughput->peak_pct == doctest::Approx(60 * second / pooled.timing->cycles));
+  runs[0][0].timing->samples_sm_mhz.clear();
+  CHECK(pool_runs(runs)[0].timing->samples_sm_mhz.empty());
 }
 
 TEST_CASE("several baselines pool their samples and learn what runs differ by") {

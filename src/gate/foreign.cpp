@@ -127,11 +127,11 @@ std::string hash_of(const Result& result, std::string_view key) {
   return hash == result.file_hashes.end() ? "" : hash->second;
 }
 
-/// A problem without what does not change the work that is timed.
+/// A problem without what changes neither the work that is timed nor what is compared of it.
 Json work_of(const Result& result, bool inputs_by_hash) {
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object()) return nullptr;
-  for (const char* key : {"description", "backends", "validation"}) problem.erase(key);
+  for (const char* key : {"description", "backends"}) problem.erase(key);
   hide_scales(problem);
   if (inputs_by_hash) {
     problem[pointer_to(kInputFileKey)] = "SHA-256 " + hash_of(result, kInputFileKey);
@@ -144,6 +144,25 @@ Json work_of(const Result& result, bool inputs_by_hash) {
     }
   }
   return problem;
+}
+
+/// How a case is judged and rested was not always written down: what a baseline does not say of
+/// that is taken from the results. These have to say it: a gap there could hide what was left out.
+void fill_gaps(Json& problem, const Json& other) {
+  const auto validation = other.find("validation");
+  if (validation != other.end() && validation->is_object()) {
+    Json all = *validation;
+    if (const auto own = problem.find("validation"); own != problem.end()) {
+      if (!own->is_object()) return;  // a difference, and to be shown as one
+      all.update(*own);
+    }
+    problem["validation"] = std::move(all);
+  }
+  const Json::json_pointer pace("/timing/pace");
+  const bool has_timing = problem.contains("timing") && problem["timing"].is_object();
+  if (has_timing && other.contains(pace) && !problem.contains(pace)) {
+    problem[pace] = other.at(pace);
+  }
 }
 
 std::string shorten(const std::string& text) {
@@ -193,9 +212,12 @@ std::string problem_difference(const Result& before, const Result& after) {
   const bool by_hash =
       !hash_of(before, kInputFileKey).empty() && !hash_of(after, kInputFileKey).empty();
   if (!by_hash && before.problem_json == after.problem_json) return "";
-  const Json old_work = work_of(before, by_hash);
-  const Json new_work = work_of(after, by_hash);
-  return old_work.is_null() || new_work.is_null() ? "" : first_difference(old_work, new_work);
+  Json old_work = work_of(before, by_hash);
+  Json new_work = work_of(after, by_hash);
+  if (old_work.is_null()) return "";
+  if (new_work.is_null()) return "problem is missing in the results";
+  fill_gaps(old_work, new_work);
+  return first_difference(old_work, new_work);
 }
 
 std::string scale_difference(const Result& before, const Result& after) {

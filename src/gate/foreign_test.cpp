@@ -13,6 +13,7 @@ namespace {
 
 using gate_testing::file_of;
 using gate_testing::result_of;
+using gate_testing::set_nmse;
 
 void check_refused(const ResultFile& baseline, const ResultFile& results, const std::string& why,
                    const GateOptions& options = {}) {
@@ -36,7 +37,7 @@ Result scaled(const std::string& path, const std::string& hash, double nmse = 1e
     result.file_hashes = {{"kv_cache.scale_file", hash}, {"mm_encoder.fp8_scale_path", hash}};
   }
   result.quantization_error = ErrorStats{};
-  result.quantization_error->nmse = nmse;
+  set_nmse(result.quantization_error, nmse);
   return result;
 }
 
@@ -104,6 +105,37 @@ TEST_CASE("a baseline of another machine or of other cases is refused") {
     f.run.environment.hostname = "other host";
   });
   CHECK(judge_results(longer, here, {}).passed());
+}
+
+TEST_CASE("results that are checked in another way are of another case") {
+  const auto difference = [](const char* before, const char* after) {
+    Result old = result_of("a");
+    Result now = result_of("a");
+    old.problem_json = before;
+    now.problem_json = after;
+    return problem_difference(old, now);
+  };
+  const char* const all = R"({"validation":{"max_rows":"auto","rule":"auto"},"inputs":{"std":1}})";
+  CHECK(difference(all, R"({"validation":{"max_rows":64,"rule":"auto"},"inputs":{"std":1}})") ==
+        "validation.max_rows: \"auto\" in the baseline, 64 in the results");
+  CHECK(difference(all, R"({"validation":{"max_rows":"auto","rule":"loose"},"inputs":{"std":1}})")
+            .starts_with("validation.rule"));
+  CHECK(difference(all, R"({"validation":{"max_rows":"auto","rule":"auto"},"inputs":{"std":0}})")
+            .starts_with("inputs.std"));
+  CHECK(difference(R"({"timing":{"pace":"cool"}})", R"({"timing":{"pace":"sustained"}})")
+            .starts_with("timing.pace"));
+  CHECK(difference(R"({"validation":3,"inputs":{"std":1}})", all)
+            .starts_with("validation: 3 in the baseline, {"));
+  CHECK(
+      difference(all, R"({"validation":3,"inputs":{"std":1}})")
+          .starts_with("validation: {\"max_rows\":\"auto\",\"rule\":\"auto\"} in the baseline, 3"));
+  CHECK(difference(all, "null") == "problem is missing in the results");
+  CHECK(difference(all, R"({"inputs":{"std":1}})").starts_with("validation: {"));
+  // What earlier versions did not write down is not held against their baselines.
+  CHECK(difference(R"({"inputs":{"std":1}})", all) == "");
+  CHECK(difference(R"({"validation":{"max_rows":"auto"},"inputs":{"std":1}})", all) == "");
+  CHECK(difference(R"({"timing":{"l2":"cold"}})", R"({"timing":{"l2":"cold","pace":"cool"}})") ==
+        "");
 }
 
 TEST_CASE("GPU baselines are refused for GPU, driver major and clocks that do not meet") {

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <string_view>
 
 #include "core/error.h"
+#include "gate/belief.h"
 #include "gate/foreign.h"
 #include "gate/judge_time.h"
 #include "gate/statistics.h"
@@ -29,15 +31,58 @@ int rank(Status status) {
       return 2;
     case Status::kError:
       return 3;
-    case Status::kIncorrect:
+    case Status::kImplausible:
       return 4;
+    case Status::kIncorrect:
+      return 5;
   }
   return 0;
 }
 
-bool is_wrong(Status status) { return status == Status::kIncorrect || status == Status::kError; }
+bool is_wrong(Status status) {
+  return status == Status::kIncorrect || status == Status::kImplausible || status == Status::kError;
+}
 
 constexpr std::string_view kLse = "LSE ";
+/// Rows nearer to zero error than this are not told apart: a quarter of what is allowed.
+constexpr double kLeastRowShare = 0.25;
+/// Of the rows that were checked in the baseline, where both checked a sample.
+constexpr double kSteadyShare = 0.9;
+
+/// Of the row nearest to its limit; NaN where rows were not judged one by one.
+double row_share(const ErrorStats& error) {
+  return error.row_limit > 0 ? error.row_error / error.row_limit
+                             : std::numeric_limits<double>::quiet_NaN();
+}
+
+/// Whether both were checked in the same rows: in all of them, or drawn with the same seed.
+bool has_same_rows(const Result& before, const Result& after) {
+  const auto has_all = [](const Result& result) {
+    return !result.error || result.error->checked_rows == result.error->total_rows;
+  };
+  return (has_all(before) && has_all(after)) || before.sample_seed == after.sample_seed;
+}
+
+/// Two threads on one core wait for half of the time, and with six programs a core every sample may
+/// wait for this share; beyond it nothing is left that could be called the time of the program.
+constexpr double kMostWait = 0.85;
+
+/// The least share of a sample that its threads waited, 0 where that is not known.
+double least_wait(const Timing& timing) {
+  if (!has_waits(timing)) return 0;
+  double least = 1;
+  for (std::size_t i = 0; i < timing.waits_us.size(); ++i) {
+    least = std::min(least, timing.waits_us[i] / timing.samples_us[i]);
+  }
+  return least;
+}
+
+/// By how much two samples of rows may differ by chance, relative: the error of a row is spread by
+/// no more than its mean, and three standard errors are 3 sqrt(2 / rows).
+double sampling_chance(const ErrorStats& before, const ErrorStats& after) {
+  const auto rows = static_cast<double>(std::min(before.checked_rows, after.checked_rows));
+  return rows > 0 ? 3 * std::sqrt(2 / rows) : 0;
+}
 
 struct Limits {
   TimeLimits time;
@@ -64,7 +109,7 @@ std::string first_loss(std::string_view of, const std::vector<const MetricRow<Pa
                        double threshold) {
   if (!before || !after) return "";
   for (const MetricRow<Part>* row : gated) {
-    const double floor = of == kLse ? row->gate->lse_floor : row->gate->floor;
+    const double floor = of.ends_with(kLse) ? row->gate->lse_floor : row->gate->floor;
     std::string text =
         worsening(fmt::format("{}{}", of, row->gate->label), row->better, number_of(*row, *before),
                   number_of(*row, *after), threshold, floor);
@@ -139,20 +184,32 @@ class Judge {
 
   void compare_figures(const Result& before, const Result& after, Verdict& verdict) const {
     const Limits limits = limits_of(after.id);
-    const std::string loss = accuracy_loss(before, after, limits.accuracy);
+    std::string loss = accuracy_loss(before, after, limits.accuracy);
     if (!loss.empty()) {
       verdict.kind = VerdictKind::kLessAccurate;
-      verdict.rule = loss;
+    } else {
+      loss = lost_check(before, after);
+      if (!loss.empty()) verdict.kind = VerdictKind::kLessChecked;
     }
+    verdict.rule = loss;
     if (!before.timing || !after.timing) {
-      if (!loss.empty()) return;
-      const bool lost = before.timing && !after.timing;
-      verdict.kind = lost ? VerdictKind::kAmbiguous : VerdictKind::kSame;
-      verdict.rule = lost ? "no timing in the results" : "no timing in the baseline";
-      if (!before.timing && !after.timing) verdict.rule = "same status and accuracy, not timed";
+      if (loss.empty()) compare_untimed(before, after, verdict);
       return;
     }
-    TimeVerdict time = judge_time(*before.timing, *after.timing, limits.time);
+    for (const auto& [timing, where] :
+         {std::pair{&*before.timing, "baseline"}, std::pair{&*after.timing, "results"}}) {
+      const double share = least_wait(*timing);
+      if (share <= kMostWait || !loss.empty()) continue;
+      verdict.kind = options_.lenient ? VerdictKind::kAmbiguous : VerdictKind::kMissing;
+      verdict.rule = fmt::format(
+          "no time in the {}: waits_us are at least {:.0f}% of every sample, which leaves nothing "
+          "to "
+          "judge",
+          where, 100 * share);
+      return;
+    }
+    TimeVerdict time =
+        judge_time_and_cycles(*before.timing, *after.timing, is_compute_bound(after), limits.time);
     if (time.kind != VerdictKind::kSlower) {
       std::string cost = cost_loss(before, after, limits.time.threshold);
       if (!cost.empty()) time = {VerdictKind::kSlower, std::move(cost)};
@@ -163,6 +220,21 @@ class Judge {
     } else if (time.kind == VerdictKind::kSlower) {
       verdict.rule += "; also SLOWER: " + time.rule;
     }
+  }
+
+  void compare_untimed(const Result& before, const Result& after, Verdict& verdict) const {
+    const bool lost = before.timing && !after.timing;
+    // Why a failure: without times nothing is slower, whatever became of the program.
+    verdict.kind = !lost              ? VerdictKind::kSame
+                   : options_.lenient ? VerdictKind::kAmbiguous
+                                      : VerdictKind::kMissing;
+    verdict.rule = lost            ? "timed in the baseline, no timing in the results"
+                   : !after.timing ? "same status and accuracy, not timed"
+                                   : "no timing in the baseline";
+  }
+
+  static bool is_compute_bound(const Result& result) {
+    return result.throughput && result.throughput->bound == "compute";
   }
 
   Limits limits_of(const std::string& id) const {
@@ -185,15 +257,117 @@ class Judge {
   /// What got worse beyond the threshold, for output, LSE, then what quantising cost (a scale file
   /// may have become worse); empty when nothing did.
   std::string accuracy_loss(const Result& before, const Result& after, double threshold) const {
-    std::string loss = first_loss("", errors_, before.error, after.error, threshold);
-    if (loss.empty()) {
-      loss = first_loss(kLse, errors_, before.lse_error, after.lse_error, threshold);
-    }
-    if (loss.empty()) {
-      loss = first_loss("quantization ", errors_, before.quantization_error,
-                        after.quantization_error, threshold);
-    }
+    const bool same_rows = has_same_rows(before, after);
+    const auto loss_of = [&](std::string_view of, std::optional<ErrorStats> Result::*part) {
+      return error_loss(of, before.*part, after.*part, same_rows, threshold);
+    };
+    std::string loss = loss_of("", &Result::error);
+    if (loss.empty()) loss = loss_of(kLse, &Result::lse_error);
+    if (loss.empty()) loss = loss_of("quantization ", &Result::quantization_error);
+    // Another draw is no reason for another error, so its seed is not compared.
+    if (loss.empty()) loss = loss_of("probe ", &Result::probe_error);
+    if (loss.empty()) loss = loss_of("probe LSE ", &Result::probe_lse_error);
     return loss;
+  }
+
+  /// The same of one comparison with the reference. Of other rows the largest error of all is
+  /// another one by chance: there the row nearest to its limit stands for it, as its share of that,
+  /// and the NMSE has to grow by what a sample of so many rows varies, too.
+  std::string error_loss(std::string_view of, const std::optional<ErrorStats>& before,
+                         const std::optional<ErrorStats>& after, bool same_rows,
+                         double threshold) const {
+    if (!before || !after) return "";
+    std::string loss = worsening(fmt::format("{}row_error / row_limit", of), Better::kLess,
+                                 row_share(*before), row_share(*after), threshold, kLeastRowShare);
+    if (!loss.empty()) return loss;
+    const bool has_rows = std::isfinite(row_share(*before)) && std::isfinite(row_share(*after));
+    // Of an LSE the ratio is that of two draws of float32's last digits.
+    const bool is_lse = of.find("LSE") != std::string_view::npos;
+    std::vector<const MetricRow<ErrorStats>*> left = errors_;
+    if (has_rows && (is_lse || !same_rows)) {
+      std::erase_if(left,
+                    [](const auto* row) { return std::string_view(row->name) == "err_ratio"; });
+    }
+    if (same_rows) return first_loss(of, left, before, after, threshold);
+    const double chance = sampling_chance(*before, *after);
+    const double wide = (1 + threshold) * (1 + chance) - 1;
+    loss = first_loss(of, left, before, after, wide);
+    return loss.empty() ? "" : loss + ", other rows than in the baseline";
+  }
+
+  /// What the baseline compared and the results did not, in words with both values; empty when
+  /// nothing is lost. Results that nobody compared are the concern of refuse_unverified().
+  static std::string lost_check(const Result& before, const Result& after) {
+    if (before.status != Status::kPassed || after.status != Status::kPassed) return "";
+    const std::pair<const char*, std::optional<ErrorStats> Result::*> parts[] = {
+        {"error", &Result::error},
+        {"lse_error", &Result::lse_error},
+        {"probe_error", &Result::probe_error},
+        {"probe_lse_error", &Result::probe_lse_error}};
+    for (const auto& [name, part] : parts) {
+      if ((before.*part) && !(after.*part))
+        return fmt::format("{} is missing in the results", name);
+      if (!(before.*part)) continue;
+      std::string lost = fewer_rows(name, *(before.*part), *(after.*part));
+      if (!lost.empty()) return lost;
+    }
+    if (after.rank_errors.size() < before.rank_errors.size()) {
+      return fmt::format("rank_errors of {} ranks in the baseline, of {} in the results",
+                         before.rank_errors.size(), after.rank_errors.size());
+    }
+    if (before.batch_invariance && !after.batch_invariance) {
+      return "batch_invariance is missing in the results";
+    }
+    if (before.throughput && after.timing && !after.throughput) {
+      return "throughput is missing in the results";
+    }
+    const auto has_physics = [](const Result& result) {
+      return result.throughput && result.throughput->by_name.contains("physics_pct");
+    };
+    // On a CPU it takes a quiet moment.
+    const bool on_gpu = after.device.starts_with("cuda");
+    if (on_gpu && has_physics(before) && after.throughput && !has_physics(after)) {
+      return "throughput.physics_pct is missing in the results";
+    }
+    return new_blindness(before, after);
+  }
+
+  static std::string fewer_rows(const char* name, const ErrorStats& before,
+                                const ErrorStats& after) {
+    const auto fewer = [&](const char* field, std::int64_t old_rows, std::int64_t new_rows) {
+      return fmt::format("{}.{}: {} in the baseline, {} in the results", name, field, old_rows,
+                         new_rows);
+    };
+    if (after.total_rows < before.total_rows) {
+      return fewer("total_rows", before.total_rows, after.total_rows);
+    }
+    // Why a part: beside the sample those rows are checked that screening found odd.
+    const bool sampled =
+        after.checked_rows < after.total_rows && before.checked_rows < before.total_rows;
+    const bool sampled_alike =
+        sampled && static_cast<double>(after.checked_rows) >=
+                       kSteadyShare * static_cast<double>(before.checked_rows);
+    if (after.checked_rows < before.checked_rows && !sampled_alike) {
+      return fewer("checked_rows", before.checked_rows, after.checked_rows);
+    }
+    if (after.screened_rows < before.screened_rows) {
+      return fewer("screened_rows", before.screened_rows, after.screened_rows);
+    }
+    if (std::isfinite(before.row_limit) && !std::isfinite(after.row_limit)) {
+      return fmt::format("{}.row_limit is missing in the results", name);
+    }
+    return "";
+  }
+
+  static std::string new_blindness(const Result& before, const Result& after) {
+    if (!before.blind_to) return "";
+    if (!after.blind_to) return "blind_to is missing in the results";
+    for (const std::string& mistake : *after.blind_to) {
+      const auto& known = *before.blind_to;
+      if (std::find(known.begin(), known.end(), mistake) != known.end()) continue;
+      return fmt::format("blind_to: '{}' in the results, not in the baseline", mistake);
+    }
+    return "";
   }
 
   /// The same of what was measured beside the median, which judge_time knows from its samples.
@@ -265,6 +439,7 @@ bool fails_by_kind(VerdictKind kind, const GateOptions& options) {
   switch (kind) {
     case VerdictKind::kBroken:
     case VerdictKind::kLessAccurate:
+    case VerdictKind::kLessChecked:
     case VerdictKind::kSlower:
       return true;
     case VerdictKind::kMissing:
@@ -322,6 +497,8 @@ bool is_worse(const Verdict& a, const Verdict& b) {
 
 GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
                          const GateOptions& options) {
+  refuse_contradictions(baseline);
+  refuse_contradictions(results);
   if (!options.ignore_environment) {
     const std::vector<std::string> reasons = foreign_reasons(baseline, results);
     if (!reasons.empty()) refuse(reasons, baseline);

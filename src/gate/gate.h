@@ -23,19 +23,21 @@ struct GateOptions {
   std::vector<KnownFailure> known;
   std::string today;  // "2026-12-31", for the expiry of known failures
   bool ignore_environment = false;
-  bool lenient = false;  // missing cases pass, unverified results are taken
+  bool lenient = false;  // missing cases and times pass, unverified results are taken
   bool fail_on_improvement = false;
   bool fail_on_ambiguous = false;
   const MetricTable* metrics = &metric_table();  // which numbers count, and which way is worse
 };
 
-/// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, SLOWER, a NEW
-/// case that is incorrect or an error, MISSING unless lenient, and by their options AMBIGUOUS,
-/// FASTER and FIXED; a known failure that has not expired takes the failure away. LESS_ACCURATE are
-/// errors that the metric table gates, SLOWER the median and what it gates of timing and
-/// throughput. A skipped result counts as missing. Errors: kUsage when the files are not of the
-/// same machine and cases, unless ignore_environment, or when one holds unverified results, unless
-/// lenient.
+/// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, LESS_CHECKED,
+/// SLOWER, a NEW case that is incorrect, implausible or an error, MISSING unless lenient, and by
+/// their options AMBIGUOUS, FASTER and FIXED; a known failure that has not expired takes the
+/// failure away. LESS_ACCURATE are errors that the metric table gates and rows that came nearer to
+/// their limits, LESS_CHECKED cases of which less was compared, SLOWER the median and what the
+/// table gates of timing and throughput. A skipped result counts as missing, and so does a time
+/// that only the baseline has. Errors: kFormat when a file contradicts itself (belief.h); kUsage
+/// when the files are not of the same machine and cases, unless ignore_environment, or when one
+/// holds unverified results, unless lenient.
 GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
                          const GateOptions& options);
 

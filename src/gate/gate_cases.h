@@ -1,6 +1,8 @@
 // Results and result files for tests of the gate.
 #pragma once
 
+#include <cmath>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,21 @@ inline Result result_of(const std::string& name, double median_us = 100) {
   result.error = ErrorStats{};
   result.error->err_ratio = 0.8;
   result.error->nmse = 1e-6;
+  result.error->rms_rel = 1e-3;
+  result.error->checked_rows = result.error->total_rows = 64;
+  return result;
+}
+
+/// The NMSE and what it is the square of.
+inline void set_nmse(std::optional<ErrorStats>& error, double nmse) {
+  error->nmse = nmse;
+  error->rms_rel = std::sqrt(nmse);
+}
+
+/// On a GPU: every sample at `sm_mhz`.
+inline Result at_clock(Result result, double sm_mhz) {
+  result.timing->samples_sm_mhz.assign(result.timing->samples_us.size(), sm_mhz);
+  result.timing->cycles = result.timing->median_us * sm_mhz;
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <functional>
 #include <limits>
 
 #include "core/error.h"
@@ -10,9 +11,11 @@
 namespace attnbench {
 namespace {
 
+using gate_testing::at_clock;
 using gate_testing::file_of;
 using gate_testing::result_of;
 using gate_testing::samples_around;
+using gate_testing::set_nmse;
 using gate_testing::timing_of;
 using gate_testing::verdict_of;
 using gate_testing::with_status;
@@ -59,8 +62,8 @@ TEST_CASE("errors that are far below what the formats cost do not grow") {
     before.lse_error = after.lse_error = ErrorStats{};
     before.lse_error->err_ratio = old_ratio;
     after.lse_error->err_ratio = new_ratio;
-    before.lse_error->nmse = old_nmse;
-    after.lse_error->nmse = new_nmse;
+    set_nmse(before.lse_error, old_nmse);
+    set_nmse(after.lse_error, new_nmse);
     return verdict_of(before, after).kind;
   };
   CHECK(judge(7e-5, 2e-4, 1e-15, 4e-15) == VerdictKind::kSame);
@@ -116,9 +119,9 @@ TEST_CASE("an error that grows past its own threshold is less accurate") {
                 "err_ratio 0.8 -> 1.1");
   after.error->err_ratio = 0.9;
   CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
-  after.error->nmse = 2e-6;
+  set_nmse(after.error, 2e-6);
   check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true, "NMSE");
-  after.error->nmse = before.error->nmse;
+  set_nmse(after.error, before.error->nmse);
   after.error->err_ratio = std::numeric_limits<double>::quiet_NaN();
   CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
   after.error->err_ratio = 1.1;
@@ -133,7 +136,7 @@ TEST_CASE("a quantization error that grows is less accurate, as of a worse scale
   Result before = result_of("a");
   before.quantization_error = before.error;
   Result after = before;
-  after.quantization_error->nmse = 2 * before.quantization_error->nmse;
+  set_nmse(after.quantization_error, 2 * before.quantization_error->nmse);
   check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true, "quantization NMSE");
   after.quantization_error.reset();
   CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
@@ -165,11 +168,192 @@ TEST_CASE("results without timing are compared by status and accuracy") {
   untimed.timing.reset();
   check_verdict(verdict_of(untimed, untimed), VerdictKind::kSame, false, "not timed");
   check_verdict(verdict_of(untimed, result_of("a")), VerdictKind::kSame, false, "no timing");
-  check_verdict(verdict_of(result_of("a"), untimed), VerdictKind::kAmbiguous, false,
+}
+
+TEST_CASE("a time that only the baseline has is missing, unless lenient") {
+  Result untimed = result_of("a");
+  untimed.timing.reset();
+  check_verdict(verdict_of(result_of("a"), untimed), VerdictKind::kMissing, true,
+                "timed in the baseline, no timing in the results");
+  GateOptions lenient;
+  lenient.lenient = true;
+  check_verdict(verdict_of(result_of("a"), untimed, lenient), VerdictKind::kAmbiguous, false,
                 "no timing in the results");
-  GateOptions strict;
-  strict.fail_on_ambiguous = true;
-  CHECK(verdict_of(result_of("a"), untimed, strict).fails);
+  lenient.fail_on_ambiguous = true;
+  CHECK(verdict_of(result_of("a"), untimed, lenient).fails);
+}
+
+TEST_CASE("a time of which every sample was spent waiting is no time, unless lenient") {
+  Result waiting = result_of("a");
+  const auto wait = [&](double share) {
+    waiting.timing->waits_us.clear();
+    for (const double us : waiting.timing->samples_us)
+      waiting.timing->waits_us.push_back(share * us);
+    waiting.timing->cpu_wait = share;
+  };
+  wait(0.9);
+  check_verdict(verdict_of(result_of("a"), waiting), VerdictKind::kMissing, true,
+                "no time in the results: waits_us are at least 90% of every sample");
+  check_verdict(verdict_of(waiting, result_of("a")), VerdictKind::kMissing, true,
+                "no time in the baseline");
+  GateOptions lenient;
+  lenient.lenient = true;
+  CHECK(verdict_of(result_of("a"), waiting, lenient).kind == VerdictKind::kAmbiguous);
+  waiting.timing->waits_us[3] = 0;
+  CHECK(verdict_of(result_of("a"), waiting).kind == VerdictKind::kSame);
+  wait(0.5);
+  CHECK(verdict_of(result_of("a"), waiting).kind == VerdictKind::kSame);
+}
+
+TEST_CASE("a time that beats the device is broken, and no news where it was so before") {
+  const Result beyond = with_status(result_of("a", 1), Status::kImplausible, "faster than light");
+  check_verdict(verdict_of(result_of("a"), beyond), VerdictKind::kBroken, true,
+                "status passed -> implausible: faster than light");
+  check_verdict(verdict_of(beyond, beyond), VerdictKind::kSame, false, "implausible in both");
+  check_verdict(verdict_of(beyond, result_of("a")), VerdictKind::kFixed, false, "-> passed");
+  CHECK_FALSE(judge_results(file_of({}), file_of({beyond}), {}).passed());
+}
+
+TEST_CASE("files that contradict themselves are refused on either side, lenient or not") {
+  Result edited = result_of("a");
+  edited.timing->median_us = 50;
+  GateOptions loose;
+  loose.lenient = loose.ignore_environment = true;
+  for (const GateOptions& options : {GateOptions{}, loose}) {
+    for (const auto& [before, after] :
+         {std::pair{edited, result_of("a")}, std::pair{result_of("a"), edited}}) {
+      CHECK_THROWS_WITH_AS(verdict_of(before, after, options),
+                           doctest::Contains("timing.median_us is 50, but samples_us give 100"),
+                           Error);
+    }
+  }
+}
+
+TEST_CASE("less that was compared than in the baseline fails, whatever the threshold") {
+  Result full = result_of("a");
+  full.error->total_rows = 1000;
+  full.error->screened_rows = 1000;
+  full.error->row_error = 1e-3;
+  full.error->row_limit = 4e-3;
+  full.lse_error = full.probe_error = full.error;
+  full.blind_to = {"window +1"};
+  full.batch_invariance.emplace();
+  full.rank_errors.resize(2);
+  full.throughput.emplace().by_name["physics_pct"] = 3;
+  const auto expect = [&](const char* words, const std::function<void(Result&)>& change) {
+    Result less = full;
+    change(less);
+    GateOptions loose;
+    loose.accuracy_threshold = 1e9;
+    loose.lenient = true;
+    check_verdict(verdict_of(full, less, loose), VerdictKind::kLessChecked, true, words);
+  };
+  const double kNaN = std::numeric_limits<double>::quiet_NaN();
+  expect("error.checked_rows: 64 in the baseline, 57 in the results",
+         [](Result& r) { r.error->checked_rows = 57; });
+  expect("error.total_rows: 1000 in the baseline, 999",
+         [](Result& r) { r.error->total_rows = r.error->screened_rows = 999; });
+  expect("error.screened_rows: 1000 in the baseline, 64",
+         [](Result& r) { r.error->screened_rows = 64; });
+  expect("error.row_limit is missing",
+         [&](Result& r) { r.error->row_limit = r.error->row_error = kNaN; });
+  expect("lse_error is missing", [](Result& r) { r.lse_error.reset(); });
+  expect("probe_error is missing", [](Result& r) { r.probe_error.reset(); });
+  expect("rank_errors of 2 ranks", [](Result& r) { r.rank_errors.pop_back(); });
+  expect("batch_invariance is missing", [](Result& r) { r.batch_invariance.reset(); });
+  full.device = "cuda:0";
+  expect("throughput is missing", [](Result& r) { r.throughput.reset(); });
+  expect("throughput.physics_pct is missing", [](Result& r) { r.throughput->by_name.clear(); });
+  full.device = "cpu";  // where it takes a quiet moment
+  Result unknown = full;
+  unknown.throughput->by_name.clear();
+  CHECK(verdict_of(full, unknown).kind == VerdictKind::kSame);
+  expect("blind_to is missing", [](Result& r) { r.blind_to.reset(); });
+  expect("blind_to: 'last key dropped' in the results, not in the baseline",
+         [](Result& r) { r.blind_to->push_back("last key dropped"); });
+  Result more = full;
+  more.blind_to->clear();
+  more.error->checked_rows = 70;
+  CHECK(verdict_of(full, more).kind == VerdictKind::kSame);
+  // Beside the sample those rows are checked that screening found odd: a few more or less.
+  CHECK(verdict_of(more, full).kind == VerdictKind::kLessChecked);  // blind_to grew
+  Result few = full;
+  few.error->checked_rows = 60;
+  CHECK(verdict_of(full, few).kind == VerdictKind::kSame);
+  few.error->total_rows = few.error->screened_rows = full.error->checked_rows;
+  full.error->total_rows = full.error->screened_rows = full.error->checked_rows;
+  CHECK(verdict_of(full, few).kind == VerdictKind::kLessChecked);  // all of them, and now not
+}
+
+TEST_CASE("a row that comes nearer to its limit is less accurate") {
+  Result before = result_of("a");
+  before.error->row_error = 2e-3;
+  before.error->row_limit = 4e-3;
+  Result after = before;
+  after.error->row_error = 2.6e-3;
+  check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true,
+                "row_error / row_limit 0.5 -> 0.65 grew");
+  after.error->row_error = 2.4e-3;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+  // Far below the limit nothing is told apart.
+  before.error->row_error = 1e-5;
+  after.error->row_error = 1e-3;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+}
+
+TEST_CASE("errors of other rows are compared by what does not depend on the rows") {
+  Result before = result_of("a");
+  before.error->total_rows = 10'000;
+  before.error->row_error = 2e-3;
+  before.error->row_limit = 4e-3;
+  before.sample_seed = 1;
+  Result after = before;
+  // The same rows: the largest error is that of the same element.
+  after.error->err_ratio = 1.2;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kLessAccurate);
+  after.sample_seed = 2;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+  // Of 64 rows the NMSE may be 1.53 times as large by chance, and 1.25 of that is the threshold.
+  set_nmse(after.error, 1.8e-6);
+  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+  set_nmse(after.error, 2e-6);
+  check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true,
+                "NMSE 1e-06 -> 2e-06 grew");
+  set_nmse(after.error, 1e-6);
+  after.error->row_error = 2.6e-3;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kLessAccurate);
+  // All rows are the same rows, whatever the seed.
+  before.error->checked_rows = after.error->checked_rows = 10'000;
+  after.error->row_error = 2e-3;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kLessAccurate);
+  // Without limits of rows the largest error has to do.
+  after.error->checked_rows = before.error->checked_rows = 64;
+  before.error->row_limit = before.error->row_error = std::numeric_limits<double>::quiet_NaN();
+  after.error->row_limit = after.error->row_error = before.error->row_limit;
+  after.error->err_ratio = 1.6;
+  CHECK(verdict_of(before, after).kind == VerdictKind::kLessAccurate);
+}
+
+TEST_CASE("where the clocks of a device differ cycles are judged beside the time") {
+  const auto judge = [](double before_mhz, double after_us, double after_mhz,
+                        const char* bound = "memory") {
+    const Result before = at_clock(result_of("a"), before_mhz);
+    Result after = at_clock(result_of("a", after_us), after_mhz);
+    after.throughput.emplace().bound = bound;
+    return verdict_of(before, after);
+  };
+  // 10 % slower at a clock that is 10 % lower: the clock explains it.
+  check_verdict(judge(1980, 110, 1800), VerdictKind::kAmbiguous, false,
+                "SM clock 1980 -> 1800 MHz");
+  check_verdict(judge(1980, 130, 1800), VerdictKind::kSlower, true, "in cycles: median +18.18%");
+  // The same time at a clock that is 10 % higher: arithmetic got slower, memory need not have.
+  check_verdict(judge(1800, 100, 1980, "compute"), VerdictKind::kSlower, true, "in cycles");
+  check_verdict(judge(1800, 100, 1980), VerdictKind::kAmbiguous, false, "in cycles");
+  check_verdict(judge(1800, 80, 1980), VerdictKind::kFaster, false, "in cycles");
+  // Within 1 % nothing is said of clocks.
+  const Verdict same = judge(1980, 110, 1975);
+  CHECK(same.kind == VerdictKind::kSlower);
+  CHECK(same.rule.find("clock") == std::string::npos);
 }
 
 TEST_CASE("unverified results are refused unless lenient") {

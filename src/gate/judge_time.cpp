@@ -103,6 +103,17 @@ TimeVerdict judge_samples(const Timing& before, const Timing& after, const TimeL
                       percent(limits.threshold))};
 }
 
+double median_clock(const Timing& timing) { return quantile(timing.samples_sm_mhz, 0.5); }
+
+/// The timing as it would be at `sm_mhz`, if nothing but the clock counted.
+Timing at_clock(const Timing& timing, double sm_mhz) {
+  Timing scaled = timing;
+  scaled.samples_us = cycles_of(timing);
+  for (double& sample : scaled.samples_us) sample /= sm_mhz;
+  summarize(scaled);
+  return scaled;
+}
+
 }  // namespace
 
 TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits) {
@@ -131,6 +142,27 @@ TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimi
                       "were not held up",
                       gap.text, num_before, before.samples_us.size(), num_after,
                       after.samples_us.size())};
+}
+
+TimeVerdict judge_time_and_cycles(const Timing& before, const Timing& after, bool compute_bound,
+                                  const TimeLimits& limits) {
+  constexpr double kSameClock = 0.01;
+  TimeVerdict time = judge_time(before, after, limits);
+  if (!has_clocks(before) || !has_clocks(after)) return time;
+  const double old_mhz = median_clock(before);
+  const double new_mhz = median_clock(after);
+  if (std::abs(new_mhz / old_mhz - 1) <= kSameClock) return time;
+  const TimeVerdict cycles =
+      judge_time(at_clock(before, old_mhz), at_clock(after, old_mhz), limits);
+  const std::string rule = fmt::format("time: {}; SM clock {:.0f} -> {:.0f} MHz, in cycles: {}",
+                                       time.rule, old_mhz, new_mhz, cycles.rule);
+  if (time.kind == cycles.kind) return {time.kind, rule};
+  const bool slower_in_time = time.kind == VerdictKind::kSlower;
+  const bool slower_in_cycles = cycles.kind == VerdictKind::kSlower;
+  const bool hidden = slower_in_cycles && compute_bound && time.kind == VerdictKind::kSame;
+  if (hidden) return {VerdictKind::kSlower, rule};
+  if (slower_in_time || slower_in_cycles) return {VerdictKind::kAmbiguous, rule};
+  return {time.kind, rule};
 }
 
 }  // namespace attnbench

@@ -39,4 +39,13 @@ struct TimeVerdict {
 /// and is AMBIGUOUS where waiting for cores can explain the gap.
 TimeVerdict judge_time(const Timing& before, const Timing& after, const TimeLimits& limits);
 
+/// Where the clock of the device is known of every sample on both sides and the medians of the
+/// clocks are more than 1 % apart, cycles are judged beside the time by the same rules, and the
+/// rule says both: where they agree that is the verdict. SLOWER by time only is AMBIGUOUS, because
+/// the clock explains it; so is what is slower in cycles only, but for a case that is bound by
+/// arithmetic whose time is the same: there the clock hides a slowdown, and the verdict is SLOWER.
+/// Else as judge_time().
+TimeVerdict judge_time_and_cycles(const Timing& before, const Timing& after, bool compute_bound,
+                                  const TimeLimits& limits);
+
 }  // namespace attnbench

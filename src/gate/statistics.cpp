@@ -127,6 +127,19 @@ void summarize(Timing& timing) {
   timing.q1_us = quantile(samples, 0.25);
   timing.median_us = quantile(samples, 0.5);
   timing.q3_us = quantile(samples, 0.75);
+  timing.cycles = has_clocks(timing) ? quantile(cycles_of(timing), 0.5) : kNaN;
+}
+
+bool has_clocks(const Timing& timing) {
+  return !timing.samples_sm_mhz.empty() && timing.samples_sm_mhz.size() == timing.samples_us.size();
+}
+
+std::vector<double> cycles_of(const Timing& timing) {
+  std::vector<double> cycles;
+  for (std::size_t i = 0; i < timing.samples_us.size(); ++i) {
+    cycles.push_back(timing.samples_us[i] * timing.samples_sm_mhz[i]);
+  }
+  return cycles;
 }
 
 bool has_waits(const Timing& timing) {
@@ -138,6 +151,7 @@ Timing quiet_part(const Timing& timing, double share) {
   Timing quiet = timing;
   quiet.samples_us.clear();
   quiet.waits_us.clear();
+  quiet.samples_sm_mhz.clear();
   const auto is_quiet = [&](std::size_t i) {
     return timing.waits_us[i] <= share * timing.samples_us[i];
   };
@@ -145,6 +159,7 @@ Timing quiet_part(const Timing& timing, double share) {
     if (!is_quiet(i)) continue;
     quiet.samples_us.push_back(timing.samples_us[i]);
     quiet.waits_us.push_back(timing.waits_us[i]);
+    if (has_clocks(timing)) quiet.samples_sm_mhz.push_back(timing.samples_sm_mhz[i]);
   }
   std::size_t first = 0;
   for (std::int64_t& samples : quiet.rounds) {

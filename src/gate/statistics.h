@@ -21,8 +21,14 @@ double quantile(std::vector<double> values, double share);
 /// Of a sample: with one degree of freedom less than values.
 double variance(const std::vector<double>& values);
 
-/// Median, quartiles and the rest of the samples of a timing; steps and overhead stay as they are.
+/// Median, quartiles, cycles and the rest of the samples of a timing; steps and overhead stay as
+/// they are.
 void summarize(Timing& timing);
+
+/// Whether the clock of the device is known of every sample.
+bool has_clocks(const Timing& timing);
+/// Time times clock of every sample, where has_clocks().
+std::vector<double> cycles_of(const Timing& timing);
 
 /// Whether it is known of every sample how long its threads waited for cores.
 bool has_waits(const Timing& timing);

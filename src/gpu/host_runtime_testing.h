@@ -27,6 +27,7 @@ class HostRuntime : public Runtime {
   }
   ~HostRuntime() override {
     for (auto& [memory, size] : allocations) std::free(memory);
+    for (auto& [memory, mapping] : mappings) std::free(memory);
   }
   HostRuntime(const HostRuntime&) = delete;
   HostRuntime& operator=(const HostRuntime&) = delete;
@@ -44,6 +45,19 @@ class HostRuntime : public Runtime {
     allocations.erase(memory);
     std::free(memory);
   }
+  std::size_t map_granule() override { return granule; }
+  /// As allocate(), on a granule.
+  void* map(std::size_t size_bytes) override {
+    if (size_bytes > memory_limit) fail(ErrorKind::kCapacity, "out of memory");
+    void* memory = std::aligned_alloc(granule, size_bytes);
+    mappings[memory] = {size_bytes, true};
+    return memory;
+  }
+  void unmap(void* memory) override {
+    mappings.erase(memory);
+    std::free(memory);
+  }
+  void set_fences(void* memory, bool closed) override { mappings.at(memory).closed = closed; }
   void copy_to_device(void* destination, const void* source, std::size_t size_bytes,
                       StreamHandle) override {
     std::memcpy(destination, source, size_bytes);
@@ -93,12 +107,22 @@ class HostRuntime : public Runtime {
   GraphHandle end_capture(StreamHandle) override { return nullptr; }
   void launch_graph(GraphHandle, StreamHandle) override {}
   void release_graph(GraphHandle) override {}
+  void forget_persisting_l2() override { device_settings[0].value = 0; }
+  std::vector<DeviceSetting> settings() override { return device_settings; }
+  void restore(const std::vector<DeviceSetting>& settings) override { device_settings = settings; }
   void* driver_function(const std::string& name) override {
     const auto found = driver_functions.find(name);
     return found == driver_functions.end() ? nullptr : found->second;
   }
 
+  struct Mapping {
+    std::size_t size_bytes = 0;
+    bool closed = true;  // what is beyond it
+  };
+
   std::map<void*, std::size_t> allocations;
+  std::map<void*, Mapping> mappings;
+  std::size_t granule = 65536;
   std::size_t memory_limit = std::size_t{1} << 30;
   std::vector<std::string> loaded;  // cubins
   std::vector<std::string> names;   // of kernels
@@ -106,6 +130,7 @@ class HostRuntime : public Runtime {
   std::vector<Launch> launches;
   std::function<void(const void* const*)> on_launch;  // plays the kernel
   std::map<std::string, void*> driver_functions;      // by name; others are not in the driver
+  std::vector<DeviceSetting> device_settings{{"persisting L2 bytes", 0}, {"stack bytes", 1024}};
   std::string launch_error;
   std::string sticky_error;
 

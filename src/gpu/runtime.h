@@ -53,6 +53,14 @@ using LibraryHandle = struct OpaqueLibrary*;
 using KernelHandle = struct OpaqueKernel*;
 using GraphHandle = struct OpaqueGraph*;
 
+/// A limit of the device, or its flags: "persisting L2 bytes", 0.
+struct DeviceSetting {
+  std::string name;
+  std::size_t value = 0;
+
+  bool operator==(const DeviceSetting&) const = default;
+};
+
 /// One device. All calls throw DeviceError, or Error kCapacity where memory is short; release_*
 /// never throw. Work on one stream is done in order; copies and fills are queued on the stream too.
 class Runtime {
@@ -62,6 +70,14 @@ class Runtime {
 
   virtual void* allocate(std::size_t size_bytes) = 0;  // aligned to 256 bytes
   virtual void release_memory(void* memory) = 0;
+  /// Memory with a mapping of its own has this size, or a multiple of it; 0 = the driver has none.
+  virtual std::size_t map_granule() = 0;
+  /// `size_bytes`, a multiple of map_granule(), between two granules of addresses without memory.
+  virtual void* map(std::size_t size_bytes) = 0;
+  virtual void unmap(void* memory) = 0;  // of map(); null is nothing
+  /// Open: memory that nobody needs is mapped in the granules on both sides, so that an access
+  /// there is none to an illegal address. The device must be idle.
+  virtual void set_fences(void* memory, bool closed) = 0;
   /// The source may be reused when these return.
   virtual void copy_to_device(void* destination, const void* source, std::size_t size_bytes,
                               StreamHandle stream) = 0;
@@ -108,6 +124,14 @@ class Runtime {
   virtual GraphHandle end_capture(StreamHandle stream) = 0;
   virtual void launch_graph(GraphHandle graph, StreamHandle stream) = 0;
   virtual void release_graph(GraphHandle graph) = 0;  // null is nothing
+
+  /// Lines of the second-level cache that were asked to persist become ordinary ones, and no more
+  /// of it is set aside for such.
+  virtual void forget_persisting_l2() = 0;
+  /// The settings of the device in this process, by name, in a fixed order.
+  virtual std::vector<DeviceSetting> settings() = 0;
+  /// Sets them again to what settings() said; those that cannot be set any more stay.
+  virtual void restore(const std::vector<DeviceSetting>& settings) = 0;
 
   /// Entry point of the driver for this version of CUDA, e.g. "cuTensorMapEncodeTiled"; null when
   /// the driver does not have it.

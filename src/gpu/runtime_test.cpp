@@ -53,6 +53,30 @@ TEST_CASE("bytes go to a device and back, and an event follows another") {
   CHECK(runtime->driver_function("cuNoSuchFunction") == nullptr);
 }
 
+TEST_CASE("memory with a mapping of its own is read and written, with its fences open and closed") {
+  if (list_devices().devices.empty()) {
+    MESSAGE("skipped: " << list_devices().missing);
+    return;
+  }
+  const std::unique_ptr<Runtime> runtime = open_runtime(0);
+  const Stream stream(*runtime);
+  const std::size_t granule = runtime->map_granule();
+  REQUIRE(granule > 0);
+  auto* memory = static_cast<std::byte*>(runtime->map(2 * granule));
+  unsigned char last = 0;
+  for (const bool closed : {true, false, true}) {
+    runtime->set_fences(memory, closed);
+    runtime->fill(memory, closed ? 1 : 2, 2 * granule, stream.handle());
+    // What lies behind is there while the fence is open.
+    if (!closed) runtime->fill(memory + 2 * granule, 3, 16, stream.handle());
+    if (!closed) runtime->fill(memory - 16, 3, 16, stream.handle());
+    runtime->copy_to_host(&last, memory + 2 * granule - 1, 1, stream.handle());
+    CHECK(last == (closed ? 1 : 2));
+  }
+  runtime->unmap(memory);
+  runtime->unmap(nullptr);
+}
+
 TEST_CASE("the management library answers with clocks, or says why it cannot") {
   const DeviceList list = list_devices();
   const Nvml nvml(list.devices.empty() ? "0000:00:00.0" : list.devices[0].pci_bus_id);

@@ -59,7 +59,8 @@ std::vector<SourceRow> key_sources(const Problem& problem) {
 }
 
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
-               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor) {
+               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor,
+               double mean) {
   if (spec.shapes_only) return;
   const bool outliers = spec.distribution == Distribution::kOutlier;
   std::vector<float> channels;
@@ -82,6 +83,9 @@ void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
           const float token_factor = large ? kOutlierTokenFactor : 1.0f;
           for (std::size_t c = 0; c < row_width; ++c) values[i + c] *= channels[c] * token_factor;
         }
+      }
+      if (mean != 0) {
+        for (float& value : values) value += static_cast<float>(mean);
       }
       store_floats(tensor.dtype(), values.data(), run * width,
                    tensor.bytes() + r * width * element);

@@ -34,9 +34,11 @@ std::vector<SourceRow> key_sources(const Problem& problem);
 
 /// Draws [sources.size(), width] into the first rows of `tensor`: element i of a row is element
 /// index * width + i of its stream; see make_inputs() for the outliers.
+/// `mean` is added to every element.
 /// Rounded to the tensor's type. Rows behind those, such as padding, stay as they are; nothing is
 /// drawn where only shapes are wanted.
 void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
-               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor);
+               const std::vector<SourceRow>& sources, std::int64_t width, Tensor& tensor,
+               double mean = 0);
 
 }  // namespace attnbench

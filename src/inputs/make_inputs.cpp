@@ -15,6 +15,7 @@
 #include "inputs/draw_rows.h"
 #include "inputs/files/input_file.h"
 #include "inputs/files/value_scale_file.h"
+#include "inputs/place_needles.h"
 #include "inputs/random.h"
 #include "metadata/int_math.h"
 
@@ -45,7 +46,8 @@ void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
   fill_rows(problem.inputs, kKeyStreams, sources, std::int64_t{a.num_kv_heads} * a.head_size,
             inputs.key);
   fill_rows(problem.inputs, kValueStreams, sources, std::int64_t{a.num_kv_heads} * a.v_head_size,
-            inputs.value);
+            inputs.value, probe_value_mean(problem.inputs));
+  if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
   for (std::int64_t i = num_tokens * query_width; i < inputs.query.num_elements(); ++i) {
     inputs.query.set(i, std::numeric_limits<float>::quiet_NaN());
   }
@@ -172,10 +174,14 @@ BatchLengths batch_lengths(const Problem& problem) {
   return lengths;
 }
 
+std::int64_t input_bytes(const Problem& problem) {
+  return problem.attention.type == AttentionType::kMla ? mla_bytes(problem)
+                                                       : attention_bytes(problem);
+}
+
 void check_inputs_fit(const Problem& problem) {
   if (problem.inputs.shapes_only) return;
-  const std::int64_t needed =
-      problem.attention.type == AttentionType::kMla ? mla_bytes(problem) : attention_bytes(problem);
+  const std::int64_t needed = input_bytes(problem);
   constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   const std::int64_t available =
       std::int64_t{::sysconf(_SC_PHYS_PAGES)} * std::int64_t{::sysconf(_SC_PAGESIZE)};

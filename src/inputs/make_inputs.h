@@ -37,6 +37,7 @@ struct AttentionInputs {
 ///   uniform  in [-std * sqrt(3), std * sqrt(3)], so that the standard deviation is std
 ///   outlier  normal, but about 1 % (at least one) of the channels (h, d) of query, key and value
 ///            are 20 times as large, and about 0.1 % of the tokens 5 times
+///   probe    normal; values with a mean of std / 2; queries turned towards needles (needles.h)
 /// Keys and values below cascade.common_prefix_len are the same in every request. A tensor `sinks`
 /// of the file turns sinks on (sinks is then not empty), unless the scenario gives numbers.
 /// Errors: E-IO, E-FORMAT, E-SHAPE (tensors that disagree with the scenario), E-DTYPE, E-VALUE,
@@ -60,7 +61,11 @@ struct BatchLengths {
 /// Errors: E-VALUE for a negative length, E-CAPACITY beyond 32 bits.
 BatchLengths batch_lengths(const Problem& problem);
 
-/// Of a case with queries, keys and values, or the latents of MLA. Errors: E-CAPACITY when inputs,
+/// Host memory of the inputs, stored keys and cache of a case with queries, keys and values, or the
+/// latents of MLA. Errors: E-CAPACITY beyond 64 bits.
+std::int64_t input_bytes(const Problem& problem);
+
+/// Of the same cases. Errors: E-CAPACITY when inputs,
 /// stored keys and the cache exceed this machine's memory; never where only shapes are wanted.
 void check_inputs_fit(const Problem& problem);
 

@@ -17,6 +17,7 @@
 #include "inputs/draw_rows.h"
 #include "inputs/files/input_file.h"
 #include "inputs/make_inputs.h"
+#include "inputs/place_needles.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -57,7 +58,8 @@ void draw_tensors(const Problem& problem, MlaInputs& inputs) {
   const std::vector<SourceRow> sources = key_sources(problem);
   inputs.kv_c = Tensor(a.dtype, {problem.num_keys(), mla.kv_lora_rank});
   inputs.k_pe = Tensor(a.dtype, {problem.num_keys(), mla.qk_rope_head_dim});
-  fill_rows(problem.inputs, kLatentStreams, sources, mla.kv_lora_rank, inputs.kv_c);
+  fill_rows(problem.inputs, kLatentStreams, sources, mla.kv_lora_rank, inputs.kv_c,
+            probe_value_mean(problem.inputs));
   fill_rows(problem.inputs, kRopeStreams, sources, mla.qk_rope_head_dim, inputs.k_pe);
   inputs.w_uk = Tensor(a.dtype, {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
   inputs.w_uv = Tensor(a.dtype, {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
@@ -223,6 +225,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
   }
   draw_tensors(problem, inputs);
   if (problem.mla.sparse_topk) inputs.topk_indices = draw_topk(problem);
+  if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
   return inputs;
 }
 

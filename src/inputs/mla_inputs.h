@@ -32,6 +32,7 @@ struct MlaInputs {
 /// larger than about 4 for inputs.std 1. A row of topk_indices lists round(valid * visible) of the
 /// visible positions, at most topk of them, in random order; a share `duplicates` of them repeats
 /// another one of the list, and the entries without a position are -1 at random places.
+/// The probe adds half a deviation to latents and turns queries towards needles.
 /// Errors: E-IO, E-FORMAT, E-SHAPE, E-DTYPE, E-VALUE, E-CAPACITY.
 MlaInputs make_mla_inputs(const Problem& problem);
 

@@ -33,6 +33,9 @@ struct CompiledKernel {
   int spill_bytes = 0;       // stores and loads of registers to local memory, of a thread
   int stack_bytes = 0;       // local memory of a thread
   int shared_bytes = 0;      // static shared memory of a CTA
+  /// ptxas made every wgmma wait for the one before it, since it could not prove that their
+  /// registers are left alone: right results at half the rate.
+  bool has_serialised_products = false;
 };
 
 class Compiler {

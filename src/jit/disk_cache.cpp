@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kFormat = "attnbench kernel 1";
+constexpr const char* kFormat = "attnbench kernel 2";
 constexpr const char* kCubinFile = "kernel.cubin";
 constexpr const char* kReportFile = "report.txt";
 constexpr const char* kProgramFile = "program.cu";
@@ -43,9 +43,9 @@ void write_file(const fs::path& path, const std::string& content) {
 std::string report_text(const CompiledKernel& kernel) {
   const std::string body = fmt::format(
       "{}\nlowered_name {}\nregisters {}\nspill_bytes {}\nstack_bytes {}\nshared_bytes {}\n"
-      "cubin_sha256 {}\n",
+      "serialised_products {}\ncubin_sha256 {}\n",
       kFormat, kernel.lowered_name, kernel.registers, kernel.spill_bytes, kernel.stack_bytes,
-      kernel.shared_bytes, sha256_hex(kernel.cubin));
+      kernel.shared_bytes, kernel.has_serialised_products ? 1 : 0, sha256_hex(kernel.cubin));
   return body + "checksum " + sha256_hex(body) + "\n";
 }
 
@@ -125,6 +125,7 @@ std::optional<CompiledKernel> DiskCache::load(const std::string& key) const {
   kernel.spill_bytes = number_of(*report, "spill_bytes");
   kernel.stack_bytes = number_of(*report, "stack_bytes");
   kernel.shared_bytes = number_of(*report, "shared_bytes");
+  kernel.has_serialised_products = number_of(*report, "serialised_products") != 0;
   return kernel;
 }
 

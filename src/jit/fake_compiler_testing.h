@@ -34,6 +34,7 @@ class FakeCompiler final : public Compiler {
     kernel.spill_bytes = 8;
     kernel.stack_bytes = 16;
     kernel.shared_bytes = 1024;
+    kernel.has_serialised_products = true;
     return kernel;
   }
 

@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/sha256.h"
+#include "jit/kernel_folder.h"
 #include "jit/kernel_spec.h"
 #include "jit/nvrtc_compiler.h"
 
@@ -60,7 +61,7 @@ std::unique_ptr<KernelStore> make_kernel_store(const std::string& cache_dir) {
   return std::make_unique<KernelStore>(
       std::move(choice.compiler),
       DiskCache(cache_dir.empty() ? default_cache_dir() : std::filesystem::path(cache_dir)),
-      embedded_kernel_files());
+      kernel_files());
 }
 
 }  // namespace attnbench

@@ -41,8 +41,8 @@ class KernelStore {
   std::string cache_problem_;
 };
 
-/// With NVRTC and the embedded device files; `cache_dir` empty = the default. Errors: kCuda when
-/// NVRTC is not found.
+/// With NVRTC and the device files of kernel_files(); `cache_dir` empty = the default. Errors:
+/// kCuda when NVRTC is not found, E-IO for a folder of device files that is not there.
 std::unique_ptr<KernelStore> make_kernel_store(const std::string& cache_dir);
 
 }  // namespace attnbench

@@ -55,7 +55,7 @@ struct Process {
 bool equal(const CompiledKernel& a, const CompiledKernel& b) {
   return a.cubin == b.cubin && a.lowered_name == b.lowered_name && a.registers == b.registers &&
          a.spill_bytes == b.spill_bytes && a.stack_bytes == b.stack_bytes &&
-         a.shared_bytes == b.shared_bytes;
+         a.shared_bytes == b.shared_bytes && a.has_serialised_products == b.has_serialised_products;
 }
 
 std::string key_of(const CompileJob& job, const std::string& version = "fake 1.0",

@@ -166,6 +166,9 @@ void read_ptxas_report(const std::string& log, CompiledKernel& kernel) {
   bool is_about_kernel = false;
   bool found = false;
   for (std::string line; std::getline(lines, line);) {
+    if (line.find("wgmma.mma_async instructions are serialized") != std::string::npos) {
+      kernel.has_serialised_products |= line.find(kernel.lowered_name) != std::string::npos;
+    }
     if (line.find("Compiling entry function '") != std::string::npos) {
       is_about_kernel = line.find("'" + kernel.lowered_name + "'") != std::string::npos;
     }

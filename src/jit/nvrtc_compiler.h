@@ -31,10 +31,10 @@ CompilerChoice find_nvrtc();
 // What ptxas -v, the assembler's report in NVRTC's log, says about a kernel. There is no interface
 // for these numbers before the kernel is loaded, which takes a device.
 
-/// Sets registers, spill_bytes, stack_bytes and shared_bytes of `kernel` from the lines about its
-/// lowered_name; functions that were not inlined have lines of their own, which are passed over.
-/// Errors: kCuda when the log has none, since a kernel whose spills are unknown would pass the
-/// tests that bound them.
+/// Sets registers, spill_bytes, stack_bytes, shared_bytes and has_serialised_products of `kernel`
+/// from the lines about its lowered_name; functions that were not inlined have lines of their own,
+/// which are passed over. Errors: kCuda when the log has none, since a kernel whose spills are
+/// unknown would pass the tests that bound them.
 void read_ptxas_report(const std::string& log, CompiledKernel& kernel);
 
 }  // namespace attnbench

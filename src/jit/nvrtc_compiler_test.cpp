@@ -98,7 +98,23 @@ TEST_CASE("the report of ptxas is read for the kernel alone") {
   CHECK(kernel.spill_bytes == 20);
   CHECK(kernel.stack_bytes == 48);
   CHECK(kernel.shared_bytes == 1024);
+  CHECK_FALSE(kernel.has_serialised_products);
   CHECK_THROWS_AS(read_ptxas_report("ptxas info    : 4 bytes gmem\n", kernel), Error);
+}
+
+TEST_CASE("the report of ptxas says when products wait for one another, for the kernel alone") {
+  const std::string about =
+      "ptxas info    : (C7513) Potential Performance Loss: wgmma.mma_async instructions are "
+      "serialized due to non wgmma instructions defining input registers in the function ";
+  const std::string rest =
+      "\nptxas info    : Compiling entry function '_Z1kv' for 'sm_90a'\n"
+      "ptxas info    : Used 168 registers, used 1 barriers, 0 bytes smem\n";
+  CompiledKernel kernel;
+  kernel.lowered_name = "_Z1kv";
+  read_ptxas_report(about + "'_Z5otherv'" + rest, kernel);
+  CHECK_FALSE(kernel.has_serialised_products);
+  read_ptxas_report(about + "'_Z1kv'" + rest, kernel);
+  CHECK(kernel.has_serialised_products);
 }
 
 TEST_CASE("the included files of a program are found through other files, each once") {

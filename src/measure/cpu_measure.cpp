@@ -9,7 +9,9 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <set>
+#include <sstream>
 #include <system_error>
 #include <tuple>
 #include <vector>
@@ -18,6 +20,7 @@
 
 #include "core/system/parallel.h"
 #include "core/tensor.h"
+#include "measure/cpu_wait.h"
 #include "measure/measure.h"
 
 namespace attnbench {
@@ -132,96 +135,204 @@ std::unique_ptr<CacheFlusher> make_cpu_cache_flusher() {
 
 namespace {
 
-constexpr int kLanes = 16;         // floats of a 64-byte vector; narrower machines split it
-constexpr int kAccumulators = 12;  // enough to hide the latency of a multiply-add on two ports
-constexpr int kCpuRepeats = 4;     // the best one counts
+constexpr int kCpuRepeats = 4;  // the best one counts
 constexpr double kComputeSeconds = 0.02;
 constexpr std::size_t kSmallestCopy = std::size_t{64} << 20;
 constexpr std::size_t kLargestCopy = std::size_t{256} << 20;
+constexpr int kVectorBytes = 64;
 
-using Vector = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Vector = float __attribute__((vector_size(kVectorBytes)));
 
-/// accumulators[j] = accumulators[j] * factor + addend, `rounds` times.
-#if defined(__FMA__) && defined(__GNUC__) && !defined(__clang__)
-// Why: the project forbids contraction for reproducible bytes; a peak rate needs it.
-__attribute__((optimize("fp-contract=fast")))
-#endif
-void multiply_add(std::array<Vector, kAccumulators>& accumulators, std::int64_t rounds) {
+constexpr int kAccumulators = 12;  // enough to hide the latency of a multiply-add on two ports
+
+// Twelve sums, each times a factor plus an addend, `rounds` times. Why by name and not an array:
+// compilers keep arrays of vectors in memory, at a twentieth of the rate. Why for each set of
+// instructions: the ceiling is that of the machine, whatever this program was compiled for.
+#define ATTNBENCH_STEP(sum) sum = sum * factor + addend;
+#define ATTNBENCH_MULTIPLY_ADD(name, lanes, attributes)                                         \
+  attributes float name(std::int64_t rounds) {                                                  \
+    using Lanes = float __attribute__((vector_size(lanes * sizeof(float))));                    \
+    const Lanes factor = Lanes{} + 0.999f;                                                      \
+    const Lanes addend = Lanes{} + 0.001f;                                                      \
+    Lanes a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{}, k{}, l{};                           \
+    for (std::int64_t round = 0; round < rounds; ++round) {                                     \
+      ATTNBENCH_STEP(a)                                                                         \
+      ATTNBENCH_STEP(b)                                                                         \
+      ATTNBENCH_STEP(c)                                                                         \
+      ATTNBENCH_STEP(d)                                                                         \
+      ATTNBENCH_STEP(e)                                                                         \
+      ATTNBENCH_STEP(f)                                                                         \
+      ATTNBENCH_STEP(g) ATTNBENCH_STEP(h) ATTNBENCH_STEP(i) ATTNBENCH_STEP(j) ATTNBENCH_STEP(k) \
+          ATTNBENCH_STEP(l)                                                                     \
+    }                                                                                           \
+    const Lanes sum = a + b + c + d + e + f + g + h + i + j + k + l;                            \
+    return sum[0];                                                                              \
+  }
+
+// The project forbids contraction for reproducible bytes; a peak rate needs it.
 #if defined(__clang__)
 #pragma clang fp contract(fast)
+#define ATTNBENCH_PEAK __attribute__((noinline))
+#else
+#define ATTNBENCH_PEAK __attribute__((noinline, optimize("O3", "fp-contract=fast")))
 #endif
-  std::array<Vector, kAccumulators> local = accumulators;
-  const Vector factor = Vector{} + 0.999f;
-  const Vector addend = Vector{} + 0.001f;
-  for (std::int64_t i = 0; i < rounds; ++i) {
-    for (Vector& accumulator : local) accumulator = accumulator * factor + addend;
+
+ATTNBENCH_MULTIPLY_ADD(multiply_add_as_compiled, 4, ATTNBENCH_PEAK)
+#if defined(__x86_64__)
+ATTNBENCH_MULTIPLY_ADD(multiply_add_avx2, 8, ATTNBENCH_PEAK __attribute__((target("avx2,fma"))))
+ATTNBENCH_MULTIPLY_ADD(multiply_add_avx512, 16, ATTNBENCH_PEAK __attribute__((target("avx512f"))))
+#endif
+#undef ATTNBENCH_PEAK
+#undef ATTNBENCH_MULTIPLY_ADD
+#undef ATTNBENCH_STEP
+
+/// The widest loop that this machine has instructions for.
+struct PeakLoop {
+  float (*run)(std::int64_t rounds) = multiply_add_as_compiled;
+  int lanes = 4;
+};
+
+PeakLoop widest_loop() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f")) return {multiply_add_avx512, 16};
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    return {multiply_add_avx2, 8};
   }
-  accumulators = local;
+#endif
+  return {};
 }
 
-/// Seconds that all threads together need for `rounds` rounds each.
-double compute_seconds(ThreadPool& pool, std::int64_t rounds) {
+/// The best rate of all runs of a loop, and of those that no other program held up.
+struct Rates {
+  double best = 0;
+  double quiet = 0;
+  int num_quiet = 0;
+};
+
+/// Runs `work`, which does `amount`, and counts its rate.
+void count_rate(double amount, const std::function<void()>& work, Rates& rates) {
+  // A thread without a core for a twentieth of the time makes the rate lower by as much, at least.
+  constexpr double kQuietShare = 0.05;
+  const ThreadWaits before = thread_waits();
+  const double start_s = steady_clock().now_s();
+  work();
+  const double elapsed_s = steady_clock().now_s() - start_s;
+  const double waited_us = longest_wait_us(before, thread_waits());
+  const double rate = amount / elapsed_s;
+  rates.best = std::max(rates.best, rate);
+  // Where it is not known how long threads waited no run is known to be quiet.
+  if (!(waited_us <= kQuietShare * 1e6 * elapsed_s)) return;
+  rates.quiet = std::max(rates.quiet, rate);
+  ++rates.num_quiet;
+}
+
+/// Until enough runs were quiet, or too many were not.
+Rates best_rates(const std::function<void(Rates& rates)>& run) {
+  constexpr int kMostRepeats = 4 * kCpuRepeats;
+  Rates rates;
+  for (int i = 0; i < kMostRepeats && rates.num_quiet < kCpuRepeats; ++i) run(rates);
+  return rates;
+}
+
+/// All threads together, `rounds` rounds each.
+void multiply_add(ThreadPool& pool, const PeakLoop& loop, std::int64_t rounds) {
   std::atomic<float> sink{0};
-  const double start_s = steady_clock().now_s();
   pool.parallel_for(pool.num_threads(), [&](std::int64_t, int) {
-    std::array<Vector, kAccumulators> accumulators{};
-    multiply_add(accumulators, rounds);
-    Vector sum{};
-    for (const Vector& accumulator : accumulators) sum += accumulator;
-    sink.store(sum[0], std::memory_order_relaxed);
+    sink.store(loop.run(rounds), std::memory_order_relaxed);
   });
-  return steady_clock().now_s() - start_s;
 }
 
-double best_gflops(ThreadPool& pool) {
-  const double flops_per_round = 2.0 * kLanes * kAccumulators * pool.num_threads();
+Rates matrix_flops(ThreadPool& pool) {
+  const PeakLoop loop = widest_loop();
+  const double flops_per_round = 2.0 * loop.lanes * kAccumulators * pool.num_threads();
   std::int64_t rounds = 1 << 16;
-  while (compute_seconds(pool, rounds) < kComputeSeconds / 2) rounds *= 2;
-  double best_s = compute_seconds(pool, rounds);
-  for (int i = 1; i < kCpuRepeats; ++i) best_s = std::min(best_s, compute_seconds(pool, rounds));
-  return flops_per_round * static_cast<double>(rounds) / best_s * 1e-9;
+  const auto seconds = [&] {
+    const double start_s = steady_clock().now_s();
+    multiply_add(pool, loop, rounds);
+    return steady_clock().now_s() - start_s;
+  };
+  while (seconds() < kComputeSeconds / 2) rounds *= 2;
+  return best_rates([&](Rates& rates) {
+    count_rate(
+        flops_per_round * static_cast<double>(rounds), [&] { multiply_add(pool, loop, rounds); },
+        rates);
+  });
 }
 
-/// Calls body(begin, end) for one slice of [0, size) a thread and returns the seconds of all.
+/// Calls body(begin, end) for one slice of [0, size) a thread.
 template <typename Body>
-double sliced_seconds(ThreadPool& pool, std::size_t size, const Body& body) {
+void in_slices(ThreadPool& pool, std::size_t size, const Body& body) {
   const auto slices = static_cast<std::size_t>(pool.num_threads());
-  const double start_s = steady_clock().now_s();
   pool.parallel_for(pool.num_threads(), [&](std::int64_t slice, int) {
     const auto index = static_cast<std::size_t>(slice);
     body(size * index / slices, size * (index + 1) / slices);
   });
-  return steady_clock().now_s() - start_s;
 }
 
-double best_gbps(ThreadPool& pool) {
+Rates memory_bytes(ThreadPool& pool) {
   const std::size_t wanted = 2 * total_cache_bytes().value_or(0);
   const std::size_t size = std::clamp(wanted, kSmallestCopy, kLargestCopy) / sizeof(Vector);
   std::vector<Vector, AlignedAllocator<Vector>> source(size), target(size);
   std::atomic<float> sink{0};
   const auto bytes = static_cast<double>(size * sizeof(Vector));
-  double best = 0;
-  for (int i = 0; i < kCpuRepeats; ++i) {
-    const double read_s = sliced_seconds(pool, size, [&](std::size_t begin, std::size_t end) {
-      std::array<Vector, 4> sums{};  // independent, so that additions do not bound the rate
-      for (std::size_t k = begin; k + 4 <= end; k += 4) {
-        for (std::size_t lane = 0; lane < 4; ++lane) sums[lane] += source[k + lane];
-      }
-      sink.store((sums[0] + sums[1] + sums[2] + sums[3])[0], std::memory_order_relaxed);
-    });
-    const double copy_s = sliced_seconds(pool, size, [&](std::size_t begin, std::size_t end) {
-      std::memcpy(target.data() + begin, source.data() + begin, (end - begin) * sizeof(Vector));
-    });
-    best = std::max({best, bytes / read_s * 1e-9, 2 * bytes / copy_s * 1e-9});
-  }
-  return best;
+  const auto read = [&](std::size_t begin, std::size_t end) {
+    std::array<Vector, 4> sums{};  // independent, so that additions do not bound the rate
+    for (std::size_t k = begin; k + 4 <= end; k += 4) {
+      for (std::size_t lane = 0; lane < 4; ++lane) sums[lane] += source[k + lane];
+    }
+    sink.store((sums[0] + sums[1] + sums[2] + sums[3])[0], std::memory_order_relaxed);
+  };
+  const auto copy = [&](std::size_t begin, std::size_t end) {
+    std::memcpy(target.data() + begin, source.data() + begin, (end - begin) * sizeof(Vector));
+  };
+  return best_rates([&](Rates& rates) {
+    Rates of_reads;
+    Rates of_copies;
+    count_rate(
+        bytes, [&] { in_slices(pool, size, read); }, of_reads);
+    count_rate(
+        2 * bytes, [&] { in_slices(pool, size, copy); }, of_copies);
+    rates.best = std::max({rates.best, of_reads.best, of_copies.best});
+    if (of_reads.num_quiet == 0 || of_copies.num_quiet == 0) return;
+    rates.quiet = std::max({rates.quiet, of_reads.quiet, of_copies.quiet});
+    ++rates.num_quiet;
+  });
 }
 
 }  // namespace
 
 CpuCeilings measure_cpu_ceilings(int num_threads) {
   ThreadPool pool(num_threads);
-  return {best_gflops(pool), best_gbps(pool)};
+  const Rates flops = matrix_flops(pool);
+  const Rates bytes = memory_bytes(pool);
+  return {flops.best * 1e-9, bytes.best * 1e-9, flops.quiet * 1e-9, bytes.quiet * 1e-9};
+}
+
+CpuCeilings best_of(const CpuCeilings& a, const CpuCeilings& b) {
+  return {std::max(a.gflops, b.gflops), std::max(a.gbps, b.gbps),
+          std::max(a.quiet_gflops, b.quiet_gflops), std::max(a.quiet_gbps, b.quiet_gbps)};
+}
+
+double faster_units(const std::string& cpu_flags, bool has_int8_products) {
+  std::istringstream words(cpu_flags);
+  double factor = 1;
+  for (std::string word; words >> word;) {
+    // Of a product in units of a multiply-add of f32: two or four in a lane, or a tile of 16 x 16.
+    if (word == "avx512_bf16" || word == "avx512_fp16") factor = std::max(factor, 2.0);
+    if (word == "amx_bf16" || word == "amx_fp16") factor = std::max(factor, 32.0);
+    if (!has_int8_products) continue;
+    if (word == "avx512_vnni" || word == "avx_vnni") factor = std::max(factor, 4.0);
+    if (word == "amx_int8") factor = std::max(factor, 64.0);
+  }
+  return factor;
+}
+
+std::string cpu_flags(const fs::path& cpuinfo) {
+  std::ifstream file(cpuinfo);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("flags")) return line.substr(std::min(line.find(':') + 1, line.size()));
+  }
+  return "";
 }
 
 }  // namespace attnbench

@@ -34,7 +34,21 @@ std::unique_ptr<CacheFlusher> make_cpu_cache_flusher();
 struct CpuCeilings {
   double gflops = 0;
   double gbps = 0;
+  /// The same of runs that no other program held up; 0 = there was none. Without
+  /// them a ceiling says little: beside other programs it comes out at a tenth of what it is and
+  /// less.
+  double quiet_gflops = 0;
+  double quiet_gbps = 0;
 };
 CpuCeilings measure_cpu_ceilings(int num_threads);
+/// The larger of each: other programs make a measured ceiling lower, nothing makes it higher.
+CpuCeilings best_of(const CpuCeilings& a, const CpuCeilings& b);
+
+/// How many times faster than `gflops` the CPU multiplies 16-bit numbers, or with
+/// `has_int8_products` codes of 8 bits, by its instructions; `cpu_flags` are words of
+/// /proc/cpuinfo. f32 counts too: a product of f32 can be made of several in bf16.
+double faster_units(const std::string& cpu_flags, bool has_int8_products);
+/// The line of flags in /proc/cpuinfo; empty where there is none.
+std::string cpu_flags(const std::filesystem::path& cpuinfo = "/proc/cpuinfo");
 
 }  // namespace attnbench

@@ -44,4 +44,19 @@ TEST_CASE("shared caches count once and level 1 does not count") {
   CHECK(total_cache_bytes(sysfs.path()) == std::size_t{34} << 20);
 }
 
+TEST_CASE("instructions of a CPU that multiply faster than f32 raise what is believed of it") {
+  CHECK(faster_units("fpu sse2 avx2 fma", true) == 1);
+  CHECK(faster_units("avx512f avx512_bf16", false) == 2);
+  CHECK(faster_units("avx512f avx512_bf16 amx_bf16", false) == 32);
+  CHECK(faster_units("avx512_vnni", false) == 1);
+  CHECK(faster_units("avx512_vnni", true) == 4);
+  CHECK(faster_units("amx_int8 amx_bf16", true) == 64);
+}
+
+TEST_CASE("of two measurements each larger rate counts") {
+  const CpuCeilings best = best_of({1, 40}, {2, 30});
+  CHECK(best.gflops == 2);
+  CHECK(best.gbps == 40);
+}
+
 }  // namespace attnbench

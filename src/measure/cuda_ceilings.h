@@ -26,10 +26,13 @@ struct CudaCeilings {
   /// The best of the three: no kernel moves bytes faster.
   double memory_gbps() const;
 };
+/// The larger of each; `missing` of `a`.
+CudaCeilings best_of(const CudaCeilings& a, const CudaCeilings& b);
 
 /// Takes well under ten seconds and, for the time, up to 4.5 GiB. Memory rates over buffers far
 /// larger than the second-level cache; matrix rates are of 8192^3 products on random data by
-/// cuBLASLt, medians after a warm-up. Errors: kCuda, kCapacity.
+/// cuBLASLt after a warm-up, medians of products with a rest before each, at the clock of a device
+/// that is not held back by its power limit. Errors: kCuda, kCapacity.
 CudaCeilings measure_cuda_ceilings(Runtime& runtime, const Stream& stream, KernelStore& kernels);
 
 /// A device and, once measured, its ceilings.

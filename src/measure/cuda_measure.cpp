@@ -1,13 +1,21 @@
 #include "measure/cuda_measure.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <set>
 #include <sstream>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "gpu/nvml.h"
+#include "measure/sample_clock.h"
 #include "measure/stream_gate.h"
 
 namespace attnbench {
@@ -58,15 +66,24 @@ class ClockLog {
   ClockLog(const Runtime& runtime, const Clock& clock)
       : nvml_(runtime.device().pci_bus_id), clock_(clock) {}
 
-  void read() {
+  /// The reasons of a reading that was made now.
+  std::vector<std::string> read() {
     const double now_s = clock_.now_s();
-    if (now_s - last_s_ < kSecondsBetweenClocks) return;
+    if (now_s - last_s_ < kSecondsBetweenClocks) return {};
     last_s_ = now_s;
     const std::optional<DeviceState> state = nvml_.sample();
-    if (!state) return;
+    if (!state) return {};
     sm_mhz_.push_back(state->sm_clock_mhz);
-    std::istringstream reasons(state->throttling);
-    for (std::string reason; reasons >> reason;) throttling_.insert(reason);
+    std::istringstream words(state->throttling);
+    std::vector<std::string> reasons;
+    for (std::string reason; words >> reason;) reasons.push_back(reason);
+    throttling_.insert(reasons.begin(), reasons.end());
+    return reasons;
+  }
+
+  /// NaN before the first reading.
+  double last_mhz() const {
+    return sm_mhz_.empty() ? std::numeric_limits<double>::quiet_NaN() : sm_mhz_.back();
   }
 
   std::optional<DeviceClocks> summary() const {
@@ -113,16 +130,22 @@ class Graph {
 
 class CudaStopwatch final : public Stopwatch {
  public:
-  CudaStopwatch(Runtime& runtime, const Stream& stream, const Clock& clock, TimingMode mode)
+  CudaStopwatch(Runtime& runtime, const Stream& stream, const Clock& clock, TimingMode mode,
+                KernelStore* kernels, std::shared_ptr<RestPolicy> rest)
       : runtime_(runtime),
         stream_(stream),
         clock_(clock),
         mode_(mode),
         gate_(runtime, stream),
-        log_(runtime, clock) {}
+        log_(runtime, clock),
+        rest_(std::move(rest)) {
+    if (kernels != nullptr) counters_.emplace(runtime, stream, *kernels);
+  }
 
   std::vector<Part> prepare(std::vector<Part> parts) override {
-    while (events_.size() <= parts.size()) events_.push_back(std::make_unique<Event>(runtime_));
+    // One more than boundaries: where inputs are restored between two parts, the later one begins
+    // with an event of its own.
+    while (events_.size() <= parts.size() + 1) events_.push_back(std::make_unique<Event>(runtime_));
     if (mode_ == TimingMode::kStream) return parts;
     runtime_.synchronize(stream_.handle());
     for (Part& part : parts) {
@@ -137,22 +160,30 @@ class CudaStopwatch final : public Stopwatch {
 
   std::vector<double> time_us(const std::vector<Part>& parts) override {
     gate_.close();
-    events_[0]->record(stream_);
-    const double start_s = clock_.now_s();
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      for (const auto& work : parts[i]) work();
-      events_[i + 1]->record(stream_);
-    }
-    launches_us_.push_back((clock_.now_s() - start_s) * 1e6);
-    gate_.open();
-    log_.read();
-    runtime_.synchronize(stream_.handle());
-    std::vector<double> times_us;
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-      times_us.push_back(Event::elapsed_us(*events_[i], *events_[i + 1]));
-    }
-    return times_us;
+    return time_behind_gate(parts, nullptr, 0);
   }
+
+  std::vector<double> time_sample(const std::vector<Part>& parts,
+                                  const SampleSetting& setting) override {
+    // Before each flush, since a kernel may ask for lines that stay at any time.
+    if (setting.flusher != nullptr) runtime_.forget_persisting_l2();
+    if (setting.work == nullptr) {
+      if (setting.flusher != nullptr) setting.flusher->flush();
+      return time_us(parts);
+    }
+    setting.work->poison();
+    gate_.close();
+    setting.work->rewrite();
+    if (setting.flusher != nullptr) setting.flusher->flush();
+    return time_behind_gate(parts, setting.work, setting.reader);
+  }
+
+  void rest() override {
+    if (rest_ == nullptr) return;
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(rest_->rest_us()));
+  }
+  std::string pace() const override { return rest_ == nullptr ? "sustained" : "cool"; }
+  double sm_mhz() const override { return sm_mhz_; }
 
   bool boundaries_take_time() const override { return true; }
   std::string mode() const override { return mode_ == TimingMode::kGraph ? "graph" : "stream"; }
@@ -160,12 +191,64 @@ class CudaStopwatch final : public Stopwatch {
   std::optional<DeviceClocks> clocks() override { return log_.summary(); }
 
  private:
+  std::vector<double> time_behind_gate(const std::vector<Part>& parts, SampleWork* work,
+                                       std::size_t reader) {
+    if (counters_) counters_->reset();
+    std::vector<std::pair<const Event*, const Event*>> between;
+    double queued_us = 0;
+    auto next = events_.begin();
+    const auto mark = [&]() -> const Event* {
+      (*next)->record(stream_);
+      return (next++)->get();
+    };
+    const Event* begin = nullptr;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (work != nullptr && i == reader) {
+        work->restore();
+        begin = nullptr;
+      }
+      if (begin == nullptr) {
+        if (counters_ && i == 0) counters_->read_before();
+        begin = mark();
+      }
+      const double start_s = clock_.now_s();
+      for (const auto& call : parts[i]) call();
+      const Event* const end = mark();
+      queued_us += (clock_.now_s() - start_s) * 1e6;
+      between.emplace_back(begin, end);
+      begin = end;
+    }
+    launches_us_.push_back(queued_us);
+    // First of all: whatever is still at work elsewhere gains nothing by the readings.
+    if (work != nullptr) work->keep();
+    if (counters_) counters_->read_after();
+    gate_.open();
+    SampleState state;
+    state.throttling = log_.read();
+    runtime_.synchronize(stream_.handle());
+    std::vector<double> times_us;
+    for (const auto& [first, last] : between) times_us.push_back(Event::elapsed_us(*first, *last));
+    state.work_us = std::accumulate(times_us.begin(), times_us.end(), 0.0);
+    note(state);
+    return times_us;
+  }
+
+  /// The last sample, whose work is done.
+  void note(SampleState& state) {
+    sm_mhz_ = state.sm_mhz = counters_ ? counters_->mhz() : log_.last_mhz();
+    if (std::isnan(sm_mhz_)) sm_mhz_ = log_.last_mhz();
+    if (rest_ != nullptr) rest_->note(state);
+  }
+
   Runtime& runtime_;
   const Stream& stream_;
   const Clock& clock_;
   TimingMode mode_;
   StreamGate gate_;
   ClockLog log_;
+  std::shared_ptr<RestPolicy> rest_;                          // null = no rest
+  std::optional<SampleClock> counters_;                       // none = the driver's figures only
+  double sm_mhz_ = std::numeric_limits<double>::quiet_NaN();  // of the last sample
   std::vector<std::unique_ptr<Event>> events_;
   std::vector<std::unique_ptr<Graph>> graphs_;
   std::vector<double> launches_us_;
@@ -174,8 +257,10 @@ class CudaStopwatch final : public Stopwatch {
 }  // namespace
 
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
-                                               const Clock& clock, TimingMode mode) {
-  return std::make_unique<CudaStopwatch>(runtime, stream, clock, mode);
+                                               const Clock& clock, TimingMode mode,
+                                               KernelStore* kernels,
+                                               std::shared_ptr<RestPolicy> rest) {
+  return std::make_unique<CudaStopwatch>(runtime, stream, clock, mode, kernels, std::move(rest));
 }
 
 }  // namespace attnbench

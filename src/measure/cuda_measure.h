@@ -1,10 +1,14 @@
 // Timing on a CUDA device: events, a gate before the first of them, graphs, and the eviction of its
 // second-level cache.
 //
-// The order of one sample is: flush the cache, close the gate (stream_gate.h), record the first
-// event, queue the parts with an event after each, open the gate, wait. So events bracket only work
-// of the device, and a slow host shows as launch_overhead_us instead of as a slow kernel. The flush
-// is on the same stream, so the first kernel cannot start on a warm cache.
+// The order of one sample is: rest (rest.h), poison outputs and inputs, close the gate
+// (stream_gate.h), give keys and values their values, flush the cache, read the counters
+// (sample_clock.h), give the query its values, record the first event, queue the parts with an
+// event after each, keep the outputs, read the counters again, open the gate, wait. So events
+// bracket only work of the device, and a slow host shows as launch_overhead_us instead of as a slow
+// kernel. The flush is on the same stream, so the first kernel cannot start on a warm cache. Inputs
+// hold poison until everything else is queued: what works on another stream, or on a thread, finds
+// nothing to work on before its time runs, and what it leaves later is not kept.
 //
 // Both objects use the stream of the operations that they time and no other: an event on another
 // stream would be ordered by chance. Times of events have a resolution of about half a microsecond,
@@ -16,7 +20,9 @@
 #include "core/system/clock.h"
 #include "gpu/runtime.h"
 #include "gpu/stream.h"
+#include "jit/kernel_store.h"
 #include "measure/measure.h"
+#include "measure/rest.h"
 
 namespace attnbench {
 
@@ -26,8 +32,14 @@ namespace attnbench {
 /// graph, and the graph is launched instead, after a first launch that uploads it and is not timed.
 /// The clocks are read while the device works, since they fall when it is idle. `runtime`, `stream`
 /// and `clock` must outlive it.
+///
+/// With `kernels`, which must outlive it too, the clock of each sample comes from the device's own
+/// counters. Before every sample the device rests as `rest` says, which is told of each; without
+/// one it does not rest, pace "sustained".
 std::unique_ptr<Stopwatch> make_cuda_stopwatch(Runtime& runtime, const Stream& stream,
-                                               const Clock& clock, TimingMode mode);
+                                               const Clock& clock, TimingMode mode,
+                                               KernelStore* kernels = nullptr,
+                                               std::shared_ptr<RestPolicy> rest = nullptr);
 
 /// A CacheFlusher for the device's second-level cache; the first-level caches are emptied by every
 /// launch. Overwrites, on `stream`, a buffer of four times the second-level cache, at least 256

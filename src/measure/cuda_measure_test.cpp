@@ -100,6 +100,77 @@ TEST_CASE("parts are timed between events behind a held stream, and waited for o
   CHECK(stopwatch->mode() == "stream");
 }
 
+namespace {
+
+/// Notes when it is called.
+class NotingWork final : public SampleWork {
+ public:
+  explicit NotingWork(NotingRuntime& runtime) : runtime_(runtime) {}
+  void poison() override { note("poison"); }
+  void rewrite() override { note("rewrite"); }
+  void restore() override {
+    runtime_.now_us += 100;
+    note("restore");
+  }
+  void keep() override { note("keep"); }
+  void finish(std::optional<std::int64_t>) override {}
+  void end() override {}
+  std::size_t first_reader() const override { return 0; }
+
+ private:
+  void note(const std::string& text) {
+    runtime_.notes.push_back(text);
+    if (text != "poison") CHECK_FALSE(runtime_.is_open());
+  }
+  NotingRuntime& runtime_;
+};
+
+class NotingFlusher final : public CacheFlusher {
+ public:
+  explicit NotingFlusher(NotingRuntime& runtime) : runtime_(runtime) {}
+  void flush() override { runtime_.notes.push_back("flush"); }
+  bool proven_cold() const override { return true; }
+  std::size_t size_bytes() const override { return 1; }
+
+ private:
+  NotingRuntime& runtime_;
+};
+
+}  // namespace
+
+TEST_CASE("inputs come behind the gate, the query last, and outputs are kept before it opens") {
+  Device device;
+  NotingWork work(device.runtime);
+  NotingFlusher flusher(device.runtime);
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kStream);
+  const std::vector<Part> parts =
+      stopwatch->prepare({{device.work("write", 3)}, {device.work("attend", 20)}});
+  device.runtime.notes.clear();
+  // What restoring takes is no part's time.
+  CHECK(stopwatch->time_sample(parts, {&flusher, &work, 1}) == std::vector<double>{3, 20});
+  CHECK(device.runtime.notes == Notes{"poison", "hold", "rewrite", "flush", "event", "write",
+                                      "event", "restore", "event", "attend", "event", "keep",
+                                      "wait"});
+  device.runtime.notes.clear();
+  stopwatch->time_sample(parts, {&flusher, &work, 0});
+  CHECK(device.runtime.notes == Notes{"poison", "hold", "rewrite", "flush", "restore", "event",
+                                      "write", "event", "attend", "event", "keep", "wait"});
+}
+
+TEST_CASE("lines of the cache that were asked to stay are let go before every flush") {
+  Device device;
+  NotingFlusher flusher(device.runtime);
+  auto stopwatch =
+      make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kStream);
+  const std::vector<Part> parts = stopwatch->prepare({{device.work("attend", 20)}});
+  device.runtime.device_settings[0].value = 4096;
+  stopwatch->time_sample(parts, {nullptr, nullptr, 0});
+  CHECK(device.runtime.device_settings[0].value == 4096);
+  stopwatch->time_sample(parts, {&flusher, nullptr, 0});
+  CHECK(device.runtime.device_settings[0].value == 0);
+}
+
 TEST_CASE("the stream is held while the host launches") {
   Device device;
   auto stopwatch =

@@ -118,11 +118,13 @@ class Measurement::Sampler {
 
   Timing timing() {
     begin_turn();
+    const std::vector<std::vector<double>>& step_samples = samples_of_steps();
+    if (options_.work != nullptr) options_.work->end();
     Timing timing = summarize_samples(samples_);
     if (options_.rounds > 1) timing.rounds = rounds_;
     timing.total_us = median(totals_);
     add_waits(timing);
-    const std::vector<std::vector<double>>& step_samples = samples_of_steps();
+    add_clocks(timing);
     for (std::size_t i = 0; i < steps_.size(); ++i) {
       timing.steps.push_back(
           {steps_[i].name, median(step_samples[i]), steps_[i].bytes, steps_[i].flops});
@@ -165,15 +167,32 @@ class Measurement::Sampler {
   }
 
   std::vector<double> time(const std::vector<Part>& parts,
-                           std::vector<std::vector<double>>& samples) {
-    if (flusher_ != nullptr) flusher_->flush();
-    std::vector<double> times_us = stopwatch_.time_us(parts);
+                           std::vector<std::vector<double>>& samples, bool counted) {
+    const SampleSetting setting{flusher_, options_.work, reader_of(parts)};
+    stopwatch_.rest();
+    std::vector<double> times_us = stopwatch_.time_sample(parts, setting);
+    if (options_.work != nullptr) {
+      options_.work->finish(counted ? std::optional(static_cast<std::int64_t>(samples_.size()))
+                                    : std::nullopt);
+    }
     for (std::size_t i = 0; i < parts.size(); ++i) samples[i].push_back(times_us[i]);
     return times_us;
   }
 
+  /// The part with the first step that reads what is restored.
+  std::size_t reader_of(const std::vector<Part>& parts) const {
+    if (options_.work == nullptr) return 0;
+    const std::size_t step = std::min(options_.work->first_reader(), steps_.size() - 1);
+    if (parts.size() == steps_.size()) return step;
+    std::size_t part = 0;
+    for (std::size_t i = 1; i <= step; ++i) {
+      if (steps_[i].in_median != steps_[i - 1].in_median) ++part;
+    }
+    return part;
+  }
+
   void take_one() {
-    const std::vector<double> times_us = time(cut_.parts, part_samples_);
+    const std::vector<double> times_us = time(cut_.parts, part_samples_, true);
     double counted_us = 0;
     double total_us = 0;
     for (std::size_t i = 0; i < times_us.size(); ++i) {
@@ -182,7 +201,9 @@ class Measurement::Sampler {
     }
     samples_.push_back(counted_us);
     totals_.push_back(total_us);
-    waits_.push_back(stopwatch_.waited_us());
+    // A wait in a step that does not count is none of the sample that is stored.
+    waits_.push_back(std::min(stopwatch_.waited_us(), counted_us));
+    clocks_mhz_.push_back(stopwatch_.sm_mhz());
     moments_.add(counted_us);
   }
 
@@ -193,13 +214,20 @@ class Measurement::Sampler {
     timing.cpu_wait = waited_us / std::accumulate(totals_.begin(), totals_.end(), 0.0);
   }
 
+  void add_clocks(Timing& timing) const {
+    const auto is_unknown = [](double mhz) { return std::isnan(mhz); };
+    if (std::any_of(clocks_mhz_.begin(), clocks_mhz_.end(), is_unknown)) return;
+    timing.samples_sm_mhz = clocks_mhz_;
+    timing.cycles = median_cycles(samples_, clocks_mhz_);
+  }
+
   /// Those of the parts, or samples taken here where a part held several steps.
   const std::vector<std::vector<double>>& samples_of_steps() {
     if (parts_are_steps_) return part_samples_;
     const std::vector<Part> parts = stopwatch_.prepare(every_step(steps_).parts);
     step_samples_.resize(parts.size());
     do {
-      time(parts, step_samples_);
+      time(parts, step_samples_, false);
     } while (step_samples_[0].size() < kStepSamples && !out_of_time(1));
     return step_samples_;
   }
@@ -241,20 +269,55 @@ class Measurement::Sampler {
   std::vector<double> samples_;
   std::vector<double> totals_;
   std::vector<double> waits_;
+  std::vector<double> clocks_mhz_;
   RunningMoments moments_;
 };
 
-std::vector<double> ClockStopwatch::time_us(const std::vector<Part>& parts) {
+std::vector<double> Stopwatch::time_sample(const std::vector<Part>& parts,
+                                           const SampleSetting& setting) {
+  SampleWork* const work = setting.work;
+  if (work != nullptr) {
+    work->poison();
+    work->rewrite();
+  }
+  if (setting.flusher != nullptr) setting.flusher->flush();
+  if (work != nullptr) work->restore();
+  std::vector<double> times_us = time_us(parts);
+  if (work != nullptr) work->keep();
+  return times_us;
+}
+
+std::vector<double> ClockStopwatch::time_sample(const std::vector<Part>& parts,
+                                                const SampleSetting& setting) {
+  if (setting.work != nullptr) {
+    setting.work->poison();
+    setting.work->rewrite();
+  }
+  if (setting.flusher != nullptr) setting.flusher->flush();
+  return time_us(parts, setting.work, setting.reader);
+}
+
+std::vector<double> ClockStopwatch::time_us(const std::vector<Part>& parts, SampleWork* work,
+                                            std::size_t reader) {
   std::vector<double> times_us;
   settle();
   const ThreadWaits before = watch_.waits ? watch_.waits() : ThreadWaits();
   settle();  // Why again: reading takes as long as threads stay awake where there are many.
-  const double ran_us = watch_.ran_us ? watch_.ran_us() : 0;
-  for (const Part& part : parts) {
+  const auto ran_so_far_us = [this] { return watch_.ran_us ? watch_.ran_us() : 0; };
+  double ran_us = ran_so_far_us();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (work != nullptr && i == reader) {
+      const double before_us = ran_so_far_us();
+      work->restore();
+      settle();
+      ran_us += ran_so_far_us() - before_us;
+    }
     const double start_s = clock_.now_s();
-    for (const auto& work : part) work();
+    for (const auto& call : parts[i]) call();
     times_us.push_back((clock_.now_s() - start_s) * 1e6);
   }
+  // Why before anything else: what a thread of the work goes on with comes too late.
+  if (work != nullptr) work->keep();
   if (!watch_.waits) return times_us;
   const double elapsed_us = std::accumulate(times_us.begin(), times_us.end(), 0.0);
   const double ran_now_us = watch_.ran_us() - ran_us;
@@ -285,6 +348,14 @@ Timing summarize_samples(std::vector<double> samples_us) {
   timing.q3_us = quantile(sorted, 0.75);
   timing.samples_us = std::move(samples_us);
   return timing;
+}
+
+double median_cycles(const std::vector<double>& samples_us, const std::vector<double>& mhz) {
+  std::vector<double> cycles;
+  for (std::size_t i = 0; i < std::min(samples_us.size(), mhz.size()); ++i) {
+    cycles.push_back(samples_us[i] * mhz[i]);
+  }
+  return median(std::move(cycles));
 }
 
 int passes_of(const TimingSpec& spec, int passes) {
@@ -320,6 +391,7 @@ Timing Measurement::finish() {
   timing.l2 = flusher_ != nullptr && flusher_->proven_cold() ? "cold" : "warm";
   timing.flushed_bytes = flusher_ != nullptr ? flusher_->size_bytes() : 0;
   timing.mode = stopwatch_.mode();
+  timing.pace = stopwatch_.pace();
   timing.launch_overhead_us = stopwatch_.launch_overhead_us();
   timing.clocks = stopwatch_.clocks();
   return timing;

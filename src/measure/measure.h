@@ -2,6 +2,8 @@
 // and quartiles. The same machinery times CPU operations and GPU kernels.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -21,6 +23,38 @@ namespace attnbench {
 /// Works that are timed as one, in order and back to back.
 using Part = std::vector<std::function<void()>>;
 
+class CacheFlusher;
+
+/// What happens around the work of every sample, so that the work shows: it gets inputs that no run
+/// has seen, and what it left is kept. On a GPU everything is queued on the stream that is timed;
+/// inputs become readable only behind the gate, and nothing waits.
+class SampleWork {
+ public:
+  virtual ~SampleWork() = default;
+  /// First of all, before the gate: outputs and inputs become poison.
+  virtual void poison() = 0;
+  /// Behind the gate, before the caches are flushed: keys and values.
+  virtual void rewrite() = 0;
+  /// Last, before the time of the part that first reads it begins: the query.
+  virtual void restore() = 0;
+  /// Behind the last part: its outputs are kept.
+  virtual void keep() = 0;
+  /// When all that was queued has happened. `sample`: its number; nothing where it is none of the
+  /// samples of the measurement.
+  virtual void finish(std::optional<std::int64_t> sample) = 0;
+  /// After the last sample: inputs are again what they were before the first.
+  virtual void end() = 0;
+  /// Number of the step that restore() belongs in front of.
+  virtual std::size_t first_reader() const = 0;
+};
+
+/// How a sample is taken.
+struct SampleSetting {
+  CacheFlusher* flusher = nullptr;  // null = caches stay as they are
+  SampleWork* work = nullptr;       // may be null
+  std::size_t reader = 0;           // number of the part that work->restore() belongs in front of
+};
+
 /// Times parts. On the CPU a part is bracketed by clock readings, on a GPU by events.
 class Stopwatch {
  public:
@@ -30,6 +64,9 @@ class Stopwatch {
   virtual std::vector<Part> prepare(std::vector<Part> parts) { return parts; }
   /// Runs the parts in order, once, and returns the time of each in microseconds.
   virtual std::vector<double> time_us(const std::vector<Part>& parts) = 0;
+  /// The same of one sample, whose part `setting.reader` begins behind setting.work->restore().
+  virtual std::vector<double> time_sample(const std::vector<Part>& parts,
+                                          const SampleSetting& setting);
   /// Whether the boundary between two parts takes time itself, so that steps which belong together
   /// are timed as one part and apart only in samples of their own.
   virtual bool boundaries_take_time() const { return false; }
@@ -40,6 +77,13 @@ class Stopwatch {
   /// How long the work of the last time_us() waited for cores that other programs had, in
   /// microseconds; NaN where that is not known.
   virtual double waited_us() const { return std::numeric_limits<double>::quiet_NaN(); }
+  /// Before every sample, before the cache is flushed: waits until the device is in the state that
+  /// samples start from.
+  virtual void rest() {}
+  /// What rest() is for, as Timing::pace; empty where nothing depends on it.
+  virtual std::string pace() const { return {}; }
+  /// Clock of the device during the last time_us(), in MHz; NaN where it is not known.
+  virtual double sm_mhz() const { return std::numeric_limits<double>::quiet_NaN(); }
   /// Clocks of the device while the samples ran, where they can be read.
   virtual std::optional<DeviceClocks> clocks() { return std::nullopt; }
 };
@@ -57,11 +101,16 @@ class ClockStopwatch final : public Stopwatch {
  public:
   explicit ClockStopwatch(const Clock& clock, CpuWatch watch = {})
       : clock_(clock), watch_(std::move(watch)) {}
-  std::vector<double> time_us(const std::vector<Part>& parts) override;
+  std::vector<double> time_us(const std::vector<Part>& parts) override {
+    return time_us(parts, nullptr, 0);
+  }
+  std::vector<double> time_sample(const std::vector<Part>& parts,
+                                  const SampleSetting& setting) override;
   double launch_overhead_us() override;
   double waited_us() const override { return waited_us_; }
 
  private:
+  std::vector<double> time_us(const std::vector<Part>& parts, SampleWork* work, std::size_t reader);
   void settle() const {
     if (watch_.settle) watch_.settle();
   }
@@ -86,6 +135,7 @@ struct MeasureOptions {
   TimingSpec spec;
   std::function<bool()> should_stop;  // Ctrl-C; may be empty
   int rounds = 1;                     // of a Measurement
+  SampleWork* work = nullptr;         // around every sample; must outlive the measurement
 };
 
 /// Up to three warm-up runs (more than one only while a tenth of timeout_s is not spent), then
@@ -131,6 +181,10 @@ int passes_of(const TimingSpec& spec, int passes);
 /// The part of pass `pass` < passes_of(spec, passes): all parts have the samples, least time, time
 /// limit and rounds of `spec` together, and its noise.
 TimingSpec pass_share(const TimingSpec& spec, int pass, int passes);
+
+/// Median of time times clock; NaN without samples. Both of the same samples, in microseconds and
+/// MHz.
+double median_cycles(const std::vector<double>& samples_us, const std::vector<double>& mhz);
 
 /// Median, quartiles (linear interpolation), mean, sample standard deviation and noise of samples.
 Timing summarize_samples(std::vector<double> samples_us);

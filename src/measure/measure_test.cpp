@@ -90,8 +90,10 @@ TEST_CASE("of every sample it is known how long the thread that waited longest d
   };
   const std::vector<Step> steps{bench.step("attend", {10}), outside};
   const Timing timing = measure(steps, stopwatch, nullptr, bench.clock, bench.options);
-  CHECK(timing.waits_us == std::vector<double>{12, 12, 12});
-  CHECK(timing.cpu_wait == doctest::Approx(0.3));
+  // No sample waited for longer than it took.
+  REQUIRE(timing.waits_us.size() == 3);
+  for (const double wait_us : timing.waits_us) CHECK(wait_us == doctest::Approx(10));
+  CHECK(timing.cpu_wait == doctest::Approx(0.25));
   CHECK(settled >= 3);
   const Timing unknown = bench.run(steps);
   CHECK(unknown.waits_us.empty());
@@ -402,6 +404,60 @@ TEST_CASE("steps that are parts need no samples of their own") {
   CHECK(stopwatch.num_parts == std::vector<std::size_t>{2, 2, 2});
 }
 
+namespace {
+
+class CountingWork final : public SampleWork {
+ public:
+  void poison() override { notes += "p"; }
+  void rewrite() override { notes += "w"; }
+  void restore() override { notes += "r"; }
+  void keep() override { notes += "k"; }
+  void finish(std::optional<std::int64_t> sample) override {
+    notes += sample ? std::to_string(*sample) : "-";
+  }
+  void end() override { notes += "e"; }
+  std::size_t first_reader() const override { return reader; }
+  std::string notes;
+  std::size_t reader = 0;
+};
+
+}  // namespace
+
+TEST_CASE("work around samples has its places, once a sample, and ends after the last") {
+  Bench bench;
+  CountingWork work;
+  bench.options.spec.samples = 2;
+  bench.options.work = &work;
+  bench.run({bench.step("write_cache", {7}, false), bench.step("attend", {30})});
+  CHECK(work.notes == "pwrk0pwrk1e");
+}
+
+TEST_CASE("on the CPU the query is restored in front of the step that reads it, beside its time") {
+  Bench bench;
+  CountingWork work;
+  bench.options.spec.samples = 1;
+  bench.options.work = &work;
+  work.reader = 1;
+  const Timing timing = bench.run({{"write_cache", false, 0, 0, [&] { work.notes += "1"; }},
+                                   {"attend", true, 0, 0, [&] { work.notes += "2"; }}});
+  CHECK(work.notes.substr(work.notes.size() - 8) == "pw1r2k0e");
+  CHECK(timing.samples_us.size() == 1);
+}
+
+TEST_CASE("samples of single steps are none of the measurement's") {
+  Bench bench;
+  CountingWork work;
+  bench.options.spec.samples = 1;
+  bench.options.work = &work;
+  CostlyBoundaries stopwatch(bench.clock);
+  measure({bench.step("write_cache", {7}, false), bench.step("attend", {30}),
+           bench.step("combine", {5})},
+          stopwatch, nullptr, bench.clock, bench.options);
+  CHECK(work.notes.substr(0, 5) == "pwrk0");
+  CHECK(work.notes.substr(5, 5) == "pwrk-");
+  CHECK(work.notes.back() == 'e');
+}
+
 TEST_CASE("the overhead on the CPU is what an empty part takes") {
   Bench bench;
   const Timing timing = bench.run({bench.step("attend", {10})});
@@ -416,5 +472,50 @@ TEST_CASE("the ceilings of this machine are positive") {
 }
 
 TEST_CASE("the flusher of this machine runs") { make_cpu_cache_flusher()->flush(); }
+
+TEST_CASE(
+    "every sample follows a rest and then a flush, and has its clock, of which cycles follow") {
+  class PacedStopwatch final : public Stopwatch {
+   public:
+    explicit PacedStopwatch(const CountingFlusher& flusher) : flusher_(flusher) {}
+    void rest() override {
+      ++rests;
+      CHECK(flusher_.count == rests - 1);
+    }
+    std::vector<double> time_us(const std::vector<Part>&) override {
+      CHECK(flusher_.count == rests);
+      mhz_ = rests % 2 == 0 ? 1000 : 2000;
+      return {2e5 / mhz_};
+    }
+    std::string pace() const override { return "cool"; }
+    double sm_mhz() const override { return mhz_; }
+    double launch_overhead_us() override { return 0; }
+    int rests = 0;
+
+   private:
+    const CountingFlusher& flusher_;
+    double mhz_ = 0;
+  };
+  Bench bench;
+  CountingFlusher flusher(true);
+  PacedStopwatch stopwatch(flusher);
+  bench.options.spec.l2 = L2Mode::kCold;
+  bench.options.spec.samples = 4;
+  const Timing timing =
+      measure({bench.step("attend", {1})}, stopwatch, &flusher, bench.clock, bench.options);
+  CHECK(stopwatch.rests == 4);
+  CHECK(timing.pace == "cool");
+  CHECK(timing.samples_us == std::vector<double>{100, 200, 100, 200});
+  CHECK(timing.samples_sm_mhz == std::vector<double>{2000, 1000, 2000, 1000});
+  CHECK(timing.cycles == 2e5);
+}
+
+TEST_CASE("without a clock of every sample there are no cycles") {
+  Bench bench;
+  const Timing timing = bench.run({bench.step("attend", {100})});
+  CHECK(timing.samples_sm_mhz.empty());
+  CHECK(std::isnan(timing.cycles));
+  CHECK(timing.pace.empty());
+}
 
 }  // namespace attnbench

@@ -11,15 +11,6 @@
 namespace attnbench {
 namespace {
 
-constexpr double kE4m3Max = 448;
-
-/// Codes of one sign are ordered like their values, so signed codes count steps.
-int signed_e4m3_code(float value) {
-  std::uint8_t code = 0;
-  store_float(Dtype::kE4M3, &code, 0, value);
-  return (code & 0x80) != 0 ? -(code & 0x7F) : (code & 0x7F);
-}
-
 class Accumulator {
  public:
   Accumulator(const Lines& lines, const Tolerance& tolerance, Dtype actual_dtype, double atol)
@@ -152,6 +143,12 @@ void add(const Totals& part, Totals& totals) {
 }
 
 }  // namespace
+
+int signed_e4m3_code(float value) {
+  std::uint8_t code = 0;
+  store_float(Dtype::kE4M3, &code, 0, value);
+  return (code & 0x80) != 0 ? -(code & 0x7F) : (code & 0x7F);
+}
 
 Lines::Lines(const Comparison& comparison) : comparison_(comparison) {
   const Tensor& actual = *comparison.actual;

@@ -9,6 +9,11 @@
 
 namespace attnbench {
 
+inline constexpr double kE4m3Max = 448;
+/// Code of the nearest e4m3 value as a signed number: codes of one sign are ordered like their
+/// values, so differences count steps.
+int signed_e4m3_code(float value);
+
 /// Position of an element: a line of checked values (a token row of all heads, or a head of an LSE)
 /// and the place in it.
 struct Place {

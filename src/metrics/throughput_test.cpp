@@ -46,4 +46,67 @@ TEST_CASE("no time gives no rate") {
   CHECK(std::isnan(compute_throughput({1, 1, 1, 1}, 0, {}).gbps));
 }
 
+namespace {
+
+// A device of 100 TFLOP/s and 1,000 GB/s with a cache of 50 MB.
+const Physics kGpu{{.tflops = 100, .gbps = 1000}, 1, 50e6, true};
+const Physics kCpu{{.tflops = 100, .gbps = 1000}, 1, 50e6, false};
+/// 1e12 FLOP: 10 ms at least.
+const Work kMatrix{.flops = 1e12, .unique_bytes = 1e6};
+/// 1 GB, of which a tenth are results: 1 ms at least, or 0.95 ms when they stay in the cache.
+const Work kStream{.flops = 1e6, .unique_bytes = 1e9, .cacheable_bytes = 0.1e9};
+
+bool believed(const Work& work, double median_us, bool is_cold, const Physics& physics) {
+  return judge_physics(work, median_us, is_cold, physics).accusation.empty();
+}
+
+}  // namespace
+
+TEST_CASE("a time is believed up to 110 percent of the matrix ceiling") {
+  for (const bool is_cold : {false, true}) {
+    CHECK(believed(kMatrix, 10e3 / 1.09, is_cold, kGpu));
+    CHECK_FALSE(believed(kMatrix, 10e3 / 1.11, is_cold, kGpu));
+  }
+  const Belief belief = judge_physics(kMatrix, 5e3, true, kGpu);
+  CHECK(belief.physics_pct == doctest::Approx(200));
+  CHECK(belief.accusation ==
+        "faster than the device can be: 5000 us is 200% of the measured matrix ceiling, of which "
+        "110% is believed: 1000 GFLOP at 100 TFLOP/s take 1e+04 us at least");
+}
+
+TEST_CASE("cold memory of a GPU is believed up to 105 percent, of a CPU up to 110") {
+  // Results may stay in the cache: 50 of their 100 MB.
+  CHECK(believed(kStream, 950 / 1.04, true, kGpu));
+  CHECK_FALSE(believed(kStream, 950 / 1.06, true, kGpu));
+  CHECK(believed(kStream, 950 / 1.09, true, kCpu));
+  CHECK_FALSE(believed(kStream, 950 / 1.11, true, kCpu));
+}
+
+TEST_CASE("warm caches may hold as much as they are large, or anything where that is not known") {
+  CHECK(believed(kStream, 950 / 1.09, false, kGpu));
+  CHECK_FALSE(believed(kStream, 950 / 1.11, false, kGpu));
+  const Work small{.flops = 1e6, .unique_bytes = 40e6, .cacheable_bytes = 1e6};
+  CHECK(believed(small, 1, false, kGpu));
+  CHECK_FALSE(believed(small, 1, true, kGpu));
+  Physics unknown = kCpu;
+  unknown.cache_bytes.reset();
+  CHECK(believed(kStream, 1, false, unknown));
+  CHECK_FALSE(believed(kStream, 1, true, unknown));
+}
+
+TEST_CASE("units that are faster than those of the roofline are no accusation") {
+  Physics wide = kCpu;
+  wide.faster_units = 32;
+  CHECK(believed(kMatrix, 10e3 / 30, true, wide));
+  CHECK_FALSE(believed(kMatrix, 10e3 / 36, true, wide));
+}
+
+TEST_CASE("work in no time is not believed, and no work or no ceiling accuses nobody") {
+  CHECK_FALSE(believed(kMatrix, 0, true, kGpu));
+  CHECK_FALSE(believed(kMatrix, std::nan(""), true, kGpu));
+  CHECK(believed({}, 0, true, kGpu));
+  CHECK(believed(kMatrix, 1, true, {}));
+  CHECK(std::isnan(judge_physics(kMatrix, 1, true, {}).physics_pct));
+}
+
 }  // namespace attnbench

@@ -35,6 +35,8 @@ struct ToleranceQuery {
   bool quantised_kv = false;      // fp8 or int8 K/V with 16-bit queries
   bool fp8_query = false;         // Q, K and V are e4m3
   bool e4m3_probability = false;  // and P too
+  std::optional<Dtype> probability =
+      std::nullopt;  // what P is rounded to; empty = the output's type
   bool soft_cap = false;
   bool mla = false;             // 16-bit MLA, whose intermediates are rounded too
   double static_fp8_scale = 0;  // > 0: fused static fp8 output with this scale (§4.5)

@@ -25,6 +25,9 @@ class ForwardingOps : public Ops {
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return inner_.allocate(size_bytes, name);
   }
+  bool place_buffers(Placement placement) override { return inner_.place_buffers(placement); }
+  std::vector<std::string> edges() const override { return inner_.edges(); }
+  void close_edges(const std::string& name) override { inner_.close_edges(name); }
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
     inner_.upload(destination, source, size_bytes);
   }

@@ -39,6 +39,15 @@ class NotingOps final : public Ops {
     note("allocate", size_bytes, name);
     return std::make_unique<NoMemory>();
   }
+  bool place_buffers(Placement placement) override {
+    note("place_buffers", static_cast<int>(placement));
+    return true;
+  }
+  std::vector<std::string> edges() const override {
+    note("edges");
+    return {"key"};
+  }
+  void close_edges(const std::string& name) override { note("close_edges", name); }
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
     note("upload", &destination, source, size_bytes);
   }
@@ -139,6 +148,9 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.num_sms() == 7);
   outer.force_kernel("prefill");
   const std::unique_ptr<Buffer> buffer = outer.allocate(12, "lse");
+  CHECK(outer.place_buffers(Placement::kAtEnd));
+  CHECK(outer.edges() == std::vector<std::string>{"key"});
+  outer.close_edges("key");
   char byte = 0;
   outer.upload(*buffer, &byte, 5);
   outer.download(&byte, *buffer, 6);
@@ -155,9 +167,9 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
 
   std::ostringstream expected;
   const void* host = &byte;
-  expected << "device_name\nnum_sms\nforce_kernel prefill\nallocate 12 lse\nupload " << buffer.get()
-           << ' ' << host << " 5\ndownload " << host << ' ' << buffer.get() << " 6\npoison "
-           << buffer.get()
+  expected << "device_name\nnum_sms\nforce_kernel prefill\nallocate 12 lse\n"
+           << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
+           << " 5\ndownload " << host << ' ' << buffer.get() << " 6\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"
            << prepared << '\n';
   CHECK(lines(inner.calls) == expected.str());

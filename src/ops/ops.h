@@ -11,6 +11,7 @@
 
 #include "core/assumed_device.h"
 #include "core/result/result.h"
+#include "core/system/guard_zone.h"
 #include "core/tensor.h"
 #include "ops/operation_table.h"
 
@@ -47,6 +48,15 @@ class Ops {
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;
+  /// Where allocate() puts buffers from now on. False where that is no other place than the usual
+  /// one: the device cannot do it, or buffers stand there anyway.
+  virtual bool place_buffers(Placement placement) = 0;
+  /// Names of the live buffers at an edge whose faults do not say themselves of which they are,
+  /// each once.
+  virtual std::vector<std::string> edges() const = 0;
+  /// Takes away what is mapped beyond the edges of buffers of this name, and puts it back beyond
+  /// those of all others; empty = takes all away, as at the start.
+  virtual void close_edges(const std::string& name) = 0;
   virtual void upload(Buffer& destination, const void* source, std::size_t size_bytes) = 0;
   virtual void download(void* destination, Buffer& source, std::size_t size_bytes) = 0;
   /// Fills with bytes that read as NaN in every float format (0xFF).

@@ -285,7 +285,9 @@ typedef struct AttnbenchBackend {
   /* Queues the whole attention on the stream and returns without waiting; on the CPU it is done on
    * return. Called many times, also with other values in the same memory. Must compute everything
    * anew each time and give the same bytes for the same values (but see nondeterministic), and must
-   * not allocate or synchronize, so that it can be captured in a graph. */
+   * not allocate or synchronize, so that it can be captured in a graph. A timed run has a query
+   * that no run had before; inputs, outputs and workspaces are NaN until its turn on the stream
+   * comes. */
   const char* (*run)(void* state, void* stream);
   /* Called once for a state of a prepare() that succeeded, whatever follows. May be NULL. */
   void (*destroy)(void* state);
@@ -305,8 +307,9 @@ typedef struct AttnbenchBackend {
 #endif
 
 /* Called with 0, 1, ... until it returns NULL. What it returns lives as long as the library.
- * Neither it nor loading the library may touch a device or start a thread: cases run in a process
- * that is forked later. */
+ * Neither it nor loading the library may touch a device: both happen on machines without one. The
+ * library is loaded more than once, each time in another process; it must say the same each time.
+ */
 ATTNBENCH_EXPORT const AttnbenchBackend* attnbench_backend(uint32_t index);
 
 #ifdef __cplusplus

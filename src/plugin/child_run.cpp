@@ -84,71 +84,108 @@ ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s) 
 
 namespace {
 
-/// Sends a byte when `work` came to its end: it may leave by exit(0).
-[[noreturn]] void run_child(const std::function<void()>& work, int fd) {
-  send_stdout_to_stderr();
-  try {
-    work();
-  } catch (...) {  // the parent does the same work and reports it
+void write_all(int fd, const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t count = ::write(fd, text.data() + at, text.size() - at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) _exit(1);
+    at += static_cast<std::size_t>(count);
   }
-  std::fflush(nullptr);
-  const char done = 1;
-  _exit(::write(fd, &done, sizeof done) == sizeof done ? 0 : 1);
 }
 
-/// Where a child says that it has finished.
-class DonePipe {
- public:
-  DonePipe() {
-    if (::pipe2(ends_, O_CLOEXEC | O_NONBLOCK) != 0) {
-      fail(ErrorKind::kInternal, "no pipe: {}", std::strerror(errno));
-    }
-  }
-  ~DonePipe() {
-    ::close(ends_[0]);
-    ::close(ends_[1]);
-  }
-  DonePipe(const DonePipe&) = delete;
-  DonePipe& operator=(const DonePipe&) = delete;
+/// Sends the length of what `work` returned, and that: it may leave by exit(0) before.
+[[noreturn]] void run_child(const std::function<std::string()>& work, int fd) {
+  send_stdout_to_stderr();
+  const std::string text = work();
+  std::fflush(nullptr);
+  const std::uint64_t size = text.size();
+  write_all(fd, std::string(reinterpret_cast<const char*>(&size), sizeof size) + text);
+  _exit(0);
+}
 
-  int writing_end() const { return ends_[1]; }
-  bool is_done() const {
-    char byte = 0;
-    return ::read(ends_[0], &byte, sizeof byte) == sizeof byte;
+/// What a child sends, read as it comes: a process that it left behind may hold the other end.
+class Answer {
+ public:
+  /// Takes what is there, waiting for `wait_ms`; whether there was something.
+  bool read_some(int fd, int wait_ms) {
+    pollfd waiting{fd, POLLIN, 0};
+    std::array<char, 65536> bytes;
+    if (::poll(&waiting, 1, wait_ms) <= 0) return false;
+    const ssize_t count = ::read(fd, bytes.data(), bytes.size());
+    if (count > 0) received_.append(bytes.data(), static_cast<std::size_t>(count));
+    // Its end is closed: the process ends in a moment, or not at all.
+    if (count <= 0) std::this_thread::sleep_for(std::chrono::milliseconds(wait_ms));
+    return count > 0;
   }
+  bool is_complete() const {
+    std::uint64_t size = 0;
+    if (received_.size() < sizeof size) return false;
+    std::memcpy(&size, received_.data(), sizeof size);
+    return received_.size() - sizeof size == size;
+  }
+  std::string text() const { return received_.substr(sizeof(std::uint64_t)); }
 
  private:
-  int ends_[2] = {-1, -1};
+  std::string received_;
 };
 
 }  // namespace
 
-std::string trial_run(const std::function<void()>& work, double limit_s) {
+TrialOutput trial_output(const std::function<std::string()>& work, double limit_s) {
   // Why polled: a wait with a time limit would need a signal handler, which is the caller's to set.
-  constexpr std::chrono::milliseconds kPoll{2};
+  constexpr int kPollMs = 2;
   // What is in the buffers now would be printed by the child, too.
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
-  const DonePipe done;
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    fail(ErrorKind::kInternal, "no pipe: {}", std::strerror(errno));
+  }
   const pid_t child = fork();
   if (child < 0) fail(ErrorKind::kInternal, "no child process: {}", std::strerror(errno));
-  if (child == 0) run_child(work, done.writing_end());
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(limit_s);
-  int status = 0;
-  for (;;) {
-    const pid_t ended = waitpid(child, &status, WNOHANG);
-    if (ended == child) {
-      return status == 0 && done.is_done() ? "" : describe_wait_status(status);
-    }
-    // Without a child to wait for (SIGCHLD is ignored) nothing is known against the work.
-    if (ended < 0 && errno != EINTR) return "";
-    if (std::chrono::steady_clock::now() > end) break;
-    std::this_thread::sleep_for(kPoll);
+  if (child == 0) {
+    ::close(ends[0]);
+    run_child(work, ends[1]);
   }
-  ::kill(child, SIGKILL);
-  waitpid(child, &status, 0);
-  return fmt::format("no end after {:.0f} s", limit_s);
+  ::close(ends[1]);
+  const auto end = Clock::now() + std::chrono::duration<double>(limit_s);
+  Answer answer;
+  TrialOutput output;
+  for (;;) {
+    answer.read_some(ends[0], kPollMs);
+    int status = 0;
+    const pid_t ended = waitpid(child, &status, WNOHANG);
+    // Without a child to wait for (SIGCHLD is ignored) its answer is all that there is.
+    const bool is_gone = ended == child || (ended < 0 && errno != EINTR);
+    if (is_gone) {
+      while (!answer.is_complete() && answer.read_some(ends[0], 0)) {
+      }
+      const bool is_right = status == 0 && answer.is_complete();
+      if (is_right) output.text = answer.text();
+      if (!is_right) output.trouble = describe_wait_status(status);
+      break;
+    }
+    if (Clock::now() > end) {
+      ::kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+      output.trouble = fmt::format("no end after {:.0f} s", limit_s);
+      break;
+    }
+  }
+  ::close(ends[0]);
+  return output;
+}
+
+std::string trial_run(const std::function<void()>& work, double limit_s) {
+  const auto silent = [&] {
+    try {
+      work();
+    } catch (...) {  // the caller does the same work and reports it
+    }
+    return std::string();
+  };
+  return trial_output(silent, limit_s).trouble;
 }
 
 }  // namespace attnbench

@@ -1,13 +1,10 @@
 // Child processes that a plugin needs: a program that is run for what it prints, and code that is
-// tried in a process of its own before this process runs it, so that a crash or an endless loop in
-// foreign code ends the child and becomes a sentence.
-//
-// A trial is no proof: the code runs again in this process afterwards. It finds what is broken from
-// the start (a missing symbol, a constructor that crashes), which is most of what goes wrong when a
-// library is loaded for the first time. Limits are generous, since Python packages of gigabytes
+// run in a process of its own for what it finds out, so that a crash or an endless loop in foreign
+// code ends the child and becomes a sentence.
+// Limits are generous, since Python packages of gigabytes
 // take long to import, and end in SIGKILL.
 //
-// trial_run() forks, so it is for a process without a CUDA context and without a started Python.
+// Both trials fork, so they are for a process without a CUDA context and without a started Python.
 #pragma once
 
 #include <functional>
@@ -34,7 +31,14 @@ ProgramOutput run_program(const std::vector<std::string>& argv, double limit_s);
 /// status 1" (0 where `work` called exit(0)), "no end after 60 s"; empty when it did not fail. An
 /// exception of `work` counts as well: the caller meets it again. Errors: E-INTERNAL when there is
 /// no process.
-/// Costs a fork and the work itself, once more.
 std::string trial_run(const std::function<void()>& work, double limit_s);
+
+struct TrialOutput {
+  std::string text;     // what the work returned; empty where it failed
+  std::string trouble;  // as trial_run() says it
+};
+/// Does `work` in a child process that sends back what it returns. An exception of `work` is
+/// trouble too. Errors: E-INTERNAL when there is no process.
+TrialOutput trial_output(const std::function<std::string()>& work, double limit_s);
 
 }  // namespace attnbench

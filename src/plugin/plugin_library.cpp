@@ -111,11 +111,15 @@ PluginTable check_table(const AttnbenchBackend* table, const std::string& where)
   return checked;
 }
 
-PluginLibrary::PluginLibrary(std::string path) : path_(std::move(path)) {
-  const std::string bytes = read_file(path_);
+std::string library_bytes(const std::string& path) {
+  std::string bytes = read_file(path);
   const std::string problem = elf_problem(std::string_view(bytes).substr(0, 64));
-  if (!problem.empty()) fail(ErrorKind::kFormat, "{}: {}", where_of(path_), problem);
-  sha256_ = sha256_hex(bytes);
+  if (!problem.empty()) fail(ErrorKind::kFormat, "{}: {}", where_of(path), problem);
+  return bytes;
+}
+
+PluginLibrary::PluginLibrary(std::string path) : path_(std::move(path)) {
+  sha256_ = sha256_hex(library_bytes(path_));
   // Loading runs the library's constructors, which may print and may change how numbers are
   // rounded.
   const PluginFloats floats = current_floats();

@@ -23,6 +23,9 @@ struct PluginTable {
   /// Brings the results of the last run() to where they are judged, where run() does not; null for
   /// none. Not part of the interface: what a plugin did here would not be timed.
   const char* (*collect)(void* state) = nullptr;
+  /// The same behind a timed run, any number of times after a run that was recorded. Set where
+  /// collect is.
+  const char* (*collect_sample)(void* state) = nullptr;
   std::shared_ptr<const void> owner;  // of what `self` points to, where no library is
 };
 
@@ -46,6 +49,9 @@ class PluginLibrary {
   DynamicLibrary library_;
   std::vector<PluginTable> tables_;
 };
+
+/// All of the file, which is a shared library for this program. Errors: E-IO; E-FORMAT.
+std::string library_bytes(const std::string& path);
 
 /// Checks a table and takes what it has. `where` begins the messages. Errors: E-FORMAT, E-VALUE.
 PluginTable check_table(const AttnbenchBackend* table, const std::string& where);

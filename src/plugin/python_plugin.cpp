@@ -49,7 +49,7 @@ struct Adapter {
 /// What prepare() makes.
 struct Case {
   EmbeddedPython& python;
-  std::vector<PythonObject*> functions;  // run, collect, close
+  std::vector<PythonObject*> functions;  // run, collect, close, collect_sample
 };
 
 /// The text that a plugin's function returns lives until the next call of the thread.
@@ -107,6 +107,11 @@ const char* collect(void* state) {
   return kept(prepared.python.complaint_of(prepared.functions[1]));
 }
 
+const char* collect_sample(void* state) {
+  auto& prepared = *static_cast<Case*>(state);
+  return kept(prepared.python.complaint_of(prepared.functions[3]));
+}
+
 /// Objects are released even when the adapter complains; only then is the complaint an error.
 void destroy(void* state) {
   const std::unique_ptr<Case> prepared(static_cast<Case*>(state));
@@ -133,6 +138,7 @@ PluginTable table_of(const std::shared_ptr<Adapter>& adapter) {
   table.self = &own;
   table.table = own;
   table.collect = collect;
+  table.collect_sample = collect_sample;
   table.owner = adapter;
   return table;
 }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "core/system/printable.h"
 
@@ -76,7 +77,29 @@ std::string format_rate(const Throughput& throughput) {
 std::string format_roofline(const Throughput& throughput) {
   const double percent = throughput.roofline_pct;
   if (!std::isfinite(percent)) return "";
-  return fmt::format("{:.{}f}%{}", percent, percent < 10 ? 1 : 0, percent > 100 ? "!" : "");
+  return fmt::format("{:.{}f}%", percent, percent < 10 ? 1 : 0);
+}
+
+std::string format_peak(const Throughput& throughput) {
+  const double percent = throughput.peak_pct;
+  return std::isfinite(percent) ? fmt::format("{:.{}f}%", percent, percent < 10 ? 1 : 0) : "";
+}
+
+std::string format_clock(const Result& result) {
+  if (!result.timing || !std::isfinite(result.timing->cycles)) return "";
+  const Timing& timing = *result.timing;
+  std::vector<double> mhz = timing.samples_sm_mhz;
+  std::sort(mhz.begin(), mhz.end());
+  std::string text = timing.cycles < 1e6 ? three_digits(timing.cycles * 1e-3) + "k cycles"
+                                         : three_digits(timing.cycles * 1e-6) + "M cycles";
+  if (!mhz.empty()) {
+    text += fmt::format(" at {:.0f} MHz ({:.0f} to {:.0f})", mhz[mhz.size() / 2], mhz.front(),
+                        mhz.back());
+  }
+  const std::string peak = result.throughput ? format_peak(*result.throughput) : "";
+  if (!peak.empty()) text += fmt::format(", {} of the peak at that clock", peak);
+  if (!timing.pace.empty()) text += ", pace " + timing.pace;
+  return text;
 }
 
 std::string painted(const std::string& text, const char* color, bool enabled) {
@@ -116,26 +139,33 @@ std::string wrap_text(const std::string& text, std::size_t width, const std::str
   return result;
 }
 
+bool is_ranked(const Result& result) {
+  return result.timing && result.status != Status::kImplausible;
+}
+
 int badness(Status status) {
   switch (status) {
     case Status::kIncorrect:
       return 0;
-    case Status::kError:
+    case Status::kImplausible:
       return 1;
-    case Status::kSkipped:
+    case Status::kError:
       return 2;
-    case Status::kUnsupported:
+    case Status::kSkipped:
       return 3;
-    case Status::kUnverified:
+    case Status::kUnsupported:
       return 4;
-    case Status::kPassed:
+    case Status::kUnverified:
       return 5;
+    case Status::kPassed:
+      return 6;
   }
   return 0;
 }
 
 std::string summary_line(const StatusCounts& counts) {
-  const std::array<std::pair<int, const char*>, 6> parts{{{counts.incorrect, "incorrect"},
+  const std::array<std::pair<int, const char*>, 7> parts{{{counts.incorrect, "incorrect"},
+                                                          {counts.implausible, "implausible"},
                                                           {counts.error, "error"},
                                                           {counts.skipped, "skipped"},
                                                           {counts.unsupported, "unsupported"},

@@ -24,8 +24,17 @@ std::string format_time(double time_us);
 std::string format_noise(double noise);
 /// The rate of the bound that the work meets: "45.1 GB/s", "312 GFLOP/s", "1.20 TFLOP/s".
 std::string format_rate(const Throughput& throughput);
-/// Share of the measured ceiling: "92%", above 100 with a flag: "104%!"; empty without a ceiling.
+/// Share of the measured ceiling: "92%"; empty without a ceiling. What is beyond belief has the
+/// status implausible.
 std::string format_roofline(const Throughput& throughput);
+/// Share of the matrix units' peak at the observed clock: "68%"; empty where it is not known.
+std::string format_peak(const Throughput& throughput);
+/// What a time was worth: "2.41M cycles at 1755 MHz (1740 to 1980), 68% of the peak at that clock,
+/// pace cool"; empty where the clock is not known.
+std::string format_clock(const Result& result);
+
+/// Whether the result has a time that may be compared with others: none that beats the device.
+bool is_ranked(const Result& result);
 
 /// Dim text in a terminal, for what explains a line.
 inline constexpr const char* kDim = "\x1b[2m";

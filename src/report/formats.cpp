@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "report/formats/csv.h"
+#include "report/formats/exchange.h"
 #include "report/formats/foreign.h"
 #include "report/formats/json.h"
 #include "report/formats/junit.h"
@@ -59,6 +60,17 @@ const std::vector<OutputFormat>& output_formats() {
       {.name = "vllm-json",
        .help = "Write the JSON of vLLM's attention_benchmarks",
        .write = write_vllm_json},
+      {.name = "bencher", .help = "Write Bencher Metric Format (JSON)", .write = write_bencher},
+      {.name = "otava-csv",
+       .help = "Write a CSV of one row for Apache Otava",
+       .write = write_otava_csv},
+      {.name = "nvbench-json", .help = "Write nvbench's JSON", .write = write_nvbench},
+      {.name = "cudnn-csv",
+       .help = "Write the CSV of cuDNN's SDPA benchmark",
+       .write = write_cudnn_csv},
+      {.name = "prometheus",
+       .help = "Write gauges in Prometheus's text format",
+       .write = write_prometheus},
   };
   return formats;
 }

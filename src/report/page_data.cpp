@@ -101,6 +101,7 @@ Json timing_json(const std::vector<MetricRow<Timing>>& rows, const std::optional
                       timing->clocks->sm_mhz_max};
     json["throttling"] = timing->clocks->throttling;
   }
+  if (!timing->pace.empty()) json["pace"] = timing->pace;
   if (std::isfinite(timing->cpu_wait)) json["cpu_wait"] = number(timing->cpu_wait);
   return json;
 }

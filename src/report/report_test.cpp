@@ -240,6 +240,30 @@ TEST_CASE("Markdown cells cannot break the table") {
   CHECK(lines[4] == "1 passed");
 }
 
+TEST_CASE("cycles, clocks and the share of the peak stand under a line with -v, and in Markdown") {
+  Result result = passed_result();
+  CHECK(format_clock(result) == "");
+  result.timing->samples_sm_mhz = {1755, 1980, 1740};
+  result.timing->cycles = 2.41e6;
+  result.timing->pace = "cool";
+  result.throughput->peak_pct = 68.2;
+  const std::string words =
+      "2.41M cycles at 1755 MHz (1740 to 1980), 68% of the peak at that clock, pace cool";
+  CHECK(format_clock(result) == words);
+  TableOptions options;
+  options.width = 120;
+  CHECK(contains(table_of({result}, options), words));
+  options.show_reasons = false;
+  CHECK_FALSE(contains(table_of({result}, options), "cycles"));
+  const auto lines = lines_of(text_of(write_markdown, {result}));
+  CHECK(contains(lines[0], "| roof | peak | noise |"));
+  CHECK(contains(lines[2], "| 68% | 0.8% |"));
+  CHECK(std::count(lines[0].begin(), lines[0].end(), '|') ==
+        std::count(lines[1].begin(), lines[1].end(), '|'));
+  CHECK(std::count(lines[0].begin(), lines[0].end(), '|') ==
+        std::count(lines[2].begin(), lines[2].end(), '|'));
+}
+
 TEST_CASE("names and reasons cannot write to the terminal") {
   Result evil = with_reasons(passed_result(), {"layer '\x1b[31ma\x07' is missing"});
   evil.case_name = "q8,mm_encoder.layer_names=\x1b]0;x\xC2\x9B";
@@ -346,7 +370,7 @@ TEST_CASE("times, rates and shares have suiting units") {
   throughput.roofline_pct = 3.14;
   CHECK(format_roofline(throughput) == "3.1%");
   throughput.roofline_pct = 104;
-  CHECK(format_roofline(throughput) == "104%!");
+  CHECK(format_roofline(throughput) == "104%");
   throughput.roofline_pct = kNaN;
   CHECK(format_roofline(throughput) == "");
 }

@@ -234,6 +234,10 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
                         const ScenarioOptions& options) {
   Value document = load_document(text, path, options.search_path);
   apply_overrides(document, options.overrides);
+  if (Value* batch = document.find("batch")) BatchReader::expand_steps(*batch);
+  if (Value* sweep = document.find("sweep")) {
+    if (Value* batch = sweep->find("batch")) BatchReader::expand_steps(*batch);
+  }
   IssueList issues;
   check_structure(document, issues);
   issues.throw_if_any();

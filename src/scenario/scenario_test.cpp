@@ -222,8 +222,9 @@ TEST_CASE("a trace gives the batch of a step, named by the step") {
             .starts_with("E-IO: s.yaml:3: batch.trace: none.csv: expected a readable file"));
   CHECK(error_of(base_text("batch: {trace: t.csv}\n")) ==
         "E-FORMAT: s.yaml:3: batch: expected the key 'format'");
-  CHECK(error_of(base_text("batch: {trace: t.csv, format: csv}\n")) ==
-        "E-FORMAT: s.yaml:3: batch.format: expected one of azure_llm, mooncake, found 'csv'");
+  CHECK(error_of(base_text("batch: {trace: t.csv, format: tsv}\n")) ==
+        "E-FORMAT: s.yaml:3: batch.format: expected one of azure_llm, mooncake, burstgpt, csv, "
+        "vllm_bench, sglang_bench, sglang_log, found 'tsv'");
   CHECK(error_of(base_text("batch: {trace: t.csv, format: mooncake, step: 0}\n")) ==
         "E-CONFIG: s.yaml:3: batch.step: expected an integer from 1 to 10000000, found 0");
   CHECK(error_of(base_text("batch: {trace: t.csv, format: mooncake, stpe: 1}\n")) ==

@@ -290,7 +290,7 @@ class Packages(AdapterTest):
         results = self.all_pass(fp8, *takers)
         for name in FA3:
             self.assertIsNotNone(results[name]["lse_error"])
-            self.assertIn("e4m3 P", results[name]["error"]["rule"])
+            self.assertIn("P fp8_e4m3", results[name]["error"]["rule"])
         self.all_pass(fp8.replace(TINY_CASE, "5q1s100"), *takers, "vllm_triton_Unified3d")
         by_head = fp8.replace("k_scale: 0.023, v_scale: 0.017",
                               "k_scale: [0.023, 0.061], v_scale: [0.017, 0.11]")  # fmt: skip

@@ -1,8 +1,9 @@
 """attnbench compile and --device on a machine that need not have a GPU."""
 
+import shutil
 import unittest
 
-from tool import TINY, ToolTest
+from tool import ROOT, TINY, ToolTest, strict_json
 
 
 class Compile(ToolTest):
@@ -37,6 +38,33 @@ class Compile(ToolTest):
             for name in ("mixed.yaml", "decode.yaml")
         ]
         self.assertEqual(listed[1] - listed[0], set())
+
+    def test_kernels_of_a_folder_are_named_in_the_result_and_make_it_another_machines(self):
+        self.write("tiny.yaml", TINY)
+        run = ("run", "tiny.yaml", "--device", "cpu", "--no-timing", "--backend", "FLASH_ATTN", "--json", "-")
+        own = strict_json(self.expect(0, *run).out)
+        folder = str(ROOT / "kernels")
+        other = strict_json(self.expect(0, *run, ATTNBENCH_KERNEL_DIR=folder).out)
+        self.assertEqual(other["tool"]["git"],
+                         f"{own['tool']['git']} with kernels of {folder} (ATTNBENCH_KERNEL_DIR)")  # fmt: skip
+        self.assertNotEqual(other["environment"]["fingerprint"], own["environment"]["fingerprint"])
+
+    def test_kernels_are_compiled_from_the_folder_that_the_environment_names(self):
+        self.write("tiny.yaml", TINY)
+        compile_it = ("compile", "tiny.yaml", "--backend", "FLASH_ATTN", "--arch", "sm_90a", "--cache-dir",
+                      "cache")  # fmt: skip
+        outcome = self.tool(*compile_it, "--list")
+        self.assertRegex(outcome.out, r"(?m)^write_cache bf16")
+        shutil.copytree(ROOT / "kernels", self.dir / "mine")
+        self.write("mine/cache/write_cache.cuh", "#error a fault of mine\n")
+        folder = str(self.dir / "mine")
+        outcome = self.tool(*compile_it, ATTNBENCH_KERNEL_DIR=folder)
+        if "NVRTC not found" in outcome.err:
+            self.skipTest("no NVRTC")
+        self.assertEqual(outcome.code, 4)
+        self.assertIn("a fault of mine", outcome.err)
+        missing = self.expect(2, *compile_it, ATTNBENCH_KERNEL_DIR=str(self.dir / "none"))
+        self.assertIn("none: ATTNBENCH_KERNEL_DIR names no folder of device files", missing.err)
 
     def test_a_device_number_that_is_not_there_is_named(self):
         self.write("tiny.yaml", TINY)

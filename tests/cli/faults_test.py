@@ -41,8 +41,8 @@ class Faults(ToolTest):
     def test_bad_faults_are_bad_usage(self):
         self.write("tiny.yaml", TINY)
         for fault, complaint in (
-            ("stroke=.", "expected hang, crash or overrun"),
-            ("hang", "expected hang, crash or overrun"),
+            ("stroke=.", "expected hang, crash, overrun or exit"),
+            ("hang", "expected hang, crash, overrun or exit"),
             ("hang=nowhere", "no result id matches"),
             ("hang=([", "regular expression"),
         ):

@@ -99,6 +99,10 @@ class Gpu(ToolTest):
             ("CUDA_WRONG", "incorrect", "output["),
             ("CUDA_OVERRUN", "error", "out-of-bounds write: output: 1 bytes past its end",
              "run() of CUDA_OVERRUN"),
+            ("CUDA_FAR_OVERRUN", "error", "out-of-bounds write: output: 1 bytes past its end"),
+            # The value changes nothing; it is seen by what is mapped there in a run for that.
+            ("CUDA_OVERREAD", "error", "reads or writes past the end of 'seq_lens'",
+             "cudaErrorIllegalAddress"),
             ("CUDA_CRASHES", "error", "cudaErrorIllegalAddress", "run() of CUDA_CRASHES"),
             ("CUDA_HANGS", "error", "time limit", "run() of CUDA_HANGS"),
             # Its time would be that of an empty stream.
@@ -109,6 +113,49 @@ class Gpu(ToolTest):
             self.assertEqual(result["status"], status, (backend, result["reasons"]))
             for part in parts:
                 self.assertIn(part, result["reasons"][0])
+
+    @unittest.skipUnless(nvcc(), "no nvcc")
+    def test_timed_samples_of_a_cuda_plugin_that_do_not_do_the_work_are_incorrect(self):
+        """Each is right until everything that is not timed was checked."""
+        library = cuda_library("tests/plugins/faulty_cuda.cu", self.dir / "libfaulty.so")
+        for backend, mode in (
+            ("CUDA_LATER_DEFAULT_STREAM", "stream"),
+            ("CUDA_LATER_OWN_STREAM", "stream"),
+            ("CUDA_LATER_UNJOINED", "stream"),
+            ("CUDA_NOT_RECORDED", "graph"),
+        ):
+            results = self.run_on_gpu("--plugin", library, "--backend", backend, "--samples", "20",
+                                      "--set", f"timing.mode={mode}", "--filter", "/3q1s70/",
+                                      code=1)  # fmt: skip
+            result = results["3q1s70", backend]
+            self.assertEqual(result["status"], "incorrect", (backend, result["reasons"]))
+            self.assertIn("timed sample ", result["reasons"][0])
+            self.assertIsNone(result["timing"])
+
+    def test_every_timed_result_has_samples_that_were_judged(self):
+        for mode in ("stream", "graph"):
+            for result in self.run_on_gpu("--set", f"timing.mode={mode}").values():
+                self.assertEqual(result["status"], "passed", result["reasons"])
+                self.assertGreaterEqual(len(result["timing"]["checked_samples"]), 3)
+
+    def test_built_in_kernels_stay_inside_of_their_buffers(self):
+        for result in self.run_on_gpu("--all-edges", "--no-timing").values():
+            if result["status"] != "unsupported":
+                self.assertEqual(result["status"], "passed", (result["id"], result["reasons"]))
+
+    def test_a_result_says_what_clock_its_samples_had_and_how_the_device_was_paced(self):
+        for pace in ("cool", "sustained"):
+            for result in self.run_on_gpu("--set", f"timing.pace={pace}").values():
+                if result["timing"] is None:
+                    continue
+                timing = result["timing"]
+                self.assertEqual(timing["pace"], pace)
+                self.assertEqual(len(timing["samples_sm_mhz"]), len(timing["samples_us"]))
+                for mhz in timing["samples_sm_mhz"]:
+                    self.assertTrue(200 < mhz < 4000, (result["id"], mhz))
+                cycles = timing["median_us"] * sorted(timing["samples_sm_mhz"])[
+                    len(timing["samples_us"]) // 2]
+                self.assertTrue(0.8 < timing["cycles"] / cycles < 1.25, (result["id"], cycles))
 
     def test_a_timed_result_says_what_its_time_can_be_believed_by(self):
         listed = self.expect(0, "device", "--no-timing", "--json", "-")

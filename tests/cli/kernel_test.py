@@ -6,7 +6,7 @@ import unittest
 
 from tool import TINY, TINY_CASE, ToolTest
 
-NAMES = ["f32", "decode", "prefill", "general"]
+NAMES = ["f32", "decode", "hopper_prefill", "prefill", "hopper_latent", "general"]
 # Many rows of each KV head: what the prefill kernel is for.
 PROMPTS = TINY.replace(TINY_CASE, "2q300")
 
@@ -29,6 +29,9 @@ class Kernel(ToolTest):
         self.assertEqual([kernel for _, kernel in found], NAMES)
         self.assertEqual(found["attend", "f32"], "does not fit: bf16 queries: it is for f32")
         self.assertRegex(found["attend", "decode"], r"^fits, not first choice: 600 query rows ")
+        self.assertRegex(found["attend", "hopper_prefill"],
+                         r"^fits, not first choice: it has not been measured on a GPU and runs where "
+                         r"it is named; 128 rows by 128 keys, 2 stages: ")
         self.assertEqual(found["attend", "prefill"], "chosen")
         self.assertEqual(found["attend", "general"], "fits, not first")
 
@@ -124,6 +127,23 @@ class Kernel(ToolTest):
         self.assertTrue(any(name.startswith("general d64") for name in listed["general"]))
         self.assertFalse(any(name.startswith("prefill") for name in listed["general"]))
         self.assertIn("write_cache", " ".join(listed["general"]))
+
+    def test_a_kernel_takes_the_options_behind_its_name(self):
+        def listed(kernel):
+            out = self.expect(0, "compile", "prompts.yaml", "--list", "--arch", "sm_90a",
+                              "--backend", "FLASH_ATTN@" + kernel).out  # fmt: skip
+            return [line for line in out.splitlines() if line.startswith("hopper_prefill")]
+        self.assertEqual(listed("hopper_prefill"), ["hopper_prefill d64 bf16 paged 16 128x128"])
+        self.assertEqual(listed("hopper_prefill:consumers=3:tile_n=96"),
+                         ["hopper_prefill d64 bf16 paged 16 192x96"])
+        name = "FLASH_ATTN@hopper_prefill:stages=3"
+        results = self.results("prompts.yaml", "--device", "cpu", "--backend", name, code=3)
+        self.assertEqual([result["backend"] for result in results.values()], [name])
+        for wrong, message in (("hopper_prefill:stages=9", "stages=9: 2 to 4 is possible"),
+                               ("hopper_prefill:size=9", "'size=9' is no option=number of it"),
+                               ("prefill:stages=3", "kernel prefill: it has no options")):
+            err = self.expect(2, "explain", "prompts.yaml", "--kernel", wrong).err
+            self.assertIn(message, err)
 
     def test_compile_refuses_the_cases_that_the_kernel_does_not_fit(self):
         self.write("odd.yaml", PROMPTS.replace("head_size: 64", "head_size: 92"))

@@ -82,11 +82,14 @@ class Overwrite(ToolTest):
         self.run_tiny(0, "--resume", "r.json", "--json", "r.json", "--csv", "new.csv")
 
     def test_a_baseline_is_replaced_by_one_that_passed_against_it_alone(self):
-        both = ("--baseline", "b.json", "--save-baseline", "b.json", "--floor-us", "1e9")
+        # Why --lenient: a busy machine may have left nothing of the times.
+        both = ("--baseline", "b.json", "--save-baseline", "b.json", "--floor-us", "1e9",
+                "--lenient")  # fmt: skip
         self.run_tiny(0, *both)
         self.assertIn(b"noise_floor", (self.dir / "b.json").read_bytes())
         file = json.loads((self.dir / "b.json").read_text())
         file["results"][0]["error"]["nmse"] /= 9
+        file["results"][0]["error"]["rms_rel"] /= 3
         file["results"][0]["error"]["err_ratio"] /= 3
         self.write("b.json", json.dumps(file))
         before = (self.dir / "b.json").read_bytes()

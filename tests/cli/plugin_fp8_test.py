@@ -33,7 +33,7 @@ class Fp8(PluginTest):
             self.assertEqual(len({result["error"]["rule"] for result in results.values()}), 1)
             limits[probability] = results["RIGHT"]["error"]["rule"]
         self.assertNotEqual(limits["auto"], limits["fp8_e4m3"])
-        self.assertIn("e4m3 P", limits["fp8_e4m3"])
+        self.assertIn("P fp8_e4m3", limits["fp8_e4m3"])
 
     def test_a_16_bit_query_over_the_same_cache(self):
         results = self.run_fp8("RIGHT", "RAGGED", "WIDE_QUERY", query="auto")

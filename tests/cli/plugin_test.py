@@ -81,8 +81,9 @@ class TheExample(PluginTest):
     def test_gate_and_baseline_take_it_as_they_take_ours(self):
         self.write("tiny.yaml", TINY)
         run = ("run", "tiny.yaml", "--device", "cpu", "--plugin", NAIVE)
-        # Why: how long this machine takes is nothing to fail for.
-        no_time = ("--floor-us", "1e12")
+        # Why: how long this machine takes, and a time that it lost to waits, are nothing to
+        # fail for.
+        no_time = ("--floor-us", "1e12", "--lenient")
         self.expect(0, *run, "--json", "before.json")
         self.expect(0, *run, "--json", "after.json", "--baseline", "before.json", *no_time)
         outcome = self.expect(0, "gate", "before.json", "after.json", *no_time,
@@ -271,9 +272,11 @@ class Docs(PluginTest):
         blocks = blocks_of_docs()
         self.assertEqual([kind for kind, _ in blocks[:4]], ["cpp", "yaml", "sh", "sh"])
         self.write("work/mine.cpp", blocks[0][1])
-        # Why: samples until the noise is low take seconds, which nothing here depends on.
+        # Why: samples until the noise is low take seconds, and on a busy machine they are lost to
+        # waits. Nothing here depends on a time.
         self.write("work/case.yaml", blocks[1][1] + "timing: {samples: 3}\n")
-        self.shell(blocks[2][1] + blocks[3][1].replace("--baseline", "--floor-us 1e12 --baseline"))
+        no_time = "--lenient --floor-us 1e12 --baseline"
+        self.shell(blocks[2][1] + blocks[3][1].replace("--baseline", no_time))
         results = json.loads((self.dir / "work" / "results.json").read_text())["results"]
         mine = {r["backend"]: r for r in results}["MINE"]
         self.assertEqual(mine["status"], "passed", mine["reasons"])

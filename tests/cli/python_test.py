@@ -244,6 +244,20 @@ class FaultyOnes(Classes):
             with self.subTest(name=name):
                 self.check(results[name], status, *parts)
 
+    def test_what_is_returned_is_a_tensor_and_nothing_derived_from_it(self):
+        results = self.run_classes(SMALL, "ReturnsLazily", "ReturnsLazyPair", code=4)
+        words = "run() returned output as Lazy, expected torch.Tensor"
+        for result in results.values():
+            self.check(result, "error", words)
+
+    def test_timed_samples_are_judged(self):
+        results = self.run_classes(SMALL, "Right", "Returns", "RemembersLater", code=1,
+                                   options=("--samples", "12"))  # fmt: skip
+        for name in ("Right", "Returns"):
+            self.check(results[name], "passed")
+            self.assertEqual(len(results[name]["timing"]["checked_samples"]), 3)
+        self.check(results["RemembersLater"], "incorrect", "timed sample ")
+
     def test_reasons_and_missing_packages(self):
         results = self.run_classes(SMALL, "Refuses", "NeedsPackage", code=3)
         self.assertEqual(results["Refuses"]["reasons"], ["no luck with 4 heads", "nor NHD"])

@@ -9,6 +9,7 @@ import unittest
 from pathlib import Path
 
 from browser import Browser, find_browser
+from timings import rates, retime, summary, timing_of
 from tool import TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json
 
 HOSTILE = "</script><script>window.hacked=1</script><!--<img src=x onerror=hacked=1>\u2028'\"&`${1}"
@@ -18,21 +19,23 @@ SHOWN = "[...document.querySelectorAll('tr.result')]"
 def timing(median_us):
     samples = [median_us * (1 + 0.001 * ((7 * i) % 11 - 5)) for i in range(20)]
     return {
-        "median_us": median_us, "min_us": min(samples), "q1_us": median_us * 0.998,
-        "q3_us": median_us * 1.002, "mean_us": median_us, "stdev_us": median_us * 0.003,
-        "noise": 0.001, "samples_us": samples, "l2": "warm", "mode": "stream",
-        "launch_overhead_us": 0.1, "total_us": median_us * 1.1,
+        **timing_of(samples), "l2": "cold", "total_us": median_us * 1.1,
         "steps": [{"name": "write_cache", "median_us": median_us * 0.1, "bytes": 1, "flops": 0},
                   {"name": "attend", "median_us": median_us, "bytes": 1, "flops": 1}],
     }  # fmt: skip
 
 
 def throughput(median_us, flops, size):
-    return {
-        "tflops": flops / median_us * 1e-6, "gbps": size / median_us * 1e-3, "kv_gbps": 1.0,
-        "tokens_per_s": 1e6 / median_us, "flops": flops, "bytes": size, "roofline_pct": 50.0,
-        "bound": "memory", "ceiling_tflops": 1.0, "ceiling_gbps": 100.0,
+    work = {
+        "kv_gbps": 1.0, "tokens_per_s": 1e6 / median_us, "flops": flops, "bytes": size,
+        "ceiling_tflops": 1.0, "ceiling_gbps": 100.0,
     }  # fmt: skip
+    return rates(work, median_us)
+
+
+def timed(entry, median_us):
+    """Gives a result another time."""
+    entry.update(timing=timing(median_us), throughput=rates(entry["throughput"], median_us))
 
 
 def error(max_abs):
@@ -58,7 +61,7 @@ def result(backend, seq_len, median_us, scenario="sweep", **fields):
         "backend": backend, "device": "cpu", "status": "passed", "reasons": [], "problem": problem,
         "error": error(1e-3 / median_us), "lse_error": None, "quantization_error": None,
         "timing": timing(median_us),
-        "throughput": throughput(median_us, 4e4 * seq_len, 1e3 * seq_len),
+        "throughput": throughput(median_us, 4e3 * seq_len, 1e3 * seq_len),
         "kernels": [], "repro": f"attnbench run {scenario} --filter '{case}'",
     }  # fmt: skip
 
@@ -93,10 +96,10 @@ def in_turns(entry, peers, rounds=5):
     """The result as its backend gives it in turns with others; the rounds drift by 1 % each way."""
     time = entry["timing"]
     median = time["median_us"]
-    time["samples_us"] = [median * (0.99 + 0.005 * (i // 4)) for i in range(20)]
-    time.update(rounds=[4] * rounds, peers=peers)
+    samples = [median * (0.99 + 0.005 * (i // 4)) for i in range(20)]
     if entry["backend"] != "FLASH_ATTN":
-        time["samples_us"].reverse()
+        samples.reverse()
+    time.update(summary(samples), rounds=[4] * rounds, peers=peers)
     return entry
 
 
@@ -210,7 +213,7 @@ class Report(ToolTest):
 
     def test_samples_are_thinned_and_counted(self):
         results = sweep_results()
-        results[0]["timing"]["samples_us"] = [20 + 0.001 * i for i in range(9000)]
+        retime(results[0], [20 + 0.001 * i for i in range(9000)])
         self.save("a.json", results)
         timing = strict_json(self.data_of(self.page("a.json")))["results"][0]["timing"]
         self.assertEqual(timing["num_samples"], 9000)
@@ -401,8 +404,8 @@ class Page(ToolTest):
 
     def test_the_comparison_shows_the_verdicts_of_the_gate(self):
         after = copy.deepcopy(sweep_results())
-        after[0].update(timing=timing(60.0))
-        after[1].update(timing=timing(400.0))
+        timed(after[0], 60.0)
+        timed(after[1], 400.0)
         after[2].update(status="incorrect", timing=None, throughput=None)
         self.open(sweep_results(), after)
         verdicts = self.js("""[...document.querySelectorAll('#compare tbody tr')].map(
@@ -468,9 +471,9 @@ class Page(ToolTest):
     def test_hostile_names_are_shown_as_they_are(self):
         results = sweep_results()
         for entry in results:
-            entry.update(case=HOSTILE, id=f"{HOSTILE}/{entry['id']}", reasons=[HOSTILE],
-                         repro=HOSTILE,
-                         backend=entry["backend"] + HOSTILE, scenario=HOSTILE)  # fmt: skip
+            entry.update(case=HOSTILE + entry["case"], backend=entry["backend"] + HOSTILE,
+                         scenario=HOSTILE, reasons=[HOSTILE], repro=HOSTILE)  # fmt: skip
+            entry["id"] = "/".join(entry[part] for part in ("scenario", "case", "backend"))
         self.open(results, results)
         self.click("tr.result .toggle")
         self.assertIn(HOSTILE, self.text("tr.detail .reasons"))
@@ -496,7 +499,7 @@ class Page(ToolTest):
                 for i in range(9) for backend in ("FLASH_ATTN_IX", "FLASHMLA_SPARSE")]  # fmt: skip
         after = copy.deepcopy(long)
         for entry in after:
-            entry["timing"] = timing(900 * entry["timing"]["median_us"])
+            timed(entry, 900 * entry["timing"]["median_us"])
         self.browser.resize(718, 1000)  # A4 without its margins
         self.addCleanup(self.browser.call, "Emulation.setEmulatedMedia", media="")
         self.browser.call("Emulation.setEmulatedMedia", media="print")

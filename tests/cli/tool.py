@@ -79,6 +79,7 @@ class ToolTest(unittest.TestCase):
     """A scratch folder per test, which is the working directory of the tool."""
 
     maxDiff = None
+    time_limit_s = TIME_LIMIT_S  # of one command
 
     def setUp(self):
         scratch = tempfile.TemporaryDirectory()
@@ -107,7 +108,7 @@ class ToolTest(unittest.TestCase):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=TIME_LIMIT_S,
+            timeout=self.time_limit_s,
         )
         return Outcome(completed)
 

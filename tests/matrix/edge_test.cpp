@@ -78,6 +78,9 @@ class Runner {
     Ops* ops = &observed;
     if (variation.demand == Demand::kStridedViews) ops = &strided;
     if (variation.demand == Demand::kFarOffsets) ops = &far;
+    // Nothing is mapped behind a buffer in one half of the cases, and before it in the other.
+    is_at_start_ = !is_at_start_;
+    ops_->place_buffers(is_at_start_ ? Placement::kAtStart : Placement::kAtEnd);
     const Backend* backend = find_backend(target.backend);
     REQUIRE(backend != nullptr);
     const CaseResult result = run_case(problem, *backend, *ops);
@@ -97,6 +100,7 @@ class Runner {
 
  private:
   std::unique_ptr<Ops> ops_;
+  bool is_at_start_ = false;
 };
 
 void run_cell(Runner& runner, const Entry& entry, const Target& target, Tally& tally) {

@@ -224,6 +224,43 @@ class WrongShape(Right):
         return as_tensor(output[:, :1]), as_tensor(lse)
 
 
+class ReturnsLazily(Right):
+    """what it returns computes when it is looked at"""
+
+    def run(self):
+        import torch
+
+        attend = self.attend
+
+        class Lazy(torch.Tensor):
+            def flatten(self, first, last):
+                self[...], _ = attend()
+                return super().flatten(first, last)
+
+        return np.empty_like(self.tensors.output).view(Lazy)
+
+
+class ReturnsLazyPair(Right):
+    def run(self):
+        attend = self.attend
+
+        class Lazy(tuple):
+            def __iter__(self):
+                return iter([as_tensor(part) for part in attend()])
+
+        return Lazy((None, None))
+
+
+class RemembersLater(Right):
+    """from the tenth run on, what the tenth gave"""
+
+    def run(self):
+        self.runs = getattr(self, "runs", 0) + 1
+        if self.runs <= 10:
+            self.first = self.attend()
+        self.tensors.output[...], self.tensors.lse[...] = self.first
+
+
 class Prints(Right):
     def run(self):
         print("run() was here")

@@ -125,7 +125,7 @@ void add_dcp_reasons(const Question& q, Refusals& reasons) {
   reasons.add_if(q.forced_cascade(), "DCP with cascade");
   reasons.add_if(q.attention().type != AttentionType::kDecoder,
                  fmt::format("DCP with attention type {}", to_string(q.attention().type)));
-  reasons.dcp_over_nccl();
+  reasons.dcp_transport();
   reasons.dcp_interleaved_speculation();
 }
 

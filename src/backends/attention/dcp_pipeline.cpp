@@ -1,5 +1,6 @@
-// Ranks take turns on one device. All buffers are allocated by the constructor, so that the steps
-// only queue operations.
+// Simulated ranks take turns on one device; a real one is by itself here, and the others are in
+// pipelines like this one elsewhere. All buffers are allocated by the constructor, so that the
+// steps only queue operations.
 #include "backends/attention/dcp_pipeline.h"
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "backends/ranks/exchange.h"
 #include "metadata/batch.h"
 #include "metadata/parts/dcp.h"
+#include "metadata/parts/decode_plan.h"
 
 namespace attnbench {
 namespace {
@@ -26,8 +28,9 @@ int context_splits(const Problem& problem, int num_sms) {
                            dcp_max_local_seq_len(longest, DcpGroup::of(problem)), num_sms);
 }
 
-/// Buffers of one rank; h = H / W heads are its own.
+/// Buffers of one rank of this process; h = H / W heads are its own.
 struct Rank {
+  int number = 0;                     // in the group
   const void* query = nullptr;        // [T, h, D] own heads
   float* fresh = nullptr;             // [T, h, Dv] own heads over this step's keys
   float* fresh_lse = nullptr;         // [h, T]
@@ -43,14 +46,15 @@ class DcpPipeline : public AttentionPipeline {
       : AttentionPipeline(problem, inputs, ops, rules),
         world_size_(problem.dcp.world_size),
         heads_(problem.attention.num_heads / problem.dcp.world_size),
-        comm_(make_ops_communicator(world_size_, ops)),
-        gather_(*comm_, memory(), params().query_element, num_tokens(), heads_,
+        simulated_(inputs.seat == nullptr ? make_ops_communicator(world_size_, ops) : nullptr),
+        comm_(inputs.seat == nullptr ? *simulated_ : *inputs.seat->communicator),
+        gather_(comm_, memory(), params().query_element, num_tokens(), heads_,
                 problem.attention.head_size),
         exchange_(
-            problem.dcp.comm, *comm_, memory(),
+            problem.dcp.comm, comm_, memory(),
             {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size}),
-        ranks_(static_cast<std::size_t>(world_size_)) {
-    for (int r = 0; r < world_size_; ++r) make_rank(r, inputs.query.query);
+        ranks_(static_cast<std::size_t>(comm_.num_local_ranks())) {
+    for (int i = 0; i < num_local(); ++i) make_rank(i, inputs.query.query);
     make_shared(inputs);
     add_step(side_step(
         "write_cache", [this] { write_caches(); }, write_bytes()));
@@ -65,21 +69,36 @@ class DcpPipeline : public AttentionPipeline {
     collect_heads();
     PipelineOutput result = AttentionPipeline::read_output(with_cache);
     const AttentionSpec& a = problem().attention;
-    Tensor output(Dtype::kF32, {world_size_, num_tokens(), a.num_heads, a.v_head_size});
-    Tensor lse(Dtype::kF32, {world_size_, a.num_heads, num_tokens()});
-    const auto world_size = static_cast<std::size_t>(world_size_);
-    const std::size_t output_bytes = output.size_bytes() / world_size;
-    const std::size_t lse_bytes = lse.size_bytes() / world_size;
-    for (std::size_t r = 0; r < world_size; ++r) {
-      const int rank = static_cast<int>(r);
-      ops().download(output.bytes() + r * output_bytes,
-                     memory().starting_at(exchange_.partial(rank)), output_bytes);
-      ops().download(lse.bytes() + r * lse_bytes, memory().starting_at(exchange_.partial_lse(rank)),
-                     lse_bytes);
+    Tensor output(Dtype::kF32, {num_local(), num_tokens(), a.num_heads, a.v_head_size});
+    Tensor lse(Dtype::kF32, {num_local(), a.num_heads, num_tokens()});
+    const std::size_t output_bytes = output.size_bytes() / ranks_.size();
+    const std::size_t lse_bytes = lse.size_bytes() / ranks_.size();
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      const int local = static_cast<int>(i);
+      ops().download(output.bytes() + i * output_bytes,
+                     memory().starting_at(exchange_.partial(local)), output_bytes);
+      ops().download(lse.bytes() + i * lse_bytes,
+                     memory().starting_at(exchange_.partial_lse(local)), lse_bytes);
     }
     result.more.emplace_back("rank_output", std::move(output));
     result.more.emplace_back("rank_lse", std::move(lse));
     return result;
+  }
+
+  std::optional<SampleSide> sample_side() override {
+    std::optional<SampleSide> side = AttentionPipeline::sample_side();
+    const AttentionSpec& a = problem().attention;
+    side->query.clear();
+    side->outputs.erase(side->outputs.begin());  // which read_output() makes of those of the ranks
+    for (const Rank& rank : ranks_) {
+      const HeadSpan span = dcp_heads_of_rank(a.num_heads, rank.number, world_size_);
+      side->query.push_back({const_cast<void*>(rank.query), static_cast<int>(query_size()),
+                             num_tokens(), std::int64_t{heads_} * a.head_size,
+                             std::int64_t{span.begin} * a.head_size,
+                             std::int64_t{a.num_heads} * a.head_size});
+      side->add_output(memory(), rank.output, element_of(a.dtype));
+    }
+    return side;
   }
 
  private:
@@ -103,9 +122,12 @@ class DcpPipeline : public AttentionPipeline {
     return own;
   }
 
-  void make_rank(int r, const Tensor& query) {
+  int num_local() const { return static_cast<int>(ranks_.size()); }
+
+  void make_rank(int local, const Tensor& query) {
     const AttentionSpec& a = problem().attention;
-    Rank& rank = ranks_[static_cast<std::size_t>(r)];
+    Rank& rank = ranks_[static_cast<std::size_t>(local)];
+    const int r = rank.number = comm_.first_rank() + local;
     const std::string name = fmt::format("rank {} ", r);
     const std::int64_t own = own_elements(a.v_head_size);
     rank.query = memory().upload(own_query(query, r), name + "query");
@@ -143,15 +165,15 @@ class DcpPipeline : public AttentionPipeline {
            static_cast<double>(element_size(write.source_element));
   }
 
-  std::int64_t rank_bytes() const { return cache_bytes() / world_size_; }
+  std::int64_t rank_bytes() const { return cache_bytes() / num_local(); }
 
   /// Cache update first; slots of other ranks' tokens are -1.
   void write_caches() {
-    for (int r = 0; r < world_size_; ++r) {
+    for (int i = 0; i < num_local(); ++i) {
       attn::CacheWriteParams write = cache_write();
-      write.key_cache = static_cast<char*>(write.key_cache) + r * rank_bytes();
-      write.value_cache = static_cast<char*>(write.value_cache) + r * rank_bytes();
-      write.slot_mapping += r * write.num_slots;
+      write.key_cache = static_cast<char*>(write.key_cache) + i * rank_bytes();
+      write.value_cache = static_cast<char*>(write.value_cache) + i * rank_bytes();
+      write.slot_mapping += i * write.num_slots;
       ops().write_cache(write);
     }
   }
@@ -171,18 +193,18 @@ class DcpPipeline : public AttentionPipeline {
 
   /// All heads over the local context tokens, non-causal.
   void attend_context() {
-    for (int r = 0; r < world_size_; ++r) {
-      const Rank& rank = ranks_[static_cast<std::size_t>(r)];
+    for (int i = 0; i < num_local(); ++i) {
+      const Rank& rank = ranks_[static_cast<std::size_t>(i)];
       attn::AttendParams part = params();
-      part.query = gather_.query_of_all(r);
+      part.query = gather_.query_of_all(i);
       part.seq_lens = rank.context_lens;
       // Every context key is older than every query row, so nothing is masked.
       part.score.window_right = -1;
-      part.kv.key = static_cast<const char*>(part.kv.key) + r * rank_bytes();
-      part.kv.value = static_cast<const char*>(part.kv.value) + r * rank_bytes();
+      part.kv.key = static_cast<const char*>(part.kv.key) + i * rank_bytes();
+      part.kv.value = static_cast<const char*>(part.kv.value) + i * rank_bytes();
       part.output_element = attn::Element::kF32;
-      part.output = exchange_.partial(r);
-      part.lse = exchange_.partial_lse(r);
+      part.output = exchange_.partial(i);
+      part.lse = exchange_.partial_lse(i);
       part.lse_stride = num_tokens();
       if (split_.num_splits <= 1) {
         ops().attend(part);
@@ -232,16 +254,16 @@ class DcpPipeline : public AttentionPipeline {
   }
 
   void merge() {
-    for (int r = 0; r < world_size_; ++r) {
-      const Rank& rank = ranks_[static_cast<std::size_t>(r)];
+    for (int i = 0; i < num_local(); ++i) {
+      const Rank& rank = ranks_[static_cast<std::size_t>(i)];
       attn::MergeParams merged{};
       merged.element = attn::Element::kF32;
       merged.output_element = params().output_element;
       merged.output = rank.output;
-      merged.output_lse = params().lse + r * heads_ * params().lse_stride;
+      merged.output_lse = params().lse + rank.number * heads_ * params().lse_stride;
       merged.output_lse_stride = params().lse_stride;
-      merged.prefix_output = exchange_.output(r);
-      merged.prefix_lse = exchange_.lse(r);
+      merged.prefix_output = exchange_.output(i);
+      merged.prefix_lse = exchange_.lse(i);
       merged.suffix_output = rank.fresh;
       merged.suffix_lse = rank.fresh_lse;
       merged.num_tokens = merged.num_merged = num_tokens();
@@ -252,15 +274,16 @@ class DcpPipeline : public AttentionPipeline {
     }
   }
 
-  /// The heads of all ranks as one tensor: what is compared and saved, no part of the forward.
+  /// The heads of the ranks of this process in one tensor: what is compared and saved, no part of
+  /// the forward.
   void collect_heads() {
     const std::int64_t row = std::int64_t{heads_} * params().v_head_size;
     const auto size = static_cast<std::int64_t>(dtype_size(problem().attention.dtype));
-    for (int r = 0; r < world_size_; ++r) {
+    for (const Rank& rank : ranks_) {
       attn::CopyParams copy{};
       copy.source_element = copy.output_element = params().output_element;
-      copy.source = ranks_[static_cast<std::size_t>(r)].output;
-      copy.output = static_cast<char*>(params().output) + r * row * size;
+      copy.source = rank.output;
+      copy.output = static_cast<char*>(params().output) + rank.number * row * size;
       set_strides(copy.source_strides, row, 0, 0);
       set_strides(copy.output_strides, params().output_token_stride, 0, 0);
       set_strides(copy.extents, num_tokens(), 1, 1);
@@ -270,8 +293,9 @@ class DcpPipeline : public AttentionPipeline {
   }
 
   int world_size_;
-  int heads_;  // h = H / W, of one rank
-  std::unique_ptr<Communicator> comm_;
+  int heads_;                                // h = H / W, of one rank
+  std::unique_ptr<Communicator> simulated_;  // null for one of several real ranks
+  Communicator& comm_;
   DcpQueryGather gather_;
   DcpExchange exchange_;
   std::vector<Rank> ranks_;
@@ -296,13 +320,12 @@ Facts explain_dcp(const Problem& problem, int num_sms) {
     tokens.push_back(0);
     for (const std::int32_t len : lens) tokens.back() += len;
   }
-  return {
-      {"path", "DCP: context of every rank, exchange, new tokens, merge"},
-      {"ranks", fmt::format("{} simulated, times are those of all of them in turn", world_size)},
-      {"heads of a rank", std::to_string(problem.attention.num_heads / world_size)},
-      {"context tokens by rank", fmt::format("{}", fmt::join(tokens, ", "))},
-      {"exchange", to_string(problem.dcp.comm)},
-      {"num_splits", std::to_string(context_splits(problem, num_sms))}};
+  return {{"path", "DCP: context of every rank, exchange, new tokens, merge"},
+          {"ranks", explain_ranks(problem.dcp)},
+          {"heads of a rank", std::to_string(problem.attention.num_heads / world_size)},
+          {"context tokens by rank", fmt::format("{}", fmt::join(tokens, ", "))},
+          {"exchange", to_string(problem.dcp.comm)},
+          {"num_splits", std::to_string(context_splits(problem, num_sms))}};
 }
 
 }  // namespace attnbench

@@ -13,6 +13,7 @@
 #include "metadata/batch.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/cascade.h"
+#include "metadata/parts/decode_plan.h"
 
 namespace attnbench {
 namespace {
@@ -71,6 +72,15 @@ class FlashPipeline : public AttentionPipeline {
     PipelineOutput output = AttentionPipeline::read_output(with_cache);
     if (int8_) int8_->read(output);
     return output;
+  }
+
+  std::optional<SampleSide> sample_side() override {
+    std::optional<SampleSide> side = AttentionPipeline::sample_side();
+    if (!int8_ || !side) return side;
+    int8_->change(*side);
+    // Codes of another query are not those that read() of the stage expects.
+    side->read = [this] { return AttentionPipeline::read_output(false); };
+    return side;
   }
 
  private:

@@ -166,6 +166,17 @@ std::string Int8Stage::query_defect() {
   return "";
 }
 
+/// The query in front of its codes, and the scales of keys beside the cache.
+void Int8Stage::change(SampleSide& side) const {
+  const AttentionSpec& a = problem_.attention;
+  side.query.clear();
+  side.add_query(query_.source, query_.source_element, query_.num_tokens,
+                 std::int64_t{a.num_heads} * a.head_size);
+  const Tensor& scales = inputs_.cache->key_scale_cache;  // [NB, Hk, bs]
+  const std::int64_t block = scales.dim(1) * scales.dim(2) * std::int64_t{sizeof(float)};
+  side.planes.push_back({reinterpret_cast<std::byte*>(write_.key_scale_cache), block, block});
+}
+
 void Int8Stage::read(PipelineOutput& output) {
   output.key_scale_cache =
       memory_.read(write_.key_scale_cache, Dtype::kF32, inputs_.cache->key_scale_cache.shape());

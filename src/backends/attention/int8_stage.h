@@ -6,6 +6,7 @@
 
 #include "backends/backend.h"
 #include "backends/device_buffers.h"
+#include "backends/sample_side.h"
 
 namespace attnbench {
 
@@ -24,6 +25,9 @@ class Int8Stage {
   const attn::Int8CacheWriteParams& write() const { return write_; }
   double quantise_bytes() const;
   double write_bytes() const;
+
+  /// What is other about this stage's pipeline between timed samples.
+  void change(SampleSide& side) const;
 
   /// The cache of key scales after the step; a defect when the query's codes or scales are not
   /// those of §11.2.

@@ -18,22 +18,6 @@
 namespace attnbench {
 namespace {
 
-attn::Alibi alibi_of(AlibiForm form) {
-  switch (form) {
-    case AlibiForm::kNone:
-      return attn::Alibi::kNone;
-    case AlibiForm::kKeyIndex:
-      return attn::Alibi::kKeyIndex;
-    case AlibiForm::kContextRelative:
-      return attn::Alibi::kContextRelative;
-    case AlibiForm::kDistance:
-      return attn::Alibi::kDistance;
-    case AlibiForm::kSqrt:
-      return attn::Alibi::kSqrt;
-  }
-  return attn::Alibi::kNone;
-}
-
 /// A window of any length means the same once it reaches past every key.
 int window_of(std::int64_t window) {
   constexpr std::int64_t kMost = 1 << 30;
@@ -130,6 +114,46 @@ void AttentionPipeline::set_score(const BackendInputs& inputs) {
   }
 }
 
+/// Sections of a block, for every rank of a group: each has a cache of its own and all use one
+/// table.
+void AttentionPipeline::set_redrawn_blocks(const PagedCache& cache, const StoredKv& stored) {
+  redrawn_ = RedrawBlocks::of_cache(problem_, cache.block_table, page_tokens(problem_));
+  const CellWriter cells(cache.layout, stored, problem_.kv_cache.block_size);
+  const std::int64_t ranks = problem_.dcp.world_size;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    std::byte* const first = cache_->as<std::byte>() + rank * (cache_bytes() / ranks);
+    for (const bool is_key : {true, false}) {
+      const std::int64_t plane = is_key ? cells.key_plane(0) : cells.value_plane(0);
+      planes_.push_back({first + plane, cache.layout.block_stride * cells.element_size(is_key),
+                         cells.plane_bytes(is_key)});
+    }
+  }
+}
+
+void AttentionPipeline::set_redrawn_rows(const Tensor& key, const Tensor& value) {
+  redrawn_ = RedrawBlocks::of_rows(problem_);
+  const auto add = [&](const void* memory, const Tensor& tensor) {
+    const std::int64_t row =
+        tensor.dim(1) * tensor.dim(2) * static_cast<std::int64_t>(dtype_size(tensor.dtype()));
+    auto* first = static_cast<std::byte*>(const_cast<void*>(memory));
+    planes_.push_back({first, row, kRedrawRows * row});
+  };
+  add(params_.kv.key, key);
+  add(params_.kv.value, value);
+}
+
+std::optional<SampleSide> AttentionPipeline::sample_side() {
+  SampleSide side;
+  side.add_query(params_.query, params_.query_element, num_tokens_, params_.query_token_stride);
+  side.blocks = redrawn_;
+  side.planes = planes_;
+  side.add_output(memory_, params_.output, params_.output_element);
+  side.add_output(memory_, params_.lse, attn::Element::kF32);
+  side.workspace_bytes = memory_.poisoned_bytes();
+  side.read = [this] { return read_output(false); };
+  return side;
+}
+
 RaggedKv ragged_kv(const BackendInputs& inputs) {
   const StoredKv* stored = inputs.stored;
   const bool has_codes = stored != nullptr && dtype_size(stored->key_codes.dtype()) == 1;
@@ -144,6 +168,7 @@ void AttentionPipeline::set_ragged_kv(const BackendInputs& inputs) {
   kv.element = element_of(key.dtype());
   kv.key = memory_.upload(key, "key");
   kv.value = memory_.upload(value, "value");
+  if (!inputs.inputs->shapes_only) set_redrawn_rows(key, value);
   kv.token_stride_key = std::int64_t{a.num_kv_heads} * a.head_size;
   kv.token_stride_value = std::int64_t{a.num_kv_heads} * a.v_head_size;
   kv.head_stride_key = a.head_size;
@@ -174,6 +199,10 @@ void AttentionPipeline::set_paged_kv(const BackendInputs& inputs) {
   kv.block_size = problem_.kv_cache.block_size;
   set_scales(layout);
   set_cache_write(cache);
+  // Why: a case of shapes has a table and no keys, and nothing runs; a rank by itself has the keys
+  // in its cache only.
+  if (!inputs.inputs->shapes_only && inputs.seat == nullptr)
+    set_redrawn_blocks(cache, *inputs.stored);
   if (calculates_kv_scales(problem_)) calculate_scales(*inputs.inputs);
 }
 
@@ -272,6 +301,7 @@ void AttentionPipeline::add_write_step() {
 }
 
 void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {
+  attend_step_ = steps_.size();
   add_step(counted_step(std::move(name), std::move(run),
                         attention_traffic(problem_, rules_).unique_bytes,
                         attention_flops(problem_, rules_)));
@@ -296,30 +326,6 @@ PipelineOutput AttentionPipeline::read_output(bool with_cache) {
     result.cache = memory_.read(cache_->data(), cache_dtype_, cache_shape_);
   }
   return result;
-}
-
-/// Fewer splits are preferred among nearly equal ones, because each costs a partial result that is
-/// written, read and combined.
-int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
-                      int num_sms) {
-  constexpr std::int64_t kLeastSplitLen = 256;
-  constexpr std::int64_t kMostSplits = 64;
-  // Counted as if two parts fit on a multiprocessor at a time.
-  const std::int64_t parts_at_once = std::int64_t{2} * num_sms;
-  constexpr double kNearlyBest = 0.95;
-  const std::int64_t unsplit = num_requests * num_kv_heads;
-  if (unsplit == 0) return 1;
-  // Share of the places of whole waves that the parts fill.
-  const auto filled = [&](std::int64_t splits) {
-    const std::int64_t waves = ceil_div(unsplit * splits, parts_at_once);
-    return static_cast<double>(unsplit * splits) / static_cast<double>(waves * parts_at_once);
-  };
-  const std::int64_t most = std::clamp(max_seq_len / kLeastSplitLen, std::int64_t{1}, kMostSplits);
-  double best = 0;
-  for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, filled(splits));
-  std::int64_t splits = 1;
-  while (filled(splits) < kNearlyBest * best) ++splits;
-  return static_cast<int>(splits);
 }
 
 }  // namespace attnbench

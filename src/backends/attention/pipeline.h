@@ -2,13 +2,16 @@
 // the problem, the cache write, output and LSE with their poison.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
 #include "backends/device_buffers.h"
 #include "backends/kv_scale_step.h"
+#include "backends/sample_side.h"
 #include "core/problem/problem.h"
 #include "ops/ops.h"
 
@@ -27,6 +30,7 @@ class AttentionPipeline : public Pipeline {
   const std::vector<Step>& steps() const override { return steps_; }
   void poison_outputs() override;
   PipelineOutput read_output(bool with_cache) override;
+  std::optional<SampleSide> sample_side() override;
 
  protected:
   /// Uploads everything; params() and cache writing are ready afterwards, no step is queued.
@@ -56,9 +60,13 @@ class AttentionPipeline : public Pipeline {
   std::int64_t cache_bytes() const { return static_cast<std::int64_t>(cache_->size_bytes()); }
   /// Adds the step that carries the FLOPs and bytes of the attention.
   void add_attend_step(std::string name, std::function<void()> run);
+  /// Number of the step that add_attend_step() added first.
+  std::size_t attend_step() const { return attend_step_; }
 
  private:
   void set_rows(const BackendInputs& inputs);
+  void set_redrawn_rows(const Tensor& key, const Tensor& value);
+  void set_redrawn_blocks(const PagedCache& cache, const StoredKv& stored);
   void set_score(const BackendInputs& inputs);
   void set_paged_kv(const BackendInputs& inputs);
   void set_ragged_kv(const BackendInputs& inputs);
@@ -78,15 +86,12 @@ class AttentionPipeline : public Pipeline {
   attn::CacheWriteParams write_{};
   std::unique_ptr<KvScaleStep> kv_scales_;  // where the scales are made from the data
   std::vector<Step> steps_;
+  std::size_t attend_step_ = 0;
+  std::optional<RedrawBlocks> redrawn_;  // what changes between timed samples
+  std::vector<SampleSide::Plane> planes_;
   Buffer* cache_ = nullptr;  // where the type has one
   std::vector<std::int64_t> cache_shape_;
   Dtype cache_dtype_ = Dtype::kBF16;
 };
-
-/// Splits of the keys for decode-only work: the fewest parts that fill whole waves of the device
-/// (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to 64, none
-/// shorter than 256 keys; 1 = no split.
-int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
-                      int num_sms);
 
 }  // namespace attnbench

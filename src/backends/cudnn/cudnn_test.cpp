@@ -18,7 +18,7 @@ namespace attnbench {
 namespace {
 
 using List = std::vector<std::string>;
-constexpr DeviceFacts kHopper{90, 132, true};
+const DeviceFacts kHopper{90, 132, true};
 
 FakeCudnnState& fake_state() {
   static FakeCudnnState state;

@@ -84,6 +84,13 @@ void CudnnPipeline::run() {
   plan_->run(arguments_, workspace_);
 }
 
+std::optional<SampleSide> CudnnPipeline::sample_side() {
+  std::optional<SampleSide> side = AttentionPipeline::sample_side();
+  side->outputs.pop_back();  // our LSE, which is made of the statistics
+  side->add_output(memory(), arguments_.stats, attn::Element::kF32);
+  return side;
+}
+
 PipelineOutput CudnnPipeline::read_output(bool with_cache) {
   PipelineOutput output = AttentionPipeline::read_output(with_cache);
   const Tensor stats = memory().read(arguments_.stats, Dtype::kF32, {cudnn_stats_size(problem())});

@@ -21,6 +21,7 @@ class CudnnPipeline final : public AttentionPipeline {
 
   /// With our LSE, [H, T] natural, whatever form the statistics have.
   PipelineOutput read_output(bool with_cache) override;
+  std::optional<SampleSide> sample_side() override;
 
  private:
   void set_memory(const BackendInputs& inputs);

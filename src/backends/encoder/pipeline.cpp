@@ -79,6 +79,7 @@ void MmPipeline::set_sequences() {
 void MmPipeline::set_interleaved_value(const AttentionInputs& inputs) {
   const InterleavedValue value = interleave_value(problem(), inputs);
   const void* rows = memory().upload(value.rows, "interleaved QKV");
+  interleaved_ = rows;
   const auto size = static_cast<std::int64_t>(dtype_size(value.rows.dtype()));
   mutable_params().kv.value = static_cast<const char*>(rows) + value.first * size;
   mutable_params().kv.token_stride_value = value.token_stride;
@@ -152,6 +153,25 @@ void MmPipeline::check_padding(PipelineOutput& output) {
       return;
     }
   }
+}
+
+std::optional<SampleSide> MmPipeline::sample_side() {
+  std::optional<SampleSide> side = AttentionPipeline::sample_side();
+  const MmEncoderSpec& mm = problem().mm_encoder;
+  // A scale of the largest element, not of the largest magnitude, is another one with other signs.
+  if (fp8_ && mm.amax == AmaxKind::kSigned && !mm.fp8_scale_path) return std::nullopt;
+  if (fp8_) {
+    // Scales may be those of the largest key, which another block could move.
+    side->blocks.reset();
+    side->planes.clear();
+  } else if (interleaved_ != nullptr) {
+    const auto size = static_cast<std::int64_t>(dtype_size(problem().attention.dtype));
+    const std::int64_t row = params().kv.token_stride_value * size;
+    auto* first = static_cast<std::byte*>(const_cast<void*>(interleaved_));
+    side->planes.back() = {first, row, kRedrawRows * row};
+  }
+  side->read = [this] { return AttentionPipeline::read_output(false); };
+  return side;
 }
 
 PipelineOutput MmPipeline::read_output(bool with_cache) {

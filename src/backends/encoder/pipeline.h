@@ -21,6 +21,7 @@ class MmPipeline : public AttentionPipeline {
 
   void poison_outputs() override;
   PipelineOutput read_output(bool with_cache) override;
+  std::optional<SampleSide> sample_side() override;
 
  private:
   void set_sequences();
@@ -31,7 +32,8 @@ class MmPipeline : public AttentionPipeline {
 
   const MmCapability& capability_;
   std::unique_ptr<MmFp8> fp8_;
-  void* padded_output_ = nullptr;  // [T_pad, H, D rounded up to 16] where D is not that
+  const void* interleaved_ = nullptr;  // rows of Q, K and V where V is a view into them
+  void* padded_output_ = nullptr;      // [T_pad, H, D rounded up to 16] where D is not that
 };
 
 /// The lengths as vLLM's layer hands them to the wrapper of this backend.

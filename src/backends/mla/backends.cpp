@@ -1,10 +1,15 @@
 // The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE. Each is
 // its limits as a MlaCapability; MlaBackend is the same class for all. None of them has rules of
 // its own for masks or rounding, so none states KernelRules.
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "backends/backend_list.h"
 #include "backends/mla/pipeline.h"
+#include "backends/mla/plan.h"
+#include "backends/ranks/exchange.h"
+#include "metadata/parts/decode_plan.h"
 
 namespace attnbench {
 namespace {
@@ -51,6 +56,20 @@ MlaCapability flash_mla_sparse() {
   return c;
 }
 
+/// Whether the plan of the decodes splits requests, and how many.
+std::string describe_decode_plan(const Problem& problem, const MlaPlan& plan) {
+  std::vector<std::int32_t> lens = seq_lens_of(problem);
+  lens.resize(static_cast<std::size_t>(plan.batch.num_decodes));
+  const DecodePlan decodes = plan_dense_decode(lens, plan.num_parts);
+  int num_split = 0;
+  for (std::size_t b = 0; b < lens.size(); ++b) {
+    num_split += decodes.num_splits[b + 1] - decodes.num_splits[b] > 1 ? 1 : 0;
+  }
+  if (num_split == 0) return "whole requests";
+  return fmt::format("{} of {} requests split, {} partial results", num_split, lens.size(),
+                     decodes.num_splits.back() - static_cast<int>(lens.size()) + num_split);
+}
+
 class MlaBackend : public Backend {
  public:
   MlaBackend(MlaCapability capability, std::string_view description)
@@ -80,6 +99,10 @@ class MlaBackend : public Backend {
                 {"decode form", capability_.sparse ? "latent, listed keys" : "latent"},
                 {"decode parts", std::to_string(plan.num_parts)},
                 {"decode query", plan.quantised_query ? "fp8_e4m3" : "as given"}};
+    const bool is_planned = capability_.split == MlaDecodeSplit::kPlan && !capability_.sparse;
+    if (is_planned && plan.num_parts > 1 && problem.dcp.world_size == 1) {
+      facts.emplace_back("decode plan", describe_decode_plan(problem, plan));
+    }
     if (plan.chunks) {
       facts.emplace_back("context chunks", std::to_string(plan.chunks->chunks.size()));
       facts.emplace_back("max_context_chunk", std::to_string(plan.chunks->max_context_chunk));
@@ -89,8 +112,7 @@ class MlaBackend : public Backend {
       facts.emplace_back("upconverted requests", std::to_string(plan.sparse_batch.num_prefills));
     }
     if (problem.dcp.world_size > 1) {
-      facts.emplace_back("ranks", std::to_string(problem.dcp.world_size) +
-                                      " simulated, times are those of all of them in turn");
+      facts.emplace_back("ranks", explain_ranks(problem.dcp));
       facts.emplace_back("heads of a rank",
                          std::to_string(problem.attention.num_heads / problem.dcp.world_size));
       facts.emplace_back("exchange", to_string(problem.dcp.comm));

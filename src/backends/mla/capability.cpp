@@ -77,7 +77,7 @@ class MlaRefusals : private Refusals {
     dcp_without_lse(can_.sparse);
     add_if(dcp && !can_.sparse && is_quantised(problem_.kv_cache.dtype),
            "DCP not support fp8 kvcache now.");
-    dcp_over_nccl();
+    dcp_transport();
     dcp_interleaved_speculation();
     mla_scores();
     add_if(can_.sparse && !can_.latent_only && a_.num_heads > 128,

@@ -89,7 +89,7 @@ class MlaDecode {
     std::vector<attn::AttendParams> attends;
     std::vector<DecodeRows> rows;
     for (const MlaRank& rank : work_.ranks) {
-      rows.push_back(local_rows(rank.index));
+      rows.push_back(local_rows(rank.number));
       attn::AttendParams attend =
           attend_params(rows.back(), queries[static_cast<std::size_t>(rank.index)], work_.element);
       attend.kv = paged_kv(rank, table);
@@ -246,8 +246,7 @@ class MlaDecode {
   }
 
   attn::PlanParams plan_params(const DecodeRows& rows) {
-    const DecodePlan plan =
-        plan_decode(rows.seq_lens, work_.plan.num_parts, kDecodePlanDenseOverhead);
+    const DecodePlan plan = plan_dense_decode(rows.seq_lens, work_.plan.num_parts);
     return work_.plan_params(plan, rows.query_start_loc, padded_heads_);
   }
 

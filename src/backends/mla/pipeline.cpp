@@ -9,6 +9,7 @@
 #include "backends/mla/prefill.h"
 #include "backends/mla/sparse.h"
 #include "core/error.h"
+#include "inputs/cache/cache_cells.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -78,6 +79,25 @@ PipelineOutput MlaPipeline::read_output(bool with_cache) {
     result.defect = "a row of the quantised output past the last token was written";
   }
   return result;
+}
+
+std::optional<SampleSide> MlaPipeline::sample_side() {
+  SampleSide side;
+  const MlaSizes& n = work_.sizes;
+  side.add_query(work_.query, work_.element, work_.num_tokens, n.heads * n.qk());
+  side.blocks =
+      RedrawBlocks::of_cache(problem_, work_.cache_before.block_table, page_tokens(problem_));
+  const std::int64_t block = problem_.kv_cache.block_size * work_.cache_before.data.shape().back() *
+                             static_cast<std::int64_t>(dtype_size(work_.cache_before.data.dtype()));
+  for (const MlaRank& rank : work_.ranks) {
+    side.planes.push_back({reinterpret_cast<std::byte*>(rank.cache), block, block});
+  }
+  side.add_output(work_.memory, work_.output, work_.element);
+  side.add_output(work_.memory, work_.lse, attn::Element::kF32);
+  if (quant_->is_on()) quant_->add_outputs(side);
+  side.workspace_bytes = work_.memory.poisoned_bytes();
+  side.read = [this] { return read_output(false); };
+  return side;
 }
 
 /// rank_output f32 [W, Td, N, Lkv] and rank_lse f32 [W, N, Td] of the decodes.
@@ -195,6 +215,13 @@ void MlaOutputQuant::add_zero_scales() {
   zeros.num_heads = 1;
   zeros.second_size = checked_int32(layout_.scale_shape[1], "output scales of a row");
   work_.add_each("clear_output_scales", false, &Ops::concat, std::vector{zeros});
+}
+
+void MlaOutputQuant::add_outputs(SampleSide& side) const {
+  side.add_output(work_.memory, codes_, attn::Element::kU8);
+  // A static scale is an input.
+  if (work_.problem.output_quant.type == OutputQuantType::kFp8Static) return;
+  side.add_output(work_.memory, scales_, attn::Element::kU8);
 }
 
 DeviceBuffers::Rows MlaOutputQuant::read_codes() const {

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/mla/work.h"
 #include "backends/output_quant.h"
+#include "backends/sample_side.h"
 
 namespace attnbench {
 
@@ -23,6 +25,8 @@ class MlaOutputQuant {
   /// Codes and scales after a run. Scales that stand for no row keep what they held.
   DeviceBuffers::Rows read_codes() const;
   Tensor read_scales() const;
+  /// Codes and scales are kept of a sample too.
+  void add_outputs(SampleSide& side) const;
 
  private:
   void add_static();
@@ -43,6 +47,7 @@ class MlaPipeline : public Pipeline {
   const std::vector<Step>& steps() const override { return work_.steps; }
   void poison_outputs() override;
   PipelineOutput read_output(bool with_cache) override;
+  std::optional<SampleSide> sample_side() override;
 
  protected:
   /// Adds the cache write; the steps of attention follow, then add_output_quant(). `capability`

@@ -165,7 +165,7 @@ void MlaContext::make_workspaces() {
     Workspace w;
     w.rows = work_.workspace(most * entry, row_element(), "context rows");
     if (work_.has_ranks()) {
-      const auto world_size = static_cast<i64>(work_.ranks.size());
+      const i64 world_size = work_.comm->world_size();
       w.local = work_.workspace(most_local * entry, work_.element, "local context");
       w.gathered =
           work_.workspace(world_size * most_local * entry, work_.element, "gathered context");
@@ -282,7 +282,7 @@ void MlaContext::add_gather_from_ranks(std::size_t index) {
   }
   work_.add_each("gather_context", false, &Ops::cp_gather, std::move(gathers));
   const auto bytes = static_cast<std::size_t>(chunk.num_local_tokens * entry * work_.size);
-  work_.add_step(side_step("all_gather_context", [comm = work_.comm.get(), send, receive, bytes] {
+  work_.add_step(side_step("all_gather_context", [comm = work_.comm, send, receive, bytes] {
     comm->all_gather(send, receive, bytes);
   }));
   work_.add_each("reorg_context", false, &Ops::gather_rows, std::move(reorgs));

@@ -31,7 +31,7 @@ MlaWork::MlaWork(const MlaCapability& of, const Problem& described, const Backen
   num_tokens = inputs.num_tokens();
   num_rows = inputs.query.dim(0);
   set_memory();
-  set_ranks();
+  set_ranks(given.seat);
 }
 
 void MlaWork::set_memory() {
@@ -67,19 +67,26 @@ void MlaWork::calculate_scales() {
   q_scale = kv_scales->q_scale();
 }
 
-/// Every rank gets its heads and its part of one buffer that holds the caches of all, one behind
-/// the other; slot mappings likewise.
-void MlaWork::set_ranks() {
+/// Every rank gets its heads and its part of one buffer that holds the caches of all ranks of this
+/// process, one behind the other; slot mappings likewise.
+void MlaWork::set_ranks(const RankSeat* seat) {
   const int world_size = problem.dcp.world_size;
-  const i64* slots = memory.upload_of<i64>(cache_before.slot_mapping, "slot_mapping");
-  const i64 num_slots = cache_before.slot_mapping.num_elements() / world_size;
-  const i64 cache_bytes = static_cast<i64>(cache->size_bytes()) / world_size;
-  for (int r = 0; r < world_size; ++r) {
-    const HeadSpan own = dcp_heads_of_rank(problem.attention.num_heads, r, world_size);
-    ranks.push_back({r, own.begin, own.end - own.begin,
-                     static_cast<char*>(cache->data()) + r * cache_bytes, slots + r * num_slots});
+  if (seat != nullptr) {
+    comm = seat->communicator;
+  } else if (world_size > 1) {
+    simulated_ = make_ops_communicator(world_size, ops);
+    comm = simulated_.get();
   }
-  if (world_size > 1) comm = make_ops_communicator(world_size, ops);
+  const int num_local = comm != nullptr ? comm->num_local_ranks() : 1;
+  const int first = comm != nullptr ? comm->first_rank() : 0;
+  const i64* slots = memory.upload_of<i64>(cache_before.slot_mapping, "slot_mapping");
+  const i64 num_slots = cache_before.slot_mapping.num_elements() / num_local;
+  const i64 cache_bytes = static_cast<i64>(cache->size_bytes()) / num_local;
+  for (int i = 0; i < num_local; ++i) {
+    const HeadSpan own = dcp_heads_of_rank(problem.attention.num_heads, first + i, world_size);
+    ranks.push_back({i, first + i, own.begin, own.end - own.begin,
+                     static_cast<char*>(cache->data()) + i * cache_bytes, slots + i * num_slots});
+  }
 }
 
 attn::MlaEntry MlaWork::entry_format() const {

@@ -34,7 +34,8 @@ struct MlaSizes {
 
 /// One rank of a DCP group, or the only one: heads [first_head, first_head + heads) are its own.
 struct MlaRank {
-  int index = 0;
+  int index = 0;   // in MlaWork::ranks
+  int number = 0;  // in the group
   attn::i64 first_head = 0;
   attn::i64 heads = 0;
   char* cache = nullptr;                    // [NB, bs, entry]
@@ -60,9 +61,9 @@ class MlaWork {
   i64 size;               // its bytes
   MlaSizes sizes;
   i64 num_tokens = 0;
-  i64 num_rows = 0;                    // of query and output: T_pad
-  std::unique_ptr<Communicator> comm;  // null for one rank
-  std::vector<MlaRank> ranks;
+  i64 num_rows = 0;              // of query and output: T_pad
+  Communicator* comm = nullptr;  // null without DCP
+  std::vector<MlaRank> ranks;    // of this process: all of a simulated group, one of a real one
   std::vector<Step> steps;
   /// What ranks computed before the exchange, f32 [Td, heads, Lkv] and [heads, Td]; empty without
   /// DCP or without decodes.
@@ -81,7 +82,7 @@ class MlaWork {
   float* lse = nullptr;                    // [at least N, T_pad]
   Buffer* cache = nullptr;
 
-  bool has_ranks() const { return ranks.size() > 1; }
+  bool has_ranks() const { return comm != nullptr; }
   attn::MlaEntry entry_format() const;
   /// The paged entries of a rank as the requests from `first_request` on see them.
   attn::MlaEntries entries(const MlaRank& rank, int first_request) const;
@@ -125,8 +126,9 @@ class MlaWork {
  private:
   void set_memory();
   void calculate_scales();
-  void set_ranks();
+  void set_ranks(const RankSeat* seat);
 
+  std::unique_ptr<Communicator> simulated_;
   bool has_attention_step_ = false;
 };
 

@@ -35,7 +35,7 @@ class OpRefusals : private Refusals {
     dtype(writes && problem_.kv_cache.int8_level == 2 && problem_.attention.dtype == Dtype::kF32);
     if (writes || op_ == OpKind::kGather) add_cache();
     if (writes && !problem_.op.mla) add_paged_cache();
-    dcp_over_nccl();
+    dcp_transport();
     v_head_size((rotates() || op_ == OpKind::kQuantize) && !problem_.op.mla);
     return take();
   }

@@ -12,7 +12,7 @@
 namespace attnbench {
 namespace {
 
-constexpr std::size_t kGuardBytes = 256;
+constexpr std::size_t kPoisonBytes = 256;
 
 bool holds_poison(const Tensor& tensor) {
   return attnbench::holds_poison(tensor.bytes(), tensor.bytes() + tensor.size_bytes());
@@ -23,7 +23,7 @@ bool holds_poison(const Tensor& tensor) {
 void* OpPipeline::output(const std::string& name, Tensor before) {
   const bool is_poison = holds_poison(before);
   Output output{name, std::move(before), is_poison, nullptr, nullptr};
-  output.buffer = &memory_.allocate(output.before.size_bytes() + kGuardBytes, name);
+  output.buffer = &memory_.allocate(output.before.size_bytes() + kPoisonBytes, name);
   outputs_.push_back(std::move(output));
   return outputs_.back().buffer->data();
 }
@@ -51,6 +51,17 @@ void OpPipeline::poison_outputs() {
   }
 }
 
+SampleSide OpPipeline::kept_outputs() {
+  SampleSide side;
+  for (Output& output : outputs_) {
+    side.outputs.push_back({output.buffer->data(),
+                            static_cast<std::int64_t>(output.buffer->size_bytes()),
+                            static_cast<attn::Element>(output.before.dtype())});
+  }
+  side.read = [this] { return read_output(false); };
+  return side;
+}
+
 /// From the copy on the device, in the order of the stream, so that the host waits for nothing.
 void OpPipeline::put_back(Output& output) {
   const Tensor& before = output.before;
@@ -68,7 +79,7 @@ void OpPipeline::put_back(Output& output) {
 Tensor OpPipeline::read(Output& output, std::string& defect) {
   const std::size_t size = output.before.size_bytes();
   Tensor bytes = memory_.read(output.buffer->data(), Dtype::kU8,
-                              {static_cast<std::int64_t>(size + kGuardBytes)});
+                              {static_cast<std::int64_t>(size + kPoisonBytes)});
   Tensor tensor(output.before.dtype(), output.before.shape());
   std::copy_n(bytes.bytes(), size, tensor.bytes());
   if (!attnbench::holds_poison(bytes.bytes() + size, bytes.bytes() + bytes.size_bytes())) {

@@ -15,6 +15,7 @@
 
 #include "backends/backend.h"
 #include "backends/device_buffers.h"
+#include "backends/sample_side.h"
 #include "inputs/op_inputs.h"
 
 namespace attnbench {
@@ -49,6 +50,9 @@ class OpPipeline final : public Pipeline {
   /// hold before the run is copied from device memory.
   void keep_outputs_on_device();
 
+  /// What is kept of timed samples: all outputs. Inputs are named by who knows the operation.
+  SampleSide kept_outputs();
+
   /// Lives as long as the steps.
   void keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
 
@@ -61,7 +65,7 @@ class OpPipeline final : public Pipeline {
     std::string name;
     Tensor before;
     bool is_poison;         // `before` is nothing else
-    Buffer* buffer;         // with kGuardBytes of poison behind the tensor
+    Buffer* buffer;         // with kPoisonBytes of poison behind the tensor
     const void* on_device;  // a copy of `before`, or null
   };
 

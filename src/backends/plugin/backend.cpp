@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <cstddef>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -14,6 +16,7 @@
 #include "backends/plugin/pipeline.h"
 #include "core/error.h"
 #include "inputs/cache/kv_scales.h"
+#include "plugin/plugin_description.h"
 #include "plugin/python_plugin.h"
 
 namespace attnbench {
@@ -21,8 +24,12 @@ namespace {
 
 class PluginBackend final : public Backend {
  public:
-  PluginBackend(PluginInfo info, const PluginTable& plugin, const PluginDevice& device)
+  /// `library`: where the functions of `plugin` are, which then is data only; null = in it.
+  PluginBackend(PluginInfo info, const PluginTable& plugin, const PluginDevice& device,
+                std::shared_ptr<LazyPluginLibrary> library = nullptr, std::size_t index = 0)
       : plugin_(plugin),
+        library_(std::move(library)),
+        index_(index),
         device_(device),
         dense_mla_(plugin_mla_capability(plugin.table, false)),
         sparse_mla_(plugin_mla_capability(plugin.table, true)),
@@ -76,13 +83,13 @@ class PluginBackend final : public Backend {
     const std::vector<std::string> reasons = refusals(problem, device_.facts);
     if (!reasons.empty()) fail(ErrorKind::kUnsupported, "{}", fmt::join(reasons, "; "));
     if (const MlaCapability* mla = mla_capability(problem)) {
-      return std::make_unique<PluginMlaPipeline>(*mla, problem, inputs, ops, plugin_, device_);
+      return std::make_unique<PluginMlaPipeline>(*mla, problem, inputs, ops, loaded(), device_);
     }
     if (problem.attention.type == AttentionType::kOp) {
       if (inputs.op == nullptr) fail(ErrorKind::kInternal, "{}: no operands were given", name());
-      return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, plugin_, device_);
+      return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, loaded(), device_);
     }
-    return std::make_unique<PluginPipeline>(problem, inputs, ops, plugin_, device_);
+    return std::make_unique<PluginPipeline>(problem, inputs, ops, loaded(), device_);
   }
 
   bool chooses_kernels() const override { return false; }
@@ -108,6 +115,16 @@ class PluginBackend final : public Backend {
   }
 
  private:
+  /// The table whose functions are the user's code: from here on it is in this process.
+  const PluginTable& loaded() const {
+    if (!library_) return plugin_;
+    if (!loaded_) {
+      loaded_ = library_->table(index_);
+      loaded_->on_cuda = plugin_.on_cuda;
+    }
+    return *loaded_;
+  }
+
   static std::string describe(const char* own_words, const PluginInfo& info) {
     const std::string of = fmt::format("plugin {}, version {}", info.library, info.version);
     return own_words == nullptr ? of : fmt::format("{} ({})", own_words, of);
@@ -169,10 +186,11 @@ class PluginBackend final : public Backend {
   /// The lines of what supports() says. Errors: BackendFailure when it throws.
   std::vector<std::string> asked(const AttnbenchProblem& problem) const {
     if (plugin_.table.supports == nullptr) return {};
+    const PluginTable& plugin = loaded();
     const char* words = nullptr;
     const StdoutToStderr redirected;
-    const auto complaint = complaint_of(plugin_, [&]() -> const char* {
-      words = plugin_.table.supports(plugin_.self, &problem);
+    const auto complaint = complaint_of(plugin, [&]() -> const char* {
+      words = plugin.table.supports(plugin.self, &problem);
       return nullptr;
     });
     if (complaint) {
@@ -196,7 +214,10 @@ class PluginBackend final : public Backend {
                        convention.empty_is_plus_inf ? "+inf" : "-inf");
   }
 
-  PluginTable plugin_;
+  PluginTable plugin_;  // what it declares
+  std::shared_ptr<LazyPluginLibrary> library_;
+  std::size_t index_;  // in the library
+  mutable std::optional<PluginTable> loaded_;
   PluginDevice device_;
   MlaCapability dense_mla_;
   MlaCapability sparse_mla_;
@@ -208,11 +229,14 @@ class PluginBackend final : public Backend {
 
 std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
                                                   const PluginDevice& device) {
-  const PluginLibrary library(path);
+  constexpr double kLoadLimitS = 60;  // libraries of a gigabyte take seconds
+  const auto library = std::make_shared<LazyPluginLibrary>(describe_plugin(path, kLoadLimitS));
+  const PluginDescription& described = library->description();
   std::vector<std::unique_ptr<Backend>> backends;
-  for (const PluginTable& table : library.tables()) {
-    PluginInfo info{library.path(), table.table.version, library.sha256()};
-    backends.push_back(std::make_unique<PluginBackend>(std::move(info), table, device));
+  for (const PluginTable& table : described.tables) {
+    PluginInfo info{described.path, table.table.version, described.sha256};
+    backends.push_back(
+        std::make_unique<PluginBackend>(std::move(info), table, device, library, backends.size()));
   }
   return backends;
 }

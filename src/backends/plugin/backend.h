@@ -12,7 +12,9 @@
 
 namespace attnbench {
 
-/// Opens a plugin for the device that cases will run on. Errors: those of PluginLibrary.
+/// The backends of a plugin, for the device that cases will run on. The library is looked at by a
+/// child process and loaded into this one only by refusals() and prepare() of a backend. Errors:
+/// those of describe_plugin().
 std::vector<std::unique_ptr<Backend>> load_plugin(const std::string& path,
                                                   const PluginDevice& device);
 

@@ -152,6 +152,12 @@ void PluginKernel::collect() {
   if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
 }
 
+void PluginKernel::collect_sample() {
+  const auto complaint =
+      complaint_of(plugin_, [&] { return plugin_.collect_sample(state_.get()); });
+  if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
+}
+
 void PluginKernel::finish() {
   const auto complaint = state_.destroy();
   if (!complaint) return;

@@ -94,6 +94,9 @@ class PluginKernel {
   void run();
   /// What run() gives as tensors of its own comes to ours, outside of what is timed.
   void collect();
+  /// The same behind a timed run, which may be the replay of a graph: without a run() of its own.
+  /// Only queued.
+  void collect_sample();
   bool collects() const { return plugin_.collect != nullptr; }
   /// Destroys the plugin's state; nothing may run afterwards. Errors: BackendFailure.
   void finish();

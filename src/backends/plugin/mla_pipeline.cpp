@@ -160,6 +160,17 @@ PipelineOutput PluginMlaPipeline::read_output(bool with_cache) {
   return output;
 }
 
+std::optional<SampleSide> PluginMlaPipeline::sample_side() {
+  std::optional<SampleSide> side = MlaPipeline::sample_side();
+  side->add_output(work().memory, latent_output_, work().element);
+  if (!kernel_.collects()) return side;
+  side->collect = [this] {
+    kernel_.collect_sample();
+    for (std::size_t i = attention_step_ + 1; i < work().steps.size(); ++i) work().steps[i].run();
+  };
+  return side;
+}
+
 UsersPipeline::Words PluginMlaPipeline::words() const {
   const bool has_lists = kernel_.tensors().topk_slots != nullptr;
   return {has_lists ? "the query negated and half of every list" : "the query negated",

@@ -25,6 +25,7 @@ class PluginMlaPipeline final : public MlaPipeline, public UsersPipeline {
                     const PluginDevice& device);
 
   PipelineOutput read_output(bool with_cache) override;
+  std::optional<SampleSide> sample_side() override;
   /// Query and latents, also those that every run writes into the cache.
   void negate_inputs() override;
   /// And exchanges the lists for others: what a kernel makes of them in its first run is wrong in

@@ -31,6 +31,25 @@ void PluginOpPipeline::toggle(OperandValues values) {
   operation_->upload(shown_);
 }
 
+std::optional<SampleSide> PluginOpPipeline::sample_side() {
+  SampleSide side = op_.kept_outputs();
+  const bool merges = problem_.get()->operation == ATTNBENCH_OP_MERGE;
+  const std::int64_t width = op_.problem().attention.v_head_size;
+  std::int64_t first_index = 0;
+  for (const PluginKernel::Input& input : operation_->values()) {
+    const Tensor& tensor = *input.tensor;
+    if (tensor.shape().size() != 3) continue;  // an LSE
+    const std::int64_t vectors = tensor.dim(0) * tensor.dim(1);
+    side.query.push_back({const_cast<void*>(input.memory),
+                          static_cast<int>(dtype_size(tensor.dtype())), vectors, tensor.dim(2),
+                          first_index, merges ? width : tensor.dim(2)});
+    if (!merges) first_index += tensor.num_elements();
+  }
+  if (kernel_.collects()) side.collect = [this] { kernel_.collect_sample(); };
+  side.read = [this] { return read_output(false); };
+  return side;
+}
+
 PipelineOutput PluginOpPipeline::read_output(bool with_cache) {
   kernel_.collect();
   PipelineOutput output = op_.read_output(with_cache);

@@ -21,6 +21,9 @@ class PluginOpPipeline final : public Pipeline, public UsersPipeline {
   const std::vector<Step>& steps() const override { return op_.steps(); }
   void poison_outputs() override;
   PipelineOutput read_output(bool with_cache) override;
+  /// Signs are drawn for keys and the values behind them, or for the elements of a merged output,
+  /// to which both parts have the same: what comes out has them too.
+  std::optional<SampleSide> sample_side() override;
 
   void negate_inputs() override { toggle(OperandValues::kNegated); }
   void negate_query() override { toggle(OperandValues::kOther); }

@@ -131,6 +131,15 @@ std::string PluginPipeline::changed_input() {
   return kernel_.changed_input(inputs);
 }
 
+std::optional<SampleSide> PluginPipeline::sample_side() {
+  std::optional<SampleSide> side = AttentionPipeline::sample_side();
+  // Why not earlier: another stream could begin while the cache is written, which is not counted.
+  side->first_reader = attend_step();
+  if (kernel_.collects()) side->collect = [this] { kernel_.collect_sample(); };
+  if (kernel_.table().lse == ATTNBENCH_LSE_NONE) side->outputs.pop_back();
+  return side;
+}
+
 PipelineOutput PluginPipeline::read_output(bool with_cache) {
   kernel_.collect();
   PipelineOutput output = AttentionPipeline::read_output(with_cache);

@@ -19,6 +19,7 @@ class PluginPipeline final : public AttentionPipeline, public UsersPipeline {
                  const PluginTable& plugin, const PluginDevice& device);
 
   PipelineOutput read_output(bool with_cache) override;
+  std::optional<SampleSide> sample_side() override;
   /// Query, keys and values, also those that every run writes into the cache.
   void negate_inputs() override;
   void negate_query() override;

@@ -2,9 +2,10 @@
 // goes through here (semantics §7), so that a pipeline is written for W ranks and does not know
 // whether they are simulated in one process or real ones.
 //
-// The only implementation simulates them: all W ranks have their buffers on the device of one Ops,
-// and what they exchange is copied and summed by its operations. Nothing passes through the host,
-// so the steps can be captured and timed; what such a time leaves out is the network.
+// The implementation of this file simulates them: all W ranks have their buffers on the device of
+// one Ops, and what they exchange is copied and summed by its operations. Nothing passes through
+// the host, so the steps can be captured and timed; what such a time leaves out is the network.
+// Real ranks (dcp.transport mpi and nccl) exchange through bench/ranks.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,10 @@ class Communicator {
   virtual ~Communicator() = default;
 
   virtual int world_size() const = 0;  // W
-  /// Ranks of this process: all W when they are simulated.
+  /// Ranks whose buffers a call takes: all W when they are simulated, else one.
   virtual int num_local_ranks() const = 0;
+  /// The first of them.
+  virtual int first_rank() const { return 0; }
 
   /// Each rank sends size_bytes and receives [W, size_bytes], ordered by rank.
   virtual void all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) = 0;
@@ -45,6 +48,13 @@ class Communicator {
   /// Each rank sends [count] and receives the sums [count].
   virtual void all_reduce_sum(SendBuffers send, ReceiveBuffers receive, Dtype dtype,
                               std::int64_t count) = 0;
+};
+
+/// One of several real ranks, which a pipeline can be: it holds its share of heads and keys, and
+/// the communicator leads to the pipelines of the others.
+struct RankSeat {
+  int rank = 0;
+  Communicator* communicator = nullptr;
 };
 
 /// Simulated ranks on the device of `ops`, which must outlive it. world_size in [1,

@@ -40,7 +40,8 @@ DcpQueryGather::DcpQueryGather(Communicator& communicator, DeviceBuffers& memory
       num_tokens_(num_tokens),
       row_(std::int64_t{num_heads} * head_size) {
   const i64 size = communicator.world_size() * num_tokens * row_;
-  for (int r = 0; r < communicator.world_size(); ++r) {
+  for (int i = 0; i < communicator.num_local_ranks(); ++i) {
+    const int r = communicator.first_rank() + i;
     received_.push_back(
         memory.workspace_of(element, size, fmt::format("rank {} gathered query", r)));
     joined_.push_back(
@@ -69,12 +70,13 @@ DcpExchange::DcpExchange(DcpComm comm, Communicator& communicator, DeviceBuffers
       ops_(memory.ops()),
       shape_(shape),
       world_size_(communicator.world_size()),
-      ranks_(static_cast<std::size_t>(world_size_)) {
-  for (int r = 0; r < world_size_; ++r) make_rank(r, memory);
+      ranks_(static_cast<std::size_t>(communicator.num_local_ranks())) {
+  for (int i = 0; i < communicator.num_local_ranks(); ++i) make_rank(i, memory);
 }
 
-void DcpExchange::make_rank(int r, DeviceBuffers& memory) {
-  Rank& rank = ranks_[static_cast<std::size_t>(r)];
+void DcpExchange::make_rank(int local, DeviceBuffers& memory) {
+  Rank& rank = ranks_[static_cast<std::size_t>(local)];
+  const int r = communicator_.first_rank() + local;
   const auto floats = [&](i64 count, const char* name) {
     return memory.workspace_of<float>(count, fmt::format("rank {} {}", r, name));
   };
@@ -83,14 +85,15 @@ void DcpExchange::make_rank(int r, DeviceBuffers& memory) {
   const bool scatters = comm_ == DcpComm::kAgRs;
   rank.partial = floats(partial_lses * shape_.width, "partial");
   rank.partial_lse = floats(partial_lses, "partial lse");
-  rank.parts = floats(own * world_size_, "parts");
-  rank.received = floats(scatters ? own : own * world_size_, "received");
   if (comm_ == DcpComm::kA2a) {
-    rank.gathered_lse = floats(own_lses() * world_size_, "received lse");
+    rank.parts = floats(packed_part() * world_size_, "parts");
+    rank.received = floats(packed_part() * world_size_, "received");
     rank.output = floats(own, "combined");
     rank.lse = floats(own_lses(), "combined lse");
     return;
   }
+  rank.parts = floats(own * world_size_, "parts");
+  rank.received = floats(scatters ? own : own * world_size_, "received");
   const i64 all = own_lses() * world_size_;
   rank.gathered_lse = floats(all * world_size_, "gathered lse");
   rank.all_lse = floats(all, "combined lse");
@@ -122,8 +125,8 @@ void DcpExchange::run_gathered() const {
   }
   const i64 all_lses = own_lses() * world_size_;
   communicator_.all_gather(lses, gathered, static_cast<std::size_t>(float_bytes(all_lses)));
-  for (int r = 0; r < world_size_; ++r) {
-    for (int part = 0; part < world_size_; ++part) correct_part(r, part);
+  for (int local = 0; local < communicator_.num_local_ranks(); ++local) {
+    for (int part = 0; part < world_size_; ++part) correct_part(local, part);
   }
   if (comm_ == DcpComm::kAgRs) {
     communicator_.reduce_scatter_sum(parts, received, Dtype::kF32, own_elements());
@@ -133,8 +136,8 @@ void DcpExchange::run_gathered() const {
 }
 
 /// Heads of one part by themselves, so that the parts lie as reduce_scatter sends them.
-void DcpExchange::correct_part(int r, int part) const {
-  const Rank& rank = at(r);
+void DcpExchange::correct_part(int local, int part) const {
+  const Rank& rank = at(local);
   const i64 width = shape_.width;
   attn::DcpCorrectParams correct{};
   correct.lses = {rank.gathered_lse + part * own_lses(),
@@ -143,7 +146,7 @@ void DcpExchange::correct_part(int r, int part) const {
                   shape_.num_tokens,
                   world_size_,
                   0};
-  correct.rank = r;
+  correct.rank = communicator_.first_rank() + local;
   correct.partial_element = correct.output_element = attn::Element::kF32;
   correct.partial = rank.partial + i64{part} * shape_.num_heads * width;
   correct.partial_token_stride = shape_.partial_heads * width;
@@ -159,27 +162,34 @@ void DcpExchange::correct_part(int r, int part) const {
   ops_.correct_dcp(correct);
 }
 
-/// §7.5: rank n receives everybody's partial of its heads, and combines.
+/// §7.5: rank n receives everybody's partial of its heads, and combines. Outputs and LSEs go in one
+/// exchange: a message more would cost its latency again.
 void DcpExchange::run_all_to_all() const {
-  const i64 row = i64{shape_.num_heads} * shape_.width;
   std::vector<const void*> parts;
   std::vector<void*> received;
-  std::vector<const void*> lses;
-  std::vector<void*> received_lses;
   for (const Rank& rank : ranks_) {
-    attn::CopyParams copy = copy_runs(attn::Element::kF32, rank.partial, rank.parts, row);
-    set_pair(copy.source_strides, row, i64{shape_.partial_heads} * shape_.width);
-    set_pair(copy.output_strides, own_elements(), row);
-    set_pair(copy.extents, world_size_, shape_.num_tokens);
-    ops_.copy(copy);
+    pack(rank);
     parts.push_back(rank.parts);
     received.push_back(rank.received);
-    lses.push_back(rank.partial_lse);
-    received_lses.push_back(rank.gathered_lse);
   }
-  communicator_.all_to_all(parts, received, static_cast<std::size_t>(float_bytes(own_elements())));
-  communicator_.all_to_all(lses, received_lses, static_cast<std::size_t>(float_bytes(own_lses())));
+  communicator_.all_to_all(parts, received, static_cast<std::size_t>(float_bytes(packed_part())));
   for (const Rank& rank : ranks_) combine(rank);
+}
+
+/// Heads of rank n into part n, and their LSEs behind them.
+void DcpExchange::pack(const Rank& rank) const {
+  const i64 row = i64{shape_.num_heads} * shape_.width;
+  attn::CopyParams output = copy_runs(attn::Element::kF32, rank.partial, rank.parts, row);
+  set_pair(output.source_strides, row, i64{shape_.partial_heads} * shape_.width);
+  set_pair(output.output_strides, packed_part(), row);
+  set_pair(output.extents, world_size_, shape_.num_tokens);
+  ops_.copy(output);
+  attn::CopyParams lse =
+      copy_runs(attn::Element::kF32, rank.partial_lse, rank.parts + own_elements(), own_lses());
+  set_pair(lse.source_strides, own_lses(), 0);
+  set_pair(lse.output_strides, packed_part(), 0);
+  set_pair(lse.extents, world_size_, 1);
+  ops_.copy(lse);
 }
 
 /// The W partials of a rank's own heads, weighted by their LSEs. `received` has them rank after
@@ -187,10 +197,11 @@ void DcpExchange::run_all_to_all() const {
 void DcpExchange::combine(const Rank& rank) const {
   const i64 width = shape_.width;
   attn::DcpCombineParams combine{};
-  combine.lses = {rank.gathered_lse, own_lses(), 1, shape_.num_tokens, world_size_, 0};
+  combine.lses = {
+      rank.received + own_elements(), packed_part(), 1, shape_.num_tokens, world_size_, 0};
   combine.partial_element = combine.output_element = attn::Element::kF32;
   combine.partial = rank.received;
-  combine.partial_rank_stride = own_elements();
+  combine.partial_rank_stride = packed_part();
   combine.partial_token_stride = combine.output_token_stride = shape_.num_heads * width;
   combine.partial_head_stride = combine.output_head_stride = width;
   combine.output = rank.output;
@@ -201,6 +212,14 @@ void DcpExchange::combine(const Rank& rank) const {
   combine.num_heads = shape_.num_heads;
   combine.head_size = shape_.width;
   ops_.combine_dcp(combine);
+}
+
+std::string explain_ranks(const DcpSpec& dcp) {
+  if (dcp.transport == DcpTransport::kSimulated) {
+    return fmt::format("{} simulated, times are those of all of them in turn", dcp.world_size);
+  }
+  return fmt::format("{} over {}, times are those of the slowest", dcp.world_size,
+                     to_string(dcp.transport));
 }
 
 std::vector<HeadRun> dcp_head_runs(const AttentionSpec& attention, HeadSpan heads) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "backends/device_buffers.h"
@@ -26,9 +27,9 @@ class DcpQueryGather {
   DcpQueryGather(Communicator& communicator, DeviceBuffers& memory, attn::Element element,
                  std::int64_t num_tokens, int num_heads, int head_size);
 
-  /// [T, H, head_size] of a rank, after run().
-  const void* query_of_all(int rank) const { return joined_[static_cast<std::size_t>(rank)]; }
-  /// `own`: [T, H / W, head_size] of each rank.
+  /// [T, H, head_size] of a local rank, after run().
+  const void* query_of_all(int local) const { return joined_[static_cast<std::size_t>(local)]; }
+  /// `own`: [T, H / W, head_size] of each local rank.
   void run(const std::vector<const void*>& own) const;
 
  private:
@@ -37,8 +38,8 @@ class DcpQueryGather {
   attn::Element element_;
   std::int64_t num_tokens_;
   std::int64_t row_;             // elements of a rank's heads
-  std::vector<void*> received_;  // [W, T, H / W, head_size] of each rank
-  std::vector<void*> joined_;    // [T, H, head_size] of each rank
+  std::vector<void*> received_;  // [W, T, H / W, head_size] of each local rank
+  std::vector<void*> joined_;    // [T, H, head_size] of each local rank
 };
 
 struct DcpExchangeShape {
@@ -55,33 +56,37 @@ class DcpExchange {
   DcpExchange(DcpComm comm, Communicator& communicator, DeviceBuffers& memory,
               const DcpExchangeShape& shape);
 
-  /// A rank's attention over its own keys goes here: [T, partial_heads, width] and, natural log,
-  /// [partial_heads, T].
-  float* partial(int rank) const { return at(rank).partial; }
-  float* partial_lse(int rank) const { return at(rank).partial_lse; }
-  /// A rank's own heads over the keys of all ranks, after run(): [T, h, width] and [h, T].
-  const float* output(int rank) const { return at(rank).output; }
-  const float* lse(int rank) const { return at(rank).lse; }
+  /// The attention of a local rank over its own keys goes here: [T, partial_heads, width] and,
+  /// natural log, [partial_heads, T].
+  float* partial(int local) const { return at(local).partial; }
+  float* partial_lse(int local) const { return at(local).partial_lse; }
+  /// Its own heads over the keys of all ranks, after run(): [T, h, width] and [h, T].
+  const float* output(int local) const { return at(local).output; }
+  const float* lse(int local) const { return at(local).lse; }
   void run() const;
 
  private:
   struct Rank {
     float* partial = nullptr;
     float* partial_lse = nullptr;
-    float* gathered_lse = nullptr;  // ag_*: [W, H, T]; a2a: [W, h, T]
-    float* parts = nullptr;         // [W, T, h, width]: part n goes to rank n
-    float* received = nullptr;      // ag_rs: [T, h, width]; ag_ar and a2a: [W, T, h, width]
-    float* all_lse = nullptr;       // ag_*: [H, T] combined
+    float* gathered_lse = nullptr;  // ag_*: [W, H, T]
+    // Part n goes to rank n. a2a: the LSEs [h, T] of a part lie behind its output [T, h, width].
+    float* parts = nullptr;     // [W, T, h, width]
+    float* received = nullptr;  // ag_rs: [T, h, width]; ag_ar and a2a: as parts
+    float* all_lse = nullptr;   // ag_*: [H, T] combined
     float* output = nullptr;
     float* lse = nullptr;
   };
 
-  const Rank& at(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
+  const Rank& at(int local) const { return ranks_[static_cast<std::size_t>(local)]; }
   std::int64_t own_elements() const { return own_lses() * shape_.width; }
   std::int64_t own_lses() const { return shape_.num_tokens * shape_.num_heads; }
-  void make_rank(int rank, DeviceBuffers& memory);
+  /// Floats of a part with its LSEs, up to a multiple of 128 bytes.
+  std::int64_t packed_part() const { return (own_elements() + own_lses() + 31) / 32 * 32; }
+  void make_rank(int local, DeviceBuffers& memory);
   void run_gathered() const;
-  void correct_part(int rank, int part) const;
+  void correct_part(int local, int part) const;
+  void pack(const Rank& rank) const;
   void run_all_to_all() const;
   void combine(const Rank& rank) const;
 
@@ -101,6 +106,9 @@ struct HeadRun {
   int first_kv_head = 0;
   int num_kv_heads = 0;
 };
+
+/// For `attnbench explain`: how many ranks, and what their times are.
+std::string explain_ranks(const DcpSpec& dcp);
 
 /// The KV head of global head h is h / (H / Hk).
 std::vector<HeadRun> dcp_head_runs(const AttentionSpec& attention, HeadSpan heads);

@@ -5,11 +5,13 @@
 #include <cstring>
 #include <utility>
 
+#include "bench/cases/redrawn_request.h"
 #include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
 #include "bench/save.h"
 #include "core/error.h"
+#include "inputs/cache/cache_cells.h"
 #include "inputs/cache/check_cache.h"
 #include "inputs/cache/kv_scales.h"
 #include "metadata/kv_layout.h"
@@ -109,35 +111,32 @@ class AttentionCaseRun final : public CaseRun {
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
-    const Problem& problem = values_.problem();
-    const ReferenceKey key = values_.key_of(backend_);
-    Numerics numerics;
-    numerics.output = output.output.dtype();
-    numerics.probability = backend_.probability_dtype(problem);
-    // int8 queries fall under the row of quantised K and V, e4m3 ones have their own.
-    numerics.quantised_query = key.quantised_query && problem.kv_cache.int8_level == 0;
-    numerics.quantised_kv = key.store_rule.has_value();
-
-    Yardsticks yardsticks;
-    yardsticks.reference = reference_ = values_.reference(key);
-    if (reference_ == nullptr) return std::nullopt;
-    yardsticks.emulation = values_.emulation(key, emulation_rule(problem, numerics));
-    if (yardsticks.emulation == nullptr) return std::nullopt;
-    const bool quantised = numerics.quantised_query || numerics.quantised_kv ||
-                           problem.output_quant.type != OutputQuantType::kNone;
-    if (quantised) {
-      yardsticks.unquantised = values_.reference(AttentionValues::unquantised(key));
-      if (yardsticks.unquantised == nullptr) return std::nullopt;
-    }
-    Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
-    const bool done = judge_ranks(
-        problem, output, [&](int rank) { return values_.rank_reference(key.math, rank); },
-        judgement);
-    if (!done) return std::nullopt;
-    return judgement;
+    return judge_by(values_, output, &reference_);
   }
 
-  std::optional<BatchInvariance> run_alone(Ops& ops, const PipelineOutput& output) override {
+  std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
+                                            std::uint64_t nonce) override {
+    const Problem& problem = values_.problem();
+    const RedrawBlocks blocks =
+        inputs_.cache
+            ? RedrawBlocks::of_cache(problem, inputs_.cache->block_table, page_tokens(problem))
+            : RedrawBlocks::of_rows(problem);
+    return judge_drawn(problem, [&](const JudgedRequest& one) {
+      AttentionValues values(problem_of_request(problem, one.request),
+                             redrawn_request(*inputs_.inputs, one.request, nonce, &blocks),
+                             one.rows, backend_);
+      return judge_by(values, rows_of_request(output, one.first_row, one.num_rows), nullptr);
+    });
+  }
+
+  std::optional<std::vector<Mutant>> unseen_mistakes(
+      const PipelineOutput& output, const std::optional<std::vector<Mutant>>& candidates) override {
+    const ReferenceKey key = values_.key_of(backend_);
+    return values_.unseen_mistakes(key, numerics_of(key, output), output.lse.has_value(),
+                                   candidates);
+  }
+
+  std::optional<AloneRun> run_alone(Ops& ops) override {
     const std::optional<std::int64_t> request = request_to_repeat(values_.problem());
     if (!request) return std::nullopt;
     const Problem problem = problem_of_request(values_.problem(), *request);
@@ -154,8 +153,16 @@ class AttentionCaseRun final : public CaseRun {
     pipeline->poison_outputs();
     if (!run_steps(*pipeline)) return std::nullopt;
     ops.synchronize();
-    const auto first_row = inputs_.inputs->query_start_loc[static_cast<std::size_t>(*request)];
-    return compare_alone(*request, output.output, first_row, pipeline->read_output(false).output);
+    return AloneRun{*request, pipeline->read_output(false)};
+  }
+
+  BatchInvariance compare_alone(std::int64_t request, const PipelineOutput& in_batch,
+                                const PipelineOutput& alone) override {
+    if (request_to_repeat(values_.problem()) != request) {
+      fail(ErrorKind::kInternal, "request {} is not run by itself", request);
+    }
+    const auto first_row = inputs_.inputs->query_start_loc[static_cast<std::size_t>(request)];
+    return attnbench::compare_alone(request, in_batch.output, first_row, alone.output);
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -173,6 +180,56 @@ class AttentionCaseRun final : public CaseRun {
   }
 
  private:
+  Numerics numerics_of(const ReferenceKey& key, const PipelineOutput& output) const {
+    const Problem& problem = values_.problem();
+    Numerics numerics;
+    numerics.output = output.output.dtype();
+    numerics.probability = backend_.probability_dtype(problem);
+    // int8 queries fall under the row of quantised K and V, e4m3 ones have their own.
+    numerics.quantised_query = key.quantised_query && problem.kv_cache.int8_level == 0;
+    numerics.quantised_kv = key.store_rule.has_value();
+    return numerics;
+  }
+
+  /// `saved`: where the reference goes that add_tensors() saves, or null.
+  std::optional<Judgement> judge_by(AttentionValues& values, const PipelineOutput& output,
+                                    const ReferenceOutput** saved) {
+    const Problem& problem = values.problem();
+    const ReferenceKey key = values.key_of(backend_);
+    const Numerics numerics = numerics_of(key, output);
+
+    Yardsticks yardsticks;
+    yardsticks.reference = values.reference(key);
+    if (saved != nullptr) *saved = yardsticks.reference;
+    if (yardsticks.reference == nullptr) return std::nullopt;
+    yardsticks.emulation = values.emulation(key, emulation_rule(problem, numerics));
+    if (yardsticks.emulation == nullptr) return std::nullopt;
+    const bool quantised = numerics.quantised_query || numerics.quantised_kv ||
+                           problem.output_quant.type != OutputQuantType::kNone;
+    if (quantised) {
+      yardsticks.unquantised = values.reference(AttentionValues::unquantised(key));
+      if (yardsticks.unquantised == nullptr) return std::nullopt;
+    }
+    const EmulationRule rule = emulation_rule(problem, numerics);
+    const RowSample& sample = values.screening().sample(problem);
+    const std::optional<ScreenTable> table =
+        values.screen(key, screened_output(problem, output.output));
+    std::optional<Judgement> judgement =
+        judge_screened({problem, numerics, output, sample, yardsticks}, table ? &*table : nullptr,
+                       [&](const std::vector<std::int32_t>& rows) {
+                         return values.yardsticks(key, rule, quantised, rows);
+                       });
+    if (!judgement) return std::nullopt;
+    judgement->sample_seed = values.screening().drawn_seed();
+    const auto of_rank = [&](int rank) {
+      return Yardsticks{values.rank_reference(key.math, rank),
+                        values.rank_emulation(key.math, rank, rule)};
+    };
+    const bool done = judge_ranks(problem, output, of_rank, *judgement);
+    if (!done) return std::nullopt;
+    return judgement;
+  }
+
   /// False: the kernel that the backend is held to does not fit, since one request may go another
   /// way than its batch (a decode has its keys split, a batch with prefills does not).
   bool run_steps(const Pipeline& pipeline) const {

@@ -24,8 +24,8 @@ namespace attnbench {
 class AttentionCase final : public Case {
  public:
   /// `problem` must outlive the case. options: threads and the interruption of references.
-  AttentionCase(const Problem& problem, const ReferenceOptions& options)
-      : problem_(&problem), values_(problem, options) {}
+  AttentionCase(const Problem& problem, const ReferenceOptions& options, const JudgeTools& tools)
+      : problem_(&problem), values_(problem, options, tools) {}
   const Problem& problem() const override { return *problem_; }
   /// Keeps inputs and references where the next case differs only in how the work is done.
   bool move_on(const Problem& problem) override;

@@ -2,8 +2,11 @@
 // references and emulations on what is read back.
 #include "bench/cases/attention_values.h"
 
+#include <algorithm>
+
 #include "backends/reference_sources.h"
 #include "bench/cases/case.h"
+#include "bench/cases/probe.h"
 #include "bench/judge/ranks.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/cache/paged_cache.h"
@@ -11,6 +14,12 @@
 #include "inputs/make_inputs.h"
 
 namespace attnbench {
+
+AttentionValues::AttentionValues(const Problem& problem, AttentionInputs inputs,
+                                 const std::vector<std::int32_t>& rows, const Backend& backend)
+    : problem_(problem), screening_(rows), inputs_(std::move(inputs)) {
+  dequantized_query_ = store_query(problem_, *inputs_, backend.kernel_rules()).dequantized;
+}
 
 const AttentionInputs& AttentionValues::inputs() {
   if (!inputs_) {
@@ -26,11 +35,6 @@ bool AttentionValues::move_on(const Problem& problem) {
   if (!same_ranks(problem_, problem)) of_ranks_.clear();
   problem_ = problem;
   return true;
-}
-
-const std::vector<std::int32_t>& AttentionValues::rows() {
-  if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
-  return *rows_;
 }
 
 const StoredKv& AttentionValues::stored_kv(const StoreRule& rule) {
@@ -89,10 +93,59 @@ const ReferenceOutput* AttentionValues::reference(const ReferenceKey& key) {
   return find_or_compute(key, std::nullopt);
 }
 
+std::optional<OwnedYardsticks> AttentionValues::yardsticks(const ReferenceKey& key,
+                                                           const EmulationRule& rule,
+                                                           bool with_unquantised,
+                                                           const std::vector<std::int32_t>& rows) {
+  const ReferenceInputs source = reference_inputs(key);
+  auto reference = reference_attention(key.math, source, rows, options_);
+  if (!reference) return std::nullopt;
+  auto emulation = emulate_attention(key.math, source, rule, rows, options_);
+  if (!emulation) return std::nullopt;
+  OwnedYardsticks result{*std::move(reference), *std::move(emulation), std::nullopt};
+  if (!with_unquantised) return result;
+  result.unquantised =
+      reference_attention(key.math, reference_inputs(unquantised(key)), rows, options_);
+  if (!result.unquantised) return std::nullopt;
+  return result;
+}
+
+std::optional<ScreenTable> AttentionValues::screen(const ReferenceKey& key,
+                                                   const ScreenedOutput& output) {
+  const ReferenceInputs source = reference_inputs(key);
+  Screening::Ways ways;
+  ways.on_device = [&](RowScreen& screen) { return screen.compare(key.math, source, output); };
+  ways.on_cpu = [&](const std::vector<std::int32_t>& rows) {
+    return in_float32_.get(
+        key, [&] { return emulate_attention(key.math, source, kInFloat32, rows, options_); });
+  };
+  return screening_.compare(problem_, output, ways);
+}
+
 const ReferenceOutput* AttentionValues::rank_reference(const AttentionMath& math, int rank) {
-  return of_ranks_.get({math, rank}, [&] {
+  return of_ranks_.get({{math, std::nullopt}, rank}, [&] {
     return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
   });
+}
+
+const ReferenceOutput* AttentionValues::rank_emulation(const AttentionMath& math, int rank,
+                                                       const EmulationRule& rule) {
+  return of_ranks_.get({{math, rule}, rank}, [&] {
+    return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_, &rule);
+  });
+}
+
+std::optional<std::vector<Mutant>> AttentionValues::unseen_mistakes(
+    const ReferenceKey& key, const Numerics& numerics, bool gives_lse,
+    const std::optional<std::vector<Mutant>>& candidates) {
+  const std::vector<std::int32_t> rows = mutant_rows(problem_);
+  auto known = std::find_if(unseen_.begin(), unseen_.end(),
+                            [&](const auto& entry) { return entry.first == key; });
+  if (known == unseen_.end()) known = unseen_.insert(unseen_.end(), {key, {}});
+  return known->second.get(
+      {&problem_, numerics, gives_lse, rows}, candidates, [&](const MutantChange& change) {
+        return mutated_attention(key.math, reference_inputs(key), change, rows, options_);
+      });
 }
 
 const ReferenceOutput* AttentionValues::emulation(const ReferenceKey& key,

@@ -6,6 +6,7 @@
 // with known rules shares, one with new rules gets a reference of its own without a line here.
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,6 +14,8 @@
 
 #include "backends/backend.h"
 #include "bench/cases/memo.h"
+#include "bench/cases/screening.h"
+#include "bench/judge/blind.h"
 #include "inputs/cache/stored_kv.h"
 #include "inputs/make_inputs.h"
 #include "reference/attention.h"
@@ -33,11 +36,14 @@ struct ReferenceKey {
 /// means that options.should_stop ended the computation.
 class AttentionValues {
  public:
-  AttentionValues(const Problem& problem, ReferenceOptions options)
-      : problem_(problem), options_(std::move(options)) {}
+  AttentionValues(const Problem& problem, ReferenceOptions options, const JudgeTools& tools = {})
+      : problem_(problem), options_(std::move(options)), screening_(tools) {}
   /// With inputs that are not to be drawn.
   AttentionValues(const Problem& problem, AttentionInputs inputs)
-      : problem_(problem), inputs_(std::move(inputs)) {}
+      : problem_(problem), screening_(JudgeTools{}), inputs_(std::move(inputs)) {}
+  /// Of which only `rows` are compared, of what `backend` gives.
+  AttentionValues(const Problem& problem, AttentionInputs inputs,
+                  const std::vector<std::int32_t>& rows, const Backend& backend);
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
@@ -45,8 +51,9 @@ class AttentionValues {
   /// Goes on with another case and what is known of it already; false, and nothing happens, when
   /// that is nothing. Errors: E-CAPACITY, as for inputs().
   bool move_on(const Problem& problem);
-  /// Token rows that are compared, by select_rows.
-  const std::vector<std::int32_t>& rows();
+  /// Token rows that the reference checks; drawn when they are first needed.
+  const std::vector<std::int32_t>& rows() { return screening_.sample(problem_).rows; }
+  Screening& screening() { return screening_; }
   const StoredKv& stored_kv(const StoreRule& rule);
   /// What `backend` starts from.
   BackendInputs backend_inputs(const Backend& backend);
@@ -57,8 +64,21 @@ class AttentionValues {
 
   const ReferenceOutput* reference(const ReferenceKey& key);
   const ReferenceOutput* emulation(const ReferenceKey& key, const EmulationRule& rule);
+  /// The same of any rows, with the reference on nothing quantised where `with_unquantised`. Not
+  /// kept.
+  std::optional<OwnedYardsticks> yardsticks(const ReferenceKey& key, const EmulationRule& rule,
+                                            bool with_unquantised,
+                                            const std::vector<std::int32_t>& rows);
+  /// Every row of an output, where that is affordable.
+  std::optional<ScreenTable> screen(const ReferenceKey& key, const ScreenedOutput& output);
+  /// CaseRun::unseen_mistakes() of what is computed by `key` and judged by `numerics`.
+  std::optional<std::vector<Mutant>> unseen_mistakes(
+      const ReferenceKey& key, const Numerics& numerics, bool gives_lse,
+      const std::optional<std::vector<Mutant>>& candidates);
   /// Attention over the context keys of one rank of a DCP group (judge_ranks.h).
   const ReferenceOutput* rank_reference(const AttentionMath& math, int rank);
+  const ReferenceOutput* rank_emulation(const AttentionMath& math, int rank,
+                                        const EmulationRule& rule);
 
  private:
   bool has_cache() const;
@@ -68,13 +88,16 @@ class AttentionValues {
 
   Problem problem_;
   ReferenceOptions options_;
+  Screening screening_;
   std::optional<AttentionInputs> inputs_;
-  std::optional<std::vector<std::int32_t>> rows_;
   std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]
   Memo<StoreRule, StoredKv> stored_;
   /// By rule, too; no rule = the reference itself.
   Memo<std::pair<ReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
-  Memo<std::pair<AttentionMath, int>, ReferenceOutput> of_ranks_;  // by rank
+  Memo<ReferenceKey, ReferenceOutput> in_float32_;
+  Memo<std::pair<std::pair<AttentionMath, std::optional<EmulationRule>>, int>, ReferenceOutput>
+      of_ranks_;  // by rule and rank
+  std::deque<std::pair<ReferenceKey, BlindAnswers>> unseen_;
 };
 
 }  // namespace attnbench

@@ -26,22 +26,38 @@ std::string values_of(Problem problem) {
 
 }  // namespace
 
-std::unique_ptr<Case> make_case(const Problem& problem, const ReferenceOptions& options) {
+BatchInvariance CaseRun::compare_alone(std::int64_t request, const PipelineOutput&,
+                                       const PipelineOutput&) {
+  fail(ErrorKind::kInternal, "request {} is not run by itself", request);
+}
+
+std::unique_ptr<Case> make_case(const Problem& problem, const ReferenceOptions& options,
+                                const JudgeTools& tools) {
   switch (problem.attention.type) {
     case AttentionType::kDecoder:
     case AttentionType::kEncoder:
     case AttentionType::kEncoderOnly:
     case AttentionType::kEncoderDecoder:
-      return std::make_unique<AttentionCase>(problem, options);
+      return std::make_unique<AttentionCase>(problem, options, tools);
     case AttentionType::kMla:
-      return std::make_unique<MlaCase>(problem, options);
+      return std::make_unique<MlaCase>(problem, options, tools);
     case AttentionType::kMmEncoder:
-      return std::make_unique<EncoderCase>(problem, options);
+      return std::make_unique<EncoderCase>(problem, options, tools);
     case AttentionType::kOp:
       return std::make_unique<OpCase>(problem);
   }
   fail(ErrorKind::kInternal, "attention.type {}: no system serves it",
        to_string(problem.attention.type));
+}
+
+Case& go_to_case(std::unique_ptr<Case>& current, const Problem& problem,
+                 const ReferenceOptions& options, const JudgeTools& tools) {
+  if (current && &current->problem() == &problem) return *current;
+  if (!current || !current->move_on(problem)) {
+    current.reset();  // free the old case's tensors before the new ones are made
+    current = make_case(problem, options, tools);
+  }
+  return *current;
 }
 
 bool same_values(const Problem& a, const Problem& b) {

@@ -9,12 +9,15 @@
 // Pipeline.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/cases/screening.h"
+#include "bench/judge/blind.h"
 #include "bench/judge/judge.h"
 #include "core/problem/problem.h"
 #include "reference/attention.h"
@@ -22,6 +25,18 @@
 namespace attnbench {
 
 class TensorList;
+
+/// One request of a batch by itself.
+struct AloneRun {
+  std::int64_t request = 0;
+  PipelineOutput output;
+};
+
+/// What a timed sample is worth.
+struct SampleVerdict {
+  bool is_judged = false;  // false: such cases have no way to
+  Judgement judgement;
+};
 
 /// One backend's turn at a case. Owns what the pipeline reads, so it must outlive the pipeline.
 class CaseRun {
@@ -33,12 +48,30 @@ class CaseRun {
   virtual std::string check_stored(const PipelineOutput& output) = 0;
   /// Against the reference of the case; nothing when should_stop said so.
   virtual std::optional<Judgement> judge(const PipelineOutput& output) = 0;
-  /// Runs one request of the batch on its own and compares it with `output`; nothing for a batch of
-  /// one, and for families where a request cannot be taken out.
-  virtual std::optional<BatchInvariance> run_alone(Ops& ops, const PipelineOutput& output) {
-    static_cast<void>(ops), static_cast<void>(output);
+  /// The output of a run on the redraw `nonce` of the inputs (inputs/redraw.h), by some rows that
+  /// are drawn here; nothing when should_stop said so.
+  virtual std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
+                                                    std::uint64_t nonce) {
+    static_cast<void>(output), static_cast<void>(nonce);
+    return SampleVerdict{};
+  }
+  /// What one request of the batch gives on its own; nothing for a batch of one, and for families
+  /// where a request cannot be taken out.
+  virtual std::optional<AloneRun> run_alone(Ops& ops) {
+    static_cast<void>(ops);
     return std::nullopt;
   }
+  /// The mistakes that judge() would let pass on the values of this case, of `candidates`, or of
+  /// all that mean something for it. `output` says what is judged: types, and whether there is an
+  /// LSE. Empty for families without a softmax; nothing when should_stop said so.
+  virtual std::optional<std::vector<Mutant>> unseen_mistakes(
+      const PipelineOutput& output, const std::optional<std::vector<Mutant>>& candidates) {
+    static_cast<void>(output), static_cast<void>(candidates);
+    return std::vector<Mutant>{};
+  }
+  /// Compares that with `in_batch`. Errors: E-INTERNAL for a request that run_alone() does not run.
+  virtual BatchInvariance compare_alone(std::int64_t request, const PipelineOutput& in_batch,
+                                        const PipelineOutput& alone);
   /// Adds the tensors of contract section 5. The reference is saved when judge() was called before.
   virtual void add_tensors(const PipelineOutput& output, TensorList& tensors) const = 0;
 };
@@ -64,7 +97,14 @@ class Case {
 
 /// The case of attention.type. `problem` must outlive it. Errors: E-INTERNAL for a type that has
 /// none.
-std::unique_ptr<Case> make_case(const Problem& problem, const ReferenceOptions& options);
+/// `tools`: how the rows that the reference does not check are seen.
+std::unique_ptr<Case> make_case(const Problem& problem, const ReferenceOptions& options,
+                                const JudgeTools& tools = {});
+
+/// Makes `current` the case of `problem`, with what the one before it has where that serves; it may
+/// be empty before. Errors: those of make_case() and Case::move_on().
+Case& go_to_case(std::unique_ptr<Case>& current, const Problem& problem,
+                 const ReferenceOptions& options, const JudgeTools& tools = {});
 
 /// Whether two cases have the same inputs, stored caches and reference results: they differ at most
 /// in how the work is done (ranks of a group, cascade.mode, blocks of the cache) and in timing.

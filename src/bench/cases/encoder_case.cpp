@@ -5,11 +5,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
 
 #include "backends/reference_sources.h"
+#include "bench/cases/probe.h"
+#include "bench/cases/redrawn_request.h"
+#include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/save.h"
 #include "inputs/files/encoder_scale_file.h"
@@ -72,10 +76,7 @@ class EncoderCaseRun final : public CaseRun {
     const Problem& problem = values_.problem();
     const bool quantised = is_fp8_encoder(problem);
     const AttentionMath math = resolve_attention_math(problem, backend_.kernel_rules());
-    Numerics numerics;
-    numerics.output = output.output.dtype();
-    numerics.probability = backend_.probability_dtype(problem);
-    numerics.quantised_query = numerics.quantised_kv = quantised;
+    const Numerics numerics = numerics_of(output);
     Yardsticks yardsticks;
     yardsticks.reference = reference_ = values_.result(math, quantised, std::nullopt);
     yardsticks.emulation = values_.result(math, quantised, emulation_rule(problem, numerics));
@@ -83,7 +84,38 @@ class EncoderCaseRun final : public CaseRun {
     const bool stopped = yardsticks.reference == nullptr || yardsticks.emulation == nullptr ||
                          (quantised && yardsticks.unquantised == nullptr);
     if (stopped) return std::nullopt;
-    return attnbench::judge(problem, numerics, output, yardsticks);
+    const EmulationRule rule = emulation_rule(problem, numerics);
+    const RowSample& sample = values_.screening().sample(problem);
+    const std::optional<ScreenTable> table =
+        values_.screen(math, quantised, screened_output(problem, output.output));
+    std::optional<Judgement> judgement =
+        judge_screened({problem, numerics, output, sample, yardsticks}, table ? &*table : nullptr,
+                       [&](const std::vector<std::int32_t>& rows) {
+                         return values_.yardsticks(math, quantised, rule, rows);
+                       });
+    if (judgement) judgement->sample_seed = values_.screening().drawn_seed();
+    return judgement;
+  }
+
+  std::optional<std::vector<Mutant>> unseen_mistakes(
+      const PipelineOutput& output, const std::optional<std::vector<Mutant>>& candidates) override {
+    const AttentionMath math = resolve_attention_math(values_.problem(), backend_.kernel_rules());
+    return values_.unseen_mistakes(math, numerics_of(output), output.lse.has_value(), candidates);
+  }
+
+  std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
+                                            std::uint64_t nonce) override {
+    const Problem& batch = values_.problem();
+    const bool quantised = is_fp8_encoder(batch);
+    // Scales may be those of the largest key, so that keys stay where there are scales.
+    const RedrawBlocks blocks = RedrawBlocks::of_rows(batch);
+    return judge_drawn(batch, [&](const JudgedRequest& one) {
+      const Problem problem = problem_of_request(batch, one.request);
+      const AttentionInputs inputs =
+          redrawn_request(*inputs_.inputs, one.request, nonce, quantised ? nullptr : &blocks);
+      return judge_request(problem, inputs, one.rows,
+                           rows_of_request(output, one.first_row, one.num_rows));
+    });
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -111,6 +143,43 @@ class EncoderCaseRun final : public CaseRun {
   }
 
  private:
+  Numerics numerics_of(const PipelineOutput& output) const {
+    const Problem& problem = values_.problem();
+    Numerics numerics;
+    numerics.output = output.output.dtype();
+    numerics.probability = backend_.probability_dtype(problem);
+    numerics.quantised_query = numerics.quantised_kv = is_fp8_encoder(problem);
+    return numerics;
+  }
+
+  std::optional<Judgement> judge_request(const Problem& problem, const AttentionInputs& inputs,
+                                         const std::vector<std::int32_t>& rows,
+                                         const PipelineOutput& output) {
+    const bool quantised = is_fp8_encoder(problem);
+    const AttentionMath math = resolve_attention_math(problem, backend_.kernel_rules());
+    Numerics numerics;
+    numerics.output = output.output.dtype();
+    numerics.probability = backend_.probability_dtype(problem);
+    numerics.quantised_query = numerics.quantised_kv = quantised;
+    const ReferenceInputs as_drawn = reference_sources(inputs);
+    ReferenceInputs source = as_drawn;
+    MmForward forward;
+    if (quantised) {
+      forward = quantise_mm_forward(sources_of(inputs), values_.scales());
+      source.query = &forward.dequantized[0];
+      source.key = &forward.dequantized[1];
+      source.value = &forward.dequantized[2];
+    }
+    const ReferenceOptions& options = values_.options();
+    const auto reference = reference_attention(math, source, rows, options);
+    const auto emulation =
+        emulate_attention(math, source, emulation_rule(problem, numerics), rows, options);
+    const auto exact = reference_attention(math, as_drawn, rows, options);
+    if (!reference || !emulation || !exact) return std::nullopt;
+    return attnbench::judge(problem, numerics, output,
+                            {&*reference, &*emulation, quantised ? &*exact : nullptr});
+  }
+
   /// What the reference reads (§15.1).
   void give_dequantised() {
     const MmForward& forward = values_.forward();
@@ -219,11 +288,53 @@ ReferenceInputs EncoderValues::reference_inputs(bool quantised) {
 const ReferenceOutput* EncoderValues::result(const AttentionMath& math, bool quantised,
                                              const std::optional<EmulationRule>& rule) {
   return computed_.get({math, quantised, rule}, [&] {
-    if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
+    const std::vector<std::int32_t>& rows = screening_.sample(problem_).rows;
     const ReferenceInputs source = reference_inputs(quantised);
-    return rule ? emulate_attention(math, source, *rule, *rows_, options_)
-                : reference_attention(math, source, *rows_, options_);
+    return rule ? emulate_attention(math, source, *rule, rows, options_)
+                : reference_attention(math, source, rows, options_);
   });
+}
+
+std::optional<OwnedYardsticks> EncoderValues::yardsticks(const AttentionMath& math, bool quantised,
+                                                         const EmulationRule& rule,
+                                                         const std::vector<std::int32_t>& rows) {
+  const ReferenceInputs source = reference_inputs(quantised);
+  auto reference = reference_attention(math, source, rows, options_);
+  if (!reference) return std::nullopt;
+  auto emulation = emulate_attention(math, source, rule, rows, options_);
+  if (!emulation) return std::nullopt;
+  OwnedYardsticks result{*std::move(reference), *std::move(emulation), std::nullopt};
+  if (!quantised) return result;
+  result.unquantised = reference_attention(math, reference_inputs(false), rows, options_);
+  if (!result.unquantised) return std::nullopt;
+  return result;
+}
+
+std::optional<ScreenTable> EncoderValues::screen(const AttentionMath& math, bool quantised,
+                                                 const ScreenedOutput& output) {
+  const ReferenceInputs source = reference_inputs(quantised);
+  Screening::Ways ways;
+  ways.on_device = [&](RowScreen& screen) { return screen.compare(math, source, output); };
+  ways.on_cpu = [&](const std::vector<std::int32_t>& rows) {
+    return in_float32_.get({math, quantised, std::nullopt}, [&] {
+      return emulate_attention(math, source, kInFloat32, rows, options_);
+    });
+  };
+  return screening_.compare(problem_, output, ways);
+}
+
+std::optional<std::vector<Mutant>> EncoderValues::unseen_mistakes(
+    const AttentionMath& math, const Numerics& numerics, bool gives_lse,
+    const std::optional<std::vector<Mutant>>& candidates) {
+  const std::vector<std::int32_t> rows = mutant_rows(problem_);
+  auto known = std::find_if(unseen_.begin(), unseen_.end(),
+                            [&](const auto& entry) { return entry.first == math; });
+  if (known == unseen_.end()) known = unseen_.insert(unseen_.end(), {math, {}});
+  return known->second.get(
+      {&problem_, numerics, gives_lse, rows}, candidates, [&](const MutantChange& change) {
+        return mutated_attention(math, reference_inputs(is_fp8_encoder(problem_)), change, rows,
+                                 options_);
+      });
 }
 
 std::unique_ptr<CaseRun> EncoderCase::start(const Backend& backend) {

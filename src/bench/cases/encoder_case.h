@@ -8,14 +8,17 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "backends/backend.h"
 #include "bench/cases/case.h"
 #include "bench/cases/memo.h"
+#include "bench/cases/screening.h"
 #include "core/problem/problem.h"
 #include "inputs/mm_inputs.h"
 #include "reference/attention.h"
@@ -38,10 +41,11 @@ inline bool is_fp8_encoder(const Problem& problem) {
 /// values holds, the measured one last.
 class EncoderValues {
  public:
-  EncoderValues(const Problem& problem, ReferenceOptions options)
-      : problem_(problem), options_(std::move(options)) {}
+  EncoderValues(const Problem& problem, ReferenceOptions options, const JudgeTools& tools = {})
+      : problem_(problem), options_(std::move(options)), screening_(tools) {}
 
   const Problem& problem() const { return problem_; }
+  const ReferenceOptions& options() const { return options_; }
   const MmInputs& inputs();
   /// Errors: those of reading the scale file. Scales of data with NaN are not finite; to refuse
   /// them is for the pipeline.
@@ -54,6 +58,17 @@ class EncoderValues {
   /// Null when should_stop said so. `rule`: nothing = the reference itself.
   const ReferenceOutput* result(const AttentionMath& math, bool quantised,
                                 const std::optional<EmulationRule>& rule);
+  Screening& screening() { return screening_; }
+  /// As those of AttentionValues.
+  std::optional<OwnedYardsticks> yardsticks(const AttentionMath& math, bool quantised,
+                                            const EmulationRule& rule,
+                                            const std::vector<std::int32_t>& rows);
+  std::optional<ScreenTable> screen(const AttentionMath& math, bool quantised,
+                                    const ScreenedOutput& output);
+  /// As AttentionValues::unseen_mistakes().
+  std::optional<std::vector<Mutant>> unseen_mistakes(
+      const AttentionMath& math, const Numerics& numerics, bool gives_lse,
+      const std::optional<std::vector<Mutant>>& candidates);
 
  private:
   struct ResultKey {
@@ -71,19 +86,21 @@ class EncoderValues {
 
   const Problem& problem_;
   ReferenceOptions options_;
+  Screening screening_;
   std::optional<MmInputs> inputs_;
   std::optional<MmScales> scales_;
   std::optional<MmForward> forward_;
   std::optional<std::vector<std::string>> notices_;
-  std::optional<std::vector<std::int32_t>> rows_;
   Memo<ResultKey, ReferenceOutput> computed_;
+  Memo<ResultKey, ReferenceOutput> in_float32_;
+  std::deque<std::pair<AttentionMath, BlindAnswers>> unseen_;
 };
 
 class EncoderCase final : public Case {
  public:
   /// `problem` must outlive the case. options: threads and the interruption of references.
-  EncoderCase(const Problem& problem, const ReferenceOptions& options)
-      : values_(problem, options) {}
+  EncoderCase(const Problem& problem, const ReferenceOptions& options, const JudgeTools& tools)
+      : values_(problem, options, tools) {}
   const Problem& problem() const override { return values_.problem(); }
   const std::vector<std::string>& notices() override { return values_.notices(); }
   std::unique_ptr<CaseRun> start(const Backend& backend) override;

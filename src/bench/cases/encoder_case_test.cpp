@@ -81,7 +81,7 @@ TEST_CASE("a right fp8 forward passes, with its quantisation error beside its ow
   REQUIRE(judgement);
   CHECK(judgement->reasons.empty());
   CHECK(judgement->error.max_abs < 3e-2);
-  CHECK(judgement->error.rule == "semantics 14.2 fp8 Q K V, P of 16 bits or more");
+  CHECK(judgement->error.rule == "semantics 14.2 rows, output bfloat16, P bfloat16, fp8 Q K V");
   REQUIRE(judgement->quantization_error);
   CHECK(judgement->quantization_error->max_abs > judgement->error.max_abs);
 }
@@ -92,7 +92,7 @@ TEST_CASE("16-bit attention is judged by the row of its type and has no quantisa
   CHECK(turn.case_run->check_stored(turn.output).empty());
   const std::optional<Judgement> judgement = turn.case_run->judge(turn.output);
   REQUIRE(judgement);
-  CHECK(judgement->error.rule == "semantics 14.2 bfloat16");
+  CHECK(judgement->error.rule == "semantics 14.2 rows, output bfloat16, P bfloat16");
   CHECK_FALSE(judgement->quantization_error);
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("P in e4m3 is judged by its own row and against its own emulation") {
   const std::optional<Judgement> judgement = narrow.case_run->judge(narrow.output);
   REQUIRE(judgement);
   CHECK(judgement->reasons.empty());
-  CHECK(judgement->error.rule == "semantics 14.2 fp8 Q K V with e4m3 P");
+  CHECK(judgement->error.rule == "semantics 14.2 rows, output bfloat16, P fp8_e4m3, fp8 Q K V");
   CHECK(judgement->error.err_ratio < 2);
   // The same output is far off for a kernel that claims P of 16 bits.
   const std::optional<Judgement> claimed = wide.case_run->judge(narrow.output);

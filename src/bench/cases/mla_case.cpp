@@ -8,10 +8,14 @@
 #include "backends/mla/reference_pipeline.h"
 #include "bench/cases/case.h"
 #include "bench/cases/mla_values.h"
+#include "bench/cases/probe.h"
+#include "bench/cases/redrawn_request.h"
+#include "bench/cases/single_request.h"
 #include "bench/judge/judge.h"
 #include "bench/judge/ranks.h"
 #include "bench/save.h"
 #include "core/error.h"
+#include "inputs/cache/cache_cells.h"
 #include "inputs/cache/kv_scales.h"
 #include "inputs/cache/mla_cache.h"
 #include "inputs/mla_inputs.h"
@@ -56,21 +60,61 @@ class MlaCaseRun final : public CaseRun {
   std::optional<Judgement> judge(const PipelineOutput& output) override {
     // A quantised output is judged before it is quantised, and then byte by byte (§9).
     const Tensor* unquantised = find_tensor(output, "output_unquantized");
-    if (unquantised == nullptr) return judge_values(values_.problem(), output);
+    if (unquantised == nullptr) {
+      return judge_values(values_, key_, values_.problem(), output, &reference_);
+    }
     Problem plain = values_.problem();
     plain.output_quant = {};
     PipelineOutput before;
     before.output = *unquantised;
     before.lse = output.lse;
     before.more = output.more;
-    std::optional<Judgement> judgement = judge_values(plain, before);
+    std::optional<Judgement> judgement = judge_values(values_, key_, plain, before, &reference_);
     if (!judgement) return std::nullopt;
-    const ReferenceOutput* exact = values_.reference(unquantised_key());
+    const ReferenceOutput* exact = values_.reference(unquantised_key(key_));
     if (exact == nullptr) return std::nullopt;
     const Tensor* scales = find_tensor(output, "output_scales");
     judge_quantised_output(values_.problem(), {*unquantised, output.output, *scales}, *exact,
                            *judgement);
     return judgement;
+  }
+
+  std::optional<std::vector<Mutant>> unseen_mistakes(
+      const PipelineOutput& output, const std::optional<std::vector<Mutant>>& candidates) override {
+    Problem plain = values_.problem();
+    plain.output_quant = {};
+    const Tensor* unquantised = find_tensor(output, "output_unquantized");
+    PipelineOutput before;
+    before.output = zeros_of_rows(unquantised != nullptr ? *unquantised : output.output, 1);
+    const std::vector<std::int32_t> rows = mutant_rows(plain);
+    return values_.unseen_mistakes(
+        key_, {&plain, numerics_of(key_, plain, before), output.lse.has_value(), rows}, candidates);
+  }
+
+  std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
+                                            std::uint64_t nonce) override {
+    if (!cache_) return SampleVerdict{};  // REFERENCE
+    const Problem& problem = values_.problem();
+    const RedrawBlocks blocks =
+        RedrawBlocks::of_cache(problem, cache_->block_table, page_tokens(problem));
+    PipelineOutput before;
+    const Tensor* unquantised = find_tensor(output, "output_unquantized");
+    before.output = unquantised != nullptr ? *unquantised : output.output;
+    before.lse = output.lse;
+    before.declared_lse = output.declared_lse;
+    return judge_drawn(problem, [&](const JudgedRequest& one) {
+      Problem alone = problem_of_request(problem, one.request);
+      alone.output_quant = {};
+      MlaValues values(alone, redrawn_request(values_.inputs(), one.request, nonce, blocks),
+                       one.rows, values_.options());
+      // Its rows are what they are in the batch: decodes or not.
+      MlaReferenceKey key = key_;
+      const bool is_decode = one.first_row < key_.num_decode_tokens;
+      key.num_decode_tokens = is_decode ? one.num_rows : 0;
+      key.quantised_query = key_.quantised_query && is_decode;
+      return judge_values(values, key, alone, rows_of_request(before, one.first_row, one.num_rows),
+                          nullptr);
+    });
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
@@ -116,32 +160,55 @@ class MlaCaseRun final : public CaseRun {
     fail(ErrorKind::kInternal, "{} is no MLA backend", backend.name());
   }
 
-  std::optional<Judgement> judge_values(const Problem& problem, const PipelineOutput& output) {
+  Numerics numerics_of(const MlaReferenceKey& key, const Problem& problem,
+                       const PipelineOutput& output) const {
     Numerics numerics;
     numerics.output = output.output.dtype();
     numerics.probability = backend_.probability_dtype(problem);
-    numerics.quantised_query = key_.quantised_query || key_.fp8_prefill;
-    numerics.quantised_kv = key_.stored.has_value();
+    numerics.quantised_query = key.quantised_query || key.fp8_prefill;
+    numerics.quantised_kv = key.stored.has_value();
+    return numerics;
+  }
+
+  /// `saved`: where the reference goes that add_tensors() saves, or null.
+  std::optional<Judgement> judge_values(MlaValues& values, const MlaReferenceKey& key,
+                                        const Problem& problem, const PipelineOutput& output,
+                                        const ReferenceOutput** saved) {
+    const Numerics numerics = numerics_of(key, problem, output);
     Yardsticks yardsticks;
-    yardsticks.reference = reference_ = values_.reference(key_);
-    if (reference_ == nullptr) return std::nullopt;
-    yardsticks.emulation = values_.emulation(key_, emulation_rule(problem, numerics));
+    yardsticks.reference = values.reference(key);
+    if (saved != nullptr) *saved = yardsticks.reference;
+    if (yardsticks.reference == nullptr) return std::nullopt;
+    yardsticks.emulation = values.emulation(key, emulation_rule(problem, numerics));
     if (yardsticks.emulation == nullptr) return std::nullopt;
     if (numerics.quantised_kv) {
-      yardsticks.unquantised = values_.reference(unquantised_key());
+      yardsticks.unquantised = values.reference(unquantised_key(key));
       if (yardsticks.unquantised == nullptr) return std::nullopt;
     }
-    Judgement judgement = attnbench::judge(problem, numerics, output, yardsticks);
-    const bool done = judge_ranks(
-        values_.problem(), output, [&](int rank) { return values_.rank_reference(key_, rank); },
-        judgement);
+    const EmulationRule rule = emulation_rule(problem, numerics);
+    const RowSample& sample = values.screening().sample(values.problem());
+    const std::optional<ScreenTable> table =
+        values.screen(key, screened_output(problem, output.output));
+    std::optional<MlaReferenceKey> unquantised;
+    if (numerics.quantised_kv) unquantised = unquantised_key(key);
+    std::optional<Judgement> judgement =
+        judge_screened({problem, numerics, output, sample, yardsticks}, table ? &*table : nullptr,
+                       [&](const std::vector<std::int32_t>& rows) {
+                         return values.yardsticks(key, rule, unquantised, rows);
+                       });
+    if (!judgement) return std::nullopt;
+    judgement->sample_seed = values.screening().drawn_seed();
+    const auto of_rank = [&](int rank) {
+      return Yardsticks{values.rank_reference(key, rank), values.rank_emulation(key, rank, rule)};
+    };
+    const bool done = judge_ranks(values.problem(), output, of_rank, *judgement);
     if (!done) return std::nullopt;
     return judgement;
   }
 
-  MlaReferenceKey unquantised_key() const {
+  static MlaReferenceKey unquantised_key(const MlaReferenceKey& of) {
     MlaReferenceKey key;
-    key.num_decode_tokens = key_.num_decode_tokens;
+    key.num_decode_tokens = of.num_decode_tokens;
     return key;
   }
 

@@ -26,8 +26,8 @@ namespace attnbench {
 class MlaCase final : public Case {
  public:
   /// `problem` must outlive the case. options: threads and the interruption of references.
-  MlaCase(const Problem& problem, const ReferenceOptions& options)
-      : problem_(&problem), values_(problem, options) {}
+  MlaCase(const Problem& problem, const ReferenceOptions& options, const JudgeTools& tools)
+      : problem_(&problem), values_(problem, options, tools) {}
   const Problem& problem() const override { return *problem_; }
   /// Keeps inputs and references where the next case differs only in how the work is done.
   bool move_on(const Problem& problem) override;

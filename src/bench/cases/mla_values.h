@@ -3,12 +3,18 @@
 // through, which rows are decodes, whether their query or the prefill is quantised.
 #pragma once
 
+#include <algorithm>
+#include <deque>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "bench/cases/case.h"
 #include "bench/cases/memo.h"
+#include "bench/cases/probe.h"
+#include "bench/cases/screening.h"
+#include "bench/judge/blind.h"
 #include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "inputs/cache/kv_scales.h"
@@ -35,8 +41,13 @@ struct MlaReferenceKey {
 /// backends.
 class MlaValues {
  public:
-  MlaValues(const Problem& problem, const ReferenceOptions& options)
-      : problem_(problem), options_(options) {}
+  MlaValues(const Problem& problem, const ReferenceOptions& options, const JudgeTools& tools = {})
+      : problem_(problem), options_(options), screening_({nullptr, tools.draw_seed}) {}
+
+  /// With inputs that are not to be drawn, of which only `rows` are compared.
+  MlaValues(const Problem& problem, MlaInputs inputs, const std::vector<std::int32_t>& rows,
+            const ReferenceOptions& options)
+      : problem_(problem), options_(options), screening_(rows), inputs_(std::move(inputs)) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
@@ -56,6 +67,8 @@ class MlaValues {
     problem_ = problem;
     return true;
   }
+
+  const ReferenceOptions& options() const { return options_; }
 
   const StoredMlaCache& stored(KvCacheDtype dtype) {
     return *stored_.get(dtype, [&] { return store(dtype); });
@@ -111,18 +124,64 @@ class MlaValues {
   const ReferenceOutput* emulation(const MlaReferenceKey& key, const EmulationRule& rule) {
     return find(key, rule);
   }
+  /// As those of AttentionValues, on the CPU: the device has no screening of latents.
+  std::optional<OwnedYardsticks> yardsticks(const MlaReferenceKey& key, const EmulationRule& rule,
+                                            const std::optional<MlaReferenceKey>& unquantised,
+                                            const std::vector<std::int32_t>& of) {
+    auto exact = compute(key, std::nullopt, of);
+    if (!exact) return std::nullopt;
+    auto emulated = compute(key, rule, of);
+    if (!emulated) return std::nullopt;
+    OwnedYardsticks result{*std::move(exact), *std::move(emulated), std::nullopt};
+    if (!unquantised) return result;
+    result.unquantised = compute(*unquantised, std::nullopt, of);
+    if (!result.unquantised) return std::nullopt;
+    return result;
+  }
+  std::optional<ScreenTable> screen(const MlaReferenceKey& key, const ScreenedOutput& output) {
+    Screening::Ways ways;
+    ways.on_cpu = [&](const std::vector<std::int32_t>& of) {
+      return in_float32_.get(key, [&] { return compute(key, kInFloat32, of); });
+    };
+    return screening_.compare(problem_, output, ways);
+  }
+  Screening& screening() { return screening_; }
+  /// As AttentionValues::unseen_mistakes().
+  std::optional<std::vector<Mutant>> unseen_mistakes(
+      const MlaReferenceKey& key, const BlindCase& blind_case,
+      const std::optional<std::vector<Mutant>>& candidates) {
+    for (auto& [known, answers] : unseen_) {
+      if (known == key) return answers.get(blind_case, candidates, mutants_by(key, blind_case));
+    }
+    unseen_.emplace_back(key, BlindAnswers{});
+    return unseen_.back().second.get(blind_case, candidates, mutants_by(key, blind_case));
+  }
+
   /// What a rank of the group computes for the checked decode rows, in the latent space.
   const ReferenceOutput* rank_reference(const MlaReferenceKey& key, int rank) {
-    return of_ranks_.get({key, rank}, [&] {
+    return find_of_rank(key, rank, std::nullopt);
+  }
+  /// The same in storage precision.
+  const ReferenceOutput* rank_emulation(const MlaReferenceKey& key, int rank,
+                                        const EmulationRule& rule) {
+    return find_of_rank(key, rank, rule);
+  }
+
+ private:
+  const ReferenceOutput* find_of_rank(const MlaReferenceKey& key, int rank,
+                                      const std::optional<EmulationRule>& rule) {
+    return of_ranks_.get({{key, rule}, rank}, [&] {
       std::vector<std::int32_t> decode_rows;
       for (const std::int32_t row : rows()) {
         if (row < key.num_decode_tokens) decode_rows.push_back(row);
       }
-      return mla_rank_partial(sources(key), decode_rows, DcpGroup::of(problem_), rank, options_);
+      const DcpGroup group = DcpGroup::of(problem_);
+      const MlaReferenceInputs source = sources(key);
+      return rule ? emulate_mla_rank(source, *rule, decode_rows, group, rank, options_)
+                  : mla_rank_partial(source, decode_rows, group, rank, options_);
     });
   }
 
- private:
   StoredMlaCache store(KvCacheDtype dtype) {
     const MlaInputs& in = inputs();
     const auto k_scale = static_cast<float>(problem_.kv_cache.k_scale.at(0));
@@ -135,32 +194,71 @@ class MlaValues {
     return cache;
   }
 
-  const std::vector<std::int32_t>& rows() {
-    if (!rows_) rows_ = select_rows(problem_, problem_.inputs.seed);
-    return *rows_;
+  const std::vector<std::int32_t>& rows() { return screening_.sample(problem_).rows; }
+
+  MutantReference mutants_by(const MlaReferenceKey& key, const BlindCase& blind_case) {
+    return [this, key, rows = blind_case.rows](const MutantChange& change) {
+      MlaReferenceInputs source = sources(key);
+      source.softmax_scale *= change.uniform ? 0.0 : change.scale_factor;
+      const ShorterRequests shorter =
+          shorter_requests(source.seq_lens, source.key_start_loc, change);
+      Tensor listed;
+      if (source.topk_indices != nullptr) {
+        listed = without_last_listed(*source.topk_indices, rows, change.last_dropped > 0);
+        source.topk_indices = &listed;
+      } else {
+        source.seq_lens = shorter.seq_lens;
+        source.key_start_loc = shorter.key_start_loc;
+      }
+      MlaReferenceOptions options;
+      options.reference = options_;
+      options.form = problem_.mla.ref_form;
+      options.second_form_flops = 0;  // as little as possible: the reference itself is compared
+      return change.rule ? emulate_mla(source, *change.rule, rows, options_)
+                         : mla_reference(source, rows, options);
+    };
+  }
+
+  /// The lists of `rows` without the greatest position in each.
+  static Tensor without_last_listed(const Tensor& indices, std::span<const std::int32_t> rows,
+                                    bool drops) {
+    Tensor result = indices;
+    if (!drops) return result;
+    const std::int64_t topk = indices.dim(1);
+    for (const std::int32_t row : rows) {
+      std::int32_t* const first = result.data<std::int32_t>() + row * topk;
+      const std::int32_t last = *std::max_element(first, first + topk);
+      std::replace(first, first + topk, last, -1);
+    }
+    return result;
   }
 
   const ReferenceOutput* find(const MlaReferenceKey& key,
                               const std::optional<EmulationRule>& rule) {
-    return computed_.get({key, rule}, [&] {
-      const MlaReferenceInputs source = sources(key);
-      MlaReferenceOptions options;
-      options.reference = options_;
-      options.form = problem_.mla.ref_form;
-      return rule ? emulate_mla(source, *rule, rows(), options_)
-                  : mla_reference(source, rows(), options);
-    });
+    return computed_.get({key, rule}, [&] { return compute(key, rule, rows()); });
+  }
+  std::optional<ReferenceOutput> compute(const MlaReferenceKey& key,
+                                         const std::optional<EmulationRule>& rule,
+                                         const std::vector<std::int32_t>& of) {
+    const MlaReferenceInputs source = sources(key);
+    MlaReferenceOptions options;
+    options.reference = options_;
+    options.form = problem_.mla.ref_form;
+    return rule ? emulate_mla(source, *rule, of, options_) : mla_reference(source, of, options);
   }
 
   Problem problem_;
   ReferenceOptions options_;
+  Screening screening_;
   std::optional<MlaInputs> inputs_;
-  std::optional<std::vector<std::int32_t>> rows_;
   std::optional<MlaLatentQuery> latent_query_;
   Memo<KvCacheDtype, StoredMlaCache> stored_;
   /// By rule, too; no rule = the reference itself.
   Memo<std::pair<MlaReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
-  Memo<std::pair<MlaReferenceKey, int>, ReferenceOutput> of_ranks_;  // by rank
+  Memo<MlaReferenceKey, ReferenceOutput> in_float32_;
+  Memo<std::pair<std::pair<MlaReferenceKey, std::optional<EmulationRule>>, int>, ReferenceOutput>
+      of_ranks_;  // by rule and rank
+  std::deque<std::pair<MlaReferenceKey, BlindAnswers>> unseen_;
 };
 
 }  // namespace attnbench

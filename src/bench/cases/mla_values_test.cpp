@@ -120,11 +120,12 @@ TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
   };
   const auto decodes = judgement_of();
   CHECK(decodes->reasons.empty());
-  CHECK(decodes->error.rule == "semantics 14.2 fp8 Q K V, P of 16 bits or more");
+  CHECK(decodes->error.rule == "semantics 14.2 rows, output bfloat16, P bfloat16, MLA, fp8 Q K V");
   problem.batch = {{130, 140}};  // longer than any decode of FLASHMLA
   const auto prefills = judgement_of();
   CHECK(prefills->reasons.empty());
-  CHECK(prefills->error.rule == "semantics 14.2 MLA 16-bit");
+  CHECK(prefills->error.rule ==
+        "semantics 14.2 rows, output bfloat16, P bfloat16, MLA, quantised K and V");
 }
 
 }  // namespace attnbench

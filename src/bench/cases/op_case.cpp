@@ -2,12 +2,16 @@
 // contract section 5.
 #include "bench/cases/op_case.h"
 
+#include <cstring>
+#include <utility>
+
 #include "backends/backend.h"
 #include "bench/cases/op_inputs.h"
 #include "bench/tensor_list.h"
 #include "inputs/cache/check_cache.h"
 #include "inputs/cache/mla_cache.h"
 #include "inputs/op_inputs.h"
+#include "inputs/redraw.h"
 
 namespace attnbench {
 namespace {
@@ -42,6 +46,21 @@ class OpCaseRun final : public CaseRun {
     return judge_op(values_.expectations(&output), output, backend_.is_users());
   }
 
+  /// Signs of the inputs are those of the output, so that taken back they leave the output of the
+  /// inputs as they are. Which operands have them: backends/plugin/op_pipeline.h.
+  std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
+                                            std::uint64_t nonce) override {
+    PipelineOutput own = output;
+    if (values_.problem().op.name == OpKind::kMerge) {
+      redraw_signs(own.output, nonce, own.output.num_elements());
+    } else {
+      take_signs_back(own.output, nonce);
+    }
+    std::optional<Judgement> judgement = judge(own);
+    if (!judgement) return std::nullopt;
+    return SampleVerdict{true, std::move(*judgement)};
+  }
+
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {
     const OpInputs& inputs = *inputs_.op;
     for (const auto& [name, tensor] : inputs.tensors) tensors.borrow(name, tensor);
@@ -52,6 +71,35 @@ class OpCaseRun final : public CaseRun {
   }
 
  private:
+  /// In the cells of a cache that were written; signs of values follow those of all keys.
+  void take_signs_back(Tensor& data, std::uint64_t nonce) const {
+    const OpInputs& inputs = *inputs_.op;
+    const PagedCache& cache = inputs.cache;
+    const Tensor& keys = inputs.at("new_key");
+    const std::int64_t block_size = inputs.base.kv_cache.block_size;
+    const auto size = static_cast<std::int64_t>(dtype_size(data.dtype()));
+    const std::int64_t width = keys.dim(2);
+    for (std::int64_t n = 0; n < cache.slot_mapping.num_elements(); ++n) {
+      const std::int64_t slot = cache.slot_mapping.data<std::int64_t>()[n];
+      if (slot < 0) continue;
+      const std::int64_t cell = slot / block_size * cache.layout.block_stride +
+                                slot % block_size * cache.layout.slot_stride;
+      for (std::int64_t head = 0; head < keys.dim(1); ++head) {
+        const std::int64_t index = (n * keys.dim(1) + head) * width;
+        const std::int64_t at = cell + head * cache.layout.head_stride;
+        flip((cache.layout.key_offset + at) * size, index, nonce, data);
+        flip((cache.layout.value_offset + at) * size, keys.num_elements() + index, nonce, data);
+      }
+    }
+  }
+
+  void flip(std::int64_t first_byte, std::int64_t index, std::uint64_t nonce, Tensor& data) const {
+    Tensor row(data.dtype(), {inputs_.op->base.attention.head_size});
+    std::memcpy(row.bytes(), data.bytes() + first_byte, row.size_bytes());
+    redraw_signs(row, nonce, row.num_elements(), index);
+    std::memcpy(data.bytes() + first_byte, row.bytes(), row.size_bytes());
+  }
+
   /// The attention that the cache belongs to, under the names of contract section 5.
   void add_case(const OpInputs& inputs, TensorList& tensors) const {
     const OpKind op = *values_.problem().op.name;

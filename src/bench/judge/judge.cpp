@@ -1,4 +1,4 @@
-// Chooses tolerances, compares, and collects the reasons; also the quantised output of MLA, and
+// Chooses limits, compares, and collects the reasons; also the quantised output of MLA, and
 // whether two runs gave the same bytes.
 #include "bench/judge/judge.h"
 
@@ -12,8 +12,11 @@
 
 #include "backends/output_quant.h"
 #include "core/error.h"
+#include "metadata/batch.h"
+#include "metadata/int_math.h"
 #include "metrics/byte_verdicts.h"
 #include "metrics/compare.h"
+#include "metrics/row_rule.h"
 #include "reference/quantise/nvfp4.h"
 
 namespace attnbench {
@@ -34,21 +37,6 @@ bool has_static_fp8_output(const Problem& problem) {
   return problem.output_quant.type == OutputQuantType::kFp8Static;
 }
 
-ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics) {
-  ToleranceQuery query;
-  query.output = numerics.output;
-  query.quantised_kv = numerics.quantised_kv;
-  query.fp8_query = numerics.quantised_query;
-  query.e4m3_probability = numerics.probability == Dtype::kE4M3;
-  query.mla = problem.attention.type == AttentionType::kMla;
-  query.soft_cap = problem.attention.logits_soft_cap > 0;
-  if (has_static_fp8_output(problem)) {
-    query.static_fp8_scale = problem.output_quant.scale;
-    query.computed = problem.attention.dtype;
-  }
-  return query;
-}
-
 std::span<const double> values_or_none(const ReferenceOutput* output, bool is_lse) {
   if (output == nullptr) return {};
   return is_lse ? output->lse : output->output;
@@ -60,16 +48,31 @@ Comparison comparison(const Tensor& actual, const ReferenceOutput& expected,
           expected.rows, is_lse};
 }
 
-void judge_lse(const Problem& problem, const PipelineOutput& output, const Yardsticks& yardsticks,
-               Judgement& judgement) {
-  const Comparison compared =
-      comparison(*output.lse, *yardsticks.reference, yardsticks.emulation, true);
-  const Tolerance tolerance =
-      lse_tolerance(problem.attention.dtype, problem.attention.type == AttentionType::kMla);
-  const Verdict verdict = compare(compared, tolerance);
-  judgement.lse_error = verdict.stats;
-  if (verdict.passed) return;
-  append(judgement.reasons, verdict.reasons);
+RowComparison row_comparison(const Tensor& actual, const Yardsticks& yardsticks,
+                             const RowBatch& batch) {
+  const ReferenceOutput& reference = *yardsticks.reference;
+  return {&actual,
+          reference.output,
+          values_or_none(yardsticks.emulation, false),
+          reference.row_size,
+          reference.output_loss,
+          reference.rows,
+          batch};
+}
+
+void judge_lse(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
+               const Yardsticks& yardsticks, const RowBatch& batch, Judgement& judgement) {
+  const ReferenceOutput& reference = *yardsticks.reference;
+  const Comparison compared = comparison(*output.lse, reference, yardsticks.emulation, true);
+  const bool mla = problem.attention.type == AttentionType::kMla;
+  const Tolerance tolerance = lse_tolerance(problem.attention.dtype, mla);
+  judgement.lse_error = compare(compared, tolerance).stats;
+  const LseComparison rows{&*output.lse,       reference.lse,  compared.emulated,
+                           reference.lse_loss, reference.rows, batch};
+  const LseLimits limits = lse_row_limits(problem.attention.dtype, mla, numerics.quantised_query);
+  const std::vector<std::string> reasons = judge_lse_rows(rows, limits, *judgement.lse_error);
+  if (reasons.empty()) return;
+  append(judgement.reasons, reasons);
   if (const std::string cause = diagnose_lse(compared, tolerance, output.declared_lse);
       !cause.empty()) {
     judgement.reasons.push_back(cause);
@@ -116,6 +119,28 @@ Tensor dequantise(const Problem& problem, const QuantisedOutput& output) {
 
 }  // namespace
 
+RowsOfBatch::RowsOfBatch(const Problem& problem) : query_start_loc(query_start_loc_of(problem)) {
+  for (const Request& request : problem.batch) {
+    seq_lens.push_back(checked_int32(request.seq_len, "seq_len"));
+  }
+}
+
+ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics) {
+  ToleranceQuery query;
+  query.output = numerics.output;
+  query.quantised_kv = numerics.quantised_kv;
+  query.fp8_query = numerics.quantised_query;
+  query.e4m3_probability = numerics.probability == Dtype::kE4M3;
+  query.probability = numerics.probability;
+  query.mla = problem.attention.type == AttentionType::kMla;
+  query.soft_cap = problem.attention.logits_soft_cap > 0;
+  if (has_static_fp8_output(problem)) {
+    query.static_fp8_scale = problem.output_quant.scale;
+    query.computed = problem.attention.dtype;
+  }
+  return query;
+}
+
 EmulationRule emulation_rule(const Problem& problem, const Numerics& numerics) {
   const bool fused = problem.output_quant.type != OutputQuantType::kNone;
   return {fused ? problem.attention.dtype : numerics.output, numerics.probability};
@@ -128,12 +153,17 @@ Judgement judge(const Problem& problem, const Numerics& numerics, const Pipeline
   if (output.lse) check_shape("lse", *output.lse, {a.num_heads, problem.num_tokens()});
 
   Judgement judgement;
-  const Tolerance tolerance = output_tolerance(tolerance_query(problem, numerics));
-  const Verdict verdict = compare(
-      comparison(output.output, *yardsticks.reference, yardsticks.emulation, false), tolerance);
-  judgement.error = verdict.stats;
-  judgement.reasons = verdict.reasons;
-  if (output.lse) judge_lse(problem, output, yardsticks, judgement);
+  const ToleranceQuery query = tolerance_query(problem, numerics);
+  const Tolerance tolerance = output_tolerance(query);
+  judgement.error =
+      compare(comparison(output.output, *yardsticks.reference, yardsticks.emulation, false),
+              tolerance)
+          .stats;
+  const RowsOfBatch tokens(problem);
+  const RowComparison rows = row_comparison(output.output, yardsticks, tokens.batch());
+  const RowLimits limits = output_row_limits(query);
+  judgement.reasons = judge_rows(rows, limits, judgement.error);
+  if (output.lse) judge_lse(problem, numerics, output, yardsticks, tokens.batch(), judgement);
   if (yardsticks.unquantised != nullptr) {
     judgement.quantization_error =
         compare(comparison(output.output, *yardsticks.unquantised, yardsticks.emulation, false),

@@ -1,10 +1,12 @@
 // Output of a pipeline against the reference: the error numbers and the reasons against it.
 //
-// judge() knows attention: which row of tolerances holds for what was quantised, which reference is
-// decisive and which is only reported. How values are compared is metrics/compare.h's, how bytes
-// are, metrics/byte_verdicts.h's. A reason is a sentence for the user; no reasons means right.
+// judge() knows attention: which limits hold for what was quantised, which reference is decisive
+// and which is only reported. Rows decide (metrics/row_rule.h); numbers over the whole batch
+// (metrics/compare.h) are for reading. How bytes are compared is metrics/byte_verdicts.h's. A
+// reason is a sentence for the user; no reasons means right.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +16,7 @@
 #include "core/problem/problem.h"
 #include "core/result/result.h"
 #include "core/tensor.h"
+#include "metrics/row_rule.h"
 #include "reference/attention.h"
 
 namespace attnbench {
@@ -31,6 +34,8 @@ struct Numerics {
   Dtype probability = Dtype::kBF16;  // what the kernel rounds P to
   bool quantised_query = false;
   bool quantised_kv = false;
+
+  bool operator==(const Numerics&) const = default;
 };
 
 /// The rule of the emulation that err_ratio is measured by; a fused quantised output is emulated in
@@ -43,7 +48,20 @@ struct Judgement {
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
   std::vector<RankErrors> rank_errors;
+  /// What the checked rows were drawn with; nothing where all rows are checked.
+  std::optional<std::uint64_t> sample_seed = std::nullopt;
 };
+/// The tables of a batch by which rows are told to which request they belong.
+struct RowsOfBatch {
+  std::vector<std::int32_t> query_start_loc;
+  std::vector<std::int32_t> seq_lens;
+  explicit RowsOfBatch(const Problem& problem);
+  RowBatch batch() const { return {query_start_loc, seq_lens}; }
+};
+
+/// What decides the limits of rows (metrics/row_rule.h).
+ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics);
+
 /// Contract §4. Errors: E-INTERNAL when the output does not have the shape of the problem.
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
                 const Yardsticks& yardsticks);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "core/error.h"
 
 namespace attnbench {
@@ -12,7 +14,7 @@ struct Example {
   Problem problem;
   Numerics numerics;
   PipelineOutput output;
-  ReferenceOutput reference{{0}, 1, 2, {1.0, 2.0}, {0.5}};
+  ReferenceOutput reference{{0}, 1, 2, {1.0, 2.0}, {0.5}, {std::sqrt(5.0)}};
   ReferenceOutput emulation{{0}, 1, 2, {1.0, 2.0078125}, {0.5}};
 
   Example() {
@@ -34,24 +36,32 @@ struct Example {
 
 TEST_CASE("the rule follows from dtypes and quantisation") {
   Example example;
-  CHECK(example.run().error.rule == "semantics 14.2 bfloat16");
+  CHECK(example.run().error.rule == "semantics 14.2 rows, output bfloat16, P bfloat16");
   example.numerics.quantised_kv = true;
-  CHECK(example.run().error.rule == "semantics 14.2 bfloat16, quantised K and V");
+  CHECK(example.run().error.rule ==
+        "semantics 14.2 rows, output bfloat16, P bfloat16, quantised K and V");
   example.numerics.quantised_query = true;
-  CHECK(example.run().error.rule == "semantics 14.2 fp8 Q K V, P of 16 bits or more");
+  CHECK(example.run().error.rule == "semantics 14.2 rows, output bfloat16, P bfloat16, fp8 Q K V");
   example.numerics.probability = Dtype::kE4M3;
-  CHECK(example.run().error.rule == "semantics 14.2 fp8 Q K V with e4m3 P");
+  CHECK(example.run().error.rule == "semantics 14.2 rows, output bfloat16, P fp8_e4m3, fp8 Q K V");
 }
 
-TEST_CASE("soft-cap allows an err_ratio of 3") {
+TEST_CASE("a row may err by twice its emulation, with a soft-cap too") {
   Example example;
-  example.output.output.set(1, 2.015625f);      // an error of 1/64 ...
-  example.emulation.output[1] = 2 + 1.0 / 160;  // ... is 2.5 times that of the emulation
-  CHECK_FALSE(example.run().reasons.empty());
-  CHECK(example.run().error.limit.find("err_ratio <= 2") != std::string::npos);
+  example.output.output.set(1, 2.03125f);      // an error of 1/32 ...
+  example.emulation.output[1] = 2 + 1.0 / 80;  // ... is 2.5 times that of the emulation
+  CHECK(example.run().reasons ==
+        std::vector<std::string>{"output of request 0, row 0 (position 0), head 0: error 0.014 of "
+                                 "the row's size, limit 0.011; 1 row of 1 request is outside; "
+                                 "output[0, 0, 1] is 2.03125, reference 2"});
   example.problem.attention.logits_soft_cap = 30;
-  CHECK(example.run().error.limit.find("err_ratio <= 3") != std::string::npos);
-  CHECK(example.run().reasons.empty());
+  CHECK_FALSE(example.run().reasons.empty());
+  example.emulation.output[1] = 2 + 1.0 / 60;
+  const Judgement judgement = example.run();
+  CHECK(judgement.reasons.empty());
+  CHECK(judgement.error.err_ratio == doctest::Approx(60.0 / 32));  // for reading
+  CHECK(judgement.error.row_error < judgement.error.row_limit);
+  CHECK(judgement.error.worst_row == RowPlace{0, 0, 0, 0});
 }
 
 TEST_CASE("quantisation error is reported and never judged") {

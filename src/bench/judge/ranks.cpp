@@ -11,6 +11,7 @@
 #include "metadata/int_math.h"
 #include "metadata/parts/dcp.h"
 #include "metrics/compare.h"
+#include "metrics/row_rule.h"
 
 namespace attnbench {
 namespace {
@@ -62,8 +63,9 @@ Tensor part_of_rank(const Tensor& stacked, int rank) {
   return part;
 }
 
-void add_reasons(const Verdict& verdict, int rank, std::vector<std::string>& reasons) {
-  for (const std::string& reason : verdict.reasons) {
+void add_reasons(const std::vector<std::string>& found, int rank,
+                 std::vector<std::string>& reasons) {
+  for (const std::string& reason : found) {
     reasons.push_back(fmt::format("rank {}: {}", rank, reason));
   }
 }
@@ -73,7 +75,8 @@ void add_reasons(const Verdict& verdict, int rank, std::vector<std::string>& rea
 std::optional<ReferenceOutput> rank_reference(const Problem& problem, const AttentionMath& math,
                                               const AttentionInputs& inputs, int rank,
                                               const std::vector<std::int32_t>& rows,
-                                              const ReferenceOptions& options) {
+                                              const ReferenceOptions& options,
+                                              const EmulationRule* rule) {
   const LocalKeys keys = local_keys(problem, inputs, rank);
   const Tensor key = take_rows(inputs.key, keys.rows);
   const Tensor value = take_rows(inputs.value, keys.rows);
@@ -87,32 +90,45 @@ std::optional<ReferenceOutput> rank_reference(const Problem& problem, const Atte
   source.query_start_loc = inputs.query_start_loc;
   source.seq_lens = keys.lens;
   source.key_start_loc = keys.starts;
-  return reference_attention(local, source, rows, options);
+  return rule != nullptr ? emulate_attention(local, source, *rule, rows, options)
+                         : reference_attention(local, source, rows, options);
 }
 
 RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Tensor& lse, int rank,
-                         const ReferenceOutput& reference) {
+                         const Yardsticks& yardsticks) {
+  const ReferenceOutput& reference = *yardsticks.reference;
+  const ReferenceOutput* const emulation = yardsticks.emulation;
+  const std::span<const double> none;
   RankJudgement judgement;
   judgement.errors.rank = rank;
   ToleranceQuery query;
   query.output = problem.attention.dtype;
   query.mla = problem.attention.type == AttentionType::kMla;
-  Tolerance tolerance = output_tolerance(query);
-  tolerance.max_err_ratio = std::numeric_limits<double>::infinity();
+  const RowsOfBatch tokens(problem);
   const Tensor own_output = part_of_rank(output, rank);
-  const Verdict verdict =
-      compare({&own_output, reference.output, {}, reference.rows, false}, tolerance);
-  judgement.errors.error = verdict.stats;
-  add_reasons(verdict, rank, judgement.reasons);
+  judgement.errors.error =
+      compare({&own_output, reference.output, {}, reference.rows, false}, output_tolerance(query))
+          .stats;
+  const RowComparison rows{
+      &own_output,        reference.output,      emulation != nullptr ? emulation->output : none,
+      reference.row_size, reference.output_loss, reference.rows,
+      tokens.batch()};
+  add_reasons(judge_rows(rows, output_row_limits(query), judgement.errors.error), rank,
+              judgement.reasons);
 
   const Tensor own_lse = part_of_rank(lse, rank);
   const Comparison compared{&own_lse, reference.lse, {}, reference.rows, true};
-  Tolerance lse_limit = lse_tolerance(problem.attention.dtype, query.mla);
-  lse_limit.max_err_ratio = std::numeric_limits<double>::infinity();
-  const Verdict lse_verdict = compare(compared, lse_limit);
-  judgement.errors.lse_error = lse_verdict.stats;
-  add_reasons(lse_verdict, rank, judgement.reasons);
-  if (const std::string cause = diagnose_lse(compared, lse_limit); !cause.empty()) {
+  Tolerance tolerance = lse_tolerance(problem.attention.dtype, query.mla);
+  tolerance.max_err_ratio = std::numeric_limits<double>::infinity();
+  judgement.errors.lse_error = compare(compared, tolerance).stats;
+  const LseComparison lse_rows{
+      &own_lse,           reference.lse,  emulation != nullptr ? emulation->lse : none,
+      reference.lse_loss, reference.rows, tokens.batch()};
+  const std::vector<std::string> reasons = judge_lse_rows(
+      lse_rows, lse_row_limits(problem.attention.dtype, query.mla), judgement.errors.lse_error);
+  add_reasons(reasons, rank, judgement.reasons);
+  const std::string cause = reasons.empty() ? "" : diagnose_lse(compared, tolerance);
+  if (!cause.empty()) {
     // The cause stands first: the rest follows from it.
     judgement.reasons.insert(judgement.reasons.begin(), fmt::format("rank {}: {}", rank, cause));
   }
@@ -120,18 +136,16 @@ RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Ten
 }
 
 bool judge_ranks(const Problem& problem, const PipelineOutput& output,
-                 const std::function<const ReferenceOutput*(int rank)>& reference_of,
-                 Judgement& judgement) {
+                 const std::function<Yardsticks(int rank)>& of_rank, Judgement& judgement) {
   const Tensor* partial = find_tensor(output, "rank_output");
   const Tensor* lse = find_tensor(output, "rank_lse");
   if (partial == nullptr || lse == nullptr) return true;
   for (int rank = 0; rank < static_cast<int>(partial->dim(0)); ++rank) {
-    const ReferenceOutput* reference = reference_of(rank);
-    if (reference == nullptr) return false;
-    RankJudgement of_rank = judge_rank(problem, *partial, *lse, rank, *reference);
-    judgement.rank_errors.push_back(std::move(of_rank.errors));
-    judgement.reasons.insert(judgement.reasons.end(), of_rank.reasons.begin(),
-                             of_rank.reasons.end());
+    const Yardsticks yardsticks = of_rank(rank);
+    if (yardsticks.reference == nullptr || yardsticks.emulation == nullptr) return false;
+    RankJudgement judged = judge_rank(problem, *partial, *lse, rank, yardsticks);
+    judgement.rank_errors.push_back(std::move(judged.errors));
+    judgement.reasons.insert(judgement.reasons.end(), judged.reasons.begin(), judged.reasons.end());
   }
   return true;
 }

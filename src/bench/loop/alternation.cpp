@@ -138,8 +138,7 @@ class Group {
   }
 
   void deliver(std::size_t index, Result&& result) {
-    // Why: after a device error every later call of the process fails too.
-    leave_ = options_.isolate && result.status == Status::kError;
+    leave_ = options_.isolate && spoils_its_process(jobs_[index], result.status);
     std::erase(left_, index);
     observer_.job_finished(result);
     done_(index, std::move(result));

@@ -4,10 +4,12 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/users_pipeline.h"
 #include "reference/attention.h"
 
 namespace attnbench {
@@ -33,12 +35,16 @@ class FakeBackend final : public Backend {
   KernelRules rules{.quantises_query = true};  // FLASH_ATTN's
   std::vector<std::string> reasons;
   bool deterministic = true;
+  std::optional<PluginInfo> library;  // makes it a user's
   /// Called by every run of a pipeline, numbered from 0, after the right result was computed.
   std::function<void(PipelineOutput&, int run)> fault = [](PipelineOutput&, int) {};
+  /// The same on the values of the probe, whose runs are numbered apart.
+  std::function<void(PipelineOutput&, int run)> probe_fault = [](PipelineOutput&, int) {};
   /// What a pipeline holds while it lives; called when it is prepared.
   std::function<std::shared_ptr<void>()> memory = [] { return nullptr; };
   mutable int prepared = 0;
   mutable int runs = 0;
+  mutable int probe_runs = 0;
 
   std::string_view name() const override { return backend_name; }
   std::string_view description() const override { return "fake"; }
@@ -56,9 +62,10 @@ class FakeBackend final : public Backend {
     return std::make_unique<FakePipeline>(*this, problem, inputs);
   }
   Facts explain(const Problem&, const DeviceFacts&) const override { return {}; }
+  const PluginInfo* plugin() const override { return library ? &*library : nullptr; }
 
  private:
-  class FakePipeline final : public Pipeline {
+  class FakePipeline final : public Pipeline, public UsersPipeline {
    public:
     FakePipeline(const FakeBackend& backend, const Problem& problem, const BackendInputs& inputs)
         : memory_(backend.memory()), backend_(backend), problem_(problem), inputs_(inputs) {
@@ -68,6 +75,14 @@ class FakeBackend final : public Backend {
     const std::vector<Step>& steps() const override { return steps_; }
     void poison_outputs() override { output_ = {}; }
     PipelineOutput read_output(bool /*with_cache*/) override { return output_; }
+    UsersPipeline* users() override { return backend_.library ? this : nullptr; }
+    void negate_inputs() override { negates_inputs_ = !negates_inputs_; }
+    void negate_query() override { negates_query_ = !negates_query_; }
+    Words words() const override {
+      return {"the query negated", "query, key and value were negated"};
+    }
+    void negate_output(PipelineOutput& output) const override { negate(output.output); }
+    void finish() override {}
 
    private:
     /// A bit copy of the new rows through the slot_mapping of every rank.
@@ -113,9 +128,11 @@ class FakeBackend final : public Backend {
       const Dtype dtype = problem_.attention.dtype;
       std::vector<std::int32_t> rows;
       for (std::int32_t t = 0; t < inputs.num_tokens(); ++t) rows.push_back(t);
-      const ReferenceInputs source{&inputs.query,          &inputs.key,        &inputs.value,
-                                   inputs.query_start_loc, inputs.seq_lens,    inputs.key_start_loc,
-                                   inputs.sinks,           inputs.alibi_slopes};
+      Tensor query = inputs.query;
+      if (negates_query_) negate(query);
+      const ReferenceInputs source{
+          &query,          &inputs.key,          &inputs.value, inputs.query_start_loc,
+          inputs.seq_lens, inputs.key_start_loc, inputs.sinks,  inputs.alibi_slopes};
       const auto exact = reference_attention(resolve_attention_math(problem_, backend_.rules),
                                              source, rows, {1, {}});
       PipelineOutput output;
@@ -129,11 +146,22 @@ class FakeBackend final : public Backend {
       for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
         output.lse->set(i, static_cast<float>(exact->lse[static_cast<std::size_t>(i)]));
       }
-      backend_.fault(output, backend_.runs++);
+      if (negates_inputs_) negate(output.output);
+      if (problem_.inputs.distribution == Distribution::kProbe) {
+        backend_.probe_fault(output, backend_.probe_runs++);
+      } else {
+        backend_.fault(output, backend_.runs++);
+      }
       output_ = std::move(output);
     }
 
+    static void negate(Tensor& tensor) {
+      for (std::int64_t i = 0; i < tensor.num_elements(); ++i) tensor.set(i, -tensor.at(i));
+    }
+
     std::shared_ptr<void> memory_;
+    bool negates_inputs_ = false;
+    bool negates_query_ = false;
     const FakeBackend& backend_;
     const Problem& problem_;
     const BackendInputs& inputs_;

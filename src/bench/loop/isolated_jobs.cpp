@@ -1,18 +1,26 @@
 // The parent's side (Shift, which follows one child to its end) and the child's (SendingObserver).
-// Results travel as the JSON that result files have, so nothing is lost that a file would keep.
+// Results travel as the JSON that result files have, so nothing is lost that a file would keep. A
+// child may say anything: what cannot be read, or is of a job that it was not given, ends it.
 #include "bench/loop/isolated_jobs.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <map>
+#include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 
-#include "bench/loop/child_process.h"
+#include "bench/process/child_process.h"
+#include "bench/process/fork_server.h"
+#include "bench/ranks/ranked_backend.h"
+#include "bench/trial/judge_desk.h"
+#include "bench/trial/remote_judge.h"
+#include "core/error.h"
 #include "core/result/read_json.h"
 #include "core/result/write_json.h"
 
@@ -35,24 +43,22 @@ constexpr double kGraceSeconds = 10;
 /// Sends everything that happens to the parent.
 class SendingObserver final : public BenchObserver {
  public:
-  explicit SendingObserver(const MessageWriter& writer) : writer_(writer) {}
+  explicit SendingObserver(const ParentLink& link) : link_(link) {}
   void job_started(std::size_t index, std::size_t, const Job&) override {
-    writer_.send(kStarted, std::to_string(index));
+    link_.send(kStarted, std::to_string(index));
   }
   void job_resumed(std::size_t index, const Job&) override {
-    writer_.send(kResumed, std::to_string(index));
+    link_.send(kResumed, std::to_string(index));
   }
-  void phase(Phase phase) override {
-    writer_.send(kPhase, std::string(1, static_cast<char>(phase)));
-  }
-  void notice(const std::string& text) override { writer_.send(kNotice, text); }
-  void waits_for(const std::string& kernels) override { writer_.send(kWaits, kernels); }
+  void phase(Phase phase) override { link_.send(kPhase, std::string(1, static_cast<char>(phase))); }
+  void notice(const std::string& text) override { link_.send(kNotice, text); }
+  void waits_for(const std::string& kernels) override { link_.send(kWaits, kernels); }
   void job_finished(const Result& result) override {
-    writer_.send(kFinished, result_to_json(result));
+    link_.send(kFinished, result_to_json(result));
   }
 
  private:
-  const MessageWriter& writer_;
+  const ParentLink& link_;
 };
 
 /// What became of the jobs so far.
@@ -74,17 +80,16 @@ struct Ledger {
 /// Runs the pending jobs in one child, until it has done them all or one of them ended it.
 class Shift {
  public:
+  /// `desk`: who judges; null = the child itself.
   Shift(const std::vector<Job>& jobs, const BenchOptions& options, BenchObserver& observer,
-        Ledger& ledger, const RunPending& run_pending)
+        Ledger& ledger, ForkServer::Child child, JudgeDesk* desk)
       : jobs_(jobs),
         options_(options),
         observer_(observer),
         ledger_(ledger),
+        desk_(desk),
         pending_(ledger.pending()),
-        child_([&](const MessageWriter& writer) {
-          SendingObserver sender(writer);
-          run_pending(pending_, sender);
-        }) {
+        child_(child.pid, std::move(child.socket)) {
     progress();
   }
 
@@ -93,7 +98,7 @@ class Shift {
     for (;;) {
       switch (child_.read(message, kPollMs)) {
         case ChildProcess::Read::kMessage:
-          handle(message);
+          if (!understand(message)) return;
           progress();
           break;
         case ChildProcess::Read::kNothingYet:
@@ -111,26 +116,74 @@ class Shift {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - last_progress_).count();
   }
 
+  /// False: the child sent what no child of ours sends, and was ended.
+  bool understand(const Message& message) {
+    try {
+      handle(message);
+      return true;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kFormat) throw;
+      child_.kill();
+      // What was said in between is of a job that is over; the next one has a fresh child.
+      if (all_done() || (!current_ && num_finished_ > 0)) return false;
+      failed(fmt::format("E-INTERNAL: the process that ran this case sent what makes no sense: {}",
+                         error.what()));
+      return false;
+    }
+  }
+
+  static void expect(bool holds, const char* what) {
+    if (!holds) fail(ErrorKind::kFormat, "{}", what);
+  }
+
   void handle(const Message& message) {
     if (message.kind == kStarted) {
-      start(std::stoul(message.text));
+      start(pending_index(message.text));
     } else if (message.kind == kResumed) {
-      current_ = std::stoul(message.text);
-      observer_.job_resumed(*current_, jobs_[*current_]);
+      resume(pending_index(message.text));
     } else if (message.kind == kPhase) {
-      phase_ = static_cast<Phase>(message.text.at(0));
-      observer_.phase(*phase_);
+      enter(message.text);
     } else if (message.kind == kNotice) {
       observer_.notice(message.text);
     } else if (message.kind == kWaits) {
+      expect(!all_done(), "a wait of no job");
       kernels_[job()] = message.text;
     } else if (message.kind == kFinished) {
-      finish(result_from_json(message.text));
+      expect(current_.has_value(), "a result of no job");
+      const Result theirs = result_from_json(message.text);
+      finish(desk_ == nullptr ? theirs : desk_->close(*current_, theirs));
+    } else {
+      expect(desk_ != nullptr && is_for_judge(message.kind), "a message of no kind");
+      expect(current_.has_value(), "an output of no job");
+      desk_->hear(*current_, message, child_);
     }
+  }
+
+  /// The job that a message names. It is one of this child's.
+  std::size_t pending_index(const std::string& text) const {
+    for (const std::size_t index : pending_) {
+      if (std::to_string(index) == text && !ledger_.results[index]) return index;
+    }
+    fail(ErrorKind::kFormat, "a job that it was not given");
+  }
+
+  void resume(std::size_t index) {
+    current_ = index;
+    observer_.job_resumed(index, jobs_[index]);
+  }
+
+  void enter(const std::string& name) {
+    const auto value = name.size() == 1 ? static_cast<std::size_t>(name[0]) : std::string::npos;
+    expect(current_ && value < enum_rows(Phase{}).size(), "a phase that there is none");
+    phase_ = static_cast<Phase>(value);
+    observer_.phase(*phase_);
+    // Both make their inputs at the same time.
+    if (desk_ != nullptr && *phase_ == Phase::kInputs) desk_->open(*current_);
   }
 
   void start(std::size_t index) {
     current_ = index;
+    if (desk_ != nullptr) desk_->start(index);
     phase_.reset();
     kernels_.erase(index);
     ledger_.started[index] = true;
@@ -138,10 +191,11 @@ class Shift {
   }
 
   void finish(Result result) {
-    std::optional<Result>& place = ledger_.results[job()];
+    const std::size_t finished = job();
+    std::optional<Result>& place = ledger_.results[finished];
     place = std::move(result);
     current_.reset();
-    has_failed_ = place->status == Status::kError;
+    has_failed_ = spoils_its_process(jobs_[finished], place->status);
     ++num_finished_;
     observer_.job_finished(*place);
   }
@@ -180,9 +234,9 @@ class Shift {
     if (limit_s <= 0 || silent_s() <= limit_s) return false;
     child_.kill();
     failed(
-        fmt::format("E-INTERNAL: time limit: no sign of life for {:.0f} s{}; its process was "
+        fmt::format("E-INTERNAL: {}time limit: no sign of life for {:.0f} s{}; its process was "
                     "ended (--hang-limit)",
-                    limit_s, in_phase()));
+                    whose(), limit_s, in_phase()));
     return true;
   }
 
@@ -192,6 +246,9 @@ class Shift {
     return kernels == kernels_.end() ? std::string()
                                      : ", where it waited last for " + kernels->second;
   }
+
+  /// Of several ranks, the process is the first.
+  std::string whose() const { return has_real_ranks(*jobs_[job()].problem) ? "rank 0: " : ""; }
 
   std::string in_phase() const {
     return phase_ ? fmt::format(" in phase '{}'{}", to_string(*phase_), last_wait())
@@ -203,6 +260,8 @@ class Shift {
     if (options_.hang_limit_s <= 0) return 0;
     // Before the first phase a user's backend says what it supports, which runs its code.
     if (phase_ == Phase::kRun || (current_ && !phase_)) return options_.hang_limit_s;
+    // What is judged here keeps the child waiting, and none of the time counts.
+    if (phase_ == Phase::kReference && desk_ != nullptr) return options_.hang_limit_s;
     const double timeout_s = jobs_[job()].problem->timing.timeout_s;
     return phase_ == Phase::kTiming ? options_.hang_limit_s + timeout_s : 0;
   }
@@ -213,8 +272,8 @@ class Shift {
     // A child may leave between two jobs (after an error it lets a fresh process go on).
     if ((how.empty() && !current_ && num_finished_ > 0) || is_leaving()) return;
     if (stopping || all_done()) return;
-    failed(fmt::format("E-INTERNAL: the process that ran this case ended{}{}", in_phase(),
-                       how.empty() ? "" : ": " + how));
+    failed(fmt::format("E-INTERNAL: {}the process that ran this case ended{}{}", whose(),
+                       in_phase(), how.empty() ? "" : ": " + how));
   }
 
   void failed(const std::string& reason) {
@@ -229,6 +288,7 @@ class Shift {
   const BenchOptions& options_;
   BenchObserver& observer_;
   Ledger& ledger_;
+  JudgeDesk* desk_;
   const std::vector<std::size_t> pending_;  // at the start
   ChildProcess child_;
   SteadyTime last_progress_;
@@ -240,14 +300,71 @@ class Shift {
   bool told_to_stop_ = false;
 };
 
+/// Indices as a child is given them.
+std::string order_of(const std::vector<std::size_t>& indices) {
+  return fmt::format("{}", fmt::join(indices, " "));
+}
+std::vector<std::size_t> indices_of(const std::string& order) {
+  std::vector<std::size_t> indices;
+  std::istringstream words(order);
+  for (std::size_t index = 0; words >> index;) indices.push_back(index);
+  return indices;
+}
+
+/// The device's speed, measured by this process when it is first wanted.
+class ParentsDevice {
+ public:
+  ParentsDevice(const BenchOptions& options, BenchObserver& observer)
+      : options_(options), observer_(observer) {}
+
+  /// Null, with a notice, where this process cannot have the device beside the child.
+  DeviceSpeed* speed() {
+    if (failed_) return nullptr;
+    try {
+      if (!ops_) ops_ = open_device(options_);
+      if (!tools_) tools_ = make_tools(options_, *ops_);
+      return tools_.get();
+    } catch (const Error& error) {
+      failed_ = true;
+      observer_.notice(
+          fmt::format("the ceilings of {} were not measured: {}", options_.device, error.what()));
+      return nullptr;
+    }
+  }
+
+ private:
+  const BenchOptions& options_;
+  BenchObserver& observer_;
+  bool failed_ = false;
+  std::unique_ptr<Ops> ops_;
+  std::unique_ptr<TimingTools> tools_;
+};
+
 }  // namespace
 
 std::vector<Result> run_isolated(const std::vector<Job>& jobs, const BenchOptions& options,
                                  BenchObserver& observer, const RunPending& run_pending) {
   Ledger ledger(jobs.size());
+  const bool is_apart =
+      std::any_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.backend->is_users(); });
+  ForkServer server([&](const std::string& order, ParentLink& link) {
+    SendingObserver sender(link);
+    MakeJudge make_judge;
+    if (is_apart) {
+      make_judge = [&](const Job& job) {
+        return std::make_unique<RemoteJudge>(job, options, link);
+      };
+    }
+    run_pending(indices_of(order), sender, make_judge);
+  });
+  ParentsDevice device(options, observer);
+  JudgeDesk desk(jobs, options, observer, [&] { return device.speed(); });
   const auto stopped = [&] { return options.should_stop && options.should_stop(); };
   while (!ledger.pending().empty() && !stopped()) {
-    Shift(jobs, options, observer, ledger, run_pending).run();
+    desk.drop_all();
+    Shift(jobs, options, observer, ledger, server.fork_child(order_of(ledger.pending())),
+          is_apart ? &desk : nullptr)
+        .run();
   }
   for (const std::size_t index : ledger.pending()) {
     if (ledger.started[index]) {

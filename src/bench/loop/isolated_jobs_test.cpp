@@ -8,9 +8,10 @@
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <utility>
 
-#include "bench/loop/child_process.h"
 #include "bench/loop/fake_backend.h"
+#include "bench/process/child_process.h"
 #include "core/error.h"
 
 namespace attnbench {
@@ -78,7 +79,7 @@ TEST_CASE("isolated jobs give the same results as jobs in the process, and nothi
     REQUIRE(result.error);
   }
   CHECK(isolated.good.runs == 0);
-  CHECK(isolated.recorder.phases.size() == 12);
+  CHECK(isolated.recorder.phases.size() == 18);  // inputs, two of each draw, and timing
   isolated.options.isolate = false;
   isolated.recorder = {};
   const double max_abs = isolated.results[0].error->max_abs;
@@ -143,17 +144,17 @@ TEST_CASE("an interrupt ends the case that runs and skips the rest") {
 
 TEST_CASE("messages of any size and content arrive whole and in order") {
   const std::string large(3'000'000, '\n');
-  ChildProcess child([&](const MessageWriter& writer) {
-    writer.send('a', "");
-    writer.send('b', large);
-    writer.send('c', std::string("\0x", 2));
+  ChildProcess child([&](ParentLink& link) {
+    link.send('a', "");
+    link.send('b', large);
+    link.send('c', std::string("\0x", 2));
   });
   std::vector<Message> messages;
   for (;;) {
     Message message;
     const ChildProcess::Read read = child.read(message, 1000);
     if (read == ChildProcess::Read::kEnded) break;
-    if (read == ChildProcess::Read::kMessage) messages.push_back(message);
+    if (read == ChildProcess::Read::kMessage) messages.push_back(std::move(message));
   }
   REQUIRE(messages.size() == 3);
   CHECK(messages[0].text.empty());

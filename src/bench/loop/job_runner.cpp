@@ -1,29 +1,26 @@
-// Validation reads from prepare_and_check() down: refusals, inputs, runs, verdict, what is saved.
+// Validation reads from prepare_and_check() down: refusals, inputs, runs; check() has their order.
 #include "bench/loop/job_runner.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <exception>
 #include <new>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "backends/users_pipeline.h"
+#include "bench/loop/edge_run.h"
 #include "bench/loop/stream_check.h"
-#include "bench/save.h"
+#include "bench/studies/fingerprint.h"
+#include "bench/trial/case_judge.h"
+#include "bench/trial/remote_judge.h"
 #include "core/error.h"
 
 namespace attnbench {
 namespace {
 
-/// Thrown where a job notices should_stop; ends the job as "skipped".
-struct Interrupted {};
-
-bool same_bytes(const Tensor& a, const Tensor& b) {
-  return std::equal(a.bytes(), a.bytes() + a.size_bytes(), b.bytes(), b.bytes() + b.size_bytes());
-}
-
 void set_error(Attempt& attempt, const std::string& message, bool may_lack_memory = false) {
+  if (attempt.judge) attempt.result = attempt.judge->abandon();
   attempt.result.status = Status::kError;
   attempt.result.reasons = {message};
   attempt.result.timing.reset();
@@ -50,9 +47,9 @@ bool JobRunner::begin(Attempt& attempt) {
 bool JobRunner::plan_timing(Attempt& attempt, int rounds) {
   return guarded(attempt, [&] {
     enter(Phase::kTiming);
-    attempt.timing =
-        std::make_unique<JobTiming>(*attempt.job->problem, *attempt.job->backend, *attempt.pipeline,
-                                    timing_tools(), options_, rounds);
+    attempt.judge->begin_timing();
+    attempt.timing = std::make_unique<JobTiming>(*attempt.job->problem, *attempt.pipeline,
+                                                 timing_tools(), options_, rounds);
     return true;
   });
 }
@@ -69,17 +66,44 @@ bool JobRunner::take_round(Attempt& attempt) {
 void JobRunner::finish(Attempt& attempt) {
   guarded(attempt, [&] {
     if (attempt.timing) {
-      attempt.timing->finish(attempt.result);
+      Timing timing = attempt.timing->finish();
       ops().synchronize();
       if (stopped()) throw Interrupted{};
-      if (attempt.result.plugin && options_.validate) {
-        check_remembered(*attempt.case_run, *attempt.pipeline, attempt.result);
-      }
+      attempt.judge->timed(std::move(timing));
+      const bool goes_on = hand_in_samples(attempt);
+      if (goes_on && options_.validate) run_negated(*attempt.judge, *attempt.pipeline);
     }
+    take_fingerprint(attempt);
     UsersPipeline* plugin = attempt.pipeline ? attempt.pipeline->users() : nullptr;
     if (plugin != nullptr) plugin->finish();
+    attempt.result = attempt.judge->finish();
     return false;
   });
+}
+
+/// By pipelines of its own; the one of the case is not touched.
+void JobRunner::take_fingerprint(Attempt& attempt) {
+  const Job& job = *attempt.job;
+  if (!options_.fingerprint || !why_no_fingerprint(*job.problem).empty()) return;
+  const Fingerprint print =
+      attnbench::take_fingerprint(*job.problem, *job.backend, ops(), options_.device_facts,
+                                  {options_.num_threads, options_.should_stop});
+  observer_.notice(job.id + ": " + describe_fingerprint(print));
+  attempt.judge->add(print);
+}
+
+/// Without validation only what they show by themselves.
+bool JobRunner::hand_in_samples(Attempt& attempt) {
+  JobJudge& judge = *attempt.judge;
+  const std::string problem = attempt.timing->sample_problem();
+  if (!problem.empty()) return judge.object(problem);
+  if (!options_.validate) return true;
+  for (TimedSample& sample : attempt.timing->take_samples()) {
+    const bool goes_on = judge.submit({RunKind::kTimed, {false, sample.nonce}, sample.number, {}},
+                                      std::move(sample.output));
+    if (!goes_on) return false;
+  }
+  return true;
 }
 
 /// Does a stage; an exception becomes the end of the job.
@@ -97,6 +121,8 @@ bool JobRunner::guarded(Attempt& attempt, const Work& work) {
       attempt.result.status = Status::kUnsupported;
       attempt.result.reasons = {error.what()};
     }
+  } catch (const JudgeFailure& failure) {
+    set_error(attempt, failure.what(), std::string_view(failure.what()).starts_with("E-CAPACITY"));
   } catch (const BackendFailure& failure) {
     set_error(attempt, failure.what(), true);
   } catch (const std::bad_alloc&) {
@@ -125,14 +151,52 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
   }
   enter(Phase::kInputs);
   attempt.case_run = case_for(*job.problem).start(*job.backend);
+  if (options_.validate && is_probed(*job.problem)) {
+    attempt.probe = std::make_unique<JobProbe>(
+        probe_cases_, *job.problem, *job.backend,
+        ReferenceOptions{options_.num_threads, options_.should_stop}, judge_tools(options_));
+  }
+  attempt.judge = judge_of(attempt);
+  if (attempt.probe) run_probe(attempt);
   enter(Phase::kRun);
+  attempt.settings = std::make_unique<KeptSettings>(ops());
+  // Before a user's code runs in this process: it could move what its time is held against.
+  if (options_.timing && !make_judge_ && job.backend->is_users()) {
+    timing_tools().ceilings(*job.problem, *job.backend);
+  }
   attempt.pipeline = attempt.case_run->prepare(ops());
+  if (const std::string changes = attempt.settings->changes(); !changes.empty()) {
+    observer_.notice(job.id + ": prepare() changed settings of the device: " + changes);
+  }
   ops().take_kernels();  // of an earlier job that ended early
-  check(job, *attempt.case_run, *attempt.pipeline, result);
-  result.kernels = ops().take_kernels();
-  if (options_.timing && result.status != Status::kIncorrect) return true;
+  check(attempt);
+  if (attempt.judge->decide(ops().take_kernels())) return true;
   finish(attempt);
   return false;
+}
+
+std::unique_ptr<JobJudge> JobRunner::judge_of(const Attempt& attempt) {
+  const Job& job = *attempt.job;
+  const auto speed = [this] { return &timing_tools(); };
+  if (make_judge_) return make_judge_(job);
+  return std::make_unique<CaseJudge>(job, options_, observer_, *attempt.case_run, speed,
+                                     attempt.probe.get());
+}
+
+/// A run on the values of the second draw and the verdict on it; its pipeline is gone afterwards.
+void JobRunner::run_probe(Attempt& attempt) {
+  CaseRun& case_run = attempt.probe->case_run();
+  enter(Phase::kRun);
+  PipelineOutput output;
+  {
+    const std::unique_ptr<Pipeline> pipeline = case_run.prepare(ops());
+    output = run_once(*pipeline);
+    if (pipeline->users() != nullptr) pipeline->users()->finish();
+  }
+  attempt.judge->submit({RunKind::kJudged, kProbeDraw}, std::move(output));
+  enter(Phase::kReference);
+  attempt.judge->conclude(kProbeDraw);
+  attempt.probe->release();
 }
 
 PipelineOutput JobRunner::run_once(Pipeline& pipeline, bool with_cache) {
@@ -144,133 +208,76 @@ PipelineOutput JobRunner::run_once(Pipeline& pipeline, bool with_cache) {
   return pipeline.read_output(with_cache);
 }
 
-/// Runs, judges and saves; sets status, reasons and errors.
-void JobRunner::check(const Job& job, CaseRun& case_run, Pipeline& pipeline, Result& result) {
-  const Problem& problem = *job.problem;
-  const std::optional<PipelineOutput> before =
-      options_.validate ? run_with_another_query(pipeline) : std::nullopt;
-  const PipelineOutput output = run_once(pipeline);
-  if (options_.validate) {
-    find_defects(case_run, output, result.reasons);
-    const bool is_deterministic = job.backend->is_deterministic(problem);
-    if (is_deterministic) find_differences(pipeline, output, result);
-    repeat_alone(problem, case_run, output, result);
-    enter(Phase::kReference);
-    judge(case_run, output, result);
-    if (!is_deterministic) judge_again(job, case_run, pipeline, output, result);
-    if (before && !result.reasons.empty() && same_bytes(before->output, output.output)) {
-      result.reasons.push_back(
-          fmt::format("a run with {} gave the same output: run() has to compute all of it anew",
-                      pipeline.users()->words().other));
-    }
-    result.status = result.reasons.empty() ? Status::kPassed : Status::kIncorrect;
-    if (result.plugin && result.reasons.empty()) {
-      enter(Phase::kRun);
-      check_remembered(case_run, pipeline, result);
-    }
-  } else {
-    result.status = Status::kUnverified;
+/// Every run before timing, in their order.
+void JobRunner::check(Attempt& attempt) {
+  JobJudge& judge = *attempt.judge;
+  Pipeline& pipeline = *attempt.pipeline;
+  if (options_.validate) run_with_another_query(judge, pipeline);
+  judge.submit({RunKind::kJudged}, run_once(pipeline));
+  if (!options_.validate) return;
+  const bool is_deterministic = attempt.job->backend->is_deterministic(*attempt.job->problem);
+  if (is_deterministic) run_again(attempt);
+  if (std::optional<AloneRun> alone = attempt.case_run->run_alone(ops())) {
+    judge.submit({RunKind::kAlone, {}, alone->request}, std::move(alone->output));
   }
-  const bool save = options_.save == SaveTensors::kAlways ||
-                    (options_.save == SaveTensors::kFailed && result.status == Status::kIncorrect);
-  if (!save) return;
-  TensorList tensors;
-  case_run.add_tensors(output, tensors);
-  save_tensors(options_.save_dir, result, *job.backend, tensors);
+  if (!is_deterministic) run_again(attempt);
+  enter(Phase::kReference);
+  const bool at_edges = options_.all_edges || attempt.job->backend->plugin() != nullptr;
+  if (!judge.conclude() || (pipeline.users() == nullptr && !at_edges)) return;
+  enter(Phase::kRun);
+  if (run_negated(judge, pipeline) && at_edges) check_edges(attempt);
 }
 
-/// What can be said without a reference: written caches, stray writes.
-void JobRunner::find_defects(CaseRun& case_run, const PipelineOutput& output,
-                             std::vector<std::string>& reasons) {
-  if (!output.defect.empty()) reasons.push_back(output.defect);
-  const std::string wrong = case_run.check_stored(output);
-  if (!wrong.empty()) reasons.push_back(wrong);
-}
-
-/// What other runs show: equal bytes of two, and of one whose stream is held.
-void JobRunner::find_differences(Pipeline& pipeline, const PipelineOutput& output, Result& result) {
-  const std::string difference = describe_difference(output, run_once(pipeline, false));
-  if (!difference.empty()) result.reasons.push_back("not deterministic: " + difference);
-  if (!result.plugin || !result.reasons.empty()) return;
-  const std::string elsewhere = check_stream(ops(), pipeline, output);
-  if (!elsewhere.empty()) result.reasons.push_back(elsewhere);
-}
-
-/// The same of a backend whose runs may differ: each is held against the reference.
-void JobRunner::judge_again(const Job& job, CaseRun& case_run, Pipeline& pipeline,
-                            const PipelineOutput& output, Result& result) {
-  const PipelineOutput second = run_once(pipeline, false);
-  const std::string difference = describe_difference(output, second);
-  if (!difference.empty()) observer_.notice(job.id + ": not deterministic: " + difference);
-  add_reasons(case_run, second, "second run: ", result);
-  if (const auto held = run_with_stream_held(ops(), pipeline)) {
-    add_reasons(case_run, *held, "with its stream held: ", result);
+/// What accesses outside of buffers show that are edges of what is mapped. Only where nothing else
+/// was found: a fault may take the device with it.
+void JobRunner::check_edges(Attempt& attempt) {
+  const Job& job = *attempt.job;
+  const auto notice = [&](const std::string& text) { observer_.notice(job.id + ": " + text); };
+  std::int64_t index = 0;
+  for (EdgeOutput& edge : run_at_edges(*attempt.case_run, ops(), notice)) {
+    attempt.judge->submit({RunKind::kEdge, {}, index++, edge.when}, std::move(edge.output));
   }
 }
 
-void JobRunner::add_reasons(CaseRun& case_run, const PipelineOutput& output,
-                            const std::string& when, Result& result) {
-  const std::optional<Judgement> judgement = case_run.judge(output);
-  if (!judgement) throw Interrupted{};
-  for (const std::string& reason : judgement->reasons) result.reasons.push_back(when + reason);
-}
-
-/// Reported for every backend, demanded where the scenario says attention.batch_invariant.
-void JobRunner::repeat_alone(const Problem& problem, CaseRun& case_run,
-                             const PipelineOutput& output, Result& result) {
-  result.batch_invariance = case_run.run_alone(ops(), output);
-  const auto& invariance = result.batch_invariance;
-  if (!invariance || invariance->equal || !problem.attention.batch_invariant) return;
-  result.reasons.push_back("not batch invariant: request " + std::to_string(invariance->request) +
-                           " alone gives other bytes than in the batch");
-}
-
-void JobRunner::judge(CaseRun& case_run, const PipelineOutput& output, Result& result) {
-  std::optional<Judgement> judgement = case_run.judge(output);
-  if (!judgement) throw Interrupted{};
-  result.error = std::move(judgement->error);
-  result.lse_error = std::move(judgement->lse_error);
-  result.quantization_error = std::move(judgement->quantization_error);
-  result.rank_errors = std::move(judgement->rank_errors);
-  for (std::string& reason : judgement->reasons) result.reasons.push_back(std::move(reason));
+/// What other runs show: a second one, and one whose stream is held.
+void JobRunner::run_again(Attempt& attempt) {
+  const Job& job = *attempt.job;
+  JobJudge& judge = *attempt.judge;
+  const bool passes = judge.submit({RunKind::kRepeat}, run_once(*attempt.pipeline, false));
+  if (!job.backend->is_deterministic(*job.problem)) {
+    auto held = run_with_stream_held(ops(), *attempt.pipeline);
+    if (held) judge.submit({RunKind::kHeld}, *std::move(held));
+  } else if (passes && job.backend->plugin() != nullptr) {
+    StreamCheck held = check_stream(ops(), *attempt.pipeline);
+    if (!held.objection.empty()) judge.object(held.objection);
+    if (held.output) judge.submit({RunKind::kHeld}, *std::move(held.output));
+  }
 }
 
 /// The first run of a user's backend: what it keeps of it makes the one that is judged wrong.
-std::optional<PipelineOutput> JobRunner::run_with_another_query(Pipeline& pipeline) {
+void JobRunner::run_with_another_query(JobJudge& judge, Pipeline& pipeline) {
   UsersPipeline* plugin = pipeline.users();
-  if (plugin == nullptr) return std::nullopt;
+  if (plugin == nullptr) return;
   plugin->negate_query();
   PipelineOutput output = run_once(pipeline, false);
   plugin->negate_query();
-  return output;
+  judge.submit({RunKind::kOtherQuery, {}, -1, plugin->words().other}, std::move(output));
 }
 
-/// What is kept later, or of the keys, is found by other values once more. Negated ones make a
-/// run for which the reference is there already.
-void JobRunner::check_remembered(CaseRun& case_run, Pipeline& pipeline, Result& result) {
+/// A run on negated inputs, of a user's backend.
+bool JobRunner::run_negated(JobJudge& judge, Pipeline& pipeline) {
   UsersPipeline* plugin = pipeline.users();
-  if (plugin == nullptr) return;
+  if (plugin == nullptr) return true;
   plugin->negate_inputs();
   PipelineOutput output = run_once(pipeline, false);
   plugin->negate_inputs();
   plugin->negate_output(output);
-  const std::optional<Judgement> judgement = case_run.judge(output);
-  if (!judgement) throw Interrupted{};
-  if (judgement->reasons.empty()) return;
-  result.status = Status::kIncorrect;
-  result.timing.reset();
-  result.throughput.reset();
-  result.reasons.push_back(
-      fmt::format("remembers earlier values: after {}, the output is not the negated one: {}",
-                  plugin->words().negated, judgement->reasons.front()));
+  return judge.submit({RunKind::kNegated, {}, -1, plugin->words().negated}, std::move(output));
 }
 
 Case& JobRunner::case_for(const Problem& problem) {
   if (case_ && &case_->problem() == &problem) return *case_;
-  if (!case_ || !case_->move_on(problem)) {
-    case_.reset();  // free the old case's tensors before the new ones are made
-    case_ = make_case(problem, {options_.num_threads, options_.should_stop});
-  }
+  go_to_case(case_, problem, {options_.num_threads, options_.should_stop}, judge_tools(options_));
   for (const std::string& notice : case_->notices()) observer_.notice(notice);
   if (options_.timing && options_.device == "cpu" && problem.timing.mode == TimingMode::kGraph) {
     observer_.notice(problem.scenario +
@@ -281,18 +288,17 @@ Case& JobRunner::case_for(const Problem& problem) {
 
 Ops& JobRunner::ops() {
   if (!ops_) {
-    ops_ = options_.make_ops ? options_.make_ops()
-                             : make_cpu_ops(options_.num_threads, options_.device_facts.num_sms);
+    ops_ = open_device(options_);
     ops_->on_wait([this](const std::string& kernels) { observer_.waits_for(kernels); });
+    if (options_.rank_waits) {
+      *options_.rank_waits = [this](const std::string& what) { observer_.waits_for(what); };
+    }
   }
   return *ops_;
 }
 
 TimingTools& JobRunner::timing_tools() {
-  if (!timing_tools_) {
-    timing_tools_ = options_.make_timing_tools ? options_.make_timing_tools(ops())
-                                               : make_cpu_timing_tools(ops(), options_.num_threads);
-  }
+  if (!timing_tools_) timing_tools_ = make_tools(options_, ops());
   return *timing_tools_;
 }
 

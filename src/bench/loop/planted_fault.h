@@ -13,13 +13,15 @@ namespace attnbench {
 /// does it; on the CPU the thread hangs or dies. `backend` must outlive it.
 class FaultyBackend final : public ForwardingBackend {
  public:
-  FaultyBackend(const Backend& backend, cuda::Fault fault)
-      : ForwardingBackend(backend), fault_(fault) {}
+  /// `is_here` false: the step does nothing, as on the ranks beside the one that has the fault.
+  FaultyBackend(const Backend& backend, cuda::Fault fault, bool is_here = true)
+      : ForwardingBackend(backend), fault_(fault), is_here_(is_here) {}
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override;
 
  private:
   cuda::Fault fault_;
+  bool is_here_;
 };
 
 }  // namespace attnbench

@@ -25,12 +25,16 @@ namespace attnbench {
 /// the poison that was queued on this one, and is lost. Nothing on the CPU.
 std::optional<PipelineOutput> run_with_stream_held(Ops& ops, Pipeline& pipeline);
 
+/// A run with its stream held: what it gave, or what is wrong with how it ran.
+struct StreamCheck {
+  std::string objection;
+  std::optional<PipelineOutput> output;
+};
+
 /// Runs `pipeline` once more with its stream held, so that work on the stream comes after poison
-/// that was queued before it, and work on another stream comes before.
-///
-/// `expected` is what its runs give, bit by bit: only for backends that are deterministic. Empty,
-/// or the reason against it; always empty on the CPU, and where the device cannot hold a stream. A
-/// host that is slow once is not taken for one that waits. Device errors are thrown.
-std::string check_stream(Ops& ops, Pipeline& pipeline, const PipelineOutput& expected);
+/// that was queued before it, and work on another stream comes before. The output is to be that of
+/// its other runs, bit by bit. Nothing of both on the CPU. A host that is slow once is not taken
+/// for one that waits. Device errors are thrown.
+StreamCheck check_stream(Ops& ops, Pipeline& pipeline);
 
 }  // namespace attnbench

@@ -5,8 +5,10 @@
 #include <regex>
 #include <utility>
 
+#include "bench/judge/device_screen.h"
 #include "core/error.h"
 #include "gpu/device_probe.h"
+#include "gpu/nccl.h"
 #include "jit/nvrtc_compiler.h"
 #include "ops/cuda/cuda_ops.h"
 
@@ -89,7 +91,14 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
 }
 
 DeviceChoice choose_device(const SelectionOptions& selection) {
-  return choose_device(selection.device, selection.assume_sm, selection.assume_num_sms);
+  DeviceChoice choice =
+      choose_device(selection.device, selection.assume_sm, selection.assume_num_sms);
+  RealRanks& nccl = choice.facts.nccl;
+  nccl.missing = NcclLibrary().missing();
+  if (!nccl.missing.empty()) return choice;
+  if (!choice.is_cuda()) nccl.missing = "its ranks are on GPUs, and the device is cpu";
+  nccl.count = 1;
+  return choice;
 }
 
 cuda::Target target_of(const DeviceChoice& device) {
@@ -103,6 +112,15 @@ std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
                               const std::string& cache_dir, bool with_cublas_lt) {
   if (!device.is_cuda()) return make_cpu_ops(num_threads, device.facts.num_sms);
   return make_cuda_ops(device.info->index, cache_dir, with_cublas_lt);
+}
+
+std::function<std::unique_ptr<RowScreen>()> screens_on(const DeviceChoice& device,
+                                                       const std::string& cache_dir) {
+  // Why a pointer to a pointer: the function is copied, and all of its copies share them.
+  return [device, cache_dir, ops = std::make_shared<std::shared_ptr<Ops>>()] {
+    if (!*ops) *ops = open_ops(device, 0, cache_dir, /*with_cublas_lt=*/false);
+    return make_device_screen(*ops);
+  };
 }
 
 std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops) {

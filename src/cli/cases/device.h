@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/judge/screen.h"
 #include "bench/loop/timing_tools.h"
 #include "cli/options/shared_options.h"
 #include "gpu/runtime.h"
@@ -47,6 +48,11 @@ cuda::Target target_of(const DeviceChoice& device);
 /// matrices are computed by this program's kernels.
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
                               const std::string& cache_dir, bool with_cublas_lt = true);
+
+/// Makes screenings on the chosen CUDA device, which share memory, kernels and a stream of their
+/// own. The device is opened for the first one.
+std::function<std::unique_ptr<RowScreen>()> screens_on(const DeviceChoice& device,
+                                                       const std::string& cache_dir);
 
 /// Timing on a CUDA device; `ops` is what open_ops() gave for it.
 std::unique_ptr<TimingTools> cuda_timing_tools(Ops& ops);

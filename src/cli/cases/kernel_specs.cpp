@@ -7,6 +7,7 @@
 #include "bench/cases/case.h"
 #include "bench/cases/single_request.h"
 #include "core/error.h"
+#include "ops/cuda/measure/screen.h"
 #include "ops/cuda/recording_ops.h"
 
 namespace attnbench {
@@ -49,6 +50,18 @@ std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& bac
   Plan plan;
   record(problem, backend, target, plan);
   return std::move(plan.specs);
+}
+
+std::vector<KernelSpec> specs_of_screening(const Problem& problem) {
+  const AttentionSpec& a = problem.attention;
+  if (a.type == AttentionType::kMla || a.type == AttentionType::kOp) return {};
+  std::vector<KernelSpec> specs;
+  for (const int most_rows : {1, 64}) {  // decodes and prefills, whatever the batch has of them
+    for (KernelSpec& spec : cuda::screen_specs(most_rows, a.v_head_size)) {
+      specs.push_back(std::move(spec));
+    }
+  }
+  return specs;
 }
 
 std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,

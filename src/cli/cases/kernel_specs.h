@@ -27,6 +27,9 @@ std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& bac
 std::vector<KernelSpec> specs_of_request_alone(const Problem& problem, const Backend& backend,
                                                const cuda::Target& target);
 
+/// The kernels that screen the outputs of such a problem on a device; none where the CPU does.
+std::vector<KernelSpec> specs_of_screening(const Problem& problem);
+
 /// How every attention operation of the case chooses its kernel, each different choice once, in the
 /// order of launches. Nothing after an operation that no kernel does, or the forced one does not.
 std::vector<cuda::AttendDecision> attend_decisions(const Problem& problem, const Backend& backend,

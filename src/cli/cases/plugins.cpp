@@ -1,5 +1,6 @@
 #include "cli/cases/plugins.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 #include <system_error>
@@ -8,22 +9,11 @@
 #include "backends/backend.h"
 #include "backends/plugin/backend.h"
 #include "core/error.h"
-#include "plugin/child_run.h"
-#include "plugin/plugin_library.h"
 #include "plugin/python_environment.h"
 #include "plugin/python_plugin.h"
 
 namespace attnbench {
 namespace {
-
-constexpr double kLoadLimitS = 60;  // libraries of a gigabyte take seconds
-
-/// Why first: what loading runs may crash or hang, and then this process would.
-void try_to_load(const std::string& path) {
-  const std::string trouble = trial_run([&] { PluginLibrary library(path); }, kLoadLimitS);
-  if (trouble.empty()) return;
-  fail(ErrorKind::kFormat, "--plugin '{}': loading it ended a process: {}", path, trouble);
-}
 
 /// The folder of the Python package attnbench: of the installation, or of the source tree.
 std::string python_dir() {
@@ -52,7 +42,6 @@ void Plugins::add(std::unique_ptr<Backend> backend) {
 
 // Why names must differ: results, filters and baselines know a backend by nothing else.
 void Plugins::add_library(const std::string& path) {
-  try_to_load(path);
   for (std::unique_ptr<Backend>& backend : load_plugin(path, device_)) {
     for (const Backend* other : all()) {
       if (other->name() != backend->name()) continue;
@@ -84,6 +73,11 @@ std::vector<const Backend*> Plugins::all() const {
   std::vector<const Backend*> all = all_backends();
   all.insert(all.end(), backends_.begin(), backends_.end());
   return all;
+}
+
+bool names_python(const std::vector<std::string>& backends) {
+  return std::any_of(backends.begin(), backends.end(),
+                     [](const std::string& name) { return name.starts_with(kPythonPrefix); });
 }
 
 std::vector<std::string> named_backends(const SelectionOptions& selection,

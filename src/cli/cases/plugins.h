@@ -1,7 +1,7 @@
 // Users' backends: the libraries of --plugin, and the Python classes that are named.
 //
-// A library is first loaded in a child process: its constructors may crash or hang, and the user
-// should then read a sentence with the library's name.
+// A library is looked at by a child process. It is never loaded into the process that judges its
+// cases, where it could touch what it is judged by.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,7 @@ namespace attnbench {
 class Plugins {
  public:
   /// `device` is the one that cases will run on, on `num_threads` of the CPU (0 = all cores).
-  /// Errors: those of PluginLibrary; E-FORMAT when loading a library ends the process; E-VALUE for
-  /// a name that another backend has.
+  /// Errors: those of describe_plugin(); E-VALUE for a name that another backend has.
   Plugins(const std::vector<std::string>& paths, const DeviceChoice& device, int num_threads = 0);
 
   /// Adds the Python classes among `names` ("python:MODULE:CLASS"), each once; names of another
@@ -44,5 +43,7 @@ class Plugins {
 /// The names that --backend and the scenarios give.
 std::vector<std::string> named_backends(const SelectionOptions& selection,
                                         const std::vector<LoadedScenario>& scenarios);
+/// Whether any of them is a Python class, so that Python will be started for it.
+bool names_python(const std::vector<std::string>& backends);
 
 }  // namespace attnbench

@@ -6,7 +6,7 @@
 #include <exception>
 
 #include "backends/backend.h"
-#include "bench/loop/child_process.h"
+#include "bench/process/child_process.h"
 #include "cli/cases/kernel_specs.h"
 #include "core/error.h"
 #include "ops/cuda/recording_ops.h"
@@ -25,17 +25,16 @@ constexpr double kLimitS = 300;  // of silence: Python packages of gigabytes tak
 
 /// What the child does: sends the reasons of each pair and then a mark, so that the parent knows at
 /// which pair a child that dies has been. Standard output is the parent's.
-void answer(const std::vector<const Pair*>& pairs, const DeviceChoice& device,
-            const MessageWriter& writer) {
+void answer(const std::vector<const Pair*>& pairs, const DeviceChoice& device, ParentLink& link) {
   send_stdout_to_stderr();
   for (const Pair* pair : pairs) {
     try {
       for (const std::string& reason : pair->backend->refusals(*pair->problem, device.facts)) {
-        writer.send(kReason, reason);
+        link.send(kReason, reason);
       }
-      writer.send(kDone, "");
+      link.send(kDone, "");
     } catch (const std::exception& error) {
-      writer.send(kFailed, error.what());
+      link.send(kFailed, error.what());
     }
   }
 }
@@ -49,7 +48,7 @@ void answer(const std::vector<const Pair*>& pairs, const DeviceChoice& device,
 std::vector<Reasons> answers(const std::vector<const Pair*>& pairs, const DeviceChoice& device) {
   std::vector<Reasons> all;
   if (pairs.empty()) return all;
-  ChildProcess child([&](const MessageWriter& writer) { answer(pairs, device, writer); });
+  ChildProcess child([&](ParentLink& link) { answer(pairs, device, link); });
   Reasons reasons;
   auto heard = Clock::now();
   while (all.size() < pairs.size()) {

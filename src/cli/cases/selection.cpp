@@ -1,7 +1,13 @@
 #include "cli/cases/selection.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstddef>
+#include <cstdlib>
 #include <iterator>
+#include <map>
+#include <numeric>
 #include <sstream>
 #include <utility>
 
@@ -11,6 +17,7 @@
 #include "cli/terminal/text.h"
 #include "core/backend_name.h"
 #include "core/error.h"
+#include "core/result/result_file.h"
 #include "ops/cuda/attention/candidates.h"
 #include "plugin/python_plugin.h"
 
@@ -30,9 +37,13 @@ void append(const Backends& more, Backends& backends) {
 /// Errors: `kind` for a name that no attention kernel has.
 void check_kernel(std::string_view kernel, ErrorKind kind, const std::string& where) {
   const std::vector<std::string> known = cuda::attend_candidate_names();
-  if (std::find(known.begin(), known.end(), kernel) != known.end()) return;
-  fail(kind, "{}: unknown kernel '{}'{} (known: {})", where, kernel,
-       did_you_mean(std::string(kernel), known), join(known, ", "));
+  const std::string name(cuda::parse_forced_kernel(kernel).name);
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    fail(kind, "{}: unknown kernel '{}'{} (known: {})", where, name, did_you_mean(name, known),
+         join(known, ", "));
+  }
+  const std::string reason = cuda::forced_options_misfit(kernel);
+  if (!reason.empty()) fail(kind, "{}: kernel {}: {}", where, name, reason);
 }
 
 /// Null where there is none. A whole name comes before one with a kernel: plugins name themselves.
@@ -112,23 +123,89 @@ Part parse_part(const std::string& text) {
   if (read && slash == '/' && in.peek() == EOF && part.index >= 1 && part.index <= part.count) {
     return part;
   }
-  fail(ErrorKind::kUsage, "--part: expected K/N with 1 <= K <= N, found '{}'", text);
+  fail(ErrorKind::kUsage, "--part: expected K/N with 1 <= K <= N, or slurm, found '{}'", text);
 }
 
-/// Deals runs of cases that share their inputs to the parts in turn, like cards: neighbours in a
-/// sweep cost about the same.
-std::vector<Pair> pairs_of_part(std::vector<Pair> pairs, const Part& part) {
-  std::vector<Pair> kept;
+/// Cases that share their inputs, which stay in one part.
+struct SharedCases {
+  std::vector<std::size_t> pairs;
+  double cost = 0;
+};
+
+std::vector<SharedCases> shared_cases(const std::vector<Pair>& pairs) {
+  std::vector<SharedCases> all;
   const Problem* last = nullptr;
-  int run = -1;
-  for (Pair& pair : pairs) {
-    const bool goes_on =
-        last != nullptr && (last == pair.problem || same_values(*last, *pair.problem));
-    if (!goes_on) ++run;
-    last = pair.problem;
-    if (run % part.count == part.index - 1) kept.push_back(std::move(pair));
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const Problem* problem = pairs[i].problem;
+    const bool goes_on = last != nullptr && (last == problem || same_values(*last, *problem));
+    if (!goes_on) all.emplace_back();
+    last = problem;
+    all.back().pairs.push_back(i);
+  }
+  return all;
+}
+
+/// By the time that the samples of their results took; a case without any costs the mean of those
+/// that have some.
+void set_costs(const std::vector<Pair>& pairs, const std::string& path,
+               std::vector<SharedCases>& all) {
+  std::map<std::string, double> costs;
+  double sum = 0;
+  const ResultFile file = read_result_file(path);
+  for (const Result& result : file.results) {
+    if (!result.timing) continue;
+    const std::vector<double>& samples = result.timing->samples_us;
+    sum += costs[result.id] = std::accumulate(samples.begin(), samples.end(), 0.0);
+  }
+  const double mean = costs.empty() ? 1 : sum / static_cast<double>(costs.size());
+  for (SharedCases& shared : all) {
+    for (const std::size_t i : shared.pairs) {
+      const auto known = costs.find(pairs[i].id);
+      shared.cost += known == costs.end() ? mean : known->second;
+    }
+  }
+}
+
+/// The part of each of them: without costs dealt in turn, like cards, because neighbours in a sweep
+/// cost about the same; else the dearest first, each to the part that has least to do.
+std::vector<int> parts_of(const std::vector<SharedCases>& all, int count, bool has_costs) {
+  std::vector<int> parts(all.size());
+  std::vector<std::size_t> order(all.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return all[a].cost > all[b].cost; });
+  std::vector<double> work(static_cast<std::size_t>(count), 0.0);
+  for (std::size_t turn = 0; turn < order.size(); ++turn) {
+    const auto least = std::min_element(work.begin(), work.end()) - work.begin();
+    const auto dealt = static_cast<std::ptrdiff_t>(turn) % count;
+    const std::ptrdiff_t part = has_costs ? least : dealt;
+    work[static_cast<std::size_t>(part)] += all[order[turn]].cost;
+    parts[order[turn]] = static_cast<int>(part) + 1;
+  }
+  return parts;
+}
+
+std::vector<Pair> pairs_of_part(std::vector<Pair> pairs, const Part& part,
+                                const std::string& costs) {
+  std::vector<SharedCases> all = shared_cases(pairs);
+  if (!costs.empty()) set_costs(pairs, costs, all);
+  const std::vector<int> parts = parts_of(all, part.count, !costs.empty());
+  std::vector<Pair> kept;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (parts[i] != part.index) continue;
+    for (const std::size_t pair : all[i].pairs) kept.push_back(std::move(pairs[pair]));
   }
   return kept;
+}
+
+/// Errors: kUsage where the variable is missing or no number.
+int slurm_number(const char* name) {
+  const char* const text = std::getenv(name);
+  int number = -1;
+  std::istringstream in(text == nullptr ? "" : text);
+  if (in >> number && in.peek() == EOF && number >= 0) return number;
+  fail(ErrorKind::kUsage, "--part slurm: expected a number in {}, found '{}': not in an array job?",
+       name, text == nullptr ? "" : text);
 }
 
 }  // namespace
@@ -151,6 +228,17 @@ bool IdFilter::matches(const std::string& id) const {
     fail(ErrorKind::kUsage, "{}: the regular expression is too costly for '{}' ({})", option_, id,
          error.what());
   }
+}
+
+std::string numbered_part(const std::string& part) {
+  if (part != "slurm") return part;
+  const int first = slurm_number("SLURM_ARRAY_TASK_MIN");
+  const int last = slurm_number("SLURM_ARRAY_TASK_MAX");
+  const int count = slurm_number("SLURM_ARRAY_TASK_COUNT");
+  // Ids of an array may have a step ("0-30:10").
+  const int step = count > 1 ? (last - first) / (count - 1) : 1;
+  const int index = (slurm_number("SLURM_ARRAY_TASK_ID") - first) / std::max(step, 1) + 1;
+  return fmt::format("{}/{}", index, count);
 }
 
 Backends backends_of(const Scenario& scenario, const Backends& plugins) {
@@ -191,8 +279,12 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
       }
     }
   }
-  if (options.part.empty()) return pairs;
-  return pairs_of_part(std::move(pairs), parse_part(options.part));
+  if (options.part.empty()) {
+    if (options.part_costs.empty()) return pairs;
+    fail(ErrorKind::kUsage, "--part-costs: expected --part with it, found none");
+  }
+  return pairs_of_part(std::move(pairs), parse_part(numbered_part(options.part)),
+                       options.part_costs);
 }
 
 }  // namespace attnbench

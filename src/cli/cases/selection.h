@@ -42,12 +42,17 @@ struct Pair {
 std::vector<const Backend*> backends_of(const Scenario& scenario,
                                         const std::vector<const Backend*>& plugins = {});
 
+/// "K/N" for "slurm", by the variables of a Slurm array job; any other text as it is. Errors:
+/// kUsage outside of an array job.
+std::string numbered_part(const std::string& part);
+
 /// Pairs in file order, all backends of a case together. Backends: --backend, else the scenario's
 /// `backends`, else the native ones of the attention type; for a type that no backend of this
 /// version serves, the native decoder backends, so that their refusals are seen. Without --backend
 /// those of `plugins` that are of libraries come after them: who loads a library wants to see its
 /// backends. With --kernel all of them are held to that kernel. Pairs that --filter does not match
-/// are left out, and then those that --part does not take. Errors: kUsage for an unknown --backend
+/// are left out, and then those that --part does not take; without --part-costs the runs of cases
+/// that share their inputs are dealt to the parts in turn. Errors: kUsage for an unknown --backend
 /// or --kernel, both naming a kernel, a bad regex or part, E-CONFIG for an unknown name
 /// in a scenario.
 std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,

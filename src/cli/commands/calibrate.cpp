@@ -1,7 +1,11 @@
-// attnbench calibrate: scale files from tensors or a scenario, and what the scales cost.
+// attnbench calibrate: scale files from tensors or a scenario, and what the scales cost. With
+// --checkpoint the scales go into a model's own files, and are judged as they are read back from
+// there: rounded to the tensors' type, and with the query's scale that an engine would take.
 //
 // Every method finds its scales and is shown with the error that they cause, but only the scales of
 // --method are written. The file's format is that of --format, or what the scenario's cases read.
+#include <fmt/ranges.h>
+
 #include <filesystem>
 #include <memory>
 
@@ -11,6 +15,8 @@
 #include "cli/session/calibration.h"
 #include "core/error.h"
 #include "core/system/atomic_file.h"
+#include "core/system/printable.h"
+#include "inputs/checkpoint/checkpoint_writer.h"
 
 namespace attnbench {
 namespace {
@@ -19,6 +25,7 @@ struct CalibrateArguments {
   CalibrationArguments common;
   std::string method = "amax";
   std::string output;
+  std::string checkpoint;
   std::string model_type = "llama";
   bool force = false;
 };
@@ -29,6 +36,10 @@ std::vector<OutputPath> outputs_of(const CalibrateArguments& arguments) {
 
 /// Before anything is computed. The write itself refuses a file that came to exist meanwhile.
 void check_output(const CalibrateArguments& arguments) {
+  if (arguments.output.empty()) {
+    if (!arguments.checkpoint.empty()) return;
+    fail(ErrorKind::kUsage, "--output is required, or --checkpoint");
+  }
   if (arguments.output == "-") {
     fail(ErrorKind::kUsage, "--output: expected a file; a scale file is not written to stdout");
   }
@@ -55,17 +66,53 @@ void check_method(const CalibrateArguments& arguments) {
   }
 }
 
-int run_calibrate(const CalibrateArguments& arguments, const Console& console) {
+/// The checkpoint, which must not have scales unless --force is given.
+std::unique_ptr<Checkpoint> open_checkpoint(CalibrateArguments& arguments) {
+  if (arguments.checkpoint.empty()) return nullptr;
+  std::string& format = arguments.common.format;
+  if (!format.empty() && format != to_string(ScaleFormat::kKvCache)) {
+    fail(ErrorKind::kUsage, "--checkpoint: expected --format kv-cache with it, found {}", format);
+  }
+  format = to_string(ScaleFormat::kKvCache);
+  auto checkpoint = std::make_unique<Checkpoint>(arguments.checkpoint);
+  if (checkpoint->has_scales() && !arguments.force) {
+    fail(ErrorKind::kIo, "--checkpoint: '{}' has scales already; --force replaces them",
+         printable(arguments.checkpoint));
+  }
+  return checkpoint;
+}
+
+/// Writes the scales, and reports on what is read back.
+CalibrationReport write_and_assess(const Checkpoint& checkpoint, CalibrationInput& input,
+                                   const CalibrationReport& report,
+                                   const CalibrateArguments& arguments, const Console& console) {
+  const WrittenCheckpoint written = write_checkpoint_scales(checkpoint, report.file);
+  const ScaleFile file = Checkpoint(arguments.checkpoint).scales();
+  std::vector<std::string> notices = file.notices;
+  notices.push_back(fmt::format("{}: scales of {} written to {}", printable(arguments.checkpoint),
+                                to_string(written.scheme), fmt::join(written.files, ", ")));
+  print_scale_notices(arguments.common, notices, console);
+  return assess(*input.observations, input.options, file);
+}
+
+int run_calibrate(CalibrateArguments& arguments, const Console& console) {
   check_method(arguments);
   check_output(arguments);
+  const std::unique_ptr<Checkpoint> checkpoint = open_checkpoint(arguments);
   CalibrationInput input = open_calibration(arguments.common, console);
   check_output_paths(input.scenario_files, outputs_of(arguments));
   input.options.method = *enum_from_name<ScaleMethod>(arguments.method);
   print_scale_notices(arguments.common, input.notices, console);
-  const CalibrationReport report = calibrate(*input.observations, input.options);
-  const std::string text = scale_file_text(report.file, arguments.model_type);
-  write_file_atomically(arguments.output, text,
-                        arguments.force ? Existing::kReplace : Existing::kRefuse);
+  if (checkpoint) {
+    check_checkpoint_layers(*checkpoint, input.observations->layers(), input.options.per_head);
+  }
+  CalibrationReport report = calibrate(*input.observations, input.options);
+  if (!arguments.output.empty()) {
+    const std::string text = scale_file_text(report.file, arguments.model_type);
+    write_file_atomically(arguments.output, text,
+                          arguments.force ? Existing::kReplace : Existing::kRefuse);
+  }
+  if (checkpoint) report = write_and_assess(*checkpoint, input, report, arguments, console);
   print_calibration(arguments.common, report, arguments.method, console);
   return kExitPassed;
 }
@@ -76,11 +123,16 @@ RunCommand declare_calibrate(OptionTable& options) {
   auto arguments = std::make_shared<CalibrateArguments>();
   options.add({.names = "--output",
                .value = "FILE",
-               .help = "Scale file to write",
-               .target = &arguments->output,
-               .required = true});
+               .help = "Scale file to write; not needed with --checkpoint",
+               .target = &arguments->output});
+  options.add({.names = "--checkpoint",
+               .value = "DIR",
+               .help =
+                   "Model whose safetensors and configuration the scales of an fp8 cache go into, "
+                   "as compressed-tensors or ModelOpt has them",
+               .target = &arguments->checkpoint});
   options.add({.names = "--force",
-               .help = "Replace the scale file when it exists",
+               .help = "Replace the scale file, or the checkpoint's scales, when there are any",
                .target = &arguments->force});
   options.add({.names = "--method",
                .value = "METHOD",

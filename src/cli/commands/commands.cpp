@@ -18,12 +18,26 @@ namespace {
 constexpr const char* kExample =
     "Example:\n"
     "  attnbench run scenarios/quickstart.yaml\n"
-    "  attnbench run smoke --backend TRITON_ATTN --json results.json";
+    "  attnbench run smoke --backend TRITON_ATTN --json results.json\n"
+    "\n"
+    "'attnbench help COMMAND' shows the options of a command.";
+
+constexpr const char* kHelpCommand = "help";
 
 std::vector<std::string> command_names() {
   std::vector<std::string> names;
   for (const Command& command : all_commands()) names.emplace_back(command.name);
   return names;
+}
+
+/// `attnbench help run` as `attnbench run --help`; every other line as it is.
+std::vector<std::string> without_help_command(const std::vector<std::string>& argv) {
+  if (argv.size() < 2 || argv[1] != kHelpCommand) return argv;
+  if (argv.size() > 3) {
+    fail(ErrorKind::kUsage, "help: expected at most one command, found {}", argv.size() - 2);
+  }
+  if (argv.size() == 2 || argv[2] == kHelpCommand) return {argv[0], "--help"};
+  return {argv[0], argv[2], "--help"};
 }
 
 /// Why by hand: the parser calls an unknown command an unexpected argument.
@@ -59,10 +73,19 @@ const std::vector<Command>& all_commands() {
        declare_validate},
       {"device", "Show the devices of this machine and measure what they can do at best",
        "  attnbench device --json device.json", declare_device},
+      {"invariance", "Show what a request's result depends on beside the request itself",
+       "  attnbench invariance smoke-prefill --backend FLASH_ATTN --backend TRITON_ATTN",
+       declare_invariance},
+      {"compose", "Run attention by one library, merges by another, ranks by a third",
+       "  attnbench compose smoke-decode --backend FLASH_ATTN --plugin ./libmine.so",
+       declare_compose},
       {"gate", "Compare results with a baseline and fail when something got worse",
        "  attnbench gate baseline.json results.json --markdown summary.md", declare_gate},
-      {"report", "Show result files as a table, or write them as one page with plots",
+      {"merge", "Join the result files of the parts of a run",
+       "  attnbench merge part-*.json -o all.json", declare_merge},
+      {"report", "Show result files as a table, or write a page with plots or other formats",
        "  attnbench report results.json -o report.html\n"
+       "  attnbench report results.json --csv results.csv --junit -\n"
        "  attnbench report before.json after.json -o compared.html",
        declare_report},
       {"calibrate", "Write FP8 or INT8 scale files, and show what each method's scales cost",
@@ -74,7 +97,29 @@ const std::vector<Command>& all_commands() {
        "  attnbench scales scales.json --layers 'visual.blocks.{}.attn.attn:32'\n"
        "  attnbench scales scales.json --tensors captured/*.safetensors",
        declare_scales},
-      {"list", "List backends, scenarios and metrics", "  attnbench list backends", declare_list},
+      {"import", "Make scenarios of the workloads of FlashInfer-Trace or SOL-ExecBench",
+       "  attnbench import definitions/gqa_paged/gqa_paged_decode_h32_kv8_d128_ps16.json \\\n"
+       "    workloads/gqa_paged/gqa_paged_decode_h32_kv8_d128_ps16.jsonl -o scenarios/",
+       declare_import},
+      {"diff", "Compare two result files case by case, in the terminal",
+       "  attnbench diff before.json after.json", declare_diff},
+      {"history", "Show how cases developed over many runs, and when they changed",
+       "  attnbench run decode --history runs.jsonl\n"
+       "  attnbench history runs.jsonl --filter FLASH_ATTN",
+       declare_history},
+      {"init", "Write a scenario, or a plugin to start from",
+       "  attnbench init --hf Llama-3.1-8B/config.json\n"
+       "  attnbench init plugin my-kernel",
+       declare_init},
+      {"list", "List backends, scenarios and metrics",
+       "  attnbench list backends\n"
+       "  attnbench list scenarios --all",
+       declare_list},
+      {"completion", "Print a completion script for bash, zsh or fish",
+       "  source <(attnbench completion bash)\n"
+       "  attnbench completion fish > ~/.config/fish/completions/attnbench.fish",
+       declare_completion},
+      {"man", "Print the manual page", "  attnbench man | man -l -", declare_man},
   };
   return commands;
 }
@@ -89,7 +134,8 @@ void for_each_option(const std::function<void(const Command&, const Option&)>& v
 }
 
 int run_command_line(const Console& console) {
-  check_command_name(console.command);
+  const std::vector<std::string> words = without_help_command(console.command);
+  check_command_name(words);
   ProgramSyntax program;
   program.name = "attnbench";
   program.description =
@@ -102,7 +148,7 @@ int run_command_line(const Console& console) {
         {command.name, command.summary, fmt::format("Example:\n{}", command.example), {}});
     runs.push_back(command.declare(program.commands.back().options));
   }
-  const ParsedLine line = parse_line(program, console.command);
+  const ParsedLine line = parse_line(program, words);
   console.out << line.answer;
   return line.command ? runs[*line.command](console) : kExitPassed;
 }

@@ -29,11 +29,20 @@ RunCommand declare_explain(OptionTable& options);
 RunCommand declare_compile(OptionTable& options);
 RunCommand declare_validate(OptionTable& options);
 RunCommand declare_device(OptionTable& options);
+RunCommand declare_invariance(OptionTable& options);
+RunCommand declare_compose(OptionTable& options);
 RunCommand declare_gate(OptionTable& options);
+RunCommand declare_merge(OptionTable& options);
 RunCommand declare_report(OptionTable& options);
 RunCommand declare_calibrate(OptionTable& options);
 RunCommand declare_scales(OptionTable& options);
+RunCommand declare_import(OptionTable& options);
 RunCommand declare_list(OptionTable& options);
+RunCommand declare_init(OptionTable& options);
+RunCommand declare_diff(OptionTable& options);
+RunCommand declare_history(OptionTable& options);
+RunCommand declare_completion(OptionTable& options);
+RunCommand declare_man(OptionTable& options);
 
 /// In the order of --help.
 const std::vector<Command>& all_commands();
@@ -43,8 +52,9 @@ const std::vector<Command>& all_commands();
 /// they, and what their targets point to, are gone when `visit` returns.
 void for_each_option(const std::function<void(const Command&, const Option&)>& visit);
 
-/// Parses console.command (argv) and runs the command that it names; --help and --version print and
-/// return 0. Errors: kUsage for a command line that does not parse, and those of the command.
+/// Parses console.command (argv) and runs the command that it names; --help, --version and `help
+/// COMMAND` print and return 0. Errors: kUsage for a command line that does not parse, and those of
+/// the command.
 int run_command_line(const Console& console);
 
 }  // namespace attnbench

@@ -85,12 +85,15 @@ TEST_CASE("names of options are used once a command, and rows name only rows of 
 
 TEST_CASE("a completion script finds flags, values and choices in the table") {
   std::map<std::string, Option> run;
+  std::map<std::string, Option> explain;
   for_each_option([&](const Command& command, const Option& option) {
     if (std::string(command.name) == "run") run.emplace(long_name(option), option);
+    if (std::string(command.name) == "explain") explain.emplace(long_name(option), option);
   });
   CHECK(run.size() > 40);
   CHECK(is_argument(run.at("SCENARIO")));
-  CHECK(run.at("SCENARIO").required);
+  CHECK_FALSE(run.at("SCENARIO").required);  // --trace-set stands for it
+  CHECK(explain.at("SCENARIO").required);
   CHECK(is_flag(run.at("--help")));
   CHECK(is_flag(run.at("--no-timing")));
   CHECK(run.at("--json").value == "FILE");
@@ -107,11 +110,11 @@ TEST_CASE("what repeats a case is in the table: how it runs, not where its resul
       repeated.insert(long_name(option));
     }
   });
-  CHECK(repeated == std::set<std::string>{"--assume-num-sms", "--assume-sm", "--backend",
-                                          "--device", "--hang-limit", "--kernel", "--no-cublaslt",
-                                          "--no-timing", "--no-validation", "--plant-fault",
-                                          "--plugin", "--samples", "--seed", "--set", "--threads",
-                                          "--timeout"});
+  CHECK(repeated == std::set<std::string>{"--all-edges", "--assume-num-sms", "--assume-sm",
+                                          "--backend", "--device", "--hang-limit", "--kernel",
+                                          "--no-cublaslt", "--no-timing", "--no-validation",
+                                          "--plant-fault", "--plugin", "--samples", "--seed",
+                                          "--set", "--threads", "--timeout", "--trace-set"});
 }
 
 }  // namespace attnbench

@@ -66,7 +66,8 @@ Collection collect(const std::vector<Pair>& pairs, const DeviceChoice& device) {
     }
     const cuda::Target target = target_of(device);
     for (auto& specs : {specs_of_pair(*pair.problem, *pair.backend, target),
-                        specs_of_request_alone(*pair.problem, *pair.backend, target)}) {
+                        specs_of_request_alone(*pair.problem, *pair.backend, target),
+                        specs_of_screening(*pair.problem)}) {
       for (const KernelSpec& spec : specs) {
         const bool is_new = programs.insert(entry_expression(spec) + program_text(spec)).second;
         if (is_new) found.specs.push_back(spec);
@@ -93,11 +94,17 @@ void print_kernels(std::ostream& out, const std::vector<KernelSpec>& specs,
   }
 }
 
-/// Names every kernel that spills more than its spec allows; whether there was none.
+/// Names every kernel that spills more than its spec allows, or whose products wait for one
+/// another; whether there was none.
 bool check_spills(std::ostream& err, const std::string& arch, const std::vector<KernelSpec>& specs,
                   const std::vector<const StoredKernel*>& kernels) {
   bool none = true;
   for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (kernels[i]->compiled.has_serialised_products) {
+      err << fmt::format("attnbench: kernel '{}' for {}: ptxas has serialised its products\n",
+                         specs[i].name, arch);
+      none = false;
+    }
     const int bytes = kernels[i]->compiled.spill_bytes;
     if (bytes <= specs[i].allowed_spill_bytes) continue;
     err << fmt::format("attnbench: kernel '{}' for {} spills {} bytes, {} are allowed\n",
@@ -194,7 +201,9 @@ RunCommand declare_compile(OptionTable& options) {
                .help = "Name the kernels and compile nothing",
                .target = &arguments->list});
   options.add({.names = "--fail-on-spills",
-               .help = "Exit with 1 when a kernel spills registers that may not",
+               .help =
+                   "Exit with 1 when a kernel spills registers that may not, or has wgmma products "
+                   "that ptxas has serialised",
                .target = &arguments->fail_on_spills});
   add_selection_options(options, arguments->selection);
   add_console_options(options, arguments->console);

@@ -3,12 +3,17 @@
 // The problem is shown as JSON with every default filled in, as a result file has it. For each
 // backend follow its reasons to refuse, or its own facts, the kernels that it would launch, the
 // work and the traffic that rates are computed from, and the memory of its cache.
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 
 #include "backends/backend.h"
 #include "backends/traffic.h"
+#include "bench/cases/probe.h"
+#include "bench/trial/probe_run.h"
 #include "cli/cases/device.h"
 #include "cli/cases/kernel_specs.h"
 #include "cli/cases/plugins.h"
@@ -22,7 +27,9 @@
 #include "core/error.h"
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
+#include "inputs/needles.h"
 #include "metadata/kv_layout.h"
+#include "metadata/parts/dcp_model.h"
 
 namespace attnbench {
 namespace {
@@ -48,6 +55,20 @@ void print_input_memory(std::ostream& out, const Problem& problem) {
   print_line(out, "key", format_bytes(keys * attention.num_kv_heads * attention.head_size * size));
   print_line(out, "value",
              format_bytes(keys * attention.num_kv_heads * attention.v_head_size * size));
+}
+
+/// Where the probe looks: how many needles there are at each kind of place.
+void print_needles(std::ostream& out, const Problem& problem) {
+  if (!has_probe(problem)) return;
+  std::map<NeedleKind, int> counts;
+  const std::vector<Needle> needles = plan_needles(probe_problem(problem));
+  for (const Needle& needle : needles) ++counts[needle.kind];
+  out << "needles of the second draw\n";
+  print_line(out, "in all",
+             fmt::format("{} in {} rows", needles.size(), needle_rows(needles).size()));
+  for (const auto& [kind, count] : counts) {
+    print_line(out, to_string(kind), std::to_string(count));
+  }
 }
 
 /// Device memory of the paged cache in the backend's layout, of all ranks together.
@@ -104,6 +125,29 @@ void print_candidates(std::ostream& out, const Pair& pair, const DeviceChoice& d
   }
 }
 
+/// What the ranks of a group give each other, and what that would take by docs/dcp-model.md.
+void print_exchanges(std::ostream& out, const Problem& problem) {
+  if (problem.dcp.world_size < 2) return;
+  std::int64_t tokens = problem.num_tokens();
+  int head_size = problem.attention.head_size;
+  int width = problem.attention.v_head_size;
+  if (problem.attention.type == AttentionType::kMla) {
+    // Prefills exchange their context instead, in chunks.
+    tokens = std::count_if(problem.batch.begin(), problem.batch.end(),
+                           [](const Request& request) { return request.query_len == 1; });
+    head_size = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
+    width = problem.mla.kv_lora_rank;
+  }
+  const DcpMessages messages = dcp_messages(problem, tokens, head_size, width);
+  print_line(out, "a rank receives",
+             fmt::format("query {}, LSE {}, output {}", format_bytes(messages.query),
+                         format_bytes(messages.lse), format_bytes(messages.output)));
+  print_line(out, "exchanges (predicted)",
+             fmt::format("{:.0f} us over NVLink, {:.0f} us over a network of {:.0f} GB/s",
+                         dcp_exchange_us(messages, kNvLink), dcp_exchange_us(messages, kNetwork),
+                         kNetwork.gbps));
+}
+
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   const std::vector<std::string> reasons = all_refusals({pair}, device).front();
@@ -116,12 +160,18 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   for (const auto& [fact, value] : pair.backend->explain(problem, device.facts)) {
     print_line(out, fact, value);
   }
+  print_exchanges(out, problem);
   print_kernels(out, pair, device);
   print_candidates(out, pair, device);
   print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
   const Traffic traffic = attention_traffic(problem, *pair.backend);
   print_line(out, "bytes (unavoidable)", format_bytes(traffic.unique_bytes));
   print_line(out, "bytes (K/V per request)", format_bytes(traffic.kv_bytes));
+  if (const auto blind = predicted_blind_spots(problem, *pair.backend)) {
+    print_line(
+        out, "cannot see",
+        blind->empty() ? "nothing that was tried" : fmt::format("{}", fmt::join(*blind, ", ")));
+  }
   if (const auto kind = pair.backend->cache_layout_for(problem);
       kind && has_cache(problem.attention.type)) {
     print_line(out, "memory of the cache", format_bytes(cache_bytes(problem, *kind)));
@@ -147,6 +197,7 @@ int explain(const ExplainArguments& arguments, const Console& console) {
                                  printable(pair.problem->case_name))
                   << problem_to_json(*pair.problem, 2) << "\n";
       print_input_memory(console.out, *pair.problem);
+      print_needles(console.out, *pair.problem);
       shown = pair.problem;
     }
     print_backend(console.out, pair, device);

@@ -105,7 +105,7 @@ int run_gate(const GateCommand& command, const Console& console) {
   const GateOptions options = gate_options(command.gate);
   const OutputPlan plan = plan_outputs(command.outputs);
   const bool uses_stdout = check_outputs(command, plan);
-  ResultFile results = read_result_file(command.files.back());
+  ResultFile results = read_results(command.files.back());
   ResultFile baseline = read_baseline({command.files.begin(), command.files.end() - 1}, options);
   keep_selected(command.selection, results.results);
   keep_selected(command.selection, baseline.results);

@@ -1,10 +1,11 @@
-// attnbench report: result files as a table, or as one page with plots.
+// attnbench report: result files as a table, as one page with plots, or in any format of `run`.
 //
 // For looking at results, not for judging them: files of different machines and of different cases
 // are taken together, and wrong results are no reason to fail. `gate` is for judging.
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <map>
 #include <memory>
 #include <sstream>
 
@@ -15,10 +16,12 @@
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "core/result/result_file.h"
+#include "gate/belief.h"
 #include "gate/foreign.h"
 #include "report/formats/output_file.h"
 #include "report/page.h"
 #include "report/tables/results.h"
+#include "report/tables/sol.h"
 
 namespace attnbench {
 namespace {
@@ -26,6 +29,9 @@ namespace {
 struct ReportCommand {
   std::vector<std::string> files;
   std::string output;
+  OutputFiles formats;
+  bool sol = false;
+  std::string sol_baseline;  // a backend; empty = the fastest of each case
   GateSelection selection;
   ConsoleOptions console;
 };
@@ -78,18 +84,76 @@ void write_tables(const ReportCommand& command, const std::vector<ResultFile>& f
   }
 }
 
+/// The results of all files as those of one run, whose head is that of the first file. For the
+/// parts of `run --part`, and for a single file. Errors: kUsage for an id that two files have, or
+/// files of different machines.
+std::vector<Result> merged_results(const std::vector<ResultFile>& files) {
+  std::vector<Result> merged;
+  std::map<std::string, std::string> file_of;
+  for (const ResultFile& file : files) {
+    if (file.run.environment.fingerprint != files.front().run.environment.fingerprint) {
+      fail(ErrorKind::kUsage,
+           "{} and {} are of different machines: expected parts of one run, to be written as one "
+           "file",
+           files.front().path, file.path);
+    }
+    for (const Result& result : file.results) {
+      const auto [first, is_new] = file_of.emplace(result.id, file.path);
+      if (!is_new) {
+        fail(ErrorKind::kUsage,
+             "{} is in both {} and {}: expected parts of one run, to be written as one file",
+             result.id, first->second, file.path);
+      }
+      merged.push_back(result);
+    }
+  }
+  return merged;
+}
+
+/// Shares of the speed of light, and scores against a backend of the first file: with several files
+/// the later ones are scored against the earliest.
+void write_sol_tables(const ReportCommand& command, const std::vector<ResultFile>& files,
+                      const Console& console) {
+  const std::map<std::string, double> baseline =
+      baseline_times(files.front().results, command.sol_baseline);
+  if (!command.sol_baseline.empty() && baseline.empty()) {
+    fail(ErrorKind::kUsage, "--sol-baseline: no timed result of {} in {}", command.sol_baseline,
+         files.front().path);
+  }
+  for (const ResultFile& file : files) {
+    if (files.size() > 1) console.out << (&file == &files.front() ? "" : "\n") << file.path << "\n";
+    write_sol_table(console.out, file.results, baseline);
+  }
+}
+
 int run_report(const ReportCommand& command, const Console& console) {
   std::vector<InputPath> inputs;
   for (const std::string& path : command.files) inputs.push_back({"RESULTS", path});
-  check_output_paths(inputs, {{"--output", command.output}});
+  const OutputPlan plan = plan_outputs(command.formats);
+  std::vector<OutputPath> outputs = output_paths(plan);
+  outputs.push_back({"--output", command.output});
+  check_output_paths(inputs, outputs);
   std::vector<ResultFile> files;
-  for (const std::string& path : command.files) files.push_back(read_result_file(path));
+  for (const std::string& path : command.files) {
+    files.push_back(read_results(path, command.console.quiet ? nullptr : &console.err));
+  }
+  for (ResultFile& file : files) {
+    const int count = disbelieve(file);
+    if (count == 0) continue;
+    print_notice(
+        console.err,
+        fmt::format("{}: {} not to be believed: contradicting numbers are shown as errors",
+                    file.path, count == 1 ? "1 result is" : fmt::format("{} results are", count)));
+  }
   const std::size_t num_read = num_results(files);
   for (ResultFile& file : files) keep_selected(command.selection, file.results);
-  if (command.output.empty()) {
-    write_tables(command, files, console);
-  } else {
+  if (!plan.files.empty()) plan.write(files.front().run, merged_results(files));
+  if (command.sol) {
+    write_sol_tables(command, files, console);
+  } else if (!command.output.empty()) {
     write_page_file(command, files, console);
+  } else if (plan.files.empty()) {
+    write_tables(command, files, console);
   }
   return num_read > 0 && num_results(files) == 0 ? kExitNothingRan : kExitPassed;
 }
@@ -109,6 +173,19 @@ RunCommand declare_report(OptionTable& options) {
                .help = "Write one HTML page with plots, which needs no network ('-' is stdout); "
                        "without it the results are printed as a table",
                .target = &command->output});
+  add_format_options(options, command->formats, &OutputFormat::help);
+  options.add({.names = "--sol",
+               .help =
+                   "Show each result's share of the speed of light, from the measured ceilings, "
+                   "and the score of SOL-ExecBench",
+               .target = &command->sol,
+               .excludes = "--output"});
+  options.add({.names = "--sol-baseline",
+               .value = "BACKEND",
+               .help = "Score against this backend of the first file (default: the fastest of each "
+                       "case)",
+               .target = &command->sol_baseline,
+               .needs = "--sol"});
   add_result_selection(options, command->selection.filter, command->selection.backends);
   add_console_options(options, command->console);
   return [command](const Console& console) { return run_report(*command, console); };

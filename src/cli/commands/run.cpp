@@ -5,29 +5,36 @@
 // the jobs, which run_session() runs. A mistake of the user must show before the first case runs,
 // since a run may take hours.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <set>
 
 #include "bench/bench.h"
 #include "bench/cases/case.h"
+#include "bench/loop/ceiling_meter.h"
 #include "cli/cases/device.h"
 #include "cli/cases/plugins.h"
 #include "cli/cases/scenario_files.h"
 #include "cli/cases/selection.h"
 #include "cli/commands/commands.h"
 #include "cli/environment.h"
+#include "cli/exit_code.h"
 #include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "cli/session/interrupt.h"
 #include "cli/session/jobs.h"
+#include "cli/session/ranks.h"
 #include "cli/session/resume.h"
 #include "cli/session/run_session.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
+#include "core/sha256.h"
 #include "core/system/parallel.h"
 #include "inputs/files/encoder_scale_file.h"
 #include "inputs/files/value_scale_file.h"
+#include "interop/trace/set.h"
+#include "jit/disk_cache.h"
 
 namespace attnbench {
 namespace {
@@ -38,6 +45,10 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
   BenchOptions bench;
   bench.validate = !options.no_validation;
   bench.timing = !options.no_timing;
+  bench.fingerprint = options.fingerprint;
+  if (options.sample_checks == "query") bench.sample_checks = SampleChecking::kQuery;
+  if (options.sample_checks == "none") bench.sample_checks = SampleChecking::kNone;
+  bench.all_edges = options.all_edges;
   if (!options.save_tensors.empty()) {
     bench.save = options.save == "failed" ? SaveTensors::kFailed : SaveTensors::kAlways;
     bench.save_dir = options.save_tensors;
@@ -49,9 +60,14 @@ BenchOptions bench_options(const RunOptions& options, const DeviceChoice& device
                     with_cublas_lt = !options.no_cublas_lt] {
     return open_ops(device, threads, cache_dir, with_cublas_lt);
   };
-  if (device.is_cuda()) bench.make_timing_tools = cuda_timing_tools;
+  if (device.is_cuda()) {
+    bench.make_timing_tools = cuda_timing_tools;
+    bench.make_screen = screens_on(device, options.cache_dir);
+  }
+  bench.sample_seed = options.sample_seed;
   // Why on the CPU too: a crash, planted or of a plugin, would end the program.
-  const bool needs_child = device.is_cuda() || !options.plant_faults.empty() || has_plugins;
+  const bool needs_child = device.is_cuda() || !options.plant_faults.empty() || has_plugins ||
+                           device.facts.mpi.missing.empty() || device.facts.nccl.missing.empty();
   bench.isolate = needs_child && !options.in_process;
   if (options.hang_limit_s) bench.hang_limit_s = *options.hang_limit_s;
   bench.should_stop = InterruptGuard::interrupted;
@@ -101,6 +117,9 @@ std::vector<InputPath> all_inputs(const RunArguments& arguments,
   add(input_paths(arguments.gate));
   add(input_paths("--baseline", arguments.baselines));
   add(input_paths("--plugin", arguments.options.selection.plugins));
+  if (const std::string& costs = arguments.options.selection.part_costs; !costs.empty()) {
+    add(input_paths("--part-costs", {costs}));
+  }
   if (!arguments.resume.empty()) {
     add(input_paths("--resume", {arguments.resume, journal_path(arguments.resume)}));
   }
@@ -114,6 +133,11 @@ void check_outputs(const RunArguments& arguments, const OutputPlan& plan,
   const RunOptions& options = arguments.options;
   std::vector<OutputPath> outputs = output_paths(plan);
   outputs.push_back({"--summary", arguments.summary});
+  if (arguments.history == "-") {
+    fail(ErrorKind::kUsage, "--history: expected a file to append to, found '-' (stdout)");
+  }
+  outputs.push_back({"--history", arguments.history});
+  outputs.push_back({"--trace-json", arguments.trace_json});
   outputs.push_back({"--save-baseline", arguments.save_baseline, "--baseline"});
   outputs.push_back({"--journal", journal_target(arguments), "--resume"});
   std::set<std::string> saved_scales;
@@ -143,15 +167,88 @@ void check_baseline(const RunArguments& arguments) {
   }
 }
 
+/// Has measured the ceilings of the CPU, before any library of a user is loaded.
+std::shared_ptr<CeilingMeter> ceiling_meter(const RunOptions& options, const DeviceChoice& device) {
+  if (options.no_timing || device.is_cuda()) return nullptr;
+  auto meter = std::make_shared<CeilingMeter>(
+      [threads = options.threads] { return measure_cpu_ceilings(threads); });
+  meter->measure();
+  return meter;
+}
+
+/// Says "K/N" for "slurm": the result file is to tell which part it is of.
+void number_part(const std::string& part, std::vector<std::string>& command) {
+  for (std::string& word : command) {
+    if (part == "slurm" && word == part) word = numbered_part(part);
+    if (part == "slurm" && word == "--part=slurm") word = "--part=" + numbered_part(part);
+  }
+}
+
+/// What a rank that is not the first does with its cases: it has no results and writes no files.
+int serve_cases(const RunOptions& options, const RankHome& home, const DeviceChoice& device,
+                const std::vector<Pair>& pairs, bool has_plugins) {
+  std::vector<Job> jobs = make_jobs(pairs, device, "");
+  const PlantedFaults faults(options.plant_faults, jobs, home.launched.rank);
+  serve_ranks(home, bench_options(options, device, has_plugins), jobs);
+  return kExitPassed;
+}
+
+/// Makes scenarios of a trace set where the command line names none, and tells the Python that runs
+/// its solutions where they are. Why in the cache: the set is not ours to write into.
+void take_trace_set(RunArguments& arguments, const Console& console) {
+  namespace fs = std::filesystem;
+  if (arguments.trace_set.empty()) return;
+  std::error_code error;
+  const fs::path root = fs::weakly_canonical(arguments.trace_set, error);
+  setenv("ATTNBENCH_TRACE_SET", root.c_str(), /*overwrite=*/1);
+  arguments.trace_names.solutions = trace_solution_names(root);
+  if (!arguments.scenarios.empty()) return;
+  const std::string& cache = arguments.options.cache_dir;
+  const fs::path folder = (cache.empty() ? default_cache_dir() : fs::path(cache)) / "trace-sets" /
+                          sha256_hex(root.string()).substr(0, 16);
+  const ImportedTraces imported = import_trace_set(root, folder, [](bool is_mla) {
+    std::vector<std::string> names;
+    for (const Backend* backend : all_backends()) {
+      const bool is_default =
+          backend->is_default_for(is_mla ? AttentionType::kMla : AttentionType::kDecoder);
+      if (is_default) names.push_back(full_name(*backend));
+    }
+    return names;
+  });
+  if (!arguments.options.console.quiet) {
+    for (const std::string& notice : imported.notices) print_notice(console.err, notice);
+  }
+  for (const fs::path& path : imported.scenarios) arguments.scenarios.push_back(path.string());
+}
+
+/// The workloads that scenarios were made of, for --trace-json.
+void add_trace_names(const std::vector<LoadedScenario>& scenarios, TraceNames& names) {
+  for (const LoadedScenario& loaded : scenarios) {
+    const auto& files = loaded.scenario.files;
+    names.workloads.merge(trace_names_beside({files.begin(), files.end()}).workloads);
+  }
+}
+
 /// `repeat`: the options that a command repeating one case needs.
-int run_cases(const RunArguments& arguments, const std::string& repeat, const Console& console) {
+int run_cases(RunArguments arguments, const std::string& repeat, const Console& console) {
   const RunOptions& options = arguments.options;
-  const DeviceChoice device = choose_device(options.selection);
+  // Why first: the process that holds MPI is forked here, from one without threads and devices.
+  const RankHome home = start_broker();
+  take_trace_set(arguments, console);
+  const DeviceChoice device = choose_rank_device(home, options.selection);
+  std::shared_ptr<CeilingMeter> meter;
+  if (!options.selection.plugins.empty()) meter = ceiling_meter(options, device);
   Plugins plugins(options.selection.plugins, device, options.threads);
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(options));
-  plugins.add_named(named_backends(options.selection, scenarios));
+  add_trace_names(scenarios, arguments.trace_names);
+  const std::vector<std::string> named = named_backends(options.selection, scenarios);
+  if (!meter && names_python(named)) meter = ceiling_meter(options, device);
+  plugins.add_named(named);
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
+  if (home.launched.rank > 0) {
+    return serve_cases(options, home, device, pairs, !plugins.backends().empty());
+  }
   const OutputPlan plan = plan_outputs(options.outputs);
   check_baseline(arguments);
   check_outputs(arguments, plan, scenarios, pairs);
@@ -164,6 +261,7 @@ int run_cases(const RunArguments& arguments, const std::string& repeat, const Co
   }
 
   RunInfo run = describe_run(console.command);
+  number_part(options.selection.part, run.command);
   if (device.info) describe_device(*device.info, run.environment);
   const InterruptGuard guard;
   if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
@@ -171,6 +269,9 @@ int run_cases(const RunArguments& arguments, const std::string& repeat, const Co
   const PlantedFaults faults(options.plant_faults, jobs);
   set_chunk_threads(options.threads);
   BenchOptions bench = bench_options(options, device, !plugins.backends().empty());
+  bench.ceiling_meter = meter;
+  bench.rank_waits = std::make_shared<std::function<void(const std::string&)>>();
+  const RankedJobs ranked(home, bench, jobs);
   bench.passes = num_passes(arguments, !device.is_cuda());
   return run_session(arguments, gate, plan, std::move(run), console, jobs, bench);
 }
@@ -196,7 +297,28 @@ void add_summary_options(OptionTable& options, RunArguments& arguments) {
                .help = "Write a Markdown summary for a pull request",
                .group = kOutputs,
                .target = &arguments.summary});
+  options.add({.names = "--history",
+               .value = "FILE",
+               .help = "Append a line of JSON for each result, for 'attnbench history'",
+               .group = kOutputs,
+               .target = &arguments.history});
   add_link_option(options, arguments.links);
+}
+
+/// Data sets in the form of FlashInfer-Trace, in and out.
+void add_trace_options(OptionTable& options, RunArguments& arguments) {
+  options.add({.names = "--trace-set",
+               .value = "DIR",
+               .help = "Run the workloads and the solutions of a FlashInfer-Trace data set; with "
+                       "SCENARIO, only its solutions are taken",
+               .group = kSelection,
+               .target = &arguments.trace_set,
+               .repeat = Repeat::kFirst});
+  options.add({.names = "--trace-json",
+               .value = "FILE",
+               .help = "Write Trace records of FlashInfer-Trace, a line each",
+               .group = kOutputs,
+               .target = &arguments.trace_json});
 }
 
 /// How a run is spread over time: passes over all cases, and runs that go on where one ended.
@@ -235,13 +357,17 @@ void check_baseline_options(const OptionTable& options) {
 
 RunCommand declare_run(OptionTable& options) {
   auto arguments = std::make_shared<RunArguments>();
-  add_scenarios_argument(options, arguments->scenarios);
+  add_scenarios_argument(options, arguments->scenarios, /*required=*/false);
   add_run_options(options, arguments->options);
+  add_trace_options(options, *arguments);
   add_baseline_options(options, *arguments);
   add_summary_options(options, *arguments);
   add_pass_options(options, *arguments);
   return [arguments, &options](const Console& console) {
     check_baseline_options(options);
+    if (arguments->scenarios.empty() && arguments->trace_set.empty()) {
+      fail(ErrorKind::kUsage, "SCENARIO is required; see 'attnbench run --help'");
+    }
     std::string& result_file = arguments->options.outputs[result_file_format().name];
     if (!arguments->resume.empty() && result_file.empty()) result_file = arguments->resume;
     return run_cases(*arguments, options.repeat_text(), console);

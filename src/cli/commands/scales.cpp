@@ -1,9 +1,11 @@
-// attnbench scales: checks a scale file of any format and shows what its scales cost.
+// attnbench scales: checks a scale file of any format, or the scales in a checkpoint, and shows
+// what they cost.
 //
 // With a file and nothing else it only checks: format, layers, every scale finite and positive.
 // With tensors or a scenario it also computes the attention error that quantising by the file's
 // scales causes, in the table that `calibrate` prints.
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 
 #include "cli/commands/commands.h"
@@ -11,6 +13,7 @@
 #include "cli/session/calibration.h"
 #include "core/error.h"
 #include "core/system/printable.h"
+#include "inputs/checkpoint/checkpoint.h"
 
 namespace attnbench {
 namespace {
@@ -65,6 +68,17 @@ auto advising(const Check& check) {
   }
 }
 
+/// That of a file, or of the safetensors of a model's folder.
+ScaleFile read_scales(const std::string& path, std::optional<ScaleFormat> format) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(path, error)) return read_scale_file(path, format);
+  if (format && *format != ScaleFormat::kKvCache) {
+    fail(ErrorKind::kUsage, "--format: expected kv-cache for a checkpoint, found {}",
+         to_string(*format));
+  }
+  return Checkpoint(path).scales();
+}
+
 int check_scales(const ScalesArguments& arguments, const Console& console) {
   const CalibrationArguments& common = arguments.common;
   std::vector<InputPath> inputs = tensor_paths(common);
@@ -74,7 +88,7 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
   std::optional<ScaleFormat> format;
   if (!common.format.empty()) format = enum_from_name<ScaleFormat>(common.format);
   const std::vector<std::string> wanted = expand_layers(common.layers);
-  const ScaleFile file = advising([&] { return read_scale_file(arguments.file, format); });
+  const ScaleFile file = advising([&] { return read_scales(arguments.file, format); });
   print_scale_notices(common, file.notices, console);
   advising([&] { require_layers(file, wanted); });
   if (common.scenario.empty() && common.tensors.empty()) {
@@ -100,7 +114,7 @@ int check_scales(const ScalesArguments& arguments, const Console& console) {
 RunCommand declare_scales(OptionTable& options) {
   auto arguments = std::make_shared<ScalesArguments>();
   options.add({.names = "FILE",
-               .help = "Scale file of any format",
+               .help = "Scale file of any format, or the folder of a model with scales",
                .target = &arguments->file,
                .required = true});
   add_calibration_options(options, arguments->common);

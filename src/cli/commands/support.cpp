@@ -127,11 +127,8 @@ int show_support(const SupportArguments& arguments, const Console& console) {
   const std::vector<LoadedScenario> scenarios =
       load_scenarios(arguments.scenarios, scenario_overrides(arguments.selection));
   plugins.add_named(named_backends(arguments.selection, scenarios));
-  std::vector<InputPath> inputs = input_paths(scenarios);
-  for (const InputPath& plugin : input_paths("--plugin", arguments.selection.plugins)) {
-    inputs.push_back(plugin);
-  }
-  check_output_paths(inputs, {{"--json", arguments.json}});
+  check_output_paths(input_paths(scenarios, arguments.selection.plugins),
+                     {{"--json", arguments.json}});
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
   const std::vector<Verdict> verdicts = judge(pairs, device);
   if (arguments.json != "-") {

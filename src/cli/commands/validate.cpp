@@ -27,9 +27,9 @@ int validate_files(const ValidateArguments& arguments, const Console& console) {
   options.search_path = installed_scenario_dirs();
   Plugins plugins(arguments.selection.plugins, choose_device("cpu", ""));
   int code = kExitPassed;
-  for (const std::string& file : arguments.files) {
+  for (const std::string& file : expand_folders(arguments.files, options.search_path)) {
     try {
-      const Scenario scenario = load_scenario(find_scenario(file, options.search_path), options);
+      const Scenario scenario = load_argument(file, options);
       plugins.add_named(scenario.backends);
       backends_of(scenario, plugins.backends());
       const std::size_t count = scenario.cases.size();
@@ -47,8 +47,10 @@ int validate_files(const ValidateArguments& arguments, const Console& console) {
 
 RunCommand declare_validate(OptionTable& options) {
   auto arguments = std::make_shared<ValidateArguments>();
-  options.add(
-      {.names = "FILE", .help = "Scenario files", .target = &arguments->files, .required = true});
+  options.add({.names = "FILE",
+               .help = "Scenario files, folders of them, or - for standard input",
+               .target = &arguments->files,
+               .required = true});
   options.add({.names = "--set",
                .value = "KEY=VALUE",
                .help = "Override a field first (repeatable)",

@@ -116,7 +116,7 @@ ParsedLine parse_line(ProgramSyntax& program, const std::vector<std::string>& wo
   app.formatter(std::make_shared<HelpFormatter>());  // of the commands too
   app.footer(program.footer);
   app.set_help_flag(help_option().names, help_option().help);
-  app.set_version_flag("--version", program.version);
+  app.set_version_flag("-V,--version", program.version);
   app.require_subcommand(1);
   std::vector<DeclaredCommand> declared;
   for (const CommandSyntax& command : program.commands) declared.push_back(declare(command, app));

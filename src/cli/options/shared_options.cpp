@@ -47,8 +47,10 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--kernel",
                .value = "NAME",
-               .help = "Attention kernel of every backend instead of the first that fits, e.g. "
-                       "general; 'attnbench explain' lists them",
+               .help =
+                   "Attention kernel of every backend instead of the first that fits, e.g. "
+                   "general, or with options of its own, e.g. hopper_prefill:stages=3; 'attnbench "
+                   "explain' lists them",
                .group = kSelection,
                .target = &selection.kernel,
                .repeat = Repeat::kInOrder});
@@ -66,9 +68,15 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--part",
                .value = "K/N",
                .help = "Only the K-th of N parts of the cases, for several processes; cases that "
-                       "share their inputs stay together",
+                       "share their inputs stay together. slurm: by SLURM_ARRAY_TASK_ID",
                .group = kSelection,
                .target = &selection.part});
+  options.add({.names = "--part-costs",
+               .value = "RESULTS",
+               .help = "Make the parts of --part take equally long, by the times of this result "
+                       "file; the same file for every part",
+               .group = kSelection,
+               .target = &selection.part_costs});
   options.add({.names = "--seed",
                .value = "N",
                .help = "Seed of the inputs, from 0",
@@ -158,6 +166,18 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .group = kRunning,
                .target = &run.no_validation,
                .repeat = Repeat::kInOrder});
+  options.add({.names = "--sample-checks",
+               .value = "WHICH",
+               .help = "What is done around timed samples: all (the default), or, to see what that "
+                       "costs, query (only a query that lies in the cache) or none",
+               .group = kRunning,
+               .target = &run.sample_checks,
+               .choices = {"all", "query", "none"}});
+  options.add({.names = "--all-edges",
+               .help = "Validate built-in backends, too, at the edges of memory (docs/verdicts.md)",
+               .group = kRunning,
+               .target = &run.all_edges,
+               .repeat = Repeat::kInOrder});
   options.add({.names = "--samples",
                .value = "N",
                .help = "Number of timing samples",
@@ -172,6 +192,18 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .target = &run.timeout_s,
                .numbers = positive_number(),
                .repeat = Repeat::kInOrder});
+  options.add({.names = "--fingerprint",
+               .help =
+                   "Tell the arithmetic of each kernel from its outputs: bits of its sums, type "
+                   "of P, rounding, error on biased values by length (docs/verdicts.md)",
+               .group = kRunning,
+               .target = &run.fingerprint});
+  options.add({.names = "--sample-seed",
+               .value = "N",
+               .help = "Check the rows that an earlier run drew: \"sample_seed\" of its result",
+               .group = kRunning,
+               .target = &run.sample_seed,
+               .numbers = whole_numbers(0, 2147483647)});
   add_threads_option(options, kRunning, run.threads, Repeat::kLast);
   options.add({.names = "--in-process",
                .help = "Run the cases of a CUDA device or a plugin in this process, for debuggers "
@@ -199,8 +231,9 @@ void add_running_options(OptionTable& options, RunOptions& run) {
 void add_fault_option(OptionTable& options, RunOptions& run) {
   options.add({.names = "--plant-fault",
                .value = "KIND=REGEX",
-               .help = "Let the cases that match hang, crash or overrun a buffer, to see what "
-                       "becomes of them and of the others (repeatable)",
+               .help = "Let the cases that match hang, crash, overrun a buffer or exit, to see "
+                       "what becomes of them and of the others; KIND@RANK: on one rank "
+                       "(repeatable)",
                .group = "Testing this program",
                .target = &run.plant_faults,
                .repeat = Repeat::kInOrder});
@@ -236,11 +269,13 @@ void add_cache_dir_option(OptionTable& options, const char* group, std::string& 
                .target = &dir});
 }
 
-void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scenarios) {
+void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scenarios,
+                            bool required) {
   options.add({.names = "SCENARIO",
-               .help = "Scenario files, or names of shipped scenarios",
+               .help = "Scenario files, folders of them, names of shipped scenarios, or - for "
+                       "standard input",
                .target = &scenarios,
-               .required = true});
+               .required = required});
 }
 
 void add_link_option(OptionTable& options, std::vector<std::string>& links) {

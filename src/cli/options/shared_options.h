@@ -27,7 +27,8 @@ struct SelectionOptions {
   std::string kernel;            // attention kernel of every backend; empty = the first that fits
   std::vector<std::string> set;  // KEY=VALUE
   std::string filter;
-  std::string part;  // "K/N", or empty for all
+  std::string part;        // "K/N" or "slurm"; empty for all
+  std::string part_costs;  // a result file that says how long cases take; empty = all the same
   std::optional<std::int64_t> seed;
 };
 
@@ -54,6 +55,9 @@ struct RunOptions {
   std::string save;  // "", "failed", "always"
   bool no_timing = false;
   bool no_validation = false;
+  bool fingerprint = false;
+  std::string sample_checks;  // "all", "query" or "none"; empty = all
+  bool all_edges = false;
   std::optional<int> samples;
   std::optional<double> timeout_s;
   std::string cache_dir;
@@ -61,6 +65,7 @@ struct RunOptions {
   int threads = 0;
   bool in_process = false;
   std::optional<double> hang_limit_s;
+  std::optional<int> sample_seed;
   std::vector<std::string> plant_faults;  // KIND=REGEX
 };
 
@@ -89,8 +94,9 @@ void add_run_options(OptionTable& options, RunOptions& run);
 void add_threads_option(OptionTable& options, const char* group, int& threads,
                         Repeat repeat = Repeat::kNever);
 void add_cache_dir_option(OptionTable& options, const char* group, std::string& dir);
-/// One SCENARIO or more.
-void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scenarios);
+/// One SCENARIO or more; none too where it is not `required`.
+void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scenarios,
+                            bool required = true);
 /// --link, for a summary that is read on a web page.
 void add_link_option(OptionTable& options, std::vector<std::string>& links);
 /// --filter and --backend, of the commands that read result files.

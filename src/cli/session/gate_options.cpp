@@ -9,8 +9,11 @@
 #include <sstream>
 
 #include "cli/cases/selection.h"
+#include "cli/terminal/console.h"
 #include "core/error.h"
 #include "gate/baseline.h"
+#include "gate/statistics.h"
+#include "interop/results/foreign.h"
 #include "scenario/text/yaml_reader.h"
 
 namespace attnbench {
@@ -34,6 +37,24 @@ std::string today() {
   gmtime_r(&now, &utc);
   char text[16] = {};
   return {text, std::strftime(text, sizeof text, "%Y-%m-%d", &utc)};
+}
+
+/// Where failures of this status are counted; null for one that is none.
+int* count_of_failure(Status status, StatusCounts& counts) {
+  switch (status) {
+    case Status::kIncorrect:
+      return &counts.incorrect;
+    case Status::kImplausible:
+      return &counts.implausible;
+    case Status::kError:
+      return &counts.error;
+    case Status::kPassed:
+    case Status::kUnverified:
+    case Status::kUnsupported:
+    case Status::kSkipped:
+      return nullptr;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -73,7 +94,7 @@ void add_gate_options(OptionTable& options, GateArguments& arguments) {
                .group = kGate,
                .target = &arguments.ignore_environment});
   options.add({.names = "--lenient",
-               .help = "Missing cases pass, unverified results are taken",
+               .help = "Missing cases and times pass, unverified results are taken",
                .group = kGate,
                .target = &arguments.lenient});
   options.add({.names = "--fail-on-improvement",
@@ -125,17 +146,30 @@ void keep_selected(const GateSelection& selection, std::vector<Result>& results)
   });
 }
 
+ResultFile read_results(const std::string& path, std::ostream* err) {
+  std::optional<ResultFile> foreign = read_foreign_results(path);
+  if (!foreign) return read_result_file(path);
+  for (Result& result : foreign->results) {
+    if (result.timing) summarize(*result.timing);
+  }
+  if (err != nullptr) {
+    print_notice(*err, fmt::format("{}: results of {}, which nobody compared with a reference",
+                                   path, foreign->run.tool_version));
+  }
+  return std::move(*foreign);
+}
+
 ResultFile read_baseline(const std::vector<std::string>& paths, const GateOptions& options) {
   std::vector<ResultFile> files;
-  for (const std::string& path : paths) files.push_back(read_result_file(path));
+  for (const std::string& path : paths) files.push_back(read_results(path));
   return pool_baselines(std::move(files), options.floor_us, options.ignore_environment);
 }
 
 KnownInRun set_known_apart(const std::vector<Result>& results, const GateOptions& options) {
   KnownInRun apart{count_statuses(results), {}};
   for (const Result& result : results) {
-    const bool incorrect = result.status == Status::kIncorrect;
-    if (!incorrect && result.status != Status::kError) continue;
+    int* const count = count_of_failure(result.status, apart.counts);
+    if (count == nullptr) continue;
     const KnownFailure* known = find_known(options.known, result.id, options.today);
     if (known == nullptr) continue;
     if (has_expired(*known, options.today)) {
@@ -144,7 +178,7 @@ KnownInRun set_known_apart(const std::vector<Result>& results, const GateOptions
       continue;
     }
     // Why as passed: the exit code must not depend on a failure that is expected.
-    --(incorrect ? apart.counts.incorrect : apart.counts.error);
+    --*count;
     ++apart.counts.passed;
     apart.lines.push_back(
         fmt::format("known until {}: {}: {}", known->expires, result.id, known->reason));

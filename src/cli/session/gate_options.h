@@ -6,6 +6,7 @@
 
 #include <array>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -51,7 +52,12 @@ struct GateSelection {
 };
 void keep_selected(const GateSelection& selection, std::vector<Result>& results);
 
-/// One baseline out of the files. Errors as read_result_file and pool_baselines.
+/// A result file of this program, a journal, or results of another benchmark (interop/results),
+/// which a notice on `err` tells where it is given. Errors: those of read_result_file, and E-FORMAT
+/// of read_foreign_results.
+ResultFile read_results(const std::string& path, std::ostream* err = nullptr);
+
+/// One baseline out of the files. Errors as read_results and pool_baselines.
 ResultFile read_baseline(const std::vector<std::string>& paths, const GateOptions& options);
 
 /// Failures of a run that --known names: they are counted as passed, and each gets a line.

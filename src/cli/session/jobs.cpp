@@ -14,13 +14,27 @@ constexpr const char* kOption = "--plant-fault";
 /// One --plant-fault.
 struct FaultRule {
   cuda::Fault fault;
+  std::optional<int> rank;  // nothing = every rank
   IdFilter filter;
 };
 
-/// Errors: kUsage unless the text is KIND=REGEX.
+/// The rank of "KIND@RANK", which is cut off; nothing where there is none.
+std::optional<int> take_rank(std::string& kind) {
+  const std::size_t at = kind.find('@');
+  const std::string digits = at == std::string::npos ? "" : kind.substr(at + 1);
+  if (digits.empty() || digits.size() > 4 ||
+      digits.find_first_not_of("0123456789") != std::string::npos) {
+    return std::nullopt;
+  }
+  kind.erase(at);
+  return std::stoi(digits);
+}
+
+/// Errors: kUsage unless the text is KIND=REGEX or KIND@RANK=REGEX.
 FaultRule parse_rule(const std::string& text) {
   const std::size_t equals = text.find('=');
-  const std::string kind = text.substr(0, equals);
+  std::string kind = text.substr(0, equals);
+  const std::optional<int> rank = take_rank(kind);
   const std::optional<cuda::Fault> fault = enum_from_name<cuda::Fault>(kind);
   if (!fault || equals == std::string::npos) {
     std::vector<std::string> kinds;
@@ -28,7 +42,7 @@ FaultRule parse_rule(const std::string& text) {
     fail(ErrorKind::kUsage, "{}: expected {}, '=' and an expression, found '{}'", kOption,
          either_of(kinds), text);
   }
-  return {*fault, IdFilter(text.substr(equals + 1), kOption)};
+  return {*fault, rank, IdFilter(text.substr(equals + 1), kOption)};
 }
 
 }  // namespace
@@ -51,7 +65,8 @@ std::vector<Job> make_jobs(const std::vector<Pair>& pairs, const DeviceChoice& d
   return jobs;
 }
 
-PlantedFaults::PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs) {
+PlantedFaults::PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs,
+                             int own_rank) {
   const std::vector<Job> right = jobs;
   for (const std::string& option : options) {
     const FaultRule rule = parse_rule(option);
@@ -59,7 +74,8 @@ PlantedFaults::PlantedFaults(const std::vector<std::string>& options, std::vecto
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       if (!rule.filter.matches(jobs[i].id)) continue;
       // Why not of `jobs`: the job may have a faulty backend already.
-      backends_.push_back(std::make_unique<FaultyBackend>(*right[i].backend, rule.fault));
+      backends_.push_back(std::make_unique<FaultyBackend>(
+          *right[i].backend, rule.fault, rule.rank.value_or(own_rank) == own_rank));
       jobs[i].backend = backends_.back().get();
       matched = true;
     }

@@ -29,9 +29,10 @@ class PlantedFaults {
  public:
   /// Gives a job a backend that hangs, crashes or writes past the end of a buffer in place of the
   /// right one, to show that the run survives it and says so. `options` are texts KIND=REGEX, KIND
-  /// being hang, crash or overrun; the last that matches a job counts. Errors: kUsage for anything
-  /// else, and for an expression that matches no job.
-  PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs);
+  /// being hang, crash, overrun or exit, or KIND@RANK=REGEX for one rank of several; the last that
+  /// matches a job counts. `own_rank`: of this process. Errors: kUsage for anything else, and for
+  /// an expression that matches no job.
+  PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs, int own_rank = 0);
 
  private:
   std::vector<std::unique_ptr<FaultyBackend>> backends_;

@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/result/result_file.h"
+#include "gate/belief.h"
 #include "gate/foreign.h"
 #include "report/formats/json.h"
 
@@ -37,6 +38,7 @@ bool is_done(const Result& result, const BenchOptions& bench) {
     case Status::kUnverified:
       return !bench.validate && (result.timing || !bench.timing);
     case Status::kIncorrect:
+    case Status::kImplausible:
     case Status::kUnsupported:
       return true;
     case Status::kError:
@@ -78,7 +80,9 @@ std::vector<Result> results_to_keep(const std::string& path, const std::vector<J
       fail(ErrorKind::kUsage, "--resume {}: {}", file.path, reasons.front());
     }
     for (Result& result : file.results) {
-      if (is_done(result, bench)) done.insert_or_assign(result.id, std::move(result));
+      // What contradicts itself was not written by a run, and is measured again.
+      const bool believed = contradictions(result).empty();
+      if (believed && is_done(result, bench)) done.insert_or_assign(result.id, std::move(result));
     }
   }
   std::vector<Result> kept;

@@ -17,8 +17,8 @@ namespace attnbench {
 
 /// The results of `path` and of the journal beside it that need not be measured again: of the same
 /// problem and, of users' backends, the same library, neither error nor skipped, timed and checked
-/// as far as `bench` wants it. Errors: those of read_result_file when neither file is there or one
-/// is broken; kUsage when they come from another machine.
+/// as far as `bench` wants it, and not contradicting themselves. Errors: those of read_result_file
+/// when neither file is there or one is broken; kUsage when they come from another machine.
 std::vector<Result> results_to_keep(const std::string& path, const std::vector<Job>& jobs,
                                     const BenchOptions& bench, const RunInfo& run);
 

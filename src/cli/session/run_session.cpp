@@ -20,6 +20,8 @@
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "gate/baseline.h"
+#include "gate/history.h"
+#include "interop/trace/record.h"
 #include "measure/measure.h"
 #include "report/formats/json.h"
 #include "report/formats/markdown.h"
@@ -131,7 +133,7 @@ class RunSession {
   int run(const std::vector<Job>& jobs, const BenchOptions& bench) {
     if (!arguments_.baselines.empty()) read_baseline_of(jobs, bench);
     measure(jobs, bench);
-    if (baseline_ && !InterruptGuard::interrupted()) judge(jobs, bench);
+    const bool judged = judge_unless_refused(jobs, bench);
     Outcome outcome;
     const KnownInRun known = set_known_apart(results_, gate_);
     outcome.counts = known.counts;
@@ -140,7 +142,7 @@ class RunSession {
     outcome.interrupted = InterruptGuard::interrupted();
     outcome.regression = (report_ && !report_->passed()) || not_repeatable_;
     print(known);
-    outcome.usage_error = !write_files(outcome.interrupted);
+    outcome.usage_error = !write_files(outcome.interrupted) || !judged;
     return exit_code(outcome);
   }
 
@@ -211,7 +213,15 @@ class RunSession {
     results_ = pool_runs(runs);
     GateOptions options = gate_;
     options.lenient = true;
-    const GateReport check = judge_results(file_with(runs[0]), file_with(runs[1]), options);
+    GateReport check;
+    try {
+      check = judge_results(file_with(runs[0]), file_with(runs[1]), options);
+    } catch (const Error& error) {
+      // What no gate would take is no baseline; the results are written all the same.
+      not_repeatable_ = true;
+      print_error(console_.err, error.full_message());
+      return;
+    }
     for (const Verdict& verdict : check.verdicts) {
       const bool unsteady = verdict.kind == VerdictKind::kBroken ||
                             verdict.kind == VerdictKind::kFixed ||
@@ -234,6 +244,20 @@ class RunSession {
         "attnbench: other programs had the cores while {} of {} cases were timed: a baseline of a "
         "quiet machine finds smaller slowdowns\n",
         waited, results_.size());
+  }
+
+  /// False when the gate refuses what was measured: the user reads why, and the results are written
+  /// all the same.
+  bool judge_unless_refused(const std::vector<Job>& jobs, const BenchOptions& bench) {
+    if (!baseline_ || InterruptGuard::interrupted()) return true;
+    try {
+      judge(jobs, bench);
+    } catch (const Error& error) {
+      print_error(console_.err, error.full_message());
+      report_.reset();
+      return false;
+    }
+    return true;
   }
 
   /// Verdicts, after every case that looks slower was measured again: a slowdown that is gone in
@@ -289,7 +313,7 @@ class RunSession {
     const bool in_place = std::any_of(old.begin(), old.end(), [&](const std::string& path) {
       return is_same_file(path, arguments_.save_baseline);
     });
-    if (!in_place || report_->passed()) return true;
+    if (!in_place || (report_ && report_->passed())) return true;
     console_.err << fmt::format("attnbench: '{}' stays as it was: the gate failed\n",
                                 arguments_.save_baseline);
     return false;
@@ -299,12 +323,18 @@ class RunSession {
   bool write_files(bool interrupted) {
     try {
       plan_.write(run_, results_);
+      if (!arguments_.history.empty()) append_history(arguments_.history, run_, results_);
       if (!arguments_.summary.empty()) {
         std::ostringstream text;
         SummaryOptions options;
         options.links = arguments_.links;
         write_summary(text, run_, results_, report_ ? &*report_ : nullptr, options);
         write_text(arguments_.summary, text.str());
+      }
+      if (!arguments_.trace_json.empty()) {
+        std::ostringstream text;
+        write_trace_records(text, run_, results_, arguments_.trace_names);
+        write_text(arguments_.trace_json, text.str());
       }
       if (!arguments_.save_baseline.empty() && !interrupted && may_save_baseline()) {
         write_output(result_file_format(), arguments_.save_baseline, run_, results_);

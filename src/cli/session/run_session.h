@@ -15,6 +15,7 @@
 #include "cli/outputs.h"
 #include "cli/session/gate_options.h"
 #include "cli/terminal/console.h"
+#include "interop/trace/set.h"
 
 namespace attnbench {
 
@@ -28,6 +29,10 @@ struct RunArguments {
   std::string resume;
   std::string journal;
   std::string summary;
+  std::string history;    // file that results are appended to; empty = none
+  std::string trace_set;  // folder; empty = none
+  std::string trace_json;
+  TraceNames trace_names;  // for trace_json
   std::vector<std::string> links;
   std::optional<int> passes;
 };

@@ -112,7 +112,8 @@ std::span<const EnumRow<DcpTransport>> enum_rows(DcpTransport) {
   using enum DcpTransport;
   static constexpr auto kRows = every_value<EnumRow<DcpTransport>>({
       {kSimulated, "simulated", "ranks in one process on one device"},
-      {kNccl, "nccl", "ranks on devices of their own"},
+      {kNccl, "nccl", "each rank on a GPU of its own"},
+      {kMpi, "mpi", "each rank a process on the CPU"},
   });
   return kRows;
 }
@@ -135,6 +136,7 @@ std::span<const EnumRow<Distribution>> enum_rows(Distribution) {
       {kNormal, "normal", "normal with mean 0 and inputs.std"},
       {kUniform, "uniform", "uniform with mean 0 and inputs.std"},
       {kOutlier, "outlier", "normal with a few large channels and tokens"},
+      {kProbe, "probe", "normal, with needles among the keys and biased values"},
   });
   return kRows;
 }
@@ -144,6 +146,15 @@ std::span<const EnumRow<L2Mode>> enum_rows(L2Mode) {
   static constexpr auto kRows = every_value<EnumRow<L2Mode>>({
       {kCold, "cold", "the last-level cache holds nothing of the case before a sample"},
       {kWarm, "warm", "it holds what the launch before left there"},
+  });
+  return kRows;
+}
+
+std::span<const EnumRow<Pace>> enum_rows(Pace) {
+  using enum Pace;
+  static constexpr auto kRows = every_value<EnumRow<Pace>>({
+      {kCool, "cool", "a rest before every sample, so that nothing throttles the device"},
+      {kSustained, "sustained", "samples follow each other at once"},
   });
   return kRows;
 }

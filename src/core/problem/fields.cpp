@@ -171,6 +171,7 @@ void add_run(std::vector<Field>& table) {
   table.push_back(real("timing.max_noise", AT(timing.max_noise), kPositive));
   table.push_back(real("timing.timeout_s", AT(timing.timeout_s), kPositive));
   table.push_back(enumeration("timing.l2", AT(timing.l2)));
+  table.push_back(enumeration("timing.pace", AT(timing.pace)));
   table.push_back(enumeration("timing.mode", AT(timing.mode)));
   table.push_back(enumeration("timing.order", AT(timing.order)));
   table.push_back(integer("timing.rounds", AT(timing.rounds), {.low = 1, .high = 1000}));

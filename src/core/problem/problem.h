@@ -159,6 +159,7 @@ struct TimingSpec {
   double max_noise = 0.01;
   double timeout_s = 15;
   L2Mode l2 = L2Mode::kCold;
+  Pace pace = Pace::kCool;  // of samples on a GPU
   TimingMode mode = TimingMode::kStream;
   TimingOrder order = TimingOrder::kSequential;  // of the backends of a case
   int rounds = 3;                                // turns of each backend in order alternate

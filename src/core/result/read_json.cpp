@@ -139,6 +139,40 @@ std::optional<Part> read_part(const std::vector<MetricRow<Part>>& rows, const Re
   return read_part(rows, json.object(key));
 }
 
+/// The numbers of the table, and the row that they are of.
+ErrorStats read_error(const std::vector<MetricRow<ErrorStats>>& rows, const Reader& json) {
+  ErrorStats error = read_part(rows, json);
+  if (json.is_null("worst_row")) return error;
+  const Reader place = json.object("worst_row");
+  place.read("request", error.worst_row.request);
+  place.read("token", error.worst_row.token);
+  place.read("position", error.worst_row.position);
+  place.read("head", error.worst_row.head);
+  return error;
+}
+
+std::optional<ErrorStats> read_error(const std::vector<MetricRow<ErrorStats>>& rows,
+                                     const Reader& json, const char* key) {
+  if (json.is_null(key)) return std::nullopt;
+  return read_error(rows, json.object(key));
+}
+
+Fingerprint read_fingerprint(const Reader& json) {
+  Fingerprint print;
+  if (!json.is_null("sum_bits")) {
+    json.read("sum_bits", print.sum_bits.emplace());
+    json.read("sum_bits_at_least", print.sum_bits_at_least);
+  }
+  json.read_if_there("probability", print.probability);
+  json.read_if_there("output_rounding", print.output_rounding);
+  json.each("biased", [&](const Reader& item) {
+    BiasedError& error = print.biased.emplace_back();
+    item.read("keys", error.keys);
+    item.read("rms_rel", error.rms_rel);
+  });
+  return print;
+}
+
 Status read_status(const Reader& json) {
   std::string text;
   json.read("status", text);
@@ -158,14 +192,21 @@ Result read_result(const Reader& json, const MetricTable& table) {
   json.read("reasons", result.reasons);
   result.problem_json = json.at("problem").dump();
   json.read_if_there("file_hashes", result.file_hashes);
-  result.error = read_part(table.error, json, "error");
-  result.lse_error = read_part(table.error, json, "lse_error");
-  result.quantization_error = read_part(table.error, json, "quantization_error");
+  result.error = read_error(table.error, json, "error");
+  result.lse_error = read_error(table.error, json, "lse_error");
+  result.quantization_error = read_error(table.error, json, "quantization_error");
+  result.probe_error = read_error(table.error, json, "probe_error");
+  result.probe_lse_error = read_error(table.error, json, "probe_lse_error");
+  if (!json.is_null("blind_to")) json.read("blind_to", result.blind_to.emplace());
+  if (!json.is_null("sample_seed")) json.read("sample_seed", result.sample_seed.emplace());
+  if (!json.is_null("fingerprint")) {
+    result.fingerprint = read_fingerprint(json.object("fingerprint"));
+  }
   json.each("rank_errors", [&](const Reader& item) {
     RankErrors& rank = result.rank_errors.emplace_back();
     item.read("rank", rank.rank);
-    rank.error = read_part(table.error, item.object("error"));
-    rank.lse_error = read_part(table.error, item.object("lse_error"));
+    rank.error = read_error(table.error, item.object("error"));
+    rank.lse_error = read_error(table.error, item.object("lse_error"));
   });
   if (!json.is_null("batch_invariance")) {
     const Reader item = json.object("batch_invariance");
@@ -175,6 +216,14 @@ Result read_result(const Reader& json, const MetricTable& table) {
     item.read("max_abs", invariance.max_abs);
   }
   result.timing = read_part(table.timing, json, "timing");
+  if (result.timing) {
+    json.object("timing").each("checked_samples", [&](const Reader& item) {
+      SampleCheck& check = result.timing->checked_samples.emplace_back();
+      item.read("sample", check.sample);
+      item.read("row_error", check.row_error);
+      item.read("row_limit", check.row_limit);
+    });
+  }
   result.throughput = read_part(table.throughput, json, "throughput");
   json.each("kernels", [&](const Reader& item) {
     KernelInfo& kernel = result.kernels.emplace_back();

@@ -39,6 +39,7 @@ std::span<const EnumRow<Status>> enum_rows(Status) {
   static constexpr auto kRows = every_value<EnumRow<Status>>({
       {kPassed, "passed", "every value within its limit"},
       {kIncorrect, "incorrect", "a value beyond its limit"},
+      {kImplausible, "implausible", "faster than the device can be"},
       {kUnverified, "unverified", "ran, but was not compared with a reference"},
       {kUnsupported, "unsupported", "the backend or the device refuses the case"},
       {kError, "error", "the case could not be run"},
@@ -56,6 +57,9 @@ StatusCounts count_statuses(const std::vector<Result>& results) {
         break;
       case Status::kIncorrect:
         ++counts.incorrect;
+        break;
+      case Status::kImplausible:
+        ++counts.implausible;
         break;
       case Status::kUnverified:
         ++counts.unverified;

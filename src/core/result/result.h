@@ -15,11 +15,29 @@
 
 namespace attnbench {
 
-enum class Status { kPassed, kIncorrect, kUnverified, kUnsupported, kError, kSkipped };
+enum class Status {
+  kPassed,
+  kIncorrect,
+  kImplausible,
+  kUnverified,
+  kUnsupported,
+  kError,
+  kSkipped
+};
 std::span<const EnumRow<Status>> enum_rows(Status);  // named "passed", ...
 
 /// Metrics without a member of their own, by the name of their row in metric_table.cpp.
 using NamedNumbers = std::map<std::string, double>;
+
+/// A row of a head: what a verdict on attention is passed on (docs/verdicts.md).
+struct RowPlace {
+  std::int64_t request = -1;
+  std::int64_t token = -1;     // row of the output
+  std::int64_t position = -1;  // of the token in its request, keys before it included
+  std::int64_t head = -1;
+
+  bool operator==(const RowPlace&) const = default;
+};
 
 /// Comparison of an output (or LSE) with the reference. Where a number does not exist it is NaN
 /// here and null in JSON.
@@ -38,6 +56,14 @@ struct ErrorStats {
   std::int64_t inf_count = 0;
   std::int64_t checked_rows = 0;
   std::int64_t total_rows = 0;
+  std::int64_t screened_rows = 0;  // compared by screening; checked_rows are among them
+  /// Of the row that is furthest beyond its limit, or nearest to it: its error and the limit, both
+  /// in the size of the row. NaN where rows are not judged one by one.
+  double row_error = std::numeric_limits<double>::quiet_NaN();
+  double row_limit = std::numeric_limits<double>::quiet_NaN();
+  RowPlace worst_row;
+  std::int64_t rows_outside = 0;      // rows of heads beyond their limits
+  std::int64_t requests_outside = 0;  // requests with such a row
   std::string limit;  // e.g. "|a-r| <= 0.01 + 0.01*|r|, cosine >= 1-1e-05, err_ratio <= 2"
   std::string rule;   // which rule decided, e.g. "semantics 14.2 bfloat16"
   NamedNumbers by_name = {};
@@ -56,6 +82,13 @@ struct BatchInvariance {
   std::int64_t request = 0;
   bool equal = false;  // the same bytes
   double max_abs = 0;
+};
+
+/// A timed sample whose output was compared with the reference.
+struct SampleCheck {
+  std::int64_t sample = 0;  // index in samples_us
+  double row_error = 0;     // as in ErrorStats
+  double row_limit = 0;
 };
 
 struct StepTiming {
@@ -103,6 +136,13 @@ struct Timing {
   /// Sum of waits_us per time that the samples took, steps outside of the median included; NaN
   /// without waits_us.
   double cpu_wait = std::numeric_limits<double>::quiet_NaN();
+  /// "cool" or "sustained": what the device did before every sample; empty on the CPU.
+  std::string pace;
+  /// SM clock of the device while each sample ran, in MHz; empty where it is not known.
+  std::vector<double> samples_sm_mhz;
+  /// Median over the samples of time times clock; NaN without clocks.
+  double cycles = std::numeric_limits<double>::quiet_NaN();
+  std::vector<SampleCheck> checked_samples;
   NamedNumbers by_name = {};
 };
 
@@ -121,10 +161,28 @@ struct Throughput {
   double bytes = 0;
   double roofline_pct = 0;  // NaN = null: no measured ceiling
   std::string bound;        // "memory" | "compute"
+  /// Share of the matrix units' peak at the clock that was observed; NaN without clocks.
+  double peak_pct = std::numeric_limits<double>::quiet_NaN();
   /// What the device can do at best, measured: roofline_pct is of these. NaN = not measured.
   double ceiling_tflops = std::numeric_limits<double>::quiet_NaN();
   double ceiling_gbps = std::numeric_limits<double>::quiet_NaN();
   NamedNumbers by_name = {};
+};
+
+/// Relative error over values with a mean of half their deviation.
+struct BiasedError {
+  std::int64_t keys = 0;
+  double rms_rel = 0;  // ||a - r|| / ||r||
+};
+
+/// What arithmetic a kernel does, told from its outputs.
+struct Fingerprint {
+  /// A term is lost beside a sum more than 2^sum_bits times as large; nothing = not found out.
+  std::optional<int> sum_bits;
+  bool sum_bits_at_least = false;  // more than the types of the case can show
+  std::string probability;         // element type that P is rounded to; empty = not found out
+  std::string output_rounding;     // "nearest", "toward zero", "neither"; empty = not found out
+  std::vector<BiasedError> biased;
 };
 
 struct KernelInfo {
@@ -156,6 +214,14 @@ struct Result {
   std::optional<ErrorStats> error;
   std::optional<ErrorStats> lse_error;
   std::optional<ErrorStats> quantization_error;
+  /// The same of the second draw of inputs, with needles and biased values (docs/verdicts.md).
+  std::optional<ErrorStats> probe_error;
+  std::optional<ErrorStats> probe_lse_error;
+  /// Mistakes that the verdict on this case would not see; nothing where that was not looked for.
+  std::optional<std::vector<std::string>> blind_to;
+  /// What the checked rows and samples were drawn with, after the backend had run.
+  std::optional<std::uint64_t> sample_seed;
+  std::optional<Fingerprint> fingerprint;           // where `run --fingerprint` took it
   std::vector<RankErrors> rank_errors;              // by rank under DCP, else empty
   std::optional<BatchInvariance> batch_invariance;  // of batches with more than one request
   std::optional<Timing> timing;                     // only when passed or unverified
@@ -211,8 +277,11 @@ struct RunInfo {
 
 /// Counts by status, for summaries and exit codes.
 struct StatusCounts {
-  int passed = 0, incorrect = 0, unverified = 0, unsupported = 0, error = 0, skipped = 0;
-  int total() const { return passed + incorrect + unverified + unsupported + error + skipped; }
+  int passed = 0, incorrect = 0, implausible = 0, unverified = 0, unsupported = 0, error = 0,
+      skipped = 0;
+  int total() const {
+    return passed + incorrect + implausible + unverified + unsupported + error + skipped;
+  }
 };
 StatusCounts count_statuses(const std::vector<Result>& results);
 

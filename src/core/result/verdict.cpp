@@ -13,8 +13,9 @@ std::span<const EnumRow<VerdictKind>> enum_rows(VerdictKind) {
   static constexpr auto kRows = every_value<EnumRow<VerdictKind>>({
       {kBroken, "BROKEN", "the status got worse"},
       {kLessAccurate, "LESS_ACCURATE", "err_ratio or NMSE grew beyond its threshold"},
+      {kLessChecked, "LESS_CHECKED", "less was compared than in the baseline, or more is not seen"},
       {kSlower, "SLOWER", "slower beyond threshold and noise"},
-      {kMissing, "MISSING", "in the baseline, not in the results"},
+      {kMissing, "MISSING", "in the baseline, or timed there, and not in the results"},
       {kAmbiguous, "AMBIGUOUS", "apart, but not beyond the noise"},
       {kNew, "NEW", "in the results, not in the baseline"},
       {kFixed, "FIXED", "the status got better"},

@@ -16,6 +16,7 @@ namespace attnbench {
 enum class VerdictKind {
   kBroken,
   kLessAccurate,
+  kLessChecked,
   kSlower,
   kMissing,
   kAmbiguous,

@@ -141,12 +141,59 @@ Json part_json(const std::vector<MetricRow<Part>>& rows, const std::optional<Par
   return part ? part_json(rows, *part) : Json(nullptr);
 }
 
+Json place_json(const RowPlace& place) {
+  return {{"request", place.request},
+          {"token", place.token},
+          {"position", place.position},
+          {"head", place.head}};
+}
+
+/// The numbers of the table, and the row that they are of.
+Json error_json(const std::vector<MetricRow<ErrorStats>>& rows,
+                const std::optional<ErrorStats>& error) {
+  Json json = part_json(rows, error);
+  if (error && error->worst_row.token >= 0) json["worst_row"] = place_json(error->worst_row);
+  return json;
+}
+
 Json rank_errors_json(const std::vector<RankErrors>& ranks, const MetricTable& table) {
   Json json = Json::array();
   for (const RankErrors& rank : ranks) {
     json.push_back({{"rank", rank.rank},
-                    {"error", part_json(table.error, rank.error)},
-                    {"lse_error", part_json(table.error, rank.lse_error)}});
+                    {"error", error_json(table.error, rank.error)},
+                    {"lse_error", error_json(table.error, rank.lse_error)}});
+  }
+  return json;
+}
+
+Json sample_checks_json(const std::vector<SampleCheck>& checks) {
+  Json json = Json::array();
+  for (const SampleCheck& check : checks) {
+    Json item = {{"sample", check.sample}};
+    Numbers numbers(item);
+    numbers.add("row_error", check.row_error, nullptr);
+    numbers.add("row_limit", check.row_limit, nullptr);
+    numbers.finish();
+    json.push_back(std::move(item));
+  }
+  return json;
+}
+
+Json fingerprint_json(const Fingerprint& print) {
+  Json json = Json::object();
+  if (print.sum_bits) {
+    json["sum_bits"] = *print.sum_bits;
+    json["sum_bits_at_least"] = print.sum_bits_at_least;
+  }
+  if (!print.probability.empty()) json["probability"] = print.probability;
+  if (!print.output_rounding.empty()) json["output_rounding"] = print.output_rounding;
+  json["biased"] = Json::array();
+  for (const BiasedError& error : print.biased) {
+    Json item = {{"keys", error.keys}};
+    Numbers numbers(item);
+    numbers.add("rms_rel", error.rms_rel, nullptr);
+    numbers.finish();
+    json["biased"].push_back(std::move(item));
   }
   return json;
 }
@@ -175,9 +222,16 @@ Json result_json(const Result& result, const MetricTable& table) {
   Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   json["problem"] = problem.is_discarded() ? Json(nullptr) : std::move(problem);
   if (!result.file_hashes.empty()) json["file_hashes"] = result.file_hashes;
-  json["error"] = part_json(table.error, result.error);
-  json["lse_error"] = part_json(table.error, result.lse_error);
+  json["error"] = error_json(table.error, result.error);
+  json["lse_error"] = error_json(table.error, result.lse_error);
   json["quantization_error"] = part_json(table.error, result.quantization_error);
+  if (result.probe_error) json["probe_error"] = error_json(table.error, result.probe_error);
+  if (result.probe_lse_error) {
+    json["probe_lse_error"] = error_json(table.error, result.probe_lse_error);
+  }
+  if (result.blind_to) json["blind_to"] = *result.blind_to;
+  if (result.sample_seed) json["sample_seed"] = *result.sample_seed;
+  if (result.fingerprint) json["fingerprint"] = fingerprint_json(*result.fingerprint);
   if (!result.rank_errors.empty()) {
     json["rank_errors"] = rank_errors_json(result.rank_errors, table);
   }
@@ -187,6 +241,9 @@ Json result_json(const Result& result, const MetricTable& table) {
                                 {"max_abs", result.batch_invariance->max_abs}};
   }
   json["timing"] = part_json(table.timing, result.timing);
+  if (result.timing && !result.timing->checked_samples.empty()) {
+    json["timing"]["checked_samples"] = sample_checks_json(result.timing->checked_samples);
+  }
   json["throughput"] = part_json(table.throughput, result.throughput);
   json["kernels"] = kernels_json(result.kernels);
   if (!result.forced_kernel.empty()) json["forced_kernel"] = result.forced_kernel;

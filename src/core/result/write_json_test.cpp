@@ -62,7 +62,7 @@ Result full_result() {
   result.timing = summary_of({1.1, 1.2});
   result.timing->clocks = DeviceClocks{1200, 1755, 1980, {"sw_power_cap"}};
   result.throughput =
-      Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory", 7, 8};
+      Throughput{1, 2, 3, 4, 5, 6, std::numeric_limits<double>::quiet_NaN(), "memory", 9, 7, 8};
   result.timing->waits_us = {0, 0.5};
   result.timing->rounds = {1, 1};
   result.timing->peers = {"B", "C"};
@@ -93,6 +93,7 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(read.lse_error->max_abs == 1e-300);
   CHECK(std::isnan(read.error->err_ratio));
   CHECK(std::isnan(read.throughput->roofline_pct));
+  CHECK(read.throughput->peak_pct == 9);
   CHECK(read.throughput->ceiling_tflops == 7);
   CHECK(read.throughput->ceiling_gbps == 8);
   CHECK(read.timing->waits_us == std::vector<double>{0, 0.5});

@@ -62,6 +62,8 @@ void check_target(const fs::path& path, const fs::path& target, Existing existin
   }
 }
 
+}  // namespace
+
 /// A new file beside its target, removed again unless it was published.
 class TemporaryFile {
  public:
@@ -86,10 +88,14 @@ class TemporaryFile {
     }
   }
 
-  void publish(Existing existing) {
+  void finish() {
     // Why close is checked: some file systems report a full disk only there.
     if (::fsync(fd_) != 0 && errno != EINVAL) fail_io();
     if (::close(std::exchange(fd_, -1)) != 0) fail_io();
+  }
+
+  /// After finish().
+  void publish(Existing existing) {
     if (existing == Existing::kReplace) {
       if (::rename(path_.c_str(), target_.c_str()) != 0) fail_io();
       exists_ = false;
@@ -137,7 +143,15 @@ class TemporaryFile {
   bool exists_ = false;
 };
 
-}  // namespace
+StagedFile::StagedFile(const fs::path& path) {
+  check_target(path, path, Existing::kReplace);
+  file_ = std::make_unique<TemporaryFile>(path);
+}
+StagedFile::StagedFile(StagedFile&&) noexcept = default;
+StagedFile::~StagedFile() = default;
+void StagedFile::write(std::span<const std::byte> bytes) { file_->write(bytes); }
+void StagedFile::finish() { file_->finish(); }
+void StagedFile::publish() { file_->publish(Existing::kReplace); }
 
 void write_file_atomically(const fs::path& path,
                            const std::vector<std::span<const std::byte>>& parts,
@@ -146,6 +160,7 @@ void write_file_atomically(const fs::path& path,
   check_target(path, target, existing);
   TemporaryFile file(target);
   for (const std::span<const std::byte> part : parts) file.write(part);
+  file.finish();
   file.publish(existing);
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,25 @@ void write_file_atomically(const std::filesystem::path& path,
 /// The same for a text as it is; no line end is added.
 void write_file_atomically(const std::filesystem::path& path, std::string_view text,
                            Existing existing = Existing::kReplace);
+
+/// A file that is written in pieces and takes its place later: for content that does not fit into
+/// memory, and for several files that are all to be written before the first one is replaced. A
+/// symbolic link at `path` is replaced by the file; what it leads to stays.
+class StagedFile {
+ public:
+  /// A temporary file beside `path`. Errors: E-IO.
+  explicit StagedFile(const std::filesystem::path& path);
+  StagedFile(StagedFile&&) noexcept;
+  ~StagedFile();  // removes the temporary file unless it was published
+
+  void write(std::span<const std::byte> bytes);  // Errors: E-IO
+  /// Synced to disk and closed: what is left for publish() is a rename. Errors: E-IO.
+  void finish();
+  void publish();  // after finish(). Errors: E-IO
+
+ private:
+  std::unique_ptr<class TemporaryFile> file_;
+};
 
 /// What write_file_atomically would refuse (a folder, a device or pipe, a file or folder marked
 /// read-only), found before there is anything to write: for commands that compute for minutes and

@@ -3,12 +3,14 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
 
 #include "gpu/runtime.h"
 #include "gpu/tensor_map.h"
+#include "gpu/toolkit/memory_map.h"
 
 namespace attnbench {
 namespace {
@@ -117,6 +119,14 @@ cudaEvent_t native(EventHandle event) { return reinterpret_cast<cudaEvent_t>(eve
 cudaLibrary_t native(LibraryHandle library) { return reinterpret_cast<cudaLibrary_t>(library); }
 cudaKernel_t native(KernelHandle kernel) { return reinterpret_cast<cudaKernel_t>(kernel); }
 
+constexpr const char* kFlags = "device flags";
+constexpr std::pair<const char*, cudaLimit> kLimits[] = {
+    {"persisting L2 bytes", cudaLimitPersistingL2CacheSize},
+    {"L2 fetch granularity", cudaLimitMaxL2FetchGranularity},
+    {"stack bytes", cudaLimitStackSize},
+    {"printf buffer bytes", cudaLimitPrintfFifoSize},
+    {"malloc heap bytes", cudaLimitMallocHeapSize}};
+
 class CudaRuntime final : public Runtime {
  public:
   explicit CudaRuntime(DeviceInfo device) : device_(std::move(device)) {
@@ -130,6 +140,10 @@ class CudaRuntime final : public Runtime {
     return memory;
   }
   void release_memory(void* memory) override { cudaFree(memory); }
+  std::size_t map_granule() override { return mappings_.granule(); }
+  void* map(std::size_t size_bytes) override { return mappings_.map(size_bytes); }
+  void unmap(void* memory) override { mappings_.unmap(memory); }
+  void set_fences(void* memory, bool closed) override { mappings_.set_fences(memory, closed); }
 
   void copy_to_device(void* destination, const void* source, std::size_t size_bytes,
                       StreamHandle stream) override {
@@ -254,6 +268,42 @@ class CudaRuntime final : public Runtime {
     if (graph != nullptr) cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph));
   }
 
+  void forget_persisting_l2() override {
+    std::size_t set_aside = 0;
+    // A device without such lines has no such limit.
+    if (cudaDeviceGetLimit(&set_aside, cudaLimitPersistingL2CacheSize) != cudaSuccess) {
+      cudaGetLastError();
+      return;
+    }
+    // Why always: lines that persist already do so whatever the limit is by now.
+    if (cudaCtxResetPersistingL2Cache() != cudaSuccess) cudaGetLastError();
+    if (set_aside == 0) return;
+    check(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0), "cudaDeviceSetLimit");
+  }
+  std::vector<DeviceSetting> settings() override {
+    std::vector<DeviceSetting> found;
+    for (const auto& [name, limit] : kLimits) {
+      std::size_t value = 0;
+      if (cudaDeviceGetLimit(&value, limit) == cudaSuccess) found.push_back({name, value});
+    }
+    unsigned flags = 0;
+    if (cudaGetDeviceFlags(&flags) == cudaSuccess) found.push_back({kFlags, flags});
+    cudaGetLastError();  // a limit that this device does not know
+    return found;
+  }
+  void restore(const std::vector<DeviceSetting>& settings) override {
+    const std::vector<DeviceSetting> now = this->settings();
+    for (const DeviceSetting& setting : settings) {
+      // Why: some may be set only before anything runs, and are refused also as they are.
+      if (std::find(now.begin(), now.end(), setting) != now.end()) continue;
+      for (const auto& [name, limit] : kLimits) {
+        if (setting.name == name) cudaDeviceSetLimit(limit, setting.value);
+      }
+      if (setting.name == kFlags) cudaSetDeviceFlags(static_cast<unsigned>(setting.value));
+    }
+    cudaGetLastError();
+  }
+
   void* driver_function(const std::string& name) override {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found{};
@@ -265,6 +315,8 @@ class CudaRuntime final : public Runtime {
 
  private:
   DeviceInfo device_;
+  MemoryMap mappings_{device_.index,
+                      [this](const std::string& name) { return driver_function(name); }};
   bool asked_for_wait_ = false;
   int (*wait_)(cudaStream_t, unsigned long long, std::uint32_t, unsigned) = nullptr;
 };

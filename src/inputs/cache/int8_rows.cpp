@@ -4,6 +4,7 @@
 #include "inputs/cache/int8_rows.h"
 
 #include <cmath>
+#include <vector>
 
 #include "core/error.h"
 #include "core/system/parallel.h"
@@ -16,6 +17,13 @@ constexpr std::int64_t kRowsPerTask = 64;
 
 Int8Rows empty_rows(const Tensor& source) {
   return {Tensor(Dtype::kI8, source.shape()), {}, Tensor(Dtype::kF32, source.shape())};
+}
+
+/// Elements [first, first + to.size()) of `source`, all at once because that vectorises.
+void load(const Tensor& source, std::int64_t first, std::vector<float>& to) {
+  const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
+  load_floats(source.dtype(), source.bytes() + first * element,
+              static_cast<std::int64_t>(to.size()), to.data());
 }
 
 void store(Int8Rows& rows, std::int64_t index, float y, float scale) {
@@ -32,16 +40,18 @@ Int8Rows quantise_int8_by_token(const Tensor& source) {
   const std::int64_t heads = source.dim(1);
   const std::int64_t width = source.dim(2);
   for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values(static_cast<std::size_t>(width));
     for (std::int64_t cell = begin * heads; cell < end * heads; ++cell) {
+      load(source, cell * width, values);
       float largest = 0.0f;
-      for (std::int64_t i = cell * width; i < (cell + 1) * width; ++i) {
-        largest = std::fmax(largest, std::fabs(source.at(i)));
+      for (const float x : values) {
+        if (std::fabs(x) > largest) largest = std::fabs(x);  // as fmax, which does not vectorise
       }
       const float scale = largest / 127.0f;
       const float factor = largest == 0.0f ? 0.0f : 127.0f / largest;
       rows.scales.data<float>()[cell] = scale;
-      for (std::int64_t i = cell * width; i < (cell + 1) * width; ++i) {
-        store(rows, i, source.at(i) * factor, scale);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        store(rows, cell * width + static_cast<std::int64_t>(i), values[i] * factor, scale);
       }
     }
   });
@@ -61,9 +71,12 @@ Int8Rows quantise_int8_by_channel(const Tensor& source, std::span<const float> s
   }
   Int8Rows rows = empty_rows(source);
   for_each_chunk(source.dim(0), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t i = begin * channels; i < end * channels; ++i) {
-      const float s = scale[static_cast<std::size_t>(i % channels)];
-      store(rows, i, source.at(i) / s, s);
+    std::vector<float> values(scale.size());
+    for (std::int64_t row = begin; row < end; ++row) {
+      load(source, row * channels, values);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        store(rows, row * channels + static_cast<std::int64_t>(i), values[i] / scale[i], scale[i]);
+      }
     }
   });
   return rows;

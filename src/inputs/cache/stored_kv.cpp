@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <string_view>
+#include <vector>
 
 #include "core/error.h"
 #include "core/system/parallel.h"
@@ -36,14 +38,41 @@ Plane make_plane(const Tensor& source, const StoreRule& rule) {
   return plane;
 }
 
-/// Calls store(row, head) for every cell [0, S) x [0, Hk) on all cores.
+/// A cell in float32 on its way through the definition: what is read of the source, the codes'
+/// arguments, and what they read as.
+struct CellValues {
+  std::vector<float> source;
+  std::vector<float> scaled;
+  std::vector<float> read;
+  std::vector<std::byte> rounded;  // room for `read` in a type that it is rounded to
+};
+
+/// Calls store(row, head, values) for every cell [0, S) x [0, Hk) on all cores, with the cell's
+/// elements in values.source. By whole cells, because conversions of many elements vectorise.
 template <typename Store>
 void for_each_cell(const Tensor& source, Store store) {
+  const auto width = static_cast<std::size_t>(source.dim(2));
+  const auto element = static_cast<std::int64_t>(dtype_size(source.dtype()));
   for_each_chunk(source.dim(0), kStoredRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    CellValues values{std::vector<float>(width), std::vector<float>(width),
+                      std::vector<float>(width), std::vector<std::byte>(4 * width)};
     for (std::int64_t row = begin; row < end; ++row) {
-      for (std::int64_t head = 0; head < source.dim(1); ++head) store(row, head);
+      for (std::int64_t head = 0; head < source.dim(1); ++head) {
+        const std::int64_t first = (row * source.dim(1) + head) * source.dim(2);
+        load_floats(source.dtype(), source.bytes() + first * element, source.dim(2),
+                    values.source.data());
+        store(row, head, values);
+      }
     }
   });
+}
+
+/// Stores values.scaled as the codes of a cell and reads them back into values.read.
+void store_codes(Tensor& codes, std::int64_t first, CellValues& values) {
+  std::byte* cell = codes.bytes() + first * static_cast<std::int64_t>(dtype_size(codes.dtype()));
+  const auto width = static_cast<std::int64_t>(values.scaled.size());
+  store_floats(codes.dtype(), values.scaled.data(), width, cell);
+  load_floats(codes.dtype(), cell, width, values.read.data());
 }
 
 /// §5.1, auto and 16-bit: a bit copy. Nothing is dequantised.
@@ -89,22 +118,24 @@ Plane quantise_per_tensor(const Tensor& source, const StoreRule& rule,
   check_scales(scales, source.dim(1), name);
   Plane plane = make_plane(source, rule);
   const std::int64_t width = source.dim(2);
-  for_each_cell(source, [&](std::int64_t row, std::int64_t head) {
+  for_each_cell(source, [&](std::int64_t row, std::int64_t head, CellValues& values) {
     const float scale = scale_of_head(scales, head);
     const std::int64_t first = (row * source.dim(1) + head) * width;
-    for (std::int64_t i = first; i < first + width; ++i) {
-      plane.codes.set(i, source.at(i) / scale);
-      float value = plane.codes.at(i) * scale;
-      if (rule.dequantized_rounding) value = round_to(*rule.dequantized_rounding, value);
-      plane.dequantized.set(i, value);
+    for (std::size_t i = 0; i < values.source.size(); ++i) {
+      values.scaled[i] = values.source[i] / scale;
     }
+    store_codes(plane.codes, first, values);
+    float* dequantized = plane.dequantized.data<float>() + first;
+    for (std::size_t i = 0; i < values.read.size(); ++i) dequantized[i] = values.read[i] * scale;
+    if (!rule.dequantized_rounding) return;
+    store_floats(*rule.dequantized_rounding, dequantized, width, values.rounded.data());
+    load_floats(*rule.dequantized_rounding, values.rounded.data(), width, dequantized);
   });
   return plane;
 }
 
-void store_int8(const StoreRule& rule, Tensor& codes, std::int64_t index, float y) {
-  codes.data<signed char>()[index] =
-      rule.int8_round == PthInt8Round::kHalfAway ? attn::i8_half_away(y) : attn::i8_truncate(y);
+signed char int8_code(const StoreRule& rule, float y) {
+  return rule.int8_round == PthInt8Round::kHalfAway ? attn::i8_half_away(y) : attn::i8_truncate(y);
 }
 
 /// §5.5: one scale per position and head, max |x| / QMAX and at least 1e-6. A NaN element does not
@@ -116,25 +147,30 @@ Plane quantise_per_token_head(const Tensor& source, const StoreRule& rule) {
   constexpr float kLeastScale = 1e-6f;
   Plane plane = make_plane(source, rule);
   const std::int64_t width = source.dim(2);
-  for_each_cell(source, [&](std::int64_t row, std::int64_t head) {
+  for_each_cell(source, [&](std::int64_t row, std::int64_t head, CellValues& values) {
     const std::int64_t cell = row * source.dim(1) + head;
     const std::int64_t first = cell * width;
     float largest = 0.0f;
-    for (std::int64_t i = first; i < first + width; ++i) {
-      largest = std::fmax(largest, std::fabs(source.at(i)));
+    for (const float x : values.source) {
+      if (std::fabs(x) > largest) largest = std::fabs(x);  // as fmax, which does not vectorise
     }
     const float scale = std::fmax(largest * inverse_max_code, kLeastScale);
     const float inverse_scale = 1.0f / scale;
-    plane.scales.set(cell, scale);
-    for (std::int64_t i = first; i < first + width; ++i) {
-      const float y = source.at(i) * inverse_scale;
-      if (int8) {
-        store_int8(rule, plane.codes, i, y);
-      } else {
-        plane.codes.set(i, y);  // saturates at 448
-      }
-      plane.dequantized.set(i, plane.codes.at(i) * scale);
+    plane.scales.data<float>()[cell] = scale;
+    float* dequantized = plane.dequantized.data<float>() + first;
+    for (std::size_t i = 0; i < values.source.size(); ++i) {
+      values.scaled[i] = values.source[i] * inverse_scale;
     }
+    if (int8) {
+      signed char* codes = plane.codes.data<signed char>() + first;
+      for (std::size_t i = 0; i < values.scaled.size(); ++i) {
+        codes[i] = int8_code(rule, values.scaled[i]);
+        dequantized[i] = static_cast<float>(codes[i]) * scale;
+      }
+      return;
+    }
+    store_codes(plane.codes, first, values);  // saturates at 448
+    for (std::size_t i = 0; i < values.read.size(); ++i) dequantized[i] = values.read[i] * scale;
   });
   return plane;
 }

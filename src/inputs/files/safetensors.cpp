@@ -196,6 +196,21 @@ Tensor SafetensorsReader::read(const SafetensorsEntry& entry) const {
   return tensor;
 }
 
+void SafetensorsReader::stream(const SafetensorsEntry& entry,
+                               const std::function<void(std::span<const std::byte>)>& take) const {
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  const OpenFile file(name_);
+  if (file.size_bytes() != file_bytes_) {
+    fail(ErrorKind::kIo, "'{}' changed while it was read", name_);
+  }
+  std::vector<std::byte> piece(std::min(kPieceBytes, entry.end - entry.begin));
+  for (std::uint64_t at = entry.begin; at < entry.end; at += piece.size()) {
+    piece.resize(std::min<std::uint64_t>(piece.size(), entry.end - at));
+    file.reader()(data_start_ + at, piece);
+    take(piece);
+  }
+}
+
 void write_safetensors(const fs::path& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata) {
   const std::vector<std::size_t> order = data_order(tensors);

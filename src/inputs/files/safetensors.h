@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -41,6 +42,10 @@ class SafetensorsReader {
   /// Errors: E-IO, also when the file is not the one whose header was read; E-DTYPE for a dtype
   /// that Dtype has not.
   Tensor read(const SafetensorsEntry& entry) const;
+  /// Hands the tensor's bytes to `take` in pieces of at most 4 MiB, whatever its dtype. Errors:
+  /// E-IO as read(), and what `take` throws.
+  void stream(const SafetensorsEntry& entry,
+              const std::function<void(std::span<const std::byte>)>& take) const;
 
  private:
   std::string name_;

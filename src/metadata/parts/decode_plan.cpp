@@ -4,6 +4,8 @@
 #include "metadata/parts/decode_plan.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "core/error.h"
 #include "metadata/int_math.h"
@@ -57,7 +59,84 @@ DecodePart make_part(const Cursor& begin, const Cursor& end, std::span<const int
   return part;
 }
 
+/// Blocks and overhead of each request.
+std::vector<int64_t> loads_of(std::span<const int32_t> num_blocks) {
+  std::vector<int64_t> loads;
+  for (const int32_t blocks : num_blocks) loads.push_back(blocks + kDecodePlanDenseOverhead);
+  return loads;
+}
+
+/// Parts that runs of whole requests with at most `most` of load each take.
+int64_t num_runs(std::span<const int64_t> loads, int64_t most) {
+  int64_t runs = 0;
+  int64_t left = 0;
+  for (const int64_t load : loads) {
+    if (load > left) {
+      ++runs;
+      left = most;
+    }
+    left -= load;
+  }
+  return runs;
+}
+
+/// The least load of the fullest of `num_parts` runs of whole requests.
+int64_t least_full_run(std::span<const int64_t> loads, int num_parts) {
+  int64_t low = loads.empty() ? 0 : *std::max_element(loads.begin(), loads.end());
+  int64_t high = std::accumulate(loads.begin(), loads.end(), int64_t{0});
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (num_runs(loads, middle) <= num_parts) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/// Part that begins with request `first` of a plan of whole requests, with at most `payload`; ends
+/// with the request before `next`.
+DecodePart whole_part(int32_t first, const DecodePlan& plan, std::span<const int64_t> loads,
+                      std::span<const int32_t> lens, int32_t& next) {
+  DecodePart part;
+  part.begin_req = next = first;
+  for (int64_t left = plan.payload; static_cast<size_t>(next) < loads.size(); ++next) {
+    left -= loads[static_cast<size_t>(next)];
+    if (left < 0) break;
+  }
+  part.end_req = next - 1;
+  if (next == first) return part;
+  const auto last = static_cast<size_t>(part.end_req);
+  part.end_block = lens[last] == 0 ? 0 : plan.num_blocks[last];
+  return part;
+}
+
+/// Runs of whole requests: no request has more than one split.
+DecodePlan plan_whole_requests(std::span<const int32_t> lens, int num_parts,
+                               std::vector<int32_t> num_blocks, std::span<const int64_t> loads,
+                               int64_t payload) {
+  DecodePlan plan;
+  plan.num_blocks = std::move(num_blocks);
+  plan.payload = payload;
+  plan.num_splits.resize(lens.size() + 1);
+  std::iota(plan.num_splits.begin(), plan.num_splits.end(), 0);
+  int32_t next = 0;
+  for (int i = 0; i < num_parts; ++i) {
+    plan.parts.push_back(whole_part(next, plan, loads, lens, next));
+  }
+  return plan;
+}
+
 }  // namespace
+
+DecodePlan plan_dense_decode(std::span<const int32_t> lens, int num_parts) {
+  DecodePlan split = plan_decode(lens, num_parts, kDecodePlanDenseOverhead);
+  const std::vector<int64_t> loads = loads_of(split.num_blocks);
+  const int64_t payload = least_full_run(loads, num_parts);
+  if (payload > split.payload + kDecodePlanSplitCost) return split;
+  return plan_whole_requests(lens, num_parts, std::move(split.num_blocks), loads, payload);
+}
 
 DecodePlan plan_decode(std::span<const int32_t> lens, int num_parts, int fixed_overhead,
                        bool sparse) {
@@ -107,6 +186,30 @@ int sparse_decode_parts(int num_sms, int query_len, int num_heads) {
          query_len, num_heads);
   }
   return std::max(1, num_sms / query_len / (num_heads / kHeadTile));
+}
+
+/// Fewer splits are preferred among nearly equal ones, because each costs a partial result that is
+/// written, read and combined.
+int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                      int num_sms) {
+  constexpr std::int64_t kLeastSplitLen = 256;
+  constexpr std::int64_t kMostSplits = 64;
+  // Counted as if two parts fit on a multiprocessor at a time.
+  const std::int64_t parts_at_once = std::int64_t{2} * num_sms;
+  constexpr double kNearlyBest = 0.95;
+  const std::int64_t unsplit = num_requests * num_kv_heads;
+  if (unsplit == 0) return 1;
+  // Share of the places of whole waves that the parts fill.
+  const auto filled = [&](std::int64_t splits) {
+    const std::int64_t waves = ceil_div(unsplit * splits, parts_at_once);
+    return static_cast<double>(unsplit * splits) / static_cast<double>(waves * parts_at_once);
+  };
+  const std::int64_t most = std::clamp(max_seq_len / kLeastSplitLen, std::int64_t{1}, kMostSplits);
+  double best = 0;
+  for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, filled(splits));
+  std::int64_t splits = 1;
+  while (filled(splits) < kNearlyBest * best) ++splits;
+  return static_cast<int>(splits);
 }
 
 }  // namespace attnbench

@@ -1,5 +1,5 @@
 // How the KV blocks of a decode batch are dealt out to parts of the GPU, FlashMLA style
-// (semantics §8.8).
+// (semantics §8.8), or divided into as many splits for every request (flash decoding).
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,23 @@ struct DecodePlan {
 DecodePlan plan_decode(std::span<const int32_t> lens, int num_parts, int fixed_overhead,
                        bool sparse = false);
 
+/// The plan of a dense decode: whole requests, neighbours one after another, where no part then has
+/// more than kDecodePlanSplitCost blocks beyond the payload of plan_decode(), which splits requests
+/// to deal out the same load to all; otherwise that one. Errors: as plan_decode().
+DecodePlan plan_dense_decode(std::span<const int32_t> lens, int num_parts);
+/// What splitting costs a part, in blocks: partial results are written, read and put together
+/// (17 us at 128 heads, 64 parts and 64 blocks a request; one NVIDIA H200, 2026-11-22).
+inline constexpr int kDecodePlanSplitCost = 10;
+
 /// Parts of a dense decode: one CTA per 64 (query row, head) pairs of a KV head.
 int dense_decode_parts(int num_sms, int query_len, int num_heads, int num_kv_heads);
 /// Parts of a sparse fp8 decode; num_heads is padded to a multiple of 64 (E-SHAPE).
 int sparse_decode_parts(int num_sms, int query_len, int num_heads);
+
+/// Splits of the keys for decode-only work: the fewest parts that fill whole waves of the device
+/// (two parts on each of its `num_sms` multiprocessors) nearly as well as any number up to 64, none
+/// shorter than 256 keys; 1 = no split.
+int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
+                      int num_sms);
 
 }  // namespace attnbench

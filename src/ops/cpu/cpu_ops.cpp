@@ -1,80 +1,85 @@
-// Ops on CPU threads. A buffer is host memory between two zones of known bytes, which synchronize()
-// looks at: an operation or a plugin that writes past the end is told with the buffer's name.
+// Ops on CPU threads. The end of a buffer is the end of a mapping, as a rule, and guard zones fill
+// what is left of its pages; synchronize() looks at both: an operation or a plugin that reads or
+// writes past the end is told with the buffer's name.
 #include "ops/cpu/cpu_ops.h"
 
 #include <fmt/format.h>
 
 #include <cstring>
 #include <new>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "core/error.h"
-#include "core/system/guard_zone.h"
+#include "core/system/fenced_memory.h"
+#include "core/tensor.h"
 #include "ops/ops.h"
 
 namespace attnbench {
 namespace {
 
-// Why none under AddressSanitizer: it finds reads too, and where they are done.
+constexpr std::size_t kAlignment = 64;
+
 #if defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kZoneBytes = 0;
+/// Why not fenced under AddressSanitizer: it finds every access outside, and where it is done.
+class HostMemory {
+ public:
+  HostMemory(std::size_t size_bytes, Placement)
+      : size_bytes_(size_bytes), data_(AlignedAllocator<std::byte>().allocate(size_bytes)) {}
+  ~HostMemory() { AlignedAllocator<std::byte>().deallocate(data_, size_bytes_); }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  std::byte* data() const { return data_; }
+  std::string take_accesses(const std::string&) { return {}; }
+
+ private:
+  std::size_t size_bytes_;
+  std::byte* data_;
+};
+constexpr bool kHasEdges = false;
 #else
-constexpr std::size_t kZoneBytes = kGuardBytes;
+class HostMemory : public FencedMemory {
+ public:
+  HostMemory(std::size_t size_bytes, Placement placement)
+      : FencedMemory(size_bytes, kAlignment, placement) {}
+};
+constexpr bool kHasEdges = true;
 #endif
 
 class HostBuffer;
 /// Of one Ops. Shared, because a buffer may outlive it.
 using LiveBuffers = std::shared_ptr<std::set<HostBuffer*>>;
 
-/// Memory between two guard zones, known to its Ops as long as it lives.
+/// Memory between two fences, known to its Ops as long as it lives.
 class HostBuffer : public Buffer {
  public:
-  HostBuffer(std::size_t size_bytes, std::string name, LiveBuffers live)
+  HostBuffer(std::size_t size_bytes, std::string name, Placement placement, LiveBuffers live)
       : size_bytes_(size_bytes), name_(std::move(name)), live_(std::move(live)) {
     try {
-      base_ = AlignedAllocator<std::byte>().allocate(all_bytes());
+      memory_.emplace(size_bytes, placement);
     } catch (const std::bad_alloc&) {
       fail(ErrorKind::kCapacity, "{}: {} bytes of host memory are not available", name_,
            size_bytes);
     }
-    std::memset(before(), kGuard, kZoneBytes);
-    std::memset(after(), kGuard, kZoneBytes);
     poison();
     live_->insert(this);
   }
-  ~HostBuffer() override {
-    live_->erase(this);
-    AlignedAllocator<std::byte>().deallocate(base_, all_bytes());
-  }
+  ~HostBuffer() override { live_->erase(this); }
   HostBuffer(const HostBuffer&) = delete;
   HostBuffer& operator=(const HostBuffer&) = delete;
 
-  void* data() override { return base_ + kZoneBytes; }
+  void* data() override { return memory_->data(); }
   std::size_t size_bytes() const override { return size_bytes_; }
   void poison() { std::memset(data(), 0xFF, size_bytes_); }
-
-  /// Empty, or what was written outside; a broken zone is repaired, so that it is told once.
-  std::string check_guards() {
-    const std::string broken = check_zone(before(), true);
-    return join_zones(broken, check_zone(after(), false));
-  }
+  /// Empty, or what was done outside since the last call.
+  std::string take_accesses() { return memory_->take_accesses(name_); }
 
  private:
-  std::size_t all_bytes() const { return size_bytes_ + 2 * kZoneBytes; }
-  std::byte* before() { return base_; }
-  std::byte* after() { return base_ + kZoneBytes + size_bytes_; }
-  std::string check_zone(std::byte* zone, bool is_before) {
-    std::string found = describe_zone({reinterpret_cast<unsigned char*>(zone), kZoneBytes},
-                                      is_before, name_, size_bytes_);
-    if (!found.empty()) std::memset(zone, kGuard, kZoneBytes);
-    return found;
-  }
-
-  std::byte* base_ = nullptr;
   std::size_t size_bytes_ = 0;
   std::string name_;
   LiveBuffers live_;
+  std::optional<HostMemory> memory_;
 };
 
 /// A copy beyond a buffer is a defect of this program, not of the input.
@@ -99,8 +104,16 @@ class CpuOps : public Ops {
   }
 
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
-    return std::make_unique<HostBuffer>(size_bytes, name, live_);
+    return std::make_unique<HostBuffer>(size_bytes, name, placement_, live_);
   }
+  /// The end of a mapping is where buffers stand as a rule.
+  bool place_buffers(Placement placement) override {
+    placement_ = placement;
+    return kHasEdges && placement == Placement::kAtStart;
+  }
+  /// A fault on the host says itself where it was.
+  std::vector<std::string> edges() const override { return {}; }
+  void close_edges(const std::string&) override {}
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override {
     check_size(destination, size_bytes);
     if (size_bytes > 0) std::memcpy(destination.data(), source, size_bytes);
@@ -110,16 +123,17 @@ class CpuOps : public Ops {
     if (size_bytes > 0) std::memcpy(destination, source.data(), size_bytes);
   }
   void poison(Buffer& buffer) override { static_cast<HostBuffer&>(buffer).poison(); }
-  /// Every operation is done when its call returns, so only the guard zones are left to look at.
+  /// Every operation is done when its call returns, so only the edges are left to look at.
   void synchronize() override {
     const std::string foreign = std::exchange(foreign_, {});
     std::string broken;
     for (HostBuffer* buffer : *live_) {
-      const std::string found = buffer->check_guards();
+      const std::string found = buffer->take_accesses();
       if (!found.empty()) broken += (broken.empty() ? "" : "; ") + found;
     }
     if (broken.empty()) return;
-    fail(ErrorKind::kInternal, "out-of-bounds write: {}{}{}", broken,
+    const bool is_write = broken.find("reads ") == std::string::npos;
+    fail(ErrorKind::kInternal, "out-of-bounds {}: {}{}{}", is_write ? "write" : "access", broken,
          foreign.empty() ? "" : "; since the last check ran: ", foreign);
   }
   void wait() override {}
@@ -142,6 +156,7 @@ class CpuOps : public Ops {
 
  private:
   int num_sms_;
+  Placement placement_ = Placement::kUsual;
   LiveBuffers live_ = std::make_shared<std::set<HostBuffer*>>();
   std::string foreign_;  // what others did since the last synchronize()
   std::function<void(const std::string& work)> listener_;

@@ -44,6 +44,37 @@ TEST_CASE(
         "nearest 8 before it");
 }
 
+TEST_CASE("a read of one row behind a buffer of the CPU is an error that names it and how far") {
+  if (!kHasZones) return;
+  const auto ops = make_cpu_ops(1);
+  const auto key = ops->allocate(1024, "key");
+  const auto read = [&](std::ptrdiff_t at) {
+    static_cast<void>(static_cast<const volatile char*>(key->data())[at]);
+  };
+  read(1023);
+  CHECK(complaint(*ops) == "");
+  ops->stream_for("run() of MINE");
+  read(1024 + 12);
+  CHECK(complaint(*ops) ==
+        "E-INTERNAL: out-of-bounds access: reads past the end of 'key' (12 bytes behind it); since "
+        "the last check ran: run() of MINE");
+  CHECK(complaint(*ops) == "");
+}
+
+TEST_CASE("buffers of the CPU stand at the start of a mapping from when that is wanted") {
+  if (!kHasZones) return;
+  const auto ops = make_cpu_ops(1);
+  CHECK_FALSE(ops->place_buffers(Placement::kAtEnd));
+  CHECK(ops->place_buffers(Placement::kAtStart));
+  const auto key = ops->allocate(1000, "key");
+  CHECK_FALSE(ops->place_buffers(Placement::kUsual));
+  const auto value = ops->allocate(1000, "value");
+  static_cast<void>(static_cast<const volatile char*>(key->data())[-8]);
+  static_cast<void>(static_cast<const volatile char*>(value->data())[-8]);
+  CHECK(complaint(*ops) ==
+        "E-INTERNAL: out-of-bounds access: reads before the start of 'key' (8 bytes before it)");
+}
+
 TEST_CASE("writing all of a buffer and poisoning it leaves its guard zones whole") {
   const auto ops = make_cpu_ops(1);
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {

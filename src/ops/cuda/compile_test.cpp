@@ -13,11 +13,17 @@
 #include "core/system/parallel.h"
 #include "jit/kernel_store.h"
 #include "jit/nvrtc_compiler.h"
+#include "ops/cuda/attention/attend_latent_cases_testing.h"
+#include "ops/cuda/attention/hopper_cases_testing.h"
 #include "ops/cuda/attention/spec.h"
+#include "ops/cuda/matmul/warpgroup_probe_testing.h"
+#include "ops/cuda/measure/screen.h"
 #include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/planted_fault.h"
 #include "ops/cuda/recording_ops.h"
+#include "ops/cuda/sample/sample_kernels.h"
 #include "ops/cuda/testing/all_cases_testing.h"
+#include "ops/cuda/zone_scan.h"
 #include "ops/forwarding_ops.h"
 
 namespace attnbench::cuda {
@@ -92,6 +98,7 @@ void check_compiles(const std::function<std::vector<KernelSpec>(int sm)>& specs_
     const CompiledKernel& compiled = kernel->compiled;
     CHECK(compiled.registers > 0);
     CHECK(compiled.spill_bytes <= spec.allowed_spill_bytes);
+    CHECK_FALSE(compiled.has_serialised_products);
     if (const auto room = static_room(spec)) CHECK(compiled.shared_bytes <= *room);
   }
   std::filesystem::remove_all(cache);
@@ -148,6 +155,39 @@ TEST_CASE("the tiled attention kernels compile without undeclared spills") {
   check_compiles(cases);
 }
 
+TEST_CASE("the Hopper prefill kernel compiles, without undeclared spills or products that wait") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;  // it has no such instructions
+    return specs_on(sm, hopper_operation_cases());
+  });
+}
+
+TEST_CASE("products of a warpgroup compile for Hopper, in every width") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;
+    for (const WarpgroupProbe& probe : warpgroup_probes()) {
+      specs.push_back(warpgroup_probe_spec(probe));
+    }
+    return specs;
+  });
+}
+
+TEST_CASE("the kernel of latents compiles for Hopper without undeclared spills") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;  // it has no such instructions
+    std::vector<OperationCase> cases;
+    add_latent_attend_cases(cases);
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
+    ops->force_kernel(kLatentKernel);
+    for (const OperationCase& c : cases) c.run(*ops);
+    CHECK(std::ranges::count(specs, "attention/hopper/latent.cuh", &KernelSpec::source) >= 8);
+    return specs;
+  });
+}
+
 TEST_CASE("kernels of f32 attention compile without undeclared spills") {
   std::vector<OperationCase> cases;
   add_f32_attend_cases(cases);
@@ -159,6 +199,27 @@ TEST_CASE("kernels of planted faults compile without spills") {
     return std::vector<KernelSpec>{fault_spec(Fault::kHang), fault_spec(Fault::kCrash),
                                    fault_spec(Fault::kOverrun)};
   });
+}
+
+TEST_CASE("kernels around timed samples compile without spills") {
+  check_compiles([](int) { return sample_specs(); });
+}
+
+TEST_CASE("the screening kernels compile without spills") {
+  check_compiles([](int) {
+    std::vector<KernelSpec> specs;
+    for (const int rows : {1, 64}) {
+      for (const int columns : {64, 128}) {
+        const std::vector<KernelSpec> more = screen_specs(rows, columns);
+        specs.insert(specs.end(), more.begin(), more.end());
+      }
+    }
+    return specs;
+  });
+}
+
+TEST_CASE("the kernel that looks through guard zones compiles without spills") {
+  check_compiles([](int) { return std::vector<KernelSpec>{zone_scan_spec()}; });
 }
 
 TEST_CASE("the copy by tensor maps compiles for Hopper without spills") {

@@ -13,8 +13,9 @@ namespace {
 class GuardedBuffer final : public Buffer {
  public:
   GuardedBuffer(Runtime& runtime, const Stream& stream, std::size_t size_bytes,
-                const std::string& name, std::set<DeviceBuffer*>& live)
-      : memory_(runtime, stream, size_bytes, name), live_(live) {
+                const std::string& name, Placement placement, std::size_t zone_bytes,
+                std::set<DeviceBuffer*>& live)
+      : memory_(runtime, stream, size_bytes, name, placement, zone_bytes), live_(live) {
     live_.insert(&memory_);
   }
   ~GuardedBuffer() override { live_.erase(&memory_); }
@@ -46,11 +47,13 @@ std::string blame(const std::string& kernels) {
 }  // namespace
 
 CudaOps::CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store,
-                 CublasLtOpener open_library)
+                 CublasLtOpener open_library, std::size_t zone_bytes)
     : runtime_(std::move(runtime)),
       store_(std::move(store)),
       stream_(*runtime_),
       launcher_(*runtime_, stream_, *store_),
+      zone_bytes_(zone_bytes),
+      zone_scan_(*runtime_, stream_, *store_),
       library_matmul_(std::move(open_library), *runtime_, stream_, *this) {}
 
 std::string CudaOps::device_name() const {
@@ -58,7 +61,42 @@ std::string CudaOps::device_name() const {
 }
 
 std::unique_ptr<Buffer> CudaOps::allocate(std::size_t size_bytes, const std::string& name) {
-  return std::make_unique<GuardedBuffer>(*runtime_, stream_, size_bytes, name, live_);
+  return std::make_unique<GuardedBuffer>(*runtime_, stream_, size_bytes, name, placement_,
+                                         zone_bytes_, live_);
+}
+
+bool CudaOps::place_buffers(Placement placement) {
+  placement_ = runtime_->map_granule() > 0 ? placement : Placement::kUsual;
+  return placement_ != Placement::kUsual;
+}
+
+std::vector<std::string> CudaOps::edges() const {
+  std::set<std::string> names;
+  for (const DeviceBuffer* buffer : live_) {
+    if (buffer->placement() != Placement::kUsual) names.insert(buffer->name());
+  }
+  return {names.begin(), names.end()};
+}
+
+/// Whom an illegal address is of, where buffers stand at edges: one of those that are closed.
+std::string CudaOps::closed_edges() const {
+  std::set<std::string> closed;
+  const char* side = nullptr;
+  for (const DeviceBuffer* buffer : live_) {
+    if (buffer->placement() == Placement::kUsual) continue;
+    side = buffer->placement() == Placement::kAtEnd ? "past the end of" : "before the start of";
+    if (buffer->is_closed()) closed.insert("'" + buffer->name() + "'");
+  }
+  if (side == nullptr) return "";
+  if (closed.empty()) return "out-of-bounds access: reads or writes far outside of its buffers: ";
+  return fmt::format(
+      "out-of-bounds access: reads or writes {} {}{}, where nothing is mapped in this run: ", side,
+      closed.size() == 1 ? "" : "one of ", fmt::join(closed, ", "));
+}
+
+void CudaOps::close_edges(const std::string& name) {
+  wait();
+  for (DeviceBuffer* buffer : live_) buffer->set_closed(name.empty() || buffer->name() == name);
 }
 
 void CudaOps::upload(Buffer& destination, const void* source, std::size_t size_bytes) {
@@ -111,7 +149,8 @@ void CudaOps::wait() {
     stream_.synchronize();
   } catch (const DeviceError& error) {
     announced_.clear();
-    throw DeviceError(fmt::format("{}; {}", error.what(), blame(launcher_.take_unchecked())),
+    throw DeviceError(fmt::format("{}{}; {}", error.is_sticky() ? closed_edges() : "", error.what(),
+                                  blame(launcher_.take_unchecked())),
                       error.is_sticky());
   }
 }
@@ -127,7 +166,7 @@ void CudaOps::check_guards() {
   const std::string kernels = launcher_.take_unchecked();
   announced_.clear();
   std::string broken;
-  for (DeviceBuffer* buffer : live_) {
+  for (DeviceBuffer* buffer : broken_buffers()) {
     const std::string found = buffer->check_guards();
     if (!found.empty()) broken += (broken.empty() ? "" : "; ") + found;
   }
@@ -135,10 +174,17 @@ void CudaOps::check_guards() {
   throw DeviceError(fmt::format("out-of-bounds write: {}; {}", broken, blame(kernels)), false);
 }
 
+/// Those to look at: all, or what the kernel found.
+std::vector<DeviceBuffer*> CudaOps::broken_buffers() {
+  const std::vector<DeviceBuffer*> all(live_.begin(), live_.end());
+  return zone_bytes_ > kGuardBytes ? zone_scan_.broken_of(all) : all;
+}
+
 std::unique_ptr<CudaOps> make_cuda_ops(int index, const std::string& cache_dir,
                                        bool with_cublas_lt) {
   return std::make_unique<CudaOps>(open_runtime(index), make_kernel_store(cache_dir),
-                                   with_cublas_lt ? CublasLtOpener(open_cublas_lt) : nullptr);
+                                   with_cublas_lt ? CublasLtOpener(open_cublas_lt) : nullptr,
+                                   DeviceBuffer::kWideZone);
 }
 
 }  // namespace attnbench

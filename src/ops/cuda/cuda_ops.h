@@ -19,6 +19,7 @@
 #include "ops/cuda/kernel_launcher.h"
 #include "ops/cuda/kernel_ops.h"
 #include "ops/cuda/matmul/library_matmul.h"
+#include "ops/cuda/zone_scan.h"
 
 namespace attnbench {
 
@@ -28,9 +29,10 @@ namespace attnbench {
 class CudaOps final : public cuda::KernelOps {
  public:
   /// Products of matrices are done by what `open_library` opens, where that takes them; without it
-  /// all are by attnbench's kernel.
+  /// all are by attnbench's kernel. Buffers have zones of `zone_bytes`; those wider than
+  /// kGuardBytes are looked through by a kernel.
   CudaOps(std::unique_ptr<Runtime> runtime, std::unique_ptr<KernelStore> store,
-          CublasLtOpener open_library = nullptr);
+          CublasLtOpener open_library = nullptr, std::size_t zone_bytes = kGuardBytes);
 
   Runtime& runtime() { return *runtime_; }
   const Stream& stream() const { return stream_; }
@@ -38,6 +40,9 @@ class CudaOps final : public cuda::KernelOps {
 
   std::string device_name() const override;
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override;
+  bool place_buffers(Placement placement) override;
+  std::vector<std::string> edges() const override;
+  void close_edges(const std::string& name) override;
   void upload(Buffer& destination, const void* source, std::size_t size_bytes) override;
   void download(void* destination, Buffer& source, std::size_t size_bytes) override;
   void poison(Buffer& buffer) override;
@@ -57,13 +62,18 @@ class CudaOps final : public cuda::KernelOps {
 
  private:
   void announce();
+  std::string closed_edges() const;
   void check_guards();
+  std::vector<DeviceBuffer*> broken_buffers();
 
   std::unique_ptr<Runtime> runtime_;
   std::unique_ptr<KernelStore> store_;
   Stream stream_;
   cuda::KernelLauncher launcher_;
+  std::size_t zone_bytes_;
+  Placement placement_ = Placement::kUsual;
   std::set<DeviceBuffer*> live_;
+  cuda::ZoneScan zone_scan_;
   std::function<void(const std::string& kernels)> listener_;
   std::string announced_;  // what the listener heard last
   cuda::LibraryMatmul library_matmul_;

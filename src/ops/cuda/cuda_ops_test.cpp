@@ -81,6 +81,37 @@ TEST_CASE("an overrun names the buffer and the kernels since the last check") {
   CHECK_NOTHROW(device.ops->synchronize());
 }
 
+TEST_CASE(
+    "wide zones are looked through by a kernel of no operation, and by the host where it says") {
+  HostDevice device(nullptr, DeviceBuffer::kWideZone);
+  const auto output = device.ops->allocate(1000, "output");
+  const auto lse = device.ops->allocate(1000, "lse");
+  bool finds_output = false;
+  device.runtime->on_launch = [&](const void* const* arguments) {
+    const auto& params = *static_cast<const attn::ZoneScanParams*>(arguments[0]);
+    CHECK(params.word == kGuardWord);
+    for (int i = 0; i < 4; ++i) {
+      CHECK(params.broken[i] == 0);
+      const unsigned char* end = params.zones[i].begin + params.zones[i].num_bytes;
+      CHECK(params.zones[i].num_bytes == DeviceBuffer::kWideZone);
+      if (finds_output &&
+          (params.zones[i].begin == output->as<unsigned char>() + 1000 || end == output->data())) {
+        params.broken[i] = 1;
+      }
+    }
+  };
+  output->as<char>()[1000 + 65536] = 1;
+  lse->as<char>()[1000] = 1;  // the kernel says nothing of it
+  CHECK_NOTHROW(device.ops->synchronize());
+  finds_output = true;
+  const std::string message = message_of([&] { device.ops->synchronize(); });
+  CHECK(
+      contains(message, "output: 1 bytes past its end were overwritten, the first at byte 66536"));
+  CHECK_FALSE(contains(message, "lse"));
+  CHECK_NOTHROW(device.ops->synchronize());
+  CHECK(device.ops->take_kernels().empty());
+}
+
 TEST_CASE("a buffer that is gone is not looked at") {
   HostDevice device;
   auto buffer = device.ops->allocate(100, "output");

@@ -4,14 +4,20 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <random>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/system/parallel.h"
 #include "jit/kernel_store.h"
+#include "ops/cuda/attention/attend_latent_cases_testing.h"
+#include "ops/cuda/attention/hopper_cases_testing.h"
 #include "ops/cuda/cuda_ops.h"
+#include "ops/cuda/matmul/warpgroup_probe_testing.h"
 #include "ops/cuda/move/tma_copy_testing.h"
 #include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
@@ -40,9 +46,11 @@ CudaOps* device_ops() {
 }
 
 /// Into the cache, on all cores: one after another they take minutes.
-void compile_kernels(const std::vector<OperationCase>& cases, const Target& target) {
+void compile_kernels(const std::vector<OperationCase>& cases, const Target& target,
+                     const char* forced) {
   std::vector<KernelSpec> specs;
   const std::unique_ptr<Ops> recording = make_recording_ops(target, specs);
+  recording->force_kernel(forced);
   for (const OperationCase& c : cases) c.run(*recording);
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache_dir().string());
   ThreadPool().parallel_for(static_cast<std::int64_t>(specs.size()), [&](std::int64_t i, int) {
@@ -80,15 +88,18 @@ std::int64_t first_difference(const Tensor& actual, const Tensor& expected, doub
   return -1;
 }
 
-/// Every case gives on the GPU what it gives on the CPU.
-void check_on_device(const std::vector<OperationCase>& cases, CudaOps* gpu = device_ops()) {
+/// Every case gives on the GPU what it gives on the CPU; attention by the kernel `forced`.
+void check_on_device(const std::vector<OperationCase>& cases, CudaOps* gpu = device_ops(),
+                     const char* forced = "") {
   if (gpu == nullptr) return;
   const std::unique_ptr<Ops> cpu = make_cpu_ops(2);
-  compile_kernels(cases, gpu->launcher().target());
+  compile_kernels(cases, gpu->launcher().target(), forced);
   for (const OperationCase& c : cases) {
     CAPTURE(c.name);
     const std::vector<Tensor> expected = c.run(*cpu);
+    gpu->force_kernel(forced);
     const std::vector<Tensor> actual = c.run(*gpu);
+    gpu->force_kernel("");
     REQUIRE(actual.size() == expected.size());
     for (std::size_t i = 0; i < expected.size(); ++i) {
       CAPTURE(i);
@@ -127,6 +138,27 @@ TEST_CASE("attention gives on the GPU what it gives on the CPU") {
   add_f32_attend_cases(cases);
   add_general_attend_cases(cases);
   check_on_device(cases);
+}
+
+TEST_CASE("the kernel of latents gives on a Hopper GPU what the CPU gives, twice the same") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  if (gpu->launcher().target().sm != 90) {
+    MESSAGE("skipped: compute capability " << gpu->launcher().target().sm << ", it is for 90");
+    return;
+  }
+  std::vector<OperationCase> cases;
+  add_latent_attend_cases(cases);
+  check_on_device(cases, gpu, kLatentKernel);
+  for (const OperationCase& c : cases) {
+    CAPTURE(c.name);
+    gpu->force_kernel(kLatentKernel);
+    const std::vector<Tensor> once = c.run(*gpu);
+    const std::vector<Tensor> again = c.run(*gpu);
+    gpu->force_kernel("");
+    for (std::size_t i = 0; i < once.size(); ++i)
+      CHECK(first_difference(again[i], once[i], 0, 0) < 0);
+  }
 }
 
 TEST_CASE("products by cuBLASLt and by the own kernel on the GPU are those of the CPU") {
@@ -258,12 +290,121 @@ TEST_CASE("a copy by tensor maps and clusters on the GPU moves every element and
   }
 }
 
+namespace {
+
+/// Small whole numbers, of which every sum is exact: code by code, and their values.
+struct ProbeMatrix {
+  std::vector<std::uint8_t> bytes;
+  std::vector<int> values;
+
+  ProbeMatrix(attn::Element element, int count, unsigned seed) {
+    std::mt19937 random(seed);
+    for (int i = 0; i < count; ++i) {
+      const int value = static_cast<int>(random() % 9) - 4;
+      const auto number = static_cast<float>(value);
+      values.push_back(value);
+      if (element == attn::Element::kE4M3) {
+        bytes.push_back(attn::e4m3_from_float(number));
+        continue;
+      }
+      const std::uint16_t code = element == attn::Element::kBF16 ? attn::bf16_from_float(number)
+                                                                 : attn::f16_from_float(number);
+      bytes.push_back(static_cast<std::uint8_t>(code & 0xFF));
+      bytes.push_back(static_cast<std::uint8_t>(code >> 8));
+    }
+  }
+};
+
+/// What the probe writes: the product in f32 and in bf16, and its report.
+struct ProbeResult {
+  std::vector<float> product;
+  std::vector<std::uint16_t> rounded;
+  std::array<int, 2> report{};
+};
+
+ProbeResult run_warpgroup_probe(CudaOps& gpu, const WarpgroupProbe& probe, const ProbeMatrix& a,
+                                const ProbeMatrix& b) {
+  const auto elements = static_cast<std::size_t>(64 * probe.columns);
+  const auto left = gpu.allocate(a.bytes.size(), "a");
+  const auto right = gpu.allocate(b.bytes.size(), "b");
+  const auto product = gpu.allocate(elements * 4, "product");
+  const auto rounded = gpu.allocate(elements * 2, "rounded");
+  const auto report = gpu.allocate(8, "report");
+  gpu.upload(*left, a.bytes.data(), a.bytes.size());
+  gpu.upload(*right, b.bytes.data(), b.bytes.size());
+  launch(gpu.launcher(), warpgroup_probe_spec(probe), warpgroup_probe_shape(probe), left->data(),
+         right->data(), product->data(), rounded->data(), report->data());
+  gpu.synchronize();
+  ProbeResult result;
+  result.product.resize(elements);
+  result.rounded.resize(elements);
+  gpu.download(result.product.data(), *product, elements * 4);
+  gpu.download(result.rounded.data(), *rounded, elements * 2);
+  gpu.download(result.report.data(), *report, 8);
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("products, barriers and stores of a warpgroup on the GPU are what they should be") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  if (gpu->launcher().target().sm != 90) {
+    MESSAGE("skipped: the device has no products of warpgroups");
+    return;
+  }
+  for (const WarpgroupProbe& probe : warpgroup_probes()) {
+    CAPTURE(warpgroup_probe_spec(probe).name);
+    const ProbeMatrix a(probe.element, 64 * probe.depth, 1);
+    const ProbeMatrix b(probe.element, probe.depth * probe.columns, 2);
+    const ProbeResult result = run_warpgroup_probe(*gpu, probe, a, b);
+    CHECK(result.report == std::array<int, 2>{1, 0});
+    int wrong = 0;
+    int wrong_rounded = 0;
+    for (int row = 0; row < 64; ++row) {
+      for (int column = 0; column < probe.columns; ++column) {
+        int sum = 0;
+        for (int k = 0; k < probe.depth; ++k) {
+          const int at = probe.is_across() ? k * probe.columns + column : column * probe.depth + k;
+          sum += a.values[static_cast<std::size_t>(row * probe.depth + k)] *
+                 b.values[static_cast<std::size_t>(at)];
+        }
+        const auto at = static_cast<std::size_t>(row * probe.columns + column);
+        if (result.product[at] != static_cast<float>(sum)) ++wrong;
+        if (result.rounded[at] != attn::bf16_from_float(static_cast<float>(sum))) ++wrong_rounded;
+      }
+    }
+    CHECK(wrong == 0);
+    CHECK(wrong_rounded == 0);
+  }
+}
+
+TEST_CASE("attention by the Hopper kernel gives on the GPU what it gives on the CPU") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  if (gpu->launcher().target().sm != 90) {
+    MESSAGE("skipped: the kernel is for compute capability 9.0");
+    return;
+  }
+  check_on_device(hopper_operation_cases());
+  // The same bytes at every run: no order of its sums depends on time.
+  for (const OperationCase& c : hopper_operation_cases()) {
+    CAPTURE(c.name);
+    const std::vector<Tensor> first = c.run(*gpu);
+    const std::vector<Tensor> second = c.run(*gpu);
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      CHECK(first_difference(second[i], first[i], 0, 0) < 0);
+    }
+  }
+}
+
 TEST_CASE("attention by every kernel that fits gives on the GPU what it gives on the CPU") {
   CudaOps* const gpu = device_ops();
   if (gpu == nullptr) return;
   std::vector<OperationCase> cases;
   add_attend_cases(cases);
-  for (const char* kernel : {"decode", "prefill"}) {
+  for (const char* kernel : {"decode", "hopper_prefill", "prefill"}) {
+    if (kernel == std::string_view("hopper_prefill") && gpu->launcher().target().sm != 90) continue;
     std::vector<OperationCase> forced;
     for (const OperationCase& c : cases) {
       std::vector<KernelSpec> specs;
@@ -327,6 +468,26 @@ TEST_CASE("a kernel that writes past a buffer on the GPU is found, with buffer a
     CHECK(message.find("cp_gather") != std::string::npos);
   }
   gpu->synchronize();  // is reported once
+}
+
+TEST_CASE(
+    "a write far behind a buffer of a device is found by its kernel, and told with the place") {
+  CudaOps* ops = device_ops();
+  if (ops == nullptr) return;
+  const auto output = ops->allocate(1001, "output");
+  ops->synchronize();
+  for (const std::ptrdiff_t at : {std::ptrdiff_t{1001}, std::ptrdiff_t{1001 + 65536}}) {
+    ops->runtime().fill(output->as<char>() + at, 0, 1, ops->stream().handle());
+    std::string message;
+    try {
+      ops->synchronize();
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    CHECK(message.find("output: 1 bytes past its end were overwritten, the first at byte " +
+                       std::to_string(at)) != std::string::npos);
+    CHECK_NOTHROW(ops->synchronize());
+  }
 }
 
 }  // namespace attnbench::cuda

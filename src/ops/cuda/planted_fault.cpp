@@ -17,6 +17,7 @@ std::span<const EnumRow<Fault>> enum_rows(Fault) {
       {kHang, "hang", "a kernel that never ends"},
       {kCrash, "crash", "a write to an address without memory: a sticky device error"},
       {kOverrun, "overrun", "a write behind the end of a buffer"},
+      {kExit, "exit", "the process ends with exit status 3"},
   });
   return kRows;
 }

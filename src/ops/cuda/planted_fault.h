@@ -12,14 +12,14 @@
 namespace attnbench::cuda {
 
 /// Their names and meanings are in enum_rows().
-enum class Fault { kHang, kCrash, kOverrun };
+enum class Fault { kHang, kCrash, kOverrun, kExit };
 std::span<const EnumRow<Fault>> enum_rows(Fault);
 
 /// What launch_fault() launches, to be compiled ahead.
 KernelSpec fault_spec(Fault fault);
 
-/// Queues the kernel of `fault`. `buffer` has at least 4 bytes of poison and must outlive the
-/// kernel; an overrun goes past its end.
+/// Queues the kernel of `fault`, which is not kExit: that is for the host. `buffer` has at least 4
+/// bytes of poison and must outlive the kernel; an overrun goes past its end.
 void launch_fault(Launcher& launcher, Fault fault, Buffer& buffer);
 
 }  // namespace attnbench::cuda

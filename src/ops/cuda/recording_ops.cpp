@@ -76,6 +76,9 @@ class RecordingOps final : public cuda::KernelOps {
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return std::make_unique<AddressRange>(size_bytes, name);
   }
+  bool place_buffers(Placement) override { return false; }
+  std::vector<std::string> edges() const override { return {}; }
+  void close_edges(const std::string&) override {}
   void upload(Buffer&, const void*, std::size_t) override {}
   void download(void* destination, Buffer&, std::size_t size_bytes) override {
     std::fill_n(static_cast<unsigned char*>(destination), size_bytes,

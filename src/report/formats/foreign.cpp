@@ -20,10 +20,8 @@ std::string dump(const Json& json) {
 
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-bool is_timed(const Result& result) { return result.timing.has_value(); }
-bool failed(const Result& result) {
-  return result.status == Status::kIncorrect || result.status == Status::kError;
-}
+bool is_timed(const Result& result) { return is_ranked(result); }
+bool failed(const Result& result) { return badness(result.status) <= badness(Status::kError); }
 std::string reasons_of(const Result& result) {
   return fmt::format("{}: {}", to_string(result.status), fmt::join(result.reasons, "; "));
 }

@@ -42,7 +42,7 @@ std::string totals(const std::vector<const Result*>& results, bool of_suite) {
   int failures = 0, errors = 0, skipped = 0;
   double time_s = 0;
   for (const Result* result : results) {
-    failures += result->status == Status::kIncorrect;
+    failures += result->status == Status::kIncorrect || result->status == Status::kImplausible;
     errors += result->status == Status::kError;
     skipped += result->status == Status::kUnsupported || result->status == Status::kSkipped;
     time_s += seconds(*result);
@@ -63,8 +63,9 @@ std::string outcome(const Result& result) {
     case Status::kUnverified:
       return "";
     case Status::kIncorrect:
-      return fmt::format("      <failure message=\"{}\" type=\"incorrect\">{}</failure>\n", message,
-                         xml_escape(body));
+    case Status::kImplausible:
+      return fmt::format("      <failure message=\"{}\" type=\"{}\">{}</failure>\n", message,
+                         to_string(result.status), xml_escape(body));
     case Status::kError:
       return fmt::format("      <error message=\"{}\" type=\"error\">{}</error>\n", message,
                          xml_escape(body));

@@ -9,12 +9,13 @@
 #include "report/format.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"
+#include "report/tables/trace_steps.h"
 
 namespace attnbench {
 namespace {
 
 std::string row(const Result& result) {
-  return fmt::format("| {}/{} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+  return fmt::format("| {}/{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
                      markdown_cell(result.scenario), markdown_cell(result.case_name),
                      markdown_cell(result.backend), to_string(result.status),
                      result.error ? format_error(result.error->max_abs) : "",
@@ -22,6 +23,7 @@ std::string row(const Result& result) {
                      result.timing ? format_time(result.timing->median_us) : "",
                      result.throughput ? format_rate(*result.throughput) : "",
                      result.throughput ? format_roofline(*result.throughput) : "",
+                     result.throughput ? format_peak(*result.throughput) : "",
                      result.timing ? format_noise(result.timing->noise) : "",
                      markdown_cell(fmt::format("{}", fmt::join(result.reasons, "; "))));
 }
@@ -127,13 +129,14 @@ const Result* first_failure(const std::vector<Result>& results, const GateReport
 }  // namespace
 
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results) {
-  out << "| case | backend | status | max_abs | err_ratio | time | rate | roof | noise | reasons "
-         "|\n"
-      << "|---|---|---|---:|---:|---:|---:|---:|---:|---|\n";
+  out << "| case | backend | status | max_abs | err_ratio | time | rate | roof | peak | noise | "
+         "reasons |\n"
+      << "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
   for (const Result& result : results) out << row(result);
   out << "\n";
   write_cascade_table(out, results, /*markdown=*/true);
   write_peer_markdown(out, results);
+  write_trace_steps_table(out, results, /*markdown=*/true);
   out << summary_line(count_statuses(results)) << "\n";
   out << fmt::format("\nattnbench {} ({}), {}, {} cores\n", markdown_cell(run.tool_version),
                      markdown_cell(run.git), markdown_cell(run.environment.cpu.model),

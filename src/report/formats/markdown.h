@@ -5,9 +5,9 @@
 // markdown_cell() or printable() first: none can end a cell, open a tag or reach the terminal of
 // whoever prints the file.
 //
-//   | case | backend | status | max_abs | err_ratio | time | rate | roof | noise | reasons |
-//   |---|---|---|---:|---:|---:|---:|---:|---:|---|
-//   | demo/q64 | FLASH_ATTN | passed | 7.7e-03 | 0.82 | 216.4 us | 19.7 GFLOP/s | 92% | 1.0% |  |
+//   | case | backend | status | max_abs | err_ratio | time | rate | roof | peak | noise | reasons |
+//   |---|---|---|---:|---:|---:|---:|---:|---:|---:|---|
+//   | demo/q64 | FLASH_ATTN | passed | 7.7e-03 | 0.82 | 216.4 us | 19.7 GFLOP/s | 92% |  | 1.0% | |
 #pragma once
 
 #include <cstddef>

@@ -57,7 +57,8 @@ TEST_CASE("the formats have the names of their flags") {
   std::vector<std::string> names;
   for (const OutputFormat& format : output_formats()) names.emplace_back(format.name);
   CHECK(names == std::vector<std::string>{"json", "csv", "markdown", "junit", "google-benchmark",
-                                          "github-benchmark", "vllm-csv", "vllm-json"});
+                                          "github-benchmark", "vllm-csv", "vllm-json", "bencher",
+                                          "otava-csv", "nvbench-json", "cudnn-csv", "prometheus"});
 }
 
 TEST_CASE("an output file replaces the old one and leaves no other file") {

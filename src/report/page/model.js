@@ -2,7 +2,8 @@
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const RESULTS = DATA.results;
-const STATUSES = ["incorrect", "error", "unverified", "skipped", "unsupported", "passed"];
+const STATUSES = ["incorrect", "implausible", "error", "unverified", "skipped", "unsupported",
+                  "passed"];
 const BACKENDS = [...new Set(RESULTS.map((result) => result.backend))].sort(byText);
 const NUM_COLORS = 10;
 
@@ -11,7 +12,9 @@ const SERIES = new Map(BACKENDS.map((backend, i) => [backend, i]));
 const colorClass = (backend) => `color${(SERIES.get(backend) ?? 0) % NUM_COLORS}`;
 const symbolOf = (backend) => d3.symbols[(SERIES.get(backend) ?? 0) % d3.symbols.length];
 
-const timeOf = (result) => result.timing?.median_us ?? null;
+/// A time that beats the device stands in the details of its result and is compared with nothing.
+const isRanked = (result) => result.status !== "implausible";
+const timeOf = (result) => (isRanked(result) ? result.timing?.median_us ?? null : null);
 
 /// Flops per second that the device can do at best and bytes that it can move, as measured when
 /// the result was. Files of older versions hold only the one that bounds the result, in its share.
@@ -40,7 +43,8 @@ const FORMATS = {
 /// key -> {name, of: result -> number or null, format, better}, in the order of the list.
 const METRICS = Object.fromEntries(DATA.metrics.map(({key, name, at: [part, member], factor, format,
                                                       better}) =>
-  [key, {name, of: (r) => scaled(r[part]?.[member], factor), format: FORMATS[format], better}]));
+  [key, {name, format: FORMATS[format], better,
+         of: (r) => (part === "error" || isRanked(r) ? scaled(r[part]?.[member], factor) : null)}]));
 
 /// The rate of the bound that the work meets.
 function rateOf(result) {

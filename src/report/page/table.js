@@ -104,6 +104,8 @@ function timingPairs(timing) {
     ["whole layer", formatTime(timing.total_us)], ["L2", timing.l2], ["mode", timing.mode],
     ["launch overhead", formatTime(timing.launch_overhead_us)],
     ["SM clock", timing.sm_mhz ? `${timing.sm_mhz.join(" / ")} MHz` : null],
+    ["pace", timing.pace],
+    ["cycles", isNumber(timing.cycles) ? formatCount(timing.cycles) : null],
     ["throttling", (timing.throttling || []).join(", ")],
     ["waited for cores", isNumber(timing.cpu_wait) ? formatPercent(100 * timing.cpu_wait) : null],
     ...timing.steps.map((step) => [step.name, formatTime(step.median_us)])]);
@@ -127,6 +129,8 @@ function details(result) {
         ["K/V bytes/s", formatBytes(METRICS.kv_bytes.of(result))],
         ["new tokens/s", formatSi(rate.tokens_per_s)], ["FLOPs", formatSi(rate.flops)],
         ["bytes", formatSi(rate.bytes)], ["roofline", formatPercent(rate.roofline_pct)],
+        ["share of the peak at the clock", isNumber(rate.peak_pct) ? formatPercent(rate.peak_pct) :
+          null],
         ["bound by", rate.bound]]),
       fields.length ? pairs("What varies in the scenario",
         fields.map(([key, value]) => [key, formatValue(value)])) : null),

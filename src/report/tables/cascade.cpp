@@ -31,7 +31,7 @@ std::string without(std::string name, const std::string& key) {
 }
 
 void add(const Result& result, std::vector<std::string>& keys, std::vector<Group>& groups) {
-  if (!result.timing) return;
+  if (!is_ranked(result)) return;
   nlohmann::json problem =
       nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
   if (!problem.is_object() || !problem.contains("cascade")) return;

@@ -20,7 +20,8 @@ constexpr std::size_t kLabelWidth = 13;
 constexpr const char* kTitle = "side by side, with the ratio of each time to the best of the case";
 
 bool is_timed(const Result& result) {
-  return result.timing && std::isfinite(result.timing->median_us) && result.timing->median_us > 0;
+  return is_ranked(result) && std::isfinite(result.timing->median_us) &&
+         result.timing->median_us > 0;
 }
 
 bool took_turns(const Timing& a, const Timing& b) {

@@ -56,6 +56,23 @@ std::string table(const std::vector<Result>& results, std::size_t width) {
 
 }  // namespace
 
+TEST_CASE("a time that beats the device has no rank among its peers, and shows as what it is") {
+  std::vector<Result> results = two_cases();
+  Result& beyond = results.emplace_back(timed("q8k", "D", {1, 1, 1}, 1));
+  beyond.status = Status::kImplausible;
+  const std::vector<PeerCase> cases = peer_cases(results);
+  CHECK(cases[0].cells[0].ratio == 1.4);
+  CHECK(cases[0].cells[1].ratio == 1);
+  CHECK(std::isnan(cases[0].cells[3].ratio));
+  results[1].status = Status::kImplausible;  // of B in the first case
+  CHECK(peer_cases(results).size() == 1);
+  results.push_back(timed("q8k", "E", {30, 30, 30}, 30));
+  CHECK(table(results, 100).find("implausible") != std::string::npos);
+  std::ostringstream markdown;
+  write_markdown(markdown, {}, results);
+  CHECK(markdown.str().find("| implausible |") != std::string::npos);
+}
+
 TEST_CASE("ratios are of the best median of the case, and of the same round") {
   const std::vector<Result> results = two_cases();
   const std::vector<PeerCase> cases = peer_cases(results);

@@ -1,6 +1,7 @@
 #include "report/tables/results.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +11,7 @@
 #include "report/format.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"
+#include "report/tables/trace_steps.h"
 
 namespace attnbench {
 namespace {
@@ -39,6 +41,7 @@ const char* color_of(Status status) {
     case Status::kPassed:
       return "\x1b[32m";
     case Status::kIncorrect:
+    case Status::kImplausible:
     case Status::kError:
       return "\x1b[31m";
     case Status::kUnverified:
@@ -113,8 +116,7 @@ std::string format_row(const Row& row, const Layout& layout, const char* status_
 }
 
 void write_reasons(std::ostream& out, const Result& result, const TableOptions& options) {
-  const bool all = options.show_reasons || result.status == Status::kIncorrect ||
-                   result.status == Status::kError;
+  const bool all = options.show_reasons || badness(result.status) <= badness(Status::kError);
   const std::size_t count =
       all ? result.reasons.size() : std::min<std::size_t>(1, result.reasons.size());
   for (std::size_t i = 0; i < count; ++i) {
@@ -123,6 +125,23 @@ void write_reasons(std::ostream& out, const Result& result, const TableOptions& 
                                        static_cast<std::size_t>(options.width), "    ");
     out << painted(text, kDim, options.color);
   }
+}
+
+/// What its values would not have shown, for readers who want to know what a verdict means.
+void write_blind_spots(std::ostream& out, const Result& result, const TableOptions& options) {
+  if (!options.show_reasons || !result.blind_to || result.blind_to->empty()) return;
+  const std::string text =
+      wrap_text(fmt::format("cannot see: {}", fmt::join(*result.blind_to, ", ")),
+                static_cast<std::size_t>(options.width), "    ");
+  out << painted(text, kDim, options.color);
+}
+
+/// Cycles, clock and share of the peak, for who wants more than the table.
+void write_clock(std::ostream& out, const Result& result, const TableOptions& options) {
+  const std::string text = options.show_reasons ? format_clock(result) : "";
+  if (text.empty()) return;
+  const auto width = static_cast<std::size_t>(options.width);
+  out << painted(wrap_text(text, width, "    "), kDim, options.color);
 }
 
 bool has_hidden_reasons(const std::vector<Result>& results, const TableOptions& options) {
@@ -154,7 +173,7 @@ void write_next(std::ostream& out, const std::vector<Result>& results,
       results.begin(), results.end(),
       [](const Result& a, const Result& b) { return badness(a.status) < badness(b.status); });
   if (worst == results.end()) return;
-  const bool failed = worst->status == Status::kIncorrect || worst->status == Status::kError;
+  const bool failed = badness(worst->status) <= badness(Status::kError);
   if (failed && !worst->repro.empty()) out << "reproduce: " << printable(worst->repro) << "\n";
   if (worst->status == Status::kSkipped) out << "skipped results did not run; run again for them\n";
   if (has_hidden_reasons(results, options)) out << "all reasons: add -v\n";
@@ -177,11 +196,14 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
   }
   for (std::size_t i = 0; i < rows.size(); ++i) {
     out << format_row(rows[i], layout, options.color ? color_of(results[i].status) : "");
+    write_clock(out, results[i], options);
     write_reasons(out, results[i], options);
+    write_blind_spots(out, results[i], options);
   }
   if (!rows.empty()) out << "\n";
   write_cascade_table(out, results, /*markdown=*/false);
   write_peer_table(out, results, static_cast<std::size_t>(std::max(options.width, 40)));
+  write_trace_steps_table(out, results, /*markdown=*/false);
   out << summary_line(count_statuses(results)) << "\n";
   write_noise_floor(out, run);
   write_next(out, results, options);

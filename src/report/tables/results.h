@@ -29,7 +29,7 @@ namespace attnbench {
 struct TableOptions {
   bool color = false;
   int width = 80;            // columns of the terminal; tables are made for 40 at least
-  bool show_reasons = true;  // all reasons of unsupported results, else the first
+  bool show_reasons = true;  // all reasons of unsupported results, else the first; and clocks
 };
 
 /// One line a result, aligned and at most `width` columns wide, with the reasons under results that

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <optional>
 
 #include "scenario/batch/batch_spec.h"
 #include "scenario/batch/trace.h"
@@ -37,6 +40,9 @@ struct TraceKeys {
   std::int64_t max_batched_tokens = 8192;
   std::int64_t step = 1000;
   std::int64_t seed = 0;
+  Arrivals arrivals = Arrivals::kClosed;
+  double rate = 0;
+  double step_ms = 20;
 };
 const std::vector<IntegerKey<TraceKeys>> kTraceKeys = {
     {"requests", &TraceKeys::requests, 1, 65536},
@@ -108,10 +114,67 @@ Row read_row(const Value& value, IssueList& issues) {
   return row;
 }
 
+constexpr std::int64_t kMaxSampledSteps = 10000;
+
+/// N of "sample N".
+std::optional<std::int64_t> sampled_steps(const Value& steps) {
+  constexpr std::string_view kWord = "sample ";
+  if (!steps.is_string() || !steps.text.starts_with(kWord)) return std::nullopt;
+  const char* begin = steps.text.data() + kWord.size();
+  const char* end = steps.text.data() + steps.text.size();
+  std::int64_t count = 0;
+  const auto [stop, error] = std::from_chars(begin, end, count);
+  if (error != std::errc{} || stop != end || count < 1 || count > kMaxSampledSteps) {
+    return std::nullopt;
+  }
+  return count;
+}
+
+void read_positive(const Value& map, const char* name, double& out, IssueList& issues) {
+  const Value* value = map.find(name);
+  if (value == nullptr) return;
+  constexpr double kMost = 1e9;
+  if (value->is_number() && value->as_double() > 0 && value->as_double() <= kMost) {
+    out = value->as_double();
+    return;
+  }
+  const ErrorKind kind = value->is_number() ? ErrorKind::kConfig : ErrorKind::kFormat;
+  issues.add_mismatch(kind, fmt::format("batch.{}", name), "a number > 0 and <= 1e9", *value);
+}
+
+/// When requests come, and the steps that were not expanded because they are wrong.
+void read_arrivals(const Value& value, TraceKeys& keys, IssueList& issues) {
+  if (const Value* arrivals = value.find("arrivals")) {
+    const auto found =
+        arrivals->is_string() ? enum_from_name<Arrivals>(arrivals->text) : std::nullopt;
+    std::vector<std::string> names;
+    for (const auto& row : enum_rows(Arrivals{})) names.emplace_back(row.name);
+    if (!found) {
+      issues.add_mismatch(ErrorKind::kFormat, "batch.arrivals", "one of " + key_list(names),
+                          *arrivals);
+    }
+    keys.arrivals = found.value_or(Arrivals::kClosed);
+  }
+  read_positive(value, "rate", keys.rate, issues);
+  read_positive(value, "step_ms", keys.step_ms, issues);
+  if (keys.arrivals == Arrivals::kPoisson) check_required(value, {"rate"}, issues);
+  for (const char* key : {"rate", "step_ms"}) {
+    const Value* given = value.find(key);
+    if (given == nullptr || keys.arrivals != Arrivals::kClosed) continue;
+    issues.add(ErrorKind::kConfig, given->mark,
+               fmt::format("batch.{}: expected arrivals: trace or poisson with it", key));
+  }
+  if (const Value* steps = value.find("steps")) {
+    issues.add_mismatch(
+        ErrorKind::kFormat, "batch.steps",
+        fmt::format("'sample N' with N from 1 to {}, at most step", kMaxSampledSteps), *steps);
+  }
+}
+
 TraceKeys read_trace_keys(const Value& value, IssueList& issues) {
   TraceKeys keys;
   std::vector<std::string> valid = names_of(kTraceKeys);
-  valid.insert(valid.begin(), {"trace", "format"});
+  valid.insert(valid.begin(), {"trace", "format", "arrivals", "rate", "step_ms", "steps"});
   check_keys(value, valid, issues);
   check_required(value, {"trace", "format"}, issues);
   const Value* trace = value.find("trace");
@@ -125,6 +188,7 @@ TraceKeys read_trace_keys(const Value& value, IssueList& issues) {
     issues.add_mismatch(ErrorKind::kFormat, "batch.format", "one of " + key_list(names), *format);
   }
   read_integers(value, kTraceKeys, keys, issues);
+  read_arrivals(value, keys, issues);
   if (keys.requests * keys.step > kMaxReplayWork) {
     issues.add(ErrorKind::kConfig, value.mark,
                fmt::format("batch: expected requests * step <= {}, found {} * {}", kMaxReplayWork,
@@ -205,6 +269,49 @@ std::vector<const Value*> BatchReader::split(const Value& value) {
   return batches;
 }
 
+void BatchReader::expand_steps(Value& batch) {
+  if (batch.is_list()) {
+    std::vector<Value> items;
+    for (Value& item : batch.items) {
+      const bool is_trace = item.is_map() && item.find("trace") != nullptr;
+      if (is_trace) expand_steps(item);
+      if (is_trace && item.is_list()) {
+        std::move(item.items.begin(), item.items.end(), std::back_inserter(items));
+      } else {
+        items.push_back(std::move(item));
+      }
+    }
+    batch.items = std::move(items);
+    return;
+  }
+  const Value* steps = batch.is_map() ? batch.find("steps") : nullptr;
+  const std::optional<std::int64_t> count = steps == nullptr ? std::nullopt : sampled_steps(*steps);
+  if (!count) return;
+  const Value* last = batch.find("step");
+  const Value* seed = batch.find("seed");
+  const std::int64_t num_steps =
+      last != nullptr && last->is_int() ? last->integer : TraceKeys{}.step;
+  if (*count > num_steps) return;
+  const auto start =
+      static_cast<std::uint64_t>(seed != nullptr && seed->is_int() ? seed->integer : 0);
+  Value list = Value::list();
+  list.mark = batch.mark;
+  for (std::int64_t i = 0; i < *count; ++i) {
+    const std::int64_t begin = i * num_steps / *count;
+    const std::int64_t size = (i + 1) * num_steps / *count - begin;
+    const std::uint64_t draw = splitmix64(start + static_cast<std::uint64_t>(i));
+    Value one = batch;
+    one.erase("steps");
+    Value& step = one.at_or_add("step");
+    const Mark mark = steps->mark;
+    step =
+        Value::of(begin + 1 + static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(size)));
+    step.mark = mark;
+    list.items.push_back(std::move(one));
+  }
+  batch = std::move(list);
+}
+
 BatchResult BatchReader::read(const Value& value, bool cross) {
   if (value.is_map()) return replay(value);
   if (value.is_list()) return expand_rows(value);
@@ -231,9 +338,16 @@ BatchResult BatchReader::replay(const Value& value) {
       fail(error.kind(), "{}batch.trace: {}", location(value.find("trace")->mark), error.what());
     }
   }
-  const ReplayOptions options{keys.requests, keys.max_batched_tokens, keys.step,
-                              static_cast<std::uint64_t>(keys.seed)};
-  ReplayedBatch replayed = replay_trace(trace, options);
+  const ReplayOptions options{keys.requests, keys.max_batched_tokens,
+                              keys.step,     static_cast<std::uint64_t>(keys.seed),
+                              keys.arrivals, keys.rate,
+                              keys.step_ms};
+  ReplayedBatch replayed;
+  try {
+    replayed = replay_trace(trace, options);
+  } catch (const Error& error) {
+    fail(error.kind(), "{}batch.{}", location(value.mark), error.what());
+  }
   return {std::move(replayed.batch), fmt::format("trace-step{}", keys.step),
           replayed.shared_prefix_tokens};
 }

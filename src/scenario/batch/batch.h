@@ -33,6 +33,11 @@ class BatchReader {
   /// {count, query_len, seq_len} is one batch.
   static std::vector<const Value*> split(const Value& value);
 
+  /// A trace with `steps: sample N` becomes a list of N traces that take one step each: one from
+  /// each of N equal parts of the first `step` steps, drawn by the seed. Anything else, and a key
+  /// that check() will refuse, stays.
+  static void expand_steps(Value& batch);
+
   /// One checked batch; `cross` as for parse_batch_spec. Errors name the place of `value`.
   BatchResult read(const Value& value, bool cross);
 

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
 #include "metadata/batch.h"
+#include "scenario/batch/trace_formats.h"
 #include "scenario/text/files.h"
 
 namespace attnbench {
@@ -53,7 +55,7 @@ TraceRequest parse_azure_line(const Line& line) {
   const auto prompt = parse_count(line.text.substr(first + 1, last - first - 1));
   const auto generated = parse_count(line.text.substr(last + 1));
   if (!prompt || !generated) line.reject(kExpected);
-  return {*prompt, *generated};
+  return {*prompt, *generated, {}, parse_timestamp(line.text.substr(0, first))};
 }
 
 TraceRequest parse_mooncake_line(const Line& line) {
@@ -67,6 +69,10 @@ TraceRequest parse_mooncake_line(const Line& line) {
     return found->template get<std::int64_t>();
   };
   TraceRequest request{integer("input_length"), integer("output_length")};
+  constexpr double kMillisecondsPerSecond = 1000;
+  if (const auto time = json.find("timestamp"); time != json.end() && time->is_number()) {
+    request.arrival_s = time->get<double>() / kMillisecondsPerSecond;
+  }
   const auto ids = json.find("hash_ids");
   if (ids == json.end() || !ids->is_array()) line.reject(kExpected);
   for (const auto& id : *ids) {
@@ -86,11 +92,56 @@ struct Running {
   bool finished() const { return prompt_done() && generated >= request->generated_tokens; }
 };
 
+/// When the requests come, one after the other, from the line on that is replayed first. Time
+/// begins with the first of them.
+class ArrivalClock {
+ public:
+  /// `trace` is in the order of its arrivals where those count.
+  ArrivalClock(const std::vector<TraceRequest>& trace, const ReplayOptions& options,
+               std::size_t first_line)
+      : trace_(trace), options_(options), line_(first_line), draw_(options.seed) {
+    if (options.arrivals != Arrivals::kTrace) return;
+    const double span = trace.back().arrival_s - trace.front().arrival_s;
+    const double own_gap = span / static_cast<double>(std::max<std::size_t>(trace.size() - 1, 1));
+    if (options.rate > 0) stretch_ = 1 / (options.rate * own_gap);
+    repeat_gap_s_ = own_gap;
+  }
+
+  /// Seconds until the next one has come; 0 at the first.
+  double next_s() const { return next_s_; }
+
+  void pass() {
+    if (options_.arrivals == Arrivals::kPoisson) {
+      // A number in (0, 1] of 53 bits.
+      const double share = static_cast<double>((splitmix64(++draw_) >> 11) + 1) * 0x1p-53;
+      next_s_ += -std::log(share) / options_.rate;
+    } else if (options_.arrivals == Arrivals::kTrace) {
+      const std::size_t next = (line_ + 1) % trace_.size();
+      const double gap =
+          next == 0 ? repeat_gap_s_ : trace_[next].arrival_s - trace_[line_].arrival_s;
+      next_s_ += gap * stretch_;
+      line_ = next;
+    }
+  }
+
+ private:
+  const std::vector<TraceRequest>& trace_;
+  const ReplayOptions& options_;
+  std::size_t line_;
+  std::uint64_t draw_;
+  double stretch_ = 1;
+  double repeat_gap_s_ = 0;
+  double next_s_ = 0;
+};
+
 class Scheduler {
  public:
   Scheduler(const std::vector<TraceRequest>& trace, const ReplayOptions& options)
-      : trace_(trace), options_(options), next_line_(splitmix64(options.seed) % trace.size()) {
-    for (std::int64_t i = 0; i < options.requests; ++i) running_.push_back(admit());
+      : trace_(trace),
+        options_(options),
+        next_line_(splitmix64(options.seed) % trace.size()),
+        arrivals_(trace, options, next_line_) {
+    admit_those_who_came();
   }
 
   void schedule() {
@@ -114,9 +165,9 @@ class Scheduler {
     }
     // Why erase and append: a new request stands behind those admitted before it.
     std::erase_if(running_, [](const Running& run) { return run.finished(); });
-    while (static_cast<std::int64_t>(running_.size()) < options_.requests) {
-      running_.push_back(admit());
-    }
+    constexpr double kMillisecondsPerSecond = 1000;
+    clock_s_ += options_.step_ms / kMillisecondsPerSecond;
+    admit_those_who_came();
   }
 
   /// The requests that got tokens, as §1.4 orders them.
@@ -138,17 +189,45 @@ class Scheduler {
   }
 
  private:
+  void admit_those_who_came() {
+    if (running_.empty()) clock_s_ = std::max(clock_s_, arrivals_.next_s());
+    while (static_cast<std::int64_t>(running_.size()) < options_.requests &&
+           arrivals_.next_s() <= clock_s_) {
+      running_.push_back(admit());
+    }
+  }
+
   Running admit() {
     const TraceRequest& request = trace_[next_line_];
     next_line_ = (next_line_ + 1) % trace_.size();
+    arrivals_.pass();
     return {.request = &request};
   }
 
   const std::vector<TraceRequest>& trace_;
   const ReplayOptions& options_;
   std::size_t next_line_;
+  ArrivalClock arrivals_;
+  double clock_s_ = 0;
   std::vector<Running> running_;
 };
+
+/// By their arrivals, which all must be known and not all the same.
+std::vector<TraceRequest> in_order_of_arrival(std::vector<TraceRequest> trace) {
+  for (std::size_t i = 0; i < trace.size(); ++i) {
+    if (trace[i].arrival_s != kNoArrival) continue;
+    fail(ErrorKind::kConfig,
+         "arrivals: trace: request {} of the trace has no time of arrival; expected one for each, "
+         "or arrivals: poisson",
+         i + 1);
+  }
+  std::stable_sort(trace.begin(), trace.end(),
+                   [](const auto& a, const auto& b) { return a.arrival_s < b.arrival_s; });
+  if (!(trace.front().arrival_s < trace.back().arrival_s)) {
+    fail(ErrorKind::kConfig, "arrivals: trace: all requests of the trace come at the same time");
+  }
+  return trace;
+}
 
 std::int64_t shared_prefix(const std::vector<Running>& batch) {
   if (batch.size() < 2) return 0;
@@ -170,7 +249,10 @@ std::int64_t shared_prefix(const std::vector<Running>& batch) {
 
 }  // namespace
 
-std::vector<TraceRequest> parse_trace(const std::string& text, const std::string& file,
+namespace {
+
+/// The formats that are read line by line, with strict headers.
+std::vector<TraceRequest> parse_lines(const std::string& text, const std::string& file,
                                       TraceFormat format) {
   std::vector<TraceRequest> requests;
   bool header_due = format == TraceFormat::kAzureLlm;
@@ -190,8 +272,39 @@ std::vector<TraceRequest> parse_trace(const std::string& text, const std::string
                                                         : parse_mooncake_line(line));
     check_lengths(line, requests.back());
   }
+  return requests;
+}
+
+std::vector<TraceRequest> parse_any(const std::string& text, const std::string& file,
+                                    TraceFormat format) {
+  switch (format) {
+    case TraceFormat::kAzureLlm:
+    case TraceFormat::kMooncake:
+      return parse_lines(text, file, format);
+    case TraceFormat::kBurstGpt:
+    case TraceFormat::kCsv:
+      return parse_csv_trace(text, file);
+    case TraceFormat::kVllmBench:
+    case TraceFormat::kSglangBench:
+      return parse_bench_trace(text, file);
+    case TraceFormat::kSglangLog:
+      return parse_sglang_log(text, file);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<TraceRequest> parse_trace(const std::string& text, const std::string& file,
+                                      TraceFormat format) {
+  std::vector<TraceRequest> requests = parse_any(text, file, format);
   if (requests.empty()) {
     fail(ErrorKind::kFormat, "{}:1: expected a trace of requests, found none", file);
+  }
+  for (const TraceRequest& request : requests) {
+    if (request.prompt_tokens <= kMaxLength && request.generated_tokens <= kMaxLength) continue;
+    fail(ErrorKind::kFormat, "{}: expected at most {} tokens of a prompt or an answer, found {}",
+         file, kMaxLength, std::max(request.prompt_tokens, request.generated_tokens));
   }
   return requests;
 }
@@ -201,6 +314,21 @@ std::span<const EnumRow<TraceFormat>> enum_rows(TraceFormat) {
   static constexpr auto kRows = every_value<EnumRow<TraceFormat>>({
       {kAzureLlm, "azure_llm", "CSV with the columns TIMESTAMP, ContextTokens, GeneratedTokens"},
       {kMooncake, "mooncake", "JSON lines with timestamp, input_length, output_length, hash_ids"},
+      {kBurstGpt, "burstgpt", "CSV of BurstGPT: Timestamp, Request tokens, Response tokens"},
+      {kCsv, "csv", "CSV whose header names columns of tokens, as exports of ShareGPT have them"},
+      {kVllmBench, "vllm_bench", "JSON of vllm bench serve --save-result --save-detailed"},
+      {kSglangBench, "sglang_bench", "JSON lines of sglang.bench_serving --output-details"},
+      {kSglangLog, "sglang_log", "log of SGLang's --log-requests-format json"},
+  });
+  return kRows;
+}
+
+std::span<const EnumRow<Arrivals>> enum_rows(Arrivals) {
+  using enum Arrivals;
+  static constexpr auto kRows = every_value<EnumRow<Arrivals>>({
+      {kClosed, "closed", "a request comes as soon as another has finished"},
+      {kTrace, "trace", "at the times of the trace"},
+      {kPoisson, "poisson", "at random, `rate` a second on average"},
   });
   return kRows;
 }
@@ -217,7 +345,9 @@ std::uint64_t splitmix64(std::uint64_t seed) {
 }
 
 ReplayedBatch replay_trace(const std::vector<TraceRequest>& trace, const ReplayOptions& options) {
-  Scheduler scheduler(trace, options);
+  std::vector<TraceRequest> sorted;
+  if (options.arrivals == Arrivals::kTrace) sorted = in_order_of_arrival(trace);
+  Scheduler scheduler(sorted.empty() ? trace : sorted, options);
   scheduler.schedule();
   for (std::int64_t step = 1; step < options.step; ++step) {
     scheduler.finish_step();

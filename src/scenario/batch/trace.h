@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,17 +18,29 @@
 
 namespace attnbench {
 
+/// Of a request whose arrival is not known.
+inline constexpr double kNoArrival = -std::numeric_limits<double>::infinity();
+
 /// One line of a trace.
 struct TraceRequest {
   std::int64_t prompt_tokens = 0;     // >= 1
   std::int64_t generated_tokens = 0;  // >= 0
   /// Ids of the prompt's 512-token blocks (mooncake); equal leading ids are equal tokens.
   std::vector<std::int64_t> prefix_blocks = {};
+  double arrival_s = kNoArrival;
 };
 
 inline constexpr std::int64_t kPrefixBlockTokens = 512;
 
-enum class TraceFormat { kAzureLlm, kMooncake };
+enum class TraceFormat {
+  kAzureLlm,
+  kMooncake,
+  kBurstGpt,
+  kCsv,
+  kVllmBench,
+  kSglangBench,
+  kSglangLog
+};
 std::span<const EnumRow<TraceFormat>> enum_rows(TraceFormat);
 
 /// Requests in file order; empty lines are skipped. Errors: E-FORMAT "<file>:<line>: ..." for a
@@ -38,11 +51,20 @@ std::vector<TraceRequest> read_trace(const std::filesystem::path& path, TraceFor
 std::vector<TraceRequest> parse_trace(const std::string& text, const std::string& file,
                                       TraceFormat format);
 
+/// When requests come: one as soon as another has finished, at the times of the trace, or at random
+/// (gaps of an exponential distribution).
+enum class Arrivals { kClosed, kTrace, kPoisson };
+std::span<const EnumRow<Arrivals>> enum_rows(Arrivals);
+
 struct ReplayOptions {
   std::int64_t requests = 64;              // that run at the same time, >= 1
   std::int64_t max_batched_tokens = 8192;  // of one step, >= 1
   std::int64_t step = 1000;                // which step's batch, from 1
   std::uint64_t seed = 0;
+  Arrivals arrivals = Arrivals::kClosed;
+  /// Requests a second, on average. kPoisson needs it; 0 with kTrace leaves the trace's own.
+  double rate = 0;
+  double step_ms = 20;  // how long a step takes, > 0: what turns arrival times into steps
 };
 
 struct ReplayedBatch {
@@ -61,6 +83,11 @@ struct ReplayedBatch {
 /// The batch holds the requests that got tokens, ordered as semantics §1.4 with threshold 1:
 /// decode, one-token chunk with context, longer chunk with context, prompt from its start; within
 /// each in order of admission. `trace` must not be empty.
+/// With arrivals a request that has not come yet is not admitted: a step takes step_ms, and at most
+/// `requests` run. When none runs the clock goes on to the next arrival, so that every step has
+/// tokens. The trace is taken in the order of its arrivals and repeats behind its last one.
+/// Errors: E-CONFIG for kTrace with a request whose arrival is not known, or arrivals that are all
+/// the same.
 ReplayedBatch replay_trace(const std::vector<TraceRequest>& trace, const ReplayOptions& options);
 
 /// First number of the splitmix64 sequence of `seed` (Steele, Lea, Flood 2014).

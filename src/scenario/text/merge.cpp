@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "scenario/text/files.h"
+#include "scenario/text/hf_config.h"
 #include "scenario/text/issues.h"
 #include "scenario/text/yaml_reader.h"
 
@@ -26,7 +27,7 @@ std::filesystem::path identity(const std::filesystem::path& path) {
 std::filesystem::path find_base(const Value& extends,
                                 const std::vector<std::filesystem::path>& search_path) {
   if (!extends.is_string() || extends.text.empty()) {
-    fail(ErrorKind::kFormat, "{}extends: expected the path of a scenario file, found {}",
+    fail(ErrorKind::kFormat, "{}extends: expected the path of a scenario or config.json, found {}",
          location(extends.mark), describe(extends));
   }
   std::vector<std::filesystem::path> candidates = {resolve_path(extends)};
@@ -62,6 +63,7 @@ Value load_chain(const std::string& text, const std::filesystem::path& path,
     fail(ErrorKind::kFormat, "{}expected a mapping of scenario keys, found {}",
          location(document.mark), describe(document));
   }
+  if (is_hf_config(document)) return scenario_of_hf_config(document);
   const Value* extends = document.find("extends");
   if (extends == nullptr || extends->is_null()) {
     document.erase("extends");

@@ -26,9 +26,10 @@ namespace attnbench {
 /// takes back what a base file says.
 Value deep_merge(Value base, Value over);
 
-/// The file's document on top of what it extends, to any depth, with `extends` taken out. A path is
-/// looked for beside the file in which it stands, then in each folder of `search_path`.
-/// Errors: E-IO not found, E-CONFIG a file that extends itself, with the chain.
+/// The file's document on top of what it extends, to any depth, with `extends` taken out. The
+/// config.json of a model counts as the scenario that hf_config.h makes of it. A path is looked for
+/// beside the file in which it stands, then in each folder of `search_path`. Errors: E-IO not
+/// found, E-CONFIG a file that extends itself, with the chain.
 Value load_document(const std::string& text, const std::filesystem::path& path,
                     const std::vector<std::filesystem::path>& search_path);
 

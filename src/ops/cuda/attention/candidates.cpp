@@ -13,7 +13,8 @@ std::string reason_to_yield(const AttendCandidate& candidate, const AttendCall& 
 }
 
 /// Names come from the command line, where they have been checked.
-const AttendCandidate& find_candidate(std::string_view name) {
+const AttendCandidate& find_candidate(std::string_view forced) {
+  const std::string_view name = parse_forced_kernel(forced).name;
   for (const AttendCandidate* candidate : attend_candidates()) {
     if (candidate->name == name) return *candidate;
   }
@@ -24,10 +25,8 @@ const AttendCandidate& find_candidate(std::string_view name) {
 
 const std::vector<const AttendCandidate*>& attend_candidates() {
   static const std::vector<const AttendCandidate*> candidates{
-      &kF32Candidate,
-      &kDecodeCandidate,
-      &kPrefillCandidate,
-      &kGeneralCandidate,
+      &kF32Candidate,     &kDecodeCandidate, &kHopperPrefillCandidate,
+      &kPrefillCandidate, &kLatentCandidate, &kGeneralCandidate,
   };
   return candidates;
 }
@@ -36,6 +35,20 @@ std::vector<std::string> attend_candidate_names() {
   std::vector<std::string> names;
   for (const AttendCandidate* candidate : attend_candidates()) names.emplace_back(candidate->name);
   return names;
+}
+
+ForcedKernel parse_forced_kernel(std::string_view forced) {
+  const std::size_t colon = forced.find(':');
+  if (colon == std::string_view::npos) return {forced, {}};
+  return {forced.substr(0, colon), forced.substr(colon + 1)};
+}
+
+std::string forced_options_misfit(std::string_view forced) {
+  const ForcedKernel kernel = parse_forced_kernel(forced);
+  if (kernel.name.size() == forced.size()) return "";
+  const AttendCandidate& candidate = find_candidate(forced);
+  if (candidate.options_misfit == nullptr) return "it has no options";
+  return candidate.options_misfit(kernel.options);
 }
 
 std::string_view operation_name(AttendOperation operation) {
@@ -72,7 +85,8 @@ AttendDecision decide_attend(const Target& target, const AttendCall& call,
     verdict.fits = verdict.reason.empty();
     if (!verdict.fits) continue;
     verdict.reason = reason_to_yield(*candidate, call);
-    const bool may_be = forced.empty() ? verdict.reason.empty() : forced == candidate->name;
+    const bool may_be = forced.empty() ? verdict.reason.empty()
+                                       : parse_forced_kernel(forced).name == candidate->name;
     verdict.is_chosen = is_open && may_be;
     if (verdict.is_chosen) is_open = false;
   }

@@ -41,6 +41,9 @@ struct AttendCandidate {
   std::string (*yields)(const AttendCall& call);
   /// Queues the call, which fits.
   void (*launch)(Launcher& launcher, const AttendCall& call);
+  /// What is wrong with options behind the name, "NAME:option=1:other=2"; empty where nothing is.
+  /// Null = there are none to choose. launch() finds them in Launcher::forced_kernel().
+  std::string (*options_misfit)(std::string_view options) = nullptr;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last
@@ -48,13 +51,24 @@ struct AttendCandidate {
 const std::vector<const AttendCandidate*>& attend_candidates();
 
 // One a launcher file.
-extern const AttendCandidate kF32Candidate;      // f32.cpp
-extern const AttendCandidate kDecodeCandidate;   // tiled.cpp
-extern const AttendCandidate kPrefillCandidate;  // tiled.cpp
-extern const AttendCandidate kGeneralCandidate;  // general.cpp
+extern const AttendCandidate kF32Candidate;            // f32.cpp
+extern const AttendCandidate kDecodeCandidate;         // tiled.cpp
+extern const AttendCandidate kPrefillCandidate;        // tiled.cpp
+extern const AttendCandidate kLatentCandidate;         // hopper_latent.cpp
+extern const AttendCandidate kGeneralCandidate;        // general.cpp
+extern const AttendCandidate kHopperPrefillCandidate;  // hopper_prefill.cpp
 
 /// Names in the order of attend_candidates().
 std::vector<std::string> attend_candidate_names();
+
+/// A forced kernel as commands name it, cut at its first ':'.
+struct ForcedKernel {
+  std::string_view name;
+  std::string_view options;  // without the first ':'
+};
+ForcedKernel parse_forced_kernel(std::string_view forced);
+/// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
+std::string forced_options_misfit(std::string_view forced);
 
 /// What became of one candidate.
 struct CandidateVerdict {
@@ -73,9 +87,9 @@ struct AttendDecision {
 };
 AttendDecision decide_attend(const Target& target, const AttendCall& call, std::string_view forced);
 
-/// The candidate that does the call: the one named `forced`, or with an empty name the first.
-/// Errors: E-UNSUPPORTED with the reason where the forced one does not fit, or none does;
-/// E-INTERNAL for a name that is none.
+/// The candidate that does the call: the one named `forced`, whose options are not looked at, or
+/// with an empty name the first. Errors: E-UNSUPPORTED with the reason where the forced one does
+/// not fit, or none does; E-INTERNAL for a name that is none.
 const AttendCandidate& choose_attend(const Target& target, const AttendCall& call,
                                      std::string_view forced);
 

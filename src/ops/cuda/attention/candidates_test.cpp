@@ -8,6 +8,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "ops/cuda/attention/attend_latent_cases_testing.h"
 #include "ops/cuda/recording_ops.h"
 #include "ops/cuda/testing/all_cases_testing.h"
 
@@ -81,8 +82,9 @@ std::string refusal(const std::function<void()>& work) {
 }  // namespace
 
 TEST_CASE("the first kernel that fits attends: f32, decode for few rows, prefill, general") {
-  CHECK(attend_candidate_names() ==
-        std::vector<std::string>{"f32", "decode", "prefill", "general"});
+  CHECK(attend_candidate_names() == std::vector<std::string>{"f32", "decode", "hopper_prefill",
+                                                             "prefill", "hopper_latent",
+                                                             "general"});
   CHECK(Form(16).chosen() == "decode");  // 64 rows of 4 heads that share one
   CHECK(Form(17).chosen() == "prefill");
   CHECK(Form(1, 92).chosen() == "general");
@@ -141,16 +143,21 @@ TEST_CASE("a decision has every kernel once, and what became of it") {
   const std::vector<CandidateVerdict> expected{
       {"f32", false, false, "bf16 queries: it is for f32"},
       {"decode", false, true, "400 query rows of a KV head, from 65 on the next is faster"},
+      {"hopper_prefill", false, true,
+       "it has not been measured on a GPU and runs where it is named; 128 rows by 128 keys, 2 "
+       "stages: "
+       "of no more than 1024 rows, which 192 a tile would divide badly"},
       {"prefill", true, true, ""},
+      {"hopper_latent", false, false, "head sizes 128 and 128: it is for 576 and 512"},
       {"general", false, true, ""}};
   CHECK(decision.candidates == expected);
   const AttendDecision forced = decide_attend(target_of_sm(90), Form(100).call(), "general");
-  CHECK_FALSE(forced.candidates[2].is_chosen);
-  CHECK(forced.candidates[3].is_chosen);
+  CHECK_FALSE(forced.candidates[3].is_chosen);
+  CHECK(forced.candidates[5].is_chosen);
 }
 
 TEST_CASE("a forced kernel is taken wherever it fits, and refused with its reason elsewhere") {
-  for (const char* name : {"decode", "prefill", "general"}) {
+  for (const char* name : {"decode", "hopper_prefill", "prefill", "general"}) {
     CHECK(Form(100).chosen(AttendOperation::kWhole, name) == name);
     CHECK(Form(1).chosen(AttendOperation::kWhole, name) == name);
   }
@@ -180,13 +187,78 @@ TEST_CASE("operations launch the forced kernel until the force ends, and combine
   CHECK(specs.size() == 2);
 }
 
+TEST_CASE("latents on Hopper attend by their kernel where it is forced, and the general one else") {
+  Form latents(1, 576);
+  attn::AttendParams& p = latents.params;
+  p.v_head_size = 512;
+  p.num_heads = 128;
+  p.num_kv_heads = 1;
+  p.query_token_stride = 128 * 576;
+  p.output_token_stride = 128 * 512;
+  p.output_head_stride = 512;
+  p.score.window_left = -1;
+  p.kv.value = p.kv.key;
+  p.kv.block_size = 64;
+  p.kv.token_stride_key = p.kv.token_stride_value = 576;
+  p.kv.block_stride = 64 * 576;
+  for (const AttendOperation operation :
+       {AttendOperation::kWhole, AttendOperation::kSplits, AttendOperation::kPlan}) {
+    CHECK(latents.chosen(operation) == "general");
+    CHECK(latents.chosen(operation, "hopper_latent") == "hopper_latent");
+    CHECK(latents.reason("hopper_latent", operation) ==
+          "it has not been checked on a GPU yet, and attends where it is forced");
+  }
+  CHECK(latents.chosen(AttendOperation::kPlan, "hopper_latent:evict_first=0") == "hopper_latent");
+  CHECK(forced_options_misfit("hopper_latent:evict_first=1:promotion=256") == "");
+  CHECK(forced_options_misfit("hopper_latent:evict_first=2") ==
+        "option 'evict_first=2': expected evict_first=0 or 1, promotion=128 or 256");
+  const auto reason_with = [&](const auto& change) {
+    Form changed = latents;
+    change(changed.params);
+    return changed.reason("hopper_latent");
+  };
+  using attn::AttendParams;
+  using attn::Element;
+  CHECK(reason_with([](AttendParams& c) { c.kv.element = Element::kE4M3; }) ==
+        "bf16 queries over e4m3 entries: it multiplies bf16 or f16 of one type");
+  CHECK(reason_with([](AttendParams& c) { c.output_element = Element::kF16; }) ==
+        "output in f16: it stores the type of the query or f32");
+  CHECK(reason_with([](AttendParams& c) { c.num_kv_heads = 2; }) == "2 KV heads: it is for 1");
+  CHECK(reason_with([](AttendParams& c) { c.kv.block_table = nullptr; }) ==
+        "keys that are not in blocks: it goes by a block table");
+  CHECK(reason_with([](AttendParams& c) { c.kv.token_stride_value = 512; }) ==
+        "values beside the keys: it takes them from the keys");
+  CHECK(reason_with([](AttendParams& c) { c.kv.block_size = 48; }) ==
+        "blocks of 48 keys: it takes 16, 32 and multiples of 64");
+  CHECK(reason_with([](AttendParams& c) { c.kv.block_stride += 4; }) ==
+        "entries lie on multiples of 8 bytes, 16 are needed");
+  CHECK(reason_with([](AttendParams& c) { c.score.window_left = 100; }) ==
+        "masks: it has the causal one");
+  CHECK(reason_with([](AttendParams& c) { c.score.soft_cap = 30.0f; }) ==
+        "soft-caps, ALiBi and sinks: it has none of them");
+  CHECK(reason_with([](AttendParams& c) { c.score.softmax_scale = 0.0f; }) ==
+        "a softmax scale of 0: it has to be above 0");
+  CHECK(reason_with([](AttendParams& c) { c.e4m3_probability = 1; }) ==
+        "codes of one byte: scores, probabilities and output have 16 or 32 bits");
+  CHECK(reason_with([](AttendParams& c) { c.output_head_stride += 4; }) ==
+        "rows of output lie on multiples of 8 bytes, 16 are needed");
+  CHECK(decide_attend(target_of_sm(80), latents.call(), {}).candidates[4].reason ==
+        "compute capability 80: it is for 90");
+}
+
 TEST_CASE("the covering cases take every kernel, and every one of them is forced in some case") {
   std::set<std::string> taken;
   std::set<std::string> fitting;
-  for (const OperationCase& c : all_operation_cases()) {
+  std::vector<OperationCase> cases = all_operation_cases();
+  const std::size_t unforced = cases.size();
+  add_latent_attend_cases(cases);
+  for (std::size_t i = 0; i < cases.size(); ++i) {
+    const OperationCase& c = cases[i];
     std::vector<KernelSpec> specs;
     std::vector<AttendDecision> decisions;
-    c.run(*make_recording_ops(target_of_sm(90), specs, &decisions));
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs, &decisions);
+    if (i >= unforced) ops->force_kernel(kLatentKernel);
+    c.run(*ops);
     for (const AttendDecision& decision : decisions) {
       for (const CandidateVerdict& verdict : decision.candidates) {
         if (verdict.is_chosen) taken.insert(verdict.name);
@@ -195,8 +267,11 @@ TEST_CASE("the covering cases take every kernel, and every one of them is forced
       }
     }
   }
+  // All but the one that yields to every other.
+  taken.insert("hopper_prefill");
   CHECK(taken.size() == attend_candidates().size());
-  CHECK(fitting == std::set<std::string>{"decode", "prefill", "general"});
+  CHECK(fitting ==
+        std::set<std::string>{"decode", "hopper_prefill", "prefill", "hopper_latent", "general"});
 }
 
 }  // namespace attnbench::cuda

@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <map>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -97,6 +99,23 @@ class EmulatedCta {
     return all;
   }
 
+  /// Barrier `number` of so many threads; who does not wait is only counted.
+  void meet_at(int number, int threads, bool waits = true) {
+    Meeting& meeting = numbered_[number];
+    meeting.expected = threads;
+    const int mine = meeting.past;
+    if (++meeting.arrived == threads) {
+      meeting.arrived = 0;
+      ++meeting.past;
+      ++progress_;
+    }
+    while (waits && meeting.past == mine) leave();
+  }
+  /// The turn goes to the other threads. A round in which nobody calls has_progressed(), or meets,
+  /// ends the run.
+  void let_others() { leave(); }
+  void has_progressed() { ++progress_; }
+
   /// `work` by every thread, in the place of the device code's CTA. Errors: std::logic_error when
   /// some threads wait for others that have ended.
   void run(const std::function<void()>& work);
@@ -114,7 +133,7 @@ class EmulatedCta {
   };
   struct Fiber {
     ucontext_t context{};
-    std::vector<char> stack;
+    std::unique_ptr<char[]> stack;
     bool has_ended = false;
 #ifdef __SANITIZE_THREAD__
     void* of_sanitizer = __tsan_create_fiber(0);
@@ -147,6 +166,7 @@ class EmulatedCta {
   std::vector<Warp> warps_;
   std::vector<uint4> shared_;
   Meeting everyone_;
+  std::map<int, Meeting> numbered_;
   ucontext_t main_{};
 #ifdef __SANITIZE_THREAD__
   void* main_of_sanitizer_ = __tsan_get_current_fiber();
@@ -169,10 +189,13 @@ inline void EmulatedCta::run(const std::function<void()>& work) {
   running_cta = this;
   work_ = &work;
   for (Fiber& fiber : fibers_) {
-    fiber.stack.resize(128 * 1024);
+    constexpr std::size_t kStackBytes = 128 * 1024;
+    // Why not a vector: most of a stack is never touched, and clearing it takes longer than the
+    // run.
+    fiber.stack.reset(new char[kStackBytes]);
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = fiber.stack.data();
-    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = kStackBytes;
     makecontext(&fiber.context, &EmulatedCta::start, 0);
   }
   for (std::int64_t before = -1; before != progress_;) {

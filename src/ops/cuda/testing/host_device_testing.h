@@ -22,7 +22,7 @@ struct HostDevice {
   HostRuntime* runtime = nullptr;
   std::unique_ptr<CudaOps> ops;
 
-  explicit HostDevice(CublasLtOpener open_library = nullptr) {
+  explicit HostDevice(CublasLtOpener open_library = nullptr, std::size_t zone_bytes = kGuardBytes) {
     std::filesystem::remove_all(cache);
     auto host = std::make_unique<HostRuntime>();
     runtime = host.get();
@@ -30,7 +30,7 @@ struct HostDevice {
         std::move(host),
         std::make_unique<KernelStore>(std::make_unique<FakeCompiler>(compilations),
                                       DiskCache(cache), embedded_kernel_files()),
-        std::move(open_library));
+        std::move(open_library), zone_bytes);
   }
   ~HostDevice() { std::filesystem::remove_all(cache); }
   HostDevice(const HostDevice&) = delete;

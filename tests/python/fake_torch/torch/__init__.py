@@ -15,6 +15,15 @@ class Tensor(numpy.ndarray):
     def flatten(self, first, last):
         return self.reshape(self.shape[:first] + (-1,) + self.shape[last + 1 :])
 
+    def unflatten(self, axis, sizes):
+        return self.reshape(self.shape[:axis] + tuple(sizes) + self.shape[axis + 1 :])
+
+    def transpose(self, one, other):
+        return self.swapaxes(one, other)
+
+    def to(self, dtype):
+        return self.astype(dtype)
+
     def split(self, sizes, axis):
         return numpy.split(self, numpy.cumsum(sizes)[:-1], axis)
 
@@ -34,3 +43,14 @@ def set_grad_enabled(_):
 
 def set_num_threads(_):
     pass
+
+
+int32, int64 = numpy.int32, numpy.int64
+
+
+def tensor(values, dtype=None, device=None):
+    return numpy.array(values, dtype).view(Tensor)
+
+
+def empty(shape, dtype=None, device=None):
+    return numpy.empty(shape, dtype).view(Tensor)

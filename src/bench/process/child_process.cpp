@@ -1,8 +1,6 @@
-// fork, a pipe and frames on it: one byte of kind, eight of length, the text. The child never
-// returns into the code of its parent.
-#include "bench/loop/child_process.h"
+// fork, and a socket between the two. The child never returns into the code of its parent.
+#include "bench/process/child_process.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,11 +8,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <iostream>
+#include <utility>
 
 #include "core/error.h"
 #include "core/system/printable.h"
@@ -22,21 +20,11 @@
 namespace attnbench {
 namespace {
 
-constexpr std::size_t kHeaderSize = 1 + sizeof(std::uint64_t);
 constexpr int kUncaught = 70;  // exit status of a child whose work threw
 
-void write_all(int fd, const char* bytes, std::size_t count) {
-  while (count > 0) {
-    const ssize_t written = ::write(fd, bytes, count);
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) _exit(0);
-    bytes += written;
-    count -= static_cast<std::size_t>(written);
-  }
-}
+}  // namespace
 
-[[noreturn]] void run_child(const std::function<void(const MessageWriter&)>& work, int fd,
-                            pid_t parent) {
+void be_child(const ChildWork& work, int socket, pid_t parent) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(0);  // the parent died before the line above
@@ -45,7 +33,8 @@ void write_all(int fd, const char* bytes, std::size_t count) {
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   int status = 0;
   try {
-    work(MessageWriter(fd));
+    ParentLink link(socket);
+    work(link);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "attnbench: %s\n", error.what());
     status = kUncaught;
@@ -57,71 +46,63 @@ void write_all(int fd, const char* bytes, std::size_t count) {
   _exit(status);
 }
 
-}  // namespace
-
-void MessageWriter::send(char kind, const std::string& text) const {
-  const std::uint64_t size = text.size();
-  std::string frame(kHeaderSize, kind);
-  std::memcpy(frame.data() + 1, &size, sizeof size);
-  frame += text;
-  write_all(fd_, frame.data(), frame.size());
+void ParentLink::send(char kind, const std::string& text, int file) const {
+  if (!send_message(socket_, kind, text, file)) _exit(0);
 }
 
-ChildProcess::ChildProcess(const std::function<void(const MessageWriter&)>& work) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) {
-    fail(ErrorKind::kInternal, "no pipe: {}", std::strerror(errno));
+Message ParentLink::receive() {
+  Message message;
+  for (;;) {
+    switch (reader_.read(socket_, message)) {
+      case MessageReader::Read::kMessage:
+        return message;
+      case MessageReader::Read::kNothingYet:
+        break;
+      case MessageReader::Read::kEnded:
+        _exit(0);
+    }
   }
+}
+
+ChildProcess::ChildProcess(const ChildWork& work) {
+  SocketPair ends;
   std::cout.flush();
   std::cerr.flush();
   std::fflush(nullptr);
   const pid_t parent = getpid();
   pid_ = fork();
   if (pid_ == 0) {
-    ::close(ends[0]);
-    run_child(work, ends[1], parent);
+    ends.ours = Descriptor();
+    be_child(work, ends.theirs.get(), parent);
   }
-  ::close(ends[1]);
-  fd_ = ends[0];
-  if (pid_ < 0) {
-    ::close(fd_);
-    fail(ErrorKind::kInternal, "no child process: {}", std::strerror(errno));
-  }
+  if (pid_ < 0) fail(ErrorKind::kInternal, "no child process: {}", std::strerror(errno));
+  socket_ = std::move(ends.ours);
 }
+
+ChildProcess::ChildProcess(pid_t pid, Descriptor socket) : pid_(pid), socket_(std::move(socket)) {}
 
 ChildProcess::~ChildProcess() {
   kill();
   how_it_ended();
-  ::close(fd_);
-}
-
-bool ChildProcess::take_message(Message& message) {
-  if (received_.size() < kHeaderSize) return false;
-  std::uint64_t size = 0;
-  std::memcpy(&size, received_.data() + 1, sizeof size);
-  if (received_.size() - kHeaderSize < size) return false;
-  message = {received_[0], received_.substr(kHeaderSize, size)};
-  received_.erase(0, kHeaderSize + size);
-  return true;
 }
 
 ChildProcess::Read ChildProcess::read(Message& message, int wait_ms) {
-  if (take_message(message)) return Read::kMessage;
-  pollfd waiting{fd_, POLLIN, 0};
+  if (reader_.take(message)) return Read::kMessage;
+  pollfd waiting{socket_.get(), POLLIN, 0};
   const int ready = ::poll(&waiting, 1, gone_ ? 0 : wait_ms);
   if (ready <= 0 && gone_) return Read::kEnded;
   if (ready <= 0) {
-    // Why: a process that the child left behind may hold the pipe, which then has no end. What the
-    // child sent is read first.
+    // Why: a process that the child left behind may hold the socket, which then has no end. What
+    // the child sent is read first.
     gone_ = is_gone();
     return Read::kNothingYet;
   }
-  char bytes[65536];
-  const ssize_t count = ::read(fd_, bytes, sizeof bytes);
-  if (count < 0 && errno == EINTR) return Read::kNothingYet;
-  if (count <= 0) return Read::kEnded;
-  received_.append(bytes, static_cast<std::size_t>(count));
-  return take_message(message) ? Read::kMessage : Read::kNothingYet;
+  return reader_.read(socket_.get(), message);
+}
+
+void ChildProcess::answer(char kind, const std::string& text) const {
+  // Why no matter whether it arrives: a child that is gone is noticed by what is read of it.
+  send_message(socket_.get(), kind, text);
 }
 
 bool ChildProcess::is_gone() const {

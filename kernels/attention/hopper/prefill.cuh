@@ -1,0 +1,75 @@
+// Attention of many query rows on SM 9.0a (semantics §3): 16-bit tensor cores by wgmma, keys and
+// values by the copy engine, roles for warpgroups. One warpgroup brings tiles of K and V through
+// rings of stages (producer.cuh); two or three more compute 64 packed query rows each
+// (consumer.cuh). Rows, masks and results are those of attention/prefill.cuh.
+//
+// Why wgmma: mma.sync reaches about 60 % of the tensor cores of this chip. Why so few stages: what
+// binds is power and the tensor cores (79 to 91 % busy), a third stage gave 0.3 %. Measured with
+// standalone experiments on one NVIDIA H200, 2026-11-22, bf16 D128 causal, TFLOP/s at 8k / 16k: two
+// consumers of 64 rows and 128 keys 611 / 641; products of two tiles in work 697 / 734; bases
+// raised by vote 731 / 759; three consumers and 80 keys 783 / 819. FlashAttention-3 there: 732 /
+// 759.
+#pragma once
+
+#include "kernels/attention/hopper/consumer.cuh"
+#include "kernels/attention/hopper/producer.cuh"
+#include "kernels/ptx/shared.cuh"
+
+namespace attn {
+
+/// Where the dynamic shared memory of a kernel without static one starts on SM 9.0: what lies
+/// before is the system's. Descriptors that are known at compile time cost fewer instructions.
+constexpr u32 kFirstSharedAddress = 1024;
+
+/// The roles, by warpgroup: one branch of a single if/else each, or the registers would not move.
+template <class Config>
+__device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shape,
+                                                 const TensorMap& keys, const TensorMap& values) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warpgroup = __shfl_sync(0xFFFFFFFFu, thread / kWarpgroupThreads, 0);
+  if (warpgroup == 0) {
+    give_registers<producer_registers(Config::kConsumers)>();
+    const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
+    if (warp == 0) {
+      HopperProducer<Config, true>{shape, keys, thread % 32}.run();
+    } else if (warp == 1) {
+      HopperProducer<Config, false>{shape, values, thread % 32}.run();
+    }
+  } else {
+    take_registers<consumer_registers(Config::kConsumers)>();
+    HopperConsumer<Config>{shape, warpgroup - 1, thread % kWarpgroupThreads}.run();
+  }
+}
+
+struct alignas(kHopperAlignment) HopperMemory {
+  unsigned char bytes[kHopperAlignment];
+};
+
+/// Grid: hopper_work_items() CTAs, or with kPersistent as many as there are places for. `keys` and
+/// `values` describe boxes of box_rows() rows; their dimensions are, ragged: elements of a line,
+/// rows, lines of a row, KV heads; of pages: elements of a line, 8 slots, lines, eighths of a page,
+/// pages.
+template <class Config>
+__global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
+    hopper_prefill(const __grid_constant__ AttendParams params,
+                   const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,
+                   const __grid_constant__ HopperGrid grid) {
+  extern __shared__ HopperMemory hopper_memory[];
+  auto* const memory = reinterpret_cast<unsigned char*>(hopper_memory);
+  const u32 start = shared_address(memory);
+  u32 base = (start + kHopperAlignment - 1) / kHopperAlignment * kHopperAlignment;
+  if constexpr (Config::kFixedBase) {
+    if (start != kFirstSharedAddress) __trap();
+    base = kFirstSharedAddress;
+  }
+  const HopperShape<Config> shape{params, grid, memory + (base - start), base};
+  if (threadIdx.x == 0) {
+    prefetch_map(keys);
+    prefetch_map(values);
+    shape.init_barriers();
+  }
+  __syncthreads();
+  run_hopper_roles<Config>(shape, keys, values);
+}
+
+}  // namespace attn

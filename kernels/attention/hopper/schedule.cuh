@@ -1,0 +1,93 @@
+// Which CTA of the Hopper prefill kernel does which row tile, and which tiles of keys that one goes
+// through: pure functions of integers.
+#pragma once
+
+#include "kernels/common/mask.cuh"
+
+namespace attn {
+
+/// The row tiles of a launch. A unit is a request and a KV head, the head fastest; every unit has
+/// `row_tiles` places, of which those that its request has no rows for stay idle.
+struct HopperGrid {
+  int row_tiles;
+  int num_units;
+  int group;    // units whose keys the L2 holds together
+  int reverse;  // 1: every other unit of a group starts with its first row tile
+};
+
+struct HopperWork {
+  int unit;
+  int from_last;  // row tiles of the unit behind this one, or before it where `from_first`
+  bool from_first;
+};
+
+ATTN_FN int hopper_work_items(const HopperGrid& grid) { return grid.row_tiles * grid.num_units; }
+
+/// Item `index` of hopper_work_items(). Groups of units follow one another, so that what runs at a
+/// time shares keys; in a group the row tiles from the last one back come for all of its units in
+/// turn. Why from the last back: under a causal mask it has the most keys, and long work must not
+/// start last.
+ATTN_FN HopperWork hopper_work(int index, const HopperGrid& grid) {
+  const int items_of_group = grid.row_tiles * grid.group;
+  const int first_unit = index / items_of_group * grid.group;
+  const int rest = index % items_of_group;
+  const int units = smaller(grid.group, grid.num_units - first_unit);
+  const int unit = rest % units;
+  return {first_unit + unit, rest / units, grid.reverse != 0 && unit % 2 == 1};
+}
+
+/// The row tile of a work item out of those that its request has; negative where it has none for
+/// it.
+ATTN_FN int row_tile_of(const HopperWork& work, int num_tiles) {
+  if (work.from_last >= num_tiles) return -1;
+  return work.from_first ? work.from_last : num_tiles - 1 - work.from_last;
+}
+
+/// Bounds of the rows of tokens at positions [first, last] under a window: begins and ends of the
+/// intervals grow with the position, so those of the first and of the last row are enough. Ranges
+/// (join_ranges()) break that order.
+ATTN_FN TileBounds window_bounds(int first, int last, int seq_len, int left, int right) {
+  const KeyInterval low = window_interval(first, seq_len, left, right);
+  const KeyInterval high = window_interval(last, seq_len, left, right);
+  TileBounds bounds = no_rows();
+  bounds.core = {high.begin, low.end};
+  // Why not the empty interval of `low`: rows before the first key see nothing, and begin at 0 as
+  // the first row does that sees something.
+  if (high.begin < high.end) bounds.hull = {low.begin, high.end};
+  return bounds;
+}
+
+/// Tiles [first, end) of tile_n keys, of which tile n starts with key origin + n * tile_n.
+struct KeyTiles {
+  int origin;
+  int first;
+  int end;
+};
+
+/// The tiles that cover the hull. Those of pages start on multiples of tile_n. Those of ragged keys
+/// end with the hull: what lies past a request's keys may be past all memory, while before its
+/// first key there are other requests' keys, or nothing, which the copy engine reads as zeros. So
+/// no box ever reaches past the last key, and the host need not know how many there are.
+ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, bool is_ragged) {
+  if (hull.begin >= hull.end) return {0, 0, 0};
+  const int rest = hull.end % tile_n;
+  const int origin = is_ragged && rest != 0 ? rest - tile_n : 0;
+  return {origin, (hull.begin - origin) / tile_n, (hull.end - origin + tile_n - 1) / tile_n};
+}
+
+/// The tiles of `tiles` of which some row sees a key (not even empty ones of a hull without keys).
+ATTN_FN KeyInterval seen_tiles(const KeyTiles& tiles, KeyInterval hull, int tile_n) {
+  if (hull.begin >= hull.end) return {tiles.end, tiles.end};
+  return {(hull.begin - tiles.origin) / tile_n, (hull.end - tiles.origin + tile_n - 1) / tile_n};
+}
+
+/// The tiles of `tiles` that need no mask: those that lie in the core as a whole.
+ATTN_FN KeyInterval unmasked_tiles(const KeyTiles& tiles, KeyInterval core, int tile_n) {
+  // Why not core.end as it is: without rows it is the largest integer.
+  const int last = smaller(core.end, tiles.origin + tiles.end * tile_n);
+  const int end = larger(tiles.first, (last - tiles.origin) / tile_n);
+  const int begin = larger(tiles.first, (core.begin - tiles.origin + tile_n - 1) / tile_n);
+  return {smaller(begin, end), end};
+}
+
+}  // namespace attn

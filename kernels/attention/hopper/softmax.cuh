@@ -1,0 +1,103 @@
+// Online softmax of 16 rows by one warp while the product of the tile before is under way: as in
+// attention/softmax.cuh, but the factors for what was accumulated are kept until it may be touched.
+#pragma once
+
+#include "kernels/attention/softmax.cuh"
+
+namespace attn {
+
+/// Factors of a thread's two rows of the output, due when the product under way has ended.
+struct DueRescale {
+  bool any;  // in this warp; otherwise the factors are 1
+  float factor[2];
+};
+
+/// The largest score of each of a thread's two rows. NaN is passed over here and shows in P.
+template <int kKeyBlocks>
+__device__ __forceinline__ void largest_scores(const float (&s)[kKeyBlocks][4], float (&most)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    // Two chains, so that neighbouring instructions need not wait for one another.
+    float even = s[0][half * 2];
+    float odd = s[0][half * 2 + 1];
+#pragma unroll
+    for (int n = 1; n < kKeyBlocks; ++n) {
+      even = fmaxf(even, s[n][half * 2]);
+      odd = fmaxf(odd, s[n][half * 2 + 1]);
+    }
+    most[half] = fmaxf(even, odd);
+  }
+}
+
+/// Raises the base of rows whose maximum has outgrown it. Why only past a slack of 2^8: see
+/// raise_base(). The vote costs one instruction a tile; shuffles follow only where it says yes.
+__device__ __forceinline__ DueRescale raise_bases(const float (&most)[2], SoftmaxState<1>& state) {
+  constexpr float kSlack = 8.0f;
+  DueRescale due{false, {1.0f, 1.0f}};
+  const bool outgrown = most[0] > state.base[0][0] + kSlack || most[1] > state.base[0][1] + kSlack;
+  due.any = __any_sync(0xFFFFFFFFu, outgrown) != 0;
+  if (!due.any) return due;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float row_max = max_of_row<RowsByKeys>(most[half]);
+    if (!(row_max > state.base[0][half])) continue;
+    due.factor[half] = exp2_fast(state.base[0][half] - row_max);
+    state.base[0][half] = row_max;
+    state.sum[0][half] *= due.factor[half];
+  }
+  return due;
+}
+
+/// s -> P = 2^(s * factor - base), row sums grow; `factor` is > 0, or 1 where scores are scaled
+/// already. Masked scores are -inf and give P = 0.
+template <int kKeyBlocks>
+__device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], float factor,
+                                                   SoftmaxState<1>& state) {
+  float most[2];
+  largest_scores(s, most);
+  most[0] *= factor;
+  most[1] *= factor;
+  const DueRescale due = raise_bases(most, state);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    // Why: a row that has seen no key has base -inf, and (-inf) - (-inf) is NaN.
+    const float base = state.base[0][half] == kNegInf ? 0.0f : state.base[0][half];
+    float even = 0.0f;
+    float odd = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+      s[n][half * 2] = exp2_fast(fmaf(s[n][half * 2], factor, -base));
+      s[n][half * 2 + 1] = exp2_fast(fmaf(s[n][half * 2 + 1], factor, -base));
+      even += s[n][half * 2];
+      odd += s[n][half * 2 + 1];
+    }
+    state.sum[0][half] += even + odd;
+  }
+  return due;
+}
+
+/// Scores of keys that a row may not see become -inf: key block n of the tile starts with key
+/// first_key + 8 n. A select, so that NaN cannot pass. kLeft: rows may not see the first keys
+/// either.
+template <bool kLeft, int kKeyBlocks>
+__device__ __forceinline__ void mask_scores(float (&s)[kKeyBlocks][4], const Row* rows,
+                                            int first_key) {
+  const int at = first_key + RowsByKeys::key(0, 0);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const KeyInterval keys = rows[RowsByKeys::row(half)].keys;
+    const int begin = keys.begin - at;
+    const int end = keys.end - at;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int key = 8 * n + i;
+        const bool visible = key < end && (!kLeft || key >= begin);
+        s[n][half * 2 + i] = visible ? s[n][half * 2 + i] : kNegInf;
+      }
+    }
+  }
+}
+
+}  // namespace attn

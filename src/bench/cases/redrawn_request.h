@@ -1,0 +1,49 @@
+// One request of a timed sample: what its inputs were, and its rows of what came out. Some rows of
+// a few requests say enough of a sample, and cost little where the whole batch would cost much.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "backends/backend.h"
+#include "bench/cases/case.h"
+#include "core/problem/problem.h"
+#include "inputs/make_inputs.h"
+#include "inputs/mla_inputs.h"
+#include "inputs/redraw.h"
+
+namespace attnbench {
+
+/// The request's own tensors after the redraw `nonce`. `blocks`: those that may change, or null
+/// where keys stay.
+AttentionInputs redrawn_request(const AttentionInputs& inputs, std::int64_t request,
+                                std::uint64_t nonce, const RedrawBlocks* blocks);
+MlaInputs redrawn_request(const MlaInputs& inputs, std::int64_t request, std::uint64_t nonce,
+                          const RedrawBlocks& blocks);
+
+/// Rows [first, first + count) of output and LSE, as PipelineOutput has them; nothing beside them.
+PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
+                               std::int64_t count);
+
+/// A request of a sample that is to be judged: its number, its first row in the batch, and which of
+/// its rows.
+struct JudgedRequest {
+  std::int64_t request = 0;
+  std::int64_t first_row = 0;
+  std::int64_t num_rows = 0;
+  std::vector<std::int32_t> rows;  // of the request, ascending
+};
+
+/// Draws requests and rows of the batch. Few, and fewer of long requests.
+std::vector<JudgedRequest> draw_judged(const Problem& problem);
+
+/// Judges those that are drawn, each by `judge`; the first wrong one ends it. Nothing when `judge`
+/// says nothing.
+std::optional<SampleVerdict> judge_drawn(
+    const Problem& problem,
+    const std::function<std::optional<Judgement>(const JudgedRequest&)>& judge);
+
+}  // namespace attnbench

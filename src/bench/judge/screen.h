@@ -1,0 +1,68 @@
+// Screening: every row of an attention output is compared, where the reference could only afford a
+// sample of them.
+//
+// On a GPU a plain float64 kernel of this program does it (device_screen.h); on the CPU the
+// reference's own mathematics in float32. Neither decides: what screening finds suspicious goes to
+// the float64 reference, whose word counts (screened_judgement.h). So a screening that is a little
+// off costs time and no verdict, and one that is far off is found, because rows that both have seen
+// must agree.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/tensor.h"
+#include "metadata/mask/attention_math.h"
+#include "reference/attention.h"
+
+namespace attnbench {
+
+/// An output and how it reads: scale > 0 says that it holds e4m3 codes of value / scale.
+struct ScreenedOutput {
+  const Tensor* output = nullptr;  // [T, H, Dv]
+  double e4m3_scale = 0;
+
+  double scale() const { return e4m3_scale > 0 ? e4m3_scale : 1; }
+  /// The largest value that it can hold; beyond it f32, f16 and bf16 have infinities, e4m3 that
+  /// value.
+  double limit() const;
+};
+
+/// A row `a` of a head beside the row `r` of the screening.
+struct ScreenedRow {
+  double error = 0;            // ||a - r|| over the elements that are finite in both
+  double expected = 0;         // ||r|| over these
+  double size = 0;             // max(||r||, kRowSpread * sqrt(sum_j p_j^2 ||v_j||^2))
+  double largest = 0;          // of |a - r|
+  double lse = 0;              // of the screening
+  std::int64_t misplaced = 0;  // NaN and infinities on one side only
+};
+
+struct ScreenTable {
+  std::vector<std::int32_t> rows;  // token indices, ascending
+  std::int64_t num_heads = 0;
+  std::vector<ScreenedRow> of;  // [rows, H]
+  /// In float64: it must agree with the reference. Else it is float32, and how far it is from the
+  /// reference is taken from the rows that both have.
+  bool is_float64 = false;
+
+  const ScreenedRow& at(std::size_t row, std::int64_t head) const {
+    return of[row * static_cast<std::size_t>(num_heads) + static_cast<std::size_t>(head)];
+  }
+};
+
+/// Screening on a device, of one case.
+class RowScreen {
+ public:
+  virtual ~RowScreen() = default;
+  /// All rows. Keeps what it uploads of the inputs, so their tensors must stay where they are until
+  /// it is destroyed. Errors: E-CAPACITY where there is too little
+  /// memory for that.
+  virtual ScreenTable compare(const AttentionMath& math, const ReferenceInputs& inputs,
+                              const ScreenedOutput& output) = 0;
+};
+
+/// The table of rows that were computed on the host, by the reference or in float32.
+ScreenTable screen_by(const ReferenceOutput& expected, const ScreenedOutput& output);
+
+}  // namespace attnbench

@@ -1,0 +1,414 @@
+// In the order of use: does the screening agree with the reference, which rows are suspicious, the
+// verdict with them, and the figures of all rows.
+#include "bench/judge/screened_judgement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "metrics/compare.h"
+#include "metrics/row_rule.h"
+
+namespace attnbench {
+namespace {
+
+/// Of a float64 sum against another one; grows with the scores, whose own rounding it has.
+constexpr double kAgreement = 1e-9;
+/// What suspicious rows may cost beside the sample, and how many are looked at whatever they cost.
+constexpr double kRecheckFlops = 20e9;
+constexpr std::size_t kLeastRechecked = 8;
+constexpr std::size_t kMostRechecked = 64;
+
+ScreenedOutput output_of(const ScreenedTrial& trial) {
+  return screened_output(trial.problem, trial.output.output);
+}
+
+/// Index of `row` in ascending rows, or nothing.
+std::optional<std::size_t> place_of(const std::vector<std::int32_t>& rows, std::int32_t row) {
+  const auto found = std::lower_bound(rows.begin(), rows.end(), row);
+  if (found == rows.end() || *found != row) return std::nullopt;
+  return static_cast<std::size_t>(found - rows.begin());
+}
+
+/// body(a, b, token, head) for the rows that both tables have.
+template <typename Body>
+void for_common_rows(const ScreenTable& a, const ScreenTable& b, const Body& body) {
+  for (std::size_t i = 0; i < b.rows.size(); ++i) {
+    const std::optional<std::size_t> place = place_of(a.rows, b.rows[i]);
+    if (!place) continue;
+    for (std::int64_t head = 0; head < b.num_heads; ++head) {
+      body(a.at(*place, head), b.at(i, head), b.rows[i], head);
+    }
+  }
+}
+
+bool agree(double a, double b, double unit) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  if (std::isinf(a) || std::isinf(b)) return a == b;
+  return std::abs(a - b) <= kAgreement * unit;
+}
+
+/// How far a table in float32 may be from the truth, by the rows that both have seen: in the size
+/// of a row, and of an LSE.
+struct Slack {
+  double output = 0;
+  double lse = 0;
+
+  Slack(const ScreenTable& screened, const ScreenTable& reference) {
+    constexpr double kFactor = 4;  // rows that only the screening has seen may be worse
+    for_common_rows(screened, reference,
+                    [&](const ScreenedRow& a, const ScreenedRow& b, std::int32_t, std::int64_t) {
+                      if (b.size > 0) raise(output, kFactor * std::abs(a.error - b.error) / b.size);
+                      raise(lse, kFactor * std::abs(a.lse - b.lse));
+                    });
+  }
+
+ private:
+  static void raise(double& most, double value) {
+    if (std::isfinite(value)) most = std::max(most, value);
+  }
+};
+
+/// Limits of rows that were not checked: the medians of their request's checked rows, or where it
+/// has none the median of all.
+class RequestLimits {
+ public:
+  /// `limits` [rows, H] of the checked rows.
+  RequestLimits(const std::vector<double>& limits, const ReferenceOutput& checked,
+                const RowBatch& batch, double slack)
+      : of_(request_medians(limits, checked.rows, batch, checked.num_heads)) {
+    std::vector<double> known;
+    for (const double limit : limits) {
+      if (std::isfinite(limit)) known.push_back(limit);
+    }
+    double all = 0;
+    if (!known.empty()) {
+      const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
+      std::nth_element(known.begin(), middle, known.end());
+      all = *middle;
+    }
+    for (double& limit : of_) limit = (limit > 0 ? limit : all) + slack;
+  }
+  double of(std::size_t request) const { return of_[request]; }
+
+ private:
+  std::vector<double> of_;
+};
+
+std::vector<double> output_limits(const ScreenedTrial& trial, const RowBatch& batch) {
+  const ReferenceOutput& r = *trial.checked.reference;
+  const RowComparison rows{&trial.output.output,
+                           r.output,
+                           trial.checked.emulation->output,
+                           r.row_size,
+                           r.output_loss,
+                           r.rows,
+                           batch};
+  return row_limits(rows, output_row_limits(tolerance_query(trial.problem, trial.numerics)));
+}
+
+std::vector<double> lse_limits(const ScreenedTrial& trial, const RowBatch& batch) {
+  const ReferenceOutput& r = *trial.checked.reference;
+  const LseComparison rows{&*trial.output.lse, r.lse,  trial.checked.emulation->lse,
+                           r.lse_loss,         r.rows, batch};
+  const AttentionSpec& a = trial.problem.attention;
+  const bool mla = a.type == AttentionType::kMla;
+  return lse_errors(rows, lse_row_limits(a.dtype, mla, trial.numerics.quantised_query)).limits;
+}
+
+/// How far beyond its limit the worst head of a token row is: above 1 is suspicious.
+struct Suspicion {
+  std::int32_t row = 0;
+  std::size_t request = 0;
+  double excess = 0;
+};
+
+double lse_at(const PipelineOutput& output, std::int64_t head, std::int32_t row) {
+  return output.lse->at(head * output.lse->dim(1) + row);
+}
+
+/// Every suspicious token row that was not checked, the worst first.
+class Suspects {
+ public:
+  Suspects(const ScreenedTrial& trial, const ScreenTable& table)
+      : trial_(trial),
+        tokens_(trial.problem),
+        reference_(screen_by(*trial.checked.reference, output_of(trial))),
+        slack_(table.is_float64 ? Slack(reference_, reference_) : Slack(table, reference_)),
+        output_limits_(output_limits(trial, tokens_.batch()), *trial.checked.reference,
+                       tokens_.batch(), slack_.output) {
+    if (trial.output.lse) {
+      lse_limits_.emplace(lse_limits(trial, tokens_.batch()), *trial.checked.reference,
+                          tokens_.batch(), slack_.lse);
+    }
+    std::size_t request = 0;
+    for (std::size_t i = 0; i < table.rows.size(); ++i) {
+      const std::int32_t row = table.rows[i];
+      while (row >= tokens_.query_start_loc[request + 1]) ++request;
+      if (place_of(reference_.rows, row)) continue;
+      const double excess = excess_of(table, i, request);
+      if (!(excess <= 1)) found_.push_back({row, request, excess});
+    }
+    std::stable_sort(found_.begin(), found_.end(),
+                     [](const Suspicion& a, const Suspicion& b) { return a.excess > b.excess; });
+  }
+
+  const std::vector<Suspicion>& found() const { return found_; }
+
+  /// As many as are affordable, ascending.
+  std::vector<std::int32_t> to_check() const {
+    const AttentionSpec& a = trial_.problem.attention;
+    std::vector<std::int32_t> rows;
+    double flops = 0;
+    for (const Suspicion& suspicion : found_) {
+      flops +=
+          2.0 * a.num_heads * (a.head_size + a.v_head_size) * tokens_.seq_lens[suspicion.request];
+      const bool affordable = flops <= kRecheckFlops || rows.size() < kLeastRechecked;
+      if (!affordable || rows.size() >= kMostRechecked) break;
+      rows.push_back(suspicion.row);
+    }
+    std::sort(rows.begin(), rows.end());
+    return rows;
+  }
+
+ private:
+  double excess_of(const ScreenTable& table, std::size_t place, std::size_t request) const {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    const auto columns = static_cast<double>(trial_.output.output.dim(2));
+    double most = 0;
+    for (std::int64_t head = 0; head < table.num_heads; ++head) {
+      const ScreenedRow& row = table.at(place, head);
+      if (row.misplaced > 0) return kInfinity;
+      const double limit = output_limits_.of(request);
+      const double error = row.size > 0 ? row.error / row.size : row.error;
+      // An element may be eight times as far out as the elements of a row at its limit are.
+      const double element = row.size > 0 ? row.largest / row.size * std::sqrt(columns) / 8 : 0;
+      most = std::max(most, excess(std::max(error, element), limit));
+      if (lse_limits_) {
+        const double actual = lse_at(trial_.output, head, table.rows[place]);
+        const bool same = actual == row.lse || (std::isnan(actual) && std::isnan(row.lse));
+        if (!same)
+          most = std::max(most, excess(std::abs(actual - row.lse), lse_limits_->of(request)));
+      }
+      if (std::isnan(most)) return kInfinity;
+    }
+    return most;
+  }
+  static double excess(double error, double limit) {
+    if (!std::isfinite(error)) return std::numeric_limits<double>::infinity();
+    if (limit > 0) return error / limit;
+    return error > 0 ? std::numeric_limits<double>::infinity() : 0;
+  }
+
+  const ScreenedTrial& trial_;
+  RowsOfBatch tokens_;
+  ScreenTable reference_;
+  Slack slack_;
+  RequestLimits output_limits_;
+  std::optional<RequestLimits> lse_limits_;
+  std::vector<Suspicion> found_;
+};
+
+std::string unchecked_suspects(const std::vector<Suspicion>& found, std::size_t checked) {
+  if (found.size() <= checked) return "";
+  std::set<std::size_t> requests;
+  for (const Suspicion& suspicion : found) requests.insert(suspicion.request);
+  return fmt::format(
+      "screening finds {} rows of {} requests as suspicious, of which {} were judged", found.size(),
+      requests.size(), checked);
+}
+
+/// The results of some of the rows.
+ReferenceOutput rows_of(const ReferenceOutput& all, const std::vector<std::int32_t>& rows) {
+  ReferenceOutput part;
+  part.rows = rows;
+  part.num_heads = all.num_heads;
+  part.v_head_size = all.v_head_size;
+  const auto width =
+      static_cast<std::size_t>(all.num_heads) * static_cast<std::size_t>(all.v_head_size);
+  for (const std::int32_t row : rows) {
+    const auto first = static_cast<std::ptrdiff_t>(*place_of(all.rows, row) * width);
+    part.output.insert(part.output.end(), all.output.begin() + first,
+                       all.output.begin() + first + static_cast<std::ptrdiff_t>(width));
+  }
+  for (std::size_t head = 0; head < static_cast<std::size_t>(all.num_heads); ++head) {
+    for (const std::int32_t row : rows) {
+      part.lse.push_back(all.lse[head * all.rows.size() + *place_of(all.rows, row)]);
+    }
+  }
+  return part;
+}
+
+/// err_ratio of rows that do not depend on the draw.
+void set_err_ratio(const ScreenedTrial& trial, Judgement& judgement) {
+  if (trial.sample.repeated.size() == trial.sample.rows.size()) return;
+  const ReferenceOutput reference = rows_of(*trial.checked.reference, trial.sample.repeated);
+  const ReferenceOutput emulation = rows_of(*trial.checked.emulation, trial.sample.repeated);
+  const Tolerance output = output_tolerance(tolerance_query(trial.problem, trial.numerics));
+  judgement.error.err_ratio =
+      compare({&trial.output.output, reference.output, emulation.output, reference.rows, false},
+              output)
+          .stats.err_ratio;
+  if (!judgement.lse_error) return;
+  const Tolerance lse = lse_tolerance(trial.problem.attention.dtype,
+                                      trial.problem.attention.type == AttentionType::kMla);
+  judgement.lse_error->err_ratio =
+      compare({&*trial.output.lse, reference.lse, emulation.lse, reference.rows, true}, lse)
+          .stats.err_ratio;
+}
+
+/// What the whole batch has lost, where a table has all of it.
+void set_totals(const ScreenedTrial& trial, const ScreenTable& table, Judgement& judgement) {
+  double errors = 0;
+  double expected = 0;
+  for (const ScreenedRow& row : table.of) {
+    errors += row.error * row.error;
+    expected += row.expected * row.expected;
+  }
+  // In float32 the table's own error would be seen in that of a float32 output.
+  const bool is_exact = table.is_float64 || trial.output.output.dtype() != Dtype::kF32;
+  const bool is_quantised = trial.output.output.dtype() == Dtype::kE4M3;
+  if (is_exact && !is_quantised && expected > 0) {
+    judgement.error.nmse = errors / expected;
+    judgement.error.rms_rel = std::sqrt(judgement.error.nmse);
+  }
+  if (!judgement.lse_error || !table.is_float64) return;
+  errors = expected = 0;
+  for (std::size_t i = 0; i < table.rows.size(); ++i) {
+    for (std::int64_t head = 0; head < table.num_heads; ++head) {
+      const double r = table.at(i, head).lse;
+      const double a = lse_at(trial.output, head, table.rows[i]);
+      if (!std::isfinite(r) || !std::isfinite(a)) continue;
+      errors += (a - r) * (a - r);
+      expected += r * r;
+    }
+  }
+  if (expected <= 0) return;
+  judgement.lse_error->nmse = errors / expected;
+  judgement.lse_error->rms_rel = std::sqrt(judgement.lse_error->nmse);
+}
+
+void check_agreement(const ScreenedTrial& trial, const ScreenTable& table) {
+  if (!table.is_float64) return;
+  const std::string wrong =
+      screening_disagrees(table, screen_by(*trial.checked.reference, output_of(trial)));
+  if (!wrong.empty())
+    fail(ErrorKind::kInternal, "screening disagrees with the reference: {}", wrong);
+}
+
+std::optional<Judgement> judge_with(const ScreenedTrial& trial,
+                                    const std::vector<std::int32_t>& suspects,
+                                    const YardsticksOf& yardsticks_of) {
+  const std::optional<OwnedYardsticks> more = yardsticks_of(suspects);
+  if (!more) return std::nullopt;
+  const ReferenceOutput reference = join_rows(*trial.checked.reference, more->reference);
+  const ReferenceOutput emulation = join_rows(*trial.checked.emulation, more->emulation);
+  Yardsticks all{&reference, &emulation, nullptr};
+  ReferenceOutput unquantised;
+  if (trial.checked.unquantised != nullptr && more->unquantised) {
+    unquantised = join_rows(*trial.checked.unquantised, *more->unquantised);
+    all.unquantised = &unquantised;
+  }
+  return judge(trial.problem, trial.numerics, trial.output, all);
+}
+
+}  // namespace
+
+ScreenedOutput screened_output(const Problem& problem, const Tensor& output) {
+  return {&output, output.dtype() == Dtype::kE4M3 ? problem.output_quant.scale : 0.0};
+}
+
+std::string screening_disagrees(const ScreenTable& screened, const ScreenTable& reference) {
+  std::string first;
+  for_common_rows(
+      screened, reference,
+      [&](const ScreenedRow& a, const ScreenedRow& b, std::int32_t row, std::int64_t head) {
+        const double scores = 1 + (std::isfinite(b.lse) ? std::abs(b.lse) : 0.0);
+        // A row with NaN or infinities is left to the reference as it is.
+        const bool same =
+            b.misplaced > 0 || (agree(a.error, b.error, scores * (b.size + b.error)) &&
+                                agree(a.expected, b.expected, scores * b.size) &&
+                                agree(a.lse, b.lse, scores) && a.misplaced == 0);
+        if (same || !first.empty()) return;
+        first = fmt::format(
+            "row {}, head {}: error {} and {}, norm {} and {}, LSE {} and {}, {} elements out of "
+            "place",
+            row, head, a.error, b.error, a.expected, b.expected, a.lse, b.lse, a.misplaced);
+      });
+  return first;
+}
+
+ReferenceOutput join_rows(const ReferenceOutput& a, const ReferenceOutput& b) {
+  const std::size_t count = a.rows.size() + b.rows.size();
+  std::vector<std::size_t> order(count);  // places in a, then in b, by their rows
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  const auto row_at = [&](std::size_t i) {
+    return i < a.rows.size() ? a.rows[i] : b.rows[i - a.rows.size()];
+  };
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t i, std::size_t j) { return row_at(i) < row_at(j); });
+
+  ReferenceOutput joined;
+  joined.num_heads = a.num_heads;
+  joined.v_head_size = a.v_head_size;
+  const auto heads = static_cast<std::size_t>(a.num_heads);
+  /// `width` values for each row.
+  const auto append = [&](std::vector<double> ReferenceOutput::*values, std::size_t width,
+                          std::size_t i) {
+    const bool is_first = i < a.rows.size();
+    const std::vector<double>& from = is_first ? a.*values : b.*values;
+    if (from.empty()) return;
+    const auto first = static_cast<std::ptrdiff_t>((is_first ? i : i - a.rows.size()) * width);
+    (joined.*values)
+        .insert((joined.*values).end(), from.begin() + first,
+                from.begin() + first + static_cast<std::ptrdiff_t>(width));
+  };
+  for (const std::size_t i : order) {
+    joined.rows.push_back(row_at(i));
+    append(&ReferenceOutput::output, heads * static_cast<std::size_t>(a.v_head_size), i);
+    for (const auto values :
+         {&ReferenceOutput::row_size, &ReferenceOutput::output_loss, &ReferenceOutput::lse_loss}) {
+      append(values, heads, i);
+    }
+  }
+  for (std::size_t head = 0; head < heads; ++head) {
+    for (const std::size_t i : order) {
+      const bool is_first = i < a.rows.size();
+      const ReferenceOutput& from = is_first ? a : b;
+      joined.lse.push_back(from.lse[head * from.rows.size() + (is_first ? i : i - a.rows.size())]);
+    }
+  }
+  return joined;
+}
+
+std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const ScreenTable* table,
+                                        const YardsticksOf& yardsticks_of) {
+  Judgement judgement = judge(trial.problem, trial.numerics, trial.output, trial.checked);
+  if (table != nullptr) {
+    check_agreement(trial, *table);
+    const Suspects suspects(trial, *table);
+    const std::vector<std::int32_t> rows = suspects.to_check();
+    if (!rows.empty()) {
+      std::optional<Judgement> with_suspects = judge_with(trial, rows, yardsticks_of);
+      if (!with_suspects) return std::nullopt;
+      judgement = *std::move(with_suspects);
+      const std::string more = unchecked_suspects(suspects.found(), rows.size());
+      if (!judgement.reasons.empty() && !more.empty()) judgement.reasons.push_back(more);
+    }
+    set_totals(trial, *table, judgement);
+  }
+  set_err_ratio(trial, judgement);
+  // Every row that either has seen.
+  std::set<std::int32_t> seen(trial.sample.rows.begin(), trial.sample.rows.end());
+  if (table != nullptr) seen.insert(table->rows.begin(), table->rows.end());
+  judgement.error.screened_rows = static_cast<std::int64_t>(seen.size());
+  return judgement;
+}
+
+}  // namespace attnbench

@@ -1,0 +1,53 @@
+// The verdict on an output of which every row was seen: judge() on the rows that were checked by
+// the reference and, after them, on those that screening found suspicious.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "bench/judge/judge.h"
+#include "bench/judge/screen.h"
+#include "reference/row_selection.h"
+
+namespace attnbench {
+
+/// References of some rows, owned.
+struct OwnedYardsticks {
+  ReferenceOutput reference;
+  ReferenceOutput emulation;
+  std::optional<ReferenceOutput> unquantised;  // where something is quantised
+};
+/// Computes them for any rows, ascending; nothing when should_stop said so.
+using YardsticksOf =
+    std::function<std::optional<OwnedYardsticks>(const std::vector<std::int32_t>& rows)>;
+
+/// What is judged, and by which rows.
+struct ScreenedTrial {
+  const Problem& problem;
+  const Numerics& numerics;
+  const PipelineOutput& output;
+  const RowSample& sample;  // of the checked rows
+  Yardsticks checked;
+};
+
+/// judge(), with what screening adds: `table` null = nothing was screened beside the checked rows.
+/// A row is suspicious beyond the median limit of its request's checked rows. The worst of them, as
+/// many as the reference can afford, are judged like the checked rows, and stand for the others.
+/// Figures that are compared between runs are of all screened rows, or of rows that do not depend
+/// on the drawn seed. Nothing when should_stop said so. Errors: E-INTERNAL where a screening in
+/// float64 disagrees with the reference on a row that both have seen.
+std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const ScreenTable* table,
+                                        const YardsticksOf& yardsticks_of);
+
+/// The output of a pipeline as it reads; e4m3 is that of a fused static quantisation.
+ScreenedOutput screened_output(const Problem& problem, const Tensor& output);
+
+/// Empty, or how a screening in float64 disagrees with the reference: "row 12, head 3: ...".
+std::string screening_disagrees(const ScreenTable& screened, const ScreenTable& reference);
+
+/// Results of both, whose rows are different ones, in the order of the rows.
+ReferenceOutput join_rows(const ReferenceOutput& a, const ReferenceOutput& b);
+
+}  // namespace attnbench

@@ -1,0 +1,313 @@
+// Orders are a word, the number of a pipeline and what belongs to it. After each all ranks meet, so
+// an order is done everywhere when it is done here.
+#include "bench/ranks/ranked_backend.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <exception>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backends/sample_side.h"
+#include "bench/ranks/rank_share.h"
+#include "core/error.h"
+#include "core/tensor.h"
+#include "metadata/parts/dcp.h"
+
+namespace attnbench {
+namespace {
+
+constexpr const char* kPrepare = "prepare";
+constexpr const char* kRun = "run";
+constexpr const char* kPoison = "poison";
+constexpr const char* kRead = "read";
+constexpr const char* kDrop = "drop";
+constexpr const char* kEnd = "end";
+
+std::string words_of(const std::exception& error) {
+  const auto* const ours = dynamic_cast<const Error*>(&error);
+  return ours != nullptr ? ours->full_message() : error.what();
+}
+
+/// Copies columns [begin, end) of each of `rows` rows of `columns` columns.
+void take_columns(Tensor& to, const Tensor& from, std::int64_t rows, std::int64_t columns,
+                  std::int64_t begin, std::int64_t end) {
+  const std::size_t row = rows == 0 ? 0 : to.size_bytes() / static_cast<std::size_t>(rows);
+  const std::size_t column = row / static_cast<std::size_t>(columns);
+  const std::size_t first = static_cast<std::size_t>(begin) * column;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rows); ++i) {
+    std::memcpy(to.bytes() + i * row + first, from.bytes() + i * row + first,
+                static_cast<std::size_t>(end - begin) * column);
+  }
+}
+
+/// Tensors [1, ...] of the ranks as [W, ...].
+Tensor stack(const std::vector<const Tensor*>& parts) {
+  std::vector<std::int64_t> shape = parts.front()->shape();
+  shape.front() = static_cast<std::int64_t>(parts.size());
+  Tensor all(parts.front()->dtype(), std::move(shape));
+  const std::size_t size = parts.front()->size_bytes();
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (parts[r]->size_bytes() != size) fail(ErrorKind::kInternal, "ranks gave unequal tensors");
+    if (size > 0) std::memcpy(all.bytes() + r * size, parts[r]->bytes(), size);
+  }
+  return all;
+}
+
+/// Heads of rank r come from rank r; what ranks have by themselves is stacked.
+PipelineOutput join(const Problem& problem, std::vector<PipelineOutput> of_ranks) {
+  const int world_size = problem.dcp.world_size;
+  const std::int64_t heads = problem.attention.num_heads;
+  PipelineOutput& first = of_ranks.front();
+  for (int r = 1; r < world_size; ++r) {
+    PipelineOutput& other = of_ranks[static_cast<std::size_t>(r)];
+    const HeadSpan own = dcp_heads_of_rank(problem.attention.num_heads, r, world_size);
+    take_columns(first.output, other.output, first.output.dim(0), heads, own.begin, own.end);
+    if (first.lse) take_columns(*first.lse, *other.lse, 1, heads, own.begin, own.end);
+    if (first.defect.empty() && !other.defect.empty()) {
+      first.defect = fmt::format("rank {}: {}", r, other.defect);
+    }
+  }
+  const auto stacked = [&](const std::function<const Tensor*(const PipelineOutput&)>& of) {
+    std::vector<const Tensor*> parts;
+    for (const PipelineOutput& output : of_ranks) parts.push_back(of(output));
+    return stack(parts);
+  };
+  if (first.cache) {
+    first.cache = stacked([](const PipelineOutput& output) { return &*output.cache; });
+  }
+  for (std::size_t i = 0; i < first.more.size(); ++i) {
+    first.more[i].second = stacked([i](const PipelineOutput& o) { return &o.more.at(i).second; });
+  }
+  return std::move(first);
+}
+
+}  // namespace
+
+/// The group of the pipelines that are prepared, on rank 0.
+class RankSession {
+ public:
+  RankSession(std::unique_ptr<RankChannel> channel, Ops& ops, double limit_s)
+      : channel_(std::move(channel)),
+        communicator_(channel_->make_communicator(ops)),
+        seat_{0, communicator_.get()},
+        limit_s_(limit_s) {}
+
+  ~RankSession() {
+    if (is_broken_) return;
+    try {
+      channel_->broadcast(kEnd, kEnd, limit_s_);
+      channel_->close();
+    } catch (const std::exception&) {
+      // The case has its result; who did not end is ended by its broker.
+    }
+  }
+
+  const RankSeat& seat() const { return seat_; }
+  RankChannel& channel() { return *channel_; }
+  bool is_broken() const { return is_broken_; }
+  int next_number() { return next_number_++; }
+
+  /// Gives an order and does `work`, rank 0's part of it.
+  template <typename Work>
+  void order(const std::string& text, const std::string& phase, const Work& work) {
+    if (is_broken_) fail(ErrorKind::kInternal, "the ranks of the case have given up");
+    try {
+      channel_->broadcast(text, phase, limit_s_);
+      is_working_ = true;
+      work();
+      is_working_ = false;
+      channel_->meet();
+    } catch (const std::exception& error) {
+      is_broken_ = true;
+      // Nobody listens any more where it was the channel that threw.
+      if (std::exchange(is_working_, false)) tell(words_of(error));
+      throw;
+    }
+  }
+
+ private:
+  void tell(const std::string& reason) {
+    try {
+      channel_->give_up(reason);
+    } catch (const std::exception&) {
+    }
+  }
+
+  std::unique_ptr<RankChannel> channel_;
+  std::unique_ptr<Communicator> communicator_;
+  RankSeat seat_;
+  double limit_s_;
+  bool is_broken_ = false;
+  bool is_working_ = false;
+  int next_number_ = 0;
+};
+
+namespace {
+
+class RankedPipeline final : public Pipeline {
+ public:
+  RankedPipeline(std::shared_ptr<RankSession> session, const Backend& backend,
+                 const Problem& problem, const BackendInputs& inputs, Ops& ops)
+      : session_(std::move(session)), number_(session_->next_number()) {
+    session_->order(order_of(kPrepare), "prepare", [&] {
+      for (int rank = 1; rank < problem.dcp.world_size; ++rank) {
+        Parcel share = pack_share(problem, inputs, rank);
+        session_->channel().pass(0, rank, &share);
+      }
+      share_ = std::make_unique<RankShare>(pack_share(problem, inputs, 0), session_->seat());
+      own_ = backend.prepare(share_->problem(), share_->inputs(), ops);
+    });
+    for (const Step& step : own_->steps()) {
+      Step& ranked = steps_.emplace_back(step);
+      const std::string order = order_of(kRun, steps_.size() - 1);
+      ranked.run = [this, order, &step] { session_->order(order, step.name, step.run); };
+    }
+  }
+  ~RankedPipeline() override {
+    if (session_->is_broken()) return;
+    try {
+      session_->order(order_of(kDrop), kDrop, [this] { own_.reset(); });
+    } catch (const std::exception&) {
+      // The session is broken then.
+    }
+  }
+  RankedPipeline(const RankedPipeline&) = delete;
+  RankedPipeline& operator=(const RankedPipeline&) = delete;
+
+  const std::vector<Step>& steps() const override { return steps_; }
+  void poison_outputs() override {
+    session_->order(order_of(kPoison), kPoison, [this] { own_->poison_outputs(); });
+  }
+  PipelineOutput read_output(bool with_cache) override {
+    std::vector<PipelineOutput> outputs;
+    session_->order(order_of(kRead, with_cache ? 1 : 0), kRead, [&] {
+      outputs.push_back(own_->read_output(with_cache));
+      for (int rank = 1; rank < session_->channel().world_size(); ++rank) {
+        const std::optional<Parcel> parcel = session_->channel().pass(rank, 0, nullptr);
+        outputs.push_back(ParcelReader(parcel->text, parcel->file).output());
+      }
+    });
+    return join(share_->problem(), std::move(outputs));
+  }
+  /// The memory of other ranks is not here.
+  std::optional<SampleSide> sample_side() override { return std::nullopt; }
+
+ private:
+  std::string order_of(const char* word, std::size_t value = 0) const {
+    return fmt::format("{} {} {}", word, number_, value);
+  }
+
+  std::shared_ptr<RankSession> session_;
+  int number_;
+  std::unique_ptr<RankShare> share_;
+  std::unique_ptr<Pipeline> own_;
+  std::vector<Step> steps_;
+};
+
+/// The pipelines of a rank that is not the first.
+class RankServer {
+ public:
+  RankServer(RankChannel& channel, const Backend& backend, Ops& ops)
+      : channel_(channel),
+        backend_(backend),
+        ops_(ops),
+        communicator_(channel.make_communicator(ops)),
+        seat_{channel.rank(), communicator_.get()} {}
+
+  void serve() {
+    for (;;) {
+      const std::string text = channel_.broadcast("", "", 0);
+      std::istringstream words(text);
+      std::string word;
+      int number = 0;
+      std::size_t value = 0;
+      words >> word >> number >> value;
+      if (word == kEnd) return channel_.close();
+      obey(word, number, value);
+      channel_.meet();
+    }
+  }
+
+ private:
+  struct Prepared {
+    std::unique_ptr<RankShare> share;
+    std::unique_ptr<Pipeline> pipeline;
+  };
+
+  void obey(const std::string& word, int number, std::size_t value) {
+    if (word == kPrepare) {
+      prepare(number);
+    } else if (word == kDrop) {
+      prepared_.erase(number);
+    } else if (word == kPoison) {
+      prepared_.at(number).pipeline->poison_outputs();
+    } else if (word == kRun) {
+      prepared_.at(number).pipeline->steps().at(value).run();
+    } else if (word == kRead) {
+      read(number, value != 0);
+    } else {
+      fail(ErrorKind::kInternal, "an order that it does not know: {}", word);
+    }
+  }
+
+  void prepare(int number) {
+    Prepared& prepared = prepared_[number];
+    for (int rank = 1; rank < channel_.world_size(); ++rank) {
+      const std::optional<Parcel> parcel = channel_.pass(0, rank, nullptr);
+      if (parcel) prepared.share = std::make_unique<RankShare>(*parcel, seat_);
+    }
+    prepared.pipeline = backend_.prepare(prepared.share->problem(), prepared.share->inputs(), ops_);
+  }
+
+  void read(int number, bool with_cache) {
+    ParcelWriter writer;
+    writer.output(prepared_.at(number).pipeline->read_output(with_cache));
+    Parcel own = writer.take();
+    for (int rank = 1; rank < channel_.world_size(); ++rank) {
+      channel_.pass(rank, 0, rank == channel_.rank() ? &own : nullptr);
+    }
+  }
+
+  RankChannel& channel_;
+  const Backend& backend_;
+  Ops& ops_;
+  std::unique_ptr<Communicator> communicator_;
+  RankSeat seat_;
+  std::map<int, Prepared> prepared_;
+};
+
+}  // namespace
+
+RankedBackend::RankedBackend(const Backend& inner, OpenGroup open, double limit_s)
+    : ForwardingBackend(inner), open_(std::move(open)), limit_s_(limit_s) {}
+
+RankedBackend::~RankedBackend() = default;
+
+std::unique_ptr<Pipeline> RankedBackend::prepare(const Problem& problem,
+                                                 const BackendInputs& inputs, Ops& ops) const {
+  // The group lives as long as one of its pipelines.
+  std::shared_ptr<RankSession> session = session_.lock();
+  if (session == nullptr || session->is_broken()) {
+    session = std::make_shared<RankSession>(open_(problem.dcp.world_size), ops, limit_s_);
+    session_ = session;
+  }
+  return std::make_unique<RankedPipeline>(std::move(session), inner(), problem, inputs, ops);
+}
+
+void serve_rank(RankChannel& channel, const Backend& backend, Ops& ops) {
+  try {
+    RankServer(channel, backend, ops).serve();
+  } catch (const std::exception& error) {
+    // Where the channel threw, the group is over and nobody listens any more.
+    channel.give_up(words_of(error));
+    throw;
+  }
+}
+
+}  // namespace attnbench

@@ -1,0 +1,134 @@
+// A group is opened with the number of its job, its id and the hash of its problem, so that a rank
+// with another command line or another file is found before anything runs.
+#include "cli/session/ranks.h"
+
+#include <fmt/format.h>
+
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "bench/process/child_process.h"
+#include "bench/ranks/rank_link.h"
+#include "core/error.h"
+#include "core/problem/fields.h"
+#include "core/sha256.h"
+
+namespace attnbench {
+namespace {
+
+/// The opening of a job's group; ids have no spaces.
+std::string opening_of(std::size_t index, const Job& job) {
+  return fmt::format("{} {} {}", index, sha256_hex(problem_to_json(*job.problem)), job.id);
+}
+
+struct Opening {
+  int rank = 0;
+  int world_size = 0;
+  std::size_t index = 0;
+  std::string job;  // as opening_of() says it
+  std::string id;
+};
+
+Opening read_opening(const std::string& text) {
+  Opening opening;
+  std::istringstream words(text);
+  words >> opening.rank >> opening.world_size >> std::ws;
+  std::getline(words, opening.job);
+  std::istringstream of_job(opening.job);
+  std::string hash;
+  of_job >> opening.index >> hash >> std::ws;
+  std::getline(of_job, opening.id);
+  return opening;
+}
+
+/// Empty where this rank has the job, too.
+std::string objection(const Opening& opening, const std::vector<Job>& jobs) {
+  const bool is_there = opening.index < jobs.size();
+  if (is_there && opening_of(opening.index, jobs[opening.index]) == opening.job) return "";
+  return fmt::format(
+      "it was started with another scenario or other options than rank 0: {} is {}", opening.id,
+      is_there && jobs[opening.index].id == opening.id ? "another problem here" : "no case here");
+}
+
+/// What the process of a rank does.
+void be_rank(const RankHome& home, const Opening& opening, const BenchOptions& bench,
+             const std::vector<Job>& jobs) {
+  RankLink link(home.socket, kJobHello, opening.rank);
+  link.join(opening.world_size);
+  if (const std::string words = objection(opening, jobs); !words.empty()) {
+    link.give_up(words);
+    link.receive();
+    return;
+  }
+  const std::unique_ptr<Ops> ops =
+      bench.make_ops ? bench.make_ops() : make_cpu_ops(bench.num_threads);
+  try {
+    serve_rank(link, *jobs[opening.index].backend, *ops);
+  } catch (const Error&) {
+    // Rank 0 says what happened.
+  }
+}
+
+/// How a child ended, when it has.
+std::string end_of(ChildProcess& child) {
+  constexpr int kPollMs = 100;
+  Message message;
+  while (child.read(message, kPollMs) != ChildProcess::Read::kEnded) {
+  }
+  return child.how_it_ended();
+}
+
+}  // namespace
+
+DeviceChoice choose_rank_device(const RankHome& home, const SelectionOptions& selection) {
+  DeviceChoice device = choose_device(selection);
+  const bool is_open = selection.device == "auto" || selection.device == "cuda";
+  if (device.is_cuda() && is_open && home.launched.size > 1) {
+    SelectionOptions own = selection;
+    own.device = fmt::format("cuda:{}", home.launched.local_rank);
+    device = choose_device(own);
+  }
+  RealRanks& nccl = device.facts.nccl;
+  RealRanks& mpi = device.facts.mpi;
+  if (!device.is_cuda()) {
+    mpi = {home.missing, home.launched.size};
+    return device;
+  }
+  mpi.missing = "its ranks are processes on the CPU, and the device is " + device.name;
+  if (nccl.missing.empty()) nccl = {home.missing, home.launched.size};
+  return device;
+}
+
+RankedJobs::RankedJobs(const RankHome& home, const BenchOptions& bench, std::vector<Job>& jobs) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!has_real_ranks(*jobs[i].problem)) continue;
+    const OpenGroup open = [socket = home.socket, waits = bench.rank_waits,
+                            about = opening_of(i, jobs[i])](int world_size) {
+      auto link =
+          std::make_unique<RankLink>(socket, kJobHello, 0, [waits](const std::string& what) {
+            if (waits && *waits) (*waits)(what);
+          });
+      link->open(world_size, about);
+      return link;
+    };
+    backends_.push_back(
+        std::make_unique<RankedBackend>(*jobs[i].backend, open, bench.hang_limit_s));
+    jobs[i].backend = backends_.back().get();
+    jobs[i].repro = fmt::format("mpirun -n {} {}", jobs[i].problem->dcp.world_size, jobs[i].repro);
+  }
+}
+
+void serve_ranks(const RankHome& home, const BenchOptions& bench, const std::vector<Job>& jobs) {
+  if (home.socket.empty()) return;  // rank 0 says what is missing
+  RankLink link(home.socket, kServerHello, home.launched.rank);
+  while (const std::optional<Message> message = link.receive()) {
+    if (message->kind != kOpen) continue;
+    const Opening opening = read_opening(message->text);
+    ChildProcess child([&](ParentLink&) { be_rank(home, opening, bench, jobs); });
+    const pid_t pid = child.pid();
+    link.send(kJobEnded, fmt::format("{} {}", pid, end_of(child)));
+  }
+}
+
+}  // namespace attnbench

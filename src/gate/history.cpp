@@ -1,0 +1,192 @@
+#include "gate/history.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kSchemaVersion = 1;
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+double rms_of_quantization(const Result& result) {
+  return result.quantization_error ? result.quantization_error->rms_rel : kNaN;
+}
+
+Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+Json text_or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+std::string line_of(const RunInfo& run, const Result& result) {
+  const Environment& environment = run.environment;
+  const bool on_gpu = result.device != "cpu" && environment.device;
+  Json json;
+  json["schema_version"] = kSchemaVersion;
+  json["created"] = run.created;
+  json["version"] = run.tool_version;
+  json["git"] = run.git;
+  json["fingerprint"] = environment.fingerprint;
+  json["device"] = result.device;
+  json["device_name"] = on_gpu ? environment.device->name : environment.cpu.model;
+  json["plugin"] = text_or_null(result.plugin ? result.plugin->version : "");
+  json["id"] = result.id;
+  json["status"] = to_string(result.status);
+  for (const HistoryMetric& metric : history_metrics()) {
+    json[metric.name] = number(metric.get(result));
+  }
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// The member as text; empty where it is missing or null.
+std::string text_of(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+/// A line of the file. `place` is for messages.
+HistoryRecord record_of(const std::string& line, const std::string& place) {
+  const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  const bool is_ours = json.is_object() && json.contains("id") && json.contains("schema_version");
+  if (!is_ours) {
+    fail(ErrorKind::kFormat, "{}: expected a line that 'run --history' wrote, found {:.40}", place,
+         line);
+  }
+  if (json["schema_version"] != kSchemaVersion) {
+    fail(ErrorKind::kFormat, "{}: schema_version: expected {}, found {}", place, kSchemaVersion,
+         json["schema_version"].dump());
+  }
+  HistoryRecord record;
+  record.created = text_of(json, "created");
+  record.git = text_of(json, "git");
+  record.fingerprint = text_of(json, "fingerprint");
+  record.device_name = text_of(json, "device_name");
+  record.plugin = text_of(json, "plugin");
+  record.id = text_of(json, "id");
+  record.status = text_of(json, "status");
+  for (const HistoryMetric& metric : history_metrics()) {
+    const auto found = json.find(metric.name);
+    if (found != json.end() && found->is_number()) {
+      record.numbers[metric.name] = found->get<double>();
+    }
+  }
+  return record;
+}
+
+void read_file(const std::string& path, std::vector<HistoryRecord>& records) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream content;
+  content << file.rdbuf();
+  if (!file) fail(ErrorKind::kIo, "{}: expected a readable file: {}", path, std::strerror(errno));
+  const std::string text = content.str();
+  int number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string::npos) return;  // a process died while it wrote
+    ++number;
+    if (end > begin) {
+      records.push_back(
+          record_of(text.substr(begin, end - begin), fmt::format("{}:{}", path, number)));
+    }
+    begin = end + 1;
+  }
+}
+
+/// Why one call: lines of two runs that end at the same time stay whole.
+void append_text(const std::string& path, const std::string& text) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) fail(ErrorKind::kIo, "cannot write '{}': {}", path, std::strerror(errno));
+  const ssize_t written = write(file, text.data(), text.size());
+  const int error = errno;
+  close(file);
+  if (written != static_cast<ssize_t>(text.size())) {
+    fail(ErrorKind::kIo, "cannot write '{}': {}", path,
+         written < 0 ? std::strerror(error) : "the disk is full");
+  }
+}
+
+}  // namespace
+
+const std::vector<HistoryMetric>& history_metrics() {
+  static const std::vector<HistoryMetric> metrics{
+      {"median_us", "us", true,
+       [](const Result& r) { return r.timing ? r.timing->median_us : kNaN; }},
+      {"total_us", "us", true,
+       [](const Result& r) { return r.timing ? r.timing->total_us : kNaN; }},
+      {"cycles", "", true, [](const Result& r) { return r.timing ? r.timing->cycles : kNaN; }},
+      {"noise", "", true, [](const Result& r) { return r.timing ? r.timing->noise : kNaN; }},
+      {"cpu_wait", "", true, [](const Result& r) { return r.timing ? r.timing->cpu_wait : kNaN; }},
+      {"tflops", "TFLOP/s", false,
+       [](const Result& r) { return r.throughput ? r.throughput->tflops : kNaN; }},
+      {"gbps", "GB/s", false,
+       [](const Result& r) { return r.throughput ? r.throughput->gbps : kNaN; }},
+      {"max_abs", "", true, [](const Result& r) { return r.error ? r.error->max_abs : kNaN; }},
+      {"rms_rel", "", true, [](const Result& r) { return r.error ? r.error->rms_rel : kNaN; }},
+      {"err_ratio", "", true, [](const Result& r) { return r.error ? r.error->err_ratio : kNaN; }},
+      {"quantization_rms_rel", "", true, rms_of_quantization},
+  };
+  return metrics;
+}
+
+const HistoryMetric& history_metric(const std::string& name) {
+  std::string names;
+  for (const HistoryMetric& metric : history_metrics()) {
+    if (name == metric.name) return metric;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", metric.name);
+  }
+  fail(ErrorKind::kUsage, "--metric: expected one of {}, found '{}'", names, name);
+}
+
+void append_history(const std::string& path, const RunInfo& run,
+                    const std::vector<Result>& results) {
+  std::string text;
+  for (const Result& result : results) {
+    if (result.status != Status::kSkipped) text += line_of(run, result);
+  }
+  if (!text.empty()) append_text(path, text);
+}
+
+std::vector<HistoryRecord> read_history(const std::vector<std::string>& paths) {
+  std::vector<HistoryRecord> records;
+  for (const std::string& path : paths) read_file(path, records);
+  // RFC 3339 in UTC sorts as text.
+  std::stable_sort(records.begin(), records.end(),
+                   [](const auto& a, const auto& b) { return a.created < b.created; });
+  return records;
+}
+
+std::vector<HistorySeries> history_series(const std::vector<HistoryRecord>& records,
+                                          const HistoryMetric& metric) {
+  std::map<std::pair<std::string, std::string>, HistorySeries> series;
+  for (const HistoryRecord& record : records) {
+    HistorySeries& one = series[{record.id, record.fingerprint}];
+    one.id = record.id;
+    one.fingerprint = record.fingerprint;
+    one.device_name = record.device_name;
+    one.last_status = record.status;
+    const auto found = record.numbers.find(metric.name);
+    const bool has_value = record.status == "passed" && found != record.numbers.end();
+    if (!has_value) {
+      ++one.without_value;
+      continue;
+    }
+    one.records.push_back(&record);
+    one.values.push_back(found->second);
+  }
+  std::vector<HistorySeries> all;
+  for (auto& [key, one] : series) all.push_back(std::move(one));
+  return all;
+}
+
+}  // namespace attnbench

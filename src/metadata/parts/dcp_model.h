@@ -1,0 +1,45 @@
+// What a step of decode context parallelism costs, as a function of sizes and of a few measured
+// numbers (docs/dcp-model.md): for predictions where there are no such ranks, and to say what a
+// measured step is made of.
+#pragma once
+
+#include <cstdint>
+
+#include "core/problem/problem.h"
+
+namespace attnbench {
+
+/// Bytes that each rank receives from the others in one step.
+struct DcpMessages {
+  double query = 0;   // all-gather of the query heads
+  double lse = 0;     // all-gather of the LSEs; 0 for a2a, where they travel with the outputs
+  double output = 0;  // reduce-scatter, all-reduce or all-to-all of the partial outputs
+
+  double total() const { return query + lse + output; }
+  /// Messages, each of which costs a latency.
+  int count() const { return lse > 0 ? 3 : 2; }
+};
+
+/// One exchange of `tokens` rows of the query: partial outputs of `width` float32 elements a head,
+/// query heads of `head_size` elements in attention.dtype. All 0 for one rank.
+DcpMessages dcp_messages(const Problem& problem, std::int64_t tokens, int head_size, int width);
+
+/// A connection between ranks, and a device.
+struct DcpLink {
+  double latency_us = 0;  // of a message, however short
+  double gbps = 0;        // that a rank receives, 1e9 bytes/s
+};
+
+/// Of NCCL in a graph between H200s, by measurements of single collectives, and a network of
+/// 400 Gbit/s a GPU, whose numbers are assumed.
+inline constexpr DcpLink kNvLink{10, 200};
+inline constexpr DcpLink kNetwork{25, 50};
+
+/// Microseconds of a step's exchanges over the link.
+double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link);
+
+/// Bytes of keys and values that the slowest rank reads: those of the requests' context tokens that
+/// are on it. `bytes_of_key`: of one token, all KV heads.
+double dcp_context_bytes(const Problem& problem, double bytes_of_key);
+
+}  // namespace attnbench

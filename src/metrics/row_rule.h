@@ -1,0 +1,106 @@
+// The verdict on attention: each row of each head answers for itself (semantics §14.2).
+//
+// A row is the vector a[Dv] of one token and one head beside the reference r[Dv] and the emulation
+// e[Dv], the same mathematics with the roundings that the case declares. Its error is ||a - r|| / n
+// in the size n of the row, and its limit follows from what honest rounding costs there. So a wrong
+// row cannot hide among right ones, however many and however large they are. What floors and
+// factors are decided by is docs/verdicts.md.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/numbers/dtype.h"
+#include "core/result/result.h"
+#include "core/tensor.h"
+#include "metrics/tolerance.h"
+
+namespace attnbench {
+
+/// A row may err by max(floor, emulation_factor * the emulation's error of the row,
+/// emulation_factor * the median of those of its request, what float32 loses there), an element by
+/// element_factor * that / sqrt(Dv) and a unit in the last place of the output's type besides.
+struct RowLimits {
+  double floor = 0;             // of ||a - r|| / n
+  double emulation_factor = 2;  // of the row's, and of the median over its request
+  double element_factor = 8;
+  /// > 0: the output holds e4m3 codes of o / e4m3_scale. The error is then the least that a value
+  /// before quantisation can have had, and an element may be one e4m3 step beyond its limit.
+  double e4m3_scale = 0;
+  std::string rule;  // e.g. "rows, bfloat16"
+};
+
+/// An LSE may err by max(floor, emulation_factor * the emulation's error, emulation_factor * its
+/// median over the request, what float32 loses there); absolute, natural log.
+struct LseLimits {
+  double floor = 0;
+  double emulation_factor = 4;
+  std::string rule;
+};
+
+RowLimits output_row_limits(const ToleranceQuery& query);
+/// `input`: of the model; MLA rounds its latent query. `fp8_products`: query and keys are e4m3, and
+/// a tensor core keeps some 14 bits of the sums of their products.
+LseLimits lse_row_limits(Dtype input, bool mla = false, bool fp8_products = false);
+
+/// Which tokens are whose.
+struct RowBatch {
+  std::span<const std::int32_t> query_start_loc;  // [B+1]
+  std::span<const std::int32_t> seq_lens;         // [B]
+};
+
+/// One output beside its reference, on the checked rows.
+struct RowComparison {
+  const Tensor* actual = nullptr;       // [T, H, Dv]
+  std::span<const double> expected;     // [rows, H, Dv]
+  std::span<const double> emulated;     // like expected; empty = only the floor counts
+  std::span<const double> row_size;     // [rows, H], ReferenceOutput::row_size
+  std::span<const double> output_loss;  // [rows, H], ReferenceOutput::output_loss; or empty
+  std::span<const std::int32_t> rows;   // token indices, ascending
+  RowBatch batch;
+};
+
+/// An LSE beside its reference.
+struct LseComparison {
+  const Tensor* actual = nullptr;    // [H, T]
+  std::span<const double> expected;  // [H, rows]
+  std::span<const double> emulated;  // like expected, or empty
+  std::span<const double> lse_loss;  // [rows, H], ReferenceOutput::lse_loss; or empty
+  std::span<const std::int32_t> rows;
+  RowBatch batch;
+};
+
+/// Errors and limits of rows, both [rows, H]: of an output in the row's size, of an LSE absolute.
+/// An error is infinite where NaN or infinity are in different places.
+struct RowErrors {
+  std::vector<double> errors;
+  std::vector<double> limits;
+};
+RowErrors row_errors(const RowComparison& comparison, const RowLimits& limits);
+RowErrors lse_errors(const LseComparison& comparison, const LseLimits& limits);
+
+/// The limits of row_errors() by themselves: all but `actual`'s shape and type is looked at.
+std::vector<double> row_limits(const RowComparison& comparison, const RowLimits& limits);
+
+/// Median over rows and heads of a request of values [rows, H]; [B], 0 for a request without rows.
+std::vector<double> request_medians(std::span<const double> values,
+                                    std::span<const std::int32_t> rows, const RowBatch& batch,
+                                    std::int64_t num_heads);
+
+/// ||a - r|| / n over the elements that are finite in both. 0 / 0 is 0, an error where n is 0
+/// infinite.
+double row_error(std::span<const double> actual, std::span<const double> expected, double row_size);
+
+/// Decides, and adds row_error, row_limit, worst_row, rows_outside, requests_outside, matched_pct,
+/// limit and rule to `stats`, which compare() made of the same tensors. Reasons are sentences such
+/// as "output of request 31, row 0 (position 4000), head 5: error 0.025 of the row's size, limit
+/// 0.004; 96 rows of 3 requests are outside". Returns the reasons; none = passed.
+/// Errors: E-SHAPE when sizes do not fit each other.
+std::vector<std::string> judge_rows(const RowComparison& comparison, const RowLimits& limits,
+                                    ErrorStats& stats);
+std::vector<std::string> judge_lse_rows(const LseComparison& comparison, const LseLimits& limits,
+                                        ErrorStats& stats);
+
+}  // namespace attnbench

@@ -1,0 +1,200 @@
+// Small cases of kernels/attention/hopper/latent.cuh, for whoever forces it: ragged lengths, rows
+// without keys, all sizes of blocks and ways of loading the query, and the three operations.
+#pragma once
+
+#include <algorithm>
+
+#include "metadata/parts/decode_plan.h"
+#include "ops/cuda/testing/operation_cases_testing.h"
+#include "ops/plan_rows.h"
+
+namespace attnbench::cuda {
+
+inline constexpr const char* kLatentKernel = "hopper_latent";
+
+enum class LatentForm { kWhole, kSplits, kPlan };
+
+struct LatentCase {
+  std::string name;
+  Dtype element = Dtype::kBF16;
+  Dtype output = Dtype::kBF16;
+  LatentForm form = LatentForm::kWhole;
+  int heads = 16;
+  int block_size = 64;
+  std::vector<int> query_lens{1, 1, 1};
+  std::vector<int> seq_lens{37, 128, 200};
+  int parts = 3;          // of a plan, or splits
+  int query_padding = 0;  // elements behind the heads of a token, a multiple of 8
+  float softmax_scale = 0.05f;
+  bool has_nan_in_last_key = false;  // of every request, in a column of its value
+};
+
+inline constexpr int kLatentEntry = 576;
+inline constexpr int kLatentWidth = 512;
+
+/// Entries of the requests in shuffled blocks: what belongs to no key is NaN, and entries of the
+/// table past a request's keys are garbage.
+inline void set_latent_cache(attn::AttendParams& p, const LatentCase& c, CaseMemory& memory) {
+  const int longest = *std::max_element(c.seq_lens.begin(), c.seq_lens.end());
+  const int columns = longest / c.block_size + 2;
+  const auto requests = static_cast<int>(c.seq_lens.size());
+  Tensor cache = poisoned(c.element, {columns * requests, c.block_size, kLatentEntry});
+  std::vector<int> table;
+  std::mt19937 random(61);
+  std::normal_distribution<float> normal;
+  for (int b = 0; b < requests; ++b) {
+    for (int i = 0; i < columns; ++i) {
+      const int block = (columns - 1 - i) * requests + b;
+      const int live =
+          std::min(c.block_size, c.seq_lens[static_cast<std::size_t>(b)] - i * c.block_size);
+      table.push_back(live > 0 ? block : (i % 2 == 0 ? -7 : 1 << 30));
+      const attn::i64 first = attn::i64{block} * c.block_size * kLatentEntry;
+      for (attn::i64 at = 0; at < attn::i64{std::max(live, 0)} * kLatentEntry; ++at) {
+        cache.set(first + at, normal(random));
+      }
+      if (c.has_nan_in_last_key && live > 0 && live <= c.block_size &&
+          c.seq_lens[static_cast<std::size_t>(b)] == i * c.block_size + live) {
+        cache.set(first + attn::i64{live - 1} * kLatentEntry + 300,
+                  std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+  p.kv.element = element_of(c.element);
+  p.kv.key = p.kv.value = memory.upload(cache);
+  p.kv.token_stride_key = p.kv.token_stride_value = kLatentEntry;
+  p.kv.block_stride = attn::i64{c.block_size} * kLatentEntry;
+  p.kv.block_size = c.block_size;
+  p.kv.block_table = memory.upload(table);
+  p.kv.block_table_stride = columns;
+}
+
+inline attn::PlanParams latent_plan(const LatentCase& c, const std::vector<int>& starts,
+                                    CaseMemory& memory) {
+  const DecodePlan plan = plan_decode(c.seq_lens, c.parts, 0);
+  const std::vector<attn::i64> rows = plan_partial_start_loc(plan.num_splits, starts);
+  attn::PlanParams params{};
+  params.num_parts = c.parts;
+  params.parts = static_cast<const int*>(
+      memory.upload(plan.parts.data(), plan.parts.size() * sizeof(DecodePart)));
+  params.num_splits = memory.upload(plan.num_splits);
+  params.partial_start_loc = memory.upload(rows);
+  const attn::i64 partials = std::max<attn::i64>(1, rows.back()) * c.heads;
+  params.partial_output =
+      static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {partials, kLatentWidth})));
+  params.partial_lse = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {partials})));
+  return params;
+}
+
+inline std::vector<Tensor> run_latent_attend(Ops& ops, const LatentCase& c) {
+  CaseMemory memory(ops);
+  std::vector<int> starts{0};
+  for (const int len : c.query_lens) starts.push_back(starts.back() + len);
+  const int tokens = starts.back();
+  const int query_row = c.heads * kLatentEntry + c.query_padding;
+  attn::AttendParams p{};
+  p.query_element = element_of(c.element);
+  p.output_element = element_of(c.output);
+  p.query = memory.upload(drawn(c.element, {tokens, query_row}, 62, false));
+  p.query_token_stride = query_row;
+  p.query_head_stride = kLatentEntry;
+  p.output = memory.result(poisoned(c.output, {tokens + 1, c.heads, kLatentWidth}));
+  p.output_token_stride = attn::i64{c.heads} * kLatentWidth;
+  p.output_head_stride = kLatentWidth;
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {c.heads, tokens + 1})));
+  p.lse_stride = tokens + 1;
+  p.query_start_loc = memory.upload(starts);
+  p.seq_lens = memory.upload(c.seq_lens);
+  p.num_requests = static_cast<int>(c.seq_lens.size());
+  p.max_query_len = *std::max_element(c.query_lens.begin(), c.query_lens.end());
+  p.num_heads = c.heads;
+  p.num_kv_heads = 1;
+  p.head_size = kLatentEntry;
+  p.v_head_size = kLatentWidth;
+  p.score.softmax_scale = c.softmax_scale;
+  p.score.window_left = -1;
+  p.score.window_right = 0;
+  set_latent_cache(p, c, memory);
+  if (c.form == LatentForm::kWhole) {
+    ops.attend(p);
+  } else if (c.form == LatentForm::kPlan) {
+    const attn::PlanParams plan = latent_plan(c, starts, memory);
+    ops.attend_plan(p, plan);
+    ops.combine_plan(p, plan);
+  } else {
+    const attn::i64 rows = attn::i64{c.parts} * tokens * c.heads;
+    const attn::SplitParams split{
+        c.parts, tokens,
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, kLatentWidth}))),
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+  }
+  return memory.results();
+}
+
+inline std::vector<LatentCase> latent_cases() {
+  using enum Dtype;
+  return {
+      {.name = "latent bf16, a half-empty tile", .query_lens = {1, 0, 1}, .seq_lens = {37, 5, 64}},
+      {.name = "latent bf16, odd tiles, no keys",
+       .query_lens = {1, 1, 1, 1},
+       .seq_lens = {0, 65, 192, 385}},
+      {.name = "latent f16 splits, 64 heads of two tokens",
+       .element = kF16,
+       .output = kF16,
+       .form = LatentForm::kSplits,
+       .heads = 64,
+       .query_lens = {2, 1},
+       .seq_lens = {130, 300}},
+      {.name = "latent bf16 plan, 128 heads",
+       .form = LatentForm::kPlan,
+       .heads = 128,
+       .query_lens = {1, 1, 1},
+       .seq_lens = {200, 1, 333}},
+      {.name = "latent bf16 plan, blocks of 16, four tokens of 16 heads",
+       .form = LatentForm::kPlan,
+       .block_size = 16,
+       .query_lens = {4, 2, 3, 4},
+       .seq_lens = {66, 2, 161, 3},
+       .parts = 4},
+      {.name = "latent bf16, blocks of 32, 40 heads",
+       .heads = 40,
+       .block_size = 32,
+       .query_lens = {2, 1},
+       .seq_lens = {129, 95}},
+      {.name = "latent f16 to f32, blocks of 128, 8 heads",
+       .element = kF16,
+       .output = kF32,
+       .heads = 8,
+       .block_size = 128,
+       .query_lens = {1, 3},
+       .seq_lens = {450, 193}},
+      {.name = "latent bf16 splits, copied queries of 5 heads",
+       .form = LatentForm::kSplits,
+       .heads = 5,
+       .query_lens = {1, 2, 9},
+       .seq_lens = {70, 2, 140}},
+      {.name = "latent bf16, queries in strides",
+       .heads = 16,
+       .query_lens = {9, 1},
+       .seq_lens = {71, 150},
+       .query_padding = 64},
+      {.name = "latent bf16, NaN in a value that earlier tokens do not see",
+       .query_lens = {4, 2, 3},
+       .seq_lens = {66, 128, 129},
+       .has_nan_in_last_key = true},
+      {.name = "latent bf16, one key outweighs the others",
+       .seq_lens = {100, 256, 31},
+       .softmax_scale = 4.0f}};
+}
+
+/// Tolerances as those of other cases of MLA.
+inline void add_latent_attend_cases(std::vector<OperationCase>& cases) {
+  for (const LatentCase& c : latent_cases()) {
+    const double tolerance = c.element == Dtype::kF16 ? 1e-2 : 4e-2;
+    cases.push_back(
+        {c.name, tolerance, [c](Ops& o) { return run_latent_attend(o, c); }, tolerance / 2});
+  }
+}
+
+}  // namespace attnbench::cuda

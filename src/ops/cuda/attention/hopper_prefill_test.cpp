@@ -1,0 +1,337 @@
+// Which tile, boxes and grid a problem gets from the Hopper kernel's launcher, and the pure
+// functions that divide the work among CTAs.
+#include "ops/cuda/attention/hopper_prefill.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
+
+#include "core/error.h"
+#include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/recording_ops.h"
+
+namespace attnbench::cuda {
+namespace {
+
+/// Two requests of 16 heads that share 4 KV heads, bf16; contiguous keys.
+struct Problem {
+  alignas(128) std::array<char, 128> memory{};
+  attn::AttendParams params{};
+
+  explicit Problem(int query_len = 8192, int head_size = 128, int v_head_size = 128,
+                   int block_size = 0) {
+    static constexpr int kTable = 0;
+    params.query_element = params.output_element = params.kv.element = attn::Element::kBF16;
+    params.query = params.kv.key = params.kv.value = memory.data();
+    params.output = memory.data();
+    params.num_requests = 2;
+    params.num_heads = 16;
+    params.num_kv_heads = 4;
+    params.max_query_len = query_len;
+    params.head_size = head_size;
+    params.v_head_size = v_head_size;
+    params.query_head_stride = head_size;
+    params.query_token_stride = 16 * head_size;
+    params.output_head_stride = v_head_size;
+    params.output_token_stride = 16 * v_head_size;
+    params.score.softmax_scale = 0.1f;
+    params.score.window_left = -1;
+    params.kv.head_stride_key = head_size;
+    params.kv.head_stride_value = v_head_size;
+    params.kv.token_stride_key = 4 * head_size;
+    params.kv.token_stride_value = 4 * v_head_size;
+    if (block_size == 0) return;
+    params.kv.block_table = &kTable;
+    params.kv.block_size = block_size;
+    params.kv.block_stride = std::int64_t{2} * block_size * 4 * head_size;
+  }
+  std::string misfit(int sm = 90) const { return hopper_prefill_misfit(target_of_sm(sm), params); }
+};
+
+std::string plan_text(const Problem& problem, std::string_view options = {}) {
+  const HopperPlan plan = hopper_plan(problem.params, options);
+  return fmt::format("{}x{}", plan.tile_rows(), plan.tile.tile_n);
+}
+
+std::string value_of(const KernelSpec& spec, const std::string& name) {
+  for (const auto& [constant, value] : spec.constants) {
+    if (constant == name) return value;
+  }
+  return "no such constant";
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the Hopper kernel takes heads of multiples of 16 on compute capability 9.0, and says why "
+    "not") {
+  for (const int size : {64, 80, 96, 112, 128, 160, 192, 224, 256}) {
+    CAPTURE(size);
+    CHECK(Problem(8192, size, size).misfit() == "");
+    CHECK(Problem(8192, size, size, 16).misfit() == "");
+    CHECK(Problem(100, size, size, 48).misfit() == "");
+  }
+  CHECK(Problem(8192, 192, 128).misfit() == "");
+  CHECK(Problem().misfit(80) == "compute capability 8.0: its instructions are those of 9.0");
+  CHECK(Problem().misfit(100) == "compute capability 10.0: its instructions are those of 9.0");
+  CHECK(Problem(64, 72, 72).misfit() == "head size 72 is not a multiple of 16");
+  CHECK(Problem(64, 272, 272).misfit() == "head size 272 is more than 256");
+  CHECK(Problem(64, 48, 48).misfit() == "head size 48 is less than 64");
+  CHECK(Problem(64, 128, 128, 8).misfit() == "blocks of 8 keys: it takes multiples of 16");
+  Problem codes;
+  codes.params.kv.element = attn::Element::kE4M3;
+  CHECK(codes.misfit() ==
+        "bf16 queries over e4m3 keys: it multiplies elements of one type of 16 bits");
+  Problem rows;
+  rows.params.kv.token_stride_value += 4;
+  CHECK(rows.misfit() == "rows of keys and values lie on multiples of 8 bytes, 16 are needed");
+  Problem queries;
+  queries.params.query_head_stride += 2;
+  CHECK(queries.misfit() == "rows of queries lie on multiples of 4 bytes, 16 are needed");
+  Problem shared_keys;
+  shared_keys.params.kv.head_stride_key = 0;
+  CHECK(shared_keys.misfit() == "heads of keys or values lie 0 apart");
+  Problem padded(8192, 128, 128, 16);
+  padded.params.kv.head_stride_key += 8;
+  CHECK(padded.misfit() == "heads of a page lie 136 elements apart, a multiple of 64 is needed");
+}
+
+TEST_CASE("the Hopper kernel's tile goes by head size and length") {
+  CHECK(plan_text(Problem(8192, 64, 64)) == "192x128");
+  CHECK(plan_text(Problem(8192, 96, 96)) == "192x96");
+  CHECK(plan_text(Problem(8192, 128, 128)) == "192x80");
+  CHECK(plan_text(Problem(8192, 192, 128)) == "192x80");
+  CHECK(plan_text(Problem(8192, 192, 192)) == "128x64");
+  CHECK(plan_text(Problem(8192, 256, 256)) == "128x64");
+  // 256 tokens of 4 heads that share one are 1024 rows.
+  CHECK(plan_text(Problem(256)) == "128x128");
+  CHECK(plan_text(Problem(257)) == "192x80");
+  Problem invariant(256);
+  invariant.params.batch_invariant = 1;
+  CHECK(plan_text(invariant) == "192x80");
+  Problem capped(8192, 64, 64);
+  capped.params.score.soft_cap = 30.0f;
+  CHECK(plan_text(capped) == "192x96");
+  CHECK(hopper_plan(Problem().params).reason.find("192 rows by 80 keys, 2 stages: ") == 0);
+}
+
+TEST_CASE("options behind the Hopper kernel's name override its plan, and wrong ones are told") {
+  CHECK(plan_text(Problem(), "tile_n=64:consumers=2") == "128x64");
+  const HopperPlan plan =
+      hopper_plan(Problem().params, "stages=3:persistent=1:ping_pong=1:fixed_base=1:group=5");
+  CHECK(plan.tile.stages == 3);
+  CHECK(plan.persistent);
+  CHECK(plan.ping_pong);
+  CHECK(plan.fixed_base);
+  CHECK(plan.group == 5);
+  CHECK(plan.reason.find("as asked for") != std::string::npos);
+  CHECK(hopper_options_misfit("tile_n=80:stages=4") == "");
+  CHECK(hopper_options_misfit("tile_n=70") == "tile_n=70: 64 to 256 in steps of 16 is possible");
+  CHECK(hopper_options_misfit("stages=5") == "stages=5: 2 to 4 is possible");
+  CHECK(hopper_options_misfit("stages=3x") == "stages=3x: 2 to 4 is possible");
+  CHECK(hopper_options_misfit("stage=3").find("'stage=3' is no option=number of it (known: ") == 0);
+  CHECK(hopper_options_misfit("reverse").find("'reverse' is no option=number of it") == 0);
+  CHECK(forced_options_misfit("hopper_prefill") == "");
+  CHECK(forced_options_misfit("hopper_prefill:reverse=1") == "");
+  CHECK(forced_options_misfit("prefill:reverse=1") == "it has no options");
+}
+
+TEST_CASE("the Hopper kernel runs where it is forced, with its options, and nowhere else") {
+  const Problem problem;
+  std::vector<KernelSpec> specs;
+  std::vector<AttendDecision> decisions;
+  const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs, &decisions);
+  ops->attend(problem.params);
+  ops->force_kernel("hopper_prefill:tile_n=64:stages=3");
+  ops->attend(problem.params);
+  REQUIRE(specs.size() == 2);
+  CHECK(specs[0].function == "attn::prefill");
+  CHECK(specs[1].function == "attn::hopper_prefill");
+  CHECK(value_of(specs[1], "int kTileN") == "64");
+  CHECK(value_of(specs[1], "int kStages") == "3");
+  REQUIRE(decisions.size() == 2);
+  const auto hopper = std::find_if(
+      decisions[1].candidates.begin(), decisions[1].candidates.end(),
+      [](const CandidateVerdict& verdict) { return verdict.name == "hopper_prefill"; });
+  REQUIRE(hopper != decisions[1].candidates.end());
+  CHECK(hopper->is_chosen);
+  ops->force_kernel("hopper_prefill:tile_n=256:stages=4");
+  CHECK_THROWS_AS(ops->attend(problem.params), Error);  // shared memory
+}
+
+TEST_CASE("what the Hopper kernel's constants depend on is found in the parameters") {
+  Problem problem(8192, 128, 128, 16);
+  const auto constant = [&](const std::string& name) {
+    return value_of(hopper_prefill_kernel(problem.params, hopper_plan(problem.params)).spec, name);
+  };
+  CHECK(constant("bool kLeft") == "false");
+  CHECK(constant("bool kScaleFirst") == "false");
+  CHECK(constant("bool kWideStores") == "true");
+  problem.params.score.window_left = 100;
+  CHECK(constant("bool kLeft") == "true");
+  problem.params.score.softmax_scale = -1.0f;
+  CHECK(constant("bool kScaleFirst") == "true");
+  problem.params.output_element = attn::Element::kF32;
+  CHECK(constant("bool kWideStores") == "false");
+  CHECK(value_of(hopper_prefill_kernel(Problem().params, hopper_plan(Problem().params)).spec,
+                 "bool kLeft") == "true");  // ragged
+}
+
+TEST_CASE("the boxes of the Hopper kernel hold a tile, or of a page what divides both") {
+  const auto box = [](const Problem& problem, std::string_view options = {}) {
+    const TensorMap map = hopper_key_map(problem.params, hopper_plan(problem.params, options));
+    CHECK(tensor_map_misfit(map) == "");
+    std::string text;
+    for (int i = 0; i < map.rank; ++i) {
+      text += fmt::format("{}{}", i == 0 ? "" : " ", map.box[static_cast<std::size_t>(i)]);
+    }
+    return text;
+  };
+  CHECK(box(Problem()) == "64 80 2 1");
+  CHECK(box(Problem(8192, 96, 96)) == "32 96 3 1");
+  CHECK(box(Problem(8192, 80, 80)) == "16 96 5 1");
+  CHECK(box(Problem(8192, 128, 128, 16)) == "64 8 2 2 1");
+  CHECK(box(Problem(8192, 128, 128, 48)) == "64 8 2 2 1");
+  CHECK(box(Problem(8192, 128, 128, 64), "tile_n=64") == "64 8 2 8 1");
+  Problem heads_first(8192, 128, 128, 16);
+  heads_first.params.kv.head_stride_key = 16 * 128;
+  heads_first.params.kv.token_stride_key = 128;
+  const TensorMap map = hopper_key_map(heads_first.params, hopper_plan(heads_first.params));
+  CHECK(map.extents[2] == 3 * 32 + 2);  // lines up to the last of the fourth head
+  CHECK(tensor_map_misfit(map) == "");
+}
+
+TEST_CASE("the Hopper kernel's grid does every row tile of every unit once, last ones first") {
+  for (const attn::HopperGrid grid : {attn::HopperGrid{7, 5, 2, 0}, attn::HopperGrid{1, 8, 8, 0},
+                                      attn::HopperGrid{4, 6, 4, 1}, attn::HopperGrid{3, 3, 1, 1}}) {
+    std::set<std::pair<int, int>> done;
+    std::vector<int> last_of_group;
+    for (int i = 0; i < attn::hopper_work_items(grid); ++i) {
+      const attn::HopperWork work = attn::hopper_work(i, grid);
+      CHECK(work.unit >= 0);
+      CHECK(work.unit < grid.num_units);
+      // Units of a group only, and row tiles from the last one back.
+      CHECK(work.unit / grid.group == i / (grid.row_tiles * grid.group));
+      const int tile = attn::row_tile_of(work, grid.row_tiles);
+      CHECK(done.insert({work.unit, tile}).second);
+      CHECK(work.from_first == (grid.reverse != 0 && work.unit % grid.group % 2 == 1));
+      if (!work.from_first) CHECK(tile == grid.row_tiles - 1 - work.from_last);
+      if (work.from_first) CHECK(tile == work.from_last);
+    }
+    CHECK(done.size() == static_cast<std::size_t>(grid.row_tiles * grid.num_units));
+  }
+  // A request with fewer rows leaves places idle: the last ones of its unit.
+  const attn::HopperGrid grid{4, 1, 1, 0};
+  CHECK(attn::row_tile_of(attn::hopper_work(0, grid), 3) == 2);
+  CHECK(attn::row_tile_of(attn::hopper_work(2, grid), 3) == 0);
+  CHECK(attn::row_tile_of(attn::hopper_work(3, grid), 3) == -1);
+  CHECK(attn::row_tile_of(attn::hopper_work(0, grid), 0) == -1);
+}
+
+TEST_CASE("bounds of the first and last row of a window are those of all rows") {
+  for (const int left : {-1, 0, 3, 20}) {
+    for (const int right : {-1, 0, 5}) {
+      for (const int seq_len : {0, 1, 9, 40}) {
+        for (int first = -6; first < seq_len; ++first) {
+          for (int last = first; last < seq_len; last += 3) {
+            attn::TileBounds expected = attn::no_rows();
+            for (int p = first; p <= last; ++p) {
+              expected = attn::add_row(expected, attn::window_interval(p, seq_len, left, right));
+            }
+            const attn::TileBounds found = attn::window_bounds(first, last, seq_len, left, right);
+            const bool is_empty = expected.hull.begin >= expected.hull.end;
+            CHECK(is_empty == (found.hull.begin >= found.hull.end));
+            if (!is_empty) {
+              CHECK(found.hull.begin == expected.hull.begin);
+              CHECK(found.hull.end == expected.hull.end);
+            }
+            CHECK(found.core.begin == expected.core.begin);
+            CHECK(found.core.end == expected.core.end);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("tiles of keys cover the hull, and only those inside the core go without a mask") {
+  constexpr int kTile = 16;
+  for (const bool is_ragged : {false, true}) {
+    for (int begin = 0; begin < 70; begin += 7) {
+      for (int end = begin + 1; end < 90; end += 5) {
+        const attn::KeyTiles tiles = attn::key_tiles({begin, end}, kTile, is_ragged);
+        CHECK(tiles.origin + tiles.first * kTile <= begin);
+        CHECK(tiles.origin + (tiles.first + 1) * kTile > begin);
+        CHECK(tiles.origin + tiles.end * kTile >= end);
+        CHECK(tiles.origin + (tiles.end - 1) * kTile < end);
+        // Of ragged keys no box reaches past the last key; of pages all start on a tile.
+        if (is_ragged) CHECK(tiles.origin + tiles.end * kTile == end);
+        if (!is_ragged) CHECK(tiles.origin == 0);
+        for (int core_begin = 0; core_begin < end; core_begin += 11) {
+          for (const int core_end : {0, end / 2, end, 0x7FFFFFFF}) {
+            const attn::KeyInterval free =
+                attn::unmasked_tiles(tiles, {core_begin, core_end}, kTile);
+            CHECK(free.begin <= free.end);
+            CHECK(free.begin >= tiles.first);
+            for (int n = tiles.first; n < tiles.end; ++n) {
+              const int first = tiles.origin + n * kTile;
+              const bool is_inside = first >= core_begin && first + kTile <= core_end;
+              CHECK(is_inside == (n >= free.begin && n < free.end));
+            }
+          }
+        }
+        const attn::KeyInterval seen =
+            attn::seen_tiles(tiles, {begin, (begin + end + 1) / 2}, kTile);
+        CHECK(seen.begin >= tiles.first);
+        CHECK(seen.end <= tiles.end);
+        CHECK(attn::seen_tiles(tiles, {5, 5}, kTile).begin == tiles.end);
+      }
+    }
+  }
+  CHECK(attn::key_tiles({0, 0}, kTile, true).end == 0);
+}
+
+TEST_CASE("lines of every span are exchanged one to one, and pieces of a column meet in no bank") {
+  const auto check = [](auto swizzle, std::uint32_t span) {
+    std::set<std::uint32_t> places;
+    for (std::uint32_t offset = 0; offset < 16 * span; offset += 16) {
+      const std::uint32_t place = swizzle(offset);
+      CHECK(place / (8 * span) == offset / (8 * span));
+      CHECK(places.insert(place).second);
+      CHECK(swizzle(offset + 6) == place + 6);
+    }
+    // Piece 0 of eight rows: 16 bytes of 128 each, so that all 32 banks are busy once.
+    std::set<std::uint32_t> banks;
+    for (std::uint32_t row = 0; row < 8; ++row) banks.insert(swizzle(row * span) % 128);
+    CHECK(banks.size() == 8);
+  };
+  check([](std::uint32_t offset) { return attn::swizzled<128>(offset); }, 128);
+  check([](std::uint32_t offset) { return attn::swizzled<64>(offset); }, 64);
+  check([](std::uint32_t offset) { return attn::swizzled<32>(offset); }, 32);
+}
+
+TEST_CASE("descriptors have their fields where the tensor cores look for them") {
+  const attn::OperandLayout keys = attn::chunked_layout(128, 80);
+  CHECK(attn::k_major_form(keys) == (std::uint64_t{1} << 62 | std::uint64_t{64} << 32 | 1u << 16));
+  CHECK(attn::mn_major_form(keys) ==
+        (std::uint64_t{1} << 62 | std::uint64_t{64} << 32 | std::uint64_t{80 * 128 / 16} << 16));
+  // 32 bytes a step, then the next 64 columns, 80 lines behind.
+  CHECK(attn::k_major_step(keys, 3) == 6);
+  CHECK(attn::k_major_step(keys, 4) == 80 * 128 / 16);
+  CHECK(attn::mn_major_step(keys, 2) == 2 * 2048 / 16);
+  const attn::OperandLayout pages = attn::grouped_layout(128);
+  CHECK(attn::k_major_form(pages) ==
+        (std::uint64_t{1} << 62 | std::uint64_t{128} << 32 | 1u << 16));
+  CHECK(attn::k_major_step(pages, 4) == 64);
+  CHECK(attn::mn_major_step(pages, 1) == 2 * 2048 / 16);
+  const attn::OperandLayout narrow = attn::chunked_layout(96, 96);
+  CHECK(narrow.span == 64);
+  CHECK((attn::k_major_form(narrow) >> 62) == 2);
+  CHECK(attn::k_major_step(narrow, 2) == 96 * 64 / 16);
+  CHECK(attn::operand_address(0xFF012340u) == 0x1234u);
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,370 @@
+// What emulated_cta_testing.h leaves out: the asynchronous instructions of SM 9.0. As late as the
+// device may be: a product is computed when it is waited for, from what shared memory and registers
+// hold then, and a copy arrives when somebody waits for its barrier in vain, the last queued first.
+// So a stage that is left too early, registers that are overwritten too soon and a wait that is
+// missing give wrong results here as well. Descriptors and swizzles are decoded from the PTX
+// manual's description, not by the functions that the kernels make them with.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <random>
+
+#include "gpu/tensor_map.h"
+#include "ops/cuda/testing/emulated_cta_testing.h"
+
+inline void __trap() { throw std::logic_error("trap"); }
+
+// Under other names, as in emulated_cta_testing.h.
+#define prefetch_map ptx_prefetch_map
+#define load_box ptx_load_box
+#define store_box ptx_store_box
+#define publish_shared_writes ptx_publish_shared_writes
+#define close_store_group ptx_close_store_group
+#define await_stores_read ptx_await_stores_read
+#define await_stores ptx_await_stores
+#include "kernels/ptx/tma.cuh"
+#undef prefetch_map
+#undef load_box
+#undef store_box
+#undef publish_shared_writes
+#undef close_store_group
+#undef await_stores_read
+#undef await_stores
+#define init_barrier ptx_init_barrier
+#define publish_barriers ptx_publish_barriers
+#define arrive_expecting ptx_arrive_expecting
+#define arrive ptx_arrive
+#define has_ended ptx_has_ended
+#define await ptx_await
+#include "kernels/ptx/mbarrier.cuh"
+#undef init_barrier
+#undef publish_barriers
+#undef arrive_expecting
+#undef arrive
+#undef has_ended
+#undef await
+#define sync_threads_of ptx_sync_threads_of
+#define arrive_threads_of ptx_arrive_threads_of
+#define any_of_threads ptx_any_of_threads
+#define give_registers ptx_give_registers
+#define take_registers ptx_take_registers
+#define store_matrices ptx_store_matrices
+#include "kernels/ptx/warpgroup.cuh"
+#undef sync_threads_of
+#undef arrive_threads_of
+#undef any_of_threads
+#undef give_registers
+#undef take_registers
+#undef store_matrices
+#define wgmma_fence ptx_wgmma_fence
+#define close_product_group ptx_close_product_group
+#define await_products ptx_await_products
+#define fence_registers ptx_fence_registers
+#define multiply_shared ptx_multiply_shared
+#define multiply_registers ptx_multiply_registers
+#include "kernels/ptx/wgmma.cuh"
+#undef wgmma_fence
+#undef close_product_group
+#undef await_products
+#undef fence_registers
+#undef multiply_shared
+#undef multiply_registers
+
+namespace attnbench::cuda {
+
+/// Beside the CTA under way: its barriers, copies and products.
+class EmulatedHopper {
+ public:
+  struct Barrier {
+    std::uint32_t arrivals = 0;  // that end a phase
+    std::uint32_t pending = 0;
+    std::int64_t bytes = 0;
+    std::uint32_t phase = 0;
+  };
+  using Work = std::function<void()>;
+  struct Products {
+    std::vector<Work> open;
+    std::deque<std::vector<Work>> closed;
+  };
+
+  Barrier& barrier(std::uint32_t address) { return barriers_[address]; }
+  void count(Barrier& barrier, std::uint32_t arrivals, std::int64_t bytes) {
+    if (arrivals > barrier.pending) throw std::logic_error("more arrivals than a phase has");
+    barrier.pending -= arrivals;
+    barrier.bytes += bytes;
+    if (barrier.pending != 0 || barrier.bytes != 0) return;
+    barrier.pending = barrier.arrivals;
+    ++barrier.phase;
+    running_cta->has_progressed();
+  }
+  void queue_copy(Work copy) { copies_.push_back(std::move(copy)); }
+  /// The last copy that was queued arrives; whether there was one.
+  bool finish_copy() {
+    if (copies_.empty()) return false;
+    const Work copy = std::move(copies_.back());
+    copies_.pop_back();
+    copy();
+    running_cta->has_progressed();
+    return true;
+  }
+  Products& products() { return products_[threadIdx.x]; }
+  bool has_open_work() const {
+    for (const auto& [thread, products] : products_) {
+      if (!products.open.empty() || !products.closed.empty()) return true;
+    }
+    return !copies_.empty();
+  }
+  /// any_of_threads(): what was said at each of a barrier's calls, which every thread counts.
+  bool& said(int number, bool first) {
+    int& calls = calls_[{number, static_cast<int>(threadIdx.x)}];
+    if (first) ++calls;
+    return said_[{number, calls}];
+  }
+
+ private:
+  std::map<std::uint32_t, Barrier> barriers_;
+  std::vector<Work> copies_;
+  std::map<unsigned, Products> products_;
+  std::map<std::pair<int, int>, int> calls_;
+  std::map<std::pair<int, int>, bool> said_;
+};
+inline EmulatedHopper* running_hopper = nullptr;
+
+/// The kernel's map in the place of the driver's: a pointer to what the host says about it.
+inline attn::TensorMap emulated_map(const TensorMap& map) {
+  attn::TensorMap encoded{};
+  const TensorMap* const at = &map;
+  std::memcpy(encoded.words, &at, sizeof at);
+  return encoded;
+}
+
+/// The exchange of 16-byte pieces for lines of `span` bytes: address bits from 4 on take those from
+/// 7 on.
+inline std::uint32_t exchanged(std::uint32_t address, int span) {
+  const std::uint32_t pieces = span == 128 ? 7 : (span == 64 ? 3 : (span == 32 ? 1 : 0));
+  return address ^ ((address >> 7 & pieces) << 4);
+}
+
+/// What a matrix descriptor says.
+struct EmulatedOperand {
+  std::uint32_t start;
+  std::uint32_t leading;
+  std::uint32_t stride;
+  int span;
+  explicit EmulatedOperand(std::uint64_t descriptor)
+      : start(static_cast<std::uint32_t>(descriptor & 0x3FFF) << 4),
+        leading(static_cast<std::uint32_t>(descriptor >> 16 & 0x3FFF) << 4),
+        stride(static_cast<std::uint32_t>(descriptor >> 32 & 0x3FFF) << 4) {
+    const auto mode = static_cast<int>(descriptor >> 62);
+    span = mode == 1 ? 128 : (mode == 2 ? 64 : (mode == 3 ? 32 : 0));
+    if (span == 0) throw std::logic_error("a descriptor without swizzle");
+    if (start % 16 != 0) throw std::logic_error("a descriptor off 16 bytes");
+  }
+  /// K-major: lines are rows; 16 elements of the contraction lie in one.
+  template <typename T>
+  T along(int row, int k) const {
+    const std::uint32_t at = start + static_cast<std::uint32_t>(row / 8) * stride +
+                             static_cast<std::uint32_t>(row % 8 * span + k * 2);
+    return attn::load_shared<T>(exchanged(at, span));
+  }
+  /// MN-major: lines are steps of the contraction, spans follow one another by the leading stride.
+  template <typename T>
+  T across(int k, int column) const {
+    const int elements = span / 2;
+    const std::uint32_t at = start + static_cast<std::uint32_t>(column / elements) * leading +
+                             static_cast<std::uint32_t>(k / 8) * stride +
+                             static_cast<std::uint32_t>(k % 8 * span + column % elements * 2);
+    return attn::load_shared<T>(exchanged(at, span));
+  }
+};
+
+template <attn::Element kElement>
+double number_of(attn::u16 code) {
+  return double{kElement == attn::Element::kBF16 ? attn::bf16_to_float(code)
+                                                 : attn::f16_to_float(code)};
+}
+
+}  // namespace attnbench::cuda
+
+namespace attn {
+
+inline void prefetch_map(const TensorMap&) {}
+inline void publish_shared_writes() {}
+inline void publish_barriers() {}
+template <int kRegisters>
+void give_registers() {}
+template <int kRegisters>
+void take_registers() {}
+
+inline void init_barrier(u32 barrier, u32 arrivals) {
+  attnbench::cuda::running_hopper->barrier(barrier) = {arrivals, arrivals, 0, 0};
+}
+inline void arrive(u32 barrier) {
+  auto& hopper = *attnbench::cuda::running_hopper;
+  hopper.count(hopper.barrier(barrier), 1, 0);
+}
+inline void arrive_expecting(u32 barrier, u32 bytes) {
+  auto& hopper = *attnbench::cuda::running_hopper;
+  hopper.count(hopper.barrier(barrier), 1, bytes);
+}
+inline void await(u32 barrier, u32 parity) {
+  auto& hopper = *attnbench::cuda::running_hopper;
+  while (hopper.barrier(barrier).phase % 2 == parity) {
+    if (!hopper.finish_copy()) attnbench::cuda::running_cta->let_others();
+  }
+}
+
+template <int kRank>
+void load_box(u32 to_shared, const TensorMap& map, const BoxAt<kRank>& from, u32 barrier,
+              unsigned long long) {
+  const attnbench::TensorMap* described = nullptr;
+  std::memcpy(&described, map.words, sizeof described);
+  const attnbench::TensorMap& host = *described;
+  if (host.rank != kRank) throw std::logic_error("a map of another rank");
+  if (!attnbench::tensor_map_misfit(host).empty()) {
+    throw std::logic_error(attnbench::tensor_map_misfit(host));
+  }
+  const int span = host.swizzle == attnbench::TensorSwizzle::k128Bytes
+                       ? 128
+                       : (host.swizzle == attnbench::TensorSwizzle::k64Bytes ? 64 : 32);
+  if (to_shared % static_cast<u32>(span * 8) != 0) throw std::logic_error("a box off its swizzle");
+  attnbench::cuda::running_hopper->queue_copy([=] {
+    const auto bytes = static_cast<u32>(host.box_bytes());
+    for (u32 i = 0; i < bytes; i += 2) {
+      std::int64_t rest = i / 2;
+      std::int64_t offset = 0;
+      bool inside = true;
+      for (std::size_t d = 0; d < kRank; ++d) {
+        const std::int64_t index = from.at[d] + rest % host.box[d];
+        rest /= host.box[d];
+        inside = inside && index >= 0 && index < host.extents[d];
+        offset += index * (d == 0 ? 2 : host.strides[d]);
+      }
+      u16 element = 0;
+      if (inside) std::memcpy(&element, static_cast<const char*>(host.data) + offset, 2);
+      std::memcpy(
+          attnbench::cuda::running_cta->shared() + attnbench::cuda::exchanged(to_shared + i, span),
+          &element, 2);
+    }
+    auto& hopper = *attnbench::cuda::running_hopper;
+    hopper.count(hopper.barrier(barrier), 0, -std::int64_t{bytes});
+  });
+}
+
+inline void sync_threads_of(int number, int threads) {
+  attnbench::cuda::running_cta->meet_at(number, threads);
+}
+inline void arrive_threads_of(int number, int threads) {
+  attnbench::cuda::running_cta->meet_at(number, threads, false);
+}
+inline bool any_of_threads(bool mine, int number, int threads) {
+  auto& hopper = *attnbench::cuda::running_hopper;
+  bool& said = hopper.said(number, true);
+  said = said || mine;
+  attnbench::cuda::running_cta->meet_at(number, threads);
+  return hopper.said(number, false);
+}
+
+inline void store_matrices(u32 address, const u32 (&from)[4]) {
+  struct Given {
+    u32 address;
+    u32 words[4];
+  };
+  const auto all =
+      attnbench::cuda::running_cta->exchange(Given{address, {from[0], from[1], from[2], from[3]}});
+  const u32 lane = threadIdx.x % 32;
+  for (u32 m = 0; m < 4; ++m) {
+    std::memcpy(
+        attnbench::cuda::running_cta->shared() + all[8 * m + lane / 4].address + lane % 4 * 4,
+        &from[m], 4);
+  }
+}
+
+inline void wgmma_fence() {}
+template <int kBlocks>
+void fence_registers(float (&)[kBlocks][4]) {}
+inline void close_product_group() {
+  auto& products = attnbench::cuda::running_hopper->products();
+  products.closed.push_back(std::move(products.open));
+  products.open.clear();
+}
+template <int kPending>
+void await_products() {
+  auto& products = attnbench::cuda::running_hopper->products();
+  while (products.closed.size() > kPending) {
+    const auto group = std::move(products.closed.front());
+    products.closed.pop_front();
+    for (const auto& product : group) product();
+  }
+}
+
+template <Element kElement, int kBlocks>
+void multiply_shared(float (&d)[kBlocks][4], u64 a, u64 b, u32 adds) {
+  float(*const to)[4] = d;
+  const int lane = static_cast<int>(threadIdx.x % 128);
+  attnbench::cuda::running_hopper->products().open.push_back([=] {
+    const attnbench::cuda::EmulatedOperand left(a);
+    const attnbench::cuda::EmulatedOperand right(b);
+    double rows[2][16];
+    for (int half = 0; half < 2; ++half) {
+      const int row = lane / 32 * 16 + half * 8 + lane % 32 / 4;
+      for (int k = 0; k < 16; ++k) {
+        rows[half][k] = attnbench::cuda::number_of<kElement>(left.along<u16>(row, k));
+      }
+    }
+    for (int n = 0; n < kBlocks; ++n) {
+      for (int i = 0; i < 2; ++i) {
+        double sums[2] = {};
+        for (int k = 0; k < 16; ++k) {
+          const double x =
+              attnbench::cuda::number_of<kElement>(right.along<u16>(n * 8 + lane % 4 * 2 + i, k));
+          sums[0] += rows[0][k] * x;
+          sums[1] += rows[1][k] * x;
+        }
+        for (int half = 0; half < 2; ++half) {
+          const double before = adds != 0 ? double{to[n][half * 2 + i]} : 0.0;
+          to[n][half * 2 + i] = static_cast<float>(before + sums[half]);
+        }
+      }
+    }
+  });
+}
+
+template <Element kElement, int kBlocks>
+void multiply_registers(float (&d)[kBlocks][4], const u32 (&a)[4], u64 b) {
+  float(*const to)[4] = d;
+  const u32* const from = a;
+  const int lane = static_cast<int>(threadIdx.x % 128);
+  attnbench::cuda::running_hopper->products().open.push_back([=] {
+    struct Fragment {
+      u32 words[4];
+    };
+    const auto lanes =
+        attnbench::cuda::running_cta->exchange(Fragment{{from[0], from[1], from[2], from[3]}});
+    const attnbench::cuda::EmulatedOperand right(b);
+    double rows[2][16];
+    for (int half = 0; half < 2; ++half) {
+      for (int k = 0; k < 16; ++k) {
+        const auto other = static_cast<std::size_t>(lane % 32 / 4 * 4 + k % 8 / 2);
+        const u32 word = lanes[other].words[k / 8 * 2 + half];
+        rows[half][k] = attnbench::cuda::number_of<kElement>(static_cast<u16>(word >> k % 2 * 16));
+      }
+    }
+    for (int n = 0; n < kBlocks; ++n) {
+      for (int i = 0; i < 2; ++i) {
+        double sums[2] = {double{to[n][i]}, double{to[n][2 + i]}};
+        for (int k = 0; k < 16; ++k) {
+          const double x =
+              attnbench::cuda::number_of<kElement>(right.across<u16>(k, n * 8 + lane % 4 * 2 + i));
+          sums[0] += rows[0][k] * x;
+          sums[1] += rows[1][k] * x;
+        }
+        to[n][i] = static_cast<float>(sums[0]);
+        to[n][2 + i] = static_cast<float>(sums[1]);
+      }
+    }
+  });
+}
+
+}  // namespace attn

@@ -1,0 +1,145 @@
+#include "report/tables/comparison.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+
+#include "core/system/printable.h"
+#include "report/format.h"
+
+namespace attnbench {
+namespace {
+
+constexpr std::size_t kNumCells = 6;
+constexpr std::size_t kLeastId = 20;
+using Cells = std::array<std::string, kNumCells>;
+using ById = std::map<std::string_view, const Result*>;
+
+ById by_id(const std::vector<Result>& results) {
+  ById found;
+  for (const Result& result : results) found[result.id] = &result;
+  return found;
+}
+
+const Result* find(const ById& results, const std::string& id) {
+  const auto found = results.find(id);
+  return found == results.end() ? nullptr : found->second;
+}
+
+bool is_timed(const Result* result) {
+  return result != nullptr && is_ranked(*result) && result->timing->median_us > 0;
+}
+
+/// The time, else why there is none.
+std::string time_or_status(const Result* result) {
+  if (result == nullptr) return "-";
+  return is_timed(result) ? format_time(result->timing->median_us) : to_string(result->status);
+}
+
+std::string change_of(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
+
+std::string error_of(const Result* result) {
+  return result != nullptr && result->error ? format_error(result->error->max_abs) : "-";
+}
+
+Cells cells_of(const Verdict& verdict, const Result* before, const Result* after) {
+  const std::string old_error = error_of(before);
+  const std::string new_error = error_of(after);
+  return {printable(verdict.id),
+          time_or_status(before),
+          time_or_status(after),
+          is_timed(before) && is_timed(after)
+              ? change_of(after->timing->median_us / before->timing->median_us)
+              : "",
+          old_error == new_error ? old_error : old_error + " -> " + new_error,
+          to_string(verdict.kind)};
+}
+
+const char* color_of(VerdictKind kind) {
+  if (kind <= VerdictKind::kSlower) return "\x1b[31m";
+  return kind <= VerdictKind::kNew ? "\x1b[33m" : "\x1b[32m";
+}
+
+/// Widths of the columns; the first takes what the others leave.
+std::array<std::size_t, kNumCells> widths_of(const std::vector<Cells>& rows, int terminal_width) {
+  std::array<std::size_t, kNumCells> widths{};
+  std::size_t others = 0;
+  for (std::size_t c = 0; c < kNumCells; ++c) {
+    for (const Cells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
+    if (c > 0) others += widths[c] + 2;
+  }
+  const auto width = static_cast<std::size_t>(terminal_width);
+  widths[0] = std::min(widths[0], std::max(kLeastId, width > others ? width - others : 0));
+  return widths;
+}
+
+std::string aligned(const Cells& row, const std::array<std::size_t, kNumCells>& widths,
+                    std::size_t last) {
+  std::string line;
+  for (std::size_t c = 0; c < last; ++c) {
+    const std::string text = shorten_middle(row[c], widths[c]);
+    const std::string fill(widths[c] - display_width(text), ' ');
+    const bool is_number = c >= 1 && c <= 3;
+    line += (c == 0 ? "" : "  ") + (is_number ? fill + text : text + fill);
+  }
+  return line;
+}
+
+void write_means(std::ostream& out, const std::map<std::string, MeanChange>& means) {
+  bool is_first = true;
+  for (const auto& [backend, mean] : means) {
+    out << fmt::format("{:<22} {} {} ({} case{})\n", is_first ? "mean change of time" : "",
+                       printable(backend), change_of(mean.ratio), mean.cases,
+                       mean.cases == 1 ? "" : "s");
+    is_first = false;
+  }
+}
+
+}  // namespace
+
+std::map<std::string, MeanChange> mean_changes(const std::vector<Result>& before,
+                                               const std::vector<Result>& after) {
+  std::map<std::string, MeanChange> means;
+  const ById old = by_id(before);
+  std::map<std::string, double> sums;  // of logarithms
+  for (const Result& result : after) {
+    const Result* const other = find(old, result.id);
+    if (!is_timed(other) || !is_timed(&result)) continue;
+    sums[result.backend] += std::log(result.timing->median_us / other->timing->median_us);
+    MeanChange& mean = means[result.backend];
+    mean.ratio = std::exp(sums[result.backend] / ++mean.cases);
+  }
+  return means;
+}
+
+void write_comparison_table(std::ostream& out, const std::vector<Result>& before,
+                            const std::vector<Result>& after, const GateReport& report,
+                            const TableOptions& options) {
+  const ById old = by_id(before);
+  const ById current = by_id(after);
+  std::vector<Cells> rows{{"case", "before", "after", "change", "max_abs", "verdict"}};
+  for (const Verdict& verdict : report.verdicts) {
+    rows.push_back(cells_of(verdict, find(old, verdict.id), find(current, verdict.id)));
+  }
+  const auto widths = widths_of(rows, options.width);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    out << aligned(rows[i], widths, kNumCells - 1) << "  ";
+    if (i == 0) {
+      out << rows[i].back() << "\n";
+      continue;
+    }
+    const Verdict& verdict = report.verdicts[i - 1];
+    out << painted(rows[i].back(), color_of(verdict.kind), options.color) << "\n";
+    if (!options.show_reasons) continue;
+    const auto width = static_cast<std::size_t>(options.width);
+    out << painted(wrap_text(printable_lines(verdict.rule), width, "    "), kDim, options.color);
+  }
+  out << "\n";
+  write_means(out, mean_changes(before, after));
+  out << summary_line(report) << "\n";
+}
+
+}  // namespace attnbench
