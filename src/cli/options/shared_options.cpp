@@ -15,9 +15,9 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--backend",
                .value = "NAME",
                .help =
-                   "Backend to take instead of the scenario's (repeatable), NAME@KERNEL with one "
-                   "attention kernel for all of its cases; python:MODULE:CLASS is a class of the "
-                   "active Python, see docs/plugins.md",
+                   "Backend to run instead of the scenario's (repeatable); NAME@KERNEL uses one "
+                   "attention kernel for all of its cases, python:MODULE:CLASS is a class of the "
+                   "active Python (docs/plugins.md)",
                .group = kSelection,
                .target = &selection.backends,
                .repeat = Repeat::kInOrder});
@@ -38,8 +38,8 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--assume-num-sms",
                .value = "N",
-               .help = fmt::format("Multiprocessors that work is divided among where there is no "
-                                   "device (default {})",
+               .help = fmt::format("Multiprocessors to divide work among where there is no device "
+                                   "(default {})",
                                    kAssumedNumSms),
                .group = kSelection,
                .target = &selection.assume_num_sms,
@@ -48,8 +48,8 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--kernel",
                .value = "NAME",
                .help =
-                   "Attention kernel of every backend instead of the first that fits, e.g. "
-                   "general, or with options of its own, e.g. hopper_prefill:stages=3; 'attnbench "
+                   "Attention kernel that every backend uses instead of the first that fits, e.g. "
+                   "general, or one with options, e.g. hopper_prefill:stages=3; 'attnbench "
                    "explain' lists them",
                .group = kSelection,
                .target = &selection.kernel,
@@ -90,8 +90,8 @@ void add_plugin_option(OptionTable& options, std::vector<std::string>& plugins) 
   options.add({.names = "--plugin",
                .value = "FILE",
                .help =
-                   "Library with backends of your own, which are taken beside the others unless "
-                   "--backend chooses (repeatable); see docs/plugins.md",
+                   "Library with your own backends, which run beside the others unless --backend "
+                   "chooses (repeatable); see docs/plugins.md",
                .group = kSelection,
                .target = &plugins,
                .repeat = Repeat::kFirst});
@@ -148,7 +148,7 @@ void add_save_options(OptionTable& options, RunOptions& run) {
                .target = &run.save_tensors});
   options.add({.names = "--save",
                .value = "WHEN",
-               .help = "Which results' tensors: failed, or always (the default)",
+               .help = "Save tensors of which results: failed, or always (the default)",
                .group = kOutputs,
                .target = &run.save,
                .choices = {"failed", "always"},
@@ -168,13 +168,13 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--sample-checks",
                .value = "WHICH",
-               .help = "What is done around timed samples: all (the default), or, to see what that "
-                       "costs, query (only a query that lies in the cache) or none",
+               .help = "Checks around timed samples: all (the default), or, to see what they cost, "
+                       "query (only the query is written last, into the cache) or none",
                .group = kRunning,
                .target = &run.sample_checks,
                .choices = {"all", "query", "none"}});
   options.add({.names = "--all-edges",
-               .help = "Validate built-in backends, too, at the edges of memory (docs/verdicts.md)",
+               .help = "Validate built-in backends at the edges of memory too (docs/verdicts.md)",
                .group = kRunning,
                .target = &run.all_edges,
                .repeat = Repeat::kInOrder});
@@ -187,15 +187,15 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--timeout",
                .value = "S",
-               .help = "Limit of the timing of a case, in seconds",
+               .help = "Time limit for timing one case, in seconds",
                .group = kRunning,
                .target = &run.timeout_s,
                .numbers = positive_number(),
                .repeat = Repeat::kInOrder});
   options.add({.names = "--fingerprint",
                .help =
-                   "Tell the arithmetic of each kernel from its outputs: bits of its sums, type "
-                   "of P, rounding, error on biased values by length (docs/verdicts.md)",
+                   "Determine the arithmetic of each kernel from its outputs: bits of its sums, "
+                   "type of P, rounding, error on biased values by length (docs/verdicts.md)",
                .group = kRunning,
                .target = &run.fingerprint});
   options.add({.names = "--sample-seed",
@@ -212,8 +212,9 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .target = &run.in_process});
   options.add({.names = "--hang-limit",
                .value = "S",
-               .help = "Seconds of silence while a backend runs on a CUDA device, or a plugin is "
-                       "loaded, that end its case as an error (default 60; 0 = never)",
+               .help =
+                   "Seconds of silence after which a case ends as an error, while a backend runs "
+                   "on a CUDA device or a plugin is loaded (default 60; 0 = never)",
                .group = kRunning,
                .target = &run.hang_limit_s,
                .numbers = positive_number(/*or_zero=*/true),
@@ -221,7 +222,7 @@ void add_running_options(OptionTable& options, RunOptions& run) {
   add_cache_dir_option(options, kRunning, run.cache_dir);
   options.add({.names = "--no-cublaslt",
                .help =
-                   "Multiply by this program's own kernel on a CUDA device, also where cuBLASLt "
+                   "Multiply with this program's own kernel on a CUDA device, even where cuBLASLt "
                    "is found",
                .group = kRunning,
                .target = &run.no_cublas_lt,
@@ -231,8 +232,8 @@ void add_running_options(OptionTable& options, RunOptions& run) {
 void add_fault_option(OptionTable& options, RunOptions& run) {
   options.add({.names = "--plant-fault",
                .value = "KIND=REGEX",
-               .help = "Let the cases that match hang, crash, overrun a buffer or exit, to see "
-                       "what becomes of them and of the others; KIND@RANK: on one rank "
+               .help = "Make the cases that match hang, crash, overrun a buffer or exit, to see "
+                       "what happens to them and to the others; KIND@RANK: on one rank "
                        "(repeatable)",
                .group = "Testing this program",
                .target = &run.plant_faults,
