@@ -156,6 +156,9 @@ class Lists(unittest.TestCase):
         self.assertIsNone(place_of("DCP with fp8 and more"))
         unknown = "attend of ragged keys with a scale each has no CUDA kernel yet"
         self.assertIsNone(place_of(unknown))
+        refused = "kernel hopper_prefill:tile_n=80 cannot do attend: f32 queries over f32 keys"
+        self.assertIsNotNone(place_of(refused))
+        self.assertIsNone(place_of("kernel 'prefill' for sm_90a does not compile"))
         self.assertIsNone(place_of("NVRTC not found"))
         self.assertIsNone(place_of(""))
 

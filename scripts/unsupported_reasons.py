@@ -77,6 +77,7 @@ FORMS = [
     ("CUDNN's limits", r"scales calculated in the step"),
     ("CUDNN's limits", r"e4m3 inputs without e4m3 output on compute capability < 10\.0"),
     ("CUDNN's own words", r"cuDNN \d+\.\d+\.\d+, frontend \d+\.\d+\.\d+: .+"),
+    ("the forced kernel's own words", r"kernel [\w:=]+( cannot do \w+)?: .+"),
     ("1.4 and 17.22", r"prefill order: expected prefills with context before those without, .*"),
 ]  # fmt: skip
 
