@@ -39,6 +39,29 @@ struct ScoreParams {
   int num_mm_ranges;          // R
 };
 
+/// How a cache holds its numbers. In the packed ones a byte has two codes, the even column in the
+/// low nibble; their element is kU8, so that their strides are bytes.
+enum class KvCoding : unsigned char {
+  kElements,  // numbers of KvParams::element
+  kInt4,      // 0 to 15 less a zero point, which lies in the low 4 bits of the f32 scale (§5.6)
+  kNvfp4      // e2m1 times the e4m3 scale of its block of 16 columns (§5.7)
+};
+/// Columns that share a scale of kNvfp4, and what its head sizes are multiples of: the scales of
+/// values are swizzled by groups of four.
+constexpr int kKvScaleBlock = 16;
+constexpr int kKvSwizzledHead = 64;
+
+/// Where the block scales of a page lie that stand behind its codes (semantics §5.7): that of the
+/// columns 16 g and on of (block, slot, head) at block * block_stride + slot * slot_stride + head *
+/// head_stride + g, those of the values swizzled within four slots. In bytes.
+struct BlockScales {
+  unsigned char* key;  // null where there are none
+  unsigned char* value;
+  i64 block_stride;
+  i64 slot_stride;
+  i64 head_stride;
+};
+
 /// K and V, either paged (block_table set) or ragged (kv_start_loc set). Slots of the cache that
 /// belong to no key of the batch, and their scales, may hold anything, NaN included: what is read
 /// of them on the way (the rest of a vector or of a sector) never reaches a result.
@@ -64,6 +87,8 @@ struct KvParams {
   i64 scale_slot_stride;
   i64 scale_head_stride;
   int round_dequantized;  // 1: k_scale*code is rounded to the query element (§4.4 mode 1)
+  KvCoding coding;
+  BlockScales block_scales;  // kNvfp4; k_scale and v_scale multiply on top
 };
 
 /// int8 queries and keys (semantics §11.4): s = (softmax_scale * (q_s * k_s)) * S with the exact
@@ -186,15 +211,17 @@ struct CacheWriteParams {
   int num_kv_heads;
   int head_size;
   int v_head_size;
-  int quantise;          // 0: bit copy; 1: per-tensor / per-head fp8; 2: per-token-head
-  const float* k_scale;  // [Hk], > 0, divide the source; read when quantise is 1
+  int quantise;  // 0: bit copy; 1: per-tensor / per-head fp8; 2: per-token-head; 3: kInt4, which
+                 // rotates each vector first; 4: kNvfp4
+  const float* k_scale;  // [Hk], > 0, divide the source; read when quantise is 1 or 4
   const float* v_scale;  // [Hk], the same
-  float* key_scales;     // written when quantise is 2: scale views, strides in floats
+  float* key_scales;     // written when quantise is 2 or 3: scale views, strides in floats
   float* value_scales;
   i64 scale_block_stride;
   i64 scale_slot_stride;
   i64 scale_head_stride;
-  int int8_truncate;  // legacy rounding of per-token-head int8
+  int int8_truncate;         // legacy rounding of per-token-head int8
+  BlockScales block_scales;  // written when quantise is 4
 };
 
 }  // namespace attn

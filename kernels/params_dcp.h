@@ -76,8 +76,9 @@ ATTN_FN int dcp_rows_of_cta(int row_vectors, int world_size, int slots) {
   return rows < 1 ? 1 : rows;
 }
 
-/// Ranks whose buffers one sum_ranks() can name. Their addresses are part of the struct, because a
-/// kernel parameter is in constant memory already when the kernel starts.
+/// Ranks whose buffers one sum_ranks() can name; `output` may be the first of them. Their addresses
+/// are part of the struct, because a kernel parameter is in constant memory already when the kernel
+/// starts.
 constexpr int kMostSummedRanks = 64;
 
 /// output[i] = sum over ranks of parts[rank][i], in f32 and in the order of the ranks, rounded

@@ -1,8 +1,7 @@
 // Arguments of the kernels that measure the device and the referee, not attention: the reads behind
-// the bandwidth ceiling, the faults planted to test that one broken kernel costs one case, and the
-// screening that compares every row of an output with attention in float64.
-// the bandwidth ceiling, the faults planted to test that one broken kernel costs one case, and
-// other inputs for every timed sample.
+// the bandwidth ceiling, the faults planted to test that one broken kernel costs one case, the
+// screening that compares every row of an output with attention in float64, and other inputs for
+// every timed sample.
 #pragma once
 
 #include "kernels/params.h"
@@ -54,27 +53,46 @@ struct ScreenItem {
   int num_splits;  // partial results that belong together; 0 where partial is -1
 };
 
-/// Dense tensors in the types that they are stored in (f32, f16, bf16; the output also e4m3).
-struct ScreenParams {
-  Element query_element;
-  Element key_element;
-  Element value_element;
-  Element output_element;
-  const void* query;    // [T, H, D]
-  const void* key;      // [S, Hk, D]
-  const void* value;    // [S, Hk, Dv]
-  const void* output;   // [T, H, Dv]; what is compared
-  double output_scale;  // what a stored output is multiplied by
-  double output_limit;  // the largest value that the output can hold, scale included
+/// Rows of a dense tensor, in the type that they are stored in: f32, f16, bf16 or f64, of an output
+/// also e4m3. Strides and the place of the first column are in elements.
+struct ScreenOperand {
+  Element element;
+  const void* data;
+  i64 row_stride;   // of a query row (token * H + head), of a key, of a row of a product
+  i64 head_stride;  // of a KV head, of a head of a product
+  i64 first;        // of the first column of row 0
+  int width;        // columns; 0 = there is no such part
+};
+
+/// An output that is compared, [T, H, Dv].
+struct ScreenOutputParams {
+  Element element;
+  const void* data;
+  double scale;  // what a stored element is multiplied by
+  double limit;  // the largest value that the output can hold, scale included
   /// 1: e4m3 codes, whose limit stands for all beyond it, and whose errors are the least that a
   /// value before it was rounded can have had. 0: beyond the limit come infinities.
-  int output_saturates;
-  int num_heads;
-  int num_kv_heads;
-  int head_size;
+  int saturates;
+};
+
+/// Scores are softmax_scale * (query . key + query_rope . key_rope): the second part of latent
+/// attention lies in tensors of its own.
+struct ScreenParams {
+  ScreenOperand query;
+  ScreenOperand key;
+  ScreenOperand query_rope;
+  ScreenOperand key_rope;
+  ScreenOperand value;
+  /// Rows of key and value in the order that requests see them, or null: in the order of the rows.
+  const int* key_index;
+  ScreenOutputParams output;
+  int num_heads;     // H of query and output
+  int first_head;    // of those that KV head 0 serves
+  int group;         // heads that share a KV head
+  int num_kv_heads;  // of key and value
   int v_head_size;
   int num_chunks;            // of the columns of V
-  i64 num_keys;              // S
+  i64 num_keys;              // rows of key and value
   const int* visible_begin;  // [T]: the row sees keys [begin, end) of its request
   const int* visible_end;    // [T]
   double softmax_scale;
@@ -82,13 +100,45 @@ struct ScreenParams {
   Alibi alibi;
   const float* alibi_slopes;  // [H] or null
   const float* sinks;         // [H] or null
-  /// [S, Hk, chunks]: sum of v^2 over the finite columns of the chunk, or -1 - that sum where a
-  /// column is not finite.
+  /// [num_keys, Hk, chunks]: sum of v^2 over the finite columns of the chunk, or -1 - that sum
+  /// where a column is not finite.
   double* value_squares;
   const ScreenItem* items;
   double* partial_sums;    // [partials, rows of a CTA, columns of a CTA]
   double* partial_states;  // [partials, rows of a CTA, 3]: largest score, sum, spread
-  ScreenRecord* records;   // [T, H, chunks]
+  /// [T, H, Dv], or null. Where it is given, rows are written here and not compared; `output` is
+  /// not read.
+  double* rows;
+  i64 first_row;          // rows[0] is that of row first_row, which counts token * H + head
+  ScreenRecord* records;  // [T, H, chunks]
+};
+
+/// product[row, head, column] = sum over depth of left[row, head, :] * right[head, :, column].
+struct ScreenProductParams {
+  ScreenOperand left;   // row_stride, head_stride; width = the depth
+  ScreenOperand right;  // row_stride of the depth, head_stride; width = columns
+  i64 column_stride;    // of `right`
+  double* product;      // [rows, heads, columns]
+  i64 num_rows;
+  int num_heads;
+};
+
+/// Tiles of a product: rows and columns of a CTA.
+constexpr int kScreenProductTile = 64;
+
+/// Rows of latent attention, projected, beside an output; the sizes of the rows grow with the
+/// weights that they were projected by.
+struct ScreenCompareParams {
+  ScreenOutputParams output;
+  const double* rows;    // [num_rows, Dv], from row first_row on, which counts token * H + head
+  const double* growth;  // [H]: how the weights of a head make vectors grow on average
+  const ScreenRecord* latents;  // [T, H, chunks] of the latents
+  int num_chunks;
+  int num_heads;
+  int v_head_size;
+  i64 first_row;
+  i64 num_rows;
+  ScreenRecord* records;  // [T, H]
 };
 
 using u64 = unsigned long long;

@@ -35,9 +35,10 @@ struct MatmulParams {
 
 /// What an entry of an MLA cache looks like.
 enum class MlaEntry : unsigned char {
-  kCopy,  // [kv_c | k_pe] in the element of the source
-  kE4M3,  // [kv_c | k_pe] in e4m3, rn_e4m3(x / k_scale)
-  kDsMla  // kDsMlaEntryBytes bytes: semantics §8.4.3
+  kCopy,   // [kv_c | k_pe] in the element of the source
+  kE4M3,   // [kv_c | k_pe] in e4m3, rn_e4m3(x / k_scale)
+  kDsMla,  // kDsMlaEntryBytes bytes: semantics §8.4.3
+  kModel1  // kModel1EntryBytes bytes, the last of them behind the block: semantics §8.4.6
 };
 
 /// Layout of an "fp8_ds_mla" entry: bytes [0, 512) are kv_c in e4m3, [512, 528) four f32 scales,
@@ -46,6 +47,17 @@ constexpr int kDsMlaLatent = 512;
 constexpr int kDsMlaTile = 128;
 constexpr int kDsMlaRope = 64;
 constexpr int kDsMlaEntryBytes = 656;
+
+/// Layout of a block of "fp8_model1_mla", FlashMLA's MODEL1_FP8Sparse: for each of its bs slots 576
+/// bytes, of which [0, 448) are kv_c in e4m3 and [448, 576) k_pe, 64 bf16 that are not quantised;
+/// then, from byte 576 bs on, 8 bytes for each slot: the ue8m0 scales of its 7 tiles of 64 codes
+/// and a 0. Strides are bytes, slot_stride is 576, and a block starts on 16 bytes.
+constexpr int kModel1Latent = 448;
+constexpr int kModel1Tile = 64;
+constexpr int kModel1Rope = 64;
+constexpr int kModel1DataBytes = 576;
+constexpr int kModel1ScaleBytes = 8;
+constexpr int kModel1EntryBytes = kModel1DataBytes + kModel1ScaleBytes;
 
 /// concat_and_cache_mla (semantics §8.4.1, §8.4.3): the entry of token t goes to slot_mapping[t].
 struct MlaCacheWriteParams {
@@ -56,13 +68,13 @@ struct MlaCacheWriteParams {
   const void* k_pe;  // [num_slots, R]
   i64 k_pe_token_stride;
   void* cache;       // entry (block, slot) by the strides below, in elements of the cache;
-  i64 block_stride;  //   those of kDsMla are bytes, its entries start on 4 bytes
+  i64 block_stride;  //   those of kDsMla and kModel1 are bytes; entries of kDsMla start on 4
   i64 slot_stride;
   const i64* slot_mapping;  // [num_slots]; negative = skip
   i64 num_slots;
   int block_size;
-  int kv_lora_rank;      // Lkv; 512 with kDsMla
-  int rope_head_dim;     // R; 64 with kDsMla
+  int kv_lora_rank;      // Lkv; 512 with kDsMla, 448 with kModel1
+  int rope_head_dim;     // R; 64 with kDsMla and kModel1
   const float* k_scale;  // [1], kE4M3 only
 };
 
@@ -114,6 +126,7 @@ struct DsMlaUpconvertParams {
   const int* workspace_starts;  // [B] ascending
   int num_requests;             // B
   i64 num_rows;
+  int is_model1;  // 1: entries of kModel1, output [num_rows, 512]
 };
 
 /// output[t, h] = [first[t, h] | second[t, h]], bits copied. Keys are k_nope and k_pe, which all
@@ -172,7 +185,7 @@ struct CopyParams {
 struct SparseParams {
   MlaEntry format;   // kCopy: kv.element, f32, f16 or bf16; kE4M3: codes times kv.k_scale[0]
                      // (1 when null); kDsMla: rounded to bf16, strides in bytes, D 576 and
-                     // Dv 512
+                     // Dv 512; kModel1: the same with D 512 and Dv 448 or 512
   const int* slots;  // [T, slots_stride]: block * block_size + slot of the keys of a token
   i64 slots_stride;  // >= topk
   int topk;

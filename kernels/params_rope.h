@@ -38,4 +38,28 @@ struct RopeParams {
   int is_neox;       // 1: pairs (k, k + rotary_dim / 2); 0, GPT-J: (2k, 2k + 1)
 };
 
+// ---- The rotation of heads by signs and the matrix of Hadamard (semantics §5.6), which spreads
+// the large elements of a vector over all of it, so that 4 bits a column serve it.
+
+/// Head sizes are powers of two up to this: the signs are a table of so many bits.
+constexpr int kMaxRotatedHead = 512;
+
+/// output = H (signs * x) for each token and head, or signs * (H x) / D when inverse, with the
+/// matrix H of Walsh and Hadamard, H H = D. Sums are f32, in log2 D passes: of columns 1, 2, 4, ...
+/// apart the lower becomes a + b and the upper a - b; the result is rounded once. Rows past
+/// num_tokens are neither read nor written.
+struct RotateHeadsParams {
+  Element element;     // of source and output: f32, f16 or bf16
+  const void* source;  // [T, H, D]
+  i64 source_token_stride;
+  i64 source_head_stride;
+  void* output;  // [T, H, D]
+  i64 output_token_stride;
+  i64 output_head_stride;
+  i64 num_tokens;
+  int num_heads;
+  int head_size;  // a power of two from 8 to kMaxRotatedHead
+  int inverse;
+};
+
 }  // namespace attn

@@ -95,7 +95,8 @@ inline bool naive_allowed(const AttentionMath& math, std::size_t request, std::i
   const bool causal = !math.causal || j <= p;
   const bool window = (math.window_left < 0 || j >= p - math.window_left) &&
                       (math.window_right < 0 || j <= p + math.window_right);
-  if (causal && window) return true;
+  const bool chunk = math.chunk_size <= 0 || j / math.chunk_size == p / math.chunk_size;
+  if (causal && window && chunk) return true;
   if (math.mm_prefix_ranges.empty()) return false;
   for (const auto& [start, end] : math.mm_prefix_ranges[request]) {
     if (start < end && start <= p && p <= end && start <= j && j <= end) return true;

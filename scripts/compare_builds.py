@@ -38,7 +38,7 @@ LEFT_OUT = {"adapters", "browser", "golden", "gpu", "gpu_python", "install", "py
 MEASURED = re.compile(
     r"(^|_)(created|git|cubin_hash|time|times|timing|date|host|hostname|cpu|clock|version|commit|duration|elapsed|samples|"
     r"environment|throughput|tflops|gbps|rounds|noise|roofline|ceiling|started|finished|median|"
-    r"memory|device_name|machine|load)($|_)"
+    r"memory|device_name|machine|load|seconds)($|_)"
 )
 SCRATCH = re.compile(r"/tmp/[A-Za-z0-9_./-]*?(?=[\s'\",:;)\]]|$)")
 # Where a text gives times, every number is masked.

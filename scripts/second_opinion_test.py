@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from opinion import attention, checks, dcp, int8, kv_scales, safetensors_file
+from opinion import attention, checks, dcp, int8, kv_scales, packed_cache, safetensors_file
 from opinion import number_formats as formats
 from opinion.errors import Disagreement
 from opinion.kernel_rules import RULES
@@ -23,6 +23,7 @@ def rules_of(**changes):
         "attention_type": "decoder",
         "causal": True,
         "sliding_window": None,
+        "chunk_size": None,
         "encoder_window": "source",
         "logits_soft_cap": 0.0,
         "alibi": "none",
@@ -110,6 +111,52 @@ class NumberFormats(unittest.TestCase):
     def test_an_all_zero_vector_gets_the_smallest_scale(self):
         codes, scale = formats.quantise_per_token_head(np.zeros((1, 1, 4), np.float32), True)
         self.assertEqual((codes.tolist(), scale[0, 0]), ([[[0, 0, 0, 0]]], np.float32(1e-6)))
+
+
+class PackedCaches(unittest.TestCase):
+    def drawn(self, *shape):
+        x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+        return formats.decode("BF16", formats.encode_bf16(x))
+
+    def relative_error(self, read, x):
+        return float(np.sqrt(((read - x) ** 2).mean() / (x**2).mean()))
+
+    def test_int4_reads_back_near_what_was_stored_beside_a_far_larger_column(self):
+        x = self.drawn(9, 2, 128)
+        x[..., 5] = 50
+        read = packed_cache.dequantise_int4(*packed_cache.quantise_int4(x, "bfloat16"))
+        self.assertLess(self.relative_error(read, x), 0.15)
+
+    def test_nvfp4_reads_back_near_what_was_stored(self):
+        x, scale = self.drawn(9, 2, 64), np.float32(0.02)
+        codes, scales = packed_cache.quantise_nvfp4(x, scale)
+        self.assertEqual((codes.shape, scales.shape), ((9, 2, 32), (9, 2, 4)))
+        read = packed_cache.dequantise_nvfp4(codes, scales, scale)
+        self.assertLess(self.relative_error(read, x), 0.15)
+
+    def test_scales_of_values_are_found_again_in_their_swizzle(self):
+        scales = np.random.default_rng(4).integers(0, 255, (3, 16, 2, 8)).astype(np.uint8)
+        swizzled = packed_cache.swizzle(scales)
+        np.testing.assert_array_equal(packed_cache.unswizzle(swizzled), scales)
+        slot, block = 6, 5
+        place = slot // 4 * 4 + block // 2, block % 2 * 4 + slot % 4
+        self.assertEqual(swizzled[1, place[0], 1, place[1]], scales[1, slot, 1, block])
+
+    def test_entries_of_model1_lie_in_two_parts_of_a_block(self):
+        entries = np.random.default_rng(5).integers(0, 255, (2, 16, 584)).astype(np.uint8)
+        blocks = packed_cache.model1_to_blocks(entries)
+        np.testing.assert_array_equal(packed_cache.model1_from_blocks(blocks), entries)
+        flat = blocks.reshape(2, -1)
+        np.testing.assert_array_equal(flat[1, 3 * 576 : 4 * 576], entries[1, 3, :576])
+        np.testing.assert_array_equal(flat[1, 16 * 576 + 3 * 8 :][:8], entries[1, 3, 576:])
+
+    def test_model1_scales_are_powers_of_two_that_no_value_exceeds(self):
+        latents = self.drawn(5, 448)
+        entries, read = packed_cache.model1_entries(latents, np.zeros((5, 64), np.uint16))
+        scales = np.ldexp(1.0, entries[:, 576:583].astype(int) - 127)
+        largest = np.abs(latents.reshape(5, 7, 64)).max(axis=2)
+        self.assertTrue((largest / scales <= 448).all() and (largest / scales > 224).all())
+        self.assertLess(self.relative_error(read, latents), 0.05)
 
 
 class ContextParallel(unittest.TestCase):

@@ -40,6 +40,18 @@ FORMS = [
     ("13.3 sparse KV dtypes",
      r"FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype"),
     ("13.3 sparse heads", r"sparse MLA with \d+ heads, more than 128"),
+    ("13.3 heads", r"H must be <= 128, but got \d+"),
+    ("13.3 sparse sizes",
+     r"FlashInfer MLA Sparse kernel requires qk_nope_head_dim in \[128, 192\], but got \d+"),
+    ("13.3 prefill", rf"Selected MLA prefill backend {NAME} is not valid for this configuration\. "
+                     r"Reason: \[.+\]"),
+    ("13.3 other names", r"ROCM_AITER_FA requires ROCm"),
+    ("13.3 other names",
+     rf"Selected backend {NAME} is not valid for this configuration\. Reason: \['ImportError'\]"),
+    ("13.3 other names",
+     rf"Backend {NAME} must be registered before use\. "
+     rf"Use register_backend\(Backend\.{NAME}, 'your\.module\.YourClass'\)"),
+    ("13.3 other names", rf"{NAME} has no pipeline of its own here(; python:[\w.:]+ .*)?"),
     ("13.3 lengths", rf"{NAME} requires cu_seqlens, max_seqlen and sequence_lengths"),
     ("13.3 lengths", rf"{NAME} requires key length equal to query length"),
     ("13.3 fp8",
@@ -66,6 +78,15 @@ FORMS = [
     ("13.4", r"fused rope\+kvcache with per-token-head quantization"),
     ("13.4", r"FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
              r"logits_soft_cap"),
+    ("13.4", r"rows of 3 \* hidden_size / tp_size = \d+ elements, for \d+ of V"),
+    ("13.4", r"num_splits not supported"),
+    ("13.4", r"num_splits \d+ (without decodes|with (prefills in the same varlen call|cascade attention|"
+             r"queries of several tokens over ranks))"),
+    ("13.4", r"KV sharing (with int8 attention|is not supported for MLA)|DCP with KV sharing"),
+    ("13.4", r"MLA graph: expected (max_query_len <= \d+, got \d+|decodes only, got \d+ prefills)"),
+    ("13.4", r"chunked local attention (with ALiBi|not supported)"),
+    ("13.4", r"(cascade attention|DCP) with chunked local attention"),
+    ("13.4", r"int8 attention with a cross-layer cache|cross-layer cache not supported"),
     ("6.2", r"cascade attention with (fp8 descale|an infinite sink)"),
     ("6.2", r"cascade attention for attention type encoder_decoder"),
     (CUDNN_LIBRARY, r"built without cudnn-frontend|cuDNN not found|CUDNN needs a CUDA device"),
@@ -94,8 +115,12 @@ _COMPILED = [(place, re.compile(pattern)) for place, pattern in FORMS]
 
 
 def place_of(reason):
-    """Where the semantics define the reason: "13.4"; None for a reason of no known form."""
+    """Where the semantics define the reason: "13.4"; None for a reason of no known form.
+
+    The value that was found, and what is taken, stand behind the words in parentheses.
+    """
+    words = reason.split(" (found ")[0]
     for place, pattern in _COMPILED:
-        if pattern.fullmatch(reason):
+        if pattern.fullmatch(words):
             return place
     return None

@@ -2,7 +2,8 @@
 # A suite over eight jobs of one GPU each, and one file of all results:
 #   jobs=$(sbatch --parsable examples/slurm/array.sh decode)
 #   sbatch --dependency=afterok:$jobs --wrap "attnbench merge part-*.json -o all.json"
-# With COSTS=earlier.json in the environment the parts take equally long by the times in that file.
+# On CPUs: sbatch --gres=none. With COSTS=earlier.json in the environment the parts take equally long by
+# the times in that file.
 #SBATCH --job-name=attnbench
 #SBATCH --array=1-8
 #SBATCH --gres=gpu:1

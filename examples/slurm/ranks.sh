@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A DCP group of four ranks with a GPU each; rank 0 writes the results:
 #   sbatch examples/slurm/ranks.sh dcp
-# On CPUs: TRANSPORT=mpi DEVICE=cpu sbatch --gres=none examples/slurm/ranks.sh dcp
+# On CPUs: TRANSPORT=mpi DEVICE=cpu sbatch --gpus-per-task=0 examples/slurm/ranks.sh dcp
 #SBATCH --job-name=attnbench-ranks
 #SBATCH --ntasks=4
 #SBATCH --gpus-per-task=1

@@ -14,8 +14,8 @@
 // Config: kQuery, kKey, kValue, kOutput (Element, as stored) · kScore, kProbability (operands of
 // the two products) · kHeadSize, kVHeadSize · kRowBlocks (of 16 rows), kKeys (of a tile), kMinCtas
 // (per multiprocessor) · kQueryVector, kKeyVector, kValueVector (elements of a load) · kSparse,
-// kDsMla · kValueInKey (a value is the first columns of its key) · kAlibi, kSoftCap ·
-// kTokenHeadScales, kRoundDequantized · kE4M3Probability
+// kDsMla, kModel1 · kValueInKey (a value is the first columns of its key) · kAlibi, kSoftCap ·
+// kTokenHeadScales, kRoundDequantized · kE4M3Probability · kCoding (of the cache)
 #pragma once
 
 #include "kernels/attention/general_parts.cuh"
@@ -24,17 +24,23 @@
 namespace attn {
 
 /// What the threads of a CTA tell each other beside the tiles.
-template <int kRows, int kKeys>
+template <int kRows, int kKeys, bool kBlockScales>
 struct GeneralShared {
   i64 queries[kRows];  // elements from the base of all queries; -1: no row
   i64 keys[kKeys];     // from the base of all keys; -1: no key
   i64 values[kKeys];
   float key_scales[kKeys];  // of int8 keys, or per token and head
   float value_scales[kKeys];
+  i64 key_blocks[kBlockScales ? kKeys : 1];  // bytes from the base of the block scales
+  i64 value_blocks[kBlockScales ? kKeys : 1];
   float factors[kRows];  // of O: what rescales it, at the end what finishes it
   float output_factor;
   TileBounds bounds;
 };
+
+template <class Config>
+using GeneralSharedOf = GeneralShared<Config::kRowBlocks * 16, Config::kKeys,
+                                      Config::kCoding == KvCoding::kNvfp4 || Config::kModel1>;
 
 /// Products on the tensor cores, or on the CUDA cores for f32.
 template <bool kTensor, class Config>
@@ -56,8 +62,11 @@ struct General {
   static constexpr bool kInt8 = Config::kScore == Element::kI8;
   static constexpr bool kCodes = size_of(Config::kKey) == 1 && !kInt8;
   /// Scales of the cache are part of the staged numbers.
-  static constexpr bool kScaled = kCodes && Config::kRoundDequantized && !Config::kDsMla;
-  using Shared = GeneralShared<kRows, kKeys>;
+  static constexpr bool kScaled =
+      kCodes && Config::kRoundDequantized && !Config::kDsMla && !Config::kModel1;
+  static constexpr bool kInt4 = Config::kCoding == KvCoding::kInt4;
+  static constexpr bool kNvfp4 = Config::kCoding == KvCoding::kNvfp4;
+  using Shared = GeneralSharedOf<Config>;
   using Products = typename GeneralProducts<Config::kScore != Element::kF32, Config>::Type;
 
   const AttendParams& params;
@@ -116,6 +125,19 @@ struct General {
       shared.key_scales[j] = valid ? kv.key_scales[at] : 0.0f;
       if constexpr (!kInt8) shared.value_scales[j] = valid ? kv.value_scales[at] : 0.0f;
     }
+    if constexpr (kNvfp4) {
+      const BlockScales& scales = kv.block_scales;
+      const i64 head = block * scales.block_stride + tile.kv_head * scales.head_stride;
+      shared.key_blocks[j] = head + slot * scales.slot_stride;
+      // Those of four slots together; slot % 4 is the column, the block chooses slot and columns.
+      shared.value_blocks[j] = head + slot / 4 * 4 * scales.slot_stride + slot % 4;
+    }
+    if constexpr (Config::kModel1) {
+      // Behind the data of all slots of the block.
+      shared.key_blocks[j] = block * kv.block_stride +
+                             static_cast<i64>(kv.block_size) * kModel1DataBytes +
+                             slot * kModel1ScaleBytes;
+    }
   }
 
   /// Keys and values of the tile as operands, where the values are not part of the keys.
@@ -123,12 +145,29 @@ struct General {
     unsigned char* const to = memory + kLayout.key;
     if constexpr (Config::kDsMla) {
       stage_ds_mla_rows<kKeys>(params.kv.key, shared.keys, to, kLayout.key_pitch);
+    } else if constexpr (Config::kModel1) {
+      stage_model1_rows<kKeys>(params.kv.key, shared.keys, shared.key_blocks, to,
+                               kLayout.key_pitch);
+    } else if constexpr (kInt4) {
+      stage_int4_rows<Config::kScore, kKeys, Config::kHeadSize>(
+          params.kv.key, shared.keys, shared.key_scales, to, kLayout.key_pitch);
+      stage_int4_rows<Config::kProbability, kKeys, Config::kVHeadSize>(
+          params.kv.value, shared.values, shared.value_scales, memory + kLayout.value,
+          kLayout.value_pitch);
+    } else if constexpr (kNvfp4) {
+      const BlockScales& scales = params.kv.block_scales;
+      stage_nvfp4_rows<Config::kScore, kKeys, Config::kHeadSize, false>(
+          params.kv.key, shared.keys, scales.key, shared.key_blocks, scales.slot_stride, to,
+          kLayout.key_pitch);
+      stage_nvfp4_rows<Config::kProbability, kKeys, Config::kVHeadSize, true>(
+          params.kv.value, shared.values, scales.value, shared.value_blocks, scales.slot_stride,
+          memory + kLayout.value, kLayout.value_pitch);
     } else {
       stage_rows<Config::kKey, Config::kScore, kScaled, kKeys, Config::kHeadSize,
                  Config::kKeyVector>(params.kv.key, shared.keys, key_scale(), to,
                                      kLayout.key_pitch);
     }
-    if constexpr (!Config::kValueInKey) {
+    if constexpr (!Config::kValueInKey && !kInt4 && !kNvfp4) {
       stage_rows<Config::kValue, Config::kProbability, kScaled, kKeys, Config::kVHeadSize,
                  Config::kValueVector>(params.kv.value, shared.values, value_scale(),
                                        memory + kLayout.value, kLayout.value_pitch);
@@ -187,7 +226,7 @@ struct General {
     if constexpr (kInt8) {
       score = dot * (params.score.softmax_scale * (query_scale * shared.key_scales[j]));
     } else if constexpr (Config::kTokenHeadScales) {
-      score *= shared.key_scales[j];
+      score *= kInt4 ? int4_scale(shared.key_scales[j]) : shared.key_scales[j];
     }
     if constexpr (Config::kSoftCap) {
       score = params.score.soft_cap * tanhf(score * reciprocal_fast(params.score.soft_cap));
@@ -211,7 +250,8 @@ struct General {
   /// before.
   __device__ void store_probability(int j, float p) {
     if constexpr (Config::kTokenHeadScales) {
-      p = p == 0.0f ? 0.0f : p * shared.value_scales[j];
+      const float scale = kInt4 ? int4_scale(shared.value_scales[j]) : shared.value_scales[j];
+      p = p == 0.0f ? 0.0f : p * scale;
     }
     if constexpr (Config::kE4M3Probability) {
       p = e4m3_to_float(e4m3_from_float(p * kE4M3ProbabilityShift));
@@ -376,7 +416,7 @@ __device__ __forceinline__ void attend_generally(const AttendParams& params,
                                                  const SparseParams& sparse, int request,
                                                  int kv_head, int index, MakePart make_part) {
   extern __shared__ uint4 general_memory[];
-  __shared__ GeneralShared<Config::kRowBlocks * 16, Config::kKeys> shared;
+  __shared__ GeneralSharedOf<Config> shared;
   __shared__ RowTile tile;  // as in prefill.cuh: registers hold the output
   if (threadIdx.x == 0) tile = general_row_tile<Config>(params, request, kv_head, index);
   __syncthreads();

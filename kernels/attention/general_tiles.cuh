@@ -3,6 +3,7 @@
 // loads are of as many elements as alignment allows, and conversion happens in registers.
 #pragma once
 
+#include "kernels/common/packed_codes.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/ptx/codes.cuh"
 #include "kernels/ptx/element_vector.cuh"
@@ -60,6 +61,70 @@ __device__ __forceinline__ void stage_rows(const void* base, const i64* offsets,
   }
 }
 
+/// The eight numbers of a word of codes into their place in a tile, exactly in 16 bits.
+template <Element kTo, class Decode>
+__device__ __forceinline__ void store_eight(u32 word, unsigned char* to, Decode decode) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float values[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) values[i] = decode(word >> (half * 16 + i * 4) & 15u);
+    store_vector(to + half * 4 * size_of(kTo), encode_vector<kTo>(values));
+  }
+}
+
+/// kRows rows of codes of 4 bits as numbers less the zero point of their row, which lies in
+/// `scales` (semantics §5.6); the scales are applied to scores and weights. `offsets` are bytes,
+/// rows of a negative one become zeros.
+template <Element kTo, int kRows, int kColumns>
+__device__ __forceinline__ void stage_int4_rows(const void* base, const i64* offsets,
+                                                const float* scales, unsigned char* tile,
+                                                int pitch) {
+  constexpr int kWords = kColumns / 8;
+#pragma unroll 2
+  for (int index = threadIdx.x; index < kRows * kWords; index += kGeneralThreads) {
+    const int row = index / kWords;
+    const int word = index % kWords;
+    const i64 offset = offsets[row];
+    const int zero_point = offset < 0 ? 0 : int4_zero_point(scales[row]);
+    const u32 codes =
+        offset < 0 ? 0u
+                   : reinterpret_cast<const u32*>(static_cast<const char*>(base) + offset)[word];
+    store_eight<kTo>(codes, tile + row * pitch + word * 8 * size_of(kTo), [&](u32 code) {
+      return static_cast<float>(static_cast<int>(code) - zero_point);
+    });
+  }
+}
+
+/// kRows rows of e2m1 codes times the scale of their block (semantics §5.7). `scale_offsets` are
+/// bytes from `scales` to where the scales of a row begin, or, of values, those of its four slots.
+template <Element kTo, int kRows, int kColumns, bool kValues>
+__device__ __forceinline__ void stage_nvfp4_rows(const void* base, const i64* offsets,
+                                                 const u8* scales, const i64* scale_offsets,
+                                                 i64 slot_stride, unsigned char* tile, int pitch) {
+  constexpr int kWords = kColumns / 8;
+#pragma unroll 2
+  for (int index = threadIdx.x; index < kRows * kWords; index += kGeneralThreads) {
+    const int row = index / kWords;
+    const int word = index % kWords;
+    const i64 offset = offsets[row];
+    u32 codes = 0;
+    float scale = 0.0f;
+    if (offset >= 0) {
+      codes = reinterpret_cast<const u32*>(static_cast<const char*>(base) + offset)[word];
+      const int block = word / 2;
+      i64 at = scale_offsets[row] + block;
+      if constexpr (kValues) {
+        const SwizzledScale place = swizzled_value_scale(0, block, kColumns / kKvScaleBlock);
+        at = scale_offsets[row] + place.slot * slot_stride + place.block;
+      }
+      scale = e4m3_to_float(scales[at]);
+    }
+    store_eight<kTo>(codes, tile + row * pitch + word * 8 * size_of(kTo),
+                     [&](u32 code) { return e2m1_to_float(static_cast<u8>(code)) * scale; });
+  }
+}
+
 /// Entries of "fp8_ds_mla" as bf16: code * tile scale rounded once, then k_pe. Offsets are bytes.
 template <int kRows>
 __device__ __forceinline__ void stage_ds_mla_rows(const void* base, const i64* offsets,
@@ -85,6 +150,36 @@ __device__ __forceinline__ void stage_ds_mla_rows(const void* base, const i64* o
       // The 16 bytes of the tile scales lie between the codes and k_pe.
       *reinterpret_cast<u32*>(to + kDsMlaLatent * 2 + (piece - kCodeWords) * 4) =
           offset < 0 ? 0u : reinterpret_cast<const u32*>(entry)[piece + 4];
+    }
+  }
+}
+
+/// Entries of "fp8_model1_mla" as bf16: code * tile scale rounded once, then k_pe. `offsets` are
+/// bytes from `base` to the data of an entry, `scale_offsets` to its scales.
+template <int kRows>
+__device__ __forceinline__ void stage_model1_rows(const void* base, const i64* offsets,
+                                                  const i64* scale_offsets, unsigned char* tile,
+                                                  int pitch) {
+  constexpr int kCodeWords = kModel1Latent / 4;
+  constexpr int kPieces = kCodeWords + kModel1Rope / 2;
+#pragma unroll 2
+  for (int index = threadIdx.x; index < kRows * kPieces; index += kGeneralThreads) {
+    const int row = index / kPieces;
+    const int piece = index % kPieces;
+    const i64 offset = offsets[row];
+    const char* const entry = static_cast<const char*>(base) + (offset < 0 ? 0 : offset);
+    unsigned char* const to = tile + row * pitch;
+    const u32 word = offset < 0 ? 0u : reinterpret_cast<const u32*>(entry)[piece];
+    if (piece < kCodeWords) {
+      Four16 numbers{0, 0};
+      if (offset >= 0) {
+        const auto* scales = static_cast<const u8*>(base) + scale_offsets[row];
+        numbers = decode_codes<Element::kE4M3, Element::kBF16, true>(
+            word, ue8m0_to_float(scales[piece / (kModel1Tile / 4)]));
+      }
+      *reinterpret_cast<uint2*>(to + piece * 8) = make_uint2(numbers.low, numbers.high);
+    } else {
+      *reinterpret_cast<u32*>(to + kModel1Latent * 2 + (piece - kCodeWords) * 4) = word;
     }
   }
 }

@@ -7,18 +7,13 @@
 // that share a KV head) and goes over tiles of keys with a running maximum. Where there are too few
 // rows to fill the device, several CTAs share the keys of a tile of rows, and a second kernel
 // merges their parts. Rows are compared where they are made: only a record of each comes back.
-//
-// Thread t has column t % 16 and row t / 16 of a grid that repeats over the tile, so that 16
-// neighbouring threads hold one row and operands are read from shared memory without conflicts.
+// Those of latent attention are written instead, and compared when they are projected
+// (screen_latent.cuh).
 #pragma once
 
-#include "kernels/common/numeric.cuh"
-#include "kernels/params_measure.h"
+#include "kernels/measure/screen_compare.cuh"
 
 namespace attn {
-
-constexpr int kScreenDepth = 32;      // columns of Q and K in shared memory at a time
-constexpr int kScreenValueKeys = 16;  // rows of V likewise
 
 /// Config: int kRowsPerThread, int kColumnsPerThread (of V).
 template <class Config>
@@ -37,118 +32,9 @@ struct ScreenMemory {
   double weights[kScreenKeys * ScreenTile<Config>::kRowStride];  // [keys, rows]
   double value_squares[kScreenKeys];
   double states[3 * ScreenTile<Config>::kRows];  // largest score, sum, spread of finished rows
-  i64 query_rows[ScreenTile<Config>::kRows];     // index of the first element; -1 = no row
+  i64 query_rows[ScreenTile<Config>::kRows];     // token * H + head; -1 = no row
   i64 key_rows[kScreenKeys];                     // row of keys and values; -1 = no key
 };
-
-ATTN_FN double screen_infinity() { return double{float_from_bits(0x7F800000u)}; }
-ATTN_FN bool screen_is_finite(double x) { return x - x == 0.0; }
-
-/// Half of the distance between the e4m3 code of value `x` and the next one.
-ATTN_FN double screen_e4m3_half_step(double x) {
-  const int exponent = static_cast<int>(float_bits(static_cast<float>(x)) >> 23 & 0xFFu) - 127;
-  const u32 least = static_cast<u32>((exponent < -6 ? -6 : exponent) - 4 + 127);
-  return double{float_from_bits(least << 23)};
-}
-
-template <Element kElement>
-ATTN_FN double screen_number(const void* data, i64 at) {
-  if constexpr (kElement == Element::kF32) return static_cast<const float*>(data)[at];
-  if constexpr (kElement == Element::kF16) return f16_to_float(static_cast<const u16*>(data)[at]);
-  if constexpr (kElement == Element::kBF16) {
-    return bf16_to_float(static_cast<const u16*>(data)[at]);
-  }
-  if constexpr (kElement == Element::kE4M3) return e4m3_to_float(static_cast<const u8*>(data)[at]);
-}
-
-/// body.run<element>() for the element of a tensor: the choice stands outside of the loops, so that
-/// their loads are under way together.
-template <bool kIsOutput, class Body>
-ATTN_FN void with_screen_element(Element element, const Body& body) {
-  if (element == Element::kF32) return body.template run<Element::kF32>();
-  if (element == Element::kF16) return body.template run<Element::kF16>();
-  if constexpr (kIsOutput) {
-    if (element == Element::kE4M3) return body.template run<Element::kE4M3>();
-  }
-  body.template run<Element::kBF16>();
-}
-
-/// Columns [first, first + kScreenDepth) of kRows rows, transposed: to[column * stride + row].
-template <int kRows, int kStride>
-struct ScreenLoadRows {
-  double* to;
-  const void* from;
-  const i64* rows;
-  i64 row_stride;
-  i64 row_offset;
-  int first;
-  int end;
-
-  template <Element kElement>
-  __device__ __forceinline__ void run() const {
-    constexpr int kRowsAtOnce = kScreenThreads / kScreenDepth;
-    const int column = static_cast<int>(threadIdx.x) % kScreenDepth;
-    double loaded[kRows / kRowsAtOnce];
-#pragma unroll
-    for (int i = 0; i < kRows / kRowsAtOnce; ++i) {
-      const i64 row = rows[static_cast<int>(threadIdx.x) / kScreenDepth + i * kRowsAtOnce];
-      const bool valid = row >= 0 && first + column < end;
-      loaded[i] =
-          valid ? screen_number<kElement>(from, row * row_stride + row_offset + first + column)
-                : 0.0;
-    }
-#pragma unroll
-    for (int i = 0; i < kRows / kRowsAtOnce; ++i) {
-      to[column * kStride + static_cast<int>(threadIdx.x) / kScreenDepth + i * kRowsAtOnce] =
-          loaded[i];
-    }
-  }
-};
-
-/// kScreenValueKeys rows of V: to[key * kColumns + column].
-template <int kColumns>
-struct ScreenLoadValues {
-  double* to;
-  const void* from;
-  const i64* rows;
-  i64 row_stride;
-  i64 row_offset;  // of the first column
-  int num_columns;
-
-  template <Element kElement>
-  __device__ __forceinline__ void run() const {
-    constexpr int kKeysAtOnce = kScreenThreads / kColumns;
-    const int column = static_cast<int>(threadIdx.x) % kColumns;
-    double loaded[kScreenValueKeys / kKeysAtOnce];
-#pragma unroll
-    for (int i = 0; i < kScreenValueKeys / kKeysAtOnce; ++i) {
-      const i64 row = rows[static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce];
-      const bool valid = row >= 0 && column < num_columns;
-      loaded[i] =
-          valid ? screen_number<kElement>(from, row * row_stride + row_offset + column) : 0.0;
-    }
-#pragma unroll
-    for (int i = 0; i < kScreenValueKeys / kKeysAtOnce; ++i) {
-      to[(static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce) * kColumns + column] =
-          loaded[i];
-    }
-  }
-};
-
-/// Sum or maximum over the 16 threads of a row; every one of them gets it.
-__device__ __forceinline__ double screen_row_sum(double x) {
-#pragma unroll
-  for (int step = kScreenLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-  return x;
-}
-__device__ __forceinline__ double screen_row_max(double x) {
-#pragma unroll
-  for (int step = kScreenLanes / 2; step > 0; step /= 2) {
-    const double other = __shfl_xor_sync(~0u, x, step);
-    x = other > x ? other : x;
-  }
-  return x;
-}
 
 /// What a thread knows of its rows: sums are of weights e^(score - most).
 template <class Config>
@@ -198,15 +84,13 @@ class ScreenCta {
         item_(params.items[blockIdx.x]),
         memory_(memory),
         lane_(static_cast<int>(threadIdx.x) % kScreenLanes),
-        line_(static_cast<int>(threadIdx.x) / kScreenLanes),
-        group_(params.num_heads / params.num_kv_heads) {}
+        line_(static_cast<int>(threadIdx.x) / kScreenLanes) {}
 
   __device__ __forceinline__ void attend() {
     rows_.clear();
     if (static_cast<int>(threadIdx.x) < Tile::kRows) {
       const int row = static_cast<int>(threadIdx.x);
-      memory_.query_rows[row] =
-          row < item_.num_rows ? token_of(row) * p_.num_heads + head_of(row) : -1;
+      memory_.query_rows[row] = row < item_.num_rows ? place_of(row) : -1;
     }
     for (int key = item_.key_begin; key < item_.key_end; key += kScreenKeys) attend_tile(key);
     reduce();
@@ -226,21 +110,30 @@ class ScreenCta {
 
  private:
   __device__ __forceinline__ i64 token_of(int row) const {
-    return item_.first_token + (item_.first_row + row) / group_;
+    return item_.first_token + (item_.first_row + row) / p_.group;
   }
   __device__ __forceinline__ int head_of(int row) const {
-    return item_.kv_head * group_ + (item_.first_row + row) % group_;
+    return p_.first_head + item_.kv_head * p_.group + (item_.first_row + row) % p_.group;
+  }
+  /// Among the rows of query, output and records.
+  __device__ __forceinline__ i64 place_of(int row) const {
+    return token_of(row) * p_.num_heads + head_of(row);
   }
   __device__ __forceinline__ int row_of(int i) const { return line_ + 16 * i; }
+
+  __device__ __forceinline__ i64 row_of_key(i64 key) const {
+    return p_.key_index == nullptr ? key : p_.key_index[key];
+  }
 
   __device__ __forceinline__ void attend_tile(int first_key) {
     __syncthreads();
     bool careful = false;
     if (static_cast<int>(threadIdx.x) < kScreenKeys) {
       const int key = first_key + static_cast<int>(threadIdx.x);
-      const i64 row =
-          key < item_.key_end ? (item_.first_key + key) * p_.num_kv_heads + item_.kv_head : -1;
-      const double squares = row < 0 ? 0.0 : p_.value_squares[row * p_.num_chunks + item_.chunk];
+      const i64 row = key < item_.key_end ? row_of_key(item_.first_key + key) : -1;
+      const i64 head_row = row * p_.num_kv_heads + item_.kv_head;
+      const double squares =
+          row < 0 ? 0.0 : p_.value_squares[head_row * p_.num_chunks + item_.chunk];
       memory_.key_rows[threadIdx.x] = row;
       careful = squares < 0.0;
       memory_.value_squares[threadIdx.x] = careful ? -1.0 - squares : squares;
@@ -263,16 +156,25 @@ class ScreenCta {
 #pragma unroll
       for (int j = 0; j < kKeysPerThread; ++j) scores[i][j] = 0.0;
     }
+    // One loop for both parts, so that its unrolled body is there once.
+#pragma unroll 1
+    for (int part = 0; part < 2; ++part) {
+      add_products(part == 0 ? p_.query : p_.query_rope, part == 0 ? p_.key : p_.key_rope, scores);
+    }
+  }
+
+  __device__ __forceinline__ void add_products(const ScreenOperand& query, const ScreenOperand& key,
+                                               double (&scores)[kR][kKeysPerThread]) {
     double* const queries = memory_.operands;
     double* const keys = memory_.operands + kScreenDepth * Tile::kRowStride;
-    for (int first = 0; first < p_.head_size; first += kScreenDepth) {
+#pragma unroll 1
+    for (int first = 0; first < query.width; first += kScreenDepth) {
       __syncthreads();
-      with_screen_element<false>(p_.query_element, ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
-                                                       queries, p_.query, memory_.query_rows,
-                                                       p_.head_size, 0, first, p_.head_size});
-      with_screen_element<false>(p_.key_element, ScreenLoadRows<kScreenKeys, Tile::kKeyStride>{
-                                                     keys, p_.key, memory_.key_rows, p_.head_size,
-                                                     0, first, p_.head_size});
+      with_screen_element<false>(query.element, ScreenLoadRows<Tile::kRows, Tile::kRowStride>{
+                                                    queries, query, memory_.query_rows, 0, first});
+      with_screen_element<false>(
+          key.element, ScreenLoadRows<kScreenKeys, Tile::kKeyStride>{keys, key, memory_.key_rows,
+                                                                     item_.kv_head, first});
       __syncthreads();
 #pragma unroll 4
       for (int d = 0; d < kScreenDepth; ++d) {
@@ -379,10 +281,10 @@ class ScreenCta {
     const int first_column = item_.chunk * Tile::kColumns;
     for (int first = 0; first < kScreenKeys; first += kScreenValueKeys) {
       __syncthreads();
-      with_screen_element<false>(p_.value_element,
-                                 ScreenLoadValues<Tile::kColumns>{
-                                     memory_.operands, p_.value, memory_.key_rows + first,
-                                     p_.v_head_size, first_column, p_.v_head_size - first_column});
+      with_screen_element<false>(
+          p_.value.element,
+          ScreenLoadValues<Tile::kColumns>{memory_.operands, p_.value, memory_.key_rows + first,
+                                           item_.kv_head, first_column});
       __syncthreads();
 #pragma unroll 4
       for (int key = 0; key < kScreenValueKeys; ++key) {
@@ -479,7 +381,9 @@ class ScreenCta {
       for (int c = 0; c < kC; ++c) finished(row_of(i))[lane_ + 16 * c] = rows_.values[i][c];
     }
     __syncthreads();
-    with_screen_element<true>(p_.output_element, CompareRows{*this});
+    if (p_.rows == nullptr) return with_screen_element<true>(p_.output.element, CompareRows{*this});
+#pragma unroll 1
+    for (int row = line_; row < Tile::kRows; row += 16) write_row(row);
   }
 
   /// The columns of a row in shared memory, over operands and weights.
@@ -500,68 +404,51 @@ class ScreenCta {
     }
   };
 
-  struct RowErrors {
-    double error_squares = 0.0;
-    double reference_squares = 0.0;
-    double largest_error = 0.0;
-    double misplaced = 0.0;
-  };
+  /// Of the attention, and 0 for a row that sees nothing.
+  __device__ __forceinline__ double expected(int row, int column) const {
+    const double sum = memory_.states[3 * row + 1];
+    return sum == 0.0 ? 0.0 : finished(row)[column] / sum;
+  }
+  __device__ __forceinline__ int end_column() const {
+    return smaller_of(Tile::kColumns, p_.v_head_size - item_.chunk * Tile::kColumns);
+  }
 
   template <Element kElement>
   __device__ __forceinline__ void compare_row(int row) const {
     const bool valid = row < item_.num_rows;
-    const i64 token = valid ? token_of(row) : 0;
-    const int head = valid ? head_of(row) : 0;
-    const i64 first = (token * p_.num_heads + head) * p_.v_head_size;
-    const double* const state = memory_.states + 3 * row;
-    RowErrors errors;
-    if (valid) {
+    const i64 first = (valid ? place_of(row) : 0) * p_.v_head_size + item_.chunk * Tile::kColumns;
+    ScreenErrors errors;
 #pragma unroll 1
-      for (int c = lane_; c < Tile::kColumns; c += kScreenLanes) {
-        const int column = item_.chunk * Tile::kColumns + c;
-        if (column >= p_.v_head_size) break;
-        const double actual = screen_number<kElement>(p_.output, first + column) * p_.output_scale;
-        add_error(actual, state[1] == 0.0 ? 0.0 : finished(row)[c] / state[1], errors);
-      }
+    for (int c = lane_; valid && c < end_column(); c += kScreenLanes) {
+      const double stored = screen_number<kElement>(p_.output.data, first + c);
+      errors.add(p_.output, stored * p_.output.scale, expected(row, c));
     }
-    ScreenRecord record;
-    record.error_squares = screen_row_sum(errors.error_squares);
-    record.reference_squares = screen_row_sum(errors.reference_squares);
-    record.spread_squares = state[1] == 0.0 ? 0.0 : state[2] / (state[1] * state[1]);
-    record.largest_error = screen_row_max(errors.largest_error);
-    record.lse = state[1] == 0.0 ? -screen_infinity() : state[0] + log(state[1]);
-    record.misplaced = static_cast<i64>(screen_row_sum(errors.misplaced));
-    if (valid && lane_ == 0) {
-      p_.records[(token * p_.num_heads + head) * p_.num_chunks + item_.chunk] = record;
-    }
+    leave_record(row, errors);
   }
 
-  __device__ __forceinline__ void add_error(double actual, double expected,
-                                            RowErrors& errors) const {
-    if (expected > p_.output_limit || expected < -p_.output_limit) {
-      // What the type cannot hold is its limit or an infinity; values between the largest one and
-      // where rounding goes over to infinity may be either.
-      if (p_.output_saturates != 0) {
-        expected = expected < 0.0 ? -p_.output_limit : p_.output_limit;
-      } else if (screen_is_finite(expected) && !screen_is_finite(actual) && actual == actual &&
-                 (actual < 0.0) == (expected < 0.0)) {
-        return;
-      }
+  /// What it is compared with is found when it is projected: its size is all that is known of it.
+  __device__ __forceinline__ void write_row(int row) const {
+    const bool valid = row < item_.num_rows;
+    const i64 first = ((valid ? place_of(row) : 0) - p_.first_row) * p_.v_head_size +
+                      item_.chunk * Tile::kColumns;
+    ScreenErrors sizes;
+#pragma unroll 1
+    for (int c = lane_; valid && c < end_column(); c += kScreenLanes) {
+      const double x = expected(row, c);
+      p_.rows[first + c] = x;
+      if (screen_is_finite(x)) sizes.reference_squares += x * x;
     }
-    if (!screen_is_finite(actual) || !screen_is_finite(expected)) {
-      const bool both_nan = actual != actual && expected != expected;
-      if (!both_nan && actual != expected) errors.misplaced += 1.0;
-      return;
+    leave_record(row, sizes);
+  }
+
+  __device__ __forceinline__ void leave_record(int row, const ScreenErrors& errors) const {
+    const double* const state = memory_.states + 3 * row;
+    ScreenRecord record = errors.record();
+    record.spread_squares = state[1] == 0.0 ? 0.0 : state[2] / (state[1] * state[1]);
+    record.lse = state[1] == 0.0 ? -screen_infinity() : state[0] + log(state[1]);
+    if (row < item_.num_rows && lane_ == 0) {
+      p_.records[place_of(row) * p_.num_chunks + item_.chunk] = record;
     }
-    const double error = actual - expected;
-    double size = error < 0.0 ? -error : error;
-    if (p_.output_saturates != 0) {
-      size -= p_.output_scale * screen_e4m3_half_step(actual / p_.output_scale);
-      size = size > 0.0 ? size : 0.0;
-    }
-    errors.error_squares += size * size;
-    errors.reference_squares += expected * expected;
-    errors.largest_error = size > errors.largest_error ? size : errors.largest_error;
   }
 
   const ScreenParams& p_;
@@ -569,7 +456,6 @@ class ScreenCta {
   Memory& memory_;
   const int lane_;
   const int line_;
-  const int group_;
   ScreenRows<Config> rows_;
 };
 
@@ -584,7 +470,7 @@ __global__ void __launch_bounds__(kScreenThreads, 1)
 
 /// The same for what screen_attention() left in parts: an item for each of them.
 template <class Config>
-__global__ void __launch_bounds__(kScreenThreads)
+__global__ void __launch_bounds__(kScreenThreads, 1)
     screen_merge(const __grid_constant__ ScreenParams params) {
   extern __shared__ double screen_memory[];
   ScreenCta<Config>(params, *reinterpret_cast<ScreenMemory<Config>*>(screen_memory)).merge();
@@ -599,13 +485,16 @@ struct ScreenValueSquares {
   __device__ __forceinline__ void run() const {
     constexpr int kColumns = ScreenTile<Config>::kColumns;
     const int first = static_cast<int>(at % p.num_chunks) * kColumns;
+    const i64 row = at / p.num_chunks;
+    const i64 place = p.value.first + row / p.num_kv_heads * p.value.row_stride +
+                      row % p.num_kv_heads * p.value.head_stride;
     double sum = 0.0;
     bool is_finite = true;
 #pragma unroll 8
     for (int c = 0; c < kColumns; ++c) {
       const int column = first + c;
       if (column >= p.v_head_size) continue;
-      const double v = screen_number<kElement>(p.value, at / p.num_chunks * p.v_head_size + column);
+      const double v = screen_number<kElement>(p.value.data, place + column);
       is_finite = is_finite && screen_is_finite(v);
       if (screen_is_finite(v)) sum += v * v;
     }
@@ -615,11 +504,11 @@ struct ScreenValueSquares {
 
 /// Fills value_squares. Config: as ScreenTile. Grid: one thread each; CTA: kScreenThreads.
 template <class Config>
-__global__ void __launch_bounds__(kScreenThreads)
+__global__ void __launch_bounds__(kScreenThreads, 1)
     screen_value_squares(const __grid_constant__ ScreenParams params) {
   const i64 at = i64{blockIdx.x} * kScreenThreads + threadIdx.x;
   if (at >= params.num_keys * params.num_kv_heads * params.num_chunks) return;
-  with_screen_element<false>(params.value_element, ScreenValueSquares<Config>{params, at});
+  with_screen_element<false>(params.value.element, ScreenValueSquares<Config>{params, at});
 }
 
 }  // namespace attn

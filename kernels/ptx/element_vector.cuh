@@ -96,19 +96,23 @@ __device__ __forceinline__ void store_vector(void* destination,
 }
 
 /// kCount elements by loads of kLoad elements, for sources that are not aligned to the vector:
-/// whole 16 bytes (or the whole vector), or single elements of two bytes.
+/// whole 16 bytes (or the whole vector), or single elements of two or four bytes.
 template <Element kElement, int kCount, int kLoad>
 __device__ __forceinline__ ElementVector<kElement, kCount> load_parts(const void* source) {
   using Vector = ElementVector<kElement, kCount>;
   if constexpr (kLoad * size_of(kElement) >= (Vector::kBytes < 16 ? Vector::kBytes : 16)) {
     return load_vector<kElement, kCount>(source);
   } else {
-    static_assert(kLoad == 1 && size_of(kElement) == 2);
+    static_assert(kLoad == 1 && size_of(kElement) >= 2);
     const u16* const halves = static_cast<const u16*>(source);
     Vector vector;
 #pragma unroll
     for (int i = 0; i < Vector::kNumWords; ++i) {
-      vector.words[i] = halves[2 * i] | static_cast<u32>(halves[2 * i + 1]) << 16;
+      if constexpr (size_of(kElement) == 4) {
+        vector.words[i] = static_cast<const u32*>(source)[i];
+      } else {
+        vector.words[i] = halves[2 * i] | static_cast<u32>(halves[2 * i + 1]) << 16;
+      }
     }
     return vector;
   }

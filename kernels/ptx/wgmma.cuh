@@ -72,7 +72,9 @@ __device__ __forceinline__ int hidden(int number) {
   "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3]), "+f"(d[n + 1][0]), \
       "+f"(d[n + 1][1]), "+f"(d[n + 1][2]), "+f"(d[n + 1][3])
 
-#define ATTN_NAMES_64 ATTN_REGISTERS_0 ATTN_REGISTERS_1 ATTN_REGISTERS_2 ATTN_REGISTERS_3
+#define ATTN_NAMES_32 ATTN_REGISTERS_0 ATTN_REGISTERS_1
+#define ATTN_NAMES_48 ATTN_NAMES_32 ATTN_REGISTERS_2
+#define ATTN_NAMES_64 ATTN_NAMES_48 ATTN_REGISTERS_3
 #define ATTN_NAMES_80 ATTN_NAMES_64 ATTN_REGISTERS_4
 #define ATTN_NAMES_96 ATTN_NAMES_80 ATTN_REGISTERS_5
 #define ATTN_NAMES_112 ATTN_NAMES_96 ATTN_REGISTERS_6
@@ -85,8 +87,9 @@ __device__ __forceinline__ int hidden(int number) {
 #define ATTN_NAMES_224 ATTN_NAMES_208 ATTN_REGISTERS_13
 #define ATTN_NAMES_240 ATTN_NAMES_224 ATTN_REGISTERS_14
 #define ATTN_NAMES_256 ATTN_NAMES_240 ATTN_REGISTERS_15
-#define ATTN_BLOCKS_64 \
-  ATTN_TWO_BLOCKS(0), ATTN_TWO_BLOCKS(2), ATTN_TWO_BLOCKS(4), ATTN_TWO_BLOCKS(6)
+#define ATTN_BLOCKS_32 ATTN_TWO_BLOCKS(0), ATTN_TWO_BLOCKS(2)
+#define ATTN_BLOCKS_48 ATTN_BLOCKS_32, ATTN_TWO_BLOCKS(4)
+#define ATTN_BLOCKS_64 ATTN_BLOCKS_48, ATTN_TWO_BLOCKS(6)
 #define ATTN_BLOCKS_80 ATTN_BLOCKS_64, ATTN_TWO_BLOCKS(8)
 #define ATTN_BLOCKS_96 ATTN_BLOCKS_80, ATTN_TWO_BLOCKS(10)
 #define ATTN_BLOCKS_112 ATTN_BLOCKS_96, ATTN_TWO_BLOCKS(12)
@@ -119,6 +122,8 @@ __device__ __forceinline__ int hidden(int number) {
 // A row for every width: columns, numbers of the operands behind the accumulators.
 // clang-format off
 #define ATTN_PRODUCT_WIDTHS(row) \
+  row(32, "%16", "%17", "%18", "%19", "%20")       \
+  row(48, "%24", "%25", "%26", "%27", "%28")       \
   row(64, "%32", "%33", "%34", "%35", "%36")       \
   row(80, "%40", "%41", "%42", "%43", "%44")       \
   row(96, "%48", "%49", "%50", "%51", "%52")       \
@@ -136,7 +141,7 @@ __device__ __forceinline__ int hidden(int number) {
 
 /// Whether a product of so many columns is here.
 ATTN_FN constexpr bool is_product_width(int columns) {
-  return columns % 16 == 0 && columns >= 64 && columns <= 256;
+  return columns % 16 == 0 && columns >= 32 && columns <= 256;
 }
 
 /// d = A @ B, or d += A @ B with adds != 0: A [64, k] and B [k, N] in shared memory, both K-major;

@@ -1,8 +1,5 @@
 // NVFP4: e2m1 codes with an e4m3 scale for 16 columns and one f32 factor g for the tensor
-// (semantics §9.4). With a block's largest magnitude a: sf = rn_e4m3(g * (a / 6)), 6 being the
-// largest e2m1 number, and code = rn_e2m1(x * m) with m = 1 / (sf / g). Codes are made with the
-// rounded sf, by which they are dequantised as well. Every operation is rounded by itself, in this
-// order: that defines the bytes.
+// (semantics §9.4); the arithmetic of a block is in kernels/ptx/nvfp4_block.cuh.
 #pragma once
 
 #include "kernels/quantise/fp8.cuh"
@@ -37,18 +34,8 @@ __global__ void __launch_bounds__(Config::kThreads)
       largest = fmaxf(largest, fabsf(part[i]));
     }
   }
-  const float global_scale = p.global_scale[0];
-  const u8 scale_code = static_cast<u8>(
-      encode_pair<Element::kE4M3>(__fmul_rn(global_scale, __fdiv_rn(largest, 6.0f)), 0.0f));
-  const float scale = e4m3_to_float(scale_code);
-  const float factor = scale == 0.0f ? 0.0f : __fdiv_rn(1.0f, __fdiv_rn(scale, global_scale));
-  scale_by(values, factor);
-  // Two codes a byte, the even column in the low nibble: eight in a word.
-  ElementVector<Element::kU8, kNvfp4Block / 2> codes = {};
-#pragma unroll
-  for (int i = 0; i < kNvfp4Block; ++i) {
-    codes.words[i / 8] |= static_cast<u32>(e2m1_from_float(values[i])) << (i % 8 * 4);
-  }
+  Nvfp4Codes codes;
+  const u8 scale_code = quantise_nvfp4_block(values, largest, p.global_scale[0], codes);
   store_parts<Config::kStoreBytes>(p.packed + row * p.packed_row_stride + block * (kNvfp4Block / 2),
                                    codes);
   p.scales[p.swizzled != 0 ? nvfp4_swizzled_offset(row, block, (num_blocks + 3) / 4)

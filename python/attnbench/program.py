@@ -61,8 +61,11 @@ def run(scenario, *, progress=False, env=None, keep=None, **options):
     the command `Result.repro` needs.
 
     Wrong results are results: look at `Results.passed`, or call `Results.check()`. Raises AttnbenchError
-    where the program gave no results, with its message.
+    where the program gave no results, with its message; under mpirun all ranks but the first have none.
+    Raises ValueError for json="-": the results are read from the file.
     """
+    if str(options.get("json")) == "-":
+        raise ValueError('json="-": expected the path of a file, from which the results are read')
     with tempfile.TemporaryDirectory(prefix="attnbench-") as folder:
         if keep:
             os.makedirs(keep, exist_ok=True)
@@ -72,7 +75,7 @@ def run(scenario, *, progress=False, env=None, keep=None, **options):
         before = _identity(json_file)
         done = _call(["run", *words, *_option_words({**options, "json": json_file})], progress, env)
         if _identity(json_file) == before:
-            raise AttnbenchError(_message(done), done.returncode)
+            raise AttnbenchError(_message(done, env), done.returncode)
         from attnbench import results
 
         return results.load(json_file, exit_code=done.returncode, messages=done.stderr or "")
@@ -90,9 +93,18 @@ def _call(arguments, progress, env):
                           stderr=None if progress else subprocess.PIPE)  # fmt: skip
 
 
-def _message(done):
+# Variables in which launchers say which rank a process is.
+_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def _message(done, env):
     if done.returncode < 0:
         return f"attnbench was ended by signal {-done.returncode}"
+    environment = {**os.environ, **(env or {})}
+    for name in _RANKS if done.returncode == 0 else ():
+        if environment.get(name, "0").strip("0"):
+            return ("attnbench wrote no results: those of several ranks are with rank 0, and "
+                    f"{name} is {environment[name]} here")  # fmt: skip
     return (done.stderr or "").strip() or f"attnbench ended with exit code {done.returncode}"
 
 

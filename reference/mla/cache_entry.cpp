@@ -1,9 +1,10 @@
 // One function for each kind of entry: bits as they are, e4m3 with one scale for the tensor, and
-// the packed entry of DeepSeek's sparse MLA with a scale for each tile of 128 latents.
+// the packed entries of DeepSeek's sparse MLA and FlashMLA's MODEL1 with a scale for each tile.
 #include "reference/mla/cache_entry.h"
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <span>
@@ -157,31 +158,43 @@ StoredMlaCache quantise_entries(const Tensor& kv_c, const Tensor& k_pe, float k_
   return stored;
 }
 
-StoredMlaCache store_ds_mla(const Tensor& kv_c, const Tensor& k_pe) {
+/// A packed entry: its sizes, and what writes and reads one of bf16 codes.
+struct PackedForm {
+  int latent, rope, bytes;
+  void (*write)(const std::uint16_t* kv_c, const std::uint16_t* k_pe, std::byte* entry);
+  void (*read)(const std::byte* entry, std::uint16_t* latent_and_rope);
+};
+constexpr PackedForm kDsMlaForm{kDsMlaLatent, kDsMlaRope, kDsMlaEntryBytes, write_ds_mla_entry,
+                                read_ds_mla_entry};
+constexpr PackedForm kModel1Form{kModel1Latent, kModel1Rope, kModel1EntryBytes, write_model1_entry,
+                                 read_model1_entry};
+
+StoredMlaCache store_packed(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype dtype,
+                            const PackedForm& form) {
   if (kv_c.dtype() != Dtype::kBF16) {
-    fail(ErrorKind::kDtype, "kv_c: fp8_ds_mla expects bfloat16, got {}", dtype_name(kv_c.dtype()));
+    fail(ErrorKind::kDtype, "kv_c: {} expects bfloat16, got {}", to_string(dtype),
+         dtype_name(kv_c.dtype()));
   }
-  if (kv_c.dim(1) != kDsMlaLatent || k_pe.dim(1) != kDsMlaRope) {
-    fail(ErrorKind::kShape,
-         "fp8_ds_mla: expected kv_lora_rank {} and qk_rope_head_dim {}, got {} and {}",
-         kDsMlaLatent, kDsMlaRope, kv_c.dim(1), k_pe.dim(1));
+  if (kv_c.dim(1) != form.latent || k_pe.dim(1) != form.rope) {
+    fail(ErrorKind::kShape, "{}: expected kv_lora_rank {} and qk_rope_head_dim {}, got {} and {}",
+         to_string(dtype), form.latent, form.rope, kv_c.dim(1), k_pe.dim(1));
   }
   const std::int64_t num_entries = kv_c.dim(0);
   StoredMlaCache stored;
-  stored.codes = Tensor(Dtype::kU8, {num_entries, kDsMlaEntryBytes});
+  stored.codes = Tensor(Dtype::kU8, {num_entries, form.bytes});
   stored.kv_c_dequantized = Tensor(Dtype::kF32, kv_c.shape());
   stored.k_pe_dequantized = Tensor(Dtype::kF32, k_pe.shape());
   for_each_chunk(num_entries, kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<std::uint16_t> values(kDsMlaLatent + kDsMlaRope);
+    std::vector<std::uint16_t> values(static_cast<std::size_t>(form.latent + form.rope));
     for (std::int64_t row = begin; row < end; ++row) {
-      std::byte* const entry = stored.codes.bytes() + row * kDsMlaEntryBytes;
-      write_ds_mla_entry(kv_c.data<std::uint16_t>() + row * kDsMlaLatent,
-                         k_pe.data<std::uint16_t>() + row * kDsMlaRope, entry);
-      read_ds_mla_entry(entry, values.data());
-      load_floats(Dtype::kBF16, values.data(), kDsMlaLatent,
-                  stored.kv_c_dequantized.data<float>() + row * kDsMlaLatent);
-      load_floats(Dtype::kBF16, values.data() + kDsMlaLatent, kDsMlaRope,
-                  stored.k_pe_dequantized.data<float>() + row * kDsMlaRope);
+      std::byte* const entry = stored.codes.bytes() + row * form.bytes;
+      form.write(kv_c.data<std::uint16_t>() + row * form.latent,
+                 k_pe.data<std::uint16_t>() + row * form.rope, entry);
+      form.read(entry, values.data());
+      load_floats(Dtype::kBF16, values.data(), form.latent,
+                  stored.kv_c_dequantized.data<float>() + row * form.latent);
+      load_floats(Dtype::kBF16, values.data() + form.latent, form.rope,
+                  stored.k_pe_dequantized.data<float>() + row * form.rope);
     }
   });
   return stored;
@@ -204,8 +217,10 @@ StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDt
     case KvScales::kTensor:
       return quantise_entries(kv_c, k_pe, k_scale);
     case KvScales::kEntry:
-      return store_ds_mla(kv_c, k_pe);
+      return store_packed(kv_c, k_pe, dtype, footer_bytes(dtype) > 0 ? kModel1Form : kDsMlaForm);
     case KvScales::kTokenHead:
+    case KvScales::kTokenHeadZero:
+    case KvScales::kBlocks:
       break;
   }
   fail(ErrorKind::kInternal, "latents have no scale for each head");
@@ -263,6 +278,32 @@ void gather_and_upconvert_ds_mla(const DsMlaGather& gather, Tensor& destination)
                             (gather.workspace_starts[b] + position) * kDsMlaValues);
     }
   }
+}
+
+void write_model1_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, std::byte* entry) {
+  constexpr int kTiles = kModel1Latent / kModel1Tile;
+  std::byte* const scales = entry + kModel1Latent + kModel1Rope * 2;
+  std::vector<float> tile(kModel1Tile);
+  for (int t = 0; t < kTiles; ++t) {
+    load_floats(Dtype::kBF16, kv_c + t * kModel1Tile, kModel1Tile, tile.data());
+    const float scale = ue8m0_scale(std::max(max_abs(tile), 1e-4f) / kE4m3Max);
+    for (float& value : tile) value /= scale;
+    round_row_to_e4m3(tile, reinterpret_cast<std::uint8_t*>(entry + t * kModel1Tile));
+    scales[t] = static_cast<std::byte>(std::ilogb(scale) + 127);
+  }
+  scales[kTiles] = std::byte{0};
+  std::memcpy(entry + kModel1Latent, k_pe, kModel1Rope * 2);
+}
+
+void read_model1_entry(const std::byte* entry, std::uint16_t* latent_and_rope) {
+  const std::byte* const scales = entry + kModel1Latent + kModel1Rope * 2;
+  std::array<float, kModel1Latent> latent;
+  load_floats(Dtype::kE4M3, entry, kModel1Latent, latent.data());
+  for (std::size_t i = 0; i < latent.size(); ++i) {
+    latent[i] = std::ldexp(latent[i], std::to_integer<int>(scales[i / kModel1Tile]) - 127);
+  }
+  store_floats(Dtype::kBF16, latent.data(), kModel1Latent, latent_and_rope);
+  std::memcpy(latent_and_rope + kModel1Latent, entry + kModel1Latent, kModel1Rope * 2);
 }
 
 IndexKey quantise_index_key(std::span<const float, kIndexKeySize> key, bool ue8m0) {

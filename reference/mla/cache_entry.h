@@ -17,7 +17,8 @@
 namespace attnbench {
 
 struct StoredMlaCache {
-  /// [S, Lkv + R] of the inputs' dtype or e4m3; u8 [S, 656] for fp8_ds_mla. Row = entry of a token.
+  /// [S, Lkv + R] of the inputs' dtype or e4m3; u8 [S, 656] for fp8_ds_mla, [S, 584] for
+  /// fp8_model1_mla, the 8 bytes that lie behind the block last. Row = entry of a token.
   Tensor codes;
   Tensor kv_c_dequantized;  // f32 [S, Lkv]: what the reference reads
   Tensor k_pe_dequantized;  // f32 [S, R]
@@ -27,7 +28,8 @@ struct StoredMlaCache {
 /// auto, float16, bfloat16: bit copy (E-DTYPE when the inputs are of another type).
 /// fp8, fp8_e4m3: rn_e4m3(x / k_scale), read back as code * k_scale in f32; E-VALUE for a bad
 /// scale. fp8_ds_mla: 656-byte entries whose values read back as bf16; k_scale is ignored; Lkv =
-/// 512, R = 64 and bf16 inputs, else E-SHAPE, E-DTYPE. Other cache types are E-CONFIG.
+/// 512, R = 64 and bf16 inputs, else E-SHAPE, E-DTYPE. fp8_model1_mla: the same with Lkv = 448.
+/// Other cache types are E-CONFIG.
 StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDtype dtype,
                                float k_scale);
 
@@ -62,6 +64,20 @@ struct DsMlaGather {
 /// cp_gather_and_upconvert_fp8_kv_cache: rows workspace_starts[b] + [0, seq_lens[b]) of destination
 /// (bf16 [rows, 576]); other rows are not written. E-SHAPE, E-DTYPE, E-VALUE.
 void gather_and_upconvert_ds_mla(const DsMlaGather& gather, Tensor& destination);
+
+// The entry "fp8_model1_mla" of FlashMLA's MODEL1 (semantics §8.4.6).
+
+inline constexpr int kModel1Latent = 448;  // Lkv, e4m3 in tiles of 64
+inline constexpr int kModel1Tile = 64;
+inline constexpr int kModel1Rope = 64;         // R, bf16
+inline constexpr int kModel1EntryBytes = 584;  // 448 codes, 64 bf16, 7 ue8m0 scales, a 0
+
+/// Entry of kv_c [448] and k_pe [64], both bf16 codes. Tile scale s = max(amax, 1e-4) / 448 rounded
+/// up to a power of two, code = rn_e4m3(x / s).
+void write_model1_entry(const std::uint16_t* kv_c, const std::uint16_t* k_pe, std::byte* entry);
+
+/// bf16 codes [512]: code * tile scale rounded to bf16, then k_pe as it is.
+void read_model1_entry(const std::byte* entry, std::uint16_t* latent_and_rope);
 
 // The fp8 keys of the sparse indexer's cache (semantics §8.9).
 

@@ -84,4 +84,32 @@ MlaWeights split_kv_b_proj(const Tensor& kv_b_proj, std::int64_t num_heads,
   return weights;
 }
 
+Tensor dequantise_kv_b_proj(const Tensor& codes, const Tensor& scales, std::optional<int> block,
+                            Dtype dtype) {
+  require_rank(codes, 2, "kv_b_proj");
+  if (codes.dtype() != Dtype::kE4M3 || scales.dtype() != Dtype::kF32) {
+    fail(ErrorKind::kDtype, "kv_b_proj: expected float8_e4m3 with scales of float32, got {} and {}",
+         dtype_name(codes.dtype()), dtype_name(scales.dtype()));
+  }
+  const std::int64_t rows = codes.dim(0);
+  const std::int64_t columns = codes.dim(1);
+  const auto blocks = [&block](std::int64_t extent) {
+    return block ? (extent + *block - 1) / *block : 1;
+  };
+  if (scales.num_elements() != blocks(rows) * blocks(columns)) {
+    fail(ErrorKind::kShape, "kv_b_proj_scale: expected {} scales, got {}",
+         blocks(rows) * blocks(columns), scales.num_elements());
+  }
+  Tensor result(dtype, codes.shape());
+  for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t column = 0; column < columns; ++column) {
+      const std::int64_t at = row * columns + column;
+      const std::int64_t scale =
+          block ? row / *block * blocks(columns) + column / *block : std::int64_t{0};
+      result.set(at, codes.at(at) * scales.at(scale));
+    }
+  }
+  return result;
+}
+
 }  // namespace attnbench

@@ -6,6 +6,8 @@
 // N heads, P = qk_nope_head_dim, V = v_head_dim, Lkv = kv_lora_rank; tensors are row-major.
 #pragma once
 
+#include <optional>
+
 #include "core/tensor.h"
 
 namespace attnbench {
@@ -26,5 +28,14 @@ struct MlaWeights {
 MlaWeights split_kv_b_proj(const Tensor& kv_b_proj, std::int64_t num_heads,
                            std::int64_t kv_lora_rank, std::int64_t qk_nope_head_dim,
                            std::int64_t v_head_dim);
+
+// Checkpoints may have the matrix quantised: DeepSeek-V3 ships e4m3 with weight_scale_inv, a scale
+// for each block of 128 x 128. Engines dequantise it when they load the model, then split it.
+
+/// What a model makes of a quantised kv_b_proj before it is split: e4m3 codes [rows, columns] times
+/// their scale, f32 [1] or one for each `block` x `block` elements, rounded to `dtype`. E-SHAPE,
+/// E-DTYPE when the two do not fit together.
+Tensor dequantise_kv_b_proj(const Tensor& codes, const Tensor& scales, std::optional<int> block,
+                            Dtype dtype);
 
 }  // namespace attnbench

@@ -6,6 +6,16 @@ namespace attnbench {
 
 using ops_test::error_of;
 
+namespace {
+
+float bf16_of(float value) {
+  Tensor rounded(Dtype::kBF16, {1});
+  rounded.set(0, value);
+  return rounded.at(0);
+}
+
+}  // namespace
+
 TEST_CASE("kv_b_proj is split per head into K rows and V columns") {
   // N = 2, P = 3, V = 2, Lkv = 4; element (row, l) is 10 * row + l.
   Tensor weight(Dtype::kBF16, {10, 4});
@@ -35,6 +45,29 @@ TEST_CASE("kv_b_proj of another size or a quantised type is refused") {
   CHECK(split(Dtype::kF16, {12, 4}) == ErrorKind::kShape);
   CHECK(split(Dtype::kF16, {40}) == ErrorKind::kShape);
   CHECK(split(Dtype::kE4M3, {10, 4}) == ErrorKind::kDtype);
+}
+
+TEST_CASE("e4m3 weights times the scale of their block are rounded to the activation type") {
+  Tensor codes(Dtype::kE4M3, {3, 4});
+  for (std::int64_t i = 0; i < 12; ++i) codes.set(i, static_cast<float>(i + 1));
+  const auto scales = [](std::vector<float> values) {
+    Tensor result(Dtype::kF32, {static_cast<std::int64_t>(values.size())});
+    std::copy(values.begin(), values.end(), result.data<float>());
+    return result;
+  };
+  const Tensor whole = dequantise_kv_b_proj(codes, scales({0.3f}), std::nullopt, Dtype::kBF16);
+  CHECK(whole.at(6) == bf16_of(7 * 0.3f));
+  CHECK(whole.at(6) != 7 * 0.3f);
+  // Blocks of 3: the second has one column.
+  const Tensor blocks = dequantise_kv_b_proj(codes, scales({2, 0.5f}), 3, Dtype::kF32);
+  CHECK(blocks.at(2) == 6);
+  CHECK(blocks.at(3) == 2);
+  CHECK(blocks.at(8) == 18);
+  CHECK(blocks.at(11) == 6);
+  CHECK(error_of([&] { dequantise_kv_b_proj(codes, scales({1}), 2, Dtype::kF32); }) ==
+        ErrorKind::kShape);
+  CHECK(error_of([&] { dequantise_kv_b_proj(whole, scales({1}), std::nullopt, Dtype::kF32); }) ==
+        ErrorKind::kDtype);
 }
 
 }  // namespace attnbench

@@ -38,6 +38,8 @@ def allowed_keys(rules, p, seq_len, mm_prefix_ranges=()):
         allowed &= j >= i - left
     if right >= 0:
         allowed &= j <= i + right
+    if rules.chunk_size:  # chunked local attention (§3.11)
+        allowed &= j // rules.chunk_size == i // rules.chunk_size
     for start, end in mm_prefix_ranges:
         if start < end:
             allowed |= (start <= i) & (i <= end) & (start <= j) & (j <= end)

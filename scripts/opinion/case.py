@@ -58,7 +58,7 @@ class Case:
         )
         rules.q_scale, rules.k_scale, rules.v_scale = kv_scales.check(
             self.values("kv_scales", (3,)), self.values("query_unquantized"),
-            self.values("key")[rows], self.values("value")[rows],
+            self.values("key")[rows], self.values("value")[rows], rules.section("kv_cache"),
         )
 
     def _checked_rows(self):

@@ -3,6 +3,7 @@
 import numpy as np
 
 from . import number_formats as formats
+from . import packed_cache
 from .errors import Disagreement, FormatError
 
 KEY, VALUE = 0, 1
@@ -15,7 +16,12 @@ def _scale_column(scale):
 
 
 def quantise(rules, x, plane):
-    """What the cache must hold for x [n, Hk, D]: codes and, per token and head, scales or None."""
+    """What the cache must hold for x [n, Hk, D]: codes and its own scales, or None without."""
+    if rules.cache_dtype == "int4_per_token_head":
+        return packed_cache.quantise_int4(x, rules.dtype)
+    if rules.cache_dtype == "nvfp4":
+        scale = _scale_column(rules.k_scale if plane == KEY else rules.v_scale)
+        return packed_cache.quantise_nvfp4(x, scale)
     if rules.per_token_head:
         to_int8 = rules.cache_dtype == "int8_per_token_head"
         return formats.quantise_per_token_head(x, to_int8, rules.int8_round)
@@ -26,6 +32,11 @@ def quantise(rules, x, plane):
 
 def dequantise(rules, codes, scales, plane):
     """The values that attention reads, float32 [n, Hk, D] (§15.1)."""
+    if rules.cache_dtype == "int4_per_token_head":
+        return packed_cache.dequantise_int4(codes, scales)
+    if rules.cache_dtype == "nvfp4":
+        scale = _scale_column(rules.k_scale if plane == KEY else rules.v_scale)
+        return packed_cache.dequantise_nvfp4(codes, scales, scale)
     values = formats.decode(rules.cache_format, codes)
     if rules.per_token_head:
         return values * scales[..., None]
@@ -53,11 +64,35 @@ class PagedCache:
         if not rules.quantised_cache and stored.dtype != rules.cache_format:
             raise FormatError(f"kv_cache is {stored.dtype}, expected {rules.cache_format}")
         self.width = head_size + (4 if rules.per_token_head else 0)
+        if rules.cache_dtype == "int4_per_token_head":
+            self.width = head_size // 2 + 4
         self.head_size = head_size
-        self.planes = self._as_planes(raw.view(expected_bits), num_kv_heads)
+        raw = raw.view(expected_bits)
+        if rules.cache_dtype == "nvfp4":
+            self._read_nvfp4(raw, num_kv_heads)
+        else:
+            self.planes = self._as_planes(raw, num_kv_heads)
+
+    def _read_nvfp4(self, raw, num_kv_heads):
+        heads_first = self.rules.cache_layout == "HND"
+        sizes = [num_kv_heads, self.block_size] if heads_first else [self.block_size, num_kv_heads]
+        expected = (2, *sizes, self.head_size // 2 + self.head_size // 16)
+        if raw.shape[1:] != expected:
+            raise FormatError(f"kv_cache has shape {raw.shape}, expected [NB, *{expected}]")
+        self.planes, scales = packed_cache.split_nvfp4_planes(
+            raw, heads_first, self.block_size, num_kv_heads, self.head_size
+        )
+        self.scales = [scales[KEY], packed_cache.unswizzle(scales[VALUE])]
 
     def _as_planes(self, raw, num_kv_heads):
         """[2, NB, bs, Hk, width] as a view of the physical, row-major array."""
+        if self.rules.layers is not None:
+            # A cross-layer cache has the blocks outermost, then the layers (§2).
+            if raw.ndim != 6 or raw.shape[1] != self.rules.layers:
+                raise FormatError(f"kv_cache has shape {list(raw.shape)}, expected [NB, L, ...]")
+            raw = raw[:, self.rules.layer]
+            if self.rules.kernel.cache_layout != "TR":
+                raw = raw.swapaxes(0, 1)
         if raw.ndim != 5:
             raise FormatError(f"kv_cache has shape {list(raw.shape)}, expected 5 dimensions")
         kind = self.rules.kernel.cache_layout
@@ -82,8 +117,11 @@ class PagedCache:
         if slots.size and (blocks.min() < 0 or blocks.max() >= num_blocks):
             raise Disagreement(f"block_table entry outside [0, {num_blocks})")
         cells = np.ascontiguousarray(self.planes[plane][blocks, slots % self.block_size])
-        if not self.rules.per_token_head:
+        if self.rules.cache_dtype == "nvfp4":
+            return cells, self.scales[plane][blocks, slots % self.block_size]
+        is_int4 = self.rules.cache_dtype == "int4_per_token_head"
+        if not self.rules.per_token_head and not is_int4:
             return cells, None
-        scales = np.ascontiguousarray(cells[..., self.head_size :]).view("<f4")[..., 0]
-        codes = np.ascontiguousarray(cells[..., : self.head_size])
+        scales = np.ascontiguousarray(cells[..., self.width - 4 :]).view("<f4")[..., 0]
+        codes = np.ascontiguousarray(cells[..., : self.width - 4])
         return (codes.view("i1") if self.rules.cache_format == "I8" else codes), scales

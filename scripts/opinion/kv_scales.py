@@ -5,7 +5,7 @@ import numpy as np
 from .errors import require_equal
 
 FP8_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
-QUERY_RANGE, KEY_RANGE, VALUE_RANGE = 200, 200, 100
+DEFAULTS = {"q_scale_constant": 200, "k_scale_constant": 200, "v_scale_constant": 100}
 
 
 def are_calculated(cache):
@@ -30,8 +30,9 @@ def new_rows(query_lens, seq_lens, cross=False):
     return np.concatenate(rows).astype(np.int64) if rows else np.zeros(0, dtype=np.int64)
 
 
-def check(saved, query, keys, values):
+def check(saved, query, keys, values, cache=None):
     """The scales of query, key and value; the file's must be the same."""
-    own = [_scale(query, QUERY_RANGE), _scale(keys, KEY_RANGE), _scale(values, VALUE_RANGE)]
+    constants = [(cache or {}).get(name, default) for name, default in DEFAULTS.items()]
+    own = [_scale(x, constant) for x, constant in zip((query, keys, values), constants)]
     require_equal("kv_scales", saved, np.array(own, dtype=np.float32))
     return own

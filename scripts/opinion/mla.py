@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import compare, kv_scales, mla_dcp, output_quant, row_rule
+from . import compare, kv_scales, mla_dcp, output_quant, packed_cache, row_rule
 from . import number_formats as formats
 from .errors import Disagreement, FormatError
 
@@ -33,6 +33,8 @@ RULES = {
     "FLASHMLA": MlaRules(longest_decode=128, fp8_query=True),
     "FLASH_ATTN_MLA": MlaRules(512, uniform=False, keeps_threshold_of_ranks=True),
     "FLASHMLA_SPARSE": MlaRules(stores_ds_mla=True),
+    "CUTLASS_MLA": MlaRules(fp8_query=True),
+    "FLASHINFER_MLA_SPARSE": MlaRules(fp8_query=True),
 }
 FORMATS = {"bfloat16": "BF16", "float16": "F16"}
 FLT_MIN = np.float32(1.17549435e-38)
@@ -75,7 +77,7 @@ class MlaCase:
             rows = kv_scales.new_rows(np.diff(self.starts), self.seq_lens)
             latents = self.values("kv_c")[rows]
             q_scale, k_scale, _ = kv_scales.check(
-                self.values("kv_scales"), self.values("query"), latents, latents)
+                self.values("kv_scales"), self.values("query"), latents, latents, self.cache)
             self.cache = dict(self.cache, q_scale=q_scale, k_scale=k_scale)
         self.rows = np.arange(self.num_tokens)
         if "checked_rows" in tensors:
@@ -92,7 +94,7 @@ class MlaCase:
 
     @property
     def quantised(self):
-        return self.cache_dtype in ("fp8", "fp8_e4m3", "fp8_ds_mla")
+        return self.cache_dtype in ("fp8", "fp8_e4m3", "fp8_ds_mla", packed_cache.MODEL1)
 
     @property
     def fp8_cache(self):
@@ -100,8 +102,10 @@ class MlaCase:
 
     @property
     def fp8_prefill(self):
-        is_asked = self.mla["emulate_fp8_prefill"] and self.fp8_cache
-        return is_asked and self.rules.emulates_fp8_prefill
+        is_native = (self.mla.get("use_prefill_query_quantization", False)
+                     and self.mla["prefill_backend"] in ("FLASHINFER", "TRTLLM_RAGGED"))
+        is_asked = (self.mla["emulate_fp8_prefill"] or is_native) and self.fp8_cache
+        return is_asked and not self.sparse and self.rules.emulates_fp8_prefill
 
     @property
     def fp8_query(self):
@@ -142,6 +146,9 @@ def _stored(case):
     if not case.quantised:
         raw = np.concatenate([kv_c.raw, k_pe.raw], axis=1)
         return np.ascontiguousarray(raw).view("u1"), values
+    if case.cache_dtype == packed_cache.MODEL1:
+        entries, latents = packed_cache.model1_entries(case.values("kv_c"), k_pe.raw)
+        return entries, np.concatenate([latents, case.values("k_pe")], axis=1)
     if case.cache_dtype != "fp8_ds_mla":
         scale = np.float32(np.ravel(case.cache["k_scale"])[0])
         codes = formats.encode_e4m3(values / scale)
@@ -155,6 +162,27 @@ def _stored(case):
     parts = [codes.reshape(len(values), 512), scales.view("u1"),
              np.ascontiguousarray(k_pe.raw).view("u1")]
     return np.concatenate(parts, axis=1), np.concatenate([latents, case.values("k_pe")], axis=1)
+
+
+def _check_weights(case):
+    """A quantised kv_b_proj times its scales, rounded and split, is what attention computes with."""
+    if "kv_b_proj" not in case.tensors:
+        return
+    codes = case.values("kv_b_proj")
+    block = case.mla["kv_b_proj"]["block_size"]
+    scales = case.values("kv_b_proj_scale")
+    if block is not None:
+        grid = tuple(-(-extent // block) for extent in codes.shape)
+        if scales.shape != grid:
+            raise Disagreement(f"kv_b_proj_scale has shape {scales.shape}, not {grid}")
+        scales = scales.repeat(block, axis=0).repeat(block, axis=1)
+        scales = scales[: codes.shape[0], : codes.shape[1]]
+    weights = formats.round_to(case.attention["dtype"], (codes * scales).astype(np.float32))
+    nope, width = case.mla["qk_nope_head_dim"], case.mla["v_head_dim"]
+    heads = weights.reshape(-1, nope + width, codes.shape[1])
+    for name, own in (("w_uk", heads[:, :nope]), ("w_uv", heads[:, nope:].transpose(0, 2, 1))):
+        if not np.array_equal(case.values(name), own):
+            raise Disagreement(f"{name} is not what kv_b_proj reads back as")
 
 
 def _check_dequantised(case, read):
@@ -286,6 +314,7 @@ def check(tensors, metadata):
     if "kv_cache" in tensors:
         mla_dcp.check_cache(case, expected)
     _check_dequantised(case, read)
+    _check_weights(case)
     queries, fp8 = _latent_queries(case)
     output, lse, sizes = recompute(case, read, queries)
     figures = {"rows": len(case.rows)}

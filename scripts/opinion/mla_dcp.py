@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from . import compare, row_rule
+from . import compare, packed_cache, row_rule
 from .dcp import ranks_of
 from .errors import Disagreement
 
@@ -22,6 +22,8 @@ def place(case, request):
 def check_cache(case, expected):
     """Every live entry is where it belongs, and slot_mapping names the new ones."""
     cache = np.ascontiguousarray(case.need("kv_cache").raw)
+    if case.cache_dtype == packed_cache.MODEL1:
+        cache = packed_cache.model1_from_blocks(cache)
     cache = cache.reshape(case.world_size, -1, cache.shape[-1]).view("u1")
     if cache.shape[2] != expected.shape[1]:
         raise Disagreement(f"kv_cache has {cache.shape[2]} bytes an entry, not {expected.shape[1]}")

@@ -6,6 +6,7 @@ import numpy as np
 
 from . import compare
 from . import number_formats as formats
+from . import packed_cache
 from .errors import Disagreement, FormatError
 
 NAMES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
@@ -226,6 +227,11 @@ def cell_codes(case, raw, scale):
     """Rows [T, Hk, D] as they are stored, and their per-token-head scales."""
     kind = case.cache["dtype"]
     values = formats.decode(NAMES[case.dtype], raw)
+    if kind == "int4_per_token_head":
+        return packed_cache.quantise_int4(values, case.dtype)
+    if kind == "nvfp4":
+        scales = np.broadcast_to(np.asarray(scale, dtype=np.float32), (case.kv_heads,))
+        return packed_cache.quantise_nvfp4(values, scales[:, None])
     if kind.endswith("per_token_head"):
         rounding = case.cache["pth_int8_round"]
         return formats.quantise_per_token_head(values, kind.startswith("int8"), rounding)
@@ -235,6 +241,20 @@ def cell_codes(case, raw, scale):
     quotient = values / scales[:, None]
     as_e4m3 = kind != "fp8_e5m2" or (case.cache["e5m2_as_e4m3"] and case.op["cache_layout"] == "TR")
     return (formats.encode_e4m3 if as_e4m3 else formats.encode_e5m2)(quotient), None
+
+
+def write_nvfp4(case, cache, name, at, codes, scales):
+    """Codes and swizzled scales of new rows into the cache [NB, 2, ...] of a rank, in place."""
+    heads, size = codes.shape[1], codes.shape[2] * 2
+    planes = packed_cache.split_nvfp4_planes(
+        cache, case.cache["layout"] == "HND", case.cache["block_size"], heads, size
+    )
+    plane = 0 if name == "k" else 1
+    planes[0][plane][at] = codes
+    of_plane = planes[1][plane]
+    plain = of_plane.copy() if plane == 0 else packed_cache.unswizzle(of_plane)
+    plain[at] = scales
+    of_plane[...] = plain if plane == 0 else packed_cache.swizzle(plain)
 
 
 def check_cells(case, new_key, new_value):
@@ -248,7 +268,10 @@ def check_cells(case, new_key, new_value):
             live = rank_slots >= 0
             at = (rank_slots[live] // block_size, rank_slots[live] % block_size)
             codes, scales = cell_codes(case, raw[live], case.cache[f"{name}_scale"])
-            width = raw.shape[-1]
+            if case.cache["dtype"] == "nvfp4":
+                write_nvfp4(case, cache, name, at, codes, scales)
+                continue
+            width = codes.shape[-1]
             cells = view[at]
             cells[..., :width] = codes.view(view.dtype)
             if scales is not None:
@@ -280,6 +303,8 @@ def entries_of(case, kv_c, k_pe):
     kind = case.cache["dtype"]
     if not kind.startswith("fp8"):
         return both
+    if kind == packed_cache.MODEL1:
+        return packed_cache.model1_entries(formats.decode("BF16", kv_c), k_pe)[0]
     scale = np.float32(np.ravel(case.cache["k_scale"])[0])
     if kind != "fp8_ds_mla":
         return formats.encode_e4m3(formats.decode(NAMES[case.dtype], both) / scale)
@@ -294,8 +319,13 @@ def check_entries(case, new_kv_c, new_k_pe):
     expected = case.raw("kv_cache_before").copy()
     slots = case.raw("slot_mapping")
     live = slots >= 0
+    is_model1 = case.cache["dtype"] == packed_cache.MODEL1
+    if is_model1:
+        expected = packed_cache.model1_from_blocks(expected)
     flat = expected.reshape(-1, expected.shape[-1])
     flat[slots[live]] = entries_of(case, new_kv_c[live], new_k_pe[live]).view(flat.dtype)
+    if is_model1:
+        expected = packed_cache.model1_to_blocks(expected)
     require_bytes("kv_cache", case.raw("kv_cache"), expected)
 
 
@@ -312,6 +342,8 @@ def check_cache_write(case):
 def check_gather(case):
     """Through the block table from the saved cache, and against the latents that it holds."""
     cache, table = case.raw("kv_cache"), case.raw("block_table")
+    if case.cache["dtype"] == packed_cache.MODEL1:
+        cache = packed_cache.model1_from_blocks(cache)
     block_size = case.cache["block_size"]
     rows, sources, first = [], [], 0
     for index, (query_len, seq_len) in enumerate(case.batch):
@@ -330,6 +362,12 @@ def check_gather(case):
         scales = np.ascontiguousarray(rows[:, 512:528]).view("<f4")
         nope = formats.encode_bf16(codes * scales[..., None]).reshape(-1, 512)
         expected = np.concatenate([nope, np.ascontiguousarray(rows[:, 528:]).view("<u2")], axis=1)
+    elif kind == packed_cache.MODEL1:
+        codes = formats.decode("F8_E4M3", rows[:, :448]).reshape(-1, 7, 64)
+        exponents = rows[:, 576:583].astype(np.int32) - 127
+        nope = formats.encode_bf16(np.ldexp(codes, exponents[..., None])).reshape(-1, 448)
+        tail = np.ascontiguousarray(rows[:, 448:576]).view("<u2")
+        expected = np.concatenate([nope, tail], axis=1)
     else:
         scale = np.float32(np.ravel(case.cache["k_scale"])[0])
         expected = case.store(formats.decode("F8_E4M3", rows) * scale)
@@ -480,6 +518,49 @@ def check_mm_quant(case):
     return 0.0
 
 
+def check_metadata(case):
+    """The slices of decodes and prefills (§1.3, §1.6), and those of the table that came later."""
+    starts, lens = case.raw("query_start_loc").tolist(), case.raw("seq_lens").tolist()
+    queries = np.diff(starts).tolist()
+    if list(zip(queries, lens)) != case.batch:
+        raise Disagreement("query_start_loc and seq_lens are not those of the batch")
+    flags = [
+        row.get("prefilling") for row in case.problem["batch"] for _ in range(row["count"])
+    ]
+    longest = 1 + case.attention["num_speculative_tokens"]
+    asked = not case.problem["batch_options"]["treat_short_extends_as_decodes"]
+
+    def is_prefill(query_len, seq_len, flag):
+        if query_len > longest:
+            return True
+        if not asked or (query_len == 0 and flag is None):
+            return False
+        return flag if flag is not None else query_len == seq_len
+
+    kinds = [is_prefill(*row) for row in zip(queries, lens, flags)]
+    first = kinds.index(True) if True in kinds else len(kinds)
+    has_prefills = first < len(kinds)
+    counts = [first, len(kinds) - first, starts[first], starts[-1] - starts[first]]
+    counts += [max(queries[:first], default=0), max(lens[:first], default=0)]
+    counts += [int(first > 0 and not has_prefills), max(queries) if has_prefills else 0]
+    expected = {"batch_split": counts, "updated_slot_mapping": case.raw("new_slot_mapping")}
+    tables = {"": case.raw("block_table"), "updated_": case.raw("new_block_table")}
+    if first > 0:
+        expected["decode_query_start_loc"] = starts[: first + 1]
+        expected["decode_seq_lens"] = lens[:first]
+    if has_prefills:
+        expected["prefill_query_start_loc"] = [s - starts[first] for s in starts[first:]]
+        expected["prefill_key_start_loc"] = np.cumsum([0, *lens[first:]])
+    for prefix, table in tables.items():
+        if first > 0:
+            expected[f"{prefix}decode_block_table"] = table[:first].ravel()
+        if has_prefills:
+            expected[f"{prefix}prefill_block_table"] = table[first:].ravel()
+    for name, values in expected.items():
+        require_bytes(name, case.raw(name), np.asarray(values, dtype=case.raw(name).dtype))
+    return 0.0
+
+
 CHECKS = {
     "reshape_and_cache": check_cache_write,
     "merge": check_merge,
@@ -490,6 +571,7 @@ CHECKS = {
     "dcp_correct": check_dcp_correct,
     "output_quant": check_output_quant,
     "mm_quant": check_mm_quant,
+    "metadata": check_metadata,
 }
 
 

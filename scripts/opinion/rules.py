@@ -9,6 +9,7 @@ from .kernel_rules import rules_of
 COVERED_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder", "mm_encoder")
 FP8_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 PER_TOKEN_HEAD_CACHES = ("int8_per_token_head", "fp8_per_token_head")
+PACKED_CACHES = ("int4_per_token_head", "nvfp4")  # two codes a byte
 
 
 class Rules:
@@ -30,6 +31,8 @@ class Rules:
         causal = attention.get("causal")
         self.causal = self.attention_type == "decoder" if causal is None else bool(causal)
         self.sliding_window = attention.get("sliding_window")
+        self.chunk_size = attention.get("chunk_size")
+        self.kv_sharing = bool(attention.get("kv_sharing", False))
         self.encoder_window = attention.get("encoder_window", "source")
         self.logits_soft_cap = float(attention.get("logits_soft_cap") or 0.0)
         self.alibi = attention.get("alibi", "none")
@@ -43,6 +46,7 @@ class Rules:
         self.cache_dtype = cache.get("dtype", "auto")
         self.cache_layout = cache.get("layout", "NHD")
         self.block_size = cache.get("block_size", 16)
+        self.layers, self.layer = cache.get("layers"), cache.get("layer", 0)
         self.k_scale, self.v_scale = cache.get("k_scale", 1.0), cache.get("v_scale", 1.0)
         self.q_scale = cache.get("q_scale", 1.0)
         self.int8_round = cache.get("pth_int8_round", "half_away")
@@ -77,7 +81,7 @@ class Rules:
 
     @property
     def quantised_cache(self):
-        return self.cache_dtype in FP8_CACHES + PER_TOKEN_HEAD_CACHES
+        return self.cache_dtype in FP8_CACHES + PER_TOKEN_HEAD_CACHES + PACKED_CACHES
 
     @property
     def e4m3_probability(self):
@@ -95,6 +99,8 @@ class Rules:
         """safetensors name of the element format of the cache."""
         if self.cache_dtype == "int8_per_token_head":
             return "I8"
+        if self.cache_dtype in PACKED_CACHES:
+            return "U8"
         as_e4m3 = self.e5m2_as_e4m3 and self.kernel.honours_e5m2_as_e4m3
         if self.cache_dtype == "fp8_e5m2" and not as_e4m3:
             return "F8_E5M2"

@@ -27,6 +27,7 @@
 #include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/mm_inputs.h"
+#include "metadata/blocks.h"
 #include "metadata/mask/attention_math.h"
 #include "ops/ops.h"
 
@@ -138,6 +139,9 @@ class Backend {
     static_cast<void>(problem);
     return cache_layout();
   }
+  /// Sizes of the pages that its kernels take (semantics §13.2, §13.3); empty for backends without
+  /// pages, or that do not say.
+  virtual std::vector<BlockSizeRule> block_sizes() const { return {}; }
   /// Whether two runs give the same bytes (§18.2). Those of a vendor's or user's kernels that do
   /// not, and say so, are judged by their errors only.
   virtual bool is_deterministic(const Problem& problem) const {

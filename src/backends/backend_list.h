@@ -15,20 +15,22 @@
 #include "backends/backend.h"
 
 // clang-format off
-#define ATTNBENCH_BACKENDS(X)  \
-  X(reference_backend)         \
-  X(flash_attn_backend)        \
-  X(flash_attn_ix_backend)     \
-  X(triton_attn_backend)       \
-  X(mla_backend)               \
-  X(flashmla_backend)          \
-  X(flash_attn_mla_backend)    \
-  X(flashmla_sparse_backend)   \
-  X(mm_torch_sdpa_backend)     \
-  X(mm_flash_attn_backend)     \
-  X(mm_triton_attn_backend)    \
-  X(mm_flashinfer_backend)     \
-  X(ops_backend)               \
+#define ATTNBENCH_BACKENDS(X)         \
+  X(reference_backend)                \
+  X(flash_attn_backend)               \
+  X(flash_attn_ix_backend)            \
+  X(triton_attn_backend)              \
+  X(mla_backend)                      \
+  X(flashmla_backend)                 \
+  X(flash_attn_mla_backend)           \
+  X(flashmla_sparse_backend)          \
+  X(cutlass_mla_backend)              \
+  X(flashinfer_mla_sparse_backend)    \
+  X(mm_torch_sdpa_backend)            \
+  X(mm_flash_attn_backend)            \
+  X(mm_triton_attn_backend)           \
+  X(mm_flashinfer_backend)            \
+  X(ops_backend)                      \
   X(cudnn_backend)
 // clang-format on
 

@@ -58,19 +58,25 @@ Tensor DeviceBuffers::read(const void* data, Dtype dtype, const std::vector<std:
 DeviceBuffers::Rows DeviceBuffers::read_rows(const void* data, Dtype dtype,
                                              const std::vector<std::int64_t>& shape) {
   Buffer& buffer = starting_at(data);
-  std::vector<std::byte> padded(buffer.size_bytes());
-  ops_.download(padded.data(), buffer, padded.size());
   Rows result{Tensor(dtype, shape), std::nullopt};
   const std::size_t size = result.rows.size_bytes();
-  std::copy_n(padded.data(), size, result.rows.bytes());
-  const std::byte* end = padded.data() + padded.size();
+  const std::size_t padded_size = buffer.size_bytes();
+  if (padded_size == size) {
+    ops_.download(result.rows.bytes(), buffer, size);
+    return result;
+  }
+  // Why not a vector: to fill hundreds of megabytes first takes as long as to fetch them.
+  const auto padded = std::make_unique_for_overwrite<std::byte[]>(padded_size);
+  ops_.download(padded.get(), buffer, padded_size);
+  std::copy_n(padded.get(), size, result.rows.bytes());
+  const std::byte* end = padded.get() + padded_size;
   // Rows past the last token belong to padding of CUDA graphs; a kernel that writes there would hit
   // other requests' memory in an engine.
-  const std::byte* written = first_written(padded.data() + size, end);
+  const std::byte* written = first_written(padded.get() + size, end);
   if (written == end) return result;
   auto row_bytes = static_cast<std::int64_t>(dtype_size(dtype));
   for (std::size_t axis = 1; axis < shape.size(); ++axis) row_bytes *= shape[axis];
-  result.written_past = (written - padded.data()) / row_bytes;
+  result.written_past = (written - padded.get()) / row_bytes;
   return result;
 }
 

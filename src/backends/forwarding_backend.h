@@ -32,6 +32,7 @@ class ForwardingBackend : public Backend {
   std::optional<CacheLayoutKind> cache_layout_for(const Problem& problem) const override {
     return inner_.cache_layout_for(problem);
   }
+  std::vector<BlockSizeRule> block_sizes() const override { return inner_.block_sizes(); }
   bool is_deterministic(const Problem& problem) const override {
     return inner_.is_deterministic(problem);
   }

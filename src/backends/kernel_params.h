@@ -8,6 +8,7 @@
 #include "core/numbers/kv_format.h"
 #include "kernels/params.h"
 #include "kernels/params_mla.h"
+#include "metadata/kv_layout.h"
 #include "metadata/mask/attention_math.h"
 #include "ops/ops.h"
 
@@ -22,10 +23,48 @@ inline int cache_write_mode(KvCacheDtype dtype) {
       return 1;
     case KvScales::kTokenHead:
       return 2;
+    case KvScales::kTokenHeadZero:
+      return 3;
+    case KvScales::kBlocks:
+      return 4;
     case KvScales::kEntry:
       break;
   }
   fail(ErrorKind::kInternal, "{} stores no keys and values", to_string(dtype));
+}
+
+/// How the kernels read the numbers of a cache of keys and values.
+inline attn::KvCoding kv_coding_of(KvCacheDtype dtype) {
+  switch (kv_format(dtype).scales) {
+    case KvScales::kTokenHeadZero:
+      return attn::KvCoding::kInt4;
+    case KvScales::kBlocks:
+      return attn::KvCoding::kNvfp4;
+    case KvScales::kNone:
+    case KvScales::kTensor:
+    case KvScales::kTokenHead:
+    case KvScales::kEntry:
+      break;
+  }
+  return attn::KvCoding::kElements;
+}
+
+/// Where the scales that lie in a cache stand which begins at `data`.
+inline void place_inner_scales(const KvLayout& layout, void* data, attn::CacheWriteParams& write) {
+  if (layout.scale_offset >= 0) {
+    const ScaleView view = per_token_head_scale_view(layout);
+    write.key_scales = static_cast<float*>(data) + view.key_offset;
+    write.value_scales = static_cast<float*>(data) + view.value_offset;
+    write.scale_block_stride = view.block_stride;
+    write.scale_slot_stride = view.slot_stride;
+    write.scale_head_stride = view.head_stride;
+  }
+  if (layout.block_scales > 0) {
+    auto* first = static_cast<unsigned char*>(data) + layout.block_scale_offset;
+    write.block_scales = {first + layout.key_offset, first + layout.value_offset,
+                          layout.block_stride, layout.block_scale_slot_stride,
+                          layout.block_scale_head_stride};
+  }
 }
 
 /// How the kernels write and read an entry of a cache of latents. E-INTERNAL for one of keys and
@@ -37,8 +76,11 @@ inline attn::MlaEntry mla_entry_of(KvCacheDtype dtype) {
     case KvScales::kTensor:
       return attn::MlaEntry::kE4M3;
     case KvScales::kEntry:
-      return attn::MlaEntry::kDsMla;
+      return kv_format(dtype).packed->footer_bytes > 0 ? attn::MlaEntry::kModel1
+                                                       : attn::MlaEntry::kDsMla;
     case KvScales::kTokenHead:
+    case KvScales::kTokenHeadZero:
+    case KvScales::kBlocks:
       break;
   }
   fail(ErrorKind::kInternal, "{} stores no latents", to_string(dtype));

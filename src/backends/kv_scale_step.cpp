@@ -8,7 +8,6 @@
 #include <array>
 
 #include "backends/kernel_params.h"
-#include "inputs/cache/kv_scales.h"
 
 namespace attnbench {
 namespace {
@@ -17,9 +16,11 @@ constexpr std::array<const char*, 3> kNames{"q_scale", "k_scale", "v_scale"};
 
 }  // namespace
 
-KvScaleStep::KvScaleStep(DeviceBuffers& memory, const ScaledRows& query, const ScaledRows& key,
-                         const ScaledRows& value, int num_kv_heads)
+KvScaleStep::KvScaleStep(DeviceBuffers& memory, const KvScaleConstants& constants,
+                         const ScaledRows& query, const ScaledRows& key, const ScaledRows& value,
+                         int num_kv_heads)
     : memory_(memory),
+      constants_(constants),
       rows_{query, key, value},
       num_kv_heads_(num_kv_heads),
       amax_(memory.workspace_of<float>(3, "amax")),
@@ -55,7 +56,7 @@ void KvScaleStep::expand(int index, float* per_head) {
 void KvScaleStep::run() {
   for (int i = 0; i < 3; ++i) amax(rows_[i], i);
   memory_.ops().calc_kv_scales(
-      {amax_, scales_, {kKvScaleRanges.query, kKvScaleRanges.key, kKvScaleRanges.value}});
+      {amax_, scales_, {constants_.query, constants_.key, constants_.value}});
   expand(1, per_head_);
   expand(2, per_head_ + num_kv_heads_);
 }

@@ -5,6 +5,7 @@
 
 #include "backends/device_buffers.h"
 #include "core/problem/problem.h"
+#include "inputs/cache/kv_scales.h"
 
 namespace attnbench {
 
@@ -20,9 +21,9 @@ struct ScaledRows {
 class KvScaleStep {
  public:
   /// `memory`, which has what the step leaves too, must outlive it. MLA passes kv_c for key and
-  /// value.
-  KvScaleStep(DeviceBuffers& memory, const ScaledRows& query, const ScaledRows& key,
-              const ScaledRows& value, int num_kv_heads);
+  /// value. `constants` are those of the problem.
+  KvScaleStep(DeviceBuffers& memory, const KvScaleConstants& constants, const ScaledRows& query,
+              const ScaledRows& key, const ScaledRows& value, int num_kv_heads);
 
   /// What the step leaves: [1], and one for each KV head, all the same.
   const float* q_scale() const { return scales_; }
@@ -39,6 +40,7 @@ class KvScaleStep {
   void expand(int index, float* per_head);
 
   DeviceBuffers& memory_;
+  KvScaleConstants constants_;
   ScaledRows rows_[3];
   int num_kv_heads_;
   float* amax_;      // [3]

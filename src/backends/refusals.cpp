@@ -1,10 +1,13 @@
 // The words are those of vLLM's messages where it has one (semantics §13); scenarios and users'
-// scripts match them, so they do not change.
+// scripts match them, so they do not change. What this program knows more stands behind them in
+// parentheses.
 #include "backends/refusals.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+
+#include "core/system/printable.h"
 
 namespace attnbench {
 
@@ -23,25 +26,63 @@ void Refusals::add_if(bool refused, std::string_view reason) {
   if (refused) list_.emplace_back(reason);
 }
 
-void Refusals::check_head_size(int multiple, int least, int most) {
-  const int d = attention().head_size;
-  head_size(d % multiple != 0 || d < least || d > most);
+void Refusals::add_format(bool refused, std::string_view what, std::string_view found,
+                          std::string_view taken) {
+  if (!refused) return;
+  add(fmt::format("{} not supported (found {}{}{})", what, found,
+                  taken.empty() ? "" : "; expected ", taken));
 }
 
-void Refusals::head_size(bool refused) { add_if(refused, "head_size not supported"); }
+void Refusals::check_head_size(int multiple, int least, int most) {
+  constexpr int kNoLimit = 1 << 30;
+  const int d = attention().head_size;
+  std::vector<std::string> taken;
+  if (multiple > 1) taken.push_back(fmt::format("a multiple of {}", multiple));
+  if (least > 1) taken.push_back(fmt::format("at least {}", least));
+  if (most < kNoLimit) taken.push_back(fmt::format("at most {}", most));
+  head_size(d % multiple != 0 || d < least || d > most, fmt::format("{}", fmt::join(taken, ", ")));
+}
+
+void Refusals::head_size(bool refused, std::string_view taken) {
+  add_format(refused, "head_size", std::to_string(attention().head_size), taken);
+}
 
 void Refusals::check_dtype(const std::vector<Dtype>& taken) {
-  dtype(std::ranges::find(taken, attention().dtype) == taken.end());
+  std::vector<std::string> names;
+  for (const Dtype type : taken) names.emplace_back(dtype_name(type));
+  dtype(std::ranges::find(taken, attention().dtype) == taken.end(), either_of(names));
 }
 
-void Refusals::dtype(bool refused) { add_if(refused, "dtype not supported"); }
+void Refusals::dtype(bool refused, std::string_view taken) {
+  add_format(refused, "dtype", dtype_name(attention().dtype), taken);
+}
 
-void Refusals::kv_cache_dtype(bool refused) { add_if(refused, "kv_cache_dtype not supported"); }
+void Refusals::kv_cache_dtype(bool refused, std::string_view taken) {
+  add_format(refused, "kv_cache_dtype", to_string(problem_.kv_cache.dtype), taken);
+}
 
-void Refusals::block_size(bool refused) { add_if(refused, "block_size not supported"); }
+void Refusals::check_kv_cache_dtype(const std::vector<KvCacheDtype>& taken) {
+  std::vector<std::string> names;
+  for (const KvCacheDtype type : taken) names.emplace_back(to_string(type));
+  kv_cache_dtype(std::ranges::find(taken, problem_.kv_cache.dtype) == taken.end(),
+                 either_of(names));
+}
+
+void Refusals::block_size(bool refused, std::string_view taken) {
+  add_format(refused, "block_size", std::to_string(problem_.kv_cache.block_size), taken);
+}
+
+void Refusals::check_block_size(const std::vector<BlockSizeRule>& taken) {
+  std::vector<std::string> sizes;
+  for (const BlockSizeRule& rule : taken) sizes.push_back(std::to_string(rule.size));
+  block_size(!supports_block_size(problem_.kv_cache.block_size, taken),
+             fmt::format("a multiple of {}", either_of(sizes)));
+}
 
 void Refusals::v_head_size(bool applies) {
-  add_if(applies && attention().v_head_size != attention().head_size, "v_head_size not supported");
+  add_format(applies && attention().v_head_size != attention().head_size, "v_head_size",
+             std::to_string(attention().v_head_size),
+             fmt::format("head_size = {}", attention().head_size));
 }
 
 void Refusals::per_head_scales(bool applies) {
@@ -50,9 +91,12 @@ void Refusals::per_head_scales(bool applies) {
          "per-head quant scales not supported");
 }
 
-void Refusals::per_token_head_size(bool applies) {
-  add_if(applies && is_per_token_head(problem_.kv_cache.dtype) && attention().head_size % 4 != 0,
-         "per-token-head KV cache requires head_size % 4 == 0");
+void Refusals::stored_head_size(bool applies) {
+  const std::string misfit = stored_size_misfit(problem_.kv_cache.dtype, attention().head_size);
+  add_if(applies && !misfit.empty(), misfit);
+  const KvCacheSpec& cache = problem_.kv_cache;
+  add_if(applies && cache.layers && kv_format(cache.dtype).scales == KvScales::kBlocks,
+         fmt::format("{} KV cache of several layers", to_string(cache.dtype)));
 }
 
 void Refusals::quantised_kv_of_encoder(bool applies) {
@@ -106,6 +150,14 @@ void Refusals::batch_invariance(bool applies) {
   add_if(applies && attention().batch_invariant, "batch invariance not supported");
 }
 
+void Refusals::chunks() {
+  add_if(attention().chunk_size.has_value(), "chunked local attention not supported");
+}
+
+void Refusals::cross_layer_cache() {
+  add_if(problem_.kv_cache.layers.has_value(), "cross-layer cache not supported");
+}
+
 void Refusals::int8(bool applies) { add_if(applies && has_int8(), "int8 attention not supported"); }
 
 void Refusals::int8_with_fp8_cache(bool has_fp8_cache) {
@@ -135,6 +187,12 @@ void Refusals::mla_scores() {
          "logits_soft_cap");
 }
 
+void Refusals::num_splits(bool has_none, bool unused, std::string_view why) {
+  if (!attention().num_splits) return;
+  add_if(has_none, "num_splits not supported");
+  add_if(unused, fmt::format("num_splits {} {}", *attention().num_splits, why));
+}
+
 void Refusals::dcp() { add_if(has_dcp(), "DCP not supported"); }
 
 void Refusals::dcp_without_lse(bool applies) {
@@ -152,6 +210,8 @@ void Refusals::dcp_transport() {
     add(fmt::format("{}: dcp.world_size is {}, there are {} ranks", over, dcp.world_size,
                     ranks.count));
   }
+  add_if(dcp.transport == DcpTransport::kNccl && problem_.timing.mode == TimingMode::kGraph,
+         over + " with timing.mode graph, which other ranks than 0 do not capture");
   add_if(problem_.attention.type == AttentionType::kOp,
          over + " with an operation by itself, whose ranks are simulated");
   add_if(problem_.output_quant.type != OutputQuantType::kNone, over + " with output quantisation");

@@ -9,6 +9,7 @@
 
 #include "backends/backend.h"
 #include "core/problem/problem.h"
+#include "metadata/blocks.h"
 
 namespace attnbench {
 
@@ -31,18 +32,21 @@ class Refusals {
   bool none() const { return list_.empty(); }
   std::vector<std::string> take() { return std::move(list_); }
 
-  // Formats
+  // Formats. The value that was found follows, and what is taken where that can be said:
+  // "head_size not supported (found 20; expected a multiple of 8, at most 256)".
   /// Head sizes in [least, most] that are multiples of `multiple`.
   void check_head_size(int multiple, int least, int most);
-  void head_size(bool refused);
+  void head_size(bool refused, std::string_view taken = "");
   void check_dtype(const std::vector<Dtype>& taken);
-  void dtype(bool refused);
-  void kv_cache_dtype(bool refused);
-  void block_size(bool refused);
+  void dtype(bool refused, std::string_view taken = "");
+  void check_kv_cache_dtype(const std::vector<KvCacheDtype>& taken);
+  void kv_cache_dtype(bool refused, std::string_view taken = "");
+  void check_block_size(const std::vector<BlockSizeRule>& taken);
+  void block_size(bool refused, std::string_view taken = "");
   void v_head_size(bool applies = true);
   void per_head_scales(bool applies = true);
   /// Of a cache with a scale a token and head, which are kept behind whole words of codes.
-  void per_token_head_size(bool applies = true);
+  void stored_head_size(bool applies = true);
   void quantised_kv_of_encoder(bool applies = true);
   void output_quant(bool refused);
   void fp8_query(bool applies = true);
@@ -57,6 +61,10 @@ class Refusals {
   void sinks();
   void non_causal(bool applies = true);
   void batch_invariance(bool applies = true);
+  /// Of backends whose pipeline does not cut requests into chunks.
+  void chunks();
+  /// Of backends that make no use of strides between layers.
+  void cross_layer_cache();
 
   // int8 attention
   void int8(bool applies = true);
@@ -70,6 +78,10 @@ class Refusals {
   /// ALiBi, windows and soft caps, which no MLA backend has.
   void mla_scores();
 
+  /// attention.num_splits, where the backend has no splits to choose, or `unused`: where this batch
+  /// has none, `why`.
+  void num_splits(bool has_none, bool unused = false, std::string_view why = {});
+
   // DCP
   void dcp();
   void dcp_without_lse(bool applies = true);
@@ -81,6 +93,8 @@ class Refusals {
   const AttentionSpec& attention() const { return problem_.attention; }
   bool has_int8() const { return problem_.kv_cache.int8_level > 0; }
   bool has_dcp() const { return problem_.dcp.world_size > 1; }
+  void add_format(bool refused, std::string_view what, std::string_view found,
+                  std::string_view taken);
 
   const Problem& problem_;
   DeviceFacts device_;

@@ -8,6 +8,7 @@
 #include "backends/mla/plan.h"
 #include "backends/op/facts.h"
 #include "metadata/mask/visible_pairs.h"
+#include "metadata/parts/local_chunks.h"
 
 namespace attnbench {
 namespace {
@@ -46,10 +47,10 @@ double bytes_per_key(const Problem& problem, const KernelRules& rules) {
         problem.kv_cache.int8_level == 1 ? size : static_cast<double>(dtype_size(a.dtype));
     return a.num_kv_heads * (a.head_size * size + a.v_head_size * value_size + sizeof(float));
   }
-  const double scale =
-      cached ? static_cast<double>(inner_scale_bytes(problem.kv_cache.dtype)) : 0.0;
-  const double per_head = size * (a.head_size + a.v_head_size) + 2.0 * scale;
-  return per_head * a.num_kv_heads;
+  const auto width = [&](int head_size) {
+    return cached ? stored_width(problem.kv_cache.dtype, head_size) : head_size;
+  };
+  return size * (width(a.head_size) + width(a.v_head_size)) * a.num_kv_heads;
 }
 
 }  // namespace
@@ -60,8 +61,10 @@ double attention_flops(const Problem& problem, const KernelRules& rules) {
   if (problem.attention.type == AttentionType::kOp) return 0;
   const AttentionMath math = resolve_attention_math(problem, rules);
   double pairs = 0;
-  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
-    const Request& request = problem.batch[b];
+  // Chunks see nothing of each other, so they are counted like requests.
+  const std::vector<Request> batch = problem_of_chunks(problem).batch;
+  for (std::size_t b = 0; b < batch.size(); ++b) {
+    const Request& request = batch[b];
     const VisibleArgs args{request.query_len, request.seq_len, math.causal, math.window_left,
                            math.window_right};
     pairs += static_cast<double>(visible_pairs(args, math.ranges_of(static_cast<std::int64_t>(b))));

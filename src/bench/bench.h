@@ -35,6 +35,8 @@ enum class SampleChecking { kAll, kQuery, kNone };
 
 struct BenchOptions {
   bool validate = true;
+  /// Judges timed samples where nothing else is: of further passes over cases that were validated.
+  bool judge_samples = false;
   bool timing = true;
   /// Runs also the tool's own backends with their buffers at the edges of mappings.
   bool all_edges = false;

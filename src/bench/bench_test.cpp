@@ -11,6 +11,7 @@
 #include <stdexcept>
 
 #include "bench/bench.h"
+#include "bench/cases/probe.h"
 #include "bench/judge/ranks.h"
 #include "bench/loop/fake_backend.h"
 #include "bench/save.h"
@@ -447,7 +448,12 @@ TEST_CASE("the partial result of every rank is judged against its own keys") {
     drop_cache(output);
     add_partials(bench.problem, output);
   };
+  bench.backend.probe_fault = [&](PipelineOutput& output, int) {
+    drop_cache(output);
+    add_partials(probe_problem(bench.problem), output);
+  };
   const Result result = bench.run();
+  CAPTURE(result.reasons.empty() ? std::string() : result.reasons.front());
   CHECK(result.status == Status::kPassed);
   REQUIRE(result.rank_errors.size() == 2);
   CHECK(result.rank_errors[1].rank == 1);

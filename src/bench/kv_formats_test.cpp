@@ -34,7 +34,7 @@ Problem with_cache(Problem problem, const KvFormat& format) {
   problem.kv_cache.num_blocks = 24;
   problem.batch = {{1, 33}, {5, 48}, {20, 20}};
   if (!is_quantised(format.value)) problem.attention.dtype = format.codes.value_or(Dtype::kBF16);
-  if (has_tensor_scales(format.value)) problem.kv_cache.k_scale = {0.03};
+  if (reads_tensor_scales(format.value)) problem.kv_cache.k_scale = {0.03};
   return problem;
 }
 
@@ -43,8 +43,8 @@ Problem of_heads(const KvFormat& format) {
   AttentionSpec& a = problem.attention;
   a.num_heads = 4;
   a.num_kv_heads = 2;
-  a.head_size = a.v_head_size = 32;
-  a.scale = 0.18;
+  a.head_size = a.v_head_size = 64;
+  a.scale = 0.125;
   return with_cache(problem, format);
 }
 

@@ -28,6 +28,9 @@ struct OutputError {
   double rms_rel() const;
 };
 
+/// Of `output` against `exact`, of the same rows.
+OutputError output_error(const ReferenceOutput& output, const ReferenceOutput& exact);
+
 struct SampleOptions {
   std::int64_t max_rows = 128;
   std::uint64_t seed = 0;

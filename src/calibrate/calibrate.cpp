@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "calibrate/latents.h"
 #include "calibrate/role_statistics.h"
 #include "core/error.h"
 #include "core/system/printable.h"
@@ -28,10 +29,10 @@ class LayerStudy {
       : observations_(observations),
         index_(layer),
         layer_(observations.layers()[layer]),
+        has_latents_(observations.has_latents(layer)),
         options_(options) {
     for (const Role role : scaled_roles(options.format)) {
-      const bool joined = options.format == ScaleFormat::kKvCacheLegacy && role == kValueRole;
-      if (!joined) statistics_.emplace_back(role, options);
+      if (role != kValueRole || !has_joined_values()) statistics_.emplace_back(role, options);
     }
     check_only_the_others();
     for (std::int64_t i = 0; i < num_forwards(); ++i) {
@@ -77,6 +78,10 @@ class LayerStudy {
 
  private:
   std::int64_t num_forwards() const { return observations_.count(index_); }
+  /// One scale is of keys and values: in the legacy form, and where a value is part of an entry.
+  bool has_joined_values() const {
+    return has_latents_ || options_.format == ScaleFormat::kKvCacheLegacy;
+  }
 
   /// Roles that the format has no scale for: what they hold enters the attention error.
   void check_only_the_others() {
@@ -97,7 +102,7 @@ class LayerStudy {
     for (RoleStatistics& statistics : statistics_) {
       std::vector<std::pair<Role, const Tensor*>> tensors{
           {statistics.role(), &*observation.tensors[statistics.role()]}};
-      if (options_.format == ScaleFormat::kKvCacheLegacy) {
+      if (options_.format == ScaleFormat::kKvCacheLegacy && !has_latents_) {
         tensors.emplace_back(kValueRole, &*observation.tensors[kValueRole]);
       }
       statistics.observe(layer_, observation.where, tensors);
@@ -112,7 +117,7 @@ class LayerStudy {
       if (options_.format != ScaleFormat::kInt8Value) continue;
       for (double& scale : scales[statistics.role()]) scale = double{static_cast<float>(scale)};
     }
-    if (options_.format == ScaleFormat::kKvCacheLegacy) scales[kValueRole] = scales[kKeyRole];
+    if (has_joined_values()) scales[kValueRole] = scales[kKeyRole];
     return scales;
   }
 
@@ -140,14 +145,23 @@ class LayerStudy {
         report.no_error = observation.no_attention;
         return;
       }
-      AttentionSample sample(std::move(observation), options_.sample);
-      add(sample.error(options_.format, scales), report.error);
-      for (std::size_t m = 0; m < kScaleMethods.size(); ++m) {
-        if (by_method_[m] == scales) {
-          report.method_error[m] = report.error;
-        } else if (are_usable(by_method_[m])) {
-          add(sample.error(options_.format, by_method_[m]), report.method_error[m]);
-        }
+      if (observation.latents) {
+        add_errors_of(LatentSample(std::move(observation), options_.sample), scales, report);
+      } else {
+        add_errors_of(AttentionSample(std::move(observation), options_.sample), scales, report);
+      }
+    }
+  }
+
+  /// Those of one forward.
+  template <typename Sample>
+  void add_errors_of(Sample sample, const Scales& scales, LayerReport& report) const {
+    add(sample.error(options_.format, scales), report.error);
+    for (std::size_t m = 0; m < kScaleMethods.size(); ++m) {
+      if (by_method_[m] == scales) {
+        report.method_error[m] = report.error;
+      } else if (are_usable(by_method_[m])) {
+        add(sample.error(options_.format, by_method_[m]), report.method_error[m]);
       }
     }
   }
@@ -165,6 +179,7 @@ class LayerStudy {
   Observations& observations_;
   std::size_t index_;
   std::string layer_;
+  bool has_latents_;
   const CalibrationOptions& options_;
   std::vector<RoleStatistics> statistics_;
   std::vector<RoleStatistics> checked_only_;

@@ -8,12 +8,15 @@
 #include <cstring>
 #include <numeric>
 
+#include "calibrate/latents.h"
 #include "core/backend_name.h"
 #include "core/error.h"
 #include "core/system/printable.h"
 #include "inputs/cache/stored_kv.h"
 #include "inputs/files/scale_text.h"
+#include "inputs/mla_inputs.h"
 #include "inputs/mm_inputs.h"
+#include "inputs/random.h"
 
 namespace attnbench {
 namespace {
@@ -52,21 +55,24 @@ Tensor first_rows(const Tensor& tensor, std::int64_t count) {
 
 class ScenarioObservations final : public Observations {
  public:
-  ScenarioObservations(std::vector<Problem> cases, std::vector<std::string> layers,
-                       std::int64_t num_forwards, const FindRules& find_rules)
+  ScenarioObservations(std::vector<Problem> cases, ScaleFormat format,
+                       std::vector<std::string> layers, std::int64_t num_forwards,
+                       const FindRules& find_rules)
       : cases_(std::move(cases)), layers_(std::move(layers)) {
     sort_layers();
     num_forwards_ = std::max(num_forwards, static_cast<std::int64_t>(cases_.size()));
     const AttentionSpec& first = cases_.front().attention;
     for (const Problem& problem : cases_) {
       const AttentionSpec& a = problem.attention;
-      if (a.type == AttentionType::kMla || a.type == AttentionType::kOp) {
+      if (a.type == AttentionType::kOp) {
         fail(ErrorKind::kConfig,
              "attention.type: scales are calibrated from queries, keys and values; expected "
              "another type than {}",
              to_string(a.type));
       }
-      if (a.num_heads != first.num_heads || a.num_kv_heads != first.num_kv_heads ||
+      if (a.type == AttentionType::kMla) check_latent_format("attention.type mla", format);
+      if (a.type != first.type || entry_size(problem) != entry_size(cases_.front()) ||
+          a.num_heads != first.num_heads || a.num_kv_heads != first.num_kv_heads ||
           a.head_size != first.head_size || a.v_head_size != first.v_head_size) {
         fail(ErrorKind::kShape, "case {}: expected the heads of case {}", problem.case_name,
              cases_.front().case_name);
@@ -78,16 +84,24 @@ class ScenarioObservations final : public Observations {
   const std::vector<std::string>& layers() const override { return layers_; }
   std::int64_t count(std::size_t) const override { return num_forwards_; }
 
+  bool has_latents(std::size_t) const override {
+    return cases_.front().attention.type == AttentionType::kMla;
+  }
+
   Observation read(std::size_t sorted, std::int64_t index) override {
     const std::size_t layer = drawn_as_[sorted];
     const auto num_cases = static_cast<std::int64_t>(cases_.size());
     const auto place = static_cast<std::size_t>(index % num_cases);
     const Problem& problem = cases_[place];
     const bool is_case = layer == 0 && index >= num_forwards_ - num_cases;
-    AttentionInputs inputs = is_case ? make_inputs(problem)
-                                     : make_mm_observation(problem, layer, static_cast<int>(index));
     Observation observation;
     observation.where = problem.scenario + "/" + problem.case_name;
+    if (has_latents(sorted)) {
+      draw_latents(problem, is_case ? std::nullopt : std::optional(layer), index, observation);
+      return observation;
+    }
+    AttentionInputs inputs = is_case ? make_inputs(problem)
+                                     : make_mm_observation(problem, layer, static_cast<int>(index));
     observation.tensors = {first_rows(inputs.query, inputs.num_tokens()), std::move(inputs.key),
                            std::move(inputs.value)};
     observation.problem = problem;
@@ -98,6 +112,31 @@ class ScenarioObservations final : public Observations {
   }
 
  private:
+  /// Of latents, else nothing.
+  static std::int64_t entry_size(const Problem& problem) {
+    const bool is_mla = problem.attention.type == AttentionType::kMla;
+    return is_mla ? problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim : 0;
+  }
+
+  /// Those of the case itself, or of `layer` in another forward.
+  static void draw_latents(const Problem& problem, std::optional<std::size_t> layer,
+                           std::int64_t index, Observation& observation) {
+    Problem drawn = problem;
+    if (layer) {
+      drawn.inputs.seed = observation_seed(problem.inputs.seed, *layer, static_cast<int>(index));
+    }
+    MlaInputs inputs = make_mla_inputs(drawn);
+    LatentTensors tensors;
+    tensors.query = first_rows(inputs.query, inputs.num_tokens());
+    tensors.kv_c = std::move(inputs.kv_c);
+    tensors.k_pe = std::move(inputs.k_pe);
+    tensors.w_uk = std::move(inputs.w_uk);
+    tensors.w_uv = std::move(inputs.w_uv);
+    if (problem.mla.sparse_topk) tensors.topk_indices = std::move(inputs.topk_indices);
+    set_latents(observation.where, std::move(tensors), 0, observation);
+    observation.problem = problem;
+  }
+
   /// Those of its backend, where it names one.
   static KernelRules rules_of(const Problem& problem, const FindRules& find_rules) {
     if (problem.backends.size() != 1) return {};
@@ -159,12 +198,19 @@ std::vector<std::string> expand_layers(const std::vector<std::string>& names) {
   return layers;
 }
 
-std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
+void check_latent_format(const std::string& where, ScaleFormat format) {
+  if (format == ScaleFormat::kKvCache || format == ScaleFormat::kKvCacheLegacy) return;
+  fail(ErrorKind::kConfig,
+       "{}: expected --format kv-cache or kv-cache-legacy for latents, found {}", where,
+       to_string(format));
+}
+
+std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases, ScaleFormat format,
                                                     std::vector<std::string> layers,
                                                     std::int64_t num_forwards,
                                                     const FindRules& find_rules) {
-  return std::make_unique<ScenarioObservations>(std::move(cases), std::move(layers), num_forwards,
-                                                find_rules);
+  return std::make_unique<ScenarioObservations>(std::move(cases), format, std::move(layers),
+                                                num_forwards, find_rules);
 }
 
 }  // namespace attnbench

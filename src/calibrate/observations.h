@@ -28,6 +28,15 @@ inline constexpr std::array<const char*, kNumRoles> kRoleNames{"q", "k", "v"};
 /// Roles that a file of this format has scales for.
 std::vector<Role> scaled_roles(ScaleFormat format);
 
+/// What the decode of latent attention has beside q and k (latents.h).
+struct LatentLayer {
+  std::int64_t kv_lora_rank = 0;
+  Tensor query;         // [T, N, P + R], or empty: then there is no attention
+  Tensor w_uk;          // [N, P, Lkv]; likewise
+  Tensor w_uv;          // [N, Lkv, V]; likewise
+  Tensor topk_indices;  // i32 [T, topk], or empty
+};
+
 /// One forward of one layer.
 struct Observation {
   std::string where;                             // the file, for messages
@@ -35,6 +44,8 @@ struct Observation {
   /// Attention over them: heads, mask and scale, and the batch. Only where no_attention is empty;
   /// then they are [T, H, D], [S, Hk, D] and [S, Hk, Dv].
   Problem problem;
+  /// Of latent attention, whose q is [T, N, Lkv + R] and k [S, 1, Lkv + R]; there is no v.
+  std::optional<LatentLayer> latents;
   KernelRules rules;                // of the backend that computed it: windows and slopes differ
   std::vector<float> sinks;         // [H] or empty
   std::vector<float> alibi_slopes;  // [H] or empty
@@ -50,6 +61,11 @@ class Observations {
   /// In natural order.
   virtual const std::vector<std::string>& layers() const = 0;
   virtual std::int64_t count(std::size_t layer) const = 0;
+  /// Whether it is one of latent attention. Then there are scales of q and k, and that of v is k's.
+  virtual bool has_latents(std::size_t layer) const {
+    static_cast<void>(layer);
+    return false;
+  }
   /// The whole forward; nothing of it is kept. Errors: E-IO, E-DTYPE, E-SHAPE, E-VALUE, naming the
   /// layer and the tensor.
   virtual Observation read(std::size_t layer, std::int64_t index) = 0;
@@ -59,12 +75,16 @@ class Observations {
 
 /// Seeded forwards of the cases of a scenario, as the dynamic scales of `run` observe them: forward
 /// f of `num_forwards` (at least one a case) is of case f modulo their number. The last forward of
-/// the first layer in each case has the tensors of the case itself. Errors: E-CONFIG for type mla
-/// and op, E-VALUE for a case of one backend that is unknown, E-SHAPE for cases of different heads.
-std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases,
+/// the first layer in each case has the tensors of the case itself. Errors: E-CONFIG for type op,
+/// and for a format that has no scales of latents with type mla, E-VALUE for a case of one backend
+/// that is unknown, E-SHAPE for cases of different heads.
+std::unique_ptr<Observations> scenario_observations(std::vector<Problem> cases, ScaleFormat format,
                                                     std::vector<std::string> layers,
                                                     std::int64_t num_forwards,
                                                     const FindRules& find_rules);
+
+/// Errors: E-CONFIG for a format that has no scales of latents; `where` begins the message.
+void check_latent_format(const std::string& where, ScaleFormat format);
 
 /// Names of --layers: each as it is, or a template "visual.blocks.{}.attn.attn:32" of that many.
 /// Errors: kUsage for a template without number, E-VALUE for a name given twice.

@@ -29,7 +29,8 @@ void check_elements(const std::string& name, const std::vector<Magnitudes>& part
     all_zero = all_zero && part.amax() == 0.0f;
   }
   if (not_finite > 0) {
-    fail(ErrorKind::kValue, "{}: {} elements are NaN or infinite", name, not_finite);
+    fail(ErrorKind::kValue, "{}: {} {} NaN or infinite", name, not_finite,
+         not_finite == 1 ? "element is" : "elements are");
   }
   if (all_zero) fail(ErrorKind::kValue, "{}: it is all zeros", name);
 }

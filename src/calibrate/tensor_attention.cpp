@@ -15,6 +15,7 @@
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
 #include "core/value.h"
+#include "inputs/files/scale_text.h"
 #include "metadata/validation.h"
 
 namespace attnbench {
@@ -200,7 +201,7 @@ Json parse(const std::string& text, const std::string& where) {
   try {
     return Json::parse(text, check_depth);
   } catch (const Json::exception& error) {
-    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, shown(error.what()));
+    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, json_complaint(error.what()));
   }
 }
 
@@ -308,6 +309,33 @@ void describe_attention(const std::string& layer, const TensorFile& file,
       std::any_of(problem.batch.begin(), problem.batch.end(),
                   [](const Request& request) { return request.query_len > request.seq_len; });
   if (a.causal && too_long) fail_disagreement(layer, observation, "more tokens of q than of k");
+}
+
+void describe_latent_attention(const std::string& layer, const TensorFile& file,
+                               const SequenceStarts& starts, Observation& observation) {
+  Problem& problem = observation.problem;
+  AttentionSpec& a = problem.attention;
+  problem.batch = batch_of(layer, file, starts, observation);
+  if (!observation.no_attention.empty()) return;
+  const LatentLayer& latents = *observation.latents;
+  a.type = AttentionType::kMla;
+  a.scale = 1 / std::sqrt(static_cast<double>(latents.query.dim(2)));
+  if (file.saved) a = file.saved->attention;
+  if (a.type != AttentionType::kMla) {
+    observation.no_attention =
+        fmt::format("attention.type {} is not of latents", to_string(a.type));
+    return;
+  }
+  a.num_heads = static_cast<int>(latents.query.dim(1));
+  a.num_kv_heads = 1;
+  a.head_size = static_cast<int>(latents.query.dim(2));
+  a.v_head_size = static_cast<int>(latents.w_uv.dim(2));
+  const bool too_long = std::ranges::any_of(
+      problem.batch, [](const Request& request) { return request.query_len > request.seq_len; });
+  if (too_long) {
+    fail(ErrorKind::kShape, "{}: layer '{}': more tokens of the query than of kv_c",
+         observation.where, shown(layer));
+  }
 }
 
 std::optional<SavedProblem> saved_problem(const SafetensorsReader& reader,

@@ -43,6 +43,11 @@ struct SequenceStarts {
 void describe_attention(const std::string& layer, const TensorFile& file,
                         const SequenceStarts& starts, ScaleFormat format, Observation& observation);
 
+/// The same of an observation with latents. Errors: also E-DTYPE for topk_indices of another type
+/// than int32.
+void describe_latent_attention(const std::string& layer, const TensorFile& file,
+                               const SequenceStarts& starts, Observation& observation);
+
 /// What a file without metadata is of: the layers that the format's scales are for.
 inline bool is_for_encoders(ScaleFormat format) { return format == ScaleFormat::kVllmMm; }
 

@@ -128,6 +128,14 @@ void check_save_dir(const std::string& dir) {
   }
 }
 
+void make_save_dir(const std::string& dir) {
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error) {
+    fail(ErrorKind::kIo, "--save-tensors {}: cannot make the folder: {}", dir, error.message());
+  }
+}
+
 void check_saved_tensors(const std::string& dir, const std::vector<std::string>& ids,
                          const std::vector<InputPath>& inputs) {
   for (const std::string& id : ids) {

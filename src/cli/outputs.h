@@ -63,6 +63,9 @@ std::vector<OutputPath> output_paths(const OutputPlan& plan);
 /// Fails with E-IO unless `dir` is a writable folder, or can be made one. Creates nothing.
 void check_save_dir(const std::string& dir);
 
+/// Makes it, with the folders above. Errors: E-IO with what the system says.
+void make_save_dir(const std::string& dir);
+
 /// Fails with kUsage when the tensors of a result would replace a file that is read.
 void check_saved_tensors(const std::string& dir, const std::vector<std::string>& ids,
                          const std::vector<InputPath>& inputs);

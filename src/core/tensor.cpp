@@ -3,6 +3,7 @@
 #include "core/tensor.h"
 
 #include <sys/mman.h>
+#include <algorithm>
 
 #include <bit>
 #include <cmath>
@@ -122,6 +123,19 @@ Tensor Tensor::from_f32(std::span<const float> values, std::vector<std::int64_t>
 }
 Tensor Tensor::from_f64(std::span<const double> values, std::vector<std::int64_t> shape) {
   return from_values(Dtype::kF64, values, std::move(shape));
+}
+
+Tensor slice_rows(const Tensor& tensor, std::int64_t first, std::int64_t count) {
+  std::vector<std::int64_t> shape = tensor.shape();
+  const std::int64_t rows = std::max<std::int64_t>(shape[0], 1);
+  const std::size_t row_bytes = tensor.size_bytes() / static_cast<std::size_t>(rows);
+  shape[0] = count;
+  Tensor result(tensor.dtype(), std::move(shape));
+  if (count > 0) {
+    copy_bytes(result.bytes(), tensor.bytes() + static_cast<std::size_t>(first) * row_bytes,
+               static_cast<std::size_t>(count) * row_bytes);
+  }
+  return result;
 }
 
 Tensor zeros_of_rows(const Tensor& tensor, std::int64_t rows) {

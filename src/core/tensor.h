@@ -104,6 +104,9 @@ class Tensor {
   ZeroBytes bytes_;
 };
 
+/// Rows [first, first + count) along the first dimension, copied.
+Tensor slice_rows(const Tensor& tensor, std::int64_t first, std::int64_t count);
+
 /// Zeros [rows, ...] with the element type and the inner extents of `tensor`; nothing for nothing.
 /// For cases of shapes without values: what a transformation makes of one row says what it makes of
 /// all.

@@ -12,6 +12,7 @@
 #include "core/result/metric_table.h"
 #include "gate/belief.h"
 #include "gate/foreign.h"
+#include "gate/gate.h"
 #include "gate/statistics.h"
 
 namespace attnbench {
@@ -181,13 +182,14 @@ std::vector<Result> pool_runs(const std::vector<std::vector<Result>>& runs) {
 }
 
 void add_pass(Result& result, const Result& later) {
-  if (later.status == Status::kImplausible) {
+  for (const auto& [phase, time_s] : later.run_seconds) result.run_seconds[phase] += time_s;
+  const bool failed = later.status == Status::kError || later.status == Status::kIncorrect;
+  if ((failed || later.status == Status::kImplausible) &&
+      status_rank(later.status) > status_rank(result.status)) {
     result.status = later.status;
     result.reasons = later.reasons;
   }
-  if (later.status == Status::kError || later.status == Status::kIncorrect) {
-    result.status = later.status;
-    result.reasons = later.reasons;
+  if (failed) {
     result.timing.reset();
     result.throughput.reset();
     return;

@@ -23,7 +23,8 @@ namespace attnbench {
 NoiseFloor measure_noise_floor(const std::vector<std::vector<Result>>& runs, double floor_us);
 
 /// For passes of one run over all cases. Adds what a later pass of the same run measured of a case:
-/// its samples, as further rounds. What it did not measure stays, what went wrong in it counts.
+/// its samples, as further rounds. What it did not measure stays, and of what went wrong in the two
+/// the worse counts.
 void add_pass(Result& result, const Result& later);
 
 /// One run out of several, as if it had been measured in one go: of each case the newest record,

@@ -182,6 +182,22 @@ TEST_CASE("a later pass that was skipped changes nothing, one that failed counts
   CHECK_FALSE(result.timing);
 }
 
+TEST_CASE("what went wrong in one pass is not covered by something less bad in a later one") {
+  Result result = with_status(result_of("a"), Status::kIncorrect, "row 3");
+  Result later = result_of("a");
+  later.status = Status::kImplausible;
+  later.reasons = {"beats the memory"};
+  add_pass(result, later);
+  CHECK(result.status == Status::kIncorrect);
+  CHECK(result.reasons == std::vector<std::string>{"row 3"});
+  add_pass(result, with_status(result_of("a"), Status::kError, "E-CUDA"));
+  CHECK(result.status == Status::kIncorrect);
+  Result doubted = later;
+  add_pass(doubted, with_status(result_of("a"), Status::kIncorrect, "row 3"));
+  CHECK(doubted.status == Status::kIncorrect);
+  CHECK_FALSE(doubted.timing);
+}
+
 TEST_CASE("samples of several runs are the rounds of each, one after another") {
   std::vector<std::vector<Result>> runs(3, {result_of("a")});
   const auto all = static_cast<std::int64_t>(runs[0][0].timing->samples_us.size());

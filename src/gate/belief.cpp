@@ -58,12 +58,14 @@ class Sentences {
 bool check_samples(const Timing& timing, Sentences& say) {
   const std::vector<double>& samples = timing.samples_us;
   if (samples.empty()) {
-    say.add("samples_us", "is empty: a median of {:.6g} us is of nothing", timing.median_us);
+    say.add("samples_us", "is empty, so that median_us {:.6g} is the median of nothing",
+            timing.median_us);
     return false;
   }
   for (std::size_t i = 0; i < samples.size(); ++i) {
     if (is_time(samples[i])) continue;
-    say.add(fmt::format("samples_us[{}]", i), "is {}, which is no time", samples[i]);
+    say.add(fmt::format("samples_us[{}]", i), "is {}, but a time is finite and above 0",
+            samples[i]);
     return false;
   }
   return true;
@@ -88,24 +90,29 @@ void check_summary(const Timing& timing, Sentences& say) {
   }
 }
 
-void check_waits(const Timing& timing, Sentences& say) {
+void check_waits(const Result& result, Sentences& say) {
+  const Timing& timing = *result.timing;
   const std::vector<double>& waits = timing.waits_us;
   if (waits.empty()) return;
+  if (result.device.starts_with("cuda")) {
+    say.add("waits_us", "is there, but nothing measures waits on {}", result.device);
+    return;
+  }
   const std::vector<double>& samples = timing.samples_us;
   if (waits.size() != samples.size()) {
-    say.add("waits_us", "has {} values for {} samples", waits.size(), samples.size());
+    say.add("waits_us", "has {} values, but samples_us has {}", waits.size(), samples.size());
     return;
   }
   double sum = 0;
   for (std::size_t i = 0; i < waits.size(); ++i) {
     sum += waits[i];
     if (is_amount(waits[i]) && waits[i] <= samples[i] * (1 + kRounding)) continue;
-    say.add(fmt::format("waits_us[{}]", i), "is {:.6g}, of a sample of {:.6g} us", waits[i],
-            samples[i]);
+    say.add(fmt::format("waits_us[{}]", i),
+            "is {:.6g}, but must lie between 0 and samples_us[{}] {:.6g}", waits[i], i, samples[i]);
     return;
   }
   if (std::isnan(timing.cpu_wait)) {
-    say.add("cpu_wait", "is missing beside waits_us");
+    say.add("cpu_wait", "is missing, although there are waits_us");
   } else if ((sum > 0) != (timing.cpu_wait > 0)) {
     say.add("cpu_wait", "is {:.6g}, but waits_us add up to {:.6g} us", timing.cpu_wait, sum);
   }
@@ -113,22 +120,30 @@ void check_waits(const Timing& timing, Sentences& say) {
 
 void check_clocks(const Timing& timing, Sentences& say) {
   const std::vector<double>& clocks = timing.samples_sm_mhz;
-  if (clocks.empty()) return;
+  if (clocks.empty()) {
+    if (std::isfinite(timing.cycles)) {
+      say.add("cycles", "is {:.6g}, but there are no samples_sm_mhz to compute it from",
+              timing.cycles);
+    }
+    return;
+  }
   if (clocks.size() != timing.samples_us.size()) {
-    say.add("samples_sm_mhz", "has {} values for {} samples", clocks.size(),
+    say.add("samples_sm_mhz", "has {} values, but samples_us has {}", clocks.size(),
             timing.samples_us.size());
     return;
   }
   for (std::size_t i = 0; i < clocks.size(); ++i) {
     if (is_time(clocks[i])) continue;
-    say.add(fmt::format("samples_sm_mhz[{}]", i), "is {}, which is no clock", clocks[i]);
+    say.add(fmt::format("samples_sm_mhz[{}]", i), "is {}, but a clock is finite and above 0",
+            clocks[i]);
     return;
   }
   Timing expected = timing;
   summarize(expected);
   // A thousandth: whoever wrote it may have had clocks of more digits.
-  if (std::isfinite(timing.cycles) &&
-      std::abs(timing.cycles - expected.cycles) > 1e-3 * expected.cycles) {
+  if (!std::isfinite(timing.cycles)) {
+    say.add("cycles", "is missing, although there are samples_sm_mhz");
+  } else if (std::abs(timing.cycles - expected.cycles) > 1e-3 * expected.cycles) {
     say.add("cycles", "is {:.6g}, but samples_us and samples_sm_mhz give {:.6g}", timing.cycles,
             expected.cycles);
   }
@@ -141,9 +156,15 @@ void check_sample_checks(const Result& result, Sentences& say) {
     const std::string field = fmt::format("checked_samples[{}]", i);
     const bool exists =
         check.sample >= 0 && check.sample < static_cast<std::int64_t>(timing.samples_us.size());
-    if (!exists) say.add(field + ".sample", "is {}, which is no sample", check.sample);
-    if (result.status == Status::kPassed && !(check.row_error <= check.row_limit)) {
-      say.add(field + ".row_error", "is {:.6g} of a result that passed, above row_limit {:.6g}",
+    if (!exists) {
+      say.add(field + ".sample", "is {}, but there are {} samples", check.sample,
+              timing.samples_us.size());
+    }
+    // Operations are not judged by rows.
+    const bool by_rows = !result.error || std::isfinite(result.error->row_limit) ||
+                         std::isfinite(check.row_error) || std::isfinite(check.row_limit);
+    if (by_rows && result.status == Status::kPassed && !(check.row_error <= check.row_limit)) {
+      say.add(field + ".row_error", "is {:.6g}, above row_limit {:.6g}, but the result passed",
               check.row_error, check.row_limit);
     }
   }
@@ -155,7 +176,7 @@ void check_timing(const Result& result, std::vector<std::string>& all) {
   const Timing& timing = *result.timing;
   if (check_samples(timing, say)) {
     check_summary(timing, say);
-    check_waits(timing, say);
+    check_waits(result, say);
     check_clocks(timing, say);
   }
   check_sample_checks(result, say);
@@ -223,7 +244,7 @@ void check_throughput(const Result& result, double l2_bytes, std::vector<std::st
   if (!result.throughput) return;
   Sentences say("throughput");
   if (!result.timing) {
-    say.add("tflops", "is {:.6g} without a timing", result.throughput->tflops);
+    say.add("tflops", "is {:.6g}, but there is no timing", result.throughput->tflops);
   } else if (is_time(result.timing->median_us)) {
     check_rates(*result.throughput, result.timing->median_us, say);
     if (result.status != Status::kImplausible) check_physics(result, l2_bytes, say);
@@ -240,7 +261,8 @@ void check_numbers(const ErrorStats& error, Sentences& say) {
       {"nmse", error.nmse},          {"err_ratio", error.err_ratio}, {"row_error", error.row_error},
       {"row_limit", error.row_limit}};
   for (const auto& [name, value] : amounts) {
-    if (value < 0 || std::isinf(value)) say.add(name, "is {}", value);
+    if (value < 0 || std::isinf(value))
+      say.add(name, "is {}, but it is finite and at least 0", value);
   }
   const std::pair<const char*, std::int64_t> counts[] = {
       {"nan_count", error.nan_count},
@@ -251,11 +273,13 @@ void check_numbers(const ErrorStats& error, Sentences& say) {
       {"rows_outside", error.rows_outside},
       {"requests_outside", error.requests_outside}};
   for (const auto& [name, value] : counts) {
-    if (value < 0) say.add(name, "is {}", value);
+    if (value < 0) say.add(name, "is {}, but a count is at least 0", value);
   }
-  if (std::abs(error.cosine) > 1 + kRounding) say.add("cosine", "is {:.9g}", error.cosine);
+  if (std::abs(error.cosine) > 1 + kRounding) {
+    say.add("cosine", "is {:.9g}, but a cosine lies between -1 and 1", error.cosine);
+  }
   if (error.matched_pct < 0 || error.matched_pct > 100 * (1 + kRounding)) {
-    say.add("matched_pct", "is {:.6g}", error.matched_pct);
+    say.add("matched_pct", "is {:.6g}, but a percentage lies between 0 and 100", error.matched_pct);
   }
   if (std::isfinite(error.rms_rel) && std::isfinite(error.nmse)) {
     say.expect_near("nmse", error.nmse, error.rms_rel * error.rms_rel, "rms_rel squared is");
@@ -264,10 +288,17 @@ void check_numbers(const ErrorStats& error, Sentences& say) {
     say.add("mean_abs", "is {:.6g}, above max_abs {:.6g}", error.mean_abs, error.max_abs);
   }
   if (error.checked_rows > error.total_rows) {
-    say.add("checked_rows", "is {} of {} rows", error.checked_rows, error.total_rows);
+    say.add("checked_rows", "is {}, more than total_rows {}", error.checked_rows, error.total_rows);
+  }
+  for (const char* name :
+       {"saturated_query", "saturated_key", "saturated_value", "saturated_output"}) {
+    const auto share = error.by_name.find(name);
+    if (share == error.by_name.end() || (share->second >= 0 && share->second <= 1)) continue;
+    say.add(name, "is {}, but a share lies between 0 and 1", share->second);
   }
   if (error.screened_rows > error.total_rows) {
-    say.add("screened_rows", "is {} of {} rows", error.screened_rows, error.total_rows);
+    say.add("screened_rows", "is {}, more than total_rows {}", error.screened_rows,
+            error.total_rows);
   }
 }
 
@@ -280,63 +311,105 @@ double number_behind(const std::string& text, std::string_view words) {
 
 /// Files from before rows were judged one by one passed by numbers of the whole batch, and name
 /// the limits: "|a-r| <= 0.01 + 0.01*|r|, cosine >= 1-1e-05, err_ratio <= 2 or max_abs <= 0.001".
+/// A number that such a limit is about must be there: without it nothing was inside.
 void check_batch_limit(const ErrorStats& error, Sentences& say) {
   if (!error.limit.starts_with("|a-r| <=")) return;
-  if (error.matched_pct < 100 * (1 - 1e-9)) {
-    say.add("matched_pct", "is {:.9g} of a result that passed", error.matched_pct);
+  if (!(error.matched_pct >= 100 * (1 - 1e-9))) {
+    say.add("matched_pct", "is {:.9g}, not 100, but the result passed", error.matched_pct);
   }
   const double ratio = number_behind(error.limit, "err_ratio <= ");
   const double tiny = number_behind(error.limit, "or max_abs <= ");
   const bool is_tiny = error.max_abs <= tiny;
-  if (error.err_ratio > ratio && !is_tiny) {
-    say.add("err_ratio", "is {:.6g} of a result that passed, above its limit {:.6g}",
+  if (!std::isnan(ratio) && !(error.err_ratio <= ratio) && !is_tiny) {
+    say.add("err_ratio", "is {:.6g}, not within its limit {:.6g}, but the result passed",
             error.err_ratio, ratio);
   }
   const double distance = number_behind(error.limit, "cosine >= 1-");
-  if (1 - error.cosine > distance * (1 + kRounding)) {
-    say.add("cosine", "is {:.9g} of a result that passed, below its limit 1-{:.3g}", error.cosine,
-            distance);
+  if (!std::isnan(distance) && !(1 - error.cosine <= distance * (1 + kRounding))) {
+    say.add("cosine", "is {:.9g}, not within its limit 1-{:.3g}, but the result passed",
+            error.cosine, distance);
   }
 }
 
 void check_passed(const ErrorStats& error, Sentences& say) {
-  if (error.checked_rows == 0 && error.total_rows > 0) {
-    say.add("checked_rows", "is 0 of {} rows of a result that passed", error.total_rows);
+  if (error.checked_rows <= 0) {
+    say.add("checked_rows", "is {} of {} rows, but the result passed", error.checked_rows,
+            error.total_rows);
   }
   if (error.rows_outside > 0) {
-    say.add("rows_outside", "is {} of a result that passed", error.rows_outside);
+    say.add("rows_outside", "is {}, but the result passed", error.rows_outside);
   }
   if (error.requests_outside > 0) {
-    say.add("requests_outside", "is {} of a result that passed", error.requests_outside);
+    say.add("requests_outside", "is {}, but the result passed", error.requests_outside);
   }
   const bool has_limit = std::isfinite(error.row_limit);
   if (has_limit != std::isfinite(error.row_error)) {
-    say.add("row_error", "is {} beside row_limit {}", error.row_error, error.row_limit);
+    say.add("row_error", "is {}, but row_limit is {}: both are numbers, or neither is",
+            error.row_error, error.row_limit);
   }
   if (error.row_error > error.row_limit) {
-    say.add("row_error", "is {:.6g} of a result that passed, above row_limit {:.6g}",
+    say.add("row_error", "is {:.6g}, above row_limit {:.6g}, but the result passed",
             error.row_error, error.row_limit);
   }
   if (!has_limit) check_batch_limit(error, say);
 }
 
-void check_error(const std::optional<ErrorStats>& error, const char* part, bool passed,
+void check_error(const ErrorStats& error, const std::string& part, bool passed,
                  std::vector<std::string>& all) {
-  if (!error) return;
   Sentences say(part);
-  check_numbers(*error, say);
-  if (passed) check_passed(*error, say);
+  check_numbers(error, say);
+  if (passed) check_passed(error, say);
   say.move_to(all);
+}
+
+/// Every rank of the group once, in the order of the ranks, each judged like the whole.
+void check_ranks(const Result& result, bool passed, std::vector<std::string>& all) {
+  for (std::size_t i = 0; i < result.rank_errors.size(); ++i) {
+    const RankErrors& of_rank = result.rank_errors[i];
+    const std::string part = fmt::format("rank_errors[{}]", i);
+    if (of_rank.rank != static_cast<int>(i)) {
+      all.push_back(
+          fmt::format("{}.rank is {}, but ranks are listed in order from 0", part, of_rank.rank));
+    }
+    check_error(of_rank.error, part + ".error", passed, all);
+    check_error(of_rank.lse_error, part + ".lse_error", passed, all);
+  }
+}
+
+/// What the scenario allows is in the file, and so is what it cost.
+void check_quantization(const Result& result, std::vector<std::string>& all) {
+  if (result.status != Status::kPassed || !result.quantization_error) return;
+  const auto problem =
+      nlohmann::json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json::json_pointer place("/validation/max_quantization_error");
+  if (!problem.is_object() || !problem.contains(place) || !problem.at(place).is_number()) return;
+  const double most = problem.at(place).get<double>();
+  const double found = result.quantization_error->rms_rel;
+  if (!(found > most * (1 + kRounding))) return;
+  all.push_back(
+      fmt::format("quantization_error.rms_rel is {:.6g}, above validation.max_quantization_error "
+                  "{:.6g}, but the result passed",
+                  found, most));
 }
 
 void check_errors(const Result& result, std::vector<std::string>& all) {
   const bool passed = result.status == Status::kPassed;
-  if (passed && !result.error) all.emplace_back("error is missing of a result that passed");
-  check_error(result.error, "error", passed, all);
-  check_error(result.lse_error, "lse_error", passed, all);
-  check_error(result.probe_error, "probe_error", passed, all);
-  check_error(result.probe_lse_error, "probe_lse_error", passed, all);
-  check_error(result.quantization_error, "quantization_error", false, all);
+  if (passed && !result.error) all.emplace_back("error is missing, but the result passed");
+  struct Part {
+    const char* name;
+    const std::optional<ErrorStats>& error;
+    bool is_judged;
+  };
+  const Part parts[] = {{"error", result.error, true},
+                        {"lse_error", result.lse_error, true},
+                        {"probe_error", result.probe_error, true},
+                        {"probe_lse_error", result.probe_lse_error, true},
+                        {"quantization_error", result.quantization_error, false}};
+  for (const Part& part : parts) {
+    if (part.error) check_error(*part.error, part.name, passed && part.is_judged, all);
+  }
+  check_ranks(result, passed, all);
+  check_quantization(result, all);
 }
 
 // ---- The rest.
@@ -353,8 +426,10 @@ void check_id(const Result& result, std::vector<std::string>& all) {
 void check_floor(const NoiseFloor& floor, std::vector<std::string>& all) {
   const auto check = [&](const std::string& field, double value) {
     if (value >= 0 && value <= kLargestNoiseFloor) return;
-    all.push_back(fmt::format("{} is {:.4g}: above {:.0f}% anything would pass", field, value,
-                              100 * kLargestNoiseFloor));
+    all.push_back(
+        fmt::format("{} is {:.4g}, but a noise floor lies between 0 and {:.4g}: with a "
+                    "wider one any slowdown would pass",
+                    field, value, kLargestNoiseFloor));
   };
   check("noise_floor.all_cases", floor.all_cases);
   for (const auto& [id, gap] : floor.cases) check(fmt::format("noise_floor.cases['{}']", id), gap);
@@ -393,7 +468,8 @@ void refuse_contradictions(const ResultFile& file) {
   std::string text;
   for (std::size_t i = 0; i < std::min(all.size(), kShown); ++i) text += "\n  " + all[i];
   if (all.size() > kShown) text += fmt::format("\n  and {} more", all.size() - kShown);
-  fail(ErrorKind::kFormat, "{}: not to be believed, it contradicts itself:{}", file.path, text);
+  fail(ErrorKind::kFormat, "{}: the file contradicts itself and cannot be believed:{}", file.path,
+       text);
 }
 
 int disbelieve(ResultFile& file) {
@@ -402,13 +478,14 @@ int disbelieve(ResultFile& file) {
     std::vector<std::string> sentences = contradictions(result, l2_bytes_of(file));
     if (sentences.empty()) continue;
     ++count;
-    for (std::string& sentence : sentences) sentence = "not to be believed: " + sentence;
+    for (std::string& sentence : sentences) sentence = "cannot be believed: " + sentence;
     result.status = Status::kError;
     result.reasons = std::move(sentences);
     for (auto part : {&Result::error, &Result::lse_error, &Result::quantization_error,
                       &Result::probe_error, &Result::probe_lse_error}) {
       (result.*part).reset();
     }
+    result.rank_errors.clear();
     result.timing.reset();
     result.throughput.reset();
   }

@@ -99,29 +99,88 @@ TEST_CASE("waits belong to their samples and to the share of them that is said")
   CHECK(says(said([](Result& r) { r.timing->cpu_wait = kNaN; }), "timing.cpu_wait is missing"));
 }
 
+TEST_CASE("nothing measures waits on a GPU") {
+  const std::string text = said([](Result& r) { r.device = "cuda:0"; });
+  CHECK(says(text, "waits_us is there, but nothing measures waits on cuda:0"));
+  CHECK_FALSE(says(said([](Result&) {}), "nothing measures waits"));
+}
+
+TEST_CASE("samples of operations, which have no rule by rows, have none either") {
+  const auto without_rows = [](Result& r) {
+    r.error->row_error = r.error->row_limit = kNaN;
+    r.timing->checked_samples = {{3, kNaN, kNaN}};
+  };
+  CHECK_FALSE(says(said(without_rows), "checked_samples"));
+  CHECK(says(said([](Result& r) {
+               r.timing->checked_samples = {{3, kNaN, kNaN}};
+             }),
+             "checked_samples[0].row_error"));
+}
+
 TEST_CASE("clocks are of every sample, and cycles are time times clock") {
   CHECK(says(said([](Result& r) { r.timing->samples_sm_mhz.pop_back(); }), "samples_sm_mhz has 9"));
   CHECK(says(said([](Result& r) { r.timing->samples_sm_mhz[1] = 0; }), "samples_sm_mhz[1] is 0"));
-  CHECK(says(said([](Result& r) { r.timing->cycles *= 0.9; }), "timing.cycles is 135000"));
+  CHECK(says(said([](Result& r) { r.timing->samples_sm_mhz.clear(); }),
+             "timing.cycles is 150000, but there are no samples_sm_mhz"));
+  CHECK(says(said([](Result& r) { r.timing->cycles = kNaN; }), "timing.cycles is missing"));
+  CHECK(says(said([](Result& r) { r.timing->cycles *= 0.9; }),
+             "timing.cycles is 135000, but samples_us"));
 }
 
 TEST_CASE("what passed was compared, in rows that are inside their limits") {
-  CHECK(says(said([](Result& r) { r.error.reset(); }), "error is missing of a result that passed"));
+  CHECK(says(said([](Result& r) { r.error.reset(); }), "error is missing, but the result passed"));
   const auto of_error = [](const std::function<void(ErrorStats&)>& change) {
     return said([&](Result& r) { change(*r.error); });
   };
   CHECK(says(of_error([](ErrorStats& e) { e.checked_rows = 0; }), "error.checked_rows is 0 of 64"));
   CHECK(says(of_error([](ErrorStats& e) { e.rows_outside = 2; }), "error.rows_outside is 2"));
   CHECK(says(of_error([](ErrorStats& e) { e.requests_outside = 1; }), "requests_outside is 1"));
-  CHECK(says(of_error([](ErrorStats& e) { e.row_error = 5e-3; }), "error.row_error is 0.005 of a"));
-  CHECK(says(of_error([](ErrorStats& e) { e.row_error = kNaN; }), "error.row_error is nan beside"));
+  CHECK(says(of_error([](ErrorStats& e) { e.row_error = 5e-3; }),
+             "error.row_error is 0.005, above row_limit 0.004, but"));
+  CHECK(says(of_error([](ErrorStats& e) { e.row_error = kNaN; }),
+             "error.row_error is nan, but row_limit is 0.004"));
   CHECK(
       says(said([](Result& r) { r.lse_error->rows_outside = 1; }), "lse_error.rows_outside is 1"));
   CHECK(says(said([](Result& r) { r.probe_error->checked_rows = 0; }), "probe_error.checked_rows"));
   CHECK(says(said([](Result& r) { r.timing->checked_samples[0].row_error = 1; }),
-             "timing.checked_samples[0].row_error is 1 of a result that passed"));
+             "timing.checked_samples[0].row_error is 1, above row_limit 0.004"));
   CHECK(says(said([](Result& r) { r.timing->checked_samples[0].sample = 10; }),
              "timing.checked_samples[0].sample is 10"));
+}
+
+TEST_CASE("what passed without a single row was not compared, however many rows there were") {
+  CHECK(says(said([](Result& r) { r.error->checked_rows = r.error->total_rows = 0; }),
+             "error.checked_rows is 0 of 0 rows, but the result passed"));
+}
+
+TEST_CASE("every rank is judged like the whole, and stands in its place") {
+  const auto of_ranks = [](const std::function<void(Result&)>& change) {
+    return said([&](Result& r) {
+      for (int rank = 0; rank < 2; ++rank) r.rank_errors.push_back({rank, *r.error, *r.lse_error});
+      change(r);
+    });
+  };
+  CHECK(of_ranks([](Result&) {}) == "");
+  CHECK(says(of_ranks([](Result& r) { r.rank_errors[1].error.rows_outside = 3; }),
+             "rank_errors[1].error.rows_outside is 3"));
+  CHECK(says(of_ranks([](Result& r) { r.rank_errors[0].lse_error.checked_rows = 0; }),
+             "rank_errors[0].lse_error.checked_rows is 0 of 64"));
+  CHECK(says(of_ranks([](Result& r) { r.rank_errors[1].error.max_abs = -1; }),
+             "rank_errors[1].error.max_abs is -1"));
+  CHECK(says(of_ranks([](Result& r) { r.rank_errors[1].rank = 0; }),
+             "rank_errors[1].rank is 0, but ranks are listed in order from 0"));
+}
+
+TEST_CASE("what quantising cost is a number of a comparison, but no verdict") {
+  const auto of_quantising = [](const std::function<void(ErrorStats&)>& change) {
+    return said([&](Result& r) {
+      r.quantization_error = r.error;
+      change(*r.quantization_error);
+    });
+  };
+  CHECK(of_quantising([](ErrorStats& e) { e.row_error = 5; }) == "");
+  CHECK(says(of_quantising([](ErrorStats& e) { e.max_abs = kInfinity; }),
+             "quantization_error.max_abs is inf"));
 }
 
 TEST_CASE("what is incorrect may say so in every number") {
@@ -145,9 +204,28 @@ TEST_CASE("numbers of an error are those of one comparison") {
   CHECK(says(of_error([](ErrorStats& e) { e.cosine = 1.1; }), "error.cosine is 1.1"));
   CHECK(says(of_error([](ErrorStats& e) { e.matched_pct = 101; }), "error.matched_pct is 101"));
   CHECK(says(of_error([](ErrorStats& e) { e.nan_count = -1; }), "error.nan_count is -1"));
-  CHECK(
-      says(of_error([](ErrorStats& e) { e.checked_rows = 65; }), "error.checked_rows is 65 of 64"));
+  CHECK(says(of_error([](ErrorStats& e) { e.checked_rows = 65; }),
+             "error.checked_rows is 65, more than total_rows 64"));
   CHECK(says(of_error([](ErrorStats& e) { e.screened_rows = 65; }), "error.screened_rows is 65"));
+}
+
+TEST_CASE("what quantising costs is within the limit that the scenario sets") {
+  const auto with_limit = [](double rms_rel, const std::string& limit) {
+    return said([&](Result& r) {
+      r.quantization_error = r.error;
+      r.quantization_error->rms_rel = rms_rel;
+      r.quantization_error->nmse = rms_rel * rms_rel;
+      r.problem_json = R"({"validation":{"max_quantization_error":)" + limit + "}}";
+    });
+  };
+  CHECK(says(with_limit(0.05, "0.02"), "quantization_error.rms_rel is 0.05"));
+  CHECK(with_limit(0.02, "0.02").empty());
+  CHECK(with_limit(0.05, "null").empty());
+  CHECK(says(said([](Result& r) {
+               r.quantization_error = r.error;
+               r.quantization_error->by_name["saturated_key"] = 1.5;
+             }),
+             "quantization_error.saturated_key is 1.5"));
 }
 
 TEST_CASE("limits of the whole batch bind the results of earlier versions that name them") {
@@ -166,9 +244,13 @@ TEST_CASE("limits of the whole batch bind the results of earlier versions that n
   };
   CHECK(old(1.9, 1 - 1e-6, 100) == "");
   CHECK(old(50, 1, 100, 5e-4) == "");
-  CHECK(says(old(50, 1, 100), "error.err_ratio is 50 of a result that passed, above its limit 2"));
+  CHECK(says(old(50, 1, 100),
+             "error.err_ratio is 50, not within its limit 2, but the result passed"));
   CHECK(says(old(1, 0.99, 100), "error.cosine is 0.99"));
   CHECK(says(old(1, 1, 99), "error.matched_pct is 99"));
+  CHECK(says(old(kNaN, 1, 100), "error.err_ratio is nan, not within its limit 2"));
+  CHECK(says(old(1, kNaN, 100), "error.cosine is nan, not within its limit"));
+  CHECK(says(old(1, 1, kNaN), "error.matched_pct is nan, not 100"));
 }
 
 TEST_CASE("rates are work over the time that is stored") {
@@ -179,7 +261,8 @@ TEST_CASE("rates are work over the time that is stored") {
   CHECK(says(of_rate([](Throughput& t) { t.gbps *= 2; }), "throughput.gbps is 40, but bytes"));
   CHECK(says(of_rate([](Throughput& t) { t.roofline_pct = 90; }), "throughput.roofline_pct is 90"));
   CHECK(says(of_rate([](Throughput& t) { t.bound = "memory"; }), "throughput.bound is 'memory'"));
-  CHECK(says(said([](Result& r) { r.timing.reset(); }), "without a timing"));
+  CHECK(says(said([](Result& r) { r.timing.reset(); }),
+             "throughput.tflops is 40, but there is no timing"));
 }
 
 TEST_CASE("a time beyond the device is called implausible or not believed") {
@@ -199,6 +282,8 @@ TEST_CASE("files of earlier versions are believed on a GPU up to its ceilings") 
     result.device = "cuda:0";
     result.problem_json = R"({"attention":{"dtype":")" + std::string(dtype) + "\"}}";
     result.timing->l2 = l2;
+    result.timing->waits_us.clear();
+    result.timing->cpu_wait = std::numeric_limits<double>::quiet_NaN();
     Throughput& rate = *result.throughput;
     rate.by_name.clear();
     rate.bound = bound;
@@ -224,7 +309,7 @@ TEST_CASE("an id is made of its scenario, case and backend") {
   CHECK(says(said([](Result& r) { r.backend = "C"; }), "id is 's/a/B', but"));
 }
 
-TEST_CASE("a noise floor under which anything would pass is not gone by") {
+TEST_CASE("a noise floor under which any slowdown would pass is not gone by") {
   ResultFile file = file_of({result_of("a")});
   file.run.noise_floor = NoiseFloor{2, 0.2, {{"s/a/B", 0.2}}};
   CHECK(contradictions(file).empty());
@@ -245,7 +330,7 @@ TEST_CASE("a file that contradicts itself is refused with its first sentences") 
     FAIL("was believed");
   } catch (const Error& error) {
     CHECK(error.kind() == ErrorKind::kFormat);
-    CHECK(says(error.what(), "file.json: not to be believed"));
+    CHECK(says(error.what(), "file.json: the file contradicts itself and cannot be believed"));
     CHECK(says(error.what(), "'s/b/B': timing.median_us is 50, but samples_us give 100"));
   }
 }
@@ -258,7 +343,7 @@ TEST_CASE("a reader that shows results shows those that are not believed as erro
   CHECK(file.results[0].status == Status::kPassed);
   const Result& shown = file.results[1];
   CHECK(shown.status == Status::kError);
-  CHECK(says(shown.reasons.at(0), "not to be believed: timing.median_us is 50"));
+  CHECK(says(shown.reasons.at(0), "cannot be believed: timing.median_us is 50"));
   CHECK(!shown.timing);
   CHECK(!shown.error);
   CHECK(contradictions(file).empty());

@@ -146,6 +146,19 @@ Json work_of(const Result& result, bool inputs_by_hash) {
   return problem;
 }
 
+/// Keys that a baseline's version did not know yet: it ran with what is their default now. So a key
+/// that is missing there is no difference while the results have its default, and one otherwise.
+void add_defaults(Json& problem, const Json& other) {
+  static const Json defaults = Json::parse(problem_to_json(Problem{}));
+  for (const Field& field : problem_fields()) {
+    const Json::json_pointer key = pointer_to(field.key);
+    if (problem.contains(key) || !other.contains(key)) continue;
+    const Json::json_pointer section = key.parent_pointer();
+    if (problem.contains(section) && !problem.at(section).is_object()) continue;
+    problem[key] = defaults.at(key);
+  }
+}
+
 /// How a case is judged and rested was not always written down: what a baseline does not say of
 /// that is taken from the results. These have to say it: a gap there could hide what was left out.
 void fill_gaps(Json& problem, const Json& other) {
@@ -217,6 +230,7 @@ std::string problem_difference(const Result& before, const Result& after) {
   if (old_work.is_null()) return "";
   if (new_work.is_null()) return "problem is missing in the results";
   fill_gaps(old_work, new_work);
+  add_defaults(old_work, new_work);
   return first_difference(old_work, new_work);
 }
 

@@ -138,6 +138,22 @@ TEST_CASE("results that are checked in another way are of another case") {
         "");
 }
 
+TEST_CASE("a key that is newer than a baseline had its default there") {
+  const auto difference = [](const char* after) {
+    Result old = result_of("a");
+    Result now = result_of("a");
+    old.problem_json = R"({"attention":{"head_size":64}})";
+    now.problem_json = after;
+    return problem_difference(old, now);
+  };
+  CHECK(difference(R"({"attention":{"head_size":64,"num_splits":null},
+                       "engine":{"max_model_len":null}})") == "");
+  CHECK(difference(R"({"attention":{"head_size":64,"num_splits":4}})") ==
+        "attention.num_splits: null in the baseline, 4 in the results");
+  CHECK(difference(R"({"attention":{"head_size":64},"engine":{"max_model_len":8192}})") ==
+        "engine.max_model_len: null in the baseline, 8192 in the results");
+}
+
 TEST_CASE("GPU baselines are refused for GPU, driver major and clocks that do not meet") {
   ResultFile here = file_of({result_of("a")});
   here.results[0].device = "cuda:0";

@@ -19,26 +19,6 @@ namespace {
 
 constexpr std::size_t kShownReasons = 5;
 
-/// How bad a status is; the same for those between which nothing got worse.
-int rank(Status status) {
-  switch (status) {
-    case Status::kPassed:
-    case Status::kUnverified:
-      return 0;
-    case Status::kUnsupported:
-      return 1;
-    case Status::kSkipped:
-      return 2;
-    case Status::kError:
-      return 3;
-    case Status::kImplausible:
-      return 4;
-    case Status::kIncorrect:
-      return 5;
-  }
-  return 0;
-}
-
 bool is_wrong(Status status) {
   return status == Status::kIncorrect || status == Status::kImplausible || status == Status::kError;
 }
@@ -132,7 +112,7 @@ class Judge {
     verdict.repro = after.repro;
     if (before.timing) verdict.old_us = before.timing->median_us;
     if (after.timing) verdict.new_us = after.timing->median_us;
-    if (rank(before.status) != 0 || rank(after.status) != 0) {
+    if (status_rank(before.status) != 0 || status_rank(after.status) != 0) {
       compare_status(before, after, verdict);
     } else {
       compare_figures(before, after, verdict);
@@ -171,8 +151,8 @@ class Judge {
   }
 
   static void compare_status(const Result& before, const Result& after, Verdict& verdict) {
-    const int old_rank = rank(before.status);
-    const int new_rank = rank(after.status);
+    const int old_rank = status_rank(before.status);
+    const int new_rank = status_rank(after.status);
     verdict.kind = new_rank > old_rank ? VerdictKind::kBroken
                    : new_rank == 0     ? VerdictKind::kFixed
                                        : VerdictKind::kSame;
@@ -297,23 +277,29 @@ class Judge {
 
   /// What the baseline compared and the results did not, in words with both values; empty when
   /// nothing is lost. Results that nobody compared are the concern of refuse_unverified().
-  static std::string lost_check(const Result& before, const Result& after) {
+  std::string lost_check(const Result& before, const Result& after) const {
     if (before.status != Status::kPassed || after.status != Status::kPassed) return "";
     const std::pair<const char*, std::optional<ErrorStats> Result::*> parts[] = {
         {"error", &Result::error},
         {"lse_error", &Result::lse_error},
         {"probe_error", &Result::probe_error},
-        {"probe_lse_error", &Result::probe_lse_error}};
+        {"probe_lse_error", &Result::probe_lse_error},
+        {"quantization_error", &Result::quantization_error}};
     for (const auto& [name, part] : parts) {
       if ((before.*part) && !(after.*part))
         return fmt::format("{} is missing in the results", name);
       if (!(before.*part)) continue;
-      std::string lost = fewer_rows(name, *(before.*part), *(after.*part));
+      std::string lost = lost_of_error(name, *(before.*part), *(after.*part));
       if (!lost.empty()) return lost;
     }
-    if (after.rank_errors.size() < before.rank_errors.size()) {
-      return fmt::format("rank_errors of {} ranks in the baseline, of {} in the results",
-                         before.rank_errors.size(), after.rank_errors.size());
+    std::string lost = lost_rank(before, after);
+    if (!lost.empty()) return lost;
+    if (before.timing && after.timing && has_clocks(*before.timing) && !has_clocks(*after.timing)) {
+      return "timing.samples_sm_mhz is missing in the results";
+    }
+    if (before.timing && after.timing && !before.timing->checked_samples.empty() &&
+        after.timing->checked_samples.empty()) {
+      return "timing.checked_samples is missing in the results";
     }
     if (before.batch_invariance && !after.batch_invariance) {
       return "batch_invariance is missing in the results";
@@ -332,7 +318,36 @@ class Judge {
     return new_blindness(before, after);
   }
 
-  static std::string fewer_rows(const char* name, const ErrorStats& before,
+  std::string lost_rank(const Result& before, const Result& after) const {
+    if (after.rank_errors.size() < before.rank_errors.size()) {
+      return fmt::format("rank_errors: {} ranks in the baseline, {} in the results",
+                         before.rank_errors.size(), after.rank_errors.size());
+    }
+    for (std::size_t i = 0; i < before.rank_errors.size(); ++i) {
+      const std::string part = fmt::format("rank_errors[{}]", i);
+      std::string lost =
+          lost_of_error(part + ".error", before.rank_errors[i].error, after.rank_errors[i].error);
+      if (lost.empty()) {
+        lost = lost_of_error(part + ".lse_error", before.rank_errors[i].lse_error,
+                             after.rank_errors[i].lse_error);
+      }
+      if (!lost.empty()) return lost;
+    }
+    return "";
+  }
+
+  /// Rows, and the numbers that the gate judges: one that is no longer there cannot grow.
+  std::string lost_of_error(const std::string& name, const ErrorStats& before,
+                            const ErrorStats& after) const {
+    for (const MetricRow<ErrorStats>* row : errors_) {
+      if (std::isfinite(number_of(*row, before)) && !std::isfinite(number_of(*row, after))) {
+        return fmt::format("{}.{} is missing in the results", name, row->name);
+      }
+    }
+    return fewer_rows(name, before, after);
+  }
+
+  static std::string fewer_rows(const std::string& name, const ErrorStats& before,
                                 const ErrorStats& after) {
     const auto fewer = [&](const char* field, std::int64_t old_rows, std::int64_t new_rows) {
       return fmt::format("{}.{}: {} in the baseline, {} in the results", name, field, old_rows,
@@ -350,7 +365,12 @@ class Judge {
     if (after.checked_rows < before.checked_rows && !sampled_alike) {
       return fewer("checked_rows", before.checked_rows, after.checked_rows);
     }
-    if (after.screened_rows < before.screened_rows) {
+    // Of a part, whose rows are drawn, the number differs from run to run.
+    const bool part =
+        after.screened_rows < after.total_rows && before.screened_rows < before.total_rows;
+    const bool part_alike = part && static_cast<double>(after.screened_rows) >=
+                                        kSteadyShare * static_cast<double>(before.screened_rows);
+    if (after.screened_rows < before.screened_rows && !part_alike) {
       return fewer("screened_rows", before.screened_rows, after.screened_rows);
     }
     if (std::isfinite(before.row_limit) && !std::isfinite(after.row_limit)) {
@@ -494,6 +514,25 @@ bool is_worse(const Verdict& a, const Verdict& b) {
 }
 
 }  // namespace
+
+int status_rank(Status status) {
+  switch (status) {
+    case Status::kPassed:
+    case Status::kUnverified:
+      return 0;
+    case Status::kUnsupported:
+      return 1;
+    case Status::kSkipped:
+      return 2;
+    case Status::kError:
+      return 3;
+    case Status::kImplausible:
+      return 4;
+    case Status::kIncorrect:
+      return 5;
+  }
+  return 0;
+}
 
 GateReport judge_results(const ResultFile& baseline, const ResultFile& results,
                          const GateOptions& options) {

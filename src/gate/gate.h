@@ -29,6 +29,9 @@ struct GateOptions {
   const MetricTable* metrics = &metric_table();  // which numbers count, and which way is worse
 };
 
+/// How bad a status is, from 0; the same for those between which nothing got worse.
+int status_rank(Status status);
+
 /// A verdict per id of either file, worst first. Failing are BROKEN, LESS_ACCURATE, LESS_CHECKED,
 /// SLOWER, a NEW case that is incorrect, implausible or an error, MISSING unless lenient, and by
 /// their options AMBIGUOUS, FASTER and FIXED; a known failure that has not expired takes the

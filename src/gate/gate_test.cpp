@@ -59,7 +59,7 @@ TEST_CASE("errors that are far below what the formats cost do not grow") {
   const auto judge = [](double old_ratio, double new_ratio, double old_nmse, double new_nmse) {
     Result before = result_of("a");
     Result after = result_of("a");
-    before.lse_error = after.lse_error = ErrorStats{};
+    before.lse_error = after.lse_error = before.error;
     before.lse_error->err_ratio = old_ratio;
     after.lse_error->err_ratio = new_ratio;
     set_nmse(before.lse_error, old_nmse);
@@ -123,7 +123,9 @@ TEST_CASE("an error that grows past its own threshold is less accurate") {
   check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true, "NMSE");
   set_nmse(after.error, before.error->nmse);
   after.error->err_ratio = std::numeric_limits<double>::quiet_NaN();
-  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+  check_verdict(verdict_of(before, after), VerdictKind::kLessChecked, true,
+                "error.err_ratio is missing");
+  CHECK(verdict_of(after, before).kind == VerdictKind::kSame);
   after.error->err_ratio = 1.1;
   after.timing = timing_of(samples_around(120));
   check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true, "also SLOWER");
@@ -139,7 +141,9 @@ TEST_CASE("a quantization error that grows is less accurate, as of a worse scale
   set_nmse(after.quantization_error, 2 * before.quantization_error->nmse);
   check_verdict(verdict_of(before, after), VerdictKind::kLessAccurate, true, "quantization NMSE");
   after.quantization_error.reset();
-  CHECK(verdict_of(before, after).kind == VerdictKind::kSame);
+  check_verdict(verdict_of(before, after), VerdictKind::kLessChecked, true,
+                "quantization_error is missing in the results");
+  CHECK(verdict_of(after, before).kind == VerdictKind::kSame);
 }
 
 TEST_CASE("missing cases fail unless lenient, new ones pass unless they are wrong") {
@@ -238,7 +242,9 @@ TEST_CASE("less that was compared than in the baseline fails, whatever the thres
   full.lse_error = full.probe_error = full.error;
   full.blind_to = {"window +1"};
   full.batch_invariance.emplace();
-  full.rank_errors.resize(2);
+  full.quantization_error = full.error;
+  for (int rank = 0; rank < 2; ++rank) full.rank_errors.push_back({rank, *full.error, *full.error});
+  full = at_clock(full, 1500);
   full.throughput.emplace().by_name["physics_pct"] = 3;
   const auto expect = [&](const char* words, const std::function<void(Result&)>& change) {
     Result less = full;
@@ -255,11 +261,28 @@ TEST_CASE("less that was compared than in the baseline fails, whatever the thres
          [](Result& r) { r.error->total_rows = r.error->screened_rows = 999; });
   expect("error.screened_rows: 1000 in the baseline, 64",
          [](Result& r) { r.error->screened_rows = 64; });
+  full.timing->checked_samples = {{3, 1e-3, 4e-3}};
+  expect("timing.checked_samples is missing", [](Result& r) { r.timing->checked_samples.clear(); });
   expect("error.row_limit is missing",
          [&](Result& r) { r.error->row_limit = r.error->row_error = kNaN; });
   expect("lse_error is missing", [](Result& r) { r.lse_error.reset(); });
   expect("probe_error is missing", [](Result& r) { r.probe_error.reset(); });
-  expect("rank_errors of 2 ranks", [](Result& r) { r.rank_errors.pop_back(); });
+  expect("rank_errors: 2 ranks in the baseline, 1 in the results",
+         [](Result& r) { r.rank_errors.pop_back(); });
+  expect("rank_errors[1].error.checked_rows: 64 in the baseline, 3",
+         [](Result& r) { r.rank_errors[1].error.checked_rows = 3; });
+  expect("rank_errors[0].lse_error.row_limit is missing", [&](Result& r) {
+    r.rank_errors[0].lse_error.row_limit = r.rank_errors[0].lse_error.row_error = kNaN;
+  });
+  expect("quantization_error is missing", [](Result& r) { r.quantization_error.reset(); });
+  expect("quantization_error.err_ratio is missing",
+         [&](Result& r) { r.quantization_error->err_ratio = kNaN; });
+  expect("error.err_ratio is missing", [&](Result& r) { r.error->err_ratio = kNaN; });
+  expect("error.nmse is missing", [&](Result& r) { r.error->nmse = kNaN; });
+  expect("timing.samples_sm_mhz is missing", [&](Result& r) {
+    r.timing->samples_sm_mhz.clear();
+    r.timing->cycles = kNaN;
+  });
   expect("batch_invariance is missing", [](Result& r) { r.batch_invariance.reset(); });
   full.device = "cuda:0";
   expect("throughput is missing", [](Result& r) { r.throughput.reset(); });
@@ -280,6 +303,13 @@ TEST_CASE("less that was compared than in the baseline fails, whatever the thres
   Result few = full;
   few.error->checked_rows = 60;
   CHECK(verdict_of(full, few).kind == VerdictKind::kSame);
+  // So do the rows of a part that is drawn.
+  Result part = full, other_part = full;
+  part.error->screened_rows = 900;
+  other_part.error->screened_rows = 890;
+  CHECK(verdict_of(part, other_part).kind == VerdictKind::kSame);
+  other_part.error->screened_rows = 700;
+  CHECK(verdict_of(part, other_part).kind == VerdictKind::kLessChecked);
   few.error->total_rows = few.error->screened_rows = full.error->checked_rows;
   full.error->total_rows = full.error->screened_rows = full.error->checked_rows;
   CHECK(verdict_of(full, few).kind == VerdictKind::kLessChecked);  // all of them, and now not

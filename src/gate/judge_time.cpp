@@ -55,8 +55,7 @@ std::string doubt(const Gap& gap, const TimeLimits& limits) {
   }
   const double chance = chance_gap(median_spread(gap.fast), median_spread(gap.slow));
   if (gap.relative < chance) {
-    return fmt::format("{} is within what chance gives to this spread, {}", gap.text,
-                       percent(chance));
+    return fmt::format("{} is not significant: samples spread {}", gap.text, percent(chance));
   }
   if (std::isnan(chance) && !limits.noise_floor) {
     return fmt::format("{}, but a single sample has no spread", gap.text);

@@ -67,6 +67,7 @@ TEST_CASE("an error that is one row more makes a case less accurate") {
   options.metrics = &table;
   Result before = result_of("a");
   before.error = ErrorStats{};
+  before.error->checked_rows = before.error->total_rows = 1;
   before.error->by_name["worst_ulps"] = 2;
   Result after = before;
   after.error->by_name["worst_ulps"] = 9;

@@ -228,9 +228,8 @@ std::string doubt_of_rounds(const Timing& fast, const Timing& slow, double usual
   const double gap = after.us / before.us - 1;
   const double chance = chance_gap(before.spread, after.spread);
   if (gap < chance) {
-    return fmt::format(
-        "rounds are {:.3g}% apart, within what chance gives to their spread, {:.3g}%", 100 * gap,
-        100 * chance);
+    return fmt::format("rounds are {:.3g}% apart, not significant: they spread {:.3g}%", 100 * gap,
+                       100 * chance);
   }
   const double usual = chance_gap(usual_error);
   if (gap >= usual) return "";

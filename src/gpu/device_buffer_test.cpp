@@ -38,7 +38,8 @@ TEST_CASE("a byte written just past the end names the buffer and the place") {
   DeviceBuffer buffer(runtime, stream, 100, "kv_cache");
   bytes_of(buffer)[100] = 0;
   CHECK(buffer.check_guards() ==
-        "kv_cache: 1 bytes past its end were overwritten, the first at byte 100 of 100");
+        "kv_cache: 1 byte past its end was overwritten, the first at byte 100 of a buffer of 100 "
+        "bytes");
 }
 
 TEST_CASE("a byte written before the start, or at the far end of a zone, is found too") {
@@ -48,8 +49,8 @@ TEST_CASE("a byte written before the start, or at the far end of a zone, is foun
   *(bytes_of(buffer) - 1) = 0;
   *(bytes_of(buffer) + 100 + kGuardBytes - 1) = 0;
   const std::string found = buffer.check_guards();
-  CHECK(contains(found, "lse: 1 bytes before its start were overwritten, the nearest 1 before it"));
-  CHECK(contains(found, "; lse: 1 bytes past its end"));
+  CHECK(contains(found, "lse: 1 byte before its start was overwritten, the nearest at byte -1"));
+  CHECK(contains(found, "; lse: 1 byte past its end"));
 }
 
 TEST_CASE("a broken zone is reported once, and poison does not touch the zones") {
@@ -72,7 +73,7 @@ TEST_CASE("wide zones show a write far behind the end, and what poison and NaN l
   for (const unsigned written : {0xFFFFu, 0x7FFFu, 0u}) {
     const unsigned row = written << 16 | written;
     std::memcpy(bytes_of(buffer) + 1001 + 65536, &row, sizeof(row));
-    CHECK(contains(buffer.check_guards(), "past its end were overwritten, the first at byte 665"));
+    CHECK(contains(buffer.check_guards(), "overwritten, the first at byte 665"));
     CHECK(buffer.check_guards() == "");
   }
 }
@@ -97,9 +98,9 @@ TEST_CASE(
       CHECK(end < bytes_of(last) + size + DeviceBuffer::kAlignment);
     }
     bytes_of(last)[-1] = 0;
-    CHECK(contains(last.check_guards(), "key: 1 bytes before its start"));
+    CHECK(contains(last.check_guards(), "key: 1 byte before its start"));
     bytes_of(first)[size] = 0;
-    CHECK(contains(first.check_guards(), "value: 1 bytes past its end"));
+    CHECK(contains(first.check_guards(), "value: 1 byte past its end"));
     CHECK(last.check_guards() + first.check_guards() == "");
   }
   CHECK(runtime.mappings.empty());

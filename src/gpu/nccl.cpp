@@ -1,6 +1,8 @@
 #include "gpu/nccl.h"
 
 #include <cstring>
+#include <string>
+#include <utility>
 
 #include "core/error.h"
 
@@ -37,11 +39,14 @@ NcclLibrary::NcclLibrary()
   need(send_, "ncclSend");
   need(receive_, "ncclRecv");
   need(error_text_, "ncclGetErrorString");
+  library_.bind(last_error_, "ncclGetLastError");
 }
 
-void NcclLibrary::check(int code, const char* call) const {
+void NcclLibrary::check(int code, const char* call, void* comm) const {
   if (code == kNcclSuccess) return;
-  fail(ErrorKind::kInternal, "{}: {}", call, error_text_(code));
+  const char* const last = last_error_ == nullptr ? nullptr : last_error_(comm);
+  const std::string more = last == nullptr || *last == '\0' ? "" : std::string(" (") + last + ")";
+  fail(ErrorKind::kInternal, "{}: {}{}", call, error_text_(code), more);
 }
 
 std::string NcclLibrary::make_id() const {
@@ -58,41 +63,50 @@ NcclGroup::NcclGroup(const NcclLibrary& library, const std::string& id, int rank
   library_.check(library_.init_rank_(&comm_, size, joined, rank), "ncclCommInitRank");
 }
 
-NcclGroup::~NcclGroup() {
-  if (comm_ != nullptr) library_.abort_(comm_);
+void NcclGroup::abort() {
+  if (comm_ != nullptr) library_.abort_(std::exchange(comm_, nullptr));
 }
 
 void NcclGroup::all_gather(const void* send, void* receive, std::size_t bytes, void* stream) const {
   library_.check(library_.all_gather_(send, receive, bytes, kNcclUint8, comm_, stream),
-                 "ncclAllGather");
+                 "ncclAllGather", comm_);
 }
 
 void NcclGroup::all_to_all(const void* send, void* receive, std::size_t bytes, void* stream) const {
-  library_.check(library_.group_start_(), "ncclGroupStart");
-  for (int peer = 0; peer < size_; ++peer) {
+  library_.check(library_.group_start_(), "ncclGroupStart", comm_);
+  int failure = kNcclSuccess;
+  const char* failed = "";
+  const auto note = [&](int code, const char* call) {
+    if (code != kNcclSuccess) failed = call;
+    return failure = code;
+  };
+  for (int peer = 0; peer < size_ && failure == kNcclSuccess; ++peer) {
     const std::size_t offset = bytes * static_cast<std::size_t>(peer);
-    library_.check(library_.send_(static_cast<const char*>(send) + offset, bytes, kNcclUint8, peer,
-                                  comm_, stream),
-                   "ncclSend");
-    library_.check(library_.receive_(static_cast<char*>(receive) + offset, bytes, kNcclUint8, peer,
-                                     comm_, stream),
-                   "ncclRecv");
+    const char* const source = static_cast<const char*>(send) + offset;
+    char* const target = static_cast<char*>(receive) + offset;
+    if (note(library_.send_(source, bytes, kNcclUint8, peer, comm_, stream), "ncclSend") ==
+        kNcclSuccess) {
+      note(library_.receive_(target, bytes, kNcclUint8, peer, comm_, stream), "ncclRecv");
+    }
   }
-  library_.check(library_.group_end_(), "ncclGroupEnd");
+  // Why also after a failure: a group that stays open takes in all that follows.
+  const int end = library_.group_end_();
+  library_.check(failure, failed, comm_);
+  library_.check(end, "ncclGroupEnd", comm_);
 }
 
 void NcclGroup::reduce_scatter(const void* send, void* receive, std::size_t count, NcclType type,
                                void* stream) const {
   library_.check(library_.reduce_scatter_(send, receive, count, static_cast<int>(type), kNcclSum,
                                           comm_, stream),
-                 "ncclReduceScatter");
+                 "ncclReduceScatter", comm_);
 }
 
 void NcclGroup::all_reduce(const void* send, void* receive, std::size_t count, NcclType type,
                            void* stream) const {
   library_.check(
       library_.all_reduce_(send, receive, count, static_cast<int>(type), kNcclSum, comm_, stream),
-      "ncclAllReduce");
+      "ncclAllReduce", comm_);
 }
 
 }  // namespace attnbench

@@ -31,8 +31,8 @@ class NcclLibrary {
   struct Id {
     char bytes[128];
   };
-  /// Errors: kInternal unless `code` is success.
-  void check(int code, const char* call) const;
+  /// Errors: kInternal unless `code` is success, with what NCCL says last about `comm`.
+  void check(int code, const char* call, void* comm = nullptr) const;
 
   DynamicLibrary library_;
   std::string missing_;
@@ -49,6 +49,7 @@ class NcclLibrary {
   int (*send_)(const void*, std::size_t, int type, int peer, void* comm, void* stream) = nullptr;
   int (*receive_)(void*, std::size_t, int type, int peer, void* comm, void* stream) = nullptr;
   const char* (*error_text_)(int) = nullptr;
+  const char* (*last_error_)(void* comm) = nullptr;  // null before NCCL 2.13
 };
 
 /// One rank of a group. All calls queue on `stream` and may be captured in a graph. Errors:
@@ -58,9 +59,12 @@ class NcclGroup {
   /// Waits for all ranks. `library` must outlive it.
   NcclGroup(const NcclLibrary& library, const std::string& id, int rank, int size);
   /// Does not wait for ranks that may be gone.
-  ~NcclGroup();
+  ~NcclGroup() { abort(); }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
+
+  /// Ends what is queued without waiting for other ranks. The group is over then.
+  void abort();
 
   /// Sends [bytes], receives [size, bytes].
   void all_gather(const void* send, void* receive, std::size_t bytes, void* stream) const;

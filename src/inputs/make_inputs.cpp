@@ -218,7 +218,9 @@ std::vector<PositionRange> new_key_ranges(const Problem& problem) {
   std::vector<PositionRange> ranges;
   for (const Request& request : problem.batch) {
     PositionRange range;
-    if (type == AttentionType::kDecoder || type == AttentionType::kMla) {
+    if (problem.attention.kv_sharing) {
+      // Another layer wrote the positions of this step too.
+    } else if (type == AttentionType::kDecoder || type == AttentionType::kMla) {
       if (request.query_len > request.seq_len) {
         fail(ErrorKind::kValue, "batch: query_len {} of request {} exceeds its seq_len {}",
              request.query_len, ranges.size(), request.seq_len);

@@ -229,5 +229,11 @@ TEST_CASE("decoders write the new tokens' keys, cross attention those of fresh e
   for (const PositionRange& range : new_key_ranges(problem)) CHECK(range.begin == range.end);
 }
 
+TEST_CASE("a layer that shares the cache of another one writes no keys") {
+  Problem problem = small_problem();
+  problem.attention.kv_sharing = true;
+  for (const PositionRange& range : new_key_ranges(problem)) CHECK(range.begin == range.end);
+}
+
 }  // namespace
 }  // namespace attnbench

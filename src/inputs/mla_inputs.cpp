@@ -44,6 +44,110 @@ void draw_weights(const Problem& problem, StreamId stream, double std, Tensor& w
             weights);
 }
 
+constexpr float kLargestCode = 448.0f;
+
+/// kv_b_proj [rows, columns] with the elements of w_uk and w_uv that it consists of.
+class Matrix {
+ public:
+  explicit Matrix(const Problem& problem)
+      : nope_(problem.mla.qk_nope_head_dim),
+        value_(problem.mla.v_head_dim),
+        rows_(std::int64_t{problem.attention.num_heads} * (nope_ + value_)),
+        columns_(problem.mla.kv_lora_rank),
+        block_(problem.mla.kv_b_proj_block.value_or(0)) {}
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t columns() const { return columns_; }
+
+  std::int64_t scale_of(std::int64_t row, std::int64_t column) const {
+    return block_ == 0 ? 0 : row / block_ * ceil_div(columns_, block_) + column / block_;
+  }
+
+  /// Which of the two weights has the element, and where.
+  std::pair<bool, std::int64_t> place_of(std::int64_t row, std::int64_t column) const {
+    const std::int64_t head = row / (nope_ + value_);
+    const std::int64_t of_head = row % (nope_ + value_);
+    if (of_head < nope_) return {true, (head * nope_ + of_head) * columns_ + column};
+    return {false, (head * columns_ + column) * value_ + of_head - nope_};
+  }
+
+  /// Calls body(index in the matrix, index of its scale, whether it is of w_uk, index there).
+  template <typename Body>
+  void for_each(const Body& body) const {
+    for (std::int64_t row = 0; row < rows_; ++row) {
+      for (std::int64_t column = 0; column < columns_; ++column) {
+        const auto [is_uk, at] = place_of(row, column);
+        body(row * columns_ + column, scale_of(row, column), is_uk, at);
+      }
+    }
+  }
+
+ private:
+  std::int64_t nope_;
+  std::int64_t value_;
+  std::int64_t rows_;
+  std::int64_t columns_;
+  std::int64_t block_;  // 0 = one scale
+};
+
+void make_weights(const Problem& problem, MlaInputs& inputs) {
+  const AttentionSpec& a = problem.attention;
+  const MlaSpec& mla = problem.mla;
+  inputs.w_uk = Tensor(a.dtype, {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
+  inputs.w_uv = Tensor(a.dtype, {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
+}
+
+/// Scales of kv_b_proj: {1}, or one for each block as DeepSeek-V3 has them (weight_scale_inv).
+std::vector<std::int64_t> kv_b_proj_scale_shape(const Problem& problem) {
+  if (!problem.mla.kv_b_proj_block) return {1};
+  const Matrix matrix(problem);
+  const std::int64_t block = *problem.mla.kv_b_proj_block;
+  return {ceil_div(matrix.rows(), block), ceil_div(matrix.columns(), block)};
+}
+
+void dequantise_mla_weights(const Problem& problem, MlaInputs& inputs) {
+  make_weights(problem, inputs);
+  const float* scales = inputs.kv_b_proj_scale.data<float>();
+  Matrix(problem).for_each(
+      [&](std::int64_t index, std::int64_t scale, bool is_uk, std::int64_t at) {
+        const float value = inputs.kv_b_proj.at(index) * scales[scale];
+        (is_uk ? inputs.w_uk : inputs.w_uv).set(at, value);
+      });
+}
+
+/// Makes kv_b_proj (e4m3) and its scales of w_uk and w_uv, which then are what a model makes of
+/// them. Nothing for the usual weights. A scale is the largest magnitude / 448, 1 where all is 0.
+void quantise_mla_weights(const Problem& problem, MlaInputs& inputs) {
+  if (problem.mla.kv_b_proj != WeightFormat::kFp8) return;
+  const Matrix matrix(problem);
+  inputs.kv_b_proj = Tensor(Dtype::kE4M3, {matrix.rows(), matrix.columns()});
+  inputs.kv_b_proj_scale = Tensor(Dtype::kF32, kv_b_proj_scale_shape(problem));
+  if (problem.inputs.shapes_only) return;
+  const auto weight = [&inputs](bool is_uk, std::int64_t at) {
+    return is_uk ? inputs.w_uk.at(at) : inputs.w_uv.at(at);
+  };
+  float* scales = inputs.kv_b_proj_scale.data<float>();
+  std::fill_n(scales, inputs.kv_b_proj_scale.num_elements(), 0.0f);
+  matrix.for_each([&](std::int64_t, std::int64_t scale, bool is_uk, std::int64_t at) {
+    scales[scale] = std::max(scales[scale], std::fabs(weight(is_uk, at)));
+  });
+  for (std::int64_t i = 0; i < inputs.kv_b_proj_scale.num_elements(); ++i) {
+    scales[i] = scales[i] > 0 ? scales[i] / kLargestCode : 1.0f;
+  }
+  matrix.for_each([&](std::int64_t index, std::int64_t scale, bool is_uk, std::int64_t at) {
+    inputs.kv_b_proj.set(index, weight(is_uk, at) / scales[scale]);
+  });
+  dequantise_mla_weights(problem, inputs);
+}
+
+/// Of a kv_b_proj in attention.dtype.
+void split_mla_weights(const Problem& problem, const Tensor& kv_b_proj, MlaInputs& inputs) {
+  make_weights(problem, inputs);
+  Matrix(problem).for_each([&](std::int64_t index, std::int64_t, bool is_uk, std::int64_t at) {
+    (is_uk ? inputs.w_uk : inputs.w_uv).set(at, kv_b_proj.at(index));
+  });
+}
+
 void draw_tensors(const Problem& problem, MlaInputs& inputs) {
   const AttentionSpec& a = problem.attention;
   const MlaSpec& mla = problem.mla;
@@ -66,6 +170,7 @@ void draw_tensors(const Problem& problem, MlaInputs& inputs) {
   const double unit = 1 / std::sqrt(static_cast<double>(mla.kv_lora_rank));
   draw_weights(problem, StreamId::kWUk, unit, inputs.w_uk);
   draw_weights(problem, StreamId::kWUv, kValueStd * unit, inputs.w_uv);
+  quantise_mla_weights(problem, inputs);
 }
 
 /// One of `count` values by 32 random bits.
@@ -141,14 +246,73 @@ class Reader : private FileTensors {
         pad_query(floating_tensor("query", {problem_.num_tokens(), a.num_heads, a.head_size}));
     inputs_.kv_c = floating_tensor("kv_c", {problem_.num_keys(), mla.kv_lora_rank});
     inputs_.k_pe = floating_tensor("k_pe", {problem_.num_keys(), mla.qk_rope_head_dim});
-    inputs_.w_uk = floating_tensor("w_uk", {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
-    inputs_.w_uv = floating_tensor("w_uv", {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
+    read_weights();
     check_shared_prefix("kv_c", inputs_.kv_c);
     check_shared_prefix("k_pe", inputs_.k_pe);
     read_topk();
   }
 
  private:
+  /// The two weights, or the matrix that they are cut out of, as a checkpoint has it.
+  void read_weights() {
+    const AttentionSpec& a = problem_.attention;
+    const MlaSpec& mla = problem_.mla;
+    const Tensor* joined = find("kv_b_proj");
+    if (joined == nullptr) {
+      inputs_.w_uk = floating_tensor("w_uk", {a.num_heads, mla.qk_nope_head_dim, mla.kv_lora_rank});
+      inputs_.w_uv = floating_tensor("w_uv", {a.num_heads, mla.kv_lora_rank, mla.v_head_dim});
+      return quantise_mla_weights(problem_, inputs_);
+    }
+    if (find("w_uk") != nullptr || find("w_uv") != nullptr) {
+      notice("w_uk and w_uv are ignored beside kv_b_proj");
+    }
+    check_weight_type(*joined);
+    const Shape shape{std::int64_t{a.num_heads} * (mla.qk_nope_head_dim + mla.v_head_dim),
+                      mla.kv_lora_rank};
+    if (mla.kv_b_proj != WeightFormat::kFp8) {
+      return split_mla_weights(problem_, floating_tensor("kv_b_proj", shape), inputs_);
+    }
+    check_shape("kv_b_proj", shape, joined->shape());
+    inputs_.kv_b_proj = *joined;
+    read_weight_scales();
+    dequantise_mla_weights(problem_, inputs_);
+  }
+
+  /// Packed 4-bit weights are bytes (NVFP4) or int32 (AWQ).
+  void check_weight_type(const Tensor& weights) const {
+    const Dtype dtype = weights.dtype();
+    const char* packed = dtype == Dtype::kU8    ? "packed NVFP4 weights are not dequantised here; "
+                         : dtype == Dtype::kI32 ? "packed AWQ weights are not dequantised here; "
+                                                : "";
+    const bool is_fp8 = problem_.mla.kv_b_proj == WeightFormat::kFp8;
+    const bool fits = is_fp8 ? dtype == Dtype::kE4M3 : is_floating(dtype) && dtype_size(dtype) > 1;
+    if (fits) return;
+    fail(ErrorKind::kDtype,
+         "inputs.file '{}': tensor 'kv_b_proj': {}expected {} with mla.kv_b_proj.dtype {}, got {}",
+         name(), packed, is_fp8 ? dtype_name(Dtype::kE4M3) : "16 or 32 bits",
+         to_string(problem_.mla.kv_b_proj), dtype_name(dtype));
+  }
+
+  void read_weight_scales() {
+    const Tensor* scales = find("kv_b_proj_scale");
+    if (scales == nullptr) {
+      fail(ErrorKind::kFormat, "inputs.file '{}': tensor 'kv_b_proj_scale' is missing", name());
+    }
+    check_shape("kv_b_proj_scale", kv_b_proj_scale_shape(problem_), scales->shape());
+    if (scales->dtype() != Dtype::kF32) {
+      fail(ErrorKind::kDtype,
+           "inputs.file '{}': tensor 'kv_b_proj_scale': expected float32, got {}", name(),
+           dtype_name(scales->dtype()));
+    }
+    for (std::int64_t i = 0; i < scales->num_elements(); ++i) {
+      if (scales->at(i) > 0 && std::isfinite(scales->at(i))) continue;
+      fail(ErrorKind::kValue,
+           "inputs.file '{}': kv_b_proj_scale[{}]: expected a finite scale > 0, got {}", name(), i,
+           scales->at(i));
+    }
+    inputs_.kv_b_proj_scale = *scales;
+  }
+
   void read_topk() {
     const Tensor* found = find("topk_indices");
     if (!problem_.mla.sparse_topk) {

@@ -14,14 +14,6 @@ namespace {
 
 constexpr std::int64_t kInterleavedParts = 3;
 
-/// A seed that no other observation has, and that differs from the case's own.
-std::uint64_t observation_seed(std::uint64_t seed, std::size_t layer, int step) {
-  const auto key = philox4x32(
-      {static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(step) + 1, 0x6D6D, 0},
-      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  return std::uint64_t{key[1]} << 32 | key[0];
-}
-
 }  // namespace
 
 MmInputs make_mm_inputs(const Problem& problem) {

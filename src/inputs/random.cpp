@@ -233,4 +233,11 @@ void draw(const Stream& stream, Distribution distribution, double std, std::uint
   }
 }
 
+std::uint64_t observation_seed(std::uint64_t seed, std::size_t layer, int step) {
+  const auto key = philox4x32(
+      {static_cast<std::uint32_t>(layer), static_cast<std::uint32_t>(step) + 1, 0x6D6D, 0},
+      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  return std::uint64_t{key[1]} << 32 | key[0];
+}
+
 }  // namespace attnbench

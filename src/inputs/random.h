@@ -23,6 +23,10 @@ double portable_log(double x);
 /// 1988), relative error about 1e-16.
 double normal_quantile(double p);
 
+/// The seed of a layer's step that a dynamic scale looked at before the measured one: no other step
+/// or layer has it, and it differs from `seed`, the case's own.
+std::uint64_t observation_seed(std::uint64_t seed, std::size_t layer, int step);
+
 /// What a stream is used for; every tensor has streams of its own, so that it does not depend on
 /// the others. The values are part of the seeded bytes: never renumber.
 enum class StreamId : std::uint32_t {

@@ -202,15 +202,13 @@ class CudaStopwatch final : public Stopwatch {
       return (next++)->get();
     };
     const Event* begin = nullptr;
+    if (counters_) counters_->read_before();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       if (work != nullptr && i == reader) {
         work->restore();
         begin = nullptr;
       }
-      if (begin == nullptr) {
-        if (counters_ && i == 0) counters_->read_before();
-        begin = mark();
-      }
+      if (begin == nullptr) begin = mark();
       const double start_s = clock_.now_s();
       for (const auto& call : parts[i]) call();
       const Event* const end = mark();

@@ -65,6 +65,12 @@ std::vector<int32_t> query_start_loc_of(const Problem& problem, int first) {
   return cumulative(query_lens_of(problem, first));
 }
 
+bool is_prefilling(const Request& request, int num_speculative_tokens) {
+  if (request.prefilling) return *request.prefilling;
+  if (request.query_len == 0) return false;
+  return request.query_len == request.seq_len || request.query_len > 1 + num_speculative_tokens;
+}
+
 BatchSplit split_decodes_and_prefills(std::span<const int32_t> query_start_loc, int num_tokens,
                                       int max_query_len, const SplitOptions& options) {
   const std::vector<int32_t> query_lens = query_lens_of(query_start_loc);
@@ -157,7 +163,7 @@ BatchSplit split_batch(const Problem& problem, MetadataBuilder builder,
                        problem.dcp.world_size, problem.dcp.interleave_size);
   std::vector<std::uint8_t> prefilling;
   for (const Request& request : problem.batch) {
-    prefilling.push_back(request.query_len == request.seq_len ? 1 : 0);
+    prefilling.push_back(is_prefilling(request, problem.attention.num_speculative_tokens) ? 1 : 0);
   }
   SplitOptions options;
   options.threshold = rule.threshold;
@@ -190,6 +196,21 @@ void check_mla_graph_capture(int num_requests, int num_tokens, int max_query_len
     fail(ErrorKind::kConfig, "MLA graph: expected max_query_len <= {}, got {}", threshold,
          max_query_len);
   }
+}
+
+void check_mla_graph_capture(const Problem& problem, MetadataBuilder builder) {
+  const DecodeThreshold rule =
+      decode_threshold(builder, problem.attention.num_speculative_tokens, false,
+                       problem.dcp.world_size, problem.dcp.interleave_size);
+  if (!rule.splits) return;
+  // Padding rows, which a graph of fixed size has, bring no tokens.
+  const auto requests =
+      std::ranges::count_if(problem.batch, [](const Request& r) { return r.query_len > 0; });
+  check_mla_graph_capture(static_cast<int>(requests), checked_int32(problem.num_tokens(), "tokens"),
+                          checked_int32(problem.max_query_len(), "query_len"), rule.threshold);
+  const int num_prefills = split_batch(problem, builder).num_prefills;
+  if (num_prefills == 0) return;
+  fail(ErrorKind::kConfig, "MLA graph: expected decodes only, got {} prefills", num_prefills);
 }
 
 }  // namespace attnbench

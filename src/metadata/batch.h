@@ -9,6 +9,7 @@
 namespace attnbench {
 
 struct Problem;
+struct Request;
 
 /// Lengths of the requests from `first` on, [B - first]. E-CAPACITY beyond int32.
 std::vector<int32_t> query_lens_of(const Problem& problem, int first = 0);
@@ -17,6 +18,10 @@ std::vector<int32_t> seq_lens_of(const Problem& problem, int first = 0);
 std::vector<int32_t> context_lens_of(const Problem& problem);
 /// Where the query rows of those requests begin, and end: [B - first + 1], from 0.
 std::vector<int32_t> query_start_loc_of(const Problem& problem, int first = 0);
+
+/// Whether the new tokens of a request are of its prompt: as the batch says, else where it has no
+/// context, or more new tokens than a decode with its speculative tokens has. Padding rows never.
+bool is_prefilling(const Request& request, int num_speculative_tokens);
 
 struct BatchSplit {
   int num_decodes = 0;
@@ -74,8 +79,8 @@ struct DecodeThreshold {
 DecodeThreshold decode_threshold(MetadataBuilder builder, int num_speculative_tokens,
                                  bool parallel_drafting, int dcp_world_size, int interleave_size);
 
-/// The batch of a problem as `builder`, which splits it, does. A request is a prefill in the sense
-/// of SplitOptions when all of its keys are new.
+/// The batch of a problem as `builder`, which splits it, does; the flags of SplitOptions are those
+/// of is_prefilling().
 BatchSplit split_batch(const Problem& problem, MetadataBuilder builder,
                        bool treat_short_extends_as_decodes);
 /// With the problem's own rule for short extends.
@@ -87,5 +92,8 @@ int uniform_decode_query_len(int num_decodes, int num_tokens);
 /// MLA graphs hold decodes only (§1.6): num_requests <= num_tokens * threshold and
 /// max_query_len <= threshold, else E-CONFIG.
 void check_mla_graph_capture(int num_requests, int num_tokens, int max_query_len, int threshold);
+/// The same for the batch of a problem as `builder` splits it, which must leave no prefills either.
+/// A builder without a split captures every batch.
+void check_mla_graph_capture(const Problem& problem, MetadataBuilder builder);
 
 }  // namespace attnbench

@@ -176,5 +176,35 @@ TEST_CASE("the batch of a problem is split by the threshold of its builder") {
   CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{0, 3, 0, 7});
 }
 
+TEST_CASE("a chunk with context is of a prompt when it is too long for a decode, or says so") {
+  Problem problem = problem_of({{1, 9}, {3, 9}, {1, 7}, {0, 0}});
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{4, 0, 5, 0});
+  problem.treat_short_extends_as_decodes = false;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{1, 3, 1, 4});
+  problem.attention.num_speculative_tokens = 2;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{4, 0, 5, 0});
+  problem.batch[2].prefilling = true;
+  CHECK(split_batch(problem, MetadataBuilder::kFlashAttnMla) == BatchSplit{2, 2, 4, 1});
+  CHECK_FALSE(is_prefilling({0, 0}, 0));
+  CHECK_FALSE(is_prefilling({5, 5, false}, 0));
+}
+
+TEST_CASE("a captured MLA graph holds decodes only") {
+  const auto captures = [](const Problem& problem, MetadataBuilder builder) {
+    return error_of([&] { check_mla_graph_capture(problem, builder); });
+  };
+  Problem problem = problem_of({{1, 9}, {1, 40}, {0, 0}});
+  CHECK(captures(problem, MetadataBuilder::kMlaSingleOnly) == "none");
+  problem.batch = {{2, 9}, {2, 40}};
+  CHECK(captures(problem, MetadataBuilder::kMlaSingleOnly) == "E-CONFIG");
+  CHECK(captures(problem, MetadataBuilder::kFlashMla) == "none");
+  problem.batch = {{2, 9}, {3, 40}};
+  CHECK(captures(problem, MetadataBuilder::kFlashMla) == "E-CONFIG");
+  CHECK(captures(problem, MetadataBuilder::kFlashAttnMla) == "none");
+  CHECK(captures(problem, MetadataBuilder::kFlashMlaSparse) == "none");
+  problem.treat_short_extends_as_decodes = false;
+  CHECK(captures(problem, MetadataBuilder::kFlashAttnMla) == "E-CONFIG");
+}
+
 }  // namespace
 }  // namespace attnbench

@@ -146,6 +146,33 @@ KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_block
   return lay_out(kind, order, std::move(shape), false, head_size, per_token_head);
 }
 
+KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
+                        int num_kv_heads, int head_size, KvCacheDtype dtype, int ix_planes) {
+  const std::string misfit = stored_size_misfit(dtype, head_size);
+  if (!misfit.empty()) fail(ErrorKind::kConfig, "{}, got {}", misfit, head_size);
+  const KvFormat& format = kv_format(dtype);
+  const int codes = head_size / format.columns_of_code;
+  if (format.scales != KvScales::kBlocks) {
+    return make_kv_layout(kind, order, num_blocks, block_size, num_kv_heads, codes,
+                          is_per_token_head(dtype), ix_planes);
+  }
+  if (kind != CacheLayoutKind::kTr) {
+    fail(ErrorKind::kConfig, "{} KV cache: expected the TRITON_ATTN layout", format.name);
+  }
+  KvLayout layout = make_kv_layout(kind, order, num_blocks, block_size, num_kv_heads,
+                                   stored_width(dtype, head_size), false, ix_planes);
+  const bool nhd = order == HeadOrder::kNhd;
+  layout.block_scales = stored_width(dtype, head_size) - codes;
+  layout.block_scale_offset = int64_t{block_size} * num_kv_heads * codes;
+  const auto set_strides = [&](int64_t width, int64_t& slot, int64_t& head) {
+    slot = nhd ? num_kv_heads * width : width;
+    head = nhd ? width : block_size * width;
+  };
+  set_strides(codes, layout.slot_stride, layout.head_stride);
+  set_strides(layout.block_scales, layout.block_scale_slot_stride, layout.block_scale_head_stride);
+  return layout;
+}
+
 KvLayout make_layered_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_layers,
                                 int64_t num_blocks, int block_size, int num_kv_heads, int head_size,
                                 bool per_token_head) {

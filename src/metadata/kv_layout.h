@@ -45,6 +45,13 @@ struct KvLayout {
   /// Per-token-head only: byte offset (= D) of a cell's little-endian float32 scale from the cell's
   /// first byte; -1 otherwise. Own-cell form under both head orders (§5.5 [D]).
   int64_t scale_offset = -1;
+  /// Scales of blocks of columns only (§5.7), in bytes: where those of a plane begin, behind all of
+  /// its codes, 0 without; the strides between the scales of slots and of heads; how many a vector
+  /// has. slot_stride and head_stride are then those of the codes alone.
+  int64_t block_scale_offset = 0;
+  int64_t block_scale_slot_stride = 0;
+  int64_t block_scale_head_stride = 0;
+  int block_scales = 0;
 };
 
 /// Logical shape [(L,) ...] as listed at CacheLayoutKind; num_layers = 0 means no layer dimension.
@@ -61,6 +68,12 @@ std::vector<int> kv_cache_stride_order(CacheLayoutKind kind, HeadOrder order, bo
 KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
                         int num_kv_heads, int head_size, bool per_token_head = false,
                         int ix_planes = 2);
+
+/// Of a cache of this type: packed codes are narrower than D, and their scales may stand behind all
+/// codes of a plane (§5.5 to §5.7). E-CONFIG for a head size that the type cannot store, and for
+/// scales inside of another layout than kTr.
+KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
+                        int num_kv_heads, int head_size, KvCacheDtype dtype, int ix_planes = 2);
 
 /// The same with a leading logical layer dimension, num_layers >= 1.
 KvLayout make_layered_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_layers,

@@ -132,6 +132,45 @@ TEST_CASE("a scale lies in the last four bytes of its own cell under both head o
   }
 }
 
+TEST_CASE("int4 cells are half as wide, with the scale behind the codes") {
+  const KvLayout l =
+      make_kv_layout(kTr, kHnd, kBlocks, kBlockSize, kKvHeads, 32, KvCacheDtype::kInt4PerTokenHead);
+  CHECK(l.logical_shape == Shape{kBlocks, 2, kBlockSize, kKvHeads, 20});
+  CHECK(l.scale_offset == 16);
+  CHECK(l.slot_stride == 20);
+  CHECK(l.block_scales == 0);
+  const auto make = [](CacheLayoutKind kind, int head_size) {
+    make_kv_layout(kind, kNhd, 3, 16, 2, head_size, KvCacheDtype::kInt4PerTokenHead);
+  };
+  CHECK(error_of([&] { make(kTr, 24); }) == "E-CONFIG");
+  CHECK(error_of([&] { make(kFa, 32); }) == "E-CONFIG");
+}
+
+TEST_CASE("codes and scales of nvfp4 planes cover the plane, each byte once") {
+  for (const auto order : {kNhd, kHnd}) {
+    const KvLayout l =
+        make_kv_layout(kTr, order, kBlocks, kBlockSize, kKvHeads, 64, KvCacheDtype::kNvfp4);
+    CHECK(l.logical_shape == Shape{kBlocks, 2, kBlockSize, kKvHeads, 36});
+    REQUIRE(l.block_scales == 4);
+    std::set<int64_t> bytes;
+    for (int slot = 0; slot < kBlockSize; ++slot)
+      for (int head = 0; head < kKvHeads; ++head) {
+        for (int i = 0; i < 32; ++i) bytes.insert(slot * l.slot_stride + head * l.head_stride + i);
+        for (int i = 0; i < 4; ++i) {
+          bytes.insert(l.block_scale_offset + slot * l.block_scale_slot_stride +
+                       head * l.block_scale_head_stride + i);
+        }
+      }
+    CHECK(static_cast<int64_t>(bytes.size()) == l.value_offset);
+    CHECK(*bytes.rbegin() == l.value_offset - 1);
+  }
+  const auto make = [](CacheLayoutKind kind, int head_size) {
+    make_kv_layout(kind, kNhd, 3, 16, 2, head_size, KvCacheDtype::kNvfp4);
+  };
+  CHECK(error_of([&] { make(kTr, 32); }) == "E-CONFIG");
+  CHECK(error_of([&] { make(kFa, 64); }) == "E-CONFIG");
+}
+
 TEST_CASE("MLA caches have one latent head, or 656-byte entries") {
   CHECK(mla_cache_shape(7, 64, 512, 64) == Shape{7, 64, 576});
   CHECK(mla_cache_shape(7, 64, 512, 64, KvCacheDtype::kFp8DsMla) == Shape{7, 64, 656});

@@ -123,9 +123,8 @@ void judge_elements(const Totals& totals, Lines& lines, const Tolerance& toleran
 void judge_cosine(const Tolerance& tolerance, const Lines& lines, Verdict& verdict) {
   // An undefined cosine (a zero vector) decides nothing; the elements have been judged.
   if (tolerance.min_cosine <= -1 || !(verdict.stats.cosine < tolerance.min_cosine)) return;
-  verdict.reasons.push_back(fmt::format("{}: cosine is 1-{:.3g}, at least 1-{:.3g} is required",
-                                        lines.name(), 1 - verdict.stats.cosine,
-                                        1 - tolerance.min_cosine));
+  verdict.reasons.push_back(fmt::format("{}: 1 - cosine = {:.2g}, limit {:.2g}", lines.name(),
+                                        1 - verdict.stats.cosine, 1 - tolerance.min_cosine));
 }
 
 void judge_err_ratio(const Totals& totals, const Tolerance& tolerance, double atol,
@@ -157,8 +156,9 @@ Verdict compare(const Comparison& comparison, const Tolerance& tolerance) {
   verdict.stats.rule = tolerance.rule;
   if (totals.misplaced > 0) {
     describe_worst(verdict.stats, totals.first_misplaced, lines, scale);
-    verdict.reasons.push_back(fmt::format("NaN or infinity in different places: {} ({} elements)",
-                                          at(lines.name(), verdict.stats), totals.misplaced));
+    verdict.reasons.push_back(fmt::format("NaN or infinity in different places: {} ({} element{})",
+                                          at(lines.name(), verdict.stats), totals.misplaced,
+                                          totals.misplaced == 1 ? "" : "s"));
   } else if (totals.finite > 0) {
     describe_worst(verdict.stats, totals.worst, lines, scale);
   }

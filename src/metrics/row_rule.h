@@ -12,38 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "core/numbers/dtype.h"
 #include "core/result/result.h"
 #include "core/tensor.h"
-#include "metrics/tolerance.h"
+#include "metrics/row_limits.h"
 
 namespace attnbench {
-
-/// A row may err by max(floor, emulation_factor * the emulation's error of the row,
-/// emulation_factor * the median of those of its request, what float32 loses there), an element by
-/// element_factor * that / sqrt(Dv) and a unit in the last place of the output's type besides.
-struct RowLimits {
-  double floor = 0;             // of ||a - r|| / n
-  double emulation_factor = 2;  // of the row's, and of the median over its request
-  double element_factor = 8;
-  /// > 0: the output holds e4m3 codes of o / e4m3_scale. The error is then the least that a value
-  /// before quantisation can have had, and an element may be one e4m3 step beyond its limit.
-  double e4m3_scale = 0;
-  std::string rule;  // e.g. "rows, bfloat16"
-};
-
-/// An LSE may err by max(floor, emulation_factor * the emulation's error, emulation_factor * its
-/// median over the request, what float32 loses there); absolute, natural log.
-struct LseLimits {
-  double floor = 0;
-  double emulation_factor = 4;
-  std::string rule;
-};
-
-RowLimits output_row_limits(const ToleranceQuery& query);
-/// `input`: of the model; MLA rounds its latent query. `fp8_products`: query and keys are e4m3, and
-/// a tensor core keeps some 14 bits of the sums of their products.
-LseLimits lse_row_limits(Dtype input, bool mla = false, bool fp8_products = false);
 
 /// Which tokens are whose.
 struct RowBatch {
@@ -88,10 +61,6 @@ std::vector<double> row_limits(const RowComparison& comparison, const RowLimits&
 std::vector<double> request_medians(std::span<const double> values,
                                     std::span<const std::int32_t> rows, const RowBatch& batch,
                                     std::int64_t num_heads);
-
-/// ||a - r|| / n over the elements that are finite in both. 0 / 0 is 0, an error where n is 0
-/// infinite.
-double row_error(std::span<const double> actual, std::span<const double> expected, double row_size);
 
 /// Decides, and adds row_error, row_limit, worst_row, rows_outside, requests_outside, matched_pct,
 /// limit and rule to `stats`, which compare() made of the same tensors. Reasons are sentences such

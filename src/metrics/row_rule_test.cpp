@@ -216,6 +216,54 @@ TEST_CASE("a row without keys must be exactly zero") {
   CHECK(mentions(rows.judge(limits_of(4e-3), stats), "error inf of the row's size"));
 }
 
+TEST_CASE("a size or a loss that is no number allows nothing") {
+  for (const double no_number : {kInfinite, kNotANumber}) {
+    CAPTURE(no_number);
+    Rows rows;
+    rows.dtype = Dtype::kF32;
+    rows.scale(rows.actual, 7, 1.5);
+    rows.row_size[7] = no_number;
+    ErrorStats stats;
+    CHECK(mentions(rows.judge(limits_of(4e-3), stats), "request 1, row 0 (position 4000), head 1"));
+    CHECK(stats.rows_outside == 1);
+    rows.row_size[7] = rows.norm(7);
+    rows.loss.assign(rows.row_size.size(), 0.0);
+    rows.loss[7] = no_number;
+    CHECK(mentions(rows.judge(limits_of(4e-3)), "error 0.5 of the row's size, limit 0.004"));
+  }
+}
+
+TEST_CASE("a row whose error is no number does not hide a worse one") {
+  const std::vector<std::int32_t> starts{0, 2}, lens{4}, rows{0, 1};
+  const std::vector<double> expected{1, 2};
+  const Tensor lse = Tensor::from_f32(std::vector<float>{1, 2.5f}, {1, 2});
+  LseLimits limits;  // nothing is allowed: 0 / 0 for the first row
+  ErrorStats stats;
+  CHECK(mentions(judge_lse_rows({&lse, expected, {}, {}, rows, {starts, lens}}, limits, stats),
+                 "lse[0, 1] is 2.5, reference 2"));
+  const std::vector<double> loss{kInfinite, kInfinite};
+  limits.floor = 1e-5;
+  CHECK(mentions(judge_lse_rows({&lse, expected, {}, loss, rows, {starts, lens}}, limits, stats),
+                 "error 0.5, limit 1e-05; 1 row"));
+}
+
+TEST_CASE("rows to check that do not ascend, or are none, are named with their place") {
+  const Rows rows;
+  const Tensor values = rows.tensor();
+  const RowBatch batch{rows.query_start_loc, rows.seq_lens};
+  const auto said = [&](const std::vector<std::int32_t>& checked) {
+    ErrorStats stats;
+    try {
+      judge_rows({&values, {}, {}, {}, {}, checked, batch}, limits_of(1), stats);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(said({1, 1}) == "rows[1] is 1 after 1: rows must ascend");
+  CHECK(said({0, 9}) == "rows[1] is 9, but the output has 5 rows");
+}
+
 TEST_CASE("NaN and infinity out of place fail a row, in their places they do not count") {
   Rows rows;
   rows.dtype = Dtype::kF32;

@@ -21,6 +21,7 @@ class ForwardingOps : public Ops {
 
   std::string device_name() const override { return inner_.device_name(); }
   int num_sms() const override { return inner_.num_sms(); }
+  int sm() const override { return inner_.sm(); }
   void force_kernel(std::string_view name) override { inner_.force_kernel(name); }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return inner_.allocate(size_bytes, name);

@@ -34,6 +34,10 @@ class NotingOps final : public Ops {
     note("num_sms");
     return 7;
   }
+  int sm() const override {
+    note("sm");
+    return 100;
+  }
   void force_kernel(std::string_view name) override { note("force_kernel", name); }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     note("allocate", size_bytes, name);

@@ -41,6 +41,8 @@ class Ops {
   /// Multiprocessors of the device, by which pipelines divide work; the CPU has the number of the
   /// device whose pipelines it plays.
   virtual int num_sms() const = 0;
+  /// Compute capability of the device, 10 * major + minor; likewise.
+  virtual int sm() const = 0;
   /// Every attention operation from now on is done by the kernel of this name ("prefill"); empty =
   /// by the first that fits, as at the start. Where it does not fit, the operation throws
   /// E-UNSUPPORTED with the reason. The CPU has one way only: it throws for any name.
@@ -85,7 +87,8 @@ class Ops {
 };
 
 /// Operations on CPU threads: float32 blocked online softmax. num_threads 0 = all cores. Work is
-/// divided as for a device of `num_sms` multiprocessors.
-std::unique_ptr<Ops> make_cpu_ops(int num_threads = 0, int num_sms = kAssumedNumSms);
+/// divided as for a device of `num_sms` multiprocessors and compute capability `sm`.
+std::unique_ptr<Ops> make_cpu_ops(int num_threads = 0, int num_sms = kAssumedNumSms,
+                                  int sm = kAssumedSm);
 
 }  // namespace attnbench

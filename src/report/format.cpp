@@ -54,6 +54,14 @@ std::string format_ratio(double value) {
   return std::isfinite(value) ? three_digits(value) : kMissing;
 }
 
+std::string format_share(double share) {
+  if (!std::isfinite(share)) return kMissing;
+  const double percent = 100 * share;
+  if (percent > 0 && percent < 0.001) return "<0.001%";
+  const int decimals = percent >= 1 || percent == 0 ? 1 : percent >= 0.1 ? 2 : 3;
+  return fmt::format("{:.{}f}%", percent, decimals);
+}
+
 std::string format_time(double time_us) {
   if (!std::isfinite(time_us)) return kMissing;
   if (time_us < 1e3) return four_digits(time_us) + " us";

@@ -18,6 +18,8 @@ namespace attnbench {
 std::string format_error(double value);
 /// "0.98", "12.3"; "-" for a number that does not exist.
 std::string format_ratio(double value);
+/// A relative error as a share: "4.6%", "0.046%", "98.6%"; "-" for a number that does not exist.
+std::string format_share(double share);
 /// "12.34 us", "1.234 ms", "2.500 s": four digits and the unit that suits.
 std::string format_time(double time_us);
 /// "0.8%"; "-" for a number that does not exist.

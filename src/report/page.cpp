@@ -10,10 +10,10 @@ namespace attnbench {
 namespace {
 
 /// In the order in which they must run: each uses only what stands before it.
-constexpr const char* kScripts[] = {"format.js",   "dom.js",     "model.js",    "chart.js",
-                                    "filters.js",  "table.js",   "roofline.js", "sweep.js",
-                                    "accuracy.js", "peers.js",   "cascade.js",  "steps.js",
-                                    "samples.js",  "compare.js", "about.js",    "main.js"};
+constexpr const char* kScripts[] = {
+    "format.js",   "dom.js",     "model.js",    "chart.js", "filters.js",      "table.js",
+    "roofline.js", "sweep.js",   "accuracy.js", "peers.js", "quantization.js", "cascade.js",
+    "steps.js",    "samples.js", "compare.js",  "about.js", "main.js"};
 
 // Why: whatever a name in a result file may do to the page, it can fetch nothing and send nothing.
 constexpr const char* kPolicy =

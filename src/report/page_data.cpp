@@ -162,6 +162,9 @@ Json result_json(const Result& result, std::size_t file, const ScenarioFields& s
   json["error"] = rows_json(table.error, result.error);
   json["lse_error"] = rows_json(table.error, result.lse_error);
   json["quantization_error"] = rows_json(table.error, result.quantization_error);
+  const Json problem = Json::parse(result.problem_json, nullptr, /*allow_exceptions=*/false);
+  const double kv_bytes = kv_bytes_per_token(problem);
+  if (std::isfinite(kv_bytes)) json["kv_bytes_per_token"] = number(kv_bytes);
   json["timing"] = timing_json(table.timing, result.timing, most_samples);
   json["throughput"] = rows_json(table.throughput, result.throughput);
   json["kernels"] = kernels.indices(result.kernels);

@@ -4,6 +4,7 @@
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/result/result_file.h"
@@ -36,6 +37,19 @@ class ScenarioFields {
   std::map<std::string, Key> keys_;
   bool has_short_names_ = false;
 };
+
+/// `case_name` up to the first swept key.
+std::string batch_text(const std::string& case_name);
+/// Whether a case name stands for a longer one (contract section 4): 100 characters, "-", and 8
+/// hexadecimal digits.
+bool is_shortened(const std::string& case_name);
+/// Whether the value of a key follows from other keys, so that nobody sweeps it.
+bool follows_from_others(std::string_view key);
+
+/// Bytes of keys and values of one token in the form in which attention reads them, scales that lie
+/// beside them included; of MLA its latent entry. `problem`: that of a result file. NaN for a
+/// single operation, and where the problem does not say.
+double kv_bytes_per_token(const nlohmann::ordered_json& problem);
 
 /// By name of the scenario, over all files.
 std::map<std::string, ScenarioFields> scenario_fields(const std::vector<ResultFile>& files);

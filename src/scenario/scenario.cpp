@@ -14,6 +14,7 @@
 #include "scenario/batch/batch.h"
 #include "scenario/resolve/case_values.h"
 #include "scenario/resolve/resolve.h"
+#include "scenario/resolve/unread.h"
 #include "scenario/structure.h"
 #include "scenario/text/files.h"
 #include "scenario/text/merge.h"
@@ -142,9 +143,13 @@ class CaseNamer {
 /// The cases of a checked document.
 class Expander {
  public:
-  /// Throws when there are too many cases, before anything is built for them.
-  explicit Expander(const Value& document)
-      : document_(document), axes_(make_axes(document)), count_(count_cases(axes_)) {
+  /// Throws when there are too many cases, before anything is built for them. `path` is the
+  /// scenario's own file, as marks name it.
+  Expander(const Value& document, const std::filesystem::path& path)
+      : document_(document),
+        axes_(make_axes(document)),
+        count_(count_cases(axes_)),
+        unread_(document, path.string()) {
     read_fields(document, base_);
   }
 
@@ -161,6 +166,9 @@ class Expander {
            "found more in the first {} of {} cases",
            location(document_.mark), kMaxProblemBytes >> 20, i + 1, count_);
     }
+    IssueList issues;
+    unread_.add_issues(issues);
+    issues.throw_if_any();
     return cases;
   }
 
@@ -192,6 +200,7 @@ class Expander {
       }
     }
     const std::string label = resolve_case(values, batch, reader_, problem);
+    unread_.see(problem);
     problem.case_name = namer_.name(label, named);
     return problem;
   }
@@ -202,6 +211,7 @@ class Expander {
   Problem base_;
   BatchReader reader_;
   CaseNamer namer_;
+  UnreadKeys unread_;
 };
 
 std::map<std::string, std::string> places_of(const Value& document) {
@@ -241,7 +251,7 @@ Scenario parse_scenario(const std::string& text, const std::filesystem::path& pa
   IssueList issues;
   check_structure(document, issues);
   issues.throw_if_any();
-  Expander expander(document);
+  Expander expander(document, path);
   check_documents(document);
 
   Scenario scenario;

@@ -72,8 +72,12 @@ TEST_CASE("wrong types say what was expected and found") {
   CHECK(
       error_with("kv_cache: {dtype: fp8_e4m4}\n") ==
       "E-FORMAT: s.yaml:4: kv_cache.dtype: expected one of auto, float16, bfloat16, fp8, fp8_e4m3, "
-      "fp8_e5m2, int8_per_token_head, fp8_per_token_head, fp8_ds_mla, found 'fp8_e4m4'; did you "
+      "fp8_e5m2, int8_per_token_head, fp8_per_token_head, int4_per_token_head, nvfp4, fp8_ds_mla, "
+      "fp8_model1_mla, found 'fp8_e4m4'; did you "
       "mean 'fp8_e4m3'?");
+  CHECK(error_with("kv_cache: {dtype: turboquant_k8v4}\n")
+            .find("found 'turboquant_k8v4'; vLLM's TurboQuant has keys and values of different") !=
+        std::string::npos);
   CHECK(error_with("kv_cache: {shuffle_blocks: yes}\n") ==
         "E-FORMAT: s.yaml:4: kv_cache.shuffle_blocks: expected true or false, found 'yes'");
   CHECK(error_with("dcp: 4\n") ==
@@ -129,7 +133,8 @@ TEST_CASE("all structural errors are shown together, twenty at most") {
       "E-FORMAT: s.yaml:4: attention.head_size: expected an integer >= 1 and <= 65536, found 'no'\n"
       "E-FORMAT: s.yaml:6: unknown key 'foo'; valid keys: schema, name, description, extends, "
       "batch, "
-      "backends, sweep, attention, triton, mla, mm_encoder, kv_cache, batch_options, cascade, "
+      "backends, sweep, attention, triton, mla, mm_encoder, engine, kv_cache, batch_options, "
+      "cascade, "
       "dcp, output_quant, op, inputs, validation, timing");
   std::string many = "name: t\n";
   for (int i = 0; i < 50; ++i) many += "key_" + std::to_string(i) + "xxxxxxxxxx: 1\n";
@@ -151,11 +156,12 @@ TEST_CASE("a scenario knows where it names backends, files and scales of a cache
       "s.yaml");
   CHECK(scenario.backend_places == std::vector<std::string>{"s.yaml:4: ", "s.yaml:5: "});
   CHECK(scenario.places == std::map<std::string, std::string>{{"inputs.file", "s.yaml:7: "}});
-  const Scenario scaled = parse_scenario(
-      base_text("batch: q1\nkv_cache:\n  k_scale: 1.0\nsweep:\n  kv_cache.q_scale: [1, 2]\n"),
-      "s.yaml");
+  const Scenario scaled =
+      parse_scenario(base_text("batch: q1\nkv_cache:\n  k_scale: 1.0\n  dtype: fp8\n"
+                               "sweep:\n  kv_cache.q_scale: [1, 2]\n"),
+                     "s.yaml");
   CHECK(scaled.places == std::map<std::string, std::string>{{"kv_cache.k_scale", "s.yaml:5: "},
-                                                            {"kv_cache.q_scale", "s.yaml:7: "}});
+                                                            {"kv_cache.q_scale", "s.yaml:8: "}});
 }
 
 TEST_CASE("a row among batch specs is told what it lacks, and is not taken for a trace") {
@@ -284,7 +290,8 @@ TEST_CASE("a swept batch keeps its place in the order and stands first in the na
 
 TEST_CASE("swept values may be lists, mappings and null, and each reaches its case") {
   const std::vector<Problem> cases =
-      cases_of(base_text("batch: q8\nsweep:\n  kv_cache.k_scale: [1.0, [0.5, 2.0]]\n"
+      cases_of(base_text("batch: q8\nkv_cache: {dtype: fp8}\n"
+                         "sweep:\n  kv_cache.k_scale: [1.0, [0.5, 2.0]]\n"
                          "  attention.mm_prefix_ranges: [{}, {0: [[1, 4]]}]\n"
                          "  attention.sliding_window: [null, 3]\n"));
   REQUIRE(cases.size() == 8);
@@ -324,7 +331,7 @@ TEST_CASE("lists that would fill the memory over a sweep are refused") {
   for (int i = 0; i < 100; ++i) seeds += std::to_string(i) + ",";
   CHECK(error_of(base_text("batch: 1000000q1\nsweep: {inputs.seed: [" + seeds + "]}\n")) ==
         "E-CAPACITY: s.yaml:1: expected batches and lists of at most 512 MiB over all cases, found "
-        "more in the first 34 of 100 cases");
+        "more in the first 23 of 100 cases");
 }
 
 TEST_CASE("every shipped scenario loads") {

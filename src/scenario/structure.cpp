@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <valijson/adapters/nlohmann_json_adapter.hpp>
@@ -76,24 +77,91 @@ std::string elsewhere(const std::string& name) {
   return found;
 }
 
-void add_unknown_key(const std::string& section, const Value::Entry& entry, IssueList& issues) {
+/// `lists_keys`: whether the valid keys may be listed; false once they were.
+void add_unknown_key(const std::string& section, const Value::Entry& entry, IssueList& issues,
+                     bool& lists_keys) {
   const std::vector<std::string>& valid = sections().find(section)->second;
   std::string nearest = nearest_word(entry.key, valid);
   if (nearest.empty()) nearest = elsewhere(entry.key);
-  const std::string hint = nearest.empty() ? fmt::format("valid keys: {}", fmt::join(valid, ", "))
-                                           : fmt::format("did you mean '{}'?", nearest);
-  issues.add(
-      ErrorKind::kFormat, entry.key_mark,
-      fmt::format("unknown key '{}'; {}", join_key(section, entry.key).substr(0, 120), hint));
+  std::string hint;
+  if (!nearest.empty()) {
+    hint = fmt::format("; did you mean '{}'?", nearest);
+  } else if (lists_keys) {
+    hint = fmt::format("; valid keys: {}", fmt::join(valid, ", "));
+    lists_keys = false;
+  }
+  issues.add(ErrorKind::kFormat, entry.key_mark,
+             fmt::format("unknown key '{}'{}", join_key(section, entry.key).substr(0, 120), hint));
+}
+
+/// A file that is something else than a scenario gets one sentence instead of one a key.
+void check_is_scenario(const Value& document) {
+  const std::vector<std::string>& valid = sections().find("")->second;
+  const auto is_known = [&](const Value::Entry& entry) {
+    return std::find(valid.begin(), valid.end(), entry.key) != valid.end();
+  };
+  const bool is_result_file =
+      document.find("results") != nullptr && document.find("schema_version") != nullptr;
+  if (is_result_file) {
+    fail(ErrorKind::kFormat,
+         "{}expected a scenario, found a result file, which 'attnbench report' reads",
+         location(document.mark));
+  }
+  constexpr std::size_t kFew = 2;  // one unknown key is a slip
+  const std::size_t count = document.entries.size();
+  if (count < kFew || std::any_of(document.entries.begin(), document.entries.end(), is_known)) {
+    return;
+  }
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> found;
+  for (const Value::Entry& entry : document.entries) {
+    if (found.size() < kShown) found.push_back(fmt::format("'{}'", entry.key.substr(0, 40)));
+  }
+  fail(ErrorKind::kFormat,
+       "{}expected a scenario (name, attention, batch, kv_cache, ...), found {} other keys: {}{}",
+       location(document.mark), count, fmt::join(found, ", "), count > kShown ? ", ..." : "");
+}
+
+/// What users of other tools call a value.
+constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
+    {"bf16", "bfloat16"},    {"fp16", "float16"},     {"f16", "float16"},
+    {"half", "float16"},     {"fp32", "float32"},     {"f32", "float32"},
+    {"float", "float32"},    {"e4m3", "fp8_e4m3"},    {"e5m2", "fp8_e5m2"},
+    {"fp8e4m3", "fp8_e4m3"}, {"fp8e5m2", "fp8_e5m2"}, {"int8", "int8_per_token_head"},
+    {"fp4", "nvfp4"}};
+
+/// The word that a user most probably meant; empty when none is near.
+std::string nearest_value(const std::string& text, const std::vector<std::string>& words) {
+  const auto lower = [](std::string word) {
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    return word;
+  };
+  const std::string wanted = lower(text);
+  for (const std::string& word : words) {
+    if (lower(word) == wanted) return word;
+  }
+  for (const auto& [other, name] : kOtherNames) {
+    if (wanted == other && std::count(words.begin(), words.end(), name) > 0) {
+      return std::string(name);
+    }
+  }
+  return nearest_word(wanted, words);
 }
 
 void check_field(const Field& field, const Value& value, IssueList& issues) {
   Problem scratch;
   if (const auto mismatch = field.set(value, scratch)) {
     issues.add_mismatch(mismatch->kind, field.key, mismatch->expected, *mismatch->found);
-    const std::string near =
-        value.is_string() ? nearest_word(value.text, field.words) : std::string();
-    if (!near.empty()) issues.add_hint(fmt::format("; did you mean '{}'?", near));
+    if (!value.is_string()) return;
+    const bool is_cache_type = field.key == "kv_cache.dtype";
+    const std::string_view refused = is_cache_type ? refused_kv_format(value.text) : "";
+    const std::string near = nearest_value(value.text, field.words);
+    if (!refused.empty()) {
+      issues.add_hint(fmt::format("; {}", refused));
+    } else if (!near.empty()) {
+      issues.add_hint(fmt::format("; did you mean '{}'?", near));
+    }
   }
 }
 
@@ -179,11 +247,12 @@ void check_top_key(const std::string& key, const Value& value, IssueList& issues
 
 void check_section(const Value& map, const std::string& section, IssueList& issues) {
   const std::vector<std::string>& valid = sections().find(section)->second;
+  bool lists_keys = true;
   for (const Value::Entry& entry : map.entries) {
     if (issues.full()) return;
     // Why find: keys with a dot in them name no nested field ("attention.head_size" at the top).
     if (std::find(valid.begin(), valid.end(), entry.key) == valid.end()) {
-      add_unknown_key(section, entry, issues);
+      add_unknown_key(section, entry, issues, lists_keys);
       continue;
     }
     const std::string key = join_key(section, entry.key);
@@ -225,6 +294,7 @@ std::vector<std::string> document_keys() {
 }
 
 void check_structure(const Value& document, IssueList& issues) {
+  check_is_scenario(document);
   if (document.find("name") == nullptr) {
     issues.add(ErrorKind::kFormat, document.mark, "expected the key 'name', found none");
   }

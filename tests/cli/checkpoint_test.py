@@ -148,6 +148,37 @@ class Written(CheckpointTest):
             self.assertAlmostEqual(values_of(scale)[0] / self.amax_scale(layer, role[0]), 1, delta=2**-8)
         self.assertFalse((folder / NEW_SHARD).exists())
 
+    def test_words_of_the_configuration_that_look_like_numbers_stay_words(self):
+        folder = self.model()
+        text = {**self.config(folder), "label2id": {"NaN": 0, "Infinity": 1}, "pad": "NaN",
+                "names": ["-Infinity", "Infinity", float("inf"), float("-inf")]}  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(text))
+        self.calibrated(folder)
+        config = self.config(folder)
+        config.pop("quantization_config")
+        self.assertEqual(config, text)
+
+    def test_scales_that_lack_in_the_file_of_scales_join_those_that_are_there(self):
+        folder = self.model(shards=2)
+        self.calibrated(folder)
+        complete = self.all_tensors(folder)
+        gone = [f"{LAYERS[2]}.{role}_scale" for role in "kv"]
+        path = folder / "model.safetensors.index.json"
+        index = json.loads(path.read_text())
+        for name in gone:
+            del index["weight_map"][name]
+        index["metadata"]["total_size"] -= 2 * 4
+        path.write_text(json.dumps(index))
+        left = {name: tensor for name, tensor in complete.items()
+                if name.endswith("_scale") and name not in gone}  # fmt: skip
+        safetensors_file.write(folder / NEW_SHARD, left, {"format": "pt"})
+        self.calibrated(folder, "--force")
+        again = self.all_tensors(folder)
+        self.assertEqual({name: tensor.raw.tobytes() for name, tensor in again.items()},
+                         {name: tensor.raw.tobytes() for name, tensor in complete.items()})  # fmt: skip
+        index = json.loads(path.read_text())
+        self.assertEqual(index["metadata"]["total_size"], 1000 + 6 * 4)
+
     def test_scales_by_head_are_of_the_strategy_attn_head(self):
         old = {f"{layer}.q_scale": stored(np.ones((HEADS, 1, 1)), "F32") for layer in LAYERS}
         folder = self.model(config=dict(CT), more=old)

@@ -30,7 +30,7 @@ class Faults(ToolTest):
     def test_an_overrun_names_the_buffer(self):
         results = self.run_with("overrun=/FLASH_ATTN$")
         self.assertEqual(results["FLASH_ATTN"]["status"], "error")
-        self.assertIn("out-of-bounds write: planted buffer: 1 bytes past its end",
+        self.assertIn("out-of-bounds write: planted buffer: 1 byte past its end",
                       results["FLASH_ATTN"]["reasons"][0])  # fmt: skip
         self.assertEqual(results["TRITON_ATTN"]["status"], "passed")
 

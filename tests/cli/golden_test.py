@@ -26,12 +26,16 @@ def scenario_of(file, problem):
     attention = {key: value for key, value in problem["attention"].items() if key != "sinks"}
     ranges = attention.pop("mm_prefix_ranges")
     attention["mm_prefix_ranges"] = {int(request): value for request, value in ranges.items()}
+    # Recordings name every scale; a scenario may name those that its cache has.
+    has_scales = problem["kv_cache"]["dtype"] in ("fp8", "fp8_e4m3", "fp8_e5m2")
+    cache = {key: value for key, value in problem["kv_cache"].items()
+             if has_scales or not key.endswith("_scale")}  # fmt: skip
     return {
         "schema": 1,
         "name": "golden",
         "attention": attention,
         "triton": {"path": problem["path"].lower()},
-        "kv_cache": problem["kv_cache"],
+        "kv_cache": cache,
         "batch": problem["batch"],
         "inputs": {"file": str(file)},
         "backends": ["TRITON_ATTN"],

@@ -97,9 +97,9 @@ class Gpu(ToolTest):
         for backend, status, *parts in (
             ("FLASH_ATTN", "passed"),
             ("CUDA_WRONG", "incorrect", "output["),
-            ("CUDA_OVERRUN", "error", "out-of-bounds write: output: 1 bytes past its end",
+            ("CUDA_OVERRUN", "error", "out-of-bounds write: output: 1 byte past its end",
              "run() of CUDA_OVERRUN"),
-            ("CUDA_FAR_OVERRUN", "error", "out-of-bounds write: output: 1 bytes past its end"),
+            ("CUDA_FAR_OVERRUN", "error", "out-of-bounds write: output: 1 byte past its end"),
             # The value changes nothing; it is seen by what is mapped there in a run for that.
             ("CUDA_OVERREAD", "error", "reads or writes past the end of 'seq_lens'",
              "cudaErrorIllegalAddress"),

@@ -107,6 +107,17 @@ class History(ToolTest):
         self.assertIn(f"  {names[1]}:\n    type: csv\n    file: {names[1]}.csv\n", text)
         self.assertIn("median_us: {direction: -1}", text)
 
+    def test_cases_that_files_would_name_alike_have_csvs_of_their_own_for_otava(self):
+        self.history(nightly([100] * 3, backend="A/B") + nightly([50] * 3, backend="A_B"), "--otava", "otava")
+        files = sorted((self.dir / "otava").glob("decode_q1s1k_A_B-ffffffff*.csv"))
+        self.assertEqual(len(files), 2)
+        found = {round(float(row["median_us"]), -1) for file in files
+                 for row in csv.DictReader(io.StringIO(file.read_text()))}  # fmt: skip
+        self.assertEqual(found, {100, 50})
+        text = (self.dir / "otava" / "otava.yaml").read_text()
+        for file in files:
+            self.assertIn(f"    file: {file.name}\n", text)
+
 
 class Diff(ToolTest):
     def save(self, name, results):

@@ -64,7 +64,10 @@ class ValueScaleFile(ToolTest):
 
     def test_level_2_has_no_value_scales_to_read(self):
         self.write("int8.yaml", WITH_FILE)
-        self.expect(0, "run", "int8.yaml", "--no-timing", "--set", "kv_cache.int8_level=2")
+        level = ("run", "int8.yaml", "--no-timing", "--set", "kv_cache.int8_level=2")
+        self.assertIn("kv_cache.value_scale_file: read only with kv_cache.int8_level 1; found",
+                      self.expect(2, *level).err)  # fmt: skip
+        self.expect(0, *level, "--set", "kv_cache.value_scale_file=null")
 
 
 class Levels(ToolTest):

@@ -178,6 +178,28 @@ class Read(ToolTest):
         outcome = self.expect(0, "gate", DATA / "vllm.csv", slower, "--lenient")
         self.assertIn("a single sample has no spread", outcome.out)
 
+    def test_medians_are_taken_where_there_are_only_aggregates(self):
+        file = json.loads((DATA / "google_benchmark.json").read_text())
+        file["benchmarks"] = [run for run in file["benchmarks"] if run["run_type"] == "aggregate"]
+        medians = [run for run in file["benchmarks"] if run["aggregate_name"] == "median"]
+        self.assertTrue(medians)
+        out = self.table(self.write("g.json", json.dumps(file))).out
+        for run in medians:
+            self.assertIn(f"{run['real_time'] / 1e3:.4g}", out)
+        file["benchmarks"] = [run for run in file["benchmarks"] if run["aggregate_name"] == "mean"]
+        self.write("means.json", json.dumps(file))
+        for command in (("report", "means.json"), ("gate", "means.json", "means.json", "--lenient")):
+            outcome = self.expect(2, *command)
+            self.assertIn("means.json: expected the result of a benchmark, found none", outcome.err)
+            self.assertNotIn("gate passed", outcome.out)
+
+    def test_json_of_another_form_than_its_programs_is_the_inputs_fault(self):
+        for file in ({"benchmarks": [], "meta": {"version": 1}}, [{"config": {}, "mean_time": 1}, 5],
+                     {"benchmarks": [5], "context": {}}, {"benchmarks": [], "meta": {}}):  # fmt: skip
+            outcome = self.expect(2, "report", self.write("f.json", json.dumps(file)))
+            self.assertIn("E-FORMAT: ", outcome.err)
+            self.assertIn("f.json: ", outcome.err)
+
     def test_files_that_only_begin_like_one_are_refused(self):
         cases = [("a.csv", "backend,batch_spec,mean_time\nA,q1,-2\n", "expected a time > 0, found -2"),
                  ("b.csv", "backend,batch_spec,mean_time\nA,q1\n", "expected 3 fields, found 2"),

@@ -14,6 +14,8 @@ kv_cache: {dtype: %s, k_scale: %s, v_scale: 0.03, q_scale: %s}
 batch: 3q4s60
 timing: {samples: 3, min_time_ms: 1, timeout_s: 2}
 """
+# With a cache in the type of the keys, which has no scales.
+COPIES = DECODER.replace("dtype: %s, k_scale: %s, v_scale: 0.03, q_scale: %s", "dtype: auto")
 
 
 class Ops(ToolTest):
@@ -58,7 +60,7 @@ class Ops(ToolTest):
         listed = self.expect(0, "list", "backends").out
         self.assertIn("OPS", listed)
         self.assertIn("CUDNN", listed)
-        self.write("d.yaml", DECODER % ("", "auto", 1.0, 1.0))
+        self.write("d.yaml", COPIES % "")
         outcome = self.expect(3, "run", "d.yaml", "--backend", "CUDNN", "--no-timing")
         # Beside it is what this machine does not have: the library, or the headers when building.
         self.assertIn("CUDNN needs a CUDA device", outcome.out + outcome.err)
@@ -83,7 +85,7 @@ class Options(ToolTest):
         np.testing.assert_array_equal(tensors["query_dequantized"].raw, values)
 
     def test_a_16_bit_cache_has_no_fp8_queries(self):
-        self.write("d.yaml", DECODER % (", query_dtype: fp8_e4m3", "auto", 1.0, 1.0))
+        self.write("d.yaml", COPIES % ", query_dtype: fp8_e4m3")
         outcome = self.expect(3, "run", "d.yaml", "--no-timing")
         self.assertEqual((outcome.out + outcome.err).count("unsupported: fp8 query"), 3)
 
@@ -101,7 +103,7 @@ class Options(ToolTest):
             np.testing.assert_array_equal(tensors["key_dequantized"].raw[:, head], values)
 
     def test_speculative_tokens_make_short_queries_decodes(self):
-        self.write("d.yaml", DECODER % (", num_speculative_tokens: 3", "auto", 1.0, 1.0))
+        self.write("d.yaml", COPIES % ", num_speculative_tokens: 3")
         with_tokens = self.expect(0, "explain", "d.yaml", "--backend", "FLASH_ATTN_IX").out
         without = self.expect(0, "explain", "d.yaml", "--backend", "FLASH_ATTN_IX",
                               "--set", "attention.num_speculative_tokens=0").out  # fmt: skip
@@ -109,7 +111,7 @@ class Options(ToolTest):
         self.assertRegex(without, r"num_decodes +0")
 
     def test_batch_invariance_is_refused_by_the_ixformer_layout_alone(self):
-        self.write("d.yaml", DECODER % (", batch_invariant: true", "auto", 1.0, 1.0))
+        self.write("d.yaml", COPIES % ", batch_invariant: true")
         results = self.results("d.yaml", "--no-timing")
         self.assertEqual(results["s/3q4s60/FLASH_ATTN"]["status"], "passed")
         self.assertEqual(results["s/3q4s60/TRITON_ATTN"]["status"], "passed")

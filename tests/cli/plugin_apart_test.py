@@ -102,6 +102,7 @@ class Apart(PluginTest):
         beside = self.run_plugin(TINY, NAIVE, "--backend", "NAIVE", "--no-timing", "--in-process")
         for result in (apart, beside["NAIVE"]):
             result.pop("repro")
+            self.assertEqual(set(result.pop("run_seconds")), {"inputs", "reference", "run"})
         self.assertEqual(apart, beside["NAIVE"])
 
 

@@ -75,10 +75,11 @@ class Faults(PluginTest):
         row = 4 * 64 * 2
         size = (36 + 3) * row
         self.check("OVERRUN_OUTPUT", "error", f"out-of-bounds write: output: {row} bytes past its",
-                   f"at byte {size} of {size}", "run() of OVERRUN_OUTPUT")  # fmt: skip
+                   f"at byte {size} of a buffer of {size} bytes",
+                   "run() of OVERRUN_OUTPUT")  # fmt: skip
         self.check("WRITES_PADDING", "incorrect", "output row 36 past the last token was written")
-        self.check("UNDERRUN_LSE", "error", "lse: 1 bytes before its start", "run() of UNDERRUN_LSE")
-        self.check("OVERRUN_WORKSPACE", "error", "workspace of FAULTY: 1 bytes past its end")
+        self.check("UNDERRUN_LSE", "error", "lse: 1 byte before its start", "run() of UNDERRUN_LSE")
+        self.check("OVERRUN_WORKSPACE", "error", "workspace of FAULTY: 1 byte past its end")
 
     def test_reads_outside_of_a_buffer_name_it_and_how_far_away_they_are(self):
         self.check("READS_PAST_SEQ_LENS", "error", "out-of-bounds access: reads past the end of",
@@ -88,7 +89,7 @@ class Faults(PluginTest):
                    "'query' (16 bytes before it)", "run() of READS_BEFORE_QUERY")  # fmt: skip
 
     def test_a_hang_a_crash_and_an_exit(self):
-        self.check("HANGS", "error", f"no sign of life for {HANG_LIMIT} s in phase 'run'",
+        self.check("HANGS", "error", f"no progress for {HANG_LIMIT} s in phase 'run'",
                    "run() of HANGS")  # fmt: skip
         self.check("HANGS_IN_SUPPORTS", "error", "before its first phase")
         self.check("CRASHES", "error", "in phase 'run'", "run() of CRASHES", "signal 11")

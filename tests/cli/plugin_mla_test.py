@@ -6,7 +6,7 @@ import sys
 import unittest
 
 from plugins import PLUGINS, PluginTest
-from tool import ROOT, TIME_LIMIT_S
+from tool import ROOT, TIME_LIMIT_S, words_only
 
 MLA = PLUGINS / "libmla_plugin.so"
 # Decodes, several query tokens and a prefill, in this order so that the built-in ones take it as well.
@@ -126,7 +126,7 @@ class Refusals(MlaPluginTest):
     def reasons(self, scenario, backend, *settings):
         result = self.run_mla(scenario, backend, settings=settings, code=3)[backend]
         self.assertEqual(result["status"], "unsupported")
-        return result["reasons"]
+        return words_only(result["reasons"])
 
     def test_what_is_not_declared_is_named(self):
         declared = "which the plugin does not declare"
@@ -230,9 +230,9 @@ class FaultyOnes(MlaPluginTest):
 
     def test_writes_past_a_buffer_name_it(self):
         for backend, words in (
-            ("OVERRUN_OUTPUT", "out-of-bounds write: output: 1 bytes past its end"),
+            ("OVERRUN_OUTPUT", "out-of-bounds write: output: 1 byte past its end"),
             ("OVERRUN_LSE", "out-of-bounds write: lse: 4 bytes past its end"),
-            ("OVERRUN_WORKSPACE", "out-of-bounds write: MLA workspace: 1 bytes past its end"),
+            ("OVERRUN_WORKSPACE", "out-of-bounds write: MLA workspace: 1 byte past its end"),
         ):
             result = self.run_mla(LATENTS, backend, code=4)[backend]
             self.assertEqual(result["status"], "error")

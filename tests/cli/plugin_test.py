@@ -19,6 +19,7 @@ from tool import (
     TINY_CASE,
     nvcc,
     strict_json,
+    words_only,
 )
 
 
@@ -131,7 +132,7 @@ class Refusals(PluginTest):
         result = self.run_plugin(TINY, library, "--backend", backend, "--no-timing", *options,
                                  code=code)[backend]  # fmt: skip
         self.assertEqual(result["status"], "unsupported")
-        return result["reasons"]
+        return words_only(result["reasons"])
 
     def test_a_feature_that_is_not_declared_never_reaches_the_plugin(self):
         declared = "which the plugin does not declare"

@@ -6,6 +6,7 @@ documents is judged, too.
 """
 
 import json
+import os
 import re
 import subprocess
 import unittest
@@ -120,6 +121,15 @@ class Runs(Api):
         self.write("old.json", '{"schema_version": 1, "results": []}')
         text = self.script("attnbench.run({'batch': 'nothing'}, json='old.json')", code=1)
         self.assertIn("AttnbenchError", text)
+
+    def test_results_that_go_elsewhere_are_no_error_of_exit_code_0(self):
+        text = self.script("attnbench.run(SMALL, json='-', **CPU)", code=1)
+        self.assertIn("ValueError: json=\"-\": expected the path of a file", text)
+        silent = self.write("silent", "#!/bin/sh\nexit 0\n")
+        os.chmod(silent, 0o755)
+        text = self.script("import os\nos.environ['ATTNBENCH_BIN'] = './silent'\nattnbench.run(SMALL, **CPU)",
+                           code=1, OMPI_COMM_WORLD_RANK="3")  # fmt: skip
+        self.assertIn("with rank 0, and OMPI_COMM_WORLD_RANK is 3 here", text)
 
     def test_without_a_program_the_error_names_the_variable(self):
         text = self.script("attnbench.run('smoke')", code=1, name="lost.py",

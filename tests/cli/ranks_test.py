@@ -104,6 +104,19 @@ class Ranks(ToolTest):
                  "attention.dtype: [bfloat16, float16]}\n")  # fmt: skip
         self.expect_as_simulated(MLA + sweep, 4)
 
+    def test_five_to_eight_ranks_are_simulated_ranks_too(self):
+        for ranks in (5, 6, 7, 8):
+            with self.subTest(ranks=ranks):
+                self.expect_as_simulated(
+                    ATTENTION.replace("num_heads: 8, num_kv_heads: 2",
+                                      f"num_heads: {ranks}, num_kv_heads: 1")
+                    .replace("world_size: 2", f"world_size: {ranks}"), ranks)  # fmt: skip
+
+    def test_a_group_of_one_needs_no_launcher(self):
+        self.write("ranks.yaml", ATTENTION.replace("world_size: 2", "world_size: 1"))
+        (result,) = self.ranked(1, "ranks.yaml", "--no-timing").values()
+        self.assertEqual(result["status"], "passed", result["reasons"])
+
     def test_three_ranks_share_heads_that_three_divides(self):
         self.expect_as_simulated(
             ATTENTION.replace("num_heads: 8, num_kv_heads: 2", "num_heads: 6, num_kv_heads: 2")
@@ -172,12 +185,32 @@ class Ranks(ToolTest):
         self.expect_one_error("exit@1", "rank 1: its process ended: exit status 3",
                               "phase 'planted fault'")  # fmt: skip
 
+    def test_a_crash_in_any_phase_ends_its_case_and_names_the_phase(self):
+        for phase in ("prepare", "write_cache", "all_gather_query", "attend_context", "exchange",
+                      "attend_new", "merge", "read"):  # fmt: skip
+            with self.subTest(phase=phase):
+                self.expect_one_error(f"crash@1:{phase}", "rank 1: its process ended: signal 11",
+                                      f"phase '{phase}'")  # fmt: skip
+
+    def test_a_hang_and_an_exit_in_an_exchange_end_their_case(self):
+        self.expect_one_error("hang@1:exchange", f"rank 1: no progress for {HANG_LIMIT} s",
+                              "phase 'exchange'")  # fmt: skip
+        self.expect_one_error("exit@1:exchange", "rank 1: its process ended: exit status 3",
+                              "phase 'exchange'")  # fmt: skip
+
+    def test_a_phase_that_there_is_not_is_named_beside_those_that_there_are(self):
+        self.write("ranks.yaml", ATTENTION)
+        result = self.ranked(2, "ranks.yaml", "--no-timing", "--plant-fault", "crash@1:nap=.",
+                             code=4)[ATTENTION_ID]  # fmt: skip
+        self.assertIn("no phase 'nap'; the case has prepare, read, write_cache",
+                      result["reasons"][0])  # fmt: skip
+
     def test_a_rank_that_crashes_ends_its_case(self):
         self.expect_one_error("crash@1", "rank 1: its process ended: signal 11",
                               "phase 'planted fault'")  # fmt: skip
 
     def test_a_rank_that_hangs_ends_its_case(self):
-        self.expect_one_error("hang@1", f"rank 1: no sign of life for {HANG_LIMIT} s",
+        self.expect_one_error("hang@1", f"rank 1: no progress for {HANG_LIMIT} s",
                               "phase 'planted fault'")  # fmt: skip
 
     def test_a_crash_of_rank_0_ends_its_case(self):
@@ -197,6 +230,22 @@ class Ranks(ToolTest):
         self.assertEqual(result["status"], "error", text)
         self.assertIn("rank 1: it was started with another scenario or other options than rank 0",
                       result["reasons"][0])  # fmt: skip
+
+    def test_a_rank_whose_device_is_not_there_says_so(self):
+        self.write("ranks.yaml", ATTENTION)
+        options = ["--no-timing", "--threads", "1", "--device"]
+        self.launch(
+            ["-n", "1", BINARY, "run", "ranks.yaml", *options, "cpu", "--json", "out.json", ":",
+             "-n", "1", BINARY, "run", "ranks.yaml", *options, "cuda:999"], 4)  # fmt: skip
+        (result,) = strict_json((self.dir / "out.json").read_text())["results"]
+        self.assertEqual(result["status"], "error")
+        self.assertRegex(result["reasons"][0], "rank 1: no CUDA device")
+
+    def test_ranks_over_nccl_need_a_process_that_can_end_them(self):
+        self.write("ranks.yaml", ATTENTION.replace("transport: mpi", "transport: nccl"))
+        run = self.expect(2, "run", "ranks.yaml", "--device", "cpu", "--in-process")
+        self.assertIn("--in-process: expected cases without ranks over NCCL", run.err)
+        self.assertIn(f"found {ATTENTION_ID}", run.err)
 
     def test_a_rank_that_cannot_read_its_scenario_is_named(self):
         self.write("ranks.yaml", ATTENTION)

@@ -92,6 +92,49 @@ def sweep_results():
     ]
 
 
+def of_batch(backend, batch, segments, median_us, **changes):
+    """A passed result of any batch; segments are (count, query_len, seq_len)."""
+    entry = {**result(backend, 1, median_us, "batches"), **changes}
+    entry.update(case=batch, id=f"batches/{batch}/{backend}")
+    entry["problem"] = {"batch": [dict(zip(("count", "query_len", "seq_len"), segment))
+                                  for segment in segments]}  # fmt: skip
+    return entry
+
+
+def batch_results():
+    """Seven batches in an order that is neither alphabetical nor by size, two to three of a kind."""
+    batches = {
+        "q512": [(1, 512, 512)], "8q1s1k": [(8, 1, 1024)], "q64": [(1, 64, 64)],
+        "64q1s1k": [(64, 1, 1024)], "4q1s512_q60": [(4, 1, 512), (1, 60, 60)],
+        "512q1s1k": [(512, 1, 1024)], "q2k": [(1, 2048, 2048)],
+    }  # fmt: skip
+    return [of_batch(backend, batch, segments, 10.0 + 3 * i)
+            for i, (batch, segments) in enumerate(batches.items())
+            for backend in ("FLASH_ATTN", "TRITON_ATTN")]  # fmt: skip
+
+
+def quantised(entry, dtype, cost, **saturated):
+    """The result with a cache of that type, which costs so much."""
+    heads = {"type": "decoder", "num_kv_heads": 8, "head_size": 128, "v_head_size": 128,
+             "dtype": "bfloat16"}  # fmt: skip
+    entry["problem"].update(attention=heads, kv_cache={"dtype": dtype, "int8_level": 0})
+    if cost is not None:
+        entry["quantization_error"] = {**error(cost), **saturated}
+    return entry
+
+
+def quantised_results():
+    key = "kv_cache.dtype"
+    return [
+        quantised(result("FLASH_ATTN", 1024, 20.0, **{key: "auto"}), "auto", None),
+        quantised(result("FLASH_ATTN", 1024, 15.0, **{key: "fp8"}), "fp8", 0.046),
+        quantised(result("TRITON_ATTN", 1024, 16.0, **{key: "fp8"}), "fp8", 0.986,
+                  saturated_key=0.97, saturated_value=0.5),
+        quantised(result("TRITON_ATTN", 1024, 17.0, **{key: "fp8_per_token_head"}),
+                  "fp8_per_token_head", 0.026),
+    ]  # fmt: skip
+
+
 def in_turns(entry, peers, rounds=5):
     """The result as its backend gives it in turns with others; the rounds drift by 1 % each way."""
     time = entry["timing"]
@@ -294,11 +337,134 @@ class Page(ToolTest):
         )
         self.assertIn("'a b'", self.text("#environment .command code"))
         self.open([{**r, "timing": None, "throughput": None} for r in sweep_results()])
-        for view in ("roofline", "samples", "steps", "cascade", "dcp"):
-            self.assertGreater(len(self.text(f"#{view} .absent")), 20, view)
         self.assertIn("no times", self.text("#accuracy .absent"))
         self.open([])
         self.assertIn("No result", self.text("#overview .absent"))
+
+    def sections(self):
+        return self.js("[...document.querySelectorAll('main > section')].map(s => s.id)")
+
+    def test_sections_stand_only_where_there_is_something_in_them(self):
+        self.open([{**r, "timing": None, "throughput": None} for r in sweep_results()])
+        self.assertEqual(self.sections(), ["overview", "sweep", "accuracy", "environment"])
+        links = self.js("[...document.querySelectorAll('nav a')].map(a => a.hash.slice(1))")
+        self.assertEqual(links, self.sections())
+        self.open(sweep_results())
+        self.assertFalse({"cascade", "dcp", "quantization", "compare"} & set(self.sections()))
+        self.assertTrue({"peers", "roofline", "samples", "steps"} <= set(self.sections()))
+        self.open([])
+        self.assertEqual(self.sections(), ["overview", "environment"])
+        self.open(quantised_results())
+        self.click("[data-value=FLASH_ATTN]")
+        self.js("document.getElementById('search').value = 'auto'")
+        self.js("document.getElementById('search').dispatchEvent(new Event('input'))")
+        self.browser.wait_for("document.querySelectorAll('tr.result').length === 1")
+        self.assertIn("Nothing is quantised", self.text("#quantization .absent"))
+
+    def test_what_quantising_costs_stands_in_the_table_and_in_a_plot_against_bytes(self):
+        self.open(quantised_results())
+        self.click("[data-column=time]")
+        self.assertEqual(self.shown("quant"), ["4.6%", "98.6%!", "2.6%", "–"])
+        places = self.js(
+            """[...document.querySelectorAll('#quantization .view > svg path.point')].map(p => {
+          const d = d3.select(p).datum(); return [d.x, d.y]})"""
+        )
+        # K and V of 8 heads of 128; a scale of 4 bytes a head beside each of the two.
+        self.assertEqual(sorted(places), [[2048, 0.046], [2048, 0.986], [2112, 0.026]])
+        self.assertIn("97.0% of the keys, 50.0% of the values", self.text("#quantization .warning"))
+        self.assertIn("TRITON_ATTN", self.text("#quantization .warning"))
+        costs = self.js("""[...document.querySelectorAll('.costs tbody tr')].map(
+          row => [...row.cells].slice(2).map(cell => cell.textContent))""")
+        self.assertEqual(costs[0], ["98.6%!", "2048", "97.0% of the keys, 50.0% of the values"])
+        self.click(".costs button")
+        self.assertIn("Clipped by scales", self.text("tr.detail"))
+        self.assertIn("quant!", self.text("#overview-view"))
+        clean = [r for r in quantised_results() if r["backend"] == "FLASH_ATTN"]
+        self.open(clean)
+        self.assertEqual(self.js("document.querySelectorAll('.warning').length"), 0)
+
+    def test_doubtful_times_are_marked_where_they_stand(self):
+        results = sweep_results()
+        results[0]["timing"].update(waits_us=[12.0] * 20, cpu_wait=0.6)
+        clocks = {"sm_mhz_min": 1, "sm_mhz_median": 1, "sm_mhz_max": 1}
+        results[2]["timing"]["clocks"] = {**clocks, "throttling": ["sw_power_cap"]}
+        self.open(results)
+        self.click("[data-column=time]")
+        times = self.shown("time")
+        self.assertEqual([times[0], times[1], times[3]], ["20.00 µs*", "25.00 µs", "70.00 µs^"])
+        self.assertIn("throttled", self.text("#overview-view"))
+
+    def search(self):
+        return self.js("location.search")
+
+    def test_the_address_keeps_the_filters(self):
+        self.open(sweep_results(), sweep_results())
+        self.assertEqual(self.search(), "")
+        self.click("[data-value=TRITON_ATTN]")
+        self.click("[data-value=passed]")
+        self.js("document.getElementById('search').value = 's4096'")
+        self.js("document.getElementById('search').dispatchEvent(new Event('input'))")
+        self.browser.wait_for("document.querySelectorAll('tr.result').length === 1")
+        self.assertEqual(self.search(), "?search=s4096&status=passed&backend=TRITON_ATTN")
+        self.browser.open(self.js("location.pathname + location.search"))
+        self.assertEqual(self.shown("case"), ["sweep/q1s4096"])
+        self.assertEqual(self.js("document.getElementById('search').value"), "s4096")
+        self.assertEqual(
+            self.js("document.querySelector('[data-value=TRITON_ATTN]').ariaPressed"), "true"
+        )
+        self.click("#filters .line > button")
+        self.assertEqual((self.search(), len(self.shown("case"))), ("", 8))
+
+    def test_an_address_that_asks_for_what_is_not_there_shows_everything(self):
+        self.open(sweep_results())
+        asked = "?status=fine&backend=NONE&scenario=other&file=7"
+        self.browser.open(f"{self.dir / 'page.html'}{asked}")
+        self.assertEqual(self.text("#count"), "8 results")
+
+    def choose(self, view, label, value):
+        self.js(f"""(() => {{
+          const select = [...document.querySelectorAll('#{view} .chooser')]
+            .find(c => c.textContent.startsWith('{label}')).querySelector('select');
+          select.value = '{value}'; select.dispatchEvent(new Event('change')); }})()""")
+
+    def ticks(self, axis):
+        """Texts of the ticks of the sweep's first panel."""
+        return self.js(f"""[...[...document.querySelectorAll('#sweep figure svg g.axis')][{axis}]
+          .querySelectorAll('.tick text')].map(t => t.textContent)""")
+
+    def test_every_batch_is_labelled_by_kind_and_size(self):
+        for width in (1280, 390):
+            self.browser.resize(width, 900, mobile=width < 600)
+            self.open(batch_results())
+            self.choose("sweep", "against", "batch")
+            self.assertEqual(
+                self.ticks(0),
+                ["8q1s1k", "64q1s1k", "512q1s1k", "q64", "q512", "q2k", "4q1s512_q60"],
+            )
+            least = self.js("""Math.min(...[...document.querySelectorAll(
+              '#sweep figure svg g.axis .tick text')].map(t => t.getBoundingClientRect().left))""")
+            self.assertGreaterEqual(least, 0, "nothing is cut off")
+            self.assertLessEqual(self.js("document.documentElement.scrollWidth"), width)
+
+    def test_decodes_and_prefills_are_not_joined(self):
+        self.open(batch_results())
+        self.choose("sweep", "against", "num_actual_tokens")
+        lines = self.js("""[...document.querySelectorAll('#sweep path.line')].map(
+          line => line.getAttribute('d').split('L').length).filter(n => n > 1)""")
+        self.assertEqual(sorted(lines), [3, 3, 3, 3], "three decodes and three prefills of each")
+
+    def test_panels_of_a_scenario_have_equal_scales(self):
+        results = [result("FLASH_ATTN", n, time * size, **{"kv_cache.block_size": size})
+                   for size in (16, 64) for n, time in ((1024, 1.0), (2048, 2.0), (4096, 5.0))]  # fmt: skip
+        results.pop()  # the last panel has fewer places
+        self.open(results)
+        self.choose("sweep", "Show", "time")
+        self.choose("sweep", "against", "max_seq_len")
+        scales = self.js("""[...document.querySelectorAll('#sweep figure')].map(figure =>
+          [...figure.querySelectorAll('g.axis')].map(axis =>
+            [...axis.querySelectorAll('.tick text')].map(t => t.textContent)))""")
+        self.assertEqual(len(scales), 2)
+        self.assertEqual(scales[0], scales[1])
 
     def test_a_rate_line_lies_under_its_ceiling_and_at_its_numbers(self):
         self.open(sweep_results())
@@ -373,6 +539,12 @@ class Page(ToolTest):
         cut = self.js("""[...document.querySelectorAll('.peers td *')].filter(part =>
           part.getBoundingClientRect().right > 390).length""")
         self.assertEqual(cut, 0)
+        # Names that no line can be broken in, of backends without a time.
+        never = failed("python:a_package.with_long_names.adapters:AttentionWithoutSpaces", 8192,
+                       "unsupported", "head_size not supported")  # fmt: skip
+        self.open([*peer_results(), never])
+        self.assertIn("AttentionWithoutSpaces", self.text("#peers-view summary"))
+        self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
         self.assertEqual(self.js("""getComputedStyle(
           document.querySelector('.peers .peer-name')).display"""), "block")
 
@@ -484,6 +656,8 @@ class Page(ToolTest):
 
     def test_a_phone_scrolls_in_one_direction_and_the_dark_is_dark(self):
         self.browser.resize(390, 844, mobile=True)
+        self.open(quantised_results())
+        self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
         self.open(sweep_results(), sweep_results())
         self.click("tr.result .toggle")
         self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)

@@ -37,6 +37,11 @@ def skip_without(what):
     raise unittest.SkipTest(f"no {what}")
 
 
+def words_only(reasons):
+    """Reasons in the words of semantics section 13, without the values that stand behind them."""
+    return [reason.split(" (found ")[0] for reason in reasons]
+
+
 class Outcome:
     def __init__(self, completed):
         self.code = completed.returncode

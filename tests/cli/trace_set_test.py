@@ -167,6 +167,62 @@ class Import(TraceTest):
         self.assertEqual(list(found), ["good"])
         self.assertIn("workload empty: request 0 has 1 new tokens and 0 keys", notices)
 
+    def test_damaged_workloads_are_left_out_and_the_rest_stays(self):
+        of = decode_definition(16)
+        axes = {"batch_size": 2, "num_pages": 5, "len_indptr": 3, "num_kv_indices": 2}
+        self.set.write("a.safetensors", safetensors({"kv_indptr": np.array([0, 1, 2], np.float32)}))
+        lines = [workload(of, "huge", {**axes, "batch_size": 10**13}),
+                 workload(of, "gone", axes, None, "gone.safetensors", ["kv_indptr"]),
+                 workload(of, "floats", axes, None, "a.safetensors", ["kv_indptr"]),
+                 workload(of, "good", axes)]  # fmt: skip
+        found, notices = self.imported(of, *lines)
+        self.assertEqual(list(found), ["good"])
+        self.assertIn("workload huge: q: expected 0 to 1000000 rows, found 10000000000000", notices)
+        self.assertIn("left out: workload gone: ", notices)
+        self.assertIn("workload floats: kv_indptr: expected int32 or int64, found float32", notices)
+
+    def test_offsets_beyond_the_keys_and_lists_of_another_shape_are_refused(self):
+        ragged, sparse = ragged_definition(), sparse_definition()
+        keys = np.zeros((2, HEADS, SIZE), np.float32)
+        blob = {name: keys for name in "qkv"} | {"qo_indptr": np.array([0, 2], np.int64)}
+        line = workload(ragged, "u", {"len_indptr": 2, "total_q": 2, "total_kv": 2}, 0.1, "a.safetensors",
+                        [*blob, "kv_indptr"])  # fmt: skip
+        for end, words in ((10**12, "kv_indptr: expected 0 to 2147483647 as a value"),
+                           (5, "kv_indptr: request 0 has keys 0 to 5, and there are 2")):  # fmt: skip
+            self.set.write("a.safetensors", safetensors({**blob, "kv_indptr": np.array([0, end])}))
+            self.assertIn(words, self.imported(ragged, line, code=2)[1])
+        self.set.write("a.safetensors", safetensors({"sparse_indices": np.zeros(4, np.int32)}))
+        line = workload(sparse, "u", {"num_tokens": 4, "num_pages": 3}, 0.1, "a.safetensors",
+                        ["sparse_indices"])  # fmt: skip
+        self.assertIn("sparse_indices: expected [4, 128] values, found 4",
+                      self.imported(sparse, line, code=2)[1])  # fmt: skip
+
+    def test_workloads_whose_names_differ_in_letters_that_files_lack_get_files_of_their_own(self):
+        of = decode_definition(16)
+        axes = {"batch_size": 2, "num_pages": 5, "len_indptr": 3, "num_kv_indices": 2}
+        found, _ = self.imported(of, *(workload(of, uuid, axes) for uuid in ("A", "a", "x/y", "x-y")))
+        self.assertEqual(len(found), 4)
+        self.assertLessEqual({"a", "x-y"}, set(found))
+        records = [strict_json(path.read_text()) for path in (self.dir / "out").glob("*.workload.json")]
+        self.assertEqual({record["workload"]["uuid"] for record in records}, {"A", "a", "x/y", "x-y"})
+        for name, text in found.items():
+            self.assertIn(f"name: {of['name']}.{name}\n", text)
+
+    def test_a_name_is_a_name_whatever_is_in_it(self):
+        of = decode_definition(16)
+        of["name"] = 'gqa "x"\nbackends: [NONE]'
+        found, _ = self.imported(of)
+        self.assertNotIn("\nbackends", found["default"])
+        (path,) = (self.dir / "out").glob("*.workload.json")
+        self.assertEqual(strict_json(path.read_text())["definition"], of["name"])
+
+    def test_an_axis_beyond_whole_numbers_is_no_axis(self):
+        of = decode_definition(16)
+        of["axes"]["num_kv_indices"] = {"type": "expr", "expression": "10**300"}
+        line = workload(of, "u", {"batch_size": 2, "num_pages": 9, "len_indptr": 3})
+        self.assertIn("expected an expression of axes, found '10**300'",
+                      self.imported(of, line, code=2)[1])  # fmt: skip
+
     def test_what_cannot_be_read_is_named(self):
         of = decode_definition(16)
         cases = [

@@ -14,6 +14,7 @@ constexpr const char* kDense = "one length for every row of the form without cu_
 constexpr const char* kNoPages = "keys and values are tensors, not pages";
 
 constexpr const char* kNoScores = "the operation computes no scores";
+constexpr const char* kIntegersAlone = "the operation moves arrays of integers";
 constexpr const char* kTokensAlone = "a batch is a number of tokens to the operation";
 
 /// An entry about scores is none for an operation without them.
@@ -65,8 +66,8 @@ Cell empty_request(const Target& target) {
                     .settings = {batch_setting(target, {{1, 33}, {0, 0}, {5, 37}, {0, 0}})}};
   // §1.3 counts a row that is not as long as the first one as a prefill, and §1.4 wants those
   // without context last.
-  const bool uniform =
-      target.backend == "MLA" || target.backend == "FLASHMLA" || target.is_reference();
+  const bool uniform = target.backend == "MLA" || target.backend == "CUTLASS_MLA" ||
+                       target.backend == "FLASHMLA" || target.is_reference();
   if (uniform && !target.decode_only) {
     between.refusal =
         "prefill order: expected prefills with context before those without, got context 32 at "
@@ -111,8 +112,9 @@ Cell pages(const Target& target) {
   // Every request of cross attention has an encoder output of its own.
   // What is gathered from the first token on has no context to share.
   if (target.family == Family::kCross || target.whole) return Variations{ordered, shuffled};
-  // Whole pages of every rank.
-  const std::int64_t prefix = target.family == Family::kMla && target.dcp ? 128 : 64;
+  // Whole pages of every rank; those of CUTLASS_MLA have 128 positions.
+  const bool is_wide = target.backend == "CUTLASS_MLA" || target.dcp;
+  const std::int64_t prefix = target.family == Family::kMla && is_wide ? 128 : 64;
   const Setting batch =
       batch_setting(target, {{1, prefix + 6}, {1, prefix + 66}, {4, prefix + 26}});
   for (const char* shuffle : {"false", "true"}) {
@@ -122,7 +124,7 @@ Cell pages(const Target& target) {
     if (!target.cascade) {
       shared.settings.push_back({"cascade.common_prefix_len", std::to_string(prefix)});
     }
-    if (!target.cascade) shared.settings.push_back({"cascade.mode", "never"});
+    if (!target.cascade && !target.op) shared.settings.push_back({"cascade.mode", "never"});
     // The pipeline of a cascade checks the pages itself; its suffixes share none.
     // An operation touches only new tokens.
     if (!target.cascade && !target.op) shared.demand = Demand::kSharedPage;
@@ -179,6 +181,8 @@ Cell head_sizes(const Target& target) {
     if (target.family == Family::kMla || target.latents) {
       // The 656-byte entry holds 64 rotary values, so a head is larger.
       if (target.ds_mla && size < 80) continue;
+      // Its kernel takes P of 128 and 192, beside 64 rotary values.
+      if (target.backend == "FLASHINFER_MLA_SPARSE" && size < 192) continue;
       variation.settings = mla_head(target, size);
     }
     all.push_back(variation);
@@ -302,13 +306,15 @@ Cell speculative_queries(const Target& target) {
   if (target.is_encoder()) return NotApplicable{"an encoder has no decodes"};
   if (target.only_tokens()) return NotApplicable{kTokensAlone};
   if (target.decode_only) return NotApplicable{"its queries have one token"};
-  const Setting tokens{"attention.num_speculative_tokens", "3"};
-  Variation uneven{
-      .label = "2 to 4 tokens",
-      .settings = {tokens, batch_setting(target, {{2, 35}, {3, 20}, {4, 70}, {2, 2}})}};
-  Variation uniform{
-      .label = "3 tokens each, then a prompt",
-      .settings = {tokens, batch_setting(target, {{3, 40}, {3, 21}, {3, 70}, {20, 20}})}};
+  Variation uneven{.label = "2 to 4 tokens",
+                   .settings = {batch_setting(target, {{2, 35}, {3, 20}, {4, 70}, {2, 2}})}};
+  Variation uniform{.label = "3 tokens each, then a prompt",
+                    .settings = {batch_setting(target, {{3, 40}, {3, 21}, {3, 70}, {20, 20}})}};
+  for (Variation* variation : {&uneven, &uniform}) {
+    // To an operation they are tokens like others, but where it divides the batch.
+    if (!target.op || target.op == OpKind::kMetadata)
+      variation->settings.push_back({"attention.num_speculative_tokens", "3"});
+  }
   if (target.dcp && !target.name.ends_with("DCP ag_rs")) {
     uneven.refusal = uniform.refusal = "MTP with cp_kv_cache_interleave_size > 1 is not supported";
   }
@@ -322,6 +328,7 @@ Cell padding_rows(const Target& target) {
   if (target.op == OpKind::kGather) {
     return NotApplicable{"what is gathered are tokens of requests"};
   }
+  if (target.op == OpKind::kMetadata) return NotApplicable{kIntegersAlone};
   const bool from_projection =
       target.op == OpKind::kMmQuant || (target.op == OpKind::kQuantize && !target.latents);
   if (target.rotates() || from_projection) {
@@ -339,6 +346,7 @@ Cell strided_views(const Target& target) {
     return NotApplicable{"partial results have no token strides (section 6.3)"};
   }
   if (target.op == OpKind::kGather) return NotApplicable{"reads pages, not rows"};
+  if (target.op == OpKind::kMetadata) return NotApplicable{kIntegersAlone};
   return Variations{{.label = "NaN between the rows", .demand = Demand::kStridedViews}};
 }
 

@@ -69,8 +69,9 @@ Target int8(int level) {
   return target;
 }
 
-Target sparse(std::string name, const std::string& cache_dtype, bool ds_mla) {
-  Target target = of_family(Family::kMla, std::move(name), "FLASHMLA_SPARSE",
+Target sparse(std::string name, const std::string& cache_dtype, bool ds_mla,
+              const std::string& backend = "FLASHMLA_SPARSE") {
+  Target target = of_family(Family::kMla, std::move(name), backend,
                             {{"mla.kv_lora_rank", "512"},
                              {"mla.sparse_topk", "128"},
                              {"mla.sparse.valid", "0.4"},
@@ -79,6 +80,27 @@ Target sparse(std::string name, const std::string& cache_dtype, bool ds_mla) {
   target.sparse = true;
   target.ds_mla = ds_mla;
   return target;
+}
+
+/// The backends of SM 10.
+void add_blackwell_mla(std::vector<Target>& all, const std::vector<Setting>& fp8) {
+  const auto add = [&all](Target target, const std::vector<Setting>& more) {
+    target.sm = 100;
+    target.settings.insert(target.settings.end(), more.begin(), more.end());
+    all.push_back(std::move(target));
+  };
+  const std::vector<Setting> pages{{"kv_cache.block_size", "128"}};
+  for (const auto& [name, settings] :
+       {std::pair{"CUTLASS_MLA", std::vector<Setting>{}}, std::pair{"CUTLASS_MLA fp8", fp8}}) {
+    Target target = of_family(Family::kMla, name, "CUTLASS_MLA", settings);
+    target.mla_block_size = 128;
+    add(std::move(target), pages);
+  }
+  const std::string listed = "FLASHINFER_MLA_SPARSE";
+  std::vector<Setting> codes{{"mla.qk_nope_head_dim", "128"}};
+  add(sparse(listed, "auto", false, listed), codes);
+  codes.insert(codes.end(), fp8.begin() + 1, fp8.end());
+  add(sparse(listed + " fp8", "fp8", false, listed), codes);
 }
 
 /// Decodes whose keys are dealt to several workers; most splits of the short ones are empty.
@@ -198,8 +220,9 @@ void add_gathers(std::vector<Target>& all) {
 
 void add_quantisations(std::vector<Target>& all) {
   for (const char* level : {"0", "1", "2"}) {
-    all.push_back(operation(OpKind::kQuantize, fmt::format(" int8 level {}", level),
-                            {{"kv_cache.int8_level", level}, {"kv_cache.q_scale", "0.0113"}}));
+    std::vector<Setting> settings{{"kv_cache.int8_level", level}};
+    if (level[0] == '0') settings.push_back({"kv_cache.q_scale", "0.0113"});
+    all.push_back(operation(OpKind::kQuantize, fmt::format(" int8 level {}", level), settings));
   }
   all.push_back(latent_operation(OpKind::kQuantize, "", {{"kv_cache.q_scale", "0.031"}}));
   // Heads of every size make whole groups.
@@ -208,6 +231,7 @@ void add_quantisations(std::vector<Target>& all) {
                             {{"attention.num_heads", "16"}, {"output_quant.type", type}}));
   }
   all.push_back(operation(OpKind::kMmQuant, ""));
+  all.push_back(operation(OpKind::kMetadata, ""));
 }
 
 void add_operations(std::vector<Target>& all) {
@@ -278,6 +302,7 @@ std::vector<Target> make_targets() {
   all.push_back(of_family(Family::kMla, "FLASH_ATTN_MLA", "FLASH_ATTN_MLA"));
   all.push_back(sparse("FLASHMLA_SPARSE", "auto", false));
   all.push_back(sparse("FLASHMLA_SPARSE fp8_ds_mla", "fp8_ds_mla", true));
+  add_blackwell_mla(all, fp8);
   add_mla_features(all, fp8);
   for (const char* backend :
        {"MM_TORCH_SDPA", "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER"}) {

@@ -29,7 +29,9 @@ struct Target {
   bool e4m3_probability = false;
   bool rounds_context = false;  // to 16 bits, after a scale that is no power of two
 
-  bool dense = false;  // the encoder's form without cu_seqlens
+  int mla_block_size = 64;
+  int sm = kAssumedSm;  // of the device that the case is judged for
+  bool dense = false;   // the encoder's form without cu_seqlens
   std::optional<OpKind> op = {};
   bool latents = false;  // an operation on entries of MLA
   bool whole = false;    // an operation that takes requests without context
@@ -49,8 +51,10 @@ struct Target {
   }
   bool rotates() const { return op == OpKind::kRope || op == OpKind::kRopeAndCache; }
   /// An operation to which a batch is a number of tokens.
-  bool only_tokens() const { return family == Family::kOp && !has_pages() && !rotates(); }
-  int block_size() const { return family == Family::kMla ? 64 : 16; }
+  bool only_tokens() const {
+    return family == Family::kOp && !has_pages() && !rotates() && op != OpKind::kMetadata;
+  }
+  int block_size() const { return family == Family::kMla ? mla_block_size : 16; }
 };
 
 const std::vector<Target>& edge_targets();

@@ -83,7 +83,7 @@ class Runner {
     ops_->place_buffers(is_at_start_ ? Placement::kAtStart : Placement::kAtEnd);
     const Backend* backend = find_backend(target.backend);
     REQUIRE(backend != nullptr);
-    const CaseResult result = run_case(problem, *backend, *ops);
+    const CaseResult result = run_case(problem, *backend, *ops, {.sm = target.sm});
     if (!variation.refusal.empty()) {
       const auto& reasons = result.reasons;
       CHECK_MESSAGE(result.outcome == Outcome::kRefused, "expected a refusal");

@@ -121,7 +121,15 @@ attn::AttendParams FarOps::moved(attn::AttendParams p) {
   p.kv.value = move(p.kv.value, bytes_of(blocks, p.kv.block_stride, size_of(value)));
   p.kv.key_scales = move_scales(p.kv.key_scales, blocks, p.kv.scale_block_stride);
   p.kv.value_scales = move_scales(p.kv.value_scales, blocks, p.kv.scale_block_stride);
+  move_block_scales(p.kv.block_scales, blocks);
   return p;
+}
+
+void FarOps::move_block_scales(attn::BlockScales& scales, std::int64_t blocks) {
+  if (scales.key == nullptr) return;
+  const std::size_t shift = bytes_of(blocks, scales.block_stride, 1);
+  scales.key = reinterpret_cast<unsigned char*>(move(scales.key, shift));
+  scales.value = reinterpret_cast<unsigned char*>(move(scales.value, shift));
 }
 
 void FarOps::attend(const attn::AttendParams& p) {
@@ -179,6 +187,7 @@ attn::CacheWriteParams FarOps::moved(attn::CacheWriteParams p) {
   p.value_cache = move(p.value_cache, shift);
   p.key_scales = const_cast<float*>(move_scales(p.key_scales, blocks, p.scale_block_stride));
   p.value_scales = const_cast<float*>(move_scales(p.value_scales, blocks, p.scale_block_stride));
+  move_block_scales(p.block_scales, blocks);
   p.slot_mapping = moved_slots(p.slot_mapping, p.num_slots, blocks * p.block_size);
   return p;
 }

@@ -56,6 +56,7 @@ class FarOps final : public ForwardingOps {
   std::byte* move(const void* pointer, std::size_t shift, const void* begin = nullptr,
                   const void* end = nullptr);
   const float* move_scales(const float* scales, std::int64_t blocks, attn::i64 block_stride);
+  void move_block_scales(attn::BlockScales& scales, std::int64_t blocks);
   /// Gives the address space back, after writing the regions back when an operation wrote there.
   void finish(bool written);
 

@@ -57,6 +57,8 @@ class Drawer {
     feature(key + "=" + value);
     return value;
   }
+  /// An operation has neither scores nor decodes.
+  bool is_op() const { return draw_.backend == "OPS"; }
   void backend(const std::vector<std::string>& names) {
     draw_.backend = pick(names);
     feature(draw_.backend);
@@ -79,8 +81,10 @@ class Drawer {
   void draw_dtype(const std::vector<std::string>& dtypes) {
     choose("attention.dtype", dtypes);
     if (!chance(6)) return;
-    set("attention.scale",
-        takes_large_scores() ? pick(std::vector<std::string>{"0.05", "1", "4"}) : "0.05");
+    const std::string scale =
+        takes_large_scores() ? pick(std::vector<std::string>{"0.05", "1", "4"}) : "0.05";
+    if (is_op()) return;
+    set("attention.scale", scale);
     feature("scale");
   }
   void draw_distribution() {
@@ -103,7 +107,7 @@ class Drawer {
   void draw_decoder_batch(bool decodes_only, int least_context, int most_decodes = 4) {
     const int decodes = between(decodes_only ? 1 : 0, most_decodes);
     const bool speculative = !decodes_only && decodes > 0 && chance(4);
-    if (speculative) {
+    if (speculative && !is_op()) {
       set("attention.num_speculative_tokens", std::to_string(between(1, 4)));
       feature("speculative tokens");
     }
@@ -247,7 +251,7 @@ class Drawer {
     const bool per_head = chance(3);
     draw_kv_scale("kv_cache.k_scale", per_head);
     draw_kv_scale("kv_cache.v_scale", per_head);
-    set("kv_cache.q_scale", "0.015");
+    if (!is_op()) set("kv_cache.q_scale", "0.015");
     if (draw_.backend == "FLASH_ATTN" && chance(2)) {
       choose("attention.probability_dtype", {"model", "fp8_e4m3"});
     }
@@ -374,7 +378,8 @@ class Drawer {
   void draw_output_quant() {
     const std::string type =
         choose("output_quant.type", {"fp8_static", "fp8_group128", "fp8_group64", "nvfp4"});
-    set("output_quant.scale", type == "nvfp4" ? "896" : "0.013");
+    if (type == "nvfp4") set("output_quant.scale", "896");
+    if (type == "fp8_static") set("output_quant.scale", "0.013");
     if (type == "nvfp4") choose("output_quant.swizzle", {"true", "false"});
     if (!type.starts_with("fp8_group")) return;
     choose("output_quant.ue8m0", {"true", "false"});
@@ -512,9 +517,9 @@ class Drawer {
 
   void draw_correction() {
     choose("op.lse_base", {"e", "two"});
-    choose("dcp.comm", {"ag_rs", "ag_ar", "a2a"});
     const std::string world = pick(std::vector<std::string>{"1", "2", "4"});
     set("dcp.world_size", world);
+    if (world != "1") choose("dcp.comm", {"ag_rs", "ag_ar", "a2a"});
     set("attention.num_heads", std::to_string(heads_ * std::stoi(world)));
   }
 
@@ -524,8 +529,9 @@ class Drawer {
   }
 
   void draw_quantize(bool latents) {
-    set("kv_cache.q_scale", "0.0113");
-    if (!latents) set("kv_cache.int8_level", std::to_string(below(3)));
+    const int level = latents ? 0 : below(3);
+    if (!latents) set("kv_cache.int8_level", std::to_string(level));
+    if (level == 0) set("kv_cache.q_scale", "0.0113");
   }
 
   std::mt19937_64 random_;

@@ -48,9 +48,10 @@ void judge_pipeline(const Problem& problem, const Backend& backend, Ops& given_o
 
 std::string CaseResult::text() const { return fmt::format("{}", fmt::join(reasons, "; ")); }
 
-CaseResult run_case(const Problem& problem, const Backend& backend, Ops& ops) {
+CaseResult run_case(const Problem& problem, const Backend& backend, Ops& ops,
+                    const DeviceFacts& device) {
   CaseResult result;
-  result.reasons = backend.refusals(problem, DeviceFacts{});
+  result.reasons = backend.refusals(problem, device);
   if (!result.reasons.empty()) {
     result.outcome = Outcome::kRefused;
     return result;

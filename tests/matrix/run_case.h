@@ -23,7 +23,9 @@ struct CaseResult {
 /// Pipeline against reference on all rows: refusals, stray writes, cache bytes, two equal runs that
 /// are queued without a wait of the host, NaN and infinity in their places, the tolerances of
 /// semantics §14.2. An error of the pipeline is kWrong with its message.
-CaseResult run_case(const Problem& problem, const Backend& backend, Ops& ops);
+/// The backend is judged for `device`.
+CaseResult run_case(const Problem& problem, const Backend& backend, Ops& ops,
+                    const DeviceFacts& device = {});
 
 /// `key`: dotted; `value`: YAML.
 using Setting = std::pair<std::string, std::string>;

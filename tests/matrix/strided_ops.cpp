@@ -113,6 +113,14 @@ void StridedOps::write_mla_cache(const attn::MlaCacheWriteParams& params) {
   copies_.clear();
 }
 
+void StridedOps::rotate_heads(const attn::RotateHeadsParams& params) {
+  attn::RotateHeadsParams p = params;
+  p.source = spread(p.source, p.source_token_stride, p.num_tokens,
+                    std::int64_t{p.num_heads - 1} * p.source_head_stride + p.head_size, p.element);
+  inner().rotate_heads(p);
+  copies_.clear();
+}
+
 void StridedOps::quantise_int8(const attn::Int8QuantiseParams& params) {
   attn::Int8QuantiseParams p = params;
   p.source =

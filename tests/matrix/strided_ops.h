@@ -30,6 +30,7 @@ class StridedOps final : public ForwardingOps {
                             const attn::AttendParams& p) override;
   void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
   void quantise_int8(const attn::Int8QuantiseParams& p) override;
+  void rotate_heads(const attn::RotateHeadsParams& p) override;
   void quantise_pad_fp8(const attn::PadQuantiseParams& p) override;
   void amax(const attn::AmaxParams& p) override;
   void matmul(const attn::MatmulParams& p) override;

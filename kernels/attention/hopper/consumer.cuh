@@ -35,8 +35,8 @@ template <class Config>
 struct HopperConsumer {
   using Shape = HopperShape<Config>;
   static constexpr int kKeyBlocks = Config::kTileN / 8;
-  static constexpr int kValueBlocks = Config::kVHeadSize / 8;
-  static constexpr int kKeySteps = Config::kHeadSize / 16;
+  static constexpr int kValueBlocks = Shape::kVColumns / 8;
+  static constexpr int kKeySteps = Shape::kColumns / 16;
   static constexpr int kValueSteps = Config::kTileN / 16;
   static constexpr int kWarpRows = 16;
 
@@ -84,9 +84,9 @@ struct HopperConsumer {
     __syncwarp();
   }
 
-  /// This warp's query rows, where the products read them; rows past the tile become zeros.
+  /// This warp's query rows, where the products read them; what there is none of becomes zeros.
   __device__ void copy_query() const {
-    constexpr int kPieces = Config::kHeadSize / 8;
+    constexpr int kPieces = Shape::kColumns / 8;
     constexpr OperandLayout kLayout = Shape::kQueryLayout;
     const AttendParams& params = shape.params;
     const RowTile& at = *tile();
@@ -94,12 +94,13 @@ struct HopperConsumer {
     for (int i = lane(); i < kWarpRows * kPieces; i += 32) {
       const int row = warp_row() + i / kPieces;
       const int packed = consumer * kConsumerRows + row;
-      const bool valid = packed < at.num_rows;
+      const int piece = i % kPieces;
+      const bool valid = packed < at.num_rows && piece < Config::kHeadSize / 8;
       const i64 offset = valid ? token_of(at, packed) * params.query_token_stride +
-                                     head_of(at, packed) * params.query_head_stride
+                                     head_of(at, packed) * params.query_head_stride + piece * 8
                                : 0;
-      const u32 to = shape.query(consumer) + line_offset<kLayout.span>(row, i % kPieces);
-      copy_async<16>(to, query + offset * 2 + i % kPieces * 16, valid);
+      const u32 to = shape.query(consumer) + line_offset<kLayout.span>(row, piece);
+      copy_async<16>(to, query + offset * 2, valid);
     }
     close_copy_group();
     wait_copy_groups<0>();
@@ -116,11 +117,23 @@ struct HopperConsumer {
         static_cast<u32>(chunk * kConsumerRows * kSpan + row * kSpan + piece % kPieces * 16));
   }
 
-  __device__ __forceinline__ void queue_scores(float (&s)[kKeyBlocks][4]) const {
+  /// Descriptors of the keys and values in the current stages. Why by a shuffle: it shows the
+  /// compiler that all lanes have the same, so that the steps of a product are added where
+  /// descriptors are kept; else each of them takes an addition and two moves of every lane. Why
+  /// apart from the products: a shuffle takes its time, which passes while the stage is waited for.
+  __device__ __forceinline__ u64 keys_operand() const {
+    return k_major_form(Shape::kKeyLayout) | operand_address(shape.key(of_warp(keys.stage)));
+  }
+  __device__ __forceinline__ u64 values_operand() const {
+    return mn_major_form(Shape::kValueLayout) | operand_address(shape.value(of_warp(values.stage)));
+  }
+  __device__ __forceinline__ static int of_warp(int stage) {
+    return __shfl_sync(0xFFFFFFFFu, stage, 0);
+  }
+
+  __device__ __forceinline__ void queue_scores(float (&s)[kKeyBlocks][4], u64 key) const {
     constexpr u64 kQueryForm = k_major_form(Shape::kQueryLayout);
-    constexpr u64 kKeyForm = k_major_form(Shape::kKeyLayout);
     const u64 query = kQueryForm | operand_address(shape.query(consumer));
-    const u64 key = kKeyForm | operand_address(shape.key(keys.stage));
 #pragma unroll
     for (int k = 0; k < kKeySteps; ++k) {
       multiply_shared<Config::kQuery>(s, query + k_major_step(Shape::kQueryLayout, k),
@@ -128,9 +141,7 @@ struct HopperConsumer {
     }
     close_product_group();
   }
-  __device__ __forceinline__ void queue_values(Registers& r) const {
-    constexpr u64 kValueForm = mn_major_form(Shape::kValueLayout);
-    const u64 value = kValueForm | operand_address(shape.value(values.stage));
+  __device__ __forceinline__ void queue_values(Registers& r, u64 value) const {
 #pragma unroll
     for (int k = 0; k < kValueSteps; ++k) {
       multiply_registers<Config::kQuery>(r.o[0], r.p[k],
@@ -280,10 +291,11 @@ struct HopperConsumer {
 
   /// The first tile: there is no product to run beside it.
   __device__ __forceinline__ void start(Registers& r, const Plan& plan, int n) {
+    const u64 key = keys_operand();
     await(shape.key_full(keys.stage), keys.parity);
     fence_registers(r.s);
     wgmma_fence();
-    queue_scores(r.s);
+    queue_scores(r.s, key);
     await_products<0>();
     fence_registers(r.s);
     leave(shape.key_empty(keys.stage));
@@ -296,6 +308,7 @@ struct HopperConsumer {
   /// kEdge: the tile may have masked keys.
   template <bool kEdge>
   __device__ __forceinline__ void step(Registers& r, const Plan& plan, int n) {
+    const u64 key = keys_operand();
     await(shape.key_full(keys.stage), keys.parity);
     if constexpr (Config::kPingPong) {
       sync_threads_of(kTurnBarrier + consumer, 2 * kWarpgroupThreads);
@@ -303,10 +316,11 @@ struct HopperConsumer {
     fence_registers(r.s);
     fence_registers(r.o[0]);
     wgmma_fence();
-    queue_scores(r.s);
+    queue_scores(r.s, key);
+    const u64 value = values_operand();
     await(shape.value_full(values.stage), values.parity);
     wgmma_fence();
-    queue_values(r);
+    queue_values(r, value);
     if constexpr (Config::kPingPong) pass_turn();
     await_products<1>();
     fence_registers(r.s);
@@ -325,10 +339,11 @@ struct HopperConsumer {
 
   /// The product of the last weights.
   __device__ __forceinline__ void finish(Registers& r) {
+    const u64 value = values_operand();
     await(shape.value_full(values.stage), values.parity);
     fence_registers(r.o[0]);
     wgmma_fence();
-    queue_values(r);
+    queue_values(r, value);
     await_products<0>();
     fence_registers(r.o[0]);
     leave(shape.value_empty(values.stage));
@@ -391,7 +406,7 @@ struct HopperConsumer {
     sync_own();  // no warp's products read the queries any more
     const int row_of_lane = warp_row() + lane() % 16;
 #pragma unroll
-    for (int k = 0; k < kPieces / 2; ++k) {
+    for (int k = 0; k < kValueBlocks / 2; ++k) {
       u32 block[4];
       pack_weights<Config::kOutput>(r.o[0], k, block);
       store_matrices(shape.query(consumer) + line_offset<kSpan>(row_of_lane, 2 * k + lane() / 16),
@@ -425,7 +440,7 @@ struct HopperConsumer {
       const i64 to = token_of(at, row) * params.output_token_stride +
                      head_of(at, row) * params.output_head_stride + lane() % 4 * 2;
 #pragma unroll
-      for (int n = 0; n < kValueBlocks; ++n) {
+      for (int n = 0; n < Config::kVHeadSize / 8; ++n) {
         store_pair<Config::kOutput>(params.output, to + n * 8, r.o[0][n][half * 2],
                                     r.o[0][n][half * 2 + 1], pairs);
       }

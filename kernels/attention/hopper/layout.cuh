@@ -10,7 +10,7 @@ namespace attn {
 
 /// What a tile of the kernel is made of.
 struct HopperTile {
-  int head_size;    // D, a multiple of 16
+  int head_size;    // D, a multiple of 8, over pages of 16
   int v_head_size;  // Dv, the same
   int tile_n;       // keys, a multiple of 16
   int stages;       // of the rings of keys and of values
@@ -19,6 +19,10 @@ struct HopperTile {
 };
 
 constexpr int kConsumerRows = 64;
+
+/// Columns of a row in shared memory. Products take 16 at a time: what a row has not is filled up
+/// with zeros, by which the products stay as they are.
+ATTN_FN constexpr int padded_columns(int columns) { return (columns + 15) / 16 * 16; }
 
 /// Bytes of a line: the longest span that the rows of 16-bit elements consist of.
 ATTN_FN constexpr int operand_span(int columns) {
@@ -78,10 +82,12 @@ ATTN_FN constexpr int aligned_bytes(int bytes) {
 /// The 16 and 32 bytes are a Row and a RowTile.
 ATTN_FN constexpr HopperLayout hopper_layout(const HopperTile& tile) {
   HopperLayout layout{};
-  const int columns = tile.head_size > tile.v_head_size ? tile.head_size : tile.v_head_size;
-  layout.query_bytes = aligned_bytes(kConsumerRows * columns * 2);
-  layout.key_bytes = aligned_bytes(tile.tile_n * tile.head_size * 2);
-  layout.value_bytes = aligned_bytes(tile.tile_n * tile.v_head_size * 2);
+  const int columns = padded_columns(tile.head_size);
+  const int v_columns = padded_columns(tile.v_head_size);
+  layout.query_bytes =
+      aligned_bytes(kConsumerRows * (columns > v_columns ? columns : v_columns) * 2);
+  layout.key_bytes = aligned_bytes(tile.tile_n * columns * 2);
+  layout.value_bytes = aligned_bytes(tile.tile_n * v_columns * 2);
   layout.key = layout.query + tile.consumers * layout.query_bytes;
   layout.value = layout.key + tile.stages * layout.key_bytes;
   layout.rows = layout.value + tile.stages * layout.value_bytes;

@@ -47,8 +47,8 @@ struct alignas(kHopperAlignment) HopperMemory {
 
 /// Grid: hopper_work_items() CTAs, or with kPersistent as many as there are places for. `keys` and
 /// `values` describe boxes of box_rows() rows; their dimensions are, ragged: elements of a line,
-/// rows, lines of a row, KV heads; of pages: elements of a line, 8 slots, lines, eighths of a page,
-/// pages.
+/// rows, lines of a row, KV heads (elements of a row, rows, KV heads where its lines are not all
+/// full); of pages: elements of a line, 8 slots, lines, eighths of a page, pages.
 template <class Config>
 __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
     hopper_prefill(const __grid_constant__ AttendParams params,

@@ -13,10 +13,14 @@ namespace attn {
 template <class Config, bool kIsKey>
 struct HopperProducer {
   using Shape = HopperShape<Config>;
-  static constexpr int kColumns = kIsKey ? Config::kHeadSize : Config::kVHeadSize;
+  static constexpr int kColumns = kIsKey ? Shape::kColumns : Shape::kVColumns;
+  /// A box brings a tile; else one span of its columns, past the last of which it reads zeros.
+  static constexpr bool kWhole = kColumns == (kIsKey ? Config::kHeadSize : Config::kVHeadSize);
   static constexpr int kBytes = kIsKey ? Shape::kKeyBytes : Shape::kValueBytes;
   static constexpr int kBoxRows = box_rows(Shape::kTile);
   static constexpr int kElements = operand_span(kColumns) / 2;  // of a line
+  static constexpr int kBoxes =
+      Shape::kPaged ? Shape::kBoxes : (kWhole ? 1 : operand_chunks(kColumns));
 
   const Shape& shape;
   const TensorMap& map;
@@ -41,6 +45,7 @@ struct HopperProducer {
   }
 
   __device__ void bring_pages(const HopperItem& item) {
+    if (item.keys.first >= item.keys.end) return;  // the table may have no entry for the request
     const AttendParams& params = shape.params;
     const i64 head_stride = kIsKey ? params.kv.head_stride_key : params.kv.head_stride_value;
     const int chunk = item.tile.kv_head * static_cast<int>(head_stride / kElements);
@@ -67,8 +72,14 @@ struct HopperProducer {
 #pragma unroll 1
     for (int n = item.keys.end - 1; n >= item.keys.first; --n) {
       const u32 to = open_stage();
-      load_box<4>(to, map, {{0, row + n * Config::kTileN, 0, item.tile.kv_head}}, full(),
-                  kEvictLast);
+      const int first = row + n * Config::kTileN;
+      if constexpr (kWhole) {
+        load_box<4>(to, map, {{0, first, 0, item.tile.kv_head}}, full(), kEvictLast);
+      } else {
+        constexpr OperandLayout kLayout = chunked_layout(kColumns, Config::kTileN);
+        load_box<3>(to + lane * kLayout.chunk_stride, map,
+                    {{lane * kElements, first, item.tile.kv_head}}, full(), kEvictLast);
+      }
       ring.advance();
     }
   }
@@ -77,7 +88,7 @@ struct HopperProducer {
   __device__ void run() {
     // Why whole warps up to here: the bounds of an item may be worked out by all lanes together.
     shape.for_each_item([&](const HopperItem& item) {
-      if (lane < Shape::kBoxes) {
+      if (lane < kBoxes) {
         if constexpr (Shape::kPaged) {
           bring_pages(item);
         } else {

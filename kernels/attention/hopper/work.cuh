@@ -64,18 +64,21 @@ struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
   static constexpr HopperTile kTile{Config::kHeadSize, Config::kVHeadSize, Config::kTileN,
                                     Config::kStages,   Config::kConsumers, Config::kBlockSize};
+  static constexpr int kColumns = padded_columns(Config::kHeadSize);
+  static constexpr int kVColumns = padded_columns(Config::kVHeadSize);
   static constexpr HopperLayout kLayout = hopper_layout(kTile);
-  static constexpr OperandLayout kQueryLayout = chunked_layout(Config::kHeadSize, kConsumerRows);
-  static constexpr OperandLayout kKeyLayout = side_layout(kTile, Config::kHeadSize);
-  static constexpr OperandLayout kValueLayout = side_layout(kTile, Config::kVHeadSize);
-  static constexpr OperandLayout kOutputLayout = chunked_layout(Config::kVHeadSize, kConsumerRows);
+  static constexpr OperandLayout kQueryLayout = chunked_layout(kColumns, kConsumerRows);
+  static constexpr OperandLayout kKeyLayout = side_layout(kTile, kColumns);
+  static constexpr OperandLayout kValueLayout = side_layout(kTile, kVColumns);
+  static constexpr OperandLayout kOutputLayout = chunked_layout(kVColumns, kConsumerRows);
   static constexpr int kTileM = Config::kConsumers * kConsumerRows;
   static constexpr int kConsumerThreads = Config::kConsumers * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
   static constexpr int kBoxes = Config::kTileN / box_rows(kTile);
-  static constexpr int kKeyBytes = Config::kTileN * Config::kHeadSize * 2;
-  static constexpr int kValueBytes = Config::kTileN * Config::kVHeadSize * 2;
+  static constexpr int kKeyBytes = Config::kTileN * kColumns * 2;
+  static constexpr int kValueBytes = Config::kTileN * kVColumns * 2;
   static_assert(kBoxes <= 32 && box_rows(kTile) % 8 == 0);
+  static_assert(!kPaged || (kColumns == Config::kHeadSize && kVColumns == Config::kVHeadSize));
 
   const AttendParams& params;
   const HopperGrid& grid;

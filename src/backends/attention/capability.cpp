@@ -11,6 +11,7 @@
 
 #include "backends/refusals.h"
 #include "core/error.h"
+#include "metadata/parts/local_chunks.h"
 
 namespace attnbench {
 namespace {
@@ -56,14 +57,18 @@ void add_format_reasons(const Question& q, Refusals& reasons) {
   const KvCacheDtype kv = q.problem.kv_cache.dtype;
   reasons.check_head_size(q.can.head_size_multiple, q.can.min_head_size, q.can.max_head_size);
   reasons.check_dtype(q.can.dtypes);
-  reasons.kv_cache_dtype(!contains(q.can.kv_dtypes, kv) ||
-                         (has_tensor_scales(kv) && q.device.sm < q.can.min_sm_fp8_kv));
+  reasons.check_kv_cache_dtype(q.can.kv_dtypes);
+  const bool is_too_old = has_tensor_scales(kv) && q.device.sm < q.can.min_sm_fp8_kv;
+  reasons.kv_cache_dtype(is_too_old && contains(q.can.kv_dtypes, kv),
+                         fmt::format("compute capability {}.{} or newer for it",
+                                     q.can.min_sm_fp8_kv / 10, q.can.min_sm_fp8_kv % 10));
   // int8 attention has pages of its own: any multiple of 16 up to 256.
-  const int block_size = q.problem.kv_cache.block_size;
-  const bool block_size_fits = q.can.is_ixformer && q.int8()
-                                   ? block_size % 16 == 0 && block_size <= 256
-                                   : supports_block_size(block_size, q.can.block_sizes);
-  reasons.block_size(!block_size_fits);
+  if (q.can.is_ixformer && q.int8()) {
+    const int block_size = q.problem.kv_cache.block_size;
+    reasons.block_size(block_size % 16 != 0 || block_size > 256, "a multiple of 16, at most 256");
+  } else {
+    reasons.check_block_size(q.can.block_sizes);
+  }
   reasons.mm_prefix(!q.can.mm_prefix || q.dcp());
 }
 
@@ -123,6 +128,8 @@ void add_dcp_reasons(const Question& q, Refusals& reasons) {
   reasons.add_if(q.sinks(), "DCP with sinks");
   reasons.add_if(q.fp8_kv(), "DCP with fp8");
   reasons.add_if(q.forced_cascade(), "DCP with cascade");
+  // New keys are a tensor of the step there, which a layer that shares a cache does not have.
+  reasons.add_if(q.attention().kv_sharing, "DCP with KV sharing");
   reasons.add_if(q.attention().type != AttentionType::kDecoder,
                  fmt::format("DCP with attention type {}", to_string(q.attention().type)));
   reasons.dcp_transport();
@@ -158,6 +165,14 @@ void add_output_quant_reasons(const Question& q, Refusals& reasons) {
   }
 }
 
+/// What chunks, which become requests of their own, cannot have (§3.11).
+void add_chunk_reasons(const Question& q, Refusals& reasons) {
+  if (!q.attention().chunk_size) return;
+  reasons.add_if(q.alibi(), "chunked local attention with ALiBi");
+  reasons.add_if(q.forced_cascade(), "cascade attention with chunked local attention");
+  reasons.add_if(q.dcp(), "DCP with chunked local attention");
+}
+
 /// Row 15 as it is listed in §13.4, then what only attnbench knows.
 void add_feature_reasons(const Question& q, Refusals& reasons) {
   const KvCacheSpec& cache = q.problem.kv_cache;
@@ -171,7 +186,9 @@ void add_feature_reasons(const Question& q, Refusals& reasons) {
   add_output_quant_reasons(q, reasons);
   reasons.add_if(q.mm_prefix() && q.can.mm_prefix && q.attention().type != AttentionType::kDecoder,
                  "mm_prefix applies to decoder attention only");
-  reasons.per_token_head_size(contains(q.can.kv_dtypes, cache.dtype));
+  reasons.stored_head_size(contains(q.can.kv_dtypes, cache.dtype));
+  reasons.add_if(is_rotated(cache.dtype) && q.problem.output_quant.type != OutputQuantType::kNone,
+                 "fused output quantization of a rotated KV cache");
   reasons.fp8_query(!q.can.fp8_query || !q.fp8_kv());
   const bool e4m3_operands =
       q.can.fp8_query && q.fp8_kv() && !q.int8() && query_is_quantised(q.problem, q.can.rules);
@@ -179,6 +196,10 @@ void add_feature_reasons(const Question& q, Refusals& reasons) {
   reasons.add_if(q.attention().alibi == AlibiKind::kSqrt && !q.can.alibi_sqrt,
                  "alibi sqrt not supported");
   reasons.v_head_size(q.paged());
+  reasons.num_splits(!q.can.num_splits);
+  add_chunk_reasons(q, reasons);
+  reasons.add_if(cache.layers && q.int8(), "int8 attention with a cross-layer cache");
+  reasons.add_if(q.attention().kv_sharing && q.int8(), "KV sharing with int8 attention");
 }
 
 }  // namespace
@@ -202,17 +223,30 @@ std::vector<std::string> refusals_of(const Capability& capability, const Problem
 void add_cache_facts(const Problem& problem, CacheLayoutKind kind, const KernelRules& rules,
                      Facts& facts) {
   const KvCacheSpec& cache = problem.kv_cache;
-  const bool nhd = cache.layout == CacheLayout::kNhd;
-  const KvLayout layout =
-      make_kv_layout(kind, nhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks,
-                     cache.block_size, problem.attention.num_kv_heads, problem.attention.head_size,
-                     is_per_token_head(cache.dtype), cache.int8_level == 2 ? 3 : 2);
+  const KvLayout layout = paged_layout(problem, kind);
   // Planes of IX are head-major whatever the setting (§2.2).
   const CacheLayout order = kind == CacheLayoutKind::kIx ? CacheLayout::kHnd : cache.layout;
   facts.emplace_back("cache layout", fmt::format("{} {}", to_string(kind), to_string(order)));
   facts.emplace_back("cache shape",
                      fmt::format("[{}] in memory", fmt::join(layout.physical_shape, ", ")));
   facts.emplace_back("cache element", dtype_name(resolve_store_rule(problem, rules).element));
+  if (cache.layers) {
+    facts.emplace_back("layers", fmt::format("{} in one allocation, this is number {}",
+                                             *cache.layers, cache.layer));
+  }
+  if (cache.manager_block_size) {
+    facts.emplace_back("blocks of the manager",
+                       fmt::format("{} tokens, {} kernel blocks", *cache.manager_block_size,
+                                   *cache.manager_block_size / cache.block_size));
+  }
+  if (problem.attention.chunk_size) {
+    facts.emplace_back("local chunks",
+                       fmt::format("{} of {} keys", problem_of_chunks(problem).batch.size(),
+                                   *problem.attention.chunk_size));
+  }
+  if (problem.attention.kv_sharing) {
+    facts.emplace_back("cache write", "none: another layer has written the keys (kv_sharing)");
+  }
 }
 
 }  // namespace attnbench

@@ -39,6 +39,7 @@ struct Capability {
   bool batch_invariant = true;
   bool fp8_query = false;
   bool static_fp8_output = false;
+  bool num_splits = false;  // splits of keys that can be asked for
   bool encoder_soft_cap_and_alibi = false;
 };
 
@@ -60,6 +61,7 @@ class NativeBackend : public Backend {
   explicit NativeBackend(Capability capability) : capability_(std::move(capability)) {}
   std::string_view name() const override { return capability_.name; }
   KernelRules kernel_rules() const override { return capability_.rules; }
+  std::vector<BlockSizeRule> block_sizes() const override { return capability_.block_sizes; }
   bool is_default_for(AttentionType type) const override {
     return type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder ||
            is_encoder_type(type);

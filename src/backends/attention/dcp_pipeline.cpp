@@ -19,15 +19,6 @@
 namespace attnbench {
 namespace {
 
-/// Splits of a rank's context keys: flash decoding, where every request is a decode.
-int context_splits(const Problem& problem, int num_sms) {
-  if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
-  const std::vector<std::int32_t> lens = context_lens_of(problem);
-  const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
-  return choose_num_splits(problem.num_requests(), problem.attention.num_kv_heads,
-                           dcp_max_local_seq_len(longest, DcpGroup::of(problem)), num_sms);
-}
-
 /// Buffers of one rank of this process; h = H / W heads are its own.
 struct Rank {
   int number = 0;                     // in the group
@@ -147,7 +138,7 @@ class DcpPipeline : public AttentionPipeline {
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
     key_starts_ =
         memory().upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
-    split_.num_splits = context_splits(problem(), ops().num_sms());
+    split_.num_splits = dcp_context_splits(problem(), ops().num_sms());
     split_.num_tokens = num_tokens();
     if (split_.num_splits <= 1) return;
     const std::int64_t rows = split_.num_splits * num_tokens() * params().num_heads;
@@ -306,6 +297,14 @@ class DcpPipeline : public AttentionPipeline {
 
 }  // namespace
 
+int dcp_context_splits(const Problem& problem, int num_sms) {
+  if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
+  const std::vector<std::int32_t> lens = context_lens_of(problem);
+  const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
+  return num_splits_of(problem, problem.num_requests(), problem.attention.num_kv_heads,
+                       dcp_max_local_seq_len(longest, DcpGroup::of(problem)), num_sms);
+}
+
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops, const KernelRules& rules) {
   return std::make_unique<DcpPipeline>(problem, inputs, ops, rules);
@@ -325,7 +324,7 @@ Facts explain_dcp(const Problem& problem, int num_sms) {
           {"heads of a rank", std::to_string(problem.attention.num_heads / world_size)},
           {"context tokens by rank", fmt::format("{}", fmt::join(tokens, ", "))},
           {"exchange", to_string(problem.dcp.comm)},
-          {"num_splits", std::to_string(context_splits(problem, num_sms))}};
+          {"num_splits", std::to_string(dcp_context_splits(problem, num_sms))}};
 }
 
 }  // namespace attnbench

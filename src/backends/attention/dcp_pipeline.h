@@ -31,6 +31,9 @@ namespace attnbench {
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
                                             Ops& ops, const KernelRules& rules);
 
+/// Splits of a rank's context keys: flash decoding, where every request is a decode.
+int dcp_context_splits(const Problem& problem, int num_sms);
+
 /// Ranks, context tokens of each (the stripes of short requests may leave some ranks with less work
 /// than others), exchange and splits, for `attnbench explain`. Splits depend on the number of
 /// multiprocessors, `num_sms`, and are those of the rank with the longest context: all ranks take

@@ -19,6 +19,12 @@ class FlashAttn : public NativeBackend {
   }
   bool states_rules() const override { return false; }
   std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kFa; }
+  std::vector<std::string> refusals(const Problem& problem,
+                                    const DeviceFacts& device) const override {
+    std::vector<std::string> reasons = NativeBackend::refusals(problem, device);
+    if (reasons.empty()) reasons = split_refusals(problem, rule(), device.num_sms);
+    return reasons;
+  }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
     return make_flash_pipeline(problem, inputs, ops, rule());
@@ -50,6 +56,7 @@ Capability flash_attn_capability() {
   c.non_causal_decoder = true;
   c.fp8_query = true;
   c.encoder_soft_cap_and_alibi = true;
+  c.num_splits = true;
   return c;
 }
 

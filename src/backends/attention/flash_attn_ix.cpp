@@ -33,6 +33,12 @@ class FlashAttnIx : public NativeBackend {
   }
   bool states_rules() const override { return false; }
   std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kIx; }
+  std::vector<std::string> refusals(const Problem& problem,
+                                    const DeviceFacts& device) const override {
+    std::vector<std::string> reasons = NativeBackend::refusals(problem, device);
+    if (reasons.empty()) reasons = split_refusals(problem, rule(), device.num_sms);
+    return reasons;
+  }
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override {
     return make_flash_pipeline(problem, inputs, ops, rule());

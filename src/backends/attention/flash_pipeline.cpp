@@ -14,6 +14,7 @@
 #include "metadata/int_math.h"
 #include "metadata/parts/cascade.h"
 #include "metadata/parts/decode_plan.h"
+#include "metadata/parts/local_chunks.h"
 
 namespace attnbench {
 namespace {
@@ -44,6 +45,7 @@ bool choose_cascade(const Problem& problem, int num_sms) {
   question.num_kv_heads = problem.attention.num_kv_heads;
   question.use_alibi = problem.attention.alibi != AlibiKind::kNone;
   question.use_sliding_window = problem.attention.sliding_window.has_value();
+  question.use_local_attention = problem.attention.chunk_size.has_value();
   question.num_sms = num_sms;
   question.dcp_world_size = problem.dcp.world_size;
   return use_cascade_attention(question);
@@ -100,7 +102,7 @@ class FlashPipeline : public AttentionPipeline {
     part.num_requests = count;
     part.max_query_len = 0;
     for (int b = first; b < first + count; ++b) {
-      const Request& request = problem().batch[static_cast<std::size_t>(b)];
+      const Request& request = attended().batch[static_cast<std::size_t>(b)];
       part.max_query_len =
           std::max(part.max_query_len, checked_int32(request.query_len, "query_len"));
     }
@@ -236,12 +238,14 @@ class FlashPipeline : public AttentionPipeline {
 
 }  // namespace
 
-FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms) {
+FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
   FlashPlan plan;
-  if (is_encoder_type(problem.attention.type)) return plan;
-  plan.cascade = choose_cascade(problem, num_sms);
+  if (is_encoder_type(whole.attention.type)) return plan;
+  plan.cascade = choose_cascade(whole, num_sms);
+  const Problem problem = problem_of_chunks(whole);
   plan.batch = split_batch(problem, MetadataBuilder::kFlashAttnIx);
-  plan.fused_save = problem.kv_cache.int8_level > 0 &&
+  // A fused save finds slots by the position in a request, which a chunk does not have.
+  plan.fused_save = problem.kv_cache.int8_level > 0 && !whole.attention.chunk_size &&
                     problem.attention.type == AttentionType::kDecoder &&
                     plan.batch.num_prefills == 0;
   // Batch-invariant mode fixes the order of every sum.
@@ -253,9 +257,28 @@ FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms)
     max_seq_len = std::max(max_seq_len, problem.batch[static_cast<std::size_t>(b)].seq_len);
   }
   plan.num_split_requests = plan.batch.num_decodes;
-  plan.num_splits = choose_num_splits(plan.batch.num_decodes, problem.attention.num_kv_heads,
-                                      max_seq_len, num_sms);
+  plan.num_splits = num_splits_of(problem, plan.batch.num_decodes, problem.attention.num_kv_heads,
+                                  max_seq_len, num_sms);
   return plan;
+}
+
+std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule,
+                                        int num_sms) {
+  const std::optional<int>& wanted = problem.attention.num_splits;
+  if (!wanted || is_encoder_type(problem.attention.type)) return {};
+  const auto refuse = [&](std::string_view why) {
+    return std::vector{fmt::format("num_splits {} {}", *wanted, why)};
+  };
+  if (problem.dcp.world_size > 1) {
+    return dcp_context_splits(problem, num_sms) == *wanted
+               ? std::vector<std::string>{}
+               : refuse("with queries of several tokens over ranks");
+  }
+  const FlashPlan plan = plan_flash(problem, rule, num_sms);
+  if (plan.num_splits == *wanted) return {};
+  if (plan.cascade) return refuse("with cascade attention");
+  return refuse(plan.batch.num_decodes == 0 ? "without decodes"
+                                            : "with prefills in the same varlen call");
 }
 
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,

@@ -31,6 +31,10 @@ struct FlashPlan {
 /// On a device of `num_sms` multiprocessors.
 FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms);
 
+/// Why the splits that attention.num_splits asks for cannot be made of a batch that is supported
+/// otherwise; empty = they can.
+std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule, int num_sms);
+
 /// Under decode context parallelism the pipeline of dcp_pipeline.h. Errors: E-CAPACITY; with a
 /// cascade, those of check_cascade_prefix().
 std::unique_ptr<Pipeline> make_flash_pipeline(const Problem& problem, const BackendInputs& inputs,

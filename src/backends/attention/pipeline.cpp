@@ -13,7 +13,9 @@
 #include "inputs/cache/paged_cache.h"
 #include "inputs/cache/stored_kv.h"
 #include "inputs/make_inputs.h"
+#include "metadata/batch.h"
 #include "metadata/int_math.h"
+#include "metadata/parts/local_chunks.h"
 
 namespace attnbench {
 namespace {
@@ -48,6 +50,7 @@ std::vector<int> packed_ranges(const AttentionMath& math, std::size_t num_ranges
 AttentionPipeline::AttentionPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
                                      const KernelRules& rules, bool ragged_keys)
     : problem_(problem),
+      attended_(problem_of_chunks(problem)),
       rules_(rules),
       math_(resolve_attention_math(problem_, rules_)),
       memory_(ops) {
@@ -58,6 +61,7 @@ AttentionPipeline::AttentionPipeline(const Problem& problem, const BackendInputs
   } else {
     set_paged_kv(inputs);
   }
+  set_rotation();
 }
 
 void AttentionPipeline::set_rows(const BackendInputs& inputs) {
@@ -80,11 +84,11 @@ void AttentionPipeline::set_rows(const BackendInputs& inputs) {
   }
   params_.lse = memory_.workspace_of<float>(num_rows_ * a.num_heads, "lse");
   params_.lse_stride = num_rows_;
-  params_.query_start_loc = memory_.upload(inputs.inputs->query_start_loc, "query_start_loc");
-  params_.seq_lens = memory_.upload(inputs.inputs->seq_lens, "seq_lens");
-  params_.num_requests = static_cast<int>(problem_.num_requests());
+  params_.query_start_loc = memory_.upload(query_start_loc_of(attended_), "query_start_loc");
+  params_.seq_lens = memory_.upload(seq_lens_of(attended_), "seq_lens");
+  params_.num_requests = checked_int32(num_requests(), "requests");
   params_.batch_invariant = problem_.attention.batch_invariant ? 1 : 0;
-  params_.max_query_len = checked_int32(problem_.max_query_len(), "query_len");
+  params_.max_query_len = checked_int32(attended_.max_query_len(), "query_len");
   params_.num_heads = a.num_heads;
   params_.num_kv_heads = a.num_kv_heads;
   params_.head_size = a.head_size;
@@ -144,10 +148,11 @@ void AttentionPipeline::set_redrawn_rows(const Tensor& key, const Tensor& value)
 
 std::optional<SampleSide> AttentionPipeline::sample_side() {
   SampleSide side;
-  side.add_query(params_.query, params_.query_element, num_tokens_, params_.query_token_stride);
+  const void* query = rotate_query_ ? rotate_query_->source : params_.query;
+  side.add_query(query, params_.query_element, num_tokens_, params_.query_token_stride);
   side.blocks = redrawn_;
   side.planes = planes_;
-  side.add_output(memory_, params_.output, params_.output_element);
+  side.add_output(memory_, final_output(), params_.output_element);
   side.add_output(memory_, params_.lse, attn::Element::kF32);
   side.workspace_bytes = memory_.poisoned_bytes();
   side.read = [this] { return read_output(false); };
@@ -196,6 +201,7 @@ void AttentionPipeline::set_paged_kv(const BackendInputs& inputs) {
   kv.head_stride_key = kv.head_stride_value = layout.head_stride;
   kv.block_table = memory_.upload_of<int>(cache.block_table, "block_table");
   kv.block_table_stride = cache.block_table.dim(1);
+  if (problem_.attention.chunk_size) set_chunk_tables(cache.block_table);
   kv.block_size = problem_.kv_cache.block_size;
   set_scales(layout);
   set_cache_write(cache);
@@ -204,6 +210,22 @@ void AttentionPipeline::set_paged_kv(const BackendInputs& inputs) {
   if (!inputs.inputs->shapes_only && inputs.seat == nullptr)
     set_redrawn_blocks(cache, *inputs.stored);
   if (calculates_kv_scales(problem_)) calculate_scales(*inputs.inputs);
+}
+
+void AttentionPipeline::set_chunk_tables(const Tensor& table) {
+  const std::int64_t block_size = problem_.kv_cache.block_size;
+  const auto* const rows = table.data<std::int32_t>();
+  const std::int64_t columns =
+      std::max<std::int64_t>(1, ceil_div(attended_.max_seq_len(), block_size));
+  std::vector<int> tables;
+  for (const LocalChunk& chunk : local_chunks(problem_.batch, *problem_.attention.chunk_size)) {
+    const std::int64_t pages = ceil_div(chunk.rows.seq_len, block_size);
+    const auto* const first = rows + chunk.request * table.dim(1) + chunk.first_key / block_size;
+    tables.insert(tables.end(), first, first + pages);
+    tables.insert(tables.end(), static_cast<std::size_t>(columns - pages), -1);
+  }
+  params_.kv.block_table = memory_.upload(tables, "block_table of chunks");
+  params_.kv.block_table_stride = columns;
 }
 
 std::vector<float> AttentionPipeline::expand_scale(const std::vector<float>& scale) const {
@@ -217,16 +239,62 @@ void AttentionPipeline::set_scales(const KvLayout& layout) {
   attn::KvParams& kv = params_.kv;
   const KvCacheDtype dtype = problem_.kv_cache.dtype;
   if (!is_quantised(dtype)) return;
-  if (is_per_token_head(dtype)) {
-    const ScaleView view = per_token_head_scale_view(layout);
-    kv.key_scales = cache_->as<float>() + view.key_offset;
-    kv.value_scales = cache_->as<float>() + view.value_offset;
-    kv.scale_block_stride = view.block_stride;
-    kv.scale_slot_stride = view.slot_stride;
-    kv.scale_head_stride = view.head_stride;
-    return;
-  }
-  set_tensor_scales();
+  kv.coding = kv_coding_of(dtype);
+  place_inner_scales(layout, cache_->data(), write_);
+  kv.key_scales = write_.key_scales;
+  kv.value_scales = write_.value_scales;
+  kv.scale_block_stride = write_.scale_block_stride;
+  kv.scale_slot_stride = write_.scale_slot_stride;
+  kv.scale_head_stride = write_.scale_head_stride;
+  kv.block_scales = write_.block_scales;
+  if (reads_tensor_scales(dtype)) set_tensor_scales();
+}
+
+/// Keys and values lie rotated in the cache, so queries are rotated for it and outputs back: both
+/// have a second place in memory, at which the attention itself works. Why D divides the scale: a
+/// rotation of both makes every product D times as large.
+void AttentionPipeline::set_rotation() {
+  if (cache_ == nullptr || !is_rotated(problem_.kv_cache.dtype)) return;
+  attn::AttendParams& p = params_;
+  rotate_query_ = attn::RotateHeadsParams{};
+  attn::RotateHeadsParams& query = *rotate_query_;
+  query.element = p.query_element;
+  query.source = p.query;
+  query.source_token_stride = query.output_token_stride = p.query_token_stride;
+  query.source_head_stride = query.output_head_stride = p.query_head_stride;
+  query.output =
+      memory_.workspace_of(p.query_element, num_rows_ * p.num_heads * p.head_size, "rotated query");
+  query.num_tokens = num_tokens_;
+  query.num_heads = p.num_heads;
+  query.head_size = p.head_size;
+  p.query = query.output;
+  rotate_output_ = attn::RotateHeadsParams{};
+  attn::RotateHeadsParams& output = *rotate_output_;
+  output.element = p.output_element;
+  output.source = memory_.workspace_of(p.output_element, num_rows_ * p.num_heads * p.v_head_size,
+                                       "rotated output");
+  output.source_token_stride = output.output_token_stride = p.output_token_stride;
+  output.source_head_stride = output.output_head_stride = p.output_head_stride;
+  output.output = p.output;
+  output.num_tokens = num_tokens_;
+  output.num_heads = p.num_heads;
+  output.head_size = p.v_head_size;
+  output.inverse = 1;
+  p.output = const_cast<void*>(output.source);
+  p.score.softmax_scale /= static_cast<float>(p.head_size);
+}
+
+void AttentionPipeline::add_rotate_query_step() { add_rotate_step("rotate_query", rotate_query_); }
+
+void AttentionPipeline::add_rotate_output_step() {
+  add_rotate_step("rotate_output", rotate_output_);
+}
+
+void AttentionPipeline::add_rotate_step(const char* name,
+                                        const std::optional<attn::RotateHeadsParams>& rotation) {
+  if (!rotation) return;
+  const attn::RotateHeadsParams params = *rotation;
+  add_step(counted_step(name, [this, params] { ops().rotate_heads(params); }));
 }
 
 void AttentionPipeline::set_tensor_scales() {
@@ -262,11 +330,6 @@ void AttentionPipeline::set_cache_write(const PagedCache& cache) {
   write_.quantise = cache_write_mode(problem_.kv_cache.dtype);
   write_.k_scale = kv.k_scale;
   write_.v_scale = kv.v_scale;
-  write_.key_scales = const_cast<float*>(kv.key_scales);
-  write_.value_scales = const_cast<float*>(kv.value_scales);
-  write_.scale_block_stride = kv.scale_block_stride;
-  write_.scale_slot_stride = kv.scale_slot_stride;
-  write_.scale_head_stride = kv.scale_head_stride;
   write_.int8_truncate = problem_.kv_cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
 }
 
@@ -276,7 +339,7 @@ void AttentionPipeline::calculate_scales(const AttentionInputs& inputs) {
   const Tensor& query = inputs.query;
   const std::int64_t num_new = write_.num_slots - static_cast<std::int64_t>(kPaddingSlots.size());
   kv_scales_ = std::make_unique<KvScaleStep>(
-      memory_,
+      memory_, kv_scale_constants(problem_),
       ScaledRows{element_of(query.dtype()), memory_.upload(query, "query_unquantized"), num_tokens_,
                  a.num_heads, a.head_size},
       ScaledRows{write_.source_element, write_.key, num_new, a.num_kv_heads, a.head_size},
@@ -287,17 +350,21 @@ void AttentionPipeline::calculate_scales(const AttentionInputs& inputs) {
 }
 
 void AttentionPipeline::add_write_step() {
-  if (cache_ == nullptr) return;
+  if (cache_ == nullptr || problem_.attention.kv_sharing) return;
   if (kv_scales_) {
     add_step(side_step(
         "calc_kv_scales", [this] { kv_scales_->run(); }, kv_scales_->bytes()));
   }
-  const auto rows = static_cast<double>(write_.num_slots) * write_.num_kv_heads *
-                    (write_.head_size + write_.v_head_size);
-  const auto sizes =
-      static_cast<double>(element_size(write_.source_element) + dtype_size(cache_dtype_));
+  const auto vector_bytes = [this](int width) {
+    const auto stored = static_cast<std::size_t>(stored_width(problem_.kv_cache.dtype, width));
+    return static_cast<double>(static_cast<std::size_t>(width) *
+                                   element_size(write_.source_element) +
+                               stored * dtype_size(cache_dtype_));
+  };
+  const double vectors = static_cast<double>(write_.num_slots) * write_.num_kv_heads;
   add_step(side_step(
-      "write_cache", [this] { ops().write_cache(write_); }, rows * sizes));
+      "write_cache", [this] { ops().write_cache(write_); },
+      vectors * (vector_bytes(write_.head_size) + vector_bytes(write_.v_head_size))));
 }
 
 void AttentionPipeline::add_attend_step(std::string name, std::function<void()> run) {
@@ -313,7 +380,7 @@ PipelineOutput AttentionPipeline::read_output(bool with_cache) {
   ops().synchronize();
   PipelineOutput result;
   const AttentionSpec& a = problem_.attention;
-  DeviceBuffers::Rows output = memory_.read_rows(params_.output, output_dtype(problem_),
+  DeviceBuffers::Rows output = memory_.read_rows(final_output(), output_dtype(problem_),
                                                  {num_tokens_, a.num_heads, a.v_head_size});
   result.output = std::move(output.rows);
   if (output.written_past) {

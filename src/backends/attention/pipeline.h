@@ -40,6 +40,8 @@ class AttentionPipeline : public Pipeline {
 
   Ops& ops() { return memory_.ops(); }
   const Problem& problem() const { return problem_; }
+  /// The problem that is attended: with chunks of local attention as its requests.
+  const Problem& attended() const { return attended_; }
   const AttentionMath& math() const { return math_; }
   /// One pass over the whole batch into output and LSE.
   const attn::AttendParams& params() const { return params_; }
@@ -48,7 +50,8 @@ class AttentionPipeline : public Pipeline {
   std::int64_t num_tokens() const { return num_tokens_; }
   /// Rows of query, output and (as stride) LSE: T_pad.
   std::int64_t num_rows() const { return num_rows_; }
-  std::int64_t num_requests() const { return problem_.num_requests(); }
+  /// That are attended.
+  std::int64_t num_requests() const { return attended_.num_requests(); }
 
   /// For what a family of backends does its own way, before its first step is queued.
   attn::AttendParams& mutable_params() { return params_; }
@@ -60,6 +63,9 @@ class AttentionPipeline : public Pipeline {
   std::int64_t cache_bytes() const { return static_cast<std::int64_t>(cache_->size_bytes()); }
   /// Adds the step that carries the FLOPs and bytes of the attention.
   void add_attend_step(std::string name, std::function<void()> run);
+  /// Before and after the attention over a cache of rotated vectors (§5.6); nothing for others.
+  void add_rotate_query_step();
+  void add_rotate_output_step();
   /// Number of the step that add_attend_step() added first.
   std::size_t attend_step() const { return attend_step_; }
 
@@ -75,8 +81,16 @@ class AttentionPipeline : public Pipeline {
   std::vector<float> expand_scale(const std::vector<float>& scale) const;
   void set_cache_write(const PagedCache& cache);
   void calculate_scales(const AttentionInputs& inputs);
+  void set_rotation();
+  void add_rotate_step(const char* name, const std::optional<attn::RotateHeadsParams>& rotation);
+  /// Where the output of the whole step lies; params_.output is that of the attention.
+  void* final_output() const { return rotate_output_ ? rotate_output_->output : params_.output; }
+
+  /// The pages of every chunk, through the table of its request.
+  void set_chunk_tables(const Tensor& table);
 
   Problem problem_;
+  Problem attended_;
   KernelRules rules_;
   AttentionMath math_;
   DeviceBuffers memory_;
@@ -84,6 +98,8 @@ class AttentionPipeline : public Pipeline {
   std::int64_t num_rows_ = 0;
   attn::AttendParams params_{};
   attn::CacheWriteParams write_{};
+  std::optional<attn::RotateHeadsParams> rotate_query_;  // over a cache of rotated vectors (§5.6)
+  std::optional<attn::RotateHeadsParams> rotate_output_;
   std::unique_ptr<KvScaleStep> kv_scales_;  // where the scales are made from the data
   std::vector<Step> steps_;
   std::size_t attend_step_ = 0;

@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "backends/bare_reasons_testing.h"
 #include "backends/traffic.h"
+#include "backends/upstream_names.h"
 #include "metadata/mask/kernel_rules_testing.h"
 
 namespace attnbench {
@@ -28,7 +30,7 @@ Problem plain() {
 Reasons refusals(const std::string& backend, const Change& change, int sm = 90) {
   Problem p = plain();
   change(p);
-  return find_backend(backend)->refusals(p, DeviceFacts{sm, 132});
+  return bare_reasons(find_backend(backend)->refusals(p, DeviceFacts{sm, 132}));
 }
 
 const char* const kFa = "FLASH_ATTN";
@@ -57,10 +59,35 @@ TEST_CASE("backends are listed in the order of the contract and found by name") 
   Reasons names;
   for (const Backend* backend : all_backends()) names.emplace_back(backend->name());
   CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "MLA",
-                         "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "MM_TORCH_SDPA",
-                         "MM_FLASH_ATTN", "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS", "CUDNN"});
+                         "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "CUTLASS_MLA",
+                         "FLASHINFER_MLA_SPARSE", "MM_TORCH_SDPA", "MM_FLASH_ATTN",
+                         "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS", "CUDNN"});
   CHECK(find_backend("FLASHINFER") == nullptr);
   CHECK(find_backend("TRITON_ATTN")->name() == "TRITON_ATTN");
+}
+
+TEST_CASE("upstream's other names are backends of the list, or refuse every case in its words") {
+  CHECK(find_upstream_backend("TRITON_MLA") == find_backend("MLA"));
+  CHECK(find_upstream_backend("FLASH_ATTENTION") == nullptr);
+  for (const Backend* backend : all_backends()) {
+    CHECK(find_upstream_backend(backend->name()) == nullptr);
+  }
+  const auto reason = [](const char* name) {
+    const Backend* backend = find_upstream_backend(name);
+    REQUIRE(backend != nullptr);
+    CHECK(backend->name() == name);
+    CHECK(find_backend(name) == nullptr);
+    const Reasons reasons = backend->refusals(plain(), DeviceFacts{});
+    REQUIRE(reasons.size() == 1);
+    return reasons.front();
+  };
+  CHECK(reason("MM_ROCM_AITER_FA") == "ROCM_AITER_FA requires ROCm");
+  CHECK(reason("ROCM_ATTN") ==
+        "Selected backend ROCM_ATTN is not valid for this configuration. Reason: ['ImportError']");
+  CHECK(reason("CUSTOM") ==
+        "Backend CUSTOM must be registered before use. Use register_backend(Backend.CUSTOM, "
+        "'your.module.YourClass')");
+  CHECK(reason("FLASHINFER").find("python:attnbench.adapters.flashinfer") != std::string::npos);
 }
 
 TEST_CASE("backends state their rules, and a name that is none of theirs has no rules") {
@@ -406,6 +433,19 @@ TEST_CASE("int8 levels are for layout IX and the reference, with 16-bit types an
   }
 }
 
+TEST_CASE("a format that is not taken is named with its value and what is taken") {
+  Problem p = plain();
+  p.attention.head_size = p.attention.v_head_size = 20;
+  p.attention.dtype = Dtype::kF32;
+  p.kv_cache.block_size = 24;
+  CHECK(find_backend(kFa)->refusals(p, DeviceFacts{}) ==
+        Reasons{"head_size not supported (found 20; expected a multiple of 8, at most 256)",
+                "dtype not supported (found float32; expected float16 or bfloat16)",
+                "block_size not supported (found 24; expected a multiple of 16)"});
+  CHECK(find_backend(kIx)->refusals(p, DeviceFacts{}).back() ==
+        "block_size not supported (found 24; expected a multiple of 16, 32 or 64)");
+}
+
 TEST_CASE("several reasons keep the order of the table") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
@@ -449,6 +489,66 @@ TEST_CASE("shared prefix pages are read once, each request's own keys beside the
   const Traffic traffic = attention_traffic(p, *find_backend(kFa));
   CHECK(traffic.kv_bytes == (100 + 80 + 65) * per_key);
   CHECK(traffic.unique_bytes == (64 + 36 + 16 + 1) * per_key + 3 * 8 * 128 * 2.0);
+}
+
+TEST_CASE("a number of splits is refused where another one would be made") {
+  const auto asked = [](int count, std::vector<Request> batch) {
+    return [=](Problem& p) {
+      p.attention.num_splits = count;
+      p.batch = batch;
+    };
+  };
+  const std::vector<Request> decodes = {{1, 70}, {1, 300}};
+  const std::vector<Request> mixed = {{1, 70}, {33, 33}};
+  CHECK(refusals(kFa, asked(7, decodes)).empty());
+  CHECK(refusals(kFa, asked(1, mixed)).empty());
+  CHECK(refusals(kFa, asked(7, mixed)) ==
+        Reasons{"num_splits 7 with prefills in the same varlen call"});
+  CHECK(refusals(kIx, asked(7, mixed)).empty());
+  CHECK(refusals(kIx, asked(7, {{33, 33}})) == Reasons{"num_splits 7 without decodes"});
+  CHECK(refusals(kTriton, asked(1, decodes)) == Reasons{"num_splits not supported"});
+  CHECK(refusals(kFa, [&](Problem& p) {
+          asked(7, {{1, 128}, {1, 128}})(p);
+          cascade(p);
+        }) == Reasons{"num_splits 7 with cascade attention"});
+  CHECK(refusals(kFa, [&](Problem& p) {
+          asked(7, mixed)(p);
+          p.dcp.world_size = 2;
+        }) == Reasons{"num_splits 7 with queries of several tokens over ranks"});
+}
+
+TEST_CASE("a shared cache is not quantised anew and not striped over ranks") {
+  const Change shared = [](Problem& p) { p.attention.kv_sharing = true; };
+  for (const char* backend : {kFa, kIx, kTriton}) CHECK(refusals(backend, shared).empty());
+  CHECK(refusals(kIx, [&](Problem& p) {
+          shared(p);
+          p.kv_cache.int8_level = 1;
+        }) == Reasons{"KV sharing with int8 attention"});
+  CHECK(refusals(kFa, [&](Problem& p) {
+          shared(p);
+          p.dcp.world_size = 2;
+        }) == Reasons{"DCP with KV sharing"});
+  CHECK(refusals("MLA", shared).back() == "KV sharing is not supported for MLA");
+}
+
+TEST_CASE("chunks are requests of their own, which some features cannot have") {
+  const auto chunked = [](const Change& more) {
+    return [=](Problem& p) {
+      p.attention.chunk_size = 32;
+      more(p);
+    };
+  };
+  const Change nothing = [](Problem&) {};
+  for (const char* backend : {kFa, kIx, kTriton}) {
+    CHECK(refusals(backend, chunked(nothing)).empty());
+    CHECK(refusals(backend, chunked([](Problem& p) { p.attention.alibi = AlibiKind::kLinear; })) ==
+          Reasons{"chunked local attention with ALiBi"});
+  }
+  CHECK(refusals(kFa, chunked(cascade)) ==
+        Reasons{"cascade attention with chunked local attention"});
+  CHECK(refusals(kFa, chunked([](Problem& p) { p.dcp.world_size = 2; })) ==
+        Reasons{"DCP with chunked local attention"});
+  CHECK(refusals("CUDNN", chunked(nothing)).size() > refusals("CUDNN", nothing).size());
 }
 
 }  // namespace attnbench

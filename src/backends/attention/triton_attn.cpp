@@ -6,6 +6,7 @@
 #include "backends/attention/pipeline.h"
 #include "backends/backend_list.h"
 #include "core/error.h"
+#include "metadata/parts/local_chunks.h"
 #include "metadata/parts/segments.h"
 
 namespace attnbench {
@@ -20,8 +21,16 @@ Capability triton_capability() {
              .honours_e5m2_as_e4m3 = true,
              .rounds_dequantised = true};
   c.dtypes = {Dtype::kF16, Dtype::kBF16, Dtype::kF32};
-  c.kv_dtypes = {kAuto,    kFloat16, kBFloat16,         kFp8,
-                 kFp8E4M3, kFp8E5M2, kInt8PerTokenHead, kFp8PerTokenHead};
+  c.kv_dtypes = {kAuto,
+                 kFloat16,
+                 kBFloat16,
+                 kFp8,
+                 kFp8E4M3,
+                 kFp8E5M2,
+                 kInt8PerTokenHead,
+                 kFp8PerTokenHead,
+                 kInt4PerTokenHead,
+                 kNvfp4};
   c.min_head_size = 32;
   c.min_sm_per_head_scales = -1;
   c.mm_prefix = true;
@@ -36,8 +45,9 @@ int path_threshold(const Problem& problem) {
 
 /// The 3D path cuts keys into segments that are reduced afterwards; it is for few, short query
 /// rows, where the 2D path would leave most of the device idle (§4.2, §4.3).
-bool takes_3d_path(const Problem& problem) {
-  if (is_encoder_type(problem.attention.type)) return false;
+bool takes_3d_path(const Problem& whole) {
+  if (is_encoder_type(whole.attention.type)) return false;
+  const Problem problem = problem_of_chunks(whole);
   std::optional<bool> forced;
   if (problem.triton.path != TritonPath::kAuto) forced = problem.triton.path == TritonPath::k3d;
   return use_3d_path(forced, static_cast<int>(problem.max_query_len()), problem.num_requests(),
@@ -57,11 +67,13 @@ class TritonPipeline : public AttentionPipeline {
                  const KernelRules& rules)
       : AttentionPipeline(problem, inputs, ops, rules) {
     add_write_step();
+    add_rotate_query_step();
     if (takes_3d_path(problem)) {
       add_3d_steps();
     } else {
       add_attend_step("attend", [this] { this->ops().attend(params()); });
     }
+    add_rotate_output_step();
   }
 
  private:
@@ -102,7 +114,7 @@ class TritonAttn : public NativeBackend {
                 {"3d threshold", std::to_string(path_threshold(problem))}};
     if (takes_3d_path(problem)) {
       const int tile = decode_tile(problem.attention);
-      const SegmentPlan plan = plan_segments(problem.max_seq_len(), tile);
+      const SegmentPlan plan = plan_segments(problem_of_chunks(problem).max_seq_len(), tile);
       facts.emplace_back("segments", fmt::format("{} of {} active in the longest request, {} tiles "
                                                  "of {} keys each",
                                                  plan.num_active, kNumSoftmaxSegments,

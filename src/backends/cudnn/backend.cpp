@@ -70,12 +70,14 @@ class CudnnRefusals : private Refusals {
     const bool is_hopper = device_.sm >= 90 && device_.sm < 100;
     const int most = !is_hopper && (decode_only || fp8()) ? 128 : 256;
     const int unit = fp8() ? 16 : 8;
-    head_size(a.head_size % unit != 0 || (a.head_size > most && !is_deepseek));
+    head_size(a.head_size % unit != 0 || (a.head_size > most && !is_deepseek),
+              fmt::format("a multiple of {}, at most {}", unit, most));
     check_dtype({Dtype::kBF16, Dtype::kF16});
     const bool copies = !is_quantised(problem_.kv_cache.dtype);
     kv_cache_dtype(has_cache() && !copies && (!fp8() || device_.sm < 90));
     block_size(cudnn_reads_pages(problem_) &&
-               !std::has_single_bit(static_cast<unsigned>(problem_.kv_cache.block_size)));
+                   !std::has_single_bit(static_cast<unsigned>(problem_.kv_cache.block_size)),
+               "a power of two");
     v_head_size(!is_deepseek);
   }
 
@@ -84,6 +86,8 @@ class CudnnRefusals : private Refusals {
     per_head_scales();
     compute_capability(80);
     batch_invariance();
+    chunks();
+    cross_layer_cache();
     int8();
     cascade_by(kCudnnName);
     dcp();

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backends/bare_reasons_testing.h"
 #include "backends/cudnn/backend.h"
 #include "backends/cudnn/fake_cudnn_testing.h"
 #include "backends/cudnn/form.h"
@@ -154,7 +155,7 @@ void expect_agreement(const Problem& problem) {
 }
 
 List reasons(const Problem& problem, const DeviceFacts& device = kHopper) {
-  return cudnn_refusals(problem, device, {});
+  return bare_reasons(cudnn_refusals(problem, device, {}));
 }
 
 TEST_CASE("what CUDNN asks for is the attention of the problem") {

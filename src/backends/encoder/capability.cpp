@@ -58,6 +58,16 @@ void add_form_reasons(const MmCapability& can, const Problem& problem, Refusals&
       std::ranges::any_of(problem.batch, [](const Request& r) { return r.query_len != r.seq_len; });
   reasons.add_if(without_cu && can.batch_form && !can.other_key_len && other_key_len,
                  fmt::format("{} requires key length equal to query length", can.upstream_name));
+  // §10.4: V lies inside rows of Q, K and V.
+  const std::int64_t row =
+      std::int64_t{3} * (problem.mm_encoder.hidden_size / std::max(1, problem.mm_encoder.tp_size));
+  const std::int64_t width =
+      std::int64_t{problem.attention.num_kv_heads} * problem.attention.v_head_size;
+  const bool interleaved = can.lengths == MmLengthsBackend::kFlashInfer &&
+                           problem.mm_encoder.hidden_size > 0 && !wants_fp8(problem);
+  reasons.add_if(
+      interleaved && width > row,
+      fmt::format("rows of 3 * hidden_size / tp_size = {} elements, for {} of V", row, width));
   reasons.add_if(wants_fp8(problem) && !can.fp8,
                  fmt::format("mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {}",
                              can.upstream_name));

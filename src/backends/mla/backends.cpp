@@ -1,6 +1,6 @@
-// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA and FLASHMLA_SPARSE. Each is
-// its limits as a MlaCapability; MlaBackend is the same class for all. None of them has rules of
-// its own for masks or rounding, so none states KernelRules.
+// The MLA backends: MLA (vLLM's TRITON_MLA), FLASHMLA, FLASH_ATTN_MLA, FLASHMLA_SPARSE, CUTLASS_MLA
+// and FLASHINFER_MLA_SPARSE. Each is its limits as a MlaCapability; MlaBackend is the same class
+// for all. None of them has rules of its own for masks or rounding, so none states KernelRules.
 #include <fmt/format.h>
 
 #include <utility>
@@ -15,6 +15,8 @@ namespace attnbench {
 namespace {
 
 using enum KvCacheDtype;
+
+constexpr int kBlackwell = 100;  // SM 10.0
 
 /// FlashMLA: entries of DeepSeek's sizes in pages of 64 on Hopper, decodes by a plan that spreads
 /// the keys of all requests evenly over the device.
@@ -48,10 +50,44 @@ MlaCapability flash_mla_sparse() {
   MlaCapability c = flash_mla();
   c.name = "FLASHMLA_SPARSE";
   c.dtypes = {Dtype::kBF16};
-  c.kv_dtypes = {kAuto, kBFloat16, kFp8DsMla, kFp8};
-  c.entry_sizes = {576};
+  c.kv_dtypes = {kAuto, kBFloat16, kFp8DsMla, kFp8, kFp8Model1Mla};
+  c.entry_sizes = {576, 512};
   c.sparse = true;
   c.fp8_query = false;
+  c.max_heads = 128;
+  c.too_many_heads = "sparse MLA with {} heads, more than 128";
+  c.head_tile = 64;
+  c.builder = MetadataBuilder::kFlashMlaSparse;
+  return c;
+}
+
+/// CUTLASS on Blackwell: one query token a decode, always 128 heads, pages of 128, and a query of
+/// the cache's type.
+MlaCapability cutlass_mla() {
+  MlaCapability c = plain_mla_capability();
+  c.name = "CUTLASS_MLA";
+  c.entry_sizes = {320, 576};
+  c.block_sizes = {{128, false}};
+  c.min_sm = kBlackwell;
+  c.max_sm = kBlackwell + 9;
+  c.fp8_query = true;
+  c.max_heads = c.q_pad_num_heads = 128;
+  c.too_many_heads = "H must be <= 128, but got {}";
+  return c;
+}
+
+/// FlashInfer's TensorRT-LLM kernel over listed keys, on Blackwell: an fp8 cache has one scale, and
+/// a query of its type.
+MlaCapability flashinfer_mla_sparse() {
+  MlaCapability c = plain_mla_capability();
+  c.name = "FLASHINFER_MLA_SPARSE";
+  c.entry_sizes = {576};
+  c.block_sizes = {{32, false}, {64, false}};
+  c.min_sm = kBlackwell;
+  c.max_sm = kBlackwell + 9;
+  c.sparse = true;
+  c.fp8_query = true;
+  c.nope_head_dims = {128, 192};
   c.builder = MetadataBuilder::kFlashMlaSparse;
   return c;
 }
@@ -70,6 +106,28 @@ std::string describe_decode_plan(const Problem& problem, const MlaPlan& plan) {
                      decodes.num_splits.back() - static_cast<int>(lens.size()) + num_split);
 }
 
+/// Upstream says it in its log where a quantised query was asked for and there is none (§8.6).
+std::string describe_prefill_query(const Problem& problem, const MlaPlan& plan) {
+  if (plan.fp8_prefill) return "fp8_e4m3";
+  if (!problem.mla.use_prefill_query_quantization)
+    return std::string(dtype_name(problem.attention.dtype));
+  return fmt::format("{}; fp8 needs an fp8 cache and FLASHINFER or TRTLLM_RAGGED",
+                     dtype_name(problem.attention.dtype));
+}
+
+std::string describe_weights(const Problem& problem) {
+  const std::optional<int>& block = problem.mla.kv_b_proj_block;
+  const std::string scales = block ? fmt::format("a scale for {0} x {0}", *block) : "one scale";
+  return fmt::format("fp8_e4m3, {}, dequantised to {}", scales,
+                     dtype_name(problem.attention.dtype));
+}
+
+void add_prefill_facts(const Problem& problem, const MlaPlan& plan, Facts& facts) {
+  facts.emplace_back("prefill backend", problem.mla.prefill_backend);
+  facts.emplace_back("prefill query", describe_prefill_query(problem, plan));
+  facts.emplace_back("prefill values", plan.pad_v ? "padded to the width of keys" : "as wide as V");
+}
+
 class MlaBackend : public Backend {
  public:
   MlaBackend(MlaCapability capability, std::string_view description)
@@ -77,6 +135,7 @@ class MlaBackend : public Backend {
   std::string_view name() const override { return capability_.name; }
   std::string_view description() const override { return description_; }
   KernelRules kernel_rules() const override { return {}; }
+  std::vector<BlockSizeRule> block_sizes() const override { return capability_.block_sizes; }
   bool states_rules() const override { return false; }
   bool is_default_for(AttentionType type) const override { return type == AttentionType::kMla; }
   std::vector<std::string> refusals(const Problem& problem,
@@ -91,7 +150,7 @@ class MlaBackend : public Backend {
     return make_mla_pipeline(capability_, problem, inputs, ops);
   }
   Facts explain(const Problem& problem, const DeviceFacts& device) const override {
-    const MlaPlan plan = plan_mla(capability_, problem, device.num_sms);
+    const MlaPlan plan = plan_mla(capability_, problem, device.num_sms, device.sm);
     Facts facts{{"num_decodes", std::to_string(plan.batch.num_decodes)},
                 {"num_prefills", std::to_string(plan.batch.num_prefills)},
                 {"num_decode_tokens", std::to_string(plan.batch.num_decode_tokens)},
@@ -103,11 +162,19 @@ class MlaBackend : public Backend {
     if (is_planned && plan.num_parts > 1 && problem.dcp.world_size == 1) {
       facts.emplace_back("decode plan", describe_decode_plan(problem, plan));
     }
+    if (plan.batch.num_prefills > 0) add_prefill_facts(problem, plan, facts);
     if (plan.chunks) {
       facts.emplace_back("context chunks", std::to_string(plan.chunks->chunks.size()));
       facts.emplace_back("max_context_chunk", std::to_string(plan.chunks->max_context_chunk));
     }
     facts.emplace_back("workspace tokens", std::to_string(plan.workspace_tokens));
+    if (problem.mla.kv_b_proj == WeightFormat::kFp8) {
+      facts.emplace_back("kv_b_proj", describe_weights(problem));
+    }
+    if (const int heads = mla_padded_heads(capability_, problem);
+        heads > problem.attention.num_heads) {
+      facts.emplace_back("padded heads", std::to_string(heads));
+    }
     if (capability_.sparse && plan.sparse_batch.num_prefills > 0) {
       facts.emplace_back("upconverted requests", std::to_string(plan.sparse_batch.num_prefills));
     }
@@ -147,6 +214,17 @@ const Backend& flash_attn_mla_backend() {
 const Backend& flashmla_sparse_backend() {
   static const MlaBackend backend(flash_mla_sparse(),
                                   "FlashMLA sparse: top-k listed keys, bf16 or fp8_ds_mla cache");
+  return backend;
+}
+const Backend& cutlass_mla_backend() {
+  static const MlaBackend backend(cutlass_mla(),
+                                  "CUTLASS MLA of SM 10: decode padded to 128 heads, pages of 128");
+  return backend;
+}
+const Backend& flashinfer_mla_sparse_backend() {
+  static const MlaBackend backend(
+      flashinfer_mla_sparse(),
+      "FlashInfer sparse MLA of SM 10: top-k listed keys, 16-bit or fp8 cache and query");
   return backend;
 }
 

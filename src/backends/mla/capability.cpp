@@ -3,6 +3,7 @@
 #include "backends/mla/capability.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -20,11 +21,19 @@ template <typename T>
 bool contains(const std::vector<T>& values, T value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
+/// No list takes every size.
+bool takes(const std::vector<int>& sizes, int size) {
+  return sizes.empty() || contains(sizes, size);
+}
 
 class MlaRefusals : private Refusals {
  public:
   MlaRefusals(const MlaCapability& capability, const Problem& problem, const DeviceFacts& device)
-      : Refusals(problem, device), can_(capability), problem_(problem), a_(problem.attention) {}
+      : Refusals(problem, device),
+        can_(capability),
+        problem_(problem),
+        a_(problem.attention),
+        device_sm_(device.sm) {}
 
   std::vector<std::string> collect() {
     add_formats();
@@ -37,17 +46,16 @@ class MlaRefusals : private Refusals {
  private:
   bool is_mla() const { return a_.type == AttentionType::kMla; }
   int entry_size() const { return problem_.mla.kv_lora_rank + problem_.mla.qk_rope_head_dim; }
-  bool has_wrong_entry() const {
-    return is_mla() && !can_.entry_sizes.empty() && !contains(can_.entry_sizes, entry_size());
-  }
+  bool has_wrong_entry() const { return is_mla() && !takes(can_.entry_sizes, entry_size()); }
   bool has_wrong_kv_dtype() const { return !contains(can_.kv_dtypes, problem_.kv_cache.dtype); }
 
   /// Rows 1 to 5 of §13.1.
   void add_formats() {
-    head_size(has_wrong_entry());
+    head_size(has_wrong_entry(), fmt::format("kv_lora_rank + qk_rope_head_dim of {}, not {}",
+                                             fmt::join(can_.entry_sizes, " or "), entry_size()));
     check_dtype(can_.dtypes);
-    kv_cache_dtype(has_wrong_kv_dtype());
-    block_size(!supports_block_size(problem_.kv_cache.block_size, can_.block_sizes));
+    check_kv_cache_dtype(can_.kv_dtypes);
+    check_block_size(can_.block_sizes);
     mm_prefix();
   }
 
@@ -62,6 +70,9 @@ class MlaRefusals : private Refusals {
     compute_capability(can_.min_sm, can_.max_sm);
     attention_type(!is_mla() && a_.type != AttentionType::kDecoder);
     non_causal(is_mla());
+    add_if(is_mla() && !takes(can_.nope_head_dims, problem_.mla.qk_nope_head_dim),
+           fmt::format("FlashInfer MLA Sparse kernel requires qk_nope_head_dim in [{}], but got {}",
+                       fmt::join(can_.nope_head_dims, ", "), problem_.mla.qk_nope_head_dim));
   }
 
   /// Row 15.
@@ -69,7 +80,7 @@ class MlaRefusals : private Refusals {
     const bool dcp = problem_.dcp.world_size > 1;
     add_if(has_wrong_entry(),
            fmt::format("Head dimension {} is not supported by MLA.", entry_size()));
-    add_if(can_.sparse && has_wrong_kv_dtype() && is_quantised(problem_.kv_cache.dtype),
+    add_if(stores_packed() && has_wrong_kv_dtype() && is_quantised(problem_.kv_cache.dtype),
            "FlashMLA Sparse Attention backend fp8 only supports fp8_ds_mla kv-cache dtype");
     add_if(has_wrong_packed_sizes(), packed_sizes());
     int8();
@@ -80,8 +91,10 @@ class MlaRefusals : private Refusals {
     dcp_transport();
     dcp_interleaved_speculation();
     mla_scores();
-    add_if(can_.sparse && !can_.latent_only && a_.num_heads > 128,
-           fmt::format("sparse MLA with {} heads, more than 128", a_.num_heads));
+    add_if(a_.kv_sharing, "KV sharing is not supported for MLA");
+    if (a_.num_heads > can_.max_heads) {
+      add(fmt::format(fmt::runtime(can_.too_many_heads), a_.num_heads));
+    }
     fp8_query(!takes_e4m3_query());
     e4m3_probability(!takes_e4m3_probability());
   }
@@ -94,6 +107,11 @@ class MlaRefusals : private Refusals {
   /// Users' kernels may, where query and cache are e4m3.
   bool takes_e4m3_probability() const {
     return can_.latent_only && can_.fp8_query && allows_quantised_query(can_, problem_);
+  }
+
+  /// Whether its fp8 cache is one of packed entries.
+  bool stores_packed() const {
+    return can_.sparse && std::ranges::any_of(can_.kv_dtypes, is_packed);
   }
 
   const std::optional<PackedEntry>& packed() const {
@@ -117,20 +135,40 @@ class MlaRefusals : private Refusals {
   /// of them than the workspace has blocks for (§8.5), or heads that no prefill takes.
   void add_plan() {
     try {
+      if (problem_.timing.mode == TimingMode::kGraph && !can_.latent_only) {
+        check_mla_graph_capture(problem_, graph_builder());
+      }
       const MlaPlan plan = plan_mla(can_, problem_);
-      if (plan.batch.num_prefills == 0) return;
+      if (!can_.latent_only) add_num_splits(plan);
+      // Upstream looks at the one that is named when it starts, whatever will be run.
+      const std::string& prefill = problem_.mla.prefill_backend;
+      const bool is_named = prefill != kFlashAttnPrefill && !can_.sparse && !can_.latent_only;
+      if (plan.batch.num_prefills == 0 && !is_named) return;
       const std::vector<std::string> reasons =
-          mla_prefill_reasons(problem_.mla.prefill_backend, problem_.mla, a_.dtype);
-      if (reasons.empty()) return;
-      add(mla_prefill_message(problem_.mla.prefill_backend, reasons));
+          mla_prefill_reasons(prefill, problem_.mla, a_.dtype, device_sm_);
+      if (!reasons.empty()) add(mla_prefill_message(prefill, reasons));
     } catch (const Error& error) {
       add(error.what());
     }
   }
 
+  /// Sparse backends split their batch where the cache is packed (§8.9).
+  MetadataBuilder graph_builder() const {
+    const bool packed_entries = can_.sparse && is_packed(mla_cache_dtype(can_, problem_));
+    return packed_entries ? MetadataBuilder::kFlashMlaSparseFp8 : can_.builder;
+  }
+
+  /// Decodes whose keys follow a plan have no number of splits to ask for.
+  void add_num_splits(const MlaPlan& plan) {
+    if (!a_.num_splits) return;
+    const bool is_planned = can_.sparse || can_.split == MlaDecodeSplit::kPlan;
+    num_splits(is_planned, !is_planned && plan.num_parts != *a_.num_splits, "without decodes");
+  }
+
   const MlaCapability& can_;
   const Problem& problem_;
   const AttentionSpec& a_;
+  int device_sm_;
 };
 
 }  // namespace

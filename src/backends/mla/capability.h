@@ -25,6 +25,11 @@ struct MlaCapability {
   int max_sm = 1 << 30;
   bool sparse = false;
   bool fp8_query = false;  // an fp8 cache is read with an e4m3 query
+  int max_heads = 1 << 30;
+  std::string too_many_heads = {};  // the words for more, "{}" for their number
+  int head_tile = 1;                // heads of a sparse query are padded to a multiple of it
+  int q_pad_num_heads = 0;          // decodes have at least so many, zeros behind the real ones
+  std::vector<int> nope_head_dims = {};  // empty = any
   /// A user's kernel: every request is attended over the latents, prefills as well.
   bool latent_only = false;
   MetadataBuilder builder = MetadataBuilder::kMlaSingleOnly;

@@ -33,16 +33,16 @@ Problem small_problem() {
 /// A case run by one backend on the CPU, and what the reference says about it.
 struct Run {
   explicit Run(const Problem& of, const char* name = "MLA",
-               const std::function<void(MlaInputs&)>& change = {})
+               const std::function<void(MlaInputs&)>& change = {}, int sm = 90)
       : problem(of),
         capability(*find_backend(name)->mla_capability(of)),
         inputs(make_mla_inputs(problem)) {
     if (change) change(inputs);
-    plan = plan_mla(capability, problem);
+    plan = plan_mla(capability, problem, 132, sm);
     stored = store_mla_cache(inputs.kv_c, inputs.k_pe, mla_cache_dtype(capability, problem),
                              static_cast<float>(problem.kv_cache.k_scale.at(0)));
     cache = make_mla_cache(problem, inputs, stored.codes);
-    ops = make_cpu_ops(1);
+    ops = make_cpu_ops(1, 132, sm);
     BackendInputs given;
     given.mla = &inputs;
     given.mla_cache = &cache;
@@ -251,6 +251,67 @@ TEST_CASE("a quantised output is what the 16-bit output gives, and no row more")
     CHECK(std::equal(expected.scales.bytes(),
                      expected.scales.bytes() + expected.scales.size_bytes(), scales.bytes()));
   }
+}
+
+TEST_CASE("CUTLASS_MLA decodes with 128 heads, of which those of padding show nowhere") {
+  Problem problem = small_problem();
+  set_mla_dims({4, 256, 32, 64, 24}, problem);
+  problem.kv_cache.block_size = 128;
+  problem.mla.workspace_tokens = 768;
+  const Run run(problem, "CUTLASS_MLA", {}, 100);
+  CHECK(run.has_step("pad_query_heads"));
+  CHECK(run.error() < kTolerance);
+  CHECK(run.output.lse->dim(0) == 4);
+  const Run plain(problem, "MLA");
+  CHECK_FALSE(plain.has_step("pad_query_heads"));
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  problem.kv_cache.k_scale = {0.023};
+  problem.kv_cache.q_scale = 0.031;
+  const Run fp8(problem, "CUTLASS_MLA", {}, 100);
+  CHECK(fp8.has_step("quantise_query"));
+  CHECK(fp8.error() < 6e-2);
+}
+
+TEST_CASE("FLASHINFER_MLA_SPARSE reads listed e4m3 entries by their scale, with an e4m3 query") {
+  Problem problem = sparse_problem();
+  const Run plain(problem, "FLASHINFER_MLA_SPARSE", {}, 100);
+  CHECK_FALSE(plain.has_step("quantise_query"));
+  CHECK_FALSE(plain.has_step("pad_query_heads"));
+  CHECK(plain.error() < kTolerance);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8E4M3;
+  problem.kv_cache.k_scale = {0.023};
+  problem.kv_cache.q_scale = 0.031;
+  const Run run(problem, "FLASHINFER_MLA_SPARSE", {}, 100);
+  CHECK(run.has_step("quantise_query"));
+  CHECK(run.stored.codes.dtype() == Dtype::kE4M3);
+  CHECK(run.error() < 6e-2);
+  CHECK(check_mla_cache(problem, run.stored.codes, run.cache, *run.output.cache).empty());
+}
+
+TEST_CASE("a native e4m3 prefill gives what the emulated one gives") {
+  Problem problem = small_problem();
+  set_mla_dims({2, 256, 128, 64, 128}, problem);
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  problem.mla.emulate_fp8_prefill = true;
+  const Run emulated(problem);
+  CHECK(emulated.has_step("cast_query"));
+  problem.mla.emulate_fp8_prefill = false;
+  problem.mla.use_prefill_query_quantization = true;
+  const Run in_16_bits(problem);
+  CHECK_FALSE(in_16_bits.has_step("cast_query"));
+  for (const char* prefill : {"FLASHINFER", "TRTLLM_RAGGED"}) {
+    problem.mla.prefill_backend = prefill;
+    const Run native(problem, "MLA", {}, 100);
+    CHECK(native.has_step("cast_query"));
+    CHECK(difference(native.output.output, emulated.output.output) == 0);
+  }
+}
+
+TEST_CASE("values are padded on the devices whose FlashAttention wants it, with the same output") {
+  const Run narrow(small_problem());
+  const Run wide(small_problem(), "MLA", {}, 80);
+  CHECK(wide.plan.pad_v);
+  CHECK(difference(wide.output.output, narrow.output.output) == 0);
 }
 
 TEST_CASE("FLASHMLA reads an fp8 cache with a quantised query") {

@@ -22,13 +22,14 @@ std::optional<MlaChunkPlan> plan_chunks(const Problem& problem, const MlaPlan& p
 }
 
 /// Parts of the plan of a sparse fp8 decode; the heads are padded to tiles of 64.
-int sparse_parts(const Problem& problem, const MlaPlan& plan, int num_sms) {
+int sparse_parts(const MlaCapability& capability, const Problem& problem, const MlaPlan& plan,
+                 int num_sms) {
   std::int64_t max_query_len = 1;
   for (int b = 0; b < plan.sparse_batch.num_decodes; ++b) {
     max_query_len = std::max(max_query_len, problem.batch[static_cast<std::size_t>(b)].query_len);
   }
   if (problem.attention.batch_invariant) return 1;
-  const int heads = std::max(problem.attention.num_heads, problem.mla.q_pad_num_heads.value_or(0));
+  const int heads = mla_padded_heads(capability, problem);
   return sparse_decode_parts(num_sms, checked_int32(max_query_len, "query_len"),
                              static_cast<int>(ceil_div(heads, 64)) * 64);
 }
@@ -51,7 +52,14 @@ int decode_parts(const MlaCapability& capability, const Problem& problem, const 
   }
   // A rank holds at most this many of the longest request's keys.
   const std::int64_t longest = dcp_max_local_seq_len(max_seq_len, DcpGroup::of(problem));
-  return choose_num_splits(plan.batch.num_decodes, 1, longest, num_sms);
+  return num_splits_of(problem, plan.batch.num_decodes, 1, longest, num_sms);
+}
+
+/// auto: FlashAttention 3 takes V narrower than K on SM 9.0, the prefills of other libraries take
+/// it on their devices (§8.6).
+bool pads_v(const MlaSpec& mla, int sm) {
+  if (mla.v_pad != Switch::kAuto) return mla.v_pad == Switch::kOn;
+  return mla.prefill_backend == kFlashAttnPrefill && sm != kAssumedSm;
 }
 
 /// Pairs of a row and a key that it sees, of the requests [first, last).
@@ -96,7 +104,8 @@ BatchSplit split_mla_batch(const MlaCapability& capability, const Problem& probl
 }
 
 bool allows_quantised_query(const MlaCapability& capability, const Problem& problem) {
-  return !capability.sparse && is_e4m3_cache(mla_cache_dtype(capability, problem));
+  const bool has_lists = capability.sparse && capability.latent_only;
+  return !has_lists && is_e4m3_cache(mla_cache_dtype(capability, problem));
 }
 
 bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem) {
@@ -104,22 +113,27 @@ bool has_fp8_decodes(const MlaCapability& capability, const Problem& problem) {
          split_mla_batch(capability, problem).num_decodes > 0;
 }
 
-MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem, int num_sms) {
+int mla_padded_heads(const MlaCapability& capability, const Problem& problem) {
+  return std::max(problem.attention.num_heads,
+                  problem.mla.q_pad_num_heads.value_or(capability.q_pad_num_heads));
+}
+
+MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem, int num_sms, int sm) {
   MlaPlan plan;
   plan.batch = split_mla_batch(capability, problem);
   plan.quantised_query = capability.fp8_query && allows_quantised_query(capability, problem);
-  // auto: FA3 on SM 9.0 takes V narrower than K (§8.6).
-  plan.pad_v = problem.mla.v_pad == Switch::kOn;
+  plan.pad_v = pads_v(problem.mla, sm);
   plan.workspace_tokens = mla_workspace_tokens(problem);
-  plan.fp8_prefill = problem.mla.emulate_fp8_prefill && !capability.sparse &&
-                     !capability.latent_only && is_e4m3_cache(problem.kv_cache.dtype);
+  plan.fp8_prefill = (problem.mla.emulate_fp8_prefill || has_fp8_mla_prefill(problem)) &&
+                     !capability.sparse && !capability.latent_only &&
+                     is_e4m3_cache(problem.kv_cache.dtype);
   if (capability.latent_only) return plan;  // the rest is the kernel's own affair
   plan.chunks = plan_chunks(problem, plan);
   if (!capability.sparse) {
     plan.num_parts = decode_parts(capability, problem, plan, num_sms);
   } else if (is_packed(mla_cache_dtype(capability, problem))) {
     plan.sparse_batch = split_batch(problem, MetadataBuilder::kFlashMlaSparseFp8);
-    plan.num_parts = sparse_parts(problem, plan, num_sms);
+    plan.num_parts = sparse_parts(capability, problem, plan, num_sms);
   }
   return plan;
 }

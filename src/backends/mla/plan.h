@@ -24,18 +24,23 @@ struct MlaPlan {
   BatchSplit sparse_batch;
   bool quantised_query = false;  // of the decodes
   bool pad_v = false;
-  bool fp8_prefill = false;  // emulated (§8.6): prefills attend in e4m3
+  bool fp8_prefill = false;  // §8.6: prefills attend in e4m3
   std::int64_t workspace_tokens = 0;
   std::optional<MlaChunkPlan> chunks;  // context of the prefills
   /// Parts of a decode plan, or splits of every decode; 1 = one pass.
   int num_parts = 1;
 };
-/// Only num_parts depends on the device, of `num_sms` multiprocessors.
+/// num_parts depends on the device's `num_sms` multiprocessors, pad_v on its compute capability
+/// `sm`.
 MlaPlan plan_mla(const MlaCapability& capability, const Problem& problem,
-                 int num_sms = kAssumedNumSms);
+                 int num_sms = kAssumedNumSms, int sm = kAssumedSm);
 
-/// Whether lists and cache of the problem allow an e4m3 query: of a dense problem over e4m3 entries
-/// with one scale.
+/// Heads that queries of decodes have, zeros behind the real ones: mla.q_pad_num_heads, or what the
+/// backend pads to by itself.
+int mla_padded_heads(const MlaCapability& capability, const Problem& problem);
+
+/// Whether lists and cache of the problem allow an e4m3 query: entries of e4m3 with one scale, and
+/// for users' kernels no lists.
 bool allows_quantised_query(const MlaCapability& capability, const Problem& problem);
 /// Whether decodes of the batch, if there are any, have an e4m3 query over e4m3 entries: what the
 /// rate of the matrix units is chosen by.

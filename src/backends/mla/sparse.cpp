@@ -1,4 +1,4 @@
-// With 16-bit entries one step attends for all rows. With fp8_ds_mla entries the batch is cut in
+// With 16-bit entries one step attends for all rows. With packed entries the batch is cut in
 // two: short queries read the entries in place, long ones an upconverted copy in a workspace that
 // several groups of requests use in turn.
 #include "backends/mla/sparse.h"
@@ -15,9 +15,6 @@ namespace {
 
 using attn::i64;
 
-/// Kernels take heads in tiles of this many; the heads behind the real ones are zeros.
-constexpr i64 kHeadTile = 64;
-
 /// Prefills that share the workspace at one time.
 struct PrefillGroup {
   int first_request = 0;
@@ -30,16 +27,21 @@ class MlaSparse {
   explicit MlaSparse(MlaWork& work)
       : work_(work),
         tokens_(work.num_tokens),
-        padded_heads_(work.padded_heads(kHeadTile)),
+        padded_heads_(work.padded_heads(work.capability.head_tile)),
         workspace_starts_(work.problem.batch.size(), -1) {}
 
   void add_steps() {
-    const std::vector<const void*> queries = add_padded_heads(
-        work_, add_latent_query(work_, tokens_), work_.element, tokens_, padded_heads_);
+    std::vector<const void*> queries = add_latent_query(work_, tokens_);
+    attn::Element element = work_.element;
+    if (work_.plan.quantised_query) {
+      queries = {add_quantised_query(work_, queries.front(), tokens_)};
+      element = attn::Element::kE4M3;
+    }
+    queries = add_padded_heads(work_, queries, element, tokens_, padded_heads_);
     void* output =
         work_.workspace(tokens_ * padded_heads_ * work_.sizes.latent, work_.element, "o_l");
-    const attn::AttendParams attend = attend_params(queries.front(), output);
-    const bool is_fp8 = work_.entry_format() == attn::MlaEntry::kDsMla;
+    const attn::AttendParams attend = attend_params(queries.front(), element, output);
+    const bool is_fp8 = is_packed(mla_cache_dtype(work_.capability, work_.problem));
     const std::vector<PrefillGroup> groups =
         is_fp8 ? group_prefills() : std::vector<PrefillGroup>{};
     const attn::SparseParams sparse = sparse_params();
@@ -53,9 +55,10 @@ class MlaSparse {
   }
 
  private:
-  attn::AttendParams attend_params(const void* query, void* output) {
+  attn::AttendParams attend_params(const void* query, attn::Element element, void* output) {
     attn::AttendParams p{};
-    p.query_element = p.output_element = work_.element;
+    p.query_element = element;
+    p.output_element = work_.element;
     p.query = query;
     p.query_token_stride = padded_heads_ * work_.sizes.entry();
     p.query_head_stride = work_.sizes.entry();
@@ -71,13 +74,15 @@ class MlaSparse {
     p.num_kv_heads = 1;
     p.head_size = static_cast<int>(work_.sizes.entry());
     p.v_head_size = static_cast<int>(work_.sizes.latent);
-    p.score.softmax_scale = static_cast<float>(work_.problem.attention.scale);
+    const double q_scale = work_.plan.quantised_query ? work_.problem.kv_cache.q_scale : 1.0;
+    p.score.softmax_scale = static_cast<float>(work_.problem.attention.scale * q_scale);
     const attn::MlaEntries entries = work_.entries(work_.ranks.front(), 0);
     p.kv.element = entries.element;
     p.kv.key = entries.cache;
     p.kv.block_stride = entries.block_stride;
     p.kv.token_stride_key = entries.slot_stride;
     p.kv.block_size = entries.block_size;
+    if (work_.entry_format() == attn::MlaEntry::kE4M3) p.kv.k_scale = work_.k_scale;
     return p;
   }
 
@@ -170,6 +175,7 @@ class MlaSparse {
     upconvert.workspace_starts = work_.memory.upload(slice(workspace_starts_), "workspace starts");
     upconvert.num_requests = group.num_requests;
     upconvert.num_rows = group.rows;
+    upconvert.is_model1 = work_.entry_format() == attn::MlaEntry::kModel1 ? 1 : 0;
     work_.add_each("upconvert_context", false, &Ops::upconvert_ds_mla, std::vector{upconvert});
   }
 

@@ -20,7 +20,7 @@ MlaWork::MlaWork(const MlaCapability& of, const Problem& described, const Backen
       problem(described),
       inputs(*given.mla),
       cache_before(*given.mla_cache),
-      plan(plan_mla(of, described, device.num_sms())),
+      plan(plan_mla(of, described, device.num_sms(), device.sm())),
       ops(device),
       memory(device),
       element(element_of(described.attention.dtype)),
@@ -59,7 +59,7 @@ void MlaWork::calculate_scales() {
   const i64 num_new = cache_before.new_kv_c.dim(0) - static_cast<i64>(kPaddingSlots.size());
   const ScaledRows latents{element, new_kv_c, num_new, 1, static_cast<int>(sizes.latent)};
   kv_scales = std::make_unique<KvScaleStep>(
-      memory,
+      memory, kv_scale_constants(problem),
       ScaledRows{element, query, num_tokens, static_cast<int>(sizes.heads),
                  static_cast<int>(sizes.nope + sizes.rope)},
       latents, latents, 1);
@@ -98,7 +98,7 @@ attn::MlaEntries MlaWork::entries(const MlaRank& rank, int first_request) const 
   attn::MlaEntries result{};
   result.element = element_of(cache_before.data.dtype());
   result.cache = rank.cache;
-  result.slot_stride = entry;
+  result.slot_stride = entry - footer_bytes(mla_cache_dtype(capability, problem));
   result.block_stride = problem.kv_cache.block_size * entry;
   result.block_table = block_table + i64{first_request} * block_table_columns();
   result.block_table_stride = block_table_columns();
@@ -108,8 +108,7 @@ attn::MlaEntries MlaWork::entries(const MlaRank& rank, int first_request) const 
 }
 
 attn::i64 MlaWork::padded_heads(i64 multiple) const {
-  const i64 wanted = std::max<i64>(sizes.heads, problem.mla.q_pad_num_heads.value_or(0));
-  return ceil_div(wanted, multiple) * multiple;
+  return ceil_div(i64{mla_padded_heads(capability, problem)}, multiple) * multiple;
 }
 
 attn::PlanParams MlaWork::plan_params(const DecodePlan& decodes,

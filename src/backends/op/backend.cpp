@@ -7,6 +7,7 @@
 #include "backends/op/cache_steps.h"
 #include "backends/op/facts.h"
 #include "backends/op/merge_steps.h"
+#include "backends/op/metadata_steps.h"
 #include "backends/op/output_steps.h"
 #include "backends/op/pipeline.h"
 #include "backends/op/quant_steps.h"
@@ -35,6 +36,8 @@ void queue(OpPipeline& op) {
       return queue_output_quant(op);
     case OpKind::kMmQuant:
       return queue_mm_quant(op);
+    case OpKind::kMetadata:
+      return queue_metadata(op);
   }
 }
 
@@ -77,6 +80,8 @@ std::string function_name(const Problem& problem) {
       }
     case OpKind::kMmQuant:
       return "quantize_fp8_maybe_pad_head_dim";
+    case OpKind::kMetadata:
+      return "build, then update_block_table";
   }
   return "";
 }

@@ -61,7 +61,7 @@ class CacheWriter {
     const int heads = problem.attention.num_kv_heads;
     write.quantise = cache_write_mode(cache.dtype);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
-    if (write.quantise != 1) return;
+    if (!reads_tensor_scales(cache.dtype)) return;
     write.k_scale = op_.memory().upload(scale_of_heads(cache.k_scale, heads), "k_scale");
     write.v_scale = op_.memory().upload(scale_of_heads(cache.v_scale, heads), "v_scale");
   }
@@ -71,14 +71,7 @@ class CacheWriter {
     const auto size = static_cast<std::int64_t>(dtype_size(cache_.data.dtype()));
     write.key_cache = data + cache_.layout.key_offset * size;
     write.value_cache = data + cache_.layout.value_offset * size;
-    if (write.quantise != 2) return;
-    const ScaleView view = per_token_head_scale_view(cache_.layout);
-    auto* scales = reinterpret_cast<float*>(data);
-    write.key_scales = scales + view.key_offset;
-    write.value_scales = scales + view.value_offset;
-    write.scale_block_stride = view.block_stride;
-    write.scale_slot_stride = view.slot_stride;
-    write.scale_head_stride = view.head_stride;
+    place_inner_scales(cache_.layout, data, write);
   }
 
   OpPipeline& op_;
@@ -130,7 +123,7 @@ attn::MlaCacheWriteParams mla_write(OpPipeline& op, void* memory) {
   write.format = mla_entry_of(problem.kv_cache.dtype);
   write.source_element = element_of(problem.attention.dtype);
   write.cache = memory;
-  write.slot_stride = data.dim(2);
+  write.slot_stride = data.dim(2) - footer_bytes(problem.kv_cache.dtype);
   write.block_stride = data.dim(1) * data.dim(2);
   write.slot_mapping = op.operand_of<attn::i64>("slot_mapping");
   write.num_slots = op.inputs().at("slot_mapping").num_elements();
@@ -181,7 +174,7 @@ attn::MlaEntries entries_of(OpPipeline& op) {
   attn::MlaEntries entries{};
   entries.element = element_of(cache.data.dtype());
   entries.cache = nullptr;
-  entries.slot_stride = cache.data.dim(2);
+  entries.slot_stride = cache.data.dim(2) - footer_bytes(op.problem().kv_cache.dtype);
   entries.block_stride = cache.data.dim(1) * cache.data.dim(2);
   entries.block_table = op.operand_of<int>("block_table");
   entries.block_table_stride = cache.block_table.dim(1);
@@ -202,6 +195,7 @@ void queue_upconvert(OpPipeline& op, const attn::MlaEntries& entries) {
   params.workspace_starts = op.operand_of<int>("cu_seq_lens");
   params.num_requests = static_cast<int>(problem.num_requests());
   params.num_rows = rows;
+  params.is_model1 = mla_entry_of(problem.kv_cache.dtype) == attn::MlaEntry::kModel1 ? 1 : 0;
   op.add_step([&op, params] { op.ops().upconvert_ds_mla(params); });
 }
 

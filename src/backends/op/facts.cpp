@@ -9,6 +9,7 @@
 
 #include "backends/backend_list.h"
 #include "backends/refusals.h"
+#include "inputs/cache/cache_cells.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -21,7 +22,7 @@ bool kv_dtype_fits(const Problem& problem) {
   const KvCacheDtype dtype = problem.kv_cache.dtype;
   if (problem.op.mla) return kv_format(dtype).of_latents;
   if (!kv_format(dtype).of_heads) return false;
-  return !is_per_token_head(dtype) || problem.op.cache_layout == OpCacheLayout::kTr;
+  return !has_inner_scales(dtype) || problem.op.cache_layout == OpCacheLayout::kTr;
 }
 
 class OpRefusals : private Refusals {
@@ -32,7 +33,8 @@ class OpRefusals : private Refusals {
   std::vector<std::string> collect() {
     const bool writes = op_ == OpKind::kReshapeAndCache || op_ == OpKind::kRopeAndCache;
     // Values of level 2 have 16 bits.
-    dtype(writes && problem_.kv_cache.int8_level == 2 && problem_.attention.dtype == Dtype::kF32);
+    dtype(writes && problem_.kv_cache.int8_level == 2 && problem_.attention.dtype == Dtype::kF32,
+          "bfloat16 or float16 with kv_cache.int8_level 2");
     if (writes || op_ == OpKind::kGather) add_cache();
     if (writes && !problem_.op.mla) add_paged_cache();
     dcp_transport();
@@ -46,17 +48,19 @@ class OpRefusals : private Refusals {
   void add_cache() {
     kv_cache_dtype(!kv_dtype_fits(problem_));
     per_head_scales(problem_.op.mla);
+    add_if(problem_.op.raw && footer_bytes(problem_.kv_cache.dtype) > 0,
+           "raw gather of entries whose scales lie behind the block");
   }
 
   void add_paged_cache() {
     const KvCacheSpec& cache = problem_.kv_cache;
-    const bool per_token_head = is_per_token_head(cache.dtype);
+    const bool inner_scales = has_inner_scales(cache.dtype);
     int8(problem_.op.cache_layout != OpCacheLayout::kIx);
     int8_with_fp8_cache(has_tensor_scales(cache.dtype));
     int8_with_dcp();
-    add_if(op_ == OpKind::kRopeAndCache && per_token_head,
+    add_if(op_ == OpKind::kRopeAndCache && inner_scales,
            "fused rope+kvcache with per-token-head quantization");
-    per_token_head_size();
+    stored_head_size();
     v_head_size(op_ == OpKind::kReshapeAndCache);
   }
 
@@ -91,9 +95,11 @@ double stored_bytes(const Problem& problem) {
   if (problem.kv_cache.int8_level > 0) {
     return e.kv_heads * (e.d + e.dv * (problem.kv_cache.int8_level == 1 ? 1 : e.size) + kFloat);
   }
-  const Dtype element = kv_element_dtype(problem.kv_cache.dtype, problem.attention.dtype);
-  const auto scales = 2.0 * static_cast<double>(inner_scale_bytes(problem.kv_cache.dtype));
-  return e.kv_heads * ((e.d + e.dv) * static_cast<double>(dtype_size(element)) + scales);
+  const AttentionSpec& a = problem.attention;
+  const auto vector_bytes = [&](int head_size) {
+    return static_cast<double>(stored_vector_bytes(problem.kv_cache.dtype, a.dtype, head_size));
+  };
+  return e.kv_heads * (vector_bytes(a.head_size) + vector_bytes(a.v_head_size));
 }
 
 double write_bytes(const Problem& problem) {
@@ -191,6 +197,14 @@ double mm_quant_bytes(const Problem& problem) {
   return e.tokens * (e.heads + 2 * e.kv_heads) * (reads * e.d * e.size + padded);
 }
 
+/// What is moved, read and written once: two block tables, the slots, three numbers a request.
+double metadata_bytes(const Problem& problem) {
+  constexpr double kInt = sizeof(std::int32_t);
+  const auto requests = static_cast<double>(problem.num_requests());
+  const auto columns = static_cast<double>(block_table_columns(problem));
+  return 2 * (requests * (2 * columns + 3) * kInt + Extents(problem).tokens * kSlot);
+}
+
 }  // namespace
 
 std::vector<std::string> op_refusals(const Problem& problem, const DeviceFacts& device) {
@@ -225,6 +239,8 @@ double op_traffic(const Problem& problem) {
       return output_quant_bytes(problem);
     case OpKind::kMmQuant:
       return mm_quant_bytes(problem);
+    case OpKind::kMetadata:
+      return metadata_bytes(problem);
   }
   return 0;
 }

@@ -297,7 +297,7 @@ TEST_CASE("a state is destroyed as well when what follows prepare() fails") {
   AttnbenchBackend backend = table(ATTNBENCH_KV_PAGED);
   backend.prepare = prepare_past_its_memory;
   CHECK_THROWS_WITH_AS(Prepared(small_problem(), backend),
-                       doctest::Contains("eight: 1 bytes past its end"), Error);
+                       doctest::Contains("eight: 1 byte past its end"), Error);
   CHECK(seen.destroyed == 1);
 }
 #endif

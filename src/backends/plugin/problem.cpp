@@ -265,6 +265,8 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   reasons.int8();
   reasons.quantised_kv_of_encoder(has_direct_kv(a.type));
   reasons.dcp();
+  reasons.chunks();
+  reasons.cross_layer_cache();
   reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
   const bool fp8_encoder =
       a.type == AttentionType::kMmEncoder && problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;

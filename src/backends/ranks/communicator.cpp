@@ -73,19 +73,11 @@ class OpsCommunicator final : public Communicator {
 
   /// output [count] = sums of elements from `offset` on.
   void sum(SendBuffers send, std::int64_t offset, std::int64_t count, Dtype dtype, void* output) {
-    if (dtype != Dtype::kF32 && dtype != Dtype::kF16 && dtype != Dtype::kBF16) {
-      fail(ErrorKind::kDtype, "sum over ranks: expected float32, float16 or bfloat16, got {}",
-           dtype_name(dtype));
+    std::vector<const void*> parts;
+    for (const void* part : send) {
+      parts.push_back(part_of(part, static_cast<std::size_t>(offset) * dtype_size(dtype)));
     }
-    attn::SumRanksParams p{};
-    p.element = static_cast<attn::Element>(dtype);
-    p.world_size = world_size_;
-    for (std::size_t rank = 0; rank < num_ranks_; ++rank) {
-      p.parts[rank] = part_of(send[rank], static_cast<std::size_t>(offset) * dtype_size(dtype));
-    }
-    p.output = output;
-    p.count = count;
-    ops_.sum_ranks(p);
+    sum_over_ranks(ops_, parts, dtype, count, output);
   }
 
   void check_buffers(std::string_view operation, SendBuffers send, ReceiveBuffers receive) const {
@@ -102,11 +94,33 @@ class OpsCommunicator final : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_ops_communicator(int world_size, Ops& ops) {
-  if (world_size < 1 || world_size > attn::kMostSummedRanks) {
-    fail(ErrorKind::kConfig, "world size must be in [1, {}], got {}", attn::kMostSummedRanks,
-         world_size);
-  }
+  if (world_size < 1) fail(ErrorKind::kConfig, "world size must be at least 1, got {}", world_size);
   return std::make_unique<OpsCommunicator>(world_size, ops);
+}
+
+void sum_over_ranks(Ops& ops, std::span<const void* const> parts, Dtype dtype, std::int64_t count,
+                    void* output) {
+  if (dtype != Dtype::kF32 && dtype != Dtype::kF16 && dtype != Dtype::kBF16) {
+    fail(ErrorKind::kDtype, "sum over ranks: expected float32, float16 or bfloat16, got {}",
+         dtype_name(dtype));
+  }
+  constexpr std::size_t kMost = attn::kMostSummedRanks;
+  if (parts.size() > kMost && dtype != Dtype::kF32) {
+    fail(ErrorKind::kCapacity, "sum over ranks: expected at most {} parts of {}, got {}", kMost,
+         dtype_name(dtype), parts.size());
+  }
+  attn::SumRanksParams p{};
+  p.element = static_cast<attn::Element>(dtype);
+  p.output = output;
+  p.count = count;
+  // The sum so far is the first part of the next ones, which keeps the order of all additions.
+  for (std::size_t next = 0; next < parts.size();) {
+    std::size_t taken = 0;
+    if (next > 0) p.parts[taken++] = output;
+    while (taken < kMost && next < parts.size()) p.parts[taken++] = parts[next++];
+    p.world_size = static_cast<int>(taken);
+    ops.sum_ranks(p);
+  }
 }
 
 }  // namespace attnbench

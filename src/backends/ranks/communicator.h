@@ -34,6 +34,10 @@ class Communicator {
   /// The first of them.
   virtual int first_rank() const { return 0; }
 
+  /// Ends exchanges that are queued and wait for other ranks, so that the device is free; nothing
+  /// can be exchanged after it.
+  virtual void abort() {}
+
   /// Each rank sends size_bytes and receives [W, size_bytes], ordered by rank.
   virtual void all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) = 0;
 
@@ -57,8 +61,13 @@ struct RankSeat {
   Communicator* communicator = nullptr;
 };
 
-/// Simulated ranks on the device of `ops`, which must outlive it. world_size in [1,
-/// attn::kMostSummedRanks], else E-CONFIG.
+/// Simulated ranks on the device of `ops`, which must outlive it. world_size >= 1, else E-CONFIG.
 std::unique_ptr<Communicator> make_ops_communicator(int world_size, Ops& ops);
+
+/// output[i] = the sum over the ranks of parts[rank][i], in f32 and in their order, rounded once to
+/// dtype (f32, f16 or bf16, else E-DTYPE). One kernel takes attn::kMostSummedRanks of them; more
+/// are summed by several, whose sums so far are f32 (E-CAPACITY for more of another type).
+void sum_over_ranks(Ops& ops, std::span<const void* const> parts, Dtype dtype, std::int64_t count,
+                    void* output);
 
 }  // namespace attnbench

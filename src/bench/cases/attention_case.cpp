@@ -111,7 +111,9 @@ class AttentionCaseRun final : public CaseRun {
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
-    return judge_by(values_, output, &reference_);
+    std::optional<Judgement> judgement = judge_by(values_, output, &reference_);
+    if (judgement) note_saturation(values_.saturation(values_.key_of(backend_)), *judgement);
+    return judgement;
   }
 
   std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
@@ -123,8 +125,8 @@ class AttentionCaseRun final : public CaseRun {
             : RedrawBlocks::of_rows(problem);
     return judge_drawn(problem, [&](const JudgedRequest& one) {
       AttentionValues values(problem_of_request(problem, one.request),
-                             redrawn_request(*inputs_.inputs, one.request, nonce, &blocks),
-                             one.rows, backend_);
+                             redrawn_request(*inputs_.inputs, one, nonce, blocks), one.rows,
+                             backend_);
       return judge_by(values, rows_of_request(output, one.first_row, one.num_rows), nullptr);
     });
   }
@@ -221,11 +223,22 @@ class AttentionCaseRun final : public CaseRun {
                        });
     if (!judgement) return std::nullopt;
     judgement->sample_seed = values.screening().drawn_seed();
-    const auto of_rank = [&](int rank) {
+    // Of a timed sample only the output is kept.
+    const bool has_ranks = problem.dcp.world_size > 1 && saved != nullptr &&
+                           !backend_.kernel_rules().reads_dequantised;
+    if (!has_ranks) return judgement;
+    RankWays ways;
+    ways.of_rank = [&](int rank) {
       return Yardsticks{values.rank_reference(key.math, rank),
                         values.rank_emulation(key.math, rank, rule)};
     };
-    const bool done = judge_ranks(problem, output, of_rank, *judgement);
+    ways.of_rows = [&](int rank, const std::vector<std::int32_t>& rows) {
+      return values.rank_yardsticks(key.math, rank, rule, rows);
+    };
+    ways.screen = [&](int rank, const ScreenedOutput& part) {
+      return values.screen_rank(key.math, rank, part);
+    };
+    const bool done = judge_ranks(problem, output, ways, *judgement);
     if (!done) return std::nullopt;
     return judgement;
   }

@@ -18,6 +18,7 @@ namespace attnbench {
 AttentionValues::AttentionValues(const Problem& problem, AttentionInputs inputs,
                                  const std::vector<std::int32_t>& rows, const Backend& backend)
     : problem_(problem), screening_(rows), inputs_(std::move(inputs)) {
+  if (!query_is_rounded(problem_, backend.kernel_rules())) return;
   dequantized_query_ = store_query(problem_, *inputs_, backend.kernel_rules()).dequantized;
 }
 
@@ -41,6 +42,19 @@ const StoredKv& AttentionValues::stored_kv(const StoreRule& rule) {
   return *stored_.get(rule, [&] { return store_kv(inputs(), rule); });
 }
 
+Saturation AttentionValues::saturation(const ReferenceKey& key) {
+  Saturation result;
+  if (key.quantised_query && problem_.kv_cache.int8_level == 0) {
+    result.query = query_saturation(inputs(), problem_.kv_cache.q_scale);
+  }
+  if (!key.store_rule) return result;
+  const KvSaturation& clipped =
+      *clipped_.get(*key.store_rule, [&] { return kv_saturation(inputs(), *key.store_rule); });
+  result.key = clipped.key;
+  result.value = clipped.value;
+  return result;
+}
+
 bool AttentionValues::has_cache() const { return !is_encoder_type(problem_.attention.type); }
 
 BackendInputs AttentionValues::backend_inputs(const Backend& backend) {
@@ -61,7 +75,7 @@ BackendInputs AttentionValues::backend_inputs(const Backend& backend) {
 ReferenceKey AttentionValues::key_of(const Backend& backend) const {
   ReferenceKey key;
   key.math = resolve_attention_math(problem_, backend.kernel_rules());
-  key.quantised_query = query_is_quantised(problem_, backend.kernel_rules());
+  key.quantised_query = query_is_rounded(problem_, backend.kernel_rules());
   // Why: a cache that only copies bits reads back the inputs, so such backends share a reference.
   if (has_cache() && cache_is_quantised(problem_)) {
     key.store_rule = resolve_store_rule(problem_, backend.kernel_rules());
@@ -132,6 +146,27 @@ const ReferenceOutput* AttentionValues::rank_emulation(const AttentionMath& math
                                                        const EmulationRule& rule) {
   return of_ranks_.get({{math, rule}, rank}, [&] {
     return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_, &rule);
+  });
+}
+
+std::optional<OwnedYardsticks> AttentionValues::rank_yardsticks(
+    const AttentionMath& math, int rank, const EmulationRule& rule,
+    const std::vector<std::int32_t>& rows) {
+  auto exact = attnbench::rank_reference(problem_, math, inputs(), rank, rows, options_);
+  if (!exact) return std::nullopt;
+  auto emulated = attnbench::rank_reference(problem_, math, inputs(), rank, rows, options_, &rule);
+  if (!emulated) return std::nullopt;
+  return OwnedYardsticks{*std::move(exact), *std::move(emulated), std::nullopt};
+}
+
+std::optional<ScreenTable> AttentionValues::screen_rank(const AttentionMath& math, int rank,
+                                                        const ScreenedOutput& output) {
+  return screening_.compare_on_device(problem_, [&](RowScreen& screen) {
+    const RankKeys keys = keys_of_rank(problem_, inputs(), rank);
+    ReferenceInputs source = reference_sources(inputs());
+    source.seq_lens = keys.seq_lens;
+    source.key_start_loc = keys.starts;
+    return screen.compare_listed(math_of_rank(math), source, keys.rows, output);
   });
 }
 

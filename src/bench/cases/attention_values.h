@@ -16,6 +16,8 @@
 #include "bench/cases/memo.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"
+#include "bench/judge/judge.h"
+#include "inputs/cache/saturation.h"
 #include "inputs/cache/stored_kv.h"
 #include "inputs/make_inputs.h"
 #include "reference/attention.h"
@@ -55,6 +57,8 @@ class AttentionValues {
   const std::vector<std::int32_t>& rows() { return screening_.sample(problem_).rows; }
   Screening& screening() { return screening_; }
   const StoredKv& stored_kv(const StoreRule& rule);
+  /// What the scales of the case clip of what is computed by `key`.
+  Saturation saturation(const ReferenceKey& key);
   /// What `backend` starts from.
   BackendInputs backend_inputs(const Backend& backend);
 
@@ -79,6 +83,13 @@ class AttentionValues {
   const ReferenceOutput* rank_reference(const AttentionMath& math, int rank);
   const ReferenceOutput* rank_emulation(const AttentionMath& math, int rank,
                                         const EmulationRule& rule);
+  /// Both, of any rows; not kept.
+  std::optional<OwnedYardsticks> rank_yardsticks(const AttentionMath& math, int rank,
+                                                 const EmulationRule& rule,
+                                                 const std::vector<std::int32_t>& rows);
+  /// Every row of a rank's part, on the device; nothing where it cannot.
+  std::optional<ScreenTable> screen_rank(const AttentionMath& math, int rank,
+                                         const ScreenedOutput& output);
 
  private:
   bool has_cache() const;
@@ -92,6 +103,7 @@ class AttentionValues {
   std::optional<AttentionInputs> inputs_;
   std::optional<Tensor> dequantized_query_;  // f32 [T_pad, H, D]
   Memo<StoreRule, StoredKv> stored_;
+  Memo<StoreRule, KvSaturation> clipped_;
   /// By rule, too; no rule = the reference itself.
   Memo<std::pair<ReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
   Memo<ReferenceKey, ReferenceOutput> in_float32_;

@@ -19,6 +19,8 @@ std::string values_of(Problem problem) {
   problem.case_name.clear();
   problem.dcp = {};
   problem.cascade.mode = CascadeMode::kAuto;
+  problem.attention.num_splits.reset();
+  problem.engine = {};
   problem.kv_cache.num_blocks = 0;
   problem.timing = {};
   return problem_to_json(problem);

@@ -34,7 +34,8 @@ struct AloneRun {
 
 /// What a timed sample is worth.
 struct SampleVerdict {
-  bool is_judged = false;  // false: such cases have no way to
+  bool is_judged = false;     // false: such cases have no way to
+  std::int64_t request = -1;  // of the batch, by itself request 0 of the judgement; -1 = all of it
   Judgement judgement;
 };
 

@@ -31,6 +31,12 @@ std::array<StridedTensor, 3> sources_of(const AttentionInputs& inputs) {
   return sources;
 }
 
+std::int64_t num_elements(const StridedTensor& tensor) {
+  std::int64_t elements = 1;
+  for (const std::int64_t extent : tensor.shape) elements *= extent;
+  return elements;
+}
+
 std::array<float, 3> amax_of(const Problem& problem, const AttentionInputs& inputs) {
   const std::array<StridedTensor, 3> sources = sources_of(inputs);
   std::array<float, 3> amax{};
@@ -93,7 +99,9 @@ class EncoderCaseRun final : public CaseRun {
                        [&](const std::vector<std::int32_t>& rows) {
                          return values_.yardsticks(math, quantised, rule, rows);
                        });
-    if (judgement) judgement->sample_seed = values_.screening().drawn_seed();
+    if (!judgement) return std::nullopt;
+    judgement->sample_seed = values_.screening().drawn_seed();
+    if (quantised) note_saturation(values_.saturation(), *judgement);
     return judgement;
   }
 
@@ -112,7 +120,8 @@ class EncoderCaseRun final : public CaseRun {
     return judge_drawn(batch, [&](const JudgedRequest& one) {
       const Problem problem = problem_of_request(batch, one.request);
       const AttentionInputs inputs =
-          redrawn_request(*inputs_.inputs, one.request, nonce, quantised ? nullptr : &blocks);
+          quantised ? redrawn_whole_request(*inputs_.inputs, one.request, nonce)
+                    : redrawn_request(*inputs_.inputs, one, nonce, blocks);
       return judge_request(problem, inputs, one.rows,
                            rows_of_request(output, one.first_row, one.num_rows));
     });
@@ -257,6 +266,16 @@ MmScales EncoderValues::dynamic_scales() {
   return {history.scales(), {}};
 }
 
+Saturation EncoderValues::saturation() {
+  const std::array<StridedTensor, 3> sources = sources_of(inputs().tensors);
+  std::array<double, 3> shares{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto elements = static_cast<double>(num_elements(sources[i]));
+    if (elements > 0) shares[i] = static_cast<double>(forward().saturated[i]) / elements;
+  }
+  return {shares[0], shares[1], shares[2]};
+}
+
 void EncoderValues::add_saturation_notices() {
   const MmScales& used = scales();
   for (const float scale : used.scale) {
@@ -265,8 +284,7 @@ void EncoderValues::add_saturation_notices() {
   const std::array<StridedTensor, 3> sources = sources_of(inputs().tensors);
   for (std::size_t i = 0; i < 3; ++i) {
     if (forward().saturated[i] == 0) continue;
-    std::int64_t elements = 1;
-    for (const std::int64_t extent : sources[i].shape) elements *= extent;
+    const std::int64_t elements = num_elements(sources[i]);
     const bool is_signed =
         !problem_.mm_encoder.fp8_scale_path && problem_.mm_encoder.amax == AmaxKind::kSigned;
     notices_->push_back(fmt::format("{}/{}: {} of {} elements of {} saturate in fp8{}",

@@ -52,6 +52,8 @@ class EncoderValues {
   const MmScales& scales();
   /// Codes and what they stand for; fp8 only.
   const MmForward& forward();
+  /// How much of the inputs saturates; fp8 only.
+  Saturation saturation();
   /// Of the inputs, of the scale file, and how much saturates.
   const std::vector<std::string>& notices();
 

@@ -58,10 +58,17 @@ class MlaCaseRun final : public CaseRun {
   }
 
   std::optional<Judgement> judge(const PipelineOutput& output) override {
+    if (values_.problem().output_quant.type == OutputQuantType::kNone) {
+      auto judgement = judge_values(values_, key_, values_.problem(), output, &reference_);
+      if (judgement) note_saturation(values_.saturation(key_), *judgement);
+      return judgement;
+    }
     // A quantised output is judged before it is quantised, and then byte by byte (§9).
     const Tensor* unquantised = find_tensor(output, "output_unquantized");
-    if (unquantised == nullptr) {
-      return judge_values(values_, key_, values_.problem(), output, &reference_);
+    const Tensor* scales = find_tensor(output, "output_scales");
+    if (unquantised == nullptr || scales == nullptr) {
+      fail(ErrorKind::kInternal, "{} of a quantised output was not handed in",
+           unquantised == nullptr ? "output_unquantized" : "output_scales");
     }
     Problem plain = values_.problem();
     plain.output_quant = {};
@@ -73,9 +80,9 @@ class MlaCaseRun final : public CaseRun {
     if (!judgement) return std::nullopt;
     const ReferenceOutput* exact = values_.reference(unquantised_key(key_));
     if (exact == nullptr) return std::nullopt;
-    const Tensor* scales = find_tensor(output, "output_scales");
     judge_quantised_output(values_.problem(), {*unquantised, output.output, *scales}, *exact,
                            *judgement);
+    note_saturation(values_.saturation(key_), *judgement);
     return judgement;
   }
 
@@ -105,8 +112,8 @@ class MlaCaseRun final : public CaseRun {
     return judge_drawn(problem, [&](const JudgedRequest& one) {
       Problem alone = problem_of_request(problem, one.request);
       alone.output_quant = {};
-      MlaValues values(alone, redrawn_request(values_.inputs(), one.request, nonce, blocks),
-                       one.rows, values_.options());
+      MlaValues values(alone, redrawn_request(values_.inputs(), one, nonce, blocks), one.rows,
+                       values_.options());
       // Its rows are what they are in the batch: decodes or not.
       MlaReferenceKey key = key_;
       const bool is_decode = one.first_row < key_.num_decode_tokens;
@@ -126,6 +133,10 @@ class MlaCaseRun final : public CaseRun {
     tensors.borrow("k_pe", inputs.k_pe);
     tensors.borrow("w_uk", inputs.w_uk);
     tensors.borrow("w_uv", inputs.w_uv);
+    if (!inputs.kv_b_proj.empty()) {
+      tensors.borrow("kv_b_proj", inputs.kv_b_proj);
+      tensors.borrow("kv_b_proj_scale", inputs.kv_b_proj_scale);
+    }
     if (problem.mla.sparse_topk) tensors.borrow("topk_indices", inputs.topk_indices);
     tensors.own("query_start_loc", Tensor::from_i32(inputs.query_start_loc));
     tensors.own("seq_lens", Tensor::from_i32(inputs.seq_lens));
@@ -198,10 +209,21 @@ class MlaCaseRun final : public CaseRun {
                        });
     if (!judgement) return std::nullopt;
     judgement->sample_seed = values.screening().drawn_seed();
-    const auto of_rank = [&](int rank) {
+    // Of a timed sample only the output is kept; ranks share the decodes alone (semantics §8.7).
+    const bool has_ranks =
+        problem.dcp.world_size > 1 && saved != nullptr && cache_ && key.num_decode_tokens > 0;
+    if (!has_ranks) return judgement;
+    RankWays ways;
+    ways.of_rank = [&](int rank) {
       return Yardsticks{values.rank_reference(key, rank), values.rank_emulation(key, rank, rule)};
     };
-    const bool done = judge_ranks(values.problem(), output, of_rank, *judgement);
+    ways.of_rows = [&](int rank, const std::vector<std::int32_t>& rows) {
+      return values.rank_yardsticks(key, rank, rule, rows);
+    };
+    ways.screen = [&](int rank, const ScreenedOutput& part) {
+      return values.screen_rank(key, rank, part);
+    };
+    const bool done = judge_ranks(values.problem(), output, ways, *judgement);
     if (!done) return std::nullopt;
     return judgement;
   }

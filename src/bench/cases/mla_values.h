@@ -15,12 +15,15 @@
 #include "bench/cases/probe.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"
+#include "bench/judge/judge.h"
 #include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "inputs/cache/kv_scales.h"
+#include "inputs/cache/saturation.h"
 #include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "reference/mla/cache_entry.h"
+#include "reference/mla/kv_b_proj.h"
 #include "reference/mla/latent_query.h"
 #include "reference/mla/literal.h"
 #include "reference/mla/mla_reference.h"
@@ -42,7 +45,7 @@ struct MlaReferenceKey {
 class MlaValues {
  public:
   MlaValues(const Problem& problem, const ReferenceOptions& options, const JudgeTools& tools = {})
-      : problem_(problem), options_(options), screening_({nullptr, tools.draw_seed}) {}
+      : problem_(problem), options_(options), screening_(tools) {}
 
   /// With inputs that are not to be drawn, of which only `rows` are compared.
   MlaValues(const Problem& problem, MlaInputs inputs, const std::vector<std::int32_t>& rows,
@@ -78,11 +81,33 @@ class MlaValues {
   const MlaLatentQuery& latent_query(std::int64_t num_tokens) {
     if (!latent_query_ || latent_query_->codes.dim(0) < num_tokens) {
       const MlaInputs& in = inputs();
-      latent_query_ = quantise_latent_query(in.query, in.w_uk, num_tokens,
+      latent_query_ = quantise_latent_query(in.query, w_uk(), num_tokens,
                                             static_cast<float>(problem_.kv_cache.q_scale),
                                             options_.num_threads);
     }
     return *latent_query_;
+  }
+
+  /// What the scales of the case clip of what is computed by `key`.
+  Saturation saturation(const MlaReferenceKey& key) {
+    Saturation result;
+    if (problem_.inputs.shapes_only) return result;
+    const MlaInputs& in = inputs();
+    if (key.stored && has_tensor_scales(*key.stored)) {
+      const std::vector<float> scale{static_cast<float>(problem_.kv_cache.k_scale.at(0))};
+      const auto clipped = count_saturated(in.kv_c, scale, Dtype::kE4M3) +
+                           count_saturated(in.k_pe, scale, Dtype::kE4M3);
+      const std::int64_t elements = in.kv_c.num_elements() + in.k_pe.num_elements();
+      if (elements > 0) result.key = static_cast<double>(clipped) / static_cast<double>(elements);
+    }
+    if (key.quantised_query) {
+      const MlaLatentQuery& query = latent_query(key.num_decode_tokens);
+      const std::int64_t elements = query.codes.num_elements();
+      if (elements > 0) {
+        result.query = static_cast<double>(query.saturated) / static_cast<double>(elements);
+      }
+    }
+    return result;
   }
 
   /// Borrows from the case.
@@ -99,8 +124,8 @@ class MlaValues {
       result.kv_c_unquantized = &in.kv_c;
       result.k_pe_unquantized = &in.k_pe;
     }
-    result.w_uk = &in.w_uk;
-    result.w_uv = &in.w_uv;
+    result.w_uk = &w_uk();
+    result.w_uv = &w_uv();
     if (problem_.mla.sparse_topk) result.topk_indices = &in.topk_indices;
     if (key.quantised_query) {
       result.latent_query = &latent_query(key.num_decode_tokens).dequantized;
@@ -124,7 +149,7 @@ class MlaValues {
   const ReferenceOutput* emulation(const MlaReferenceKey& key, const EmulationRule& rule) {
     return find(key, rule);
   }
-  /// As those of AttentionValues, on the CPU: the device has no screening of latents.
+  /// As those of AttentionValues.
   std::optional<OwnedYardsticks> yardsticks(const MlaReferenceKey& key, const EmulationRule& rule,
                                             const std::optional<MlaReferenceKey>& unquantised,
                                             const std::vector<std::int32_t>& of) {
@@ -140,6 +165,10 @@ class MlaValues {
   }
   std::optional<ScreenTable> screen(const MlaReferenceKey& key, const ScreenedOutput& output) {
     Screening::Ways ways;
+    const MlaReferenceInputs source = sources(key);
+    if (RowScreen::has_latents(source)) {
+      ways.on_device = [&](RowScreen& screen) { return screen.compare_latent(source, output); };
+    }
     ways.on_cpu = [&](const std::vector<std::int32_t>& of) {
       return in_float32_.get(key, [&] { return compute(key, kInFloat32, of); });
     };
@@ -167,7 +196,48 @@ class MlaValues {
     return find_of_rank(key, rank, rule);
   }
 
+  /// As those of AttentionValues.
+  std::optional<OwnedYardsticks> rank_yardsticks(const MlaReferenceKey& key, int rank,
+                                                 const EmulationRule& rule,
+                                                 const std::vector<std::int32_t>& of) {
+    const DcpGroup group = DcpGroup::of(problem_);
+    const MlaReferenceInputs source = sources(key);
+    auto exact = mla_rank_partial(source, of, group, rank, options_);
+    if (!exact) return std::nullopt;
+    auto emulated = emulate_mla_rank(source, rule, of, group, rank, options_);
+    if (!emulated) return std::nullopt;
+    return OwnedYardsticks{*std::move(exact), *std::move(emulated), std::nullopt};
+  }
+  std::optional<ScreenTable> screen_rank(const MlaReferenceKey& key, int rank,
+                                         const ScreenedOutput& output) {
+    const MlaReferenceInputs source = sources(key);
+    return screening_.compare_on_device(problem_, [&](RowScreen& screen) {
+      return screen.compare_latent_rank(source, DcpGroup::of(problem_), rank, output);
+    });
+  }
+
  private:
+  /// The reference dequantises and splits a quantised kv_b_proj by itself; null without one.
+  const MlaWeights* own_weights() {
+    const MlaInputs& in = inputs();
+    if (in.kv_b_proj.empty() || problem_.inputs.shapes_only) return nullptr;
+    if (weights_) return &*weights_;
+    const MlaSpec& mla = problem_.mla;
+    const Tensor joined = dequantise_kv_b_proj(in.kv_b_proj, in.kv_b_proj_scale,
+                                               mla.kv_b_proj_block, problem_.attention.dtype);
+    weights_ = split_kv_b_proj(joined, problem_.attention.num_heads, mla.kv_lora_rank,
+                               mla.qk_nope_head_dim, mla.v_head_dim);
+    return &*weights_;
+  }
+  const Tensor& w_uk() {
+    const MlaWeights* own = own_weights();
+    return own != nullptr ? own->w_uk_t : inputs().w_uk;
+  }
+  const Tensor& w_uv() {
+    const MlaWeights* own = own_weights();
+    return own != nullptr ? own->w_uv : inputs().w_uv;
+  }
+
   const ReferenceOutput* find_of_rank(const MlaReferenceKey& key, int rank,
                                       const std::optional<EmulationRule>& rule) {
     return of_ranks_.get({{key, rule}, rank}, [&] {
@@ -175,6 +245,7 @@ class MlaValues {
       for (const std::int32_t row : rows()) {
         if (row < key.num_decode_tokens) decode_rows.push_back(row);
       }
+      if (decode_rows.empty()) decode_rows.push_back(0);  // every rank is checked in some row
       const DcpGroup group = DcpGroup::of(problem_);
       const MlaReferenceInputs source = sources(key);
       return rule ? emulate_mla_rank(source, *rule, decode_rows, group, rank, options_)
@@ -251,6 +322,7 @@ class MlaValues {
   ReferenceOptions options_;
   Screening screening_;
   std::optional<MlaInputs> inputs_;
+  std::optional<MlaWeights> weights_;
   std::optional<MlaLatentQuery> latent_query_;
   Memo<KvCacheDtype, StoredMlaCache> stored_;
   /// By rule, too; no rule = the reference itself.

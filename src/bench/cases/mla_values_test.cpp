@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "backends/backend.h"
 #include "bench/cases/case.h"
 #include "core/error.h"
@@ -126,6 +129,38 @@ TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
   CHECK(prefills->reasons.empty());
   CHECK(prefills->error.rule ==
         "semantics 14.2 rows, output bfloat16, P bfloat16, MLA, quantised K and V");
+}
+
+TEST_CASE("the reference makes of a quantised kv_b_proj the weights that backends get") {
+  Problem problem = example_problem();
+  MlaValues plain(problem, {1, {}});
+  problem.mla.kv_b_proj = WeightFormat::kFp8;
+  for (const std::optional<int> block : {std::optional<int>{}, {8}, {24}}) {
+    CAPTURE(block.value_or(0));
+    problem.mla.kv_b_proj_block = block;
+    MlaValues values(problem, {1, {}});
+    const MlaInputs& in = values.inputs();
+    const MlaReferenceInputs sources = values.sources(decode_key());
+    CHECK(sources.w_uk != &in.w_uk);
+    for (const auto& [own, given] : {std::pair{sources.w_uk, &in.w_uk}, {sources.w_uv, &in.w_uv}}) {
+      REQUIRE(own->shape() == given->shape());
+      CHECK(std::equal(own->bytes(), own->bytes() + own->size_bytes(), given->bytes()));
+    }
+    CHECK(values.reference(decode_key())->output != plain.reference(decode_key())->output);
+    // The largest element of a block is a code of 448, or with its sign.
+    std::int64_t largest = 0;
+    for (std::int64_t i = 0; i < in.kv_b_proj.num_elements(); ++i) {
+      largest += std::abs(in.kv_b_proj.at(i)) == 448 ? 1 : 0;
+    }
+    CHECK(largest >= in.kv_b_proj_scale.num_elements());
+    double worst = 0;
+    for (std::int64_t i = 0; i < in.w_uk.num_elements(); ++i) {
+      const float exact = plain.inputs().w_uk.at(i);
+      worst = std::max<double>(worst, std::abs(in.w_uk.at(i) - exact) / (std::abs(exact) + 1e-3));
+    }
+    CHECK(worst > 0);
+    CHECK(worst < 0.08);
+  }
 }
 
 }  // namespace attnbench

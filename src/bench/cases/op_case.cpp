@@ -58,7 +58,7 @@ class OpCaseRun final : public CaseRun {
     }
     std::optional<Judgement> judgement = judge(own);
     if (!judgement) return std::nullopt;
-    return SampleVerdict{true, std::move(*judgement)};
+    return SampleVerdict{.is_judged = true, .request = -1, .judgement = std::move(*judgement)};
   }
 
   void add_tensors(const PipelineOutput& output, TensorList& tensors) const override {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backends/backend.h"
+#include "backends/bare_reasons_testing.h"
 #include "bench/cases/case.h"
 #include "bench/cases/op_inputs.h"
 #include "bench/judge/op_expect.h"
@@ -172,7 +173,9 @@ TEST_CASE("every operation serves a batch without tokens") {
 
 TEST_CASE("refusals of operations are in the words of semantics 13") {
   const Backend& ops = *find_backend("OPS");
-  const auto reasons = [&](const Problem& problem) { return ops.refusals(problem, {}); };
+  const auto reasons = [&](const Problem& problem) {
+    return bare_reasons(ops.refusals(problem, {}));
+  };
   using List = std::vector<std::string>;
   Problem fused = op_problem(OpKind::kRopeAndCache);
   fused.op.cache_layout = OpCacheLayout::kTr;

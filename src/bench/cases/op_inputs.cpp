@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include "backends/op/facts.h"
 #include "inputs/cache/cache_cells.h"
@@ -17,6 +18,7 @@
 #include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/random.h"
+#include "metadata/batch.h"
 #include "metadata/slots.h"
 #include "reference/mla/cache_entry.h"
 #include "reference/ops/rope.h"
@@ -365,6 +367,33 @@ void make_projection(OpInputs& inputs) {
   inputs.add("projection", projection_rows(inputs, true, 0));
 }
 
+// ---- Metadata ---------------------------------------------------------------------------------
+
+/// A block table of the batch, and the slots of the new tokens through it.
+void add_table(const Problem& problem, const std::string& prefix, OpInputs& inputs) {
+  const Tensor table = make_block_table(problem, new_key_ranges(problem));
+  const std::vector<std::int32_t> starts = query_start_loc_of(problem);
+  const std::vector<std::int32_t> seq_lens = seq_lens_of(problem);
+  const SlotGeometry geometry{problem.kv_cache.block_size, physical_blocks(problem), {}, 0};
+  const std::span<const std::int32_t> entries{table.data<std::int32_t>(),
+                                              static_cast<std::size_t>(table.num_elements())};
+  inputs.add(prefix + "slot_mapping", Tensor::from_i64(compute_slot_mapping(
+                                          starts, token_positions(starts, seq_lens), entries,
+                                          table.dim(1), geometry, problem.num_tokens())));
+  inputs.add(prefix + "block_table", table);
+}
+
+/// The arrays of a batch, and the table and slots that another step of it has.
+void make_metadata(OpInputs& inputs) {
+  inputs.add("query_start_loc", Tensor::from_i32(query_start_loc_of(inputs.base)));
+  inputs.add("seq_lens", Tensor::from_i32(seq_lens_of(inputs.base)));
+  add_table(inputs.base, "", inputs);
+  Problem later = inputs.base;
+  later.inputs.seed = later.inputs.seed + 1;
+  later.kv_cache.shuffle_blocks = true;
+  add_table(later, "new_", inputs);
+}
+
 }  // namespace
 
 OpInputs make_op_inputs(const Problem& problem) {
@@ -397,6 +426,9 @@ OpInputs make_op_inputs(const Problem& problem) {
       break;
     case OpKind::kMmQuant:
       make_projection(inputs);
+      break;
+    case OpKind::kMetadata:
+      make_metadata(inputs);
       break;
   }
   inputs.notices.insert(inputs.notices.end(), inputs.attention.notices.begin(),

@@ -11,62 +11,78 @@
 namespace attnbench {
 namespace {
 
-constexpr std::size_t kRequests = 2;
-constexpr std::size_t kRows = 4;
+/// So many that a tenth of wrong rows, or of wrong requests, is not missed by three samples but
+/// once in a hundred times.
+constexpr std::size_t kRequests = 16;
+constexpr std::size_t kRows = 16;
 /// Keys of a sample that are looked at, at most, where it is not one request that has more.
-constexpr std::int64_t kKeys = 32768;
-
-Tensor some_rows(const Tensor& tensor, std::int64_t first, std::int64_t count) {
-  std::vector<std::int64_t> shape = tensor.shape();
-  const std::int64_t rows = std::max<std::int64_t>(shape[0], 1);
-  const std::size_t row_bytes = tensor.size_bytes() / static_cast<std::size_t>(rows);
-  shape[0] = count;
-  Tensor result(tensor.dtype(), shape);
-  if (count == 0) return result;
-  std::memcpy(result.bytes(), tensor.bytes() + static_cast<std::size_t>(first) * row_bytes,
-              static_cast<std::size_t>(count) * row_bytes);
-  return result;
-}
+constexpr std::int64_t kKeys = 65536;
 
 std::int64_t elements_of_row(const Tensor& tensor) {
   return tensor.num_elements() / std::max<std::int64_t>(tensor.dim(0), 1);
 }
 
+/// The query [num_rows, ...] of the request that begins at `first_row`, as the redraw made it in
+/// these of its rows; the others, which nobody reads, are zeros.
+Tensor redrawn_rows(const Tensor& query, std::int64_t first_row, const JudgedRequest& one,
+                    std::uint64_t nonce) {
+  std::vector<std::int64_t> shape = query.shape();
+  shape[0] = one.num_rows;
+  Tensor redrawn(query.dtype(), std::move(shape));
+  const std::int64_t elements = elements_of_row(query);
+  const std::size_t row_bytes = static_cast<std::size_t>(elements) * dtype_size(query.dtype());
+  for (const std::int32_t row : one.rows) {
+    const std::int64_t in_batch = first_row + row;
+    Tensor own = slice_rows(query, in_batch, 1);
+    redraw_signs(own, nonce, elements, in_batch * elements);
+    std::memcpy(redrawn.bytes() + static_cast<std::size_t>(row) * row_bytes, own.bytes(),
+                row_bytes);
+  }
+  return redrawn;
+}
+
 }  // namespace
 
-AttentionInputs redrawn_request(const AttentionInputs& inputs, std::int64_t request,
-                                std::uint64_t nonce, const RedrawBlocks* blocks) {
-  AttentionInputs alone = inputs_of_request(inputs, request);
-  const std::int64_t row = elements_of_row(inputs.query);
-  redraw_signs(alone.query, nonce, alone.num_tokens() * row,
-               inputs.query_start_loc[static_cast<std::size_t>(request)] * row);
-  if (blocks == nullptr) return alone;
-  const std::vector<MovedRows> moved = blocks->moved_rows(request, nonce);
+AttentionInputs redrawn_request(const AttentionInputs& inputs, const JudgedRequest& one,
+                                std::uint64_t nonce, const RedrawBlocks& blocks) {
+  AttentionInputs alone = keys_of_request(inputs, one.request);
+  const std::int64_t first_row = inputs.query_start_loc[static_cast<std::size_t>(one.request)];
+  alone.query = redrawn_rows(inputs.query, first_row, one, nonce);
+  const std::vector<MovedRows> moved = blocks.moved_rows(one.request, nonce);
   move_rows(alone.key, inputs.key, inputs.key_start_loc, moved);
   move_rows(alone.value, inputs.value, inputs.key_start_loc, moved);
   return alone;
 }
 
-MlaInputs redrawn_request(const MlaInputs& inputs, std::int64_t request, std::uint64_t nonce,
+AttentionInputs redrawn_whole_request(const AttentionInputs& inputs, std::int64_t request,
+                                      std::uint64_t nonce) {
+  AttentionInputs alone = inputs_of_request(inputs, request);
+  const std::int64_t row = elements_of_row(inputs.query);
+  redraw_signs(alone.query, nonce, alone.num_tokens() * row,
+               inputs.query_start_loc[static_cast<std::size_t>(request)] * row);
+  return alone;
+}
+
+MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std::uint64_t nonce,
                           const RedrawBlocks& blocks) {
-  const auto b = static_cast<std::size_t>(request);
+  const auto b = static_cast<std::size_t>(one.request);
   const std::int64_t first_row = inputs.query_start_loc[b];
   const std::int64_t num_rows = inputs.query_start_loc[b + 1] - first_row;
   const std::int64_t first_key = inputs.key_start_loc[b];
   const std::int64_t num_keys = inputs.seq_lens[b];
   MlaInputs alone;
-  alone.query = some_rows(inputs.query, first_row, num_rows);
-  const std::int64_t row = elements_of_row(inputs.query);
-  redraw_signs(alone.query, nonce, num_rows * row, first_row * row);
-  alone.kv_c = some_rows(inputs.kv_c, first_key, num_keys);
-  alone.k_pe = some_rows(inputs.k_pe, first_key, num_keys);
-  const std::vector<MovedRows> moved = blocks.moved_rows(request, nonce);
+  alone.query = redrawn_rows(inputs.query, first_row, one, nonce);
+  alone.kv_c = slice_rows(inputs.kv_c, first_key, num_keys);
+  alone.k_pe = slice_rows(inputs.k_pe, first_key, num_keys);
+  const std::vector<MovedRows> moved = blocks.moved_rows(one.request, nonce);
   move_rows(alone.kv_c, inputs.kv_c, inputs.key_start_loc, moved);
   move_rows(alone.k_pe, inputs.k_pe, inputs.key_start_loc, moved);
   alone.w_uk = inputs.w_uk;
   alone.w_uv = inputs.w_uv;
+  alone.kv_b_proj = inputs.kv_b_proj;
+  alone.kv_b_proj_scale = inputs.kv_b_proj_scale;
   if (!inputs.topk_indices.empty()) {
-    alone.topk_indices = some_rows(inputs.topk_indices, first_row, num_rows);
+    alone.topk_indices = slice_rows(inputs.topk_indices, first_row, num_rows);
   }
   alone.query_start_loc = {0, static_cast<std::int32_t>(num_rows)};
   alone.seq_lens = {inputs.seq_lens[b]};
@@ -77,7 +93,7 @@ MlaInputs redrawn_request(const MlaInputs& inputs, std::int64_t request, std::ui
 PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
                                std::int64_t count) {
   PipelineOutput own;
-  own.output = some_rows(output.output, first, count);
+  own.output = slice_rows(output.output, first, count);
   own.declared_lse = output.declared_lse;
   if (!output.lse) return own;
   const std::int64_t heads = output.lse->dim(0), tokens = output.lse->dim(1);
@@ -125,7 +141,10 @@ std::optional<SampleVerdict> judge_drawn(
     const auto beyond = [](const Judgement& j) { return j.error.row_error / j.error.row_limit; };
     const bool is_worse = !verdict.is_judged || !judgement->reasons.empty() ||
                           beyond(*judgement) > beyond(verdict.judgement);
-    if (is_worse) verdict.judgement = std::move(*judgement);
+    if (is_worse) {
+      verdict.judgement = std::move(*judgement);
+      verdict.request = one.request;
+    }
     verdict.is_judged = true;
     if (!verdict.judgement.reasons.empty()) break;
   }

@@ -17,17 +17,6 @@
 
 namespace attnbench {
 
-/// The request's own tensors after the redraw `nonce`. `blocks`: those that may change, or null
-/// where keys stay.
-AttentionInputs redrawn_request(const AttentionInputs& inputs, std::int64_t request,
-                                std::uint64_t nonce, const RedrawBlocks* blocks);
-MlaInputs redrawn_request(const MlaInputs& inputs, std::int64_t request, std::uint64_t nonce,
-                          const RedrawBlocks& blocks);
-
-/// Rows [first, first + count) of output and LSE, as PipelineOutput has them; nothing beside them.
-PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
-                               std::int64_t count);
-
 /// A request of a sample that is to be judged: its number, its first row in the batch, and which of
 /// its rows.
 struct JudgedRequest {
@@ -36,6 +25,20 @@ struct JudgedRequest {
   std::int64_t num_rows = 0;
   std::vector<std::int32_t> rows;  // of the request, ascending
 };
+
+/// The request's own tensors after the redraw `nonce`, its query in one.rows alone. `blocks`: those
+/// that may change.
+AttentionInputs redrawn_request(const AttentionInputs& inputs, const JudgedRequest& one,
+                                std::uint64_t nonce, const RedrawBlocks& blocks);
+MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std::uint64_t nonce,
+                          const RedrawBlocks& blocks);
+/// The same with all of its query, where scales follow it, and with the keys as they were.
+AttentionInputs redrawn_whole_request(const AttentionInputs& inputs, std::int64_t request,
+                                      std::uint64_t nonce);
+
+/// Rows [first, first + count) of output and LSE, as PipelineOutput has them; nothing beside them.
+PipelineOutput rows_of_request(const PipelineOutput& output, std::int64_t first,
+                               std::int64_t count);
 
 /// Draws requests and rows of the batch. Few, and fewer of long requests.
 std::vector<JudgedRequest> draw_judged(const Problem& problem);

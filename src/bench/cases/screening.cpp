@@ -57,19 +57,26 @@ std::vector<std::int32_t> Screening::affordable_rows(const Problem& problem) con
   return select_rows(unlimited, seed_, kScreenedOnCpu);
 }
 
+std::optional<ScreenTable> Screening::compare_on_device(
+    const Problem& problem, const std::function<ScreenTable(RowScreen& screen)>& compare) {
+  if (only_sample_ || has_all_rows(problem, sample(problem).rows)) return std::nullopt;
+  if (!tools_.make_screen || !compare || too_large_) return std::nullopt;
+  try {
+    if (!screen_) screen_ = tools_.make_screen();
+    return compare(*screen_);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kCapacity) throw;
+    screen_.reset();
+    too_large_ = true;
+  }
+  return std::nullopt;
+}
+
 std::optional<ScreenTable> Screening::compare(const Problem& problem, const ScreenedOutput& output,
                                               const Ways& ways) {
   if (only_sample_ || has_all_rows(problem, sample(problem).rows)) return std::nullopt;
-  if (tools_.make_screen && ways.on_device && !too_large_) {
-    try {
-      if (!screen_) screen_ = tools_.make_screen();
-      return ways.on_device(*screen_);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kCapacity) throw;
-      screen_.reset();
-      too_large_ = true;
-    }
-  }
+  std::optional<ScreenTable> table = compare_on_device(problem, ways.on_device);
+  if (table) return table;
   const ReferenceOutput* expected = ways.on_cpu(affordable_rows(problem));
   if (expected == nullptr) return std::nullopt;
   return screen_by(*expected, output);

@@ -55,6 +55,10 @@ class Screening {
     /// should_stop said so.
     std::function<const ReferenceOutput*(const std::vector<std::int32_t>& rows)> on_cpu;
   };
+  /// A table of all rows by the device; nothing where there is none, where it has too little
+  /// memory, or where the reference sees every row.
+  std::optional<ScreenTable> compare_on_device(
+      const Problem& problem, const std::function<ScreenTable(RowScreen& screen)>& compare);
   /// A table of all rows, or of as many as the CPU can afford; nothing where the reference sees all
   /// of them.
   std::optional<ScreenTable> compare(const Problem& problem, const ScreenedOutput& output,

@@ -50,6 +50,19 @@ class EmulatedScreen final : public RowScreen {
     }
     return table;
   }
+  ScreenTable compare_latent(const MlaReferenceInputs& inputs,
+                             const ScreenedOutput& output) override {
+    return screen_->compare_latent(inputs, output);
+  }
+  ScreenTable compare_listed(const AttentionMath& math, const ReferenceInputs& inputs,
+                             std::span<const std::int32_t> keys,
+                             const ScreenedOutput& output) override {
+    return screen_->compare_listed(math, inputs, keys, output);
+  }
+  ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group, int rank,
+                                  const ScreenedOutput& output) override {
+    return screen_->compare_latent_rank(inputs, group, rank, output);
+  }
   bool spoil = false;
 
  private:
@@ -71,7 +84,7 @@ JudgeTools tools_of(bool on_device, std::uint64_t seed = 5, bool spoil = false) 
   return tools;
 }
 
-/// A turn of FLASH_ATTN at a case, run once and right.
+/// A turn of a backend at a case, run once and right.
 struct Turn {
   Problem problem;
   std::unique_ptr<Case> the_case;
@@ -79,10 +92,11 @@ struct Turn {
   std::unique_ptr<CaseRun> case_run;
   PipelineOutput output;
 
-  Turn(Problem the_problem, const JudgeTools& tools) : problem(std::move(the_problem)) {
+  Turn(Problem the_problem, const JudgeTools& tools, const char* backend = "FLASH_ATTN")
+      : problem(std::move(the_problem)) {
     the_case = make_case(problem, {1, {}}, tools);
     the_case->notices();
-    case_run = the_case->start(*find_backend("FLASH_ATTN"));
+    case_run = the_case->start(*find_backend(backend));
     const std::unique_ptr<Pipeline> pipeline = case_run->prepare(*ops);
     pipeline->poison_outputs();
     for (const Step& step : pipeline->steps()) step.run();
@@ -216,6 +230,102 @@ TEST_CASE("figures that runs are compared by do not depend on the drawn seed") {
     CHECK(a.error.rms_rel == b.error.rms_rel);
     CHECK(a.error.err_ratio == b.error.err_ratio);
   }
+}
+
+namespace {
+
+/// The same batch in two simulated ranks.
+Problem ranked_problem() {
+  Problem problem = example_problem();
+  problem.dcp.world_size = 2;
+  problem.kv_cache.num_blocks = 7 * 4;
+  return problem;
+}
+
+/// Decodes and a prefill of a small MLA model.
+Problem latent_problem() {
+  Problem problem = example_problem();
+  problem.attention.type = AttentionType::kMla;
+  problem.mla.kv_lora_rank = 32;
+  problem.mla.qk_nope_head_dim = 24;
+  problem.mla.qk_rope_head_dim = 8;
+  problem.mla.v_head_dim = 16;
+  problem.attention.num_heads = problem.attention.num_kv_heads = 2;
+  problem.attention.head_size = 32;
+  problem.attention.v_head_size = 16;
+  return problem;
+}
+
+bool has_reason(const Judgement& judgement, const std::string& start) {
+  return std::any_of(judgement.reasons.begin(), judgement.reasons.end(),
+                     [&](const std::string& reason) { return reason.starts_with(start); });
+}
+
+Tensor& part_named(PipelineOutput& output, const std::string& name) {
+  return std::find_if(output.more.begin(), output.more.end(),
+                      [&](const auto& entry) { return entry.first == name; })
+      ->second;
+}
+
+}  // namespace
+
+TEST_CASE("every row of a rank's part is seen on the device") {
+  Turn right(ranked_problem(), tools_of(true));
+  const Judgement passed = right.judge();
+  CHECK(passed.reasons == std::vector<std::string>{});
+  REQUIRE(passed.rank_errors.size() == 2);
+  CHECK(passed.rank_errors[1].error.checked_rows == 4);
+  CHECK(passed.rank_errors[1].error.screened_rows == right.problem.num_tokens());
+
+  const std::int64_t row = unsampled_decode(right.problem);
+  for (const bool on_device : {false, true}) {
+    CAPTURE(on_device);
+    Turn turn(ranked_problem(), tools_of(on_device));
+    Tensor& parts = part_named(turn.output, "rank_output");
+    const std::int64_t of_rank = parts.num_elements() / 2;
+    for (std::int64_t i = 0; i < kWidth; ++i) parts.set(of_rank + row * kWidth + i, 0);
+    // Without a device nobody but the sample's rows is looked at.
+    CHECK(has_reason(turn.judge(), "rank 1: output of request ") == on_device);
+  }
+}
+
+TEST_CASE("parts of ranks that were not handed in are a reason") {
+  Turn turn(ranked_problem(), tools_of(false));
+  Turn without(ranked_problem(), tools_of(false));
+  std::erase_if(without.output.more, [](const auto& entry) { return entry.first == "rank_lse"; });
+  CHECK(has_reason(without.judge(), "rank_lse has the parts of 0 ranks, dcp.world_size is 2"));
+  turn.output.more.clear();
+  CHECK(has_reason(turn.judge(), "rank_output has the parts of 0 ranks, dcp.world_size is 2"));
+}
+
+TEST_CASE("every row of latent attention is seen on the device") {
+  Turn right(latent_problem(), tools_of(true), "MLA");
+  const Judgement passed = right.judge();
+  CHECK(passed.reasons == std::vector<std::string>{});
+  CHECK(passed.error.checked_rows == 4);
+  CHECK(passed.error.screened_rows == right.problem.num_tokens());
+  for (const std::int64_t row : {unsampled_decode(right.problem), kUnsampled}) {
+    CAPTURE(row);
+    Turn turn(latent_problem(), tools_of(true), "MLA");
+    for (std::int64_t i = 0; i < 16; ++i) turn.output.output.set((row * 2 + 1) * 16 + i, 0);
+    CHECK(has_reason(turn.judge(), "output of request "));
+  }
+}
+
+TEST_CASE("every row of a rank's latents is seen on the device") {
+  Problem problem = latent_problem();
+  problem.dcp.world_size = 2;
+  Turn right(problem, tools_of(true), "MLA");
+  const Judgement passed = right.judge();
+  CHECK(passed.reasons == std::vector<std::string>{});
+  REQUIRE(passed.rank_errors.size() == 2);
+  CHECK(passed.rank_errors[0].error.screened_rows == 6);
+  Turn turn(problem, tools_of(true), "MLA");
+  Tensor& parts = part_named(turn.output, "rank_output");
+  const std::int64_t of_rank = parts.num_elements() / 2;
+  const std::int64_t row = unsampled_decode(problem);
+  for (std::int64_t i = 0; i < 2 * 32; ++i) parts.set(of_rank + row * 2 * 32 + i, 0);
+  CHECK(has_reason(turn.judge(), "rank 1: output of request "));
 }
 
 TEST_CASE("nothing is drawn where the reference sees every row") {

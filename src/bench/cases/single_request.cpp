@@ -11,20 +11,6 @@
 namespace attnbench {
 namespace {
 
-/// Rows [first, first + count) along the first dimension.
-Tensor rows_of(const Tensor& tensor, std::int64_t first, std::int64_t count) {
-  std::vector<std::int64_t> shape = tensor.shape();
-  const std::int64_t rows = std::max<std::int64_t>(shape[0], 1);
-  const std::size_t row_bytes = tensor.size_bytes() / static_cast<std::size_t>(rows);
-  shape[0] = count;
-  Tensor result(tensor.dtype(), shape);
-  if (count > 0) {
-    std::memcpy(result.bytes(), tensor.bytes() + static_cast<std::size_t>(first) * row_bytes,
-                static_cast<std::size_t>(count) * row_bytes);
-  }
-  return result;
-}
-
 /// Whether `tensor` has rows from `first` on for all of `other`, of the same type and shape.
 bool has_rows(const Tensor& tensor, std::int64_t first, const Tensor& other) {
   std::vector<std::int64_t> shape = tensor.shape();
@@ -63,6 +49,7 @@ Problem problem_of_request(const Problem& problem, std::int64_t request) {
   alone.batch = {kept};
   alone.cascade.common_prefix_len = 0;
   const std::int64_t block_size = problem.kv_cache.block_size;
+  alone.kv_cache.manager_block_size.reset();
   alone.kv_cache.num_blocks = (kept.seq_len + block_size - 1) / block_size + 1;
   alone.attention.mm_prefix_ranges.clear();
   const auto ranges = problem.attention.mm_prefix_ranges.find(static_cast<int>(request));
@@ -73,16 +60,21 @@ Problem problem_of_request(const Problem& problem, std::int64_t request) {
 }
 
 AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t request) {
+  AttentionInputs alone = keys_of_request(inputs, request);
+  const std::int64_t first_row = inputs.query_start_loc[static_cast<std::size_t>(request)];
+  alone.query = with_padding(slice_rows(inputs.query, first_row, alone.num_tokens()),
+                             inputs.query.dim(0) - inputs.num_tokens());
+  return alone;
+}
+
+AttentionInputs keys_of_request(const AttentionInputs& inputs, std::int64_t request) {
   const auto b = static_cast<std::size_t>(request);
-  const std::int64_t first_row = inputs.query_start_loc[b];
-  const std::int64_t num_rows = inputs.query_start_loc[b + 1] - first_row;
+  const std::int64_t num_rows = inputs.query_start_loc[b + 1] - inputs.query_start_loc[b];
   const std::int64_t first_key = inputs.key_start_loc[b];
   const std::int64_t num_keys = inputs.seq_lens[b];
   AttentionInputs alone;
-  alone.query = with_padding(rows_of(inputs.query, first_row, num_rows),
-                             inputs.query.dim(0) - inputs.num_tokens());
-  alone.key = rows_of(inputs.key, first_key, num_keys);
-  alone.value = rows_of(inputs.value, first_key, num_keys);
+  alone.key = slice_rows(inputs.key, first_key, num_keys);
+  alone.value = slice_rows(inputs.value, first_key, num_keys);
   alone.query_start_loc = {0, static_cast<std::int32_t>(num_rows)};
   alone.seq_lens = {inputs.seq_lens[b]};
   alone.key_start_loc = {0, num_keys};
@@ -100,8 +92,9 @@ BatchInvariance compare_alone(std::int64_t request, const Tensor& in_batch, std:
     result.max_abs = std::numeric_limits<double>::infinity();
     return result;
   }
-  const Tensor rows = rows_of(in_batch, first_row, alone.dim(0));
+  const Tensor rows = slice_rows(in_batch, first_row, alone.dim(0));
   result.equal = std::memcmp(rows.bytes(), alone.bytes(), alone.size_bytes()) == 0;
+  if (result.equal) return result;
   for (std::int64_t i = 0; i < alone.num_elements(); ++i) {
     const double difference = std::abs(static_cast<double>(rows.at(i)) - alone.at(i));
     if (difference > result.max_abs) result.max_abs = difference;

@@ -24,6 +24,8 @@ std::optional<std::int64_t> request_to_repeat(const Problem& problem);
 Problem problem_of_request(const Problem& problem, std::int64_t request);
 /// The request's own rows, keys and values; what belongs to the heads stays.
 AttentionInputs inputs_of_request(const AttentionInputs& inputs, std::int64_t request);
+/// The same without a query.
+AttentionInputs keys_of_request(const AttentionInputs& inputs, std::int64_t request);
 
 /// Compares `alone`, the output of the request by itself, with its rows of the batch's output,
 /// which start at `first_row`. Shapes that do not fit are a difference without bound.

@@ -1,12 +1,17 @@
 #include "bench/judge/device_screen.h"
 
+#include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "backends/kernel_params.h"
 #include "core/error.h"
+#include "metadata/int_math.h"
 #include "ops/cuda/cuda_ops.h"
 #include "ops/cuda/measure/screen.h"
+#include "reference/mla/batch.h"
 #include "reference/row_blocks.h"
 
 namespace attnbench {
@@ -34,6 +39,114 @@ struct Visible {
   }
 };
 
+/// Latents of some requests as the device reads them: which keys each row sees, in which order.
+struct LatentPart {
+  std::vector<std::int32_t> query_start_loc;
+  std::vector<std::int32_t> seq_lens;
+  std::vector<std::int64_t> key_start_loc;
+  std::vector<std::int32_t> key_index;  // of sparse attention
+  std::vector<std::int32_t> visible_begin;
+  std::vector<std::int32_t> visible_end;
+
+  explicit LatentPart(const MlaReferenceInputs& inputs)
+      : visible_begin(static_cast<std::size_t>(inputs.query_start_loc.back())),
+        visible_end(visible_begin.size()) {}
+
+  /// Requests [begin, end), each row up to its own position.
+  void add_causal(const MlaReferenceInputs& inputs, std::int64_t begin, std::int64_t end) {
+    query_start_loc.push_back(inputs.query_start_loc[static_cast<std::size_t>(begin)]);
+    for (std::int64_t request = begin; request < end; ++request) {
+      const auto b = static_cast<std::size_t>(request);
+      query_start_loc.push_back(inputs.query_start_loc[b + 1]);
+      seq_lens.push_back(inputs.seq_lens[b]);
+      key_start_loc.push_back(inputs.key_start_loc[b]);
+      for (std::int32_t t = inputs.query_start_loc[b]; t < inputs.query_start_loc[b + 1]; ++t) {
+        visible_end[static_cast<std::size_t>(t)] =
+            static_cast<std::int32_t>(num_causal_keys(inputs, request, t));
+      }
+    }
+  }
+
+  /// The decodes on the keys that a rank holds: several tokens of a request see the local keys up
+  /// to their own position, one token all of them.
+  void add_rank(const MlaReferenceInputs& inputs, const DcpGroup& group, int rank) {
+    query_start_loc.push_back(0);
+    for (std::size_t b = 0; b < static_cast<std::size_t>(num_mla_decodes(inputs)); ++b) {
+      const std::int32_t held = dcp_local_seq_len(inputs.seq_lens[b], rank, group);
+      query_start_loc.push_back(inputs.query_start_loc[b + 1]);
+      key_start_loc.push_back(static_cast<std::int64_t>(key_index.size()));
+      seq_lens.push_back(held);
+      for (std::int64_t local = 0; local < held; ++local) {
+        key_index.push_back(checked_int32(
+            inputs.key_start_loc[b] + dcp_global_position(local, rank, group), "key of a rank"));
+      }
+      const std::int32_t query_len = inputs.query_start_loc[b + 1] - inputs.query_start_loc[b];
+      for (std::int32_t i = 0; i < query_len; ++i) {
+        const std::int32_t last = i + inputs.seq_lens[b] - query_len;
+        std::int32_t seen = query_len == 1 ? held : 0;
+        while (seen < held && dcp_global_position(seen, rank, group) <= last) ++seen;
+        visible_end[static_cast<std::size_t>(inputs.query_start_loc[b] + i)] = seen;
+      }
+    }
+  }
+
+  /// Every row is a request of its own, of the keys that its list names.
+  void add_listed(const MlaReferenceInputs& inputs) {
+    query_start_loc.push_back(0);
+    for (std::size_t b = 0; b < inputs.seq_lens.size(); ++b) {
+      for (std::int32_t t = inputs.query_start_loc[b]; t < inputs.query_start_loc[b + 1]; ++t) {
+        const std::size_t first = key_index.size();
+        append_listed(inputs, b, t);
+        query_start_loc.push_back(t + 1);
+        key_start_loc.push_back(static_cast<std::int64_t>(first));
+        seq_lens.push_back(static_cast<std::int32_t>(key_index.size() - first));
+        visible_end[static_cast<std::size_t>(t)] = seq_lens.back();
+      }
+    }
+  }
+
+ private:
+  void append_listed(const MlaReferenceInputs& inputs, std::size_t request, std::int32_t token) {
+    const std::int64_t topk = inputs.topk_indices->dim(1);
+    const auto row = static_cast<std::size_t>(token);
+    const std::int64_t listed =
+        inputs.topk_lengths.empty() ? topk : std::min<std::int64_t>(topk, inputs.topk_lengths[row]);
+    const auto* const list = inputs.topk_indices->data<std::int32_t>() + token * topk;
+    for (std::int64_t i = 0; i < listed; ++i) {
+      if (list[i] < 0 || list[i] >= inputs.seq_lens[request]) continue;
+      key_index.push_back(checked_int32(inputs.key_start_loc[request] + list[i], "listed key"));
+    }
+  }
+};
+
+/// What prefills read of quantised latents: their own new tokens as they were before the cache.
+struct PrefillLatents {
+  Tensor kv_c;
+  Tensor k_pe;
+
+  explicit PrefillLatents(const MlaReferenceInputs& inputs)
+      : kv_c(mixed(inputs, *inputs.kv_c, *inputs.kv_c_unquantized)),
+        k_pe(mixed(inputs, *inputs.k_pe, *inputs.k_pe_unquantized)) {}
+
+ private:
+  static Tensor mixed(const MlaReferenceInputs& inputs, const Tensor& stored, const Tensor& fresh) {
+    Tensor result(Dtype::kF32, stored.shape());
+    const std::int64_t width = stored.dim(1);
+    float* const values = result.data<float>();
+    load_floats(stored.dtype(), stored.bytes(), stored.num_elements(), values);
+    for (auto b = static_cast<std::size_t>(num_mla_decodes(inputs)); b < inputs.seq_lens.size();
+         ++b) {
+      const std::int64_t count = inputs.query_start_loc[b + 1] - inputs.query_start_loc[b];
+      const std::int64_t first = inputs.key_start_loc[b] + inputs.seq_lens[b] - count;
+      load_floats(
+          fresh.dtype(),
+          fresh.bytes() + static_cast<std::size_t>(first * width) * dtype_size(fresh.dtype()),
+          count * width, values + first * width);
+    }
+    return result;
+  }
+};
+
 ScreenedRow row_of(const attn::ScreenRecord& record) {
   ScreenedRow row;
   row.error = std::sqrt(record.error_squares);
@@ -53,8 +166,15 @@ class DeviceScreen final : public RowScreen {
 
   ScreenTable compare(const AttentionMath& math, const ReferenceInputs& inputs,
                       const ScreenedOutput& output) override {
+    return compare_listed(math, inputs, {}, output);
+  }
+
+  ScreenTable compare_listed(const AttentionMath& math, const ReferenceInputs& inputs,
+                             std::span<const std::int32_t> keys,
+                             const ScreenedOutput& output) override {
     const Visible visible(math, inputs);
     cuda::ScreenInputs on_device;
+    on_device.key_index = keys;
     on_device.query = inputs.query;
     on_device.key = inputs.key;
     on_device.value = inputs.value;
@@ -68,21 +188,94 @@ class DeviceScreen final : public RowScreen {
     on_device.alibi = alibi_of(math.alibi);
     on_device.alibi_slopes = inputs.alibi_slopes;
     on_device.sinks = inputs.sinks;
-    ScreenTable table;
-    table.is_float64 = true;
-    table.num_heads = inputs.query->dim(1);
-    for (std::int32_t row = 0; row < inputs.query_start_loc.back(); ++row)
-      table.rows.push_back(row);
-    for (const attn::ScreenRecord& record : screen_.compare(
-             on_device, {output.output, output.scale(), output.limit(), output.e4m3_scale > 0})) {
-      table.of.push_back(row_of(record));
+    return table_of(screen_.compare(on_device, output_of(output)), inputs.query_start_loc.back(),
+                    inputs.query->dim(1));
+  }
+
+  ScreenTable compare_latent(const MlaReferenceInputs& inputs,
+                             const ScreenedOutput& output) override {
+    const std::int64_t heads = inputs.query->dim(1);
+    const std::int32_t tokens = inputs.query_start_loc.back();
+    std::vector<attn::ScreenRecord> records(static_cast<std::size_t>(tokens * heads));
+    const bool is_sparse = inputs.topk_indices != nullptr;
+    const auto requests = static_cast<std::int64_t>(inputs.seq_lens.size());
+    const std::int64_t decodes = is_sparse ? requests : num_mla_decodes(inputs);
+    LatentPart decode(inputs);
+    if (is_sparse) {
+      decode.add_listed(inputs);
+    } else {
+      decode.add_causal(inputs, 0, decodes);
     }
-    return table;
+    cuda::LatentScreenInputs on_device = latents_of(inputs, decode);
+    on_device.latent_query = inputs.latent_query;
+    screen_.compare(on_device, output_of(output), records);
+    if (decodes < requests) {
+      LatentPart prefill(inputs);
+      prefill.add_causal(inputs, decodes, requests);
+      on_device = latents_of(inputs, prefill);
+      if (inputs.kv_c_unquantized != nullptr) {
+        const PrefillLatents& mixed = prefill_latents(inputs);
+        on_device.kv_c = &mixed.kv_c;
+        on_device.k_pe = &mixed.k_pe;
+      }
+      screen_.compare(on_device, output_of(output), records);
+    }
+    return table_of(records, tokens, heads);
+  }
+
+  ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group, int rank,
+                                  const ScreenedOutput& output) override {
+    LatentPart decode(inputs);
+    decode.add_rank(inputs, group, rank);
+    cuda::LatentScreenInputs on_device = latents_of(inputs, decode);
+    on_device.latent_query = inputs.latent_query;
+    return table_of(screen_.compare_latents(on_device, output_of(output)),
+                    decode.query_start_loc.back(), inputs.query->dim(1));
   }
 
  private:
+  static cuda::ScreenOutput output_of(const ScreenedOutput& output) {
+    return {output.output, output.scale(), output.limit(), output.e4m3_scale > 0};
+  }
+
+  static cuda::LatentScreenInputs latents_of(const MlaReferenceInputs& inputs,
+                                             const LatentPart& part) {
+    cuda::LatentScreenInputs result;
+    result.query = inputs.query;
+    result.kv_c = inputs.kv_c;
+    result.k_pe = inputs.k_pe;
+    result.w_uk = inputs.w_uk;
+    result.w_uv = inputs.w_uv;
+    result.key_index = part.key_index;
+    result.query_start_loc = part.query_start_loc;
+    result.seq_lens = part.seq_lens;
+    result.key_start_loc = part.key_start_loc;
+    result.visible_begin = part.visible_begin;
+    result.visible_end = part.visible_end;
+    result.softmax_scale = inputs.softmax_scale;
+    return result;
+  }
+
+  static ScreenTable table_of(const std::vector<attn::ScreenRecord>& records, std::int32_t tokens,
+                              std::int64_t heads) {
+    ScreenTable table;
+    table.is_float64 = true;
+    table.num_heads = heads;
+    for (std::int32_t row = 0; row < tokens; ++row) table.rows.push_back(row);
+    for (const attn::ScreenRecord& record : records) table.of.push_back(row_of(record));
+    return table;
+  }
+
+  /// Kept: screening knows tensors that it has uploaded by where they are.
+  const PrefillLatents& prefill_latents(const MlaReferenceInputs& inputs) {
+    std::unique_ptr<PrefillLatents>& known = prefill_latents_[inputs.kv_c];
+    if (!known) known = std::make_unique<PrefillLatents>(inputs);
+    return *known;
+  }
+
   std::shared_ptr<Ops> ops_;  // of a screening that shares them
   cuda::Screen screen_;
+  std::map<const Tensor*, std::unique_ptr<PrefillLatents>> prefill_latents_;
 };
 
 }  // namespace

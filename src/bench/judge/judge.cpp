@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -12,6 +14,7 @@
 
 #include "backends/output_quant.h"
 #include "core/error.h"
+#include "inputs/cache/saturation.h"
 #include "metadata/batch.h"
 #include "metadata/int_math.h"
 #include "metrics/byte_verdicts.h"
@@ -77,6 +80,28 @@ void judge_lse(const Problem& problem, const Numerics& numerics, const PipelineO
       !cause.empty()) {
     judgement.reasons.push_back(cause);
   }
+}
+
+/// What decides on the error against the unquantised reference.
+void name_quantization_rule(const Problem& problem, ErrorStats& error) {
+  const std::optional<double>& most = problem.validation.max_quantization_error;
+  error.rule = most ? "validation.max_quantization_error: against the unquantised reference"
+                    : "not judged: against the unquantised reference";
+  if (most) error.limit = fmt::format("rms_rel <= {:.6g}", *most);
+}
+
+void note_share(const char* name, double share, ErrorStats& error) {
+  if (share > 0) error.by_name[name] = share;
+}
+
+/// Of the checked rows, what e4m3 cuts off before a fused static output is stored.
+double saturated_output(const Problem& problem, const ReferenceOutput& reference) {
+  constexpr double kLastRounded = 464;
+  if (!has_static_fp8_output(problem) || reference.output.empty()) return 0;
+  const auto count = std::count_if(
+      reference.output.begin(), reference.output.end(),
+      [&](double value) { return std::abs(value) > kLastRounded * problem.output_quant.scale; });
+  return static_cast<double>(count) / static_cast<double>(reference.output.size());
 }
 
 /// Of the expected bytes: the quantisation is judged by itself, whatever attention has given it.
@@ -169,9 +194,33 @@ Judgement judge(const Problem& problem, const Numerics& numerics, const Pipeline
         compare(comparison(output.output, *yardsticks.unquantised, yardsticks.emulation, false),
                 tolerance)
             .stats;
-    judgement.quantization_error->rule = "not judged: against the unquantised reference";
+    name_quantization_rule(problem, *judgement.quantization_error);
+    note_share("saturated_output", saturated_output(problem, *yardsticks.reference),
+               *judgement.quantization_error);
   }
   return judgement;
+}
+
+void note_saturation(const Saturation& saturation, Judgement& judgement) {
+  if (!judgement.quantization_error) return;
+  note_share("saturated_query", saturation.query, *judgement.quantization_error);
+  note_share("saturated_key", saturation.key, *judgement.quantization_error);
+  note_share("saturated_value", saturation.value, *judgement.quantization_error);
+}
+
+std::string object_to_quantization(const Problem& problem, const std::optional<ErrorStats>& error) {
+  const std::optional<double>& most = problem.validation.max_quantization_error;
+  if (!most || !error || error->rms_rel <= *most || error->max_abs == 0) return "";
+  if (!std::isfinite(error->rms_rel)) {
+    return fmt::format(
+        "quantization error cannot be taken (unquantised attention is zero or not finite), so "
+        "validation.max_quantization_error {:.6g} does not hold",
+        *most);
+  }
+  return fmt::format(
+      "quantization error {:.3g} (relative RMS against unquantised attention) is above "
+      "validation.max_quantization_error {:.6g}",
+      error->rms_rel, *most);
 }
 
 const Tensor* find_tensor(const PipelineOutput& output, std::string_view name) {
@@ -189,9 +238,11 @@ std::string describe_difference(const PipelineOutput& first, const PipelineOutpu
   if (difference.empty() && first.lse) {
     difference = describe_change("lse", *first.lse, *second.lse);
   }
-  for (std::size_t i = 0; difference.empty() && i < first.more.size(); ++i) {
-    const auto& [name, tensor] = first.more[i];
-    difference = describe_change(name, tensor, second.more.at(i).second);
+  for (const auto& [name, tensor] : first.more) {
+    if (!difference.empty()) return difference;
+    const Tensor* const other = find_tensor(second, name);
+    if (other == nullptr) return fmt::format("only one of two runs gives {}", name);
+    difference = describe_change(name, tensor, *other);
   }
   return difference;
 }
@@ -217,7 +268,13 @@ void judge_quantised_output(const Problem& problem, const QuantisedOutput& outpu
   query.mla = true;
   judgement.quantization_error =
       compare({&values, exact.output, {}, exact.rows, false}, output_tolerance(query)).stats;
-  judgement.quantization_error->rule = "not judged: against the unquantised reference";
+  name_quantization_rule(problem, *judgement.quantization_error);
+  if (!has_static_fp8_output(problem) || output.unquantised.empty()) return;
+  const std::vector<float> scale{static_cast<float>(problem.output_quant.scale)};
+  const std::int64_t clipped = count_saturated(output.unquantised, scale, Dtype::kE4M3);
+  note_share("saturated_output",
+             static_cast<double>(clipped) / static_cast<double>(output.unquantised.num_elements()),
+             *judgement.quantization_error);
 }
 
 }  // namespace attnbench

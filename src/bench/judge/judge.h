@@ -51,6 +51,22 @@ struct Judgement {
   /// What the checked rows were drawn with; nothing where all rows are checked.
   std::optional<std::uint64_t> sample_seed = std::nullopt;
 };
+
+/// Shares of values that static scales clip (inputs/cache/saturation.h).
+struct Saturation {
+  double query = 0;
+  double key = 0;  // of MLA the latent entries
+  double value = 0;
+};
+/// Adds them to quantization_error, where there is one; what clips nothing is left out.
+void note_saturation(const Saturation& saturation, Judgement& judgement);
+
+/// Empty, or why quantising costs more than validation.max_quantization_error allows: "quantization
+/// error 0.046 (relative RMS against unquantised attention) is above
+/// validation.max_quantization_error 0.02". Not one of the reasons of judge(), which are also asked
+/// for samples and repeated runs.
+std::string object_to_quantization(const Problem& problem, const std::optional<ErrorStats>& error);
+
 /// The tables of a batch by which rows are told to which request they belong.
 struct RowsOfBatch {
   std::vector<std::int32_t> query_start_loc;

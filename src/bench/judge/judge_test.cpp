@@ -73,6 +73,39 @@ TEST_CASE("quantisation error is reported and never judged") {
   CHECK(judgement.quantization_error->max_abs == 4);
 }
 
+TEST_CASE("validation.max_quantization_error limits what quantising may cost") {
+  Example example;
+  const ReferenceOutput near{{0}, 1, 2, {1.0, 2.02}, {0.5}};
+  const auto objection = [&](const ReferenceOutput& unquantised) {
+    return object_to_quantization(example.problem, example.run(&unquantised).quantization_error);
+  };
+  CHECK(objection(near).empty());
+  example.problem.validation.max_quantization_error = 0.005;
+  CHECK(objection(near) ==
+        "quantization error 0.00887 (relative RMS against unquantised attention) is above "
+        "validation.max_quantization_error 0.005");
+  const Judgement judgement = example.run(&near);
+  CHECK(judgement.reasons.empty());
+  CHECK(judgement.quantization_error->limit == "rms_rel <= 0.005");
+  example.problem.validation.max_quantization_error = 0.009;
+  CHECK(objection(near).empty());
+  CHECK(object_to_quantization(example.problem, std::nullopt).empty());
+  const ReferenceOutput zero{{0}, 1, 2, {0.0, 0.0}, {0.5}};
+  CHECK(objection(zero).find("cannot be taken") != std::string::npos);
+}
+
+TEST_CASE("shares of clipped values stand beside the quantization error, where there is one") {
+  Example example;
+  const ReferenceOutput far{{0}, 1, 2, {5.0, 2.0}, {0.5}};
+  Judgement judgement = example.run(&far);
+  note_saturation({0.25, 0, 0.5}, judgement);
+  const NamedNumbers expected{{"saturated_query", 0.25}, {"saturated_value", 0.5}};
+  CHECK(judgement.quantization_error->by_name == expected);
+  Judgement without = example.run();
+  note_saturation({0.25, 0, 0.5}, without);
+  CHECK_FALSE(without.quantization_error);
+}
+
 TEST_CASE("a wrong LSE alone is a reason") {
   Example example;
   example.output.lse->set(0, 0.75f);

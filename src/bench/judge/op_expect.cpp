@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/judge/op_expect_cache.h"
+#include "bench/judge/op_expect_metadata.h"
 #include "bench/judge/op_expect_quant.h"
 #include "reference/ops/merge_states.h"
 #include "reference/quantise/output_quant.h"
@@ -130,6 +131,8 @@ OpExpectations expect(const Problem& problem, const OpInputs& inputs,
       return expect_dcp_correct(problem, inputs);
     case OpKind::kOutputQuant:
       return expect_output_quant(problem, inputs);
+    case OpKind::kMetadata:
+      return expect_metadata(problem, inputs);
     case OpKind::kMmQuant:
       break;
   }
@@ -147,6 +150,7 @@ OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
 
 std::string op_output_name(const Problem& problem) {
   if (problem.op.name == OpKind::kReshapeAndCache) return "kv_cache";
+  if (problem.op.name == OpKind::kMetadata) return "batch_split";
   return problem.op.name == OpKind::kMmQuant ? "query_codes" : "output";
 }
 

@@ -7,6 +7,7 @@
 
 #include "core/system/parallel.h"
 #include "inputs/cache/cache_cells.h"
+#include "inputs/cache/mla_cache.h"
 #include "inputs/cache/paged_cache.h"
 #include "inputs/cache/poison.h"
 #include "inputs/cache/stored_kv.h"
@@ -57,13 +58,17 @@ Tensor written_entries(const OpInputs& inputs, const Tensor& entries) {
   const Problem& base = inputs.base;
   Tensor expected = inputs.mla_cache.data;
   const std::size_t bytes = static_cast<std::size_t>(entries.dim(1)) * dtype_size(entries.dtype());
+  const auto footer = static_cast<std::size_t>(footer_bytes(base.kv_cache.dtype));
+  const std::int64_t block_size = base.kv_cache.block_size;
   const std::int64_t* slot = inputs.mla_cache.slot_mapping.data<std::int64_t>();
   const std::vector<PositionRange> fresh = new_key_ranges(base);
   const std::vector<std::int64_t> starts = first_rows(base);
   for (std::size_t b = 0; b < fresh.size(); ++b) {
     for (std::int64_t p = fresh[b].begin; p < fresh[b].end; ++p, ++slot) {
-      std::memcpy(expected.bytes() + static_cast<std::size_t>(*slot) * bytes,
-                  entries.bytes() + static_cast<std::size_t>(starts[b] + p) * bytes, bytes);
+      const std::int64_t block = *slot / block_size;
+      place_entry(entries.bytes() + static_cast<std::size_t>(starts[b] + p) * bytes, bytes, footer,
+                  block_size, *slot % block_size,
+                  expected.bytes() + static_cast<std::size_t>(block * block_size) * bytes);
     }
   }
   return expected;
@@ -168,7 +173,7 @@ OpExpectations expect_cache_write(const OpInputs& inputs) {
 
 OpExpectations expect_mla_cache_write(const OpInputs& inputs) {
   OpExpectations expected;
-  expected.outputs.push_back(equal("kv_cache", "semantics 8.4.1, 8.4.3: cache bytes",
+  expected.outputs.push_back(equal("kv_cache", "semantics 8.4.1, 8.4.3, 8.4.6: cache bytes",
                                    written_entries(inputs, inputs.entries)));
   return expected;
 }
@@ -207,7 +212,8 @@ OpExpectations expect_gather(const Problem& problem, const OpInputs& inputs) {
     first += request.seq_len;
   }
   OpExpectations expected;
-  expected.outputs.push_back(equal("output", "semantics 8.4.2 to 8.4.4: gathered bytes", rows));
+  expected.outputs.push_back(
+      equal("output", "semantics 8.4.2 to 8.4.4, 8.4.6: gathered bytes", rows));
   return expected;
 }
 

@@ -9,6 +9,7 @@
 
 #include "backends/backend.h"
 #include "bench/judge/judge.h"
+#include "bench/judge/screened_judgement.h"
 #include "core/result/result.h"
 #include "reference/attention.h"
 
@@ -22,19 +23,34 @@ std::optional<ReferenceOutput> rank_reference(const Problem& problem, const Atte
                                               const ReferenceOptions& options,
                                               const EmulationRule* rule = nullptr);
 
-struct RankJudgement {
-  RankErrors errors;
-  std::vector<std::string> reasons;  // "rank 1: LSE is in base 2, expected natural", ...
+/// The keys of one rank of every request, as rows of AttentionInputs::key.
+struct RankKeys {
+  std::vector<std::int32_t> seq_lens;  // [B]
+  std::vector<std::int64_t> starts;    // [B+1] in `rows`
+  std::vector<std::int32_t> rows;
 };
-/// `output` f32 [W, T, H, Dv] and `lse` f32 [W, H, T] are PipelineOutput's rank_output and
-/// rank_lse; of MLA they hold the rows and latents of the decodes. Judged by rows (§14.2) for the
-/// attention dtype; the emulation may be null.
-RankJudgement judge_rank(const Problem& problem, const Tensor& output, const Tensor& lse, int rank,
-                         const Yardsticks& yardsticks);
+RankKeys keys_of_rank(const Problem& problem, const AttentionInputs& inputs, int rank);
 
-/// All ranks of an output, where its pipeline has some; errors and reasons go to `judgement`.
-/// False, and `judgement` is not complete, when of_rank() gave null: should_stop said so.
-bool judge_ranks(const Problem& problem, const PipelineOutput& output,
-                 const std::function<Yardsticks(int rank)>& of_rank, Judgement& judgement);
+/// The same attention over a rank's keys: nothing of its context is masked.
+AttentionMath math_of_rank(const AttentionMath& math);
+
+/// How the part of a rank is judged.
+struct RankWays {
+  /// Null results: should_stop said so.
+  std::function<Yardsticks(int rank)> of_rank;
+  /// Of any rows, ascending.
+  std::function<std::optional<OwnedYardsticks>(int rank, const std::vector<std::int32_t>& rows)>
+      of_rows;
+  /// Every row of the part on the device; empty, or nothing, where it cannot.
+  std::function<std::optional<ScreenTable>(int rank, const ScreenedOutput& output)> screen;
+};
+
+/// All ranks of an output; errors and reasons go to `judgement`. Parts are rank_output f32
+/// [W, T, H, Dv] and rank_lse f32 [W, H, T]; of MLA they hold the rows and latents of the decodes.
+/// They are judged by rows (§14.2) for the attention dtype, on all rows where a device screens. A
+/// group of which nothing, or not every rank's part, was handed in is a reason, too: a part that
+/// nobody saw is not right. False, and `judgement` is not complete, when should_stop said so.
+bool judge_ranks(const Problem& problem, const PipelineOutput& output, const RankWays& ways,
+                 Judgement& judgement);
 
 }  // namespace attnbench

@@ -9,11 +9,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "core/tensor.h"
 #include "metadata/mask/attention_math.h"
+#include "metadata/parts/dcp.h"
 #include "reference/attention.h"
+#include "reference/mla/inputs.h"
 
 namespace attnbench {
 
@@ -60,6 +63,20 @@ class RowScreen {
   /// memory for that.
   virtual ScreenTable compare(const AttentionMath& math, const ReferenceInputs& inputs,
                               const ScreenedOutput& output) = 0;
+  /// The same of latent attention; has_latents() says which.
+  virtual ScreenTable compare_latent(const MlaReferenceInputs& inputs,
+                                     const ScreenedOutput& output) = 0;
+  /// The part of one rank of a group: attention to the keys of `keys`, in that order; lengths and
+  /// starts of `inputs` count these.
+  virtual ScreenTable compare_listed(const AttentionMath& math, const ReferenceInputs& inputs,
+                                     std::span<const std::int32_t> keys,
+                                     const ScreenedOutput& output) = 0;
+  /// The decodes' part of one rank in the latent space (semantics §8.7), [Td, N, Lkv].
+  virtual ScreenTable compare_latent_rank(const MlaReferenceInputs& inputs, const DcpGroup& group,
+                                          int rank, const ScreenedOutput& output) = 0;
+  /// Whether compare_latent() has the mathematics: prefills in e4m3 are left to the CPU, since a
+  /// product that rounds the other way there would be another value.
+  static bool has_latents(const MlaReferenceInputs& inputs) { return !inputs.fp8_prefill; }
 };
 
 /// The table of rows that were computed on the host, by the reference or in float32.

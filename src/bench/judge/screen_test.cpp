@@ -202,7 +202,7 @@ TEST_CASE("keys that several blocks share are merged to the same numbers") {
   inputs.key_start_loc = c.key_start_loc;
   inputs.visible_begin = begin;
   inputs.visible_end = end;
-  const cuda::ScreenPlan plan = cuda::plan_screen(inputs, 132);
+  const cuda::ScreenPlan plan = cuda::plan_screen(inputs.batch(), 132);
   CHECK(plan.merges.size() == 1);
   CHECK(plan.num_partials > 1);
   CHECK(plan.items.size() == static_cast<std::size_t>(plan.num_partials));

@@ -99,7 +99,7 @@ class Shift {
       switch (child_.read(message, kPollMs)) {
         case ChildProcess::Read::kMessage:
           if (!understand(message)) return;
-          progress();
+          if (message.kind != kNotice) progress();
           break;
         case ChildProcess::Read::kNothingYet:
           if (give_up()) return;
@@ -234,8 +234,7 @@ class Shift {
     if (limit_s <= 0 || silent_s() <= limit_s) return false;
     child_.kill();
     failed(
-        fmt::format("E-INTERNAL: {}time limit: no sign of life for {:.0f} s{}; its process was "
-                    "ended (--hang-limit)",
+        fmt::format("E-INTERNAL: {}time limit: no progress for {:.0f} s{}; killed (--hang-limit)",
                     whose(), limit_s, in_phase()));
     return true;
   }
@@ -243,8 +242,7 @@ class Shift {
   /// Whom a hang or a crash may be of, as the end of a clause.
   std::string last_wait() const {
     const auto kernels = kernels_.find(job());
-    return kernels == kernels_.end() ? std::string()
-                                     : ", where it waited last for " + kernels->second;
+    return kernels == kernels_.end() ? std::string() : ", waiting for " + kernels->second;
   }
 
   /// Of several ranks, the process is the first.

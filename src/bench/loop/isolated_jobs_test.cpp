@@ -77,6 +77,9 @@ TEST_CASE("isolated jobs give the same results as jobs in the process, and nothi
     REQUIRE(result.timing);
     CHECK(result.timing->samples_us.size() == 2);
     REQUIRE(result.error);
+    for (const char* phase : {"inputs", "run", "reference", "timing"}) {
+      CHECK(result.run_seconds.contains(phase));
+    }
   }
   CHECK(isolated.good.runs == 0);
   CHECK(isolated.recorder.phases.size() == 18);  // inputs, two of each draw, and timing
@@ -161,6 +164,17 @@ TEST_CASE("messages of any size and content arrive whole and in order") {
   CHECK(messages[1].text == large);
   CHECK(messages[2].text == std::string("\0x", 2));
   CHECK(child.how_it_ended().empty());
+}
+
+TEST_CASE("a child that reads no answers does not hold up who answers") {
+  ChildProcess child([](ParentLink&) {
+    for (;;) std::this_thread::sleep_for(std::chrono::seconds(1));
+  });
+  const std::string text(1000, 'x');
+  for (int i = 0; i < 20'000; ++i) child.answer('a', text);
+  Message message;
+  while (child.read(message, 1000) != ChildProcess::Read::kEnded) continue;
+  CHECK(child.how_it_ended().find("signal 9") != std::string::npos);
 }
 
 }  // namespace attnbench

@@ -46,7 +46,7 @@ bool JobRunner::begin(Attempt& attempt) {
 
 bool JobRunner::plan_timing(Attempt& attempt, int rounds) {
   return guarded(attempt, [&] {
-    enter(Phase::kTiming);
+    enter(attempt, Phase::kTiming);
     attempt.judge->begin_timing();
     attempt.timing = std::make_unique<JobTiming>(*attempt.job->problem, *attempt.pipeline,
                                                  timing_tools(), options_, rounds);
@@ -97,7 +97,7 @@ bool JobRunner::hand_in_samples(Attempt& attempt) {
   JobJudge& judge = *attempt.judge;
   const std::string problem = attempt.timing->sample_problem();
   if (!problem.empty()) return judge.object(problem);
-  if (!options_.validate) return true;
+  if (!options_.validate && !options_.judge_samples) return true;
   for (TimedSample& sample : attempt.timing->take_samples()) {
     const bool goes_on = judge.submit({RunKind::kTimed, {false, sample.nonce}, sample.number, {}},
                                       std::move(sample.output));
@@ -106,9 +106,20 @@ bool JobRunner::hand_in_samples(Attempt& attempt) {
   return true;
 }
 
-/// Does a stage; an exception becomes the end of the job.
+/// Does a stage and keeps its time; an exception becomes the end of the job.
 template <typename Work>
 bool JobRunner::guarded(Attempt& attempt, const Work& work) {
+  attempt.times.resume();
+  const bool goes_on = without_exceptions(attempt, work);
+  attempt.times.pause();
+  if (attempt.result.status != Status::kSkipped) {
+    attempt.result.run_seconds = attempt.times.seconds();
+  }
+  return goes_on;
+}
+
+template <typename Work>
+bool JobRunner::without_exceptions(Attempt& attempt, const Work& work) {
   try {
     return work();
   } catch (const Interrupted&) {
@@ -133,8 +144,9 @@ bool JobRunner::guarded(Attempt& attempt, const Work& work) {
   return false;
 }
 
-void JobRunner::enter(Phase phase) {
+void JobRunner::enter(Attempt& attempt, Phase phase) {
   if (stopped()) throw Interrupted{};
+  attempt.times.enter(phase);
   observer_.phase(phase);
 }
 
@@ -142,6 +154,12 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
   const Job& job = *attempt.job;
   Result& result = attempt.result;
   result.reasons = job.extra_refusals;
+  // Before a user's code runs in this process, be it to say what it supports: it could move what
+  // its time is held against.
+  const bool is_users_here = !make_judge_ && job.backend->is_users();
+  if (result.reasons.empty() && options_.timing && is_users_here) {
+    timing_tools().ceilings(*job.problem, *job.backend);
+  }
   for (std::string& reason : job.backend->refusals(*job.problem, options_.device_facts)) {
     result.reasons.push_back(std::move(reason));
   }
@@ -149,7 +167,7 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
     result.status = Status::kUnsupported;
     return false;
   }
-  enter(Phase::kInputs);
+  enter(attempt, Phase::kInputs);
   attempt.case_run = case_for(*job.problem).start(*job.backend);
   if (options_.validate && is_probed(*job.problem)) {
     attempt.probe = std::make_unique<JobProbe>(
@@ -158,12 +176,8 @@ bool JobRunner::prepare_and_check(Attempt& attempt) {
   }
   attempt.judge = judge_of(attempt);
   if (attempt.probe) run_probe(attempt);
-  enter(Phase::kRun);
+  enter(attempt, Phase::kRun);
   attempt.settings = std::make_unique<KeptSettings>(ops());
-  // Before a user's code runs in this process: it could move what its time is held against.
-  if (options_.timing && !make_judge_ && job.backend->is_users()) {
-    timing_tools().ceilings(*job.problem, *job.backend);
-  }
   attempt.pipeline = attempt.case_run->prepare(ops());
   if (const std::string changes = attempt.settings->changes(); !changes.empty()) {
     observer_.notice(job.id + ": prepare() changed settings of the device: " + changes);
@@ -186,7 +200,7 @@ std::unique_ptr<JobJudge> JobRunner::judge_of(const Attempt& attempt) {
 /// A run on the values of the second draw and the verdict on it; its pipeline is gone afterwards.
 void JobRunner::run_probe(Attempt& attempt) {
   CaseRun& case_run = attempt.probe->case_run();
-  enter(Phase::kRun);
+  enter(attempt, Phase::kRun);
   PipelineOutput output;
   {
     const std::unique_ptr<Pipeline> pipeline = case_run.prepare(ops());
@@ -194,7 +208,7 @@ void JobRunner::run_probe(Attempt& attempt) {
     if (pipeline->users() != nullptr) pipeline->users()->finish();
   }
   attempt.judge->submit({RunKind::kJudged, kProbeDraw}, std::move(output));
-  enter(Phase::kReference);
+  enter(attempt, Phase::kReference);
   attempt.judge->conclude(kProbeDraw);
   attempt.probe->release();
 }
@@ -221,10 +235,10 @@ void JobRunner::check(Attempt& attempt) {
     judge.submit({RunKind::kAlone, {}, alone->request}, std::move(alone->output));
   }
   if (!is_deterministic) run_again(attempt);
-  enter(Phase::kReference);
+  enter(attempt, Phase::kReference);
   const bool at_edges = options_.all_edges || attempt.job->backend->plugin() != nullptr;
   if (!judge.conclude() || (pipeline.users() == nullptr && !at_edges)) return;
-  enter(Phase::kRun);
+  enter(attempt, Phase::kRun);
   if (run_negated(judge, pipeline) && at_edges) check_edges(attempt);
 }
 

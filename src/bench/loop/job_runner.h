@@ -19,6 +19,7 @@
 #include "bench/bench.h"
 #include "bench/cases/case.h"
 #include "bench/loop/kept_settings.h"
+#include "bench/loop/phase_times.h"
 #include "bench/loop/timing_tools.h"
 #include "bench/trial/job_judge.h"
 #include "bench/trial/probe_run.h"
@@ -43,6 +44,7 @@ struct Attempt {
   std::unique_ptr<JobJudge> judge;
   std::unique_ptr<Pipeline> pipeline;
   std::unique_ptr<JobTiming> timing;
+  PhaseTimes times;
 };
 
 /// Makes the judge of a job that is judged elsewhere.
@@ -73,7 +75,9 @@ class JobRunner {
  private:
   template <typename Work>
   bool guarded(Attempt& attempt, const Work& work);
-  void enter(Phase phase);
+  template <typename Work>
+  bool without_exceptions(Attempt& attempt, const Work& work);
+  void enter(Attempt& attempt, Phase phase);
   void take_fingerprint(Attempt& attempt);
   bool hand_in_samples(Attempt& attempt);
   bool prepare_and_check(Attempt& attempt);

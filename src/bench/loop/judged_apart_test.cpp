@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -277,6 +278,85 @@ TEST_CASE("an output arrives as it was, its file is emptied, and sizes are not b
   CHECK(status.st_blocks * 512 < 100'000);
   REQUIRE(ftruncate(again.file.get(), 10) == 0);
   CHECK_THROWS_AS(unpack(again.text, again.file), Error);
+}
+
+TEST_CASE("tensors that belong together are handed in together, in their types and shapes") {
+  Problem problem;
+  problem.attention.type = AttentionType::kMla;
+  problem.attention.dtype = Dtype::kBF16;
+  problem.attention.num_heads = 2;
+  problem.attention.v_head_size = 4;
+  problem.mla.kv_lora_rank = 8;
+  problem.output_quant.type = OutputQuantType::kFp8Static;
+  problem.batch = {{1, 8}, {3, 9}};
+  problem.dcp.world_size = 2;
+  const auto said = [&](const std::function<void(PipelineOutput&)>& change,
+                        RunKind run = RunKind::kJudged) -> std::string {
+    PipelineOutput output;
+    output.output = Tensor(Dtype::kE4M3, {4, 2, 4});
+    output.more.emplace_back("output_unquantized", Tensor(Dtype::kBF16, {4, 2, 4}));
+    output.more.emplace_back("output_scales", Tensor(Dtype::kF32, {1}));
+    output.more.emplace_back("rank_output", Tensor(Dtype::kF32, {2, 1, 2, 8}));
+    output.more.emplace_back("rank_lse", Tensor(Dtype::kF32, {2, 2, 1}));
+    change(output);
+    try {
+      check_form(problem, run, output);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto without = [](const char* name) {
+    return [name](PipelineOutput& output) {
+      std::erase_if(output.more, [&](const auto& entry) { return entry.first == name; });
+    };
+  };
+  const auto as = [](const char* name, const Tensor& tensor) {
+    return [name, tensor](PipelineOutput& output) {
+      for (auto& [known, more] : output.more) {
+        if (known == name) more = tensor;
+      }
+    };
+  };
+  const std::string other = " was handed in with another type or shape than it has";
+  CHECK(said([](PipelineOutput&) {}) == "");
+  CHECK(said(without("output_scales")) == "output_scales was not handed in");
+  CHECK(said(without("output_unquantized")) == "output_unquantized was not handed in");
+  CHECK(said(without("rank_lse")) == "rank_lse was not handed in");
+  CHECK(said(as("output_scales", Tensor(Dtype::kF32, {2}))) == "output_scales" + other);
+  CHECK(said(as("output_unquantized", Tensor(Dtype::kBF16, {4, 4, 2}))) ==
+        "output_unquantized" + other);
+  CHECK(said(as("rank_output", Tensor(Dtype::kF32, {2, 5, 2, 8}))) == "rank_output" + other);
+  CHECK(said(as("rank_output", Tensor(Dtype::kF32, {2, 1}))) == "rank_output" + other);
+  CHECK(said(as("rank_lse", Tensor(Dtype::kF32, {2, 1, 2}))) == "rank_lse" + other);
+  const auto other_codes = [](PipelineOutput& output) {
+    output.output = Tensor(Dtype::kE4M3, {4, 8});
+  };
+  CHECK(said(other_codes) == "output" + other);
+  CHECK(said(other_codes, RunKind::kAlone) == "");  // whoever compares its rows counts them
+}
+
+TEST_CASE("a tensor that is larger than its file costs no memory before it is refused") {
+  const auto refused = [](std::vector<std::int64_t> shape) {
+    ParcelWriter writer;
+    writer.number(static_cast<std::uint32_t>(Dtype::kF32));
+    writer.number(static_cast<std::uint32_t>(shape.size()));
+    for (const std::int64_t extent : shape) writer.number(extent);
+    const Parcel parcel = writer.take();
+    ParcelReader reader(parcel.text, parcel.file);
+    try {
+      reader.tensor();
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kInternal;
+    } catch (const std::bad_alloc&) {
+      return false;
+    }
+    return false;
+  };
+  CHECK(refused({std::int64_t{1} << 50}));
+  CHECK(refused({std::int64_t{1} << 40, std::int64_t{1} << 40}));
+  CHECK(refused({-1}));
+  CHECK(refused({4}));
 }
 
 }  // namespace attnbench

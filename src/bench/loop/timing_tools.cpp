@@ -183,7 +183,7 @@ std::unique_ptr<TimingTools> make_cuda_timing_tools(CudaOps& ops) {
 
 std::unique_ptr<Ops> open_device(const BenchOptions& options) {
   if (options.make_ops) return options.make_ops();
-  return make_cpu_ops(options.num_threads, options.device_facts.num_sms);
+  return make_cpu_ops(options.num_threads, options.device_facts.num_sms, options.device_facts.sm);
 }
 
 std::unique_ptr<TimingTools> make_tools(const BenchOptions& options, Ops& ops) {

@@ -101,6 +101,13 @@ ChildProcess::Read ChildProcess::read(Message& message, int wait_ms) {
 }
 
 void ChildProcess::answer(char kind, const std::string& text) const {
+  // A child that waits for its answer has read those before. One that has not would hold up who
+  // answers for ever.
+  pollfd room{socket_.get(), POLLOUT, 0};
+  if (::poll(&room, 1, 0) != 1) {
+    if (!wait_status_) ::kill(-pid_, SIGKILL);
+    return;
+  }
   // Why no matter whether it arrives: a child that is gone is noticed by what is read of it.
   send_message(socket_.get(), kind, text);
 }

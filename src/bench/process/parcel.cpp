@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include "core/error.h"
@@ -47,6 +48,18 @@ bool read_at(int file, std::byte* bytes, std::size_t count, std::size_t offset) 
     count -= static_cast<std::size_t>(read);
   }
   return true;
+}
+
+/// The largest number where the product is larger than any, or an extent is negative.
+std::size_t bytes_of(Dtype dtype, const std::vector<std::int64_t>& shape) {
+  constexpr std::size_t kNoMemory = std::numeric_limits<std::size_t>::max();
+  std::size_t bytes = dtype_size(dtype);
+  for (const std::int64_t extent : shape) {
+    const bool overflows =
+        extent < 0 || __builtin_mul_overflow(bytes, static_cast<std::size_t>(extent), &bytes);
+    if (overflows) return kNoMemory;
+  }
+  return bytes;
 }
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -155,9 +168,10 @@ Tensor ParcelReader::tensor() {
   const auto dtype = static_cast<Dtype>(below(static_cast<std::uint32_t>(Dtype::kU8) + 1));
   std::vector<std::int64_t> shape(below(kMostDims + 1));
   for (std::int64_t& extent : shape) extent = number<std::int64_t>();
+  // Before there is a tensor: what the text says must not cost more memory than the file has.
+  if (offset_ > size_ || bytes_of(dtype, shape) > size_ - offset_) fail_to_read();
   Tensor tensor(dtype, std::move(shape));
   const std::size_t bytes = tensor.size_bytes();
-  if (offset_ > size_ || bytes > size_ - offset_) fail_to_read();
   if (!read_at(file_, tensor.bytes(), bytes, offset_)) fail_to_read();
   offset_ += whole_pages(bytes);
   return tensor;

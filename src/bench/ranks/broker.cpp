@@ -9,22 +9,22 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "bench/process/frames.h"
+#include "bench/process/local_socket.h"
 #include "bench/process/parcel.h"
 #include "core/error.h"
 #include "core/system/clock.h"
@@ -90,8 +90,19 @@ class Broker {
   Broker(const AttnbenchMpi& mpi, LaunchedRank launched, Descriptor listener, pid_t child)
       : mpi_(mpi), rank_(launched), listener_(std::move(listener)), child_(child) {}
 
-  /// Until rank 0's attnbench has ended. Its exit code on rank 0, else 0.
+  /// Until rank 0's attnbench has ended. Its exit code on rank 0, else 0. An error of its own ends
+  /// this process.
   int run() {
+    try {
+      return serve();
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "attnbench: rank %d: %s\n", rank_.rank, error.what());
+      end_here();
+    }
+  }
+
+ private:
+  int serve() {
     ::signal(SIGPIPE, SIG_IGN);
     // Why: the launcher sends these to end a run, which is for the child to do.
     ::signal(SIGINT, SIG_IGN);
@@ -113,7 +124,6 @@ class Broker {
     return leave();
   }
 
- private:
   // What is heard on this machine.
 
   /// Takes in what has come, waiting up to `wait_ms` for it.
@@ -212,7 +222,11 @@ class Broker {
   void check(int error) const {
     if (error == 0) return;
     std::fprintf(stderr, "attnbench: rank %d: MPI: %s\n", rank_.rank, mpi_.last_error());
-    ::kill(child_, SIGKILL);
+    end_here();
+  }
+
+  [[noreturn]] void end_here() const {
+    if (!child_status_) ::kill(child_, SIGKILL);
     std::_Exit(4);
   }
 
@@ -288,8 +302,10 @@ class Broker {
         failure = "its process ended" + how_job_ended();
       } else if (rank_.rank != 0 && child_status_) {
         failure = "attnbench ended there: " + describe_wait_status(*child_status_);
+      } else if (limit_s_ > 0 && now_s() - begin > limit_s_ && job_ == nullptr) {
+        failure = fmt::format("its process has not started after {:.0f} s", limit_s_);
       } else if (limit_s_ > 0 && now_s() - begin > limit_s_) {
-        failure = fmt::format("no sign of life for {:.0f} s; its process was ended", limit_s_);
+        failure = fmt::format("no progress for {:.0f} s; killed (--hang-limit)", limit_s_);
       } else {
         pump(20);
         continue;
@@ -450,6 +466,15 @@ int number_of(const char* name, int otherwise) {
   return text == nullptr || *text == '\0' ? otherwise : std::atoi(text);
 }
 
+/// Why not by launcher: srun --mpi=pmi2 sets PMI_RANK, and the local rank in Slurm's variable only.
+int launched_local_rank() {
+  for (const char* name :
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "SLURM_LOCALID"}) {
+    if (const int rank = number_of(name, -1); rank >= 0) return rank;
+  }
+  return 0;
+}
+
 /// libattnbench_mpi.so beside the program, or where it is installed.
 const AttnbenchMpi* open_mpi(std::string& missing) {
   std::error_code error;
@@ -468,37 +493,22 @@ const AttnbenchMpi* open_mpi(std::string& missing) {
   return missing.empty() ? table() : nullptr;
 }
 
-/// A socket without a name in the file system, so that nothing is left behind.
-Descriptor listen_at(const std::string& name) {
-  Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  name.copy(address.sun_path + 1, sizeof address.sun_path - 2);
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0 ||
-      ::listen(listener.get(), 8) != 0) {
-    fail(ErrorKind::kInternal, "no socket for ranks: {}", std::strerror(errno));
-  }
-  return listener;
-}
-
 }  // namespace
 
 LaunchedRank launched_rank() {
   struct Names {
     const char* rank;
     const char* size;
-    const char* local;
   };
   // Open MPI, MPICH and its relatives, Slurm.
   constexpr Names kLaunchers[] = {
-      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-      {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"},
+      {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+      {"PMI_RANK", "PMI_SIZE"},
+      {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"},
   };
   for (const Names& names : kLaunchers) {
     const int size = number_of(names.size, 1);
-    if (size > 1) return {number_of(names.rank, 0), size, number_of(names.local, 0)};
+    if (size > 1) return {number_of(names.rank, 0), size, launched_local_rank()};
   }
   return {};
 }

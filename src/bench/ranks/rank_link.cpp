@@ -5,16 +5,15 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "bench/process/local_socket.h"
 #include "bench/ranks/broker.h"
 #include "core/error.h"
 #include "core/tensor.h"
@@ -22,19 +21,6 @@
 
 namespace attnbench {
 namespace {
-
-Descriptor connect_to(const std::string& name) {
-  Descriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  name.copy(address.sun_path + 1, sizeof address.sun_path - 2);
-  const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
-    fail(ErrorKind::kInternal, "the process that has MPI does not answer: {}",
-         std::strerror(errno));
-  }
-  return socket;
-}
 
 /// Sums are made here, in the order of the ranks, from parts that MPI has moved: an MPI_Reduce may
 /// add in any order, and these have the bytes of simulated ranks (§7.3).
@@ -74,16 +60,11 @@ class MpiCommunicator final : public Communicator {
     return parts_.bytes();
   }
   void sum(void* output, Dtype dtype, std::int64_t count) {
-    attn::SumRanksParams p{};
-    p.element = static_cast<attn::Element>(dtype);
-    p.world_size = world_size();
+    std::vector<const void*> parts;
     for (int r = 0; r < world_size(); ++r) {
-      const auto rank = static_cast<std::size_t>(r);
-      p.parts[rank] = parts_.bytes() + rank * part_bytes(dtype, count);
+      parts.push_back(parts_.bytes() + static_cast<std::size_t>(r) * part_bytes(dtype, count));
     }
-    p.output = output;
-    p.count = count;
-    ops_.sum_ranks(p);
+    sum_over_ranks(ops_, parts, dtype, count, output);
   }
 
   RankLink& link_;
@@ -109,7 +90,10 @@ class NcclCommunicator final : public Communicator {
       : rank_(channel.rank()),
         size_(channel.world_size()),
         ops_(ops),
-        group_(usable(library_), id_for_all(channel), rank_, size_) {}
+        usable_(usable(library_)),
+        group_(usable_, id_for_all(channel), rank_, size_) {}
+
+  void abort() override { group_.abort(); }
 
   int world_size() const override { return size_; }
   int num_local_ranks() const override { return 1; }
@@ -146,6 +130,8 @@ class NcclCommunicator final : public Communicator {
   int rank_;
   int size_;
   Ops& ops_;
+  // Why a member: a rank without NCCL has to say so before the others wait for it in NCCL.
+  const NcclLibrary& usable_;
   NcclGroup group_;
 };
 

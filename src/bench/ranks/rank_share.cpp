@@ -95,7 +95,8 @@ Problem problem_from_json(const std::string& text) {
   const Value* const batch = document.find("batch");
   if (batch == nullptr) fail(ErrorKind::kFormat, "a rank was sent a problem without batch");
   for (const Value& row : batch->items) {
-    const Request request{whole(row, "query_len"), whole(row, "seq_len")};
+    Request request{whole(row, "query_len"), whole(row, "seq_len")};
+    if (const Value* prefilling = row.find("prefilling")) request.prefilling = prefilling->boolean;
     problem.batch.insert(problem.batch.end(), static_cast<std::size_t>(whole(row, "count")),
                          request);
   }

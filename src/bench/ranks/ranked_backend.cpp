@@ -127,6 +127,8 @@ class RankSession {
       is_broken_ = true;
       // Nobody listens any more where it was the channel that threw.
       if (std::exchange(is_working_, false)) tell(words_of(error));
+      // Before pipelines free their memory, which waits for whatever is queued.
+      communicator_->abort();
       throw;
     }
   }
@@ -220,6 +222,8 @@ class RankServer {
         communicator_(channel.make_communicator(ops)),
         seat_{channel.rank(), communicator_.get()} {}
 
+  void abort() { communicator_->abort(); }
+
   void serve() {
     for (;;) {
       const std::string text = channel_.broadcast("", "", 0);
@@ -301,11 +305,19 @@ std::unique_ptr<Pipeline> RankedBackend::prepare(const Problem& problem,
 }
 
 void serve_rank(RankChannel& channel, const Backend& backend, Ops& ops) {
+  std::optional<RankServer> server;
   try {
-    RankServer(channel, backend, ops).serve();
+    server.emplace(channel, backend, ops);
+    server->serve();
   } catch (const std::exception& error) {
-    // Where the channel threw, the group is over and nobody listens any more.
-    channel.give_up(words_of(error));
+    try {
+      // Where the channel threw, the group is over and nobody listens any more.
+      channel.give_up(words_of(error));
+    } catch (const std::exception&) {
+      // Nobody is there any more.
+    }
+    // Before pipelines free their memory, which waits for whatever is queued.
+    if (server) server->abort();
     throw;
   }
 }

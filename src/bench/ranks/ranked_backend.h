@@ -31,8 +31,9 @@ class RankedBackend final : public ForwardingBackend {
 
   const Backend& of_rank() const { return inner(); }
 
-  /// `inputs` are those of all ranks. A step's time is that of the slowest rank, with the messages
-  /// around it; samples are not checked one by one. Errors: those of RankChannel.
+  /// `inputs` are those of all ranks. On the CPU a step's time is that of the slowest rank, with
+  /// the messages around it; on GPUs, where ranks meet once a step is queued, that of rank 0's
+  /// stream. Samples are not checked one by one. Errors: those of RankChannel.
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override;
 

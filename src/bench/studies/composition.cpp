@@ -47,6 +47,7 @@ Problem decodes_of(const Problem& problem) {
     decodes.batch.push_back({1, keys});
     pages += (keys + problem.kv_cache.block_size - 1) / problem.kv_cache.block_size;
   }
+  decodes.kv_cache.manager_block_size.reset();
   decodes.kv_cache.num_blocks = pages;
   decodes.cascade.common_prefix_len = 0;
   decodes.attention.num_speculative_tokens = 0;
@@ -359,6 +360,7 @@ std::string why_no_composition(const Problem& problem) {
     return fmt::format("attention.type {}: only decoders are composed", to_string(a.type));
   }
   if (problem.dcp.world_size > 1) return "dcp: the study makes its own ranks";
+  if (a.chunk_size) return "attention.chunk_size: chunks go by positions, as windows do";
   if (a.sliding_window || a.alibi != AlibiKind::kNone) {
     return "windows and ALiBi go by positions, which a part of the keys does not have";
   }

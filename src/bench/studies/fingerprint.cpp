@@ -38,6 +38,8 @@ Problem plain_problem(const Problem& problem, std::int64_t keys) {
   if (is_encoder_type(problem.attention.type)) plain.batch = {{keys, keys}};
   AttentionSpec& attention = plain.attention;
   attention.sliding_window.reset();
+  attention.chunk_size.reset();
+  attention.num_splits.reset();
   attention.logits_soft_cap = 0;
   attention.alibi = AlibiKind::kNone;
   attention.alibi_slopes.reset();
@@ -53,6 +55,7 @@ Problem plain_problem(const Problem& problem, std::int64_t keys) {
   cache.k_scale = cache.v_scale = {1.0};
   cache.q_scale = 1.0;
   cache.scale_file.reset();
+  cache.manager_block_size.reset();
   cache.num_blocks = (keys + cache.block_size - 1) / cache.block_size + 1;
   return plain;
 }
@@ -388,7 +391,7 @@ std::string why_no_fingerprint(const Problem& problem) {
       break;
   }
   if (problem.kv_cache.int8_level > 0) return "int8: codes cannot be given one by one";
-  if (is_per_token_head(problem.kv_cache.dtype)) {
+  if (has_inner_scales(problem.kv_cache.dtype)) {
     return "kv_cache.dtype with scales by token: codes cannot be given one by one";
   }
   return problem.dcp.world_size > 1 ? "dcp: ranks hold parts of a request" : "";

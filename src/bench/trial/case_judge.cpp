@@ -30,8 +30,9 @@ JobKind kind_of(const Job& job, const BenchOptions& options, bool has_probe) {
   // Attention and MLA of a user always have inputs that can be drawn anew; an encoder whose scales
   // follow its values, and an operation, need not.
   const AttentionType type = job.problem->attention.type;
-  kind.samples = kind.users && options.timing && options.sample_checks == SampleChecking::kAll &&
-                 type != AttentionType::kOp && type != AttentionType::kMmEncoder;
+  kind.samples = (options.validate || options.judge_samples) && kind.users && options.timing &&
+                 options.sample_checks == SampleChecking::kAll && type != AttentionType::kOp &&
+                 type != AttentionType::kMmEncoder;
   return kind;
 }
 
@@ -196,6 +197,8 @@ void CaseJudge::judge_output() {
     result_.repro += fmt::format(" --sample-seed {}", *result_.sample_seed);
   }
   for (std::string& reason : judgement.reasons) result_.reasons.push_back(std::move(reason));
+  std::string cost = object_to_quantization(*job_.problem, result_.quantization_error);
+  if (!cost.empty()) result_.reasons.push_back(std::move(cost));
 }
 
 void CaseJudge::add_reasons(const PipelineOutput& output, const std::string& when) {
@@ -282,6 +285,8 @@ void CaseJudge::begin_timing() {
 
 bool CaseJudge::timed(Timing timing) {
   result_.timing = checked_timing(std::move(timing));
+  add_prediction(*job_.problem, *result_.timing);
+  note_ranks(*job_.problem, *result_.timing);
   implausible_ = judge_speed(*job_.problem, *job_.backend, speed_(), result_);
   const std::string notice = notice_of_host_time(result_);
   if (!notice.empty()) observer_.notice(notice);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <string>
@@ -74,6 +75,24 @@ TEST_CASE("timed samples that are judged are handed in") {
   CHECK(end_of(false) == "the output of run 'timed' was not handed in");
 }
 
+TEST_CASE("a further pass, which validates nothing else, hands its timed samples in") {
+  const auto end_of = [](bool judged, bool with_sample) {
+    JobKind kind;
+    kind.validated = false;
+    kind.users = true;
+    kind.samples = judged;
+    Docket docket(kind);
+    docket.add({RunKind::kJudged});
+    docket.close(Stage::kBeforeVerdict, true);
+    docket.close(Stage::kBeforeTiming, true);
+    if (with_sample) docket.add({RunKind::kTimed, {false, 7}, 0});
+    return message_of([&] { docket.close(Stage::kAfterTiming, true); });
+  };
+  CHECK(end_of(true, true).empty());
+  CHECK(end_of(true, false) == "the output of run 'timed' was not handed in");
+  CHECK(end_of(false, false).empty());
+}
+
 TEST_CASE("the second draw is handed in before the verdict or not at all") {
   Docket docket = docket_without(std::nullopt, {true, true, true, true, false});
   CHECK(message_of([&] { docket.close(Stage::kBeforeVerdict, true); }) ==
@@ -113,6 +132,10 @@ TEST_CASE("figures come from the samples, whatever was handed in beside them") {
   CHECK(timing.median_us == 20);
   CHECK(timing.min_us == 10);
   CHECK(timing.mean_us == 20);
+  CHECK(std::isnan(timing.cycles));
+  raw.samples_sm_mhz = {1000, 2000, 1500};
+  raw.cycles = 1;
+  CHECK(checked_timing(raw).cycles == 30000);
 }
 
 TEST_CASE("samples that no clock gives are refused") {
@@ -130,6 +153,8 @@ TEST_CASE("samples that no clock gives are refused") {
   CHECK(refused([](Timing& raw) { raw.rounds = {1, 1}; }));
   CHECK(refused([](Timing& raw) { raw.rounds = {4, -1}; }));
   CHECK(refused([](Timing& raw) { raw.waits_us = {1}; }));
+  CHECK(refused([](Timing& raw) { raw.samples_sm_mhz = {1500}; }));
+  CHECK(refused([](Timing& raw) { raw.samples_sm_mhz = {1500, 0, 1500}; }));
 }
 
 }  // namespace attnbench

@@ -141,6 +141,7 @@ Result JudgeDesk::close(std::size_t job, const Result& theirs) {
   }
   if (!opened.result) return failed(known, kNotThrough);
   take_peers(jobs_[job], theirs, *opened.result);
+  opened.result->run_seconds = theirs.run_seconds;
   return *std::move(opened.result);
 }
 

@@ -33,8 +33,8 @@ struct Unpacked {
 Unpacked unpack(const std::string& text, const Descriptor& file);
 
 /// For a receiver that does not trust the sender: whether what arrived has the shapes and element
-/// types that comparisons rely on. Why types: the limits of a verdict go by that of the output.
-/// Errors: E-INTERNAL naming the tensor.
+/// types that comparisons rely on, and all tensors that belong together. Why types: the limits of a
+/// verdict go by that of the output. Errors: E-INTERNAL naming the tensor.
 void check_form(const Problem& problem, RunKind run, const PipelineOutput& output);
 
 }  // namespace attnbench

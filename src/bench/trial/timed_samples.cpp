@@ -11,6 +11,7 @@
 #include "backends/traffic.h"
 #include "core/error.h"
 #include "measure/measure.h"
+#include "metadata/parts/dcp_model.h"
 #include "metrics/peak.h"
 
 namespace attnbench {
@@ -20,6 +21,11 @@ bool is_time(double us) { return std::isfinite(us) && us >= 0; }
 
 bool are_times(const std::vector<double>& times_us) {
   return std::all_of(times_us.begin(), times_us.end(), is_time);
+}
+
+bool are_clocks(const std::vector<double>& mhz) {
+  return std::all_of(mhz.begin(), mhz.end(),
+                     [](double clock) { return std::isfinite(clock) && clock > 0; });
 }
 
 void check(bool holds, const char* what) {
@@ -42,7 +48,8 @@ Timing checked_timing(Timing raw) {
   check(rounds_fit, "rounds that are not its samples");
   check(raw.waits_us.empty() || (raw.waits_us.size() == count && are_times(raw.waits_us)),
         "waits that are not its samples'");
-  check(raw.samples_sm_mhz.empty() || raw.samples_sm_mhz.size() == count,
+  check(raw.samples_sm_mhz.empty() ||
+            (raw.samples_sm_mhz.size() == count && are_clocks(raw.samples_sm_mhz)),
         "clocks that are not its samples'");
   check(std::all_of(raw.steps.begin(), raw.steps.end(),
                     [](const StepTiming& step) { return !(step.median_us < 0); }),
@@ -55,7 +62,47 @@ Timing checked_timing(Timing raw) {
   raw.mean_us = figures.mean_us;
   raw.stdev_us = figures.stdev_us;
   raw.noise = figures.noise;
+  raw.cycles = median_cycles(raw.samples_us, raw.samples_sm_mhz);
   return raw;
+}
+
+void add_prediction(const Problem& problem, Timing& timing) {
+  timing.by_name.erase("predicted_us");
+  const bool is_simulated = problem.dcp.world_size > 1 &&
+                            problem.dcp.transport == DcpTransport::kSimulated &&
+                            problem.attention.type != AttentionType::kOp;
+  if (!is_simulated) return;
+  std::vector<DcpStep> steps;
+  for (const StepTiming& step : timing.steps) steps.push_back({step.name, step.median_us});
+  if (steps.empty()) return;
+  timing.by_name["predicted_us"] = dcp_critical_path_us(problem, steps, kNvLink);
+}
+
+namespace {
+
+/// Devices that share the work of the case: real ranks have one each.
+int num_devices(const Problem& problem) {
+  return problem.dcp.transport == DcpTransport::kSimulated ? 1 : problem.dcp.world_size;
+}
+
+/// Of several devices like the one that was measured.
+Ceilings together(Ceilings one, int devices) {
+  one.tflops *= devices;
+  one.gbps *= devices;
+  one.per_cycle *= devices;
+  return one;
+}
+
+Physics together(Physics one, int devices) {
+  one.ceilings = together(one.ceilings, devices);
+  if (one.cache_bytes) *one.cache_bytes *= devices;
+  return one;
+}
+
+}  // namespace
+
+void note_ranks(const Problem& problem, Timing& timing) {
+  if (num_devices(problem) > 1) timing.l2 = "warm";
 }
 
 namespace {
@@ -86,6 +133,7 @@ double cacheable_bytes(const Problem& problem, const Traffic& traffic) {
 
 std::string judge_speed(const Problem& problem, const Backend& backend, DeviceSpeed* speed,
                         Result& result) {
+  const int devices = num_devices(problem);
   const Traffic traffic = attention_traffic(problem, backend);
   const Work work{attention_flops(problem, backend), traffic.unique_bytes, traffic.kv_bytes,
                   problem.num_tokens(), cacheable_bytes(problem, traffic)};
@@ -94,12 +142,14 @@ std::string judge_speed(const Problem& problem, const Backend& backend, DeviceSp
   Ceilings ceilings;
   Belief belief;
   if (speed != nullptr) {
-    ceilings = speed->ceilings(problem, backend);
-    belief = judge_physics(work, median_us, is_cold, speed->physics(problem, backend));
+    ceilings = together(speed->ceilings(problem, backend), devices);
+    belief = judge_physics(work, median_us, is_cold,
+                           together(speed->physics(problem, backend), devices));
     for (int again = 0; again < kCeilingsAgain && !belief.accusation.empty(); ++again) {
       speed->measure_again();
-      ceilings = speed->ceilings(problem, backend);
-      belief = judge_physics(work, median_us, is_cold, speed->physics(problem, backend));
+      ceilings = together(speed->ceilings(problem, backend), devices);
+      belief = judge_physics(work, median_us, is_cold,
+                             together(speed->physics(problem, backend), devices));
     }
   }
   result.throughput = compute_throughput(work, median_us, ceilings);
@@ -119,8 +169,11 @@ std::optional<SampleFinding> judge_timed_sample(CaseRun& case_run, std::int64_t 
   SampleFinding finding{"", SampleCheck{number, error.row_error, error.row_limit}};
   const std::vector<std::string>& reasons = verdict->judgement.reasons;
   if (!output.defect.empty() || !reasons.empty()) {
-    finding.reason = fmt::format("timed sample {}: {}", number,
-                                 output.defect.empty() ? reasons.front() : output.defect);
+    const bool cut_out = output.defect.empty() && verdict->request > 0;
+    finding.reason = fmt::format(
+        "timed sample {}{}: {}", number,
+        cut_out ? fmt::format(", request {} (which is request 0 here)", verdict->request) : "",
+        output.defect.empty() ? reasons.front() : output.defect);
   }
   return finding;
 }

@@ -19,6 +19,15 @@ namespace attnbench {
 /// fit them.
 Timing checked_timing(Timing raw);
 
+/// Of simulated ranks, which run in turn, so that their time is the sum over the ranks: by_name
+/// "predicted_us", what the slowest of real ones would take over NVLink (docs/dcp-model.md).
+/// Nothing for other problems.
+void add_prediction(const Problem& problem, Timing& timing);
+
+/// With real ranks the caches of rank 0 are emptied before a sample, and nobody knows about those
+/// of the others: L2 is "warm".
+void note_ranks(const Problem& problem, Timing& timing);
+
 /// What a device can do at best. Ceilings are measured on the device itself, before a user's code
 /// runs, and again before they accuse anybody: what is too low accuses the innocent.
 class DeviceSpeed {
@@ -34,7 +43,8 @@ class DeviceSpeed {
 };
 
 /// Sets result.throughput from result.timing. Empty, or why the time cannot be: the ceiling that
-/// the median beats (metrics/throughput.h). `speed` null: nothing is known of the device.
+/// the median beats (metrics/throughput.h). `speed` null: nothing is known of the device. Real
+/// ranks have as many devices like it as there are ranks.
 std::string judge_speed(const Problem& problem, const Backend& backend, DeviceSpeed* speed,
                         Result& result);
 

@@ -101,6 +101,13 @@ DeviceChoice choose_device(const SelectionOptions& selection) {
   return choice;
 }
 
+std::string device_of_rank(int local_rank, const std::function<DeviceList()>& list) {
+  if (local_rank == 0 || list().devices.size() == 1) return "cuda:0";
+  return fmt::format("cuda:{}", local_rank);
+}
+
+std::string device_of_rank(int local_rank) { return device_of_rank(local_rank, probe_devices); }
+
 cuda::Target target_of(const DeviceChoice& device) {
   cuda::Target target = cuda::target_of_sm(device.facts.sm);
   target.num_sms = device.facts.num_sms;
@@ -110,7 +117,7 @@ cuda::Target target_of(const DeviceChoice& device) {
 
 std::unique_ptr<Ops> open_ops(const DeviceChoice& device, int num_threads,
                               const std::string& cache_dir, bool with_cublas_lt) {
-  if (!device.is_cuda()) return make_cpu_ops(num_threads, device.facts.num_sms);
+  if (!device.is_cuda()) return make_cpu_ops(num_threads, device.facts.num_sms, device.facts.sm);
   return make_cuda_ops(device.info->index, cache_dir, with_cublas_lt);
 }
 

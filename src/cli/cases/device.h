@@ -42,6 +42,12 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
 /// By the options --device, --assume-sm and --assume-num-sms.
 DeviceChoice choose_device(const SelectionOptions& selection);
 
+/// The device of a rank of a machine, by its number among the ranks there: a GPU of its own, or the
+/// only one that it sees, because whoever started it gave each rank one. `list` is called for other
+/// ranks than 0.
+std::string device_of_rank(int local_rank, const std::function<DeviceList()>& list);
+std::string device_of_rank(int local_rank);
+
 /// What kernels are chosen by on the device; on the CPU, on the one that it stands for.
 cuda::Target target_of(const DeviceChoice& device);
 /// Operations on the chosen device, which has no refusals. Without `with_cublas_lt` all products of

@@ -67,6 +67,18 @@ TEST_CASE("auto and cuda take the GPU, whose facts hold whatever is assumed") {
   CHECK_FALSE(choose_device("cpu", "", list).is_cuda());
 }
 
+TEST_CASE("a rank takes the GPU of its number, or the only one that it sees") {
+  const auto several = [](std::size_t count) {
+    return [count] { return DeviceList{std::vector<DeviceInfo>(count), {}}; };
+  };
+  CHECK(device_of_rank(0, several(4)) == "cuda:0");
+  CHECK(device_of_rank(3, several(4)) == "cuda:3");
+  CHECK(device_of_rank(0, several(1)) == "cuda:0");
+  CHECK(device_of_rank(3, several(1)) == "cuda:0");
+  // Too few for the ranks of the machine: refused by number.
+  CHECK(device_of_rank(2, several(2)) == "cuda:2");
+}
+
 TEST_CASE("a GPU before compute capability 8.0 is refused with both capabilities") {
   const DeviceChoice choice = choose_device("cuda", "", [] { return one_device(75); });
   REQUIRE_FALSE(choice.refusals.empty());

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <set>
 #include <utility>
 
 #include "bench/cases/case.h"
@@ -54,11 +55,17 @@ std::vector<KernelSpec> specs_of_pair(const Problem& problem, const Backend& bac
 
 std::vector<KernelSpec> specs_of_screening(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
-  if (a.type == AttentionType::kMla || a.type == AttentionType::kOp) return {};
+  if (a.type == AttentionType::kOp) return {};
+  const bool is_mla = a.type == AttentionType::kMla;
   std::vector<KernelSpec> specs;
-  for (const int most_rows : {1, 64}) {  // decodes and prefills, whatever the batch has of them
-    for (KernelSpec& spec : cuda::screen_specs(most_rows, a.v_head_size)) {
-      specs.push_back(std::move(spec));
+  if (is_mla) specs = cuda::latent_screen_specs();
+  std::set<int> widths{a.v_head_size};
+  if (is_mla) widths.insert(problem.mla.kv_lora_rank);
+  for (const int width : widths) {
+    for (const int most_rows : {1, 64}) {  // decodes and prefills, whatever the batch has of them
+      for (KernelSpec& spec : cuda::screen_specs(most_rows, width)) {
+        specs.push_back(std::move(spec));
+      }
     }
   }
   return specs;

@@ -13,6 +13,7 @@
 
 #include "backends/backend.h"
 #include "backends/forced_kernel.h"
+#include "backends/upstream_names.h"
 #include "bench/cases/case.h"
 #include "cli/terminal/text.h"
 #include "core/backend_name.h"
@@ -54,7 +55,7 @@ const Backend* find_named(const std::string& name, ErrorKind kind, const std::st
     for (const Backend* plugin : plugins) {
       if (plugin->name() == wanted) backend = plugin;
     }
-    return backend;
+    return backend != nullptr ? backend : find_upstream_backend(wanted);
   };
   const Backend* const whole = find(name);
   const BackendName parts = parse_backend_name(name);
@@ -145,17 +146,24 @@ std::vector<SharedCases> shared_cases(const std::vector<Pair>& pairs) {
   return all;
 }
 
-/// By the time that the samples of their results took; a case without any costs the mean of those
-/// that have some.
+/// Seconds that a result took in all; of a file from before these were kept, those of its samples.
+double seconds_of(const Result& result) {
+  double time_s = 0;
+  for (const auto& [phase, phase_s] : result.run_seconds) time_s += phase_s;
+  if (time_s > 0 || !result.timing) return time_s;
+  const std::vector<double>& samples_us = result.timing->samples_us;
+  return std::accumulate(samples_us.begin(), samples_us.end(), 0.0) * 1e-6;
+}
+
+/// By the time that their results took; a case without any costs the mean of those that have some.
 void set_costs(const std::vector<Pair>& pairs, const std::string& path,
                std::vector<SharedCases>& all) {
   std::map<std::string, double> costs;
   double sum = 0;
   const ResultFile file = read_result_file(path);
   for (const Result& result : file.results) {
-    if (!result.timing) continue;
-    const std::vector<double>& samples = result.timing->samples_us;
-    sum += costs[result.id] = std::accumulate(samples.begin(), samples.end(), 0.0);
+    const double time_s = seconds_of(result);
+    if (time_s > 0) sum += costs[result.id] = time_s;
   }
   const double mean = costs.empty() ? 1 : sum / static_cast<double>(costs.size());
   for (SharedCases& shared : all) {
@@ -285,6 +293,16 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
   }
   return pairs_of_part(std::move(pairs), parse_part(numbered_part(options.part)),
                        options.part_costs);
+}
+
+std::string why_no_pairs(const SelectionOptions& options) {
+  const std::string of_part =
+      options.part.empty() ? "" : fmt::format(" in --part {}", numbered_part(options.part));
+  if (options.filter.empty()) return fmt::format("no cases{}", of_part);
+  return fmt::format(
+      "no result id matches --filter '{}'{}; 'attnbench support' without it lists "
+      "them",
+      options.filter, of_part);
 }
 
 }  // namespace attnbench

@@ -59,4 +59,7 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
                                const SelectionOptions& options,
                                const std::vector<const Backend*>& plugins = {});
 
+/// Why select_pairs() gave none: "no result id matches --filter 'zzz'".
+std::string why_no_pairs(const SelectionOptions& options);
+
 }  // namespace attnbench

@@ -114,6 +114,12 @@ int run_calibrate(CalibrateArguments& arguments, const Console& console) {
   }
   if (checkpoint) report = write_and_assess(*checkpoint, input, report, arguments, console);
   print_calibration(arguments.common, report, arguments.method, console);
+  if (!arguments.output.empty() && !arguments.common.quiet) {
+    std::ostream& out = arguments.common.json == "-" ? console.err : console.out;
+    const std::size_t count = report.file.layers.size();
+    out << fmt::format("wrote {}: scales of {} layer{}, format {}\n", printable(arguments.output),
+                       count, count == 1 ? "" : "s", to_string(report.file.format));
+  }
   return kExitPassed;
 }
 

@@ -26,14 +26,16 @@ struct DiffCommand {
   ConsoleOptions console;
 };
 
-/// The file without what is not to be believed of it.
+/// The file without what cannot be believed of it.
 ResultFile believed_file(const std::string& path, const Console& console) {
   ResultFile file = read_result_file(path);
   const int count = disbelieve(file);
   if (count > 0) {
     print_notice(
         console.err,
-        fmt::format("{}: results with contradicting numbers, shown as errors: {}", path, count));
+        fmt::format("{}: {} cannot be believed, since numbers contradict each other; shown as {}",
+                    path, count == 1 ? "1 result" : fmt::format("{} results", count),
+                    count == 1 ? "an error" : "errors"));
   }
   return file;
 }

@@ -8,10 +8,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "backends/backend.h"
 #include "backends/traffic.h"
+#include "backends/upstream_choice.h"
 #include "bench/cases/probe.h"
 #include "bench/trial/probe_run.h"
 #include "cli/cases/device.h"
@@ -27,9 +30,11 @@
 #include "core/error.h"
 #include "core/problem/fields.h"
 #include "core/system/printable.h"
+#include "inputs/cache/stored_kv.h"
 #include "inputs/needles.h"
 #include "metadata/kv_layout.h"
 #include "metadata/parts/dcp_model.h"
+#include "scenario/resolve/unread.h"
 
 namespace attnbench {
 namespace {
@@ -42,6 +47,32 @@ struct ExplainArguments {
 
 void print_line(std::ostream& out, const std::string& name, const std::string& value) {
   out << fmt::format("  {:<26} {}\n", name, printable(value));
+}
+
+/// Takes the value of a dotted key out, and sections that are empty then.
+void erase_key(nlohmann::ordered_json& section, std::string_view key) {
+  const std::size_t dot = key.find('.');
+  const std::string name(key.substr(0, dot));
+  if (dot == std::string_view::npos) {
+    section.erase(name);
+    return;
+  }
+  erase_key(section.at(name), key.substr(dot + 1));
+  if (section.at(name).empty()) section.erase(name);
+}
+
+/// The resolved problem: the keys that the case reads, or with `whole` all of them.
+void print_problem(std::ostream& out, const Problem& problem, bool whole) {
+  constexpr int kIndent = 2;
+  if (whole) {
+    out << problem_to_json(problem, kIndent) << "\n";
+    return;
+  }
+  auto json = nlohmann::ordered_json::parse(problem_to_json(problem));
+  for (const ReadRule& rule : read_rules()) {
+    if (rule.reads != nullptr && !rule.reads(problem)) erase_key(json, rule.key);
+  }
+  out << json.dump(kIndent) << "\nkeys that this case does not read are left out; -v shows them\n";
 }
 
 /// Host memory of the tensors that all backends share.
@@ -71,17 +102,60 @@ void print_needles(std::ostream& out, const Problem& problem) {
   }
 }
 
+/// The backends that vLLM tries where the user names none, in its order.
+void print_upstream_choice(std::ostream& out, const Problem& problem, const DeviceChoice& device) {
+  const std::vector<UpstreamCandidate> all = upstream_candidates(problem, device.facts);
+  if (all.empty()) return;
+  const std::size_t chosen = upstream_choice(all);
+  out << fmt::format("vLLM's choice on SM {}.{}\n", device.facts.sm / 10, device.facts.sm % 10);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    std::string text = i == chosen ? "chosen" : "fits, not first";
+    if (!all[i].reasons.empty()) {
+      text = fmt::format("{}", fmt::join(all[i].reasons, "; "));
+    } else if (all[i].here != all[i].name) {
+      text += all[i].here.empty() ? ", no backend of attnbench" : ", here " + all[i].here;
+    }
+    print_line(out, all[i].name, text);
+  }
+  if (chosen == all.size()) return print_line(out, "in all", "none: vLLM refuses the model");
+  const std::string late = upstream_afterthought(problem, all[chosen]);
+  if (!late.empty()) print_line(out, "then", late);
+}
+
+/// The size in which kernels page when all backends of a case share one cache (§1.7).
+void print_kernel_block_size(std::ostream& out, const std::vector<const Backend*>& backends,
+                             const Problem& problem, const DeviceChoice& device) {
+  std::vector<std::vector<BlockSizeRule>> lists;
+  for (const Backend* backend : backends) {
+    std::vector<BlockSizeRule> sizes = backend->block_sizes();
+    if (sizes.empty() || backend->is_users() || !backend->refusals(problem, device.facts).empty()) {
+      continue;
+    }
+    lists.push_back(std::move(sizes));
+  }
+  if (lists.size() < 2) return;
+  std::string text;
+  try {
+    text = fmt::format("{} tokens, of blocks of {}",
+                       select_common_block_size(problem.kv_cache.block_size, lists),
+                       problem.kv_cache.block_size);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  out << "one cache for all backends\n";
+  print_line(out, "kernel block size", text);
+}
+
 /// Device memory of the paged cache in the backend's layout, of all ranks together.
 double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
   const KvCacheSpec& cache = problem.kv_cache;
-  const KvLayout layout =
-      make_kv_layout(kind, cache.layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd,
-                     cache.num_blocks, cache.block_size, problem.attention.num_kv_heads,
-                     std::max(problem.attention.head_size, problem.attention.v_head_size),
-                     is_per_token_head(cache.dtype));
+  const KvLayout layout = make_kv_layout(
+      kind, cache.layout == CacheLayout::kNhd ? HeadOrder::kNhd : HeadOrder::kHnd, cache.num_blocks,
+      cache.block_size, problem.attention.num_kv_heads,
+      std::max(problem.attention.head_size, problem.attention.v_head_size), cache.dtype);
   const Dtype element = kv_element_dtype(cache.dtype, problem.attention.dtype);
   return static_cast<double>(layout.total_elements) * static_cast<double>(dtype_size(element)) *
-         problem.dcp.world_size;
+         problem.dcp.world_size * cache.layers.value_or(1);
 }
 
 /// The other types attend to keys and values that are not kept in blocks.
@@ -128,17 +202,7 @@ void print_candidates(std::ostream& out, const Pair& pair, const DeviceChoice& d
 /// What the ranks of a group give each other, and what that would take by docs/dcp-model.md.
 void print_exchanges(std::ostream& out, const Problem& problem) {
   if (problem.dcp.world_size < 2) return;
-  std::int64_t tokens = problem.num_tokens();
-  int head_size = problem.attention.head_size;
-  int width = problem.attention.v_head_size;
-  if (problem.attention.type == AttentionType::kMla) {
-    // Prefills exchange their context instead, in chunks.
-    tokens = std::count_if(problem.batch.begin(), problem.batch.end(),
-                           [](const Request& request) { return request.query_len == 1; });
-    head_size = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
-    width = problem.mla.kv_lora_rank;
-  }
-  const DcpMessages messages = dcp_messages(problem, tokens, head_size, width);
+  const DcpMessages messages = dcp_messages(problem);
   print_line(out, "a rank receives",
              fmt::format("query {}, LSE {}, output {}", format_bytes(messages.query),
                          format_bytes(messages.lse), format_bytes(messages.output)));
@@ -160,6 +224,12 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   for (const auto& [fact, value] : pair.backend->explain(problem, device.facts)) {
     print_line(out, fact, value);
   }
+  if (has_cache(problem.attention.type) && problem.kv_cache.int8_level == 0) {
+    const bool is_quantised = query_is_quantised(problem, pair.backend->kernel_rules());
+    const std::string_view query =
+        is_quantised ? "fp8_e4m3 by q_scale" : dtype_name(problem.attention.dtype);
+    print_line(out, "query", std::string(query));
+  }
   print_exchanges(out, problem);
   print_kernels(out, pair, device);
   print_candidates(out, pair, device);
@@ -178,6 +248,15 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
   }
 }
 
+std::vector<const Backend*> backends_of_case(const std::vector<Pair>& pairs,
+                                             const Problem* problem) {
+  std::vector<const Backend*> backends;
+  for (const Pair& pair : pairs) {
+    if (pair.problem == problem) backends.push_back(pair.backend);
+  }
+  return backends;
+}
+
 int explain(const ExplainArguments& arguments, const Console& console) {
   const DeviceChoice device = choose_device(arguments.selection);
   Plugins plugins(arguments.selection.plugins, device);
@@ -185,6 +264,9 @@ int explain(const ExplainArguments& arguments, const Console& console) {
       load_scenarios({arguments.scenario}, scenario_overrides(arguments.selection));
   plugins.add_named(named_backends(arguments.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  if (pairs.empty() && !arguments.console.quiet) {
+    print_error(console.err, why_no_pairs(arguments.selection));
+  }
   std::set<const Problem*> problems;
   const Problem* shown = nullptr;
   const bool only_first = arguments.selection.filter.empty();
@@ -194,10 +276,13 @@ int explain(const ExplainArguments& arguments, const Console& console) {
     if (pair.problem != shown) {
       console.out << (shown == nullptr ? "" : "\n")
                   << fmt::format("case {}/{}\n", pair.problem->scenario,
-                                 printable(pair.problem->case_name))
-                  << problem_to_json(*pair.problem, 2) << "\n";
+                                 printable(pair.problem->case_name));
+      print_problem(console.out, *pair.problem, arguments.console.verbose);
       print_input_memory(console.out, *pair.problem);
       print_needles(console.out, *pair.problem);
+      print_upstream_choice(console.out, *pair.problem, device);
+      print_kernel_block_size(console.out, backends_of_case(pairs, pair.problem), *pair.problem,
+                              device);
       shown = pair.problem;
     }
     print_backend(console.out, pair, device);

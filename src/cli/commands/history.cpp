@@ -21,6 +21,7 @@
 #include "cli/outputs.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
+#include "core/sha256.h"
 #include "core/system/printable.h"
 #include "core/value.h"
 #include "gate/change_points.h"
@@ -264,10 +265,16 @@ void write_otava(const HistoryCommand& command, const std::vector<Development>& 
     fail(ErrorKind::kIo, "--otava {}: cannot make the folder: {}", command.otava, error.message());
   }
   const HistoryMetric& metric = history_metric(command.metric);
+  std::set<std::string> names;
   std::string config = "# otava analyze TEST --config-file otava.yaml, in this folder\ntests:\n";
   for (const Development& one : all) {
     if (one.series.values.empty()) continue;
-    const std::string name = file_stem(one.series);
+    std::string name = file_stem(one.series);
+    // Why: ids that differ in what file names lack.
+    if (!names.insert(name).second) {
+      name += "-" + sha256_hex(one.series.id + "\n" + one.series.fingerprint).substr(0, 8);
+      names.insert(name);
+    }
     std::string csv = fmt::format("time,commit,{}\n", metric.name);
     for (std::size_t i = 0; i < one.series.values.size(); ++i) {
       const HistoryRecord& record = *one.series.records[i];

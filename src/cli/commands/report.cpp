@@ -78,9 +78,14 @@ void write_tables(const ReportCommand& command, const std::vector<ResultFile>& f
   table.color = use_color(command.console.color, console.out_is_terminal);
   table.width = output_width(STDOUT_FILENO);
   table.show_reasons = command.console.verbose;
+  if (files.size() == 1) table.next = "next: -o report.html writes a page with plots";
   for (const ResultFile& file : files) {
     if (files.size() > 1) console.out << (&file == &files.front() ? "" : "\n") << file.path << "\n";
     write_table(console.out, file.run, file.results, table);
+  }
+  if (files.size() == 2 && !command.console.quiet) {
+    print_notice(console.err, fmt::format("to compare them: attnbench diff {} {}",
+                                          shell_quote(files[0].path), shell_quote(files[1].path)));
   }
 }
 
@@ -142,8 +147,9 @@ int run_report(const ReportCommand& command, const Console& console) {
     if (count == 0) continue;
     print_notice(
         console.err,
-        fmt::format("{}: {} not to be believed: contradicting numbers are shown as errors",
-                    file.path, count == 1 ? "1 result is" : fmt::format("{} results are", count)));
+        fmt::format("{}: {} cannot be believed, since numbers contradict each other; shown as {}",
+                    file.path, count == 1 ? "1 result" : fmt::format("{} results", count),
+                    count == 1 ? "an error" : "errors"));
   }
   const std::size_t num_read = num_results(files);
   for (ResultFile& file : files) keep_selected(command.selection, file.results);

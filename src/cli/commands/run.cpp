@@ -97,6 +97,20 @@ void check_input_files(const std::vector<Pair>& pairs) {
   }
 }
 
+/// Why: a rank that waits inside a kernel of NCCL for one that is gone comes back to nobody, and
+/// only the process that started it can end it.
+void check_isolation(const RunOptions& options, const std::vector<Pair>& pairs) {
+  if (!options.in_process) return;
+  for (const Pair& pair : pairs) {
+    const DcpSpec& dcp = pair.problem->dcp;
+    if (dcp.world_size < 2 || dcp.transport != DcpTransport::kNccl) continue;
+    fail(ErrorKind::kUsage,
+         "--in-process: expected cases without ranks over NCCL, which hang where a rank fails and "
+         "are ended from another process, found {}",
+         pair.id);
+  }
+}
+
 /// What the files of the scenarios gave to say, each sentence once.
 void print_notices(const std::vector<LoadedScenario>& scenarios, const Console& console) {
   std::set<std::string> said;
@@ -164,6 +178,16 @@ void check_baseline(const RunArguments& arguments) {
   if (arguments.options.no_validation && !arguments.gate.lenient) {
     fail(ErrorKind::kUsage,
          "--save-baseline with --no-validation: a gate refuses unverified results");
+  }
+}
+
+/// Errors: kUsage for a run that would neither check nor time anything.
+void check_work(const RunOptions& options) {
+  const bool has_other_work = options.fingerprint || !options.save_tensors.empty();
+  if (options.no_timing && options.no_validation && !has_other_work) {
+    fail(ErrorKind::kUsage,
+         "--no-timing with --no-validation: expected at most one of them, a run with both does "
+         "nothing; 'attnbench support' shows what would run");
   }
 }
 
@@ -246,25 +270,26 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
   if (!meter && names_python(named)) meter = ceiling_meter(options, device);
   plugins.add_named(named);
   const std::vector<Pair> pairs = select_pairs(scenarios, options.selection, plugins.backends());
+  check_isolation(options, pairs);
   if (home.launched.rank > 0) {
     return serve_cases(options, home, device, pairs, !plugins.backends().empty());
   }
   const OutputPlan plan = plan_outputs(options.outputs);
+  check_work(options);
   check_baseline(arguments);
   check_outputs(arguments, plan, scenarios, pairs);
   const GateOptions gate = gate_options(arguments.gate);
   check_input_files(pairs);
   if (!options.console.quiet) print_notices(scenarios, console);
   if (pairs.empty() && !options.console.quiet) {
-    console.err << fmt::format("attnbench: no result id matches --filter '{}'\n",
-                               options.selection.filter);
+    print_error(console.err, why_no_pairs(options.selection));
   }
 
   RunInfo run = describe_run(console.command);
   number_part(options.selection.part, run.command);
   if (device.info) describe_device(*device.info, run.environment);
   const InterruptGuard guard;
-  if (!options.save_tensors.empty()) std::filesystem::create_directories(options.save_tensors);
+  if (!options.save_tensors.empty()) make_save_dir(options.save_tensors);
   std::vector<Job> jobs = make_jobs(pairs, device, repeat);
   const PlantedFaults faults(options.plant_faults, jobs);
   set_chunk_threads(options.threads);

@@ -82,10 +82,47 @@ void print_matrix(std::ostream& out, const std::vector<Verdict>& verdicts, std::
     }
     out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
   }
+}
+
+/// The cases that a backend refuses for the same reasons.
+struct RefusedCases {
+  std::vector<const Pair*> pairs;
+  const std::vector<std::string>* reasons = nullptr;
+};
+
+std::vector<RefusedCases> refused_cases(const std::vector<Verdict>& verdicts) {
+  std::vector<RefusedCases> groups;
   for (const Verdict& verdict : verdicts) {
     if (verdict.reasons.empty()) continue;
-    out << "\n" << printable(verdict.pair->id) << "\n";
-    for (const std::string& reason : verdict.reasons) {
+    const auto is_same = [&](const RefusedCases& group) {
+      return group.pairs.front()->backend == verdict.pair->backend &&
+             *group.reasons == verdict.reasons;
+    };
+    const auto known = std::find_if(groups.begin(), groups.end(), is_same);
+    RefusedCases& group = known != groups.end() ? *known : groups.emplace_back();
+    group.reasons = &verdict.reasons;
+    group.pairs.push_back(verdict.pair);
+  }
+  return groups;
+}
+
+/// "tiny/q4/FLASH_ATTN", or "FLASH_ATTN, 3 cases: q4, q5, q6".
+std::string heading(const RefusedCases& refused) {
+  if (refused.pairs.size() == 1) return printable(refused.pairs.front()->id);
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> names;
+  for (const Pair* pair : refused.pairs) {
+    if (names.size() < kShown) names.push_back(printable(pair->problem->case_name));
+  }
+  return fmt::format("{}, {} cases: {}{}", full_name(*refused.pairs.front()->backend),
+                     refused.pairs.size(), join(names, ", "),
+                     refused.pairs.size() > kShown ? ", ..." : "");
+}
+
+void print_reasons(std::ostream& out, const std::vector<Verdict>& verdicts, std::size_t width) {
+  for (const RefusedCases& refused : refused_cases(verdicts)) {
+    out << "\n" << hang(heading(refused), 0, width, 4) << "\n";
+    for (const std::string& reason : *refused.reasons) {
       out << "  " << hang("unsupported: " + printable(reason), 4, width, 4) << "\n";
     }
   }
@@ -101,6 +138,7 @@ void print_text(std::ostream& out, const std::vector<LoadedScenario>& scenarios,
     if (listed.empty()) continue;
     out << (&loaded == &scenarios.front() ? "" : "\n") << loaded.scenario.name << "\n";
     print_matrix(out, listed, width);
+    print_reasons(out, listed, width);
   }
 }
 
@@ -130,6 +168,9 @@ int show_support(const SupportArguments& arguments, const Console& console) {
   check_output_paths(input_paths(scenarios, arguments.selection.plugins),
                      {{"--json", arguments.json}});
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  if (pairs.empty() && !arguments.console.quiet) {
+    print_error(console.err, why_no_pairs(arguments.selection));
+  }
   const std::vector<Verdict> verdicts = judge(pairs, device);
   if (arguments.json != "-") {
     const auto width = static_cast<std::size_t>(output_width(STDOUT_FILENO));

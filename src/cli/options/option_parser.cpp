@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -27,21 +28,13 @@ class HelpFormatter : public CLI::Formatter {
 /// Why not CLI::Range: it takes "nan", which is neither below nor above anything.
 std::string check_number(const NumberRange& range, const std::string& text) {
   double value = 0;
-  const bool fits =
-      CLI::detail::lexical_cast(text, value) && value >= range.least && value <= range.most;
+  const bool fits = CLI::detail::lexical_cast(text, value) && value >= range.least &&
+                    value <= range.most && (!range.whole || value == std::floor(value));
   return fits ? "" : fmt::format("expected {}, found {}", range.expected, text);
 }
 
 void add_number_check(const NumberRange& range, CLI::Option& option) {
-  if (!range.expected.empty()) {
-    option.check([range](const std::string& text) { return check_number(range, text); });
-  } else if (range.whole) {
-    // Why the empty descriptions, here and below: --help would show them behind the value's name.
-    const auto least = static_cast<int>(range.least);
-    option.check(CLI::Range(least, static_cast<int>(range.most)).description(""));
-  } else {
-    option.check(CLI::Range(range.least, range.most).description(""));
-  }
+  option.check([range](const std::string& text) { return check_number(range, text); });
 }
 
 /// An option that converts to the type of its target. CLI11 refuses words that do not convert.

@@ -39,10 +39,11 @@ Words words_of(const OptionTarget& target) {
 }  // namespace
 
 NumberRange whole_numbers(int least, int most) {
-  return {static_cast<double>(least), static_cast<double>(most), /*whole=*/true, ""};
+  return {static_cast<double>(least), static_cast<double>(most), /*whole=*/true,
+          fmt::format("a whole number from {} to {}", least, most)};
 }
 
-NumberRange numbers_from_zero() { return {0, kMost, /*whole=*/false, ""}; }
+NumberRange numbers_from_zero() { return {0, kMost, /*whole=*/true, "a whole number >= 0"}; }
 
 NumberRange number_between(double least, double most) {
   return {least, most, /*whole=*/false, fmt::format("a number from {} to {}", least, most)};

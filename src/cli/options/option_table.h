@@ -24,12 +24,11 @@ using OptionTarget = std::variant<bool*, int*, std::int64_t*, double*, std::opti
 struct NumberRange {
   double least = 0;
   double most = 0;
-  bool whole = false;         // compare as int, not as double
-  std::string expected = {};  // "a number > 0", for messages; empty = the parser's own words
+  bool whole = false;         // without a fraction
+  std::string expected = {};  // "a number > 0", for messages
 };
 
-/// Whole numbers, and numbers from 0 on, in the parser's words. The second takes "nan" as well, so
-/// it is for targets whose conversion refuses that: whole numbers too wide for an int.
+/// Whole numbers: those of an int, and from 0 on without an end.
 NumberRange whole_numbers(int least, int most);
 NumberRange numbers_from_zero();
 /// A number from `least` to `most`, which "nan" is not.

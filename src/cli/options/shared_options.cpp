@@ -90,8 +90,8 @@ void add_plugin_option(OptionTable& options, std::vector<std::string>& plugins) 
   options.add({.names = "--plugin",
                .value = "FILE",
                .help =
-                   "Library with your own backends, which run beside the others unless --backend "
-                   "chooses (repeatable); see docs/plugins.md",
+                   "Load backends from a shared library, in addition to the built-in ones unless "
+                   "--backend chooses (repeatable); see docs/plugins.md",
                .group = kSelection,
                .target = &plugins,
                .repeat = Repeat::kFirst});
@@ -233,8 +233,8 @@ void add_fault_option(OptionTable& options, RunOptions& run) {
   options.add({.names = "--plant-fault",
                .value = "KIND=REGEX",
                .help = "Make the cases that match hang, crash, overrun a buffer or exit, to see "
-                       "what happens to them and to the others; KIND@RANK: on one rank "
-                       "(repeatable)",
+                       "what happens to them and to the others; KIND@RANK: on one rank, "
+                       "KIND:STEP: at the start of that step (repeatable)",
                .group = "Testing this program",
                .target = &run.plant_faults,
                .repeat = Repeat::kInOrder});

@@ -70,7 +70,7 @@ void open_scenario(const CalibrationArguments& arguments, const ScaleFile* file,
   if (arguments.amax.empty()) options.amax = first.mm_encoder.amax;
   options.sample.seed = first.inputs.seed;
   std::vector<std::string> layers = wanted.empty() ? layers_of(first, file) : wanted;
-  input.observations = scenario_observations(std::move(cases), std::move(layers),
+  input.observations = scenario_observations(std::move(cases), options.format, std::move(layers),
                                              options.history.value_or(1), find_kernel_rules);
 }
 
@@ -128,16 +128,16 @@ void add_source_options(OptionTable& options, CalibrationArguments& arguments) {
                .target = &arguments.scenario});
   options.add({.names = "--tensors",
                .value = "FILE",
-               .help = "Safetensors files with <layer>.q, .k, .v, or those of run --save-tensors",
+               .help = "Safetensors files with <layer>.q, .k, .v (MLA: .query, .kv_c, .k_pe and "
+                       "weights), or those of run --save-tensors",
                .target = &arguments.tensors,
                .takes_several = true});
-  options.add(
-      {.names = "--layers",
-       .value = "NAME",
-       .help = "Layers that there must be: names, or a template such as 'blocks.{}.attn:32'",
-       .target = &arguments.layers,
-       .takes_several = true,
-       .delimiter = ','});
+  options.add({.names = "--layers",
+               .value = "NAME",
+               .help = "Required layers: names, or a template such as 'blocks.{}.attn:32'",
+               .target = &arguments.layers,
+               .takes_several = true,
+               .delimiter = ','});
 }
 
 /// How scales follow from the tensors.

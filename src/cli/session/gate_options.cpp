@@ -94,7 +94,7 @@ void add_gate_options(OptionTable& options, GateArguments& arguments) {
                .group = kGate,
                .target = &arguments.ignore_environment});
   options.add({.names = "--lenient",
-               .help = "Missing cases and times pass, unverified results are taken",
+               .help = "Missing cases and times pass, unverified results are accepted",
                .group = kGate,
                .target = &arguments.lenient});
   options.add({.names = "--fail-on-improvement",

@@ -1,5 +1,7 @@
 #include "cli/session/jobs.h"
 
+#include <utility>
+
 #include "cli/cases/refusals.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
@@ -15,8 +17,18 @@ constexpr const char* kOption = "--plant-fault";
 struct FaultRule {
   cuda::Fault fault;
   std::optional<int> rank;  // nothing = every rank
+  std::string phase;        // "" = in a step of its own
   IdFilter filter;
 };
+
+/// The phase of "KIND:PHASE" or "KIND@RANK:PHASE", which is cut off; "" where there is none.
+std::string take_phase(std::string& kind) {
+  const std::size_t colon = kind.find(':');
+  if (colon == std::string::npos) return "";
+  std::string phase = kind.substr(colon + 1);
+  kind.erase(colon);
+  return phase;
+}
 
 /// The rank of "KIND@RANK", which is cut off; nothing where there is none.
 std::optional<int> take_rank(std::string& kind) {
@@ -30,10 +42,11 @@ std::optional<int> take_rank(std::string& kind) {
   return std::stoi(digits);
 }
 
-/// Errors: kUsage unless the text is KIND=REGEX or KIND@RANK=REGEX.
+/// Errors: kUsage unless the text is KIND[@RANK][:PHASE]=REGEX.
 FaultRule parse_rule(const std::string& text) {
   const std::size_t equals = text.find('=');
   std::string kind = text.substr(0, equals);
+  std::string phase = take_phase(kind);
   const std::optional<int> rank = take_rank(kind);
   const std::optional<cuda::Fault> fault = enum_from_name<cuda::Fault>(kind);
   if (!fault || equals == std::string::npos) {
@@ -42,7 +55,7 @@ FaultRule parse_rule(const std::string& text) {
     fail(ErrorKind::kUsage, "{}: expected {}, '=' and an expression, found '{}'", kOption,
          either_of(kinds), text);
   }
-  return {*fault, rank, IdFilter(text.substr(equals + 1), kOption)};
+  return {*fault, rank, std::move(phase), IdFilter(text.substr(equals + 1), kOption)};
 }
 
 }  // namespace
@@ -75,7 +88,8 @@ PlantedFaults::PlantedFaults(const std::vector<std::string>& options, std::vecto
       if (!rule.filter.matches(jobs[i].id)) continue;
       // Why not of `jobs`: the job may have a faulty backend already.
       backends_.push_back(std::make_unique<FaultyBackend>(
-          *right[i].backend, rule.fault, rule.rank.value_or(own_rank) == own_rank));
+          *right[i].backend, rule.fault,
+          FaultPlace{rule.phase, rule.rank.value_or(own_rank) == own_rank}));
       jobs[i].backend = backends_.back().get();
       matched = true;
     }

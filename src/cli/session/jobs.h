@@ -29,9 +29,10 @@ class PlantedFaults {
  public:
   /// Gives a job a backend that hangs, crashes or writes past the end of a buffer in place of the
   /// right one, to show that the run survives it and says so. `options` are texts KIND=REGEX, KIND
-  /// being hang, crash, overrun or exit, or KIND@RANK=REGEX for one rank of several; the last that
-  /// matches a job counts. `own_rank`: of this process. Errors: kUsage for anything else, and for
-  /// an expression that matches no job.
+  /// being hang, crash, overrun or exit, or KIND@RANK=REGEX for one rank of several; with :PHASE
+  /// before the = the fault comes at the start of that step, or of "prepare" or "read". The last
+  /// that matches a job counts. `own_rank`: of this process. Errors: kUsage for anything else, and
+  /// for an expression that matches no job.
   PlantedFaults(const std::vector<std::string>& options, std::vector<Job>& jobs, int own_rank = 0);
 
  private:

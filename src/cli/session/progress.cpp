@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <limits>
 
 #include "cli/terminal/console.h"
 #include "cli/terminal/text.h"
@@ -16,13 +18,25 @@ constexpr std::chrono::milliseconds kTick{500};
 
 }  // namespace
 
-std::string progress_line(std::size_t index, std::size_t count, double elapsed_s,
-                          const std::string& id, Phase phase, int width) {
-  const std::string head = fmt::format("[{}/{}] {}  ", index + 1, count, format_elapsed(elapsed_s));
-  const std::string tail = fmt::format(": {}", to_string(phase));
+double seconds_left(const ProgressState& state) {
+  constexpr std::size_t kFewJobs = 2;
+  constexpr double kLeastElapsed = 2;
+  const bool is_early = state.done < kFewJobs || state.elapsed_s < kLeastElapsed;
+  if (is_early || state.done > state.count) return std::numeric_limits<double>::quiet_NaN();
+  return state.elapsed_s / static_cast<double>(state.done) *
+         static_cast<double>(state.count - state.done);
+}
+
+std::string progress_line(const ProgressState& state, int width) {
+  const double left = seconds_left(state);
+  const std::string guess =
+      std::isfinite(left) ? fmt::format(", about {} left", format_elapsed(left)) : "";
+  const std::string head = fmt::format("[{}/{}] {}{}  ", state.index + 1, state.count,
+                                       format_elapsed(state.elapsed_s), guess);
+  const std::string tail = fmt::format(": {}", to_string(state.phase));
   const std::size_t columns = static_cast<std::size_t>(std::max(width, 1));
   const std::size_t taken = head.size() + tail.size();
-  const std::string middle = cut_middle(id, columns > taken ? columns - taken : 0);
+  const std::string middle = cut_middle(state.id, columns > taken ? columns - taken : 0);
   return (head + middle + tail).substr(0, columns);
 }
 
@@ -68,6 +82,7 @@ void Progress::phase(Phase phase) {
 void Progress::job_finished(const Result& result) {
   const std::lock_guard lock(mutex_);
   running_ = false;
+  ++done_;
   if (!options_.line_per_result) return;
   erase();
   const std::string time =
@@ -90,8 +105,9 @@ void Progress::draw() {
   if (!options_.live || stopping_) return;
   // One column stays free: some terminals wrap when the last one is written.
   out_ << "\r\x1b[2K"
-       << progress_line(index_, count_, clock_.now_s() - started_s_, printable(id_), phase_,
-                        options_.width - 1)
+       << progress_line(
+              {index_, count_, done_, clock_.now_s() - started_s_, printable(id_), phase_},
+              options_.width - 1)
        << std::flush;
   drawn_ = true;
 }

@@ -48,6 +48,7 @@ class Progress final : public BenchObserver {
 
   std::mutex mutex_;
   std::condition_variable stop_;
+  std::size_t done_ = 0;  // jobs that finished
   std::size_t index_ = 0;
   std::size_t count_ = 0;
   std::string id_;
@@ -60,9 +61,22 @@ class Progress final : public BenchObserver {
   std::thread ticker_;
 };
 
+/// What the live line says.
+struct ProgressState {
+  std::size_t index = 0;  // of the job
+  std::size_t count = 0;  // of all jobs
+  std::size_t done = 0;   // that finished
+  double elapsed_s = 0;
+  std::string id;
+  Phase phase = Phase::kInputs;
+};
+
+/// What the jobs that are left will take if they take as long as those that finished; NaN until a
+/// few have, and enough time has passed for a guess.
+double seconds_left(const ProgressState& state);
+
 /// The live line without its control characters, at most `width` columns:
-/// "[3/24] 12s  smoke/q8k/FLASH_ATTN: reference".
-std::string progress_line(std::size_t index, std::size_t count, double elapsed_s,
-                          const std::string& id, Phase phase, int width);
+/// "[3/24] 12s, about 1m30s left  smoke/q8k/FLASH_ATTN: reference".
+std::string progress_line(const ProgressState& state, int width);
 
 }  // namespace attnbench

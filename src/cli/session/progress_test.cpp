@@ -50,9 +50,16 @@ TEST_CASE("verbose runs print a line per result") {
 TEST_CASE("the live line never exceeds the terminal's width") {
   const std::string id(200, 'x');
   for (const int width : {1, 10, 40, 80}) {
-    CHECK(progress_line(99, 1000, 4000, id, Phase::kTiming, width).size() <=
+    CHECK(progress_line({99, 1000, 99, 4000, id, Phase::kTiming}, width).size() <=
           static_cast<std::size_t>(width));
   }
+}
+
+TEST_CASE("the live line guesses what is left from the jobs that finished, once there are some") {
+  CHECK(progress_line({4, 10, 4, 60, "s/q8/B", Phase::kRun}, 80) ==
+        "[5/10] 1m00s, about 1m30s left  s/q8/B: run");
+  CHECK(progress_line({1, 10, 1, 60, "s/q8/B", Phase::kRun}, 80) == "[2/10] 1m00s  s/q8/B: run");
+  CHECK(progress_line({4, 10, 4, 1, "s/q8/B", Phase::kRun}, 80) == "[5/10] 1s  s/q8/B: run");
 }
 
 }  // namespace

@@ -51,18 +51,28 @@ std::string objection(const Opening& opening, const std::vector<Job>& jobs) {
       is_there && jobs[opening.index].id == opening.id ? "another problem here" : "no case here");
 }
 
+/// Why this rank cannot run the job, which its own device may be the reason for; else empty.
+std::string refusal_here(const BenchOptions& bench, const Job& job) {
+  if (!job.extra_refusals.empty()) return job.extra_refusals.front();
+  const std::vector<std::string> reasons = job.backend->refusals(*job.problem, bench.device_facts);
+  return reasons.empty() ? "" : reasons.front();
+}
+
 /// What the process of a rank does.
 void be_rank(const RankHome& home, const Opening& opening, const BenchOptions& bench,
              const std::vector<Job>& jobs) {
   RankLink link(home.socket, kJobHello, opening.rank);
   link.join(opening.world_size);
-  if (const std::string words = objection(opening, jobs); !words.empty()) {
+  std::string words = objection(opening, jobs);
+  if (words.empty()) words = refusal_here(bench, jobs[opening.index]);
+  if (!words.empty()) {
     link.give_up(words);
     link.receive();
     return;
   }
   const std::unique_ptr<Ops> ops =
-      bench.make_ops ? bench.make_ops() : make_cpu_ops(bench.num_threads);
+      bench.make_ops ? bench.make_ops()
+                     : make_cpu_ops(bench.num_threads, bench.device_facts.num_sms);
   try {
     serve_rank(link, *jobs[opening.index].backend, *ops);
   } catch (const Error&) {
@@ -86,7 +96,7 @@ DeviceChoice choose_rank_device(const RankHome& home, const SelectionOptions& se
   const bool is_open = selection.device == "auto" || selection.device == "cuda";
   if (device.is_cuda() && is_open && home.launched.size > 1) {
     SelectionOptions own = selection;
-    own.device = fmt::format("cuda:{}", home.launched.local_rank);
+    own.device = device_of_rank(home.launched.local_rank);
     device = choose_device(own);
   }
   RealRanks& nccl = device.facts.nccl;

@@ -176,6 +176,7 @@ class RunSession {
   /// Times the cases again and again, each time all of them, so that what the machine does for a
   /// second or a minute meets a part of the samples of every case and not all of one.
   void add_passes(const std::vector<Job>& jobs, BenchOptions bench, std::vector<Result>& results) {
+    bench.judge_samples = bench.validate;
     bench.validate = false;
     bench.save = SaveTensors::kNever;
     for (bench.pass = 1; bench.pass < bench.passes; ++bench.pass) {
@@ -230,20 +231,21 @@ class RunSession {
       not_repeatable_ = true;
       print_error(console_.err, fmt::format("not repeatable: {}: {}", verdict.id, verdict.rule));
     }
-    warn_of_other_programs();
+    if (const auto waited = num_that_waited(); waited > 0) {
+      console_.err << fmt::format(
+          "attnbench: other programs had the cores while {} of {} cases were timed: a baseline of "
+          "a quiet machine finds smaller slowdowns\n",
+          waited, results_.size());
+    }
   }
 
-  /// A baseline of a busy machine is slow, and so hides what gets slower.
-  void warn_of_other_programs() const {
+  /// Results whose threads waited for other programs: their times are too long, and a baseline of
+  /// them hides what gets slower.
+  std::ptrdiff_t num_that_waited() const {
     constexpr double kMuch = 0.05;
-    const auto waited = std::count_if(results_.begin(), results_.end(), [](const Result& result) {
+    return std::count_if(results_.begin(), results_.end(), [](const Result& result) {
       return result.timing && result.timing->cpu_wait > kMuch;
     });
-    if (waited == 0) return;
-    console_.err << fmt::format(
-        "attnbench: other programs had the cores while {} of {} cases were timed: a baseline of a "
-        "quiet machine finds smaller slowdowns\n",
-        waited, results_.size());
   }
 
   /// False when the gate refuses what was measured: the user reads why, and the results are written
@@ -282,27 +284,52 @@ class RunSession {
 
   /// The table of results, then the verdicts of the gate where there is one.
   void print(const KnownInRun& known) const {
+    if (InterruptGuard::interrupted() && !options_.console.quiet) say_how_to_go_on();
     if (place_.out == nullptr) return;
-    write_table(*place_.out, run_, results_, place_.options);
+    TableOptions table = place_.options;
+    table.elapsed = format_elapsed(steady_clock().now_s() - started_s_);
+    if (!report_) table.next = next_step();
+    write_table(*place_.out, run_, InterruptGuard::interrupted() ? finished_results() : results_,
+                table);
     for (const std::string& line : known.lines) *place_.out << line << "\n";
-    if (!report_) {
-      print_plots();
-      return;
-    }
+    if (!report_) return;
     *place_.out << "\n";
     TableOptions options = place_.options;
     options.show_reasons = options_.console.verbose;
     write_verdict_table(*place_.out, *report_, options);
   }
 
-  /// What to do next with times that nobody has to worry about.
-  void print_plots() const {
+  /// The results without those that an interrupt left out, which are counted by a line of their
+  /// own.
+  std::vector<Result> finished_results() const {
+    std::vector<Result> finished;
+    std::copy_if(results_.begin(), results_.end(), std::back_inserter(finished),
+                 [](const Result& result) { return result.status != Status::kSkipped; });
+    return finished;
+  }
+
+  /// After an interrupt: how much is left, and how to go on with it.
+  void say_how_to_go_on() const {
+    const auto skipped = std::count_if(results_.begin(), results_.end(), [](const Result& result) {
+      return result.status == Status::kSkipped;
+    });
     const std::string& file = result_file_path(options_.outputs);
-    const bool is_file = !file.empty() && file != "-";
+    const std::string advice =
+        file.empty() || file == "-"
+            ? "with --json FILE a run can be continued by --resume FILE"
+            : fmt::format("continue with the same command and --resume {}", shell_quote(file));
+    print_error(console_.err, fmt::format("interrupted: {} of {} results skipped; {}", skipped,
+                                          results_.size(), advice));
+  }
+
+  /// What to do next with times that nobody has to worry about.
+  std::string next_step() const {
+    const std::string& file = result_file_path(options_.outputs);
     const bool timed = std::any_of(results_.begin(), results_.end(),
                                    [](const Result& result) { return result.timing.has_value(); });
-    if (!is_file || !timed) return;
-    *place_.out << fmt::format("plots: attnbench report {} -o report.html\n", file);
+    if (!timed || file == "-") return "";
+    if (!file.empty()) return fmt::format("plots: attnbench report {} -o report.html", file);
+    return "next: --json FILE keeps the results, for attnbench report, diff and gate";
   }
 
   /// Not one whose results change from run to run, nor one that failed in the place of the baseline
@@ -353,6 +380,7 @@ class RunSession {
   const GateOptions& gate_;
   const Console& console_;
   const TablePlace place_;
+  const double started_s_ = steady_clock().now_s();
   const OutputPlan& plan_;
   RunInfo run_;
   std::optional<Journal> journal_;

@@ -2,11 +2,14 @@
 // type, so that a new type behaves right wherever its row says the same as an old one's.
 #include "core/numbers/kv_format.h"
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <vector>
 
 #include "core/system/printable.h"
 #include "kernels/params_mla.h"
+#include "kernels/params_rope.h"
 
 namespace attnbench {
 namespace {
@@ -37,6 +40,22 @@ constexpr auto kFormats = every_value<KvFormat>({
      Dtype::kI8, kTokenHead, kHeads, kNoLatents},
     {kFp8PerTokenHead, "fp8_per_token_head", "e4m3 with a scale for each position and head",
      Dtype::kE4M3, kTokenHead, kHeads, kNoLatents},
+    {.value = kInt4PerTokenHead,
+     .name = "int4_per_token_head",
+     .doc = "rotated vectors in 4 bits with a scale and a zero point for each position and head",
+     .codes = Dtype::kU8,
+     .scales = kTokenHeadZero,
+     .of_heads = kHeads,
+     .of_latents = kNoLatents,
+     .columns_of_code = 2},
+    {.value = kNvfp4,
+     .name = "nvfp4",
+     .doc = "e2m1 with an e4m3 scale for each 16 columns, times k_scale or v_scale",
+     .codes = Dtype::kU8,
+     .scales = kBlocks,
+     .of_heads = kHeads,
+     .of_latents = kNoLatents,
+     .columns_of_code = 2},
     {.value = kFp8DsMla,
      .name = "fp8_ds_mla",
      .doc = "latents of DeepSeek's sparse MLA: 512 e4m3, a float32 scale for each 128, 64 bfloat16",
@@ -46,6 +65,17 @@ constexpr auto kFormats = every_value<KvFormat>({
      .of_latents = kLatents,
      .packed =
          PackedEntry{attn::kDsMlaEntryBytes, attn::kDsMlaLatent, attn::kDsMlaRope, Dtype::kBF16}},
+    {.value = kFp8Model1Mla,
+     .name = "fp8_model1_mla",
+     .doc =
+         "latents of FlashMLA's MODEL1: 448 e4m3, 64 bfloat16, a power of two for each 64 behind "
+         "the block",
+     .codes = Dtype::kE4M3,
+     .scales = kEntry,
+     .of_heads = kNoHeads,
+     .of_latents = kLatents,
+     .packed = PackedEntry{attn::kModel1EntryBytes, attn::kModel1Latent, attn::kModel1Rope,
+                           Dtype::kBF16, attn::kModel1ScaleBytes}},
 });
 
 }  // namespace
@@ -56,7 +86,10 @@ const KvFormat& kv_format(KvCacheDtype dtype) { return kFormats[static_cast<std:
 
 bool is_quantised(KvCacheDtype dtype) { return kv_format(dtype).scales != KvScales::kNone; }
 
-bool is_per_token_head(KvCacheDtype dtype) { return kv_format(dtype).scales == kTokenHead; }
+bool is_per_token_head(KvCacheDtype dtype) {
+  const KvScales scales = kv_format(dtype).scales;
+  return scales == kTokenHead || scales == kTokenHeadZero;
+}
 
 bool has_tensor_scales(KvCacheDtype dtype) { return kv_format(dtype).scales == kTensor; }
 
@@ -64,16 +97,55 @@ bool is_e4m3_cache(KvCacheDtype dtype) {
   return has_tensor_scales(dtype) && kv_format(dtype).codes == Dtype::kE4M3;
 }
 
-bool has_inner_scales(KvCacheDtype dtype) { return is_per_token_head(dtype) || is_packed(dtype); }
+bool reads_tensor_scales(KvCacheDtype dtype) {
+  return has_tensor_scales(dtype) || kv_format(dtype).scales == kBlocks;
+}
+
+bool is_rotated(KvCacheDtype dtype) { return kv_format(dtype).scales == kTokenHeadZero; }
+
+bool has_inner_scales(KvCacheDtype dtype) {
+  return is_per_token_head(dtype) || kv_format(dtype).scales == kBlocks || is_packed(dtype);
+}
 
 bool is_packed(KvCacheDtype dtype) { return kv_format(dtype).packed.has_value(); }
+
+int footer_bytes(KvCacheDtype dtype) {
+  const std::optional<PackedEntry>& packed = kv_format(dtype).packed;
+  return packed ? packed->footer_bytes : 0;
+}
 
 Dtype kv_element_dtype(KvCacheDtype dtype, Dtype model_dtype) {
   return is_packed(dtype) ? Dtype::kU8 : kv_format(dtype).codes.value_or(model_dtype);
 }
 
-std::int64_t inner_scale_bytes(KvCacheDtype dtype) {
-  return is_per_token_head(dtype) ? static_cast<std::int64_t>(sizeof(float)) : 0;
+int stored_width(KvCacheDtype dtype, int head_size) {
+  const KvFormat& format = kv_format(dtype);
+  const int codes = head_size / format.columns_of_code;
+  if (is_per_token_head(dtype)) return codes + static_cast<int>(sizeof(float));
+  return format.scales == kBlocks ? codes + head_size / attn::kKvScaleBlock : codes;
+}
+
+std::int64_t stored_vector_bytes(KvCacheDtype dtype, Dtype model_dtype, int head_size) {
+  const auto size = static_cast<std::int64_t>(dtype_size(kv_element_dtype(dtype, model_dtype)));
+  return stored_width(dtype, head_size) * size;
+}
+
+std::string stored_size_misfit(KvCacheDtype dtype, int head_size) {
+  const KvScales scales = kv_format(dtype).scales;
+  if (scales == kTokenHead && head_size % 4 != 0) {
+    return "per-token-head KV cache requires head_size % 4 == 0";
+  }
+  const bool power_of_two = (head_size & (head_size - 1)) == 0;
+  if (scales == kTokenHeadZero &&
+      (!power_of_two || head_size < 8 || head_size > attn::kMaxRotatedHead)) {
+    return fmt::format("{} KV cache requires a head_size that is a power of two from 8 to {}",
+                       to_string(dtype), attn::kMaxRotatedHead);
+  }
+  if (scales == kBlocks && head_size % attn::kKvSwizzledHead != 0) {
+    return fmt::format("{} KV cache requires head_size % {} == 0", to_string(dtype),
+                       attn::kKvSwizzledHead);
+  }
+  return "";
 }
 
 std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lora_rank,
@@ -81,6 +153,18 @@ std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lo
   if (const auto& packed = kv_format(dtype).packed) return packed->bytes;
   const auto size = static_cast<std::int64_t>(dtype_size(kv_element_dtype(dtype, model_dtype)));
   return (std::int64_t{kv_lora_rank} + qk_rope_head_dim) * size;
+}
+
+std::string_view refused_kv_format(std::string_view word) {
+  if (word.starts_with("turboquant_")) {
+    return "vLLM's TurboQuant has keys and values of different widths in one slot, which no layout "
+           "here has, and its keys are indices into computed centroids";
+  }
+  if (word == "nvfp4_4over6") {
+    return "the bytes of nvfp4 by another search for the scales, which is not defined here";
+  }
+  if (word == "nvfp4_ds_mla") return "vLLM's packed NVFP4 latents are not defined here";
+  return "";
 }
 
 std::string kv_format_names(bool (*has)(const KvFormat&)) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/enum_names.h"
 #include "core/numbers/dtype.h"
@@ -22,7 +23,10 @@ enum class KvCacheDtype {
   kFp8E5M2,
   kInt8PerTokenHead,
   kFp8PerTokenHead,
-  kFp8DsMla
+  kInt4PerTokenHead,
+  kNvfp4,
+  kFp8DsMla,
+  kFp8Model1Mla
 };
 
 /// Which stored numbers share a scale, and where it is.
@@ -30,7 +34,10 @@ enum class KvScales {
   kNone,       // bit copies of keys and values
   kTensor,     // k_scale and v_scale of the problem: one number each, or one a KV head (§5.1)
   kTokenHead,  // a float32 behind the vector of each position and head, found in writing (§5.5)
-  kEntry       // inside of a packed entry
+  kTokenHeadZero,  // the same with a zero point in its low bits, of rotated vectors (§5.6)
+  kBlocks,  // an e4m3 for each 16 columns, behind the codes of a page; on top k_scale, v_scale
+            // (§5.7)
+  kEntry    // inside of a packed entry
 };
 
 /// A latent entry that is a struct of its own instead of one element beside the other.
@@ -39,6 +46,8 @@ struct PackedEntry {
   int kv_lora_rank;  // this one and the next: the only sizes that it has room for
   int qk_rope_head_dim;
   Dtype source;  // the only type of latents that it is made of
+  /// Of `bytes`, those that do not lie in the entry but behind all entries of a block (§8.4.6).
+  int footer_bytes = 0;
 };
 
 struct KvFormat {
@@ -52,6 +61,8 @@ struct KvFormat {
   std::optional<PackedEntry> packed = std::nullopt;
   /// A general name: the type that it means where a backend has that one.
   std::optional<KvCacheDtype> usual = std::nullopt;
+  /// Columns that a code holds: 2 where a byte has two codes, the even column in the low nibble.
+  int columns_of_code = 1;
 };
 
 /// All types, in the order of the enumerators.
@@ -65,19 +76,33 @@ bool is_per_token_head(KvCacheDtype dtype);
 bool has_tensor_scales(KvCacheDtype dtype);
 /// The same with codes in e4m3: what matrix units multiply with e4m3 queries.
 bool is_e4m3_cache(KvCacheDtype dtype);
+/// k_scale and v_scale of the problem count, alone or on top of scales in the cache.
+bool reads_tensor_scales(KvCacheDtype dtype);
+/// Vectors are rotated before they are quantised (§5.6), so queries and outputs are too.
+bool is_rotated(KvCacheDtype dtype);
 /// Scales lie in the cache itself, between the codes.
 bool has_inner_scales(KvCacheDtype dtype);
 bool is_packed(KvCacheDtype dtype);
+/// Bytes of an entry that lie behind all entries of its block; 0 but for some packed ones.
+int footer_bytes(KvCacheDtype dtype);
 
 /// Element type in which the cache stores K and V or latents, bytes for packed entries;
 /// e5m2_as_e4m3 is honoured only by TRITON_ATTN, so it is the caller's to apply.
 Dtype kv_element_dtype(KvCacheDtype dtype, Dtype model_dtype);
 
-/// Bytes of the scale behind the vector of a position and head; 0 without one.
-std::int64_t inner_scale_bytes(KvCacheDtype dtype);
+/// Elements of the cache that the vector of a position and head takes with all scales of its own.
+int stored_width(KvCacheDtype dtype, int head_size);
+/// The same in bytes.
+std::int64_t stored_vector_bytes(KvCacheDtype dtype, Dtype model_dtype, int head_size);
+/// Why a cache of heads cannot have vectors of this size, a refusal; empty where it can.
+std::string stored_size_misfit(KvCacheDtype dtype, int head_size);
 /// Bytes of the latent entry of one position.
 std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lora_rank,
                                 int qk_rope_head_dim);
+
+/// Why a word that engines have for a type of their cache is none here (§5.8); empty for other
+/// words.
+std::string_view refused_kv_format(std::string_view word);
 
 /// "fp8, fp8_e4m3 or fp8_e5m2": the names of the types for which `has` is true, in the order of the
 /// table.

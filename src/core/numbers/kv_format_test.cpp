@@ -31,21 +31,22 @@ TEST_CASE("what a row of the KV cache types says fits together") {
 TEST_CASE("a KV cache type has the element and the bytes of its definition") {
   struct Expected {
     KvCacheDtype dtype;
-    Dtype element;  // of a float32 model
-    int latent_bytes, scale_bytes;
+    Dtype element;                   // of a float32 model
+    int latent_bytes, vector_bytes;  // of heads of 64
   };
   using enum KvCacheDtype;
   const Expected table[] = {
-      {kAuto, Dtype::kF32, 4 * 576, 0},          {kFloat16, Dtype::kF16, 2 * 576, 0},
-      {kBFloat16, Dtype::kBF16, 2 * 576, 0},     {kFp8, Dtype::kE4M3, 576, 0},
-      {kFp8E4M3, Dtype::kE4M3, 576, 0},          {kFp8E5M2, Dtype::kE5M2, 576, 0},
-      {kInt8PerTokenHead, Dtype::kI8, 576, 4},   {kFp8PerTokenHead, Dtype::kE4M3, 576, 4},
-      {kFp8DsMla, Dtype::kU8, 512 + 16 + 128, 0}};
+      {kAuto, Dtype::kF32, 4 * 576, 256},          {kFloat16, Dtype::kF16, 2 * 576, 128},
+      {kBFloat16, Dtype::kBF16, 2 * 576, 128},     {kFp8, Dtype::kE4M3, 576, 64},
+      {kFp8E4M3, Dtype::kE4M3, 576, 64},           {kFp8E5M2, Dtype::kE5M2, 576, 64},
+      {kInt8PerTokenHead, Dtype::kI8, 576, 68},    {kFp8PerTokenHead, Dtype::kE4M3, 576, 68},
+      {kInt4PerTokenHead, Dtype::kU8, 576, 36},    {kNvfp4, Dtype::kU8, 576, 36},
+      {kFp8DsMla, Dtype::kU8, 512 + 16 + 128, 64}, {kFp8Model1Mla, Dtype::kU8, 448 + 128 + 8, 64}};
   for (const Expected& expected : table) {
     CAPTURE(to_string(expected.dtype));
     CHECK(kv_element_dtype(expected.dtype, Dtype::kF32) == expected.element);
     CHECK(latent_entry_bytes(expected.dtype, Dtype::kF32, 512, 64) == expected.latent_bytes);
-    CHECK(inner_scale_bytes(expected.dtype) == expected.scale_bytes);
+    CHECK(stored_vector_bytes(expected.dtype, Dtype::kF32, 64) == expected.vector_bytes);
   }
 }
 
@@ -65,12 +66,15 @@ TEST_CASE("types of 8-bit floats with scales of the problem are told from those 
     CHECK_FALSE(has_inner_scales(dtype));
     CHECK(is_e4m3_cache(dtype) == (dtype != kFp8E5M2));
   }
-  for (const KvCacheDtype dtype : {kInt8PerTokenHead, kFp8PerTokenHead, kFp8DsMla}) {
+  for (const KvCacheDtype dtype :
+       {kInt8PerTokenHead, kFp8PerTokenHead, kInt4PerTokenHead, kNvfp4, kFp8DsMla, kFp8Model1Mla}) {
     CAPTURE(to_string(dtype));
     CHECK_FALSE(has_tensor_scales(dtype));
     CHECK(has_inner_scales(dtype));
     CHECK_FALSE(is_e4m3_cache(dtype));
-    CHECK(is_packed(dtype) == (dtype == kFp8DsMla));
+    CHECK(is_packed(dtype) == (dtype == kFp8DsMla || dtype == kFp8Model1Mla));
+    CHECK(reads_tensor_scales(dtype) == (dtype == kNvfp4));
+    CHECK(is_rotated(dtype) == (dtype == kInt4PerTokenHead));
   }
   for (const KvCacheDtype dtype : {kAuto, kFloat16, kBFloat16}) {
     CAPTURE(to_string(dtype));
@@ -78,6 +82,19 @@ TEST_CASE("types of 8-bit floats with scales of the problem are told from those 
     CHECK_FALSE(has_tensor_scales(dtype));
     CHECK_FALSE(has_inner_scales(dtype));
   }
+}
+
+TEST_CASE("head sizes that a type cannot store are told by its name") {
+  using enum KvCacheDtype;
+  CHECK(stored_size_misfit(kFp8, 35).empty());
+  CHECK(stored_size_misfit(kInt8PerTokenHead, 36).empty());
+  CHECK(stored_size_misfit(kInt8PerTokenHead, 34) ==
+        "per-token-head KV cache requires head_size % 4 == 0");
+  CHECK(stored_size_misfit(kInt4PerTokenHead, 128).empty());
+  CHECK(stored_size_misfit(kInt4PerTokenHead, 96) ==
+        "int4_per_token_head KV cache requires a head_size that is a power of two from 8 to 512");
+  CHECK(stored_size_misfit(kNvfp4, 192).empty());
+  CHECK(stored_size_misfit(kNvfp4, 96) == "nvfp4 KV cache requires head_size % 64 == 0");
 }
 
 }  // namespace attnbench

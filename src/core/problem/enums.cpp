@@ -197,6 +197,17 @@ std::span<const EnumRow<MlaRefForm>> enum_rows(MlaRefForm) {
   return kRows;
 }
 
+std::span<const EnumRow<WeightFormat>> enum_rows(WeightFormat) {
+  using enum WeightFormat;
+  static constexpr auto kRows = every_value<EnumRow<WeightFormat>>({
+      {kAuto, "auto", "attention.dtype"},
+      {kFp8, "fp8", "e4m3 with one scale, or one for each block"},
+      {kNvfp4, "nvfp4", "packed e2m1, refused"},
+      {kAwq, "awq", "packed 4-bit integers, refused"},
+  });
+  return kRows;
+}
+
 std::span<const EnumRow<MmAttnDtype>> enum_rows(MmAttnDtype) {
   using enum MmAttnDtype;
   static constexpr auto kRows = every_value<EnumRow<MmAttnDtype>>({
@@ -227,6 +238,7 @@ std::span<const EnumRow<OpKind>> enum_rows(OpKind) {
       {kDcpCorrect, "dcp_correct", "ranks' partial results become one"},
       {kOutputQuant, "output_quant", "an attention output in the type of the next layer"},
       {kMmQuant, "mm_quant", "query, key and value of a vision encoder in e4m3"},
+      {kMetadata, "metadata", "the slices of a batch for its decodes and its prefills"},
   });
   return kRows;
 }

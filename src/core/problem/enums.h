@@ -37,6 +37,7 @@ enum class TimingMode { kStream, kGraph };
 enum class TimingOrder { kSequential, kAlternate };
 enum class Switch { kAuto, kOn, kOff };
 enum class MlaRefForm { kBoth, kMha, kMqa };
+enum class WeightFormat { kAuto, kFp8, kNvfp4, kAwq };
 enum class MmAttnDtype { kAuto, kFp8 };
 enum class AmaxKind { kAbs, kSigned };
 enum class OpKind {
@@ -48,7 +49,8 @@ enum class OpKind {
   kQuantize,
   kDcpCorrect,
   kOutputQuant,
-  kMmQuant
+  kMmQuant,
+  kMetadata
 };
 enum class OpCacheLayout { kAuto, kFa, kIx, kTr };
 enum class RopePairs { kNeox, kGptJ };
@@ -74,6 +76,7 @@ std::span<const EnumRow<TimingMode>> enum_rows(TimingMode);
 std::span<const EnumRow<TimingOrder>> enum_rows(TimingOrder);
 std::span<const EnumRow<Switch>> enum_rows(Switch);
 std::span<const EnumRow<MlaRefForm>> enum_rows(MlaRefForm);
+std::span<const EnumRow<WeightFormat>> enum_rows(WeightFormat);
 std::span<const EnumRow<MmAttnDtype>> enum_rows(MmAttnDtype);
 std::span<const EnumRow<AmaxKind>> enum_rows(AmaxKind);
 std::span<const EnumRow<OpKind>> enum_rows(OpKind);

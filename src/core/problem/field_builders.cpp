@@ -8,8 +8,8 @@
 
 namespace attnbench::fields {
 
-/// "an integer >= 1 and <= 64". A limit that only the type sets (2^31 - 1) is left out: nobody
-/// meets it by mistake.
+/// "an integer >= 1 and <= 64". A limit that only the type sets (2^31 - 1) is left out: few values
+/// meet it.
 std::string Range::text(std::string_view noun) const {
   std::string result(noun);
   if (std::isfinite(low)) result += fmt::format(" {} {}", above_low ? ">" : ">=", low);
@@ -25,8 +25,10 @@ std::string alternative_text(std::string_view unset) {
 
 std::optional<Mismatch> read_number(const Value& value, const Range& range, bool integer,
                                     std::string_view alternative, double& out) {
-  const std::string expected =
-      range.text(integer ? "an integer" : "a number") + alternative_text(alternative);
+  std::string expected = range.text(integer ? "an integer" : "a number");
+  const bool is_beyond = value.is_number() && value.as_double() > range.high;
+  if (is_beyond && range.high == kMaxInt) expected += fmt::format(" and <= {}", range.high);
+  expected += alternative_text(alternative);
   if (integer ? !value.is_int() : !value.is_number()) {
     return Mismatch{ErrorKind::kFormat, expected, &value};
   }

@@ -86,17 +86,28 @@ Field integer(std::string key, Access access, Range range, std::string unset = "
   return field;
 }
 
+/// double, or an optional of it; `unset` as for integer().
 template <typename Access>
 Field real(std::string key, Access access, Range range, std::string unset = "") {
   Field field{.key = std::move(key)};
   field.set = [=](const Value& value, Problem& problem) -> std::optional<Mismatch> {
     if (is_unset(value, unset)) {
-      access(problem) = 0;
+      access(problem) = Member<Access>{};
       return std::nullopt;
     }
-    return read_number(value, range, false, unset, access(problem));
+    double checked = 0;
+    auto mismatch = read_number(value, range, false, unset, checked);
+    if (!mismatch) access(problem) = checked;
+    return mismatch;
   };
-  field.get = [=](const Problem& problem) { return Value::of(double{access(problem)}); };
+  field.get = [=](const Problem& problem) {
+    const auto& member = access(problem);
+    if constexpr (Unwrap<Member<Access>>::kOptional) {
+      return member ? Value::of(double{*member}) : unset_value(unset);
+    } else {
+      return Value::of(double{member});
+    }
+  };
   return field;
 }
 

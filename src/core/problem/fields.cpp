@@ -19,6 +19,8 @@ namespace {
 constexpr Range kCount{.low = 1, .high = 65536};
 constexpr Range kTokens{.low = 0, .high = kMaxInt};
 constexpr Range kAtLeastOne{.low = 1, .high = kMaxInt};
+// As many as FlashAttention takes: the partial results of a row are combined by one warp.
+constexpr double kMostNumSplits = 256;
 
 // Accessor of a member, for const and mutable problems alike.
 #define AT(member) \
@@ -40,6 +42,7 @@ void add_attention(std::vector<Field>& table) {
   table.push_back(boolean("attention.causal", AT(attention.causal), "null"));
   table.push_back(
       integer("attention.sliding_window", AT(attention.sliding_window), kAtLeastOne, "null"));
+  table.push_back(integer("attention.chunk_size", AT(attention.chunk_size), kAtLeastOne, "null"));
   table.push_back(enumeration("attention.encoder_window", AT(attention.encoder_window)));
   table.push_back(real("attention.logits_soft_cap", AT(attention.logits_soft_cap), kNotNegative));
   table.push_back(enumeration("attention.alibi", AT(attention.alibi)));
@@ -49,6 +52,9 @@ void add_attention(std::vector<Field>& table) {
   table.push_back(integer("attention.num_speculative_tokens", AT(attention.num_speculative_tokens),
                           {.low = 0, .high = 1024}));
   table.push_back(boolean("attention.batch_invariant", AT(attention.batch_invariant)));
+  table.push_back(integer("attention.num_splits", AT(attention.num_splits),
+                          {.low = 1, .high = kMostNumSplits}, "null"));
+  table.push_back(boolean("attention.kv_sharing", AT(attention.kv_sharing)));
   table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype)));
   table.push_back(enumeration("triton.path", AT(triton.path)));
   table.push_back(capture_sizes_field());
@@ -64,10 +70,14 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(text("mla.prefill_backend", AT(mla.prefill_backend)));
   table.push_back(enumeration("mla.v_pad", AT(mla.v_pad)));
   table.push_back(boolean("mla.emulate_fp8_prefill", AT(mla.emulate_fp8_prefill)));
+  table.push_back(
+      boolean("mla.use_prefill_query_quantization", AT(mla.use_prefill_query_quantization)));
   table.push_back(integer("mla.sparse_topk", AT(mla.sparse_topk), kAtLeastOne, "null"));
   table.push_back(real("mla.sparse.valid", AT(mla.sparse_valid), kShare));
   table.push_back(real("mla.sparse.duplicates", AT(mla.sparse_duplicates), kShare));
   table.push_back(integer("mla.q_pad_num_heads", AT(mla.q_pad_num_heads), kCount, "null"));
+  table.push_back(enumeration("mla.kv_b_proj.dtype", AT(mla.kv_b_proj)));
+  table.push_back(integer("mla.kv_b_proj.block_size", AT(mla.kv_b_proj_block), kCount, "null"));
 }
 
 void add_mm_encoder(std::vector<Field>& table) {
@@ -103,6 +113,11 @@ Field int8_level_field() {
   return field;
 }
 
+void add_engine(std::vector<Field>& table) {
+  table.push_back(integer("engine.max_model_len", AT(engine.max_model_len), kAtLeastOne, "null"));
+  table.push_back(integer("engine.max_num_seqs", AT(engine.max_num_seqs), kAtLeastOne, "null"));
+}
+
 void add_kv_cache(std::vector<Field>& table) {
   table.push_back(enumeration("kv_cache.dtype", AT(kv_cache.dtype)));
   table.push_back(int8_level_field());
@@ -120,6 +135,14 @@ void add_kv_cache(std::vector<Field>& table) {
   table.push_back(enumeration("kv_cache.pth_int8_round", AT(kv_cache.pth_int8_round)));
   table.push_back(boolean("kv_cache.e5m2_as_e4m3", AT(kv_cache.e5m2_as_e4m3)));
   table.push_back(boolean("kv_cache.calculate_kv_scales", AT(kv_cache.calculate_kv_scales)));
+  table.push_back(integer("kv_cache.layers", AT(kv_cache.layers), kCount, "null"));
+  table.push_back(
+      integer("kv_cache.layer", AT(kv_cache.layer), {.low = 0, .high = kCount.high - 1}));
+  table.push_back(
+      integer("kv_cache.manager_block_size", AT(kv_cache.manager_block_size), kAtLeastOne, "null"));
+  table.push_back(real("kv_cache.q_scale_constant", AT(kv_cache.q_scale_constant), kPositiveScale));
+  table.push_back(real("kv_cache.k_scale_constant", AT(kv_cache.k_scale_constant), kPositiveScale));
+  table.push_back(real("kv_cache.v_scale_constant", AT(kv_cache.v_scale_constant), kPositiveScale));
   table.push_back(
       boolean("batch_options.treat_short_extends_as_decodes", AT(treat_short_extends_as_decodes)));
   table.push_back(integer("cascade.common_prefix_len", AT(cascade.common_prefix_len), kTokens));
@@ -166,6 +189,8 @@ void add_run(std::vector<Field>& table) {
   table.push_back(text("inputs.file", AT(inputs.file), true));
   table.push_back(integer("validation.max_rows", AT(validation.max_rows), kAtLeastOne, "auto"));
   table.push_back(choice("validation.rule", AT(validation.rule), rules, rules));
+  table.push_back(real("validation.max_quantization_error", AT(validation.max_quantization_error),
+                       kPositive, "null"));
   table.push_back(integer("timing.samples", AT(timing.samples), kAtLeastOne, "auto"));
   table.push_back(real("timing.min_time_ms", AT(timing.min_time_ms), kNotNegative));
   table.push_back(real("timing.max_noise", AT(timing.max_noise), kPositive));
@@ -184,6 +209,7 @@ std::vector<Field> make_table() {
   add_attention(table);
   add_mla(table);
   add_mm_encoder(table);
+  add_engine(table);
   add_kv_cache(table);
   add_run(table);
   return table;
@@ -215,6 +241,7 @@ Value batch_rows(const std::vector<Request>& batch) {
     row.at_or_add("count") = Value::of(static_cast<std::int64_t>(end - i));
     row.at_or_add("query_len") = Value::of(batch[i].query_len);
     row.at_or_add("seq_len") = Value::of(batch[i].seq_len);
+    if (batch[i].prefilling) row.at_or_add("prefilling") = Value::of(*batch[i].prefilling);
     i = end;
   }
   return rows;

@@ -24,6 +24,8 @@ namespace attnbench {
 struct Request {
   std::int64_t query_len = 0;
   std::int64_t seq_len = 0;
+  /// Whether its new tokens are of its prompt (§1.3); nothing = as its lengths let guess.
+  std::optional<bool> prefilling = std::nullopt;
   bool operator==(const Request&) const = default;
 };
 
@@ -39,6 +41,8 @@ struct AttentionSpec {
   double scale = 0;
   bool causal = true;
   std::optional<std::int64_t> sliding_window;
+  /// Chunked local attention: a row sees the keys of its own chunk of so many positions (§3.11).
+  std::optional<std::int64_t> chunk_size;
   EncoderWindow encoder_window = EncoderWindow::kSource;
   double logits_soft_cap = 0;
   AlibiKind alibi = AlibiKind::kNone;
@@ -48,6 +52,8 @@ struct AttentionSpec {
   std::map<int, std::vector<std::array<std::int64_t, 2>>> mm_prefix_ranges;  // ends inclusive
   int num_speculative_tokens = 0;
   bool batch_invariant = false;
+  std::optional<int> num_splits;  // of the keys of decodes; null = as the device is filled
+  bool kv_sharing = false;  // another layer has written the cache: this one only reads (§3.7)
 };
 
 struct TritonSpec {
@@ -65,10 +71,20 @@ struct MlaSpec {
   std::string prefill_backend = "FLASH_ATTN_PREFILL";
   Switch v_pad = Switch::kAuto;
   bool emulate_fp8_prefill = false;
+  bool use_prefill_query_quantization = false;
   std::optional<int> sparse_topk;
   double sparse_valid = 1.0;
   double sparse_duplicates = 0.0;
   std::optional<int> q_pad_num_heads;
+  WeightFormat kv_b_proj = WeightFormat::kAuto;
+  std::optional<int>
+      kv_b_proj_block;  // side of the blocks that have a scale each; null = one scale
+};
+
+/// Limits of the engine, which size the workspace of MLA prefills (§8.5); null = the batch's own.
+struct EngineSpec {
+  std::optional<std::int64_t> max_model_len;
+  std::optional<std::int64_t> max_num_seqs;
 };
 
 struct MmEncoderSpec {
@@ -102,6 +118,12 @@ struct KvCacheSpec {
   PthInt8Round pth_int8_round = PthInt8Round::kHalfAway;
   bool e5m2_as_e4m3 = false;
   bool calculate_kv_scales = false;  // q, k and v_scale by the data of the step (§5.4)
+  double q_scale_constant = 200;     // what the largest element is divided by there
+  double k_scale_constant = 200;
+  double v_scale_constant = 100;
+  std::optional<int> layers;  // of one allocation for all layers (§2); null = a cache each
+  int layer = 0;              // which of them is this one
+  std::optional<int> manager_block_size;  // tokens of a block of the KV manager (§1.7)
 };
 
 struct CascadeSpec {
@@ -151,6 +173,8 @@ struct InputsSpec {
 struct ValidationSpec {
   std::optional<std::int64_t> max_rows;  // null = auto
   std::string rule = "auto";
+  /// Most that quantising may cost: ||output - r|| / ||r||, r of attention on nothing quantised.
+  std::optional<double> max_quantization_error;  // null = reported and not judged
 };
 
 struct TimingSpec {
@@ -178,6 +202,7 @@ struct Problem {
   bool treat_short_extends_as_decodes = true;
   CascadeSpec cascade;
   DcpSpec dcp;
+  EngineSpec engine;
   OutputQuantSpec output_quant;
   OpSpec op;
   InputsSpec inputs;

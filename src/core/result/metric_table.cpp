@@ -26,6 +26,17 @@ const char* no_ratio(const ErrorStats&) {
 }
 bool has_worst(const ErrorStats& error) { return !error.worst_index.empty(); }
 
+/// Of quantization_error only: what static scales clip.
+MetricRow<ErrorStats> saturated(const char* name, const char* text) {
+  return {.name = name,
+          .place = ByName{},
+          .unit = "1",
+          .better = Better::kLess,
+          .text = text,
+          .presence = Presence::kIfSet,
+          .csv = {.own = false, .quantization = true}};
+}
+
 std::vector<MetricRow<ErrorStats>> error_rows() {
   using E = ErrorStats;
   return {
@@ -148,6 +159,10 @@ std::vector<MetricRow<ErrorStats>> error_rows() {
        .applies = has_worst,
        .csv = kNoColumn,
        .on_page = OnPage::kNo},
+      saturated("saturated_query", "share of the query that its scale clips"),
+      saturated("saturated_key", "share of the keys (MLA: latent entries) that their scale clips"),
+      saturated("saturated_value", "share of the values that their scale clips"),
+      saturated("saturated_output", "share of the output that its scale clips"),
   };
 }
 
@@ -251,6 +266,13 @@ std::vector<MetricRow<Timing>> timing_rows() {
        .better = Better::kLess,
        .text = "median time of all steps of the layer",
        .plot = Plot{"total", "time of the whole layer", "time", 1, 2},
+       .pooling = Pooling::kMean},
+      {.name = "predicted_us",
+       .place = ByName{},
+       .unit = "us",
+       .better = Better::kLess,
+       .text = "of simulated ranks: predicted time of the slowest real one, exchanges over NVLink",
+       .csv = kNoColumn,
        .pooling = Pooling::kMean},
       sample_detail("flushed_bytes", &T::flushed_bytes),
       sample_detail("clocks", &T::clocks),

@@ -225,6 +225,7 @@ Result read_result(const Reader& json, const MetricTable& table) {
     });
   }
   result.throughput = read_part(table.throughput, json, "throughput");
+  json.read_if_there("run_seconds", result.run_seconds);
   json.each("kernels", [&](const Reader& item) {
     KernelInfo& kernel = result.kernels.emplace_back();
     item.read("name", kernel.name);
@@ -247,7 +248,28 @@ Result read_result(const Reader& json, const MetricTable& table) {
 
 }  // namespace
 
+bool nests_too_deep(std::string_view json) {
+  constexpr int kDeepest = 64;
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kDeepest) return true;
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+  return false;
+}
+
 Result result_from_json(const std::string& text, const MetricTable& table) {
+  if (nests_too_deep(text)) fail(ErrorKind::kFormat, "result: nested too deep");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) fail(ErrorKind::kFormat, "result: not JSON");
   return read_result({json, "result"}, table);

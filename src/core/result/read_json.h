@@ -5,10 +5,17 @@
 
 #include <string>
 
+#include <string>
+#include <string_view>
+
 #include "core/result/metric_table.h"
 #include "core/result/result.h"
 
 namespace attnbench {
+
+/// Whether it has lists and objects in each other deeper than any result: whoever handles such a
+/// document runs out of stack.
+bool nests_too_deep(std::string_view json);
 
 /// Reads what result_to_json wrote; a null number is NaN, unknown keys are ignored. Errors:
 /// E-FORMAT naming the key that is missing or of the wrong type.

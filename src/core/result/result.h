@@ -226,6 +226,9 @@ struct Result {
   std::optional<BatchInvariance> batch_invariance;  // of batches with more than one request
   std::optional<Timing> timing;                     // only when passed or unverified
   std::optional<Throughput> throughput;             // only when passed or unverified
+  /// Wall seconds that the run of the case took, by phase: inputs, reference, run, timing. Empty
+  /// where it never ran.
+  std::map<std::string, double> run_seconds;
   std::vector<KernelInfo> kernels;
   std::string forced_kernel;         // of the attention; empty = the first that fits was taken
   std::optional<PluginInfo> plugin;  // of a user's backend

@@ -144,6 +144,7 @@ void check_unique_ids(const ResultFile& file) {
 ResultFile parse_result_file(const std::string& text, const std::string& path) {
   ResultFile file;
   file.path = path;
+  if (nests_too_deep(text)) fail(ErrorKind::kFormat, "{}: nested too deep", path);
   const std::size_t line_end = text.find('\n');
   const Document first_line = parse(std::string_view(text).substr(0, line_end));
   const bool is_journal = first_line.is_object() && first_line.contains("journal");

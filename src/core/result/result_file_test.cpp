@@ -106,6 +106,9 @@ TEST_CASE("a journal gives its complete lines") {
 
 TEST_CASE("what is no result file is refused by name and reason") {
   check_refused("", "not JSON");
+  const std::string nested(200'000, '[');
+  check_refused("{\"schema_version\":1,\"results\":[{\"problem\":" + nested + "}]}",
+                "nested too deep");
   check_refused("{\"schema_version\":", "not JSON");
   check_refused("[]", "expected an object");
   check_refused("{}", "schema_version is missing");

@@ -245,6 +245,7 @@ Json result_json(const Result& result, const MetricTable& table) {
     json["timing"]["checked_samples"] = sample_checks_json(result.timing->checked_samples);
   }
   json["throughput"] = part_json(table.throughput, result.throughput);
+  if (!result.run_seconds.empty()) json["run_seconds"] = result.run_seconds;
   json["kernels"] = kernels_json(result.kernels);
   if (!result.forced_kernel.empty()) json["forced_kernel"] = result.forced_kernel;
   if (result.plugin) {

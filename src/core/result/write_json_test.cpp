@@ -157,6 +157,10 @@ TEST_CASE("what a result lacks is lacking after reading") {
 
 TEST_CASE("a broken result names the key") {
   CHECK_THROWS_WITH_AS(result_from_json("{"), "result: not JSON", Error);
+  // Brackets in texts are none.
+  CHECK_FALSE(nests_too_deep("{\"a\":\"\\\"" + std::string(100, '[') + "\"}"));
+  CHECK_FALSE(nests_too_deep("[" + std::string(100, ' ') + "]"));
+  CHECK(nests_too_deep(std::string(100, '[') + std::string(100, ']')));
   CHECK_THROWS_WITH_AS(result_from_json("{}"), "result.id is missing", Error);
   std::string text = result_to_json(full_result());
   text.replace(text.find("\"incorrect\""), 11, "\"wonderful\"");

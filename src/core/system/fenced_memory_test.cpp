@@ -45,15 +45,14 @@ TEST_CASE("writes are found behind the end, before the start, next to it and far
     for (const std::ptrdiff_t distance : {0, 1, 8192, 65536, 1 << 20}) {
       FencedMemory memory(256, kAlignment, placement);
       memory.data()[256 + distance] = std::byte{0};
-      CHECK(
-          memory.take_accesses("output") ==
-          fmt::format("output: 1 bytes past its end were overwritten, the first at byte {} of 256",
-                      256 + distance));
+      CHECK(memory.take_accesses("output") ==
+            fmt::format("output: 1 byte past its end was overwritten, the first at byte {} of a "
+                        "buffer of 256 bytes",
+                        256 + distance));
       memory.data()[-1 - distance] = std::byte{0};
-      CHECK(
-          memory.take_accesses("output") ==
-          fmt::format("output: 1 bytes before its start were overwritten, the nearest {} before it",
-                      1 + distance));
+      CHECK(memory.take_accesses("output") ==
+            fmt::format("output: 1 byte before its start was overwritten, the nearest at byte -{}",
+                        1 + distance));
       CHECK(memory.take_accesses("output") == "");
     }
   }

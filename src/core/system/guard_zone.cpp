@@ -56,12 +56,15 @@ std::string describe_zone(std::span<const unsigned char> zone, std::size_t addre
     if (count++ == 0) first = i;
     last = i;
   }
+  const bool is_one = count == 1;
+  const std::string written =
+      fmt::format("{}: {} byte{} {} {} overwritten", name, count, is_one ? "" : "s",
+                  is_before ? "before its start" : "past its end", is_one ? "was" : "were");
   if (is_before) {
-    return fmt::format("{}: {} bytes before its start were overwritten, the nearest {} before it",
-                       name, count, gap_bytes + zone.size() - last);
+    return fmt::format("{}, the nearest at byte -{}", written, gap_bytes + zone.size() - last);
   }
-  return fmt::format("{}: {} bytes past its end were overwritten, the first at byte {} of {}", name,
-                     count, size_bytes + gap_bytes + first, size_bytes);
+  return fmt::format("{}, the first at byte {} of a buffer of {} bytes", written,
+                     size_bytes + gap_bytes + first, size_bytes);
 }
 
 std::string join_zones(const std::string& before, const std::string& after) {

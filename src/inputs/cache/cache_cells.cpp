@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "inputs/random.h"
+#include "metadata/blocks.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -16,9 +17,16 @@ namespace {
 
 constexpr std::int64_t kExtraTableColumns = 2;
 
-/// Physical ids in the order in which blocks are handed out.
+/// Kernel blocks of a block of the manager, which hands them out (§1.7).
+std::int64_t blocks_of_manager(const Problem& problem) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  return cache.manager_block_size.value_or(cache.block_size) / cache.block_size;
+}
+
+/// Ids of the manager in the order in which its blocks are handed out.
 std::vector<std::int32_t> block_order(const Problem& problem) {
-  const std::int32_t count = checked_int32(physical_blocks(problem), "kv_cache.num_blocks");
+  const std::int32_t count =
+      checked_int32(physical_blocks(problem) / blocks_of_manager(problem), "kv_cache.num_blocks");
   std::vector<std::int32_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   if (!problem.kv_cache.shuffle_blocks) return order;
@@ -31,10 +39,11 @@ std::vector<std::int32_t> block_order(const Problem& problem) {
   return order;
 }
 
-/// Whether page `page` of request b holds shared prefix positions only, all written earlier.
+/// Whether block `page` of request b, of `tokens` tokens, holds shared prefix positions only, all
+/// written earlier.
 bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int64_t page,
-                    std::int64_t seq_len) {
-  const std::int64_t end = (page + 1) * page_tokens(problem);
+                    std::int64_t tokens, std::int64_t seq_len) {
+  const std::int64_t end = (page + 1) * tokens;
   const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
   return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
 }
@@ -69,9 +78,13 @@ std::vector<std::int64_t> first_rows(const Problem& problem) {
   return starts;
 }
 
+std::int64_t block_table_columns(const Problem& problem) {
+  return ceil_div(problem.max_seq_len(), page_tokens(problem)) + kExtraTableColumns;
+}
+
 Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh) {
-  const std::int64_t tokens = page_tokens(problem);
-  const std::int64_t columns = ceil_div(problem.max_seq_len(), tokens) + kExtraTableColumns;
+  const std::int64_t tokens = page_tokens(problem) * blocks_of_manager(problem);
+  const std::int64_t columns = block_table_columns(problem);
   Tensor table(Dtype::kI32, {problem.num_requests(), columns});
   const std::vector<std::int32_t> order = block_order(problem);
   std::size_t next = 0;
@@ -86,18 +99,25 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   for (std::int64_t b = 0; b < problem.num_requests(); ++b) {
     const std::int64_t seq_len = problem.batch[static_cast<std::size_t>(b)].seq_len;
     const std::int64_t pages = ceil_div(seq_len, tokens);
-    std::int32_t* row = table.data<std::int32_t>() + b * columns;
-    for (std::int64_t page = 0; page < columns; ++page) {
-      if (page >= pages) {
-        row[page] = page % 2 == 0 ? -1 : std::numeric_limits<std::int32_t>::max();
-      } else if (is_shared_page(problem, fresh[static_cast<std::size_t>(b)], page, seq_len)) {
+    std::vector<std::int32_t> blocks;
+    for (std::int64_t page = 0; page < pages; ++page) {
+      if (is_shared_page(problem, fresh[static_cast<std::size_t>(b)], page, tokens, seq_len)) {
         const auto slot = static_cast<std::size_t>(page);
         if (shared.size() <= slot) shared.resize(slot + 1, -1);
         if (shared[slot] < 0) shared[slot] = allocate();
-        row[page] = shared[slot];
+        blocks.push_back(shared[slot]);
       } else {
-        row[page] = allocate();
+        blocks.push_back(allocate());
       }
+    }
+    if (const std::optional<int>& manager = problem.kv_cache.manager_block_size) {
+      blocks = map_to_kernel_blocks(blocks, *manager, problem.kv_cache.block_size);
+    }
+    std::int32_t* row = table.data<std::int32_t>() + b * columns;
+    for (std::int64_t page = 0; page < columns; ++page) {
+      const bool is_known = page < std::ssize(blocks);
+      const std::int32_t garbage = page % 2 == 0 ? -1 : std::numeric_limits<std::int32_t>::max();
+      row[page] = is_known ? blocks[static_cast<std::size_t>(page)] : garbage;
     }
   }
   return table;
@@ -123,7 +143,25 @@ void CellWriter::write(std::byte* plane, std::int64_t row, std::int64_t slot, bo
     if (layout_.scale_offset >= 0) {
       std::memcpy(destination + layout_.scale_offset, scales.data<float>() + source, sizeof(float));
     }
+    for (std::int64_t block = 0; block < layout_.block_scales; ++block) {
+      plane[block_scale(slot, head, block, is_key)] =
+          scales.bytes()[source * layout_.block_scales + block];
+    }
   }
+}
+
+std::int64_t CellWriter::block_scale(std::int64_t slot, std::int64_t head, std::int64_t block,
+                                     bool is_key) const {
+  std::int64_t at = block;
+  if (!is_key) {
+    // The scales of four slots are [4 slots, 4, S / 4]; they stand as [4, S / 4, 4 slots].
+    const std::int64_t parts = layout_.block_scales / 4;
+    const std::int64_t index = block / parts * layout_.block_scales + block % parts * 4 + slot % 4;
+    slot = slot / 4 * 4 + index / layout_.block_scales;
+    at = index % layout_.block_scales;
+  }
+  return layout_.block_scale_offset + slot * layout_.block_scale_slot_stride +
+         head * layout_.block_scale_head_stride + at;
 }
 
 }  // namespace attnbench

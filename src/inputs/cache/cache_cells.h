@@ -51,6 +51,9 @@ std::vector<std::int64_t> first_rows(const Problem& problem);
 /// Rows of slot_mapping after the new tokens; every negative value means padding (§0.6).
 inline constexpr std::array<std::int64_t, 3> kPaddingSlots{-1, -2, -1};
 
+/// MB: pages of the longest request, and some columns that nobody may read.
+std::int64_t block_table_columns(const Problem& problem);
+
 /// i32 [B, MB] as in PagedCache; `fresh` = new_key_ranges(). E-CONFIG: too few blocks.
 Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>& fresh);
 
@@ -85,11 +88,11 @@ class CellWriter {
     return (slot * layout_.slot_stride + head * layout_.head_stride) * element_size(is_key);
   }
   std::int64_t cell_bytes(bool is_key) const {
-    return layout_.padded_head_size * element_size(is_key);
+    return (layout_.padded_head_size - layout_.block_scales) * element_size(is_key);
   }
-  /// A plane of a block is contiguous in every layout without layers.
+  /// A plane of a block is contiguous in every layout without layers, and in NHD with them.
   std::int64_t plane_bytes(bool is_key) const {
-    return block_size_ * stored_.key_codes.dim(1) * cell_bytes(is_key);
+    return block_size_ * stored_.key_codes.dim(1) * layout_.padded_head_size * element_size(is_key);
   }
   std::int64_t element_size(bool is_key) const {
     return static_cast<std::int64_t>(
@@ -98,6 +101,9 @@ class CellWriter {
 
  private:
   void write(std::byte* plane, std::int64_t row, std::int64_t slot, bool is_key) const;
+  /// Byte offset in its plane of the scale of a block of columns (§5.7).
+  std::int64_t block_scale(std::int64_t slot, std::int64_t head, std::int64_t block,
+                           bool is_key) const;
 
   const KvLayout& layout_;
   const StoredKv& stored_;

@@ -46,12 +46,19 @@ double scale_of(float amax, float range, const char* name, std::vector<std::stri
 void adopt(float query, float key, float value, Problem& problem,
            std::vector<std::string>& notices) {
   KvCacheSpec& cache = problem.kv_cache;
-  cache.q_scale = scale_of(query, kKvScaleRanges.query, "q_scale", notices);
-  cache.k_scale = {scale_of(key, kKvScaleRanges.key, "k_scale", notices)};
-  cache.v_scale = {scale_of(value, kKvScaleRanges.value, "v_scale", notices)};
+  const KvScaleConstants by = kv_scale_constants(problem);
+  cache.q_scale = scale_of(query, by.query, "q_scale", notices);
+  cache.k_scale = {scale_of(key, by.key, "k_scale", notices)};
+  cache.v_scale = {scale_of(value, by.value, "v_scale", notices)};
 }
 
 }  // namespace
+
+KvScaleConstants kv_scale_constants(const Problem& problem) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  return {static_cast<float>(cache.q_scale_constant), static_cast<float>(cache.k_scale_constant),
+          static_cast<float>(cache.v_scale_constant)};
+}
 
 bool calculates_kv_scales(const Problem& problem) {
   const KvCacheSpec& cache = problem.kv_cache;

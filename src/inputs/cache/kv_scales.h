@@ -14,12 +14,13 @@ namespace attnbench {
 /// What a largest element is divided by (vLLM's Q_, K_ and V_SCALE_CONSTANT), so what the scaled
 /// one becomes. e4m3 reaches 448: the rest is room for later steps, whose elements may be larger
 /// than any that the scales were made from.
-struct KvScaleRanges {
+struct KvScaleConstants {
   float query = 200.0f;
   float key = 200.0f;
   float value = 100.0f;
 };
-inline constexpr KvScaleRanges kKvScaleRanges{};
+/// Those of the problem.
+KvScaleConstants kv_scale_constants(const Problem& problem);
 
 /// Whether the problem wants them and has a cache of one scale for a tensor: other formats keep
 /// their scales in the cache or take them from a file.

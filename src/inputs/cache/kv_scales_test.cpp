@@ -33,6 +33,21 @@ TEST_CASE("scales are made of the queries and of the keys and values that the st
   CHECK(inputs.notices.empty());
 }
 
+TEST_CASE("scales are made with the constants of the problem") {
+  Problem problem = fp8_problem();
+  problem.kv_cache.q_scale_constant = 100;
+  problem.kv_cache.k_scale_constant = 50;
+  problem.kv_cache.v_scale_constant = 10;
+  AttentionInputs inputs = make_inputs(problem);
+  inputs.query.set(0, 80.0f);
+  inputs.key.set(12 * 16, 50.0f);
+  inputs.value.set(31 * 16, 40.0f);
+  adopt_calculated_scales(inputs, problem);
+  CHECK(problem.kv_cache.q_scale == double(80.0f / 100.0f));
+  CHECK(problem.kv_cache.k_scale == std::vector<double>{1.0});
+  CHECK(problem.kv_cache.v_scale == std::vector<double>{4.0});
+}
+
 TEST_CASE("a scale of nothing but zeros is 1, with a notice") {
   Problem problem = fp8_problem();
   problem.batch = {{0, 16}};

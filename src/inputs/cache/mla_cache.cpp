@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,12 +28,34 @@ std::size_t entry_bytes(const Tensor& entries) {
 }
 
 void poison(Tensor& tensor) {
-  // Why: the parts of a 656-byte entry are of different types; 0xFF is NaN in each of them.
+  // Why: the parts of a packed entry are of different types; 0xFF is NaN in each of them.
   if (tensor.dtype() == Dtype::kU8) {
     std::memset(tensor.bytes(), 0xFF, tensor.size_bytes());
   } else {
     fill_poison(tensor);
   }
+}
+
+/// Bytes of these entries that lie behind the block. Why by their size: "fp8" is another word for a
+/// packed type of some backends.
+std::size_t footer_of(const Problem& problem, const Tensor& entries) {
+  const std::optional<PackedEntry>& packed = kv_format(problem.kv_cache.dtype).packed;
+  const bool is_packed_entry =
+      packed && entries.dtype() == Dtype::kU8 && entries.dim(1) == packed->bytes;
+  return is_packed_entry ? static_cast<std::size_t>(packed->footer_bytes) : 0;
+}
+
+/// Slot and byte of its entry at a byte of a block.
+struct EntryByte {
+  std::int64_t slot;
+  std::size_t byte;
+};
+EntryByte entry_byte(std::size_t at, std::size_t bytes, std::size_t footer,
+                     std::int64_t block_size) {
+  const std::size_t data = bytes - footer;
+  const std::size_t all_data = static_cast<std::size_t>(block_size) * data;
+  if (at < all_data) return {static_cast<std::int64_t>(at / data), at % data};
+  return {static_cast<std::int64_t>((at - all_data) / footer), data + (at - all_data) % footer};
 }
 
 SlotGeometry geometry_of(const Problem& problem, int rank) {
@@ -51,6 +74,7 @@ class BlockWriter {
   BlockWriter(const Problem& problem, const Tensor& block_table, const Tensor& entries)
       : problem_(problem),
         entries_(entries),
+        footer_(footer_of(problem, entries)),
         owners_(block_owners(problem, block_table)),
         starts_(first_rows(problem)) {}
 
@@ -74,14 +98,15 @@ class BlockWriter {
       const std::int64_t p = owner.page * page_tokens(problem_) + rank.offset_in_page(slot);
       if (p >= problem_.batch[b].seq_len) break;
       if (!chosen(b, p)) continue;
-      std::memcpy(data + static_cast<std::size_t>(slot) * bytes,
-                  entries_.bytes() + static_cast<std::size_t>(starts_[b] + p) * bytes, bytes);
+      place_entry(entries_.bytes() + static_cast<std::size_t>(starts_[b] + p) * bytes, bytes,
+                  footer_, problem_.kv_cache.block_size, slot, data);
     }
   }
 
  private:
   const Problem& problem_;
   const Tensor& entries_;
+  std::size_t footer_;
   std::vector<BlockOwner> owners_;
   std::vector<std::int64_t> starts_;
 };
@@ -139,6 +164,16 @@ std::string describe(const Problem& problem, const Tensor& block_table, std::int
 }
 
 }  // namespace
+
+void place_entry(const std::byte* entry, std::size_t bytes, std::size_t footer,
+                 std::int64_t block_size, std::int64_t slot, std::byte* block) {
+  const std::size_t data = bytes - footer;
+  const auto index = static_cast<std::size_t>(slot);
+  std::memcpy(block + index * data, entry, data);
+  if (footer == 0) return;
+  std::memcpy(block + static_cast<std::size_t>(block_size) * data + index * footer, entry + data,
+              footer);
+}
 
 MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const Tensor& entries) {
   const std::vector<PositionRange> fresh = new_key_ranges(problem);
@@ -212,10 +247,13 @@ std::string check_mla_cache(const Problem& problem, const Tensor& entries, const
   if (i == after.size_bytes()) return {};
   std::vector<std::byte> expected;
   set_expected(static_cast<std::int64_t>(i / block_bytes), expected);
-  const std::size_t bytes = entry_bytes(entries);
+  const std::int64_t block_size = problem.kv_cache.block_size;
+  const EntryByte at =
+      entry_byte(i % block_bytes, entry_bytes(entries), footer_of(problem, entries), block_size);
   return fmt::format(
       "{}: expected byte {:#04x}, got {:#04x}",
-      describe(problem, before.block_table, static_cast<std::int64_t>(i / bytes), i % bytes),
+      describe(problem, before.block_table,
+               static_cast<std::int64_t>(i / block_bytes) * block_size + at.slot, at.byte),
       std::to_integer<int>(expected[i % block_bytes]), std::to_integer<int>(after.bytes()[i]));
 }
 

@@ -23,6 +23,11 @@ struct MlaCache {
   Tensor new_k_pe;      // [T + padding, R]
 };
 
+/// Writes an entry of `bytes` to slot `slot` of a block of `block_size`: its last `footer` bytes
+/// lie behind what all slots of the block have before them (kv_format.h: footer_bytes()).
+void place_entry(const std::byte* entry, std::size_t bytes, std::size_t footer,
+                 std::int64_t block_size, std::int64_t slot, std::byte* block);
+
 /// `entries` [S, entry_size]: the entry of every position as a correct write stores it. Pages are
 /// handed out as in make_paged_cache(). A byte of poison is 0xFF in packed entries, whose parts are
 /// of different types: NaN in each of them. With shapes only, `data` has its size and no content;

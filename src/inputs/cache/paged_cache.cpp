@@ -133,7 +133,12 @@ void poison_int8_parts(const StoredKv& stored, PagedCache& cache) {
 void fill_cache(const Problem& problem, const std::vector<PositionRange>& fresh,
                 const StoredKv& stored, PagedCache& cache) {
   const KvCacheSpec& spec = problem.kv_cache;
-  fill_poison(cache.data);
+  if (cache.layout.block_scales > 0) {
+    // Why 0xFF: NaN as the e4m3 of a scale; codes of 4 bits have none.
+    std::memset(cache.data.bytes(), 0xFF, cache.data.size_bytes());
+  } else {
+    fill_poison(cache.data);
+  }
   if (spec.int8_level > 0) poison_int8_parts(stored, cache);
   const CellWriter cells(cache.layout, stored, spec.block_size);
   const int world_size = problem.dcp.world_size;
@@ -153,16 +158,30 @@ void check_head_sizes(const AttentionSpec& attention) {
 
 }  // namespace
 
+KvLayout paged_layout(const Problem& problem, CacheLayoutKind kind) {
+  const KvCacheSpec& spec = problem.kv_cache;
+  const AttentionSpec& a = problem.attention;
+  if (!spec.layers) {
+    return make_kv_layout(kind, head_order(spec.layout), physical_blocks(problem), spec.block_size,
+                          a.num_kv_heads, a.head_size, spec.dtype, spec.int8_level == 2 ? 3 : 2);
+  }
+  const bool per_token_head = is_per_token_head(spec.dtype);
+  const int codes = a.head_size / kv_format(spec.dtype).columns_of_code;
+  KvLayout layout =
+      make_layered_kv_layout(kind, head_order(spec.layout), *spec.layers, physical_blocks(problem),
+                             spec.block_size, a.num_kv_heads, codes, per_token_head);
+  layout.key_offset += spec.layer * layout.layer_stride;
+  layout.value_offset += spec.layer * layout.layer_stride;
+  return layout;
+}
+
 PagedCache make_paged_cache(const Problem& problem, const AttentionInputs& inputs,
                             const StoredKv& stored, CacheLayoutKind kind) {
-  const AttentionSpec& a = problem.attention;
   const KvCacheSpec& spec = problem.kv_cache;
-  check_head_sizes(a);
+  check_head_sizes(problem.attention);
   const std::vector<PositionRange> fresh = new_key_ranges(problem);
   PagedCache cache;
-  cache.layout = make_kv_layout(kind, head_order(spec.layout), physical_blocks(problem),
-                                spec.block_size, a.num_kv_heads, a.head_size,
-                                is_per_token_head(spec.dtype), spec.int8_level == 2 ? 3 : 2);
+  cache.layout = paged_layout(problem, kind);
   cache.block_table = make_block_table(problem, fresh);
   const int world_size = problem.dcp.world_size;
   std::vector<std::int64_t> shape = cache.layout.physical_shape;

@@ -16,7 +16,7 @@ namespace attnbench {
 /// Under DCP of W > 1 ranks each rank has a cache of its own and the positions of §7.1 in it: data
 /// is [W, ...] and slot_mapping [W, N], slots of other ranks' positions -1; the table is one.
 struct PagedCache {
-  /// Of one rank, without layers; the same for all ranks.
+  /// paged_layout(); the same for all ranks.
   KvLayout layout;
   Tensor data;          // element type of the cache, physical shape of the layout
   Tensor block_table;   // i32 [B, MB]; entries past cdiv(seq_len, block_size) are garbage or -1
@@ -26,6 +26,10 @@ struct PagedCache {
   /// f32 [NB, Hk, bs], scales of the int8 keys, NaN in slots not written; int8 levels only (§11.1).
   Tensor key_scale_cache;
 };
+
+/// Where the cells of the problem's cache lie in that layout: of one rank, and of its layer where
+/// several share an allocation. Its total is that of all layers. Errors: as make_kv_layout().
+KvLayout paged_layout(const Problem& problem, CacheLayoutKind kind);
 
 /// `stored` holds the rows of all positions; only those of the context are written here, the others
 /// are what the step must add. With shapes only, `data` has its size and no content.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "core/error.h"
+#include "inputs/cache/cache_cells.h"
 #include "inputs/cache/check_cache.h"
 #include "inputs/cache/paged_cache.h"
 #include "inputs/cache/stored_kv.h"
@@ -340,6 +341,72 @@ TEST_CASE("too few blocks and unequal head sizes are refused") {
   CHECK_NOTHROW(Case(problem, CacheLayoutKind::kFa, kFlashRules));
   problem.attention.v_head_size = 4;
   CHECK(kind_of_error(problem) == ErrorKind::kShape);
+}
+
+TEST_CASE("a block of the manager is several kernel blocks in a row") {
+  Problem problem = small_problem();
+  problem.kv_cache.manager_block_size = 64;
+  const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
+  std::set<std::int32_t> taken;
+  for (std::int64_t b = 0; b < c.problem.num_requests(); ++b) {
+    for (std::int64_t page = 0; page < c.pages(b); ++page) {
+      const std::int32_t block = c.table_row(b)[page];
+      CHECK(block % 4 == page % 4);
+      if (page % 4 != 0) CHECK(block == c.table_row(b)[page - 1] + 1);
+      CHECK(taken.insert(block).second);
+    }
+  }
+}
+
+TEST_CASE("a layer of a cross-layer cache lies beside the others, which a write must not touch") {
+  for (const Variant& variant : kVariants) {
+    Problem problem = small_problem();
+    problem.kv_cache.dtype = variant.dtype;
+    const Case alone(problem, variant.kind, variant.rules);
+    problem.kv_cache.layers = 3;
+    problem.kv_cache.layer = 1;
+    const Case c(problem, variant.kind, variant.rules);
+    CAPTURE(to_string(variant.dtype));
+    CHECK(c.cache.data.num_elements() == 3 * alone.cache.data.num_elements());
+    const KvLayout& layout = c.cache.layout;
+    const auto size = static_cast<std::int64_t>(dtype_size(c.cache.data.dtype()));
+    // The cells of the layer hold what those of a cache of its own hold.
+    int wrong = 0;
+    for (std::int64_t block = 0; block < 24; ++block) {
+      for (std::int64_t slot = 0; slot < 16; ++slot) {
+        for (std::int64_t head = 0; head < 2; ++head) {
+          const auto at = [&](const KvLayout& l, std::int64_t offset) {
+            return (offset + block * l.block_stride + slot * l.slot_stride + head * l.head_stride) *
+                   size;
+          };
+          const KvLayout& own = alone.cache.layout;
+          const auto same = [&](std::int64_t offset, std::int64_t own_offset) {
+            return std::memcmp(c.cache.data.bytes() + at(layout, offset),
+                               alone.cache.data.bytes() + at(own, own_offset),
+                               static_cast<std::size_t>(own.padded_head_size * size)) == 0;
+          };
+          wrong += same(layout.key_offset, own.key_offset) ? 0 : 1;
+          wrong += same(layout.value_offset, own.value_offset) ? 0 : 1;
+        }
+      }
+    }
+    CHECK(wrong == 0);
+    // A byte of the next layer.
+    Tensor after = c.cache.data;
+    for (std::int64_t b = 0; b < c.problem.num_requests(); ++b) {
+      for (std::int64_t p = 0; p < c.seq_len(b); ++p) {
+        const CellWriter cells(layout, c.stored, 16);
+        const std::int64_t row = c.inputs.key_start_loc[static_cast<std::size_t>(b)] + p;
+        const std::int64_t block = c.table_row(b)[p / 16];
+        cells.write_key(after.bytes() + cells.key_plane(block), row, p % 16);
+        cells.write_value(after.bytes() + cells.value_plane(block), row, p % 16);
+      }
+    }
+    CHECK(check_cache(c.problem, c.stored, c.cache, after) == "");
+    const std::int64_t next = (layout.key_offset + layout.layer_stride) * size;
+    after.bytes()[next] ^= std::byte{1};
+    CHECK(check_cache(c.problem, c.stored, c.cache, after).find("layer 2") != std::string::npos);
+  }
 }
 
 }  // namespace

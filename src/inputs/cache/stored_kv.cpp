@@ -12,6 +12,7 @@
 #include "core/error.h"
 #include "core/system/parallel.h"
 #include "inputs/cache/int8_rows.h"
+#include "inputs/cache/stored_packed.h"
 #include "kernels/common/numeric.cuh"
 
 namespace attnbench {
@@ -178,11 +179,24 @@ Plane quantise_per_token_head(const Tensor& source, const StoreRule& rule) {
 Plane store_plane(const Tensor& source, const StoreRule& rule, const std::vector<float>& scales,
                   std::string_view scale_name) {
   if (!is_quantised(rule.dtype)) return copy_plane(source, rule);
-  if (is_per_token_head(rule.dtype)) return quantise_per_token_head(source, rule);
-  if (!has_tensor_scales(rule.dtype)) {
-    fail(ErrorKind::kInternal, "store_kv does not serve kv_cache.dtype {}", to_string(rule.dtype));
+  const auto plane_of = [](PackedVectors packed) {
+    return Plane{std::move(packed.codes), std::move(packed.scales), std::move(packed.dequantized)};
+  };
+  switch (kv_format(rule.dtype).scales) {
+    case KvScales::kTensor:
+      return quantise_per_tensor(source, rule, scales, scale_name);
+    case KvScales::kTokenHead:
+      return quantise_per_token_head(source, rule);
+    case KvScales::kTokenHeadZero:
+      return plane_of(store_int4(source));
+    case KvScales::kBlocks:
+      check_scales(scales, source.dim(1), scale_name);
+      return plane_of(store_nvfp4(source, scales));
+    case KvScales::kNone:
+    case KvScales::kEntry:
+      break;
   }
-  return quantise_per_tensor(source, rule, scales, scale_name);
+  fail(ErrorKind::kInternal, "store_kv does not serve kv_cache.dtype {}", to_string(rule.dtype));
 }
 
 /// Keys, and at level 1 values, as int8 (§11.1).
@@ -262,6 +276,12 @@ bool query_is_quantised(const Problem& problem, const KernelRules& rules) {
   return rules.quantises_query && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
+bool query_is_rounded(const Problem& problem, const KernelRules& rules) {
+  const AttentionType type = problem.attention.type;
+  const bool has_pages = type != AttentionType::kOp && !has_direct_kv(type);
+  return query_is_quantised(problem, rules) || (has_pages && is_rotated(problem.kv_cache.dtype));
+}
+
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
                         const KernelRules& rules) {
   if (inputs.shapes_only) {
@@ -272,7 +292,10 @@ StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
     stored.scales = zeros_of_rows(stored.scales, rows);
     return stored;
   }
-  if (!query_is_quantised(problem, rules)) return {inputs.query, std::nullopt, 1.0f, {}};
+  if (!query_is_rounded(problem, rules)) return {inputs.query, std::nullopt, 1.0f, {}};
+  if (!query_is_quantised(problem, rules)) {
+    return {inputs.query, read_rotated_query(inputs.query), 1.0f, {}};
+  }
   if (problem.kv_cache.int8_level > 0) {
     Int8Rows rows = quantise_int8_by_token(inputs.query);
     return {std::move(rows.codes), std::move(rows.dequantized), 1.0f, std::move(rows.scales)};

@@ -14,13 +14,14 @@
 
 namespace attnbench {
 
-/// K and V as the cache holds them, computed straight from semantics §5.1 and §5.5 in f32: what a
+/// K and V as the cache holds them, computed straight from semantics §5.1 and §5.5 to §5.7: what a
 /// correct cache write stores, and the values that the reference reads (§15.1).
 struct StoredKv {
-  Tensor key_codes;          // [S, Hk, D] in the cache's element type
+  Tensor key_codes;          // [S, Hk, D] in the cache's element type; two in a byte: [S, Hk, D/2]
   Tensor value_codes;        // [S, Hk, Dv]
-  Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels only, else empty
-  Tensor value_scales;       // f32 [S, Hk], per-token-head only
+  Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels; e4m3 [S, Hk, D/16] of
+                             // nvfp4; else empty
+  Tensor value_scales;       // the same, but not of int8 levels
   Tensor key_dequantized;    // f32 [S, Hk, D]; this and the next are empty where the cache only
   Tensor value_dequantized;  // f32 [S, Hk, Dv]   copies bits: the reference reads key and value
 };
@@ -54,11 +55,14 @@ StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule);
 /// mode 2); everything else: the query itself.
 struct StoredQuery {
   Tensor query;                       // [T_pad, H, D], e4m3, int8 or attention.dtype
-  std::optional<Tensor> dequantized;  // f32 [T_pad, H, D] when quantised
+  std::optional<Tensor> dequantized;  // f32 [T_pad, H, D] when quantised or rotated (§5.6)
   float scale = 1.0f;                 // q_scale when e4m3
   Tensor scales;                      // f32 [T_pad, H] when int8, else empty
 };
 bool query_is_quantised(const Problem& problem, const KernelRules& rules);
+/// Whether attention reads other values than those of the query: quantised, or rotated for the
+/// cache and rounded.
+bool query_is_rounded(const Problem& problem, const KernelRules& rules);
 StoredQuery store_query(const Problem& problem, const AttentionInputs& inputs,
                         const KernelRules& rules);
 

@@ -27,7 +27,7 @@ std::shared_ptr<const Json> read_json(const fs::path& path) {
   if (!fs::exists(path, error)) return std::make_shared<const Json>();
   std::vector<std::string> duplicates;
   return std::make_shared<const Json>(
-      parse_scale_json(read_scale_text(path, "file"), path.string(), &duplicates));
+      parse_scale_json(read_scale_text(path, "file"), path.string(), &duplicates, kNumberMark));
 }
 
 /// "model.layers.0.self_attn" of a tensor of one of its projections.

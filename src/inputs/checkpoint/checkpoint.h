@@ -62,7 +62,8 @@ class Checkpoint {
   /// otherwise.
   ScaleFile scales() const;
 
-  /// JSON files of the folder; null where there is none.
+  /// JSON files of the folder; null where there is none. Their NaN and Infinity are strings behind
+  /// kNumberMark.
   const nlohmann::ordered_json& config() const { return *config_; }
   const nlohmann::ordered_json& modelopt_config() const { return *modelopt_config_; }
 

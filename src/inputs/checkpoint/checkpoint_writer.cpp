@@ -100,11 +100,12 @@ StagedFile stage_tensors(const fs::path& path, const SafetensorsReader* old,
   return file;
 }
 
-/// Numbers that Python writes and JSON has not are strings after reading (parse_scale_json).
+/// Numbers that Python writes and JSON has not are marked strings after reading
+/// (Checkpoint::config).
 std::string python_json(const Json& document) {
   std::string text = document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
   for (const char* number : {"-Infinity", "Infinity", "NaN"}) {
-    const std::string quoted = fmt::format("\"{}\"", number);
+    const std::string quoted = fmt::format("\"{}{}\"", kNumberMark, number);
     for (std::size_t at = 0; (at = text.find(quoted, at)) != std::string::npos;) {
       text.replace(at, quoted.size(), number);
     }
@@ -170,7 +171,7 @@ class CheckpointPlan {
       const std::string name = old != nullptr ? names[shard] : kScaleShard;
       add(name, stage_tensors(checkpoint_.folder() / name, old, tensors));
     }
-    if (by_shard_.contains(names.size())) {
+    if (!size_of_new_.empty()) {
       add(kIndexName, stage_text(checkpoint_.folder() / kIndexName, index_text()));
     }
     for (const auto& [name, text] : configurations()) {
@@ -192,23 +193,28 @@ class CheckpointPlan {
         scales.assign(static_cast<std::size_t>(old->entry->shape.front()), scales.at(0));
       }
       Tensor tensor = scale_tensor(old, scheme_, name, scales);
+      if (old == nullptr && checkpoint_.has_index()) size_of_new_[name] = tensor.size_bytes();
       by_shard_[shard_of(old)].emplace(name, std::move(tensor));
     }
   }
 
-  /// Where a tensor goes: to its old place; the number behind the last one is the new file.
+  /// Where a tensor goes: to its old place; a new one of a checkpoint with an index to the file of
+  /// scales, for which the number behind the last one stands where there is none yet.
   std::size_t shard_of(const CheckpointTensor* old) const {
     if (old != nullptr) return old->shard;
-    return checkpoint_.has_index() ? checkpoint_.shards().size() : 0;
+    if (!checkpoint_.has_index()) return 0;
+    const std::vector<std::string>& names = checkpoint_.shard_names();
+    return static_cast<std::size_t>(std::find(names.begin(), names.end(), kScaleShard) -
+                                    names.begin());
   }
 
   std::string index_text() const {
     const fs::path path = checkpoint_.folder() / kIndexName;
     nlohmann::json index = read_index_json(path);
     std::uint64_t size_bytes = 0;
-    for (const auto& [name, tensor] : by_shard_.at(checkpoint_.shards().size())) {
+    for (const auto& [name, bytes] : size_of_new_) {
       index["weight_map"][name] = kScaleShard;
-      size_bytes += tensor.size_bytes();
+      size_bytes += bytes;
     }
     if (index.contains("metadata") && index["metadata"].contains("total_size") &&
         index["metadata"]["total_size"].is_number_unsigned()) {
@@ -262,6 +268,7 @@ class CheckpointPlan {
   CheckpointScheme scheme_;
   bool is_per_head_ = false;
   std::map<std::size_t, ScaleTensors> by_shard_;
+  std::map<std::string, std::uint64_t> size_of_new_;  // tensors that the index does not have
 };
 
 }  // namespace

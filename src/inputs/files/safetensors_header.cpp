@@ -12,6 +12,7 @@
 
 #include "core/error.h"
 #include "core/system/printable.h"
+#include "inputs/files/scale_text.h"
 
 namespace attnbench {
 namespace {
@@ -168,7 +169,7 @@ class HeaderHandler : public json::json_sax_t {
   bool binary(json::binary_t&) override { return refuse("binary data"); }
   bool parse_error(std::size_t position, const std::string&, const json::exception& e) override {
     fail(ErrorKind::kFormat, "{}: header is not valid JSON at byte {}: {}", file_, position,
-         shown(e.what()));
+         json_complaint(e.what()));
   }
 
  private:

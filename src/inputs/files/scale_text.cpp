@@ -28,7 +28,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxFileBytes = std::size_t{256} << 20;
 constexpr std::size_t kMaxNames = 50'000;
 
-std::string quote_python_literals(std::string_view text) {
+std::string quote_python_literals(std::string_view text, std::string_view mark) {
   std::string result;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size();) {
@@ -47,7 +47,7 @@ std::string quote_python_literals(std::string_view text) {
       result += c;
       ++i;
     } else {
-      result += fmt::format("\"{}\"", literal);
+      result += fmt::format("\"{}{}\"", mark, literal);
       i += literal.size();
     }
   }
@@ -155,21 +155,37 @@ std::string read_scale_text(const fs::path& path, std::string_view what) {
 }
 
 Json parse_scale_json(std::string_view text, const std::string& where,
-                      std::vector<std::string>* duplicates) {
+                      std::vector<std::string>* duplicates, std::string_view mark) {
   Names names(where, duplicates);
   const auto check = [&](int, Json::parse_event_t event, Json& parsed) {
     names.follow(event, parsed);
     return true;
   };
   try {
-    Json document = Json::parse(quote_python_literals(text), check);
+    Json document = Json::parse(quote_python_literals(text, mark), check);
     if (document.is_object()) return document;
     fail(ErrorKind::kFormat, "{}: expected a JSON object, got {}", where, document.type_name());
   } catch (const Json::out_of_range& error) {
-    fail(ErrorKind::kValue, "{}{}: {}", where, names.place(), shown(error.what()));
+    fail(ErrorKind::kValue, "{}{}: {}", where, names.place(), json_complaint(error.what()));
   } catch (const Json::exception& error) {
-    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, shown(error.what()));
+    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, json_complaint(error.what()));
   }
+}
+
+std::string json_complaint(std::string_view what) {
+  const auto drop_to_end_of = [&](std::string_view mark) {
+    if (const std::size_t at = what.find(mark); at != std::string_view::npos) {
+      what.remove_prefix(at + mark.size());
+    }
+  };
+  if (what.starts_with("[json.exception.")) drop_to_end_of("] ");
+  constexpr std::string_view kPlace = "parse error at ";
+  if (what.starts_with(kPlace)) what.remove_prefix(kPlace.size());
+  const std::size_t colon = what.find(": syntax error ");
+  if (colon == std::string_view::npos) return shown(what);
+  const std::string place(what.substr(0, colon));
+  drop_to_end_of(" - ");
+  return shown(fmt::format("{}: {}", place, what));
 }
 
 double scale_number(const Json& value, const std::string& where) {

@@ -15,11 +15,20 @@ namespace attnbench {
 std::string read_scale_text(const std::filesystem::path& path, std::string_view what);
 
 /// An object; NaN, Infinity and -Infinity, which Python reads and writes, become strings, to be
-/// judged as values and not as syntax. `where` begins the messages. With `duplicates` the last of
-/// several equal names of an object counts, and each is told of there. Errors: E-FORMAT, without
+/// judged as values and not as syntax; `mark` begins these strings, where they are to be told from
+/// those that the text has. `where` begins the messages. With `duplicates` the last of several
+/// equal names of an object counts, and each is told of there. Errors: E-FORMAT, without
 /// `duplicates` also for such a name; E-VALUE for a number beyond double.
 nlohmann::ordered_json parse_scale_json(std::string_view text, const std::string& where,
-                                        std::vector<std::string>* duplicates = nullptr);
+                                        std::vector<std::string>* duplicates = nullptr,
+                                        std::string_view mark = "");
+
+/// A mark that no text has, as JSON writes it: a control character.
+inline constexpr std::string_view kNumberMark = "\\u0001";
+
+/// What a JSON parser says, without its name and error numbers: "line 2, column 1: unexpected end
+/// of input; expected '}'".
+std::string json_complaint(std::string_view what);
 
 /// A number as Python's float() takes it, numbers in strings included. Errors: E-FORMAT.
 double scale_number(const nlohmann::ordered_json& value, const std::string& where);

@@ -12,30 +12,17 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "core/error.h"
+#include "core/system/csv.h"
+#include "inputs/files/scale_text.h"
 
 namespace attnbench {
 namespace {
 
 using Document = nlohmann::json;
-
-// ---- CSV as Python's csv module and pandas write it (RFC 4180): fields in quotes may hold commas,
-// line ends and doubled quotes.
-
-struct CsvTable {
-  std::vector<std::string> columns;
-  std::vector<std::vector<std::string>> rows;  // as long as `columns` each
-  std::string path;                            // for messages
-
-  bool has(const std::string& column) const;
-  /// Empty where there is no such column.
-  std::string text(std::size_t row, const std::string& column) const;
-  /// NaN for an empty field, and where there is no such column. Errors: E-FORMAT naming the line
-  /// and the column for what is no number.
-  double number(std::size_t row, const std::string& column) const;
-};
 
 /// NaN unless the whole text is a number.
 double number_of_text(const std::string& text) {
@@ -43,77 +30,6 @@ double number_of_text(const std::string& text) {
   const double value = std::strtod(text.c_str(), &end);
   const bool whole = !text.empty() && end == text.c_str() + text.size();
   return whole ? value : std::nan("");
-}
-
-/// Reads one line's fields and moves `at` behind its end.
-std::vector<std::string> read_fields(const std::string& text, std::size_t& at,
-                                     const std::string& path) {
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (; at < text.size(); ++at) {
-    const char letter = text[at];
-    if (quoted) {
-      if (letter != '"') {
-        fields.back() += letter;
-      } else if (at + 1 < text.size() && text[at + 1] == '"') {
-        fields.back() += '"';
-        ++at;
-      } else {
-        quoted = false;
-      }
-    } else if (letter == '"') {
-      quoted = true;
-    } else if (letter == ',') {
-      fields.emplace_back();
-    } else if (letter == '\n') {
-      ++at;
-      return fields;
-    } else if (letter != '\r') {
-      fields.back() += letter;
-    }
-  }
-  if (quoted) fail(ErrorKind::kFormat, "{}: a quoted field does not end", path);
-  return fields;
-}
-
-bool CsvTable::has(const std::string& column) const {
-  return std::find(columns.begin(), columns.end(), column) != columns.end();
-}
-
-std::string CsvTable::text(std::size_t row, const std::string& column) const {
-  const auto found = std::find(columns.begin(), columns.end(), column);
-  if (found == columns.end()) return "";
-  return rows[row][static_cast<std::size_t>(found - columns.begin())];
-}
-
-double CsvTable::number(std::size_t row, const std::string& column) const {
-  const std::string found = text(row, column);
-  if (found.empty()) return std::nan("");
-  const double value = number_of_text(found);
-  if (std::isnan(value) && found != "nan" && found != "NaN") {
-    fail(ErrorKind::kFormat, "{}: row {}: {}: expected a number, found '{}'", path, row + 1, column,
-         found);
-  }
-  return value;
-}
-
-/// Errors: E-FORMAT for a line with another number of fields than the first, and for a quote that
-/// is not closed.
-CsvTable parse_csv(const std::string& text, const std::string& path) {
-  CsvTable table;
-  table.path = path;
-  std::size_t at = 0;
-  table.columns = read_fields(text, at, path);
-  while (at < text.size()) {
-    std::vector<std::string> fields = read_fields(text, at, path);
-    if (fields.size() == 1 && fields.front().empty()) continue;
-    if (fields.size() != table.columns.size()) {
-      fail(ErrorKind::kFormat, "{}: row {}: expected {} fields, found {}", path,
-           table.rows.size() + 1, table.columns.size(), fields.size());
-    }
-    table.rows.push_back(std::move(fields));
-  }
-  return table;
 }
 
 std::string text_of(const Document& json, const char* key, const std::string& other = "") {
@@ -218,8 +134,14 @@ ResultFile google_results(const Document& json, const std::string& path) {
   if (cores > 0) all.file().run.environment.cpu.cores = static_cast<int>(cores);
   std::vector<std::string> order;
   std::map<std::string, std::vector<const Document*>> runs;
-  for (const Document& run : list_of(json, "benchmarks")) {
-    if (text_of(run, "run_type", "iteration") != "iteration") continue;  // a mean of the others
+  const Document& benchmarks = list_of(json, "benchmarks");
+  // With --benchmark_report_aggregates_only the median of the runs is all there is.
+  const bool has_runs = std::any_of(benchmarks.begin(), benchmarks.end(), [](const Document& run) {
+    return text_of(run, "run_type", "iteration") == "iteration";
+  });
+  for (const Document& run : benchmarks) {
+    const bool is_run = text_of(run, "run_type", "iteration") == "iteration";
+    if (has_runs ? !is_run : text_of(run, "aggregate_name") != "median") continue;
     const std::string name = text_of(run, "run_name", text_of(run, "name"));
     if (runs[name].empty()) order.push_back(name);
     runs[name].push_back(&run);
@@ -314,8 +236,10 @@ ResultFile nvbench_results(const Document& json, const std::string& path) {
   const Document& devices = list_of(json, "devices");
   if (!devices.empty()) {
     all.file().device["name"] = text_of(devices[0], "name");
-    all.file().device["sm"] =
-        fmt::format("{}", static_cast<int>(number_of(devices[0], "sm_version")) / 10);
+    const double sm = number_of(devices[0], "sm_version");
+    if (sm > 0 && sm < 1e6) {
+      all.file().device["sm"] = fmt::format("{}", static_cast<int>(sm) / 10);
+    }
     all.file().device["num_sms"] = text_of(devices[0], "number_of_sms");
   }
   for (const Document& bench : list_of(json, "benchmarks")) {
@@ -408,7 +332,8 @@ void add_cudnn(Collector& all, const CsvTable& table, std::size_t row, const std
                            table.text(row, "backend"));
   result.device = "cuda:0";
   const auto size = [&](const char* column) {
-    return static_cast<std::int64_t>(table.number(row, column));
+    const double number = table.number(row, column);
+    return std::fabs(number) < 1e15 ? static_cast<std::int64_t>(number) : 0;
   };
   const std::string window = table.text(row, "sliding_window_size");
   result.problem_json = Document{{"attention",
@@ -449,6 +374,15 @@ ResultFile cudnn_results(const CsvTable& table, const std::string& path) {
   return std::move(all.file());
 }
 
+/// Errors: E-FORMAT for a file without a single case: whoever compares with it would find nothing
+/// wrong.
+std::optional<ResultFile> with_cases(std::optional<ResultFile> file, const std::string& path) {
+  if (file && file->results.empty()) {
+    fail(ErrorKind::kFormat, "{}: expected the result of a benchmark, found none", path);
+  }
+  return file;
+}
+
 std::optional<ResultFile> json_results(const Document& json, const std::string& path) {
   if (json.is_array()) {
     const bool is_vllm = !json.empty() && json[0].is_object() && json[0].contains("config") &&
@@ -468,13 +402,19 @@ std::optional<ResultFile> parse_foreign_results(const std::string& text, const s
   if (first == std::string::npos) return std::nullopt;
   if (text[first] == '{' || text[first] == '[') {
     const Document json = Document::parse(text, nullptr, /*allow_exceptions=*/false);
-    return json.is_discarded() ? std::nullopt : json_results(json, path);
+    if (json.is_discarded()) return std::nullopt;
+    try {
+      return with_cases(json_results(json, path), path);
+    } catch (const Document::exception& error) {
+      fail(ErrorKind::kFormat, "{}: not as the program writes it that it seems to be of: {}", path,
+           json_complaint(error.what()));
+    }
   }
   const bool is_vllm = text.compare(first, 19, "backend,batch_spec,") == 0;
   const bool is_cudnn = text.compare(first, 23, "config_name,model_name,") == 0;
   if (!is_vllm && !is_cudnn) return std::nullopt;
   const CsvTable table = parse_csv(text, path);
-  return is_vllm ? vllm_csv_results(table, path) : cudnn_results(table, path);
+  return with_cases(is_vllm ? vllm_csv_results(table, path) : cudnn_results(table, path), path);
 }
 
 std::optional<ResultFile> read_foreign_results(const std::string& path) {

@@ -158,7 +158,8 @@ class Expression {
   std::int64_t value() {
     const double result = sum();
     skip_spaces();
-    if (at_ != text_.size() || !std::isfinite(result)) refuse();
+    constexpr double kMost = 9007199254740992.0;  // 2^53, beyond which a double skips numbers
+    if (at_ != text_.size() || !(std::fabs(result) < kMost)) refuse();
     return static_cast<std::int64_t>(std::floor(result));
   }
 

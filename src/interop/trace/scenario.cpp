@@ -7,18 +7,31 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string_view>
 
 #include "core/error.h"
+#include "core/sha256.h"
 #include "core/system/atomic_file.h"
+#include "core/system/printable.h"
 #include "interop/trace/tensors.h"
 
 namespace attnbench {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr std::int64_t kSmallestBlock = 16;
+// Of a batch of a scenario (contract section 1.1). What is beyond is refused before anything of
+// that size is made, since one damaged line must not end an import.
+constexpr std::int64_t kMostRequests = 1000000;
+constexpr std::int64_t kMostTokens = 2147483647;
+
+std::string json_text(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 struct KindRow {
   TraceKind kind;
@@ -69,13 +82,16 @@ class Import {
         kind_(trace_kind(definition)),
         tensors_(definition, workload, root) {}
 
-  TraceScenario scenario(const std::vector<std::string>& backends) {
-    result_.name = as_name(definition_.name + "." + workload_.uuid);
+  TraceScenario scenario(const std::vector<std::string>& backends,
+                         const std::set<std::string>& taken) {
+    const std::string whole_name = definition_.name + "." + workload_.uuid;
+    result_.name = as_name(whole_name);
+    if (taken.contains(result_.name)) result_.name += "-" + sha256_hex(whole_name).substr(0, 8);
     read_lengths();
     check_lengths();
-    result_.text =
-        fmt::format("# FlashInfer-Trace: {}, workload {}\nschema: 1\nname: {}\nattention: {}\n",
-                    definition_.name, workload_.uuid, result_.name, attention());
+    result_.text = fmt::format(
+        "# FlashInfer-Trace: {}, workload {}\nschema: 1\nname: {}\nattention: {}\n",
+        printable(definition_.name), printable(workload_.uuid), result_.name, attention());
     if (is_mla()) result_.text += mla();
     if (kind_ != TraceKind::kRagged) result_.text += cache();
     result_.text += batch();
@@ -87,8 +103,8 @@ class Import {
       result_.text += fmt::format("backends: [\"{}\"]\n", fmt::join(backends, "\", \""));
     }
     result_.workload =
-        fmt::format(R"({{"definition":"{}","workload":{},"solution":null,"evaluation":null}})",
-                    definition_.name, workload_.json);
+        fmt::format(R"({{"definition":{},"workload":{},"solution":null,"evaluation":null}})",
+                    json_text(definition_.name), workload_.json);
     return std::move(result_);
   }
 
@@ -107,31 +123,56 @@ class Import {
       return;
     }
     const char* query = is_mla() ? "q_nope" : "q";
-    const std::int64_t rows = tensors_.dim(query, 0);
-    const auto query_offsets = tensors_.integers("qo_indptr");
+    const auto query_offsets = counts("qo_indptr");
     if (query_offsets) {
       queries_ = differences(*query_offsets);
     } else if (definition_.input("qo_indptr") != nullptr) {
-      queries_ = even_parts(rows, std::max<std::int64_t>(tensors_.dim("qo_indptr", 0) - 1, 1));
+      const std::int64_t requests = std::max<std::int64_t>(tensors_.dim("qo_indptr", 0) - 1, 1);
+      check_range("qo_indptr", "requests", requests, kMostRequests);
+      const std::int64_t rows = tensors_.dim(query, 0);
+      check_range(query, "rows", rows, kMostTokens);
+      queries_ = even_parts(rows, requests);
       drawn("qo_indptr");
     } else {
+      const std::int64_t rows = tensors_.dim(query, 0);
+      check_range(query, "rows", rows, kMostRequests);
       queries_.assign(static_cast<std::size_t>(rows), 1);
     }
     read_keys();
   }
 
+  void check_range(const char* name, const char* what, std::int64_t found,
+                   std::int64_t most) const {
+    if (found >= 0 && found <= most) return;
+    refuse("{}: expected 0 to {} {}, found {}", name, most, what, found);
+  }
+
+  /// Values of an input that counts or numbers something.
+  std::optional<std::vector<std::int64_t>> counts(const char* name) const {
+    auto values = tensors_.integers(name);
+    if (!values) return values;
+    check_range(name, "values", static_cast<std::int64_t>(values->size()), kMostTokens);
+    for (const std::int64_t value : *values) check_range(name, "as a value", value, kMostTokens);
+    return values;
+  }
+
   void read_keys() {
     const std::int64_t page = kind_ == TraceKind::kRagged ? 1 : page_size();
-    const auto offsets = tensors_.integers("kv_indptr");
+    check_range("page_size", "keys", page, kMostTokens);
+    const auto offsets = counts("kv_indptr");
     if (offsets) {
       firsts_.assign(offsets->begin(), offsets->end() - (offsets->empty() ? 0 : 1));
       keys_ = differences(*offsets);
     } else {
       const auto count = static_cast<std::int64_t>(queries_.size());
+      check_range("kv_indptr", "pages", num_pages(), kMostTokens);
       keys_ = even_parts(num_pages(), std::max<std::int64_t>(count, 1));
       drawn("kv_indptr");
     }
-    for (std::int64_t& keys : keys_) keys *= page;
+    for (std::int64_t& keys : keys_) {
+      keys *= page;  // of at most 31 bits each
+      if (keys > kMostTokens) check_range("kv_indptr", "keys of a request", keys, kMostTokens);
+    }
     if (keys_.size() != queries_.size()) {
       refuse("kv_indptr has {} requests, the queries have {}", keys_.size(), queries_.size());
     }
@@ -143,26 +184,34 @@ class Import {
   /// Keys do not fill the last page where the workload says how many are in it.
   void shorten_last_pages(std::int64_t page) {
     for (const char* name : {"kv_last_page_len", "paged_kv_last_page_len"}) {
-      const auto lengths = tensors_.integers(name);
+      const auto lengths = counts(name);
       if (!lengths) continue;
       for (std::size_t i = 0; i < std::min(lengths->size(), keys_.size()); ++i) {
         if (keys_[i] > 0) keys_[i] += (*lengths)[i] - page;
       }
     }
-    const auto lengths = tensors_.integers("kv_len_arr");
+    const auto lengths = counts("kv_len_arr");
     if (lengths && lengths->size() == keys_.size()) keys_ = *lengths;
   }
 
   void read_lists() {
     const std::int64_t rows = tensors_.dim("sparse_indices", 0);
     topk_ = tensors_.dim("sparse_indices", 1);
+    check_range("sparse_indices", "rows", rows, kMostRequests);
+    check_range("sparse_indices", "keys of a row", topk_, kMostTokens);
     queries_.assign(static_cast<std::size_t>(rows), 1);
     lists_ = tensors_.integers("sparse_indices");
     if (!lists_) {
-      const std::int64_t entries = tensors_.dim("ckv_cache", 0) * page_size();
+      const std::int64_t pages = tensors_.dim("ckv_cache", 0);
+      check_range("ckv_cache", "pages", pages, kMostTokens);
+      check_range("page_size", "keys", page_size(), kMostTokens);
+      const std::int64_t entries = pages * page_size();
       keys_.assign(static_cast<std::size_t>(rows), std::min(topk_, entries));
       drawn("sparse_indices");
       return;
+    }
+    if (topk_ < 1 || static_cast<std::int64_t>(lists_->size()) != rows * topk_) {
+      refuse("sparse_indices: expected [{}, {}] values, found {}", rows, topk_, lists_->size());
     }
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto first = lists_->begin() + row * topk_;
@@ -277,10 +326,11 @@ class Import {
     const std::string stored = tensors_.dtype(is_mla() ? "ckv_cache" : "k_cache");
     if (stored == "float8_e4m3fn" || stored == "float8_e5m2") {
       const char* key = is_mla() ? "ckv_scale" : "k_scale";
-      const char* value = is_mla() ? "ckv_scale" : "v_scale";
-      text += fmt::format(", dtype: {}, k_scale: {}, v_scale: {}",
-                          stored == "float8_e5m2" ? "fp8_e5m2" : "fp8_e4m3",
-                          tensors_.number(key).value_or(1), tensors_.number(value).value_or(1));
+      text +=
+          fmt::format(", dtype: {}, k_scale: {}", stored == "float8_e5m2" ? "fp8_e5m2" : "fp8_e4m3",
+                      tensors_.number(key).value_or(1));
+      // Latents have one scale.
+      if (!is_mla()) text += fmt::format(", v_scale: {}", tensors_.number("v_scale").value_or(1));
     } else if (stored != "unknown" && stored != dtype()) {
       refuse("dtype of the cache: expected {} or fp8, found {}", dtype(), stored);
     }
@@ -304,7 +354,12 @@ class Import {
     std::vector<std::int64_t> rows;
     const auto indices = tensors_.integers("kv_indices");
     const std::int64_t page = kind_ == TraceKind::kRagged ? 1 : page_size();
+    const std::int64_t num_keys = kind_ == TraceKind::kRagged ? tensors_.dim("k", 0) : 0;
     for (std::size_t i = 0; i < keys_.size(); ++i) {
+      if (kind_ == TraceKind::kRagged && firsts_[i] + keys_[i] > num_keys) {
+        refuse("kv_indptr: request {} has keys {} to {}, and there are {}", i, firsts_[i],
+               firsts_[i] + keys_[i], num_keys);
+      }
       for (std::int64_t key = 0; key < keys_[i]; ++key) {
         if (kind_ == TraceKind::kRagged) {
           rows.push_back(firsts_[i] + key);
@@ -312,6 +367,7 @@ class Import {
         }
         const auto entry = static_cast<std::size_t>(firsts_[i] + key / page);
         if (!indices || entry >= indices->size()) refuse("kv_indices: no entry {}", entry);
+        check_range("kv_indices", "as a page", (*indices)[entry], kMostTokens);
         rows.push_back((*indices)[entry] * page + key % page);
       }
     }
@@ -402,8 +458,9 @@ TraceKind trace_kind(const TraceDefinition& definition) {
 
 TraceScenario trace_scenario(const TraceDefinition& definition, const TraceWorkload& workload,
                              const std::filesystem::path& root,
-                             const std::vector<std::string>& backends) {
-  return Import(definition, workload, root).scenario(backends);
+                             const std::vector<std::string>& backends,
+                             const std::set<std::string>& taken) {
+  return Import(definition, workload, root).scenario(backends, taken);
 }
 
 std::filesystem::path write_trace_scenario(const TraceScenario& scenario,

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <filesystem>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -38,11 +39,13 @@ struct TraceScenario {
 };
 
 /// `root`: what paths of safetensors files are relative to. `backends`: for the scenario's key of
-/// that name; empty = the key is left out. Errors: E-VALUE for what attnbench has no case for, with
-/// the workload's uuid; E-IO, E-FORMAT and E-SHAPE for tensors.
+/// that name; empty = the key is left out. `taken`: names that others have; a scenario that would
+/// have one of these gets 8 digits of a hash behind its own. Errors: E-VALUE for what attnbench has
+/// no case for, with the workload's uuid; E-IO, E-FORMAT and E-SHAPE for tensors.
 TraceScenario trace_scenario(const TraceDefinition& definition, const TraceWorkload& workload,
                              const std::filesystem::path& root,
-                             const std::vector<std::string>& backends);
+                             const std::vector<std::string>& backends,
+                             const std::set<std::string>& taken = {});
 
 /// Writes NAME.yaml, NAME.workload.json and, with tensors, NAME.safetensors into the folder, which
 /// is made. Returns the path of the first. Errors: E-IO.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -34,6 +35,20 @@ bool is_attention(const TraceDefinition& definition) {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kValue) throw;
     return false;
+  }
+}
+
+/// Whether an error is about a workload or its tensors, so that the others are fit for use.
+bool is_of_workload(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kValue:
+    case ErrorKind::kShape:
+    case ErrorKind::kDtype:
+    case ErrorKind::kFormat:
+    case ErrorKind::kIo:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -88,7 +103,9 @@ TraceWorkload plain_workload(const TraceDefinition& definition) {
   set("sparse_indices", 0, requests);
   std::string axes;
   for (const auto& [axis, size] : workload.axes) {
-    axes += fmt::format("{}\"{}\":{}", axes.empty() ? "" : ",", axis, size);
+    const nlohmann::json name = axis;
+    axes += fmt::format("{}{}:{}", axes.empty() ? "" : ",",
+                        name.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), size);
   }
   workload.json = fmt::format(R"({{"uuid":"default","axes":{{{}}},"inputs":{{}}}})", axes);
   return workload;
@@ -112,7 +129,8 @@ std::string solution_backend(const std::string& name) {
 
 ImportedTraces import_definition(const TraceDefinition& definition,
                                  const std::vector<TraceWorkload>& workloads, const fs::path& root,
-                                 const fs::path& folder, const std::vector<std::string>& backends) {
+                                 const fs::path& folder, const std::vector<std::string>& backends,
+                                 std::set<std::string> taken) {
   ImportedTraces imported;
   std::vector<TraceWorkload> own;
   std::copy_if(workloads.begin(), workloads.end(), std::back_inserter(own),
@@ -122,16 +140,23 @@ ImportedTraces import_definition(const TraceDefinition& definition,
   if (workloads.empty()) own.push_back(plain_workload(definition));
   std::optional<Error> first_error;
   for (const TraceWorkload& workload : own) {
+    std::optional<TraceScenario> scenario;
     try {
-      TraceScenario scenario = trace_scenario(definition, workload, root, backends);
-      imported.scenarios.push_back(write_trace_scenario(scenario, folder));
-      imported.names.workloads[scenario.name] = scenario.workload;
-      for (std::string& notice : scenario.notices) imported.notices.push_back(std::move(notice));
+      scenario = trace_scenario(definition, workload, root, backends, taken);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::kValue) throw;
+      if (!is_of_workload(error.kind())) throw;
       if (!first_error) first_error = error;
-      imported.notices.push_back(fmt::format("left out: {}", error.what()));
+      const std::string& uuid = workload.uuid;
+      const std::string what = error.what();
+      const bool is_named = what.find("workload " + uuid) != std::string::npos;
+      imported.notices.push_back(is_named ? fmt::format("left out: {}", what)
+                                          : fmt::format("left out: workload {}: {}", uuid, what));
+      continue;
     }
+    taken.insert(scenario->name);
+    imported.scenarios.push_back(write_trace_scenario(*scenario, folder));
+    imported.names.workloads[scenario->name] = scenario->workload;
+    for (std::string& notice : scenario->notices) imported.notices.push_back(std::move(notice));
   }
   if (imported.scenarios.empty() && first_error) throw *first_error;
   return imported;
@@ -169,7 +194,9 @@ ImportedTraces import_trace_set(const fs::path& root, const fs::path& folder,
         names.solutions[solution_class(solution.name)] = solution.name;
       }
     }
-    append(all, import_definition(definition, own, root, folder, backends));
+    std::set<std::string> taken;
+    for (const auto& [name, workload] : all.names.workloads) taken.insert(name);
+    append(all, import_definition(definition, own, root, folder, backends, std::move(taken)));
     all.names.solutions.merge(names.solutions);
   }
   return all;
@@ -193,7 +220,7 @@ fs::path trace_root(const fs::path& path, const std::vector<TraceWorkload>& work
       if (input.kind != TraceInput::Kind::kSafetensors) continue;
       for (fs::path folder = start;; folder = folder.parent_path()) {
         if (fs::exists(folder / input.path, error)) return folder;
-        if (!folder.has_relative_path()) return start;
+        if (!folder.has_relative_path()) break;  // another blob may be there
       }
     }
   }

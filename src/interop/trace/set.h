@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -31,13 +32,14 @@ std::string solution_backend(const std::string& name);
 
 /// Scenarios of one definition in `folder`, one for each of the workloads, which belong to it or do
 /// not say to what; without any, one whose lengths are `batch` as FlashInfer's own dumps have none.
-/// Errors: those of reading; E-VALUE where not one workload can be taken over, which is otherwise a
-/// notice.
+/// `taken` are names of scenarios that others have. Errors: those of writing; where not one
+/// workload can be taken over, what is wrong with the first, which is otherwise a notice.
 ImportedTraces import_definition(const TraceDefinition& definition,
                                  const std::vector<TraceWorkload>& workloads,
                                  const std::filesystem::path& root,
                                  const std::filesystem::path& folder,
-                                 const std::vector<std::string>& backends = {});
+                                 const std::vector<std::string>& backends = {},
+                                 std::set<std::string> taken = {});
 
 /// Names of built-in backends for MLA, or for other attention.
 using NativeBackends = std::function<std::vector<std::string>(bool is_mla)>;

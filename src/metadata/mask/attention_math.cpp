@@ -81,6 +81,7 @@ AttentionMath resolve_attention_math(const Problem& problem, const KernelRules& 
                    math.causal);
   math.window_left = window.left;
   math.window_right = window.right;
+  math.chunk_size = attention.chunk_size.value_or(0);
   math.alibi = alibi_form(attention, rules.alibi, math);
   for (const auto& [request, ranges] : attention.mm_prefix_ranges) {
     const auto index = static_cast<std::size_t>(request);
@@ -96,6 +97,9 @@ AttentionMath resolve_attention_math(const Problem& problem, const KernelRules& 
 KeyRange visible_range(const AttentionMath& math, std::int64_t position, std::int64_t seq_len) {
   KeyRange range{0, seq_len};
   if (math.window_left >= 0) range.begin = std::max<std::int64_t>(0, position - math.window_left);
+  if (math.chunk_size > 0 && position > 0) {
+    range.begin = std::max(range.begin, position - position % math.chunk_size);
+  }
   if (math.window_right >= 0) range.end = std::min(seq_len, position + math.window_right + 1);
   range.end = std::max(range.begin, range.end);
   return range;

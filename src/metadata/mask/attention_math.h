@@ -47,7 +47,9 @@ struct AttentionMath {
   bool causal = true;
   std::int64_t window_left = -1;   // keys visible before p; -1 = unlimited
   std::int64_t window_right = -1;  // keys visible after p; 0 when causal, -1 = unlimited
-  double logits_soft_cap = 0;      // 0 = off
+  /// Positions of a chunk, whose rows see nothing before it (§3.11); 0 = no chunks.
+  std::int64_t chunk_size = 0;
+  double logits_soft_cap = 0;  // 0 = off
   AlibiForm alibi = AlibiForm::kNone;
   bool has_sinks = false;
   /// Per request, inclusive [start, end] absolute positions with start < end; empty = none.

@@ -17,8 +17,8 @@
 namespace attnbench {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames{"FLASH_ATTN_PREFILL", "TRTLLM_RAGGED",
-                                                 "FLASHINFER"};
+constexpr std::array<std::string_view, 3> kNames{kFlashAttnPrefill, "TRTLLM_RAGGED", "FLASHINFER"};
+constexpr int kBlackwellMajor = 10;
 constexpr int kMaxHeadSize = 256;
 constexpr int kHeadSizeMultiple = 8;
 
@@ -32,6 +32,18 @@ std::vector<std::string> flash_attn_reasons(const MlaSpec& mla, Dtype dtype) {
     reasons.push_back(fmt::format("v_head_dim {} larger than {}", mla.v_head_dim, qk));
   }
   if (dtype != Dtype::kF16 && dtype != Dtype::kBF16) reasons.emplace_back("dtype not supported");
+  return reasons;
+}
+
+std::vector<std::string> blackwell_reasons(const MlaSpec& mla, Dtype dtype, std::optional<int> sm) {
+  std::vector<std::string> reasons;
+  if (sm && *sm / 10 != kBlackwellMajor) {
+    reasons.push_back(fmt::format("compute capability {}.{} not supported", *sm / 10, *sm % 10));
+  }
+  if (dtype != Dtype::kF16 && dtype != Dtype::kBF16) reasons.emplace_back("dtype not supported");
+  if (mla.qk_nope_head_dim != 128 || mla.qk_rope_head_dim != 64 || mla.v_head_dim != 128) {
+    reasons.emplace_back("requires qk_nope_head_dim 128, qk_rope_head_dim 64, v_head_dim 128");
+  }
   return reasons;
 }
 
@@ -104,14 +116,15 @@ bool is_mla_prefill_backend(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla,
-                                             Dtype dtype) {
-  if (name == kNames.front()) return flash_attn_reasons(mla, dtype);
-  std::vector<std::string> reasons{"compute capability 9.0 not supported"};
-  if (mla.qk_nope_head_dim != 128 || mla.qk_rope_head_dim != 64 || mla.v_head_dim != 128) {
-    reasons.emplace_back("requires qk_nope_head_dim 128, qk_rope_head_dim 64, v_head_dim 128");
-  }
-  return reasons;
+std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla, Dtype dtype,
+                                             std::optional<int> sm) {
+  return name == kFlashAttnPrefill ? flash_attn_reasons(mla, dtype)
+                                   : blackwell_reasons(mla, dtype, sm);
+}
+
+bool has_fp8_mla_prefill(const Problem& problem) {
+  return problem.mla.use_prefill_query_quantization &&
+         problem.mla.prefill_backend != kFlashAttnPrefill && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
 std::string mla_prefill_message(std::string_view name, const std::vector<std::string>& reasons) {
@@ -129,8 +142,11 @@ int64_t mla_workspace_tokens(int64_t max_model_len, int64_t max_num_seqs, int64_
 
 int64_t mla_workspace_tokens(const Problem& problem) {
   if (problem.mla.workspace_tokens) return *problem.mla.workspace_tokens;
-  return mla_workspace_tokens(problem.max_seq_len(), std::max<int64_t>(1, problem.num_requests()),
-                              problem.kv_cache.block_size);
+  const EngineSpec& engine = problem.engine;
+  return mla_workspace_tokens(
+      engine.max_model_len.value_or(problem.max_seq_len()),
+      engine.max_num_seqs.value_or(std::max<int64_t>(1, problem.num_requests())),
+      problem.kv_cache.block_size);
 }
 
 int64_t mla_workspace_rows(int64_t workspace_tokens, int dcp_world_size) {

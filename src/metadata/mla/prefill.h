@@ -15,21 +15,30 @@
 
 namespace attnbench {
 
+/// The default of mla.prefill_backend.
+constexpr std::string_view kFlashAttnPrefill = "FLASH_ATTN_PREFILL";
+
 /// Names of semantics §13.3.
 bool is_mla_prefill_backend(std::string_view name);
 
-/// Reasons against a backend on SM 9.0; empty = it fits. FLASH_ATTN_PREFILL takes query and key
-/// heads of P + R <= 256, a multiple of 8, and values no wider.
-std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla,
-                                             Dtype dtype);
+/// Reasons against a backend on a device of compute capability `sm`, or on every device without it;
+/// empty = it fits. FLASH_ATTN_PREFILL takes query and key heads of P + R <= 256, a multiple of 8,
+/// and values no wider; the others take the heads of DeepSeek R1, on SM 10.x.
+std::vector<std::string> mla_prefill_reasons(std::string_view name, const MlaSpec& mla, Dtype dtype,
+                                             std::optional<int> sm = std::nullopt);
+
+/// Whether prefills attend in e4m3 on the devices that their backend runs on (§8.6): it must be one
+/// of SM 10.x, the cache fp8, and mla.use_prefill_query_quantization set. Else they have the
+/// model's type.
+bool has_fp8_mla_prefill(const Problem& problem);
 
 /// "Selected MLA prefill backend X is not valid for this configuration. Reason: [...]".
 std::string mla_prefill_message(std::string_view name, const std::vector<std::string>& reasons);
 
 /// Workspace rows Wk of kv_lora_rank + rope elements each; E-CAPACITY beyond 64 bits.
 int64_t mla_workspace_tokens(int64_t max_model_len, int64_t max_num_seqs, int64_t block_size);
-/// Those that the problem gives, or by the formula above: a scenario knows no engine limits, so the
-/// batch's own lengths stand for max_model_len and max_num_seqs.
+/// Those that the problem gives, or by the formula above; where it names no limits of an engine,
+/// the batch's own lengths stand for max_model_len and max_num_seqs.
 int64_t mla_workspace_tokens(const Problem& problem);
 
 /// Rows of the workspace buffer: Wk, or Wk + Wk / W under DCP, where Wk % W != 0 is E-CONFIG.

@@ -23,6 +23,18 @@ TEST_CASE("workspace sizes match the golden values") {
   CHECK(error_of([] { mla_workspace_rows(1023, 4); }) == "E-CONFIG");
 }
 
+TEST_CASE("the workspace is that of the engine's limits, else of the batch's lengths") {
+  Problem problem;
+  problem.batch = {{1, 100}, {4, 64}};
+  CHECK(mla_workspace_tokens(problem) == mla_workspace_tokens(100, 2, 16));
+  problem.engine.max_model_len = 4096;
+  CHECK(mla_workspace_tokens(problem) == mla_workspace_tokens(4096, 2, 16));
+  problem.engine.max_num_seqs = 4096;
+  CHECK(mla_workspace_tokens(problem) == mla_workspace_tokens(4096, 4096, 16));
+  problem.mla.workspace_tokens = 128;
+  CHECK(mla_workspace_tokens(problem) == 128);
+}
+
 TEST_CASE("the chunk plan matches the golden values") {
   const auto plan = plan_mla_chunks(Ints{0, 3, 5, 12}, Ints{103, 22, 7}, 128, 16);
   REQUIRE(plan);
@@ -197,11 +209,18 @@ TEST_CASE("the FlashAttention prefill takes 256 columns in multiples of 8 and va
         std::vector<std::string>{"dtype not supported"});
 }
 
-TEST_CASE("the prefills of SM 10 do not run on SM 9") {
+TEST_CASE("the prefills of SM 10 take the heads of R1, and no other device") {
+  const MlaSpec r1;
   for (const char* name : {"TRTLLM_RAGGED", "FLASHINFER"}) {
     CHECK(is_mla_prefill_backend(name));
-    CHECK(reasons(128, 64, 128, name).front() == "compute capability 9.0 not supported");
-    CHECK(reasons(64, 64, 128, name).size() == 2);
+    CHECK(reasons(128, 64, 128, name).empty());
+    CHECK(reasons(64, 64, 128, name).size() == 1);
+    CHECK(reasons(128, 64, 128, name, Dtype::kF32).front() == "dtype not supported");
+    for (const int sm : {100, 103}) CHECK(mla_prefill_reasons(name, r1, Dtype::kBF16, sm).empty());
+    CHECK(mla_prefill_reasons(name, r1, Dtype::kBF16, 90) ==
+          std::vector<std::string>{"compute capability 9.0 not supported"});
+    CHECK(mla_prefill_reasons(name, r1, Dtype::kBF16, 120) ==
+          std::vector<std::string>{"compute capability 12.0 not supported"});
   }
   CHECK_FALSE(is_mla_prefill_backend("FLASH_ATTN"));
 }

@@ -2,11 +2,47 @@
 #include "metadata/parts/dcp_model.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "core/numbers/dtype.h"
 #include "metadata/parts/dcp.h"
 
 namespace attnbench {
+namespace {
+
+/// Context tokens of all requests, and of the rank that holds most of them.
+struct ContextOfRanks {
+  double all = 0;
+  double most = 0;
+};
+ContextOfRanks context_of(const Problem& problem) {
+  const DcpGroup group = DcpGroup::of(problem);
+  ContextOfRanks context;
+  for (int rank = 0; rank < group.world_size; ++rank) {
+    double tokens = 0;
+    for (const Request& request : problem.batch) {
+      const auto length = static_cast<std::int32_t>(request.seq_len - request.query_len);
+      tokens += dcp_local_seq_len(std::max(length, 0), rank, group);
+    }
+    context.all += tokens;
+    context.most = std::max(context.most, tokens);
+  }
+  return context;
+}
+
+/// What a rank receives of the context of MLA's prefills.
+double gathered_context_bytes(const Problem& problem) {
+  double tokens = 0;
+  for (const Request& request : problem.batch) {
+    if (request.query_len > 1) tokens += static_cast<double>(request.seq_len - request.query_len);
+  }
+  const double entry = problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim;
+  const double others = problem.dcp.world_size - 1;
+  return tokens * entry * static_cast<double>(dtype_size(problem.attention.dtype)) * others /
+         problem.dcp.world_size;
+}
+
+}  // namespace
 
 DcpMessages dcp_messages(const Problem& problem, std::int64_t tokens, int head_size, int width) {
   DcpMessages messages;
@@ -35,23 +71,45 @@ DcpMessages dcp_messages(const Problem& problem, std::int64_t tokens, int head_s
   return messages;
 }
 
+DcpMessages dcp_messages(const Problem& problem) {
+  const AttentionSpec& a = problem.attention;
+  if (a.type != AttentionType::kMla) {
+    return dcp_messages(problem, problem.num_tokens(), a.head_size, a.v_head_size);
+  }
+  const auto decodes = std::count_if(problem.batch.begin(), problem.batch.end(),
+                                     [](const Request& request) { return request.query_len == 1; });
+  const int latent = problem.mla.kv_lora_rank;
+  return dcp_messages(problem, decodes, latent + problem.mla.qk_rope_head_dim, latent);
+}
+
 double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link) {
   if (messages.total() == 0) return 0;
   return messages.count() * link.latency_us + messages.total() / (link.gbps * 1e3);
 }
 
-double dcp_context_bytes(const Problem& problem, double bytes_of_key) {
-  const DcpGroup group = DcpGroup::of(problem);
-  double most = 0;
-  for (int rank = 0; rank < group.world_size; ++rank) {
-    double tokens = 0;
-    for (const Request& request : problem.batch) {
-      const auto context = static_cast<std::int32_t>(request.seq_len - request.query_len);
-      tokens += dcp_local_seq_len(std::max(context, 0), rank, group);
+double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,
+                            const DcpLink& link) {
+  if (problem.dcp.world_size < 2) return std::numeric_limits<double>::quiet_NaN();
+  const ContextOfRanks context = context_of(problem);
+  const double ranks = problem.dcp.world_size;
+  const double slowest = context.all > 0 ? context.most / context.all : 1 / ranks;
+  const bool is_mla = problem.attention.type == AttentionType::kMla;
+  const std::string_view of_own_keys = is_mla ? "attend_decode" : "attend_context";
+  double total = 0;
+  double gathers = 0;
+  bool exchanges = false;
+  for (const DcpStep& step : steps) {
+    if (step.name == "all_gather_context") {
+      ++gathers;
+    } else if (step.name == "all_gather_query" || step.name == "exchange") {
+      exchanges = true;
+    } else {
+      total += step.us * (step.name == of_own_keys ? slowest : 1 / ranks);
     }
-    most = std::max(most, tokens);
   }
-  return most * bytes_of_key;
+  if (exchanges) total += dcp_exchange_us(dcp_messages(problem), link);
+  return total + gathers * link.latency_us +
+         (gathers > 0 ? gathered_context_bytes(problem) / (link.gbps * 1e3) : 0);
 }
 
 }  // namespace attnbench

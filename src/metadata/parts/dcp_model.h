@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "core/problem/problem.h"
 
@@ -19,6 +21,9 @@ struct DcpMessages {
   /// Messages, each of which costs a latency.
   int count() const { return lse > 0 ? 3 : 2; }
 };
+
+/// Of one step of the problem's kind of attention; a prefill of MLA gathers its context instead.
+DcpMessages dcp_messages(const Problem& problem);
 
 /// One exchange of `tokens` rows of the query: partial outputs of `width` float32 elements a head,
 /// query heads of `head_size` elements in attention.dtype. All 0 for one rank.
@@ -38,8 +43,17 @@ inline constexpr DcpLink kNetwork{25, 50};
 /// Microseconds of a step's exchanges over the link.
 double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link);
 
-/// Bytes of keys and values that the slowest rank reads: those of the requests' context tokens that
-/// are on it. `bytes_of_key`: of one token, all KV heads.
-double dcp_context_bytes(const Problem& problem, double bytes_of_key);
+/// A step of a pipeline over simulated ranks, which run in turn: its time is that of all of them.
+struct DcpStep {
+  std::string_view name;
+  double us = 0;
+};
+
+/// Microseconds that the slowest of real ranks would take for the steps, predicted: of a step that
+/// reads the ranks' own keys its share of them, of the others one part of world_size, and in the
+/// place of what the exchanges cost on one device dcp_exchange_us() over `link`, or of a gathered
+/// context of MLA what a rank receives of it. NaN for one rank.
+double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,
+                            const DcpLink& link);
 
 }  // namespace attnbench

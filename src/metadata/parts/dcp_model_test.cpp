@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <vector>
+
 namespace attnbench {
 namespace {
 
@@ -47,9 +50,43 @@ TEST_CASE("a step's exchanges cost a latency each, and their bytes") {
   CHECK(dcp_exchange_us(messages, {10, 100}) == doctest::Approx(2 * 10 + 10));
 }
 
-TEST_CASE("the slowest rank reads the context tokens that are on it") {
-  // Contexts of 99 and 49 tokens: rank 0 has 50 and 25 of them.
-  CHECK(dcp_context_bytes(two_ranks(DcpComm::kAgRs), 10) == 750);
+TEST_CASE("the slowest rank takes its share of the context, and half of what two ranks share") {
+  const Problem problem = two_ranks(DcpComm::kAgRs);
+  const DcpLink link{10, 100};
+  const std::vector<DcpStep> steps{{"write_cache", 4},      {"all_gather_query", 1000},
+                                   {"attend_context", 148}, {"exchange", 1000},
+                                   {"attend_new", 6},       {"merge", 2}};
+  // Contexts of 99 and 49 tokens: rank 0 has 50 and 25, which is 75 of 148. What the exchanges cost
+  // on one device does not count.
+  const double expected = 75 + (4 + 6 + 2) / 2.0 + dcp_exchange_us(dcp_messages(problem), link);
+  CHECK(dcp_critical_path_us(problem, steps, link) == doctest::Approx(expected));
+  Problem one = problem;
+  one.dcp.world_size = 1;
+  CHECK(std::isnan(dcp_critical_path_us(one, steps, link)));
+}
+
+TEST_CASE("prefills of MLA share the heads and gather their context") {
+  Problem problem = two_ranks(DcpComm::kAgRs);
+  problem.attention.type = AttentionType::kMla;
+  problem.mla.kv_lora_rank = 48;
+  problem.mla.qk_rope_head_dim = 16;
+  problem.batch = {{20, 1020}};
+  const std::vector<DcpStep> steps{
+      {"all_gather_context", 70}, {"attend_context", 100}, {"all_gather_context", 70}};
+  // Half of 1000 entries of 64 elements of 2 bytes, in two messages.
+  CHECK(dcp_critical_path_us(problem, steps, {10, 100}) ==
+        doctest::Approx(50 + 2 * 10 + 1000 * 64 * 2 / 2 / 100e3));
+}
+
+TEST_CASE("messages of a step are those of its kind of attention") {
+  Problem problem = two_ranks(DcpComm::kAgRs);
+  problem.attention.head_size = problem.attention.v_head_size = 64;
+  CHECK(dcp_messages(problem).total() == dcp_messages(problem, 2, 64, 64).total());
+  problem.attention.type = AttentionType::kMla;
+  problem.mla.kv_lora_rank = 48;
+  problem.mla.qk_rope_head_dim = 16;
+  problem.batch.push_back({9, 100});  // a prefill, whose query stays where it is
+  CHECK(dcp_messages(problem).total() == dcp_messages(problem, 2, 64, 48).total());
 }
 
 }  // namespace attnbench

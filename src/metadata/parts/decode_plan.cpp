@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/problem/problem.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -210,6 +211,13 @@ int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t 
   std::int64_t splits = 1;
   while (filled(splits) < kNearlyBest * best) ++splits;
   return static_cast<int>(splits);
+}
+
+int num_splits_of(const Problem& problem, std::int64_t num_requests, int num_kv_heads,
+                  std::int64_t max_seq_len, int num_sms) {
+  if (num_requests == 0) return 1;
+  if (problem.attention.num_splits) return *problem.attention.num_splits;
+  return choose_num_splits(num_requests, num_kv_heads, max_seq_len, num_sms);
 }
 
 }  // namespace attnbench

@@ -8,6 +8,8 @@
 
 namespace attnbench {
 
+struct Problem;
+
 inline constexpr int kDecodePlanBlock = 64;         // keys per block
 inline constexpr int kDecodePlanDenseOverhead = 5;  // blocks that starting a request costs
 
@@ -56,5 +58,8 @@ int sparse_decode_parts(int num_sms, int query_len, int num_heads);
 /// shorter than 256 keys; 1 = no split.
 int choose_num_splits(std::int64_t num_requests, int num_kv_heads, std::int64_t max_seq_len,
                       int num_sms);
+/// attention.num_splits where the problem has it, else those; 1 without requests.
+int num_splits_of(const Problem& problem, std::int64_t num_requests, int num_kv_heads,
+                  std::int64_t max_seq_len, int num_sms);
 
 }  // namespace attnbench

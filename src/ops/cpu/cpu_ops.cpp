@@ -94,10 +94,12 @@ void check_size(const Buffer& buffer, std::size_t size_bytes) {
 /// name.
 class CpuOps : public Ops {
  public:
-  CpuOps(int num_threads, int num_sms) : num_sms_(num_sms), workers_(num_threads) {}
+  CpuOps(int num_threads, int num_sms, int sm)
+      : num_sms_(num_sms), sm_(sm), workers_(num_threads) {}
 
   std::string device_name() const override { return "cpu"; }
   int num_sms() const override { return num_sms_; }
+  int sm() const override { return sm_; }
   void force_kernel(std::string_view name) override {
     if (name.empty()) return;
     fail(ErrorKind::kUnsupported, "kernel {}: the CPU has no kernels to choose from", name);
@@ -156,6 +158,7 @@ class CpuOps : public Ops {
 
  private:
   int num_sms_;
+  int sm_;
   Placement placement_ = Placement::kUsual;
   LiveBuffers live_ = std::make_shared<std::set<HostBuffer*>>();
   std::string foreign_;  // what others did since the last synchronize()
@@ -165,8 +168,8 @@ class CpuOps : public Ops {
 
 }  // namespace
 
-std::unique_ptr<Ops> make_cpu_ops(int num_threads, int num_sms) {
-  return std::make_unique<CpuOps>(num_threads, num_sms);
+std::unique_ptr<Ops> make_cpu_ops(int num_threads, int num_sms, int sm) {
+  return std::make_unique<CpuOps>(num_threads, num_sms, sm);
 }
 
 }  // namespace attnbench

@@ -35,13 +35,13 @@ TEST_CASE(
   CHECK(ops->stream_for("run() of MINE") == nullptr);
   output->as<char>()[100] = 0;
   CHECK(complaint(*ops) ==
-        "E-INTERNAL: out-of-bounds write: output: 1 bytes past its end were overwritten, the first "
-        "at byte 100 of 100; since the last check ran: run() of MINE");
+        "E-INTERNAL: out-of-bounds write: output: 1 byte past its end was overwritten, the first "
+        "at byte 100 of a buffer of 100 bytes; since the last check ran: run() of MINE");
   CHECK(complaint(*ops) == "");
   lse->as<char>()[-8] = 0;
   CHECK(complaint(*ops) ==
-        "E-INTERNAL: out-of-bounds write: lse: 1 bytes before its start were overwritten, the "
-        "nearest 8 before it");
+        "E-INTERNAL: out-of-bounds write: lse: 1 byte before its start was overwritten, the "
+        "nearest at byte -8");
 }
 
 TEST_CASE("a read of one row behind a buffer of the CPU is an error that names it and how far") {

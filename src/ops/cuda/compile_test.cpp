@@ -214,6 +214,8 @@ TEST_CASE("the screening kernels compile without spills") {
         specs.insert(specs.end(), more.begin(), more.end());
       }
     }
+    const std::vector<KernelSpec> latent = latent_screen_specs();
+    specs.insert(specs.end(), latent.begin(), latent.end());
     return specs;
   });
 }

@@ -75,7 +75,7 @@ TEST_CASE("an overrun names the buffer and the kernels since the last check") {
   device.runtime->on_launch = [&](const void* const*) { second->as<char>()[101] = 0; };
   device.ops->merge(merge_params());
   const std::string message = message_of([&] { device.ops->synchronize(); });
-  CHECK(contains(message, "lse: 1 bytes past its end"));
+  CHECK(contains(message, "lse: 1 byte past its end"));
   CHECK(contains(message, "merge bf16 to bf16 x8"));
   CHECK_FALSE(contains(message, "output:"));
   CHECK_NOTHROW(device.ops->synchronize());
@@ -105,8 +105,7 @@ TEST_CASE(
   CHECK_NOTHROW(device.ops->synchronize());
   finds_output = true;
   const std::string message = message_of([&] { device.ops->synchronize(); });
-  CHECK(
-      contains(message, "output: 1 bytes past its end were overwritten, the first at byte 66536"));
+  CHECK(contains(message, "output: 1 byte past its end was overwritten, the first at byte 66536"));
   CHECK_FALSE(contains(message, "lse"));
   CHECK_NOTHROW(device.ops->synchronize());
   CHECK(device.ops->take_kernels().empty());
@@ -176,7 +175,7 @@ TEST_CASE("others' work on the stream is announced at once and named with the ke
   CHECK(contains(heard[0], ", run() of MINE"));
   buffer->as<char>()[64] = 0;
   const std::string message = message_of([&] { device.ops->synchronize(); });
-  CHECK(contains(message, "output: 1 bytes past its end"));
+  CHECK(contains(message, "output: 1 byte past its end"));
   CHECK(contains(message, ", run() of MINE"));
   device.ops->stream_for("run() of MINE");
   CHECK(heard.size() == 2);
@@ -192,7 +191,7 @@ TEST_CASE("a planted overrun goes past the end of its buffer and is named") {
   const std::string message = message_of([&] { device.ops->synchronize(); });
   CHECK(contains(message,
                  "planted buffer: 4 bytes past its end were overwritten, the first at "
-                 "byte 64 of 64"));
+                 "byte 64 of a buffer of 64 bytes"));
   CHECK(contains(message, "kernel 'planted overrun' (attn::planted_write {kValue = 1u})"));
 }
 

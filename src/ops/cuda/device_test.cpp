@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <random>
 #include <string_view>
 
@@ -46,12 +48,7 @@ CudaOps* device_ops() {
 }
 
 /// Into the cache, on all cores: one after another they take minutes.
-void compile_kernels(const std::vector<OperationCase>& cases, const Target& target,
-                     const char* forced) {
-  std::vector<KernelSpec> specs;
-  const std::unique_ptr<Ops> recording = make_recording_ops(target, specs);
-  recording->force_kernel(forced);
-  for (const OperationCase& c : cases) c.run(*recording);
+void compile_kernels(const std::vector<KernelSpec>& specs, const Target& target) {
   const std::unique_ptr<KernelStore> store = make_kernel_store(cache_dir().string());
   ThreadPool().parallel_for(static_cast<std::int64_t>(specs.size()), [&](std::int64_t i, int) {
     try {
@@ -60,6 +57,14 @@ void compile_kernels(const std::vector<OperationCase>& cases, const Target& targ
       // Is thrown again where the kernel is launched, and fails the test there.
     }
   });
+}
+void compile_kernels(const std::vector<OperationCase>& cases, const Target& target,
+                     const char* forced) {
+  std::vector<KernelSpec> specs;
+  const std::unique_ptr<Ops> recording = make_recording_ops(target, specs);
+  recording->force_kernel(forced);
+  for (const OperationCase& c : cases) c.run(*recording);
+  compile_kernels(specs, target);
 }
 
 bool close_enough(double a, double b, double tolerance, double absolute) {
@@ -88,6 +93,11 @@ std::int64_t first_difference(const Tensor& actual, const Tensor& expected, doub
   return -1;
 }
 
+/// With ATTNBENCH_TEST_PROGRESS set: which case is next, to find the one that hangs.
+void announce(const OperationCase& c) {
+  if (std::getenv("ATTNBENCH_TEST_PROGRESS") != nullptr) std::cerr << c.name << std::endl;
+}
+
 /// Every case gives on the GPU what it gives on the CPU; attention by the kernel `forced`.
 void check_on_device(const std::vector<OperationCase>& cases, CudaOps* gpu = device_ops(),
                      const char* forced = "") {
@@ -96,6 +106,7 @@ void check_on_device(const std::vector<OperationCase>& cases, CudaOps* gpu = dev
   compile_kernels(cases, gpu->launcher().target(), forced);
   for (const OperationCase& c : cases) {
     CAPTURE(c.name);
+    announce(c);
     const std::vector<Tensor> expected = c.run(*cpu);
     gpu->force_kernel(forced);
     const std::vector<Tensor> actual = c.run(*gpu);
@@ -353,6 +364,11 @@ TEST_CASE("products, barriers and stores of a warpgroup on the GPU are what they
     MESSAGE("skipped: the device has no products of warpgroups");
     return;
   }
+  std::vector<KernelSpec> specs;
+  for (const WarpgroupProbe& probe : warpgroup_probes()) {
+    specs.push_back(warpgroup_probe_spec(probe));
+  }
+  compile_kernels(specs, gpu->launcher().target());
   for (const WarpgroupProbe& probe : warpgroup_probes()) {
     CAPTURE(warpgroup_probe_spec(probe).name);
     const ProbeMatrix a(probe.element, 64 * probe.depth, 1);
@@ -484,7 +500,7 @@ TEST_CASE(
     } catch (const Error& error) {
       message = error.what();
     }
-    CHECK(message.find("output: 1 bytes past its end were overwritten, the first at byte " +
+    CHECK(message.find("output: 1 byte past its end was overwritten, the first at byte " +
                        std::to_string(at)) != std::string::npos);
     CHECK_NOTHROW(ops->synchronize());
   }

@@ -17,6 +17,7 @@ namespace attnbench::cuda {
 class KernelOps : public Ops {
  public:
   int num_sms() const override { return launcher().target().num_sms; }
+  int sm() const override { return launcher().target().sm; }
   void force_kernel(std::string_view name) override { launcher().force_kernel(name); }
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }

@@ -11,6 +11,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "report/case_columns.h"
+
 namespace attnbench {
 namespace {
 
@@ -111,17 +113,22 @@ void write_csv(std::ostream& out, const RunInfo&, const std::vector<Result>& res
 void write_csv_columns(std::ostream& out, const std::vector<Result>& results,
                        const MetricTable& table) {
   const Columns columns = columns_of(table);
-  const auto write_line = [&](const auto& text_of) {
+  const std::vector<CaseColumn> of_cases = case_columns(results);
+  const auto write_line = [&](const auto& text_of, const auto& case_text_of) {
     std::string_view separator;
-    for (const Column& column : columns) {
-      out << separator << quoted(text_of(column));
+    const auto write = [&](const std::string& text) {
+      out << separator << quoted(text);
       separator = ",";
-    }
+    };
+    for (const Column& column : columns) write(text_of(column));
+    for (const CaseColumn& column : of_cases) write(case_text_of(column));
     out << "\r\n";
   };
-  write_line([](const Column& column) { return column.name; });
-  for (const Result& result : results) {
-    write_line([&](const Column& column) { return column.field(result); });
+  write_line([](const Column& column) { return column.name; },
+             [](const CaseColumn& column) { return column.key; });
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    write_line([&](const Column& column) { return column.field(results[i]); },
+               [&](const CaseColumn& column) { return column.values[i]; });
   }
 }
 

@@ -6,7 +6,9 @@
 #include <cmath>
 
 #include "core/system/printable.h"
+#include "report/case_columns.h"
 #include "report/format.h"
+#include "report/marks.h"
 #include "report/tables/cascade.h"
 #include "report/tables/peers.h"
 #include "report/tables/trace_steps.h"
@@ -14,18 +16,43 @@
 namespace attnbench {
 namespace {
 
-std::string row(const Result& result) {
-  return fmt::format("| {}/{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
-                     markdown_cell(result.scenario), markdown_cell(result.case_name),
+/// Cells of a result behind those of its case; "-" for the cost of quantising where other results
+/// have one.
+std::string row(const Result& result, const std::string& case_cells, bool any_quantised) {
+  const bool exact = any_quantised && result.error && !result.quantization_error;
+  return fmt::format("| {}/{} | {}{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+                     markdown_cell(result.scenario), markdown_cell(result.case_name), case_cells,
                      markdown_cell(result.backend), to_string(result.status),
                      result.error ? format_error(result.error->max_abs) : "",
                      result.error ? format_ratio(result.error->err_ratio) : "",
-                     result.timing ? format_time(result.timing->median_us) : "",
+                     exact ? "-" : marked_quant(result), marked_time(result),
                      result.throughput ? format_rate(*result.throughput) : "",
                      result.throughput ? format_roofline(*result.throughput) : "",
-                     result.throughput ? format_peak(*result.throughput) : "",
-                     result.timing ? format_noise(result.timing->noise) : "",
+                     result.throughput ? format_peak(*result.throughput) : "", marked_noise(result),
                      markdown_cell(fmt::format("{}", fmt::join(result.reasons, "; "))));
+}
+
+void write_result_table(std::ostream& out, const std::vector<Result>& results) {
+  const std::vector<CaseColumn> of_cases = case_columns(results);
+  std::string titles;
+  std::string lines;
+  for (const CaseColumn& column : of_cases) {
+    titles += column.key + " | ";
+    lines += "---|";
+  }
+  out << "| case | " << titles
+      << "backend | status | max_abs | err_ratio | quant | time | rate | roof | peak | noise | "
+         "reasons |\n"
+      << "|---|" << lines << "---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n";
+  const bool any_quantised = std::any_of(results.begin(), results.end(), [](const Result& result) {
+    return result.quantization_error.has_value();
+  });
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    std::string cells;
+    for (const CaseColumn& column : of_cases) cells += markdown_cell(column.values[i]) + " | ";
+    out << row(results[i], cells, any_quantised);
+  }
+  out << "\n";
 }
 
 // ---- The summary for a pull request.
@@ -129,14 +156,11 @@ const Result* first_failure(const std::vector<Result>& results, const GateReport
 }  // namespace
 
 void write_markdown(std::ostream& out, const RunInfo& run, const std::vector<Result>& results) {
-  out << "| case | backend | status | max_abs | err_ratio | time | rate | roof | peak | noise | "
-         "reasons |\n"
-      << "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|\n";
-  for (const Result& result : results) out << row(result);
-  out << "\n";
+  write_result_table(out, results);
   write_cascade_table(out, results, /*markdown=*/true);
   write_peer_markdown(out, results);
   write_trace_steps_table(out, results, /*markdown=*/true);
+  for (const std::string& sentence : mark_legend(results)) out << markdown_cell(sentence) << "\n\n";
   out << summary_line(count_statuses(results)) << "\n";
   out << fmt::format("\nattnbench {} ({}), {}, {} cores\n", markdown_cell(run.tool_version),
                      markdown_cell(run.git), markdown_cell(run.environment.cpu.model),

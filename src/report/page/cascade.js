@@ -13,16 +13,19 @@ function drawCascade(container) {
   container.append(legend(backendsIn(rows)));
   const nameOf = (row) => `${row.scenario} · ${row.case}`;
   drawPanels(container, [...groupBy(rows, nameOf).values()], cascadeState,
-    () => redrawView("cascade"), (panel) => nameOf(panel[0]), drawCascadePanel);
+    () => redrawView("cascade"), (panel) => nameOf(panel[0]),
+    (place, panel) => drawCascadePanel(place, panel,
+      rows.filter((row) => row.scenario === panel[0].scenario)));
   container.append(simpleTable(["case", "backend", "pays from a prefix of"], rows.map((row) =>
     [`${row.scenario}/${row.case}`, row.backend,
      row.pays_from === null ? "never" : `${row.pays_from} tokens`]),
     {label: "prefix from which a pass of its own pays"}));
 }
 
-function drawCascadePanel(place, rows) {
-  const speedups = rows.flatMap((row) => row.speedup.map(([, value]) => value));
-  const prefixes = [...new Set(rows.flatMap((row) => row.speedup.map(([prefix]) => prefix)))]
+/// `neighbours`: the rows of the scenario, whose scales this panel has.
+function drawCascadePanel(place, rows, neighbours) {
+  const speedups = neighbours.flatMap((row) => row.speedup.map(([, value]) => value));
+  const prefixes = [...new Set(neighbours.flatMap((row) => row.speedup.map(([prefix]) => prefix)))]
     .sort((a, b) => a - b);
   const chart = plot(place, {
     label: "Speed-up of cascade attention against the shared prefix",

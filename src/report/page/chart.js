@@ -2,20 +2,45 @@
 
 const MARGIN = {top: 12, right: 16, bottom: 46, left: 74};
 
-/// spec: {label, height, x, y}; an axis is {scale, label, format, ticks}. The scale gets its range
-/// here. Returns what the marks are drawn with.
+const LABEL_CHAR = 6.2;  // pixels of a character of a tick's label, on average
+const MOST_LABEL = 19;   // characters of a label that is not level
+
+/// How the labels of groups stand, so that all of them do: level, at a slant, or upright. Returns
+/// the angle in degrees and the room below the axis.
+function labelsOfGroups(axis) {
+  const level = {angle: 0, room: MARGIN.bottom};
+  if (!axis.scale.bandwidth || !axis.labelAll) return level;
+  const widths = axis.scale.domain().map((value) => LABEL_CHAR * axis.format(value).length);
+  const longest = Math.min(d3.max(widths) || 0, LABEL_CHAR * MOST_LABEL);
+  const step = axis.scale.step();
+  if (d3.max(widths) <= step - 4) return level;
+  const angle = step >= 18 ? -40 : -90;
+  return {angle, room: 42 + longest * Math.sin(-angle * Math.PI / 180)};
+}
+
+/// Shortened in the middle, because names of cases differ at both ends.
+function shortenMiddle(text, most) {
+  if (text.length <= most) return text;
+  const tail = Math.floor((most - 1) / 2);
+  return `${text.slice(0, most - 1 - tail)}…${text.slice(text.length - tail)}`;
+}
+
+/// spec: {label, height, x, y}; an axis is {scale, label, format, ticks, room, labelAll}. The scale
+/// gets its range here. Returns what the marks are drawn with.
 function plot(container, spec) {
   const width = Math.max(280, container.clientWidth || 640);
-  const height = spec.height || Math.round(Math.min(460, Math.max(240, width * 0.62)));
-  const inner = {width: width - MARGIN.left - MARGIN.right,
-                 height: height - MARGIN.top - MARGIN.bottom};
-  spec.x.scale.range([0, inner.width]);
+  const innerWidth = width - MARGIN.left - MARGIN.right;
+  spec.x.scale.range([0, innerWidth]);
+  const labels = labelsOfGroups(spec.x);
+  const height = (spec.height || Math.round(Math.min(460, Math.max(240, width * 0.62)))) +
+    labels.room - MARGIN.bottom;
+  const inner = {width: innerWidth, height: height - MARGIN.top - labels.room};
   spec.y.scale.range([inner.height, 0]);
   const svg = d3.select(container).append("svg")
     .attr("viewBox", `0 0 ${width} ${height}`).attr("width", width).attr("height", height)
     .attr("role", "img").attr("aria-label", spec.label);
   const root = svg.append("g").attr("transform", `translate(${MARGIN.left},${MARGIN.top})`);
-  drawAxes(root, spec, inner);
+  drawAxes(root, spec, inner, labels);
   const clip = `clip${plot.count++}`;
   svg.append("clipPath").attr("id", clip).append("rect")
     .attr("x", -8).attr("y", -8).attr("width", inner.width + 16).attr("height", inner.height + 16);
@@ -44,8 +69,9 @@ function ticksOf(axis, length, room) {
   return kept;
 }
 
-function drawAxes(root, spec, inner) {
-  const xTicks = ticksOf(spec.x, inner.width, spec.x.room || 62);
+function drawAxes(root, spec, inner, labels) {
+  const xRoom = spec.x.labelAll && spec.x.scale.bandwidth ? 11 : spec.x.room || 62;
+  const xTicks = ticksOf(spec.x, inner.width, xRoom);
   const yTicks = ticksOf(spec.y, inner.height, spec.y.room || 30);
   const center = spec.x.scale.bandwidth ? spec.x.scale.bandwidth() / 2 : 0;
   root.append("g").attr("class", "grid").selectAll("line").data(yTicks).join("line")
@@ -53,14 +79,21 @@ function drawAxes(root, spec, inner) {
   root.append("g").attr("class", "grid").selectAll("line")
     .data(spec.x.scale.bandwidth ? [] : xTicks).join("line").attr("y2", inner.height)
     .attr("x1", (d) => spec.x.scale(d) + center).attr("x2", (d) => spec.x.scale(d) + center);
-  root.append("g").attr("class", "axis").attr("transform", `translate(0,${inner.height})`)
-    .call(d3.axisBottom(spec.x.scale).tickValues(xTicks).tickFormat(spec.x.format)
-      .tickSizeOuter(0));
+  const shown = (value) => (labels.angle ? shortenMiddle(spec.x.format(value), MOST_LABEL) :
+    spec.x.format(value));
+  const xAxis = root.append("g").attr("class", "axis")
+    .attr("transform", `translate(0,${inner.height})`)
+    .call(d3.axisBottom(spec.x.scale).tickValues(xTicks).tickFormat(shown).tickSizeOuter(0));
+  if (labels.angle) {
+    xAxis.selectAll("text").attr("text-anchor", "end").attr("dy", "0.35em")
+      .attr("x", -9).attr("y", 0)
+      .attr("transform", `translate(0,${labels.angle === -90 ? 2 : 9}) rotate(${labels.angle})`);
+  }
   root.append("g").attr("class", "axis")
     .call(d3.axisLeft(spec.y.scale).tickValues(yTicks).tickFormat(spec.y.format)
       .tickSizeOuter(0));
   const label = root.append("text").attr("class", "axis-label").attr("text-anchor", "middle")
-    .attr("y", inner.height + 38).text(spec.x.label);
+    .attr("y", inner.height + labels.room - 8).text(spec.x.label);
   // Why not always the middle: on a phone a label can be longer than its axis.
   const half = label.node().getBBox().width / 2;
   label.attr("x", Math.min(inner.width / 2, inner.width - half));

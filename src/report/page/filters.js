@@ -3,6 +3,7 @@
 function filterBar(container) {
   const search = element("input", {type: "search", id: "search", placeholder: "words of an id…",
     "aria-label": "Only results whose id holds these words", autocomplete: "off",
+    value: selection.text,
     oninput: () => later(() => selection.change({text: search.value}))});
   let waiting = 0;
   // Why later: every letter draws every view.

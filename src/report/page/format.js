@@ -37,6 +37,14 @@ function formatRatio(value) {
   return isNumber(value) ? value.toFixed(value < 10 ? 2 : 1) : NONE;
 }
 
+/// A relative error as a share: "4.6%", "0.046%".
+function formatShare(share) {
+  if (!isNumber(share)) return NONE;
+  const percent = 100 * share;
+  if (percent > 0 && percent < 0.001) return "<0.001%";
+  return `${percent.toFixed(percent >= 1 || percent === 0 ? 1 : percent >= 0.1 ? 2 : 3)}%`;
+}
+
 function formatPercent(value, digits = 1) {
   return isNumber(value) ? `${value.toFixed(digits)}%` : NONE;
 }

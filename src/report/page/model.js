@@ -52,6 +52,43 @@ function rateOf(result) {
   return {value: metric.of(result), text: metric.format(metric.of(result))};
 }
 
+/// What quantising costs: relative RMS against attention on nothing quantised; null without.
+const quantOf = (result) => {
+  const cost = result.quantization_error?.rms_rel;
+  return isNumber(cost) ? cost : null;
+};
+
+/// What static scales clip: [words, share] of every tensor that loses values.
+const CLIPPED = {saturated_query: "the query", saturated_key: "the keys",
+                 saturated_value: "the values", saturated_output: "the output"};
+const clippedOf = (result) => Object.entries(CLIPPED)
+  .map(([key, words]) => [words, result.quantization_error?.[key]]).filter(([, share]) => share > 0);
+const clippedText = (result) => clippedOf(result)
+  .map(([words, share]) => `${formatShare(share)} of ${words}`).join(", ");
+
+/// What makes a number doubtful, as signs behind it: those of the table in a terminal.
+const MUCH_WAIT = 0.05;
+const MUCH_NOISE = 0.05;
+const timeMark = (r) => (!r.timing ? "" : (r.timing.cpu_wait > MUCH_WAIT ? "*" : "") +
+  (r.timing.throttling?.length ? "^" : "") + (isRanked(r) ? "" : "?"));
+const noiseMark = (r) => (r.timing?.noise > MUCH_NOISE ? "!" : "");
+const quantMark = (r) => (clippedOf(r).length ? "!" : "");
+
+/// A sentence for every sign that the results have.
+function markLegend(results) {
+  const count = (of) => results.filter(of).length;
+  const say = (of, text) => (count(of) ? `${text} (${plural(count(of), "result")})` : null);
+  const hasTime = (sign) => (r) => timeMark(r).includes(sign);
+  return [
+    say(hasTime("*"), "time*: other programs had the cores for more than " +
+      `${100 * MUCH_WAIT}% of the time`),
+    say(hasTime("^"), "time^: the device throttled its clocks"),
+    say(hasTime("?"), "time?: faster than the device can be"),
+    say(noiseMark, `noise!: above ${100 * MUCH_NOISE}%`),
+    say(quantMark, "quant!: scales are too small and clip values"),
+  ].filter(Boolean);
+}
+
 /// What a point says when one looks at it.
 function describe(result) {
   const lines = [["backend", result.backend], ["status", result.status]];
@@ -68,6 +105,8 @@ function describe(result) {
     lines.push(["err_ratio", formatRatio(result.error.err_ratio)],
                ["largest error", formatError(result.error.max_abs)]);
   }
+  if (quantOf(result) !== null) lines.push(["cost of quantising", formatShare(quantOf(result))]);
+  if (quantMark(result)) lines.push(["clipped", clippedText(result)]);
   return lines;
 }
 
@@ -84,6 +123,7 @@ const selection = {
   listeners: [],
   change(changes) {
     Object.assign(this, changes);
+    keepInAddress();
     for (const listener of this.listeners) listener();
   },
   /// Everything but the file, the set named by `except` left out.
@@ -99,6 +139,36 @@ const selection = {
     return RESULTS.filter((r) => r.file === this.file && this.takes(r, except));
   },
 };
+
+/// The selection is kept in the address of the page, so that a link or a reload shows the same.
+/// What the page does not have is left out.
+function readAddress() {
+  const asked = new URLSearchParams(location.search);
+  const known = (name, values) => new Set(asked.getAll(name).filter((v) => values.includes(v)));
+  const file = Number(asked.get("file") ?? selection.file);
+  if (DATA.files[file]) selection.file = file;
+  selection.text = asked.get("search") ?? "";
+  if (Object.hasOwn(DATA.scenarios, asked.get("scenario") ?? "")) {
+    selection.scenario = asked.get("scenario");
+  }
+  selection.statuses = known("status", STATUSES);
+  selection.backends = known("backend", BACKENDS);
+}
+
+function keepInAddress() {
+  const kept = new URLSearchParams();
+  if (selection.text) kept.set("search", selection.text);
+  if (selection.scenario) kept.set("scenario", selection.scenario);
+  if (selection.file !== DATA.files.length - 1) kept.set("file", selection.file);
+  for (const status of selection.statuses) kept.append("status", status);
+  for (const backend of selection.backends) kept.append("backend", backend);
+  const query = kept.toString();
+  try {
+    history.replaceState(null, "", `${location.pathname}${query && `?${query}`}${location.hash}`);
+  } catch {
+    // A page that is shown inside of another program may have no address of its own.
+  }
+}
 
 function groupBy(items, keyOf) {
   const groups = new Map();

@@ -81,10 +81,12 @@ function drawDcp(container) {
     .map((key) => `${key}=${formatValue(r.fields[key])}`);
   const groups = groupBy(results, (r) => [r.scenario, r.backend, ...held(r)].join(" · "));
   drawPanels(container, [...groups], dcpState, () => redrawView("dcp"), ([title]) => title,
-    (place, [, group]) => drawDcpPanel(place, group, names));
+    (place, [, group]) => drawDcpPanel(place, group, names,
+      results.filter((r) => r.scenario === group[0].scenario)));
 }
 
-function drawDcpPanel(place, group, names) {
+/// `neighbours`: the results of the scenario, whose scale this panel has.
+function drawDcpPanel(place, group, names, neighbours) {
   const sorted = [...group].sort((a, b) => a.fields[WORLD] - b.fields[WORLD]);
   const heightOf = (result) => d3.max(stacked(result), (part) => part.to);
   const one = sorted.find((r) => r.fields[WORLD] === 1);
@@ -92,7 +94,7 @@ function drawDcpPanel(place, group, names) {
     label: "Time of the steps by ranks",
     x: {scale: d3.scaleBand().domain(sorted.map((r) => r.fields[WORLD])).padding(0.35),
         label: WORLD, ticks: sorted.map((r) => r.fields[WORLD]), room: 30, format: String},
-    y: {scale: d3.scaleLinear().domain([0, d3.max(sorted, heightOf) * 1.12]),
+    y: {scale: d3.scaleLinear().domain([0, d3.max(neighbours, heightOf) * 1.12]),
         label: "time of the whole layer", format: (value) => tickText(METRICS.time, value)},
   });
   const parts = sorted.flatMap(stacked);

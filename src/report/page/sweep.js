@@ -3,7 +3,9 @@
 
 const BATCH_AXES = ["batch", "num_reqs", "num_actual_tokens", "max_query_len", "max_seq_len"];
 const MOST_PANELS = 12;
-const sweepState = {x: "", y: "rate", log: false, panels: MOST_PANELS};
+// log: null = where the values of a scenario are far apart.
+const sweepState = {x: "", y: "rate", log: null, panels: MOST_PANELS};
+const FAR_APART = 60;
 
 /// "rate" is that of the ceiling that most results of a panel meet.
 function metricOf(key, results) {
@@ -38,7 +40,7 @@ function panelsOf(results, axis) {
     let onLines = 0;
     let twice = false;
     for (const panel of panels.values()) {
-      for (const line of groupBy(panel, (r) => r.backend).values()) {
+      for (const line of linesOf(panel, axis)) {
         const places = new Set(line.map((r) => r.fields[axis]));
         if (places.size > 1) onLines += line.length;
         twice = twice || places.size < line.length;
@@ -71,10 +73,44 @@ function bestAxis(results, axes) {
   return axes[d3.scan(axes, (a, b) => score(b) - score(a))];
 }
 
-function sweepScale(values) {
-  const isNumeric = values.every((value) => isNumber(value));
-  const places = [...new Set(values)].sort(isNumeric ? (a, b) => a - b :
-    (a, b) => byText(String(a), String(b)));
+/// What a batch does: decodes, prefills, or both in one step.
+function kindOfBatch(result) {
+  const lengths = String(fieldOf(result, "batch") ?? "").split("_")
+    .map((segment) => /^\d*q(\d+k?)(s|$)/.exec(segment)?.[1]).filter(Boolean);
+  if (!lengths.length) return fieldOf(result, "max_query_len") > 1 ? "prefill" : "decode";
+  const decodes = lengths.filter((length) => length === "1").length;
+  return decodes === lengths.length ? "decode" : decodes ? "mixed" : "prefill";
+}
+
+/// Batches by what they do, then by how much of it.
+function batchRank(result) {
+  const number = (key) => Number(fieldOf(result, key)) || 0;
+  return [["decode", "prefill", "mixed"].indexOf(kindOfBatch(result)), number("num_actual_tokens"),
+          number("max_seq_len"), number("num_reqs")];
+}
+
+function compareRanks(a, b) {
+  const at = a.findIndex((value, i) => value !== b[i]);
+  return at < 0 ? 0 : a[at] - b[at];
+}
+
+/// The values of an axis in an order that means something: numbers by size, batches by kind and
+/// size, words as the scenario has them.
+function placesOf(results, axis) {
+  const first = new Map();
+  for (const result of results) {
+    if (!first.has(result.fields[axis])) first.set(result.fields[axis], result);
+  }
+  const values = [...first.keys()];
+  if (values.every((value) => isNumber(value))) return values.sort((a, b) => a - b);
+  if (axis !== "batch") return values;
+  return values.sort((a, b) => compareRanks(batchRank(first.get(a)), batchRank(first.get(b))) ||
+    byText(String(a), String(b)));
+}
+
+function sweepScale(results, axis) {
+  const places = placesOf(results, axis);
+  const isNumeric = places.every((value) => isNumber(value));
   if (!isNumeric || places.length < 2) {
     return {places, scale: d3.scaleBand().domain(places).padding(0.25), isBand: true};
   }
@@ -91,19 +127,44 @@ function ceilingsUnder(metric, results, highest) {
   return distinct(results.map(of)).filter((ceiling) => ceiling < 2.5 * highest);
 }
 
-function drawPanel(container, results, axis, metric) {
-  const plotted = results.filter((r) => isNumber(metric.of(r)) && r.fields[axis] !== undefined);
-  if (!plotted.length) return;
-  const backends = backendsIn(plotted);
-  const {places, scale, isBand} = sweepScale(plotted.map((r) => r.fields[axis]));
-  const values = plotted.map(metric.of);
-  const ceilings = ceilingsUnder(metric, plotted, d3.max(values));
-  const y = sweepState.log ? d3.scaleLog().domain(logDomain(values)) :
+const plottable = (results, axis, metric) =>
+  results.filter((r) => isNumber(metric.of(r)) && r.fields[axis] !== undefined);
+
+/// Whether the values reach over decades, so that the small ones would lie on the axis.
+function areFarApart(values) {
+  const [least, most] = d3.extent(values.filter((value) => value > 0));
+  return most / least > FAR_APART;
+}
+
+/// The y axis that all panels of a scenario share.
+function sharedScale(values, ceilings) {
+  const isLog = sweepState.log ?? areFarApart(values);
+  return isLog ? d3.scaleLog().domain(logDomain([...values, ...ceilings])) :
     d3.scaleLinear().domain([0, d3.max([...values, ...ceilings]) * 1.08 || 1]);
+}
+
+/// The points of a line: results of a backend, and where a number of the batch is the axis, of the
+/// same kind of batch. Why: a decode and a prefill of as many tokens have nothing between them.
+function linesOf(results, axis) {
+  const isBatch = BATCH_AXES.includes(axis);
+  return [...groupBy(results, (r) => `${r.backend}\n${isBatch ? kindOfBatch(r) : ""}`).values()];
+}
+
+/// `neighbours`: the results of the scenario that are plotted by the same metric, whose scales this
+/// panel has.
+function drawPanel(container, results, axis, metric, neighbours) {
+  const plotted = plottable(results, axis, metric);
+  if (!plotted.length) return;
+  const beside = plottable(neighbours, axis, metric);
+  const backends = backendsIn(beside);
+  const {places, scale, isBand} = sweepScale(beside, axis);
+  const values = beside.map(metric.of);
+  const ceilings = ceilingsUnder(metric, beside, d3.max(values));
+  const y = sharedScale(values, ceilings);
   const chart = plot(container, {
     label: `${metric.name} against ${axis}`,
-    x: {scale, label: axis, ticks: places, room: isBand ? 74 : 44,
-        format: (value) => (isBand ? shorten(formatValue(value), 16) : formatCount(value))},
+    x: {scale, label: axis, ticks: places, room: 44, labelAll: isBand,
+        format: (value) => (isBand ? formatValue(value) : formatCount(value))},
     y: {scale: y, label: metric.name, format: (value) => tickText(metric, value)},
   });
   for (const ceiling of ceilings) {
@@ -113,16 +174,18 @@ function drawPanel(container, results, axis, metric) {
   const shift = (backend) =>
     (isBand ? (backends.indexOf(backend) + 0.5) * lane - scale.bandwidth() / 2 : 0);
   const floor = chart.inner.height;
-  for (const [backend, line] of groupBy(plotted, (r) => r.backend)) {
+  for (const line of linesOf(plotted, axis)) {
+    const {backend} = line[0];
     const placeOf = (r) => places.indexOf(r.fields[axis]);
     const sorted = [...line].sort((a, b) => placeOf(a) - placeOf(b));
+    const isFunction = new Set(sorted.map(placeOf)).size === sorted.length;
     if (isBand) {
       chart.marks.append("g").selectAll("rect").data(sorted).join("rect")
         .attr("class", `bar ${colorClass(backend)}`).attr("width", Math.max(1, lane - 2))
         .attr("x", (r) => chart.x(r.fields[axis]) + backends.indexOf(backend) * lane + 1)
         .attr("y", (r) => chart.y(metric.of(r)))
         .attr("height", (r) => Math.max(0, floor - chart.y(metric.of(r))));
-    } else {
+    } else if (isFunction) {
       chart.marks.append("path").attr("class", `line ${colorClass(backend)}`).attr("d",
         d3.line().x((r) => chart.x(r.fields[axis])).y((r) => chart.y(metric.of(r)))(sorted));
     }
@@ -156,6 +219,13 @@ function panelTitle(result, axis, hold) {
   return [result.scenario, ...held].join(" · ");
 }
 
+/// Whether the panels of every scenario are.
+function isLogarithmic(results) {
+  if (sweepState.log !== null) return sweepState.log;
+  return [...groupBy(results, (r) => r.scenario).values()].every((of) =>
+    areFarApart(of.map((r) => metricOf(sweepState.y, of).of(r)).filter(isNumber)));
+}
+
 function drawSweep(container) {
   const results = selection.results();
   const axes = sweepAxes(results);
@@ -180,7 +250,10 @@ function drawSweep(container) {
       (y) => { sweepState.y = y; redraw(); }),
     chooser("against", axes.map((axis) => [axis, axis]), sweepState.x,
       (x) => { sweepState.x = x; redraw(); }),
-    checkbox("logarithmic", sweepState.log, (log) => { sweepState.log = log; redraw(); })),
+    checkbox("logarithmic", isLogarithmic(results), (log) => {
+      sweepState.log = log;
+      redraw();
+    })),
     legend(backendsIn(results.filter(has))));
   const plotted = results.filter((r) => has(r) && r.fields[sweepState.x] !== undefined);
   if (!plotted.length) {
@@ -188,12 +261,22 @@ function drawSweep(container) {
     return;
   }
   const {panels, hold} = panelsOf(plotted, sweepState.x);
-  // Those with the most to see stand first.
+  // Those with the most to see stand first, panels of a scenario side by side.
   const places = (panel) => new Set(panel.map((r) => r.fields[sweepState.x])).size;
-  const sorted = [...panels.values()].sort((a, b) => places(b) - places(a));
+  const most = new Map();
+  for (const panel of panels.values()) {
+    const {scenario} = panel[0];
+    most.set(scenario, Math.max(most.get(scenario) || 0, places(panel)));
+  }
+  const scenarios = [...most.keys()].sort((a, b) => most.get(b) - most.get(a));
+  const sorted = [...panels.values()].sort((a, b) =>
+    scenarios.indexOf(a[0].scenario) - scenarios.indexOf(b[0].scenario) || places(b) - places(a));
+  const neighboursOf = (panel) => sorted.filter((other) => other[0].scenario === panel[0].scenario &&
+    metricOf(sweepState.y, other) === metricOf(sweepState.y, panel)).flat();
   drawPanels(container, sorted, sweepState, redraw,
     (panel) => panelTitle(panel[0], sweepState.x, hold),
-    (place, panel) => drawPanel(place, panel, sweepState.x, metricOf(sweepState.y, panel)));
+    (place, panel) => drawPanel(place, panel, sweepState.x, metricOf(sweepState.y, panel),
+      neighboursOf(panel)));
 }
 
 /// Panels side by side, the first of them at once; state.panels is how many.

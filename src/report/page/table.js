@@ -9,10 +9,12 @@ const COLUMNS = [
   {name: "max_abs", of: METRICS.max_abs.of, text: (r) => formatError(METRICS.max_abs.of(r))},
   {name: "err_ratio", of: METRICS.err_ratio.of,
    text: (r) => formatRatio(METRICS.err_ratio.of(r))},
-  {name: "time", of: timeOf, text: (r) => formatTime(timeOf(r))},
+  {name: "quant", of: quantOf, text: (r) => formatShare(quantOf(r)) + quantMark(r)},
+  {name: "time", of: timeOf, text: (r) => formatTime(timeOf(r)) + timeMark(r)},
   {name: "rate", of: (r) => rateOf(r).value, text: (r) => rateOf(r).text},
   {name: "roofline", of: METRICS.roofline.of, text: (r) => formatPercent(METRICS.roofline.of(r))},
-  {name: "noise", of: METRICS.noise.of, text: (r) => formatPercent(METRICS.noise.of(r))},
+  {name: "noise", of: METRICS.noise.of,
+   text: (r) => formatPercent(METRICS.noise.of(r)) + noiseMark(r)},
 ];
 const isNumeric = (column) => COLUMNS.indexOf(column) >= 3;
 
@@ -121,7 +123,9 @@ function details(result) {
     element("div", {class: "columns"},
       errorPairs("Error of the output", result.error),
       errorPairs("Error of the LSE", result.lse_error),
-      errorPairs("Quantisation error, not judged", result.quantization_error),
+      errorPairs("Cost of quantising", result.quantization_error),
+      clippedOf(result).length ? pairs("Clipped by scales that are too small", clippedOf(result)
+        .map(([words, share]) => [words, formatShare(share)])) : null,
       timingPairs(result.timing),
       rate && pairs("Throughput", [
         ["FLOP/s", formatFlops(METRICS.flops.of(result))],
@@ -154,6 +158,7 @@ function drawTable() {
       element("thead", {}, element("tr", {}, columns.map(headerCell))),
       element("tbody", {}, shown.flatMap((result) => resultRow(result, columns)))),
     results.length ? null : absent("No result is selected."),
+    ...markLegend(results).map((sentence) => element("p", {class: "hint"}, sentence)),
     more > 0 ? element("p", {class: "more"}, `${plural(more, "more result")} `,
       element("button", {type: "button", onclick: showMore(tableState.rows + 4 * PAGE_OF_ROWS)},
         "Show more"), " ",

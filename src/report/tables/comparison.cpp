@@ -13,9 +13,9 @@
 namespace attnbench {
 namespace {
 
-constexpr std::size_t kNumCells = 6;
-constexpr std::size_t kLeastId = 20;
-using Cells = std::array<std::string, kNumCells>;
+constexpr std::size_t kComparedCells = 6;
+constexpr std::size_t kLeastCaseWidth = 20;
+using ComparedCells = std::array<std::string, kComparedCells>;
 using ById = std::map<std::string_view, const Result*>;
 
 ById by_id(const std::vector<Result>& results) {
@@ -45,7 +45,7 @@ std::string error_of(const Result* result) {
   return result != nullptr && result->error ? format_error(result->error->max_abs) : "-";
 }
 
-Cells cells_of(const Verdict& verdict, const Result* before, const Result* after) {
+ComparedCells cells_of(const Verdict& verdict, const Result* before, const Result* after) {
   const std::string old_error = error_of(before);
   const std::string new_error = error_of(after);
   return {printable(verdict.id),
@@ -64,19 +64,20 @@ const char* color_of(VerdictKind kind) {
 }
 
 /// Widths of the columns; the first takes what the others leave.
-std::array<std::size_t, kNumCells> widths_of(const std::vector<Cells>& rows, int terminal_width) {
-  std::array<std::size_t, kNumCells> widths{};
+std::array<std::size_t, kComparedCells> widths_of(const std::vector<ComparedCells>& rows,
+                                                  int terminal_width) {
+  std::array<std::size_t, kComparedCells> widths{};
   std::size_t others = 0;
-  for (std::size_t c = 0; c < kNumCells; ++c) {
-    for (const Cells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
+  for (std::size_t c = 0; c < kComparedCells; ++c) {
+    for (const ComparedCells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
     if (c > 0) others += widths[c] + 2;
   }
   const auto width = static_cast<std::size_t>(terminal_width);
-  widths[0] = std::min(widths[0], std::max(kLeastId, width > others ? width - others : 0));
+  widths[0] = std::min(widths[0], std::max(kLeastCaseWidth, width > others ? width - others : 0));
   return widths;
 }
 
-std::string aligned(const Cells& row, const std::array<std::size_t, kNumCells>& widths,
+std::string aligned(const ComparedCells& row, const std::array<std::size_t, kComparedCells>& widths,
                     std::size_t last) {
   std::string line;
   for (std::size_t c = 0; c < last; ++c) {
@@ -120,13 +121,13 @@ void write_comparison_table(std::ostream& out, const std::vector<Result>& before
                             const TableOptions& options) {
   const ById old = by_id(before);
   const ById current = by_id(after);
-  std::vector<Cells> rows{{"case", "before", "after", "change", "max_abs", "verdict"}};
+  std::vector<ComparedCells> rows{{"case", "before", "after", "change", "max_abs", "verdict"}};
   for (const Verdict& verdict : report.verdicts) {
     rows.push_back(cells_of(verdict, find(old, verdict.id), find(current, verdict.id)));
   }
   const auto widths = widths_of(rows, options.width);
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    out << aligned(rows[i], widths, kNumCells - 1) << "  ";
+    out << aligned(rows[i], widths, kComparedCells - 1) << "  ";
     if (i == 0) {
       out << rows[i].back() << "\n";
       continue;

@@ -148,10 +148,13 @@ void write_verdict_table(std::ostream& out, const GateReport& report, const Tabl
   if (any) out << "\n";
   out << summary_line(report) << "\n";
   const std::string last_line =
-      report.passed()
+      report.verdicts.empty() ? "no case was compared"
+      : report.passed()
           ? "gate passed"
           : fmt::format("gate failed: {} of {} cases", report.failures(), report.verdicts.size());
-  out << painted(last_line, report.passed() ? kGreen : kRed, options.color) << "\n";
+  out << painted(last_line, report.passed() && !report.verdicts.empty() ? kGreen : kRed,
+                 options.color)
+      << "\n";
   for (const std::string& notice : report.notices) out << "notice: " << notice << "\n";
   write_next(out, report);
 }

@@ -80,6 +80,12 @@ TEST_CASE("lines of verdicts fit their width and have colours only when asked fo
   CHECK(holds(table_of(report, {true, 80, false}), "\x1b[31mSLOWER"));
 }
 
+TEST_CASE("a gate without cases has not passed") {
+  const std::string table = table_of(GateReport{}, {});
+  CHECK(holds(table, "no case was compared\n"));
+  CHECK_FALSE(holds(table, "gate passed"));
+}
+
 TEST_CASE("a known failure is shown with its reason and is no failure") {
   GateReport report = many_failures(1);
   report.verdicts[0].fails = false;

@@ -23,9 +23,14 @@ struct BatchResult {
   std::int64_t shared_prefix_tokens = 0;
 };
 
-/// Reads batches; a trace file is read once however many cases replay it.
+/// Reads batches; a trace file is read once however many cases replay it, and cases that take later
+/// steps of the same replay go on with it.
 class BatchReader {
  public:
+  BatchReader() = default;
+  BatchReader(const BatchReader&) = delete;  // a replay refers to a trace
+  BatchReader& operator=(const BatchReader&) = delete;
+
   /// Form and keys, without reading traces; KV lengths are judged per case, when the type is known.
   static void check(const Value& value, IssueList& issues);
 
@@ -45,6 +50,12 @@ class BatchReader {
   BatchResult replay(const Value& value);
 
   std::map<std::string, std::vector<TraceRequest>> traces_;  // by format and path
+  /// The last replay: what it is of, the step that it is at, and itself.
+  struct {
+    std::string key;
+    std::int64_t step = 0;
+    TraceReplay at;
+  } last_;
 };
 
 }  // namespace attnbench

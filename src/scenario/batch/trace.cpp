@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -38,9 +39,13 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
   return value;
 }
 
+bool has_usual_lengths(const TraceRequest& request) {
+  return request.prompt_tokens >= 1 && request.prompt_tokens <= kMaxLength &&
+         request.generated_tokens >= 0 && request.generated_tokens <= kMaxLength;
+}
+
 void check_lengths(const Line& line, const TraceRequest& request) {
-  if (request.prompt_tokens < 1 || request.prompt_tokens > kMaxLength ||
-      request.generated_tokens < 0 || request.generated_tokens > kMaxLength) {
+  if (!has_usual_lengths(request)) {
     line.reject(fmt::format("1 to {0} prompt tokens and 0 to {0} generated ones", kMaxLength));
   }
 }
@@ -302,9 +307,10 @@ std::vector<TraceRequest> parse_trace(const std::string& text, const std::string
     fail(ErrorKind::kFormat, "{}:1: expected a trace of requests, found none", file);
   }
   for (const TraceRequest& request : requests) {
-    if (request.prompt_tokens <= kMaxLength && request.generated_tokens <= kMaxLength) continue;
-    fail(ErrorKind::kFormat, "{}: expected at most {} tokens of a prompt or an answer, found {}",
-         file, kMaxLength, std::max(request.prompt_tokens, request.generated_tokens));
+    if (has_usual_lengths(request)) continue;
+    fail(ErrorKind::kFormat,
+         "{0}: expected 1 to {1} prompt tokens and 0 to {1} generated ones, found {2} and {3}",
+         file, kMaxLength, request.prompt_tokens, request.generated_tokens);
   }
   return requests;
 }
@@ -344,22 +350,55 @@ std::uint64_t splitmix64(std::uint64_t seed) {
   return z ^ (z >> 31);
 }
 
+namespace {
+
+/// A scheduler with what it refers to, at one of its steps.
+class Replay {
+ public:
+  Replay(const std::vector<TraceRequest>& trace, const ReplayOptions& options)
+      : options_(options),
+        sorted_(options.arrivals == Arrivals::kTrace ? in_order_of_arrival(trace)
+                                                     : std::vector<TraceRequest>{}),
+        scheduler_(sorted_.empty() ? trace : sorted_, options_) {
+    scheduler_.schedule();
+  }
+  Replay(const Replay&) = delete;
+  Replay& operator=(const Replay&) = delete;
+
+  ReplayedBatch at(std::int64_t step) {
+    for (; step_ < step; ++step_) {
+      scheduler_.finish_step();
+      scheduler_.schedule();
+    }
+    const std::vector<Running> ordered = scheduler_.ordered();
+    ReplayedBatch result;
+    for (const Running& run : ordered) {
+      Request request{run.scheduled, run.computed + run.scheduled};
+      // A last token of a prompt looks like a decode.
+      if (run.scheduled == 1 && run.computed > 0 && !run.prompt_done()) request.prefilling = true;
+      result.batch.push_back(request);
+    }
+    result.shared_prefix_tokens = shared_prefix(ordered);
+    return result;
+  }
+
+ private:
+  const ReplayOptions options_;
+  const std::vector<TraceRequest> sorted_;
+  Scheduler scheduler_;
+  std::int64_t step_ = 1;
+};
+
+}  // namespace
+
+TraceReplay start_replay(const std::vector<TraceRequest>& trace, const ReplayOptions& options) {
+  return [replay = std::make_shared<Replay>(trace, options)](std::int64_t step) {
+    return replay->at(step);
+  };
+}
+
 ReplayedBatch replay_trace(const std::vector<TraceRequest>& trace, const ReplayOptions& options) {
-  std::vector<TraceRequest> sorted;
-  if (options.arrivals == Arrivals::kTrace) sorted = in_order_of_arrival(trace);
-  Scheduler scheduler(sorted.empty() ? trace : sorted, options);
-  scheduler.schedule();
-  for (std::int64_t step = 1; step < options.step; ++step) {
-    scheduler.finish_step();
-    scheduler.schedule();
-  }
-  const std::vector<Running> ordered = scheduler.ordered();
-  ReplayedBatch result;
-  for (const Running& run : ordered) {
-    result.batch.push_back({run.scheduled, run.computed + run.scheduled});
-  }
-  result.shared_prefix_tokens = shared_prefix(ordered);
-  return result;
+  return Replay(trace, options).at(options.step);
 }
 
 }  // namespace attnbench

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <span>
 #include <string>
@@ -89,6 +90,11 @@ struct ReplayedBatch {
 /// Errors: E-CONFIG for kTrace with a request whose arrival is not known, or arrivals that are all
 /// the same.
 ReplayedBatch replay_trace(const std::vector<TraceRequest>& trace, const ReplayOptions& options);
+
+/// Batches of several steps by one replay: called with steps, from 1, that do not fall.
+using TraceReplay = std::function<ReplayedBatch(std::int64_t step)>;
+/// `trace` is borrowed; options.step is not looked at. Errors: as replay_trace().
+TraceReplay start_replay(const std::vector<TraceRequest>& trace, const ReplayOptions& options);
 
 /// First number of the splitmix64 sequence of `seed` (Steele, Lea, Flood 2014).
 std::uint64_t splitmix64(std::uint64_t seed);

@@ -6,11 +6,13 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
 #include "core/error.h"
+#include "core/system/csv.h"
 
 namespace attnbench {
 namespace {
@@ -43,19 +45,11 @@ void for_each_line(const std::string& text, const Take& take) {
   }
 }
 
-std::vector<std::string> csv_fields(std::string_view line) {
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (const char c : line) {
-    if (c == '"') {
-      quoted = !quoted;
-    } else if (c == ',' && !quoted) {
-      fields.emplace_back();
-    } else {
-      fields.back() += c;
-    }
-  }
-  return fields;
+std::vector<std::string> csv_fields(const std::string& file, int number, std::string_view line) {
+  std::size_t at = 0;
+  auto fields = read_csv_fields(line, at);
+  if (!fields) reject_line(file, number, "quotes that are closed in their line", line);
+  return std::move(*fields);
 }
 
 std::optional<double> as_number(std::string_view text) {
@@ -90,7 +84,7 @@ std::optional<std::size_t> column_of(const std::vector<std::string>& header,
 }
 
 Columns columns_of(const std::string& file, int number, std::string_view line) {
-  const std::vector<std::string> header = csv_fields(line);
+  const std::vector<std::string> header = csv_fields(file, number, line);
   const auto prompt = column_of(header, kPromptNames);
   const auto answer = column_of(header, kAnswerNames);
   if (!prompt || !answer) {
@@ -118,8 +112,9 @@ void add_lists(const nlohmann::json& record, const std::string& file, int number
          file, number);
   }
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    if (!prompts[i].is_number_integer() || !answers[i].is_number_integer()) {
-      reject_line(file, number, "whole numbers in input_lens and output_lens", prompts[i].dump());
+    for (const nlohmann::json& length : {std::cref(prompts[i]), std::cref(answers[i])}) {
+      if (length.is_number_integer()) continue;
+      reject_line(file, number, "whole numbers in input_lens and output_lens", length.dump());
     }
     const auto prompt = prompts[i].get<std::int64_t>();
     const auto answer = answers[i].get<std::int64_t>();
@@ -133,7 +128,10 @@ void add_lists(const nlohmann::json& record, const std::string& file, int number
 }  // namespace
 
 double parse_timestamp(std::string_view text) {
-  if (const std::optional<double> number = as_number(text)) return *number;
+  // Why finite ones only: arrivals are sorted, and NaN has no place in an order.
+  if (const std::optional<double> number = as_number(text)) {
+    return std::isfinite(*number) ? *number : kNoArrival;
+  }
   // YYYY-MM-DD?hh:mm:ss with an optional fraction; a zone behind it is not looked at.
   constexpr std::size_t kWholeSeconds = 19;
   if (text.size() < kWholeSeconds || text[4] != '-' || text[7] != '-' || text[13] != ':' ||
@@ -168,7 +166,7 @@ std::vector<TraceRequest> parse_csv_trace(const std::string& text, const std::st
       columns = columns_of(file, number, line);
       return;
     }
-    const std::vector<std::string> fields = csv_fields(line);
+    const std::vector<std::string> fields = csv_fields(file, number, line);
     const std::size_t last = std::max(columns->prompt, columns->answer);
     const auto prompt = last < fields.size() ? as_count(fields[columns->prompt]) : std::nullopt;
     const auto answer = last < fields.size() ? as_count(fields[columns->answer]) : std::nullopt;
@@ -205,7 +203,9 @@ std::vector<TraceRequest> parse_sglang_log(const std::string& text, const std::s
     if (!line.starts_with('{')) return;
     const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) return;
-    const std::string event = record.value("event", "");
+    const auto kind = record.find("event");
+    if (kind == record.end() || !kind->is_string()) return;
+    const std::string event = kind->get<std::string>();
     const auto stamp = record.find("timestamp");
     const double time = stamp != record.end() && stamp->is_string()
                             ? parse_timestamp(stamp->get<std::string>())

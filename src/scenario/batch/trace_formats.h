@@ -36,7 +36,7 @@ std::vector<TraceRequest> parse_bench_trace(const std::string& text, const std::
 std::vector<TraceRequest> parse_sglang_log(const std::string& text, const std::string& file);
 
 /// Seconds of "2024-05-01 10:00:00.25" or "2024-05-01T10:00:00.25" since 1970, or of a number;
-/// kNoArrival for anything else.
+/// kNoArrival for anything else, infinities and NaN included.
 double parse_timestamp(std::string_view text);
 
 }  // namespace attnbench

@@ -93,6 +93,31 @@ TEST_CASE("the full Azure and Mooncake traces read and replay") {
 
 namespace {
 
+TEST_CASE("records of benchmarks with lengths or times that are none are refused or have none") {
+  const auto bench = [](const std::string& lengths) {
+    return trace_error("{\"input_lens\": " + lengths + ", \"output_lens\": [3, 3]}",
+                       TraceFormat::kVllmBench);
+  };
+  CHECK(bench("[5, 7]") == "accepted");
+  CHECK(bench("[-5, 7]") ==
+        "E-FORMAT: t: expected 1 to 100000000 prompt tokens and 0 to 100000000 generated ones, "
+        "found -5 and 3");
+  CHECK(bench("[18446744073709551615, 7]").starts_with("E-FORMAT: t: expected 1 to "));
+  CHECK(bench("[5, 7.5]") ==
+        "E-FORMAT: t:1: expected whole numbers in input_lens and output_lens, found '7.5'");
+  const auto csv = parse_trace("time,input_tokens,output_tokens\nnan,5,1\ninf,6,1\n2.5,7,1\n", "t",
+                               TraceFormat::kCsv);
+  REQUIRE(csv.size() == 3);
+  CHECK(csv[0].arrival_s == kNoArrival);
+  CHECK(csv[1].arrival_s == kNoArrival);
+  CHECK(csv[2].arrival_s == 2.5);
+  const std::string finished =
+      R"({"event": "request.finished", "out": {"meta_info": {"prompt_tokens": 4, "completion_tokens": 2}}})";
+  CHECK(
+      parse_trace("{\"event\": 5}\n{\"x\": 1}\n" + finished, "t", TraceFormat::kSglangLog).size() ==
+      1);
+}
+
 /// A seed whose replay starts at `line` of a trace of `n` lines.
 std::uint64_t seed_for(std::uint64_t line, std::uint64_t n) {
   std::uint64_t seed = 0;
@@ -125,6 +150,15 @@ TEST_CASE("a trace replays as worked out by hand") {
   CHECK(batch_at(trace, 5, 2, 8) == std::vector<Request>{{8, 8}});
 }
 
+TEST_CASE("one replay gives the batches of several steps") {
+  const std::vector<TraceRequest> trace = {{10, 3}, {3, 1}, {5, 2}};
+  const TraceReplay replay = start_replay(trace, {2, 8, 1, seed_for(0, trace.size())});
+  for (const std::int64_t step : {1, 2, 2, 4, 5, 40}) {
+    CAPTURE(step);
+    CHECK(replay(step).batch == batch_at(trace, step, 2, 8));
+  }
+}
+
 TEST_CASE("the seed picks the first line and the trace wraps around") {
   const std::vector<TraceRequest> trace = {{10, 3}, {3, 1}, {5, 2}};
   CHECK(batch_at(trace, 1, 2, 100, 1) == std::vector<Request>{{3, 3}, {5, 5}});
@@ -136,7 +170,7 @@ TEST_CASE("the batch is ordered decode, one-token chunk, longer chunk, fresh pro
   // 7 tokens a step. Step 1: A 4 (done), B 3 of 4. Step 2: A decodes, B its last token (a chunk of
   // one), C 5 of 9. Step 3: A and B decode, C its last 4, D 1 of 6: a fresh prompt stays last.
   const std::vector<TraceRequest> trace = {{4, 9}, {4, 9}, {9, 9}, {6, 9}};
-  CHECK(batch_at(trace, 2, 4, 7) == std::vector<Request>{{1, 5}, {1, 4}, {5, 5}});
+  CHECK(batch_at(trace, 2, 4, 7) == std::vector<Request>{{1, 5}, {1, 4, true}, {5, 5}});
   CHECK(batch_at(trace, 3, 4, 7) == std::vector<Request>{{1, 6}, {1, 5}, {4, 9}, {1, 1}});
 
   // B leaves after step 2; A, admitted later than C, overtakes it because it decodes by then.
@@ -144,7 +178,7 @@ TEST_CASE("the batch is ordered decode, one-token chunk, longer chunk, fresh pro
   // Step 1: A 1, B 9 of 20, budget 10. A leaves, C joins behind B. Step 2: B 10, C none.
   // Step 3: B its last token, C 2. Step 4: both decode.
   CHECK(batch_at(late, 2, 2, 10) == std::vector<Request>{{10, 19}});
-  CHECK(batch_at(late, 3, 2, 10) == std::vector<Request>{{1, 20}, {2, 2}});
+  CHECK(batch_at(late, 3, 2, 10) == std::vector<Request>{{1, 20, true}, {2, 2}});
   CHECK(batch_at(late, 4, 2, 10) == std::vector<Request>{{1, 21}, {1, 3}});
 }
 

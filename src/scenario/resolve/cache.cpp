@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "metadata/int_math.h"
+#include "metadata/mla/prefill.h"
 
 namespace attnbench {
 namespace {
@@ -73,11 +74,28 @@ void check_scale_file(const CaseValues& values, const Problem& problem) {
   }
 }
 
+/// Constants of scales that nobody makes; their defaults stand in every result file.
+void check_scale_constants(const CaseValues& values, const KvCacheSpec& cache) {
+  const auto check = [&](std::string_view key, double constant, double usual) {
+    if (constant == usual) return;
+    values.reject(ErrorKind::kConfig, key,
+                  "expected {} without kv_cache.calculate_kv_scales, found {}", usual, constant);
+  };
+  const KvCacheSpec usual;
+  check("kv_cache.q_scale_constant", cache.q_scale_constant, usual.q_scale_constant);
+  check("kv_cache.k_scale_constant", cache.k_scale_constant, usual.k_scale_constant);
+  check("kv_cache.v_scale_constant", cache.v_scale_constant, usual.v_scale_constant);
+}
+
 /// §5.4: the scales are those of the data, or given.
 void check_calculated_scales(const CaseValues& values, const Problem& problem) {
   constexpr std::string_view kKey = "kv_cache.calculate_kv_scales";
   const KvCacheSpec& cache = problem.kv_cache;
-  if (!cache.calculate_kv_scales) return;
+  if (!cache.calculate_kv_scales) return check_scale_constants(values, cache);
+  if (problem.attention.kv_sharing) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected false with attention.kv_sharing (nothing is written), found true");
+  }
   const auto is_one = [](double scale) { return scale == 1.0; };
   if (!std::ranges::all_of(cache.k_scale, is_one) || !std::ranges::all_of(cache.v_scale, is_one) ||
       !is_one(cache.q_scale)) {
@@ -86,10 +104,17 @@ void check_calculated_scales(const CaseValues& values, const Problem& problem) {
                   "{}, {} and {}",
                   cache.k_scale.front(), cache.v_scale.front(), cache.q_scale);
   }
-  if (problem.mla.emulate_fp8_prefill && problem.attention.type == AttentionType::kMla) {
+  if (problem.attention.type == AttentionType::kMla &&
+      (problem.mla.emulate_fp8_prefill || has_fp8_mla_prefill(problem))) {
     values.reject(ErrorKind::kConfig, kKey,
-                  "expected false with mla.emulate_fp8_prefill (the cache is gathered raw), found "
-                  "true");
+                  "expected false with {} (the cache is gathered raw), found true",
+                  problem.mla.emulate_fp8_prefill ? "mla.emulate_fp8_prefill"
+                                                  : "mla.use_prefill_query_quantization");
+  }
+  if (reads_tensor_scales(cache.dtype) && !has_tensor_scales(cache.dtype)) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected false for kv_cache.dtype {} (its scales are given), found true",
+                  to_string(cache.dtype));
   }
   if (problem.attention.type == AttentionType::kOp) {
     values.reject(ErrorKind::kConfig, kKey,
@@ -137,17 +162,81 @@ void check_cascade(const CaseValues& values, const Problem& problem) {
   }
 }
 
+/// §1.7: a manager's block is whole kernel blocks.
+void check_manager_blocks(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "kv_cache.manager_block_size";
+  const KvCacheSpec& cache = problem.kv_cache;
+  if (!cache.manager_block_size) return;
+  const int size = *cache.manager_block_size;
+  if (!has_cache(problem.attention.type)) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected null for type {}, which has no cache, found {}",
+                  to_string(problem.attention.type), size);
+  }
+  if (size % cache.block_size != 0) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected a multiple of kv_cache.block_size = {}, found {}", cache.block_size,
+                  size);
+  }
+  if (problem.cascade.common_prefix_len % size != 0) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected a divisor of cascade.common_prefix_len = {} (a prefix shares whole "
+                  "blocks of the manager), found {}",
+                  problem.cascade.common_prefix_len, size);
+  }
+  if (problem.dcp.world_size > 1) {
+    values.reject(ErrorKind::kConfig, kKey, "expected null with dcp.world_size = {}, found {}",
+                  problem.dcp.world_size, size);
+  }
+}
+
+/// §2: one allocation of several layers, whose planes are whole in layout NHD only.
+void check_layers(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "kv_cache.layers";
+  const KvCacheSpec& cache = problem.kv_cache;
+  if (!cache.layers) {
+    if (cache.layer == 0) return;
+    values.reject(ErrorKind::kConfig, "kv_cache.layer",
+                  "expected 0 without kv_cache.layers, found {}", cache.layer);
+  }
+  const AttentionType type = problem.attention.type;
+  if (type != AttentionType::kDecoder && type != AttentionType::kEncoderDecoder) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected it with type decoder or encoder_decoder only, found type {}",
+                  to_string(type));
+  }
+  if (cache.layer >= *cache.layers) {
+    values.reject(ErrorKind::kConfig, "kv_cache.layer",
+                  "expected less than kv_cache.layers = {}, found {}", *cache.layers, cache.layer);
+  }
+  if (cache.layout != CacheLayout::kNhd) {
+    values.reject(ErrorKind::kConfig, kKey, "expected kv_cache.layout NHD with it, found {}",
+                  to_string(cache.layout));
+  }
+  if (problem.dcp.world_size > 1) {
+    values.reject(ErrorKind::kConfig, kKey, "expected null with dcp.world_size = {}, found {}",
+                  problem.dcp.world_size, *cache.layers);
+  }
+}
+
+/// Kernel blocks that are handed out at once.
+std::int64_t blocks_at_once(const Problem& problem) {
+  const KvCacheSpec& cache = problem.kv_cache;
+  return cache.manager_block_size.value_or(cache.block_size) / cache.block_size;
+}
+
 /// Pages that the batch's block tables hold; the pages of a shared prefix count once. Under DCP one
 /// block id serves block_size tokens of every rank (§7.1).
 std::int64_t needed_blocks(const Problem& problem) {
+  const std::int64_t at_once = blocks_at_once(problem);
   const std::int64_t tokens_per_block =
-      std::int64_t{problem.kv_cache.block_size} * problem.dcp.world_size;
+      std::int64_t{problem.kv_cache.block_size} * problem.dcp.world_size * at_once;
   const std::int64_t shared = problem.cascade.common_prefix_len / tokens_per_block;
   std::int64_t blocks = shared;
   for (const Request& request : problem.batch) {
     blocks += std::max<std::int64_t>(0, ceil_div(request.seq_len, tokens_per_block) - shared);
   }
-  return blocks;
+  return blocks * at_once;
 }
 
 void resolve_num_blocks(const CaseValues& values, Problem& problem) {
@@ -156,6 +245,11 @@ void resolve_num_blocks(const CaseValues& values, Problem& problem) {
   if (!values.gives("kv_cache.num_blocks")) {
     // Why spare blocks: they are filled with poison, so that a read of a foreign page shows.
     num_blocks = needed == 0 ? 0 : needed + std::max<std::int64_t>(2, needed / 16);
+    num_blocks = round_up(num_blocks, blocks_at_once(problem));
+  } else if (num_blocks % blocks_at_once(problem) != 0) {
+    values.reject(ErrorKind::kConfig, "kv_cache.num_blocks",
+                  "expected whole blocks of the manager, of {} kernel blocks each, found {}",
+                  blocks_at_once(problem), num_blocks);
   } else if (num_blocks < needed) {
     values.reject(ErrorKind::kConfig, "kv_cache.num_blocks",
                   "expected at least the {} blocks that the batch needs, found {}", needed,
@@ -174,6 +268,8 @@ void resolve_cache(const CaseValues& values, Problem& problem) {
   check_calculated_scales(values, problem);
   check_dcp(values, problem);
   check_cascade(values, problem);
+  check_manager_blocks(values, problem);
+  check_layers(values, problem);
   resolve_num_blocks(values, problem);
 }
 

@@ -15,7 +15,8 @@
 namespace attnbench {
 namespace {
 
-/// A prefill backend that a scenario names must fit (§13.3).
+/// A prefill backend that a scenario names must fit (§13.3); whether the device does is a matter of
+/// each backend.
 void check_prefill_backend(const CaseValues& values, const Problem& problem) {
   constexpr std::string_view kKey = "mla.prefill_backend";
   const std::string& name = problem.mla.prefill_backend;
@@ -31,21 +32,115 @@ void check_prefill_backend(const CaseValues& values, const Problem& problem) {
   }
 }
 
-/// §8.6: e4m3 prefill reads an fp8 cache as it is stored.
+/// §8.6: e4m3 prefill reads an fp8 cache as it is stored. Which devices do so is not known here.
 void check_fp8_prefill(const CaseValues& values, const Problem& problem) {
-  constexpr std::string_view kKey = "mla.emulate_fp8_prefill";
-  if (!problem.mla.emulate_fp8_prefill) return;
+  const bool is_native = has_fp8_mla_prefill(problem);
+  const std::string_view key =
+      is_native ? "mla.use_prefill_query_quantization" : "mla.emulate_fp8_prefill";
+  if (!problem.mla.emulate_fp8_prefill && !is_native) return;
   const auto is_one = [](double scale) { return scale == 1.0; };
   const std::vector<double>& k_scale = problem.kv_cache.k_scale;
   if (!std::all_of(k_scale.begin(), k_scale.end(), is_one)) {
-    values.reject(ErrorKind::kConfig, kKey,
+    values.reject(ErrorKind::kConfig, key,
                   "expected kv_cache.k_scale 1 (the cache is gathered raw), found {}",
                   k_scale.front());
   }
   const KvCacheDtype dtype = problem.kv_cache.dtype;
   if (!is_e4m3_cache(dtype)) {
-    values.reject(ErrorKind::kConfig, kKey, "expected kv_cache.dtype fp8 with it, found {}",
+    values.reject(ErrorKind::kConfig, key, "expected kv_cache.dtype fp8 with it, found {}",
                   to_string(dtype));
+  }
+}
+
+/// Limits of the engine bound the batch, and size the workspace where nothing else does (§8.5).
+void check_engine(const CaseValues& values, const Problem& problem) {
+  const auto check = [&](std::string_view key, const std::optional<std::int64_t>& limit,
+                         std::int64_t needed, std::string_view what) {
+    if (!limit) return;
+    if (problem.mla.workspace_tokens) {
+      values.reject(ErrorKind::kConfig, key,
+                    "expected null with mla.workspace_tokens (which it would size), found {}",
+                    *limit);
+    }
+    if (*limit < needed) {
+      values.reject(ErrorKind::kConfig, key, "expected at least the {} {} of the batch, found {}",
+                    needed, what, *limit);
+    }
+  };
+  check("engine.max_model_len", problem.engine.max_model_len, problem.max_seq_len(),
+        "tokens of the longest request");
+  check("engine.max_num_seqs", problem.engine.max_num_seqs, problem.num_requests(), "requests");
+}
+
+/// Keys of other types than theirs, which nothing would read.
+void check_types(const CaseValues& values, const Problem& problem) {
+  const AttentionType type = problem.attention.type;
+  const auto reject_unless = [&](bool applies, std::string_view key, std::string_view types) {
+    if (applies || !values.gives(key)) return;
+    values.reject(ErrorKind::kConfig, key, "expected it with type {} only, found type {}", types,
+                  to_string(type));
+  };
+  const bool is_mla = type == AttentionType::kMla;
+  reject_unless(is_mla, "engine.max_model_len", "mla");
+  reject_unless(is_mla, "engine.max_num_seqs", "mla");
+  const bool has_decodes =
+      is_mla || type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder;
+  reject_unless(has_decodes, "attention.num_splits", "decoder, encoder_decoder or mla");
+  reject_unless(type == AttentionType::kDecoder, "attention.chunk_size", "decoder");
+  reject_unless(is_mla || type == AttentionType::kDecoder || !problem.attention.kv_sharing,
+                "attention.kv_sharing", "decoder or mla");
+}
+
+/// §3.11: chunks are whole pages of a causal decoder, and a window would be a second one.
+void check_chunks(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "attention.chunk_size";
+  const AttentionSpec& attention = problem.attention;
+  if (!attention.chunk_size) return;
+  if (!attention.causal) {
+    values.reject(ErrorKind::kConfig, kKey, "expected attention.causal true with it, found false");
+  }
+  if (attention.sliding_window) {
+    values.reject(ErrorKind::kConfig, kKey, "expected null with attention.sliding_window, found {}",
+                  *attention.chunk_size);
+  }
+  if (!attention.mm_prefix_ranges.empty()) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected null with attention.mm_prefix_ranges, found {}", *attention.chunk_size);
+  }
+  if (*attention.chunk_size % problem.kv_cache.block_size != 0) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected a multiple of kv_cache.block_size = {}, found {}",
+                  problem.kv_cache.block_size, *attention.chunk_size);
+  }
+}
+
+/// §18.2: in batch-invariant mode the order of every sum is fixed.
+void check_num_splits(const CaseValues& values, const Problem& problem) {
+  const std::optional<int>& num_splits = problem.attention.num_splits;
+  if (!num_splits || *num_splits == 1 || !problem.attention.batch_invariant) return;
+  values.reject(ErrorKind::kConfig, "attention.num_splits",
+                "expected 1 or null with attention.batch_invariant, found {}", *num_splits);
+}
+
+/// §8.2: weights are dequantised before they are split, which upstream does by the method that they
+/// were quantised with.
+void check_kv_b_proj(const CaseValues& values, const MlaSpec& mla) {
+  constexpr std::string_view kKey = "mla.kv_b_proj.dtype";
+  if (mla.kv_b_proj == WeightFormat::kNvfp4) {
+    values.reject(
+        ErrorKind::kConfig, kKey,
+        "expected auto or fp8 (NVFP4 weights, e2m1 with an e4m3 scale for 16 of them, are "
+        "not dequantised here), found nvfp4");
+  }
+  if (mla.kv_b_proj == WeightFormat::kAwq) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected auto or fp8 (AWQ weights, 4-bit integers with zero points, are not "
+                  "dequantised here), found awq");
+  }
+  if (mla.kv_b_proj_block && mla.kv_b_proj != WeightFormat::kFp8) {
+    values.reject(ErrorKind::kConfig, "mla.kv_b_proj.block_size",
+                  "expected null with mla.kv_b_proj.dtype {}, found {}", to_string(mla.kv_b_proj),
+                  *mla.kv_b_proj_block);
   }
 }
 
@@ -65,34 +160,51 @@ void check_mla(const CaseValues& values, const Problem& problem) {
                   "expected at least attention.num_heads = {}, found {}",
                   problem.attention.num_heads, *mla.q_pad_num_heads);
   }
+  check_kv_b_proj(values, mla);
   check_prefill_backend(values, problem);
   check_fp8_prefill(values, problem);
+  check_engine(values, problem);
 }
 
 /// The chunk plan of one kind of MLA backend (§8.5). E-VALUE for prefills in the wrong order
 /// (§1.4), E-CONFIG for a workspace that is too small.
 void plan_dense_mla(const Problem& problem, MetadataBuilder builder) {
-  const int first_prefill = split_batch(problem, builder, true).num_decodes;
+  const int first_prefill = split_batch(problem, builder).num_decodes;
   plan_mla_chunks(query_start_loc_of(problem, first_prefill), seq_lens_of(problem, first_prefill),
                   mla_workspace_tokens(problem), problem.kv_cache.block_size,
                   DcpGroup::of(problem));
 }
 
-/// A batch that no dense MLA backend could run. Sparse ones run every row as a decode.
-void check_mla_batch(const CaseValues& values, const Problem& problem) {
-  if (problem.mla.sparse_topk) return;
+/// Nothing when `check` passes for one of the dense MLA backends, else the error of the first.
+template <typename Check>
+std::optional<Error> error_of_all(const Check& check) {
   std::optional<Error> first;
   for (const MetadataBuilder builder : {MetadataBuilder::kMlaSingleOnly, MetadataBuilder::kFlashMla,
                                         MetadataBuilder::kFlashAttnMla}) {
     try {
-      return plan_dense_mla(problem, builder);
+      check(builder);
+      return std::nullopt;
     } catch (const Error& error) {
       if (!first) first = error;
     }
   }
-  values.reject(first->kind(),
-                first->kind() == ErrorKind::kConfig ? "mla.workspace_tokens" : "batch", "{}",
-                first->what());
+  return first;
+}
+
+/// A batch that no dense MLA backend could run, or capture. Sparse ones run every row as a decode.
+void check_mla_batch(const CaseValues& values, const Problem& problem) {
+  if (problem.mla.sparse_topk) return;
+  const auto planned =
+      error_of_all([&](MetadataBuilder builder) { plan_dense_mla(problem, builder); });
+  if (planned) {
+    values.reject(planned->kind(),
+                  planned->kind() == ErrorKind::kConfig ? "mla.workspace_tokens" : "batch", "{}",
+                  planned->what());
+  }
+  if (problem.timing.mode != TimingMode::kGraph) return;
+  const auto captured =
+      error_of_all([&](MetadataBuilder builder) { check_mla_graph_capture(problem, builder); });
+  if (captured) values.reject(captured->kind(), "timing.mode", "{}", captured->what());
 }
 
 /// Semantics §10.6, §10.7.
@@ -157,7 +269,9 @@ bool rotates(OpKind op) { return op == OpKind::kRope || op == OpKind::kRopeAndCa
 
 OpCacheLayout default_layout(const Problem& problem) {
   const bool triton = problem.op.name == OpKind::kRopeAndCache;
-  if (is_per_token_head(problem.kv_cache.dtype) || triton) return OpCacheLayout::kTr;
+  const bool inner =
+      kv_format(problem.kv_cache.dtype).of_heads && has_inner_scales(problem.kv_cache.dtype);
+  if (inner || triton) return OpCacheLayout::kTr;
   return problem.kv_cache.int8_level > 0 ? OpCacheLayout::kIx : OpCacheLayout::kFa;
 }
 
@@ -182,7 +296,8 @@ class UnusedKeys {
 void check_section(const UnusedKeys& keys, OpKind op, const OpSpec& spec) {
   keys.reject_if(op == OpKind::kGather && !spec.mla, "op.mla",
                  "true (entries of K and V have no gather)", "false");
-  keys.reject_if(op == OpKind::kMmQuant && spec.mla, "op.mla", "false", "true");
+  const bool has_no_latents = op == OpKind::kMmQuant || op == OpKind::kMetadata;
+  keys.reject_if(has_no_latents && spec.mla, "op.mla", "false", "true");
   const bool has_layout = writes_cache(op) && !spec.mla;
   keys.reject_if(!has_layout && spec.cache_layout != OpCacheLayout::kAuto, "op.cache_layout",
                  spec.mla ? "auto with latent entries" : "auto", to_string(spec.cache_layout));
@@ -215,6 +330,9 @@ void check_quantisation(const UnusedKeys& keys, OpKind op, const Problem& proble
   keys.reject_if(problem.kv_cache.int8_level > 0 && (!int8 || problem.op.mla),
                  "kv_cache.int8_level", problem.op.mla ? "0 with latent entries" : "0",
                  problem.kv_cache.int8_level);
+  keys.reject_if(problem.validation.max_quantization_error.has_value(),
+                 "validation.max_quantization_error", "null",
+                 problem.validation.max_quantization_error.value_or(0));
   keys.reject_if(problem.mm_encoder.fp8_scale_save_path.has_value(),
                  "mm_encoder.fp8_scale_save_path", "null",
                  problem.mm_encoder.fp8_scale_save_path.value_or(""));
@@ -273,6 +391,9 @@ void check_op(const CaseValues& values, const Problem& problem) {
 }  // namespace
 
 void check_modes(const CaseValues& values, const Problem& problem) {
+  check_types(values, problem);
+  check_num_splits(values, problem);
+  check_chunks(values, problem);
   if (problem.attention.type == AttentionType::kMla) {
     check_mla(values, problem);
     check_mla_batch(values, problem);
@@ -289,7 +410,8 @@ void check_modes(const CaseValues& values, const Problem& problem) {
 void resolve_op_entries(const CaseValues& values, Problem& problem) {
   if (!is_op(problem) || values.gives("op.mla")) return;
   const std::optional<OpKind> op = problem.op.name;
-  problem.op.mla = op != OpKind::kMmQuant && (op == OpKind::kGather || values.gives_section("mla"));
+  const bool has_no_latents = op == OpKind::kMmQuant || op == OpKind::kMetadata;
+  problem.op.mla = !has_no_latents && (op == OpKind::kGather || values.gives_section("mla"));
 }
 
 void resolve_op(const CaseValues& values, Problem& problem) {

@@ -91,7 +91,7 @@ TEST_CASE("per-head lists have one entry a head") {
         "E-SHAPE: s.yaml:4: kv_cache.k_scale: expected one number or num_kv_heads = 2 of them, "
         "found 1");
   CHECK(error_with("kv_cache: {v_scale: [0.5, 1, 2]}").starts_with("E-SHAPE: s.yaml:4: "));
-  CHECK(error_with("kv_cache: {v_scale: [0.5, 1]}") == "accepted");
+  CHECK(error_with("kv_cache: {dtype: fp8, v_scale: [0.5, 1]}") == "accepted");
 }
 
 TEST_CASE("mask options have their ranges") {
@@ -306,9 +306,20 @@ TEST_CASE("an operation refuses what it would not read") {
 
 TEST_CASE("a named prefill backend of MLA must fit, and FP8 prefill needs an fp8 cache") {
   const std::string head = "name: t\nbatch: q16\nattention: {type: mla, num_heads: 16}\n";
-  CHECK(error_of(head + "mla: {prefill_backend: TRTLLM_RAGGED}\n") ==
-        "E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend TRTLLM_RAGGED is "
-        "not valid for this configuration. Reason: [compute capability 9.0 not supported]");
+  // Whether the device is one for it, each backend says.
+  CHECK(error_of(head + "mla: {prefill_backend: TRTLLM_RAGGED}\n") == "accepted");
+  CHECK(error_of(head + "mla: {prefill_backend: TRTLLM_RAGGED, v_head_dim: 64}\n")
+            .starts_with("E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend "
+                         "TRTLLM_RAGGED is not valid for this configuration. Reason: [requires"));
+  const std::string native =
+      "mla: {prefill_backend: FLASHINFER, use_prefill_query_quantization: true}\n";
+  CHECK(error_of(head + native) == "accepted");
+  CHECK(error_of(head + native + "kv_cache: {dtype: fp8, k_scale: 0.5}\n")
+            .starts_with("E-CONFIG: s.yaml:4: mla.use_prefill_query_quantization: expected "
+                         "kv_cache.k_scale 1"));
+  CHECK(error_of(head + native + "kv_cache: {dtype: fp8, calculate_kv_scales: true}\n")
+            .starts_with("E-CONFIG: s.yaml:5: kv_cache.calculate_kv_scales: expected false with "
+                         "mla.use_prefill_query_quantization"));
   CHECK(error_of(head + "mla: {prefill_backend: FLASH_ATTN_PREFILL, qk_nope_head_dim: 256}\n") ==
         "E-CONFIG: s.yaml:4: mla.prefill_backend: Selected MLA prefill backend FLASH_ATTN_PREFILL "
         "is not valid for this configuration. Reason: [head_size 320 not supported]");
@@ -317,6 +328,117 @@ TEST_CASE("a named prefill backend of MLA must fit, and FP8 prefill needs an fp8
   CHECK(error_of(head + "mla: {emulate_fp8_prefill: true}\n") ==
         "E-CONFIG: s.yaml:4: mla.emulate_fp8_prefill: expected kv_cache.dtype fp8 with it, found "
         "auto");
+}
+
+TEST_CASE("limits of an engine hold its batch, size the workspace, and are of MLA alone") {
+  const std::string head = "name: t\nbatch: 3q1s200\nattention: {type: mla, num_heads: 16}\n";
+  CHECK(error_of(head + "engine: {max_model_len: 200, max_num_seqs: 3}\n") == "accepted");
+  CHECK(error_of(head + "engine: {max_model_len: 199}\n") ==
+        "E-CONFIG: s.yaml:4: engine.max_model_len: expected at least the 200 tokens of the longest "
+        "request of the batch, found 199");
+  CHECK(error_of(head + "engine: {max_num_seqs: 2}\n")
+            .starts_with("E-CONFIG: s.yaml:4: engine.max_num_seqs: expected at least the 3 "));
+  CHECK(error_of(head + "mla: {workspace_tokens: 4096}\nengine: {max_num_seqs: 4}\n")
+            .starts_with("E-CONFIG: s.yaml:5: engine.max_num_seqs: expected null with mla.work"));
+  CHECK(error_with("engine: {max_num_seqs: 4}") ==
+        "E-CONFIG: s.yaml:4: engine.max_num_seqs: expected it with type mla only, found type "
+        "decoder");
+}
+
+TEST_CASE("splits are of decodes, and fixed in batch-invariant mode") {
+  CHECK(attention_error("num_splits: 4") == "accepted");
+  CHECK(attention_error("num_splits: 257").starts_with("E-CONFIG: "));
+  CHECK(attention_error("num_splits: 4\n  type: encoder")
+            .find("expected it with type decoder, encoder_decoder or mla only") !=
+        std::string::npos);
+  CHECK(attention_error("num_splits: 4\n  batch_invariant: true")
+            .find("expected 1 or null with attention.batch_invariant, found 4") !=
+        std::string::npos);
+  CHECK(attention_error("num_splits: 1\n  batch_invariant: true") == "accepted");
+}
+
+TEST_CASE("a shared cache is of decoders, and makes no scales") {
+  CHECK(attention_error("kv_sharing: true") == "accepted");
+  CHECK(attention_error("kv_sharing: true\n  type: encoder_decoder").starts_with("E-CONFIG: "));
+  CHECK(
+      attention_error("kv_sharing: true", "q16\nkv_cache: {dtype: fp8, calculate_kv_scales: true}")
+          .ends_with("expected false with attention.kv_sharing (nothing is written), found true"));
+  CHECK(error_with("kv_cache: {k_scale_constant: 100}")
+            .ends_with("kv_cache.k_scale_constant: expected 200 without "
+                       "kv_cache.calculate_kv_scales, found 100"));
+  CHECK(error_with("kv_cache: {dtype: fp8, calculate_kv_scales: true, k_scale_constant: 100}") ==
+        "accepted");
+}
+
+TEST_CASE("chunks are whole pages of a causal decoder without a window") {
+  CHECK(attention_error("chunk_size: 64") == "accepted");
+  CHECK(attention_error("chunk_size: 40")
+            .ends_with(
+                "attention.chunk_size: expected a multiple of kv_cache.block_size = 16, found 40"));
+  CHECK(attention_error("chunk_size: 64\n  sliding_window: 8")
+            .ends_with("expected null with attention.sliding_window, found 64"));
+  CHECK(attention_error("chunk_size: 64\n  mm_prefix_ranges: {0: [[0, 3]]}")
+            .ends_with("expected null with attention.mm_prefix_ranges, found 64"));
+  CHECK(attention_error("chunk_size: 64\n  causal: false").starts_with("E-CONFIG: "));
+  CHECK(attention_error("chunk_size: 64\n  type: encoder")
+            .ends_with("expected it with type decoder only, found type encoder"));
+}
+
+TEST_CASE("layers of an allocation and blocks of a manager fit the cache") {
+  CHECK(error_with("kv_cache: {layers: 4, layer: 3}") == "accepted");
+  CHECK(error_with("kv_cache: {layers: 4, layer: 4}")
+            .ends_with("kv_cache.layer: expected less than kv_cache.layers = 4, found 4"));
+  CHECK(error_with("kv_cache: {layer: 1}")
+            .ends_with("kv_cache.layer: expected 0 without kv_cache.layers, found 1"));
+  CHECK(error_with("kv_cache: {layers: 4, layout: HND}")
+            .ends_with("expected kv_cache.layout NHD with it, found HND"));
+  CHECK(error_with("kv_cache: {layers: 2}\ndcp: {world_size: 2}").starts_with("E-CONFIG: "));
+  CHECK(error_with("kv_cache: {manager_block_size: 40}")
+            .ends_with("expected a multiple of kv_cache.block_size = 16, found 40"));
+  CHECK(error_with("kv_cache: {manager_block_size: 64}\ncascade: {common_prefix_len: 32}", "q1s40")
+            .find("expected a divisor of cascade.common_prefix_len = 32") != std::string::npos);
+  CHECK(error_with("kv_cache: {manager_block_size: 64, num_blocks: 9}")
+            .ends_with("expected whole blocks of the manager, of 4 kernel blocks each, found 9"));
+  // One block of the manager for 16 tokens, and as many spare ones as there must be.
+  CHECK(
+      only_case(base_text("batch: q16\nkv_cache: {manager_block_size: 64}")).kv_cache.num_blocks ==
+      8);
+}
+
+TEST_CASE("a graph of MLA that no backend could capture is an error") {
+  const std::string head =
+      "name: t\nattention: {type: mla, num_heads: 16}\ntiming: {mode: graph}\n";
+  CHECK(error_of(head + "batch: 3q1s200\n") == "accepted");
+  CHECK(error_of(head + "batch: 3q200s200\n") == "accepted");  // FLASH_ATTN_MLA's are decodes
+  CHECK(error_of(head + "batch: q1s200_q513\n") ==
+        "E-CONFIG: s.yaml:3: timing.mode: MLA graph: expected max_query_len <= 1, got 513");
+  CHECK(error_of(head + "batch: q1s200_q513\nmla: {sparse_topk: 128}\n") == "accepted");
+}
+
+TEST_CASE("a row of a batch says whether its tokens are of a prompt") {
+  const Problem problem = only_case(base_text(
+      "batch:\n- {query_len: 1, seq_len: 9, prefilling: true}\n- {query_len: 1, seq_len: 9}\n"));
+  CHECK(problem.batch[0].prefilling == true);
+  CHECK_FALSE(problem.batch[1].prefilling.has_value());
+  CHECK(problem_to_json(problem).find(
+            R"({"count":1,"query_len":1,"seq_len":9,"prefilling":true})") != std::string::npos);
+  CHECK(error_of(base_text("batch: [{query_len: 1, seq_len: 9, prefilling: 1}]\n"))
+            .find("batch.prefilling: expected true or false, found 1") != std::string::npos);
+}
+
+TEST_CASE("weights of kv_b_proj are in fp8 with blocks or without, and NVFP4 and AWQ are refused") {
+  const std::string head = "name: t\nbatch: q16\nattention: {type: mla, num_heads: 16}\n";
+  CHECK(error_of(head + "mla: {kv_b_proj: {dtype: fp8}}\n") == "accepted");
+  CHECK(error_of(head + "mla: {kv_b_proj: {dtype: fp8, block_size: 128}}\n") == "accepted");
+  CHECK(
+      error_of(head + "mla: {kv_b_proj: {block_size: 128}}\n") ==
+      "E-CONFIG: s.yaml:4: mla.kv_b_proj.block_size: expected null with mla.kv_b_proj.dtype auto, "
+      "found 128");
+  for (const auto& [name, words] : {std::pair{"nvfp4", "NVFP4 weights"}, {"awq", "AWQ weights"}}) {
+    const std::string error = error_of(head + "mla: {kv_b_proj: {dtype: " + name + "}}\n");
+    CHECK(error.starts_with("E-CONFIG: s.yaml:4: mla.kv_b_proj.dtype: expected auto or fp8"));
+    CHECK(error.find(words) != std::string::npos);
+  }
 }
 
 TEST_CASE("under DCP output groups fill the row of a rank") {
@@ -352,7 +474,8 @@ TEST_CASE("problem_to_json read as a scenario gives the same problem") {
       " alibi_slopes: [0.5, 0.25], mm_prefix_ranges: {1: [[1, 4]], 0: [[0, 0]]}, causal: false,"
       " sliding_window: 7, scale: 0.1, logits_soft_cap: 30}\nbatch: 2q9\n",
       "name: t\nattention: {type: mla, num_heads: 16}\nbatch: q1s5\n"
-      "mla: {sparse_topk: 2048, sparse: {valid: 0.5}, workspace_tokens: 64, q_pad_num_heads: 128}\n"
+      "mla: {sparse_topk: 2048, sparse: {valid: 0.5}, workspace_tokens: 64, q_pad_num_heads: 128,"
+      " kv_b_proj: {dtype: fp8, block_size: 128}}\n"
       "output_quant: {type: nvfp4, scale: 0.1}\n",
       "name: t\nattention: {type: mm_encoder, num_heads: 8, head_size: 80}\n"
       "mm_encoder: {images: [[100, 100]], window: 3, layer_names: {template: 'a.{}.b', count: "

@@ -113,6 +113,7 @@ class Translation {
     } else {
       write_heads();
       write_window();
+      write_chunks();
       write_score();
     }
     write_cache();
@@ -224,6 +225,15 @@ class Translation {
                           config_.find("sliding_window_pattern") != nullptr ||
                           model_type_ == "gemma2" || model_type_ == "gpt_oss";
     if (has_both) note_ = " (one with a window; attention.sliding_window: null for the others)";
+  }
+
+  /// Llama 4: three layers of four attend within chunks.
+  void write_chunks() {
+    const Value* const size = integer_of(config_, {"attention_chunk_size"});
+    const bool lists_layers = config_.find("layer_types") != nullptr;
+    if (size == nullptr || (lists_layers && !has_layers_of("chunked_attention"))) return;
+    set("attention.chunk_size", *size);
+    note_ = " (one with chunks; attention.chunk_size: null for the others)";
   }
 
   /// Scale, soft-cap, ALiBi and sinks.

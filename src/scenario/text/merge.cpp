@@ -97,6 +97,14 @@ Value parse_override(const std::string& key, const std::string& text) {
   return document;
 }
 
+/// Takes the value of a dotted key out of the document.
+void erase_path(Value& document, std::string_view key) {
+  const std::size_t dot = key.rfind('.');
+  if (dot == std::string_view::npos) return document.erase(key);
+  if (document.find_path(key.substr(0, dot)) == nullptr) return;
+  document.at_or_add_path(key.substr(0, dot)).erase(key.substr(dot + 1));
+}
+
 bool is_at_or_under(const std::string& key, const std::string& section) {
   return key.starts_with(section) && (key.size() == section.size() || key[section.size()] == '.');
 }
@@ -132,7 +140,15 @@ void apply_overrides(Value& document,
       fail(ErrorKind::kConfig, "--set {}={}: expected a key of one case, found '{}'", key, text,
            key);
     }
-    document = deep_merge(std::move(document), parse_override(key, text));
+    Value change = parse_override(key, text);
+    const Value* const swept = document.find("sweep");
+    const bool is_given =
+        document.find_path(key) != nullptr || (swept != nullptr && swept->find(key) != nullptr);
+    if (is_given && change.find_path(key)->is_null()) {
+      erase_path(document, key);
+    } else {
+      document = deep_merge(std::move(document), std::move(change));
+    }
     Value* sweep = document.find("sweep");
     if (sweep == nullptr) continue;
     std::erase_if(sweep->entries, [&key = key](const Value::Entry& entry) {

@@ -33,9 +33,9 @@ Value deep_merge(Value base, Value over);
 Value load_document(const std::string& text, const std::filesystem::path& path,
                     const std::vector<std::filesystem::path>& search_path);
 
-/// Applies `--set key=value` in order; values are YAML, so that "[1, 2]" is a list. A key that is
-/// set, or whose section is, is no longer swept. Errors as of read_yaml, and E-CONFIG for `sweep`
-/// and `extends`.
+/// Applies `--set key=value` in order; values are YAML, so that "[1, 2]" is a list, and null takes
+/// the key out of the document. A key that is set, or whose section is, is no longer swept. Errors
+/// as of read_yaml, and E-CONFIG for `sweep` and `extends`.
 void apply_overrides(Value& document,
                      const std::vector<std::pair<std::string, std::string>>& overrides);
 

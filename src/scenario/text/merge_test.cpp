@@ -9,7 +9,7 @@ using namespace testing;
 
 constexpr const char* kBase =
     "attention: {num_heads: 8, num_kv_heads: 2, head_size: 64, sliding_window: 128}\n"
-    "kv_cache: {k_scale: [0.5, 0.25], block_size: 32}\n";
+    "kv_cache: {dtype: fp8, k_scale: [0.5, 0.25], block_size: 32}\n";
 
 TEST_CASE("extends merges mappings and replaces lists, scalars and by null") {
   const TempFolder folder;
@@ -70,7 +70,7 @@ TEST_CASE("recursion in extends is reported with its chain") {
 
 TEST_CASE("an error in an extended file names that file and line") {
   const TempFolder folder;
-  const auto base = folder.write("base.yaml", std::string(kBase) + "dcp:\n  world_sise: 2\n");
+  const auto base = folder.write("base.yaml", kBase + std::string("dcp:\n  world_sise: 2\n"));
   const auto file = folder.write("s.yaml", "name: t\nextends: base.yaml\nbatch: q16\n");
   try {
     load_scenario(file);
@@ -84,9 +84,9 @@ TEST_CASE("an error in an extended file names that file and line") {
 TEST_CASE("paths are relative to the file in which they stand") {
   const TempFolder folder;
   folder.write("models/base.yaml", std::string(kBase) + "inputs: {file: weights/x.safetensors}\n");
-  const auto file = folder.write(
-      "s.yaml",
-      "name: t\nextends: models/base.yaml\nbatch: q16\nkv_cache: {value_scale_file: s.json}\n");
+  const auto file = folder.write("s.yaml",
+                                 "name: t\nextends: models/base.yaml\nbatch: q16\n"
+                                 "kv_cache: {int8_level: 1, value_scale_file: s.json}\n");
   const Problem problem = load_scenario(file).cases.at(0);
   CHECK(*problem.inputs.file == (folder.path() / "models/weights/x.safetensors").string());
   CHECK(*problem.kv_cache.value_scale_file == (folder.path() / "s.json").string());
@@ -122,6 +122,17 @@ TEST_CASE("later --set wins, and null unsets") {
   const Problem problem = only_case(base_text("batch: q16\n"), set);
   CHECK(problem.attention.scale == 0.5);
   CHECK(!problem.attention.sliding_window);
+}
+
+TEST_CASE("null takes back a key that has no null of its own, and no key that there is not") {
+  const std::string text = base_text("batch: q16\nkv_cache: {dtype: fp8, k_scale: 0.5}\n");
+  const ScenarioOptions both{
+      .overrides = {{"kv_cache.dtype", "auto"}, {"kv_cache.k_scale", "null"}}, .search_path = {}};
+  CHECK(only_case(text, both).kv_cache.k_scale == std::vector<double>{1.0});
+  const ScenarioOptions one{.overrides = {{"kv_cache.dtype", "auto"}}, .search_path = {}};
+  CHECK(error_of(text, one).find("kv_cache.k_scale: read only with") != std::string::npos);
+  const ScenarioOptions unknown{.overrides = {{"kv_cache.k_scail", "null"}}, .search_path = {}};
+  CHECK(error_of(text, unknown).find("unknown key 'kv_cache.k_scail'") != std::string::npos);
 }
 
 TEST_CASE("an error in --set names the option") {

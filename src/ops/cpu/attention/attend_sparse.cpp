@@ -89,6 +89,7 @@ class SparseProblem {
       case attn::MlaEntry::kE4M3:
         return attn::Element::kE4M3;
       case attn::MlaEntry::kDsMla:
+      case attn::MlaEntry::kModel1:
         return attn::Element::kU8;
     }
     return params_.kv.element;
@@ -104,6 +105,11 @@ class SparseProblem {
     float* key = scratch.key.data() + std::int64_t{row} * params_.head_size;
     if (sparse_.format == attn::MlaEntry::kDsMla) {
       read_ds_mla_entry(reinterpret_cast<const std::uint8_t*>(entry), codes_, key);
+    } else if (sparse_.format == attn::MlaEntry::kModel1) {
+      const auto* scales = static_cast<const std::uint8_t*>(kv.key) +
+                           slot / kv.block_size * kv.block_stride +
+                           model1_scales_at(kv.block_size, slot % kv.block_size);
+      read_model1_entry(reinterpret_cast<const std::uint8_t*>(entry), scales, codes_, key);
     } else {
       decode_row(element(), entry, params_.head_size, codes_, key);
     }
@@ -145,6 +151,14 @@ void check_sparse(const attn::AttendParams& params, const attn::SparseParams& sp
       (params.head_size != attn::kDsMlaLatent + attn::kDsMlaRope ||
        params.v_head_size != attn::kDsMlaLatent)) {
     fail(ErrorKind::kShape, "fp8_ds_mla attention: expected head sizes 576 and 512, got {} and {}",
+         params.head_size, params.v_head_size);
+  }
+  constexpr int kModel1Values = attn::kModel1Latent + attn::kModel1Rope;
+  if (sparse.format == attn::MlaEntry::kModel1 &&
+      (params.head_size != kModel1Values ||
+       (params.v_head_size != attn::kModel1Latent && params.v_head_size != kModel1Values))) {
+    fail(ErrorKind::kShape,
+         "fp8_model1_mla attention: expected head sizes 512 and 448 or 512, got {} and {}",
          params.head_size, params.v_head_size);
   }
 }

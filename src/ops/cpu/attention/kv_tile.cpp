@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/numbers/dtype.h"
+#include "kernels/common/packed_codes.cuh"
 #include "ops/cpu/attention/tile_scores.h"
 #include "ops/cpu/rows.h"
 
@@ -20,8 +21,11 @@ struct Side {
   attn::i64 head_offset;
   const float* scales;  // per-token-head, or null
   const CodeTable& codes;
-  int width;           // D or Dv
-  bool whole_numbers;  // int8 whose scale is applied elsewhere
+  int width;                     // D or Dv
+  bool whole_numbers;            // int8 whose scale is applied elsewhere
+  const attn::u8* block_scales;  // of nvfp4
+  const float* tensor_scale;     // [Hk] of nvfp4, or null: 1
+  bool is_value;
 };
 
 /// Why not the code table: a conversion vectorises, a look-up does not.
@@ -50,6 +54,50 @@ void decode_slots(const Side& side, attn::i64 first, int count, const float* sca
   }
 }
 
+/// A vector of codes of 4 bits, rotated as they are stored.
+void decode_int4(const char* source, int width, float stored_scale, float* destination) {
+  const float scale = attn::int4_scale(stored_scale);
+  const int zero_point = attn::int4_zero_point(stored_scale);
+  for (int d = 0; d < width; ++d) {
+    const int pair = static_cast<unsigned char>(source[d / 2]);
+    const int code = d % 2 == 0 ? pair & 15 : pair >> 4;
+    destination[d] = scale * static_cast<float>(code - zero_point);
+  }
+}
+
+void decode_nvfp4(const Side& side, const char* source, attn::i64 block, int slot, int kv_head,
+                  float* destination) {
+  const attn::BlockScales& at = side.kv.block_scales;
+  const int blocks = side.width / attn::kKvScaleBlock;
+  const attn::u8* scales = side.block_scales + block * at.block_stride + kv_head * at.head_stride;
+  const float tensor_scale = side.tensor_scale == nullptr ? 1.0f : side.tensor_scale[kv_head];
+  for (int b = 0; b < blocks; ++b) {
+    const attn::SwizzledScale place =
+        side.is_value ? attn::swizzled_value_scale(slot, b, blocks) : attn::SwizzledScale{slot, b};
+    const float scale = attn::e4m3_to_float(scales[place.slot * at.slot_stride + place.block]);
+    for (int d = b * attn::kKvScaleBlock; d < (b + 1) * attn::kKvScaleBlock; ++d) {
+      const int pair = static_cast<unsigned char>(source[d / 2]);
+      const auto code = static_cast<attn::u8>(d % 2 == 0 ? pair & 15 : pair >> 4);
+      destination[d] = attn::e2m1_to_float(code) * scale * tensor_scale;
+    }
+  }
+}
+
+/// `count` slots of a page, from `slot` on, of packed codes.
+void decode_packed(const Side& side, attn::i64 block, attn::i64 slot, int count, int kv_head,
+                   const float* scale, float* destination) {
+  for (int i = 0; i < count; ++i) {
+    const char* source = side.base + block * side.kv.block_stride + (slot + i) * side.token_stride +
+                         side.head_offset;
+    if (side.kv.coding == attn::KvCoding::kInt4) {
+      decode_int4(source, side.width, *(scale + i * side.kv.scale_slot_stride), destination);
+    } else {
+      decode_nvfp4(side, source, block, static_cast<int>(slot) + i, kv_head, destination);
+    }
+    destination += side.width;
+  }
+}
+
 /// Goes from page to page: within one the slots of a head are token_stride apart.
 void gather(const Side& side, int request, int kv_head, std::int64_t begin, std::int64_t end,
             float* destination) {
@@ -69,8 +117,12 @@ void gather(const Side& side, int request, int kv_head, std::int64_t begin, std:
                              ? nullptr
                              : side.scales + block * kv.scale_block_stride +
                                    slot * kv.scale_slot_stride + kv_head * kv.scale_head_stride;
-    decode_slots(side, block * kv.block_stride + slot * side.token_stride + side.head_offset, count,
-                 scale, destination);
+    if (kv.coding != attn::KvCoding::kElements) {
+      decode_packed(side, block, slot, count, kv_head, scale, destination);
+    } else {
+      decode_slots(side, block * kv.block_stride + slot * side.token_stride + side.head_offset,
+                   count, scale, destination);
+    }
     destination += static_cast<std::int64_t>(count) * side.width;
     j += count;
   }
@@ -112,7 +164,10 @@ void gather_keys(const attn::AttendParams& params, int request, int kv_head, std
                   is_int8(params) ? nullptr : kv.key_scales,  // int8: scales follow the product
                   scratch.key_codes,
                   params.head_size,
-                  is_int8(params)};
+                  is_int8(params),
+                  kv.block_scales.key,
+                  kv.k_scale,
+                  false};
   gather(side, request, kv_head, begin, end, scratch.key.data());
 }
 
@@ -127,7 +182,10 @@ void gather_values(const attn::AttendParams& params, int request, int kv_head, s
                   kv.value_scales,
                   scratch.value_codes,
                   params.v_head_size,
-                  is_int8(params) && params.int8.value_element == attn::Element::kI8};
+                  is_int8(params) && params.int8.value_element == attn::Element::kI8,
+                  kv.block_scales.value,
+                  kv.v_scale,
+                  true};
   gather(side, request, kv_head, begin, end, scratch.value.data());
 }
 

@@ -3,6 +3,7 @@
 #include "ops/cpu/cache/ds_mla_entry.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -24,6 +25,13 @@ float tile_scale(const float* values) {
   // fmax passes NaN over, as on the GPU.
   for (int i = 0; i < attn::kDsMlaTile; ++i) largest = std::fmax(largest, std::fabs(values[i]));
   return std::max(largest / 448.0f, std::numeric_limits<float>::min());
+}
+
+constexpr int kModel1Tiles = attn::kModel1Latent / attn::kModel1Tile;
+
+/// The exponent that a ue8m0 code holds: that of x, and one more unless x is a power of two.
+std::uint8_t ue8m0_at_least(float x) {
+  return static_cast<std::uint8_t>((std::bit_cast<std::uint32_t>(x) + 0x7FFFFFu) >> 23);
 }
 
 }  // namespace
@@ -59,6 +67,33 @@ void read_ds_mla_entry(const std::uint8_t* entry, const CodeTable& codes, float*
     values += attn::kDsMlaTile;
   }
   load_floats(Dtype::kBF16, entry + kNumTiles * sizeof(float), attn::kDsMlaRope, values);
+}
+
+void write_model1_entry(const float* kv_c, const void* k_pe, std::uint8_t* data,
+                        std::uint8_t* scales) {
+  for (int tile = 0; tile < kModel1Tiles; ++tile) {
+    const float* values = kv_c + tile * attn::kModel1Tile;
+    float largest = 0.0f;
+    // fmax passes NaN over, as on the GPU.
+    for (int i = 0; i < attn::kModel1Tile; ++i) largest = std::fmax(largest, std::fabs(values[i]));
+    scales[tile] = ue8m0_at_least(std::max(largest, 1e-4f) / 448.0f);
+    const float scale = attn::ue8m0_to_float(scales[tile]);
+    for (int i = 0; i < attn::kModel1Tile; ++i) {
+      data[tile * attn::kModel1Tile + i] = encode_e4m3(values[i] / scale);
+    }
+  }
+  scales[kModel1Tiles] = 0;
+  std::memcpy(data + attn::kModel1Latent, k_pe, attn::kModel1Rope * sizeof(std::uint16_t));
+}
+
+void read_model1_entry(const std::uint8_t* data, const std::uint8_t* scales, const CodeTable& codes,
+                       float* values) {
+  for (int i = 0; i < attn::kModel1Latent; ++i) {
+    const float scale = attn::ue8m0_to_float(scales[i / attn::kModel1Tile]);
+    values[i] = attn::bf16_to_float(attn::bf16_from_float(codes[data[i]] * scale));
+  }
+  load_floats(Dtype::kBF16, data + attn::kModel1Latent, attn::kModel1Rope,
+              values + attn::kModel1Latent);
 }
 
 }  // namespace attnbench::cpu

@@ -86,12 +86,22 @@ void upconvert_ds_mla(const attn::DsMlaUpconvertParams& params, Workers& workers
     if (request < 0) return;
     const attn::i64 position = row - params.workspace_starts[request];
     if (position >= params.seq_lens[request]) return;
-    constexpr int kWidth = attn::kDsMlaLatent + attn::kDsMlaRope;
-    float* values = room_for(workers.scratch[static_cast<std::size_t>(thread)].line, kWidth);
-    read_ds_mla_entry(
-        reinterpret_cast<const std::uint8_t*>(entry_at(params.entries, request, position)), codes,
-        values);
-    store_row(attn::Element::kBF16, values, kWidth,
+    const bool is_model1 = params.is_model1 != 0;
+    const int width =
+        is_model1 ? attn::kModel1Latent + attn::kModel1Rope : attn::kDsMlaLatent + attn::kDsMlaRope;
+    float* values = room_for(workers.scratch[static_cast<std::size_t>(thread)].line, width);
+    const auto* entry =
+        reinterpret_cast<const std::uint8_t*>(entry_at(params.entries, request, position));
+    if (is_model1) {
+      const attn::i64 offset = position % params.entries.block_size;
+      read_model1_entry(entry,
+                        entry - offset * params.entries.slot_stride +
+                            model1_scales_at(params.entries.block_size, offset),
+                        codes, values);
+    } else {
+      read_ds_mla_entry(entry, codes, values);
+    }
+    store_row(attn::Element::kBF16, values, width,
               element_at(attn::Element::kBF16, params.output, row * params.output_token_stride));
   });
 }

@@ -105,7 +105,7 @@ TEST_CASE("upconvert makes bf16 rows of the requests and leaves the gaps of the 
   const std::vector<int> lens{7, 0, 5};
   Tensor output = poisoned_tensor(Dtype::kBF16, {15, 576});
   ops->upconvert_ds_mla(
-      {context.entries(), output.bytes(), 576, lens.data(), starts.data(), 3, 15});
+      {context.entries(), output.bytes(), 576, lens.data(), starts.data(), 3, 15, 0});
   for (int row = 0; row < 15; ++row) {
     const int request = row < 7 ? 0 : (row >= 9 && row < 14 ? 2 : -1);
     if (request < 0) {
@@ -138,7 +138,7 @@ TEST_CASE("gathering no tokens of no requests writes nothing") {
   ops->gather_mla(
       {context.entries(), attn::Element::kBF16, nullptr, 4, &zero, nullptr, nullptr, 0, nullptr});
   ops->cp_gather({context.entries(), nullptr, 4, &zero, nullptr, 0, 0});
-  ops->upconvert_ds_mla({context.entries(), nullptr, 576, nullptr, nullptr, 0, 0});
+  ops->upconvert_ds_mla({context.entries(), nullptr, 576, nullptr, nullptr, 0, 0, 0});
 }
 
 }  // namespace attnbench::cpu

@@ -1,6 +1,7 @@
-// e4m3 codes as the quantisers of semantics §8 and §9 store them: saturating at 448, where a plain
-// cast would give NaN, and with one code for NaN of either sign. The quantisers count what
-// saturates beyond rounding, because a scale that cuts off real values shows in that number first.
+// What quantisers and cache writes share. e4m3 codes as semantics §8 and §9 have them stored:
+// saturating at 448, where a plain cast would give NaN, and with one code for NaN of either sign.
+// The quantisers count what saturates beyond rounding, because a scale that cuts off real values
+// shows in that number first.
 #pragma once
 
 #include <cmath>
@@ -33,5 +34,13 @@ inline std::int64_t encode_e4m3_row(const float* values, std::int64_t count, att
 /// x * factor, where zero stays zero: the reciprocal of a scale below 2^-128 is infinite, and 0
 /// times infinity would turn a tensor of zeros into NaN.
 inline float scaled_by(float x, float factor) { return x == 0.0f ? x : x * factor; }
+
+/// Writes the codes of 16 values as NVFP4 (§9.4, §5.7) to 8 bytes, the even column in the low
+/// nibble, and returns the e4m3 code of their scale.
+attn::u8 quantise_nvfp4_block(const float* values, float global_scale, attn::u8* packed);
+
+/// The rotation before 4-bit codes (§5.6): values [width], a power of two up to 512, become
+/// H (signs * values), or signs * (H values) / width when inverse.
+void rotate_head(float* values, int width, bool inverse);
 
 }  // namespace attnbench::cpu

@@ -10,10 +10,8 @@
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
-namespace {
 
-/// Writes the codes of 16 values to 8 bytes and returns the code of their scale.
-attn::u8 quantise_block(const float* values, float global_scale, attn::u8* packed) {
+attn::u8 quantise_nvfp4_block(const float* values, float global_scale, attn::u8* packed) {
   float largest = 0.0f;
   for (int i = 0; i < attn::kNvfp4Block; ++i) largest = std::fmax(largest, std::fabs(values[i]));
   const attn::u8 scale_code = encode_e4m3(global_scale * (largest / 6.0f));
@@ -28,8 +26,6 @@ attn::u8 quantise_block(const float* values, float global_scale, attn::u8* packe
   }
   return scale_code;
 }
-
-}  // namespace
 
 void quantise_nvfp4(const attn::Nvfp4QuantiseParams& params, Workers& workers) {
   const attn::i64 num_blocks = params.num_columns / attn::kNvfp4Block;
@@ -46,8 +42,8 @@ void quantise_nvfp4(const attn::Nvfp4QuantiseParams& params, Workers& workers) {
       const attn::i64 at = params.swizzled != 0
                                ? attn::nvfp4_swizzled_offset(row, block, tiles_across)
                                : row * num_blocks + block;
-      params.scales[at] = quantise_block(values + block * attn::kNvfp4Block, global_scale,
-                                         packed + block * (attn::kNvfp4Block / 2));
+      params.scales[at] = quantise_nvfp4_block(values + block * attn::kNvfp4Block, global_scale,
+                                               packed + block * (attn::kNvfp4Block / 2));
     }
   });
 }

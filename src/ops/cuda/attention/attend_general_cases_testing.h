@@ -41,14 +41,17 @@ inline attn::PlanParams make_plan(CaseMemory& memory, int heads, int latent, int
 inline void set_mla_entries(attn::AttendParams& p, const MlaAttendCase& c, int blocks,
                             CaseMemory& memory) {
   const bool is_ds_mla = c.format == attn::MlaEntry::kDsMla;
-  const int entry = is_ds_mla ? attn::kDsMlaEntryBytes : c.latent + c.rope;
+  const bool is_model1 = c.format == attn::MlaEntry::kModel1;
+  int entry = is_ds_mla ? attn::kDsMlaEntryBytes : c.latent + c.rope;
+  if (is_model1) entry = attn::kModel1EntryBytes;
   const Dtype cache = c.format == attn::MlaEntry::kE4M3 ? Dtype::kE4M3 : c.query;
   const int entries = blocks * kMlaBlockSize;
-  p.kv.element = is_ds_mla ? attn::Element::kU8 : element_of(cache);
+  p.kv.element = is_ds_mla || is_model1 ? attn::Element::kU8 : element_of(cache);
   p.kv.key = memory.upload(is_ds_mla ? drawn_ds_mla(entries, 41)
                                      : drawn(cache, {entries, entry}, 42, false));
+  if (is_model1) p.kv.key = memory.upload(drawn_model1(blocks, kMlaBlockSize, 45));
   p.kv.value = p.kv.key;
-  p.kv.token_stride_key = p.kv.token_stride_value = entry;
+  p.kv.token_stride_key = p.kv.token_stride_value = is_model1 ? attn::kModel1DataBytes : entry;
   p.kv.block_stride = attn::i64{kMlaBlockSize} * entry;
   p.kv.block_size = kMlaBlockSize;
   if (c.format == attn::MlaEntry::kE4M3) {
@@ -363,11 +366,25 @@ inline void add_general_attend_cases(std::vector<OperationCase>& cases) {
       {.name = "mla f32", .query = kF32, .output = kF32, .latent = 128, .rope = 32},
       {.name = "mla sparse", .form = MlaForm::kSparse},
       {.name = "mla sparse e4m3", .format = MlaEntry::kE4M3, .form = MlaForm::kSparse},
+      {.name = "mla sparse e4m3 query",
+       .query = kE4M3,
+       .format = MlaEntry::kE4M3,
+       .form = MlaForm::kSparse},
       {.name = "mla sparse fp8_ds_mla", .format = MlaEntry::kDsMla, .form = MlaForm::kSparse},
       {.name = "mla sparse fp8_ds_mla plan",
        .format = MlaEntry::kDsMla,
        .form = MlaForm::kSparsePlan,
-       .heads = 64}};
+       .heads = 64},
+      {.name = "mla sparse fp8_model1_mla",
+       .format = MlaEntry::kModel1,
+       .form = MlaForm::kSparse,
+       .latent = 448},
+      {.name = "mla sparse fp8_model1_mla plan, values with their rope part",
+       .format = MlaEntry::kModel1,
+       .form = MlaForm::kSparsePlan,
+       .heads = 64,
+       .latent = 512,
+       .rope = 0}};
   for (const MlaAttendCase& c : mla) {
     const double tolerance = tolerance_of(c.query, c.output);
     cases.push_back(

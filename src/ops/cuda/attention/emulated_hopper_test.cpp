@@ -239,7 +239,11 @@ TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {
   check<Paged128>(paged_batch("pages of 16"), long_tile);
   check<Block48>(paged_batch("pages of 48", 128, 128, 48), long_tile);
   check<Block64>(paged_batch("pages of 64", 128, 128, 64), "consumers=3:tile_n=64");
-  AttendCase c = paged_batch("pages and window");
+  AttendCase c = paged_batch("requests without keys");
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<Paged128>(c, long_tile);
+  c = paged_batch("pages and window");
   c.window_left = 60;
   check<Window>(c, long_tile);
 }
@@ -261,6 +265,25 @@ struct D80 : Ragged128 {
   static constexpr int kHeadSize = 80;
   static constexpr int kVHeadSize = 80;
   static constexpr int kTileN = 96;
+};
+
+struct D72 : Ragged128 {
+  static constexpr int kHeadSize = 72;
+  static constexpr int kVHeadSize = 72;
+  static constexpr int kTileN = 96;
+};
+
+struct D120 : Ragged128 {
+  static constexpr int kHeadSize = 120;
+  static constexpr int kVHeadSize = 88;
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
+};
+
+struct D32 : Paged128 {
+  static constexpr int kHeadSize = 32;
+  static constexpr int kVHeadSize = 32;
+  static constexpr int kTileN = 128;
 };
 
 struct D192 : Ragged128 {
@@ -285,7 +308,12 @@ TEST_CASE("the Hopper kernel on emulated threads has all head sizes") {
   check<D64>(hopper_batch("d64 in turns", 64, 64), "consumers=3:tile_n=128:ping_pong=1");
   check<D96>(paged_batch("d96: lines of 64 bytes", 96, 96), "consumers=3:tile_n=96");
   check<D80>(hopper_batch("d80: lines of 32 bytes", 80, 80), "consumers=3:tile_n=96");
-  AttendCase c = hopper_batch("d192/128 to f32", 192, 128);
+  check<D72>(hopper_batch("d72: lines that are not full", 72, 72), "consumers=3:tile_n=96");
+  check<D32>(paged_batch("d32", 32, 32), "consumers=3:tile_n=128");
+  AttendCase c = hopper_batch("d120/88: lines that are not full", 120, 88);
+  c.output = Dtype::kF32;
+  check<D120>(c, "consumers=3:tile_n=80");
+  c = hopper_batch("d192/128 to f32", 192, 128);
   c.output = Dtype::kF32;
   check<D192>(c);
   check<D256>(paged_batch("d256", 256, 256));

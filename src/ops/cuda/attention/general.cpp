@@ -41,6 +41,8 @@ struct Choice {
   std::string misfit;  // why there is no kernel for it
 
   bool is_ds_mla() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kDsMla; }
+  bool is_model1() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kModel1; }
+  bool is_packed_mla() const { return is_ds_mla() || is_model1(); }
   int rows() const { return tile.row_blocks * 16; }
 };
 
@@ -51,10 +53,10 @@ bool is_int8(const attn::AttendParams& p) { return p.int8.query_scale != nullptr
 bool has_codes(const attn::AttendParams& p) { return size_of_element(p.kv.element) == 1; }
 
 /// The element in which queries and keys are multiplied exactly: f32 where no other one holds both.
-Element score_operand(const attn::AttendParams& p, bool ds_mla) {
+Element score_operand(const attn::AttendParams& p, bool packed_mla) {
   if (is_int8(p)) return Element::kI8;
   const Element query = p.query_element;
-  if (ds_mla) return query == Element::kBF16 ? query : Element::kF32;
+  if (packed_mla) return query == Element::kBF16 ? query : Element::kF32;
   if (is_16_bit(query) && (has_codes(p) || p.kv.element == query)) return query;
   if (query == Element::kE4M3 && has_codes(p) && p.kv.round_dequantized == 0) return Element::kF16;
   if (query == Element::kE4M3 && is_16_bit(p.kv.element)) return p.kv.element;
@@ -91,10 +93,22 @@ void choose_tile(const Target& target, Choice& c) {
 }
 
 /// Why there is no kernel for the combination of elements.
-std::string elements_misfit(const attn::AttendParams& p, bool ds_mla) {
+std::string elements_misfit(const attn::AttendParams& p, bool packed_mla) {
   const bool ragged = p.kv.block_table == nullptr && p.kv.kv_start_loc != nullptr;
   if (ragged && (is_int8(p) || p.kv.key_scales != nullptr)) {
     return "attend of ragged keys with a scale each has no CUDA kernel yet";
+  }
+  if (p.kv.coding != attn::KvCoding::kElements) {
+    if (ragged || is_int8(p)) return "attend of ragged 4-bit keys has no CUDA kernel yet";
+    const int bytes = Alignment()
+                          .pointer(p.kv.key)
+                          .pointer(p.kv.value)
+                          .bytes(p.kv.block_stride)
+                          .bytes(p.kv.token_stride_key)
+                          .bytes(p.kv.head_stride_key)
+                          .common_bytes();
+    if (bytes < 4)
+      return fmt::format("4-bit keys lie on multiples of {} bytes, 4 are needed", bytes);
   }
   const bool int8_query = p.query_element == Element::kI8;
   if (int8_query != is_int8(p) || (is_int8(p) && p.kv.element != Element::kI8)) {
@@ -104,8 +118,8 @@ std::string elements_misfit(const attn::AttendParams& p, bool ds_mla) {
   if (p.query_element == Element::kE4M3 && p.kv.round_dequantized != 0) {
     return "attend of e4m3 queries and keys rounded to e4m3 has no CUDA kernel yet";
   }
-  if (ds_mla && p.query_element != Element::kBF16) {
-    return fmt::format("attend of {} queries and fp8_ds_mla has no CUDA kernel yet",
+  if (packed_mla && p.query_element != Element::kBF16) {
+    return fmt::format("attend of {} queries and packed latents has no CUDA kernel yet",
                        short_name(p.query_element));
   }
   return "";
@@ -113,9 +127,9 @@ std::string elements_misfit(const attn::AttendParams& p, bool ds_mla) {
 
 Choice choose(const Target& target, const attn::AttendParams& p, const attn::SparseParams* sparse) {
   Choice c{p, sparse};
-  c.misfit = elements_misfit(p, c.is_ds_mla());
+  c.misfit = elements_misfit(p, c.is_packed_mla());
   if (!c.misfit.empty()) return c;
-  c.score = score_operand(p, c.is_ds_mla());
+  c.score = score_operand(p, c.is_packed_mla());
   c.value = is_int8(p) ? p.int8.value_element : p.kv.element;
   c.probability = probability_operand(p, c.score);
   c.value_in_key = !is_int8(p) && p.kv.key == p.kv.value && p.v_head_size <= p.head_size &&
@@ -145,6 +159,33 @@ int cache_vector(const attn::AttendParams& p, const void* data, Element element,
 
 std::string flag(bool value) { return value ? "true" : "false"; }
 
+std::string coding_constant(attn::KvCoding coding) {
+  switch (coding) {
+    case attn::KvCoding::kElements:
+      break;
+    case attn::KvCoding::kInt4:
+      return "attn::KvCoding::kInt4";
+    case attn::KvCoding::kNvfp4:
+      return "attn::KvCoding::kNvfp4";
+  }
+  return "attn::KvCoding::kElements";
+}
+
+/// What a kernel's name calls the keys.
+std::string keys_name(const Choice& c) {
+  if (c.is_ds_mla()) return "fp8_ds_mla";
+  if (c.is_model1()) return "fp8_model1_mla";
+  switch (c.params.kv.coding) {
+    case attn::KvCoding::kElements:
+      break;
+    case attn::KvCoding::kInt4:
+      return "int4";
+    case attn::KvCoding::kNvfp4:
+      return "nvfp4";
+  }
+  return short_name(c.params.kv.element);
+}
+
 /// The spec of one of the entries "general", "general_splits" and so on.
 KernelSpec general_spec(const Choice& c, const std::string& entry) {
   const attn::AttendParams& p = c.params;
@@ -172,18 +213,19 @@ KernelSpec general_spec(const Choice& c, const std::string& entry) {
                                                        kv.head_stride_value, p.v_head_size))},
       {"bool kSparse", flag(c.sparse != nullptr)},
       {"bool kDsMla", flag(c.is_ds_mla())},
+      {"bool kModel1", flag(c.is_model1())},
       {"bool kValueInKey", flag(c.value_in_key)},
       {"attn::Alibi kAlibi", alibi_constant(p.score.alibi)},
       {"bool kSoftCap", flag(p.score.soft_cap > 0.0f)},
       {"bool kTokenHeadScales", flag(codes && kv.key_scales != nullptr)},
       {"bool kRoundDequantized", flag(codes && kv.round_dequantized != 0)},
-      {"bool kE4M3Probability", flag(p.e4m3_probability != 0)}};
+      {"bool kE4M3Probability", flag(p.e4m3_probability != 0)},
+      {"attn::KvCoding kCoding", coding_constant(kv.coding)}};
   // The loop over a part's requests leaves the output of 512 columns no room.
   const bool is_plan = entry == "general_plan" || entry == "general_sparse_plan";
   spec.allowed_spill_bytes = is_plan && p.v_head_size > 256 ? 48 : 0;
-  spec.name = fmt::format(
-      "{} d{}/{} {} kv {} to {}", entry, p.head_size, p.v_head_size, short_name(p.query_element),
-      c.is_ds_mla() ? "fp8_ds_mla" : short_name(kv.element), short_name(p.output_element));
+  spec.name = fmt::format("{} d{}/{} {} kv {} to {}", entry, p.head_size, p.v_head_size,
+                          short_name(p.query_element), keys_name(c), short_name(p.output_element));
   return spec;
 }
 
@@ -221,6 +263,14 @@ attn::AttendParams sparse_params(const attn::AttendParams& params,
     fail(ErrorKind::kShape, "fp8_ds_mla attention: expected head sizes 576 and 512, got {} and {}",
          params.head_size, params.v_head_size);
   }
+  constexpr int kModel1Values = attn::kModel1Latent + attn::kModel1Rope;
+  if (sparse.format == attn::MlaEntry::kModel1 &&
+      (params.head_size != kModel1Values ||
+       (params.v_head_size != attn::kModel1Latent && params.v_head_size != kModel1Values))) {
+    fail(ErrorKind::kShape,
+         "fp8_model1_mla attention: expected head sizes 512 and 448 or 512, got {} and {}",
+         params.head_size, params.v_head_size);
+  }
   attn::AttendParams p = params;
   p.num_kv_heads = 1;
   p.score = {};
@@ -234,7 +284,9 @@ attn::AttendParams sparse_params(const attn::AttendParams& params,
   p.kv.token_stride_key = p.kv.token_stride_value = params.kv.token_stride_key;
   p.kv.block_size = params.kv.block_size;
   p.kv.element = params.kv.element;
-  if (sparse.format == attn::MlaEntry::kDsMla) p.kv.element = Element::kE4M3;
+  const bool packed =
+      sparse.format == attn::MlaEntry::kDsMla || sparse.format == attn::MlaEntry::kModel1;
+  if (packed) p.kv.element = Element::kE4M3;
   if (sparse.format == attn::MlaEntry::kE4M3) {
     p.kv.element = Element::kE4M3;
     p.kv.k_scale = p.kv.v_scale = params.kv.k_scale;

@@ -56,8 +56,21 @@ inline std::vector<HopperCase> hopper_cases() {
                                : plain);
     }
   }
+  // Rows that products take more columns of than there are.
+  for (const int size : {40, 72, 88, 120}) {
+    AttendCase sized = hopper_batch("hopper d" + std::to_string(size), size, size);
+    if (size == 88) sized.output = Dtype::kF32;
+    add(sized, size == 120 ? wide : "hopper_prefill:consumers=3:tile_n=96");
+  }
+  add(hopper_batch("hopper d32 pages of 16", 32, 32, 16), "hopper_prefill:consumers=3:tile_n=128");
   add(hopper_batch("hopper d128 pages of 64 in a box", 128, 128, 64),
       "hopper_prefill:consumers=3:tile_n=64");
+  for (const int block : {0, 16}) {
+    c = hopper_batch("hopper d128 rows without keys", 128, 128, block);
+    c.query_lens = {5, 70, 3};
+    c.context_lens = {-5, -70, 20};
+    add(c, wide);
+  }
   c = hopper_batch("hopper d128 soft cap", 128, 128, 16);
   c.soft_cap = 3.0f;
   add(c, wide);

@@ -138,9 +138,12 @@ std::string apply_options(std::string_view options, HopperPlan* plan) {
 
 std::string head_misfit(const attn::AttendParams& params) {
   for (const int size : {params.head_size, params.v_head_size}) {
-    if (size % 16 != 0) return fmt::format("head size {} is not a multiple of 16", size);
+    if (size % 8 != 0) return fmt::format("head size {} is not a multiple of 8", size);
+    if (size % 16 != 0 && is_paged(params)) {
+      return fmt::format("head size {} over pages is not a multiple of 16", size);
+    }
     if (size > 256) return fmt::format("head size {} is more than 256", size);
-    if (size < 64) return fmt::format("head size {} is less than 64", size);
+    if (size < 32) return fmt::format("head size {} is less than 32", size);
   }
   return "";
 }
@@ -194,7 +197,7 @@ std::string stride_misfit(const attn::AttendParams& params, attn::i64 token_stri
   if (token_stride <= 0) return fmt::format("tokens of keys or values lie {} apart", token_stride);
   if (params.num_kv_heads == 1) return "";
   if (head_stride <= 0) return fmt::format("heads of keys or values lie {} apart", head_stride);
-  const int elements = attn::operand_span(columns) / 2;
+  const int elements = attn::operand_span(attn::padded_columns(columns)) / 2;
   if (is_paged(params) && head_stride % elements != 0) {
     return fmt::format("heads of a page lie {} elements apart, a multiple of {} is needed",
                        head_stride, elements);
@@ -216,8 +219,8 @@ TensorMap side_map(const attn::AttendParams& params, const HopperPlan& plan, con
                    attn::i64 token_stride, attn::i64 head_stride, int columns) {
   // Rows and pages are not counted: the kernel names none that the request does not have.
   constexpr std::int64_t kUncounted = std::int64_t{1} << 30;
-  const int span = attn::operand_span(columns);
-  const int chunks = attn::operand_chunks(columns);
+  const int span = attn::operand_span(attn::padded_columns(columns));
+  const int chunks = attn::operand_chunks(attn::padded_columns(columns));
   const int rows = attn::box_rows(plan.tile);
   const std::int64_t token_bytes = token_stride * 2;
   TensorMap map;
@@ -227,10 +230,19 @@ TensorMap side_map(const attn::AttendParams& params, const HopperPlan& plan, con
                             : (span == 64 ? TensorSwizzle::k64Bytes : TensorSwizzle::k32Bytes);
   map.promotion = columns * 2 % 256 == 0 ? TensorPromotion::k256Bytes : TensorPromotion::k128Bytes;
   if (!is_paged(params)) {
+    // One head needs no stride, but the map wants one that it can take.
+    const std::int64_t head_bytes = params.num_kv_heads == 1 ? token_bytes : head_stride * 2;
+    if (columns != attn::padded_columns(columns)) {
+      // A box a span, since what lies behind a row's columns is to be read as zeros.
+      map.rank = 3;
+      map.extents = {columns, kUncounted, params.num_kv_heads};
+      map.strides = {2, token_bytes, head_bytes};
+      map.box = {span / 2, rows, 1};
+      return map;
+    }
     map.rank = 4;
     map.extents = {span / 2, kUncounted, chunks, params.num_kv_heads};
-    // One head needs no stride, but the map wants one that it can take.
-    map.strides = {2, token_bytes, span, params.num_kv_heads == 1 ? token_bytes : head_stride * 2};
+    map.strides = {2, token_bytes, span, head_bytes};
     map.box = {span / 2, rows, chunks, 1};
     return map;
   }

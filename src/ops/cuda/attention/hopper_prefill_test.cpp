@@ -66,9 +66,15 @@ std::string value_of(const KernelSpec& spec, const std::string& name) {
 }  // namespace
 
 TEST_CASE(
-    "the Hopper kernel takes heads of multiples of 16 on compute capability 9.0, and says why "
-    "not") {
-  for (const int size : {64, 80, 96, 112, 128, 160, 192, 224, 256}) {
+    "the Hopper kernel takes heads of multiples of 8, over pages of 16, on compute capability 9.0, "
+    "and says why not") {
+  for (const int size : {40, 72, 88, 120, 248}) {
+    CAPTURE(size);
+    CHECK(Problem(8192, size, size).misfit() == "");
+    CHECK(Problem(8192, size, size, 16).misfit() ==
+          fmt::format("head size {} over pages is not a multiple of 16", size));
+  }
+  for (const int size : {32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256}) {
     CAPTURE(size);
     CHECK(Problem(8192, size, size).misfit() == "");
     CHECK(Problem(8192, size, size, 16).misfit() == "");
@@ -77,9 +83,9 @@ TEST_CASE(
   CHECK(Problem(8192, 192, 128).misfit() == "");
   CHECK(Problem().misfit(80) == "compute capability 8.0: its instructions are those of 9.0");
   CHECK(Problem().misfit(100) == "compute capability 10.0: its instructions are those of 9.0");
-  CHECK(Problem(64, 72, 72).misfit() == "head size 72 is not a multiple of 16");
+  CHECK(Problem(64, 76, 76).misfit() == "head size 76 is not a multiple of 8");
   CHECK(Problem(64, 272, 272).misfit() == "head size 272 is more than 256");
-  CHECK(Problem(64, 48, 48).misfit() == "head size 48 is less than 64");
+  CHECK(Problem(64, 24, 24).misfit() == "head size 24 is less than 32");
   CHECK(Problem(64, 128, 128, 8).misfit() == "blocks of 8 keys: it takes multiples of 16");
   Problem codes;
   codes.params.kv.element = attn::Element::kE4M3;
@@ -193,6 +199,8 @@ TEST_CASE("the boxes of the Hopper kernel hold a tile, or of a page what divides
   CHECK(box(Problem()) == "64 80 2 1");
   CHECK(box(Problem(8192, 96, 96)) == "32 96 3 1");
   CHECK(box(Problem(8192, 80, 80)) == "16 96 5 1");
+  CHECK(box(Problem(8192, 72, 72)) == "16 96 1");
+  CHECK(box(Problem(8192, 120, 120)) == "64 80 1");
   CHECK(box(Problem(8192, 128, 128, 16)) == "64 8 2 2 1");
   CHECK(box(Problem(8192, 128, 128, 48)) == "64 8 2 2 1");
   CHECK(box(Problem(8192, 128, 128, 64), "tile_n=64") == "64 8 2 8 1");

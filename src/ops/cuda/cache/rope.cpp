@@ -45,7 +45,7 @@ KernelSpec rope_spec(const attn::RopeParams& p, int vector) {
 
 /// Whether one kernel can do both: the keys rotated are the keys written, whole heads of them.
 bool can_fuse(const attn::RopeParams& rope, const attn::CacheWriteParams& write) {
-  return write.quantise != kPerTokenHead && rope.key != nullptr && rope.key == write.key &&
+  return write.quantise < kPerTokenHead && rope.key != nullptr && rope.key == write.key &&
          rope.key_token_stride == write.key_token_stride &&
          rope.key_head_stride == write.head_size && rope.num_kv_heads == write.num_kv_heads &&
          rope.element == write.source_element && write.num_slots <= rope.num_tokens;

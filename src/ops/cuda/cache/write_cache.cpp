@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <optional>
 
+#include "core/error.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
 namespace {
 
-constexpr int kPerTokenHead = 2;  // CacheWriteParams::quantise
+// CacheWriteParams::quantise
+constexpr int kPerTokenHead = 2;
+constexpr int kInt4 = 3;
 
 /// Elements of a thread's load: its bytes and those of its store are aligned, both widths are
 /// multiples, and neither is more than 16 bytes except where a store of 16 bytes needs more loads.
@@ -175,16 +178,62 @@ void write_token_heads(Launcher& launcher, const attn::CacheWriteParams& p, int 
   cuda::launch(launcher, spec, shape, p, first_side);
 }
 
+/// Codes of 4 bits are stored by words, so cells start on 4 bytes.
+void check_packed_cells(const attn::CacheWriteParams& p) {
+  const int bytes = Alignment()
+                        .pointer(p.key_cache)
+                        .pointer(p.value_cache)
+                        .bytes(p.block_stride)
+                        .bytes(p.slot_stride)
+                        .bytes(p.head_stride)
+                        .common_bytes();
+  if (bytes >= 4) return;
+  fail(ErrorKind::kUnsupported,
+       "write_cache of 4-bit codes: cells lie on multiples of {} bytes, 4 "
+       "are needed",
+       bytes);
+}
+
+/// One side or both, as write_token_heads(); a head has `lanes` threads.
+void write_packed(Launcher& launcher, const attn::CacheWriteParams& p, int first_side,
+                  int num_sides) {
+  check_packed_cells(p);
+  const int width = first_side == 0 ? p.head_size : p.v_head_size;
+  const bool is_int4 = p.quantise == kInt4;
+  // Why 8 columns at least: a word of codes.
+  const int lanes = is_int4 ? std::clamp(width / 8, 1, 32) : width / attn::kKvScaleBlock;
+  const bool wide = source_alignment(p, width) >= 16;
+  KernelSpec spec;
+  spec.source = "cache/write_cache_packed.cuh";
+  spec.function = is_int4 ? "attn::write_cache_int4" : "attn::write_cache_nvfp4";
+  spec.constants = {
+      {"attn::Element kSource", spec_name(p.source_element)},
+      {"int kWidth", std::to_string(width)},
+      {"int kLoad", std::to_string(wide ? 16 / size_of_element(p.source_element) : 1)},
+      {"int kThreads", std::to_string(kTokenHeadThreads)}};
+  if (is_int4) {
+    spec.constants.emplace_back("int kVector", std::to_string(width / lanes));
+    spec.constants.emplace_back("int kLanes", std::to_string(lanes));
+  }
+  spec.name = std::string("write_cache ") + (is_int4 ? "int4 " : "nvfp4 ") +
+              short_name(p.source_element) + " d" + std::to_string(width);
+  LaunchShape shape;
+  shape.grid_x = ceil_quotient(p.num_slots * p.num_kv_heads * lanes, kTokenHeadThreads);
+  shape.grid_y = num_sides;
+  shape.threads = kTokenHeadThreads;
+  cuda::launch(launcher, spec, shape, p, first_side);
+}
+
 }  // namespace
 
 void write_cache(Launcher& launcher, const attn::CacheWriteParams& params) {
-  if (params.quantise != kPerTokenHead) {
-    write_by_vectors(launcher, params);
-  } else if (params.head_size == params.v_head_size) {
-    write_token_heads(launcher, params, 0, 2);
+  if (params.quantise < kPerTokenHead) return write_by_vectors(launcher, params);
+  const auto write = params.quantise == kPerTokenHead ? write_token_heads : write_packed;
+  if (params.head_size == params.v_head_size) {
+    write(launcher, params, 0, 2);
   } else {
-    write_token_heads(launcher, params, 0, 1);
-    write_token_heads(launcher, params, 1, 1);
+    write(launcher, params, 0, 1);
+    write(launcher, params, 1, 1);
   }
 }
 

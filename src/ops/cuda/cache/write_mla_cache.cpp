@@ -21,6 +21,13 @@ void check_ds_mla(const attn::MlaCacheWriteParams& p) {
   }
 }
 
+constexpr int kModel1Threads = 128;
+
+void check_model1_entries(const Alignment& entries) {
+  if (entries.common_bytes() >= 4) return;
+  fail(ErrorKind::kUnsupported, "fp8_model1_mla on CUDA expects entries on multiples of 4 bytes");
+}
+
 /// An entry has 656 bytes, so entries lie on 16 bytes where blocks and slots do.
 void write_ds_mla(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
   check_ds_mla(p);
@@ -52,9 +59,58 @@ void write_ds_mla(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
   launch(launcher, spec, shape, p);
 }
 
+void write_model1(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
+  if (p.kv_lora_rank != attn::kModel1Latent || p.rope_head_dim != attn::kModel1Rope) {
+    fail(ErrorKind::kShape,
+         "fp8_model1_mla cache: expected kv_lora_rank 448 and rope dim 64, got {} {}",
+         p.kv_lora_rank, p.rope_head_dim);
+  }
+  if (p.source_element != attn::Element::kBF16) {
+    fail(ErrorKind::kDtype, "fp8_model1_mla cache: expected bfloat16 input, got {}",
+         short_name(p.source_element));
+  }
+  VectorSide source{attn::Element::kBF16, {}};
+  source.alignment.pointer(p.kv_c)
+      .pointer(p.k_pe)
+      .stride(p.kv_c_token_stride, attn::Element::kBF16)
+      .stride(p.k_pe_token_stride, attn::Element::kBF16);
+  check_model1_entries(Alignment().pointer(p.cache).bytes(p.block_stride).bytes(p.slot_stride));
+  const int load = widest_vector(2, {}, {source});
+  KernelSpec spec;
+  spec.source = "cache/model1.cuh";
+  spec.function = "attn::write_model1";
+  spec.constants = {{"int kLoad", std::to_string(load)},
+                    {"int kThreads", std::to_string(kModel1Threads)}};
+  spec.name = "write_mla_cache fp8_model1_mla x" + std::to_string(load);
+  LaunchShape shape;
+  shape.grid_x = ceil_quotient(p.num_slots, kModel1Threads / 32);
+  shape.threads = kModel1Threads;
+  launch(launcher, spec, shape, p);
+}
+
+void upconvert_model1(Launcher& launcher, const attn::DsMlaUpconvertParams& p) {
+  check_model1_entries(Alignment()
+                           .pointer(p.entries.cache)
+                           .bytes(p.entries.block_stride)
+                           .bytes(p.entries.slot_stride));
+  KernelSpec spec;
+  spec.source = "cache/model1.cuh";
+  spec.function = "attn::upconvert_model1";
+  spec.constants = {{"int kThreads", std::to_string(kModel1Threads)}};
+  spec.name = "upconvert fp8_model1_mla";
+  LaunchShape shape;
+  shape.grid_x = ceil_quotient(p.num_rows, kModel1Threads / 32);
+  shape.threads = kModel1Threads;
+  launch(launcher, spec, shape, p);
+}
+
 }  // namespace
 
 void write_mla_cache(Launcher& launcher, const attn::MlaCacheWriteParams& p) {
+  if (p.format == attn::MlaEntry::kModel1) {
+    write_model1(launcher, p);
+    return;
+  }
   if (p.format == attn::MlaEntry::kDsMla) {
     write_ds_mla(launcher, p);
     return;
@@ -107,6 +163,7 @@ void upconvert_ds_mla(Launcher& launcher, const attn::DsMlaUpconvertParams& p) {
     fail(ErrorKind::kUnsupported, "upconvert_ds_mla on CUDA expects rows on multiples of 4 bytes");
   }
   if (p.num_requests == 0) return;
+  if (p.is_model1 != 0) return upconvert_model1(launcher, p);
   const int vector = entry_bytes == 16 && row_bytes == 16 ? 8 : 2;
   KernelSpec spec;
   spec.source = "cache/ds_mla.cuh";

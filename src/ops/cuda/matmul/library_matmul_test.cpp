@@ -173,7 +173,7 @@ TEST_CASE("the workspace is poison for every run and lies between guard zones") 
   past = 3;
   device.ops->matmul(product.params);
   const std::string message = message_of([&] { device.ops->synchronize(); });
-  CHECK(contains(message, "cuBLASLt's workspace: 1 bytes past its end"));
+  CHECK(contains(message, "cuBLASLt's workspace: 1 byte past its end"));
   CHECK(contains(message, kName));
 }
 
@@ -184,7 +184,7 @@ TEST_CASE("an overrun and an error that shows late name the library's product") 
   library.on_run = [&](void* d, void*) { static_cast<char*>(d)[product.c->size_bytes()] = 0; };
   device.ops->matmul(product.params);
   const std::string overrun = message_of([&] { device.ops->synchronize(); });
-  CHECK(contains(overrun, "product: 1 bytes past its end"));
+  CHECK(contains(overrun, "product: 1 byte past its end"));
   CHECK(contains(overrun, kName));
   library.on_run = nullptr;
   device.ops->matmul(product.params);

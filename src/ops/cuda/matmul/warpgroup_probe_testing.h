@@ -51,7 +51,7 @@ inline std::vector<WarpgroupProbe> warpgroup_probes() {
   std::vector<WarpgroupProbe> probes;
   using enum attn::Element;
   for (const bool from_registers : {false, true}) {
-    for (int columns = 64; columns <= 256; columns += 16) {
+    for (int columns = 32; columns <= 256; columns += 16) {
       probes.push_back({kBF16, columns, 64, from_registers});
     }
     for (const int depth : {16, 32, 48, 96, 128}) {

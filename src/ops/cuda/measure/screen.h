@@ -3,7 +3,9 @@
 //
 // It is given what the judge holds, host tensors, and never a buffer of the backend. Inputs are
 // uploaded once and kept while they are small beside the device, outputs for each comparison. Which
-// keys a row sees is worked out by the caller.
+// keys a row sees is worked out by the caller. Latent attention takes one of two ways: rows that
+// share few keys attend to the latents, and are projected before they are compared; for the others
+// keys and values are expanded, some heads at a time.
 #pragma once
 
 #include <cstdint>
@@ -15,15 +17,20 @@
 #include "core/tensor.h"
 #include "kernels/params_measure.h"
 #include "ops/cuda/launcher.h"
+#include "ops/cuda/measure/screen_latent.h"
+#include "ops/cuda/measure/screen_plan.h"
 #include "ops/ops.h"
 
 namespace attnbench::cuda {
 
 /// Borrowed. Elements are f32, f16 or bf16.
 struct ScreenInputs {
-  const Tensor* query = nullptr;                  // [>=T, H, D]
-  const Tensor* key = nullptr;                    // [S, Hk, D]
-  const Tensor* value = nullptr;                  // [S, Hk, Dv]
+  const Tensor* query = nullptr;  // [>=T, H, D]
+  const Tensor* key = nullptr;    // [S, Hk, D]
+  const Tensor* value = nullptr;  // [S, Hk, Dv]
+  /// Rows of key and value in the order that key_start_loc and seq_lens count, or empty: as they
+  /// are.
+  std::span<const std::int32_t> key_index;
   std::span<const std::int32_t> query_start_loc;  // [B+1]
   std::span<const std::int32_t> seq_lens;         // [B]
   std::span<const std::int64_t> key_start_loc;    // [>=B]
@@ -34,6 +41,8 @@ struct ScreenInputs {
   attn::Alibi alibi = attn::Alibi::kNone;
   std::span<const float> alibi_slopes;  // [H] or empty
   std::span<const float> sinks;         // [H] or empty
+
+  ScreenBatch batch() const;
 };
 
 /// How a stored output reads: value = scale * element, and what happens beyond its largest value.
@@ -44,25 +53,6 @@ struct ScreenOutput {
   bool saturates = false;
 };
 
-/// The kernels of tiles for requests of at most `most_rows` rows that share a KV head.
-std::vector<KernelSpec> screen_specs(std::int64_t most_rows, std::int64_t v_head_size);
-
-/// Which work a CTA takes: all of it is in shape of tiles, so that tests see it without a device.
-struct ScreenPlan {
-  int rows_per_thread = 4;               // of 16 rows
-  int columns_per_thread = 8;            // of 16 columns of V
-  int num_chunks = 1;                    // of columns of V
-  std::vector<attn::ScreenItem> items;   // costliest first
-  std::vector<attn::ScreenItem> merges;  // of items that share the keys of their rows
-  std::int64_t num_partials = 0;
-
-  int tile_rows() const { return 16 * rows_per_thread; }
-  int tile_columns() const { return 16 * columns_per_thread; }
-};
-/// Few rows take small tiles; keys are split where there would be fewer than some tiles for each of
-/// `num_sms`.
-ScreenPlan plan_screen(const ScreenInputs& inputs, int num_sms);
-
 class Screen {
  public:
   /// Both must outlive it. `ops` holds the memory that `launcher` launches on.
@@ -72,8 +62,28 @@ class Screen {
   /// row and head, [T, H]: sums over all columns. Errors: E-CAPACITY where the device has too
   /// little memory, E-CUDA.
   std::vector<attn::ScreenRecord> compare(const ScreenInputs& inputs, const ScreenOutput& output);
+  /// The same of latent attention; records of tokens that are not of `inputs` are left as they are.
+  void compare(const LatentScreenInputs& inputs, const ScreenOutput& output,
+               std::vector<attn::ScreenRecord>& records);
+  /// What a rank of a group gives: rows in the latent space, `output` [T, H, Lkv].
+  std::vector<attn::ScreenRecord> compare_latents(const LatentScreenInputs& inputs,
+                                                  const ScreenOutput& output);
+
+  /// Keys and values of at most this many bytes are expanded at a time.
+  void limit_expanded(std::size_t bytes) { most_expanded_bytes_ = bytes; }
 
  private:
+  class Work;
+  /// Launches what `params` says for all rows of the batch.
+  void attend(const ScreenBatch& batch, attn::ScreenParams params, Work& work);
+  attn::ScreenParams latent_params(const LatentScreenInputs& inputs, Work& work);
+  /// Sets `query`, and where it was quantised `query_rope`, to those of attention to latents.
+  void set_latent_query(const LatentScreenInputs& inputs, attn::ScreenParams& params, Work& work);
+  void compare_projected(const LatentScreenInputs& inputs, attn::ScreenParams params, Work& work);
+  void compare_expanded(const LatentScreenInputs& inputs, attn::ScreenParams params, Work& work);
+  double* multiply(attn::ScreenProductParams params, const char* name, Work& work);
+  attn::ScreenOutputParams output_params(const ScreenOutput& output, Work& work);
+  attn::ScreenOperand operand(const Tensor& tensor, const char* name);
   void drop_large_uploads();
   Buffer& upload_once(const Tensor& tensor, const char* name);
   std::unique_ptr<Buffer> upload(const void* data, std::size_t size_bytes, const char* name);
@@ -81,6 +91,7 @@ class Screen {
   Ops& ops_;
   Launcher& launcher_;
   std::map<const void*, std::unique_ptr<Buffer>> uploaded_;  // by the tensor's bytes
+  std::size_t most_expanded_bytes_ = std::size_t{4} << 30;
 };
 
 }  // namespace attnbench::cuda

@@ -101,10 +101,12 @@ inline std::vector<Tensor> run_mla_write(Ops& ops, const MlaWriteCase& c) {
   constexpr int kBlockSize = 8;
   constexpr int kPositions = 32;
   CaseMemory memory(ops);
-  const bool is_ds_mla = c.format == attn::MlaEntry::kDsMla;
-  const int entry = is_ds_mla ? attn::kDsMlaEntryBytes : c.latent + c.rope;
+  const bool is_model1 = c.format == attn::MlaEntry::kModel1;
+  const bool is_packed = is_model1 || c.format == attn::MlaEntry::kDsMla;
+  int entry = c.latent + c.rope;
+  if (is_packed) entry = is_model1 ? attn::kModel1EntryBytes : attn::kDsMlaEntryBytes;
   Dtype cache = c.source;
-  if (is_ds_mla) cache = Dtype::kU8;
+  if (is_packed) cache = Dtype::kU8;
   if (c.format == attn::MlaEntry::kE4M3) cache = Dtype::kE4M3;
   std::vector<attn::i64> slots;
   std::vector<attn::i64> positions;
@@ -115,7 +117,7 @@ inline std::vector<Tensor> run_mla_write(Ops& ops, const MlaWriteCase& c) {
   attn::MlaCacheWriteParams p{};
   p.format = c.format;
   p.source_element = element_of(c.source);
-  p.kv_c = memory.upload(drawn(c.source, {kTokens, c.latent + c.padding}, 25, !is_ds_mla));
+  p.kv_c = memory.upload(drawn(c.source, {kTokens, c.latent + c.padding}, 25, !is_packed));
   p.kv_c_token_stride = c.latent + c.padding;
   void* k_pe = memory.result(drawn(c.source, {kTokens, c.rope + c.padding}, 26, false));
   p.k_pe = k_pe;
@@ -123,7 +125,7 @@ inline std::vector<Tensor> run_mla_write(Ops& ops, const MlaWriteCase& c) {
   p.cache = static_cast<char*>(memory.result(poisoned(cache, {kBlocks + 1, kBlockSize, entry}))) +
             c.first_byte;
   p.block_stride = attn::i64{kBlockSize} * entry;
-  p.slot_stride = entry;
+  p.slot_stride = is_model1 ? attn::kModel1DataBytes : entry;
   p.slot_mapping = memory.upload(slots);
   p.num_slots = kTokens;
   p.block_size = kBlockSize;
@@ -174,6 +176,54 @@ inline Tensor drawn_ds_mla(int entries, unsigned seed) {
     }
   }
   return tensor;
+}
+
+/// Blocks of "fp8_model1_mla" of drawn codes, k_pe and scales.
+inline Tensor drawn_model1(int blocks, int block_size, unsigned seed) {
+  Tensor tensor(Dtype::kU8, {blocks, block_size, attn::kModel1EntryBytes});
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (int block = 0; block < blocks; ++block) {
+    std::byte* first = tensor.bytes() + block * block_size * attn::kModel1EntryBytes;
+    for (int slot = 0; slot < block_size; ++slot) {
+      std::byte* data = first + slot * attn::kModel1DataBytes;
+      for (int i = 0; i < attn::kModel1Latent; ++i) {
+        data[i] = static_cast<std::byte>(random() % 0x60 | (random() % 2) << 7);
+      }
+      for (int i = 0; i < attn::kModel1Rope; ++i) {
+        const attn::u16 code = attn::bf16_from_float(normal(random));
+        std::memcpy(data + attn::kModel1Latent + 2 * i, &code, sizeof code);
+      }
+      std::byte* scales = first + block_size * attn::kModel1DataBytes + slot * 8;
+      for (int i = 0; i < 8; ++i) {
+        scales[i] = static_cast<std::byte>(i == 7 ? 0 : 118 + random() % 5);
+      }
+    }
+  }
+  return tensor;
+}
+
+inline std::vector<Tensor> run_model1_upconvert(Ops& ops) {
+  constexpr int kBlockSize = 4;
+  CaseMemory memory(ops);
+  attn::DsMlaUpconvertParams p{};
+  p.is_model1 = 1;
+  p.entries.element = attn::Element::kU8;
+  p.entries.cache = memory.upload(drawn_model1(8, kBlockSize, 30));
+  p.entries.slot_stride = attn::kModel1DataBytes;
+  p.entries.entry_size = attn::kModel1EntryBytes;
+  p.entries.block_stride = kBlockSize * attn::i64{attn::kModel1EntryBytes};
+  p.entries.block_table = memory.upload(std::vector<int>{6, 1, 2, 7, 3, 0});
+  p.entries.block_table_stride = 2;
+  p.entries.block_size = kBlockSize;
+  p.seq_lens = memory.upload(std::vector<int>{4, 0, 7});
+  p.workspace_starts = memory.upload(std::vector<int>{1, 6, 6});
+  p.num_requests = 3;
+  p.num_rows = 14;
+  p.output = memory.result(poisoned(Dtype::kBF16, {14, 512}));
+  p.output_token_stride = 512;
+  ops.upconvert_ds_mla(p);
+  return memory.results();
 }
 
 /// `first_byte` of the cache: what its entries are aligned to.
@@ -228,6 +278,8 @@ inline void add_move_cases(std::vector<OperationCase>& cases) {
                                  {MlaEntry::kDsMla, kBF16},
                                  {MlaEntry::kDsMla, kBF16, 512, 64, 1},
                                  {MlaEntry::kDsMla, kBF16, 512, 64, 0, false, 4},
+                                 {MlaEntry::kModel1, kBF16, 448},
+                                 {MlaEntry::kModel1, kBF16, 448, 64, 1, true},
                                  {MlaEntry::kCopy, kF16, 512, 64, 0, true},
                                  {MlaEntry::kE4M3, kF16, 512, 64, 0, true}}) {
     cases.push_back({title("write_mla_cache", c.source, kU8) + " format " +
@@ -235,6 +287,7 @@ inline void add_move_cases(std::vector<OperationCase>& cases) {
                          std::to_string(c.padding) + " at " + std::to_string(c.first_byte),
                      0, [c](Ops& o) { return run_mla_write(o, c); }});
   }
+  cases.push_back({"upconvert_model1", 0, [](Ops& o) { return run_model1_upconvert(o); }});
   for (const int first_byte : {0, 4}) {
     cases.push_back({"upconvert_ds_mla at " + std::to_string(first_byte), 0,
                      [first_byte](Ops& o) { return run_upconvert(o, first_byte); }});

@@ -1,5 +1,6 @@
-// Launches of kernels/quantise/fp8.cuh and nvfp4.cuh. Codes have half the bytes of their source or
-// less: a store of 16 bytes needs several loads, and how many a thread has is chosen by that.
+// Launches of kernels/quantise/fp8.cuh, nvfp4.cuh and rotate_heads.cuh. Codes have half the bytes
+// of their source or less: a store of 16 bytes needs several loads, and how many a thread has is
+// chosen by that.
 #include <algorithm>
 
 #include "core/error.h"
@@ -115,6 +116,32 @@ void quantise_pad_fp8(Launcher& launcher, const attn::PadQuantiseParams& p) {
   const LaunchShape shape = deal_out_codes(spec, p.num_tokens, p.num_heads, p.padded_head_size,
                                            vector, codes.alignment.common_bytes());
   launch(launcher, spec, shape, p);
+}
+
+/// A thread has 8 columns of a head, or more where a warp would not be enough for it.
+void rotate_heads(Launcher& launcher, const attn::RotateHeadsParams& params) {
+  const attn::Element element = params.element;
+  const int lanes = std::clamp(params.head_size / 8, 1, 32);
+  const int bytes = Alignment()
+                        .pointer(params.source)
+                        .pointer(params.output)
+                        .stride(params.source_token_stride, element)
+                        .stride(params.source_head_stride, element)
+                        .stride(params.output_token_stride, element)
+                        .stride(params.output_head_stride, element)
+                        .common_bytes();
+  const int load = bytes >= 16 ? 16 / size_of_element(element) : 1;
+  launch(launcher,
+         simple_spec("quantise/rotate_heads.cuh", "rotate_heads",
+                     {{"attn::Element kElement", spec_name(element)},
+                      {"int kWidth", std::to_string(params.head_size)},
+                      {"int kVector", std::to_string(params.head_size / lanes)},
+                      {"int kLanes", std::to_string(lanes)},
+                      {"int kLoad", std::to_string(load)},
+                      {"bool kInverse", params.inverse != 0 ? "true" : "false"}},
+                     std::string("rotate_heads ") + (params.inverse != 0 ? "back " : "") +
+                         short_name(element) + " d" + std::to_string(params.head_size)),
+         simple_shape(params.num_tokens * params.num_heads * lanes), params);
 }
 
 }  // namespace attnbench::cuda

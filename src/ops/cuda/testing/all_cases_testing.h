@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/cuda/attention/attend_general_cases_testing.h"
+#include "ops/cuda/cache/packed_cache_cases_testing.h"
 
 namespace attnbench::cuda {
 
@@ -11,6 +12,7 @@ inline std::vector<OperationCase> all_operation_cases() {
   add_attend_cases(cases);
   add_f32_attend_cases(cases);
   add_general_attend_cases(cases);
+  add_packed_cases(cases);
   return cases;
 }
 

@@ -53,8 +53,8 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 struct EmulatedIndex {
   unsigned x = 0;
+  unsigned y = 0;
 };
-// One dimension only, as the emulated kernels use them.
 inline EmulatedIndex threadIdx;  // of the fiber that runs
 inline EmulatedIndex blockIdx;
 inline EmulatedIndex gridDim;

@@ -1,0 +1,118 @@
+// Numbers on their way into screening: elements of stored tensors as float64, tiles of them in
+// shared memory, and sums over the threads that hold a row.
+//
+// Thread t has column t % 16 and row t / 16 of a grid that repeats over the tile, so that 16
+// neighbouring threads hold one row and operands are read from shared memory without conflicts.
+#pragma once
+
+#include "kernels/common/numeric.cuh"
+#include "kernels/params_measure.h"
+
+namespace attn {
+
+constexpr int kScreenDepth = 32;      // columns of Q and K in shared memory at a time
+constexpr int kScreenValueKeys = 16;  // rows of V likewise
+
+ATTN_FN double screen_infinity() { return double{float_from_bits(0x7F800000u)}; }
+ATTN_FN bool screen_is_finite(double x) { return x - x == 0.0; }
+
+template <Element kElement>
+ATTN_FN double screen_number(const void* data, i64 at) {
+  if constexpr (kElement == Element::kF64) return static_cast<const double*>(data)[at];
+  if constexpr (kElement == Element::kF32) return static_cast<const float*>(data)[at];
+  if constexpr (kElement == Element::kF16) return f16_to_float(static_cast<const u16*>(data)[at]);
+  if constexpr (kElement == Element::kBF16) {
+    return bf16_to_float(static_cast<const u16*>(data)[at]);
+  }
+  if constexpr (kElement == Element::kE4M3) return e4m3_to_float(static_cast<const u8*>(data)[at]);
+}
+
+/// body.run<element>() for the element of a tensor: the choice stands outside of the loops, so that
+/// their loads are under way together.
+template <bool kIsOutput, class Body>
+ATTN_FN void with_screen_element(Element element, const Body& body) {
+  if (element == Element::kF32) return body.template run<Element::kF32>();
+  if (element == Element::kF16) return body.template run<Element::kF16>();
+  if constexpr (kIsOutput) {
+    if (element == Element::kE4M3) return body.template run<Element::kE4M3>();
+  } else {
+    if (element == Element::kF64) return body.template run<Element::kF64>();
+  }
+  body.template run<Element::kBF16>();
+}
+
+/// Columns [first, first + kScreenDepth) of kRows rows, transposed: to[column * stride + row]. Rows
+/// of number -1 are zeros.
+template <int kRows, int kStride>
+struct ScreenLoadRows {
+  double* to;
+  const ScreenOperand& from;
+  const i64* rows;
+  int head;
+  int first;
+
+  template <Element kElement>
+  __device__ __forceinline__ void run() const {
+    constexpr int kRowsAtOnce = kScreenThreads / kScreenDepth;
+    const int column = static_cast<int>(threadIdx.x) % kScreenDepth;
+    const i64 place = from.first + head * from.head_stride + first + column;
+    double loaded[kRows / kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRows / kRowsAtOnce; ++i) {
+      const i64 row = rows[static_cast<int>(threadIdx.x) / kScreenDepth + i * kRowsAtOnce];
+      const bool valid = row >= 0 && first + column < from.width;
+      loaded[i] = valid ? screen_number<kElement>(from.data, row * from.row_stride + place) : 0.0;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows / kRowsAtOnce; ++i) {
+      to[column * kStride + static_cast<int>(threadIdx.x) / kScreenDepth + i * kRowsAtOnce] =
+          loaded[i];
+    }
+  }
+};
+
+/// kScreenValueKeys rows of V from column `first` on: to[key * kColumns + column].
+template <int kColumns>
+struct ScreenLoadValues {
+  double* to;
+  const ScreenOperand& from;
+  const i64* rows;
+  int head;
+  int first;
+
+  template <Element kElement>
+  __device__ __forceinline__ void run() const {
+    constexpr int kKeysAtOnce = kScreenThreads / kColumns;
+    const int column = static_cast<int>(threadIdx.x) % kColumns;
+    const i64 place = from.first + head * from.head_stride + first + column;
+    double loaded[kScreenValueKeys / kKeysAtOnce];
+#pragma unroll
+    for (int i = 0; i < kScreenValueKeys / kKeysAtOnce; ++i) {
+      const i64 row = rows[static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce];
+      const bool valid = row >= 0 && first + column < from.width;
+      loaded[i] = valid ? screen_number<kElement>(from.data, row * from.row_stride + place) : 0.0;
+    }
+#pragma unroll
+    for (int i = 0; i < kScreenValueKeys / kKeysAtOnce; ++i) {
+      to[(static_cast<int>(threadIdx.x) / kColumns + i * kKeysAtOnce) * kColumns + column] =
+          loaded[i];
+    }
+  }
+};
+
+/// Sum or maximum over the 16 threads of a row; every one of them gets it.
+__device__ __forceinline__ double screen_row_sum(double x) {
+#pragma unroll
+  for (int step = kScreenLanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+  return x;
+}
+__device__ __forceinline__ double screen_row_max(double x) {
+#pragma unroll
+  for (int step = kScreenLanes / 2; step > 0; step /= 2) {
+    const double other = __shfl_xor_sync(~0u, x, step);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+}  // namespace attn

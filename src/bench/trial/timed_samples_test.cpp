@@ -1,0 +1,69 @@
+#include "bench/trial/timed_samples.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "backends/backend.h"
+
+namespace attnbench {
+namespace {
+
+/// Memory at 1 GB/s that no cache is in front of, and any arithmetic.
+class SlowMemory final : public DeviceSpeed {
+ public:
+  Ceilings ceilings(const Problem&, const Backend&) override { return {1e6, 1, 0}; }
+  Physics physics(const Problem&, const Backend&) override { return {{1e6, 1, 0}, 1, 0.0, true}; }
+  void measure_again() override {}
+};
+
+Problem over(DcpTransport transport) {
+  Problem problem;
+  problem.attention.num_heads = 8;
+  problem.attention.num_kv_heads = 2;
+  problem.attention.head_size = problem.attention.v_head_size = 64;
+  problem.attention.scale = 0.125;
+  problem.batch = {{1, 700}};
+  problem.kv_cache.num_blocks = 100;
+  problem.dcp.world_size = 2;
+  problem.dcp.transport = transport;
+  return problem;
+}
+
+/// With a time of 0.6 of what one device takes at least. Returns the accusation.
+std::string judge_at_060(const Problem& problem, Result& result) {
+  const Backend& backend = *find_backend("FLASH_ATTN");
+  SlowMemory speed;
+  result.timing.emplace();
+  result.timing->l2 = "warm";
+  result.timing->median_us = 1;
+  judge_speed(problem, backend, nullptr, result);
+  result.timing->median_us = 0.6 * result.throughput->bytes / 1e3;
+  return judge_speed(problem, backend, &speed, result);
+}
+
+}  // namespace
+
+TEST_CASE("real ranks have the ceilings of all their devices, simulated ones those of one") {
+  Result simulated;
+  const std::string accusation = judge_at_060(over(DcpTransport::kSimulated), simulated);
+  CHECK(accusation.find("faster than the device can be") != std::string::npos);
+  CHECK(simulated.throughput->roofline_pct == doctest::Approx(100 / 0.6));
+  for (const DcpTransport transport : {DcpTransport::kNccl, DcpTransport::kMpi}) {
+    Result real;
+    CHECK(judge_at_060(over(transport), real).empty());
+    CHECK(real.throughput->roofline_pct == doctest::Approx(50 / 0.6));
+  }
+}
+
+TEST_CASE("the caches of real ranks count as warm, because only those of rank 0 are emptied") {
+  for (const DcpTransport transport :
+       {DcpTransport::kSimulated, DcpTransport::kNccl, DcpTransport::kMpi}) {
+    Timing timing;
+    timing.l2 = "cold";
+    note_ranks(over(transport), timing);
+    CHECK(timing.l2 == (transport == DcpTransport::kSimulated ? "cold" : "warm"));
+  }
+}
+
+}  // namespace attnbench

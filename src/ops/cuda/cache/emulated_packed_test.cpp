@@ -1,0 +1,184 @@
+// Writes of 4-bit caches, the rotation and the loads of such caches on emulated threads: the
+// kernels' own code, whose bytes must be those of the CPU operations.
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "ops/cuda/testing/emulated_cta_testing.h"
+
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+
+// Device code comes behind what stands in for CUDA's keywords.
+#include "kernels/attention/general_tiles.cuh"
+#include "kernels/cache/write_cache_packed.cuh"
+#include "kernels/quantise/rotate_heads.cuh"
+#include "ops/cuda/cache/packed_cache_cases_testing.h"
+#include "ops/forwarding_ops.h"
+
+namespace attnbench::cuda {
+namespace {
+
+template <typename Kernel>
+void run_grid(unsigned grid_x, unsigned grid_y, int threads, Kernel kernel) {
+  for (unsigned y = 0; y < grid_y; ++y) {
+    for (unsigned x = 0; x < grid_x; ++x) {
+      EmulatedCta cta(threads, 16);
+      cta.run([&] {
+        blockIdx.x = x;
+        blockIdx.y = y;
+        kernel();
+      });
+    }
+  }
+}
+
+template <int kHead>
+struct Int4Config {
+  static constexpr attn::Element kSource = attn::Element::kF32;
+  static constexpr int kWidth = kHead;
+  static constexpr int kLanes = kHead / 8 < 32 ? kHead / 8 : 32;
+  static constexpr int kVector = kHead / kLanes;
+  static constexpr int kLoad = 4;
+  static constexpr int kThreads = 64;
+};
+template <int kHead>
+struct Nvfp4Config {
+  static constexpr attn::Element kSource = attn::Element::kF32;
+  static constexpr int kWidth = kHead;
+  static constexpr int kLoad = 1;
+  static constexpr int kThreads = 64;
+};
+template <int kHead, bool kBack>
+struct RotateConfig : Int4Config<kHead> {
+  static constexpr attn::Element kElement = attn::Element::kF32;
+  static constexpr bool kInverse = kBack;
+};
+
+/// The operations of these kernels by emulated CTAs, everything else by the CPU.
+template <int kHead>
+class EmulatedPackedOps : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void write_cache(const attn::CacheWriteParams& p) override {
+    const bool is_int4 = p.quantise == 3;
+    const int lanes = is_int4 ? Int4Config<kHead>::kLanes : kHead / 16;
+    const auto threads = static_cast<unsigned>(p.num_slots * p.num_kv_heads * lanes);
+    run_grid((threads + 63) / 64, 2, 64, [&] {
+      if (is_int4) {
+        attn::write_cache_int4<Int4Config<kHead>>(p, 0);
+      } else {
+        attn::write_cache_nvfp4<Nvfp4Config<kHead>>(p, 0);
+      }
+    });
+  }
+  void rotate_heads(const attn::RotateHeadsParams& p) override {
+    const auto threads =
+        static_cast<unsigned>(p.num_tokens * p.num_heads * Int4Config<kHead>::kLanes);
+    run_grid((threads + 63) / 64, 1, 64, [&] {
+      if (p.inverse != 0) {
+        attn::rotate_heads<RotateConfig<kHead, true>>(p);
+      } else {
+        attn::rotate_heads<RotateConfig<kHead, false>>(p);
+      }
+    });
+  }
+};
+
+void check_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
+  REQUIRE(actual.size() == expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    CHECK(std::memcmp(actual[i].bytes(), expected[i].bytes(), expected[i].size_bytes()) == 0);
+  }
+}
+
+template <int kHead>
+void check_writes(attn::KvCoding coding, bool hnd) {
+  CAPTURE(kHead);
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedPackedOps<kHead> emulated(*cpu);
+  const PackedCase c{coding, Dtype::kF32, kHead, hnd};
+  check_same(run_packed_write(emulated, c), run_packed_write(*cpu, c));
+}
+
+}  // namespace
+
+TEST_CASE("4-bit cache writes by emulated threads leave the bytes of the CPU operation") {
+  check_writes<32>(attn::KvCoding::kInt4, false);
+  check_writes<128>(attn::KvCoding::kInt4, true);
+  check_writes<512>(attn::KvCoding::kInt4, false);
+  check_writes<64>(attn::KvCoding::kNvfp4, true);
+  check_writes<128>(attn::KvCoding::kNvfp4, false);
+}
+
+TEST_CASE("rotations by emulated threads have the bits of the CPU operation") {
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedPackedOps<64> emulated(*cpu);
+  EmulatedPackedOps<512> wide(*cpu);
+  for (const bool inverse : {false, true}) {
+    check_same(run_rotation(emulated, Dtype::kF32, 64, 4, inverse),
+               run_rotation(*cpu, Dtype::kF32, 64, 4, inverse));
+    check_same(run_rotation(wide, Dtype::kF32, 512, 0, inverse),
+               run_rotation(*cpu, Dtype::kF32, 512, 0, inverse));
+  }
+}
+
+TEST_CASE("the general kernel stages 4-bit rows as the numbers that their codes mean") {
+  constexpr int kRows = 4;
+  constexpr int kHead = 64;
+  constexpr int kPitch = kHead * 4 + 16;
+  std::mt19937 random(9);
+  std::vector<attn::u8> codes(kRows * kHead / 2);
+  for (attn::u8& code : codes) code = static_cast<attn::u8>(random());
+  const attn::i64 offsets[kRows] = {32, -1, 0, 96};
+  std::vector<unsigned char> tile(kRows * kPitch, 0xFF);
+  const auto staged = [&](int row, int d) {
+    float value = 0;
+    std::memcpy(&value, tile.data() + row * kPitch + d * 4, sizeof value);
+    return value;
+  };
+  const auto nibble = [&](int row, int d) {
+    if (offsets[row] < 0) return 0;
+    const int byte = codes[static_cast<std::size_t>(offsets[row] + d / 2)];
+    return d % 2 == 0 ? byte & 15 : byte >> 4;
+  };
+  const float scales[kRows] = {attn::int4_stored_scale(0.5f, 7), 1.0f,
+                               attn::int4_stored_scale(2.0f, 0), attn::int4_stored_scale(1.0f, 15)};
+  EmulatedCta cta(attn::kGeneralThreads, 16);
+  cta.run([&] {
+    attn::stage_int4_rows<attn::Element::kF32, kRows, kHead>(codes.data(), offsets, scales,
+                                                             tile.data(), kPitch);
+  });
+  for (int row = 0; row < kRows; ++row) {
+    for (int d = 0; d < kHead; ++d) {
+      const int zero_point = row == 0 ? 7 : row == 3 ? 15 : 0;
+      CHECK(staged(row, d) == (row == 1 ? 0.0f : static_cast<float>(nibble(row, d) - zero_point)));
+    }
+  }
+  // Values: scale of (slot, block) where the swizzle of four slots puts it.
+  constexpr int kBlocks = kHead / attn::kKvScaleBlock;
+  std::vector<attn::u8> block_scales(4 * kBlocks);
+  for (attn::u8& scale : block_scales) scale = static_cast<attn::u8>(0x30 + random() % 24);
+  const attn::i64 places[kRows] = {0, 1, 2, 3};  // slots 0 to 3 of one head
+  EmulatedCta second(attn::kGeneralThreads, 16);
+  second.run([&] {
+    attn::stage_nvfp4_rows<attn::Element::kF32, kRows, kHead, true>(
+        codes.data(), offsets, block_scales.data(), places, kBlocks, tile.data(), kPitch);
+  });
+  for (int row = 0; row < kRows; ++row) {
+    for (int d = 0; d < kHead; ++d) {
+      const attn::SwizzledScale place =
+          attn::swizzled_value_scale(row, d / attn::kKvScaleBlock, kBlocks);
+      const auto at = static_cast<std::size_t>(place.slot * kBlocks + place.block);
+      const float expected = attn::e2m1_to_float(static_cast<attn::u8>(nibble(row, d))) *
+                             attn::e4m3_to_float(block_scales[at]);
+      CHECK(staged(row, d) == (row == 1 ? 0.0f : expected));
+    }
+  }
+}
+
+}  // namespace attnbench::cuda

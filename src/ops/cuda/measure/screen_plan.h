@@ -1,0 +1,54 @@
+// Which work a CTA of screening takes: all of it is in the shape of tiles, so that tests see it
+// without a device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "jit/kernel_spec.h"
+#include "kernels/params_measure.h"
+
+namespace attnbench::cuda {
+
+/// Requests whose rows are screened together. Tokens are those of query and output, so that some of
+/// a batch's requests may be given. Borrowed.
+struct ScreenBatch {
+  std::span<const std::int32_t> query_start_loc;  // [B+1]
+  std::span<const std::int32_t> seq_lens;         // [B] keys
+  std::span<const std::int64_t> key_start_loc;  // [>=B] first key, in the order that they are seen
+  std::span<const std::int32_t> visible_begin;  // [T]: the row sees keys [begin, end) of its
+  std::span<const std::int32_t> visible_end;    //   request
+  int num_kv_heads = 1;
+  int group = 1;  // query heads that share a KV head
+  int v_head_size = 0;
+};
+
+struct ScreenPlan {
+  int rows_per_thread = 4;               // of 16 rows
+  int columns_per_thread = 8;            // of 16 columns of V
+  int num_chunks = 1;                    // of columns of V
+  std::vector<attn::ScreenItem> items;   // costliest first
+  std::vector<attn::ScreenItem> merges;  // of items that share the keys of their rows
+  std::int64_t num_partials = 0;
+
+  int tile_rows() const { return 16 * rows_per_thread; }
+  int tile_columns() const { return 16 * columns_per_thread; }
+  /// Of a CTA.
+  int shared_bytes() const;
+  /// The kernel `function` of measure/screen.cuh with these tiles.
+  KernelSpec spec(const std::string& function) const;
+};
+
+/// Few rows take small tiles; keys are split where there would be fewer than some tiles for each of
+/// `num_sms`.
+ScreenPlan plan_screen(const ScreenBatch& batch, int num_sms);
+
+/// How many chunks the columns of V are divided into.
+int num_screen_chunks(std::int64_t v_head_size);
+
+/// The kernels of tiles for requests of at most `most_rows` rows that share a KV head.
+std::vector<KernelSpec> screen_specs(std::int64_t most_rows, std::int64_t v_head_size);
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,260 @@
+"""What users ran into: keys that nothing reads, messages that help, commands that say what they do."""
+
+import json
+import signal
+import subprocess
+import unittest
+
+from tool import BINARY, SCENARIOS, TIME_LIMIT_S, TINY, TINY_CASE, ToolTest, strict_json
+
+OP = """\
+schema: 1
+name: one
+attention: {type: op, num_heads: 4, num_kv_heads: 2, head_size: 64%s}
+op: {name: %s, tokens: 16}
+"""
+
+
+class UnreadKeys(ToolTest):
+    def refused(self, text, *messages, options=()):
+        """The scenario's only errors are these, each behind the file's name."""
+        self.write("s.yaml", text)
+        command = ["support", "s.yaml", *options] if options else ["validate", "s.yaml"]
+        lines = self.expect(2, *command).err.splitlines()
+        self.assertEqual(len(lines), len(messages), lines)
+        for line, message in zip(lines, messages):
+            self.assertTrue(line.startswith("attnbench: E-CONFIG: "), line)
+            self.assertIn(message, line)
+
+    def accepted(self, text, *options):
+        self.write("s.yaml", text)
+        self.expect(0, "support", "s.yaml", *options)
+
+    def test_a_section_of_another_type_names_the_type_that_reads_it(self):
+        of_type = "found attention.type decoder"
+        for line, key, needs in (
+            ("mla: {kv_lora_rank: 512}", "mla.kv_lora_rank", "attention.type mla"),
+            ("mla: {sparse: {valid: 0.5}}", "mla.sparse.valid",
+             "attention.type mla and mla.sparse_topk"),
+            ("op: {raw: true}", "op.raw", "op.name gather"),
+            ("mm_encoder: {tp_size: 1}", "mm_encoder.tp_size", "attention.type mm_encoder"),
+        ):
+            with self.subTest(key):
+                self.refused(TINY + line + "\n", f"s.yaml:6: {key}: read only with {needs}")
+                self.refused(TINY + line + "\n", of_type)
+
+    def test_a_path_that_nothing_reads_is_refused_whether_or_not_there_is_a_file(self):
+        for section, key in (
+            ("mm_encoder", "fp8_scale_path"), ("mm_encoder", "fp8_scale_save_path"),
+            ("kv_cache", "value_scale_file"), ("kv_cache", "scale_file"),
+        ):  # fmt: skip
+            with self.subTest(key):
+                self.write("s.yaml", TINY + f"{section}: {{{key}: nowhere.json}}\n")
+                error = self.expect(2, "validate", "s.yaml").err
+                self.assertIn(f"E-CONFIG: s.yaml:6: {section}.{key}: ", error)
+
+    def test_scales_of_a_16_bit_cache_are_refused_with_the_types_that_have_them(self):
+        for scale in ("k_scale", "v_scale", "q_scale"):
+            self.refused(
+                TINY + f"kv_cache: {{{scale}: 0.5}}\n",
+                f"s.yaml:6: kv_cache.{scale}: read only with a KV cache of ",
+            )
+        self.refused(TINY + "kv_cache: {k_scale: 0.5}\n",
+                     "fp8, fp8_e4m3, fp8_e5m2 or nvfp4; found attention.type decoder, kv_cache.dtype auto")  # fmt: skip
+        self.accepted(TINY + "kv_cache: {dtype: fp8, k_scale: 0.5}\n")
+
+    def test_an_operation_tells_all_keys_that_it_does_not_read(self):
+        text = OP % (", scale: 1.0, causal: true, logits_soft_cap: 30", "reshape_and_cache")
+        text += "kv_cache: {q_scale: 0.5}\ncascade: {mode: never}\n"
+        keys = ("attention.scale", "attention.causal", "attention.logits_soft_cap",
+                "kv_cache.q_scale", "cascade.mode")  # fmt: skip
+        self.refused(text, *(f"{key}: read only with " for key in keys))
+        self.refused(text, *["found op.name reshape_and_cache"] * 5)
+
+    def test_options_and_sweeps_are_keys_too(self):
+        self.refused(TINY, "--set mla.v_pad=on: mla.v_pad: read only with attention.type mla",
+                     options=("--set", "mla.v_pad=on"))  # fmt: skip
+        self.refused(
+            TINY + "sweep:\n  mla.q_pad_num_heads: [8, 16]\n",
+            "s.yaml:7: mla.q_pad_num_heads: read only with attention.type mla; found "
+            "attention.type decoder in the first of 2 cases",
+        )
+
+    def test_one_case_of_a_sweep_that_reads_a_key_is_enough(self):
+        self.accepted(TINY + "kv_cache: {k_scale: 0.5}\nsweep: {kv_cache.dtype: [auto, fp8]}\n")
+        self.accepted(TINY + "mla: {sparse_topk: null, v_pad: auto}\n")
+        self.accepted(OP % ("", "dcp_correct") + "dcp: {comm: a2a}\n"
+                      "sweep: {dcp.world_size: [1, 2]}\n")  # fmt: skip
+
+    def test_a_model_may_describe_more_than_a_case_reads(self):
+        self.write("model.yaml", TINY.replace("head_size: 64,", "head_size: 64, sliding_window: 9,")
+                   + "kv_cache: {block_size: 32}\n")  # fmt: skip
+        child = "schema: 1\nname: one\nextends: model.yaml\nattention: {type: op}\n"
+        self.accepted(child + "op: {name: merge}\n")
+        self.write("model.yaml", TINY + "triton: {path: 2d}\n")
+        self.refused(child + "op: {name: merge}\n", "model.yaml:6: triton.path: read only with ")
+
+    def test_every_shipped_file_is_valid(self):
+        files = sorted(SCENARIOS.glob("*.yaml")) + sorted(SCENARIOS.glob("models/*.yaml"))
+        self.assertGreater(len(files), 100)
+        self.expect(0, "validate", *files)
+
+
+class Messages(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("tiny.yaml", TINY)
+
+    def error(self, *arguments, code=2):
+        return self.expect(code, *arguments).err
+
+    def test_a_value_in_the_words_of_other_tools_gets_the_nearest_of_ours(self):
+        for key, found, meant in (
+            ("attention.dtype", "bf16", "bfloat16"), ("attention.dtype", "half", "float16"),
+            ("attention.dtype", "bfloat17", "bfloat16"), ("kv_cache.dtype", "e4m3", "fp8_e4m3"),
+            ("kv_cache.layout", "nhd", "NHD"), ("timing.l2", "COLD", "cold"),
+        ):  # fmt: skip
+            error = self.error("run", "tiny.yaml", "--set", f"{key}={found}")
+            self.assertIn(f"found '{found}'; did you mean '{meant}'?", error)
+            self.assertIn(f"{key}: expected one of ", error)
+
+    def test_a_number_beyond_its_limit_is_told_the_limit(self):
+        error = self.error("run", "tiny.yaml", "--set", "kv_cache.num_blocks=999999999999")
+        self.assertIn("expected an integer >= 0 and <= 2147483647, or auto, found 999999999999",
+                      error)  # fmt: skip
+
+    def test_options_name_their_numbers(self):
+        for option, value, expected in (
+            ("--seed", "-1", "a whole number >= 0"), ("--seed", "nan", "a whole number >= 0"),
+            ("--samples", "0", "a whole number from 1 to 1000000000"),
+            ("--samples", "2.5", "a whole number from 1 to 1000000000"),
+        ):  # fmt: skip
+            error = self.error("run", "tiny.yaml", option, value)
+            self.assertIn(f"{option}: expected {expected}, found {value}; see", error)
+
+    def test_a_file_that_is_no_scenario_gets_one_line(self):
+        for name, content, words in (
+            ("foreign.yaml", "a: 1\nb: 2\nc: 3\nd: 4\n",
+             "expected a scenario (name, attention, batch, kv_cache, ...), found 4 other keys: "
+             "'a', 'b', 'c', ..."),
+            ("results.json", json.dumps({"schema_version": 1, "results": [], "tool": {}}),
+             "expected a scenario, found a result file, which 'attnbench report' reads"),
+            ("program", b"\x7fELF\x02" * 100, "expected a text file in UTF-8, found byte 0x7f"),
+        ):  # fmt: skip
+            self.write(name, content)
+            error = self.error("run", name)
+            self.assertEqual(error.count("\n"), 1, error)
+            self.assertIn(f"E-FORMAT: {name}:1: {words}", error)
+
+    def test_the_valid_keys_are_listed_once(self):
+        self.write("bad.yaml", TINY + "zzzzzzzz: 1\nyyyyyyyy: 2\n")
+        error = self.error("validate", "bad.yaml")
+        self.assertEqual(error.count("valid keys: "), 1)
+        self.assertEqual(error.count("unknown key"), 2)
+
+    def test_a_folder_that_cannot_be_made_is_named(self):
+        error = self.error("run", "tiny.yaml", "--no-timing", "--save-tensors", "/proc/foo")
+        self.assertIn("E-IO: --save-tensors /proc/foo: cannot make the folder: ", error)
+
+    def test_scale_files_are_refused_without_the_words_of_a_parser(self):
+        for content, words in (('{"a": 1', "not JSON: line 1, column 8: "),
+                               (b"\x00\x01", "not JSON: line 1, column 1: "),
+                               ('{"a": {"q": 1e999}}', "number overflow parsing '1e999'")):  # fmt: skip
+            self.write("scales.json", content)
+            error = self.error("scales", "scales.json")
+            self.assertIn(words, error)
+            for leaked in ("json.exception", "syntax error", "parse_error"):
+                self.assertNotIn(leaked, error)
+
+    def test_a_refused_format_names_its_value_and_what_is_taken(self):
+        settings = ("--set", "attention.head_size=20", "--set", "attention.dtype=float32")
+        out = self.expect(0, "support", "tiny.yaml", *settings, "--backend", "FLASH_ATTN",
+                          "--backend", "REFERENCE").out  # fmt: skip
+        self.assertIn("head_size not supported (found 20; expected a multiple of 8, at most 256)",
+                      out)  # fmt: skip
+        self.assertIn("dtype not supported (found float32; expected ", out)
+        out = self.expect(3, "support", "tiny.yaml", "--set", "kv_cache.block_size=144",
+                          "--set", "kv_cache.int8_level=0", "--set", "attention.head_size=20",
+                          "--backend", "FLASH_ATTN_IX").out  # fmt: skip
+        self.assertIn("head_size not supported (found 20; ", out)
+
+    def test_cases_that_are_refused_for_the_same_reasons_stand_together(self):
+        self.write("many.yaml", TINY.replace("bfloat16", "float32")
+                   + "sweep: {attention.logits_soft_cap: [0, 10, 20, 30]}\n")  # fmt: skip
+        out = self.expect(0, "support", "many.yaml").out
+        self.assertEqual(out.count("unsupported: dtype not supported"), 2)
+        self.assertIn("FLASH_ATTN, 4 cases: ", out)
+        self.assertEqual(len(strict_json(self.expect(0, "support", "many.yaml", "--json", "-").out)),
+                         12)  # fmt: skip
+
+
+class Commands(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("tiny.yaml", TINY)
+
+    def test_a_filter_that_matches_nothing_is_told(self):
+        for command in ("run", "support", "explain"):
+            outcome = self.expect(3, command, "tiny.yaml", "--filter", "zzz")
+            self.assertIn("attnbench: no result id matches --filter 'zzz'", outcome.err)
+
+    def test_a_run_that_would_do_nothing_is_refused(self):
+        error = self.expect(2, "run", "tiny.yaml", "--no-timing", "--no-validation").err
+        self.assertIn("--no-timing with --no-validation: expected at most one of them", error)
+
+    def test_a_backend_that_cannot_run_here_says_why(self):
+        out = self.expect(3, "run", "tiny.yaml", "--backend", "CUDNN", "--device", "cpu").out
+        self.assertIn("unsupported: CUDNN needs a CUDA device", out)
+
+    def test_explain_shows_what_the_case_reads(self):
+        out = self.expect(0, "explain", "tiny.yaml", "--device", "cpu").out
+        problem = strict_json(out[out.index("{") : out.index("\n}\n") + 2])
+        for section in ("mla", "mm_encoder", "op"):
+            self.assertNotIn(section, problem)
+        self.assertNotIn("k_scale", problem["kv_cache"])
+        self.assertIn("block_size", problem["kv_cache"])
+        whole = self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "-v").out
+        self.assertIn("mla", strict_json(whole[whole.index("{") : whole.index("\n}\n") + 2]))
+
+    def test_explain_shows_the_query_that_auto_stands_for(self):
+        fp8 = ("--set", "kv_cache.dtype=fp8", "--device", "cpu")
+        for backend, query in (("FLASH_ATTN", "fp8_e4m3 by q_scale"), ("TRITON_ATTN", "bfloat16")):
+            out = self.expect(0, "explain", "tiny.yaml", "--backend", backend, *fp8).out
+            self.assertRegex(out, f"(?m)^  query +{query}$")
+
+    def test_an_interrupted_run_says_how_to_go_on_and_lists_no_skipped_case(self):
+        self.write("many.yaml", TINY + f"sweep: {{inputs.seed: {list(range(400))}}}\n")
+        process = subprocess.Popen(
+            [BINARY, "run", "many.yaml", "-v", "--json", "out.json"], cwd=self.dir,
+            env=self.environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True)  # fmt: skip
+        process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=TIME_LIMIT_S)
+        self.assertEqual(process.returncode, 4)
+        self.assertRegex(err, r"attnbench: interrupted: \d+ of 1200 results skipped; continue with "
+                              "the same command and --resume out.json")  # fmt: skip
+        self.assertNotIn("skipped", out)
+
+    def test_calibrate_says_what_it_wrote(self):
+        self.write("fp8.yaml", TINY + "kv_cache: {dtype: fp8}\n")
+        out = self.expect(0, "calibrate", "fp8.yaml", "--output", "s.json").out
+        self.assertTrue(out.endswith("wrote s.json: scales of 1 layer, format kv-cache\n"), out)
+
+    def test_a_table_of_two_files_says_how_to_compare_them(self):
+        for name in ("a.json", "b.json"):
+            self.expect(0, "run", "tiny.yaml", "--no-timing", "--json", name)
+        self.assertIn("to compare them: attnbench diff a.json b.json",
+                      self.expect(0, "report", "a.json", "b.json").err)  # fmt: skip
+        self.assertEqual(self.expect(0, "report", "a.json").err, "")
+
+    def test_texts_are_plain(self):
+        helps = {name: self.expect(0, name, "--help").out for name in ("run", "gate", "calibrate")}
+        self.assertIn("in addition to the built-in ones", helps["run"])
+        self.assertIn("unverified results are accepted", helps["gate"])
+        self.assertIn("Required layers", helps["calibrate"])
+        self.assertIn(f"tiny/{TINY_CASE}", self.expect(0, "explain", "tiny.yaml").out)
+
+
+if __name__ == "__main__":
+    unittest.main()
