@@ -13,15 +13,15 @@ namespace attnbench {
 
 /// What all backends of an MLA case share. T = new tokens, T_pad >= T, S = sum of seq_lens.
 struct MlaInputs {
-  Tensor query;         // [T_pad, N, P + R] in attention.dtype; rows >= T are NaN
-  Tensor kv_c;          // [S, Lkv] in attention.dtype, position order, requests concatenated
-  Tensor k_pe;          // [S, R]; never poisoned
-  Tensor w_uk;          // [N, P, Lkv] in attention.dtype, dequantised where kv_b_proj is quantised
-  Tensor w_uv;          // [N, Lkv, V]; likewise
+  Tensor query;  // [T_pad, N, P + R] in attention.dtype; rows >= T are NaN
+  Tensor kv_c;   // [S, Lkv] in attention.dtype, position order, requests concatenated
+  Tensor k_pe;   // [S, R]; never poisoned
+  Tensor w_uk;   // [N, P, Lkv] in attention.dtype, dequantised where kv_b_proj is quantised
+  Tensor w_uv;   // [N, Lkv, V]; likewise
   /// Where mla.kv_b_proj.dtype is fp8, the matrix as checkpoints have it; else both are empty.
   Tensor kv_b_proj;        // e4m3 [N * (P + V), Lkv], of each head the P rows of K first
   Tensor kv_b_proj_scale;  // f32 [1], or [ceil(N * (P + V) / block), ceil(Lkv / block)]
-  Tensor topk_indices;  // i32 [T, topk] positions in the row's request, -1 = none; or empty
+  Tensor topk_indices;     // i32 [T, topk] positions in the row's request, -1 = none; or empty
   std::vector<std::int32_t> query_start_loc;  // [B+1]
   std::vector<std::int32_t> seq_lens;         // [B]
   std::vector<std::int64_t> key_start_loc;    // [B+1] exclusive sum of seq_lens

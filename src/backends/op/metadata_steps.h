@@ -3,8 +3,8 @@
 // (semantics §1.6, §1.7).
 //
 // An engine makes the slices on the host and has their arrays on the device before the first kernel
-// that reads them. The host's part is done when the case is prepared; the step that counts moves the
-// arrays, so its time is that of the device.
+// that reads them. The host's part is done when the case is prepared; the step that counts moves
+// the arrays, so its time is that of the device.
 //
 // A slice of decodes is nothing but rows of the batch's own arrays, so its arrays are copied from
 // where the batch has them. Prefills begin at 0 again: their cumulative lengths are new arrays,
@@ -15,8 +15,8 @@
 //                   slot_mapping i64 [T]; new_block_table and new_slot_mapping of a later step of
 //                   the same batch
 // batch_split       i32 [8]: num_decodes, num_prefills, num_decode_tokens, num_prefill_tokens;
-//                   max_query_len, max_decode_seq_len and use_graph of the decodes; max_query_len of
-//                   the prefills; 0 where there are none
+//                   max_query_len, max_decode_seq_len and use_graph of the decodes; max_query_len
+//                   of the prefills; 0 where there are none
 // decode_*          query_start_loc [num_decodes+1], seq_lens [num_decodes], block_table
 //                   [num_decodes * MB]; left out without decodes
 // prefill_*         query_start_loc and key_start_loc [num_prefills+1], both from 0, block_table
