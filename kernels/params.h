@@ -139,7 +139,9 @@ struct AttendParams {
   /// realisations do not look at it.
   int max_query_len;
   int e4m3_probability;  // 1: e^(s - m) * kE4M3ProbabilityShift is rounded to e4m3 for P V (§10.5);
-};                       //   the sum of the row is of the values before it
+                         //   the sum of the row is of the values before it
+  int fast_fp8_sums;     // 1: sums of e4m3 products may keep what the matrix units keep (§10.5)
+};
 
 /// Keys of a request are dealt to splits in whole tiles of this many, so that the splits of all
 /// realisations have the same bounds and partial results can be compared between them.
@@ -153,7 +155,20 @@ struct SplitParams {
   i64 num_tokens;         // T
   float* partial_output;  // [num_splits, T, H, Dv] f32, normalised; 0 when the split is empty
   float* partial_lse;     // [num_splits, H, T]; -inf when the split is empty
+  /// [num_arrivals()] zeros, or null. Where there are any, attend_splits() makes output and LSE
+  /// too, as combine_splits() would, and leaves zeros again; partial results are then its own
+  /// affair.
+  int* arrivals = nullptr;
 };
+
+/// Rows of one KV head that whoever joins splits waits for together, at least.
+constexpr int kArrivalRows = 16;
+/// Counters that SplitParams::arrivals needs: one for each request, KV head and kArrivalRows rows.
+ATTN_FN constexpr i64 num_arrivals(int num_requests, int num_heads, int num_kv_heads,
+                                   int max_query_len) {
+  const i64 rows = static_cast<i64>(max_query_len) * (num_heads / num_kv_heads);
+  return (rows + kArrivalRows - 1) / kArrivalRows * num_requests * num_kv_heads;
+}
 
 /// Triton's 3D segments (semantics §4.3): unnormalised partials. With m_g the largest score of a
 /// row in segment g, acc_g = sum of e^(s - m_g) v and l_g = sum of e^(s - m_g). A kernel may store

@@ -39,6 +39,10 @@ struct DcpCorrectParams {
   i64 num_tokens;  // T
   int num_heads;   // H: all heads of the group
   int head_size;   // D
+  /// > 0: the output is cut into parts of so many heads, [H / part_heads, T, part_heads, D] by
+  /// output_part_stride and the strides above, as a reduce-scatter sends them. 0: it is one.
+  int part_heads;
+  i64 output_part_stride;
 };
 
 /// dcp_a2a_lse_reduce after the exchange: output = sum over ranks of partial * e^(lse - LSE), in

@@ -214,4 +214,20 @@ struct PlanParams {
   float* partial_lse;            // [R, H]; -inf when the split is empty
 };
 
+/// What a plan is made of where the lengths are known on the device only (semantics §8.8, dense):
+/// the same numbers as plan_decode() on the host gives, for PlanParams.
+struct MakePlanParams {
+  const int* query_start_loc;  // [B+1], as AttendParams has them
+  const int* seq_lens;         // [B], >= 0
+  int first_request;
+  int num_requests;  // at most kMostPlanRequests
+  int num_parts;     // >= 1
+  int fixed_overhead;
+  int* parts;              // [num_parts, kPlanRecord]
+  int* num_splits;         // [num_requests + 1]
+  i64* partial_start_loc;  // [num_requests + 1]
+};
+/// One CTA makes a plan, and has the requests in its shared memory.
+constexpr int kMostPlanRequests = 8192;
+
 }  // namespace attn

@@ -77,9 +77,9 @@ FLOORS = {
     "reference": [["quantise"], ["ops", "mla"]],
     "gpu": [["toolkit"]],
     "cudnn": [["frontend"]],
-    "ops/cpu": [["merge", "quantise"], ["cache"], ["attention"]],
+    "ops/cpu": [["merge", "quantise"], ["cache", "indexer"], ["attention"]],
     "ops/cuda": [["move"],
-                 ["attention", "cache", "matmul", "measure", "merge", "quantise", "sample"],
+                 ["attention", "cache", "indexer", "matmul", "measure", "merge", "quantise", "sample"],
                  ["testing"]],
     # Ranks know no backend; a family may use the pipeline that attention shares; users' kernels are
     # put into the pipelines of every family.
@@ -89,7 +89,7 @@ FLOORS = {
     # A table is text for any format.
     "report": [["tables"], ["formats"]],
     "kernels": [["common"], ["ptx"], ["attention", "measure", "move"],
-                ["cache", "matmul", "merge", "quantise"]],
+                ["cache", "indexer", "matmul", "merge", "quantise"]],
 }
 
 # Beginning of a third-party #include -> modules that may use it.

@@ -152,8 +152,8 @@ class GpuTest(unittest.TestCase):
 
 class Lists(unittest.TestCase):
     def test_reasons_are_matched_whole(self):
-        self.assertEqual(place_of("DCP with fp8"), "13.4")
-        self.assertIsNone(place_of("DCP with fp8 and more"))
+        self.assertEqual(place_of("DCP with sinks"), "13.4")
+        self.assertIsNone(place_of("DCP with sinks and more"))
         unknown = "attend of ragged keys with a scale each has no CUDA kernel yet"
         self.assertIsNone(place_of(unknown))
         refused = "kernel hopper_prefill:tile_n=80 cannot do attend: f32 queries over f32 keys"

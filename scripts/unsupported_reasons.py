@@ -64,7 +64,9 @@ FORMS = [
     ("13.4", r"fp8 descale in ixformer layout"),
     ("13.4", r"Cascade attention does not support (ALiBi|sliding window)\."),
     ("13.4", rf"cascade attention not supported by {NAME}"),
-    ("13.4", r"DCP with (window|ALiBi|sinks|fp8|cascade|int8 attention)"),
+    ("13.4", r"DCP with (ALiBi|sinks|calculate_kv_scales|cascade|int8 attention)"),
+    # Of results that were recorded before these were supported.
+    ("13.4", r"DCP with (window|fp8)"),
     ("13.4", rf"DCP with attention type {TYPE}"),
     ("13.4", r"DCP not support fp8 kvcache now\."),
     ("13.4", r"DCP requires LSE from decode"),
@@ -79,6 +81,9 @@ FORMS = [
     ("13.4", r"FlashMLAImpl does not support one of the following: alibi_slopes, sliding_window, "
              r"logits_soft_cap"),
     ("13.4", r"rows of 3 \* hidden_size / tp_size = \d+ elements, for \d+ of V"),
+    ("13.4", r"split_form not supported"),
+    ("13.4", r"split_form (separate|joined|planned) (without decodes|over ranks|with (prefills in the "
+             r"same varlen call|cascade attention|int8 scores))"),
     ("13.4", r"num_splits not supported"),
     ("13.4", r"num_splits \d+ (without decodes|with (prefills in the same varlen call|cascade attention|"
              r"queries of several tokens over ranks))"),

@@ -215,12 +215,12 @@ __global__ void __launch_bounds__(Config::kWarps * 32)
 }
 
 /// Splits of a planned decode; a request with one split has been finished by attend_plan already.
-/// No await_previous_kernel(): this kernel is launched without overlap. Grid: x = (token, head)
-/// rows of the longest query, y = request.
+/// Grid: x = (token, head) rows of the longest query, y = request.
 template <class Config>
 __global__ void __launch_bounds__(Config::kWarps * 32)
     combine_plan(const __grid_constant__ AttendParams params,
                  const __grid_constant__ PlanParams plan) {
+  await_previous_kernel();
   const int request = static_cast<int>(blockIdx.y);
   const int splits = plan.num_splits[request + 1] - plan.num_splits[request];
   if (splits <= 1) return;

@@ -6,17 +6,23 @@
 // Why a ring for each warp: a warp waits for its own copies only (wait_copy_groups, __syncwarp), so
 // warps drift apart, and while some compute others have loads under way; a barrier of the CTA every
 // 16 keys would make all of them wait for the slowest. Step s of warp w has the keys [first_key,
-// first_key + 16), first_key = begin + (s * kWarps + w) * 16: warps interleave, so that the CTA
+// first_key + 16), first_key = begin + (s * kStreams + w) * 16: warps interleave, so that the CTA
 // reads pages in order and every warp has an equal share. The price is a state and an output for
 // each warp, which are added up at the end: every warp publishes O and (base, sum) of its rows, a
 // thread for each row brings the bases to a common one, and all threads sum up and store the
 // output.
 //
+// More than 16 rows (several tokens of a request, or many heads of a KV head): kRowWarps warps
+// share a ring, with 16 rows each, and take turns in copying its steps. Every key is then copied
+// once for up to 128 rows, and a step costs a barrier of those warps. They are a stream; streams
+// interleave as single warps do.
+//
 // At the end of the loop the rings become the place of the warps' outputs: hence the barrier there.
 //
-// Config: as prefill's, with kStages (steps a warp has under way or in work) instead of kTileN,
-// kCells (keys and values with a scale each lie in cells, cells.cuh) and kTransposed (no tile has
-// more than 8 rows, transposed.cuh); kMinCtas counts CTAs per multiprocessor. Part: see parts.cuh.
+// Config: as prefill's, with kStages (steps a stream has under way or in work) instead of kTileN,
+// kCells (keys and values with a scale each lie in cells, cells.cuh), kRowWarps (of a stream) and
+// kTransposed (no tile has more than 8 rows, transposed.cuh); kMinCtas counts CTAs per
+// multiprocessor. Part: see parts.cuh.
 #pragma once
 
 #include "kernels/attention/cells.cuh"
@@ -25,23 +31,28 @@
 #include "kernels/attention/query_rows.cuh"
 #include "kernels/attention/transposed.cuh"
 #include "kernels/common/platform.cuh"
+#include "kernels/ptx/arrivals.cuh"
 #include "kernels/ptx/dependents.cuh"
 
 namespace attn {
 
-/// Page table entries of one warp's steps, 32 at a time in its lanes, fetched one batch ahead: the
-/// address of a copy then waits for a shuffle and not for device memory.
+/// Streams of a CTA: each has its own keys and its own ring.
+template <class Config>
+constexpr int kStreamsOf = Config::kWarps / Config::kRowWarps;
+
+/// Page table entries of one stream's steps, 32 at a time in its lanes, fetched one batch ahead:
+/// the address of a copy then waits for a shuffle and not for device memory.
 template <class Config>
 struct PageWindow {
   const int* table;  // of the request
-  int first_key;     // of the warp's step 0
+  int first_key;     // of the stream's step 0
   int end_key;
   int entries;  // of this lane, in the batch in use
   int next;     // of this lane, in the batch after it
 
   __device__ int fetch(int batch) const {
-    const int key =
-        first_key + (batch * 32 + static_cast<int>(threadIdx.x % 32)) * kPageGrain * Config::kWarps;
+    const int key = first_key + (batch * 32 + static_cast<int>(threadIdx.x % 32)) * kPageGrain *
+                                    kStreamsOf<Config>;
     return key < end_key ? table[key / larger(Config::kBlockSize, 1)] : 0;
   }
   __device__ void start() {
@@ -67,7 +78,9 @@ struct RowCopies {
 template <class Config, class Part>
 struct Decode {
   static constexpr int kThreads = Config::kWarps * 32;
-  static constexpr int kTileM = Config::kRowBlocks * 16;
+  static constexpr int kStreams = kStreamsOf<Config>;
+  static constexpr int kWarpRows = Config::kRowBlocks * 16;
+  static constexpr int kTileM = Config::kRowWarps * kWarpRows;
   static constexpr int kKeys = 16;  // of one step
   static constexpr int kDepth = round_up(Config::kHeadSize, 16);
   using Format = Formats<Config>;
@@ -82,8 +95,10 @@ struct Decode {
   static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
   static constexpr bool kHoldValues = kCodes && kColumnBlocks <= 16;
   static constexpr DecodeLayout kLayout =
-      decode_layout(Config::kWarps, Config::kRowBlocks, Config::kStages, Config::kHeadSize,
-                    Config::kVHeadSize, kElementBytes, kCells);
+      decode_layout(kStreams, Config::kRowWarps* Config::kRowBlocks, Config::kStages,
+                    Config::kHeadSize, Config::kVHeadSize, kElementBytes, kCells);
+  static_assert(kStreams * Config::kRowWarps == Config::kWarps);
+  static_assert(Config::kRowWarps == 1 || !Config::kTransposed);
   using Place = Choose<Config::kTransposed, KeysByRows, RowsByKeys>;
   static constexpr int kKeyBlocks = Config::kTransposed ? 1 : 2;
   using Shift = Choose<kCells, CellShift, NoShift>;
@@ -102,24 +117,36 @@ struct Decode {
   float key_factor;  // key_scale(), value_scale()
   float value_factor;
 
+  __device__ int stream() const { return warp / Config::kRowWarps; }
+  /// Of this warp's rows, in the tile.
+  __device__ int first_row() const { return warp % Config::kRowWarps * kWarpRows; }
   __device__ Row* rows() { return reinterpret_cast<Row*>(memory + kLayout.rows); }
-  /// Factors of the warps' outputs of a row, once weigh_warps() has made them.
+  __device__ Row* rows_of_warp() { return rows() + first_row(); }
+  /// The warps of a stream; what each wrote to shared memory is there.
+  __device__ void sync_stream() const {
+    if constexpr (Config::kRowWarps == 1) {
+      __syncwarp();
+    } else {
+      meet_threads(1 + stream(), Config::kRowWarps * 32);
+    }
+  }
+  /// Factors of the streams' outputs of a row, once weigh_streams() has made them.
   __device__ float* weights_of(int row) {
-    constexpr int kPerRow = (Config::kWarps + 3) / 4 * 4;
+    constexpr int kPerRow = (kStreams + 3) / 4 * 4;
     return reinterpret_cast<float*>(memory + kLayout.weights) + row * kPerRow;
   }
   /// In log2 units; -inf for none.
   __device__ float* sinks() { return reinterpret_cast<float*>(memory + kLayout.sinks); }
   __device__ float* factors() { return reinterpret_cast<float*>(memory + kLayout.factors); }
-  /// Where this warp's step lies in its ring: keys, then values, then their scales.
+  /// Where this stream's step lies in its ring: keys, then values, then their scales.
   __device__ unsigned char* stage(int step) {
-    const int slot = warp * Config::kStages + step % Config::kStages;
+    const int slot = stream() * Config::kStages + step % Config::kStages;
     return memory + kLayout.rings + slot * kLayout.stage_bytes;
   }
-  /// Output of one row of one warp, f32.
-  __device__ float* output_of(int of_warp, int row) {
+  /// Output of one row of one stream, f32.
+  __device__ float* output_of(int of_stream, int row) {
     return reinterpret_cast<float*>(memory + kLayout.rings +
-                                    (of_warp * kTileM + row) * kLayout.output_pitch);
+                                    (of_stream * kTileM + row) * kLayout.output_pitch);
   }
 
   /// Starts the copy of the queries; clears the padding of queries and of the keys of all stages.
@@ -128,7 +155,7 @@ struct Decode {
         params, tile, shared_address(memory + kLayout.query), thread);
     clear_padding<Config::kHeadSize, 2, kQueryPitch>(memory + kLayout.query, kTileM, thread,
                                                      kThreads);
-    for (int i = 0; i < Config::kStages; ++i) {
+    for (int i = 0; i < Config::kStages && warp % Config::kRowWarps == 0; ++i) {
       clear_padding<Config::kHeadSize, kElementBytes, kPitch>(stage(i), kKeys, lane, 32);
     }
   }
@@ -141,14 +168,15 @@ struct Decode {
     }
   }
 
-  /// Starts the copy of a step, if there is one, and closes a group either way: the count of
-  /// pending groups then says which step has arrived.
+  /// Starts the copy of a step, if there is one and it is this warp's turn, and closes a group
+  /// either way: the count of pending groups then says which step has arrived.
   __device__ void copy_step(int step, int first_key, PageWindow<Config>& pages,
                             const Copies& copies) {
-    const int at = first_key + step * kKeys * Config::kWarps;
+    const int at = first_key + step * kKeys * kStreams;
     const int block = pages.of_step(step);
     const u32 to = shared_address(stage(step));
-    if (at < pages.end_key) {
+    const bool has_turn = step % Config::kRowWarps == warp % Config::kRowWarps;
+    if (has_turn && at < pages.end_key) {
       const int valid_rows = tile.seq_len - at;
       const unsigned char* keys = key.base + offset_of_key<Config>(key, block, at);
       const unsigned char* values = value.base + offset_of_key<Config>(value, block, at);
@@ -169,7 +197,7 @@ struct Decode {
   }
 
   /// NaN and infinity in a step with masked keys: added to the rows that see them, then cleared. By
-  /// one warp, whose own tile it is; int8 values have neither.
+  /// the warps of a stream, which all find the same; int8 values have neither.
   template <class Values>
   __device__ void settle_nonfinite(int key_at, unsigned char* tile_of_values, const Values& values,
                                    float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
@@ -182,13 +210,14 @@ struct Decode {
       return;
     }
     if constexpr (Config::kTransposed) {
-      accumulate_nonfinite_columns<Format::kValue>(rows(), key_at, values, o[0]);
+      accumulate_nonfinite_columns<Format::kValue>(rows_of_warp(), key_at, values, o[0]);
     } else {
-      accumulate_nonfinite<Format::kValue, kKeys / 8>(rows(), key_at, values, o);
+      accumulate_nonfinite<Format::kValue, kKeys / 8>(rows_of_warp(), key_at, values, o);
     }
-    __syncwarp();
-    clear_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys, lane, 32, shift);
-    __syncwarp();
+    sync_stream();
+    clear_nonfinite<kStored, kBytes, kValuePitch>(
+        tile_of_values, kKeys, thread % (Config::kRowWarps * 32), Config::kRowWarps * 32, shift);
+    sync_stream();
   }
 
   /// This warp's part of the output and state into shared memory.
@@ -198,12 +227,12 @@ struct Decode {
     for (int m = 0; m < Config::kRowBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = m * 16 + Place::row(half);
+        const int row = first_row() + m * 16 + Place::row(half);
         const float sum = sum_of_row<Place>(state.sum[m][half]);
         if (Place::key(0, 0) == 0) {
-          states[warp * kTileM + row] = make_float2(state.base[m][half], sum);
+          states[stream() * kTileM + row] = make_float2(state.base[m][half], sum);
         }
-        store_columns(o[m], half, output_of(warp, row));
+        store_columns(o[m], half, output_of(stream(), row));
       }
     }
   }
@@ -240,12 +269,12 @@ struct Decode {
     }
   }
 
-  /// One thread per row: state of all warps together, and the factor of each warp's output.
-  __device__ void weigh_warps(int row, const float2* states) {
+  /// One thread per row: state of all streams together, and the factor of each stream's output.
+  __device__ void weigh_streams(int row, const float2* states) {
     float base = kNegInf;
-    for (int w = 0; w < Config::kWarps; ++w) base = fmaxf(base, states[w * kTileM + row].x);
+    for (int w = 0; w < kStreams; ++w) base = fmaxf(base, states[w * kTileM + row].x);
     float sum = 0.0f;
-    for (int w = 0; w < Config::kWarps; ++w) {
+    for (int w = 0; w < kStreams; ++w) {
       const float2 state = states[w * kTileM + row];
       const float weight = weight_of_base(state.x, base);
       weights_of(row)[w] = weight;
@@ -255,18 +284,18 @@ struct Decode {
     // Why the scale of the values here: once for a row instead of once for every value.
     if constexpr (!Format::kScaled) factor *= value_factor;
     if constexpr (Part::kNormalise) factor = sum == 0.0f ? 0.0f : factor / sum;
-    for (int w = 0; w < Config::kWarps; ++w) weights_of(row)[w] *= factor;
+    for (int w = 0; w < kStreams; ++w) weights_of(row)[w] *= factor;
     part.template store_state<Config>(params, tile, row, base, sum, rows()[row]);
   }
 
-  /// output = sum over warps of their output * their factor, four columns a thread at a time.
+  /// output = sum over streams of their output * their factor, four columns a thread at a time.
   __device__ void store() {
     constexpr int kQuads = Config::kVHeadSize / 4;
     for (int i = thread; i < tile.num_rows * kQuads; i += kThreads) {
       const int row = i / kQuads;
       const int column = i % kQuads * 4;
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      for (int w = 0; w < Config::kWarps; ++w) {
+      for (int w = 0; w < kStreams; ++w) {
         const float weight = weights_of(row)[w];
         const float4 o = *reinterpret_cast<const float4*>(output_of(w, row) + column);
         sum.x += o.x * weight;
@@ -296,9 +325,9 @@ struct Decode {
     if constexpr (Format::kTokenHeadScales) scale_columns(s, key_scales);
     if constexpr (Config::kScaleFirst) {
       if constexpr (kCodes) scale_rows(s, row_scale);
-      transform_scores<Config, Place>(s, rows(), key_at, scale);
+      transform_scores<Config, Place>(s, rows_of_warp(), key_at, scale);
     }
-    if (masked) mask_keys<Place>(s, rows(), key_at, kNegInf);
+    if (masked) mask_keys<Place>(s, rows_of_warp(), key_at, kNegInf);
     if constexpr (Config::kScaleFirst) {
       fold_scores<Format::kTokenHeadScales, Place>(s, SameFactor{1.0f}, state, o);
     } else {
@@ -306,9 +335,9 @@ struct Decode {
     }
     if constexpr (Format::kTokenHeadScales) {
       if (masked) {
-        scale_weights<true, Place>(s, rows(), key_at, value_scales, state, o);
+        scale_weights<true, Place>(s, rows_of_warp(), key_at, value_scales, state, o);
       } else {
-        scale_weights<false, Place>(s, rows(), key_at, value_scales, state, o);
+        scale_weights<false, Place>(s, rows_of_warp(), key_at, value_scales, state, o);
       }
     }
     if constexpr (Config::kTransposed) {
@@ -380,7 +409,7 @@ struct Decode {
     __syncthreads();
     const TileBounds bounds = bounds_of_rows(rows(), tile, 0, kTileM);
     const bool any = bounds.hull.begin < bounds.hull.end;
-    const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + warp * kKeys;
+    const int first_key = (any ? bounds.hull.begin / kKeys * kKeys : 0) + stream() * kKeys;
     const int end_key = any ? bounds.hull.end : 0;
     PageWindow<Config> pages{params.kv.block_table + tile.request * params.kv.block_table_stride,
                              first_key, end_key, 0, 0};
@@ -401,7 +430,7 @@ struct Decode {
       __syncthreads();
     }
 
-    const u32 query_tile = shared_address(memory + kLayout.query);
+    const u32 query_tile = shared_address(memory + kLayout.query) + first_row() * kQueryPitch;
     using StoredQuery = Choose<kCodes, CodeQuery<kQueryPitch>, TileQuery<kQueryPitch>>;
     const StoredQuery stored{kCodes ? query_tile + lane / 4 * kQueryPitch + lane % 4 * 8
                                     : rows_first_address<kQueryPitch>(query_tile)};
@@ -412,13 +441,13 @@ struct Decode {
     const float folded = Format::kScaled ? 1.0f : key_factor;
     const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
     const RowScale row_scale = row_factors<Config, Place, Config::kRowBlocks>(
-        factors(), Config::kScaleFirst ? 1.0f : scale.factor);
+        factors() + first_row(), Config::kScaleFirst ? 1.0f : scale.factor);
 #pragma unroll 1
     for (int step = 0;; ++step) {
-      const int key_at = first_key + step * kKeys * Config::kWarps;
+      const int key_at = first_key + step * kKeys * kStreams;
       if (key_at >= end_key) break;
       wait_copy_groups<Config::kStages - 2>();
-      __syncwarp();  // all lanes' pieces are there, and nobody reads the oldest stage any more
+      sync_stream();  // all pieces are there, and nobody reads the oldest stage any more
       copy_step(step + Config::kStages - 1, first_key, pages, copies);
       const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
       if constexpr (kCodes) {
@@ -432,7 +461,7 @@ struct Decode {
     __syncthreads();  // rings become outputs
     publish(state, o, states);
     __syncthreads();
-    for (int r = thread; r < tile.num_rows; r += kThreads) weigh_warps(r, states);
+    for (int r = thread; r < tile.num_rows; r += kThreads) weigh_streams(r, states);
     __syncthreads();
     store();
   }
@@ -451,7 +480,7 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
   extern __shared__ DecodeMemory decode_memory[];
   using Work = Decode<Config, Part>;
   __shared__ RowTile tile;
-  __shared__ float2 states[Config::kWarps * Work::kTileM];
+  __shared__ float2 states[Work::kStreams * Work::kTileM];
   const RowTile mine =
       row_tile(params, request, kv_head, row_tile_index * Work::kTileM, Work::kTileM);
   if (mine.num_rows <= 0) return;

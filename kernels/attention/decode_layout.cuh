@@ -62,4 +62,12 @@ ATTN_FN constexpr DecodeLayout decode_layout(int warps, int row_blocks, int stag
   return layout;
 }
 
+/// f32 of the weights of `splits` splits of so many rows in shared memory, on whole 16 bytes, and
+/// the bytes that join_splits() (join.cuh) needs with them: of the rings, which nobody needs any
+/// more.
+ATTN_FN constexpr int join_weights(int rows, int splits) { return (rows * splits + 3) / 4 * 4; }
+ATTN_FN constexpr int join_bytes(int rows, int splits, int threads) {
+  return (join_weights(rows, splits) + threads * 4) * 4;
+}
+
 }  // namespace attn

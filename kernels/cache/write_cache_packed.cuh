@@ -97,18 +97,12 @@ __global__ void __launch_bounds__(Config::kThreads)
   if (token >= p.num_slots) return;
   const i64 slot = p.slot_mapping[token];
   if (slot < 0) return;
-  float values[kNvfp4Block];
-  decode_vector(
-      load_parts<Config::kSource, kNvfp4Block, Config::kLoad>(
-          side.source + (token * side.token_stride + head * Config::kWidth + block * kNvfp4Block) *
-                            size_of(Config::kSource)),
-      values);
-  float largest = 0.0f;
-#pragma unroll
-  for (int i = 0; i < kNvfp4Block; ++i) largest = fmaxf(largest, fabsf(values[i]));
+  const auto source = load_parts<Config::kSource, kNvfp4Block, Config::kLoad>(
+      side.source + (token * side.token_stride + head * Config::kWidth + block * kNvfp4Block) *
+                        size_of(Config::kSource));
   Nvfp4Codes codes;
-  const u8 scale_code =
-      quantise_nvfp4_block(values, largest, __fdiv_rn(1.0f, side.scale[head]), codes);
+  const u8 scale_code = quantise_nvfp4_block(nvfp4_columns<Config::kSource>(source),
+                                             __fdiv_rn(1.0f, side.scale[head]), codes);
   const SlotPlace place = place_of_slot(slot, p.block_size);
   store_parts<4>(side.cache + place.block * p.block_stride + place.offset * p.slot_stride +
                      head * p.head_stride + block * (kNvfp4Block / 2),

@@ -99,6 +99,18 @@ __device__ __forceinline__ void weigh_ranks(const Params& p, const DcpRows& rows
   __syncthreads();
 }
 
+/// Where an output row begins, in elements.
+__device__ __forceinline__ i64 output_place(const DcpCombineParams& p, const DcpRows::Row& row) {
+  return row.token * p.output_token_stride + row.head * p.output_head_stride;
+}
+__device__ __forceinline__ i64 output_place(const DcpCorrectParams& p, const DcpRows::Row& row) {
+  const unsigned heads = static_cast<unsigned>(p.part_heads);
+  const unsigned head = static_cast<unsigned>(row.head);
+  const unsigned part = heads == 0 ? 0 : head / heads;
+  return part * p.output_part_stride + row.token * p.output_token_stride +
+         (head - part * heads) * p.output_head_stride;
+}
+
 /// output = sum of partial * weight over `num_terms` ranks from `first_rank` on, in their order.
 /// A thread has kItems vectors, kThreads apart, of the rows of its CTA; blockIdx.y counts on within
 /// rows that are wider than a CTA.
@@ -128,7 +140,7 @@ __device__ __forceinline__ void combine_ranks(const Params& p, int first_rank, i
     const DcpRows::Row row = rows[row_of[i]];
     const int column = static_cast<int>(index - row_of[i] * row_vectors) * kVector;
     from[i] = row.token * p.partial_token_stride + row.head * p.partial_head_stride + column;
-    to[i] = row.token * p.output_token_stride + row.head * p.output_head_stride + column;
+    to[i] = output_place(p, row) + column;
   }
   ElementVector<Config::kPartial, kVector> loaded[kTerms][kItems];
   const auto load = [&](int first_term) {

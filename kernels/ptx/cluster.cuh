@@ -27,6 +27,24 @@ __device__ __forceinline__ u32 in_cta(u32 address, u32 rank) {
   return there;
 }
 
+/// Two or four f32 at an address of in_cta().
+__device__ __forceinline__ float2 load_pair_of_cta(u32 address) {
+  float2 x;
+  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
+               : "=f"(x.x), "=f"(x.y)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+__device__ __forceinline__ float4 load_quad_of_cta(u32 address) {
+  float4 x;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "r"(address)
+               : "memory");
+  return x;
+}
+
 /// The two halves of sync_cluster(): what a thread wrote before it arrives, the others see after
 /// they have waited. Whole warps only, and every arrival needs its wait.
 __device__ __forceinline__ void arrive_at_cluster() {

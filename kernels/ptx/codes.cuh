@@ -51,11 +51,17 @@ __device__ __forceinline__ u32 e4m3_pair_to_f16(u16 codes) {
 /// since f16 numbers from 1024 to 2047 have a step of 1 and 0x6400 is 1024. Less 1152 = 0x6480 that
 /// is the code, exactly.
 __device__ __forceinline__ u32 subtract_1152(u32 spread) {
+#ifdef __CUDA_ARCH__
   u32 numbers;
   asm("{.reg .b32 c; mov.b32 c, 0x64806480; sub.rn.f16x2 %0, %1, c;}"
       : "=r"(numbers)
       : "r"(spread));
   return numbers;
+#else
+  return f16_from_float(f16_to_float(static_cast<u16>(spread)) - 1152.0f) |
+         static_cast<u32>(f16_from_float(f16_to_float(static_cast<u16>(spread >> 16)) - 1152.0f))
+             << 16;
+#endif
 }
 
 /// Four codes of a word, byte 0 first, as exact f16.
@@ -91,14 +97,22 @@ __device__ __forceinline__ u32 i8_pair_to_bf16(u32 spread) {
 
 /// One half of a word of two f16 as f32.
 __device__ __forceinline__ float f16_low_to_float(u32 packed) {
+#ifdef __CUDA_ARCH__
   float x;
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(x) : "r"(packed));
   return x;
+#else
+  return f16_to_float(static_cast<u16>(packed));
+#endif
 }
 __device__ __forceinline__ float f16_high_to_float(u32 packed) {
+#ifdef __CUDA_ARCH__
   float x;
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(x) : "r"(packed));
   return x;
+#else
+  return f16_to_float(static_cast<u16>(packed >> 16));
+#endif
 }
 
 /// Codes as kTo. kScaled: code * scale in f32, rounded once (semantics §4.4 mode 1); otherwise the

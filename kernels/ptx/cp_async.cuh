@@ -53,4 +53,11 @@ __device__ __forceinline__ void wait_copy_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// Arrives at a barrier (mbarrier.cuh) when all copies of this thread so far have come; nobody
+/// waits for them here. One of the arrivals that the barrier was initialised for. Who waits for the
+/// barrier and hands the copies to wgmma calls publish_shared_writes() in between.
+__device__ __forceinline__ void arrive_after_copies(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 }  // namespace attn

@@ -145,9 +145,13 @@ __device__ __forceinline__ float decode_element(u32 bits) {
   } else if constexpr (kElement == Element::kBF16) {
     return float_from_bits(bits << 16);
   } else if constexpr (kElement == Element::kF16) {
+#if defined(__CUDA_ARCH__)
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(static_cast<u16>(bits)));
     return value;
+#else
+    return f16_to_float(static_cast<u16>(bits));
+#endif
   } else if constexpr (kElement == Element::kE4M3) {
     return e4m3_to_float(static_cast<u8>(bits));
   } else if constexpr (kElement == Element::kE5M2) {

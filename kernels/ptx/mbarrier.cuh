@@ -36,6 +36,12 @@ __device__ __forceinline__ void arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+/// One arrival of those that the barrier was initialised for, when all that this thread has queued
+/// by copy_async() has come; the thread goes on at once.
+__device__ __forceinline__ void arrive_when_copied(u32 barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+
 /// One arrival at a barrier of another CTA, at in_cta()'s address. Why without release.cluster: it
 /// says that this CTA is through with what the copy engine brought, and hands over no ordinary
 /// writes; ordering those as well took a prefill kernel from 725 to 533 TFLOP/s (one NVIDIA H200,

@@ -106,6 +106,12 @@ __device__ __forceinline__ void publish_shared_writes() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/// Lets copies that are queued afterwards read what this thread wrote to global memory by ordinary
+/// stores: by every writing thread, before the warp or CTA meets and one of it queues the copy.
+__device__ __forceinline__ void publish_global_writes() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 /// Closes this thread's open group of stores; groups complete in order.
 __device__ __forceinline__ void close_store_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");

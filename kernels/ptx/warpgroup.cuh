@@ -55,4 +55,12 @@ __device__ __forceinline__ void store_matrices(u32 address, const u32 (&from)[4]
                : "memory");
 }
 
+/// The same, each matrix transposed: lane i gives the address of column i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrices_transposed(u32 address, const u32 (&from)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(from[0]), "r"(from[1]), "r"(from[2]), "r"(from[3])
+      : "memory");
+}
+
 }  // namespace attn

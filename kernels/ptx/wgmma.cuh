@@ -49,6 +49,15 @@ __device__ __forceinline__ int hidden(int number) {
   return number;
 }
 
+template <int kBlocks>
+__device__ __forceinline__ void fence_registers(int (&d)[kBlocks][4]) {
+#pragma unroll
+  for (int n = 0; n < kBlocks; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(d[n][i])::"memory");
+  }
+}
+
 // The operands of an instruction in text: "%0, ..., %7", and the constraints of a block of columns.
 
 #define ATTN_REGISTERS_0 "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -111,32 +120,42 @@ __device__ __forceinline__ int hidden(int number) {
                " {" ATTN_NAMES_##columns "}, " first ", " second ", adds, 1, 1" majors ";\n}\n" \
                : ATTN_BLOCKS_##columns                                                          \
                : "l"(a), "l"(b), "r"(adds))
-#define ATTN_PRODUCT_REGISTERS(columns, depth, element, majors, first, second, third, fourth, \
-                               fifth)                                                         \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns depth ".f32." element             \
-               " {" ATTN_NAMES_##columns "}, {" first ", " second ", " third ", " fourth      \
-                                         "}, " fifth ", 1, 1, 1" majors ";\n"                 \
-               : ATTN_BLOCKS_##columns                                                        \
+#define ATTN_PRODUCT_REGISTERS(columns, depth, element, adds, majors, first, second, third, \
+                               fourth, fifth)                                               \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns depth ".f32." element           \
+               " {" ATTN_NAMES_##columns "}, {" first ", " second ", " third ", " fourth    \
+                                         "}, " fifth ", " adds ", 1, 1" majors ";\n"        \
+               : ATTN_BLOCKS_##columns                                                      \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+
+// The same of e4m3, where what was in the accumulators counts if `adds` is not 0.
+#define ATTN_PRODUCT_CODES_IF(columns, first, second, third, fourth, fifth, sixth)       \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " sixth                           \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns                        \
+               "k32.f32.e4m3.e4m3"                                                       \
+               " {" ATTN_NAMES_##columns "}, {" first ", " second ", " third ", " fourth \
+                                         "}, " fifth ", adds, 1, 1;\n}\n"                \
+               : ATTN_BLOCKS_##columns                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
 
 // A row for every width: columns, numbers of the operands behind the accumulators.
 // clang-format off
 #define ATTN_PRODUCT_WIDTHS(row) \
-  row(32, "%16", "%17", "%18", "%19", "%20")       \
-  row(48, "%24", "%25", "%26", "%27", "%28")       \
-  row(64, "%32", "%33", "%34", "%35", "%36")       \
-  row(80, "%40", "%41", "%42", "%43", "%44")       \
-  row(96, "%48", "%49", "%50", "%51", "%52")       \
-  row(112, "%56", "%57", "%58", "%59", "%60")      \
-  row(128, "%64", "%65", "%66", "%67", "%68")      \
-  row(144, "%72", "%73", "%74", "%75", "%76")      \
-  row(160, "%80", "%81", "%82", "%83", "%84")      \
-  row(176, "%88", "%89", "%90", "%91", "%92")      \
-  row(192, "%96", "%97", "%98", "%99", "%100")     \
-  row(208, "%104", "%105", "%106", "%107", "%108") \
-  row(224, "%112", "%113", "%114", "%115", "%116") \
-  row(240, "%120", "%121", "%122", "%123", "%124") \
-  row(256, "%128", "%129", "%130", "%131", "%132")
+  row(32, "%16", "%17", "%18", "%19", "%20", "%21")       \
+  row(48, "%24", "%25", "%26", "%27", "%28", "%29")       \
+  row(64, "%32", "%33", "%34", "%35", "%36", "%37")       \
+  row(80, "%40", "%41", "%42", "%43", "%44", "%45")       \
+  row(96, "%48", "%49", "%50", "%51", "%52", "%53")       \
+  row(112, "%56", "%57", "%58", "%59", "%60", "%61")      \
+  row(128, "%64", "%65", "%66", "%67", "%68", "%69")      \
+  row(144, "%72", "%73", "%74", "%75", "%76", "%77")      \
+  row(160, "%80", "%81", "%82", "%83", "%84", "%85")      \
+  row(176, "%88", "%89", "%90", "%91", "%92", "%93")      \
+  row(192, "%96", "%97", "%98", "%99", "%100", "%101")     \
+  row(208, "%104", "%105", "%106", "%107", "%108", "%109") \
+  row(224, "%112", "%113", "%114", "%115", "%116", "%117") \
+  row(240, "%120", "%121", "%122", "%123", "%124", "%125") \
+  row(256, "%128", "%129", "%130", "%131", "%132", "%133")
 // clang-format on
 
 /// Whether a product of so many columns is here.
@@ -149,7 +168,7 @@ ATTN_FN constexpr bool is_product_width(int columns) {
 template <Element kElement, int kBlocks>
 __device__ __forceinline__ void multiply_shared(float (&d)[kBlocks][4], u64 a, u64 b, u32 adds) {
   static_assert(is_product_width(kBlocks * 8));
-#define ATTN_ROW(columns, first, second, third, fourth, fifth)                          \
+#define ATTN_ROW(columns, first, second, third, fourth, fifth, sixth)                   \
   if constexpr (kBlocks * 8 == columns) {                                               \
     if constexpr (kElement == Element::kBF16) {                                         \
       ATTN_PRODUCT_SHARED(columns, "k16", "bf16.bf16", ", 0, 0", first, second, third); \
@@ -164,31 +183,89 @@ __device__ __forceinline__ void multiply_shared(float (&d)[kBlocks][4], u64 a, u
 #undef ATTN_ROW
 }
 
-/// d += A @ B: A [64, k] in registers, B [k, N] in shared memory, MN-major of 16 bits, K-major of
-/// e4m3, which has no other form. A stays as it is until the product has been waited for.
-template <Element kElement, int kBlocks>
+/// d += A @ B, of e4m3 without kAdds d = A @ B: A [64, k] in registers, B [k, N] in shared memory,
+/// MN-major of 16 bits, K-major of e4m3, which has no other form. A stays as it is until the
+/// product has been waited for.
+template <Element kElement, bool kAdds = true, int kBlocks>
 __device__ __forceinline__ void multiply_registers(float (&d)[kBlocks][4], const u32 (&a)[4],
                                                    u64 b) {
   static_assert(is_product_width(kBlocks * 8));
-#define ATTN_ROW(columns, first, second, third, fourth, fifth)                                 \
-  if constexpr (kBlocks * 8 == columns) {                                                      \
-    if constexpr (kElement == Element::kBF16) {                                                \
-      ATTN_PRODUCT_REGISTERS(columns, "k16", "bf16.bf16", ", 1", first, second, third, fourth, \
-                             fifth);                                                           \
-    } else if constexpr (kElement == Element::kF16) {                                          \
-      ATTN_PRODUCT_REGISTERS(columns, "k16", "f16.f16", ", 1", first, second, third, fourth,   \
-                             fifth);                                                           \
-    } else {                                                                                   \
-      static_assert(kElement == Element::kE4M3);                                               \
-      ATTN_PRODUCT_REGISTERS(columns, "k32", "e4m3.e4m3", "", first, second, third, fourth,    \
-                             fifth);                                                           \
-    }                                                                                          \
+  static_assert(kAdds || kElement == Element::kE4M3);
+#define ATTN_ROW(columns, first, second, third, fourth, fifth, sixth)                             \
+  if constexpr (kBlocks * 8 == columns) {                                                         \
+    if constexpr (kElement == Element::kBF16) {                                                   \
+      ATTN_PRODUCT_REGISTERS(columns, "k16", "bf16.bf16", "1", ", 1", first, second, third,       \
+                             fourth, fifth);                                                      \
+    } else if constexpr (kElement == Element::kF16) {                                             \
+      ATTN_PRODUCT_REGISTERS(columns, "k16", "f16.f16", "1", ", 1", first, second, third, fourth, \
+                             fifth);                                                              \
+    } else if constexpr (kAdds) {                                                                 \
+      static_assert(kElement == Element::kE4M3);                                                  \
+      ATTN_PRODUCT_REGISTERS(columns, "k32", "e4m3.e4m3", "1", "", first, second, third, fourth,  \
+                             fifth);                                                              \
+    } else {                                                                                      \
+      ATTN_PRODUCT_REGISTERS(columns, "k32", "e4m3.e4m3", "0", "", first, second, third, fourth,  \
+                             fifth);                                                              \
+    }                                                                                             \
   }
   ATTN_PRODUCT_WIDTHS(ATTN_ROW)
 #undef ATTN_ROW
 }
 
+/// d = A @ B of e4m3, or d += A @ B with adds != 0: multiply_registers() where that is found out as
+/// the kernel runs.
+template <int kBlocks>
+__device__ __forceinline__ void multiply_codes_if(float (&d)[kBlocks][4], const u32 (&a)[4], u64 b,
+                                                  u32 adds) {
+  static_assert(is_product_width(kBlocks * 8));
+#define ATTN_ROW(columns, first, second, third, fourth, fifth, sixth)           \
+  if constexpr (kBlocks * 8 == columns) {                                       \
+    ATTN_PRODUCT_CODES_IF(columns, first, second, third, fourth, fifth, sixth); \
+  }
+  ATTN_PRODUCT_WIDTHS(ATTN_ROW)
+#undef ATTN_ROW
+}
+
+// Of int8 codes, with exact sums of 32 bits.
+#define ATTN_PRODUCT_INT8(columns, first, second, third)                                     \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, " third                               \
+               ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns                            \
+               "k32.s32.s8.s8 {" ATTN_NAMES_##columns "}, " first ", " second ", adds;\n}\n" \
+               : ATTN_BLOCKS_##columns                                                       \
+               : "l"(a), "l"(b), "r"(kAdds))
+#define ATTN_ROW(columns, first, second, third, fourth, fifth, sixth) \
+  if constexpr (kBlocks * 8 == columns) ATTN_PRODUCT_INT8(columns, first, second, third);
+#undef ATTN_TWO_BLOCKS
+#define ATTN_TWO_BLOCKS(n)                                                       \
+  "=r"(d[n][0]), "=r"(d[n][1]), "=r"(d[n][2]), "=r"(d[n][3]), "=r"(d[n + 1][0]), \
+      "=r"(d[n + 1][1]), "=r"(d[n + 1][2]), "=r"(d[n + 1][3])
+
+/// d = A @ B of int8: A [64, 32] and B [32, N] in shared memory, both K-major. Why apart from the
+/// product that adds: what d holds before is nobody's, so that no register is kept for it.
+template <int kBlocks>
+__device__ __forceinline__ void start_multiply_int8(int (&d)[kBlocks][4], u64 a, u64 b) {
+  static_assert(is_product_width(kBlocks * 8));
+  constexpr u32 kAdds = 0;
+  ATTN_PRODUCT_WIDTHS(ATTN_ROW)
+}
+
+#undef ATTN_TWO_BLOCKS
+#define ATTN_TWO_BLOCKS(n)                                                       \
+  "+r"(d[n][0]), "+r"(d[n][1]), "+r"(d[n][2]), "+r"(d[n][3]), "+r"(d[n + 1][0]), \
+      "+r"(d[n + 1][1]), "+r"(d[n + 1][2]), "+r"(d[n + 1][3])
+
+/// d += A @ B, likewise.
+template <int kBlocks>
+__device__ __forceinline__ void multiply_int8(int (&d)[kBlocks][4], u64 a, u64 b) {
+  static_assert(is_product_width(kBlocks * 8));
+  constexpr u32 kAdds = 1;
+  ATTN_PRODUCT_WIDTHS(ATTN_ROW)
+}
+#undef ATTN_ROW
+#undef ATTN_PRODUCT_INT8
+
 #undef ATTN_PRODUCT_WIDTHS
+#undef ATTN_PRODUCT_CODES_IF
 #undef ATTN_PRODUCT_SHARED
 #undef ATTN_PRODUCT_REGISTERS
 

@@ -159,6 +159,36 @@ __device__ __forceinline__ void multiply_values(float (&sums)[128], const u32 (&
   }
 }
 
+#define ATTN_FEW(type, left, right, adds, transposes)                                  \
+  asm volatile(                                                                        \
+      "{\n.reg .pred adds;\nsetp.ne.b32 adds, %10, 0;\n"                               \
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32." type "." type                      \
+      " {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, adds, 1, 1, " transposes ", 0;\n}\n" \
+      : ATTN_SUMS_8(sums, 0)                                                           \
+      : "l"(left), "l"(right), "r"(static_cast<u32>(adds)))
+
+/// The same with the sides changed, for few query rows: sums [64, 16] = (adds ? sums : 0) + left
+/// [64, 16] right^T, right [16, 16], both along rows.
+template <Element kElement>
+__device__ __forceinline__ void multiply_few_scores(float (&sums)[8], u64 left, u64 right,
+                                                    bool adds) {
+  if constexpr (kElement == Element::kBF16) {
+    ATTN_FEW("bf16", left, right, adds, "0");
+  } else {
+    ATTN_FEW("f16", left, right, adds, "0");
+  }
+}
+/// sums [64, 16] += left^T right^T: left [16, 64] across rows, right [16, 16] along rows.
+template <Element kElement>
+__device__ __forceinline__ void multiply_few_values(float (&sums)[8], u64 left, u64 right) {
+  if constexpr (kElement == Element::kBF16) {
+    ATTN_FEW("bf16", left, right, 1, "1");
+  } else {
+    ATTN_FEW("f16", left, right, 1, "1");
+  }
+}
+
+#undef ATTN_FEW
 #undef ATTN_VALUES_REGISTERS
 #undef ATTN_VALUES
 #undef ATTN_SCORES_REGISTERS

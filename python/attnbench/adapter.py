@@ -3,8 +3,12 @@
 # Values of the class attributes, in the words of the scenario file -> bits of attnbench_backend.h.
 DEVICES = {"cpu": 1, "cuda": 2}
 ATTENTION_TYPES = {"decoder": 1, "encoder": 2, "encoder_only": 4, "encoder_decoder": 8,
-                   "mm_encoder": 16, "mla": 32, "op": 64}  # fmt: skip
-OPERATIONS = {"reshape_and_cache": 1, "merge": 2}
+                   "mm_encoder": 16, "mla": 32, "op": 64, "mla_prefill": 128}  # fmt: skip
+# Those behind the first two have their operands in tensors.operands, by name.
+OPERATIONS = {"reshape_and_cache": 1, "merge": 2, "gather": 4, "rope": 8, "rope_and_cache": 16,
+              "quantize": 32, "dcp_correct": 64, "output_quant": 128, "mm_quant": 256,
+              "metadata": 512, "index_key_cache": 1024, "index_logits": 2048,
+              "index_topk": 4096}  # fmt: skip
 DTYPES = {"float32": 1, "float16": 2, "bfloat16": 4}
 FEATURES = {
     "causal": 1 << 0,
@@ -26,6 +30,13 @@ FEATURES = {
     "fp8_probability": 1 << 14,
     "mla_topk": 1 << 15,  # a row sees the entries that its tensors.topk_slots name
     "mla_ds_kv": 1 << 16,  # kv_cache of fp8_ds_mla entries
+    "token_head_kv": 1 << 17,  # int8 or fp8_e4m3 pages with tensors.k_scale_cache and v_scale_cache
+    # Of operations:
+    "latents": 1 << 18,  # op.mla
+    "int8_codes": 1 << 19,  # problem.int8_level
+    "group_scales": 1 << 20,  # output_quant with a scale for each group of columns
+    "nvfp4": 1 << 21,
+    "dcp": 1 << 22,  # caches of several ranks
 }
 KV = {"ragged": 0, "paged": 1, "paged_interleaved": 2}
 LSE = {None: 0, "natural": 1, "base_2": 2}

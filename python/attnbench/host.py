@@ -3,6 +3,7 @@ what it has to give is None or a tuple."""
 
 import functools
 import gc
+import math
 import os
 import sys
 import traceback
@@ -45,49 +46,38 @@ def supports(name, problem_address):
     return (answer,) if isinstance(answer, str) else ("\n".join(answer),)
 
 
-# Functions that bring results are arguments with defaults: what an adapter puts into this module or into
-# Case afterwards is not called.
+# What the program makes of a returned tensor (ReturnedTensor::Kind).
+OUTPUT, LSE, LSE_BY_TOKEN = 0, 1, 2
 
 
-def take(source, target, name, axis):
-    """Copies a tensor, or a list of tensors that follow each other along `axis`, that of the tokens,
-    for which there may be several: [B, Q, H, Dv] for [T, H, Dv]."""
-    import torch
-
+# An argument with a default where it is called: what an adapter puts into this module or into Case
+# afterwards is not called, neither for it nor for later ones.
+def described(source, target, kind, axis, name, tensor_type):
+    """The numbers by which the program finds a tensor, or a list of tensors that follow each other along
+    `axis`, that of the tokens, for which there may be several: [B, Q, H, Dv] for [T, H, Dv]. Of each: kind,
+    address, first token, number of axes, shape, strides."""
     parts = source if type(source) is list else [source]
+    expected = tuple(target.shape)
+    numbers, shapes, token, fits = [], [], 0, True
     for part in parts:
-        if type(part) is not torch.Tensor:
+        # Why exactly: what is derived from this type could compute when it is looked at.
+        if type(part) is not tensor_type:
             raise TypeError(f"run() returned {name} as {type(part).__name__}, expected torch.Tensor")
-    flat = [part.flatten(axis, axis + part.dim() - target.dim()) for part in parts]
-    shapes = [list(part.shape) for part in flat]
-    sizes = [shape[axis] for shape in shapes]
-    expected = list(target.shape)
-    others = lambda shape: shape[:axis] + shape[axis + 1 :]
-    if (sum(sizes) != expected[axis] or any(others(shape) != others(expected) for shape in shapes)
-            or any(part.dtype != target.dtype for part in flat)):  # fmt: skip
-        raise ValueError(
-            f"run() returned {name} {parts[0].dtype} {shapes}, expected {target.dtype} {expected}"
-        )
-    for here, part, own in zip(target.split(sizes, axis), flat, parts):
-        if own.data_ptr() == here.data_ptr():
-            continue  # a kernel with out= returns the tensor that it was given
-        here.copy_(part)
-        # What the next run leaves unwritten must not hold these values, should it get this memory.
-        own.fill_(float("nan"))
-
-
-def bring(case, returned, take=take):
-    """What a run returned comes to the tensors of the case."""
-    if returned is None:
-        return
-    # Why exactly: what is derived from these types could compute when it is looked at.
-    output, lse = returned if type(returned) is tuple else (returned, None)
-    if output is not None:
-        take(output, case.tensors.output, "output", 0)
-    if lse is not None and case.tensors.lse is not None:
-        is_turned = getattr(case.adapter, "lse_axes", "HT") == "TH"
-        target = case.tensors.lse.T if is_turned else case.tensors.lse
-        take(lse, target, "lse", 0 if is_turned else 1)
+        shape = tuple(part.shape)
+        behind = axis + 1 + len(shape) - len(expected)
+        tokens = math.prod(shape[axis:behind])
+        flat = (*shape[:axis], tokens, *shape[behind:])
+        shapes.append(list(flat if behind > axis else shape))
+        fits = (fits and behind > axis and part.dtype == target.dtype and part.device == target.device
+                and flat[:axis] == expected[:axis] and flat[axis + 1 :] == expected[axis + 1 :])  # fmt: skip
+        numbers += kind, part.data_ptr(), token, len(shape), *shape, *part.stride()
+        token += tokens
+    if not fits or token != expected[axis]:
+        found, wanted = f"{parts[0].dtype} {shapes}" if parts else "[]", f"{target.dtype} {list(expected)}"
+        if parts and parts[0].device != target.device:
+            found, wanted = f"{found} on {parts[0].device}", f"{wanted} on {target.device}"
+        raise ValueError(f"run() returned {name} {found}, expected {wanted}")
+    return tuple(numbers)
 
 
 class Case:
@@ -106,33 +96,40 @@ class Case:
         else:
             torch.set_num_threads(self.problem.num_threads)
         self.tensors = structs.TorchTensors(tensors_address)
-        self.returned = self.recorded = None
+        self.returned = None
+        self.tensor_type = torch.Tensor
         self.adapter = describe.load(name)()
+        self.is_turned = getattr(self.adapter, "lse_axes", "HT") == "TH"
         self.adapter.prepare(self.problem, self.tensors)
 
-    def run(self):
+    def run(self, described=described):
+        """None, or where the tensors lie that the adapter returned. All of it is timed: what becomes of
+        them is up to the program, which copies them without calling Python."""
         if self.stream is not None:
             import torch
 
             torch.cuda.set_stream(self.stream)
-        self.returned = self.recorded = None  # its memory is there for the next one
-        self.returned = self.adapter.run()
-
-    def collect(self, bring=bring):
-        """Brings what the last run() returned to where it is judged."""
-        returned, self.returned = self.returned, None
-        bring(self, returned)
-
-    def collect_sample(self, bring=bring):
-        """The same behind a timed run. The replay of a graph has no run() of its own: it leaves its
-        results in the tensors that the recorded one returned."""
-        if self.returned is not None:
-            self.recorded, self.returned = self.returned, None
-        bring(self, self.recorded)
+        self.returned = None  # its memory is there for the next one
+        returned = self.adapter.run()
+        if returned is None:
+            return None
+        output, lse = returned if type(returned) is tuple else (returned, None)
+        numbers = ()
+        if output is not None:
+            numbers = described(output, self.tensors.output, OUTPUT, 0, "output", self.tensor_type)
+        if lse is not None and self.tensors.lse is not None:
+            if self.is_turned:
+                numbers += described(lse, self.tensors.lse.T, LSE_BY_TOKEN, 0, "lse", self.tensor_type)
+            else:
+                numbers += described(lse, self.tensors.lse, LSE, 1, "lse", self.tensor_type)
+        # Held until the next run, as the replay of a graph leaves its results there, too. Lists by
+        # what is in them now.
+        self.returned = [list(part) if type(part) is list else part for part in (output, lse)]
+        return numbers
 
     def close(self):
         """Lets go of everything, so that its memory can be given back."""
-        self.adapter = self.tensors = self.returned = self.recorded = self.stream = None
+        self.adapter = self.tensors = self.returned = self.stream = None
         release_memory()
 
 
@@ -156,11 +153,11 @@ def guarded(function):
     return call
 
 
-METHODS = Case.run, Case.collect, Case.close, Case.collect_sample
+METHODS = Case.run, Case.close
 
 
-def prepare(name, problem_address, tensors_address, stream_address, methods=METHODS):
-    """A complaint, or the functions run, collect, close and collect_sample of the case."""
+def prepare(name, problem_address, tensors_address, stream_address, methods=METHODS, guarded=guarded):
+    """A complaint, or the functions run and close of the case."""
     try:
         case = Case(name, problem_address, tensors_address, stream_address)
     except BaseException as error:

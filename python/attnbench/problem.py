@@ -8,10 +8,17 @@ _NUMBERS = (
     "device_id", "sm", "num_sms", "num_heads", "num_kv_heads", "head_size", "v_head_size", "scale",
     "logits_soft_cap", "window_left", "window_right", "num_requests", "num_tokens", "num_keys",
     "max_query_len", "max_seq_len", "block_size", "num_blocks", "common_prefix_len", "output_scale",
-    "num_threads", "topk", "num_merged_tokens",
+    "num_threads", "topk", "num_merged_tokens", "kv_lora_rank", "qk_nope_head_dim",
+    "qk_rope_head_dim", "index_n_heads", "int8_level", "rotary_dim", "dcp_world_size",
 )  # fmt: skip
+_FLAGS = (
+    "causal", "batch_invariant", "index_ue8m0", "is_neox", "is_raw", "lse_is_base_2",
+    "scales_are_ue8m0", "scales_are_swizzled", "amax_is_signed",
+)  # fmt: skip
+_QUANTS = ("none", "fp8_static", "fp8_group128", "fp8_group64", "nvfp4")
+_COMMS = ("ag_rs", "ag_ar", "a2a")
 _BIASES = (None, "key_index", "distance", "sqrt")
-_CACHE_DTYPES = {**adapter.DTYPES, "fp8_e4m3": 8, "fp8_e5m2": 16, "uint8": 32}
+_CACHE_DTYPES = {**adapter.DTYPES, "fp8_e4m3": 8, "fp8_e5m2": 16, "uint8": 32, "int8": 64}
 
 
 def _name_of(names, bit):
@@ -30,8 +37,10 @@ class Problem:
         self.operation = _name_of(adapter.OPERATIONS, struct.operation)
         self.dtype = _name_of(adapter.DTYPES, struct.dtype)
         self.device = _name_of(adapter.DEVICES, struct.device)
-        self.causal = bool(struct.causal)
-        self.batch_invariant = bool(struct.batch_invariant)
+        for name in _FLAGS:
+            setattr(self, name, bool(getattr(struct, name)))
+        self.output_quant = _QUANTS[struct.output_quant]
+        self.dcp_comm = _COMMS[struct.dcp_comm]
         self.alibi = _BIASES[struct.alibi]
         self.features = {name for name, bit in adapter.FEATURES.items() if struct.features & bit}
         self.query_lens = struct.query_lens[: struct.num_requests]

@@ -177,9 +177,9 @@ class Results(Sequence):
             yield (one.case, one.backend, one.status, _number(error and error.max_abs, "{:.1e}"),
                    _number(error and error.err_ratio, "{:.2f}"),
                    _number(timing and timing.median_us, "{:.1f}"),
-                   _rate_text(rate), "; ".join(one.reasons))  # fmt: skip
+                   *_rates(rate), "; ".join(one.reasons))  # fmt: skip
 
-    _HEADER = ("case", "backend", "status", "max_abs", "err_ratio", "us", "rate", "reasons")
+    _HEADER = ("case", "backend", "status", "max_abs", "err_ratio", "us", "GB/s", "GFLOP/s", "reasons")
 
     def __repr__(self):
         rows = [self._HEADER, *self._rows()]
@@ -194,15 +194,13 @@ class Results(Sequence):
         return f"<table><thead><tr>{cells(self._HEADER, 'th')}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _rate_text(rate):
-    """What bounds the case: arithmetic or memory traffic."""
+def _rates(rate):
+    """The rate of what bounds the case, memory traffic or arithmetic: each has a column of its own."""
     if rate is None:
-        return ""
+        return "", ""
     if rate.bound != "compute":
-        return _number(rate.gbps, "{:.3g} GB/s")
-    if rate.tflops is not None and rate.tflops < 1:
-        return f"{1000 * rate.tflops:.3g} GFLOP/s"
-    return _number(rate.tflops, "{:.3g} TFLOP/s")
+        return _number(rate.gbps, "{:.3g}"), ""
+    return "", _number(rate.tflops and 1000 * rate.tflops, "{:.3g}")
 
 
 def _number(value, text):

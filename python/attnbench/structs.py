@@ -57,6 +57,21 @@ class Problem(ctypes.Structure):
         ("scenario", c_char_p), ("case_name", c_char_p), ("json", c_char_p),
         ("num_threads", c_int32), ("operation", c_uint32), ("topk", c_int32),
         ("reserved", c_int32), ("num_merged_tokens", c_int64),
+        ("kv_lora_rank", c_int32), ("qk_nope_head_dim", c_int32), ("qk_rope_head_dim", c_int32),
+        ("index_n_heads", c_int32), ("index_ue8m0", c_int32), ("int8_level", c_int32),
+        ("rotary_dim", c_int32), ("is_neox", c_int32), ("is_raw", c_int32),
+        ("lse_is_base_2", c_int32), ("output_quant", c_uint32), ("scales_are_ue8m0", c_int32),
+        ("scales_are_swizzled", c_int32), ("dcp_world_size", c_int32), ("dcp_comm", c_int32),
+        ("amax_is_signed", c_int32),
+    ]  # fmt: skip
+
+
+class Operand(ctypes.Structure):
+    """AttnbenchOperand."""
+
+    _fields_ = [
+        ("name", c_char_p), ("tensor", ctypes.POINTER(Tensor)), ("is_output", c_uint32),
+        ("reserved", c_uint32),
     ]  # fmt: skip
 
 
@@ -64,7 +79,7 @@ TENSOR_NAMES = (
     "query", "output", "lse", "key", "value", "key_cache", "value_cache", "block_table",
     "query_start_loc", "seq_lens", "key_start_loc", "k_scale", "v_scale", "alibi_slopes", "sinks",
     "mm_prefix_ranges", "q_scale", "kv_cache", "topk_slots", "slot_mapping", "prefix_output",
-    "prefix_lse", "suffix_output", "suffix_lse",
+    "prefix_lse", "suffix_output", "suffix_lse", "k_scale_cache", "v_scale_cache",
 )  # fmt: skip
 
 
@@ -73,7 +88,7 @@ class Tensors(ctypes.Structure):
 
     _fields_ = [("struct_size", c_uint32), ("reserved", c_uint32)] + [
         (name, ctypes.POINTER(Tensor)) for name in TENSOR_NAMES
-    ]
+    ] + [("operands", ctypes.POINTER(Operand)), ("num_operands", c_int64)]
 
 
 # Types of 8-bit floats are newer in DLPack than in torch: they travel as bytes.
@@ -106,7 +121,8 @@ def to_torch(tensor):
 
 
 class TorchTensors:
-    """The tensors of a case by their names in attnbench_backend.h; None where there is none."""
+    """The tensors of a case by their names in attnbench_backend.h; None where there is none. Those of
+    an operation that has them by name are in the dict `operands`, inputs and outputs alike."""
 
     def __init__(self, address):
         struct = Tensors.from_address(address)
@@ -114,3 +130,9 @@ class TorchTensors:
             known = getattr(Tensors, name).offset < struct.struct_size
             pointer = getattr(struct, name) if known else None
             setattr(self, name, to_torch(pointer.contents) if pointer else None)
+        knows_operands = Tensors.num_operands.offset < struct.struct_size
+        count = struct.num_operands if knows_operands else 0
+        self.operands = {
+            operand.name.decode(): to_torch(operand.tensor.contents)
+            for operand in struct.operands[:count]
+        }

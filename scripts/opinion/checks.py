@@ -247,7 +247,8 @@ def _check_output(case, output, lse, scales):
 
 def _check_ranks(case):
     """What the ranks of a context-parallel group hold before they exchange it."""
-    return dcp.check_partials(case, _half_units(case))
+    read = (_query(case), *_keys_and_values(case))
+    return dcp.check_partials(case, read, _half_units(case))
 
 
 def check_file(path):

@@ -8,7 +8,6 @@ A file of a group of W ranks holds `kv_cache` [W, ...], a cache for each rank, o
 import numpy as np
 
 from . import attention, kv_cache, row_rule
-from . import number_formats as formats
 from .errors import Disagreement, FormatError
 
 
@@ -77,37 +76,44 @@ class RankCaches:
 
 
 def _partial(case, request, rank, query, keys, values):
-    """Non-causal attention of a request's checked rows over the context keys of one rank."""
+    """Non-causal attention of a request's checked rows over the context keys of one rank, of which
+    a window leaves some out for each row."""
     rules = case.rules
     begin, end = case.query_start_loc[request : request + 2]
     context = np.arange(case.seq_lens[request] - (end - begin))
     mine = context[ranks_of(context, rules.dcp_world_size, rules.dcp_interleave_size) == rank]
     tokens = case.checked_rows[(case.checked_rows >= begin) & (case.checked_rows < end)]
-    own_keys = keys[case.key_starts[request] + mine].astype(np.float64)
-    own_values = values[case.key_starts[request] + mine].astype(np.float64)
+    left, _ = attention.window_pair(rules)
     group = case.num_heads // case.num_kv_heads
     output = np.empty((len(tokens), case.num_heads, values.shape[-1]))
     lse = np.empty((case.num_heads, len(tokens)))
     scales = row_rule.RowScales(len(tokens), case.num_heads)
-    for head in range(case.num_heads):
-        scores = rules.scale * (query[tokens, head].astype(np.float64) @ own_keys[:, head // group].T)
-        if rules.logits_soft_cap > 0:
-            scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
-        own = own_values[:, head // group]
-        output[:, head], lse[head] = attention.softmax_rows(scores, own)
-        products = attention.norm_products(
-            query[tokens, head].astype(np.float64), own_keys[:, head // group], rules.scale
-        )
-        scales.measure((slice(None), head), scores, own, output[:, head], lse[head], products)
+    rows = [(slice(None), mine)]
+    if left >= 0:
+        positions = tokens - end + case.seq_lens[request]
+        rows = [(slice(i, i + 1), mine[mine >= p - left]) for i, p in enumerate(positions)]
+    for some, seen in rows:
+        own_keys = keys[case.key_starts[request] + seen].astype(np.float64)
+        own_values = values[case.key_starts[request] + seen].astype(np.float64)
+        for head in range(case.num_heads):
+            own_query = query[tokens[some], head].astype(np.float64)
+            scores = rules.scale * (own_query @ own_keys[:, head // group].T)
+            if rules.logits_soft_cap > 0:
+                scores = rules.logits_soft_cap * np.tanh(scores / rules.logits_soft_cap)
+            own = own_values[:, head // group]
+            output[some, head], lse[head, some] = attention.softmax_rows(scores, own)
+            products = attention.norm_products(own_query, own_keys[:, head // group], rules.scale)
+            scales.measure((some, head), scores, own, output[some, head], lse[head, some], products)
     return tokens, output, lse, scales
 
 
-def check_partials(case, half_units):
-    """What every rank says it computed before the exchange; returns the largest error."""
+def check_partials(case, read, half_units):
+    """What every rank says it computed before the exchange; returns the largest error. `read`:
+    query, keys and values as attention reads them."""
     if "rank_output" not in case.tensors:
         return 0.0
-    query = formats.decode(case.need("query").dtype, case.need("query").raw)
-    keys, values = case.values("key"), case.values("value")
+    query, keys, values = read
+    fp8 = case.need("query").dtype == "F8_E4M3"
     stacked = (case.rules.dcp_world_size, case.num_tokens, case.num_heads, values.shape[-1])
     actual = case.values("rank_output", stacked).astype(np.float64)
     actual_lse = case.values("rank_lse", (stacked[0], stacked[2], stacked[1]))
@@ -120,6 +126,6 @@ def check_partials(case, half_units):
             name = f"rank_output[{rank}] of request {request}"
             error = row_rule.require_rows(name, actual[rank, tokens], output, scales, half_units)
             row_rule.require_lse(f"rank_lse[{rank}] of request {request}",
-                                 actual_lse[rank][:, tokens], lse, scales, case.rules.dtype)  # fmt: skip
+                                 actual_lse[rank][:, tokens], lse, scales, case.rules.dtype, fp8)  # fmt: skip
             worst = max(worst, error)
     return worst

@@ -180,6 +180,7 @@ inline Dtype probability_dtype_of(const Problem& problem) {
   return e4m3 ? Dtype::kE4M3 : problem.attention.dtype;
 }
 constexpr const char* kProbabilityRefusal = "e4m3 P without fp8 query, key and value";
+constexpr const char* kFastSumsRefusal = "fast fp8 sums without e4m3 P";
 
 /// What results of the backend are named by: its name, and the kernel that it is held to
 /// ("FLASH_ATTN@prefill").

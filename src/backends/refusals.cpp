@@ -19,7 +19,8 @@ bool has_mm_prefix(const AttentionSpec& attention) {
 }
 
 bool forces_cascade(const Problem& problem) {
-  return problem.cascade.mode == CascadeMode::kAlways && problem.cascade.common_prefix_len > 0;
+  return problem.cascade.mode == CascadeMode::kAlways &&
+         (problem.cascade.common_prefix_len > 0 || !problem.cascade.groups.empty());
 }
 
 void Refusals::add_if(bool refused, std::string_view reason) {
@@ -118,6 +119,12 @@ void Refusals::e4m3_probability(bool applies) {
          kProbabilityRefusal);
 }
 
+void Refusals::fast_fp8_sums(bool applies) {
+  const AttentionSpec& a = attention();
+  const bool has_e4m3 = !applies && a.probability_dtype == ProbabilityDtype::kFp8E4M3;
+  add_if(a.fp8_accumulation == Fp8Accumulation::kFast && !has_e4m3, kFastSumsRefusal);
+}
+
 void Refusals::compute_capability(int least, int most) {
   add_if(device_.sm < least || device_.sm > most, "compute capability not supported");
 }
@@ -188,6 +195,7 @@ void Refusals::mla_scores() {
 }
 
 void Refusals::num_splits(bool has_none, bool unused, std::string_view why) {
+  add_if(has_none && attention().split_form != SplitForm::kAuto, "split_form not supported");
   if (!attention().num_splits) return;
   add_if(has_none, "num_splits not supported");
   add_if(unused, fmt::format("num_splits {} {}", *attention().num_splits, why));
@@ -210,8 +218,6 @@ void Refusals::dcp_transport() {
     add(fmt::format("{}: dcp.world_size is {}, there are {} ranks", over, dcp.world_size,
                     ranks.count));
   }
-  add_if(dcp.transport == DcpTransport::kNccl && problem_.timing.mode == TimingMode::kGraph,
-         over + " with timing.mode graph, which other ranks than 0 do not capture");
   add_if(problem_.attention.type == AttentionType::kOp,
          over + " with an operation by itself, whose ranks are simulated");
   add_if(problem_.output_quant.type != OutputQuantType::kNone, over + " with output quantisation");

@@ -51,6 +51,8 @@ class Refusals {
   void output_quant(bool refused);
   void fp8_query(bool applies = true);
   void e4m3_probability(bool applies = true);
+  /// `applies`: P is never e4m3.
+  void fast_fp8_sums(bool applies = true);
 
   // Kinds of attention and of devices
   void compute_capability(int least, int most = 1 << 30);

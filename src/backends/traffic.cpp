@@ -8,6 +8,7 @@
 #include "backends/mla/plan.h"
 #include "backends/op/facts.h"
 #include "metadata/mask/visible_pairs.h"
+#include "metadata/parts/cascade.h"
 #include "metadata/parts/local_chunks.h"
 
 namespace attnbench {
@@ -91,17 +92,26 @@ Traffic attention_traffic(const Problem& problem, const KernelRules& rules) {
   if (problem.attention.type == AttentionType::kOp) return {op_traffic(problem), 0};
   const AttentionMath math = resolve_attention_math(problem, rules);
   const AttentionSpec& a = problem.attention;
-  const std::int64_t prefix = has_direct_kv(a.type) ? 0 : problem.cascade.common_prefix_len;
+  const bool has_pages = !has_direct_kv(a.type);
+  const std::vector<SharedPrefix> prefixes = shared_prefixes(problem);
   std::int64_t all = 0;
   std::int64_t own = 0;
-  std::int64_t shared_begin = prefix;
+  // The first key of each group's prefix that some request reads.
+  std::vector<std::int64_t> shared_begin;
+  for (const PrefixGroup& group : prefix_groups(problem)) shared_begin.push_back(group.num_keys);
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     const KeyRange live = live_keys(math, problem.batch[b], static_cast<std::int64_t>(b));
     if (live.end <= live.begin) continue;
     all += live.end - live.begin;
-    own += std::max<std::int64_t>(0, live.end - std::max(live.begin, prefix));
-    shared_begin = std::min(shared_begin, live.begin);
+    const SharedPrefix prefix = has_pages ? prefixes[b] : SharedPrefix{};
+    own += std::max<std::int64_t>(0, live.end - std::max(live.begin, prefix.num_keys));
+    if (prefix.group < 0) continue;
+    std::int64_t& begin = shared_begin[static_cast<std::size_t>(prefix.group)];
+    begin = std::min(begin, live.begin);
   }
+  std::int64_t shared = 0;
+  const std::vector<PrefixGroup> groups = prefix_groups(problem);
+  for (std::size_t g = 0; g < groups.size(); ++g) shared += groups[g].num_keys - shared_begin[g];
   const double per_key = bytes_per_key(problem, rules);
   const bool byte_query = is_fp8_mm(problem) || query_is_quantised(problem, rules);
   const double query_size = byte_query ? 1.0 : static_cast<double>(dtype_size(a.dtype));
@@ -110,7 +120,7 @@ Traffic attention_traffic(const Problem& problem, const KernelRules& rules) {
   const double per_token = a.num_heads * (a.head_size * query_size + a.v_head_size * output_size);
   Traffic traffic;
   traffic.kv_bytes = per_key * static_cast<double>(all);
-  traffic.unique_bytes = per_key * static_cast<double>(own + prefix - shared_begin) +
+  traffic.unique_bytes = per_key * static_cast<double>(own + shared) +
                          per_token * static_cast<double>(problem.num_tokens());
   return traffic;
 }

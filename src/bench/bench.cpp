@@ -9,6 +9,7 @@
 #include "bench/loop/isolated_jobs.h"
 #include "bench/loop/job_runner.h"
 #include "core/problem/fields.h"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -66,6 +67,10 @@ Result describe_job(const Job& job, const BenchOptions& options) {
   result.backend = full_name(*job.backend);
   result.forced_kernel = job.backend->forced_kernel();
   result.device = options.device;
+  const Problem& problem = *job.problem;
+  if (problem.attention.type == AttentionType::kDecoder && !prefix_groups(problem).empty()) {
+    result.cascade_heuristic = heuristic_cascades(problem, options.device_facts.num_sms);
+  }
   result.problem_json = problem_to_json(*job.problem);
   result.file_hashes = job.file_hashes;
   if (const PluginInfo* plugin = job.backend->plugin()) result.plugin = *plugin;

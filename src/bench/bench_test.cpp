@@ -10,6 +10,7 @@
 #include <new>
 #include <stdexcept>
 
+#include "backends/reference_sources.h"
 #include "bench/bench.h"
 #include "bench/cases/probe.h"
 #include "bench/judge/ranks.h"
@@ -429,7 +430,8 @@ void add_partials(const Problem& problem, PipelineOutput& output) {
   std::int64_t next = 0;
   std::int64_t next_lse = 0;
   for (int rank = 0; rank < problem.dcp.world_size; ++rank) {
-    const auto exact = rank_reference(problem, math, inputs, rank, rows, {1, {}});
+    const auto exact =
+        rank_reference(problem, math, inputs, reference_sources(inputs), rank, rows, {1, {}});
     for (const double x : exact->output) partial.set(next++, static_cast<float>(x));
     for (const double x : exact->lse) lse.set(next_lse++, static_cast<float>(x));
   }

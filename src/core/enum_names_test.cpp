@@ -60,11 +60,12 @@ TEST_CASE("a table of names has every value of its enum once and in order") {
 }
 
 TEST_CASE("every name of a choice stands for its value, and every value says what it means") {
-  check_tables<AttentionType, QueryDtype, ProbabilityDtype, EncoderWindow, AlibiKind, TritonPath,
-               KvCacheDtype, CacheLayout, PthInt8Round, CascadeMode, DcpComm, DcpTransport,
-               OutputQuantType, Distribution, L2Mode, TimingMode, TimingOrder, Switch, MlaRefForm,
-               MmAttnDtype, AmaxKind, OpKind, OpCacheLayout, RopePairs, CosSinDtype, LseBase,
-               Status, VerdictKind, ErrorKind>();
+  check_tables<AttentionType, QueryDtype, ProbabilityDtype, Fp8Accumulation, EncoderWindow,
+               AlibiKind, TritonPath, SplitForm, KvCacheDtype, CacheLayout, PthInt8Round,
+               CascadeMode, DcpComm, DcpTransport, OutputQuantType, Distribution, L2Mode,
+               TimingMode, TimingOrder, Switch, MlaRefForm, SparseIndices, MmAttnDtype, AmaxKind,
+               OpKind, OpCacheLayout, RopePairs, CosSinDtype, LseBase, Status, VerdictKind,
+               ErrorKind>();
 }
 
 }  // namespace attnbench

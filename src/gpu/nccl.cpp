@@ -1,10 +1,15 @@
 #include "gpu/nccl.h"
 
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "core/error.h"
+#include "gpu/runtime.h"
 
 namespace attnbench {
 namespace {
@@ -16,9 +21,12 @@ constexpr int kNcclSum = 0;
 
 }  // namespace
 
-NcclLibrary::NcclLibrary()
-    : library_({"libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2",
-                "/usr/local/cuda/lib64/libnccl.so.2", "libnccl.so"}) {
+std::vector<std::string> NcclLibrary::usual_names() {
+  return {"libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2",
+          "libnccl.so"};
+}
+
+NcclLibrary::NcclLibrary(const std::vector<std::string>& names) : library_(names) {
   if (!library_.is_open()) {
     missing_ = "NCCL not found";
     return;
@@ -55,15 +63,60 @@ std::string NcclLibrary::make_id() const {
   return {id.bytes, sizeof id.bytes};
 }
 
+/// What the thread that joins shares with its group, which may be gone before it.
+struct NcclGroup::Joining {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool is_over = false;
+  bool is_abandoned = false;
+  int code = kNcclSuccess;
+  void* comm = nullptr;
+};
+
 NcclGroup::NcclGroup(const NcclLibrary& library, const std::string& id, int rank, int size)
-    : library_(library), size_(size) {
+    : library_(library), size_(size), joining_(std::make_shared<Joining>()) {
   NcclLibrary::Id joined{};
   if (id.size() != sizeof joined.bytes) fail(ErrorKind::kInternal, "no id of an NCCL group");
   std::memcpy(joined.bytes, id.data(), id.size());
-  library_.check(library_.init_rank_(&comm_, size, joined, rank), "ncclCommInitRank");
+  // Why: the device of a thread that starts is the first one. Its end makes that of this thread
+  // current there.
+  auto device = std::make_unique<KeepDevice>(true);
+  std::thread([joining = joining_, device = std::move(device), join = library.init_rank_,
+               abort = library.abort_, joined, rank, size]() mutable {
+    device.reset();
+    void* comm = nullptr;
+    const int code = join(&comm, size, joined, rank);
+    const std::lock_guard<std::mutex> lock(joining->mutex);
+    joining->is_over = true;
+    joining->code = code;
+    joining->comm = comm;
+    if (joining->is_abandoned && code == kNcclSuccess) abort(comm);
+    joining->changed.notify_all();
+  }).detach();
+}
+
+bool NcclGroup::has_joined(int wait_ms) {
+  if (comm_ != nullptr) return true;
+  if (joining_ == nullptr) fail(ErrorKind::kInternal, "the NCCL group is over");
+  std::unique_lock<std::mutex> lock(joining_->mutex);
+  const bool is_over = joining_->changed.wait_for(lock, std::chrono::milliseconds(wait_ms),
+                                                  [this] { return joining_->is_over; });
+  if (!is_over) return false;
+  const int code = joining_->code;
+  if (code == kNcclSuccess) comm_ = joining_->comm;
+  lock.unlock();
+  joining_.reset();
+  library_.check(code, "ncclCommInitRank");
+  return true;
 }
 
 void NcclGroup::abort() {
+  if (joining_ != nullptr) {
+    const std::lock_guard<std::mutex> lock(joining_->mutex);
+    joining_->is_abandoned = true;
+    if (joining_->is_over && joining_->code == kNcclSuccess) comm_ = joining_->comm;
+  }
+  joining_.reset();
   if (comm_ != nullptr) library_.abort_(std::exchange(comm_, nullptr));
 }
 

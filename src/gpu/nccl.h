@@ -1,10 +1,12 @@
-// Collectives between GPUs, from NCCL when the machine has it. Each process is one rank on the
-// device that is current when it joins; NCCL's own settings are the user's (NCCL_* variables).
+// Collectives between GPUs, from NCCL when the machine has it. Each rank, a process or a thread,
+// has the device that is current when it joins; NCCL's own settings are the user's (NCCL_*
+// variables).
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gpu/dynamic_library.h"
 
@@ -15,7 +17,9 @@ enum class NcclType { kF16 = 6, kF32 = 7, kBF16 = 9 };
 
 class NcclLibrary {
  public:
-  NcclLibrary();
+  /// The first of these files that is found.
+  explicit NcclLibrary(const std::vector<std::string>& names = usual_names());
+  static std::vector<std::string> usual_names();
   NcclLibrary(const NcclLibrary&) = delete;
   NcclLibrary& operator=(const NcclLibrary&) = delete;
 
@@ -52,16 +56,21 @@ class NcclLibrary {
   const char* (*last_error_)(void* comm) = nullptr;  // null before NCCL 2.13
 };
 
-/// One rank of a group. All calls queue on `stream` and may be captured in a graph. Errors:
-/// kInternal, in NCCL's words.
+/// One rank of a group. Once it has joined, all calls queue on `stream` and may be captured in a
+/// graph. Errors: kInternal, in NCCL's words.
 class NcclGroup {
  public:
-  /// Waits for all ranks. `library` must outlive it.
+  /// Begins to join, on a thread of its own: NCCL waits there for all ranks, and comes back neither
+  /// when one of them never calls nor when one has failed. `library` must outlive it.
   NcclGroup(const NcclLibrary& library, const std::string& id, int rank, int size);
-  /// Does not wait for ranks that may be gone.
+  /// Does not wait for ranks that may be gone, nor for a thread that waits for them.
   ~NcclGroup() { abort(); }
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
+
+  /// Whether all ranks are in the group; waits up to `wait_ms` for them. Nothing else may be called
+  /// before it was true. Errors: kInternal where this rank could not join.
+  bool has_joined(int wait_ms);
 
   /// Ends what is queued without waiting for other ranks. The group is over then.
   void abort();
@@ -77,8 +86,11 @@ class NcclGroup {
                   void* stream) const;
 
  private:
+  struct Joining;
+
   const NcclLibrary& library_;
   int size_;
+  std::shared_ptr<Joining> joining_;  // null once it is over
   void* comm_ = nullptr;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/system/parallel.h"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -15,7 +16,7 @@ constexpr float kOutlierChannelFactor = 20.0f;
 constexpr float kOutlierTokenFactor = 5.0f;
 
 /// Factor of every channel (h, d) under the outlier distribution; at least one is large.
-std::vector<float> outlier_channels(const Stream& stream, std::int64_t width) {
+std::vector<float> outlier_channels(const RandomStream& stream, std::int64_t width) {
   std::vector<float> factors(static_cast<std::size_t>(width), 1.0f);
   std::size_t lowest = 0;
   double lowest_draw = 2.0;
@@ -49,10 +50,13 @@ std::vector<SourceRow> key_sources(const Problem& problem) {
   std::vector<SourceRow> sources;
   if (problem.inputs.shapes_only) return sources;  // nothing is drawn
   sources.reserve(static_cast<std::size_t>(problem.num_keys()));
-  for (const Request& request : problem.batch) {
-    for (std::int64_t p = 0; p < request.seq_len; ++p) {
-      const bool shared = p < problem.cascade.common_prefix_len;
-      sources.push_back({shared, shared ? p : static_cast<std::int64_t>(sources.size())});
+  const std::vector<SharedPrefix> prefixes = shared_prefixes(problem);
+  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
+    const SharedPrefix& prefix = prefixes[b];
+    for (std::int64_t p = 0; p < problem.batch[b].seq_len; ++p) {
+      const bool shared = p < prefix.num_keys;
+      sources.push_back(
+          {shared, shared ? prefix.first_key + p : static_cast<std::int64_t>(sources.size())});
     }
   }
   return sources;
@@ -77,7 +81,8 @@ void fill_rows(const InputsSpec& spec, const TensorStreams& streams,
       draw({spec.seed, source.shared ? streams.prefix : streams.body}, spec.distribution, spec.std,
            index * row_width, values);
       if (outliers) {
-        const Stream tokens{spec.seed, source.shared ? streams.prefix_tokens : streams.body_tokens};
+        const RandomStream tokens{spec.seed,
+                                  source.shared ? streams.prefix_tokens : streams.body_tokens};
         for (std::size_t i = 0; i < values.size(); i += row_width) {
           const bool large = tokens.uniform(index + i / row_width) < kOutlierTokenShare;
           const float token_factor = large ? kOutlierTokenFactor : 1.0f;

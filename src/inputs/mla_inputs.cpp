@@ -174,7 +174,7 @@ void draw_tensors(const Problem& problem, MlaInputs& inputs) {
 }
 
 /// One of `count` values by 32 random bits.
-std::int64_t pick(const Stream& stream, std::uint64_t index, std::int64_t count) {
+std::int64_t pick(const RandomStream& stream, std::uint64_t index, std::int64_t count) {
   return static_cast<std::int64_t>(
       (std::uint64_t{stream.bits(index)} * static_cast<std::uint64_t>(count)) >> 32);
 }
@@ -182,8 +182,8 @@ std::int64_t pick(const Stream& stream, std::uint64_t index, std::int64_t count)
 /// Distinct positions below `visible`, then repeats of them, then -1; shuffled.
 void draw_row(const Problem& problem, std::int64_t token, std::int64_t visible,
               std::span<std::int32_t> row) {
-  const Stream picks{problem.inputs.seed, StreamId::kTopk};
-  const Stream order{problem.inputs.seed, StreamId::kTopkOrder};
+  const RandomStream picks{problem.inputs.seed, StreamId::kTopk};
+  const RandomStream order{problem.inputs.seed, StreamId::kTopkOrder};
   const std::uint64_t first = static_cast<std::uint64_t>(token) * row.size();
   const std::int64_t listed = num_listed_keys(problem.mla, visible);
   const auto repeats = std::min<std::int64_t>(
@@ -388,7 +388,12 @@ MlaInputs make_mla_inputs(const Problem& problem) {
     return inputs;
   }
   draw_tensors(problem, inputs);
-  if (problem.mla.sparse_topk) inputs.topk_indices = draw_topk(problem);
+  if (has_indexer(problem)) {
+    inputs.index = make_exact_index_inputs(problem);
+    inputs.topk_indices = choose_index_keys(problem, inputs.index);
+  } else if (problem.mla.sparse_topk) {
+    inputs.topk_indices = draw_topk(problem);
+  }
   if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
   return inputs;
 }

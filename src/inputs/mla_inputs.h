@@ -8,6 +8,7 @@
 
 #include "core/problem/problem.h"
 #include "core/tensor.h"
+#include "inputs/index_inputs.h"
 
 namespace attnbench {
 
@@ -22,6 +23,7 @@ struct MlaInputs {
   Tensor kv_b_proj;        // e4m3 [N * (P + V), Lkv], of each head the P rows of K first
   Tensor kv_b_proj_scale;  // f32 [1], or [ceil(N * (P + V) / block), ceil(Lkv / block)]
   Tensor topk_indices;     // i32 [T, topk] positions in the row's request, -1 = none; or empty
+  IndexInputs index;       // of mla.sparse.indices indexer, which chooses them; else empty
   std::vector<std::int32_t> query_start_loc;  // [B+1]
   std::vector<std::int32_t> seq_lens;         // [B]
   std::vector<std::int64_t> key_start_loc;    // [B+1] exclusive sum of seq_lens

@@ -10,6 +10,7 @@
 #include "core/assumed_device.h"
 #include "inputs/random.h"
 #include "metadata/mask/attention_math.h"
+#include "metadata/parts/cascade.h"
 #include "metadata/parts/dcp.h"
 #include "metadata/parts/decode_plan.h"
 #include "metadata/parts/segments.h"
@@ -191,9 +192,8 @@ class Planner {
       add(row, range[0], NeedleKind::kRangeEdge);
       add(row, range[1], NeedleKind::kRangeEdge);
     }
-    if (problem_.cascade.common_prefix_len > 0) {
-      add_edge(row, problem_.cascade.common_prefix_len, NeedleKind::kPrefixEdge);
-    }
+    const std::int64_t shared = prefixes_[static_cast<std::size_t>(row.request)].num_keys;
+    if (shared > 0) add_edge(row, shared, NeedleKind::kPrefixEdge);
     add_shard_edges(row);
     add_split_edges(row);
     if (!has_direct_kv(problem_.attention.type)) {
@@ -401,6 +401,7 @@ class Planner {
   }
 
   const Problem& problem_;
+  std::vector<SharedPrefix> prefixes_ = shared_prefixes(problem_);
   ListedKeys listed_;
   AttentionMath math_;
   std::vector<float> slopes_;

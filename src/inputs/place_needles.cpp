@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/system/parallel.h"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -66,12 +67,17 @@ std::vector<HeadNeedles> by_head(std::span<const Needle> needles) {
 template <typename Body>
 void for_each_copy(const Problem& problem, const std::vector<std::int64_t>& key_start_loc,
                    std::int64_t request, std::int64_t key, const Body& body) {
-  if (key >= problem.cascade.common_prefix_len) {
-    return body(key_start_loc[static_cast<std::size_t>(request)] + key);
+  for (const PrefixGroup& group : prefix_groups(problem)) {
+    const bool is_shared = key < group.num_keys && request >= group.first_request &&
+                           request < group.first_request + group.num_requests;
+    if (!is_shared) continue;
+    for (std::int64_t i = 0; i < group.num_requests; ++i) {
+      const auto b = static_cast<std::size_t>(group.first_request + i);
+      if (key < problem.batch[b].seq_len) body(key_start_loc[b] + key);
+    }
+    return;
   }
-  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
-    if (key < problem.batch[b].seq_len) body(key_start_loc[b] + key);
-  }
+  body(key_start_loc[static_cast<std::size_t>(request)] + key);
 }
 
 /// Factors of keys that are to be longer, by (row of the keys, KV head).

@@ -20,7 +20,7 @@ constexpr std::uint64_t kMultiplier1 = 0xCD9E8D57;
 constexpr std::uint32_t kWeyl0 = 0x9E3779B9;
 constexpr std::uint32_t kWeyl1 = 0xBB67AE85;
 
-std::array<std::uint32_t, 4> philox_block(const Stream& stream, std::uint64_t block) {
+std::array<std::uint32_t, 4> philox_block(const RandomStream& stream, std::uint64_t block) {
   return philox4x32(
       {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
        static_cast<std::uint32_t>(stream.id), 0},
@@ -116,7 +116,7 @@ constexpr std::size_t kBatch = 512;
 constexpr std::size_t kBlocks = kBatch / kLanes;
 
 /// Blocks [first, first + kBlocks) of a stream, their words in order.
-void philox_batch(const Stream& stream, std::uint64_t first,
+void philox_batch(const RandomStream& stream, std::uint64_t first,
                   std::array<std::uint32_t, kBatch>& words) {
   std::array<std::array<std::uint32_t, kBlocks>, kLanes> counter;
   for (std::size_t i = 0; i < kBlocks; ++i) {
@@ -168,8 +168,8 @@ void normal_batch(const std::array<double, kBatch>& p, std::array<double, kBatch
 }
 
 /// Elements [first, first + kBatch) of draw(); first is a multiple of kLanes.
-void draw_batch(const Stream& stream, Distribution distribution, double std, std::uint64_t first,
-                std::array<float, kBatch>& out) {
+void draw_batch(const RandomStream& stream, Distribution distribution, double std,
+                std::uint64_t first, std::array<float, kBatch>& out) {
   std::array<std::uint32_t, kBatch> words;
   philox_batch(stream, first / kLanes, words);
   std::array<double, kBatch> p;
@@ -214,13 +214,13 @@ double normal_quantile(double p) {
   return q < 0.0 ? -magnitude : magnitude;
 }
 
-std::uint32_t Stream::bits(std::uint64_t index) const {
+std::uint32_t RandomStream::bits(std::uint64_t index) const {
   return philox_block(*this, index / kLanes)[index % kLanes];
 }
 
-double Stream::uniform(std::uint64_t index) const { return open_unit(bits(index)); }
+double RandomStream::uniform(std::uint64_t index) const { return open_unit(bits(index)); }
 
-void draw(const Stream& stream, Distribution distribution, double std, std::uint64_t first,
+void draw(const RandomStream& stream, Distribution distribution, double std, std::uint64_t first,
           std::span<float> out) {
   std::array<float, kBatch> batch;
   std::size_t skipped = first % kLanes;  // elements of the first block before `first`

@@ -60,6 +60,10 @@ enum class StreamId : std::uint32_t {
   kWUv = 43,
   kTopk = 44,
   kTopkOrder = 45,
+  kIndexQuery = 46,
+  kIndexWeights = 47,
+  kIndexKey = 48,
+  kIndexKeyPrefix = 49,
   // Operations: partial results of attention and their LSEs.
   kOpOutput = 64,
   kOpLse = 65,
@@ -67,7 +71,7 @@ enum class StreamId : std::uint32_t {
   kOpTokens = 67,
 };
 
-struct Stream {
+struct RandomStream {
   std::uint64_t seed = 0;
   StreamId id = StreamId::kQuery;
 
@@ -80,7 +84,7 @@ struct Stream {
 
 /// Elements [first, first + out.size()) of a stream, mean 0 and standard deviation `std`:
 /// kNormal and kOutlier normal, kUniform in [-std * sqrt(3), std * sqrt(3)].
-void draw(const Stream& stream, Distribution distribution, double std, std::uint64_t first,
+void draw(const RandomStream& stream, Distribution distribution, double std, std::uint64_t first,
           std::span<float> out);
 
 }  // namespace attnbench

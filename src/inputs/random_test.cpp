@@ -21,7 +21,7 @@ std::uint64_t fnv1a(const void* data, std::size_t size) {
   return hash;
 }
 
-std::vector<float> drawn(const Stream& stream, Distribution distribution, double std,
+std::vector<float> drawn(const RandomStream& stream, Distribution distribution, double std,
                          std::uint64_t first, std::size_t count) {
   std::vector<float> values(count);
   draw(stream, distribution, std, first, values);
@@ -96,7 +96,7 @@ TEST_CASE("seeded draws have the bytes of an independent implementation") {
 }
 
 TEST_CASE("a drawn element has the bits of the quantile of its own random bits") {
-  const Stream stream{0xfeedface12345678, StreamId::kQuery};
+  const RandomStream stream{0xfeedface12345678, StreamId::kQuery};
   for (const std::uint64_t first : {std::uint64_t{0}, (std::uint64_t{1} << 34) - 1000}) {
     const auto values = drawn(stream, Distribution::kNormal, 0.3, first, 5000);
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -107,7 +107,7 @@ TEST_CASE("a drawn element has the bits of the quantile of its own random bits")
 }
 
 TEST_CASE("an element does not depend on where the draw begins") {
-  const Stream stream{99, StreamId::kQuery};
+  const RandomStream stream{99, StreamId::kQuery};
   const auto whole = drawn(stream, Distribution::kNormal, 2.0, 0, 64);
   for (std::size_t first = 0; first < 12; ++first) {
     for (std::size_t count = 0; count < 9; ++count) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "kernels/common/redraw.cuh"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -23,10 +24,10 @@ std::vector<std::int64_t> untouched(const Problem& problem) {
   return counts;
 }
 
-/// Whether every request that has keys has the same block in this column.
-bool is_shared_by_all(const Problem& problem, const Tensor& table, std::int64_t column,
-                      std::int32_t block) {
-  for (std::int64_t b = 0; b < table.dim(0); ++b) {
+/// Whether every request of the group that has keys has the same block in this column.
+bool is_shared_by_all(const Problem& problem, const PrefixGroup& group, const Tensor& table,
+                      std::int64_t column, std::int32_t block) {
+  for (std::int64_t b = group.first_request; b < group.first_request + group.num_requests; ++b) {
     if (problem.batch[static_cast<std::size_t>(b)].seq_len == 0) continue;
     if (table.data<std::int32_t>()[b * table.dim(1) + column] != block) return false;
   }
@@ -45,14 +46,20 @@ RedrawBlocks RedrawBlocks::of_cache(const Problem& problem, const Tensor& table,
   RedrawBlocks blocks;
   blocks.tokens_ = page_tokens;
   const std::vector<std::int64_t> counts = untouched(problem);
+  const std::vector<PrefixGroup> groups = prefix_groups(problem);
+  const std::vector<SharedPrefix> prefixes = shared_prefixes(problem);
   std::set<std::int64_t> seen;
   for (std::size_t b = 0; b < counts.size(); ++b) {
     const auto request = static_cast<std::int64_t>(b);
     std::vector<RedrawBlock>& own = blocks.of_request_.emplace_back();
     for (std::int64_t page = 0; (page + 1) * page_tokens <= counts[b]; ++page) {
       const std::int32_t block = table.data<std::int32_t>()[request * table.dim(1) + page];
-      const bool in_prefix = page * page_tokens < problem.cascade.common_prefix_len;
-      if (in_prefix && !is_shared_by_all(problem, table, page, block)) continue;
+      const SharedPrefix& prefix = prefixes[b];
+      const bool in_prefix = page * page_tokens < prefix.num_keys;
+      if (in_prefix && !is_shared_by_all(problem, groups[static_cast<std::size_t>(prefix.group)],
+                                         table, page, block)) {
+        continue;
+      }
       own.push_back({block, request, page * page_tokens});
       if (seen.insert(block).second) blocks.all_.push_back(own.back());
     }
@@ -62,12 +69,13 @@ RedrawBlocks RedrawBlocks::of_cache(const Problem& problem, const Tensor& table,
 
 RedrawBlocks RedrawBlocks::of_rows(const Problem& problem) {
   RedrawBlocks blocks;
+  const std::vector<SharedPrefix> prefixes = shared_prefixes(problem);
   std::int64_t first_key = 0;
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     std::vector<RedrawBlock>& own = blocks.of_request_.emplace_back();
     const std::int64_t keys = problem.batch[b].seq_len;
     for (std::int64_t first = 0; first + kRedrawRows <= keys; first += kRedrawRows) {
-      if (first < problem.cascade.common_prefix_len) continue;
+      if (first < prefixes[b].num_keys) continue;
       own.push_back({first_key + first, static_cast<std::int64_t>(b), first});
       blocks.all_.push_back(own.back());
     }

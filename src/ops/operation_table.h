@@ -10,12 +10,14 @@
 #include "core/numbers/dtype.h"
 #include "kernels/params.h"
 #include "kernels/params_dcp.h"
+#include "kernels/params_indexer.h"
 #include "kernels/params_int8.h"
 #include "kernels/params_mla.h"
 #include "kernels/params_mm.h"
 #include "kernels/params_quant.h"
 #include "kernels/params_rope.h"
 #include "kernels/params_scale.h"
+#include "kernels/params_tiles.h"
 
 /// `ATTNBENCH_LIST parameters` or `ATTNBENCH_LIST arguments`: those of a row without their
 /// parentheses.

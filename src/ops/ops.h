@@ -47,6 +47,9 @@ class Ops {
   /// by the first that fits, as at the start. Where it does not fit, the operation throws
   /// E-UNSUPPORTED with the reason. The CPU has one way only: it throws for any name.
   virtual void force_kernel(std::string_view name) = 0;
+  /// Whether the kernel that attention operations are held to works by a list of tiles: pipelines
+  /// that can make one then call attend_tiles() and no other attention.
+  virtual bool attends_by_tiles() const = 0;
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;

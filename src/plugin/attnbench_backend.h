@@ -26,8 +26,10 @@
 extern "C" {
 #endif
 
-/* Changes when an old plugin can no longer be served. */
-#define ATTNBENCH_ABI_VERSION 1u
+/* Of what a plugin is compiled with. A program of version 2 serves plugins of version 1 as well; 2
+ * brought ATTNBENCH_MLA_PREFILL, operations beyond the first two, with AttnbenchTensors::operands,
+ * and caches with a scale for each token and head. */
+#define ATTNBENCH_ABI_VERSION 2u
 
 /* Devices. */
 #define ATTNBENCH_CPU 1u
@@ -48,6 +50,17 @@ extern "C" {
  * results. */
 #define ATTNBENCH_MLA 32u
 #define ATTNBENCH_OP 64u /* one operation alone: AttnbenchBackend::operations */
+/* The prefills of MLA over expanded heads (multi-head attention), inside the steps of attnbench:
+ * those write the latents, expand keys and values of head_size = qk_nope_head_dim +
+ * qk_rope_head_dim and v_head_size = v_head_dim, merge partial results and run the decodes of the
+ * batch. prepare() is called for the new tokens (causal, each request's keys are its own new
+ * tokens) and for each chunk of the context (not causal, a request's keys are its part of the
+ * chunk, which may be none), each with its problem, tensors and state; run() of each is called at
+ * its place in the step. query [T, N, D], key and value [S, N, ...] by their strides, T the tokens
+ * of the prefills; keys are ragged whatever AttnbenchBackend::kv says. query_lens, seq_lens,
+ * query_start_loc and key_start_loc are those of the call. lse has to be ATTNBENCH_LSE_NATURAL.
+ * Not beside ATTNBENCH_MLA in one AttnbenchBackend. */
+#define ATTNBENCH_MLA_PREFILL 128u
 
 /* op.name, with AttnbenchTensors that it works on. */
 /* Rows of key and value into key_cache and value_cache at slot_mapping; negative slots are skipped,
@@ -67,6 +80,21 @@ extern "C" {
  * output of such a part is 0. */
 #define ATTNBENCH_OP_MERGE 2u
 
+/* All others have their operands by name: AttnbenchTensors::operands, under the names that saved
+ * tensors have (docs/plugins.md lists those of each). Outputs hold poison, or what a cache held
+ * before, and have to be written whole unless their name says otherwise. */
+#define ATTNBENCH_OP_GATHER 4u             /* gather of latents: op.raw, dequantised, upconverted */
+#define ATTNBENCH_OP_ROPE 8u               /* rotary position embedding */
+#define ATTNBENCH_OP_ROPE_AND_CACHE 16u    /* the same, and a cache write */
+#define ATTNBENCH_OP_QUANTIZE 32u          /* queries, or int8 queries, keys and values */
+#define ATTNBENCH_OP_DCP_CORRECT 64u       /* partial results of ranks */
+#define ATTNBENCH_OP_OUTPUT_QUANT 128u     /* an output for the next layer */
+#define ATTNBENCH_OP_MM_QUANT 256u         /* query, key and value of a vision encoder in e4m3 */
+#define ATTNBENCH_OP_METADATA 512u         /* the slices of a batch */
+#define ATTNBENCH_OP_INDEX_KEY_CACHE 1024u /* keys of a sparse indexer into their cache */
+#define ATTNBENCH_OP_INDEX_LOGITS 2048u    /* logits of a sparse indexer */
+#define ATTNBENCH_OP_INDEX_TOPK 4096u      /* the slots of the largest logits */
+
 /* Element types. */
 #define ATTNBENCH_FLOAT32 1u
 #define ATTNBENCH_FLOAT16 2u
@@ -74,6 +102,7 @@ extern "C" {
 #define ATTNBENCH_FP8_E4M3 8u
 #define ATTNBENCH_FP8_E5M2 16u
 #define ATTNBENCH_UINT8 32u /* bytes: of the fp8_ds_mla cache */
+#define ATTNBENCH_INT8 64u  /* codes of int8 */
 
 /* What a problem may ask for beyond plain attention of one head size (AttnbenchBackend::features
  * lists what the plugin can do, AttnbenchProblem::features what the problem needs). */
@@ -104,6 +133,18 @@ extern "C" {
  * 512 to 527 four float32 multipliers of 128 codes each: an element is code * multiplier, rounded
  * to bfloat16. 528 to 655 are the 64 elements of the rope part in bfloat16. There is no k_scale. */
 #define ATTNBENCH_MLA_DS_KV (1ull << 16)
+/* Keys and values of int8 or fp8_e4m3 with a scale for each token and head, k_scale_cache and
+ * v_scale_cache, in pages of ATTNBENCH_KV_PAGED_INTERLEAVED. */
+#define ATTNBENCH_TOKEN_HEAD_KV (1ull << 17)
+/* Operations: of latents instead of keys and values (op.mla). */
+#define ATTNBENCH_LATENTS (1ull << 18)
+/* Operations: int8 codes with scales for each token and head, or channel (int8_level). */
+#define ATTNBENCH_INT8_CODES (1ull << 19)
+/* Operations: an output with a scale for each group of columns, or in NVFP4 (output_quant). */
+#define ATTNBENCH_GROUP_SCALES (1ull << 20)
+#define ATTNBENCH_NVFP4 (1ull << 21)
+/* Operations: caches of several ranks of a decode-context group, one behind the other. */
+#define ATTNBENCH_DCP (1ull << 22)
 
 /* Keys and values as the plugin wants them, where there is a cache; else they are ragged. */
 #define ATTNBENCH_KV_RAGGED 0u /* key [S, Hk, D] and value [S, Hk, Dv], requests concatenated */
@@ -147,6 +188,21 @@ typedef struct AttnbenchTensor {
   int64_t* strides;     /* [ndim], in elements; never NULL */
   uint64_t byte_offset; /* always 0 */
 } AttnbenchTensor;
+
+/* AttnbenchProblem::output_quant. */
+#define ATTNBENCH_QUANT_NONE 0u
+#define ATTNBENCH_QUANT_FP8_STATIC 1u
+#define ATTNBENCH_QUANT_FP8_GROUP_128 2u
+#define ATTNBENCH_QUANT_FP8_GROUP_64 3u
+#define ATTNBENCH_QUANT_NVFP4 4u
+
+/* A tensor of an operation. */
+typedef struct AttnbenchOperand {
+  const char* name;
+  const AttnbenchTensor* tensor;
+  uint32_t is_output; /* 0: must stay as it is */
+  uint32_t reserved;
+} AttnbenchOperand;
 
 /* A resolved case with the names of the scenario file; lengths in tokens. */
 typedef struct AttnbenchProblem {
@@ -200,6 +256,24 @@ typedef struct AttnbenchProblem {
   /* ATTNBENCH_OP_MERGE: rows that have a prefix, the first ones; the others are their suffix, and
    * hold NaN in the prefix. */
   int64_t num_merged_tokens;
+
+  /* Version 2. Of latents (mla.*); 0 without them. */
+  int32_t kv_lora_rank;
+  int32_t qk_nope_head_dim;
+  int32_t qk_rope_head_dim;
+  int32_t index_n_heads;       /* of the indexer: ATTNBENCH_OP_INDEX_... */
+  int32_t index_ue8m0;         /* scales of its keys are powers of two */
+  int32_t int8_level;          /* kv_cache.int8_level */
+  int32_t rotary_dim;          /* rotated elements of a head; 0 = nothing is rotated */
+  int32_t is_neox;             /* pairs are halves of the rotated part; 0 = neighbours */
+  int32_t is_raw;              /* gather: bits are copied (op.raw) */
+  int32_t lse_is_base_2;       /* dcp_correct: the incoming LSEs */
+  uint32_t output_quant;       /* ATTNBENCH_QUANT_NONE, ... */
+  int32_t scales_are_ue8m0;    /* of output_quant in groups: rounded up to powers of two */
+  int32_t scales_are_swizzled; /* of NVFP4: in tiles of 128 rows and 4 scales */
+  int32_t dcp_world_size;      /* ranks; 1 = no group */
+  int32_t dcp_comm;            /* dcp_correct: 0 ag_rs, 1 ag_ar, 2 a2a */
+  int32_t amax_is_signed;      /* mm_quant: the largest element instead of magnitude */
 } AttnbenchProblem;
 
 /* Memory of the device, NULL where the problem or the plugin has no use for it. Everything but
@@ -242,6 +316,13 @@ typedef struct AttnbenchTensors {
   const AttnbenchTensor* prefix_lse;    /* float32 [H, T], in the order of lse_axes */
   const AttnbenchTensor* suffix_output; /* [T, H, Dv] */
   const AttnbenchTensor* suffix_lse;    /* float32 [H, T], in the order of lse_axes */
+
+  /* Version 2. ATTNBENCH_TOKEN_HEAD_KV, by their strides: key = code * k_scale_cache. */
+  const AttnbenchTensor* k_scale_cache; /* float32 [NB, bs, Hk] */
+  const AttnbenchTensor* v_scale_cache; /* float32 [NB, bs, Hk] */
+  /* Operations other than reshape_and_cache of keys and values in floats or fp8, and merge. */
+  const AttnbenchOperand* operands; /* [num_operands] */
+  int64_t num_operands;
 } AttnbenchTensors;
 
 /* What attnbench does for a plugin during prepare(). */

@@ -33,6 +33,7 @@ struct EmbeddedPython::Api {
     bind(text, "PyUnicode_FromString");
     bind(utf8, "PyUnicode_AsUTF8AndSize");
     bind(number, "PyLong_FromUnsignedLongLong");
+    bind(integer, "PyLong_AsLongLong");
     bind(print_error, "PyErr_Print");
     bind(clear_error, "PyErr_Clear");
     bind(none, "_Py_NoneStruct");
@@ -65,6 +66,7 @@ struct EmbeddedPython::Api {
   PythonObject* (*text)(const char*) = nullptr;
   const char* (*utf8)(PythonObject*, std::ptrdiff_t*) = nullptr;
   PythonObject* (*number)(unsigned long long) = nullptr;
+  long long (*integer)(PythonObject*) = nullptr;
   void (*print_error)() = nullptr;
   void (*clear_error)() = nullptr;
   PythonObject* none = nullptr;
@@ -156,6 +158,25 @@ std::optional<std::string> EmbeddedPython::complaint_of(
 std::optional<std::string> EmbeddedPython::complaint_of(PythonObject* function) {
   const Lock lock(*api_);
   return words_of(api_->call(function, nullptr));
+}
+
+std::optional<std::string> EmbeddedPython::complaint_of(PythonObject* function,
+                                                        std::vector<std::int64_t>& numbers) {
+  const Lock lock(*api_);
+  numbers.clear();
+  PythonObject* const result = api_->call(function, nullptr);
+  if (result == nullptr || result == api_->none) return words_of(result);
+  const std::ptrdiff_t count = api_->tuple_size(result);
+  if (count < 0) {
+    api_->clear_error();  // it is no tuple
+    return words_of(result);
+  }
+  for (std::ptrdiff_t i = 0; i < count; ++i) {
+    numbers.push_back(api_->integer(api_->tuple_item(result, i)));
+  }
+  api_->clear_error();  // of what is no integer
+  api_->release(result);
+  return std::nullopt;
 }
 
 std::optional<std::string> EmbeddedPython::call(const char* function,

@@ -42,6 +42,10 @@ class EmbeddedPython {
   /// Takes a text, or None, for which there is nothing.
   std::optional<std::string> take_text(PythonObject* object);
   std::optional<std::string> complaint_of(PythonObject* function);
+  /// The same for a function that may return a tuple of integers, which become `numbers`; none
+  /// otherwise.
+  std::optional<std::string> complaint_of(PythonObject* function,
+                                          std::vector<std::int64_t>& numbers);
   void release(PythonObject* object);
 
  private:

@@ -12,9 +12,14 @@
 #endif
 
 // Fields stay where version 1 of the plugin interface has them; new ones are added at the end.
-static_assert(ATTNBENCH_ABI_VERSION == 1);
+static_assert(ATTNBENCH_ABI_VERSION == 2);
 
-static_assert(sizeof(AttnbenchProblem) == 240);
+static_assert(sizeof(AttnbenchOperand) == 24);
+static_assert(offsetof(AttnbenchOperand, name) == 0);
+static_assert(offsetof(AttnbenchOperand, tensor) == 8);
+static_assert(offsetof(AttnbenchOperand, is_output) == 16);
+
+static_assert(sizeof(AttnbenchProblem) == 304);
 static_assert(offsetof(AttnbenchProblem, struct_size) == 0);
 static_assert(offsetof(AttnbenchProblem, type) == 4);
 static_assert(offsetof(AttnbenchProblem, dtype) == 8);
@@ -57,7 +62,24 @@ static_assert(offsetof(AttnbenchProblem, topk) == 224);
 static_assert(offsetof(AttnbenchProblem, reserved) == 228);
 static_assert(offsetof(AttnbenchProblem, num_merged_tokens) == 232);
 
-static_assert(sizeof(AttnbenchTensors) == 200);
+static_assert(offsetof(AttnbenchProblem, kv_lora_rank) == 240);
+static_assert(offsetof(AttnbenchProblem, qk_nope_head_dim) == 244);
+static_assert(offsetof(AttnbenchProblem, qk_rope_head_dim) == 248);
+static_assert(offsetof(AttnbenchProblem, index_n_heads) == 252);
+static_assert(offsetof(AttnbenchProblem, index_ue8m0) == 256);
+static_assert(offsetof(AttnbenchProblem, int8_level) == 260);
+static_assert(offsetof(AttnbenchProblem, rotary_dim) == 264);
+static_assert(offsetof(AttnbenchProblem, is_neox) == 268);
+static_assert(offsetof(AttnbenchProblem, is_raw) == 272);
+static_assert(offsetof(AttnbenchProblem, lse_is_base_2) == 276);
+static_assert(offsetof(AttnbenchProblem, output_quant) == 280);
+static_assert(offsetof(AttnbenchProblem, scales_are_ue8m0) == 284);
+static_assert(offsetof(AttnbenchProblem, scales_are_swizzled) == 288);
+static_assert(offsetof(AttnbenchProblem, dcp_world_size) == 292);
+static_assert(offsetof(AttnbenchProblem, dcp_comm) == 296);
+static_assert(offsetof(AttnbenchProblem, amax_is_signed) == 300);
+
+static_assert(sizeof(AttnbenchTensors) == 232);
 static_assert(offsetof(AttnbenchTensors, struct_size) == 0);
 static_assert(offsetof(AttnbenchTensors, reserved) == 4);
 static_assert(offsetof(AttnbenchTensors, query) == 8);
@@ -84,6 +106,11 @@ static_assert(offsetof(AttnbenchTensors, prefix_output) == 168);
 static_assert(offsetof(AttnbenchTensors, prefix_lse) == 176);
 static_assert(offsetof(AttnbenchTensors, suffix_output) == 184);
 static_assert(offsetof(AttnbenchTensors, suffix_lse) == 192);
+
+static_assert(offsetof(AttnbenchTensors, k_scale_cache) == 200);
+static_assert(offsetof(AttnbenchTensors, v_scale_cache) == 208);
+static_assert(offsetof(AttnbenchTensors, operands) == 216);
+static_assert(offsetof(AttnbenchTensors, num_operands) == 224);
 
 static_assert(sizeof(AttnbenchHost) == 32);
 static_assert(offsetof(AttnbenchHost, struct_size) == 0);

@@ -22,6 +22,8 @@ namespace {
 constexpr const char* kEntry = "attnbench_backend";
 /// More than any library has: a plugin that ignores its index would never end.
 constexpr std::uint32_t kMostBackends = 1000;
+/// Structs of version 2 are those of version 1 with fields at the end.
+constexpr std::uint32_t kOldestAbi = 1;
 /// What every plugin of ABI version 1 has at least.
 constexpr std::size_t kLeastTable = offsetof(AttnbenchBackend, destroy) + sizeof(void (*)(void*));
 
@@ -50,11 +52,12 @@ bool is_name(const char* text) {
 /// Looks only at the first two fields: of a table of another version nothing else has a known
 /// place.
 void check_abi(const AttnbenchBackend& table, const std::string& where) {
-  if (table.abi_version != ATTNBENCH_ABI_VERSION) {
-    fail(ErrorKind::kFormat,
-         "{}: it speaks version {} of the plugin interface, this program version {}: compile it "
-         "with this program's attnbench_backend.h",
-         where, table.abi_version, ATTNBENCH_ABI_VERSION);
+  if (table.abi_version < kOldestAbi || table.abi_version > ATTNBENCH_ABI_VERSION) {
+    fail(
+        ErrorKind::kFormat,
+        "{}: it speaks version {} of the plugin interface, this program versions {} to {}: compile "
+        "it with this program's attnbench_backend.h",
+        where, table.abi_version, kOldestAbi, ATTNBENCH_ABI_VERSION);
   }
   if (table.struct_size < kLeastTable) {
     fail(ErrorKind::kFormat,
@@ -89,7 +92,20 @@ void check_values(const AttnbenchBackend& table, const std::string& where) {
   expect_one_of(table.lse, ATTNBENCH_LSE_BASE_2 + 1, "lse", whose);
   expect_one_of(table.empty_rows, ATTNBENCH_EMPTY_PLUS_INF + 1, "empty_rows", whose);
   expect_one_of(table.lse_axes, ATTNBENCH_LSE_TH + 1, "lse_axes", whose);
-  expect_one_of(table.operations, 2 * ATTNBENCH_OP_MERGE, "operations", whose);
+  expect_one_of(table.operations, 2 * ATTNBENCH_OP_INDEX_TOPK, "operations", whose);
+  if ((table.attention_types & ATTNBENCH_MLA_PREFILL) != 0) {
+    if ((table.attention_types & ATTNBENCH_MLA) != 0) {
+      fail(ErrorKind::kValue,
+           "{}: attention_types: expected ATTNBENCH_MLA or ATTNBENCH_MLA_PREFILL, "
+           "found both: they are two backends",
+           whose);
+    }
+    if (table.lse != ATTNBENCH_LSE_NATURAL || table.lse_axes != ATTNBENCH_LSE_HT) {
+      fail(ErrorKind::kValue,
+           "{}: expected ATTNBENCH_LSE_NATURAL and ATTNBENCH_LSE_HT with ATTNBENCH_MLA_PREFILL",
+           whose);
+    }
+  }
   const bool takes_operations = (table.attention_types & ATTNBENCH_OP) != 0;
   if (takes_operations == (table.operations != 0)) return;
   fail(ErrorKind::kValue, "{}: {}", whose,

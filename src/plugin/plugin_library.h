@@ -13,6 +13,17 @@
 
 namespace attnbench {
 
+/// A tensor of its own that a run returned, in memory of the case's device.
+struct ReturnedTensor {
+  /// What it stands for. An LSE is [H, T], or [T, H] by tokens.
+  enum class Kind { kOutput, kLse, kLseByToken };
+  Kind kind = Kind::kOutput;
+  const void* data = nullptr;
+  std::int64_t first_token = 0;     // of those that it has
+  std::vector<std::int64_t> shape;  // of the tensor that it stands for, tokens on one axis or more
+  std::vector<std::int64_t> strides;  // in elements
+};
+
 /// A table of the plugin as this version knows it: fields that an older plugin does not
 /// have are 0.
 struct PluginTable {
@@ -20,12 +31,10 @@ struct PluginTable {
   AttnbenchBackend table{};
   PluginFloats floats = current_floats();  // every call of it has these
   bool on_cuda = false;                    // cases run on a CUDA device
-  /// Brings the results of the last run() to where they are judged, where run() does not; null for
-  /// none. Not part of the interface: what a plugin did here would not be timed.
-  const char* (*collect)(void* state) = nullptr;
-  /// The same behind a timed run, any number of times after a run that was recorded. Set where
-  /// collect is.
-  const char* (*collect_sample)(void* state) = nullptr;
+  /// The tensors that the last run() returned in place of those that it was given, in memory that
+  /// stays as it is until the next one; null for plugins that write to the given ones only. Not
+  /// part of the interface. No code of the plugin may run in it: it would not be timed.
+  const std::vector<ReturnedTensor>& (*returned)(const void* state) = nullptr;
   std::shared_ptr<const void> owner;  // of what `self` points to, where no library is
 };
 

@@ -1,9 +1,11 @@
 #include "plugin/python_plugin.h"
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "plugin/embedded_python.h"
@@ -49,7 +51,9 @@ struct Adapter {
 /// What prepare() makes.
 struct Case {
   EmbeddedPython& python;
-  std::vector<PythonObject*> functions;  // run, collect, close, collect_sample
+  std::vector<PythonObject*> functions;  // run, close
+  std::vector<std::int64_t> numbers;     // what run() returned, as it came
+  std::vector<ReturnedTensor> returned;  // and as what it means
 };
 
 /// The text that a plugin's function returns lives until the next call of the thread.
@@ -87,35 +91,48 @@ const char* prepare(const AttnbenchBackend* self, const AttnbenchProblem* proble
                     const AttnbenchTensors* tensors, const AttnbenchHost* host, void** state) {
   const Adapter& adapter = adapter_of(self);
   EmbeddedPython& python = adapter.host->python();
-  auto prepared = std::make_unique<Case>(Case{python, {}});
+  auto prepared = std::make_unique<Case>(Case{python, {}, {}, {}});
   auto complaint = python.call("prepare", {adapter.described.name, problem, tensors, host->stream},
                                prepared->functions);
   if (!complaint) *state = prepared.release();
   return kept(std::move(complaint));
 }
 
+/// The tensors of run() of attnbench.host, each as kind, address, first token, number of axes,
+/// shape and strides.
+void read_returned(const std::vector<std::int64_t>& numbers,
+                   std::vector<ReturnedTensor>& returned) {
+  returned.clear();
+  for (auto next = numbers.begin(); next != numbers.end();) {
+    ReturnedTensor& part = returned.emplace_back();
+    part.kind = static_cast<ReturnedTensor::Kind>(*next++);
+    part.data = reinterpret_cast<const void*>(static_cast<std::uintptr_t>(*next++));
+    part.first_token = *next++;
+    const std::int64_t axes = *next++;
+    part.shape.assign(next, next + axes);
+    part.strides.assign(next + axes, next + 2 * axes);
+    next += 2 * axes;
+  }
+}
+
 // Why no stream: the adapter got it in prepare() and made it the current one of its framework.
+// Where the results lie is noted here, so that they are copied without Python when the time is
+// over: hooks, patched methods and finalisers of the user would run beside it.
 const char* run(void* state, void* /*stream*/) {
   auto& prepared = *static_cast<Case*>(state);
-  return kept(prepared.python.complaint_of(prepared.functions[0]));
+  auto complaint = prepared.python.complaint_of(prepared.functions[0], prepared.numbers);
+  read_returned(prepared.numbers, prepared.returned);
+  return kept(std::move(complaint));
 }
 
-/// Copies results to where they are judged, for adapters whose framework allocates its own outputs:
-/// apart from run(), so that the copy is not timed.
-const char* collect(void* state) {
-  auto& prepared = *static_cast<Case*>(state);
-  return kept(prepared.python.complaint_of(prepared.functions[1]));
-}
-
-const char* collect_sample(void* state) {
-  auto& prepared = *static_cast<Case*>(state);
-  return kept(prepared.python.complaint_of(prepared.functions[3]));
+const std::vector<ReturnedTensor>& returned(const void* state) {
+  return static_cast<const Case*>(state)->returned;
 }
 
 /// Objects are released even when the adapter complains; only then is the complaint an error.
 void destroy(void* state) {
   const std::unique_ptr<Case> prepared(static_cast<Case*>(state));
-  const auto complaint = prepared->python.complaint_of(prepared->functions[2]);
+  const auto complaint = prepared->python.complaint_of(prepared->functions[1]);
   for (PythonObject* function : prepared->functions) prepared->python.release(function);
   if (complaint) fail(ErrorKind::kInternal, "{}", *complaint);
 }
@@ -137,8 +154,7 @@ PluginTable table_of(const std::shared_ptr<Adapter>& adapter) {
   PluginTable table;
   table.self = &own;
   table.table = own;
-  table.collect = collect;
-  table.collect_sample = collect_sample;
+  table.returned = returned;
   table.owner = adapter;
   return table;
 }

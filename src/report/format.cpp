@@ -73,13 +73,45 @@ std::string format_noise(double noise) {
   return std::isfinite(noise) ? fmt::format("{:.1f}%", 100 * noise) : kMissing;
 }
 
-std::string format_rate(const Throughput& throughput) {
-  if (throughput.bound == "compute") {
-    if (!std::isfinite(throughput.tflops)) return kMissing;
-    if (throughput.tflops < 1) return three_digits(throughput.tflops * 1e3) + " GFLOP/s";
-    return three_digits(throughput.tflops) + " TFLOP/s";
+namespace {
+
+bool meets_compute(const Throughput& throughput) { return throughput.bound == "compute"; }
+constexpr const char* kGflops = "GFLOP/s";
+constexpr const char* kTflops = "TFLOP/s";
+
+}  // namespace
+
+const char* flop_unit(const std::vector<const Throughput*>& throughputs) {
+  double most = 0;
+  for (const Throughput* throughput : throughputs) {
+    if (meets_compute(*throughput)) most = std::max(most, throughput->tflops);
   }
-  return std::isfinite(throughput.gbps) ? three_digits(throughput.gbps) + " GB/s" : kMissing;
+  return most < 1 ? kGflops : kTflops;
+}
+
+std::vector<const Throughput*> throughputs_of(const std::vector<Result>& results) {
+  std::vector<const Throughput*> throughputs;
+  for (const Result& result : results) {
+    if (result.throughput) throughputs.push_back(&*result.throughput);
+  }
+  return throughputs;
+}
+
+std::string format_gbps(const Throughput& throughput) {
+  if (meets_compute(throughput)) return "";
+  return std::isfinite(throughput.gbps) ? three_digits(throughput.gbps) : kMissing;
+}
+
+std::string format_flops(const Throughput& throughput, const std::string& unit) {
+  if (!meets_compute(throughput)) return "";
+  if (!std::isfinite(throughput.tflops)) return kMissing;
+  return three_digits(throughput.tflops * (unit == kGflops ? 1e3 : 1));
+}
+
+std::string format_rate(const Throughput& throughput, const std::string& unit) {
+  const bool is_compute = meets_compute(throughput);
+  const std::string number = is_compute ? format_flops(throughput, unit) : format_gbps(throughput);
+  return number == kMissing ? number : number + " " + (is_compute ? unit : "GB/s");
 }
 
 std::string format_roofline(const Throughput& throughput) {

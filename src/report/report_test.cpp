@@ -281,6 +281,20 @@ TEST_CASE("what is predicted of simulated ranks stands under a line with -v, and
   CHECK_FALSE(contains(table_of({result}, options), "predicted"));
 }
 
+TEST_CASE("messages between real ranks stand under a line with -v, with their bus bandwidth") {
+  Result result = passed_result();
+  TableOptions options;
+  options.width = 200;
+  result.timing->steps = {
+      {"all_gather_query", 10, 20480, 0}, {"correct", 5, 0, 0}, {"reduce_scatter", 20, 1e6, 0}};
+  CHECK(contains(table_of({result}, options),
+                 "messages between ranks: all_gather_query 20.0 KiB in 10.00 us (2.0 GB/s); "
+                 "reduce_scatter 976.6 KiB in 20.00 us (50.0 GB/s)"));
+  // Simulated ranks send nothing.
+  for (StepTiming& step : result.timing->steps) step.bytes = 0;
+  CHECK_FALSE(contains(table_of({result}, options), "messages"));
+}
+
 TEST_CASE("cycles, clocks and the share of the peak stand under a line with -v, and in Markdown") {
   Result result = passed_result();
   CHECK(format_clock(result) == "");
@@ -366,7 +380,8 @@ TEST_CASE("the table shows numbers with units") {
   CHECK(contains(table, "1.2e-03"));
   CHECK(contains(table, "0.98"));
   CHECK(contains(table, "1.234 ms"));
-  CHECK(contains(table, "45.1 GB/s"));
+  CHECK(contains(table, "GB/s"));
+  CHECK(contains(table, "45.1"));
 }
 
 TEST_CASE("unsupported shows its first reason, or all when asked for") {
@@ -402,9 +417,20 @@ TEST_CASE("times, rates and shares have suiting units") {
   Throughput compute;
   compute.bound = "compute";
   compute.tflops = 0.312;
-  CHECK(format_rate(compute) == "312 GFLOP/s");
-  compute.tflops = 1.2;
-  CHECK(format_rate(compute) == "1.20 TFLOP/s");
+  CHECK(format_rate(compute, flop_unit({&compute})) == "312 GFLOP/s");
+  Throughput faster = compute;
+  faster.tflops = 1.2;
+  CHECK(format_rate(faster, flop_unit({&faster})) == "1.20 TFLOP/s");
+  // Beside each other they have one unit.
+  CHECK(format_rate(compute, flop_unit({&compute, &faster})) == "0.31 TFLOP/s");
+  CHECK(format_gbps(compute) == "");
+  Throughput memory;
+  memory.bound = "memory";
+  memory.gbps = 45.1;
+  memory.tflops = 7;
+  CHECK(format_rate(memory, flop_unit({&compute, &memory})) == "45.1 GB/s");
+  CHECK(std::string(flop_unit({&compute, &memory})) == "GFLOP/s");
+  CHECK(format_flops(memory, "GFLOP/s") == "");
   CHECK(format_noise(0.0081) == "0.8%");
   CHECK(format_share(0.0456) == "4.6%");
   CHECK(format_share(0.986) == "98.6%");

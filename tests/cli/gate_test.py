@@ -140,6 +140,15 @@ class Gate(GateFiles):
         self.changed(widen)
         _, verdicts = self.gate(0)
         self.assertEqual(verdicts[SLOW_ID]["verdict"], "AMBIGUOUS")
+        self.gate(0, "--junit", "j.xml")
+        suite = ET.parse(self.dir / "j.xml").getroot()
+        self.assertEqual((suite.get("tests"), suite.get("failures")), ("2", "0"))
+        self.assertEqual(suite.find("testsuite").get("skipped"), "1")
+        shown = suite.find(".//testcase[skipped]")
+        self.assertIn(shown.get("name"), SLOW_ID)
+        self.assertTrue(shown.find("skipped").get("message").startswith("AMBIGUOUS: "))
+        for case in suite.iter("testcase"):
+            self.assertRegex(case.find("system-out").text, r"(?s)^verdict: .*rule: .*before: .*after: ")
         self.gate(1, "--fail-on-ambiguous")
 
     def test_2_for_options_of_the_other_mode_and_numbers_that_are_none(self):

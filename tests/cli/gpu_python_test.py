@@ -117,7 +117,8 @@ class PythonOnGpu(PythonTest):
                 self.assertEqual(result["status"], "passed", (name, result["reasons"]))
                 self.assertEqual(result["timing"]["mode"], mode)
                 self.assertGreater(result["throughput"]["gbps"], 0)
-                self.assertEqual(result["kernels"], [])
+                # None of the program's but those that bring what it returned.
+                self.assertEqual([k["name"] for k in result["kernels"] if not k["name"].startswith("copy ")], [])
             self.assertIn("run() waits for the stream", by_backend["WriteWaits"]["reasons"][0])
             self.assertEqual(by_backend["MergeBase2"]["status"], "incorrect")
 

@@ -6,7 +6,7 @@ import json
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-from report_test import failed, result, result_file, timed
+from result_files import failed, result, result_file, timed
 from tool import TINY, TINY_CASE, ToolTest, strict_json
 
 

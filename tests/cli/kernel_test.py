@@ -6,7 +6,8 @@ import unittest
 
 from tool import TINY, TINY_CASE, ToolTest
 
-NAMES = ["f32", "decode", "hopper_prefill", "prefill", "hopper_latent", "general"]
+NAMES = ["f32", "decode", "hopper_prefill", "prefill", "hopper_latent", "hopper_gathered",
+         "hopper_tiles", "general"]
 # Many rows of each KV head: what the prefill kernel is for.
 PROMPTS = TINY.replace(TINY_CASE, "2q300")
 
@@ -29,10 +30,8 @@ class Kernel(ToolTest):
         self.assertEqual([kernel for _, kernel in found], NAMES)
         self.assertEqual(found["attend", "f32"], "does not fit: bf16 queries: it is for f32")
         self.assertRegex(found["attend", "decode"], r"^fits, not first choice: 600 query rows ")
-        self.assertRegex(found["attend", "hopper_prefill"],
-                         r"^fits, not first choice: it has not been measured on a GPU and runs where "
-                         r"it is named; 128 rows by 128 keys, 2 stages: ")
-        self.assertEqual(found["attend", "prefill"], "chosen")
+        self.assertEqual(found["attend", "hopper_prefill"], "chosen")
+        self.assertEqual(found["attend", "prefill"], "fits, not first")
         self.assertEqual(found["attend", "general"], "fits, not first")
 
     def test_explain_goes_by_the_capability_that_is_assumed(self):
@@ -118,12 +117,13 @@ class Kernel(ToolTest):
 
     def test_compile_takes_the_forced_kernel_and_leaves_the_others_as_they_are(self):
         listed = {}
-        for kernel in ("", "prefill", "general"):
+        for kernel in ("", "hopper_prefill", "prefill", "general"):
             options = ["--kernel", kernel] if kernel else []
             out = self.expect(0, "compile", "prompts.yaml", "--list", "--arch", "sm_90a",
                               "--backend", "FLASH_ATTN", *options).out  # fmt: skip
             listed[kernel] = out.splitlines()[1:]
-        self.assertEqual(listed["prefill"], listed[""])
+        self.assertEqual(listed["hopper_prefill"], listed[""])
+        self.assertTrue(any(name.startswith("prefill d64") for name in listed["prefill"]))
         self.assertTrue(any(name.startswith("general d64") for name in listed["general"]))
         self.assertFalse(any(name.startswith("prefill") for name in listed["general"]))
         self.assertIn("write_cache", " ".join(listed["general"]))
@@ -133,9 +133,9 @@ class Kernel(ToolTest):
             out = self.expect(0, "compile", "prompts.yaml", "--list", "--arch", "sm_90a",
                               "--backend", "FLASH_ATTN@" + kernel).out  # fmt: skip
             return [line for line in out.splitlines() if line.startswith("hopper_prefill")]
-        self.assertEqual(listed("hopper_prefill"), ["hopper_prefill d64 bf16 paged 16 128x128"])
-        self.assertEqual(listed("hopper_prefill:consumers=3:tile_n=96"),
-                         ["hopper_prefill d64 bf16 paged 16 192x96"])
+        self.assertEqual(listed("hopper_prefill"), ["hopper_prefill d64 bf16 paged 16 192x96"])
+        self.assertEqual(listed("hopper_prefill:consumers=2:tile_n=128"),
+                         ["hopper_prefill d64 bf16 paged 16 128x128"])
         name = "FLASH_ATTN@hopper_prefill:stages=3"
         results = self.results("prompts.yaml", "--device", "cpu", "--backend", name, code=3)
         self.assertEqual([result["backend"] for result in results.values()], [name])

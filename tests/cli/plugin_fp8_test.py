@@ -13,6 +13,14 @@ attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: 
 kv_cache: {dtype: fp8, q_scale: 0.061, k_scale: 0.023, v_scale: 0.017}
 batch: q32_3q1s100
 """
+TOKEN_HEADS = """\
+schema: 1
+name: token-heads
+attention: {type: decoder, num_heads: 4, num_kv_heads: 2, head_size: 64, dtype: bfloat16}
+kv_cache: {dtype: DTYPE}
+batch: q32_3q1s100
+timing: {samples: 6, min_time_ms: 1, timeout_s: 4}
+"""
 QUERY, PROBABILITY = "ATTNBENCH_FP8_QUERY", "ATTNBENCH_FP8_PROBABILITY"
 
 
@@ -45,6 +53,19 @@ class Fp8(PluginTest):
                 "kv_cache.v_scale=[0.017, 0.11]")  # fmt: skip
         for result in self.run_fp8("RIGHT", "RAGGED", more=more).values():
             self.assertEqual(result["status"], "passed", result["reasons"])
+
+    def test_a_cache_with_a_scale_for_each_token_and_head(self):
+        for dtype in ("fp8_per_token_head", "int8_per_token_head"):
+            text = TOKEN_HEADS.replace("DTYPE", dtype)
+            words = ("--backend", "INTERLEAVED", "--backend", "TRITON_ATTN")
+            for result in self.run_plugin(text, FP8, *words).values():
+                self.assertEqual(result["status"], "passed", (dtype, result["reasons"]))
+                self.assertIsNotNone(result["quantization_error"])
+            wrong = self.run_plugin(text, FP8, "--backend", "NO_TOKEN_SCALES", "--no-timing", code=1)
+            self.assertEqual(wrong["NO_TOKEN_SCALES"]["status"], "incorrect")
+        refused = self.run_plugin(text, FP8, "--backend", "RIGHT", "--no-timing", code=3)["RIGHT"]
+        self.assertEqual(refused["reasons"],
+                         ["scales of each token and head need kv PAGED_INTERLEAVED"])  # fmt: skip
 
     def test_a_scale_that_is_forgotten_or_mixed_up_is_noticed(self):
         names = ("NO_Q_SCALE", "NO_K_SCALE", "NO_V_SCALE", "SWAPS_SCALES")

@@ -62,7 +62,7 @@ class NoLibrary(PluginTest):
     def test_tables_that_cannot_be_used(self):
         for change, parts in (
             ("table.abi_version = 7",
-             ("E-FORMAT", "speaks version 7 of the plugin interface, this program version 1")),
+             ("E-FORMAT", "speaks version 7 of the plugin interface, this program versions 1 to 2")),
             ("table.struct_size = 24", ("E-FORMAT", "struct_size is 24")),
             ("table.name = 0", ("E-VALUE", "name: expected")),
             ('table.name = "a/b"', ("E-VALUE", "found 'a/b'")),
@@ -78,8 +78,12 @@ class NoLibrary(PluginTest):
              ("E-VALUE", "operations without ATTNBENCH_OP in attention_types")),
             ("table.attention_types |= ATTNBENCH_OP",
              ("E-VALUE", "attention_types has ATTNBENCH_OP, operations none")),
-            ("table.attention_types |= ATTNBENCH_OP; table.operations = 4",
-             ("E-VALUE", "operations is 4")),
+            ("table.attention_types |= ATTNBENCH_OP; table.operations = 8192",
+             ("E-VALUE", "operations is 8192")),
+            ("table.attention_types |= ATTNBENCH_MLA_PREFILL",
+             ("E-VALUE", "expected ATTNBENCH_LSE_NATURAL and ATTNBENCH_LSE_HT with ATTNBENCH_MLA_PREFILL")),
+            ("table.attention_types |= ATTNBENCH_MLA_PREFILL | ATTNBENCH_MLA; table.lse = 1",
+             ("E-VALUE", "found both: they are two backends")),
             ("if (index < 2) return &table", ("E-VALUE", "two backends have the name 'MINE'")),
             ("return 0", ("E-VALUE", "has no backend")),
         ):

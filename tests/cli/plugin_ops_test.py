@@ -31,6 +31,7 @@ FP8_MERGE = (
     MERGE.replace("name: merge\natt", "name: fp8-merge\natt")
     + "output_quant: {type: fp8_static, scale: 0.021}\n"
 )
+UNDECLARED = "needs ATTNBENCH_{}, which the plugin does not declare"
 CONVENTIONS = ("BASE_2", "PLUS_INF", "BASE_2_TURNED", "NO_LSE")
 
 
@@ -130,15 +131,15 @@ class Refusals(PluginTest):
             self.assertEqual(self.reasons(scenario, "PLAIN", setting),
                              [f"needs ATTNBENCH_{feature}, which the plugin does not declare"])  # fmt: skip
 
-    def test_what_the_interface_cannot_hand_over(self):
+    def test_what_it_would_have_to_declare_or_nobody_is_handed(self):
         for settings, reason in (
-            (("kv_cache.int8_level=1", "op.cache_layout=IX"), "int8 attention not supported"),
-            (("kv_cache.dtype=int8_per_token_head",), "kv_cache_dtype not supported"),
-            (("dcp.world_size=2",), "DCP not supported"),
+            (("kv_cache.int8_level=1", "op.cache_layout=IX"), UNDECLARED.format("INT8_CODES")),
+            (("kv_cache.dtype=int8_per_token_head",), "cache layout TR not supported"),
+            (("kv_cache.dtype=int4_per_token_head",), "kv_cache_dtype not supported"),
+            (("dcp.world_size=2",), UNDECLARED.format("DCP")),
             (("attention.v_head_size=24",), "v_head_size not supported"),
             (("op.mla=true", "attention.num_kv_heads=1", "attention.head_size=192",
-              "attention.v_head_size=128"),
-             "operation reshape_and_cache of latents not supported"),
+              "attention.v_head_size=128"), UNDECLARED.format("LATENTS")),
             (("op.name=rope",), "operation rope not supported"),
         ):  # fmt: skip
             with self.subTest(settings=settings):

@@ -152,8 +152,10 @@ class Refusals(PluginTest):
 
     def test_what_the_interface_cannot_hand_over_is_refused_in_the_usual_words(self):
         for setting, reason in (("kv_cache.int8_level=1", "int8 attention not supported"),
-                                ("kv_cache.dtype=fp8_per_token_head",
+                                ("kv_cache.dtype=int4_per_token_head",
                                  "kv_cache_dtype not supported"),
+                                ("kv_cache.dtype=fp8_per_token_head",
+                                 "scales of each token and head need kv PAGED_INTERLEAVED"),
                                 ("dcp.world_size=2", "DCP not supported"),
                                 ("attention.query_dtype=fp8_e4m3", "fp8 query"),
                                 ("attention.dtype=float16", "dtype not supported")):  # fmt: skip

@@ -457,7 +457,8 @@ class Structs(unittest.TestCase):
         from attnbench import adapter, structs
 
         for mirror, name in ((structs.Problem, "AttnbenchProblem"), (structs.Tensor, "AttnbenchTensor"),
-                             (structs.Tensors, "AttnbenchTensors")):  # fmt: skip
+                             (structs.Tensors, "AttnbenchTensors"),
+                             (structs.Operand, "AttnbenchOperand")):  # fmt: skip
             fields = [field for field, *_ in mirror._fields_]
             shown = "\n".join(f"  SHOW({name}, {field})" for field in fields)
             source = STRUCTS.replace("FIELDS", shown).replace("TYPE", name)
@@ -468,6 +469,7 @@ class Structs(unittest.TestCase):
         # And the bits that words mean.
         for prefix, words in (("", adapter.DEVICES), ("", adapter.ATTENTION_TYPES),
                               ("", adapter.DTYPES), ("", adapter.FEATURES), ("KV_", adapter.KV),
+                              ("OP_", adapter.OPERATIONS),
                               ("LSE_", {k or "none": v for k, v in adapter.LSE.items()})):  # fmt: skip
             lines = "\n".join(f'  printf("{word} %llu\\n", (unsigned long long)ATTNBENCH_{prefix}'
                               f'{word.upper()});' for word in words)  # fmt: skip

@@ -127,8 +127,15 @@ class Ranks(ToolTest):
         result = self.ranked(2, "ranks.yaml")[ATTENTION_ID]
         self.assertEqual(result["status"], "passed", result["reasons"])
         self.assertEqual([step["name"] for step in result["timing"]["steps"]],
-                         ["write_cache", "all_gather_query", "attend_context", "exchange",
-                          "attend_new", "merge"])  # fmt: skip
+                         ["write_cache", "all_gather_query", "attend_context",
+                          "all_gather_lse", "correct", "reduce_scatter", "attend_new",
+                          "merge"])  # fmt: skip
+        received = {step["name"]: step["bytes"] for step in result["timing"]["steps"]}
+        # One other rank: half of eight heads of 64 bfloat16 for 7 tokens, and their LSEs and
+        # outputs in float32.
+        self.assertEqual(received["all_gather_query"], 7 * 4 * 64 * 2)
+        self.assertEqual(received["all_gather_lse"], 7 * 8 * 4)
+        self.assertEqual(received["reduce_scatter"], 7 * 4 * 64 * 4)
         self.assertTrue(result["repro"].startswith("mpirun -n 2 attnbench run "), result["repro"])
 
     def test_only_rank_0_reports(self):
@@ -186,17 +193,18 @@ class Ranks(ToolTest):
                               "phase 'planted fault'")  # fmt: skip
 
     def test_a_crash_in_any_phase_ends_its_case_and_names_the_phase(self):
-        for phase in ("prepare", "write_cache", "all_gather_query", "attend_context", "exchange",
-                      "attend_new", "merge", "read"):  # fmt: skip
+        for phase in ("prepare", "write_cache", "all_gather_query", "attend_context",
+                      "all_gather_lse", "correct", "reduce_scatter", "attend_new", "merge",
+                      "read"):  # fmt: skip
             with self.subTest(phase=phase):
                 self.expect_one_error(f"crash@1:{phase}", "rank 1: its process ended: signal 11",
                                       f"phase '{phase}'")  # fmt: skip
 
     def test_a_hang_and_an_exit_in_an_exchange_end_their_case(self):
-        self.expect_one_error("hang@1:exchange", f"rank 1: no progress for {HANG_LIMIT} s",
-                              "phase 'exchange'")  # fmt: skip
-        self.expect_one_error("exit@1:exchange", "rank 1: its process ended: exit status 3",
-                              "phase 'exchange'")  # fmt: skip
+        self.expect_one_error("hang@1:reduce_scatter", f"rank 1: no progress for {HANG_LIMIT} s",
+                              "phase 'reduce_scatter'")  # fmt: skip
+        self.expect_one_error("exit@1:all_gather_lse", "rank 1: its process ended: exit status 3",
+                              "phase 'all_gather_lse'")  # fmt: skip
 
     def test_a_phase_that_there_is_not_is_named_beside_those_that_there_are(self):
         self.write("ranks.yaml", ATTENTION)

@@ -193,7 +193,6 @@ Cell head_sizes(const Target& target) {
 Cell windows(const Target& target) {
   std::string refusal;
   if (target.cascade) refusal = "Cascade attention does not support sliding window.";
-  if (target.dcp) refusal = "DCP with window";
   if (target.family == Family::kMla) refusal = kMlaMath;
   if (target.family == Family::kMm) {
     refusal = fmt::format("{} encoder attention ignores window", upstream_name(target));

@@ -1,12 +1,15 @@
 """The packages, built as users build them and tried where nothing else of this project is.
 
-Takes minutes, because both are built from source without -march=native: ./scripts/test -L package.
-ATTNBENCH_DEB and ATTNBENCH_WHEEL name packages that are there already, which are then only tried.
+Takes many minutes, because each is built from source without -march=native: ./scripts/test -L package.
+ATTNBENCH_DEB, ATTNBENCH_DEB_CUDA and ATTNBENCH_WHEEL name packages that are there already, which are then only
+tried.
 """
 
+import functools
 import glob
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,7 +18,11 @@ import unittest
 import venv
 from pathlib import Path
 
+from clean_root import CleanRoot, why_none
+from recipes import dockerfile_stages, workflow_commands
+
 ROOT = Path(__file__).resolve().parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "attnbench.yml"
 BUILD_LIMIT_S = 3000
 RUN_LIMIT_S = 300
 SCENARIO = """\
@@ -33,6 +40,25 @@ def run(*words, code=0, timeout=RUN_LIMIT_S, **options):
     if done.returncode != code:
         raise AssertionError(f"{words}: exit {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     return done.stdout
+
+
+def has_toolkit():
+    return bool(shutil.which("nvcc") or os.path.exists("/usr/local/cuda/bin/nvcc"))
+
+
+@functools.cache
+def debian_package(preset):
+    """The .deb of a preset: that of ATTNBENCH_DEB or ATTNBENCH_DEB_CUDA, else built from this source tree."""
+    named = os.environ.get("ATTNBENCH_DEB" if preset == "package-cpu" else "ATTNBENCH_DEB_CUDA")
+    if named:
+        return named
+    # What the build needs, as the Dockerfile and the workflow install it.
+    run(ROOT / "scripts" / "setup.sh", timeout=BUILD_LIMIT_S)
+    build = ROOT / f"build-{preset}"
+    run("cmake", "--preset", preset, cwd=ROOT)
+    run("cmake", "--build", "--preset", preset, cwd=ROOT, timeout=BUILD_LIMIT_S)
+    run("cpack", "--config", build / "CPackConfig.cmake", "-B", build / "packages", cwd=build)
+    return max(glob.glob(str(build / "packages" / "*.deb")), key=os.path.getmtime)
 
 
 def environment(**changes):
@@ -104,13 +130,7 @@ class Wheel(PackageTest):
 class Deb(PackageTest):
     """Unpacked below a root of its own, in which the program runs by chroot where this is allowed."""
 
-    def deb(self):
-        if "ATTNBENCH_DEB" in os.environ:
-            return os.environ["ATTNBENCH_DEB"]
-        run("cmake", "--preset", "package-cpu", cwd=ROOT)
-        run("cmake", "--build", "--preset", "package-cpu", cwd=ROOT, timeout=BUILD_LIMIT_S)
-        run("cpack", "--config", ROOT / "build-package-cpu" / "CPackConfig.cmake", "-B", self.dir)
-        return self.newest(self.dir / "*.deb")
+    preset, package = "package-cpu", "attnbench"
 
     def fill_root(self, deb):
         """The package, a shell, and the libraries that the package says it needs: nothing else."""
@@ -128,9 +148,11 @@ class Deb(PackageTest):
         return root
 
     def test_the_package_runs_where_nothing_else_is(self):
-        deb = self.deb()
+        deb = debian_package(self.preset)
         fields = run("dpkg-deb", "-f", deb)
-        self.assertRegex(fields, r"(?m)^Package: attnbench(-cuda)?$")
+        self.assertIn(f"Package: {self.package}\n", fields)
+        # As the workflow names it.
+        self.assertTrue(Path(deb).name.startswith(f"{self.package}_"), deb)
         self.assertRegex(fields, r"(?m)^Maintainer: .* <.*@.*>$")
         self.assertRegex(fields, r"(?m)^Depends: .*libc6")
         files = run("dpkg-deb", "-c", deb)
@@ -158,6 +180,110 @@ class Deb(PackageTest):
         self.check_results(inside("run", "/work/tiny.yaml", "--no-timing", "--device", "cpu", "--json", "-"))
         self.assertIn("quickstart", inside("list", "scenarios", "--names"))
         self.assertIn("(3 cases)", inside("validate", "quickstart"))
+
+
+class DebWithCuda(Deb):
+    """The same with the CUDA toolkit, where there is one; no GPU is needed to build it or to run it."""
+
+    preset, package = "package", "attnbench-cuda"
+
+    def setUp(self):
+        if "ATTNBENCH_DEB_CUDA" not in os.environ and not has_toolkit():
+            self.skipTest("no CUDA toolkit")
+        super().setUp()
+
+
+class InCleanRoot(PackageTest):
+    """The package where a user installs it: a system of its own with nothing but base packages, in which the
+    Dockerfile and the workflow are followed to the letter. Both times with apt and the mirror."""
+
+    def setUp(self):
+        if why_none():
+            self.skipTest(why_none())
+        super().setUp()
+
+    def do(self, root, script, **options):
+        done = root.sh(script, **options)
+        self.assertEqual(done.returncode, 0, f"{script}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
+        return done.stdout
+
+    def installed(self, deb):
+        """A system after the last stage of the Dockerfile."""
+        stage = dockerfile_stages(ROOT / "Dockerfile")[-1]
+        root = CleanRoot(self.dir / "root")
+        for word, text in stage.instructions:
+            if word == "COPY":
+                self.assertEqual(text, "--from=build /packages/*.deb /tmp/")
+                shutil.copy(deb, root.file("/tmp"))
+            elif word == "RUN":
+                self.do(root, text)
+            elif word == "WORKDIR":
+                root.file(text).mkdir(exist_ok=True)
+        self.workdir, self.entry = stage.of("WORKDIR")[0], json.loads(stage.of("ENTRYPOINT")[0])
+        self.default = json.loads(stage.of("CMD")[0])
+        return root
+
+    def check_image(self, root):
+        """What the first lines of the Dockerfile and the README say to do with it."""
+
+        def run_image(*words):
+            return self.do(root, shlex.join([*self.entry, *(words or self.default)]), cwd=self.workdir)
+
+        self.assertIn("Usage:", run_image())
+        (root.file(self.workdir) / "tiny.yaml").write_text(SCENARIO)
+        run_image("run", "tiny.yaml", "--json", "results.json", "--device", "cpu", "--samples", "3")
+        self.check_results((root.file(self.workdir) / "results.json").read_text())
+        self.assertIn("(3 cases)", run_image("validate", "quickstart"))
+
+    def check_workflow(self, root):
+        """The jobs that use the package. A GPU's are done on the CPU, with a small scenario in place of theirs;
+        the second night is compared with the first."""
+        jobs = workflow_commands(WORKFLOW)
+        github = {"GITHUB_STEP_SUMMARY": "/ci/summary-of-job", "GITHUB_SERVER_URL": "https://ci.example",
+                  "GITHUB_REPOSITORY": "some/one", "GITHUB_RUN_ID": "7"}  # fmt: skip
+        root.file("/ci").mkdir()
+        install, *correctness = jobs["correctness"]
+        self.assertIn("apt-get install -y ./*.deb", install)
+        for script in correctness:
+            self.do(root, script, cwd="/ci", **github)
+        for name in ("results.json", "junit.xml", "summary.md", "report.html", "summary-of-job"):
+            self.assertTrue((root.file("/ci") / name).stat().st_size > 0, name)
+        self.check_results((root.file("/ci") / "results.json").read_text())
+        (root.file("/ci") / "tiny.yaml").write_text(SCENARIO)
+        _, *speed = jobs["speed"]
+        for night in range(2):
+            for script in speed:
+                script = script.replace("run decode prefill --device cuda", "run tiny.yaml --device cpu --samples 5")
+                done = root.sh(script, cwd="/ci", **github)
+                # What another program does to a time is no fault of the recipe.
+                self.assertIn(done.returncode, (0, 1) if night else (0,), done.stdout + done.stderr)
+                self.assertNotIn("unknown option", done.stderr)
+        history = (root.file("/root") / "attnbench-history.jsonl").read_text().splitlines()
+        self.assertGreaterEqual(len(history), 2 * len(json.loads((root.file("/ci") / "results.json").read_text())["results"]))
+        self.assertIn("attnbench gate: ", (root.file("/ci") / "summary-of-job").read_text())
+
+    def check_removal(self, root, package):
+        self.do(root, f"apt-get remove -y {package}")
+        self.assertFalse(root.file("/usr/share/attnbench").exists())
+
+    def test_the_dockerfile_and_the_workflow_work_with_the_package(self):
+        root = self.installed(debian_package("package-cpu"))
+        self.check_image(root)
+        self.check_workflow(root)
+        self.check_removal(root, "attnbench")
+
+    def test_the_package_with_cuda_takes_the_place_of_the_other(self):
+        if "ATTNBENCH_DEB_CUDA" not in os.environ and not has_toolkit():
+            self.skipTest("no CUDA toolkit")
+        root = self.installed(debian_package("package-cpu"))
+        shutil.copy(debian_package("package"), root.file("/tmp"))
+        self.do(root, "apt-get install -y --no-install-recommends /tmp/attnbench-cuda*.deb")
+        self.check_image(root)
+        self.assertIn("attnbench-cuda", self.do(root, "dpkg -S /usr/bin/attnbench"))
+        # Without a driver it says what is missing.
+        done = root.sh(shlex.join([*self.entry, "run", "quickstart", "--device", "cuda"]))
+        self.assertEqual(done.returncode, 3, done.stdout + done.stderr)
+        self.check_removal(root, "attnbench-cuda")
 
 
 if __name__ == "__main__":

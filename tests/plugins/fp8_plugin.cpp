@@ -20,6 +20,7 @@ struct Variant {
   bool swaps_scales = false;
   bool always_rounds_p = false;
   uint64_t features = ~0ull;  // of those that there are
+  bool has_token_scales = true;
 };
 
 constexpr Variant kVariants[] = {
@@ -33,6 +34,9 @@ constexpr Variant kVariants[] = {
     {"WIDE_P", ATTNBENCH_KV_PAGED, true, true, true, false, false, ~ATTNBENCH_FP8_PROBABILITY},
     {"WIDE_QUERY", ATTNBENCH_KV_PAGED, true, true, true, false, false,
      ~(ATTNBENCH_FP8_QUERY | ATTNBENCH_FP8_PROBABILITY)},
+    {"INTERLEAVED", ATTNBENCH_KV_PAGED_INTERLEAVED},
+    {"NO_TOKEN_SCALES", ATTNBENCH_KV_PAGED_INTERLEAVED, true, true, true, false, false, ~0ull,
+     false},
 };
 constexpr int kNumVariants = sizeof kVariants / sizeof kVariants[0];
 
@@ -47,7 +51,7 @@ const T* data_of(const AttnbenchTensor* tensor) {
   return static_cast<const T*>(tensor->data);
 }
 
-/// e4m3, or bfloat16.
+/// e4m3, int8, or bfloat16.
 float load(const AttnbenchTensor* tensor, int64_t index) {
   if (tensor->dtype.bits == 16) {
     const uint32_t bits = uint32_t{data_of<uint16_t>(tensor)[index]} << 16;
@@ -55,6 +59,7 @@ float load(const AttnbenchTensor* tensor, int64_t index) {
     std::memcpy(&value, &bits, sizeof value);
     return value;
   }
+  if (tensor->dtype.code == 0) return data_of<int8_t>(tensor)[index];
   const unsigned code = data_of<uint8_t>(tensor)[index];
   const int exponent = static_cast<int>(code >> 3 & 15), mantissa = static_cast<int>(code & 7);
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
@@ -88,6 +93,13 @@ int64_t offset_of(const AttnbenchTensors& t, const AttnbenchTensor* keys, int64_
          kv_head * stride[2];
 }
 
+/// Of the code of key j, where each token and head has its own.
+float token_scale_of(const Work& work, const AttnbenchTensor* scales, int64_t b, int64_t j,
+                     int64_t kv_head) {
+  if (scales == nullptr || !work.variant->has_token_scales) return 1;
+  return data_of<float>(scales)[offset_of(*work.tensors, scales, b, j, kv_head)];
+}
+
 float scale_of(const AttnbenchTensor* scale, int64_t index, bool is_used) {
   return scale != nullptr && is_used ? data_of<float>(scale)[index] : 1;
 }
@@ -115,8 +127,9 @@ void attend_row(const Work& work, int64_t b, int64_t i, int64_t head) {
       score += load(t.query, row * t.query->strides[0] + head * t.query->strides[1] + d) *
                load(keys, offset_of(t, keys, b, j, kv_head) + d);
     }
-    scores[static_cast<std::size_t>(j)] = scale * score;
-    highest = std::max(highest, scale * score);
+    score *= scale * token_scale_of(work, t.k_scale_cache, b, j, kv_head);
+    scores[static_cast<std::size_t>(j)] = score;
+    highest = std::max(highest, score);
   }
   const bool rounds = variant.always_rounds_p || (p.features & ATTNBENCH_FP8_PROBABILITY) != 0;
   constexpr float kLargestP = 256;  // where e4m3 has the fewest subnormal numbers below
@@ -130,7 +143,8 @@ void attend_row(const Work& work, int64_t b, int64_t i, int64_t head) {
     float o = 0;
     for (int64_t j = 0; j < num_keys; ++j) {
       o += scores[static_cast<std::size_t>(j)] *
-           load(values, offset_of(t, values, b, j, kv_head) + d);
+           load(values, offset_of(t, values, b, j, kv_head) + d) *
+           token_scale_of(work, t.v_scale_cache, b, j, kv_head);
     }
     store_bfloat16(t.output, row * t.output->strides[0] + head * t.output->strides[1] + d,
                    o * v_scale / sum);
@@ -175,7 +189,7 @@ const AttnbenchBackend* attnbench_backend(uint32_t index) {
   b.kv = variant.kv;
   b.lse = ATTNBENCH_LSE_NATURAL;
   b.features = (ATTNBENCH_CAUSAL | ATTNBENCH_GQA | ATTNBENCH_FP8_KV | ATTNBENCH_FP8_QUERY |
-                ATTNBENCH_FP8_PROBABILITY) &
+                ATTNBENCH_FP8_PROBABILITY | ATTNBENCH_TOKEN_HEAD_KV) &
                variant.features;
   b.prepare = prepare;
   b.run = run;

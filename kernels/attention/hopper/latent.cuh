@@ -218,6 +218,7 @@ struct LatentRun {
   LatentThread thread;
   const LatentCursor& cursor;
   LatentKeys keys;
+  static constexpr int kHeldPieces = 2;  // of the query
 
   /// Of scores, to log2 units.
   __device__ float factor() const { return params.score.softmax_scale * kLog2E; }
@@ -256,26 +257,34 @@ __device__ __forceinline__ void mask_tile(float (&scores)[32], const LatentRun<W
   sync_threads_of(kHalf, 128);
 }
 
+/// Waits until a piece of a tile is there. What takes a run here is overloaded in gathered.cuh, for
+/// keys that threads bring.
+template <class Work>
+__device__ __forceinline__ void await_piece(const LatentRun<Work>&, int tile, int piece,
+                                            u32 parity) {
+  await(full_barrier(tile, piece), parity);
+}
 /// Queues the scores of pieces [kFirst, kLast] of a tile, each as soon as it is there.
-template <class Config, int kTile, int kFirst, int kLast>
-__device__ __forceinline__ void queue_scores(float (&scores)[32], const HeldQuery& query,
-                                             u32 parity, bool is_first) {
+template <class Config, int kTile, int kFirst, int kLast, class Query, class Run>
+__device__ __forceinline__ void queue_scores(float (&scores)[32], const Query& query,
+                                             const Run& run, u32 parity, bool is_first) {
 #pragma unroll
   for (int piece = kFirst; piece <= kLast; ++piece) {
-    await(full_barrier(kTile, piece), parity);
+    await_piece(run, kTile, piece, parity);
     wgmma_fence();
     add_scores<Config::kElement>(scores, query, static_cast<u32>(latent_key_tile(kTile)), piece,
                                  is_first && piece == kFirst);
   }
 }
 /// Of a whole tile 1, the half first that is loaded first.
-template <class Config>
-__device__ __forceinline__ void queue_odd_scores(float (&scores)[32], const HeldQuery& query,
-                                                 u32 parity) {
+template <class Config, class Query, class Run>
+__device__ __forceinline__ void queue_odd_scores(float (&scores)[32], const Query& query,
+                                                 const Run& run, u32 parity) {
   constexpr int kHalf = kLatentHalfPieces;
-  queue_scores<Config, 1, kHalf, 2 * kHalf - 1>(scores, query, parity, true);
-  queue_scores<Config, 1, 0, kHalf - 1>(scores, query, parity, false);
-  queue_scores<Config, 1, kLatentRopePiece, kLatentRopePiece>(scores, query, parity, false);
+  constexpr int kRope = kLatentRopePiece;
+  queue_scores<Config, 1, kHalf, 2 * kHalf - 1>(scores, query, run, parity, true);
+  queue_scores<Config, 1, 0, kHalf - 1>(scores, query, run, parity, false);
+  queue_scores<Config, 1, kRope, kRope>(scores, query, run, parity, false);
 }
 
 constexpr u32 kEvenKeys = latent_key_tile(0);
@@ -300,17 +309,16 @@ __device__ __forceinline__ RowPair maximum_after(RowPair before, RowPair scores,
 
 /// The left half of an item that sees keys. `phases`: those of the first pair,
 /// then of the one after the last.
-template <class Config, class Work>
+template <class Config, class Query, class Run>
 __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& state,
-                                            const HeldQuery& query, const LatentRun<Work>& run,
-                                            u32& phases) {
+                                            const Query& query, const Run& run, u32& phases) {
   constexpr Element kElement = Config::kElement;
   constexpr int kHalf = kLatentHalfPieces;
   const LatentThread& thread = run.thread;
   float scores[32];
   LeftOperand weights;
   pin(scores);
-  queue_scores<Config, 0, 0, kLatentRopePiece>(scores, query, phases & kKeyPhase, true);
+  queue_scores<Config, 0, 0, kLatentRopePiece>(scores, query, run, phases & kKeyPhase, true);
   close_product_group();
   await_products<0>();
   pin(scores);
@@ -355,11 +363,12 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
     phases ^= kKeyPhase;
     if (!is_last) {
       pin(scores);
-      queue_scores<Config, 0, 0, kHalf - 1>(scores, query, phases & kKeyPhase, true);
+      queue_scores<Config, 0, 0, kHalf - 1>(scores, query, run, phases & kKeyPhase, true);
       close_product_group();
       await_products<1>();
       release(free_barrier(1, 0), thread);
-      queue_scores<Config, 0, kHalf, kLatentRopePiece>(scores, query, phases & kKeyPhase, false);
+      queue_scores<Config, 0, kHalf, kLatentRopePiece>(scores, query, run, phases & kKeyPhase,
+                                                       false);
       close_product_group();
     }
     await_products<0>();
@@ -370,16 +379,15 @@ __device__ __forceinline__ void attend_left(float (&output)[128], LatentState& s
 }
 
 /// The right half, likewise.
-template <class Config, class Work>
+template <class Config, class Query, class Run>
 __device__ __forceinline__ void attend_right(float (&output)[128], LatentState& state,
-                                             const HeldQuery& query, const LatentRun<Work>& run,
-                                             u32& phases) {
+                                             const Query& query, const Run& run, u32& phases) {
   constexpr Element kElement = Config::kElement;
   const LatentThread& thread = run.thread;
   float scores[32];
   LeftOperand weights;
   pin(scores);
-  queue_odd_scores<Config>(scores, query, phases & kKeyPhase);
+  queue_odd_scores<Config>(scores, query, run, phases & kKeyPhase);
   close_product_group();
   await_products<0>();
   pin(scores);
@@ -422,7 +430,7 @@ __device__ __forceinline__ void attend_right(float (&output)[128], LatentState& 
     phases ^= kKeyPhase;
     if (!is_last) {
       pin(scores);
-      queue_odd_scores<Config>(scores, query, phases & kKeyPhase);
+      queue_odd_scores<Config>(scores, query, run, phases & kKeyPhase);
       close_product_group();
     }
     await_products<0>();
@@ -450,8 +458,19 @@ __device__ __forceinline__ void copy_query(const AttendParams& params, const Row
   }
 }
 
-/// All items, by the warpgroup of one half of the output.
-template <class Config, int kHalf, class Work>
+/// The query of an item by ordinary loads, where no box brings it.
+template <class Config, class Work>
+__device__ __forceinline__ void fetch_query(const LatentRun<Work>& run, const RowTile& tile) {
+  copy_query<Config>(run.params, tile);
+}
+/// What output is multiplied by before it is stored.
+template <class Work>
+__device__ __forceinline__ float value_scale(const LatentRun<Work>&) {
+  return 1.0f;
+}
+
+/// All items, by the warpgroup of one half of the output. Run: LatentRun or what is made of it.
+template <class Config, int kHalf, class Run, class Work>
 __device__ __forceinline__ void attend_items(const AttendParams& params, const Work& work) {
   const LatentThread thread = latent_thread();
   float output[128];
@@ -461,7 +480,7 @@ __device__ __forceinline__ void attend_items(const AttendParams& params, const W
   for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
     const LatentItem item = work.item(cursor.at());
     if (item.tile.num_rows <= 0) continue;
-    const LatentRun<Work> run{params, work, thread, cursor, item.keys};
+    const Run run{params, work, thread, cursor, item.keys};
     LatentState state{{kNegInf, kNegInf}, {0.0f, 0.0f}};
 #pragma unroll
     for (int i = 0; i < 128; ++i) output[i] = 0.0f;
@@ -471,22 +490,20 @@ __device__ __forceinline__ void attend_items(const AttendParams& params, const W
         await(kQueryFull, phases / kQueryPhase);
         phases ^= kQueryPhase;
       } else {
-        copy_query<Config>(params, item.tile);
+        fetch_query<Config>(run, item.tile);
         publish_shared_writes();
         sync_threads_of(kBothHalves, 256);
       }
-      HeldQuery query;
-#pragma unroll
-      for (int i = 0; i < kHeldPieces; ++i) {
-        load_operand(kLatentQueryAt + (kLatentRopePiece - i) * kLatentPieceBytes, thread, query[i]);
-        pin(query[i]);
-      }
+      HeldQuery<Run::kHeldPieces> query;
+      hold_query(query, thread);
       if constexpr (kHalf == 0) {
         attend_left<Config>(output, state, query, run, phases);
       } else {
         attend_right<Config>(output, state, query, run, phases);
       }
       total = total_of(state.sum, kHalf, thread);
+      const float scale = value_scale(run);
+      rescale(output, {scale, scale});
     }
     // Why again: held in registers all the while, the item would take those of the output.
     store_item<Config>(params, work, work.item(cursor.at()), thread, kHalf, output, state.maximum,
@@ -506,9 +523,9 @@ __device__ __forceinline__ void attend_latents(const AttendParams& params, const
   } else {
     take_registers<240>();
     if (warpgroup == 0) {
-      attend_items<Config, 0>(params, work);
+      attend_items<Config, 0, LatentRun<Work>>(params, work);
     } else {
-      attend_items<Config, 1>(params, work);
+      attend_items<Config, 1, LatentRun<Work>>(params, work);
     }
   }
   allow_next_kernel();

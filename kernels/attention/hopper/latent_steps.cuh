@@ -75,26 +75,46 @@ __device__ __forceinline__ void store_operand(u32 piece, const LatentThread& thr
   }
 }
 
-/// The last pieces of the query stay in registers: the rope part and the one before it. That takes
-/// a part of the load off shared memory, from which the products would read them for every tile.
-constexpr int kHeldPieces = 2;
-using HeldQuery = LeftOperand[kHeldPieces];
+/// The last pieces of the query, from the rope part back, stay in registers: that takes a part of
+/// the load off shared memory, from which the products would read them for every tile. kPieces: how
+/// many a thread has room for.
+template <int kPieces>
+struct HeldQuery {
+  LeftOperand pieces[kPieces];
+};
+template <>
+struct HeldQuery<0> {};
+
+/// Of the query in shared memory.
+template <int kPieces>
+__device__ __forceinline__ void hold_query(HeldQuery<kPieces>& held, const LatentThread& thread) {
+  if constexpr (kPieces > 0) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      load_operand(kLatentQueryAt + (kLatentRopePiece - i) * kLatentPieceBytes, thread,
+                   held.pieces[i]);
+      pin(held.pieces[i]);
+    }
+  }
+}
 
 /// Scores of one piece: sums = (is_first ? 0 : sums) + Q K^T.
-template <Element kElement>
-__device__ __forceinline__ void add_scores(float (&sums)[32], const HeldQuery& held, u32 keys,
-                                           int piece, bool is_first) {
+template <Element kElement, int kPieces>
+__device__ __forceinline__ void add_scores(float (&sums)[32], const HeldQuery<kPieces>& held,
+                                           u32 keys, int piece, bool is_first) {
 #pragma unroll
   for (int step = 0; step < 4; ++step) {
     const u32 offset = static_cast<u32>(piece * kLatentPieceBytes + step * 32);
     const bool adds = !is_first || step > 0;
-    if (piece >= kLatentPieces - kHeldPieces) {
-      multiply_scores<kElement>(sums, held[kLatentRopePiece - piece][step],
-                                along_rows(keys + offset), adds);
-    } else {
-      multiply_scores<kElement>(sums, along_rows(kLatentQueryAt + offset),
-                                along_rows(keys + offset), adds);
+    if constexpr (kPieces > 0) {
+      if (piece >= kLatentPieces - kPieces) {
+        multiply_scores<kElement>(sums, held.pieces[kLatentRopePiece - piece][step],
+                                  along_rows(keys + offset), adds);
+        continue;
+      }
     }
+    multiply_scores<kElement>(sums, along_rows(kLatentQueryAt + offset), along_rows(keys + offset),
+                              adds);
   }
 }
 /// Output of 256 columns += P V, of 64 keys; P in registers or in a piece of shared memory, and V

@@ -1,7 +1,8 @@
-// Attention of many query rows on SM 9.0a (semantics §3): 16-bit tensor cores by wgmma, keys and
-// values by the copy engine, roles for warpgroups. One warpgroup brings tiles of K and V through
-// rings of stages (producer.cuh); two or three more compute 64 packed query rows each
-// (consumer.cuh). Rows, masks and results are those of attention/prefill.cuh.
+// Attention of many query rows on SM 9.0a (semantics §3): tensor cores by wgmma in 16 bits, e4m3 or
+// int8, keys and values by the copy engine, roles for warpgroups. One warpgroup brings tiles of K
+// and V through rings of stages (producer.cuh), codes of one byte by way of codes.cuh; two or three
+// more compute 64 packed query rows each (consumer.cuh). Rows, masks and results are those of
+// attention/prefill.cuh.
 //
 // Why wgmma: mma.sync reaches about 60 % of the tensor cores of this chip. Why so few stages: what
 // binds is power and the tensor cores (79 to 91 % busy), a third stage gave 0.3 %. Measured with
@@ -11,6 +12,7 @@
 // 759.
 #pragma once
 
+#include "kernels/attention/hopper/codes.cuh"
 #include "kernels/attention/hopper/consumer.cuh"
 #include "kernels/attention/hopper/producer.cuh"
 #include "kernels/ptx/shared.cuh"
@@ -24,20 +26,35 @@ constexpr u32 kFirstSharedAddress = 1024;
 /// The roles, by warpgroup: one branch of a single if/else each, or the registers would not move.
 template <class Config>
 __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shape,
-                                                 const TensorMap& keys, const TensorMap& values) {
+                                                 const TensorMap& keys, const TensorMap& values,
+                                                 const TensorMap& queries) {
   const int thread = static_cast<int>(threadIdx.x);
   const int warpgroup = __shfl_sync(0xFFFFFFFFu, thread / kWarpgroupThreads, 0);
   if (warpgroup == 0) {
-    give_registers<producer_registers(Config::kConsumers)>();
+    give_registers<producer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     const int warp = __shfl_sync(0xFFFFFFFFu, thread / 32, 0);
     if (warp == 0) {
       HopperProducer<Config, true>{shape, keys, thread % 32}.run();
     } else if (warp == 1) {
       HopperProducer<Config, false>{shape, values, thread % 32}.run();
+    } else if constexpr (HopperShape<Config>::kTransposes) {
+      HopperTransposer<Config>{shape, warp - 2, thread % 32}.run();
+    } else if constexpr (HopperShape<Config>::kConverts) {
+      if (warp == 2) {
+        HopperConverter<Config, true>{shape, 0, thread % 32}.run();
+      } else {
+        HopperConverter<Config, false>{shape, 0, thread % 32}.run();
+      }
+    } else if constexpr (HopperShape<Config>::kConvertsValues) {
+      HopperConverter<Config, false>{shape, warp - 2, thread % 32}.run();
+    } else if (Config::kAhead && warp == 2) {
+      HopperDispatcher<Config>{shape, queries, thread % 32}.run();
     }
   } else {
-    take_registers<consumer_registers(Config::kConsumers)>();
-    HopperConsumer<Config>{shape, warpgroup - 1, thread % kWarpgroupThreads}.run();
+    take_registers<consumer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
+    // Why said for one: what is known when it is compiled names barriers one by one.
+    const int consumer = Config::kConsumers == 1 ? 0 : warpgroup - 1;
+    HopperConsumer<Config>{{shape, consumer, thread % kWarpgroupThreads}}.run();
   }
 }
 
@@ -45,15 +62,12 @@ struct alignas(kHopperAlignment) HopperMemory {
   unsigned char bytes[kHopperAlignment];
 };
 
-/// Grid: hopper_work_items() CTAs, or with kPersistent as many as there are places for. `keys` and
-/// `values` describe boxes of box_rows() rows; their dimensions are, ragged: elements of a line,
-/// rows, lines of a row, KV heads (elements of a row, rows, KV heads where its lines are not all
-/// full); of pages: elements of a line, 8 slots, lines, eighths of a page, pages.
+/// What a CTA does; the parameters are those of the kernels.
 template <class Config>
-__global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
-    hopper_prefill(const __grid_constant__ AttendParams params,
-                   const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,
-                   const __grid_constant__ HopperGrid grid) {
+__device__ __forceinline__ void run_hopper(const AttendParams& params, const TensorMap& keys,
+                                           const TensorMap& values, const TensorMap& queries,
+                                           const HopperGrid& grid,
+                                           const Int8CacheWriteParams* save) {
   extern __shared__ HopperMemory hopper_memory[];
   auto* const memory = reinterpret_cast<unsigned char*>(hopper_memory);
   const u32 start = shared_address(memory);
@@ -62,14 +76,43 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
     if (start != kFirstSharedAddress) __trap();
     base = kFirstSharedAddress;
   }
-  const HopperShape<Config> shape{params, grid, memory + (base - start), base};
+  const HopperShape<Config> shape{params, grid, memory + (base - start), base, save};
   if (threadIdx.x == 0) {
     prefetch_map(keys);
     prefetch_map(values);
+    if constexpr (Config::kAhead) prefetch_map(queries);
     shape.init_barriers();
   }
   __syncthreads();
-  run_hopper_roles<Config>(shape, keys, values);
+  run_hopper_roles<Config>(shape, keys, values, queries);
+}
+
+/// Grid: hopper_work_items() CTAs, or with kPersistent as many as there are places for. `keys` and
+/// `values` describe boxes of box_rows() rows; their dimensions are, ragged: elements of a line,
+/// rows, lines of a row, KV heads (elements of a row, rows, KV heads where its lines are not all
+/// full); of pages: elements of a line, 8 slots, lines, eighths of a page, pages. `queries`, with
+/// kAhead: elements of a line, heads, tokens, lines of a row; a box has the heads of a group and 64
+/// rows.
+template <class Config>
+__global__ void __launch_bounds__(HopperShape<Config>::kThreads, HopperShape<Config>::kCtas)
+    hopper_prefill(const __grid_constant__ AttendParams params,
+                   const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,
+                   const __grid_constant__ TensorMap queries,
+                   const __grid_constant__ HopperGrid grid) {
+  run_hopper<Config>(params, keys, values, queries, grid, nullptr);
+}
+
+/// The same of int8 scores, where a request's rows are one tile: stores the new keys and values
+/// first, each the producer that reads them (semantics §11.6), so that decoding takes one launch.
+template <class Config>
+__global__ void __launch_bounds__(HopperShape<Config>::kThreads, HopperShape<Config>::kCtas)
+    hopper_prefill_saving(const __grid_constant__ AttendParams params,
+                          const __grid_constant__ TensorMap keys,
+                          const __grid_constant__ TensorMap values,
+                          const __grid_constant__ TensorMap queries,
+                          const __grid_constant__ HopperGrid grid,
+                          const __grid_constant__ Int8CacheWriteParams save) {
+  run_hopper<Config>(params, keys, values, queries, grid, &save);
 }
 
 }  // namespace attn

@@ -7,41 +7,116 @@
 #pragma once
 
 #include "kernels/attention/hopper/work.cuh"
+#include "kernels/ptx/cp_async.cuh"
 
 namespace attn {
 
 template <class Config, bool kIsKey>
 struct HopperProducer {
   using Shape = HopperShape<Config>;
-  static constexpr int kColumns = kIsKey ? Shape::kColumns : Shape::kVColumns;
+  /// Codes that others make the stage of the products from come to a ring of their own.
+  static constexpr bool kStaged =
+      kIsKey ? Shape::kConverts : Shape::kTransposes || Shape::kConvertsValues;
+  static constexpr bool kScales = kIsKey && Shape::kInt8;
+  static constexpr int kStages = kStaged ? kCodeStages : Config::kStages;
+  static constexpr int kHeadSize = kIsKey ? Config::kHeadSize : Config::kVHeadSize;
+  static constexpr int kElementBytes = kIsKey ? Shape::kStoredBytes : Shape::kValueStored;
+  static constexpr int kColumns = stored_columns(Shape::kTile, kHeadSize, kElementBytes);
   /// A box brings a tile; else one span of its columns, past the last of which it reads zeros.
-  static constexpr bool kWhole = kColumns == (kIsKey ? Config::kHeadSize : Config::kVHeadSize);
-  static constexpr int kBytes = kIsKey ? Shape::kKeyBytes : Shape::kValueBytes;
+  static constexpr bool kWhole = kColumns == kHeadSize;
+  static constexpr int kBytes = Config::kTileN * kColumns * kElementBytes;
   static constexpr int kBoxRows = box_rows(Shape::kTile);
-  static constexpr int kElements = operand_span(kColumns) / 2;  // of a line
-  static constexpr int kBoxes =
-      Shape::kPaged ? Shape::kBoxes : (kWhole ? 1 : operand_chunks(kColumns));
+  static constexpr int kElements =
+      side_span(Shape::kTile, kHeadSize, kElementBytes) / kElementBytes;  // of a line
+  static constexpr int kBoxes = Shape::kPaged ? Shape::kBoxes : (kWhole ? 1 : kColumns / kElements);
 
   const Shape& shape;
   const TensorMap& map;
   int lane;
-  Ring<Config::kStages> ring{0, 1};
+  Ring<kStages> ring{0, 1};
+  Ring<kCodeStages> scales{0, 1};
 
   /// Entry of the page that this lane's box of tile `n` lies in. Why cut to the last key: entries
   /// past the request's end are not its own. What its last page holds behind the end is masked.
   __device__ __forceinline__ int entry_of(const HopperItem& item, const int* table, int n) const {
-    const int key = n * Config::kTileN + lane * kBoxRows;
+    const int key = item.keys.origin + n * Config::kTileN + lane * kBoxRows;
     return table[smaller(key, item.tile.seq_len - 1) / larger(Config::kBlockSize, 1)];
   }
 
   __device__ __forceinline__ u32 full() const {
+    if constexpr (kStaged) return shape.code_barrier(kIsKey ? 0 : 2, ring.stage);
     return kIsKey ? shape.key_full(ring.stage) : shape.value_full(ring.stage);
+  }
+  __device__ __forceinline__ u32 empty() const {
+    if constexpr (kStaged) return shape.code_barrier(kIsKey ? 1 : 3, ring.stage);
+    return kIsKey ? shape.key_empty(ring.stage) : shape.value_empty(ring.stage);
   }
   /// Waits until the stage is empty, and announces the bytes of all boxes. Returns where it lies.
   __device__ __forceinline__ u32 open_stage() const {
-    await(kIsKey ? shape.key_empty(ring.stage) : shape.value_empty(ring.stage), ring.parity);
+    await(empty(), ring.parity);
     if (lane == 0) arrive_expecting(full(), kBytes);
+    if constexpr (kStaged) {
+      return kIsKey ? shape.code_key(ring.stage) : shape.code_value(ring.stage);
+    }
     return kIsKey ? shape.key(ring.stage) : shape.value(ring.stage);
+  }
+
+  /// Scales of the keys of tile `n`, by all lanes, and zeros behind the last key. Why by copies
+  /// that arrive by themselves: a lane that waited for what it reads would keep the next boxes
+  /// waiting.
+  __device__ __forceinline__ void bring_scales(const HopperItem& item, const int* table, int n) {
+    const KvParams& kv = shape.params.kv;
+    const float* const from = kv.key_scales + item.tile.kv_head * kv.scale_head_stride;
+    await(shape.code_barrier(1, scales.stage), scales.parity);
+#pragma unroll 1
+    for (int i = lane; i < Config::kTileN; i += 32) {
+      const int key = n * Config::kTileN + i;
+      const int at = smaller(key, item.tile.seq_len - 1);
+      const i64 block = table[at / larger(Config::kBlockSize, 1)];
+      const i64 slot = at % larger(Config::kBlockSize, 1);
+      copy_async<4>(shape.key_scale(scales.stage) + i * 4,
+                    from + block * kv.scale_block_stride + slot * kv.scale_slot_stride,
+                    key < item.tile.seq_len);
+    }
+    arrive_when_copied(shape.code_barrier(0, scales.stage));
+    scales.advance();
+  }
+
+  /// Stores the new keys with their scales, or the new values, of the item's request and KV head
+  /// (semantics §11.6): token i of the request at position seq_len - query_len + i. What they lie
+  /// beside in the cache is other items'.
+  __device__ void save_new(const HopperItem& item) const {
+    constexpr int kVector = 16 / kElementBytes;
+    const Int8CacheWriteParams& save = *shape.save;
+    const int* table = save.block_table + item.tile.request * save.block_table_stride;
+    const int head = item.tile.kv_head;
+    const auto* const source =
+        static_cast<const unsigned char*>(kIsKey ? save.key : static_cast<const void*>(save.value));
+    auto* const cache =
+        static_cast<unsigned char*>(kIsKey ? save.key_cache : static_cast<void*>(save.value_cache));
+    const i64 token_stride = kIsKey ? save.key_token_stride : save.value_token_stride;
+    const i64 head_stride = kIsKey ? save.key_head_stride : save.value_head_stride;
+#pragma unroll 1
+    for (int position = larger(item.tile.context_len, 0); position < item.tile.seq_len;
+         ++position) {
+      const i64 token = item.tile.first_token + position - item.tile.context_len;
+      const i64 block = table[position / larger(Config::kBlockSize, 1)];
+      const i64 slot = position % larger(Config::kBlockSize, 1);
+      const i64 cell =
+          block * save.block_stride + slot * save.slot_stride + head * save.head_stride;
+      const i64 from = token * token_stride + head * head_stride;
+      for (int i = lane; i < kHeadSize / kVector; i += 32) {
+        *reinterpret_cast<uint4*>(cache + (cell + i * kVector) * kElementBytes) =
+            *reinterpret_cast<const uint4*>(source + (from + i * kVector) * kElementBytes);
+      }
+      if (kIsKey && lane == 0) {
+        save.key_scale_cache[block * save.scale_block_stride + slot * save.scale_slot_stride +
+                             head * save.scale_head_stride] =
+            save.key_scale[token * save.key_scale_token_stride + head * save.key_scale_head_stride];
+      }
+    }
+    publish_global_writes();
+    __syncwarp();
   }
 
   __device__ void bring_pages(const HopperItem& item) {
@@ -52,14 +127,21 @@ struct HopperProducer {
     const int* table = params.kv.block_table + item.tile.request * params.kv.block_table_stride;
     const int first = item.keys.first;
     const auto entry_from = [&](int n) { return entry_of(item, table, larger(n, first)); };
+    // Why first out: one tile reads the keys of a decode, several the keys of a prefill.
+    const bool read_once = has_tile_list<Config>() && item.tile.num_rows <= kConsumerRows;
+    const unsigned long long policy = read_once ? kEvictFirst : kEvictLast;
     int entry = entry_from(item.keys.end - 1);
     int next = entry_from(item.keys.end - 2);
 #pragma unroll 1
     for (int n = item.keys.end - 1; n >= first; --n) {
       const int after_next = entry_from(n - 2);
-      const int slot = (n * Config::kTileN + lane * kBoxRows) % larger(Config::kBlockSize, 1);
-      const u32 to = open_stage() + lane * (kBoxRows * kColumns * 2);
-      load_box<5>(to, map, {{0, 0, chunk, slot / 8, entry}}, full(), kEvictLast);
+      const int slot =
+          (item.keys.origin + n * Config::kTileN + lane * kBoxRows) % larger(Config::kBlockSize, 1);
+      const u32 to = open_stage() + lane * (kBoxRows * kColumns * kElementBytes);
+      if (!kScales || lane < kBoxes) {
+        load_box<5>(to, map, {{0, 0, chunk, slot / 8, entry}}, full(), policy);
+      }
+      if constexpr (kScales) bring_scales(item, table, n);
       ring.advance();
       entry = next;
       next = after_next;
@@ -76,7 +158,7 @@ struct HopperProducer {
       if constexpr (kWhole) {
         load_box<4>(to, map, {{0, first, 0, item.tile.kv_head}}, full(), kEvictLast);
       } else {
-        constexpr OperandLayout kLayout = chunked_layout(kColumns, Config::kTileN);
+        constexpr OperandLayout kLayout = side_layout(Shape::kTile, kHeadSize, kElementBytes);
         load_box<3>(to + lane * kLayout.chunk_stride, map,
                     {{lane * kElements, first, item.tile.kv_head}}, full(), kEvictLast);
       }
@@ -88,7 +170,10 @@ struct HopperProducer {
   __device__ void run() {
     // Why whole warps up to here: the bounds of an item may be worked out by all lanes together.
     shape.for_each_item([&](const HopperItem& item) {
-      if (lane < kBoxes) {
+      if constexpr (Shape::kInt8) {
+        if (shape.save != nullptr) save_new(item);
+      }
+      if (kScales || lane < kBoxes) {
         if constexpr (Shape::kPaged) {
           bring_pages(item);
         } else {
@@ -97,6 +182,45 @@ struct HopperProducer {
       }
       __syncwarp();
     });
+  }
+};
+
+/// With kAhead: the warp that works out the row tiles for the consumers, and has their queries
+/// brought, one tile ahead of what they do.
+template <class Config>
+struct HopperDispatcher {
+  using Shape = HopperShape<Config>;
+  const Shape& shape;
+  const TensorMap& map;
+  int lane;
+  Ring<Shape::kQueryStages> ring{0, 1};
+
+  /// Only queries of consumers whose 64 rows the request has; the others copy theirs, since a box
+  /// would reach past what the batch has. An item without rows ends the consumers' work.
+  __device__ void hand_over(const HopperItem& item) {
+    if (lane == 0) {
+      await(shape.query_empty(ring.stage), ring.parity);
+      *shape.item_place(ring.stage) = item;
+      const u32 full = shape.query_full(ring.stage);
+      const int boxes = smaller(item.tile.num_rows / kConsumerRows, Config::kConsumers);
+      arrive_expecting(full, static_cast<u32>(boxes * Shape::kQueryBytes));
+      for (int i = 0; i < boxes; ++i) {
+        load_box<4>(
+            shape.query(
+                has_tile_list<Config>() && item.tile.num_rows == kConsumerRows ? item.turn : i,
+                ring.stage),
+            map,
+            {{0, item.tile.kv_head * item.tile.group, token_of(item.tile, i * kConsumerRows), 0}},
+            full, kEvictFirst);
+      }
+    }
+    ring.advance();
+    __syncwarp();
+  }
+
+  __device__ void run() {
+    shape.for_each_item([&](const HopperItem& item) { hand_over(item); });
+    hand_over(HopperItem{});
   }
 };
 

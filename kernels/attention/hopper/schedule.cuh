@@ -36,6 +36,13 @@ ATTN_FN HopperWork hopper_work(int index, const HopperGrid& grid) {
   return {first_unit + unit, rest / units, grid.reverse != 0 && unit % 2 == 1};
 }
 
+/// Item that CTA `cta` of `num_ctas` does in its round `round`; there may be none of that number.
+/// Why there and back again: items are sorted by what they cost, and a CTA that were first in every
+/// round would have the most work of all.
+ATTN_FN int item_of_round(int cta, int num_ctas, int round) {
+  return round * num_ctas + (round % 2 == 0 ? cta : num_ctas - 1 - cta);
+}
+
 /// The row tile of a work item out of those that its request has; negative where it has none for
 /// it.
 ATTN_FN int row_tile_of(const HopperWork& work, int num_tiles) {
@@ -73,6 +80,20 @@ ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, bool is_ragged) {
   const int rest = hull.end % tile_n;
   const int origin = is_ragged && rest != 0 ? rest - tile_n : 0;
   return {origin, (hull.begin - origin) / tile_n, (hull.end - origin + tile_n - 1) / tile_n};
+}
+
+/// The same of a run of keys that starts with `first_key`, where its first tile starts.
+ATTN_FN KeyTiles key_tiles_from(KeyInterval hull, int tile_n, int first_key) {
+  if (hull.begin >= hull.end) return {first_key, 0, 0};
+  return {first_key, (hull.begin - first_key) / tile_n,
+          (hull.end - first_key + tile_n - 1) / tile_n};
+}
+
+/// Bounds of the same rows where keys before `first_key` are another's.
+ATTN_FN TileBounds cut_to(TileBounds bounds, int first_key) {
+  bounds.hull.begin = larger(bounds.hull.begin, first_key);
+  bounds.core.begin = larger(bounds.core.begin, first_key);
+  return bounds;
 }
 
 /// The tiles of `tiles` of which some row sees a key (not even empty ones of a hull without keys).

@@ -31,43 +31,56 @@ __device__ __forceinline__ void largest_scores(const float (&s)[kKeyBlocks][4], 
 
 /// Raises the base of rows whose maximum has outgrown it. Why only past a slack of 2^8: see
 /// raise_base(). The vote costs one instruction a tile; shuffles follow only where it says yes.
+/// kCodes: weights become e4m3, so the base is set 8 below the maximum, which makes the largest one
+/// kE4M3ProbabilityShift, and may be outgrown by 2^0.75 only: 2^8.75 is 431, and 448 is all there
+/// is.
+template <bool kCodes>
 __device__ __forceinline__ DueRescale raise_bases(const float (&most)[2], SoftmaxState<1>& state) {
-  constexpr float kSlack = 8.0f;
+  constexpr float kRoom = kCodes ? 8.0f : 0.0f;
+  constexpr float kSlack = kCodes ? 8.75f : 8.0f;
+  static_assert(!kCodes || kE4M3ProbabilityShift == 256.0f);
   DueRescale due{false, {1.0f, 1.0f}};
   const bool outgrown = most[0] > state.base[0][0] + kSlack || most[1] > state.base[0][1] + kSlack;
   due.any = __any_sync(0xFFFFFFFFu, outgrown) != 0;
   if (!due.any) return due;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float row_max = max_of_row<RowsByKeys>(most[half]);
-    if (!(row_max > state.base[0][half])) continue;
-    due.factor[half] = exp2_fast(state.base[0][half] - row_max);
-    state.base[0][half] = row_max;
+    const float base = max_of_row<RowsByKeys>(most[half]) - kRoom;
+    if (!(base > state.base[0][half])) continue;
+    due.factor[half] = exp2_fast(state.base[0][half] - base);
+    state.base[0][half] = base;
     state.sum[0][half] *= due.factor[half];
   }
   return due;
 }
 
+/// The factor of a thread's rows, one for both or one for each.
+__device__ __forceinline__ float factor_of(float factor, int) { return factor; }
+__device__ __forceinline__ float factor_of(const float (&factors)[2], int half) {
+  return factors[half];
+}
+
 /// s -> P = 2^(s * factor - base), row sums grow; `factor` is > 0, or 1 where scores are scaled
 /// already. Masked scores are -inf and give P = 0.
-template <int kKeyBlocks>
-__device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], float factor,
+template <bool kCodes, class Factor, int kKeyBlocks>
+__device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], const Factor& factor,
                                                    SoftmaxState<1>& state) {
   float most[2];
   largest_scores(s, most);
-  most[0] *= factor;
-  most[1] *= factor;
-  const DueRescale due = raise_bases(most, state);
+  most[0] *= factor_of(factor, 0);
+  most[1] *= factor_of(factor, 1);
+  const DueRescale due = raise_bases<kCodes>(most, state);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     // Why: a row that has seen no key has base -inf, and (-inf) - (-inf) is NaN.
     const float base = state.base[0][half] == kNegInf ? 0.0f : state.base[0][half];
+    const float row_factor = factor_of(factor, half);
     float even = 0.0f;
     float odd = 0.0f;
 #pragma unroll
     for (int n = 0; n < kKeyBlocks; ++n) {
-      s[n][half * 2] = exp2_fast(fmaf(s[n][half * 2], factor, -base));
-      s[n][half * 2 + 1] = exp2_fast(fmaf(s[n][half * 2 + 1], factor, -base));
+      s[n][half * 2] = exp2_fast(fmaf(s[n][half * 2], row_factor, -base));
+      s[n][half * 2 + 1] = exp2_fast(fmaf(s[n][half * 2 + 1], row_factor, -base));
       even += s[n][half * 2];
       odd += s[n][half * 2 + 1];
     }

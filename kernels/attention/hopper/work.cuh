@@ -5,6 +5,9 @@
 #include "kernels/attention/hopper/layout.cuh"
 #include "kernels/attention/hopper/schedule.cuh"
 #include "kernels/attention/rows.cuh"
+#include "kernels/params_int8.h"
+#include "kernels/params_tiles.h"
+#include "kernels/ptx/element_vector.cuh"
 #include "kernels/ptx/mbarrier.cuh"
 #include "kernels/ptx/tma.cuh"
 #include "kernels/ptx/warpgroup.cuh"
@@ -31,7 +34,25 @@ struct HopperItem {
   RowTile tile;
   TileBounds bounds;  // of all of its rows
   KeyTiles keys;      // none where no row sees a key, or there is no row
+  // Of a list of tiles (hopper/tiles.cuh):
+  unsigned short part = 0;  // of the rows' keys
+  unsigned short turn = 0;  // the consumer that does a tile of few rows
 };
+static_assert(sizeof(HopperItem) <= kItemBytes);
+
+/// Whether the items of a Config come from a list (kTileList; kParts: their results are parts).
+template <class Config>
+ATTN_FN constexpr bool has_tile_list() {
+  return requires { Config::kTileList; };
+}
+template <class Config>
+ATTN_FN constexpr bool has_parts() {
+  if constexpr (has_tile_list<Config>()) {
+    return Config::kParts;
+  } else {
+    return false;
+  }
+}
 
 /// Bounds of rows [first, first + count) of a tile of which some exist; whole warps.
 template <class Config>
@@ -53,46 +74,97 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
   }
 }
 
-/// Config: kQuery (also of keys and values), kOutput (Element) · kHeadSize, kVHeadSize · kBlockSize
-/// (0 = ragged) · kConsumers, kTileN, kStages (HopperTile) · kPingPong (warpgroups take turns at
-/// the tensor cores) · kPersistent (a CTA does every gridDim.x-th item, else one) · kFixedBase ·
-/// kLeft (rows do not see the first keys of a tile: a left window, ragged keys) · kRanges
-/// (mm_ranges) · kWideStores (output rows of 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi
-/// as of prefill.cuh
+/// Config: kQuery (also of the products), kKeyValue (that, or e4m3), kOutput (Element) ·
+/// kInt8Value (where kQuery is int8: the values in memory, int8 or of 16 bits) · kHeadSize,
+/// kVHeadSize · kBlockSize (0 = ragged) · kRoundDequantized (codes are scaled and rounded before
+/// the products, not scores and outputs after them) · kPromote (of e4m3 products: tiles whose sums
+/// may stay in the tensor cores, 0 = all, SumPieces) · kConsumers, kTileN, kStages, kLine
+/// (HopperTile) · kPingPong (warpgroups take turns at the tensor cores) · kPersistent (a CTA does
+/// one item a round, else one) · kAhead (persistent, and the producer brings the queries of the
+/// next item, by boxes of a group's heads; not of codes) · kFixedBase · kLeft (rows do not see the
+/// first keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output
+/// rows of 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
-  static constexpr HopperTile kTile{Config::kHeadSize, Config::kVHeadSize, Config::kTileN,
-                                    Config::kStages,   Config::kConsumers, Config::kBlockSize};
-  static constexpr int kColumns = padded_columns(Config::kHeadSize);
-  static constexpr int kVColumns = padded_columns(Config::kVHeadSize);
+  static constexpr int kBytes = size_of(Config::kQuery);  // of an element in the products
+  static constexpr int kStoredBytes = size_of(Config::kKeyValue);
+  /// Scores are products of int8 codes with scales of their own (semantics §11.4).
+  static constexpr bool kInt8 = Config::kQuery == Element::kI8;
+  static constexpr int kInt8Values = kInt8 ? size_of(Config::kInt8Value) : 0;
+  /// Of weights and values in their products.
+  static constexpr Element kProbability =
+      !kInt8 ? Config::kQuery
+             : (Config::kInt8Value == Element::kI8 ? Element::kF16 : Config::kInt8Value);
+  static constexpr int kValueStored = kInt8 ? kInt8Values : kStoredBytes;
+  static constexpr HopperTile kTile{
+      Config::kHeadSize,  Config::kVHeadSize, Config::kTileN, Config::kStages,
+      Config::kConsumers, Config::kBlockSize, Config::kAhead, kBytes,
+      kStoredBytes,       Config::kLine,      kInt8Values};
+  static constexpr bool kTransposes = transposes_values(kTile);
+  static constexpr bool kConverts = converts_codes(kTile);
+  static constexpr bool kConvertsValues = converts_values(kTile);
+  static constexpr bool kCodes = kStoredBytes == 1;
+  static constexpr int kColumns = padded_columns(Config::kHeadSize, kStoredBytes);
+  static constexpr int kVColumns = padded_columns(Config::kVHeadSize, kValueStored);
   static constexpr HopperLayout kLayout = hopper_layout(kTile);
-  static constexpr OperandLayout kQueryLayout = chunked_layout(kColumns, kConsumerRows);
-  static constexpr OperandLayout kKeyLayout = side_layout(kTile, kColumns);
-  static constexpr OperandLayout kValueLayout = side_layout(kTile, kVColumns);
+  static constexpr OperandLayout kQueryLayout = chunked_layout(kColumns, kConsumerRows, kBytes);
+  static constexpr OperandLayout kKeyLayout = key_layout(kTile, kColumns);
+  static constexpr OperandLayout kValueLayout = value_layout(kTile, kVColumns);
+  static constexpr OperandLayout kStoredKeyLayout = side_layout(kTile, kColumns, kStoredBytes);
+  static constexpr OperandLayout kStoredValueLayout = side_layout(kTile, kVColumns, kValueStored);
   static constexpr OperandLayout kOutputLayout = chunked_layout(kVColumns, kConsumerRows);
   static constexpr int kTileM = Config::kConsumers * kConsumerRows;
   static constexpr int kConsumerThreads = Config::kConsumers * kWarpgroupThreads;
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
+  static constexpr int kCtas = hopper_ctas(kTile);
   static constexpr int kBoxes = Config::kTileN / box_rows(kTile);
-  static constexpr int kKeyBytes = Config::kTileN * kColumns * 2;
-  static constexpr int kValueBytes = Config::kTileN * kVColumns * 2;
+  static constexpr int kValueBytes =
+      Config::kTileN * stored_columns(kTile, kVColumns, kValueStored) * value_operand_bytes(kTile);
+  /// Warps that fill stages of keys and of values from codes.
+  static constexpr int kKeyWorkers = kConverts ? 1 : 0;
+  static constexpr int kValueWorkers = kConverts ? 1 : (kTransposes || kConvertsValues ? 2 : 0);
   static_assert(kBoxes <= 32 && box_rows(kTile) % 8 == 0);
+  static constexpr int kQueryStages = kLayout.query_stages;
+  static constexpr int kQueryBytes = kConsumerRows * kColumns * kBytes;  // of a box
   static_assert(!kPaged || (kColumns == Config::kHeadSize && kVColumns == Config::kVHeadSize));
+  static_assert(!Config::kAhead || (Config::kPersistent && kColumns == Config::kHeadSize));
+  static_assert(!Config::kAhead || (kBytes == 2 && !kCodes));
+  static_assert(kBytes == 2 || Config::kQuery == Element::kE4M3 || kInt8);
+  static_assert(kInt8 || Config::kKeyValue == (kCodes ? Element::kE4M3 : Config::kQuery));
+  static_assert(!kInt8 || (kPaged && Config::kKeyValue == Element::kI8));
+  static_assert(!kTransposes || (Config::kTileN % 32 == 0 && Config::kVHeadSize % 16 == 0));
 
   const AttendParams& params;
   const HopperGrid& grid;
   unsigned char* memory;  // on a multiple of kHopperAlignment in shared memory
   u32 base;               // its address there
+  /// New keys and values, which the producer of their request and KV head stores before it brings
+  /// any; only of int8 scores, and where every unit is one item. Null: there are none to store.
+  const Int8CacheWriteParams* save = nullptr;
+  const TileListParams* list = nullptr;  // with has_tile_list()
 
-  __device__ __forceinline__ u32 query(int consumer) const {
-    return base + kLayout.query + consumer * kLayout.query_bytes;
+  __device__ __forceinline__ static u32 query_offset(int consumer, int stage) {
+    return kLayout.query + (stage * Config::kConsumers + consumer) * kLayout.query_bytes;
+  }
+  __device__ __forceinline__ u32 query(int consumer, int stage) const {
+    return base + query_offset(consumer, stage);
+  }
+  /// Where the item of a query stage lies.
+  __device__ __forceinline__ HopperItem* item_place(int stage) const {
+    return reinterpret_cast<HopperItem*>(memory + kLayout.items + stage * kItemBytes);
   }
   __device__ __forceinline__ u32 key(int stage) const {
     return base + kLayout.key + stage * kLayout.key_bytes;
   }
   __device__ __forceinline__ u32 value(int stage) const {
     return base + kLayout.value + stage * kLayout.value_bytes;
+  }
+  __device__ __forceinline__ u32 code_key(int stage) const {
+    return base + kLayout.code_key + stage * kLayout.code_key_bytes;
+  }
+  __device__ __forceinline__ u32 code_value(int stage) const {
+    return base + kLayout.code_value + stage * kLayout.code_value_bytes;
   }
   __device__ __forceinline__ u32 barrier(int index, int stage) const {
     return base + kLayout.barriers + (index * Config::kStages + stage) * 8;
@@ -101,15 +173,40 @@ struct HopperShape {
   __device__ __forceinline__ u32 key_empty(int stage) const { return barrier(1, stage); }
   __device__ __forceinline__ u32 value_full(int stage) const { return barrier(2, stage); }
   __device__ __forceinline__ u32 value_empty(int stage) const { return barrier(3, stage); }
+  __device__ __forceinline__ u32 key_scale(int stage) const {
+    return base + kLayout.key_scales + stage * Config::kTileN * 4;
+  }
+  __device__ __forceinline__ u32 query_full(int stage) const { return barrier(4, 0) + stage * 8; }
+  __device__ __forceinline__ u32 query_empty(int stage) const {
+    return barrier(4, 0) + (kQueryStages + stage) * 8;
+  }
+  /// Of the codes of keys, or of int8 scores the scales of keys (index 0: full, 1: empty), and of
+  /// the codes of values (2, 3).
+  __device__ __forceinline__ u32 code_barrier(int index, int stage) const {
+    return barrier(4, 0) + (2 * kQueryStages + index * kCodeStages + stage) * 8;
+  }
 
-  /// By one thread, before a barrier of all. A stage is full when its bytes have come, and empty
-  /// when every consumer warp has said so.
+  /// By one thread, before a barrier of all. A stage is full when its bytes have come, or the warps
+  /// that fill it have said so, and empty when every warp that reads it has.
   __device__ void init_barriers() const {
+    if constexpr (kCodes) {
+      for (int stage = 0; stage < kCodeStages; ++stage) {
+        init_barrier(code_barrier(0, stage), kInt8 ? 32 : 1);  // scales: every lane brings some
+        init_barrier(code_barrier(1, stage),
+                     kInt8 ? Config::kConsumers * 4 : larger(kKeyWorkers, 1));
+        init_barrier(code_barrier(2, stage), 1);
+        init_barrier(code_barrier(3, stage), larger(kValueWorkers, 1));
+      }
+    }
     for (int stage = 0; stage < Config::kStages; ++stage) {
-      init_barrier(key_full(stage), 1);
-      init_barrier(value_full(stage), 1);
+      init_barrier(key_full(stage), larger(kKeyWorkers, 1));
+      init_barrier(value_full(stage), larger(kValueWorkers, 1));
       init_barrier(key_empty(stage), Config::kConsumers * 4);
       init_barrier(value_empty(stage), Config::kConsumers * 4);
+    }
+    for (int stage = 0; stage < kQueryStages; ++stage) {
+      init_barrier(query_full(stage), 1);
+      init_barrier(query_empty(stage), Config::kConsumers * 4);
     }
     publish_barriers();
     publish_shared_writes();
@@ -131,13 +228,46 @@ struct HopperShape {
     return item;
   }
 
+  /// The first key that an item's rows may see: of a list, where its run begins.
+  __device__ __forceinline__ static int first_key(const HopperItem& item) {
+    return has_tile_list<Config>() ? item.keys.origin : 0;
+  }
+  /// A tile of the list, the `nth` of this CTA; whole warps.
+  __device__ HopperItem listed_item(int index, int nth) const {
+    const AttendTile from = list->tiles[index];  // two loads
+    HopperItem item;
+    item.tile = {from.table_row,   from.kv_head,  params.num_heads / params.num_kv_heads,
+                 from.first_row,   from.num_rows, from.first_token,
+                 from.context_len, from.key_end};
+    item.part = from.part;
+    item.turn = static_cast<unsigned short>(nth % Config::kConsumers);
+    item.bounds = cut_to(bounds_of<Config>(params, item.tile, 0, kTileM), from.key_begin);
+    item.keys = key_tiles_from(item.bounds.hull, Config::kTileN, from.key_begin);
+    return item;
+  }
+
   /// Calls work(item) for every item of this CTA.
   template <class Work>
   __device__ __forceinline__ void for_each_item(const Work& work) const {
+    if constexpr (has_tile_list<Config>()) {
+      if constexpr (Config::kPersistent) {
+        const int begin = list->cta_start[blockIdx.x];
+        const int end = list->cta_start[blockIdx.x + 1];
+        for (int i = begin; i < end; ++i) work(listed_item(list->cta_tiles[i], i - begin));
+      } else {
+        work(listed_item(static_cast<int>(blockIdx.x), 0));
+      }
+      return;
+    }
     const int items = hopper_work_items(grid);
-    for (int i = static_cast<int>(blockIdx.x); i < items; i += static_cast<int>(gridDim.x)) {
-      const HopperItem it = item(i);
-      if (it.tile.num_rows > 0) work(it);
+    const int cta = static_cast<int>(blockIdx.x);
+    const int num_ctas = static_cast<int>(gridDim.x);
+    for (int round = 0; round * num_ctas < items; ++round) {
+      const int index = item_of_round(cta, num_ctas, round);
+      if (index < items) {
+        const HopperItem it = item(index);
+        if (it.tile.num_rows > 0) work(it);
+      }
       if constexpr (!Config::kPersistent) return;
     }
   }

@@ -123,10 +123,10 @@ void add_cascade_reasons(const Question& q, Refusals& reasons) {
 void add_dcp_reasons(const Question& q, Refusals& reasons) {
   if (!q.dcp()) return;
   if (!q.can.lse_for_dcp) return reasons.dcp_without_lse();
-  reasons.add_if(q.window(), "DCP with window");
   reasons.add_if(q.alibi(), "DCP with ALiBi");
   reasons.add_if(q.sinks(), "DCP with sinks");
-  reasons.add_if(q.fp8_kv(), "DCP with fp8");
+  // Made from the keys of the whole step, which is another step on every rank.
+  reasons.add_if(q.problem.kv_cache.calculate_kv_scales, "DCP with calculate_kv_scales");
   reasons.add_if(q.forced_cascade(), "DCP with cascade");
   // New keys are a tensor of the step there, which a layer that shares a cache does not have.
   reasons.add_if(q.attention().kv_sharing, "DCP with KV sharing");
@@ -193,6 +193,7 @@ void add_feature_reasons(const Question& q, Refusals& reasons) {
   const bool e4m3_operands =
       q.can.fp8_query && q.fp8_kv() && !q.int8() && query_is_quantised(q.problem, q.can.rules);
   reasons.e4m3_probability(!e4m3_operands);
+  reasons.fast_fp8_sums(!e4m3_operands);
   reasons.add_if(q.attention().alibi == AlibiKind::kSqrt && !q.can.alibi_sqrt,
                  "alibi sqrt not supported");
   reasons.v_head_size(q.paged());

@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
+#include <optional>
 
 #include "backends/attention/pipeline.h"
 #include "backends/ranks/communicator.h"
 #include "backends/ranks/exchange.h"
 #include "metadata/batch.h"
+#include "metadata/int_math.h"
 #include "metadata/parts/dcp.h"
 #include "metadata/parts/decode_plan.h"
 
@@ -30,6 +33,34 @@ struct Rank {
   std::vector<HeadRun> runs;
 };
 
+/// The keys of this step as a quantised cache holds them: pages of their own, which the new tokens
+/// of a request begin at a page of. Every rank has all of them.
+struct NewKeyCache {
+  attn::CacheWriteParams write{};
+  const int* block_table = nullptr;  // [B, columns]
+  std::int64_t columns = 0;
+};
+
+/// Tokens [first, first + count), each as a request of its own, that see the same number of keys
+/// before their last one.
+struct WindowSlice {
+  int first = 0;
+  int count = 0;
+  int window_left = 0;
+};
+
+/// What the tokens of a step see of a rank's context under a window. It ends, for a request, at the
+/// same local key for all of its tokens, and begins at another one for each, by global positions:
+/// so every token is a request of its own, whose keys begin with the page that its window begins
+/// in, and what it does not see of that page is a window over the local keys.
+struct WindowedContext {
+  const int* query_start_loc = nullptr;  // [T+1]
+  const int* seq_lens = nullptr;         // [T] local keys from that page on; 0 = none is seen
+  const int* block_table = nullptr;      // [T, columns] from that page on
+  std::int64_t columns = 0;
+  std::vector<WindowSlice> slices;  // neighbours, which one call takes
+};
+
 class DcpPipeline : public AttentionPipeline {
  public:
   DcpPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
@@ -45,13 +76,21 @@ class DcpPipeline : public AttentionPipeline {
             problem.dcp.comm, comm_, memory(),
             {num_tokens(), heads_, problem.attention.num_heads, problem.attention.v_head_size}),
         ranks_(static_cast<std::size_t>(comm_.num_local_ranks())) {
-    for (int i = 0; i < num_local(); ++i) make_rank(i, inputs.query.query);
+    for (int i = 0; i < num_local(); ++i) {
+      make_rank(i, inputs.query.query, inputs.cache->block_table);
+    }
     make_shared(inputs);
+    if (is_quantised(problem.kv_cache.dtype)) new_keys_ = make_new_keys();
     add_step(side_step(
         "write_cache", [this] { write_caches(); }, write_bytes()));
-    add_step(side_step("all_gather_query", [this] { all_gather_query(); }));
+    const bool is_real = inputs.seat != nullptr;
+    add_step(side_step(
+        "all_gather_query", [this] { all_gather_query(); },
+        is_real ? gather_.received_bytes() : 0));
     add_attend_step("attend_context", [this] { attend_context(); });
-    add_step(side_step("exchange", [this] { exchange_.run(); }));
+    for (DcpStage& stage : exchange_.stages()) {
+      add_step(side_step(stage.name, std::move(stage.run), is_real ? stage.received_bytes : 0));
+    }
     add_step(counted_step("attend_new", [this] { attend_new(); }));
     add_step(counted_step("merge", [this] { merge(); }));
   }
@@ -115,7 +154,7 @@ class DcpPipeline : public AttentionPipeline {
 
   int num_local() const { return static_cast<int>(ranks_.size()); }
 
-  void make_rank(int local, const Tensor& query) {
+  void make_rank(int local, const Tensor& query, const Tensor& table) {
     const AttentionSpec& a = problem().attention;
     Rank& rank = ranks_[static_cast<std::size_t>(local)];
     const int r = rank.number = comm_.first_rank() + local;
@@ -126,10 +165,68 @@ class DcpPipeline : public AttentionPipeline {
     rank.fresh_lse = memory().workspace_of<float>(own_lses(), name + "new lse");
     rank.output = memory().workspace_of<char>(own * static_cast<std::int64_t>(dtype_size(a.dtype)),
                                               name + "output");
+    if (params().score.window_left >= 0) windowed_.push_back(window_of_rank(r, table));
     rank.context_lens =
         memory().upload(dcp_local_seq_lens(context_lens_of(problem()), r, DcpGroup::of(problem())),
                         name + "context");
     rank.runs = dcp_head_runs(a, dcp_heads_of_rank(a.num_heads, r, world_size_));
+  }
+
+  WindowedContext window_of_rank(int rank, const Tensor& table) {
+    const DcpGroup group = DcpGroup::of(problem());
+    const int left = params().score.window_left;
+    const int block_size = problem().kv_cache.block_size;
+    const auto local = [&](std::int64_t position) {
+      return dcp_local_seq_len(checked_int32(position, "position"), rank, group);
+    };
+    struct Seen {
+      std::int64_t request;
+      int begin;  // local keys
+      int end;
+      int first_page;
+    };
+    std::vector<Seen> tokens;
+    WindowedContext windowed;
+    for (std::int64_t b = 0; b < num_requests(); ++b) {
+      const Request& request = problem().batch[static_cast<std::size_t>(b)];
+      const std::int64_t context = request.seq_len - request.query_len;
+      for (std::int64_t p = context; p < request.seq_len; ++p) {
+        Seen seen{b, local(std::clamp<std::int64_t>(p - left, 0, context)), local(context), 0};
+        seen.first_page = seen.begin / block_size;
+        tokens.push_back(seen);
+        windowed.columns = std::max<std::int64_t>(windowed.columns,
+                                                  ceil_div(seen.end, block_size) - seen.first_page);
+      }
+    }
+    windowed.columns = std::max<std::int64_t>(1, windowed.columns);
+    std::vector<int> lens;
+    std::vector<int> tables(tokens.size() * static_cast<std::size_t>(windowed.columns), 0);
+    for (std::size_t t = 0; t < tokens.size(); ++t) {
+      const Seen& seen = tokens[t];
+      const bool is_empty = seen.begin >= seen.end;
+      const int base = seen.first_page * block_size;
+      lens.push_back(is_empty ? 0 : seen.end - base);
+      const int token = static_cast<int>(t);
+      const int window_left = seen.end - 1 - seen.begin;
+      std::vector<WindowSlice>& slices = windowed.slices;
+      if (slices.empty()) slices.push_back({token, 0, std::max(0, window_left)});
+      // A token without keys goes with any others.
+      if (!is_empty && slices.back().window_left != window_left) {
+        slices.push_back({token, 0, window_left});
+      }
+      ++slices.back().count;
+      if (is_empty) continue;
+      const int* row = table.data<std::int32_t>() + seen.request * table.dim(1) + seen.first_page;
+      std::copy_n(row, ceil_div(seen.end, block_size) - seen.first_page,
+                  tables.begin() + static_cast<std::ptrdiff_t>(t) * windowed.columns);
+    }
+    std::vector<int> starts(tokens.size() + 1);
+    std::iota(starts.begin(), starts.end(), 0);
+    const std::string name = fmt::format("rank {} window ", rank);
+    windowed.query_start_loc = memory().upload(starts, name + "query_start_loc");
+    windowed.seq_lens = memory().upload(lens, name + "seq_lens");
+    windowed.block_table = memory().upload(tables, name + "block_table");
+    return windowed;
   }
 
   /// What all ranks read: lengths and keys of this step, and the splits they take turns with.
@@ -147,13 +244,47 @@ class DcpPipeline : public AttentionPipeline {
     split_.partial_lse = memory().workspace_of<float>(rows, "split lse");
   }
 
-  /// Read and written once each, in the type of the activations: quantised caches are refused
-  /// (§13.1).
+  NewKeyCache make_new_keys() {
+    const int block_size = problem().kv_cache.block_size;
+    NewKeyCache fresh;
+    std::vector<attn::i64> slots(static_cast<std::size_t>(cache_write().num_slots), -1);
+    std::vector<std::vector<int>> pages;
+    int num_pages = 0;
+    std::size_t token = 0;
+    for (const Request& request : problem().batch) {
+      std::vector<int>& own = pages.emplace_back();
+      for (std::int64_t i = 0; i < request.query_len; ++i) {
+        if (i % block_size == 0) own.push_back(num_pages++);
+        slots[token++] = std::int64_t{own.back()} * block_size + i % block_size;
+      }
+      fresh.columns = std::max(fresh.columns, static_cast<std::int64_t>(own.size()));
+    }
+    fresh.columns = std::max<std::int64_t>(1, fresh.columns);
+    std::vector<int> table;
+    for (std::vector<int>& own : pages) {
+      own.resize(static_cast<std::size_t>(fresh.columns), 0);
+      table.insert(table.end(), own.begin(), own.end());
+    }
+    fresh.block_table = memory().upload(table, "block_table of new keys");
+    attn::CacheWriteParams& write = fresh.write = cache_write();
+    write.head_stride = std::max(write.head_size, write.v_head_size);
+    write.slot_stride = write.num_kv_heads * write.head_stride;
+    write.block_stride = block_size * write.slot_stride;
+    const std::int64_t size = std::max(1, num_pages) * write.block_stride;
+    write.key_cache = memory().workspace_of(write.cache_element, size, "new keys");
+    write.value_cache = memory().workspace_of(write.cache_element, size, "new values");
+    write.slot_mapping = memory().upload(slots, "slots of new keys");
+    return fresh;
+  }
+
+  /// Read and written once each: by the slots of all ranks together, and where they are quantised
+  /// once more as the new keys.
   double write_bytes() const {
     const attn::CacheWriteParams& write = cache_write();
+    const auto read = static_cast<double>(element_size(write.source_element));
+    const auto written = static_cast<double>(element_size(write.cache_element));
     return static_cast<double>(write.num_slots) * write.num_kv_heads *
-           (write.head_size + write.v_head_size) * 2.0 *
-           static_cast<double>(element_size(write.source_element));
+           (write.head_size + write.v_head_size) * (new_keys_ ? 2 : 1) * (read + written);
   }
 
   std::int64_t rank_bytes() const { return cache_bytes() / num_local(); }
@@ -167,6 +298,7 @@ class DcpPipeline : public AttentionPipeline {
       write.slot_mapping += i * write.num_slots;
       ops().write_cache(write);
     }
+    if (new_keys_) ops().write_cache(new_keys_->write);
   }
 
   /// q_all = all_gather(q, head dim).
@@ -189,7 +321,7 @@ class DcpPipeline : public AttentionPipeline {
       attn::AttendParams part = params();
       part.query = gather_.query_of_all(i);
       part.seq_lens = rank.context_lens;
-      // Every context key is older than every query row, so nothing is masked.
+      // Every context key is older than every query row, so nothing is masked but by a window.
       part.score.window_right = -1;
       part.kv.key = static_cast<const char*>(part.kv.key) + i * rank_bytes();
       part.kv.value = static_cast<const char*>(part.kv.value) + i * rank_bytes();
@@ -197,12 +329,28 @@ class DcpPipeline : public AttentionPipeline {
       part.output = exchange_.partial(i);
       part.lse = exchange_.partial_lse(i);
       part.lse_stride = num_tokens();
-      if (split_.num_splits <= 1) {
+      if (!windowed_.empty()) {
+        attend_windowed(part, windowed_[static_cast<std::size_t>(i)]);
+      } else if (split_.num_splits <= 1) {
         ops().attend(part);
       } else {
         ops().attend_splits(part, split_);
         ops().combine_splits(part, split_);
       }
+    }
+  }
+
+  void attend_windowed(attn::AttendParams part, const WindowedContext& windowed) {
+    part.query_start_loc = windowed.query_start_loc;
+    part.seq_lens = windowed.seq_lens;
+    part.kv.block_table = windowed.block_table;
+    part.kv.block_table_stride = windowed.columns;
+    part.max_query_len = 1;
+    for (const WindowSlice& slice : windowed.slices) {
+      part.first_request = slice.first;
+      part.num_requests = slice.count;
+      part.score.window_left = slice.window_left;
+      ops().attend(part);
     }
   }
 
@@ -214,7 +362,6 @@ class DcpPipeline : public AttentionPipeline {
   }
 
   attn::AttendParams new_params(const Rank& rank, const HeadRun& run) const {
-    const attn::CacheWriteParams& write = cache_write();
     attn::AttendParams part = params();
     const int d = part.head_size;
     const int width = part.v_head_size;
@@ -230,6 +377,14 @@ class DcpPipeline : public AttentionPipeline {
     part.lse_stride = num_tokens();
     // The keys of this step are a sequence of their own: as many keys as rows.
     part.seq_lens = query_lens_;
+    part.kv = new_keys_ ? stored_kv(run) : given_kv(run);
+    return part;
+  }
+
+  attn::KvParams given_kv(const HeadRun& run) const {
+    const attn::CacheWriteParams& write = cache_write();
+    const int d = params().head_size;
+    const int width = params().v_head_size;
     const auto size = static_cast<std::int64_t>(element_size(write.source_element));
     attn::KvParams kv{};
     kv.element = write.source_element;
@@ -240,8 +395,25 @@ class DcpPipeline : public AttentionPipeline {
     kv.head_stride_key = d;
     kv.head_stride_value = width;
     kv.kv_start_loc = key_starts_;
-    part.kv = kv;
-    return part;
+    return kv;
+  }
+
+  /// What was written of them, with the scales of the heads.
+  attn::KvParams stored_kv(const HeadRun& run) const {
+    const attn::CacheWriteParams& write = new_keys_->write;
+    attn::KvParams kv = params().kv;
+    const std::int64_t first = run.first_kv_head * write.head_stride *
+                               static_cast<std::int64_t>(element_size(write.cache_element));
+    kv.key = static_cast<const char*>(write.key_cache) + first;
+    kv.value = static_cast<const char*>(write.value_cache) + first;
+    kv.block_stride = write.block_stride;
+    kv.token_stride_key = kv.token_stride_value = write.slot_stride;
+    kv.head_stride_key = kv.head_stride_value = write.head_stride;
+    kv.block_table = new_keys_->block_table;
+    kv.block_table_stride = new_keys_->columns;
+    if (kv.k_scale != nullptr) kv.k_scale += run.first_kv_head;
+    if (kv.v_scale != nullptr) kv.v_scale += run.first_kv_head;
+    return kv;
   }
 
   void merge() {
@@ -290,6 +462,8 @@ class DcpPipeline : public AttentionPipeline {
   DcpQueryGather gather_;
   DcpExchange exchange_;
   std::vector<Rank> ranks_;
+  std::optional<NewKeyCache> new_keys_;    // of quantised caches
+  std::vector<WindowedContext> windowed_;  // of each local rank; empty without a window
   attn::SplitParams split_{};
   const int* query_lens_ = nullptr;
   const attn::i64* key_starts_ = nullptr;
@@ -298,7 +472,8 @@ class DcpPipeline : public AttentionPipeline {
 }  // namespace
 
 int dcp_context_splits(const Problem& problem, int num_sms) {
-  if (problem.attention.batch_invariant || problem.max_query_len() > 1) return 1;
+  const AttentionSpec& a = problem.attention;
+  if (a.batch_invariant || a.sliding_window || problem.max_query_len() > 1) return 1;
   const std::vector<std::int32_t> lens = context_lens_of(problem);
   const std::int64_t longest = lens.empty() ? 0 : *std::max_element(lens.begin(), lens.end());
   return num_splits_of(problem, problem.num_requests(), problem.attention.num_kv_heads,

@@ -6,7 +6,8 @@
 //   write_cache       its tokens' keys and values into each rank's part of the cache
 //   all_gather_query  every rank receives the query heads of all
 //   attend_context    all heads over the rank's own context keys, without a causal mask
-//   exchange          partial results go to the ranks whose heads they are (ranks/exchange.h)
+//   all_gather_lse, correct, reduce_scatter or all_reduce; with a2a pack, all_to_all, combine
+//                     partial results go to the ranks whose heads they are (ranks/exchange.h)
 //   attend_new        own heads over the keys of this step, under the problem's mask
 //   merge             context and new keys into the output of the rank's heads
 //

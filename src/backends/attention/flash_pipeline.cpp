@@ -5,50 +5,48 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "backends/attention/capability.h"
 #include "backends/attention/dcp_pipeline.h"
 #include "backends/attention/int8_stage.h"
 #include "backends/attention/pipeline.h"
+#include "backends/attention/tile_list.h"
 #include "metadata/batch.h"
 #include "metadata/int_math.h"
 #include "metadata/parts/cascade.h"
+#include "metadata/parts/decode_choice.h"
 #include "metadata/parts/decode_plan.h"
 #include "metadata/parts/local_chunks.h"
 
 namespace attnbench {
 namespace {
 
-/// Whether the shared prefix is attended apart: where the problem says so, else by vLLM's
-/// heuristic, which weighs one pass over the prefix for all queries against one for each (§6.2).
+/// Whether the shared prefixes are attended apart: where the problem says so, else by vLLM's
+/// heuristic.
 bool choose_cascade(const Problem& problem, int num_sms) {
-  const std::int64_t prefix = problem.cascade.common_prefix_len;
-  if (problem.attention.type != AttentionType::kDecoder || prefix == 0) return false;
-  if (problem.kv_cache.int8_level > 0) return false;
+  if (problem.attention.type != AttentionType::kDecoder || prefix_groups(problem).empty() ||
+      problem.kv_cache.int8_level > 0) {
+    return false;
+  }
   if (problem.cascade.mode != CascadeMode::kAuto) {
     return problem.cascade.mode == CascadeMode::kAlways;
   }
-  if (has_infinite_sink(problem.attention)) return false;
-  const auto is_one = [](double scale) { return scale == 1.0; };
-  const KvCacheSpec& cache = problem.kv_cache;
-  // §6.2: descales must be 1; the source asserts it, so the heuristic's caller must see to it.
-  if (is_quantised(cache.dtype) &&
-      !(std::ranges::all_of(cache.k_scale, is_one) && std::ranges::all_of(cache.v_scale, is_one) &&
-        is_one(cache.q_scale))) {
-    return false;
+  return heuristic_cascades(problem, num_sms);
+}
+
+/// "yes, prefix of 4096 keys", or of several groups.
+std::string prefix_text(const Problem& problem) {
+  const std::vector<PrefixGroup> groups = prefix_groups(problem);
+  if (problem.cascade.groups.empty()) {
+    return fmt::format("yes, prefix of {} keys", groups.at(0).num_keys);
   }
-  const std::vector<std::int32_t> query_lens = query_lens_of(problem);
-  CascadeQuestion question;
-  question.common_prefix_len = prefix;
-  question.query_lens = query_lens;
-  question.num_heads = problem.attention.num_heads;
-  question.num_kv_heads = problem.attention.num_kv_heads;
-  question.use_alibi = problem.attention.alibi != AlibiKind::kNone;
-  question.use_sliding_window = problem.attention.sliding_window.has_value();
-  question.use_local_attention = problem.attention.chunk_size.has_value();
-  question.num_sms = num_sms;
-  question.dcp_world_size = problem.dcp.world_size;
-  return use_cascade_attention(question);
+  std::string text = "yes,";
+  for (const PrefixGroup& group : groups) {
+    text += fmt::format("{} {} requests over a prefix of {} keys",
+                        &group == groups.data() ? "" : ",", group.num_requests, group.num_keys);
+  }
+  return text;
 }
 
 class FlashPipeline : public AttentionPipeline {
@@ -57,13 +55,16 @@ class FlashPipeline : public AttentionPipeline {
                 const FlashRule& rule)
       : AttentionPipeline(problem, inputs, ops, rule.kernels),
         plan_(plan_flash(problem, rule, ops.num_sms())) {
+    if (plan_.cascade) table_ = inputs.cache->block_table;
     if (problem.kv_cache.int8_level > 0) {
       add_int8_steps(inputs);
     } else {
       add_write_step();
     }
-    if (plan_.cascade) {
-      check_prefix(inputs);
+    if (plan_.cascade) check_prefixes(inputs);
+    if (ops.attends_by_tiles() && takes_tiles(problem)) {
+      add_tile_steps();
+    } else if (plan_.cascade) {
       add_cascade_steps();
     } else {
       add_attend_steps();
@@ -111,6 +112,10 @@ class FlashPipeline : public AttentionPipeline {
 
   void add_attend_steps() {
     const int total = static_cast<int>(num_requests());
+    if (plan_.split_form == SplitForm::kPlanned) {
+      add_planned_steps();
+      return;
+    }
     if (plan_.num_splits <= 1) {
       if (plan_.fused_save) {
         add_attend_step("save_and_attend",
@@ -130,6 +135,8 @@ class FlashPipeline : public AttentionPipeline {
     split.partial_output =
         memory().workspace_of<float>(rows * decodes.v_head_size, "partial output");
     split.partial_lse = memory().workspace_of<float>(rows, "partial lse");
+    const bool is_joined = plan_.split_form == SplitForm::kJoined;
+    if (is_joined) split.arrivals = zeros_of_arrivals(decodes);
     const char* name = plan_.fused_save ? "save_and_attend" : "attend";
     add_attend_step(name, [this, decodes, prefills, split] {
       // The decode kernel stores its own keys; with split keys no single part could do it, so the
@@ -138,20 +145,79 @@ class FlashPipeline : public AttentionPipeline {
       ops().attend_splits(decodes, split);
       if (prefills.num_requests > 0) ops().attend(prefills);
     });
+    if (is_joined) return;
     add_step(
         counted_step("combine", [this, decodes, split] { ops().combine_splits(decodes, split); }));
+  }
+
+  /// Counters of whoever joins splits, which every run finds and leaves at zero.
+  int* zeros_of_arrivals(const attn::AttendParams& decodes) {
+    const auto count = static_cast<std::size_t>(attn::num_arrivals(
+        decodes.num_requests, decodes.num_heads, decodes.num_kv_heads, decodes.max_query_len));
+    const std::vector<std::int32_t> zeros(count, 0);
+    return memory().starting_at(memory().upload(zeros, "split arrivals")).as<int>();
+  }
+
+  /// The plan of the decodes is made in front, from the lengths that the device then has, so that a
+  /// captured graph serves every batch; its cost is a step's own and not the attention's.
+  void add_planned_steps() {
+    const int first_prefill = plan_.num_split_requests;
+    const attn::AttendParams decodes = slice(0, first_prefill);
+    const attn::AttendParams prefills =
+        slice(first_prefill, static_cast<int>(num_requests()) - first_prefill);
+    attn::MakePlanParams make{};
+    make.query_start_loc = decodes.query_start_loc;
+    make.seq_lens = decodes.seq_lens;
+    make.num_requests = decodes.num_requests;
+    make.num_parts = plan_.num_parts;
+    make.fixed_overhead = kDecodePlanHeadsOverhead;
+    // Not poisoned between runs: whoever times the attention alone runs it by the plan that there
+    // is.
+    const auto ints = [&](std::int64_t count, const std::string& name) {
+      return memory().allocate(static_cast<std::size_t>(count) * sizeof(int), name).as<int>();
+    };
+    const std::int64_t entries = make.num_requests + 1;
+    make.parts = ints(std::int64_t{make.num_parts} * attn::kPlanRecord, "plan parts");
+    make.num_splits = ints(entries, "plan splits");
+    make.partial_start_loc =
+        memory()
+            .allocate(static_cast<std::size_t>(entries) * sizeof(attn::i64), "plan partial starts")
+            .as<attn::i64>();
+    attn::PlanParams plan{};
+    plan.num_parts = make.num_parts;
+    plan.parts = make.parts;
+    plan.num_splits = make.num_splits;
+    plan.partial_start_loc = make.partial_start_loc;
+    // A part begins and ends in the midst of a request at most once each, whatever the lengths.
+    const std::int64_t rows =
+        std::int64_t{2} * make.num_parts * decodes.max_query_len * decodes.num_heads;
+    plan.partial_output =
+        memory().workspace_of<float>(rows * decodes.v_head_size, "partial output");
+    plan.partial_lse = memory().workspace_of<float>(rows, "partial lse");
+    add_step(side_step(
+        "plan", [this, make] { ops().make_plan(make); },
+        static_cast<double>(make.num_requests) * 4 + make.num_parts * attn::kPlanRecord * 4.0));
+    add_attend_step("attend", [this, decodes, prefills, plan] {
+      ops().attend_plan(decodes, plan);
+      if (prefills.num_requests > 0) ops().attend(prefills);
+    });
+    add_step(counted_step("combine", [this, decodes, plan] { ops().combine_plan(decodes, plan); }));
   }
 
   /// Padding rows (§1.1) have no page, so they share none.
   static bool is_padding(const Request& request) { return request.seq_len == 0; }
 
-  /// The block tables must agree over the prefix: attending it once for all is right only if all
-  /// requests have the same pages there. Errors: those of check_cascade_prefix().
-  void check_prefix(const BackendInputs& inputs) const {
+  /// The block tables must agree over each prefix: attending it once for all is right only if all
+  /// requests of the group have the same pages there. Errors: those of check_cascade_prefix().
+  void check_prefixes(const BackendInputs& inputs) const {
+    for (const PrefixGroup& group : prefix_groups(problem())) check_prefix(inputs, group);
+  }
+  void check_prefix(const BackendInputs& inputs, const PrefixGroup& group) const {
     const Tensor& table = inputs.cache->block_table;
     std::vector<std::int32_t> context_lens;
     std::vector<std::int32_t> rows;
-    for (std::size_t b = 0; b < problem().batch.size(); ++b) {
+    for (std::int64_t i = 0; i < group.num_requests; ++i) {
+      const auto b = static_cast<std::size_t>(group.first_request + i);
       const Request& request = problem().batch[b];
       if (is_padding(request)) continue;
       context_lens.push_back(checked_int32(request.seq_len - request.query_len, "context_len"));
@@ -159,8 +225,8 @@ class FlashPipeline : public AttentionPipeline {
       rows.insert(rows.end(), row, row + table.dim(1));
     }
     if (context_lens.empty()) return;
-    check_cascade_prefix(problem().cascade.common_prefix_len, problem().kv_cache.block_size,
-                         context_lens, rows, table.dim(1));
+    check_cascade_prefix(group.num_keys, problem().kv_cache.block_size, context_lens, rows,
+                         table.dim(1));
   }
 
   /// A float32 partial result [T, H, Dv] with LSE [H, T].
@@ -172,47 +238,96 @@ class FlashPipeline : public AttentionPipeline {
     part.lse_stride = num_tokens();
   }
 
-  /// All queries as one sequence over the shared pages, without a causal mask (§6.2).
-  attn::AttendParams prefix_params(std::int64_t prefix) {
+  /// The pages of `part` from another place on in each request's row: those of `rows`[i] for its
+  /// i-th request, without the first skipped_keys[i] keys. Whole pages are skipped.
+  void set_table(attn::AttendParams& part, std::span<const std::int64_t> rows,
+                 std::span<const std::int64_t> skipped_keys, const char* name) {
+    const Tensor& table = table_;
+    const std::int64_t columns = table.dim(1);
+    std::vector<int> pages;
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const std::int64_t skipped = skipped_keys[i] / part.kv.block_size;
+      const auto* const row = table.data<std::int32_t>() + rows[i] * columns;
+      pages.insert(pages.end(), row + skipped, row + columns);
+      pages.insert(pages.end(), static_cast<std::size_t>(skipped), -1);  // never read
+    }
+    part.kv.block_table = memory().upload(pages, name);
+    part.kv.block_table_stride = columns;
+  }
+
+  /// The queries of each group as one sequence over the pages that it shares, without a causal mask
+  /// (§6.2); what shares nothing has an empty prefix.
+  attn::AttendParams prefix_params() {
     attn::AttendParams part = params();
     const std::vector<Request>& batch = problem().batch;
-    const auto first = std::ranges::find_if_not(batch, is_padding);
-    if (first == batch.end()) {
-      prefix = 0;  // nobody has its pages
-    } else {
-      part.kv.block_table += (first - batch.begin()) * part.kv.block_table_stride;
+    const std::vector<std::int32_t> starts = query_start_loc_of(problem());
+    std::vector<std::int32_t> first_tokens{0};
+    std::vector<std::int32_t> num_keys;
+    std::vector<std::int64_t> table_rows;
+    int longest = 0;
+    const auto add = [&](std::int64_t past_request, std::int64_t row, std::int64_t keys) {
+      const std::int32_t past = starts[static_cast<std::size_t>(past_request)];
+      longest = std::max(longest, past - first_tokens.back());
+      first_tokens.push_back(past);
+      num_keys.push_back(checked_int32(keys, "prefix"));
+      table_rows.push_back(row);
+    };
+    std::int64_t next = 0;
+    for (const PrefixGroup& group : prefix_groups(problem())) {
+      const auto begin = batch.begin() + group.first_request;
+      const auto end = begin + group.num_requests;
+      const auto first = std::find_if_not(begin, end, is_padding);
+      // Nobody has the pages of a group of padding.
+      add(group.first_request + group.num_requests, first == end ? 0 : first - batch.begin(),
+          first == end ? 0 : group.num_keys);
+      next = group.first_request + group.num_requests;
     }
-    part.query_start_loc = memory().upload(
-        std::vector<std::int32_t>{0, checked_int32(num_tokens(), "tokens")}, "prefix rows");
-    part.seq_lens = memory().upload(std::vector<std::int32_t>{checked_int32(prefix, "prefix")},
-                                    "prefix length");
-    part.num_requests = 1;
-    part.max_query_len = checked_int32(num_tokens(), "tokens");
+    if (next < problem().num_requests()) add(problem().num_requests(), 0, 0);
+    set_table(part, table_rows, std::vector<std::int64_t>(table_rows.size(), 0), "prefix pages");
+    part.query_start_loc = memory().upload(first_tokens, "prefix rows");
+    part.seq_lens = memory().upload(num_keys, "prefix length");
+    part.num_requests = checked_int32(std::ssize(num_keys), "prefixes");
+    part.max_query_len = longest;
     part.score.window_right = -1;
     set_partial_output(part, "prefix");
     return part;
   }
 
-  /// Each request over its own keys after the prefix. Sinks count in the prefix only.
-  attn::AttendParams suffix_params(std::int64_t prefix) {
+  /// Each request over its own keys after its prefix. Sinks count in the prefix only.
+  attn::AttendParams suffix_params() {
     attn::AttendParams part = params();
+    const std::vector<SharedPrefix> prefixes = shared_prefixes(problem());
     std::vector<std::int32_t> seq_lens;
-    for (const Request& request : problem().batch) {
-      const std::int64_t suffix = is_padding(request) ? 0 : request.seq_len - prefix;
+    std::vector<std::int64_t> table_rows;
+    std::vector<std::int64_t> skipped;
+    for (std::size_t b = 0; b < prefixes.size(); ++b) {
+      const Request& request = problem().batch[b];
+      const std::int64_t suffix = is_padding(request) ? 0 : request.seq_len - prefixes[b].num_keys;
       seq_lens.push_back(checked_int32(suffix, "suffix"));
+      table_rows.push_back(static_cast<std::int64_t>(b));
+      skipped.push_back(prefixes[b].num_keys);
     }
     part.seq_lens = memory().upload(seq_lens, "suffix lengths");
-    // The prefix is whole pages, so the suffix begins with a page.
-    part.kv.block_table += prefix / part.kv.block_size;
+    // Prefixes are whole pages, so a suffix begins with a page.
+    set_table(part, table_rows, skipped, "suffix pages");
     part.score.sinks = nullptr;
     set_partial_output(part, "suffix");
     return part;
   }
 
+  /// One launch for everything, by a list of tiles; a cascade's parts are then combined.
+  void add_tile_steps() {
+    const TileSteps tiles =
+        make_tile_steps(problem(), params(), plan_.cascade, ops().num_sms(), memory());
+    add_attend_step("attend", [this, tiles] { ops().attend_tiles(tiles.params, tiles.list); });
+    if (tiles.list.parts.num_splits == 1) return;
+    add_step(counted_step("combine",
+                          [this, tiles] { ops().combine_splits(tiles.params, tiles.list.parts); }));
+  }
+
   void add_cascade_steps() {
-    const std::int64_t prefix = problem().cascade.common_prefix_len;
-    const attn::AttendParams prefix_part = prefix_params(prefix);
-    const attn::AttendParams suffix_part = suffix_params(prefix);
+    const attn::AttendParams prefix_part = prefix_params();
+    const attn::AttendParams suffix_part = suffix_params();
     attn::MergeParams merged{};
     merged.element = attn::Element::kF32;
     merged.output_element = params().output_element;
@@ -233,6 +348,7 @@ class FlashPipeline : public AttentionPipeline {
   }
 
   FlashPlan plan_;
+  Tensor table_;                   // [B, columns] on the host, where prefixes are attended apart
   std::optional<Int8Stage> int8_;  // levels 1 and 2
 };
 
@@ -252,20 +368,60 @@ FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
   if (plan.cascade || problem.attention.batch_invariant) return plan;
   // Layout FA has one varlen call for all, whose keys are split only if every request is a decode.
   if (!rule.separate_decodes && plan.batch.num_prefills > 0) return plan;
-  std::int64_t max_seq_len = 0;
+  DecodeQuestion question;
+  std::vector<std::int64_t> seq_lens;
   for (int b = 0; b < plan.batch.num_decodes; ++b) {
-    max_seq_len = std::max(max_seq_len, problem.batch[static_cast<std::size_t>(b)].seq_len);
+    const Request& request = problem.batch[static_cast<std::size_t>(b)];
+    seq_lens.push_back(request.seq_len);
+    question.max_query_len = std::max(question.max_query_len, request.query_len);
   }
+  question.seq_lens = seq_lens;
+  question.num_heads = problem.attention.num_heads;
+  question.num_kv_heads = problem.attention.num_kv_heads;
+  question.num_sms = num_sms;
+  question.num_splits = problem.attention.num_splits;
+  question.form = problem.attention.split_form;
   plan.num_split_requests = plan.batch.num_decodes;
-  plan.num_splits = num_splits_of(problem, plan.batch.num_decodes, problem.attention.num_kv_heads,
-                                  max_seq_len, num_sms);
+  const DecodeChoice choice = choose_decode(question);
+  plan.num_splits = choice.num_splits;
+  plan.split_form = choice.form;
+  plan.num_parts = choice.num_parts;
+  plan.splits_reason = choice.reason;
   return plan;
 }
+
+namespace {
+
+/// Why attention.split_form cannot be followed; empty = it can, or nothing is asked for.
+std::vector<std::string> form_refusals(const Problem& problem, const FlashRule& rule, int num_sms) {
+  const SplitForm wanted = problem.attention.split_form;
+  if (wanted == SplitForm::kAuto) return {};
+  const auto refuse = [&](std::string_view why) {
+    return std::vector{fmt::format("split_form {} {}", to_string(wanted), why)};
+  };
+  if (problem.dcp.world_size > 1) return refuse("over ranks");
+  const FlashPlan plan = plan_flash(problem, rule, num_sms);
+  if (plan.cascade) return refuse("with cascade attention");
+  if (plan.num_split_requests == 0) {
+    return refuse(plan.batch.num_decodes == 0 ? "without decodes"
+                                              : "with prefills in the same varlen call");
+  }
+  if (wanted == SplitForm::kPlanned && problem.kv_cache.int8_level > 0) {
+    return refuse("with int8 scores");
+  }
+  return {};
+}
+
+}  // namespace
 
 std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule,
                                         int num_sms) {
   const std::optional<int>& wanted = problem.attention.num_splits;
-  if (!wanted || is_encoder_type(problem.attention.type)) return {};
+  if (is_encoder_type(problem.attention.type)) return {};
+  if (std::vector<std::string> reasons = form_refusals(problem, rule, num_sms); !reasons.empty()) {
+    return reasons;
+  }
+  if (!wanted) return {};
   const auto refuse = [&](std::string_view why) {
     return std::vector{fmt::format("num_splits {} {}", *wanted, why)};
   };
@@ -304,9 +460,9 @@ Facts explain_flash(const Problem& problem, const FlashRule& rule, int num_sms) 
               {"num_decode_tokens", std::to_string(plan.batch.num_decode_tokens)},
               {"num_prefill_tokens", std::to_string(plan.batch.num_prefill_tokens)},
               {"num_splits", std::to_string(plan.num_splits)},
-              {"cascade", plan.cascade ? fmt::format("yes, prefix of {} keys",
-                                                     problem.cascade.common_prefix_len)
-                                       : std::string("no")}};
+              {"split form", std::string(to_string(plan.split_form))},
+              {"cascade", plan.cascade ? prefix_text(problem) : std::string("no")}};
+  if (!plan.splits_reason.empty()) facts.emplace_back("splits", plan.splits_reason);
   if (problem.kv_cache.int8_level > 0) {
     facts.emplace_back("int8_level", std::to_string(problem.kv_cache.int8_level));
     facts.emplace_back("cache write", plan.fused_save ? "fused into decode, through the block table"

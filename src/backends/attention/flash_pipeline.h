@@ -3,10 +3,13 @@
 // parallelism is a pipeline of its own (attention/dcp_pipeline.h), chosen here.
 //
 // Steps: quantise_int8 (int8 levels), write_cache, then one of: attend | attend, combine (keys
-// split) | attend_prefix, attend_suffix, merge (cascade) | save_and_attend (int8 decode).
+// split) | plan, attend, combine (parts of a plan) | attend_prefix, attend_suffix, merge (cascade)
+// | save_and_attend (int8 decode).
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "backends/backend.h"
 #include "metadata/batch.h"
@@ -25,14 +28,17 @@ struct FlashPlan {
   BatchSplit batch;
   int num_split_requests = 0;  // leading requests whose keys are split
   int num_splits = 1;
+  SplitForm split_form = SplitForm::kSeparate;  // never kAuto
+  int num_parts = 0;                            // of a plan
+  std::string splits_reason;                    // of the three above
   bool cascade = false;
   bool fused_save = false;  // int8 decode stores the new keys itself (§11.6)
 };
 /// On a device of `num_sms` multiprocessors.
 FlashPlan plan_flash(const Problem& problem, const FlashRule& rule, int num_sms);
 
-/// Why the splits that attention.num_splits asks for cannot be made of a batch that is supported
-/// otherwise; empty = they can.
+/// Why the splits that attention.num_splits or attention.split_form ask for cannot be made of a
+/// batch that is supported otherwise; empty = they can.
 std::vector<std::string> split_refusals(const Problem& problem, const FlashRule& rule, int num_sms);
 
 /// Under decode context parallelism the pipeline of dcp_pipeline.h. Errors: E-CAPACITY; with a

@@ -94,6 +94,7 @@ void AttentionPipeline::set_rows(const BackendInputs& inputs) {
   params_.head_size = a.head_size;
   params_.v_head_size = a.v_head_size;
   params_.e4m3_probability = a.probability_dtype == ProbabilityDtype::kFp8E4M3 ? 1 : 0;
+  params_.fast_fp8_sums = a.fp8_accumulation == Fp8Accumulation::kFast ? 1 : 0;
 }
 
 void AttentionPipeline::set_score(const BackendInputs& inputs) {

@@ -246,6 +246,31 @@ TEST_CASE("speculative decodes of uneven context are split too") {
   }
 }
 
+TEST_CASE("splits that are joined, and parts of a plan, give what splits give") {
+  Problem p = base_problem();
+  p.attention.sinks = SinksKind::kNormal;
+  p.batch = {{1, 1500}, {1, 40}, {1, 1}, {0, 0}, {1, 513}};
+  for (const char* name : {"FLASH_ATTN", "FLASH_ATTN_IX"}) {
+    p.attention.split_form = SplitForm::kJoined;
+    CHECK_FALSE(has_step(p, name, "combine"));
+    CHECK_FALSE(has_step(p, name, "plan"));
+    expect_agreement(p, name);
+    p.attention.split_form = SplitForm::kPlanned;
+    CHECK(has_step(p, name, "plan"));
+    CHECK(has_step(p, name, "combine"));
+    expect_agreement(p, name);
+    p.attention.split_form = SplitForm::kSeparate;
+    CHECK(has_step(p, name, "combine"));
+  }
+  // Speculative decodes, and prefills behind them in layout IX.
+  p.attention.num_speculative_tokens = 3;
+  p.batch = {{4, 900}, {2, 517}, {3, 3}, {40, 90}};
+  for (const SplitForm form : {SplitForm::kJoined, SplitForm::kPlanned}) {
+    p.attention.split_form = form;
+    expect_agreement(p, "FLASH_ATTN_IX");
+  }
+}
+
 TEST_CASE("batch invariance turns splits and segments off") {
   Problem p = base_problem();
   p.attention.batch_invariant = true;
@@ -302,6 +327,23 @@ TEST_CASE("cascade equals plain attention, with sinks in the prefix only") {
   expect_agreement(p, "FLASH_ATTN");
   p.cascade.mode = CascadeMode::kNever;
   CHECK_FALSE(has_step(p, "FLASH_ATTN", "merge"));
+}
+
+TEST_CASE("several prefixes in one batch are attended apart, each for its own requests") {
+  Problem p = base_problem();
+  p.cascade.groups = {{3, 64}, {2, 32}, {1, 16}};
+  p.cascade.mode = CascadeMode::kAlways;
+  // The last two share nothing, and one of the second group is padding.
+  p.batch = {{1, 70}, {9, 100}, {40, 130}, {0, 0}, {1, 65}, {2, 40}, {1, 30}, {5, 5}};
+  for (const char* name : {"FLASH_ATTN", "FLASH_ATTN_IX"}) {
+    CHECK(has_step(p, name, "merge"));
+    expect_agreement(p, name);
+  }
+  p.attention.sinks = SinksKind::kNormal;
+  expect_agreement(p, "FLASH_ATTN");
+  p.cascade.mode = CascadeMode::kNever;
+  CHECK_FALSE(has_step(p, "FLASH_ATTN", "merge"));
+  expect_agreement(p, "FLASH_ATTN");
 }
 
 TEST_CASE("padding rows take no part in a cascade") {
@@ -364,6 +406,40 @@ TEST_CASE("a rank whose heads begin inside a KV group reads the right KV heads")
   }
 }
 
+TEST_CASE("ranks see the keys of a window by global positions, however they are striped") {
+  Problem p = base_problem();
+  p.batch = {{1, 1}, {1, 40}, {1, 333}, {5, 70}, {20, 20}, {17, 300}};
+  for (const int world_size : {2, 4}) {
+    p.dcp.world_size = world_size;
+    for (const int interleave : {1, 4, 16}) {
+      p.dcp.interleave_size = interleave;
+      for (const int window : {1, 2, 16, 63, 100}) {
+        CAPTURE(world_size);
+        CAPTURE(interleave);
+        CAPTURE(window);
+        p.attention.sliding_window = window;
+        expect_agreement(p, "FLASH_ATTN");
+      }
+    }
+  }
+}
+
+TEST_CASE("ranks attend to the new keys as an fp8 cache stores them") {
+  Problem p = base_problem();
+  p.kv_cache.dtype = KvCacheDtype::kFp8;
+  p.kv_cache.k_scale = {0.5F, 0.25F};
+  p.kv_cache.v_scale = {0.125F, 0.5F};
+  p.batch = {{1, 1}, {1, 40}, {5, 70}, {20, 20}, {0, 0}, {17, 300}};
+  for (const int world_size : {2, 4}) {
+    p.dcp.world_size = world_size;
+    p.dcp.interleave_size = 4 / world_size;
+    expect_agreement(p, "FLASH_ATTN");
+    Problem windowed = p;
+    windowed.attention.sliding_window = 19;
+    expect_agreement(windowed, "FLASH_ATTN");
+  }
+}
+
 TEST_CASE("a DCP group takes the steps of its order, splits long decodes and keeps its parts") {
   Problem p = base_problem();
   p.attention.logits_soft_cap = 20;
@@ -374,7 +450,9 @@ TEST_CASE("a DCP group takes the steps of its order, splits long decodes and kee
   const Run run(p, "FLASH_ATTN_IX");
   std::string names;
   for (const Step& step : run.pipeline->steps()) names += step.name + (step.in_median ? "* " : " ");
-  CHECK(names == "write_cache all_gather_query attend_context* exchange attend_new* merge* ");
+  CHECK(names ==
+        "write_cache all_gather_query attend_context* all_gather_lse correct reduce_scatter "
+        "attend_new* merge* ");
   REQUIRE(run.output.more.size() == 2);
   CHECK(run.output.more[0].second.shape() == std::vector<std::int64_t>{2, 2, 4, 64});
   CHECK(run.output.more[1].second.shape() == std::vector<std::int64_t>{2, 4, 2});

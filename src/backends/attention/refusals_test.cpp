@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -237,7 +238,7 @@ TEST_CASE("reasons of cascade stand before those of DCP, the scales' own ones am
           p.kv_cache.dtype = KvCacheDtype::kFp8;
           p.kv_cache.v_scale = {0.5};
           p.dcp.world_size = 2;
-        }) == Reasons{"cascade attention with fp8 descale", "DCP with fp8", "DCP with cascade"});
+        }) == Reasons{"cascade attention with fp8 descale", "DCP with cascade"});
 }
 
 TEST_CASE("head sizes of per-token-head caches matter where there are such caches") {
@@ -294,6 +295,24 @@ TEST_CASE("e4m3 P goes with e4m3 queries, keys and values, and with nothing else
   CHECK(refusals("MM_FLASHINFER", encoder_with(MmAttnDtype::kAuto)) == refused);
 }
 
+TEST_CASE("fast fp8 sums go with e4m3 P, and with nothing else") {
+  const auto with = [](KvCacheDtype kv, ProbabilityDtype probability) {
+    return [kv, probability](Problem& p) {
+      p.attention.fp8_accumulation = Fp8Accumulation::kFast;
+      p.attention.probability_dtype = probability;
+      p.kv_cache.dtype = kv;
+    };
+  };
+  const std::string refusal = "fast fp8 sums without e4m3 P";
+  using enum KvCacheDtype;
+  CHECK(refusals(kFa, with(kFp8, ProbabilityDtype::kFp8E4M3)).empty());
+  CHECK(refusals(kFa, with(kFp8, ProbabilityDtype::kAuto)) == Reasons{refusal});
+  CHECK(refusals(kFa, with(kFp8, ProbabilityDtype::kModel)) == Reasons{refusal});
+  CHECK(refusals(kTriton, with(kAuto, ProbabilityDtype::kAuto)) == Reasons{refusal});
+  const Reasons both = refusals(kTriton, with(kAuto, ProbabilityDtype::kFp8E4M3));
+  CHECK(std::ranges::find(both, refusal) != both.end());
+}
+
 TEST_CASE("DCP names every feature it cannot have, and nothing where it has none of them") {
   CHECK(refusals(kFa,
                  [](Problem& p) {
@@ -305,10 +324,11 @@ TEST_CASE("DCP names every feature it cannot have, and nothing where it has none
                    p.attention.alibi = AlibiKind::kLinear;
                    p.attention.sinks = SinksKind::kNormal;
                    p.kv_cache.dtype = KvCacheDtype::kFp8;
+                   p.kv_cache.calculate_kv_scales = true;
                  }) == Reasons{"Cascade attention does not support ALiBi.",
                                "Cascade attention does not support sliding window.",
-                               "DCP with window", "DCP with ALiBi", "DCP with sinks",
-                               "DCP with fp8", "DCP with cascade",
+                               "cascade attention with fp8 descale", "DCP with ALiBi",
+                               "DCP with sinks", "DCP with calculate_kv_scales", "DCP with cascade",
                                "MTP with cp_kv_cache_interleave_size > 1 is not supported"});
   const Change two = [](Problem& p) { p.dcp.world_size = 2; };
   CHECK(refusals(kFa, two).empty());
@@ -515,6 +535,34 @@ TEST_CASE("a number of splits is refused where another one would be made") {
           asked(7, mixed)(p);
           p.dcp.world_size = 2;
         }) == Reasons{"num_splits 7 with queries of several tokens over ranks"});
+}
+
+TEST_CASE("a form of splits is refused where there are none of it") {
+  const auto asked = [](SplitForm form, std::vector<Request> batch) {
+    return [=](Problem& p) {
+      p.attention.split_form = form;
+      p.batch = batch;
+    };
+  };
+  using enum SplitForm;
+  const std::vector<Request> decodes = {{1, 70}, {1, 300}};
+  const std::vector<Request> mixed = {{1, 70}, {33, 33}};
+  for (const SplitForm form : {kAuto, kSeparate, kJoined, kPlanned}) {
+    CHECK(refusals(kFa, asked(form, decodes)).empty());
+    CHECK(refusals(kIx, asked(form, mixed)).empty());
+  }
+  CHECK(refusals(kFa, asked(kPlanned, mixed)) ==
+        Reasons{"split_form planned with prefills in the same varlen call"});
+  CHECK(refusals(kIx, asked(kJoined, {{33, 33}})) == Reasons{"split_form joined without decodes"});
+  CHECK(refusals(kTriton, asked(kPlanned, decodes)) == Reasons{"split_form not supported"});
+  CHECK(refusals(kFa, [&](Problem& p) {
+          asked(kPlanned, {{1, 128}, {1, 128}})(p);
+          cascade(p);
+        }) == Reasons{"split_form planned with cascade attention"});
+  CHECK(refusals(kFa, [&](Problem& p) {
+          asked(kJoined, decodes)(p);
+          p.dcp.world_size = 2;
+        }) == Reasons{"split_form joined over ranks"});
 }
 
 TEST_CASE("a shared cache is not quantised anew and not striped over ranks") {

@@ -45,7 +45,7 @@ class CudnnRefusals : private Refusals {
   std::vector<std::string> collect() {
     add_if(!device_.is_cuda, "CUDNN needs a CUDA device");
     const AttentionType type = attention().type;
-    const bool is_other_type = type == AttentionType::kMmEncoder || type == AttentionType::kOp;
+    const bool is_other_type = type == AttentionType::kOp;
     mla();
     attention_type(is_other_type);
     if (type != AttentionType::kMla && !is_other_type) {
@@ -59,7 +59,7 @@ class CudnnRefusals : private Refusals {
 
  private:
   const AttentionSpec& attention() const { return problem_.attention; }
-  bool has_cache() const { return !is_encoder_type(attention().type); }
+  bool has_cache() const { return !has_direct_kv(attention().type); }
   bool fp8() const { return cudnn_is_fp8(problem_); }
 
   /// Head sizes of cuDNN: equal ones, or those of DeepSeek's prefill from Hopper on.
@@ -111,10 +111,17 @@ class CudnnRefusals : private Refusals {
   }
 
   void add_fp8_reasons() {
+    const bool is_fp8_encoder = attention().type == AttentionType::kMmEncoder &&
+                                problem_.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
+    add_if(is_fp8_encoder,
+           fmt::format("mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {}",
+                       kCudnnName));
     if (!fp8()) {
       fp8_query();
+      fast_fp8_sums();
       return e4m3_probability();
     }
+    fast_fp8_sums(false);
     const bool has_context = std::ranges::any_of(problem_.batch, [](const Request& request) {
       return request.query_len != request.seq_len;
     });

@@ -58,6 +58,15 @@ Problem encoder_problem() {
   return p;
 }
 
+Problem mm_problem() {
+  Problem p = encoder_problem();
+  p.attention.type = AttentionType::kMmEncoder;
+  p.attention.num_kv_heads = p.attention.num_heads;
+  p.attention.head_size = p.attention.v_head_size = 72;
+  p.mm_encoder.hidden_size = 288;
+  return p;
+}
+
 Problem fp8_problem() {
   Problem p = prefill_problem();
   p.kv_cache.dtype = KvCacheDtype::kFp8;
@@ -92,7 +101,7 @@ struct Run {
     inputs = make_inputs(problem);
     backend_inputs.inputs = &inputs;
     backend_inputs.query = store_query(problem, inputs, kCudnnRules);
-    if (!is_encoder_type(problem.attention.type)) {
+    if (!has_direct_kv(problem.attention.type)) {
       stored = store_kv(inputs, resolve_store_rule(problem, kCudnnRules));
       backend_inputs.stored = &stored;
     }
@@ -172,6 +181,22 @@ TEST_CASE("what CUDNN asks for is the attention of the problem") {
     p.batch = {{20, 20}, {7, 7}, {1, 1}, {33, 33}};
     expect_agreement(p);
     CHECK(fake_state().graph.stats_shape.is_ragged);
+  }
+  SUBCASE("images and windows of an encoder") {
+    Problem p = mm_problem();
+    expect_agreement(p);
+    CHECK(fake_state().graph.query_shape.is_ragged);
+    CHECK(!fake_state().graph.mask.right);
+    CHECK(!fake_state().graph.pages);
+    p.batch = {{16, 16}, {16, 16}};
+    expect_agreement(p);
+    CHECK(!fake_state().graph.has_lengths);
+    // Rows of a batch, with other keys than queries.
+    p.mm_encoder.batch_size = 2;
+    p.mm_encoder.kv_len = 24;
+    p.batch = {{16, 24}, {16, 24}};
+    expect_agreement(p);
+    CHECK(!fake_state().graph.pages);
   }
   SUBCASE("rows behind context, in pages of either order") {
     Problem p = base_problem();
@@ -366,10 +391,15 @@ TEST_CASE("what cuDNN does not do is refused") {
   SUBCASE("types") {
     p.attention.type = AttentionType::kMla;
     CHECK(reasons(p) == List{"MLA not supported"});
-    p.attention.type = AttentionType::kMmEncoder;
-    CHECK(reasons(p) == List{"attention type mm_encoder not supported"});
     p.attention.type = AttentionType::kOp;
     CHECK(reasons(p) == List{"attention type op not supported"});
+  }
+  SUBCASE("encoders of images: in 16 bits") {
+    p = mm_problem();
+    CHECK(reasons(p).empty());
+    p.mm_encoder.attn_dtype = MmAttnDtype::kFp8;
+    CHECK(reasons(p) == List{"mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got "
+                             "CUDNN"});
   }
   SUBCASE("head sizes") {
     p.attention.head_size = p.attention.v_head_size = 20;

@@ -138,12 +138,12 @@ void for_each_unused_vector(const Problem& problem, const PagedCache& cache, Vis
 }  // namespace
 
 bool cudnn_is_fp8(const Problem& problem) {
-  return !is_encoder_type(problem.attention.type) && is_e4m3_cache(problem.kv_cache.dtype);
+  return !has_direct_kv(problem.attention.type) && is_e4m3_cache(problem.kv_cache.dtype);
 }
 
 bool cudnn_reads_pages(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
-  if (is_encoder_type(a.type) || a.head_size != a.v_head_size || cudnn_is_fp8(problem)) {
+  if (has_direct_kv(a.type) || a.head_size != a.v_head_size || cudnn_is_fp8(problem)) {
     return false;
   }
   return a.type == AttentionType::kEncoderDecoder || has_context(problem);

@@ -72,6 +72,7 @@ void add_form_reasons(const MmCapability& can, const Problem& problem, Refusals&
                  fmt::format("mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {}",
                              can.upstream_name));
   reasons.e4m3_probability(!(can.fp8 && wants_fp8(problem)));
+  reasons.fast_fp8_sums(!(can.fp8 && wants_fp8(problem)));
 }
 
 }  // namespace

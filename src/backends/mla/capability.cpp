@@ -97,6 +97,7 @@ class MlaRefusals : private Refusals {
     }
     fp8_query(!takes_e4m3_query());
     e4m3_probability(!takes_e4m3_probability());
+    fast_fp8_sums(!takes_e4m3_probability());
   }
 
   /// Users' kernels that do not declare it are refused by the name of the feature.

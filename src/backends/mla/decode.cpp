@@ -73,7 +73,9 @@ class MlaDecode {
     const auto gather = std::make_shared<DcpQueryGather>(
         *work_.comm, work_.memory, work_.element, tokens_,
         static_cast<int>(work_.ranks.front().heads), static_cast<int>(work_.sizes.entry()));
-    work_.add_step(side_step("all_gather_query", [gather, own] { gather->run(own); }));
+    work_.add_step(side_step(
+        "all_gather_query", [gather, own] { gather->run(own); },
+        work_.is_real_rank() ? gather->received_bytes() : 0));
     std::vector<const void*> all;
     for (const MlaRank& rank : work_.ranks) all.push_back(gather->query_of_all(rank.index));
     return all;
@@ -101,7 +103,11 @@ class MlaDecode {
       work_.partials.emplace_back(exchange->partial(rank.index), exchange->partial_lse(rank.index));
     }
     add_parts(attends, rows);
-    work_.add_step(side_step("exchange", [exchange] { exchange->run(); }));
+    for (DcpStage& stage : exchange->stages()) {
+      // The stage needs the exchange, which nobody else keeps.
+      const auto run = [exchange, run = std::move(stage.run)] { run(); };
+      work_.add_step(side_step(stage.name, run, work_.is_real_rank() ? stage.received_bytes : 0));
+    }
     add_rounded_outputs(*exchange);
   }
 

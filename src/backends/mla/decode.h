@@ -8,7 +8,8 @@
 //   all_gather_query                 several ranks: heads of all
 //   quantise_query, pad_query_heads  where the plan or the problem says so
 //   attend_decode, combine_decode    the attention, in parts where the plan has some
-//   exchange, round_output           several ranks: partial results, rounded once
+//   the stages of ranks/exchange.h, round_output
+//                                    several ranks: partial results, rounded once
 //   project_value                    latent output @ W_UV
 #pragma once
 

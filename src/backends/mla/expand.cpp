@@ -164,10 +164,39 @@ attn::AttendParams MlaExpand::attend_params(const MlaRank& rank, const Expanded&
   return p;
 }
 
+void MlaExpand::add_widening_step() {
+  if (widened_.empty()) return;
+  work_.add_each("widen_partials", false, &Ops::copy, std::exchange(widened_, {}));
+}
+
 std::function<void()> MlaExpand::attend_into(const MlaRank& rank, attn::AttendParams p,
+                                             const std::vector<std::int32_t>& key_lens,
                                              void* output, attn::Element output_element,
                                              i64 token_stride) {
   p.output_element = output_element;
+  if (work_.users_prefill) {
+    p.output_head_stride = work_.sizes.value;
+    p.output_element = work_.element;
+    p.output = output;
+    p.output_token_stride = token_stride;
+    if (output_element != work_.element) {
+      const i64 row = rank.heads * work_.sizes.value;
+      p.output = work_.workspace(tokens() * row, work_.element, "output of a call");
+      p.output_token_stride = row;
+      attn::CopyParams wide{};
+      wide.source_element = work_.element;
+      wide.output_element = output_element;
+      wide.source = p.output;
+      wide.output = output;
+      wide.source_strides[1] = row;
+      wide.output_strides[1] = token_stride;
+      wide.extents[0] = wide.extents[2] = 1;
+      wide.extents[1] = tokens();
+      wide.width = row;
+      widened_.push_back(wide);
+    }
+    return work_.users_prefill(p, key_lens);
+  }
   p.output = output;
   p.output_token_stride = token_stride;
   p.output_head_stride = work_.sizes.value;

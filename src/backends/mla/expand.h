@@ -54,9 +54,13 @@ class MlaExpand {
   attn::AttendParams attend_params(const MlaRank& rank, const Expanded& kv,
                                    const std::vector<std::int32_t>& key_lens, bool causal);
   /// Makes the attention write V columns a head: with padding through a wide buffer whose last
-  /// columns are cut off.
-  std::function<void()> attend_into(const MlaRank& rank, attn::AttendParams attend, void* output,
+  /// columns are cut off. `key_lens` as in attend_params(). What a user's kernel leaves in 16 bits
+  /// where `output_element` is f32 has to be widened by a step of its own behind it.
+  std::function<void()> attend_into(const MlaRank& rank, attn::AttendParams attend,
+                                    const std::vector<std::int32_t>& key_lens, void* output,
                                     attn::Element output_element, attn::i64 token_stride);
+  /// That step, of all attentions since the last one; nothing where there is nothing to widen.
+  void add_widening_step();
 
   Partial make_partial(const MlaRank& rank, const std::string& name);
   attn::MergeParams merge_params(const MlaRank& rank, const Partial& prefix,
@@ -74,6 +78,7 @@ class MlaExpand {
   const void* query_ = nullptr;      // [T_prefill, N, P + R]
   const int* query_start_loc_ = nullptr;
   const float* one_ = nullptr;
+  std::vector<attn::CopyParams> widened_;  // still to be queued
 };
 
 /// Runs them in order.

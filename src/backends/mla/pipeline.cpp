@@ -31,13 +31,22 @@ class NativeMlaPipeline final : public MlaPipeline {
                     const BackendInputs& inputs, Ops& ops)
       : MlaPipeline(capability, problem, inputs, ops) {
     if (capability.sparse) {
-      add_mla_sparse(work());
+      wrong_choice_ = add_mla_sparse(work());
     } else {
       if (work().plan.batch.num_decodes > 0) add_mla_decode(work());
       if (work().plan.batch.num_prefills > 0) add_mla_prefill(work());
     }
     add_output_quant();
   }
+
+  PipelineOutput read_output(bool with_cache) override {
+    PipelineOutput output = MlaPipeline::read_output(with_cache);
+    if (wrong_choice_ && output.defect.empty()) output.defect = wrong_choice_();
+    return output;
+  }
+
+ private:
+  std::function<std::string()> wrong_choice_;  // of an indexer
 };
 
 std::int64_t elements(const std::vector<std::int64_t>& shape) {

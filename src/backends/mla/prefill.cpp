@@ -28,17 +28,18 @@ class MlaPrefill {
       if (!work_.plan.chunks) {
         attend.lse = lse_of(rank);
         attend.lse_stride = work_.num_rows;
-        attends.push_back(
-            expand_.attend_into(rank, attend, output_of(rank), work_.element, output_stride()));
+        attends.push_back(expand_.attend_into(rank, attend, lens, output_of(rank), work_.element,
+                                              output_stride()));
         continue;
       }
       suffixes.push_back(expand_.make_partial(rank, "new tokens"));
       attend.lse = suffixes.back().lse;
       attend.lse_stride = tokens();
-      attends.push_back(expand_.attend_into(rank, attend, suffixes.back().output,
+      attends.push_back(expand_.attend_into(rank, attend, lens, suffixes.back().output,
                                             attn::Element::kF32, rank.heads * work_.sizes.value));
     }
     work_.add_attend_step("attend_new_tokens", run_all(attends));
+    expand_.add_widening_step();
     if (work_.plan.chunks) add_merge(context_.add_steps(), suffixes);
   }
 
@@ -202,12 +203,13 @@ void MlaContext::add_chunk(std::size_t index, const std::vector<Partial>& to) {
     attn::AttendParams attend = expand_.attend_params(rank, w.expanded, chunk.lens, false);
     attend.lse = result.lse;
     attend.lse_stride = work_.plan.batch.num_prefill_tokens;
-    attends.push_back(expand_.attend_into(rank, attend, result.output, attn::Element::kF32,
-                                          rank.heads * work_.sizes.value));
+    attends.push_back(expand_.attend_into(rank, attend, chunk.lens, result.output,
+                                          attn::Element::kF32, rank.heads * work_.sizes.value));
   }
   work_.add_step(side_step("project_context", run_all(std::move(expansions)), 0,
                            expand_.flops(chunk.num_tokens)));
   work_.add_attend_step("attend_context", run_all(std::move(attends)));
+  expand_.add_widening_step();
 }
 
 /// Dequantised to the activation type, except for e4m3 prefill, which takes the codes as they are
@@ -282,9 +284,12 @@ void MlaContext::add_gather_from_ranks(std::size_t index) {
   }
   work_.add_each("gather_context", false, &Ops::cp_gather, std::move(gathers));
   const auto bytes = static_cast<std::size_t>(chunk.num_local_tokens * entry * work_.size);
-  work_.add_step(side_step("all_gather_context", [comm = work_.comm, send, receive, bytes] {
-    comm->all_gather(send, receive, bytes);
-  }));
+  const double received =
+      work_.is_real_rank() ? static_cast<double>(bytes) * (work_.comm->world_size() - 1) : 0;
+  work_.add_step(side_step(
+      "all_gather_context",
+      [comm = work_.comm, send, receive, bytes] { comm->all_gather(send, receive, bytes); },
+      received));
   work_.add_each("reorg_context", false, &Ops::gather_rows, std::move(reorgs));
 }
 

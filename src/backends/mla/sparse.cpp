@@ -4,7 +4,9 @@
 #include "backends/mla/sparse.h"
 
 #include <algorithm>
+#include <memory>
 
+#include "backends/mla/index_steps.h"
 #include "backends/mla/query.h"
 #include "metadata/int_math.h"
 #include "metadata/mla/sparse_index.h"
@@ -54,6 +56,12 @@ class MlaSparse {
     add_value_projection(work_, {{output, attend.output_token_stride}}, tokens_);
   }
 
+  std::function<std::string()> wrong_choice() const {
+    if (!indexer_) return {};
+    return
+        [indexer = indexer_, starts = workspace_starts_] { return indexer->wrong_choice(starts); };
+  }
+
  private:
   attn::AttendParams attend_params(const void* query, attn::Element element, void* output) {
     attn::AttendParams p{};
@@ -86,12 +94,18 @@ class MlaSparse {
     return p;
   }
 
-  /// Slots in the cache, or rows of the workspace for the requests that have a place in it.
+  /// Slots in the cache, or rows of the workspace for the requests that have a place in it: drawn
+  /// ones, or those that the steps of an indexer choose.
   attn::SparseParams sparse_params() {
     const Tensor& topk = work_.inputs.topk_indices;
     attn::SparseParams sparse{};
     sparse.format = work_.entry_format();
-    sparse.slots = work_.memory.upload(mla_sparse_slots(work_, workspace_starts_), "slots");
+    if (has_indexer(work_.problem)) {
+      indexer_ = std::make_shared<MlaIndexer>(work_);
+      sparse.slots = indexer_->add_steps(workspace_starts_);
+    } else {
+      sparse.slots = work_.memory.upload(mla_sparse_slots(work_, workspace_starts_), "slots");
+    }
     sparse.slots_stride = topk.dim(1);
     sparse.topk = static_cast<int>(topk.dim(1));
     sparse.num_slots = work_.cache_before.data.dim(0) * work_.cache_before.data.dim(1);
@@ -183,6 +197,7 @@ class MlaSparse {
   i64 tokens_;
   i64 padded_heads_;
   std::vector<std::int32_t> workspace_starts_;  // [B]; -1 = read from the cache
+  std::shared_ptr<MlaIndexer> indexer_;         // lives as long as who asks it
 };
 
 }  // namespace
@@ -207,6 +222,10 @@ std::vector<std::int32_t> mla_sparse_slots(const MlaWork& work,
   return convert_request_indices(args).slots;
 }
 
-void add_mla_sparse(MlaWork& work) { MlaSparse(work).add_steps(); }
+std::function<std::string()> add_mla_sparse(MlaWork& work) {
+  MlaSparse sparse(work);
+  sparse.add_steps();
+  return sparse.wrong_choice();
+}
 
 }  // namespace attnbench

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "backends/mla/work.h"
@@ -12,7 +14,9 @@
 namespace attnbench {
 
 /// Queues the steps for every row of the batch; they write MlaWork::output and LSE as a whole.
-void add_mla_sparse(MlaWork& work);
+/// With an indexer its steps come first, and what is returned tells after a run whether it has
+/// chosen other keys than the definition does, in words or not at all; else it is empty.
+std::function<std::string()> add_mla_sparse(MlaWork& work);
 
 /// The slots of the keys that every row's list names, [T, topk], -1 for places of a list that name
 /// none; of the requests with a place in the workspace its rows instead

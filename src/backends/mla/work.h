@@ -82,7 +82,15 @@ class MlaWork {
   float* lse = nullptr;                    // [at least N, T_pad]
   Buffer* cache = nullptr;
 
+  /// A user's kernel for the attention of prefills, or nothing. It is given the parameters of a
+  /// call, with an output [T, N, V] of `element` and an LSE, and its number of keys a request;
+  /// what it gives back runs the call.
+  std::function<std::function<void()>(const attn::AttendParams&, const std::vector<std::int32_t>&)>
+      users_prefill;
+
   bool has_ranks() const { return comm != nullptr; }
+  /// One of several processes or devices.
+  bool is_real_rank() const { return comm != nullptr && simulated_ == nullptr; }
   attn::MlaEntry entry_format() const;
   /// The paged entries of a rank as the requests from `first_request` on see them.
   attn::MlaEntries entries(const MlaRank& rank, int first_request) const;

@@ -6,6 +6,7 @@
 #include "backends/backend_list.h"
 #include "backends/op/cache_steps.h"
 #include "backends/op/facts.h"
+#include "backends/op/index_steps.h"
 #include "backends/op/merge_steps.h"
 #include "backends/op/metadata_steps.h"
 #include "backends/op/output_steps.h"
@@ -13,9 +14,8 @@
 #include "backends/op/quant_steps.h"
 
 namespace attnbench {
-namespace {
 
-void queue(OpPipeline& op) {
+void queue_operation(OpPipeline& op) {
   const bool mla = op.problem().op.mla;
   switch (*op.problem().op.name) {
     case OpKind::kReshapeAndCache:
@@ -38,8 +38,16 @@ void queue(OpPipeline& op) {
       return queue_mm_quant(op);
     case OpKind::kMetadata:
       return queue_metadata(op);
+    case OpKind::kIndexKeyCache:
+      return queue_index_key_cache(op);
+    case OpKind::kIndexLogits:
+      return queue_index_logits(op);
+    case OpKind::kIndexTopk:
+      return queue_index_topk(op);
   }
 }
+
+namespace {
 
 /// The variant by the name of the function that vLLM has for it.
 std::string function_name(const Problem& problem) {
@@ -82,6 +90,12 @@ std::string function_name(const Problem& problem) {
       return "quantize_fp8_maybe_pad_head_dim";
     case OpKind::kMetadata:
       return "build, then update_block_table";
+    case OpKind::kIndexKeyCache:
+      return "indexer_k_quant_and_cache";
+    case OpKind::kIndexLogits:
+      return "fp8_paged_mqa_logits";
+    case OpKind::kIndexTopk:
+      return "top_k_per_row, then convert_req_index_to_global_index";
   }
   return "";
 }
@@ -105,7 +119,7 @@ class OpsBackend final : public Backend {
                                     Ops& ops) const override {
     if (inputs.op == nullptr) fail(ErrorKind::kInternal, "OPS: no operands were given");
     auto pipeline = std::make_unique<OpPipeline>(problem, *inputs.op, ops);
-    queue(*pipeline);
+    queue_operation(*pipeline);
     return pipeline;
   }
   Facts explain(const Problem& problem, const DeviceFacts&) const override {

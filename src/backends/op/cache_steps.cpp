@@ -62,8 +62,8 @@ class CacheWriter {
     write.quantise = cache_write_mode(cache.dtype);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
     if (!reads_tensor_scales(cache.dtype)) return;
-    write.k_scale = op_.memory().upload(scale_of_heads(cache.k_scale, heads), "k_scale");
-    write.v_scale = op_.memory().upload(scale_of_heads(cache.v_scale, heads), "v_scale");
+    write.k_scale = op_.scale_operand("k_scale", scale_of_heads(cache.k_scale, heads));
+    write.v_scale = op_.scale_operand("v_scale", scale_of_heads(cache.v_scale, heads));
   }
 
   /// Pointers into the cache that begins at `data`.
@@ -111,8 +111,7 @@ void queue_int8_write(OpPipeline& op) {
 }
 
 const float* upload_k_scale(OpPipeline& op) {
-  const std::vector<float> scale{static_cast<float>(op.problem().kv_cache.k_scale.at(0))};
-  return op.memory().upload(scale, "k_scale");
+  return op.scale_operand("k_scale", {static_cast<float>(op.problem().kv_cache.k_scale.at(0))});
 }
 
 /// Everything but kv_c and k_pe.
@@ -303,7 +302,7 @@ void queue_mla_rope(OpPipeline& op, bool writes) {
 
 void queue_gather(OpPipeline& op) {
   attn::MlaEntries entries = entries_of(op);
-  entries.cache = op.memory().upload(op.inputs().mla_cache.data, "kv_cache");
+  entries.cache = op.operand("kv_cache", op.inputs().mla_cache.data);
   const bool packed = is_packed(op.problem().kv_cache.dtype);
   if (op.problem().op.raw) return queue_raw_gather(op, entries);
   packed ? queue_upconvert(op, entries) : queue_dequantising_gather(op, entries);

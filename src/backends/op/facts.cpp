@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "backends/backend_list.h"
+#include "backends/op/index_steps.h"
 #include "backends/refusals.h"
 #include "inputs/cache/cache_cells.h"
 #include "metadata/int_math.h"
@@ -241,6 +242,10 @@ double op_traffic(const Problem& problem) {
       return mm_quant_bytes(problem);
     case OpKind::kMetadata:
       return metadata_bytes(problem);
+    case OpKind::kIndexKeyCache:
+    case OpKind::kIndexLogits:
+    case OpKind::kIndexTopk:
+      return index_traffic(problem);
   }
   return 0;
 }

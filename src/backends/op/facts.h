@@ -31,6 +31,7 @@ KernelRules op_kernel_rules(const Problem& problem);
 ///   merge, dcp_correct   partial outputs and LSEs, the result; sums over ranks in f32
 ///   quantize             values, codes, scales; so has output_quant
 ///   mm_quant             the same; values twice where the scale has to be found first
+///   index_...            as index_traffic() says
 ///   metadata             block tables before and after the update, slots, lengths
 double op_traffic(const Problem& problem);
 

@@ -41,9 +41,7 @@ class RankExchange {
     received_ = static_cast<float*>(op_.memory().workspace(
         rank_elements() * (all ? ranks_ : 1) * i64{sizeof(float)}, "received"));
     op_.add_step([this] {
-      for (int rank = 0; rank < ranks_; ++rank) {
-        for (int part = 0; part < ranks_; ++part) correct(rank, part);
-      }
+      for (int rank = 0; rank < ranks_; ++rank) correct(rank);
     });
     op_.add_step(side_step(all ? "all_reduce" : "reduce_scatter", [this, all] { reduce(all); }));
     op_.add_step(side_step("round", [this] {
@@ -90,24 +88,25 @@ class RankExchange {
     op_.ops().copy(copy);
   }
 
-  void correct(int rank, int part) {
+  void correct(int rank) {
     attn::DcpCorrectParams p{};
-    const i64 first_lse = i64{part} * own_heads_ * tokens_;
-    p.lses = {lses_ + first_lse, i64{heads_} * tokens_, 1, tokens_, ranks_, base_two()};
+    p.lses = {lses_, i64{heads_} * tokens_, 1, tokens_, ranks_, base_two()};
     p.rank = rank;
     p.partial_element = element_of(partial_.dtype());
-    p.partial = source_ + (rank * rank_elements() + i64{part} * own_heads_ * width_) * size();
+    p.partial = source_ + rank * rank_elements() * size();
     p.partial_token_stride = i64{heads_} * width_;
     p.partial_head_stride = p.output_head_stride = width_;
     p.output_element = attn::Element::kF32;
-    p.output = parts_ + rank * rank_elements() + part * own_elements();
+    p.output = parts_ + rank * rank_elements();
     p.output_token_stride = i64{own_heads_} * width_;
-    p.output_lse = lse_ + first_lse;
+    p.output_lse = lse_;
     p.lse_token_stride = 1;
     p.lse_head_stride = tokens_;
     p.num_tokens = tokens_;
-    p.num_heads = own_heads_;
+    p.num_heads = heads_;
     p.head_size = width_;
+    p.part_heads = own_heads_;
+    p.output_part_stride = own_elements();
     op_.ops().correct_dcp(p);
   }
 

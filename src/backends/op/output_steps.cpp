@@ -20,8 +20,7 @@ void queue_static_output(OpPipeline& op) {
   p.num_rows = problem.num_tokens();
   p.codes = static_cast<unsigned char*>(
       op.output("output", poisoned_tensor(Dtype::kE4M3, {p.num_rows, a.num_heads, a.v_head_size})));
-  const std::vector<float> scale{static_cast<float>(problem.output_quant.scale)};
-  p.scale = op.memory().upload(scale, "output_scale");
+  p.scale = op.scale_operand("output_scale", {static_cast<float>(problem.output_quant.scale)});
   p.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
   queue_reset(op, p.num_saturated);
   op.add_step([&op, p] { op.ops().quantise_fp8(p); });
@@ -71,8 +70,8 @@ void queue_nvfp4_output(OpPipeline& op) {
   }
   p.scales = static_cast<unsigned char*>(op.output("output_scales", std::move(scales)));
   p.swizzled = swizzled ? 1 : 0;
-  const std::vector<float> scale{static_cast<float>(problem.output_quant.scale)};
-  p.global_scale = op.memory().upload(scale, "output_scale");
+  p.global_scale =
+      op.scale_operand("output_scale", {static_cast<float>(problem.output_quant.scale)});
   op.add_step([&op, p] { op.ops().quantise_nvfp4(p); });
 }
 

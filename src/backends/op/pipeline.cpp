@@ -20,15 +20,28 @@ bool holds_poison(const Tensor& tensor) {
 
 }  // namespace
 
+const void* OpPipeline::operand(const std::string& name, const Tensor& tensor) {
+  const void* memory = memory_.upload(tensor, name);
+  operands_.push_back({name, &tensor, memory, false});
+  return memory;
+}
+
+const float* OpPipeline::scale_operand(const std::string& name, const std::vector<float>& scale) {
+  described_.push_back(Tensor::from_f32(scale, {static_cast<std::int64_t>(scale.size())}));
+  return static_cast<const float*>(operand(name, described_.back()));
+}
+
 void* OpPipeline::output(const std::string& name, Tensor before) {
   const bool is_poison = holds_poison(before);
   Output output{name, std::move(before), is_poison, nullptr, nullptr};
   output.buffer = &memory_.allocate(output.before.size_bytes() + kPoisonBytes, name);
   outputs_.push_back(std::move(output));
+  operands_.push_back({name, &outputs_.back().before, outputs_.back().buffer->data(), true});
   return outputs_.back().buffer->data();
 }
 
 void OpPipeline::add_step(std::function<void()> run) {
+  if (users_run_) run = users_run_;
   add_step(counted_step(to_string(*problem_.op.name), std::move(run), op_traffic(problem_)));
 }
 

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,7 +37,11 @@ class OpPipeline final : public Pipeline {
   Ops& ops() { return ops_; }
 
   /// An operand on the device. Rows of poison follow the last one where the operand has them.
-  const void* operand(const std::string& name) { return memory_.upload(inputs_.at(name), name); }
+  const void* operand(const std::string& name) { return operand(name, inputs_.at(name)); }
+  /// The same of a tensor that is no operand of the case by this name; it must outlive the steps.
+  const void* operand(const std::string& name, const Tensor& tensor);
+  /// Scales that come from the problem, f32 [scale.size()].
+  const float* scale_operand(const std::string& name, const std::vector<float>& scale);
   template <typename T>
   const T* operand_of(const std::string& name) {
     return static_cast<const T*>(operand(name));
@@ -58,6 +64,18 @@ class OpPipeline final : public Pipeline {
 
   /// The step that counts; its bytes are op_traffic(). The others are shown beside it.
   void add_step(std::function<void()> run);
+  /// From now on the step that counts runs this instead: a user's kernel, between the other steps
+  /// of the operation.
+  void replace_counted_step(std::function<void()> run) { users_run_ = std::move(run); }
+
+  /// What steps read and write, in the order in which it was named.
+  struct Operand {
+    std::string name;
+    const Tensor* tensor;  // shape and type; of an operand also its values
+    const void* memory;
+    bool is_output;
+  };
+  const std::vector<Operand>& operands() const { return operands_; }
   void add_step(Step step) { steps_.push_back(std::move(step)); }
 
  private:
@@ -77,9 +95,15 @@ class OpPipeline final : public Pipeline {
   const OpInputs& inputs_;
   Ops& ops_;
   DeviceBuffers memory_;
-  std::vector<Output> outputs_;
+  std::deque<Output> outputs_;  // stay where they are
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<Step> steps_;
+  std::deque<Tensor> described_;  // that operands_ points to
+  std::vector<Operand> operands_;
+  std::function<void()> users_run_;
 };
+
+/// Queues the steps of the problem's operation on an empty pipeline.
+void queue_operation(OpPipeline& op);
 
 }  // namespace attnbench

@@ -23,8 +23,7 @@ void queue_fp8_query(OpPipeline& op) {
   p.num_rows = query.tokens;
   p.codes = static_cast<unsigned char*>(op.output(
       "output", poisoned_tensor(Dtype::kE4M3, {query.tokens, query.heads, query.head_size})));
-  p.scale = op.memory().upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)},
-                               "q_scale");
+  p.scale = op.scale_operand("q_scale", {static_cast<float>(problem.kv_cache.q_scale)});
   p.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
   queue_reset(op, p.num_saturated);
   op.add_step([&op, p] { op.ops().quantise_fp8(p); });
@@ -95,8 +94,7 @@ void queue_latent_query(OpPipeline& op) {
   nope.code_row_stride = width;
   nope.codes = static_cast<unsigned char*>(
       op.output("output", poisoned_tensor(Dtype::kE4M3, {tokens, heads, width})));
-  nope.scale = op.memory().upload(std::vector<float>{static_cast<float>(problem.kv_cache.q_scale)},
-                                  "q_scale");
+  nope.scale = op.scale_operand("q_scale", {static_cast<float>(problem.kv_cache.q_scale)});
   nope.num_saturated = static_cast<i64*>(zeroed_counter(op, "num_saturated"));
   attn::StaticQuantiseParams rope = nope;
   rope.source = op.operand("q_pe");

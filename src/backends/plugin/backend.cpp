@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <sstream>
@@ -12,6 +13,7 @@
 #include "backends/attention/capability.h"
 #include "backends/op/facts.h"
 #include "backends/plugin/mla_pipeline.h"
+#include "backends/plugin/mla_prefill_pipeline.h"
 #include "backends/plugin/op_pipeline.h"
 #include "backends/plugin/pipeline.h"
 #include "core/error.h"
@@ -33,6 +35,7 @@ class PluginBackend final : public Backend {
         device_(device),
         dense_mla_(plugin_mla_capability(plugin.table, false)),
         sparse_mla_(plugin_mla_capability(plugin.table, true)),
+        prefill_mla_(plugin_prefill_capability(plugin.table)),
         info_(std::move(info)),
         description_(describe(plugin.table.description, info_)) {
     plugin_.on_cuda = device.is_cuda;
@@ -55,6 +58,7 @@ class PluginBackend final : public Backend {
 
   const MlaCapability* mla_capability(const Problem& problem) const override {
     if (problem.attention.type != AttentionType::kMla) return nullptr;
+    if (takes_mla_prefills()) return &prefill_mla_;
     return problem.mla.sparse_topk ? &sparse_mla_ : &dense_mla_;
   }
 
@@ -82,6 +86,10 @@ class PluginBackend final : public Backend {
     // Why again: one request of a batch may be a problem that the plugin does not take.
     const std::vector<std::string> reasons = refusals(problem, device_.facts);
     if (!reasons.empty()) fail(ErrorKind::kUnsupported, "{}", fmt::join(reasons, "; "));
+    if (problem.attention.type == AttentionType::kMla && takes_mla_prefills()) {
+      return std::make_unique<PluginMlaPrefillPipeline>(prefill_mla_, problem, inputs, ops,
+                                                        loaded(), device_);
+    }
     if (const MlaCapability* mla = mla_capability(problem)) {
       return std::make_unique<PluginMlaPipeline>(*mla, problem, inputs, ops, loaded(), device_);
     }
@@ -99,7 +107,9 @@ class PluginBackend final : public Backend {
                 {"sha256", info_.sha256},
                 {"lse", lse_words()}};
     if (const MlaCapability* mla = mla_capability(problem)) {
-      facts.emplace_back("form", "latent, all requests");
+      facts.emplace_back("form", takes_mla_prefills()
+                                     ? "expanded heads, prefills; decodes are those of MLA"
+                                     : "latent, all requests");
       const bool is_fp8 = plan_mla(*mla, problem).quantised_query;
       facts.emplace_back("query", is_fp8 ? "fp8_e4m3" : "as given");
     } else if (problem.attention.type == AttentionType::kOp) {
@@ -138,7 +148,31 @@ class PluginBackend final : public Backend {
     return reasons;
   }
 
+  bool takes_mla_prefills() const {
+    return (plugin_.table.attention_types & ATTNBENCH_MLA_PREFILL) != 0;
+  }
+
+  /// Each reason against any of the calls, once.
+  std::vector<std::string> prefill_reasons(const Problem& problem) const {
+    if (problem.dcp.world_size > 1) return {"DCP not supported"};
+    if (problem.attention.dtype == Dtype::kF32)
+      return {"float32 prefills are not handed to plugins"};
+    std::vector<std::string> reasons = mla_refusals(prefill_mla_, problem, device_.facts);
+    if (!reasons.empty()) return reasons;
+    if (plan_mla(prefill_mla_, problem).fp8_prefill) return {"fp8 prefill"};
+    const auto calls = mla_prefill_calls(prefill_mla_, problem, device_);
+    if (calls.empty()) return {"no prefills in the batch"};
+    for (const auto& call : calls) {
+      for (std::string& reason : own_reasons(*call, problem)) {
+        const bool is_known = std::find(reasons.begin(), reasons.end(), reason) != reasons.end();
+        if (!is_known) reasons.push_back(std::move(reason));
+      }
+    }
+    return reasons;
+  }
+
   std::vector<std::string> mla_reasons(const Problem& problem) const {
+    if (takes_mla_prefills()) return prefill_reasons(problem);
     if ((plugin_.table.attention_types & ATTNBENCH_MLA) == 0) {
       return {"attention type mla not supported"};
     }
@@ -161,6 +195,10 @@ class PluginBackend final : public Backend {
     if (has_cache && !is_paged && calculates_kv_scales(problem)) {
       reasons.emplace_back("scales calculated in the step, with ragged keys");
     }
+    const bool has_token_scales = has_cache && has_token_head_codes(problem.kv_cache.dtype);
+    if (has_token_scales && cache_layout() != CacheLayoutKind::kTr) {
+      reasons.emplace_back("scales of each token and head need kv PAGED_INTERLEAVED");
+    }
     if (has_cache && is_paged && problem.attention.v_head_size != problem.attention.head_size) {
       reasons.emplace_back("v_head_size not supported");
     }
@@ -174,6 +212,8 @@ class PluginBackend final : public Backend {
   std::vector<std::string> limits_of_layout(const Problem& problem) const {
     const bool writes = (plugin_.table.operations & ATTNBENCH_OP_RESHAPE_AND_CACHE) != 0;
     if (problem.op.name != OpKind::kReshapeAndCache || !writes) return {};
+    // Latents have one layout, and int8 caches come as a whole.
+    if (problem.op.mla || problem.kv_cache.int8_level > 0) return {};
     const OpCacheLayout layout = problem.op.cache_layout;
     const bool fits = layout == OpCacheLayout::kTr
                           ? cache_layout() == CacheLayoutKind::kTr
@@ -221,6 +261,7 @@ class PluginBackend final : public Backend {
   PluginDevice device_;
   MlaCapability dense_mla_;
   MlaCapability sparse_mla_;
+  MlaCapability prefill_mla_;
   PluginInfo info_;
   std::string description_;
 };

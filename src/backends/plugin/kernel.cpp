@@ -85,6 +85,7 @@ PluginKernel::PluginKernel(DeviceBuffers& memory, const PluginTable& plugin,
       plugin_(plugin),
       run_name_(fmt::format("run() of {}", plugin.table.name)),
       list_(device, plugin.table.lse_axes == ATTNBENCH_LSE_TH),
+      returned_(memory, tensors_),
       state_(plugin) {
   tensors_.struct_size = sizeof tensors_;
 }
@@ -140,6 +141,7 @@ void PluginKernel::prepare(const AttnbenchProblem& problem, const std::vector<In
 
 void PluginKernel::run() {
   void* const stream = ops_.stream_for(run_name_);
+  has_run_ = true;
   const auto complaint =
       complaint_of(plugin_, [&] { return plugin_.table.run(state_.get(), stream); });
   if (refused_memory_) std::rethrow_exception(std::exchange(refused_memory_, nullptr));
@@ -147,15 +149,12 @@ void PluginKernel::run() {
 }
 
 void PluginKernel::collect() {
-  if (plugin_.collect == nullptr) return;
-  const auto complaint = complaint_of(plugin_, [&] { return plugin_.collect(state_.get()); });
-  if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
+  if (collects() && has_run_) collect_sample();
 }
 
 void PluginKernel::collect_sample() {
-  const auto complaint =
-      complaint_of(plugin_, [&] { return plugin_.collect_sample(state_.get()); });
-  if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
+  has_run_ = false;
+  returned_.bring(plugin_.returned(state_.get()));
 }
 
 void PluginKernel::finish() {
@@ -165,11 +164,7 @@ void PluginKernel::finish() {
 }
 
 void PluginKernel::negate(const void* memory, Dtype dtype) {
-  Buffer& buffer = memory_.starting_at(memory);
-  Tensor values = memory_.read(
-      memory, dtype, {static_cast<std::int64_t>(buffer.size_bytes() / dtype_size(dtype))});
-  attnbench::negate(values);
-  ops_.upload(buffer, values.bytes(), values.size_bytes());
+  negate_buffer(memory_, memory, dtype);
 }
 
 /// Empty, or where an input is not what it was.
@@ -222,6 +217,14 @@ void PluginKernel::convert_lse(PipelineOutput& output) {
   for (std::int64_t i = 0; i < output.lse->num_elements(); ++i) {
     lse[i] = to_natural(lse[i], convention);
   }
+}
+
+void negate_buffer(DeviceBuffers& memory, const void* data, Dtype dtype) {
+  Buffer& buffer = memory.starting_at(data);
+  Tensor values = memory.read(data, dtype,
+                              {static_cast<std::int64_t>(buffer.size_bytes() / dtype_size(dtype))});
+  negate(values);
+  memory.ops().upload(buffer, values.bytes(), values.size_bytes());
 }
 
 void negate(Tensor& tensor) {

@@ -13,6 +13,7 @@
 #include "backends/backend.h"
 #include "backends/device_buffers.h"
 #include "backends/plugin/problem.h"
+#include "backends/plugin/returned.h"
 #include "ops/ops.h"
 #include "plugin/plugin_library.h"
 
@@ -92,12 +93,13 @@ class PluginKernel {
   void prepare(const AttnbenchProblem& problem, const std::vector<Input>& values);
   /// The step of the pipeline. Errors: BackendFailure.
   void run();
-  /// What run() gives as tensors of its own comes to ours, outside of what is timed.
+  /// Queues the copies of the tensors that the last run() returned to ours, once. No code of the
+  /// plugin runs.
   void collect();
-  /// The same behind a timed run, which may be the replay of a graph: without a run() of its own.
-  /// Only queued.
+  /// The same behind a timed run, which may be the replay of a graph: without a run() of its own,
+  /// it leaves its results in the tensors that the recorded one returned.
   void collect_sample();
-  bool collects() const { return plugin_.collect != nullptr; }
+  bool collects() const { return plugin_.returned != nullptr; }
   /// Destroys the plugin's state; nothing may run afterwards. Errors: BackendFailure.
   void finish();
 
@@ -123,7 +125,9 @@ class PluginKernel {
   std::deque<Tensor> watched_tensors_;
   std::vector<Input> watched_;
   std::exception_ptr refused_memory_;
-  PluginState state_;  // last: destroyed before everything that it may point to
+  ReturnedTensors returned_;
+  bool has_run_ = false;  // since the last collect()
+  PluginState state_;     // last: destroyed before everything that it may point to
 };
 
 /// What a call of a plugin's function complains of; nothing when it went well. A C++ exception
@@ -141,6 +145,9 @@ std::optional<std::string> complaint_of(const PluginTable& plugin, Call call) {
     return "threw an exception";
   }
 }
+
+/// Flips the sign of every element of the buffer that begins at `data`.
+void negate_buffer(DeviceBuffers& memory, const void* data, Dtype dtype);
 
 /// Flips the sign of every element of a floating-point tensor.
 void negate(Tensor& tensor);

@@ -60,6 +60,13 @@ MlaCapability plugin_mla_capability(const AttnbenchBackend& table, bool sparse) 
   return c;
 }
 
+MlaCapability plugin_prefill_capability(const AttnbenchBackend& table) {
+  MlaCapability c = plain_mla_capability();
+  c.name = table.name;
+  c.dtypes = {Dtype::kF16, Dtype::kBF16};
+  return c;
+}
+
 PluginMlaPipeline::PluginMlaPipeline(const MlaCapability& capability, const Problem& problem,
                                      const BackendInputs& inputs, Ops& ops,
                                      const PluginTable& plugin, const PluginDevice& device)
@@ -178,7 +185,7 @@ UsersPipeline::Words PluginMlaPipeline::words() const {
 }
 
 void PluginMlaPipeline::negate_query() {
-  flip_query();
+  flip_mla_query(work());
   const AttnbenchTensor* lists = kernel_.tensors().topk_slots;
   if (lists == nullptr) return;
   shows_other_lists_ = !shows_other_lists_;
@@ -186,32 +193,35 @@ void PluginMlaPipeline::negate_query() {
   work().ops.upload(work().memory.starting_at(lists->data), shown.bytes(), shown.size_bytes());
 }
 
-void PluginMlaPipeline::flip_query() {
-  work().ops.synchronize();
-  kernel_.negate(work().query, dtype_of(work().element));
-}
-
 void PluginMlaPipeline::negate_inputs() {
-  flip_query();
-  kernel_.negate(work().new_kv_c, dtype_of(work().element));
-  kernel_.negate(work().new_k_pe, dtype_of(work().element));
-  negate_entries();
+  flip_mla_query(work());
+  flip_mla_latents(work());
 }
 
-void PluginMlaPipeline::negate_entries() {
-  MlaWork& w = work();
-  if (w.entry_format() != attn::MlaEntry::kDsMla) {
-    return kernel_.negate(w.cache->data(), w.cache_before.data.dtype());
-  }
-  Tensor entries = w.read_cache();
-  negate_ds_mla(entries);
-  w.ops.upload(*w.cache, entries.bytes(), entries.size_bytes());
-}
-
-/// Codes of a quantised output have a sign each, two of them in a byte of NVFP4.
 void PluginMlaPipeline::negate_output(PipelineOutput& output) const {
+  negate_mla_output(work().problem, output);
+}
+
+void flip_mla_query(MlaWork& work) {
+  work.ops.synchronize();
+  negate_buffer(work.memory, work.query, dtype_of(work.element));
+}
+
+void flip_mla_latents(MlaWork& work) {
+  negate_buffer(work.memory, work.new_kv_c, dtype_of(work.element));
+  negate_buffer(work.memory, work.new_k_pe, dtype_of(work.element));
+  if (work.entry_format() != attn::MlaEntry::kDsMla) {
+    return negate_buffer(work.memory, work.cache->data(), work.cache_before.data.dtype());
+  }
+  Tensor entries = work.read_cache();
+  negate_ds_mla(entries);
+  work.ops.upload(*work.cache, entries.bytes(), entries.size_bytes());
+}
+
+/// Two codes in a byte of NVFP4.
+void negate_mla_output(const Problem& problem, PipelineOutput& output) {
   negate(output.output);
-  if (work().problem.output_quant.type == OutputQuantType::kNvfp4) {
+  if (problem.output_quant.type == OutputQuantType::kNvfp4) {
     std::byte* codes = output.output.bytes();
     for (std::size_t i = 0; i < output.output.size_bytes(); ++i) codes[i] ^= std::byte{0x08};
   }

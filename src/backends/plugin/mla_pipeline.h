@@ -16,6 +16,17 @@ namespace attnbench {
 /// How the kernels of a plugin take part in MLA cases, with lists of keys (`sparse`) or without.
 MlaCapability plugin_mla_capability(const AttnbenchBackend& table, bool sparse);
 
+/// How the prefills of a plugin take part in MLA cases: decodes and everything around the attention
+/// are those of MLA.
+MlaCapability plugin_prefill_capability(const AttnbenchBackend& table);
+
+/// What UsersPipeline says of MLA: the query of all steps changes its sign,
+void flip_mla_query(MlaWork& work);
+/// new latents and those of the cache do,
+void flip_mla_latents(MlaWork& work);
+/// and an output becomes that of the other sign. Codes of a quantised one have a sign each.
+void negate_mla_output(const Problem& problem, PipelineOutput& output);
+
 class PluginMlaPipeline final : public MlaPipeline, public UsersPipeline {
  public:
   /// `capability` and `plugin` must outlive it. Errors: those of MlaPipeline and of
@@ -40,8 +51,6 @@ class PluginMlaPipeline final : public MlaPipeline, public UsersPipeline {
   void add_query_steps();
   void describe_tensors();
   void prepare();
-  void flip_query();
-  void negate_entries();
   void run_steps(std::size_t begin, std::size_t end);
   std::string changed_input();
 

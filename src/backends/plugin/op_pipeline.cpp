@@ -11,13 +11,18 @@ PluginOpPipeline::PluginOpPipeline(const Problem& problem, const OpInputs& input
     : op_(problem, inputs, ops),
       problem_(problem, device),
       kernel_(op_.memory(), plugin, device),
-      operation_(problem.op.name == OpKind::kMerge ? plugin_merge(op_, kernel_)
-                                                   : plugin_cache_write(op_, kernel_)) {
+      operation_(make_operation(problem)) {
   // Why: whether run() waits for a stream that is held is seen with outputs put back behind it.
   op_.keep_outputs_on_device();
   // Why: where nothing is going to run the tensors have no memory.
   if (!problem.inputs.shapes_only) kernel_.prepare(*problem_.get(), operation_->values());
-  op_.add_step([this] { kernel_.run(); });
+  if (!has_named_operands(problem)) op_.add_step([this] { kernel_.run(); });
+}
+
+std::unique_ptr<PluginOperation> PluginOpPipeline::make_operation(const Problem& problem) {
+  if (problem.op.name == OpKind::kMerge) return plugin_merge(op_, kernel_);
+  return has_named_operands(problem) ? plugin_named(op_, kernel_)
+                                     : plugin_cache_write(op_, kernel_);
 }
 
 void PluginOpPipeline::poison_outputs() {
@@ -33,6 +38,7 @@ void PluginOpPipeline::toggle(OperandValues values) {
 
 std::optional<SampleSide> PluginOpPipeline::sample_side() {
   SampleSide side = op_.kept_outputs();
+  if (has_named_operands(op_.problem())) return named_side(std::move(side));
   const bool merges = problem_.get()->operation == ATTNBENCH_OP_MERGE;
   const std::int64_t width = op_.problem().attention.v_head_size;
   std::int64_t first_index = 0;
@@ -47,6 +53,23 @@ std::optional<SampleSide> PluginOpPipeline::sample_side() {
   }
   if (kernel_.collects()) side.collect = [this] { kernel_.collect_sample(); };
   side.read = [this] { return read_output(false); };
+  return side;
+}
+
+/// Signs of all elements of the operands that have any, as the judge draws them.
+SampleSide PluginOpPipeline::named_side(SampleSide side) {
+  std::int64_t first_index = 0;
+  for (const std::string& name : redrawn_operands(op_.problem())) {
+    for (const OpPipeline::Operand& operand : op_.operands()) {
+      if (operand.is_output || operand.name != name) continue;
+      const std::int64_t count = operand.tensor->num_elements();
+      side.query.push_back({const_cast<void*>(operand.memory),
+                            static_cast<int>(dtype_size(operand.tensor->dtype())), 1, count,
+                            first_index, count});
+      first_index += count;
+    }
+  }
+  if (kernel_.collects()) side.collect = [this] { kernel_.collect_sample(); };
   return side;
 }
 

@@ -34,6 +34,8 @@ class PluginOpPipeline final : public Pipeline, public UsersPipeline {
 
  private:
   void toggle(OperandValues values);
+  std::unique_ptr<PluginOperation> make_operation(const Problem& problem);
+  SampleSide named_side(SampleSide side);
 
   OpPipeline op_;
   PluginProblem problem_;

@@ -1,4 +1,5 @@
-// One class for each operation that plugins can take over. Both describe the case's operands where
+// One class for each operation that plugins have tensors of their own for, and one for all others.
+// They describe the case's operands where
 // they lie; nothing is copied or reordered for a plugin, except LSEs whose convention differs.
 #include "backends/plugin/operation.h"
 
@@ -6,10 +7,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "backends/op/cache_steps.h"
 #include "inputs/cache/poison.h"
+#include "metadata/kv_layout.h"
 
 namespace attnbench {
 namespace {
@@ -277,6 +281,103 @@ class PluginMerge final : public PluginOperation {
   Tensor prefix_lse_, suffix_lse_;  // as the plugin has them
 };
 
+/// An operation whose operands a plugin gets by name. The steps of the native operation are queued
+/// as they are, which names all operands and outputs; only the one that counts is the plugin's, so
+/// whatever stands beside it (rows put back before a rotation, counters set to zero, the exchange
+/// between ranks) is there for it as well.
+class PluginNamed final : public PluginOperation {
+ public:
+  PluginNamed(OpPipeline& op, PluginKernel& kernel) : op_(op) {
+    op.replace_counted_step([&kernel] { kernel.run(); });
+    queue_operation(op);
+    const std::vector<std::string> values = redrawn_operands(op.problem());
+    for (const OpPipeline::Operand& operand : op.operands()) {
+      const AttnbenchTensor* tensor =
+          kernel.list().add(operand.memory, operand.tensor->dtype(), operand.tensor->shape());
+      if (tensor == nullptr) continue;  // where nothing is going to run there is no memory
+      operands_.push_back({operand.name.c_str(), tensor, operand.is_output ? 1u : 0u, 0});
+      if (operand.is_output) continue;
+      const bool is_value = std::find(values.begin(), values.end(), operand.name) != values.end();
+      if (is_value || operand.name == "kv_cache") {
+        values_.push_back({operand.name.c_str(), operand.memory, operand.tensor});
+      } else {
+        kernel.watch(operand.name.c_str(), tensor, operand.tensor->dtype());
+      }
+    }
+    kernel.tensors().operands = operands_.data();
+    kernel.tensors().num_operands = static_cast<std::int64_t>(operands_.size());
+    const bool writes_pages = op.problem().op.name == OpKind::kReshapeAndCache ||
+                              op.problem().op.name == OpKind::kRopeAndCache;
+    if (writes_pages && !op.problem().op.mla) describe_caches(kernel);
+  }
+
+  std::vector<PluginKernel::Input> values() const override { return values_; }
+
+  void upload(OperandValues values) override {
+    for (const PluginKernel::Input& input : values_) {
+      Tensor rows = *input.tensor;
+      // A sign is the highest bit of floats; other bytes, as of a packed cache, stay.
+      const bool has_signs = rows.dtype() != Dtype::kU8 && rows.dtype() != Dtype::kI8;
+      if (values == OperandValues::kOther && has_signs) negate(rows);
+      op_.ops().upload(op_.memory().starting_at(input.memory), rows.bytes(), rows.size_bytes());
+    }
+  }
+
+  /// kNegated are the values of the case: what other values make of a rotation, a choice or a scale
+  /// is nothing that the results of the case follow from.
+  void restore(PipelineOutput&) const override {}
+
+  UsersPipeline::Words words() const override {
+    return {"other values", "nothing else was changed"};
+  }
+
+ private:
+  /// Planes of the pages, of every rank where there is a group, and the scales inside of cells.
+  void describe_caches(PluginKernel& kernel) {
+    const AttentionSpec& a = op_.problem().attention;
+    const PagedCache& cache = op_.inputs().cache;
+    const KvLayout& layout = cache.layout;
+    const auto found =
+        std::find_if(op_.operands().begin(), op_.operands().end(),
+                     [](const OpPipeline::Operand& operand) { return operand.name == "kv_cache"; });
+    if (found == op_.operands().end()) return;
+    const char* const memory = static_cast<const char*>(found->memory);
+    const Dtype dtype = cache.data.dtype();
+    const auto size = static_cast<std::int64_t>(dtype_size(dtype));
+    const std::int64_t ranks = op_.problem().dcp.world_size;
+    const std::int64_t blocks =
+        cache.data.num_elements() == 0 ? 0 : op_.problem().kv_cache.num_blocks;
+    std::vector<std::int64_t> shape{blocks, op_.problem().kv_cache.block_size, a.num_kv_heads};
+    std::vector<std::int64_t> strides{layout.block_stride, layout.slot_stride, layout.head_stride};
+    if (ranks > 1) {
+      shape.insert(shape.begin(), ranks);
+      strides.insert(strides.begin(), cache.data.num_elements() / ranks);
+    }
+    const auto plane = [&](std::int64_t offset, Dtype of, std::int64_t width) {
+      std::vector<std::int64_t> of_plane = shape, by = strides;
+      of_plane.push_back(width);
+      by.push_back(1);
+      return kernel.list().add(memory + offset * size, of, of_plane, by);
+    };
+    // Values of int8 level 2 have 16 bits, in a cache whose strides count codes (§2.2).
+    const bool has_wide_values = op_.problem().kv_cache.int8_level == 2;
+    AttnbenchTensors& t = kernel.tensors();
+    t.key_cache = plane(layout.key_offset, dtype, a.head_size);
+    t.value_cache = plane(layout.value_offset, has_wide_values ? a.dtype : dtype, a.v_head_size);
+    if (layout.scale_offset < 0) return;
+    const ScaleView view = per_token_head_scale_view(layout);
+    std::vector<std::int64_t> by{view.block_stride, view.slot_stride, view.head_stride};
+    if (ranks > 1) by.insert(by.begin(), strides.front() * size / std::int64_t{sizeof(float)});
+    const auto* const scales = reinterpret_cast<const float*>(memory);
+    t.k_scale_cache = kernel.list().add(scales + view.key_offset, Dtype::kF32, shape, by);
+    t.v_scale_cache = kernel.list().add(scales + view.value_offset, Dtype::kF32, shape, by);
+  }
+
+  OpPipeline& op_;
+  std::vector<AttnbenchOperand> operands_;
+  std::vector<PluginKernel::Input> values_;
+};
+
 }  // namespace
 
 std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel) {
@@ -285,6 +386,10 @@ std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel
 
 std::unique_ptr<PluginOperation> plugin_merge(OpPipeline& op, PluginKernel& kernel) {
   return std::make_unique<PluginMerge>(op, kernel);
+}
+
+std::unique_ptr<PluginOperation> plugin_named(OpPipeline& op, PluginKernel& kernel) {
+  return std::make_unique<PluginNamed>(op, kernel);
 }
 
 }  // namespace attnbench

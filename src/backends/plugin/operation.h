@@ -16,7 +16,8 @@ namespace attnbench {
 enum class OperandValues {
   kOwn,     // of the case
   kOther,   // for which most results are others
-  kNegated  // for which restore() makes the results of the case of what they give
+  kNegated  // for which restore() makes the results of the case of what they give; the case's own
+            // where no values are known for which it could
 };
 
 class PluginOperation {
@@ -36,5 +37,8 @@ class PluginOperation {
 /// has no reason of operation_refusals() against it.
 std::unique_ptr<PluginOperation> plugin_cache_write(OpPipeline& op, PluginKernel& kernel);
 std::unique_ptr<PluginOperation> plugin_merge(OpPipeline& op, PluginKernel& kernel);
+/// All others, with their operands by name. Queues the steps of the native operation with `kernel`
+/// in place of the one that counts.
+std::unique_ptr<PluginOperation> plugin_named(OpPipeline& op, PluginKernel& kernel);
 
 }  // namespace attnbench

@@ -77,6 +77,11 @@ void PluginPipeline::describe_keys() {
   t.key_cache = list.add(kv.key, element, shape, strides);
   t.value_cache = list.add(kv.value, element, shape, strides);
   t.block_table = list.add(kv.block_table, Dtype::kI32, {num_requests(), kv.block_table_stride});
+  if (kv.key_scales == nullptr) return;
+  const Shape cells{problem_.get()->num_blocks, std::int64_t{kv.block_size}, heads};
+  const Shape by{kv.scale_block_stride, kv.scale_slot_stride, kv.scale_head_stride};
+  t.k_scale_cache = list.add(kv.key_scales, Dtype::kF32, cells, by);
+  t.v_scale_cache = list.add(kv.value_scales, Dtype::kF32, cells, by);
 }
 
 /// What attention is computed from; lengths and tables are not among it.
@@ -116,12 +121,46 @@ void PluginPipeline::negate_query() {
 
 void PluginPipeline::negate_inputs() {
   ops().synchronize();
-  for (const auto& input : values()) kernel_.negate(input.memory, input.tensor->dtype());
+  for (const auto& input : values()) {
+    if (kernel_.tensors().k_scale_cache != nullptr && input.tensor == &inputs_.cache->data) {
+      negate_codes();
+    } else {
+      kernel_.negate(input.memory, input.tensor->dtype());
+    }
+  }
   if (kernel_.tensors().key_cache == nullptr) return;
   // And what every run writes into the cache.
   const Dtype dtype = dtype_of(cache_write().source_element);
   kernel_.negate(cache_write().key, dtype);
   kernel_.negate(cache_write().value, dtype);
+}
+
+/// Of a cache whose scales lie between its codes: those of all cells, and nothing else.
+void PluginPipeline::negate_codes() {
+  const attn::KvParams& kv = params().kv;
+  Tensor cache = memory().read(kv.key, inputs_.cache->data.dtype(), inputs_.cache->data.shape());
+  const bool is_int8 = cache.dtype() == Dtype::kI8;
+  const auto* const first = static_cast<const char*>(kv.key);
+  const std::int64_t value_plane = static_cast<const char*>(kv.value) - first;
+  const AttentionSpec& a = problem().attention;
+  const auto flip = [&](std::int64_t cell) {
+    auto* const codes = reinterpret_cast<std::uint8_t*>(cache.bytes()) + cell;
+    for (int d = 0; d < a.head_size; ++d) {
+      const auto code = static_cast<int>(codes[d]);
+      codes[d] = static_cast<std::uint8_t>(is_int8 ? -code : code ^ 0x80);
+    }
+  };
+  for (std::int64_t block = 0; block < problem_.get()->num_blocks; ++block) {
+    for (std::int64_t slot = 0; slot < kv.block_size; ++slot) {
+      for (std::int64_t head = 0; head < a.num_kv_heads; ++head) {
+        const std::int64_t cell =
+            block * kv.block_stride + slot * kv.token_stride_key + head * kv.head_stride_key;
+        flip(cell);
+        flip(value_plane + cell);
+      }
+    }
+  }
+  ops().upload(memory().starting_at(kv.key), cache.bytes(), cache.size_bytes());
 }
 
 std::string PluginPipeline::changed_input() {

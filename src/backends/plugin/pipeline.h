@@ -35,6 +35,7 @@ class PluginPipeline final : public AttentionPipeline, public UsersPipeline {
   void describe_keys();
   std::vector<PluginKernel::Input> values() const;
   void watch_small_inputs();
+  void negate_codes();
   std::string changed_input();
 
   const BackendInputs& inputs_;  // outlives the pipeline

@@ -60,6 +60,8 @@ std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
   const bool has_window = math.window_left >= 0 || (!math.causal && math.window_right >= 0);
   const bool has_alibi = math.alibi != AlibiForm::kNone;
   const bool is_sqrt = math.alibi == AlibiForm::kSqrt;
+  const bool has_token_scales =
+      !has_direct_kv(a.type) && has_token_head_codes(problem.kv_cache.dtype);
   const std::pair<bool, std::uint64_t> asked[] = {
       {math.causal, ATTNBENCH_CAUSAL},
       {!math.causal, ATTNBENCH_NON_CAUSAL},
@@ -71,8 +73,9 @@ std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
       {is_sqrt, ATTNBENCH_ALIBI_SQRT},
       {math.has_sinks, ATTNBENCH_SINKS},
       {!math.mm_prefix_ranges.empty(), ATTNBENCH_MM_PREFIX},
-      {kv_cache_dtype == ATTNBENCH_FP8_E4M3, ATTNBENCH_FP8_KV},
+      {kv_cache_dtype == ATTNBENCH_FP8_E4M3 && !has_token_scales, ATTNBENCH_FP8_KV},
       {kv_cache_dtype == ATTNBENCH_FP8_E5M2, ATTNBENCH_FP8_E5M2_KV},
+      {has_token_scales, ATTNBENCH_TOKEN_HEAD_KV},
       {problem.output_quant.type != OutputQuantType::kNone, ATTNBENCH_FP8_OUTPUT},
       {query_is_quantised(problem, kPluginRules), ATTNBENCH_FP8_QUERY},
       {a.probability_dtype == ProbabilityDtype::kFp8E4M3, ATTNBENCH_FP8_PROBABILITY}};
@@ -98,11 +101,28 @@ constexpr std::pair<std::uint64_t, const char*> kFeatureNames[] = {
     {ATTNBENCH_FP8_QUERY, "ATTNBENCH_FP8_QUERY"},
     {ATTNBENCH_FP8_PROBABILITY, "ATTNBENCH_FP8_PROBABILITY"},
     {ATTNBENCH_MLA_TOPK, "ATTNBENCH_MLA_TOPK"},
-    {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"}};
+    {ATTNBENCH_MLA_DS_KV, "ATTNBENCH_MLA_DS_KV"},
+    {ATTNBENCH_TOKEN_HEAD_KV, "ATTNBENCH_TOKEN_HEAD_KV"},
+    {ATTNBENCH_LATENTS, "ATTNBENCH_LATENTS"},
+    {ATTNBENCH_INT8_CODES, "ATTNBENCH_INT8_CODES"},
+    {ATTNBENCH_GROUP_SCALES, "ATTNBENCH_GROUP_SCALES"},
+    {ATTNBENCH_NVFP4, "ATTNBENCH_NVFP4"},
+    {ATTNBENCH_DCP, "ATTNBENCH_DCP"}};
 
-constexpr std::array<std::pair<OpKind, std::uint32_t>, 2> kOperations = {
-    {{OpKind::kReshapeAndCache, ATTNBENCH_OP_RESHAPE_AND_CACHE},
-     {OpKind::kMerge, ATTNBENCH_OP_MERGE}}};
+constexpr std::pair<OpKind, std::uint32_t> kOperations[] = {
+    {OpKind::kReshapeAndCache, ATTNBENCH_OP_RESHAPE_AND_CACHE},
+    {OpKind::kMerge, ATTNBENCH_OP_MERGE},
+    {OpKind::kGather, ATTNBENCH_OP_GATHER},
+    {OpKind::kRope, ATTNBENCH_OP_ROPE},
+    {OpKind::kRopeAndCache, ATTNBENCH_OP_ROPE_AND_CACHE},
+    {OpKind::kQuantize, ATTNBENCH_OP_QUANTIZE},
+    {OpKind::kDcpCorrect, ATTNBENCH_OP_DCP_CORRECT},
+    {OpKind::kOutputQuant, ATTNBENCH_OP_OUTPUT_QUANT},
+    {OpKind::kMmQuant, ATTNBENCH_OP_MM_QUANT},
+    {OpKind::kMetadata, ATTNBENCH_OP_METADATA},
+    {OpKind::kIndexKeyCache, ATTNBENCH_OP_INDEX_KEY_CACHE},
+    {OpKind::kIndexLogits, ATTNBENCH_OP_INDEX_LOGITS},
+    {OpKind::kIndexTopk, ATTNBENCH_OP_INDEX_TOPK}};
 
 std::uint32_t bit_of(OpKind op) {
   for (const auto& [known, bit] : kOperations) {
@@ -113,7 +133,10 @@ std::uint32_t bit_of(OpKind op) {
 
 /// Type of the cache that the operation writes; that of attention where it writes none.
 Dtype cache_element(const Problem& problem) {
-  if (problem.op.name != OpKind::kReshapeAndCache) return problem.attention.dtype;
+  const bool writes_pages =
+      problem.op.name == OpKind::kReshapeAndCache || problem.op.name == OpKind::kRopeAndCache;
+  if (problem.op.mla) return kv_element_dtype(problem.kv_cache.dtype, problem.attention.dtype);
+  if (!writes_pages) return problem.attention.dtype;
   return resolve_store_rule(problem, op_kernel_rules(problem)).element;
 }
 
@@ -122,13 +145,59 @@ std::uint64_t operation_features(const Problem& problem, std::uint32_t kv_cache_
   const AttentionSpec& a = problem.attention;
   std::uint64_t features = 0;
   if (a.v_head_size != a.head_size) features |= ATTNBENCH_V_HEAD_SIZE;
-  if (kv_cache_dtype == ATTNBENCH_FP8_E4M3) features |= ATTNBENCH_FP8_KV;
+  const bool has_token_scales = is_per_token_head(problem.kv_cache.dtype);
+  if (kv_cache_dtype == ATTNBENCH_FP8_E4M3 && !has_token_scales) features |= ATTNBENCH_FP8_KV;
   if (kv_cache_dtype == ATTNBENCH_FP8_E5M2) features |= ATTNBENCH_FP8_E5M2_KV;
-  if (problem.output_quant.type != OutputQuantType::kNone) features |= ATTNBENCH_FP8_OUTPUT;
+  const bool has_cache = problem.op.name == OpKind::kReshapeAndCache ||
+                         problem.op.name == OpKind::kRopeAndCache ||
+                         problem.op.name == OpKind::kGather;
+  const std::pair<bool, std::uint64_t> asked[] = {
+      {problem.op.mla, ATTNBENCH_LATENTS},
+      {has_cache && is_per_token_head(problem.kv_cache.dtype), ATTNBENCH_TOKEN_HEAD_KV},
+      {has_cache && is_packed(problem.kv_cache.dtype), ATTNBENCH_MLA_DS_KV},
+      {problem.kv_cache.int8_level > 0, ATTNBENCH_INT8_CODES},
+      {problem.dcp.world_size > 1 && has_cache, ATTNBENCH_DCP}};
+  for (const auto& [is_asked, bit] : asked) features |= is_asked ? bit : 0;
+  switch (problem.output_quant.type) {
+    case OutputQuantType::kNone:
+      break;
+    case OutputQuantType::kFp8Static:
+      features |= ATTNBENCH_FP8_OUTPUT;
+      break;
+    case OutputQuantType::kFp8Group128:
+    case OutputQuantType::kFp8Group64:
+      features |= ATTNBENCH_GROUP_SCALES;
+      break;
+    case OutputQuantType::kNvfp4:
+      features |= ATTNBENCH_NVFP4;
+      break;
+  }
   return features;
 }
 
+/// "fp8_static" as attnbench_backend.h has it.
+std::uint32_t plugin_quant(OutputQuantType type) {
+  switch (type) {
+    case OutputQuantType::kNone:
+      return ATTNBENCH_QUANT_NONE;
+    case OutputQuantType::kFp8Static:
+      return ATTNBENCH_QUANT_FP8_STATIC;
+    case OutputQuantType::kFp8Group128:
+      return ATTNBENCH_QUANT_FP8_GROUP_128;
+    case OutputQuantType::kFp8Group64:
+      return ATTNBENCH_QUANT_FP8_GROUP_64;
+    case OutputQuantType::kNvfp4:
+      return ATTNBENCH_QUANT_NVFP4;
+  }
+  return ATTNBENCH_QUANT_NONE;
+}
+
 }  // namespace
+
+bool has_token_head_codes(KvCacheDtype dtype) {
+  const std::optional<Dtype> codes = kv_format(dtype).codes;
+  return is_per_token_head(dtype) && (codes == Dtype::kI8 || codes == Dtype::kE4M3);
+}
 
 std::uint32_t plugin_dtype(Dtype dtype) {
   switch (dtype) {
@@ -144,8 +213,9 @@ std::uint32_t plugin_dtype(Dtype dtype) {
       return ATTNBENCH_FP8_E5M2;
     case Dtype::kU8:
       return ATTNBENCH_UINT8;
-    case Dtype::kF64:
     case Dtype::kI8:
+      return ATTNBENCH_INT8;
+    case Dtype::kF64:
     case Dtype::kI32:
     case Dtype::kI64:
       return 0;
@@ -172,6 +242,7 @@ void PluginProblem::set_common(const Problem& problem, const PluginDevice& devic
   view_.v_head_size = a.v_head_size;
   view_.batch_invariant = a.batch_invariant ? 1 : 0;
   view_.output_scale = problem.output_quant.scale;
+  view_.dcp_world_size = problem.dcp.world_size;
   set_batch(problem);
   view_.scenario = scenario_.c_str();
   view_.case_name = case_name_.c_str();
@@ -197,6 +268,36 @@ PluginProblem::PluginProblem(const Problem& problem, const MlaCapability& capabi
   set_common(problem, device);
   set_math(resolve_attention_math(problem, kPluginRules));
   set_latents(problem, capability);
+}
+
+PluginProblem::PluginProblem(const Problem& problem, int first_request,
+                             const std::vector<std::int32_t>& key_lens, bool causal,
+                             const PluginDevice& device) {
+  Problem call = problem;
+  call.cascade.common_prefix_len = 0;
+  call.batch.clear();
+  for (std::size_t i = 0; i < key_lens.size(); ++i) {
+    const Request& request = problem.batch[static_cast<std::size_t>(first_request) + i];
+    call.batch.push_back({request.query_len, key_lens[i]});
+  }
+  set_common(call, device);
+  json_ = problem_to_json(problem);
+  view_.json = json_.c_str();
+  view_.type = ATTNBENCH_MLA_PREFILL;
+  view_.causal = causal ? 1 : 0;
+  view_.scale = problem.attention.scale;
+  view_.window_left = -1;
+  view_.window_right = causal ? 0 : -1;
+  view_.num_kv_heads = view_.num_heads;
+  view_.head_size = problem.mla.qk_nope_head_dim + problem.mla.qk_rope_head_dim;
+  view_.v_head_size = problem.mla.v_head_dim;
+  view_.output_scale = 0;
+  view_.kv_cache_dtype = view_.dtype;
+  view_.kv_lora_rank = problem.mla.kv_lora_rank;
+  view_.qk_nope_head_dim = problem.mla.qk_nope_head_dim;
+  view_.qk_rope_head_dim = problem.mla.qk_rope_head_dim;
+  view_.features = causal ? ATTNBENCH_CAUSAL : ATTNBENCH_NON_CAUSAL;
+  if (view_.v_head_size != view_.head_size) view_.features |= ATTNBENCH_V_HEAD_SIZE;
 }
 
 /// The output is quantised behind the kernel, so that is nothing that it needs.
@@ -261,7 +362,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   const OutputQuantType output = problem.output_quant.type;
   if (a.type == AttentionType::kOp) return operation_refusals(problem);
   Refusals reasons(problem);
-  reasons.kv_cache_dtype(has_inner_scales(cache.dtype));
+  reasons.kv_cache_dtype(has_inner_scales(cache.dtype) && !has_token_head_codes(cache.dtype));
   reasons.int8();
   reasons.quantised_kv_of_encoder(has_direct_kv(a.type));
   reasons.dcp();
@@ -275,6 +376,7 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
   reasons.add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
   reasons.e4m3_probability(!e4m3_operands);
+  reasons.fast_fp8_sums(!e4m3_operands);
   return reasons.take();
 }
 
@@ -313,18 +415,34 @@ void PluginProblem::set_operation(const Problem& problem) {
   view_.scale = problem.attention.scale;
   view_.num_merged_tokens = problem.op.tokens_with_context.value_or(problem.num_tokens());
   view_.features = operation_features(problem, view_.kv_cache_dtype);
+  const bool has_latents = problem.op.mla;
+  view_.kv_lora_rank = has_latents ? problem.mla.kv_lora_rank : 0;
+  view_.qk_nope_head_dim = has_latents ? problem.mla.qk_nope_head_dim : 0;
+  view_.qk_rope_head_dim = has_latents ? problem.mla.qk_rope_head_dim : 0;
+  view_.index_n_heads = problem.mla.index_n_heads;
+  view_.index_ue8m0 = problem.mla.index_ue8m0 ? 1 : 0;
+  view_.topk = problem.op.name == OpKind::kIndexTopk ? problem.mla.sparse_topk.value_or(0) : 0;
+  view_.int8_level = problem.kv_cache.int8_level;
+  view_.rotary_dim = problem.op.rotary_dim.value_or(0);
+  view_.is_neox = problem.op.rope_style == RopePairs::kNeox ? 1 : 0;
+  view_.is_raw = problem.op.raw ? 1 : 0;
+  view_.lse_is_base_2 = problem.op.lse_base == LseBase::kTwo ? 1 : 0;
+  view_.output_quant = plugin_quant(problem.output_quant.type);
+  view_.scales_are_ue8m0 = problem.output_quant.ue8m0 ? 1 : 0;
+  view_.scales_are_swizzled = problem.output_quant.swizzle ? 1 : 0;
+  view_.dcp_comm = static_cast<std::int32_t>(problem.dcp.comm);
+  view_.amax_is_signed = problem.mm_encoder.amax == AmaxKind::kSigned ? 1 : 0;
 }
 
 std::vector<std::string> operation_refusals(const Problem& problem) {
   const OpKind op = *problem.op.name;
   if (bit_of(op) == 0) return {fmt::format("operation {} not supported", to_string(op))};
   if (op == OpKind::kMerge) return {};
-  if (problem.op.mla) return {fmt::format("operation {} of latents not supported", to_string(op))};
+  std::vector<std::string> native = op_refusals(problem, DeviceFacts{});
+  if (!native.empty()) return native;
   Refusals reasons(problem);
-  reasons.kv_cache_dtype(has_inner_scales(problem.kv_cache.dtype));
-  reasons.int8();
-  reasons.dcp();
-  reasons.v_head_size();
+  const bool has_nibbles = kv_format(problem.kv_cache.dtype).codes == Dtype::kU8 && !problem.op.mla;
+  reasons.kv_cache_dtype(has_nibbles && has_inner_scales(problem.kv_cache.dtype));
   return reasons.take();
 }
 

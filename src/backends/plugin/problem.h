@@ -32,6 +32,10 @@ class PluginProblem {
   /// Of type mla: attention over the latents as a kernel of this capability gets it.
   PluginProblem(const Problem& problem, const MlaCapability& capability,
                 const PluginDevice& device);
+  /// Of type mla: a call over expanded heads, the requests from `first_request` on with
+  /// `key_lens` keys.
+  PluginProblem(const Problem& problem, int first_request,
+                const std::vector<std::int32_t>& key_lens, bool causal, const PluginDevice& device);
   PluginProblem(const PluginProblem&) = delete;
   PluginProblem& operator=(const PluginProblem&) = delete;
 
@@ -52,6 +56,9 @@ class PluginProblem {
   std::string case_name_;
   std::string json_;
 };
+
+/// Whether a cache of the type has a code a byte, and a scale for each token and head beside them.
+bool has_token_head_codes(KvCacheDtype dtype);
 
 /// The bit of an element type; 0 for one that plugins are never given.
 std::uint32_t plugin_dtype(Dtype dtype);

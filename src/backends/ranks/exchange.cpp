@@ -49,6 +49,11 @@ DcpQueryGather::DcpQueryGather(Communicator& communicator, DeviceBuffers& memory
   }
 }
 
+double DcpQueryGather::received_bytes() const {
+  return static_cast<double>((communicator_.world_size() - 1) * num_tokens_ * row_) *
+         static_cast<double>(element_size(element_));
+}
+
 void DcpQueryGather::run(const std::vector<const void*>& own) const {
   const std::size_t size = element_size(element_);
   communicator_.all_gather(own, received_, static_cast<std::size_t>(num_tokens_ * row_) * size);
@@ -103,30 +108,47 @@ void DcpExchange::make_rank(int local, DeviceBuffers& memory) {
   rank.lse = rank.all_lse + r * own_lses();
 }
 
-void DcpExchange::run() const {
+std::vector<DcpStage> DcpExchange::stages() const {
+  const double others = world_size_ - 1;
+  const auto each_rank = [this](auto work) {
+    return [this, work] {
+      for (int local = 0; local < communicator_.num_local_ranks(); ++local) work(local);
+    };
+  };
   if (comm_ == DcpComm::kA2a) {
-    run_all_to_all();
-  } else {
-    run_gathered();
+    const double packed = static_cast<double>(float_bytes(packed_part()));
+    return {{"pack", 0, each_rank([this](int local) { pack(at(local)); })},
+            {"all_to_all", others * packed, [this] { send_parts(); }},
+            {"combine", 0, each_rank([this](int local) { combine(at(local)); })}};
   }
+  const double lses = static_cast<double>(float_bytes(own_lses() * world_size_));
+  const double outputs = static_cast<double>(float_bytes(own_elements()));
+  const bool scatters = comm_ == DcpComm::kAgRs;
+  // An all-reduce is a reduce-scatter and an all-gather of what that gave.
+  return {{"all_gather_lse", others * lses, [this] { gather_lses(); }},
+          {"correct", 0, each_rank([this](int local) { correct(local); })},
+          {scatters ? "reduce_scatter" : "all_reduce", (scatters ? 1 : 2) * others * outputs,
+           [this] { sum_parts(); }}};
 }
 
 /// §7.3 and §7.4. Padding heads stand behind the others, so the LSEs of all H heads come first.
-void DcpExchange::run_gathered() const {
+void DcpExchange::gather_lses() const {
   std::vector<const void*> lses;
   std::vector<void*> gathered;
-  std::vector<const void*> parts;
-  std::vector<void*> received;
   for (const Rank& rank : ranks_) {
     lses.push_back(rank.partial_lse);
     gathered.push_back(rank.gathered_lse);
-    parts.push_back(rank.parts);
-    received.push_back(rank.received);
   }
   const i64 all_lses = own_lses() * world_size_;
   communicator_.all_gather(lses, gathered, static_cast<std::size_t>(float_bytes(all_lses)));
-  for (int local = 0; local < communicator_.num_local_ranks(); ++local) {
-    for (int part = 0; part < world_size_; ++part) correct_part(local, part);
+}
+
+void DcpExchange::sum_parts() const {
+  std::vector<const void*> parts;
+  std::vector<void*> received;
+  for (const Rank& rank : ranks_) {
+    parts.push_back(rank.parts);
+    received.push_back(rank.received);
   }
   if (comm_ == DcpComm::kAgRs) {
     communicator_.reduce_scatter_sum(parts, received, Dtype::kF32, own_elements());
@@ -135,45 +157,42 @@ void DcpExchange::run_gathered() const {
   }
 }
 
-/// Heads of one part by themselves, so that the parts lie as reduce_scatter sends them.
-void DcpExchange::correct_part(int local, int part) const {
+/// All heads of a rank at once, into the parts that reduce_scatter sends. Padding heads stand
+/// behind them and take no part.
+void DcpExchange::correct(int local) const {
   const Rank& rank = at(local);
   const i64 width = shape_.width;
   attn::DcpCorrectParams correct{};
-  correct.lses = {rank.gathered_lse + part * own_lses(),
-                  own_lses() * world_size_,
-                  1,
-                  shape_.num_tokens,
-                  world_size_,
-                  0};
+  correct.lses = {
+      rank.gathered_lse, own_lses() * world_size_, 1, shape_.num_tokens, world_size_, 0};
   correct.rank = communicator_.first_rank() + local;
   correct.partial_element = correct.output_element = attn::Element::kF32;
-  correct.partial = rank.partial + i64{part} * shape_.num_heads * width;
+  correct.partial = rank.partial;
   correct.partial_token_stride = shape_.partial_heads * width;
   correct.partial_head_stride = correct.output_head_stride = width;
-  correct.output = rank.parts + part * own_elements();
+  correct.output = rank.parts;
   correct.output_token_stride = shape_.num_heads * width;
-  correct.output_lse = rank.all_lse + part * own_lses();
+  correct.output_lse = rank.all_lse;
   correct.lse_token_stride = 1;
   correct.lse_head_stride = shape_.num_tokens;
   correct.num_tokens = shape_.num_tokens;
-  correct.num_heads = shape_.num_heads;
+  correct.num_heads = shape_.num_heads * world_size_;
   correct.head_size = shape_.width;
+  correct.part_heads = shape_.num_heads;
+  correct.output_part_stride = own_elements();
   ops_.correct_dcp(correct);
 }
 
-/// §7.5: rank n receives everybody's partial of its heads, and combines. Outputs and LSEs go in one
-/// exchange: a message more would cost its latency again.
-void DcpExchange::run_all_to_all() const {
+/// §7.5: rank n receives everybody's partial of its heads. Outputs and LSEs go in one exchange: a
+/// message more would cost its latency again.
+void DcpExchange::send_parts() const {
   std::vector<const void*> parts;
   std::vector<void*> received;
   for (const Rank& rank : ranks_) {
-    pack(rank);
     parts.push_back(rank.parts);
     received.push_back(rank.received);
   }
   communicator_.all_to_all(parts, received, static_cast<std::size_t>(float_bytes(packed_part())));
-  for (const Rank& rank : ranks_) combine(rank);
 }
 
 /// Heads of rank n into part n, and their LSEs behind them.

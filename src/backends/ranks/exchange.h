@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class DcpQueryGather {
   DcpQueryGather(Communicator& communicator, DeviceBuffers& memory, attn::Element element,
                  std::int64_t num_tokens, int num_heads, int head_size);
 
+  /// What a rank receives from the others.
+  double received_bytes() const;
   /// [T, H, head_size] of a local rank, after run().
   const void* query_of_all(int local) const { return joined_[static_cast<std::size_t>(local)]; }
   /// `own`: [T, H / W, head_size] of each local rank.
@@ -49,6 +52,16 @@ struct DcpExchangeShape {
   int width = 0;                // of a head's output
 };
 
+/// One operation of an exchange. Its name is that of a step: "all_gather_lse", "correct" and
+/// "reduce_scatter" or "all_reduce"; "pack", "all_to_all" and "combine".
+struct DcpStage {
+  std::string name;
+  /// What a rank receives from the others, by the least that its collective moves; 0 where nothing
+  /// goes between ranks. Over its time that is the bus bandwidth, as NCCL's tests have it.
+  double received_bytes = 0;
+  std::function<void()> run;
+};
+
 /// cp_lse_ag_out_rs, cp_lse_ag_out_ar or dcp_a2a_lse_reduce (§7.3 to §7.5). Everything between is
 /// float32, so that whoever rounds does so once.
 class DcpExchange {
@@ -60,10 +73,11 @@ class DcpExchange {
   /// natural log, [partial_heads, T].
   float* partial(int local) const { return at(local).partial; }
   float* partial_lse(int local) const { return at(local).partial_lse; }
-  /// Its own heads over the keys of all ranks, after run(): [T, h, width] and [h, T].
+  /// Its own heads over the keys of all ranks, after the stages: [T, h, width] and [h, T].
   const float* output(int local) const { return at(local).output; }
   const float* lse(int local) const { return at(local).lse; }
-  void run() const;
+  /// What is to be done, in this order. The exchange must outlive them.
+  std::vector<DcpStage> stages() const;
 
  private:
   struct Rank {
@@ -84,10 +98,11 @@ class DcpExchange {
   /// Floats of a part with its LSEs, up to a multiple of 128 bytes.
   std::int64_t packed_part() const { return (own_elements() + own_lses() + 31) / 32 * 32; }
   void make_rank(int local, DeviceBuffers& memory);
-  void run_gathered() const;
-  void correct_part(int local, int part) const;
+  void gather_lses() const;
+  void correct(int local) const;
+  void sum_parts() const;
   void pack(const Rank& rank) const;
-  void run_all_to_all() const;
+  void send_parts() const;
   void combine(const Rank& rank) const;
 
   DcpComm comm_;

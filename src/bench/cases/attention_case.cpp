@@ -229,14 +229,13 @@ class AttentionCaseRun final : public CaseRun {
     if (!has_ranks) return judgement;
     RankWays ways;
     ways.of_rank = [&](int rank) {
-      return Yardsticks{values.rank_reference(key.math, rank),
-                        values.rank_emulation(key.math, rank, rule)};
+      return Yardsticks{values.rank_reference(key, rank), values.rank_emulation(key, rank, rule)};
     };
     ways.of_rows = [&](int rank, const std::vector<std::int32_t>& rows) {
-      return values.rank_yardsticks(key.math, rank, rule, rows);
+      return values.rank_yardsticks(key, rank, rule, rows);
     };
     ways.screen = [&](int rank, const ScreenedOutput& part) {
-      return values.screen_rank(key.math, rank, part);
+      return values.screen_rank(key, rank, part);
     };
     const bool done = judge_ranks(problem, output, ways, *judgement);
     if (!done) return std::nullopt;

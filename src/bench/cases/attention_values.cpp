@@ -136,37 +136,42 @@ std::optional<ScreenTable> AttentionValues::screen(const ReferenceKey& key,
   return screening_.compare(problem_, output, ways);
 }
 
-const ReferenceOutput* AttentionValues::rank_reference(const AttentionMath& math, int rank) {
-  return of_ranks_.get({{math, std::nullopt}, rank}, [&] {
-    return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_);
-  });
+std::optional<ReferenceOutput> AttentionValues::compute_rank(const ReferenceKey& key, int rank,
+                                                             const std::vector<std::int32_t>& rows,
+                                                             const EmulationRule* rule) {
+  return attnbench::rank_reference(problem_, key.math, inputs(), reference_inputs(key), rank, rows,
+                                   options_, rule);
 }
 
-const ReferenceOutput* AttentionValues::rank_emulation(const AttentionMath& math, int rank,
+const ReferenceOutput* AttentionValues::rank_reference(const ReferenceKey& key, int rank) {
+  return of_ranks_.get({{key, std::nullopt}, rank},
+                       [&] { return compute_rank(key, rank, rows(), nullptr); });
+}
+
+const ReferenceOutput* AttentionValues::rank_emulation(const ReferenceKey& key, int rank,
                                                        const EmulationRule& rule) {
-  return of_ranks_.get({{math, rule}, rank}, [&] {
-    return attnbench::rank_reference(problem_, math, inputs(), rank, rows(), options_, &rule);
-  });
+  return of_ranks_.get({{key, rule}, rank}, [&] { return compute_rank(key, rank, rows(), &rule); });
 }
 
 std::optional<OwnedYardsticks> AttentionValues::rank_yardsticks(
-    const AttentionMath& math, int rank, const EmulationRule& rule,
+    const ReferenceKey& key, int rank, const EmulationRule& rule,
     const std::vector<std::int32_t>& rows) {
-  auto exact = attnbench::rank_reference(problem_, math, inputs(), rank, rows, options_);
+  auto exact = compute_rank(key, rank, rows, nullptr);
   if (!exact) return std::nullopt;
-  auto emulated = attnbench::rank_reference(problem_, math, inputs(), rank, rows, options_, &rule);
+  auto emulated = compute_rank(key, rank, rows, &rule);
   if (!emulated) return std::nullopt;
   return OwnedYardsticks{*std::move(exact), *std::move(emulated), std::nullopt};
 }
 
-std::optional<ScreenTable> AttentionValues::screen_rank(const AttentionMath& math, int rank,
+std::optional<ScreenTable> AttentionValues::screen_rank(const ReferenceKey& key, int rank,
                                                         const ScreenedOutput& output) {
   return screening_.compare_on_device(problem_, [&](RowScreen& screen) {
-    const RankKeys keys = keys_of_rank(problem_, inputs(), rank);
-    ReferenceInputs source = reference_sources(inputs());
+    const RankKeys keys = keys_of_rank(problem_, key.math, inputs(), rank);
+    ReferenceInputs source = reference_inputs(key);
+    source.query_start_loc = keys.query_start_loc;
     source.seq_lens = keys.seq_lens;
     source.key_start_loc = keys.starts;
-    return screen.compare_listed(math_of_rank(math), source, keys.rows, output);
+    return screen.compare_listed(math_of_rank(key.math), source, keys.rows, output);
   });
 }
 

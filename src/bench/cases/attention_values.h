@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backends/backend.h"
-#include "bench/cases/memo.h"
+#include "bench/memo.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"
 #include "bench/judge/judge.h"
@@ -80,19 +80,22 @@ class AttentionValues {
       const ReferenceKey& key, const Numerics& numerics, bool gives_lse,
       const std::optional<std::vector<Mutant>>& candidates);
   /// Attention over the context keys of one rank of a DCP group (judge_ranks.h).
-  const ReferenceOutput* rank_reference(const AttentionMath& math, int rank);
-  const ReferenceOutput* rank_emulation(const AttentionMath& math, int rank,
+  const ReferenceOutput* rank_reference(const ReferenceKey& key, int rank);
+  const ReferenceOutput* rank_emulation(const ReferenceKey& key, int rank,
                                         const EmulationRule& rule);
   /// Both, of any rows; not kept.
-  std::optional<OwnedYardsticks> rank_yardsticks(const AttentionMath& math, int rank,
+  std::optional<OwnedYardsticks> rank_yardsticks(const ReferenceKey& key, int rank,
                                                  const EmulationRule& rule,
                                                  const std::vector<std::int32_t>& rows);
   /// Every row of a rank's part, on the device; nothing where it cannot.
-  std::optional<ScreenTable> screen_rank(const AttentionMath& math, int rank,
+  std::optional<ScreenTable> screen_rank(const ReferenceKey& key, int rank,
                                          const ScreenedOutput& output);
 
  private:
   bool has_cache() const;
+  std::optional<ReferenceOutput> compute_rank(const ReferenceKey& key, int rank,
+                                              const std::vector<std::int32_t>& rows,
+                                              const EmulationRule* rule);
   ReferenceInputs reference_inputs(const ReferenceKey& key);
   const ReferenceOutput* find_or_compute(const ReferenceKey& key,
                                          const std::optional<EmulationRule>& rule);
@@ -107,7 +110,7 @@ class AttentionValues {
   /// By rule, too; no rule = the reference itself.
   Memo<std::pair<ReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
   Memo<ReferenceKey, ReferenceOutput> in_float32_;
-  Memo<std::pair<std::pair<AttentionMath, std::optional<EmulationRule>>, int>, ReferenceOutput>
+  Memo<std::pair<std::pair<ReferenceKey, std::optional<EmulationRule>>, int>, ReferenceOutput>
       of_ranks_;  // by rule and rank
   std::deque<std::pair<ReferenceKey, BlindAnswers>> unseen_;
 };

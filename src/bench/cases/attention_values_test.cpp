@@ -100,16 +100,16 @@ TEST_CASE("the next case goes on with inputs and references when it differs in r
   CHECK(values.problem().dcp.world_size == 2);
 
   SUBCASE("what a rank computes is kept for the same ranks only") {
-    const std::vector<double> striped = values.rank_reference(math, 1)->output;
+    const std::vector<double> striped = values.rank_reference({math, false, {}}, 1)->output;
     problem.dcp.comm = DcpComm::kA2a;
     REQUIRE(values.move_on(problem));
-    CHECK(values.rank_reference(math, 1)->output == striped);
+    CHECK(values.rank_reference({math, false, {}}, 1)->output == striped);
     problem.dcp.interleave_size = 4;
     REQUIRE(values.move_on(problem));
-    const std::vector<double> wider = values.rank_reference(math, 1)->output;
+    const std::vector<double> wider = values.rank_reference({math, false, {}}, 1)->output;
     CHECK(wider != striped);
     AttentionValues fresh(problem, {1, {}});
-    CHECK(fresh.rank_reference(math, 1)->output == wider);
+    CHECK(fresh.rank_reference({math, false, {}}, 1)->output == wider);
   }
   SUBCASE("anything else makes another case") {
     Problem other = problem;

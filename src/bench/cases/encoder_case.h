@@ -17,7 +17,7 @@
 
 #include "backends/backend.h"
 #include "bench/cases/case.h"
-#include "bench/cases/memo.h"
+#include "bench/memo.h"
 #include "bench/cases/screening.h"
 #include "core/problem/problem.h"
 #include "inputs/mm_inputs.h"

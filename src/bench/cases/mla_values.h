@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bench/cases/case.h"
-#include "bench/cases/memo.h"
+#include "bench/memo.h"
 #include "bench/cases/probe.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"

@@ -50,6 +50,7 @@ class OpCaseRun final : public CaseRun {
   /// inputs as they are. Which operands have them: backends/plugin/op_pipeline.h.
   std::optional<SampleVerdict> judge_sample(const PipelineOutput& output,
                                             std::uint64_t nonce) override {
+    if (has_named_operands(values_.problem())) return judge_redrawn(output, nonce);
     PipelineOutput own = output;
     if (values_.problem().op.name == OpKind::kMerge) {
       redraw_signs(own.output, nonce, own.output.num_elements());
@@ -71,6 +72,16 @@ class OpCaseRun final : public CaseRun {
   }
 
  private:
+  /// By what the operation leaves of the operands as they were drawn anew.
+  SampleVerdict judge_redrawn(const PipelineOutput& output, std::uint64_t nonce) const {
+    const Problem& problem = values_.problem();
+    OpInputs drawn = *inputs_.op;
+    redraw_operands(problem, nonce, drawn);
+    return SampleVerdict{.is_judged = true,
+                         .request = -1,
+                         .judgement = judge_op(expect_op(problem, drawn, &output), output, true)};
+  }
+
   /// In the cells of a cache that were written; signs of values follow those of all keys.
   void take_signs_back(Tensor& data, std::uint64_t nonce) const {
     const OpInputs& inputs = *inputs_.op;

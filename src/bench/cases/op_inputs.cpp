@@ -9,6 +9,7 @@
 #include <span>
 
 #include "backends/op/facts.h"
+#include "bench/cases/op_index_inputs.h"
 #include "inputs/cache/cache_cells.h"
 #include "inputs/cache/mla_cache.h"
 #include "inputs/cache/paged_cache.h"
@@ -18,6 +19,7 @@
 #include "inputs/make_inputs.h"
 #include "inputs/mla_inputs.h"
 #include "inputs/random.h"
+#include "inputs/redraw.h"
 #include "metadata/batch.h"
 #include "metadata/slots.h"
 #include "reference/mla/cache_entry.h"
@@ -394,7 +396,81 @@ void make_metadata(OpInputs& inputs) {
   add_table(later, "new_", inputs);
 }
 
+/// Rows of the new tokens of `all` [S, ...] become the first rows of `fresh` [T or more, ...].
+void replace_new_rows(const OpInputs& inputs, const Tensor& fresh, Tensor& all) {
+  const std::vector<std::int64_t> rows = new_rows(inputs.base);
+  if (rows.empty()) return;
+  const std::size_t bytes = all.size_bytes() / static_cast<std::size_t>(all.dim(0));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(all.bytes() + static_cast<std::size_t>(rows[i]) * bytes, fresh.bytes() + i * bytes,
+                bytes);
+  }
+}
+
+/// `count` heads of the rows of a projection, from `first` on.
+Tensor heads_of(const Tensor& projection, std::int64_t first, std::int64_t count) {
+  Tensor heads(projection.dtype(), {projection.dim(0), count, projection.dim(2)});
+  const std::size_t head =
+      static_cast<std::size_t>(projection.dim(2)) * dtype_size(projection.dtype());
+  const auto from = static_cast<std::size_t>(projection.dim(1)) * head;
+  const auto to = static_cast<std::size_t>(count) * head;
+  for (std::size_t row = 0; row < static_cast<std::size_t>(projection.dim(0)); ++row) {
+    std::memcpy(heads.bytes() + row * to,
+                projection.bytes() + row * from + static_cast<std::size_t>(first) * head, to);
+  }
+  return heads;
+}
+
+/// What a write of K and V stores of redrawn rows.
+void store_redrawn(const Problem& problem, OpInputs& inputs) {
+  const AttentionSpec& a = problem.attention;
+  if (problem.kv_cache.int8_level > 0) {
+    replace_new_rows(inputs, inputs.at("new_key_scales"), inputs.stored.key_scales);
+    if (problem.kv_cache.int8_level == 2) {
+      replace_new_rows(inputs, inputs.at("new_value_codes"), inputs.stored.value_codes);
+    }
+    return;
+  }
+  if (problem.op.name == OpKind::kReshapeAndCache) {
+    replace_new_rows(inputs, inputs.at("new_key"), inputs.attention.key);
+    replace_new_rows(inputs, inputs.at("new_value"), inputs.attention.value);
+  } else {
+    const Tensor& rows = inputs.at("projection");
+    replace_new_rows(inputs, heads_of(rows, a.num_heads + a.num_kv_heads, a.num_kv_heads),
+                     inputs.attention.value);
+  }
+  inputs.stored = store_kv(inputs.attention, inputs.store_rule);
+}
+
+/// The same of latents.
+void store_redrawn_latents(const Problem& problem, OpInputs& inputs) {
+  replace_new_rows(inputs, inputs.at("new_kv_c"), inputs.latents.kv_c);
+  if (problem.op.name == OpKind::kReshapeAndCache) {
+    replace_new_rows(inputs, inputs.at("new_k_pe"), inputs.latents.k_pe);
+  }
+  const auto k_scale = static_cast<float>(inputs.base.kv_cache.k_scale.at(0));
+  inputs.entries =
+      store_mla_cache(inputs.latents.kv_c, inputs.latents.k_pe, inputs.base.kv_cache.dtype, k_scale)
+          .codes;
+}
+
 }  // namespace
+
+void redraw_operands(const Problem& problem, std::uint64_t nonce, OpInputs& inputs) {
+  std::int64_t first_index = 0;
+  const std::vector<std::string> names = redrawn_operands(problem);
+  for (const std::string& name : names) {
+    for (auto& [known, tensor] : inputs.tensors) {
+      if (known != name) continue;
+      redraw_signs(tensor, nonce, tensor.num_elements(), first_index);
+      first_index += tensor.num_elements();
+    }
+  }
+  const bool writes =
+      problem.op.name == OpKind::kReshapeAndCache || problem.op.name == OpKind::kRopeAndCache;
+  if (!writes || names.empty()) return;
+  problem.op.mla ? store_redrawn_latents(problem, inputs) : store_redrawn(problem, inputs);
+}
 
 OpInputs make_op_inputs(const Problem& problem) {
   OpInputs inputs;
@@ -429,6 +505,15 @@ OpInputs make_op_inputs(const Problem& problem) {
       break;
     case OpKind::kMetadata:
       make_metadata(inputs);
+      break;
+    case OpKind::kIndexKeyCache:
+      make_index_key_cache(inputs.base, inputs);
+      break;
+    case OpKind::kIndexLogits:
+      make_index_logits(inputs.base, inputs);
+      break;
+    case OpKind::kIndexTopk:
+      make_index_topk(inputs.base, inputs);
       break;
   }
   inputs.notices.insert(inputs.notices.end(), inputs.attention.notices.begin(),

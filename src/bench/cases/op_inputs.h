@@ -14,6 +14,8 @@
 // decides the right bytes has to be in OpInputs.
 #pragma once
 
+#include <cstdint>
+
 #include "inputs/cache/stored_kv.h"
 #include "inputs/op_inputs.h"
 
@@ -37,5 +39,9 @@ namespace attnbench {
 ///
 /// Errors: as make_inputs and make_mla_inputs, E-SHAPE and E-DTYPE of the cache's format.
 OpInputs make_op_inputs(const Problem& problem);
+
+/// `inputs` of the problem with the signs that a timed sample of `nonce` has in
+/// redrawn_operands(): in these, and in whatever a judge reads that was made of them.
+void redraw_operands(const Problem& problem, std::uint64_t nonce, OpInputs& inputs);
 
 }  // namespace attnbench

@@ -48,6 +48,7 @@ Problem problem_of_request(const Problem& problem, std::int64_t request) {
   const Request& kept = problem.batch[static_cast<std::size_t>(request)];
   alone.batch = {kept};
   alone.cascade.common_prefix_len = 0;
+  alone.cascade.groups.clear();
   const std::int64_t block_size = problem.kv_cache.block_size;
   alone.kv_cache.manager_block_size.reset();
   alone.kv_cache.num_blocks = (kept.seq_len + block_size - 1) / block_size + 1;

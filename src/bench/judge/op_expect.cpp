@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/judge/op_expect_cache.h"
+#include "bench/judge/op_expect_index.h"
 #include "bench/judge/op_expect_metadata.h"
 #include "bench/judge/op_expect_quant.h"
 #include "reference/ops/merge_states.h"
@@ -133,6 +134,12 @@ OpExpectations expect(const Problem& problem, const OpInputs& inputs,
       return expect_output_quant(problem, inputs);
     case OpKind::kMetadata:
       return expect_metadata(problem, inputs);
+    case OpKind::kIndexKeyCache:
+      return expect_index_key_cache(problem, inputs);
+    case OpKind::kIndexLogits:
+      return expect_index_logits(problem, inputs);
+    case OpKind::kIndexTopk:
+      return expect_index_topk(problem, inputs);
     case OpKind::kMmQuant:
       break;
   }
@@ -149,9 +156,22 @@ OpExpectations expect_op(const Problem& problem, const OpInputs& inputs,
 }
 
 std::string op_output_name(const Problem& problem) {
-  if (problem.op.name == OpKind::kReshapeAndCache) return "kv_cache";
-  if (problem.op.name == OpKind::kMetadata) return "batch_split";
-  return problem.op.name == OpKind::kMmQuant ? "query_codes" : "output";
+  switch (*problem.op.name) {
+    case OpKind::kReshapeAndCache:
+      return "kv_cache";
+    case OpKind::kMetadata:
+      return "batch_split";
+    case OpKind::kMmQuant:
+      return "query_codes";
+    case OpKind::kIndexKeyCache:
+      return "index_cache";
+    case OpKind::kIndexLogits:
+      return "logits";
+    case OpKind::kIndexTopk:
+      return "topk_slots";
+    default:
+      return "output";
+  }
 }
 
 }  // namespace attnbench

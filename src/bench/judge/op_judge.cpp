@@ -46,11 +46,30 @@ void judge_bytes(const OpExpectation& expected, const Tensor& actual, ErrorStats
                                 verdict.differing, actual.num_elements()));
 }
 
+void judge_choice(const OpExpectation& expected, const Tensor& actual, ErrorStats& stats,
+                  std::vector<std::string>& reasons) {
+  std::string wrong = expected.wrong(actual);
+  stats.rule = expected.rule;
+  stats.limit = "any choice among equals";
+  stats.max_abs = stats.mean_abs = wrong.empty() ? 0.0 : 1.0;
+  stats.matched_pct = wrong.empty() ? 100.0 : 0.0;
+  if (!wrong.empty()) reasons.push_back(std::move(wrong));
+}
+
+/// [T, columns] as rows of heads, which are compared.
+Tensor with_one_head(const Tensor& tensor) {
+  Tensor rows(tensor.dtype(), {tensor.dim(0), 1, tensor.dim(1)});
+  std::copy_n(tensor.bytes(), tensor.size_bytes(), rows.bytes());
+  return rows;
+}
+
 void judge_values(const OpExpectation& expected, const Tensor& actual,
                   const LseConvention* declared, ErrorStats& stats,
                   std::vector<std::string>& reasons) {
-  const Comparison comparison{&actual, expected.values, expected.emulated, expected.rows,
-                              expected.is_lse};
+  const bool has_no_heads = !expected.is_lse && actual.shape().size() == 2;
+  const Tensor rows = has_no_heads ? with_one_head(actual) : Tensor();
+  const Comparison comparison{has_no_heads ? &rows : &actual, expected.values, expected.emulated,
+                              expected.rows, expected.is_lse};
   const Verdict verdict = compare(comparison, expected.tolerance);
   stats = verdict.stats;
   for (const std::string& reason : verdict.reasons) {
@@ -75,6 +94,9 @@ Judgement judge_op(const OpExpectations& expected, const PipelineOutput& output,
     ErrorStats stats;
     if (expectation.by_values) {
       judge_values(expectation, actual, declared, stats, judgement.reasons);
+    } else if (expectation.wrong) {
+      judge_choice(expectation, actual, stats, judgement.reasons);
+      stats.checked_rows = stats.total_rows = expected.num_tokens;
     } else {
       judge_bytes(expectation, actual, stats, judgement.reasons);
       stats.checked_rows = stats.total_rows = expected.num_tokens;

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct OpExpectation {
   Tensor exact;
   /// NVFP4 codes: two nibbles a byte; at most one e2m1 step apart, in at most 0.1 % of them (§9.4).
   bool e2m1_steps = false;
+
+  /// Where more than one tensor is right: why this one is not, or empty.
+  std::function<std::string(const Tensor&)> wrong;
 
   bool by_values = false;
   bool is_lse = false;

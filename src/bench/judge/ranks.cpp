@@ -1,9 +1,11 @@
 // The keys of one rank as attention of their own, and the comparison of its part. Positions of keys
-// no longer count here: all of a rank's context lies before every query, so nothing is masked.
+// no longer count there: all of a rank's context lies before every query, and what a window leaves
+// out is not among the keys.
 #include "bench/judge/ranks.h"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -73,18 +75,36 @@ std::optional<Judgement> judge_rank(const Problem& problem, const Tensor& output
 
 }  // namespace
 
-RankKeys keys_of_rank(const Problem& problem, const AttentionInputs& inputs, int rank) {
+RankKeys keys_of_rank(const Problem& problem, const AttentionMath& math,
+                      const AttentionInputs& inputs, int rank) {
+  const DcpGroup group = DcpGroup::of(problem);
+  const bool has_window = math.window_left >= 0;
   RankKeys keys;
   keys.starts.push_back(0);
-  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
-    const std::int64_t context = problem.batch[b].seq_len - problem.batch[b].query_len;
-    for (std::int64_t p = 0; p < context; ++p) {
-      if (dcp_rank_of(p, DcpGroup::of(problem)) != rank) continue;
+  keys.query_start_loc.push_back(0);
+  /// `count` rows that see context keys [first, context) of request b.
+  const auto add = [&](std::size_t b, std::int64_t first, std::int64_t context,
+                       std::int64_t count) {
+    for (std::int64_t p = first; p < context; ++p) {
+      if (dcp_rank_of(p, group) != rank) continue;
       keys.rows.push_back(checked_int32(inputs.key_start_loc[b] + p, "key of a rank"));
     }
     const auto end = static_cast<std::int64_t>(keys.rows.size());
     keys.seq_lens.push_back(checked_int32(end - keys.starts.back(), "local keys"));
     keys.starts.push_back(end);
+    keys.query_start_loc.push_back(
+        checked_int32(keys.query_start_loc.back() + count, "rows of a rank"));
+  };
+  for (std::size_t b = 0; b < problem.batch.size(); ++b) {
+    const Request& request = problem.batch[b];
+    const std::int64_t context = request.seq_len - request.query_len;
+    if (!has_window) {
+      add(b, 0, context, request.query_len);
+      continue;
+    }
+    for (std::int64_t p = context; p < request.seq_len; ++p) {
+      add(b, std::max<std::int64_t>(0, p - math.window_left), context, 1);
+    }
   }
   return keys;
 }
@@ -92,24 +112,25 @@ RankKeys keys_of_rank(const Problem& problem, const AttentionInputs& inputs, int
 AttentionMath math_of_rank(const AttentionMath& math) {
   AttentionMath local = math;
   local.causal = false;
-  local.window_right = -1;
+  local.window_left = local.window_right = -1;
   return local;
 }
 
 std::optional<ReferenceOutput> rank_reference(const Problem& problem, const AttentionMath& math,
-                                              const AttentionInputs& inputs, int rank,
+                                              const AttentionInputs& inputs,
+                                              const ReferenceInputs& values, int rank,
                                               const std::vector<std::int32_t>& rows,
                                               const ReferenceOptions& options,
                                               const EmulationRule* rule) {
-  const RankKeys keys = keys_of_rank(problem, inputs, rank);
-  const Tensor key = take_rows(inputs.key, keys.rows);
-  const Tensor value = take_rows(inputs.value, keys.rows);
+  const RankKeys keys = keys_of_rank(problem, math, inputs, rank);
+  const Tensor key = take_rows(*values.key, keys.rows);
+  const Tensor value = take_rows(*values.value, keys.rows);
   const AttentionMath local = math_of_rank(math);
   ReferenceInputs source;
-  source.query = &inputs.query;
+  source.query = values.query;
   source.key = &key;
   source.value = &value;
-  source.query_start_loc = inputs.query_start_loc;
+  source.query_start_loc = keys.query_start_loc;
   source.seq_lens = keys.seq_lens;
   source.key_start_loc = keys.starts;
   return rule != nullptr ? emulate_attention(local, source, *rule, rows, options)

@@ -15,23 +15,28 @@
 
 namespace attnbench {
 
-/// Non-causal attention of every query over the context keys that `rank` holds (§7.1), straight
-/// from the inputs; with a rule in storage precision. Nothing when should_stop said so.
+/// Non-causal attention of every query over the context keys that `rank` holds (§7.1), with a
+/// window over those that it sees; with a rule in storage precision. `values` are query, key and
+/// value as they are stored, by the lengths of `inputs`. Nothing when should_stop said so.
 std::optional<ReferenceOutput> rank_reference(const Problem& problem, const AttentionMath& math,
-                                              const AttentionInputs& inputs, int rank,
+                                              const AttentionInputs& inputs,
+                                              const ReferenceInputs& values, int rank,
                                               const std::vector<std::int32_t>& rows,
                                               const ReferenceOptions& options,
                                               const EmulationRule* rule = nullptr);
 
-/// The keys of one rank of every request, as rows of AttentionInputs::key.
+/// The keys of one rank of every request, as rows of AttentionInputs::key. Where the math has a
+/// window, every token is a request of its own, of the keys that it sees.
 struct RankKeys {
-  std::vector<std::int32_t> seq_lens;  // [B]
-  std::vector<std::int64_t> starts;    // [B+1] in `rows`
+  std::vector<std::int32_t> query_start_loc;  // [B+1] tokens
+  std::vector<std::int32_t> seq_lens;         // [B]
+  std::vector<std::int64_t> starts;           // [B+1] in `rows`
   std::vector<std::int32_t> rows;
 };
-RankKeys keys_of_rank(const Problem& problem, const AttentionInputs& inputs, int rank);
+RankKeys keys_of_rank(const Problem& problem, const AttentionMath& math,
+                      const AttentionInputs& inputs, int rank);
 
-/// The same attention over a rank's keys: nothing of its context is masked.
+/// The same attention over those keys, of which nothing is masked.
 AttentionMath math_of_rank(const AttentionMath& math);
 
 /// How the part of a rank is judged.

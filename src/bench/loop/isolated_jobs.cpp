@@ -17,6 +17,7 @@
 
 #include "bench/process/child_process.h"
 #include "bench/process/fork_server.h"
+#include "bench/ranks/rank_board.h"
 #include "bench/ranks/ranked_backend.h"
 #include "bench/trial/judge_desk.h"
 #include "bench/trial/remote_judge.h"
@@ -245,12 +246,18 @@ class Shift {
     return kernels == kernels_.end() ? std::string() : ", waiting for " + kernels->second;
   }
 
-  /// Of several ranks, the process is the first.
-  std::string whose() const { return has_real_ranks(*jobs_[job()].problem) ? "rank 0: " : ""; }
+  /// Of several ranks, the process is the first, unless all are its threads.
+  std::string whose() const {
+    if (!has_real_ranks(*jobs_[job()].problem)) return "";
+    const std::string culprits = ranks_ == nullptr ? "" : ranks_->culprits();
+    return culprits.empty() ? "rank 0: " : culprits + ": ";
+  }
 
   std::string in_phase() const {
-    return phase_ ? fmt::format(" in phase '{}'{}", to_string(*phase_), last_wait())
-                  : " before its first phase";
+    if (!phase_) return " before its first phase";
+    const std::string of_ranks = ranks_ == nullptr ? "" : ranks_->phases();
+    return fmt::format(" in phase '{}'{}{}", to_string(*phase_), last_wait(),
+                       of_ranks.empty() ? "" : " (" + of_ranks + ")");
   }
 
   /// 0 = none: making inputs and the reference takes what it takes.
@@ -296,6 +303,7 @@ class Shift {
   std::optional<Phase> phase_;
   std::map<std::size_t, std::string> kernels_;  // that each job waited for last
   bool told_to_stop_ = false;
+  RankBoard* ranks_ = RankBoard::shared();  // those that are threads of the child
 };
 
 /// Indices as a child is given them.
@@ -345,6 +353,7 @@ std::vector<Result> run_isolated(const std::vector<Job>& jobs, const BenchOption
   Ledger ledger(jobs.size());
   const bool is_apart =
       std::any_of(jobs.begin(), jobs.end(), [](const Job& job) { return job.backend->is_users(); });
+  RankBoard* const ranks = RankBoard::shared();  // children are to share it
   ForkServer server([&](const std::string& order, ParentLink& link) {
     SendingObserver sender(link);
     MakeJudge make_judge;
@@ -360,6 +369,7 @@ std::vector<Result> run_isolated(const std::vector<Job>& jobs, const BenchOption
   const auto stopped = [&] { return options.should_stop && options.should_stop(); };
   while (!ledger.pending().empty() && !stopped()) {
     desk.drop_all();
+    if (ranks != nullptr) ranks->close();  // of a child that is gone
     Shift(jobs, options, observer, ledger, server.fork_child(order_of(ledger.pending())),
           is_apart ? &desk : nullptr)
         .run();

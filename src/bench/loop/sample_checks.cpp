@@ -125,6 +125,7 @@ void SampleChecks::restore() {
     params.index_stride = query.index_stride;
     memory_->redraw(query.element_bytes, params);
   }
+  memory_->show();
 }
 
 void SampleChecks::keep() {

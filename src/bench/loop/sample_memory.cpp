@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 
+#include "core/system/page_swap.h"
 #include "core/tensor.h"
 #include "kernels/common/redraw.cuh"
 #include "ops/cuda/cuda_ops.h"
@@ -49,9 +51,16 @@ class CpuSampleMemory final : public SampleMemory {
     }
   }
   void redraw(int element_bytes, const attn::RedrawParams& params) override {
-    if (element_bytes == 1) return redraw_by<1>(params);
-    if (element_bytes == 2) return redraw_by<2>(params);
-    redraw_by<4>(params);
+    const auto bytes = static_cast<std::size_t>(params.num_rows * params.row_elements) *
+                       static_cast<std::size_t>(element_bytes);
+    if (!PageSwap::is_possible(params.target, bytes)) return draw(element_bytes, params);
+    attn::RedrawParams unseen = params;
+    unseen.target = drawn_.emplace_back(params.target, bytes).room();
+    draw(element_bytes, unseen);
+  }
+  void show() override {
+    for (PageSwap& swap : drawn_) swap.show();
+    drawn_.clear();
   }
   void clear_sums() override { sums_ = {}; }
   void digest(attn::DigestParams params) override {
@@ -62,7 +71,14 @@ class CpuSampleMemory final : public SampleMemory {
   attn::SampleDigest sums() override { return sums_; }
 
  private:
+  static void draw(int element_bytes, const attn::RedrawParams& params) {
+    if (element_bytes == 1) return redraw_by<1>(params);
+    if (element_bytes == 2) return redraw_by<2>(params);
+    redraw_by<4>(params);
+  }
+
   std::vector<ZeroBytes> blocks_;
+  std::deque<PageSwap> drawn_;  // that are not shown yet
   std::vector<attn::BlockMove> moves_;
   attn::SampleDigest sums_{};
 };
@@ -112,6 +128,8 @@ class CudaSampleMemory final : public SampleMemory {
   void redraw(int element_bytes, const attn::RedrawParams& params) override {
     cuda::launch_redraw(ops_.launcher(), element_bytes, params);
   }
+  /// The order of the stream is what keeps others away.
+  void show() override {}
   void clear_sums() override { fill(sums_, 0, sizeof *sums_); }
   void digest(attn::DigestParams params) override {
     params.sums = sums_;

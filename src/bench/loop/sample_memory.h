@@ -26,7 +26,10 @@ class SampleMemory {
   virtual void table(const std::vector<attn::BlockMove>& moves) = 0;
   /// Does `count` moves of the table from `first` on.
   virtual void move(std::size_t first, std::size_t count) = 0;
+  /// Not there before show(): a thread that watches the memory cannot read along.
   virtual void redraw(int element_bytes, const attn::RedrawParams& params) = 0;
+  /// Behind the redraws of a sample: their targets get what was drawn, each at one instant.
+  virtual void show() = 0;
   /// Starts sums again.
   virtual void clear_sums() = 0;
   /// Adds what `params` says to the sums; params.sums is not looked at.

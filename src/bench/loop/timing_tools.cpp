@@ -9,6 +9,7 @@
 
 #include "backends/mla/plan.h"
 #include "bench/loop/ceiling_meter.h"
+#include "bench/ranks/ranked_stopwatch.h"
 #include "core/system/clock.h"
 #include "core/system/parallel.h"
 #include "inputs/cache/stored_kv.h"
@@ -206,7 +207,7 @@ std::unique_ptr<SampleChecks> make_checks(Pipeline& pipeline, TimingTools& tools
 
 JobTiming::JobTiming(const Problem& problem, Pipeline& pipeline, TimingTools& tools,
                      const BenchOptions& options, int rounds)
-    : stopwatch_(tools.make_stopwatch(problem, pipeline.users() != nullptr)),
+    : stopwatch_(over_ranks(pipeline, tools.make_stopwatch(problem, pipeline.users() != nullptr))),
       checks_(make_checks(pipeline, tools, options.sample_checks)),
       measurement_(pipeline.steps(), *stopwatch_,
                    problem.timing.l2 == L2Mode::kCold ? &tools.flusher() : nullptr, steady_clock(),

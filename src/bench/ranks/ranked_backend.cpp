@@ -15,6 +15,7 @@
 
 #include "backends/sample_side.h"
 #include "bench/ranks/rank_share.h"
+#include "bench/ranks/ranked_stopwatch.h"
 #include "core/error.h"
 #include "core/tensor.h"
 #include "metadata/parts/dcp.h"
@@ -23,11 +24,20 @@ namespace attnbench {
 namespace {
 
 constexpr const char* kPrepare = "prepare";
-constexpr const char* kRun = "run";
+constexpr const char* kRun = "run";      // a step, until its work is done everywhere
+constexpr const char* kQueue = "queue";  // a step
 constexpr const char* kPoison = "poison";
 constexpr const char* kRead = "read";
 constexpr const char* kDrop = "drop";
 constexpr const char* kEnd = "end";
+// Around samples on GPUs; the value of kSample says whether caches are emptied, of kLaunch which
+// graph it is.
+constexpr const char* kSample = "sample";
+constexpr const char* kMark = "mark";
+constexpr const char* kTimes = "times";
+constexpr const char* kCapture = "capture";
+constexpr const char* kCaptured = "captured";
+constexpr const char* kLaunch = "launch";
 
 std::string words_of(const std::exception& error) {
   const auto* const ours = dynamic_cast<const Error*>(&error);
@@ -92,11 +102,16 @@ PipelineOutput join(const Problem& problem, std::vector<PipelineOutput> of_ranks
 /// The group of the pipelines that are prepared, on rank 0.
 class RankSession {
  public:
-  RankSession(std::unique_ptr<RankChannel> channel, Ops& ops, double limit_s)
+  RankSession(std::unique_ptr<RankChannel> channel, Ops& ops, double limit_s,
+              const MakeRankRecorder& make_recorder)
       : channel_(std::move(channel)),
-        communicator_(channel_->make_communicator(ops)),
+        communicator_(connect(ops)),
         seat_{0, communicator_.get()},
-        limit_s_(limit_s) {}
+        ops_(ops),
+        limit_s_(limit_s),
+        recorder_(make_recorder(ops)) {
+    if (recorder_) sampler_.emplace(*communicator_, ops, *recorder_);
+  }
 
   ~RankSession() {
     if (is_broken_) return;
@@ -112,10 +127,16 @@ class RankSession {
   RankChannel& channel() { return *channel_; }
   bool is_broken() const { return is_broken_; }
   int next_number() { return next_number_++; }
+  std::size_t next_graph() { return next_graph_++; }
+  /// Null on the CPU.
+  RankSampler* sampler() { return sampler_ ? &*sampler_ : nullptr; }
 
-  /// Gives an order and does `work`, rank 0's part of it.
+  /// Gives an order and does `work`, rank 0's part of it. `settles`: the order ends when its work
+  /// is done on every device. Why only then: first all have to know that all have queued it, since
+  /// a device may wait for another one.
   template <typename Work>
-  void order(const std::string& text, const std::string& phase, const Work& work) {
+  void order(const std::string& text, const std::string& phase, const Work& work,
+             bool settles = false) {
     if (is_broken_) fail(ErrorKind::kInternal, "the ranks of the case have given up");
     try {
       channel_->broadcast(text, phase, limit_s_);
@@ -123,6 +144,7 @@ class RankSession {
       work();
       is_working_ = false;
       channel_->meet();
+      if (settles) settle();
     } catch (const std::exception& error) {
       is_broken_ = true;
       // Nobody listens any more where it was the channel that threw.
@@ -134,6 +156,23 @@ class RankSession {
   }
 
  private:
+  void settle() {
+    is_working_ = true;
+    ops_.synchronize();
+    is_working_ = false;
+    channel_->meet();
+  }
+
+  /// The others are to know that they need not wait for this one.
+  std::unique_ptr<Communicator> connect(Ops& ops) {
+    try {
+      return channel_->make_communicator(ops);
+    } catch (const std::exception& error) {
+      tell(words_of(error));
+      throw;
+    }
+  }
+
   void tell(const std::string& reason) {
     try {
       channel_->give_up(reason);
@@ -144,15 +183,19 @@ class RankSession {
   std::unique_ptr<RankChannel> channel_;
   std::unique_ptr<Communicator> communicator_;
   RankSeat seat_;
+  Ops& ops_;
   double limit_s_;
   bool is_broken_ = false;
   bool is_working_ = false;
   int next_number_ = 0;
+  std::size_t next_graph_ = 0;
+  std::unique_ptr<RankRecorder> recorder_;
+  std::optional<RankSampler> sampler_;
 };
 
 namespace {
 
-class RankedPipeline final : public Pipeline {
+class RankedPipeline final : public Pipeline, public RankedTiming, private SampleOrders {
  public:
   RankedPipeline(std::shared_ptr<RankSession> session, const Backend& backend,
                  const Problem& problem, const BackendInputs& inputs, Ops& ops)
@@ -167,8 +210,7 @@ class RankedPipeline final : public Pipeline {
     });
     for (const Step& step : own_->steps()) {
       Step& ranked = steps_.emplace_back(step);
-      const std::string order = order_of(kRun, steps_.size() - 1);
-      ranked.run = [this, order, &step] { session_->order(order, step.name, step.run); };
+      ranked.run = [this, index = steps_.size() - 1, &step] { run(index, step); };
     }
   }
   ~RankedPipeline() override {
@@ -199,8 +241,46 @@ class RankedPipeline final : public Pipeline {
   }
   /// The memory of other ranks is not here.
   std::optional<SampleSide> sample_side() override { return std::nullopt; }
+  SampleOrders* sample_orders() override { return session_->sampler() == nullptr ? nullptr : this; }
 
  private:
+  /// Until it is timed, a step that goes wrong is found where it is.
+  void run(std::size_t index, const Step& step) {
+    session_->order(order_of(is_timed_ ? kQueue : kRun, index), step.name, step.run, !is_timed_);
+  }
+
+  void begin_sample(bool flush) override {
+    session_->order(order_of(kSample, flush ? 1 : 0), "begin of a sample",
+                    [this] { session_->sampler()->begin(false); });
+  }
+  void mark() override {
+    session_->order(order_of(kMark), "sample", [this] { session_->sampler()->mark(); });
+  }
+  std::vector<std::vector<double>> times_us() override {
+    std::vector<std::vector<double>> times;
+    session_->order(order_of(kTimes), "end of a sample", [&] {
+      times.push_back(session_->sampler()->times_us());
+      for (int rank = 1; rank < session_->channel().world_size(); ++rank) {
+        const std::optional<Parcel> parcel = session_->channel().pass(rank, 0, nullptr);
+        times.push_back(ParcelReader(parcel->text, parcel->file).numbers<double>());
+        if (times.back().size() == times.front().size()) continue;
+        fail(ErrorKind::kInternal, "rank {}: sent the times of {} parts, expected {}", rank,
+             times.back().size(), times.front().size());
+      }
+    });
+    return times;
+  }
+  std::size_t begin_capture() override {
+    session_->order(order_of(kCapture), kCapture, [] {});
+    return session_->next_graph();
+  }
+  void end_capture() override {
+    session_->order(order_of(kCaptured), kCapture, [] {});
+  }
+  void launch(std::size_t graph, const std::function<void()>& own) override {
+    session_->order(order_of(kLaunch, graph), "launch of a graph", own);
+  }
+
   std::string order_of(const char* word, std::size_t value = 0) const {
     return fmt::format("{} {} {}", word, number_, value);
   }
@@ -210,17 +290,22 @@ class RankedPipeline final : public Pipeline {
   std::unique_ptr<RankShare> share_;
   std::unique_ptr<Pipeline> own_;
   std::vector<Step> steps_;
+  bool is_timed_ = false;
 };
 
 /// The pipelines of a rank that is not the first.
 class RankServer {
  public:
-  RankServer(RankChannel& channel, const Backend& backend, Ops& ops)
+  RankServer(RankChannel& channel, const Backend& backend, Ops& ops,
+             const MakeRankRecorder& make_recorder)
       : channel_(channel),
         backend_(backend),
         ops_(ops),
         communicator_(channel.make_communicator(ops)),
-        seat_{channel.rank(), communicator_.get()} {}
+        seat_{channel.rank(), communicator_.get()},
+        recorder_(make_recorder(ops)) {
+    if (recorder_) sampler_.emplace(*communicator_, ops, *recorder_);
+  }
 
   void abort() { communicator_->abort(); }
 
@@ -234,6 +319,9 @@ class RankServer {
       words >> word >> number >> value;
       if (word == kEnd) return channel_.close();
       obey(word, number, value);
+      channel_.meet();
+      if (word != kRun) continue;
+      ops_.synchronize();
       channel_.meet();
     }
   }
@@ -251,12 +339,42 @@ class RankServer {
       prepared_.erase(number);
     } else if (word == kPoison) {
       prepared_.at(number).pipeline->poison_outputs();
-    } else if (word == kRun) {
+    } else if (word == kRun || word == kQueue) {
       prepared_.at(number).pipeline->steps().at(value).run();
     } else if (word == kRead) {
       read(number, value != 0);
-    } else {
+    } else if (!recorder_ || !sample(word, value)) {
       fail(ErrorKind::kInternal, "an order that it does not know: {}", word);
+    }
+  }
+
+  /// False: not an order of this kind.
+  bool sample(const std::string& word, std::size_t value) {
+    if (word == kSample) {
+      sampler_->begin(value != 0);
+    } else if (word == kMark) {
+      sampler_->mark();
+    } else if (word == kTimes) {
+      send_times();
+    } else if (word == kCapture) {
+      recorder_->begin_capture();
+    } else if (word == kCaptured) {
+      recorder_->end_capture();
+      recorder_->launch(num_graphs_++);
+    } else if (word == kLaunch) {
+      recorder_->launch(value);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  void send_times() {
+    ParcelWriter writer;
+    writer.numbers(sampler_->times_us());
+    Parcel own = writer.take();
+    for (int rank = 1; rank < channel_.world_size(); ++rank) {
+      channel_.pass(rank, 0, rank == channel_.rank() ? &own : nullptr);
     }
   }
 
@@ -284,12 +402,19 @@ class RankServer {
   std::unique_ptr<Communicator> communicator_;
   RankSeat seat_;
   std::map<int, Prepared> prepared_;
+  std::unique_ptr<RankRecorder> recorder_;
+  std::optional<RankSampler> sampler_;
+  std::size_t num_graphs_ = 0;
 };
 
 }  // namespace
 
-RankedBackend::RankedBackend(const Backend& inner, OpenGroup open, double limit_s)
-    : ForwardingBackend(inner), open_(std::move(open)), limit_s_(limit_s) {}
+RankedBackend::RankedBackend(const Backend& inner, OpenGroup open, double limit_s,
+                             MakeRankRecorder make_recorder)
+    : ForwardingBackend(inner),
+      open_(std::move(open)),
+      limit_s_(limit_s),
+      make_recorder_(std::move(make_recorder)) {}
 
 RankedBackend::~RankedBackend() = default;
 
@@ -298,16 +423,18 @@ std::unique_ptr<Pipeline> RankedBackend::prepare(const Problem& problem,
   // The group lives as long as one of its pipelines.
   std::shared_ptr<RankSession> session = session_.lock();
   if (session == nullptr || session->is_broken()) {
-    session = std::make_shared<RankSession>(open_(problem.dcp.world_size), ops, limit_s_);
+    session =
+        std::make_shared<RankSession>(open_(problem.dcp.world_size), ops, limit_s_, make_recorder_);
     session_ = session;
   }
   return std::make_unique<RankedPipeline>(std::move(session), inner(), problem, inputs, ops);
 }
 
-void serve_rank(RankChannel& channel, const Backend& backend, Ops& ops) {
+void serve_rank(RankChannel& channel, const Backend& backend, Ops& ops,
+                const MakeRankRecorder& make_recorder) {
   std::optional<RankServer> server;
   try {
-    server.emplace(channel, backend, ops);
+    server.emplace(channel, backend, ops, make_recorder);
     server->serve();
   } catch (const std::exception& error) {
     try {

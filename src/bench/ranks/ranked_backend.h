@@ -8,6 +8,7 @@
 #include "backends/forwarding_backend.h"
 #include "backends/ranks/communicator.h"
 #include "bench/ranks/rank_channel.h"
+#include "bench/ranks/rank_sampler.h"
 #include "core/problem/problem.h"
 
 namespace attnbench {
@@ -26,25 +27,28 @@ class RankedBackend final : public ForwardingBackend {
  public:
   /// `inner` must outlive it. A rank that is silent for `limit_s` seconds in a step ends the case;
   /// 0 = no limit.
-  RankedBackend(const Backend& inner, OpenGroup open, double limit_s);
+  RankedBackend(const Backend& inner, OpenGroup open, double limit_s,
+                MakeRankRecorder make_recorder = make_rank_recorder);
   ~RankedBackend() override;
 
   const Backend& of_rank() const { return inner(); }
 
   /// `inputs` are those of all ranks. On the CPU a step's time is that of the slowest rank, with
-  /// the messages around it; on GPUs, where ranks meet once a step is queued, that of rank 0's
-  /// stream. Samples are not checked one by one. Errors: those of RankChannel.
+  /// the messages around it; on GPUs samples are those of the rank that was slowest in them
+  /// (ranked_stopwatch.h). Samples are not checked one by one. Errors: those of RankChannel.
   std::unique_ptr<Pipeline> prepare(const Problem& problem, const BackendInputs& inputs,
                                     Ops& ops) const override;
 
  private:
   OpenGroup open_;
   double limit_s_;
+  MakeRankRecorder make_recorder_;
   mutable std::weak_ptr<RankSession> session_;  // of the pipelines that are prepared
 };
 
 /// What every other rank does: prepares and runs what rank 0 orders, until the group is closed or
 /// over. `ops` must outlive it. Errors: those of RankChannel.
-void serve_rank(RankChannel& channel, const Backend& backend, Ops& ops);
+void serve_rank(RankChannel& channel, const Backend& backend, Ops& ops,
+                const MakeRankRecorder& make_recorder = make_rank_recorder);
 
 }  // namespace attnbench

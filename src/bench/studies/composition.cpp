@@ -50,6 +50,7 @@ Problem decodes_of(const Problem& problem) {
   decodes.kv_cache.manager_block_size.reset();
   decodes.kv_cache.num_blocks = pages;
   decodes.cascade.common_prefix_len = 0;
+  decodes.cascade.groups.clear();
   decodes.attention.num_speculative_tokens = 0;
   decodes.inputs.file.reset();
   return decodes;

@@ -49,6 +49,7 @@ Problem plain_problem(const Problem& problem, std::int64_t keys) {
   attention.num_speculative_tokens = 0;
   attention.scale = 1 / std::sqrt(static_cast<double>(attention.head_size));
   plain.cascade.common_prefix_len = 0;
+  plain.cascade.groups.clear();
   plain.output_quant = {};
   plain.inputs = {};
   KvCacheSpec& cache = plain.kv_cache;

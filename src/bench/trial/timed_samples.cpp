@@ -102,7 +102,8 @@ Physics together(Physics one, int devices) {
 }  // namespace
 
 void note_ranks(const Problem& problem, Timing& timing) {
-  if (num_devices(problem) > 1) timing.l2 = "warm";
+  const bool over_mpi = problem.dcp.transport == DcpTransport::kMpi;
+  if (over_mpi && num_devices(problem) > 1) timing.l2 = "warm";
 }
 
 namespace {

@@ -56,13 +56,13 @@ TEST_CASE("real ranks have the ceilings of all their devices, simulated ones tho
   }
 }
 
-TEST_CASE("the caches of real ranks count as warm, because only those of rank 0 are emptied") {
+TEST_CASE("the caches of ranks over MPI count as warm, because only those of rank 0 are emptied") {
   for (const DcpTransport transport :
        {DcpTransport::kSimulated, DcpTransport::kNccl, DcpTransport::kMpi}) {
     Timing timing;
     timing.l2 = "cold";
     note_ranks(over(transport), timing);
-    CHECK(timing.l2 == (transport == DcpTransport::kSimulated ? "cold" : "warm"));
+    CHECK(timing.l2 == (transport == DcpTransport::kMpi ? "warm" : "cold"));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <regex>
 #include <utility>
 
@@ -62,6 +63,27 @@ void take_cuda_device(std::size_t index, const DeviceList& list, DeviceChoice& c
   choice.refusals = refusals_of_device(info);
 }
 
+/// Devices `first` to `last`, one for each rank.
+void take_cuda_devices(std::size_t first, std::size_t last, const DeviceList& list,
+                       DeviceChoice& choice) {
+  for (std::size_t index = first; index <= last; ++index) {
+    take_cuda_device(index, list, choice);
+    if (index >= list.devices.size()) break;
+    choice.of_ranks.push_back(*choice.info);
+  }
+  choice.name = fmt::format("cuda:{}-{}", first, last);
+  choice.is_range = true;
+  if (choice.of_ranks.size() <= last - first) return;  // refused
+  choice.info = choice.of_ranks.front();
+  for (const DeviceInfo& info : choice.of_ranks) {
+    if (info.sm == choice.info->sm && info.num_sms == choice.info->num_sms) continue;
+    choice.refusals = {
+        fmt::format("--device {}: ranks need devices of one kind, {} is cuda:{} and {} is cuda:{}",
+                    choice.name, choice.info->name, first, info.name, info.index)};
+    return;
+  }
+}
+
 }  // namespace
 
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
@@ -77,11 +99,20 @@ DeviceChoice choose_device(const std::string& device, const std::string& assume_
     return choice;
   }
   std::smatch match;
-  if (!std::regex_match(device, match, std::regex("cuda(?::(\\d{1,3}))?"))) {
-    fail(ErrorKind::kUsage, "--device: expected auto, cpu or cuda[:N], found '{}'", device);
+  if (!std::regex_match(device, match, std::regex("cuda(?::(\\d{1,3})(?:-(\\d{1,3}))?)?"))) {
+    fail(ErrorKind::kUsage, "--device: expected auto, cpu, cuda[:N] or cuda:N-M, found '{}'",
+         device);
   }
   const auto index = match[1].matched ? static_cast<std::size_t>(std::stoi(match[1])) : 0;
-  take_cuda_device(index, list(), choice);
+  const auto last = match[2].matched ? static_cast<std::size_t>(std::stoi(match[2])) : index;
+  if (last < index) {
+    fail(ErrorKind::kUsage, "--device: expected cuda:N-M with N at most M, found '{}'", device);
+  }
+  if (last > index) {
+    take_cuda_devices(index, last, list(), choice);
+  } else {
+    take_cuda_device(index, list(), choice);
+  }
   return choice;
 }
 
@@ -97,8 +128,17 @@ DeviceChoice choose_device(const SelectionOptions& selection) {
   nccl.missing = NcclLibrary().missing();
   if (!nccl.missing.empty()) return choice;
   if (!choice.is_cuda()) nccl.missing = "its ranks are on GPUs, and the device is cpu";
-  nccl.count = 1;
+  nccl.count = std::max(1, static_cast<int>(choice.of_ranks.size()));
   return choice;
+}
+
+DeviceChoice device_of_thread(const DeviceChoice& device, int rank) {
+  DeviceChoice own = device;
+  own.info = device.of_ranks.at(static_cast<std::size_t>(rank));
+  own.of_ranks.clear();
+  own.is_range = false;
+  own.name = fmt::format("cuda:{}", own.info->index);
+  return own;
 }
 
 std::string device_of_rank(int local_rank, const std::function<DeviceList()>& list) {

@@ -20,19 +20,22 @@
 namespace attnbench {
 
 struct DeviceChoice {
-  std::string name = "cpu";           // "cpu", "cuda:0"
+  std::string name = "cpu";           // "cpu", "cuda:0", "cuda:0-3"
   DeviceFacts facts;                  // what support is judged by
   std::vector<std::string> refusals;  // why nothing can run there; empty = it can
-  std::optional<DeviceInfo> info;     // of a CUDA device that is there
+  std::optional<DeviceInfo> info;     // of a CUDA device that is there, the first of several
+  bool is_range = false;              // several, one for each rank
+  std::vector<DeviceInfo> of_ranks;   // those, as far as they are there
 
   bool is_cuda() const { return name != "cpu"; }
 };
 
-/// `device` is auto, cpu or cuda[:N]; auto is the first CUDA device where there is one, else the
-/// CPU. `assume_sm` is empty, or the compute capability (90, 9.0, sm_90 or sm_90a) by which
-/// backends are judged while cases run on the CPU, and `assume_num_sms` the multiprocessors that
-/// their work is divided among there; a device that is there has its own. `list` is called unless
-/// `device` is cpu. Errors: kUsage for anything else.
+/// `device` is auto, cpu, cuda[:N] or cuda:N-M; auto is the first CUDA device where there is one,
+/// else the CPU. Devices N to M are those of the ranks of DCP over NCCL, all others run on the
+/// first; they have to be of one kind. `assume_sm` is empty, or the compute capability (90, 9.0,
+/// sm_90 or sm_90a) by which backends are judged while cases run on the CPU, and `assume_num_sms`
+/// the multiprocessors that their work is divided among there; a device that is there has its own.
+/// `list` is called unless `device` is cpu. Errors: kUsage for anything else.
 DeviceChoice choose_device(const std::string& device, const std::string& assume_sm,
                            const std::function<DeviceList()>& list,
                            std::optional<int> assume_num_sms = std::nullopt);
@@ -47,6 +50,9 @@ DeviceChoice choose_device(const SelectionOptions& selection);
 /// ranks than 0.
 std::string device_of_rank(int local_rank, const std::function<DeviceList()>& list);
 std::string device_of_rank(int local_rank);
+
+/// The device of one of several ranks that this process drives.
+DeviceChoice device_of_thread(const DeviceChoice& device, int rank);
 
 /// What kernels are chosen by on the device; on the CPU, on the one that it stands for.
 cuda::Target target_of(const DeviceChoice& device);

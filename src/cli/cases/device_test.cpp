@@ -67,6 +67,41 @@ TEST_CASE("auto and cuda take the GPU, whose facts hold whatever is assumed") {
   CHECK_FALSE(choose_device("cpu", "", list).is_cuda());
 }
 
+TEST_CASE("a range of devices is one for each rank, and everything else runs on the first") {
+  const auto several = [](std::vector<int> sms) {
+    return [sms] {
+      DeviceList list;
+      for (const int sm : sms) {
+        list.devices.push_back(one_device(sm).devices.front());
+        list.devices.back().index = static_cast<int>(list.devices.size()) - 1;
+      }
+      return list;
+    };
+  };
+  const DeviceChoice choice = choose_device("cuda:1-3", "", several({90, 90, 90, 90}));
+  CHECK(choice.name == "cuda:1-3");
+  CHECK(choice.is_range);
+  REQUIRE(choice.of_ranks.size() == 3);
+  CHECK(choice.info->index == 1);
+  CHECK(choice.facts.num_sms == 78);
+  const DeviceChoice third = device_of_thread(choice, 2);
+  CHECK(third.name == "cuda:3");
+  CHECK(third.info->index == 3);
+  CHECK_FALSE(third.is_range);
+
+  CHECK_FALSE(choose_device("cuda:1-1", "", several({90, 90})).is_range);
+  CHECK(choose_device("cuda:0-2", "", several({90, 90})).refusals ==
+        std::vector<std::string>{"no CUDA device 2: there are 2"});
+  CHECK(choose_device("cuda:0-1", "", no_devices).refusals ==
+        std::vector<std::string>{"no CUDA device: no driver"});
+  CHECK(choose_device("cuda:0-1", "", several({90, 80})).refusals ==
+        std::vector<std::string>{"--device cuda:0-1: ranks need devices of one kind, NVIDIA H200 "
+                                 "is cuda:0 and NVIDIA H200 is cuda:1"});
+  for (const char* wrong : {"cuda:2-1", "cuda:0-", "cuda:-1", "cpu:0-1"}) {
+    CHECK_THROWS_AS(choose_device(wrong, "", several({90, 90, 90})), Error);
+  }
+}
+
 TEST_CASE("a rank takes the GPU of its number, or the only one that it sees") {
   const auto several = [](std::size_t count) {
     return [count] { return DeviceList{std::vector<DeviceInfo>(count), {}}; };

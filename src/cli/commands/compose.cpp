@@ -30,15 +30,6 @@
 namespace attnbench {
 namespace {
 
-struct ComposeArguments {
-  std::vector<std::string> scenarios;
-  SelectionOptions selection;
-  ConsoleOptions console;
-  std::string cache_dir;
-  int threads = 0;
-  std::string json;
-};
-
 /// What came of one case.
 struct Composed {
   const Problem* problem = nullptr;
@@ -156,7 +147,7 @@ int exit_code_of(const std::vector<Composed>& all) {
   return any ? kExitPassed : kExitNothingRan;
 }
 
-int compose(const ComposeArguments& arguments, const Console& console) {
+int compose(const StudyOptions& arguments, const Console& console) {
   const InterruptGuard guard;
   const DeviceChoice device = choose_device(arguments.selection);
   Plugins plugins(arguments.selection.plugins, device, arguments.threads);
@@ -184,17 +175,8 @@ int compose(const ComposeArguments& arguments, const Console& console) {
 }  // namespace
 
 RunCommand declare_compose(OptionTable& options) {
-  auto arguments = std::make_shared<ComposeArguments>();
-  add_scenarios_argument(options, arguments->scenarios);
-  add_selection_options(options, arguments->selection);
-  add_plugin_option(options, arguments->selection.plugins);
-  add_threads_option(options, kRunning, arguments->threads);
-  add_cache_dir_option(options, kRunning, arguments->cache_dir);
-  options.add({.names = "--json",
-               .value = "FILE",
-               .help = "Write the chains as JSON ('-' = stdout)",
-               .target = &arguments->json});
-  add_console_options(options, arguments->console);
+  auto arguments = std::make_shared<StudyOptions>();
+  add_study_options(options, *arguments, "Write the chains as JSON ('-' = stdout)", /*runs=*/true);
   return [arguments](const Console& console) { return compose(*arguments, console); };
 }
 

@@ -28,15 +28,6 @@
 namespace attnbench {
 namespace {
 
-struct InvarianceArguments {
-  std::vector<std::string> scenarios;
-  SelectionOptions selection;
-  ConsoleOptions console;
-  std::string cache_dir;
-  int threads = 0;
-  std::string json;
-};
-
 /// What came of one pair.
 struct Studied {
   const Pair* pair = nullptr;
@@ -46,7 +37,7 @@ struct Studied {
 
 class Studies {
  public:
-  Studies(const InvarianceArguments& arguments, const DeviceChoice& device)
+  Studies(const StudyOptions& arguments, const DeviceChoice& device)
       : arguments_(arguments), device_(device) {
     options_.num_threads = arguments.threads;
     options_.should_stop = InterruptGuard::interrupted;
@@ -71,7 +62,7 @@ class Studies {
   }
 
  private:
-  const InvarianceArguments& arguments_;
+  const StudyOptions& arguments_;
   const DeviceChoice& device_;
   ReferenceOptions options_;
   std::unique_ptr<Ops> ops_;
@@ -164,7 +155,7 @@ std::string to_json(const std::vector<Studied>& studied) {
          "\n";
 }
 
-int show_invariance(const InvarianceArguments& arguments, const Console& console) {
+int show_invariance(const StudyOptions& arguments, const Console& console) {
   const InterruptGuard guard;
   const DeviceChoice device = choose_device(arguments.selection);
   Plugins plugins(arguments.selection.plugins, device, arguments.threads);
@@ -190,17 +181,8 @@ int show_invariance(const InvarianceArguments& arguments, const Console& console
 }  // namespace
 
 RunCommand declare_invariance(OptionTable& options) {
-  auto arguments = std::make_shared<InvarianceArguments>();
-  add_scenarios_argument(options, arguments->scenarios);
-  add_selection_options(options, arguments->selection);
-  add_plugin_option(options, arguments->selection.plugins);
-  add_threads_option(options, kRunning, arguments->threads);
-  add_cache_dir_option(options, kRunning, arguments->cache_dir);
-  options.add({.names = "--json",
-               .value = "FILE",
-               .help = "Write the tables as JSON ('-' = stdout)",
-               .target = &arguments->json});
-  add_console_options(options, arguments->console);
+  auto arguments = std::make_shared<StudyOptions>();
+  add_study_options(options, *arguments, "Write the tables as JSON ('-' = stdout)", /*runs=*/true);
   return [arguments](const Console& console) { return show_invariance(*arguments, console); };
 }
 

@@ -217,6 +217,25 @@ int serve_cases(const RunOptions& options, const RankHome& home, const DeviceCho
   return kExitPassed;
 }
 
+using FaultsOfRanks = std::vector<std::unique_ptr<PlantedFaults>>;
+
+/// Jobs whose ranks are threads with a GPU each. `faults` owns what is planted in ranks other than
+/// the first.
+std::unique_ptr<RankedJobs> jobs_of_threads(const RunOptions& options, const DeviceChoice& device,
+                                            const std::vector<Pair>& pairs, FaultsOfRanks& faults,
+                                            const BenchOptions& bench, std::vector<Job>& jobs) {
+  std::vector<std::vector<Job>> of_ranks(1);
+  for (int rank = 1; rank < static_cast<int>(device.of_ranks.size()); ++rank) {
+    of_ranks.push_back(make_jobs(pairs, device, ""));
+    faults.push_back(std::make_unique<PlantedFaults>(options.plant_faults, of_ranks.back(), rank));
+  }
+  const auto open = [device, threads = options.threads, cache_dir = options.cache_dir,
+                     with_cublas_lt = !options.no_cublas_lt](int rank) {
+    return open_ops(device_of_thread(device, rank), threads, cache_dir, with_cublas_lt);
+  };
+  return std::make_unique<RankedJobs>(std::move(of_ranks), open, bench, jobs);
+}
+
 /// Makes scenarios of a trace set where the command line names none, and tells the Python that runs
 /// its solutions where they are. Why in the cache: the set is not ours to write into.
 void take_trace_set(RunArguments& arguments, const Console& console) {
@@ -296,7 +315,10 @@ int run_cases(RunArguments arguments, const std::string& repeat, const Console& 
   BenchOptions bench = bench_options(options, device, !plugins.backends().empty());
   bench.ceiling_meter = meter;
   bench.rank_waits = std::make_shared<std::function<void(const std::string&)>>();
-  const RankedJobs ranked(home, bench, jobs);
+  FaultsOfRanks faults_of_ranks;
+  const std::unique_ptr<RankedJobs> ranked =
+      device.is_range ? jobs_of_threads(options, device, pairs, faults_of_ranks, bench, jobs)
+                      : std::make_unique<RankedJobs>(home, bench, jobs);
   bench.passes = num_passes(arguments, !device.is_cuda());
   return run_session(arguments, gate, plan, std::move(run), console, jobs, bench);
 }

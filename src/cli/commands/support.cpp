@@ -27,13 +27,6 @@
 namespace attnbench {
 namespace {
 
-struct SupportArguments {
-  std::vector<std::string> scenarios;
-  SelectionOptions selection;
-  ConsoleOptions console;
-  std::string json;
-};
-
 /// What is known of one pair.
 struct Verdict {
   const Pair* pair = nullptr;
@@ -159,7 +152,7 @@ std::string to_json(const std::vector<Verdict>& verdicts) {
          "\n";
 }
 
-int show_support(const SupportArguments& arguments, const Console& console) {
+int show_support(const StudyOptions& arguments, const Console& console) {
   const DeviceChoice device = choose_device(arguments.selection);
   Plugins plugins(arguments.selection.plugins, device);
   const std::vector<LoadedScenario> scenarios =
@@ -186,15 +179,8 @@ int show_support(const SupportArguments& arguments, const Console& console) {
 }  // namespace
 
 RunCommand declare_support(OptionTable& options) {
-  auto arguments = std::make_shared<SupportArguments>();
-  add_scenarios_argument(options, arguments->scenarios);
-  add_selection_options(options, arguments->selection);
-  add_plugin_option(options, arguments->selection.plugins);
-  options.add({.names = "--json",
-               .value = "FILE",
-               .help = "Write the matrix as JSON ('-' = stdout)",
-               .target = &arguments->json});
-  add_console_options(options, arguments->console);
+  auto arguments = std::make_shared<StudyOptions>();
+  add_study_options(options, *arguments, "Write the matrix as JSON ('-' = stdout)", /*runs=*/false);
   return [arguments](const Console& console) { return show_support(*arguments, console); };
 }
 

@@ -23,7 +23,7 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--device",
                .value = "DEVICE",
-               .help = "auto, cpu or cuda[:N]; auto takes the GPU if any",
+               .help = "auto, cpu, cuda[:N], or cuda:N-M for ranks; auto takes the GPU if any",
                .group = kSelection,
                .target = &selection.device,
                .shows_default = true,
@@ -277,6 +277,19 @@ void add_scenarios_argument(OptionTable& options, std::vector<std::string>& scen
                        "standard input",
                .target = &scenarios,
                .required = required});
+}
+
+void add_study_options(OptionTable& options, StudyOptions& study, const char* json_help,
+                       bool runs) {
+  add_scenarios_argument(options, study.scenarios);
+  add_selection_options(options, study.selection);
+  add_plugin_option(options, study.selection.plugins);
+  if (runs) {
+    add_threads_option(options, kRunning, study.threads);
+    add_cache_dir_option(options, kRunning, study.cache_dir);
+  }
+  options.add({.names = "--json", .value = "FILE", .help = json_help, .target = &study.json});
+  add_console_options(options, study.console);
 }
 
 void add_link_option(OptionTable& options, std::vector<std::string>& links) {

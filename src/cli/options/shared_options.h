@@ -69,6 +69,16 @@ struct RunOptions {
   std::vector<std::string> plant_faults;  // KIND=REGEX
 };
 
+/// Options of the commands that study cases and write a list: support, invariance, compose.
+struct StudyOptions {
+  std::vector<std::string> scenarios;
+  SelectionOptions selection;
+  ConsoleOptions console;
+  std::string cache_dir;
+  int threads = 0;
+  std::string json;  // where the list goes; empty = not written, "-" = stdout
+};
+
 /// Headings of --help that rows of several files share.
 inline constexpr const char* kSelection = "Selection";
 inline constexpr const char* kOutputs = "Outputs (FILE '-' is stdout)";
@@ -88,6 +98,10 @@ void add_format_options(OptionTable& options, OutputFiles& files, const char* Ou
                         const std::vector<OutputFormat>& formats = output_formats());
 /// Everything that `run` takes but its SCENARIO arguments and what has to do with a baseline.
 void add_run_options(OptionTable& options, RunOptions& run);
+
+/// All of a command that studies cases; `json_help` says what --json writes. --threads and
+/// --cache-dir only where it `runs` them.
+void add_study_options(OptionTable& options, StudyOptions& study, const char* json_help, bool runs);
 
 /// Single options that some commands have beside those that only they have. An empty group is the
 /// first.

@@ -147,8 +147,10 @@ void keep_selected(const GateSelection& selection, std::vector<Result>& results)
 }
 
 ResultFile read_results(const std::string& path, std::ostream* err) {
-  std::optional<ResultFile> foreign = read_foreign_results(path);
-  if (!foreign) return read_result_file(path);
+  // Why read once: it may be a pipe.
+  const std::string text = result_file_text(path);
+  std::optional<ResultFile> foreign = parse_foreign_results(text, path);
+  if (!foreign) return parse_result_file(text, path);
   for (Result& result : foreign->results) {
     if (result.timing) summarize(*result.timing);
   }

@@ -54,7 +54,7 @@ void keep_selected(const GateSelection& selection, std::vector<Result>& results)
 
 /// A result file of this program, a journal, or results of another benchmark (interop/results),
 /// which a notice on `err` tells where it is given. Errors: those of read_result_file, and E-FORMAT
-/// of read_foreign_results.
+/// of parse_foreign_results.
 ResultFile read_results(const std::string& path, std::ostream* err = nullptr);
 
 /// One baseline out of the files. Errors as read_results and pool_baselines.

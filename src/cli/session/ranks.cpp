@@ -10,6 +10,7 @@
 
 #include "bench/process/child_process.h"
 #include "bench/ranks/rank_link.h"
+#include "bench/ranks/thread_group.h"
 #include "core/error.h"
 #include "core/problem/fields.h"
 #include "core/sha256.h"
@@ -93,6 +94,12 @@ std::string end_of(ChildProcess& child) {
 
 DeviceChoice choose_rank_device(const RankHome& home, const SelectionOptions& selection) {
   DeviceChoice device = choose_device(selection);
+  if (device.is_range) {
+    if (home.launched.size == 1) return device;
+    fail(ErrorKind::kUsage,
+         "--device: expected one GPU, cuda or cuda:N, for each process of mpirun or srun, found {}",
+         selection.device);
+  }
   const bool is_open = selection.device == "auto" || selection.device == "cuda";
   if (device.is_cuda() && is_open && home.launched.size > 1) {
     SelectionOptions own = selection;
@@ -110,22 +117,43 @@ DeviceChoice choose_rank_device(const RankHome& home, const SelectionOptions& se
   return device;
 }
 
+void RankedJobs::take(Job& job, OpenGroup open, const BenchOptions& bench) {
+  backends_.push_back(
+      std::make_unique<RankedBackend>(*job.backend, std::move(open), bench.hang_limit_s));
+  job.backend = backends_.back().get();
+}
+
 RankedJobs::RankedJobs(const RankHome& home, const BenchOptions& bench, std::vector<Job>& jobs) {
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     if (!has_real_ranks(*jobs[i].problem)) continue;
-    const OpenGroup open = [socket = home.socket, waits = bench.rank_waits,
-                            about = opening_of(i, jobs[i])](int world_size) {
-      auto link =
-          std::make_unique<RankLink>(socket, kJobHello, 0, [waits](const std::string& what) {
-            if (waits && *waits) (*waits)(what);
-          });
-      link->open(world_size, about);
-      return link;
-    };
-    backends_.push_back(
-        std::make_unique<RankedBackend>(*jobs[i].backend, open, bench.hang_limit_s));
-    jobs[i].backend = backends_.back().get();
+    take(
+        jobs[i],
+        [socket = home.socket, waits = bench.rank_waits,
+         about = opening_of(i, jobs[i])](int world_size) {
+          auto link =
+              std::make_unique<RankLink>(socket, kJobHello, 0, [waits](const std::string& what) {
+                if (waits && *waits) (*waits)(what);
+              });
+          link->open(world_size, about);
+          return link;
+        },
+        bench);
     jobs[i].repro = fmt::format("mpirun -n {} {}", jobs[i].problem->dcp.world_size, jobs[i].repro);
+  }
+}
+
+RankedJobs::RankedJobs(std::vector<std::vector<Job>> of_ranks, const OpenRankOps& open_ops,
+                       const BenchOptions& bench, std::vector<Job>& jobs)
+    : of_ranks_(std::move(of_ranks)) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (!has_real_ranks(*jobs[i].problem)) continue;
+    const RankWork work = [this, i, open_ops](RankChannel& channel) {
+      const auto rank = static_cast<std::size_t>(channel.rank());
+      const std::unique_ptr<Ops> ops = open_ops(channel.rank());
+      serve_rank(channel, *of_ranks_.at(rank).at(i).backend, *ops);
+    };
+    take(
+        jobs[i], [work](int world_size) { return open_thread_group(world_size, work); }, bench);
   }
 }
 

@@ -1,9 +1,10 @@
 // `run` as one of several ranks: jobs whose groups have real ranks, on rank 0, and what the other
 // ranks do instead of running jobs.
 //
-// All ranks read the same command line and the same files up to the list of jobs. From there rank 0
-// goes on like any run, with backends that give orders to the other ranks; those wait for orders
-// and write nothing.
+// Ranks are processes that mpirun or srun started, or threads of this one, each with a GPU of
+// --device cuda:N-M. All processes read the same command line and the same files up to the list of
+// jobs. From there rank 0 goes on like any run, with backends that give orders to the other ranks;
+// those wait for orders and write nothing.
 #pragma once
 
 #include <functional>
@@ -26,10 +27,20 @@ class RankedJobs {
  public:
   RankedJobs(const RankedJobs&) = delete;
   RankedJobs& operator=(const RankedJobs&) = delete;
-  /// On rank 0. `bench` must outlive it, and its rank_waits be set.
+  /// On rank 0 of several processes. `bench` must outlive it, and its rank_waits be set.
   RankedJobs(const RankHome& home, const BenchOptions& bench, std::vector<Job>& jobs);
 
+  /// Opens what a rank other than the first works with, on its thread.
+  using OpenRankOps = std::function<std::unique_ptr<Ops>(int rank)>;
+  /// For ranks that are threads of this process. `of_ranks[r]` are the jobs as rank r has them, of
+  /// the same ids in the same order; those of rank 0 are not looked at.
+  RankedJobs(std::vector<std::vector<Job>> of_ranks, const OpenRankOps& open_ops,
+             const BenchOptions& bench, std::vector<Job>& jobs);
+
  private:
+  void take(Job& job, OpenGroup open, const BenchOptions& bench);
+
+  std::vector<std::vector<Job>> of_ranks_;
   std::vector<std::unique_ptr<RankedBackend>> backends_;
 };
 

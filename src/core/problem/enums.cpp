@@ -40,6 +40,15 @@ std::span<const EnumRow<ProbabilityDtype>> enum_rows(ProbabilityDtype) {
   return kRows;
 }
 
+std::span<const EnumRow<Fp8Accumulation>> enum_rows(Fp8Accumulation) {
+  using enum Fp8Accumulation;
+  static constexpr auto kRows = every_value<EnumRow<Fp8Accumulation>>({
+      {kAuto, "auto", "sums of P V reach f32 before the bits that matrix units drop show"},
+      {kFast, "fast", "as the matrix units sum e4m3 products: about 13 bits on SM 9.0"},
+  });
+  return kRows;
+}
+
 std::span<const EnumRow<EncoderWindow>> enum_rows(EncoderWindow) {
   using enum EncoderWindow;
   static constexpr auto kRows = every_value<EnumRow<EncoderWindow>>({
@@ -66,6 +75,19 @@ std::span<const EnumRow<TritonPath>> enum_rows(TritonPath) {
       {kAuto, "auto", "by the batch"},
       {k2d, "2d", "one pass over the keys"},
       {k3d, "3d", "segments of keys and a reduction"},
+  });
+  return kRows;
+}
+
+std::span<const EnumRow<SplitForm>> enum_rows(SplitForm) {
+  using enum SplitForm;
+  static constexpr auto kRows = every_value<EnumRow<SplitForm>>({
+      {kAuto, "auto", "by the batch"},
+      {kSeparate, "separate",
+       "partial results of as many splits for every request, then a launch "
+       "that combines them"},
+      {kJoined, "joined", "the same, combined by the launch that makes them"},
+      {kPlanned, "planned", "parts of equal load, dealt out on the device from the lengths"},
   });
   return kRows;
 }
@@ -208,6 +230,15 @@ std::span<const EnumRow<WeightFormat>> enum_rows(WeightFormat) {
   return kRows;
 }
 
+std::span<const EnumRow<SparseIndices>> enum_rows(SparseIndices) {
+  using enum SparseIndices;
+  static constexpr auto kRows = every_value<EnumRow<SparseIndices>>({
+      {kRandom, "random", "drawn"},
+      {kIndexer, "indexer", "chosen by an indexer in the step"},
+  });
+  return kRows;
+}
+
 std::span<const EnumRow<MmAttnDtype>> enum_rows(MmAttnDtype) {
   using enum MmAttnDtype;
   static constexpr auto kRows = every_value<EnumRow<MmAttnDtype>>({
@@ -239,6 +270,9 @@ std::span<const EnumRow<OpKind>> enum_rows(OpKind) {
       {kOutputQuant, "output_quant", "an attention output in the type of the next layer"},
       {kMmQuant, "mm_quant", "query, key and value of a vision encoder in e4m3"},
       {kMetadata, "metadata", "the slices of a batch for its decodes and its prefills"},
+      {kIndexKeyCache, "index_key_cache", "new keys of a sparse indexer in e4m3 into their slots"},
+      {kIndexLogits, "index_logits", "how much each key of a request matters to a token"},
+      {kIndexTopk, "index_topk", "the slots of the keys that matter most to each token"},
   });
   return kRows;
 }

@@ -20,10 +20,12 @@ enum class AttentionType {
 };
 enum class QueryDtype { kAuto, kFp8E4M3 };
 enum class ProbabilityDtype { kAuto, kModel, kFp8E4M3 };
+enum class Fp8Accumulation { kAuto, kFast };
 enum class EncoderWindow { kSource, kSymmetric };
 enum class AlibiKind { kNone, kLinear, kSqrt };
 enum class SinksKind { kNone, kNormal, kValues };  // nothing, "normal", or a list: no table
 enum class TritonPath { kAuto, k2d, k3d };
+enum class SplitForm { kAuto, kSeparate, kJoined, kPlanned };
 enum class CacheLayout { kNhd, kHnd };
 enum class PthInt8Round { kHalfAway, kTrunc };
 enum class CascadeMode { kAuto, kAlways, kNever };
@@ -38,6 +40,7 @@ enum class TimingOrder { kSequential, kAlternate };
 enum class Switch { kAuto, kOn, kOff };
 enum class MlaRefForm { kBoth, kMha, kMqa };
 enum class WeightFormat { kAuto, kFp8, kNvfp4, kAwq };
+enum class SparseIndices { kRandom, kIndexer };
 enum class MmAttnDtype { kAuto, kFp8 };
 enum class AmaxKind { kAbs, kSigned };
 enum class OpKind {
@@ -50,7 +53,10 @@ enum class OpKind {
   kDcpCorrect,
   kOutputQuant,
   kMmQuant,
-  kMetadata
+  kMetadata,
+  kIndexKeyCache,
+  kIndexLogits,
+  kIndexTopk
 };
 enum class OpCacheLayout { kAuto, kFa, kIx, kTr };
 enum class RopePairs { kNeox, kGptJ };
@@ -60,9 +66,11 @@ enum class LseBase { kE, kTwo };
 std::span<const EnumRow<AttentionType>> enum_rows(AttentionType);
 std::span<const EnumRow<QueryDtype>> enum_rows(QueryDtype);
 std::span<const EnumRow<ProbabilityDtype>> enum_rows(ProbabilityDtype);
+std::span<const EnumRow<Fp8Accumulation>> enum_rows(Fp8Accumulation);
 std::span<const EnumRow<EncoderWindow>> enum_rows(EncoderWindow);
 std::span<const EnumRow<AlibiKind>> enum_rows(AlibiKind);
 std::span<const EnumRow<TritonPath>> enum_rows(TritonPath);
+std::span<const EnumRow<SplitForm>> enum_rows(SplitForm);
 std::span<const EnumRow<CacheLayout>> enum_rows(CacheLayout);
 std::span<const EnumRow<PthInt8Round>> enum_rows(PthInt8Round);
 std::span<const EnumRow<CascadeMode>> enum_rows(CascadeMode);
@@ -77,6 +85,7 @@ std::span<const EnumRow<TimingOrder>> enum_rows(TimingOrder);
 std::span<const EnumRow<Switch>> enum_rows(Switch);
 std::span<const EnumRow<MlaRefForm>> enum_rows(MlaRefForm);
 std::span<const EnumRow<WeightFormat>> enum_rows(WeightFormat);
+std::span<const EnumRow<SparseIndices>> enum_rows(SparseIndices);
 std::span<const EnumRow<MmAttnDtype>> enum_rows(MmAttnDtype);
 std::span<const EnumRow<AmaxKind>> enum_rows(AmaxKind);
 std::span<const EnumRow<OpKind>> enum_rows(OpKind);

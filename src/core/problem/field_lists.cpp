@@ -197,6 +197,19 @@ Field capture_sizes_field() {
   return field;
 }
 
+Field cascade_groups_field() {
+  Field field{.key = "cascade.groups"};
+  field.set = [](const Value& value, Problem& problem) -> MaybeMismatch {
+    constexpr std::string_view kForm = "a list of [requests, keys of their shared prefix]";
+    if (!value.is_list()) return Mismatch{ErrorKind::kFormat, std::string(kForm), &value};
+    return read_list(value, problem.cascade.groups, [&](const Value& item, Pair& group) {
+      return read_pair(item, kForm, {.low = 1, .high = kMaxInt}, group);
+    });
+  };
+  field.get = [](const Problem& problem) { return list_of_pairs(problem.cascade.groups); };
+  return field;
+}
+
 Field images_field() {
   Field field{.key = "mm_encoder.images"};
   field.set = [](const Value& value, Problem& problem) -> MaybeMismatch {

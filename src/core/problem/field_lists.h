@@ -29,6 +29,8 @@ Field capture_sizes_field();
 /// mm_encoder.images: [[height, width], ...] in pixels, or null; the loader makes the batch of
 /// them.
 Field images_field();
+/// cascade.groups: [[requests, keys], ...], the prefixes that consecutive requests share.
+Field cascade_groups_field();
 /// mm_encoder.layer_names: the layers whose scales a file holds, in the order in which they run.
 Field layer_names_field();
 

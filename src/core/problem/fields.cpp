@@ -54,8 +54,10 @@ void add_attention(std::vector<Field>& table) {
   table.push_back(boolean("attention.batch_invariant", AT(attention.batch_invariant)));
   table.push_back(integer("attention.num_splits", AT(attention.num_splits),
                           {.low = 1, .high = kMostNumSplits}, "null"));
+  table.push_back(enumeration("attention.split_form", AT(attention.split_form)));
   table.push_back(boolean("attention.kv_sharing", AT(attention.kv_sharing)));
   table.push_back(enumeration("attention.probability_dtype", AT(attention.probability_dtype)));
+  table.push_back(enumeration("attention.fp8_accumulation", AT(attention.fp8_accumulation)));
   table.push_back(enumeration("triton.path", AT(triton.path)));
   table.push_back(capture_sizes_field());
 }
@@ -75,6 +77,9 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(integer("mla.sparse_topk", AT(mla.sparse_topk), kAtLeastOne, "null"));
   table.push_back(real("mla.sparse.valid", AT(mla.sparse_valid), kShare));
   table.push_back(real("mla.sparse.duplicates", AT(mla.sparse_duplicates), kShare));
+  table.push_back(enumeration("mla.sparse.indices", AT(mla.sparse_indices)));
+  table.push_back(integer("mla.index_n_heads", AT(mla.index_n_heads), kCount));
+  table.push_back(boolean("mla.index_ue8m0", AT(mla.index_ue8m0)));
   table.push_back(integer("mla.q_pad_num_heads", AT(mla.q_pad_num_heads), kCount, "null"));
   table.push_back(enumeration("mla.kv_b_proj.dtype", AT(mla.kv_b_proj)));
   table.push_back(integer("mla.kv_b_proj.block_size", AT(mla.kv_b_proj_block), kCount, "null"));
@@ -147,6 +152,7 @@ void add_kv_cache(std::vector<Field>& table) {
       boolean("batch_options.treat_short_extends_as_decodes", AT(treat_short_extends_as_decodes)));
   table.push_back(integer("cascade.common_prefix_len", AT(cascade.common_prefix_len), kTokens));
   table.push_back(enumeration("cascade.mode", AT(cascade.mode)));
+  table.push_back(cascade_groups_field());
   table.push_back(integer("dcp.world_size", AT(dcp.world_size), {.low = 1, .high = 1024}));
   table.push_back(integer("dcp.interleave_size", AT(dcp.interleave_size), kAtLeastOne));
   table.push_back(enumeration("dcp.comm", AT(dcp.comm)));

@@ -38,6 +38,7 @@ struct AttentionSpec {
   Dtype dtype = Dtype::kBF16;
   QueryDtype query_dtype = QueryDtype::kAuto;
   ProbabilityDtype probability_dtype = ProbabilityDtype::kAuto;  // of P where Q, K, V are e4m3
+  Fp8Accumulation fp8_accumulation = Fp8Accumulation::kAuto;     // of P V where P is e4m3 too
   double scale = 0;
   bool causal = true;
   std::optional<std::int64_t> sliding_window;
@@ -53,6 +54,7 @@ struct AttentionSpec {
   int num_speculative_tokens = 0;
   bool batch_invariant = false;
   std::optional<int> num_splits;  // of the keys of decodes; null = as the device is filled
+  SplitForm split_form = SplitForm::kAuto;  // how their keys are dealt out and put together
   bool kv_sharing = false;  // another layer has written the cache: this one only reads (§3.7)
 };
 
@@ -75,6 +77,9 @@ struct MlaSpec {
   std::optional<int> sparse_topk;
   double sparse_valid = 1.0;
   double sparse_duplicates = 0.0;
+  SparseIndices sparse_indices = SparseIndices::kRandom;
+  int index_n_heads = 64;   // of the indexer
+  bool index_ue8m0 = true;  // scales of its keys are powers of two
   std::optional<int> q_pad_num_heads;
   WeightFormat kv_b_proj = WeightFormat::kAuto;
   std::optional<int>
@@ -129,6 +134,9 @@ struct KvCacheSpec {
 struct CascadeSpec {
   std::int64_t common_prefix_len = 0;
   CascadeMode mode = CascadeMode::kAuto;
+  /// {requests, keys}: so many consecutive requests share so many keys, the next ones others; what
+  /// is left of the batch shares nothing. Instead of common_prefix_len.
+  std::vector<std::array<std::int64_t, 2>> groups{};
 };
 
 struct DcpSpec {

@@ -234,6 +234,9 @@ Result read_result(const Reader& json, const MetricTable& table) {
     item.read("shared_bytes", kernel.shared_bytes);
     item.read("cubin_hash", kernel.cubin_hash);
   });
+  if (!json.is_null("cascade_heuristic")) {
+    json.read("cascade_heuristic", result.cascade_heuristic.emplace());
+  }
   json.read_if_there("forced_kernel", result.forced_kernel);
   if (!json.is_null("plugin")) {
     const Reader item = json.object("plugin");

@@ -230,6 +230,9 @@ struct Result {
   /// where it never ran.
   std::map<std::string, double> run_seconds;
   std::vector<KernelInfo> kernels;
+  /// Of a decoder whose requests share keys: whether cascade.mode auto attends the prefix apart on
+  /// this device (the heuristic of §6.1), whatever the mode of the case is.
+  std::optional<bool> cascade_heuristic;
   std::string forced_kernel;         // of the attention; empty = the first that fits was taken
   std::optional<PluginInfo> plugin;  // of a user's backend
   std::string repro;

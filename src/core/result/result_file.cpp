@@ -169,7 +169,7 @@ ResultFile parse_result_file(const std::string& text, const std::string& path) {
   return file;
 }
 
-ResultFile read_result_file(const std::string& path) {
+std::string result_file_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(ErrorKind::kIo, "cannot read '{}': {}", path, std::strerror(errno));
   std::error_code error;
@@ -179,7 +179,11 @@ ResultFile read_result_file(const std::string& path) {
   std::ostringstream text;
   text << in.rdbuf();
   if (in.bad()) fail(ErrorKind::kIo, "cannot read '{}': {}", path, std::strerror(errno));
-  return parse_result_file(text.str(), path);
+  return text.str();
+}
+
+ResultFile read_result_file(const std::string& path) {
+  return parse_result_file(result_file_text(path), path);
 }
 
 }  // namespace attnbench

@@ -32,6 +32,8 @@ struct ResultFile {
 /// cut off where the run was ended. Errors: E-IO when it cannot be read; E-FORMAT naming the file
 /// and the result when it is no such file, of another schema version, or holds an id twice.
 ResultFile read_result_file(const std::string& path);
+/// All of the file, which may be a pipe. Errors: E-IO when it cannot be read.
+std::string result_file_text(const std::string& path);
 
 /// The same of a text, for journals that are still being written and for tests; `path` is for
 /// messages.

@@ -247,6 +247,7 @@ Json result_json(const Result& result, const MetricTable& table) {
   json["throughput"] = part_json(table.throughput, result.throughput);
   if (!result.run_seconds.empty()) json["run_seconds"] = result.run_seconds;
   json["kernels"] = kernels_json(result.kernels);
+  if (result.cascade_heuristic) json["cascade_heuristic"] = *result.cascade_heuristic;
   if (!result.forced_kernel.empty()) json["forced_kernel"] = result.forced_kernel;
   if (result.plugin) {
     json["plugin"] = {{"library", result.plugin->library},

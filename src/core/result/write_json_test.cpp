@@ -69,6 +69,7 @@ Result full_result() {
   result.timing->cpu_wait = 0.25;
   result.file_hashes = {{"kv_cache.scale_file", "0123"}};
   result.kernels = {{"attend d128", 255, 0, 49152, "abc"}};
+  result.cascade_heuristic = false;
   result.forced_kernel = "general";
   result.plugin = PluginInfo{"./libmine.so", "1.2", "0123abcd"};
   result.batch_invariance = BatchInvariance{3, false, 0.25};
@@ -102,6 +103,7 @@ TEST_CASE("a result that is written and read is the same to the last bit") {
   CHECK(read.timing->cpu_wait == 0.25);
   CHECK(read.file_hashes.at("kv_cache.scale_file") == "0123");
   CHECK(read.kernels[0].registers == 255);
+  CHECK(read.cascade_heuristic == false);
   CHECK(read.forced_kernel == "general");
   REQUIRE(read.plugin);
   CHECK(read.plugin->library == "./libmine.so");

@@ -190,6 +190,16 @@ FencedMemory::~FencedMemory() {
   munmap(reserved_, reserved_bytes_);
 }
 
+bool FencedMemory::holds(const void* begin, std::size_t size_bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(begin);
+  for (const Watch& watch : FaultHandler::watches()) {
+    if (watch.begin.load(std::memory_order_acquire) == 0) continue;
+    const std::uintptr_t end = watch.mapped_end.load();
+    if (address >= watch.mapped.load() && address < end) return size_bytes <= end - address;
+  }
+  return false;
+}
+
 std::span<std::byte> FencedMemory::before() const { return {mapped_, data_}; }
 std::span<std::byte> FencedMemory::after() const { return {data_ + size_bytes_, mapped_end_}; }
 

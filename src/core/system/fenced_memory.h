@@ -32,6 +32,9 @@ class FencedMemory {
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
+  /// Whether these bytes lie between the fences of a memory that is watched: on pages that it has
+  /// for itself.
+  static bool holds(const void* begin, std::size_t size_bytes);
 
   /// Empty, or what was done outside of the payload since the last call: "output: 2 bytes past its
   /// end were overwritten, ..." of writes, "reads past the end of 'key' (12 bytes behind it)" of

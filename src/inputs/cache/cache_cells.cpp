@@ -11,6 +11,7 @@
 #include "inputs/random.h"
 #include "metadata/blocks.h"
 #include "metadata/int_math.h"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -31,7 +32,7 @@ std::vector<std::int32_t> block_order(const Problem& problem) {
   std::iota(order.begin(), order.end(), 0);
   if (!problem.kv_cache.shuffle_blocks) return order;
   // Fisher-Yates; the product picks one of i + 1 values from 32 random bits.
-  const Stream stream{problem.inputs.seed, StreamId::kBlocks};
+  const RandomStream stream{problem.inputs.seed, StreamId::kBlocks};
   for (std::size_t i = order.size(); i-- > 1;) {
     const std::uint64_t pick = (std::uint64_t{stream.bits(i)} * (i + 1)) >> 32;
     std::swap(order[i], order[static_cast<std::size_t>(pick)]);
@@ -41,11 +42,11 @@ std::vector<std::int32_t> block_order(const Problem& problem) {
 
 /// Whether block `page` of request b, of `tokens` tokens, holds shared prefix positions only, all
 /// written earlier.
-bool is_shared_page(const Problem& problem, const PositionRange& fresh, std::int64_t page,
+bool is_shared_page(const SharedPrefix& prefix, const PositionRange& fresh, std::int64_t page,
                     std::int64_t tokens, std::int64_t seq_len) {
   const std::int64_t end = (page + 1) * tokens;
   const bool written_now = fresh.begin < fresh.end && fresh.begin < end;
-  return end <= problem.cascade.common_prefix_len && end <= seq_len && !written_now;
+  return end <= prefix.num_keys && end <= seq_len && !written_now;
 }
 
 }  // namespace
@@ -88,7 +89,9 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   Tensor table(Dtype::kI32, {problem.num_requests(), columns});
   const std::vector<std::int32_t> order = block_order(problem);
   std::size_t next = 0;
-  std::vector<std::int32_t> shared;  // block of every shared page handed out so far, else -1
+  const std::vector<SharedPrefix> prefixes = shared_prefixes(problem);
+  // Of each group the block of every shared page handed out so far, else -1.
+  std::vector<std::vector<std::int32_t>> shared_of_group(prefix_groups(problem).size());
   const auto allocate = [&]() -> std::int32_t {
     if (next >= order.size()) {
       fail(ErrorKind::kConfig, "kv_cache.num_blocks: expected enough for the batch, got {}",
@@ -99,9 +102,11 @@ Tensor make_block_table(const Problem& problem, const std::vector<PositionRange>
   for (std::int64_t b = 0; b < problem.num_requests(); ++b) {
     const std::int64_t seq_len = problem.batch[static_cast<std::size_t>(b)].seq_len;
     const std::int64_t pages = ceil_div(seq_len, tokens);
+    const SharedPrefix& prefix = prefixes[static_cast<std::size_t>(b)];
     std::vector<std::int32_t> blocks;
     for (std::int64_t page = 0; page < pages; ++page) {
-      if (is_shared_page(problem, fresh[static_cast<std::size_t>(b)], page, tokens, seq_len)) {
+      if (is_shared_page(prefix, fresh[static_cast<std::size_t>(b)], page, tokens, seq_len)) {
+        auto& shared = shared_of_group[static_cast<std::size_t>(prefix.group)];
         const auto slot = static_cast<std::size_t>(page);
         if (shared.size() <= slot) shared.resize(slot + 1, -1);
         if (shared[slot] < 0) shared[slot] = allocate();

@@ -10,6 +10,7 @@
 #include "inputs/cache/check_cache.h"
 #include "inputs/cache/paged_cache.h"
 #include "inputs/cache/stored_kv.h"
+#include "inputs/draw_rows.h"
 #include "inputs/make_inputs.h"
 #include "inputs/test_problem.h"
 #include "metadata/mask/kernel_rules_testing.h"
@@ -258,6 +259,34 @@ TEST_CASE("whole pages of the common prefix are shared, the page after it is not
     CHECK(c.table_row(b)[2] != c.table_row(0)[2]);
   }
   CHECK(check_cache(problem, c.stored, c.cache, written(c, CacheLayoutKind::kFa)) == "");
+}
+
+TEST_CASE("groups share pages and keys among themselves only") {
+  Problem problem = small_problem();
+  problem.cascade.groups = {{2, 32}, {2, 16}};
+  problem.batch = {{1, 50}, {1, 60}, {4, 45}, {1, 40}, {1, 40}};
+  const Case c(problem, CacheLayoutKind::kFa, kFlashRules);
+  CHECK(c.table_row(0)[0] == c.table_row(1)[0]);
+  CHECK(c.table_row(0)[1] == c.table_row(1)[1]);
+  CHECK(c.table_row(0)[2] != c.table_row(1)[2]);
+  CHECK(c.table_row(2)[0] == c.table_row(3)[0]);
+  CHECK(c.table_row(2)[1] != c.table_row(3)[1]);
+  CHECK(c.table_row(2)[0] != c.table_row(0)[0]);
+  CHECK(c.table_row(4)[0] != c.table_row(2)[0]);
+  CHECK(check_cache(problem, c.stored, c.cache, written(c, CacheLayoutKind::kFa)) == "");
+  // The keys of one group are not those of another, or a kernel that mixes them up would pass.
+  const std::vector<SourceRow> sources = key_sources(problem);
+  const auto source = [&](std::size_t b, std::int64_t p) {
+    std::int64_t row = p;
+    for (std::size_t i = 0; i < b; ++i) row += problem.batch[i].seq_len;
+    const SourceRow& at = sources[static_cast<std::size_t>(row)];
+    return std::pair(at.shared, at.index);
+  };
+  CHECK(source(0, 5) == source(1, 5));
+  CHECK(source(2, 5) == source(3, 5));
+  CHECK(source(0, 5) != source(2, 5));
+  CHECK(source(2, 20) != source(3, 20));
+  CHECK_FALSE(source(4, 5).first);
 }
 
 TEST_CASE("a page that a request writes in this step is never shared") {

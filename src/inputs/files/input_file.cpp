@@ -9,8 +9,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -50,25 +52,35 @@ class Reader : private FileTensors {
   }
 
  private:
-  /// Requests share the pages of the prefix, so their keys must be the same there.
+  /// The requests of a group share the pages of its prefix, so their keys must be the same there.
   void check_shared_prefix(const std::string& tensor, const Tensor& rows) const {
-    const std::int64_t prefix = problem_.cascade.common_prefix_len;
-    if (prefix == 0 || rows.empty()) return;
-    const auto longest = std::max_element(inputs_.seq_lens.begin(), inputs_.seq_lens.end()) -
-                         inputs_.seq_lens.begin();
+    if (rows.empty()) return;
+    for (const PrefixGroup& group : prefix_groups(problem_)) {
+      check_shared_prefix(tensor, rows, group);
+    }
+  }
+  void check_shared_prefix(const std::string& tensor, const Tensor& rows,
+                           const PrefixGroup& group) const {
+    const std::span<const std::int32_t> seq_lens(inputs_.seq_lens);
+    const auto own = seq_lens.subspan(static_cast<std::size_t>(group.first_request),
+                                      static_cast<std::size_t>(group.num_requests));
+    if (own.empty()) return;
+    const auto longest = static_cast<std::size_t>(
+        group.first_request + (std::max_element(own.begin(), own.end()) - own.begin()));
     const std::size_t row_bytes = rows.size_bytes() / static_cast<std::size_t>(rows.dim(0));
     const auto row = [&](std::size_t request, std::int64_t position) {
       return rows.bytes() +
              static_cast<std::size_t>(inputs_.key_start_loc[request] + position) * row_bytes;
     };
-    for (std::size_t b = 0; b < inputs_.seq_lens.size(); ++b) {
-      for (std::int64_t p = 0; p < std::min<std::int64_t>(prefix, inputs_.seq_lens[b]); ++p) {
-        if (std::memcmp(row(b, p), row(static_cast<std::size_t>(longest), p), row_bytes) == 0)
-          continue;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const std::size_t b = static_cast<std::size_t>(group.first_request) + i;
+      for (std::int64_t p = 0; p < std::min<std::int64_t>(group.num_keys, own[i]); ++p) {
+        if (std::memcmp(row(b, p), row(longest, p), row_bytes) == 0) continue;
         fail(ErrorKind::kValue,
-             "inputs.file '{}': tensor '{}': cascade.common_prefix_len {} needs equal rows, but "
-             "position {} of request {} differs from request {}",
-             name(), tensor, prefix, p, b, longest);
+             "inputs.file '{}': tensor '{}': cascade.{} {} needs equal rows, but position {} of "
+             "request {} differs from request {}",
+             name(), tensor, problem_.cascade.groups.empty() ? "common_prefix_len" : "groups",
+             group.num_keys, p, b, longest);
       }
     }
   }

@@ -417,11 +417,4 @@ std::optional<ResultFile> parse_foreign_results(const std::string& text, const s
   return with_cases(is_vllm ? vllm_csv_results(table, path) : cudnn_results(table, path), path);
 }
 
-std::optional<ResultFile> read_foreign_results(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file) return std::nullopt;  // whoever reads the file next says why
-  return parse_foreign_results(text, path);
-}
-
 }  // namespace attnbench

@@ -17,6 +17,8 @@
 // launches and, unless told otherwise, warm caches. Two files of one tool can be compared; a file
 // of theirs beside one of ours says what it says.
 //
+// The text comes from whoever has read the file, once: it may be a pipe, which has no second time.
+//
 // Sources: nvbench/json_printer.cu; "Output Formats" of google-benchmark's user guide;
 // benchmarks/attention_benchmarks/common.py of vLLM; benchmark/sdpa_benchmark_training of
 // cudnn-frontend, whose older files have forward and backward pass in one row.
@@ -29,12 +31,10 @@
 
 namespace attnbench {
 
-/// Nothing when the file is in none of these formats, or cannot be read. Ids have three parts as
-/// ours; a name that repeats gets "#2". Of a timing only samples_us is set, the rest follows from
-/// it. Errors: E-FORMAT for a file that begins like one of these and is none.
-std::optional<ResultFile> read_foreign_results(const std::string& path);
-
-/// The same of a text; `path` is for messages, and for the folder of nvbench's binary files.
+/// Nothing when the text of a file is in none of these formats. Ids have three parts as ours; a
+/// name that repeats gets "#2". Of a timing only samples_us is set, the rest follows from it.
+/// `path` is for messages, and for the folder of nvbench's binary files. Errors: E-FORMAT for a
+/// file that begins like one of these and is none.
 std::optional<ResultFile> parse_foreign_results(const std::string& text, const std::string& path);
 
 }  // namespace attnbench

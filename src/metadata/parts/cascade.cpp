@@ -4,8 +4,10 @@
 #include "metadata/parts/cascade.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/error.h"
+#include "metadata/batch.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -66,6 +68,65 @@ void check_cascade_prefix(int64_t common_prefix_len, int block_size,
       }
     }
   }
+}
+
+std::vector<PrefixGroup> prefix_groups(const Problem& problem) {
+  std::vector<PrefixGroup> groups;
+  if (problem.cascade.groups.empty()) {
+    const int64_t keys = problem.cascade.common_prefix_len;
+    if (keys > 0) groups.push_back({0, problem.num_requests(), keys});
+    return groups;
+  }
+  int64_t first = 0;
+  for (const auto& [requests, keys] : problem.cascade.groups) {
+    const int64_t count = std::min<int64_t>(requests, problem.num_requests() - first);
+    groups.push_back({first, count, keys});
+    first += count;
+  }
+  return groups;
+}
+
+bool heuristic_cascades(const Problem& problem, int num_sms) {
+  const std::vector<PrefixGroup> groups = prefix_groups(problem);
+  const bool has_infinite_sink = std::ranges::any_of(
+      problem.attention.sink_values, [](double sink) { return std::isinf(sink) && sink > 0; });
+  if (groups.empty() || has_infinite_sink) return false;
+  const auto is_one = [](double scale) { return scale == 1.0; };
+  const KvCacheSpec& cache = problem.kv_cache;
+  // §6.2: descales must be 1; the source asserts it, so the heuristic's caller must see to it.
+  if (is_quantised(cache.dtype) &&
+      !(std::ranges::all_of(cache.k_scale, is_one) && std::ranges::all_of(cache.v_scale, is_one) &&
+        is_one(cache.q_scale))) {
+    return false;
+  }
+  const std::vector<int32_t> query_lens = query_lens_of(problem);
+  CascadeQuestion question;
+  question.num_heads = problem.attention.num_heads;
+  question.num_kv_heads = problem.attention.num_kv_heads;
+  question.use_alibi = problem.attention.alibi != AlibiKind::kNone;
+  question.use_sliding_window = problem.attention.sliding_window.has_value();
+  question.use_local_attention = problem.attention.chunk_size.has_value();
+  question.num_sms = num_sms;
+  question.dcp_world_size = problem.dcp.world_size;
+  return std::ranges::all_of(groups, [&](const PrefixGroup& group) {
+    question.common_prefix_len = group.num_keys;
+    question.query_lens = std::span(query_lens)
+                              .subspan(static_cast<size_t>(group.first_request),
+                                       static_cast<size_t>(group.num_requests));
+    return use_cascade_attention(question);
+  });
+}
+
+std::vector<SharedPrefix> shared_prefixes(const Problem& problem) {
+  std::vector<SharedPrefix> shared(problem.batch.size());
+  int64_t first_key = 0;
+  int64_t index = 0;
+  for (const PrefixGroup& group : prefix_groups(problem)) {
+    std::fill_n(shared.begin() + group.first_request, group.num_requests,
+                SharedPrefix{group.num_keys, index++, first_key});
+    first_key += group.num_keys;
+  }
+  return shared;
 }
 
 std::vector<int32_t> cascade_suffix_lens(std::span<const int32_t> seq_lens,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/assumed_device.h"
+#include "core/problem/problem.h"
 
 namespace attnbench {
 
@@ -32,6 +33,31 @@ bool use_cascade_attention(const CascadeQuestion& question);
 void check_cascade_prefix(int64_t common_prefix_len, int block_size,
                           std::span<const int32_t> context_lens,
                           std::span<const int32_t> block_table, int64_t columns);
+
+/// Consecutive requests that share their first keys.
+struct PrefixGroup {
+  int64_t first_request = 0;
+  int64_t num_requests = 0;
+  int64_t num_keys = 0;
+};
+/// In request order: those of cascade.groups, or one of the whole batch with common_prefix_len
+/// keys; none where nothing is shared.
+std::vector<PrefixGroup> prefix_groups(const Problem& problem);
+
+/// What cascade.mode auto does with a decoder's prefixes on a device of so many multiprocessors:
+/// the heuristic, which weighs one pass over the prefix for all queries against one for each, where
+/// cascade can serve the problem (§6.2). Of several groups it has to say yes for each, as for a
+/// batch of its own. False where nothing is shared.
+bool heuristic_cascades(const Problem& problem, int num_sms);
+
+/// What one request shares with others.
+struct SharedPrefix {
+  int64_t num_keys = 0;
+  int64_t group = -1;     // of prefix_groups(); -1 = it shares nothing
+  int64_t first_key = 0;  // keys of the groups before its own: where its own are, of all of them
+};
+/// [B], in request order.
+std::vector<SharedPrefix> shared_prefixes(const Problem& problem);
 
 /// [B] seq_len - common_prefix_len.
 std::vector<int32_t> cascade_suffix_lens(std::span<const int32_t> seq_lens,

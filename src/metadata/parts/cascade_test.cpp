@@ -65,4 +65,45 @@ TEST_CASE("a prefix is whole blocks, inside every context, and shared by every r
 }
 
 }  // namespace
+TEST_CASE("prefix groups are those of the scenario, or one of all requests") {
+  Problem problem;
+  problem.batch.assign(8, {1, 600});
+  CHECK(prefix_groups(problem).empty());
+  CHECK(shared_prefixes(problem)[3].group == -1);
+  problem.cascade.common_prefix_len = 512;
+  REQUIRE(prefix_groups(problem).size() == 1);
+  CHECK(prefix_groups(problem)[0].num_requests == 8);
+  CHECK(shared_prefixes(problem)[7].num_keys == 512);
+  problem.cascade.common_prefix_len = 0;
+  problem.cascade.groups = {{3, 512}, {4, 256}};
+  const std::vector<PrefixGroup> groups = prefix_groups(problem);
+  REQUIRE(groups.size() == 2);
+  CHECK(groups[1].first_request == 3);
+  CHECK(groups[1].num_requests == 4);
+  const std::vector<SharedPrefix> shared = shared_prefixes(problem);
+  CHECK(shared[2].num_keys == 512);
+  CHECK(shared[2].first_key == 0);
+  CHECK(shared[3].num_keys == 256);
+  CHECK(shared[3].first_key == 512);
+  CHECK(shared[7].num_keys == 0);
+}
+
+TEST_CASE("of several groups the heuristic has to say yes for each, with the device's SMs") {
+  Problem problem;
+  problem.attention.num_heads = 32;
+  problem.attention.num_kv_heads = 8;
+  problem.batch.assign(96, {1, 5000});
+  CHECK_FALSE(heuristic_cascades(problem, 132));
+  problem.cascade.common_prefix_len = 4096;
+  CHECK(heuristic_cascades(problem, 132));
+  problem.cascade.common_prefix_len = 0;
+  problem.cascade.groups = {{32, 4096}, {64, 4096}};
+  CHECK(heuristic_cascades(problem, 132));
+  problem.cascade.groups = {{16, 4096}, {64, 4096}};  // 16 requests alone: no
+  CHECK_FALSE(heuristic_cascades(problem, 132));
+  CHECK(heuristic_cascades(problem, 20));  // fewer waves at once
+  problem.attention.sink_values = {std::numeric_limits<double>::infinity()};
+  CHECK_FALSE(heuristic_cascades(problem, 20));
+}
+
 }  // namespace attnbench

@@ -42,6 +42,13 @@ double gathered_context_bytes(const Problem& problem) {
          problem.dcp.world_size;
 }
 
+/// Steps that are messages between the ranks.
+bool is_exchange(std::string_view step) {
+  constexpr std::string_view kNames[] = {"all_gather_query", "all_gather_lse", "reduce_scatter",
+                                         "all_reduce", "all_to_all"};
+  return std::ranges::find(kNames, step) != std::ranges::end(kNames);
+}
+
 }  // namespace
 
 DcpMessages dcp_messages(const Problem& problem, std::int64_t tokens, int head_size, int width) {
@@ -101,7 +108,7 @@ double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> ste
   for (const DcpStep& step : steps) {
     if (step.name == "all_gather_context") {
       ++gathers;
-    } else if (step.name == "all_gather_query" || step.name == "exchange") {
+    } else if (is_exchange(step.name)) {
       exchanges = true;
     } else {
       total += step.us * (step.name == of_own_keys ? slowest : 1 / ranks);

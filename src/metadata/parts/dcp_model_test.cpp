@@ -54,11 +54,12 @@ TEST_CASE("the slowest rank takes its share of the context, and half of what two
   const Problem problem = two_ranks(DcpComm::kAgRs);
   const DcpLink link{10, 100};
   const std::vector<DcpStep> steps{{"write_cache", 4},      {"all_gather_query", 1000},
-                                   {"attend_context", 148}, {"exchange", 1000},
+                                   {"attend_context", 148}, {"all_gather_lse", 1000},
+                                   {"correct", 8},          {"reduce_scatter", 1000},
                                    {"attend_new", 6},       {"merge", 2}};
   // Contexts of 99 and 49 tokens: rank 0 has 50 and 25, which is 75 of 148. What the exchanges cost
   // on one device does not count.
-  const double expected = 75 + (4 + 6 + 2) / 2.0 + dcp_exchange_us(dcp_messages(problem), link);
+  const double expected = 75 + (4 + 8 + 6 + 2) / 2.0 + dcp_exchange_us(dcp_messages(problem), link);
   CHECK(dcp_critical_path_us(problem, steps, link) == doctest::Approx(expected));
   Problem one = problem;
   one.dcp.world_size = 1;

@@ -53,7 +53,8 @@ class CalledOps final : public ForwardingOps {
 /// What the choice of a tile leaves for the shared memory that a kernel declares itself.
 std::optional<int> static_room(const KernelSpec& spec) {
   if (spec.source == "attention/general.cuh") return kGeneralStaticSharedBytes;
-  if (spec.source == "attention/prefill.cuh" || spec.source == "attention/decode.cuh") {
+  if (spec.source == "attention/prefill.cuh" || spec.source == "attention/decode.cuh" ||
+      spec.source == "attention/decode_forms.cuh") {
     return kTiledStaticSharedBytes;
   }
   return std::nullopt;
@@ -146,6 +147,7 @@ TEST_CASE("every covering case can be run, and writes something, on the CPU") {
 TEST_CASE("kernels that move, quantise and multiply compile without spills") {
   std::vector<OperationCase> cases = operation_cases();
   add_coverage_cases(cases);
+  add_indexer_cases(cases);
   check_compiles(cases);
 }
 
@@ -160,6 +162,26 @@ TEST_CASE("the Hopper prefill kernel compiles, without undeclared spills or prod
     std::vector<KernelSpec> specs;
     if (sm < 90) return specs;  // it has no such instructions
     return specs_on(sm, hopper_operation_cases());
+  });
+}
+
+TEST_CASE("the Hopper prefill kernel over e4m3 compiles, without undeclared spills or waits") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;
+    return specs_on(sm, hopper_code_operation_cases());
+  });
+}
+
+TEST_CASE("the kernel of a list of tiles compiles for Hopper without spills or products that wait") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;
+    std::vector<OperationCase> cases;
+    add_tile_cases(cases);
+    specs = specs_on(sm, cases);
+    CHECK(std::ranges::count(specs, "attention/hopper/tiles.cuh", &KernelSpec::source) >= 6);
+    return specs;
   });
 }
 
@@ -184,6 +206,42 @@ TEST_CASE("the kernel of latents compiles for Hopper without undeclared spills")
     ops->force_kernel(kLatentKernel);
     for (const OperationCase& c : cases) c.run(*ops);
     CHECK(std::ranges::count(specs, "attention/hopper/latent.cuh", &KernelSpec::source) >= 8);
+    return specs;
+  });
+}
+
+TEST_CASE("decodes in tiles of up to 128 rows compile without undeclared spills") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    std::vector<OperationCase> cases;
+    add_attend_cases(cases, many_row_cases());
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
+    for (const char* forced : {"decode:rows=32", "decode:rows=64", "decode:rows=128"}) {
+      ops->force_kernel(forced);
+      for (const OperationCase& c : cases) c.run(*ops);
+    }
+    const auto has = [&](const char* row_warps) {
+      return std::ranges::any_of(specs, [&](const KernelSpec& spec) {
+        return std::ranges::find(spec.constants,
+                                 std::pair<std::string, std::string>("int kRowWarps", row_warps)) !=
+               spec.constants.end();
+      });
+    };
+    for (const char* row_warps : {"1", "2", "4", "8"}) CHECK(has(row_warps));
+    return specs;
+  });
+}
+
+TEST_CASE("the kernel of gathered latents compiles for Hopper without undeclared spills") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;
+    std::vector<OperationCase> cases;
+    add_gathered_attend_cases(cases);
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
+    ops->force_kernel(kGatheredKernel);
+    for (const OperationCase& c : cases) c.run(*ops);
+    CHECK(std::ranges::count(specs, "attention/hopper/gathered.cuh", &KernelSpec::source) >= 9);
     return specs;
   });
 }

@@ -140,6 +140,7 @@ bool is_librarys(const std::vector<KernelInfo>& kernels) {
 TEST_CASE("every operation but attention gives on the GPU what it gives on the CPU") {
   std::vector<OperationCase> cases = operation_cases();
   add_coverage_cases(cases);
+  add_indexer_cases(cases);
   check_on_device(cases);
 }
 
@@ -151,25 +152,40 @@ TEST_CASE("attention gives on the GPU what it gives on the CPU") {
   check_on_device(cases);
 }
 
-TEST_CASE("the kernel of latents gives on a Hopper GPU what the CPU gives, twice the same") {
+namespace {
+
+/// The cases by a kernel for Hopper give what the CPU gives, and the same bytes a second time.
+void check_on_hopper(const std::vector<OperationCase>& cases, const char* kernel) {
   CudaOps* const gpu = device_ops();
   if (gpu == nullptr) return;
   if (gpu->launcher().target().sm != 90) {
     MESSAGE("skipped: compute capability " << gpu->launcher().target().sm << ", it is for 90");
     return;
   }
-  std::vector<OperationCase> cases;
-  add_latent_attend_cases(cases);
-  check_on_device(cases, gpu, kLatentKernel);
+  check_on_device(cases, gpu, kernel);
   for (const OperationCase& c : cases) {
     CAPTURE(c.name);
-    gpu->force_kernel(kLatentKernel);
+    gpu->force_kernel(kernel);
     const std::vector<Tensor> once = c.run(*gpu);
     const std::vector<Tensor> again = c.run(*gpu);
     gpu->force_kernel("");
     for (std::size_t i = 0; i < once.size(); ++i)
       CHECK(first_difference(again[i], once[i], 0, 0) < 0);
   }
+}
+
+}  // namespace
+
+TEST_CASE("the kernel of latents gives on a Hopper GPU what the CPU gives, twice the same") {
+  std::vector<OperationCase> cases;
+  add_latent_attend_cases(cases);
+  check_on_hopper(cases, kLatentKernel);
+}
+
+TEST_CASE("gathered latents give on a Hopper GPU what the CPU gives, twice the same") {
+  std::vector<OperationCase> cases;
+  add_gathered_attend_cases(cases);
+  check_on_hopper(cases, kGatheredKernel);
 }
 
 TEST_CASE("products by cuBLASLt and by the own kernel on the GPU are those of the CPU") {
@@ -209,6 +225,88 @@ TEST_CASE("products by cuBLASLt and by the own kernel on the GPU are those of th
   }
   check_on_device(cases);
   check_on_device(cases, own.get());
+}
+
+TEST_CASE("joined splits and parts of plans give on the GPU what they give on the CPU") {
+  std::vector<OperationCase> cases;
+  add_attend_cases(cases, decode_form_cases());
+  check_on_device(cases);
+  // Without clusters too: what does not fit the kernel is left out.
+  std::erase_if(cases, [](const OperationCase& c) { return c.name.find("f32") != c.name.npos; });
+  check_on_device(cases, device_ops(), "decode:cluster=0");
+}
+
+TEST_CASE("every decode in tiles of up to 128 rows gives on the GPU what it gives on the CPU") {
+  for (const char* forced : {"decode:rows=32", "decode:rows=64", "decode:rows=128:cluster=0"}) {
+    CAPTURE(forced);
+    std::vector<OperationCase> cases;
+    add_attend_cases(cases, many_row_cases());
+    check_on_device(cases, device_ops(), forced);
+  }
+}
+
+TEST_CASE("splits joined on the GPU have the same bytes in every run") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  for (const AttendCase& c : decode_form_cases()) {
+    CAPTURE(c.name);
+    const std::vector<Tensor> first = run_attend(*gpu, c);
+    for (int i = 0; i < 5; ++i) {
+      const std::vector<Tensor> again = run_attend(*gpu, c);
+      for (std::size_t t = 0; t < first.size(); ++t) {
+        CHECK(first_difference(again[t], first[t], 0, 0) < 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("a captured plan follows the lengths from one replay to the next") {
+  CudaOps* const gpu = device_ops();
+  if (gpu == nullptr) return;
+  // The keys of the longest lengths; what lies past the current ones is not seen.
+  const AttendCase c{
+      .name = "", .query_lens = {1, 1, 2, 1}, .context_lens = {300, 900, 50, 0}, .group = 4};
+  const std::vector<std::vector<int>> lens{
+      {301, 901, 52, 1}, {1, 2, 2, 1}, {300, 3, 52, 1}, {65, 640, 50, 1}, {301, 901, 52, 1}};
+  // On each Ops the same: lengths change between runs, here by replays of what was captured once.
+  const auto outputs = [&](Ops& ops, const auto& prepare, const auto& run) {
+    CaseMemory memory(ops);
+    attn::AttendParams p = attend_params(c, memory);
+    const std::unique_ptr<Buffer> buffer = ops.allocate(lens[0].size() * sizeof(int), "lengths");
+    p.seq_lens = buffer->as<int>();
+    const DevicePlan plan(p, 9, memory);
+    std::vector<std::vector<Tensor>> all;
+    for (std::size_t i = 0; i < lens.size(); ++i) {
+      ops.upload(*buffer, lens[i].data(), lens[i].size() * sizeof(int));
+      if (i == 0) prepare([&] { plan.run(ops, p); });
+      run([&] { plan.run(ops, p); });
+      all.push_back(memory.results());
+    }
+    return all;
+  };
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(2);
+  const auto expected = outputs(
+      *cpu, [](const auto&) {}, [](const auto& plan) { plan(); });
+  Runtime& runtime = gpu->runtime();
+  const StreamHandle stream = gpu->stream().handle();
+  GraphHandle graph = nullptr;
+  const auto actual = outputs(
+      *gpu,
+      [&](const auto& plan) {
+        plan();  // kernels are compiled and loaded before they are captured
+        gpu->synchronize();
+        runtime.begin_capture(stream);
+        plan();
+        graph = runtime.end_capture(stream);
+      },
+      [&](const auto&) { runtime.launch_graph(graph, stream); });
+  runtime.release_graph(graph);
+  for (std::size_t i = 0; i < lens.size(); ++i) {
+    CAPTURE(i);
+    for (std::size_t t = 0; t < expected[i].size(); ++t) {
+      CHECK(first_difference(actual[i][t], expected[i][t], 4e-2, 2e-2) < 0);
+    }
+  }
 }
 
 TEST_CASE("a product of f32 on the GPU is not rounded to tf32, and can be captured in a graph") {
@@ -395,16 +493,17 @@ TEST_CASE("products, barriers and stores of a warpgroup on the GPU are what they
   }
 }
 
-TEST_CASE("attention by the Hopper kernel gives on the GPU what it gives on the CPU") {
+/// What they give on the CPU, twice the same, where the GPU has the instructions.
+void check_hopper(const std::vector<OperationCase>& cases) {
   CudaOps* const gpu = device_ops();
   if (gpu == nullptr) return;
   if (gpu->launcher().target().sm != 90) {
     MESSAGE("skipped: the kernel is for compute capability 9.0");
     return;
   }
-  check_on_device(hopper_operation_cases());
+  check_on_device(cases);
   // The same bytes at every run: no order of its sums depends on time.
-  for (const OperationCase& c : hopper_operation_cases()) {
+  for (const OperationCase& c : cases) {
     CAPTURE(c.name);
     const std::vector<Tensor> first = c.run(*gpu);
     const std::vector<Tensor> second = c.run(*gpu);
@@ -412,6 +511,20 @@ TEST_CASE("attention by the Hopper kernel gives on the GPU what it gives on the 
       CHECK(first_difference(second[i], first[i], 0, 0) < 0);
     }
   }
+}
+
+TEST_CASE("attention by the Hopper kernel gives on the GPU what it gives on the CPU") {
+  check_hopper(hopper_operation_cases());
+}
+
+TEST_CASE("attention over e4m3 by the Hopper kernel gives on the GPU what the CPU gives") {
+  check_hopper(hopper_code_operation_cases());
+}
+
+TEST_CASE("attention by a list of tiles gives on the GPU what it gives on the CPU") {
+  std::vector<OperationCase> cases;
+  add_tile_cases(cases);
+  check_hopper(cases);
 }
 
 TEST_CASE("attention by every kernel that fits gives on the GPU what it gives on the CPU") {

@@ -7,6 +7,7 @@
 // it, as CudaOps does for matmul, and may fall back on KernelOps for what it cannot take.
 #pragma once
 
+#include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/operations.h"
 #include "ops/ops.h"
@@ -19,6 +20,9 @@ class KernelOps : public Ops {
   int num_sms() const override { return launcher().target().num_sms; }
   int sm() const override { return launcher().target().sm; }
   void force_kernel(std::string_view name) override { launcher().force_kernel(name); }
+  bool attends_by_tiles() const override {
+    return cuda::attends_by_tiles(launcher().forced_kernel());
+  }
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }
 #include "ops/operations.def"

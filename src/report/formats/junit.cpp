@@ -113,8 +113,11 @@ double seconds(const Verdict& verdict) {
   return std::isfinite(verdict.new_us) ? verdict.new_us * 1e-6 : 0;
 }
 
+/// What nothing was decided of: known failures, cases that are not there, and times that differ by
+/// no more than the noise. As skipped every reader shows them, and none takes them for a failure.
 bool is_skipped(const Verdict& verdict) {
-  return !verdict.fails && (verdict.known == Known::kYes || verdict.kind == VerdictKind::kMissing);
+  return !verdict.fails && (verdict.known == Known::kYes || verdict.kind == VerdictKind::kMissing ||
+                            verdict.kind == VerdictKind::kAmbiguous);
 }
 
 std::string totals(const std::vector<const Verdict*>& verdicts, bool of_suite) {
@@ -141,6 +144,13 @@ std::string outcome(const Verdict& verdict) {
   if (!is_skipped(verdict)) return "";
   const std::string known = verdict.known == Known::kYes ? "; known: " + verdict.known_text : "";
   return fmt::format("      <skipped message=\"{}\"/>\n", xml_escape(message + known));
+}
+
+std::string figures(const Verdict& verdict) {
+  std::string text = fmt::format("verdict: {}\nrule: {}", to_string(verdict.kind), verdict.rule);
+  if (std::isfinite(verdict.old_us)) text += "\nbefore: " + format_time(verdict.old_us);
+  if (std::isfinite(verdict.new_us)) text += "\nafter: " + format_time(verdict.new_us);
+  return "      <system-out>" + xml_escape(text) + "</system-out>\n";
 }
 
 }  // namespace
@@ -180,7 +190,7 @@ void write_verdict_junit(std::ostream& out, const RunInfo& run, const GateReport
           slash == std::string::npos ? verdict->id : verdict->id.substr(slash + 1);
       out << fmt::format("    <testcase classname=\"{}\" name=\"{}\" time=\"{:.9f}\">\n",
                          xml_escape(suite.name), xml_escape(name), seconds(*verdict))
-          << outcome(*verdict) << "    </testcase>\n";
+          << outcome(*verdict) << figures(*verdict) << "    </testcase>\n";
     }
     out << "  </testsuite>\n";
   }

@@ -32,9 +32,10 @@ namespace attnbench {
 /// case took in all, in seconds.
 void write_junit(std::ostream& out, const RunInfo& run, const std::vector<Result>& results);
 
-/// A verdict that fails is a <failure> with its rule, a known or a missing one that does not fail
-/// <skipped>, and what got faster or stayed the same passes. `time` is the new median, in seconds,
-/// 0 where there is none.
+/// A verdict that fails is a <failure> with its rule; a known, a missing or an ambiguous one that
+/// does not fail is <skipped>, so that every viewer shows it; what got faster or stayed the same
+/// passes. Each has its rule and both medians in <system-out>. `time` is the new median, in
+/// seconds, 0 where there is none.
 void write_verdict_junit(std::ostream& out, const RunInfo& run, const GateReport& report);
 
 }  // namespace attnbench

@@ -18,15 +18,17 @@ namespace {
 
 /// Cells of a result behind those of its case; "-" for the cost of quantising where other results
 /// have one.
-std::string row(const Result& result, const std::string& case_cells, bool any_quantised) {
+std::string row(const Result& result, const std::string& case_cells, bool any_quantised,
+                const std::string& unit) {
   const bool exact = any_quantised && result.error && !result.quantization_error;
-  return fmt::format("| {}/{} | {}{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
+  return fmt::format("| {}/{} | {}{} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |\n",
                      markdown_cell(result.scenario), markdown_cell(result.case_name), case_cells,
                      markdown_cell(result.backend), to_string(result.status),
                      result.error ? format_error(result.error->max_abs) : "",
                      result.error ? format_ratio(result.error->err_ratio) : "",
                      exact ? "-" : marked_quant(result), marked_time(result),
-                     result.throughput ? format_rate(*result.throughput) : "",
+                     result.throughput ? format_gbps(*result.throughput) : "",
+                     result.throughput ? format_flops(*result.throughput, unit) : "",
                      result.throughput ? format_roofline(*result.throughput) : "",
                      result.throughput ? format_peak(*result.throughput) : "", marked_noise(result),
                      markdown_cell(fmt::format("{}", fmt::join(result.reasons, "; "))));
@@ -40,17 +42,17 @@ void write_result_table(std::ostream& out, const std::vector<Result>& results) {
     titles += column.key + " | ";
     lines += "---|";
   }
-  out << "| case | " << titles
-      << "backend | status | max_abs | err_ratio | quant | time | rate | roof | peak | noise | "
-         "reasons |\n"
-      << "|---|" << lines << "---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n";
+  const std::string unit = flop_unit(throughputs_of(results));
+  out << "| case | " << titles << "backend | status | max_abs | err_ratio | quant | time | GB/s | "
+      << unit << " | roof | peak | noise | reasons |\n"
+      << "|---|" << lines << "---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n";
   const bool any_quantised = std::any_of(results.begin(), results.end(), [](const Result& result) {
     return result.quantization_error.has_value();
   });
   for (std::size_t i = 0; i < results.size(); ++i) {
     std::string cells;
     for (const CaseColumn& column : of_cases) cells += markdown_cell(column.values[i]) + " | ";
-    out << row(results[i], cells, any_quantised);
+    out << row(results[i], cells, any_quantised, unit);
   }
   out << "\n";
 }

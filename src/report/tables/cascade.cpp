@@ -12,14 +12,10 @@
 namespace attnbench {
 namespace {
 
-struct Medians {
-  double never_us = 0;  // 0 = not run, or without a time
-  double always_us = 0;
-};
-
+/// Times of 0: not run, or without a time.
 struct Group {
   CascadeRow row;
-  std::map<std::int64_t, Medians> medians;
+  std::map<std::int64_t, CascadePair> medians;
 };
 
 /// `name` without ",<key>=<value>".
@@ -53,15 +49,17 @@ void add(const Result& result, std::vector<std::string>& keys, std::vector<Group
     group.row.scenario = result.scenario;
     group.row.backend = result.backend;
   }
-  Medians& medians = groups[index].medians[prefix];
-  (mode == "never" ? medians.never_us : medians.always_us) = result.timing->median_us;
+  CascadePair& medians = groups[index].medians[prefix];
+  (mode == "never" ? medians.plain_us : medians.cascade_us) = result.timing->median_us;
+  if (result.cascade_heuristic) medians.heuristic = result.cascade_heuristic;
 }
 
 void finish(Group& group) {
   for (const auto& [prefix, medians] : group.medians) {
-    if (medians.never_us <= 0 || medians.always_us <= 0) continue;
-    const double speedup = medians.never_us / medians.always_us;
+    if (medians.plain_us <= 0 || medians.cascade_us <= 0) continue;
+    const double speedup = medians.plain_us / medians.cascade_us;
     group.row.speedup[prefix] = speedup;
+    group.row.pairs[prefix] = medians;
     if (speedup <= 1) {
       group.row.pays_from.reset();
     } else if (!group.row.pays_from) {
@@ -88,6 +86,44 @@ std::vector<std::vector<std::string>> cells_of(const std::vector<CascadeRow>& ro
     cells.push_back(std::move(line));
   }
   return cells;
+}
+
+std::string heuristic_text(const CascadePair& pair) {
+  if (!pair.heuristic) return "-";
+  const std::string choice = *pair.heuristic ? "cascade" : "plain";
+  return pair.is_heuristic_wrong() ? choice + ": heuristic wrong here" : choice;
+}
+
+/// Empty where no result says what the heuristic would choose.
+std::vector<std::vector<std::string>> pair_cells(const std::vector<CascadeRow>& rows) {
+  std::vector<std::vector<std::string>> cells{
+      {"prefix", "backend", "keys", "plain us", "cascade us", "heuristic"}};
+  bool is_known = false;
+  for (const CascadeRow& row : rows) {
+    for (const auto& [prefix, pair] : row.pairs) {
+      is_known = is_known || pair.heuristic.has_value();
+      cells.push_back({printable(row.case_name), printable(row.backend), std::to_string(prefix),
+                       fmt::format("{:.1f}", pair.plain_us), fmt::format("{:.1f}", pair.cascade_us),
+                       heuristic_text(pair)});
+    }
+  }
+  if (!is_known) cells.clear();
+  return cells;
+}
+
+/// "the heuristic chose the slower way by more than 5 % in 3 of 35 pairs".
+std::string heuristic_summary(const std::vector<CascadeRow>& rows) {
+  int known = 0;
+  int wrong = 0;
+  for (const CascadeRow& row : rows) {
+    for (const auto& [prefix, pair] : row.pairs) {
+      known += pair.heuristic ? 1 : 0;
+      wrong += pair.is_heuristic_wrong() ? 1 : 0;
+    }
+  }
+  return fmt::format(
+      "the heuristic of cascade.mode auto is wrong, by more than 5 %, in {} of {} pairs", wrong,
+      known);
 }
 
 void write_plain(std::ostream& out, const std::vector<std::vector<std::string>>& cells) {
@@ -118,6 +154,12 @@ void write_pipes(std::ostream& out, const std::vector<std::vector<std::string>>&
 
 }  // namespace
 
+bool CascadePair::is_heuristic_wrong() const {
+  constexpr double kMargin = 1.05;
+  if (!heuristic) return false;
+  return *heuristic ? cascade_us > kMargin * plain_us : plain_us > kMargin * cascade_us;
+}
+
 std::vector<CascadeRow> cascade_rows(const std::vector<Result>& results) {
   std::vector<std::string> keys;
   std::vector<Group> groups;
@@ -137,6 +179,11 @@ void write_cascade_table(std::ostream& out, const std::vector<Result>& results, 
       << (markdown ? "\n" : "");
   const auto cells = cells_of(rows);
   markdown ? write_pipes(out, cells) : write_plain(out, cells);
+  out << "\n";
+  const auto pairs = pair_cells(rows);
+  if (pairs.empty()) return;
+  out << "cascade: " << heuristic_summary(rows) << "\n" << (markdown ? "\n" : "");
+  markdown ? write_pipes(out, pairs) : write_plain(out, pairs);
   out << "\n";
 }
 

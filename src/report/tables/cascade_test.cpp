@@ -88,4 +88,35 @@ TEST_CASE("the table and Markdown show speedups by prefix and the crossover") {
                             "| 8q1s4k | FLASH_ATTN | 0.50 | 1.50 | 512 |\n") != std::string::npos);
 }
 
+TEST_CASE("the heuristic is wrong where the other way is faster by more than 5 %") {
+  const auto wrong = [](double plain, double cascade, std::optional<bool> heuristic) {
+    return CascadePair{plain, cascade, heuristic}.is_heuristic_wrong();
+  };
+  CHECK(wrong(10, 20, true));
+  CHECK(wrong(20, 10, false));
+  CHECK_FALSE(wrong(10, 20, false));
+  CHECK_FALSE(wrong(20, 10, true));
+  CHECK_FALSE(wrong(10, 10.4, true));
+  CHECK_FALSE(wrong(10, 20, std::nullopt));
+}
+
+TEST_CASE(
+    "where results say what auto would choose, both times and the choice are a second table") {
+  std::vector<Result> results = batch_of("8q1s4k", 0.5, 1.0, 2.0);
+  std::ostringstream without_choice;
+  write_cascade_table(without_choice, results, false);
+  CHECK(without_choice.str().find("heuristic") == std::string::npos);
+  for (Result& result : results) result.cascade_heuristic = false;
+  std::ostringstream out;
+  write_cascade_table(out, results, false);
+  CHECK(out.str().find("wrong, by more than 5 %, in 1 of 3 pairs") != std::string::npos);
+  CHECK(out.str().find(
+            "8q1s4k  FLASH_ATTN  2048      20.0        10.0  plain: heuristic wrong here") !=
+        std::string::npos);
+  std::ostringstream markdown;
+  write_cascade_table(markdown, results, true);
+  CHECK(markdown.str().find("| 8q1s4k | FLASH_ATTN | 128 | 5.0 | 10.0 | plain |") !=
+        std::string::npos);
+}
+
 }  // namespace attnbench

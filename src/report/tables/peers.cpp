@@ -86,9 +86,15 @@ const PeerCell* find_cell(const PeerCase& peers, const std::string& backend) {
 
 std::string ratio_text(double ratio) { return format_ratio(ratio) + "x"; }
 
-std::string figures_text(const PeerCell& cell) {
+/// In one unit for all backends of a case.
+std::string figures_text(const PeerCase& peers, const PeerCell& cell) {
+  std::vector<const Throughput*> throughputs;
+  for (const PeerCell& one : peers.cells) {
+    if (one.result->throughput) throughputs.push_back(&*one.result->throughput);
+  }
   const Result& result = *cell.result;
-  const std::string rate = result.throughput ? format_rate(*result.throughput) : "";
+  const std::string rate =
+      result.throughput ? format_rate(*result.throughput, flop_unit(throughputs)) : "";
   const std::string ratio = result.error ? format_ratio(result.error->err_ratio) : "";
   return fmt::format("{}{}{}", rate, rate.empty() || ratio.empty() ? "" : " ", ratio);
 }
@@ -166,7 +172,7 @@ Column backend_column(const Shown& shown, const std::string& backend, const std:
     }
     const double median_us = cell->result->timing->median_us;
     column.add(fmt::format("{} {}", format_time(median_us), ratio_text(cell->ratio)));
-    column.add(figures_text(*cell));
+    column.add(figures_text(peers, *cell));
   }
   return column;
 }
@@ -190,7 +196,7 @@ void write_columns(std::ostream& out, const Shown& shown, const std::vector<Colu
   }
 }
 
-std::string markdown_text_of(const PeerCell& cell) {
+std::string markdown_text_of(const PeerCase& peers, const PeerCell& cell) {
   if (!is_timed(*cell.result)) return to_string(cell.result->status);
   const bool best = cell.ratio <= 1;
   const char* bold = best ? "**" : "";
@@ -199,7 +205,7 @@ std::string markdown_text_of(const PeerCell& cell) {
     text += fmt::format(" ({}-{})", format_ratio(cell.least), format_ratio(cell.largest));
   }
   return fmt::format("{} {}, {}", text, format_time(cell.result->timing->median_us),
-                     figures_text(cell));
+                     figures_text(peers, cell));
 }
 
 }  // namespace
@@ -251,7 +257,7 @@ void write_peer_markdown(std::ostream& out, const std::vector<Result>& results) 
     out << "| " << markdown_cell(case_text(peers, shown.with_scenario)) << " |";
     for (const std::string& backend : shown.backends) {
       const PeerCell* cell = find_cell(peers, backend);
-      out << " " << (cell == nullptr ? "" : markdown_text_of(*cell)) << " |";
+      out << " " << (cell == nullptr ? "" : markdown_text_of(peers, *cell)) << " |";
     }
     out << "\n";
   }

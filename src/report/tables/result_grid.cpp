@@ -130,7 +130,10 @@ void ResultGrid::add_result_columns(const std::vector<Result>& results, bool col
   Column err_ratio{.title = "err_ratio", .rank = 3};
   Column quant{.title = "quant"};
   Column time{.title = "time"};
-  Column rate{.title = "rate", .rank = kMostRank};
+  // The unit is in the title: it depends on the bound, and may not change from row to row.
+  const std::string unit = flop_unit(throughputs_of(results));
+  Column gbps{.title = "GB/s", .rank = kMostRank};
+  Column flops{.title = unit, .rank = kMostRank};
   Column roof{.title = "roof", .rank = 1};
   Column noise{.title = "noise", .rank = 2};
   const auto paint = [color](Column& column, const char* escape) {
@@ -150,7 +153,8 @@ void ResultGrid::add_result_columns(const std::vector<Result>& results, bool col
     paint(quant, quant_mark(result).empty() ? "" : kDoubtColor);
     time.cells.push_back(marked_time(result));
     paint(time, time_mark(result).empty() ? "" : kDoubtColor);
-    rate.cells.push_back(result.throughput ? format_rate(*result.throughput) : "");
+    gbps.cells.push_back(result.throughput ? format_gbps(*result.throughput) : "");
+    flops.cells.push_back(result.throughput ? format_flops(*result.throughput, unit) : "");
     roof.cells.push_back(result.throughput ? format_roofline(*result.throughput) : "");
     noise.cells.push_back(marked_noise(result));
     paint(noise, noise_mark(result).empty() ? "" : kDoubtColor);
@@ -167,7 +171,7 @@ void ResultGrid::add_result_columns(const std::vector<Result>& results, bool col
   align(time, time_mark);
   align(noise, noise_mark);
   for (Column* column :
-       {&backend, &status, &max_abs, &err_ratio, &quant, &time, &rate, &roof, &noise}) {
+       {&backend, &status, &max_abs, &err_ratio, &quant, &time, &gbps, &flops, &roof, &noise}) {
     add(std::move(*column));
   }
 }

@@ -97,7 +97,7 @@ TEST_CASE("at every width rows tell their cases apart, and no number is lost wit
         CHECK(display_width(line) <= static_cast<std::size_t>(width));
       }
       const std::string text = text_of(lines);
-      for (const char* title : {"roof", "noise", "quant", "time", "rate", "max_abs"}) {
+      for (const char* title : {"roof", "noise", "quant", "time", "GB/s", "max_abs"}) {
         CHECK(holds(text, title));
       }
       CHECK((holds(text, "err_ratio") || holds(text, "err_")));
@@ -124,7 +124,7 @@ TEST_CASE("at 80 columns a sweep keeps every number") {
 }
 
 TEST_CASE("what has no room is named with the way to see it") {
-  const std::string text = text_of(table_lines(sweep({"FLASH_ATTN", "TRITON_ATTN"}), 60));
+  const std::string text = text_of(table_lines(sweep({"FLASH_ATTN", "TRITON_ATTN"}), 50));
   CHECK(holds(text, "no room for"));
   CHECK(holds(text, "--csv"));
 }
@@ -157,6 +157,41 @@ TEST_CASE("doubtful numbers have a sign, and a sentence says what it means") {
   CHECK(holds(text, "\ntime?  implausible"));
   CHECK(holds(text, "\nnoise! above 5%, up to 107.0% (1 of 4 results)"));
   CHECK(holds(text, "clip 98.6% of the keys, 97.0% of the values (1 of 4 results)"));
+}
+
+TEST_CASE("a column of rates has one unit, whatever bounds a row") {
+  auto results = sweep();
+  for (const std::size_t i : {0u, 1u}) results[i].throughput->bound = "compute";
+  results[0].throughput->tflops = 0.312;
+  results[1].throughput->tflops = 1.5;
+  for (const std::size_t i : {2u, 3u}) {
+    results[i].throughput->bound = "memory";
+    results[i].throughput->gbps = 45.1;
+  }
+  const auto lines = table_lines(results, 160);
+  CHECK(holds(lines[1], "GB/s  TFLOP/s"));
+  CHECK(holds(lines[2], "  0.31  "));
+  CHECK(holds(lines[3], "  1.50  "));
+  CHECK(holds(lines[4], "  45.1  "));
+  CHECK_FALSE(holds(text_of({lines.begin() + 2, lines.begin() + 6}), "/s"));
+  results[1].throughput->tflops = 0.15;
+  CHECK(holds(table_lines(results, 160)[1], "GB/s  GFLOP/s"));
+  CHECK(holds(table_lines(results, 160)[2], "  312  "));
+}
+
+TEST_CASE("a reason that several results have is said once, with how many have it") {
+  auto results = sweep({"FLASH_ATTN", "FLASHMLA", "MLA"});
+  int others = 0;
+  for (Result& result : results) {
+    if (result.backend == "FLASH_ATTN") continue;
+    result.status = Status::kUnsupported;
+    result.reasons = {"type decoder not supported"};
+    if (others++ == 0) result.reasons = {"no luck"};
+  }
+  const std::string text = text_of(table_lines(results, 100));
+  CHECK(holds(text, "    unsupported: no luck\n"));
+  CHECK(holds(text, "\n    7 results of MLA, FLASHMLA: unsupported: type decoder not supported\n"));
+  CHECK(text.find("not supported") == text.rfind("not supported"));
 }
 
 TEST_CASE("quiet results have no signs and no sentences") {

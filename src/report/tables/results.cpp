@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "core/system/printable.h"
 #include "report/format.h"
@@ -18,15 +20,65 @@
 namespace attnbench {
 namespace {
 
-void write_reasons(std::ostream& out, const Result& result, const TableOptions& options) {
+/// What is said of a result: all of its reasons with -v and of what failed, else the first.
+std::vector<std::string> reasons_of(const Result& result, const TableOptions& options) {
   const bool all = options.show_reasons || badness(result.status) <= badness(Status::kError);
-  const std::size_t count =
-      all ? result.reasons.size() : std::min<std::size_t>(1, result.reasons.size());
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::string prefix = result.status == Status::kUnsupported ? "unsupported: " : "";
-    const std::string text = wrap_text(printable_lines(prefix + result.reasons[i]),
-                                       static_cast<std::size_t>(options.width), "    ");
-    out << painted(text, kDim, options.color);
+  std::vector<std::string> reasons;
+  for (const std::string& reason : result.reasons) {
+    reasons.push_back((result.status == Status::kUnsupported ? "unsupported: " : "") + reason);
+    if (!all) break;
+  }
+  return reasons;
+}
+
+void write_dim(std::ostream& out, const std::string& text, const TableOptions& options) {
+  const auto width = static_cast<std::size_t>(options.width);
+  out << painted(wrap_text(text, width, "    "), kDim, options.color);
+}
+
+/// Reasons that several results have are said once, below all rows, with how many have them.
+class SharedReasons {
+ public:
+  SharedReasons(const std::vector<Result>& results, const TableOptions& options) {
+    for (const Result& result : results) {
+      for (const std::string& reason : reasons_of(result, options)) {
+        const auto [place, is_new] = places_.try_emplace(reason, groups_.size());
+        if (is_new) groups_.push_back({reason, 0, {}});
+        Group& group = groups_[place->second];
+        ++group.count;
+        if (std::find(group.backends.begin(), group.backends.end(), result.backend) ==
+            group.backends.end()) {
+          group.backends.push_back(result.backend);
+        }
+      }
+    }
+  }
+  bool is_shared(const std::string& reason) const { return groups_[places_.at(reason)].count > 1; }
+  /// "12 results of FLASHMLA: unsupported: ..."
+  void write(std::ostream& out, const TableOptions& options) const {
+    for (const Group& group : groups_) {
+      if (group.count < 2) continue;
+      write_dim(out,
+                printable_lines(fmt::format("{} results of {}: {}", group.count,
+                                            fmt::join(group.backends, ", "), group.reason)),
+                options);
+    }
+  }
+
+ private:
+  struct Group {
+    std::string reason;
+    int count = 0;
+    std::vector<std::string> backends;
+  };
+  std::vector<Group> groups_;  // by first appearance
+  std::map<std::string, std::size_t> places_;
+};
+
+void write_reasons(std::ostream& out, const Result& result, const SharedReasons& shared,
+                   const TableOptions& options) {
+  for (const std::string& reason : reasons_of(result, options)) {
+    if (!shared.is_shared(reason)) write_dim(out, printable_lines(reason), options);
   }
 }
 
@@ -49,13 +101,29 @@ std::string prediction_of(const Result& result) {
       format_time(predicted->second));
 }
 
+/// "messages between ranks: all_gather_query 16.0 KiB in 9.1 us (1.8 GB/s); ..." of real ranks, or
+/// "". Only their messages have bytes.
+std::string messages_of(const Result& result) {
+  if (!result.timing) return "";
+  std::string words;
+  for (const StepTiming& step : result.timing->steps) {
+    const bool is_message = step.name.starts_with("all_") || step.name == "reduce_scatter";
+    if (!is_message || !(step.bytes > 0) || !(step.median_us > 0)) continue;
+    words += fmt::format("{}{} {:.1f} KiB in {} ({:.1f} GB/s)",
+                         words.empty() ? "messages between ranks: " : "; ", printable(step.name),
+                         step.bytes / 1024, format_time(step.median_us),
+                         step.bytes / step.median_us * 1e-3);
+  }
+  return words;
+}
+
 /// What static scales clip, of every result and not only of the worst; cycles, clock and share of
 /// the peak, and predictions, for who wants more than the table.
 void write_details(std::ostream& out, const Result& result, const TableOptions& options) {
   if (!options.show_reasons) return;
   const std::string clipped = clipped_text(result);
   const auto width = static_cast<std::size_t>(options.width);
-  for (const std::string& text : {format_clock(result), prediction_of(result),
+  for (const std::string& text : {format_clock(result), prediction_of(result), messages_of(result),
                                   clipped.empty() ? "" : "scales clip " + clipped}) {
     if (text.empty()) continue;
     out << painted(wrap_text(text, width, "    "), kDim, options.color);
@@ -117,13 +185,15 @@ void write_table(std::ostream& out, const RunInfo& run, const std::vector<Result
                  const TableOptions& options) {
   const auto width = static_cast<std::size_t>(std::max(options.width, 40));
   const ResultGrid grid(results, width, options.color);
+  const SharedReasons shared(results, options);
   grid.write_head(out);
   for (std::size_t i = 0; i < results.size(); ++i) {
     grid.write_row(out, i);
     write_details(out, results[i], options);
-    write_reasons(out, results[i], options);
+    write_reasons(out, results[i], shared, options);
     write_blind_spots(out, results[i], options);
   }
+  shared.write(out, options);
   if (!results.empty()) out << "\n";
   write_cascade_table(out, results, /*markdown=*/false);
   write_peer_table(out, results, width);

@@ -4,6 +4,7 @@
 
 #include "metadata/int_math.h"
 #include "metadata/mla/prefill.h"
+#include "metadata/parts/cascade.h"
 
 namespace attnbench {
 namespace {
@@ -136,8 +137,46 @@ void check_dcp(const CaseValues& values, const Problem& problem) {
   }
 }
 
+/// Several prefixes in one batch: what the rules for one come to.
+void check_prefix_groups(const CaseValues& values, const Problem& problem) {
+  constexpr std::string_view kKey = "cascade.groups";
+  const CascadeSpec& cascade = problem.cascade;
+  if (cascade.common_prefix_len > 0) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected [] with a cascade.common_prefix_len, found both");
+  }
+  if (problem.attention.type != AttentionType::kDecoder || problem.dcp.world_size > 1) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected it with attention.type decoder and dcp.world_size 1 only, found {}, {}",
+                  to_string(problem.attention.type), problem.dcp.world_size);
+  }
+  std::int64_t requests = 0;
+  for (const auto& [count, keys] : cascade.groups) {
+    if (keys % problem.kv_cache.block_size != 0) {
+      values.reject(ErrorKind::kConfig, kKey,
+                    "expected prefixes of a multiple of kv_cache.block_size = {}, found {}",
+                    problem.kv_cache.block_size, keys);
+    }
+    for (std::int64_t i = 0; i < count; ++i, ++requests) {
+      if (requests >= problem.num_requests()) {
+        values.reject(ErrorKind::kConfig, kKey,
+                      "expected no more requests than the {} of the batch, found more",
+                      problem.num_requests());
+      }
+      const Request& request = problem.batch[static_cast<std::size_t>(requests)];
+      const bool is_padding = request.seq_len == 0 && request.query_len == 0;
+      if (is_padding || keys <= request.seq_len - request.query_len) continue;
+      values.reject(ErrorKind::kConfig, kKey,
+                    "expected a prefix of at most the context of each of its requests ({} tokens "
+                    "in request {}), found {}",
+                    request.seq_len - request.query_len, requests, keys);
+    }
+  }
+}
+
 /// Preconditions of §6.2 that hold for every backend. A prefix of length 0 is no cascade.
 void check_cascade(const CaseValues& values, const Problem& problem) {
+  if (!problem.cascade.groups.empty()) return check_prefix_groups(values, problem);
   constexpr std::string_view kKey = "cascade.common_prefix_len";
   const std::int64_t prefix = problem.cascade.common_prefix_len;
   if (prefix == 0) {
@@ -178,11 +217,13 @@ void check_manager_blocks(const CaseValues& values, const Problem& problem) {
                   "expected a multiple of kv_cache.block_size = {}, found {}", cache.block_size,
                   size);
   }
-  if (problem.cascade.common_prefix_len % size != 0) {
+  for (const PrefixGroup& group : prefix_groups(problem)) {
+    if (group.num_keys % size == 0) continue;
     values.reject(ErrorKind::kConfig, kKey,
-                  "expected a divisor of cascade.common_prefix_len = {} (a prefix shares whole "
-                  "blocks of the manager), found {}",
-                  problem.cascade.common_prefix_len, size);
+                  "expected a divisor of {} = {} (a prefix shares whole blocks of the manager), "
+                  "found {}",
+                  problem.cascade.groups.empty() ? "cascade.common_prefix_len" : "cascade.groups",
+                  group.num_keys, size);
   }
   if (problem.dcp.world_size > 1) {
     values.reject(ErrorKind::kConfig, kKey, "expected null with dcp.world_size = {}, found {}",
@@ -231,10 +272,14 @@ std::int64_t needed_blocks(const Problem& problem) {
   const std::int64_t at_once = blocks_at_once(problem);
   const std::int64_t tokens_per_block =
       std::int64_t{problem.kv_cache.block_size} * problem.dcp.world_size * at_once;
-  const std::int64_t shared = problem.cascade.common_prefix_len / tokens_per_block;
-  std::int64_t blocks = shared;
-  for (const Request& request : problem.batch) {
-    blocks += std::max<std::int64_t>(0, ceil_div(request.seq_len, tokens_per_block) - shared);
+  std::int64_t blocks = 0;
+  for (const PrefixGroup& group : prefix_groups(problem))
+    blocks += group.num_keys / tokens_per_block;
+  const std::vector<SharedPrefix> prefixes = shared_prefixes(problem);
+  for (std::size_t b = 0; b < prefixes.size(); ++b) {
+    const std::int64_t own = ceil_div(problem.batch[b].seq_len, tokens_per_block) -
+                             prefixes[b].num_keys / tokens_per_block;
+    blocks += std::max<std::int64_t>(0, own);
   }
   return blocks * at_once;
 }

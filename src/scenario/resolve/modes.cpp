@@ -86,6 +86,7 @@ void check_types(const CaseValues& values, const Problem& problem) {
   const bool has_decodes =
       is_mla || type == AttentionType::kDecoder || type == AttentionType::kEncoderDecoder;
   reject_unless(has_decodes, "attention.num_splits", "decoder, encoder_decoder or mla");
+  reject_unless(has_decodes && !is_mla, "attention.split_form", "decoder or encoder_decoder");
   reject_unless(type == AttentionType::kDecoder, "attention.chunk_size", "decoder");
   reject_unless(is_mla || type == AttentionType::kDecoder || !problem.attention.kv_sharing,
                 "attention.kv_sharing", "decoder or mla");
@@ -117,6 +118,15 @@ void check_chunks(const CaseValues& values, const Problem& problem) {
 /// §18.2: in batch-invariant mode the order of every sum is fixed.
 void check_num_splits(const CaseValues& values, const Problem& problem) {
   const std::optional<int>& num_splits = problem.attention.num_splits;
+  const SplitForm form = problem.attention.split_form;
+  if (form != SplitForm::kAuto && problem.attention.batch_invariant) {
+    values.reject(ErrorKind::kConfig, "attention.split_form",
+                  "expected auto with attention.batch_invariant, found {}", to_string(form));
+  }
+  if (form == SplitForm::kPlanned && num_splits) {
+    values.reject(ErrorKind::kConfig, "attention.split_form",
+                  "expected auto, separate or joined with attention.num_splits, found planned");
+  }
   if (!num_splits || *num_splits == 1 || !problem.attention.batch_invariant) return;
   values.reject(ErrorKind::kConfig, "attention.num_splits",
                 "expected 1 or null with attention.batch_invariant, found {}", *num_splits);
@@ -144,6 +154,37 @@ void check_kv_b_proj(const CaseValues& values, const MlaSpec& mla) {
   }
 }
 
+/// What the indexer chooses is neither thinned nor repeated, and chosen of keys that are drawn.
+void check_indexer(const CaseValues& values, const Problem& problem) {
+  if (problem.mla.sparse_indices != SparseIndices::kIndexer) return;
+  constexpr std::string_view kKey = "mla.sparse.indices";
+  if (!problem.mla.sparse_topk) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected random without mla.sparse_topk, found indexer");
+  }
+  if (problem.mla.sparse_valid != 1.0 || problem.mla.sparse_duplicates != 0.0) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected random with mla.sparse.valid or duplicates, found indexer");
+  }
+  if (problem.inputs.file) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected random with inputs.file (which has no indexer), found indexer");
+  }
+  if (!problem.mla.index_ue8m0) {
+    values.reject(
+        ErrorKind::kConfig, "mla.index_ue8m0",
+        "expected true with mla.sparse.indices indexer (codes by other scales are rounded, "
+        "and choices could differ), found false");
+  }
+  // Sums over more heads than these are no longer exact, and choices could differ (§8.10).
+  constexpr int kMostExactHeads = 512;
+  if (problem.mla.index_n_heads > kMostExactHeads) {
+    values.reject(ErrorKind::kConfig, "mla.index_n_heads",
+                  "expected at most {} with indexer, found {}", kMostExactHeads,
+                  problem.mla.index_n_heads);
+  }
+}
+
 void check_mla(const CaseValues& values, const Problem& problem) {
   const MlaSpec& mla = problem.mla;
   if (mla.sparse_topk && *mla.sparse_topk % 128 != 0) {
@@ -161,6 +202,7 @@ void check_mla(const CaseValues& values, const Problem& problem) {
                   problem.attention.num_heads, *mla.q_pad_num_heads);
   }
   check_kv_b_proj(values, mla);
+  check_indexer(values, problem);
   check_prefill_backend(values, problem);
   check_fp8_prefill(values, problem);
   check_engine(values, problem);
@@ -293,11 +335,19 @@ class UnusedKeys {
   OpKind op_;
 };
 
+bool is_of_indexer(OpKind op) {
+  return op == OpKind::kIndexKeyCache || op == OpKind::kIndexLogits || op == OpKind::kIndexTopk;
+}
+
+/// Operations that have no form for latent entries.
+bool has_no_latents(OpKind op) {
+  return op == OpKind::kMmQuant || op == OpKind::kMetadata || is_of_indexer(op);
+}
+
 void check_section(const UnusedKeys& keys, OpKind op, const OpSpec& spec) {
   keys.reject_if(op == OpKind::kGather && !spec.mla, "op.mla",
                  "true (entries of K and V have no gather)", "false");
-  const bool has_no_latents = op == OpKind::kMmQuant || op == OpKind::kMetadata;
-  keys.reject_if(has_no_latents && spec.mla, "op.mla", "false", "true");
+  keys.reject_if(has_no_latents(op) && spec.mla, "op.mla", "false", "true");
   const bool has_layout = writes_cache(op) && !spec.mla;
   keys.reject_if(!has_layout && spec.cache_layout != OpCacheLayout::kAuto, "op.cache_layout",
                  spec.mla ? "auto with latent entries" : "auto", to_string(spec.cache_layout));
@@ -385,6 +435,10 @@ void check_op(const CaseValues& values, const Problem& problem) {
   check_quantisation(keys, op, problem);
   check_sources(keys, op, problem);
   if (rotates(op)) check_rotation(values, problem);
+  if (op == OpKind::kIndexTopk && !problem.mla.sparse_topk) {
+    values.reject(ErrorKind::kConfig, "mla.sparse_topk",
+                  "expected how many keys are chosen for op index_topk, found null");
+  }
   check_rows(values, problem);
 }
 
@@ -410,8 +464,8 @@ void check_modes(const CaseValues& values, const Problem& problem) {
 void resolve_op_entries(const CaseValues& values, Problem& problem) {
   if (!is_op(problem) || values.gives("op.mla")) return;
   const std::optional<OpKind> op = problem.op.name;
-  const bool has_no_latents = op == OpKind::kMmQuant || op == OpKind::kMetadata;
-  problem.op.mla = !has_no_latents && (op == OpKind::kGather || values.gives_section("mla"));
+  const bool has_none = op && has_no_latents(*op);
+  problem.op.mla = !has_none && (op == OpKind::kGather || values.gives_section("mla"));
 }
 
 void resolve_op(const CaseValues& values, Problem& problem) {

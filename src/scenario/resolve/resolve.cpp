@@ -194,7 +194,9 @@ std::int64_t min_context_len(const Problem& problem) {
 /// What a trace offers, in whole pages and no longer than cascade could use (§6.2).
 void offer_shared_prefix(const CaseValues& values, std::int64_t tokens, Problem& problem) {
   const int page = problem.kv_cache.block_size;
-  if (values.gives("cascade.common_prefix_len") || page < 1) return;
+  const bool is_given =
+      values.gives("cascade.common_prefix_len") || !problem.cascade.groups.empty();
+  if (is_given || page < 1) return;
   problem.cascade.common_prefix_len = round_down(std::min(tokens, min_context_len(problem)), page);
 }
 

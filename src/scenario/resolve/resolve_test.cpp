@@ -182,6 +182,29 @@ TEST_CASE("a shared prefix is whole pages inside every context") {
                    "[{query_len: 1, seq_len: 32}, {query_len: 0, seq_len: 0}]") == "accepted");
 }
 
+TEST_CASE("groups of requests have prefixes of whole pages inside their contexts") {
+  CHECK(error_with("cascade: {groups: [[4, 32], [2, 48]], mode: always}", "8q1s64") == "accepted");
+  CHECK(error_with("cascade: {groups: [[4, 24]]}", "8q1s64") ==
+        "E-CONFIG: s.yaml:4: cascade.groups: expected prefixes of a multiple of "
+        "kv_cache.block_size = 16, found 24");
+  CHECK(error_with("cascade: {groups: [[4, 64]]}", "8q1s64") ==
+        "E-CONFIG: s.yaml:4: cascade.groups: expected a prefix of at most the context of each of "
+        "its requests (63 tokens in request 0), found 64");
+  CHECK(error_with("cascade: {groups: [[9, 32]]}", "8q1s64") ==
+        "E-CONFIG: s.yaml:4: cascade.groups: expected no more requests than the 8 of the batch, "
+        "found more");
+  CHECK(error_with("cascade: {common_prefix_len: 16, groups: [[4, 32]]}", "8q1s64")
+            .find("expected [] with a cascade.common_prefix_len") != std::string::npos);
+  CHECK(error_with("cascade: {groups: [[4]]}", "8q1s64")
+            .find("a list of [requests, keys of their shared prefix]") != std::string::npos);
+  const auto blocks = [](const std::string& more) {
+    return only_case(base_text(more)).kv_cache.num_blocks;
+  };
+  // 8 + 2 shared pages; of their own 50 requests have 2, 25 have 8 and 25 have 10.
+  CHECK(blocks("batch: 100q1s160\ncascade: {groups: [[50, 128], [25, 32]]}\n") ==
+        10 + 100 + 200 + 250 + (10 + 100 + 200 + 250) / 16);
+}
+
 TEST_CASE("images give the batch of a vision encoder") {
   const std::string images = "mm_encoder: {images: [[448, 672], [28, 28]]}\n";
   const Problem problem = typed("mm_encoder", images);

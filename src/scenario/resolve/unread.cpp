@@ -30,9 +30,19 @@ bool has_pages(const Problem& p) {
   return attends_pages(p) || writes_pages(p) || is_op(p, OpKind::kGather);
 }
 /// A block table, whether or not what lies in its pages is read.
-bool has_block_table(const Problem& p) { return has_pages(p) || is_op(p, OpKind::kMetadata); }
+bool is_of_indexer(const Problem& p) {
+  return is_op(p, OpKind::kIndexKeyCache) || is_op(p, OpKind::kIndexLogits) ||
+         is_op(p, OpKind::kIndexTopk);
+}
+bool has_block_table(const Problem& p) {
+  return has_pages(p) || is_op(p, OpKind::kMetadata) || is_of_indexer(p);
+}
 /// A batch that is divided into decodes and prefills.
 bool has_decodes(const Problem& p) { return attends_pages(p) || is_op(p, OpKind::kMetadata); }
+bool is_sparse(const Problem& p) { return is_mla(p) && p.mla.sparse_topk; }
+bool has_index(const Problem& p) {
+  return is_sparse(p) && p.mla.sparse_indices == SparseIndices::kIndexer;
+}
 bool has_latents(const Problem& p) { return is_mla(p) || (!is_attention(p) && p.op.mla); }
 
 bool has_ranks(const Problem& p) { return p.dcp.world_size > 1; }
@@ -66,11 +76,12 @@ bool is_kind(const Problem& p) {
 constexpr bool kOfModel = true;
 constexpr std::string_view kAttention = "an attention.type other than op";
 constexpr std::string_view kPagedAttention = "attention.type decoder, encoder_decoder or mla";
+constexpr std::string_view kHeads = "attention.type decoder or encoder_decoder";
 constexpr std::string_view kDecodes =
     "attention.type decoder, encoder_decoder or mla, or op.name metadata";
 constexpr std::string_view kBlocks =
     "attention.type decoder, encoder_decoder or mla, or op.name reshape_and_cache, rope_and_cache, "
-    "gather or metadata";
+    "gather, metadata or index_...";
 constexpr std::string_view kPages =
     "attention.type decoder, encoder_decoder or mla, or op.name reshape_and_cache, rope_and_cache "
     "or gather";
@@ -118,13 +129,15 @@ void add_attention(std::vector<ReadRule>& rules) {
   rules.push_back({"attention.num_speculative_tokens", has_decodes, kDecodes, "op.name"});
   rules.push_back({"attention.batch_invariant", is_attention, kAttention, "op.name"});
   rules.push_back({"attention.num_splits", attends_pages, kPagedAttention});
+  rules.push_back({"attention.split_form", attends_heads, kHeads});
   rules.push_back(
       {"attention.kv_sharing",
        [](const Problem& p) { return is_mla(p) || p.attention.type == AttentionType::kDecoder; },
        "attention.type decoder or mla"});
   rules.push_back({"attention.probability_dtype", is_attention, kAttention, "op.name"});
+  rules.push_back({"attention.fp8_accumulation", is_attention, kAttention, "op.name"});
   for (const char* key : {"triton.path", "triton.capture_sizes"}) {
-    rules.push_back({key, attends_heads, "attention.type decoder or encoder_decoder"});
+    rules.push_back({key, attends_heads, kHeads});
   }
 }
 
@@ -138,10 +151,24 @@ void add_mla(std::vector<ReadRule>& rules) {
         "mla.emulate_fp8_prefill", "mla.use_prefill_query_quantization"}) {
     rules.push_back({key, is_mla, kMla});
   }
-  rules.push_back({"mla.sparse_topk", is_mla, kMla, {}, kOfModel});
+  rules.push_back({"mla.sparse_topk",
+                   [](const Problem& p) { return is_mla(p) || is_op(p, OpKind::kIndexTopk); },
+                   "attention.type mla or op.name index_topk", "op.name", kOfModel});
+  rules.push_back({"mla.sparse.indices", is_sparse, "attention.type mla and mla.sparse_topk",
+                   "mla.sparse_topk"});
+  rules.push_back({"mla.index_n_heads",
+                   [](const Problem& p) { return has_index(p) || is_op(p, OpKind::kIndexLogits); },
+                   "mla.sparse.indices indexer or op.name index_logits", "mla.sparse.indices",
+                   kOfModel});
+  rules.push_back({"mla.index_ue8m0",
+                   [](const Problem& p) {
+                     return has_index(p) || is_op(p, OpKind::kIndexKeyCache) ||
+                            is_op(p, OpKind::kIndexLogits);
+                   },
+                   "mla.sparse.indices indexer or op.name index_key_cache or index_logits",
+                   "mla.sparse.indices", kOfModel});
   for (const char* key : {"mla.sparse.valid", "mla.sparse.duplicates"}) {
-    rules.push_back({key, [](const Problem& p) { return is_mla(p) && p.mla.sparse_topk; },
-                     "attention.type mla and mla.sparse_topk", "mla.sparse_topk"});
+    rules.push_back({key, is_sparse, "attention.type mla and mla.sparse_topk", "mla.sparse_topk"});
   }
   rules.push_back({"mla.q_pad_num_heads", is_mla, kMla});
   for (const char* key : {"mla.kv_b_proj.dtype", "mla.kv_b_proj.block_size"}) {
@@ -262,6 +289,7 @@ void add_batch(std::vector<ReadRule>& rules) {
   rules.push_back(
       {"batch_options.treat_short_extends_as_decodes", has_decodes, kDecodes, "op.name"});
   rules.push_back({"cascade.common_prefix_len", has_block_table, kBlocks, "op.name"});
+  rules.push_back({"cascade.groups", attends_pages, kPagedAttention});
   rules.push_back({"cascade.mode", attends_pages, kPagedAttention});
   rules.push_back({kRanks, divides,
                    "an attention.type other than op, or op.name reshape_and_cache or dcp_correct",

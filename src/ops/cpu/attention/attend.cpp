@@ -98,6 +98,7 @@ void attend_splits(const attn::AttendParams& params, const attn::SplitParams& sp
           split.partial_output + partial_row(params, split, part, place) * params.v_head_size);
     }
   });
+  if (split.arrivals != nullptr) combine_splits(params, split, workers);
 }
 
 void combine_splits(const attn::AttendParams& params, const attn::SplitParams& split,

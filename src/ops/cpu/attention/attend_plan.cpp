@@ -4,10 +4,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <span>
 
+#include "metadata/parts/decode_plan.h"
 #include "ops/cpu/attention/attend_block.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/plan_rows.h"
 
 namespace attnbench::cpu {
 namespace {
@@ -146,6 +150,18 @@ void store_plan_rows(const attn::AttendParams& params, const attn::PlanParams& p
     std::copy_n(scratch.line.data(), params.v_head_size,
                 plan.partial_output + at * params.v_head_size);
   }
+}
+
+void make_plan(const attn::MakePlanParams& params, Workers&) {
+  const auto count = static_cast<std::size_t>(params.num_requests);
+  const std::span<const std::int32_t> lens(params.seq_lens + params.first_request, count);
+  const std::span<const std::int32_t> starts(params.query_start_loc + params.first_request,
+                                             count + 1);
+  const DecodePlan plan = plan_decode(lens, params.num_parts, params.fixed_overhead);
+  static_assert(sizeof(DecodePart) == attn::kPlanRecord * sizeof(int));
+  std::memcpy(params.parts, plan.parts.data(), plan.parts.size() * sizeof(DecodePart));
+  std::ranges::copy(plan.num_splits, params.num_splits);
+  std::ranges::copy(plan_partial_start_loc(plan.num_splits, starts), params.partial_start_loc);
 }
 
 void attend_plan(const attn::AttendParams& params, const attn::PlanParams& plan, Workers& workers) {

@@ -58,12 +58,20 @@ void store_combined_lse(const Params& params, attn::i64 token, int head, float l
       lse;
 }
 
+/// Where an output row begins, in elements.
+attn::i64 output_place(const attn::DcpCombineParams& params, attn::i64 token, int head) {
+  return token * params.output_token_stride + attn::i64{head} * params.output_head_stride;
+}
+attn::i64 output_place(const attn::DcpCorrectParams& params, attn::i64 token, int head) {
+  const int heads = params.part_heads > 0 ? params.part_heads : params.num_heads;
+  return attn::i64{head / heads} * params.output_part_stride + token * params.output_token_stride +
+         attn::i64{head % heads} * params.output_head_stride;
+}
+
 template <typename Params>
 void store_output(const Params& params, attn::i64 token, int head, const float* values) {
-  store_row(
-      params.output_element, values, params.head_size,
-      element_at(params.output_element, params.output,
-                 token * params.output_token_stride + attn::i64{head} * params.output_head_stride));
+  store_row(params.output_element, values, params.head_size,
+            element_at(params.output_element, params.output, output_place(params, token, head)));
 }
 
 /// This rank's share of the output: partial times weight. The sum over the ranks comes later.

@@ -60,7 +60,7 @@ struct Ranks {
                                     partial.bytes() + offset, num_heads * head_size, head_size,
                                     attn::Element::kF32, own.bytes(), num_heads * head_size,
                                     head_size, result.lse.data<float>(), num_heads, 1, num_tokens,
-                                    num_heads, head_size});
+                                    num_heads, head_size, 0, 0});
       for (std::int64_t i = 0; i < own.num_elements(); ++i) {
         result.output.set(i, result.output.at(i) + own.at(i));
       }
@@ -169,13 +169,41 @@ TEST_CASE("a partial is corrected in place, heads before tokens in its LSEs") {
   const attn::RankLses lses{lse.data(), 6, 1, 2, 2, 0};
   make_cpu_ops(1)->correct_dcp({lses, 1, attn::Element::kBF16, partial.bytes(), 12, 4,
                                 attn::Element::kBF16, partial.bytes(), 12, 4,
-                                combined.data<float>(), 1, 2, 2, 3, 4});
+                                combined.data<float>(), 1, 2, 2, 3, 4, 0, 0});
   for (std::int64_t i = 0; i < 24; ++i) {
     // exp(-ln 2) is 0.5 to one ulp, which rounding to bf16 hides or turns into one step.
     CHECK(partial.at(i) == doctest::Approx(before.at(i) / 2).epsilon(0.008));
   }
   for (std::int64_t i = 0; i < 6; ++i) {
     CHECK(combined.at(i) == doctest::Approx(1.0 + std::log(2.0)).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("a partial is corrected into parts of heads, the bytes those of one part") {
+  constexpr int kTokens = 3;
+  constexpr int kHeads = 4;
+  constexpr int kWidth = 5;
+  const Tensor partial = random_tensor(Dtype::kF32, {kTokens, kHeads, kWidth}, 4);
+  const Tensor lse = random_tensor(Dtype::kF32, {2, kHeads, kTokens}, 5);
+  const attn::RankLses lses{lse.data<float>(), kHeads * kTokens, 1, kTokens, 2, 0};
+  const auto correct = [&](int part_heads) {
+    Tensor output = poisoned_tensor(Dtype::kF32, {kTokens * kHeads, kWidth});
+    const int heads = part_heads == 0 ? kHeads : part_heads;
+    make_cpu_ops(1)->correct_dcp({lses, 1, attn::Element::kF32, partial.bytes(), kHeads * kWidth,
+                                  kWidth, attn::Element::kF32, output.bytes(), heads * kWidth,
+                                  kWidth, nullptr, 0, 0, kTokens, kHeads, kWidth, part_heads,
+                                  kTokens * heads * kWidth});
+    return output;
+  };
+  const Tensor whole = correct(0);
+  const Tensor parts = correct(2);
+  for (int token = 0; token < kTokens; ++token) {
+    for (int head = 0; head < kHeads; ++head) {
+      for (int i = 0; i < kWidth; ++i) {
+        CHECK(parts.at(((head / 2 * kTokens + token) * 2 + head % 2) * kWidth + i) ==
+              whole.at((token * kHeads + head) * kWidth + i));
+      }
+    }
   }
 }
 

@@ -2,6 +2,9 @@
 // together by kernels/attention/combine.cuh. There is one kernel for combining, whoever wrote the
 // parts: candidates agree on the layout and meaning of partial results, which kernels/params.h
 // gives.
+#include <string>
+
+#include "core/error.h"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/attention/spec.h"
 #include "ops/cuda/operations.h"
@@ -10,10 +13,12 @@
 namespace attnbench::cuda {
 namespace {
 
-/// Announces the call, for those who record decisions, and launches what is chosen for it.
-void run_attend(Launcher& launcher, const AttendCall& call) {
+/// Announces the call, for those who record decisions, and launches what is chosen for it: that.
+const AttendCandidate& run_attend(Launcher& launcher, const AttendCall& call) {
   launcher.note_attend(call);
-  choose_attend(launcher.target(), call, launcher.forced_kernel()).launch(launcher, call);
+  const AttendCandidate& chosen = choose_attend(launcher.target(), call, launcher.forced_kernel());
+  chosen.launch(launcher, call);
+  return chosen;
 }
 
 }  // namespace
@@ -22,9 +27,27 @@ void attend(Launcher& launcher, const attn::AttendParams& params) {
   run_attend(launcher, {AttendOperation::kWhole, &params});
 }
 
+/// One launch where the kernel stores what is new itself; else two on one stream, so that attention
+/// sees the new tokens.
+void save_and_attend_int8(Launcher& launcher, const attn::Int8CacheWriteParams& save,
+                          const attn::AttendParams& params) {
+  AttendCall call{AttendOperation::kWhole, &params};
+  call.save = &save;
+  launcher.note_attend(call);
+  const AttendCandidate& candidate =
+      choose_attend(launcher.target(), call, launcher.forced_kernel());
+  if (candidate.saves == nullptr || !candidate.saves(launcher, call)) {
+    write_cache_int8(launcher, save);
+    call.save = nullptr;
+  }
+  candidate.launch(launcher, call);
+}
+
 void attend_splits(Launcher& launcher, const attn::AttendParams& params,
                    const attn::SplitParams& split) {
-  run_attend(launcher, {.operation = AttendOperation::kSplits, .params = &params, .split = &split});
+  const AttendCandidate& chosen = run_attend(
+      launcher, {.operation = AttendOperation::kSplits, .params = &params, .split = &split});
+  if (split.arrivals != nullptr && !chosen.joins_splits) combine_splits(launcher, params, split);
 }
 
 void attend_segments(Launcher& launcher, const attn::AttendParams& params,
@@ -52,8 +75,13 @@ void attend_sparse_plan(Launcher& launcher, const attn::AttendParams& params,
                         .sparse = &sparse});
 }
 
-// Parts of splits and segments are combined by kernels that may be launched while the attention
-// before them ends and wait for its results themselves (overlaps_previous). combine_plan does not.
+void attend_tiles(Launcher& launcher, const attn::AttendParams& params,
+                  const attn::TileListParams& list) {
+  run_attend(launcher, {.operation = AttendOperation::kTiles, .params = &params, .list = &list});
+}
+
+// Parts are combined by kernels that may be launched while the attention before them ends and wait
+// for its results themselves (overlaps_previous).
 void combine_splits(Launcher& launcher, const attn::AttendParams& params,
                     const attn::SplitParams& split) {
   const AttendKernel kernel = combine_kernel(params, "combine_splits", split.num_splits);
@@ -78,10 +106,33 @@ void reduce_segments(Launcher& launcher, const attn::AttendParams& params,
   cuda::launch(launcher, kernel.spec, shape, params, segments);
 }
 
+void make_plan(Launcher& launcher, const attn::MakePlanParams& params) {
+  if (params.num_requests > attn::kMostPlanRequests) {
+    fail(ErrorKind::kUnsupported, "a plan of {} requests: the device makes plans of up to {}",
+         params.num_requests, attn::kMostPlanRequests);
+  }
+  constexpr int kPlanThreads = 128;
+  KernelSpec spec;
+  spec.source = "attention/make_plan.cuh";
+  spec.function = "attn::make_plan";
+  spec.constants = {{"int kThreads", std::to_string(kPlanThreads)}};
+  spec.name = "make_plan";
+  LaunchShape shape;
+  shape.threads = kPlanThreads;
+  constexpr int kRequestBytes = 12;  // of a PlanRequest
+  shape.shared_bytes = params.num_requests * kRequestBytes;
+  cuda::launch(launcher, spec, shape, params);
+}
+
 void combine_plan(Launcher& launcher, const attn::AttendParams& params,
                   const attn::PlanParams& plan) {
-  AttendKernel kernel = combine_kernel(params, "combine_plan", 1);
+  // The plan deals its parts by length; without the lengths, about as many for every request.
+  const int parts = params.batch_invariant != 0 || params.num_requests == 0
+                        ? 1
+                        : static_cast<int>(ceil_quotient(plan.num_parts, params.num_requests));
+  const AttendKernel kernel = combine_kernel(params, "combine_plan", parts);
   LaunchShape shape;
+  shape.overlaps_previous = true;
   shape.grid_x =
       ceil_quotient(std::int64_t{params.max_query_len} * params.num_heads, kernel.tile_rows);
   shape.grid_y = params.num_requests;

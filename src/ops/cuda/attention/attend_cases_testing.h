@@ -5,7 +5,7 @@
 
 namespace attnbench::cuda {
 
-enum class AttendForm { kWhole, kSplits, kSegments };
+enum class AttendForm { kWhole, kSplits, kSegments, kJoined, kPlanned };
 
 struct AttendCase {
   std::string name;
@@ -16,6 +16,7 @@ struct AttendCase {
   int v_head_size = 128;
   int block_size = 16;  // 0: ragged
   AttendForm form = AttendForm::kWhole;
+  int parts = 0;  // 0: 16 segments, else 3
   std::vector<int> query_lens{70, 0, 5};
   std::vector<int> context_lens{33, 0, 100};
   int group = 2;
@@ -30,6 +31,7 @@ struct AttendCase {
   float output_scale = 0.0f;
   float softmax_scale = 0.1f;
   int e4m3_probability = 0;
+  int fast_fp8_sums = 0;
   /// A few query elements of a thousand; their scores have no more digits than 16 bits hold.
   bool has_large_queries = true;
   float sink_shift = 0.0f;        // of every head's sink
@@ -163,8 +165,8 @@ inline Tensor draw_queries(const AttendCase& c, attn::i64 tokens, int heads) {
   return query;
 }
 
-inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
-  CaseMemory memory(ops);
+/// Queries, keys and the rest of a case on the device; output and LSE are results.
+inline attn::AttendParams attend_params(const AttendCase& c, CaseMemory& memory) {
   const auto requests = c.query_lens.size();
   std::vector<int> starts{0};
   std::vector<int> seq_lens;
@@ -199,6 +201,7 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   p.max_query_len = max_query_len;
   p.score.softmax_scale = c.softmax_scale;
   p.e4m3_probability = c.e4m3_probability;
+  p.fast_fp8_sums = c.fast_fp8_sums;
   p.score.soft_cap = c.soft_cap;
   p.score.window_left = c.window_left;
   p.score.window_right = c.window_right;
@@ -215,16 +218,74 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
     p.score.num_mm_ranges = 2;
   }
   set_keys_values(p, c, draw_attend(c, seq_lens), seq_lens, memory);
+  return p;
+}
+
+/// A plan that the device makes, and room for what it leaves of a problem.
+struct DevicePlan {
+  attn::MakePlanParams make{};
+  attn::PlanParams plan{};
+
+  DevicePlan(const attn::AttendParams& p, int num_parts, CaseMemory& memory) {
+    const auto ints = [&](int count) {
+      return static_cast<int*>(memory.upload(poisoned(Dtype::kI32, {count})));
+    };
+    const auto floats = [&](attn::i64 count) {
+      return static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {count})));
+    };
+    make = {p.query_start_loc,
+            p.seq_lens,
+            p.first_request,
+            p.num_requests,
+            num_parts,
+            1,
+            ints(num_parts * attn::kPlanRecord),
+            ints(p.num_requests + 1),
+            nullptr};
+    make.partial_start_loc =
+        static_cast<attn::i64*>(memory.upload(poisoned(Dtype::kI64, {p.num_requests + 1})));
+    const attn::i64 rows = attn::i64{2} * num_parts * p.max_query_len * p.num_heads;
+    plan = {num_parts,
+            make.parts,
+            make.num_splits,
+            make.partial_start_loc,
+            floats(rows * p.v_head_size),
+            floats(rows)};
+  }
+  void run(Ops& ops, const attn::AttendParams& p) const {
+    ops.make_plan(make);
+    ops.attend_plan(p, plan);
+    ops.combine_plan(p, plan);
+  }
+};
+
+inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
+  CaseMemory memory(ops);
+  const attn::AttendParams p = attend_params(c, memory);
   if (c.form == AttendForm::kWhole) {
     ops.attend(p);
     return memory.results();
   }
-  const int parts = c.form == AttendForm::kSplits ? 3 : 16;
-  const attn::i64 rows = parts * padded * heads;
+  const int parts = c.parts > 0 ? c.parts : (c.form == AttendForm::kSegments ? 16 : 3);
+  if (c.form == AttendForm::kPlanned) {
+    DevicePlan(p, parts, memory).run(ops, p);
+    return memory.results();
+  }
+  const attn::i64 padded = p.lse_stride;
+  const attn::i64 rows = parts * padded * p.num_heads;
   auto* values = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, c.v_head_size})));
   auto* first = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})));
   auto* second = static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})));
-  if (c.form == AttendForm::kSplits) {
+  if (c.form == AttendForm::kJoined) {
+    const attn::i64 counters =
+        attn::num_arrivals(p.num_requests, p.num_heads, p.num_kv_heads, p.max_query_len);
+    const Tensor zeros(Dtype::kI32, {counters});
+    const attn::SplitParams split{parts, padded, values, first,
+                                  static_cast<int*>(memory.result(zeros))};
+    // Twice: the second finds the counters as the first has left them.
+    ops.attend_splits(p, split);
+    ops.attend_splits(p, split);
+  } else if (c.form == AttendForm::kSplits) {
     const attn::SplitParams split{parts, padded, values, first};
     ops.attend_splits(p, split);
     ops.combine_splits(p, split);
@@ -450,6 +511,115 @@ inline std::vector<AttendCase> attend_cases() {
   return cases;
 }
 
+/// Splits that are joined, and parts of a plan: by the kernels of decode_forms.cuh as far as they
+/// fit.
+inline std::vector<AttendCase> decode_form_cases() {
+  using enum Dtype;
+  using enum AttendForm;
+  std::vector<AttendCase> cases{
+      {.name = "joined by a cluster d128", .form = kJoined},
+      {.name = "joined by a cluster i8 per token and head",
+       .cache = kI8,
+       .form = kJoined,
+       .parts = 8,
+       .has_token_head_scales = true},
+      {.name = "joined by a cluster e4m3 d80 key alibi and sinks",
+       .cache = kE4M3,
+       .head_size = 80,
+       .v_head_size = 80,
+       .form = kJoined,
+       .parts = 5,
+       .alibi = attn::Alibi::kKeyIndex,
+       .has_sinks = true},
+      {.name = "joined by the last CTA d128", .form = kJoined, .parts = 20},
+      {.name = "joined by the last CTA f16 d64/256 window",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 64,
+       .v_head_size = 256,
+       .form = kJoined,
+       .parts = 9,
+       .window_left = 60},
+      {.name = "joined by a launch of its own, f32",
+       .query = kF32,
+       .cache = kF32,
+       .output = kF32,
+       .form = kJoined,
+       .has_large_queries = false},
+      {.name = "planned d128", .form = kPlanned, .parts = 4},
+      {.name = "planned e4m3 per token and head, sinks",
+       .cache = kE4M3,
+       .form = kPlanned,
+       .parts = 7,
+       .has_sinks = true,
+       .has_token_head_scales = true},
+      {.name = "planned f16 d72 distance alibi",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 72,
+       .v_head_size = 72,
+       .form = kPlanned,
+       .parts = 40,
+       .alibi = attn::Alibi::kDistance}};
+  for (AttendCase& c : cases) {
+    c.query_lens = {1, 1, 0, 3};
+    c.context_lens = {0, 300, 0, 77};
+    c.group = 7;
+  }
+  // At most 8 rows, whose products are transposed.
+  for (const std::size_t i : {0, 3, 6}) {
+    AttendCase c = cases[i];
+    c.name += ", few rows";
+    c.query_lens = {1, 1, 0, 1};
+    cases.push_back(c);
+  }
+  return cases;
+}
+
+/// Decodes of 32 to 128 rows, for whoever allows tiles of as many ("decode:rows=128").
+inline std::vector<AttendCase> many_row_cases() {
+  using enum Dtype;
+  using enum AttendForm;
+  std::vector<AttendCase> cases;
+  const auto add = [&](AttendCase c, int group, std::vector<int> query_lens) {
+    c.name += " of " + std::to_string(group) + " heads";
+    c.group = group;
+    c.context_lens = {200, 0, 0, 77};
+    c.query_lens = std::move(query_lens);
+    cases.push_back(std::move(c));
+  };
+  for (const int group : {4, 8, 16, 64}) {
+    add({.name = "tokens bf16", .form = kSplits}, group, {4, 8, 0, 3});
+    add({.name = "tokens i8 per token and head",
+         .cache = kI8,
+         .form = kJoined,
+         .has_token_head_scales = true},
+        group, {2, 1, 0, 2});
+  }
+  add({.name = "tokens e4m3 d256 soft cap",
+       .cache = kE4M3,
+       .head_size = 256,
+       .v_head_size = 256,
+       .soft_cap = 5.0f},
+      8, {8, 1, 0, 3});
+  add({.name = "tokens f16 d64 key alibi and sinks",
+       .query = kF16,
+       .cache = kF16,
+       .output = kF16,
+       .head_size = 64,
+       .v_head_size = 64,
+       .form = kPlanned,
+       .parts = 6,
+       .alibi = attn::Alibi::kKeyIndex,
+       .has_sinks = true},
+      16, {2, 4, 0, 1});
+  add({.name = "tokens e4m3 queries window", .query = kE4M3, .cache = kE4M3, .window_left = 40}, 4,
+      {8, 8, 0, 8});
+  return cases;
+}
+
 /// f32 queries: every feature, head sizes and blocks of any size.
 inline std::vector<AttendCase> f32_attend_cases() {
   using enum Dtype;
@@ -524,13 +694,19 @@ inline std::vector<AttendCase> f32_attend_cases() {
   return cases;
 }
 
-inline void add_attend_cases(std::vector<OperationCase>& cases) {
-  for (const AttendCase& c : attend_cases()) {
+inline void add_attend_cases(std::vector<OperationCase>& cases,
+                             const std::vector<AttendCase>& attend) {
+  for (const AttendCase& c : attend) {
     double tolerance = c.query == Dtype::kBF16 || c.output == Dtype::kBF16 ? 4e-2 : 1e-2;
     if (c.output == Dtype::kE4M3) tolerance = 0.2;
     cases.push_back(
         {c.name, tolerance, [c](Ops& ops) { return run_attend(ops, c); }, tolerance / 2});
   }
+}
+
+inline void add_attend_cases(std::vector<OperationCase>& cases) {
+  add_attend_cases(cases, attend_cases());
+  add_attend_cases(cases, decode_form_cases());
 }
 
 inline void add_f32_attend_cases(std::vector<OperationCase>& cases) {

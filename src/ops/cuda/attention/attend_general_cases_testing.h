@@ -1,6 +1,9 @@
 // Small cases of kernels/attention/general.cuh: what the tiled attention kernels do not do.
 #pragma once
 
+#include <algorithm>
+#include <limits>
+
 #include "ops/cuda/attention/attend_cases_testing.h"
 #include "ops/cuda/testing/coverage_cases_testing.h"
 
@@ -145,15 +148,69 @@ struct Int8AttendCase {
   int head_size;
   bool splits = false;
   bool saves = false;
+  std::vector<int> query_lens{5, 0, 4};
+  std::vector<int> seq_lens{70, 0, 4};
+  int block_size = 16;
+  int heads = 4;
+  int window_left = -1;
+  int window_right = 0;
+  float soft_cap = 0.0f;
 };
 
-/// Two KV heads of two query heads each; cache [NB, Hk, bs, D], key scales beside it.
+/// Pages of the requests one after another, in shuffled blocks; entries past a request's are none.
+struct Int8Pages {
+  std::vector<int> table;
+  int stride = 0;
+  int num_blocks = 0;
+};
+inline Int8Pages int8_pages(const Int8AttendCase& c) {
+  Int8Pages pages;
+  for (const int len : c.seq_lens) {
+    const int of_request = (len + c.block_size - 1) / c.block_size;
+    pages.stride = std::max(pages.stride, of_request);
+    pages.num_blocks += of_request;
+  }
+  pages.num_blocks += 6;  // of nobody
+  std::vector<int> blocks(static_cast<std::size_t>(pages.num_blocks));
+  for (std::size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<int>(i);
+  std::mt19937 random(44);
+  std::shuffle(blocks.begin(), blocks.end(), random);
+  std::size_t next = 0;
+  for (const int len : c.seq_lens) {
+    for (int i = 0; i < pages.stride; ++i) {
+      pages.table.push_back(i * c.block_size < len ? blocks[next++] : -9);
+    }
+  }
+  return pages;
+}
+
+/// Scales [blocks, 2, block_size] of slots that hold no key of a request become NaN.
+inline void spoil_unused(Tensor& scales, const Int8AttendCase& c, const Int8Pages& pages) {
+  std::vector<bool> used(static_cast<std::size_t>(pages.num_blocks * c.block_size), false);
+  for (std::size_t r = 0; r < c.seq_lens.size(); ++r) {
+    for (int key = 0; key < c.seq_lens[r]; ++key) {
+      const auto entry =
+          r * static_cast<std::size_t>(pages.stride) + static_cast<std::size_t>(key / c.block_size);
+      used[static_cast<std::size_t>(pages.table[entry] * c.block_size + key % c.block_size)] = true;
+    }
+  }
+  for (std::int64_t i = 0; i < scales.num_elements(); ++i) {
+    const std::int64_t block = i / c.block_size / 2;
+    const auto slot = static_cast<std::size_t>(block * c.block_size + i % c.block_size);
+    if (!used[slot]) scales.set(i, std::numeric_limits<float>::quiet_NaN());
+  }
+}
+
+/// Two KV heads that the query heads share; cache [NB, Hk, bs, D], key scales beside it.
 inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
-  constexpr int kTokens = 9;
-  constexpr int kHeads = 4;
   constexpr int kKvHeads = 2;
-  constexpr int kBlocks = 12;
-  constexpr int kBlockSize = 16;
+  const int heads = c.heads;
+  const int block_size = c.block_size;
+  const Int8Pages pages = int8_pages(c);
+  const int blocks = pages.num_blocks;
+  std::vector<int> starts{0};
+  for (const int len : c.query_lens) starts.push_back(starts.back() + len);
+  const int tokens = starts.back();
   CaseMemory memory(ops);
   const int d = c.head_size;
   const Dtype output = c.values == Dtype::kI8 ? Dtype::kBF16 : c.values;
@@ -182,48 +239,49 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
     for (std::int64_t i = 0; i < tensor.num_elements(); ++i) tensor.set(i, normal(random));
     return tensor;
   };
-  const std::vector<std::int64_t> cells{kBlocks, kKvHeads, kBlockSize, d};
+  const std::vector<std::int64_t> cells{blocks, kKvHeads, block_size, d};
   void* key_cache = memory.result(drawn_codes(cells, 45));
   void* value_cache =
       memory.result(c.values == Dtype::kI8 ? drawn_codes(cells, 46) : drawn_values(cells, 46));
-  auto* key_scales =
-      static_cast<float*>(memory.result(drawn_scales({kBlocks, kKvHeads, kBlockSize}, 47)));
+  Tensor slot_scales = drawn_scales({blocks, kKvHeads, block_size}, 47);
+  spoil_unused(slot_scales, c, pages);
+  auto* key_scales = static_cast<float*>(memory.result(slot_scales));
   attn::AttendParams p{};
   p.query_element = attn::Element::kI8;
   p.output_element = element_of(output);
-  p.query = memory.upload(drawn_codes({kTokens, kHeads, d}, 48));
-  p.query_token_stride = p.output_token_stride = attn::i64{kHeads} * d;
+  p.query = memory.upload(drawn_codes({tokens, heads, d}, 48));
+  p.query_token_stride = p.output_token_stride = attn::i64{heads} * d;
   p.query_head_stride = p.output_head_stride = d;
-  p.output = memory.result(poisoned(output, {kTokens, kHeads, d}));
-  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {kHeads, kTokens})));
-  p.lse_stride = kTokens;
-  p.query_start_loc = memory.upload(std::vector<int>{0, 5, 5, 9});
-  p.seq_lens = memory.upload(std::vector<int>{70, 0, 4});
-  p.num_requests = 3;
-  p.max_query_len = 5;
-  p.num_heads = kHeads;
+  p.output = memory.result(poisoned(output, {tokens, heads, d}));
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {heads, tokens})));
+  p.lse_stride = tokens;
+  p.query_start_loc = memory.upload(starts);
+  p.seq_lens = memory.upload(c.seq_lens);
+  p.num_requests = static_cast<int>(c.seq_lens.size());
+  p.max_query_len = *std::max_element(c.query_lens.begin(), c.query_lens.end());
+  p.num_heads = heads;
   p.num_kv_heads = kKvHeads;
   p.head_size = p.v_head_size = d;
   p.score.softmax_scale = 0.05f;
-  p.score.window_left = -1;
+  p.score.window_left = c.window_left;
+  p.score.window_right = c.window_right;
+  p.score.soft_cap = c.soft_cap;
   p.kv.element = attn::Element::kI8;
   p.kv.key = key_cache;
   p.kv.value = value_cache;
-  p.kv.head_stride_key = p.kv.head_stride_value = attn::i64{kBlockSize} * d;
+  p.kv.head_stride_key = p.kv.head_stride_value = attn::i64{block_size} * d;
   p.kv.token_stride_key = p.kv.token_stride_value = d;
   p.kv.block_stride = kKvHeads * p.kv.head_stride_key;
-  p.kv.block_table =
-      memory.upload(std::vector<int>{3, 9, 1, 0, 11, -9, -9, -9, -9, -9, 5, -9, -9, -9, -9});
-  p.kv.block_table_stride = 5;
-  p.kv.block_size = kBlockSize;
+  p.kv.block_table = memory.upload(pages.table);
+  p.kv.block_table_stride = pages.stride;
+  p.kv.block_size = block_size;
   p.kv.key_scales = key_scales;
-  p.kv.scale_block_stride = kKvHeads * kBlockSize;
-  p.kv.scale_head_stride = kBlockSize;
+  p.kv.scale_block_stride = kKvHeads * block_size;
+  p.kv.scale_head_stride = block_size;
   p.kv.scale_slot_stride = 1;
-  p.int8.query_scale =
-      static_cast<const float*>(memory.upload(drawn_scales({kHeads, kTokens}, 49)));
+  p.int8.query_scale = static_cast<const float*>(memory.upload(drawn_scales({heads, tokens}, 49)));
   p.int8.query_scale_token_stride = 1;
-  p.int8.query_scale_head_stride = kTokens;
+  p.int8.query_scale_head_stride = tokens;
   p.int8.value_element = element_of(c.values);
   if (c.values == Dtype::kI8) {
     p.int8.value_channel_scale =
@@ -231,9 +289,9 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
   }
   if (c.splits) {
     constexpr int kSplits = 3;
-    const attn::i64 rows = attn::i64{kSplits} * kTokens * kHeads;
+    const attn::i64 rows = attn::i64{kSplits} * tokens * heads;
     const attn::SplitParams split{
-        kSplits, kTokens, static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, d}))),
+        kSplits, tokens, static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, d}))),
         static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
     ops.attend_splits(p, split);
     ops.combine_splits(p, split);
@@ -244,16 +302,15 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
     return memory.results();
   }
   attn::Int8CacheWriteParams save{};
-  save.key =
-      static_cast<const signed char*>(memory.upload(drawn_codes({kTokens, kKvHeads, d}, 51)));
+  save.key = static_cast<const signed char*>(memory.upload(drawn_codes({tokens, kKvHeads, d}, 51)));
   save.key_token_stride = save.value_token_stride = attn::i64{kKvHeads} * d;
   save.key_head_stride = save.value_head_stride = d;
-  save.key_scale = static_cast<const float*>(memory.upload(drawn_scales({kTokens, kKvHeads}, 52)));
+  save.key_scale = static_cast<const float*>(memory.upload(drawn_scales({tokens, kKvHeads}, 52)));
   save.key_scale_token_stride = kKvHeads;
   save.key_scale_head_stride = 1;
   save.value_element = p.int8.value_element;
-  save.value = memory.upload(c.values == Dtype::kI8 ? drawn_codes({kTokens, kKvHeads, d}, 53)
-                                                    : drawn_values({kTokens, kKvHeads, d}, 53));
+  save.value = memory.upload(c.values == Dtype::kI8 ? drawn_codes({tokens, kKvHeads, d}, 53)
+                                                    : drawn_values({tokens, kKvHeads, d}, 53));
   save.key_cache = static_cast<signed char*>(key_cache);
   save.value_cache = value_cache;
   save.block_stride = p.kv.block_stride;
@@ -263,8 +320,8 @@ inline std::vector<Tensor> run_int8_attend(Ops& ops, const Int8AttendCase& c) {
   save.scale_block_stride = p.kv.scale_block_stride;
   save.scale_slot_stride = p.kv.scale_slot_stride;
   save.scale_head_stride = p.kv.scale_head_stride;
-  save.num_tokens = kTokens;
-  save.block_size = kBlockSize;
+  save.num_tokens = tokens;
+  save.block_size = block_size;
   save.num_kv_heads = kKvHeads;
   save.head_size = d;
   save.block_table = p.kv.block_table;

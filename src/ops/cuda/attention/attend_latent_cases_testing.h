@@ -1,10 +1,12 @@
-// Small cases of kernels/attention/hopper/latent.cuh, for whoever forces it: ragged lengths, rows
-// without keys, all sizes of blocks and ways of loading the query, and the three operations.
+// Small cases of kernels/attention/hopper/latent.cuh and gathered.cuh, for whoever forces them:
+// ragged lengths, rows without keys, all sizes of blocks and ways of loading the query, lists with
+// holes, entries of codes, and all operations.
 #pragma once
 
 #include <algorithm>
 
 #include "metadata/parts/decode_plan.h"
+#include "ops/cuda/move/move_cases_testing.h"
 #include "ops/cuda/testing/operation_cases_testing.h"
 #include "ops/plan_rows.h"
 
@@ -194,6 +196,253 @@ inline void add_latent_attend_cases(std::vector<OperationCase>& cases) {
     const double tolerance = c.element == Dtype::kF16 ? 1e-2 : 4e-2;
     cases.push_back(
         {c.name, tolerance, [c](Ops& o) { return run_latent_attend(o, c); }, tolerance / 2});
+  }
+}
+
+inline constexpr const char* kGatheredKernel = "hopper_gathered";
+
+/// What hopper_gathered does: `of` says everything but the entries and the lists. With lists its
+/// seq_lens are the lengths of the lists of a request's tokens, its form is kWhole or kPlan.
+struct GatheredCase {
+  LatentCase of;
+  attn::MlaEntry format = attn::MlaEntry::kCopy;
+  bool is_listed = true;
+  Dtype query = Dtype::kBF16;
+  bool is_rounded = false;
+  bool has_lengths = true;  // else all lists are as long as the longest
+};
+
+/// Entries in e4m3, those of requests in shuffled blocks as set_latent_cache() has them.
+inline void set_code_cache(attn::AttendParams& p, const GatheredCase& c, CaseMemory& memory) {
+  LatentCase of = c.of;
+  of.element = Dtype::kE4M3;
+  set_latent_cache(p, of, memory);
+  p.kv.k_scale = p.kv.v_scale = memory.upload(std::vector<float>{0.6f});
+  p.kv.round_dequantized = c.is_rounded ? 1 : 0;
+}
+
+/// A cache of which lists name some slots, with doubles and holes; entries that no list names are
+/// NaN where that is possible.
+inline attn::SparseParams set_listed_cache(attn::AttendParams& p, const GatheredCase& c,
+                                           const std::vector<int>& starts, CaseMemory& memory) {
+  constexpr int kBlocks = 5;
+  const int slots = kBlocks * c.of.block_size;
+  const int topk = *std::max_element(c.of.seq_lens.begin(), c.of.seq_lens.end());
+  std::mt19937 random(63);
+  std::vector<int> listed;
+  std::vector<int> lengths;
+  for (std::size_t b = 0; b < c.of.seq_lens.size(); ++b) {
+    for (int token = starts[b]; token < starts[b + 1]; ++token) {
+      lengths.push_back(c.of.seq_lens[b]);
+      for (int i = 0; i < topk; ++i) {
+        const auto kind = random() % 11;
+        const int slot = static_cast<int>(random() % static_cast<unsigned>(slots)) / 3 * 3;
+        // The first list of three has holes only, and so has the first tile of the next one.
+        const bool is_hole = kind == 0 || token % 3 == 2 || (token % 3 == 1 && i < 70);
+        listed.push_back(is_hole ? -1 : kind == 1 ? slots + 3 : slot);
+      }
+    }
+  }
+  Dtype element = c.of.element;
+  if (c.format == attn::MlaEntry::kE4M3) element = Dtype::kE4M3;
+  if (c.format == attn::MlaEntry::kDsMla) {
+    p.kv.element = attn::Element::kU8;
+    p.kv.key = memory.upload(drawn_ds_mla(slots, 64));
+    p.kv.token_stride_key = attn::kDsMlaEntryBytes;
+  } else {
+    Tensor cache = poisoned(element, {slots, kLatentEntry});
+    std::normal_distribution<float> normal;
+    for (int slot = 0; slot < slots; slot += 3) {
+      for (int i = 0; i < kLatentEntry; ++i) {
+        cache.set(attn::i64{slot} * kLatentEntry + i, normal(random));
+      }
+    }
+    p.kv.element = element_of(element);
+    p.kv.key = memory.upload(cache);
+    p.kv.token_stride_key = kLatentEntry;
+  }
+  if (c.format == attn::MlaEntry::kE4M3) p.kv.k_scale = memory.upload(std::vector<float>{0.6f});
+  p.kv.block_size = c.of.block_size;
+  p.kv.block_stride = c.of.block_size * p.kv.token_stride_key;
+  attn::SparseParams sparse{};
+  sparse.format = c.format;
+  sparse.slots = memory.upload(listed);
+  sparse.slots_stride = sparse.topk = topk;
+  sparse.topk_length = c.has_lengths ? memory.upload(lengths) : nullptr;
+  sparse.num_slots = slots;
+  return sparse;
+}
+
+inline std::vector<Tensor> run_gathered_attend(Ops& ops, const GatheredCase& c) {
+  CaseMemory memory(ops);
+  std::vector<int> starts{0};
+  for (const int len : c.of.query_lens) starts.push_back(starts.back() + len);
+  const int tokens = starts.back();
+  const int query_row = c.of.heads * kLatentEntry + c.of.query_padding;
+  attn::AttendParams p{};
+  p.query_element = element_of(c.query);
+  p.output_element = element_of(c.of.output);
+  p.query = memory.upload(drawn(c.query, {tokens, query_row}, 62, false));
+  p.query_token_stride = query_row;
+  p.query_head_stride = kLatentEntry;
+  p.output = memory.result(poisoned(c.of.output, {tokens + 1, c.of.heads, kLatentWidth}));
+  p.output_token_stride = attn::i64{c.of.heads} * kLatentWidth;
+  p.output_head_stride = kLatentWidth;
+  p.lse = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {c.of.heads, tokens + 1})));
+  p.lse_stride = tokens + 1;
+  p.query_start_loc = memory.upload(starts);
+  p.seq_lens = memory.upload(c.of.seq_lens);
+  p.num_requests = static_cast<int>(c.of.seq_lens.size());
+  p.max_query_len = *std::max_element(c.of.query_lens.begin(), c.of.query_lens.end());
+  p.num_heads = c.of.heads;
+  p.num_kv_heads = 1;
+  p.head_size = kLatentEntry;
+  p.v_head_size = kLatentWidth;
+  p.score.softmax_scale = c.of.softmax_scale;
+  p.score.window_left = -1;
+  p.score.window_right = 0;
+  if (c.is_listed) {
+    const attn::SparseParams sparse = set_listed_cache(p, c, starts, memory);
+    if (c.of.form == LatentForm::kWhole) {
+      ops.attend_sparse(p, sparse);
+    } else {
+      const attn::PlanParams plan = latent_plan(c.of, starts, memory);
+      ops.attend_sparse_plan(p, sparse, plan);
+      ops.combine_plan(p, plan);
+    }
+    return memory.results();
+  }
+  set_code_cache(p, c, memory);
+  if (c.of.form == LatentForm::kWhole) {
+    ops.attend(p);
+  } else if (c.of.form == LatentForm::kPlan) {
+    const attn::PlanParams plan = latent_plan(c.of, starts, memory);
+    ops.attend_plan(p, plan);
+    ops.combine_plan(p, plan);
+  } else {
+    const attn::i64 rows = attn::i64{c.of.parts} * tokens * c.of.heads;
+    const attn::SplitParams split{
+        c.of.parts, tokens,
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows, kLatentWidth}))),
+        static_cast<float*>(memory.upload(poisoned(Dtype::kF32, {rows})))};
+    ops.attend_splits(p, split);
+    ops.combine_splits(p, split);
+  }
+  return memory.results();
+}
+
+inline std::vector<GatheredCase> gathered_cases() {
+  using enum Dtype;
+  using attn::MlaEntry;
+  return {{.of = {.name = "listed bf16, lists of every length",
+                  .query_lens = {1, 2, 1, 0, 1},
+                  .seq_lens = {300, 129, 64, 7, 1}}},
+          {.of = {.name = "listed f16 to f32, 96 heads, blocks of 5",
+                  .element = kF16,
+                  .output = kF32,
+                  .heads = 96,
+                  .block_size = 5,
+                  .query_lens = {2},
+                  .seq_lens = {140}},
+           .query = kF16,
+           .has_lengths = false},
+          {.of = {.name = "listed bf16 plan, copied queries of 5 heads",
+                  .form = LatentForm::kPlan,
+                  .heads = 5,
+                  .query_lens = {2, 2, 2},
+                  .seq_lens = {256, 200, 256},
+                  .parts = 4}},
+          {.of = {.name = "listed fp8_ds_mla",
+                  .query_lens = {1, 3, 1},
+                  .seq_lens = {70, 200, 256},
+                  .softmax_scale = 0.01f},
+           .format = MlaEntry::kDsMla},
+          {.of = {.name = "listed fp8_ds_mla plan, 128 heads of two tokens",
+                  .form = LatentForm::kPlan,
+                  .heads = 128,
+                  .query_lens = {2, 2},
+                  .seq_lens = {192, 192},
+                  .parts = 2,
+                  .softmax_scale = 0.01f},
+           .format = MlaEntry::kDsMla,
+           .has_lengths = false},
+          {.of = {.name = "listed bf16, 24 heads",
+                  .heads = 24,
+                  .query_lens = {1, 2, 1},
+                  .seq_lens = {300, 129, 64}}},
+          {.of = {.name = "listed e4m3, 32 heads",
+                  .heads = 32,
+                  .query_lens = {1, 2},
+                  .seq_lens = {100, 130}},
+           .format = MlaEntry::kE4M3},
+          {.of = {.name = "e4m3 entries, bf16 queries, odd tiles, no keys",
+                  .query_lens = {1, 1, 3, 1},
+                  .seq_lens = {0, 65, 192, 385}},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false},
+          {.of = {.name = "e4m3 entries and queries, plan, blocks of 16",
+                  .form = LatentForm::kPlan,
+                  .block_size = 16,
+                  .query_lens = {4, 2, 3},
+                  .seq_lens = {66, 2, 161},
+                  .parts = 4},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries rounded to f16, splits, 64 heads, blocks of 7",
+                  .element = kF16,
+                  .output = kF16,
+                  .form = LatentForm::kSplits,
+                  .heads = 64,
+                  .block_size = 7,
+                  .query_lens = {2, 1},
+                  .seq_lens = {130, 300}},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kF16,
+           .is_rounded = true},
+          {.of = {.name = "e4m3 entries, NaN in a value that earlier tokens do not see",
+                  .query_lens = {4, 2, 3},
+                  .seq_lens = {66, 128, 129},
+                  .has_nan_in_last_key = true},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false},
+          {.of = {.name = "e4m3 entries and queries, one token, odd tiles, no keys",
+                  .query_lens = {1, 1, 0, 1},
+                  .seq_lens = {0, 65, 192, 385}},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries, splits to f32, two tokens of 8 heads, NaN",
+                  .output = kF32,
+                  .form = LatentForm::kSplits,
+                  .heads = 8,
+                  .query_lens = {2, 1, 2},
+                  .seq_lens = {66, 128, 300},
+                  .has_nan_in_last_key = true},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false},
+          {.of = {.name = "e4m3 entries and queries, plan, one token",
+                  .output = kF16,
+                  .form = LatentForm::kPlan,
+                  .query_lens = {1, 1, 1},
+                  .seq_lens = {400, 2, 161},
+                  .parts = 4},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false,
+           .query = kE4M3},
+          {.of = {.name = "e4m3 entries, one key outweighs the others",
+                  .seq_lens = {100, 256, 31},
+                  .softmax_scale = 4.0f},
+           .format = MlaEntry::kE4M3,
+           .is_listed = false}};
+}
+
+inline void add_gathered_attend_cases(std::vector<OperationCase>& cases) {
+  for (const GatheredCase& c : gathered_cases()) {
+    constexpr double kTolerance = 4e-2;
+    cases.push_back(
+        {c.of.name, kTolerance, [c](Ops& o) { return run_gathered_attend(o, c); }, kTolerance / 2});
   }
 }
 

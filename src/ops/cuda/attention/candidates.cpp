@@ -25,8 +25,8 @@ const AttendCandidate& find_candidate(std::string_view forced) {
 
 const std::vector<const AttendCandidate*>& attend_candidates() {
   static const std::vector<const AttendCandidate*> candidates{
-      &kF32Candidate,     &kDecodeCandidate, &kHopperPrefillCandidate,
-      &kPrefillCandidate, &kLatentCandidate, &kGeneralCandidate,
+      &kF32Candidate,    &kDecodeCandidate,   &kHopperPrefillCandidate, &kPrefillCandidate,
+      &kLatentCandidate, &kGatheredCandidate, &kHopperTilesCandidate,   &kGeneralCandidate,
   };
   return candidates;
 }
@@ -41,6 +41,10 @@ ForcedKernel parse_forced_kernel(std::string_view forced) {
   const std::size_t colon = forced.find(':');
   if (colon == std::string_view::npos) return {forced, {}};
   return {forced.substr(0, colon), forced.substr(colon + 1)};
+}
+
+bool attends_by_tiles(std::string_view forced) {
+  return parse_forced_kernel(forced).name == kHopperTilesCandidate.name;
 }
 
 std::string forced_options_misfit(std::string_view forced) {
@@ -65,6 +69,8 @@ std::string_view operation_name(AttendOperation operation) {
       return "attend_sparse";
     case AttendOperation::kSparsePlan:
       return "attend_sparse_plan";
+    case AttendOperation::kTiles:
+      return "attend_tiles";
   }
   return "";
 }

@@ -8,12 +8,14 @@
 #include <vector>
 
 #include "kernels/params.h"
+#include "kernels/params_int8.h"
 #include "kernels/params_mla.h"
+#include "kernels/params_tiles.h"
 #include "ops/cuda/launcher.h"
 
 namespace attnbench::cuda {
 
-enum class AttendOperation { kWhole, kSplits, kSegments, kPlan, kSparse, kSparsePlan };
+enum class AttendOperation { kWhole, kSplits, kSegments, kPlan, kSparse, kSparsePlan, kTiles };
 
 /// "attend_splits", as Ops calls it.
 std::string_view operation_name(AttendOperation operation);
@@ -26,6 +28,9 @@ struct AttendCall {
   const attn::SegmentParams* segments = nullptr;
   const attn::PlanParams* plan = nullptr;
   const attn::SparseParams* sparse = nullptr;
+  /// Of save_and_attend_int8(): what a candidate stores where its saves() says so.
+  const attn::Int8CacheWriteParams* save = nullptr;
+  const attn::TileListParams* list = nullptr;
 
   /// Parts that every request's keys are dealt to; 1 where a plan says it.
   int num_parts() const;
@@ -44,6 +49,10 @@ struct AttendCandidate {
   /// What is wrong with options behind the name, "NAME:option=1:other=2"; empty where nothing is.
   /// Null = there are none to choose. launch() finds them in Launcher::forced_kernel().
   std::string (*options_misfit)(std::string_view options) = nullptr;
+  /// launch() sees to SplitParams::arrivals; behind others their splits are combined by a launch.
+  bool joins_splits = false;
+  /// Whether launch() stores AttendCall::save too; otherwise that is done before it. Null = never.
+  bool (*saves)(const Launcher& launcher, const AttendCall& call) = nullptr;
 };
 
 /// In the order in which they are tried: the first that fits and does not yield is taken. The last
@@ -55,8 +64,10 @@ extern const AttendCandidate kF32Candidate;            // f32.cpp
 extern const AttendCandidate kDecodeCandidate;         // tiled.cpp
 extern const AttendCandidate kPrefillCandidate;        // tiled.cpp
 extern const AttendCandidate kLatentCandidate;         // hopper_latent.cpp
+extern const AttendCandidate kGatheredCandidate;       // hopper_gathered.cpp
 extern const AttendCandidate kGeneralCandidate;        // general.cpp
 extern const AttendCandidate kHopperPrefillCandidate;  // hopper_prefill.cpp
+extern const AttendCandidate kHopperTilesCandidate;    // hopper_tiles.cpp
 
 /// Names in the order of attend_candidates().
 std::vector<std::string> attend_candidate_names();
@@ -67,6 +78,8 @@ struct ForcedKernel {
   std::string_view options;  // without the first ':'
 };
 ForcedKernel parse_forced_kernel(std::string_view forced);
+/// Whether a forced kernel is the one that works by a list of tiles; false for an empty name.
+bool attends_by_tiles(std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
 std::string forced_options_misfit(std::string_view forced);
 

@@ -22,6 +22,7 @@ struct Form {
   attn::SplitParams split{};
   attn::SegmentParams segments{};
   attn::PlanParams plan{};
+  attn::SparseParams sparse{};
 
   explicit Form(int query_len = 1, int head_size = 128) {
     static constexpr int kTable = 0;
@@ -52,6 +53,8 @@ struct Form {
     if (operation == AttendOperation::kSplits) call.split = &split;
     if (operation == AttendOperation::kSegments) call.segments = &segments;
     if (operation == AttendOperation::kPlan) call.plan = &plan;
+    if (operation == AttendOperation::kSparse) call.sparse = &sparse;
+    if (operation == AttendOperation::kSparsePlan) call.sparse = &sparse, call.plan = &plan;
     return call;
   }
   std::string chosen(AttendOperation operation = AttendOperation::kWhole,
@@ -81,19 +84,23 @@ std::string refusal(const std::function<void()>& work) {
 
 }  // namespace
 
-TEST_CASE("the first kernel that fits attends: f32, decode for few rows, prefill, general") {
-  CHECK(attend_candidate_names() == std::vector<std::string>{"f32", "decode", "hopper_prefill",
-                                                             "prefill", "hopper_latent",
-                                                             "general"});
+TEST_CASE(
+    "the first kernel that fits attends: f32, decode for few rows, hopper_prefill, prefill, "
+    "general") {
+  CHECK(attend_candidate_names() ==
+        std::vector<std::string>{"f32", "decode", "hopper_prefill", "prefill", "hopper_latent",
+                                 "hopper_gathered", "hopper_tiles", "general"});
   CHECK(Form(16).chosen() == "decode");  // 64 rows of 4 heads that share one
-  CHECK(Form(17).chosen() == "prefill");
+  CHECK(Form(17).chosen() == "hopper_prefill");
+  CHECK(Form(17).chosen(AttendOperation::kWhole, "prefill") == "prefill");
   CHECK(Form(1, 92).chosen() == "general");
   for (const AttendOperation parts : {AttendOperation::kSplits, AttendOperation::kSegments}) {
     CHECK(Form(1).chosen(parts) == "decode");
     CHECK(Form(100).chosen(parts) == "decode");
     CHECK(Form(1, 320).chosen(parts) == "general");
   }
-  CHECK(Form().chosen(AttendOperation::kPlan) == "general");
+  CHECK(Form().chosen(AttendOperation::kPlan) == "decode");
+  CHECK(Form(1, 320).chosen(AttendOperation::kPlan) == "general");
   Form f32;
   f32.params.query_element = f32.params.kv.element = attn::Element::kF32;
   CHECK(f32.chosen() == "f32");
@@ -101,7 +108,7 @@ TEST_CASE("the first kernel that fits attends: f32, decode for few rows, prefill
   CHECK(f32.chosen(AttendOperation::kPlan) == "general");
   Form invariant;
   invariant.params.batch_invariant = 1;
-  CHECK(invariant.chosen() == "prefill");
+  CHECK(invariant.chosen() == "hopper_prefill");
 }
 
 TEST_CASE("a kernel that does not fit says why") {
@@ -109,7 +116,7 @@ TEST_CASE("a kernel that does not fit says why") {
   CHECK(Form(1, 264).reason("decode") == "head size 264 is more than 256");
   CHECK(Form().reason("f32") == "bf16 queries: it is for f32");
   CHECK(Form().reason("prefill", AttendOperation::kSplits) == "it has no form of attend_splits");
-  CHECK(Form().reason("decode", AttendOperation::kPlan) == "it has no form of attend_plan");
+  CHECK(Form().reason("decode", AttendOperation::kSparse) == "it has no form of attend_sparse");
   CHECK(Form().reason("f32", AttendOperation::kPlan) == "it has no form of attend_plan");
   Form blocks;
   blocks.params.kv.block_size = 8;
@@ -143,17 +150,17 @@ TEST_CASE("a decision has every kernel once, and what became of it") {
   const std::vector<CandidateVerdict> expected{
       {"f32", false, false, "bf16 queries: it is for f32"},
       {"decode", false, true, "400 query rows of a KV head, from 65 on the next is faster"},
-      {"hopper_prefill", false, true,
-       "it has not been measured on a GPU and runs where it is named; 128 rows by 128 keys, 2 "
-       "stages: "
-       "of no more than 1024 rows, which 192 a tile would divide badly"},
-      {"prefill", true, true, ""},
+      {"hopper_prefill", true, true, ""},
+      {"prefill", false, true, ""},
       {"hopper_latent", false, false, "head sizes 128 and 128: it is for 576 and 512"},
+      {"hopper_gathered", false, false,
+       "bf16 entries in blocks: it is for lists of entries, and for e4m3"},
+      {"hopper_tiles", false, false, "it has no form of attend: it works by a list of tiles"},
       {"general", false, true, ""}};
   CHECK(decision.candidates == expected);
   const AttendDecision forced = decide_attend(target_of_sm(90), Form(100).call(), "general");
-  CHECK_FALSE(forced.candidates[3].is_chosen);
-  CHECK(forced.candidates[5].is_chosen);
+  CHECK_FALSE(forced.candidates[2].is_chosen);
+  CHECK(forced.candidates[6].is_chosen);
 }
 
 TEST_CASE("a forced kernel is taken wherever it fits, and refused with its reason elsewhere") {
@@ -187,7 +194,10 @@ TEST_CASE("operations launch the forced kernel until the force ends, and combine
   CHECK(specs.size() == 2);
 }
 
-TEST_CASE("latents on Hopper attend by their kernel where it is forced, and the general one else") {
+namespace {
+
+/// One token of 128 heads over bf16 latents in pages of 64.
+Form latent_form() {
   Form latents(1, 576);
   attn::AttendParams& p = latents.params;
   p.v_head_size = 512;
@@ -201,12 +211,17 @@ TEST_CASE("latents on Hopper attend by their kernel where it is forced, and the 
   p.kv.block_size = 64;
   p.kv.token_stride_key = p.kv.token_stride_value = 576;
   p.kv.block_stride = 64 * 576;
+  return latents;
+}
+
+}  // namespace
+
+TEST_CASE("latents on Hopper attend by their kernel, and by the general one where it is forced") {
+  const Form latents = latent_form();
   for (const AttendOperation operation :
        {AttendOperation::kWhole, AttendOperation::kSplits, AttendOperation::kPlan}) {
-    CHECK(latents.chosen(operation) == "general");
-    CHECK(latents.chosen(operation, "hopper_latent") == "hopper_latent");
-    CHECK(latents.reason("hopper_latent", operation) ==
-          "it has not been checked on a GPU yet, and attends where it is forced");
+    CHECK(latents.chosen(operation) == "hopper_latent");
+    CHECK(latents.chosen(operation, "general") == "general");
   }
   CHECK(latents.chosen(AttendOperation::kPlan, "hopper_latent:evict_first=0") == "hopper_latent");
   CHECK(forced_options_misfit("hopper_latent:evict_first=1:promotion=256") == "");
@@ -246,18 +261,88 @@ TEST_CASE("latents on Hopper attend by their kernel where it is forced, and the 
         "compute capability 80: it is for 90");
 }
 
+TEST_CASE("lists of latents and e4m3 ones are gathered where that is forced, and else general") {
+  using attn::Element;
+  using attn::MlaEntry;
+  const Form lists = latent_form();
+  for (const AttendOperation operation : {AttendOperation::kSparse, AttendOperation::kSparsePlan}) {
+    CHECK(lists.chosen(operation) == "general");
+    CHECK(lists.chosen(operation, "hopper_gathered") == "hopper_gathered");
+    CHECK(lists.reason("hopper_gathered", operation) ==
+          "it has not been checked on a GPU yet, and attends where it is forced");
+    CHECK(lists.reason("hopper_latent", operation) ==
+          "it has no form of " + std::string(operation_name(operation)));
+  }
+  Form codes = latent_form();
+  codes.params.kv.element = Element::kE4M3;
+  for (const AttendOperation operation :
+       {AttendOperation::kWhole, AttendOperation::kSplits, AttendOperation::kPlan}) {
+    CHECK(codes.chosen(operation) == "general");
+    CHECK(codes.chosen(operation, "hopper_gathered") == "hopper_gathered");
+    CHECK(lists.reason("hopper_gathered", operation) ==
+          "bf16 entries in blocks: it is for lists of entries, and for e4m3");
+  }
+  CHECK(codes.reason("hopper_gathered", AttendOperation::kSegments) ==
+        "it has no form of attend_segments");
+  const auto reason_with = [](const Form& form, AttendOperation operation, const auto& change) {
+    Form changed = form;
+    change(changed);
+    return changed.reason("hopper_gathered", operation);
+  };
+  CHECK(lists.chosen(AttendOperation::kSparse, "hopper_gathered:pieces=0") == "hopper_gathered");
+  CHECK(forced_options_misfit("hopper_gathered:fences=0:pieces=1") == "");
+  CHECK(forced_options_misfit("hopper_gathered:fences=2") ==
+        "option 'fences=2': expected pieces, fences or few, =0 or 1");
+  constexpr AttendOperation kWhole = AttendOperation::kWhole;
+  constexpr AttendOperation kSparse = AttendOperation::kSparse;
+  // Nobody looks at masks of a list.
+  CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.score.window_left = 7; }) ==
+        lists.reason("hopper_gathered", kSparse));
+  CHECK(reason_with(codes, kWhole, [](Form& f) { f.params.score.window_left = 7; }) ==
+        "masks: it has the causal one");
+  CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.query_element = Element::kF16; }) ==
+        "f16 queries over bf16 entries: it multiplies bf16 or f16 of one type");
+  CHECK(reason_with(lists, kSparse, [](Form& f) {
+          f.params.query_element = Element::kF16;
+          f.sparse.format = MlaEntry::kDsMla;
+        }) == "f16 queries over fp8_ds_mla entries: it takes bf16 ones");
+  CHECK(reason_with(lists, kSparse, [](Form& f) {
+          f.sparse.format = MlaEntry::kModel1;
+          f.params.head_size = 512;
+        }) == "fp8_model1_mla entries: it is for fp8_ds_mla, e4m3 and 16 bits");
+  CHECK(reason_with(lists, kSparse, [](Form& f) { f.params.kv.token_stride_key += 4; }) ==
+        "entries lie on multiples of 8 bytes, 16 are needed");
+  CHECK(reason_with(codes, kWhole, [](Form& f) { f.params.query_element = Element::kF32; }) ==
+        "f32 queries over e4m3 entries: it takes queries of 16 bits or e4m3");
+  CHECK(reason_with(codes, kWhole, [](Form& f) {
+          f.params.query_element = Element::kE4M3;
+          f.params.query_head_stride = 584;
+        }) == "rows of queries lie on multiples of 8 bytes, 16 are needed");
+  CHECK(reason_with(codes, kWhole, [](Form& f) {
+          static constexpr float kOther = 1.0f;
+          f.params.kv.round_dequantized = 1;
+          f.params.kv.v_scale = &kOther;
+        }) == "values with a scale of their own: they are the rounded keys");
+  CHECK(reason_with(codes, kWhole, [](Form& f) { f.params.output_element = Element::kE4M3; }) ==
+        "output in e4m3: it stores 16 bits or f32");
+  CHECK(reason_with(codes, kWhole, [](Form& f) { f.params.output_head_stride += 4; }) ==
+        "rows of output lie on multiples of 8 bytes, 16 are needed");
+}
+
 TEST_CASE("the covering cases take every kernel, and every one of them is forced in some case") {
   std::set<std::string> taken;
   std::set<std::string> fitting;
   std::vector<OperationCase> cases = all_operation_cases();
   const std::size_t unforced = cases.size();
   add_latent_attend_cases(cases);
+  const std::size_t latents = cases.size();
+  add_gathered_attend_cases(cases);
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const OperationCase& c = cases[i];
     std::vector<KernelSpec> specs;
     std::vector<AttendDecision> decisions;
     const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs, &decisions);
-    if (i >= unforced) ops->force_kernel(kLatentKernel);
+    if (i >= unforced) ops->force_kernel(i < latents ? kLatentKernel : kGatheredKernel);
     c.run(*ops);
     for (const AttendDecision& decision : decisions) {
       for (const CandidateVerdict& verdict : decision.candidates) {
@@ -267,11 +352,72 @@ TEST_CASE("the covering cases take every kernel, and every one of them is forced
       }
     }
   }
-  // All but the one that yields to every other.
-  taken.insert("hopper_prefill");
   CHECK(taken.size() == attend_candidates().size());
-  CHECK(fitting ==
-        std::set<std::string>{"decode", "hopper_prefill", "prefill", "hopper_latent", "general"});
+  CHECK(fitting == std::set<std::string>{"decode", "hopper_prefill", "prefill", "hopper_latent",
+                                         "hopper_gathered", "general"});
+}
+
+TEST_CASE("splits with counters are joined by a cluster, the last CTA, or a launch of its own") {
+  const auto functions = [](AttendCase c, const char* forced = "", int sm = 90) {
+    std::vector<KernelSpec> specs;
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(sm), specs);
+    ops->force_kernel(forced);
+    run_attend(*ops, c);
+    std::vector<std::string> names;
+    for (const KernelSpec& spec : specs) names.push_back(spec.function);
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  AttendCase c{.name = "",
+               .form = AttendForm::kJoined,
+               .parts = 8,
+               .query_lens = {1, 1},
+               .context_lens = {100, 30}};
+  CHECK(functions(c) == Names{"attn::decode_cluster"});
+  CHECK(functions(c, "decode:cluster=0") == Names{"attn::decode_joined"});
+  CHECK(functions(c, "", 80) == Names{"attn::decode_joined"});
+  c.parts = 9;
+  CHECK(functions(c) == Names{"attn::decode_joined"});
+  c.parts = 4000;  // weights of 16 rows do not fit beside each other
+  CHECK(functions(c) == Names{"attn::decode_splits", "attn::combine_splits"});
+  c.parts = 8;
+  c.head_size = 92;
+  CHECK(functions(c) == Names{"attn::general_splits", "attn::combine_splits"});
+  c.head_size = 128;
+  c.form = AttendForm::kPlanned;
+  CHECK(functions(c) == Names{"attn::make_plan", "attn::decode_plan", "attn::combine_plan"});
+}
+
+TEST_CASE("options of decodes override the tile, and what there are is said") {
+  const auto constants = [](const char* forced) {
+    std::vector<KernelSpec> specs;
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs);
+    ops->force_kernel(forced);
+    // 56 rows of 7 heads.
+    run_attend(*ops, {.name = "",
+                      .cache = Dtype::kE4M3,
+                      .query_lens = {8, 1},
+                      .context_lens = {100, 30},
+                      .group = 7});
+    std::string text;
+    for (const auto& [name, value] : specs.at(0).constants) {
+      if (name == "int kRowWarps" || name == "int kWarps" || name == "int kStages") {
+        text += " " + name.substr(5) + value;
+      }
+    }
+    return text;
+  };
+  CHECK(constants("") == " Warps8 RowWarps1 Stages4");
+  CHECK(constants("decode:rows=32") == " Warps8 RowWarps2 Stages7");
+  CHECK(constants("decode:rows=128") == " Warps8 RowWarps4 Stages15");
+  CHECK(constants("decode:warps=16:stages=2") == " Warps16 RowWarps1 Stages2");
+  CHECK(forced_options_misfit("decode:rows=64:cluster=0:ctas=2").empty());
+  CHECK(forced_options_misfit("decode:rows=24") ==
+        "option 'rows=24': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
+        "stages=2 to 6, ctas=1 or 2");
+  CHECK(refusal([&] {
+          constants("decode:warps=16:stages=6");
+        }).starts_with("kernel decode: 16 warps of 6 steps, 1 CTAs a multiprocessor: "));
 }
 
 }  // namespace attnbench::cuda

@@ -121,10 +121,10 @@ TEST_CASE("every head size has a prefill and a decode kernel that fit the target
       params.head_size = params.v_head_size = size;
       params.score.softmax_scale = 1.0f;
       CHECK(prefill_kernel(target, params).shared_bytes <= room);
-      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes <= room);
+      CHECK(decode_kernel(target, params, {.entry = "decode"}).shared_bytes <= room);
       params.kv.element = attn::Element::kE4M3;
       CHECK(prefill_kernel(target, params).shared_bytes <= room);
-      CHECK(decode_kernel(target, params, "decode", 1).shared_bytes <= room);
+      CHECK(decode_kernel(target, params, {.entry = "decode"}).shared_bytes <= room);
     }
   }
 }
@@ -166,7 +166,7 @@ struct CellForm {
     kv.scale_block_stride = 1152;
   }
   std::string cells() const {
-    return constant_of(decode_kernel(target_of_sm(90), params, "decode", 1), "kCells");
+    return constant_of(decode_kernel(target_of_sm(90), params, {.entry = "decode"}), "kCells");
   }
 };
 
@@ -199,7 +199,8 @@ TEST_CASE("a multiprocessor that has one CTA has twice the warps in it") {
   const Target target = target_of_sm(90);
   CellForm form;
   const auto warps = [&](int parts) {
-    return constant_of(decode_kernel(target, form.params, "decode_splits", parts), "kWarps");
+    return constant_of(
+        decode_kernel(target, form.params, {.entry = "decode_splits", .parts = parts}), "kWarps");
   };
   CHECK(warps(16) == "8");  // 128 CTAs for 132 multiprocessors
   CHECK(warps(17) == "4");

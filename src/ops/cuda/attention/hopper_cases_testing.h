@@ -2,7 +2,7 @@
 // in which it can be told to do it.
 #pragma once
 
-#include "ops/cuda/attention/attend_cases_testing.h"
+#include "ops/cuda/attention/attend_general_cases_testing.h"
 
 namespace attnbench::cuda {
 
@@ -25,6 +25,74 @@ inline AttendCase hopper_batch(std::string name, int head_size = 128, int v_head
   return c;
 }
 
+/// Queries, keys, values and probabilities in e4m3.
+inline AttendCase hopper_codes(std::string name, int head_size = 128, int v_head_size = 128,
+                               int block_size = 0) {
+  AttendCase c = hopper_batch(std::move(name), head_size, v_head_size, block_size);
+  c.query = c.cache = Dtype::kE4M3;
+  c.e4m3_probability = 1;
+  c.has_large_queries = false;
+  return c;
+}
+
+inline std::vector<HopperCase> hopper_code_cases() {
+  const std::string plain = "hopper_prefill";
+  std::vector<HopperCase> cases;
+  const auto add = [&](const AttendCase& c, const std::string& kernel) {
+    cases.push_back({c, kernel});
+    cases.back().attend.name += " by " + kernel;
+  };
+  AttendCase c = hopper_codes("hopper e4m3 d128 ragged causal");
+  for (const char* options :
+       {"", ":ping_pong=0", ":tile_n=64:promote=1", ":persistent=1:group=3"}) {
+    add(c, plain + options);
+  }
+  c.window_right = -1;
+  add(c, plain);
+  c.window_left = 50;
+  add(c, plain);
+  for (const int size : {64, 128, 256}) {
+    for (const int block : {0, 16}) {
+      for (const int fast : {0, 1}) {
+        c = hopper_codes("hopper e4m3 d" + std::to_string(size), size, size, block);
+        c.name += block == 0 ? " ragged" : " pages of 16";
+        if (fast != 0) c.name += " fast";
+        c.fast_fp8_sums = fast;
+        add(c, plain);
+      }
+    }
+  }
+  add(hopper_codes("hopper e4m3 d96 pages of 16", 96, 96, 16), plain);
+  add(hopper_codes("hopper e4m3 d192/128", 192, 128), plain);
+  add(hopper_codes("hopper e4m3 d128 pages of 64", 128, 128, 64), plain);
+  add(hopper_codes("hopper e4m3 d80", 80, 80), plain);
+  c = hopper_codes("hopper e4m3 d160 to f32", 160, 160, 32);
+  c.output = Dtype::kF32;
+  add(c, plain);
+  c = hopper_codes("hopper e4m3 d64 soft cap", 64, 64, 16);
+  c.soft_cap = 3.0f;
+  add(c, plain);
+  c = hopper_codes("hopper e4m3 d128 alibi and sinks");
+  c.alibi = attn::Alibi::kContextRelative;
+  c.has_sinks = true;
+  add(c, plain);
+  c = hopper_codes("hopper e4m3 d128 longer, groups of seven", 128, 128, 16);
+  c.query_lens = {700, 300};
+  c.context_lens = {900, 0};
+  c.group = 7;
+  add(c, plain);
+  for (const int size : {64, 128, 256}) {
+    for (const int block : {0, 16}) {
+      c = hopper_batch("hopper bf16 over e4m3 d" + std::to_string(size), size, size, block);
+      c.cache = Dtype::kE4M3;
+      if (block == 0) c.query = c.output = Dtype::kF16;
+      if (block != 0) c.round_dequantized = 1;
+      add(c, plain);
+    }
+  }
+  return cases;
+}
+
 inline std::vector<HopperCase> hopper_cases() {
   const std::string plain = "hopper_prefill";
   const std::string wide = "hopper_prefill:consumers=3:tile_n=80";
@@ -36,7 +104,8 @@ inline std::vector<HopperCase> hopper_cases() {
   AttendCase c = hopper_batch("hopper d128 ragged causal");
   for (const char* options :
        {"", ":consumers=3:tile_n=80", ":consumers=3:tile_n=80:fixed_base=1",
-        ":consumers=3:tile_n=64:stages=3", ":persistent=1:ping_pong=1:reverse=1:group=3"}) {
+        ":consumers=3:tile_n=64:stages=3", ":persistent=1:ping_pong=1:reverse=1:group=3",
+        ":consumers=3:tile_n=80:ahead=1", ":consumers=3:tile_n=80:ahead=0", ":ahead=0"}) {
     add(c, plain + options);
   }
   c.window_right = -1;
@@ -50,7 +119,9 @@ inline std::vector<HopperCase> hopper_cases() {
           hopper_batch("hopper d" + std::to_string(size), size, size == 192 ? 128 : size, block);
       sized.name += block == 0 ? " ragged" : " pages of " + std::to_string(block);
       if (size == 80 && block == 16) sized.query = sized.cache = sized.output = Dtype::kF16;
-      add(sized, size == 64    ? "hopper_prefill:consumers=3:tile_n=128:ping_pong=1"
+      add(sized, size == 64 ? "hopper_prefill:consumers=3:tile_n=128:ping_pong=1"
+                 : size == 80 && block == 0
+                     ? "hopper_prefill:consumers=3:tile_n=112:line=128:ping_pong=1"
                  : size <= 96  ? "hopper_prefill:consumers=3:tile_n=96"
                  : size <= 192 ? wide
                                : plain);
@@ -61,6 +132,19 @@ inline std::vector<HopperCase> hopper_cases() {
     AttendCase sized = hopper_batch("hopper d" + std::to_string(size), size, size);
     if (size == 88) sized.output = Dtype::kF32;
     add(sized, size == 120 ? wide : "hopper_prefill:consumers=3:tile_n=96");
+  }
+  // Encoders: rows of 72 and 80 columns in lines of each length, windows, images.
+  for (const int size : {72, 80}) {
+    AttendCase sized = hopper_batch("hopper encoder d" + std::to_string(size), size, size);
+    sized.query_lens = {64, 64, 16, 0, 64, 700, 130};
+    sized.context_lens = {0, 0, 0, 0, 0, 0, 0};
+    sized.window_right = -1;
+    sized.group = 1;
+    for (const char* options :
+         {"", ":ahead=0:line=0", ":consumers=3:tile_n=112:line=128:ping_pong=1:persistent=0"}) {
+      if (size == 72 && options[0] == ':' && options[1] == 'a') continue;
+      add(sized, plain + options);
+    }
   }
   add(hopper_batch("hopper d32 pages of 16", 32, 32, 16), "hopper_prefill:consumers=3:tile_n=128");
   add(hopper_batch("hopper d128 pages of 64 in a box", 128, 128, 64),
@@ -91,6 +175,11 @@ inline std::vector<HopperCase> hopper_cases() {
   c.alibi = attn::Alibi::kSqrt;
   c.group = 4;
   add(c, plain);
+  c = hopper_batch("hopper d128 longer, groups of four", 128, 128, 16);
+  c.query_lens = {700, 300, 1, 900};
+  c.context_lens = {500, 0, 90, 10};
+  c.group = 4;
+  add(c, wide + ":ahead=1");
   c = hopper_batch("hopper d128 longer, groups of seven", 128, 128, 16);
   c.query_lens = {700, 300};
   c.context_lens = {500, 0};
@@ -99,11 +188,50 @@ inline std::vector<HopperCase> hopper_cases() {
   return cases;
 }
 
+/// Scores of int8 codes (semantics §11.4): levels, head sizes, pages, masks.
+inline std::vector<Int8AttendCase> hopper_int8_cases() {
+  std::vector<Int8AttendCase> cases;
+  // Levels take turns, and so do the types of 16 bits: every kernel is one to compile.
+  for (const auto& [size, values] : std::vector<std::pair<int, Dtype>>{{64, Dtype::kI8},
+                                                                       {96, Dtype::kBF16},
+                                                                       {128, Dtype::kI8},
+                                                                       {128, Dtype::kBF16},
+                                                                       {192, Dtype::kF16},
+                                                                       {256, Dtype::kI8}}) {
+    Int8AttendCase c{values, size};
+    c.query_lens = {130, 0, 5, 40, 300};
+    c.seq_lens = {303, 0, 105, 31, 300};
+    c.block_size = size == 128 ? 64 : (size == 96 ? 32 : 16);
+    c.heads = size == 128 ? 8 : 4;
+    cases.push_back(c);
+    if (size != 128) continue;
+    c.window_right = -1;
+    cases.push_back(c);
+    if (values != Dtype::kI8) continue;
+    c.window_left = 50;
+    cases.push_back(c);
+    c.soft_cap = 2.0f;
+    cases.push_back(c);
+  }
+  for (const Dtype values : {Dtype::kI8, Dtype::kBF16}) {
+    Int8AttendCase c{values, 128};
+    c.query_lens = {1, 1, 0, 3, 2};
+    c.seq_lens = {1900, 1, 0, 3, 66};
+    c.heads = 8;
+    cases.push_back(c);
+    c.saves = true;
+    cases.push_back(c);
+  }
+  return cases;
+}
+
 /// Each held to its kernel on a device; the CPU has none to be held to.
-inline std::vector<OperationCase> hopper_operation_cases() {
+inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& forced) {
   std::vector<OperationCase> cases;
-  for (const HopperCase& c : hopper_cases()) {
-    cases.push_back({c.attend.name, 4e-2,
+  for (const HopperCase& c : forced) {
+    // e4m3 weights are relative to other bases here and there.
+    const double tolerance = c.attend.e4m3_probability != 0 ? 0.1 : 4e-2;
+    cases.push_back({c.attend.name, tolerance,
                      [c](Ops& ops) {
                        const bool is_cpu = ops.device_name() == "cpu";
                        if (!is_cpu) ops.force_kernel(c.kernel);
@@ -111,9 +239,30 @@ inline std::vector<OperationCase> hopper_operation_cases() {
                        if (!is_cpu) ops.force_kernel("");
                        return results;
                      },
+                     tolerance / 2});
+  }
+  for (const Int8AttendCase& c : hopper_int8_cases()) {
+    const std::string name = "hopper int8 d" + std::to_string(c.head_size) + " values " +
+                             std::string(dtype_name(c.values)) + " pages of " +
+                             std::to_string(c.block_size) + " windows " +
+                             std::to_string(c.window_left) + "/" + std::to_string(c.window_right) +
+                             (c.soft_cap > 0.0f ? " soft cap" : "") + (c.saves ? " saving" : "");
+    cases.push_back({name, 4e-2,
+                     [c](Ops& ops) {
+                       const bool is_cpu = ops.device_name() == "cpu";
+                       if (!is_cpu) ops.force_kernel("hopper_prefill");
+                       std::vector<Tensor> results = run_int8_attend(ops, c);
+                       if (!is_cpu) ops.force_kernel("");
+                       return results;
+                     },
                      2e-2});
   }
   return cases;
+}
+inline std::vector<OperationCase> hopper_operation_cases() { return operations_of(hopper_cases()); }
+/// Of one-byte keys and values.
+inline std::vector<OperationCase> hopper_code_operation_cases() {
+  return operations_of(hopper_code_cases());
 }
 
 }  // namespace attnbench::cuda

@@ -75,8 +75,10 @@ std::string cache_misfit(const attn::AttendParams& p) {
   return "";
 }
 
+}  // namespace
+
 /// MLA has neither masks but the causal one nor transforms of scores.
-std::string score_misfit(const attn::AttendParams& p) {
+std::string latent_score_misfit(const attn::AttendParams& p) {
   const attn::ScoreParams& score = p.score;
   if (score.window_left != -1 || score.window_right != 0 || score.mm_ranges != nullptr) {
     return "masks: it has the causal one";
@@ -94,7 +96,7 @@ std::string score_misfit(const attn::AttendParams& p) {
   return "";
 }
 
-std::string output_misfit(const attn::AttendParams& p) {
+std::string latent_output_misfit(const attn::AttendParams& p) {
   const int bytes = Alignment()
                         .pointer(p.output)
                         .stride(p.output_token_stride, p.output_element)
@@ -104,6 +106,8 @@ std::string output_misfit(const attn::AttendParams& p) {
   return fmt::format("rows of output lie on multiples of {} bytes, {} are needed", bytes,
                      kRowAlignment);
 }
+
+namespace {
 
 std::string latent_misfit(const Target& target, const AttendCall& call) {
   if (latent_entry(call.operation) == nullptr) {
@@ -115,16 +119,10 @@ std::string latent_misfit(const Target& target, const AttendCall& call) {
                        target.max_shared_bytes);
   }
   for (const auto& misfit :
-       {elements_misfit, sizes_misfit, cache_misfit, score_misfit, output_misfit}) {
+       {elements_misfit, sizes_misfit, cache_misfit, latent_score_misfit, latent_output_misfit}) {
     if (std::string reason = misfit(*call.params); !reason.empty()) return reason;
   }
   return "";
-}
-
-/// Until it has been checked and timed on a GPU. To make it the kernel of what fits it, put nullptr
-/// in the place of this function in kLatentCandidate below.
-std::string latent_yields(const AttendCall&) {
-  return "it has not been checked on a GPU yet, and attends where it is forced";
 }
 
 /// What may be chosen behind the kernel's name, to compare.
@@ -155,13 +153,16 @@ std::string latent_options_misfit(std::string_view options) {
   return apply_options(options, nullptr);
 }
 
-/// Rows of queries in one sequence, as the copy engine takes them; 0: threads copy them.
-int query_box(const attn::AttendParams& p) {
+}  // namespace
+
+int latent_boxes_of_query(const attn::AttendParams& p) {
   const int bytes =
       Alignment().pointer(p.query).stride(p.query_head_stride, p.query_element).common_bytes();
   const bool in_sequence = p.query_token_stride == p.num_heads * p.query_head_stride;
   return in_sequence && bytes >= kRowAlignment ? attn::latent_query_box(p.num_heads) : 0;
 }
+
+namespace {
 
 TensorMap latent_map(const attn::AttendParams& p, const void* data, TensorPromotion promotion) {
   TensorMap map;
@@ -185,7 +186,9 @@ TensorMap key_map(const attn::AttendParams& p, TensorPromotion promotion) {
   return map;
 }
 
-TensorMap query_map(const attn::AttendParams& p, int box) {
+}  // namespace
+
+TensorMap latent_query_map(const attn::AttendParams& p, int box) {
   TensorMap map = latent_map(p, p.query, TensorPromotion::k128Bytes);
   map.rank = 2;
   map.extents = {p.head_size, kNoEnd};
@@ -193,6 +196,8 @@ TensorMap query_map(const attn::AttendParams& p, int box) {
   map.box = {64, box};
   return map;
 }
+
+namespace {
 
 KernelSpec latent_spec(const attn::AttendParams& p, const std::string& entry, int box,
                        bool evict_first) {
@@ -215,7 +220,7 @@ KernelSpec latent_spec(const attn::AttendParams& p, const std::string& entry, in
 
 void launch_latent(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& p = *call.params;
-  const int box = query_box(p);
+  const int box = latent_boxes_of_query(p);
   const std::int64_t tiles = ceil_quotient(max_packed_rows(p), attn::kLatentRows);
   // Why: row tiles of one request read its keys from the L2, once each, and where there are several
   // nothing is worth keeping; one alone was 5 % slower so (one NVIDIA H200, 2026-11-22).
@@ -223,7 +228,7 @@ void launch_latent(Launcher& launcher, const AttendCall& call) {
   apply_options(parse_forced_kernel(launcher.forced_kernel()).options, &chosen);
   const KernelSpec spec = latent_spec(p, latent_entry(call.operation), box, chosen.evict_first);
   const TensorMap keys = key_map(p, chosen.promotion);
-  const TensorMap queries = box == 0 ? keys : query_map(p, box);
+  const TensorMap queries = box == 0 ? keys : latent_query_map(p, box);
   LaunchShape shape;
   shape.threads = attn::kLatentThreads;
   shape.shared_bytes = attn::kLatentSharedBytes;
@@ -241,7 +246,7 @@ void launch_latent(Launcher& launcher, const AttendCall& call) {
 
 }  // namespace
 
-const AttendCandidate kLatentCandidate{"hopper_latent", latent_misfit, latent_yields, launch_latent,
+const AttendCandidate kLatentCandidate{"hopper_latent", latent_misfit, nullptr, launch_latent,
                                        latent_options_misfit};
 
 }  // namespace attnbench::cuda

@@ -16,6 +16,9 @@
 namespace attnbench::cuda {
 namespace {
 
+/// What problems that are returned point to: one of their own would move with them.
+alignas(128) std::array<char, 128> kRows{};
+
 /// Two requests of 16 heads that share 4 KV heads, bf16; contiguous keys.
 struct Problem {
   alignas(128) std::array<char, 128> memory{};
@@ -50,6 +53,23 @@ struct Problem {
   }
   std::string misfit(int sm = 90) const { return hopper_prefill_misfit(target_of_sm(sm), params); }
 };
+
+/// Queries, keys, values and probabilities in e4m3; contiguous unless there are blocks.
+Problem codes(int head_size = 128, int v_head_size = 128, int block_size = 0) {
+  Problem problem(8192, head_size, v_head_size, block_size);
+  problem.params.query_element = problem.params.kv.element = attn::Element::kE4M3;
+  problem.params.query = problem.params.kv.key = problem.params.kv.value = kRows.data();
+  problem.params.output = kRows.data();
+  problem.params.e4m3_probability = 1;
+  return problem;
+}
+/// bf16 queries over e4m3.
+Problem converted(int head_size = 128, int v_head_size = 128, int block_size = 0) {
+  Problem problem = codes(head_size, v_head_size, block_size);
+  problem.params.query_element = attn::Element::kBF16;
+  problem.params.e4m3_probability = 0;
+  return problem;
+}
 
 std::string plan_text(const Problem& problem, std::string_view options = {}) {
   const HopperPlan plan = hopper_plan(problem.params, options);
@@ -88,9 +108,9 @@ TEST_CASE(
   CHECK(Problem(64, 24, 24).misfit() == "head size 24 is less than 32");
   CHECK(Problem(64, 128, 128, 8).misfit() == "blocks of 8 keys: it takes multiples of 16");
   Problem codes;
-  codes.params.kv.element = attn::Element::kE4M3;
+  codes.params.kv.element = attn::Element::kE5M2;
   CHECK(codes.misfit() ==
-        "bf16 queries over e4m3 keys: it multiplies elements of one type of 16 bits");
+        "bf16 queries over e5m2 keys: it multiplies 16 bits of one type, or e4m3, or decodes e4m3");
   Problem rows;
   rows.params.kv.token_stride_value += 4;
   CHECK(rows.misfit() == "rows of keys and values lie on multiples of 8 bytes, 16 are needed");
@@ -107,21 +127,180 @@ TEST_CASE(
 
 TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   CHECK(plan_text(Problem(8192, 64, 64)) == "192x128");
+  CHECK(plan_text(Problem(8192, 80, 80)) == "192x112");
   CHECK(plan_text(Problem(8192, 96, 96)) == "192x96");
   CHECK(plan_text(Problem(8192, 128, 128)) == "192x80");
   CHECK(plan_text(Problem(8192, 192, 128)) == "192x80");
   CHECK(plan_text(Problem(8192, 192, 192)) == "128x64");
   CHECK(plan_text(Problem(8192, 256, 256)) == "128x64");
-  // 256 tokens of 4 heads that share one are 1024 rows.
-  CHECK(plan_text(Problem(256)) == "128x128");
-  CHECK(plan_text(Problem(257)) == "192x80");
-  Problem invariant(256);
+  // Of 4 heads that share one: 128, 256, 384 and 1024 rows.
+  CHECK(plan_text(Problem(32)) == "128x128");
+  CHECK(plan_text(Problem(64)) == "128x128");
+  CHECK(plan_text(Problem(96)) == "192x80");
+  CHECK(plan_text(Problem(256)) == "192x80");
+  Problem invariant(64);
   invariant.params.batch_invariant = 1;
   CHECK(plan_text(invariant) == "192x80");
+  // Windows and small images: rows that no mask hides keys from, of contiguous keys.
+  Problem window(64, 80, 80);
+  window.params.score.window_right = -1;
+  CHECK(plan_text(window) == "64x64");
+  CHECK(hopper_plan(window.params).persistent);
+  CHECK(hopper_plan(window.params).tile.line == 64);
+  window.params.max_query_len = 256;  // 1024 rows of 8 units: 128 tiles of 64 rows
+  CHECK(plan_text(window) == "64x64");
+  window.params.num_requests = 17;  // 1088 tiles
+  CHECK(plan_text(window) == "192x112");
+  window.params.max_query_len = 64;
+  CHECK(plan_text(window) == "64x64");
+  window.params.batch_invariant = 1;
+  CHECK(plan_text(window) == "192x112");
+  CHECK(plan_text(Problem(64, 80, 80, 16)) == "128x128");
   Problem capped(8192, 64, 64);
   capped.params.score.soft_cap = 30.0f;
   CHECK(plan_text(capped) == "192x96");
   CHECK(hopper_plan(Problem().params).reason.find("192 rows by 80 keys, 2 stages: ") == 0);
+}
+
+TEST_CASE("the Hopper kernel takes e4m3 queries, keys, values and probabilities, or decodes keys") {
+  CHECK(codes().misfit() == "");
+  for (const int size : {64, 96, 128, 160, 192, 224, 256}) {
+    CHECK(codes(size, size).misfit() == "");
+    CHECK(codes(size, size, 16).misfit() == "");
+    CHECK(converted(size, size).misfit() == "");
+    CHECK(converted(size, size, 64).misfit() == "");
+  }
+  CHECK(codes(80, 80).misfit() == "");
+  CHECK(codes(80, 80, 16).misfit() == "head size 80 over pages is not a multiple of 32");
+  CHECK(codes(72, 72).misfit() == "head size 72 is not a multiple of 16");
+  Problem wide = codes();
+  wide.params.e4m3_probability = 0;
+  CHECK(wide.misfit() == "probabilities of 16 bits beside e4m3 values: products have one type");
+  Problem narrow = converted();
+  narrow.params.e4m3_probability = 1;
+  CHECK(narrow.misfit() == "probabilities in e4m3: it keeps them in 16 bits");
+  Problem scaled = converted();
+  static constexpr float kScale = 1.0f;
+  scaled.params.kv.key_scales = &kScale;
+  CHECK(scaled.misfit() == "scales of every token and head: it has those of tensors and heads");
+}
+
+TEST_CASE("the Hopper kernel's tile over e4m3 leaves room for two sums, unless they may be fast") {
+  CHECK(plan_text(codes(64, 64)) == "192x96");
+  CHECK(plan_text(codes(96, 96)) == "128x96");
+  CHECK(plan_text(codes()) == "128x96");
+  CHECK(plan_text(codes(192, 128)) == "128x96");
+  CHECK(plan_text(codes(256, 256)) == "128x64");
+  CHECK(hopper_plan(codes().params).promote == 2);
+  CHECK(hopper_plan(codes(256, 256).params).promote == 1);
+  CHECK(hopper_plan(codes().params, "promote=4").promote == 4);
+  CHECK(hopper_plan(codes(256, 256).params, "promote=4").promote == 1);  // piece by piece
+  CHECK(hopper_plan(codes().params).reason.find(", sums of 192 keys promoted to f32: ") !=
+        std::string::npos);
+  Problem fast = codes();
+  fast.params.fast_fp8_sums = 1;
+  CHECK(plan_text(fast) == "128x192");
+  CHECK(hopper_plan(fast.params).promote == 0);
+  CHECK(hopper_plan(fast.params).reason.find(", fast sums of 13 bits: ") != std::string::npos);
+  Problem capped = codes(64, 64);
+  capped.params.score.soft_cap = 30.0f;
+  CHECK(plan_text(capped) == "128x96");
+  CHECK_THROWS_WITH_AS(hopper_plan(codes().params, "tile_n=80"),
+                       "kernel hopper_prefill: tile_n=80: e4m3 products take multiples of 32 keys",
+                       Error);
+  CHECK_THROWS_AS(hopper_plan(codes().params, "ahead=1"), Error);
+  CHECK(plan_text(converted()) == "192x80");
+  CHECK(hopper_plan(converted().params, "promote=4").promote == 0);  // nothing to promote
+}
+
+TEST_CASE("boxes of e4m3 have lines of twice the elements") {
+  const auto box = [](const Problem& problem) {
+    const TensorMap map = hopper_value_map(problem.params, hopper_plan(problem.params));
+    CHECK(tensor_map_misfit(map) == "");
+    CHECK(map.dtype == Dtype::kE4M3);
+    std::string text;
+    for (int i = 0; i < map.rank; ++i) {
+      text += fmt::format("{}{}", i == 0 ? "" : " ", map.box[static_cast<std::size_t>(i)]);
+    }
+    return text;
+  };
+  CHECK(box(codes()) == "128 96 1 1");
+  CHECK(box(codes(64, 64)) == "64 96 1 1");
+  CHECK(box(codes(96, 96)) == "32 96 3 1");
+  CHECK(box(codes(80, 80)) == "32 96 1");
+  CHECK(box(codes(256, 256)) == "128 64 2 1");
+  CHECK(box(codes(128, 128, 16)) == "128 8 1 2 1");
+  CHECK(box(converted(128, 128, 16)) == "128 8 1 2 1");
+}
+
+TEST_CASE("rings of codes lie behind those of the products, and hold what boxes bring") {
+  const auto layout_of = [](const Problem& problem) {
+    return attn::hopper_layout(hopper_plan(problem.params).tile);
+  };
+  const attn::HopperLayout e4m3 = layout_of(codes(64, 128));
+  CHECK(e4m3.key_bytes == 96 * 64);
+  CHECK(e4m3.value_bytes == 96 * 128);
+  CHECK(e4m3.code_key_bytes == 0);
+  CHECK(e4m3.code_value_bytes == 96 * 128);
+  CHECK(e4m3.query_bytes == 64 * 128 * 2);  // of the output, which has 16 bits
+  const attn::HopperLayout decoded = layout_of(converted());
+  CHECK(decoded.key_bytes == 80 * 128 * 2);
+  CHECK(decoded.code_key_bytes == 80 * 128);
+  CHECK(decoded.code_value == decoded.code_key + 2 * decoded.code_key_bytes);
+  CHECK(decoded.rows == decoded.code_value + 2 * decoded.code_value_bytes);
+}
+
+TEST_CASE("the Hopper kernel works ahead for short requests where queries come by boxes") {
+  const auto is_ahead = [](const Problem& problem, std::string_view options = {}) {
+    return hopper_plan(problem.params, options).tile.ahead;
+  };
+  CHECK(is_ahead(Problem(4096)));
+  CHECK_FALSE(is_ahead(Problem(4097)));
+  CHECK_FALSE(is_ahead(Problem(4096), "ahead=0"));
+  CHECK(is_ahead(Problem(4097), "ahead=1"));
+  CHECK_FALSE(is_ahead(Problem(512, 72, 72)));
+  Problem invariant(512);
+  invariant.params.batch_invariant = 1;
+  CHECK_FALSE(is_ahead(invariant));
+  Problem sevens(512);
+  sevens.params.num_heads = 7 * sevens.params.num_kv_heads;
+  CHECK_FALSE(is_ahead(sevens));
+  CHECK_THROWS_AS(hopper_plan(sevens.params, "ahead=1"), Error);
+  CHECK(plan_text(Problem(4096, 64, 64)) == "192x96");
+  CHECK(plan_text(Problem(4096, 64, 64), "ahead=0") == "192x128");
+  // Where queries of two tiles do not fit, one is brought at a time.
+  const auto stages = [](const Problem& problem) {
+    return attn::hopper_layout(hopper_plan(problem.params).tile).query_stages;
+  };
+  CHECK(stages(Problem(512)) == 2);
+  CHECK(stages(Problem(512, 256, 256)) == 1);
+  CHECK(stages(Problem(8192)) == 1);
+}
+
+TEST_CASE("persistent CTAs do every item once, and none of them has only the heavy ones") {
+  for (const int num_ctas : {1, 3, 132}) {
+    for (const int items : {0, 1, 5, 131, 132, 133, 1000}) {
+      CAPTURE(num_ctas);
+      CAPTURE(items);
+      std::vector<int> times(static_cast<std::size_t>(items));
+      int least = std::numeric_limits<int>::max();
+      int most = 0;
+      for (int cta = 0; cta < num_ctas; ++cta) {
+        int cost = 0;
+        for (int round = 0; round * num_ctas < items; ++round) {
+          const int item = attn::item_of_round(cta, num_ctas, round);
+          if (item >= items) continue;
+          ++times[static_cast<std::size_t>(item)];
+          cost += items - item;
+        }
+        least = std::min(least, cost);
+        most = std::max(most, cost);
+      }
+      CHECK(times == std::vector<int>(static_cast<std::size_t>(items), 1));
+      // Two rounds there and back cost all the same; what is left over is one item at most.
+      CHECK(most - least <= items);
+    }
+  }
 }
 
 TEST_CASE("options behind the Hopper kernel's name override its plan, and wrong ones are told") {
@@ -145,7 +324,7 @@ TEST_CASE("options behind the Hopper kernel's name override its plan, and wrong 
   CHECK(forced_options_misfit("prefill:reverse=1") == "it has no options");
 }
 
-TEST_CASE("the Hopper kernel runs where it is forced, with its options, and nowhere else") {
+TEST_CASE("the Hopper kernel runs where it fits, and with options where it is forced") {
   const Problem problem;
   std::vector<KernelSpec> specs;
   std::vector<AttendDecision> decisions;
@@ -154,18 +333,51 @@ TEST_CASE("the Hopper kernel runs where it is forced, with its options, and nowh
   ops->force_kernel("hopper_prefill:tile_n=64:stages=3");
   ops->attend(problem.params);
   REQUIRE(specs.size() == 2);
-  CHECK(specs[0].function == "attn::prefill");
+  CHECK(specs[0].function == "attn::hopper_prefill");
+  CHECK(value_of(specs[0], "int kTileN") == "80");
   CHECK(specs[1].function == "attn::hopper_prefill");
   CHECK(value_of(specs[1], "int kTileN") == "64");
   CHECK(value_of(specs[1], "int kStages") == "3");
-  REQUIRE(decisions.size() == 2);
+  REQUIRE(!decisions.empty());
   const auto hopper = std::find_if(
-      decisions[1].candidates.begin(), decisions[1].candidates.end(),
+      decisions.back().candidates.begin(), decisions.back().candidates.end(),
       [](const CandidateVerdict& verdict) { return verdict.name == "hopper_prefill"; });
-  REQUIRE(hopper != decisions[1].candidates.end());
+  REQUIRE(hopper != decisions.back().candidates.end());
   CHECK(hopper->is_chosen);
   ops->force_kernel("hopper_prefill:tile_n=256:stages=4");
   CHECK_THROWS_AS(ops->attend(problem.params), Error);  // shared memory
+}
+
+TEST_CASE("tiles of encoders are taken where the Hopper kernel is forced, and nowhere else") {
+  for (const int query_len : {64, 8192}) {
+    Problem problem(query_len, 80, 80);
+    problem.params.score.window_right = -1;
+    std::vector<KernelSpec> specs;
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs);
+    ops->attend(problem.params);
+    ops->force_kernel("hopper_prefill");
+    ops->attend(problem.params);
+    REQUIRE(specs.size() == 2);
+    CHECK(specs[0].function != "attn::hopper_prefill");
+    CHECK(specs[1].function == "attn::hopper_prefill");
+    CHECK(value_of(specs[1], "int kConsumers") == (query_len == 64 ? "1" : "3"));
+    CHECK(value_of(specs[1], "int kLine") == (query_len == 64 ? "64" : "128"));
+  }
+}
+
+TEST_CASE("over e4m3 the Hopper kernel runs where it is forced, and nowhere else") {
+  for (const Problem& problem : {codes(), converted(128, 128, 16)}) {
+    std::vector<KernelSpec> specs;
+    const std::unique_ptr<Ops> ops = make_recording_ops(target_of_sm(90), specs);
+    ops->attend(problem.params);
+    ops->force_kernel("hopper_prefill:stages=2");
+    ops->attend(problem.params);
+    REQUIRE(specs.size() == 2);
+    CHECK(specs[0].function != "attn::hopper_prefill");
+    CHECK(specs[1].function == "attn::hopper_prefill");
+    CHECK(value_of(specs[1], "attn::Element kKeyValue") == "attn::Element::kE4M3");
+    CHECK(value_of(specs[1], "int kStages") == "2");
+  }
 }
 
 TEST_CASE("what the Hopper kernel's constants depend on is found in the parameters") {
@@ -198,8 +410,14 @@ TEST_CASE("the boxes of the Hopper kernel hold a tile, or of a page what divides
   };
   CHECK(box(Problem()) == "64 80 2 1");
   CHECK(box(Problem(8192, 96, 96)) == "32 96 3 1");
-  CHECK(box(Problem(8192, 80, 80)) == "16 96 5 1");
-  CHECK(box(Problem(8192, 72, 72)) == "16 96 1");
+  // A box a line of 128 bytes, zeros behind the columns that there are.
+  CHECK(box(Problem(8192, 80, 80)) == "64 112 1");
+  CHECK(box(Problem(8192, 72, 72)) == "64 112 1");
+  CHECK(box(Problem(8192, 72, 72), "line=64") == "32 112 1");
+  CHECK(box(Problem(8192, 80, 80), "line=0:tile_n=96") == "16 96 5 1");
+  CHECK(box(Problem(8192, 72, 72), "line=0:tile_n=96") == "16 96 1");
+  CHECK(box(Problem(8192, 128, 128), "line=64") == "64 80 2 1");
+  CHECK(box(Problem(8192, 80, 80, 16)) == "16 8 5 2 1");
   CHECK(box(Problem(8192, 120, 120)) == "64 80 1");
   CHECK(box(Problem(8192, 128, 128, 16)) == "64 8 2 2 1");
   CHECK(box(Problem(8192, 128, 128, 48)) == "64 8 2 2 1");

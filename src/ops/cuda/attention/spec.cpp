@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
+#include <utility>
 
 #include "core/error.h"
 #include "kernels/attention/decode_layout.cuh"
@@ -136,8 +138,12 @@ struct DecodeTile {
   int max_columns;
   int element_bytes;  // of a key
   int warps;
-  int stages;
-  int ctas = 1;  // that must fit a multiprocessor together
+  int stages;         // of a warp with a ring of its own
+  int ctas = 1;       // that must fit a multiprocessor together
+  int row_warps = 1;  // that share a ring
+
+  /// Of a ring. One step is in work; as many as before are under way.
+  int all_stages() const { return row_warps == 1 ? stages : row_warps * stages - 1; }
 };
 /// Why two or three stages where two CTAs share a multiprocessor: they hide the memory's latency,
 /// and with more of them CTAs of neighbouring heads drift apart, so that lines of cells of both are
@@ -154,6 +160,12 @@ constexpr std::array kDecodeTiles = {
 /// memory, and the fewer places there are the less of them stays empty at the end. As above, int8
 /// with a scale per token and head: 3536 of two CTAs, 3039 of three.
 constexpr int kColumnsOfTwoCtas = 97;
+/// Warps that share a ring where more than 16 rows are one tile (decode.cuh), up to as many as a
+/// CTA has. Not measured yet: tiles of 16 rows, which read the keys once each, are what is taken
+/// until then, and kMostRowWarps says so.
+constexpr int kMostRowWarps = 1;
+/// Of 128 rows.
+constexpr std::array kWideDecodeTiles = {DecodeTile{128, 2, 8, 2}, DecodeTile{128, 1, 8, 3}};
 /// Where a CTA has a multiprocessor to itself.
 constexpr std::array kLoneDecodeTiles = {DecodeTile{128, 2, 8, 3}, DecodeTile{128, 1, 8, 4}};
 
@@ -201,8 +213,9 @@ int allowed_prefill_spill_bytes(const attn::AttendParams& params) {
 }
 
 attn::DecodeLayout layout_of(const DecodeTile& tile, const attn::AttendParams& params) {
-  return attn::decode_layout(tile.warps, 1, tile.stages, params.head_size, params.v_head_size,
-                             key_bytes(params), has_cells(params));
+  return attn::decode_layout(tile.warps / tile.row_warps, tile.row_warps, tile.all_stages(),
+                             params.head_size, params.v_head_size, key_bytes(params),
+                             has_cells(params));
 }
 
 int ctas_of(const PrefillTile&) { return 1; }
@@ -358,29 +371,103 @@ AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& para
   return kernel;
 }
 
+namespace {
+
+/// Warps that share a ring for a problem of so many rows, where a tile may have at most
+/// `most_rows`.
+int row_warps_of(const attn::AttendParams& params, int most_rows) {
+  const int most = most_rows == 0 ? kMostRowWarps : most_rows / kDecodeRows;
+  int row_warps = 1;
+  while (row_warps * 2 <= most && row_warps * kDecodeRows < max_packed_rows(params)) row_warps *= 2;
+  return row_warps;
+}
+
+template <std::size_t kCount>
+std::optional<DecodeTile> find_decode_tile(std::array<DecodeTile, kCount> tiles, int row_warps,
+                                           const Target& target, const attn::AttendParams& params) {
+  for (DecodeTile& tile : tiles) tile.row_warps = row_warps;
+  const auto has_warps = [&](const DecodeTile& tile) { return tile.warps >= row_warps; };
+  const DecodeTile* const tile = find_tile(tiles, target, params);
+  if (tile == nullptr || !has_warps(*tile)) return std::nullopt;
+  return *tile;
+}
+
+/// The tile and whether it has a multiprocessor to itself. Fewer rows where those wanted do not
+/// fit.
+std::pair<DecodeTile, bool> choose_decode_tile(const Target& target,
+                                               const attn::AttendParams& params,
+                                               const DecodeForm& form) {
+  for (int row_warps = row_warps_of(params, form.most_rows); row_warps > 1; row_warps /= 2) {
+    const std::int64_t ctas = num_row_tiles(params, kDecodeRows * row_warps, form.parts);
+    const bool lone = form.num_ctas == 0 && ctas <= target.num_sms;
+    if (const auto tile = find_decode_tile(kLoneDecodeTiles, row_warps, target, params);
+        tile && lone) {
+      return {*tile, true};
+    }
+    if (const auto tile = row_warps == 8
+                              ? find_decode_tile(kWideDecodeTiles, row_warps, target, params)
+                              : find_decode_tile(kDecodeTiles, row_warps, target, params)) {
+      return {*tile, row_warps == 8};
+    }
+  }
+  const std::int64_t ctas =
+      form.num_ctas != 0 ? form.num_ctas : num_row_tiles(params, kDecodeRows, form.parts);
+  if (ctas <= target.num_sms) {
+    if (const DecodeTile* lone = find_tile(kLoneDecodeTiles, target, params)) return {*lone, true};
+  }
+  return {first_that_fits(kDecodeTiles, target, params), false};
+}
+
+/// What `form` asks for instead of the tables' tile.
+void override_tile(const Target& target, const attn::AttendParams& params, const DecodeForm& form,
+                   DecodeTile& tile, bool& is_lone) {
+  if (form.warps == 0 && form.stages == 0 && form.ctas == 0) return;
+  if (form.warps != 0) tile.warps = std::max(form.warps, tile.row_warps);
+  if (form.stages != 0) tile.stages = form.stages;
+  if (form.ctas != 0) is_lone = form.ctas == 1;
+  // States of the streams' rows are beside the layout.
+  const int bytes = layout_of(tile, params).total + tile.warps * 128 + 128 + 1024;
+  const int most = target.max_shared_bytes + 1024;
+  if ((is_lone ? 1 : 2) * bytes <= most) return;
+  fail(ErrorKind::kUnsupported,
+       "kernel decode: {} warps of {} steps, {} CTAs a multiprocessor: {} bytes of shared memory "
+       "each, {} are there",
+       tile.warps, tile.all_stages(), is_lone ? 1 : 2, bytes, most);
+}
+
+}  // namespace
+
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
-                           const std::string& entry, int parts) {
-  const bool lone = num_row_tiles(params, kDecodeRows, parts) <= target.num_sms;
-  const DecodeTile* lone_tile = lone ? find_tile(kLoneDecodeTiles, target, params) : nullptr;
-  const DecodeTile& tile =
-      lone_tile != nullptr ? *lone_tile : first_that_fits(kDecodeTiles, target, params);
+                           const DecodeForm& form) {
+  auto [tile, is_lone] = choose_decode_tile(target, params, form);
+  override_tile(target, params, form, tile, is_lone);
+  const bool is_basic =
+      form.entry == "decode" || form.entry == "decode_splits" || form.entry == "decode_segments";
   AttendKernel kernel;
-  kernel.spec.source = "attention/decode.cuh";
-  kernel.spec.function = "attn::" + entry;
+  kernel.spec.source = is_basic ? "attention/decode.cuh" : "attention/decode_forms.cuh";
+  kernel.spec.function = "attn::" + form.entry;
   kernel.spec.constants = problem_constants(params);
   kernel.spec.constants.insert(kernel.spec.constants.end(),
                                {{"bool kCells", flag(has_cells(params))},
                                 {"bool kTransposed", flag(has_half_tiles(params))},
                                 {"int kWarps", std::to_string(tile.warps)},
+                                {"int kRowWarps", std::to_string(tile.row_warps)},
                                 {"int kRowBlocks", "1"},
-                                {"int kStages", std::to_string(tile.stages)},
-                                {"int kMinCtas", lone_tile != nullptr ? "1" : "2"}});
+                                {"int kStages", std::to_string(tile.all_stages())},
+                                {"int kMinCtas", is_lone ? "1" : "2"}});
+  if (form.entry == "decode_cluster") {
+    kernel.spec.constants.emplace_back("int kParts", std::to_string(form.parts));
+  }
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params);
-  kernel.spec.name = entry + problem_name(params);
-  kernel.tile_rows = kDecodeRows;
+  kernel.spec.name = form.entry + problem_name(params);
+  if (tile.row_warps > 1)
+    kernel.spec.name += fmt::format(", {} rows", kDecodeRows * tile.row_warps);
+  kernel.tile_rows = kDecodeRows * tile.row_warps;
   kernel.threads = tile.warps * 32;
-  kernel.shared_bytes = layout_of(tile, params).total;
-  if (lone_tile == nullptr && std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas) {
+  const attn::DecodeLayout layout = layout_of(tile, params);
+  kernel.shared_bytes = layout.total;
+  kernel.ring_bytes = layout.total - layout.rings;
+  if (!is_lone && std::max(params.head_size, params.v_head_size) >= kColumnsOfTwoCtas) {
     kernel.shared_bytes = std::max(kernel.shared_bytes, target.max_shared_bytes / 3 + 1);
   }
   return kernel;

@@ -18,6 +18,7 @@ struct AttendKernel {
   int tile_rows = 0;  // packed query rows of a CTA
   int threads = 0;
   int shared_bytes = 0;
+  int ring_bytes = 0;  // of a decode: what is free once its rows are stored
 };
 
 /// What the kernels of prefill.cuh and decode.cuh declare of shared memory beside shared_bytes, at
@@ -41,10 +42,24 @@ std::string problem_name(const attn::AttendParams& params);
 
 /// Many query rows: kernels/attention/prefill.cuh.
 AttendKernel prefill_kernel(const Target& target, const attn::AttendParams& params);
-/// Few query rows: an entry of kernels/attention/decode.cuh ("decode", "decode_splits",
-/// "decode_segments") that deals a request's keys to `parts` CTAs.
+/// What is wanted of a decode kernel beside the problem.
+struct DecodeForm {
+  /// Of kernels/attention/decode.cuh ("decode", "decode_splits", "decode_segments") or, of the
+  /// others, decode_forms.cuh.
+  std::string entry;
+  int parts = 1;              // CTAs that a request's keys are dealt to
+  std::int64_t num_ctas = 0;  // of tiles of 16 rows; 0: parts for every row tile of every request
+  int most_rows = 0;          // of a tile, a multiple of 16; 0: as is known to be good
+  /// Instead of those of the tables, to compare: warps of a CTA, 16 at most; steps of a stream that
+  /// are under way or in work; CTAs that share a multiprocessor. 0: as in the tables.
+  int warps = 0;
+  int stages = 0;
+  int ctas = 0;
+};
+/// Few query rows: tiles of 16 of them, or of 32 to 128 where `form` allows and there are as many.
+/// Errors: E-UNSUPPORTED where what `form` says does not fit the target.
 AttendKernel decode_kernel(const Target& target, const attn::AttendParams& params,
-                           const std::string& entry, int parts);
+                           const DecodeForm& form);
 /// An entry of kernels/attention/combine.cuh ("combine_splits", "reduce_segments", "combine_plan")
 /// for so many parts a row; tile_rows (token, head) rows a CTA.
 AttendKernel combine_kernel(const attn::AttendParams& params, const std::string& entry, int parts);
@@ -63,5 +78,16 @@ std::int64_t num_row_tiles(const attn::AttendParams& params, int rows, int parts
 
 /// Query rows of one request that share a KV head, at most.
 std::int64_t max_packed_rows(const attn::AttendParams& params);
+
+// What the kernels of MLA latents on Hopper share, in hopper_latent.cpp.
+
+/// Why they cannot do masks and transforms of scores, or the output; empty where they can.
+std::string latent_score_misfit(const attn::AttendParams& params);
+std::string latent_output_misfit(const attn::AttendParams& params);
+/// Rows of a box of queries, which lie in one sequence; 0: the copy engine cannot take them, and
+/// threads copy them.
+int latent_boxes_of_query(const attn::AttendParams& params);
+/// Queries of 16 bits in such boxes.
+TensorMap latent_query_map(const attn::AttendParams& params, int box);
 
 }  // namespace attnbench::cuda

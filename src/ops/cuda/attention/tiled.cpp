@@ -1,31 +1,107 @@
-// The candidates of 16-bit queries: kernels/attention/decode.cuh and prefill.cuh. Either can do
-// most calls of attend(); decode is made for few rows, where the memory is the limit, and yields to
-// prefill where there are more. Tiles and constants of both are in spec.h.
+// The candidates of 16-bit queries: kernels/attention/decode.cuh (decode_forms.cuh) and
+// prefill.cuh. Either can do most calls of attend(); decode is made for few rows, where the memory
+// is the limit, and yields to prefill where there are more. Tiles and constants of both are in
+// spec.h.
+#include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 
 #include "core/error.h"
+#include "kernels/attention/decode_layout.cuh"
 #include "ops/cuda/attention/candidates.h"
 #include "ops/cuda/attention/spec.h"
+#include "ops/cuda/operations.h"
+#include "ops/cuda/vector_choice.h"
 
 namespace attnbench::cuda {
 namespace {
 
-/// The entry of decode.cuh for the operation.
+/// The entry of decode.cuh or decode_forms.cuh for the operation; null where there is none.
 const char* decode_entry(AttendOperation operation) {
   switch (operation) {
+    case AttendOperation::kWhole:
+      return "decode";
     case AttendOperation::kSplits:
       return "decode_splits";
     case AttendOperation::kSegments:
       return "decode_segments";
+    case AttendOperation::kPlan:
+      return "decode_plan";
     default:
-      return "decode";
+      return nullptr;
   }
+}
+
+/// What may be chosen behind the kernel's name, to compare. 0: as is known to be good.
+struct DecodeOptions {
+  int rows = 0;     // of a tile, at most
+  int cluster = 1;  // splits that are joined are the CTAs of a cluster, where they can be
+  int warps = 0;
+  int stages = 0;
+  int ctas = 0;  // of a multiprocessor
+};
+
+struct Option {
+  std::string_view name;
+  int DecodeOptions::*value;
+  std::array<int, 5> known;  // in turn; the last one again where there are fewer
+};
+constexpr std::array kOptions = {
+    Option{"rows", &DecodeOptions::rows, {16, 32, 64, 128, 128}},
+    Option{"cluster", &DecodeOptions::cluster, {0, 1, 1, 1, 1}},
+    Option{"warps", &DecodeOptions::warps, {4, 8, 16, 16, 16}},
+    Option{"stages", &DecodeOptions::stages, {2, 3, 4, 5, 6}},
+    Option{"ctas", &DecodeOptions::ctas, {1, 2, 2, 2, 2}},
+};
+
+/// Applies them to `to` where there is one; what is wrong with them, or "".
+std::string apply_options(std::string_view options, DecodeOptions* to) {
+  DecodeOptions unused;
+  DecodeOptions& chosen = to == nullptr ? unused : *to;
+  while (!options.empty()) {
+    const std::string_view word = options.substr(0, options.find(':'));
+    options.remove_prefix(std::min(options.size(), word.size() + 1));
+    bool is_known = false;
+    for (const Option& option : kOptions) {
+      for (const int value : option.known) {
+        if (word != fmt::format("{}={}", option.name, value)) continue;
+        chosen.*option.value = value;
+        is_known = true;
+      }
+    }
+    if (!is_known) {
+      return fmt::format(
+          "option '{}': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
+          "stages=2 to 6, ctas=1 or 2",
+          word);
+    }
+  }
+  return "";
+}
+std::string decode_options_misfit(std::string_view options) {
+  return apply_options(options, nullptr);
+}
+
+DecodeOptions options_of(const Launcher& launcher) {
+  DecodeOptions options;
+  const ForcedKernel forced = parse_forced_kernel(launcher.forced_kernel());
+  if (forced.name == kDecodeCandidate.name) apply_options(forced.options, &options);
+  return options;
+}
+
+DecodeForm form_of(const DecodeOptions& options, std::string entry, int parts) {
+  return {.entry = std::move(entry),
+          .parts = parts,
+          .most_rows = options.rows,
+          .warps = options.warps,
+          .stages = options.stages,
+          .ctas = options.ctas};
 }
 
 std::string decode_misfit(const Target& target, const AttendCall& call) {
   const bool is_whole = call.operation == AttendOperation::kWhole;
-  if (!is_whole && call.operation != AttendOperation::kSplits &&
-      call.operation != AttendOperation::kSegments) {
+  if (decode_entry(call.operation) == nullptr) {
     return fmt::format("it has no form of {}", operation_name(call.operation));
   }
   if (std::string reason = tiled_misfit(*call.params); !reason.empty()) return reason;
@@ -43,11 +119,63 @@ std::string decode_yields(const AttendCall& call) {
                      max_packed_rows(*call.params), kMostDecodeRows + 1);
 }
 
+/// As the CTAs of clusters. Why at most 8: more are no cluster on every device.
+bool fits_cluster(const Target& target, const attn::SplitParams& split) {
+  constexpr int kMostOfCluster = 8;
+  return target.sm >= 90 && split.num_splits >= 2 && split.num_splits <= kMostOfCluster;
+}
+
+/// Attention in splits and their combination: in one launch, or in two where the weights of so many
+/// splits do not fit into shared memory.
+void launch_joined(Launcher& launcher, const AttendCall& call, const DecodeOptions& options) {
+  const attn::AttendParams& params = *call.params;
+  const attn::SplitParams& split = *call.split;
+  DecodeForm form = form_of(options, "decode_cluster", split.num_splits);
+  if (options.cluster == 1 && fits_cluster(launcher.target(), split)) {
+    const AttendKernel kernel = decode_kernel(launcher.target(), params, form);
+    LaunchShape shape = row_tiles(kernel, params, split.num_splits);
+    shape.cluster_x = split.num_splits;
+    return launch(launcher, kernel.spec, shape, params);
+  }
+  form.entry = "decode_joined";
+  const AttendKernel kernel = decode_kernel(launcher.target(), params, form);
+  const LaunchShape shape = row_tiles(kernel, params, split.num_splits);
+  if (attn::join_bytes(kernel.tile_rows, split.num_splits, kernel.threads) > kernel.ring_bytes) {
+    form.entry = "decode_splits";
+    launch(launcher, decode_kernel(launcher.target(), params, form).spec, shape, params, split);
+    return combine_splits(launcher, params, split);
+  }
+  launch(launcher, kernel.spec, shape, params, split);
+}
+
+/// The parts of a plan for every KV head, as far as one launch takes them at a time.
+void launch_planned(Launcher& launcher, const AttendCall& call, const DecodeOptions& options) {
+  const attn::AttendParams& params = *call.params;
+  if (params.num_requests == 0) return;
+  const auto ctas_of = [&](int rows) {
+    return ceil_quotient(max_packed_rows(params), rows) * params.num_kv_heads *
+           call.plan->num_parts;
+  };
+  DecodeForm form = form_of(options, "decode_plan", 1);
+  form.num_ctas = ctas_of(attn::kArrivalRows);
+  const AttendKernel kernel = decode_kernel(launcher.target(), params, form);
+  LaunchShape shape;
+  shape.grid_x = ctas_of(kernel.tile_rows);
+  shape.threads = kernel.threads;
+  shape.shared_bytes = kernel.shared_bytes;
+  launch(launcher, kernel.spec, shape, params, *call.plan);
+}
+
 void launch_decode(Launcher& launcher, const AttendCall& call) {
   const attn::AttendParams& params = *call.params;
+  const DecodeOptions options = options_of(launcher);
+  if (call.plan != nullptr) return launch_planned(launcher, call, options);
+  if (call.split != nullptr && call.split->arrivals != nullptr) {
+    return launch_joined(launcher, call, options);
+  }
   const int parts = call.num_parts();
-  const AttendKernel kernel =
-      decode_kernel(launcher.target(), params, decode_entry(call.operation), parts);
+  const AttendKernel kernel = decode_kernel(launcher.target(), params,
+                                            form_of(options, decode_entry(call.operation), parts));
   const LaunchShape shape = row_tiles(kernel, params, parts);
   if (call.split != nullptr) return launch(launcher, kernel.spec, shape, params, *call.split);
   if (call.segments != nullptr) {
@@ -71,7 +199,8 @@ void launch_prefill(Launcher& launcher, const AttendCall& call) {
 
 }  // namespace
 
-const AttendCandidate kDecodeCandidate{"decode", decode_misfit, decode_yields, launch_decode};
+const AttendCandidate kDecodeCandidate{"decode",      decode_misfit,         decode_yields,
+                                       launch_decode, decode_options_misfit, true};
 const AttendCandidate kPrefillCandidate{"prefill", prefill_misfit, nullptr, launch_prefill};
 
 }  // namespace attnbench::cuda

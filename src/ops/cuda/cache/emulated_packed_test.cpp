@@ -1,5 +1,5 @@
-// Writes of 4-bit caches, the rotation and the loads of such caches on emulated threads: the
-// kernels' own code, whose bytes must be those of the CPU operations.
+// Writes of 4-bit caches, the rotation and the loads of such caches, and NVFP4 outputs, on emulated
+// threads: the kernels' own code, whose bytes must be those of the CPU operations.
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -16,8 +16,10 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 // Device code comes behind what stands in for CUDA's keywords.
 #include "kernels/attention/general_tiles.cuh"
 #include "kernels/cache/write_cache_packed.cuh"
+#include "kernels/quantise/nvfp4.cuh"
 #include "kernels/quantise/rotate_heads.cuh"
 #include "ops/cuda/cache/packed_cache_cases_testing.h"
+#include "ops/cuda/quantise/quantise_cases_testing.h"
 #include "ops/forwarding_ops.h"
 
 namespace attnbench::cuda {
@@ -89,6 +91,26 @@ class EmulatedPackedOps : public ForwardingOps {
   }
 };
 
+template <attn::Element kFrom, int kColumns>
+struct OutputConfig {
+  static constexpr attn::Element kSource = kFrom;
+  static constexpr int kVector = 1;
+  static constexpr int kStoreBytes = 4;
+  static constexpr int kRowBlocks = kColumns / 16;
+  static constexpr int kThreads = 64;
+};
+/// NVFP4 quantisation by emulated CTAs.
+template <attn::Element kFrom, int kColumns>
+class EmulatedQuantiser : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void quantise_nvfp4(const attn::Nvfp4QuantiseParams& p) override {
+    const auto threads = static_cast<unsigned>(p.num_rows * p.num_columns / 16);
+    run_grid((threads + 63) / 64, 1, 64,
+             [&] { attn::quantise_nvfp4<OutputConfig<kFrom, kColumns>>(p); });
+  }
+};
+
 void check_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected) {
   REQUIRE(actual.size() == expected.size());
   for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -113,6 +135,38 @@ TEST_CASE("4-bit cache writes by emulated threads leave the bytes of the CPU ope
   check_writes<512>(attn::KvCoding::kInt4, false);
   check_writes<64>(attn::KvCoding::kNvfp4, true);
   check_writes<128>(attn::KvCoding::kNvfp4, false);
+}
+
+TEST_CASE("NVFP4 outputs by emulated threads have the bytes of the CPU operation") {
+  using enum attn::Element;
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedQuantiser<kBF16, 256> wide(*cpu);
+  EmulatedQuantiser<kF16, 48> odd(*cpu);
+  EmulatedQuantiser<kF32, 32> floats(*cpu);
+  const auto check = [&](Ops& emulated, const QuantiseCase& c) {
+    check_same(run_quantise(emulated, c), run_quantise(*cpu, c));
+  };
+  check(wide, {"nvfp4", Dtype::kBF16, 256, 0, 128, true});
+  check(odd, {"nvfp4", Dtype::kF16, 48, 0, 128, false});
+  check(floats, {"nvfp4", Dtype::kF32, 32, 3, 128, true});
+}
+
+TEST_CASE("codes of e2m1 by minima are those of the conversion, at ties too") {
+  std::mt19937 random(17);
+  for (int round = 0; round < 4096; ++round) {
+    float magnitudes[8];
+    for (float& x : magnitudes) {
+      // Around multiples of an eighth, which all ties are, below 7.
+      const auto eighths = static_cast<float>(random() % 55) * 0.125f;
+      const float steps[3] = {eighths, std::nextafter(eighths, 7.0f),
+                              std::nextafter(eighths, 0.0f)};
+      x = steps[random() % 3];
+    }
+    const attn::u32 codes = attn::e2m1_magnitudes(magnitudes);
+    for (int i = 0; i < 8; ++i) {
+      CHECK((codes >> 4 * i & 15u) == attn::e2m1_from_float(magnitudes[i]));
+    }
+  }
 }
 
 TEST_CASE("rotations by emulated threads have the bits of the CPU operation") {

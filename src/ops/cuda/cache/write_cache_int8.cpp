@@ -1,10 +1,13 @@
-// Launches of kernels/cache/write_cache_int8.cuh, and the decode that saves before it attends: two
-// launches on one stream, so attention sees the new tokens.
+// Launches of kernels/cache/write_cache_int8.cuh. A decode that saves its own tokens
+// (attention/attend.cpp) comes here where the attention kernel does not store them itself.
 #include "ops/cuda/operations.h"
 #include "ops/cuda/simple_launch.h"
 
 namespace attnbench::cuda {
 
+/// A thread copies as many columns of a key and of its value as 16 bytes of a value are, or fewer
+/// where head size, strides and addresses are not multiples of that: one width for both sides,
+/// since it works out a token's place once.
 void write_cache_int8(Launcher& launcher, const attn::Int8CacheWriteParams& p) {
   VectorSide codes{attn::Element::kI8, {}};
   codes.alignment.pointer(p.key)
@@ -32,12 +35,6 @@ void write_cache_int8(Launcher& launcher, const attn::Int8CacheWriteParams& p) {
                      "write_cache_int8 values " + short_name(p.value_element) + " x" +
                          std::to_string(vector)),
          simple_shape(p.num_tokens * p.num_kv_heads * (p.head_size / vector)), p);
-}
-
-void save_and_attend_int8(Launcher& launcher, const attn::Int8CacheWriteParams& save,
-                          const attn::AttendParams& params) {
-  write_cache_int8(launcher, save);
-  attend(launcher, params);
 }
 
 }  // namespace attnbench::cuda

@@ -65,7 +65,7 @@ inline std::vector<MatmulCase> matmul_cases() {
 
 /// Infinities and NaN among the LSEs; a token that no rank saw anything for.
 inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int head_size,
-                                   bool combines, bool base_two) {
+                                   bool combines, bool base_two, int part_heads = 0) {
   constexpr int kRanks = 4;
   constexpr int kTokens = 13;
   constexpr int kHeads = 6;
@@ -94,8 +94,11 @@ inline std::vector<Tensor> run_dcp(Ops& ops, Dtype partial, Dtype output, int he
     ops.combine_dcp({lses, from_element, partials, kTokens * row, row, head_size, to_element, to,
                      row, head_size, output_lse, 1, kTokens, kTokens, kHeads, head_size});
   } else {
-    ops.correct_dcp({lses, 2, from_element, partials, row, head_size, to_element, to, row,
-                     head_size, output_lse, 1, kTokens, kTokens, kHeads, head_size});
+    // In parts the tensor is [parts, T, heads of a part, D].
+    const attn::i64 part_row = part_heads == 0 ? row : attn::i64{part_heads} * head_size;
+    ops.correct_dcp({lses, 2, from_element, partials, row, head_size, to_element, to, part_row,
+                     head_size, output_lse, 1, kTokens, kTokens, kHeads, head_size, part_heads,
+                     kTokens * part_row});
   }
   return memory.results();
 }
@@ -153,6 +156,8 @@ inline void add_reduce_cases(std::vector<OperationCase>& cases) {
   for (const MatmulCase& c : matmul_cases()) cases.push_back(matmul_case(c));
   cases.push_back(
       {"correct_dcp", 1e-5, [](Ops& o) { return run_dcp(o, kBF16, kF32, 128, false, false); }});
+  cases.push_back({"correct_dcp in parts of two heads", 1e-5,
+                   [](Ops& o) { return run_dcp(o, kBF16, kF32, 128, false, false, 2); }});
   cases.push_back({"correct_dcp in bf16", 8e-3,
                    [](Ops& o) { return run_dcp(o, kBF16, kBF16, 72, false, true); }});
   cases.push_back(

@@ -95,7 +95,8 @@ void quantise_nvfp4(Launcher& launcher, const attn::Nvfp4QuantiseParams& p) {
          simple_spec("quantise/nvfp4.cuh", "quantise_nvfp4",
                      {{"attn::Element kSource", spec_name(p.source_element)},
                       {"int kVector", std::to_string(vector)},
-                      {"int kStoreBytes", std::to_string(store_bytes)}},
+                      {"int kStoreBytes", std::to_string(store_bytes)},
+                      {"int kRowBlocks", std::to_string(p.num_columns / attn::kNvfp4Block)}},
                      "quantise_nvfp4 " + suffix(p.source_element, vector)),
          simple_shape(p.num_rows * (p.num_columns / attn::kNvfp4Block)), p);
 }

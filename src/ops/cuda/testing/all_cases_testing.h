@@ -2,7 +2,9 @@
 #pragma once
 
 #include "ops/cuda/attention/attend_general_cases_testing.h"
+#include "ops/cuda/attention/attend_tiles_cases_testing.h"
 #include "ops/cuda/cache/packed_cache_cases_testing.h"
+#include "ops/cuda/indexer/indexer_cases_testing.h"
 
 namespace attnbench::cuda {
 
@@ -12,7 +14,9 @@ inline std::vector<OperationCase> all_operation_cases() {
   add_attend_cases(cases);
   add_f32_attend_cases(cases);
   add_general_attend_cases(cases);
+  add_tile_cases(cases);
   add_packed_cases(cases);
+  add_indexer_cases(cases);
   return cases;
 }
 

@@ -193,6 +193,7 @@ inline void EmulatedCta::run(const std::function<void()>& work) {
     // Why not a vector: most of a stack is never touched, and clearing it takes longer than the
     // run.
     fiber.stack.reset(new char[kStackBytes]);
+    fiber.has_ended = false;
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack.get();
     fiber.context.uc_stack.ss_size = kStackBytes;
@@ -239,6 +240,12 @@ T __shfl_xor_sync(unsigned, T mine, int mask) {
 template <typename T>
 T __shfl_sync(unsigned, T mine, int lane) {
   return attnbench::cuda::running_cta->exchange(mine)[static_cast<unsigned>(lane)];
+}
+inline unsigned __ballot_sync(unsigned, int mine) {
+  const auto lanes = attnbench::cuda::running_cta->exchange(mine);
+  unsigned all = 0;
+  for (std::size_t i = 0; i < lanes.size(); ++i) all |= (lanes[i] != 0 ? 1u : 0u) << i;
+  return all;
 }
 inline int __any_sync(unsigned, int mine) {
   return attnbench::cuda::reduce_lanes(mine, [](int a, int b) { return a != 0 || b != 0 ? 1 : 0; });
@@ -293,10 +300,26 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define copy_async ptx_copy_async
 #define close_copy_group ptx_close_copy_group
 #define wait_copy_groups ptx_wait_copy_groups
+#define arrive_after_copies ptx_arrive_after_copies
 #include "kernels/ptx/cp_async.cuh"
 #undef copy_async
 #undef close_copy_group
 #undef wait_copy_groups
+#undef arrive_after_copies
+#define meet_threads ptx_meet_threads
+#define is_last_arrival ptx_is_last_arrival
+#define load_of_grid ptx_load_of_grid
+#include "kernels/ptx/arrivals.cuh"
+#undef meet_threads
+#undef is_last_arrival
+#undef load_of_grid
+#define in_cta ptx_in_cta
+#define load_pair_of_cta ptx_load_pair_of_cta
+#define load_quad_of_cta ptx_load_quad_of_cta
+#include "kernels/ptx/cluster.cuh"
+#undef in_cta
+#undef load_pair_of_cta
+#undef load_quad_of_cta
 
 // The emulations, under the names that the kernels call.
 namespace attn {
@@ -394,5 +417,30 @@ void copy_async(u32 to_shared, const void* from, bool valid = true) {
 inline void close_copy_group() {}
 template <int kPending>
 void wait_copy_groups() {}
+
+inline void meet_threads(int number, int threads) {
+  attnbench::cuda::running_cta->meet_at(number, threads);
+}
+inline bool is_last_arrival(int* counter, int expected) {
+  const bool is_last = *counter + 1 == expected;
+  *counter = is_last ? 0 : *counter + 1;
+  return is_last;
+}
+template <typename T>
+T load_of_grid(const T* from) {
+  return *from;
+}
+
+/// CTAs run one after the other, and those of a cluster leave their shared memory here, by rank.
+inline std::vector<unsigned char*> emulated_cluster;
+inline u32 in_cta(u32 address, u32 rank) { return address | rank << 24; }
+template <typename T>
+T load_of_cta(u32 address) {
+  T value;
+  std::memcpy(&value, emulated_cluster.at(address >> 24) + (address & 0xFFFFFFu), sizeof value);
+  return value;
+}
+inline float2 load_pair_of_cta(u32 address) { return load_of_cta<float2>(address); }
+inline float4 load_quad_of_cta(u32 address) { return load_of_cta<float4>(address); }
 
 }  // namespace attn

@@ -20,6 +20,7 @@ inline void __trap() { throw std::logic_error("trap"); }
 #define load_box ptx_load_box
 #define store_box ptx_store_box
 #define publish_shared_writes ptx_publish_shared_writes
+#define publish_global_writes ptx_publish_global_writes
 #define close_store_group ptx_close_store_group
 #define await_stores_read ptx_await_stores_read
 #define await_stores ptx_await_stores
@@ -28,12 +29,14 @@ inline void __trap() { throw std::logic_error("trap"); }
 #undef load_box
 #undef store_box
 #undef publish_shared_writes
+#undef publish_global_writes
 #undef close_store_group
 #undef await_stores_read
 #undef await_stores
 #define init_barrier ptx_init_barrier
 #define publish_barriers ptx_publish_barriers
 #define arrive_expecting ptx_arrive_expecting
+#define arrive_when_copied ptx_arrive_when_copied
 #define arrive ptx_arrive
 #define has_ended ptx_has_ended
 #define await ptx_await
@@ -41,6 +44,7 @@ inline void __trap() { throw std::logic_error("trap"); }
 #undef init_barrier
 #undef publish_barriers
 #undef arrive_expecting
+#undef arrive_when_copied
 #undef arrive
 #undef has_ended
 #undef await
@@ -50,6 +54,7 @@ inline void __trap() { throw std::logic_error("trap"); }
 #define give_registers ptx_give_registers
 #define take_registers ptx_take_registers
 #define store_matrices ptx_store_matrices
+#define store_matrices_transposed ptx_store_matrices_transposed
 #include "kernels/ptx/warpgroup.cuh"
 #undef sync_threads_of
 #undef arrive_threads_of
@@ -57,12 +62,16 @@ inline void __trap() { throw std::logic_error("trap"); }
 #undef give_registers
 #undef take_registers
 #undef store_matrices
+#undef store_matrices_transposed
 #define wgmma_fence ptx_wgmma_fence
 #define close_product_group ptx_close_product_group
 #define await_products ptx_await_products
 #define fence_registers ptx_fence_registers
 #define multiply_shared ptx_multiply_shared
 #define multiply_registers ptx_multiply_registers
+#define start_multiply_int8 ptx_start_multiply_int8
+#define multiply_int8 ptx_multiply_int8
+#define multiply_codes_if ptx_multiply_codes_if
 #include "kernels/ptx/wgmma.cuh"
 #undef wgmma_fence
 #undef close_product_group
@@ -70,6 +79,9 @@ inline void __trap() { throw std::logic_error("trap"); }
 #undef fence_registers
 #undef multiply_shared
 #undef multiply_registers
+#undef start_multiply_int8
+#undef multiply_int8
+#undef multiply_codes_if
 
 namespace attnbench::cuda {
 
@@ -161,11 +173,12 @@ struct EmulatedOperand {
     if (span == 0) throw std::logic_error("a descriptor without swizzle");
     if (start % 16 != 0) throw std::logic_error("a descriptor off 16 bytes");
   }
-  /// K-major: lines are rows; 16 elements of the contraction lie in one.
+  /// K-major: lines are rows; 32 bytes of the contraction lie in one.
   template <typename T>
   T along(int row, int k) const {
-    const std::uint32_t at = start + static_cast<std::uint32_t>(row / 8) * stride +
-                             static_cast<std::uint32_t>(row % 8 * span + k * 2);
+    const std::uint32_t at =
+        start + static_cast<std::uint32_t>(row / 8) * stride +
+        static_cast<std::uint32_t>(row % 8 * span + k * static_cast<int>(sizeof(T)));
     return attn::load_shared<T>(exchanged(at, span));
   }
   /// MN-major: lines are steps of the contraction, spans follow one another by the leading stride.
@@ -179,10 +192,33 @@ struct EmulatedOperand {
   }
 };
 
+/// Elements of products as they lie in operands.
 template <attn::Element kElement>
-double number_of(attn::u16 code) {
-  return double{kElement == attn::Element::kBF16 ? attn::bf16_to_float(code)
-                                                 : attn::f16_to_float(code)};
+using ElementCode = std::conditional_t<kElement == attn::Element::kE4M3, attn::u8, attn::u16>;
+/// Elements of a step of the contraction.
+template <attn::Element kElement>
+constexpr int kProductDepth = 32 / static_cast<int>(sizeof(ElementCode<kElement>));
+
+template <attn::Element kElement>
+double number_of(ElementCode<kElement> code) {
+  if constexpr (kElement == attn::Element::kE4M3) return double{attn::e4m3_to_float(code)};
+  if constexpr (kElement == attn::Element::kBF16) return double{attn::bf16_to_float(code)};
+  if constexpr (kElement == attn::Element::kF16) return double{attn::f16_to_float(code)};
+}
+
+/// What a step leaves in an accumulator. Sums of e4m3 products are those of SM 9.0, as measured:
+/// all terms are cut to 13 bits below the largest of them.
+template <attn::Element kElement>
+float sum_of_products(double before, const double* terms) {
+  constexpr int kDepth = kProductDepth<kElement>;
+  double largest = std::fabs(before);
+  for (int k = 0; k < kDepth; ++k) largest = std::max(largest, std::fabs(terms[k]));
+  const bool cuts = kElement == attn::Element::kE4M3 && std::isnormal(largest);
+  const double unit = cuts ? std::ldexp(1.0, std::ilogb(largest) - 13) : 1.0;
+  const auto term = [&](double x) { return cuts ? std::trunc(x / unit) * unit : x; };
+  double sum = term(before);
+  for (int k = 0; k < kDepth; ++k) sum += term(terms[k]);
+  return static_cast<float>(sum);
 }
 
 }  // namespace attnbench::cuda
@@ -191,6 +227,7 @@ namespace attn {
 
 inline void prefetch_map(const TensorMap&) {}
 inline void publish_shared_writes() {}
+inline void publish_global_writes() {}
 inline void publish_barriers() {}
 template <int kRegisters>
 void give_registers() {}
@@ -204,10 +241,14 @@ inline void arrive(u32 barrier) {
   auto& hopper = *attnbench::cuda::running_hopper;
   hopper.count(hopper.barrier(barrier), 1, 0);
 }
+/// Copies of copy_async() have been made by then: the emulation makes them at once.
+inline void arrive_when_copied(u32 barrier) { arrive(barrier); }
 inline void arrive_expecting(u32 barrier, u32 bytes) {
   auto& hopper = *attnbench::cuda::running_hopper;
   hopper.count(hopper.barrier(barrier), 1, bytes);
 }
+/// Copies of threads are done at once.
+inline void arrive_after_copies(u32 barrier) { arrive(barrier); }
 inline void await(u32 barrier, u32 parity) {
   auto& hopper = *attnbench::cuda::running_hopper;
   while (hopper.barrier(barrier).phase % 2 == parity) {
@@ -231,21 +272,22 @@ void load_box(u32 to_shared, const TensorMap& map, const BoxAt<kRank>& from, u32
   if (to_shared % static_cast<u32>(span * 8) != 0) throw std::logic_error("a box off its swizzle");
   attnbench::cuda::running_hopper->queue_copy([=] {
     const auto bytes = static_cast<u32>(host.box_bytes());
-    for (u32 i = 0; i < bytes; i += 2) {
-      std::int64_t rest = i / 2;
+    const u32 size = attnbench::dtype_size(host.dtype) == 1 ? 1 : 2;
+    for (u32 i = 0; i < bytes; i += size) {
+      std::int64_t rest = i / size;
       std::int64_t offset = 0;
       bool inside = true;
       for (std::size_t d = 0; d < kRank; ++d) {
         const std::int64_t index = from.at[d] + rest % host.box[d];
         rest /= host.box[d];
         inside = inside && index >= 0 && index < host.extents[d];
-        offset += index * (d == 0 ? 2 : host.strides[d]);
+        offset += index * (d == 0 ? std::int64_t{size} : host.strides[d]);
       }
       u16 element = 0;
-      if (inside) std::memcpy(&element, static_cast<const char*>(host.data) + offset, 2);
+      if (inside) std::memcpy(&element, static_cast<const char*>(host.data) + offset, size);
       std::memcpy(
           attnbench::cuda::running_cta->shared() + attnbench::cuda::exchanged(to_shared + i, span),
-          &element, 2);
+          &element, size);
     }
     auto& hopper = *attnbench::cuda::running_hopper;
     hopper.count(hopper.barrier(barrier), 0, -std::int64_t{bytes});
@@ -281,9 +323,27 @@ inline void store_matrices(u32 address, const u32 (&from)[4]) {
   }
 }
 
+inline void store_matrices_transposed(u32 address, const u32 (&from)[4]) {
+  struct Given {
+    u32 address;
+  };
+  const auto all = attnbench::cuda::running_cta->exchange(Given{address});
+  const u32 lane = threadIdx.x % 32;
+  for (u32 m = 0; m < 4; ++m) {
+    for (u32 i = 0; i < 2; ++i) {
+      const u16 element = static_cast<u16>(from[m] >> 16 * i);
+      std::memcpy(attnbench::cuda::running_cta->shared() + all[8 * m + lane % 4 * 2 + i].address +
+                      lane / 4 * 2,
+                  &element, 2);
+    }
+  }
+}
+
 inline void wgmma_fence() {}
 template <int kBlocks>
 void fence_registers(float (&)[kBlocks][4]) {}
+template <int kBlocks>
+void fence_registers(int (&)[kBlocks][4]) {}
 inline void close_product_group() {
   auto& products = attnbench::cuda::running_hopper->products();
   products.closed.push_back(std::move(products.open));
@@ -306,32 +366,65 @@ void multiply_shared(float (&d)[kBlocks][4], u64 a, u64 b, u32 adds) {
   attnbench::cuda::running_hopper->products().open.push_back([=] {
     const attnbench::cuda::EmulatedOperand left(a);
     const attnbench::cuda::EmulatedOperand right(b);
-    double rows[2][16];
+    constexpr int kDepth = attnbench::cuda::kProductDepth<kElement>;
+    using Code = attnbench::cuda::ElementCode<kElement>;
+    double rows[2][kDepth];
     for (int half = 0; half < 2; ++half) {
       const int row = lane / 32 * 16 + half * 8 + lane % 32 / 4;
-      for (int k = 0; k < 16; ++k) {
-        rows[half][k] = attnbench::cuda::number_of<kElement>(left.along<u16>(row, k));
+      for (int k = 0; k < kDepth; ++k) {
+        rows[half][k] = attnbench::cuda::number_of<kElement>(left.along<Code>(row, k));
       }
     }
     for (int n = 0; n < kBlocks; ++n) {
       for (int i = 0; i < 2; ++i) {
-        double sums[2] = {};
-        for (int k = 0; k < 16; ++k) {
+        double terms[2][kDepth];
+        for (int k = 0; k < kDepth; ++k) {
           const double x =
-              attnbench::cuda::number_of<kElement>(right.along<u16>(n * 8 + lane % 4 * 2 + i, k));
-          sums[0] += rows[0][k] * x;
-          sums[1] += rows[1][k] * x;
+              attnbench::cuda::number_of<kElement>(right.along<Code>(n * 8 + lane % 4 * 2 + i, k));
+          terms[0][k] = rows[0][k] * x;
+          terms[1][k] = rows[1][k] * x;
         }
         for (int half = 0; half < 2; ++half) {
-          const double before = adds != 0 ? double{to[n][half * 2 + i]} : 0.0;
-          to[n][half * 2 + i] = static_cast<float>(before + sums[half]);
+          float& sum = to[n][half * 2 + i];
+          sum = attnbench::cuda::sum_of_products<kElement>(adds != 0 ? double{sum} : 0.0,
+                                                           terms[half]);
         }
       }
     }
   });
 }
 
-template <Element kElement, int kBlocks>
+/// Sums of a step of int8 codes, added to what `d` holds then where kAdds.
+template <bool kAdds, int kBlocks>
+void queue_int8(int (&d)[kBlocks][4], u64 a, u64 b) {
+  int(*const to)[4] = d;
+  const int lane = static_cast<int>(threadIdx.x % 128);
+  attnbench::cuda::running_hopper->products().open.push_back([=] {
+    const attnbench::cuda::EmulatedOperand left(a);
+    const attnbench::cuda::EmulatedOperand right(b);
+    for (int n = 0; n < kBlocks; ++n) {
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 32 * 16 + i / 2 * 8 + lane % 32 / 4;
+        const int column = n * 8 + lane % 4 * 2 + i % 2;
+        int sum = kAdds ? to[n][i] : 0;
+        for (int k = 0; k < 32; ++k) {
+          sum += left.along<signed char>(row, k) * right.along<signed char>(column, k);
+        }
+        to[n][i] = sum;
+      }
+    }
+  });
+}
+template <int kBlocks>
+void start_multiply_int8(int (&d)[kBlocks][4], u64 a, u64 b) {
+  queue_int8<false>(d, a, b);
+}
+template <int kBlocks>
+void multiply_int8(int (&d)[kBlocks][4], u64 a, u64 b) {
+  queue_int8<true>(d, a, b);
+}
+
+template <Element kElement, bool kAdds = true, int kBlocks>
 void multiply_registers(float (&d)[kBlocks][4], const u32 (&a)[4], u64 b) {
   float(*const to)[4] = d;
   const u32* const from = a;
@@ -343,28 +436,47 @@ void multiply_registers(float (&d)[kBlocks][4], const u32 (&a)[4], u64 b) {
     const auto lanes =
         attnbench::cuda::running_cta->exchange(Fragment{{from[0], from[1], from[2], from[3]}});
     const attnbench::cuda::EmulatedOperand right(b);
-    double rows[2][16];
+    constexpr int kDepth = attnbench::cuda::kProductDepth<kElement>;
+    constexpr int kOfWord = kDepth / 8;  // codes of a register
+    using Code = attnbench::cuda::ElementCode<kElement>;
+    double rows[2][kDepth];
     for (int half = 0; half < 2; ++half) {
-      for (int k = 0; k < 16; ++k) {
-        const auto other = static_cast<std::size_t>(lane % 32 / 4 * 4 + k % 8 / 2);
-        const u32 word = lanes[other].words[k / 8 * 2 + half];
-        rows[half][k] = attnbench::cuda::number_of<kElement>(static_cast<u16>(word >> k % 2 * 16));
+      for (int k = 0; k < kDepth; ++k) {
+        const int in_half = k % (kDepth / 2);
+        const auto other = static_cast<std::size_t>(lane % 32 / 4 * 4 + in_half / kOfWord);
+        const u32 word = lanes[other].words[k / (kDepth / 2) * 2 + half];
+        const int bit = in_half % kOfWord * 8 * static_cast<int>(sizeof(Code));
+        rows[half][k] = attnbench::cuda::number_of<kElement>(static_cast<Code>(word >> bit));
       }
     }
     for (int n = 0; n < kBlocks; ++n) {
       for (int i = 0; i < 2; ++i) {
-        double sums[2] = {double{to[n][i]}, double{to[n][2 + i]}};
-        for (int k = 0; k < 16; ++k) {
+        double terms[2][kDepth];
+        for (int k = 0; k < kDepth; ++k) {
+          const int column = n * 8 + lane % 4 * 2 + i;
           const double x =
-              attnbench::cuda::number_of<kElement>(right.across<u16>(k, n * 8 + lane % 4 * 2 + i));
-          sums[0] += rows[0][k] * x;
-          sums[1] += rows[1][k] * x;
+              kElement == Element::kE4M3
+                  ? attnbench::cuda::number_of<kElement>(right.along<Code>(column, k))
+                  : attnbench::cuda::number_of<kElement>(right.across<Code>(k, column));
+          terms[0][k] = rows[0][k] * x;
+          terms[1][k] = rows[1][k] * x;
         }
-        to[n][i] = static_cast<float>(sums[0]);
-        to[n][2 + i] = static_cast<float>(sums[1]);
+        for (int half = 0; half < 2; ++half) {
+          float& sum = to[n][half * 2 + i];
+          sum = attnbench::cuda::sum_of_products<kElement>(kAdds ? double{sum} : 0.0, terms[half]);
+        }
       }
     }
   });
+}
+
+template <int kBlocks>
+void multiply_codes_if(float (&d)[kBlocks][4], const u32 (&a)[4], u64 b, u32 adds) {
+  if (adds != 0) {
+    multiply_registers<Element::kE4M3>(d, a, b);
+  } else {
+    multiply_registers<Element::kE4M3, false>(d, a, b);
+  }
 }
 
 }  // namespace attn

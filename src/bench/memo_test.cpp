@@ -1,4 +1,4 @@
-#include "bench/cases/memo.h"
+#include "bench/memo.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,245 @@
+// What a consumer warpgroup of the Hopper prefill kernel does before and after its products: who it
+// is, its rows and queries into shared memory, its output out of the registers.
+#pragma once
+
+#include "kernels/attention/hopper/work.cuh"
+#include "kernels/attention/products.cuh"
+#include "kernels/ptx/cp_async.cuh"
+
+namespace attn {
+
+/// Numbers of barriers: from kTurnBarrier on one for each warpgroup's turn at the tensor cores,
+/// from kOwnBarrier on one among each warpgroup's warps, and one of all consumers.
+constexpr int kTurnBarrier = 1;
+constexpr int kOwnBarrier = 4;
+constexpr int kConsumerBarrier = 7;
+
+template <class Config>
+struct HopperPlace {
+  using Shape = HopperShape<Config>;
+  static constexpr int kWarpRows = 16;
+  static constexpr int kOutputBlocks = Shape::kVColumns / 8;
+  using Output = float[1][kOutputBlocks][4];  // the accumulators of a thread
+
+  const Shape& shape;
+  int consumer;        // warpgroup, from 0
+  int thread;          // in the warpgroup
+  u32 items_done = 0;  // with kAhead; one register for stage and parity of the queries
+  int slot = 0;        // of a list: which 64 rows of the tile in work are this warpgroup's
+
+  __device__ __forceinline__ int lane() const { return thread % 32; }
+  __device__ __forceinline__ int warp_row() const { return thread / 32 * kWarpRows; }
+  /// The first of this warpgroup's rows in the row tile.
+  __device__ __forceinline__ int first_row() const {
+    if constexpr (has_tile_list<Config>()) {
+      return slot * kConsumerRows;
+    } else {
+      return consumer * kConsumerRows;
+    }
+  }
+  /// Tiles of a list that one warpgroup can do are done by each in turn: while one ends a tile, and
+  /// fetches the queries of its next one, another multiplies.
+  __device__ __forceinline__ void take_slot(const HopperItem& item) {
+    static_assert(!Config::kPingPong, "all warpgroups would have to take each tile");
+    slot = consumer;
+    if (item.tile.num_rows > kConsumerRows) return;
+    slot = consumer - item.turn;
+    if (slot < 0) slot += Config::kConsumers;
+  }
+  /// Whether only one warpgroup has rows of the tile in work: nobody else touches its values.
+  __device__ __forceinline__ bool is_alone() const {
+    if constexpr (has_tile_list<Config>()) {
+      return tile()->num_rows <= kConsumerRows;
+    } else {
+      return false;
+    }
+  }
+  /// Of a list: whether rows that are not there are left out where that saves time. Why not of
+  /// three consumers: it would take registers that they do not have.
+  static constexpr bool kShortcuts = has_tile_list<Config>() && Config::kConsumers == 2;
+  /// Rows of this warp whose queries it copies. What the products of others come to is stored
+  /// nowhere, and a decode has four rows of 64.
+  __device__ __forceinline__ int query_rows() const {
+    if constexpr (kShortcuts) {
+      return larger(0, smaller(kWarpRows, tile()->num_rows - first_row() - warp_row()));
+    } else {
+      return kWarpRows;
+    }
+  }
+  /// This warp's rows and its copy of the row tile, in shared memory: registers are for S, O and P.
+  __device__ __forceinline__ Row* rows() const {
+    return reinterpret_cast<Row*>(shape.memory + Shape::kLayout.rows) + consumer * kConsumerRows +
+           warp_row();
+  }
+  __device__ __forceinline__ RowTile* tile() const {
+    return reinterpret_cast<RowTile*>(shape.memory + Shape::kLayout.tiles) + consumer * 4 +
+           thread / 32;
+  }
+  __device__ __forceinline__ int query_stage() const {
+    return Config::kAhead ? static_cast<int>(items_done % Shape::kQueryStages) : 0;
+  }
+  __device__ __forceinline__ u32 query() const { return shape.query(consumer, query_stage()); }
+  __device__ __forceinline__ void sync_own() const {
+    sync_threads_of(kOwnBarrier + consumer, kWarpgroupThreads);
+  }
+  /// Leaves a stage: one arrival for each warp, all of whose lanes are through with it.
+  __device__ __forceinline__ void leave(u32 empty) const {
+    if (lane() == 0) arrive(empty);
+  }
+
+  /// The row tile and this warp's rows of it into shared memory.
+  __device__ void describe(const HopperItem& item) const {
+    if (lane() == 0) {
+      *tile() = item.tile;
+      // Nobody asks for a consumer's request any more, and for its part only at the end.
+      if constexpr (has_parts<Config>()) tile()->request = item.part;
+    }
+    const int first = first_row() + warp_row();
+    if (lane() < kWarpRows) {
+      rows()[lane()] = describe_row(shape.params, item.tile,
+                                    {Shape::first_key(item), item.tile.seq_len}, first + lane());
+    }
+    __syncwarp();
+  }
+
+  /// Where a row of this warp starts, in elements. Why by its position: a division for every 16
+  /// bytes that are copied took longer than the copies.
+  __device__ __forceinline__ i64 row_offset(const RowTile& at, int packed, i64 token_stride,
+                                            i64 head_stride) const {
+    const int row = packed - first_row() - warp_row();
+    const int token = rows()[row].position - at.context_len;
+    const int head = at.kv_head * at.group + at.first_row + packed - token * at.group;
+    return (at.first_token + token) * token_stride + head * head_stride;
+  }
+
+  /// This warp's query rows, where the products read them; what there is none of becomes zeros.
+  __device__ void copy_query() const {
+    constexpr int kElements = 16 / Shape::kBytes;
+    constexpr int kPieces = Shape::kColumns / kElements;
+    constexpr OperandLayout kLayout = Shape::kQueryLayout;
+    const AttendParams& params = shape.params;
+    const RowTile& at = *tile();
+    const auto* query = static_cast<const unsigned char*>(params.query);
+#pragma unroll 4
+    for (int i = lane(); i < query_rows() * kPieces; i += 32) {
+      const int row = warp_row() + i / kPieces;
+      const int packed = first_row() + row;
+      const int piece = i % kPieces;
+      const bool valid = packed < at.num_rows && piece < Config::kHeadSize / kElements;
+      const i64 offset =
+          valid ? row_offset(at, packed, params.query_token_stride, params.query_head_stride) +
+                      piece * kElements
+                : 0;
+      const u32 to = this->query() + line_offset<kLayout.span>(row, piece);
+      copy_async<16>(to, query + offset * Shape::kBytes, valid);
+    }
+    close_copy_group();
+    wait_copy_groups<0>();
+    publish_shared_writes();
+    sync_own();
+  }
+
+  /// Where piece `piece` (16 bytes) of row `row` lies in chunks of 64 lines.
+  template <int kSpan>
+  __device__ __forceinline__ static u32 line_offset(int row, int piece) {
+    constexpr int kPieces = kSpan / 16;
+    const int chunk = piece / kPieces;
+    return swizzled<kSpan>(
+        static_cast<u32>(chunk * kConsumerRows * kSpan + row * kSpan + piece % kPieces * 16));
+  }
+
+  /// Rows of 16 bits by way of the query's place in shared memory, so that neighbouring lanes write
+  /// neighbouring pieces of 16 bytes.
+  __device__ void store_wide(const Output& o) const {
+    constexpr int kSpan = Shape::kOutputLayout.span;
+    constexpr int kPieces = Config::kVHeadSize / 8;
+    const AttendParams& params = shape.params;
+    const RowTile& at = *tile();
+    sync_own();  // no warp's products read the queries any more
+    unsigned char* const from = shape.memory + Shape::query_offset(consumer, query_stage());
+    const int row_of_lane = warp_row() + lane() % 16;
+#pragma unroll
+    for (int k = 0; k < kOutputBlocks / 2; ++k) {
+      if constexpr (Shape::kTransposes) {
+        // Four neighbouring columns, code_row().
+        const int piece = 2 * k + lane() % 4 / 2;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const u32 place = line_offset<kSpan>(warp_row() + RowsByKeys::row(half), piece);
+          *reinterpret_cast<uint2*>(from + place + lane() % 2 * 8) = uint2{
+              pack<Config::kOutput>(o[0][2 * k][half * 2], o[0][2 * k + 1][half * 2]),
+              pack<Config::kOutput>(o[0][2 * k][half * 2 + 1], o[0][2 * k + 1][half * 2 + 1])};
+        }
+      } else {
+        u32 block[4];
+        pack_weights<Config::kOutput>(o[0], k, block);
+        store_matrices(query() + line_offset<kSpan>(row_of_lane, 2 * k + lane() / 16), block);
+      }
+    }
+    __syncwarp();
+    auto* const output = static_cast<u16*>(params.output);
+#pragma unroll 4
+    for (int i = lane(); i < kWarpRows * kPieces; i += 32) {
+      const int row = warp_row() + i / kPieces;
+      const int packed = first_row() + row;
+      if (packed >= at.num_rows) continue;
+      const i64 to = row_offset(at, packed, params.output_token_stride, params.output_head_stride) +
+                     i % kPieces * 8;
+      *reinterpret_cast<uint4*>(output + to) =
+          *reinterpret_cast<const uint4*>(from + line_offset<kSpan>(row, i % kPieces));
+    }
+    sync_own();  // the next queries come there
+  }
+
+  /// Any element and any strides.
+  __device__ void store_pairs(const Output& o) const {
+    const AttendParams& params = shape.params;
+    const RowTile& at = *tile();
+    const bool pairs = pairs_aligned(params);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row() + warp_row() + RowsByKeys::row(half);
+      if (row >= at.num_rows) continue;
+      const i64 to = token_of(at, row) * params.output_token_stride +
+                     head_of(at, row) * params.output_head_stride;
+#pragma unroll
+      for (int n = 0; n < Config::kVHeadSize / 8; ++n) {
+        const int i = half * 2;
+        if constexpr (Shape::kTransposes) {
+          // Of each 16 columns the two blocks of even and of odd ones, code_row().
+          const int at_thread = i + n % 2;
+          store_pair<Config::kOutput>(params.output, to + n / 2 * 16 + lane() % 4 * 4 + n % 2 * 2,
+                                      o[0][n / 2 * 2][at_thread], o[0][n / 2 * 2 + 1][at_thread],
+                                      pairs);
+        } else {
+          store_pair<Config::kOutput>(params.output, to + n * 8 + lane() % 4 * 2, o[0][n][i],
+                                      o[0][n][i + 1], pairs);
+        }
+      }
+    }
+    sync_own();  // the next queries come where the products read
+  }
+
+  /// A part of the rows' results in f32, two columns at a time.
+  __device__ void store_part(const Output& o) const {
+    static_assert(!Shape::kTransposes);
+    const RowTile& at = *tile();
+    const SplitParams& parts = shape.list->parts;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first_row() + warp_row() + RowsByKeys::row(half);
+      if (row >= at.num_rows) continue;
+      const i64 token = at.request * parts.num_tokens + token_of(at, row);
+      float* const to = parts.partial_output +
+                        (token * shape.params.num_heads + head_of(at, row)) * Config::kVHeadSize +
+                        lane() % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < Config::kVHeadSize / 8; ++n) {
+        *reinterpret_cast<float2*>(to + n * 8) = {o[0][n][half * 2], o[0][n][half * 2 + 1]};
+      }
+    }
+    sync_own();  // the next queries come where the products read
+  }
+};
+
+}  // namespace attn

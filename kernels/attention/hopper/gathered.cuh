@@ -1,0 +1,219 @@
+// The products of latent.cuh over keys that threads bring into shared memory instead of the copy
+// engine: entries at listed slots of the cache (semantics §8.9), and entries of one-byte codes,
+// which become 16-bit numbers on the way. Scores, softmax and weights are those of latent.cuh, by
+// the same two warpgroups; the third one gathers (gathered_loads.cuh).
+//
+// A list may have holes (-1 and slots past the cache), doubles, and lengths of its own. Holes and
+// what lies behind the end of a list are keys of zeros in shared memory, and the warps that gather
+// note which keys there are: scores of the others become -inf.
+//
+// Config: kElement (of the products: bf16 or f16), kQuery (as stored: that, or e4m3, which f16
+// holds), kOutput, kFormat (MlaEntry: kCopy, kE4M3 or kDsMla), kListed (by lists, or by a block
+// table), kRounded (codes of kE4M3 are multiplied by their scale and rounded, semantics §4.4 mode
+// 1; else scores and output are multiplied), kQueryBox (latent_query_box(), or 0: threads copy the
+// query), kByPieces (copied pieces have a barrier each), kFences (copies are made visible to the
+// products, as PTX asks for), kFew (of up to 16 query rows: gathered_few.cuh)
+#pragma once
+
+#include "kernels/attention/hopper/gathered_few.cuh"
+#include "kernels/attention/hopper/gathered_loads.cuh"
+
+namespace attn {
+
+/// Registers of a thread that gathers, and of one that multiplies: 504 in all three warpgroups.
+/// Copies take few of them, conversions hold what is under way. What the others give up for that
+/// is the part of the query that latent.cuh keeps in registers.
+template <class Config>
+struct GatheredRegisters {
+  static constexpr bool kCopies = is_copied(Config::kFormat);
+  static constexpr int kGather = Config::kFew ? 168 : (kCopies ? 56 : 88);
+  static constexpr int kMultiply = Config::kFew ? 168 : (kCopies ? 224 : 208);
+};
+
+/// What a thread knows of an item, as in latent.cuh.
+template <class Config, class Work>
+struct GatheredRun : LatentRun<Work> {
+  static constexpr int kHeldPieces = is_copied(Config::kFormat) ? 1 : 0;
+  static constexpr bool kHasScale = Config::kFormat == MlaEntry::kE4M3 && !Config::kRounded;
+
+  __device__ float factor() const {
+    const float* const scale = kHasScale ? this->params.kv.k_scale : nullptr;
+    return LatentRun<Work>::factor() * (scale == nullptr ? 1.0f : scale[0]);
+  }
+};
+
+template <class Config, class Work>
+__device__ __forceinline__ void await_piece(const GatheredRun<Config, Work>&, int tile, int piece,
+                                            u32 parity) {
+  if (!has_barrier(Config::kByPieces, piece)) return;
+  await(full_barrier(tile, piece), parity);
+  // Copies of threads (cp.async) are ordinary writes, which products see behind this only.
+  constexpr bool kHasCopies = Config::kFormat != MlaEntry::kE4M3;
+  if constexpr (kHasCopies && Config::kFences) publish_shared_writes();
+}
+
+/// Of listed keys, the scores of those that are none; others as in latent.cuh.
+template <Element kElement, int kTile, class Config, class Work>
+__device__ __forceinline__ void mask_tile(float (&scores)[32], const GatheredRun<Config, Work>& run,
+                                          int first_key) {
+  if constexpr (Config::kListed) {
+#pragma unroll
+    for (int warp = 0; warp < kGatherWarps; ++warp) {
+      const u32 seen = load_word(static_cast<u32>(gathered_seen_at(kTile, warp)));
+      if (seen == kAllSeen) continue;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const int key = i / 4 * 8 + run.thread.column + i % 2;  // of the warp's
+        // Registers 0 and 1 of a block of columns are of the low row, 2 and 3 of the high one.
+        if ((seen >> key & 1) == 0) scores[(warp * 2 + i / 4) * 4 + i % 4] = kNegInf;
+      }
+    }
+  } else {
+    mask_tile<kElement, kTile>(scores, static_cast<const LatentRun<Work>&>(run), first_key);
+  }
+}
+
+/// The query of a tile; codes as numbers of 16 bits, 16 at a time.
+template <class Config, class Work>
+__device__ __forceinline__ void fetch_query(const GatheredRun<Config, Work>& run,
+                                            const RowTile& tile) {
+  if constexpr (Config::kQuery == Config::kElement) {
+    copy_query<Config>(run.params, tile);
+  } else {
+    constexpr int kVectors = (kLatentValues + kLatentRope) / 16;  // of a row
+    const AttendParams& params = run.params;
+    const char* const query = static_cast<const char*>(params.query);
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < tile.num_rows * kVectors; i += 256) {
+      const int row = i / kVectors;
+      const int vector = i % kVectors;
+      const uint4 codes = *reinterpret_cast<const uint4*>(
+          query + token_of(tile, row) * params.query_token_stride +
+          head_of(tile, row) * params.query_head_stride + vector * 16);
+      const u32 of[4] = {codes.x, codes.y, codes.z, codes.w};
+      u32 words[2][4];
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const Four16 four = decode_codes<Config::kQuery, Config::kElement, false>(of[w], 1.0f);
+        words[w / 2][w % 2 * 2] = four.low;
+        words[w / 2][w % 2 * 2 + 1] = four.high;
+      }
+      const int piece = kLatentQueryAt + vector / 4 * kLatentPieceBytes;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int part = vector % 4 * 2 + half;
+        store_words(static_cast<u32>(piece + latent_part_at(row, part)), words[half]);
+      }
+    }
+  }
+}
+
+template <class Config, class Work>
+__device__ __forceinline__ float value_scale(const GatheredRun<Config, Work>& run) {
+  if constexpr (!GatheredRun<Config, Work>::kHasScale) return 1.0f;
+  const KvParams& kv = run.params.kv;
+  const float* const scale = Config::kListed ? kv.k_scale : kv.v_scale;
+  return scale == nullptr ? 1.0f : scale[0];
+}
+
+/// By all threads, before any other use of shared memory.
+template <class Config>
+__device__ __forceinline__ void prepare_gathered(const TensorMap& query_map) {
+  constexpr int kWarpsOfHalf = 4;
+  check_shared_base(kLatentBase);
+  if (threadIdx.x == 0) {
+    if constexpr (Config::kQueryBox != 0) prefetch_map(query_map);
+    for (int tile = 0; tile < 2; ++tile) {
+      for (int piece = 0; piece < kLatentPieces; ++piece) {
+        if (!has_barrier(Config::kByPieces, piece)) continue;
+        init_barrier(full_barrier(tile, piece),
+                     static_cast<u32>(gathered_arrivals(Config::kFormat, tile, piece)));
+      }
+    }
+    for (int i = 0; i < 4; ++i) init_barrier(free_barrier(0, i), kWarpsOfHalf);
+    init_barrier(kQueryFull, 1);
+    init_barrier(kQueryFree, 2 * kWarpsOfHalf);
+    publish_barriers();
+  }
+  // Rows without a query: what was there before might be NaN, which is harmless but slow.
+  if constexpr (Config::kQueryBox < kLatentRows) {
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < kLatentTileBytes;
+         at += kLatentThreads * 16) {
+      store_words(static_cast<u32>(kLatentQueryAt + at), {0, 0, 0, 0});
+    }
+  }
+  publish_shared_writes();
+  __syncthreads();
+}
+
+template <class Config, class Keys, class Work>
+__device__ __forceinline__ void attend_gathered(const AttendParams& params,
+                                                const SparseParams& sparse, const Work& work,
+                                                const TensorMap& query_map) {
+  using Registers = GatheredRegisters<Config>;
+  prepare_gathered<Config>(query_map);
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == 2) {
+    give_registers<Registers::kGather>();
+    gather_items<Config, Keys>(params, sparse, work, query_map);
+  } else {
+    take_registers<Registers::kMultiply>();
+    using Run = GatheredRun<Config, Work>;
+    if constexpr (Config::kFew) {
+      if (warpgroup == 0) {
+        attend_few_items<Config, 0, Run>(params, work);
+      } else {
+        attend_few_items<Config, 1, Run>(params, work);
+      }
+    } else if (warpgroup == 0) {
+      attend_items<Config, 0, Run>(params, work);
+    } else {
+      attend_items<Config, 1, Run>(params, work);
+    }
+  }
+  allow_next_kernel();
+}
+
+/// Grids as those of latent.cuh. Shared memory: kGatheredSharedBytes.
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    gathered(const __grid_constant__ AttendParams params,
+             const __grid_constant__ TensorMap query_map) {
+  const LatentWhole work{params};
+  attend_gathered<Config, PagedKeys>(params, SparseParams{}, work, query_map);
+}
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    gathered_splits(const __grid_constant__ AttendParams params,
+                    const __grid_constant__ SplitParams split,
+                    const __grid_constant__ TensorMap query_map) {
+  const LatentSplits work{params, split};
+  attend_gathered<Config, PagedKeys>(params, SparseParams{}, work, query_map);
+}
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    gathered_plan(const __grid_constant__ AttendParams params,
+                  const __grid_constant__ PlanParams plan,
+                  const __grid_constant__ TensorMap query_map) {
+  const LatentPlan work{params, plan};
+  attend_gathered<Config, PagedKeys>(params, SparseParams{}, work, query_map);
+}
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    gathered_sparse(const __grid_constant__ AttendParams params,
+                    const __grid_constant__ SparseParams sparse,
+                    const __grid_constant__ TensorMap query_map) {
+  const ListedWhole work{params, sparse};
+  attend_gathered<Config, ListedKeys>(params, sparse, work, query_map);
+}
+template <class Config>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    gathered_sparse_plan(const __grid_constant__ AttendParams params,
+                         const __grid_constant__ SparseParams sparse,
+                         const __grid_constant__ PlanParams plan,
+                         const __grid_constant__ TensorMap query_map) {
+  const ListedPlan work{params, sparse, plan};
+  attend_gathered<Config, ListedKeys>(params, sparse, work, query_map);
+}
+
+}  // namespace attn

@@ -1,0 +1,290 @@
+// The loads of gathered.cuh, by the threads of a warpgroup: entries of keys wherever they lie,
+// copied (cp.async) or converted on the way, into the tiles that latent.cuh multiplies.
+//
+// A warp knows the places of its 16 keys of both tiles of a pair, one a lane, and hands them to the
+// lanes that load by shuffles. Entries that are converted are in registers before the place where
+// they go is free: as soon as one vector has been stored, the same registers load the next half.
+#pragma once
+
+#include "kernels/attention/hopper/gathered_parts.cuh"
+#include "kernels/attention/hopper/latent.cuh"
+#include "kernels/ptx/codes.cuh"
+#include "kernels/ptx/cp_async.cuh"
+
+namespace attn {
+
+/// Place of a thread in the warpgroup that gathers, and where in a piece it stores of its first
+/// key.
+struct GatherThread {
+  int warp;
+  int lane;
+  int copied;     // its part of a piece
+  int converted;  // the first of the two parts of codes that it converts
+};
+__device__ __forceinline__ GatherThread gather_thread() {
+  const int warp = this_thread() / 32 % kGatherWarps;
+  const int lane = this_thread() % 32;
+  const int row = gathered_key(warp, lane, 0);
+  return {
+      warp, lane, latent_part_at(row, lane % 8),
+      gathered_piece(0, 0, lane) * kLatentPieceBytes + latent_part_at(row, gathered_part(lane, 0))};
+}
+/// Address of the same part of the key of a step, in a piece of a tile: keys of an odd step are
+/// four rows further on, where the swizzle has bit 2 of the part turned over. Hidden, since one of
+/// these for every step would take the registers of what is under way.
+__device__ __forceinline__ u32 gathered_at(int part, int tile, int piece, int step) {
+  const int at = step % 2 == 0 ? hidden(part) : (hidden(part) ^ 64) + 4 * 128;
+  return static_cast<u32>(latent_key_tile(tile) + piece * kLatentPieceBytes + step / 2 * 8 * 128 +
+                          at);
+}
+/// The other one of the two parts of converted codes.
+__device__ __forceinline__ u32 other_part(u32 at) { return at ^ 16; }
+
+/// Place of the key that this lane loads in a step of a tile; -1: none.
+__device__ __forceinline__ i64 place_in_step(i64 places, int tile, int step,
+                                             const GatherThread& thread) {
+  return __shfl_sync(0xFFFFFFFFu, places, tile * 16 + step * 4 + thread.lane / 8);
+}
+
+/// Says which keys of a tile there are, by the warp; others see it after its next arrival.
+__device__ __forceinline__ void note_seen(i64 places, int tile, const GatherThread& thread) {
+  const u32 seen = __ballot_sync(0xFFFFFFFFu, places >= 0) >> tile * 16 & kAllSeen;
+  if (thread.lane == 0) store_word(static_cast<u32>(gathered_seen_at(tile, thread.warp)), seen);
+}
+
+/// Copies the pieces of a half; those of keys that are none become 0.
+template <class Config>
+__device__ __forceinline__ void copy_half(const char* base, i64 places, GatheredHalf at,
+                                          const GatherThread& thread) {
+  const int first = at.half * kLatentHalfPieces;
+  const char* from[kGatherSteps];
+  u32 holes = 0;
+#pragma unroll
+  for (int step = 0; step < kGatherSteps; ++step) {
+    const i64 place = place_in_step(places, at.tile, step, thread);
+    if (place < 0) holes |= 1u << step;
+    from[step] = base + (place < 0 ? 0 : place) * 2 + thread.lane % 8 * 16;
+  }
+  const auto copy = [&](int piece) {
+#pragma unroll
+    for (int step = 0; step < kGatherSteps; ++step) {
+      copy_async<16>(gathered_at(thread.copied, at.tile, piece, step), from[step] + piece * 128,
+                     (holes >> step & 1) == 0);
+    }
+    if constexpr (Config::kByPieces) arrive_after_copies(full_barrier(at.tile, piece));
+  };
+#pragma unroll
+  for (int piece = 0; piece < kLatentHalfPieces; ++piece) copy(first + piece);
+  if (at.has_rope()) copy(kLatentRopePiece);
+  if constexpr (!Config::kByPieces) arrive_after_copies(full_barrier(at.tile, first));
+}
+
+/// A half of a tile on its way: 32 codes of each of a thread's four keys, and in "fp8_ds_mla" the
+/// scale of key lane % 16 of the warp for chunk lane / 16 of them.
+struct CodesAhead {
+  uint4 codes[kGatherSteps][2];
+  float scale;
+};
+__device__ __forceinline__ uint4 load_codes(const char* at, bool is_key) {
+  if (!is_key) return {0, 0, 0, 0};
+  return *reinterpret_cast<const uint4*>(at);
+}
+/// The key of one step.
+__device__ __forceinline__ void load_ahead(CodesAhead& ahead, int step, const char* base,
+                                           i64 places, GatheredHalf at,
+                                           const GatherThread& thread) {
+  const i64 place = place_in_step(places, at.tile, step, thread);
+  const char* const codes = base + place + gathered_code(at.half, 0, thread.lane);
+#pragma unroll
+  for (int chunk = 0; chunk < 2; ++chunk) {
+    ahead.codes[step][chunk] = load_codes(codes + chunk * kDsMlaTile, place >= 0);
+  }
+}
+template <MlaEntry kFormat>
+__device__ __forceinline__ float load_scale_ahead(const char* base, i64 places, GatheredHalf at,
+                                                  const GatherThread& thread) {
+  if constexpr (kFormat != MlaEntry::kDsMla) return 1.0f;
+  const i64 place = __shfl_sync(0xFFFFFFFFu, places, at.tile * 16 + thread.lane % 16);
+  const char* const scale = base + place + kDsMlaLatent + (at.half * 2 + thread.lane / 16) * 4;
+  return place < 0 ? 0.0f : *reinterpret_cast<const float*>(scale);
+}
+
+/// 16 codes as two 16-byte parts; where `swaps`, the second one goes to `first`.
+template <class Config>
+__device__ __forceinline__ void store_codes(const uint4& codes, float scale, u32 first, u32 second,
+                                            bool swaps) {
+  constexpr bool kScaled = Config::kFormat == MlaEntry::kDsMla || Config::kRounded;
+  const auto store = [&](u32 to, u32 low, u32 high) {
+    const Four16 some = decode_codes<Element::kE4M3, Config::kElement, kScaled>(low, scale);
+    const Four16 others = decode_codes<Element::kE4M3, Config::kElement, kScaled>(high, scale);
+    store_words(to, {some.low, some.high, others.low, others.high});
+  };
+  store(first, swaps ? codes.z : codes.x, swaps ? codes.w : codes.y);
+  store(second, swaps ? codes.x : codes.z, swaps ? codes.y : codes.w);
+}
+
+/// Stores a half that has been loaded, and loads the one that follows it (`next_places`, `next`)
+/// into the same registers.
+template <class Config>
+__device__ __forceinline__ void convert_half(CodesAhead& ahead, const char* base, GatheredHalf at,
+                                             i64 next_places, GatheredHalf next, float scale,
+                                             const GatherThread& thread) {
+  constexpr MlaEntry kFormat = Config::kFormat;
+  const float next_scale = load_scale_ahead<kFormat>(base, next_places, next, thread);
+#pragma unroll
+  for (int step = 0; step < kGatherSteps; ++step) {
+#pragma unroll
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      float factor = scale;
+      if constexpr (kFormat == MlaEntry::kDsMla) {
+        factor = __shfl_sync(0xFFFFFFFFu, ahead.scale, chunk * 16 + step * 4 + thread.lane / 8);
+      }
+      const u32 to = gathered_at(thread.converted, at.tile, (at.half * 2 + chunk) * 2, step);
+      store_codes<Config>(ahead.codes[step][chunk], factor, to, other_part(to),
+                          thread.lane / 4 % 2 != 0);
+    }
+    load_ahead(ahead, step, base, next_places, next, thread);
+  }
+  ahead.scale = next_scale;
+}
+
+/// Rope parts in codes: four lanes share a key, so there are two steps. Their loads are under way
+/// while the rest of the half is converted.
+constexpr int kRopeSteps = 2;
+__device__ __forceinline__ int rope_key(int step, const GatherThread& thread) {
+  return step * 8 + thread.lane / 4;  // of the warp's
+}
+__device__ __forceinline__ void load_rope_codes(uint4 (&codes)[kRopeSteps], const char* base,
+                                                i64 places, int tile, const GatherThread& thread) {
+#pragma unroll
+  for (int step = 0; step < kRopeSteps; ++step) {
+    const i64 place = __shfl_sync(0xFFFFFFFFu, places, tile * 16 + rope_key(step, thread));
+    codes[step] = load_codes(base + place + kLatentValues + thread.lane % 4 * 16, place >= 0);
+  }
+}
+/// Four lanes have even parts of an even row and four others those of an odd one, so they meet in
+/// no bank.
+template <class Config>
+__device__ __forceinline__ void store_rope_codes(const uint4 (&codes)[kRopeSteps], int tile,
+                                                 float scale, const GatherThread& thread) {
+  const u32 to = static_cast<u32>(latent_key_tile(tile) + kLatentRopePiece * kLatentPieceBytes);
+  const int part = thread.lane % 4 * 2;
+#pragma unroll
+  for (int step = 0; step < kRopeSteps; ++step) {
+    const int row = thread.warp * kGatherKeys + rope_key(step, thread);
+    store_codes<Config>(codes[step], scale, to + static_cast<u32>(latent_part_at(row, part)),
+                        to + static_cast<u32>(latent_part_at(row, part + 1)), false);
+  }
+}
+/// k_pe of "fp8_ds_mla", which has 16 bits.
+__device__ __forceinline__ void copy_rope(const char* base, i64 places, GatheredHalf at,
+                                          const GatherThread& thread) {
+  constexpr int kRopeAt = kDsMlaLatent + kDsMlaLatent / kDsMlaTile * 4;
+  const int part = thread.lane % 8;
+#pragma unroll
+  for (int step = 0; step < kGatherSteps; ++step) {
+    const i64 place = place_in_step(places, at.tile, step, thread);
+    copy_async<16>(gathered_at(thread.copied, at.tile, kLatentRopePiece, step),
+                   base + (place < 0 ? 0 : place + kRopeAt + part * 16), place >= 0);
+  }
+  arrive_after_copies(full_barrier(at.tile, at.half * kLatentHalfPieces));
+}
+
+/// Halves of a thread that are under way: two where the products leave it registers for that.
+template <class Config>
+constexpr int kHalvesAhead = Config::kFew ? 2 : 1;
+
+/// One step of a pair: a half of a tile goes where it belongs, and the one that comes kHalvesAhead
+/// later is loaded in its place.
+template <class Config>
+__device__ __forceinline__ void gather_half(CodesAhead& ahead, const char* base, int step,
+                                            i64 places, i64 next_places, u32 parity, float scale,
+                                            const GatherThread& thread) {
+  constexpr MlaEntry kFormat = Config::kFormat;
+  const GatheredHalf at = gathered_half(step);
+  const u32 full = full_barrier(at.tile, at.half * kLatentHalfPieces);
+  uint4 rope[kRopeSteps];
+  if constexpr (kFormat == MlaEntry::kE4M3) {
+    if (at.has_rope()) load_rope_codes(rope, base, places, at.tile, thread);
+  }
+  await(free_barrier(at.tile, at.half), parity);
+  if (!at.has_rope()) note_seen(places, at.tile, thread);
+  if constexpr (is_copied(kFormat)) {
+    copy_half<Config>(base, places, at, thread);
+    if (!at.has_rope() && thread.lane == 0) arrive(full);
+  } else {
+    if constexpr (kFormat == MlaEntry::kDsMla) {
+      if (at.has_rope()) copy_rope(base, places, at, thread);
+    }
+    convert_half<Config>(ahead, base, at, next_places,
+                         gathered_half((step + kHalvesAhead<Config>) % kGatheredHalves), scale,
+                         thread);
+    if constexpr (kFormat == MlaEntry::kE4M3) {
+      if (at.has_rope()) store_rope_codes<Config>(rope, at.tile, scale, thread);
+    }
+    publish_shared_writes();
+    __syncwarp();
+    if (thread.lane == 0) arrive(full);
+  }
+}
+
+/// All items, as fast as what they overwrite becomes free. By the warpgroup.
+template <class Config, class Keys, class Work>
+__device__ __forceinline__ void gather_items(const AttendParams& params, const SparseParams& sparse,
+                                             const Work& work, const TensorMap& query_map) {
+  const GatherThread thread = gather_thread();
+  const char* const base = static_cast<const char*>(params.kv.key);
+  const float scale =
+      Config::kRounded && params.kv.k_scale != nullptr ? params.kv.k_scale[0] : 1.0f;
+  // Parities to wait for, of the barriers of keys (bit 0) and of the query: new ones are free.
+  u32 phases = kKeyPhase | kQueryPhase;
+  LatentCursor cursor(work.first());
+#pragma unroll 1
+  for (; cursor.at() < work.end(); cursor.put(cursor.at() + work.step())) {
+    const LatentItem item = work.item(cursor.at());
+    if (item.keys.are_none()) continue;
+    if (thread.warp == 0) {
+      load_query<Config>(params, query_map, item.tile, phases / kQueryPhase);
+    }
+    const Keys keys(params, sparse, item);
+    const int end = item.keys.end;
+    // Of this lane: key 16 * warp + lane % 16 of tile lane / 16 of a pair.
+    int key = item.keys.begin + thread.lane / 16 * kLatentKeys + thread.warp * kGatherKeys +
+              thread.lane % 16;
+    i64 places = keys.place(keys.number(key, end), key);
+    constexpr int kAhead = kHalvesAhead<Config>;
+    CodesAhead ahead[kAhead];
+    if constexpr (!is_copied(Config::kFormat)) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const GatheredHalf at = gathered_half(i);
+#pragma unroll
+        for (int step = 0; step < kGatherSteps; ++step) {
+          load_ahead(ahead[i], step, base, places, at, thread);
+        }
+        ahead[i].scale = load_scale_ahead<Config::kFormat>(base, places, at, thread);
+      }
+    }
+    int next_number = keys.number(key + kPairKeys, end);
+#pragma unroll 1
+    for (int first = item.keys.begin; first < end; first += kPairKeys) {
+      key += kPairKeys;
+      const i64 next_places = keys.place(next_number, key);
+      next_number = keys.number(key + kPairKeys, end);
+#pragma unroll 1
+      for (int step = 0; step < kGatheredHalves; step += kAhead) {
+        const bool is_last = step + kAhead >= kGatheredHalves;
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          gather_half<Config>(ahead[i], base, step + i, places, is_last ? next_places : places,
+                              phases & kKeyPhase, scale, thread);
+        }
+      }
+      places = next_places;
+      phases ^= kKeyPhase;
+    }
+    phases ^= kQueryPhase;
+  }
+}
+
+}  // namespace attn

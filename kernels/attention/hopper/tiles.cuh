@@ -1,0 +1,48 @@
+// Attention by a list of tiles (kernels/params_tiles.h) on SM 9.0a: the roles, rings and products
+// of hopper/prefill.cuh, whose tiles come from the list instead of a grid. So one launch does the
+// decodes and the prefills of a batch, or the pass over a shared prefix, split over keys, and each
+// request's own keys.
+//
+// What makes it fast is the order. A tile of few rows is bound by how fast one multiprocessor can
+// read (about 80 to 95 GB/s, three times its share of the memory), a tile of many rows by the
+// tensor cores. Where the list mixes the two, a third of the multiprocessors draw most of the
+// memory's rate while the others multiply; in turns, as a grid has them, one of the two idles.
+// A tile of few rows pads its products to 64 rows: that costs tensor cores which then have nothing
+// else to do.
+#pragma once
+
+#include "kernels/attention/hopper/prefill.cuh"
+#include "kernels/ptx/dependents.cuh"
+
+namespace attn {
+
+/// Grid: with kPersistent list.num_ctas CTAs, each of which does the tiles dealt to it and has the
+/// keys of the next one under way while it ends one; else list.num_tiles, in their order. `keys`,
+/// `values` and `queries` as of hopper_prefill, of pages.
+///
+/// Config: as of HopperShape, with kBlockSize > 0 · kTileList (true) · kParts (results are parts)
+template <class Config>
+__global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
+    hopper_tiles(const __grid_constant__ AttendParams params,
+                 const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,
+                 const __grid_constant__ TensorMap queries,
+                 const __grid_constant__ TileListParams list) {
+  static_assert(has_tile_list<Config>() && Config::kBlockSize > 0);
+  extern __shared__ HopperMemory hopper_memory[];
+  auto* const memory = reinterpret_cast<unsigned char*>(hopper_memory);
+  const u32 start = shared_address(memory);
+  const u32 base = (start + kHopperAlignment - 1) / kHopperAlignment * kHopperAlignment;
+  const HopperGrid no_grid{};
+  const HopperShape<Config> shape{params, no_grid, memory + (base - start), base, nullptr, &list};
+  if (threadIdx.x == 0) {
+    prefetch_map(keys);
+    prefetch_map(values);
+    if constexpr (Config::kAhead) prefetch_map(queries);
+    shape.init_barriers();
+  }
+  allow_next_kernel();
+  __syncthreads();
+  run_hopper_roles<Config>(shape, keys, values, queries);
+}
+
+}  // namespace attn

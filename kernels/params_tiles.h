@@ -1,0 +1,41 @@
+// Arguments of attention by an explicit list of tiles (attend_tiles): which query rows meet which
+// keys, and which multiprocessor does it when. A batch of decodes and prefills, and a prefix that
+// several requests share, are one launch then, in an order that keeps both the memory and the
+// tensor cores busy. The list is made on the host (src/ops/tile_deal.h) from the lengths of a
+// batch, as FlashInfer's plan() does; a list made for other lengths gives wrong results.
+#pragma once
+
+#include "kernels/params.h"
+
+namespace attn {
+
+/// Query rows of one KV head against a run of keys. The rows are packed as everywhere: row r of a
+/// sequence of tokens is token first_token + r / G, query head kv_head * G + r % G. A sequence may
+/// be the tokens of one request, or of several that share the keys.
+struct alignas(16) AttendTile {
+  int first_token;  // of the sequence, in [T]
+  int first_row;    // of the tile, in the sequence
+  int num_rows;     // 1 to TileListParams::tile_rows
+  int context_len;  // position of the sequence's first token; at least key_end where all rows see
+                    // all of the keys
+  int table_row;    // of the block table
+  int key_begin;    // keys [key_begin, key_end); a multiple of the block size
+  int key_end;      // <= key_begin: the rows get an empty result
+  unsigned short kv_head;
+  unsigned short part;  // < TileListParams::parts.num_splits
+};
+
+/// Every row of the batch is in exactly one tile of each part.
+struct TileListParams {
+  const AttendTile* tiles;  // [num_tiles] in the order in which they should start
+  const int* cta_start;     // [num_ctas + 1]: CTA c does tiles cta_tiles[cta_start[c]] and on
+  const int* cta_tiles;     // [num_tiles]
+  int num_tiles;
+  int num_ctas;
+  int tile_rows;  // 128 or 192
+  /// num_splits 1: tiles write output and LSE, and the pointers are null. More: normalised partial
+  /// results, of which part 0 includes the sink, for combine_splits().
+  SplitParams parts;
+};
+
+}  // namespace attn

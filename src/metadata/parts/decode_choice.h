@@ -1,0 +1,65 @@
+// How the keys of a batch of decodes are shared out to the device: in how many splits for every
+// request, who puts them together, or by a plan of equal loads. One pure function of what the host
+// knows when it prepares a batch, with its reason in words, so that explain() can print it and a
+// test can check it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/problem/enums.h"
+
+namespace attnbench {
+
+struct Problem;
+
+/// What a choice goes by. Lengths are those of the decodes only.
+struct DecodeQuestion {
+  std::span<const std::int64_t> seq_lens;  // keys of each
+  std::int64_t max_query_len = 1;          // tokens
+  int num_heads = 1;
+  int num_kv_heads = 1;
+  int num_sms = 1;
+  std::optional<int> num_splits;      // attention.num_splits
+  SplitForm form = SplitForm::kAuto;  // attention.split_form
+};
+
+struct DecodeChoice {
+  SplitForm form = SplitForm::kSeparate;  // never kAuto
+  int num_splits = 1;                     // for every request; 1 = none, and with kPlanned
+  int num_parts = 0;                      // of a plan, for every KV head; kPlanned only
+  std::string reason;                     // "32 splits: 256 of 264 places taken, ..."
+  bool operator==(const DecodeChoice&) const = default;
+};
+
+/// Whether `auto` may take the forms that one launch joins, or a plan of the device. Neither has
+/// been timed on a GPU yet: until then they are taken where attention.split_form asks for them, and
+/// the reason says what would have been chosen.
+inline constexpr bool kJoinsByDefault = false;
+inline constexpr bool kPlansByDefault = false;
+
+/// Splits that are few enough for one launch to join: from more on, reading them takes the one CTA
+/// that does it longer than a launch.
+inline constexpr int kMostJoinedByDefault = 64;
+/// Blocks that a part of a planned decode over heads spends on starting a request: as many as it
+/// would read in the time that passes until its first keys have come.
+inline constexpr int kDecodePlanHeadsOverhead = 2;
+
+/// Parts of a plan for every KV head: two for each multiprocessor over all of them and their tiles
+/// of 16 packed query rows; at least 1. Errors: E-SHAPE where an extent is below 1 or heads are
+/// fewer than KV heads.
+int heads_decode_parts(int num_sms, std::int64_t max_query_len, int num_heads, int num_kv_heads);
+
+/// Whether the longest piece that equal splits leave takes more than twice what every place of the
+/// device would have if keys were dealt out evenly. seq_lens [B], lengths in keys.
+bool is_skewed(std::span<const std::int64_t> seq_lens, int num_splits, int num_kv_heads,
+               int num_sms);
+
+/// attention.num_splits and attention.split_form where they are given, else: choose_num_splits();
+/// joined where these are few; planned where equal splits would leave most of the device idle
+/// behind a long request. Without decodes one split. Errors: those of heads_decode_parts().
+DecodeChoice choose_decode(const DecodeQuestion& question);
+
+}  // namespace attnbench

@@ -1,0 +1,123 @@
+#include "metadata/parts/decode_choice.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "metadata/parts/decode_plan.h"
+#include "metadata/test_support.h"
+
+namespace attnbench {
+namespace {
+
+using Lens = std::vector<std::int64_t>;
+
+/// 32 heads on 8, 132 multiprocessors.
+DecodeQuestion question(const Lens& lens) {
+  DecodeQuestion q;
+  q.seq_lens = lens;
+  q.num_heads = 32;
+  q.num_kv_heads = 8;
+  q.num_sms = 132;
+  return q;
+}
+
+Lens one_among(std::int64_t longest, std::size_t others, std::int64_t len) {
+  Lens lens(others, len);
+  lens.push_back(longest);
+  return lens;
+}
+
+TEST_CASE("the number of splits is that of the device, or the one that is asked for") {
+  for (const Lens& lens : {Lens{1024}, Lens{131072}, Lens(8, 1024), Lens(64, 8192)}) {
+    DecodeQuestion q = question(lens);
+    const DecodeChoice choice = choose_decode(q);
+    CHECK(choice.num_splits ==
+          choose_num_splits(static_cast<std::int64_t>(lens.size()), 8, lens.front(), 132));
+    CHECK(choice.form == SplitForm::kSeparate);
+    q.num_splits = 5;
+    CHECK(choose_decode(q).num_splits == 5);
+    CHECK(choose_decode(q).reason.find("as attention.num_splits asks for") != std::string::npos);
+  }
+}
+
+TEST_CASE("a choice says what parts there are, and what would do better where it may not") {
+  const Lens one{1024};
+  CHECK(
+      choose_decode(question(one)).reason ==
+      "32 parts for 264 places, none longer than 256 keys; combined by a launch, their own does it "
+      "where attention.split_form asks for it");
+  const Lens skewed = one_among(131072, 63, 1024);
+  CHECK(
+      choose_decode(question(skewed)).reason ==
+      "512 parts for 264 places, none longer than 131072 keys; a plan would deal them out evenly, "
+      "and is made where attention.split_form asks for it");
+  const Lens even(64, 8192);
+  CHECK(choose_decode(question(even)).reason ==
+        "512 parts for 264 places, none longer than 8192 keys");
+  CHECK(choose_decode(question({})).reason == "no decodes");
+  CHECK(choose_decode(question({})).num_splits == 1);
+}
+
+TEST_CASE("splits are joined where that is asked for and there are several") {
+  const Lens one{1024};
+  DecodeQuestion q = question(one);
+  q.form = SplitForm::kJoined;
+  CHECK(choose_decode(q).form == SplitForm::kJoined);
+  CHECK(choose_decode(q).num_splits == 4);
+  q.num_splits = 200;
+  CHECK(choose_decode(q).form == SplitForm::kJoined);
+  q.num_splits = 1;
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+  q.num_splits.reset();
+  q.form = SplitForm::kSeparate;
+  CHECK(choose_decode(q).form == SplitForm::kSeparate);
+}
+
+TEST_CASE("a plan has two parts a multiprocessor over all KV heads and row tiles") {
+  const Lens skewed = one_among(131072, 63, 1024);
+  DecodeQuestion q = question(skewed);
+  q.form = SplitForm::kPlanned;
+  const DecodeChoice choice = choose_decode(q);
+  CHECK(choice.form == SplitForm::kPlanned);
+  CHECK(choice.num_splits == 1);
+  CHECK(choice.num_parts == 33);
+  CHECK(choice.reason ==
+        "33 parts of equal load for each KV head: attention.split_form asks for them");
+  CHECK(heads_decode_parts(132, 8, 32, 8) == 16);  // 32 rows
+  CHECK(heads_decode_parts(132, 1, 64, 64) == 4);
+  CHECK(heads_decode_parts(4, 8, 128, 16) == 1);
+  CHECK(error_of([] { heads_decode_parts(132, 0, 32, 8); }) == "E-SHAPE");
+  CHECK(error_of([] { heads_decode_parts(132, 1, 4, 8); }) == "E-SHAPE");
+}
+
+TEST_CASE("lengths are skewed where the longest piece is more than twice an even share") {
+  CHECK(is_skewed(one_among(131072, 63, 1024), 1, 8, 132));
+  CHECK_FALSE(is_skewed(Lens(64, 8192), 1, 8, 132));
+  CHECK_FALSE(is_skewed(Lens{131072}, 33, 8, 132));
+  CHECK_FALSE(is_skewed(Lens{64, 200}, 1, 8, 132));  // too short for it to count
+  CHECK_FALSE(is_skewed(Lens{}, 1, 8, 132));
+}
+
+TEST_CASE("a plan leaves no place with much more than its share of a skewed batch") {
+  std::vector<std::int32_t> lens(63, 1024);
+  lens.push_back(131072);
+  const DecodePlan plan = plan_decode(lens, 33, kDecodePlanHeadsOverhead);
+  std::int64_t most = 0;
+  std::int64_t total = 0;
+  for (const DecodePart& part : plan.parts) {
+    std::int64_t blocks = 0;
+    for (std::int32_t r = part.begin_req; r <= part.end_req; ++r) {
+      const std::int32_t begin = r == part.begin_req ? part.begin_block : 0;
+      const std::int32_t all = plan.num_blocks[static_cast<std::size_t>(r)];
+      blocks += (r == part.end_req ? part.end_block : all) - begin;
+    }
+    most = std::max(most, blocks);
+    total += blocks;
+  }
+  CHECK(total == 63 * 16 + 2048);
+  CHECK(most * 33 <= total * 107 / 100);
+}
+
+}  // namespace
+}  // namespace attnbench

@@ -1,0 +1,296 @@
+// Decodes whose keys are shared out in other ways than one CTA a row tile, on emulated threads:
+// warps that share a ring, splits joined by the last CTA or a cluster, parts of a plan; and the
+// kernel that makes plans, against the plan of the host.
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "ops/cuda/testing/emulated_attention_testing.h"
+
+#include "kernels/attention/decode_forms.cuh"
+#include "kernels/attention/make_plan.cuh"
+#include "metadata/parts/decode_plan.h"
+#include "ops/plan_rows.h"
+
+namespace attnbench::cuda {
+namespace {
+
+void check_rows(const Rows& actual, const Rows& expected) {
+  CHECK(rows_fault(actual, expected) == "");
+}
+
+/// kRowWarps_ warps a stream, two streams.
+template <class Config, int kRowWarps_>
+struct Shared : Config {
+  static constexpr int kRowWarps = kRowWarps_;
+  static constexpr int kWarps = 2 * kRowWarps_;
+  static constexpr int kStages = 3;
+};
+
+template <class Config>
+Rows decode_whole(const Request& request) {
+  Device<Config> device(request);
+  run_decode<Config>(device.params, attn::WholeRequest{});
+  return device.rows();
+}
+
+/// Rows of several warps, whose last keys only some of them see.
+template <class Config>
+void check_shared(bool with_scales) {
+  for (const int nan_key : {-1, 3, 90, 99}) {
+    CAPTURE(nan_key);
+    Request request = uneven_request(100);
+    request.nan_key = nan_key;
+    request.query_len = 30;
+    check_rows(decode_whole<Shared<Config, 2>>(request), whole_reference(request, with_scales));
+    request.query_len = 61;
+    check_rows(decode_whole<Shared<Config, 4>>(request), whole_reference(request, with_scales));
+  }
+}
+
+/// Splits of a request in the order of `finish`, each by a CTA, the last of which joins them.
+template <class Config>
+struct Joined {
+  Device<Config> device;
+  std::vector<float> values, lse;
+  std::vector<int> arrivals;
+  attn::SplitParams split{};
+  int joins = 0;
+
+  Joined(const Request& request, int num_splits) : device(request), arrivals(1, 0) {
+    const auto rows = static_cast<std::size_t>(num_splits * request.query_len);
+    values.assign(rows * kSize, std::numeric_limits<float>::quiet_NaN());
+    lse.assign(rows, std::numeric_limits<float>::quiet_NaN());
+    split = {num_splits, request.query_len, values.data(), lse.data(), arrivals.data()};
+  }
+  /// What decode_joined() does, CTA by CTA.
+  void finish(int index) {
+    run_decode<Config>(device.params, attn::OneSplit{split, index});
+    if (!attn::is_last_arrival(split.arrivals, split.num_splits)) return;
+    ++joins;
+    using Work = attn::Decode<Config, attn::OneSplit>;
+    const attn::RowTile tile = attn::row_tile(device.params, 0, 0, 0, Work::kTileM);
+    const int bytes = attn::join_bytes(tile.num_rows, split.num_splits, Work::kThreads);
+    EmulatedCta cta(Work::kThreads, static_cast<std::size_t>(bytes));
+    cta.run([&] {
+      attn::join_splits<Config>(device.params, split, tile, reinterpret_cast<float*>(cta.shared()));
+    });
+  }
+};
+
+template <class Config>
+void check_joined(const Request& request, int num_splits, bool with_scales) {
+  CAPTURE(num_splits);
+  Joined<Config> joined(request, num_splits);
+  for (int i = 0; i < num_splits; ++i) joined.finish(i);
+  CHECK(joined.joins == 1);
+  CHECK(joined.arrivals[0] == 0);
+  const Rows first = joined.device.rows();
+  check_rows(first, whole_reference(request, with_scales));
+  // Another order, and the counter that the first run left.
+  std::ranges::fill(joined.device.output, -1.0f);
+  for (int i = num_splits - 1; i >= 0; --i) joined.finish(i);
+  CHECK(joined.joins == 2);
+  const Rows second = joined.device.rows();
+  CHECK(std::memcmp(first.output.data(), second.output.data(), first.output.size() * 8) == 0);
+  CHECK(first.lse == second.lse);
+}
+
+template <class Base, int kParts_>
+struct Clustered : Base {
+  static constexpr int kParts = kParts_;
+};
+
+/// The CTAs of one cluster, one after the other: first their own splits, then their share of the
+/// rows.
+template <class Config>
+Rows decode_cluster(const Request& request) {
+  using Work = attn::Decode<Config, attn::ClusterSplit>;
+  Device<Config> device(request);
+  const attn::RowTile tile = attn::row_tile(device.params, 0, 0, 0, Work::kTileM);
+  constexpr std::size_t kStates = Work::kStreams * Work::kTileM * sizeof(float2);
+  std::vector<std::unique_ptr<EmulatedCta>> ctas;
+  attn::emulated_cluster.clear();
+  for (int rank = 0; rank < Config::kParts; ++rank) {
+    ctas.push_back(std::make_unique<EmulatedCta>(
+        Work::kThreads, static_cast<std::size_t>(Work::kLayout.total) + kStates));
+    attn::emulated_cluster.push_back(ctas.back()->shared());
+  }
+  const auto each = [&](const auto& work) {
+    for (int rank = 0; rank < Config::kParts; ++rank) {
+      EmulatedCta& cta = *ctas[static_cast<std::size_t>(rank)];
+      auto* const states = reinterpret_cast<float2*>(cta.shared() + Work::kLayout.total);
+      const attn::ClusterSplit part{Config::kParts, rank, states,
+                                    cta.shared() + Work::kLayout.rings, Work::kLayout.output_pitch};
+      cta.run([&] {
+        auto one = attn::decode_work<Config>(device.params, part, cta.shared(), tile);
+        work(one, part, rank);
+      });
+    }
+  };
+  each([](auto& work, const attn::ClusterSplit& part, int) { work.run(part.states); });
+  each([&](auto& work, const attn::ClusterSplit& part, int rank) {
+    attn::join_cluster<Config, Config::kParts>(
+        device.params, tile, rank, work.rows(), attn::shared_address(part.states),
+        attn::shared_address(part.outputs), part.output_pitch);
+  });
+  return device.rows();
+}
+
+template <class Config>
+void check_cluster(const Request& request, bool with_scales) {
+  const Rows expected = whole_reference(request, with_scales);
+  check_rows(decode_cluster<Clustered<Config, 2>>(request), expected);
+  check_rows(decode_cluster<Clustered<Config, 8>>(request), expected);
+}
+
+struct PlanConfig {
+  static constexpr int kThreads = 128;
+};
+
+/// A plan in memory as the device has it.
+struct PlanMemory {
+  std::vector<int> starts{0};
+  std::vector<int> seq_lens;
+  std::vector<int> parts, num_splits;
+  std::vector<attn::i64> rows;
+  attn::MakePlanParams params{};
+
+  PlanMemory(const std::vector<int>& lens, const std::vector<int>& query_lens, int num_parts,
+             int overhead)
+      : seq_lens(lens),
+        parts(static_cast<std::size_t>(num_parts * attn::kPlanRecord), -9),
+        num_splits(lens.size() + 1, -9),
+        rows(lens.size() + 1, -9) {
+    for (const int len : query_lens) starts.push_back(starts.back() + len);
+    params = {starts.data(),
+              seq_lens.data(),
+              0,
+              static_cast<int>(lens.size()),
+              num_parts,
+              overhead,
+              parts.data(),
+              num_splits.data(),
+              rows.data()};
+  }
+  void make() {
+    std::vector<attn::i64> sums(PlanConfig::kThreads);
+    EmulatedCta cta(PlanConfig::kThreads, seq_lens.size() * sizeof(attn::PlanRequest));
+    cta.run([&] {
+      attn::make_plan_of<PlanConfig>(params, reinterpret_cast<attn::PlanRequest*>(cta.shared()),
+                                     sums.data());
+    });
+  }
+};
+
+void check_plan(PlanMemory& memory) {
+  const DecodePlan plan =
+      plan_decode(memory.seq_lens, memory.params.num_parts, memory.params.fixed_overhead);
+  CHECK(memory.num_splits == plan.num_splits);
+  CHECK(memory.rows == plan_partial_start_loc(plan.num_splits, memory.starts));
+  CHECK(std::memcmp(memory.parts.data(), plan.parts.data(),
+                    plan.parts.size() * sizeof(DecodePart)) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("warps that share a ring have the rows of one tile between them") {
+  check_shared<CodesConfig>(false);
+  check_shared<F16Config>(false);
+  check_shared<TokenHeadConfig>(true);
+  check_shared<CellsConfig>(true);
+}
+
+TEST_CASE("the CTA that finishes last puts the splits together, whichever it is") {
+  Request request = uneven_request(200);
+  request.sink = 2.0f;
+  for (const int num_splits : {1, 2, 3, 7, 40}) {
+    check_joined<F16Config>(request, num_splits, false);
+    check_joined<TokenHeadConfig>(request, num_splits, true);
+    check_joined<Shared<CodesConfig, 2>>(request, num_splits, false);
+  }
+  request.nan_key = 130;
+  check_joined<F16Config>(request, 3, false);
+}
+
+TEST_CASE("rows without any key become zeros when their splits are joined") {
+  Request request = uneven_request(40);
+  request.query_len = 12;
+  request.seq_len = 5;
+  for (const int num_splits : {2, 5}) check_joined<F16Config>(request, num_splits, false);
+  check_cluster<F16Config>(request, false);
+}
+
+TEST_CASE("the CTAs of a cluster put their splits together through shared memory") {
+  Request request = uneven_request(300);
+  request.sink = 2.0f;
+  check_cluster<F16Config>(request, false);
+  check_cluster<TokenHeadConfig>(request, true);
+  check_cluster<Shared<CodesConfig, 2>>(request, false);
+  request.query_len = 7;
+  check_cluster<Transposed<F16Config>>(request, false);
+  request.nan_key = 295;
+  check_cluster<F16Config>(request, false);
+}
+
+TEST_CASE("the device makes the plan of the host, also after the lengths have changed") {
+  std::mt19937 random(7);
+  for (int i = 0; i < 60; ++i) {
+    const int requests = static_cast<int>(random() % 70);
+    const int num_parts = 1 + static_cast<int>(random() % 40);
+    std::vector<int> lens, query_lens;
+    for (int b = 0; b < requests; ++b) {
+      lens.push_back(static_cast<int>(random() % (b % 9 == 0 ? 9000 : 300)));
+      query_lens.push_back(static_cast<int>(random() % 4));
+    }
+    PlanMemory memory(lens, query_lens, num_parts, static_cast<int>(random() % 6));
+    memory.make();
+    check_plan(memory);
+    for (int& len : memory.seq_lens) len = static_cast<int>(random() % 2000);
+    memory.make();
+    check_plan(memory);
+  }
+}
+
+TEST_CASE("the parts of a plan attend to their blocks of a request, and partial rows keep apart") {
+  Request request = uneven_request(500);
+  request.query_len = 5;
+  request.sink = 1.0f;
+  for (const int num_parts : {1, 3, 5}) {
+    CAPTURE(num_parts);
+    Device<F16Config> device(request);
+    PlanMemory memory({request.seq_len}, {request.query_len}, num_parts, 1);
+    memory.make();
+    const int splits = memory.num_splits[1];
+    const auto rows = static_cast<std::size_t>(splits * request.query_len);
+    std::vector<float> values(rows * kSize, -1.0f), lse(rows, -1.0f);
+    const attn::PlanParams plan{num_parts,          memory.parts.data(), memory.num_splits.data(),
+                                memory.rows.data(), values.data(),       lse.data()};
+    int covered = 0;
+    for (int part = 0; part < num_parts; ++part) {
+      const int* const record = memory.parts.data() + part * attn::kPlanRecord;
+      for (int index = record[0]; index <= record[1]; ++index) {
+        const attn::PlannedSplit split = attn::planned_split(device.params, plan, record, index);
+        // One after the other, without a gap.
+        CHECK(split.keys.begin == covered);
+        covered = std::min(split.keys.end, request.seq_len);
+        run_decode<F16Config>(device.params, split);
+        if (splits == 1) {
+          check_rows(device.rows(), whole_reference(request, false));
+          continue;
+        }
+        const double sink = split.split == 0 ? double{request.sink} : -kInf;
+        const Rows expected = reference(request, false, split.keys.begin,
+                                        std::min(split.keys.end, request.seq_len), sink);
+        const auto first = static_cast<std::size_t>(split.split * request.query_len);
+        const auto past = first + static_cast<std::size_t>(request.query_len);
+        check_rows({{values.data() + first * kSize, values.data() + past * kSize},
+                    {lse.data() + first, lse.data() + past}},
+                   expected);
+      }
+    }
+    CHECK(covered == request.seq_len);
+  }
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,258 @@
+// The Hopper prefill kernel on emulated threads where keys and values are e4m3: transposed values
+// and permuted weights, promoted sums, codes beside queries of 16 bits.
+#include <doctest/doctest.h>
+
+#include "ops/cuda/attention/emulated_hopper_runs_testing.h"
+
+#include <cmath>
+#include <set>
+
+namespace attnbench::cuda {
+namespace {
+
+/// 16-bit queries over e4m3.
+AttendCase converted_batch(const char* name, int head_size = 128, int v_head_size = 128,
+                           int block_size = 0) {
+  AttendCase c = hopper_batch(name, head_size, v_head_size, block_size);
+  c.cache = Dtype::kE4M3;
+  return c;
+}
+
+/// The kernel's constants of e4m3, ragged; the tile of two sums.
+struct Codes128 : Ragged128 {
+  static constexpr attn::Element kQuery = attn::Element::kE4M3;
+  static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 96;
+  static constexpr int kStages = 3;
+  static constexpr int kPromote = 2;
+  static constexpr bool kPingPong = true;
+};
+
+struct CodesPaged : Codes128 {
+  static constexpr int kBlockSize = 16;
+  static constexpr bool kLeft = false;
+};
+struct CodesPaged64 : CodesPaged {
+  static constexpr int kBlockSize = 64;
+};
+
+}  // namespace
+
+TEST_CASE("the order of keys in transposed values is that of weights in registers") {
+  // Thread t has weights of keys 2t, 2t + 1, 2t + 8, 2t + 9 of 16 in one register: columns 4t on.
+  for (int t = 0; t < 4; ++t) {
+    const int keys[] = {2 * t, 2 * t + 1, 2 * t + 8, 2 * t + 9};
+    for (int i = 0; i < 4; ++i) CHECK(attn::code_place(32 + keys[i]) == 32 + 4 * t + i);
+  }
+  std::set<int> rows;
+  for (int column = 0; column < 64; ++column) {
+    const int row = attn::code_row(column);
+    CHECK(row / 16 == column / 16);
+    CHECK(rows.insert(row).second);
+    CHECK(row / 8 % 2 == column % 2);
+  }
+}
+
+TEST_CASE("weights of e4m3 take the places of their keys") {
+  // Score of key n is a number of its own that e4m3 has: its key's index by code.
+  float s[4][4];
+  for (int lane = 0; lane < 4; ++lane) {
+    for (int block = 0; block < 4; ++block) {
+      for (int i = 0; i < 4; ++i) {
+        const int key = block * 8 + lane * 2 + i % 2;
+        s[block][i] = attn::e4m3_to_float(static_cast<attn::u8>(0x20 + key + i / 2 * 0x20));
+      }
+    }
+    attn::u32 p[4];
+    attn::pack_codes(s, 0, p);
+    for (int i = 0; i < 4; ++i) {
+      for (int byte = 0; byte < 4; ++byte) {
+        const int place = i / 2 * 16 + lane * 4 + byte;
+        const int code = static_cast<int>(p[i] >> byte * 8 & 0xFFu) - 0x20 - i % 2 * 0x20;
+        CHECK(attn::code_place(code) == place);
+      }
+    }
+  }
+}
+
+TEST_CASE("the Hopper kernel on emulated threads attends over e4m3: causal, full, windows, pages") {
+  AttendCase c = hopper_codes("e4m3 ragged causal");
+  check<Codes128>(c);
+  c.window_right = -1;
+  check<Codes128>(c);
+  c.window_left = 50;
+  check<Codes128>(c);
+  check<CodesPaged>(hopper_codes("e4m3 pages of 16", 128, 128, 16));
+  check<CodesPaged64>(hopper_codes("e4m3 pages of 64", 128, 128, 64));
+  c = hopper_codes("e4m3 rows without keys", 128, 128, 16);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<CodesPaged>(c);
+}
+
+struct Codes64 : Codes128 {
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kConsumers = 3;
+};
+struct Codes96 : CodesPaged {
+  static constexpr int kHeadSize = 96;
+  static constexpr int kVHeadSize = 96;
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
+};
+struct Codes80 : Codes128 {
+  static constexpr int kHeadSize = 80;
+  static constexpr int kVHeadSize = 80;
+};
+struct Codes192 : Codes128 {
+  static constexpr int kHeadSize = 192;
+};
+struct Codes256 : CodesPaged {
+  static constexpr int kHeadSize = 256;
+  static constexpr int kVHeadSize = 256;
+  static constexpr int kTileN = 64;
+  static constexpr int kPromote = 1;
+  static constexpr bool kPingPong = false;
+};
+struct Codes160 : Codes256 {
+  static constexpr int kHeadSize = 160;
+  static constexpr int kVHeadSize = 160;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has e4m3 heads of all sizes") {
+  check<Codes64>(hopper_codes("e4m3 d64", 64, 64));
+  AttendCase c = hopper_codes("e4m3 d96 to f32", 96, 96, 16);
+  c.output = Dtype::kF32;
+  check<Codes96>(c);
+  check<Codes80>(hopper_codes("e4m3 d80: lines that are not full", 80, 80));
+  check<Codes192>(hopper_codes("e4m3 d192/128", 192, 128));
+  check<Codes256>(hopper_codes("e4m3 d256, by pieces", 256, 256, 16));
+  check<Codes160>(hopper_codes("e4m3 d160, by pieces of 32", 160, 160, 16));
+}
+
+struct CodesCap : CodesPaged {
+  static constexpr bool kSoftCap = true;
+  static constexpr bool kScaleFirst = true;
+};
+struct CodesStages : CodesPaged {
+  static constexpr bool kPersistent = true;
+  static constexpr int kTileN = 64;
+  static constexpr int kStages = 2;
+  static constexpr int kPromote = 1;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has soft cap, sinks and more stages over e4m3") {
+  AttendCase c = hopper_codes("e4m3 soft cap", 128, 128, 16);
+  c.soft_cap = 3.0f;
+  check<CodesCap>(c);
+  c = hopper_codes("e4m3 sinks");
+  c.has_sinks = true;
+  check<Codes128>(c);
+  check<CodesStages>(hopper_codes("e4m3 persistent", 128, 128, 16),
+                     "persistent=1:stages=2:tile_n=64:promote=1:group=3");
+}
+
+TEST_CASE("the Hopper kernel on emulated threads gives NaN of e4m3 to the rows that see them") {
+  check<Codes128>(hopper_codes("e4m3 special values, ragged"), {}, true);
+  AttendCase c = hopper_codes("e4m3 special values, window", 128, 128, 16);
+  check<CodesPaged>(c, {}, true);
+  check<Codes256>(hopper_codes("e4m3 special values, d256", 256, 256, 16), {}, true);
+}
+
+struct Fast128 : Codes128 {
+  static constexpr int kTileN = 192;
+  static constexpr int kStages = 2;
+  static constexpr int kPromote = 0;
+};
+struct FastSumsToF32 : Fast128 {
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
+};
+struct SumsToF32 : Codes128 {
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
+};
+
+/// Equal weights, and values of one sign that need all digits of a sum.
+class OneSign final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void attend(const attn::AttendParams& params) override {
+    const attn::KvParams& kv = params.kv;
+    auto* const query = static_cast<attn::u8*>(const_cast<void*>(params.query));
+    std::fill_n(query, params.query_start_loc[1] * params.query_token_stride, attn::u8{0});
+    auto* const values = static_cast<attn::u8*>(const_cast<void*>(kv.value));
+    for (attn::i64 key = 0; key < params.seq_lens[0]; ++key) {
+      // 1.125 and 1.
+      std::fill_n(values + key * kv.token_stride_value, kv.token_stride_value,
+                  static_cast<attn::u8>(key % 32 == 0 ? 0x39 : 0x38));
+    }
+    inner().attend(params);
+  }
+};
+
+/// By how much of itself the sum over 6,144 keys is off.
+template <class Config>
+double error_of_sums(bool is_fast) {
+  AttendCase c = hopper_codes("values of one sign");
+  c.query_lens = {1};
+  c.context_lens = {6143};
+  c.output = Dtype::kF32;
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  c.fast_fp8_sums = is_fast ? 1 : 0;
+  EmulatedOps<Config> emulated(*cpu, "");
+  OneSign by_kernel(emulated);
+  OneSign by_cpu(*cpu);
+  const double expected = run_attend(by_cpu, c)[0].at(0);
+  return std::fabs(run_attend(by_kernel, c)[0].at(0) / expected - 1);
+}
+
+TEST_CASE("sums of e4m3 products reach f32 tile by tile, and with fast sums keep 13 bits") {
+  CHECK(error_of_sums<SumsToF32>(false) < 3e-4);
+  CHECK(error_of_sums<FastSumsToF32>(true) > 2e-3);
+}
+
+struct Converted128 : Ragged128 {
+  static constexpr attn::Element kKeyValue = attn::Element::kE4M3;
+};
+struct ConvertedPaged : Converted128 {
+  static constexpr int kBlockSize = 16;
+  static constexpr bool kLeft = false;
+};
+struct ConvertedRounded : ConvertedPaged {
+  static constexpr bool kRoundDequantized = true;
+};
+struct ConvertedF16 : Converted128 {
+  static constexpr attn::Element kQuery = attn::Element::kF16;
+  static constexpr attn::Element kOutput = attn::Element::kF16;
+  static constexpr int kHeadSize = 64;
+  static constexpr int kVHeadSize = 64;
+  static constexpr int kTileN = 96;
+  static constexpr bool kPingPong = true;
+};
+struct Converted256 : ConvertedPaged {
+  static constexpr int kHeadSize = 256;
+  static constexpr int kVHeadSize = 256;
+  static constexpr int kConsumers = 2;
+  static constexpr int kTileN = 48;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads decodes e4m3 for queries of 16 bits") {
+  check<Converted128>(converted_batch("bf16 over e4m3"));
+  check<ConvertedPaged>(converted_batch("bf16 over e4m3, pages", 128, 128, 16));
+  AttendCase c = converted_batch("bf16 over e4m3, scaled and rounded", 128, 128, 16);
+  c.round_dequantized = 1;
+  check<ConvertedRounded>(c);
+  c = converted_batch("f16 over e4m3 d64", 64, 64);
+  c.query = c.output = Dtype::kF16;
+  c.has_large_queries = false;
+  check<ConvertedF16>(c);
+  check<Converted256>(converted_batch("bf16 over e4m3 d256", 256, 256, 16));
+  c = converted_batch("special values, bf16 over e4m3");
+  c.has_large_queries = false;
+  check<Converted128>(c, {}, true);
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,241 @@
+// Runs of the Hopper prefill kernel on emulated threads: its own code, with the tiles, boxes and
+// grids that the host gives it, against the CPU operations.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/cuda/testing/emulated_hopper_testing.h"
+
+#include "kernels/attention/hopper/prefill.cuh"
+#include "ops/cuda/attention/hopper_cases_testing.h"
+#include "ops/cuda/attention/hopper_prefill.h"
+#include "ops/forwarding_ops.h"
+
+namespace attnbench::cuda {
+
+/// A kernel's constants, with these of D128 over ragged keys where a case says nothing else.
+struct Ragged128 {
+  static constexpr attn::Element kQuery = attn::Element::kBF16;
+  static constexpr attn::Element kKeyValue = attn::Element::kBF16;
+  static constexpr attn::Element kInt8Value = attn::Element::kF32;  // none
+  static constexpr attn::Element kOutput = attn::Element::kBF16;
+  static constexpr bool kRoundDequantized = false;
+  static constexpr int kPromote = 0;
+  static constexpr int kHeadSize = 128;
+  static constexpr int kVHeadSize = 128;
+  static constexpr int kBlockSize = 0;
+  static constexpr int kConsumers = 3;
+  static constexpr int kTileN = 80;
+  static constexpr int kStages = 2;
+  static constexpr int kLine = 0;
+  static constexpr bool kPingPong = false;
+  static constexpr bool kPersistent = false;
+  static constexpr bool kAhead = false;
+  static constexpr bool kFixedBase = false;
+  static constexpr bool kLeft = true;
+  static constexpr bool kRanges = false;
+  static constexpr bool kWideStores = true;
+  static constexpr attn::Alibi kAlibi = attn::Alibi::kNone;
+  static constexpr bool kSoftCap = false;
+  static constexpr bool kScaleFirst = false;
+};
+
+inline std::string text(bool value) { return value ? "true" : "false"; }
+inline std::string text(int value) { return std::to_string(value); }
+
+/// As a spec writes them, in its order.
+template <class Config>
+std::vector<std::string> constants_of(const attn::AttendParams& params) {
+  return {std::to_string(static_cast<int>(Config::kQuery)),
+          std::to_string(static_cast<int>(Config::kKeyValue)),
+          std::to_string(static_cast<int>(Config::kOutput)),
+          std::to_string(static_cast<int>(Config::kInt8Value)),
+          text(Config::kHeadSize),
+          text(Config::kVHeadSize),
+          text(Config::kBlockSize),
+          text(Config::kRoundDequantized),
+          text(Config::kPromote),
+          text(Config::kConsumers),
+          text(Config::kTileN),
+          text(Config::kStages),
+          text(Config::kLine),
+          text(Config::kPingPong),
+          text(Config::kPersistent),
+          text(Config::kAhead),
+          text(Config::kFixedBase),
+          text(Config::kLeft),
+          text(Config::kRanges),
+          text(Config::kWideStores),
+          std::to_string(static_cast<int>(params.score.alibi)),
+          text(Config::kSoftCap),
+          text(Config::kScaleFirst)};
+}
+inline std::vector<std::string> constants_of(const KernelSpec& spec,
+                                             const attn::AttendParams& params) {
+  std::vector<std::string> values;
+  for (const auto& [name, value] : spec.constants) {
+    if (name == "attn::Element kQuery") {
+      values.push_back(std::to_string(static_cast<int>(params.query_element)));
+    } else if (name == "attn::Element kKeyValue") {
+      values.push_back(std::to_string(static_cast<int>(params.kv.element)));
+    } else if (name == "attn::Element kInt8Value") {
+      const bool is_int8 = params.int8.query_scale != nullptr;
+      const attn::Element element = is_int8 ? params.int8.value_element : attn::Element::kF32;
+      values.push_back(std::to_string(static_cast<int>(element)));
+    } else if (name == "attn::Element kOutput") {
+      values.push_back(std::to_string(static_cast<int>(params.output_element)));
+    } else if (name == "attn::Alibi kAlibi") {
+      values.push_back(std::to_string(static_cast<int>(params.score.alibi)));
+    } else {
+      values.push_back(value);
+    }
+  }
+  return values;
+}
+
+/// Writes NaN and infinities into the values of the first request before it attends, where some
+/// rows see them and others do not. Memory is the host's.
+class SpecialValues final : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void attend(const attn::AttendParams& params) override {
+    const bool is_code = params.kv.element == attn::Element::kE4M3;
+    REQUIRE((is_code || params.kv.element == attn::Element::kBF16));
+    const auto put = [&](int key, int head, int column, float value) {
+      const attn::KvParams& kv = params.kv;
+      attn::i64 at = head * kv.head_stride_value + column;
+      if (kv.block_table == nullptr) {
+        at += key * kv.token_stride_value;
+      } else {
+        at += kv.block_table[key / kv.block_size] * kv.block_stride +
+              key % kv.block_size * kv.token_stride_value;
+      }
+      auto* const values = static_cast<char*>(const_cast<void*>(kv.value));
+      const attn::u16 code = attn::bf16_from_float(value);
+      if (is_code) {
+        values[at] = value < 0 ? '\xFF' : '\x7F';  // NaN: there is no infinity
+      } else {
+        std::memcpy(values + at * 2, &code, sizeof code);
+      }
+    };
+    constexpr float kInf = std::numeric_limits<float>::infinity();
+    put(200, 0, 5, std::numeric_limits<float>::quiet_NaN());
+    put(230, 0, 6, kInf);
+    put(231, 0, 7, -kInf);
+    put(232, 1, 63, kInf);
+    put(250, 1, 63, -kInf);
+    put(10, 1, 0, kInf);  // every row sees it
+    inner().attend(params);
+  }
+};
+
+/// attend() by emulated CTAs, everything else by the CPU.
+template <class Config>
+class EmulatedOps final : public ForwardingOps {
+ public:
+  EmulatedOps(Ops& cpu, const std::string& options)
+      : ForwardingOps(cpu),
+        options_(options + (options.empty() ? "" : ":") +
+                 (Config::kAhead ? "ahead=1" : "ahead=0")) {}
+
+  void attend(const attn::AttendParams& params) override {
+    using Shape = attn::HopperShape<Config>;
+    const Target target = target_of_sm(90);
+    REQUIRE(hopper_prefill_misfit(target, params) == "");
+    const HopperPlan plan = hopper_plan(params, options_);
+    const AttendKernel kernel = hopper_prefill_kernel(params, plan);
+    REQUIRE(constants_of(kernel.spec, params) == constants_of<Config>(params));
+    REQUIRE(kernel.threads == Shape::kThreads);
+    const TensorMap key_map = hopper_key_map(params, plan);
+    const TensorMap value_map = hopper_value_map(params, plan);
+    const attn::TensorMap keys = emulated_map(key_map);
+    const attn::TensorMap values = emulated_map(value_map);
+    const TensorMap query_map = plan.tile.ahead ? hopper_query_map(params) : key_map;
+    const attn::TensorMap queries = emulated_map(query_map);
+    const attn::HopperGrid grid = hopper_grid(params, plan);
+    gridDim.x = static_cast<unsigned>(hopper_shape(target, params, plan).grid_x);
+    if (Config::kPersistent) gridDim.x = std::min(gridDim.x, 2u);  // several items a CTA
+    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+      EmulatedCta cta(Shape::kThreads, static_cast<std::size_t>(kernel.shared_bytes));
+      EmulatedHopper hopper;
+      running_hopper = &hopper;
+      std::memset(cta.shared(), 0xFF, static_cast<std::size_t>(kernel.shared_bytes));
+      cta.run([&] {
+        const Shape shape{params, grid, cta.shared(), 0, save_};
+        if (threadIdx.x == 0) shape.init_barriers();
+        __syncthreads();
+        attn::run_hopper_roles<Config>(shape, keys, values, queries);
+      });
+      CHECK_FALSE(hopper.has_open_work());
+      ++num_ctas;
+    }
+  }
+  /// By producers, as hopper_prefill_saving does.
+  void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
+                            const attn::AttendParams& params) override {
+    save_ = &save;
+    attend(params);
+    save_ = nullptr;
+  }
+  int num_ctas = 0;
+
+ private:
+  std::string options_;
+  const attn::Int8CacheWriteParams* save_ = nullptr;
+};
+
+inline bool close_enough(double a, double b, double tolerance) {
+  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
+  if (std::isinf(a) || std::isinf(b)) return a == b;
+  return std::fabs(a - b) <= tolerance / 2 + tolerance * (1e-2 + std::fabs(b));
+}
+
+/// Every element is as near as `tolerance` says.
+inline void check_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
+                       double tolerance) {
+  REQUIRE(actual.size() == expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    CAPTURE(i);
+    std::int64_t wrong = 0;
+    std::int64_t at = -1;
+    for (std::int64_t j = 0; j < expected[i].num_elements(); ++j) {
+      if (close_enough(static_cast<double>(actual[i].at(j)), static_cast<double>(expected[i].at(j)),
+                       tolerance)) {
+        continue;
+      }
+      if (wrong++ == 0) at = j;
+    }
+    CAPTURE(at);
+    if (at >= 0) {
+      CAPTURE(actual[i].at(at));
+      CAPTURE(expected[i].at(at));
+      CHECK(wrong == 0);
+    }
+  }
+}
+
+/// The case gives by Config's kernel what it gives on the CPU.
+template <class Config>
+void check(AttendCase c, const std::string& options = {}, bool has_special_values = false) {
+  CAPTURE(c.name);
+  CAPTURE(Config::kHeadSize);
+  CAPTURE(options);
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedOps<Config> emulated(*cpu, options);
+  SpecialValues special_cpu(*cpu);
+  SpecialValues special_emulated(emulated);
+  Ops& reference = has_special_values ? static_cast<Ops&>(special_cpu) : *cpu;
+  Ops& kernel = has_special_values ? static_cast<Ops&>(special_emulated) : emulated;
+  const std::vector<Tensor> expected = run_attend(reference, c);
+  const std::vector<Tensor> actual = run_attend(kernel, c);
+  CHECK(emulated.num_ctas > 0);
+  // As on a GPU: P is rounded to 16 bits, and so is the output; or P to e4m3, relative to bases
+  // that differ.
+  const double tolerance = Config::kQuery == attn::Element::kE4M3   ? 1e-1
+                           : Config::kQuery == attn::Element::kBF16 ? 4e-2
+                                                                    : 1e-2;
+  check_same(actual, expected, tolerance);
+}
+
+}  // namespace attnbench::cuda

@@ -1,0 +1,146 @@
+#include "ops/cuda/attention/hopper_tiles.h"
+
+#include "core/error.h"
+#include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/vector_choice.h"
+
+namespace attnbench::cuda {
+namespace {
+
+constexpr int kLeastStages = 2;
+constexpr int kMostStages = 4;
+
+/// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
+int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead) {
+  const bool scales_first = params.score.soft_cap > 0.0f ||
+                            params.score.alibi != attn::Alibi::kNone ||
+                            !(params.score.softmax_scale > 0.0f);
+  const int columns = params.head_size;
+  const int v_columns = params.v_head_size;
+  if (consumers == 2) return columns <= 128 && v_columns <= 128 ? 128 : 64;
+  if (columns <= 64 && v_columns <= 64) return scales_first || ahead ? 96 : 128;
+  return columns <= 128 && v_columns <= 96 ? 96 : 80;
+}
+
+/// The most stages that fit, beside the queries of two tiles where they come ahead. Why not two,
+/// which do for tiles of many rows: one multiprocessor has to draw three times its share of the
+/// memory for tiles of few, and what is on its way is what it has places for.
+int stages_for(const Target& target, attn::HopperTile tile) {
+  for (tile.stages = kMostStages; tile.stages > kLeastStages; --tile.stages) {
+    const int bytes = attn::hopper_layout_of(tile, tile.ahead ? 2 : 1).total;
+    if (bytes <= target.max_shared_bytes) break;
+  }
+  return tile.stages;
+}
+
+bool has_option(std::string_view options, std::string_view name) {
+  return fmt::format(":{}", options).find(fmt::format(":{}=", name)) != std::string::npos;
+}
+
+std::string misfit(const Target& target, const AttendCall& call) {
+  if (call.operation != AttendOperation::kTiles) {
+    return fmt::format("it has no form of {}: it works by a list of tiles",
+                       operation_name(call.operation));
+  }
+  return hopper_tiles_misfit(target, *call.params, *call.list);
+}
+
+void launch_tiles(Launcher& launcher, const AttendCall& call) {
+  const attn::AttendParams& params = *call.params;
+  const attn::TileListParams& list = *call.list;
+  const HopperPlan plan = hopper_tiles_plan(launcher.target(), params, list,
+                                            parse_forced_kernel(launcher.forced_kernel()).options);
+  const AttendKernel kernel = hopper_tiles_kernel(params, list, plan);
+  if (kernel.shared_bytes > launcher.target().max_shared_bytes) {
+    fail(ErrorKind::kUnsupported,
+         "kernel hopper_tiles: {}: {} bytes of shared memory, {} are there", plan.reason,
+         kernel.shared_bytes, launcher.target().max_shared_bytes);
+  }
+  launch(launcher, kernel.spec, hopper_tiles_shape(kernel, list, plan), params,
+         hopper_key_map(params, plan), hopper_value_map(params, plan),
+         // A kernel that does not read it takes any map.
+         plan.tile.ahead ? hopper_query_map(params) : hopper_key_map(params, plan), list);
+}
+
+}  // namespace
+
+HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& params,
+                             const attn::TileListParams& list, std::string_view options) {
+  HopperPlan plan = hopper_plan(params, options);
+  const int consumers = list.tile_rows / attn::kConsumerRows;
+  const bool stays_asked = has_option(options, "persistent");
+  // A CTA for each tile has no next one.
+  if (stays_asked && !plan.persistent && !has_option(options, "ahead")) plan.tile.ahead = false;
+  // The tiles of a cascade are short, and their starts would count.
+  if (!stays_asked) plan.persistent = list.parts.num_splits > 1;
+  plan.tile.consumers = consumers;
+  if (!has_option(options, "tile_n")) {
+    plan.tile.tile_n = tile_n_for(params, consumers, plan.tile.ahead);
+  }
+  if (!has_option(options, "stages")) plan.tile.stages = stages_for(target, plan.tile);
+  plan.ping_pong = false;
+  plan.tile.line = 0;  // of ragged keys
+  plan.fixed_base = false;
+  plan.reason = fmt::format("{} tiles of {} rows by {} keys, {} stages, {}", list.num_tiles,
+                            list.tile_rows, plan.tile.tile_n, plan.tile.stages,
+                            plan.tile.ahead ? "dealt to CTAs, queries ahead"
+                            : plan.stays()  ? "dealt to CTAs"
+                                            : "a CTA each");
+  return plan;
+}
+
+std::string hopper_tiles_misfit(const Target& target, const attn::AttendParams& params,
+                                const attn::TileListParams& list) {
+  if (params.kv.block_table == nullptr) return "ragged keys: a list names pages";
+  if (params.score.mm_ranges != nullptr) {
+    return "bidirectional ranges, which reach past the keys of a tile";
+  }
+  if (size_of_element(params.query_element) != 2 || size_of_element(params.kv.element) != 2) {
+    return fmt::format("{} queries over {} keys: it multiplies elements of 16 bits",
+                       short_name(params.query_element), short_name(params.kv.element));
+  }
+  if (list.tile_rows != 2 * attn::kConsumerRows && list.tile_rows != 3 * attn::kConsumerRows) {
+    return fmt::format("tiles of {} rows: it takes 128 or 192", list.tile_rows);
+  }
+  if (std::string reason = hopper_prefill_misfit(target, params); !reason.empty()) return reason;
+  if (list.tile_rows == 192 && (params.head_size > 192 || params.v_head_size > 128)) {
+    return fmt::format("192 rows of head sizes {} and {}: the registers of three consumers",
+                       params.head_size, params.v_head_size);
+  }
+  const HopperPlan plan = hopper_tiles_plan(target, params, list);
+  const int bytes = attn::hopper_layout(plan.tile).total;
+  return bytes <= target.max_shared_bytes
+             ? ""
+             : fmt::format("{} bytes of shared memory are needed, {} are there", bytes,
+                           target.max_shared_bytes);
+}
+
+AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::TileListParams& list,
+                                 const HopperPlan& plan) {
+  const bool has_parts = list.parts.num_splits > 1;
+  AttendKernel kernel = hopper_prefill_kernel(params, plan);
+  kernel.spec.source = "attention/hopper/tiles.cuh";
+  kernel.spec.function = "attn::hopper_tiles";
+  kernel.spec.constants.emplace_back("bool kTileList", "true");
+  kernel.spec.constants.emplace_back("bool kParts", has_parts ? "true" : "false");
+  // Three consumers hold O, S and P to the last register: 4 bytes were seen.
+  if (!plan.stays()) kernel.spec.allowed_spill_bytes += 8;
+  kernel.spec.name =
+      fmt::format("hopper_tiles{} {}x{}{}{}", problem_name(params), plan.tile_rows(),
+                  plan.tile.tile_n, has_parts ? " parts" : "", plan.stays() ? "" : " a CTA each");
+  return kernel;
+}
+
+LaunchShape hopper_tiles_shape(const AttendKernel& kernel, const attn::TileListParams& list,
+                               const HopperPlan& plan) {
+  LaunchShape shape;
+  shape.grid_x = plan.stays() && list.num_tiles > 0 ? list.num_ctas : list.num_tiles;
+  shape.threads = kernel.threads;
+  shape.shared_bytes = kernel.shared_bytes;
+  return shape;
+}
+
+const AttendCandidate kHopperTilesCandidate{"hopper_tiles", misfit, nullptr, launch_tiles,
+                                            hopper_options_misfit};
+
+}  // namespace attnbench::cuda

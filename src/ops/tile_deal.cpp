@@ -1,0 +1,203 @@
+#include "ops/tile_deal.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "core/error.h"
+
+namespace attnbench {
+namespace {
+
+// Estimates for D = Dv = 128 on one H200, of which only the ratios count. A tile's start and end:
+// its list entry, its queries and the first keys come one after another (about 0.5 us each).
+constexpr std::int64_t kStartNs = 2000;
+// 512 bytes of a key at 85 GB/s: what a multiprocessor reads when others leave it the memory.
+constexpr std::int64_t kKeyPs = 6000;
+// 192 rows by 80 keys at 783 TFLOP/s of 132 multiprocessors: 1.33 us, 86 ps a row and key.
+constexpr std::int64_t kRowKeyPs = 86;
+constexpr int kColumns = 256;  // that the estimates are of
+
+constexpr int kLeastPartKeys = 128;
+constexpr int kMostParts = 64;
+
+std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Keys of a sequence that its packed rows before `end_row` see.
+std::int64_t keys_before(const TileSequence& sequence, std::int64_t end_row, const TileForm& form) {
+  std::int64_t end = sequence.key_end;
+  if (form.causal) {
+    end = std::min(end, sequence.context_len + quotient_up(end_row, form.group));
+  }
+  return std::max<std::int64_t>(end - sequence.key_begin, 0);
+}
+
+struct Costed {
+  attn::AttendTile tile;
+  std::int64_t ns;
+};
+
+void sort_by_cost(std::vector<Costed>& tiles) {
+  std::ranges::stable_sort(tiles, std::greater<>(), &Costed::ns);
+}
+
+std::int64_t sum_of(const std::vector<Costed>& tiles) {
+  return std::accumulate(tiles.begin(), tiles.end(), std::int64_t{0},
+                         [](std::int64_t sum, const Costed& t) { return sum + t.ns; });
+}
+
+/// Both kinds in their order, mixed so that the share of either that is under way stays the same.
+/// The multiplying tiles run ahead by the longest of them: what starts last has to be short, and
+/// they are the longer ones as a rule.
+std::vector<Costed> mixed(const std::vector<Costed>& multiplying,
+                          const std::vector<Costed>& reading, int num_ctas) {
+  const auto total_m = static_cast<double>(sum_of(multiplying));
+  const auto total_r = static_cast<double>(sum_of(reading));
+  const double wall = (total_m + total_r) / num_ctas;
+  const double longest = multiplying.empty() ? 0 : static_cast<double>(multiplying.front().ns);
+  const double pace = std::max(0.0, 1 - longest / std::max(wall, 1.0));  // 0: all of them first
+  std::vector<Costed> all;
+  all.reserve(multiplying.size() + reading.size());
+  double done_m = 0;
+  double done_r = 0;
+  std::size_t m = 0;
+  std::size_t r = 0;
+  while (m < multiplying.size() || r < reading.size()) {
+    const bool multiplies = r == reading.size() ||
+                            (m < multiplying.size() && pace * done_m * total_r <= done_r * total_m);
+    const Costed& next = multiplies ? multiplying[m++] : reading[r++];
+    (multiplies ? done_m : done_r) += static_cast<double>(next.ns);
+    all.push_back(next);
+  }
+  return all;
+}
+
+/// Each tile to the CTA that is free first.
+void deal(const std::vector<Costed>& order, int num_ctas, TileDeal& result) {
+  using Free = std::pair<std::int64_t, int>;  // since when, CTA
+  std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+  for (int cta = 0; cta < num_ctas; ++cta) free.emplace(0, cta);
+  std::vector<std::vector<int>> of_cta(static_cast<std::size_t>(num_ctas));
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    auto [since, cta] = free.top();
+    free.pop();
+    since += order[i].ns;
+    result.longest_ns = std::max(result.longest_ns, since);
+    result.total_ns += order[i].ns;
+    of_cta[static_cast<std::size_t>(cta)].push_back(static_cast<int>(i));
+    free.emplace(since, cta);
+    result.tiles.push_back(order[i].tile);
+  }
+  result.cta_start.push_back(0);
+  for (const std::vector<int>& tiles : of_cta) {
+    result.cta_tiles.insert(result.cta_tiles.end(), tiles.begin(), tiles.end());
+    result.cta_start.push_back(static_cast<int>(result.cta_tiles.size()));
+  }
+}
+
+}  // namespace
+
+TileCost tile_cost(int rows, std::int64_t keys, const TileForm& form) {
+  const std::int64_t products = rows * kRowKeyPs;
+  const std::int64_t key = std::max(kKeyPs, products) * form.columns / kColumns;
+  return {kStartNs + keys * key / 1000, products > kKeyPs};
+}
+
+int tile_rows_for(int head_size, int v_head_size, std::int64_t most_rows) {
+  const bool holds_192 = head_size <= 192 && v_head_size <= 128;
+  return holds_192 && most_rows > 1024 ? 192 : 128;
+}
+
+TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& form, int num_ctas) {
+  if (form.tile_rows < 1 || form.group < 1 || form.num_kv_heads < 1 || num_ctas < 1) {
+    fail(ErrorKind::kInternal, "tiles of {} rows, groups of {}, {} KV heads, {} CTAs",
+         form.tile_rows, form.group, form.num_kv_heads, num_ctas);
+  }
+  std::vector<Costed> reading;      // bound by the memory
+  std::vector<Costed> multiplying;  // bound by the tensor cores
+  for (const TileSequence& sequence : sequences) {
+    const std::int64_t rows = std::int64_t{sequence.num_tokens} * form.group;
+    for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
+      attn::AttendTile tile{};
+      tile.first_token = sequence.first_token;
+      tile.first_row = static_cast<int>(first);
+      tile.num_rows = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
+      tile.context_len = sequence.context_len;
+      tile.table_row = sequence.table_row;
+      tile.key_begin = sequence.key_begin;
+      tile.key_end = sequence.key_end;
+      tile.part = static_cast<unsigned short>(sequence.part);
+      const TileCost cost =
+          tile_cost(tile.num_rows, keys_before(sequence, first + tile.num_rows, form), form);
+      for (int head = 0; head < form.num_kv_heads; ++head) {
+        tile.kv_head = static_cast<unsigned short>(head);
+        (cost.is_product_bound ? multiplying : reading).push_back({tile, cost.ns});
+      }
+    }
+  }
+  sort_by_cost(reading);
+  sort_by_cost(multiplying);
+  TileDeal result;
+  deal(mixed(multiplying, reading, num_ctas), num_ctas, result);
+  return result;
+}
+
+int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSequence> own,
+                 const TileForm& form, int num_ctas) {
+  std::int64_t total = 0;
+  std::int64_t longest = 0;
+  std::int64_t most_keys = 0;
+  const auto add = [&](std::int64_t tokens, std::int64_t keys) {
+    const std::int64_t rows = tokens * form.group;
+    std::int64_t most = 0;
+    for (std::int64_t first = 0; first < rows; first += form.tile_rows) {
+      const auto tile = static_cast<int>(std::min<std::int64_t>(form.tile_rows, rows - first));
+      const std::int64_t ns = tile_cost(tile, keys, form).ns;
+      total += ns * form.num_kv_heads;
+      most = std::max(most, ns);
+    }
+    return most;
+  };
+  for (const SharedKeys& prefix : prefixes) {
+    longest = std::max(longest, add(prefix.num_tokens, prefix.num_keys));
+    most_keys = std::max<std::int64_t>(most_keys, prefix.num_keys);
+  }
+  for (const TileSequence& sequence : own) {
+    add(sequence.num_tokens, std::max(sequence.key_end - sequence.key_begin, 0));
+  }
+  const std::int64_t share = std::max<std::int64_t>(total / num_ctas / 2, 1);
+  const std::int64_t most = std::max<std::int64_t>(most_keys / kLeastPartKeys, 1);
+  return static_cast<int>(std::clamp<std::int64_t>(quotient_up(longest, share), 1,
+                                                   std::min<std::int64_t>(most, kMostParts)));
+}
+
+std::vector<TileSequence> cascade_sequences(std::span<const SharedKeys> prefixes,
+                                            std::vector<TileSequence> own, int parts,
+                                            int block_size) {
+  std::vector<TileSequence> sequences;
+  for (const SharedKeys& prefix : prefixes) {
+    if (prefix.num_tokens == 0) continue;
+    const std::int64_t blocks = prefix.num_keys / block_size;
+    for (int part = 0; part < parts; ++part) {
+      TileSequence sequence;
+      sequence.first_token = prefix.first_token;
+      sequence.num_tokens = prefix.num_tokens;
+      sequence.table_row = prefix.table_row;
+      sequence.key_begin = static_cast<int>(blocks * part / parts * block_size);
+      sequence.key_end = static_cast<int>(blocks * (part + 1) / parts * block_size);
+      sequence.context_len = sequence.key_end;  // every row sees every key
+      sequence.part = part;
+      sequences.push_back(sequence);
+    }
+  }
+  for (TileSequence& sequence : own) {
+    if (sequence.num_tokens == 0) continue;
+    sequence.part = parts;
+    sequences.push_back(sequence);
+  }
+  return sequences;
+}
+
+}  // namespace attnbench
