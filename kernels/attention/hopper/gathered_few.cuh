@@ -241,6 +241,21 @@ __device__ __forceinline__ void attend_few(float (&output)[kFewBlocks][8], FewSt
   }
 }
 
+/// Calls visit(address, value) for every number of the output that this thread has.
+template <class Visit>
+__device__ __forceinline__ void visit_few(const float (&output)[kFewBlocks][8],
+                                          const LatentThread& thread, const Visit& visit) {
+#pragma unroll
+  for (int block = 0; block < kFewBlocks; ++block) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int row = few_row(thread, i / 4 * 2 + i % 2);
+      const int column = thread.warp * 16 + thread.lane / 4 + i / 2 % 2 * 8;
+      visit(few_output_at(block, row, column), output[block][i]);
+    }
+  }
+}
+
 /// What is left of an item: its output and LSE, or a partial result. By both warpgroups.
 template <class Config, int kHalf, class Work>
 __device__ __forceinline__ void store_few(const AttendParams& params, const Work& work,
@@ -277,23 +292,12 @@ __device__ __forceinline__ void store_few(const AttendParams& params, const Work
     lse[own] = latent_lse(maximum, total);
   }
   rescale_few(output, own_factor);
-  const auto each = [&](const auto& visit) {
-#pragma unroll
-    for (int block = 0; block < kFewBlocks; ++block) {
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        const int row = few_row(thread, i / 4 * 2 + i % 2);
-        const int column = thread.warp * 16 + thread.lane / 4 + i / 2 % 2 * 8;
-        visit(few_output_at(block, row, column), output[block][i]);
-      }
-    }
-  };
   if constexpr (kHalf == 1) {
-    each([](u32 at, float value) { store_word(at, float_bits(value)); });
+    visit_few(output, thread, [](u32 at, float value) { store_word(at, float_bits(value)); });
   }
   sync_threads_of(kBothHalves, 256);
   if constexpr (kHalf == 0) {
-    each([](u32 at, float value) {
+    visit_few(output, thread, [](u32 at, float value) {
       store_word(at, float_bits(value + float_from_bits(load_word(at))));
     });
     if (thread.warp == 0 && thread.lane < 4) {
