@@ -109,8 +109,9 @@ AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& ent
       {"int kValueVector", std::to_string(values)},
       {"int kRowsPerThread", std::to_string(rows_per_thread)},
       {"int kMinCtas", two_ctas ? "2" : "1"}};
-  // Two registers too few are less of a loss than half the threads.
-  kernel.spec.allowed_spill_bytes = two_ctas && rows_per_thread == 4 ? 16 : 0;
+  // A few registers too few are less of a loss than half the threads: 52 bytes of splits were seen.
+  const int spill_bytes = entry == "f32_splits" ? 56 : 16;
+  kernel.spec.allowed_spill_bytes = two_ctas && rows_per_thread == 4 ? spill_bytes : 0;
   kernel.spec.name = entry + problem_name(params);
   kernel.tile_rows = 16 * rows_per_thread;
   kernel.threads = kThreads;

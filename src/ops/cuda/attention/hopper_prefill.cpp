@@ -157,9 +157,9 @@ bool has_columns_of(const TileChoice& tile, const attn::AttendParams& params) {
 /// The first that fits, or the last.
 const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params) {
   const auto fits = [&](const TileChoice& tile) {
-    // Why: what transforms scores takes registers too; 128 keys of three consumers would spill, and
+    // Why: what transforms scores takes registers too; 112 keys of three consumers would spill, and
     // beside two sums 96.
-    const int least_spilling = has_e4m3_products(params) ? 96 : 128;
+    const int least_spilling = has_e4m3_products(params) ? 96 : 112;
     const bool has_room =
         !scales_first(params) || tile.consumers == 2 || tile.tile_n < least_spilling;
     return has_room && params.head_size <= tile.most_columns &&
@@ -206,6 +206,8 @@ std::string ahead_misfit(const attn::AttendParams& params) {
 
 /// Why not where bytes may not depend on the batch: the longest request would choose the tile.
 bool works_ahead(const attn::AttendParams& params) {
+  // Of 256 columns what transforms scores leaves no registers for it.
+  if (params.v_head_size > 192 && scales_first(params)) return false;
   return params.batch_invariant == 0 && params.max_query_len <= kAheadTokens &&
          ahead_misfit(params).empty();
 }
@@ -625,8 +627,12 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
       {"bool kSoftCap", flag(soft_cap)},
       {"bool kScaleFirst", flag(scales_first(params))}};
-  // O of 256 columns beside a soft cap and masks of every kind: 36 bytes were seen.
+  // O of 256 columns beside a soft cap and masks of every kind: 36 bytes were seen, and 16 of 128
+  // columns beside fewer of keys.
   kernel.spec.allowed_spill_bytes = params.v_head_size > 192 ? 64 : 0;
+  if (params.head_size < params.v_head_size) {
+    kernel.spec.allowed_spill_bytes = std::max<int>(kernel.spec.allowed_spill_bytes, 16);
+  }
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
   kernel.tile_rows = plan.tile_rows();
