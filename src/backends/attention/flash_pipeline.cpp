@@ -246,7 +246,8 @@ class FlashPipeline : public AttentionPipeline {
     const std::int64_t columns = table.dim(1);
     std::vector<int> pages;
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::int64_t skipped = skipped_keys[i] / part.kv.block_size;
+      // A batch of nothing but padding has a table without columns.
+      const std::int64_t skipped = std::min(skipped_keys[i] / part.kv.block_size, columns);
       const auto* const row = table.data<std::int32_t>() + rows[i] * columns;
       pages.insert(pages.end(), row + skipped, row + columns);
       pages.insert(pages.end(), static_cast<std::size_t>(skipped), -1);  // never read

@@ -148,7 +148,7 @@ TEST_CASE("backends held to different kernels take turns on the same operations"
   for (int round = 0; round < 2; ++round) {
     CHECK(kernel_of_turn(0) == "attn::general");
     CHECK(kernel_of_turn(1) == "attn::prefill");
-    CHECK(kernel_of_turn(2) == "attn::prefill");  // the first that fits
+    CHECK(kernel_of_turn(2) == "attn::hopper_prefill");  // the first that fits
   }
 }
 

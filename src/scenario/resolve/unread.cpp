@@ -154,6 +154,9 @@ void add_mla(std::vector<ReadRule>& rules) {
   rules.push_back({"mla.sparse_topk",
                    [](const Problem& p) { return is_mla(p) || is_op(p, OpKind::kIndexTopk); },
                    "attention.type mla or op.name index_topk", "op.name", kOfModel});
+  for (const char* key : {"mla.sparse.valid", "mla.sparse.duplicates"}) {
+    rules.push_back({key, is_sparse, "attention.type mla and mla.sparse_topk", "mla.sparse_topk"});
+  }
   rules.push_back({"mla.sparse.indices", is_sparse, "attention.type mla and mla.sparse_topk",
                    "mla.sparse_topk"});
   rules.push_back({"mla.index_n_heads",
@@ -167,9 +170,6 @@ void add_mla(std::vector<ReadRule>& rules) {
                    },
                    "mla.sparse.indices indexer or op.name index_key_cache or index_logits",
                    "mla.sparse.indices", kOfModel});
-  for (const char* key : {"mla.sparse.valid", "mla.sparse.duplicates"}) {
-    rules.push_back({key, is_sparse, "attention.type mla and mla.sparse_topk", "mla.sparse_topk"});
-  }
   rules.push_back({"mla.q_pad_num_heads", is_mla, kMla});
   for (const char* key : {"mla.kv_b_proj.dtype", "mla.kv_b_proj.block_size"}) {
     rules.push_back({key, is_mla, kMla, {}, kOfModel});
@@ -289,8 +289,8 @@ void add_batch(std::vector<ReadRule>& rules) {
   rules.push_back(
       {"batch_options.treat_short_extends_as_decodes", has_decodes, kDecodes, "op.name"});
   rules.push_back({"cascade.common_prefix_len", has_block_table, kBlocks, "op.name"});
-  rules.push_back({"cascade.groups", attends_pages, kPagedAttention});
   rules.push_back({"cascade.mode", attends_pages, kPagedAttention});
+  rules.push_back({"cascade.groups", attends_pages, kPagedAttention});
   rules.push_back({kRanks, divides,
                    "an attention.type other than op, or op.name reshape_and_cache or dcp_correct",
                    "op.name"});

@@ -27,12 +27,19 @@ std::vector<Problem> cases_of_all_kinds() {
         base_text("batch: q1s64\nkv_cache: {int8_level: 1}\noutput_quant: {type: fp8_static}\n"),
         std::string(
             "name: t\nattention: {type: encoder, num_heads: 8, head_size: 64}\nbatch: q8\n"),
-        mla, mla + "mla: {sparse_topk: 128}\n", images + "batch: q8\n",
+        mla,
+        mla + "mla: {sparse_topk: 128}\n",
+        mla + "mla: {sparse_topk: 128, sparse: {indices: indexer}}\n",
+        images + "batch: q8\n",
         images + "mm_encoder: {images: [[28, 28]], attn_dtype: fp8, fp8_scale_save_path: s.json}\n",
-        op + "op: {name: reshape_and_cache, tokens: 8}\n", op + "op: {name: merge, tokens: 8}\n",
-        op + "op: {name: gather, tokens: 8}\n", op + "op: {name: rope, tokens: 8}\n",
-        op + "op: {name: quantize, tokens: 8}\n", op + "op: {name: dcp_correct, tokens: 8}\n",
-        op + "op: {name: mm_quant, tokens: 8}\n", op + "op: {name: metadata, tokens: 8}\n",
+        op + "op: {name: reshape_and_cache, tokens: 8}\n",
+        op + "op: {name: merge, tokens: 8}\n",
+        op + "op: {name: gather, tokens: 8}\n",
+        op + "op: {name: rope, tokens: 8}\n",
+        op + "op: {name: quantize, tokens: 8}\n",
+        op + "op: {name: dcp_correct, tokens: 8}\n",
+        op + "op: {name: mm_quant, tokens: 8}\n",
+        op + "op: {name: metadata, tokens: 8}\n",
         base_text(
             "batch: q1s64\nkv_cache: {dtype: fp8, calculate_kv_scales: true, layers: 2}\n")}) {
     // Entries of a gather have the sizes of mla, so that head_size is left out.
