@@ -21,6 +21,7 @@ from tool import BINARY, TINY, TIME_LIMIT_S
 NOT_HERE = (
     ("--device cuda", "needs a GPU"), ("FLASH_ATTN@", "needs a GPU"), ("cuda.json", "needs a GPU"),
     ("gpu_test", "needs a GPU"), ("gpu_suites", "needs a GPU"), ("scripts/hopper_", "needs a GPU"),
+    ("split_choice.py", "reads what a GPU wrote"),
     ("./scripts/test", "is what runs this"), ("./scripts/attnbench", "builds; documents_test runs the rest"),
 )  # fmt: skip
 # Blocks that other tests run, by page and a word of theirs.

@@ -135,7 +135,7 @@ class Refusals(PluginTest):
         for settings, reason in (
             (("kv_cache.int8_level=1", "op.cache_layout=IX"), UNDECLARED.format("INT8_CODES")),
             (("kv_cache.dtype=int8_per_token_head",), "cache layout TR not supported"),
-            (("kv_cache.dtype=int4_per_token_head",), "kv_cache_dtype not supported"),
+            (("kv_cache.dtype=int4_per_token_head", "attention.head_size=32"), "kv_cache_dtype not supported"),
             (("dcp.world_size=2",), UNDECLARED.format("DCP")),
             (("attention.v_head_size=24",), "v_head_size not supported"),
             (("op.mla=true", "attention.num_kv_heads=1", "attention.head_size=192",

@@ -149,6 +149,11 @@ void FarOps::attend_plan(const attn::AttendParams& p, const attn::PlanParams& pl
   finish(false);
 }
 
+void FarOps::attend_tiles(const attn::AttendParams& p, const attn::TileListParams& list) {
+  inner().attend_tiles(moved(p), list);
+  finish(false);
+}
+
 attn::AttendParams FarOps::moved_sparse(attn::AttendParams p, attn::SparseParams& sparse) {
   // Slots are 32 bits, so the distance is what they can name; the offsets exceed 2^31 elements all
   // the same, because a slot has hundreds of them.
@@ -246,6 +251,15 @@ attn::MlaCacheWriteParams FarOps::moved(attn::MlaCacheWriteParams p) {
 
 void FarOps::write_mla_cache(const attn::MlaCacheWriteParams& p) {
   inner().write_mla_cache(moved(p));
+  finish(true);
+}
+void FarOps::write_index_cache(const attn::IndexCacheWriteParams& p) {
+  const std::int64_t blocks = far_units(p.block_stride);
+  attn::IndexCacheWriteParams far = p;
+  far.cache = static_cast<unsigned char*>(
+      static_cast<void*>(move(p.cache, bytes_of(blocks, p.block_stride, 1))));
+  far.slot_mapping = moved_slots(p.slot_mapping, p.num_slots, blocks * p.block_size);
+  inner().write_index_cache(far);
   finish(true);
 }
 void FarOps::rope_and_write_mla_cache(const attn::RopeParams& rope,

@@ -26,6 +26,7 @@ class FarOps final : public ForwardingOps {
   void attend_splits(const attn::AttendParams& p, const attn::SplitParams& split) override;
   void attend_segments(const attn::AttendParams& p, const attn::SegmentParams& segments) override;
   void attend_plan(const attn::AttendParams& p, const attn::PlanParams& plan) override;
+  void attend_tiles(const attn::AttendParams& p, const attn::TileListParams& list) override;
   void attend_sparse(const attn::AttendParams& p, const attn::SparseParams& sparse) override;
   void attend_sparse_plan(const attn::AttendParams& p, const attn::SparseParams& sparse,
                           const attn::PlanParams& plan) override;
@@ -34,6 +35,7 @@ class FarOps final : public ForwardingOps {
   void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
                             const attn::AttendParams& p) override;
   void write_mla_cache(const attn::MlaCacheWriteParams& p) override;
+  void write_index_cache(const attn::IndexCacheWriteParams& p) override;
   void rope_and_write_cache(const attn::RopeParams& rope, const attn::CacheWriteParams& p) override;
   void rope_and_write_mla_cache(const attn::RopeParams& rope,
                                 const attn::MlaCacheWriteParams& p) override;

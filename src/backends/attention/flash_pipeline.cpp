@@ -248,6 +248,10 @@ class FlashPipeline : public AttentionPipeline {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       // A batch of nothing but padding has a table without columns.
       const std::int64_t skipped = std::min(skipped_keys[i] / part.kv.block_size, columns);
+      if (rows[i] >= table.dim(0)) {  // a batch without requests
+        pages.insert(pages.end(), static_cast<std::size_t>(columns), -1);
+        continue;
+      }
       const auto* const row = table.data<std::int32_t>() + rows[i] * columns;
       pages.insert(pages.end(), row + skipped, row + columns);
       pages.insert(pages.end(), static_cast<std::size_t>(skipped), -1);  // never read

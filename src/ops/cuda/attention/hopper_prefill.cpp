@@ -594,6 +594,16 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
                            target.max_shared_bytes);
 }
 
+/// What was seen: O, S and P take nearly all registers of three consumers, and of two whose O has
+/// 256 columns. More than that spills only what transforms scores and what finds ranges.
+static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPlan& plan) {
+  if (params.score.mm_ranges != nullptr) return 240;
+  if (params.v_head_size > 192) return 64;
+  if (stored_bytes(params) == 1) return 48;
+  if (plan.tile.consumers < 3) return 0;
+  return scales_first(params) ? 64 : 32;
+}
+
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::ScoreParams& score = params.score;
   const bool soft_cap = score.soft_cap > 0.0f;
@@ -627,12 +637,7 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
       {"bool kSoftCap", flag(soft_cap)},
       {"bool kScaleFirst", flag(scales_first(params))}};
-  // O of 256 columns beside a soft cap and masks of every kind: 36 bytes were seen, and 16 of 128
-  // columns beside fewer of keys.
-  kernel.spec.allowed_spill_bytes = params.v_head_size > 192 ? 64 : 0;
-  if (params.head_size < params.v_head_size) {
-    kernel.spec.allowed_spill_bytes = std::max<int>(kernel.spec.allowed_spill_bytes, 16);
-  }
+  kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
   kernel.tile_rows = plan.tile_rows();

@@ -24,6 +24,15 @@ class Tensor(numpy.ndarray):
     def to(self, dtype):
         return self.astype(dtype)
 
+    def split(self, sizes, axis):
+        return numpy.split(self, numpy.cumsum(sizes)[:-1], axis)
+
+    def copy_(self, other):
+        self[...] = other
+
+    def fill_(self, value):
+        self[...] = value
+
     def data_ptr(self):
         return self.ctypes.data
 
