@@ -328,6 +328,9 @@ Cell padding_rows(const Target& target) {
     return NotApplicable{"what is gathered are tokens of requests"};
   }
   if (target.op == OpKind::kMetadata) return NotApplicable{kIntegersAlone};
+  if (target.op == OpKind::kIndexLogits || target.op == OpKind::kIndexTopk) {
+    return NotApplicable{"index queries and logits have a row for each token"};
+  }
   const bool from_projection =
       target.op == OpKind::kMmQuant || (target.op == OpKind::kQuantize && !target.latents);
   if (target.rotates() || from_projection) {
@@ -346,6 +349,10 @@ Cell strided_views(const Target& target) {
   }
   if (target.op == OpKind::kGather) return NotApplicable{"reads pages, not rows"};
   if (target.op == OpKind::kMetadata) return NotApplicable{kIntegersAlone};
+  if (target.op == OpKind::kIndexKeyCache || target.op == OpKind::kIndexLogits ||
+      target.op == OpKind::kIndexTopk) {
+    return NotApplicable{"StridedOps spreads no rows of the indexer"};
+  }
   return Variations{{.label = "NaN between the rows", .demand = Demand::kStridedViews}};
 }
 

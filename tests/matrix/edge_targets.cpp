@@ -240,9 +240,9 @@ void add_operations(std::vector<Target>& all) {
   all.push_back(operation(OpKind::kRope, "", {{"op.rope_style", "gptj"}}));
   all.push_back(latent_operation(OpKind::kRope, ""));
   all.push_back(operation(OpKind::kMerge, ""));
-  for (const OpKind kind : {OpKind::kIndexKeyCache, OpKind::kIndexLogits, OpKind::kIndexTopk}) {
-    all.push_back(operation(kind, "", {{"mla.sparse_topk", "16"}, {"mla.index_n_heads", "4"}}));
-  }
+  all.push_back(operation(OpKind::kIndexKeyCache, ""));
+  all.push_back(operation(OpKind::kIndexLogits, "", {{"mla.index_n_heads", "4"}}));
+  all.push_back(operation(OpKind::kIndexTopk, "", {{"mla.sparse_topk", "16"}}));
   all.push_back(operation(OpKind::kMerge, " into fp8",
                           {{"output_quant.type", "fp8_static"}, {"output_quant.scale", "0.021"}}));
   for (const char* comm : {"ag_rs", "ag_ar", "a2a"}) {
