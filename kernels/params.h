@@ -140,7 +140,7 @@ struct AttendParams {
   int max_query_len;
   int e4m3_probability;  // 1: e^(s - m) * kE4M3ProbabilityShift is rounded to e4m3 for P V (§10.5);
                          //   the sum of the row is of the values before it
-  int fast_fp8_sums;     // 1: sums of e4m3 products may keep what the matrix units keep (§10.5)
+  int fast_fp8_sums;  // 1: sums of e4m3 products may keep what the matrix units keep (§10.5)
 };
 
 /// Keys of a request are dealt to splits in whole tiles of this many, so that the splits of all

@@ -29,8 +29,8 @@ struct SourceRow {
 };
 
 /// Sources of the key rows [S] in request order; the same serve for values and latents. Empty where
-/// only shapes are wanted. Key rows of a shared prefix (cascade) are the same in every request of its
-/// group.
+/// only shapes are wanted. Key rows of a shared prefix (cascade) are the same in every request of
+/// its group.
 std::vector<SourceRow> key_sources(const Problem& problem);
 
 /// Draws [sources.size(), width] into the first rows of `tensor`: element i of a row is element

@@ -17,8 +17,8 @@
 
 #include "backends/backend.h"
 #include "bench/cases/case.h"
-#include "bench/memo.h"
 #include "bench/cases/screening.h"
+#include "bench/memo.h"
 #include "core/problem/problem.h"
 #include "inputs/mm_inputs.h"
 #include "reference/attention.h"

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "bench/cases/case.h"
-#include "bench/memo.h"
 #include "bench/cases/probe.h"
 #include "bench/cases/screening.h"
 #include "bench/judge/blind.h"
 #include "bench/judge/judge.h"
+#include "bench/memo.h"
 #include "core/problem/problem.h"
 #include "core/tensor.h"
 #include "inputs/cache/kv_scales.h"

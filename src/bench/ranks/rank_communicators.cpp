@@ -83,7 +83,8 @@ class NcclCommunicator final : public Communicator {
     bool all_came = false;
     while (!all_came) {
       const bool joined = group_.has_joined(kRoundMs);
-      all_came = channel.broadcast(joined ? kJoined : kStillJoining, kJoinPhase, kJoinLimitS) == kJoined;
+      all_came =
+          channel.broadcast(joined ? kJoined : kStillJoining, kJoinPhase, kJoinLimitS) == kJoined;
       check_limit(limit);
     }
     while (!group_.has_joined(kRoundMs)) check_limit(limit);

@@ -173,7 +173,8 @@ TEST_CASE("the Hopper prefill kernel over e4m3 compiles, without undeclared spil
   });
 }
 
-TEST_CASE("the kernel of a list of tiles compiles for Hopper without spills or products that wait") {
+TEST_CASE(
+    "the kernel of a list of tiles compiles for Hopper without spills or products that wait") {
   check_compiles([](int sm) {
     std::vector<KernelSpec> specs;
     if (sm < 90) return specs;

@@ -354,8 +354,8 @@ TEST_CASE("the covering cases take every kernel, and every one of them is forced
   }
   CHECK(taken.size() == attend_candidates().size());
   // Those of latents and of lists of tiles are the choice wherever they fit.
-  CHECK(fitting == std::set<std::string>{"decode", "hopper_prefill", "prefill", "hopper_gathered",
-                                         "general"});
+  CHECK(fitting ==
+        std::set<std::string>{"decode", "hopper_prefill", "prefill", "hopper_gathered", "general"});
 }
 
 TEST_CASE("splits with counters are joined by a cluster, the last CTA, or a launch of its own") {
