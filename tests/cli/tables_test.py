@@ -77,7 +77,7 @@ class Tables(ToolTest):
                     self.assertEqual(len(set(rows)), len(rows), text)
 
     def test_what_has_no_room_is_named(self):
-        text = "\n".join(self.on_terminal(48, "run", "sweep.yaml", "--backend", "TRITON_ATTN"))
+        text = "\n".join(self.on_terminal(40, "run", "sweep.yaml", "--backend", "TRITON_ATTN"))
         self.assertIn("no room for", text)
         self.assertIn("--csv", text)
 
