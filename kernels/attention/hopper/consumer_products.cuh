@@ -288,13 +288,14 @@ struct HopperProducts : HopperPlace<Config> {
     const bool alone = is_alone();
     const int all = alone ? kWarpgroupThreads : Shape::kConsumerThreads;
     const int barrier = alone ? kOwnBarrier + consumer : kConsumerBarrier;
-    uint4* const words = reinterpret_cast<uint4*>(shape.memory + Shape::kLayout.value +
-                                                  values.stage * Shape::kLayout.value_bytes);
-    const int first = hidden(alone ? thread : consumer * kWarpgroupThreads + thread);
     if constexpr (Shape::kChecks) {
       await(shape.value_checked(values.stage), values.parity);
       if (*shape.found(values.stage) == 0) return;
-    } else {
+    }
+    uint4* const words = reinterpret_cast<uint4*>(shape.memory + Shape::kLayout.value +
+                                                  values.stage * Shape::kLayout.value_bytes);
+    const int first = hidden(alone ? thread : consumer * kWarpgroupThreads + thread);
+    if constexpr (!Shape::kChecks) {
       await(shape.value_full(values.stage), values.parity);
       if constexpr (Shape::kInt8Values == 1) return;  // whatever int8 codes are, they are finite
       u32 found = 0;
