@@ -152,6 +152,7 @@ class BothForms {
         forms_(inputs, dims, nullptr, options.reference),
         batcher_(inputs, dims, rows),
         heads_(forms_.all_heads()) {
+    if (options.second_form_flops <= 0) return;
     double flops = 0;
     for (const MlaBatchPlan& plan : batcher_.plans()) {
       if (only_form(inputs, plan.is_decode)) continue;
@@ -171,7 +172,7 @@ class BothForms {
       const auto first = compute(forms_, form, batch, heads_);
       if (!first) return false;
       place_part(*first, heads_, plan.row_begin, result);
-      if (only) continue;
+      if (only || second_heads_ == 0) continue;
       const std::vector<int> chosen = spread_heads(dims_.num_heads, second_heads_, i);
       const auto second = compute(forms_, other(form), batch, chosen);
       if (!second) return false;
@@ -189,7 +190,7 @@ class BothForms {
   MlaForms<double> forms_;
   MlaBatcher batcher_;
   std::vector<int> heads_;
-  std::int64_t second_heads_ = 1;
+  std::int64_t second_heads_ = 0;
 };
 
 /// Difference of two results in units of the allowed one; infinite where only one is finite.
