@@ -57,6 +57,7 @@ MlaCapability flash_mla_sparse() {
   c.max_heads = 128;
   c.too_many_heads = "sparse MLA with {} heads, more than 128";
   c.head_tile = 64;
+  c.sparse_operands = true;
   c.builder = MetadataBuilder::kFlashMlaSparse;
   return c;
 }

@@ -39,6 +39,9 @@ class PluginProblem {
   PluginProblem(const PluginProblem&) = delete;
   PluginProblem& operator=(const PluginProblem&) = delete;
 
+  /// Makes it the attention of a rank of a decode-context group over its `context_lens` [B] keys.
+  void set_rank(int rank, const std::vector<std::int32_t>& context_lens);
+
   const AttnbenchProblem* get() const { return &view_; }
 
  private:
