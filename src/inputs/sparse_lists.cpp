@@ -114,7 +114,8 @@ SparseLists slice_lists(const SparseLists& lists, std::int64_t first, std::int64
   return own;
 }
 
-JoinedKeys join_extra_keys(const MlaInputs& inputs, const Latents& own, const Latents& extra) {
+JoinedKeys join_extra_keys(const MlaInputs& inputs, const LatentRows& own,
+                           const LatentRows& extra) {
   const auto requests = static_cast<std::int64_t>(inputs.seq_lens.size());
   const std::int64_t num_extra = requests == 0 ? 0 : extra.kv_c.dim(0) / requests;
   JoinedKeys joined;

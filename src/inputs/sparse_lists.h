@@ -61,12 +61,12 @@ struct JoinedKeys {
 };
 
 /// Latents of all requests, as drawn or dequantised.
-struct Latents {
+struct LatentRows {
   const Tensor& kv_c;
   const Tensor& k_pe;
 };
 
 /// `own` are S keys, `extra` B * extra_keys, both of one type. `inputs` has a second cache.
-JoinedKeys join_extra_keys(const MlaInputs& inputs, const Latents& own, const Latents& extra);
+JoinedKeys join_extra_keys(const MlaInputs& inputs, const LatentRows& own, const LatentRows& extra);
 
 }  // namespace attnbench

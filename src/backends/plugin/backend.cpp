@@ -15,6 +15,7 @@
 #include "backends/plugin/dcp_pipeline.h"
 #include "backends/plugin/mla_pipeline.h"
 #include "backends/plugin/mla_prefill_pipeline.h"
+#include "backends/plugin/mm_pipeline.h"
 #include "backends/plugin/op_pipeline.h"
 #include "backends/plugin/pipeline.h"
 #include "core/error.h"
@@ -57,6 +58,7 @@ class PluginBackend final : public Backend {
     const bool has_ranks =
         problem.dcp.world_size > 1 && problem.attention.type != AttentionType::kOp;
     if (has_ranks) return reasons_of_calls(dcp_calls(problem, device_), problem);
+    if (is_fp8_encoder(problem)) return own_reasons(*mm_fp8_call(problem, device_), problem);
     return own_reasons(PluginProblem(problem, device_), problem);
   }
 
@@ -108,6 +110,9 @@ class PluginBackend final : public Backend {
     if (problem.attention.type == AttentionType::kOp) {
       if (inputs.op == nullptr) fail(ErrorKind::kInternal, "{}: no operands were given", name());
       return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, loaded(), device_);
+    }
+    if (is_fp8_encoder(problem)) {
+      return std::make_unique<PluginMmPipeline>(problem, inputs, ops, loaded(), device_);
     }
     if (problem.dcp.world_size > 1) {
       return std::make_unique<PluginDcpPipeline>(problem, inputs, ops, loaded(), device_);
@@ -164,6 +169,11 @@ class PluginBackend final : public Backend {
         undeclared(*view.get(), problem.attention.type, plugin_.table);
     for (std::string& reason : asked(*view.get())) reasons.push_back(std::move(reason));
     return reasons;
+  }
+
+  static bool is_fp8_encoder(const Problem& problem) {
+    return problem.attention.type == AttentionType::kMmEncoder &&
+           problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
   }
 
   bool takes_mla_prefills() const {

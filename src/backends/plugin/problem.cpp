@@ -303,6 +303,12 @@ PluginProblem::PluginProblem(const Problem& problem, int first_request,
   if (view_.v_head_size != view_.head_size) view_.features |= ATTNBENCH_V_HEAD_SIZE;
 }
 
+void PluginProblem::set_encoder_codes(int head_size) {
+  view_.head_size = view_.v_head_size = head_size;
+  view_.kv_cache_dtype = ATTNBENCH_FP8_E4M3;
+  view_.features |= ATTNBENCH_FP8_QUERY | ATTNBENCH_FP8_KV;
+}
+
 void PluginProblem::set_rank(int rank, const std::vector<std::int32_t>& context_lens) {
   seq_lens_.assign(context_lens.begin(), context_lens.end());
   view_.seq_lens = seq_lens_.data();
@@ -379,7 +385,7 @@ void PluginProblem::set_cache(const Problem& problem, Dtype element) {
 namespace {
 
 /// What int8 attention has no definition for (§13.2), or no tensors to hand over.
-void add_int8_reasons(const Problem& problem, Refusals& reasons) {
+void add_users_int8_reasons(const Problem& problem, Refusals& reasons) {
   const AttentionSpec& a = problem.attention;
   if (problem.kv_cache.int8_level == 0) return;
   reasons.int8_with_fp8_cache(is_quantised(problem.kv_cache.dtype));
@@ -392,7 +398,7 @@ void add_int8_reasons(const Problem& problem, Refusals& reasons) {
 
 /// As those of FLASH_ATTN (§13.2), whose steps are around the kernel, and what only whole steps of
 /// ours have. Ranks in processes of their own have no kernel of a user.
-void add_dcp_reasons(const Problem& problem, Refusals& reasons) {
+void add_users_dcp_reasons(const Problem& problem, Refusals& reasons) {
   const AttentionSpec& a = problem.attention;
   if (problem.dcp.world_size == 1) return;
   if (a.type != AttentionType::kDecoder) return reasons.dcp();
@@ -421,9 +427,9 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   if (a.type == AttentionType::kOp) return operation_refusals(problem);
   Refusals reasons(problem);
   reasons.kv_cache_dtype(has_inner_scales(cache.dtype) && !has_token_head_codes(cache.dtype));
-  add_int8_reasons(problem, reasons);
+  add_users_int8_reasons(problem, reasons);
   reasons.quantised_kv_of_encoder(has_direct_kv(a.type));
-  add_dcp_reasons(problem, reasons);
+  add_users_dcp_reasons(problem, reasons);
   reasons.chunks();
   reasons.cross_layer_cache();
   reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
@@ -432,9 +438,11 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   // §14.2 has limits for e4m3 queries over e4m3 keys only, as the native backends take them.
   const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
   const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
-  reasons.add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
-  reasons.e4m3_probability(!e4m3_operands);
-  reasons.fast_fp8_sums(!e4m3_operands);
+  reasons.add_if(fp8_query && !e4m3_operands, "fp8 query");
+  reasons.add_if(fp8_encoder && problem.mm_encoder.amax == AmaxKind::kSigned,
+                 "scales by signed elements, which other signs change");
+  reasons.e4m3_probability(!e4m3_operands && !fp8_encoder);
+  reasons.fast_fp8_sums(!e4m3_operands && !fp8_encoder);
   return reasons.take();
 }
 
