@@ -61,6 +61,35 @@ std::optional<ReferenceOutput> compute(MlaForms<Real>& forms, Form form, const M
   return form == Form::kMqa ? forms.mqa(batch, heads) : forms.mha(batch, heads);
 }
 
+/// A sink behind the attention (§3.5). What a row may err by shrinks with it, and the LSE's own
+/// error moves the factor.
+void apply_sinks(std::span<const float> sinks, ReferenceOutput& result) {
+  if (sinks.empty()) return;
+  const std::size_t num_rows = result.rows.size();
+  const auto heads = static_cast<std::size_t>(result.num_heads);
+  const auto width = static_cast<std::size_t>(result.v_head_size);
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    for (std::size_t head = 0; head < heads; ++head) {
+      const double lse = result.lse[head * num_rows + row];
+      // Of an infinite sink the exponential is 0 or infinite, as it has to be.
+      const double factor =
+          std::isinf(lse) && lse < 0 ? 0.0 : 1 / (1 + std::exp(double{sinks[head]} - lse));
+      const std::size_t pair = row * heads + head;
+      double squares = 0;
+      for (std::size_t v = 0; v < width; ++v) {
+        double& value = result.output[pair * width + v];
+        squares += value * value;
+        value *= factor;
+      }
+      if (!result.row_size.empty()) result.row_size[pair] *= factor;
+      if (result.output_loss.empty() || result.lse_loss.empty()) continue;
+      result.output_loss[pair] =
+          factor *
+          (result.output_loss[pair] + (1 - factor) * result.lse_loss[pair] * std::sqrt(squares));
+    }
+  }
+}
+
 /// All rows, each batch in the form that `form_of` names.
 template <typename Real, typename FormOf>
 std::optional<ReferenceOutput> compute_all(const MlaReferenceInputs& inputs,
@@ -79,6 +108,7 @@ std::optional<ReferenceOutput> compute_all(const MlaReferenceInputs& inputs,
     if (!part) return std::nullopt;
     place_part(*part, heads, plan.row_begin, result);
   }
+  apply_sinks(inputs.sinks, result);
   return result;
 }
 
@@ -273,6 +303,7 @@ std::optional<ReferenceOutput> mla_reference(const MlaReferenceInputs& inputs,
   MlaAgreement local;
   BothForms both(inputs, dims, rows, options);
   if (!both.compute_into(result, agreement != nullptr ? *agreement : local)) return std::nullopt;
+  apply_sinks(inputs.sinks, result);
   return result;
 }
 
