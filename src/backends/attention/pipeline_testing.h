@@ -2,7 +2,6 @@
 // the float64 reference.
 #pragma once
 
-#include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include <algorithm>

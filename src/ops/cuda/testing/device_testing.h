@@ -2,7 +2,6 @@
 // the reason, where there is none.
 #pragma once
 
-#include <doctest/doctest.h>
 #include <unistd.h>
 
 #include <cmath>

@@ -2,8 +2,6 @@
 // results held against those of the CPU.
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <cmath>
 #include <cstring>
 #include <functional>
