@@ -5,13 +5,10 @@
 
 namespace attnbench::cuda {
 
-/// Families, head sizes, formats and features, each at least once.
-inline std::vector<AttendCase> attend_cases() {
+/// Of many query rows.
+inline std::vector<AttendCase> prefill_attend_cases() {
   using enum Dtype;
-  const std::vector<int> few{1, 1, 0, 3};
-  const std::vector<int> contexts{0, 300, 0, 77};
-  const std::vector<int> single{1, 1, 0, 1};
-  std::vector<AttendCase> cases{
+  return {
       {.name = "prefill d128 causal"},
       {.name = "prefill d128 ragged window", .block_size = 0, .window_left = 20},
       {.name = "prefill d32 f16",
@@ -74,7 +71,12 @@ inline std::vector<AttendCase> attend_cases() {
        .has_token_head_scales = true,
        .has_large_queries = false,
        .last_value_scale = 1e20f}};
-  const std::vector<AttendCase> decodes{
+}
+
+/// Of few query rows, whole or by parts.
+inline std::vector<AttendCase> decode_attend_cases() {
+  using enum Dtype;
+  std::vector<AttendCase> cases{
       {.name = "decode d128"},
       {.name = "decode d192", .head_size = 192, .v_head_size = 192},
       {.name = "decode d64 f16 distance alibi",
@@ -172,14 +174,22 @@ inline std::vector<AttendCase> attend_cases() {
        .v_head_size = 160,
        .form = AttendForm::kSegments,
        .has_sinks = true}};
-  for (AttendCase c : decodes) {
-    c.query_lens = c.form == AttendForm::kSegments ? single : few;
-    c.context_lens = contexts;
+  for (AttendCase& c : cases) {
+    if (c.form == AttendForm::kSegments) {
+      c.query_lens = {1, 1, 0, 1};
+    } else {
+      c.query_lens = {1, 1, 0, 3};
+    }
+    c.context_lens = {0, 300, 0, 77};
     c.group = 7;
-    cases.push_back(c);
   }
-  // At most 8 rows, whose products are transposed.
-  std::vector<AttendCase> single_rows{
+  return cases;
+}
+
+/// Of at most 8 rows, whose products are transposed.
+inline std::vector<AttendCase> single_row_attend_cases() {
+  using enum Dtype;
+  std::vector<AttendCase> cases{
       {.name = "decode of few rows d256 soft cap",
        .head_size = 256,
        .v_head_size = 256,
@@ -199,22 +209,35 @@ inline std::vector<AttendCase> attend_cases() {
        .form = AttendForm::kSplits,
        .alibi = attn::Alibi::kDistance,
        .has_token_head_scales = true}};
-  for (AttendCase c : single_rows) {
-    c.query_lens = single;
-    c.context_lens = contexts;
+  for (AttendCase& c : cases) {
+    c.query_lens = {1, 1, 0, 1};
+    c.context_lens = {0, 300, 0, 77};
     c.group = 7;
-    cases.push_back(c);
   }
-  // More CTAs than multiprocessors, two of which then share one.
-  std::vector<AttendCase> crowds{
+  return cases;
+}
+
+/// More CTAs than multiprocessors, two of which then share one.
+inline std::vector<AttendCase> crowd_attend_cases() {
+  using enum Dtype;
+  std::vector<AttendCase> cases{
       {.name = "decode of many requests"},
       {.name = "decode e4m3 of many requests", .cache = kE4M3},
       {.name = "decode i8 of many requests", .cache = kI8, .has_token_head_scales = true}};
-  for (AttendCase c : crowds) {
+  for (AttendCase& c : cases) {
     c.query_lens.assign(80, 1);
     c.context_lens.assign(80, 0);
     for (std::size_t b = 0; b < 80; ++b) c.context_lens[b] = static_cast<int>(b * 37 % 150);
-    cases.push_back(c);
+  }
+  return cases;
+}
+
+/// Families, head sizes, formats and features, each at least once.
+inline std::vector<AttendCase> attend_cases() {
+  std::vector<AttendCase> cases = prefill_attend_cases();
+  for (const auto& more :
+       {decode_attend_cases(), single_row_attend_cases(), crowd_attend_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
 }
