@@ -16,7 +16,8 @@ constexpr int kCodeHeadMultiple = 16;  // of heads in e4m3 (§10.5)
 
 std::unique_ptr<PluginProblem> mm_fp8_call(const Problem& problem, const PluginDevice& device) {
   auto call = std::make_unique<PluginProblem>(problem, device);
-  call->set_encoder_codes(static_cast<int>(round_up(problem.attention.head_size, kCodeHeadMultiple)));
+  call->set_encoder_codes(
+      static_cast<int>(round_up(problem.attention.head_size, kCodeHeadMultiple)));
   return call;
 }
 
@@ -86,7 +87,8 @@ PipelineOutput PluginMmPipeline::read_output(bool with_cache) {
 std::optional<SampleSide> PluginMmPipeline::sample_side() {
   std::optional<SampleSide> side = ours_->sample_side();
   if (!side) return side;
-  side->first_reader = users_.attend_step;
+  // The query is read by a step of ours in front of the kernel, which quantises it: first_reader
+  // stays.
   side->read = [this, read = side->read] {
     PipelineOutput output = read();
     kernel_->convert_lse(output);
