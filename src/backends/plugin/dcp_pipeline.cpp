@@ -94,7 +94,8 @@ PipelineOutput PluginDcpPipeline::read_output(bool with_cache) {
 std::optional<SampleSide> PluginDcpPipeline::sample_side() {
   std::optional<SampleSide> side = ours_->sample_side();
   if (!side) return side;
-  side->first_reader = users_.attend_step;
+  // The query is read by a step of ours in front of the kernel, which gathers it: first_reader
+  // stays.
   side->read = [this] { return read_output(false); };
   if (plugin_.returned == nullptr) return side;
   side->collect = [this] {

@@ -87,7 +87,8 @@ PipelineOutput PluginMmPipeline::read_output(bool with_cache) {
 std::optional<SampleSide> PluginMmPipeline::sample_side() {
   std::optional<SampleSide> side = ours_->sample_side();
   if (!side) return side;
-  side->first_reader = users_.attend_step;
+  // The query is read by a step of ours in front of the kernel, which quantises it: first_reader
+  // stays.
   side->read = [this, read = side->read] {
     PipelineOutput output = read();
     kernel_->convert_lse(output);

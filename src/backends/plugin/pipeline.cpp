@@ -217,7 +217,8 @@ std::string PluginPipeline::changed_input() {
 std::optional<SampleSide> PluginPipeline::sample_side() {
   std::optional<SampleSide> side = AttentionPipeline::sample_side();
   // Why not earlier: another stream could begin while the cache is written, which is not counted.
-  side->first_reader = attend_step();
+  // Codes of int8 are made of the query in front of the kernel.
+  if (!int8_) side->first_reader = attend_step();
   if (int8_) {
     int8_->change(*side);
     // Codes of another query are not those that the stage expects.
