@@ -96,17 +96,15 @@ void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
           MmSource{kv.key, keys, p.num_kv_heads, kv.token_stride_key, kv.head_stride_key},
           MmSource{kv.value, keys, p.num_kv_heads, kv.token_stride_value, kv.head_stride_value}});
   const int padded = fp8_->padded_head_size();
-  const bool sliced = padded != p.head_size;
+  const bool sliced = padded != p.head_size && !problem().mm_encoder.fp8_fused;
   if (sliced) {
     padded_output_ =
         memory().workspace_of(p.output_element, num_rows() * p.num_heads * padded, "padded output");
   }
   add_step(side_step(
       "quantise", [this] { fp8_->quantise(); }, fp8_->traffic_bytes()));
-  add_attend_step("attend", [this] {
-    void* output = padded_output_ != nullptr ? padded_output_ : params().output;
-    ops().attend(fp8_->attend_params(params(), output));
-  });
+  add_attend_step("attend",
+                  [this] { ops().attend(fp8_->attend_params(params(), padded_output_)); });
   if (sliced) add_slice_step();
 }
 

@@ -103,11 +103,29 @@ float amax(Ops& ops, AmaxKind kind, const Tensor& tensor) {
   return largest;
 }
 
-/// Where largest values are taken: nothing to do for the CPU.
+/// Of a whole tensor as rows of 8 elements, or of single ones.
+attn::PatternCountParams shape_of_counts(const Tensor& tensor, bool by_head) {
+  attn::PatternCountParams params{};
+  if (by_head) {
+    params.num_tokens = tensor.dim(0);
+    params.num_heads = static_cast<int>(tensor.dim(1));
+    params.head_size = static_cast<int>(tensor.dim(2));
+  } else {
+    params.num_heads = 1;
+    params.head_size = tensor.num_elements() % 8 == 0 ? 8 : 1;
+    params.num_tokens = tensor.num_elements() / params.head_size;
+  }
+  return params;
+}
+
+/// Where tensors are counted: nothing to do for the CPU.
 void take_device(const std::string& name, CalibrationOptions& options) {
   const DeviceChoice device = choose_device(name, "");
   if (!device.refusals.empty()) fail(ErrorKind::kUnsupported, "{}", device.refusals.front());
-  if (device.is_cuda()) options.device_amax = amax_on(open_ops(device, 0, ""), options.amax);
+  if (!device.is_cuda()) return;
+  const std::shared_ptr<Ops> ops = open_ops(device, 0, "");
+  options.device_amax = amax_on(ops, options.amax);
+  options.device_counts = counts_on(ops);
 }
 
 /// Tensors come from one place. Errors: kUsage.
@@ -185,6 +203,35 @@ std::function<std::optional<float>(const Tensor&)> amax_on(std::shared_ptr<Ops> 
   return [ops = std::move(ops), kind](const Tensor& tensor) -> std::optional<float> {
     if (!is_served(tensor)) return std::nullopt;
     return amax(*ops, kind, tensor);
+  };
+}
+
+std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_head)> counts_on(
+    std::shared_ptr<Ops> ops) {
+  using Counts = std::vector<std::int64_t>;
+  return [ops = std::move(ops)](const Tensor& tensor, bool by_head) -> std::optional<Counts> {
+    const bool has_patterns = tensor.dtype() == Dtype::kF16 || tensor.dtype() == Dtype::kBF16;
+    if (!has_patterns || tensor.empty() || (by_head && tensor.shape().size() != 3)) {
+      return std::nullopt;
+    }
+    attn::PatternCountParams params = shape_of_counts(tensor, by_head);
+    Counts counts(static_cast<std::size_t>(params.num_heads) << 16);
+    const std::size_t bytes = counts.size() * sizeof(std::int64_t);
+    const std::unique_ptr<Buffer> source = ops->allocate(tensor.size_bytes(), "tensor");
+    const std::unique_ptr<Buffer> result = ops->allocate(bytes, "pattern counts");
+    ops->upload(*source, tensor.bytes(), tensor.size_bytes());
+    ops->upload(*result, counts.data(), bytes);
+    params.source = source->data();
+    params.counts = result->as<attn::i64>();
+    try {
+      ops->count_patterns(params);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUnsupported) throw;
+      return std::nullopt;
+    }
+    ops->synchronize();
+    ops->download(counts.data(), *result, bytes);
+    return counts;
   };
 }
 

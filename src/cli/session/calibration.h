@@ -64,6 +64,12 @@ void print_calibration(const CalibrationArguments& arguments, const CalibrationR
 /// other ranks than 3. `ops` is used by one thread at a time.
 std::function<std::optional<float>(const Tensor&)> amax_on(std::shared_ptr<Ops> ops, AmaxKind kind);
 
+/// What counts the patterns of a tensor by the operations of a device, as CalibrationOptions has
+/// it. Nothing for types of other than 16 bits, by head for other ranks than 3, and for a device
+/// without the shared memory that it takes. `ops` is used by one thread at a time.
+std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_head)> counts_on(
+    std::shared_ptr<Ops> ops);
+
 /// "attnbench: notice: ..." for each, unless -q.
 void print_scale_notices(const CalibrationArguments& arguments,
                          const std::vector<std::string>& notices, const Console& console);

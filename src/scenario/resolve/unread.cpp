@@ -203,6 +203,9 @@ void add_mm_encoder(std::vector<ReadRule>& rules) {
                    "mm_encoder.fp8_scale_save_path (attention.type mm_encoder)",
                    "mm_encoder.fp8_scale_save_path"});
   rules.push_back({"mm_encoder.amax", quantises, kImageQuant, "op.name"});
+  rules.push_back(
+      {"mm_encoder.fp8_fused", [](const Problem& p) { return is_image(p) && quantises_encoder(p); },
+       "attention.type mm_encoder and mm_encoder.attn_dtype fp8", "mm_encoder.attn_dtype"});
 }
 
 void add_engine(std::vector<ReadRule>& rules) {
@@ -298,6 +301,10 @@ void add_batch(std::vector<ReadRule>& rules) {
                    "dcp.world_size > 1 and attention or op.name reshape_and_cache", kRanks});
   rules.push_back(
       {"dcp.comm", exchanges, "dcp.world_size > 1 and attention or op.name dcp_correct", kRanks});
+  rules.push_back(
+      {"dcp.overlap",
+       [](const Problem& p) { return has_ranks(p) && p.attention.type == AttentionType::kDecoder; },
+       "dcp.world_size > 1 and attention.type decoder", kRanks});
   // Also of a group of one: `mpirun -n 1` of a scenario that is run with more.
   rules.push_back({"dcp.transport", divides,
                    "an attention.type other than op, or op.name reshape_and_cache or dcp_correct",
