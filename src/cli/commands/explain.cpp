@@ -20,6 +20,7 @@
 #include "cli/cases/device.h"
 #include "cli/cases/kernel_specs.h"
 #include "cli/cases/plugins.h"
+#include "cli/cases/quantising.h"
 #include "cli/cases/refusals.h"
 #include "cli/cases/scenario_files.h"
 #include "cli/cases/selection.h"
@@ -144,6 +145,15 @@ void print_kernel_block_size(std::ostream& out, const std::vector<const Backend*
   }
   out << "one cache for all backends\n";
   print_line(out, "kernel block size", text);
+}
+
+/// Whether int8 or fp8 makes such work faster on the GPU, by what was measured.
+void print_quantising(std::ostream& out, const Problem& problem, const DeviceChoice& device) {
+  const std::string gpu = gpu_of(device);
+  const auto facts = quantising_facts(problem, gpu);
+  if (facts.empty()) return;
+  out << fmt::format("quantising on {}, measured with 32 heads on 8\n", printable(gpu));
+  for (const auto& [name, text] : facts) print_line(out, name, text);
 }
 
 /// Device memory of the paged cache in the backend's layout, of all ranks together.
@@ -283,6 +293,7 @@ int explain(const ExplainArguments& arguments, const Console& console) {
       print_upstream_choice(console.out, *pair.problem, device);
       print_kernel_block_size(console.out, backends_of_case(pairs, pair.problem), *pair.problem,
                               device);
+      print_quantising(console.out, *pair.problem, device);
       shown = pair.problem;
     }
     print_backend(console.out, pair, device);

@@ -71,7 +71,9 @@ inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& se
   const bool paged = c.block_size > 0;
   const int width = std::max(c.head_size, c.v_head_size) + padding;
   const int key_cell = paged ? width : c.head_size;
-  const int value_cell = paged ? width : c.v_head_size;
+  // Codes of heads that are padded, as an encoder has them; what is behind a head is poison.
+  const int padded = dtype_size(c.cache) == 1 ? (c.v_head_size + 15) / 16 * 16 : c.v_head_size;
+  const int value_cell = paged ? width : padded;
   int longest = 0;
   attn::i64 tokens = 0;
   for (const int len : seq_lens) {
@@ -209,6 +211,13 @@ inline attn::AttendParams attend_params(const AttendCase& c, CaseMemory& memory)
   std::vector<float> per_head;
   for (int h = 0; h < heads; ++h) per_head.push_back(0.03f * static_cast<float>(h + 1));
   if (c.alibi != attn::Alibi::kNone) p.score.alibi_slopes = memory.upload(per_head);
+  if (attn::is_global(c.alibi)) {
+    // The second of three ranks, whose keys begin in the middle of a stripe.
+    std::vector<int> first_rows;
+    for (const int len : seq_lens) first_rows.push_back(3 * len + 5);
+    p.score.positions = {memory.upload(first_rows), memory.upload(std::vector<int>(requests, 6)), 4,
+                         3, 1};
+  }
   for (float& sink : per_head) sink += c.sink_shift;
   if (c.has_sinks) p.score.sinks = memory.upload(per_head);
   if (c.has_ranges) {
@@ -321,6 +330,13 @@ inline std::vector<AttendCase> attend_cases() {
        .soft_cap = 3.0f,
        .alibi = attn::Alibi::kContextRelative},
       {.name = "prefill d128 ragged key alibi", .block_size = 0, .alibi = attn::Alibi::kKeyIndex},
+      {.name = "prefill d128 global key alibi both ways",
+       .window_right = -1,
+       .alibi = attn::Alibi::kGlobalKeyIndex},
+      {.name = "prefill d64 global sqrt alibi",
+       .head_size = 64,
+       .v_head_size = 64,
+       .alibi = attn::Alibi::kGlobalSqrt},
       {.name = "prefill d64/128 ragged", .head_size = 64, .block_size = 0},
       {.name = "prefill d112", .head_size = 112, .v_head_size = 112},
       {.name = "prefill d72 ranges", .head_size = 72, .v_head_size = 72, .has_ranges = true},
@@ -376,6 +392,10 @@ inline std::vector<AttendCase> attend_cases() {
        .head_size = 64,
        .v_head_size = 64,
        .alibi = attn::Alibi::kDistance},
+      {.name = "decode d128 global distance alibi, window",
+       .window_left = 30,
+       .window_right = -1,
+       .alibi = attn::Alibi::kGlobalDistance},
       {.name = "decode d80 window and sinks",
        .head_size = 80,
        .v_head_size = 80,
@@ -667,6 +687,9 @@ inline std::vector<AttendCase> f32_attend_cases() {
   c.has_ranges = true;
   c.alibi = attn::Alibi::kSqrt;
   add(c, "d256 ranges and sqrt alibi");
+  c = sized(f32, 64, 64);
+  c.alibi = attn::Alibi::kGlobalDistance;
+  add(c, "d64 global distance alibi");
   c = f32;
   c.cache = kE4M3;
   add(c, "with e4m3 keys");

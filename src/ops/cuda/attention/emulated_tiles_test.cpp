@@ -51,6 +51,7 @@ std::map<std::string, std::string> constants_of() {
   const auto flag = [](bool value) { return std::string(value ? "true" : "false"); };
   return {{"int kHeadSize", std::to_string(Config::kHeadSize)},
           {"int kVHeadSize", std::to_string(Config::kVHeadSize)},
+          {"int kOutputColumns", std::to_string(Config::kVHeadSize)},
           {"int kBlockSize", std::to_string(Config::kBlockSize)},
           {"int kConsumers", std::to_string(Config::kConsumers)},
           {"int kTileN", std::to_string(Config::kTileN)},
@@ -71,6 +72,12 @@ std::map<std::string, std::string> constants_of() {
           {"bool kParts", flag(Config::kParts)}};
 }
 
+/// What the kernel is run with.
+template <class Config>
+struct AllColumns : Config {
+  static constexpr int kOutputColumns = Config::kVHeadSize;
+};
+
 /// attend_tiles() by emulated CTAs, everything else by the CPU.
 template <class Config>
 class EmulatedTiles final : public ForwardingOps {
@@ -78,7 +85,8 @@ class EmulatedTiles final : public ForwardingOps {
   EmulatedTiles(Ops& cpu, std::string options) : ForwardingOps(cpu), options_(std::move(options)) {}
 
   void attend_tiles(const attn::AttendParams& params, const attn::TileListParams& list) override {
-    using Shape = attn::HopperShape<Config>;
+    using Full = AllColumns<Config>;
+    using Shape = attn::HopperShape<Full>;
     const Target target = target_of_sm(90);
     REQUIRE(hopper_tiles_misfit(target, params, list) == "");
     const HopperPlan plan = hopper_tiles_plan(target, params, list, options_);
@@ -105,7 +113,7 @@ class EmulatedTiles final : public ForwardingOps {
         const Shape shape{params, no_grid, cta.shared(), 0, nullptr, &list};
         if (threadIdx.x == 0) shape.init_barriers();
         __syncthreads();
-        attn::run_hopper_roles<Config>(shape, keys, values, queries);
+        attn::run_hopper_roles<Full>(shape, keys, values, queries);
       });
       CHECK_FALSE(hopper.has_open_work());
       ++num_ctas;

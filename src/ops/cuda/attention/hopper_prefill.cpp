@@ -134,6 +134,17 @@ int operand_bytes(const attn::AttendParams& params) {
   return size_of_element(params.query_element);
 }
 int stored_bytes(const attn::AttendParams& params) { return size_of_element(params.kv.element); }
+/// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An
+/// encoder's heads of 72 are padded to 80, and what comes of the padding is not written.
+int multiplied_columns(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const int columns = (params.v_head_size + 15) / 16 * 16;
+  const bool has_room = kv.head_stride_value >= columns && kv.token_stride_value >= columns;
+  return !is_paged(params) && has_room && kv.element == attn::Element::kE4M3 &&
+                 params.query_element == attn::Element::kE4M3
+             ? columns
+             : params.v_head_size;
+}
 /// Scores of int8 codes with scales of their own (semantics §11.4).
 bool is_int8(const attn::AttendParams& params) { return params.int8.query_scale != nullptr; }
 bool has_e4m3_products(const attn::AttendParams& params) {
@@ -276,7 +287,10 @@ std::string apply_options(std::string_view options, HopperPlan* plan) {
 
 std::string head_misfit(const attn::AttendParams& params) {
   const int least = 16 / stored_bytes(params);  // rows of 16 bytes; of pages, of whole steps
-  for (const int size : {params.head_size, params.v_head_size}) {
+  if (params.v_head_size % 8 != 0) {
+    return fmt::format("head size {} of values is not a multiple of 8", params.v_head_size);
+  }
+  for (const int size : {params.head_size, multiplied_columns(params)}) {
     if (size % least != 0) return fmt::format("head size {} is not a multiple of {}", size, least);
     if (size % (2 * least) != 0 && is_paged(params)) {
       return fmt::format("head size {} over pages is not a multiple of {}", size, 2 * least);
@@ -529,7 +543,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   const TileChoice& choice = choose_tile(params);
   HopperPlan plan;
   plan.tile = {params.head_size,
-               params.v_head_size,
+               multiplied_columns(params),
                choice.tile_n,
                choice.stages,
                choice.consumers,
@@ -583,7 +597,7 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
   }
   if (std::string reason =
           stride_misfit(params, size_of_element(value_element(params)), kv.token_stride_value,
-                        kv.head_stride_value, params.v_head_size);
+                        kv.head_stride_value, multiplied_columns(params));
       !reason.empty()) {
     return reason;
   }
@@ -618,7 +632,8 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"attn::Element kInt8Value",
        spec_name(is_int8(params) ? value_element(params) : attn::Element::kF32)},
       {"int kHeadSize", std::to_string(params.head_size)},
-      {"int kVHeadSize", std::to_string(params.v_head_size)},
+      {"int kVHeadSize", std::to_string(multiplied_columns(params))},
+      {"int kOutputColumns", std::to_string(params.v_head_size)},
       {"int kBlockSize", std::to_string(plan.tile.block_size)},
       {"bool kRoundDequantized", flag(rounds)},
       {"int kPromote", std::to_string(plan.promote)},
@@ -675,7 +690,7 @@ TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& pla
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::KvParams& kv = params.kv;
   return side_map(params, plan, value_element(params), kv.value, kv.token_stride_value,
-                  kv.head_stride_value, params.v_head_size);
+                  kv.head_stride_value, multiplied_columns(params));
 }
 
 TensorMap hopper_query_map(const attn::AttendParams& params) {
