@@ -2,7 +2,11 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+
 #include "backends/backend.h"
+#include "bench/judge/device_attention.h"
+#include "bench/judge/device_screen.h"
 #include "calibrate/report.h"
 #include "calibrate/tensor_observations.h"
 #include "cli/cases/device.h"
@@ -126,6 +130,7 @@ void take_device(const std::string& name, CalibrationOptions& options) {
   const std::shared_ptr<Ops> ops = open_ops(device, 0, "");
   options.device_amax = amax_on(ops, options.amax);
   options.device_counts = counts_on(ops);
+  options.sample.device_error = error_on(ops, nullptr);
 }
 
 /// Tensors come from one place. Errors: kUsage.
@@ -235,6 +240,32 @@ std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_he
   };
 }
 
+ErrorOnDevice error_on(std::shared_ptr<Ops> ops, std::shared_ptr<RowScreen> screen) {
+  return [ops = std::move(ops), given = std::move(screen)](
+             const AttentionMath& math, const ReferenceInputs& exact,
+             const ReferenceInputs& quantised) -> std::optional<OutputError> {
+    try {
+      const Tensor output = attend_in_float32(*ops, math, quantised);
+      // A screen keeps what it uploads, which is of one sample.
+      const std::shared_ptr<RowScreen> screen =
+          given ? given : std::shared_ptr<RowScreen>(make_device_screen(ops));
+      const ScreenTable table = screen->compare(math, exact, {&output});
+      OutputError error;
+      for (const ScreenedRow& row : table.of) {
+        error.squared_error += row.error * row.error;
+        error.squared_reference += row.expected * row.expected;
+        error.max_abs = std::max(error.max_abs, row.largest);
+      }
+      return error;
+    } catch (const Error& error) {
+      const bool is_refusal =
+          error.kind() == ErrorKind::kUnsupported || error.kind() == ErrorKind::kCapacity;
+      if (!is_refusal) throw;
+      return std::nullopt;
+    }
+  };
+}
+
 void add_calibration_options(OptionTable& options, CalibrationArguments& arguments) {
   add_source_options(options, arguments);
   add_method_options(options, arguments);
@@ -247,8 +278,8 @@ void add_calibration_options(OptionTable& options, CalibrationArguments& argumen
   options.add({.names = "--device",
                .value = "DEVICE",
                .help =
-                   "cpu, auto or cuda[:N]: where amax of whole tensors is taken; checked on the "
-                   "CPU",
+                   "cpu, auto or cuda[:N]: where the elements of tensors are counted and attention "
+                   "errors are taken",
                .target = &arguments.device,
                .shows_default = true,
                .choices = {"cpu", "auto", "cuda"},

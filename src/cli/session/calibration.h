@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/judge/screen.h"
 #include "calibrate/calibrate.h"
 #include "cli/options/shared_options.h"
 #include "cli/outputs.h"
@@ -69,6 +70,10 @@ std::function<std::optional<float>(const Tensor&)> amax_on(std::shared_ptr<Ops> 
 /// without the shared memory that it takes. `ops` is used by one thread at a time.
 std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_head)> counts_on(
     std::shared_ptr<Ops> ops);
+
+/// Attention errors by float32 attention of `ops` and the float64 rows of `screen`. Nothing where
+/// the device does not take the problem. Both are used by one thread at a time.
+ErrorOnDevice error_on(std::shared_ptr<Ops> ops, std::shared_ptr<RowScreen> screen);
 
 /// "attnbench: notice: ..." for each, unless -q.
 void print_scale_notices(const CalibrationArguments& arguments,
