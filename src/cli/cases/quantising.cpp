@@ -17,42 +17,39 @@ constexpr std::string_view kFp8All = "fp8 query, cache and P";
 constexpr std::string_view kFp8Cache = "fp8 query and cache";
 constexpr std::string_view kInt8Level1 = "int8 level 1";
 constexpr std::string_view kInt8Level2 = "int8 level 2";
-constexpr std::string_view kHopperFa = "FLASH_ATTN@hopper_prefill";
-constexpr std::string_view kHopperIx = "FLASH_ATTN_IX@hopper_prefill";
-constexpr std::string_view kFa = "FLASH_ATTN";
-constexpr std::string_view kIx = "FLASH_ATTN_IX";
-constexpr std::string_view kTriton = "TRITON_ATTN";
+constexpr std::string_view kChosen = "";
+constexpr std::string_view kHopper = "hopper_prefill";
 
 constexpr std::array kTable = {
-    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kFa, 63, 723, false, "bbf5f6e",
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kChosen, 63, 723, false, "bbf5f6e",
                        "2026-11-21"},
-    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kHopperFa, 645, 723, false, "0dcc238",
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kHopper, 645, 723, false, "0dcc238",
                        "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "q16k", kHopperFa, 707, 773, false, "0dcc238",
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "q16k", kHopper, 707, 773, false, "0dcc238",
                        "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "2q8k", kHopperFa, 839, 772, false, "0dcc238",
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "2q8k", kHopper, 839, 772, false, "0dcc238",
                        "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "q16k", kHopperFa, 911, 814, false, "0dcc238",
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "q16k", kHopper, 911, 814, false, "0dcc238",
                        "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kIx, 69, 723, false, "bbf5f6e",
-                       "2026-11-21"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kHopperIx, 484, 723, false,
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kChosen, 69, 723, false,
+                       "bbf5f6e", "2026-11-21"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kHopper, 484, 723, false,
                        "0dcc238", "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kIx, 55, 723, false, "bbf5f6e",
-                       "2026-11-21"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kHopperIx, 667, 723, false,
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kChosen, 55, 723, false,
+                       "bbf5f6e", "2026-11-21"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kHopper, 667, 723, false,
                        "0dcc238", "2026-11-23"},
-    MeasuredQuantising{kH200, kDecode, 128, kFp8Cache, "64q1s8k", kFa, 267, 492, true, "61c13b6",
+    MeasuredQuantising{kH200, kDecode, 128, kFp8Cache, "64q1s8k", kChosen, 267, 492, true,
+                       "61c13b6", "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, kFp8All, "64q1s8k", kChosen, 1845, 492, true, "bbf5f6e",
                        "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, kFp8All, "64q1s8k", kFa, 1845, 492, true, "bbf5f6e",
-                       "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, "cache fp8 per token and head", "64q1s8k", kTriton, 317,
+    MeasuredQuantising{kH200, kDecode, 128, "cache fp8 per token and head", "64q1s8k", kChosen, 317,
                        492, true, "b304569", "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, "cache int8 per token and head", "64q1s8k", kTriton,
+    MeasuredQuantising{kH200, kDecode, 128, "cache int8 per token and head", "64q1s8k", kChosen,
                        313, 492, true, "b304569", "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kIx, 1301, 492, true, "0dcc238",
-                       "2026-11-23"},
-    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kHopperIx, 438, 492, true,
+    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kChosen, 1301, 492, true,
+                       "0dcc238", "2026-11-23"},
+    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kHopper, 438, 492, true,
                        "0dcc238", "2026-11-23"},
 };
 
@@ -108,11 +105,13 @@ std::vector<std::pair<std::string, std::string>> quantising_facts(const Problem&
       if (row.gpu != gpu || row.work != work || row.head_size != problem.attention.head_size) {
         continue;
       }
-      const bool is_named = row.kernel.find('@') != std::string_view::npos;
-      facts.emplace_back(fmt::format("{} {}", name_of(work), row.format),
-                         fmt::format("{}: {:.2f} times as fast as 16 bits at {} by {}{} ({}, {})",
-                                     verdict_of(row), row.gain(), row.batch, row.kernel,
-                                     is_named ? ", only where named" : "", row.commit, row.date));
+      facts.emplace_back(
+          fmt::format("{} {}", name_of(work), row.format),
+          fmt::format("{}: {:.2f} times as fast as 16 bits at {} by {} ({}, {})", verdict_of(row),
+                      row.gain(), row.batch,
+                      row.kernel.empty() ? "the kernel that is chosen"
+                                         : fmt::format("@{}, only where it is named", row.kernel),
+                      row.commit, row.date));
     }
     if (facts.size() > before) continue;
     facts.emplace_back(

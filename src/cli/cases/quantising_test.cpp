@@ -53,9 +53,9 @@ TEST_CASE("a problem gets the figures of its work, its head size and its GPU, or
   const std::string decode =
       texts(problem_of(AttentionType::kDecoder, 128, {{1, 900}}), "NVIDIA H200");
   CHECK(decode.find("decode fp8 query and cache: pays: 1.84 times as fast as 16 bits at 64q1s8k by "
-                    "FLASH_ATTN (61c13b6, 2026-11-21)") != std::string::npos);
+                    "the kernel that is chosen (61c13b6, 2026-11-21)") != std::string::npos);
   CHECK(decode.find("decode int8 level 1: pays: 1.12 times as fast as 16 bits at 64q1s8k by "
-                    "FLASH_ATTN_IX@hopper_prefill, only where named") != std::string::npos);
+                    "@hopper_prefill, only where it is named") != std::string::npos);
   CHECK(decode.find("prefill") == std::string::npos);
   const std::string prefill =
       texts(problem_of(AttentionType::kDecoder, 256, {{100, 900}}), "NVIDIA H200");

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "backends/backend.h"
-#include "bench/judge/device_attention.h"
 #include "bench/judge/device_screen.h"
 #include "calibrate/report.h"
 #include "calibrate/tensor_observations.h"

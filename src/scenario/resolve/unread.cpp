@@ -301,14 +301,14 @@ void add_batch(std::vector<ReadRule>& rules) {
                    "dcp.world_size > 1 and attention or op.name reshape_and_cache", kRanks});
   rules.push_back(
       {"dcp.comm", exchanges, "dcp.world_size > 1 and attention or op.name dcp_correct", kRanks});
-  rules.push_back(
-      {"dcp.overlap",
-       [](const Problem& p) { return has_ranks(p) && p.attention.type == AttentionType::kDecoder; },
-       "dcp.world_size > 1 and attention.type decoder", kRanks});
   // Also of a group of one: `mpirun -n 1` of a scenario that is run with more.
   rules.push_back({"dcp.transport", divides,
                    "an attention.type other than op, or op.name reshape_and_cache or dcp_correct",
                    "op.name"});
+  rules.push_back(
+      {"dcp.overlap",
+       [](const Problem& p) { return has_ranks(p) && p.attention.type == AttentionType::kDecoder; },
+       "dcp.world_size > 1 and attention.type decoder", kRanks});
 }
 
 void add_output_quant(std::vector<ReadRule>& rules) {
