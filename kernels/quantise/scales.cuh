@@ -16,22 +16,35 @@ constexpr float kAmaxNan = __builtin_bit_cast(float, 0x7FFFFFFFu);
 
 /// The larger one, or NaN if either is: a maximum in any order gives the same.
 __device__ __forceinline__ float nan_max(float a, float b) {
+#ifdef __CUDA_ARCH__
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
+#else
+  return b != b || b > a ? b : a;
+#endif
 }
 
 /// nan_max() of each half of two packed words.
 template <Element kElement>
 __device__ __forceinline__ u32 nan_max_of_halves(u32 a, u32 b) {
+  static_assert(kElement == Element::kBF16 || kElement == Element::kF16);
+#ifdef __CUDA_ARCH__
   u32 larger;
   if constexpr (kElement == Element::kBF16) {
     asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   } else {
-    static_assert(kElement == Element::kF16);
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   }
   return larger;
+#else
+  const auto larger_half = [](u32 x, u32 y) {
+    const float of_x = decode_element<kElement>(x);
+    const float of_y = decode_element<kElement>(y);
+    return of_y != of_y || of_y > of_x ? y : x;
+  };
+  return larger_half(a & 0xFFFFu, b & 0xFFFFu) | larger_half(a >> 16, b >> 16) << 16;
+#endif
 }
 
 /// The largest element (kSigned) or magnitude so far. 16-bit elements are compared two at a time,

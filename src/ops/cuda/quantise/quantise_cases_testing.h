@@ -85,7 +85,9 @@ inline std::vector<Tensor> run_encoder(Ops& ops, Dtype source, int head_size, in
   CaseMemory memory(ops);
   const int padded = (head_size + 15) / 16 * 16;
   const attn::i64 row = attn::i64{kHeads + 2 * kv_heads} * head_size;
-  Tensor drawn_rows = drawn(source, {kTokens, kHeads + 2 * kv_heads, head_size}, 33);
+  Tensor drawn_rows = drawn(source, {kTokens, kHeads + 2 * kv_heads, head_size}, 33, false);
+  // The last value of the last token that counts: its scale is NaN, and so are its codes.
+  if (is_static) drawn_rows.set((kTokens - 14) * row - 1, std::nanf(""));
   const auto* const rows = static_cast<const char*>(memory.upload(drawn_rows));
   const auto size = static_cast<attn::i64>(dtype_size(source));
   attn::EncoderQuantiseParams codes{};
