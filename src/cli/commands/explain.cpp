@@ -222,6 +222,21 @@ void print_exchanges(std::ostream& out, const Problem& problem) {
                          kNetwork.gbps));
 }
 
+/// A step over more ranks, by the same page.
+void print_scaling(std::ostream& out, const Problem& problem) {
+  if (problem.dcp.world_size < 2) return;
+  std::string text;
+  for (const int ranks : {1, 2, 4, 8, 16, 32, 64}) {
+    if (problem.attention.num_heads % ranks != 0) continue;
+    const bool is_near = ranks <= kMostNvLinkRanks;
+    text += fmt::format("{}{} {:.0f}{}", text.empty() ? "" : ", ", ranks,
+                        dcp_step_us(problem, ranks, kKeysGbps, is_near ? kNvLink : kNetwork),
+                        is_near ? "" : " (network)");
+  }
+  print_line(out, "step by ranks (predicted)",
+             fmt::format("{} us; keys at {:.0f} GB/s a rank", text, kKeysGbps));
+}
+
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   const std::vector<std::string> reasons = all_refusals({pair}, device).front();
@@ -241,6 +256,7 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
     print_line(out, "query", std::string(query));
   }
   print_exchanges(out, problem);
+  print_scaling(out, problem);
   print_kernels(out, pair, device);
   print_candidates(out, pair, device);
   print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));

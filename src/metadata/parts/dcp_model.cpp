@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/numbers/dtype.h"
+#include "core/numbers/kv_format.h"
 #include "metadata/parts/dcp.h"
 
 namespace attnbench {
@@ -96,6 +97,19 @@ double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link) {
 
 double dcp_gather_us(const DcpMessages& messages, const DcpLink& link) {
   return messages.query == 0 ? 0 : link.latency_us + messages.query / (link.gbps * 1e3);
+}
+
+double dcp_step_us(const Problem& problem, int world_size, double gbps, const DcpLink& link) {
+  Problem over = problem;
+  over.dcp.world_size = world_size;
+  const AttentionSpec& a = problem.attention;
+  const bool is_mla = a.type == AttentionType::kMla;
+  const double elements = is_mla ? problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim
+                                 : double{1.0} * a.num_kv_heads * (a.head_size + a.v_head_size);
+  const Dtype element = kv_element_dtype(problem.kv_cache.dtype, a.dtype);
+  const double bytes = context_of(over).most * elements * static_cast<double>(dtype_size(element));
+  const double exchanges = world_size > 1 ? dcp_exchange_us(dcp_messages(over), link) : 0;
+  return bytes / (gbps * 1e3) + exchanges;
 }
 
 double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,

@@ -47,6 +47,16 @@ double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link);
 /// tokens.
 double dcp_gather_us(const DcpMessages& messages, const DcpLink& link);
 
+/// What one rank reads of its keys, GB/s: of an H200, a little less than the best decodes.
+inline constexpr double kKeysGbps = 4000;
+/// Most ranks that are taken to be joined by NVLink.
+inline constexpr int kMostNvLinkRanks = 8;
+
+/// Microseconds of a step of the problem over `world_size` ranks, predicted: the context of the
+/// slowest rank at `gbps`, and the exchanges. What each rank has besides, its new tokens above all,
+/// is left out.
+double dcp_step_us(const Problem& problem, int world_size, double gbps, const DcpLink& link);
+
 /// A step of a pipeline over simulated ranks, which run in turn: its time is that of all of them.
 struct DcpStep {
   std::string_view name;

@@ -67,6 +67,24 @@ TEST_CASE("the slowest rank takes its share of the context, and half of what two
   CHECK(std::isnan(dcp_critical_path_us(one, steps, link)));
 }
 
+TEST_CASE("steps over more ranks are those of docs/dcp-model.md") {
+  Problem problem = two_ranks(DcpComm::kAgRs);
+  AttentionSpec& a = problem.attention;
+  a.num_heads = 64;
+  a.num_kv_heads = 8;
+  a.head_size = a.v_head_size = 128;
+  problem.dcp.interleave_size = 1;
+  problem.batch.assign(16, {1, 131072});
+  const auto step = [&](int ranks) {
+    return dcp_step_us(problem, ranks, kKeysGbps, ranks > kMostNvLinkRanks ? kNetwork : kNvLink);
+  };
+  for (const auto& [ranks, us] :
+       {std::pair{1, 2147}, {2, 1106}, {4, 570}, {8, 302}, {16, 225}, {32, 160}, {64, 129}}) {
+    CAPTURE(ranks);
+    CHECK(std::round(step(ranks)) == us);
+  }
+}
+
 TEST_CASE("a query that is gathered beside the new tokens costs what they do not hide") {
   Problem problem = two_ranks(DcpComm::kA2a);
   problem.attention.head_size = problem.attention.v_head_size = 64;
