@@ -64,9 +64,9 @@ FORMS = [
     ("13.4", r"fp8 descale in ixformer layout"),
     ("13.4", r"Cascade attention does not support (ALiBi|sliding window)\."),
     ("13.4", rf"cascade attention not supported by {NAME}"),
-    ("13.4", r"DCP with (sinks|calculate_kv_scales|cascade|int8 attention)"),
+    ("13.4", r"DCP with (ALiBi|sinks|calculate_kv_scales|cascade|int8 attention)"),
     # Of results that were recorded before these were supported.
-    ("13.4", r"DCP with (ALiBi|window|fp8)"),
+    ("13.4", r"DCP with (window|fp8)"),
     ("13.4", rf"DCP with attention type {TYPE}"),
     ("13.4", r"DCP not support fp8 kvcache now\."),
     ("13.4", r"DCP requires LSE from decode"),
