@@ -16,7 +16,8 @@ constexpr int kCodeHeadMultiple = 16;  // of heads in e4m3 (§10.5)
 
 std::unique_ptr<PluginProblem> mm_fp8_call(const Problem& problem, const PluginDevice& device) {
   auto call = std::make_unique<PluginProblem>(problem, device);
-  call->set_encoder_codes(static_cast<int>(round_up(problem.attention.head_size, kCodeHeadMultiple)));
+  call->set_encoder_codes(
+      static_cast<int>(round_up(problem.attention.head_size, kCodeHeadMultiple)));
   return call;
 }
 
