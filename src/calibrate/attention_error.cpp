@@ -117,8 +117,10 @@ AttentionSample::AttentionSample(Observation observation, const SampleOptions& o
   if (options.device_error && set_single_rows()) device_error_ = options.device_error;
 }
 
+AttentionMath AttentionSample::math() const { return resolve_attention_math(problem_, rules_); }
+
 bool AttentionSample::set_single_rows() {
-  const AttentionMath math = resolve_attention_math(problem_, rules_);
+  const AttentionMath math = this->math();
   const bool all_alike = !math.causal && math.window_left < 0 && math.window_right < 0 &&
                          math.alibi == AlibiForm::kNone;
   if (math.chunk_size > 0 || !math.mm_prefix_ranges.empty() ||
@@ -166,7 +168,7 @@ ReferenceOutput AttentionSample::attend(const Tensor& query, const Tensor& key,
   inputs.key_start_loc = inputs_.key_start_loc;
   inputs.sinks = inputs_.sinks;
   inputs.alibi_slopes = inputs_.alibi_slopes;
-  return *reference_attention(resolve_attention_math(problem_, rules_), inputs, rows_, options_);
+  return *reference_attention(math(), inputs, rows_, options_);
 }
 
 OutputError AttentionSample::error(ScaleFormat format,
@@ -174,8 +176,7 @@ OutputError AttentionSample::error(ScaleFormat format,
   const Dequantised tensors = quantise(problem_, inputs_, format, scales);
   if (device_error_) {
     const std::optional<OutputError> found =
-        device_error_(resolve_attention_math(problem_, rules_),
-                      single_rows(inputs_.query, inputs_.key, inputs_.value),
+        device_error_(math(), single_rows(inputs_.query, inputs_.key, inputs_.value),
                       single_rows(tensors[0], tensors[1], tensors[2]));
     if (found) return *found;
     device_error_ = {};

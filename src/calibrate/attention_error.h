@@ -59,6 +59,7 @@ class AttentionSample {
   OutputError error(ScaleFormat format, const std::array<std::vector<double>, kNumRoles>& scales);
 
  private:
+  AttentionMath math() const;
   /// The sampled rows as decodes of their own, which see the same keys; nothing where those that a
   /// row sees do not end with it.
   bool set_single_rows();
