@@ -26,6 +26,13 @@ inline std::vector<AttendCase> prefill_attend_cases() {
        .soft_cap = 3.0f,
        .alibi = attn::Alibi::kContextRelative},
       {.name = "prefill d128 ragged key alibi", .block_size = 0, .alibi = attn::Alibi::kKeyIndex},
+      {.name = "prefill d128 global key alibi both ways",
+       .window_right = -1,
+       .alibi = attn::Alibi::kGlobalKeyIndex},
+      {.name = "prefill d64 global sqrt alibi",
+       .head_size = 64,
+       .v_head_size = 64,
+       .alibi = attn::Alibi::kGlobalSqrt},
       {.name = "prefill d64/128 ragged", .head_size = 64, .block_size = 0},
       {.name = "prefill d112", .head_size = 112, .v_head_size = 112},
       {.name = "prefill d72 ranges", .head_size = 72, .v_head_size = 72, .has_ranges = true},
@@ -86,6 +93,10 @@ inline std::vector<AttendCase> decode_attend_cases() {
        .head_size = 64,
        .v_head_size = 64,
        .alibi = attn::Alibi::kDistance},
+      {.name = "decode d128 global distance alibi, window",
+       .window_left = 30,
+       .window_right = -1,
+       .alibi = attn::Alibi::kGlobalDistance},
       {.name = "decode d80 window and sinks",
        .head_size = 80,
        .v_head_size = 80,
@@ -398,6 +409,9 @@ inline std::vector<AttendCase> f32_attend_cases() {
   c.has_ranges = true;
   c.alibi = attn::Alibi::kSqrt;
   add(c, "d256 ranges and sqrt alibi");
+  c = sized(f32, 64, 64);
+  c.alibi = attn::Alibi::kGlobalDistance;
+  add(c, "d64 global distance alibi");
   c = f32;
   c.cache = kE4M3;
   add(c, "with e4m3 keys");
