@@ -23,8 +23,47 @@ enum class Element : unsigned char { kF32, kF16, kBF16, kF64, kE4M3, kE5M2, kI8,
 /// Form of the ALiBi bias added to the score of key j for the row at position p (semantics §3.4):
 /// slope * j, slope * (j - context_len), -slope * |p - j|, -slope * sqrt(max(p - j, 0)). A bias
 /// that is the same for all keys of a row changes its LSE and the weight of a sink, so the forms
-/// differ.
-enum class Alibi : unsigned char { kNone, kKeyIndex, kContextRelative, kDistance, kSqrt };
+/// differ. The last three are those of the same names for calls whose rows and keys stand elsewhere
+/// in their sequence than in the call: by ScoreParams::positions.
+enum class Alibi : unsigned char {
+  kNone,
+  kKeyIndex,
+  kContextRelative,
+  kDistance,
+  kSqrt,
+  kGlobalKeyIndex,
+  kGlobalDistance,
+  kGlobalSqrt
+};
+ATTN_FN constexpr bool is_global(Alibi form) { return form >= Alibi::kGlobalKeyIndex; }
+/// The form of the bias, wherever its positions come from.
+ATTN_FN constexpr Alibi local_form(Alibi form) {
+  if (form == Alibi::kGlobalKeyIndex) return Alibi::kKeyIndex;
+  if (form == Alibi::kGlobalDistance) return Alibi::kDistance;
+  return form == Alibi::kGlobalSqrt ? Alibi::kSqrt : form;
+}
+/// The form with the same bias by global positions; there is none of kContextRelative.
+ATTN_FN constexpr Alibi global_form(Alibi form) {
+  if (form == Alibi::kKeyIndex) return Alibi::kGlobalKeyIndex;
+  if (form == Alibi::kDistance) return Alibi::kGlobalDistance;
+  return form == Alibi::kSqrt ? Alibi::kGlobalSqrt : form;
+}
+
+/// Where rows and keys of a call stand in their sequences (semantics §7.1): those of one rank of a
+/// group that stripes its tokens in runs of `interleave`. Only biases go by them; masks go by the
+/// positions in the call.
+struct GlobalPositions {
+  const int* first_rows;  // [B] of the first row of the request; null: positions are the call's
+  const int* first_keys;  // [B] index on the rank of the first key; or null: 0
+  int interleave;         // I
+  int world_size;         // W; 1: keys follow each other from first_keys on
+  int rank;
+};
+/// Of the key with this index on the rank.
+ATTN_FN constexpr int global_key(const GlobalPositions& of, int index) {
+  return index / of.interleave * of.interleave * of.world_size + of.rank * of.interleave +
+         index % of.interleave;
+}
 
 /// Masks and score transforms (semantics §3), one per launch.
 struct ScoreParams {
@@ -37,6 +76,7 @@ struct ScoreParams {
   const float* sinks;         // [H] or null; score of a key without a value (semantics §3.5)
   const int* mm_ranges;       // [B, R, 2] positions, inclusive, (0,0) = none; or null
   int num_mm_ranges;          // R
+  GlobalPositions positions;  // of the global forms of `alibi`
 };
 
 /// How a cache holds its numbers. In the packed ones a byte has two codes, the even column in the

@@ -39,4 +39,46 @@ struct AmaxHistoryParams {
   int num_tensors;
 };
 
+/// Queries, keys or values of the encoder in the model's type: [num_tokens, num_heads, D] by these
+/// strides in elements. What lies between is never read.
+struct EncoderTensor {
+  const void* source;
+  i64 num_tokens;
+  int num_heads;
+  i64 token_stride;
+  i64 head_stride;
+};
+
+/// Most CTAs of one tensor whose maxima encoder_scales() collects.
+constexpr int kMostAmaxCtas = 1024;
+
+/// Dynamic scales of one forward in one launch: amax() of queries, keys and values,
+/// update_amax_history() of the three, and the scales as attention takes them. The same numbers as
+/// by these operations one after the other.
+struct EncoderScalesParams {
+  Element element;           // f16, bf16 or f32
+  EncoderTensor tensors[3];  // Q, K, V; K and V with as many heads
+  int head_size;
+  int is_signed;     // as AmaxParams has it
+  float* amax;       // [3]
+  float* history;    // [3, kAmaxHistoryLength], zero before the first call
+  float* scale;      // [3]
+  int position;      // as AmaxHistoryParams has it
+  float* kv_scales;  // [2, Hk]: scale[0] * scale[1] for each head, then scale[2]; or null
+  int num_kv_heads;  // Hk
+  float* partial;    // [3, kMostAmaxCtas] workspace
+  int* arrivals;     // [1], 0 before and after
+};
+
+/// quantise_pad_fp8() of queries, keys and values in one launch.
+struct EncoderQuantiseParams {
+  Element source_element;  // f16, bf16 or f32
+  EncoderTensor tensors[3];
+  unsigned char* codes[3];  // as PadQuantiseParams has them, each
+  const float* scale[3];    // each [1] or null
+  i64* num_saturated;       // [3] or null
+  int head_size;
+  int padded_head_size;
+};
+
 }  // namespace attn

@@ -38,4 +38,14 @@ struct KvScaleParams {
   float range[3];     // 200, 200, 100 unless set otherwise
 };
 
+/// How often each pattern of 16 bits occurs in each head: what percentiles, saturation and the best
+/// scale of a tensor are computed from. Counts are integers, the same for any number of threads.
+struct PatternCountParams {
+  const void* source;  // 16 bits each, [T, H, D] without gaps
+  i64 num_tokens;
+  int num_heads;  // H; 1 where the whole tensor is one
+  int head_size;
+  i64* counts;  // [H, 65536], increased
+};
+
 }  // namespace attn

@@ -32,6 +32,10 @@ struct ReferenceInputs {
   std::span<const std::int64_t> key_start_loc;    // [B+1]
   std::span<const float> sinks;                   // [H] or empty
   std::span<const float> alibi_slopes;            // [H] or empty
+  /// Where the rows [T] and the keys [S] stand in their sequences, by which ALiBi goes where they
+  /// are a part of them; empty = the row's place behind its keys, and that of the key.
+  std::span<const std::int32_t> row_positions = {};
+  std::span<const std::int32_t> key_positions = {};
 };
 
 /// Results for the chosen rows, in their order.

@@ -289,10 +289,17 @@ void BlockAttention<Real>::add_bias(Real* scores, const KeyRange& keys, const Ro
   const std::int64_t query_len =
       inputs_.query_start_loc[request + 1] - inputs_.query_start_loc[request];
   const std::int64_t context_len = inputs_.seq_lens[request] - query_len;
-  const std::int64_t position = position_of(block, token);
+  const std::int64_t position = inputs_.row_positions.empty()
+                                    ? position_of(block, token)
+                                    : inputs_.row_positions[static_cast<std::size_t>(token)];
+  const std::int64_t first_key = inputs_.key_start_loc[request];
   const auto add = [&](auto bias) {
     for (std::int64_t key = keys.begin; key < keys.end; ++key) {
-      scores[key - keys.begin] += bias(key);
+      const std::int64_t place =
+          inputs_.key_positions.empty()
+              ? key
+              : inputs_.key_positions[static_cast<std::size_t>(first_key + key)];
+      scores[key - keys.begin] += bias(place);
     }
   };
   switch (math_.alibi) {

@@ -439,7 +439,8 @@ struct Decode {
     reset_state(state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
     const float folded = Format::kScaled ? 1.0f : key_factor;
-    const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
+    const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap,
+                           key_places(Config::kAlibi, params.score, tile.request)};
     const RowScale row_scale = row_factors<Config, Place, Config::kRowBlocks>(
         factors() + first_row(), Config::kScaleFirst ? 1.0f : scale.factor);
 #pragma unroll 1

@@ -156,10 +156,12 @@ struct F32Attention {
       s = params.score.soft_cap * tanhf(s / params.score.soft_cap);
     }
     s *= kLog2E;
-    const auto distance = static_cast<float>(key - row.position);
-    if constexpr (Config::kAlibi == Alibi::kDistance) {
+    const int place =
+        place_of_key(Config::kAlibi, key_places(Config::kAlibi, params.score, tile().request), key);
+    const auto distance = static_cast<float>(place - row.position);
+    if constexpr (local_form(Config::kAlibi) == Alibi::kDistance) {
       s -= row.slope * fabsf(distance);
-    } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
+    } else if constexpr (local_form(Config::kAlibi) == Alibi::kSqrt) {
       s -= row.slope * sqrtf(fmaxf(-distance, 0.0f));
     } else if constexpr (Config::kAlibi != Alibi::kNone) {
       s += row.slope * distance;

@@ -232,11 +232,13 @@ struct General {
       score = params.score.soft_cap * tanhf(score * reciprocal_fast(params.score.soft_cap));
     }
     if constexpr (Config::kAlibi != Alibi::kNone) {
-      const auto ahead = static_cast<float>(key - mine.position);
+      const int place =
+          place_of_key(Config::kAlibi, key_places(Config::kAlibi, params.score, tile.request), key);
+      const auto ahead = static_cast<float>(place - mine.position);
       const float slope = mine.slope * kLn2;
-      if constexpr (Config::kAlibi == Alibi::kDistance) {
+      if constexpr (local_form(Config::kAlibi) == Alibi::kDistance) {
         score -= slope * fabsf(ahead);
-      } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
+      } else if constexpr (local_form(Config::kAlibi) == Alibi::kSqrt) {
         score -= slope * sqrtf(fmaxf(-ahead, 0.0f));
       } else {
         score += slope * ahead;

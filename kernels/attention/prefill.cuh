@@ -253,7 +253,8 @@ struct Prefill {
     reset_state(state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
     const float folded = Format::kScaled ? 1.0f : key_scale<Config>(params, tile.kv_head);
-    const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap};
+    const ScoreScale scale{params.score.softmax_scale * folded * kLog2E, params.score.soft_cap,
+                           key_places(Config::kAlibi, params.score, tile.request)};
 
     __syncthreads();
     const TileQuery<kQueryPitch> stored{

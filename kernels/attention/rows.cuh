@@ -59,7 +59,7 @@ __device__ __forceinline__ int head_of(const RowTile& tile, int row) {
 /// What the inner loops need to know of a row; 16 bytes, in shared memory.
 struct Row {
   KeyInterval keys;  // that it may see, of those that the CTA works on
-  int position;      // in its request
+  int position;      // in its request; of global forms of ALiBi in the whole sequence
   float slope;       // ALiBi, times log2(e)
 };
 
@@ -69,7 +69,8 @@ struct Row {
 /// where a row's scores leave the kernel: to its LSE or segment maximum. Sums and outputs do not
 /// change.
 __device__ __forceinline__ float alibi_row_constant(Alibi form, const Row& row, int context_len) {
-  if (form == Alibi::kKeyIndex) return row.slope * kLn2 * static_cast<float>(row.position);
+  if (local_form(form) == Alibi::kKeyIndex)
+    return row.slope * kLn2 * static_cast<float>(row.position);
   if (form == Alibi::kContextRelative) {
     return row.slope * kLn2 * static_cast<float>(row.position - context_len);
   }
@@ -103,7 +104,7 @@ __device__ __forceinline__ Row describe_row(const AttendParams& params, const Ro
                                             KeyInterval run, int row) {
   if (row >= tile.num_rows) return {{0, 0}, 0, 0.0f};
   const ScoreParams& score = params.score;
-  const int position = tile.context_len + (tile.first_row + row) / tile.group;
+  int position = tile.context_len + (tile.first_row + row) / tile.group;
   KeyInterval keys = window_interval(position, tile.seq_len, score.window_left, score.window_right);
   if (score.mm_ranges != nullptr) {
     const int* ranges = score.mm_ranges + 2 * static_cast<i64>(tile.request) * score.num_mm_ranges;
@@ -111,9 +112,28 @@ __device__ __forceinline__ Row describe_row(const AttendParams& params, const Ro
   }
   keys.begin = larger(keys.begin, run.begin);
   keys.end = smaller(keys.end, run.end);
+  if (score.positions.first_rows != nullptr) {
+    position = score.positions.first_rows[tile.request] + (tile.first_row + row) / tile.group;
+  }
   const float slope =
       score.alibi_slopes == nullptr ? 0.0f : score.alibi_slopes[head_of(tile, row)] * kLog2E;
   return {keys, position, slope};
+}
+
+/// Where the keys of a request stand, as transforms of scores need it.
+struct KeyPlaces {
+  GlobalPositions of;
+  int first;  // index on the rank of the call's first key
+};
+/// Nothing unless `form` is a global one.
+__device__ __forceinline__ KeyPlaces key_places(Alibi form, const ScoreParams& score, int request) {
+  if (!is_global(form)) return {};
+  const GlobalPositions& of = score.positions;
+  return {of, of.first_keys == nullptr ? 0 : of.first_keys[request]};
+}
+/// Position of key `key` of the call, by which `form` has its bias.
+__device__ __forceinline__ int place_of_key(Alibi form, const KeyPlaces& places, int key) {
+  return is_global(form) ? global_key(places.of, places.first + key) : key;
 }
 
 /// The bounds of what the lanes of a warp hold, in all of them.

@@ -45,6 +45,7 @@ struct KeysByRows {
 struct ScoreScale {
   float factor;  // softmax_scale * k_scale * log2(e)
   float soft_cap;
+  KeyPlaces keys;  // of global forms of ALiBi
 };
 
 /// Running softmax of a thread's rows: l = sum of 2^(x - base), this thread's columns only. Where
@@ -98,16 +99,16 @@ __device__ __forceinline__ void transform_scores(float (&s)[kRowBlocks][kKeyBloc
       for (int half = 0; half < 2; ++half) {
         // The bias relative to the row's position: alibi_row_constant() has the rest of it.
         const Row& row = rows[m * 16 + Place::row(half)];
-        const int ahead = first_key - row.position;
         const float slope = row.slope;
 #pragma unroll
         for (int n = 0; n < kKeyBlocks; ++n) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const auto distance = static_cast<float>(ahead + Place::key(n, i));
-            if constexpr (Config::kAlibi == Alibi::kDistance) {
+            const int key = place_of_key(Config::kAlibi, scale.keys, first_key + Place::key(n, i));
+            const auto distance = static_cast<float>(key - row.position);
+            if constexpr (local_form(Config::kAlibi) == Alibi::kDistance) {
               s[m][n][half * 2 + i] -= slope * fabsf(distance);
-            } else if constexpr (Config::kAlibi == Alibi::kSqrt) {
+            } else if constexpr (local_form(Config::kAlibi) == Alibi::kSqrt) {
               s[m][n][half * 2 + i] -= slope * sqrtf(fmaxf(-distance, 0.0f));
             } else {
               s[m][n][half * 2 + i] += slope * distance;

@@ -177,11 +177,10 @@ __global__ void __launch_bounds__(Config::kThreads)
   }
 }
 
-/// The encoder's: heads of head_size columns become heads of padded_head_size. Config: that of
-/// quantise_rows(). Grid as there, of S rows.
+/// Heads of head_size columns become heads of padded_head_size, counted in p.num_saturated. Config:
+/// that of quantise_rows(); grid as there, of S rows.
 template <class Config>
-__global__ void __launch_bounds__(Config::kThreads)
-    quantise_pad_fp8(const __grid_constant__ PadQuantiseParams p) {
+__device__ __forceinline__ void pad_and_quantise(const PadQuantiseParams& p) {
   const bool divides = p.padded_head_size != p.head_size;
   const float divisor = p.scale == nullptr ? 1.0f : p.scale[0];
   const float factor = __fdiv_rn(1.0f, divisor);
@@ -208,6 +207,13 @@ __global__ void __launch_bounds__(Config::kThreads)
                            p.head_size};
   const int saturated = quantise_rows<Config>(rows, p.num_saturated != nullptr, scale);
   add_saturated(saturated, p.num_saturated);
+}
+
+/// The encoder's. Config: that of quantise_rows(). Grid as there, of S rows.
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads)
+    quantise_pad_fp8(const __grid_constant__ PadQuantiseParams p) {
+  pad_and_quantise<Config>(p);
 }
 
 }  // namespace attn

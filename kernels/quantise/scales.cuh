@@ -16,22 +16,35 @@ constexpr float kAmaxNan = __builtin_bit_cast(float, 0x7FFFFFFFu);
 
 /// The larger one, or NaN if either is: a maximum in any order gives the same.
 __device__ __forceinline__ float nan_max(float a, float b) {
+#ifdef __CUDA_ARCH__
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
+#else
+  return b != b || b > a ? b : a;
+#endif
 }
 
 /// nan_max() of each half of two packed words.
 template <Element kElement>
 __device__ __forceinline__ u32 nan_max_of_halves(u32 a, u32 b) {
+  static_assert(kElement == Element::kBF16 || kElement == Element::kF16);
+#ifdef __CUDA_ARCH__
   u32 larger;
   if constexpr (kElement == Element::kBF16) {
     asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   } else {
-    static_assert(kElement == Element::kF16);
     asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   }
   return larger;
+#else
+  const auto larger_half = [](u32 x, u32 y) {
+    const float of_x = decode_element<kElement>(x);
+    const float of_y = decode_element<kElement>(y);
+    return of_y != of_y || of_y > of_x ? y : x;
+  };
+  return larger_half(a & 0xFFFFu, b & 0xFFFFu) | larger_half(a >> 16, b >> 16) << 16;
+#endif
 }
 
 /// The largest element (kSigned) or magnitude so far. 16-bit elements are compared two at a time,
@@ -91,20 +104,26 @@ __global__ void __launch_bounds__(Config::kThreads)
   *p.amax = p.is_signed != 0 && !is_empty ? float_from_bits(0xFF800000u) : 0.0f;
 }
 
-/// *p.amax = nan_max(*p.amax, largest element), which start_amax() has set before.
-/// Config: Element kElement; int kVector (elements of a load), kItems (loads of a thread that are
-/// under way at once), kHeadPieces, kRowPieces (loads of a head, of a token), kThreads; bool
-/// kSigned. Grid: any; its CTAs take turns.
-template <class Config>
-__global__ void __launch_bounds__(Config::kThreads) amax(const __grid_constant__ AmaxParams p) {
+/// A tensor whose largest element is looked for, by strides in elements.
+struct AmaxRows {
+  const char* source;
+  i64 token_stride;
+  i64 head_stride;
+  i64 num_tokens;
+};
+
+/// The largest element of this CTA's share of the tensor, in thread 0; what RunningMax starts with
+/// where it has none. Config: that of amax() but kRowPieces.
+template <class Config, int kTensorRowPieces>
+__device__ __forceinline__ float largest_of_cta(const AmaxRows& rows) {
   constexpr int kItems = Config::kItems;
   constexpr int kVector = Config::kVector;
   constexpr int kTile = Config::kThreads * kItems;
-  constexpr unsigned kRowPieces = Config::kRowPieces;
+  constexpr unsigned kRowPieces = kTensorRowPieces;
   constexpr unsigned kHeadPieces = Config::kHeadPieces;
   using Vector = ElementVector<Config::kElement, kVector>;
   RunningMax<Config::kElement, Config::kSigned> largest;
-  for (i64 first = static_cast<i64>(blockIdx.x) * kTile; first < p.num_tokens * kRowPieces;
+  for (i64 first = static_cast<i64>(blockIdx.x) * kTile; first < rows.num_tokens * kRowPieces;
        first += static_cast<i64>(gridDim.x) * kTile) {
     const i64 first_token = quotient(first, kRowPieces);
     const unsigned first_piece =
@@ -116,12 +135,12 @@ __global__ void __launch_bounds__(Config::kThreads) amax(const __grid_constant__
       const unsigned index = first_piece + i * Config::kThreads;
       const i64 token = first_token + index / kRowPieces;
       const unsigned piece = index % kRowPieces;
-      is_live[i] = token < p.num_tokens;
+      is_live[i] = token < rows.num_tokens;
       if (!is_live[i]) continue;
-      const i64 at = token * p.token_stride + piece / kHeadPieces * p.head_stride +
+      const i64 at = token * rows.token_stride + piece / kHeadPieces * rows.head_stride +
                      piece % kHeadPieces * kVector;
-      loaded[i] = load_vector<Config::kElement, kVector>(static_cast<const char*>(p.source) +
-                                                         at * size_of(Config::kElement));
+      loaded[i] =
+          load_vector<Config::kElement, kVector>(rows.source + at * size_of(Config::kElement));
     }
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
@@ -134,15 +153,36 @@ __global__ void __launch_bounds__(Config::kThreads) amax(const __grid_constant__
       for (int w = 0; w < Vector::kNumWords; ++w) largest.add(loaded[i].words[w]);
     }
   }
-  // Why one atomic a CTA, and few CTAs: they queue up at their one address, 3.6 ns each on an H200.
   __shared__ float of_warps[Config::kThreads / 32];
   const float of_warp = nan_max_of_warp(largest.value());
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = of_warp;
   __syncthreads();
-  if (threadIdx.x != 0) return;
   float of_cta = of_warp;
-  for (int w = 1; w < Config::kThreads / 32; ++w) of_cta = nan_max(of_cta, of_warps[w]);
-  atomic_nan_max(p.amax, of_cta);
+  if (threadIdx.x == 0) {
+    for (int w = 1; w < Config::kThreads / 32; ++w) of_cta = nan_max(of_cta, of_warps[w]);
+  }
+  return of_cta;
+}
+
+/// *p.amax = nan_max(*p.amax, largest element), which start_amax() has set before.
+/// Config: Element kElement; int kVector (elements of a load), kItems (loads of a thread that are
+/// under way at once), kHeadPieces, kRowPieces (loads of a head, of a token), kThreads; bool
+/// kSigned. Grid: any; its CTAs take turns.
+template <class Config>
+__global__ void __launch_bounds__(Config::kThreads) amax(const __grid_constant__ AmaxParams p) {
+  const float of_cta = largest_of_cta<Config, Config::kRowPieces>(
+      {static_cast<const char*>(p.source), p.token_stride, p.head_stride, p.num_tokens});
+  // Why one atomic a CTA, and few CTAs: they queue up at their one address, 3.6 ns each on an H200.
+  if (threadIdx.x == 0) atomic_nan_max(p.amax, of_cta);
+}
+
+/// The scale of a ring in which `amax` replaces the oldest value.
+__device__ __forceinline__ float record_amax(float* ring, int position, float amax) {
+  ring[position] = amax;
+  float largest = 1.17549435e-38f;  // 2^-126, the least normal float
+#pragma unroll
+  for (int k = 0; k < kAmaxHistoryLength; ++k) largest = nan_max(largest, ring[k]);
+  return __fdiv_rn(largest, 448.0f);
 }
 
 /// One thread a tensor: its amax replaces the oldest of the ring, and the scale is that of the
@@ -152,12 +192,8 @@ __global__ void __launch_bounds__(Config::kThreads)
     update_amax_history(const __grid_constant__ AmaxHistoryParams p) {
   const i64 tensor = static_cast<i64>(blockIdx.x) * Config::kThreads + threadIdx.x;
   if (tensor >= p.num_tensors) return;
-  float* const ring = p.history + tensor * kAmaxHistoryLength;
-  ring[p.position] = p.amax[tensor];
-  float largest = 1.17549435e-38f;  // 2^-126, the least normal float
-#pragma unroll
-  for (int k = 0; k < kAmaxHistoryLength; ++k) largest = nan_max(largest, ring[k]);
-  p.scale[tensor] = __fdiv_rn(largest, 448.0f);
+  p.scale[tensor] =
+      record_amax(p.history + tensor * kAmaxHistoryLength, p.position, p.amax[tensor]);
 }
 
 /// The scales of query, key and value from their amax: one thread each. Config: int kThreads.

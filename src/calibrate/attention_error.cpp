@@ -114,7 +114,46 @@ AttentionSample::AttentionSample(Observation observation, const SampleOptions& o
   options_.num_threads = options.num_threads;
   rows_ = select_rows(problem_, options.seed);
   inputs_.query = pick_rows(inputs_.query, rows_);
-  exact_ = attend(inputs_.query, inputs_.key, inputs_.value);
+  if (options.device_error && set_single_rows()) device_error_ = options.device_error;
+}
+
+AttentionMath AttentionSample::math() const { return resolve_attention_math(problem_, rules_); }
+
+bool AttentionSample::set_single_rows() {
+  const AttentionMath math = this->math();
+  const bool all_alike = !math.causal && math.window_left < 0 && math.window_right < 0 &&
+                         math.alibi == AlibiForm::kNone;
+  if (math.chunk_size > 0 || !math.mm_prefix_ranges.empty() ||
+      math.alibi == AlibiForm::kContextRelative || !(math.causal || all_alike)) {
+    return false;
+  }
+  std::size_t b = 0;
+  single_starts_.push_back(0);
+  for (const std::int32_t row : rows_) {
+    while (inputs_.query_start_loc[b + 1] <= row) ++b;
+    const std::int32_t seq_len = inputs_.seq_lens[b];
+    // Rows stand at the end of their keys; what follows a causal one it does not see.
+    const std::int32_t behind = inputs_.query_start_loc[b + 1] - 1 - row;
+    single_starts_.push_back(single_starts_.back() + 1);
+    single_lens_.push_back(math.causal ? std::max(0, seq_len - behind) : seq_len);
+    single_keys_.push_back(inputs_.key_start_loc[b]);
+  }
+  single_keys_.push_back(inputs_.key_start_loc.back());
+  return true;
+}
+
+ReferenceInputs AttentionSample::single_rows(const Tensor& query, const Tensor& key,
+                                             const Tensor& value) const {
+  ReferenceInputs inputs;
+  inputs.query = &query;
+  inputs.key = &key;
+  inputs.value = &value;
+  inputs.query_start_loc = single_starts_;
+  inputs.seq_lens = single_lens_;
+  inputs.key_start_loc = single_keys_;
+  inputs.sinks = inputs_.sinks;
+  inputs.alibi_slopes = inputs_.alibi_slopes;
+  return inputs;
 }
 
 ReferenceOutput AttentionSample::attend(const Tensor& query, const Tensor& key,
@@ -129,13 +168,21 @@ ReferenceOutput AttentionSample::attend(const Tensor& query, const Tensor& key,
   inputs.key_start_loc = inputs_.key_start_loc;
   inputs.sinks = inputs_.sinks;
   inputs.alibi_slopes = inputs_.alibi_slopes;
-  return *reference_attention(resolve_attention_math(problem_, rules_), inputs, rows_, options_);
+  return *reference_attention(math(), inputs, rows_, options_);
 }
 
 OutputError AttentionSample::error(ScaleFormat format,
                                    const std::array<std::vector<double>, kNumRoles>& scales) {
   const Dequantised tensors = quantise(problem_, inputs_, format, scales);
-  return output_error(attend(tensors[0], tensors[1], tensors[2]), exact_);
+  if (device_error_) {
+    const std::optional<OutputError> found =
+        device_error_(math(), single_rows(inputs_.query, inputs_.key, inputs_.value),
+                      single_rows(tensors[0], tensors[1], tensors[2]));
+    if (found) return *found;
+    device_error_ = {};
+  }
+  if (!exact_) exact_ = attend(inputs_.query, inputs_.key, inputs_.value);
+  return output_error(attend(tensors[0], tensors[1], tensors[2]), *exact_);
 }
 
 }  // namespace attnbench

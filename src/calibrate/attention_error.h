@@ -9,10 +9,13 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "calibrate/observations.h"
 #include "inputs/make_inputs.h"
+#include "metadata/mask/attention_math.h"
 #include "reference/attention.h"
 
 namespace attnbench {
@@ -31,7 +34,13 @@ struct OutputError {
 /// Of `output` against `exact`, of the same rows.
 OutputError output_error(const ReferenceOutput& output, const ReferenceOutput& exact);
 
+/// The error of attention over `quantised` tensors, of all rows, as another device finds it;
+/// nothing for what it does not serve. Lengths and starts of both are the same.
+using ErrorOnDevice = std::function<std::optional<OutputError>(
+    const AttentionMath& math, const ReferenceInputs& exact, const ReferenceInputs& quantised)>;
+
 struct SampleOptions {
+  ErrorOnDevice device_error;  // in place of the reference; may be empty
   std::int64_t max_rows = 128;
   std::uint64_t seed = 0;
   int num_threads = 0;  // 0 = all cores
@@ -50,6 +59,11 @@ class AttentionSample {
   OutputError error(ScaleFormat format, const std::array<std::vector<double>, kNumRoles>& scales);
 
  private:
+  AttentionMath math() const;
+  /// The sampled rows as decodes of their own, which see the same keys; nothing where those that a
+  /// row sees do not end with it.
+  bool set_single_rows();
+  ReferenceInputs single_rows(const Tensor& query, const Tensor& key, const Tensor& value) const;
   /// `query` has only the sampled rows.
   ReferenceOutput attend(const Tensor& query, const Tensor& key, const Tensor& value) const;
 
@@ -58,7 +72,12 @@ class AttentionSample {
   AttentionInputs inputs_;  // with the sampled rows of the query: only these are quantised
   std::vector<std::int32_t> rows_;
   ReferenceOptions options_;
-  ReferenceOutput exact_;
+  ErrorOnDevice device_error_;
+  /// Of the sampled rows one by one, where the device takes them.
+  std::vector<std::int32_t> single_starts_;
+  std::vector<std::int32_t> single_lens_;
+  std::vector<std::int64_t> single_keys_;
+  std::optional<ReferenceOutput> exact_;  // of the host, once it is asked for
 };
 
 }  // namespace attnbench

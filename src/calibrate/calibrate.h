@@ -34,6 +34,12 @@ struct CalibrationOptions {
   /// tensors; nothing for a tensor that it does not serve. May be empty. It must agree with the
   /// host to 1 ulp of float32.
   std::function<std::optional<float>(const Tensor&)> device_amax;
+  /// How often each of the 65536 patterns of a tensor of 16 bits occurs, [groups, 65536], counted by
+  /// another device; groups as of ScaleGroups::kTensor, or kHead where `by_head`. Nothing for a
+  /// tensor that it does not serve. May be empty. Where it counts, device_amax is not asked: the
+  /// statistics are those of the host to the bit.
+  std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_head)>
+      device_counts;
   /// Called before each layer with the number of those done; may be empty.
   std::function<void(std::size_t done, std::size_t total)> progress;
 };

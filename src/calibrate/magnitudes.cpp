@@ -18,6 +18,7 @@ constexpr std::uint32_t kMagnitudeMask = 0x7FFFFFFFu;
 // Fewer elements are sorted, more are counted in a table of keys.
 constexpr std::size_t kSortedElements = 1 << 15;
 constexpr std::int64_t kElementsPerTask = 1 << 17;
+constexpr std::size_t kPatterns = std::size_t{1} << 16;
 constexpr std::int64_t kPatternsPerTask = 1 << 21;  // a table of all patterns for each
 
 std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value) & kMagnitudeMask; }
@@ -118,18 +119,21 @@ void Magnitudes::add(std::span<const float> values) {
 }
 
 void Magnitudes::add(Dtype dtype, std::span<const std::uint16_t> patterns) {
-  constexpr std::uint16_t kSign = 0x8000;
-  std::vector<std::uint32_t> counts(std::size_t{1} << 16);
+  std::vector<std::int64_t> counts(kPatterns);
   for (const std::uint16_t pattern : patterns) ++counts[pattern];
+  add_counts(dtype, counts);
+}
+
+void Magnitudes::add_counts(Dtype dtype, std::span<const std::int64_t> counts) {
+  constexpr std::uint16_t kSign = 0x8000;
   Magnitudes found;
-  found.num_elements_ = static_cast<std::int64_t>(patterns.size());
   // Patterns without their sign ascend with the magnitude, and no two of them share a bin: the
   // bits that bins leave out are zero.
   for (std::uint16_t pattern = 0; pattern < kSign; ++pattern) {
-    const std::uint32_t positive = counts[pattern];
-    const std::uint32_t negative = counts[pattern | kSign];
-    const std::int64_t count = std::int64_t{positive} + negative;
+    const std::int64_t positive = counts[pattern];
+    const std::int64_t count = positive + counts[pattern | kSign];
     if (count == 0) continue;
+    found.num_elements_ += count;
     const float value = load_float(dtype, &pattern, 0);
     if (!std::isfinite(value)) {
       found.num_not_finite_ += count;

@@ -28,6 +28,8 @@ class Magnitudes {
   void add(std::span<const float> values);
   /// Elements of a type of 16 bits: by counting its 65536 patterns.
   void add(Dtype dtype, std::span<const std::uint16_t> patterns);
+  /// The same of elements that were counted: of each pattern [65536].
+  void add_counts(Dtype dtype, std::span<const std::int64_t> counts);
   void add(const Magnitudes& other);
 
   std::int64_t num_elements() const { return num_elements_; }

@@ -52,13 +52,14 @@ void RoleStatistics::observe(const std::string& layer, const std::string& where,
         fmt::format("{}: layer '{}': tensor {}", where, shown(layer), kRoleNames[role]);
     check_shape(name, role, *tensor);
     std::vector<Magnitudes> part(static_cast<std::size_t>(num_groups(*tensor, kind_)));
-    add_magnitudes(*tensor, kind_, options_.sample.num_threads, part);
+    const bool is_counted = count_on_device(*tensor, part);
+    if (!is_counted) add_magnitudes(*tensor, kind_, options_.sample.num_threads, part);
     check_elements(name, part);
     forward.resize(part.size());
     largest.resize(part.size(), -std::numeric_limits<float>::infinity());
     for (std::size_t i = 0; i < part.size(); ++i) {
       forward[i].add(part[i]);
-      largest[i] = std::max(largest[i], maximum(name, *tensor, part[i]));
+      largest[i] = std::max(largest[i], maximum(name, *tensor, part[i], is_counted));
     }
   }
   groups_.resize(forward.size(), Group(options_.history.value_or(1)));
@@ -107,11 +108,23 @@ std::string RoleStatistics::group_name(std::size_t group) const {
   return fmt::format(", KV head {}, channel {}", group / width, group % width);
 }
 
-/// By --amax; of a whole tensor by the device, where there is one.
+/// False where there is no device for it: channels have too few elements each.
+bool RoleStatistics::count_on_device(const Tensor& tensor, std::vector<Magnitudes>& parts) const {
+  if (!options_.device_counts || kind_ == ScaleGroups::kChannel) return false;
+  const auto counts = options_.device_counts(tensor, kind_ == ScaleGroups::kHead);
+  if (!counts) return false;
+  const std::size_t each = counts->size() / parts.size();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    parts[i].add_counts(tensor.dtype(), std::span(*counts).subspan(i * each, each));
+  }
+  return true;
+}
+
+/// By --amax; of a whole tensor by the device, where there is one and it has not counted anyway.
 float RoleStatistics::maximum(const std::string& name, const Tensor& tensor,
-                              const Magnitudes& magnitudes) const {
+                              const Magnitudes& magnitudes, bool is_counted) const {
   const float own = options_.amax == AmaxKind::kAbs ? magnitudes.amax() : magnitudes.signed_max();
-  if (!options_.device_amax || kind_ != ScaleGroups::kTensor) return own;
+  if (is_counted || !options_.device_amax || kind_ != ScaleGroups::kTensor) return own;
   const float found = options_.device_amax(tensor).value_or(own);
   if (found == own || std::nextafter(found, own) == own) return found;
   fail(ErrorKind::kCuda, "{}: the largest value is {} on the device, {} on the host", name, found,

@@ -51,7 +51,9 @@ class RoleStatistics {
     AmaxRing ring;                                            // of the last ones
   };
 
-  float maximum(const std::string& name, const Tensor& tensor, const Magnitudes& magnitudes) const;
+  bool count_on_device(const Tensor& tensor, std::vector<Magnitudes>& parts) const;
+  float maximum(const std::string& name, const Tensor& tensor, const Magnitudes& magnitudes,
+                bool is_counted) const;
   float plain_scale(const Group& group, ScaleMethod method) const;
   void check_shape(const std::string& name, Role role, const Tensor& tensor);
 

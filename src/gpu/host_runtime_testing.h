@@ -81,6 +81,7 @@ class HostRuntime : public Runtime {
   EventHandle create_event() override { return nullptr; }
   void release_event(EventHandle) override {}
   void record(EventHandle, StreamHandle) override {}
+  void wait_for(EventHandle, StreamHandle) override {}
   double elapsed_us(EventHandle, EventHandle) override { return 0; }
   LibraryHandle load_library(const std::string& cubin) override {
     loaded.push_back(cubin);

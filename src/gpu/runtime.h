@@ -97,6 +97,8 @@ class Runtime {
   virtual EventHandle create_event() = 0;
   virtual void release_event(EventHandle event) = 0;
   virtual void record(EventHandle event, StreamHandle stream) = 0;
+  /// What is queued on the stream from now on waits for what the event was recorded behind.
+  virtual void wait_for(EventHandle event, StreamHandle stream) = 0;
   /// Waits until `last` has happened.
   virtual double elapsed_us(EventHandle first, EventHandle last) = 0;
 

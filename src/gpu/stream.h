@@ -30,6 +30,8 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(const Stream& stream) { runtime_.record(handle_, stream.handle()); }
+  /// What is queued on `stream` from now on waits for this point.
+  void hold_back(const Stream& stream) { runtime_.wait_for(handle_, stream.handle()); }
   /// Waits for `last`.
   static double elapsed_us(const Event& first, const Event& last) {
     return first.runtime_.elapsed_us(first.handle_, last.handle_);

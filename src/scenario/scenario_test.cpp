@@ -82,7 +82,7 @@ TEST_CASE("wrong types say what was expected and found") {
         "E-FORMAT: s.yaml:4: kv_cache.shuffle_blocks: expected true or false, found 'yes'");
   CHECK(error_with("dcp: 4\n") ==
         "E-FORMAT: s.yaml:4: dcp: expected a mapping with world_size, interleave_size, comm, "
-        "transport, found 4");
+        "transport, overlap, found 4");
   CHECK(error_with("kv_cache: {block_size: null}\n") ==
         "E-FORMAT: s.yaml:4: kv_cache.block_size: expected an integer >= 1, found null");
   CHECK(error_with("schema: 2\n") == "E-FORMAT: s.yaml:4: schema: expected 1, found 2");

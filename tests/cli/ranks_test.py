@@ -104,6 +104,21 @@ class Ranks(ToolTest):
                  "attention.dtype: [bfloat16, float16]}\n")  # fmt: skip
         self.expect_as_simulated(MLA + sweep, 4)
 
+    def test_alibi_by_global_positions_and_overlap_with_every_exchange(self):
+        sweep = (f"sweep: {{{world_of(2, 4)}, dcp.comm: [ag_rs, ag_ar, a2a], "
+                 "dcp.overlap: [false, true], dcp.interleave_size: [1, 16]}\n")  # fmt: skip
+        self.expect_as_simulated(
+            ATTENTION.replace("dtype: bfloat16", "dtype: bfloat16, alibi: linear") + sweep, 4)
+
+    def test_overlap_puts_attention_over_the_new_tokens_first(self):
+        self.write("ranks.yaml", ATTENTION.replace("transport: mpi", "transport: mpi, overlap: true"))
+        result = self.ranked(2, "ranks.yaml")[ATTENTION_ID]
+        self.assertEqual(result["status"], "passed", result["reasons"])
+        self.assertEqual([step["name"] for step in result["timing"]["steps"]],
+                         ["write_cache", "all_gather_query", "attend_new", "await_query",
+                          "attend_context", "all_gather_lse", "correct", "reduce_scatter",
+                          "merge"])  # fmt: skip
+
     def test_five_to_eight_ranks_are_simulated_ranks_too(self):
         for ranks in (5, 6, 7, 8):
             with self.subTest(ranks=ranks):

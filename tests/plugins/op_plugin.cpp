@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attnbench_backend.h"
+#include "variant_tables.h"
 
 namespace {
 
@@ -334,18 +335,11 @@ void destroy(void* state) { delete static_cast<Work*>(state); }
 }  // namespace
 
 const AttnbenchBackend* attnbench_backend(uint32_t index) {
-  constexpr std::size_t kCount = sizeof kVariants / sizeof kVariants[0];
-  static AttnbenchBackend tables[kCount];
-  if (index >= kCount) return nullptr;
+  AttnbenchBackend* const of_variant = variant_table(kVariants, index);
+  if (of_variant == nullptr) return nullptr;
   const Variant& variant = kVariants[index];
-  AttnbenchBackend& table = tables[index];
-  table.struct_size = sizeof table;
-  table.abi_version = ATTNBENCH_ABI_VERSION;
-  table.name = variant.name;
-  table.version = "0.1";
+  AttnbenchBackend& table = *of_variant;
   table.description = "single operations for tests";
-  table.user = &variant;
-  table.devices = ATTNBENCH_CPU;
   table.attention_types = ATTNBENCH_OP;
   table.dtypes = ATTNBENCH_FLOAT32 | ATTNBENCH_BFLOAT16;
   table.kv = variant.kv;

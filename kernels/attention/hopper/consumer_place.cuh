@@ -152,7 +152,7 @@ struct HopperPlace {
   /// neighbouring pieces of 16 bytes.
   __device__ void store_wide(const Output& o) const {
     constexpr int kSpan = Shape::kOutputLayout.span;
-    constexpr int kPieces = Config::kVHeadSize / 8;
+    constexpr int kPieces = Config::kOutputColumns / 8;
     const AttendParams& params = shape.params;
     const RowTile& at = *tile();
     sync_own();  // no warp's products read the queries any more
@@ -208,9 +208,12 @@ struct HopperPlace {
         if constexpr (Shape::kTransposes) {
           // Of each 16 columns the two blocks of even and of odd ones, code_row().
           const int at_thread = i + n % 2;
-          store_pair<Config::kOutput>(params.output, to + n / 2 * 16 + lane() % 4 * 4 + n % 2 * 2,
-                                      o[0][n / 2 * 2][at_thread], o[0][n / 2 * 2 + 1][at_thread],
-                                      pairs);
+          const int column = n / 2 * 16 + lane() % 4 * 4 + n % 2 * 2;
+          if constexpr (Config::kOutputColumns != Config::kVHeadSize) {
+            if (column >= Config::kOutputColumns) continue;
+          }
+          store_pair<Config::kOutput>(params.output, to + column, o[0][n / 2 * 2][at_thread],
+                                      o[0][n / 2 * 2 + 1][at_thread], pairs);
         } else {
           store_pair<Config::kOutput>(params.output, to + n * 8 + lane() % 4 * 2, o[0][n][i],
                                       o[0][n][i + 1], pairs);

@@ -76,14 +76,15 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 
 /// Config: kQuery (also of the products), kKeyValue (that, or e4m3), kOutput (Element) ·
 /// kInt8Value (where kQuery is int8: the values in memory, int8 or of 16 bits) · kHeadSize,
-/// kVHeadSize · kBlockSize (0 = ragged) · kRoundDequantized (codes are scaled and rounded before
-/// the products, not scores and outputs after them) · kPromote (of e4m3 products: tiles whose sums
-/// may stay in the tensor cores, 0 = all, SumPieces) · kConsumers, kTileN, kStages, kLine
-/// (HopperTile) · kPingPong (warpgroups take turns at the tensor cores) · kPersistent (a CTA does
-/// one item a round, else one) · kAhead (persistent, and the producer brings the queries of the
-/// next item, by boxes of a group's heads; not of codes) · kFixedBase · kLeft (rows do not see the
-/// first keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output
-/// rows of 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
+/// kVHeadSize · kOutputColumns (of them, multiples of 8) · kBlockSize (0 = ragged) ·
+/// kRoundDequantized (codes are scaled and rounded before the products, not scores and outputs
+/// after them) · kPromote (of e4m3 products: tiles whose sums may stay in the tensor cores, 0 =
+/// all, SumPieces) · kConsumers, kTileN, kStages, kLine (HopperTile) · kPingPong (warpgroups take
+/// turns at the tensor cores) · kPersistent (a CTA does one item a round, else one) · kAhead
+/// (persistent, and the producer brings the queries of the next item, by boxes of a group's heads;
+/// not of codes) · kFixedBase · kLeft (rows do not see the first keys of a tile: a left window,
+/// ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of 16 bits on 16 bytes) ·
+/// kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;

@@ -123,7 +123,6 @@ void add_cascade_reasons(const Question& q, Refusals& reasons) {
 void add_dcp_reasons(const Question& q, Refusals& reasons) {
   if (!q.dcp()) return;
   if (!q.can.lse_for_dcp) return reasons.dcp_without_lse();
-  reasons.add_if(q.alibi(), "DCP with ALiBi");
   reasons.add_if(q.sinks(), "DCP with sinks");
   // Made from the keys of the whole step, which is another step on every rank.
   reasons.add_if(q.problem.kv_cache.calculate_kv_scales, "DCP with calculate_kv_scales");

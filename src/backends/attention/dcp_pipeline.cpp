@@ -56,6 +56,8 @@ struct WindowSlice {
 struct WindowedContext {
   const int* query_start_loc = nullptr;  // [T+1]
   const int* seq_lens = nullptr;         // [T] local keys from that page on; 0 = none is seen
+  const int* positions = nullptr;        // [T] of the token in its request
+  const int* first_keys = nullptr;       // [T] index on the rank of that page's first key
   const int* block_table = nullptr;      // [T, columns] from that page on
   std::int64_t columns = 0;
   std::vector<WindowSlice> slices;  // neighbours, which one call takes
@@ -84,15 +86,19 @@ class DcpPipeline : public AttentionPipeline {
     add_step(side_step(
         "write_cache", [this] { write_caches(); }, write_bytes()));
     const bool is_real = inputs.seat != nullptr;
-    add_step(side_step(
-        "all_gather_query", [this] { all_gather_query(); },
-        is_real ? gather_.received_bytes() : 0));
+    if (problem.dcp.overlap) {
+      add_overlapped_gather();
+    } else {
+      add_step(side_step(
+          "all_gather_query", [this] { gather_.run(own_queries()); },
+          is_real ? gather_.received_bytes() : 0));
+    }
     if (users != nullptr) add_users_calls(*users);
     add_attend_step("attend_context", [this] { attend_context(); });
     for (DcpStage& stage : exchange_.stages()) {
       add_step(side_step(stage.name, std::move(stage.run), is_real ? stage.received_bytes : 0));
     }
-    add_step(counted_step("attend_new", [this] { attend_new(); }));
+    if (!problem.dcp.overlap) add_step(counted_step("attend_new", [this] { attend_new(); }));
     add_step(counted_step("merge", [this] { merge(); }));
   }
 
@@ -182,6 +188,7 @@ class DcpPipeline : public AttentionPipeline {
     };
     struct Seen {
       std::int64_t request;
+      std::int64_t position;
       int begin;  // local keys
       int end;
       int first_page;
@@ -192,7 +199,7 @@ class DcpPipeline : public AttentionPipeline {
       const Request& request = problem().batch[static_cast<std::size_t>(b)];
       const std::int64_t context = request.seq_len - request.query_len;
       for (std::int64_t p = context; p < request.seq_len; ++p) {
-        Seen seen{b, local(std::clamp<std::int64_t>(p - left, 0, context)), local(context), 0};
+        Seen seen{b, p, local(std::clamp<std::int64_t>(p - left, 0, context)), local(context), 0};
         seen.first_page = seen.begin / block_size;
         tokens.push_back(seen);
         windowed.columns = std::max<std::int64_t>(windowed.columns,
@@ -201,12 +208,16 @@ class DcpPipeline : public AttentionPipeline {
     }
     windowed.columns = std::max<std::int64_t>(1, windowed.columns);
     std::vector<int> lens;
+    std::vector<int> positions;
+    std::vector<int> first_keys;
     std::vector<int> tables(tokens.size() * static_cast<std::size_t>(windowed.columns), 0);
     for (std::size_t t = 0; t < tokens.size(); ++t) {
       const Seen& seen = tokens[t];
       const bool is_empty = seen.begin >= seen.end;
       const int base = seen.first_page * block_size;
       lens.push_back(is_empty ? 0 : seen.end - base);
+      positions.push_back(checked_int32(seen.position, "position"));
+      first_keys.push_back(base);
       const int token = static_cast<int>(t);
       const int window_left = seen.end - 1 - seen.begin;
       std::vector<WindowSlice>& slices = windowed.slices;
@@ -226,6 +237,8 @@ class DcpPipeline : public AttentionPipeline {
     const std::string name = fmt::format("rank {} window ", rank);
     windowed.query_start_loc = memory().upload(starts, name + "query_start_loc");
     windowed.seq_lens = memory().upload(lens, name + "seq_lens");
+    windowed.positions = memory().upload(positions, name + "positions");
+    windowed.first_keys = memory().upload(first_keys, name + "first keys");
     windowed.block_table = memory().upload(tables, name + "block_table");
     return windowed;
   }
@@ -233,6 +246,9 @@ class DcpPipeline : public AttentionPipeline {
   /// What all ranks read: lengths and keys of this step, and the splits they take turns with.
   void make_shared(const BackendInputs& inputs) {
     query_lens_ = memory().upload(query_lens_of(problem()), "query_lens");
+    if (params().score.alibi != attn::Alibi::kNone) {
+      contexts_ = memory().upload(context_lens_of(problem()), "context lengths of all ranks");
+    }
     const std::vector<std::int32_t>& starts = inputs.inputs->query_start_loc;
     key_starts_ =
         memory().upload(std::vector<attn::i64>(starts.begin(), starts.end()), "new key starts");
@@ -302,11 +318,22 @@ class DcpPipeline : public AttentionPipeline {
     if (new_keys_) ops().write_cache(new_keys_->write);
   }
 
-  /// q_all = all_gather(q, head dim).
-  void all_gather_query() {
+  /// The new tokens need the rank's own queries only, so they are attended to while those of the
+  /// others arrive. The first step begins the exchange, and the last is what attend_new did not
+  /// hide of it: so neither has its bytes over its time.
+  void add_overlapped_gather() {
+    add_step(side_step(
+        "all_gather_query", [this] { gather_.begin(own_queries()); }, 0));
+    add_step(counted_step("attend_new", [this] { attend_new(); }));
+    add_step(side_step(
+        "await_query", [this] { gather_.finish(); }, 0));
+  }
+
+  /// Of q_all = all_gather(q, head dim).
+  std::vector<const void*> own_queries() const {
     std::vector<const void*> own;
     for (const Rank& rank : ranks_) own.push_back(rank.query);
-    gather_.run(own);
+    return own;
   }
 
   static void set_strides(attn::i64 (&target)[3], attn::i64 a, attn::i64 b, attn::i64 c) {
@@ -322,6 +349,7 @@ class DcpPipeline : public AttentionPipeline {
     part.seq_lens = ranks_[static_cast<std::size_t>(i)].context_lens;
     // Every context key is older than every query row, so nothing is masked but by a window.
     part.score.window_right = -1;
+    place_context(ranks_[static_cast<std::size_t>(i)].number, part.score);
     part.kv.key = static_cast<const char*>(part.kv.key) + i * rank_bytes();
     part.kv.value = static_cast<const char*>(part.kv.value) + i * rank_bytes();
     part.output_element = attn::Element::kF32;
@@ -363,6 +391,10 @@ class DcpPipeline : public AttentionPipeline {
     part.kv.block_table = windowed.block_table;
     part.kv.block_table_stride = windowed.columns;
     part.max_query_len = 1;
+    if (attn::is_global(part.score.alibi)) {
+      part.score.positions.first_rows = windowed.positions;
+      part.score.positions.first_keys = windowed.first_keys;
+    }
     for (const WindowSlice& slice : windowed.slices) {
       part.first_request = slice.first;
       part.num_requests = slice.count;
@@ -394,8 +426,25 @@ class DcpPipeline : public AttentionPipeline {
     part.lse_stride = num_tokens();
     // The keys of this step are a sequence of their own: as many keys as rows.
     part.seq_lens = query_lens_;
+    place_new(rank, run, part.score);
     part.kv = new_keys_ ? stored_kv(run) : given_kv(run);
     return part;
+  }
+
+  /// Biases of the context go by the positions of its keys in the whole sequence (semantics §7.6).
+  void place_context(int rank, attn::ScoreParams& score) const {
+    if (score.alibi == attn::Alibi::kNone) return;
+    score.alibi = attn::global_form(score.alibi);
+    score.positions = {contexts_, nullptr, problem().dcp.interleave_size, world_size_, rank};
+  }
+
+  /// The new keys follow the context. Biases by distance are the same from any beginning.
+  void place_new(const Rank& rank, const HeadRun& run, attn::ScoreParams& score) const {
+    if (score.alibi == attn::Alibi::kNone) return;
+    score.alibi_slopes += rank.number * heads_ + run.first_head;
+    if (score.alibi != attn::Alibi::kKeyIndex) return;
+    score.alibi = attn::global_form(score.alibi);
+    score.positions = {contexts_, contexts_, 1, 1, 0};
   }
 
   attn::KvParams given_kv(const HeadRun& run) const {
@@ -484,6 +533,7 @@ class DcpPipeline : public AttentionPipeline {
   attn::SplitParams split_{};
   std::vector<std::function<void()>> users_calls_;  // of each local rank; empty with our kernels
   const int* query_lens_ = nullptr;
+  const int* contexts_ = nullptr;  // [B] context lengths over all ranks, for ALiBi
   const attn::i64* key_starts_ = nullptr;
 };
 
@@ -518,6 +568,8 @@ Facts explain_dcp(const Problem& problem, int num_sms) {
           {"heads of a rank", std::to_string(problem.attention.num_heads / world_size)},
           {"context tokens by rank", fmt::format("{}", fmt::join(tokens, ", "))},
           {"exchange", to_string(problem.dcp.comm)},
+          {"query gather", problem.dcp.overlap ? "beside attention over the new tokens"
+                                               : "before attention (dcp.overlap: false)"},
           {"num_splits", std::to_string(dcp_context_splits(problem, num_sms))}};
 }
 

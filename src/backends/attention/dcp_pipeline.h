@@ -11,8 +11,9 @@
 //   attend_new        own heads over the keys of this step, under the problem's mask
 //   merge             context and new keys into the output of the rank's heads
 //
-// attend_context, attend_new and merge count in the time of the attention; the others are steps
-// that are shown beside it. What a real group would spend on the network is in none of them.
+// With dcp.overlap attend_new comes before attend_context, beside the gather, which await_query
+// ends. attend_context, attend_new and merge count in the time of the attention; the others are
+// steps that are shown beside it. What a real group would spend on the network is in none of them.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,8 @@
 // Groups of simulated ranks against plain attention (semantics §7).
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "backends/attention/pipeline_testing.h"
 
 namespace attnbench {
@@ -49,6 +51,38 @@ TEST_CASE("ranks see the keys of a window by global positions, however they are 
   }
 }
 
+TEST_CASE("ranks have ALiBi by global positions, with and without a window") {
+  Problem p = base_problem();
+  p.attention.num_heads = 8;
+  p.batch = {{1, 1}, {1, 40}, {1, 1333}, {5, 70}, {20, 20}, {0, 0}, {17, 300}};
+  for (const auto& [name, kind] :
+       {std::pair{"FLASH_ATTN", AlibiKind::kLinear}, std::pair{"FLASH_ATTN_IX", AlibiKind::kLinear},
+        std::pair{"FLASH_ATTN_IX", AlibiKind::kSqrt}}) {
+    p.attention.alibi = kind;
+    for (const int world_size : {2, 4}) {
+      p.dcp.world_size = world_size;
+      for (const int interleave : {1, 4, 16}) {
+        p.dcp.interleave_size = interleave;
+        CAPTURE(world_size);
+        CAPTURE(interleave);
+        p.attention.sliding_window.reset();
+        expect_agreement(p, name);
+        p.attention.sliding_window = 63;
+        expect_agreement(p, name);
+      }
+    }
+  }
+  // Decodes alone, whose context is split.
+  p.batch = {{1, 2500}, {1, 900}};
+  p.attention.sliding_window.reset();
+  expect_agreement(p, "FLASH_ATTN");
+  p.kv_cache.dtype = KvCacheDtype::kFp8;
+  p.kv_cache.k_scale = {0.5F, 0.25F};
+  p.kv_cache.v_scale = {0.125F, 0.5F};
+  p.attention.alibi = AlibiKind::kLinear;
+  expect_agreement(p, "FLASH_ATTN");
+}
+
 TEST_CASE("ranks attend to the new keys as an fp8 cache stores them") {
   Problem p = base_problem();
   p.kv_cache.dtype = KvCacheDtype::kFp8;
@@ -83,6 +117,30 @@ TEST_CASE("a DCP group takes the steps of its order, splits long decodes and kee
   CHECK(run.output.more[1].second.shape() == std::vector<std::int64_t>{2, 4, 2});
 }
 
+TEST_CASE("a DCP group that overlaps attends to the new tokens before the context") {
+  Problem p = base_problem();
+  p.batch = {{1, 70}, {5, 40}};
+  p.dcp.world_size = 2;
+  for (const DcpComm comm : {DcpComm::kAgRs, DcpComm::kAgAr, DcpComm::kA2a}) {
+    p.dcp.comm = comm;
+    p.dcp.overlap = false;
+    finish(p);
+    const Run plain(p, "FLASH_ATTN");
+    p.dcp.overlap = true;
+    expect_agreement(p, "FLASH_ATTN");
+    const Run run(p, "FLASH_ATTN");
+    std::string names;
+    for (const Step& step : run.pipeline->steps())
+      names += step.name + (step.in_median ? "* " : " ");
+    CHECK(
+        names.starts_with("write_cache all_gather_query attend_new* await_query attend_context* "));
+    CHECK(names.ends_with(" merge* "));
+    // The same operations in another order: the same bytes.
+    const Tensor& output = run.output.output;
+    CHECK(std::memcmp(output.bytes(), plain.output.output.bytes(), output.size_bytes()) == 0);
+  }
+}
+
 TEST_CASE("random DCP problems agree with the reference") {
   std::mt19937_64 random(77);
   const auto pick = [&](auto... values) {
@@ -103,6 +161,8 @@ TEST_CASE("random DCP problems agree with the reference") {
     p.kv_cache.layout = pick(CacheLayout::kNhd, CacheLayout::kHnd);
     p.dcp.interleave_size = pick(1, 2, 8, 16);
     p.dcp.comm = pick(DcpComm::kAgRs, DcpComm::kAgAr, DcpComm::kA2a);
+    p.dcp.overlap = pick(false, true);
+    a.alibi = pick(AlibiKind::kNone, AlibiKind::kLinear);
     p.batch.clear();
     for (int b = pick(1, 2, 5); b > 0; --b) {
       const std::int64_t query_len = pick(0, 1, 1, 3, 20);

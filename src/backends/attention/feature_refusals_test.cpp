@@ -60,10 +60,13 @@ TEST_CASE("DCP names every feature it cannot have, and nothing where it has none
                    p.kv_cache.calculate_kv_scales = true;
                  }) == Reasons{"Cascade attention does not support ALiBi.",
                                "Cascade attention does not support sliding window.",
-                               "cascade attention with fp8 descale", "DCP with ALiBi",
-                               "DCP with sinks", "DCP with calculate_kv_scales", "DCP with cascade",
+                               "cascade attention with fp8 descale", "DCP with sinks", "DCP with calculate_kv_scales", "DCP with cascade",
                                "MTP with cp_kv_cache_interleave_size > 1 is not supported"});
   const Change two = [](Problem& p) { p.dcp.world_size = 2; };
+  CHECK(refusals(kFa, [&](Problem& p) {
+          two(p);
+          p.attention.alibi = AlibiKind::kLinear;
+        }).empty());
   CHECK(refusals(kFa, two).empty());
   CHECK(refusals(kIx, two).empty());
   CHECK(refusals(kFa, [&](Problem& p) {

@@ -55,6 +55,9 @@ class MmBackend : public Backend {
     facts.emplace_back("fp8 scales", mm.fp8_scale_path
                                          ? "static, of layer " + mm.layer_names.front()
                                          : fmt::format("dynamic, amax {}", to_string(mm.amax)));
+    facts.emplace_back("fp8 launches", mm.fp8_fused
+                                           ? "one for the scales, one for the codes, no slice"
+                                           : "one a tensor (mm_encoder.fp8_fused: false)");
   }
 
   MmCapability capability_;

@@ -3,6 +3,7 @@
 // layer; with a scale file to save there is one for each layer (§10.6, §10.7).
 #include "backends/encoder/fp8.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -48,6 +49,10 @@ void MmFp8::set_memory() {
   scale_ = memory_.allocate(layers * 3 * sizeof(float), "fp8 scales").as<float>();
   zero_ = memory_.upload(std::vector<attn::i64>{0}, "zero");
   saturated_ = memory_.allocate(3 * sizeof(attn::i64), "saturated elements").as<attn::i64>();
+  if (problem_.mm_encoder.fp8_fused) {
+    partial_ = memory_.workspace_of<float>(3 * attn::kMostAmaxCtas, "largest values of CTAs");
+    arrivals_ = const_cast<int*>(memory_.upload(std::vector<int>{0}, "arrivals"));
+  }
   const std::int64_t num_kv_scales = 2 * std::int64_t{problem_.attention.num_kv_heads};
   const auto bytes = static_cast<std::size_t>(num_kv_scales) * sizeof(float);
   constexpr const char* kKvScales = "k_scale and v_scale";
@@ -152,6 +157,7 @@ void MmFp8::reset_counters() {
 }
 
 void MmFp8::quantise() {
+  if (problem_.mm_encoder.fp8_fused) return quantise_at_once();
   if (dynamic_) {
     observe(0, position_, sources_);
     multiply_scales();
@@ -172,6 +178,39 @@ void MmFp8::quantise() {
     params.padded_head_size = padded_;
     ops_.quantise_pad_fp8(params);
   }
+}
+
+/// The same in two launches.
+void MmFp8::quantise_at_once() {
+  attn::EncoderQuantiseParams codes{};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const MmSource& source = sources_[i];
+    codes.tensors[i] = {source.data, source.num_tokens, source.num_heads, source.token_stride,
+                        source.head_stride};
+    codes.codes[i] = codes_[i];
+    codes.scale[i] = skip_[i] ? nullptr : scale_ + i;
+  }
+  codes.source_element = element_of(problem_.attention.dtype);
+  codes.num_saturated = saturated_;
+  codes.head_size = problem_.attention.head_size;
+  codes.padded_head_size = padded_;
+  if (dynamic_) {
+    attn::EncoderScalesParams scales{};
+    scales.element = codes.source_element;
+    std::copy_n(codes.tensors, 3, scales.tensors);
+    scales.head_size = codes.head_size;
+    scales.is_signed = problem_.mm_encoder.amax == AmaxKind::kSigned ? 1 : 0;
+    scales.amax = amax_;
+    scales.history = history_;
+    scales.scale = scale_;
+    scales.position = position_;
+    scales.kv_scales = kv_scales_;
+    scales.num_kv_heads = problem_.attention.num_kv_heads;
+    scales.partial = partial_;
+    scales.arrivals = arrivals_;
+    ops_.encoder_scales(scales);
+  }
+  ops_.quantise_encoder(codes);
 }
 
 /// Of all layers; those of the measured one come first.
@@ -206,10 +245,13 @@ attn::AttendParams MmFp8::attend_params(const attn::AttendParams& params, void* 
   result.query = codes_[0];
   result.query_token_stride = heads * padded_;
   result.query_head_stride = padded_;
-  result.output = output;
-  result.output_token_stride = heads * padded_;
-  result.output_head_stride = padded_;
-  result.head_size = result.v_head_size = padded_;
+  result.head_size = padded_;
+  if (output != nullptr) {
+    result.output = output;
+    result.output_token_stride = heads * padded_;
+    result.output_head_stride = padded_;
+    result.v_head_size = padded_;
+  }
   // The scale of the unpadded head size. That of the keys, and with it a dynamic one of the
   // queries, is read from kv_scales_.
   result.score.softmax_scale =

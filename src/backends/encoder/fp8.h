@@ -39,7 +39,8 @@ class MmFp8 {
   /// codes. The host takes no part: scales stay on the device.
   void quantise();
   /// `params` with the codes and scales of the last forward in place of query, key and value;
-  /// output of padded heads goes to `output`.
+  /// output of padded heads goes to `output`, or, where that is null, output of the heads as they
+  /// are to that of `params`: the columns of zeros are never computed.
   attn::AttendParams attend_params(const attn::AttendParams& params, void* output) const;
 
   int padded_head_size() const { return padded_; }
@@ -56,6 +57,7 @@ class MmFp8 {
   void set_memory();
   void load_static_scales();
   void observe_earlier_forwards();
+  void quantise_at_once();
   void observe(std::size_t layer, int position, const std::array<MmSource, 3>& sources);
   void multiply_scales();
   void expand_v_scale();
@@ -80,6 +82,8 @@ class MmFp8 {
   float* scale_ = nullptr;           // [layers, 3]
   const attn::i64* zero_ = nullptr;  // [1]
   attn::i64* saturated_ = nullptr;   // [3]
+  float* partial_ = nullptr;         // of mm_encoder.fp8_fused: [3, kMostAmaxCtas]
+  int* arrivals_ = nullptr;          // likewise: [1]
   float* kv_scales_ = nullptr;       // [2, Hk]: k_scale (dynamic: times q_scale), v_scale
 };
 

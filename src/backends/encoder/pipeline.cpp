@@ -108,7 +108,9 @@ void MmPipeline::add_fp8_steps(const AttentionInputs& inputs, MmUsersKernel* use
           MmSource{kv.key, keys, p.num_kv_heads, kv.token_stride_key, kv.head_stride_key},
           MmSource{kv.value, keys, p.num_kv_heads, kv.token_stride_value, kv.head_stride_value}});
   const int padded = fp8_->padded_head_size();
-  const bool sliced = padded != p.head_size;
+  // Users' kernels have outputs as wide as their heads.
+  const bool is_narrow = problem().mm_encoder.fp8_fused && users == nullptr;
+  const bool sliced = padded != p.head_size && !is_narrow;
   if (sliced) {
     padded_output_ =
         memory().workspace_of(p.output_element, num_rows() * p.num_heads * padded, "padded output");
@@ -125,8 +127,7 @@ void MmPipeline::add_fp8_steps(const AttentionInputs& inputs, MmUsersKernel* use
   if (users != nullptr) add_users_call(*users);
   add_attend_step("attend", [this] {
     if (users_call_) return users_call_();
-    void* output = padded_output_ != nullptr ? padded_output_ : params().output;
-    ops().attend(fp8_->attend_params(params(), output));
+    ops().attend(fp8_->attend_params(params(), padded_output_));
   });
   if (sliced) add_slice_step();
 }

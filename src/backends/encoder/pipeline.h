@@ -1,6 +1,7 @@
 // Attention of the multimodal encoder as a pipeline: one pass over ragged, non-causal sequences,
 // with V inside interleaved rows and fp8 where the backend has them (semantics §10). There is no
-// cache and no decode. Steps: quantise (fp8), attend, slice (fp8 with padded heads).
+// cache and no decode. Steps: quantise (fp8), attend, slice (fp8 with padded heads,
+// unless mm_encoder.fp8_fused).
 #pragma once
 
 #include <array>

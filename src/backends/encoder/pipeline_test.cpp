@@ -288,13 +288,20 @@ TEST_CASE("golden offsets, buckets and padded batch reach the wrapper") {
 TEST_CASE("dynamic scales come from the current tensors, codes byte for byte") {
   for (const int head_size : {64, 72, 80}) {
     for (const AmaxKind kind : {AmaxKind::kAbs, AmaxKind::kSigned}) {
-      Problem p = fp8_problem(head_size);
-      p.mm_encoder.amax = kind;
-      const Run run(p, "MM_FLASHINFER");
-      MmScales scales;
-      const std::array<float, 3> amax = amax_of(p, run.inputs.tensors);
-      for (std::size_t i = 0; i < 3; ++i) scales.scale[i] = amax[i] / 448.0f;
-      check_fp8_run(p, run, scales);
+      for (const bool fused : {false, true}) {
+        Problem p = fp8_problem(head_size);
+        p.mm_encoder.amax = kind;
+        p.mm_encoder.fp8_fused = fused;
+        const Run run(p, "MM_FLASHINFER");
+        MmScales scales;
+        const std::array<float, 3> amax = amax_of(p, run.inputs.tensors);
+        for (std::size_t i = 0; i < 3; ++i) scales.scale[i] = amax[i] / 448.0f;
+        check_fp8_run(p, run, scales);
+        std::string names;
+        for (const Step& step : run.pipeline->steps()) names += step.name + " ";
+        CHECK(names ==
+              (fused || head_size % 16 == 0 ? "quantise attend " : "quantise attend slice "));
+      }
     }
   }
 }
@@ -372,14 +379,17 @@ TEST_CASE("saturated elements are counted from one poisoning to the next") {
   for (std::size_t i = 0; i < 3; ++i) scales.scale[i] = amax[i] / 448.0f;
   const MmForward forward = forward_of(inputs.tensors, scales);
   REQUIRE(forward.saturated[0] >= 5);
-  MmFp8 fp8(p, *ops, sources);
-  for (int run = 0; run < 2; ++run) {
-    fp8.poison();
+  for (const bool fused : {false, true}) {
+    p.mm_encoder.fp8_fused = fused;
+    MmFp8 fp8(p, *ops, sources);
+    for (int run = 0; run < 2; ++run) {
+      fp8.poison();
+      fp8.quantise();
+      CHECK(fp8.read().saturated == forward.saturated);
+    }
     fp8.quantise();
-    CHECK(fp8.read().saturated == forward.saturated);
+    CHECK(fp8.read().saturated[0] == 2 * forward.saturated[0]);
   }
-  fp8.quantise();
-  CHECK(fp8.read().saturated[0] == 2 * forward.saturated[0]);
 }
 
 TEST_CASE("loaded scales are those of the first layer, and exactly 1 leaves the scaling out") {
@@ -389,11 +399,13 @@ TEST_CASE("loaded scales are those of the first layer, and exactly 1 leaves the 
     Problem p = fp8_problem(head_size);
     p.mm_encoder.fp8_scale_path = path.string();
     p.mm_encoder.layer_names = {"a", "b"};
-    const Run run(p, "MM_FLASHINFER");
     MmScales scales;
     scales.scale = {static_cast<float>(0.02), 1.0f, static_cast<float>(0.01)};
     scales.skip = {false, true, false};
-    check_fp8_run(p, run, scales);
+    for (const bool fused : {false, true}) {
+      p.mm_encoder.fp8_fused = fused;
+      check_fp8_run(p, Run(p, "MM_FLASHINFER"), scales);
+    }
     p.mm_encoder.layer_names = {"a", "c"};
     CHECK_THROWS_AS(Run(p, "MM_FLASHINFER"), Error);
   }

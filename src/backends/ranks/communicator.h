@@ -41,6 +41,14 @@ class Communicator {
   /// Each rank sends size_bytes and receives [W, size_bytes], ordered by rank.
   virtual void all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) = 0;
 
+  /// all_gather() beside what is queued next, where there is a way; only one at a time. Nothing may
+  /// touch its buffers, and nothing else be exchanged, before await_gather().
+  virtual void begin_all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) {
+    all_gather(send, receive, size_bytes);
+  }
+  /// What is queued from now on comes after it.
+  virtual void await_gather() {}
+
   /// Each rank sends [W, size_bytes] and receives [W, size_bytes]: part n of what rank r receives
   /// is part r of what rank n sent.
   virtual void all_to_all(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) = 0;

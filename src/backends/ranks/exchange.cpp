@@ -57,8 +57,22 @@ double DcpQueryGather::received_bytes() const {
 void DcpQueryGather::run(const std::vector<const void*>& own) const {
   const std::size_t size = element_size(element_);
   communicator_.all_gather(own, received_, static_cast<std::size_t>(num_tokens_ * row_) * size);
+  join();
+}
+
+void DcpQueryGather::begin(const std::vector<const void*>& own) const {
+  const auto size = static_cast<std::size_t>(num_tokens_ * row_) * element_size(element_);
+  communicator_.begin_all_gather(own, received_, size);
+}
+
+void DcpQueryGather::finish() const {
+  communicator_.await_gather();
+  join();
+}
+
+/// Ranks arrive one behind the other and are put side by side.
+void DcpQueryGather::join() const {
   const i64 world_size = communicator_.world_size();
-  // Ranks arrive one behind the other and are put side by side.
   for (std::size_t r = 0; r < joined_.size(); ++r) {
     attn::CopyParams copy = copy_runs(element_, received_[r], joined_[r], row_);
     set_pair(copy.source_strides, num_tokens_ * row_, row_);

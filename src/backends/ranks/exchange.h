@@ -34,8 +34,13 @@ class DcpQueryGather {
   const void* query_of_all(int local) const { return joined_[static_cast<std::size_t>(local)]; }
   /// `own`: [T, H / W, head_size] of each local rank.
   void run(const std::vector<const void*>& own) const;
+  /// run() in two parts: the exchange beside what is queued between them, then what needs it.
+  void begin(const std::vector<const void*>& own) const;
+  void finish() const;
 
  private:
+  void join() const;
+
   Communicator& communicator_;
   Ops& ops_;
   attn::Element element_;

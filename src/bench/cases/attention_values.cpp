@@ -165,6 +165,8 @@ std::optional<OwnedYardsticks> AttentionValues::rank_yardsticks(
 
 std::optional<ScreenTable> AttentionValues::screen_rank(const ReferenceKey& key, int rank,
                                                         const ScreenedOutput& output) {
+  // The device has the positions of keys by their places, which ALiBi does not go by here.
+  if (key.math.alibi != AlibiForm::kNone) return std::nullopt;
   return screening_.compare_on_device(problem_, [&](RowScreen& screen) {
     const RankKeys keys = keys_of_rank(problem_, key.math, inputs(), rank);
     ReferenceInputs source = reference_inputs(key);

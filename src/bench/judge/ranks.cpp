@@ -1,5 +1,5 @@
 // The keys of one rank as attention of their own, and the comparison of its part. Positions of keys
-// no longer count there: all of a rank's context lies before every query, and what a window leaves
+// count for ALiBi only: all of a rank's context lies before every query, and what a window leaves
 // out is not among the keys.
 #include "bench/judge/ranks.h"
 
@@ -88,6 +88,7 @@ RankKeys keys_of_rank(const Problem& problem, const AttentionMath& math,
     for (std::int64_t p = first; p < context; ++p) {
       if (dcp_rank_of(p, group) != rank) continue;
       keys.rows.push_back(checked_int32(inputs.key_start_loc[b] + p, "key of a rank"));
+      keys.key_positions.push_back(checked_int32(p, "position of a key"));
     }
     const auto end = static_cast<std::int64_t>(keys.rows.size());
     keys.seq_lens.push_back(checked_int32(end - keys.starts.back(), "local keys"));
@@ -98,6 +99,9 @@ RankKeys keys_of_rank(const Problem& problem, const AttentionMath& math,
   for (std::size_t b = 0; b < problem.batch.size(); ++b) {
     const Request& request = problem.batch[b];
     const std::int64_t context = request.seq_len - request.query_len;
+    for (std::int64_t p = context; p < request.seq_len; ++p) {
+      keys.row_positions.push_back(checked_int32(p, "position of a row"));
+    }
     if (!has_window) {
       add(b, 0, context, request.query_len);
       continue;
@@ -133,6 +137,9 @@ std::optional<ReferenceOutput> rank_reference(const Problem& problem, const Atte
   source.query_start_loc = keys.query_start_loc;
   source.seq_lens = keys.seq_lens;
   source.key_start_loc = keys.starts;
+  source.alibi_slopes = values.alibi_slopes;
+  source.row_positions = keys.row_positions;
+  source.key_positions = keys.key_positions;
   return rule != nullptr ? emulate_attention(local, source, *rule, rows, options)
                          : reference_attention(local, source, rows, options);
 }

@@ -32,6 +32,9 @@ struct RankKeys {
   std::vector<std::int32_t> seq_lens;         // [B]
   std::vector<std::int64_t> starts;           // [B+1] in `rows`
   std::vector<std::int32_t> rows;
+  /// In the whole sequence, of the keys [rows] and of the tokens [T].
+  std::vector<std::int32_t> key_positions;
+  std::vector<std::int32_t> row_positions;
 };
 RankKeys keys_of_rank(const Problem& problem, const AttentionMath& math,
                       const AttentionInputs& inputs, int rank);

@@ -3,6 +3,7 @@
 #include "bench/ranks/rank_communicators.h"
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,8 @@
 #include "core/error.h"
 #include "core/tensor.h"
 #include "gpu/nccl.h"
+#include "gpu/stream.h"
+#include "ops/cuda/cuda_ops.h"
 
 namespace attnbench {
 namespace {
@@ -31,6 +34,28 @@ NcclType type_of(Dtype dtype) {
        dtype_name(dtype));
 }
 
+/// A second stream of a rank, for what runs beside its own: behind begin() all that its own stream
+/// had before, and its own goes on behind await(). Recorded in a graph with it.
+class SideStream {
+ public:
+  SideStream(Runtime& runtime, const Stream& main)
+      : main_(main), side_(runtime), before_(runtime), after_(runtime) {}
+
+  void begin() {
+    before_.record(main_);
+    before_.hold_back(side_);
+  }
+  void* stream() const { return side_.handle(); }
+  void end() { after_.record(side_); }
+  void await() { after_.hold_back(main_); }
+
+ private:
+  const Stream& main_;
+  Stream side_;
+  Event before_;
+  Event after_;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(RankChannel& channel, Ops& ops, const std::vector<std::string>& libraries)
@@ -40,6 +65,9 @@ class NcclCommunicator final : public Communicator {
         ops_(ops),
         usable_(usable(library_)),
         group_(usable_, id_for_all(channel), rank_, size_) {
+    if (auto* const device = dynamic_cast<CudaOps*>(&ops)) {
+      beside_.emplace(device->runtime(), device->stream());
+    }
     join(channel);
   }
 
@@ -51,6 +79,18 @@ class NcclCommunicator final : public Communicator {
 
   void all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) override {
     group_.all_gather(send[0], receive[0], size_bytes, ops_.stream_for("ncclAllGather"));
+  }
+  /// On a stream of its own, which waits for what is queued before.
+  void begin_all_gather(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) override {
+    if (!beside_) return all_gather(send, receive, size_bytes);
+    // Also tells whoever waits for the device what it may be waiting for.
+    ops_.stream_for("ncclAllGather");
+    beside_->begin();
+    group_.all_gather(send[0], receive[0], size_bytes, beside_->stream());
+    beside_->end();
+  }
+  void await_gather() override {
+    if (beside_) beside_->await();
   }
   void all_to_all(SendBuffers send, ReceiveBuffers receive, std::size_t size_bytes) override {
     group_.all_to_all(send[0], receive[0], size_bytes, ops_.stream_for("ncclSend, ncclRecv"));
@@ -106,6 +146,7 @@ class NcclCommunicator final : public Communicator {
   // Why a member: a rank without NCCL has to say so before the others wait for it in NCCL.
   const NcclLibrary& usable_;
   NcclGroup group_;
+  std::optional<SideStream> beside_;  // of ranks on GPUs
 };
 
 /// Sums are made here, in the order of the ranks, from parts that MPI has moved: an MPI_Reduce may

@@ -20,6 +20,7 @@
 #include "cli/cases/device.h"
 #include "cli/cases/kernel_specs.h"
 #include "cli/cases/plugins.h"
+#include "cli/cases/quantising.h"
 #include "cli/cases/refusals.h"
 #include "cli/cases/scenario_files.h"
 #include "cli/cases/selection.h"
@@ -146,6 +147,15 @@ void print_kernel_block_size(std::ostream& out, const std::vector<const Backend*
   print_line(out, "kernel block size", text);
 }
 
+/// Whether int8 or fp8 makes such work faster on the GPU, by what was measured.
+void print_quantising(std::ostream& out, const Problem& problem, const DeviceChoice& device) {
+  const std::string gpu = gpu_of(device);
+  const auto facts = quantising_facts(problem, gpu);
+  if (facts.empty()) return;
+  out << fmt::format("quantising on {}, measured with 32 heads on 8\n", printable(gpu));
+  for (const auto& [name, text] : facts) print_line(out, name, text);
+}
+
 /// Device memory of the paged cache in the backend's layout, of all ranks together.
 double cache_bytes(const Problem& problem, CacheLayoutKind kind) {
   const KvCacheSpec& cache = problem.kv_cache;
@@ -212,6 +222,21 @@ void print_exchanges(std::ostream& out, const Problem& problem) {
                          kNetwork.gbps));
 }
 
+/// A step over more ranks, by the same page.
+void print_scaling(std::ostream& out, const Problem& problem) {
+  if (problem.dcp.world_size < 2) return;
+  std::string text;
+  for (const int ranks : {1, 2, 4, 8, 16, 32, 64}) {
+    if (problem.attention.num_heads % ranks != 0) continue;
+    const bool is_near = ranks <= kMostNvLinkRanks;
+    text += fmt::format("{}{} {:.0f}{}", text.empty() ? "" : ", ", ranks,
+                        dcp_step_us(problem, ranks, kKeysGbps, is_near ? kNvLink : kNetwork),
+                        is_near ? "" : " (network)");
+  }
+  print_line(out, "step by ranks (predicted)",
+             fmt::format("{} us; keys at {:.0f} GB/s a rank", text, kKeysGbps));
+}
+
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {
   const Problem& problem = *pair.problem;
   const std::vector<std::string> reasons = all_refusals({pair}, device).front();
@@ -231,6 +256,7 @@ void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& devi
     print_line(out, "query", std::string(query));
   }
   print_exchanges(out, problem);
+  print_scaling(out, problem);
   print_kernels(out, pair, device);
   print_candidates(out, pair, device);
   print_line(out, "flops", format_si(attention_flops(problem, *pair.backend), "FLOP"));
@@ -283,6 +309,7 @@ int explain(const ExplainArguments& arguments, const Console& console) {
       print_upstream_choice(console.out, *pair.problem, device);
       print_kernel_block_size(console.out, backends_of_case(pairs, pair.problem), *pair.problem,
                               device);
+      print_quantising(console.out, *pair.problem, device);
       shown = pair.problem;
     }
     print_backend(console.out, pair, device);

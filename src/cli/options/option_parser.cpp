@@ -1,9 +1,11 @@
 #include "cli/options/option_parser.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <type_traits>
@@ -37,6 +39,15 @@ void add_number_check(const NumberRange& range, CLI::Option& option) {
   option.check([range](const std::string& text) { return check_number(range, text); });
 }
 
+/// Why not CLI::IsMember: its message has no nearest choice.
+void add_choice_check(const std::vector<std::string>& choices, CLI::Option& option) {
+  option.check([choices](const std::string& text) -> std::string {
+    if (std::find(choices.begin(), choices.end(), text) != choices.end()) return "";
+    return fmt::format("expected one of {}, found '{}'{}", fmt::join(choices, ", "), text,
+                       did_you_mean(text, choices));
+  });
+}
+
 /// An option that converts to the type of its target. CLI11 refuses words that do not convert.
 CLI::Option* add_target(const Option& row, CLI::App& app) {
   return std::visit(
@@ -63,9 +74,7 @@ CLI::Option* add_row(const Option& row, CLI::App& app) {
   if (is_list && !is_argument(row) && !row.takes_several) option->allow_extra_args(false);
   if (row.delimiter != '\0') option->delimiter(row.delimiter);
   if (row.numbers) add_number_check(*row.numbers, *option);
-  if (!row.choices.empty() && !row.takes_others) {
-    option->check(CLI::IsMember(row.choices).description(""));
-  }
+  if (!row.choices.empty() && !row.takes_others) add_choice_check(row.choices, *option);
   if (!row.excludes.empty()) option->excludes(app.get_option(row.excludes));
   if (!row.needs.empty()) option->needs(app.get_option(row.needs));
   return option;
@@ -100,6 +109,23 @@ std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& de
   return std::nullopt;
 }
 
+/// What is wrong with a line. Of a word that looks like an option and is none the nearest one is
+/// told; other words are left to CLI11's own messages.
+std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
+  const std::vector<std::string> unknown = command.remaining();
+  const auto word = std::find_if(unknown.begin(), unknown.end(),
+                                 [](const std::string& text) { return text.starts_with("--"); });
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || word == unknown.end()) {
+    return error.what();
+  }
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::string name = word->substr(0, word->find('='));
+  return fmt::format("unknown option '{}'{}", name, did_you_mean(name, names));
+}
+
 }  // namespace
 
 // Help and version are exceptions in CLI11, as errors are.
@@ -124,8 +150,10 @@ ParsedLine parse_line(ProgramSyntax& program, const std::vector<std::string>& wo
     return {app.help(), std::nullopt};  // of the chosen command, under its full name
   } catch (const CLI::ParseError& error) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
-    fail(ErrorKind::kUsage, "{}; see 'attnbench {}--help'", error.what(),
-         chosen.empty() ? "" : chosen.front()->get_name() + " ");
+    const CLI::App& command = chosen.empty() ? app : *chosen.front();
+    const std::string message = message_of(error, command);
+    fail(ErrorKind::kUsage, "{}{} 'attnbench {}--help'", message,
+         message.ends_with('?') ? " See" : "; see", chosen.empty() ? "" : command.get_name() + " ");
   }
   return {"", chosen_command(declared, program)};
 }

@@ -104,8 +104,19 @@ TEST_CASE("values outside of a row's range or choices are refused under the opti
   CHECK(contains(Sample().refusal({"--share", "nan"}),
                  "expected a number from 0 to 1, found nan; see 'attnbench one --help'"));
   CHECK(contains(Sample().refusal({"--seed", "-1"}), "--seed"));
-  CHECK(contains(Sample().refusal({"--when", "always"}), "always not in {auto,never}"));
+  CHECK(
+      contains(Sample().refusal({"--when", "nevr"}),
+               "expected one of auto, never, found 'nevr'; did you mean 'never'? See 'attnbench"));
   CHECK(Sample().refusal({"--when", "never"}) == "taken");
+}
+
+TEST_CASE("an unknown option is refused with the nearest one, where there is one") {
+  CHECK(
+      contains(Sample().refusal({"--sampels", "3"}),
+               "unknown option '--sampels'; did you mean '--samples'? See 'attnbench one --help'"));
+  CHECK(contains(Sample().refusal({"--sampels=3"}), "did you mean '--samples'?"));
+  CHECK(contains(Sample().refusal({"--zzzzzzzz"}),
+                 "unknown option '--zzzzzzzz'; see 'attnbench one"));
 }
 
 TEST_CASE("choices that are only the usual values do not bind") {

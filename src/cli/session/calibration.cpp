@@ -2,7 +2,10 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+
 #include "backends/backend.h"
+#include "bench/judge/device_screen.h"
 #include "calibrate/report.h"
 #include "calibrate/tensor_observations.h"
 #include "cli/cases/device.h"
@@ -103,11 +106,30 @@ float amax(Ops& ops, AmaxKind kind, const Tensor& tensor) {
   return largest;
 }
 
-/// Where largest values are taken: nothing to do for the CPU.
+/// Of a whole tensor as rows of 8 elements, or of single ones.
+attn::PatternCountParams shape_of_counts(const Tensor& tensor, bool by_head) {
+  attn::PatternCountParams params{};
+  if (by_head) {
+    params.num_tokens = tensor.dim(0);
+    params.num_heads = static_cast<int>(tensor.dim(1));
+    params.head_size = static_cast<int>(tensor.dim(2));
+  } else {
+    params.num_heads = 1;
+    params.head_size = tensor.num_elements() % 8 == 0 ? 8 : 1;
+    params.num_tokens = tensor.num_elements() / params.head_size;
+  }
+  return params;
+}
+
+/// Where tensors are counted: nothing to do for the CPU.
 void take_device(const std::string& name, CalibrationOptions& options) {
   const DeviceChoice device = choose_device(name, "");
   if (!device.refusals.empty()) fail(ErrorKind::kUnsupported, "{}", device.refusals.front());
-  if (device.is_cuda()) options.device_amax = amax_on(open_ops(device, 0, ""), options.amax);
+  if (!device.is_cuda()) return;
+  const std::shared_ptr<Ops> ops = open_ops(device, 0, "");
+  options.device_amax = amax_on(ops, options.amax);
+  options.device_counts = counts_on(ops);
+  options.sample.device_error = error_on(ops, nullptr);
 }
 
 /// Tensors come from one place. Errors: kUsage.
@@ -188,6 +210,61 @@ std::function<std::optional<float>(const Tensor&)> amax_on(std::shared_ptr<Ops> 
   };
 }
 
+std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_head)> counts_on(
+    std::shared_ptr<Ops> ops) {
+  using Counts = std::vector<std::int64_t>;
+  return [ops = std::move(ops)](const Tensor& tensor, bool by_head) -> std::optional<Counts> {
+    const bool has_patterns = tensor.dtype() == Dtype::kF16 || tensor.dtype() == Dtype::kBF16;
+    if (!has_patterns || tensor.empty() || (by_head && tensor.shape().size() != 3)) {
+      return std::nullopt;
+    }
+    attn::PatternCountParams params = shape_of_counts(tensor, by_head);
+    Counts counts(static_cast<std::size_t>(params.num_heads) << 16);
+    const std::size_t bytes = counts.size() * sizeof(std::int64_t);
+    const std::unique_ptr<Buffer> source = ops->allocate(tensor.size_bytes(), "tensor");
+    const std::unique_ptr<Buffer> result = ops->allocate(bytes, "pattern counts");
+    ops->upload(*source, tensor.bytes(), tensor.size_bytes());
+    ops->upload(*result, counts.data(), bytes);
+    params.source = source->data();
+    params.counts = result->as<attn::i64>();
+    try {
+      ops->count_patterns(params);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUnsupported) throw;
+      return std::nullopt;
+    }
+    ops->synchronize();
+    ops->download(counts.data(), *result, bytes);
+    return counts;
+  };
+}
+
+ErrorOnDevice error_on(std::shared_ptr<Ops> ops, std::shared_ptr<RowScreen> screen) {
+  return [ops = std::move(ops), given = std::move(screen)](
+             const AttentionMath& math, const ReferenceInputs& exact,
+             const ReferenceInputs& quantised) -> std::optional<OutputError> {
+    try {
+      const Tensor output = attend_in_float32(*ops, math, quantised);
+      // A screen keeps what it uploads, which is of one sample.
+      const std::shared_ptr<RowScreen> screen =
+          given ? given : std::shared_ptr<RowScreen>(make_device_screen(ops));
+      const ScreenTable table = screen->compare(math, exact, {&output});
+      OutputError error;
+      for (const ScreenedRow& row : table.of) {
+        error.squared_error += row.error * row.error;
+        error.squared_reference += row.expected * row.expected;
+        error.max_abs = std::max(error.max_abs, row.largest);
+      }
+      return error;
+    } catch (const Error& error) {
+      const bool is_refusal =
+          error.kind() == ErrorKind::kUnsupported || error.kind() == ErrorKind::kCapacity;
+      if (!is_refusal) throw;
+      return std::nullopt;
+    }
+  };
+}
+
 void add_calibration_options(OptionTable& options, CalibrationArguments& arguments) {
   add_source_options(options, arguments);
   add_method_options(options, arguments);
@@ -201,7 +278,7 @@ void add_calibration_options(OptionTable& options, CalibrationArguments& argumen
       {.names = "--device",
        .value = "DEVICE",
        .help =
-           "cpu, auto or cuda[:N]: where the amax of whole tensors is computed; the CPU checks it",
+           "cpu, auto or cuda[:N]: where elements are counted and attention errors are computed",
        .target = &arguments.device,
        .shows_default = true,
        .choices = {"cpu", "auto", "cuda"},

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backends/backend.h"
+#include "bench/judge/screen.h"
 #include "calibrate/calibrate.h"
 #include "cli/options/shared_options.h"
 #include "cli/outputs.h"
@@ -63,6 +64,16 @@ void print_calibration(const CalibrationArguments& arguments, const CalibrationR
 /// Nothing for what the operation does not take: other types than float32, float16 and bfloat16,
 /// other ranks than 3. `ops` is used by one thread at a time.
 std::function<std::optional<float>(const Tensor&)> amax_on(std::shared_ptr<Ops> ops, AmaxKind kind);
+
+/// What counts the patterns of a tensor by the operations of a device, as CalibrationOptions has
+/// it. Nothing for types of other than 16 bits, by head for other ranks than 3, and for a device
+/// without the shared memory that it takes. `ops` is used by one thread at a time.
+std::function<std::optional<std::vector<std::int64_t>>(const Tensor&, bool by_head)> counts_on(
+    std::shared_ptr<Ops> ops);
+
+/// Attention errors by float32 attention of `ops` and the float64 rows of `screen`. Nothing where
+/// the device does not take the problem. Both are used by one thread at a time.
+ErrorOnDevice error_on(std::shared_ptr<Ops> ops, std::shared_ptr<RowScreen> screen);
 
 /// "attnbench: notice: ..." for each, unless -q.
 void print_scale_notices(const CalibrationArguments& arguments,

@@ -108,6 +108,7 @@ void add_mm_encoder(std::vector<Field>& table) {
   table.push_back(
       real("mm_encoder.fp8_scale_save_margin", AT(mm_encoder.fp8_scale_save_margin), kPositive));
   table.push_back(enumeration("mm_encoder.amax", AT(mm_encoder.amax)));
+  table.push_back(boolean("mm_encoder.fp8_fused", AT(mm_encoder.fp8_fused)));
 }
 
 /// Levels outside of the range are refused in upstream's words (semantics §11.1).
@@ -164,6 +165,7 @@ void add_kv_cache(std::vector<Field>& table) {
   table.push_back(integer("dcp.interleave_size", AT(dcp.interleave_size), kAtLeastOne));
   table.push_back(enumeration("dcp.comm", AT(dcp.comm)));
   table.push_back(enumeration("dcp.transport", AT(dcp.transport)));
+  table.push_back(boolean("dcp.overlap", AT(dcp.overlap)));
 }
 
 void add_op(std::vector<Field>& table) {

@@ -113,6 +113,7 @@ struct MmEncoderSpec {
   std::optional<std::string> fp8_scale_save_path;
   double fp8_scale_save_margin = 1.5;
   AmaxKind amax = AmaxKind::kAbs;
+  bool fp8_fused = false;  // one launch for scales and one for codes; no padded output
 };
 
 struct KvCacheSpec {
@@ -151,6 +152,7 @@ struct DcpSpec {
   int interleave_size = 1;
   DcpComm comm = DcpComm::kAgRs;
   DcpTransport transport = DcpTransport::kSimulated;
+  bool overlap = false;  // the query is gathered beside attention over the new tokens
 };
 
 struct OutputQuantSpec {

@@ -188,6 +188,9 @@ class CudaRuntime final : public Runtime {
   void record(EventHandle event, StreamHandle stream) override {
     check(cudaEventRecord(native(event), native(stream)), "cudaEventRecord");
   }
+  void wait_for(EventHandle event, StreamHandle stream) override {
+    check(cudaStreamWaitEvent(native(stream), native(event), 0), "cudaStreamWaitEvent");
+  }
   double elapsed_us(EventHandle first, EventHandle last) override {
     float milliseconds = 0;
     check(cudaEventSynchronize(native(last)), "cudaEventSynchronize");

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "core/numbers/dtype.h"
+#include "core/numbers/kv_format.h"
 #include "metadata/parts/dcp.h"
 
 namespace attnbench {
@@ -44,8 +45,8 @@ double gathered_context_bytes(const Problem& problem) {
 
 /// Steps that are messages between the ranks.
 bool is_exchange(std::string_view step) {
-  constexpr std::string_view kNames[] = {"all_gather_query", "all_gather_lse", "reduce_scatter",
-                                         "all_reduce", "all_to_all"};
+  constexpr std::string_view kNames[] = {"all_gather_query", "await_query", "all_gather_lse",
+                                         "reduce_scatter",   "all_reduce",  "all_to_all"};
   return std::ranges::find(kNames, step) != std::ranges::end(kNames);
 }
 
@@ -94,6 +95,23 @@ double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link) {
   return messages.count() * link.latency_us + messages.total() / (link.gbps * 1e3);
 }
 
+double dcp_gather_us(const DcpMessages& messages, const DcpLink& link) {
+  return messages.query == 0 ? 0 : link.latency_us + messages.query / (link.gbps * 1e3);
+}
+
+double dcp_step_us(const Problem& problem, int world_size, double gbps, const DcpLink& link) {
+  Problem over = problem;
+  over.dcp.world_size = world_size;
+  const AttentionSpec& a = problem.attention;
+  const bool is_mla = a.type == AttentionType::kMla;
+  const double elements = is_mla ? problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim
+                                 : double{1.0} * a.num_kv_heads * (a.head_size + a.v_head_size);
+  const Dtype element = kv_element_dtype(problem.kv_cache.dtype, a.dtype);
+  const double bytes = context_of(over).most * elements * static_cast<double>(dtype_size(element));
+  const double exchanges = world_size > 1 ? dcp_exchange_us(dcp_messages(over), link) : 0;
+  return bytes / (gbps * 1e3) + exchanges;
+}
+
 double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,
                             const DcpLink& link) {
   if (problem.dcp.world_size < 2) return std::numeric_limits<double>::quiet_NaN();
@@ -103,6 +121,7 @@ double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> ste
   const bool is_mla = problem.attention.type == AttentionType::kMla;
   const std::string_view of_own_keys = is_mla ? "attend_decode" : "attend_context";
   double total = 0;
+  double beside = 0;  // what the query is gathered beside
   double gathers = 0;
   bool exchanges = false;
   for (const DcpStep& step : steps) {
@@ -111,10 +130,15 @@ double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> ste
     } else if (is_exchange(step.name)) {
       exchanges = true;
     } else {
-      total += step.us * (step.name == of_own_keys ? slowest : 1 / ranks);
+      const double us = step.us * (step.name == of_own_keys ? slowest : 1 / ranks);
+      total += us;
+      if (problem.dcp.overlap && step.name == "attend_new") beside += us;
     }
   }
-  if (exchanges) total += dcp_exchange_us(dcp_messages(problem), link);
+  if (exchanges) {
+    const DcpMessages messages = dcp_messages(problem);
+    total += dcp_exchange_us(messages, link) - std::min(beside, dcp_gather_us(messages, link));
+  }
   return total + gathers * link.latency_us +
          (gathers > 0 ? gathered_context_bytes(problem) / (link.gbps * 1e3) : 0);
 }

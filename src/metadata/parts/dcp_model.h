@@ -43,6 +43,20 @@ inline constexpr DcpLink kNetwork{25, 50};
 /// Microseconds of a step's exchanges over the link.
 double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link);
 
+/// Of them the all-gather of the query, which dcp.overlap puts beside attention over the new
+/// tokens.
+double dcp_gather_us(const DcpMessages& messages, const DcpLink& link);
+
+/// What one rank reads of its keys, GB/s: of an H200, a little less than the best decodes.
+inline constexpr double kKeysGbps = 4000;
+/// Most ranks that are taken to be joined by NVLink.
+inline constexpr int kMostNvLinkRanks = 8;
+
+/// Microseconds of a step of the problem over `world_size` ranks, predicted: the context of the
+/// slowest rank at `gbps`, and the exchanges. What each rank has besides, its new tokens above all,
+/// is left out.
+double dcp_step_us(const Problem& problem, int world_size, double gbps, const DcpLink& link);
+
 /// A step of a pipeline over simulated ranks, which run in turn: its time is that of all of them.
 struct DcpStep {
   std::string_view name;
@@ -52,7 +66,8 @@ struct DcpStep {
 /// Microseconds that the slowest of real ranks would take for the steps, predicted: of a step that
 /// reads the ranks' own keys its share of them, of the others one part of world_size, and in the
 /// place of what the exchanges cost on one device dcp_exchange_us() over `link`, or of a gathered
-/// context of MLA what a rank receives of it. NaN for one rank.
+/// context of MLA what a rank receives of it. With dcp.overlap the longer one of attend_new and the
+/// gather of the query counts. NaN for one rank.
 double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,
                             const DcpLink& link);
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -64,6 +65,45 @@ TEST_CASE("the slowest rank takes its share of the context, and half of what two
   Problem one = problem;
   one.dcp.world_size = 1;
   CHECK(std::isnan(dcp_critical_path_us(one, steps, link)));
+}
+
+TEST_CASE("steps over more ranks are those of docs/dcp-model.md") {
+  Problem problem = two_ranks(DcpComm::kAgRs);
+  AttentionSpec& a = problem.attention;
+  a.num_heads = 64;
+  a.num_kv_heads = 8;
+  a.head_size = a.v_head_size = 128;
+  problem.dcp.interleave_size = 1;
+  problem.batch.assign(16, {1, 131072});
+  const auto step = [&](int ranks) {
+    return dcp_step_us(problem, ranks, kKeysGbps, ranks > kMostNvLinkRanks ? kNetwork : kNvLink);
+  };
+  for (const auto& [ranks, us] :
+       {std::pair{1, 2147}, {2, 1106}, {4, 570}, {8, 302}, {16, 225}, {32, 160}, {64, 129}}) {
+    CAPTURE(ranks);
+    CHECK(std::round(step(ranks)) == us);
+  }
+}
+
+TEST_CASE("a query that is gathered beside the new tokens costs what they do not hide") {
+  Problem problem = two_ranks(DcpComm::kA2a);
+  problem.attention.head_size = problem.attention.v_head_size = 64;
+  const DcpLink link{10, 100};
+  const DcpMessages messages = dcp_messages(problem);
+  const double gather = dcp_gather_us(messages, link);
+  CHECK(gather == doctest::Approx(10 + messages.query / 100e3));
+  for (const double fresh : {4.0, 400.0}) {
+    const std::vector<DcpStep> steps{{"all_gather_query", 1000}, {"attend_new", 2 * fresh},
+                                     {"await_query", 1000},      {"attend_context", 148},
+                                     {"all_to_all", 1000},       {"merge", 2}};
+    problem.dcp.overlap = false;
+    const double apart = dcp_critical_path_us(problem, steps, link);
+    problem.dcp.overlap = true;
+    const double beside = dcp_critical_path_us(problem, steps, link);
+    CHECK(apart - beside == doctest::Approx(std::min(fresh, gather)));
+    CHECK(beside == doctest::Approx(75 + 1 + std::max(fresh, gather) +
+                                    dcp_exchange_us(messages, link) - gather));
+  }
 }
 
 TEST_CASE("prefills of MLA share the heads and gather their context") {

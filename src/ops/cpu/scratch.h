@@ -59,6 +59,7 @@ struct Scratch {
   int num_intervals = 0;
   int num_rows = 0;
   int row_stride = 0;
+  int first_key_index = 0;  // GlobalPositions::first_keys of the request
   bool small = false;
 
   /// Room for attention with these head sizes and so many bidirectional ranges. Only grows.

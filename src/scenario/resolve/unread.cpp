@@ -212,6 +212,9 @@ void add_mm_encoder(std::vector<ReadRule>& rules) {
                    "mm_encoder.fp8_scale_save_path (attention.type mm_encoder)",
                    "mm_encoder.fp8_scale_save_path"});
   rules.push_back({"mm_encoder.amax", quantises, kImageQuant, "op.name"});
+  rules.push_back(
+      {"mm_encoder.fp8_fused", [](const Problem& p) { return is_image(p) && quantises_encoder(p); },
+       "attention.type mm_encoder and mm_encoder.attn_dtype fp8", "mm_encoder.attn_dtype"});
 }
 
 void add_engine(std::vector<ReadRule>& rules) {
@@ -311,6 +314,10 @@ void add_batch(std::vector<ReadRule>& rules) {
   rules.push_back({"dcp.transport", divides,
                    "an attention.type other than op, or op.name reshape_and_cache or dcp_correct",
                    "op.name"});
+  rules.push_back(
+      {"dcp.overlap",
+       [](const Problem& p) { return has_ranks(p) && p.attention.type == AttentionType::kDecoder; },
+       "dcp.world_size > 1 and attention.type decoder", kRanks});
 }
 
 void add_output_quant(std::vector<ReadRule>& rules) {

@@ -167,7 +167,8 @@ void Int8Setup::build_params() {
   params.head_size = params.v_head_size = c.head_size;
   params.score = {c.scale,        c.soft_cap, c.window_left,
                   c.window_right, c.alibi,    slopes_.data(),
-                  nullptr,        nullptr,    0};
+                  nullptr,        nullptr,    0,
+                  {}};
   attn::KvParams& kv = params.kv;
   kv.element = attn::Element::kI8;
   kv.key = cache_.bytes();

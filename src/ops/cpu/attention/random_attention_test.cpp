@@ -158,7 +158,8 @@ void AttentionSetup::build_params() {
                   slopes.data(),
                   c.sinks ? sinks.data() : nullptr,
                   nullptr,
-                  0};
+                  0,
+                  {}};
   if (!c.mm_ranges.empty()) {
     std::size_t most = 1;
     for (const auto& list : c.mm_ranges) most = std::max(most, list.size());

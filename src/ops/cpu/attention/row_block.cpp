@@ -85,7 +85,7 @@ void load_queries(const attn::AttendParams& params, const RowBlock& block, Scrat
 /// hundreds, where float32 has no digits left for the score itself; slope * (j - p) is small for
 /// the keys that count.
 float alibi_row_constant(attn::Alibi form, float slope, int position, int context_len) {
-  switch (form) {
+  switch (attn::local_form(form)) {
     case attn::Alibi::kKeyIndex:
       return slope * static_cast<float>(position);
     case attn::Alibi::kContextRelative:
@@ -93,9 +93,21 @@ float alibi_row_constant(attn::Alibi form, float slope, int position, int contex
     case attn::Alibi::kNone:
     case attn::Alibi::kDistance:
     case attn::Alibi::kSqrt:
+    case attn::Alibi::kGlobalKeyIndex:
+    case attn::Alibi::kGlobalDistance:
+    case attn::Alibi::kGlobalSqrt:
       break;
   }
   return 0.0f;
+}
+
+/// Positions of rows in the whole sequence instead of the call, and where its keys begin there.
+void place_globally(const attn::AttendParams& params, const RowBlock& block, int context_len,
+                    Scratch& scratch) {
+  const attn::GlobalPositions& of = params.score.positions;
+  const int shift = of.first_rows[block.request] - context_len;
+  for (int r = 0; r < block.num_rows; ++r) scratch.position[index(r)] += shift;
+  scratch.first_key_index = of.first_keys == nullptr ? 0 : of.first_keys[block.request];
 }
 
 /// Before the first key. The sink is not scaled, capped or biased (§3.5).
@@ -158,12 +170,16 @@ void load_rows(const attn::AttendParams& params, const RowBlock& block, bool wit
     scratch.position[index(r)] = static_cast<int>(place.token) - query_start + context_len;
     scratch.slope[index(r)] =
         params.score.alibi_slopes == nullptr ? 0.0f : params.score.alibi_slopes[place.head];
-    scratch.shift[index(r)] = alibi_row_constant(params.score.alibi, scratch.slope[index(r)],
-                                                 scratch.position[index(r)], context_len);
   }
   set_window_interval(params, seq_len, scratch);
   if (params.score.mm_ranges != nullptr) {
     add_range_intervals(params, block.request, seq_len, scratch);
+  }
+  // Masks are done: from here on positions are those of the bias.
+  if (attn::is_global(params.score.alibi)) place_globally(params, block, context_len, scratch);
+  for (int r = 0; r < block.num_rows; ++r) {
+    scratch.shift[index(r)] = alibi_row_constant(params.score.alibi, scratch.slope[index(r)],
+                                                 scratch.position[index(r)], context_len);
   }
   load_queries(params, block, scratch);
   if (is_int8(params)) load_query_scales(params, block, scratch);

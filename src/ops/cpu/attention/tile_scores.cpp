@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/error.h"
 #include "ops/cpu/attention/fast_exp.h"
 
 namespace attnbench::cpu {
@@ -53,6 +54,10 @@ void add_alibi(attn::Alibi form, int key, const Scratch& scratch, float* scores)
     case attn::Alibi::kDistance:
       return add_bias([&](int p) { return -std::fabs(static_cast<float>(p - key)); }, scratch,
                       scores);
+    case attn::Alibi::kGlobalKeyIndex:
+    case attn::Alibi::kGlobalDistance:
+    case attn::Alibi::kGlobalSqrt:
+      fail(ErrorKind::kInternal, "a global form of ALiBi where a local one belongs");
     case attn::Alibi::kSqrt:
       return add_bias([&](int p) { return -std::sqrt(static_cast<float>(p > key ? p - key : 0)); },
                       scratch, scores);
@@ -102,8 +107,13 @@ void transform_scores(const attn::ScoreParams& score, std::int64_t first_key, in
   const std::int64_t count = std::int64_t{keys} * scratch.row_stride;
   if (score.soft_cap > 0.0f) soft_cap(score.soft_cap, count, scores);
   if (score.alibi == attn::Alibi::kNone) return;
+  const attn::Alibi form = attn::local_form(score.alibi);
   for (int i = 0; i < keys; ++i, scores += scratch.row_stride) {
-    add_alibi(score.alibi, static_cast<int>(first_key) + i, scratch, scores);
+    const int key = static_cast<int>(first_key) + i;
+    const bool is_global = attn::is_global(score.alibi);
+    add_alibi(form,
+              is_global ? attn::global_key(score.positions, scratch.first_key_index + key) : key,
+              scratch, scores);
   }
 }
 

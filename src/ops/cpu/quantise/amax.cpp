@@ -1,6 +1,7 @@
 // Largest elements of tensors and the quantisation scales made of them (semantics §5.4, §10.6). A
 // NaN anywhere makes the result NaN, so that it is seen and not scaled away.
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <vector>
 
@@ -58,6 +59,33 @@ void update_amax_history(const attn::AmaxHistoryParams& params, Workers&) {
     for (int k = 0; k < attn::kAmaxHistoryLength; ++k) largest = nan_max(largest, ring[k]);
     params.scale[i] = largest / kE4m3Max;
   }
+}
+
+void encoder_scales(const attn::EncoderScalesParams& params, Workers& workers) {
+  for (int i = 0; i < 3; ++i) {
+    const attn::EncoderTensor& tensor = params.tensors[i];
+    amax({params.element, tensor.source, tensor.token_stride, tensor.head_stride, tensor.num_tokens,
+          tensor.num_heads, params.head_size, params.is_signed, params.amax + i},
+         workers);
+  }
+  update_amax_history({params.amax, params.history, params.scale, params.position, 3}, workers);
+  if (params.kv_scales == nullptr) return;
+  for (int head = 0; head < params.num_kv_heads; ++head) {
+    params.kv_scales[head] = params.scale[0] * params.scale[1];
+    params.kv_scales[params.num_kv_heads + head] = params.scale[2];
+  }
+}
+
+void count_patterns(const attn::PatternCountParams& params, Workers& workers) {
+  constexpr std::size_t kPatterns = std::size_t{1} << 16;
+  const auto* const source = static_cast<const std::uint16_t*>(params.source);
+  workers.pool.parallel_for(params.num_heads, [&](std::int64_t head, int) {
+    attn::i64* const counts = params.counts + head * static_cast<std::int64_t>(kPatterns);
+    for (attn::i64 token = 0; token < params.num_tokens; ++token) {
+      const attn::i64 first = (token * params.num_heads + head) * params.head_size;
+      for (int d = 0; d < params.head_size; ++d) ++counts[source[first + d]];
+    }
+  });
 }
 
 void calc_kv_scales(const attn::KvScaleParams& params, Workers&) {

@@ -64,4 +64,16 @@ void quantise_pad_fp8(const attn::PadQuantiseParams& params, Workers& workers) {
   if (params.num_saturated != nullptr) *params.num_saturated += total;
 }
 
+void quantise_encoder(const attn::EncoderQuantiseParams& params, Workers& workers) {
+  for (int i = 0; i < 3; ++i) {
+    const attn::EncoderTensor& tensor = params.tensors[i];
+    attn::i64* const saturated =
+        params.num_saturated == nullptr ? nullptr : params.num_saturated + i;
+    quantise_pad_fp8({params.source_element, tensor.source, tensor.token_stride, tensor.head_stride,
+                      params.codes[i], params.scale[i], saturated, tensor.num_tokens,
+                      tensor.num_heads, params.head_size, params.padded_head_size},
+                     workers);
+  }
+}
+
 }  // namespace attnbench::cpu

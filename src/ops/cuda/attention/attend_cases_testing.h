@@ -5,13 +5,10 @@
 
 namespace attnbench::cuda {
 
-/// Families, head sizes, formats and features, each at least once.
-inline std::vector<AttendCase> attend_cases() {
+/// Of many query rows.
+inline std::vector<AttendCase> prefill_attend_cases() {
   using enum Dtype;
-  const std::vector<int> few{1, 1, 0, 3};
-  const std::vector<int> contexts{0, 300, 0, 77};
-  const std::vector<int> single{1, 1, 0, 1};
-  std::vector<AttendCase> cases{
+  return {
       {.name = "prefill d128 causal"},
       {.name = "prefill d128 ragged window", .block_size = 0, .window_left = 20},
       {.name = "prefill d32 f16",
@@ -29,6 +26,13 @@ inline std::vector<AttendCase> attend_cases() {
        .soft_cap = 3.0f,
        .alibi = attn::Alibi::kContextRelative},
       {.name = "prefill d128 ragged key alibi", .block_size = 0, .alibi = attn::Alibi::kKeyIndex},
+      {.name = "prefill d128 global key alibi both ways",
+       .window_right = -1,
+       .alibi = attn::Alibi::kGlobalKeyIndex},
+      {.name = "prefill d64 global sqrt alibi",
+       .head_size = 64,
+       .v_head_size = 64,
+       .alibi = attn::Alibi::kGlobalSqrt},
       {.name = "prefill d64/128 ragged", .head_size = 64, .block_size = 0},
       {.name = "prefill d112", .head_size = 112, .v_head_size = 112},
       {.name = "prefill d72 ranges", .head_size = 72, .v_head_size = 72, .has_ranges = true},
@@ -74,7 +78,12 @@ inline std::vector<AttendCase> attend_cases() {
        .has_token_head_scales = true,
        .has_large_queries = false,
        .last_value_scale = 1e20f}};
-  const std::vector<AttendCase> decodes{
+}
+
+/// Of few query rows, whole or by parts.
+inline std::vector<AttendCase> decode_attend_cases() {
+  using enum Dtype;
+  std::vector<AttendCase> cases{
       {.name = "decode d128"},
       {.name = "decode d192", .head_size = 192, .v_head_size = 192},
       {.name = "decode d64 f16 distance alibi",
@@ -84,6 +93,10 @@ inline std::vector<AttendCase> attend_cases() {
        .head_size = 64,
        .v_head_size = 64,
        .alibi = attn::Alibi::kDistance},
+      {.name = "decode d128 global distance alibi, window",
+       .window_left = 30,
+       .window_right = -1,
+       .alibi = attn::Alibi::kGlobalDistance},
       {.name = "decode d80 window and sinks",
        .head_size = 80,
        .v_head_size = 80,
@@ -172,14 +185,22 @@ inline std::vector<AttendCase> attend_cases() {
        .v_head_size = 160,
        .form = AttendForm::kSegments,
        .has_sinks = true}};
-  for (AttendCase c : decodes) {
-    c.query_lens = c.form == AttendForm::kSegments ? single : few;
-    c.context_lens = contexts;
+  for (AttendCase& c : cases) {
+    if (c.form == AttendForm::kSegments) {
+      c.query_lens = {1, 1, 0, 1};
+    } else {
+      c.query_lens = {1, 1, 0, 3};
+    }
+    c.context_lens = {0, 300, 0, 77};
     c.group = 7;
-    cases.push_back(c);
   }
-  // At most 8 rows, whose products are transposed.
-  std::vector<AttendCase> single_rows{
+  return cases;
+}
+
+/// Of at most 8 rows, whose products are transposed.
+inline std::vector<AttendCase> single_row_attend_cases() {
+  using enum Dtype;
+  std::vector<AttendCase> cases{
       {.name = "decode of few rows d256 soft cap",
        .head_size = 256,
        .v_head_size = 256,
@@ -199,22 +220,35 @@ inline std::vector<AttendCase> attend_cases() {
        .form = AttendForm::kSplits,
        .alibi = attn::Alibi::kDistance,
        .has_token_head_scales = true}};
-  for (AttendCase c : single_rows) {
-    c.query_lens = single;
-    c.context_lens = contexts;
+  for (AttendCase& c : cases) {
+    c.query_lens = {1, 1, 0, 1};
+    c.context_lens = {0, 300, 0, 77};
     c.group = 7;
-    cases.push_back(c);
   }
-  // More CTAs than multiprocessors, two of which then share one.
-  std::vector<AttendCase> crowds{
+  return cases;
+}
+
+/// More CTAs than multiprocessors, two of which then share one.
+inline std::vector<AttendCase> crowd_attend_cases() {
+  using enum Dtype;
+  std::vector<AttendCase> cases{
       {.name = "decode of many requests"},
       {.name = "decode e4m3 of many requests", .cache = kE4M3},
       {.name = "decode i8 of many requests", .cache = kI8, .has_token_head_scales = true}};
-  for (AttendCase c : crowds) {
+  for (AttendCase& c : cases) {
     c.query_lens.assign(80, 1);
     c.context_lens.assign(80, 0);
     for (std::size_t b = 0; b < 80; ++b) c.context_lens[b] = static_cast<int>(b * 37 % 150);
-    cases.push_back(c);
+  }
+  return cases;
+}
+
+/// Families, head sizes, formats and features, each at least once.
+inline std::vector<AttendCase> attend_cases() {
+  std::vector<AttendCase> cases = prefill_attend_cases();
+  for (const auto& more :
+       {decode_attend_cases(), single_row_attend_cases(), crowd_attend_cases()}) {
+    cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
 }
@@ -375,6 +409,9 @@ inline std::vector<AttendCase> f32_attend_cases() {
   c.has_ranges = true;
   c.alibi = attn::Alibi::kSqrt;
   add(c, "d256 ranges and sqrt alibi");
+  c = sized(f32, 64, 64);
+  c.alibi = attn::Alibi::kGlobalDistance;
+  add(c, "d64 global distance alibi");
   c = f32;
   c.cache = kE4M3;
   add(c, "with e4m3 keys");

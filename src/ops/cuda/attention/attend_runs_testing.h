@@ -72,7 +72,9 @@ inline AttendTensors draw_attend(const AttendCase& c, const std::vector<int>& se
   const bool paged = c.block_size > 0;
   const int width = std::max(c.head_size, c.v_head_size) + padding;
   const int key_cell = paged ? width : c.head_size;
-  const int value_cell = paged ? width : c.v_head_size;
+  // Codes of heads that are padded, as an encoder has them; what is behind a head is poison.
+  const int padded = dtype_size(c.cache) == 1 ? (c.v_head_size + 15) / 16 * 16 : c.v_head_size;
+  const int value_cell = paged ? width : padded;
   int longest = 0;
   attn::i64 tokens = 0;
   for (const int len : seq_lens) {
@@ -210,6 +212,13 @@ inline attn::AttendParams attend_params(const AttendCase& c, CaseMemory& memory)
   std::vector<float> per_head;
   for (int h = 0; h < heads; ++h) per_head.push_back(0.03f * static_cast<float>(h + 1));
   if (c.alibi != attn::Alibi::kNone) p.score.alibi_slopes = memory.upload(per_head);
+  if (attn::is_global(c.alibi)) {
+    // The second of three ranks, whose keys begin in the middle of a stripe.
+    std::vector<int> first_rows;
+    for (const int len : seq_lens) first_rows.push_back(3 * len + 5);
+    p.score.positions = {memory.upload(first_rows), memory.upload(std::vector<int>(requests, 6)), 4,
+                         3, 1};
+  }
   for (float& sink : per_head) sink += c.sink_shift;
   if (c.has_sinks) p.score.sinks = memory.upload(per_head);
   if (c.has_ranges) {

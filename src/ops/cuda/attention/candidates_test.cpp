@@ -23,6 +23,7 @@ struct Form {
   attn::SegmentParams segments{};
   attn::PlanParams plan{};
   attn::SparseParams sparse{};
+  attn::TileListParams list{};
 
   explicit Form(int query_len = 1, int head_size = 128) {
     static constexpr int kTable = 0;
@@ -47,6 +48,7 @@ struct Form {
     segments.num_segments = 16;
     segments.tile = 16;
     plan.num_parts = 8;
+    list.tile_rows = 128;
   }
   AttendCall call(AttendOperation operation = AttendOperation::kWhole) const {
     AttendCall call{operation, &params};
@@ -55,6 +57,7 @@ struct Form {
     if (operation == AttendOperation::kPlan) call.plan = &plan;
     if (operation == AttendOperation::kSparse) call.sparse = &sparse;
     if (operation == AttendOperation::kSparsePlan) call.sparse = &sparse, call.plan = &plan;
+    if (operation == AttendOperation::kTiles) call.list = &list;
     return call;
   }
   std::string chosen(AttendOperation operation = AttendOperation::kWhole,
@@ -118,6 +121,7 @@ TEST_CASE("a kernel that does not fit says why") {
   CHECK(Form().reason("prefill", AttendOperation::kSplits) == "it has no form of attend_splits");
   CHECK(Form().reason("decode", AttendOperation::kSparse) == "it has no form of attend_sparse");
   CHECK(Form().reason("f32", AttendOperation::kPlan) == "it has no form of attend_plan");
+  CHECK(Form().reason("general", AttendOperation::kTiles) == "it has no form of attend_tiles");
   Form blocks;
   blocks.params.kv.block_size = 8;
   CHECK(blocks.reason("prefill") == "blocks of 8 keys: it takes multiples of 16");

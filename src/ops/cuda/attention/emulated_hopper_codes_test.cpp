@@ -106,6 +106,13 @@ struct Codes80 : Codes128 {
   static constexpr int kHeadSize = 80;
   static constexpr int kVHeadSize = 80;
 };
+struct Codes80To72 : Codes80 {
+  static constexpr int kOutputColumns = 72;
+};
+struct Codes80To72OfF32 : Codes80To72 {
+  static constexpr attn::Element kOutput = attn::Element::kF32;
+  static constexpr bool kWideStores = false;
+};
 struct Codes192 : Codes128 {
   static constexpr int kHeadSize = 192;
 };
@@ -127,6 +134,10 @@ TEST_CASE("the Hopper kernel on emulated threads has e4m3 heads of all sizes") {
   c.output = Dtype::kF32;
   check<Codes96>(c);
   check<Codes80>(hopper_codes("e4m3 d80: lines that are not full", 80, 80));
+  check<Codes80To72>(hopper_codes("e4m3 d80/72: padding is not written", 80, 72));
+  c = hopper_codes("e4m3 d80/72 to f32", 80, 72);
+  c.output = Dtype::kF32;
+  check<Codes80To72OfF32>(c);
   check<Codes192>(hopper_codes("e4m3 d192/128", 192, 128));
   check<Codes256>(hopper_codes("e4m3 d256, by pieces", 256, 256, 16));
   check<Codes160>(hopper_codes("e4m3 d160, by pieces of 32", 160, 160, 16));

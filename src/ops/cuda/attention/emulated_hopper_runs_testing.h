@@ -24,6 +24,7 @@ struct Ragged128 {
   static constexpr int kPromote = 0;
   static constexpr int kHeadSize = 128;
   static constexpr int kVHeadSize = 128;
+  static constexpr int kOutputColumns = 0;  // all
   static constexpr int kBlockSize = 0;
   static constexpr int kConsumers = 3;
   static constexpr int kTileN = 80;
@@ -41,6 +42,13 @@ struct Ragged128 {
   static constexpr bool kScaleFirst = false;
 };
 
+/// What the kernel is run with: the columns of a case are all of its values' unless it says so.
+template <class Config>
+struct WithColumns : Config {
+  static constexpr int kOutputColumns =
+      Config::kOutputColumns == 0 ? Config::kVHeadSize : Config::kOutputColumns;
+};
+
 inline std::string text(bool value) { return value ? "true" : "false"; }
 inline std::string text(int value) { return std::to_string(value); }
 
@@ -53,6 +61,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         std::to_string(static_cast<int>(Config::kInt8Value)),
                                         text(Config::kHeadSize),
                                         text(Config::kVHeadSize),
+                                        text(WithColumns<Config>::kOutputColumns),
                                         text(Config::kBlockSize),
                                         text(Config::kRoundDequantized),
                                         text(Config::kPromote),
@@ -141,7 +150,8 @@ template <class Config>
 int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
                     const AttendKernel& kernel, std::int64_t grid_x, const attn::HopperGrid& grid,
                     const attn::Int8CacheWriteParams* save, const attn::TileListParams* list) {
-  using Shape = attn::HopperShape<Config>;
+  using Full = WithColumns<Config>;
+  using Shape = attn::HopperShape<Full>;
   REQUIRE(constants_of(kernel.spec, params) == constants_of<Config>(params));
   REQUIRE(kernel.threads == Shape::kThreads);
   const TensorMap key_map = hopper_key_map(params, plan);
@@ -156,7 +166,7 @@ int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
       const Shape shape{params, grid, running_cta->shared(), 0, save, list};
       if (threadIdx.x == 0) shape.init_barriers();
       __syncthreads();
-      attn::run_hopper_roles<Config>(shape, keys, values, queries);
+      attn::run_hopper_roles<Full>(shape, keys, values, queries);
     });
   }
   return static_cast<int>(gridDim.x);

@@ -38,7 +38,7 @@ struct Choice {
   Tile tile{};
   int ctas = 0;  // of a multiprocessor
   int shared_bytes = 0;
-  std::string misfit;  // why there is no kernel for it
+  std::string misfit = {};  // why there is no kernel for it
 
   bool is_ds_mla() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kDsMla; }
   bool is_model1() const { return sparse != nullptr && sparse->format == attn::MlaEntry::kModel1; }

@@ -66,6 +66,10 @@ inline std::vector<HopperCase> hopper_code_cases() {
   add(hopper_codes("hopper e4m3 d192/128", 192, 128), plain);
   add(hopper_codes("hopper e4m3 d128 pages of 64", 128, 128, 64), plain);
   add(hopper_codes("hopper e4m3 d80", 80, 80), plain);
+  add(hopper_codes("hopper e4m3 d80/72", 80, 72), plain);
+  c = hopper_codes("hopper e4m3 d80/72 full", 80, 72);
+  c.window_right = -1;
+  add(c, plain);
   c = hopper_codes("hopper e4m3 d160 to f32", 160, 160, 32);
   c.output = Dtype::kF32;
   add(c, plain);

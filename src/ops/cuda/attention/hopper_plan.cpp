@@ -288,11 +288,21 @@ std::string hopper_options_misfit(std::string_view options) {
   return apply_options(options, nullptr);
 }
 
+int multiplied_columns(const attn::AttendParams& params) {
+  const attn::KvParams& kv = params.kv;
+  const int columns = (params.v_head_size + 15) / 16 * 16;
+  const bool has_room = kv.head_stride_value >= columns && kv.token_stride_value >= columns;
+  return !is_paged(params) && has_room && kv.element == attn::Element::kE4M3 &&
+                 params.query_element == attn::Element::kE4M3
+             ? columns
+             : params.v_head_size;
+}
+
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
   const TileChoice& choice = choose_tile(params);
   HopperPlan plan;
   plan.tile = {params.head_size,
-               params.v_head_size,
+               multiplied_columns(params),
                choice.tile_n,
                choice.stages,
                choice.consumers,

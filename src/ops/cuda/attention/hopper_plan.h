@@ -38,6 +38,10 @@ struct HopperPlan {
 /// to 128 columns, promote (1 to 16 tiles).
 std::string hopper_options_misfit(std::string_view options);
 
+/// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An
+/// encoder's heads of 72 are padded to 80, and what comes of the padding is not written.
+int multiplied_columns(const attn::AttendParams& params);
+
 /// The plan of a problem that fits (hopper_prefill_misfit()); `options` as above, without the name,
 /// override it. Errors: E-UNSUPPORTED for an option that cannot be, or not for this problem.
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options = {});

@@ -14,7 +14,10 @@ constexpr int kRowAlignment = 16;  // bytes, of what the copy engine and cp.asyn
 
 std::string head_misfit(const attn::AttendParams& params) {
   const int least = 16 / key_bytes(params);  // rows of 16 bytes; of pages, of whole steps
-  for (const int size : {params.head_size, params.v_head_size}) {
+  if (params.v_head_size % 8 != 0) {
+    return fmt::format("head size {} of values is not a multiple of 8", params.v_head_size);
+  }
+  for (const int size : {params.head_size, multiplied_columns(params)}) {
     if (size % least != 0) return fmt::format("head size {} is not a multiple of {}", size, least);
     if (size % (2 * least) != 0 && is_paged(params)) {
       return fmt::format("head size {} over pages is not a multiple of {}", size, 2 * least);
@@ -249,7 +252,7 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
   }
   if (std::string reason =
           stride_misfit(params, size_of_element(value_element(params)), kv.token_stride_value,
-                        kv.head_stride_value, params.v_head_size);
+                        kv.head_stride_value, multiplied_columns(params));
       !reason.empty()) {
     return reason;
   }
@@ -284,7 +287,8 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"attn::Element kInt8Value",
        spec_name(has_int8_scores(params) ? value_element(params) : attn::Element::kF32)},
       {"int kHeadSize", std::to_string(params.head_size)},
-      {"int kVHeadSize", std::to_string(params.v_head_size)},
+      {"int kVHeadSize", std::to_string(multiplied_columns(params))},
+      {"int kOutputColumns", std::to_string(params.v_head_size)},
       {"int kBlockSize", std::to_string(plan.tile.block_size)},
       {"bool kRoundDequantized", spec_flag(rounds)},
       {"int kPromote", std::to_string(plan.promote)},
@@ -341,7 +345,7 @@ TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& pla
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan) {
   const attn::KvParams& kv = params.kv;
   return side_map(params, plan, value_element(params), kv.value, kv.token_stride_value,
-                  kv.head_stride_value, params.v_head_size);
+                  kv.head_stride_value, multiplied_columns(params));
 }
 
 TensorMap hopper_query_map(const attn::AttendParams& params) {

@@ -89,6 +89,12 @@ std::string alibi_name(attn::Alibi alibi) {
       return "kDistance";
     case attn::Alibi::kSqrt:
       return "kSqrt";
+    case attn::Alibi::kGlobalKeyIndex:
+      return "kGlobalKeyIndex";
+    case attn::Alibi::kGlobalDistance:
+      return "kGlobalDistance";
+    case attn::Alibi::kGlobalSqrt:
+      return "kGlobalSqrt";
   }
   return "";
 }
@@ -309,6 +315,7 @@ std::string problem_name(const attn::AttendParams& params) {
   name += is_paged(params) ? fmt::format(" paged {}", params.kv.block_size) : " ragged";
   if (params.score.soft_cap > 0.0f) name += " soft cap";
   if (params.score.alibi != attn::Alibi::kNone) name += " alibi";
+  if (attn::is_global(params.score.alibi)) name += " by global positions";
   return name;
 }
 

@@ -30,9 +30,10 @@ std::string suffix(attn::Element source, int vector) {
 
 /// Adds what quantise_rows() is configured by to `spec`, for rows of `num_heads` times `head_codes`
 /// codes, and gives the shape for `num_rows`. `vector` elements are loaded at once; addresses of
-/// codes are multiples of `code_bytes`.
+/// codes are multiples of `code_bytes`. The same CTAs may have rows of `other_heads`, if any.
 LaunchShape deal_out_codes(KernelSpec& spec, std::int64_t num_rows, int num_heads,
-                           std::int64_t head_codes, int vector, int code_bytes) {
+                           std::int64_t head_codes, int vector, int code_bytes,
+                           std::int64_t other_rows = 0, int other_heads = 0) {
   // Measured on one NVIDIA H200, 2026-11-21, 131072 x 16 heads of 72: 3949 GB/s; one item 3738,
   // four 3973 (but latent queries 1 % slower); stores of 8 bytes below 3100.
   constexpr int kThreads = 128;
@@ -48,8 +49,14 @@ LaunchShape deal_out_codes(KernelSpec& spec, std::int64_t num_rows, int num_head
   spec.constants.emplace_back("int kRowPieces", std::to_string(row_pieces));
   spec.constants.emplace_back("int kThreads", std::to_string(kThreads));
   spec.name += " of " + std::to_string(num_heads) + " x " + std::to_string(head_codes);
+  const std::int64_t other_pieces = other_heads * head_pieces;
+  if (other_heads > 0) {
+    spec.constants.emplace_back("int kOtherRowPieces", std::to_string(other_pieces));
+    spec.name += " and " + std::to_string(other_heads);
+  }
   LaunchShape shape;
-  shape.grid_x = ceil_quotient(num_rows * row_pieces, kThreads * kItems);
+  shape.grid_x =
+      ceil_quotient(std::max(num_rows * row_pieces, other_rows * other_pieces), kThreads * kItems);
   shape.threads = kThreads;
   return shape;
 }
@@ -116,6 +123,32 @@ void quantise_pad_fp8(Launcher& launcher, const attn::PadQuantiseParams& p) {
   spec.name = "quantise_pad_fp8 " + suffix(p.source_element, vector);
   const LaunchShape shape = deal_out_codes(spec, p.num_tokens, p.num_heads, p.padded_head_size,
                                            vector, codes.alignment.common_bytes());
+  launch(launcher, spec, shape, p);
+}
+
+void quantise_encoder(Launcher& launcher, const attn::EncoderQuantiseParams& p) {
+  VectorSide source{p.source_element, {}};
+  VectorSide codes{attn::Element::kU8, {}};
+  std::int64_t other_rows = 0;
+  for (int i = 0; i < 3; ++i) {
+    const attn::EncoderTensor& tensor = p.tensors[i];
+    source.alignment.pointer(tensor.source)
+        .stride(tensor.token_stride, p.source_element)
+        .stride(tensor.head_stride, p.source_element);
+    codes.alignment.pointer(p.codes[i]).bytes(p.padded_head_size);
+    if (i > 0) other_rows = std::max<std::int64_t>(other_rows, tensor.num_tokens);
+  }
+  const int vector = widest_vector(16 / size_of_element(p.source_element),
+                                   {p.head_size, p.padded_head_size}, {source, codes});
+  KernelSpec spec;
+  spec.source = "quantise/encoder.cuh";
+  spec.function = "attn::quantise_encoder";
+  spec.constants = {{"attn::Element kSource", spec_name(p.source_element)}};
+  spec.name = "quantise_encoder " + suffix(p.source_element, vector);
+  LaunchShape shape =
+      deal_out_codes(spec, p.tensors[0].num_tokens, p.tensors[0].num_heads, p.padded_head_size,
+                     vector, codes.alignment.common_bytes(), other_rows, p.tensors[1].num_heads);
+  shape.grid_y = 3;
   launch(launcher, spec, shape, p);
 }
 

@@ -76,6 +76,71 @@ inline std::vector<Tensor> run_pad(Ops& ops, Dtype source, int head_size, float 
   return memory.results();
 }
 
+/// Queries, keys and values of an interleaved QKV, twice, so that the second call finds the ring
+/// and the counter of the first; `scales` are made from them, or those given where `is_static`.
+inline std::vector<Tensor> run_encoder(Ops& ops, Dtype source, int head_size, int kv_heads,
+                                       bool is_static) {
+  constexpr int kTokens = 190;
+  constexpr int kHeads = 4;
+  CaseMemory memory(ops);
+  const int padded = (head_size + 15) / 16 * 16;
+  const attn::i64 row = attn::i64{kHeads + 2 * kv_heads} * head_size;
+  Tensor drawn_rows = drawn(source, {kTokens, kHeads + 2 * kv_heads, head_size}, 33, false);
+  // The last value of the last token that counts: its scale is NaN, and so are its codes.
+  if (is_static) drawn_rows.set((kTokens - 14) * row - 1, std::nanf(""));
+  const auto* const rows = static_cast<const char*>(memory.upload(drawn_rows));
+  const auto size = static_cast<attn::i64>(dtype_size(source));
+  attn::EncoderQuantiseParams codes{};
+  attn::EncoderScalesParams p{};
+  codes.source_element = p.element = element_of(source);
+  codes.head_size = p.head_size = head_size;
+  codes.padded_head_size = padded;
+  p.amax = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {3})));
+  p.history = static_cast<float*>(memory.result(Tensor(Dtype::kF32, {3, 16})));
+  p.scale = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {3})));
+  p.kv_scales = static_cast<float*>(memory.result(poisoned(Dtype::kF32, {2, kv_heads})));
+  p.num_kv_heads = kv_heads;
+  p.partial = memory.upload(std::vector<float>(3 * attn::kMostAmaxCtas, std::nanf("")));
+  p.arrivals = static_cast<int*>(memory.result(Tensor(Dtype::kI32, {1})));
+  codes.num_saturated = static_cast<attn::i64*>(memory.result(Tensor(Dtype::kI64, {3})));
+  const float* const given = memory.upload(std::vector<float>{0.01f, 0.4f});
+  for (int i = 0; i < 3; ++i) {
+    const int heads = i == 0 ? kHeads : kv_heads;
+    const attn::i64 first = i == 0 ? 0 : kHeads + (i - 1) * kv_heads;
+    codes.tensors[i] = {rows + first * head_size * size, kTokens - 7 * i, heads, row, head_size};
+    p.tensors[i] = codes.tensors[i];
+    codes.codes[i] =
+        static_cast<unsigned char*>(memory.result(poisoned(Dtype::kU8, {kTokens, heads, padded})));
+    codes.scale[i] = p.scale + i;
+    if (is_static) codes.scale[i] = i == 2 ? nullptr : given + i;
+  }
+  for (const int position : {0, 1}) {
+    p.position = position;
+    p.is_signed = position;
+    ops.encoder_scales(p);
+    ops.quantise_encoder(codes);
+  }
+  return memory.results();
+}
+
+/// Heads of 16 bits, with zeros of both signs and values that are not finite.
+inline std::vector<Tensor> run_counts(Ops& ops, int num_heads, int head_size, int num_tokens) {
+  CaseMemory memory(ops);
+  Tensor source = drawn(Dtype::kBF16, {num_tokens, num_heads, head_size}, 34);
+  source.set(0, -0.0f);
+  source.set(1, 0.0f);
+  source.set(2, std::nanf(""));
+  attn::PatternCountParams p{};
+  p.source = memory.upload(source);
+  p.num_tokens = num_tokens;
+  p.num_heads = num_heads;
+  p.head_size = head_size;
+  p.counts = static_cast<attn::i64*>(memory.result(Tensor(Dtype::kI64, {num_heads, 65536})));
+  ops.count_patterns(p);
+  ops.count_patterns(p);
+  return memory.results();
+}
+
 struct Int8Case {
   attn::Int8Granularity granularity;
   Dtype source;
@@ -190,6 +255,25 @@ inline void add_quantise_cases(std::vector<OperationCase>& cases) {
                          std::to_string(c.head_size) + " scale " + std::to_string(c.scale),
                      0, [c](Ops& o) { return run_pad(o, c.source, c.head_size, c.scale); }});
   }
+  struct EncoderCase {
+    Dtype source;
+    int head_size;
+    int kv_heads;
+    bool is_static;
+  };
+  for (const EncoderCase& c : std::vector<EncoderCase>{{kBF16, 72, 4, false},
+                                                       {kBF16, 80, 2, false},
+                                                       {kF16, 36, 1, true},
+                                                       {kF32, 40, 4, true}}) {
+    cases.push_back({"encoder at once " + std::string(dtype_name(c.source)) + " d" +
+                         std::to_string(c.head_size) + (c.is_static ? " static" : " dynamic"),
+                     0, [c](Ops& o) {
+                       return run_encoder(o, c.source, c.head_size, c.kv_heads, c.is_static);
+                     }});
+  }
+  cases.push_back(
+      {"count_patterns of a tensor", 0, [](Ops& o) { return run_counts(o, 1, 8, 9000); }});
+  cases.push_back({"count_patterns of heads", 0, [](Ops& o) { return run_counts(o, 3, 36, 250); }});
   using attn::Int8Granularity;
   for (const Int8Case& c : std::vector<Int8Case>{{Int8Granularity::kTokenHead, kBF16, 128},
                                                  {Int8Granularity::kTokenHead, kF32, 36},

@@ -1,0 +1,130 @@
+// Figures are those of docs/performance.md. Times of decodes are from the bytes of keys and values
+// there: 2.147 GB of 16 bits for 64 requests of 8,192 tokens on 8 heads of 128.
+#include "cli/cases/quantising.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace attnbench {
+namespace {
+
+using enum MeasuredWork;
+
+constexpr std::string_view kH200 = "NVIDIA H200";
+constexpr std::string_view kFp8All = "fp8 query, cache and P";
+constexpr std::string_view kFp8Cache = "fp8 query and cache";
+constexpr std::string_view kInt8Level1 = "int8 level 1";
+constexpr std::string_view kInt8Level2 = "int8 level 2";
+constexpr std::string_view kChosen = "";
+constexpr std::string_view kHopper = "hopper_prefill";
+
+constexpr std::array kTable = {
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kChosen, 63, 723, false, "bbf5f6e",
+                       "2026-11-21"},
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kHopper, 645, 723, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "q16k", kHopper, 707, 773, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "2q8k", kHopper, 839, 772, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "q16k", kHopper, 911, 814, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kChosen, 69, 723, false,
+                       "bbf5f6e", "2026-11-21"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kHopper, 484, 723, false,
+                       "0dcc238", "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kChosen, 55, 723, false,
+                       "bbf5f6e", "2026-11-21"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kHopper, 667, 723, false,
+                       "0dcc238", "2026-11-23"},
+    MeasuredQuantising{kH200, kDecode, 128, kFp8Cache, "64q1s8k", kChosen, 267, 492, true,
+                       "61c13b6", "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, kFp8All, "64q1s8k", kChosen, 1845, 492, true, "bbf5f6e",
+                       "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, "cache fp8 per token and head", "64q1s8k", kChosen, 317,
+                       492, true, "b304569", "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, "cache int8 per token and head", "64q1s8k", kChosen,
+                       313, 492, true, "b304569", "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kChosen, 1301, 492, true,
+                       "0dcc238", "2026-11-23"},
+    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kHopper, 438, 492, true,
+                       "0dcc238", "2026-11-23"},
+};
+
+std::string_view name_of(MeasuredWork work) {
+  switch (work) {
+    case kPrefill:
+      return "prefill";
+    case kDecode:
+      return "decode";
+    case kEncoder:
+      return "encoder";
+  }
+  return "";
+}
+
+/// Nothing for what has no figures of this kind.
+std::vector<MeasuredWork> works_of(const Problem& problem) {
+  switch (problem.attention.type) {
+    case AttentionType::kMla:
+    case AttentionType::kOp:
+      return {};
+    case AttentionType::kDecoder:
+    case AttentionType::kEncoderDecoder:
+      break;
+    default:
+      return {kEncoder};
+  }
+  std::vector<MeasuredWork> works;
+  const auto add_if = [&](MeasuredWork work, auto has) {
+    if (std::any_of(problem.batch.begin(), problem.batch.end(), has)) works.push_back(work);
+  };
+  add_if(kPrefill, [](const Request& request) { return request.query_len > 1; });
+  add_if(kDecode, [](const Request& request) { return request.query_len == 1; });
+  return works;
+}
+
+}  // namespace
+
+std::span<const MeasuredQuantising> measured_quantising() { return kTable; }
+
+std::string_view verdict_of(const MeasuredQuantising& row) {
+  constexpr double kNotable = 0.05;
+  if (row.gain() >= 1 + kNotable) return "pays";
+  return row.gain() <= 1 - kNotable ? "does not pay" : "about even";
+}
+
+std::vector<std::pair<std::string, std::string>> quantising_facts(const Problem& problem,
+                                                                  std::string_view gpu) {
+  std::vector<std::pair<std::string, std::string>> facts;
+  for (const MeasuredWork work : works_of(problem)) {
+    const std::size_t before = facts.size();
+    for (const MeasuredQuantising& row : kTable) {
+      if (row.gpu != gpu || row.work != work || row.head_size != problem.attention.head_size) {
+        continue;
+      }
+      facts.emplace_back(
+          fmt::format("{} {}", name_of(work), row.format),
+          fmt::format("{}: {:.2f} times as fast as 16 bits at {} by {} ({}, {})", verdict_of(row),
+                      row.gain(), row.batch,
+                      row.kernel.empty() ? "the kernel that is chosen"
+                                         : fmt::format("@{}, only where it is named", row.kernel),
+                      row.commit, row.date));
+    }
+    if (facts.size() > before) continue;
+    facts.emplace_back(
+        std::string(name_of(work)),
+        fmt::format("not measured on {} with heads of {}", gpu, problem.attention.head_size));
+  }
+  return facts;
+}
+
+std::string gpu_of(const DeviceChoice& device) {
+  if (device.info) return device.info->name;
+  if (device.facts.sm == kAssumedSm) return std::string(kH200);
+  return fmt::format("SM {}.{}", device.facts.sm / 10, device.facts.sm % 10);
+}
+
+}  // namespace attnbench
