@@ -524,8 +524,8 @@ TEST_CASE("problem_to_json nests and names as the contract does") {
   CHECK(json.find(R"("batch":[{"count":2,"query_len":1,"seq_len":8},)"
                   R"({"count":1,"query_len":4,"seq_len":4}],"batch_options":)") !=
         std::string::npos);
-  CHECK(json.find(R"("sparse":{"valid":1.0,"duplicates":0.0,"indices":"random"})") !=
-        std::string::npos);
+  CHECK(json.find(R"("sparse":{"valid":1.0,"duplicates":0.0,"indices":"random",)"
+                  R"("topk_length":null,"extra_topk":)") != std::string::npos);
 }
 
 TEST_CASE("calculated scales contradict scales that are given, and raw latents") {

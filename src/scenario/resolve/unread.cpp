@@ -157,6 +157,8 @@ void add_mla(std::vector<ReadRule>& rules) {
   for (const char* key : {"mla.sparse.valid", "mla.sparse.duplicates"}) {
     rules.push_back({key, is_sparse, "attention.type mla and mla.sparse_topk", "mla.sparse_topk"});
   }
+  rules.push_back({"mla.sparse.indices", is_sparse, "attention.type mla and mla.sparse_topk",
+                   "mla.sparse_topk"});
   rules.push_back({"mla.sparse.topk_length", is_sparse, "attention.type mla and mla.sparse_topk",
                    "mla.sparse_topk"});
   rules.push_back({"mla.sparse.extra_topk", is_sparse, "attention.type mla and mla.sparse_topk",
@@ -166,8 +168,6 @@ void add_mla(std::vector<ReadRule>& rules) {
     rules.push_back({key, [](const Problem& p) { return is_sparse(p) && p.mla.sparse_extra_topk; },
                      "mla.sparse.extra_topk", "mla.sparse.extra_topk"});
   }
-  rules.push_back({"mla.sparse.indices", is_sparse, "attention.type mla and mla.sparse_topk",
-                   "mla.sparse_topk"});
   rules.push_back({"mla.index_n_heads",
                    [](const Problem& p) { return has_index(p) || is_op(p, OpKind::kIndexLogits); },
                    "mla.sparse.indices indexer or op.name index_logits", "mla.sparse.indices",

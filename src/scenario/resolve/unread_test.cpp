@@ -30,6 +30,7 @@ std::vector<Problem> cases_of_all_kinds() {
         mla,
         mla + "mla: {sparse_topk: 128}\n",
         mla + "mla: {sparse_topk: 128, sparse: {indices: indexer}}\n",
+        mla + "mla: {sparse_topk: 128, sparse: {extra_topk: 128, extra_keys: 9}}\n",
         images + "batch: q8\n",
         images + "mm_encoder: {images: [[28, 28]], attn_dtype: fp8, fp8_scale_save_path: s.json}\n",
         op + "op: {name: reshape_and_cache, tokens: 8}\n",
