@@ -41,6 +41,20 @@ __device__ __forceinline__ u32 pack(float low, float high) {
   return packed;
 }
 
+/// `seen` with 0 times each half of `packed` added to it: a half of it becomes NaN, and stays so,
+/// once a NaN or an infinity has gone into it. Starts from 0; one instruction for two numbers.
+template <Element kElement>
+__device__ __forceinline__ u32 mark_nonfinite(u32 packed, u32 seen) {
+  u32 marked;
+  if constexpr (kElement == Element::kBF16) {
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(marked) : "r"(packed), "r"(0u), "r"(seen));
+  } else {
+    static_assert(kElement == Element::kF16);
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(marked) : "r"(packed), "r"(0u), "r"(seen));
+  }
+  return marked;
+}
+
 /// Each half of `packed` that is NaN or infinite, as a mask of ones.
 template <Element kElement>
 __device__ __forceinline__ u32 nonfinite_halves(u32 packed) {

@@ -31,12 +31,16 @@ FEATURES = {
     "mla_topk": 1 << 15,  # a row sees the entries that its tensors.topk_slots name
     "mla_ds_kv": 1 << 16,  # kv_cache of fp8_ds_mla entries
     "token_head_kv": 1 << 17,  # int8 or fp8_e4m3 pages with tensors.k_scale_cache and v_scale_cache
+    "latents": 1 << 18,  # of operations: op.mla
+    # problem.int8_level: of attention (query and keys of int8, tensors.q_token_scale, k_scale_cache and
+    # v_channel_scale, with kv = "paged"), and of operations.
+    "int8_codes": 1 << 19,
     # Of operations:
-    "latents": 1 << 18,  # op.mla
-    "int8_codes": 1 << 19,  # problem.int8_level
     "group_scales": 1 << 20,  # output_quant with a scale for each group of columns
     "nvfp4": 1 << 21,
-    "dcp": 1 << 22,  # caches of several ranks
+    # Attention of one rank over its part of the context (problem.dcp_rank), and operations over the
+    # caches of several ranks.
+    "dcp": 1 << 22,
 }
 KV = {"ragged": 0, "paged": 1, "paged_interleaved": 2}
 LSE = {None: 0, "natural": 1, "base_2": 2}

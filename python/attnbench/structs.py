@@ -62,7 +62,7 @@ class Problem(ctypes.Structure):
         ("rotary_dim", c_int32), ("is_neox", c_int32), ("is_raw", c_int32),
         ("lse_is_base_2", c_int32), ("output_quant", c_uint32), ("scales_are_ue8m0", c_int32),
         ("scales_are_swizzled", c_int32), ("dcp_world_size", c_int32), ("dcp_comm", c_int32),
-        ("amax_is_signed", c_int32),
+        ("amax_is_signed", c_int32), ("dcp_rank", c_int32), ("reserved2", c_int32),
     ]  # fmt: skip
 
 
@@ -75,6 +75,8 @@ class Operand(ctypes.Structure):
     ]  # fmt: skip
 
 
+# In the order of the struct; the last two stand behind the operands.
+LATER_NAMES = ("q_token_scale", "v_channel_scale")
 TENSOR_NAMES = (
     "query", "output", "lse", "key", "value", "key_cache", "value_cache", "block_table",
     "query_start_loc", "seq_lens", "key_start_loc", "k_scale", "v_scale", "alibi_slopes", "sinks",
@@ -88,7 +90,9 @@ class Tensors(ctypes.Structure):
 
     _fields_ = [("struct_size", c_uint32), ("reserved", c_uint32)] + [
         (name, ctypes.POINTER(Tensor)) for name in TENSOR_NAMES
-    ] + [("operands", ctypes.POINTER(Operand)), ("num_operands", c_int64)]
+    ] + [("operands", ctypes.POINTER(Operand)), ("num_operands", c_int64)] + [
+        (name, ctypes.POINTER(Tensor)) for name in LATER_NAMES
+    ]
 
 
 # Types of 8-bit floats are newer in DLPack than in torch: they travel as bytes.
@@ -126,7 +130,7 @@ class TorchTensors:
 
     def __init__(self, address):
         struct = Tensors.from_address(address)
-        for name in TENSOR_NAMES:
+        for name in TENSOR_NAMES + LATER_NAMES:
             known = getattr(Tensors, name).offset < struct.struct_size
             pointer = getattr(struct, name) if known else None
             setattr(self, name, to_torch(pointer.contents) if pointer else None)

@@ -65,13 +65,7 @@ Tensor latent_part(const Tensor& entries, std::int64_t latent) {
 template <typename Real>
 MlaForms<Real>::MlaForms(const MlaReferenceInputs& inputs, const MlaDims& dims,
                          const EmulationRule* rule, const ReferenceOptions& options)
-    : inputs_(inputs),
-      dims_(dims),
-      rule_(rule),
-      options_(options),
-      pool_(options.num_threads),
-      w_uk_(load_all<Real>(*inputs.w_uk)),
-      w_uv_(load_all<Real>(*inputs.w_uv)) {}
+    : inputs_(inputs), dims_(dims), rule_(rule), options_(options), pool_(options.num_threads) {}
 
 template <typename Real>
 std::vector<int> MlaForms<Real>::all_heads() const {
@@ -136,9 +130,9 @@ void MlaForms<Real>::project_queries(const MlaBatch& batch, int head, Real* dest
     load_values(query.dtype(), query.bytes(), first + width, dims_.qk_rope_head_dim,
                 destination + row * stride + dims_.kv_lora_rank);
   }
+  const MlaBuffer<Real> w_uk = load_slice<Real>(*inputs_.w_uk, head);
   multiply<Real>({nope.data(), num_rows, width, width},
-                 {w_uk_.data() + head * width * dims_.kv_lora_rank, width, dims_.kv_lora_rank,
-                  dims_.kv_lora_rank},
+                 {w_uk.data(), width, dims_.kv_lora_rank, dims_.kv_lora_rank},
                  {destination, num_rows, dims_.kv_lora_rank, stride});
   for (std::int64_t row = 0; row < num_rows; ++row) {
     round_stored(destination + row * stride, dims_.kv_lora_rank);
@@ -206,12 +200,10 @@ void MlaForms<Real>::project_sizes(const ReferenceOutput& latent, std::span<cons
   result.row_size = latent.row_size;
   result.output_loss = latent.output_loss;
   result.lse_loss = latent.lse_loss;
-  const std::int64_t count = dims_.kv_lora_rank * dims_.v_head_dim;
   for (std::size_t i = 0; i < heads.size(); ++i) {
-    const Real* const weights = w_uv_.data() + heads[i] * count;
     double square = 0;
-    for (std::int64_t w = 0; w < count; ++w) {
-      if (std::isfinite(weights[w])) square += static_cast<double>(weights[w] * weights[w]);
+    for (const Real weight : load_slice<Real>(*inputs_.w_uv, heads[i])) {
+      if (std::isfinite(weight)) square += static_cast<double>(weight * weight);
     }
     const double growth = std::sqrt(square / static_cast<double>(dims_.kv_lora_rank));
     for (std::size_t row = 0; row < latent.rows.size(); ++row) {
@@ -238,11 +230,11 @@ ReferenceOutput MlaForms<Real>::up_project(const ReferenceOutput& latent,
   const MlaBuffer<Real> values(latent.output.begin(), latent.output.end());
   MlaBuffer<Real> output(result.output.size());
   pool_.parallel_for(num_heads, [&](std::int64_t i, int) {
-    const std::int64_t head = heads[static_cast<std::size_t>(i)];
+    const MlaBuffer<Real> w_uv =
+        load_slice<Real>(*inputs_.w_uv, heads[static_cast<std::size_t>(i)]);
     multiply<Real>({values.data() + i * dims_.kv_lora_rank, num_rows, dims_.kv_lora_rank,
                     num_heads * dims_.kv_lora_rank},
-                   {w_uv_.data() + head * dims_.kv_lora_rank * dims_.v_head_dim, dims_.kv_lora_rank,
-                    dims_.v_head_dim, dims_.v_head_dim},
+                   {w_uv.data(), dims_.kv_lora_rank, dims_.v_head_dim, dims_.v_head_dim},
                    {output.data() + i * dims_.v_head_dim, num_rows, dims_.v_head_dim,
                     num_heads * dims_.v_head_dim});
   });
@@ -311,11 +303,11 @@ MlaKeyValue MlaForms<Real>::expand(const MlaBuffer<Real>& entries, std::span<con
     const StridedMatrix<const Real> kv_c{entries.data() + begin * entry, count, latent, entry};
     Real* const key = result.key.data<Real>() + begin * key_stride + i * dims_.qk_head_dim();
     Real* const value = result.value.data<Real>() + begin * value_stride + i * dims_.v_head_dim;
-    multiply_transposed<Real>(kv_c, {w_uk_.data() + head * nope * latent, nope, latent, latent},
+    const MlaBuffer<Real> w_uk = load_slice<Real>(*inputs_.w_uk, head);
+    const MlaBuffer<Real> w_uv = load_slice<Real>(*inputs_.w_uv, head);
+    multiply_transposed<Real>(kv_c, {w_uk.data(), nope, latent, latent},
                               {key, count, nope, key_stride});
-    multiply<Real>(kv_c,
-                   {w_uv_.data() + head * latent * dims_.v_head_dim, latent, dims_.v_head_dim,
-                    dims_.v_head_dim},
+    multiply<Real>(kv_c, {w_uv.data(), latent, dims_.v_head_dim, dims_.v_head_dim},
                    {value, count, dims_.v_head_dim, value_stride});
     for (std::int64_t row = 0; row < count; ++row) {
       Real* const key_row = key + row * key_stride;

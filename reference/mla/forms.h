@@ -76,8 +76,6 @@ class MlaForms {
   const EmulationRule* rule_;
   ReferenceOptions options_;
   ThreadPool pool_;
-  MlaBuffer<Real> w_uk_;  // [N, P, Lkv]
-  MlaBuffer<Real> w_uv_;  // [N, Lkv, V]
 };
 
 extern template class MlaForms<double>;

@@ -25,6 +25,9 @@ struct MlaReferenceInputs {
   /// in [0, seq_len) is no key; duplicates count repeatedly; there is no causal test.
   const Tensor* topk_indices = nullptr;
   std::span<const std::int32_t> topk_lengths;  // [T] leftmost entries that count, or empty
+  /// [N] or empty, as FlashMLA has them (§3.5): an output is multiplied by e^LSE / (e^LSE +
+  /// e^sink), and the LSE is the one without.
+  std::span<const float> sinks;
   /// [>=num_decode_tokens, N, Lkv + R] or null: the quantised query of decode, dequantised (§8.7
   /// step 2). The rows below num_decode_tokens then have the MQA form only.
   const Tensor* latent_query = nullptr;

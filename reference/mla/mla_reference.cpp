@@ -61,6 +61,35 @@ std::optional<ReferenceOutput> compute(MlaForms<Real>& forms, Form form, const M
   return form == Form::kMqa ? forms.mqa(batch, heads) : forms.mha(batch, heads);
 }
 
+/// A sink behind the attention (§3.5). What a row may err by shrinks with it, and the LSE's own
+/// error moves the factor.
+void apply_sinks(std::span<const float> sinks, ReferenceOutput& result) {
+  if (sinks.empty()) return;
+  const std::size_t num_rows = result.rows.size();
+  const auto heads = static_cast<std::size_t>(result.num_heads);
+  const auto width = static_cast<std::size_t>(result.v_head_size);
+  for (std::size_t row = 0; row < num_rows; ++row) {
+    for (std::size_t head = 0; head < heads; ++head) {
+      const double lse = result.lse[head * num_rows + row];
+      // Of an infinite sink the exponential is 0 or infinite, as it has to be.
+      const double factor =
+          std::isinf(lse) && lse < 0 ? 0.0 : 1 / (1 + std::exp(double{sinks[head]} - lse));
+      const std::size_t pair = row * heads + head;
+      double squares = 0;
+      for (std::size_t v = 0; v < width; ++v) {
+        double& value = result.output[pair * width + v];
+        squares += value * value;
+        value *= factor;
+      }
+      if (!result.row_size.empty()) result.row_size[pair] *= factor;
+      if (result.output_loss.empty() || result.lse_loss.empty()) continue;
+      result.output_loss[pair] =
+          factor *
+          (result.output_loss[pair] + (1 - factor) * result.lse_loss[pair] * std::sqrt(squares));
+    }
+  }
+}
+
 /// All rows, each batch in the form that `form_of` names.
 template <typename Real, typename FormOf>
 std::optional<ReferenceOutput> compute_all(const MlaReferenceInputs& inputs,
@@ -79,6 +108,7 @@ std::optional<ReferenceOutput> compute_all(const MlaReferenceInputs& inputs,
     if (!part) return std::nullopt;
     place_part(*part, heads, plan.row_begin, result);
   }
+  apply_sinks(inputs.sinks, result);
   return result;
 }
 
@@ -152,6 +182,7 @@ class BothForms {
         forms_(inputs, dims, nullptr, options.reference),
         batcher_(inputs, dims, rows),
         heads_(forms_.all_heads()) {
+    if (options.second_form_flops <= 0) return;
     double flops = 0;
     for (const MlaBatchPlan& plan : batcher_.plans()) {
       if (only_form(inputs, plan.is_decode)) continue;
@@ -171,7 +202,7 @@ class BothForms {
       const auto first = compute(forms_, form, batch, heads_);
       if (!first) return false;
       place_part(*first, heads_, plan.row_begin, result);
-      if (only) continue;
+      if (only || second_heads_ == 0) continue;
       const std::vector<int> chosen = spread_heads(dims_.num_heads, second_heads_, i);
       const auto second = compute(forms_, other(form), batch, chosen);
       if (!second) return false;
@@ -189,7 +220,7 @@ class BothForms {
   MlaForms<double> forms_;
   MlaBatcher batcher_;
   std::vector<int> heads_;
-  std::int64_t second_heads_ = 1;
+  std::int64_t second_heads_ = 0;
 };
 
 /// Difference of two results in units of the allowed one; infinite where only one is finite.
@@ -272,6 +303,7 @@ std::optional<ReferenceOutput> mla_reference(const MlaReferenceInputs& inputs,
   MlaAgreement local;
   BothForms both(inputs, dims, rows, options);
   if (!both.compute_into(result, agreement != nullptr ? *agreement : local)) return std::nullopt;
+  apply_sinks(inputs.sinks, result);
   return result;
 }
 

@@ -33,7 +33,7 @@ struct MlaReferenceOptions {
   ReferenceOptions reference;
   MlaRefForm form = MlaRefForm::kBoth;
   /// kBoth: floating-point operations that the second form may cost. Beyond them it is computed for
-  /// an even choice of heads, at least one for every row.
+  /// an even choice of heads, at least one for every row; with 0 not at all.
   double second_form_flops = 20e9;
 };
 

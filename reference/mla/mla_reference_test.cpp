@@ -60,6 +60,19 @@ TEST_CASE("sparse rows attend to their valid indices, duplicates as often as the
   }
 }
 
+TEST_CASE("a sink takes its share of the output and none of the LSE") {
+  constexpr float kInfinite = std::numeric_limits<float>::infinity();
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    NaiveMlaCase c = random_mla_case(seed, 40, dtype_of(seed));
+    make_sparse(c, seed);
+    const std::vector<float> sinks{0.7f, -kInfinite, kInfinite, -3};
+    c.sinks.assign(sinks.begin(), sinks.begin() + c.dims.num_heads);
+    CHECK(worst_mla_error(c, *mla_reference_mqa(c.inputs(), c.all_rows())) < 10);
+    CHECK(worst_mla_error(c, *mla_reference(c.inputs(), c.all_rows())) < 10);
+  }
+}
+
 TEST_CASE("computing both forms compares every row and head and returns the result") {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     CAPTURE(seed);

@@ -52,6 +52,7 @@ struct NaiveMlaCase {
   Tensor w_uv;
   Tensor topk_indices;                     // empty: dense
   std::vector<std::int32_t> topk_lengths;  // may be empty
+  std::vector<float> sinks;                // may be empty
   Tensor latent_query;                     // empty: none
 
   void add_request(int query_len, int seq_len) {
@@ -101,6 +102,7 @@ struct NaiveMlaCase {
     inputs.w_uv = &w_uv;
     if (!topk_indices.shape().empty()) inputs.topk_indices = &topk_indices;
     inputs.topk_lengths = topk_lengths;
+    inputs.sinks = sinks;
     if (!latent_query.shape().empty()) inputs.latent_query = &latent_query;
     inputs.num_decode_tokens = num_decode_tokens;
     inputs.query_start_loc = query_start_loc;
@@ -228,6 +230,10 @@ inline NaiveMlaResult naive_mla(const NaiveMlaCase& c, std::size_t request, std:
       }
       result.output[static_cast<std::size_t>(v)] += std::exp(scores[n] - m) / sum * value;
     }
+  }
+  if (!c.sinks.empty()) {
+    const long double sink = c.sinks[static_cast<std::size_t>(head)];
+    for (long double& o : result.output) o /= 1 + std::exp(sink - result.lse);
   }
   return result;
 }

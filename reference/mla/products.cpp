@@ -66,14 +66,13 @@ template void multiply_transposed(const StridedMatrix<const float>&,
                                   const StridedMatrix<const float>&, const StridedMatrix<float>&);
 
 template <typename Real>
-MlaBuffer<Real> load_all(const Tensor& tensor) {
-  MlaBuffer<Real> values(static_cast<std::size_t>(tensor.num_elements()));
-  for_each_chunk(tensor.num_elements(), 1 << 18, [&](std::int64_t begin, std::int64_t end) {
-    load_values(tensor.dtype(), tensor.bytes(), begin, end - begin, values.data() + begin);
-  });
+MlaBuffer<Real> load_slice(const Tensor& tensor, std::int64_t index) {
+  const std::int64_t count = tensor.num_elements() / tensor.dim(0);
+  MlaBuffer<Real> values(static_cast<std::size_t>(count));
+  load_values(tensor.dtype(), tensor.bytes(), index * count, count, values.data());
   return values;
 }
-template MlaBuffer<double> load_all(const Tensor&);
-template MlaBuffer<float> load_all(const Tensor&);
+template MlaBuffer<double> load_slice(const Tensor&, std::int64_t);
+template MlaBuffer<float> load_slice(const Tensor&, std::int64_t);
 
 }  // namespace attnbench

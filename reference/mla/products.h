@@ -34,8 +34,8 @@ void multiply_transposed(const StridedMatrix<const Real>& left,
                          const StridedMatrix<const Real>& right,
                          const StridedMatrix<Real>& product);
 
-/// All elements of a floating tensor.
+/// Slice `index` of the first dimension of a floating tensor: the weights of a head.
 template <typename Real>
-MlaBuffer<Real> load_all(const Tensor& tensor);
+MlaBuffer<Real> load_slice(const Tensor& tensor, std::int64_t index);
 
 }  // namespace attnbench

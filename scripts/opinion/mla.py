@@ -270,6 +270,23 @@ class Fp8Prefill:
         return np.einsum("ns,nsv->nv", p, values), (largest + np.log(total))[:, 0], sizes
 
 
+def _second_cache(case):
+    """Entries [B, keys, Lkv + R] of the second cache and its lists [T, topk]; None, None without one."""
+    if not case.sparse or not case.mla["sparse"].get("extra_topk"):
+        return None, None
+    name = "{}_dequantized" if "extra_kv_c_dequantized" in case.tensors else "{}"
+    parts = [case.values(name.format(part)) for part in ("extra_kv_c", "extra_k_pe")]
+    entries = np.concatenate(parts, axis=1).astype(np.float64)
+    return entries.reshape(len(case.seq_lens), -1, entries.shape[1]), case.need("extra_topk_indices").raw
+
+
+def _sink_factors(sinks, lse):
+    """What a sink behind the attention leaves of each head's output."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        factors = 1 / (1 + np.exp(sinks - lse))
+    return np.where(np.isneginf(lse), 0, factors)
+
+
 def recompute(case, read, queries):
     """Output [rows, N, V], lse [N, rows] and sizes [rows, N]. In the latent form a size grows as the
     head's weights make vectors grow on average."""
@@ -279,6 +296,8 @@ def recompute(case, read, queries):
     plain = np.concatenate([case.values("kv_c"), case.values("k_pe")], axis=1).astype(np.float64)
     read = read.astype(np.float64)
     topk = case.need("topk_indices").raw if case.sparse else None
+    second, second_lists = _second_cache(case)
+    sinks = case.values("sinks").astype(np.float64) if case.sparse and "sinks" in case.tensors else None
     outputs = np.zeros((len(case.rows), queries.shape[1], w_uv.shape[2]))
     lses = np.empty((queries.shape[1], len(case.rows)))
     sizes = np.zeros((len(case.rows), queries.shape[1]))
@@ -298,10 +317,16 @@ def recompute(case, read, queries):
         if case.sparse:
             listed = topk[token]
             entries = entries[listed[(listed >= 0) & (listed < seq_len)]]
+            if second is not None:
+                also = second_lists[token]
+                entries = np.concatenate([entries, second[b][also[also >= 0]]])
         else:
             entries = entries[: position + 1]
         scores = case.scale * (queries[token] @ entries.T)
         output, lses[:, i], spread = _softmax(scores, entries, latent)
+        if sinks is not None:
+            factors = _sink_factors(sinks, lses[:, i])
+            output, spread = output * factors[:, None], spread * factors
         outputs[i] = np.einsum("nl,nlv->nv", output, w_uv)
         sizes[i] = growth * np.maximum(spread, np.linalg.norm(output, axis=-1))
     return outputs, lses, np.maximum(sizes, np.linalg.norm(outputs, axis=-1))

@@ -100,6 +100,7 @@ struct BackendInputs {
   std::optional<PagedCache> cache;                 // decoder and encoder_decoder
   const MlaInputs* mla = nullptr;                  // mla, instead of all above
   const MlaCache* mla_cache = nullptr;             // mla
+  const MlaCache* mla_extra_cache = nullptr;       // mla with a second cache
   const MlaReferenceInputs* mla_values = nullptr;  // mla: what the reference reads
   const MmInputs* mm = nullptr;                    // mm_encoder; `inputs` are its tensors
   const OpInputs* op = nullptr;                    // op, instead of all above

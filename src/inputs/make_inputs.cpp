@@ -17,6 +17,7 @@
 #include "inputs/files/value_scale_file.h"
 #include "inputs/place_needles.h"
 #include "inputs/random.h"
+#include "inputs/sparse_lists.h"
 #include "metadata/int_math.h"
 
 namespace attnbench {
@@ -50,22 +51,6 @@ void draw_tensors(const Problem& problem, AttentionInputs& inputs) {
   if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
   for (std::int64_t i = num_tokens * query_width; i < inputs.query.num_elements(); ++i) {
     inputs.query.set(i, std::numeric_limits<float>::quiet_NaN());
-  }
-}
-
-void set_sinks(const Problem& problem, AttentionInputs& inputs) {
-  const AttentionSpec& a = problem.attention;
-  if (a.sinks == SinksKind::kValues) {
-    if (static_cast<int>(a.sink_values.size()) != a.num_heads) {
-      fail(ErrorKind::kShape, "attention.sinks: expected {} numbers (num_heads), got {}",
-           a.num_heads, a.sink_values.size());
-    }
-    for (double sink : a.sink_values) inputs.sinks.push_back(static_cast<float>(sink));
-  } else if (a.sinks == SinksKind::kNormal) {
-    inputs.sinks.resize(static_cast<std::size_t>(a.num_heads));
-    draw({problem.inputs.seed, StreamId::kSinks}, Distribution::kNormal, 1.0, 0, inputs.sinks);
-    // Why: FA3 takes bf16 sinks, and all backends are to see the same numbers.
-    for (float& sink : inputs.sinks) sink = round_to(Dtype::kBF16, sink);
   }
 }
 
@@ -147,6 +132,12 @@ std::int64_t mla_bytes(const Problem& problem) {
   std::int64_t sum = bytes(problem.num_tokens() + kQueryPaddingRows, per_token);
   sum = checked_add(sum, bytes(problem.num_keys(), entry * (2 * element + 4)), kWhat);
   sum = checked_add(sum, bytes(slots, entry * element), kWhat);
+  if (has_extra_keys(problem)) {
+    const std::int64_t keys = checked_mul(problem.num_requests(), *mla.sparse_extra_keys, kWhat);
+    sum = checked_add(sum, bytes(keys, entry * (3 * element + 4)), kWhat);
+    sum = checked_add(sum, bytes(problem.num_tokens(), std::int64_t{*mla.sparse_extra_topk} * 4),
+                      kWhat);
+  }
   const std::int64_t weights = std::int64_t{mla.qk_nope_head_dim} + mla.v_head_dim;
   return checked_add(sum, bytes(std::int64_t{a.num_heads} * mla.kv_lora_rank, weights * element),
                      kWhat);
@@ -191,6 +182,24 @@ void check_inputs_fit(const Problem& problem) {
        static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
+std::vector<float> make_sinks(const Problem& problem) {
+  const AttentionSpec& a = problem.attention;
+  std::vector<float> sinks;
+  if (a.sinks == SinksKind::kValues) {
+    if (static_cast<int>(a.sink_values.size()) != a.num_heads) {
+      fail(ErrorKind::kShape, "attention.sinks: expected {} numbers (num_heads), got {}",
+           a.num_heads, a.sink_values.size());
+    }
+    for (double sink : a.sink_values) sinks.push_back(static_cast<float>(sink));
+  } else if (a.sinks == SinksKind::kNormal) {
+    sinks.resize(static_cast<std::size_t>(a.num_heads));
+    draw({problem.inputs.seed, StreamId::kSinks}, Distribution::kNormal, 1.0, 0, sinks);
+    // Why: FA3 takes bf16 sinks, and all backends are to see the same numbers.
+    for (float& sink : sinks) sink = round_to(Dtype::kBF16, sink);
+  }
+  return sinks;
+}
+
 AttentionInputs make_inputs(const Problem& problem) {
   check_type(problem.attention.type);
   AttentionInputs inputs;
@@ -200,7 +209,7 @@ AttentionInputs make_inputs(const Problem& problem) {
   inputs.key_start_loc = std::move(lengths.key_start_loc);
   inputs.shapes_only = problem.inputs.shapes_only;
   check_inputs_fit(problem);
-  set_sinks(problem, inputs);
+  inputs.sinks = make_sinks(problem);
   set_alibi_slopes(problem, inputs);
   if (problem.inputs.file) {
     load_input_file(problem, inputs);

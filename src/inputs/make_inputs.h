@@ -44,6 +44,9 @@ struct AttentionInputs {
 /// E-CAPACITY (inputs, stored K/V and cache exceed this machine's memory).
 AttentionInputs make_inputs(const Problem& problem);
 
+/// f32 [H] of attention.sinks, drawn or given; empty without any. Errors: E-SHAPE.
+std::vector<float> make_sinks(const Problem& problem);
+
 /// Which positions of request b are new in this step and written by the pipeline; the others are
 /// in the cache before. decoder: [context_len, seq_len). encoder_decoder: [0, seq_len) for requests
 /// with query_len > 1, none for the others (their encoder K/V were written in an earlier step).

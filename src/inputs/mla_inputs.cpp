@@ -232,6 +232,36 @@ Tensor draw_topk(const Problem& problem) {
   return indices;
 }
 
+/// Cuts the lists to their lengths, and draws the second cache and the sinks.
+void add_sparse_operands(const Problem& problem, MlaInputs& inputs) {
+  inputs.sinks = make_sinks(problem);
+  if (!problem.mla.sparse_topk) return;
+  SparseLists lists =
+      lists_of_lengths(problem, std::move(inputs.topk_indices), problem.mla.sparse_topk_length);
+  inputs.topk_indices = std::move(lists.indices);
+  inputs.topk_listed = std::move(lists.listed);
+  inputs.topk_lengths = std::move(lists.lengths);
+  if (!has_extra_keys(problem)) return;
+  const MlaSpec& mla = problem.mla;
+  const Problem extra = problem_of_extra_keys(problem);
+  const std::vector<SourceRow> sources = key_sources(extra);
+  MlaExtraKeys& keys = inputs.extra;
+  keys.kv_c = Tensor(problem.attention.dtype, {extra.num_keys(), mla.kv_lora_rank});
+  keys.k_pe = Tensor(problem.attention.dtype, {extra.num_keys(), mla.qk_rope_head_dim});
+  fill_rows(extra.inputs, kLatentStreams, sources, mla.kv_lora_rank, keys.kv_c,
+            probe_value_mean(extra.inputs));
+  fill_rows(extra.inputs, kRopeStreams, sources, mla.qk_rope_head_dim, keys.k_pe);
+  const std::int64_t topk = *mla.sparse_extra_topk;
+  Tensor indices(Dtype::kI32, {problem.num_tokens(), topk});
+  if (!problem.inputs.shapes_only) {
+    for_each_token(problem, [&](std::int64_t token, std::size_t, std::int64_t) {
+      draw_row(extra, token, *mla.sparse_extra_keys,
+               {indices.data<std::int32_t>() + token * topk, static_cast<std::size_t>(topk)});
+    });
+  }
+  keys.lists = lists_of_lengths(problem, std::move(indices), mla.sparse_extra_topk_length);
+}
+
 class Reader : private FileTensors {
  public:
   Reader(const Problem& problem, MlaInputs& inputs)
@@ -376,6 +406,21 @@ std::int64_t num_listed_keys(const MlaSpec& mla, std::int64_t visible) {
   return std::min<std::int64_t>(wanted, visible);
 }
 
+double num_counted_keys(const Problem& problem, std::size_t b, std::int64_t visible) {
+  const auto counted = [&](const MlaSpec& mla, const std::vector<int>& lengths, std::int64_t seen) {
+    const std::int64_t topk = mla.sparse_topk.value_or(0);
+    if (topk == 0) return 0.0;
+    return static_cast<double>(num_listed_keys(mla, seen)) *
+           static_cast<double>(topk_length_of(lengths, b, topk)) / static_cast<double>(topk);
+  };
+  double keys = counted(problem.mla, problem.mla.sparse_topk_length, visible);
+  if (!has_extra_keys(problem)) return keys;
+  MlaSpec extra = problem.mla;
+  extra.sparse_topk = problem.mla.sparse_extra_topk;
+  return keys + counted(extra, problem.mla.sparse_extra_topk_length,
+                        problem.mla.sparse_extra_keys.value_or(0));
+}
+
 MlaInputs make_mla_inputs(const Problem& problem) {
   MlaInputs inputs;
   BatchLengths lengths = batch_lengths(problem);
@@ -385,6 +430,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
   check_inputs_fit(problem);
   if (problem.inputs.file) {
     Reader(problem, inputs).read();
+    add_sparse_operands(problem, inputs);
     return inputs;
   }
   draw_tensors(problem, inputs);
@@ -394,6 +440,7 @@ MlaInputs make_mla_inputs(const Problem& problem) {
   } else if (problem.mla.sparse_topk) {
     inputs.topk_indices = draw_topk(problem);
   }
+  add_sparse_operands(problem, inputs);
   if (problem.inputs.distribution == Distribution::kProbe) place_needles(problem, inputs);
   return inputs;
 }

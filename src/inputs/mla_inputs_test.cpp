@@ -109,6 +109,61 @@ TEST_CASE("all that a token sees is listed when the list is long enough") {
   CHECK(*positions.rbegin() == 47);
 }
 
+TEST_CASE("what is behind the length of a list is given to kernels only") {
+  Problem problem = small_mla_problem();
+  problem.batch = {{3, 400}, {2, 300}};
+  problem.mla.sparse_topk = 128;
+  problem.mla.sparse_topk_length = {100, 0};
+  problem.kv_cache.num_blocks = 60;
+  const MlaInputs inputs = make_mla_inputs(problem);
+  CHECK(inputs.topk_lengths == std::vector<std::int32_t>{100, 100, 100, 0, 0});
+  const auto* const all = inputs.given_topk().data<std::int32_t>();
+  for (std::int64_t token = 0; token < 5; ++token) {
+    const auto counted = listed(inputs, token);
+    for (std::int64_t k = 0; k < 128; ++k) {
+      const std::int32_t index = all[token * 128 + k];
+      CHECK(index >= 0);  // a key that may not be seen, so that one who reads on is found
+      const bool counts = k < inputs.topk_lengths[static_cast<std::size_t>(token)];
+      CHECK(counted[static_cast<std::size_t>(k)] == (counts ? index : -1));
+    }
+  }
+  CHECK(num_counted_keys(problem, 0, 400) == 100);
+  CHECK(num_counted_keys(problem, 1, 300) == 0);
+}
+
+TEST_CASE("a second cache has keys, pages and lists of its own, joined behind those of a request") {
+  Problem problem = small_mla_problem();
+  problem.batch = {{2, 60}, {1, 40}};
+  problem.mla.sparse_topk = 128;
+  problem.mla.sparse_extra_topk = 128;
+  problem.mla.sparse_extra_keys = 33;
+  problem.mla.sparse_extra_block_size = 32;
+  const MlaInputs inputs = make_mla_inputs(problem);
+  CHECK(inputs.extra.kv_c.shape() == std::vector<std::int64_t>{66, 64});
+  CHECK(inputs.extra.kv_c.at(0) != inputs.kv_c.at(0));
+  const MlaExtraKeys& extra = inputs.extra;
+  Tensor entries(extra.kv_c.dtype(), {66, 72});
+  const MlaCache cache = make_extra_mla_cache(problem, inputs, entries);
+  CHECK(cache.data.shape() == std::vector<std::int64_t>{6, 32, 72});
+  CHECK(cache.data.at(std::int64_t{cache.block_table.data<std::int32_t>()[0]} * 32 * 72) == 0);
+
+  const JoinedKeys joined =
+      join_extra_keys(inputs, {inputs.kv_c, inputs.k_pe}, {extra.kv_c, extra.k_pe});
+  CHECK(joined.seq_lens == std::vector<std::int32_t>{93, 73});
+  CHECK(joined.kv_c.at(60 * 64) == extra.kv_c.at(0));
+  CHECK(joined.kv_c.at(93 * 64) == inputs.kv_c.at(60 * 64));
+  CHECK(joined.kv_c.at((93 + 40) * 64) == extra.kv_c.at(33 * 64));
+  const auto* const lists = extra.lists.indices.data<std::int32_t>();
+  for (std::int64_t token = 0; token < 3; ++token) {
+    const std::int32_t own = token < 2 ? 60 : 40;
+    for (std::int64_t k = 0; k < 128; ++k) {
+      const std::int32_t index = lists[token * 128 + k];
+      CHECK(joined.topk_indices.data<std::int32_t>()[token * 256 + 128 + k] ==
+            (index < 0 ? -1 : own + index));
+    }
+  }
+}
+
 TEST_CASE("the cache holds the context, and poison where the step writes or nobody reads") {
   const Problem problem = small_mla_problem();
   const MlaInputs inputs = make_mla_inputs(problem);

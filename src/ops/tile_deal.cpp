@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "metadata/int_math.h"
 
 namespace attnbench {
 namespace {
@@ -23,15 +24,19 @@ constexpr int kColumns = 256;  // that the estimates are of
 constexpr int kLeastPartKeys = 128;
 constexpr int kMostParts = 64;
 
-std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
 /// Keys of a sequence that its packed rows before `end_row` see.
 std::int64_t keys_before(const TileSequence& sequence, std::int64_t end_row, const TileForm& form) {
   std::int64_t end = sequence.key_end;
   if (form.causal) {
-    end = std::min(end, sequence.context_len + quotient_up(end_row, form.group));
+    end = std::min(end, sequence.context_len + ceil_div(end_row, form.group));
   }
   return std::max<std::int64_t>(end - sequence.key_begin, 0);
+}
+
+void check_form(const TileForm& form, int num_ctas) {
+  if (form.tile_rows >= 1 && form.group >= 1 && form.num_kv_heads >= 1 && num_ctas >= 1) return;
+  fail(ErrorKind::kInternal, "tiles of {} rows, groups of {}, {} KV heads, {} CTAs", form.tile_rows,
+       form.group, form.num_kv_heads, num_ctas);
 }
 
 struct Costed {
@@ -111,10 +116,7 @@ int tile_rows_for(int head_size, int v_head_size, std::int64_t most_rows) {
 }
 
 TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& form, int num_ctas) {
-  if (form.tile_rows < 1 || form.group < 1 || form.num_kv_heads < 1 || num_ctas < 1) {
-    fail(ErrorKind::kInternal, "tiles of {} rows, groups of {}, {} KV heads, {} CTAs",
-         form.tile_rows, form.group, form.num_kv_heads, num_ctas);
-  }
+  check_form(form, num_ctas);
   std::vector<Costed> reading;      // bound by the memory
   std::vector<Costed> multiplying;  // bound by the tensor cores
   for (const TileSequence& sequence : sequences) {
@@ -146,6 +148,7 @@ TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& for
 
 int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSequence> own,
                  const TileForm& form, int num_ctas) {
+  check_form(form, num_ctas);
   std::int64_t total = 0;
   std::int64_t longest = 0;
   std::int64_t most_keys = 0;
@@ -169,7 +172,7 @@ int prefix_parts(std::span<const SharedKeys> prefixes, std::span<const TileSeque
   }
   const std::int64_t share = std::max<std::int64_t>(total / num_ctas / 2, 1);
   const std::int64_t most = std::max<std::int64_t>(most_keys / kLeastPartKeys, 1);
-  return static_cast<int>(std::clamp<std::int64_t>(quotient_up(longest, share), 1,
+  return static_cast<int>(std::clamp<std::int64_t>(ceil_div(longest, share), 1,
                                                    std::min<std::int64_t>(most, kMostParts)));
 }
 

@@ -45,11 +45,12 @@ struct TileDeal {
   std::int64_t total_ns = 0;            // of all tiles, one after another
 };
 
-/// Every packed row of every sequence and KV head in one tile. Estimates are of one H200.
+/// Every packed row of every sequence and KV head in one tile. Estimates are of one H200. Errors:
+/// E-INTERNAL where an extent of the form or num_ctas is below 1; so of prefix_parts().
 TileDeal deal_tiles(std::span<const TileSequence> sequences, const TileForm& form, int num_ctas);
 
-/// Estimated time of `rows` packed rows against `keys` keys on a multiprocessor that has its share
-/// of neither memory nor power contested, and whether the tensor cores bind it.
+/// Estimated time of `rows` packed rows against `keys` keys on a multiprocessor while others leave
+/// it the memory and the power that it can use, and whether the tensor cores bind it.
 struct TileCost {
   std::int64_t ns = 0;
   bool is_product_bound = false;

@@ -28,7 +28,8 @@ extern "C" {
 
 /* Of what a plugin is compiled with. A program of version 2 serves plugins of version 1 as well; 2
  * brought ATTNBENCH_MLA_PREFILL, operations beyond the first two, with AttnbenchTensors::operands,
- * and caches with a scale for each token and head. */
+ * caches with a scale for each token and head, int8 attention and that of the ranks of a
+ * decode-context group. */
 #define ATTNBENCH_ABI_VERSION 2u
 
 /* Devices. */
@@ -138,12 +139,19 @@ extern "C" {
 #define ATTNBENCH_TOKEN_HEAD_KV (1ull << 17)
 /* Operations: of latents instead of keys and values (op.mla). */
 #define ATTNBENCH_LATENTS (1ull << 18)
-/* Operations: int8 codes with scales for each token and head, or channel (int8_level). */
+/* int8 codes (int8_level). Attention, in pages of ATTNBENCH_KV_PAGED: query of int8 with
+ * q_token_scale, keys of int8 with k_scale_cache; values at level 1 int8 with v_channel_scale, at
+ * level 2 of dtype. Operations: with scales for each token and head, or channel. */
 #define ATTNBENCH_INT8_CODES (1ull << 19)
 /* Operations: an output with a scale for each group of columns, or in NVFP4 (output_quant). */
 #define ATTNBENCH_GROUP_SCALES (1ull << 20)
 #define ATTNBENCH_NVFP4 (1ull << 21)
-/* Operations: caches of several ranks of a decode-context group, one behind the other. */
+/* Ranks of a decode-context group. Operations: their caches, one behind the other. Attention of
+ * ATTNBENCH_DECODER: that of one rank over its part of the context, dcp_rank of dcp_world_size.
+ * prepare() is called for each rank, run() of each at its place in the step; attnbench gathers the
+ * query, exchanges partial results, attends to the new keys and merges. Of such a call: not causal,
+ * all query heads, seq_lens the rank's own keys (which may be 0) in its pages, output float32, and
+ * an LSE of ATTNBENCH_LSE_NATURAL, ATTNBENCH_LSE_HT and ATTNBENCH_EMPTY_MINUS_INF. */
 #define ATTNBENCH_DCP (1ull << 22)
 
 /* Keys and values as the plugin wants them, where there is a cache; else they are ragged. */
@@ -274,6 +282,8 @@ typedef struct AttnbenchProblem {
   int32_t dcp_world_size;      /* ranks; 1 = no group */
   int32_t dcp_comm;            /* dcp_correct: 0 ag_rs, 1 ag_ar, 2 a2a */
   int32_t amax_is_signed;      /* mm_quant: the largest element instead of magnitude */
+  int32_t dcp_rank;            /* attention of ATTNBENCH_DCP: whose keys these are */
+  int32_t reserved2;
 } AttnbenchProblem;
 
 /* Memory of the device, NULL where the problem or the plugin has no use for it. Everything but
@@ -323,6 +333,10 @@ typedef struct AttnbenchTensors {
   /* Operations other than reshape_and_cache of keys and values in floats or fp8, and merge. */
   const AttnbenchOperand* operands; /* [num_operands] */
   int64_t num_operands;
+  /* ATTNBENCH_INT8_CODES, attention: query = code * q_token_scale, and at level 1 value = code *
+   * v_channel_scale. */
+  const AttnbenchTensor* q_token_scale;   /* float32 [T, H], by its strides */
+  const AttnbenchTensor* v_channel_scale; /* float32 [Hk, Dv] */
 } AttnbenchTensors;
 
 /* What attnbench does for a plugin during prepare(). */

@@ -19,7 +19,7 @@ static_assert(offsetof(AttnbenchOperand, name) == 0);
 static_assert(offsetof(AttnbenchOperand, tensor) == 8);
 static_assert(offsetof(AttnbenchOperand, is_output) == 16);
 
-static_assert(sizeof(AttnbenchProblem) == 304);
+static_assert(sizeof(AttnbenchProblem) == 312);
 static_assert(offsetof(AttnbenchProblem, struct_size) == 0);
 static_assert(offsetof(AttnbenchProblem, type) == 4);
 static_assert(offsetof(AttnbenchProblem, dtype) == 8);
@@ -78,8 +78,10 @@ static_assert(offsetof(AttnbenchProblem, scales_are_swizzled) == 288);
 static_assert(offsetof(AttnbenchProblem, dcp_world_size) == 292);
 static_assert(offsetof(AttnbenchProblem, dcp_comm) == 296);
 static_assert(offsetof(AttnbenchProblem, amax_is_signed) == 300);
+static_assert(offsetof(AttnbenchProblem, dcp_rank) == 304);
+static_assert(offsetof(AttnbenchProblem, reserved2) == 308);
 
-static_assert(sizeof(AttnbenchTensors) == 232);
+static_assert(sizeof(AttnbenchTensors) == 248);
 static_assert(offsetof(AttnbenchTensors, struct_size) == 0);
 static_assert(offsetof(AttnbenchTensors, reserved) == 4);
 static_assert(offsetof(AttnbenchTensors, query) == 8);
@@ -111,6 +113,8 @@ static_assert(offsetof(AttnbenchTensors, k_scale_cache) == 200);
 static_assert(offsetof(AttnbenchTensors, v_scale_cache) == 208);
 static_assert(offsetof(AttnbenchTensors, operands) == 216);
 static_assert(offsetof(AttnbenchTensors, num_operands) == 224);
+static_assert(offsetof(AttnbenchTensors, q_token_scale) == 232);
+static_assert(offsetof(AttnbenchTensors, v_channel_scale) == 240);
 
 static_assert(sizeof(AttnbenchHost) == 32);
 static_assert(offsetof(AttnbenchHost, struct_size) == 0);

@@ -116,11 +116,13 @@ class Wrong(NamedTest):
                 self.incorrect(text, "REMEMBERS")
 
     def test_results_that_are_kept_later_are_found_among_timed_samples(self):
-        # Not a choice of keys: its logits are those of every sample, as values of a gather are.
+        # Not a gather, whose values lie in a cache that every sample has; nor a choice of as many keys
+        # as there are, which no logit changes.
         for name in ("rope", "rope and cache", "quantize", "index logits",
                      "write of latents", "write of token heads", "write of int8 level 2"):  # fmt: skip
             with self.subTest(name):
                 self.incorrect(CASES[name], "REMEMBERS_LATER", "timed sample", options=())
+        self.incorrect(LONG, "REMEMBERS_LATER", "timed sample", "is chosen, position", options=())
 
     def test_operands_stay_as_they_are(self):
         self.incorrect(CASES["quantize"], "WRITES_OPERAND", "was changed at")

@@ -145,18 +145,18 @@ class Refusals(PluginTest):
                                  ("kv_cache.dtype=fp8_e5m2", "FP8_E5M2_KV"),
                                  ("output_quant.type=fp8_static", "FP8_OUTPUT"),
                                  ("attention.mm_prefix_ranges={0: [[2, 9]]}", "MM_PREFIX"),
+                                 ("kv_cache.int8_level=1", "INT8_CODES"),
+                                 ("dcp.world_size=2", "DCP"),
                                  ):  # fmt: skip
             with self.subTest(setting=setting):
                 self.assertEqual(self.reasons("NAIVE", setting, library=NAIVE),
                                  [f"needs ATTNBENCH_{feature}, {declared}"])  # fmt: skip
 
     def test_what_the_interface_cannot_hand_over_is_refused_in_the_usual_words(self):
-        for setting, reason in (("kv_cache.int8_level=1", "int8 attention not supported"),
-                                ("kv_cache.dtype=int4_per_token_head",
+        for setting, reason in (("kv_cache.dtype=int4_per_token_head",
                                  "kv_cache_dtype not supported"),
                                 ("kv_cache.dtype=fp8_per_token_head",
                                  "scales of each token and head need kv PAGED_INTERLEAVED"),
-                                ("dcp.world_size=2", "DCP not supported"),
                                 ("attention.query_dtype=fp8_e4m3", "fp8 query"),
                                 ("attention.dtype=float16", "dtype not supported")):  # fmt: skip
             with self.subTest(setting=setting):

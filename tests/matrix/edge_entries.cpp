@@ -349,10 +349,6 @@ Cell strided_views(const Target& target) {
   }
   if (target.op == OpKind::kGather) return NotApplicable{"reads pages, not rows"};
   if (target.op == OpKind::kMetadata) return NotApplicable{kIntegersAlone};
-  if (target.op == OpKind::kIndexKeyCache || target.op == OpKind::kIndexLogits ||
-      target.op == OpKind::kIndexTopk) {
-    return NotApplicable{"StridedOps spreads no rows of the indexer"};
-  }
   return Variations{{.label = "NaN between the rows", .demand = Demand::kStridedViews}};
 }
 

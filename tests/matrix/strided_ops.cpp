@@ -6,25 +6,23 @@
 namespace attnbench::matrix {
 namespace {
 
-constexpr std::int64_t kGap = 24;  // elements
-
 std::size_t size_of(attn::Element element) { return dtype_size(static_cast<Dtype>(element)); }
 
 }  // namespace
 
 const void* StridedOps::spread(const void* source, attn::i64& stride, std::int64_t rows,
-                               std::int64_t width, attn::Element element) {
+                               std::int64_t width, attn::Element element, std::int64_t gap) {
   if (rows == 0) return source;
   ++num_views_;
   const auto from = static_cast<std::size_t>(stride) * size_of(element);
-  const auto to = static_cast<std::size_t>(width + kGap) * size_of(element);
+  const auto to = static_cast<std::size_t>(width + gap) * size_of(element);
   const std::size_t bytes = static_cast<std::size_t>(width) * size_of(element);
   std::vector<std::byte>& copy =
       copies_.emplace_back(static_cast<std::size_t>(rows) * to, std::byte{0xFF});
   for (std::size_t row = 0; row < static_cast<std::size_t>(rows); ++row) {
     std::memcpy(copy.data() + row * to, static_cast<const std::byte*>(source) + row * from, bytes);
   }
-  stride = width + kGap;
+  stride = width + gap;
   return copy.data();
 }
 
@@ -193,6 +191,37 @@ void StridedOps::combine_dcp(const attn::DcpCombineParams& params) {
     p.partial_rank_stride = p.num_tokens * p.partial_token_stride;
   }
   inner().combine_dcp(p);
+  copies_.clear();
+}
+
+void StridedOps::write_index_cache(const attn::IndexCacheWriteParams& params) {
+  attn::IndexCacheWriteParams p = params;
+  p.key = spread(p.key, p.key_token_stride, p.num_slots, attn::kIndexKey, p.source_element);
+  inner().write_index_cache(p);
+  copies_.clear();
+}
+
+void StridedOps::index_logits(const attn::IndexLogitsParams& params) {
+  // Rows of queries have to lie on multiples of 16 bytes.
+  constexpr std::int64_t kQueryGap = 32;
+  attn::IndexLogitsParams p = params;
+  p.query = static_cast<const unsigned char*>(
+      spread(p.query, p.query_token_stride, p.num_tokens,
+             std::int64_t{p.num_heads - 1} * p.query_head_stride + attn::kIndexKey,
+             attn::Element::kE4M3, kQueryGap));
+  p.weights = static_cast<const float*>(
+      spread(p.weights, p.weights_token_stride, p.num_tokens, p.num_heads, attn::Element::kF32));
+  inner().index_logits(p);
+  copies_.clear();
+}
+
+void StridedOps::index_topk(const attn::IndexTopkParams& params) {
+  attn::IndexTopkParams p = params;
+  const int columns =
+      p.num_requests == 0 ? 0 : *std::max_element(p.seq_lens, p.seq_lens + p.num_requests);
+  p.logits = static_cast<const float*>(
+      spread(p.logits, p.logits_stride, p.num_tokens, columns, attn::Element::kF32));
+  inner().index_topk(p);
   copies_.clear();
 }
 

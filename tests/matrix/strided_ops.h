@@ -39,12 +39,17 @@ class StridedOps final : public ForwardingOps {
   void quantise_nvfp4(const attn::Nvfp4QuantiseParams& p) override;
   void correct_dcp(const attn::DcpCorrectParams& p) override;
   void combine_dcp(const attn::DcpCombineParams& p) override;
+  void write_index_cache(const attn::IndexCacheWriteParams& p) override;
+  void index_logits(const attn::IndexLogitsParams& p) override;
+  void index_topk(const attn::IndexTopkParams& p) override;
 
  private:
-  /// A copy of `rows` rows of `width` elements with a gap behind each; `stride` is that of the
-  /// rows, in elements, and becomes that of the copy. Freed by the next call of an operation.
+  static constexpr std::int64_t kGap = 24;  // elements
+
+  /// A copy of `rows` rows of `width` elements with `gap` of them behind each; `stride` is that of
+  /// the rows, in elements, and becomes that of the copy. Freed by the next call of an operation.
   const void* spread(const void* source, attn::i64& stride, std::int64_t rows, std::int64_t width,
-                     attn::Element element);
+                     attn::Element element, std::int64_t gap = kGap);
   attn::AttendParams spread_views(attn::AttendParams p);
   attn::Int8CacheWriteParams spread_rows(attn::Int8CacheWriteParams p);
   /// For arguments with source, source_row_stride, num_rows and num_columns.

@@ -12,7 +12,6 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 import venv
@@ -47,16 +46,22 @@ def has_toolkit():
 
 
 @functools.cache
+def set_up():
+    """What every build needs, as the README, the Dockerfile and the workflow install it."""
+    run(ROOT / "scripts" / "setup.sh", timeout=BUILD_LIMIT_S)
+
+
+@functools.cache
 def debian_package(preset):
     """The .deb of a preset: that of ATTNBENCH_DEB or ATTNBENCH_DEB_CUDA, else built from this source tree."""
     named = os.environ.get("ATTNBENCH_DEB" if preset == "package-cpu" else "ATTNBENCH_DEB_CUDA")
     if named:
         return named
-    # What the build needs, as the Dockerfile and the workflow install it.
-    run(ROOT / "scripts" / "setup.sh", timeout=BUILD_LIMIT_S)
-    build = ROOT / f"build-{preset}"
-    run("cmake", "--preset", preset, cwd=ROOT)
-    run("cmake", "--build", "--preset", preset, cwd=ROOT, timeout=BUILD_LIMIT_S)
+    set_up()
+    # Why in one folder: all but the modules gpu and cudnn is the same for both, and is compiled once.
+    build = ROOT / "build-package-cpu"
+    run("cmake", "--preset", preset, "-B", build, cwd=ROOT)
+    run("cmake", "--build", build, "--target", "attnbench", cwd=ROOT, timeout=BUILD_LIMIT_S)
     run("cpack", "--config", build / "CPackConfig.cmake", "-B", build / "packages", cwd=build)
     return max(glob.glob(str(build / "packages" / "*.deb")), key=os.path.getmtime)
 
@@ -90,8 +95,11 @@ class Wheel(PackageTest):
     def wheel(self):
         if "ATTNBENCH_WHEEL" in os.environ:
             return os.environ["ATTNBENCH_WHEEL"]
-        run(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "-w", self.dir,
-            timeout=BUILD_LIMIT_S, cwd=self.dir)  # fmt: skip
+        set_up()
+        # With the pip of a new environment, as the interpreter of a distribution may have none.
+        venv.create(self.dir / "builder", with_pip=True)
+        run(self.dir / "builder" / "bin" / "python", "-m", "pip", "wheel", ROOT, "--no-deps", "-w", self.dir,
+            timeout=BUILD_LIMIT_S, cwd=self.dir, env=environment())  # fmt: skip
         return self.newest(self.dir / "attnbench-*.whl")
 
     def test_the_wheel_brings_program_scenarios_header_and_adapters(self):

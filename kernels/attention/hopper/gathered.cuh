@@ -1,7 +1,7 @@
-// The products of latent.cuh over keys that threads bring into shared memory instead of the copy
-// engine: entries at listed slots of the cache (semantics §8.9), and entries of one-byte codes,
-// which become 16-bit numbers on the way. Scores, softmax and weights are those of latent.cuh, by
-// the same two warpgroups; the third one gathers (gathered_loads.cuh).
+// The products of latent_products.cuh over keys that threads bring into shared memory instead of
+// the copy engine: entries at listed slots of the cache (semantics §8.9), and entries of one-byte
+// codes, which become 16-bit numbers on the way. Scores, softmax and weights are those of
+// hopper_latent, by the same two warpgroups; the third one gathers (gathered_loads.cuh).
 //
 // A list may have holes (-1 and slots past the cache), doubles, and lengths of its own. Holes and
 // what lies behind the end of a list are keys of zeros in shared memory, and the warps that gather
@@ -22,7 +22,7 @@ namespace attn {
 
 /// Registers of a thread that gathers, and of one that multiplies: 504 in all three warpgroups.
 /// Copies take few of them, conversions hold what is under way. What the others give up for that
-/// is the part of the query that latent.cuh keeps in registers.
+/// is the part of the query that hopper_latent keeps in registers.
 template <class Config>
 struct GatheredRegisters {
   static constexpr bool kCopies = is_copied(Config::kFormat);
@@ -30,7 +30,7 @@ struct GatheredRegisters {
   static constexpr int kMultiply = Config::kFew ? 168 : (kCopies ? 224 : 208);
 };
 
-/// What a thread knows of an item, as in latent.cuh.
+/// What a thread knows of an item, as LatentRun.
 template <class Config, class Work>
 struct GatheredRun : LatentRun<Work> {
   static constexpr int kHeldPieces = is_copied(Config::kFormat) ? 1 : 0;
@@ -52,7 +52,7 @@ __device__ __forceinline__ void await_piece(const GatheredRun<Config, Work>&, in
   if constexpr (kHasCopies && Config::kFences) publish_shared_writes();
 }
 
-/// Of listed keys, the scores of those that are none; others as in latent.cuh.
+/// Of listed keys, the scores of those that are none; others as LatentRun says.
 template <Element kElement, int kTile, class Config, class Work>
 __device__ __forceinline__ void mask_tile(float (&scores)[32], const GatheredRun<Config, Work>& run,
                                           int first_key) {
@@ -116,34 +116,16 @@ __device__ __forceinline__ float value_scale(const GatheredRun<Config, Work>& ru
   return scale == nullptr ? 1.0f : scale[0];
 }
 
-/// By all threads, before any other use of shared memory.
+/// The barriers of pieces, by one thread: of every piece, or of every half.
 template <class Config>
-__device__ __forceinline__ void prepare_gathered(const TensorMap& query_map) {
-  constexpr int kWarpsOfHalf = 4;
-  check_shared_base(kLatentBase);
-  if (threadIdx.x == 0) {
-    if constexpr (Config::kQueryBox != 0) prefetch_map(query_map);
-    for (int tile = 0; tile < 2; ++tile) {
-      for (int piece = 0; piece < kLatentPieces; ++piece) {
-        if (!has_barrier(Config::kByPieces, piece)) continue;
-        init_barrier(full_barrier(tile, piece),
-                     static_cast<u32>(gathered_arrivals(Config::kFormat, tile, piece)));
-      }
-    }
-    for (int i = 0; i < 4; ++i) init_barrier(free_barrier(0, i), kWarpsOfHalf);
-    init_barrier(kQueryFull, 1);
-    init_barrier(kQueryFree, 2 * kWarpsOfHalf);
-    publish_barriers();
-  }
-  // Rows without a query: what was there before might be NaN, which is harmless but slow.
-  if constexpr (Config::kQueryBox < kLatentRows) {
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < kLatentTileBytes;
-         at += kLatentThreads * 16) {
-      store_words(static_cast<u32>(kLatentQueryAt + at), {0, 0, 0, 0});
+__device__ __forceinline__ void init_gathered_barriers() {
+  for (int tile = 0; tile < 2; ++tile) {
+    for (int piece = 0; piece < kLatentPieces; ++piece) {
+      if (!has_barrier(Config::kByPieces, piece)) continue;
+      init_barrier(full_barrier(tile, piece),
+                   static_cast<u32>(gathered_arrivals(Config::kFormat, tile, piece)));
     }
   }
-  publish_shared_writes();
-  __syncthreads();
 }
 
 template <class Config, class Keys, class Work>
@@ -151,7 +133,10 @@ __device__ __forceinline__ void attend_gathered(const AttendParams& params,
                                                 const SparseParams& sparse, const Work& work,
                                                 const TensorMap& query_map) {
   using Registers = GatheredRegisters<Config>;
-  prepare_gathered<Config>(query_map);
+  prepare_latent<Config>([&] {
+    if constexpr (Config::kQueryBox != 0) prefetch_map(query_map);
+    init_gathered_barriers<Config>();
+  });
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == 2) {
     give_registers<Registers::kGather>();
@@ -179,7 +164,7 @@ template <class Config>
 __global__ void __launch_bounds__(kLatentThreads, 1)
     gathered(const __grid_constant__ AttendParams params,
              const __grid_constant__ TensorMap query_map) {
-  const LatentWhole work{params};
+  const LatentWhole work{{params}};
   attend_gathered<Config, PagedKeys>(params, SparseParams{}, work, query_map);
 }
 template <class Config>
@@ -187,7 +172,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
     gathered_splits(const __grid_constant__ AttendParams params,
                     const __grid_constant__ SplitParams split,
                     const __grid_constant__ TensorMap query_map) {
-  const LatentSplits work{params, split};
+  const LatentSplits work{{params}, split};
   attend_gathered<Config, PagedKeys>(params, SparseParams{}, work, query_map);
 }
 template <class Config>
@@ -195,7 +180,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
     gathered_plan(const __grid_constant__ AttendParams params,
                   const __grid_constant__ PlanParams plan,
                   const __grid_constant__ TensorMap query_map) {
-  const LatentPlan work{params, plan};
+  const LatentPlan work{{params}, plan};
   attend_gathered<Config, PagedKeys>(params, SparseParams{}, work, query_map);
 }
 template <class Config>
@@ -203,7 +188,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
     gathered_sparse(const __grid_constant__ AttendParams params,
                     const __grid_constant__ SparseParams sparse,
                     const __grid_constant__ TensorMap query_map) {
-  const ListedWhole work{params, sparse};
+  const ListedWhole work{{params, sparse}};
   attend_gathered<Config, ListedKeys>(params, sparse, work, query_map);
 }
 template <class Config>
@@ -212,7 +197,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
                          const __grid_constant__ SparseParams sparse,
                          const __grid_constant__ PlanParams plan,
                          const __grid_constant__ TensorMap query_map) {
-  const ListedPlan work{params, sparse, plan};
+  const ListedPlan work{{params, sparse}, plan};
   attend_gathered<Config, ListedKeys>(params, sparse, work, query_map);
 }
 

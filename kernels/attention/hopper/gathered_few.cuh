@@ -79,7 +79,7 @@ __device__ __forceinline__ void reduce_few(FewNumbers& numbers, int half,
 }
 
 /// Scores of keys that are none, or that a row does not see, become -inf; values that no product
-/// may meet become 0, as in latent.cuh.
+/// may meet become 0, as in latent_products.cuh.
 template <class Config, int kTile, class Run>
 __device__ __forceinline__ void mask_few(float (&scores)[8], const Run& run, int first_key) {
   const LatentThread& thread = run.thread;
@@ -358,14 +358,7 @@ __device__ __forceinline__ void attend_few_items(const AttendParams& params, con
     for (int i = 0; i < kFewBlocks * 8; ++i) output[i / 8][i % 8] = 0.0f;
     float scale = 1.0f;
     if (!item.keys.are_none()) {
-      if constexpr (Config::kQueryBox != 0) {
-        await(kQueryFull, phases / kQueryPhase);
-        phases ^= kQueryPhase;
-      } else {
-        fetch_query<Config>(run, item.tile);
-        publish_shared_writes();
-        sync_threads_of(kBothHalves, 256);
-      }
+      receive_query<Config>(run, item.tile, phases);
       attend_few<Config, kHalf>(output, state, run, phases);
       scale = value_scale(run);
     }

@@ -1,5 +1,5 @@
 // The loads of gathered.cuh, by the threads of a warpgroup: entries of keys wherever they lie,
-// copied (cp.async) or converted on the way, into the tiles that latent.cuh multiplies.
+// copied (cp.async) or converted on the way, into the tiles that latent_products.cuh multiplies.
 //
 // A warp knows the places of its 16 keys of both tiles of a pair, one a lane, and hands them to the
 // lanes that load by shuffles. Entries that are converted are in registers before the place where
@@ -7,7 +7,7 @@
 #pragma once
 
 #include "kernels/attention/hopper/gathered_parts.cuh"
-#include "kernels/attention/hopper/latent.cuh"
+#include "kernels/attention/hopper/latent_products.cuh"
 #include "kernels/ptx/codes.cuh"
 #include "kernels/ptx/cp_async.cuh"
 

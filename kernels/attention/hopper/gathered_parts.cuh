@@ -8,83 +8,47 @@
 
 namespace attn {
 
-/// Row tiles of the longest query: those of the heads of each of its tokens.
-__device__ __forceinline__ int listed_head_tiles(const AttendParams& params) {
-  return (hidden(params.num_heads) + kLatentRows - 1) / kLatentRows;
-}
-__device__ __forceinline__ int listed_row_tiles(const AttendParams& params) {
-  return hidden(params.max_query_len) * listed_head_tiles(params);
-}
-__device__ __forceinline__ LatentItem listed_item(const AttendParams& params, int request,
-                                                  int index) {
-  const int tiles = listed_head_tiles(params);
-  const int token = index / tiles;
-  const int first_head = index % tiles * kLatentRows;
-  LatentItem item{};
-  RowTile& tile = item.tile;
-  tile.request = request;
-  tile.group = params.num_heads;
-  tile.first_token = params.query_start_loc[request];
-  tile.first_row = token * params.num_heads + first_head;
-  const bool has_token = tile.first_token + token < params.query_start_loc[request + 1];
-  tile.num_rows = has_token ? smaller(kLatentRows, params.num_heads - first_head) : 0;
-  item.is_whole = true;
-  return item;
-}
-/// Entries of the list of an item's token that count; none where there is no such token.
-__device__ __forceinline__ int listed_keys(const SparseParams& sparse, const LatentItem& item) {
-  if (item.tile.num_rows <= 0) return 0;
-  if (sparse.topk_length == nullptr) return sparse.topk;
-  return larger(0, smaller(sparse.topk, sparse.topk_length[token_of(item.tile, 0)]));
-}
-
-/// Whole lists, dealt out in turns. Grid: any number of CTAs.
-struct ListedWhole {
+/// Rows of one token, against the keys of its list.
+struct ListedRows {
   const AttendParams& params;
   const SparseParams& sparse;
 
-  __device__ int first() const { return this_cta(); }
-  __device__ int step() const { return num_ctas(); }
-  __device__ int end() const { return params.num_requests * listed_row_tiles(params); }
-  __device__ LatentItem item(int at) const {
-    const int tiles = listed_row_tiles(params);
-    LatentItem item = listed_item(params, params.first_request + at / tiles, at % tiles);
-    const int keys = listed_keys(sparse, item);
-    item.keys = {0, keys, keys};
+  /// Those of the heads of a token.
+  __device__ __forceinline__ int head_tiles() const {
+    return (hidden(params.num_heads) + kLatentRows - 1) / kLatentRows;
+  }
+  /// Of the longest query: those of each of its tokens.
+  __device__ __forceinline__ int num_tiles() const {
+    return hidden(params.max_query_len) * head_tiles();
+  }
+  __device__ __forceinline__ LatentItem item(int request, int index) const {
+    const int tiles = head_tiles();
+    const int token = index / tiles;
+    const int first_head = index % tiles * kLatentRows;
+    LatentItem item{};
+    RowTile& tile = item.tile;
+    tile.request = request;
+    tile.group = params.num_heads;
+    tile.first_token = params.query_start_loc[request];
+    tile.first_row = token * params.num_heads + first_head;
+    const bool has_token = tile.first_token + token < params.query_start_loc[request + 1];
+    tile.num_rows = has_token ? smaller(kLatentRows, params.num_heads - first_head) : 0;
+    item.is_whole = true;
     return item;
   }
-  __device__ float* partial_output() const { return nullptr; }
-  __device__ void store_partial_lse(const LatentItem&, int, float) const {}
-};
-
-/// The parts of a plan. Grid: row tiles * parts, as that of LatentPlan.
-struct ListedPlan {
-  const AttendParams& params;
-  const SparseParams& sparse;
-  const PlanParams& plan;
-
-  __device__ int part() const { return this_cta() / listed_row_tiles(params); }
-  __device__ const int* record() const {
-    return plan.parts + static_cast<i64>(part()) * kPlanRecord;
+  /// Entries of the list of an item's token that count; none where there is no such token.
+  __device__ __forceinline__ int num_keys(const LatentItem& item) const {
+    if (item.tile.num_rows <= 0) return 0;
+    if (sparse.topk_length == nullptr) return sparse.topk;
+    return larger(0, smaller(sparse.topk, sparse.topk_length[token_of(item.tile, 0)]));
   }
-  __device__ int first() const { return record()[0]; }
-  __device__ int step() const { return 1; }
-  __device__ int end() const { return record()[1] + 1; }
-  __device__ LatentItem item(int at) const {
-    const int index = this_cta() % listed_row_tiles(params);
-    LatentItem item = listed_item(params, params.first_request + at, index);
-    const GeneralPlanItem share = plan_item(params, plan, part(), at, listed_keys(sparse, item));
-    item.is_whole = share.is_whole;
-    item.split = share.split;
-    item.keys = {share.run.begin, share.run.end, share.run.end};
-    item.partial_row = share.first_row * params.num_heads + item.tile.first_row;
-    return item;
-  }
-  __device__ float* partial_output() const { return plan.partial_output; }
-  __device__ void store_partial_lse(const LatentItem& item, int row, float lse) const {
-    plan.partial_lse[item.partial_row + row] = lse;
+  /// All rows see all of them.
+  __device__ __forceinline__ void see(LatentItem& item, KeyInterval run) const {
+    item.keys = {run.begin, run.end, run.end};
   }
 };
+using ListedWhole = WholeItems<ListedRows>;
+using ListedPlan = PlanItems<ListedRows>;
 
 /// The keys of an item, by lists. Why in two steps: the number is read a pair of tiles ahead, and
 /// nothing waits for it until it is used.

@@ -1,6 +1,6 @@
-// The steps of latent.cuh on registers: scores, softmax, values, and what is exchanged through
-// shared memory. Fragments are those of kernels/ptx/wgmma_latent.cuh: a thread has rows r and r + 8
-// of a tile ("low" and "high" below), so that everything about a row comes in pairs.
+// The steps of latent_products.cuh on registers: scores, softmax, values, and what is exchanged
+// through shared memory. Fragments are those of kernels/ptx/wgmma_latent.cuh: a thread has rows r
+// and r + 8 of a tile ("low" and "high" below), so that everything about a row comes in pairs.
 #pragma once
 
 #include "kernels/attention/hopper/latent_layout.cuh"

@@ -165,7 +165,9 @@ struct HopperLayout {
   int rows;        // Row [64 * consumers]
   int tiles;       // RowTile of each consumer warp
   int items;       // kItemBytes a query stage
-  int barriers;    // full and empty of every stage of keys, of values, of queries, and of codes
+  int barriers;    // full and empty of every stage of keys, of values, of queries, and of codes;
+                   // checked of every stage of values
+  int found;       // u32 a stage of values: whether a value of it is NaN or infinite
   int total;       // with what the alignment may take
 };
 
@@ -206,8 +208,9 @@ ATTN_FN constexpr HopperLayout hopper_layout_of(const HopperTile& tile, int quer
   layout.items = layout.tiles + tile.consumers * 4 * 32;
   layout.barriers = layout.items + layout.query_stages * kItemBytes;
   const int barriers =
-      4 * tile.stages + 2 * layout.query_stages + (tile.stored_bytes == 1 ? 4 * kCodeStages : 0);
-  layout.total = layout.barriers + barriers * 8 + kHopperAlignment;
+      5 * tile.stages + 2 * layout.query_stages + (tile.stored_bytes == 1 ? 4 * kCodeStages : 0);
+  layout.found = layout.barriers + barriers * 8;
+  layout.total = layout.found + tile.stages * 4 + kHopperAlignment;
   return layout;
 }
 

@@ -12,6 +12,7 @@
 // 759.
 #pragma once
 
+#include "kernels/attention/hopper/checker.cuh"
 #include "kernels/attention/hopper/codes.cuh"
 #include "kernels/attention/hopper/consumer.cuh"
 #include "kernels/attention/hopper/producer.cuh"
@@ -47,14 +48,18 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
       }
     } else if constexpr (HopperShape<Config>::kConvertsValues) {
       HopperConverter<Config, false>{shape, warp - 2, thread % 32}.run();
-    } else if (Config::kAhead && warp == 2) {
-      HopperDispatcher<Config>{shape, queries, thread % 32}.run();
+    } else if constexpr (HopperShape<Config>::kChecks) {
+      if (warp == 3) {
+        HopperChecker<Config>{shape, thread % 32}.run();
+      } else if constexpr (Config::kAhead) {
+        HopperDispatcher<Config>{shape, queries, thread % 32}.run();
+      }
     }
   } else {
     take_registers<consumer_registers(Config::kConsumers, HopperShape<Config>::kCtas)>();
     // Why said for one: what is known when it is compiled names barriers one by one.
     const int consumer = Config::kConsumers == 1 ? 0 : warpgroup - 1;
-    HopperConsumer<Config>{{shape, consumer, thread % kWarpgroupThreads}}.run();
+    HopperConsumer<Config>{{{shape, consumer, thread % kWarpgroupThreads}}}.run();
   }
 }
 

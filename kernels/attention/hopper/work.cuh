@@ -105,6 +105,9 @@ struct HopperShape {
   static constexpr bool kConverts = converts_codes(kTile);
   static constexpr bool kConvertsValues = converts_values(kTile);
   static constexpr bool kCodes = kStoredBytes == 1;
+  /// A warp of the producers looks for NaN and infinities among masked values (checker.cuh). Those
+  /// of codes are all at work.
+  static constexpr bool kChecks = !kCodes;
   static constexpr int kColumns = padded_columns(Config::kHeadSize, kStoredBytes);
   static constexpr int kVColumns = padded_columns(Config::kVHeadSize, kValueStored);
   static constexpr HopperLayout kLayout = hopper_layout(kTile);
@@ -176,14 +179,19 @@ struct HopperShape {
   __device__ __forceinline__ u32 key_scale(int stage) const {
     return base + kLayout.key_scales + stage * Config::kTileN * 4;
   }
-  __device__ __forceinline__ u32 query_full(int stage) const { return barrier(4, 0) + stage * 8; }
+  __device__ __forceinline__ u32 value_checked(int stage) const { return barrier(4, stage); }
+  /// Whether a value of the stage is NaN or infinite, once it is checked.
+  __device__ __forceinline__ u32* found(int stage) const {
+    return reinterpret_cast<u32*>(memory + kLayout.found) + stage;
+  }
+  __device__ __forceinline__ u32 query_full(int stage) const { return barrier(5, 0) + stage * 8; }
   __device__ __forceinline__ u32 query_empty(int stage) const {
-    return barrier(4, 0) + (kQueryStages + stage) * 8;
+    return barrier(5, 0) + (kQueryStages + stage) * 8;
   }
   /// Of the codes of keys, or of int8 scores the scales of keys (index 0: full, 1: empty), and of
   /// the codes of values (2, 3).
   __device__ __forceinline__ u32 code_barrier(int index, int stage) const {
-    return barrier(4, 0) + (2 * kQueryStages + index * kCodeStages + stage) * 8;
+    return barrier(5, 0) + (2 * kQueryStages + index * kCodeStages + stage) * 8;
   }
 
   /// By one thread, before a barrier of all. A stage is full when its bytes have come, or the warps
@@ -202,7 +210,8 @@ struct HopperShape {
       init_barrier(key_full(stage), larger(kKeyWorkers, 1));
       init_barrier(value_full(stage), larger(kValueWorkers, 1));
       init_barrier(key_empty(stage), Config::kConsumers * 4);
-      init_barrier(value_empty(stage), Config::kConsumers * 4);
+      init_barrier(value_empty(stage), Config::kConsumers * 4 + (kChecks ? 1 : 0));
+      init_barrier(value_checked(stage), 1);
     }
     for (int stage = 0; stage < kQueryStages; ++stage) {
       init_barrier(query_full(stage), 1);

@@ -64,7 +64,7 @@ struct WindowedContext {
 class DcpPipeline : public AttentionPipeline {
  public:
   DcpPipeline(const Problem& problem, const BackendInputs& inputs, Ops& ops,
-              const KernelRules& rules)
+              const KernelRules& rules, DcpUsersKernel* users)
       : AttentionPipeline(problem, inputs, ops, rules),
         world_size_(problem.dcp.world_size),
         heads_(problem.attention.num_heads / problem.dcp.world_size),
@@ -87,6 +87,7 @@ class DcpPipeline : public AttentionPipeline {
     add_step(side_step(
         "all_gather_query", [this] { all_gather_query(); },
         is_real ? gather_.received_bytes() : 0));
+    if (users != nullptr) add_users_calls(*users);
     add_attend_step("attend_context", [this] { attend_context(); });
     for (DcpStage& stage : exchange_.stages()) {
       add_step(side_step(stage.name, std::move(stage.run), is_real ? stage.received_bytes : 0));
@@ -315,20 +316,36 @@ class DcpPipeline : public AttentionPipeline {
   }
 
   /// All heads over the local context tokens, non-causal.
-  void attend_context() {
+  attn::AttendParams context_params(int i) const {
+    attn::AttendParams part = params();
+    part.query = gather_.query_of_all(i);
+    part.seq_lens = ranks_[static_cast<std::size_t>(i)].context_lens;
+    // Every context key is older than every query row, so nothing is masked but by a window.
+    part.score.window_right = -1;
+    part.kv.key = static_cast<const char*>(part.kv.key) + i * rank_bytes();
+    part.kv.value = static_cast<const char*>(part.kv.value) + i * rank_bytes();
+    part.output_element = attn::Element::kF32;
+    part.output = exchange_.partial(i);
+    part.lse = exchange_.partial_lse(i);
+    part.lse_stride = num_tokens();
+    return part;
+  }
+
+  void add_users_calls(DcpUsersKernel& users) {
+    for (const Rank& rank : ranks_) users.queries.push_back(rank.query);
+    users.write = cache_write();
+    users.attend_step = steps().size();
     for (int i = 0; i < num_local(); ++i) {
-      const Rank& rank = ranks_[static_cast<std::size_t>(i)];
-      attn::AttendParams part = params();
-      part.query = gather_.query_of_all(i);
-      part.seq_lens = rank.context_lens;
-      // Every context key is older than every query row, so nothing is masked but by a window.
-      part.score.window_right = -1;
-      part.kv.key = static_cast<const char*>(part.kv.key) + i * rank_bytes();
-      part.kv.value = static_cast<const char*>(part.kv.value) + i * rank_bytes();
-      part.output_element = attn::Element::kF32;
-      part.output = exchange_.partial(i);
-      part.lse = exchange_.partial_lse(i);
-      part.lse_stride = num_tokens();
+      users_calls_.push_back(
+          users.add_call(memory(), context_params(i), ranks_[static_cast<std::size_t>(i)].number));
+    }
+  }
+
+  void attend_context() {
+    for (const auto& call : users_calls_) call();
+    if (!users_calls_.empty()) return;
+    for (int i = 0; i < num_local(); ++i) {
+      const attn::AttendParams part = context_params(i);
       if (!windowed_.empty()) {
         attend_windowed(part, windowed_[static_cast<std::size_t>(i)]);
       } else if (split_.num_splits <= 1) {
@@ -465,6 +482,7 @@ class DcpPipeline : public AttentionPipeline {
   std::optional<NewKeyCache> new_keys_;    // of quantised caches
   std::vector<WindowedContext> windowed_;  // of each local rank; empty without a window
   attn::SplitParams split_{};
+  std::vector<std::function<void()>> users_calls_;  // of each local rank; empty with our kernels
   const int* query_lens_ = nullptr;
   const attn::i64* key_starts_ = nullptr;
 };
@@ -481,8 +499,9 @@ int dcp_context_splits(const Problem& problem, int num_sms) {
 }
 
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
-                                            Ops& ops, const KernelRules& rules) {
-  return std::make_unique<DcpPipeline>(problem, inputs, ops, rules);
+                                            Ops& ops, const KernelRules& rules,
+                                            DcpUsersKernel* users) {
+  return std::make_unique<DcpPipeline>(problem, inputs, ops, rules, users);
 }
 
 Facts explain_dcp(const Problem& problem, int num_sms) {

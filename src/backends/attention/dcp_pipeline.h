@@ -15,11 +15,29 @@
 // that are shown beside it. What a real group would spend on the network is in none of them.
 #pragma once
 
+#include <cstddef>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "backends/backend.h"
+#include "backends/device_buffers.h"
 
 namespace attnbench {
+
+/// A user's kernel in the place of attend_context, and what whoever changes inputs between runs
+/// has to know.
+struct DcpUsersKernel {
+  /// Called once for each rank of this process when all of its memory is there: all heads over the
+  /// `rank`'s own context, output and LSE in f32. What it gives back runs the call.
+  std::function<std::function<void()>(DeviceBuffers& memory, const attn::AttendParams& call,
+                                      int rank)>
+      add_call;
+  // Set by the pipeline.
+  std::vector<const void*> queries;  // [T, H / W, D] of each rank, before they are gathered
+  attn::CacheWriteParams write{};    // the new keys and values
+  std::size_t attend_step = 0;
+};
 
 /// Each step does the work of all ranks, one after the other, so a time is that of the whole group
 /// on one device. PipelineOutput::more holds what the ranks computed before the exchange:
@@ -30,7 +48,8 @@ namespace attnbench {
 /// tensor, and a slot mapping for each rank, in which tokens of other ranks are -1; W divides the
 /// number of heads, and the cache is not quantised. Errors: E-CAPACITY.
 std::unique_ptr<Pipeline> make_dcp_pipeline(const Problem& problem, const BackendInputs& inputs,
-                                            Ops& ops, const KernelRules& rules);
+                                            Ops& ops, const KernelRules& rules,
+                                            DcpUsersKernel* users = nullptr);
 
 /// Splits of a rank's context keys: flash decoding, where every request is a decode.
 int dcp_context_splits(const Problem& problem, int num_sms);

@@ -177,10 +177,10 @@ void Int8Stage::change(SampleSide& side) const {
   side.planes.push_back({reinterpret_cast<std::byte*>(write_.key_scale_cache), block, block});
 }
 
-void Int8Stage::read(PipelineOutput& output) {
+void Int8Stage::read(PipelineOutput& output, bool is_own) {
   output.key_scale_cache =
       memory_.read(write_.key_scale_cache, Dtype::kF32, inputs_.cache->key_scale_cache.shape());
-  if (output.defect.empty()) output.defect = query_defect();
+  if (is_own && output.defect.empty()) output.defect = query_defect();
 }
 
 }  // namespace attnbench

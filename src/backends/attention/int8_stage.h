@@ -30,8 +30,10 @@ class Int8Stage {
   void change(SampleSide& side) const;
 
   /// The cache of key scales after the step; a defect when the query's codes or scales are not
-  /// those of §11.2.
-  void read(PipelineOutput& output);
+  /// those of §11.2, where the query `is_own`: that of the case.
+  void read(PipelineOutput& output, bool is_own = true);
+  /// The query before it is quantised.
+  const void* query_source() const { return query_.source; }
 
  private:
   attn::Int8QuantiseParams by_token(const void* source, std::int64_t rows, std::int64_t scale_rows,

@@ -70,7 +70,8 @@ bool takes_tiles(const Problem& problem) {
   return problem.attention.type == AttentionType::kDecoder && !problem.attention.chunk_size &&
          problem.kv_cache.int8_level == 0 && problem.dcp.world_size == 1 &&
          problem.attention.mm_prefix_ranges.empty() && !problem.attention.batch_invariant &&
-         problem.attention.num_splits.value_or(1) == 1;
+         problem.attention.num_splits.value_or(1) == 1 &&
+         problem.attention.split_form == SplitForm::kAuto;
 }
 
 TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& params, bool cascade,

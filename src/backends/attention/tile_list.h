@@ -3,13 +3,11 @@
 // does so is for the device to say (Ops::attends_by_tiles); what the list is follows from the
 // lengths of the batch alone.
 //
-//   decodes and prefills:   one part, attend_tiles() writes output and LSE; steps: attend
-//   with shared prefixes:   parts 0 and on are runs of each group's prefix, whose rows are the
-//   tokens
-//                           of all its requests; the last part is each request's own keys.
-//                           attend_tiles() writes partial results, combine_splits() puts them
-//                           together, which is both the merge of §6.3 and that of the runs; steps:
-//                           attend, combine
+// - Decodes and prefills: one part, attend_tiles() writes output and LSE. Steps: attend.
+// - With shared prefixes: parts 0 and on are runs of each group's prefix, whose rows are the tokens
+//   of all its requests; the last part is each request's own keys. attend_tiles() writes partial
+//   results, combine_splits() puts them together, which is both the merge of §6.3 and that of the
+//   runs. Steps: attend, combine.
 //
 // The list is of the lengths that the batch had when it was made: a graph of the steps may be
 // replayed over other contents, not over other lengths.
@@ -29,11 +27,13 @@ struct TileSteps {
 };
 
 /// Whether a list can express the problem: keys in pages, rows that see one interval of them, and
-/// no chunks of local attention, int8 levels, ranks or wanted splits.
+/// no chunks of local attention, int8 levels, ranks, wanted splits or a wanted form of them.
 bool takes_tiles(const Problem& problem);
 
 /// Of a problem that takes_tiles(), `params` for the whole of it and `num_sms` multiprocessors.
-/// With `cascade` its prefixes are parts of their own. List and partial results are of `memory`.
+/// With `cascade` its prefixes are parts of their own, [T, H, Dv] and LSE [H, T] in f32 each. List
+/// and partial results are of `memory`. Errors: E-CAPACITY where there is no room for them;
+/// E-INTERNAL as of deal_tiles().
 TileSteps make_tile_steps(const Problem& problem, const attn::AttendParams& params, bool cascade,
                           int num_sms, DeviceBuffers& memory);
 

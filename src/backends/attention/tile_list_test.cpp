@@ -140,6 +140,9 @@ TEST_CASE("what a list cannot express is attended otherwise") {
   p.attention.num_splits = 4;
   CHECK_FALSE(takes_tiles(p));
   p = tile_problem();
+  p.attention.split_form = SplitForm::kPlanned;
+  CHECK_FALSE(takes_tiles(p));
+  p = tile_problem();
   p.kv_cache.int8_level = 1;
   CHECK_FALSE(takes_tiles(p));
 }

@@ -43,6 +43,8 @@ class MmFp8 {
   attn::AttendParams attend_params(const attn::AttendParams& params, void* output) const;
 
   int padded_head_size() const { return padded_; }
+  /// f32 [3] of Q, K and V on the device, those of the last forward.
+  const float* scales() const { return scale_; }
   /// Bytes that quantise() reads and writes.
   double traffic_bytes() const;
   void poison();

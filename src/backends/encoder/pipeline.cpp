@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "backends/kernel_params.h"
 #include "core/error.h"
 #include "metadata/batch.h"
 
@@ -42,7 +43,7 @@ MmCall mm_call_of(const MmCapability& capability, const Problem& problem) {
 }
 
 MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops& device,
-                       const MmCapability& capability)
+                       const MmCapability& capability, MmUsersKernel* users)
     : AttentionPipeline(problem, inputs, device, KernelRules{}), capability_(capability) {
   if (inputs.mm == nullptr) {
     fail(ErrorKind::kInternal, "{}: no encoder inputs were given", capability.name);
@@ -52,7 +53,7 @@ MmPipeline::MmPipeline(const Problem& problem, const BackendInputs& inputs, Ops&
     set_interleaved_value(inputs.mm->tensors);
   }
   if (is_fp8(problem)) {
-    add_fp8_steps(inputs.mm->tensors);
+    add_fp8_steps(inputs.mm->tensors, users);
   } else {
     add_attend_step("attend", [this] { ops().attend(params()); });
   }
@@ -85,7 +86,18 @@ void MmPipeline::set_interleaved_value(const AttentionInputs& inputs) {
   mutable_params().kv.token_stride_value = value.token_stride;
 }
 
-void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
+/// The scale of the keys by itself, for every head: a user's kernel has that of the query, too.
+void MmPipeline::add_users_call(MmUsersKernel& users) {
+  users.sources = {params().query, params().kv.key, params().kv.value};
+  users.attend_step = steps().size();
+  users_k_scale_ = memory().workspace_of<float>(params().num_kv_heads, "k_scale");
+  void* output = padded_output_ != nullptr ? padded_output_ : params().output;
+  attn::AttendParams call = fp8_->attend_params(params(), output);
+  call.kv.k_scale = users_k_scale_;
+  users_call_ = users.add_call(memory(), call, fp8_->scales());
+}
+
+void MmPipeline::add_fp8_steps(const AttentionInputs& inputs, MmUsersKernel* users) {
   const attn::AttendParams& p = params();
   const attn::KvParams& kv = p.kv;
   const std::int64_t keys = inputs.key.dim(0);
@@ -102,8 +114,17 @@ void MmPipeline::add_fp8_steps(const AttentionInputs& inputs) {
         memory().workspace_of(p.output_element, num_rows() * p.num_heads * padded, "padded output");
   }
   add_step(side_step(
-      "quantise", [this] { fp8_->quantise(); }, fp8_->traffic_bytes()));
+      "quantise",
+      [this] {
+        fp8_->quantise();
+        if (users_k_scale_ == nullptr) return;
+        ops().copy(repeated_copy(attn::Element::kF32, fp8_->scales() + 1, users_k_scale_,
+                                 params().num_kv_heads));
+      },
+      fp8_->traffic_bytes()));
+  if (users != nullptr) add_users_call(*users);
   add_attend_step("attend", [this] {
+    if (users_call_) return users_call_();
     void* output = padded_output_ != nullptr ? padded_output_ : params().output;
     ops().attend(fp8_->attend_params(params(), output));
   });

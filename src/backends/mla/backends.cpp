@@ -57,6 +57,7 @@ MlaCapability flash_mla_sparse() {
   c.max_heads = 128;
   c.too_many_heads = "sparse MLA with {} heads, more than 128";
   c.head_tile = 64;
+  c.sparse_operands = true;
   c.builder = MetadataBuilder::kFlashMlaSparse;
   return c;
 }
@@ -128,6 +129,32 @@ void add_prefill_facts(const Problem& problem, const MlaPlan& plan, Facts& facts
   facts.emplace_back("prefill values", plan.pad_v ? "padded to the width of keys" : "as wide as V");
 }
 
+/// What there is beside the lists (§8.9).
+void add_list_facts(const Problem& problem, Facts& facts) {
+  const MlaSpec& mla = problem.mla;
+  const auto words = [](const std::vector<int>& lengths) {
+    return lengths.size() == 1 ? fmt::format("{} of every list", lengths.front())
+                               : fmt::format("{} by request", fmt::join(lengths, ", "));
+  };
+  if (!mla.sparse_topk_length.empty()) {
+    facts.emplace_back("list lengths", words(mla.sparse_topk_length));
+  }
+  if (mla.sparse_extra_topk) {
+    facts.emplace_back(
+        "second cache",
+        fmt::format("{} keys a request in pages of {}, {} listed; a pass of its own, merged",
+                    mla.sparse_extra_keys.value_or(0),
+                    mla.sparse_extra_block_size.value_or(problem.kv_cache.block_size),
+                    *mla.sparse_extra_topk));
+    if (!mla.sparse_extra_topk_length.empty()) {
+      facts.emplace_back("second list lengths", words(mla.sparse_extra_topk_length));
+    }
+  }
+  if (problem.attention.sinks != SinksKind::kNone) {
+    facts.emplace_back("sinks", "behind the attention, not in the LSE");
+  }
+}
+
 class MlaBackend : public Backend {
  public:
   MlaBackend(MlaCapability capability, std::string_view description)
@@ -175,6 +202,7 @@ class MlaBackend : public Backend {
         heads > problem.attention.num_heads) {
       facts.emplace_back("padded heads", std::to_string(heads));
     }
+    if (capability_.sparse) add_list_facts(problem, facts);
     if (capability_.sparse && plan.sparse_batch.num_prefills > 0) {
       facts.emplace_back("upconverted requests", std::to_string(plan.sparse_batch.num_prefills));
     }

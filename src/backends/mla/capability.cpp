@@ -63,9 +63,10 @@ class MlaRefusals : private Refusals {
   void add_kinds() {
     const bool wants_sparse = is_mla() && problem_.mla.sparse_topk.has_value();
     add_if(!is_mla(), "non-MLA not supported");
-    sinks();
+    if (!can_.sparse_operands || !wants_sparse) sinks();
     sparse(!can_.sparse);
     add_if(!wants_sparse && can_.sparse, "non-sparse not supported");
+    if (wants_sparse && can_.sparse && !can_.sparse_operands) add_sparse_operands();
     per_head_scales();
     compute_capability(can_.min_sm, can_.max_sm);
     attention_type(!is_mla() && a_.type != AttentionType::kDecoder);
@@ -73,6 +74,12 @@ class MlaRefusals : private Refusals {
     add_if(is_mla() && !takes(can_.nope_head_dims, problem_.mla.qk_nope_head_dim),
            fmt::format("FlashInfer MLA Sparse kernel requires qk_nope_head_dim in [{}], but got {}",
                        fmt::join(can_.nope_head_dims, ", "), problem_.mla.qk_nope_head_dim));
+  }
+
+  void add_sparse_operands() {
+    const MlaSpec& mla = problem_.mla;
+    add_if(!mla.sparse_topk_length.empty(), "topk_length not supported");
+    add_if(mla.sparse_extra_topk.has_value(), "a second cache not supported");
   }
 
   /// Row 15.

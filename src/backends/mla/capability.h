@@ -24,6 +24,8 @@ struct MlaCapability {
   int min_sm = 0;
   int max_sm = 1 << 30;
   bool sparse = false;
+  /// Sparse: sinks, lists with a length, and a second cache with lists of its own (§8.9).
+  bool sparse_operands = false;
   bool fp8_query = false;  // an fp8 cache is read with an e4m3 query
   int max_heads = 1 << 30;
   std::string too_many_heads = {};  // the words for more, "{}" for their number

@@ -75,7 +75,7 @@ double visible_pairs_of(const MlaCapability& capability, const Problem& problem,
       continue;
     }
     for (std::int64_t i = 0; i < request.query_len; ++i) {
-      pairs += static_cast<double>(num_listed_keys(problem.mla, context + i + 1));
+      pairs += num_counted_keys(problem, static_cast<std::size_t>(b), context + i + 1);
     }
   }
   return pairs;
@@ -172,6 +172,9 @@ Traffic mla_traffic(const Problem& problem, const MlaCapability& capability) {
   double unique = live_keys(problem, 0, decodes, true);
   if (capability.sparse) {
     latents = visible_pairs_of(capability, problem, 0, decodes);
+    if (has_extra_keys(problem)) {
+      unique += static_cast<double>(decodes) * problem.mla.sparse_extra_keys.value_or(0);
+    }
     unique = std::min(unique, latents);
   }
   return {per_entry * unique + expanded + rows, per_entry * latents + expanded};

@@ -79,7 +79,7 @@ class MlaReferencePipeline final : public Pipeline {
 
 MlaCapability mla_reference_capability(const Problem& problem) {
   MlaCapability capability = plain_mla_capability();
-  capability.sparse = problem.mla.sparse_topk.has_value();
+  capability.sparse = capability.sparse_operands = problem.mla.sparse_topk.has_value();
   return capability;
 }
 
@@ -87,7 +87,7 @@ std::vector<std::string> mla_reference_refusals(const Problem& problem) {
   Refusals reasons(problem);
   reasons.kv_cache_dtype(!kv_format(problem.kv_cache.dtype).of_latents);
   reasons.mm_prefix();
-  reasons.sinks();
+  if (!problem.mla.sparse_topk) reasons.sinks();
   reasons.non_causal();
   reasons.int8();
   reasons.mla_scores();

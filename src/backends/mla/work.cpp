@@ -20,6 +20,7 @@ MlaWork::MlaWork(const MlaCapability& of, const Problem& described, const Backen
       problem(described),
       inputs(*given.mla),
       cache_before(*given.mla_cache),
+      extra_cache(given.mla_extra_cache),
       plan(plan_mla(of, described, device.num_sms(), device.sm())),
       ops(device),
       memory(device),

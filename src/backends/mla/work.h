@@ -54,6 +54,7 @@ class MlaWork {
   const Problem& problem;
   const MlaInputs& inputs;
   const MlaCache& cache_before;
+  const MlaCache* extra_cache;  // the second one (§8.9), which no step writes; or null
   MlaPlan plan;
   Ops& ops;
   DeviceBuffers memory;

@@ -12,8 +12,10 @@
 
 #include "backends/attention/capability.h"
 #include "backends/op/facts.h"
+#include "backends/plugin/dcp_pipeline.h"
 #include "backends/plugin/mla_pipeline.h"
 #include "backends/plugin/mla_prefill_pipeline.h"
+#include "backends/plugin/mm_pipeline.h"
 #include "backends/plugin/op_pipeline.h"
 #include "backends/plugin/pipeline.h"
 #include "core/error.h"
@@ -53,6 +55,10 @@ class PluginBackend final : public Backend {
     std::vector<std::string> reasons = common_refusals(problem);
     if (reasons.empty()) reasons = own_limits(problem);
     if (!reasons.empty()) return reasons;
+    const bool has_ranks =
+        problem.dcp.world_size > 1 && problem.attention.type != AttentionType::kOp;
+    if (has_ranks) return reasons_of_calls(dcp_calls(problem, device_), problem);
+    if (is_fp8_encoder(problem)) return own_reasons(*mm_fp8_call(problem, device_), problem);
     return own_reasons(PluginProblem(problem, device_), problem);
   }
 
@@ -71,6 +77,14 @@ class PluginBackend final : public Backend {
       default:
         return std::nullopt;
     }
+  }
+
+  /// int8 attention has pages of its own (§11.1), for kernels that want K and V apart.
+  std::optional<CacheLayoutKind> cache_layout_for(const Problem& problem) const override {
+    const bool is_int8 =
+        problem.kv_cache.int8_level > 0 && problem.attention.type == AttentionType::kDecoder;
+    if (is_int8 && cache_layout() == CacheLayoutKind::kFa) return CacheLayoutKind::kIx;
+    return cache_layout();
   }
 
   bool is_deterministic(const Problem&) const override {
@@ -97,6 +111,12 @@ class PluginBackend final : public Backend {
       if (inputs.op == nullptr) fail(ErrorKind::kInternal, "{}: no operands were given", name());
       return std::make_unique<PluginOpPipeline>(problem, *inputs.op, ops, loaded(), device_);
     }
+    if (is_fp8_encoder(problem)) {
+      return std::make_unique<PluginMmPipeline>(problem, inputs, ops, loaded(), device_);
+    }
+    if (problem.dcp.world_size > 1) {
+      return std::make_unique<PluginDcpPipeline>(problem, inputs, ops, loaded(), device_);
+    }
     return std::make_unique<PluginPipeline>(problem, inputs, ops, loaded(), device_);
   }
 
@@ -115,11 +135,14 @@ class PluginBackend final : public Backend {
     } else if (problem.attention.type == AttentionType::kOp) {
       facts.emplace_back("operation", to_string(*problem.op.name));
       add_op_facts(problem, facts);
-    } else if (const auto layout = cache_layout();
+    } else if (const auto layout = cache_layout_for(problem);
                layout && !has_direct_kv(problem.attention.type)) {
       add_cache_facts(problem, *layout, kPluginRules, facts);
     } else {
       facts.emplace_back("keys", "ragged");
+    }
+    if (problem.dcp.world_size > 1 && problem.attention.type != AttentionType::kOp) {
+      facts.emplace_back("form", "context of every rank; exchange, new keys and merge are ours");
     }
     return facts;
   }
@@ -148,11 +171,15 @@ class PluginBackend final : public Backend {
     return reasons;
   }
 
+  static bool is_fp8_encoder(const Problem& problem) {
+    return problem.attention.type == AttentionType::kMmEncoder &&
+           problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8;
+  }
+
   bool takes_mla_prefills() const {
     return (plugin_.table.attention_types & ATTNBENCH_MLA_PREFILL) != 0;
   }
 
-  /// Each reason against any of the calls, once.
   std::vector<std::string> prefill_reasons(const Problem& problem) const {
     if (problem.dcp.world_size > 1) return {"DCP not supported"};
     if (problem.attention.dtype == Dtype::kF32)
@@ -162,6 +189,13 @@ class PluginBackend final : public Backend {
     if (plan_mla(prefill_mla_, problem).fp8_prefill) return {"fp8 prefill"};
     const auto calls = mla_prefill_calls(prefill_mla_, problem, device_);
     if (calls.empty()) return {"no prefills in the batch"};
+    return reasons_of_calls(calls, problem);
+  }
+
+  /// Each reason against any of the calls, once.
+  std::vector<std::string> reasons_of_calls(
+      const std::vector<std::unique_ptr<PluginProblem>>& calls, const Problem& problem) const {
+    std::vector<std::string> reasons;
     for (const auto& call : calls) {
       for (std::string& reason : own_reasons(*call, problem)) {
         const bool is_known = std::find(reasons.begin(), reasons.end(), reason) != reasons.end();
@@ -194,6 +228,18 @@ class PluginBackend final : public Backend {
     const bool is_paged = cache_layout().has_value();
     if (has_cache && !is_paged && calculates_kv_scales(problem)) {
       reasons.emplace_back("scales calculated in the step, with ragged keys");
+    }
+    if (problem.kv_cache.int8_level > 0 && cache_layout() != CacheLayoutKind::kFa) {
+      reasons.emplace_back("int8 attention needs kv PAGED");
+    }
+    if (problem.dcp.world_size > 1) {
+      const AttnbenchBackend& table = plugin_.table;
+      const bool writes = table.lse == ATTNBENCH_LSE_NATURAL &&
+                          table.lse_axes == ATTNBENCH_LSE_HT &&
+                          table.empty_rows == ATTNBENCH_EMPTY_MINUS_INF;
+      if (!writes)
+        reasons.emplace_back("the ranks of DCP need an LSE NATURAL, HT, EMPTY_MINUS_INF");
+      if (!is_paged) reasons.emplace_back("the ranks of DCP need kv PAGED or PAGED_INTERLEAVED");
     }
     const bool has_token_scales = has_cache && has_token_head_codes(problem.kv_cache.dtype);
     if (has_token_scales && cache_layout() != CacheLayoutKind::kTr) {

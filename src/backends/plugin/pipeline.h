@@ -3,8 +3,10 @@
 // state and the stream.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "backends/attention/int8_stage.h"
 #include "backends/attention/pipeline.h"
 #include "backends/plugin/kernel.h"
 #include "backends/plugin/problem.h"
@@ -36,9 +38,14 @@ class PluginPipeline final : public AttentionPipeline, public UsersPipeline {
   std::vector<PluginKernel::Input> values() const;
   void watch_small_inputs();
   void negate_codes();
+  void negate_int8();
+  void add_int8_steps();
+  PipelineOutput read_sample();
   std::string changed_input();
 
   const BackendInputs& inputs_;  // outlives the pipeline
+  std::optional<Int8Stage> int8_;
+  bool is_query_own_ = true;  // not negated
   PluginProblem problem_;
   PluginKernel kernel_;  // last: destroyed before everything that it may point to
 };

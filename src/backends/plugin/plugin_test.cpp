@@ -465,6 +465,41 @@ TEST_CASE("a problem needs exactly the features that it uses") {
   CHECK(features(fp8) == (kE4M3 | ATTNBENCH_FP8_PROBABILITY));
 }
 
+TEST_CASE("int8 attention and the ranks of a group are features, and say what they lack") {
+  Problem p = fp8_problem();
+  p.attention.query_dtype = QueryDtype::kAuto;
+  p.attention.dtype = Dtype::kBF16;
+  p.kv_cache.dtype = KvCacheDtype::kAuto;
+  p.kv_cache.int8_level = 2;
+  CHECK(common_refusals(p).empty());
+  const PluginProblem int8(p, PluginDevice{});
+  CHECK((int8.get()->features & ATTNBENCH_INT8_CODES) != 0);
+  CHECK((int8.get()->features & ATTNBENCH_FP8_QUERY) == 0);
+  CHECK(int8.get()->kv_cache_dtype == ATTNBENCH_INT8);
+  CHECK(int8.get()->int8_level == 2);
+  p.attention.sinks = SinksKind::kNormal;
+  CHECK(common_refusals(p) == std::vector<std::string>{"attention sinks with int8 attention"});
+
+  p.kv_cache.int8_level = 0;
+  p.dcp.world_size = 2;
+  CHECK(common_refusals(p) == std::vector<std::string>{"DCP with sinks"});
+  p.attention.sinks = SinksKind::kNone;
+  CHECK(common_refusals(p).empty());
+  PluginProblem rank(p, PluginDevice{});
+  const std::vector<std::int32_t> lens(p.batch.size(), 3);
+  rank.set_rank(1, lens);
+  const AttnbenchProblem& view = *rank.get();
+  CHECK((view.features & (ATTNBENCH_DCP | ATTNBENCH_NON_CAUSAL | ATTNBENCH_CAUSAL)) ==
+        (ATTNBENCH_DCP | ATTNBENCH_NON_CAUSAL));
+  CHECK(view.causal == 0);
+  CHECK(view.window_right == -1);
+  CHECK(view.dcp_rank == 1);
+  CHECK(view.num_keys == 3 * static_cast<std::int64_t>(lens.size()));
+  CHECK(view.seq_lens[0] == 3);
+  p.dcp.transport = DcpTransport::kNccl;
+  CHECK(common_refusals(p) == std::vector<std::string>{"DCP over nccl with a user's kernel"});
+}
+
 TEST_CASE("e4m3 queries and probabilities are for caches of e4m3") {
   Problem p = fp8_problem();
   p.attention.probability_dtype = ProbabilityDtype::kFp8E4M3;

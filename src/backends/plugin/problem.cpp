@@ -62,6 +62,7 @@ std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
   const bool is_sqrt = math.alibi == AlibiForm::kSqrt;
   const bool has_token_scales =
       !has_direct_kv(a.type) && has_token_head_codes(problem.kv_cache.dtype);
+  const bool has_int8 = problem.kv_cache.int8_level > 0;
   const std::pair<bool, std::uint64_t> asked[] = {
       {math.causal, ATTNBENCH_CAUSAL},
       {!math.causal, ATTNBENCH_NON_CAUSAL},
@@ -77,7 +78,8 @@ std::uint64_t features_of(const Problem& problem, const AttentionMath& math,
       {kv_cache_dtype == ATTNBENCH_FP8_E5M2, ATTNBENCH_FP8_E5M2_KV},
       {has_token_scales, ATTNBENCH_TOKEN_HEAD_KV},
       {problem.output_quant.type != OutputQuantType::kNone, ATTNBENCH_FP8_OUTPUT},
-      {query_is_quantised(problem, kPluginRules), ATTNBENCH_FP8_QUERY},
+      {query_is_quantised(problem, kPluginRules) && !has_int8, ATTNBENCH_FP8_QUERY},
+      {has_int8, ATTNBENCH_INT8_CODES},
       {a.probability_dtype == ProbabilityDtype::kFp8E4M3, ATTNBENCH_FP8_PROBABILITY}};
   std::uint64_t features = 0;
   for (const auto& [is_asked, bit] : asked) features |= is_asked ? bit : 0;
@@ -243,6 +245,7 @@ void PluginProblem::set_common(const Problem& problem, const PluginDevice& devic
   view_.batch_invariant = a.batch_invariant ? 1 : 0;
   view_.output_scale = problem.output_quant.scale;
   view_.dcp_world_size = problem.dcp.world_size;
+  view_.int8_level = problem.kv_cache.int8_level;
   set_batch(problem);
   view_.scenario = scenario_.c_str();
   view_.case_name = case_name_.c_str();
@@ -298,6 +301,29 @@ PluginProblem::PluginProblem(const Problem& problem, int first_request,
   view_.qk_rope_head_dim = problem.mla.qk_rope_head_dim;
   view_.features = causal ? ATTNBENCH_CAUSAL : ATTNBENCH_NON_CAUSAL;
   if (view_.v_head_size != view_.head_size) view_.features |= ATTNBENCH_V_HEAD_SIZE;
+}
+
+void PluginProblem::set_encoder_codes(int head_size) {
+  view_.head_size = view_.v_head_size = head_size;
+  view_.kv_cache_dtype = ATTNBENCH_FP8_E4M3;
+  view_.features |= ATTNBENCH_FP8_QUERY | ATTNBENCH_FP8_KV;
+}
+
+void PluginProblem::set_rank(int rank, const std::vector<std::int32_t>& context_lens) {
+  seq_lens_.assign(context_lens.begin(), context_lens.end());
+  view_.seq_lens = seq_lens_.data();
+  view_.num_keys = view_.max_seq_len = 0;
+  for (const std::int64_t len : seq_lens_) {
+    view_.num_keys += len;
+    view_.max_seq_len = std::max(view_.max_seq_len, len);
+  }
+  view_.dcp_rank = rank;
+  view_.causal = 0;
+  view_.window_right = -1;
+  view_.common_prefix_len = 0;
+  view_.features &= ~(ATTNBENCH_CAUSAL | ATTNBENCH_FP8_OUTPUT);
+  view_.features |= ATTNBENCH_NON_CAUSAL | ATTNBENCH_DCP;
+  view_.output_scale = 0;
 }
 
 /// The output is quantised behind the kernel, so that is nothing that it needs.
@@ -356,6 +382,44 @@ void PluginProblem::set_cache(const Problem& problem, Dtype element) {
   view_.kv_cache_hnd = problem.kv_cache.layout == CacheLayout::kHnd ? 1 : 0;
 }
 
+namespace {
+
+/// What int8 attention has no definition for (§13.2), or no tensors to hand over.
+void add_users_int8_reasons(const Problem& problem, Refusals& reasons) {
+  const AttentionSpec& a = problem.attention;
+  if (problem.kv_cache.int8_level == 0) return;
+  reasons.int8_with_fp8_cache(is_quantised(problem.kv_cache.dtype));
+  reasons.add_if(a.sinks != SinksKind::kNone, "attention sinks with int8 attention");
+  reasons.int8_with_dcp();
+  reasons.int8_of_type(a.type != AttentionType::kDecoder);
+  reasons.add_if(a.dtype == Dtype::kF32, "float32 with int8 attention");
+  reasons.add_if(a.kv_sharing, "KV sharing with int8 attention");
+}
+
+/// As those of FLASH_ATTN (§13.2), whose steps are around the kernel, and what only whole steps of
+/// ours have. Ranks in processes of their own have no kernel of a user.
+void add_users_dcp_reasons(const Problem& problem, Refusals& reasons) {
+  const AttentionSpec& a = problem.attention;
+  if (problem.dcp.world_size == 1) return;
+  if (a.type != AttentionType::kDecoder) return reasons.dcp();
+  reasons.add_if(a.alibi != AlibiKind::kNone, "DCP with ALiBi");
+  reasons.add_if(a.sinks != SinksKind::kNone, "DCP with sinks");
+  reasons.add_if(problem.kv_cache.calculate_kv_scales, "DCP with calculate_kv_scales");
+  reasons.add_if(forces_cascade(problem), "DCP with cascade");
+  reasons.add_if(a.kv_sharing, "DCP with KV sharing");
+  reasons.add_if(a.sliding_window.has_value(), "DCP with a sliding window");
+  reasons.add_if(has_mm_prefix(a), "DCP with mm_prefix");
+  reasons.add_if(is_per_token_head(problem.kv_cache.dtype),
+                 "DCP with scales of each token and head");
+  reasons.add_if(problem.output_quant.type != OutputQuantType::kNone,
+                 "DCP with output quantization");
+  reasons.add_if(problem.dcp.transport != DcpTransport::kSimulated,
+                 fmt::format("DCP over {} with a user's kernel", to_string(problem.dcp.transport)));
+  reasons.dcp_interleaved_speculation();
+}
+
+}  // namespace
+
 std::vector<std::string> common_refusals(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
   const KvCacheSpec& cache = problem.kv_cache;
@@ -363,9 +427,9 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   if (a.type == AttentionType::kOp) return operation_refusals(problem);
   Refusals reasons(problem);
   reasons.kv_cache_dtype(has_inner_scales(cache.dtype) && !has_token_head_codes(cache.dtype));
-  reasons.int8();
+  add_users_int8_reasons(problem, reasons);
   reasons.quantised_kv_of_encoder(has_direct_kv(a.type));
-  reasons.dcp();
+  add_users_dcp_reasons(problem, reasons);
   reasons.chunks();
   reasons.cross_layer_cache();
   reasons.output_quant(output != OutputQuantType::kNone && output != OutputQuantType::kFp8Static);
@@ -374,9 +438,11 @@ std::vector<std::string> common_refusals(const Problem& problem) {
   // §14.2 has limits for e4m3 queries over e4m3 keys only, as the native backends take them.
   const bool fp8_query = a.query_dtype == QueryDtype::kFp8E4M3;
   const bool e4m3_operands = fp8_query && is_e4m3_cache(cache.dtype);
-  reasons.add_if((fp8_query && !e4m3_operands) || fp8_encoder, "fp8 query");
-  reasons.e4m3_probability(!e4m3_operands);
-  reasons.fast_fp8_sums(!e4m3_operands);
+  reasons.add_if(fp8_query && !e4m3_operands, "fp8 query");
+  reasons.add_if(fp8_encoder && problem.mm_encoder.amax == AmaxKind::kSigned,
+                 "scales by signed elements, which other signs change");
+  reasons.e4m3_probability(!e4m3_operands && !fp8_encoder);
+  reasons.fast_fp8_sums(!e4m3_operands && !fp8_encoder);
   return reasons.take();
 }
 
@@ -422,7 +488,6 @@ void PluginProblem::set_operation(const Problem& problem) {
   view_.index_n_heads = problem.mla.index_n_heads;
   view_.index_ue8m0 = problem.mla.index_ue8m0 ? 1 : 0;
   view_.topk = problem.op.name == OpKind::kIndexTopk ? problem.mla.sparse_topk.value_or(0) : 0;
-  view_.int8_level = problem.kv_cache.int8_level;
   view_.rotary_dim = problem.op.rotary_dim.value_or(0);
   view_.is_neox = problem.op.rope_style == RopePairs::kNeox ? 1 : 0;
   view_.is_raw = problem.op.raw ? 1 : 0;

@@ -39,6 +39,12 @@ class PluginProblem {
   PluginProblem(const PluginProblem&) = delete;
   PluginProblem& operator=(const PluginProblem&) = delete;
 
+  /// Makes it the attention of a vision encoder over e4m3 codes, with heads of `head_size` elements
+  /// of which the last ones are zeros.
+  void set_encoder_codes(int head_size);
+  /// Makes it the attention of a rank of a decode-context group over its `context_lens` [B] keys.
+  void set_rank(int rank, const std::vector<std::int32_t>& context_lens);
+
   const AttnbenchProblem* get() const { return &view_; }
 
  private:

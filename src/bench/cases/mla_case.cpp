@@ -44,6 +44,11 @@ class MlaCaseRun final : public CaseRun {
     } else {
       cache_ = make_mla_cache(problem, values_.inputs(), *entries_);
       inputs_.mla_cache = &*cache_;
+      if (!values_.inputs().extra.empty()) {
+        extra_cache_ =
+            make_extra_mla_cache(problem, values_.inputs(), values_.stored_extra(dtype).codes);
+        inputs_.mla_extra_cache = &*extra_cache_;
+      }
     }
   }
 
@@ -138,6 +143,11 @@ class MlaCaseRun final : public CaseRun {
       tensors.borrow("kv_b_proj_scale", inputs.kv_b_proj_scale);
     }
     if (problem.mla.sparse_topk) tensors.borrow("topk_indices", inputs.topk_indices);
+    if (!inputs.topk_lengths.empty()) {
+      tensors.own("topk_length", Tensor::from_i32(inputs.topk_lengths));
+    }
+    if (!inputs.extra.empty()) add_extra_tensors(inputs.extra, tensors);
+    if (!inputs.sinks.empty()) tensors.own("sinks", Tensor::from_f32(inputs.sinks));
     tensors.own("query_start_loc", Tensor::from_i32(inputs.query_start_loc));
     tensors.own("seq_lens", Tensor::from_i32(inputs.seq_lens));
     if (key_.stored) {
@@ -164,6 +174,24 @@ class MlaCaseRun final : public CaseRun {
   }
 
  private:
+  /// Of the second cache.
+  void add_extra_tensors(const MlaExtraKeys& extra, TensorList& tensors) const {
+    tensors.borrow("extra_kv_c", extra.kv_c);
+    tensors.borrow("extra_k_pe", extra.k_pe);
+    tensors.borrow("extra_topk_indices", extra.lists.indices);
+    if (!extra.lists.lengths.empty()) {
+      tensors.own("extra_topk_length", Tensor::from_i32(extra.lists.lengths));
+    }
+    if (key_.stored) {
+      const StoredMlaCache& stored = values_.stored_extra(*key_.stored);
+      tensors.borrow("extra_kv_c_dequantized", stored.kv_c_dequantized);
+      tensors.borrow("extra_k_pe_dequantized", stored.k_pe_dequantized);
+    }
+    if (!extra_cache_) return;
+    tensors.borrow("extra_kv_cache", extra_cache_->data);
+    tensors.borrow("extra_block_table", extra_cache_->block_table);
+  }
+
   static MlaCapability capability_of(const Backend& backend, const Problem& problem) {
     const MlaCapability* own = backend.mla_capability(problem);
     if (own != nullptr) return *own;
@@ -241,6 +269,7 @@ class MlaCaseRun final : public CaseRun {
   MlaReferenceKey key_;
   const Tensor* entries_ = nullptr;  // what a correct write stores
   std::optional<MlaCache> cache_;    // nothing for REFERENCE, which reads values
+  std::optional<MlaCache> extra_cache_;
   MlaReferenceInputs sources_;
   BackendInputs inputs_;
   const ReferenceOutput* reference_ = nullptr;  // set by judge()

@@ -47,10 +47,16 @@ class MlaValues {
   MlaValues(const Problem& problem, const ReferenceOptions& options, const JudgeTools& tools = {})
       : problem_(problem), options_(options), screening_(tools) {}
 
-  /// With inputs that are not to be drawn, of which only `rows` are compared.
+  /// With inputs that are not to be drawn, of which only `rows` are compared. In one form of the
+  /// reference: that the forms agree was seen on the inputs of the case, and keys that are expanded
+  /// for every request of every sample would take most of the time of a run.
   MlaValues(const Problem& problem, MlaInputs inputs, const std::vector<std::int32_t>& rows,
             const ReferenceOptions& options)
-      : problem_(problem), options_(options), screening_(rows), inputs_(std::move(inputs)) {}
+      : problem_(problem),
+        options_(options),
+        screening_(rows),
+        compares_forms_(false),
+        inputs_(std::move(inputs)) {}
 
   /// With the scales of calculate_kv_scales once inputs() were made.
   const Problem& problem() const { return problem_; }
@@ -127,6 +133,7 @@ class MlaValues {
     result.w_uk = &w_uk();
     result.w_uv = &w_uv();
     if (problem_.mla.sparse_topk) result.topk_indices = &in.topk_indices;
+    result.sinks = in.sinks;
     if (key.quantised_query) {
       result.latent_query = &latent_query(key.num_decode_tokens).dequantized;
     }
@@ -136,7 +143,17 @@ class MlaValues {
     result.seq_lens = in.seq_lens;
     result.key_start_loc = in.key_start_loc;
     result.softmax_scale = problem_.attention.scale;
+    if (!in.extra.empty()) borrow(*joined_.get(key.stored, [&] { return join(key); }), result);
     return result;
+  }
+
+  /// The keys of the second cache as a quantised cache holds them.
+  const StoredMlaCache& stored_extra(KvCacheDtype dtype) {
+    return *stored_extra_.get(dtype, [&] {
+      const MlaExtraKeys& extra = inputs().extra;
+      return store_mla_cache(extra.kv_c, extra.k_pe, dtype,
+                             static_cast<float>(problem_.kv_cache.k_scale.at(0)));
+    });
   }
 
   const ReferenceOutput* reference(MlaReferenceKey key) {
@@ -166,7 +183,7 @@ class MlaValues {
   std::optional<ScreenTable> screen(const MlaReferenceKey& key, const ScreenedOutput& output) {
     Screening::Ways ways;
     const MlaReferenceInputs source = sources(key);
-    if (RowScreen::has_latents(source)) {
+    if (RowScreen::has_latents(source) && source.sinks.empty()) {
       ways.on_device = [&](RowScreen& screen) { return screen.compare_latent(source, output); };
     }
     ways.on_cpu = [&](const std::vector<std::int32_t>& of) {
@@ -265,6 +282,27 @@ class MlaValues {
     return cache;
   }
 
+  /// In the place of the requests' own keys; the rows of a sparse case are all decodes, which read
+  /// nothing but these.
+  static void borrow(const JoinedKeys& joined, MlaReferenceInputs& result) {
+    result.kv_c = &joined.kv_c;
+    result.k_pe = &joined.k_pe;
+    result.kv_c_unquantized = nullptr;
+    result.k_pe_unquantized = nullptr;
+    result.topk_indices = &joined.topk_indices;
+    result.seq_lens = joined.seq_lens;
+    result.key_start_loc = joined.key_start_loc;
+  }
+
+  JoinedKeys join(const MlaReferenceKey& key) {
+    const MlaInputs& in = inputs();
+    if (!key.stored) return join_extra_keys(in, {in.kv_c, in.k_pe}, {in.extra.kv_c, in.extra.k_pe});
+    const StoredMlaCache& own = stored(*key.stored);
+    const StoredMlaCache& extra = stored_extra(*key.stored);
+    return join_extra_keys(in, {own.kv_c_dequantized, own.k_pe_dequantized},
+                           {extra.kv_c_dequantized, extra.k_pe_dequantized});
+  }
+
   const std::vector<std::int32_t>& rows() { return screening_.sample(problem_).rows; }
 
   MutantReference mutants_by(const MlaReferenceKey& key, const BlindCase& blind_case) {
@@ -284,7 +322,7 @@ class MlaValues {
       MlaReferenceOptions options;
       options.reference = options_;
       options.form = problem_.mla.ref_form;
-      options.second_form_flops = 0;  // as little as possible: the reference itself is compared
+      options.second_form_flops = 0;  // the reference itself is compared
       return change.rule ? emulate_mla(source, *change.rule, rows, options_)
                          : mla_reference(source, rows, options);
     };
@@ -315,16 +353,20 @@ class MlaValues {
     MlaReferenceOptions options;
     options.reference = options_;
     options.form = problem_.mla.ref_form;
+    if (!compares_forms_) options.second_form_flops = 0;
     return rule ? emulate_mla(source, *rule, of, options_) : mla_reference(source, of, options);
   }
 
   Problem problem_;
   ReferenceOptions options_;
   Screening screening_;
+  bool compares_forms_ = true;
   std::optional<MlaInputs> inputs_;
   std::optional<MlaWeights> weights_;
   std::optional<MlaLatentQuery> latent_query_;
   Memo<KvCacheDtype, StoredMlaCache> stored_;
+  Memo<KvCacheDtype, StoredMlaCache> stored_extra_;
+  Memo<std::optional<KvCacheDtype>, JoinedKeys> joined_;  // with those of the second cache
   /// By rule, too; no rule = the reference itself.
   Memo<std::pair<MlaReferenceKey, std::optional<EmulationRule>>, ReferenceOutput> computed_;
   Memo<MlaReferenceKey, ReferenceOutput> in_float32_;

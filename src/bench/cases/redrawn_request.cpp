@@ -84,6 +84,14 @@ MlaInputs redrawn_request(const MlaInputs& inputs, const JudgedRequest& one, std
   if (!inputs.topk_indices.empty()) {
     alone.topk_indices = slice_rows(inputs.topk_indices, first_row, num_rows);
   }
+  if (!inputs.extra.empty()) {
+    const std::int64_t extra =
+        inputs.extra.kv_c.dim(0) / static_cast<std::int64_t>(inputs.seq_lens.size());
+    alone.extra.kv_c = slice_rows(inputs.extra.kv_c, one.request * extra, extra);
+    alone.extra.k_pe = slice_rows(inputs.extra.k_pe, one.request * extra, extra);
+    alone.extra.lists = slice_lists(inputs.extra.lists, first_row, num_rows);
+  }
+  alone.sinks = inputs.sinks;
   alone.query_start_loc = {0, static_cast<std::int32_t>(num_rows)};
   alone.seq_lens = {inputs.seq_lens[b]};
   alone.key_start_loc = {0, num_keys};

@@ -52,6 +52,10 @@ Problem problem_of_request(const Problem& problem, std::int64_t request) {
   const std::int64_t block_size = problem.kv_cache.block_size;
   alone.kv_cache.manager_block_size.reset();
   alone.kv_cache.num_blocks = (kept.seq_len + block_size - 1) / block_size + 1;
+  for (std::vector<int>* lengths :
+       {&alone.mla.sparse_topk_length, &alone.mla.sparse_extra_topk_length}) {
+    if (lengths->size() > 1) *lengths = {lengths->at(static_cast<std::size_t>(request))};
+  }
   alone.attention.mm_prefix_ranges.clear();
   const auto ranges = problem.attention.mm_prefix_ranges.find(static_cast<int>(request));
   if (ranges != problem.attention.mm_prefix_ranges.end()) {

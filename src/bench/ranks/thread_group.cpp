@@ -215,6 +215,8 @@ void be_rank(const std::shared_ptr<Meeting>& meeting, int rank, const RankWork& 
     meeting->give_up(rank, error.full_message());
   } catch (const std::exception& error) {
     meeting->give_up(rank, error.what());
+  } catch (...) {  // what else a user's library throws: a thread must not end the program
+    meeting->give_up(rank, "an exception of unknown type");
   }
 }
 

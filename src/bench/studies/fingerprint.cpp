@@ -309,7 +309,8 @@ void find_output_rounding(const Problem& problem, const Bench& bench, Fingerprin
     return d == 0 && row < first ? far : 0.0F;
   });
   const auto term = [&](std::int64_t row, std::int64_t d) {
-    return round_to(dtype, static_cast<float>(1 + (37 * d + 11 * (row - first)) % 64 / 32.0));
+    return round_to(dtype, static_cast<float>(
+                               1 + static_cast<double>((37 * d + 11 * (row - first)) % 64) / 32.0));
   };
   fill(inputs.value, RoundingTest::kKeys, [&](std::int64_t row, std::int64_t, std::int64_t d) {
     return row < first ? 0.0F : term(row, d);

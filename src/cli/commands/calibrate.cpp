@@ -133,16 +133,15 @@ RunCommand declare_calibrate(OptionTable& options) {
                .target = &arguments->output});
   options.add({.names = "--checkpoint",
                .value = "DIR",
-               .help =
-                   "Model whose safetensors and configuration the scales of an fp8 cache go into, "
-                   "as compressed-tensors or ModelOpt has them",
+               .help = "Write the scales of an fp8 cache into the safetensors and configuration of "
+                       "this model, in the form of compressed-tensors or ModelOpt",
                .target = &arguments->checkpoint});
   options.add({.names = "--force",
-               .help = "Replace the scale file, or the checkpoint's scales, when there are any",
+               .help = "Replace an existing scale file, or existing scales of the checkpoint",
                .target = &arguments->force});
   options.add({.names = "--method",
                .value = "METHOD",
-               .help = "amax, percentile or mse (on the grid of codes)",
+               .help = "amax, percentile or mse (least squared error of the codes)",
                .target = &arguments->method,
                .shows_default = true,
                .choices = {"amax", "percentile", "mse"}});

@@ -198,12 +198,11 @@ RunCommand declare_compile(OptionTable& options) {
                .target = &arguments->archs});
   add_cache_dir_option(options, "", arguments->cache_dir);
   options.add({.names = "--list",
-               .help = "Name the kernels and compile nothing",
+               .help = "List the kernels without compiling them",
                .target = &arguments->list});
   options.add({.names = "--fail-on-spills",
-               .help =
-                   "Exit with 1 when a kernel spills registers that may not, or has wgmma products "
-                   "that ptxas has serialised",
+               .help = "Exit with 1 if a kernel spills registers although it must not, or if ptxas "
+                       "has serialised its wgmma products",
                .target = &arguments->fail_on_spills});
   add_selection_options(options, arguments->selection);
   add_console_options(options, arguments->console);

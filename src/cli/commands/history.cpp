@@ -315,7 +315,7 @@ RunCommand declare_history(OptionTable& options) {
   for (const HistoryMetric& metric : history_metrics()) metrics.emplace_back(metric.name);
   options.add({.names = "--metric",
                .value = "NAME",
-               .help = "Number that is followed",
+               .help = "Number to follow",
                .target = &command->metric,
                .shows_default = true,
                .choices = metrics});

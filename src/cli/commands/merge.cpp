@@ -145,11 +145,11 @@ RunCommand declare_merge(OptionTable& options) {
                .required = true});
   options.add({.names = "-o,--output",
                .value = "FILE",
-               .help = "The result file to write, with the results of all ('-' is stdout)",
+               .help = "Result file to write, with the results of all parts ('-' is stdout)",
                .target = &command->output,
                .required = true});
   options.add({.names = "--incomplete",
-               .help = "Name parts and results that are missing, and go on",
+               .help = "Merge even if parts or results are missing, and list what is missing",
                .target = &command->incomplete});
   options.add({.names = "--ignore-environment",
                .help = "Merge files of different machines or builds",

@@ -357,7 +357,7 @@ void add_trace_options(OptionTable& options, RunArguments& arguments) {
   options.add({.names = "--trace-set",
                .value = "DIR",
                .help = "Run the workloads and the solutions of a FlashInfer-Trace data set; with "
-                       "SCENARIO, only its solutions are taken",
+                       "SCENARIO, only use its solutions",
                .group = kSelection,
                .target = &arguments.trace_set,
                .repeat = Repeat::kFirst});
@@ -377,16 +377,20 @@ void add_pass_options(OptionTable& options, RunArguments& arguments) {
                .group = kRunning,
                .target = &arguments.passes,
                .numbers = number_between(1, 1000)});
-  options.add({.names = "--resume",
-               .value = "FILE",
-               .help = "Keep the results of this file and its journal, run the rest; also --json",
-               .group = kRunning,
-               .target = &arguments.resume});
-  options.add({.names = "--journal",
-               .value = "FILE",
-               .help = "Write results here as they come; without it FILE.journal beside --json",
-               .group = kRunning,
-               .target = &arguments.journal});
+  options.add(
+      {.names = "--resume",
+       .value = "FILE",
+       .help = "Continue a run: keep the results of this file and its journal, run the rest, and "
+               "write all to it unless --json names another",
+       .group = kRunning,
+       .target = &arguments.resume});
+  options.add(
+      {.names = "--journal",
+       .value = "FILE",
+       .help =
+           "Write each result here as it arrives (default: FILE.journal beside the --json FILE)",
+       .group = kRunning,
+       .target = &arguments.journal});
 }
 
 /// An option of the gate does nothing in a run without a baseline. Why an error: whoever gives one

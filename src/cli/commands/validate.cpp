@@ -53,7 +53,7 @@ RunCommand declare_validate(OptionTable& options) {
                .required = true});
   options.add({.names = "--set",
                .value = "KEY=VALUE",
-               .help = "Override a field first (repeatable)",
+               .help = "Override a field before checking (repeatable)",
                .target = &arguments->selection.set});
   add_plugin_option(options, arguments->selection.plugins);
   return [arguments](const Console& console) { return validate_files(*arguments, console); };

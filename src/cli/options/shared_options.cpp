@@ -30,15 +30,16 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .choices = {"auto", "cpu", "cuda"},
                .takes_others = true,
                .repeat = Repeat::kInOrder});
-  options.add({.names = "--assume-sm",
-               .value = "SM",
-               .help = "Compute capability that backends are judged by on the CPU, e.g. 80 or 9.0",
-               .group = kSelection,
-               .target = &selection.assume_sm,
-               .repeat = Repeat::kInOrder});
+  options.add(
+      {.names = "--assume-sm",
+       .value = "SM",
+       .help = "On the CPU, compute capability that backends are checked against, e.g. 80 or 9.0",
+       .group = kSelection,
+       .target = &selection.assume_sm,
+       .repeat = Repeat::kInOrder});
   options.add({.names = "--assume-num-sms",
                .value = "N",
-               .help = fmt::format("Multiprocessors to divide work among where there is no device "
+               .help = fmt::format("Without a GPU, number of multiprocessors to divide work among "
                                    "(default {})",
                                    kAssumedNumSms),
                .group = kSelection,
@@ -99,7 +100,7 @@ void add_plugin_option(OptionTable& options, std::vector<std::string>& plugins) 
 
 void add_console_options(OptionTable& options, ConsoleOptions& console) {
   options.add({.names = "-q,--quiet",
-               .help = "Nothing on stderr but errors",
+               .help = "Print only errors on stderr",
                .group = kConsole,
                .target = &console.quiet});
   options.add({.names = "-v,--verbose",
@@ -148,7 +149,7 @@ void add_save_options(OptionTable& options, RunOptions& run) {
                .target = &run.save_tensors});
   options.add({.names = "--save",
                .value = "WHEN",
-               .help = "Save tensors of which results: failed, or always (the default)",
+               .help = "Which results to save tensors of: failed, or always (the default)",
                .group = kOutputs,
                .target = &run.save,
                .choices = {"failed", "always"},
@@ -174,7 +175,8 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .target = &run.sample_checks,
                .choices = {"all", "query", "none"}});
   options.add({.names = "--all-edges",
-               .help = "Validate built-in backends at the edges of memory too (docs/verdicts.md)",
+               .help = "Also run built-in backends with their buffers at the edges of memory "
+                       "(docs/verdicts.md)",
                .group = kRunning,
                .target = &run.all_edges,
                .repeat = Repeat::kInOrder});
@@ -220,13 +222,12 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .numbers = positive_number(/*or_zero=*/true),
                .repeat = Repeat::kInOrder});
   add_cache_dir_option(options, kRunning, run.cache_dir);
-  options.add({.names = "--no-cublaslt",
-               .help =
-                   "Multiply with this program's own kernel on a CUDA device, even where cuBLASLt "
-                   "is found",
-               .group = kRunning,
-               .target = &run.no_cublas_lt,
-               .repeat = Repeat::kInOrder});
+  options.add(
+      {.names = "--no-cublaslt",
+       .help = "Use attnbench's own matrix product on a CUDA device, even if cuBLASLt is found",
+       .group = kRunning,
+       .target = &run.no_cublas_lt,
+       .repeat = Repeat::kInOrder});
 }
 
 void add_fault_option(OptionTable& options, RunOptions& run) {

@@ -124,7 +124,7 @@ void check_source(const CalibrationArguments& arguments) {
 /// The tensors that are looked at, and the layers that they belong to.
 void add_source_options(OptionTable& options, CalibrationArguments& arguments) {
   options.add({.names = "SCENARIO",
-               .help = "Scenario whose seeded tensors are taken, or name of a shipped scenario",
+               .help = "Scenario (file or shipped name) whose seeded tensors are used",
                .target = &arguments.scenario});
   options.add({.names = "--tensors",
                .value = "FILE",
@@ -151,7 +151,8 @@ void add_method_options(OptionTable& options, CalibrationArguments& arguments) {
                .choices = formats});
   options.add({.names = "--percentile",
                .value = "P",
-               .help = "Of the magnitudes, for the method of it",
+               .help = "For --method percentile: the percentile of the magnitudes that takes the "
+                       "place of the largest",
                .target = &arguments.percentile,
                .shows_default = true,
                .numbers = number_between(1e-9, 100)});
@@ -163,18 +164,17 @@ void add_method_options(OptionTable& options, CalibrationArguments& arguments) {
                .numbers = positive_number()});
   options.add({.names = "--history",
                .value = "N",
-               .help =
-                   "amax: successive files, or forwards of the scenario, go through a ring of N; "
-                   "without it everything is one observation",
+               .help = "For --method amax: take the maximum over the last N files, or forwards of "
+                       "the scenario, as vLLM's ring does (default: everything is one observation)",
                .target = &arguments.history,
                .numbers = whole_numbers(1, 1'000'000)});
   options.add({.names = "--amax",
                .value = "KIND",
-               .help = "abs, or signed as vLLM has it, which misses large negative values",
+               .help = "abs, or signed as in vLLM, which misses large negative values",
                .target = &arguments.amax,
                .choices = {"abs", "signed"}});
   options.add({.names = "--per-head",
-               .help = "A scale for each KV head of keys and values (kv-cache)",
+               .help = "One scale per KV head for keys and values (kv-cache)",
                .target = &arguments.per_head});
 }
 
@@ -193,19 +193,19 @@ void add_calibration_options(OptionTable& options, CalibrationArguments& argumen
   add_method_options(options, arguments);
   options.add({.names = "--max-rows",
                .value = "N",
-               .help = "Rows of a forward that the attention error is taken over",
+               .help = "Rows of a forward over which the attention error is computed",
                .target = &arguments.max_rows,
                .shows_default = true,
                .numbers = whole_numbers(1, 1'000'000'000)});
-  options.add({.names = "--device",
-               .value = "DEVICE",
-               .help =
-                   "cpu, auto or cuda[:N]: where amax of whole tensors is taken; checked on the "
-                   "CPU",
-               .target = &arguments.device,
-               .shows_default = true,
-               .choices = {"cpu", "auto", "cuda"},
-               .takes_others = true});
+  options.add(
+      {.names = "--device",
+       .value = "DEVICE",
+       .help =
+           "cpu, auto or cuda[:N]: where the amax of whole tensors is computed; the CPU checks it",
+       .target = &arguments.device,
+       .shows_default = true,
+       .choices = {"cpu", "auto", "cuda"},
+       .takes_others = true});
   add_threads_option(options, "", arguments.threads);
   options.add({.names = "--set",
                .value = "KEY=VALUE",
@@ -221,7 +221,7 @@ void add_calibration_options(OptionTable& options, CalibrationArguments& argumen
                .help = "Write the report as JSON (- = standard output)",
                .target = &arguments.json});
   options.add(
-      {.names = "-q,--quiet", .help = "Nothing on stderr but errors", .target = &arguments.quiet});
+      {.names = "-q,--quiet", .help = "Print only errors on stderr", .target = &arguments.quiet});
 }
 
 std::vector<InputPath> tensor_paths(const CalibrationArguments& arguments) {

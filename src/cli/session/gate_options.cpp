@@ -75,7 +75,7 @@ void add_gate_options(OptionTable& options, GateArguments& arguments) {
                .numbers = positive_number(/*or_zero=*/true)});
   options.add({.names = "--accuracy-threshold",
                .value = "SHARE",
-               .help = "Growth of err_ratio or NMSE that counts",
+               .help = "Growth of an error that counts as LESS_ACCURATE",
                .group = kGate,
                .target = &arguments.accuracy_threshold,
                .shows_default = true});
@@ -90,7 +90,7 @@ void add_gate_options(OptionTable& options, GateArguments& arguments) {
                .group = kGate,
                .target = &arguments.known_file});
   options.add({.names = "--ignore-environment",
-               .help = "Take a baseline of another machine or of changed cases",
+               .help = "Accept a baseline from another machine or with changed cases",
                .group = kGate,
                .target = &arguments.ignore_environment});
   options.add({.names = "--lenient",

@@ -197,6 +197,33 @@ Field capture_sizes_field() {
   return field;
 }
 
+Field topk_length_field(std::string key, std::vector<int> MlaSpec::*member) {
+  Field field{.key = std::move(key)};
+  field.set = [member](const Value& value, Problem& problem) -> MaybeMismatch {
+    std::vector<int>& lengths = problem.mla.*member;
+    const auto read = [](const Value& item, int& length) {
+      double number = 0;
+      auto mismatch = read_number(item, {.low = 0, .high = kMaxInt}, true, "", number);
+      length = static_cast<int>(number);
+      return mismatch;
+    };
+    lengths.clear();
+    if (value.is_null()) return std::nullopt;
+    if (value.is_list()) return read_list(value, lengths, read);
+    if (!value.is_int()) {
+      return Mismatch{ErrorKind::kFormat, "null, an integer, or a list of one a request", &value};
+    }
+    return read(value, lengths.emplace_back());
+  };
+  field.get = [member](const Problem& problem) {
+    const std::vector<int>& lengths = problem.mla.*member;
+    if (lengths.empty()) return Value::null();
+    if (lengths.size() == 1) return Value::of(std::int64_t{lengths.front()});
+    return list_of(std::vector<std::int64_t>(lengths.begin(), lengths.end()));
+  };
+  return field;
+}
+
 Field cascade_groups_field() {
   Field field{.key = "cascade.groups"};
   field.set = [](const Value& value, Problem& problem) -> MaybeMismatch {

@@ -29,6 +29,8 @@ Field capture_sizes_field();
 /// mm_encoder.images: [[height, width], ...] in pixels, or null; the loader makes the batch of
 /// them.
 Field images_field();
+/// mla.sparse.topk_length and extra_topk_length: null, one integer, or one for each request.
+Field topk_length_field(std::string key, std::vector<int> MlaSpec::*member);
 /// cascade.groups: [[requests, keys], ...], the prefixes that consecutive requests share.
 Field cascade_groups_field();
 /// mm_encoder.layer_names: the layers whose scales a file holds, in the order in which they run.

@@ -78,6 +78,13 @@ void add_mla(std::vector<Field>& table) {
   table.push_back(real("mla.sparse.valid", AT(mla.sparse_valid), kShare));
   table.push_back(real("mla.sparse.duplicates", AT(mla.sparse_duplicates), kShare));
   table.push_back(enumeration("mla.sparse.indices", AT(mla.sparse_indices)));
+  table.push_back(topk_length_field("mla.sparse.topk_length", &MlaSpec::sparse_topk_length));
+  table.push_back(integer("mla.sparse.extra_topk", AT(mla.sparse_extra_topk), kAtLeastOne, "null"));
+  table.push_back(integer("mla.sparse.extra_keys", AT(mla.sparse_extra_keys), kAtLeastOne, "null"));
+  table.push_back(
+      integer("mla.sparse.extra_block_size", AT(mla.sparse_extra_block_size), kCount, "null"));
+  table.push_back(
+      topk_length_field("mla.sparse.extra_topk_length", &MlaSpec::sparse_extra_topk_length));
   table.push_back(integer("mla.index_n_heads", AT(mla.index_n_heads), kCount));
   table.push_back(boolean("mla.index_ue8m0", AT(mla.index_ue8m0)));
   table.push_back(integer("mla.q_pad_num_heads", AT(mla.q_pad_num_heads), kCount, "null"));

@@ -78,6 +78,13 @@ struct MlaSpec {
   double sparse_valid = 1.0;
   double sparse_duplicates = 0.0;
   SparseIndices sparse_indices = SparseIndices::kRandom;
+  /// Leftmost entries of a list that count: one number, or [B]; empty = all.
+  std::vector<int> sparse_topk_length;
+  /// A second cache, whose keys every row attends to as well, by lists of its own; null = none.
+  std::optional<int> sparse_extra_topk;
+  std::optional<int> sparse_extra_keys;        // of each request
+  std::optional<int> sparse_extra_block_size;  // null = kv_cache.block_size
+  std::vector<int> sparse_extra_topk_length;
   int index_n_heads = 64;   // of the indexer
   bool index_ue8m0 = true;  // scales of its keys are powers of two
   std::optional<int> q_pad_num_heads;

@@ -208,6 +208,14 @@ MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const T
   return cache;
 }
 
+MlaCache make_extra_mla_cache(const Problem& problem, const MlaInputs& inputs,
+                              const Tensor& entries) {
+  MlaInputs keys;
+  keys.kv_c = inputs.extra.kv_c;
+  keys.k_pe = inputs.extra.k_pe;
+  return make_mla_cache(problem_of_extra_keys(problem), keys, entries);
+}
+
 std::string check_mla_cache(const Problem& problem, const Tensor& entries, const MlaCache& before,
                             const Tensor& after) {
   if (after.dtype() != before.data.dtype() || after.size_bytes() != before.data.size_bytes()) {

@@ -35,6 +35,11 @@ void place_entry(const std::byte* entry, std::size_t bytes, std::size_t footer,
 /// small.
 MlaCache make_mla_cache(const Problem& problem, const MlaInputs& inputs, const Tensor& entries);
 
+/// The second cache of a case that has one (semantics §8.9), which no step writes: `entries`
+/// [B * extra_keys, entry_size]; the slot mapping has rows of padding only.
+MlaCache make_extra_mla_cache(const Problem& problem, const MlaInputs& inputs,
+                              const Tensor& entries);
+
 /// `entries` as it was given to make_mla_cache(), `before` what that returned, `after` the cache
 /// that the step left, in the same shape (E-SHAPE). Every live position must hold its entry, every
 /// other byte be as `before`. Empty, or a sentence naming the first difference (rank, request,

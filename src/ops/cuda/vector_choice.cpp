@@ -70,6 +70,8 @@ std::string spec_name(attn::Element element) {
   return "";
 }
 
+std::string spec_flag(bool value) { return value ? "true" : "false"; }
+
 int widest_vector(int most, std::initializer_list<std::int64_t> widths,
                   std::initializer_list<VectorSide> sides) {
   const auto fits = [&](int vector) {

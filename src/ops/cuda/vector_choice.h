@@ -38,6 +38,8 @@ class Alignment {
 int size_of_element(attn::Element element);
 /// "attn::Element::kBF16", as a spec writes it.
 std::string spec_name(attn::Element element);
+/// "true" or "false", as a spec writes it.
+std::string spec_flag(bool value);
 /// "bf16", for the names of kernels.
 std::string short_name(attn::Element element);
 

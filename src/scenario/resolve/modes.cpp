@@ -166,6 +166,10 @@ void check_indexer(const CaseValues& values, const Problem& problem) {
     values.reject(ErrorKind::kConfig, kKey,
                   "expected random with mla.sparse.valid or duplicates, found indexer");
   }
+  if (!problem.mla.sparse_topk_length.empty() || problem.mla.sparse_extra_topk) {
+    values.reject(ErrorKind::kConfig, kKey,
+                  "expected random with mla.sparse.topk_length or extra_topk, found indexer");
+  }
   if (problem.inputs.file) {
     values.reject(ErrorKind::kConfig, kKey,
                   "expected random with inputs.file (which has no indexer), found indexer");
@@ -183,6 +187,45 @@ void check_indexer(const CaseValues& values, const Problem& problem) {
                   "expected at most {} with indexer, found {}", kMostExactHeads,
                   problem.mla.index_n_heads);
   }
+}
+
+/// One number, or one for each request, none beyond the list.
+void check_topk_lengths(const CaseValues& values, std::string_view key,
+                        const std::vector<int>& lengths, int topk, std::size_t num_requests) {
+  if (lengths.size() > 1 && lengths.size() != num_requests) {
+    values.reject(ErrorKind::kShape, key, "expected one integer, or {}, one a request, found {}",
+                  num_requests, lengths.size());
+  }
+  for (const int length : lengths) {
+    if (length <= topk) continue;
+    values.reject(ErrorKind::kValue, key, "expected at most {}, the keys of a list, found {}", topk,
+                  length);
+  }
+}
+
+/// What FlashMLA's sparse kernels take beside the lists (§8.9).
+void check_sparse_operands(const CaseValues& values, const Problem& problem) {
+  const MlaSpec& mla = problem.mla;
+  if (!mla.sparse_topk) return;
+  check_topk_lengths(values, "mla.sparse.topk_length", mla.sparse_topk_length, *mla.sparse_topk,
+                     problem.batch.size());
+  if (!mla.sparse_extra_topk) return;
+  constexpr int kExtraMultiple = 128;
+  if (*mla.sparse_extra_topk % kExtraMultiple != 0) {
+    values.reject(ErrorKind::kConfig, "mla.sparse.extra_topk",
+                  "expected a multiple of {}, found {}", kExtraMultiple, *mla.sparse_extra_topk);
+  }
+  if (!mla.sparse_extra_keys) {
+    values.reject(ErrorKind::kConfig, "mla.sparse.extra_keys",
+                  "expected how many keys a request has in the second cache, found null");
+  }
+  if (problem.inputs.file) {
+    values.reject(ErrorKind::kConfig, "mla.sparse.extra_topk",
+                  "expected null with inputs.file (which has no second cache), found {}",
+                  *mla.sparse_extra_topk);
+  }
+  check_topk_lengths(values, "mla.sparse.extra_topk_length", mla.sparse_extra_topk_length,
+                     *mla.sparse_extra_topk, problem.batch.size());
 }
 
 void check_mla(const CaseValues& values, const Problem& problem) {
@@ -203,6 +246,7 @@ void check_mla(const CaseValues& values, const Problem& problem) {
   }
   check_kv_b_proj(values, mla);
   check_indexer(values, problem);
+  check_sparse_operands(values, problem);
   check_prefill_backend(values, problem);
   check_fp8_prefill(values, problem);
   check_engine(values, problem);

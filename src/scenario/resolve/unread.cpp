@@ -157,6 +157,15 @@ void add_mla(std::vector<ReadRule>& rules) {
   for (const char* key : {"mla.sparse.valid", "mla.sparse.duplicates"}) {
     rules.push_back({key, is_sparse, "attention.type mla and mla.sparse_topk", "mla.sparse_topk"});
   }
+  rules.push_back({"mla.sparse.topk_length", is_sparse, "attention.type mla and mla.sparse_topk",
+                   "mla.sparse_topk"});
+  rules.push_back({"mla.sparse.extra_topk", is_sparse, "attention.type mla and mla.sparse_topk",
+                   "mla.sparse_topk"});
+  for (const char* key :
+       {"mla.sparse.extra_keys", "mla.sparse.extra_block_size", "mla.sparse.extra_topk_length"}) {
+    rules.push_back({key, [](const Problem& p) { return is_sparse(p) && p.mla.sparse_extra_topk; },
+                     "mla.sparse.extra_topk", "mla.sparse.extra_topk"});
+  }
   rules.push_back({"mla.sparse.indices", is_sparse, "attention.type mla and mla.sparse_topk",
                    "mla.sparse_topk"});
   rules.push_back({"mla.index_n_heads",

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/cuda/testing/emulated_hopper_testing.h"
+#include "ops/cuda/testing/emulated_runs_testing.h"
 
 #include "kernels/attention/hopper/prefill.cuh"
 #include "ops/cuda/attention/hopper_cases_testing.h"
@@ -47,29 +47,34 @@ inline std::string text(int value) { return std::to_string(value); }
 /// As a spec writes them, in its order.
 template <class Config>
 std::vector<std::string> constants_of(const attn::AttendParams& params) {
-  return {std::to_string(static_cast<int>(Config::kQuery)),
-          std::to_string(static_cast<int>(Config::kKeyValue)),
-          std::to_string(static_cast<int>(Config::kOutput)),
-          std::to_string(static_cast<int>(Config::kInt8Value)),
-          text(Config::kHeadSize),
-          text(Config::kVHeadSize),
-          text(Config::kBlockSize),
-          text(Config::kRoundDequantized),
-          text(Config::kPromote),
-          text(Config::kConsumers),
-          text(Config::kTileN),
-          text(Config::kStages),
-          text(Config::kLine),
-          text(Config::kPingPong),
-          text(Config::kPersistent),
-          text(Config::kAhead),
-          text(Config::kFixedBase),
-          text(Config::kLeft),
-          text(Config::kRanges),
-          text(Config::kWideStores),
-          std::to_string(static_cast<int>(params.score.alibi)),
-          text(Config::kSoftCap),
-          text(Config::kScaleFirst)};
+  std::vector<std::string> constants = {std::to_string(static_cast<int>(Config::kQuery)),
+                                        std::to_string(static_cast<int>(Config::kKeyValue)),
+                                        std::to_string(static_cast<int>(Config::kOutput)),
+                                        std::to_string(static_cast<int>(Config::kInt8Value)),
+                                        text(Config::kHeadSize),
+                                        text(Config::kVHeadSize),
+                                        text(Config::kBlockSize),
+                                        text(Config::kRoundDequantized),
+                                        text(Config::kPromote),
+                                        text(Config::kConsumers),
+                                        text(Config::kTileN),
+                                        text(Config::kStages),
+                                        text(Config::kLine),
+                                        text(Config::kPingPong),
+                                        text(Config::kPersistent),
+                                        text(Config::kAhead),
+                                        text(Config::kFixedBase),
+                                        text(Config::kLeft),
+                                        text(Config::kRanges),
+                                        text(Config::kWideStores),
+                                        std::to_string(static_cast<int>(params.score.alibi)),
+                                        text(Config::kSoftCap),
+                                        text(Config::kScaleFirst)};
+  if constexpr (attn::has_tile_list<Config>()) {
+    constants.push_back(text(true));
+    constants.push_back(text(attn::has_parts<Config>()));
+  }
+  return constants;
 }
 inline std::vector<std::string> constants_of(const KernelSpec& spec,
                                              const attn::AttendParams& params) {
@@ -130,6 +135,33 @@ class SpecialValues final : public ForwardingOps {
   }
 };
 
+/// Runs the roles of the kernel that `kernel` names, as often as `grid_x` says, with the maps of
+/// `plan`; one of `grid` and `list` says which tiles there are. Returns how many CTAs ran.
+template <class Config>
+int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
+                    const AttendKernel& kernel, std::int64_t grid_x, const attn::HopperGrid& grid,
+                    const attn::Int8CacheWriteParams* save, const attn::TileListParams* list) {
+  using Shape = attn::HopperShape<Config>;
+  REQUIRE(constants_of(kernel.spec, params) == constants_of<Config>(params));
+  REQUIRE(kernel.threads == Shape::kThreads);
+  const TensorMap key_map = hopper_key_map(params, plan);
+  const TensorMap value_map = hopper_value_map(params, plan);
+  const TensorMap query_map = plan.tile.ahead ? hopper_query_map(params) : key_map;
+  const attn::TensorMap keys = emulated_map(key_map);
+  const attn::TensorMap values = emulated_map(value_map);
+  const attn::TensorMap queries = emulated_map(query_map);
+  gridDim.x = static_cast<unsigned>(grid_x);
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
+    run_emulated_cta(Shape::kThreads, kernel.shared_bytes, [&] {
+      const Shape shape{params, grid, running_cta->shared(), 0, save, list};
+      if (threadIdx.x == 0) shape.init_barriers();
+      __syncthreads();
+      attn::run_hopper_roles<Config>(shape, keys, values, queries);
+    });
+  }
+  return static_cast<int>(gridDim.x);
+}
+
 /// attend() by emulated CTAs, everything else by the CPU.
 template <class Config>
 class EmulatedOps final : public ForwardingOps {
@@ -140,36 +172,13 @@ class EmulatedOps final : public ForwardingOps {
                  (Config::kAhead ? "ahead=1" : "ahead=0")) {}
 
   void attend(const attn::AttendParams& params) override {
-    using Shape = attn::HopperShape<Config>;
     const Target target = target_of_sm(90);
     REQUIRE(hopper_prefill_misfit(target, params) == "");
     const HopperPlan plan = hopper_plan(params, options_);
-    const AttendKernel kernel = hopper_prefill_kernel(params, plan);
-    REQUIRE(constants_of(kernel.spec, params) == constants_of<Config>(params));
-    REQUIRE(kernel.threads == Shape::kThreads);
-    const TensorMap key_map = hopper_key_map(params, plan);
-    const TensorMap value_map = hopper_value_map(params, plan);
-    const attn::TensorMap keys = emulated_map(key_map);
-    const attn::TensorMap values = emulated_map(value_map);
-    const TensorMap query_map = plan.tile.ahead ? hopper_query_map(params) : key_map;
-    const attn::TensorMap queries = emulated_map(query_map);
-    const attn::HopperGrid grid = hopper_grid(params, plan);
-    gridDim.x = static_cast<unsigned>(hopper_shape(target, params, plan).grid_x);
-    if (Config::kPersistent) gridDim.x = std::min(gridDim.x, 2u);  // several items a CTA
-    for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
-      EmulatedCta cta(Shape::kThreads, static_cast<std::size_t>(kernel.shared_bytes));
-      EmulatedHopper hopper;
-      running_hopper = &hopper;
-      std::memset(cta.shared(), 0xFF, static_cast<std::size_t>(kernel.shared_bytes));
-      cta.run([&] {
-        const Shape shape{params, grid, cta.shared(), 0, save_};
-        if (threadIdx.x == 0) shape.init_barriers();
-        __syncthreads();
-        attn::run_hopper_roles<Config>(shape, keys, values, queries);
-      });
-      CHECK_FALSE(hopper.has_open_work());
-      ++num_ctas;
-    }
+    std::int64_t grid_x = hopper_shape(target, params, plan).grid_x;
+    if (Config::kPersistent) grid_x = std::min<std::int64_t>(grid_x, 2);  // several items a CTA
+    num_ctas += run_hopper_ctas<Config>(params, plan, hopper_prefill_kernel(params, plan), grid_x,
+                                        hopper_grid(params, plan), save_, nullptr);
   }
   /// By producers, as hopper_prefill_saving does.
   void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
@@ -184,36 +193,6 @@ class EmulatedOps final : public ForwardingOps {
   std::string options_;
   const attn::Int8CacheWriteParams* save_ = nullptr;
 };
-
-inline bool close_enough(double a, double b, double tolerance) {
-  if (std::isnan(a) || std::isnan(b)) return std::isnan(a) && std::isnan(b);
-  if (std::isinf(a) || std::isinf(b)) return a == b;
-  return std::fabs(a - b) <= tolerance / 2 + tolerance * (1e-2 + std::fabs(b));
-}
-
-/// Every element is as near as `tolerance` says.
-inline void check_same(const std::vector<Tensor>& actual, const std::vector<Tensor>& expected,
-                       double tolerance) {
-  REQUIRE(actual.size() == expected.size());
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    CAPTURE(i);
-    std::int64_t wrong = 0;
-    std::int64_t at = -1;
-    for (std::int64_t j = 0; j < expected[i].num_elements(); ++j) {
-      if (close_enough(static_cast<double>(actual[i].at(j)), static_cast<double>(expected[i].at(j)),
-                       tolerance)) {
-        continue;
-      }
-      if (wrong++ == 0) at = j;
-    }
-    CAPTURE(at);
-    if (at >= 0) {
-      CAPTURE(actual[i].at(at));
-      CAPTURE(expected[i].at(at));
-      CHECK(wrong == 0);
-    }
-  }
-}
 
 /// The case gives by Config's kernel what it gives on the CPU.
 template <class Config>

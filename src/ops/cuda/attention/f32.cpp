@@ -94,21 +94,20 @@ AttendKernel f32_kernel(const attn::AttendParams& params, const std::string& ent
   AttendKernel kernel;
   kernel.spec.source = "attention/f32.cuh";
   kernel.spec.function = "attn::" + entry;
-  kernel.spec.constants = {
-      {"attn::Element kQuery", spec_name(params.query_element)},
-      {"attn::Element kKeyValue", spec_name(kv.element)},
-      {"attn::Element kOutput", spec_name(params.output_element)},
-      {"int kHeadSize", std::to_string(params.head_size)},
-      {"int kVHeadSize", std::to_string(params.v_head_size)},
-      {"bool kPaged", paged ? "true" : "false"},
-      {"attn::Alibi kAlibi", alibi_constant(params.score.alibi)},
-      {"bool kSoftCap", params.score.soft_cap > 0.0f ? "true" : "false"},
-      {"bool kTokenHeadScales", paged && kv.key_scales != nullptr ? "true" : "false"},
-      {"int kQueryVector", std::to_string(query_vector(params))},
-      {"int kKeyVector", std::to_string(keys)},
-      {"int kValueVector", std::to_string(values)},
-      {"int kRowsPerThread", std::to_string(rows_per_thread)},
-      {"int kMinCtas", two_ctas ? "2" : "1"}};
+  kernel.spec.constants = {{"attn::Element kQuery", spec_name(params.query_element)},
+                           {"attn::Element kKeyValue", spec_name(kv.element)},
+                           {"attn::Element kOutput", spec_name(params.output_element)},
+                           {"int kHeadSize", std::to_string(params.head_size)},
+                           {"int kVHeadSize", std::to_string(params.v_head_size)},
+                           {"bool kPaged", spec_flag(paged)},
+                           {"attn::Alibi kAlibi", alibi_constant(params.score.alibi)},
+                           {"bool kSoftCap", spec_flag(params.score.soft_cap > 0.0f)},
+                           {"bool kTokenHeadScales", spec_flag(paged && kv.key_scales != nullptr)},
+                           {"int kQueryVector", std::to_string(query_vector(params))},
+                           {"int kKeyVector", std::to_string(keys)},
+                           {"int kValueVector", std::to_string(values)},
+                           {"int kRowsPerThread", std::to_string(rows_per_thread)},
+                           {"int kMinCtas", two_ctas ? "2" : "1"}};
   // A few registers too few are less of a loss than half the threads: 52 bytes of splits were seen.
   const int spill_bytes = entry == "f32_splits" ? 56 : 16;
   kernel.spec.allowed_spill_bytes = two_ctas && rows_per_thread == 4 ? spill_bytes : 0;

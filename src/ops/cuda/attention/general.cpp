@@ -46,15 +46,12 @@ struct Choice {
   int rows() const { return tile.row_blocks * 16; }
 };
 
-bool is_16_bit(Element element) { return element == Element::kBF16 || element == Element::kF16; }
-/// Whether scores are products of int8 codes, each with a scale; has_codes() is about the cache
-/// only.
-bool is_int8(const attn::AttendParams& p) { return p.int8.query_scale != nullptr; }
-bool has_codes(const attn::AttendParams& p) { return size_of_element(p.kv.element) == 1; }
+/// Of the cache; has_int8_scores() is about products.
+bool has_codes(const attn::AttendParams& p) { return key_bytes(p) == 1; }
 
 /// The element in which queries and keys are multiplied exactly: f32 where no other one holds both.
 Element score_operand(const attn::AttendParams& p, bool packed_mla) {
-  if (is_int8(p)) return Element::kI8;
+  if (has_int8_scores(p)) return Element::kI8;
   const Element query = p.query_element;
   if (packed_mla) return query == Element::kBF16 ? query : Element::kF32;
   if (is_16_bit(query) && (has_codes(p) || p.kv.element == query)) return query;
@@ -95,11 +92,11 @@ void choose_tile(const Target& target, Choice& c) {
 /// Why there is no kernel for the combination of elements.
 std::string elements_misfit(const attn::AttendParams& p, bool packed_mla) {
   const bool ragged = p.kv.block_table == nullptr && p.kv.kv_start_loc != nullptr;
-  if (ragged && (is_int8(p) || p.kv.key_scales != nullptr)) {
+  if (ragged && (has_int8_scores(p) || p.kv.key_scales != nullptr)) {
     return "attend of ragged keys with a scale each has no CUDA kernel yet";
   }
   if (p.kv.coding != attn::KvCoding::kElements) {
-    if (ragged || is_int8(p)) return "attend of ragged 4-bit keys has no CUDA kernel yet";
+    if (ragged || has_int8_scores(p)) return "attend of ragged 4-bit keys has no CUDA kernel yet";
     const int bytes = Alignment()
                           .pointer(p.kv.key)
                           .pointer(p.kv.value)
@@ -111,7 +108,7 @@ std::string elements_misfit(const attn::AttendParams& p, bool packed_mla) {
       return fmt::format("4-bit keys lie on multiples of {} bytes, 4 are needed", bytes);
   }
   const bool int8_query = p.query_element == Element::kI8;
-  if (int8_query != is_int8(p) || (is_int8(p) && p.kv.element != Element::kI8)) {
+  if (int8_query != has_int8_scores(p) || (has_int8_scores(p) && p.kv.element != Element::kI8)) {
     return fmt::format("attend of {} queries and {} keys has no CUDA kernel yet",
                        short_name(p.query_element), short_name(p.kv.element));
   }
@@ -130,9 +127,9 @@ Choice choose(const Target& target, const attn::AttendParams& p, const attn::Spa
   c.misfit = elements_misfit(p, c.is_packed_mla());
   if (!c.misfit.empty()) return c;
   c.score = score_operand(p, c.is_packed_mla());
-  c.value = is_int8(p) ? p.int8.value_element : p.kv.element;
+  c.value = value_element(p);
   c.probability = probability_operand(p, c.score);
-  c.value_in_key = !is_int8(p) && p.kv.key == p.kv.value && p.v_head_size <= p.head_size &&
+  c.value_in_key = !has_int8_scores(p) && p.kv.key == p.kv.value && p.v_head_size <= p.head_size &&
                    p.kv.token_stride_key == p.kv.token_stride_value &&
                    p.kv.head_stride_key == p.kv.head_stride_value &&
                    (p.kv.round_dequantized == 0 || p.kv.k_scale == p.kv.v_scale);
@@ -156,8 +153,6 @@ int cache_vector(const attn::AttendParams& p, const void* data, Element element,
   if (p.kv.kv_start_loc == nullptr) side.alignment.stride(p.kv.block_stride, element);
   return widest_vector(16 / size_of_element(element), {width}, {side});
 }
-
-std::string flag(bool value) { return value ? "true" : "false"; }
 
 std::string coding_constant(attn::KvCoding coding) {
   switch (coding) {
@@ -190,7 +185,7 @@ std::string keys_name(const Choice& c) {
 KernelSpec general_spec(const Choice& c, const std::string& entry) {
   const attn::AttendParams& p = c.params;
   const attn::KvParams& kv = p.kv;
-  const bool codes = has_codes(p) && !is_int8(p);
+  const bool codes = has_codes(p) && !has_int8_scores(p);
   KernelSpec spec;
   spec.source = "attention/general.cuh";
   spec.function = "attn::" + entry;
@@ -211,15 +206,15 @@ KernelSpec general_spec(const Choice& c, const std::string& entry) {
                                                      kv.head_stride_key, p.head_size))},
       {"int kValueVector", std::to_string(cache_vector(p, kv.value, c.value, kv.token_stride_value,
                                                        kv.head_stride_value, p.v_head_size))},
-      {"bool kSparse", flag(c.sparse != nullptr)},
-      {"bool kDsMla", flag(c.is_ds_mla())},
-      {"bool kModel1", flag(c.is_model1())},
-      {"bool kValueInKey", flag(c.value_in_key)},
+      {"bool kSparse", spec_flag(c.sparse != nullptr)},
+      {"bool kDsMla", spec_flag(c.is_ds_mla())},
+      {"bool kModel1", spec_flag(c.is_model1())},
+      {"bool kValueInKey", spec_flag(c.value_in_key)},
       {"attn::Alibi kAlibi", alibi_constant(p.score.alibi)},
-      {"bool kSoftCap", flag(p.score.soft_cap > 0.0f)},
-      {"bool kTokenHeadScales", flag(codes && kv.key_scales != nullptr)},
-      {"bool kRoundDequantized", flag(codes && kv.round_dequantized != 0)},
-      {"bool kE4M3Probability", flag(p.e4m3_probability != 0)},
+      {"bool kSoftCap", spec_flag(p.score.soft_cap > 0.0f)},
+      {"bool kTokenHeadScales", spec_flag(codes && kv.key_scales != nullptr)},
+      {"bool kRoundDequantized", spec_flag(codes && kv.round_dequantized != 0)},
+      {"bool kE4M3Probability", spec_flag(p.e4m3_probability != 0)},
       {"attn::KvCoding kCoding", coding_constant(kv.coding)}};
   // The loop over a part's requests leaves the output of 512 columns no room.
   const bool is_plan = entry == "general_plan" || entry == "general_sparse_plan";
@@ -300,6 +295,9 @@ attn::AttendParams kernel_params(const AttendCall& call) {
 }
 
 std::string general_misfit(const Target& target, const AttendCall& call) {
+  if (call.operation == AttendOperation::kTiles) {
+    return fmt::format("it has no form of {}", operation_name(call.operation));
+  }
   const attn::AttendParams p = kernel_params(call);
   return choose(target, p, call.sparse).misfit;
 }
@@ -323,6 +321,8 @@ void launch_general(Launcher& launcher, const AttendCall& call) {
       return queue("general_sparse", general_shape(c, 1), *call.sparse);
     case AttendOperation::kSparsePlan:
       return queue("general_sparse_plan", plan_shape(c, *call.plan), *call.sparse, *call.plan);
+    case AttendOperation::kTiles:
+      return;  // general_misfit()
   }
 }
 

@@ -33,12 +33,11 @@ const char* gathered_entry(AttendOperation operation) {
     case AttendOperation::kSparsePlan:
       return "gathered_sparse_plan";
     case AttendOperation::kSegments:
+    case AttendOperation::kTiles:
       return nullptr;
   }
   return nullptr;
 }
-
-bool is_16_bit(Element element) { return element == Element::kBF16 || element == Element::kF16; }
 
 /// How the entries of a call look; those of dense decodes are codes, or no business of this kernel.
 MlaEntry format_of(const AttendCall& call) {
@@ -232,12 +231,12 @@ KernelSpec gathered_spec(const AttendCall& call, const GatheredOptions& options)
                     {"attn::Element kQuery", spec_name(p.query_element)},
                     {"attn::Element kOutput", spec_name(p.output_element)},
                     {"attn::MlaEntry kFormat", "attn::MlaEntry::" + format_name(format)},
-                    {"bool kListed", call.sparse != nullptr ? "true" : "false"},
-                    {"bool kRounded", is_rounded(call) ? "true" : "false"},
+                    {"bool kListed", spec_flag(call.sparse != nullptr)},
+                    {"bool kRounded", spec_flag(is_rounded(call))},
                     {"int kQueryBox", std::to_string(box)},
-                    {"bool kByPieces", is_copied(format) && options.by_pieces ? "true" : "false"},
-                    {"bool kFences", options.fences ? "true" : "false"},
-                    {"bool kFew", few ? "true" : "false"}};
+                    {"bool kByPieces", spec_flag(is_copied(format) && options.by_pieces)},
+                    {"bool kFences", spec_flag(options.fences)},
+                    {"bool kFew", spec_flag(few)}};
   // What the warps that convert know of a pair of tiles makes room for the codes under way.
   spec.allowed_spill_bytes = attn::is_copied(format) || few ? 0 : 256;
   spec.name = fmt::format("{} {} over {} to {}, query boxes of {}{}", entry,
@@ -291,7 +290,8 @@ void launch_gathered(Launcher& launcher, const AttendCall& call) {
     case AttendOperation::kSparsePlan:
       return launch(launcher, spec, shape, p, *call.sparse, *call.plan, queries);
     case AttendOperation::kSegments:
-      return;
+    case AttendOperation::kTiles:
+      return;  // gathered_misfit()
   }
 }
 

@@ -30,9 +30,7 @@ const char* latent_entry(AttendOperation operation) {
 }
 
 std::string elements_misfit(const attn::AttendParams& p) {
-  const bool is_16_bit =
-      p.query_element == attn::Element::kBF16 || p.query_element == attn::Element::kF16;
-  if (!is_16_bit || p.kv.element != p.query_element) {
+  if (!is_16_bit(p.query_element) || p.kv.element != p.query_element) {
     return fmt::format("{} queries over {} entries: it multiplies bf16 or f16 of one type",
                        short_name(p.query_element), short_name(p.kv.element));
   }

@@ -1,59 +1,40 @@
-// The candidate of kernels/attention/hopper: what it takes, which tile a problem gets and why, and
-// the boxes by which the copy engine brings its keys. Pure functions of the parameters and of what
-// was asked for by name, so that choices are tested, and printed by `explain`, without a GPU.
+// The candidate of kernels/attention/hopper: what it takes, its spec and launch, and the boxes by
+// which the copy engine brings its keys, given a plan (hopper_plan.h). Pure functions of the
+// parameters, as those of the plan.
 #pragma once
 
 #include <string>
-#include <string_view>
 
 #include "gpu/tensor_map.h"
-#include "ops/cuda/attention/spec.h"
+#include "ops/cuda/attention/hopper_plan.h"
 
-#include "kernels/attention/hopper/layout.cuh"
 #include "kernels/attention/hopper/schedule.cuh"
 
 namespace attnbench::cuda {
 
-/// How the kernel goes about a problem.
-struct HopperPlan {
-  attn::HopperTile tile{};
-  bool ping_pong = false;   // warpgroups take turns at the tensor cores
-  bool persistent = false;  // attn::hopper_ctas() a multiprocessor, each with a row tile a round;
-                            // else one CTA each
-  bool fixed_base = false;  // shared memory is taken to start at attn::kFirstSharedAddress
-  int promote = 0;          // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
-  int group = 1;            // attn::HopperGrid
-  bool reverse = false;
-  std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
-
-  /// Whether a CTA goes through several row tiles.
-  bool stays() const { return persistent || tile.ahead; }
-  int tile_rows() const { return tile.consumers * attn::kConsumerRows; }
-};
-
-/// Whether a forced kernel's name asks for a tuning of this one,
-/// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70 is not a multiple of
-/// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
-/// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
-/// persistent), fixed_base, reverse (0, 1), group (from 1) and, of e4m3 products with values of up
-/// to 128 columns, promote (1 to 16 tiles).
-std::string hopper_options_misfit(std::string_view options);
-
-/// The plan of a problem that fits; `options` as above, without the name, override it.
-HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options = {});
-
-/// Why the kernel cannot do it; empty where it can.
+/// Why the kernel cannot do it, of a whole attention without options ("compute capability 8.0: its
+/// instructions are those of 9.0"); empty where it can: 16 bits of one type, e4m3, int8 scores over
+/// pages, or e4m3 keys beside 16-bit queries; head sizes of 32 to 256; blocks of multiples of 16
+/// keys; rows on multiples of 16 bytes.
 std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams& params);
 
+/// Constants, threads and shared memory (bytes) of the plan's kernel.
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan);
+
+/// How many row tiles there are, and in which order CTAs take them: the plan's group of units at a
+/// time, so that their keys stay in the L2.
 attn::HopperGrid hopper_grid(const attn::AttendParams& params, const HopperPlan& plan);
+
+/// A CTA for each row tile of every request and KV head; where the plan stays, no more of them than
+/// the target has places for.
 LaunchShape hopper_shape(const Target& target, const attn::AttendParams& params,
                          const HopperPlan& plan);
 
-/// Boxes of attn::box_rows() keys or values; dimensions as of attn::hopper_prefill.
+/// Boxes of attn::box_rows() keys or values; dimensions as of attn::hopper_prefill. Rows and pages
+/// are not counted, since the host does not know how many a cache has.
 TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& plan);
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan);
-/// Boxes of 64 packed rows, where the plan works ahead.
+/// Boxes of 64 packed rows of 16-bit queries, where the plan works ahead.
 TensorMap hopper_query_map(const attn::AttendParams& params);
 
 }  // namespace attnbench::cuda

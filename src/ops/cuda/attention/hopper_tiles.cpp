@@ -12,13 +12,10 @@ constexpr int kMostStages = 4;
 
 /// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
 int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead) {
-  const bool scales_first = params.score.soft_cap > 0.0f ||
-                            params.score.alibi != attn::Alibi::kNone ||
-                            !(params.score.softmax_scale > 0.0f);
   const int columns = params.head_size;
   const int v_columns = params.v_head_size;
   if (consumers == 2) return columns <= 128 && v_columns <= 128 ? 128 : 64;
-  if (columns <= 64 && v_columns <= 64) return scales_first || ahead ? 96 : 128;
+  if (columns <= 64 && v_columns <= 64) return scales_first(params) || ahead ? 96 : 128;
   return columns <= 128 && v_columns <= 96 ? 96 : 80;
 }
 
@@ -91,7 +88,7 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
 
 std::string hopper_tiles_misfit(const Target& target, const attn::AttendParams& params,
                                 const attn::TileListParams& list) {
-  if (params.kv.block_table == nullptr) return "ragged keys: a list names pages";
+  if (!is_paged(params)) return "ragged keys: a list names pages";
   if (params.score.mm_ranges != nullptr) {
     return "bidirectional ranges, which reach past the keys of a tile";
   }
@@ -122,7 +119,7 @@ AttendKernel hopper_tiles_kernel(const attn::AttendParams& params, const attn::T
   kernel.spec.source = "attention/hopper/tiles.cuh";
   kernel.spec.function = "attn::hopper_tiles";
   kernel.spec.constants.emplace_back("bool kTileList", "true");
-  kernel.spec.constants.emplace_back("bool kParts", has_parts ? "true" : "false");
+  kernel.spec.constants.emplace_back("bool kParts", spec_flag(has_parts));
   // Three consumers hold O, S and P to the last register: 4 bytes were seen.
   if (!plan.stays()) kernel.spec.allowed_spill_bytes += 8;
   kernel.spec.name =

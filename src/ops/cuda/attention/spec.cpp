@@ -48,15 +48,8 @@ constexpr std::array kTokenHeadPrefillTiles = {PrefillTile{128, 1, 4, 1, 64, 2},
 
 constexpr int kDecodeRows = 16;
 
-/// Facts of a problem that choices go by.
-bool is_paged(const attn::AttendParams& params) { return params.kv.block_table != nullptr; }
 bool has_token_head_scales(const attn::AttendParams& params) {
   return params.kv.key_scales != nullptr;
-}
-int key_bytes(const attn::AttendParams& params) { return size_of_element(params.kv.element); }
-
-bool is_16_bit(attn::Element element) {
-  return element == attn::Element::kBF16 || element == attn::Element::kF16;
 }
 
 /// What every row of K and V starts on a multiple of, and is one of.
@@ -100,15 +93,12 @@ std::string alibi_name(attn::Alibi alibi) {
   return "";
 }
 
-std::string flag(bool value) { return value ? "true" : "false"; }
-
 using Constants = std::vector<std::pair<std::string, std::string>>;
 
 /// What prefill and decode are both specialised to.
 Constants problem_constants(const attn::AttendParams& params) {
   const attn::ScoreParams& score = params.score;
   const bool soft_cap = score.soft_cap > 0.0f;
-  const bool alibi = score.alibi != attn::Alibi::kNone;
   const bool codes = key_bytes(params) == 1;
   return {
       {"attn::Element kQuery", spec_name(params.query_element)},
@@ -120,11 +110,11 @@ Constants problem_constants(const attn::AttendParams& params) {
       {"int kCopyBytes", std::to_string(copy_bytes(params))},
       {"int kQueryCopyBytes", std::to_string(query_copy_bytes(params))},
       {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
-      {"bool kSoftCap", flag(soft_cap)},
+      {"bool kSoftCap", spec_flag(soft_cap)},
       // Why the sign: the maximum of scaled scores is the scaled maximum for positive scales only.
-      {"bool kScaleFirst", flag(soft_cap || alibi || !(score.softmax_scale > 0.0f))},
-      {"bool kTokenHeadScales", flag(codes && has_token_head_scales(params))},
-      {"bool kRoundDequantized", flag(codes && params.kv.round_dequantized != 0)},
+      {"bool kScaleFirst", spec_flag(scales_first(params))},
+      {"bool kTokenHeadScales", spec_flag(codes && has_token_head_scales(params))},
+      {"bool kRoundDequantized", spec_flag(codes && params.kv.round_dequantized != 0)},
   };
 }
 
@@ -278,6 +268,28 @@ std::string tiled_head_misfit(int size) {
 }
 
 }  // namespace
+
+bool is_paged(const attn::AttendParams& params) { return params.kv.block_table != nullptr; }
+
+bool is_16_bit(attn::Element element) {
+  return element == attn::Element::kBF16 || element == attn::Element::kF16;
+}
+
+int key_bytes(const attn::AttendParams& params) { return size_of_element(params.kv.element); }
+
+bool has_int8_scores(const attn::AttendParams& params) {
+  return params.int8.query_scale != nullptr;
+}
+
+attn::Element value_element(const attn::AttendParams& params) {
+  return has_int8_scores(params) ? params.int8.value_element : params.kv.element;
+}
+
+bool scales_first(const attn::AttendParams& params) {
+  const attn::ScoreParams& score = params.score;
+  return score.soft_cap > 0.0f || score.alibi != attn::Alibi::kNone ||
+         !(score.softmax_scale > 0.0f);
+}
 
 std::string alibi_constant(attn::Alibi alibi) {
   return fmt::format("attn::Alibi::{}", alibi_name(alibi));
@@ -448,8 +460,8 @@ AttendKernel decode_kernel(const Target& target, const attn::AttendParams& param
   kernel.spec.function = "attn::" + form.entry;
   kernel.spec.constants = problem_constants(params);
   kernel.spec.constants.insert(kernel.spec.constants.end(),
-                               {{"bool kCells", flag(has_cells(params))},
-                                {"bool kTransposed", flag(has_half_tiles(params))},
+                               {{"bool kCells", spec_flag(has_cells(params))},
+                                {"bool kTransposed", spec_flag(has_half_tiles(params))},
                                 {"int kWarps", std::to_string(tile.warps)},
                                 {"int kRowWarps", std::to_string(tile.row_warps)},
                                 {"int kRowBlocks", "1"},

@@ -35,6 +35,20 @@ std::string tiled_misfit(const attn::AttendParams& params);
 std::string prefill_tile_misfit(const Target& target, const attn::AttendParams& params);
 std::string decode_tile_misfit(const Target& target, const attn::AttendParams& params);
 
+// Facts of a problem that choices go by.
+
+bool is_paged(const attn::AttendParams& params);
+/// bf16 or f16.
+bool is_16_bit(attn::Element element);
+/// Bytes of a stored element of keys.
+int key_bytes(const attn::AttendParams& params);
+/// Scores of int8 codes with scales of their own (semantics §11.4).
+bool has_int8_scores(const attn::AttendParams& params);
+attn::Element value_element(const attn::AttendParams& params);
+/// Whether scores are brought to log2 units before their maximum. Why the sign: the maximum of
+/// scaled scores is the scaled maximum for positive scales only.
+bool scales_first(const attn::AttendParams& params);
+
 /// "attn::Alibi::kNone", as a spec writes it.
 std::string alibi_constant(attn::Alibi alibi);
 /// What the kernels of a problem are called, after their entry: " d128 bf16 paged 16 soft cap".

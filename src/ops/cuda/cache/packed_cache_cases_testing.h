@@ -109,7 +109,7 @@ inline Tensor drawn_pages(const PackedPages& pages) {
       const float scale = 0.125f * static_cast<float>(1 + random() % 8);
       attn::u32 bits = 0;
       std::memcpy(&bits, &scale, sizeof bits);
-      bits |= random() & 15u;
+      bits |= static_cast<attn::u32>(random() & 15u);
       std::memcpy(first + cell * (pages.codes + 4) + pages.codes, &bits, sizeof bits);
     }
   }

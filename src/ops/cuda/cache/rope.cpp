@@ -36,7 +36,7 @@ KernelSpec rope_spec(const attn::RopeParams& p, int vector) {
   spec.function = "attn::rope";
   spec.constants = {{"attn::Element kElement", spec_name(p.element)},
                     {"attn::Element kAngles", spec_name(p.cache_element)},
-                    {"bool kNeox", p.is_neox != 0 ? "true" : "false"},
+                    {"bool kNeox", spec_flag(p.is_neox != 0)},
                     {"int kVector", std::to_string(vector)}};
   spec.name = std::string("rope ") + (p.is_neox != 0 ? "neox " : "gptj ") + short_name(p.element) +
               " x" + std::to_string(vector);

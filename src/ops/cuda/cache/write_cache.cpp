@@ -164,8 +164,8 @@ void write_token_heads(Launcher& launcher, const attn::CacheWriteParams& p, int 
                     {"int kVector", std::to_string(by.vector)},
                     {"int kLanes", std::to_string(by.lanes)},
                     {"int kRows", std::to_string(by.rows)},
-                    {"bool kTruncate", p.int8_truncate != 0 ? "true" : "false"},
-                    {"bool kStaged", by.staged ? "true" : "false"},
+                    {"bool kTruncate", spec_flag(p.int8_truncate != 0)},
+                    {"bool kStaged", spec_flag(by.staged)},
                     {"int kHeads", std::to_string(by.staged ? p.num_kv_heads : 0)},
                     {"int kThreads", std::to_string(kTokenHeadThreads)}};
   spec.name = "write_cache per token-head " + short_name(p.source_element) + " to " +

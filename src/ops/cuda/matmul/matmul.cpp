@@ -31,10 +31,10 @@ void matmul(Launcher& launcher, const attn::MatmulParams& p) {
   spec.function = "attn::matmul";
   spec.constants = {{"attn::Element kElement", spec_name(p.element)},
                     {"attn::Element kOutput", spec_name(p.output_element)},
-                    {"bool kTransposed", p.b_transposed != 0 ? "true" : "false"},
+                    {"bool kTransposed", spec_flag(p.b_transposed != 0)},
                     {"int kVectorA", std::to_string(vector_a)},
                     {"int kVectorB", std::to_string(vector_b)},
-                    {"bool kPairs", pairs ? "true" : "false"}};
+                    {"bool kPairs", spec_flag(pairs)}};
   spec.name = "matmul " + short_name(p.element) + " to " + short_name(p.output_element) +
               (p.b_transposed != 0 ? " transposed" : "") + " x" + std::to_string(vector_a) + " x" +
               std::to_string(vector_b);

@@ -29,7 +29,7 @@ inline KernelSpec warpgroup_probe_spec(const WarpgroupProbe& probe) {
   spec.constants = {{"attn::Element kElement", spec_name(probe.element)},
                     {"int kColumns", std::to_string(probe.columns)},
                     {"int kDepth", std::to_string(probe.depth)},
-                    {"bool kFromRegisters", probe.from_registers ? "true" : "false"}};
+                    {"bool kFromRegisters", spec_flag(probe.from_registers)}};
   spec.name =
       fmt::format("warpgroup_probe {} 64 x {} x {} from {}", short_name(probe.element),
                   probe.columns, probe.depth, probe.from_registers ? "registers" : "shared memory");

@@ -139,7 +139,7 @@ void rotate_heads(Launcher& launcher, const attn::RotateHeadsParams& params) {
                       {"int kVector", std::to_string(params.head_size / lanes)},
                       {"int kLanes", std::to_string(lanes)},
                       {"int kLoad", std::to_string(load)},
-                      {"bool kInverse", params.inverse != 0 ? "true" : "false"}},
+                      {"bool kInverse", spec_flag(params.inverse != 0)}},
                      std::string("rotate_heads ") + (params.inverse != 0 ? "back " : "") +
                          short_name(element) + " d" + std::to_string(params.head_size)),
          simple_shape(params.num_tokens * params.num_heads * lanes), params);

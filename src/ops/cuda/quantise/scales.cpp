@@ -32,7 +32,7 @@ void amax(Launcher& launcher, const attn::AmaxParams& p) {
                     {"int kItems", std::to_string(kItems)},
                     {"int kHeadPieces", std::to_string(head_pieces)},
                     {"int kRowPieces", std::to_string(row_pieces)},
-                    {"bool kSigned", p.is_signed != 0 ? "true" : "false"},
+                    {"bool kSigned", spec_flag(p.is_signed != 0)},
                     {"int kThreads", std::to_string(kThreads)}};
   spec.name = "amax " + short_name(p.element) + " x" + std::to_string(vector) + " of " +
               std::to_string(p.num_heads) + " x " + std::to_string(p.head_size);

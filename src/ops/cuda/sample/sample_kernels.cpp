@@ -19,10 +19,10 @@ bool has_vectors(int element_bytes, const attn::RedrawParams& params) {
 }
 
 KernelSpec redraw_spec(int element_bytes, bool vector) {
-  return simple_spec(kSource, "redraw_query",
-                     {{"int kElementBytes", std::to_string(element_bytes)},
-                      {"bool kVector", vector ? "true" : "false"}},
-                     "redraw of the query");
+  return simple_spec(
+      kSource, "redraw_query",
+      {{"int kElementBytes", std::to_string(element_bytes)}, {"bool kVector", spec_flag(vector)}},
+      "redraw of the query");
 }
 
 KernelSpec moves_spec() { return simple_spec(kSource, "move_blocks", {}, "redraw of keys"); }

@@ -279,11 +279,13 @@ inline std::size_t __cvta_generic_to_shared(const void*) {
 #define log2_fast ptx_log2_fast
 #define reciprocal_fast ptx_reciprocal_fast
 #define pack ptx_pack
+#define mark_nonfinite ptx_mark_nonfinite
 #include "kernels/ptx/packed.cuh"
 #undef exp2_fast
 #undef log2_fast
 #undef reciprocal_fast
 #undef pack
+#undef mark_nonfinite
 #define shared_address ptx_shared_address
 #define load_word ptx_load_word
 #define load_matrices ptx_load_matrices
@@ -329,6 +331,11 @@ inline float flush_subnormal(float x) { return std::fabs(x) < 0x1p-126f ? 0.0f :
 inline float exp2_fast(float x) { return flush_subnormal(std::exp2(flush_subnormal(x))); }
 inline float log2_fast(float x) { return std::log2(x); }
 inline float reciprocal_fast(float x) { return flush_subnormal(1.0f / flush_subnormal(x)); }
+
+template <Element kElement>
+u32 mark_nonfinite(u32 packed, u32 seen) {
+  return seen | (nonfinite_halves<kElement>(packed) & 0x7FFF7FFFu);  // what is not finite: NaN
+}
 
 template <Element kElement>
 u32 pack(float low, float high) {

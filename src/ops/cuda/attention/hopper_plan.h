@@ -1,0 +1,45 @@
+// How kernels/attention/hopper goes about a problem: which tile it gets and why, from tables of
+// tiles by head size and type, and the options by which a command overrides them. Pure functions of
+// the parameters and of what was asked for by name, so that choices are tested, and printed by
+// `explain`, without a GPU. hopper_prefill.h makes the launch of it.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "ops/cuda/attention/spec.h"
+
+#include "kernels/attention/hopper/layout.cuh"
+
+namespace attnbench::cuda {
+
+/// How the kernel goes about a problem.
+struct HopperPlan {
+  attn::HopperTile tile{};
+  bool ping_pong = false;   // warpgroups take turns at the tensor cores
+  bool persistent = false;  // attn::hopper_ctas() a multiprocessor, each with a row tile a round;
+                            // else one CTA each
+  bool fixed_base = false;  // shared memory is taken to start at attn::kFirstSharedAddress
+  int promote = 0;          // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
+  int group = 1;            // attn::HopperGrid
+  bool reverse = false;
+  std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
+
+  /// Whether a CTA goes through several row tiles.
+  bool stays() const { return persistent || tile.ahead; }
+  int tile_rows() const { return tile.consumers * attn::kConsumerRows; }
+};
+
+/// Whether a forced kernel's name asks for a tuning of this one,
+/// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70 is not a multiple of
+/// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
+/// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
+/// persistent), fixed_base, reverse (0, 1), group (from 1) and, of e4m3 products with values of up
+/// to 128 columns, promote (1 to 16 tiles).
+std::string hopper_options_misfit(std::string_view options);
+
+/// The plan of a problem that fits (hopper_prefill_misfit()); `options` as above, without the name,
+/// override it. Errors: E-UNSUPPORTED for an option that cannot be, or not for this problem.
+HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options = {});
+
+}  // namespace attnbench::cuda
