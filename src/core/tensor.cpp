@@ -1,8 +1,7 @@
 // Memory and conversion of host tensors. Caches of a case reach many gigabytes, so zeros come from
-// the system lazily and copies run on several threads.
+// the system lazily or from the tensors of the case before, and copies run on several threads.
 #include "core/tensor.h"
 
-#include <sys/mman.h>
 #include <algorithm>
 
 #include <bit>
@@ -11,6 +10,7 @@
 #include <limits>
 
 #include "core/error.h"
+#include "core/system/page_pool.h"
 #include "core/system/parallel.h"
 
 namespace attnbench {
@@ -63,35 +63,24 @@ void copy_bytes(std::byte* destination, const std::byte* source, std::size_t siz
       });
 }
 
-/// From here on a block is the system's own.
-constexpr std::size_t kLargeBlock = std::size_t{1} << 20;
 constexpr std::align_val_t kAlignment{64};
 
 }  // namespace
 
 ZeroBytes::ZeroBytes(std::size_t size) {
   if (size == 0) return;
-  void* memory = nullptr;
-  if (size < kLargeBlock) {
-    memory = std::memset(::operator new(size, kAlignment), 0, size);
-  } else {
-    memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    // Why: the first touch of a page costs as much as copying it; large pages have 512 times fewer
-    // of them. Where the system has none, nothing is lost.
-    madvise(memory, size, MADV_HUGEPAGE);
-  }
-  data_ = static_cast<std::byte*>(memory);
+  data_ = size < kLargePiece
+              ? static_cast<std::byte*>(std::memset(::operator new(size, kAlignment), 0, size))
+              : process_page_pool().take(size);
   size_ = size;
 }
 
 ZeroBytes::~ZeroBytes() {
   if (data_ == nullptr) return;
-  if (size_ < kLargeBlock) {
+  if (size_ < kLargePiece) {
     ::operator delete(data_, kAlignment);
   } else {
-    munmap(data_, size_);
+    process_page_pool().give_back(data_, size_);
   }
 }
 
