@@ -92,7 +92,7 @@ class Shells(ToolTest):
         self.assertIn("EXIT STATUS", shown)
 
     def test_an_unknown_shell_is_refused_with_those_that_there_are(self):
-        self.assertIn("bash,zsh,fish", self.expect(2, "completion", "tcsh").err)
+        self.assertIn("one of bash, zsh, fish, found 'tcsh'", self.expect(2, "completion", "tcsh").err)
 
 
 if __name__ == "__main__":

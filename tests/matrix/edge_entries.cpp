@@ -252,7 +252,8 @@ Cell sinks(const Target& target) {
     refusal = fmt::format("{} encoder attention ignores sinks",
                           target.is_triton() ? "TRITON_ATTN" : "FLASH_ATTN");
   }
-  if (target.family == Family::kMla || target.family == Family::kMm) {
+  const bool is_flashmla_sparse = target.sparse && target.backend == "FLASHMLA_SPARSE";
+  if ((target.family == Family::kMla && !is_flashmla_sparse) || target.family == Family::kMm) {
     refusal = "attention sinks not supported";
   }
   const int heads = target.family == Family::kMla ? 2 : 4;

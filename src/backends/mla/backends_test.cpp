@@ -124,6 +124,9 @@ TEST_CASE("REFERENCE computes every MLA case that has a meaning") {
   CHECK(mla_reference_refusals(problem).empty());
   CHECK(split_mla_batch(mla_reference_capability(problem), problem).num_prefills == 0);
   problem.attention.sinks = SinksKind::kNormal;
+  CHECK(mla_reference_refusals(problem).empty());
+  problem.mla.sparse_topk.reset();
+  problem.kv_cache.dtype = KvCacheDtype::kAuto;
   CHECK(mla_reference_refusals(problem) ==
         std::vector<std::string>{"attention sinks not supported"});
   CHECK(find_backend("REFERENCE")->mla_capability(problem) == nullptr);

@@ -49,6 +49,7 @@ void write_attention(ParcelWriter& parcel, const BackendInputs& inputs, int rank
   if (!inputs.cache) fail(ErrorKind::kInternal, "no paged cache to share among ranks");
   const PagedCache& cache = *inputs.cache;
   write_lengths(parcel, *inputs.inputs);
+  parcel.numbers(inputs.inputs->alibi_slopes);
   parcel.tensor(inputs.query.query);
   parcel.number(inputs.query.scale);
   write_layout(parcel, cache.layout);
@@ -128,6 +129,7 @@ RankShare::RankShare(const Parcel& parcel, const RankSeat& seat) {
 
 void RankShare::read_attention(ParcelReader& parcel) {
   read_lengths(parcel, attention_);
+  attention_.alibi_slopes = parcel.numbers<float>();
   inputs_.inputs = &attention_;
   inputs_.query.query = parcel.tensor();
   inputs_.query.scale = parcel.number<float>();
