@@ -288,26 +288,27 @@ struct HopperProducts : HopperPlace<Config> {
     const bool alone = is_alone();
     const int all = alone ? kWarpgroupThreads : Shape::kConsumerThreads;
     const int barrier = alone ? kOwnBarrier + consumer : kConsumerBarrier;
-    if constexpr (Shape::kChecks) {
-      await(shape.value_checked(values.stage), values.parity);
-      if (*shape.found(values.stage) == 0) return;
-    }
     uint4* const words = reinterpret_cast<uint4*>(shape.memory + Shape::kLayout.value +
                                                   values.stage * Shape::kLayout.value_bytes);
     const int first = hidden(alone ? thread : consumer * kWarpgroupThreads + thread);
-    if constexpr (!Shape::kChecks) {
+    if constexpr (Shape::kChecks) {
+      // Where something was found, looking again costs nothing that counts: without it ptxas
+      // spills.
+      await(shape.value_checked(values.stage), values.parity);
+      if (*shape.found(values.stage) == 0) return;
+    } else {
       await(shape.value_full(values.stage), values.parity);
-      if constexpr (Shape::kInt8Values == 1) return;  // whatever int8 codes are, they are finite
-      u32 found = 0;
-      for (int i = first; i < kWords; i += all) {
-        const uint4 four = words[i];
-        found |= nonfinite_mask<Shape::kProbability>(four.x) |
-                 nonfinite_mask<Shape::kProbability>(four.y) |
-                 nonfinite_mask<Shape::kProbability>(four.z) |
-                 nonfinite_mask<Shape::kProbability>(four.w);
-      }
-      if (!any_of_threads(found != 0, barrier, all)) return;
     }
+    if constexpr (Shape::kInt8Values == 1) return;  // whatever int8 codes are, they are finite
+    u32 found = 0;
+    for (int i = first; i < kWords; i += all) {
+      const uint4 four = words[i];
+      found |= nonfinite_mask<Shape::kProbability>(four.x) |
+               nonfinite_mask<Shape::kProbability>(four.y) |
+               nonfinite_mask<Shape::kProbability>(four.z) |
+               nonfinite_mask<Shape::kProbability>(four.w);
+    }
+    if (!any_of_threads(found != 0, barrier, all)) return;
     add_nonfinite(r, first_key);
     sync_threads_of(barrier, all);
     for (int i = first; i < kWords; i += all) {

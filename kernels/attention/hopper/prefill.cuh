@@ -48,11 +48,12 @@ __device__ __forceinline__ void run_hopper_roles(const HopperShape<Config>& shap
       }
     } else if constexpr (HopperShape<Config>::kConvertsValues) {
       HopperConverter<Config, false>{shape, warp - 2, thread % 32}.run();
-    } else if constexpr (HopperShape<Config>::kChecks) {
-      if (warp == 3) {
-        HopperChecker<Config>{shape, thread % 32}.run();
-      } else if constexpr (Config::kAhead) {
-        HopperDispatcher<Config>{shape, queries, thread % 32}.run();
+    } else {
+      if constexpr (HopperShape<Config>::kChecks) {
+        if (warp == 3) HopperChecker<Config>{shape, thread % 32}.run();
+      }
+      if constexpr (Config::kAhead) {
+        if (warp == 2) HopperDispatcher<Config>{shape, queries, thread % 32}.run();
       }
     }
   } else {

@@ -107,8 +107,8 @@ struct HopperShape {
   static constexpr bool kConvertsValues = converts_values(kTile);
   static constexpr bool kCodes = kStoredBytes == 1;
   /// A warp of the producers looks for NaN and infinities among masked values (checker.cuh). Those
-  /// of codes are all at work.
-  static constexpr bool kChecks = !kCodes;
+  /// of codes are all at work; and what transforms scores, or stores narrow outputs, would spill.
+  static constexpr bool kChecks = !kCodes && Config::kWideStores && !Config::kScaleFirst;
   static constexpr int kColumns = padded_columns(Config::kHeadSize, kStoredBytes);
   static constexpr int kVColumns = padded_columns(Config::kVHeadSize, kValueStored);
   static constexpr HopperLayout kLayout = hopper_layout(kTile);

@@ -267,7 +267,7 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
 /// 256 columns. More than that spills only what transforms scores and what finds ranges.
 static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPlan& plan) {
   if (params.score.mm_ranges != nullptr) return 240;
-  if (params.v_head_size > 192) return 64;
+  if (params.v_head_size > 192) return scales_first(params) ? 240 : 64;
   if (key_bytes(params) == 1) return 48;
   if (plan.tile.consumers < 3) return 0;
   return scales_first(params) ? 240 : 32;

@@ -200,11 +200,12 @@ int allowed_spill_bytes(const attn::AttendParams& params) {
 
 /// O of 112 to 128 columns and S of 64 keys, 32 rows a warp, take 176 registers or more. The rest
 /// does for 128 columns, whose addresses are simple, without ALiBi; else up to 128 bytes were seen
-/// to spill.
+/// to spill, and 374 where ALiBi goes by global positions, which context-parallel ranks alone do.
 int allowed_prefill_spill_bytes(const attn::AttendParams& params) {
   const int columns = std::max(params.head_size, params.v_head_size);
   if (key_bytes(params) == 1 || columns <= 104 || columns > 128) return 0;
   const bool is_square = params.head_size == 128 && params.v_head_size == 128;
+  if (attn::is_global(params.score.alibi)) return 400;
   return is_square && params.score.alibi == attn::Alibi::kNone ? 0 : 144;
 }
 
