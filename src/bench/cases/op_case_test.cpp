@@ -28,6 +28,7 @@ Problem op_problem(OpKind op) {
   problem.kv_cache.num_blocks = 8;
   problem.batch = {{1, 20}, {1, 17}, {4, 4}};
   problem.op.name = op;
+  if (op == OpKind::kIndexTopk) problem.mla.sparse_topk = 8;
   return problem;
 }
 
@@ -138,7 +139,8 @@ TEST_CASE("padding of TMA-aligned scales stays as it was, a write there is incor
 TEST_CASE("no operation passes without having read its tokens") {
   for (const auto& row : enum_rows(OpKind{})) {
     Problem problem = op_problem(row.value);
-    CAPTURE(to_string(*problem.op.name));
+    const std::string operation(to_string(*problem.op.name));
+    CAPTURE(operation);
     problem.op.mla = problem.op.name == OpKind::kGather;
     if (problem.op.mla) problem.attention.num_kv_heads = 1;
     problem.op.rotary_dim = 16;
@@ -157,7 +159,8 @@ TEST_CASE("no operation passes without having read its tokens") {
 TEST_CASE("every operation serves a batch without tokens") {
   for (const auto& row : enum_rows(OpKind{})) {
     Problem problem = op_problem(row.value);
-    CAPTURE(to_string(*problem.op.name));
+    const std::string operation(to_string(*problem.op.name));
+    CAPTURE(operation);
     problem.batch = {{0, 0}};
     problem.kv_cache.num_blocks = 2;
     problem.op.mla = problem.op.name == OpKind::kGather;

@@ -103,7 +103,7 @@ TEST_CASE(
   CHECK(Problem(8192, 192, 128).misfit() == "");
   CHECK(Problem().misfit(80) == "compute capability 8.0: its instructions are those of 9.0");
   CHECK(Problem().misfit(100) == "compute capability 10.0: its instructions are those of 9.0");
-  CHECK(Problem(64, 76, 76).misfit() == "head size 76 is not a multiple of 8");
+  CHECK(Problem(64, 76, 76).misfit() == "head size 76 of values is not a multiple of 8");
   CHECK(Problem(64, 272, 272).misfit() == "head size 272 is more than 256");
   CHECK(Problem(64, 24, 24).misfit() == "head size 24 is less than 32");
   CHECK(Problem(64, 128, 128, 8).misfit() == "blocks of 8 keys: it takes multiples of 16");
