@@ -270,7 +270,7 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (params.v_head_size > 192) return scales_first(params) ? 240 : 64;
   if (key_bytes(params) == 1) return 48;
   if (plan.tile.consumers < 3) return 0;
-  return scales_first(params) ? 240 : 32;
+  return scales_first(params) ? 256 : 32;
 }
 
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan) {
