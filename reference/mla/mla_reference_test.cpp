@@ -101,6 +101,11 @@ TEST_CASE("a second form that is too expensive is computed for some heads of eve
   const auto result = mla_reference(c.inputs(), c.all_rows(), options, &agreement);
   CHECK(worst_mla_error(c, *result) < 10);
   CHECK(agreement.compared_pairs == 6);
+  options.second_form_flops = 0;
+  agreement = {};
+  CHECK(worst_mla_error(c, *mla_reference(c.inputs(), c.all_rows(), options, &agreement)) < 10);
+  CHECK(agreement.compared_pairs == 0);
+  options.second_form_flops = 1;
   // Decode and prefill rows are compared in different heads: not both in the one without NaN.
   c.num_decode_tokens = 5;
   for (std::int64_t i = 8 * 16; i < c.w_uk.num_elements(); ++i) c.w_uk.set(i, kNan);

@@ -246,9 +246,9 @@ ErrorOnDevice error_on(std::shared_ptr<Ops> ops, std::shared_ptr<RowScreen> scre
     try {
       const Tensor output = attend_in_float32(*ops, math, quantised);
       // A screen keeps what it uploads, which is of one sample.
-      const std::shared_ptr<RowScreen> screen =
+      const std::shared_ptr<RowScreen> own =
           given ? given : std::shared_ptr<RowScreen>(make_device_screen(ops));
-      const ScreenTable table = screen->compare(math, exact, {&output});
+      const ScreenTable table = own->compare(math, exact, {&output});
       OutputError error;
       for (const ScreenedRow& row : table.of) {
         error.squared_error += row.error * row.error;
