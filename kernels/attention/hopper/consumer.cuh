@@ -26,6 +26,7 @@ struct HopperConsumer : HopperProducts<Config> {
   using Place::kShortcuts;
   using Place::lane;
   using Place::leave;
+  using Place::place_of;
   using Place::query_stage;
   using Place::rows;
   using Place::shape;
@@ -234,6 +235,24 @@ struct HopperConsumer : HopperProducts<Config> {
     for (; n >= plan.tiles.first; --n) skip(r, plan, n);
   }
 
+  /// The LSE of this thread's row `half`, where there is such a row.
+  __device__ __forceinline__ void store_row_lse(const RowTile& at, int half, float base,
+                                                float sum) const {
+    const AttendParams& params = shape.params;
+    const int row = first_row() + warp_row() + RowsByKeys::row(half);
+    if (row >= at.num_rows) return;
+    const float lse = row_lse<Config>(base, sum, rows()[RowsByKeys::row(half)], at.context_len);
+    const auto place = place_of(at, row);
+    const int token = at.first_token + place.token;
+    if constexpr (has_parts<Config>()) {
+      const SplitParams& parts = shape.list->parts;
+      const i64 line = static_cast<i64>(at.request) * params.num_heads + place.head;
+      parts.partial_lse[line * parts.num_tokens + token] = lse;
+    } else if (params.lse != nullptr) {
+      params.lse[place.head * params.lse_stride + token] = lse;
+    }
+  }
+
   /// O / sum, with the sink and the scale of the output, and the LSE.
   __device__ __forceinline__ void normalise(Registers& r) const {
     const AttendParams& params = shape.params;
@@ -244,26 +263,34 @@ struct HopperConsumer : HopperProducts<Config> {
     if constexpr (Shape::kCodes && !Config::kRoundDequantized) {
       if (params.kv.v_scale != nullptr) factor *= params.kv.v_scale[at.kv_head];
     }
+    // Both rows side by side, with as few branches as there can be: all consumers end their tiles
+    // at about the same time, and every instruction that waits for the last one counts.
+    float sum[2];
+    float base[2];
+    float kept[2] = {1.0f, 1.0f};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float sum = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
-      float base = r.state.base[0][half];
-      const Row& info = rows()[RowsByKeys::row(half)];
-      const int row = first_row() + warp_row() + RowsByKeys::row(half);
-      const float sink =
-          has_sink ? sink_of_row(params, at, Config::kAlibi, info, row) * kLog2E : kNegInf;
-      const float kept = add_sink(sink, base, sum, weight_of_base);
-      scale_output_row(r.o, 0, half, sum == 0.0f ? 0.0f : kept / sum * factor);
-      if (lane() % 4 == 0 && row < at.num_rows) {
-        const float lse = row_lse<Config>(base, sum, info, at.context_len);
-        if constexpr (has_parts<Config>()) {
-          const SplitParams& parts = shape.list->parts;
-          const i64 line = static_cast<i64>(at.request) * params.num_heads + head_of(at, row);
-          parts.partial_lse[line * parts.num_tokens + token_of(at, row)] = lse;
-        } else {
-          store_lse(params, at, row, lse);
-        }
+      sum[half] = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
+      base[half] = r.state.base[0][half];
+    }
+    if (has_sink && params.score.sinks != nullptr) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = RowsByKeys::row(half);
+        const float sink =
+            sink_of_row(params, at, Config::kAlibi, rows()[row], first_row() + warp_row() + row) *
+            kLog2E;
+        kept[half] = add_sink(sink, base[half], sum[half], weight_of_base);
       }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float inverse = reciprocal_fast(sum[half]) * kept[half] * factor;
+      scale_output_row(r.o, 0, half, sum[half] == 0.0f ? 0.0f : inverse);
+    }
+    if (lane() % 4 == 0) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) store_row_lse(at, half, base[half], sum[half]);
     }
     if constexpr (Shape::kInt8Values == 1) scale_columns(r);
   }
@@ -333,6 +360,9 @@ struct HopperConsumer : HopperProducts<Config> {
       for (int i = 0; i < 4; ++i) r.o[0][n][i] = 0.0f;
     }
     attend(r, plan, [&] {
+      if constexpr (kLeavesLate) {
+        if (items_done != 0) leave_query((items_done - 1) % Shape::kQueryStages);
+      }
       if (!copies && !begins_to_skip) describe(item);
     });
     if constexpr (kShortcuts) {
@@ -350,6 +380,16 @@ struct HopperConsumer : HopperProducts<Config> {
     }
   }
 
+  /// Whether what an item stores may take until the products of the next one are under way: the
+  /// queries of the one after it come to its place.
+  static constexpr bool kLeavesLate = Shape::kStoresBoxes && Shape::kQueryStages > 1;
+  __device__ __forceinline__ void leave_query(int stage) const {
+    if constexpr (Shape::kStoresBoxes) await_stores_read<0>();
+    publish_shared_writes();  // of output rows, which the next queries overwrite
+    __syncwarp();
+    leave(shape.query_empty(stage));
+  }
+
   __device__ void run() {
     // The first turn is the first warpgroup's; it counts as passed on by itself.
     if constexpr (Config::kPingPong) {
@@ -359,11 +399,12 @@ struct HopperConsumer : HopperProducts<Config> {
       for (;;) {
         await(shape.query_full(query_stage()), items_done / Shape::kQueryStages % 2);
         const HopperItem& item = *shape.item_place(query_stage());
-        if (item.tile.num_rows <= 0) return;
+        if (item.tile.num_rows <= 0) {
+          if constexpr (Shape::kStoresBoxes) await_stores_read<0>();
+          return;
+        }
         work(item);
-        publish_shared_writes();  // of output rows, which the next queries overwrite
-        __syncwarp();
-        leave(shape.query_empty(query_stage()));
+        if constexpr (!kLeavesLate) leave_query(query_stage());
         ++items_done;
       }
     } else {

@@ -102,14 +102,26 @@ struct HopperPlace {
     __syncwarp();
   }
 
-  /// Where a row of this warp starts, in elements. Why by its position: a division for every 16
-  /// bytes that are copied took longer than the copies.
+  /// Token of the request and query head of a row of this warp. Why by its position: divisions
+  /// took longer than what they were for. Global forms of ALiBi have other positions.
+  struct TokenHead {
+    int token;
+    int head;
+  };
+  __device__ __forceinline__ TokenHead place_of(const RowTile& at, int packed) const {
+    int token = 0;
+    if constexpr (is_global(Config::kAlibi)) {
+      token = (at.first_row + packed) / at.group;
+    } else {
+      token = rows()[packed - first_row() - warp_row()].position - at.context_len;
+    }
+    return {token, at.kv_head * at.group + at.first_row + packed - token * at.group};
+  }
+  /// Where a row of this warp starts, in elements.
   __device__ __forceinline__ i64 row_offset(const RowTile& at, int packed, i64 token_stride,
                                             i64 head_stride) const {
-    const int row = packed - first_row() - warp_row();
-    const int token = rows()[row].position - at.context_len;
-    const int head = at.kv_head * at.group + at.first_row + packed - token * at.group;
-    return (at.first_token + token) * token_stride + head * head_stride;
+    const TokenHead place = place_of(at, packed);
+    return (at.first_token + place.token) * token_stride + place.head * head_stride;
   }
 
   /// This warp's query rows, where the products read them; what there is none of becomes zeros.
@@ -176,6 +188,12 @@ struct HopperPlace {
         store_matrices(query() + line_offset<kSpan>(row_of_lane, 2 * k + lane() / 16), block);
       }
     }
+    if constexpr (Shape::kStoresBoxes) {
+      if (first_row() + warp_row() + kWarpRows <= at.num_rows) {
+        queue_store(at);
+        return;
+      }
+    }
     __syncwarp();
     auto* const output = static_cast<u16*>(params.output);
 #pragma unroll 4
@@ -188,7 +206,27 @@ struct HopperPlace {
       *reinterpret_cast<uint4*>(output + to) =
           *reinterpret_cast<const uint4*>(from + line_offset<kSpan>(row, i % kPieces));
     }
-    sync_own();  // the next queries come there
+    // The next queries come there. Behind boxes every warp says for itself when it is through.
+    if constexpr (Shape::kStoresBoxes) {
+      __syncwarp();
+    } else {
+      sync_own();
+    }
+  }
+
+  /// Has the copy engine store this warp's 16 rows, all of which are there: a box for each span of
+  /// their columns. Groups of heads divide 64 rows, so these are whole tokens, or heads of one.
+  __device__ __forceinline__ void queue_store(const RowTile& at) const {
+    constexpr OperandLayout kLayout = Shape::kOutputLayout;
+    constexpr int kChunks = operand_chunks(Shape::kVColumns);
+    const TokenHead place = place_of(at, first_row() + warp_row());
+    const int token = at.first_token + place.token;
+    publish_shared_writes();
+    __syncwarp();  // from here on rows and tile may be those of the next item
+    if (lane() >= kChunks) return;
+    store_box<4>(*shape.outputs, {{0, place.head, token, lane()}},
+                 query() + lane() * kLayout.chunk_stride + warp_row() * kLayout.span);
+    close_store_group();
   }
 
   /// Any element and any strides.

@@ -72,7 +72,7 @@ struct alignas(kHopperAlignment) HopperMemory {
 template <class Config>
 __device__ __forceinline__ void run_hopper(const AttendParams& params, const TensorMap& keys,
                                            const TensorMap& values, const TensorMap& queries,
-                                           const HopperGrid& grid,
+                                           const TensorMap& outputs, const HopperGrid& grid,
                                            const Int8CacheWriteParams* save) {
   extern __shared__ HopperMemory hopper_memory[];
   auto* const memory = reinterpret_cast<unsigned char*>(hopper_memory);
@@ -82,11 +82,13 @@ __device__ __forceinline__ void run_hopper(const AttendParams& params, const Ten
     if (start != kFirstSharedAddress) __trap();
     base = kFirstSharedAddress;
   }
-  const HopperShape<Config> shape{params, grid, memory + (base - start), base, save};
+  const HopperShape<Config> shape{params,  grid,    memory + (base - start), base, save,
+                                  nullptr, &outputs};
   if (threadIdx.x == 0) {
     prefetch_map(keys);
     prefetch_map(values);
     if constexpr (Config::kAhead) prefetch_map(queries);
+    if constexpr (HopperShape<Config>::kStoresBoxes) prefetch_map(outputs);
     shape.init_barriers();
   }
   __syncthreads();
@@ -98,14 +100,15 @@ __device__ __forceinline__ void run_hopper(const AttendParams& params, const Ten
 /// rows, lines of a row, KV heads (elements of a row, rows, KV heads where its lines are not all
 /// full); of pages: elements of a line, 8 slots, lines, eighths of a page, pages. `queries`, with
 /// kAhead: elements of a line, heads, tokens, lines of a row; a box has the heads of a group and 64
-/// rows.
+/// rows. `outputs`, with kStoresBoxes: the same dimensions; a box is a line of 16 rows.
 template <class Config>
 __global__ void __launch_bounds__(HopperShape<Config>::kThreads, HopperShape<Config>::kCtas)
     hopper_prefill(const __grid_constant__ AttendParams params,
                    const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,
                    const __grid_constant__ TensorMap queries,
+                   const __grid_constant__ TensorMap outputs,
                    const __grid_constant__ HopperGrid grid) {
-  run_hopper<Config>(params, keys, values, queries, grid, nullptr);
+  run_hopper<Config>(params, keys, values, queries, outputs, grid, nullptr);
 }
 
 /// The same of int8 scores, where a request's rows are one tile: stores the new keys and values
@@ -116,9 +119,10 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, HopperShape<Con
                           const __grid_constant__ TensorMap keys,
                           const __grid_constant__ TensorMap values,
                           const __grid_constant__ TensorMap queries,
+                          const __grid_constant__ TensorMap outputs,
                           const __grid_constant__ HopperGrid grid,
                           const __grid_constant__ Int8CacheWriteParams save) {
-  run_hopper<Config>(params, keys, values, queries, grid, &save);
+  run_hopper<Config>(params, keys, values, queries, outputs, grid, &save);
 }
 
 }  // namespace attn

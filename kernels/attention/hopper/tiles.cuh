@@ -18,7 +18,7 @@ namespace attn {
 
 /// Grid: with kPersistent list.num_ctas CTAs, each of which does the tiles dealt to it and has the
 /// keys of the next one under way while it ends one; else list.num_tiles, in their order. `keys`,
-/// `values` and `queries` as of hopper_prefill, of pages.
+/// `values`, `queries` and `outputs` as of hopper_prefill, of pages.
 ///
 /// Config: as of HopperShape, with kBlockSize > 0 · kTileList (true) · kParts (results are parts)
 template <class Config>
@@ -26,6 +26,7 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
     hopper_tiles(const __grid_constant__ AttendParams params,
                  const __grid_constant__ TensorMap keys, const __grid_constant__ TensorMap values,
                  const __grid_constant__ TensorMap queries,
+                 const __grid_constant__ TensorMap outputs,
                  const __grid_constant__ TileListParams list) {
   static_assert(has_tile_list<Config>() && Config::kBlockSize > 0);
   extern __shared__ HopperMemory hopper_memory[];
@@ -33,11 +34,13 @@ __global__ void __launch_bounds__(HopperShape<Config>::kThreads, 1)
   const u32 start = shared_address(memory);
   const u32 base = (start + kHopperAlignment - 1) / kHopperAlignment * kHopperAlignment;
   const HopperGrid no_grid{};
-  const HopperShape<Config> shape{params, no_grid, memory + (base - start), base, nullptr, &list};
+  const HopperShape<Config> shape{params, no_grid, memory + (base - start), base, nullptr,
+                                  &list,  &outputs};
   if (threadIdx.x == 0) {
     prefetch_map(keys);
     prefetch_map(values);
     if constexpr (Config::kAhead) prefetch_map(queries);
+    if constexpr (HopperShape<Config>::kStoresBoxes) prefetch_map(outputs);
     shape.init_barriers();
   }
   allow_next_kernel();

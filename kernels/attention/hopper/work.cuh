@@ -109,6 +109,11 @@ struct HopperShape {
   /// A warp of the producers looks for NaN and infinities among masked values (checker.cuh). Those
   /// of codes are all at work; and what transforms scores, or stores narrow outputs, would spill.
   static constexpr bool kChecks = !kCodes && Config::kWideStores && !Config::kScaleFirst;
+  /// Output rows leave shared memory by the copy engine, 16 of a warp at a time, and their place is
+  /// left when the products of the next item are under way.
+  static constexpr bool kStoresBoxes =
+      Config::kAhead && Config::kWideStores && !has_parts<Config>() &&
+      Config::kOutputColumns == padded_columns(Config::kVHeadSize, 2);
   static constexpr int kColumns = padded_columns(Config::kHeadSize, kStoredBytes);
   static constexpr int kVColumns = padded_columns(Config::kVHeadSize, kValueStored);
   static constexpr HopperLayout kLayout = hopper_layout(kTile);
@@ -147,6 +152,7 @@ struct HopperShape {
   /// any; only of int8 scores, and where every unit is one item. Null: there are none to store.
   const Int8CacheWriteParams* save = nullptr;
   const TileListParams* list = nullptr;  // with has_tile_list()
+  const TensorMap* outputs = nullptr;    // with kStoresBoxes; where parameters lie
 
   __device__ __forceinline__ static u32 query_offset(int consumer, int stage) {
     return kLayout.query + (stage * Config::kConsumers + consumer) * kLayout.query_bytes;

@@ -159,11 +159,13 @@ int run_hopper_ctas(const attn::AttendParams& params, const HopperPlan& plan,
   const TensorMap query_map = plan.tile.ahead ? hopper_query_map(params) : key_map;
   const attn::TensorMap keys = emulated_map(key_map);
   const attn::TensorMap values = emulated_map(value_map);
+  const TensorMap output_map = stores_boxes(params, plan) ? hopper_output_map(params) : key_map;
   const attn::TensorMap queries = emulated_map(query_map);
+  const attn::TensorMap outputs = emulated_map(output_map);
   gridDim.x = static_cast<unsigned>(grid_x);
   for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x) {
     run_emulated_cta(Shape::kThreads, kernel.shared_bytes, [&] {
-      const Shape shape{params, grid, running_cta->shared(), 0, save, list};
+      const Shape shape{params, grid, running_cta->shared(), 0, save, list, &outputs};
       if (threadIdx.x == 0) shape.init_barriers();
       __syncthreads();
       attn::run_hopper_roles<Full>(shape, keys, values, queries);

@@ -221,14 +221,15 @@ void launch_hopper(Launcher& launcher, const AttendCall& call) {
   const TensorMap values = hopper_value_map(params, plan);
   // A kernel that does not read it takes any map.
   const TensorMap queries = plan.tile.ahead ? hopper_query_map(params) : keys;
+  const TensorMap outputs = stores_boxes(params, plan) ? hopper_output_map(params) : keys;
   const attn::HopperGrid grid = hopper_grid(params, plan);
   if (call.save == nullptr) {
-    launch(launcher, kernel.spec, shape, params, keys, values, queries, grid);
+    launch(launcher, kernel.spec, shape, params, keys, values, queries, outputs, grid);
     return;
   }
   kernel.spec.function = "attn::hopper_prefill_saving";
   kernel.spec.name += " saving";
-  launch(launcher, kernel.spec, shape, params, keys, values, queries, grid, *call.save);
+  launch(launcher, kernel.spec, shape, params, keys, values, queries, outputs, grid, *call.save);
 }
 
 }  // namespace
@@ -346,6 +347,28 @@ TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& p
   const attn::KvParams& kv = params.kv;
   return side_map(params, plan, value_element(params), kv.value, kv.token_stride_value,
                   kv.head_stride_value, multiplied_columns(params));
+}
+
+bool stores_boxes(const attn::AttendParams& params, const HopperPlan& plan) {
+  return plan.tile.ahead && has_wide_stores(params) && params.v_head_size % 16 == 0;
+}
+
+TensorMap hopper_output_map(const attn::AttendParams& params) {
+  constexpr int kRows = 16;
+  const int span = attn::operand_span(params.v_head_size);
+  const int heads = std::min(params.num_heads / params.num_kv_heads, kRows);
+  const std::int64_t token_bytes = params.output_token_stride * 2;
+  TensorMap map;
+  map.data = params.output;
+  map.dtype = params.output_element == attn::Element::kBF16 ? Dtype::kBF16 : Dtype::kF16;
+  map.swizzle = swizzle_of(span);
+  map.rank = 4;
+  // As of the queries.
+  map.extents = {span / 2, params.num_heads, kUncounted, attn::operand_chunks(params.v_head_size)};
+  map.strides = {2, params.num_heads == 1 ? token_bytes : params.output_head_stride * 2,
+                 token_bytes, span};
+  map.box = {span / 2, heads, kRows / heads, 1};
+  return map;
 }
 
 TensorMap hopper_query_map(const attn::AttendParams& params) {

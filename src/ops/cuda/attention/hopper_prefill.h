@@ -36,5 +36,9 @@ TensorMap hopper_key_map(const attn::AttendParams& params, const HopperPlan& pla
 TensorMap hopper_value_map(const attn::AttendParams& params, const HopperPlan& plan);
 /// Boxes of 64 packed rows of 16-bit queries, where the plan works ahead.
 TensorMap hopper_query_map(const attn::AttendParams& params);
+/// Whether the copy engine stores output rows that are not parts (kStoresBoxes), and a line of 16
+/// packed rows of it.
+bool stores_boxes(const attn::AttendParams& params, const HopperPlan& plan);
+TensorMap hopper_output_map(const attn::AttendParams& params);
 
 }  // namespace attnbench::cuda

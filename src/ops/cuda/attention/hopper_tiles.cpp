@@ -56,7 +56,10 @@ void launch_tiles(Launcher& launcher, const AttendCall& call) {
   launch(launcher, kernel.spec, hopper_tiles_shape(kernel, list, plan), params,
          hopper_key_map(params, plan), hopper_value_map(params, plan),
          // A kernel that does not read it takes any map.
-         plan.tile.ahead ? hopper_query_map(params) : hopper_key_map(params, plan), list);
+         plan.tile.ahead ? hopper_query_map(params) : hopper_key_map(params, plan),
+         list.parts.num_splits <= 1 && stores_boxes(params, plan) ? hopper_output_map(params)
+                                                                  : hopper_key_map(params, plan),
+         list);
 }
 
 }  // namespace

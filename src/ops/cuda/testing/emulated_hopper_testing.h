@@ -121,9 +121,13 @@ class EmulatedHopper {
     return true;
   }
   Products& products() { return products_[threadIdx.x]; }
+  /// Copies out of shared memory of this thread, by groups.
+  Products& stores() { return stores_[threadIdx.x]; }
   bool has_open_work() const {
-    for (const auto& [thread, products] : products_) {
-      if (!products.open.empty() || !products.closed.empty()) return true;
+    for (const auto* all : {&products_, &stores_}) {
+      for (const auto& [thread, work] : *all) {
+        if (!work.open.empty() || !work.closed.empty()) return true;
+      }
     }
     return !copies_.empty();
   }
@@ -138,6 +142,7 @@ class EmulatedHopper {
   std::map<std::uint32_t, Barrier> barriers_;
   std::vector<Work> copies_;
   std::map<unsigned, Products> products_;
+  std::map<unsigned, Products> stores_;
   std::map<std::pair<int, int>, int> calls_;
   std::map<std::pair<int, int>, bool> said_;
 };
@@ -225,6 +230,11 @@ float sum_of_products(double before, const double* terms) {
 
 namespace attn {
 
+inline int span_of_map(const attnbench::TensorMap& map) {
+  if (map.swizzle == attnbench::TensorSwizzle::k128Bytes) return 128;
+  return map.swizzle == attnbench::TensorSwizzle::k64Bytes ? 64 : 32;
+}
+
 inline void prefetch_map(const TensorMap&) {}
 inline void publish_shared_writes() {}
 inline void publish_global_writes() {}
@@ -256,42 +266,77 @@ inline void await(u32 barrier, u32 parity) {
   }
 }
 
+/// What a map says, of a box of `kRank` dimensions at `shared`.
+template <int kRank>
+const attnbench::TensorMap& described_map(const TensorMap& map, u32 shared) {
+  const attnbench::TensorMap* described = nullptr;
+  std::memcpy(&described, map.words, sizeof described);
+  if (described->rank != kRank) throw std::logic_error("a map of another rank");
+  const std::string misfit = attnbench::tensor_map_misfit(*described);
+  if (!misfit.empty()) throw std::logic_error(misfit);
+  const bool is_aligned = shared % static_cast<u32>(span_of_map(*described) * 8) == 0;
+  if (!is_aligned) throw std::logic_error("a box off its swizzle");
+  return *described;
+}
+/// Calls move(element in the tensor, or null outside of it; its place in shared memory; bytes) for
+/// every element of a box.
+template <int kRank, class Move>
+void for_each_of_box(const attnbench::TensorMap& host, const BoxAt<kRank>& box, u32 shared,
+                     const Move& move) {
+  const int span = span_of_map(host);
+  const u32 size = attnbench::dtype_size(host.dtype) == 1 ? 1 : 2;
+  for (u32 i = 0; i < static_cast<u32>(host.box_bytes()); i += size) {
+    std::int64_t rest = i / size;
+    std::int64_t offset = 0;
+    bool inside = true;
+    for (std::size_t d = 0; d < kRank; ++d) {
+      const std::int64_t index = box.at[d] + rest % host.box[d];
+      rest /= host.box[d];
+      inside = inside && index >= 0 && index < host.extents[d];
+      offset += index * (d == 0 ? std::int64_t{size} : host.strides[d]);
+    }
+    char* const place = const_cast<char*>(static_cast<const char*>(host.data)) + offset;
+    move(inside ? place : nullptr,
+         attnbench::cuda::running_cta->shared() + attnbench::cuda::exchanged(shared + i, span),
+         size);
+  }
+}
+
 template <int kRank>
 void load_box(u32 to_shared, const TensorMap& map, const BoxAt<kRank>& from, u32 barrier,
               unsigned long long) {
-  const attnbench::TensorMap* described = nullptr;
-  std::memcpy(&described, map.words, sizeof described);
-  const attnbench::TensorMap& host = *described;
-  if (host.rank != kRank) throw std::logic_error("a map of another rank");
-  if (!attnbench::tensor_map_misfit(host).empty()) {
-    throw std::logic_error(attnbench::tensor_map_misfit(host));
-  }
-  const int span = host.swizzle == attnbench::TensorSwizzle::k128Bytes
-                       ? 128
-                       : (host.swizzle == attnbench::TensorSwizzle::k64Bytes ? 64 : 32);
-  if (to_shared % static_cast<u32>(span * 8) != 0) throw std::logic_error("a box off its swizzle");
-  attnbench::cuda::running_hopper->queue_copy([=] {
-    const auto bytes = static_cast<u32>(host.box_bytes());
-    const u32 size = attnbench::dtype_size(host.dtype) == 1 ? 1 : 2;
-    for (u32 i = 0; i < bytes; i += size) {
-      std::int64_t rest = i / size;
-      std::int64_t offset = 0;
-      bool inside = true;
-      for (std::size_t d = 0; d < kRank; ++d) {
-        const std::int64_t index = from.at[d] + rest % host.box[d];
-        rest /= host.box[d];
-        inside = inside && index >= 0 && index < host.extents[d];
-        offset += index * (d == 0 ? std::int64_t{size} : host.strides[d]);
-      }
-      u16 element = 0;
-      if (inside) std::memcpy(&element, static_cast<const char*>(host.data) + offset, size);
-      std::memcpy(
-          attnbench::cuda::running_cta->shared() + attnbench::cuda::exchanged(to_shared + i, span),
-          &element, size);
-    }
+  const attnbench::TensorMap& host = described_map<kRank>(map, to_shared);
+  attnbench::cuda::running_hopper->queue_copy([=, &host] {
+    for_each_of_box(host, from, to_shared, [](const char* element, auto* shared, u32 size) {
+      const u16 zero = 0;
+      std::memcpy(shared, element == nullptr ? static_cast<const void*>(&zero) : element, size);
+    });
     auto& hopper = *attnbench::cuda::running_hopper;
-    hopper.count(hopper.barrier(barrier), 0, -std::int64_t{bytes});
+    hopper.count(hopper.barrier(barrier), 0, -std::int64_t{host.box_bytes()});
   });
+}
+
+/// As late as can be: when its thread waits until its shared memory was read.
+template <int kRank>
+void store_box(const TensorMap& map, const BoxAt<kRank>& to, u32 from_shared) {
+  const attnbench::TensorMap& host = described_map<kRank>(map, from_shared);
+  attnbench::cuda::running_hopper->stores().open.push_back([=, &host] {
+    for_each_of_box(host, to, from_shared, [](char* element, const auto* shared, u32 size) {
+      if (element != nullptr) std::memcpy(element, shared, size);
+    });
+  });
+}
+inline void close_store_group() {
+  auto& stores = attnbench::cuda::running_hopper->stores();
+  stores.closed.push_back(std::move(stores.open));
+  stores.open.clear();
+}
+template <int kPending>
+void await_stores_read() {
+  auto& closed = attnbench::cuda::running_hopper->stores().closed;
+  for (; closed.size() > kPending; closed.pop_front()) {
+    for (const auto& store : closed.front()) store();
+  }
 }
 
 inline void sync_threads_of(int number, int threads) {
