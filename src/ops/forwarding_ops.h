@@ -23,7 +23,9 @@ class ForwardingOps : public Ops {
   int num_sms() const override { return inner_.num_sms(); }
   int sm() const override { return inner_.sm(); }
   void force_kernel(std::string_view name) override { inner_.force_kernel(name); }
-  bool attends_by_tiles() const override { return inner_.attends_by_tiles(); }
+  TileUse tile_use(const attn::AttendParams& params) const override {
+    return inner_.tile_use(params);
+  }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return inner_.allocate(size_bytes, name);
   }

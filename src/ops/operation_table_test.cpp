@@ -39,9 +39,9 @@ class NotingOps final : public Ops {
     return 100;
   }
   void force_kernel(std::string_view name) override { note("force_kernel", name); }
-  bool attends_by_tiles() const override {
-    note("attends_by_tiles");
-    return true;
+  TileUse tile_use(const attn::AttendParams&) const override {
+    note("tile_use");
+    return TileUse::kAlways;
   }
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     note("allocate", size_bytes, name);
@@ -155,7 +155,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
   CHECK(outer.device_name() == "noting");
   CHECK(outer.num_sms() == 7);
   outer.force_kernel("prefill");
-  CHECK(outer.attends_by_tiles());
+  CHECK(outer.tile_use({}) == TileUse::kAlways);
   const std::unique_ptr<Buffer> buffer = outer.allocate(12, "lse");
   CHECK(outer.place_buffers(Placement::kAtEnd));
   CHECK(outer.edges() == std::vector<std::string>{"key"});
@@ -176,7 +176,7 @@ TEST_CASE("ForwardingOps passes on what is not an operation, and gives back what
 
   std::ostringstream expected;
   const void* host = &byte;
-  expected << "device_name\nnum_sms\nforce_kernel prefill\nattends_by_tiles\nallocate 12 lse\n"
+  expected << "device_name\nnum_sms\nforce_kernel prefill\ntile_use\nallocate 12 lse\n"
            << "place_buffers 1\nedges\nclose_edges key\nupload " << buffer.get() << ' ' << host
            << " 5\ndownload " << host << ' ' << buffer.get() << " 6\npoison " << buffer.get()
            << "\nsynchronize\nwait\nsettle\non_wait\nstream_for run() of MINE\ntake_kernels\n"

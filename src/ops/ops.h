@@ -29,6 +29,13 @@ class Buffer {
   }
 };
 
+/// When attention goes by a list of tiles (kernels/params_tiles.h).
+enum class TileUse {
+  kNever,        // no kernel takes the list, or the one that is forced does not
+  kWhereItPays,  // in batches where one launch is faster than several
+  kAlways,       // the kernel that is forced works by lists
+};
+
 /// A device with its memory, and the operations on it. A pipeline queues operations and reads
 /// results after synchronize(). All pointers in parameter structs are memory of this device.
 ///
@@ -47,9 +54,9 @@ class Ops {
   /// by the first that fits, as at the start. Where it does not fit, the operation throws
   /// E-UNSUPPORTED with the reason. The CPU has one way only: it throws for any name.
   virtual void force_kernel(std::string_view name) = 0;
-  /// Whether the kernel that attention operations are held to works by a list of tiles: pipelines
-  /// that can make one then call attend_tiles() and no other attention.
-  virtual bool attends_by_tiles() const = 0;
+  /// Whether pipelines that can make a list of tiles for the batch of `params` call attend_tiles()
+  /// and no other attention.
+  virtual TileUse tile_use(const attn::AttendParams& params) const = 0;
 
   /// `name` is for error messages. Contents are poison (NaN bytes), never zero by accident.
   virtual std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) = 0;

@@ -263,34 +263,23 @@ struct HopperConsumer : HopperProducts<Config> {
     if constexpr (Shape::kCodes && !Config::kRoundDequantized) {
       if (params.kv.v_scale != nullptr) factor *= params.kv.v_scale[at.kv_head];
     }
-    // Both rows side by side, with as few branches as there can be: all consumers end their tiles
-    // at about the same time, and every instruction that waits for the last one counts.
-    float sum[2];
-    float base[2];
-    float kept[2] = {1.0f, 1.0f};
+    // As few branches as there can be, and no divisions: all consumers end their tiles at about the
+    // same time, so what waits for the last instruction counts. One row after the other, since
+    // three consumers have no registers for both.
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      sum[half] = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
-      base[half] = r.state.base[0][half];
-    }
-    if (has_sink && params.score.sinks != nullptr) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      float sum = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
+      float base = r.state.base[0][half];
+      float kept = 1.0f;
+      if (has_sink && params.score.sinks != nullptr) {
         const int row = RowsByKeys::row(half);
         const float sink =
             sink_of_row(params, at, Config::kAlibi, rows()[row], first_row() + warp_row() + row) *
             kLog2E;
-        kept[half] = add_sink(sink, base[half], sum[half], weight_of_base);
+        kept = add_sink(sink, base, sum, weight_of_base);
       }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float inverse = reciprocal_fast(sum[half]) * kept[half] * factor;
-      scale_output_row(r.o, 0, half, sum[half] == 0.0f ? 0.0f : inverse);
-    }
-    if (lane() % 4 == 0) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) store_row_lse(at, half, base[half], sum[half]);
+      scale_output_row(r.o, 0, half, sum == 0.0f ? 0.0f : reciprocal_fast(sum) * kept * factor);
+      if (lane() % 4 == 0) store_row_lse(at, half, base, sum);
     }
     if constexpr (Shape::kInt8Values == 1) scale_columns(r);
   }

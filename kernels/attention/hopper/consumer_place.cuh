@@ -5,6 +5,7 @@
 #include "kernels/attention/hopper/work.cuh"
 #include "kernels/attention/products.cuh"
 #include "kernels/ptx/cp_async.cuh"
+#include "kernels/ptx/wgmma.cuh"
 
 namespace attn {
 
@@ -219,13 +220,16 @@ struct HopperPlace {
   __device__ __forceinline__ void queue_store(const RowTile& at) const {
     constexpr OperandLayout kLayout = Shape::kOutputLayout;
     constexpr int kChunks = operand_chunks(Shape::kVColumns);
-    const TokenHead place = place_of(at, first_row() + warp_row());
+    // Hidden, so that nothing of it is kept in registers from tile to tile.
+    const int chunk = hidden(lane());
+    const int row = hidden(warp_row());
+    const TokenHead place = place_of(at, first_row() + row);
     const int token = at.first_token + place.token;
     publish_shared_writes();
     __syncwarp();  // from here on rows and tile may be those of the next item
-    if (lane() >= kChunks) return;
-    store_box<4>(*shape.outputs, {{0, place.head, token, lane()}},
-                 query() + lane() * kLayout.chunk_stride + warp_row() * kLayout.span);
+    if (chunk >= kChunks) return;
+    store_box<4>(*shape.outputs, {{0, place.head, token, chunk}},
+                 query() + chunk * kLayout.chunk_stride + row * kLayout.span);
     close_store_group();
   }
 

@@ -62,7 +62,7 @@ class FlashPipeline : public AttentionPipeline {
       add_write_step();
     }
     if (plan_.cascade) check_prefixes(inputs);
-    if (ops.attends_by_tiles() && takes_tiles(problem)) {
+    if (goes_by_tiles()) {
       add_tile_steps();
     } else if (plan_.cascade) {
       add_cascade_steps();
@@ -87,6 +87,12 @@ class FlashPipeline : public AttentionPipeline {
   }
 
  private:
+  bool goes_by_tiles() {
+    if (!takes_tiles(problem())) return false;
+    const TileUse use = ops().tile_use(params());
+    return use == TileUse::kAlways || (use == TileUse::kWhereItPays && tiles_pay(plan_));
+  }
+
   void add_int8_steps(const BackendInputs& inputs) {
     int8_.emplace(problem(), inputs, memory(), plan_.fused_save, cache_write(), mutable_params());
     add_step(side_step(
@@ -358,6 +364,12 @@ class FlashPipeline : public AttentionPipeline {
 };
 
 }  // namespace
+
+bool tiles_pay(const FlashPlan& plan) {
+  if (plan.cascade) return true;
+  const bool is_mixed = plan.batch.num_decodes > 0 && plan.batch.num_prefills > 0;
+  return is_mixed && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;
+}
 
 FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
   FlashPlan plan;

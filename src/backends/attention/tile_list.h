@@ -1,7 +1,7 @@
 // A batch as a list of tiles for attend_tiles(): all requests in one launch, decodes and prefills
 // mixed, or shared prefixes split over keys beside each request's own keys (§6.2). Which pipeline
-// does so is for the device to say (Ops::attends_by_tiles); what the list is follows from the
-// lengths of the batch alone.
+// does so is for the device to say (Ops::tile_use); what the list is follows from the lengths of
+// the batch alone.
 //
 // - Decodes and prefills: one part, attend_tiles() writes output and LSE. Steps: attend.
 // - With shared prefixes: parts 0 and on are runs of each group's prefix, whose rows are the tokens

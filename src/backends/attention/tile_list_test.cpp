@@ -21,7 +21,7 @@ namespace {
 class TileCpu final : public ForwardingOps {
  public:
   TileCpu(Ops& cpu, int num_sms) : ForwardingOps(cpu), num_sms_(num_sms) {}
-  bool attends_by_tiles() const override { return true; }
+  TileUse tile_use(const attn::AttendParams&) const override { return TileUse::kAlways; }
   int num_sms() const override { return num_sms_; }
   void attend_tiles(const attn::AttendParams& params, const attn::TileListParams& list) override {
     last = list;

@@ -104,7 +104,7 @@ class CpuOps : public Ops {
     if (name.empty()) return;
     fail(ErrorKind::kUnsupported, "kernel {}: the CPU has no kernels to choose from", name);
   }
-  bool attends_by_tiles() const override { return false; }
+  TileUse tile_use(const attn::AttendParams&) const override { return TileUse::kNever; }
 
   std::unique_ptr<Buffer> allocate(std::size_t size_bytes, const std::string& name) override {
     return std::make_unique<HostBuffer>(size_bytes, name, placement_, live_);

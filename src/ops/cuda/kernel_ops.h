@@ -20,8 +20,8 @@ class KernelOps : public Ops {
   int num_sms() const override { return launcher().target().num_sms; }
   int sm() const override { return launcher().target().sm; }
   void force_kernel(std::string_view name) override { launcher().force_kernel(name); }
-  bool attends_by_tiles() const override {
-    return cuda::attends_by_tiles(launcher().forced_kernel());
+  TileUse tile_use(const attn::AttendParams& params) const override {
+    return cuda::tile_use(launcher().target(), params, launcher().forced_kernel());
   }
 #define ATTNBENCH_OPERATION(name, parameters, arguments) \
   void name parameters override { cuda::name(launcher(), ATTNBENCH_LIST arguments); }

@@ -3,6 +3,7 @@
 #include "ops/cuda/attention/candidates.h"
 
 #include "core/error.h"
+#include "ops/tile_deal.h"
 
 namespace attnbench::cuda {
 namespace {
@@ -43,8 +44,23 @@ ForcedKernel parse_forced_kernel(std::string_view forced) {
   return {forced.substr(0, colon), forced.substr(colon + 1)};
 }
 
-bool attends_by_tiles(std::string_view forced) {
-  return parse_forced_kernel(forced).name == kHopperTilesCandidate.name;
+TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced) {
+  if (!forced.empty()) {
+    const bool is_listed = parse_forced_kernel(forced).name == kHopperTilesCandidate.name;
+    return is_listed ? TileUse::kAlways : TileUse::kNever;
+  }
+  attn::TileListParams list{};
+  list.parts.num_splits = 1;
+  AttendCall call;
+  call.operation = AttendOperation::kTiles;
+  call.params = &params;
+  call.list = &list;
+  // Tiles of few rows and of many.
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{1} << 30}) {
+    list.tile_rows = tile_rows_for(params.head_size, params.v_head_size, rows);
+    if (!kHopperTilesCandidate.misfit(target, call).empty()) return TileUse::kNever;
+  }
+  return TileUse::kWhereItPays;
 }
 
 std::string forced_options_misfit(std::string_view forced) {

@@ -12,6 +12,7 @@
 #include "kernels/params_mla.h"
 #include "kernels/params_tiles.h"
 #include "ops/cuda/launcher.h"
+#include "ops/ops.h"
 
 namespace attnbench::cuda {
 
@@ -78,8 +79,9 @@ struct ForcedKernel {
   std::string_view options;  // without the first ':'
 };
 ForcedKernel parse_forced_kernel(std::string_view forced);
-/// Whether a forced kernel is the one that works by a list of tiles; false for an empty name.
-bool attends_by_tiles(std::string_view forced);
+/// Ops::tile_use(): by the forced kernel, and without one by whether any takes lists of the tiles
+/// that a batch of `params` may have.
+TileUse tile_use(const Target& target, const attn::AttendParams& params, std::string_view forced);
 /// What is wrong with the options of a forced kernel whose name is known; empty where nothing is.
 std::string forced_options_misfit(std::string_view forced);
 

@@ -162,12 +162,6 @@ std::string gathered_misfit(const Target& target, const AttendCall& call) {
   return latent_output_misfit(*call.params);
 }
 
-/// Until it has been checked and timed on a GPU. To make it the kernel of what fits it, put nullptr
-/// in the place of this function in kGatheredCandidate below.
-std::string gathered_yields(const AttendCall&) {
-  return "it has not been checked on a GPU yet, and attends where it is forced";
-}
-
 /// What may be chosen behind the kernel's name, to compare.
 struct GatheredOptions {
   bool by_pieces = true;
@@ -297,7 +291,7 @@ void launch_gathered(Launcher& launcher, const AttendCall& call) {
 
 }  // namespace
 
-const AttendCandidate kGatheredCandidate{"hopper_gathered", gathered_misfit, gathered_yields,
+const AttendCandidate kGatheredCandidate{"hopper_gathered", gathered_misfit, nullptr,
                                          launch_gathered, gathered_options_misfit};
 
 }  // namespace attnbench::cuda

@@ -175,18 +175,6 @@ std::string misfit(const Target& target, const AttendCall& call) {
   return hopper_prefill_misfit(target, *call.params);
 }
 
-/// Why it leaves calls of codes and of encoders to others unless it is named: that code and these
-/// tiles have not run on a GPU yet.
-std::string yields(const AttendCall& call) {
-  const attn::AttendParams& params = *call.params;
-  const HopperPlan plan = hopper_plan(params);
-  const bool is_new = key_bytes(params) == 1 || plan.tile.consumers == 1 ||
-                      (plan.tile.line != 0 && !is_paged(params));
-  if (!is_new) return "";
-  return fmt::format("it has not been measured on a GPU and runs where it is named; {}",
-                     plan.reason);
-}
-
 /// New keys and values by position, of requests whose rows are one tile: several tiles of a request
 /// would read what one of them stores. Rows that are copied lie on 16 bytes.
 bool saves(const Launcher& launcher, const AttendCall& call) {
@@ -390,7 +378,7 @@ TensorMap hopper_query_map(const attn::AttendParams& params) {
 
 const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",
                                               .misfit = misfit,
-                                              .yields = yields,
+                                              .yields = nullptr,
                                               .launch = launch_hopper,
                                               .options_misfit = hopper_options_misfit,
                                               .saves = saves};

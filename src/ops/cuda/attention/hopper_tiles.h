@@ -2,8 +2,8 @@
 // is what hopper_prefill takes over pages; how its tiles of keys are is chosen here, how its rows
 // are cut is given by the list. Pure functions, as those of hopper_prefill.h.
 //
-// It is never chosen by itself: a pipeline makes a list, and calls attend_tiles(), only where a
-// command names the kernel (FLASH_ATTN@hopper_tiles), which Ops::attends_by_tiles() says.
+// A pipeline makes a list, and calls attend_tiles(), where a command names the kernel
+// (FLASH_ATTN@hopper_tiles), or where it fits and one launch pays (Ops::tile_use).
 #pragma once
 
 #include <string>

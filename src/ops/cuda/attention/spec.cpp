@@ -157,9 +157,10 @@ constexpr std::array kDecodeTiles = {
 /// with a scale per token and head: 3536 of two CTAs, 3039 of three.
 constexpr int kColumnsOfTwoCtas = 97;
 /// Warps that share a ring where more than 16 rows are one tile (decode.cuh), up to as many as a
-/// CTA has. Not measured yet: tiles of 16 rows, which read the keys once each, are what is taken
-/// until then, and kMostRowWarps says so.
-constexpr int kMostRowWarps = 1;
+/// CTA has. One NVIDIA H200, 2026-11-23, bf16, 8 KV heads of 128, 64 requests of 8,192 keys: 8
+/// tokens of 32 heads 675 us in tiles of 16 rows, 504 in those of 32 or 64; 4 tokens of 128 heads
+/// 1068, 803 and 905; 8 tokens 2005, 1577 and 1765.
+constexpr int kMostRowWarps = 2;
 /// Of 128 rows.
 constexpr std::array kWideDecodeTiles = {DecodeTile{128, 2, 8, 2}, DecodeTile{128, 1, 8, 3}};
 /// Where a CTA has a multiprocessor to itself.
