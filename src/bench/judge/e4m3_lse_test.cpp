@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kColumns = 80;
 constexpr float kQueryScale = 0.171f;
-constexpr float kKeyScale = 0.0147f;
+constexpr float kKeyScale = 0.0471f;
 constexpr double kFloor = 2.5e-3;
 
 int exponent_of_code(double code) { return std::max(std::ilogb(code), -6); }
@@ -63,7 +63,7 @@ struct Batch {
     std::mt19937 random(5);
     std::normal_distribution<float> normal;
     c.fill(Dtype::kF32, [&] { return normal(random); });
-    quantise(c.query, kQueryScale, 14.0f, query_codes);
+    quantise(c.query, kQueryScale, 9.0f, query_codes);
     quantise(c.key, kKeyScale, 6.0f, key_codes);
     problem.attention.num_heads = problem.attention.num_kv_heads = 1;
     problem.attention.head_size = kColumns;
@@ -157,7 +157,10 @@ TEST_CASE("LSE limits grow with large e4m3 products, and with them alone") {
   CHECK(std::all_of(limits.begin(), limits.begin() + 40, [](double x) { return x == kFloor; }));
   CHECK(std::count_if(limits.begin() + 40, limits.end(), [](double x) { return x > kFloor; }) > 10);
   CHECK(*std::max_element(limits.begin(), limits.end()) > 2 * kFloor);
-  CHECK(*std::max_element(limits.begin(), limits.end()) < 0.06);
+  const double largest_lse =
+      *std::max_element(batch.reference.lse.begin(), batch.reference.lse.end());
+  CHECK(largest_lse > 40);
+  CHECK(*std::max_element(limits.begin(), limits.end()) < 2e-3 * largest_lse);
 }
 
 TEST_CASE("an LSE beyond what e4m3 products cost is wrong, of small and of large products") {
@@ -165,7 +168,9 @@ TEST_CASE("an LSE beyond what e4m3 products cost is wrong, of small and of large
   const std::vector<double> limits = batch.limits();
   SUBCASE("scores a thousandth too large") {
     batch.set_lse([&](int row) { return batch.kernel_lse(row, 1.001); });
-    CHECK(batch.judge_it().lse_error->requests_outside == 2);
+    const ErrorStats found = *batch.judge_it().lse_error;
+    CHECK(found.rows_outside > 20);
+    CHECK(found.worst_row.request == 1);  // where scores are about 1, it is within the floor
   }
   SUBCASE("one row off by twice its limit") {
     for (const int wrong : {7, 39, 40, 83}) {
