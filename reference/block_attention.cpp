@@ -215,6 +215,11 @@ void BlockAttention<Real>::load_query(const RowBlock& block) {
       query_norm_.push_back(std::sqrt(square_norm(query_.data() + row * head_size_, head_size_)));
     }
   }
+  if constexpr (std::is_same_v<Real, float>) {
+    query_is_codes_ =
+        rule_ != nullptr && rule_->e4m3_products &&
+        query_codes_.load(query_.data(), block.num_matrix_rows(), head_size_, inputs_.query_scale);
+  }
 }
 
 template <typename Real>
@@ -248,17 +253,16 @@ void BlockAttention<Real>::load_tile_values(const RowBlock& block, const Tile& t
 template <typename Real>
 bool BlockAttention<Real>::multiply_codes(const RowBlock& block, const Tile& tile, Real* products) {
   if constexpr (std::is_same_v<Real, float>) {
-    if (rule_ == nullptr || !rule_->e4m3_products) return false;
     const auto kv_head = static_cast<std::size_t>(block.first_head / (num_heads_ / num_kv_heads_));
     const std::span<const float> scales = inputs_.key_scales;
     const float key_scale = scales.empty() ? 1.0f : scales[scales.size() > 1 ? kv_head : 0];
-    const std::int64_t first_row = tile.first_token * block.num_heads;
-    const std::int64_t matrix_rows = (tile.last_token - tile.first_token) * block.num_heads;
-    const bool are_codes = query_codes_.load(query_.data() + first_row * head_size_, matrix_rows,
-                                             head_size_, inputs_.query_scale) &&
-                           key_codes_.load(keys_.data(), tile.num_keys(), head_size_, key_scale);
-    if (are_codes) multiply_e4m3(query_codes_, key_codes_, products);
-    return are_codes;
+    if (!query_is_codes_ ||
+        !key_codes_.load(keys_.data(), tile.num_keys(), head_size_, key_scale)) {
+      return false;
+    }
+    multiply_e4m3(query_codes_, tile.first_token * block.num_heads,
+                  (tile.last_token - tile.first_token) * block.num_heads, key_codes_, products);
+    return true;
   }
   return false;
 }

@@ -91,8 +91,10 @@ class BlockAttention {
   std::vector<KeyRange> visible_;            // of all tokens of the block
   std::vector<std::size_t> visible_offset_;  // [tokens + 1] into visible_
   std::vector<Tile> tiles_;
-  Buffer query_;          // [matrix rows, D]
-  E4m3Rows query_codes_;  // of some of its rows; of the emulation of e4m3 products only
+  Buffer query_;  // [matrix rows, D]
+  // Of the emulation of e4m3 products only.
+  bool query_is_codes_ = false;
+  E4m3Rows query_codes_;
   E4m3Rows key_codes_;
   Buffer keys_;    // [tile keys, D]
   Buffer values_;  // [tile keys, Dv], rows of special keys zeroed

@@ -1,12 +1,13 @@
-// A column of the left row is multiplied with a chunk of keys at a time. Terms are integers in
-// units of a step: 32 products below 2^15 and a sum below 2^14, so that neither their order nor
-// float32 rounds anything that the definition does not.
+// A column of the left row is multiplied with 16 keys at a time. Terms are integers in units of a
+// step: 32 products below 2^15 and a sum below 2^14, so that neither their order nor float32 rounds
+// anything that the definition does not.
 #include "reference/e4m3_products.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "core/error.h"
@@ -15,7 +16,13 @@
 namespace attnbench {
 namespace {
 
-constexpr std::int64_t kChunkKeys = 64;
+constexpr int kLanes = 16;
+// Why vectors by name: compilers keep the sums of plain loops over keys in memory, which takes
+// twice the time. Where a machine has narrower ones, they use several.
+using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Ints = std::int32_t __attribute__((vector_size(kLanes * sizeof(std::int32_t))));
+using Bytes = std::int8_t __attribute__((vector_size(kLanes)));
+
 constexpr int kFloatBias = 127;
 constexpr int kFloatMantissa = 23;
 constexpr int kLeastExponent = -6;  // of e4m3; subnormal codes have it too
@@ -23,124 +30,113 @@ constexpr int kZeroExponent = -60;  // below every sum of two, and twice of it f
 constexpr int kLeastOfStep = -40;   // of a step of zeros, so that its unit is an ordinary number
 constexpr float kCodeTolerance = 0x1p-20f;
 
-int exponent_of(float value) {
-  return static_cast<int>(std::bit_cast<std::uint32_t>(value) >> kFloatMantissa & 0xff) -
-         kFloatBias;
+template <typename Vector, typename Element>
+Vector load_lanes(const Element* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof(Vector));
+  return vector;
 }
 
-float power_of_two(int exponent) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + kFloatBias) << kFloatMantissa);
+/// 2^exponent of each lane.
+Floats powers_of_two(Ints exponents) {
+  return std::bit_cast<Floats>((exponents + kFloatBias) << kFloatMantissa);
 }
 
-/// Sums of one left row with up to kChunkKeys right ones.
-class Chunk {
- public:
-  explicit Chunk(std::int64_t keys) : keys_(static_cast<std::size_t>(keys)) { sums_.fill(0); }
-
-  void begin_step() { largest_.fill(2 * kZeroExponent); }
-
-  void see(int exponent, const std::int8_t* exponents) {
-    const std::size_t keys = keys_;  // Why: bytes are written, which might be keys_
-    for (std::size_t j = 0; j < keys; ++j) {
-      largest_[j] = std::max(largest_[j], static_cast<std::int8_t>(exponent + exponents[j]));
-    }
+/// Adds a step of `columns` columns to the sums of one left row with kLanes keys.
+Floats add_step(Floats sums, const float* left, const std::int8_t* left_exponents,
+                const float* right, const std::int8_t* right_exponents, std::int64_t left_stride,
+                std::int64_t right_stride, std::int64_t columns) {
+  Bytes largest_product = Bytes{} + static_cast<std::int8_t>(2 * kZeroExponent);
+  for (std::int64_t c = 0; c < columns; ++c) {
+    const Bytes exponents =
+        load_lanes<Bytes>(right_exponents + c * right_stride) + left_exponents[c * left_stride];
+    largest_product = exponents > largest_product ? exponents : largest_product;
   }
-
-  void align() {
-    for (std::size_t j = 0; j < keys_; ++j) {
-      const int of_sum = exponent_of(sums_[j]);
-      const int exponent = std::max({static_cast<int>(largest_[j]), of_sum, kLeastOfStep});
-      units_[j] = power_of_two(exponent - E4m3Rows::kKeptBits);
-      per_unit_[j] = power_of_two(E4m3Rows::kKeptBits - exponent);
-      terms_[j] = static_cast<std::int32_t>(sums_[j] * per_unit_[j]);
-    }
+  const Ints of_sums = (std::bit_cast<Ints>(sums) >> kFloatMantissa & 0xff) - kFloatBias;
+  Ints largest = __builtin_convertvector(largest_product, Ints);
+  largest = of_sums > largest ? of_sums : largest;
+  largest = largest > kLeastOfStep ? largest : Ints{} + kLeastOfStep;
+  const Floats per_unit = powers_of_two(E4m3Rows::kKeptBits - largest);
+  Ints terms = __builtin_convertvector(sums * per_unit, Ints);
+  for (std::int64_t c = 0; c < columns; ++c) {
+    const Floats products = left[c * left_stride] * load_lanes<Floats>(right + c * right_stride);
+    terms += __builtin_convertvector(products * per_unit, Ints);
   }
-
-  void add(float code, const float* codes) {
-    for (std::size_t j = 0; j < keys_; ++j) {
-      terms_[j] += static_cast<std::int32_t>(code * codes[j] * per_unit_[j]);
-    }
-  }
-
-  void end_step() {
-    for (std::size_t j = 0; j < keys_; ++j) sums_[j] = static_cast<float>(terms_[j]) * units_[j];
-  }
-
-  float sum(std::size_t key) const { return sums_[key]; }
-
- private:
-  std::size_t keys_;
-  std::array<float, kChunkKeys> sums_;
-  std::array<float, kChunkKeys> units_;
-  std::array<float, kChunkKeys> per_unit_;
-  std::array<std::int32_t, kChunkKeys> terms_;
-  std::array<std::int8_t, kChunkKeys> largest_;
-};
+  return __builtin_convertvector(terms, Floats) * powers_of_two(largest - E4m3Rows::kKeptBits);
+}
 
 }  // namespace
 
 bool E4m3Rows::load(const float* values, std::int64_t rows, std::int64_t columns, float scale) {
   rows_ = rows;
   columns_ = columns;
+  stride_ = (rows + kLanes - 1) / kLanes * kLanes;
   scale_ = scale;
-  const auto size = static_cast<std::size_t>(rows * columns);
+  if (!(std::isfinite(scale) && scale > 0)) return false;
+  const auto size = static_cast<std::size_t>(stride_ * columns);
   codes_.resize(size);
   exponents_.resize(size);
   has_nan_.assign(static_cast<std::size_t>(rows), 0);
-  if (!(std::isfinite(scale) && scale > 0)) return false;
-  std::vector<float, AlignedAllocator<float>> row(static_cast<std::size_t>(columns));
-  bool are_codes = true;
-  for (std::int64_t i = 0; i < rows; ++i) {
-    const float* const from = values + i * columns;
-    for (std::int64_t c = 0; c < columns; ++c) row[static_cast<std::size_t>(c)] = from[c] / scale;
-    round_values(Dtype::kE4M3, row.data(), columns);
+  // kLanes rows at a time, so that columns are written by the cache line.
+  std::vector<float, AlignedAllocator<float>> block(static_cast<std::size_t>(kLanes * columns));
+  float worst = 0;  // by how much of itself a value is no code
+  for (std::int64_t first = 0; first < rows; first += kLanes) {
+    const std::int64_t count = std::min<std::int64_t>(kLanes, rows - first);
+    const float* const from = values + first * columns;
+    for (std::int64_t i = 0; i < count * columns; ++i) {
+      block[static_cast<std::size_t>(i)] = from[i] / scale;
+    }
+    std::fill(block.begin() + static_cast<std::ptrdiff_t>(count * columns), block.end(), 0.0f);
+    round_values(Dtype::kE4M3, block.data(), count * columns);
+    for (std::int64_t i = 0; i < count * columns; ++i) {
+      float& code = block[static_cast<std::size_t>(i)];
+      const bool is_nan = code != code;
+      if (is_nan) has_nan_[static_cast<std::size_t>(first + i / columns)] = 1;
+      code = is_nan ? 0 : code;
+      const float off = std::abs(code * scale - from[i]) - kCodeTolerance * std::abs(from[i]);
+      worst = is_nan ? worst : std::max(worst, off);
+    }
     for (std::int64_t c = 0; c < columns; ++c) {
-      float code = row[static_cast<std::size_t>(c)];
-      const auto to = static_cast<std::size_t>(c * rows + i);
-      if (std::isnan(code)) {
-        has_nan_[static_cast<std::size_t>(i)] = 1;
-        code = 0;
-      } else {
-        const float off = std::abs(code * scale - from[c]);
-        are_codes = are_codes && off <= kCodeTolerance * std::abs(from[c]);
+      float* const codes = codes_.data() + c * stride_ + first;
+      std::int8_t* const exponents = exponents_.data() + c * stride_ + first;
+      for (std::int64_t lane = 0; lane < kLanes; ++lane) {
+        const float code = block[static_cast<std::size_t>(lane * columns + c)];
+        const int own =
+            static_cast<int>(std::bit_cast<std::uint32_t>(code) >> kFloatMantissa & 0xff) -
+            kFloatBias;
+        codes[lane] = code;
+        exponents[lane] =
+            static_cast<std::int8_t>(code == 0 ? kZeroExponent : std::max(own, kLeastExponent));
       }
-      codes_[to] = code;
-      exponents_[to] = static_cast<std::int8_t>(
-          code == 0 ? kZeroExponent : std::max(exponent_of(std::abs(code)), kLeastExponent));
     }
   }
-  return are_codes;
+  return worst <= 0;
 }
 
-void multiply_e4m3(const E4m3Rows& left, const E4m3Rows& right, float* product) {
+void multiply_e4m3(const E4m3Rows& left, std::int64_t first, std::int64_t count,
+                   const E4m3Rows& right, float* product) {
   if (left.columns_ != right.columns_) {
     fail(ErrorKind::kShape, "e4m3 products: {} columns and {}", left.columns_, right.columns_);
   }
   const float scale = left.scale_ * right.scale_;
-  for (std::int64_t i = 0; i < left.rows_; ++i) {
-    for (std::int64_t first = 0; first < right.rows_; first += kChunkKeys) {
-      const std::int64_t keys = std::min(kChunkKeys, right.rows_ - first);
-      Chunk chunk(keys);
+  for (std::int64_t row = first; row < first + count; ++row, product += right.rows_) {
+    const bool row_has_nan = left.has_nan_[static_cast<std::size_t>(row)] != 0;
+    for (std::int64_t key = 0; key < right.rows_; key += kLanes) {
+      Floats sums{};
       for (std::int64_t begin = 0; begin < left.columns_; begin += E4m3Rows::kStepColumns) {
-        const std::int64_t end = std::min(begin + E4m3Rows::kStepColumns, left.columns_);
-        chunk.begin_step();
-        for (std::int64_t c = begin; c < end; ++c) {
-          chunk.see(left.exponents_[static_cast<std::size_t>(c * left.rows_ + i)],
-                    right.exponents_.data() + c * right.rows_ + first);
-        }
-        chunk.align();
-        for (std::int64_t c = begin; c < end; ++c) {
-          chunk.add(left.codes_[static_cast<std::size_t>(c * left.rows_ + i)],
-                    right.codes_.data() + c * right.rows_ + first);
-        }
-        chunk.end_step();
+        const std::int64_t from_left = begin * left.stride_ + row;
+        const std::int64_t from_right = begin * right.stride_ + key;
+        sums = add_step(sums, left.codes_.data() + from_left, left.exponents_.data() + from_left,
+                        right.codes_.data() + from_right, right.exponents_.data() + from_right,
+                        left.stride_, right.stride_,
+                        std::min(E4m3Rows::kStepColumns, left.columns_ - begin));
       }
-      float* const to = product + i * right.rows_ + first;
-      const bool row_has_nan = left.has_nan_[static_cast<std::size_t>(i)] != 0;
-      for (std::int64_t j = 0; j < keys; ++j) {
-        const bool is_nan = row_has_nan || right.has_nan_[static_cast<std::size_t>(first + j)] != 0;
-        to[j] = is_nan ? std::numeric_limits<float>::quiet_NaN()
-                       : chunk.sum(static_cast<std::size_t>(j)) * scale;
+      std::array<float, kLanes> of_keys;
+      std::memcpy(of_keys.data(), &sums, sizeof(sums));
+      for (std::int64_t j = key; j < std::min(key + kLanes, right.rows_); ++j) {
+        const bool is_nan = row_has_nan || right.has_nan_[static_cast<std::size_t>(j)] != 0;
+        product[j] = is_nan ? std::numeric_limits<float>::quiet_NaN()
+                            : of_keys[static_cast<std::size_t>(j - key)] * scale;
       }
     }
   }

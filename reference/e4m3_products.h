@@ -33,23 +33,26 @@ class E4m3Rows {
   float scale() const { return scale_; }
 
  private:
-  friend void multiply_e4m3(const E4m3Rows& left, const E4m3Rows& right, float* product);
+  friend void multiply_e4m3(const E4m3Rows& left, std::int64_t first, std::int64_t count,
+                            const E4m3Rows& right, float* product);
 
   std::int64_t rows_ = 0;
   std::int64_t columns_ = 0;
+  std::int64_t stride_ = 0;  // rows with padding, which is zeros
   float scale_ = 1;
   // Column by column, so that products of one row with many keys are those of one number with
   // neighbours.
-  std::vector<float, AlignedAllocator<float>> codes_;  // [columns, rows], 0 for NaN
-  std::vector<std::int8_t> exponents_;                 // [columns, rows]
-  std::vector<std::uint8_t> has_nan_;                  // [rows]
+  std::vector<float, AlignedAllocator<float>> codes_;  // [columns, stride], 0 for NaN
+  std::vector<std::int8_t, AlignedAllocator<std::int8_t>> exponents_;  // [columns, stride]
+  std::vector<std::uint8_t> has_nan_;                                  // [rows]
 };
 
-/// product [left rows, right rows] = left * transpose(right) * both scales, where each sum is made
-/// in steps of 32 columns from the first on. In a step every term t, and the sum so far, counts as
-/// trunc(t / u) * u with u = 2^(e - 13), e the largest of the exponents: of a product those of its
-/// two codes added (of a subnormal code -6), of the sum its own. NaN where a row has a NaN.
-/// E-SHAPE when columns differ.
-void multiply_e4m3(const E4m3Rows& left, const E4m3Rows& right, float* product);
+/// product [count, right rows] = left * transpose(right) * both scales, of the left rows [first,
+/// first + count), where each sum is made in steps of 32 columns from the first on. In a step every
+/// term t, and the sum so far, counts as trunc(t / u) * u with u = 2^(e - 13), e the largest of the
+/// exponents: of a product those of its two codes added (of a subnormal code -6), of the sum its
+/// own. NaN where a row has a NaN. E-SHAPE when columns differ.
+void multiply_e4m3(const E4m3Rows& left, std::int64_t first, std::int64_t count,
+                   const E4m3Rows& right, float* product);
 
 }  // namespace attnbench

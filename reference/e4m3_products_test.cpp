@@ -19,7 +19,7 @@ float summed(const std::vector<float>& left, const std::vector<float>& right) {
   REQUIRE(a.load(left.data(), 1, columns, 1));
   REQUIRE(b.load(right.data(), 1, columns, 1));
   float product = -1;
-  multiply_e4m3(a, b, &product);
+  multiply_e4m3(a, 0, 1, b, &product);
   return product;
 }
 
@@ -72,6 +72,8 @@ TEST_CASE("an e4m3 product counts by the exponents of its factors, not by its ow
   // 1.5 * 1.5 = 2.25 has exponent 1, by which 2^-13 would be lost.
   CHECK(summed(1.5f, 1.5f, 1, 0x1p-6f, 0x1p-7f) == 2.25f + 0x1p-13f);
   CHECK(summed(2, 1, 1, 0x1p-6f, 0x1p-7f) == 2);
+  // A subnormal code has the exponent -6, so that 2^-9 * 2^8 counts as 2^2.
+  CHECK(summed(0x1p-9f, 256, 1, 0x1p-6f, 0x1p-6f) == 0.5f);
 }
 
 TEST_CASE("the sum of earlier steps is aligned like a product, and a step has 32 columns") {
@@ -105,7 +107,7 @@ TEST_CASE("scales are no part of the codes: they move no bit that is cut") {
   REQUIRE(a.load(left.data(), 1, 4, 0.137f));
   REQUIRE(b.load(right.data(), 1, 4, 2.9f));
   float product = 0;
-  multiply_e4m3(a, b, &product);
+  multiply_e4m3(a, 0, 1, b, &product);
   // 448^2 counts as 2^16, whose unit is 8.
   CHECK(product == 448.0f * 448.0f * (0.137f * 2.9f));
   CHECK_FALSE(a.load(left.data(), 1, 4, 0.138f));
@@ -120,15 +122,18 @@ TEST_CASE("a row with NaN has NaN with every row, and no other has") {
   REQUIRE(a.load(left.data(), 2, 2, 1));
   REQUIRE(b.load(right.data(), 2, 2, 1));
   std::vector<float> product(4);
-  multiply_e4m3(a, b, product.data());
+  multiply_e4m3(a, 0, 2, b, product.data());
   CHECK(std::isnan(product[0]));
   CHECK(std::isnan(product[1]));
   CHECK(product[2] == 3);
-  multiply_e4m3(b, a, product.data());
+  multiply_e4m3(b, 0, 2, a, product.data());
+  CHECK(std::isnan(product[0]));
+  CHECK(product[1] == 3);
+  multiply_e4m3(b, 1, 1, a, product.data());
   CHECK(std::isnan(product[0]));
   CHECK(product[1] == 3);
   REQUIRE(of_three.load(right.data(), 1, 3, 1));
-  CHECK_THROWS_AS(multiply_e4m3(a, of_three, product.data()), Error);
+  CHECK_THROWS_AS(multiply_e4m3(a, 0, 2, of_three, product.data()), Error);
 }
 
 TEST_CASE("e4m3 products of many rows follow the definition to the last bit") {
@@ -150,7 +155,7 @@ TEST_CASE("e4m3 products of many rows follow the definition to the last bit") {
     REQUIRE(a.load(left.data(), kRows, columns, 1));
     REQUIRE(b.load(right.data(), kKeys, columns, 1));
     std::vector<float> product(kRows * kKeys);
-    multiply_e4m3(a, b, product.data());
+    multiply_e4m3(a, 0, kRows, b, product.data());
     int differ = 0, cut = 0;
     for (int i = 0; i < kRows; ++i) {
       for (int j = 0; j < kKeys; ++j) {
