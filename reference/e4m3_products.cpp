@@ -16,7 +16,7 @@
 namespace attnbench {
 namespace {
 
-constexpr int kLanes = 16;
+constexpr int kLanes = E4m3Rows::kLanes;
 // Why vectors by name: compilers keep the sums of plain loops over keys in memory, which takes
 // twice the time. Where a machine has narrower ones, they use several.
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
@@ -44,12 +44,11 @@ Floats powers_of_two(Ints exponents) {
 
 /// Adds a step of `columns` columns to the sums of one left row with kLanes keys.
 Floats add_step(Floats sums, const float* left, const std::int8_t* left_exponents,
-                const float* right, const std::int8_t* right_exponents, std::int64_t left_stride,
-                std::int64_t right_stride, std::int64_t columns) {
+                const float* right, const std::int8_t* right_exponents, std::int64_t columns) {
   Bytes largest_product = Bytes{} + static_cast<std::int8_t>(2 * kZeroExponent);
   for (std::int64_t c = 0; c < columns; ++c) {
     const Bytes exponents =
-        load_lanes<Bytes>(right_exponents + c * right_stride) + left_exponents[c * left_stride];
+        load_lanes<Bytes>(right_exponents + c * kLanes) + left_exponents[c * kLanes];
     largest_product = exponents > largest_product ? exponents : largest_product;
   }
   const Ints of_sums = (std::bit_cast<Ints>(sums) >> kFloatMantissa & 0xff) - kFloatBias;
@@ -59,7 +58,7 @@ Floats add_step(Floats sums, const float* left, const std::int8_t* left_exponent
   const Floats per_unit = powers_of_two(E4m3Rows::kKeptBits - largest);
   Ints terms = __builtin_convertvector(sums * per_unit, Ints);
   for (std::int64_t c = 0; c < columns; ++c) {
-    const Floats products = left[c * left_stride] * load_lanes<Floats>(right + c * right_stride);
+    const Floats products = left[c * kLanes] * load_lanes<Floats>(right + c * kLanes);
     terms += __builtin_convertvector(products * per_unit, Ints);
   }
   return __builtin_convertvector(terms, Floats) * powers_of_two(largest - E4m3Rows::kKeptBits);
@@ -70,10 +69,9 @@ Floats add_step(Floats sums, const float* left, const std::int8_t* left_exponent
 bool E4m3Rows::load(const float* values, std::int64_t rows, std::int64_t columns, float scale) {
   rows_ = rows;
   columns_ = columns;
-  stride_ = (rows + kLanes - 1) / kLanes * kLanes;
   scale_ = scale;
   if (!(std::isfinite(scale) && scale > 0)) return false;
-  const auto size = static_cast<std::size_t>(stride_ * columns);
+  const auto size = static_cast<std::size_t>((rows + kLanes - 1) / kLanes * kLanes * columns);
   codes_.resize(size);
   exponents_.resize(size);
   has_nan_.assign(static_cast<std::size_t>(rows), 0);
@@ -97,8 +95,8 @@ bool E4m3Rows::load(const float* values, std::int64_t rows, std::int64_t columns
       worst = is_nan ? worst : std::max(worst, off);
     }
     for (std::int64_t c = 0; c < columns; ++c) {
-      float* const codes = codes_.data() + c * stride_ + first;
-      std::int8_t* const exponents = exponents_.data() + c * stride_ + first;
+      float* const codes = codes_.data() + first * columns + c * kLanes;
+      std::int8_t* const exponents = exponents_.data() + first * columns + c * kLanes;
       for (std::int64_t lane = 0; lane < kLanes; ++lane) {
         const float code = block[static_cast<std::size_t>(lane * columns + c)];
         const int own =
@@ -124,11 +122,10 @@ void multiply_e4m3(const E4m3Rows& left, std::int64_t first, std::int64_t count,
     for (std::int64_t key = 0; key < right.rows_; key += kLanes) {
       Floats sums{};
       for (std::int64_t begin = 0; begin < left.columns_; begin += E4m3Rows::kStepColumns) {
-        const std::int64_t from_left = begin * left.stride_ + row;
-        const std::int64_t from_right = begin * right.stride_ + key;
+        const std::int64_t from_left = left.place(row, begin);
+        const std::int64_t from_right = right.place(key, begin);
         sums = add_step(sums, left.codes_.data() + from_left, left.exponents_.data() + from_left,
                         right.codes_.data() + from_right, right.exponents_.data() + from_right,
-                        left.stride_, right.stride_,
                         std::min(E4m3Rows::kStepColumns, left.columns_ - begin));
       }
       std::array<float, kLanes> of_keys;

@@ -23,6 +23,7 @@ class E4m3Rows {
   /// Columns that a tensor core sums in one step, and the bits that it keeps below the largest.
   static constexpr std::int64_t kStepColumns = 32;
   static constexpr int kKeptBits = 13;
+  static constexpr int kLanes = 16;
 
   /// Takes `values` [rows, columns], f32 products of a code and `scale`, rounded. False where they
   /// are not: then nothing can be said of their sums, and the rows must not be multiplied.
@@ -36,14 +37,17 @@ class E4m3Rows {
   friend void multiply_e4m3(const E4m3Rows& left, std::int64_t first, std::int64_t count,
                             const E4m3Rows& right, float* product);
 
+  std::int64_t place(std::int64_t row, std::int64_t column) const {
+    return (row / kLanes * columns_ + column) * kLanes + row % kLanes;
+  }
+
   std::int64_t rows_ = 0;
   std::int64_t columns_ = 0;
-  std::int64_t stride_ = 0;  // rows with padding, which is zeros
   float scale_ = 1;
-  // Column by column, so that products of one row with many keys are those of one number with
-  // neighbours.
-  std::vector<float, AlignedAllocator<float>> codes_;  // [columns, stride], 0 for NaN
-  std::vector<std::int8_t, AlignedAllocator<std::int8_t>> exponents_;  // [columns, stride]
+  // In blocks of kLanes rows, within a block column by column, so that the products of one row with
+  // a block are those of numbers with neighbours. The last block is filled up with zeros.
+  std::vector<float, AlignedAllocator<float>> codes_;  // [blocks, columns, kLanes], 0 for NaN
+  std::vector<std::int8_t, AlignedAllocator<std::int8_t>> exponents_;  // [blocks, columns, kLanes]
   std::vector<std::uint8_t> has_nan_;                                  // [rows]
 };
 
