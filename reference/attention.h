@@ -36,6 +36,10 @@ struct ReferenceInputs {
   /// are a part of them; empty = the row's place behind its keys, and that of the key.
   std::span<const std::int32_t> row_positions = {};
   std::span<const std::int32_t> key_positions = {};
+  /// What e4m3 codes of query and key were multiplied by, where they are such codes; of the key one
+  /// scale or [Hk], empty = 1. Only EmulationRule::e4m3_products reads them.
+  float query_scale = 1;
+  std::span<const float> key_scales = {};
 };
 
 /// Results for the chosen rows, in their order.
@@ -74,6 +78,9 @@ std::optional<ReferenceOutput> reference_attention(const AttentionMath& math,
 struct EmulationRule {
   Dtype storage = Dtype::kBF16;      // the output dtype
   Dtype probability = Dtype::kBF16;  // e4m3 where the kernel's P is
+  /// Query and keys are e4m3 codes, and their products are summed as tensor cores do it
+  /// (e4m3_products.h). Where values are no codes of the scales, in f32 all the same.
+  bool e4m3_products = false;
 
   bool operator==(const EmulationRule&) const = default;
 };

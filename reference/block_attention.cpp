@@ -215,6 +215,11 @@ void BlockAttention<Real>::load_query(const RowBlock& block) {
       query_norm_.push_back(std::sqrt(square_norm(query_.data() + row * head_size_, head_size_)));
     }
   }
+  if constexpr (std::is_same_v<Real, float>) {
+    query_is_codes_ =
+        rule_ != nullptr && rule_->e4m3_products &&
+        query_codes_.load(query_.data(), block.num_matrix_rows(), head_size_, inputs_.query_scale);
+  }
 }
 
 template <typename Real>
@@ -246,6 +251,23 @@ void BlockAttention<Real>::load_tile_values(const RowBlock& block, const Tile& t
 }
 
 template <typename Real>
+bool BlockAttention<Real>::multiply_codes(const RowBlock& block, const Tile& tile, Real* products) {
+  if constexpr (std::is_same_v<Real, float>) {
+    const auto kv_head = static_cast<std::size_t>(block.first_head / (num_heads_ / num_kv_heads_));
+    const std::span<const float> scales = inputs_.key_scales;
+    const float key_scale = scales.empty() ? 1.0f : scales[scales.size() > 1 ? kv_head : 0];
+    if (!query_is_codes_ ||
+        !key_codes_.load(keys_.data(), tile.num_keys(), head_size_, key_scale)) {
+      return false;
+    }
+    multiply_e4m3(query_codes_, tile.first_token * block.num_heads,
+                  (tile.last_token - tile.first_token) * block.num_heads, key_codes_, products);
+    return true;
+  }
+  return false;
+}
+
+template <typename Real>
 void BlockAttention<Real>::score_tile(const RowBlock& block, const Tile& tile) {
   load_tile(*inputs_.key, block, tile, keys_);
   if constexpr (kMeasuresRows) measure_keys(block, tile);
@@ -253,11 +275,13 @@ void BlockAttention<Real>::score_tile(const RowBlock& block, const Tile& tile) {
   const std::int64_t matrix_rows = (tile.last_token - tile.first_token) * heads;
   const std::int64_t width = tile.num_keys();
   Real* const scores = scores_.data() + tile.score_offset;
-  std::fill_n(scores, matrix_rows * width, Real{0});
-  multiply<Real>(ConstMatrixMap<Real>(query_.data() + tile.first_token * heads * head_size_,
-                                      matrix_rows, head_size_),
-                 ConstMatrixMap<Real>(keys_.data(), width, head_size_).transpose(),
-                 MatrixMap<Real>(scores, matrix_rows, width));
+  if (!multiply_codes(block, tile, scores)) {
+    std::fill_n(scores, matrix_rows * width, Real{0});
+    multiply<Real>(ConstMatrixMap<Real>(query_.data() + tile.first_token * heads * head_size_,
+                                        matrix_rows, head_size_),
+                   ConstMatrixMap<Real>(keys_.data(), width, head_size_).transpose(),
+                   MatrixMap<Real>(scores, matrix_rows, width));
+  }
   const auto scale = static_cast<Real>(math_.softmax_scale);
   const auto cap = static_cast<Real>(math_.logits_soft_cap);
   for (std::int64_t token = tile.first_token; token < tile.last_token; ++token) {

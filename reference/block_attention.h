@@ -13,6 +13,7 @@
 
 #include "core/tensor.h"
 #include "reference/attention.h"
+#include "reference/e4m3_products.h"
 #include "reference/row_blocks.h"
 
 namespace attnbench {
@@ -57,6 +58,8 @@ class BlockAttention {
   void load_tile(const Tensor& tensor, const RowBlock& block, const Tile& tile, Buffer& buffer);
   void load_tile_values(const RowBlock& block, const Tile& tile);
   void score_tile(const RowBlock& block, const Tile& tile);
+  /// Whether the tile's products of queries and keys were those of e4m3 codes, [rows, tile keys].
+  bool multiply_codes(const RowBlock& block, const Tile& tile, Real* products);
   void add_bias(Real* scores, const KeyRange& keys, const RowBlock& block, std::int64_t token,
                 int head) const;
   void add_sinks(const RowBlock& block);
@@ -88,7 +91,11 @@ class BlockAttention {
   std::vector<KeyRange> visible_;            // of all tokens of the block
   std::vector<std::size_t> visible_offset_;  // [tokens + 1] into visible_
   std::vector<Tile> tiles_;
-  Buffer query_;   // [matrix rows, D]
+  Buffer query_;  // [matrix rows, D]
+  // Of the emulation of e4m3 products only.
+  bool query_is_codes_ = false;
+  E4m3Rows query_codes_;
+  E4m3Rows key_codes_;
   Buffer keys_;    // [tile keys, D]
   Buffer values_;  // [tile keys, Dv], rows of special keys zeroed
   Buffer scores_;  // scores, then weights, tile after tile

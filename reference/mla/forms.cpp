@@ -108,9 +108,20 @@ std::optional<ReferenceOutput> MlaForms<Real>::attend(const Tensor& query, const
   math.window_right = 0;
   std::vector<std::int32_t> rows(batch.tokens.size());
   std::iota(rows.begin(), rows.end(), 0);
-  std::optional<ReferenceOutput> result =
-      rule_ != nullptr ? emulate_attention(math, inputs, *rule_, rows, options_)
-                       : reference_attention(math, inputs, rows, options_);
+  std::optional<ReferenceOutput> result;
+  if (rule_ == nullptr) {
+    result = reference_attention(math, inputs, rows, options_);
+  } else {
+    EmulationRule rule = *rule_;
+    if (batch.is_decode) {
+      rule.e4m3_products = rule.e4m3_products && inputs_.latent_query != nullptr;
+      inputs.query_scale = inputs_.latent_query_scale;
+      inputs.key_scales = {&inputs_.entry_scale, 1};
+    } else {
+      rule.e4m3_products = rule.e4m3_products && inputs_.fp8_prefill;  // without scales
+    }
+    result = emulate_attention(math, inputs, rule, rows, options_);
+  }
   if (result) result->rows = batch.tokens;
   return result;
 }

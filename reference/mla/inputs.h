@@ -31,6 +31,10 @@ struct MlaReferenceInputs {
   /// [>=num_decode_tokens, N, Lkv + R] or null: the quantised query of decode, dequantised (§8.7
   /// step 2). The rows below num_decode_tokens then have the MQA form only.
   const Tensor* latent_query = nullptr;
+  /// What its codes were multiplied by, and those of the entries that it meets; only
+  /// EmulationRule::e4m3_products reads them.
+  float latent_query_scale = 1;
+  float entry_scale = 1;
   /// Tokens of the requests, first in the batch, that run in MQA form (§8.3); the rest are prefill.
   /// With topk_indices every row is decode, whatever this says.
   std::int64_t num_decode_tokens = 0;

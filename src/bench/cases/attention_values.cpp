@@ -85,11 +85,15 @@ ReferenceKey AttentionValues::key_of(const Backend& backend) const {
 
 ReferenceInputs AttentionValues::reference_inputs(const ReferenceKey& key) {
   ReferenceInputs result = reference_sources(inputs());
-  if (key.quantised_query) result.query = &dequantized_query_.value();
+  if (key.quantised_query) {
+    result.query = &dequantized_query_.value();
+    result.query_scale = static_cast<float>(problem_.kv_cache.q_scale);
+  }
   if (key.store_rule) {
     const StoredKv& stored = stored_kv(*key.store_rule);
     result.key = &stored.key_dequantized;
     result.value = &stored.value_dequantized;
+    result.key_scales = key.store_rule->k_scale;
   }
   return result;
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "bench/loop/fake_backend.h"
 #include "core/error.h"
 
@@ -59,6 +61,35 @@ TEST_CASE("backends whose maths or dequantised values differ have references of 
   other_math.math.softmax_scale *= 2;
   CHECK(values.reference(other_math) != reference);
   CHECK(values.reference(key) == reference);
+}
+
+TEST_CASE("e4m3 queries and keys are known as codes of their scales, by heads and ranks too") {
+  Problem problem = example_problem(KvCacheDtype::kFp8E4M3);
+  problem.attention.num_heads = 4;
+  problem.attention.num_kv_heads = 2;
+  problem.kv_cache.q_scale = 0.21;
+  problem.kv_cache.k_scale = {0.37, 0.53};
+  problem.dcp.world_size = 2;
+  AttentionValues values(problem, {1, {}});
+  const FakeBackend flash = named("FLASH_ATTN"), triton = named("TRITON_ATTN");
+  values.backend_inputs(flash);
+  const EmulationRule in_float32{Dtype::kBF16, Dtype::kBF16};
+  const EmulationRule by_codes{Dtype::kBF16, Dtype::kBF16, true};
+  const ReferenceKey key = values.key_of(flash);
+  const std::vector<double> exact = values.emulation(key, in_float32)->lse;
+  const std::vector<double> cut = values.emulation(key, by_codes)->lse;
+  // Rows of every head, two of each KV head.
+  for (std::size_t head = 0; head < 4; ++head) {
+    CHECK_FALSE(std::equal(exact.begin() + static_cast<int>(4 * head),
+                           exact.begin() + static_cast<int>(4 * head + 4),
+                           cut.begin() + static_cast<int>(4 * head)));
+  }
+  CHECK(values.rank_emulation(key, 1, by_codes)->lse !=
+        values.rank_emulation(key, 1, in_float32)->lse);
+  // A query of 16 bits is no code.
+  const ReferenceKey other = values.key_of(triton);
+  REQUIRE_FALSE(other.quantised_query);
+  CHECK(values.emulation(other, by_codes)->lse == values.emulation(other, in_float32)->lse);
 }
 
 TEST_CASE("a stopped reference is not kept") {

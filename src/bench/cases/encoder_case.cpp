@@ -178,6 +178,8 @@ class EncoderCaseRun final : public CaseRun {
       source.query = &forward.dequantized[0];
       source.key = &forward.dequantized[1];
       source.value = &forward.dequantized[2];
+      source.query_scale = values_.scales().scale[0];
+      source.key_scales = {&values_.scales().scale[1], 1};
     }
     const ReferenceOptions& options = values_.options();
     const auto reference = reference_attention(math, source, rows, options);
@@ -300,6 +302,8 @@ ReferenceInputs EncoderValues::reference_inputs(bool quantised) {
   result.query = &forward().dequantized[0];
   result.key = &forward().dequantized[1];
   result.value = &forward().dequantized[2];
+  result.query_scale = scales().scale[0];
+  result.key_scales = {&scales().scale[1], 1};
   return result;
 }
 

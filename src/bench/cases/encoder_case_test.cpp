@@ -8,6 +8,7 @@
 
 #include "bench/bench.h"
 #include "bench/cases/case.h"
+#include "bench/cases/encoder_case.h"
 #include "bench/tensor_list.h"
 #include "core/error.h"
 #include "core/test_folder.h"
@@ -73,6 +74,18 @@ const Tensor* find(const TensorList& tensors, const std::string& name) {
 }
 
 }  // namespace
+
+TEST_CASE("an fp8 encoder's queries and keys are known as e4m3 codes of their scales") {
+  Problem problem = mm_problem(MmAttnDtype::kFp8);
+  problem.inputs.distribution = Distribution::kOutlier;
+  EncoderValues values(problem, {1, {}});
+  const AttentionMath math =
+      resolve_attention_math(problem, find_backend("MM_FLASHINFER")->kernel_rules());
+  const EmulationRule in_float32{Dtype::kBF16, Dtype::kBF16};
+  const EmulationRule by_codes{Dtype::kBF16, Dtype::kBF16, true};
+  CHECK(values.result(math, true, by_codes)->lse != values.result(math, true, in_float32)->lse);
+  CHECK(values.result(math, false, by_codes)->lse == values.result(math, false, in_float32)->lse);
+}
 
 TEST_CASE("a right fp8 forward passes, with its quantisation error beside its own") {
   Turn turn(mm_problem(MmAttnDtype::kFp8));

@@ -136,6 +136,8 @@ class MlaValues {
     result.sinks = in.sinks;
     if (key.quantised_query) {
       result.latent_query = &latent_query(key.num_decode_tokens).dequantized;
+      result.latent_query_scale = static_cast<float>(problem_.kv_cache.q_scale);
+      result.entry_scale = static_cast<float>(problem_.kv_cache.k_scale.at(0));
     }
     result.num_decode_tokens = key.num_decode_tokens;
     result.fp8_prefill = key.fp8_prefill;

@@ -108,6 +108,41 @@ TEST_CASE("backends share what does not depend on which requests they decode") {
   }
 }
 
+TEST_CASE("e4m3 latents and queries of MLA are known as codes, of decodes and of prefills") {
+  Problem problem = example_problem();
+  problem.batch = {{1, 20}, {1, 7}, {6, 9}};
+  problem.kv_cache.q_scale = 0.21;
+  problem.kv_cache.k_scale = {0.37};
+  problem.dcp.world_size = 2;
+  MlaValues mla(problem, {1, {}});
+  const EmulationRule in_float32{Dtype::kBF16, Dtype::kBF16};
+  const EmulationRule by_codes{Dtype::kBF16, Dtype::kBF16, true};
+  MlaReferenceKey key = decode_key();
+  key.stored = KvCacheDtype::kFp8E4M3;
+  const auto differing_rows = [&] {
+    const ReferenceOutput& exact = *mla.emulation(key, in_float32);
+    const ReferenceOutput& cut = *mla.emulation(key, by_codes);
+    std::vector<std::int32_t> rows;
+    for (std::size_t i = 0; i < exact.rows.size(); ++i) {
+      bool differs = false;
+      for (std::size_t at = i; at < exact.lse.size(); at += exact.rows.size()) {
+        differs = differs || exact.lse[at] != cut.lse[at];
+      }
+      if (differs) rows.push_back(exact.rows[i]);
+    }
+    return rows;
+  };
+  using Rows = std::vector<std::int32_t>;
+  CHECK(differing_rows() == Rows{});  // the query has 16 bits
+  key.quantised_query = true;
+  CHECK(differing_rows() == Rows{0, 1});
+  CHECK(mla.rank_emulation(key, 0, by_codes)->lse != mla.rank_emulation(key, 0, in_float32)->lse);
+  key.fp8_prefill = true;
+  CHECK(differing_rows() == Rows{0, 1, 2, 3, 4, 5, 6, 7});
+  key.quantised_query = false;
+  CHECK(differing_rows() == Rows{2, 3, 4, 5, 6, 7});
+}
+
 TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
   Problem problem = example_problem();
   problem.kv_cache.dtype = KvCacheDtype::kFp8;

@@ -166,9 +166,14 @@ ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics)
   return query;
 }
 
+bool has_e4m3_products(const Problem& problem, const Numerics& numerics) {
+  return numerics.quantised_query && !is_rotated(problem.kv_cache.dtype);
+}
+
 EmulationRule emulation_rule(const Problem& problem, const Numerics& numerics) {
   const bool fused = problem.output_quant.type != OutputQuantType::kNone;
-  return {fused ? problem.attention.dtype : numerics.output, numerics.probability};
+  return {fused ? problem.attention.dtype : numerics.output, numerics.probability,
+          has_e4m3_products(problem, numerics)};
 }
 
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,

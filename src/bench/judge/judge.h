@@ -38,6 +38,10 @@ struct Numerics {
   bool operator==(const Numerics&) const = default;
 };
 
+/// Whether queries and keys are multiplied as e4m3 codes: a rotated query is quantised too, but
+/// reads back in 16 bits.
+bool has_e4m3_products(const Problem& problem, const Numerics& numerics);
+
 /// The rule of the emulation that err_ratio is measured by; a fused quantised output is emulated in
 /// the attention dtype and rounded by the comparison.
 EmulationRule emulation_rule(const Problem& problem, const Numerics& numerics);

@@ -140,6 +140,8 @@ std::optional<ReferenceOutput> rank_reference(const Problem& problem, const Atte
   source.alibi_slopes = values.alibi_slopes;
   source.row_positions = keys.row_positions;
   source.key_positions = keys.key_positions;
+  source.query_scale = values.query_scale;
+  source.key_scales = values.key_scales;
   return rule != nullptr ? emulate_attention(local, source, *rule, rows, options)
                          : reference_attention(local, source, rows, options);
 }

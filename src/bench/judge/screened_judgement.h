@@ -33,11 +33,12 @@ struct ScreenedTrial {
 };
 
 /// judge(), with what screening adds: `table` null = nothing was screened beside the checked rows.
-/// A row is suspicious beyond the median limit of its request's checked rows. The worst of them, as
-/// many as the reference can afford, are judged like the checked rows, and stand for the others.
-/// Figures that are compared between runs are of all screened rows, or of rows that do not depend
-/// on the drawn seed. Nothing when should_stop said so. Errors: E-INTERNAL where a screening in
-/// float64 disagrees with the reference on a row that both have seen.
+/// A row is suspicious beyond the median limit of its request's checked rows, an LSE of e4m3
+/// products beyond what its own size explains as well. The worst of them, as many as the reference
+/// can afford, are judged like the checked rows, and stand for the others. Figures that are
+/// compared between runs are of all screened rows, or of rows that do not depend on the drawn seed.
+/// Nothing when should_stop said so. Errors: E-INTERNAL where a screening in float64 disagrees with
+/// the reference on a row that both have seen.
 std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const ScreenTable* table,
                                         const YardsticksOf& yardsticks_of);
 
