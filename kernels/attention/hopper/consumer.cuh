@@ -349,9 +349,6 @@ struct HopperConsumer : HopperProducts<Config> {
       for (int i = 0; i < 4; ++i) r.o[0][n][i] = 0.0f;
     }
     attend(r, plan, [&] {
-      if constexpr (kLeavesLate) {
-        if (items_done != 0) leave_query((items_done - 1) % Shape::kQueryStages);
-      }
       if (!copies && !begins_to_skip) describe(item);
     });
     if constexpr (kShortcuts) {
@@ -369,14 +366,12 @@ struct HopperConsumer : HopperProducts<Config> {
     }
   }
 
-  /// Whether what an item stores may take until the products of the next one are under way: the
-  /// queries of the one after it come to its place.
-  static constexpr bool kLeavesLate = Shape::kStoresBoxes && Shape::kQueryStages > 1;
-  __device__ __forceinline__ void leave_query(int stage) const {
+  /// Says that this warp is through with the item's place of queries and output.
+  __device__ __forceinline__ void leave_query() const {
     if constexpr (Shape::kStoresBoxes) await_stores_read<0>();
     publish_shared_writes();  // of output rows, which the next queries overwrite
     __syncwarp();
-    leave(shape.query_empty(stage));
+    leave(shape.query_empty(query_stage()));
   }
 
   __device__ void run() {
@@ -388,12 +383,9 @@ struct HopperConsumer : HopperProducts<Config> {
       for (;;) {
         await(shape.query_full(query_stage()), items_done / Shape::kQueryStages % 2);
         const HopperItem& item = *shape.item_place(query_stage());
-        if (item.tile.num_rows <= 0) {
-          if constexpr (Shape::kStoresBoxes) await_stores_read<0>();
-          return;
-        }
+        if (item.tile.num_rows <= 0) return;
         work(item);
-        if constexpr (!kLeavesLate) leave_query(query_stage());
+        leave_query();
         ++items_done;
       }
     } else {

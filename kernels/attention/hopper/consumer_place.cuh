@@ -58,11 +58,12 @@ struct HopperPlace {
   /// Of a list: whether rows that are not there are left out where that saves time. Why not of
   /// three consumers: it would take registers that they do not have.
   static constexpr bool kShortcuts = has_tile_list<Config>() && Config::kConsumers == 2;
-  /// Rows of this warp whose queries it copies. What the products of others come to is stored
-  /// nowhere, and a decode has four rows of 64.
+  /// Rows of this warp whose queries it copies, with zeros for those that are not there. Why all or
+  /// none: the rows of a warp vote on when their bases rise, so what shared memory held before
+  /// would reach the rounding of those that are there, and change the result from run to run.
   __device__ __forceinline__ int query_rows() const {
     if constexpr (kShortcuts) {
-      return larger(0, smaller(kWarpRows, tile()->num_rows - first_row() - warp_row()));
+      return first_row() + warp_row() < tile()->num_rows ? kWarpRows : 0;
     } else {
       return kWarpRows;
     }
@@ -104,18 +105,14 @@ struct HopperPlace {
   }
 
   /// Token of the request and query head of a row of this warp. Why by its position: divisions
-  /// took longer than what they were for. Global forms of ALiBi have other positions.
+  /// took longer than what they were for.
   struct TokenHead {
     int token;
     int head;
   };
   __device__ __forceinline__ TokenHead place_of(const RowTile& at, int packed) const {
-    int token = 0;
-    if constexpr (is_global(Config::kAlibi)) {
-      token = (at.first_row + packed) / at.group;
-    } else {
-      token = rows()[packed - first_row() - warp_row()].position - at.context_len;
-    }
+    static_assert(!is_global(Config::kAlibi), "positions are not those in the request");
+    const int token = rows()[packed - first_row() - warp_row()].position - at.context_len;
     return {token, at.kv_head * at.group + at.first_row + packed - token * at.group};
   }
   /// Where a row of this warp starts, in elements.

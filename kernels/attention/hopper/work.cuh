@@ -109,8 +109,7 @@ struct HopperShape {
   /// A warp of the producers looks for NaN and infinities among masked values (checker.cuh). Those
   /// of codes are all at work; and what transforms scores, or stores narrow outputs, would spill.
   static constexpr bool kChecks = !kCodes && Config::kWideStores && !Config::kScaleFirst;
-  /// Output rows leave shared memory by the copy engine, 16 of a warp at a time, and their place is
-  /// left when the products of the next item are under way.
+  /// Output rows leave shared memory by the copy engine, 16 of a warp at a time.
   static constexpr bool kStoresBoxes =
       Config::kAhead && Config::kWideStores && !has_parts<Config>() &&
       Config::kOutputColumns == padded_columns(Config::kVHeadSize, 2);

@@ -90,7 +90,7 @@ class FlashPipeline : public AttentionPipeline {
   bool goes_by_tiles() {
     if (!takes_tiles(problem())) return false;
     const TileUse use = ops().tile_use(params());
-    return use == TileUse::kAlways || (use == TileUse::kWhereItPays && tiles_pay(plan_));
+    return use == TileUse::kAlways || (use == TileUse::kWhereItPays && tiles_pay(problem(), plan_));
   }
 
   void add_int8_steps(const BackendInputs& inputs) {
@@ -365,10 +365,13 @@ class FlashPipeline : public AttentionPipeline {
 
 }  // namespace
 
-bool tiles_pay(const FlashPlan& plan) {
-  if (plan.cascade) return true;
+bool tiles_pay(const Problem& problem, const FlashPlan& plan) {
+  constexpr int kMostColumns = 128;
+  const AttentionSpec& attention = problem.attention;
+  if (attention.head_size > kMostColumns || attention.v_head_size > kMostColumns) return false;
   const bool is_mixed = plan.batch.num_decodes > 0 && plan.batch.num_prefills > 0;
-  return is_mixed && plan.num_splits <= 1 && plan.split_form == SplitForm::kSeparate;
+  return is_mixed && !plan.cascade && plan.num_splits <= 1 &&
+         plan.split_form == SplitForm::kSeparate;
 }
 
 FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
@@ -398,6 +401,7 @@ FlashPlan plan_flash(const Problem& whole, const FlashRule& rule, int num_sms) {
   question.num_sms = num_sms;
   question.num_splits = problem.attention.num_splits;
   question.form = problem.attention.split_form;
+  question.may_plan = problem.kv_cache.int8_level == 0;  // as form_refusals() says
   plan.num_split_requests = plan.batch.num_decodes;
   const DecodeChoice choice = choose_decode(question);
   plan.num_splits = choice.num_splits;

@@ -84,7 +84,7 @@ DecodeChoice choose_decode(const DecodeQuestion& q) {
                    : choose_num_splits(requests, q.num_kv_heads, longest_of(q.seq_lens), q.num_sms);
   choice.reason = splits_in_words(q, choice.num_splits);
   if (q.num_splits) choice.reason += ", as attention.num_splits asks for";
-  if (q.form == SplitForm::kAuto && !q.num_splits &&
+  if (q.form == SplitForm::kAuto && !q.num_splits && q.may_plan &&
       is_skewed(q.seq_lens, choice.num_splits, q.num_kv_heads, q.num_sms)) {
     if (kPlansByDefault) return plan_of(q, "equal splits would leave one long request to few");
     choice.reason +=

@@ -24,6 +24,7 @@ struct DecodeQuestion {
   int num_sms = 1;
   std::optional<int> num_splits;      // attention.num_splits
   SplitForm form = SplitForm::kAuto;  // attention.split_form
+  bool may_plan = true;               // kAuto may take a plan of the device
 };
 
 struct DecodeChoice {

@@ -371,7 +371,8 @@ inline std::vector<AttendCase> general_attend_cases() {
            .v_head_size = 80,
            .block_size = 0,
            .window_right = -1,
-           .e4m3_probability = 1},
+           .e4m3_probability = 1,
+           .kernel = "general"},
           {.name = "general e4m3 queries d128 paged to f16",
            .query = kE4M3,
            .cache = kE4M3,
@@ -416,7 +417,7 @@ inline void add_general_attend_cases(std::vector<OperationCase>& cases) {
   };
   for (const AttendCase& c : general_attend_cases()) {
     const double tolerance = c.e4m3_probability != 0 ? 0.1 : tolerance_of(c.query, c.output);
-    cases.push_back({c.name, tolerance, [c](Ops& o) { return run_attend(o, c); }, tolerance / 2});
+    cases.push_back({c.name, tolerance, [c](Ops& o) { return run_held(o, c); }, tolerance / 2});
   }
   const std::vector<MlaAttendCase> mla{
       {.name = "mla bf16"},

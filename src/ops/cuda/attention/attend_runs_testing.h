@@ -38,6 +38,7 @@ struct AttendCase {
   float sink_shift = 0.0f;        // of every head's sink
   float value_gain = 1.0f;        // of the scale of the values
   float last_value_scale = 0.0f;  // > 0: of the value of each request's last key
+  std::string kernel;             // that devices are held to; empty: the first that fits
 };
 
 /// Rows of two KV heads in a paged cache of shuffled blocks, or one after another. What no row may
@@ -305,6 +306,15 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
     ops.reduce_segments(p, segments);
   }
   return memory.results();
+}
+
+/// The same, by the kernel of the case; the CPU has none to be held to.
+inline std::vector<Tensor> run_held(Ops& ops, const AttendCase& c) {
+  const bool is_held = !c.kernel.empty() && ops.device_name() != "cpu";
+  if (is_held) ops.force_kernel(c.kernel);
+  std::vector<Tensor> results = run_attend(ops, c);
+  if (is_held) ops.force_kernel("");
+  return results;
 }
 
 }  // namespace attnbench::cuda

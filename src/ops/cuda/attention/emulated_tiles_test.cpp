@@ -128,7 +128,7 @@ TEST_CASE("tiles of a list on emulated threads: decodes and prefills, both ways,
   const std::string dealt = "ahead=0:persistent=1";
   check<Tiles>(case_named("decodes and prefills"), dealt);
   check<EachTile>(case_named("decodes and prefills"), "persistent=0:stages=2");
-  check<AheadTiles>(case_named("decodes and prefills"));
+  check<AheadTiles>(case_named("decodes and prefills"), "ahead=1:persistent=1");
   check<Tiles128>(case_named("decodes and prefills, 128 rows"), dealt);
   check<FullTiles>(case_named("both ways, groups of seven"), dealt);
   check<WindowTiles>(case_named("window and sinks, more CTAs than tiles"), dealt);

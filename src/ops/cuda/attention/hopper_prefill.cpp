@@ -228,6 +228,9 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
     return fmt::format("compute capability {}.{}: its instructions are those of 9.0",
                        target.sm / 10, target.sm % 10);
   }
+  if (attn::is_global(params.score.alibi)) {
+    return "ALiBi by global positions: it knows rows by their positions in the request";
+  }
   if (std::string reason = element_misfit(params); !reason.empty()) return reason;
   if (std::string reason = head_misfit(params); !reason.empty()) return reason;
   if (is_paged(params) && kv.block_size % 16 != 0) {
@@ -258,8 +261,10 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (params.score.mm_ranges != nullptr) return 240;
   if (params.v_head_size > 192) return scales_first(params) ? 240 : 64;
   if (key_bytes(params) == 1) return 48;
-  if (plan.tile.consumers < 3) return 0;
-  return scales_first(params) ? 256 : 32;
+  // Once a row tile, where its output is handed to the copy engine.
+  const int boxes = stores_boxes(params, plan) ? 80 : 0;
+  if (plan.tile.consumers < 3) return boxes;
+  return boxes + (scales_first(params) ? 256 : 32);
 }
 
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan) {
