@@ -17,40 +17,29 @@ constexpr std::string_view kFp8All = "fp8 query, cache and P";
 constexpr std::string_view kFp8Cache = "fp8 query and cache";
 constexpr std::string_view kInt8Level1 = "int8 level 1";
 constexpr std::string_view kInt8Level2 = "int8 level 2";
-constexpr std::string_view kChosen = "";
-constexpr std::string_view kHopper = "hopper_prefill";
-
 constexpr std::array kTable = {
-    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kChosen, 63, 723, false, "bbf5f6e",
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", 645, 723, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "q16k", 707, 773, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "2q8k", 839, 772, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "q16k", 911, 814, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", 484, 723, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", 667, 723, false, "0dcc238",
+                       "2026-11-23"},
+    MeasuredQuantising{kH200, kDecode, 128, kFp8Cache, "64q1s8k", 267, 492, true, "61c13b6",
                        "2026-11-21"},
-    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "2q8k", kHopper, 645, 723, false, "0dcc238",
+    MeasuredQuantising{kH200, kDecode, 128, "cache fp8 per token and head", "64q1s8k", 317, 492,
+                       true, "b304569", "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, "cache int8 per token and head", "64q1s8k", 313, 492,
+                       true, "b304569", "2026-11-21"},
+    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s4k", 223.6, 262.0, true, "2d85097",
                        "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 128, kFp8All, "q16k", kHopper, 707, 773, false, "0dcc238",
+    MeasuredQuantising{kH200, kDecode, 128, kInt8Level2, "64q1s4k", 208.3, 262.0, true, "2d85097",
                        "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "2q8k", kHopper, 839, 772, false, "0dcc238",
-                       "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 256, kFp8All, "q16k", kHopper, 911, 814, false, "0dcc238",
-                       "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kChosen, 69, 723, false,
-                       "bbf5f6e", "2026-11-21"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level1, "2q8k", kHopper, 484, 723, false,
-                       "0dcc238", "2026-11-23"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kChosen, 55, 723, false,
-                       "bbf5f6e", "2026-11-21"},
-    MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", kHopper, 667, 723, false,
-                       "0dcc238", "2026-11-23"},
-    MeasuredQuantising{kH200, kDecode, 128, kFp8Cache, "64q1s8k", kChosen, 267, 492, true,
-                       "61c13b6", "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, kFp8All, "64q1s8k", kChosen, 1845, 492, true, "bbf5f6e",
-                       "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, "cache fp8 per token and head", "64q1s8k", kChosen, 317,
-                       492, true, "b304569", "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, "cache int8 per token and head", "64q1s8k", kChosen,
-                       313, 492, true, "b304569", "2026-11-21"},
-    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kChosen, 1301, 492, true,
-                       "0dcc238", "2026-11-23"},
-    MeasuredQuantising{kH200, kDecode, 128, kInt8Level1, "64q1s8k", kHopper, 438, 492, true,
-                       "0dcc238", "2026-11-23"},
 };
 
 std::string_view name_of(MeasuredWork work) {
@@ -105,13 +94,9 @@ std::vector<std::pair<std::string, std::string>> quantising_facts(const Problem&
       if (row.gpu != gpu || row.work != work || row.head_size != problem.attention.head_size) {
         continue;
       }
-      facts.emplace_back(
-          fmt::format("{} {}", name_of(work), row.format),
-          fmt::format("{}: {:.2f} times as fast as 16 bits at {} by {} ({}, {})", verdict_of(row),
-                      row.gain(), row.batch,
-                      row.kernel.empty() ? "the kernel that is chosen"
-                                         : fmt::format("@{}, only where it is named", row.kernel),
-                      row.commit, row.date));
+      facts.emplace_back(fmt::format("{} {}", name_of(work), row.format),
+                         fmt::format("{}: {:.2f} times as fast as 16 bits at {} ({}, {})",
+                                     verdict_of(row), row.gain(), row.batch, row.commit, row.date));
     }
     if (facts.size() > before) continue;
     facts.emplace_back(

@@ -24,7 +24,6 @@ struct MeasuredQuantising {
   int head_size = 0;
   std::string_view format;  // what is quantised, "int8 level 1"
   std::string_view batch;   // "2q8k"; 32 query heads on 8 KV heads
-  std::string_view kernel;  // "hopper_prefill": only where named; empty: the one that is chosen
   double value = 0;
   double own_16_bit = 0;
   bool is_time = false;  // microseconds, else TFLOP/s or TOP/s

@@ -50,8 +50,11 @@ TEST_CASE("a choice says what parts there are, and what would do better where it
   const Lens skewed = one_among(131072, 63, 1024);
   CHECK(
       choose_decode(question(skewed)).reason ==
-      "512 parts for 264 places, none longer than 131072 keys; a plan would deal them out evenly, "
-      "and is made where attention.split_form asks for it");
+      "33 parts of equal load for each KV head: equal splits would leave one long request to few");
+  DecodeQuestion equal = question(skewed);
+  equal.may_plan = false;
+  CHECK(choose_decode(equal).form == SplitForm::kSeparate);
+  CHECK(choose_decode(equal).reason == "512 parts for 264 places, none longer than 131072 keys");
   const Lens even(64, 8192);
   CHECK(choose_decode(question(even)).reason ==
         "512 parts for 264 places, none longer than 8192 keys");
