@@ -64,7 +64,14 @@ int heads_decode_parts(int num_sms, std::int64_t max_query_len, int num_heads, i
 bool is_skewed(std::span<const std::int64_t> seq_lens, int num_splits, int num_kv_heads,
                int num_sms) {
   std::int64_t blocks = 0;
-  for (const std::int64_t len : seq_lens) blocks += num_blocks(len);
+  std::int64_t keys = 0;
+  for (const std::int64_t len : seq_lens) {
+    blocks += num_blocks(len);
+    keys += len;
+  }
+  // Requests of about one length are split alike; what few of them leave idle, a plan, which is a
+  // launch more, would not win back.
+  if (longest_of(seq_lens) * std::ssize(seq_lens) <= 2 * keys) return false;
   const std::int64_t places = std::int64_t{kPlacesPerSm} * num_sms;
   // The longest piece twice above blocks * heads / places, and longer than starting it takes.
   const std::int64_t longest = longest_split(seq_lens, num_splits);

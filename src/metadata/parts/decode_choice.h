@@ -54,8 +54,9 @@ inline constexpr int kDecodePlanHeadsOverhead = 2;
 /// fewer than KV heads.
 int heads_decode_parts(int num_sms, std::int64_t max_query_len, int num_heads, int num_kv_heads);
 
-/// Whether the longest piece that equal splits leave takes more than twice what every place of the
-/// device would have if keys were dealt out evenly. seq_lens [B], lengths in keys.
+/// Whether the longest request has more than twice the mean of keys, and the longest piece that
+/// equal splits leave takes more than twice what every place of the device would have if keys were
+/// dealt out evenly. seq_lens [B], lengths in keys.
 bool is_skewed(std::span<const std::int64_t> seq_lens, int num_splits, int num_kv_heads,
                int num_sms);
 

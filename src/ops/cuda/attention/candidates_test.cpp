@@ -265,15 +265,13 @@ TEST_CASE("latents on Hopper attend by their kernel, and by the general one wher
         "compute capability 80: it is for 90");
 }
 
-TEST_CASE("lists of latents and e4m3 ones are gathered where that is forced, and else general") {
+TEST_CASE("lists of latents and e4m3 ones are gathered") {
   using attn::Element;
   using attn::MlaEntry;
   const Form lists = latent_form();
   for (const AttendOperation operation : {AttendOperation::kSparse, AttendOperation::kSparsePlan}) {
-    CHECK(lists.chosen(operation) == "general");
-    CHECK(lists.chosen(operation, "hopper_gathered") == "hopper_gathered");
-    CHECK(lists.reason("hopper_gathered", operation) ==
-          "it has not been checked on a GPU yet, and attends where it is forced");
+    CHECK(lists.chosen(operation) == "hopper_gathered");
+    CHECK(lists.chosen(operation, "general") == "general");
     CHECK(lists.reason("hopper_latent", operation) ==
           "it has no form of " + std::string(operation_name(operation)));
   }
@@ -281,8 +279,8 @@ TEST_CASE("lists of latents and e4m3 ones are gathered where that is forced, and
   codes.params.kv.element = Element::kE4M3;
   for (const AttendOperation operation :
        {AttendOperation::kWhole, AttendOperation::kSplits, AttendOperation::kPlan}) {
-    CHECK(codes.chosen(operation) == "general");
-    CHECK(codes.chosen(operation, "hopper_gathered") == "hopper_gathered");
+    CHECK(codes.chosen(operation) == "hopper_gathered");
+    CHECK(codes.chosen(operation, "general") == "general");
     CHECK(lists.reason("hopper_gathered", operation) ==
           "bf16 entries in blocks: it is for lists of entries, and for e4m3");
   }
@@ -358,8 +356,7 @@ TEST_CASE("the covering cases take every kernel, and every one of them is forced
   }
   CHECK(taken.size() == attend_candidates().size());
   // Those of latents and of lists of tiles are the choice wherever they fit.
-  CHECK(fitting ==
-        std::set<std::string>{"decode", "hopper_prefill", "prefill", "hopper_gathered", "general"});
+  CHECK(fitting == std::set<std::string>{"decode", "hopper_prefill", "prefill", "general"});
 }
 
 TEST_CASE("splits with counters are joined by a cluster, the last CTA, or a launch of its own") {
@@ -412,16 +409,17 @@ TEST_CASE("options of decodes override the tile, and what there are is said") {
     }
     return text;
   };
-  CHECK(constants("") == " Warps8 RowWarps1 Stages4");
+  CHECK(constants("") == " Warps8 RowWarps2 Stages7");
+  CHECK(constants("decode:rows=16") == " Warps8 RowWarps1 Stages4");
   CHECK(constants("decode:rows=32") == " Warps8 RowWarps2 Stages7");
   CHECK(constants("decode:rows=128") == " Warps8 RowWarps4 Stages15");
-  CHECK(constants("decode:warps=16:stages=2") == " Warps16 RowWarps1 Stages2");
+  CHECK(constants("decode:rows=16:warps=16:stages=2") == " Warps16 RowWarps1 Stages2");
   CHECK(forced_options_misfit("decode:rows=64:cluster=0:ctas=2").empty());
   CHECK(forced_options_misfit("decode:rows=24") ==
         "option 'rows=24': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
         "stages=2 to 6, ctas=1 or 2");
   CHECK(refusal([&] {
-          constants("decode:warps=16:stages=6");
+          constants("decode:rows=16:warps=16:stages=6");
         }).starts_with("kernel decode: 16 warps of 6 steps, 1 CTAs a multiprocessor: "));
 }
 
