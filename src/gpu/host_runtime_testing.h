@@ -1,6 +1,7 @@
 // A runtime whose device is host memory, for tests: it records launches and fails when told to.
 #pragma once
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -11,6 +12,14 @@
 #include "gpu/runtime.h"
 
 namespace attnbench {
+
+/// Plays cuTensorMapEncodeTiled: the address becomes the first word of the map.
+inline int play_tensor_map_encode(void* map, int, std::uint32_t, void* address,
+                                  const std::uint64_t*, const std::uint64_t*, const std::uint32_t*,
+                                  const std::uint32_t*, int, int, int, int) {
+  std::memcpy(map, &address, sizeof address);
+  return 0;
+}
 
 class HostRuntime : public Runtime {
  public:

@@ -45,6 +45,9 @@ class OneStep final : public Pipeline {
 /// Host memory that refuses in a captured stream what CUDA refuses there.
 class StrictRuntime final : public HostRuntime {
  public:
+  StrictRuntime() {
+    driver_functions["cuTensorMapEncodeTiled"] = reinterpret_cast<void*>(&play_tensor_map_encode);
+  }
   void* allocate(std::size_t size_bytes) override {
     refuse("allocate");
     return HostRuntime::allocate(size_bytes);

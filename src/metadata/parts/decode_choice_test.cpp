@@ -102,6 +102,18 @@ TEST_CASE("lengths are skewed where the longest piece is more than twice an even
   CHECK_FALSE(is_skewed(Lens{}, 1, 8, 132));
 }
 
+TEST_CASE("lengths that are about alike are split alike, however few places they take") {
+  for (const std::int64_t len : {900, 2000, 8192}) {
+    for (const std::size_t requests : {1u, 2u, 3u}) {
+      CHECK(choose_decode(question(Lens(requests, len))).form == SplitForm::kSeparate);
+      CHECK_FALSE(is_skewed(Lens(requests, len), 1, 8, 132));
+    }
+  }
+  // Exactly twice the mean, and one key more.
+  CHECK_FALSE(is_skewed(Lens{65536, 32768, 16384, 16384}, 1, 1, 132));
+  CHECK(is_skewed(Lens{65537, 32768, 16384, 16384}, 1, 1, 132));
+}
+
 TEST_CASE("a plan leaves no place with much more than its share of a skewed batch") {
   std::vector<std::int32_t> lens(63, 1024);
   lens.push_back(131072);

@@ -249,13 +249,12 @@ namespace {
 
 int num_encoded = 0;
 
-/// Plays cuTensorMapEncodeTiled: the address becomes the first word of the map.
-int play_encode(void* map, int, std::uint32_t, void* address, const std::uint64_t*,
-                const std::uint64_t*, const std::uint32_t*, const std::uint32_t*, int, int, int,
-                int) {
+/// play_tensor_map_encode, counted.
+int count_encode(void* map, int a, std::uint32_t rank, void* address, const std::uint64_t* extents,
+                 const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* steps,
+                 int b, int c, int d, int e) {
   ++num_encoded;
-  std::memcpy(map, &address, sizeof address);
-  return 0;
+  return play_tensor_map_encode(map, a, rank, address, extents, strides, box, steps, b, c, d, e);
 }
 
 }  // namespace
@@ -263,7 +262,7 @@ int play_encode(void* map, int, std::uint32_t, void* address, const std::uint64_
 TEST_CASE("a tensor map reaches the kernel in its encoded form, which is made once") {
   HostDevice device;
   device.runtime->driver_functions["cuTensorMapEncodeTiled"] =
-      reinterpret_cast<void*>(&play_encode);
+      reinterpret_cast<void*>(&count_encode);
   const auto from = device.ops->allocate(2048, "from");
   const auto to = device.ops->allocate(2048, "to");
   cuda::TmaCopy copy = cuda::tma_copies().front();

@@ -308,13 +308,18 @@ inline std::vector<Tensor> run_attend(Ops& ops, const AttendCase& c) {
   return memory.results();
 }
 
-/// The same, by the kernel of the case; the CPU has none to be held to.
-inline std::vector<Tensor> run_held(Ops& ops, const AttendCase& c) {
-  const bool is_held = !c.kernel.empty() && ops.device_name() != "cpu";
-  if (is_held) ops.force_kernel(c.kernel);
-  std::vector<Tensor> results = run_attend(ops, c);
+/// run(ops, c), with devices held to `kernel` unless it is empty; the CPU has none to be held to.
+template <class Case>
+std::vector<Tensor> by_kernel(Ops& ops, const std::string& kernel,
+                              std::vector<Tensor> (*run)(Ops&, const Case&), const Case& c) {
+  const bool is_held = !kernel.empty() && ops.device_name() != "cpu";
+  if (is_held) ops.force_kernel(kernel);
+  std::vector<Tensor> results = run(ops, c);
   if (is_held) ops.force_kernel("");
   return results;
+}
+inline std::vector<Tensor> run_held(Ops& ops, const AttendCase& c) {
+  return by_kernel(ops, c.kernel, run_attend, c);
 }
 
 }  // namespace attnbench::cuda

@@ -236,13 +236,7 @@ inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& f
     // e4m3 weights are relative to other bases here and there.
     const double tolerance = c.attend.e4m3_probability != 0 ? 0.1 : 4e-2;
     cases.push_back({c.attend.name, tolerance,
-                     [c](Ops& ops) {
-                       const bool is_cpu = ops.device_name() == "cpu";
-                       if (!is_cpu) ops.force_kernel(c.kernel);
-                       std::vector<Tensor> results = run_attend(ops, c.attend);
-                       if (!is_cpu) ops.force_kernel("");
-                       return results;
-                     },
+                     [c](Ops& ops) { return by_kernel(ops, c.kernel, run_attend, c.attend); },
                      tolerance / 2});
   }
   for (const Int8AttendCase& c : hopper_int8_cases()) {
@@ -252,13 +246,7 @@ inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& f
                              std::to_string(c.window_left) + "/" + std::to_string(c.window_right) +
                              (c.soft_cap > 0.0f ? " soft cap" : "") + (c.saves ? " saving" : "");
     cases.push_back({name, 4e-2,
-                     [c](Ops& ops) {
-                       const bool is_cpu = ops.device_name() == "cpu";
-                       if (!is_cpu) ops.force_kernel("hopper_prefill");
-                       std::vector<Tensor> results = run_int8_attend(ops, c);
-                       if (!is_cpu) ops.force_kernel("");
-                       return results;
-                     },
+                     [c](Ops& ops) { return by_kernel(ops, "hopper_prefill", run_int8_attend, c); },
                      2e-2});
   }
   return cases;

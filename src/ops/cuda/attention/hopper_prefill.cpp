@@ -346,39 +346,34 @@ bool stores_boxes(const attn::AttendParams& params, const HopperPlan& plan) {
   return plan.tile.ahead && has_wide_stores(params) && params.v_head_size % 16 == 0;
 }
 
-TensorMap hopper_output_map(const attn::AttendParams& params) {
-  constexpr int kRows = 16;
-  const int span = attn::operand_span(params.v_head_size);
-  const int heads = std::min(params.num_heads / params.num_kv_heads, kRows);
-  const std::int64_t token_bytes = params.output_token_stride * 2;
+/// Boxes of `rows` packed rows of `heads` heads a token, and of `chunks` of their lines. Tokens are
+/// not counted: the kernel names none that the request does not have.
+static TensorMap packed_rows_map(const attn::AttendParams& params, attn::Element element,
+                                 const void* data, attn::i64 token_stride, attn::i64 head_stride,
+                                 int columns, int rows, int chunks) {
+  const int span = attn::operand_span(columns);
+  const int heads = std::min(params.num_heads / params.num_kv_heads, rows);
   TensorMap map;
-  map.data = params.output;
-  map.dtype = params.output_element == attn::Element::kBF16 ? Dtype::kBF16 : Dtype::kF16;
+  map.data = data;
+  map.dtype = static_cast<Dtype>(element);
   map.swizzle = swizzle_of(span);
   map.rank = 4;
-  // As of the queries.
-  map.extents = {span / 2, params.num_heads, kUncounted, attn::operand_chunks(params.v_head_size)};
-  map.strides = {2, params.num_heads == 1 ? token_bytes : params.output_head_stride * 2,
-                 token_bytes, span};
-  map.box = {span / 2, heads, kRows / heads, 1};
+  map.extents = {span / 2, params.num_heads, kUncounted, attn::operand_chunks(columns)};
+  map.strides = {2, (params.num_heads == 1 ? token_stride : head_stride) * 2, token_stride * 2,
+                 span};
+  map.box = {span / 2, heads, rows / heads, chunks};
   return map;
 }
 
+TensorMap hopper_output_map(const attn::AttendParams& params) {
+  return packed_rows_map(params, params.output_element, params.output, params.output_token_stride,
+                         params.output_head_stride, params.v_head_size, 16, 1);
+}
+
 TensorMap hopper_query_map(const attn::AttendParams& params) {
-  const int span = attn::operand_span(params.head_size);
-  const int group = params.num_heads / params.num_kv_heads;
-  const std::int64_t token_bytes = params.query_token_stride * 2;
-  TensorMap map;
-  map.data = params.query;
-  map.dtype = params.query_element == attn::Element::kBF16 ? Dtype::kBF16 : Dtype::kF16;
-  map.swizzle = swizzle_of(span);
-  map.rank = 4;
-  // Tokens are not counted: the kernel names none that the request does not have.
-  map.extents = {span / 2, params.num_heads, kUncounted, attn::operand_chunks(params.head_size)};
-  map.strides = {2, params.num_heads == 1 ? token_bytes : params.query_head_stride * 2, token_bytes,
-                 span};
-  map.box = {span / 2, group, attn::kConsumerRows / group, attn::operand_chunks(params.head_size)};
-  return map;
+  return packed_rows_map(params, params.query_element, params.query, params.query_token_stride,
+                         params.query_head_stride, params.head_size, attn::kConsumerRows,
+                         attn::operand_chunks(params.head_size));
 }
 
 const AttendCandidate kHopperPrefillCandidate{.name = "hopper_prefill",

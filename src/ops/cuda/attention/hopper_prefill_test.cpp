@@ -348,6 +348,24 @@ TEST_CASE("the Hopper kernel runs where it fits, and with options where it is fo
   CHECK_THROWS_AS(ops->attend(problem.params), Error);  // shared memory
 }
 
+TEST_CASE(
+    "the Hopper kernel leaves every ALiBi by global positions, and lists of tiles, to others") {
+  for (const attn::Alibi form :
+       {attn::Alibi::kGlobalKeyIndex, attn::Alibi::kGlobalDistance, attn::Alibi::kGlobalSqrt}) {
+    Problem problem(8192, 128, 128, 16);
+    problem.params.score.alibi = form;
+    CHECK(problem.misfit() ==
+          "ALiBi by global positions: it knows rows by their positions in the request");
+    CHECK(tile_use(target_of_sm(90), problem.params, "") == TileUse::kNever);
+    problem.params.score.alibi = attn::Alibi::kKeyIndex;
+    CHECK(problem.misfit().empty());
+    CHECK(tile_use(target_of_sm(90), problem.params, "") == TileUse::kWhereItPays);
+    CHECK(tile_use(target_of_sm(80), problem.params, "") == TileUse::kNever);
+    CHECK(tile_use(target_of_sm(90), problem.params, "prefill") == TileUse::kNever);
+    CHECK(tile_use(target_of_sm(90), problem.params, "hopper_tiles:stages=2") == TileUse::kAlways);
+  }
+}
+
 TEST_CASE("the Hopper kernel takes encoders, in tiles of their own") {
   for (const int query_len : {64, 8192}) {
     Problem problem(query_len, 80, 80);
