@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "core/error.h"
@@ -45,7 +46,7 @@ Form cheaper_form(const MlaDims& dims, const MlaBatchPlan& plan) {
 }
 
 /// The form of the kernels, unless expanding the keys of a few prefill rows would take seconds: the
-/// rounding of either form errs alike.
+/// rounding of either form errs as much on average.
 Form emulated_form(const MlaDims& dims, const MlaBatchPlan& plan) {
   constexpr double kExpensiveFlops = 20e9;
   if (plan.is_decode) return Form::kMqa;
@@ -249,6 +250,37 @@ std::optional<ReferenceOutput> emulate_mla(const MlaReferenceInputs& inputs,
                                            std::span<const std::int32_t> rows,
                                            const ReferenceOptions& options) {
   return compute_all<float>(inputs, &rule, rows, options, emulated_form);
+}
+
+std::optional<ReferenceOutput> emulate_mla_prefills(const MlaReferenceInputs& inputs,
+                                                    const EmulationRule& rule,
+                                                    std::span<const std::int32_t> rows,
+                                                    std::span<const int> heads,
+                                                    const ReferenceOptions& options) {
+  const MlaDims dims = check_mla_inputs(inputs, rows);
+  std::vector<std::int32_t> prefills;
+  for (const std::int32_t row : rows) {
+    const bool is_decode = inputs.topk_indices != nullptr || row < inputs.num_decode_tokens;
+    if (!is_decode) prefills.push_back(row);
+  }
+  ReferenceOutput result =
+      empty_output(prefills, static_cast<std::int64_t>(heads.size()), dims.v_head_dim);
+  if (prefills.empty()) return result;
+  MlaForms<float> forms(inputs, dims, &rule, options);
+  std::vector<int> places(heads.size());
+  std::iota(places.begin(), places.end(), 0);
+  const MlaBatcher batcher(inputs, dims, prefills);
+  for (const MlaBatchPlan& plan : batcher.plans()) {
+    const auto part = forms.mha(batcher.load(plan), heads);
+    if (!part) return std::nullopt;
+    place_part(*part, places, plan.row_begin, result);
+  }
+  std::vector<float> sinks;
+  for (const int head : heads) {
+    if (!inputs.sinks.empty()) sinks.push_back(inputs.sinks[static_cast<std::size_t>(head)]);
+  }
+  apply_sinks(sinks, result);
+  return result;
 }
 
 void check_mla_agreement(const ReferenceOutput& first, const ReferenceOutput& second,

@@ -58,10 +58,19 @@ void check_mla_agreement(const ReferenceOutput& first, const ReferenceOutput& se
 
 /// The same maths in storage precision (contract §4, err_ratio), decode rows in MQA form and
 /// prefill rows in MHA form: ql, o_l, k_nope and v rounded to rule.storage as well. A few prefill
-/// rows of long requests are emulated in MQA form, which is cheaper by far and errs alike.
+/// rows of long requests are emulated in MQA form, which is cheaper by far and errs as much on
+/// average, but not in the same rows.
 std::optional<ReferenceOutput> emulate_mla(const MlaReferenceInputs& inputs,
                                            const EmulationRule& rule,
                                            std::span<const std::int32_t> rows,
                                            const ReferenceOptions& options = {});
+
+/// The prefill rows among `rows` in MHA form whatever that costs, for `heads`, which ascend: output
+/// [prefill rows, heads, V] and lse [heads, prefill rows]; no rows where all are decodes.
+std::optional<ReferenceOutput> emulate_mla_prefills(const MlaReferenceInputs& inputs,
+                                                    const EmulationRule& rule,
+                                                    std::span<const std::int32_t> rows,
+                                                    std::span<const int> heads,
+                                                    const ReferenceOptions& options = {});
 
 }  // namespace attnbench

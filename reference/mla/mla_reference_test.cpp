@@ -380,6 +380,51 @@ TEST_CASE("emulation in f32 is the reference up to f32 rounding") {
   }
 }
 
+TEST_CASE("prefill rows can be emulated in the form of the kernels, for some heads") {
+  const EmulationRule rule{Dtype::kBF16, Dtype::kBF16};
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    CAPTURE(seed);
+    const NaiveMlaCase c = random_mla_case(seed, 40, Dtype::kBF16);
+    const std::vector<std::int32_t> all = c.all_rows();
+    const ReferenceOutput whole = *emulate_mla(c.inputs(), rule, all);
+    const std::vector<int> heads{static_cast<int>(c.dims.num_heads) - 1};
+    const ReferenceOutput part = *emulate_mla_prefills(c.inputs(), rule, all, heads);
+    CHECK(static_cast<std::int64_t>(part.rows.size()) == c.num_tokens() - c.num_decode_tokens);
+    for (std::size_t i = 0; i < part.rows.size(); ++i) {
+      const auto row = static_cast<std::size_t>(part.rows[i]);
+      const auto width = static_cast<std::size_t>(part.v_head_size);
+      const auto head = static_cast<std::size_t>(heads[0]);
+      CHECK(part.lse[i] == whole.lse[head * all.size() + row]);
+      for (std::size_t v = 0; v < width; ++v) {
+        const auto from = (row * static_cast<std::size_t>(c.dims.num_heads) + head) * width + v;
+        CHECK(part.output[i * width + v] == whole.output[from]);
+      }
+    }
+  }
+}
+
+TEST_CASE("a few rows of a long request are emulated in MQA form, and in MHA form when asked") {
+  MlaRandom random(5);
+  NaiveMlaCase c;
+  c.dims = {16, 512, 128, 16, 128};
+  c.add_request(4, 6000);
+  c.fill(Dtype::kBF16, random);
+  const EmulationRule rule{Dtype::kBF16, Dtype::kBF16};
+  const std::vector<int> heads{9};
+  const ReferenceOutput exact = *mla_reference_mqa(c.inputs(), c.all_rows());
+  const ReferenceOutput cheap = *emulate_mla(c.inputs(), rule, c.all_rows());
+  const ReferenceOutput as_run = *emulate_mla_prefills(c.inputs(), rule, c.all_rows(), heads);
+  for (std::size_t row = 0; row < 4; ++row) {
+    const double error = as_run.lse[row] - exact.lse[9 * 4 + row];
+    CHECK(std::abs(error) > 0);
+    CHECK(std::abs(error) < 1e-2);
+    CHECK(as_run.lse[row] != cheap.lse[9 * 4 + row]);
+  }
+  NaiveMlaCase sparse = c;
+  sparse.topk_indices = Tensor(Dtype::kI32, {4, 1});
+  CHECK(emulate_mla_prefills(sparse.inputs(), rule, c.all_rows(), heads)->rows.empty());
+}
+
 TEST_CASE("emulation rounds the intermediates of the form that a row runs in") {
   NaiveMlaCase c;
   c.dims = {1, 2, 1, 1, 1};

@@ -365,6 +365,16 @@ TEST_CASE("a base-2 LSE of MLA is named, whose error is held against that in sto
         "LSE is in base 2, expected natural");
 }
 
+TEST_CASE("an LSE that is outside of its ratio to the emulation alone has no other convention") {
+  const std::vector<std::int32_t> rows{0};
+  const std::vector<double> natural{12.1565}, emulated{12.1569};
+  const Tensor lse = Tensor::from_f32(std::vector<float>{12.1611f}, {1, 1});
+  const Comparison comparison{&lse, natural, emulated, rows, true};
+  const Tolerance tolerance = lse_tolerance(Dtype::kBF16, true);
+  CHECK_FALSE(compare(comparison, tolerance).passed);
+  CHECK(diagnose_lse(comparison, tolerance) == "");
+}
+
 TEST_CASE("an LSE that was converted from a wrong declaration is named by what was declared") {
   const std::vector<std::int32_t> rows{0, 1};
   const std::vector<double> natural{std::log(3.0), -kInf};

@@ -55,6 +55,20 @@ std::vector<double> output_limits(const OutputRows& rows, const RowComparison& c
                    rows.num_heads());
 }
 
+std::vector<JudgedRow> judge_all(const OutputRows& rows, const RowComparison& comparison,
+                                 const RowLimits& limits) {
+  const std::vector<double> allowed = output_limits(rows, comparison, limits);
+  std::vector<JudgedRow> judged(allowed.size());
+  for_each_chunk(rows.count(), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<float> values;
+    for (std::int64_t at = begin; at < end; ++at) {
+      const auto place = static_cast<std::size_t>(at);
+      judged[place] = rows.judge(at, allowed[place], values);
+    }
+  });
+  return judged;
+}
+
 /// Rows that are outside, counted, and the worst of all rows.
 class Tally {
  public:
@@ -248,18 +262,30 @@ RowErrors lse_errors(const LseComparison& comparison, const LseLimits& limits) {
   return result;
 }
 
+std::vector<std::int64_t> rows_outside(const RowComparison& comparison, const RowLimits& limits) {
+  const OutputRows rows(comparison, limits);
+  const std::vector<JudgedRow> judged = judge_all(rows, comparison, limits);
+  std::vector<std::int64_t> places;
+  for (std::int64_t at = 0; at < rows.count(); ++at) {
+    if (judged[static_cast<std::size_t>(at)].outside()) places.push_back(at);
+  }
+  return places;
+}
+
+std::vector<std::int64_t> lse_rows_outside(const LseComparison& comparison,
+                                           const LseLimits& limits) {
+  const RowErrors found = lse_errors(comparison, limits);
+  std::vector<std::int64_t> places;
+  for (std::size_t at = 0; at < found.errors.size(); ++at) {
+    if (!(found.errors[at] <= found.limits[at])) places.push_back(static_cast<std::int64_t>(at));
+  }
+  return places;
+}
+
 std::vector<std::string> judge_rows(const RowComparison& comparison, const RowLimits& limits,
                                     ErrorStats& stats) {
   const OutputRows rows(comparison, limits);
-  const std::vector<double> allowed = output_limits(rows, comparison, limits);
-  std::vector<JudgedRow> judged(allowed.size());
-  for_each_chunk(rows.count(), kRowsPerTask, [&](std::int64_t begin, std::int64_t end) {
-    std::vector<float> values;
-    for (std::int64_t at = begin; at < end; ++at) {
-      const auto place = static_cast<std::size_t>(at);
-      judged[place] = rows.judge(at, allowed[place], values);
-    }
-  });
+  const std::vector<JudgedRow> judged = judge_all(rows, comparison, limits);
   Tally tally(comparison.rows, comparison.batch, rows.num_heads());
   std::int64_t matched = 0;
   for (std::int64_t at = 0; at < rows.count(); ++at) {

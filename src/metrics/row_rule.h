@@ -72,4 +72,9 @@ std::vector<std::string> judge_rows(const RowComparison& comparison, const RowLi
 std::vector<std::string> judge_lse_rows(const LseComparison& comparison, const LseLimits& limits,
                                         ErrorStats& stats);
 
+/// Places in [rows, H], ascending, of the rows that these count as outside.
+std::vector<std::int64_t> rows_outside(const RowComparison& comparison, const RowLimits& limits);
+std::vector<std::int64_t> lse_rows_outside(const LseComparison& comparison,
+                                           const LseLimits& limits);
+
 }  // namespace attnbench

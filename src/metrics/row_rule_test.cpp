@@ -345,6 +345,9 @@ TEST_CASE("an LSE is judged by rows, absolute, with four times what rounding cos
                        "lse of request 1, row 1 (position 8), head 1: error 0.0001, limit 1e-05; 1 "
                        "row of 1 request is outside; lse[1, 2] is 6.0001, reference 6"});
   CHECK(stats.worst_row == RowPlace{1, 2, 8, 1});
+  const Tensor lse = Tensor::from_f32(actual, {2, 3});
+  CHECK(lse_rows_outside({&lse, expected, emulated, loss, rows, {starts, lens}}, limits) ==
+        std::vector<std::int64_t>{3});
   emulated[3] = 6.00003;
   CHECK(judge().empty());
   emulated[3] = 6;
@@ -398,6 +401,8 @@ TEST_CASE("errors and limits of all rows are told besides the verdict") {
                                  {},
                                  rows.rows,
                                  {rows.query_start_loc, rows.seq_lens}};
+  CHECK(rows_outside(comparison, limits_of(4e-3)) == std::vector<std::int64_t>{2});
+  CHECK(rows_outside(comparison, limits_of(2e-2)).empty());
   const RowErrors found = row_errors(comparison, limits_of(4e-3));
   CHECK(found.errors[2] == doctest::Approx(0.01).epsilon(1e-3));
   CHECK(found.limits[1] == doctest::Approx(0.04));

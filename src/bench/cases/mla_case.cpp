@@ -230,11 +230,15 @@ class MlaCaseRun final : public CaseRun {
         values.screen(key, screened_output(problem, output.output));
     std::optional<MlaReferenceKey> unquantised;
     if (numerics.quantised_kv) unquantised = unquantised_key(key);
-    std::optional<Judgement> judgement =
-        judge_screened({problem, numerics, output, sample, yardsticks}, table ? &*table : nullptr,
-                       [&](const std::vector<std::int32_t>& rows) {
-                         return values.yardsticks(key, rule, unquantised, rows);
-                       });
+    ScreenedTrial trial{problem, numerics, output, sample, yardsticks};
+    trial.emulate_as_run = [&](const std::vector<std::int32_t>& rows,
+                               const std::vector<int>& heads) {
+      return values.emulate_as_run(key, rule, rows, heads);
+    };
+    std::optional<Judgement> judgement = judge_screened(
+        trial, table ? &*table : nullptr, [&](const std::vector<std::int32_t>& rows) {
+          return values.yardsticks(key, rule, unquantised, rows);
+        });
     if (!judgement) return std::nullopt;
     judgement->sample_seed = values.screening().drawn_seed();
     // Of a timed sample only the output is kept; ranks share the decodes alone (semantics §8.7).

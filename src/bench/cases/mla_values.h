@@ -182,6 +182,13 @@ class MlaValues {
     if (!result.unquantised) return std::nullopt;
     return result;
   }
+  /// As EmulateAsRun: prefill rows, whose keys and values kernels expand.
+  std::optional<ReferenceOutput> emulate_as_run(const MlaReferenceKey& key,
+                                                const EmulationRule& rule,
+                                                const std::vector<std::int32_t>& of,
+                                                const std::vector<int>& heads) {
+    return emulate_mla_prefills(sources(key), rule, of, heads, options_);
+  }
   std::optional<ScreenTable> screen(const MlaReferenceKey& key, const ScreenedOutput& output) {
     Screening::Ways ways;
     const MlaReferenceInputs source = sources(key);

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 
@@ -25,8 +26,9 @@
 namespace attnbench {
 namespace {
 
-void append(std::vector<std::string>& reasons, const std::vector<std::string>& more) {
-  reasons.insert(reasons.end(), more.begin(), more.end());
+template <class Value>
+void append(std::vector<Value>& values, const std::vector<Value>& more) {
+  values.insert(values.end(), more.begin(), more.end());
 }
 
 void check_shape(const char* name, const Tensor& tensor,
@@ -63,6 +65,19 @@ RowComparison row_comparison(const Tensor& actual, const Yardsticks& yardsticks,
           batch};
 }
 
+LseComparison lse_comparison(const Tensor& actual, const Yardsticks& yardsticks,
+                             const RowBatch& batch) {
+  const ReferenceOutput& reference = *yardsticks.reference;
+  return {
+      &actual,        reference.lse, values_or_none(yardsticks.emulation, true), reference.lse_loss,
+      reference.rows, batch};
+}
+
+LseLimits lse_limits(const Problem& problem, const Numerics& numerics) {
+  const bool mla = problem.attention.type == AttentionType::kMla;
+  return lse_row_limits(problem.attention.dtype, mla, numerics.quantised_query);
+}
+
 void judge_lse(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
                const Yardsticks& yardsticks, const RowBatch& batch, Judgement& judgement) {
   const ReferenceOutput& reference = *yardsticks.reference;
@@ -70,10 +85,9 @@ void judge_lse(const Problem& problem, const Numerics& numerics, const PipelineO
   const bool mla = problem.attention.type == AttentionType::kMla;
   const Tolerance tolerance = lse_tolerance(problem.attention.dtype, mla);
   judgement.lse_error = compare(compared, tolerance).stats;
-  const LseComparison rows{&*output.lse,       reference.lse,  compared.emulated,
-                           reference.lse_loss, reference.rows, batch};
-  const LseLimits limits = lse_row_limits(problem.attention.dtype, mla, numerics.quantised_query);
-  const std::vector<std::string> reasons = judge_lse_rows(rows, limits, *judgement.lse_error);
+  const std::vector<std::string> reasons =
+      judge_lse_rows(lse_comparison(*output.lse, yardsticks, batch), lse_limits(problem, numerics),
+                     *judgement.lse_error);
   if (reasons.empty()) return;
   append(judgement.reasons, reasons);
   if (const std::string cause = diagnose_lse(compared, tolerance, output.declared_lse);
@@ -204,6 +218,26 @@ Judgement judge(const Problem& problem, const Numerics& numerics, const Pipeline
                *judgement.quantization_error);
   }
   return judgement;
+}
+
+OutsideRows outside_rows(const Problem& problem, const Numerics& numerics,
+                         const PipelineOutput& output, const Yardsticks& yardsticks) {
+  const RowsOfBatch tokens(problem);
+  std::vector<std::int64_t> places =
+      rows_outside(row_comparison(output.output, yardsticks, tokens.batch()),
+                   output_row_limits(tolerance_query(problem, numerics)));
+  if (output.lse) {
+    append(places, lse_rows_outside(lse_comparison(*output.lse, yardsticks, tokens.batch()),
+                                    lse_limits(problem, numerics)));
+  }
+  const std::int64_t num_heads = problem.attention.num_heads;
+  std::set<std::int32_t> rows;
+  std::set<int> heads;
+  for (const std::int64_t place : places) {
+    rows.insert(yardsticks.reference->rows[static_cast<std::size_t>(place / num_heads)]);
+    heads.insert(static_cast<int>(place % num_heads));
+  }
+  return {{rows.begin(), rows.end()}, {heads.begin(), heads.end()}};
 }
 
 void note_saturation(const Saturation& saturation, Judgement& judgement) {

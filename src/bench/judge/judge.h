@@ -86,6 +86,14 @@ ToleranceQuery tolerance_query(const Problem& problem, const Numerics& numerics)
 Judgement judge(const Problem& problem, const Numerics& numerics, const PipelineOutput& output,
                 const Yardsticks& yardsticks);
 
+/// Rows of which judge() says that some head's output or LSE is outside.
+struct OutsideRows {
+  std::vector<std::int32_t> rows;  // token indices, ascending
+  std::vector<int> heads;          // of any of them, ascending
+};
+OutsideRows outside_rows(const Problem& problem, const Numerics& numerics,
+                         const PipelineOutput& output, const Yardsticks& yardsticks);
+
 /// One of PipelineOutput::more by its name; null when there is none.
 const Tensor* find_tensor(const PipelineOutput& output, std::string_view name);
 

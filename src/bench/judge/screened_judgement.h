@@ -23,6 +23,12 @@ struct OwnedYardsticks {
 using YardsticksOf =
     std::function<std::optional<OwnedYardsticks>(const std::vector<std::int32_t>& rows)>;
 
+/// Emulates rows in the form that kernels compute them in, where the yardsticks' emulation may have
+/// another one to save time: output [those of `rows` for which that can be, heads, Dv]. Nothing
+/// when should_stop said so.
+using EmulateAsRun = std::function<std::optional<ReferenceOutput>(
+    const std::vector<std::int32_t>& rows, const std::vector<int>& heads)>;
+
 /// What is judged, and by which rows.
 struct ScreenedTrial {
   const Problem& problem;
@@ -30,6 +36,7 @@ struct ScreenedTrial {
   const PipelineOutput& output;
   const RowSample& sample;  // of the checked rows
   Yardsticks checked;
+  EmulateAsRun emulate_as_run = {};  // empty: the emulation has the form of the kernels
 };
 
 /// judge(), with what screening adds: `table` null = nothing was screened beside the checked rows.
@@ -37,8 +44,9 @@ struct ScreenedTrial {
 /// products beyond what its own size explains as well. The worst of them, as many as the reference
 /// can afford, are judged like the checked rows, and stand for the others. Figures that are
 /// compared between runs are of all screened rows, or of rows that do not depend on the drawn seed.
-/// Nothing when should_stop said so. Errors: E-INTERNAL where a screening in float64 disagrees with
-/// the reference on a row that both have seen.
+/// A few rows that are outside are judged once more, by emulate_as_run. Nothing when should_stop
+/// said so. Errors: E-INTERNAL where a screening in float64 disagrees with the reference on a row
+/// that both have seen.
 std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const ScreenTable* table,
                                         const YardsticksOf& yardsticks_of);
 
