@@ -31,7 +31,7 @@ constexpr std::array kTable = {
     MeasuredQuantising{kH200, kPrefill, 128, kInt8Level2, "2q8k", 667, 723, false, "0dcc238",
                        "2026-11-23"},
     MeasuredQuantising{kH200, kDecode, 128, kFp8Cache, "64q1s8k", 267, 492, true, "61c13b6",
-                       "2026-11-21"},
+                       "2026-11-22"},
     MeasuredQuantising{kH200, kDecode, 128, "cache fp8 per token and head", "64q1s8k", 317, 492,
                        true, "b304569", "2026-11-21"},
     MeasuredQuantising{kH200, kDecode, 128, "cache int8 per token and head", "64q1s8k", 313, 492,

@@ -53,7 +53,7 @@ TEST_CASE("a problem gets the figures of its work, its head size and its GPU, or
   const std::string decode =
       texts(problem_of(AttentionType::kDecoder, 128, {{1, 900}}), "NVIDIA H200");
   CHECK(decode.find("decode fp8 query and cache: pays: 1.84 times as fast as 16 bits at 64q1s8k "
-                    "(61c13b6, 2026-11-21)") != std::string::npos);
+                    "(61c13b6, 2026-11-22)") != std::string::npos);
   CHECK(decode.find("decode int8 level 1: pays: 1.17 times as fast as 16 bits at 64q1s4k") !=
         std::string::npos);
   CHECK(decode.starts_with("decode "));

@@ -23,7 +23,8 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--device",
                .value = "DEVICE",
-               .help = "auto, cpu, cuda[:N], or cuda:N-M for ranks; auto takes the GPU if any",
+               .help = "auto, cpu, cuda[:N], or cuda:N-M, a GPU for each rank of a DCP group; auto "
+                       "takes the GPU if any",
                .group = kSelection,
                .target = &selection.device,
                .shows_default = true,
@@ -69,13 +70,13 @@ void add_selection_options(OptionTable& options, SelectionOptions& selection) {
   options.add({.names = "--part",
                .value = "K/N",
                .help = "Only the K-th of N parts of the cases, for several processes; cases that "
-                       "share their inputs stay together. slurm: by SLURM_ARRAY_TASK_ID",
+                       "share their inputs stay together. slurm takes K and N from the array job",
                .group = kSelection,
                .target = &selection.part});
   options.add({.names = "--part-costs",
                .value = "RESULTS",
-               .help = "Make the parts of --part take equally long, by the times of this result "
-                       "file; the same file for every part",
+               .help = "Make the parts of --part take equally long by the times in this result "
+                       "file; give every part the same file",
                .group = kSelection,
                .target = &selection.part_costs});
   options.add({.names = "--seed",
@@ -104,7 +105,8 @@ void add_console_options(OptionTable& options, ConsoleOptions& console) {
                .group = kConsole,
                .target = &console.quiet});
   options.add({.names = "-v,--verbose",
-               .help = "More on stderr: a line for every finished case",
+               .help = "Show more: a line on stderr for every finished case, every reason and "
+                       "rule below a table, every key in explain",
                .group = kConsole,
                .target = &console.verbose,
                .excludes = "--quiet"});
@@ -169,8 +171,8 @@ void add_running_options(OptionTable& options, RunOptions& run) {
                .repeat = Repeat::kInOrder});
   options.add({.names = "--sample-checks",
                .value = "WHICH",
-               .help = "Checks around timed samples: all (the default), or, to see what they cost, "
-                       "query (only the query is written last, into the cache) or none",
+               .help = "Checks around timed samples: all (the default), none, or query (none, but "
+                       "the query is still written last); to see what the checks cost",
                .group = kRunning,
                .target = &run.sample_checks,
                .choices = {"all", "query", "none"}});
@@ -197,7 +199,7 @@ void add_running_options(OptionTable& options, RunOptions& run) {
   options.add({.names = "--fingerprint",
                .help =
                    "Determine the arithmetic of each kernel from its outputs: bits of its sums, "
-                   "type of P, rounding, error on biased values by length (docs/verdicts.md)",
+                   "type of P, rounding, error by length on values with a mean (docs/verdicts.md)",
                .group = kRunning,
                .target = &run.fingerprint});
   options.add({.names = "--sample-seed",
