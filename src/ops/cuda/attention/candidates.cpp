@@ -9,8 +9,9 @@ namespace attnbench::cuda {
 namespace {
 
 /// Empty for a candidate that never yields.
-std::string reason_to_yield(const AttendCandidate& candidate, const AttendCall& call) {
-  return candidate.yields == nullptr ? std::string() : candidate.yields(call);
+std::string reason_to_yield(const AttendCandidate& candidate, const Target& target,
+                            const AttendCall& call) {
+  return candidate.yields == nullptr ? std::string() : candidate.yields(target, call);
 }
 
 /// Names come from the command line, where they have been checked.
@@ -106,7 +107,7 @@ AttendDecision decide_attend(const Target& target, const AttendCall& call,
     verdict.reason = candidate->misfit(target, call);
     verdict.fits = verdict.reason.empty();
     if (!verdict.fits) continue;
-    verdict.reason = reason_to_yield(*candidate, call);
+    verdict.reason = reason_to_yield(*candidate, target, call);
     const bool may_be = forced.empty() ? verdict.reason.empty()
                                        : parse_forced_kernel(forced).name == candidate->name;
     verdict.is_chosen = is_open && may_be;
@@ -127,7 +128,7 @@ const AttendCandidate& choose_attend(const Target& target, const AttendCall& cal
   }
   for (const AttendCandidate* candidate : attend_candidates()) {
     reason = candidate->misfit(target, call);
-    if (reason.empty() && reason_to_yield(*candidate, call).empty()) return *candidate;
+    if (reason.empty() && reason_to_yield(*candidate, target, call).empty()) return *candidate;
   }
   fail(ErrorKind::kUnsupported, "{}", reason);
 }

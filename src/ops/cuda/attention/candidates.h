@@ -44,7 +44,7 @@ struct AttendCandidate {
   std::string (*misfit)(const Target& target, const AttendCall& call);
   /// Why the kernel leaves a call that it could do to a later one unless it is forced; empty where
   /// it does not. Null = it never does.
-  std::string (*yields)(const AttendCall& call);
+  std::string (*yields)(const Target& target, const AttendCall& call);
   /// Queues the call, which fits.
   void (*launch)(Launcher& launcher, const AttendCall& call);
   /// What is wrong with options behind the name, "NAME:option=1:other=2"; empty where nothing is.

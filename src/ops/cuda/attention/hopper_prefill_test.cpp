@@ -380,6 +380,20 @@ TEST_CASE("the Hopper kernel takes encoders, in tiles of their own") {
   }
 }
 
+TEST_CASE("windows of an encoder are the Hopper kernel's, fewer rows and other devices decode's") {
+  const auto chosen = [](int query_len, int sm) {
+    Problem problem(query_len, 80, 80);
+    problem.params.num_heads = problem.params.num_kv_heads;
+    AttendCall call;
+    call.params = &problem.params;
+    return std::string(choose_attend(target_of_sm(sm), call, {}).name);
+  };
+  CHECK(chosen(64, 90) == "hopper_prefill");
+  CHECK(chosen(17, 90) == "hopper_prefill");
+  CHECK(chosen(16, 90) == "decode");
+  CHECK(chosen(64, 80) == "decode");
+}
+
 TEST_CASE("over e4m3 the Hopper kernel is chosen, and its options are taken") {
   for (const Problem& problem : {codes(), converted(128, 128, 16)}) {
     std::vector<KernelSpec> specs;

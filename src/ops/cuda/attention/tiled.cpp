@@ -10,6 +10,7 @@
 #include "core/error.h"
 #include "kernels/attention/decode_layout.cuh"
 #include "ops/cuda/attention/candidates.h"
+#include "ops/cuda/attention/hopper_prefill.h"
 #include "ops/cuda/attention/spec.h"
 #include "ops/cuda/operations.h"
 #include "ops/cuda/vector_choice.h"
@@ -112,11 +113,21 @@ std::string decode_misfit(const Target& target, const AttendCall& call) {
   return decode_tile_misfit(target, *call.params);
 }
 
-/// What is bound by bandwidth is this kernel's, whatever is not, the next one's.
-std::string decode_yields(const AttendCall& call) {
-  if (call.operation != AttendOperation::kWhole || has_few_rows(*call.params)) return "";
-  return fmt::format("{} query rows of a KV head, from {} on the next is faster",
-                     max_packed_rows(*call.params), kMostDecodeRows + 1);
+/// What is bound by bandwidth is this kernel's, whatever is not, the next one's. Most contiguous
+/// keys are an encoder's, which has as many of them as rows: with windows of 64 patches and 80
+/// columns (one NVIDIA H200, 2026-11-23) this kernel takes 101 us, the Hopper kernel 40.
+std::string decode_yields(const Target& target, const AttendCall& call) {
+  constexpr int kMostEncoderRows = 16;
+  const attn::AttendParams& params = *call.params;
+  if (call.operation != AttendOperation::kWhole) return "";
+  const std::int64_t rows = max_packed_rows(params);
+  const auto reason = [&](int most) {
+    return fmt::format("{} query rows of a KV head, from {} on the next is faster", rows, most + 1);
+  };
+  if (!has_few_rows(params)) return reason(kMostDecodeRows);
+  const bool is_left =
+      !is_paged(params) && rows > kMostEncoderRows && hopper_prefill_misfit(target, params).empty();
+  return is_left ? reason(kMostEncoderRows) : "";
 }
 
 /// As the CTAs of clusters. Why at most 8: more are no cluster on every device.
