@@ -16,7 +16,7 @@ import subprocess
 import sys
 import unittest
 
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json
 
 DATA = ROOT / "tests" / "data" / "interop"
 DEPS = ROOT / "build" / "deps" / "python"
@@ -103,7 +103,7 @@ class Written(ToolTest):
         (bench,) = strict_json(self.texts["nvbench-json"])["benchmarks"]
         reader = DEPS / "cuda" / "bench" / "results" / "_benchmark_result.py"
         if not reader.is_file():
-            self.skipTest("no cuda-bench in build/deps/python")
+            skip_without("cuda-bench in build/deps/python")
         spec = importlib.util.spec_from_file_location("nvbench_results", reader)
         module = importlib.util.module_from_spec(spec)
         sys.modules["nvbench_results"] = module

@@ -205,6 +205,13 @@ class Steps(TraceTest):
         self.write("BurstGPT_1.csv", "\n".join([header, *rows]) + "\n")
         out = self.expect(0, "validate", "example.yaml").out
         self.assertIn("50", out)
+        # With fewer heads and fewer, earlier steps, which a CPU gets through in a second.
+        few = [word for key in ("attention.num_heads=2", "attention.num_kv_heads=1", "attention.head_size=32",
+                                "batch.step=300", "batch.steps=sample 3", "timing.min_time_ms=1")
+               for word in ("--set", key)]  # fmt: skip
+        out = self.expect(0, "run", "example.yaml", "--device", "cpu", "--backend", "FLASH_ATTN", "--samples",
+                          3, *few, "--color", "never").out  # fmt: skip
+        self.assertRegex(out, r"an-hour/trace +FLASH_ATTN +3 +\d")
 
 
 if __name__ == "__main__":
