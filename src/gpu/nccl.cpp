@@ -1,5 +1,8 @@
 #include "gpu/nccl.h"
 
+#include <dlfcn.h>
+
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -19,6 +22,13 @@ constexpr int kNcclSuccess = 0;
 constexpr int kNcclUint8 = 1;
 constexpr int kNcclSum = 0;
 
+/// What a library of NCCL must have, in the order of the members.
+constexpr std::array kFunctions = {"ncclGetUniqueId",   "ncclCommInitRank",  "ncclCommAbort",
+                                   "ncclGroupStart",    "ncclGroupEnd",      "ncclAllGather",
+                                   "ncclReduceScatter", "ncclAllReduce",     "ncclSend",
+                                   "ncclRecv",          "ncclGetErrorString"};
+constexpr const char* kNotFound = "NCCL not found";
+
 }  // namespace
 
 std::vector<std::string> NcclLibrary::usual_names() {
@@ -26,27 +36,47 @@ std::vector<std::string> NcclLibrary::usual_names() {
           "libnccl.so"};
 }
 
+std::string NcclLibrary::missing_on_this_machine(const std::vector<std::string>& names) {
+  void* handle = nullptr;
+  for (const std::string& name : names) {
+    // Why not DynamicLibrary: what it opens stays.
+    handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
+    if (handle != nullptr) break;
+  }
+  if (handle == nullptr) return kNotFound;
+  std::string missing;
+  for (const char* function : kFunctions) {
+    if (missing.empty() && dlsym(handle, function) == nullptr) {
+      missing = std::string("NCCL without ") + function;
+    }
+  }
+  dlclose(handle);
+  return missing;
+}
+
 NcclLibrary::NcclLibrary(const std::vector<std::string>& names) : library_(names) {
   if (!library_.is_open()) {
-    missing_ = "NCCL not found";
+    missing_ = kNotFound;
     return;
   }
-  const auto need = [this](auto*& function, const char* name) {
+  std::size_t next = 0;
+  const auto need = [&](auto*& function) {
+    const char* const name = kFunctions.at(next++);
     if (!library_.bind(function, name) && missing_.empty()) {
       missing_ = std::string("NCCL without ") + name;
     }
   };
-  need(get_unique_id_, "ncclGetUniqueId");
-  need(init_rank_, "ncclCommInitRank");
-  need(abort_, "ncclCommAbort");
-  need(group_start_, "ncclGroupStart");
-  need(group_end_, "ncclGroupEnd");
-  need(all_gather_, "ncclAllGather");
-  need(reduce_scatter_, "ncclReduceScatter");
-  need(all_reduce_, "ncclAllReduce");
-  need(send_, "ncclSend");
-  need(receive_, "ncclRecv");
-  need(error_text_, "ncclGetErrorString");
+  need(get_unique_id_);
+  need(init_rank_);
+  need(abort_);
+  need(group_start_);
+  need(group_end_);
+  need(all_gather_);
+  need(reduce_scatter_);
+  need(all_reduce_);
+  need(send_);
+  need(receive_);
+  need(error_text_);
   library_.bind(last_error_, "ncclGetLastError");
 }
 

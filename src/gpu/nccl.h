@@ -20,6 +20,10 @@ class NcclLibrary {
   /// The first of these files that is found.
   explicit NcclLibrary(const std::vector<std::string>& names = usual_names());
   static std::vector<std::string> usual_names();
+  /// What missing() would say, without keeping the library: it is closed again. A torch that a
+  /// user's class imports later brings an NCCL of its own, which the loader would not open beside
+  /// another one of the same name.
+  static std::string missing_on_this_machine(const std::vector<std::string>& names = usual_names());
   NcclLibrary(const NcclLibrary&) = delete;
   NcclLibrary& operator=(const NcclLibrary&) = delete;
 

@@ -230,7 +230,7 @@ TEST_CASE("a trace gives the batch of a step, named by the step") {
         "E-FORMAT: s.yaml:3: batch: expected the key 'format'");
   CHECK(error_of(base_text("batch: {trace: t.csv, format: tsv}\n")) ==
         "E-FORMAT: s.yaml:3: batch.format: expected one of azure_llm, mooncake, burstgpt, csv, "
-        "vllm_bench, sglang_bench, sglang_log, found 'tsv'");
+        "vllm_bench, sglang_bench, sglang_log, vllm_log, found 'tsv'");
   CHECK(error_of(base_text("batch: {trace: t.csv, format: mooncake, step: 0}\n")) ==
         "E-CONFIG: s.yaml:3: batch.step: expected an integer from 1 to 10000000, found 0");
   CHECK(error_of(base_text("batch: {trace: t.csv, format: mooncake, stpe: 1}\n")) ==

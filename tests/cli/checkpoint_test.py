@@ -15,7 +15,7 @@ import numpy as np
 from calibration import CalibrationTest, layer_tensors, stored
 from opinion import number_formats, safetensors_file
 from pythons import python_with_torch
-from tool import TIME_LIMIT_S, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, strict_json
 
 LAYERS = [f"model.layers.{i}.self_attn" for i in range(3)]
 KV_HEADS, HEADS = 2, 4
@@ -322,6 +322,36 @@ class Costly(CheckpointTest):
                           "s.json", "--json", "r.json")  # fmt: skip
         self.assertNotIn("skip-layers", out.out)
         self.assertEqual(strict_json((self.dir / "r.json").read_text())["costly_layers"], [])
+
+
+class Documentation(CheckpointTest):
+    """The examples of docs/interop.md: scales of a checkpoint, and the caches that engines store."""
+
+    def run_example(self, heading):
+        text = (ROOT / "docs" / "interop.md").read_text(encoding="utf-8")
+        section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        script = section.partition("```sh\n")[2].partition("```")[0]
+        self.assertIn("attnbench ", script)
+        done = subprocess.run(["bash", "-euc", f'attnbench() {{ "{BINARY}" "$@"; }}\n{script}'], text=True,
+                              cwd=self.dir, env=self.environment(), capture_output=True,
+                              timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_scales_are_written_into_a_checkpoint_and_checked(self):
+        folder = self.model(shards=2)
+        (self.dir / "captured").mkdir()
+        (self.dir / self.tensors).rename(self.dir / "captured" / "tensors.safetensors")
+        out = self.run_example("Scales of an fp8 cache in a checkpoint")
+        self.assertEqual(out.count("model.layers.2.self_attn"), 2)  # by calibrate and by scales
+        self.assertIn("kv_cache_scheme", self.config(folder)["quantization_config"])
+
+    def test_caches_as_engines_store_them_pass_and_have_their_errors(self):
+        out = self.run_example("KV caches as engines store them")
+        self.assertIn("16 passed", out)
+        self.assertIn("6 passed", out)
+        self.assertRegex(out, r"nvfp4 .* passed .*%")
+        self.assertRegex(out, r"fp8_model1_mla .* passed .*%")
 
 
 # With the package's own functions: a model of two layers whose cache is quantised.

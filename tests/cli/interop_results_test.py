@@ -1,8 +1,9 @@
 """Results in the formats of other programs, both ways: what is written is read by their readers where a
 package has them, and files of their writers are read by report and gate.
 
-tests/data/interop holds a run of google-benchmark, and what the writers of vLLM's attention_benchmarks and
-of cuDNN's SDPA benchmark make of a few times. nvbench's JSON is that of its printer (nvbench_file below).
+tests/data/interop holds a run of google-benchmark, a run of nvbench on the CPU with its binary samples (the
+library of cuda-bench 0.3.0), and what the writers of vLLM's attention_benchmarks and of cuDNN's SDPA
+benchmark make of a few times. Times of a GPU have the form of that printer's (nvbench_file below).
 """
 
 import csv
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import unittest
 
-from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, strict_json
+from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json
 
 DATA = ROOT / "tests" / "data" / "interop"
 DEPS = ROOT / "build" / "deps" / "python"
@@ -102,7 +103,7 @@ class Written(ToolTest):
         (bench,) = strict_json(self.texts["nvbench-json"])["benchmarks"]
         reader = DEPS / "cuda" / "bench" / "results" / "_benchmark_result.py"
         if not reader.is_file():
-            self.skipTest("no cuda-bench in build/deps/python")
+            skip_without("cuda-bench in build/deps/python")
         spec = importlib.util.spec_from_file_location("nvbench_results", reader)
         module = importlib.util.module_from_spec(spec)
         sys.modules["nvbench_results"] = module
@@ -142,6 +143,7 @@ class Read(ToolTest):
             (DATA / "vllm.json", "vLLM", ["8q1s1k", "20.00 us", "FlashInfer, not installed"]),
             (DATA / "vllm.csv", "vLLM", ["8q1s1k", "21.00 us"]),
             (DATA / "cudnn_sdpa.csv", "cuDNN", ["452.0 us", "1.310 ms", " 608 ", "heuristics failed"]),
+            (DATA / "nvbench.json", "nvbench 0.1.0", ["Keys=1000", "20.28 ms", "20.32 ms", "too many keys"]),
             (nvbench, "nvbench 0.1.0", ["Keys=1024", "11.00 us", "77.00 us", "too few"]),
         ):
             outcome = self.table(file)
@@ -162,6 +164,16 @@ class Read(ToolTest):
         median = sorted(run["real_time"] for run in runs)[1]
         self.assertIn(f"{median / 1e3:.4g}", self.table(DATA / "google_benchmark.json").out)
 
+    def test_a_run_of_nvbench_has_its_samples_beside_it_on_the_cpu_too(self):
+        shutil.copy(DATA / "nvbench.json", self.dir)
+        shutil.copytree(DATA / "nvbench.json-bin", self.dir / "nvbench.json-bin")
+        samples = self.dir / "nvbench.json-bin" / "0.bin"
+        median = sorted(struct.unpack("<5f", samples.read_bytes()))[2]
+        self.assertIn(f"{1e3 * median:.2f} ms", self.table("nvbench.json").out)
+        # Other samples than those of the summaries.
+        samples.write_bytes(struct.pack("<3f", 0.5, 0.25, 0.125))
+        self.assertIn("250.0 ms", self.table("nvbench.json").out)
+
     def test_a_gate_takes_them_when_it_is_lenient_and_sees_what_got_slower(self):
         before = self.write("before.json", json.dumps(nvbench_file()))
         slower = self.write("slower.json", json.dumps(nvbench_file(3)))
@@ -169,7 +181,7 @@ class Read(ToolTest):
         self.expect(0, "gate", before, before, "--lenient")
         outcome = self.expect(1, "gate", before, slower, "--lenient")
         self.assertIn("SLOWER", outcome.out.upper())
-        for name in ("vllm.json", "vllm.csv", "cudnn_sdpa.csv", "google_benchmark.json"):
+        for name in ("vllm.json", "vllm.csv", "cudnn_sdpa.csv", "google_benchmark.json", "nvbench.json"):
             self.assertIn(self.tool("gate", DATA / name, DATA / name, "--lenient").code, (0, 1), name)
 
     def test_a_mean_alone_is_no_proof_of_a_slowdown(self):

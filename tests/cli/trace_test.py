@@ -78,6 +78,25 @@ class Formats(TraceTest):
                                             "prompt_tokens": p, "completion_tokens": a}}}))  # fmt: skip
         self.same_as_azure("server.log", "\n".join(lines + finished[::-1]), format="sglang_log")
 
+    def test_the_log_of_vllm_counts_tokens_and_the_deltas_of_streams(self):
+        lines, answers = ["(APIServer pid=7) INFO 09-01 09:59:59 [api_server.py:5] Started"], []
+        for i, (p, a) in enumerate(LENGTHS):
+            start = f"(APIServer pid=7) DEBUG 09-01 10:00:0{i} [entrypoints/logger.py:44] "
+            lines += [f"{start}Request chatcmpl-{i} details: prompt: 'a prompt_token_ids: [1, 2]', "
+                      f"prompt_token_ids: {list(range(p))}, prompt_embeds shape: None.",
+                      f"{start}Received request chatcmpl-{i}: params: SamplingParams(n=1), lora_request: None."]
+            answer = "INFO 09-01 10:01:00 [logger.py:90] Generated response "
+            streamed = [f"{answer}chatcmpl-{i} (streaming delta): output: 'x', output_token_ids: [{t}], "
+                        "finish_reason: None" for t in range(a)]
+            whole = f"{answer}chatcmpl-{i}: output: 'x', output_token_ids: {tuple(range(a))}, finish_reason: stop"
+            answers += [*streamed, f"{answer}chatcmpl-{i} (streaming complete): output: 'x', "
+                        "output_token_ids: None, finish_reason: streaming_complete"] if i % 2 else [whole]
+        unfinished = "INFO 09-01 10:00:02 [logger.py:39] Received request b: prompt: 'x', prompt_token_ids: [1]."
+        self.same_as_azure("server.log", "\n".join(lines + [unfinished] + answers), format="vllm_log")
+        timed = self.batches("server.log", format="vllm_log", arrivals="trace", step_ms=1000, step=1,
+                             max_batched_tokens=1000)
+        self.assertEqual(len(timed["trace"] if "trace" in timed else next(iter(timed.values()))), 1)
+
     def test_faulty_files_are_refused_by_line(self):
         for name, text, words in (
             ("burstgpt", "a,b\n1,2\n", "f:1: expected a header with columns"),
@@ -88,7 +107,9 @@ class Formats(TraceTest):
             ("vllm_bench", '{"input_lens": [1], "output_lens": []}', "of equal length"),
             ("sglang_bench", '{"input_lens": [1], "output_lens": [1]}\nx', "f:2: expected a JSON object"),
             ("sglang_log", '{"event": "request.finished", "out": {}}', "out.meta_info with prompt_tokens"),
-            ("vllm_log", "x", "batch.format: expected one of azure_llm, mooncake, burstgpt"),
+            ("vllm_log", "INFO 09-01 10:00:00 [logger.py:9] Received request a: params: p.", "among 1 requests"),
+            ("vllm_log", "INFO 09-01 10:00:00 [api.py:9] Started", "expected a trace of requests, found none"),
+            ("vllm_text", "x", "batch.format: expected one of azure_llm, mooncake, burstgpt"),
         ):
             self.write("f", text)
             self.assertIn(words, self.batches("f", format=name, code=2))
@@ -184,6 +205,13 @@ class Steps(TraceTest):
         self.write("BurstGPT_1.csv", "\n".join([header, *rows]) + "\n")
         out = self.expect(0, "validate", "example.yaml").out
         self.assertIn("50", out)
+        # With fewer heads and fewer, earlier steps, which a CPU gets through in a second.
+        few = [word for key in ("attention.num_heads=2", "attention.num_kv_heads=1", "attention.head_size=32",
+                                "batch.step=300", "batch.steps=sample 3", "timing.min_time_ms=1")
+               for word in ("--set", key)]  # fmt: skip
+        out = self.expect(0, "run", "example.yaml", "--device", "cpu", "--backend", "FLASH_ATTN", "--samples",
+                          3, *few, "--color", "never").out  # fmt: skip
+        self.assertRegex(out, r"an-hour/trace +FLASH_ATTN +3 +\d")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 // One process drives all ranks of a group: verdicts, errors and lost processes.
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,6 +21,7 @@
 #include "bench/ranks/thread_group.h"
 #include "core/error.h"
 #include "core/system/clock.h"
+#include "gpu/nccl.h"
 #include "ops/forwarding_ops.h"
 #include "scenario/scenario.h"
 
@@ -352,6 +355,29 @@ TEST_CASE("a rank that exits, crashes or hangs costs its case alone and is named
       CHECK(reason.find(fmt::format("phase '{}'", row.phase)) != std::string::npos);
     }
     CHECK(results[1].status == Status::kPassed);
+  }
+}
+
+TEST_CASE("asking whether NCCL is there does not keep it in the process") {
+  // A copy of its own: the loader knows files that are open already.
+  const std::string copy =
+      std::filesystem::temp_directory_path() / fmt::format("attnbench-nccl-{}.so", getpid());
+  std::filesystem::copy_file(ATTNBENCH_STUB_NCCL, copy,
+                             std::filesystem::copy_options::overwrite_existing);
+  const auto is_loaded = [&] {
+    void* const handle = dlopen(copy.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (handle != nullptr) dlclose(handle);
+    return handle != nullptr;
+  };
+  CHECK(NcclLibrary::missing_on_this_machine({"libnothing.so", copy}).empty());
+  CHECK_FALSE(is_loaded());
+  CHECK(NcclLibrary({copy}).missing().empty());
+  CHECK(is_loaded());
+  std::filesystem::remove(copy);
+  for (const char* const other : {"libnothing.so", "libm.so.6"}) {  // none, and one that is no NCCL
+    const std::string missing = NcclLibrary::missing_on_this_machine({other});
+    CHECK(missing == NcclLibrary({other}).missing());
+    CHECK_FALSE(missing.empty());
   }
 }
 

@@ -125,7 +125,7 @@ DeviceChoice choose_device(const SelectionOptions& selection) {
   DeviceChoice choice =
       choose_device(selection.device, selection.assume_sm, selection.assume_num_sms);
   RealRanks& nccl = choice.facts.nccl;
-  nccl.missing = NcclLibrary().missing();
+  nccl.missing = NcclLibrary::missing_on_this_machine();
   if (!nccl.missing.empty()) return choice;
   if (!choice.is_cuda()) nccl.missing = "its ranks are on GPUs, and the device is cpu";
   nccl.count = std::max(1, static_cast<int>(choice.of_ranks.size()));

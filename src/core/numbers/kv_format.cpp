@@ -158,7 +158,7 @@ std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lo
 std::string_view refused_kv_format(std::string_view word) {
   if (word.starts_with("turboquant_")) {
     return "vLLM's TurboQuant has keys and values of different widths in one slot, which no layout "
-           "here has, and its keys are indices into computed centroids";
+           "here has, and its keys of 3 and 4 bits are indices into computed centroids";
   }
   if (word == "nvfp4_4over6") {
     return "the bytes of nvfp4 by another search for the scales, which is not defined here";

@@ -181,7 +181,11 @@ double summary_of(const Document& state, const std::string& tag) {
 /// Samples from the little-endian float32 values beside the JSON; empty where they are not.
 std::vector<double> nvbench_samples(const Document& state, const std::string& path) {
   for (const Document& summary : list_of(state, "summaries")) {
-    if (!text_of(summary, "tag").starts_with("nv/json/bin:nv/cold/sample_times")) continue;
+    const std::string tag = text_of(summary, "tag");
+    if (tag != "nv/json/bin:nv/cold/sample_times" &&
+        tag != "nv/json/bin:nv/cpu_only/sample_times") {
+      continue;
+    }
     for (const Document& value : list_of(summary, "data")) {
       if (text_of(value, "name") != "filename") continue;
       const std::filesystem::path folder = std::filesystem::path(path).parent_path();

@@ -95,9 +95,8 @@ void read_axes(const Members& members, TraceDefinition& definition) {
     const std::string type = axis.text("type");
     if (type == "const") {
       const Json* value = axis.find("value");
-      if (value == nullptr || !value->is_number_integer() || *value < 0) {
-        axis.wrong("value", "an integer >= 0", value == nullptr ? Json() : *value);
-      }
+      if (value == nullptr) continue;  // FlashInfer's own dumps leave out a size that nobody reads
+      if (!value->is_number_integer() || *value < 0) axis.wrong("value", "an integer >= 0", *value);
       definition.constants[name] = value->get<std::int64_t>();
     } else if (type == "expr") {
       definition.expressions[name] = axis.text("expression");

@@ -294,6 +294,8 @@ std::vector<TraceRequest> parse_any(const std::string& text, const std::string& 
       return parse_bench_trace(text, file);
     case TraceFormat::kSglangLog:
       return parse_sglang_log(text, file);
+    case TraceFormat::kVllmLog:
+      return parse_vllm_log(text, file);
   }
   return {};
 }
@@ -325,6 +327,7 @@ std::span<const EnumRow<TraceFormat>> enum_rows(TraceFormat) {
       {kVllmBench, "vllm_bench", "JSON of vllm bench serve --save-result --save-detailed"},
       {kSglangBench, "sglang_bench", "JSON lines of sglang.bench_serving --output-details"},
       {kSglangLog, "sglang_log", "log of SGLang's --log-requests-format json"},
+      {kVllmLog, "vllm_log", "log of vLLM's --enable-log-requests --enable-log-outputs"},
   });
   return kRows;
 }

@@ -40,7 +40,8 @@ enum class TraceFormat {
   kCsv,
   kVllmBench,
   kSglangBench,
-  kSglangLog
+  kSglangLog,
+  kVllmLog
 };
 std::span<const EnumRow<TraceFormat>> enum_rows(TraceFormat);
 

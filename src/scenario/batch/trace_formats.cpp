@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -125,6 +126,53 @@ void add_lists(const nlohmann::json& record, const std::string& file, int number
   }
 }
 
+/// The numbers of the list behind the last `label` of a line; 0 where it is None or missing. The
+/// last one, because the text of a prompt, which comes first, may hold anything.
+std::int64_t listed_tokens(std::string_view line, std::string_view label) {
+  const std::size_t at = line.rfind(label);
+  if (at == std::string_view::npos) return 0;
+  std::string_view list = line.substr(at + label.size());
+  if (!list.starts_with('[') && !list.starts_with('(')) return 0;
+  list = list.substr(0, list.find_first_of("])"));
+  const auto is_digit = [](char letter) { return letter >= '0' && letter <= '9'; };
+  std::int64_t count = 0;
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    if (is_digit(list[i]) && !is_digit(list[i - 1])) ++count;
+  }
+  return count;
+}
+
+/// A message of vLLM's about a request: "INFO 09-01 10:00:00 [logger.py:39] Received request ID:
+/// ...".
+struct VllmMessage {
+  bool is_answer = false;
+  std::string request;
+  double time_s = kNoArrival;  // since the start of the year
+};
+
+std::optional<VllmMessage> vllm_message(std::string_view line) {
+  const std::size_t bracket = line.find(" [");
+  const std::size_t end = line.find("] ", bracket);
+  if (bracket == std::string_view::npos || end == std::string_view::npos) return std::nullopt;
+  std::string_view text = line.substr(end + 2);
+  VllmMessage message;
+  message.is_answer = text.starts_with("Generated response ");
+  for (const std::string_view start : {"Received request ", "Request ", "Generated response "}) {
+    if (!text.starts_with(start)) continue;
+    text.remove_prefix(start.size());
+    message.request = std::string(text.substr(0, text.find_first_of(": ")));
+    // "09-01 10:00:00"; a leap year has every date.
+    constexpr std::size_t kStamp = 14;
+    if (bracket >= kStamp) {
+      const std::string stamp(line.substr(bracket - kStamp, kStamp));
+      const double time = parse_timestamp("2024-" + stamp);
+      if (time != kNoArrival) message.time_s = time - parse_timestamp("2024-01-01 00:00:00");
+    }
+    return message;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 double parse_timestamp(std::string_view text) {
@@ -230,6 +278,36 @@ std::vector<TraceRequest> parse_sglang_log(const std::string& text, const std::s
   });
   std::stable_sort(requests.begin(), requests.end(),
                    [](const auto& a, const auto& b) { return a.arrival_s < b.arrival_s; });
+  return requests;
+}
+
+std::vector<TraceRequest> parse_vllm_log(const std::string& text, const std::string& file) {
+  std::vector<TraceRequest> all;
+  std::map<std::string, std::size_t> index;  // by request
+  for_each_line(text, [&](int, std::string_view line) {
+    const std::optional<VllmMessage> message = vllm_message(line);
+    if (!message) return;
+    const auto [at, is_new] = index.emplace(message->request, all.size());
+    if (is_new) all.push_back({.arrival_s = message->time_s});
+    TraceRequest& request = all[at->second];
+    if (message->is_answer) {
+      request.generated_tokens += listed_tokens(line, "output_token_ids: ");
+    } else {
+      const std::int64_t tokens = listed_tokens(line, "prompt_token_ids: ");
+      request.prompt_tokens = std::max(request.prompt_tokens, tokens);
+    }
+  });
+  std::vector<TraceRequest> requests;
+  std::copy_if(all.begin(), all.end(), std::back_inserter(requests), [](const TraceRequest& one) {
+    return one.prompt_tokens > 0 && one.generated_tokens > 0;
+  });
+  if (requests.empty() && !all.empty()) {
+    fail(ErrorKind::kFormat,
+         "{}: expected requests with prompt_token_ids and output_token_ids (vllm serve "
+         "--enable-log-requests --enable-log-outputs, VLLM_LOGGING_LEVEL=DEBUG), found none among "
+         "{} requests",
+         file, all.size());
+  }
   return requests;
 }
 

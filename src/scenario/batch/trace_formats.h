@@ -5,6 +5,10 @@
 //   vllm_bench    {"input_lens": [472], "output_lens": [18], "start_times": [5.0], ...}
 //   sglang_log    {"timestamp": "...", "event": "request.finished", "rid": "...",
 //                  "out": {"meta_info": {"prompt_tokens": 472, "completion_tokens": 18, ...}}}
+//   vllm_log      DEBUG 09-01 10:00:00 [logger.py:50] Request ID details: ..., prompt_token_ids:
+//   [..]
+//                 INFO 09-01 10:00:03 [logger.py:90] Generated response ID: ..., output_token_ids:
+//                 [..]
 //
 // Each parser takes the whole text of a file. What did not succeed, and so has no answer, is left
 // out: it held no place in a server for long.
@@ -34,6 +38,12 @@ std::vector<TraceRequest> parse_bench_trace(const std::string& text, const std::
 /// out.meta_info.prompt_tokens and completion_tokens, in the order of their arrival by the lines
 /// "request.received". Other lines are skipped. Errors: E-FORMAT.
 std::vector<TraceRequest> parse_sglang_log(const std::string& text, const std::string& file);
+
+/// vLLM's log with --enable-log-requests --enable-log-outputs and VLLM_LOGGING_LEVEL=DEBUG: the
+/// numbers of prompt_token_ids and output_token_ids of each request, in the order of arrival, in
+/// seconds since the start of the year. What is streamed counts by its deltas. Other lines are
+/// skipped. Errors: E-FORMAT where no request has both, naming what the server has to be told.
+std::vector<TraceRequest> parse_vllm_log(const std::string& text, const std::string& file);
 
 /// Seconds of "2024-05-01 10:00:00.25" or "2024-05-01T10:00:00.25" since 1970, or of a number;
 /// kNoArrival for anything else, infinities and NaN included.
