@@ -96,8 +96,8 @@ void print_rows(std::ostream& out, const std::vector<Row>& rows) {
 std::string settings_text(const CalibrationReport& report, const std::string& chosen) {
   const CalibrationOptions& options = report.options;
   std::string text =
-      fmt::format("{} of {}; of the methods, margin {}, percentile {}", printable(chosen),
-                  to_string(options.format), options.margin, options.percentile);
+      fmt::format("{} scales, format {}; all methods with margin {}, percentile {}",
+                  printable(chosen), to_string(options.format), options.margin, options.percentile);
   if (options.history) text += fmt::format(", amax history of {}", *options.history);
   if (options.amax == AmaxKind::kSigned) text += ", signed amax";
   return text;

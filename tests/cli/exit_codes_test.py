@@ -74,6 +74,7 @@ class ExitCodes(ToolTest):
         self.assertIn("did you mean 'support'?", outcome.err)
         for name in ("run", "support", "explain", "validate", "list"):
             self.assertIn(name, outcome.err)
+        self.assertIn("did you mean 'run'?", self.expect(2, "rnu", "tiny.yaml").err)
 
     def test_3_when_everything_is_unsupported(self):
         self.write("tiny.yaml", FLOAT32)

@@ -79,7 +79,8 @@ class History(ToolTest):
         self.assertNotIn("TRITON", out)
         self.assertIn("1 without a value; last incorrect", out)
         self.assertIn("last incorrect", self.history(lines, "--filter", "FLASH").out)
-        self.history(lines, "--filter", "nothing", code=3)
+        error = self.history(lines, "--filter", "nothing", code=3).err
+        self.assertEqual(error, "attnbench: no result matches --filter 'nothing'\n")
         self.assertIn("max_abs: 2 cases", self.history(lines, "--metric", "max_abs").out)
 
     def test_a_line_that_was_cut_off_is_left_out_and_a_foreign_file_is_refused(self):

@@ -58,6 +58,16 @@ class Init(ToolTest):
         self.assertEqual(
             self.expect(0, "init", "scenario", "-").out, (self.dir / "mine.yaml").read_text())  # fmt: skip
 
+    def test_a_file_name_needs_no_word_before_it(self):
+        text = self.expect(0, "init", "-").out
+        self.assertIn("wrote mine.yaml", self.expect(0, "init", "mine.yaml").out)
+        self.assertEqual((self.dir / "mine.yaml").read_text(), text)
+        for words, found in ((("scenari",), "'scenari'; did you mean 'scenario'?"),
+                             (("a.yaml", "b.yaml"), "'a.yaml'; see ")):  # fmt: skip
+            error = self.expect(2, "init", *words).err
+            self.assertIn("KIND: expected one of scenario, plugin, python, or the file of a "
+                          f"scenario, found {found}", error)  # fmt: skip
+
     def test_nothing_is_replaced(self):
         self.write("mine/case.yaml", "kept")
         error = self.expect(2, "init", "plugin", "mine").err

@@ -30,7 +30,8 @@ class Quantization(ToolTest):
     def test_every_output_shows_what_fp8_costs_beside_what_costs_nothing(self):
         self.write("s.yaml", SWEEP)
         out = self.expect(
-            0, "run", "s.yaml", "--json", "r.json", "--csv", "r.csv", "--markdown", "r.md"
+            0, "run", "s.yaml", "--json", "r.json", "--csv", "r.csv", "--markdown", "r.md",
+            "--junit", "r.xml",
         ).out
         results = strict_json((self.dir / "r.json").read_text())["results"]
         exact, fp8 = results
@@ -52,6 +53,19 @@ class Quantization(ToolTest):
         self.assertEqual(cells[titles.index("quant")], shown)
         self.assertEqual(cells[titles.index("kv_cache.dtype")], "fp8")
         self.assertIn(shown, self.expect(0, "report", "r.json").out)
+        self.assertEqual((self.dir / "r.xml").read_text().count(f"quant: {shown}"), 1)
+
+    def test_two_files_side_by_side_show_what_scales_cost_though_the_errors_shrink(self):
+        self.write("s.yaml", CLIPPED)
+        fitting = [word for key in "kv" for word in ("--set", f"kv_cache.{key}_scale=0.02")]
+        self.write("exact.yaml", TINY + "backends: [FLASH_ATTN]\n")
+        for name, words in (("fits", ["s.yaml", *fitting]), ("clips", ["s.yaml"]),
+                            ("exact", ["exact.yaml"])):  # fmt: skip
+            self.expect(0, "run", *words, "--no-timing", "--json", f"{name}.json")
+        rows = self.expect(0, "diff", "fits.json", "clips.json").out.splitlines()
+        self.assertRegex(rows[0], r" max_abs +quant +verdict$")
+        self.assertRegex(rows[1], r" \d\.\d% -> 9\d\.\d%! +LESS_ACCURATE$")
+        self.assertNotIn("quant", self.expect(0, "diff", "exact.json", "exact.json").out)
 
     def test_scales_that_clip_are_marked_and_warned_about_with_their_shares(self):
         self.write("s.yaml", CLIPPED)

@@ -161,6 +161,17 @@ class Page(PageTest):
         self.open(sweep_results(), sweep_results())
         self.click("tr.result .toggle")
         self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
+        named = [{**entry, "scenario": "a-name-that-is-longer-than-a-telephone-is-wide", "id":
+                  entry["id"].replace("sweep/", "a-name-that-is-longer-than-a-telephone-is-wide/")}
+                 for entry in sweep_results()]  # fmt: skip
+        self.open(*([*quantised_results(), *named] for _ in range(3)))
+        self.assertLessEqual(self.js("document.documentElement.scrollWidth"), 390)
+        self.assertEqual(self.js("""[...document.querySelectorAll('.scroll')]
+          .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent)"""), [])
+        self.assertEqual(self.js("document.querySelectorAll('.compare, .costs').length"), 2)
+        self.assertEqual(self.js("""[...document.querySelectorAll('svg text.note')].filter(e => {
+          const text = e.getBoundingClientRect(), svg = e.ownerSVGElement.getBoundingClientRect();
+          return text.left < svg.left || text.right > svg.right;}).map(e => e.textContent)"""), [])
         lightness = "d3.lab(getComputedStyle(document.body).backgroundColor).l"
         for scheme, is_dark in (("dark", True), ("light", False)):
             self.browser.call("Emulation.setEmulatedMedia",

@@ -199,6 +199,17 @@ class Views(PageTest):
         self.assertEqual(self.points("compare"), 1)
         self.assertIn("past the threshold", self.text("#compare tbody"))
 
+    def test_the_comparison_shows_what_scales_cost_where_something_is_quantised(self):
+        cells = """[...document.querySelectorAll('.compare tbody tr')].map(
+          row => row.querySelector('[data-label=quant]')?.textContent)"""
+        after = copy.deepcopy(quantised_results())
+        after[1]["quantization_error"] = dict(after[2]["quantization_error"])
+        self.open(quantised_results(), after)
+        self.assertEqual(sorted(self.js(cells)),
+                         ["2.6% → 2.6%", "4.6% → 98.6%!", "98.6%! → 98.6%!", "– → –"])  # fmt: skip
+        self.open(sweep_results(), sweep_results())
+        self.assertEqual(set(self.js(cells)), {None})
+
     def test_a_comparison_of_two_machines_says_so(self):
         other = result_file(sweep_results())
         other["environment"]["cpu"]["model"] = "Another CPU"

@@ -131,6 +131,16 @@ class Messages(ToolTest):
         ):  # fmt: skip
             error = self.error("run", "tiny.yaml", option, value)
             self.assertIn(f"{option}: expected {expected}, found {value}; see", error)
+        error = self.error("run", "tiny.yaml", "--seed", "9" * 30)
+        self.assertIn(f"--seed: expected at most {2**63 - 1}, found {'9' * 30}; see", error)
+
+    def test_words_too_many_are_named(self):
+        for words, message in (
+            (("run", "-V"), "unknown option '-V'; see 'attnbench run --help'"),
+            (("run", "tiny.yaml", "--jsn", "x"), "unknown option '--jsn'; did you mean '--json'?"),
+            (("man", "run"), "unexpected argument 'run'; see 'attnbench man --help'"),
+        ):  # fmt: skip
+            self.assertIn(f"attnbench: usage: {message}", self.error(*words))
 
     def test_a_file_that_is_no_scenario_gets_one_line(self):
         for name, content, words in (
@@ -194,9 +204,26 @@ class Commands(ToolTest):
         self.write("tiny.yaml", TINY)
 
     def test_a_filter_that_matches_nothing_is_told(self):
-        for command in ("run", "support", "explain"):
-            outcome = self.expect(3, command, "tiny.yaml", "--filter", "zzz")
+        for command in ("run", "support", "explain", "compile", "invariance", "compose"):
+            listed = ["--list"] if command == "compile" else []
+            outcome = self.expect(3, command, "tiny.yaml", "--filter", "zzz", *listed)
             self.assertIn("attnbench: no result id matches --filter 'zzz'", outcome.err)
+        self.expect(0, "run", "tiny.yaml", "--no-timing", "--json", "r.json")
+        for command in (["report"], ["diff", "r.json"], ["gate", "r.json"],
+                        ["gate", "--agreement", "r.json"]):  # fmt: skip
+            outcome = self.expect(3, *command, "r.json", "--filter", "zzz", "--backend", "MLA")
+            self.assertEqual(
+                outcome.err, "attnbench: no result matches --filter 'zzz' --backend MLA\n")  # fmt: skip
+
+    def test_a_file_that_is_no_result_file_is_told_what_writes_one(self):
+        for command in (["report"], ["diff", "tiny.yaml"], ["gate", "tiny.yaml"]):
+            self.assertIn("tiny.yaml: not JSON, expected a file that 'run --json' wrote",
+                          self.expect(2, *command, "tiny.yaml").err)  # fmt: skip
+
+    def test_a_trace_set_that_is_not_there_is_an_error_beside_scenarios_too(self):
+        for scenarios in ((), ("tiny.yaml",)):
+            error = self.expect(2, "run", *scenarios, "--no-timing", "--trace-set", "nowhere").err
+            self.assertIn("E-IO: --trace-set nowhere: expected a folder, found none", error)
 
     def test_a_run_that_would_do_nothing_is_refused(self):
         error = self.expect(2, "run", "tiny.yaml", "--no-timing", "--no-validation").err
@@ -215,6 +242,15 @@ class Commands(ToolTest):
         self.assertIn("block_size", problem["kv_cache"])
         whole = self.expect(0, "explain", "tiny.yaml", "--device", "cpu", "-v").out
         self.assertIn("mla", strict_json(whole[whole.index("{") : whole.index("\n}\n") + 2]))
+
+    def test_explain_shows_the_problem_in_a_few_full_lines(self):
+        for width in (60, 100):
+            out = self.expect(0, "explain", "tiny.yaml", "--backend", "FLASH_ATTN", "--device", "cpu",
+                              COLUMNS=str(width)).out  # fmt: skip
+            problem = out[out.index("{") : out.index("\n}\n") + 2].splitlines()
+            self.assertLessEqual(max(map(len, problem)), width)
+            self.assertLess(len(problem), 5000 // width)
+            self.assertEqual(strict_json("\n".join(problem))["attention"]["head_size"], 64)
 
     def test_explain_shows_the_query_that_auto_stands_for(self):
         fp8 = ("--set", "kv_cache.dtype=fp8", "--device", "cpu")

@@ -162,6 +162,9 @@ int compile(const CompileArguments& arguments, const Console& console) {
   Plugins plugins({}, choose_device("cpu", ""));
   plugins.add_named(named_backends(arguments.selection, scenarios));
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  if (pairs.empty() && !arguments.console.quiet) {
+    print_error(console.err, why_no_pairs(arguments.selection));
+  }
   if (!arguments.list) {
     if (const CompilerChoice nvrtc = find_nvrtc(); !nvrtc.compiler) {
       console.err << "attnbench: unsupported: " << nvrtc.missing << "\n";

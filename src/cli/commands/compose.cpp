@@ -161,9 +161,10 @@ int compose(const StudyOptions& arguments, const Console& console) {
     return kExitNothingRan;
   }
   const std::unique_ptr<Ops> ops = open_ops(device, arguments.threads, arguments.cache_dir);
+  const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  if (pairs.empty()) print_error(console.err, why_no_pairs(arguments.selection));
   std::vector<Composed> all;
-  for (const CaseOfPairs& one :
-       cases_of(select_pairs(scenarios, arguments.selection, plugins.backends()))) {
+  for (const CaseOfPairs& one : cases_of(pairs)) {
     if (InterruptGuard::interrupted()) break;
     all.push_back(compose_case(one, *ops, device, arguments.threads));
     if (arguments.json != "-") print_case(console.out, all.back());

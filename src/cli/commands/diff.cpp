@@ -57,6 +57,10 @@ int run_diff(const DiffCommand& command, const Console& console) {
   ResultFile after = believed_file(command.files[1], console);
   keep_selected(command.selection, before.results);
   keep_selected(command.selection, after.results);
+  if (before.results.empty() && after.results.empty()) {
+    print_error(console.err, why_none_selected(command.selection));
+    return kExitNothingRan;
+  }
   if (!command.console.quiet) print_differences(before, after, console);
   GateOptions options;
   options.ignore_environment = true;

@@ -4,6 +4,7 @@
 // backend follow its reasons to refuse, or its own facts, the kernels that it would launch, the
 // work and the traffic that rates are computed from, and the memory of its cache.
 #include <fmt/ranges.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -62,18 +63,64 @@ void erase_key(nlohmann::ordered_json& section, std::string_view key) {
   if (section.at(name).empty()) section.erase(name);
 }
 
+/// JSON on one line, with a space after each colon and comma.
+std::string one_line(const nlohmann::ordered_json& json) {
+  std::string text;
+  if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) {
+      text += fmt::format("{}\"{}\": {}", text.empty() ? "" : ", ", key, one_line(value));
+    }
+    return "{" + text + "}";
+  }
+  if (json.is_array()) {
+    for (const auto& value : json) text += (text.empty() ? "" : ", ") + one_line(value);
+    return "[" + text + "]";
+  }
+  return json.dump();
+}
+
+/// A section, or a list, on lines of its own, each as full as the terminal is wide.
+std::string filled_section(const nlohmann::ordered_json& section, std::size_t width) {
+  constexpr const char* kIndent = "\n    ";
+  constexpr std::size_t kIndentWidth = 4;
+  const bool is_object = section.is_object();
+  std::string text = is_object ? "{" : "[";
+  std::size_t column = width;
+  for (auto item = section.begin(); item != section.end(); ++item) {
+    const std::string name = is_object ? fmt::format("\"{}\": ", item.key()) : "";
+    const std::string words =
+        name + one_line(item.value()) + (std::next(item) == section.end() ? "" : ",");
+    const bool fits = column + 1 + words.size() <= width;
+    text += (fits ? " " : kIndent) + words;
+    column = fits ? column + 1 + words.size() : kIndentWidth + words.size();
+  }
+  return text + (is_object ? "\n  }" : "\n  ]");
+}
+
+/// JSON of a problem, a line a key and a few lines a section.
+std::string problem_text(const nlohmann::ordered_json& json) {
+  const auto width = static_cast<std::size_t>(std::clamp(output_width(STDOUT_FILENO), 40, 100));
+  std::string text;
+  for (const auto& [key, value] : json.items()) {
+    const std::string line = one_line(value);
+    const bool fits = !value.is_structured() || line.size() + key.size() + 7 <= width;
+    text += fmt::format("{}\n  \"{}\": {}", text.empty() ? "" : ",", key,
+                        fits ? line : filled_section(value, width));
+  }
+  return "{" + text + "\n}\n";
+}
+
 /// The resolved problem: the keys that the case reads, or with `whole` all of them.
 void print_problem(std::ostream& out, const Problem& problem, bool whole) {
-  constexpr int kIndent = 2;
+  auto json = nlohmann::ordered_json::parse(problem_to_json(problem));
   if (whole) {
-    out << problem_to_json(problem, kIndent) << "\n";
+    out << problem_text(json);
     return;
   }
-  auto json = nlohmann::ordered_json::parse(problem_to_json(problem));
   for (const ReadRule& rule : read_rules()) {
     if (rule.reads != nullptr && !rule.reads(problem)) erase_key(json, rule.key);
   }
-  out << json.dump(kIndent) << "\nkeys that this case does not read are left out; -v shows them\n";
+  out << problem_text(json) << "keys that this case does not read are left out; -v shows them\n";
 }
 
 /// Host memory of the tensors that all backends share.

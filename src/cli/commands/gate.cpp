@@ -83,6 +83,9 @@ int compare_devices(const GateCommand& command, const Console& console) {
   ResultFile second = read_result_file(command.files.back());
   keep_selected(command.selection, first.results);
   keep_selected(command.selection, second.results);
+  if (first.results.empty() && second.results.empty()) {
+    print_error(console.err, why_none_selected(command.selection));
+  }
   const AgreementReport report = compare_agreement(
       first, second,
       {command.allowed_factor, command.gate.lenient, command.gate.ignore_environment});
@@ -109,6 +112,9 @@ int run_gate(const GateCommand& command, const Console& console) {
   ResultFile baseline = read_baseline({command.files.begin(), command.files.end() - 1}, options);
   keep_selected(command.selection, results.results);
   keep_selected(command.selection, baseline.results);
+  if (results.results.empty() && baseline.results.empty()) {
+    print_error(console.err, why_none_selected(command.selection));
+  }
 
   const GateReport report = judge_results(baseline, results, options);
   const GatedRun gated{results.run, results.results, report, command.links};

@@ -19,6 +19,7 @@
 #include "cli/exit_code.h"
 #include "cli/options/shared_options.h"
 #include "cli/outputs.h"
+#include "cli/session/gate_options.h"
 #include "cli/terminal/text.h"
 #include "core/error.h"
 #include "core/sha256.h"
@@ -298,6 +299,9 @@ int run_history(const HistoryCommand& command, const Console& console) {
   if (!command.otava.empty()) write_otava(command, all);
   if (!command.json.empty()) write_text(command.json, json_of(command, all));
   if (command.json != "-") print_table(command, all, console);
+  if (all.empty() && !records.empty() && !command.changed_only) {
+    print_error(console.err, why_none_selected({command.filter, command.backends}));
+  }
   return all.empty() && !command.changed_only ? kExitNothingRan : kExitPassed;
 }
 

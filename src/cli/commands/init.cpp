@@ -2,7 +2,9 @@
 //
 // Nothing is ever replaced: a file that is there already is an error before any other is written.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -78,7 +80,26 @@ int init_python(const InitArguments& arguments, const Console& console) {
   return kExitPassed;
 }
 
-int init(const InitArguments& arguments, const Console& console) {
+/// The words of KIND.
+std::vector<std::string> init_kinds() { return {"scenario", "plugin", "python"}; }
+
+/// "init mine.yaml" and "init -" as well as "init scenario mine.yaml".
+InitArguments with_kind(InitArguments arguments) {
+  const std::string& kind = arguments.kind;
+  const std::vector<std::string> kinds = init_kinds();
+  if (std::find(kinds.begin(), kinds.end(), kind) != kinds.end()) return arguments;
+  const bool is_file = kind == "-" || kind.find_first_of("./") != std::string::npos;
+  if (!is_file || !arguments.path.empty()) {
+    fail(ErrorKind::kUsage,
+         "KIND: expected one of {}, or the file of a scenario, found '{}'{}; see 'attnbench init "
+         "--help'",
+         fmt::join(kinds, ", "), kind, did_you_mean(kind, kinds));
+  }
+  return {.kind = "scenario", .path = kind, .hf_config = arguments.hf_config};
+}
+
+int init(const InitArguments& given, const Console& console) {
+  const InitArguments arguments = with_kind(given);
   if (arguments.kind == "scenario") return init_scenario(arguments, console);
   if (!arguments.hf_config.empty()) {
     fail(ErrorKind::kUsage, "--hf: expected 'init scenario' with it, found 'init {}'",
@@ -94,9 +115,10 @@ RunCommand declare_init(OptionTable& options) {
   auto arguments = std::make_shared<InitArguments>();
   options.add({.names = "KIND",
                .help = "scenario (the default), plugin (a kernel in C++ with its build) or python "
-                       "(a class over torch tensors)",
+                       "(a class over torch tensors); a file name is that of a scenario",
                .target = &arguments->kind,
-               .choices = {"scenario", "plugin", "python"}});
+               .choices = init_kinds(),
+               .takes_others = true});
   options.add({.names = "PATH",
                .help = "File of the scenario ('-' is stdout), or folder of the plugin",
                .target = &arguments->path});

@@ -165,6 +165,7 @@ int show_invariance(const StudyOptions& arguments, const Console& console) {
   check_output_paths(input_paths(scenarios, arguments.selection.plugins),
                      {{"--json", arguments.json}});
   const std::vector<Pair> pairs = select_pairs(scenarios, arguments.selection, plugins.backends());
+  if (pairs.empty()) print_error(console.err, why_no_pairs(arguments.selection));
   Studies studies(arguments, device);
   std::vector<Studied> studied;
   for (const Pair& pair : pairs) {

@@ -161,7 +161,9 @@ int run_report(const ReportCommand& command, const Console& console) {
   } else if (plan.files.empty()) {
     write_tables(command, files, console);
   }
-  return num_read > 0 && num_results(files) == 0 ? kExitNothingRan : kExitPassed;
+  const bool selected_none = num_read > 0 && num_results(files) == 0;
+  if (selected_none) print_error(console.err, why_none_selected(command.selection));
+  return selected_none ? kExitNothingRan : kExitPassed;
 }
 
 }  // namespace

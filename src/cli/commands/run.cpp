@@ -243,6 +243,9 @@ void take_trace_set(RunArguments& arguments, const Console& console) {
   if (arguments.trace_set.empty()) return;
   std::error_code error;
   const fs::path root = fs::weakly_canonical(arguments.trace_set, error);
+  if (!fs::is_directory(root, error)) {
+    fail(ErrorKind::kIo, "--trace-set {}: expected a folder, found none", arguments.trace_set);
+  }
   setenv("ATTNBENCH_TRACE_SET", root.c_str(), /*overwrite=*/1);
   arguments.trace_names.solutions = trace_solution_names(root);
   if (!arguments.scenarios.empty()) return;

@@ -6,7 +6,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -27,9 +30,20 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
+/// False for digits that no 64 bits hold, which CLI11 would make the largest number that they do.
+bool fits_int64(const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error != std::errc::result_out_of_range || text.starts_with('-');
+}
+
 /// Why not CLI::Range: it takes "nan", which is neither below nor above anything.
 std::string check_number(const NumberRange& range, const std::string& text) {
   double value = 0;
+  if (range.whole && !fits_int64(text)) {
+    return fmt::format("expected at most {}, found {}", std::numeric_limits<std::int64_t>::max(),
+                       text);
+  }
   const bool fits = CLI::detail::lexical_cast(text, value) && value >= range.least &&
                     value <= range.most && (!range.whole || value == std::floor(value));
   return fits ? "" : fmt::format("expected {}, found {}", range.expected, text);
@@ -110,14 +124,18 @@ std::optional<std::size_t> chosen_command(const std::vector<DeclaredCommand>& de
 }
 
 /// What is wrong with a line. Of a word that looks like an option and is none the nearest one is
-/// told; other words are left to CLI11's own messages.
+/// told, and of other words too many the first; what else is wrong CLI11 says itself.
 std::string message_of(const CLI::ParseError& error, const CLI::App& command) {
   const std::vector<std::string> unknown = command.remaining();
-  const auto word = std::find_if(unknown.begin(), unknown.end(),
-                                 [](const std::string& text) { return text.starts_with("--"); });
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || word == unknown.end()) {
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) == nullptr || unknown.empty()) {
     return error.what();
   }
+  const auto word = std::find_if(unknown.begin(), unknown.end(), [](const std::string& text) {
+    return text.size() > 1 && text[0] == '-';
+  });
+  if (word == unknown.end()) return fmt::format("unexpected argument '{}'", unknown.front());
+  // Of one letter every other letter is as near.
+  if (!word->starts_with("--")) return fmt::format("unknown option '{}'", *word);
   std::vector<std::string> names;
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);

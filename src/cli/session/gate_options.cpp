@@ -146,6 +146,13 @@ void keep_selected(const GateSelection& selection, std::vector<Result>& results)
   });
 }
 
+std::string why_none_selected(const GateSelection& selection) {
+  std::string options;
+  if (!selection.filter.empty()) options = fmt::format(" --filter '{}'", selection.filter);
+  for (const std::string& backend : selection.backends) options += " --backend " + backend;
+  return options.empty() ? "the files have no results" : "no result matches" + options;
+}
+
 ResultFile read_results(const std::string& path, std::ostream* err) {
   // Why read once: it may be a pipe.
   const std::string text = result_file_text(path);

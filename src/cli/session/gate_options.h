@@ -52,6 +52,9 @@ struct GateSelection {
 };
 void keep_selected(const GateSelection& selection, std::vector<Result>& results);
 
+/// Why none of the files' results is left, e.g. "no result id matches --filter 'x'".
+std::string why_none_selected(const GateSelection& selection);
+
 /// A result file of this program, a journal, or results of another benchmark (interop/results),
 /// which a notice on `err` tells where it is given. Errors: those of read_result_file, and E-FORMAT
 /// of parse_foreign_results.

@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <utility>
 
 #include "report/format.h"
 
@@ -14,18 +15,22 @@ namespace {
 
 constexpr std::size_t kMinBeginning = 3;
 
-/// Twice the number of edits; a change of letter case is one, so it is nearer than another letter.
+/// Twice the number of edits, two letters in the wrong order being one; a change of letter case is
+/// half an edit, so it is nearer than another letter.
 std::size_t edit_cost(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> row(b.size() + 1), last(b.size() + 1), before_last;
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = 2 * j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
+    before_last = std::exchange(last, row);
     std::size_t diagonal = row[0];
     row[0] = 2 * i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
       const auto lower = [](char c) { return std::tolower(static_cast<unsigned char>(c)); };
       const std::size_t change =
           a[i - 1] == b[j - 1] ? 0U : (lower(a[i - 1]) == lower(b[j - 1]) ? 1U : 2U);
-      const std::size_t best = std::min({row[j] + 2, row[j - 1] + 2, diagonal + change});
+      std::size_t best = std::min({row[j] + 2, row[j - 1] + 2, diagonal + change});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) best = std::min(best, before_last[j - 2] + 2);
       diagonal = row[j];
       row[j] = best;
     }

@@ -38,6 +38,7 @@ TEST_CASE("the nearest name is the likely typing error, and there may be none") 
   CHECK(nearest_name("flash_attn", names) == "FLASH_ATTN");
   CHECK(nearest_name("TRITON", names) == "TRITON_ATTN");
   CHECK(nearest_name("zzz", names).empty());
+  CHECK(nearest_name("rnu", {"gate", "run", "diff"}) == "run");
   CHECK(did_you_mean("zzz", names).empty());
   CHECK(did_you_mean("FLASH_ATTM", names) == "; did you mean 'FLASH_ATTN'?");
 }

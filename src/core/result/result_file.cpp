@@ -154,7 +154,9 @@ ResultFile parse_result_file(const std::string& text, const std::string& path) {
     read_journal(std::string_view(text).substr(begin), file);
   } else {
     const Document json = parse(text);
-    if (json.is_discarded()) fail(ErrorKind::kFormat, "{}: not JSON", path);
+    if (json.is_discarded()) {
+      fail(ErrorKind::kFormat, "{}: not JSON, expected a file that 'run --json' wrote", path);
+    }
     if (!json.is_object()) {
       fail(ErrorKind::kFormat, "{}: not a result file: expected an object", path);
     }

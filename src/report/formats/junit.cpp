@@ -6,6 +6,7 @@
 #include <map>
 
 #include "report/format.h"
+#include "report/marks.h"
 
 namespace attnbench {
 namespace {
@@ -85,6 +86,7 @@ std::string figures(const Result& result) {
     text += fmt::format("\nmax_abs: {}\nerr_ratio: {}", format_error(result.error->max_abs),
                         format_ratio(result.error->err_ratio));
   }
+  if (result.quantization_error) text += "\nquant: " + marked_quant(result);
   if (result.timing) text += fmt::format("\nmedian: {}", format_time(result.timing->median_us));
   return "      <system-out>" + xml_escape(text) + "</system-out>\n";
 }

@@ -50,7 +50,7 @@ function drawAccuracy(container) {
           formatError(value))},
   });
   if (accuracyState.y === "err_ratio") {
-    referenceLine(chart, 2, "limit 2 (3 with soft-cap), unless the error is below a tenth of atol");
+    referenceLine(chart, 2, "twice the error of correct rounding");
     referenceLine(chart, 1, "as good as the storage precision allows");
   }
   // Why spread by index: hundreds of points of one backend would hide each other.

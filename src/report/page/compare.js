@@ -79,12 +79,18 @@ function drawRatios(container, verdicts, resultOf) {
 
 function compareTable(verdicts, before, after, resultOf) {
   const error = (result) => formatRatio(result?.error?.err_ratio);
+  const quant = (result) => (result && quantOf(result) !== null ?
+    formatShare(quantOf(result)) + quantMark(result) : NONE);
+  const either = verdicts.flatMap((v) => [before.get(v.id), after.get(v.id)]);
+  const isQuantised = either.some((result) => result && quantOf(result) !== null);
   return simpleTable(
-    ["verdict", "case", "backend", "before", "after", "change", "err_ratio", "rule"],
+    ["verdict", "case", "backend", "before", "after", "change", "err_ratio", ...(isQuantised ? ["quant"] : []),
+     "rule"],
     verdicts.map((v) => [
       element("span", {class: `verdict ${v.kind}`}, v.kind), breakable(titleOf(resultOf(v))),
       resultOf(v).backend, formatTime(v.old_us),
       formatTime(v.new_us), formatChange(ratioOf(v)),
-      `${error(before.get(v.id))} → ${error(after.get(v.id))}`, v.rule]),
+      `${error(before.get(v.id))} → ${error(after.get(v.id))}`,
+      ...(isQuantised ? [`${quant(before.get(v.id))} → ${quant(after.get(v.id))}`] : []), v.rule]),
     {class: "plain compare", label: "verdicts"});
 }

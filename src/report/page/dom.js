@@ -23,12 +23,14 @@ function breakable(text, places = /(?<=[,/])/) {
 
 /// A table of a header and rows of texts or elements.
 function simpleTable(header, rows, attributes = {}) {
-  const cell = (tag) => (content) => element(tag, tag === "th" ? {scope: "col"} : {}, content);
+  const title = (text) => element("th", {scope: "col"}, text);
+  // The label is what a phone shows in place of the header.
+  const cell = (content, i) => element("td", {"data-label": header[i]}, content);
   return element("div", {class: "scroll", tabindex: "0", role: "region",
                          "aria-label": attributes.label || "table"},
     element("table", {class: attributes.class || "plain"},
-      element("thead", {}, element("tr", {}, header.map(cell("th")))),
-      element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell("td")))))));
+      element("thead", {}, element("tr", {}, header.map(title))),
+      element("tbody", {}, rows.map((row) => element("tr", {}, row.map(cell))))));
 }
 
 /// A labelled <select>; options are [value, text].

@@ -9,11 +9,12 @@
 
 #include "core/system/printable.h"
 #include "report/format.h"
+#include "report/marks.h"
 
 namespace attnbench {
 namespace {
 
-constexpr std::size_t kComparedCells = 6;
+constexpr std::size_t kComparedCells = 7;
 constexpr std::size_t kLeastCaseWidth = 20;
 using ComparedCells = std::array<std::string, kComparedCells>;
 using ById = std::map<std::string_view, const Result*>;
@@ -45,16 +46,26 @@ std::string error_of(const Result* result) {
   return result != nullptr && result->error ? format_error(result->error->max_abs) : "-";
 }
 
-ComparedCells cells_of(const Verdict& verdict, const Result* before, const Result* after) {
-  const std::string old_error = error_of(before);
-  const std::string new_error = error_of(after);
+/// "4.7%", "98.6%!" where scales clip, "-" where nothing is quantised.
+std::string quant_of(const Result* result) {
+  const std::string text = result == nullptr ? "" : marked_quant(*result);
+  return text.empty() ? "-" : text;
+}
+
+std::string both(const std::string& before, const std::string& after) {
+  return before == after ? before : before + " -> " + after;
+}
+
+ComparedCells cells_of(const Verdict& verdict, const Result* before, const Result* after,
+                       bool has_quant) {
   return {printable(verdict.id),
           time_or_status(before),
           time_or_status(after),
           is_timed(before) && is_timed(after)
               ? change_of(after->timing->median_us / before->timing->median_us)
               : "",
-          old_error == new_error ? old_error : old_error + " -> " + new_error,
+          both(error_of(before), error_of(after)),
+          has_quant ? both(quant_of(before), quant_of(after)) : "",
           to_string(verdict.kind)};
 }
 
@@ -70,7 +81,7 @@ std::array<std::size_t, kComparedCells> widths_of(const std::vector<ComparedCell
   std::size_t others = 0;
   for (std::size_t c = 0; c < kComparedCells; ++c) {
     for (const ComparedCells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
-    if (c > 0) others += widths[c] + 2;
+    if (c > 0 && widths[c] > 0) others += widths[c] + 2;
   }
   const auto width = static_cast<std::size_t>(terminal_width);
   widths[0] = std::min(widths[0], std::max(kLeastCaseWidth, width > others ? width - others : 0));
@@ -81,6 +92,7 @@ std::string aligned(const ComparedCells& row, const std::array<std::size_t, kCom
                     std::size_t last) {
   std::string line;
   for (std::size_t c = 0; c < last; ++c) {
+    if (widths[c] == 0) continue;  // no result has what would stand there
     const std::string text = shorten_middle(row[c], widths[c]);
     const std::string fill(widths[c] - display_width(text), ' ');
     const bool is_number = c >= 1 && c <= 3;
@@ -121,9 +133,15 @@ void write_comparison_table(std::ostream& out, const std::vector<Result>& before
                             const TableOptions& options) {
   const ById old = by_id(before);
   const ById current = by_id(after);
-  std::vector<ComparedCells> rows{{"case", "before", "after", "change", "max_abs", "verdict"}};
+  const auto is_quantised = [](const Result& result) {
+    return result.quantization_error.has_value();
+  };
+  const bool has_quant = std::any_of(before.begin(), before.end(), is_quantised) ||
+                         std::any_of(after.begin(), after.end(), is_quantised);
+  std::vector<ComparedCells> rows{
+      {"case", "before", "after", "change", "max_abs", has_quant ? "quant" : "", "verdict"}};
   for (const Verdict& verdict : report.verdicts) {
-    rows.push_back(cells_of(verdict, find(old, verdict.id), find(current, verdict.id)));
+    rows.push_back(cells_of(verdict, find(old, verdict.id), find(current, verdict.id), has_quant));
   }
   const auto widths = widths_of(rows, options.width);
   for (std::size_t i = 0; i < rows.size(); ++i) {
