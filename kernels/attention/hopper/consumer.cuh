@@ -52,7 +52,6 @@ struct HopperConsumer : HopperProducts<Config> {
   using Products::rescale;
   using Products::scale_scores;
   using Products::scales;
-  using Products::settle_values;
   using Products::values;
   using Products::values_operand;
   using Registers = typename Products::Registers;
@@ -127,7 +126,8 @@ struct HopperConsumer : HopperProducts<Config> {
       scales.advance();
     }
     if (plan.needs_settling(n) && !is_alone()) {
-      settle_values(r, plan.first_key(n));
+      // With an output to come the rows in shared memory are those of the item before.
+      this->template settle_values<!Config::kLateOutput>(r, plan.first_key(n));
     } else {
       await(shape.value_full(values.stage), values.parity);
     }
@@ -152,7 +152,7 @@ struct HopperConsumer : HopperProducts<Config> {
     scale_scores(r);
     weigh(r, plan.first_key(n), plan.masks(n));
     pack_all(r);
-    if (plan.needs_settling(n)) settle_values(r, plan.first_key(n));
+    if (plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
   }
 
   /// kEdge: the tile may have masked keys.
@@ -187,7 +187,7 @@ struct HopperConsumer : HopperProducts<Config> {
     pack_all(r);
     promote_when_due(r, false);
     rescale(r, due);
-    if constexpr (kEdge) settle_values(r, plan.first_key(n));
+    if constexpr (kEdge) this->template settle_values<true>(r, plan.first_key(n));
   }
 
   /// The product of the last weights.
@@ -210,14 +210,16 @@ struct HopperConsumer : HopperProducts<Config> {
     arrive_threads_of(kTurnBarrier + next, 2 * kWarpgroupThreads);
   }
 
-  template <class Meanwhile>
-  __device__ __forceinline__ void attend(Registers& r, const Plan& plan,
-                                         const Meanwhile& meanwhile) {
+  /// `meanwhile` is done beside the first product, `then` when its weights are there.
+  template <class Meanwhile, class Then>
+  __device__ __forceinline__ void attend(Registers& r, const Plan& plan, const Meanwhile& meanwhile,
+                                         const Then& then) {
     int n = plan.tiles.end - 1;
 #pragma unroll 1
     for (; n >= plan.seen.end; --n) skip(r, plan, n);
     if (n >= plan.seen.begin) {
       start(r, plan, n, meanwhile);
+      then();
       --n;
 #pragma unroll 1
       for (; n >= plan.seen.begin && n >= plan.unmasked.end; --n) step<true>(r, plan, n);
@@ -230,6 +232,7 @@ struct HopperConsumer : HopperProducts<Config> {
       finish(r);
     } else {
       meanwhile();
+      then();
     }
 #pragma unroll 1
     for (; n >= plan.tiles.first; --n) skip(r, plan, n);
@@ -332,15 +335,7 @@ struct HopperConsumer : HopperProducts<Config> {
     }
   }
 
-  __device__ __forceinline__ void work(const HopperItem& item) {
-    if constexpr (has_tile_list<Config>()) take_slot(item);
-    const Plan plan = plan_of(item);
-    const bool copies = !Config::kAhead || first_row() + kConsumerRows > item.tile.num_rows;
-    // What is skipped first may be settled, which asks the rows, and in a list how many there are.
-    const bool begins_to_skip = has_tile_list<Config>() || plan.seen.end < plan.tiles.end;
-    if (copies || begins_to_skip) describe(item);
-    if (copies) copy_query();
-    Registers r;
+  __device__ __forceinline__ void reset(Registers& r) const {
     reset_state(r.state);
     reset_sums(r);
 #pragma unroll
@@ -348,14 +343,39 @@ struct HopperConsumer : HopperProducts<Config> {
 #pragma unroll
       for (int i = 0; i < 4; ++i) r.o[0][n][i] = 0.0f;
     }
-    attend(r, plan, [&] {
-      if (!copies && !begins_to_skip) describe(item);
-    });
+  }
+
+  /// Whether this warpgroup copies its queries itself, since they came in no box.
+  __device__ __forceinline__ bool copies(const HopperItem& item) const {
+    return !Config::kAhead || first_row() + kConsumerRows > item.tile.num_rows;
+  }
+
+  __device__ __forceinline__ void work(const HopperItem& item) {
+    if constexpr (has_tile_list<Config>()) take_slot(item);
+    const Plan plan = plan_of(item);
+    // What is skipped first may be settled, which asks the rows, and in a list how many there are.
+    const bool begins_to_skip = has_tile_list<Config>() || plan.seen.end < plan.tiles.end;
+    const bool describes_first = begins_to_skip || copies(item);
+    if (describes_first) describe(item);
+    if (copies(item)) copy_query();
+    Registers r;
+    reset(r);
+    attend(
+        r, plan,
+        [&] {
+          if (!describes_first) describe(item);
+        },
+        [] {});
     if constexpr (kShortcuts) {
       const bool has_rows = first_row() < tile()->num_rows;
       __syncwarp();  // the next tile comes there
       if (!has_rows) return;
     }
+    put_out(r);
+  }
+
+  /// O and LSE of the item in `tile()`.
+  __device__ __forceinline__ void put_out(Registers& r) const {
     normalise(r);
     if constexpr (has_parts<Config>()) {
       store_part(r.o);
@@ -374,12 +394,66 @@ struct HopperConsumer : HopperProducts<Config> {
     leave(shape.query_empty(query_stage()));
   }
 
+  /// The output of an item is stored beside the first product of the next one, and its place is
+  /// left when that one's first weights are there: by then the copy engine has read it. Why: of a
+  /// prompt of 512 tokens a quarter of the time goes into outputs, during which the tensor cores
+  /// have nothing to do. Why packed: in 32 bits it does not fit beside the scores to come.
+  __device__ __forceinline__ void run_with_late_output() {
+    typename Place::Packed packed;
+    bool is_due = false;  // the output of the item before
+    bool is_left = true;  // and its place
+    // `items_done` says where an item's queries and output are.
+    const auto store_due = [&] {
+      if (!is_due) return;
+      --items_done;
+      store_wide(packed);
+      ++items_done;
+      is_due = false;
+      is_left = false;
+    };
+    const auto leave_due = [&] {
+      if (is_left) return;
+      --items_done;
+      leave_query();
+      ++items_done;
+      is_left = true;
+    };
+    for (;;) {
+      await(shape.query_full(query_stage()), items_done / Shape::kQueryStages % 2);
+      const HopperItem& item = *shape.item_place(query_stage());
+      const bool is_last = item.tile.num_rows <= 0;
+      const bool copies_query = copies(item);
+      if (is_last || copies_query) store_due();
+      if (is_last) break;
+      if (copies_query) {
+        describe(item);
+        copy_query();
+      }
+      Registers r;
+      attend(
+          r, plan_of(item),
+          [&] {
+            store_due();
+            reset(r);
+            if (!copies_query) describe(item);
+          },
+          leave_due);
+      normalise(r);
+      Place::pack_output(r.o, packed);
+      is_due = true;
+      ++items_done;
+    }
+    leave_due();
+  }
+
   __device__ void run() {
     // The first turn is the first warpgroup's; it counts as passed on by itself.
     if constexpr (Config::kPingPong) {
       if (consumer == 0) arrive_threads_of(kTurnBarrier, 2 * kWarpgroupThreads);
     }
-    if constexpr (Config::kAhead) {
+    if constexpr (Config::kLateOutput) {
+      run_with_late_output();
+    } else if constexpr (Config::kAhead) {
       for (;;) {
         await(shape.query_full(query_stage()), items_done / Shape::kQueryStages % 2);
         const HopperItem& item = *shape.item_place(query_stage());

@@ -20,7 +20,8 @@ struct HopperPlace {
   using Shape = HopperShape<Config>;
   static constexpr int kWarpRows = 16;
   static constexpr int kOutputBlocks = Shape::kVColumns / 8;
-  using Output = float[1][kOutputBlocks][4];  // the accumulators of a thread
+  using Output = float[1][kOutputBlocks][4];       // the accumulators of a thread
+  using Packed = u32[(kOutputBlocks + 1) / 2][4];  // the same in 16 bits, as matrices are stored
 
   const Shape& shape;
   int consumer;        // warpgroup, from 0
@@ -158,34 +159,61 @@ struct HopperPlace {
         static_cast<u32>(chunk * kConsumerRows * kSpan + row * kSpan + piece % kPieces * 16));
   }
 
+  __device__ __forceinline__ static void pack_output(const Output& o, Packed& packed) {
+#pragma unroll
+    for (int k = 0; k < kOutputBlocks / 2; ++k) pack_weights<Config::kOutput>(o[0], k, packed[k]);
+  }
+
   /// Rows of 16 bits by way of the query's place in shared memory, so that neighbouring lanes write
   /// neighbouring pieces of 16 bytes.
-  __device__ void store_wide(const Output& o) const {
+  __device__ __forceinline__ void store_wide(const Output& o) const {
     constexpr int kSpan = Shape::kOutputLayout.span;
-    constexpr int kPieces = Config::kOutputColumns / 8;
-    const AttendParams& params = shape.params;
-    const RowTile& at = *tile();
     sync_own();  // no warp's products read the queries any more
-    unsigned char* const from = shape.memory + Shape::query_offset(consumer, query_stage());
-    const int row_of_lane = warp_row() + lane() % 16;
+    if constexpr (Shape::kTransposes) {
+      unsigned char* const to = shape.memory + Shape::query_offset(consumer, query_stage());
 #pragma unroll
-    for (int k = 0; k < kOutputBlocks / 2; ++k) {
-      if constexpr (Shape::kTransposes) {
+      for (int k = 0; k < kOutputBlocks / 2; ++k) {
         // Four neighbouring columns, code_row().
         const int piece = 2 * k + lane() % 4 / 2;
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const u32 place = line_offset<kSpan>(warp_row() + RowsByKeys::row(half), piece);
-          *reinterpret_cast<uint2*>(from + place + lane() % 2 * 8) = uint2{
+          *reinterpret_cast<uint2*>(to + place + lane() % 2 * 8) = uint2{
               pack<Config::kOutput>(o[0][2 * k][half * 2], o[0][2 * k + 1][half * 2]),
               pack<Config::kOutput>(o[0][2 * k][half * 2 + 1], o[0][2 * k + 1][half * 2 + 1])};
         }
-      } else {
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kOutputBlocks / 2; ++k) {
         u32 block[4];
         pack_weights<Config::kOutput>(o[0], k, block);
-        store_matrices(query() + line_offset<kSpan>(row_of_lane, 2 * k + lane() / 16), block);
+        place_block(block, k);
       }
     }
+    store_placed();
+  }
+  __device__ __forceinline__ void store_wide(const Packed& packed) const {
+    sync_own();
+#pragma unroll
+    for (int k = 0; k < kOutputBlocks / 2; ++k) place_block(packed[k], k);
+    store_placed();
+  }
+
+  /// Columns [16 k, 16 k + 16) of this warp's rows into the query's place.
+  __device__ __forceinline__ void place_block(const u32 (&block)[4], int k) const {
+    constexpr int kSpan = Shape::kOutputLayout.span;
+    const int row = warp_row() + lane() % 16;
+    store_matrices(query() + line_offset<kSpan>(row, 2 * k + lane() / 16), block);
+  }
+
+  /// This warp's rows from there.
+  __device__ __forceinline__ void store_placed() const {
+    constexpr int kSpan = Shape::kOutputLayout.span;
+    constexpr int kPieces = Config::kOutputColumns / 8;
+    const AttendParams& params = shape.params;
+    const RowTile& at = *tile();
+    const unsigned char* const from = shape.memory + Shape::query_offset(consumer, query_stage());
     if constexpr (Shape::kStoresBoxes) {
       if (first_row() + warp_row() + kWarpRows <= at.num_rows) {
         queue_store(at);
@@ -194,7 +222,8 @@ struct HopperPlace {
     }
     __syncwarp();
     auto* const output = static_cast<u16*>(params.output);
-#pragma unroll 4
+    constexpr int kUnroll = Config::kLateOutput ? 1 : 4;  // registers are short there
+#pragma unroll kUnroll
     for (int i = lane(); i < kWarpRows * kPieces; i += 32) {
       const int row = warp_row() + i / kPieces;
       const int packed = first_row() + row;

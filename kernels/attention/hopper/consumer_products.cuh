@@ -282,7 +282,9 @@ struct HopperProducts : HopperPlace<Config> {
   /// weight 0, since 0 times NaN is NaN: what is not finite goes to the rows that see it and is
   /// then cleared. By all consumers, for the same tiles in the same order: those that some row of
   /// the CTA masks, and with them whatever lies before, between or behind the keys of a request. Of
-  /// a tile whose rows are all one warpgroup's, by that one alone.
+  /// a tile whose rows are all one warpgroup's, by that one alone. kSees: whether this warpgroup
+  /// sees any of its keys; else it need not know its rows yet.
+  template <bool kSees>
   __device__ __forceinline__ void settle_values(Registers& r, int first_key) const {
     constexpr int kWords = Shape::kValueBytes / 16;
     const bool alone = is_alone();
@@ -309,7 +311,7 @@ struct HopperProducts : HopperPlace<Config> {
                nonfinite_mask<Shape::kProbability>(four.w);
     }
     if (!any_of_threads(found != 0, barrier, all)) return;
-    add_nonfinite(r, first_key);
+    if constexpr (kSees) add_nonfinite(r, first_key);
     sync_threads_of(barrier, all);
     for (int i = first; i < kWords; i += all) {
       uint4 four = words[i];

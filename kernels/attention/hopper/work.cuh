@@ -82,9 +82,10 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// all, SumPieces) · kConsumers, kTileN, kStages, kLine (HopperTile) · kPingPong (warpgroups take
 /// turns at the tensor cores) · kPersistent (a CTA does one item a round, else one) · kAhead
 /// (persistent, and the producer brings the queries of the next item, by boxes of a group's heads;
-/// not of codes) · kFixedBase · kLeft (rows do not see the first keys of a tile: a left window,
-/// ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of 16 bits on 16 bytes) ·
-/// kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
+/// not of codes) · kLateOutput (with kAhead, where the next queries have a place of their own: an
+/// output is stored while the next item has begun) · kFixedBase · kLeft (rows do not see the first
+/// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
+/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -138,6 +139,8 @@ struct HopperShape {
   static_assert(!kPaged || (kColumns == Config::kHeadSize && kVColumns == Config::kVHeadSize));
   static_assert(!Config::kAhead || (Config::kPersistent && kColumns == Config::kHeadSize));
   static_assert(!Config::kAhead || (kBytes == 2 && !kCodes));
+  static_assert(!Config::kLateOutput || (Config::kAhead && Config::kWideStores &&
+                                         kQueryStages > 1 && !has_tile_list<Config>()));
   static_assert(kBytes == 2 || Config::kQuery == Element::kE4M3 || kInt8);
   static_assert(kInt8 || Config::kKeyValue == (kCodes ? Element::kE4M3 : Config::kQuery));
   static_assert(!kInt8 || (kPaged && Config::kKeyValue == Element::kI8));

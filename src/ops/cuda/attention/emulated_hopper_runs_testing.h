@@ -33,6 +33,7 @@ struct Ragged128 {
   static constexpr bool kPingPong = false;
   static constexpr bool kPersistent = false;
   static constexpr bool kAhead = false;
+  static constexpr bool kLateOutput = false;
   static constexpr bool kFixedBase = false;
   static constexpr bool kLeft = true;
   static constexpr bool kRanges = false;
@@ -72,6 +73,7 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kPingPong),
                                         text(Config::kPersistent),
                                         text(Config::kAhead),
+                                        text(Config::kLateOutput),
                                         text(Config::kFixedBase),
                                         text(Config::kLeft),
                                         text(Config::kRanges),

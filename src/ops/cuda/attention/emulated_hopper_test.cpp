@@ -80,6 +80,40 @@ TEST_CASE("the Hopper kernel on emulated threads works ahead: queries by boxes, 
   check<AheadD64>(paged_batch("d64 ahead", 64, 64), "consumers=3:tile_n=128:ping_pong=1");
 }
 
+struct Late : Ahead {
+  static constexpr bool kLateOutput = true;
+};
+struct LateD64 : AheadD64 {
+  static constexpr bool kLateOutput = true;
+  static constexpr bool kPingPong = false;
+};
+struct LateWindow : Late {
+  static constexpr bool kLeft = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads stores outputs while the next item has begun") {
+  const std::string long_tile = "consumers=3:tile_n=80:late_output=1";
+  AttendCase c = paged_batch("late output, groups of two");
+  check<Late>(c, long_tile);
+  c.group = 4;
+  c.query_lens = {230, 0, 5, 150};
+  check<Late>(c, long_tile);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<Late>(c, long_tile);
+  check<LateD64>(paged_batch("d64 late output", 64, 64),
+                 "consumers=3:tile_n=128:ping_pong=0:late_output=1");
+  c = paged_batch("late output, skipped tiles on both sides");
+  c.group = 1;
+  c.query_lens = {600, 90, 333};
+  c.context_lens = {0, 100, 7};
+  check<Late>(c, long_tile);
+  c.has_large_queries = false;  // no weight of 0 where a key is seen
+  check<Late>(c, long_tile, true);
+  c.window_left = 60;
+  check<LateWindow>(c, long_tile);
+}
+
 TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {
   const std::string long_tile = "consumers=3:tile_n=80";
   check<Paged128>(paged_batch("pages of 16"), long_tile);

@@ -185,6 +185,15 @@ std::string ahead_misfit(const attn::AttendParams& params) {
   return "";
 }
 
+/// Why outputs cannot be stored late; empty where they can.
+std::string late_output_misfit(const attn::AttendParams& params, const HopperPlan& plan) {
+  if (!plan.tile.ahead) return "late_output=1: only with ahead=1";
+  if (!has_wide_stores(params)) return "late_output=1: rows of the output are not on 16 bytes";
+  return attn::hopper_layout(plan.tile).query_stages > 1
+             ? ""
+             : "late_output=1: the next queries have no place of their own";
+}
+
 /// Why not where bytes may not depend on the batch: the longest request would choose the tile.
 bool works_ahead(const attn::AttendParams& params) {
   // Of 256 columns what transforms scores leaves no registers for it.
@@ -220,6 +229,7 @@ constexpr std::array kOptions = {
     Option{"ping_pong", 0, 1, 1, [](HopperPlan& plan, int n) { plan.ping_pong = n != 0; }},
     Option{"persistent", 0, 1, 1, [](HopperPlan& plan, int n) { plan.persistent = n != 0; }},
     Option{"ahead", 0, 1, 1, [](HopperPlan& plan, int n) { plan.tile.ahead = n != 0; }},
+    Option{"late_output", 0, 1, 1, [](HopperPlan& plan, int n) { plan.late_output = n != 0; }},
     Option{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
@@ -298,6 +308,15 @@ int multiplied_columns(const attn::AttendParams& params) {
              : params.v_head_size;
 }
 
+bool has_wide_stores(const attn::AttendParams& params) {
+  return size_of_element(params.output_element) == 2 &&
+         Alignment()
+                 .pointer(params.output)
+                 .stride(params.output_token_stride, params.output_element)
+                 .stride(params.output_head_stride, params.output_element)
+                 .common_bytes() == kRowAlignment;
+}
+
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
   const TileChoice& choice = choose_tile(params);
   HopperPlan plan;
@@ -321,19 +340,20 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_options(options, &plan);
   if (reason.empty() && plan.tile.ahead) reason = ahead_misfit(params);
+  if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);
   if (!reason.empty()) fail(ErrorKind::kUnsupported, "kernel hopper_prefill: {}", reason);
   if (plan.tile.consumers == 1) plan.ping_pong = false;  // there is no other to take turns with
   const std::string lines = plan.tile.line != 0 && plan.tile.block_size == 0
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
-  plan.reason =
-      fmt::format("{} rows by {} keys, {} stages{}{}{}{}{}{}: {}", plan.tile_rows(),
-                  plan.tile.tile_n, plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
-                  plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
-                  plan.fixed_base ? ", at a fixed address" : "",
-                  plan.reverse ? ", every other head reversed" : "", sums_text(params, plan),
-                  options.empty() ? choice.reason : "as asked for");
+  plan.reason = fmt::format(
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
+      plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
+      plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
+      plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
+      plan.reverse ? ", every other head reversed" : "", sums_text(params, plan),
+      options.empty() ? choice.reason : "as asked for");
   return plan;
 }
 

@@ -16,12 +16,13 @@ namespace attnbench::cuda {
 /// How the kernel goes about a problem.
 struct HopperPlan {
   attn::HopperTile tile{};
-  bool ping_pong = false;   // warpgroups take turns at the tensor cores
-  bool persistent = false;  // attn::hopper_ctas() a multiprocessor, each with a row tile a round;
-                            // else one CTA each
-  bool fixed_base = false;  // shared memory is taken to start at attn::kFirstSharedAddress
-  int promote = 0;          // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
-  int group = 1;            // attn::HopperGrid
+  bool ping_pong = false;    // warpgroups take turns at the tensor cores
+  bool persistent = false;   // attn::hopper_ctas() a multiprocessor, each with a row tile a round;
+                             // else one CTA each
+  bool late_output = false;  // stored while the next row tile has begun; with tile.ahead
+  bool fixed_base = false;   // shared memory is taken to start at attn::kFirstSharedAddress
+  int promote = 0;           // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
+  int group = 1;             // attn::HopperGrid
   bool reverse = false;
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
 
@@ -34,13 +35,18 @@ struct HopperPlan {
 /// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70 is not a multiple of
 /// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
-/// persistent), fixed_base, reverse (0, 1), group (from 1) and, of e4m3 products with values of up
-/// to 128 columns, promote (1 to 16 tiles).
+/// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1) and, of e4m3
+/// products with values of up to 128 columns, promote (1 to 16 tiles).
 std::string hopper_options_misfit(std::string_view options);
 
 /// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An
 /// encoder's heads of 72 are padded to 80, and what comes of the padding is not written.
 int multiplied_columns(const attn::AttendParams& params);
+
+inline constexpr int kRowAlignment = 16;  // bytes, of what the copy engine and cp.async take
+
+/// Whether output rows of 16 bits are stored 16 bytes at a time.
+bool has_wide_stores(const attn::AttendParams& params);
 
 /// The plan of a problem that fits (hopper_prefill_misfit()); `options` as above, without the name,
 /// override it. Errors: E-UNSUPPORTED for an option that cannot be, or not for this problem.

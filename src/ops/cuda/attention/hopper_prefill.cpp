@@ -10,8 +10,6 @@
 namespace attnbench::cuda {
 namespace {
 
-constexpr int kRowAlignment = 16;  // bytes, of what the copy engine and cp.async take
-
 std::string head_misfit(const attn::AttendParams& params) {
   const int least = 16 / key_bytes(params);  // rows of 16 bytes; of pages, of whole steps
   if (params.v_head_size % 8 != 0) {
@@ -109,16 +107,6 @@ std::string stride_misfit(const attn::AttendParams& params, int bytes, attn::i64
                        head_stride, elements);
   }
   return "";
-}
-
-/// 16 bytes of an output row at a time.
-bool has_wide_stores(const attn::AttendParams& params) {
-  return size_of_element(params.output_element) == 2 &&
-         Alignment()
-                 .pointer(params.output)
-                 .stride(params.output_token_stride, params.output_element)
-                 .stride(params.output_head_stride, params.output_element)
-                 .common_bytes() == kRowAlignment;
 }
 
 /// Of rows and pages, which are not counted: the kernel names none that the request does not have.
@@ -262,7 +250,7 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   if (params.v_head_size > 192) return scales_first(params) ? 240 : 64;
   if (key_bytes(params) == 1) return 48;
   // Once a row tile, where its output is handed to the copy engine.
-  const int boxes = stores_boxes(params, plan) ? 80 : 0;
+  const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;
   return boxes + (scales_first(params) ? 256 : 32);
 }
@@ -293,6 +281,7 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"bool kPingPong", spec_flag(plan.ping_pong)},
       {"bool kPersistent", spec_flag(plan.stays())},
       {"bool kAhead", spec_flag(plan.tile.ahead)},
+      {"bool kLateOutput", spec_flag(plan.late_output)},
       {"bool kFixedBase", spec_flag(plan.fixed_base)},
       // Ragged keys end with a tile, and begin in the middle of one.
       {"bool kLeft", spec_flag(score.window_left >= 0 || !is_paged(params))},

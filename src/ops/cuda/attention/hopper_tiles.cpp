@@ -80,6 +80,7 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   }
   if (!has_option(options, "stages")) plan.tile.stages = stages_for(target, plan.tile);
   plan.ping_pong = false;
+  plan.late_output = false;
   plan.tile.line = 0;  // of ragged keys
   plan.fixed_base = false;
   plan.reason = fmt::format("{} tiles of {} rows by {} keys, {} stages, {}", list.num_tiles,
