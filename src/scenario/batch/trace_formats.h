@@ -5,10 +5,10 @@
 //   vllm_bench    {"input_lens": [472], "output_lens": [18], "start_times": [5.0], ...}
 //   sglang_log    {"timestamp": "...", "event": "request.finished", "rid": "...",
 //                  "out": {"meta_info": {"prompt_tokens": 472, "completion_tokens": 18, ...}}}
-//   vllm_log      DEBUG 09-01 10:00:00 [logger.py:50] Request ID details: ..., prompt_token_ids:
-//   [..]
-//                 INFO 09-01 10:00:03 [logger.py:90] Generated response ID: ..., output_token_ids:
-//                 [..]
+//   vllm_log      DEBUG 09-01 10:00:00 [logger.py:50] Request ID details: ...,
+//                 prompt_token_ids: [..]
+//                 INFO 09-01 10:00:03 [logger.py:90] Generated response ID: ...,
+//                 output_token_ids: [..]
 //
 // Each parser takes the whole text of a file. What did not succeed, and so has no answer, is left
 // out: it held no place in a server for long.
