@@ -322,8 +322,20 @@ void check_agreement(const ScreenedTrial& trial, const ScreenTable& table) {
     fail(ErrorKind::kInternal, "screening disagrees with the reference: {}", wrong);
 }
 
-/// Overwrites the rows and heads of `part`.
-void replace(const ReferenceOutput& part, const std::vector<int>& heads, ReferenceOutput& whole) {
+/// Overwrites the rows and heads of `part` where they err more than what is there: the rows of
+/// other heads are inside by the emulation that they have been judged by, and stay so.
+void replace(const ReferenceOutput& part, const std::vector<int>& heads,
+             const ReferenceOutput& reference, ReferenceOutput& whole) {
+  const auto distance = [&](const std::vector<double>& values, std::ptrdiff_t from,
+                            std::ptrdiff_t at) {
+    double square = 0;
+    for (std::ptrdiff_t v = 0; v < whole.v_head_size; ++v) {
+      const double error = values[static_cast<std::size_t>(from + v)] -
+                           reference.output[static_cast<std::size_t>(at + v)];
+      square += error * error;
+    }
+    return square;
+  };
   const auto width = static_cast<std::size_t>(whole.v_head_size);
   const auto num_heads = static_cast<std::size_t>(whole.num_heads);
   for (std::size_t i = 0; i < part.rows.size(); ++i) {
@@ -332,8 +344,13 @@ void replace(const ReferenceOutput& part, const std::vector<int>& heads, Referen
       const auto head = static_cast<std::size_t>(heads[h]);
       const auto from = static_cast<std::ptrdiff_t>((i * heads.size() + h) * width);
       const auto to = static_cast<std::ptrdiff_t>((row * num_heads + head) * width);
-      std::copy_n(part.output.begin() + from, width, whole.output.begin() + to);
-      whole.lse[head * whole.rows.size() + row] = part.lse[h * part.rows.size() + i];
+      if (distance(part.output, from, to) > distance(whole.output, to, to)) {
+        std::copy_n(part.output.begin() + from, width, whole.output.begin() + to);
+      }
+      double& lse = whole.lse[head * whole.rows.size() + row];
+      const double expected = reference.lse[head * whole.rows.size() + row];
+      const double again = part.lse[h * part.rows.size() + i];
+      if (std::abs(again - expected) > std::abs(lse - expected)) lse = again;
     }
   }
 }
@@ -351,7 +368,7 @@ std::optional<Judgement> judge_closely(const ScreenedTrial& trial, const Yardsti
   if (!as_run) return std::nullopt;
   if (as_run->rows.empty()) return judgement;
   ReferenceOutput emulation = *yardsticks.emulation;
-  replace(*as_run, outside.heads, emulation);
+  replace(*as_run, outside.heads, *yardsticks.reference, emulation);
   Yardsticks closer = yardsticks;
   closer.emulation = &emulation;
   return judge(trial.problem, trial.numerics, trial.output, closer);
