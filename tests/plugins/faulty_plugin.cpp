@@ -152,6 +152,7 @@ struct Faulty {
   char* workspace;
   const AttnbenchHost* host;
   std::vector<char> remembered;
+  std::vector<float> remembered_lse;
   std::vector<char> remembered_query, remembered_keys;
   AttnbenchTensor query_tensor, key_tensor;
   int runs;
@@ -167,7 +168,9 @@ struct Faulty {
   }
 };
 
-constexpr int kLater = 12;
+/// Five runs are checked before timing, and the first warm-up run is always taken: from here on a
+/// run is a sample or warms up for one. Why no later: three samples are judged, drawn at random.
+constexpr int kLater = 6;
 
 const AttnbenchBackend& naive() { return *naive_backend(0); }
 
@@ -328,6 +331,24 @@ void compute_early(Faulty* faulty) {
   }
 }
 
+/// [heads, rows], whose heads lie apart.
+std::vector<float> take_lse(const AttnbenchTensor* lse) {
+  std::vector<float> taken;
+  for (int64_t h = 0; h < lse->shape[0]; ++h) {
+    const float* head = static_cast<const float*>(lse->data) + h * lse->strides[0];
+    taken.insert(taken.end(), head, head + lse->shape[1]);
+  }
+  return taken;
+}
+
+void put_lse(const AttnbenchTensor* lse, const std::vector<float>& taken) {
+  for (int64_t h = 0; h < lse->shape[0]; ++h) {
+    std::memcpy(static_cast<float*>(lse->data) + h * lse->strides[0],
+                taken.data() + h * lse->shape[1],
+                static_cast<std::size_t>(lse->shape[1]) * sizeof(float));
+  }
+}
+
 /// What a variant does in place of a run, from a later run on; false: nothing.
 bool cheats(Faulty& faulty, void* stream) {
   const AttnbenchTensors& t = *faulty.tensors;
@@ -339,11 +360,13 @@ bool cheats(Faulty& faulty, void* stream) {
       const std::vector<char> key = key_of(t);
       if (key == faulty.key) {
         std::memcpy(output, faulty.remembered.data(), bytes);
+        put_lse(t.lse, faulty.remembered_lse);
         return true;
       }
       naive().run(faulty.naive, stream);
       faulty.key = key;
       faulty.remembered.assign(output, output + bytes);
+      faulty.remembered_lse = take_lse(t.lse);
       return true;
     }
     case Kind::kRemembersHalf:
