@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/system/printable.h"
+#include "kernels/common/slot_codes.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/params_rope.h"
 
@@ -21,6 +22,17 @@ constexpr bool kNoHeads = false;
 constexpr bool kHeads = true;
 constexpr bool kNoLatents = false;
 constexpr bool kLatents = true;
+
+constexpr KvFormat turbo(KvCacheDtype value, const char* name, const char* doc, SlotCodes slot) {
+  return {.value = value,
+          .name = name,
+          .doc = doc,
+          .codes = Dtype::kU8,
+          .scales = kSlot,
+          .of_heads = kHeads,
+          .of_latents = kNoLatents,
+          .slot = slot};
+}
 
 constexpr auto kFormats = every_value<KvFormat>({
     {kAuto, "auto", "bit copies in the type of the keys", std::nullopt, kNone, kHeads, kLatents},
@@ -76,6 +88,13 @@ constexpr auto kFormats = every_value<KvFormat>({
      .of_latents = kLatents,
      .packed = PackedEntry{attn::kModel1EntryBytes, attn::kModel1Latent, attn::kModel1Rope,
                            Dtype::kBF16, attn::kModel1ScaleBytes}},
+    turbo(kTurboK8V4, "turboquant_k8v4", "e4m3 keys, values in 4 bits with scale and least value",
+          {8, 4}),
+    turbo(kTurbo4Bit, "turboquant_4bit_nc",
+          "rotated keys as centroids in 4 bits with a norm, values in 4 bits as turboquant_k8v4",
+          {4, 4}),
+    turbo(kTurboK3V4, "turboquant_k3v4_nc", "the same with keys in 3 bits", {3, 4}),
+    turbo(kTurbo3Bit, "turboquant_3bit_nc", "the same with keys and values in 3 bits", {3, 3}),
 });
 
 }  // namespace
@@ -103,8 +122,21 @@ bool reads_tensor_scales(KvCacheDtype dtype) {
 
 bool is_rotated(KvCacheDtype dtype) { return kv_format(dtype).scales == kTokenHeadZero; }
 
+bool shares_slots(KvCacheDtype dtype) { return kv_format(dtype).scales == kSlot; }
+
+int slot_key_bytes(KvCacheDtype dtype, int head_size) {
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  return slot ? attn::slot_key_bytes(slot->key_bits, head_size) : 0;
+}
+
+int slot_value_bytes(KvCacheDtype dtype, int head_size) {
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  return slot ? attn::slot_value_bytes(slot->value_bits, head_size) : 0;
+}
+
 bool has_inner_scales(KvCacheDtype dtype) {
-  return is_per_token_head(dtype) || kv_format(dtype).scales == kBlocks || is_packed(dtype);
+  return is_per_token_head(dtype) || kv_format(dtype).scales == kBlocks || is_packed(dtype) ||
+         shares_slots(dtype);
 }
 
 bool is_packed(KvCacheDtype dtype) { return kv_format(dtype).packed.has_value(); }
@@ -122,6 +154,9 @@ int stored_width(KvCacheDtype dtype, int head_size) {
   const KvFormat& format = kv_format(dtype);
   const int codes = head_size / format.columns_of_code;
   if (is_per_token_head(dtype)) return codes + static_cast<int>(sizeof(float));
+  if (format.slot) {
+    return attn::slot_bytes(format.slot->key_bits, format.slot->value_bits, head_size) / 2;
+  }
   return format.scales == kBlocks ? codes + head_size / attn::kKvScaleBlock : codes;
 }
 
@@ -141,6 +176,16 @@ std::string stored_size_misfit(KvCacheDtype dtype, int head_size) {
     return fmt::format("{} KV cache requires a head_size that is a power of two from 8 to {}",
                        to_string(dtype), attn::kMaxRotatedHead);
   }
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  if (slot && slot->key_bits < 8 &&
+      (!power_of_two || head_size < attn::kMinTurboHead || head_size > attn::kMaxRotatedHead)) {
+    return fmt::format("{} KV cache requires a head_size that is a power of two from {} to {}",
+                       to_string(dtype), attn::kMinTurboHead, attn::kMaxRotatedHead);
+  }
+  if (slot && (head_size % 8 != 0 || head_size > attn::kMaxRotatedHead)) {
+    return fmt::format("{} KV cache requires head_size % 8 == 0, at most {}", to_string(dtype),
+                       attn::kMaxRotatedHead);
+  }
   if (scales == kBlocks && head_size % attn::kKvSwizzledHead != 0) {
     return fmt::format("{} KV cache requires head_size % {} == 0", to_string(dtype),
                        attn::kKvSwizzledHead);
@@ -156,9 +201,9 @@ std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lo
 }
 
 std::string_view refused_kv_format(std::string_view word) {
-  if (word.starts_with("turboquant_")) {
-    return "vLLM's TurboQuant has keys and values of different widths in one slot, which no layout "
-           "here has, and its keys of 3 and 4 bits are indices into computed centroids";
+  if (word.starts_with("turboquant")) {
+    return "vLLM defines four presets of TurboQuant: turboquant_k8v4, turboquant_4bit_nc, "
+           "turboquant_k3v4_nc and turboquant_3bit_nc";
   }
   if (word == "nvfp4_4over6") {
     return "the bytes of nvfp4 by another search for the scales, which is not defined here";
