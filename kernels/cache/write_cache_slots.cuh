@@ -31,10 +31,10 @@ __device__ __forceinline__ float sum_of_squares(const float (&values)[kCount]) {
   return sum;
 }
 
-/// Codes of a rotated key, a byte each, at codes[lane * kCount] and on; returns its norm.
+/// Codes of a rotated key in its lane's columns; returns the key's norm.
 template <int kBits, int kCount>
 __device__ __forceinline__ float rotated_key_codes(float (&values)[kCount], const float* centroids,
-                                                   int lane, u8* codes) {
+                                                   int lane, u32 (&codes)[kCount]) {
   const float norm = __fsqrt_rn(sum_of_squares(values));
   const float divisor = __fadd_rn(norm, 1e-8f);
 #pragma unroll
@@ -43,8 +43,7 @@ __device__ __forceinline__ float rotated_key_codes(float (&values)[kCount], cons
   const float unit = __fdiv_rn(1.0f, __fsqrt_rn(static_cast<float>(32 * kCount)));
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    const int index = centroid_index(__fmul_rn(values[i], unit), centroids, kBits);
-    codes[lane * kCount + i] = static_cast<u8>(index);
+    codes[i] = static_cast<u32>(centroid_index(__fmul_rn(values[i], unit), centroids, kBits));
   }
   return norm;
 }
@@ -55,15 +54,15 @@ struct ValueSteps {
   float least;
 };
 
-/// Codes of the columns [lane * kCount, ...) below kWidth of a value, a byte each.
+/// Codes of a value in its lane's columns; 0 past the width.
 template <int kBits, int kWidth, int kCount>
 __device__ __forceinline__ ValueSteps value_codes(const float (&values)[kCount], int lane,
-                                                  u8* codes) {
+                                                  u32 (&codes)[kCount]) {
   float least = float_from_bits(0x7F800000u);
   float most = -least;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (lane * kCount + i >= kWidth) break;
+    if (lane * kCount + i >= kWidth) continue;
     least = fminf(least, values[i]);
     most = fmaxf(most, values[i]);
   }
@@ -75,9 +74,8 @@ __device__ __forceinline__ ValueSteps value_codes(const float (&values)[kCount],
   const float step = value_step(least, most, kBits);
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    if (lane * kCount + i >= kWidth) break;
     const float steps = __fdiv_rn(__fadd_rn(values[i], -least), step);
-    codes[lane * kCount + i] = static_cast<u8>(value_code(steps, kBits));
+    codes[i] = lane * kCount + i < kWidth ? static_cast<u32>(value_code(steps, kBits)) : 0u;
   }
   return {step, least};
 }
@@ -97,12 +95,32 @@ __device__ __forceinline__ void load_columns(const char* source, int lane,
   }
 }
 
-/// The codes of all columns into their packed places, eight columns a thread.
-template <int kBits, int kWidth>
-__device__ __forceinline__ void store_packed_codes(const u8* codes, int lane, u8* to) {
-  for (int group = lane; group < kWidth / 8; group += 32) {
-    pack_eight_codes(codes + group * 8, kBits, to + group * kBits);
+/// The codes of all lanes into their packed places at `to`, which is null where nothing is to be
+/// written. Eight columns are a word, of one lane or of neighbouring ones. All lanes must call it.
+template <int kBits, int kWidth, int kCount>
+__device__ __forceinline__ void store_packed_codes(const u32 (&codes)[kCount], int lane, u8* to) {
+  constexpr int kOwn = kCount < 8 ? kCount : 8;  // columns of a word that a lane has
+#pragma unroll
+  for (int first = 0; first < kCount; first += kOwn) {
+    const int column = lane * kCount + first;
+    u32 word = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) word |= codes[first + i] << ((column + i) % 8 * kBits);
+#pragma unroll
+    for (int step = 1; step < 8 / kOwn; step *= 2) {
+      word |= __shfl_xor_sync(0xFFFFFFFFu, word, step);
+    }
+    if (to != nullptr && column % 8 == 0 && column < kWidth) {
+      store_eight_codes(word, kBits, to + code_bytes(kBits, column));
+    }
   }
+}
+
+/// Columns of a lane: a power of two, so that eight columns are those of whole lanes.
+constexpr int slot_columns(int width) {
+  int count = 1;
+  while (count * 32 < width) count *= 2;
+  return count;
 }
 
 /// Config: Element kSource; int kWidth (D, a multiple of 8; 32 times a power of two where keys are
@@ -113,21 +131,20 @@ __global__ void __launch_bounds__(Config::kThreads)
   constexpr int kWidth = Config::kWidth;
   constexpr int kKeyBits = Config::kKeyBits;
   constexpr int kValueBits = Config::kValueBits;
-  constexpr int kCount = (kWidth + 31) / 32;
+  constexpr int kCount = slot_columns(kWidth);
   constexpr int kRows = Config::kThreads / 32;
   constexpr bool kRotated = kKeyBits < 8;
   static_assert(kWidth % 8 == 0 && (!kRotated || kCount * 32 == kWidth));
-  __shared__ u8 key_codes[kRows][kRotated ? kWidth : 8];
-  __shared__ u8 vector_codes[kRows][kWidth];
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const i64 row = static_cast<i64>(blockIdx.x) * kRows + warp;
+  const i64 row = static_cast<i64>(blockIdx.x) * kRows + static_cast<int>(threadIdx.x) / 32;
   const i64 token = quotient(row, p.num_kv_heads);
   const i64 head = row - token * p.num_kv_heads;
-  // Why not an early return: the shuffles need whole warps, the barrier needs all of them.
+  // Why not an early return: the shuffles need whole warps.
   const i64 slot = token < p.num_slots ? p.slot_mapping[token] : -1;
   float keys[kCount] = {};
   float values[kCount] = {};
+  u8* key_part = nullptr;
+  u8* value_part = nullptr;
   if (slot >= 0) {
     constexpr int kBytes = size_of(Config::kSource);
     load_columns<Config::kSource, kWidth>(
@@ -136,30 +153,27 @@ __global__ void __launch_bounds__(Config::kThreads)
     load_columns<Config::kSource, kWidth>(
         static_cast<const char*>(p.value) + (token * p.value_token_stride + head * kWidth) * kBytes,
         lane, values);
+    const SlotPlace place = place_of_slot(slot, p.block_size);
+    const i64 at =
+        place.block * p.block_stride + place.offset * p.slot_stride + head * p.head_stride;
+    key_part = static_cast<u8*>(p.key_cache) + at;
+    value_part = static_cast<u8*>(p.value_cache) + at;
   }
-  float norm = 0.0f;
+  u32 codes[kCount];
   if constexpr (kRotated) {
-    norm = rotated_key_codes<kKeyBits>(keys, p.centroids, lane, key_codes[warp]);
-  }
-  const ValueSteps steps = value_codes<kValueBits, kWidth>(values, lane, vector_codes[warp]);
-  __syncthreads();
-  if (slot < 0) return;
-  const SlotPlace place = place_of_slot(slot, p.block_size);
-  const i64 at = place.block * p.block_stride + place.offset * p.slot_stride + head * p.head_stride;
-  u8* const key_part = static_cast<u8*>(p.key_cache) + at;
-  u8* const value_part = static_cast<u8*>(p.value_cache) + at;
-  if constexpr (kRotated) {
-    store_packed_codes<kKeyBits, kWidth>(key_codes[warp], lane, key_part);
-  } else {
+    const float norm = rotated_key_codes<kKeyBits>(keys, p.centroids, lane, codes);
+    store_packed_codes<kKeyBits, kWidth>(codes, lane, key_part);
+    if (slot >= 0 && lane == 0) store_f16_bytes(norm, key_part + code_bytes(kKeyBits, kWidth));
+  } else if (slot >= 0) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const int column = lane * kCount + i;
       if (column < kWidth) key_part[column] = e4m3_from_float(keys[i]);
     }
   }
-  store_packed_codes<kValueBits, kWidth>(vector_codes[warp], lane, value_part);
-  if (lane != 0) return;
-  if constexpr (kRotated) store_f16_bytes(norm, key_part + code_bytes(kKeyBits, kWidth));
+  const ValueSteps steps = value_codes<kValueBits, kWidth>(values, lane, codes);
+  store_packed_codes<kValueBits, kWidth>(codes, lane, value_part);
+  if (slot < 0 || lane != 0) return;
   u8* const behind = value_part + code_bytes(kValueBits, kWidth);
   store_f16_bytes(steps.step, behind);
   store_f16_bytes(steps.least, behind + 2);

@@ -35,10 +35,8 @@ ATTN_FN int packed_code(const u8* codes, int bits, int column) {
   return word >> shift & ((1 << bits) - 1);
 }
 
-/// The codes of eight columns, each a byte of `from`, into `bits` bytes.
-ATTN_FN void pack_eight_codes(const u8* from, int bits, u8* to) {
-  u32 word = 0;
-  for (int i = 0; i < 8; ++i) word |= static_cast<u32>(from[i]) << (i * bits);
+/// The codes of eight columns, `bits` of `word` each, into `bits` bytes.
+ATTN_FN void store_eight_codes(u32 word, int bits, u8* to) {
   for (int i = 0; i < bits; ++i) to[i] = static_cast<u8>(word >> (i * 8));
 }
 

@@ -16,10 +16,10 @@ namespace {
 /// Codes of eight columns at a time; code_of(column) is one.
 template <typename CodeOf>
 void pack_codes(int width, int bits, attn::u8* to, CodeOf code_of) {
-  attn::u8 codes[8];
   for (int first = 0; first < width; first += 8) {
-    for (int i = 0; i < 8; ++i) codes[i] = static_cast<attn::u8>(code_of(first + i));
-    attn::pack_eight_codes(codes, bits, to + attn::code_bytes(bits, first));
+    attn::u32 word = 0;
+    for (int i = 0; i < 8; ++i) word |= static_cast<attn::u32>(code_of(first + i)) << (i * bits);
+    attn::store_eight_codes(word, bits, to + attn::code_bytes(bits, first));
   }
 }
 
