@@ -7,7 +7,7 @@
 #include "core/numbers/dtype.h"
 #include "kernels/common/packed_codes.cuh"
 #include "ops/cpu/attention/tile_scores.h"
-#include "ops/cpu/quantise/fp8_code.h"
+#include "ops/cpu/quantise/slot_vectors.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {

@@ -11,6 +11,7 @@
 #include "kernels/common/packed_codes.cuh"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/quantise/fp8_code.h"
+#include "ops/cpu/quantise/slot_vectors.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {

@@ -46,13 +46,4 @@ void rotate_head(float* values, int width, bool inverse);
 /// H values in place, with the unnormalised matrix of Hadamard; width a power of two.
 void multiply_hadamard(float* values, int width);
 
-/// A key of `width` columns as its part of a slot that it shares with its value (§5.8); `values` is
-/// used up. bits 8: e4m3, `centroids` is not read; else [2^bits], width at most kMaxRotatedHead.
-void encode_slot_key(float* values, int width, int bits, const float* centroids, attn::u8* to);
-void encode_slot_value(const float* values, int width, int bits, attn::u8* to);
-/// What such parts mean, keys rotated back.
-void decode_slot_key(const attn::u8* from, int width, int bits, const float* centroids,
-                     float* destination);
-void decode_slot_value(const attn::u8* from, int width, int bits, float* destination);
-
 }  // namespace attnbench::cpu

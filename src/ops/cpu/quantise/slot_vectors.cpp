@@ -2,11 +2,12 @@
 // of a write are rounded one by one in the order of the definition, because codes on a tie depend
 // on it; sums of squares go by pairs, as the passes of the rotation do, so that threads of a GPU
 // that have a few columns each come to the same bits.
+#include "ops/cpu/quantise/slot_vectors.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "kernels/common/slot_codes.cuh"
 #include "kernels/params_rope.h"
 #include "ops/cpu/quantise/fp8_code.h"
 

@@ -2,6 +2,7 @@
 // threads: the kernels' own code, whose bytes must be those of the CPU operations.
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -22,7 +23,6 @@ inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 #include "kernels/cache/write_cache_slots.cuh"
 #include "kernels/quantise/nvfp4.cuh"
 #include "kernels/quantise/rotate_heads.cuh"
-#include "ops/cpu/quantise/fp8_code.h"
 #include "ops/cuda/cache/packed_cache_cases_testing.h"
 #include "ops/cuda/cache/slot_cache_cases_testing.h"
 #include "ops/cuda/quantise/quantise_cases_testing.h"
@@ -226,18 +226,25 @@ TEST_CASE(
   std::memcpy(turned.data(), rotated.data(), kHead * sizeof(float));
   for (const int row : {0, 2}) {
     const attn::u8* const slot = slots.data() + offsets[row];
-    std::vector<float> key(kHead);
-    cpu::decode_slot_key(slot, kHead, 3, centroids.data(), key.data());
-    std::vector<float> value(kHead);
-    cpu::decode_slot_value(slot + kKeyBytes, kHead, 4, value.data());
-    CHECK(StagedSlots::row(staged.values, row) == value);
+    const std::vector<float> value = StagedSlots::row(staged.values, row);
     const std::vector<float> of_tile = StagedSlots::row(staged.keys, row);
+    // The key by its definition: the centroids, of length 1, times the matrix of Hadamard.
+    double squares = 0;
     double expected = 0;
     double product = 0;
-    for (std::size_t d = 0; d < key.size(); ++d) {
-      expected += static_cast<double>(query[d]) * key[d];
+    for (unsigned d = 0; d < kHead; ++d) {
+      const double centroid =
+          centroids[static_cast<std::size_t>(attn::packed_code(slot, 3, static_cast<int>(d)))];
+      squares += centroid * centroid;
+      for (unsigned column = 0; column < kHead; ++column) {
+        const bool is_negative = std::popcount(d & column) % 2 == 1;
+        expected += centroid * (is_negative ? -query[column] : query[column]);
+      }
       product += static_cast<double>(turned[d]) * of_tile[d];
+      const int code = attn::packed_code(slot + kKeyBytes, 4, static_cast<int>(d));
+      CHECK(value[d] == static_cast<float>(code) * 0.25f - 1.5f);
     }
+    expected *= 2.5 / std::sqrt(squares) / std::sqrt(static_cast<double>(kHead));
     CHECK(product * staged.scales[row] == doctest::Approx(expected).epsilon(1e-5));
   }
   CHECK(StagedSlots::row(staged.keys, 1) == std::vector<float>(kHead, 0.0f));
