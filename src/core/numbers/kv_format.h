@@ -125,7 +125,7 @@ std::string stored_size_misfit(KvCacheDtype dtype, int head_size);
 std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lora_rank,
                                 int qk_rope_head_dim);
 
-/// Why a word that engines have for a type of their cache is none here (§5.8); empty for other
+/// Why a word that engines have for a type of their cache is none here (§5.9); empty for other
 /// words.
 std::string_view refused_kv_format(std::string_view word);
 
