@@ -117,7 +117,7 @@ __device__ __forceinline__ void store_packed_codes(const u32 (&codes)[kCount], i
 }
 
 /// Columns of a lane: a power of two, so that eight columns are those of whole lanes.
-constexpr int slot_columns(int width) {
+ATTN_FN constexpr int slot_columns(int width) {
   int count = 1;
   while (count * 32 < width) count *= 2;
   return count;
