@@ -26,6 +26,7 @@ Capability turboquant_capability() {
   c.kv_dtypes = {kTurboK8V4, kTurbo4Bit, kTurboK3V4, kTurbo3Bit};
   c.block_sizes = {{16, false}, {32, false}, {64, false}, {128, false}};
   c.min_sm_per_head_scales = -1;
+  c.batch_invariant = false;  // a decode is cut into splits only where all requests are decodes
   c.implementation = "TurboQuantAttentionImpl";
   return c;
 }
@@ -76,9 +77,10 @@ class Turboquant : public NativeBackend {
     return problem.attention.type == AttentionType::kDecoder &&
            shares_slots(problem.kv_cache.dtype);
   }
+  bool states_rules() const override { return false; }
   std::optional<CacheLayoutKind> cache_layout() const override { return CacheLayoutKind::kTr; }
-  /// Upstream's class takes sliding_window, alibi_slopes and logits_soft_cap and leaves them alone,
-  /// and is never given sinks: a result would be that of another scenario.
+  /// Upstream's class takes sliding_window, alibi_slopes and logits_soft_cap and leaves them alone:
+  /// a result would be that of another scenario.
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {
     std::vector<std::string> reasons = NativeBackend::refusals(problem, device);
@@ -89,7 +91,7 @@ class Turboquant : public NativeBackend {
     add_if(a.alibi != AlibiKind::kNone, "ALiBi");
     add_if(a.logits_soft_cap > 0, "softcap");
     add_if(a.sliding_window.has_value() || a.chunk_size.has_value(), "windows");
-    add_if(a.sinks != SinksKind::kNone, "sinks");
+    if (a.sinks != SinksKind::kNone) reasons.emplace_back("attention sinks not supported");
     // There upstream stores the keys in another type of 8 bits, which no device here reads.
     const auto& slot = kv_format(problem.kv_cache.dtype).slot;
     if (slot && slot->key_bits == 8 && device.sm < kLeastE4m3Sm) {
