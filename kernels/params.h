@@ -84,8 +84,25 @@ struct ScoreParams {
 enum class KvCoding : unsigned char {
   kElements,  // numbers of KvParams::element
   kInt4,      // 0 to 15 less a zero point, which lies in the low 4 bits of the f32 scale (§5.6)
-  kNvfp4      // e2m1 times the e4m3 scale of its block of 16 columns (§5.7)
+  kNvfp4,     // e2m1 times the e4m3 scale of its block of 16 columns (§5.7)
+  // Slots that a key and its value share (§5.8, slot_codes.cuh): KvParams::key and ::value are the
+  // two parts of the first slot. Named by the bits of a key's and of a value's codes.
+  kSlotK8V4,
+  kSlotK4V4,
+  kSlotK3V4,
+  kSlotK3V3
 };
+ATTN_FN constexpr bool shares_slots(KvCoding coding) { return coding >= KvCoding::kSlotK8V4; }
+/// 8: keys in e4m3; fewer: indices of centroids of rotated keys.
+ATTN_FN constexpr int slot_key_bits(KvCoding coding) {
+  return coding == KvCoding::kSlotK8V4 ? 8 : (coding == KvCoding::kSlotK4V4 ? 4 : 3);
+}
+ATTN_FN constexpr int slot_value_bits(KvCoding coding) {
+  return coding == KvCoding::kSlotK3V3 ? 3 : 4;
+}
+ATTN_FN constexpr bool has_rotated_keys(KvCoding coding) {
+  return shares_slots(coding) && slot_key_bits(coding) < 8;
+}
 /// Columns that share a scale of kNvfp4, and what its head sizes are multiples of: the scales of
 /// values are swizzled by groups of four.
 constexpr int kKvScaleBlock = 16;
@@ -129,6 +146,7 @@ struct KvParams {
   int round_dequantized;  // 1: k_scale*code is rounded to the query element (§4.4 mode 1)
   KvCoding coding;
   BlockScales block_scales;  // kNvfp4; k_scale and v_scale multiply on top
+  const float* centroids;    // [2^bits] ascending, of rotated keys; else null
 };
 
 /// int8 queries and keys (semantics §11.4): s = (softmax_scale * (q_s * k_s)) * S with the exact
@@ -267,7 +285,7 @@ struct CacheWriteParams {
   int head_size;
   int v_head_size;
   int quantise;  // 0: bit copy; 1: per-tensor / per-head fp8; 2: per-token-head; 3: kInt4, which
-                 // rotates each vector first; 4: kNvfp4
+                 // rotates each vector first; 4: kNvfp4; 5: slots that keys and values share
   const float* k_scale;  // [Hk], > 0, divide the source; read when quantise is 1 or 4
   const float* v_scale;  // [Hk], the same
   float* key_scales;     // written when quantise is 2 or 3: scale views, strides in floats
@@ -277,6 +295,8 @@ struct CacheWriteParams {
   i64 scale_head_stride;
   int int8_truncate;         // legacy rounding of per-token-head int8
   BlockScales block_scales;  // written when quantise is 4
+  KvCoding coding;           // read when quantise is 5
+  const float* centroids;    // [2^bits] ascending, where that has rotated keys; else null
 };
 
 }  // namespace attn

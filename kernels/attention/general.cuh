@@ -20,6 +20,7 @@
 
 #include "kernels/attention/general_parts.cuh"
 #include "kernels/attention/general_products.cuh"
+#include "kernels/attention/general_slots.cuh"
 
 namespace attn {
 
@@ -66,6 +67,8 @@ struct General {
       kCodes && Config::kRoundDequantized && !Config::kDsMla && !Config::kModel1;
   static constexpr bool kInt4 = Config::kCoding == KvCoding::kInt4;
   static constexpr bool kNvfp4 = Config::kCoding == KvCoding::kNvfp4;
+  static constexpr bool kSlots = shares_slots(Config::kCoding);
+  static constexpr bool kRotatedKeys = has_rotated_keys(Config::kCoding);
   using Shared = GeneralSharedOf<Config>;
   using Products = typename GeneralProducts<Config::kScore != Element::kF32, Config>::Type;
 
@@ -162,12 +165,18 @@ struct General {
       stage_nvfp4_rows<Config::kProbability, kKeys, Config::kVHeadSize, true>(
           params.kv.value, shared.values, scales.value, shared.value_blocks, scales.slot_stride,
           memory + kLayout.value, kLayout.value_pitch);
+    } else if constexpr (kSlots) {
+      stage_slot_keys<Config::kCoding, kKeys, Config::kHeadSize>(
+          params.kv.key, shared.keys, params.kv.centroids, shared.key_scales, to,
+          kLayout.key_pitch);
+      stage_slot_values<Config::kCoding, kKeys, Config::kVHeadSize>(
+          params.kv.value, shared.values, memory + kLayout.value, kLayout.value_pitch);
     } else {
       stage_rows<Config::kKey, Config::kScore, kScaled, kKeys, Config::kHeadSize,
                  Config::kKeyVector>(params.kv.key, shared.keys, key_scale(), to,
                                      kLayout.key_pitch);
     }
-    if constexpr (!Config::kValueInKey && !kInt4 && !kNvfp4) {
+    if constexpr (!Config::kValueInKey && !kInt4 && !kNvfp4 && !kSlots) {
       stage_rows<Config::kValue, Config::kProbability, kScaled, kKeys, Config::kVHeadSize,
                  Config::kValueVector>(params.kv.value, shared.values, value_scale(),
                                        memory + kLayout.value, kLayout.value_pitch);
@@ -186,6 +195,9 @@ struct General {
     stage_rows<Config::kQuery, Config::kScore, false, kRows, Config::kHeadSize,
                Config::kQueryVector>(params.query, shared.queries, 1.0f, memory + kLayout.query,
                                      kPitch);
+    if constexpr (kRotatedKeys) {
+      rotate_rows<kRows, Config::kHeadSize>(memory + kLayout.query, kPitch);
+    }
     constexpr int kUsed = Config::kHeadSize * size_of(Config::kScore);
     clear_columns(memory + kLayout.query, kRows, kUsed, kPitch);
     clear_columns(memory + kLayout.key, kKeys, kUsed, kPitch);
@@ -227,6 +239,8 @@ struct General {
       score = dot * (params.score.softmax_scale * (query_scale * shared.key_scales[j]));
     } else if constexpr (Config::kTokenHeadScales) {
       score *= kInt4 ? int4_scale(shared.key_scales[j]) : shared.key_scales[j];
+    } else if constexpr (kRotatedKeys) {
+      score *= shared.key_scales[j];
     }
     if constexpr (Config::kSoftCap) {
       score = params.score.soft_cap * tanhf(score * reciprocal_fast(params.score.soft_cap));

@@ -33,6 +33,7 @@ RULES = {
         rounds_dequantised=True,
         cache_layout="TR",
     ),
+    "TURBOQUANT": KernelRules(cache_layout="TR"),
     "CUDNN": KernelRules(quantises_query=True, rounds_probability=True, cache_layout="FA"),
     "REFERENCE": PLAIN,
     **dict.fromkeys(mm.BACKENDS, PLAIN),

@@ -17,6 +17,9 @@ def _scale_column(scale):
 
 def quantise(rules, x, plane):
     """What the cache must hold for x [n, Hk, D]: codes and its own scales, or None without."""
+    if rules.shares_slots:
+        store = packed_cache.quantise_slot_key if plane == KEY else packed_cache.quantise_slot_value
+        return store(x, rules.cache_dtype), None
     if rules.cache_dtype == "int4_per_token_head":
         return packed_cache.quantise_int4(x, rules.dtype)
     if rules.cache_dtype == "nvfp4":
@@ -32,6 +35,10 @@ def quantise(rules, x, plane):
 
 def dequantise(rules, codes, scales, plane):
     """The values that attention reads, float32 [n, Hk, D] (§15.1)."""
+    if rules.shares_slots:
+        is_key = plane == KEY
+        read = packed_cache.dequantise_slot_key if is_key else packed_cache.dequantise_slot_value
+        return read(codes, rules.cache_dtype, rules.section("attention")["head_size"])
     if rules.cache_dtype == "int4_per_token_head":
         return packed_cache.dequantise_int4(codes, scales)
     if rules.cache_dtype == "nvfp4":
@@ -70,6 +77,8 @@ class PagedCache:
         raw = raw.view(expected_bits)
         if rules.cache_dtype == "nvfp4":
             self._read_nvfp4(raw, num_kv_heads)
+        elif rules.shares_slots:
+            self._read_slots(raw, num_kv_heads)
         else:
             self.planes = self._as_planes(raw, num_kv_heads)
 
@@ -83,6 +92,17 @@ class PagedCache:
             raw, heads_first, self.block_size, num_kv_heads, self.head_size
         )
         self.scales = [scales[KEY], packed_cache.unswizzle(scales[VALUE])]
+
+    def _read_slots(self, raw, num_kv_heads):
+        """[NB, 1, ...] of slots: the parts of keys and of values as planes [NB, bs, Hk, bytes]."""
+        key, value, slot = packed_cache.slot_bytes(self.rules.cache_dtype, self.head_size)
+        heads_first = self.rules.cache_layout == "HND"
+        sizes = [num_kv_heads, self.block_size] if heads_first else [self.block_size, num_kv_heads]
+        expected = (1, *sizes, slot)
+        if raw.shape[1:] != expected:
+            raise FormatError(f"kv_cache has shape {raw.shape}, expected [NB, *{expected}]")
+        slots = raw[:, 0].swapaxes(1, 2) if heads_first else raw[:, 0]
+        self.planes = [slots[..., :key], slots[..., key : key + value]]
 
     def _as_planes(self, raw, num_kv_heads):
         """[2, NB, bs, Hk, width] as a view of the physical, row-major array."""
@@ -112,7 +132,7 @@ class PagedCache:
 
     def gather(self, plane, slots):
         """Codes [n, Hk, D] and float32 scales [n, Hk] or None of the given slots."""
-        num_blocks = self.planes.shape[1]
+        num_blocks = self.planes[plane].shape[0]
         blocks = slots // self.block_size
         if slots.size and (blocks.min() < 0 or blocks.max() >= num_blocks):
             raise Disagreement(f"block_table entry outside [0, {num_blocks})")

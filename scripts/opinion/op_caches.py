@@ -72,16 +72,25 @@ def check_rope(case, writes):
 def planes(case, cache):
     """Views [NB, bs, Hk, D] of K and V of one rank's cache."""
     layout, order = case.op["cache_layout"], case.cache["layout"]
+    if case.cache["dtype"] in packed_cache.SLOTS:
+        size = case.problem["attention"]["head_size"]
+        key_bytes, value_bytes, _ = packed_cache.slot_bytes(case.cache["dtype"], size)
+        slots = cache[:, 0].swapaxes(1, 2) if order == "HND" else cache[:, 0]
+        return slots[..., :key_bytes], slots[..., key_bytes : key_bytes + value_bytes]
     key, value = (cache[:, 0], cache[:, 1]) if layout == "TR" else (cache[0], cache[1])
     if layout == "IX" or order == "HND":
         key, value = key.swapaxes(1, 2), value.swapaxes(1, 2)
     return key, value
 
 
-def cell_codes(case, raw, scale):
+def cell_codes(case, raw, scale, name):
     """Rows [T, Hk, D] as they are stored, and their per-token-head scales."""
     kind = case.cache["dtype"]
     values = formats.decode(NAMES[case.dtype], raw)
+    if kind in packed_cache.SLOTS:
+        is_key = name == "k"
+        store = packed_cache.quantise_slot_key if is_key else packed_cache.quantise_slot_value
+        return store(values, kind), None
     if kind == "int4_per_token_head":
         return packed_cache.quantise_int4(values, case.dtype)
     if kind == "nvfp4":
@@ -122,7 +131,7 @@ def check_cells(case, new_key, new_value):
         for view, raw, name in zip(planes(case, cache), (new_key, new_value), ("k", "v")):
             live = rank_slots >= 0
             at = (rank_slots[live] // block_size, rank_slots[live] % block_size)
-            codes, scales = cell_codes(case, raw[live], case.cache[f"{name}_scale"])
+            codes, scales = cell_codes(case, raw[live], case.cache[f"{name}_scale"], name)
             if case.cache["dtype"] == "nvfp4":
                 write_nvfp4(case, cache, name, at, codes, scales)
                 continue

@@ -1,5 +1,8 @@
-"""Caches with two codes a byte (semantics §5.6, §5.7), and latents with scales behind their block
+"""Caches with codes of a few bits (semantics §5.6 to §5.8), and latents with scales behind their block
 (§8.4.6): what they must hold, and what it means."""
+
+import functools
+import math
 
 import numpy as np
 
@@ -155,3 +158,124 @@ def model1_to_blocks(entries):
     blocks, size, _ = entries.shape
     parts = [entries[..., :576].reshape(blocks, -1), entries[..., 576:].reshape(blocks, -1)]
     return np.concatenate(parts, axis=1).reshape(entries.shape)
+
+
+# ---- Slots that a key and its value share (§5.8): bits of the codes of a key and of a value -----
+
+SLOTS = {
+    "turboquant_k8v4": (8, 4),
+    "turboquant_4bit_nc": (4, 4),
+    "turboquant_k3v4_nc": (3, 4),
+    "turboquant_3bit_nc": (3, 3),
+}
+
+
+def slot_bytes(kind, size):
+    """Bytes of the key, of the value, and of the whole slot, which is even."""
+    key_bits, value_bits = SLOTS[kind]
+    key = size if key_bits == 8 else size * key_bits // 8 + 2
+    value = size * value_bits // 8 + 4
+    return key, value, key + value + (key + value) % 2
+
+
+@functools.lru_cache(maxsize=None)
+def _centroids(size, bits):
+    """Where the iteration of Lloyd and Max for N(0, 1 / size) ends, in Python floats."""
+    variance, count = 1.0 / size, 2**bits
+
+    def density(x):
+        return (1.0 / math.sqrt(2 * math.pi * variance)) * math.exp(-x * x / (2 * variance))
+
+    def integral(f, a, b):
+        h = (b - a) / 200
+        total = 0.5 * (f(a) + f(b))
+        for i in range(1, 200):
+            total += f(a + i * h)
+        return total * h
+
+    most = 3.5 * math.sqrt(variance)
+    points = [-most + (most + most) * (i + 0.5) / count for i in range(count)]
+    for _ in range(200):
+        edges = [-3 * most, *((a + b) / 2.0 for a, b in zip(points, points[1:])), 3 * most]
+        cells = list(zip(edges, edges[1:]))
+        masses = [integral(density, *cell) for cell in cells]
+        moments = [integral(lambda x: x * density(x), *cell) for cell in cells]
+        moved = [m / n if n > 1e-15 else p for m, n, p in zip(moments, masses, points)]
+        if max(abs(a - b) for a, b in zip(moved, points)) < 1e-10:
+            break
+        points = moved
+    return np.array(points, dtype=np.float32)
+
+
+def _pack_bits(codes, bits):
+    """Codes one behind the other, from the lowest bit of the first byte on."""
+    each = (codes[..., None] >> np.arange(bits) & 1).astype(np.uint8)
+    return np.packbits(each.reshape(codes.shape[:-1] + (-1,)), axis=-1, bitorder="little")
+
+
+def _unpack_bits(packed, bits):
+    each = np.unpackbits(np.ascontiguousarray(packed), axis=-1, bitorder="little")
+    each = each.reshape(packed.shape[:-1] + (-1, bits)).astype(np.int64)
+    return (each << np.arange(bits)).sum(axis=-1)
+
+
+def _f16_bytes(x):
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(x.astype("<f2")[..., None]).view(np.uint8)
+
+
+def _f16_at(packed, at):
+    return np.ascontiguousarray(packed[..., at : at + 2]).view("<f2")[..., 0].astype(np.float64)
+
+
+def _norms(x):
+    sums = x * x
+    while sums.shape[-1] > 1:
+        sums = sums[..., 0::2] + sums[..., 1::2]
+    return np.sqrt(sums[..., 0])
+
+
+def quantise_slot_key(x, kind):
+    """x [n, Hk, D] float32: the bytes of the key's part of the slots."""
+    bits = SLOTS[kind][0]
+    if bits == 8:
+        return formats.encode_e4m3(x)
+    size = x.shape[-1]
+    norms = _norms(x)
+    rotated = _hadamard(x / (norms + np.float32(1e-8))[..., None])
+    unit = np.float32(1) / np.sqrt(np.float32(size))
+    points = _centroids(size, bits)
+    midways = (points[:-1] + points[1:]) / np.float32(2)
+    codes = np.searchsorted(midways, rotated * unit, side="right")
+    return np.concatenate([_pack_bits(codes, bits), _f16_bytes(norms)], axis=-1)
+
+
+def quantise_slot_value(x, kind):
+    """The same of the value's part."""
+    bits = SLOTS[kind][1]
+    last = np.float32(2**bits - 1)
+    least, most = x.min(axis=-1), x.max(axis=-1)
+    step = np.maximum((most - least) * (np.float32(1) / last), np.float32(1e-8))
+    steps = (x - least[..., None]) / step[..., None] + np.float32(0.5)
+    codes = np.clip(np.floor(steps), 0, last).astype(np.int64)
+    return np.concatenate([_pack_bits(codes, bits), _f16_bytes(step), _f16_bytes(least)], axis=-1)
+
+
+def dequantise_slot_key(packed, kind, size):
+    bits = SLOTS[kind][0]
+    if bits == 8:
+        return formats.decode("F8_E4M3", packed)
+    codes = size * bits // 8
+    points = _centroids(size, bits).astype(np.float64)[_unpack_bits(packed[..., :codes], bits)]
+    # Sums in the order of the columns, as the definition has them.
+    lengths = np.sqrt(np.cumsum(points * points, axis=-1)[..., -1] + 1e-16)
+    factors = _f16_at(packed, codes) / lengths / math.sqrt(size)
+    return (_hadamard(points) * factors[..., None]).astype(np.float32)
+
+
+def dequantise_slot_value(packed, kind, size):
+    bits = SLOTS[kind][1]
+    codes = size * bits // 8
+    steps, least = _f16_at(packed, codes), _f16_at(packed, codes + 2)
+    values = _unpack_bits(packed[..., :codes], bits) * steps[..., None] + least[..., None]
+    return values.astype(np.float32)

@@ -3,13 +3,14 @@
 import json
 import math
 
+from . import packed_cache
 from .errors import FormatError
 from .kernel_rules import rules_of
 
 COVERED_TYPES = ("decoder", "encoder", "encoder_only", "encoder_decoder", "mm_encoder")
 FP8_CACHES = ("fp8", "fp8_e4m3", "fp8_e5m2")
 PER_TOKEN_HEAD_CACHES = ("int8_per_token_head", "fp8_per_token_head")
-PACKED_CACHES = ("int4_per_token_head", "nvfp4")  # two codes a byte
+PACKED_CACHES = ("int4_per_token_head", "nvfp4", *packed_cache.SLOTS)  # codes of a few bits
 
 
 class Rules:
@@ -89,6 +90,11 @@ class Rules:
         says so, and cuDNN always."""
         asked = self.section("attention").get("probability_dtype", "auto") == "fp8_e4m3"
         return asked or self.kernel.rounds_probability
+
+    @property
+    def shares_slots(self):
+        """A key and its value lie in one slot (§5.8)."""
+        return self.cache_dtype in packed_cache.SLOTS
 
     @property
     def per_token_head(self):

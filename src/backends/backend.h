@@ -125,6 +125,11 @@ class Backend {
   virtual std::string_view description() const = 0;
   /// Native backends of a type run by default; REFERENCE, CUDNN and users' only when named.
   virtual bool is_default_for(AttentionType type) const = 0;
+  /// The same of one problem: a backend that is for one kind of cache only runs by default where
+  /// there is one, and does not appear in every other case.
+  virtual bool runs_by_default(const Problem& problem) const {
+    return is_default_for(problem.attention.type);
+  }
   /// All reasons against the problem, in the order and words of §13; empty = supported.
   virtual std::vector<std::string> refusals(const Problem& problem,
                                             const DeviceFacts& device) const = 0;

@@ -20,6 +20,7 @@
   X(flash_attn_backend)               \
   X(flash_attn_ix_backend)            \
   X(triton_attn_backend)              \
+  X(turboquant_backend)               \
   X(mla_backend)                      \
   X(flashmla_backend)                 \
   X(flash_attn_mla_backend)           \

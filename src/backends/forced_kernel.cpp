@@ -56,6 +56,7 @@ class ForcedBackend final : public ForwardingBackend {
       : ForwardingBackend(backend), kernel_(kernel) {}
 
   bool is_default_for(AttentionType) const override { return false; }
+  bool runs_by_default(const Problem&) const override { return false; }
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {
     if (!chooses_kernels()) {

@@ -22,6 +22,9 @@ class ForwardingBackend : public Backend {
   std::string_view name() const override { return inner_.name(); }
   std::string_view description() const override { return inner_.description(); }
   bool is_default_for(AttentionType type) const override { return inner_.is_default_for(type); }
+  bool runs_by_default(const Problem& problem) const override {
+    return inner_.runs_by_default(problem);
+  }
   std::vector<std::string> refusals(const Problem& problem,
                                     const DeviceFacts& device) const override {
     return inner_.refusals(problem, device);

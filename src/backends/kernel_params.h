@@ -4,6 +4,9 @@
 // the compiler names, as the switches have no default.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "core/error.h"
 #include "core/numbers/kv_format.h"
 #include "kernels/params.h"
@@ -27,10 +30,31 @@ inline int cache_write_mode(KvCacheDtype dtype) {
       return 3;
     case KvScales::kBlocks:
       return 4;
+    case KvScales::kSlot:
+      return 5;
     case KvScales::kEntry:
       break;
   }
   fail(ErrorKind::kInternal, "{} stores no keys and values", to_string(dtype));
+}
+
+/// The kernels' name for slots of these codes. E-INTERNAL where they have none.
+inline attn::KvCoding slot_coding_of(const SlotCodes& slot) {
+  for (const attn::KvCoding coding : {attn::KvCoding::kSlotK8V4, attn::KvCoding::kSlotK4V4,
+                                      attn::KvCoding::kSlotK3V4, attn::KvCoding::kSlotK3V3}) {
+    if (attn::slot_key_bits(coding) == slot.key_bits &&
+        attn::slot_value_bits(coding) == slot.value_bits) {
+      return coding;
+    }
+  }
+  fail(ErrorKind::kInternal, "no kernel has slots of {} and {} bits", slot.key_bits,
+       slot.value_bits);
+}
+
+/// Centroids of the rotated keys of a cache (§5.8); empty where it has none.
+inline std::vector<float> cache_centroids(KvCacheDtype dtype, int head_size) {
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  return slot ? key_centroids(*slot, head_size) : std::vector<float>();
 }
 
 /// How the kernels read the numbers of a cache of keys and values.
@@ -40,6 +64,8 @@ inline attn::KvCoding kv_coding_of(KvCacheDtype dtype) {
       return attn::KvCoding::kInt4;
     case KvScales::kBlocks:
       return attn::KvCoding::kNvfp4;
+    case KvScales::kSlot:
+      return slot_coding_of(*kv_format(dtype).slot);
     case KvScales::kNone:
     case KvScales::kTensor:
     case KvScales::kTokenHead:
@@ -81,6 +107,7 @@ inline attn::MlaEntry mla_entry_of(KvCacheDtype dtype) {
     case KvScales::kTokenHead:
     case KvScales::kTokenHeadZero:
     case KvScales::kBlocks:
+    case KvScales::kSlot:
       break;
   }
   fail(ErrorKind::kInternal, "{} stores no latents", to_string(dtype));

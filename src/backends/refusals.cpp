@@ -96,7 +96,9 @@ void Refusals::stored_head_size(bool applies) {
   const std::string misfit = stored_size_misfit(problem_.kv_cache.dtype, attention().head_size);
   add_if(applies && !misfit.empty(), misfit);
   const KvCacheSpec& cache = problem_.kv_cache;
-  add_if(applies && cache.layers && kv_format(cache.dtype).scales == KvScales::kBlocks,
+  const bool of_one_layer =
+      kv_format(cache.dtype).scales == KvScales::kBlocks || shares_slots(cache.dtype);
+  add_if(applies && cache.layers && of_one_layer,
          fmt::format("{} KV cache of several layers", to_string(cache.dtype)));
 }
 

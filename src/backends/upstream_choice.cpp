@@ -93,6 +93,13 @@ Limits flex_attention() {
   return l;
 }
 
+Limits turboquant() {
+  Limits l{.name = "TURBOQUANT"};
+  l.kv_dtypes = {kTurboK8V4, kTurbo4Bit, kTurboK3V4, kTurbo3Bit};
+  l.block_sizes = {{16, false}, {32, false}, {64, false}, {128, false}};
+  return l;
+}
+
 Limits mla_limits(const char* name, bool fp8) {
   Limits l{.name = name};
   if (fp8) l.kv_dtypes.insert(l.kv_dtypes.end(), {kFp8, kFp8E4M3});
@@ -169,9 +176,9 @@ std::vector<Limits> sparse_on_blackwell(const Problem& problem) {
 std::vector<Limits> priorities(const Problem& problem, int sm) {
   if (problem.attention.type != AttentionType::kMla) {
     if (is_blackwell(sm)) {
-      return {flashinfer(sm), flash_attn(sm), triton_attn(), flex_attention()};
+      return {flashinfer(sm), flash_attn(sm), triton_attn(), flex_attention(), turboquant()};
     }
-    return {flash_attn(sm), flashinfer(sm), triton_attn(), flex_attention()};
+    return {flash_attn(sm), flashinfer(sm), triton_attn(), flex_attention(), turboquant()};
   }
   if (!is_blackwell(sm)) {
     return {flash_attn_mla(), flashmla(), flashinfer_mla(), triton_mla(), flashmla_sparse()};

@@ -64,6 +64,11 @@ TEST_CASE("the first without a reason is taken, and every reason is told in orde
   by_token.kv_cache.dtype = KvCacheDtype::kInt8PerTokenHead;
   CHECK(chosen(by_token, 90) == "TRITON_ATTN");
   CHECK(reasons(by_token, 90, "FLEX_ATTENTION") == Names{"kv_cache_dtype not supported"});
+  Problem slots = decoder();
+  slots.kv_cache.dtype = KvCacheDtype::kTurboK3V4;
+  CHECK(chosen(slots, 90) == "TURBOQUANT");
+  CHECK(chosen(slots, 100) == "TURBOQUANT");
+  CHECK(reasons(decoder(), 90, "TURBOQUANT") == Names{"kv_cache_dtype not supported"});
 }
 
 TEST_CASE("MLA goes by the size of an entry, pages and cache type") {

@@ -51,7 +51,6 @@ constexpr std::array kMissing{
                                                         "Flex runs the library"},
     MissingName{"FLASH_ATTN_DIFFKV", ATTNBENCH_NO_PIPELINE("FLASH_ATTN_DIFFKV")},
     MissingName{"TREE_ATTN", ATTNBENCH_NO_PIPELINE("TREE_ATTN")},
-    MissingName{"TURBOQUANT", ATTNBENCH_NO_PIPELINE("TURBOQUANT")},
     MissingName{"TRITON_MLA_SPARSE", ATTNBENCH_NO_PIPELINE("TRITON_MLA_SPARSE")},
     MissingName{"NO_ATTENTION", ATTNBENCH_NO_PIPELINE("NO_ATTENTION")},
 };

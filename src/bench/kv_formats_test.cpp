@@ -79,7 +79,7 @@ int num_passed(const Problem& problem) {
   Silent silent;
   int passed = 0;
   for (const Backend* backend : all_backends()) {
-    if (!backend->is_default_for(problem.attention.type)) continue;
+    if (!backend->runs_by_default(problem)) continue;
     if (!backend->refusals(problem, options.device_facts).empty()) continue;
     const std::string name(backend->name());
     const Result result =

@@ -73,6 +73,21 @@ KvLayout lay_out(CacheLayoutKind kind, HeadOrder order, std::vector<int64_t> sha
   return layout;
 }
 
+/// §5.8: one plane of slots, [NB, 1, bs, Hk, slot] in either order of heads and slots.
+KvLayout make_slot_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
+                          int num_kv_heads, int head_size, KvCacheDtype dtype) {
+  if (kind != CacheLayoutKind::kTr) {
+    fail(ErrorKind::kConfig, "{} KV cache: expected the TRITON_ATTN layout", to_string(dtype));
+  }
+  const int slot_bytes = 2 * stored_width(dtype, head_size);
+  auto shape = kv_cache_shape(kind, num_blocks, block_size, num_kv_heads, slot_bytes);
+  shape[dim_index(kind).plane] = 1;
+  KvLayout layout = lay_out(kind, order, std::move(shape), false, slot_bytes, false);
+  layout.value_offset = slot_key_bytes(dtype, head_size);
+  layout.slot_bytes = slot_bytes;
+  return layout;
+}
+
 }  // namespace
 
 std::span<const EnumRow<CacheLayoutKind>> enum_rows(CacheLayoutKind) {
@@ -150,6 +165,9 @@ KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_block
                         int num_kv_heads, int head_size, KvCacheDtype dtype, int ix_planes) {
   const std::string misfit = stored_size_misfit(dtype, head_size);
   if (!misfit.empty()) fail(ErrorKind::kConfig, "{}, got {}", misfit, head_size);
+  if (shares_slots(dtype)) {
+    return make_slot_layout(kind, order, num_blocks, block_size, num_kv_heads, head_size, dtype);
+  }
   const KvFormat& format = kv_format(dtype);
   const int codes = head_size / format.columns_of_code;
   if (format.scales != KvScales::kBlocks) {

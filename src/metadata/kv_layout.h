@@ -52,6 +52,10 @@ struct KvLayout {
   int64_t block_scale_slot_stride = 0;
   int64_t block_scale_head_stride = 0;
   int block_scales = 0;
+  /// Slots that a key and its value share only (§5.8): the bytes of a slot, which keys and values
+  /// have the same strides in; value_offset is then where the value's part of a slot begins. There
+  /// is one plane, so extent P of logical_shape is 1. Else 0.
+  int slot_bytes = 0;
 };
 
 /// Logical shape [(L,) ...] as listed at CacheLayoutKind; num_layers = 0 means no layer dimension.
@@ -70,8 +74,8 @@ KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_block
                         int ix_planes = 2);
 
 /// Of a cache of this type: packed codes are narrower than D, and their scales may stand behind all
-/// codes of a plane (§5.5 to §5.7). E-CONFIG for a head size that the type cannot store, and for
-/// scales inside of another layout than kTr.
+/// codes of a plane (§5.5 to §5.7), or keys and values share slots (§5.8). E-CONFIG for a head size
+/// that the type cannot store, and for scales inside of another layout than kTr.
 KvLayout make_kv_layout(CacheLayoutKind kind, HeadOrder order, int64_t num_blocks, int block_size,
                         int num_kv_heads, int head_size, KvCacheDtype dtype, int ix_planes = 2);
 

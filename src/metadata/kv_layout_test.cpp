@@ -171,6 +171,25 @@ TEST_CASE("codes and scales of nvfp4 planes cover the plane, each byte once") {
   CHECK(error_of([&] { make(kFa, 64); }) == "E-CONFIG");
 }
 
+TEST_CASE("slots that keys and values share cover a block, each byte once but for the padding") {
+  for (const auto order : {kNhd, kHnd}) {
+    const KvLayout l =
+        make_kv_layout(kTr, order, kBlocks, kBlockSize, kKvHeads, 64, KvCacheDtype::kTurbo3Bit);
+    CHECK(l.logical_shape == Shape{kBlocks, 1, kBlockSize, kKvHeads, 54});
+    CHECK(l.slot_bytes == 54);
+    CHECK(l.value_offset == 26);
+    CHECK(l.block_stride == kBlockSize * kKvHeads * 54);
+    CHECK(l.slot_stride == (order == kNhd ? kKvHeads * 54 : 54));
+    CHECK(l.head_stride == (order == kNhd ? 54 : kBlockSize * 54));
+    CHECK(l.total_elements == kBlocks * l.block_stride);
+  }
+  const auto make = [](CacheLayoutKind kind, int head_size) {
+    make_kv_layout(kind, kNhd, 3, 16, 2, head_size, KvCacheDtype::kTurbo4Bit);
+  };
+  CHECK(error_of([&] { make(kTr, 96); }) == "E-CONFIG");
+  CHECK(error_of([&] { make(kFa, 64); }) == "E-CONFIG");
+}
+
 TEST_CASE("MLA caches have one latent head, or 656-byte entries") {
   CHECK(mla_cache_shape(7, 64, 512, 64) == Shape{7, 64, 576});
   CHECK(mla_cache_shape(7, 64, 512, 64, KvCacheDtype::kFp8DsMla) == Shape{7, 64, 656});

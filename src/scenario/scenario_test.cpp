@@ -73,10 +73,11 @@ TEST_CASE("wrong types say what was expected and found") {
       error_with("kv_cache: {dtype: fp8_e4m4}\n") ==
       "E-FORMAT: s.yaml:4: kv_cache.dtype: expected one of auto, float16, bfloat16, fp8, fp8_e4m3, "
       "fp8_e5m2, int8_per_token_head, fp8_per_token_head, int4_per_token_head, nvfp4, fp8_ds_mla, "
-      "fp8_model1_mla, found 'fp8_e4m4'; did you "
+      "fp8_model1_mla, turboquant_k8v4, turboquant_4bit_nc, turboquant_k3v4_nc, "
+      "turboquant_3bit_nc, found 'fp8_e4m4'; did you "
       "mean 'fp8_e4m3'?");
-  CHECK(error_with("kv_cache: {dtype: turboquant_k8v4}\n")
-            .find("found 'turboquant_k8v4'; vLLM's TurboQuant has keys and values of different") !=
+  CHECK(error_with("kv_cache: {dtype: turboquant_2bit_nc}\n")
+            .find("found 'turboquant_2bit_nc'; vLLM defines four presets of TurboQuant") !=
         std::string::npos);
   CHECK(error_with("kv_cache: {shuffle_blocks: yes}\n") ==
         "E-FORMAT: s.yaml:4: kv_cache.shuffle_blocks: expected true or false, found 'yes'");

@@ -156,7 +156,8 @@ void add_output_quant_reasons(const Question& q, Refusals& reasons) {
   const OutputQuantType type = q.problem.output_quant.type;
   if (type == OutputQuantType::kNone) return;
   if (!q.can.static_fp8_output) {
-    reasons.add("fused output quantization is not yet supported for FlashAttentionImpl");
+    reasons.add(
+        fmt::format("fused output quantization is not yet supported for {}", q.can.implementation));
   } else {
     reasons.add_if(
         type != OutputQuantType::kFp8Static,

@@ -41,6 +41,8 @@ struct Capability {
   bool static_fp8_output = false;
   bool num_splits = false;  // splits of keys that can be asked for
   bool encoder_soft_cap_and_alibi = false;
+  /// Upstream's class, which its refusal of fused output quantisation names.
+  std::string implementation = "FlashAttentionImpl";
 };
 
 /// Of FLASH_ATTN, which FLASH_ATTN_IX starts from; it is defined beside the backend, in

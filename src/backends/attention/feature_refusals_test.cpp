@@ -194,6 +194,44 @@ TEST_CASE("a shared cache is not quantised anew and not striped over ranks") {
   CHECK(refusals("MLA", shared).back() == "KV sharing is not supported for MLA");
 }
 
+TEST_CASE("TURBOQUANT takes its caches only, and refuses what upstream's class leaves alone") {
+  constexpr const char* kTurbo = "TURBOQUANT";
+  const auto slots = [](const Change& more) {
+    return [=](Problem& p) {
+      p.kv_cache.dtype = KvCacheDtype::kTurbo4Bit;
+      more(p);
+    };
+  };
+  const Change nothing = [](Problem&) {};
+  CHECK(refusals(kTurbo, slots(nothing)).empty());
+  CHECK(refusals(kTurbo, nothing) == Reasons{"kv_cache_dtype not supported"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) { p.attention.alibi = AlibiKind::kLinear; })) ==
+        Reasons{"TURBOQUANT ignores ALiBi"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) { p.attention.logits_soft_cap = 20; })) ==
+        Reasons{"TURBOQUANT ignores softcap"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) { p.attention.sliding_window = 40; })) ==
+        Reasons{"TURBOQUANT ignores windows"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) { p.attention.sinks = SinksKind::kNormal; })) ==
+        Reasons{"attention sinks not supported"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) { p.attention.batch_invariant = true; })) ==
+        Reasons{"batch invariance not supported"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) {
+                   p.attention.head_size = p.attention.v_head_size = 96;
+                 })) == Reasons{"turboquant_4bit_nc KV cache requires a head_size that is a power "
+                                "of two from 32 to 512"});
+  CHECK(refusals(kTurbo, slots([](Problem& p) { p.kv_cache.layers = 2; })) ==
+        Reasons{"turboquant_4bit_nc KV cache of several layers"});
+  const Backend& backend = *find_backend(kTurbo);
+  Problem e4m3 = plain();
+  e4m3.kv_cache.dtype = KvCacheDtype::kTurboK8V4;
+  CHECK(backend.refusals(e4m3, DeviceFacts{89, 132}).empty());
+  CHECK(backend.refusals(e4m3, DeviceFacts{86, 84}) ==
+        Reasons{"turboquant_k8v4 has keys in fp8e4b15 below compute capability 8.9"});
+  CHECK(backend.runs_by_default(e4m3));
+  CHECK_FALSE(backend.runs_by_default(plain()));
+  CHECK_FALSE(find_backend("TRITON_ATTN")->refusals(e4m3, DeviceFacts{}).empty());
+}
+
 TEST_CASE("chunks are requests of their own, which some features cannot have") {
   const auto chunked = [](const Change& more) {
     return [=](Problem& p) {

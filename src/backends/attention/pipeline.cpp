@@ -128,6 +128,7 @@ void AttentionPipeline::set_redrawn_blocks(const PagedCache& cache, const Stored
   for (std::int64_t rank = 0; rank < ranks; ++rank) {
     std::byte* const first = cache_->as<std::byte>() + rank * (cache_bytes() / ranks);
     for (const bool is_key : {true, false}) {
+      if (cells.plane_bytes(is_key) == 0) continue;
       const std::int64_t plane = is_key ? cells.key_plane(0) : cells.value_plane(0);
       planes_.push_back({first + plane, cache.layout.block_stride * cells.element_size(is_key),
                          cells.plane_bytes(is_key)});
@@ -248,6 +249,8 @@ void AttentionPipeline::set_scales(const KvLayout& layout) {
   kv.scale_slot_stride = write_.scale_slot_stride;
   kv.scale_head_stride = write_.scale_head_stride;
   kv.block_scales = write_.block_scales;
+  const std::vector<float> centroids = cache_centroids(dtype, problem_.attention.head_size);
+  if (!centroids.empty()) kv.centroids = memory_.upload(centroids, "centroids");
   if (reads_tensor_scales(dtype)) set_tensor_scales();
 }
 
@@ -331,6 +334,8 @@ void AttentionPipeline::set_cache_write(const PagedCache& cache) {
   write_.quantise = cache_write_mode(problem_.kv_cache.dtype);
   write_.k_scale = kv.k_scale;
   write_.v_scale = kv.v_scale;
+  write_.coding = kv.coding;
+  write_.centroids = kv.centroids;
   write_.int8_truncate = problem_.kv_cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
 }
 

@@ -21,8 +21,8 @@ TEST_CASE("a plain decoder is supported by the reference and every backend of de
 TEST_CASE("backends are listed in the order of the contract and found by name") {
   Reasons names;
   for (const Backend* backend : all_backends()) names.emplace_back(backend->name());
-  CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "MLA",
-                         "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "CUTLASS_MLA",
+  CHECK(names == Reasons{"REFERENCE", "FLASH_ATTN", "FLASH_ATTN_IX", "TRITON_ATTN", "TURBOQUANT",
+                         "MLA", "FLASHMLA", "FLASH_ATTN_MLA", "FLASHMLA_SPARSE", "CUTLASS_MLA",
                          "FLASHINFER_MLA_SPARSE", "MM_TORCH_SDPA", "MM_FLASH_ATTN",
                          "MM_TRITON_ATTN", "MM_FLASHINFER", "OPS", "CUDNN"});
   CHECK(find_backend("FLASHINFER") == nullptr);

@@ -61,6 +61,9 @@ class CacheWriter {
     const int heads = problem.attention.num_kv_heads;
     write.quantise = cache_write_mode(cache.dtype);
     write.int8_truncate = cache.pth_int8_round == PthInt8Round::kTrunc ? 1 : 0;
+    const std::vector<float> centroids = cache_centroids(cache.dtype, problem.attention.head_size);
+    write.coding = kv_coding_of(cache.dtype);
+    if (!centroids.empty()) write.centroids = op_.scale_operand("centroids", centroids);
     if (!reads_tensor_scales(cache.dtype)) return;
     write.k_scale = op_.scale_operand("k_scale", scale_of_heads(cache.k_scale, heads));
     write.v_scale = op_.scale_operand("v_scale", scale_of_heads(cache.v_scale, heads));

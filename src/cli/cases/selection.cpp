@@ -98,13 +98,14 @@ Backends with_kernel(const Backends& backends, const std::string& kernel) {
 }
 
 /// The backends of cases for which nobody names one.
-Backends native_backends(AttentionType type) {
+Backends native_backends(const Problem& problem) {
   Backends backends;
   for (const Backend* backend : all_backends()) {
-    if (backend->is_default_for(type)) backends.push_back(backend);
+    if (backend->runs_by_default(problem)) backends.push_back(backend);
   }
-  if (backends.empty() && type != AttentionType::kDecoder) {
-    return native_backends(AttentionType::kDecoder);
+  if (!backends.empty()) return backends;
+  for (const Backend* backend : all_backends()) {
+    if (backend->is_default_for(AttentionType::kDecoder)) backends.push_back(backend);
   }
   return backends;
 }
@@ -276,8 +277,7 @@ std::vector<Pair> select_pairs(const std::vector<LoadedScenario>& scenarios,
     for (const Problem& problem : scenario.cases) {
       Backends backends = explicit_backends;
       if (backends.empty()) {
-        backends =
-            scenario_backends.empty() ? native_backends(problem.attention.type) : scenario_backends;
+        backends = scenario_backends.empty() ? native_backends(problem) : scenario_backends;
         append(libraries, backends);
       }
       for (const Backend* backend : with_kernel(backends, options.kernel)) {

@@ -4,10 +4,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <numbers>
 #include <vector>
 
 #include "core/system/printable.h"
+#include "kernels/common/slot_codes.cuh"
 #include "kernels/params_mla.h"
 #include "kernels/params_rope.h"
 
@@ -21,6 +25,17 @@ constexpr bool kNoHeads = false;
 constexpr bool kHeads = true;
 constexpr bool kNoLatents = false;
 constexpr bool kLatents = true;
+
+constexpr KvFormat turbo(KvCacheDtype value, const char* name, const char* doc, SlotCodes slot) {
+  return {.value = value,
+          .name = name,
+          .doc = doc,
+          .codes = Dtype::kU8,
+          .scales = kSlot,
+          .of_heads = kHeads,
+          .of_latents = kNoLatents,
+          .slot = slot};
+}
 
 constexpr auto kFormats = every_value<KvFormat>({
     {kAuto, "auto", "bit copies in the type of the keys", std::nullopt, kNone, kHeads, kLatents},
@@ -76,7 +91,64 @@ constexpr auto kFormats = every_value<KvFormat>({
      .of_latents = kLatents,
      .packed = PackedEntry{attn::kModel1EntryBytes, attn::kModel1Latent, attn::kModel1Rope,
                            Dtype::kBF16, attn::kModel1ScaleBytes}},
+    turbo(kTurboK8V4, "turboquant_k8v4", "e4m3 keys, values in 4 bits with scale and least value",
+          {8, 4}),
+    turbo(kTurbo4Bit, "turboquant_4bit_nc",
+          "rotated keys as centroids in 4 bits with a norm, values in 4 bits as turboquant_k8v4",
+          {4, 4}),
+    turbo(kTurboK3V4, "turboquant_k3v4_nc", "the same with keys in 3 bits", {3, 4}),
+    turbo(kTurbo3Bit, "turboquant_3bit_nc", "the same with keys and values in 3 bits", {3, 3}),
 });
+
+// ---- The centroids of vLLM's TurboQuant: the quantiser of Lloyd (1957) and Max (1960) for a
+// normal distribution, found by iteration. The numbers where it ends depend on its steps, which are
+// therefore part of the definition: in float64 and operation by operation as upstream has them
+// (model_executor/layers/quantization/turboquant/centroids.py), so that the results are the same
+// bits.
+
+constexpr int kMostIterations = 200;
+constexpr double kTolerance = 1e-10;  // no centroid moves further: the iteration has ended
+constexpr int kIntervals = 200;       // of an integral by trapezoids
+constexpr double kReach = 3.5;        // standard deviations over which the first centroids spread
+constexpr double kTail = 3.0;         // times kReach is where the outermost cells end
+
+struct Normal {
+  double variance;
+
+  double density(double x) const {
+    const double height = 1.0 / std::sqrt(2 * std::numbers::pi * variance);
+    return height * std::exp(-x * x / (2 * variance));
+  }
+};
+
+/// Integral of f from `begin` to `end` by trapezoids of one width.
+template <typename Function>
+double integral(double begin, double end, Function f) {
+  const double width = (end - begin) / kIntervals;
+  double sum = 0.5 * (f(begin) + f(end));
+  for (int i = 1; i < kIntervals; ++i) sum += f(begin + i * width);
+  return sum * width;
+}
+
+/// Mean of the distribution inside of a cell; `fallback` where the cell has next to no mass.
+double mean_of_cell(const Normal& normal, double begin, double end, double fallback) {
+  const double moment = integral(begin, end, [&](double x) { return x * normal.density(x); });
+  const double mass = integral(begin, end, [&](double x) { return normal.density(x); });
+  return mass > 1e-15 ? moment / mass : fallback;
+}
+
+/// Every centroid as the mean of its cell, which ends midway to its neighbours.
+std::vector<double> next_centroids(const Normal& normal, const std::vector<double>& centroids,
+                                   double most) {
+  std::vector<double> next(centroids.size());
+  for (std::size_t i = 0; i < centroids.size(); ++i) {
+    const bool is_last = i + 1 == centroids.size();
+    const double begin = i == 0 ? -most * kTail : (centroids[i - 1] + centroids[i]) / 2.0;
+    const double end = is_last ? most * kTail : (centroids[i] + centroids[i + 1]) / 2.0;
+    next[i] = mean_of_cell(normal, begin, end, centroids[i]);
+  }
+  return next;
+}
 
 }  // namespace
 
@@ -103,8 +175,21 @@ bool reads_tensor_scales(KvCacheDtype dtype) {
 
 bool is_rotated(KvCacheDtype dtype) { return kv_format(dtype).scales == kTokenHeadZero; }
 
+bool shares_slots(KvCacheDtype dtype) { return kv_format(dtype).scales == kSlot; }
+
+int slot_key_bytes(KvCacheDtype dtype, int head_size) {
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  return slot ? attn::slot_key_bytes(slot->key_bits, head_size) : 0;
+}
+
+int slot_value_bytes(KvCacheDtype dtype, int head_size) {
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  return slot ? attn::slot_value_bytes(slot->value_bits, head_size) : 0;
+}
+
 bool has_inner_scales(KvCacheDtype dtype) {
-  return is_per_token_head(dtype) || kv_format(dtype).scales == kBlocks || is_packed(dtype);
+  return is_per_token_head(dtype) || kv_format(dtype).scales == kBlocks || is_packed(dtype) ||
+         shares_slots(dtype);
 }
 
 bool is_packed(KvCacheDtype dtype) { return kv_format(dtype).packed.has_value(); }
@@ -122,6 +207,9 @@ int stored_width(KvCacheDtype dtype, int head_size) {
   const KvFormat& format = kv_format(dtype);
   const int codes = head_size / format.columns_of_code;
   if (is_per_token_head(dtype)) return codes + static_cast<int>(sizeof(float));
+  if (format.slot) {
+    return attn::slot_bytes(format.slot->key_bits, format.slot->value_bits, head_size) / 2;
+  }
   return format.scales == kBlocks ? codes + head_size / attn::kKvScaleBlock : codes;
 }
 
@@ -141,6 +229,16 @@ std::string stored_size_misfit(KvCacheDtype dtype, int head_size) {
     return fmt::format("{} KV cache requires a head_size that is a power of two from 8 to {}",
                        to_string(dtype), attn::kMaxRotatedHead);
   }
+  const std::optional<SlotCodes>& slot = kv_format(dtype).slot;
+  if (slot && slot->key_bits < 8 &&
+      (!power_of_two || head_size < attn::kMinTurboHead || head_size > attn::kMaxRotatedHead)) {
+    return fmt::format("{} KV cache requires a head_size that is a power of two from {} to {}",
+                       to_string(dtype), attn::kMinTurboHead, attn::kMaxRotatedHead);
+  }
+  if (slot && (head_size % 8 != 0 || head_size > attn::kMaxRotatedHead)) {
+    return fmt::format("{} KV cache requires head_size % 8 == 0, at most {}", to_string(dtype),
+                       attn::kMaxRotatedHead);
+  }
   if (scales == kBlocks && head_size % attn::kKvSwizzledHead != 0) {
     return fmt::format("{} KV cache requires head_size % {} == 0", to_string(dtype),
                        attn::kKvSwizzledHead);
@@ -155,10 +253,32 @@ std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lo
   return (std::int64_t{kv_lora_rank} + qk_rope_head_dim) * size;
 }
 
+std::vector<float> key_centroids(const SlotCodes& slot, int head_size) {
+  if (slot.key_bits == 8) return {};
+  const Normal normal{1.0 / head_size};
+  const double most = kReach * std::sqrt(normal.variance);
+  std::vector<double> centroids(std::size_t{1} << slot.key_bits);
+  const auto count = static_cast<double>(centroids.size());
+  for (std::size_t i = 0; i < centroids.size(); ++i) {
+    centroids[i] = -most + (most + most) * (static_cast<double>(i) + 0.5) / count;
+  }
+  for (int iteration = 0; iteration < kMostIterations; ++iteration) {
+    const std::vector<double> next = next_centroids(normal, centroids, most);
+    double moved = 0;
+    for (std::size_t i = 0; i < next.size(); ++i) {
+      moved = std::max(moved, std::fabs(next[i] - centroids[i]));
+    }
+    // Upstream leaves with the centroids before its last step.
+    if (moved < kTolerance) break;
+    centroids = next;
+  }
+  return {centroids.begin(), centroids.end()};
+}
+
 std::string_view refused_kv_format(std::string_view word) {
-  if (word.starts_with("turboquant_")) {
-    return "vLLM's TurboQuant has keys and values of different widths in one slot, which no layout "
-           "here has, and its keys of 3 and 4 bits are indices into computed centroids";
+  if (word.starts_with("turboquant")) {
+    return "vLLM defines four presets of TurboQuant: turboquant_k8v4, turboquant_4bit_nc, "
+           "turboquant_k3v4_nc and turboquant_3bit_nc";
   }
   if (word == "nvfp4_4over6") {
     return "the bytes of nvfp4 by another search for the scales, which is not defined here";

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/enum_names.h"
 #include "core/numbers/dtype.h"
@@ -26,7 +27,11 @@ enum class KvCacheDtype {
   kInt4PerTokenHead,
   kNvfp4,
   kFp8DsMla,
-  kFp8Model1Mla
+  kFp8Model1Mla,
+  kTurboK8V4,
+  kTurbo4Bit,
+  kTurboK3V4,
+  kTurbo3Bit
 };
 
 /// Which stored numbers share a scale, and where it is.
@@ -37,7 +42,8 @@ enum class KvScales {
   kTokenHeadZero,  // the same with a zero point in its low bits, of rotated vectors (§5.6)
   kBlocks,  // an e4m3 for each 16 columns, behind the codes of a page; on top k_scale, v_scale
             // (§5.7)
-  kEntry    // inside of a packed entry
+  kEntry,   // inside of a packed entry
+  kSlot     // inside of a slot that a key and its value share (§5.8)
 };
 
 /// A latent entry that is a struct of its own instead of one element beside the other.
@@ -48,6 +54,13 @@ struct PackedEntry {
   Dtype source;  // the only type of latents that it is made of
   /// Of `bytes`, those that do not lie in the entry but behind all entries of a block (§8.4.6).
   int footer_bytes = 0;
+};
+
+/// A slot that holds the key and the value of a position and head in codes of their own, one behind
+/// the other (§5.8).
+struct SlotCodes {
+  int key_bits;  // 8: e4m3; fewer: indices of centroids of the rotated key, whose norm follows
+  int value_bits;
 };
 
 struct KvFormat {
@@ -63,6 +76,8 @@ struct KvFormat {
   std::optional<KvCacheDtype> usual = std::nullopt;
   /// Columns that a code holds: 2 where a byte has two codes, the even column in the low nibble.
   int columns_of_code = 1;
+  /// Where scales is kSlot.
+  std::optional<SlotCodes> slot = std::nullopt;
 };
 
 /// All types, in the order of the enumerators.
@@ -80,6 +95,15 @@ bool is_e4m3_cache(KvCacheDtype dtype);
 bool reads_tensor_scales(KvCacheDtype dtype);
 /// Vectors are rotated before they are quantised (§5.6), so queries and outputs are too.
 bool is_rotated(KvCacheDtype dtype);
+/// A key and its value share a slot, in codes of different widths (§5.8).
+bool shares_slots(KvCacheDtype dtype);
+/// Bytes of the key in such a slot, which are in front of those of the value; 0 for other types.
+int slot_key_bytes(KvCacheDtype dtype, int head_size);
+int slot_value_bytes(KvCacheDtype dtype, int head_size);
+/// Centroids of rotated keys, 2^key_bits of them in ascending order: the best for columns that are
+/// distributed as N(0, 1 / head_size), as those of a rotated vector of length 1 are. Empty for keys
+/// in e4m3. `head_size` >= 1.
+std::vector<float> key_centroids(const SlotCodes& slot, int head_size);
 /// Scales lie in the cache itself, between the codes.
 bool has_inner_scales(KvCacheDtype dtype);
 bool is_packed(KvCacheDtype dtype);
@@ -90,7 +114,8 @@ int footer_bytes(KvCacheDtype dtype);
 /// e5m2_as_e4m3 is honoured only by TRITON_ATTN, so it is the caller's to apply.
 Dtype kv_element_dtype(KvCacheDtype dtype, Dtype model_dtype);
 
-/// Elements of the cache that the vector of a position and head takes with all scales of its own.
+/// Elements of the cache that the vector of a position and head takes with all scales of its own;
+/// of slots that keys and values share, half of one, its byte of padding included.
 int stored_width(KvCacheDtype dtype, int head_size);
 /// The same in bytes.
 std::int64_t stored_vector_bytes(KvCacheDtype dtype, Dtype model_dtype, int head_size);
@@ -100,7 +125,7 @@ std::string stored_size_misfit(KvCacheDtype dtype, int head_size);
 std::int64_t latent_entry_bytes(KvCacheDtype dtype, Dtype model_dtype, int kv_lora_rank,
                                 int qk_rope_head_dim);
 
-/// Why a word that engines have for a type of their cache is none here (§5.8); empty for other
+/// Why a word that engines have for a type of their cache is none here (§5.9); empty for other
 /// words.
 std::string_view refused_kv_format(std::string_view word);
 

@@ -64,9 +64,11 @@ class CellWriter {
   CellWriter(const KvLayout& layout, const StoredKv& stored, std::int64_t block_size)
       : layout_(layout), stored_(stored), block_size_(block_size) {}
 
-  /// Writes row `row` of K (of V) into the slot of a block whose plane begins at `plane`.
+  /// Writes row `row` of K (of V) into the slot of a block whose plane begins at `plane`; of a slot
+  /// that both share, write_key writes both.
   void write_key(std::byte* plane, std::int64_t row, std::int64_t slot) const {
     write(plane, row, slot, true);
+    if (layout_.slot_bytes > 0) write(plane + layout_.value_offset, row, slot, false);
   }
   void write_value(std::byte* plane, std::int64_t row, std::int64_t slot) const {
     write(plane, row, slot, false);
@@ -91,7 +93,9 @@ class CellWriter {
     return (layout_.padded_head_size - layout_.block_scales) * element_size(is_key);
   }
   /// A plane of a block is contiguous in every layout without layers, and in NHD with them.
+  /// Where keys and values share slots it is the plane of keys, and that of values is empty.
   std::int64_t plane_bytes(bool is_key) const {
+    if (layout_.slot_bytes > 0 && !is_key) return 0;
     return block_size_ * stored_.key_codes.dim(1) * layout_.padded_head_size * element_size(is_key);
   }
   std::int64_t element_size(bool is_key) const {

@@ -133,8 +133,8 @@ void poison_int8_parts(const StoredKv& stored, PagedCache& cache) {
 void fill_cache(const Problem& problem, const std::vector<PositionRange>& fresh,
                 const StoredKv& stored, PagedCache& cache) {
   const KvCacheSpec& spec = problem.kv_cache;
-  if (cache.layout.block_scales > 0) {
-    // Why 0xFF: NaN as the e4m3 of a scale; codes of 4 bits have none.
+  if (cache.layout.block_scales > 0 || cache.layout.slot_bytes > 0) {
+    // Why 0xFF: NaN as the e4m3 of a scale or key and as f16; codes of 4 bits have none.
     std::memset(cache.data.bytes(), 0xFF, cache.data.size_bytes());
   } else {
     fill_poison(cache.data);

@@ -176,9 +176,10 @@ Plane quantise_per_token_head(const Tensor& source, const StoreRule& rule) {
   return plane;
 }
 
-Plane store_plane(const Tensor& source, const StoreRule& rule, const std::vector<float>& scales,
-                  std::string_view scale_name) {
+Plane store_plane(const Tensor& source, const StoreRule& rule, bool is_key) {
   if (!is_quantised(rule.dtype)) return copy_plane(source, rule);
+  const std::vector<float>& scales = is_key ? rule.k_scale : rule.v_scale;
+  const std::string_view scale_name = is_key ? "kv_cache.k_scale" : "kv_cache.v_scale";
   const auto plane_of = [](PackedVectors packed) {
     return Plane{std::move(packed.codes), std::move(packed.scales), std::move(packed.dequantized)};
   };
@@ -192,6 +193,10 @@ Plane store_plane(const Tensor& source, const StoreRule& rule, const std::vector
     case KvScales::kBlocks:
       check_scales(scales, source.dim(1), scale_name);
       return plane_of(store_nvfp4(source, scales));
+    case KvScales::kSlot: {
+      const SlotCodes& slot = *kv_format(rule.dtype).slot;
+      return plane_of(is_key ? store_slot_keys(source, slot) : store_slot_values(source, slot));
+    }
     case KvScales::kNone:
     case KvScales::kEntry:
       break;
@@ -264,8 +269,8 @@ StoredKv store_kv(const AttentionInputs& inputs, const StoreRule& rule) {
     return stored;
   }
   if (rule.int8_level > 0) return store_int8(inputs, rule);
-  Plane key = store_plane(inputs.key, rule, rule.k_scale, "kv_cache.k_scale");
-  Plane value = store_plane(inputs.value, rule, rule.v_scale, "kv_cache.v_scale");
+  Plane key = store_plane(inputs.key, rule, true);
+  Plane value = store_plane(inputs.value, rule, false);
   return {std::move(key.codes),    std::move(value.codes),     std::move(key.scales),
           std::move(value.scales), std::move(key.dequantized), std::move(value.dequantized)};
 }

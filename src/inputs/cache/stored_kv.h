@@ -14,11 +14,12 @@
 
 namespace attnbench {
 
-/// K and V as the cache holds them, computed straight from semantics §5.1 and §5.5 to §5.7: what a
+/// K and V as the cache holds them, computed straight from semantics §5.1 and §5.5 to §5.8: what a
 /// correct cache write stores, and the values that the reference reads (§15.1).
 struct StoredKv {
-  Tensor key_codes;          // [S, Hk, D] in the cache's element type; two in a byte: [S, Hk, D/2]
-  Tensor value_codes;        // [S, Hk, Dv]
+  Tensor key_codes;          // [S, Hk, D] in the cache's element type; two in a byte: [S, Hk, D/2];
+                             // where slots are shared, the key's bytes with its norm
+  Tensor value_codes;        // [S, Hk, Dv]; the value's bytes with step and least value
   Tensor key_scales;         // f32 [S, Hk], per-token-head and int8 levels; e4m3 [S, Hk, D/16] of
                              // nvfp4; else empty
   Tensor value_scales;       // the same, but not of int8 levels

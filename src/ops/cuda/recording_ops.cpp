@@ -124,6 +124,8 @@ attn::AttendParams attend_form(const Problem& problem, int head_size, int v_head
   p.kv.block_table = kTable.data();
   p.kv.block_size = problem.kv_cache.block_size;
   p.kv.element = cache_element(problem);
+  // Slots of all codes need the same of a kernel: products of float32.
+  if (shares_slots(problem.kv_cache.dtype)) p.kv.coding = attn::KvCoding::kSlotK8V4;
   p.kv.key = somewhere.data();
   // The latent of MLA is key and value at once.
   const bool is_mla = problem.attention.type == AttentionType::kMla;

@@ -7,6 +7,7 @@
 #include "core/numbers/dtype.h"
 #include "kernels/common/packed_codes.cuh"
 #include "ops/cpu/attention/tile_scores.h"
+#include "ops/cpu/quantise/slot_vectors.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
@@ -83,13 +84,26 @@ void decode_nvfp4(const Side& side, const char* source, attn::i64 block, int slo
   }
 }
 
+/// One of the two parts of a slot that a key and its value share.
+void decode_slot(const Side& side, const attn::u8* source, float* destination) {
+  const attn::KvCoding coding = side.kv.coding;
+  if (side.is_value) {
+    decode_slot_value(source, side.width, attn::slot_value_bits(coding), destination);
+  } else {
+    decode_slot_key(source, side.width, attn::slot_key_bits(coding), side.kv.centroids,
+                    destination);
+  }
+}
+
 /// `count` slots of a page, from `slot` on, of packed codes.
 void decode_packed(const Side& side, attn::i64 block, attn::i64 slot, int count, int kv_head,
                    const float* scale, float* destination) {
   for (int i = 0; i < count; ++i) {
     const char* source = side.base + block * side.kv.block_stride + (slot + i) * side.token_stride +
                          side.head_offset;
-    if (side.kv.coding == attn::KvCoding::kInt4) {
+    if (attn::shares_slots(side.kv.coding)) {
+      decode_slot(side, reinterpret_cast<const attn::u8*>(source), destination);
+    } else if (side.kv.coding == attn::KvCoding::kInt4) {
       decode_int4(source, side.width, *(scale + i * side.kv.scale_slot_stride), destination);
     } else {
       decode_nvfp4(side, source, block, static_cast<int>(slot) + i, kv_head, destination);

@@ -1,4 +1,4 @@
-// Scatter of new keys and values into the paged cache (semantics §5.1, §5.2, §5.5 to §5.7). A token
+// Scatter of new keys and values into the paged cache (semantics §5.1, §5.2, §5.5 to §5.8). A token
 // is the unit of work; two tokens must not have one slot. Divisions and products with a reciprocal
 // are where the definition has them, because codes on a tie depend on it.
 #include <algorithm>
@@ -11,13 +11,14 @@
 #include "kernels/common/packed_codes.cuh"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/quantise/fp8_code.h"
+#include "ops/cpu/quantise/slot_vectors.h"
 #include "ops/cpu/rows.h"
 
 namespace attnbench::cpu {
 namespace {
 
 /// Values of CacheWriteParams::quantise.
-enum Quantise { kCopy = 0, kPerTensor = 1, kPerTokenHead = 2, kInt4 = 3, kNvfp4 = 4 };
+enum Quantise { kCopy = 0, kPerTensor = 1, kPerTokenHead = 2, kInt4 = 3, kNvfp4 = 4, kSlots = 5 };
 
 /// One of key and value with its destination.
 struct Stream {
@@ -128,6 +129,11 @@ void write_head(const attn::CacheWriteParams& params, const Stream& stream, attn
     store_scaled(params.cache_element, values, stream.width, stream.scale[head], codes);
   } else if (params.quantise == kNvfp4) {
     store_nvfp4(params, stream, block, offset, head, values, codes);
+  } else if (params.quantise == kSlots && stream.is_value) {
+    encode_slot_value(values, stream.width, attn::slot_value_bits(params.coding), codes);
+  } else if (params.quantise == kSlots) {
+    encode_slot_key(values, stream.width, attn::slot_key_bits(params.coding), params.centroids,
+                    codes);
   } else {
     stream.token_scales[block * params.scale_block_stride + offset * params.scale_slot_stride +
                         head * params.scale_head_stride] =

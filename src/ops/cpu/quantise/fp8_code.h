@@ -43,4 +43,7 @@ attn::u8 quantise_nvfp4_block(const float* values, float global_scale, attn::u8*
 /// H (signs * values), or signs * (H values) / width when inverse.
 void rotate_head(float* values, int width, bool inverse);
 
+/// H values in place, with the unnormalised matrix of Hadamard; width a power of two.
+void multiply_hadamard(float* values, int width);
+
 }  // namespace attnbench::cpu

@@ -22,8 +22,7 @@ void apply_signs(float* values, int width) {
 
 }  // namespace
 
-void rotate_head(float* values, int width, bool inverse) {
-  if (!inverse) apply_signs(values, width);
+void multiply_hadamard(float* values, int width) {
   for (int apart = 1; apart < width; apart *= 2) {
     for (int first = 0; first < width; first += 2 * apart) {
       for (int d = first; d < first + apart; ++d) {
@@ -34,6 +33,11 @@ void rotate_head(float* values, int width, bool inverse) {
       }
     }
   }
+}
+
+void rotate_head(float* values, int width, bool inverse) {
+  if (!inverse) apply_signs(values, width);
+  multiply_hadamard(values, width);
   if (!inverse) return;
   apply_signs(values, width);
   for (int d = 0; d < width; ++d) values[d] /= static_cast<float>(width);

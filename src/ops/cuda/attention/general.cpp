@@ -49,9 +49,11 @@ struct Choice {
 /// Of the cache; has_int8_scores() is about products.
 bool has_codes(const attn::AttendParams& p) { return key_bytes(p) == 1; }
 
-/// The element in which queries and keys are multiplied exactly: f32 where no other one holds both.
+/// The element in which queries and keys are multiplied exactly: f32 where no other one holds both,
+/// as values of slots that are shared, which are sums.
 Element score_operand(const attn::AttendParams& p, bool packed_mla) {
   if (has_int8_scores(p)) return Element::kI8;
+  if (attn::shares_slots(p.kv.coding)) return Element::kF32;
   const Element query = p.query_element;
   if (packed_mla) return query == Element::kBF16 ? query : Element::kF32;
   if (is_16_bit(query) && (has_codes(p) || p.kv.element == query)) return query;
@@ -97,6 +99,8 @@ std::string elements_misfit(const attn::AttendParams& p, bool packed_mla) {
   }
   if (p.kv.coding != attn::KvCoding::kElements) {
     if (ragged || has_int8_scores(p)) return "attend of ragged 4-bit keys has no CUDA kernel yet";
+    // Those of shared slots are read byte by byte.
+    if (attn::shares_slots(p.kv.coding)) return "";
     const int bytes = Alignment()
                           .pointer(p.kv.key)
                           .pointer(p.kv.value)
@@ -162,6 +166,14 @@ std::string coding_constant(attn::KvCoding coding) {
       return "attn::KvCoding::kInt4";
     case attn::KvCoding::kNvfp4:
       return "attn::KvCoding::kNvfp4";
+    case attn::KvCoding::kSlotK8V4:
+      return "attn::KvCoding::kSlotK8V4";
+    case attn::KvCoding::kSlotK4V4:
+      return "attn::KvCoding::kSlotK4V4";
+    case attn::KvCoding::kSlotK3V4:
+      return "attn::KvCoding::kSlotK3V4";
+    case attn::KvCoding::kSlotK3V3:
+      return "attn::KvCoding::kSlotK3V3";
   }
   return "attn::KvCoding::kElements";
 }
@@ -177,6 +189,12 @@ std::string keys_name(const Choice& c) {
       return "int4";
     case attn::KvCoding::kNvfp4:
       return "nvfp4";
+    case attn::KvCoding::kSlotK8V4:
+    case attn::KvCoding::kSlotK4V4:
+    case attn::KvCoding::kSlotK3V4:
+    case attn::KvCoding::kSlotK3V3:
+      return fmt::format("slots k{}v{}", attn::slot_key_bits(c.params.kv.coding),
+                         attn::slot_value_bits(c.params.kv.coding));
   }
   return short_name(c.params.kv.element);
 }

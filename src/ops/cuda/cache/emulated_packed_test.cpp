@@ -2,6 +2,8 @@
 // threads: the kernels' own code, whose bytes must be those of the CPU operations.
 #include <doctest/doctest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -12,13 +14,17 @@
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 
 // Device code comes behind what stands in for CUDA's keywords.
+#include "kernels/attention/general_slots.cuh"
 #include "kernels/attention/general_tiles.cuh"
 #include "kernels/cache/write_cache_packed.cuh"
+#include "kernels/cache/write_cache_slots.cuh"
 #include "kernels/quantise/nvfp4.cuh"
 #include "kernels/quantise/rotate_heads.cuh"
 #include "ops/cuda/cache/packed_cache_cases_testing.h"
+#include "ops/cuda/cache/slot_cache_cases_testing.h"
 #include "ops/cuda/quantise/quantise_cases_testing.h"
 #include "ops/forwarding_ops.h"
 
@@ -127,7 +133,124 @@ void check_writes(attn::KvCoding coding, bool hnd) {
   check_same(run_packed_write(emulated, c), run_packed_write(*cpu, c));
 }
 
+template <attn::KvCoding kCoding, int kHead>
+struct SlotConfig {
+  static constexpr attn::Element kSource = attn::Element::kF32;
+  static constexpr int kWidth = kHead;
+  static constexpr int kKeyBits = attn::slot_key_bits(kCoding);
+  static constexpr int kValueBits = attn::slot_value_bits(kCoding);
+  static constexpr int kThreads = 64;
+};
+
+/// Writes of slots by emulated CTAs.
+template <attn::KvCoding kCoding, int kHead>
+class EmulatedSlotOps : public ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  void write_cache(const attn::CacheWriteParams& p) override {
+    const auto rows = static_cast<unsigned>(p.num_slots * p.num_kv_heads);
+    run_grid((rows + 1) / 2, 1, 64,
+             [&] { attn::write_cache_slots<SlotConfig<kCoding, kHead>>(p); });
+  }
+};
+
+template <attn::KvCoding kCoding, int kHead>
+void check_slot_writes(bool hnd) {
+  CAPTURE(kHead);
+  const std::unique_ptr<Ops> cpu = make_cpu_ops(1);
+  EmulatedSlotOps<kCoding, kHead> emulated(*cpu);
+  const SlotCase c{kCoding, Dtype::kF32, kHead, hnd};
+  check_same(run_slot_write(emulated, c), run_slot_write(*cpu, c));
+}
+
+/// A row of a tile of f32 that kernels/attention/general.cuh stages.
+struct StagedSlots {
+  static constexpr int kRows = 4;
+  static constexpr int kHead = 64;
+  static constexpr int kPitch = kHead * 4 + 16;
+  std::vector<unsigned char> keys = std::vector<unsigned char>(kRows * kPitch, 0xFF);
+  std::vector<unsigned char> values = keys;
+  float scales[kRows] = {};
+
+  static std::vector<float> row(const std::vector<unsigned char>& tile, int index) {
+    std::vector<float> numbers(kHead);
+    std::memcpy(numbers.data(), tile.data() + index * kPitch, kHead * sizeof(float));
+    return numbers;
+  }
+};
+
 }  // namespace
+
+TEST_CASE("writes of shared slots by emulated threads leave the bytes of the CPU operation") {
+  using enum attn::KvCoding;
+  check_slot_writes<kSlotK8V4, 128>(false);
+  check_slot_writes<kSlotK8V4, 80>(true);
+  check_slot_writes<kSlotK4V4, 64>(true);
+  check_slot_writes<kSlotK3V4, 32>(false);
+  check_slot_writes<kSlotK3V3, 128>(false);
+  check_slot_writes<kSlotK3V3, 512>(true);
+}
+
+TEST_CASE(
+    "the general kernel stages shared slots as what they mean, products with rotated queries") {
+  constexpr attn::KvCoding kCoding = attn::KvCoding::kSlotK3V4;
+  constexpr int kHead = StagedSlots::kHead;
+  constexpr int kKeyBytes = attn::slot_key_bytes(3, kHead);
+  constexpr int kSlot = attn::slot_bytes(3, 4, kHead);
+  const std::vector<float> centroids = key_centroids(SlotCodes{3, 4}, kHead);
+  std::mt19937 random(21);
+  std::vector<attn::u8> slots(2 * kSlot);
+  for (attn::u8& byte : slots) byte = static_cast<attn::u8>(random());
+  for (int i = 0; i < 2; ++i) {
+    attn::u8* const slot = slots.data() + i * kSlot;
+    attn::store_f16_bytes(2.5f, slot + kKeyBytes - 2);
+    attn::store_f16_bytes(0.25f, slot + kKeyBytes + kHead / 2);
+    attn::store_f16_bytes(-1.5f, slot + kKeyBytes + kHead / 2 + 2);
+  }
+  const attn::i64 offsets[StagedSlots::kRows] = {kSlot, -1, 0, -1};
+  StagedSlots staged;
+  std::vector<float> query(kHead);
+  for (float& x : query) x = static_cast<float>(random() % 33) / 16.0f - 1.0f;
+  std::vector<unsigned char> rotated(StagedSlots::kPitch);
+  std::memcpy(rotated.data(), query.data(), kHead * sizeof(float));
+  EmulatedCta cta(attn::kGeneralThreads, 16);
+  cta.run([&] {
+    attn::stage_slot_keys<kCoding, StagedSlots::kRows, kHead>(
+        slots.data(), offsets, centroids.data(), staged.scales, staged.keys.data(),
+        StagedSlots::kPitch);
+    attn::stage_slot_values<kCoding, StagedSlots::kRows, kHead>(
+        slots.data() + kKeyBytes, offsets, staged.values.data(), StagedSlots::kPitch);
+    attn::rotate_rows<1, kHead>(rotated.data(), StagedSlots::kPitch);
+  });
+  std::vector<float> turned(kHead);
+  std::memcpy(turned.data(), rotated.data(), kHead * sizeof(float));
+  for (const int row : {0, 2}) {
+    const attn::u8* const slot = slots.data() + offsets[row];
+    const std::vector<float> value = StagedSlots::row(staged.values, row);
+    const std::vector<float> of_tile = StagedSlots::row(staged.keys, row);
+    // The key by its definition: the centroids, of length 1, times the matrix of Hadamard.
+    double squares = 0;
+    double expected = 0;
+    double product = 0;
+    for (unsigned d = 0; d < kHead; ++d) {
+      const double centroid =
+          centroids[static_cast<std::size_t>(attn::packed_code(slot, 3, static_cast<int>(d)))];
+      squares += centroid * centroid;
+      for (unsigned column = 0; column < kHead; ++column) {
+        const bool is_negative = std::popcount(d & column) % 2 == 1;
+        expected += centroid * (is_negative ? -query[column] : query[column]);
+      }
+      product += static_cast<double>(turned[d]) * of_tile[d];
+      const int code = attn::packed_code(slot + kKeyBytes, 4, static_cast<int>(d));
+      CHECK(value[d] == static_cast<float>(code) * 0.25f - 1.5f);
+    }
+    expected *= 2.5 / std::sqrt(squares) / std::sqrt(static_cast<double>(kHead));
+    CHECK(product * staged.scales[row] == doctest::Approx(expected).epsilon(1e-5));
+  }
+  CHECK(StagedSlots::row(staged.keys, 1) == std::vector<float>(kHead, 0.0f));
+  CHECK(StagedSlots::row(staged.values, 3) == std::vector<float>(kHead, 0.0f));
+  CHECK(staged.scales[1] == 0.0f);
+}
 
 TEST_CASE("4-bit cache writes by emulated threads leave the bytes of the CPU operation") {
   check_writes<32>(attn::KvCoding::kInt4, false);

@@ -15,6 +15,7 @@ namespace {
 // CacheWriteParams::quantise
 constexpr int kPerTokenHead = 2;
 constexpr int kInt4 = 3;
+constexpr int kSlots = 5;
 
 /// Elements of a thread's load: its bytes and those of its store are aligned, both widths are
 /// multiples, and neither is more than 16 bytes except where a store of 16 bytes needs more loads.
@@ -224,10 +225,36 @@ void write_packed(Launcher& launcher, const attn::CacheWriteParams& p, int first
   cuda::launch(launcher, spec, shape, p, first_side);
 }
 
+/// Keys and values at once, a warp for both of a head. Cells are written byte by byte, as slots lie
+/// on even bytes only.
+void write_slots(Launcher& launcher, const attn::CacheWriteParams& p) {
+  if (p.head_size != p.v_head_size) {
+    fail(ErrorKind::kUnsupported, "write_cache of slots: head sizes {} and {} of key and value",
+         p.head_size, p.v_head_size);
+  }
+  const int key_bits = attn::slot_key_bits(p.coding);
+  const int value_bits = attn::slot_value_bits(p.coding);
+  KernelSpec spec;
+  spec.source = "cache/write_cache_slots.cuh";
+  spec.function = "attn::write_cache_slots";
+  spec.constants = {{"attn::Element kSource", spec_name(p.source_element)},
+                    {"int kWidth", std::to_string(p.head_size)},
+                    {"int kKeyBits", std::to_string(key_bits)},
+                    {"int kValueBits", std::to_string(value_bits)},
+                    {"int kThreads", std::to_string(kTokenHeadThreads)}};
+  spec.name = fmt::format("write_cache slots k{}v{} {} d{}", key_bits, value_bits,
+                          short_name(p.source_element), p.head_size);
+  LaunchShape shape;
+  shape.grid_x = ceil_quotient(p.num_slots * p.num_kv_heads, kTokenHeadThreads / 32);
+  shape.threads = kTokenHeadThreads;
+  cuda::launch(launcher, spec, shape, p);
+}
+
 }  // namespace
 
 void write_cache(Launcher& launcher, const attn::CacheWriteParams& params) {
   if (params.quantise < kPerTokenHead) return write_by_vectors(launcher, params);
+  if (params.quantise == kSlots) return write_slots(launcher, params);
   const auto write = params.quantise == kPerTokenHead ? write_token_heads : write_packed;
   if (params.head_size == params.v_head_size) {
     write(launcher, params, 0, 2);

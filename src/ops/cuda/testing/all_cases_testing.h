@@ -4,6 +4,7 @@
 #include "ops/cuda/attention/attend_general_cases_testing.h"
 #include "ops/cuda/attention/attend_tiles_cases_testing.h"
 #include "ops/cuda/cache/packed_cache_cases_testing.h"
+#include "ops/cuda/cache/slot_cache_cases_testing.h"
 #include "ops/cuda/indexer/indexer_cases_testing.h"
 
 namespace attnbench::cuda {
@@ -16,6 +17,7 @@ inline std::vector<OperationCase> all_operation_cases() {
   add_general_attend_cases(cases);
   add_tile_cases(cases);
   add_packed_cases(cases);
+  add_slot_cases(cases);
   add_indexer_cases(cases);
   return cases;
 }
