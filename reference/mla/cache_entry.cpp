@@ -221,6 +221,7 @@ StoredMlaCache store_mla_cache(const Tensor& kv_c, const Tensor& k_pe, KvCacheDt
     case KvScales::kTokenHead:
     case KvScales::kTokenHeadZero:
     case KvScales::kBlocks:
+    case KvScales::kSlot:
       break;
   }
   fail(ErrorKind::kInternal, "latents have no scale for each head");

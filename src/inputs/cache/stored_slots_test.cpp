@@ -21,7 +21,7 @@ Tensor vector_of(const std::vector<float>& values) {
   return Tensor::from_f32(values, {1, 1, static_cast<std::int64_t>(values.size())});
 }
 
-double relative_error(const Tensor& stored, const Tensor& source) {
+double slot_error(const Tensor& stored, const Tensor& source) {
   double error = 0;
   double norm = 0;
   for (std::int64_t i = 0; i < source.num_elements(); ++i) {
@@ -108,10 +108,10 @@ TEST_CASE("a key of zeros reads as zeros") {
 TEST_CASE("slots read back near what was stored, nearer with more bits, with the norm of the key") {
   const Tensor source = normal_vectors(20, 128);
   const auto key_error = [&](int bits) {
-    return relative_error(store_slot_keys(source, SlotCodes{bits, 4}).dequantized, source);
+    return slot_error(store_slot_keys(source, SlotCodes{bits, 4}).dequantized, source);
   };
   const auto value_error = [&](int bits) {
-    return relative_error(store_slot_values(source, SlotCodes{8, bits}).dequantized, source);
+    return slot_error(store_slot_values(source, SlotCodes{8, bits}).dequantized, source);
   };
   CHECK(key_error(8) < 0.04);
   CHECK(key_error(4) < 0.12);  // Max (1960): mean square 0.0095 of 16 levels, 0.0345 of 8

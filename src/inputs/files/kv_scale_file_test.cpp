@@ -9,17 +9,13 @@ namespace attnbench {
 namespace fs = std::filesystem;
 namespace {
 
-std::string complaint_about(const std::string& text) {
+std::string fault_of(const std::string& text) {
   try {
     parse_kv_scales(text, "s.json");
   } catch (const Error& error) {
     return error.full_message();
   }
   return "";
-}
-
-bool starts_with(const std::string& text, const std::string& prefix) {
-  return text.rfind(prefix, 0) == 0;
 }
 
 Problem problem_with(const fs::path& path) {
@@ -63,21 +59,19 @@ TEST_CASE("scales of a cache that are not finite and positive are refused with t
   for (const char* scale : {"0", "-1", "NaN", "Infinity", "1e300", "1e-60", "\"nan\"", "[1, 0]"}) {
     CAPTURE(scale);
     const std::string found =
-        complaint_about(std::string(R"({"lay": {"v_scale": 1, "k_scale": )") + scale + "}}");
-    CHECK(starts_with(found, "E-VALUE: KV-cache scale file s.json: k_scale of layer 'lay': "));
-    CHECK(starts_with(
-        complaint_about(std::string(R"({"lay": {"v_scale": 1, "k_scale": 1, "q_scale": )") +
-                        (scale[0] == '[' ? "0" : scale) + "}}"),
-        "E-VALUE: "));
+        fault_of(std::string(R"({"lay": {"v_scale": 1, "k_scale": )") + scale + "}}");
+    CHECK(found.starts_with("E-VALUE: KV-cache scale file s.json: k_scale of layer 'lay': "));
+    const std::string of_query =
+        fault_of(std::string(R"({"lay": {"v_scale": 1, "k_scale": 1, "q_scale": )") +
+                 (scale[0] == '[' ? "0" : scale) + "}}");
+    CHECK(of_query.starts_with("E-VALUE: "));
     if (scale[0] == '[') continue;
-    CHECK(starts_with(
-        complaint_about(
-            std::string(
-                R"({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"0": {"0": )") +
-            scale + "}}}}"),
-        "E-VALUE: "));
+    const std::string of_vllm = fault_of(
+        std::string(R"({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"0": {"0": )") +
+        scale + "}}}}");
+    CHECK(of_vllm.starts_with("E-VALUE: "));
   }
-  CHECK(starts_with(complaint_about("{}"), "E-VALUE: "));
+  CHECK(fault_of("{}").starts_with("E-VALUE: "));
 }
 
 TEST_CASE("what is no scale file of a cache is a matter of format") {
@@ -89,30 +83,30 @@ TEST_CASE("what is no scale file of a cache is a matter of format") {
         R"({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": []}})",
         R"({"kv_cache": {"dtype": "float8_e4m3fn", "scaling_factor": {"1": {"0": 1}}}})"}) {
     CAPTURE(text);
-    CHECK(starts_with(complaint_about(text), "E-FORMAT: "));
+    CHECK(fault_of(text).starts_with("E-FORMAT: "));
   }
   const std::string deep = std::string(R"({"a": {"k_scale": )") + std::string(100000, '[');
-  CHECK(starts_with(complaint_about(deep + std::string(100000, ']') + "}}"), "E-FORMAT: "));
+  CHECK(fault_of(deep + std::string(100000, ']') + "}}").starts_with("E-FORMAT: "));
 }
 
 TEST_CASE("a name that an object has twice is refused and named, with its place") {
   const std::string entry = R"({"k_scale": 1, "v_scale": 1})";
-  CHECK(complaint_about(R"({"a": )" + entry + R"(, "b": )" + entry + R"(, "a": )" + entry + "}") ==
+  CHECK(fault_of(R"({"a": )" + entry + R"(, "b": )" + entry + R"(, "a": )" + entry + "}") ==
         "E-FORMAT: KV-cache scale file s.json: duplicate name 'a'");
-  CHECK(complaint_about(R"({"layers": {"a": {"k_scale": 1, "k_scale": 2, "v_scale": 1}}})") ==
+  CHECK(fault_of(R"({"layers": {"a": {"k_scale": 1, "k_scale": 2, "v_scale": 1}}})") ==
         "E-FORMAT: KV-cache scale file s.json: duplicate name 'k_scale', in 'layers', 'a'");
-  CHECK(complaint_about(R"({"a": {"k_scale": 1e999, "v_scale": 1}})")
+  CHECK(fault_of(R"({"a": {"k_scale": 1e999, "v_scale": 1}})")
             .starts_with("E-VALUE: KV-cache scale file s.json, in 'a', 'k_scale': "));
-  CHECK(complaint_about(R"({"a": )" + entry + R"(, "b": )" + entry + "}").empty());
+  CHECK(fault_of(R"({"a": )" + entry + R"(, "b": )" + entry + "}").empty());
 }
 
 TEST_CASE("a file of names without end is refused in time") {
   std::string text = "{";
   for (int i = 0; i < 400'000; ++i) text += "\"" + std::to_string(i) + "\": 0, ";
-  CHECK(complaint_about(text + "\"end\": 0}") ==
+  CHECK(fault_of(text + "\"end\": 0}") ==
         "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
   const std::string object = text.substr(0, text.find("\"20000\"")) + "\"end\": 0}";
-  CHECK(complaint_about("{\"a\": " + object + ", \"b\": " + object + ", \"c\": " + object + "}") ==
+  CHECK(fault_of("{\"a\": " + object + ", \"b\": " + object + ", \"c\": " + object + "}") ==
         "E-FORMAT: KV-cache scale file s.json: expected at most 50000 names");
 }
 
