@@ -63,12 +63,12 @@ __device__ __forceinline__ ValueSteps value_codes(const float (&values)[kCount],
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     if (lane * kCount + i >= kWidth) continue;
-    least = fminf(least, values[i]);
+    least = least_of(least, values[i]);
     most = fmaxf(most, values[i]);
   }
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) {
-    least = fminf(least, __shfl_xor_sync(0xFFFFFFFFu, least, step));
+    least = least_of(least, __shfl_xor_sync(0xFFFFFFFFu, least, step));
     most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
   }
   const float step = value_step(least, most, kBits);

@@ -21,7 +21,7 @@ ATTN_FN constexpr int slot_key_bytes(int bits, int width) {
   return bits == 8 ? width : code_bytes(bits, width) + 2;
 }
 ATTN_FN constexpr int slot_value_bytes(int bits, int width) { return code_bytes(bits, width) + 4; }
-/// Of the whole slot, rounded up to an even number: the byte of padding is never written.
+/// Of the whole slot. Upstream rounds it up to an even number, which it is for every head size taken.
 ATTN_FN constexpr int slot_bytes(int key_bits, int value_bits, int width) {
   return (slot_key_bytes(key_bits, width) + slot_value_bytes(value_bits, width) + 1) / 2 * 2;
 }
@@ -58,6 +58,11 @@ ATTN_FN int centroid_index(float y, const float* centroids, int bits) {
     if (y >= (centroids[i] + centroids[i + 1]) / 2.0f) index = i + 1;
   }
   return index;
+}
+
+/// The lesser of two values, of which -0 is less than 0; a value that is NaN is passed over.
+ATTN_FN float least_of(float least, float x) {
+  return x < least || (x == least && float_bits(x) >> 31 != 0) ? x : least;
 }
 
 /// Step of the values of a vector between `least` and `most`, before it is rounded to f16. Why a

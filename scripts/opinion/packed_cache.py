@@ -255,6 +255,9 @@ def quantise_slot_value(x, kind):
     bits = SLOTS[kind][1]
     last = np.float32(2**bits - 1)
     least, most = x.min(axis=-1), x.max(axis=-1)
+    # Of zeros of both signs the negative one is the least.
+    negative_zero = ((x == 0) & np.signbit(x)).any(axis=-1)
+    least = np.where((least == 0) & negative_zero, np.float32(-0.0), least)
     step = np.maximum((most - least) * (np.float32(1) / last), np.float32(1e-8))
     steps = (x - least[..., None]) / step[..., None] + np.float32(0.5)
     codes = np.clip(np.floor(steps), 0, last).astype(np.int64)

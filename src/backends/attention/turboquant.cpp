@@ -31,7 +31,8 @@ Capability turboquant_capability() {
   return c;
 }
 
-/// Only decodes of one token each are cut into parts; speculative tokens are none to upstream.
+/// Decodes are cut into parts where all requests are decodes of one token; speculative tokens are
+/// none to upstream. It cuts those of mixed steps and short continuations too (semantics §13.2).
 bool is_pure_decode(const Problem& problem) {
   return std::ranges::all_of(problem.batch,
                              [](const Request& request) { return request.query_len <= 1; });

@@ -1,7 +1,7 @@
 // Apart from the kernels and the CPU operations, which are judged by this: the signs come from the
-// generator itself and not from the table, and only the rounding of a single value to e4m3 or e2m1
-// is shared. The arithmetic is float32, one operation after the other in the order of §5.6 and
-// §5.7; only the way back is float64, since what a cache means has no rounding of its own.
+// generator itself and not from the table, and only the rounding of a single value to e4m3, e2m1
+// or f16 and the centroids are shared. The arithmetic is float32, one operation after the other in
+// the order of §5.6 to §5.8; only the way back is float64, since what a cache means has no rounding of its own.
 #include "inputs/cache/stored_packed.h"
 
 #include <algorithm>
@@ -329,7 +329,7 @@ PackedVectors store_slot_values(const Tensor& source, const SlotCodes& slot) {
         float least = std::numeric_limits<float>::infinity();
         float most = -least;
         for (const float x : values) {
-          if (x < least) least = x;
+          if (x < least || (x == least && std::signbit(x))) least = x;  // -0 before 0, as upstream
           if (x > most) most = x;
         }
         // Why a product: upstream's compiler multiplies by the rounded reciprocal (§5.5).

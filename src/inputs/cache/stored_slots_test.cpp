@@ -69,6 +69,16 @@ TEST_CASE("equal values have a step that f16 has no number for, and read as the 
   CHECK(stored.dequantized.at(3) == 1.5f);
 }
 
+TEST_CASE("a least value of zero is negative where one of the zeros is, wherever it stands") {
+  for (const int place : {0, 1, 7}) {
+    std::vector<float> values{0, 0, 1, 2, 15, 3, 4, 0};
+    values[place] = -0.0f;
+    const std::vector<int> bytes = bytes_of(
+        store_slot_values(vector_of(values), SlotCodes{.key_bits = 8, .value_bits = 4}));
+    CHECK(std::vector<int>(bytes.end() - 2, bytes.end()) == std::vector<int>{0x00, 0x80});
+  }
+}
+
 TEST_CASE("keys of 8 bits are e4m3 without a scale, saturated") {
   const PackedVectors stored =
       store_slot_keys(vector_of({1, -2, 0.5f, 448, 1000, -0.0f, 1.0625f, 0}),

@@ -59,7 +59,7 @@ void encode_slot_value(const float* values, int width, int bits, attn::u8* to) {
   float least = std::numeric_limits<float>::infinity();
   float most = -least;
   for (int d = 0; d < width; ++d) {
-    least = std::fmin(least, values[d]);
+    least = attn::least_of(least, values[d]);
     most = std::fmax(most, values[d]);
   }
   const float step = attn::value_step(least, most, bits);

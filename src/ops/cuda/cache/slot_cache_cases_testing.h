@@ -54,7 +54,11 @@ inline std::vector<Tensor> run_slot_write(Ops& ops, const SlotCase& c) {
   p.source_element = element_of(c.dtype);
   p.cache_element = attn::Element::kU8;
   p.key = memory.upload(drawn(c.dtype, {kTokens + 1, row}, 1, false));
-  p.value = memory.upload(drawn(c.dtype, {kTokens + 1, row}, 2, false));
+  Tensor values = drawn(c.dtype, {kTokens + 1, row}, 2, false);
+  // A least value that is a zero: among zeros of both signs it is the negative one.
+  for (int d = 0; d < c.head_size; ++d) values.set(d, static_cast<float>(d % 7));
+  values.set(c.head_size / 2 / 7 * 7, -0.0f);
+  p.value = memory.upload(values);
   p.key_token_stride = p.value_token_stride = row;
   auto* cache = static_cast<unsigned char*>(
       memory.result(poisoned(Dtype::kU8, {pages.kBlocks, pages.block_stride})));
