@@ -21,7 +21,8 @@ ATTN_FN constexpr int slot_key_bytes(int bits, int width) {
   return bits == 8 ? width : code_bytes(bits, width) + 2;
 }
 ATTN_FN constexpr int slot_value_bytes(int bits, int width) { return code_bytes(bits, width) + 4; }
-/// Of the whole slot. Upstream rounds it up to an even number, which it is for every head size taken.
+/// Of the whole slot. Upstream rounds it up to an even number, which it is for every head size
+/// taken.
 ATTN_FN constexpr int slot_bytes(int key_bits, int value_bits, int width) {
   return (slot_key_bytes(key_bits, width) + slot_value_bytes(value_bits, width) + 1) / 2 * 2;
 }

@@ -171,7 +171,7 @@ TEST_CASE("codes and scales of nvfp4 planes cover the plane, each byte once") {
   CHECK(error_of([&] { make(kFa, 64); }) == "E-CONFIG");
 }
 
-TEST_CASE("slots that keys and values share cover a block, each byte once but for the padding") {
+TEST_CASE("slots that keys and values share have one plane, and the value behind the key") {
   for (const auto order : {kNhd, kHnd}) {
     const KvLayout l =
         make_kv_layout(kTr, order, kBlocks, kBlockSize, kKvHeads, 64, KvCacheDtype::kTurbo3Bit);

@@ -41,7 +41,7 @@ struct Capability {
   bool static_fp8_output = false;
   bool num_splits = false;  // splits of keys that can be asked for
   bool encoder_soft_cap_and_alibi = false;
-  /// Upstream's class, which its refusal of fused output quantisation names.
+  /// Upstream's class, named where fused output quantisation is refused.
   std::string implementation = "FlashAttentionImpl";
 };
 

@@ -60,7 +60,9 @@ class OpRefusals : private Refusals {
     int8_with_fp8_cache(has_tensor_scales(cache.dtype));
     int8_with_dcp();
     add_if(op_ == OpKind::kRopeAndCache && inner_scales,
-           "fused rope+kvcache with per-token-head quantization");
+           "fused rope+kvcache with " + (shares_slots(cache.dtype)
+                                             ? std::string(to_string(cache.dtype))
+                                             : "per-token-head quantization"));
     stored_head_size();
     v_head_size(op_ == OpKind::kReshapeAndCache);
   }

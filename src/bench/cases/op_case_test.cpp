@@ -184,6 +184,8 @@ TEST_CASE("refusals of operations are in the words of semantics 13") {
   fused.op.cache_layout = OpCacheLayout::kTr;
   fused.kv_cache.dtype = KvCacheDtype::kInt8PerTokenHead;
   CHECK(reasons(fused) == List{"fused rope+kvcache with per-token-head quantization"});
+  fused.kv_cache.dtype = KvCacheDtype::kTurboK8V4;
+  CHECK(reasons(fused) == List{"fused rope+kvcache with turboquant_k8v4"});
   Problem write = op_problem(OpKind::kReshapeAndCache);
   write.op.cache_layout = OpCacheLayout::kFa;
   CHECK(reasons(write).empty());

@@ -1,7 +1,8 @@
 // Apart from the kernels and the CPU operations, which are judged by this: the signs come from the
 // generator itself and not from the table, and only the rounding of a single value to e4m3, e2m1
 // or f16 and the centroids are shared. The arithmetic is float32, one operation after the other in
-// the order of §5.6 to §5.8; only the way back is float64, since what a cache means has no rounding of its own.
+// the order of §5.6 to §5.8; only the way back is float64, since what a cache means has no rounding
+// of its own.
 #include "inputs/cache/stored_packed.h"
 
 #include <algorithm>

@@ -28,9 +28,9 @@ Tensor read_rotated_query(const Tensor& query);
 /// `scale` [1] or [Hk]: k_scale or v_scale, > 0. D a multiple of 16.
 PackedVectors store_nvfp4(const Tensor& source, const std::vector<float>& scale);
 
-/// The key's part of slots that a value shares (semantics §5.8): u8 [S, Hk, bytes of a key], e4m3 or
-/// indices of centroids with the norm behind them; no scales. D is a multiple of 8, and a power of
-/// two where keys are rotated; those are rotated back in float64.
+/// The key's part of slots that a value shares (semantics §5.8): u8 [S, Hk, bytes of a key], e4m3
+/// or indices of centroids with the norm behind them; no scales. D is a multiple of 8, and a power
+/// of two where keys are rotated; those are rotated back in float64.
 PackedVectors store_slot_keys(const Tensor& source, const SlotCodes& slot);
 
 /// The value's part: u8 [S, Hk, bytes of a value], codes with step and least value as f16 behind

@@ -73,8 +73,8 @@ TEST_CASE("a least value of zero is negative where one of the zeros is, wherever
   for (const int place : {0, 1, 7}) {
     std::vector<float> values{0, 0, 1, 2, 15, 3, 4, 0};
     values[place] = -0.0f;
-    const std::vector<int> bytes = bytes_of(
-        store_slot_values(vector_of(values), SlotCodes{.key_bits = 8, .value_bits = 4}));
+    const std::vector<int> bytes =
+        bytes_of(store_slot_values(vector_of(values), SlotCodes{.key_bits = 8, .value_bits = 4}));
     CHECK(std::vector<int>(bytes.end() - 2, bytes.end()) == std::vector<int>{0x00, 0x80});
   }
 }
