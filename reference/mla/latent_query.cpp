@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -49,6 +51,11 @@ void load_part(const Tensor& part, std::int64_t row, float* values) {
   load_floats(part.dtype(), part.bytes() + row * row_bytes, width, values);
 }
 
+/// The code of a sum that is rounded to `dtype` first.
+std::uint8_t code_of_sum(double sum, Dtype dtype, float factor) {
+  return rn_e4m3(scaled_by(round_to(dtype, static_cast<float>(sum)), factor));
+}
+
 }  // namespace
 
 Tensor project_mla_query(const Tensor& query, const Tensor& w_uk, std::int64_t num_tokens,
@@ -91,6 +98,57 @@ MlaLatentQuery quantise_latent_query(const Tensor& query, const Tensor& w_uk,
     for (std::int64_t i = begin; i < end; ++i) values[i] *= q_scale;
   });
   return result;
+}
+
+std::vector<MlaOtherCode> other_mla_codes(const Tensor& query, const Tensor& w_uk,
+                                          const MlaLatentQuery& given, float q_scale,
+                                          std::span<const std::int32_t> rows,
+                                          std::span<const int> heads, std::size_t most) {
+  check_arguments(query, w_uk, rows.empty() ? 0 : *std::max_element(rows.begin(), rows.end()) + 1);
+  check_scale(q_scale, "q_scale");
+  constexpr double kLeastShare = 1e-6;
+  const std::int64_t num_heads = w_uk.dim(0);
+  const std::int64_t nope = w_uk.dim(1);
+  const std::int64_t latent = w_uk.dim(2);
+  const float factor = 1.0f / q_scale;
+  std::vector<MlaOtherCode> all;
+  for (const int head : heads) {
+    const std::vector<float> weights = load_row(w_uk, head * nope * latent, nope * latent);
+    for (const std::int32_t token : rows) {
+      const std::int64_t row = token * num_heads + head;
+      const std::vector<float> values = load_row(query, row * query.dim(2), nope);
+      const std::uint8_t* const codes = given.codes.data<std::uint8_t>() + row * given.codes.dim(2);
+      std::vector<MlaOtherCode> of_row;
+      for (std::int64_t column = 0; column < latent; ++column) {
+        double sum = 0;
+        double magnitude = 0;
+        for (std::size_t p = 0; p < values.size(); ++p) {
+          const double product =
+              static_cast<double>(values[p]) *
+              weights[p * static_cast<std::size_t>(latent) + static_cast<std::size_t>(column)];
+          sum += product;
+          magnitude += std::abs(product);
+        }
+        const double bound = 2 * static_cast<double>(nope) * std::ldexp(magnitude, -24);
+        for (const double side : {-bound, bound}) {
+          const auto other_at = [&](double share) {
+            const std::uint8_t code = code_of_sum(sum + share * side, query.dtype(), factor);
+            return code == codes[column] ? std::nullopt : std::optional(code);
+          };
+          if (!other_at(1)) continue;
+          double share = 1;
+          while (share > kLeastShare && other_at(share / 2)) share /= 2;
+          of_row.push_back({token, head, column, e4m3_value(*other_at(share)) * q_scale, share});
+        }
+      }
+      std::stable_sort(of_row.begin(), of_row.end(), [](const auto& a, const auto& b) {
+        return a.needed_error < b.needed_error;
+      });
+      of_row.resize(std::min(of_row.size(), most));
+      all.insert(all.end(), of_row.begin(), of_row.end());
+    }
+  }
+  return all;
 }
 
 MlaQuantisedQuery quantise_mla_query(const Tensor& ql_nope, const Tensor& q_pe, float q_scale) {

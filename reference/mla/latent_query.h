@@ -7,6 +7,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "core/tensor.h"
 
@@ -29,6 +31,24 @@ struct MlaLatentQuery {
 /// scale.
 MlaLatentQuery quantise_latent_query(const Tensor& query, const Tensor& w_uk,
                                      std::int64_t num_tokens, float q_scale, int num_threads = 0);
+
+/// An element of the quantised query whose code depends on the order of the projection's sum.
+struct MlaOtherCode {
+  std::int32_t token = 0;
+  int head = 0;
+  std::int64_t column = 0;  // of the latent part
+  float dequantized = 0;    // of the code that is not in MlaLatentQuery::codes
+  double needed_error = 1;  // of the sum, as a share of its bound: from here on the code is another
+};
+
+/// Of every row and head at most `most`, those that need the least error first: elements whose
+/// exact sum, off by as much as any order of P sums in f32 may be (2 * P units of 2^-24 of the sum
+/// of the products' magnitudes), is rounded to another code. Arguments and errors as
+/// quantise_latent_query, whose result is `given`.
+std::vector<MlaOtherCode> other_mla_codes(const Tensor& query, const Tensor& w_uk,
+                                          const MlaLatentQuery& given, float q_scale,
+                                          std::span<const std::int32_t> rows,
+                                          std::span<const int> heads, std::size_t most);
 
 // The fp8 query of MLA decode (semantics §8.7 step 2).
 

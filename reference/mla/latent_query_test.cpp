@@ -1,5 +1,8 @@
 #include "reference/mla/latent_query.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "reference/ops/test_support.h"
 #include "reference/quantise/number_formats.h"
 
@@ -65,6 +68,69 @@ TEST_CASE("the MLA query refuses parts that do not fit and bad scales") {
   CHECK(quantise(Tensor(Dtype::kBF16, {2, 3, 4}), 0.0f) == ErrorKind::kValue);
   CHECK(quantise_mla_query(Tensor(Dtype::kBF16, {0, 3, 8}), Tensor(Dtype::kBF16, {0, 3, 4}), 1.0f)
             .codes.num_elements() == 0);
+}
+
+TEST_CASE("codes that another order of the projection's sum gives are known beforehand") {
+  constexpr std::int64_t kTokens = 200, kHeads = 2, kNope = 64, kLatent = 96, kRope = 4;
+  std::vector<float> values = noise(kTokens * kHeads * (kNope + kRope), 5);
+  std::vector<float> weights = noise(kHeads * kNope * kLatent, 6);
+  // Two large products cancel: what the sum loses between them depends on its order.
+  for (std::size_t row = 0; row < kTokens * kHeads; ++row) {
+    values[row * (kNope + kRope)] = 300.1f;
+    values[row * (kNope + kRope) + kNope - 1] = -300.1f;
+  }
+  for (std::size_t head = 0; head < kHeads; ++head) {
+    const auto first = weights.begin() + static_cast<std::ptrdiff_t>(head * kNope * kLatent);
+    std::copy_n(first, kLatent, first + (kNope - 1) * kLatent);
+  }
+  const Tensor query = tensor_of(values, {kTokens, kHeads, kNope + kRope}, Dtype::kF32);
+  const Tensor w_uk = tensor_of(weights, {kHeads, kNope, kLatent}, Dtype::kF32);
+  const float scale = 0.05f;
+  const MlaLatentQuery given = quantise_latent_query(query, w_uk, kTokens, scale, 1);
+  std::vector<std::int32_t> rows(kTokens);
+  for (std::int32_t i = 0; i < kTokens; ++i) rows[static_cast<std::size_t>(i)] = i;
+  const std::vector<int> heads{0, 1};
+  const std::vector<MlaOtherCode> others =
+      other_mla_codes(query, w_uk, given, scale, rows, heads, kLatent);
+  const auto find = [&](std::int64_t token, std::int64_t head, std::int64_t column) {
+    return std::find_if(others.begin(), others.end(), [&](const MlaOtherCode& other) {
+      return other.token == token && other.head == head && other.column == column;
+    });
+  };
+  int differing = 0;
+  for (std::int64_t token = 0; token < kTokens; ++token) {
+    for (std::int64_t head = 0; head < kHeads; ++head) {
+      for (std::int64_t column = 0; column < kLatent; ++column) {
+        float sum = 0;  // downwards
+        for (std::int64_t p = kNope - 1; p >= 0; --p) {
+          sum += query.at((token * kHeads + head) * (kNope + kRope) + p) *
+                 w_uk.at((head * kNope + p) * kLatent + column);
+        }
+        const std::int64_t place = (token * kHeads + head) * (kLatent + kRope) + column;
+        const std::uint8_t code = rn_e4m3(scaled_by(round_to(Dtype::kF32, sum), 1.0f / scale));
+        if (code == given.codes.data<std::uint8_t>()[place]) continue;
+        ++differing;
+        const auto other = find(token, head, column);
+        REQUIRE(other != others.end());
+        CHECK(other->dequantized == e4m3_value(code) * scale);
+      }
+    }
+  }
+  CHECK(differing > 0);
+  // They are the exception even here, and a neighbour of the code that is given.
+  CHECK(others.size() < kTokens * kHeads * kLatent / 8);
+  for (const MlaOtherCode& other : others) {
+    const float here = given.dequantized.at(
+        (other.token * kHeads + other.head) * (kLatent + kRope) + other.column);
+    CHECK(other.dequantized != here);
+    CHECK(std::abs(other.dequantized - here) <= std::max(std::abs(here) / 7, scale / 256));
+    CHECK(other.needed_error <= 1);
+  }
+  const std::vector<MlaOtherCode> few = other_mla_codes(query, w_uk, given, scale, rows, heads, 1);
+  CHECK(few.size() < others.size());
+  for (std::size_t i = 1; i < few.size(); ++i) {
+    CHECK((few[i].token != few[i - 1].token || few[i].head != few[i - 1].head));
+  }
 }
 
 }  // namespace attnbench

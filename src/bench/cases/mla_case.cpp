@@ -235,6 +235,12 @@ class MlaCaseRun final : public CaseRun {
                                const std::vector<int>& heads) {
       return values.emulate_as_run(key, rule, rows, heads);
     };
+    if (key.quantised_query) {
+      trial.other_codes = [&](const std::vector<std::int32_t>& rows,
+                              const std::vector<int>& heads) {
+        return values.other_codes(key, rule, rows, heads);
+      };
+    }
     std::optional<Judgement> judgement = judge_screened(
         trial, table ? &*table : nullptr, [&](const std::vector<std::int32_t>& rows) {
           return values.yardsticks(key, rule, unquantised, rows);
@@ -255,6 +261,13 @@ class MlaCaseRun final : public CaseRun {
     ways.screen = [&](int rank, const ScreenedOutput& part) {
       return values.screen_rank(key, rank, part);
     };
+    if (key.quantised_query) {
+      ways.other_codes = [&](int rank) -> OtherCodes {
+        return [&, rank](const std::vector<std::int32_t>& rows, const std::vector<int>& heads) {
+          return values.rank_other_codes(key, rank, rule, rows, heads);
+        };
+      };
+    }
     const bool done = judge_ranks(values.problem(), output, ways, *judgement);
     if (!done) return std::nullopt;
     return judgement;

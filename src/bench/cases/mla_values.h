@@ -189,6 +189,40 @@ class MlaValues {
                                                 const std::vector<int>& heads) {
     return emulate_mla_prefills(sources(key), rule, of, heads, options_);
   }
+  /// As OtherCodes: of the decodes among `of`, whose query is quantised after its projection.
+  std::optional<std::vector<OwnedYardsticks>> other_codes(const MlaReferenceKey& key,
+                                                          const EmulationRule& rule,
+                                                          const std::vector<std::int32_t>& of,
+                                                          const std::vector<int>& heads) {
+    return by_other_codes(key, of, heads,
+                          [&](const MlaReferenceInputs& source,
+                              const std::vector<std::int32_t>& rows, OwnedYardsticks& result) {
+                            MlaReferenceOptions options;
+                            options.reference = options_;
+                            auto exact = mla_reference(source, rows, options);
+                            auto emulated = emulate_mla(source, rule, rows, options_);
+                            if (!exact || !emulated) return false;
+                            result = {*std::move(exact), *std::move(emulated), std::nullopt};
+                            return true;
+                          });
+  }
+  /// The same of what a rank computes.
+  std::optional<std::vector<OwnedYardsticks>> rank_other_codes(const MlaReferenceKey& key, int rank,
+                                                               const EmulationRule& rule,
+                                                               const std::vector<std::int32_t>& of,
+                                                               const std::vector<int>& heads) {
+    const DcpGroup group = DcpGroup::of(problem_);
+    return by_other_codes(key, of, heads,
+                          [&](const MlaReferenceInputs& source,
+                              const std::vector<std::int32_t>& rows, OwnedYardsticks& result) {
+                            auto exact = mla_rank_partial(source, rows, group, rank, options_);
+                            auto emulated =
+                                emulate_mla_rank(source, rule, rows, group, rank, options_);
+                            if (!exact || !emulated) return false;
+                            result = {*std::move(exact), *std::move(emulated), std::nullopt};
+                            return true;
+                          });
+  }
   std::optional<ScreenTable> screen(const MlaReferenceKey& key, const ScreenedOutput& output) {
     Screening::Ways ways;
     const MlaReferenceInputs source = sources(key);
@@ -243,6 +277,49 @@ class MlaValues {
   }
 
  private:
+  /// compute(inputs, rows, result) for every choice among the elements of the query whose code
+  /// depends on the order of sums, at most three of a row and head; false stops.
+  template <typename Compute>
+  std::optional<std::vector<OwnedYardsticks>> by_other_codes(const MlaReferenceKey& key,
+                                                             const std::vector<std::int32_t>& of,
+                                                             const std::vector<int>& heads,
+                                                             const Compute& compute) {
+    constexpr std::size_t kMostElements = 3;
+    std::vector<OwnedYardsticks> results;
+    std::vector<std::int32_t> rows;
+    for (const std::int32_t row : of) {
+      if (row < key.num_decode_tokens) rows.push_back(row);
+    }
+    if (!key.quantised_query || rows.empty()) return results;
+    const MlaLatentQuery& given = latent_query(key.num_decode_tokens);
+    const std::vector<MlaOtherCode> elements =
+        other_mla_codes(inputs().query, w_uk(), given,
+                        static_cast<float>(problem_.kv_cache.q_scale), rows, heads, kMostElements);
+    MlaReferenceInputs source = sources(key);
+    // Bit i of a choice is the i-th element of every row and head.
+    for (unsigned choice = 1; choice < 1u << kMostElements; ++choice) {
+      Tensor query = given.dequantized;
+      bool is_another = false;
+      std::size_t i = 0;
+      for (std::size_t at = 0; at < elements.size(); ++at) {
+        const MlaOtherCode& element = elements[at];
+        const bool is_first = at == 0 || elements[at - 1].token != element.token ||
+                              elements[at - 1].head != element.head;
+        i = is_first ? 0 : i + 1;
+        if ((choice >> i & 1u) == 0) continue;
+        is_another = true;
+        query.set((element.token * query.dim(1) + element.head) * query.dim(2) + element.column,
+                  element.dequantized);
+      }
+      if (!is_another) continue;
+      source.latent_query = &query;
+      OwnedYardsticks result;
+      if (!compute(source, rows, result)) return std::nullopt;
+      results.push_back(std::move(result));
+    }
+    return results;
+  }
+
   /// The reference dequantises and splits a quantised kv_b_proj by itself; null without one.
   const MlaWeights* own_weights() {
     const MlaInputs& in = inputs();

@@ -143,6 +143,37 @@ TEST_CASE("e4m3 latents and queries of MLA are known as codes, of decodes and of
   CHECK(differing_rows() == Rows{2, 3, 4, 5, 6, 7});
 }
 
+TEST_CASE("decodes of quantised queries have references by the codes of other orders of sums") {
+  Problem problem = example_problem();
+  problem.batch = {{1, 20}, {1, 7}, {3, 9}};
+  problem.kv_cache.dtype = KvCacheDtype::kFp8;
+  MlaReferenceKey key = decode_key();
+  key.stored = KvCacheDtype::kFp8E4M3;
+  const EmulationRule rule{Dtype::kBF16, Dtype::kBF16};
+  const std::vector<std::int32_t> rows{0, 1, 2};
+  const std::vector<int> heads{0, 1};
+  std::size_t found = 0;
+  for (int seed = 0; seed < 40; ++seed) {
+    problem.inputs.seed = seed;
+    MlaValues mla(problem, {1, {}});
+    key.quantised_query = false;
+    REQUIRE(mla.other_codes(key, rule, rows, heads)->empty());
+    key.quantised_query = true;
+    const auto others = mla.other_codes(key, rule, rows, heads);
+    const auto of_rank = mla.rank_other_codes(key, 0, rule, rows, heads);
+    REQUIRE(of_rank->size() == others->size());
+    const ReferenceOutput reference = mla.yardsticks(key, rule, std::nullopt, {0, 1})->reference;
+    for (const OwnedYardsticks& other : *others) {
+      CHECK(other.reference.rows == std::vector<std::int32_t>{0, 1});
+      CHECK(other.reference.output != reference.output);
+      CHECK(other.reference.lse != reference.lse);
+      CHECK(other.emulation.rows == other.reference.rows);
+    }
+    found += others->size();
+  }
+  CHECK(found > 0);
+}
+
 TEST_CASE("an output is judged by the row of fp8 queries when there is one") {
   Problem problem = example_problem();
   problem.kv_cache.dtype = KvCacheDtype::kFp8;

@@ -68,8 +68,10 @@ std::optional<Judgement> judge_rank(const Problem& problem, const Tensor& output
   const RowSample sample{yardsticks.reference->rows, yardsticks.reference->rows};
   std::optional<ScreenTable> table;
   if (ways.screen) table = ways.screen(rank, {&part.output});
+  ScreenedTrial trial{parts, numerics, part, sample, yardsticks};
+  if (ways.other_codes) trial.other_codes = ways.other_codes(rank);
   return judge_screened(
-      {parts, numerics, part, sample, yardsticks}, table ? &*table : nullptr,
+      trial, table ? &*table : nullptr,
       [&](const std::vector<std::int32_t>& rows) { return ways.of_rows(rank, rows); });
 }
 

@@ -51,6 +51,8 @@ struct RankWays {
       of_rows;
   /// Every row of the part on the device; empty, or nothing, where it cannot.
   std::function<std::optional<ScreenTable>(int rank, const ScreenedOutput& output)> screen;
+  /// ScreenedTrial::other_codes of a rank; nothing is asked where it is empty.
+  std::function<OtherCodes(int rank)> other_codes = {};
 };
 
 /// All ranks of an output; errors and reasons go to `judgement`. Parts are rank_output f32

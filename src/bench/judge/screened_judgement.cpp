@@ -25,6 +25,7 @@ constexpr double kRecheckFlops = 20e9;
 constexpr std::size_t kLeastRechecked = 8;
 constexpr std::size_t kMostRechecked = 64;
 constexpr std::size_t kMostEmulatedAgain = 256;
+constexpr std::size_t kMostOtherCodes = 16;
 
 ScreenedOutput output_of(const ScreenedTrial& trial) {
   return screened_output(trial.problem, trial.output.output);
@@ -355,23 +356,94 @@ void replace(const ReferenceOutput& part, const std::vector<int>& heads,
   }
 }
 
-/// judge(); what is outside of limits by an emulation in another form than the kernel's is judged
-/// by the kernel's own. The errors of two forms are as large on average, but those of a row are
-/// independent: where one key has most of the weight, the ratio of the two has no bound.
-std::optional<Judgement> judge_closely(const ScreenedTrial& trial, const Yardsticks& yardsticks) {
-  Judgement judgement = judge(trial.problem, trial.numerics, trial.output, yardsticks);
-  if (judgement.reasons.empty() || !trial.emulate_as_run) return judgement;
+/// Overwrites a head of a row, both of which `part` has as well, by what it is there.
+void take_head(const ReferenceOutput& part, std::int32_t row, int head, ReferenceOutput& whole) {
+  const std::size_t from = *place_of(part.rows, row);
+  const std::size_t to = *place_of(whole.rows, row);
+  const auto h = static_cast<std::size_t>(head);
+  const auto heads = static_cast<std::size_t>(whole.num_heads);
+  const auto width = static_cast<std::size_t>(whole.v_head_size);
+  std::copy_n(part.output.begin() + static_cast<std::ptrdiff_t>((from * heads + h) * width), width,
+              whole.output.begin() + static_cast<std::ptrdiff_t>((to * heads + h) * width));
+  for (const auto values :
+       {&ReferenceOutput::row_size, &ReferenceOutput::output_loss, &ReferenceOutput::lse_loss}) {
+    if ((whole.*values).empty()) continue;
+    (whole.*values)[to * heads + h] = (part.*values)[from * heads + h];
+  }
+  whole.lse[h * whole.rows.size() + to] = part.lse[h * part.rows.size() + from];
+}
+
+/// How far an output is from what is expected of a head of a row.
+double distance(const Tensor& output, const ReferenceOutput& expected, std::int32_t row, int head) {
+  const std::int64_t width = expected.v_head_size;
+  const auto place = static_cast<std::int64_t>(*place_of(expected.rows, row));
+  double square = 0;
+  for (std::int64_t v = 0; v < width; ++v) {
+    const double error =
+        output.at((row * expected.num_heads + head) * width + v) -
+        expected.output[static_cast<std::size_t>((place * expected.num_heads + head) * width + v)];
+    square += error * error;
+  }
+  return square;
+}
+
+/// Judges once more, a head of a row that is outside by the codes whose output is closest to its
+/// own.
+std::optional<Judgement> judge_by_other_codes(const ScreenedTrial& trial,
+                                              const Yardsticks& yardsticks,
+                                              const Judgement& judgement) {
   const OutsideRows outside = outside_rows(trial.problem, trial.numerics, trial.output, yardsticks);
-  // More are no accident, and expanding their keys takes its time.
-  if (outside.rows.empty() || outside.rows.size() > kMostEmulatedAgain) return judgement;
-  const std::optional<ReferenceOutput> as_run = trial.emulate_as_run(outside.rows, outside.heads);
-  if (!as_run) return std::nullopt;
-  if (as_run->rows.empty()) return judgement;
+  if (outside.rows.empty() || outside.rows.size() > kMostOtherCodes) return judgement;
+  const auto others = trial.other_codes(outside.rows, outside.heads);
+  if (!others) return std::nullopt;
+  ReferenceOutput reference = *yardsticks.reference;
   ReferenceOutput emulation = *yardsticks.emulation;
-  replace(*as_run, outside.heads, *yardsticks.reference, emulation);
+  for (const std::int32_t row : outside.rows) {
+    for (const int head : outside.heads) {
+      const OwnedYardsticks* closest = nullptr;
+      double least = distance(trial.output.output, *yardsticks.reference, row, head);
+      for (const OwnedYardsticks& other : *others) {
+        if (!place_of(other.reference.rows, row)) continue;
+        const double error = distance(trial.output.output, other.reference, row, head);
+        if (!(error < least)) continue;
+        least = error;
+        closest = &other;
+      }
+      if (closest == nullptr) continue;
+      take_head(closest->reference, row, head, reference);
+      take_head(closest->emulation, row, head, emulation);
+    }
+  }
   Yardsticks closer = yardsticks;
+  closer.reference = &reference;
   closer.emulation = &emulation;
   return judge(trial.problem, trial.numerics, trial.output, closer);
+}
+
+/// judge(); what is outside of limits by an emulation in another form than the kernel's is judged
+/// by the kernel's own. The errors of two forms are as large on average, but those of a row are
+/// independent: where one key has most of the weight, the ratio of the two has no bound. What is
+/// still outside is judged by other codes.
+std::optional<Judgement> judge_closely(const ScreenedTrial& trial, const Yardsticks& yardsticks) {
+  Judgement judgement = judge(trial.problem, trial.numerics, trial.output, yardsticks);
+  ReferenceOutput emulation;
+  Yardsticks closer = yardsticks;
+  if (!judgement.reasons.empty() && trial.emulate_as_run) {
+    const OutsideRows outside =
+        outside_rows(trial.problem, trial.numerics, trial.output, yardsticks);
+    // More are no accident, and expanding their keys takes its time.
+    if (outside.rows.empty() || outside.rows.size() > kMostEmulatedAgain) return judgement;
+    const std::optional<ReferenceOutput> as_run = trial.emulate_as_run(outside.rows, outside.heads);
+    if (!as_run) return std::nullopt;
+    if (!as_run->rows.empty()) {
+      emulation = *yardsticks.emulation;
+      replace(*as_run, outside.heads, *yardsticks.reference, emulation);
+      closer.emulation = &emulation;
+      judgement = judge(trial.problem, trial.numerics, trial.output, closer);
+    }
+  }
+  if (judgement.reasons.empty() || !trial.other_codes) return judgement;
+  return judge_by_other_codes(trial, closer, judgement);
 }
 
 std::optional<Judgement> judge_with(const ScreenedTrial& trial,

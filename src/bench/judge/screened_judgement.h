@@ -29,6 +29,12 @@ using YardsticksOf =
 using EmulateAsRun = std::function<std::optional<ReferenceOutput>(
     const std::vector<std::int32_t>& rows, const std::vector<int>& heads)>;
 
+/// References of `rows`, ascending, of all heads, that are as right as the yardsticks: each is by
+/// codes of the quantised query that another order of sums gives in some of the rows and heads.
+/// Nothing when should_stop said so.
+using OtherCodes = std::function<std::optional<std::vector<OwnedYardsticks>>(
+    const std::vector<std::int32_t>& rows, const std::vector<int>& heads)>;
+
 /// What is judged, and by which rows.
 struct ScreenedTrial {
   const Problem& problem;
@@ -37,6 +43,7 @@ struct ScreenedTrial {
   const RowSample& sample;  // of the checked rows
   Yardsticks checked;
   EmulateAsRun emulate_as_run = {};  // empty: the emulation has the form of the kernels
+  OtherCodes other_codes = {};       // empty: nothing is quantised that a kernel sums itself
 };
 
 /// judge(), with what screening adds: `table` null = nothing was screened beside the checked rows.
@@ -44,9 +51,10 @@ struct ScreenedTrial {
 /// products beyond what its own size explains as well. The worst of them, as many as the reference
 /// can afford, are judged like the checked rows, and stand for the others. Figures that are
 /// compared between runs are of all screened rows, or of rows that do not depend on the drawn seed.
-/// A few rows that are outside are judged once more, by emulate_as_run. Nothing when should_stop
-/// said so. Errors: E-INTERNAL where a screening in float64 disagrees with the reference on a row
-/// that both have seen.
+/// A few rows that are outside are judged once more: by emulate_as_run, and each head of them by
+/// that one of other_codes, if any, that it is closest to. Nothing when should_stop said so.
+/// Errors: E-INTERNAL where a screening in float64 disagrees with the reference on a row that both
+/// have seen.
 std::optional<Judgement> judge_screened(const ScreenedTrial& trial, const ScreenTable* table,
                                         const YardsticksOf& yardsticks_of);
 

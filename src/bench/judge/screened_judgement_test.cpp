@@ -17,7 +17,8 @@ struct Tokens {
   ReferenceOutput reference;
   ReferenceOutput emulation;
   RowSample sample;
-  std::optional<ReferenceOutput> as_run;  // what kernels' own form gives for all rows
+  std::optional<ReferenceOutput> as_run;        // what kernels' own form gives for all rows
+  std::vector<ReferenceOutput> by_other_codes;  // of all rows, each as right as `reference`
   std::vector<std::int32_t> asked_rows;
   std::vector<int> asked_heads;
 
@@ -73,6 +74,22 @@ struct Tokens {
         return part;
       };
     }
+    if (!by_other_codes.empty()) {
+      trial.other_codes =
+          [&](const std::vector<std::int32_t>& rows,
+              const std::vector<int>& heads) -> std::optional<std::vector<OwnedYardsticks>> {
+        asked_rows = rows;
+        asked_heads = heads;
+        if (stops) return std::nullopt;
+        std::vector<OwnedYardsticks> results;
+        for (const ReferenceOutput& other : by_other_codes) {
+          ReferenceOutput emulated = other;
+          emulated.row_size.clear();
+          results.push_back({other, emulated, std::nullopt});
+        }
+        return results;
+      };
+    }
     return judge_screened(trial, nullptr, {});
   }
 };
@@ -115,6 +132,49 @@ TEST_CASE("many rows outside are no accident of an emulation's form") {
   tokens.output.output.set(0, 1);
   CHECK(tokens.judge()->reasons.size() == 1);
   CHECK(tokens.asked_rows.size() == 256);
+}
+
+TEST_CASE("a row that another order of the query's sum explains is inside, and nothing else") {
+  Tokens tokens(20);
+  ReferenceOutput other = tokens.reference;
+  other.output[2 * 4 + 2 + 1] = 2.25;  // token 2, head 1
+  other.lse[20 + 2] = 0.75;
+  tokens.output.output.set(2 * 4 + 2 + 1, 2.25f);
+  tokens.output.lse->set(20 + 2, 0.75f);
+  CHECK(tokens.judge()->reasons.size() == 2);
+  tokens.by_other_codes = {tokens.reference, other};
+  CHECK(tokens.judge()->reasons.empty());
+  CHECK(tokens.asked_rows == std::vector<std::int32_t>{2});
+  CHECK(tokens.asked_heads == std::vector<int>{1});
+  CHECK_FALSE(tokens.judge(true));
+  // Output and LSE are those of the same codes.
+  tokens.output.lse->set(20 + 2, 0.5f);
+  CHECK(tokens.judge()->reasons.size() == 1);
+  tokens.output.lse->set(20 + 2, 0.75f);
+  tokens.output.output.set(2 * 4 + 2 + 1, 2.0f);
+  CHECK(tokens.judge()->reasons.size() == 1);
+  // Half of the way is explained by neither.
+  tokens.output.output.set(2 * 4 + 2 + 1, 2.125f);
+  CHECK_FALSE(tokens.judge()->reasons.empty());
+  // A head of the same row that no codes explain stays outside.
+  tokens.output.output.set(2 * 4 + 2 + 1, 2.25f);
+  tokens.output.output.set(2 * 4 + 1, 2.25f);
+  CHECK(tokens.judge()->reasons.size() == 1);
+  CHECK(tokens.asked_heads == std::vector<int>{0, 1});
+}
+
+TEST_CASE("many rows outside are not explained by the order of sums") {
+  Tokens tokens(20);
+  ReferenceOutput other = tokens.reference;
+  for (int row = 0; row < 17; ++row) {
+    tokens.output.output.set(row * 4, 1.125f);
+    other.output[static_cast<std::size_t>(row) * 4] = 1.125;
+  }
+  tokens.by_other_codes = {other};
+  CHECK(tokens.judge()->reasons.size() == 1);
+  CHECK(tokens.asked_rows.empty());
+  tokens.output.output.set(0, 1);
+  CHECK(tokens.judge()->reasons.empty());
 }
 
 }  // namespace attnbench
