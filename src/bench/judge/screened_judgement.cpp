@@ -387,8 +387,8 @@ double distance(const Tensor& output, const ReferenceOutput& expected, std::int3
   return square;
 }
 
-/// Judges once more, a head of a row that is outside by the codes whose output is closest to its
-/// own.
+/// judge() once more, with those references by other codes that the output of each row and head is
+/// closest to.
 std::optional<Judgement> judge_by_other_codes(const ScreenedTrial& trial,
                                               const Yardsticks& yardsticks,
                                               const Judgement& judgement) {
