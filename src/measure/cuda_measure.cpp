@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -112,7 +113,11 @@ class Graph {
     try {
       for (const auto& work : part) work();
     } catch (...) {
-      runtime.release_graph(runtime.end_capture(stream.handle()));
+      try {
+        runtime.release_graph(runtime.end_capture(stream.handle()));
+      } catch (const std::exception&) {
+        // What went wrong first says why; a capture that it broke has no graph.
+      }
       throw;
     }
     graph_ = runtime.end_capture(stream.handle());

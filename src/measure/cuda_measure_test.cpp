@@ -45,6 +45,7 @@ class NotingRuntime final : public HostRuntime {
   void begin_capture(StreamHandle) override { capturing = true; }
   GraphHandle end_capture(StreamHandle) override {
     capturing = false;
+    if (capture_is_invalid) fail(ErrorKind::kCuda, "capture invalidated");
     return reinterpret_cast<GraphHandle>(this);
   }
   void launch_graph(GraphHandle, StreamHandle) override {
@@ -61,6 +62,7 @@ class NotingRuntime final : public HostRuntime {
   std::vector<double> times_us;
   double now_us = 0;
   bool capturing = false;
+  bool capture_is_invalid = false;  // what was captured broke it
   int released_graphs = 0;
   std::uint32_t* held_word = nullptr;
   std::uint32_t held_value = 0;
@@ -230,8 +232,11 @@ TEST_CASE("a step that cannot be captured fails and leaves the stream usable") {
   Device device;
   auto stopwatch =
       make_cuda_stopwatch(device.runtime, device.stream, device.clock, TimingMode::kGraph);
-  CHECK_THROWS_AS(stopwatch->prepare({{[] { fail(ErrorKind::kCuda, "no"); }}}), Error);
-  CHECK_FALSE(device.runtime.capturing);
+  for (const bool capture_is_invalid : {false, true}) {
+    device.runtime.capture_is_invalid = capture_is_invalid;
+    CHECK_THROWS_WITH_AS(stopwatch->prepare({{[] { fail(ErrorKind::kCuda, "no"); }}}), "no", Error);
+    CHECK_FALSE(device.runtime.capturing);
+  }
 }
 
 TEST_CASE("cold is proven only where the size of the cache is known") {

@@ -28,12 +28,20 @@
 namespace attnbench {
 namespace {
 
+/// Whether the rank of this thread is between the begin of a sample and its times, where it may not
+/// wait for its device: the stream of rank 0 is held until all has been queued.
+thread_local bool is_in_sample = false;
+
 /// A device of its own for every rank, which the CPU plays.
 class PlayedGpu final : public ForwardingOps {
  public:
   explicit PlayedGpu(int index, std::unique_ptr<Ops> cpu = make_cpu_ops(1))
       : ForwardingOps(*cpu), cpu_(std::move(cpu)), index_(index) {}
   std::string device_name() const override { return fmt::format("cuda:{}", index_); }
+  void synchronize() override {
+    if (is_in_sample) fail(ErrorKind::kInternal, "cuda:{} waits while a sample is queued", index_);
+    ForwardingOps::synchronize();
+  }
 
  private:
   std::unique_ptr<Ops> cpu_;
@@ -46,10 +54,12 @@ class PlayedRecorder final : public RankRecorder {
   explicit PlayedRecorder(double extra_us) : extra_us_(extra_us) {}
   void flush() override {}
   void mark(std::size_t number) override {
+    is_in_sample = true;
     marks_.resize(number + 1);
     marks_.back() = steady_clock().now_s();
   }
   std::vector<double> times_us(std::size_t last) override {
+    is_in_sample = false;
     std::vector<double> times;
     for (std::size_t i = 0; i < last; ++i) {
       times.push_back((marks_.at(i + 1) - marks_.at(i)) * 1e6 + extra_us_);

@@ -244,12 +244,15 @@ class RankedPipeline final : public Pipeline, public RankedTiming, private Sampl
   SampleOrders* sample_orders() override { return session_->sampler() == nullptr ? nullptr : this; }
 
  private:
-  /// Until it is timed, a step that goes wrong is found where it is.
+  /// Until it is timed, a step that goes wrong is found where it is. From the first sample on
+  /// nothing may wait for a device here: rank 0's stream is held or recorded while steps are
+  /// queued.
   void run(std::size_t index, const Step& step) {
     session_->order(order_of(is_timed_ ? kQueue : kRun, index), step.name, step.run, !is_timed_);
   }
 
   void begin_sample(bool flush) override {
+    is_timed_ = true;
     session_->order(order_of(kSample, flush ? 1 : 0), "begin of a sample",
                     [this] { session_->sampler()->begin(false); });
   }
