@@ -167,7 +167,12 @@ install_dependencies() {
   mapfile -t missing < <(missing_packages "${OPTIONAL_PACKAGES[@]}")
   local package
   for package in "${missing[@]}"; do
-    (install_packages "$package") || say "going on without $package"
+    if (install_packages "$package"); then
+      # A build that was configured without it, by another script, is to look again.
+      rm -f "$BUILD_DIR/build.ninja"
+    else
+      say "going on without $package"
+    fi
   done
 }
 

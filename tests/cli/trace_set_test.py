@@ -197,6 +197,16 @@ class Import(TraceTest):
         self.assertIn("sparse_indices: expected [4, 128] values, found 4",
                       self.imported(sparse, line, code=2)[1])  # fmt: skip
 
+    def test_a_cache_whose_axes_are_in_another_order_is_refused(self):
+        of = decode_definition(16)
+        shape = of["inputs"]["k_cache"]["shape"]
+        self.assertEqual(of["axes"]["num_kv_heads"]["value"], KV_HEADS)
+        for name in ("k_cache", "v_cache"):  # heads before tokens
+            of["inputs"][name]["shape"] = [shape[0], shape[2], shape[1], shape[3]]
+        self.assertIn(
+            f"k_cache: expected a number of KV heads that divides the {HEADS} query heads, found 16 in axis 2",
+            self.imported(of, code=2)[1])  # fmt: skip
+
     def test_workloads_whose_names_differ_in_letters_that_files_lack_get_files_of_their_own(self):
         of = decode_definition(16)
         axes = {"batch_size": 2, "num_pages": 5, "len_indptr": 3, "num_kv_indices": 2}

@@ -265,8 +265,14 @@ class Import {
       const char* key = kind_ == TraceKind::kRagged ? "k" : "k_cache";
       const char* value = kind_ == TraceKind::kRagged ? "v" : "v_cache";
       const int axis = kind_ == TraceKind::kRagged ? 1 : 2;
-      text += fmt::format(", num_kv_heads: {}, head_size: {}", tensors_.dim(key, axis),
-                          tensors_.dim(query, 2));
+      const std::int64_t kv_heads = tensors_.dim(key, axis);
+      if (kv_heads < 1 || heads % kv_heads != 0) {
+        refuse(
+            "{}: expected a number of KV heads that divides the {} query heads, found {} in axis "
+            "{}",
+            key, heads, kv_heads, axis);
+      }
+      text += fmt::format(", num_kv_heads: {}, head_size: {}", kv_heads, tensors_.dim(query, 2));
       const std::int64_t value_size = tensors_.dim(value, axis + 1);
       if (value_size != tensors_.dim(query, 2))
         text += fmt::format(", v_head_size: {}", value_size);
