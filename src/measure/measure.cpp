@@ -77,6 +77,14 @@ Cut every_step(const std::vector<Step>& steps) {
   return cut;
 }
 
+/// All of them in one part.
+Cut all_together(const std::vector<Step>& steps) {
+  Cut cut;
+  cut.parts.emplace_back();
+  for (const Step& step : steps) cut.parts.back().push_back(step.run);
+  return cut;
+}
+
 /// Neighbours with the same in_median in one part.
 Cut neighbours_together(const std::vector<Step>& steps) {
   Cut cut;
@@ -119,10 +127,11 @@ class Measurement::Sampler {
   Timing timing() {
     begin_turn();
     const std::vector<std::vector<double>>& step_samples = samples_of_steps();
+    const double total_us = median(samples_of_whole());
     if (options_.work != nullptr) options_.work->end();
     Timing timing = summarize_samples(samples_);
     if (options_.rounds > 1) timing.rounds = rounds_;
-    timing.total_us = median(totals_);
+    timing.total_us = total_us;
     add_waits(timing);
     add_clocks(timing);
     for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -184,6 +193,7 @@ class Measurement::Sampler {
     if (options_.work == nullptr) return 0;
     const std::size_t step = std::min(options_.work->first_reader(), steps_.size() - 1);
     if (parts.size() == steps_.size()) return step;
+    if (parts.size() == 1) return 0;
     std::size_t part = 0;
     for (std::size_t i = 1; i <= step; ++i) {
       if (steps_[i].in_median != steps_[i - 1].in_median) ++part;
@@ -232,6 +242,18 @@ class Measurement::Sampler {
     return step_samples_;
   }
 
+  /// Those of the sums over the parts, or samples taken here where boundaries between parts would
+  /// take time in them.
+  const std::vector<double>& samples_of_whole() {
+    if (cut_.parts.size() <= 1 || !stopwatch_.boundaries_take_time()) return totals_;
+    const std::vector<Part> whole = stopwatch_.prepare(all_together(steps_).parts);
+    whole_samples_.resize(1);
+    do {
+      time(whole, whole_samples_, false);
+    } while (whole_samples_[0].size() < kStepSamples && !out_of_time(1));
+    return whole_samples_[0];
+  }
+
   bool out_of_time(double share) const {
     return stopped() || spent_s() >= share * options_.spec.timeout_s;
   }
@@ -266,6 +288,7 @@ class Measurement::Sampler {
   bool parts_are_steps_ = true;
   std::vector<std::vector<double>> part_samples_;
   std::vector<std::vector<double>> step_samples_;
+  std::vector<std::vector<double>> whole_samples_;
   std::vector<double> samples_;
   std::vector<double> totals_;
   std::vector<double> waits_;

@@ -374,7 +374,7 @@ class CostlyBoundaries final : public Stopwatch {
 
 }  // namespace
 
-TEST_CASE("where boundaries take time, the steps of the median are timed as one") {
+TEST_CASE("where boundaries take time, the steps of the median are timed as one, and so is all") {
   Bench bench;
   bench.options.spec.samples = 3;
   CostlyBoundaries stopwatch(bench.clock);
@@ -383,25 +383,34 @@ TEST_CASE("where boundaries take time, the steps of the median are timed as one"
                                 stopwatch, nullptr, bench.clock, bench.options);
   CHECK(timing.median_us == doctest::Approx(37));  // 30 + 5 and one boundary
   CHECK(timing.samples_us.size() == 3);
-  CHECK(timing.total_us == doctest::Approx(46));
+  CHECK(timing.total_us == doctest::Approx(44));  // 7 + 30 + 5 and one boundary
   REQUIRE(timing.steps.size() == 3);
   CHECK(timing.steps[2].median_us == doctest::Approx(7));  // alone, with a boundary
-  CHECK(stopwatch.prepared == 2);
+  CHECK(stopwatch.prepared == 3);
   CHECK(stopwatch.num_parts[2] == 2);
   CHECK(stopwatch.num_parts[3] == 3);
+  CHECK(stopwatch.num_parts.back() == 1);
   CHECK(timing.mode == "graph");
   CHECK(timing.launch_overhead_us == 0.5);
   REQUIRE(timing.clocks);
   CHECK(timing.clocks->sm_mhz_max == 3);
 }
 
-TEST_CASE("steps that are parts need no samples of their own") {
+TEST_CASE("steps that are parts need no samples of their own, all of them together do") {
   Bench bench;
   bench.options.spec.samples = 3;
   CostlyBoundaries stopwatch(bench.clock);
-  measure({bench.step("write_cache", {7}, false), bench.step("attend", {30})}, stopwatch, nullptr,
-          bench.clock, bench.options);
-  CHECK(stopwatch.num_parts == std::vector<std::size_t>{2, 2, 2});
+  const Timing timing =
+      measure({bench.step("write_cache", {7}, false), bench.step("attend", {30})}, stopwatch,
+              nullptr, bench.clock, bench.options);
+  CHECK(timing.total_us == doctest::Approx(39));
+  CHECK(std::count(stopwatch.num_parts.begin(), stopwatch.num_parts.end(), 2) == 3);
+  CHECK(std::count(stopwatch.num_parts.begin(), stopwatch.num_parts.end(), 1) ==
+        std::ssize(stopwatch.num_parts) - 3);
+
+  CostlyBoundaries one_part(bench.clock);
+  measure({bench.step("attend", {30})}, one_part, nullptr, bench.clock, bench.options);
+  CHECK(one_part.num_parts == std::vector<std::size_t>{1, 1, 1});
 }
 
 namespace {

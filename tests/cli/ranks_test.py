@@ -115,9 +115,8 @@ class Ranks(ToolTest):
         result = self.ranked(2, "ranks.yaml")[ATTENTION_ID]
         self.assertEqual(result["status"], "passed", result["reasons"])
         self.assertEqual([step["name"] for step in result["timing"]["steps"]],
-                         ["write_cache", "all_gather_query", "attend_new", "await_query",
-                          "attend_context", "all_gather_lse", "correct", "reduce_scatter",
-                          "merge"])  # fmt: skip
+                         ["write_cache", "gather_and_attend_new", "attend_context",
+                          "all_gather_lse", "correct", "reduce_scatter", "merge"])  # fmt: skip
 
     def test_five_to_eight_ranks_are_simulated_ranks_too(self):
         for ranks in (5, 6, 7, 8):

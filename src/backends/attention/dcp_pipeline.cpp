@@ -87,7 +87,7 @@ class DcpPipeline : public AttentionPipeline {
         "write_cache", [this] { write_caches(); }, write_bytes()));
     const bool is_real = inputs.seat != nullptr;
     if (problem.dcp.overlap) {
-      add_overlapped_gather();
+      add_overlapped_gather(is_real);
     } else {
       add_step(side_step(
           "all_gather_query", [this] { gather_.run(own_queries()); },
@@ -319,14 +319,22 @@ class DcpPipeline : public AttentionPipeline {
   }
 
   /// The new tokens need the rank's own queries only, so they are attended to while those of the
-  /// others arrive. The first step begins the exchange, and the last is what attend_new did not
-  /// hide of it: so neither has its bytes over its time.
-  void add_overlapped_gather() {
-    add_step(side_step(
-        "all_gather_query", [this] { gather_.begin(own_queries()); }, 0));
+  /// others arrive. Why one step where ranks are real: a GPU gathers on a stream of its own, which
+  /// has to come back within what is recorded in one graph.
+  void add_overlapped_gather(bool is_real) {
+    const auto begin = [this] { gather_.begin(own_queries()); };
+    const auto finish = [this] { gather_.finish(); };
+    if (is_real) {
+      add_step(counted_step("gather_and_attend_new", [this, begin, finish] {
+        begin();
+        attend_new();
+        finish();
+      }));
+      return;
+    }
+    add_step(side_step("all_gather_query", begin, 0));
     add_step(counted_step("attend_new", [this] { attend_new(); }));
-    add_step(side_step(
-        "await_query", [this] { gather_.finish(); }, 0));
+    add_step(side_step("await_query", finish, 0));
   }
 
   /// Of q_all = all_gather(q, head dim).
