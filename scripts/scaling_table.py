@@ -38,9 +38,12 @@ attention: {type: mla, num_heads: 128, dtype: bfloat16}
 mla: {kv_lora_rank: 512, qk_nope_head_dim: 128, qk_rope_head_dim: 64, v_head_dim: 128}
 kv_cache: {block_size: 64}"""
 
-# Of docs/dcp-model.md: the latency of a message, and what a rank receives over NVLink.
+# Of docs/dcp-model.md: the latency of a message and what a rank receives over NVLink; what a step
+# has beside its keys, and one over ranks has more.
 LATENCY_US = 10
 LINK_GBPS = 200
+STEP_US = {"decoder": 25, "mla": 60}
+RANK_US = 17
 
 EXCHANGES = ("all_gather_query", "all_gather_lse", "reduce_scatter", "all_reduce", "all_to_all")
 CONTEXT = ("attend_context", "attend_decode", "attend", "combine", "combine_decode")
@@ -88,6 +91,13 @@ class Row:
                          if name in EXCHANGES and self.ranks > 1]  # fmt: skip
         self.exchange_us = sum(step["median_us"] for step in self.messages)
         self.received = sum(step["bytes"] or 0 for step in self.messages)
+        # A query that is gathered beside the new tokens is a message too, without a time.
+        self.hidden = 0
+        if "gather_and_attend_new" in steps:
+            attention = problem["attention"]
+            tokens = sum(row["query_len"] * row["count"] for row in problem["batch"])
+            own = attention["num_heads"] // self.ranks
+            self.hidden = (self.ranks - 1) * tokens * own * attention["head_size"] * 2
 
     def gbps(self):
         return self.bytes / self.context_us * 1e-3 if self.context_us else float("nan")
@@ -96,11 +106,13 @@ class Row:
         return self.received / self.exchange_us * 1e-3 if self.exchange_us else float("nan")
 
     def predicted_us(self, one):
-        """The model: the first rank's time divided, and the exchanges."""
+        """The model: what one rank takes for its keys divided, the other kernels and the exchanges."""
         if self.ranks == 1:
             return self.total_us
-        exchanges = len(self.messages) * LATENCY_US + self.received / LINK_GBPS * 1e-3
-        return one.total_us / self.ranks + exchanges
+        count = len(self.messages) + (1 if self.hidden else 0)
+        exchanges = count * LATENCY_US + (self.received + self.hidden) / LINK_GBPS * 1e-3
+        fixed = STEP_US[self.type]
+        return (one.total_us - fixed) / self.ranks + fixed + RANK_US + exchanges
 
 
 def rows_of(paths):

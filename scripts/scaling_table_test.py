@@ -24,8 +24,8 @@ def result(ranks, total_us, steps, status="unverified"):
     }  # fmt: skip
 
 
-# 16,000 tokens of 4 KiB; two messages of 400 KB and 600 KB in 25 us; the model says 1000 / 2 + 2 *
-# 10 + 5 us.
+# 16,000 tokens of 4 KiB; two messages of 400 KB and 600 KB in 25 us; the model says (1000 - 25) / 2
+# + 25 + 17 + 2 * 10 + 5 us.
 ONE = result(1, 1000.0, [("write_cache", 5, 100), ("attend", 990, 100)])
 TWO = result(2, 525.0, [("all_gather_query", 10, 400e3), ("attend_context", 480, 0),
                         ("correct", 3, 0), ("reduce_scatter", 15, 600e3)])  # fmt: skip
@@ -52,7 +52,15 @@ class ScalingTable(unittest.TestCase):
         one, two = (line.split() for line in self.table(ONE, TWO)[1:])
         self.assertEqual(one, ["16q1s128k", "1", "1000.0", "66"])
         self.assertEqual(two, ["16q1s128k", "2", "525.0", "1.90", "95", "%", "68", "25.0", "40.0",
-                               "525.0", "+0", "%"])  # fmt: skip
+                               "554.5", "+6", "%"])  # fmt: skip
+
+    def test_a_gather_beside_the_new_tokens_is_a_message_of_the_model(self):
+        two = result(2, 500.0, [("gather_and_attend_new", 20, 0), ("attend_context", 460, 0),
+                                ("all_to_all", 15, 600e3)])  # fmt: skip
+        two["problem"]["attention"]["num_heads"] = 64
+        row = self.table(ONE, two)[2].split()
+        # 16 tokens of 32 heads of 128 elements, 131,072 bytes, and 600 KB at 200 GB/s.
+        self.assertEqual(row[-3], "553.2")
 
     def test_without_one_rank_there_is_nothing_to_tell_against(self):
         (two,) = self.table(TWO)[1:]

@@ -277,11 +277,11 @@ void print_scaling(std::ostream& out, const Problem& problem) {
     if (problem.attention.num_heads % ranks != 0) continue;
     const bool is_near = ranks <= kMostNvLinkRanks;
     text += fmt::format("{}{} {:.0f}{}", text.empty() ? "" : ", ", ranks,
-                        dcp_step_us(problem, ranks, kKeysGbps, is_near ? kNvLink : kNetwork),
+                        dcp_step_us(problem, ranks, kH200Rank, is_near ? kNvLink : kNetwork),
                         is_near ? "" : " (network)");
   }
   print_line(out, "step by ranks (predicted)",
-             fmt::format("{} us; keys at {:.0f} GB/s a rank", text, kKeysGbps));
+             fmt::format("{} us; on H200s, keys at {:.0f} GB/s a rank", text, kH200Rank.gbps));
 }
 
 void print_backend(std::ostream& out, const Pair& pair, const DeviceChoice& device) {

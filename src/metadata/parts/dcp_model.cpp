@@ -99,17 +99,25 @@ double dcp_gather_us(const DcpMessages& messages, const DcpLink& link) {
   return messages.query == 0 ? 0 : link.latency_us + messages.query / (link.gbps * 1e3);
 }
 
-double dcp_step_us(const Problem& problem, int world_size, double gbps, const DcpLink& link) {
+double dcp_step_us(const Problem& problem, int world_size, const DcpDevice& device,
+                   const DcpLink& link) {
   Problem over = problem;
   over.dcp.world_size = world_size;
   const AttentionSpec& a = problem.attention;
   const bool is_mla = a.type == AttentionType::kMla;
-  const double elements = is_mla ? problem.mla.kv_lora_rank + problem.mla.qk_rope_head_dim
-                                 : double{1.0} * a.num_kv_heads * (a.head_size + a.v_head_size);
+  const double latent = problem.mla.kv_lora_rank;
+  const double entry = latent + problem.mla.qk_rope_head_dim;
+  const double elements =
+      is_mla ? entry : double{1.0} * a.num_kv_heads * (a.head_size + a.v_head_size);
   const Dtype element = kv_element_dtype(problem.kv_cache.dtype, a.dtype);
-  const double bytes = context_of(over).most * elements * static_cast<double>(dtype_size(element));
-  const double exchanges = world_size > 1 ? dcp_exchange_us(dcp_messages(over), link) : 0;
-  return bytes / (gbps * 1e3) + exchanges;
+  const double tokens = context_of(over).most;
+  const double reading = tokens * elements * static_cast<double>(dtype_size(element));
+  // Every rank has the heads of all.
+  const double computing = is_mla ? 2 * tokens * a.num_heads * (entry + latent) : 0;
+  const double context = std::max(reading / (device.gbps * 1e3), computing / (device.tflops * 1e6));
+  const double own = context + (is_mla ? device.mla_step_us : device.step_us);
+  if (world_size <= 1) return own;
+  return own + device.rank_us + dcp_exchange_us(dcp_messages(over), link);
 }
 
 double dcp_critical_path_us(const Problem& problem, std::span<const DcpStep> steps,

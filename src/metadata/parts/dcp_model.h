@@ -47,15 +47,26 @@ double dcp_exchange_us(const DcpMessages& messages, const DcpLink& link);
 /// tokens.
 double dcp_gather_us(const DcpMessages& messages, const DcpLink& link);
 
-/// What one rank reads of its keys, GB/s: of an H200, a little less than the best decodes.
-inline constexpr double kKeysGbps = 4000;
+/// A device that is a rank. What it attends to takes the longer one of reading its keys and
+/// computing; `step_us` and `mla_step_us` are what else a step has, however few its keys: the cache
+/// write, starts and ends of kernels, the combination of splits, of MLA also its projections.
+struct DcpDevice {
+  double gbps = 0;         // 1e9 bytes/s of keys
+  double tflops = 0;       // 1e12 operations/s of MLA's decodes
+  double step_us = 0;      // of a step
+  double mla_step_us = 0;  // of MLA's
+  double rank_us = 0;      // more kernels where there are ranks: correction, new tokens, merge
+};
+
+/// An H200, by the steps of docs/dcp-model.md.
+inline constexpr DcpDevice kH200Rank{4450, 600, 25, 60, 17};
 /// Most ranks that are taken to be joined by NVLink.
 inline constexpr int kMostNvLinkRanks = 8;
 
 /// Microseconds of a step of the problem over `world_size` ranks, predicted: the context of the
-/// slowest rank at `gbps`, and the exchanges. What each rank has besides, its new tokens above all,
-/// is left out.
-double dcp_step_us(const Problem& problem, int world_size, double gbps, const DcpLink& link);
+/// slowest rank on `device`, its other kernels, and the exchanges.
+double dcp_step_us(const Problem& problem, int world_size, const DcpDevice& device,
+                   const DcpLink& link);
 
 /// A step of a pipeline over simulated ranks, which run in turn: its time is that of all of them.
 struct DcpStep {

@@ -76,13 +76,35 @@ TEST_CASE("steps over more ranks are those of docs/dcp-model.md") {
   problem.dcp.interleave_size = 1;
   problem.batch.assign(16, {1, 131072});
   const auto step = [&](int ranks) {
-    return dcp_step_us(problem, ranks, kKeysGbps, ranks > kMostNvLinkRanks ? kNetwork : kNvLink);
+    return dcp_step_us(problem, ranks, kH200Rank, ranks > kMostNvLinkRanks ? kNetwork : kNvLink);
   };
   for (const auto& [ranks, us] :
-       {std::pair{1, 2147}, {2, 1106}, {4, 570}, {8, 302}, {16, 225}, {32, 160}, {64, 129}}) {
+       {std::pair{1, 1955}, {2, 1039}, {4, 558}, {8, 317}, {16, 254}, {32, 195}, {64, 168}}) {
     CAPTURE(ranks);
     CHECK(std::round(step(ranks)) == us);
   }
+}
+
+TEST_CASE("a step takes the longer one of reading and computing, and the kernels around it") {
+  Problem problem = two_ranks(DcpComm::kAgRs);
+  problem.attention.type = AttentionType::kMla;
+  problem.attention.num_heads = 8;
+  problem.mla.kv_lora_rank = 48;
+  problem.mla.qk_rope_head_dim = 16;
+  problem.batch = {{1, 1001}};
+  // 500 tokens on a rank, of 64 elements each; for 8 heads 64 + 48 products and as many sums.
+  const double read = 500.0 * 64 * 2;
+  const double computed = 2.0 * 500 * 8 * (64 + 48);
+  const DcpLink link{10, 100};
+  const double around = 7 + 3 + dcp_exchange_us(dcp_messages(problem), link);
+  CHECK(dcp_step_us(problem, 2, {1, 1e3, 5, 7, 3}, link) == doctest::Approx(read / 1e3 + around));
+  CHECK(dcp_step_us(problem, 2, {1e3, 1e-3, 5, 7, 3}, link) ==
+        doctest::Approx(computed / 1e3 + around));
+  CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3}, link) == doctest::Approx(2 * read / 1e3 + 7));
+  problem.attention.type = AttentionType::kDecoder;
+  problem.attention.num_kv_heads = 1;
+  problem.attention.head_size = problem.attention.v_head_size = 32;
+  CHECK(dcp_step_us(problem, 1, {1, 1e3, 5, 7, 3}, link) == doctest::Approx(2 * read / 1e3 + 5));
 }
 
 TEST_CASE("a query that is gathered beside the new tokens costs what they do not hide") {
