@@ -6,6 +6,17 @@
 
 namespace attn {
 
+/// What forms of a soft cap (soft_cap.cuh) need of cap c and scale, worked out by the host. Kernels read it
+/// where parameters lie, so that it takes no registers.
+struct SoftCap {
+  static constexpr int kTerms = 6;
+  float inner;           // 2^(inner s) = e^(2 s scale / c)
+  float outer;           // c log2(e)
+  float fall;            // -2 c log2(e)
+  float bound;           // of |s|, up to which the series holds
+  float series[kTerms];  // c tanh(s scale / c) log2(e) = s (series[0] + series[1] s^2 + ...)
+};
+
 /// The row tiles of a launch. A unit is a request and a KV head, the head fastest; every unit has
 /// `row_tiles` places, of which those that its request has no rows for stay idle.
 struct HopperGrid {
@@ -13,6 +24,7 @@ struct HopperGrid {
   int num_units;
   int group;    // units whose keys the L2 holds together
   int reverse;  // 1: every other unit of a group starts with its first row tile
+  SoftCap cap{};  // of forms of soft cap that need it
 };
 
 struct HopperWork {

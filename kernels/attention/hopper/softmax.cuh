@@ -89,12 +89,80 @@ __device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], co
   return due;
 }
 
-/// Scores of keys that a row may not see become -inf: key block n of the tile starts with key
+/// s -> P = 2^s, for exponents so small that no row needs a base of its own (HopperPlan::one_base).
+template <int kKeyBlocks>
+__device__ __forceinline__ DueRescale weigh_bounded(float (&s)[kKeyBlocks][4],
+                                                    SoftmaxState<1>& state) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float even = 0.0f;
+    float odd = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+      s[n][half * 2] = exp2_fast(s[n][half * 2]);
+      s[n][half * 2 + 1] = exp2_fast(s[n][half * 2 + 1]);
+      even += s[n][half * 2];
+      odd += s[n][half * 2 + 1];
+    }
+    state.sum[0][half] += even + odd;
+  }
+  return {false, {1.0f, 1.0f}};
+}
+
+/// ALiBi of a thread's two rows in a tile: slope times a key's distance from the thread's first
+/// one, and what that one itself has. Apart, as the second part is added together with the base.
+struct KeyBias {
+  float slope[2];
+  float start[2];
+};
+
+/// s -> s * factor + bias, less bias.start.
+template <int kKeyBlocks>
+__device__ __forceinline__ void add_slopes(float (&s)[kKeyBlocks][4], float factor,
+                                           const KeyBias& bias) {
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto distance = static_cast<float>(8 * n + i % 2);
+      s[n][i] = fmaf(s[n][i], factor, bias.slope[i / 2] * distance);
+    }
+  }
+}
+
+/// s -> P = 2^(s + start - base), row sums grow; `start` is of a thread's rows.
+template <int kKeyBlocks>
+__device__ __forceinline__ DueRescale weigh_from(float (&s)[kKeyBlocks][4], const float (&start)[2],
+                                                 SoftmaxState<1>& state) {
+  float most[2];
+  largest_scores(s, most);
+  most[0] += start[0];
+  most[1] += start[1];
+  const DueRescale due = raise_bases<false>(most, state);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float base = state.base[0][half] == kNegInf ? 0.0f : state.base[0][half];
+    const float from = start[half] - base;
+    float even = 0.0f;
+    float odd = 0.0f;
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+      s[n][half * 2] = exp2_fast(s[n][half * 2] + from);
+      s[n][half * 2 + 1] = exp2_fast(s[n][half * 2 + 1] + from);
+      even += s[n][half * 2];
+      odd += s[n][half * 2 + 1];
+    }
+    state.sum[0][half] += even + odd;
+  }
+  return due;
+}
+
+/// Scores of keys that a row may not see become `masked`: key block n of the tile starts with key
 /// first_key + 8 n. A select, so that NaN cannot pass. kLeft: rows may not see the first keys
 /// either.
 template <bool kLeft, int kKeyBlocks>
 __device__ __forceinline__ void mask_scores(float (&s)[kKeyBlocks][4], const Row* rows,
-                                            int first_key) {
+                                            int first_key, float masked = kNegInf) {
   const int at = first_key + RowsByKeys::key(0, 0);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -107,7 +175,7 @@ __device__ __forceinline__ void mask_scores(float (&s)[kKeyBlocks][4], const Row
       for (int i = 0; i < 2; ++i) {
         const int key = 8 * n + i;
         const bool visible = key < end && (!kLeft || key >= begin);
-        s[n][half * 2 + i] = visible ? s[n][half * 2 + i] : kNegInf;
+        s[n][half * 2 + i] = visible ? s[n][half * 2 + i] : masked;
       }
     }
   }

@@ -85,7 +85,8 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// not of codes) · kLateOutput (with kAhead, where the next queries have a place of their own: an
 /// output is stored while the next item has begun) · kFixedBase · kLeft (rows do not see the first
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
-/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
+/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
+/// kSlopes (HopperPlan), each of which replaces kScaleFirst
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -144,6 +145,9 @@ struct HopperShape {
   static_assert(kBytes == 2 || Config::kQuery == Element::kE4M3 || kInt8);
   static_assert(kInt8 || Config::kKeyValue == (kCodes ? Element::kE4M3 : Config::kQuery));
   static_assert(!kInt8 || (kPaged && Config::kKeyValue == Element::kI8));
+  static_assert(Config::kCap == 0 || (Config::kSoftCap && !Config::kScaleFirst && !kCodes));
+  static_assert(Config::kSlopes == 0 || (!Config::kSoftCap && !Config::kScaleFirst && !kCodes));
+  static_assert(!Config::kOneBase || Config::kCap > 0);
   static_assert(!kTransposes || (Config::kTileN % 32 == 0 && Config::kVHeadSize % 16 == 0));
 
   const AttendParams& params;
