@@ -83,14 +83,15 @@ struct KeyTiles {
   int end;
 };
 
-/// The tiles that cover the hull. Those of pages start on multiples of tile_n. Those of ragged keys
-/// end with the hull: what lies past a request's keys may be past all memory, while before its
+/// The tiles that cover the hull, the last of which ends with the hull, rounded up to a multiple of
+/// `step`. Of pages `step` is tile_n, so that tiles start on multiples of it; or the rows of a box
+/// (fits_tiles), so that a window of keys has no tile too many. Of ragged keys it is 1: what lies past a request's keys may be past all memory, while before its
 /// first key there are other requests' keys, or nothing, which the copy engine reads as zeros. So
 /// no box ever reaches past the last key, and the host need not know how many there are.
-ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, bool is_ragged) {
+ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, int step) {
   if (hull.begin >= hull.end) return {0, 0, 0};
-  const int rest = hull.end % tile_n;
-  const int origin = is_ragged && rest != 0 ? rest - tile_n : 0;
+  const int rest = (hull.end + step - 1) / step * step % tile_n;
+  const int origin = rest != 0 ? rest - tile_n : 0;
   return {origin, (hull.begin - origin) / tile_n, (hull.end - origin + tile_n - 1) / tile_n};
 }
 

@@ -86,7 +86,7 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// output is stored while the next item has begun) · kFixedBase · kLeft (rows do not see the first
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
 /// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
-/// kSlopes (HopperPlan), each of which replaces kScaleFirst
+/// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles (HopperPlan::fits_tiles)
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -129,6 +129,10 @@ struct HopperShape {
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
   static constexpr int kCtas = hopper_ctas(kTile);
   static constexpr int kBoxes = Config::kTileN / box_rows(kTile);
+  /// What the last tile of keys of an item ends on a multiple of.
+  static constexpr int kTileStep =
+      !kPaged ? 1 : (Config::kFitTiles ? box_rows(kTile) : Config::kTileN);
+  static_assert(!Config::kFitTiles || (Config::kLeft && !has_tile_list<Config>()));
   static constexpr int kValueBytes =
       Config::kTileN * stored_columns(kTile, kVColumns, kValueStored) * value_operand_bytes(kTile);
   /// Warps that fill stages of keys and of values from codes.
@@ -246,7 +250,7 @@ struct HopperShape {
                          larger(row_tile_index, 0) * kTileM, kTileM);
     if (row_tile_index < 0) item.tile.num_rows = 0;
     item.bounds = bounds_of<Config>(params, item.tile, 0, kTileM);
-    item.keys = key_tiles(item.bounds.hull, Config::kTileN, !kPaged);
+    item.keys = key_tiles(item.bounds.hull, Config::kTileN, kTileStep);
     return item;
   }
 

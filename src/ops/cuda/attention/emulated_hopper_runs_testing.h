@@ -44,6 +44,7 @@ struct Ragged128 {
   static constexpr int kCap = 0;
   static constexpr bool kOneBase = false;
   static constexpr int kSlopes = 0;
+  static constexpr bool kFitTiles = false;
 };
 
 /// What the kernel is run with: the columns of a case are all of its values' unless it says so.
@@ -86,7 +87,8 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kScaleFirst),
                                         text(Config::kCap),
                                         text(Config::kOneBase),
-                                        text(Config::kSlopes)};
+                                        text(Config::kSlopes),
+                                        text(Config::kFitTiles)};
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));

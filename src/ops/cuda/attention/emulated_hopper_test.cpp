@@ -128,6 +128,35 @@ TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {
   check<Window>(c, long_tile);
 }
 
+struct FitWindow : Window {
+  static constexpr bool kFitTiles = true;
+};
+struct FitBlock48 : FitWindow {
+  static constexpr int kBlockSize = 48;
+};
+struct FitAhead : Ahead {
+  static constexpr bool kLeft = true;
+  static constexpr bool kFitTiles = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has tiles of keys that end with a window") {
+  const std::string options = "consumers=3:tile_n=80:fit=1";
+  AttendCase c = paged_batch("window, tiles end with it");
+  for (const int window : {0, 15, 60, 200}) {
+    c.window_left = window;
+    check<FitWindow>(c, options);
+    check<FitAhead>(c, options);
+  }
+  c.has_large_queries = false;
+  check<FitWindow>(c, options, true);
+  c = paged_batch("window, pages of 48", 128, 128, 48);
+  c.window_left = 60;
+  check<FitBlock48>(c, options);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<FitBlock48>(c, options);
+}
+
 struct D64 : Ragged128 {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;

@@ -57,6 +57,10 @@ constexpr TileChoice kShortTile{
 /// over pages of 16, 32 heads over 8 of D128, without and with it: 64 requests of 512 tokens 601
 /// and 462 us, 8 of 2,048 546 and 508, 2 of 8,192 1537 and 1573, one of 16,384 2859 and 3006.
 constexpr int kAheadTokens = 4096;
+/// Whether windows of so many keys count as well, which cost as much as such requests; and whether
+/// their tiles of keys end with what rows see. Not measured.
+constexpr bool kAheadInWindows = false;
+constexpr bool kFitsWindows = false;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
 /// Windows of an encoder: up to so many rows of keys of their own, which no other rows see, three
@@ -125,6 +129,18 @@ constexpr int kMostGroup = 64;
 
 /// Whether rows may be blind to the last keys of a tile by more than their request's end.
 bool is_causal(const attn::AttendParams& params) { return params.score.window_right >= 0; }
+
+/// Whether rows are blind to keys far before them.
+bool has_window(const attn::AttendParams& params) { return params.score.window_left >= 0; }
+/// The most keys that a row sees, as far as the host knows; at least as many as rows, as a rule.
+std::int64_t keys_of_row(const attn::AttendParams& params) {
+  const attn::ScoreParams& score = params.score;
+  if (!kAheadInWindows || !has_window(params) || score.window_right < 0) {
+    return params.max_query_len;
+  }
+  const std::int64_t window = std::int64_t{score.window_left} + 1 + score.window_right;
+  return std::min<std::int64_t>(params.max_query_len, window);
+}
 
 int operand_bytes(const attn::AttendParams& params) {
   return size_of_element(params.query_element);
@@ -208,7 +224,7 @@ std::string late_output_misfit(const attn::AttendParams& params, const HopperPla
 bool works_ahead(const attn::AttendParams& params, bool scales_first) {
   // Of 256 columns what transforms scores leaves no registers for it.
   if (params.v_head_size > 192 && scales_first) return false;
-  return params.batch_invariant == 0 && params.max_query_len <= kAheadTokens &&
+  return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
          ahead_misfit(params).empty();
 }
 
@@ -245,6 +261,7 @@ constexpr std::array kOptions = {
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     Option{"cap", 0, 5, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
     Option{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
+    Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
     Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };
 
@@ -368,12 +385,14 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.group = group_of(params);
+  plan.fits_tiles = kFitsWindows;
   plan.tile.ahead = works_ahead(params, forms.scales_first);
   HopperPlan asked = plan;
   std::string reason = apply_options(options, &asked);
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_options(options, &plan);
   choose_transform(params, plan);
+  plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   if (reason.empty() && plan.tile.ahead) reason = ahead_misfit(params);
   if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);
@@ -383,13 +402,14 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
       plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
       plan.reverse ? ", every other head reversed" : "",
       plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
-      plan.slopes > 0 ? ", slopes by distances in a tile" : "", sums_text(params, plan),
+      plan.slopes > 0 ? ", slopes by distances in a tile" : "",
+      plan.fits_tiles ? ", tiles end with the window" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");
   return plan;
 }

@@ -26,6 +26,7 @@ struct HopperPlan {
   bool one_base = false;     // capped scores are so small that weights need no base but 0
   int slopes = 0;            // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
   bool scales_first = false; // scores are transformed by transform_scores()
+  bool fits_tiles = false;   // windows over pages: tiles of keys end with those that rows see
   int group = 1;             // attn::HopperGrid
   bool reverse = false;
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
@@ -40,7 +41,8 @@ struct HopperPlan {
 /// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
 /// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 5:
-/// the form of a soft cap), slopes (0, 1: linear ALiBi by its form for few registers) and, of e4m3
+/// the form of a soft cap), slopes (0, 1: linear ALiBi by distances in a tile), fit (0, 1: windows over
+/// pages, fits_tiles) and, of e4m3
 /// products with values of up to 128 columns, promote (1 to 16 tiles).
 std::string hopper_options_misfit(std::string_view options);
 

@@ -296,7 +296,8 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"bool kScaleFirst", spec_flag(plan.scales_first)},
       {"int kCap", std::to_string(plan.cap)},
       {"bool kOneBase", spec_flag(plan.one_base)},
-      {"int kSlopes", std::to_string(plan.slopes)}};
+      {"int kSlopes", std::to_string(plan.slopes)},
+      {"bool kFitTiles", spec_flag(plan.fits_tiles)}};
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);

@@ -75,6 +75,7 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   // A CTA for each tile has no next one.
   if (!plan.persistent && !has_option(options, "ahead")) plan.tile.ahead = false;
   plan.cap = 0;  // what its forms need comes with a grid
+  plan.fits_tiles = false;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {
