@@ -256,7 +256,8 @@ static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPla
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;
-  return boxes + (plan.scales_first ? 256 : 32);
+  const bool has_form = plan.cap > 0 || plan.slopes > 0;
+  return boxes + (plan.scales_first ? 256 : has_form ? 48 : 32);
 }
 
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan) {
