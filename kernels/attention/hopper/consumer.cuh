@@ -71,9 +71,9 @@ struct HopperConsumer : HopperProducts<Config> {
     }
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
-      return weigh_scores<Shape::kTransposes>(r.s, r.row_factor, r.state);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state);
     } else {
-      return weigh_scores<Shape::kTransposes>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
     }
   }
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
@@ -83,7 +83,7 @@ struct HopperConsumer : HopperProducts<Config> {
     cap_scores<Config::kCap>(r.s, shape.grid.cap);
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
     if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
-    return weigh_scores<false>(r.s, 1.0f, r.state);
+    return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state);
   }
   /// With slopes of ALiBi for keys by their positions.
   __device__ __forceinline__ DueRescale weigh_biased(Registers& r, int first_key,
@@ -99,7 +99,7 @@ struct HopperConsumer : HopperProducts<Config> {
     if constexpr (Config::kSlopes == 1) bias.slope[1] = bias.slope[0];
     add_slopes(r.s, shape.params.score.softmax_scale * kLog2E, bias);
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
-    return weigh_from(r.s, bias.start, r.state);
+    return weigh_from<Config::kBounds>(r.s, bias.start, r.state);
   }
   __device__ __forceinline__ static void scale_rows(Registers& r) {
 #pragma unroll

@@ -10,11 +10,14 @@ namespace attn {
 /// where parameters lie, so that it takes no registers.
 struct SoftCap {
   static constexpr int kTerms = 6;
+  static constexpr int kShortTerms = 3;
   float inner;           // 2^(inner s) = e^(2 s scale / c)
   float outer;           // c log2(e)
   float fall;            // -2 c log2(e)
   float bound;           // of |s|, up to which the series holds
   float series[kTerms];  // c tanh(s scale / c) log2(e) = s (series[0] + series[1] s^2 + ...)
+  float short_bound;     // of a shorter one
+  float short_series[kShortTerms];
 };
 
 /// The row tiles of a launch. A unit is a request and a KV head, the head fastest; every unit has

@@ -10,6 +10,7 @@
 //   3  1, with one in four of the first exponentials by fused multiplications, 2 such instructions.
 //   4  1, with two in four, 1.75.
 //   5  A series as in 2, else 4.
+//   6  A shorter series where no score is above 0.25 c, else 2.
 // tanh.approx would be one more instead of all that; but it is off by up to 2^-11 of its result,
 // 5e-4 for a score of 1, where 2e-5 is the limit of an LSE (docs/verdicts.md).
 #pragma once
@@ -76,9 +77,9 @@ __device__ __forceinline__ void cap_by_fours(float (&s)[kKeyBlocks][4], const So
   }
 }
 
-/// Whether the series holds for all scores of the warp; NaN is passed over, as it stays NaN.
+/// Of a thread's scores. NaN is passed over, as it stays NaN.
 template <int kKeyBlocks>
-__device__ __forceinline__ bool has_small_scores(const float (&s)[kKeyBlocks][4], float bound) {
+__device__ __forceinline__ float largest_magnitude(const float (&s)[kKeyBlocks][4]) {
   float upper = 0.0f;
   float lower = 0.0f;
 #pragma unroll
@@ -86,32 +87,45 @@ __device__ __forceinline__ bool has_small_scores(const float (&s)[kKeyBlocks][4]
     upper = fmaxf(fmaxf(upper, fabsf(s[n][0])), fabsf(s[n][1]));
     lower = fmaxf(fmaxf(lower, fabsf(s[n][2])), fabsf(s[n][3]));
   }
-  return __any_sync(0xFFFFFFFFu, fmaxf(upper, lower) > bound) == 0;
+  return fmaxf(upper, lower);
 }
 
-template <int kKeyBlocks>
-__device__ __forceinline__ void cap_by_series(float (&s)[kKeyBlocks][4], const SoftCap& cap) {
+template <int kTerms, int kKeyBlocks>
+__device__ __forceinline__ void cap_by_series(float (&s)[kKeyBlocks][4],
+                                              const float (&series)[kTerms]) {
 #pragma unroll
   for (int n = 0; n < kKeyBlocks; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float square = s[n][i] * s[n][i];
-      float sum = cap.series[SoftCap::kTerms - 1];
+      float sum = series[kTerms - 1];
 #pragma unroll
-      for (int k = SoftCap::kTerms - 2; k >= 0; --k) sum = fmaf(sum, square, cap.series[k]);
+      for (int k = kTerms - 2; k >= 0; --k) sum = fmaf(sum, square, series[k]);
       s[n][i] *= sum;
     }
   }
 }
 
+/// Whether `most` of every thread of the warp is at most `bound`.
+__device__ __forceinline__ bool all_within(float most, float bound) {
+  return __any_sync(0xFFFFFFFFu, most > bound) == 0;
+}
+
 /// s -> c tanh(s scale / c) log2(e).
 template <int kForm, int kKeyBlocks>
 __device__ __forceinline__ void cap_scores(float (&s)[kKeyBlocks][4], const SoftCap& cap) {
-  constexpr bool kSeries = kForm == 2 || kForm == 5;
-  constexpr int kFused = kForm == 5 ? 2 : (kForm > 2 ? kForm - 2 : 0);
+  constexpr bool kSeries = kForm == 2 || kForm == 5 || kForm == 6;
+  constexpr int kFused = kForm == 5 ? 2 : (kForm == 3 || kForm == 4 ? kForm - 2 : 0);
   if constexpr (kSeries) {
-    if (has_small_scores(s, cap.bound)) {
-      cap_by_series(s, cap);
+    const float most = largest_magnitude(s);
+    if constexpr (kForm == 6) {
+      if (all_within(most, cap.short_bound)) {
+        cap_by_series(s, cap.short_series);
+        return;
+      }
+    }
+    if (all_within(most, cap.bound)) {
+      cap_by_series(s, cap.series);
       return;
     }
   }

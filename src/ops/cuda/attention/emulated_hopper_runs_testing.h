@@ -45,6 +45,7 @@ struct Ragged128 {
   static constexpr bool kOneBase = false;
   static constexpr int kSlopes = 0;
   static constexpr bool kFitTiles = false;
+  static constexpr bool kBounds = false;
 };
 
 /// What the kernel is run with: the columns of a case are all of its values' unless it says so.
@@ -88,7 +89,8 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kCap),
                                         text(Config::kOneBase),
                                         text(Config::kSlopes),
-                                        text(Config::kFitTiles)};
+                                        text(Config::kFitTiles),
+                                        text(Config::kBounds)};
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));

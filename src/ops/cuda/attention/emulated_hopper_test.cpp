@@ -361,6 +361,7 @@ TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of 
       check<CappedBy<3>>(c, long_tile + ":cap=3");
       check<CappedBy<4>>(c, long_tile + ":cap=4");
       check<CappedBy<5>>(c, long_tile + ":cap=5");
+      check<CappedBy<6>>(c, long_tile + ":cap=6");
       c.has_sinks = true;
       c.window_left = 30;
       check<CappedWindow>(c, long_tile + ":cap=2");
@@ -387,6 +388,34 @@ TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of 
   check<CappedBy<3>>(c, long_tile + ":cap=3", true);
 }
 
+struct Bounds : Paged128 {
+  static constexpr bool kBounds = true;
+};
+struct BoundsWindow : Ragged128 {
+  static constexpr bool kBounds = true;
+};
+struct BoundsF16 : F16 {
+  static constexpr bool kBounds = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads finds maxima by integers") {
+  const std::string options = "consumers=3:tile_n=80:bounds=1";
+  AttendCase c = paged_batch("bounds");
+  check<Bounds>(c, options);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<Bounds>(c, options);
+  c = paged_batch("bounds, special values");
+  c.has_large_queries = false;
+  check<Bounds>(c, options, true);
+  c = hopper_batch("bounds in a window");
+  c.window_left = 50;
+  check<BoundsWindow>(c, options);
+  c = hopper_batch("bounds, f16");
+  c.query = c.cache = c.output = Dtype::kF16;
+  check<BoundsF16>(c, "consumers=2:tile_n=128:bounds=1");
+}
+
 struct OneSlope : Ragged128 {
   static constexpr attn::Alibi kAlibi = attn::Alibi::kContextRelative;
   static constexpr int kSlopes = 1;
@@ -398,6 +427,9 @@ struct KeySlopes : Paged128 {
   static constexpr attn::Alibi kAlibi = attn::Alibi::kKeyIndex;
   static constexpr int kSlopes = 1;
   static constexpr bool kLeft = true;
+};
+struct BoundSlopes : KeySlopes {
+  static constexpr bool kBounds = true;
 };
 
 TEST_CASE("the Hopper kernel on emulated threads has ALiBi by distances in a tile") {
@@ -415,6 +447,7 @@ TEST_CASE("the Hopper kernel on emulated threads has ALiBi by distances in a til
   c.group = 8;
   c.window_left = 70;
   check<KeySlopes>(c, options);
+  check<BoundSlopes>(c, options + ":bounds=1");
   c.softmax_scale = -0.1f;
   check<KeySlopes>(c, options);
 }

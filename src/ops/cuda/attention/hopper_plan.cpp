@@ -61,6 +61,8 @@ constexpr int kAheadTokens = 4096;
 /// their tiles of keys end with what rows see. Not measured.
 constexpr bool kAheadInWindows = false;
 constexpr bool kFitsWindows = false;
+/// Whether maxima are found by integers, three at a time (HopperPlan::bounds). Not measured.
+constexpr bool kBoundsScores = false;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
 /// Windows of an encoder: up to so many rows of keys of their own, which no other rows see, three
@@ -259,9 +261,10 @@ constexpr std::array kOptions = {
     Option{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
-    Option{"cap", 0, 5, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
+    Option{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
     Option{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
     Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
+    Option{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
     Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };
 
@@ -386,6 +389,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.persistent = choice.persistent;
   plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
+  plan.bounds = kBoundsScores;
   plan.tile.ahead = works_ahead(params, forms.scales_first);
   HopperPlan asked = plan;
   std::string reason = apply_options(options, &asked);
@@ -402,14 +406,15 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
       plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
       plan.reverse ? ", every other head reversed" : "",
       plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
       plan.slopes > 0 ? ", slopes by distances in a tile" : "",
-      plan.fits_tiles ? ", tiles end with the window" : "", sums_text(params, plan),
+      plan.fits_tiles ? ", tiles end with the window" : "",
+      plan.bounds ? ", maxima by integers" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");
   return plan;
 }

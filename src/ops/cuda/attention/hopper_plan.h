@@ -27,6 +27,7 @@ struct HopperPlan {
   int slopes = 0;            // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
   bool scales_first = false; // scores are transformed by transform_scores()
   bool fits_tiles = false;   // windows over pages: tiles of keys end with those that rows see
+  bool bounds = false;       // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
   int group = 1;             // attn::HopperGrid
   bool reverse = false;
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
@@ -40,9 +41,9 @@ struct HopperPlan {
 /// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70 is not a multiple of
 /// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
-/// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 5:
+/// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 6:
 /// the form of a soft cap), slopes (0, 1: linear ALiBi by distances in a tile), fit (0, 1: windows over
-/// pages, fits_tiles) and, of e4m3
+/// pages, fits_tiles), bounds (0, 1) and, of e4m3
 /// products with values of up to 128 columns, promote (1 to 16 tiles).
 std::string hopper_options_misfit(std::string_view options);
 

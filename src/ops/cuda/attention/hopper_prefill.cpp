@@ -251,7 +251,7 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
 static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPlan& plan) {
   if (params.score.mm_ranges != nullptr) return 240;
   // Of a series and what is taken instead of it, either wants the registers of the other.
-  if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 280 : 64;
+  if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
   if (key_bytes(params) == 1) return 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
@@ -298,7 +298,8 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"int kCap", std::to_string(plan.cap)},
       {"bool kOneBase", spec_flag(plan.one_base)},
       {"int kSlopes", std::to_string(plan.slopes)},
-      {"bool kFitTiles", spec_flag(plan.fits_tiles)}};
+      {"bool kFitTiles", spec_flag(plan.fits_tiles)},
+      {"bool kBounds", spec_flag(plan.bounds)}};
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
@@ -314,6 +315,10 @@ constexpr std::array<double, attn::SoftCap::kTerms> kTanhTerms = {
     0.999999971,    -0.3333295888, 0.1332540602,
     -0.05334443021, 0.01958290834, -0.004716257368};
 constexpr double kMostTanh = 0.75;
+/// Likewise up to kMostShortTanh: 4e-7, 5e-6 of a score at a cap of 50.
+constexpr std::array<double, attn::SoftCap::kShortTerms> kShortTanhTerms = {
+    0.9999996043, -0.3332190823, 0.1284161343};
+constexpr double kMostShortTanh = 0.25;
 
 static attn::SoftCap soft_cap_of(const attn::ScoreParams& score) {
   const double unit = double{score.softmax_scale} / double{score.soft_cap};  // of a score, in caps
@@ -322,12 +327,16 @@ static attn::SoftCap soft_cap_of(const attn::ScoreParams& score) {
   cap.inner = static_cast<float>(2.0 * unit * std::numbers::log2e);
   cap.outer = static_cast<float>(outer);
   cap.fall = static_cast<float>(-2.0 * outer);
-  cap.bound = static_cast<float>(kMostTanh / std::max(std::abs(unit), 1e-30));
-  double factor = outer * unit;
-  for (std::size_t i = 0; i < kTanhTerms.size(); ++i) {
-    cap.series[i] = static_cast<float>(factor * kTanhTerms[i]);
-    factor *= unit * unit;
-  }
+  const auto fill = [&](auto& series, const auto& terms, float& bound, double most) {
+    double factor = outer * unit;
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      series[i] = static_cast<float>(factor * terms[i]);
+      factor *= unit * unit;
+    }
+    bound = static_cast<float>(most / std::max(std::abs(unit), 1e-30));
+  };
+  fill(cap.series, kTanhTerms, cap.bound, kMostTanh);
+  fill(cap.short_series, kShortTanhTerms, cap.short_bound, kMostShortTanh);
   return cap;
 }
 
