@@ -61,6 +61,8 @@ struct HopperConsumer : HopperProducts<Config> {
   __device__ __forceinline__ DueRescale weigh(Registers& r, int first_key, bool masked) const {
     const ScoreParams& score = shape.params.score;
     const float factor = Shape::kCodes ? r.factor : score.softmax_scale * kLog2E;
+    if constexpr (Config::kCap > 0) return weigh_capped(r, first_key, masked);
+    if constexpr (Config::kSlopes > 0) return weigh_biased(r, first_key, masked);
     if constexpr (Config::kScaleFirst) {
       if constexpr (Shape::kInt8) scale_rows(r);
       float(&s)[1][kKeyBlocks][4] = reinterpret_cast<float(&)[1][kKeyBlocks][4]>(r.s);
@@ -69,10 +71,35 @@ struct HopperConsumer : HopperProducts<Config> {
     }
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
     if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
-      return weigh_scores<Shape::kTransposes>(r.s, r.row_factor, r.state);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state);
     } else {
-      return weigh_scores<Shape::kTransposes>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
+      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
     }
+  }
+  /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
+  __device__ __forceinline__ DueRescale weigh_capped(Registers& r, int first_key,
+                                                     bool masked) const {
+    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key, 0.0f);
+    cap_scores<Config::kCap>(r.s, shape.grid.cap);
+    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
+    if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
+    return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state);
+  }
+  /// With slopes of ALiBi for keys by their positions.
+  __device__ __forceinline__ DueRescale weigh_biased(Registers& r, int first_key,
+                                                     bool masked) const {
+    KeyBias bias;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const Row& row = rows()[RowsByKeys::row(half)];
+      bias.slope[half] = row.slope;
+      bias.start[half] =
+          row.slope * static_cast<float>(first_key + RowsByKeys::key(0, 0) - row.position);
+    }
+    if constexpr (Config::kSlopes == 1) bias.slope[1] = bias.slope[0];
+    add_slopes(r.s, shape.params.score.softmax_scale * kLog2E, bias);
+    if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
+    return weigh_from<Config::kBounds>(r.s, bias.start, r.state);
   }
   __device__ __forceinline__ static void scale_rows(Registers& r) {
 #pragma unroll
@@ -273,6 +300,7 @@ struct HopperConsumer : HopperProducts<Config> {
     for (int half = 0; half < 2; ++half) {
       float sum = sum_of_row<RowsByKeys>(r.state.sum[0][half]);
       float base = r.state.base[0][half];
+      if constexpr (Config::kOneBase) base = sum == 0.0f ? kNegInf : 0.0f;
       float kept = 1.0f;
       if (has_sink && params.score.sinks != nullptr) {
         const int row = RowsByKeys::row(half);

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "kernels/attention/hopper/consumer_place.cuh"
+#include "kernels/attention/hopper/soft_cap.cuh"
 #include "kernels/attention/hopper/softmax.cuh"
 #include "kernels/ptx/codes.cuh"
 #include "kernels/ptx/wgmma.cuh"

@@ -39,7 +39,9 @@ struct HopperProducer {
   /// Entry of the page that this lane's box of tile `n` lies in. Why cut to the last key: entries
   /// past the request's end are not its own. What its last page holds behind the end is masked.
   __device__ __forceinline__ int entry_of(const HopperItem& item, const int* table, int n) const {
-    const int key = item.keys.origin + n * Config::kTileN + lane * kBoxRows;
+    int key = item.keys.origin + n * Config::kTileN + lane * kBoxRows;
+    // The first tile may begin before the first key; whatever is brought there is masked.
+    if constexpr (Config::kFitTiles) key = larger(key, 0);
     return table[smaller(key, item.tile.seq_len - 1) / larger(Config::kBlockSize, 1)];
   }
 

@@ -6,6 +6,20 @@
 
 namespace attn {
 
+/// What forms of a soft cap (soft_cap.cuh) need of cap c and scale, worked out by the host. Kernels read it
+/// where parameters lie, so that it takes no registers.
+struct SoftCap {
+  static constexpr int kTerms = 6;
+  static constexpr int kShortTerms = 3;
+  float inner;           // 2^(inner s) = e^(2 s scale / c)
+  float outer;           // c log2(e)
+  float fall;            // -2 c log2(e)
+  float bound;           // of |s|, up to which the series holds
+  float series[kTerms];  // c tanh(s scale / c) log2(e) = s (series[0] + series[1] s^2 + ...)
+  float short_bound;     // of a shorter one
+  float short_series[kShortTerms];
+};
+
 /// The row tiles of a launch. A unit is a request and a KV head, the head fastest; every unit has
 /// `row_tiles` places, of which those that its request has no rows for stay idle.
 struct HopperGrid {
@@ -13,6 +27,7 @@ struct HopperGrid {
   int num_units;
   int group;    // units whose keys the L2 holds together
   int reverse;  // 1: every other unit of a group starts with its first row tile
+  SoftCap cap{};  // of forms of soft cap that need it
 };
 
 struct HopperWork {
@@ -71,14 +86,15 @@ struct KeyTiles {
   int end;
 };
 
-/// The tiles that cover the hull. Those of pages start on multiples of tile_n. Those of ragged keys
-/// end with the hull: what lies past a request's keys may be past all memory, while before its
+/// The tiles that cover the hull, the last of which ends with the hull, rounded up to a multiple of
+/// `step`. Of pages `step` is tile_n, so that tiles start on multiples of it; or the rows of a box
+/// (fits_tiles), so that a window of keys has no tile too many. Of ragged keys it is 1: what lies past a request's keys may be past all memory, while before its
 /// first key there are other requests' keys, or nothing, which the copy engine reads as zeros. So
 /// no box ever reaches past the last key, and the host need not know how many there are.
-ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, bool is_ragged) {
+ATTN_FN KeyTiles key_tiles(KeyInterval hull, int tile_n, int step) {
   if (hull.begin >= hull.end) return {0, 0, 0};
-  const int rest = hull.end % tile_n;
-  const int origin = is_ragged && rest != 0 ? rest - tile_n : 0;
+  const int rest = (hull.end + step - 1) / step * step % tile_n;
+  const int origin = rest != 0 ? rest - tile_n : 0;
   return {origin, (hull.begin - origin) / tile_n, (hull.end - origin + tile_n - 1) / tile_n};
 }
 

@@ -85,7 +85,9 @@ __device__ __forceinline__ TileBounds bounds_of(const AttendParams& params, cons
 /// not of codes) · kLateOutput (with kAhead, where the next queries have a place of their own: an
 /// output is stored while the next item has begun) · kFixedBase · kLeft (rows do not see the first
 /// keys of a tile: a left window, ragged keys) · kRanges (mm_ranges) · kWideStores (output rows of
-/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh
+/// 16 bits on 16 bytes) · kScaleFirst, kSoftCap, kAlibi as of prefill.cuh · kCap, kOneBase,
+/// kSlopes (HopperPlan), each of which replaces kScaleFirst · kFitTiles, kBounds
+/// (HopperPlan::fits_tiles, bounds)
 template <class Config>
 struct HopperShape {
   static constexpr bool kPaged = Config::kBlockSize != 0;
@@ -128,6 +130,10 @@ struct HopperShape {
   static constexpr int kThreads = kConsumerThreads + kWarpgroupThreads;
   static constexpr int kCtas = hopper_ctas(kTile);
   static constexpr int kBoxes = Config::kTileN / box_rows(kTile);
+  /// What the last tile of keys of an item ends on a multiple of.
+  static constexpr int kTileStep =
+      !kPaged ? 1 : (Config::kFitTiles ? box_rows(kTile) : Config::kTileN);
+  static_assert(!Config::kFitTiles || (Config::kLeft && !has_tile_list<Config>()));
   static constexpr int kValueBytes =
       Config::kTileN * stored_columns(kTile, kVColumns, kValueStored) * value_operand_bytes(kTile);
   /// Warps that fill stages of keys and of values from codes.
@@ -144,6 +150,9 @@ struct HopperShape {
   static_assert(kBytes == 2 || Config::kQuery == Element::kE4M3 || kInt8);
   static_assert(kInt8 || Config::kKeyValue == (kCodes ? Element::kE4M3 : Config::kQuery));
   static_assert(!kInt8 || (kPaged && Config::kKeyValue == Element::kI8));
+  static_assert(Config::kCap == 0 || (Config::kSoftCap && !Config::kScaleFirst && !kCodes));
+  static_assert(Config::kSlopes == 0 || (!Config::kSoftCap && !Config::kScaleFirst && !kCodes));
+  static_assert(!Config::kOneBase || Config::kCap > 0);
   static_assert(!kTransposes || (Config::kTileN % 32 == 0 && Config::kVHeadSize % 16 == 0));
 
   const AttendParams& params;
@@ -242,7 +251,7 @@ struct HopperShape {
                          larger(row_tile_index, 0) * kTileM, kTileM);
     if (row_tile_index < 0) item.tile.num_rows = 0;
     item.bounds = bounds_of<Config>(params, item.tile, 0, kTileM);
-    item.keys = key_tiles(item.bounds.hull, Config::kTileN, !kPaged);
+    item.keys = key_tiles(item.bounds.hull, Config::kTileN, kTileStep);
     return item;
   }
 

@@ -165,6 +165,14 @@ TEST_CASE("the Hopper prefill kernel compiles, without undeclared spills or prod
   });
 }
 
+TEST_CASE("forms of features of the Hopper prefill kernel compile without undeclared spills") {
+  check_compiles([](int sm) {
+    std::vector<KernelSpec> specs;
+    if (sm < 90) return specs;
+    return specs_on(sm, hopper_feature_operation_cases());
+  });
+}
+
 TEST_CASE("the Hopper prefill kernel over e4m3 compiles, without undeclared spills or waits") {
   check_compiles([](int sm) {
     std::vector<KernelSpec> specs;

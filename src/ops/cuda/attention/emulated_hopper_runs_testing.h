@@ -41,6 +41,11 @@ struct Ragged128 {
   static constexpr attn::Alibi kAlibi = attn::Alibi::kNone;
   static constexpr bool kSoftCap = false;
   static constexpr bool kScaleFirst = false;
+  static constexpr int kCap = 0;
+  static constexpr bool kOneBase = false;
+  static constexpr int kSlopes = 0;
+  static constexpr bool kFitTiles = false;
+  static constexpr bool kBounds = false;
 };
 
 /// What the kernel is run with: the columns of a case are all of its values' unless it says so.
@@ -80,7 +85,12 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         text(Config::kWideStores),
                                         std::to_string(static_cast<int>(params.score.alibi)),
                                         text(Config::kSoftCap),
-                                        text(Config::kScaleFirst)};
+                                        text(Config::kScaleFirst),
+                                        text(Config::kCap),
+                                        text(Config::kOneBase),
+                                        text(Config::kSlopes),
+                                        text(Config::kFitTiles),
+                                        text(Config::kBounds)};
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));

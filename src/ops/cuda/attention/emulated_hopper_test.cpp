@@ -128,6 +128,35 @@ TEST_CASE("the Hopper kernel on emulated threads finds every key of pages") {
   check<Window>(c, long_tile);
 }
 
+struct FitWindow : Window {
+  static constexpr bool kFitTiles = true;
+};
+struct FitBlock48 : FitWindow {
+  static constexpr int kBlockSize = 48;
+};
+struct FitAhead : Ahead {
+  static constexpr bool kLeft = true;
+  static constexpr bool kFitTiles = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has tiles of keys that end with a window") {
+  const std::string options = "consumers=3:tile_n=80:fit=1";
+  AttendCase c = paged_batch("window, tiles end with it");
+  for (const int window : {0, 15, 60, 200}) {
+    c.window_left = window;
+    check<FitWindow>(c, options);
+    check<FitAhead>(c, options);
+  }
+  c.has_large_queries = false;
+  check<FitWindow>(c, options, true);
+  c = paged_batch("window, pages of 48", 128, 128, 48);
+  c.window_left = 60;
+  check<FitBlock48>(c, options);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<FitBlock48>(c, options);
+}
+
 struct D64 : Ragged128 {
   static constexpr int kHeadSize = 64;
   static constexpr int kVHeadSize = 64;
@@ -292,6 +321,135 @@ TEST_CASE("the Hopper kernel on emulated threads has soft cap, ALiBi, sinks and 
   c = paged_batch("negative scale");
   c.softmax_scale = -0.1f;
   check<Negative>(c, long_tile);
+}
+
+struct Capped : Paged128 {
+  static constexpr bool kSoftCap = true;
+  static constexpr bool kOneBase = true;
+  static constexpr int kCap = 1;
+};
+template <int kForm>
+struct CappedBy : Capped {
+  static constexpr int kCap = kForm;
+};
+struct CappedWindow : CappedBy<2> {
+  static constexpr bool kLeft = true;
+};
+/// A weight of f16 has no room for exponents without a base, and caps may be too large for it.
+struct CappedF16 : ShortTile {
+  static constexpr attn::Element kQuery = attn::Element::kF16;
+  static constexpr attn::Element kKeyValue = attn::Element::kF16;
+  static constexpr attn::Element kOutput = attn::Element::kF16;
+  static constexpr bool kSoftCap = true;
+  static constexpr int kCap = 1;
+};
+struct HighCap : CappedBy<3> {
+  static constexpr bool kOneBase = false;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of any scores") {
+  const std::string long_tile = "consumers=3:tile_n=80";
+  for (const float cap : {0.5f, 3.0f, 50.0f}) {
+    for (const bool has_large_queries : {false, true}) {
+      AttendCase c = paged_batch("soft cap");
+      c.soft_cap = cap;
+      c.has_large_queries = has_large_queries;
+      CAPTURE(cap);
+      CAPTURE(has_large_queries);
+      check<CappedBy<1>>(c, long_tile + ":cap=1");
+      check<CappedBy<2>>(c, long_tile + ":cap=2");
+      check<CappedBy<3>>(c, long_tile + ":cap=3");
+      check<CappedBy<4>>(c, long_tile + ":cap=4");
+      check<CappedBy<5>>(c, long_tile + ":cap=5");
+      check<CappedBy<6>>(c, long_tile + ":cap=6");
+      c.has_sinks = true;
+      c.window_left = 30;
+      check<CappedWindow>(c, long_tile + ":cap=2");
+      c.query = c.cache = c.output = Dtype::kF16;
+      c.block_size = 0;
+      check<CappedF16>(c, "consumers=2:tile_n=128:cap=1");
+    }
+  }
+  AttendCase c = paged_batch("a cap of 60");
+  c.soft_cap = 60.0f;
+  check<HighCap>(c, long_tile + ":cap=3");
+  c = paged_batch("soft cap, rows without keys");
+  c.soft_cap = 20.0f;
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  c.has_sinks = true;
+  check<Capped>(c, long_tile + ":cap=1");
+  c.has_sinks = false;
+  check<Capped>(c, long_tile + ":cap=1");
+  c = paged_batch("soft cap, special values");
+  c.soft_cap = 20.0f;
+  c.has_large_queries = false;
+  check<CappedBy<2>>(c, long_tile + ":cap=2", true);
+  check<CappedBy<3>>(c, long_tile + ":cap=3", true);
+}
+
+struct Bounds : Paged128 {
+  static constexpr bool kBounds = true;
+};
+struct BoundsWindow : Ragged128 {
+  static constexpr bool kBounds = true;
+};
+struct BoundsF16 : F16 {
+  static constexpr bool kBounds = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads finds maxima by integers") {
+  const std::string options = "consumers=3:tile_n=80:bounds=1";
+  AttendCase c = paged_batch("bounds");
+  check<Bounds>(c, options);
+  c.query_lens = {5, 70, 3};
+  c.context_lens = {-5, -70, 20};
+  check<Bounds>(c, options);
+  c = paged_batch("bounds, special values");
+  c.has_large_queries = false;
+  check<Bounds>(c, options, true);
+  c = hopper_batch("bounds in a window");
+  c.window_left = 50;
+  check<BoundsWindow>(c, options);
+  c = hopper_batch("bounds, f16");
+  c.query = c.cache = c.output = Dtype::kF16;
+  check<BoundsF16>(c, "consumers=2:tile_n=128:bounds=1");
+}
+
+struct OneSlope : Ragged128 {
+  static constexpr attn::Alibi kAlibi = attn::Alibi::kContextRelative;
+  static constexpr int kSlopes = 1;
+};
+struct TwoSlopes : OneSlope {
+  static constexpr int kSlopes = 2;
+};
+struct KeySlopes : Paged128 {
+  static constexpr attn::Alibi kAlibi = attn::Alibi::kKeyIndex;
+  static constexpr int kSlopes = 1;
+  static constexpr bool kLeft = true;
+};
+struct BoundSlopes : KeySlopes {
+  static constexpr bool kBounds = true;
+};
+
+TEST_CASE("the Hopper kernel on emulated threads has ALiBi by distances in a tile") {
+  const std::string options = "consumers=3:tile_n=80:slopes=1";
+  AttendCase c = hopper_batch("slopes and sinks");
+  c.alibi = attn::Alibi::kContextRelative;
+  c.has_sinks = true;
+  check<OneSlope>(c, options);
+  c.group = 16;
+  check<TwoSlopes>(c, options);
+  c.group = 7;
+  check<TwoSlopes>(c, options);
+  c = paged_batch("slopes and a window");
+  c.alibi = attn::Alibi::kKeyIndex;
+  c.group = 8;
+  c.window_left = 70;
+  check<KeySlopes>(c, options);
+  check<BoundSlopes>(c, options + ":bounds=1");
+  c.softmax_scale = -0.1f;
+  check<KeySlopes>(c, options);
 }
 
 struct Persistent : Paged128 {

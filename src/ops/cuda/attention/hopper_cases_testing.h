@@ -192,6 +192,45 @@ inline std::vector<HopperCase> hopper_cases() {
   return cases;
 }
 
+/// Forms of soft caps, slopes and windows that options choose.
+inline std::vector<HopperCase> hopper_feature_cases() {
+  std::vector<HopperCase> cases;
+  const auto add = [&](const AttendCase& c, const std::string& options) {
+    cases.push_back({c, "hopper_prefill:consumers=3" + options});
+    cases.back().attend.name += " by " + options;
+  };
+  for (const bool has_large_queries : {false, true}) {
+    AttendCase c = hopper_batch("hopper d128 soft cap", 128, 128, 16);
+    c.soft_cap = 3.0f;
+    c.has_large_queries = has_large_queries;
+    for (const int form : {1, 2, 3, 4, 5, 6}) add(c, fmt::format(":tile_n=80:cap={}", form));
+    c.has_sinks = true;
+    c.window_left = 50;
+    add(c, ":tile_n=80:cap=2:fit=1");
+    c.query = c.cache = c.output = Dtype::kF16;
+    add(c, ":tile_n=80:cap=3:fit=1:ahead=1");
+  }
+  AttendCase c = hopper_batch("hopper d64 soft cap", 64, 64, 16);
+  c.soft_cap = 20.0f;
+  add(c, ":tile_n=128:ping_pong=1:cap=2:ahead=0");
+  add(c, ":tile_n=128:ping_pong=1:cap=5:ahead=0");
+  c = hopper_batch("hopper d128 alibi and sinks");
+  c.alibi = attn::Alibi::kContextRelative;
+  c.has_sinks = true;
+  add(c, ":tile_n=80:slopes=1");
+  c.group = 7;
+  add(c, ":tile_n=80:slopes=1");
+  c = hopper_batch("hopper d128 window", 128, 128, 64);
+  c.query_lens = {700, 300, 1, 900};
+  c.context_lens = {500, 0, 90, 10};
+  c.window_left = 200;
+  c.group = 4;
+  add(c, ":tile_n=80:bounds=1");
+  add(c, ":tile_n=80:fit=1");
+  add(c, ":tile_n=80:fit=1:ahead=1");
+  return cases;
+}
+
 /// Scores of int8 codes (semantics §11.4): levels, head sizes, pages, masks.
 inline std::vector<Int8AttendCase> hopper_int8_cases() {
   std::vector<Int8AttendCase> cases;
@@ -230,7 +269,7 @@ inline std::vector<Int8AttendCase> hopper_int8_cases() {
 }
 
 /// Each held to its kernel on a device; the CPU has none to be held to.
-inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& forced) {
+inline std::vector<OperationCase> forced_operations(const std::vector<HopperCase>& forced) {
   std::vector<OperationCase> cases;
   for (const HopperCase& c : forced) {
     // e4m3 weights are relative to other bases here and there.
@@ -239,6 +278,11 @@ inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& f
                      [c](Ops& ops) { return by_kernel(ops, c.kernel, run_attend, c.attend); },
                      tolerance / 2});
   }
+  return cases;
+}
+/// With those of int8 scores.
+inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& forced) {
+  std::vector<OperationCase> cases = forced_operations(forced);
   for (const Int8AttendCase& c : hopper_int8_cases()) {
     const std::string name = "hopper int8 d" + std::to_string(c.head_size) + " values " +
                              std::string(dtype_name(c.values)) + " pages of " +
@@ -252,6 +296,9 @@ inline std::vector<OperationCase> operations_of(const std::vector<HopperCase>& f
   return cases;
 }
 inline std::vector<OperationCase> hopper_operation_cases() { return operations_of(hopper_cases()); }
+inline std::vector<OperationCase> hopper_feature_operation_cases() {
+  return forced_operations(hopper_feature_cases());
+}
 /// Of one-byte keys and values.
 inline std::vector<OperationCase> hopper_code_operation_cases() {
   return operations_of(hopper_code_cases());

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
+#include <numbers>
 #include <span>
 
 #include "core/error.h"
@@ -56,6 +57,12 @@ constexpr TileChoice kShortTile{
 /// over pages of 16, 32 heads over 8 of D128, without and with it: 64 requests of 512 tokens 601
 /// and 462 us, 8 of 2,048 546 and 508, 2 of 8,192 1537 and 1573, one of 16,384 2859 and 3006.
 constexpr int kAheadTokens = 4096;
+/// Whether windows of so many keys count as well, which cost as much as such requests; and whether
+/// their tiles of keys end with what rows see. Not measured.
+constexpr bool kAheadInWindows = false;
+constexpr bool kFitsWindows = false;
+/// Whether maxima are found by integers, three at a time (HopperPlan::bounds). Not measured.
+constexpr bool kBoundsScores = false;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
 /// Windows of an encoder: up to so many rows of keys of their own, which no other rows see, three
@@ -109,6 +116,14 @@ constexpr int kMostWholeSums = 128;
 /// Keys whose e4m3 products the tensor cores sum before f32 does; see choose_sums().
 constexpr int kPromotedKeys = 192;
 
+/// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). Not
+/// measured: those of transform_scores().
+constexpr int kCapForm = 0;
+constexpr int kSlopesForm = 0;
+/// Exponents of 2 up to which weights and their sums need no base: 2^80 times 2^17 keys and values
+/// of 2^30 are finite in f32, and so is 2^-80 of them.
+constexpr float kMostExponent = 80.0f;
+
 /// K and V of a group of units should stay in the L2 (60 MB on an H200): 8 heads of 8,192 keys and
 /// 128 columns, or 4 of 16,384, were the best, 32 of them 4 % slower.
 constexpr std::int64_t kGroupBytes = 33'600'000;
@@ -116,6 +131,18 @@ constexpr int kMostGroup = 64;
 
 /// Whether rows may be blind to the last keys of a tile by more than their request's end.
 bool is_causal(const attn::AttendParams& params) { return params.score.window_right >= 0; }
+
+/// Whether rows are blind to keys far before them.
+bool has_window(const attn::AttendParams& params) { return params.score.window_left >= 0; }
+/// The most keys that a row sees, as far as the host knows; at least as many as rows, as a rule.
+std::int64_t keys_of_row(const attn::AttendParams& params) {
+  const attn::ScoreParams& score = params.score;
+  if (!kAheadInWindows || !has_window(params) || score.window_right < 0) {
+    return params.max_query_len;
+  }
+  const std::int64_t window = std::int64_t{score.window_left} + 1 + score.window_right;
+  return std::min<std::int64_t>(params.max_query_len, window);
+}
 
 int operand_bytes(const attn::AttendParams& params) {
   return size_of_element(params.query_element);
@@ -136,31 +163,32 @@ bool has_columns_of(const TileChoice& tile, const attn::AttendParams& params) {
 }
 
 /// The first that fits, or the last.
-const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params) {
+const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::AttendParams& params,
+                             bool scales_first) {
   const auto fits = [&](const TileChoice& tile) {
     // Why: what transforms scores takes registers too; 112 keys of three consumers would spill, and
     // beside two sums 96.
     const int least_spilling = has_e4m3_products(params) ? 96 : 112;
     const bool has_room =
-        !scales_first(params) || tile.consumers == 2 || tile.tile_n < least_spilling;
+        !scales_first || tile.consumers == 2 || tile.tile_n < least_spilling;
     return has_room && params.head_size <= tile.most_columns &&
            params.v_head_size <= tile.most_v_columns;
   };
   return *std::find_if(tiles.begin(), tiles.end() - 1, fits);
 }
 
-const TileChoice& choose_tile(const attn::AttendParams& params) {
+const TileChoice& choose_tile(const attn::AttendParams& params, bool scales_first) {
   if (has_int8_scores(params)) {
     const bool has_one_tile = max_packed_rows(params) <= attn::kConsumerRows;
-    return has_one_tile ? kInt8DecodeTile : first_tile(kInt8Tiles, params);
+    return has_one_tile ? kInt8DecodeTile : first_tile(kInt8Tiles, params, scales_first);
   }
   if (has_e4m3_products(params)) {
-    return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params)
-                                     : first_tile(kCodeTiles, params);
+    return params.fast_fp8_sums != 0 ? first_tile(kFastCodeTiles, params, scales_first)
+                                     : first_tile(kCodeTiles, params, scales_first);
   }
-  if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params);
+  if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
   const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
-  if (is_window && !scales_first(params)) return kWindowTile;
+  if (is_window && !scales_first) return kWindowTile;
   // Why not where bytes may not depend on the batch: the longest request would decide.
   const std::int64_t rows = max_packed_rows(params);
   if (params.batch_invariant == 0 && rows <= kShortRows && has_columns_of(kShortTile, params)) {
@@ -169,7 +197,7 @@ const TileChoice& choose_tile(const attn::AttendParams& params) {
     };
     if (cost_of_tiles(128) * kShortTileCost < cost_of_tiles(192)) return kShortTile;
   }
-  return first_tile(kTiles, params);
+  return first_tile(kTiles, params, scales_first);
 }
 
 /// Why the producer cannot bring queries; empty where it can.
@@ -195,10 +223,10 @@ std::string late_output_misfit(const attn::AttendParams& params, const HopperPla
 }
 
 /// Why not where bytes may not depend on the batch: the longest request would choose the tile.
-bool works_ahead(const attn::AttendParams& params) {
+bool works_ahead(const attn::AttendParams& params, bool scales_first) {
   // Of 256 columns what transforms scores leaves no registers for it.
-  if (params.v_head_size > 192 && scales_first(params)) return false;
-  return params.batch_invariant == 0 && params.max_query_len <= kAheadTokens &&
+  if (params.v_head_size > 192 && scales_first) return false;
+  return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
          ahead_misfit(params).empty();
 }
 
@@ -233,6 +261,10 @@ constexpr std::array kOptions = {
     Option{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
+    Option{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
+    Option{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
+    Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
+    Option{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
     Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };
 
@@ -317,9 +349,31 @@ bool has_wide_stores(const attn::AttendParams& params) {
                  .common_bytes() == kRowAlignment;
 }
 
+void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
+  const attn::ScoreParams& score = params.score;
+  const attn::Alibi alibi = attn::local_form(score.alibi);
+  const bool is_linear =
+      alibi == attn::Alibi::kKeyIndex || alibi == attn::Alibi::kContextRelative;
+  const bool is_capped = score.soft_cap > 0.0f;
+  const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
+  if (!has_16_bits || !is_capped || alibi != attn::Alibi::kNone) plan.cap = 0;
+  if (!has_16_bits || is_capped || !is_linear) plan.slopes = 0;
+  // A thread's rows are 8 apart, so heads of a group that divides 8 are the same.
+  const int group = params.num_heads / params.num_kv_heads;
+  if (plan.slopes > 0) plan.slopes = 8 % group == 0 ? 1 : 2;
+  plan.one_base = plan.cap > 0 && params.query_element == attn::Element::kBF16 &&
+                  score.soft_cap * std::numbers::log2e_v<float> <= kMostExponent;
+  plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
+}
+
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
-  const TileChoice& choice = choose_tile(params);
   HopperPlan plan;
+  plan.cap = kCapForm;
+  plan.slopes = kSlopesForm;
+  HopperPlan forms = plan;
+  apply_options(options, &forms);
+  choose_transform(params, forms);
+  const TileChoice& choice = choose_tile(params, forms.scales_first);
   plan.tile = {params.head_size,
                multiplied_columns(params),
                choice.tile_n,
@@ -334,11 +388,15 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.ping_pong = choice.ping_pong;
   plan.persistent = choice.persistent;
   plan.group = group_of(params);
-  plan.tile.ahead = works_ahead(params);
+  plan.fits_tiles = kFitsWindows;
+  plan.bounds = kBoundsScores;
+  plan.tile.ahead = works_ahead(params, forms.scales_first);
   HopperPlan asked = plan;
   std::string reason = apply_options(options, &asked);
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;
   apply_options(options, &plan);
+  choose_transform(params, plan);
+  plan.fits_tiles = plan.fits_tiles && has_window(params) && is_paged(params);
   if (reason.empty() && plan.tile.ahead) reason = ahead_misfit(params);
   if (reason.empty() && plan.late_output) reason = late_output_misfit(params, plan);
   if (reason.empty()) reason = choose_sums(params, plan);
@@ -348,11 +406,15 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
                                 ? fmt::format(", lines of {} bytes", plan.tile.line)
                                 : "";
   plan.reason = fmt::format(
-      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
+      "{} rows by {} keys, {} stages{}{}{}{}{}{}{}{}{}{}{}: {}", plan.tile_rows(), plan.tile.tile_n,
       plan.tile.stages, lines, plan.ping_pong ? ", in turns" : "",
       plan.tile.ahead ? ", ahead" : (plan.persistent ? ", persistent" : ""),
       plan.late_output ? ", late output" : "", plan.fixed_base ? ", at a fixed address" : "",
-      plan.reverse ? ", every other head reversed" : "", sums_text(params, plan),
+      plan.reverse ? ", every other head reversed" : "",
+      plan.cap > 0 ? fmt::format(", soft cap by form {}", plan.cap) : "",
+      plan.slopes > 0 ? ", slopes by distances in a tile" : "",
+      plan.fits_tiles ? ", tiles end with the window" : "",
+      plan.bounds ? ", maxima by integers" : "", sums_text(params, plan),
       options.empty() ? choice.reason : "as asked for");
   return plan;
 }

@@ -22,6 +22,12 @@ struct HopperPlan {
   bool late_output = false;  // stored while the next row tile has begun; with tile.ahead
   bool fixed_base = false;   // shared memory is taken to start at attn::kFirstSharedAddress
   int promote = 0;           // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
+  int cap = 0;               // form of a soft cap, attention/hopper/soft_cap.cuh; 0: transform_scores()
+  bool one_base = false;     // capped scores are so small that weights need no base but 0
+  int slopes = 0;            // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
+  bool scales_first = false; // scores are transformed by transform_scores()
+  bool fits_tiles = false;   // windows over pages: tiles of keys end with those that rows see
+  bool bounds = false;       // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
   int group = 1;             // attn::HopperGrid
   bool reverse = false;
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
@@ -35,7 +41,9 @@ struct HopperPlan {
 /// "hopper_prefill:tile_n=64:stages=3", and if so why it cannot be ("tile_n=70 is not a multiple of
 /// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
-/// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1) and, of e4m3
+/// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1), cap (0 to 6:
+/// the form of a soft cap), slopes (0, 1: linear ALiBi by distances in a tile), fit (0, 1: windows over
+/// pages, fits_tiles), bounds (0, 1) and, of e4m3
 /// products with values of up to 128 columns, promote (1 to 16 tiles).
 std::string hopper_options_misfit(std::string_view options);
 
@@ -47,6 +55,9 @@ inline constexpr int kRowAlignment = 16;  // bytes, of what the copy engine and 
 
 /// Whether output rows of 16 bits are stored 16 bytes at a time.
 bool has_wide_stores(const attn::AttendParams& params);
+
+/// The scores' way to exponents of 2, from the `cap` and `slopes` that are asked for in the plan.
+void choose_transform(const attn::AttendParams& params, HopperPlan& plan);
 
 /// The plan of a problem that fits (hopper_prefill_misfit()); `options` as above, without the name,
 /// override it. Errors: E-UNSUPPORTED for an option that cannot be, or not for this problem.

@@ -1,7 +1,10 @@
 #include "ops/cuda/attention/hopper_prefill.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "core/error.h"
 #include "ops/cuda/attention/candidates.h"
@@ -247,12 +250,17 @@ std::string hopper_prefill_misfit(const Target& target, const attn::AttendParams
 /// 256 columns. More than that spills only what transforms scores and what finds ranges.
 static int allowed_spill_bytes(const attn::AttendParams& params, const HopperPlan& plan) {
   if (params.score.mm_ranges != nullptr) return 240;
-  if (params.v_head_size > 192) return scales_first(params) ? 240 : 64;
+  // Of a series and what is taken instead of it, either wants the registers of the other.
+  if (params.v_head_size > 192) return plan.scales_first ? 240 : plan.cap > 0 ? 300 : 64;
   if (key_bytes(params) == 1) return 48;
   // Once a row tile, where its output is handed to the copy engine.
   const int boxes = stores_boxes(params, plan) ? (plan.late_output ? 120 : 80) : 0;
   if (plan.tile.consumers < 3) return boxes;
-  return boxes + (scales_first(params) ? 256 : 32);
+  if (plan.scales_first) return boxes + 256;
+  // What a tile's rare path needs is kept on the stack while a box is handed over: 240 bytes of a
+  // soft cap in f16, 204 of bounds in a window; in the loop over tiles 4.
+  const bool has_form = plan.cap > 0 || plan.slopes > 0 || plan.bounds;
+  return boxes + (has_form ? (boxes > 0 ? 160 : 48) : 32);
 }
 
 AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const HopperPlan& plan) {
@@ -289,7 +297,12 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"bool kWideStores", spec_flag(has_wide_stores(params))},
       {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
       {"bool kSoftCap", spec_flag(soft_cap)},
-      {"bool kScaleFirst", spec_flag(scales_first(params))}};
+      {"bool kScaleFirst", spec_flag(plan.scales_first)},
+      {"int kCap", std::to_string(plan.cap)},
+      {"bool kOneBase", spec_flag(plan.one_base)},
+      {"int kSlopes", std::to_string(plan.slopes)},
+      {"bool kFitTiles", spec_flag(plan.fits_tiles)},
+      {"bool kBounds", spec_flag(plan.bounds)}};
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);
@@ -299,12 +312,44 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
   return kernel;
 }
 
+/// Terms in powers of x^2 of tanh(x) / x for |x| up to kMostTanh, fitted so that the largest relative
+/// error is least: 2.9e-8.
+constexpr std::array<double, attn::SoftCap::kTerms> kTanhTerms = {
+    0.999999971,    -0.3333295888, 0.1332540602,
+    -0.05334443021, 0.01958290834, -0.004716257368};
+constexpr double kMostTanh = 0.75;
+/// Likewise up to kMostShortTanh: 4e-7, 5e-6 of a score at a cap of 50.
+constexpr std::array<double, attn::SoftCap::kShortTerms> kShortTanhTerms = {
+    0.9999996043, -0.3332190823, 0.1284161343};
+constexpr double kMostShortTanh = 0.25;
+
+static attn::SoftCap soft_cap_of(const attn::ScoreParams& score) {
+  const double unit = double{score.softmax_scale} / double{score.soft_cap};  // of a score, in caps
+  const double outer = double{score.soft_cap} * std::numbers::log2e;
+  attn::SoftCap cap{};
+  cap.inner = static_cast<float>(2.0 * unit * std::numbers::log2e);
+  cap.outer = static_cast<float>(outer);
+  cap.fall = static_cast<float>(-2.0 * outer);
+  const auto fill = [&](auto& series, const auto& terms, float& bound, double most) {
+    double factor = outer * unit;
+    for (std::size_t i = 0; i < terms.size(); ++i) {
+      series[i] = static_cast<float>(factor * terms[i]);
+      factor *= unit * unit;
+    }
+    bound = static_cast<float>(most / std::max(std::abs(unit), 1e-30));
+  };
+  fill(cap.series, kTanhTerms, cap.bound, kMostTanh);
+  fill(cap.short_series, kShortTanhTerms, cap.short_bound, kMostShortTanh);
+  return cap;
+}
+
 attn::HopperGrid hopper_grid(const attn::AttendParams& params, const HopperPlan& plan) {
   attn::HopperGrid grid{};
   grid.row_tiles = static_cast<int>(ceil_quotient(max_packed_rows(params), plan.tile_rows()));
   grid.num_units = params.num_requests * params.num_kv_heads;
   grid.group = std::clamp(plan.group, 1, std::max(grid.num_units, 1));
   grid.reverse = plan.reverse ? 1 : 0;
+  if (plan.cap > 0) grid.cap = soft_cap_of(params.score);
   return grid;
 }
 

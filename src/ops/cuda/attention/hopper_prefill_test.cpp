@@ -515,17 +515,17 @@ TEST_CASE("bounds of the first and last row of a window are those of all rows") 
 
 TEST_CASE("tiles of keys cover the hull, and only those inside the core go without a mask") {
   constexpr int kTile = 16;
-  for (const bool is_ragged : {false, true}) {
+  for (const int step : {1, 4, kTile}) {
     for (int begin = 0; begin < 70; begin += 7) {
       for (int end = begin + 1; end < 90; end += 5) {
-        const attn::KeyTiles tiles = attn::key_tiles({begin, end}, kTile, is_ragged);
+        const attn::KeyTiles tiles = attn::key_tiles({begin, end}, kTile, step);
         CHECK(tiles.origin + tiles.first * kTile <= begin);
         CHECK(tiles.origin + (tiles.first + 1) * kTile > begin);
         CHECK(tiles.origin + tiles.end * kTile >= end);
         CHECK(tiles.origin + (tiles.end - 1) * kTile < end);
-        // Of ragged keys no box reaches past the last key; of pages all start on a tile.
-        if (is_ragged) CHECK(tiles.origin + tiles.end * kTile == end);
-        if (!is_ragged) CHECK(tiles.origin == 0);
+        // Of ragged keys no box reaches past the last key; of pages all start on a box, or a tile.
+        CHECK(tiles.origin + tiles.end * kTile == (end + step - 1) / step * step);
+        if (step == kTile) CHECK(tiles.origin == 0);
         for (int core_begin = 0; core_begin < end; core_begin += 11) {
           for (const int core_end : {0, end / 2, end, 0x7FFFFFFF}) {
             const attn::KeyInterval free =
@@ -547,7 +547,7 @@ TEST_CASE("tiles of keys cover the hull, and only those inside the core go witho
       }
     }
   }
-  CHECK(attn::key_tiles({0, 0}, kTile, true).end == 0);
+  CHECK(attn::key_tiles({0, 0}, kTile, 1).end == 0);
 }
 
 TEST_CASE("lines of every span are exchanged one to one, and pieces of a column meet in no bank") {

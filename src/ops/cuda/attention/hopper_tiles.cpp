@@ -11,11 +11,11 @@ constexpr int kLeastStages = 2;
 constexpr int kMostStages = 4;
 
 /// Keys of a tile beside so many consumers: as of hopper_prefill's tables, which say why.
-int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead) {
+int tile_n_for(const attn::AttendParams& params, int consumers, bool ahead, bool scales_first) {
   const int columns = params.head_size;
   const int v_columns = params.v_head_size;
   if (consumers == 2) return columns <= 128 && v_columns <= 128 ? 128 : 64;
-  if (columns <= 64 && v_columns <= 64) return scales_first(params) || ahead ? 96 : 128;
+  if (columns <= 64 && v_columns <= 64) return scales_first || ahead ? 96 : 128;
   return columns <= 128 && v_columns <= 96 ? 96 : 80;
 }
 
@@ -74,9 +74,12 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   if (!has_option(options, "persistent")) plan.persistent = list.parts.num_splits > 1;
   // A CTA for each tile has no next one.
   if (!plan.persistent && !has_option(options, "ahead")) plan.tile.ahead = false;
+  plan.cap = 0;  // what its forms need comes with a grid
+  plan.fits_tiles = false;
+  choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {
-    plan.tile.tile_n = tile_n_for(params, consumers, plan.tile.ahead);
+    plan.tile.tile_n = tile_n_for(params, consumers, plan.tile.ahead, plan.scales_first);
   }
   if (!has_option(options, "stages")) plan.tile.stages = stages_for(target, plan.tile);
   plan.ping_pong = false;
