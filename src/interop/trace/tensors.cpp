@@ -1,7 +1,9 @@
 #include "interop/trace/tensors.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <span>
 #include <utility>
 
 namespace attnbench {
@@ -17,6 +19,18 @@ std::string trace_dtype(Dtype dtype) {
     default:
       return std::string(dtype_name(dtype));
   }
+}
+
+/// xqa has lengths of a type that no tensor here has.
+std::vector<std::int64_t> unsigned_integers(const SafetensorsReader& file,
+                                            const SafetensorsEntry& entry) {
+  std::vector<std::byte> bytes;
+  file.stream(entry, [&](std::span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  });
+  std::vector<std::uint32_t> values(bytes.size() / sizeof(std::uint32_t));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(std::uint32_t));
+  return {values.begin(), values.end()};
 }
 
 bool is_fp8(Dtype dtype) { return dtype == Dtype::kE4M3 || dtype == Dtype::kE5M2; }
@@ -86,7 +100,9 @@ bool TraceTensors::is_given(const std::string& input) const { return entry(input
 std::optional<std::vector<std::int64_t>> TraceTensors::integers(const std::string& input) const {
   const SafetensorsEntry* found = entry(input);
   if (found == nullptr) return std::nullopt;
-  const Tensor tensor = reader(workload_.input(input)->path).read(*found);
+  const SafetensorsReader& file = reader(workload_.input(input)->path);
+  if (found->dtype == "U32") return unsigned_integers(file, *found);
+  const Tensor tensor = file.read(*found);
   std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.num_elements()));
   if (tensor.dtype() == Dtype::kI32) {
     std::copy_n(tensor.data<std::int32_t>(), values.size(), values.begin());
