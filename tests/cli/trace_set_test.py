@@ -15,6 +15,8 @@ from trace_sets import (
     HEADS,
     KV_HEADS,
     MLA,
+    MLA_PREFILL,
+    PREFILL,
     RAGGED,
     RETURNS,
     SIZE,
@@ -26,6 +28,7 @@ from trace_sets import (
     flashinfer_bench,
     mla_definition,
     plain,
+    prefill,
     ragged_definition,
     safetensors,
     solution,
@@ -197,14 +200,16 @@ class Import(TraceTest):
         self.assertIn("sparse_indices: expected [4, 128] values, found 4",
                       self.imported(sparse, line, code=2)[1])  # fmt: skip
 
-    def test_a_cache_whose_axes_are_in_another_order_is_refused(self):
+    def test_a_cache_with_heads_before_tokens_is_laid_out_so_and_one_that_contradicts_the_query_refused(self):
         of = decode_definition(16)
         shape = of["inputs"]["k_cache"]["shape"]
         self.assertEqual(of["axes"]["num_kv_heads"]["value"], KV_HEADS)
-        for name in ("k_cache", "v_cache"):  # heads before tokens
+        for name in ("k_cache", "v_cache"):
             of["inputs"][name]["shape"] = [shape[0], shape[2], shape[1], shape[3]]
+        self.assertIn("{block_size: 16, layout: HND}", self.imported(of)[0]["default"])
+        of["axes"]["num_kv_heads"]["value"], of["axes"]["page_size"]["value"] = 16, KV_HEADS
         self.assertIn(
-            f"k_cache: expected a number of KV heads that divides the {HEADS} query heads, found 16 in axis 2",
+            f"k_cache: expected a number of KV heads that divides the {HEADS} query heads, found 16 in axis 1",
             self.imported(of, code=2)[1])  # fmt: skip
 
     def test_workloads_whose_names_differ_in_letters_that_files_lack_get_files_of_their_own(self):
@@ -308,6 +313,29 @@ class Judge(TraceTest):
         for name in ("ragged", "mla", "sparse", "MLA"):
             self.assertEqual((results[name]["status"], results[name]["reasons"]), ("passed", []), name)
         self.assertEqual(len({result["scenario"] for result in results.values()}), 3)
+
+    def test_solutions_of_prompts_are_judged_and_one_that_sees_later_tokens_is_not_right(self):
+        paged, mla = prefill(decode_definition(16)), prefill(mla_definition())
+        ragged = ragged_definition("mla_ragged", 96, 64)
+        axes = {"total_q": 11, "num_pages": 9, "len_indptr": 4, "num_kv_indices": 7}
+        later = PREFILL + "\nimport attend\nattend.MASKED = False\n"
+        self.set.add(paged, [workload(paged, "p", axes, 0.2)],
+                     [solution("paged", paged, PREFILL), solution("later", paged, later)])  # fmt: skip
+        self.set.add(mla, [workload(mla, "m", axes, 0.1)],
+                     [solution("latents", mla, MLA_PREFILL),
+                      solution("keys_as_values", mla, MLA_PREFILL.replace("c, sm_scale", "c * 2, sm_scale"))])  # fmt: skip
+        self.set.add(ragged, [workload(ragged, "r", {"len_indptr": 3, "total_q": 9, "total_kv": 40}, 0.2)],
+                     [solution("expanded", ragged, RAGGED),
+                      solution("natural", ragged, RAGGED.replace("sm_scale)", "sm_scale, 2.718281828459045)"))])  # fmt: skip
+        results = self.run_set(code=1)
+        for name, definition in (("paged", paged), ("latents", mla), ("expanded", ragged)):
+            self.assertEqual((results[name]["status"], results[name]["reasons"]), ("passed", []), name)
+            self.assertIn(definition["name"].lower(), results[name]["scenario"])
+            self.assertGreater(max(row["query_len"] for row in results[name]["problem"]["batch"]), 1)
+            self.assertLess(results[name]["lse_error"]["max_abs"], 1e-2)
+        for name in ("later", "keys_as_values", "natural"):
+            self.assertEqual(results[name]["status"], "incorrect", name)
+        self.assertIn("LSE is natural, declared base 2", " ".join(results["natural"]["reasons"]))
 
     def test_a_changed_solution_is_measured_again_and_a_case_can_be_repeated(self):
         of, _ = self.add_decode(("right", decode(), {}))

@@ -18,6 +18,8 @@ HEADS, KV_HEADS, SIZE = 4, 2, 64
 ATTEND = """\
 import numpy as np
 
+MASKED = True
+
 def attend(q, k, v, scale, base=2.0):
     q, k, v = (np.asarray(each, np.float32) for each in (q, k, v))
     query_len, heads, _ = q.shape
@@ -25,7 +27,7 @@ def attend(q, k, v, scale, base=2.0):
     output = np.zeros((query_len, heads, v.shape[-1]), np.float32)
     lse = np.zeros((query_len, heads), np.float32)
     for i in range(query_len):
-        seen = len(k) - query_len + i + 1
+        seen = len(k) - query_len + i + 1 if MASKED else len(k)
         for head in range(heads):
             scores = scale * (k[:seen, head // group] @ q[i, head]).astype(np.float64)
             weights = np.exp(scores - scores.max())
@@ -82,6 +84,24 @@ def run(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, sm_scale, ckv
         q = np.concatenate([q_nope[b], q_pe[b]], -1)[None]
         output[b:b + 1], lse[b:b + 1] = attend(q, np.concatenate([c, p], -1), c, sm_scale)
 """
+PREFILL = """\
+from attend import paged
+
+def run(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sm_scale, output, lse):
+    paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, sm_scale, output, lse)
+"""
+MLA_PREFILL = """\
+import numpy as np
+from attend import attend
+
+def run(q_nope, q_pe, ckv_cache, kpe_cache, qo_indptr, kv_indptr, kv_indices, sm_scale, output, lse):
+    for b in range(len(kv_indptr) - 1):
+        pages, rows = np.array(kv_indices[kv_indptr[b]:kv_indptr[b + 1]]), slice(qo_indptr[b], qo_indptr[b + 1])
+        c = np.concatenate([ckv_cache[page] for page in pages])[:, None]
+        p = np.concatenate([kpe_cache[page] for page in pages])[:, None]
+        q = np.concatenate([q_nope[rows], q_pe[rows]], -1)
+        output[rows], lse[rows] = attend(q, np.concatenate([c, p], -1), c, sm_scale)
+"""
 SPARSE = """\
 import numpy as np
 from attend import attend
@@ -97,8 +117,8 @@ def run(q_nope, q_pe, ckv_cache, kpe_cache, sparse_indices, sm_scale, output, ls
 
 
 def safetensors(tensors):
-    """The bytes of a file of float32, int32 and int64 arrays."""
-    names = {"float32": "F32", "int32": "I32", "int64": "I64"}
+    """The bytes of a file of float32, int32, int64 and uint32 arrays."""
+    names = {"float32": "F32", "int32": "I32", "int64": "I64", "uint32": "U32"}
     header, data = {}, b""
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array).tobytes()
@@ -175,6 +195,17 @@ def mla_definition(page_size=16, rank=64, rope=16):
         {"output": ["batch_size", "num_qo_heads", "head_dim_ckv"], "lse": ["batch_size", "num_qo_heads"]},
         "float16",
     )  # fmt: skip
+
+
+def prefill(of):
+    """A definition of decodes as that of prompts: rows are tokens of requests that qo_indptr divides."""
+    of = json.loads(json.dumps(of).replace("_decode_", "_prefill_causal_").replace('"batch_size"', '"total_q"'))
+    inputs = of["inputs"]
+    names = [name for name in inputs if name not in ("kv_indptr", "kv_indices", "ckv_scale", "return_lse", "sm_scale")]
+    last = ["kv_indptr", "kv_indices", "sm_scale"]
+    of["inputs"] = {name: inputs[name] for name in names} | {
+        "qo_indptr": dict(inputs["kv_indptr"])} | {name: inputs[name] for name in last}  # fmt: skip
+    return of
 
 
 def sparse_definition(topk=128, page_size=64, rank=512, rope=64):

@@ -29,7 +29,7 @@ int import_files(const ImportArguments& arguments, const Console& console) {
   }
   const std::filesystem::path source = arguments.files.front();
   const TraceDefinition definition = read_trace_definition(source);
-  trace_kind(definition);
+  trace_form(definition);
   std::vector<TraceWorkload> workloads;
   std::filesystem::path root = arguments.root;
   if (arguments.files.size() > 1) {

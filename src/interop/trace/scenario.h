@@ -1,15 +1,13 @@
-// A workload of FlashInfer-Trace -> a scenario of one case, with its tensors where it has any.
+// A workload of FlashInfer-Trace -> a scenario of one case, with its tensors where it has any; the
+// indexer of sparse MLA -> a scenario of two cases, the operations that it consists of.
 //
 // What changes on the way, since this program says it in another way:
-// - Lengths are indptrs over pages there. A request's keys fill its pages unless kv_last_page_len
-//   or kv_len_arr says otherwise. Which pages are its own does not matter for the scenario; where
-//   values are given, they are gathered in the order of kv_indices, which is that of positions.
+// - Lengths: lengths.h.
 // - Pages of fewer than 16 tokens become blocks of 16: one page is a part of a block.
 // - Queries of MLA are absorbed already. Where values are given, W_UK and W_UV are unit matrices,
 //   so that the attention computes the very same.
-// - The rows of sparse attention belong to no request. Each becomes a request of its own, whose
-//   keys are those that sparse_indices lists, in that order.
-// - Indptrs that no file gives ("random", or inputs of plan()) are lengths as equal as they can be.
+// - bmm1_scale is all that multiplies the scores, and bmm2_scale the output. Both of an fp8 cache
+//   stay where they are: as the scale of the softmax, over codes with k_scale 1, and as v_scale.
 #pragma once
 
 #include <filesystem>
@@ -20,15 +18,9 @@
 
 #include "core/tensor.h"
 #include "interop/trace/definition.h"
+#include "interop/trace/form.h"
 
 namespace attnbench {
-
-/// The attentions that can be taken over.
-enum class TraceKind { kGqaPaged, kRagged, kMlaPaged, kSparseMla };
-
-/// By the names of the inputs. Errors: E-VALUE naming those that were found and the sets that are
-/// known.
-TraceKind trace_kind(const TraceDefinition& definition);
 
 struct TraceScenario {
   std::string name;                                     // of the scenario, and of its files

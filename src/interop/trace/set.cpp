@@ -30,7 +30,7 @@ std::vector<fs::path> files_below(const fs::path& folder, const std::string& suf
 
 bool is_attention(const TraceDefinition& definition) {
   try {
-    trace_kind(definition);
+    trace_form(definition);
     return true;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kValue) throw;
@@ -74,33 +74,60 @@ void append(ImportedTraces& all, ImportedTraces&& more) {
   all.names.solutions.merge(more.names.solutions);
 }
 
-/// Lengths for a definition without workloads: 8 decodes over 1024 keys, or 2 prompts of 256.
+/// Lengths for a definition without workloads: 8 decodes over 1024 keys, or 2 prompts of 256; of
+/// one request where the form has no more.
 TraceWorkload plain_workload(const TraceDefinition& definition) {
-  const bool is_prefill = definition.input("qo_indptr") != nullptr;
-  const std::int64_t requests = is_prefill ? 2 : 8;
+  const TraceForm form = trace_form(definition);
+  const TraceTensor* query = definition.input(form.query);
+  const bool by_request = query->axes.size() == 4;
+  const bool counts_queries = !form.query_offsets.empty() || !form.query_lengths.empty();
+  const bool is_prefill = by_request       ? form.kind == TraceKind::kRagged
+                          : form.is_single ? query->axes.size() > 2
+                                           : counts_queries || form.kind == TraceKind::kRagged;
+  const std::int64_t requests = form.is_single ? 1 : is_prefill ? 2 : 8;
   const std::int64_t keys = is_prefill ? 256 : 1024;
   TraceWorkload workload;
   workload.definition = definition.name;
   workload.uuid = "default";
-  const auto set = [&](const char* input, std::size_t axis, std::int64_t size) {
+  const auto set = [&](const std::string& input, int axis, std::int64_t size) {
     const TraceTensor* tensor = definition.input(input);
-    if (tensor == nullptr || axis >= tensor->axes.size()) return;
-    if (!definition.constants.contains(tensor->axes[axis])) {
-      workload.axes[tensor->axes[axis]] = size;
-    }
+    if (tensor == nullptr || axis < 0 || axis >= static_cast<int>(tensor->axes.size())) return;
+    const std::string& name = tensor->axes[static_cast<std::size_t>(axis)];
+    if (!definition.constants.contains(name)) workload.axes[name] = size;
   };
-  const TraceTensor* cache = definition.input("ckv_cache");
-  if (cache == nullptr) cache = definition.input("k_cache");
+  const bool has_pages = form.kind != TraceKind::kRagged;
   std::int64_t page = 1;
-  if (cache != nullptr && cache->axes.size() > 1) {
-    page = std::max<std::int64_t>(axis_size(definition, workload, cache->axes[1]).value_or(1), 1);
+  if (const TraceTensor* cache = definition.input(form.key);
+      has_pages && form.page_axis < static_cast<int>(cache->axes.size())) {
+    const std::string& axis = cache->axes[static_cast<std::size_t>(form.page_axis)];
+    page = std::max<std::int64_t>(axis_size(definition, workload, axis).value_or(1), 1);
   }
+  const std::int64_t width = (keys + page - 1) / page;
   const std::int64_t pages = (requests * keys + page - 1) / page;
-  for (const char* query : {"q", "q_nope"}) set(query, 0, is_prefill ? requests * keys : requests);
-  for (const char* offsets : {"qo_indptr", "kv_indptr"}) set(offsets, 0, requests + 1);
-  for (const char* paged : {"k_cache", "ckv_cache", "kv_indices"}) set(paged, 0, pages);
-  set("k", 0, requests * keys);
-  set("sparse_indices", 0, requests);
+  if (by_request) {
+    set(form.query, 1, is_prefill ? keys : 1);
+    set(form.query, 0, requests);
+  } else if (query->axes.size() == 3) {
+    set(form.query, 0, is_prefill ? requests * keys : requests);
+  }
+  if (!form.query_pe.empty()) set(form.query_pe, 0, is_prefill ? requests * keys : requests);
+  set(form.query_offsets, 0, requests + 1);
+  set(form.query_lengths, 0, requests);
+  set(form.key_offsets, 0, requests + 1);
+  set(form.key_lengths, 0, requests);
+  set(form.table, 0, requests);
+  set(form.table, 1, width);
+  set(form.key_pages, 0, pages);
+  set(form.lists, 0, requests);
+  if (has_pages) {
+    set(form.key, 0, std::max(pages, form.table.empty() ? pages : requests * width));
+    set(form.key, form.page_axis, page);
+  } else if (form.page_axis == 0) {
+    set(form.key, 0, requests * keys);
+  } else {
+    set(form.key, 1, keys);
+    set(form.key, 0, requests);
+  }
   std::string axes;
   for (const auto& [axis, size] : workload.axes) {
     const nlohmann::json name = axis;
@@ -184,11 +211,19 @@ ImportedTraces import_trace_set(const fs::path& root, const fs::path& folder,
     for (const TraceWorkload& workload : workloads) {
       if (workload.definition == definition.name) own.push_back(workload);
     }
-    const TraceKind kind = trace_kind(definition);
-    std::vector<std::string> backends =
-        natives(kind == TraceKind::kMlaPaged || kind == TraceKind::kSparseMla);
+    const TraceForm form = trace_form(definition);
+    // An operation has one built-in backend on each device, which no scenario has to name.
+    std::vector<std::string> backends;
+    if (form.kind != TraceKind::kIndexer) backends = natives(form.is_mla());
     TraceNames names;
-    if (const auto found = solutions.find(definition.name); found != solutions.end()) {
+    const auto found = solutions.find(definition.name);
+    if (found != solutions.end() && !form.has_solutions) {
+      all.notices.push_back(
+          fmt::format("{}: its solutions are not run: attnbench hands over inputs in the forms of "
+                      "FlashInfer-Bench's gqa_paged, gqa_ragged, mla_paged, mla_ragged and "
+                      "sparse_attention only",
+                      definition.name));
+    } else if (found != solutions.end()) {
       for (const TraceSolution& solution : found->second) {
         backends.push_back(solution_backend(solution.name));
         names.solutions[solution_class(solution.name)] = solution.name;

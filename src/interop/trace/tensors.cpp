@@ -1,10 +1,10 @@
 #include "interop/trace/tensors.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
+#include <span>
 #include <utility>
-
-#include "core/error.h"
 
 namespace attnbench {
 namespace {
@@ -19,6 +19,18 @@ std::string trace_dtype(Dtype dtype) {
     default:
       return std::string(dtype_name(dtype));
   }
+}
+
+/// xqa has lengths of a type that no tensor here has.
+std::vector<std::int64_t> unsigned_integers(const SafetensorsReader& file,
+                                            const SafetensorsEntry& entry) {
+  std::vector<std::byte> bytes;
+  file.stream(entry, [&](std::span<const std::byte> piece) {
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  });
+  std::vector<std::uint32_t> values(bytes.size() / sizeof(std::uint32_t));
+  std::memcpy(values.data(), bytes.data(), values.size() * sizeof(std::uint32_t));
+  return {values.begin(), values.end()};
 }
 
 bool is_fp8(Dtype dtype) { return dtype == Dtype::kE4M3 || dtype == Dtype::kE5M2; }
@@ -58,6 +70,12 @@ std::optional<std::int64_t> TraceTensors::dim_if_known(const std::string& input,
   return axis_size(definition_, workload_, tensor->axes[at]);
 }
 
+int TraceTensors::num_axes(const std::string& input) const {
+  if (const SafetensorsEntry* found = entry(input)) return static_cast<int>(found->shape.size());
+  const TraceTensor* tensor = definition_.input(input);
+  return tensor == nullptr ? 0 : static_cast<int>(tensor->axes.size());
+}
+
 std::int64_t TraceTensors::dim(const std::string& input, int axis) const {
   const std::optional<std::int64_t> size = dim_if_known(input, axis);
   if (size) return *size;
@@ -82,7 +100,9 @@ bool TraceTensors::is_given(const std::string& input) const { return entry(input
 std::optional<std::vector<std::int64_t>> TraceTensors::integers(const std::string& input) const {
   const SafetensorsEntry* found = entry(input);
   if (found == nullptr) return std::nullopt;
-  const Tensor tensor = reader(workload_.input(input)->path).read(*found);
+  const SafetensorsReader& file = reader(workload_.input(input)->path);
+  if (found->dtype == "U32") return unsigned_integers(file, *found);
+  const Tensor tensor = file.read(*found);
   std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.num_elements()));
   if (tensor.dtype() == Dtype::kI32) {
     std::copy_n(tensor.data<std::int32_t>(), values.size(), values.begin());
@@ -143,6 +163,78 @@ Tensor TraceTensors::rows(const std::string& input, int leading,
     }
   }
   return result;
+}
+
+Tensor TraceTensors::cache_rows(const std::string& input, int page_axis, int head_axis,
+                                std::int64_t plane, const std::vector<std::int64_t>& rows,
+                                double scale) const {
+  const Tensor source = reader(workload_.input(input)->path).read(*entry(input));
+  const std::vector<std::int64_t>& shape = source.shape();
+  const auto last = static_cast<int>(shape.size()) - 1;
+  if (last < 2 || page_axis >= last || head_axis >= last) {
+    fail(ErrorKind::kShape,
+         "workload {}: {}: expected pages, tokens, heads and columns, found {} axes",
+         workload_.uuid, input, shape.size());
+  }
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (int axis = last - 1; axis >= 0; --axis) {
+    const auto at = static_cast<std::size_t>(axis);
+    strides[at] = strides[at + 1] * shape[at + 1];
+  }
+  std::int64_t offset = 0;
+  for (int axis = 1; axis < last; ++axis) {
+    if (axis == page_axis || axis == head_axis) continue;
+    const auto at = static_cast<std::size_t>(axis);
+    if (plane >= shape[at]) {
+      refuse("{}: expected keys and values in axis {}, found {} of them", input, axis, shape[at]);
+    }
+    offset += plane * strides[at];
+  }
+  const std::int64_t page = source.dim(page_axis), width = shape.back();
+  const std::int64_t heads = head_axis < 0 ? 1 : source.dim(head_axis);
+  const std::int64_t head_stride = head_axis < 0 ? 0 : strides[static_cast<std::size_t>(head_axis)];
+  const bool scaled = is_fp8(source.dtype());
+  std::vector<std::int64_t> result_shape{static_cast<std::int64_t>(rows.size())};
+  if (head_axis >= 0) result_shape.push_back(heads);
+  result_shape.push_back(width);
+  Tensor result(scaled ? Dtype::kF32 : source.dtype(), std::move(result_shape));
+  const std::size_t size = dtype_size(source.dtype());
+  std::int64_t target = 0;
+  for (const std::int64_t row : rows) {
+    if (page < 1 || row < 0 || row / page >= shape[0]) {
+      refuse("{}: expected a row below {}, found {}", input, shape[0] * page, row);
+    }
+    const std::int64_t start = offset + row / page * strides[0] +
+                               row % page * strides[static_cast<std::size_t>(page_axis)];
+    for (std::int64_t head = 0; head < heads; ++head, target += width) {
+      const std::int64_t from = start + head * head_stride;
+      if (!scaled) {
+        std::memcpy(result.bytes() + static_cast<std::size_t>(target) * size,
+                    source.bytes() + static_cast<std::size_t>(from) * size,
+                    static_cast<std::size_t>(width) * size);
+        continue;
+      }
+      for (std::int64_t j = 0; j < width; ++j) {
+        result.set(target + j, source.at(from + j) * static_cast<float>(scale));
+      }
+    }
+  }
+  return result;
+}
+
+Tensor columns(const Tensor& tensor, std::int64_t first, std::int64_t end) {
+  std::vector<std::int64_t> shape = tensor.shape();
+  const std::int64_t width = shape.back();
+  const std::int64_t rows = width == 0 ? 0 : tensor.num_elements() / width;
+  shape.back() = end - first;
+  Tensor part(tensor.dtype(), std::move(shape));
+  const std::size_t size = dtype_size(tensor.dtype());
+  const std::size_t bytes = static_cast<std::size_t>(end - first) * size;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::memcpy(part.bytes() + static_cast<std::size_t>(row) * bytes,
+                tensor.bytes() + static_cast<std::size_t>(row * width + first) * size, bytes);
+  }
+  return part;
 }
 
 Tensor side_by_side(const Tensor& left, const Tensor& right) {

@@ -10,8 +10,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "core/error.h"
 #include "core/tensor.h"
 #include "inputs/files/safetensors.h"
 #include "interop/trace/definition.h"
@@ -27,6 +31,8 @@ class TraceTensors {
   /// Extent of an axis of an input, by its file or else by the axes. Errors: E-VALUE naming the
   /// axis where neither says it, and for an input that has no such axis.
   std::int64_t dim(const std::string& input, int axis) const;
+  /// Axes of an input, by its file or else by the definition; 0 without the input.
+  int num_axes(const std::string& input) const;
   std::optional<std::int64_t> dim_if_known(const std::string& input, int axis) const;
 
   /// As the definition says it, "unknown" where it does not; where a file has the values, theirs.
@@ -45,6 +51,19 @@ class TraceTensors {
   Tensor rows(const std::string& input, int leading, const std::vector<std::int64_t>& rows,
               double scale) const;
 
+  /// Rows of a cache [P, ...] as [rows, heads, D], without heads [rows, D]: `page_axis` are the
+  /// tokens of a page, `head_axis` the heads, -1 for none; any other axis between counts planes, of
+  /// which `plane` is taken. Row r is token r % page of page r / page. Otherwise as rows().
+  Tensor cache_rows(const std::string& input, int page_axis, int head_axis, std::int64_t plane,
+                    const std::vector<std::int64_t>& rows, double scale) const;
+
+  /// Fails with E-VALUE, definition and uuid before the message.
+  template <typename... Args>
+  [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) const {
+    fail(ErrorKind::kValue, "{}: workload {}: {}", definition_.name, workload_.uuid,
+         fmt::format(format, std::forward<Args>(args)...));
+  }
+
  private:
   /// The file's entry; null where no file has the values. Errors: E-IO, E-FORMAT; E-VALUE where the
   /// file has no tensor of that key.
@@ -59,6 +78,9 @@ class TraceTensors {
 
 /// [T, N, A] and [T, N, B] as [T, N, A + B].
 Tensor side_by_side(const Tensor& left, const Tensor& right);
+
+/// Columns `first` to `end` of the last axis.
+Tensor columns(const Tensor& tensor, std::int64_t first, std::int64_t end);
 
 /// `count` unit matrices [count, size, size] in bfloat16, which holds 0 and 1.
 Tensor unit_matrices(std::int64_t count, std::int64_t size);
