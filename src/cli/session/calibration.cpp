@@ -50,14 +50,6 @@ ScaleFormat format_of(const Problem& problem) {
   return problem.kv_cache.int8_level == 1 ? ScaleFormat::kInt8Value : ScaleFormat::kKvCache;
 }
 
-/// Whether every layer is one of latent attention, which has no scales in the encoders' format.
-bool are_latents(const Observations& observations) {
-  for (std::size_t layer = 0; layer < observations.layers().size(); ++layer) {
-    if (!observations.has_latents(layer)) return false;
-  }
-  return true;
-}
-
 /// What the layers of a scenario's tensors are called: only multimodal encoders name theirs.
 std::vector<std::string> layers_of(const Problem& problem, const ScaleFile* file) {
   if (problem.attention.type == AttentionType::kMmEncoder) return problem.mm_encoder.layer_names;
@@ -345,11 +337,10 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   if (arguments.scenario.empty()) {
     const std::vector<std::filesystem::path> files(arguments.tensors.begin(),
                                                    arguments.tensors.end());
-    input.observations = tensor_observations(files, options.format, wanted, find_kernel_rules);
-    if (file == nullptr && arguments.format.empty() && are_latents(*input.observations)) {
+    if (file == nullptr && arguments.format.empty() && hold_latents(files)) {
       options.format = ScaleFormat::kKvCache;
-      input.observations = tensor_observations(files, options.format, wanted, find_kernel_rules);
     }
+    input.observations = tensor_observations(files, options.format, wanted, find_kernel_rules);
   } else {
     open_scenario(arguments, file, wanted, input);
   }
