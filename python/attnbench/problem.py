@@ -10,6 +10,7 @@ _NUMBERS = (
     "max_query_len", "max_seq_len", "block_size", "num_blocks", "common_prefix_len", "output_scale",
     "num_threads", "topk", "num_merged_tokens", "kv_lora_rank", "qk_nope_head_dim",
     "qk_rope_head_dim", "index_n_heads", "int8_level", "rotary_dim", "dcp_world_size",
+    "dcp_rank",
 )  # fmt: skip
 _FLAGS = (
     "causal", "batch_invariant", "index_ue8m0", "is_neox", "is_raw", "lse_is_base_2",

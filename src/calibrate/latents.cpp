@@ -11,6 +11,8 @@
 #include <numeric>
 #include <utility>
 
+#include "calibrate/magnitudes.h"
+#include "calibrate/role_statistics.h"
 #include "calibrate/sample_rows.h"
 #include "core/error.h"
 #include "inputs/make_inputs.h"
@@ -93,11 +95,29 @@ class LatentShapes {
   const LatentTensors& tensors_;
 };
 
+/// Each by itself: an entry has latents and a rope part, so one of them may hide that the other is
+/// all zeros, as a product hides which factor was not finite.
+void check_values(const std::string& name, const LatentTensors& tensors, int num_threads) {
+  const auto check = [&](const char* tensor, const Tensor& values) {
+    if (values.empty()) return;  // it is refused by its shape
+    std::vector<Magnitudes> all(1);
+    add_magnitudes(values, ScaleGroups::kTensor, num_threads, all);
+    check_elements(fmt::format("{}: tensor {}", name, tensor), all);
+  };
+  check("query", tensors.query);
+  check("kv_c", tensors.kv_c);
+  check("k_pe", tensors.k_pe);
+  if (tensors.kv_b_proj) return check("kv_b_proj", *tensors.kv_b_proj);
+  if (tensors.w_uk) check("w_uk", *tensors.w_uk);
+  if (tensors.w_uv) check("w_uv", *tensors.w_uv);
+}
+
 }  // namespace
 
 void set_latents(const std::string& name, LatentTensors tensors, int num_threads,
                  Observation& observation) {
   const LatentShapes shapes(name, tensors);
+  check_values(name, tensors, num_threads);
   LatentLayer layer;
   layer.kv_lora_rank = shapes.latent;
   const bool has_weights = tensors.w_uk && tensors.w_uv;

@@ -30,8 +30,8 @@ struct LatentTensors {
 
 /// Sets tensors and latents of `observation`: q becomes the latent query [T, N, Lkv + R], k the
 /// entries [S, 1, Lkv + R]. Without weights there is no attention. `name` begins messages. Errors:
-/// E-SHAPE where the tensors do not fit together, E-FORMAT for a query that needs weights and one
-/// of them is missing.
+/// E-SHAPE where the tensors do not fit together, E-VALUE for one that is all zeros or not finite,
+/// E-FORMAT for a query that needs weights and one of them is missing.
 void set_latents(const std::string& name, LatentTensors tensors, int num_threads,
                  Observation& observation);
 

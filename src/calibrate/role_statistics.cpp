@@ -21,6 +21,8 @@ ScaleGroups groups_of(const CalibrationOptions& options, Role role) {
   return can && options.per_head ? ScaleGroups::kHead : ScaleGroups::kTensor;
 }
 
+}  // namespace
+
 void check_elements(const std::string& name, const std::vector<Magnitudes>& parts) {
   std::int64_t not_finite = 0;
   bool all_zero = true;
@@ -34,8 +36,6 @@ void check_elements(const std::string& name, const std::vector<Magnitudes>& part
   }
   if (all_zero) fail(ErrorKind::kValue, "{}: it is all zeros", name);
 }
-
-}  // namespace
 
 RoleStatistics::RoleStatistics(Role role, const CalibrationOptions& options)
     : role_(role),

@@ -15,6 +15,9 @@
 
 namespace attnbench {
 
+/// E-VALUE for elements of which one is not finite or none is other than zero; `name` begins it.
+void check_elements(const std::string& name, const std::vector<Magnitudes>& parts);
+
 /// One role, or keys and values together (kv-cache-legacy). A scale belongs to the whole tensor, to
 /// a head or to a channel, as the format and the options say.
 class RoleStatistics {

@@ -315,6 +315,16 @@ class TensorObservations final : public Observations {
 
 }  // namespace
 
+bool hold_latents(const std::vector<fs::path>& files) {
+  const std::string name = kLatentNames[kKvC];
+  return std::ranges::any_of(files, [&](const fs::path& path) {
+    const SafetensorsReader reader(path);
+    return std::ranges::any_of(reader.header().entries, [&](const SafetensorsEntry& entry) {
+      return entry.name == name || entry.name.ends_with("." + name);
+    });
+  });
+}
+
 std::unique_ptr<Observations> tensor_observations(const std::vector<fs::path>& files,
                                                   ScaleFormat format,
                                                   const std::vector<std::string>& layers,

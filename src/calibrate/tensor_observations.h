@@ -26,6 +26,9 @@
 
 namespace attnbench {
 
+/// Whether a layer of theirs is one of latent attention: which format is meant if none is named.
+bool hold_latents(const std::vector<std::filesystem::path>& files);
+
 /// Layers come in natural order (layer 2 before layer 10), or as `layers` has them. What is left
 /// out, and attention that had to be guessed, is in notices(). `layers`: those that must be there
 /// and are taken; empty = all. `format` decides which roles are needed. Errors: those of the

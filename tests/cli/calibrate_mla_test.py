@@ -116,6 +116,13 @@ class CalibrateMla(CalibrationTest):
         self.assertEqual(layer["error"], None)
         self.assertEqual(layer["error_reason"], "there are no w_uk and w_uv")
 
+    def test_latents_are_calibrated_for_a_cache_where_no_format_is_named(self):
+        err = self.calibrate(0, "--tensors", self.captured(), output="named.json").err
+        written = json.loads((self.dir / "named.json").read_text())
+        self.assertEqual(list(written), ["model.layers.0.self_attn"], err)
+        self.assertEqual(sorted(written["model.layers.0.self_attn"]),
+                         ["k_scale", "q_scale", "v_scale"])  # fmt: skip
+
     def test_what_does_not_fit_is_refused_by_layer_and_tensor(self):
         bad = tensors()["kv_c"].copy()
         bad[3, 5] = np.nan
@@ -124,8 +131,11 @@ class CalibrateMla(CalibrationTest):
             (["E-FORMAT", "expected w_uk and w_uv, or kv_b_proj"], {"w_uk": None}),
             (["E-SHAPE", "tensor w_uk"], {"w_uk": tensors()["w_uk"][:, :9]}),
             (["E-SHAPE", "tensor k_pe", "20 rows"], {"k_pe": tensors()["k_pe"][:7]}),
-            (["E-VALUE", "tensor k", "NaN or infinite"], {"kv_c": bad}),
-            (["E-VALUE", "tensor q", "all zeros"], {"query": 0 * tensors()["query"]}),
+            (["E-VALUE", "tensor kv_c", "1 element is NaN or infinite"], {"kv_c": bad}),
+            (["E-VALUE", "tensor query", "all zeros"], {"query": 0 * tensors()["query"]}),
+            (["E-VALUE", "tensor kv_c", "all zeros"], {"kv_c": 0 * tensors()["kv_c"]}),
+            (["E-VALUE", "tensor k_pe", "all zeros"], {"k_pe": 0 * tensors()["k_pe"]}),
+            (["E-VALUE", "tensor w_uv", "NaN or infinite"], {"w_uv": np.inf * tensors()["w_uv"]}),
         ):
             with self.subTest(words):
                 path = self.captured(**changes)

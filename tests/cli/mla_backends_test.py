@@ -64,8 +64,18 @@ class MlaBackends(ToolTest):
                          ["ROCM_AITER_FA requires ROCm"])  # fmt: skip
         self.assertEqual(
             self.reasons("dense.yaml", "ROCM_AITER_MLA"),
-            ["Selected backend ROCM_AITER_MLA is not valid for this configuration. "
-             "Reason: ['ImportError']"])  # fmt: skip
+            ["No module named 'aiter'"])  # fmt: skip
+        self.assertEqual(
+            self.reasons("dense.yaml", "TOKENSPEED_MLA"),
+            ["Selected backend AttentionBackendEnum.TOKENSPEED_MLA is not valid for this "
+             "configuration. Reason: ['kv_cache_dtype not supported', 'compute capability not "
+             "supported']", "TOKENSPEED_MLA has no pipeline of its own here"])  # fmt: skip
+        self.assertEqual(
+            self.reasons("dense.yaml", "TOKENSPEED_MLA", *ON_SM_10, *FP8),
+            ["TOKENSPEED_MLA has no pipeline of its own here"])  # fmt: skip
+        self.assertEqual(
+            self.reasons("dense.yaml", "MM_CUTLASS_MLA"),
+            ["Unsupported multi-modal encoder attention backend for CUDA: CUTLASS_MLA."])  # fmt: skip
         err = self.expect(2, "run", "dense.yaml", "--backend", "ROCM_AITER_MLAS").err
         self.assertIn("unknown backend 'ROCM_AITER_MLAS'", err)
 

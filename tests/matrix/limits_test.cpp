@@ -26,6 +26,9 @@ namespace {
 using Json = nlohmann::json;
 using Settings = std::vector<Setting>;
 
+constexpr const char* kSmallLatents =
+    "mla: {kv_lora_rank: 64, qk_nope_head_dim: 32, qk_rope_head_dim: 16, v_head_dim: 32}\n";
+
 /// Small cases, one of each family and of each combination with limits of its own.
 const std::map<std::string, std::string> kBases = {
     {"decoder",
@@ -54,6 +57,37 @@ const std::map<std::string, std::string> kBases = {
     {"vision", "attention: {type: mm_encoder, num_heads: 4, head_size: 64}\nbatch: q20_q7\n"},
 };
 
+/// What an operation needs besides its name; the others work on heads of 64.
+const std::map<std::string, std::string> kOperationNeeds = {
+    {"gather", kSmallLatents},
+    {"dcp_correct", "dcp: {world_size: 2}\n"},
+    {"index_topk", "mla: {sparse_topk: 128}\n"},
+};
+/// Operations that have a form for latents beside that for heads.
+const std::set<std::string> kAlsoOfLatents = {"reshape_and_cache", "rope", "rope_and_cache",
+                                              "quantize"};
+
+/// The bases, and one for each operation that the schema has.
+std::map<std::string, std::string> all_bases(const Json& schema) {
+  std::map<std::string, std::string> bases = kBases;
+  const Json& op = schema.at("properties").at("op").at("properties").at("name").at("enum");
+  for (const Json& word : op) {
+    if (word.is_null()) continue;
+    const std::string name = word.get<std::string>();
+    const auto needs = kOperationNeeds.find(name);
+    const std::string more = needs == kOperationNeeds.end() ? "" : needs->second;
+    const auto add = [&](const std::string& base, const char* heads, const std::string& rest) {
+      bases[base] = fmt::format(
+          "attention: {{type: op, num_heads: 4{}}}\nop: {{name: {}}}\nbatch: 2q1s70_q5s33\n{}",
+          heads, name, rest);
+    };
+    constexpr const char* kHeads = ", num_kv_heads: 2, head_size: 64";
+    add("op " + name, more == kSmallLatents ? "" : kHeads, more);
+    if (kAlsoOfLatents.contains(name)) add("op " + name + " of latents", "", kSmallLatents);
+  }
+  return bases;
+}
+
 /// Where a key stands in the way of its own extremes: what has to go with it.
 const std::map<std::string, Settings> kCompanions = {
     {"dcp.world_size", {{"attention.num_heads", "1024"}}},
@@ -73,7 +107,7 @@ const std::set<std::string> kValueKeys = {"attention.scale",           "inputs.s
                                           "kv_cache.k_scale_constant", "kv_cache.v_scale_constant"};
 
 /// Sections that say how a case is judged and timed, not what it is.
-const std::set<std::string> kNoProblem = {"validation", "timing", "op", "sweep", "batch"};
+const std::set<std::string> kNoProblem = {"validation", "timing", "sweep", "batch"};
 
 void add_values(const Json& json, std::vector<std::string>& values) {
   if (json.contains("anyOf")) {
@@ -113,7 +147,8 @@ double largest(const Problem& problem) {
   const AttentionSpec& a = problem.attention;
   const MlaSpec& mla = problem.mla;
   const double wide = std::max(a.head_size, a.v_head_size);
-  const auto tokens = static_cast<double>(problem.num_tokens());
+  const auto tokens =
+      static_cast<double>(std::max(problem.num_tokens(), problem.op.tokens.value_or(0)));
   const double heads = std::max(a.num_heads, mla.q_pad_num_heads.value_or(0));
   const double splits = std::max(a.num_splits.value_or(1), problem.dcp.world_size);
   const double pages = static_cast<double>(problem.kv_cache.num_blocks) *
@@ -121,7 +156,8 @@ double largest(const Problem& problem) {
                        problem.kv_cache.layers.value_or(1);
   double most = std::max({tokens * heads * wide * splits, pages * wide,
                           static_cast<double>(problem.num_keys()) * a.num_kv_heads * wide});
-  if (a.type != AttentionType::kMla) return most;
+  most = std::max(most, tokens * static_cast<double>(mla.sparse_topk.value_or(0)));
+  if (a.type != AttentionType::kMla && !problem.op.mla) return most;
   const double latent = mla.kv_lora_rank + mla.qk_rope_head_dim;
   most = std::max({most, latent * heads * (mla.qk_nope_head_dim + mla.v_head_dim), pages * latent,
                    tokens * heads * latent * splits,
@@ -190,12 +226,14 @@ void check(const std::string& name, const Problem& problem, bool judged, Ops& op
 
 TEST_CASE("a case at the ends of the schema runs where no backend refuses it") {
   std::map<std::string, std::vector<std::string>> keys;
-  collect(Json::parse(scenario_schema_text()), "", keys);
+  const Json schema = Json::parse(scenario_schema_text());
+  collect(schema, "", keys);
+  keys.erase("op.name");  // a base for each
   REQUIRE(keys.size() > 60);
   const std::unique_ptr<Ops> ops = make_cpu_ops(2);
   const char* only = std::getenv("ATTNBENCH_LIMITS");
   Counts counts;
-  for (const auto& [base, text] : kBases) {
+  for (const auto& [base, text] : all_bases(schema)) {
     for (const auto& [key, values] : keys) {
       for (const std::string& value : values) {
         const std::string name = fmt::format("{}, {} = {}", base, key, value);

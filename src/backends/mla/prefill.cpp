@@ -133,7 +133,19 @@ std::vector<Partial> MlaContext::add_steps() {
     spare.push_back(expand_.make_partial(rank, "merged context"));
     of_chunk.push_back(expand_.make_partial(rank, "chunk"));
   }
+  // The results of a user's calls may come to their places only behind the whole step, whose merges
+  // then run once more: by then no other call and no merge may have written there. Outputs are
+  // safe, as calls have their own, which are widened.
+  const auto renew_lse = [&](std::vector<Partial>& partials) {
+    if (!work_.users_prefill) return;
+    for (const MlaRank& rank : work_.ranks) {
+      partials[static_cast<std::size_t>(rank.index)].lse =
+          work_.memory.workspace_of<float>(work_.plan.batch.num_prefill_tokens * rank.heads,
+                                           "LSE of a call");
+    }
+  };
   for (std::size_t i = 0; i < work_.plan.chunks->chunks.size(); ++i) {
+    if (i > 1) renew_lse(of_chunk);
     add_chunk(i, i == 0 ? running : of_chunk);
     // The first chunk is the running result. Later ones are merged with it into the spare one, as a
     // merge cannot write what it reads; the two then change places.
@@ -149,6 +161,7 @@ std::vector<Partial> MlaContext::add_steps() {
     }
     work_.add_each("merge_chunk", true, &Ops::merge, std::move(merges));
     std::swap(running, spare);
+    if (i == 1) renew_lse(spare);  // of the first call until now
   }
   return running;
 }

@@ -79,8 +79,9 @@ void PluginDcpPipeline::run_later_steps() {
 }
 
 PipelineOutput PluginDcpPipeline::read_output(bool with_cache) {
-  if (plugin_.returned != nullptr) {
-    for (Call& call : calls_) call.kernel.collect();
+  bool has_new = false;
+  for (Call& call : calls_) has_new = call.kernel.collect() || has_new;
+  if (has_new) {
     run_later_steps();
     ops_.synchronize();
   }

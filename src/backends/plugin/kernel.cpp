@@ -148,8 +148,10 @@ void PluginKernel::run() {
   if (complaint) throw BackendFailure(fmt::format("{}: run(): {}", plugin_.table.name, *complaint));
 }
 
-void PluginKernel::collect() {
-  if (collects() && has_run_) collect_sample();
+bool PluginKernel::collect() {
+  if (!collects() || !has_run_) return false;
+  collect_sample();
+  return true;
 }
 
 void PluginKernel::collect_sample() {

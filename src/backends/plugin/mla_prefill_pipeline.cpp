@@ -101,8 +101,9 @@ void PluginMlaPrefillPipeline::run_our_steps() {
 }
 
 PipelineOutput PluginMlaPrefillPipeline::read_output(bool with_cache) {
-  if (plugin_.returned != nullptr) {
-    for (Call& call : calls_) call.kernel.collect();
+  bool has_new = false;
+  for (Call& call : calls_) has_new = call.kernel.collect() || has_new;
+  if (has_new) {
     run_our_steps();
     work().ops.synchronize();
   }

@@ -73,8 +73,7 @@ void PluginMmPipeline::run_later_steps() {
 }
 
 PipelineOutput PluginMmPipeline::read_output(bool with_cache) {
-  if (plugin_.returned != nullptr) {
-    kernel_->collect();
+  if (kernel_->collect()) {
     run_later_steps();
     ops_.synchronize();
   }

@@ -166,8 +166,9 @@ void print_upstream_choice(std::ostream& out, const Problem& problem, const Devi
     print_line(out, all[i].name, text);
   }
   if (chosen == all.size()) return print_line(out, "in all", "none: vLLM refuses the model");
-  const std::string late = upstream_afterthought(problem, all[chosen]);
-  if (!late.empty()) print_line(out, "then", late);
+  for (const std::string& late : upstream_afterthoughts(problem, device.facts, all)) {
+    print_line(out, "then", late);
+  }
 }
 
 /// The size in which kernels page when all backends of a case share one cache (§1.7).

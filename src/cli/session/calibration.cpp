@@ -337,6 +337,9 @@ CalibrationInput open_calibration(const CalibrationArguments& arguments, const C
   if (arguments.scenario.empty()) {
     const std::vector<std::filesystem::path> files(arguments.tensors.begin(),
                                                    arguments.tensors.end());
+    if (file == nullptr && arguments.format.empty() && hold_latents(files)) {
+      options.format = ScaleFormat::kKvCache;
+    }
     input.observations = tensor_observations(files, options.format, wanted, find_kernel_rules);
   } else {
     open_scenario(arguments, file, wanted, input);
