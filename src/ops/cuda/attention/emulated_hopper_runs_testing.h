@@ -2,6 +2,8 @@
 // grids that the host gives it, against the CPU operations.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 
@@ -193,7 +195,9 @@ class EmulatedOps final : public ForwardingOps {
   EmulatedOps(Ops& cpu, const std::string& options)
       : ForwardingOps(cpu),
         options_(options + (options.empty() ? "" : ":") +
-                 (Config::kAhead ? "ahead=1" : "ahead=0")) {}
+                 fmt::format("ahead={:d}:bounds={:d}:cap={}:slopes={:d}:one_base={:d}",
+                             Config::kAhead, Config::kBounds, Config::kCap, Config::kSlopes > 0,
+                             Config::kOneBase)) {}
 
   void attend(const attn::AttendParams& params) override {
     const Target target = target_of_sm(90);

@@ -346,6 +346,9 @@ struct CappedF16 : ShortTile {
 struct HighCap : CappedBy<3> {
   static constexpr bool kOneBase = false;
 };
+struct CappedFromBase : CappedBy<6> {
+  static constexpr bool kOneBase = false;
+};
 
 TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of any scores") {
   const std::string long_tile = "consumers=3:tile_n=80";
@@ -362,6 +365,7 @@ TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of 
       check<CappedBy<4>>(c, long_tile + ":cap=4");
       check<CappedBy<5>>(c, long_tile + ":cap=5");
       check<CappedBy<6>>(c, long_tile + ":cap=6");
+      check<CappedFromBase>(c, long_tile);
       c.has_sinks = true;
       c.window_left = 30;
       check<CappedWindow>(c, long_tile + ":cap=2");

@@ -203,7 +203,10 @@ inline std::vector<HopperCase> hopper_feature_cases() {
     AttendCase c = hopper_batch("hopper d128 soft cap", 128, 128, 16);
     c.soft_cap = 3.0f;
     c.has_large_queries = has_large_queries;
-    for (const int form : {1, 2, 3, 4, 5, 6}) add(c, fmt::format(":tile_n=80:cap={}", form));
+    for (const int form : {1, 2, 3, 4, 5, 6}) {
+      add(c, fmt::format(":tile_n=80:cap={}:one_base=1", form));
+    }
+    add(c, ":tile_n=80:cap=6");
     c.has_sinks = true;
     c.window_left = 50;
     add(c, ":tile_n=80:cap=2:fit=1");

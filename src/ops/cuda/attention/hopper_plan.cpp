@@ -57,12 +57,15 @@ constexpr TileChoice kShortTile{
 /// over pages of 16, 32 heads over 8 of D128, without and with it: 64 requests of 512 tokens 601
 /// and 462 us, 8 of 2,048 546 and 508, 2 of 8,192 1537 and 1573, one of 16,384 2859 and 3006.
 constexpr int kAheadTokens = 4096;
-/// Whether windows of so many keys count as well, which cost as much as such requests; and whether
-/// their tiles of keys end with what rows see. Not measured.
-constexpr bool kAheadInWindows = false;
+/// Windows of so many keys count as well, which cost as much as such requests: of 1,024 keys, one
+/// request of 16,384 tokens, 2026-11-27, without and with it: D128 511 and 489 us, D64 410 and 363,
+/// D256 925 and 880. Tiles of keys that end with what rows see gain nothing beside it (515, 367 and
+/// 880 us).
 constexpr bool kFitsWindows = false;
-/// Whether maxima are found by integers, three at a time (HopperPlan::bounds). Not measured.
-constexpr bool kBoundsScores = false;
+/// Up to so many columns maxima are found by integers, three at a time (HopperPlan::bounds): D128
+/// 2827 and 2778 us, D64 1961 and 1918, D256 5355 and 5350 (as above, without a window). In a window
+/// they spill, and D128 takes 501 us instead of 489.
+constexpr int kMostBoundColumns = 128;
 /// Of 64 columns: what more keys take in registers beside it would spill.
 constexpr int kAheadTileN = 96;
 /// Windows of an encoder: up to so many rows of keys of their own, which no other rows see, three
@@ -116,10 +119,14 @@ constexpr int kMostWholeSums = 128;
 /// Keys whose e4m3 products the tensor cores sum before f32 does; see choose_sums().
 constexpr int kPromotedKeys = 192;
 
-/// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). Not
-/// measured: those of transform_scores().
-constexpr int kCapForm = 0;
-constexpr int kSlopesForm = 0;
+/// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). One request
+/// of 16,384 tokens on one NVIDIA H200, 2026-11-27, bf16, by transform_scores() and by this form:
+/// a cap of 30 D128 4637 and 3301 us (form 1: 3800), D64 4163 and 2469 (3375), D256 by form 1 6402
+/// and 5845 (form 6: 6028), all with one_base=1; ALiBi D128 3530 and 3048, with bounds 2947, D64
+/// 2981 and 2355, D256 5759 and 5290.
+constexpr int kCapForm = 6;
+constexpr int kWideCapForm = 1;
+constexpr int kSlopesForm = 1;
 /// Exponents of 2 up to which weights and their sums need no base: 2^80 times 2^17 keys and values
 /// of 2^30 are finite in f32, and so is 2^-80 of them.
 constexpr float kMostExponent = 80.0f;
@@ -137,9 +144,7 @@ bool has_window(const attn::AttendParams& params) { return params.score.window_l
 /// The most keys that a row sees, as far as the host knows; at least as many as rows, as a rule.
 std::int64_t keys_of_row(const attn::AttendParams& params) {
   const attn::ScoreParams& score = params.score;
-  if (!kAheadInWindows || !has_window(params) || score.window_right < 0) {
-    return params.max_query_len;
-  }
+  if (!has_window(params) || score.window_right < 0) return params.max_query_len;
   const std::int64_t window = std::int64_t{score.window_left} + 1 + score.window_right;
   return std::min<std::int64_t>(params.max_query_len, window);
 }
@@ -230,6 +235,15 @@ bool works_ahead(const attn::AttendParams& params, bool scales_first) {
          ahead_misfit(params).empty();
 }
 
+bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
+  const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
+  if (!has_16_bits || !is_causal(params) || has_window(params)) return false;
+  if (params.score.soft_cap > 0.0f || params.score.mm_ranges != nullptr) return false;
+  const bool is_narrow =
+      params.head_size <= kMostBoundColumns && params.v_head_size <= kMostBoundColumns;
+  return forms.slopes > 0 || (is_narrow && !forms.scales_first);
+}
+
 int group_of(const attn::AttendParams& params) {
   // Why 1: without a causal mask the row tiles of a unit are all alike, and follow one another.
   if (!is_causal(params)) return 1;
@@ -262,6 +276,7 @@ constexpr std::array kOptions = {
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     Option{"cap", 0, 6, 1, [](HopperPlan& plan, int n) { plan.cap = n; }},
+    Option{"one_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.one_base = n != 0; }},
     Option{"slopes", 0, 1, 1, [](HopperPlan& plan, int n) { plan.slopes = n; }},
     Option{"fit", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fits_tiles = n != 0; }},
     Option{"bounds", 0, 1, 1, [](HopperPlan& plan, int n) { plan.bounds = n != 0; }},
@@ -361,14 +376,15 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   // A thread's rows are 8 apart, so heads of a group that divides 8 are the same.
   const int group = params.num_heads / params.num_kv_heads;
   if (plan.slopes > 0) plan.slopes = 8 % group == 0 ? 1 : 2;
-  plan.one_base = plan.cap > 0 && params.query_element == attn::Element::kBF16 &&
+  plan.one_base = plan.one_base && plan.cap > 0 &&
+                  params.query_element == attn::Element::kBF16 &&
                   score.soft_cap * std::numbers::log2e_v<float> <= kMostExponent;
   plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
 }
 
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
   HopperPlan plan;
-  plan.cap = kCapForm;
+  plan.cap = params.v_head_size > 192 ? kWideCapForm : kCapForm;
   plan.slopes = kSlopesForm;
   HopperPlan forms = plan;
   apply_options(options, &forms);
@@ -389,7 +405,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.persistent = choice.persistent;
   plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
-  plan.bounds = kBoundsScores;
+  plan.bounds = bounds_pay(params, forms);
   plan.tile.ahead = works_ahead(params, forms.scales_first);
   HopperPlan asked = plan;
   std::string reason = apply_options(options, &asked);

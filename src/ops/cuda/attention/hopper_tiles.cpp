@@ -76,6 +76,9 @@ HopperPlan hopper_tiles_plan(const Target& target, const attn::AttendParams& par
   if (!plan.persistent && !has_option(options, "ahead")) plan.tile.ahead = false;
   plan.cap = 0;  // what its forms need comes with a grid
   plan.fits_tiles = false;
+  // Not measured with a list.
+  if (!has_option(options, "slopes")) plan.slopes = 0;
+  if (!has_option(options, "bounds")) plan.bounds = false;
   choose_transform(params, plan);
   plan.tile.consumers = consumers;
   if (!has_option(options, "tile_n")) {
