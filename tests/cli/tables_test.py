@@ -18,7 +18,7 @@ SWEEP = TINY + (
     "sweep: {kv_cache.dtype: [auto, fp8], kv_cache.block_size: [16, 32], "
     "attention.logits_soft_cap: [0, 30]}\n"
 )
-TITLES = ("quant", "time", "(GB|GFLOP|TFLOP)/s", "noise", "max_abs")
+TITLES = ("quant", "time", "GB/s", "GFLOP/s", "noise", "max_abs")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
 
 
