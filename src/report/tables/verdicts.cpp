@@ -189,7 +189,8 @@ void write_verdict_table(std::ostream& out, const GateReport& report, const RowN
       report.verdicts.empty() ? "no case was compared"
       : report.passed()
           ? "gate passed"
-          : fmt::format("gate failed: {} of {} cases", report.failures(), report.verdicts.size());
+          : fmt::format("gate failed: {} of {} case{}", report.failures(), report.verdicts.size(),
+                        report.verdicts.size() == 1 ? "" : "s");
   out << painted(last_line, report.passed() && !report.verdicts.empty() ? kGreen : kRed,
                  options.color)
       << "\n";
@@ -219,7 +220,7 @@ void write_agreement_table(std::ostream& out, const AgreementReport& report,
   out << agreement_line(report) << "\n";
   const int failures = report.failures();
   out << (failures == 0 ? "the devices agree"
-                        : fmt::format("the devices disagree: {} cases", failures))
+                        : fmt::format("the devices disagree: {} case{}", failures, failures == 1 ? "" : "s"))
       << "\n";
 }
 
