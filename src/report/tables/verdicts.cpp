@@ -217,7 +217,7 @@ void write_agreement_table(std::ostream& out, const AgreementReport& report,
   for (const std::string& id : report.lone) {
     out << printable_lines(fmt::format("{}: in one file only\n", id));
   }
-  out << agreement_line(report) << "\n";
+  out << wrap_text(agreement_line(report), width_of(options), "");
   const int failures = report.failures();
   out << (failures == 0 ? "the devices agree"
                         : fmt::format("the devices disagree: {} case{}", failures, failures == 1 ? "" : "s"))
