@@ -97,12 +97,12 @@ const char* flop_unit(const std::vector<const Result*>& results) {
 }
 
 std::string format_gbps(const Throughput& throughput) {
-  if (throughput.bytes == 0) return "";
+  if (throughput.bytes == 0 && !(throughput.gbps > 0)) return "";
   return std::isfinite(throughput.gbps) ? rate_digits(throughput.gbps) : kMissing;
 }
 
 std::string format_flops(const Throughput& throughput, const std::string& unit) {
-  if (throughput.flops == 0) return "";
+  if (throughput.flops == 0 && !(throughput.tflops > 0)) return "";
   if (!std::isfinite(throughput.tflops)) return kMissing;
   return rate_digits(throughput.tflops * (unit == kGflops ? 1e3 : 1));
 }

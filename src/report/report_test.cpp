@@ -434,7 +434,7 @@ TEST_CASE("times, rates and shares have suiting units") {
   CHECK(format_flops(rate, "GFLOP/s") == "1200");
   rate.tflops = 0.0004;
   CHECK(format_flops(rate, "TFLOP/s") == "0.0004");
-  rate.flops = 0;
+  rate.flops = rate.tflops = 0;
   CHECK(format_rates(rate, "GFLOP/s") == "45.1 GB/s");
   rate.gbps = kNaN;
   CHECK(format_gbps(rate) == "-");
