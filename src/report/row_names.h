@@ -3,7 +3,11 @@
 // An id tells everything and can be pasted after --filter, so it stands where every row has room
 // for it. Where one has not, no id is shortened, since what a sweep varies is lost then: rows show
 // what varies, as the table of `run` does, and what all share is said once. A text that is still
-// too wide gets lines of its own.
+// too wide gets lines of its own:
+//
+//   every row: batch 8q1s1k
+//   kv.dtype=auto, FLASH_ATTN  ...
+//   kv.dtype=fp8, FLASH_ATTN   ...
 #pragma once
 
 #include <cstddef>
