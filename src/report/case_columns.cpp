@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/problem/fields.h"
+#include "core/system/printable.h"
 #include "report/problem_fields.h"
 
 namespace attnbench {
@@ -148,6 +149,49 @@ std::string case_label(const std::vector<CaseColumn>& columns, std::size_t resul
         column.key == "batch" ? column.values[result] : column.title + "=" + column.values[result];
   }
   return label;
+}
+
+namespace {
+
+/// Of results of several scenarios: the scenario before the label of each case.
+std::vector<std::string> labels_with_scenario(const std::vector<Result>& results) {
+  std::map<std::string, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < results.size(); ++i) places[results[i].scenario].push_back(i);
+  std::vector<std::string> labels(results.size());
+  for (const auto& [scenario, indices] : places) {
+    std::vector<Result> of_scenario;
+    for (const std::size_t i : indices) of_scenario.push_back(results[i]);
+    const std::vector<CaseColumn> columns = case_columns(of_scenario);
+    for (std::size_t i = 0; i < indices.size(); ++i) {
+      const std::string& name = of_scenario[i].case_name;
+      labels[indices[i]] =
+          printable(scenario + "/" + (columns.empty() ? name : case_label(columns, i, false)));
+    }
+  }
+  return labels;
+}
+
+}  // namespace
+
+CaseLabels case_labels(const std::vector<Result>& results) {
+  const auto is_other = [&](const Result& result) {
+    return result.scenario != results.front().scenario;
+  };
+  if (std::any_of(results.begin(), results.end(), is_other)) {
+    return {labels_with_scenario(results), ""};
+  }
+  CaseLabels found;
+  const std::vector<CaseColumn> columns = case_columns(results);
+  for (const CaseColumn& column : columns) {
+    if (column.varies) continue;
+    found.shared += fmt::format("{}{} {}", found.shared.empty() ? "" : ", ", column.title,
+                                printable(column.values.front()));
+  }
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    found.labels.push_back(printable(columns.empty() ? results[i].case_name
+                                                     : case_label(columns, i, true)));
+  }
+  return found;
 }
 
 }  // namespace attnbench

@@ -40,4 +40,14 @@ std::string short_key(std::string_view key);
 std::string case_label(const std::vector<CaseColumn>& columns, std::size_t result,
                        bool only_varying);
 
+/// A text for the case of each result, without its backend.
+struct CaseLabels {
+  std::vector<std::string> labels;  // printable; one a result
+  std::string shared;               // "batch 8q1s1k, block_size 16": what no label says
+};
+
+/// What varies; the name of the case where nothing is swept, and with the scenario before all where
+/// there are several.
+CaseLabels case_labels(const std::vector<Result>& results);
+
 }  // namespace attnbench

@@ -75,43 +75,47 @@ std::string format_noise(double noise) {
 
 namespace {
 
-bool meets_compute(const Throughput& throughput) { return throughput.bound == "compute"; }
 constexpr const char* kGflops = "GFLOP/s";
 constexpr const char* kTflops = "TFLOP/s";
 
-}  // namespace
+bool is_on_cpu(const Result& result) { return result.device == "cpu"; }
 
-const char* flop_unit(const std::vector<const Throughput*>& throughputs) {
-  double most = 0;
-  for (const Throughput* throughput : throughputs) {
-    if (meets_compute(*throughput)) most = std::max(most, throughput->tflops);
-  }
-  return most < 1 ? kGflops : kTflops;
+/// Three digits; of a very small rate the first.
+std::string rate_digits(double rate) {
+  return rate > 0 && rate < 0.01 ? fmt::format("{:.1g}", rate) : three_digits(rate);
 }
 
-std::vector<const Throughput*> throughputs_of(const std::vector<Result>& results) {
-  std::vector<const Throughput*> throughputs;
-  for (const Result& result : results) {
-    if (result.throughput) throughputs.push_back(&*result.throughput);
-  }
-  return throughputs;
+}  // namespace
+
+const char* flop_unit(const std::vector<Result>& results) {
+  return std::all_of(results.begin(), results.end(), is_on_cpu) ? kGflops : kTflops;
+}
+
+const char* flop_unit(const std::vector<const Result*>& results) {
+  const auto is_cpu = [](const Result* result) { return is_on_cpu(*result); };
+  return std::all_of(results.begin(), results.end(), is_cpu) ? kGflops : kTflops;
 }
 
 std::string format_gbps(const Throughput& throughput) {
-  if (meets_compute(throughput)) return "";
-  return std::isfinite(throughput.gbps) ? three_digits(throughput.gbps) : kMissing;
+  if (throughput.bytes == 0 && !(throughput.gbps > 0)) return "";
+  return std::isfinite(throughput.gbps) ? rate_digits(throughput.gbps) : kMissing;
 }
 
 std::string format_flops(const Throughput& throughput, const std::string& unit) {
-  if (!meets_compute(throughput)) return "";
+  if (throughput.flops == 0 && !(throughput.tflops > 0)) return "";
   if (!std::isfinite(throughput.tflops)) return kMissing;
-  return three_digits(throughput.tflops * (unit == kGflops ? 1e3 : 1));
+  return rate_digits(throughput.tflops * (unit == kGflops ? 1e3 : 1));
 }
 
-std::string format_rate(const Throughput& throughput, const std::string& unit) {
-  const bool is_compute = meets_compute(throughput);
-  const std::string number = is_compute ? format_flops(throughput, unit) : format_gbps(throughput);
-  return number == kMissing ? number : number + " " + (is_compute ? unit : "GB/s");
+std::string format_rates(const Throughput& throughput, const std::string& unit) {
+  std::string text;
+  const auto add = [&](const std::string& number, const std::string& of) {
+    if (number.empty()) return;
+    text += (text.empty() ? "" : ", ") + (number == kMissing ? number : number + " " + of);
+  };
+  add(format_gbps(throughput), "GB/s");
+  add(format_flops(throughput, unit), unit);
+  return text;
 }
 
 std::string format_roofline(const Throughput& throughput) {

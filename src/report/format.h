@@ -24,17 +24,17 @@ std::string format_share(double share);
 std::string format_time(double time_us);
 /// "0.8%"; "-" for a number that does not exist.
 std::string format_noise(double noise);
-/// The unit of arithmetic rates that are shown beside each other: "TFLOP/s", or "GFLOP/s" where
-/// none reaches 1 TFLOP/s. Work that memory bounds has no part in it.
-const char* flop_unit(const std::vector<const Throughput*>& throughputs);
-/// Of those results that have one.
-std::vector<const Throughput*> throughputs_of(const std::vector<Result>& results);
-/// The rate of the bound that the work meets, without its unit: of memory in GB/s (empty for work
-/// that arithmetic bounds), and of arithmetic in `unit` of flop_unit() (empty for other work).
+/// The unit of arithmetic rates that are shown beside each other: "TFLOP/s", or "GFLOP/s" where all
+/// ran on the CPU. Why by the device: a unit that follows from measured numbers, or from which of
+/// the ceilings is met, is another in the next run.
+const char* flop_unit(const std::vector<Result>& results);
+const char* flop_unit(const std::vector<const Result*>& results);
+/// Rates without their units: of memory in GB/s, and of arithmetic in `unit` of flop_unit(). Empty
+/// for an operation that moves, or computes, nothing.
 std::string format_gbps(const Throughput& throughput);
 std::string format_flops(const Throughput& throughput, const std::string& unit);
-/// That of the two which is there, with its unit: "45.1 GB/s", "312 GFLOP/s", "1.20 TFLOP/s".
-std::string format_rate(const Throughput& throughput, const std::string& unit);
+/// Both with their units: "45.1 GB/s, 312 GFLOP/s".
+std::string format_rates(const Throughput& throughput, const std::string& unit);
 /// Share of the measured ceiling: "92%"; empty without a ceiling. What is beyond belief has the
 /// status implausible.
 std::string format_roofline(const Throughput& throughput);

@@ -414,23 +414,32 @@ TEST_CASE("times, rates and shares have suiting units") {
   CHECK(format_time(1234.5) == "1.234 ms");
   CHECK(format_time(2.5e6) == "2.500 s");
   CHECK(format_time(kNaN) == "-");
-  Throughput compute;
-  compute.bound = "compute";
-  compute.tflops = 0.312;
-  CHECK(format_rate(compute, flop_unit({&compute})) == "312 GFLOP/s");
-  Throughput faster = compute;
-  faster.tflops = 1.2;
-  CHECK(format_rate(faster, flop_unit({&faster})) == "1.20 TFLOP/s");
-  // Beside each other they have one unit.
-  CHECK(format_rate(compute, flop_unit({&compute, &faster})) == "0.31 TFLOP/s");
-  CHECK(format_gbps(compute) == "");
-  Throughput memory;
-  memory.bound = "memory";
-  memory.gbps = 45.1;
-  memory.tflops = 7;
-  CHECK(format_rate(memory, flop_unit({&compute, &memory})) == "45.1 GB/s");
-  CHECK(std::string(flop_unit({&compute, &memory})) == "GFLOP/s");
-  CHECK(format_flops(memory, "GFLOP/s") == "");
+  Result on_cpu;
+  on_cpu.device = "cpu";
+  Result on_gpu;
+  on_gpu.device = "cuda:0";
+  const std::vector<Result> both{on_cpu, on_gpu};
+  Throughput rate;
+  rate.flops = rate.bytes = 1e9;
+  rate.tflops = 0.312;
+  rate.gbps = 45.1;
+  // Neither the number nor the ceiling that is met decides which rates there are and their units.
+  for (const char* bound : {"compute", "memory", ""}) {
+    rate.bound = bound;
+    CHECK(format_rates(rate, flop_unit(std::vector<Result>{on_cpu})) == "45.1 GB/s, 312 GFLOP/s");
+    CHECK(format_rates(rate, flop_unit(std::vector<Result>{on_gpu})) == "45.1 GB/s, 0.31 TFLOP/s");
+  }
+  CHECK(std::string(flop_unit(both)) == "TFLOP/s");
+  rate.tflops = 1.2;
+  CHECK(format_flops(rate, "GFLOP/s") == "1200");
+  rate.tflops = 0.0004;
+  CHECK(format_flops(rate, "TFLOP/s") == "0.0004");
+  rate.flops = rate.tflops = 0;
+  CHECK(format_rates(rate, "GFLOP/s") == "45.1 GB/s");
+  rate.gbps = kNaN;
+  CHECK(format_gbps(rate) == "-");
+  rate.bytes = 0;
+  CHECK(format_gbps(rate) == "");
   CHECK(format_noise(0.0081) == "0.8%");
   CHECK(format_share(0.0456) == "4.6%");
   CHECK(format_share(0.986) == "98.6%");

@@ -128,7 +128,7 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"half", "float16"},     {"fp32", "float32"},     {"f32", "float32"},
     {"float", "float32"},    {"e4m3", "fp8_e4m3"},    {"e5m2", "fp8_e5m2"},
     {"fp8e4m3", "fp8_e4m3"}, {"fp8e5m2", "fp8_e5m2"}, {"int8", "int8_per_token_head"},
-    {"fp4", "nvfp4"}};
+    {"fp4", "nvfp4"},        {"hot", "warm"}};
 
 /// The word that a user most probably meant; empty when none is near.
 std::string nearest_value(const std::string& text, const std::vector<std::string>& words) {

@@ -69,9 +69,12 @@ class Quantization(ToolTest):
 
     def test_scales_that_clip_are_marked_and_warned_about_with_their_shares(self):
         self.write("s.yaml", CLIPPED)
-        outcome = self.expect(0, "run", "s.yaml", "--json", "r.json")
+        outcome = self.expect(0, "run", "s.yaml", "--json", "r.json", "--junit", "r.xml")
         result = strict_json((self.dir / "r.json").read_text())["results"][0]
         cost = result["quantization_error"]
+        key, value = (f"{100 * cost[f'saturated_{part}']:.1f}%" for part in ("key", "value"))
+        self.assertIn(f"clipped: {key} of the keys, {value} of the values",
+                      (self.dir / "r.xml").read_text())  # fmt: skip
         self.assertEqual(result["status"], "passed", "the kernel is right")
         self.assertGreater(cost["rms_rel"], 0.9)
         # Of a normal distribution 4 % lie within 0.0464, which is the largest code's value.

@@ -115,6 +115,34 @@ class Report(ToolTest):
         self.assertEqual(timing["samples_us"][0], 20)
         self.assertGreater(timing["samples_us"][-1], 28.9)
 
+    def test_every_format_of_run_is_the_same_from_the_json_of_the_run(self):
+        self.write("tiny.yaml", TINY + "sweep: {kv_cache.dtype: [auto, fp8]}\n")
+        usage = self.expect(0, "run", "--help").out
+        found = re.search(r"\nOutputs[^\n]*:\n(.*?)\n\n", usage, re.S)
+        self.assertIsNotNone(found, usage)
+        # What these write is no form of the results: a table with more, tensors, a log.
+        other = {"--json", "--history", "--link", "--save-tensors", "--verbose"}
+        formats = sorted(set(re.findall(r"(--[a-z-]+) FILE", found[1])) - other)
+        self.assertGreater(len(formats), 10, usage)
+        for name in ("--csv", "--junit", "--summary", "--trace-json"):
+            self.assertIn(name, formats)
+
+        def written(prefix):
+            return [word for name in formats for word in (name, f"{prefix}{name[1:]}")]
+
+        link = ("--link", "https://ci/artefact")
+        self.expect(0, "run", "tiny.yaml", "--json", "r.json", *link, *written("run"))
+        self.assertEqual(self.expect(0, "report", "r.json", *link, *written("report")).out, "")
+        for name in formats:
+            with self.subTest(name):
+                run, report = ((self.dir / f"{prefix}{name[1:]}").read_text()
+                               for prefix in ("run", "report"))  # fmt: skip
+                self.assertEqual(run, report)
+                self.assertTrue(run)
+        self.assertIn(link[1], (self.dir / "report-summary").read_text())
+        for line in (self.dir / "report-trace-json").read_text().splitlines():
+            self.assertEqual(strict_json(line)["evaluation"]["status"], "PASSED")
+
     def test_3_when_everything_was_filtered_out(self):
         self.save("r.json", sweep_results())
         self.save("none.json", [])

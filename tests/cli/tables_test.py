@@ -18,7 +18,7 @@ SWEEP = TINY + (
     "sweep: {kv_cache.dtype: [auto, fp8], kv_cache.block_size: [16, 32], "
     "attention.logits_soft_cap: [0, 30]}\n"
 )
-TITLES = ("quant", "time", "(GB|GFLOP|TFLOP)/s", "noise", "max_abs")
+TITLES = ("quant", "time", "GB/s", "GFLOP/s", "noise", "max_abs")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
 
 
@@ -75,6 +75,27 @@ class Tables(ToolTest):
                     rows = self.rows(lines)
                     self.assertEqual(len(rows), 8 * len(backends), text)
                     self.assertEqual(len(set(rows)), len(rows), text)
+
+    def test_swept_cases_differ_in_every_command_at_every_width(self):
+        for name in ("old.json", "new.json"):
+            self.expect(0, "run", "sweep.yaml", "--backend", "FLASH_ATTN", "--json", name)
+        # Verdicts of all cases stand in the table; what they are is up to the machine.
+        verdicts = ("gate", "old.json", "new.json", "-v", "--threshold", "1000%")
+        commands = (("run", "sweep.yaml", "--backend", "FLASH_ATTN"), ("report", "old.json"),
+                    ("diff", "old.json", "new.json"), verdicts,
+                    ("gate", "--agreement", "old.json", "new.json", "-v"),
+                    ("support", "sweep.yaml", "--backend", "FLASH_ATTN"))  # fmt: skip
+        number = r"(auto|fp8)\D+(16|32)\D+(0|30)\b"
+        for command in commands:
+            for width in WIDTHS:
+                with self.subTest(command=command, width=width):
+                    lines = self.on_terminal(width, *command)
+                    for line in lines:
+                        self.assertLessEqual(len(line), width, line)
+                    found = [match.groups() for match in (re.search(number, x) for x in lines)
+                             if match]  # fmt: skip
+                    self.assertEqual(len(found), 8, lines)
+                    self.assertEqual(len(set(found)), 8, lines)
 
     def test_what_has_no_room_is_named(self):
         text = "\n".join(self.on_terminal(40, "run", "sweep.yaml", "--backend", "TRITON_ATTN"))

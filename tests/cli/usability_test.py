@@ -167,14 +167,20 @@ class Messages(ToolTest):
         self.assertIn("E-IO: --save-tensors /proc/foo: cannot make the folder: ", error)
 
     def test_scale_files_are_refused_without_the_words_of_a_parser(self):
-        for content, words in (('{"a": 1', "not JSON: line 1, column 8: "),
-                               (b"\x00\x01", "not JSON: line 1, column 1: "),
+        for content, words in (('{"a": 1', "not JSON: line 1, column 8: the file ends too early"),
+                               (b"\x00\x01", "not JSON: line 1, column 1: unexpected byte 0x00"),
                                ('{"a": {"q": 1e999}}', "number overflow parsing '1e999'")):  # fmt: skip
             self.write("scales.json", content)
             error = self.error("scales", "scales.json")
             self.assertIn(words, error)
             for leaked in ("json.exception", "syntax error", "parse_error"):
                 self.assertNotIn(leaked, error)
+
+    def test_wrong_values_come_with_the_nearest_that_is_right(self):
+        for setting, words in (("kv_cache.block_size=17", "Found 17; the nearest is 16"),
+                               ("kv_cache.block_size=31", "Found 31; the nearest is 32"),
+                               ("timing.l2=hot", "found 'hot'; did you mean 'warm'?")):  # fmt: skip
+            self.assertIn(words, self.error("run", "tiny.yaml", "--set", setting))
 
     def test_a_refused_format_names_its_value_and_what_is_taken(self):
         settings = ("--set", "attention.head_size=20", "--set", "attention.dtype=float32")

@@ -93,7 +93,8 @@ int compare_devices(const GateCommand& command, const Console& console) {
     format.write_agreement(out, report);
   });
   if (std::ostream* out = table_stream(command, uses_stdout, console)) {
-    write_agreement_table(*out, report, table_options(command, uses_stdout, console));
+    const RowNames names({&first.results, &second.results});
+    write_agreement_table(*out, report, names, table_options(command, uses_stdout, console));
   }
   if (report.failures() > 0) return kExitIncorrect;
   return report.cases.empty() ? kExitNothingRan : kExitPassed;
@@ -122,7 +123,8 @@ int run_gate(const GateCommand& command, const Console& console) {
     format.write_verdicts(out, gated);
   });
   if (std::ostream* out = table_stream(command, uses_stdout, console)) {
-    write_verdict_table(*out, report, table_options(command, uses_stdout, console));
+    const RowNames names({&results.results, &baseline.results});
+    write_verdict_table(*out, report, names, table_options(command, uses_stdout, console));
   }
   if (!report.passed()) return kExitIncorrect;
   return report.compared_anything() ? kExitPassed : kExitNothingRan;

@@ -18,6 +18,8 @@
 #include "core/result/result_file.h"
 #include "gate/belief.h"
 #include "gate/foreign.h"
+#include "interop/trace/record.h"
+#include "report/formats/markdown.h"
 #include "report/formats/output_file.h"
 #include "report/page.h"
 #include "report/tables/results.h"
@@ -30,6 +32,9 @@ struct ReportCommand {
   std::vector<std::string> files;
   std::string output;
   OutputFiles formats;
+  std::string summary;
+  std::vector<std::string> links;  // in the summary
+  std::string trace_json;
   bool sol = false;
   std::string sol_baseline;  // a backend; empty = the fastest of each case
   GateSelection selection;
@@ -66,9 +71,11 @@ void write_page_file(const ReportCommand& command, const std::vector<ResultFile>
   const std::string text = page.str();
   write_text(command.output, text);
   if (command.output == "-" || command.console.quiet) return;
-  console.out << fmt::format(
-      "{}: {} results of {} file{}, {}; open it in a browser\n", command.output, num_results(files),
-      files.size(), files.size() == 1 ? "" : "s", format_bytes(static_cast<double>(text.size())));
+  const std::size_t count = num_results(files);
+  console.out << fmt::format("{}: {} result{} of {} file{}, {}; open it in a browser\n",
+                             command.output, count, count == 1 ? "" : "s", files.size(),
+                             files.size() == 1 ? "" : "s",
+                             format_bytes(static_cast<double>(text.size())));
 }
 
 /// A table for each file, with its path above where there are several.
@@ -115,6 +122,25 @@ std::vector<Result> merged_results(const std::vector<ResultFile>& files) {
   return merged;
 }
 
+/// The files that `run` writes beside those of its formats.
+void write_more_files(const ReportCommand& command, const RunInfo& run,
+                      const std::vector<Result>& results) {
+  if (!command.summary.empty()) {
+    std::ostringstream text;
+    SummaryOptions options;
+    options.links = command.links;
+    write_summary(text, run, results, nullptr, options);
+    write_text(command.summary, text.str());
+  }
+  if (!command.trace_json.empty()) {
+    std::ostringstream text;
+    // Workloads are those beside the scenarios of the run, where these are still there.
+    write_trace_records(text, run, results,
+                        trace_names_beside({run.command.begin(), run.command.end()}));
+    write_text(command.trace_json, text.str());
+  }
+}
+
 /// Shares of the speed of light, and scores against a backend of the first file: with several files
 /// the later ones are scored against the earliest.
 void write_sol_tables(const ReportCommand& command, const std::vector<ResultFile>& files,
@@ -137,6 +163,8 @@ int run_report(const ReportCommand& command, const Console& console) {
   const OutputPlan plan = plan_outputs(command.formats);
   std::vector<OutputPath> outputs = output_paths(plan);
   outputs.push_back({"--output", command.output});
+  outputs.push_back({"--summary", command.summary});
+  outputs.push_back({"--trace-json", command.trace_json});
   check_output_paths(inputs, outputs);
   std::vector<ResultFile> files;
   for (const std::string& path : command.files) {
@@ -153,12 +181,18 @@ int run_report(const ReportCommand& command, const Console& console) {
   }
   const std::size_t num_read = num_results(files);
   for (ResultFile& file : files) keep_selected(command.selection, file.results);
-  if (!plan.files.empty()) plan.write(files.front().run, merged_results(files));
+  const bool writes_files =
+      !plan.files.empty() || !command.summary.empty() || !command.trace_json.empty();
+  if (writes_files) {
+    const std::vector<Result> results = merged_results(files);
+    plan.write(files.front().run, results);
+    write_more_files(command, files.front().run, results);
+  }
   if (command.sol) {
     write_sol_tables(command, files, console);
   } else if (!command.output.empty()) {
     write_page_file(command, files, console);
-  } else if (plan.files.empty()) {
+  } else if (!writes_files) {
     write_tables(command, files, console);
   }
   const bool selected_none = num_read > 0 && num_results(files) == 0;
@@ -182,6 +216,17 @@ RunCommand declare_report(OptionTable& options) {
                        "without it the results are printed as a table",
                .target = &command->output});
   add_format_options(options, command->formats, &OutputFormat::help);
+  options.add({.names = "--summary",
+               .value = "FILE",
+               .help = "Write a Markdown summary for a pull request",
+               .group = kOutputs,
+               .target = &command->summary});
+  add_link_option(options, command->links);
+  options.add({.names = "--trace-json",
+               .value = "FILE",
+               .help = "Write Trace records of FlashInfer-Trace, a line each",
+               .group = kOutputs,
+               .target = &command->trace_json});
   options.add({.names = "--sol",
                .help =
                    "Show each result's share of the speed of light, from the measured ceilings, "

@@ -36,8 +36,9 @@ std::string scale_text(const std::vector<double>& scales) {
 }
 
 void print_scales(const ScaleFile& file, const std::string& path, const Console& console) {
-  console.out << fmt::format("{}: {}, {} layers, every scale finite and > 0\n", printable(path),
-                             to_string(file.format), file.layers.size());
+  console.out << fmt::format("{}: {}, {} layer{}, every scale finite and > 0\n", printable(path),
+                             to_string(file.format), file.layers.size(),
+                             file.layers.size() == 1 ? "" : "s");
   for (const LayerScales& layer : file.layers) {
     console.out << fmt::format("  {}  q {}  k {}  v {}\n", shown(layer.layer),
                                scale_text(layer.scale[0]), scale_text(layer.scale[1]),

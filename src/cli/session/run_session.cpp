@@ -296,7 +296,8 @@ class RunSession {
     *place_.out << "\n";
     TableOptions options = place_.options;
     options.show_reasons = options_.console.verbose;
-    write_verdict_table(*place_.out, *report_, options);
+    const RowNames names({&results_, &baseline_->results});
+    write_verdict_table(*place_.out, *report_, names, options);
   }
 
   /// The results without those that an interrupt left out, which are counted by a line of their

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -154,6 +155,27 @@ std::string read_scale_text(const fs::path& path, std::string_view what) {
   return text;
 }
 
+namespace {
+
+/// Where JSON ends to be JSON, and by what. `byte`: the first that does not fit, counted from 1;
+/// behind the last where something is missing at the end.
+std::string what_is_no_json(std::string_view text, std::size_t byte) {
+  const std::size_t at = byte > 0 ? byte - 1 : 0;
+  const std::string_view before = text.substr(0, std::min(at, text.size()));
+  const std::size_t line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t column = before.size() - (before.rfind('\n') + 1) + 1;
+  std::string found = "the file ends too early";
+  if (at < text.size()) {
+    const auto unit = static_cast<unsigned char>(text[at]);
+    const bool is_shown = unit > ' ' && unit < 0x7f;
+    found = is_shown ? fmt::format("unexpected '{}'", text[at])
+                     : fmt::format("unexpected byte 0x{:02x}", unit);
+  }
+  return fmt::format("line {}, column {}: {}", line, column, found);
+}
+
+}  // namespace
+
 Json parse_scale_json(std::string_view text, const std::string& where,
                       std::vector<std::string>* duplicates, std::string_view mark) {
   Names names(where, duplicates);
@@ -161,12 +183,15 @@ Json parse_scale_json(std::string_view text, const std::string& where,
     names.follow(event, parsed);
     return true;
   };
+  const std::string quoted = quote_python_literals(text, mark);
   try {
-    Json document = Json::parse(quote_python_literals(text, mark), check);
+    Json document = Json::parse(quoted, check);
     if (document.is_object()) return document;
     fail(ErrorKind::kFormat, "{}: expected a JSON object, got {}", where, document.type_name());
   } catch (const Json::out_of_range& error) {
     fail(ErrorKind::kValue, "{}{}: {}", where, names.place(), json_complaint(error.what()));
+  } catch (const Json::parse_error& error) {
+    fail(ErrorKind::kFormat, "{}: not JSON: {}", where, what_is_no_json(quoted, error.byte));
   } catch (const Json::exception& error) {
     fail(ErrorKind::kFormat, "{}: not JSON: {}", where, json_complaint(error.what()));
   }

@@ -87,6 +87,8 @@ std::string figures(const Result& result) {
                         format_ratio(result.error->err_ratio));
   }
   if (result.quantization_error) text += "\nquant: " + marked_quant(result);
+  const std::string clipped = clipped_text(result);
+  if (!clipped.empty()) text += "\nclipped: " + clipped;
   if (result.timing) text += fmt::format("\nmedian: {}", format_time(result.timing->median_us));
   return "      <system-out>" + xml_escape(text) + "</system-out>\n";
 }

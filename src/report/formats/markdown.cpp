@@ -42,7 +42,7 @@ void write_result_table(std::ostream& out, const std::vector<Result>& results) {
     titles += column.key + " | ";
     lines += "---|";
   }
-  const std::string unit = flop_unit(throughputs_of(results));
+  const std::string unit = flop_unit(results);
   out << "| case | " << titles << "backend | status | max_abs | err_ratio | quant | time | GB/s | "
       << unit << " | roof | peak | noise | reasons |\n"
       << "|---|" << lines << "---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n";

@@ -10,6 +10,7 @@
 #include "core/system/printable.h"
 #include "report/format.h"
 #include "report/marks.h"
+#include "report/row_names.h"
 
 namespace attnbench {
 namespace {
@@ -58,7 +59,7 @@ std::string both(const std::string& before, const std::string& after) {
 
 ComparedCells cells_of(const Verdict& verdict, const Result* before, const Result* after,
                        bool has_quant) {
-  return {printable(verdict.id),
+  return {"",  // its name, for which the others must be known
           time_or_status(before),
           time_or_status(after),
           is_timed(before) && is_timed(after)
@@ -74,29 +75,34 @@ const char* color_of(VerdictKind kind) {
   return kind <= VerdictKind::kNew ? "\x1b[33m" : "\x1b[32m";
 }
 
-/// Widths of the columns; the first takes what the others leave.
-std::array<std::size_t, kComparedCells> widths_of(const std::vector<ComparedCells>& rows,
-                                                  int terminal_width) {
-  std::array<std::size_t, kComparedCells> widths{};
-  std::size_t others = 0;
-  for (std::size_t c = 0; c < kComparedCells; ++c) {
+using Widths = std::array<std::size_t, kComparedCells>;
+
+/// Widths of the columns; none of that of the case where its text has lines of its own.
+Widths widths_of(const std::vector<ComparedCells>& rows, bool own_lines) {
+  Widths widths{};
+  for (std::size_t c = own_lines ? 1 : 0; c < kComparedCells; ++c) {
     for (const ComparedCells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
-    if (c > 0 && widths[c] > 0) others += widths[c] + 2;
   }
-  const auto width = static_cast<std::size_t>(terminal_width);
-  widths[0] = std::min(widths[0], std::max(kLeastCaseWidth, width > others ? width - others : 0));
   return widths;
 }
 
-std::string aligned(const ComparedCells& row, const std::array<std::size_t, kComparedCells>& widths,
-                    std::size_t last) {
+/// Columns that the others leave for the case.
+std::size_t room_for_case(const std::vector<ComparedCells>& rows, std::size_t terminal_width) {
+  std::size_t others = 0;
+  for (const std::size_t width : widths_of(rows, /*own_lines=*/true)) {
+    others += width > 0 ? width + 2 : 0;
+  }
+  return std::max(kLeastCaseWidth, terminal_width > others ? terminal_width - others : 0);
+}
+
+/// Columns without a width are left out: no result has what would stand there.
+std::string aligned(const ComparedCells& row, const Widths& widths, std::size_t last) {
   std::string line;
   for (std::size_t c = 0; c < last; ++c) {
-    if (widths[c] == 0) continue;  // no result has what would stand there
-    const std::string text = shorten_middle(row[c], widths[c]);
-    const std::string fill(widths[c] - display_width(text), ' ');
+    if (widths[c] == 0) continue;
+    const std::string fill(widths[c] - display_width(row[c]), ' ');
     const bool is_number = c >= 1 && c <= 3;
-    line += (c == 0 ? "" : "  ") + (is_number ? fill + text : text + fill);
+    line += (c == 0 ? "" : "  ") + (is_number ? fill + row[c] : row[c] + fill);
   }
   return line;
 }
@@ -139,12 +145,21 @@ void write_comparison_table(std::ostream& out, const std::vector<Result>& before
   const bool has_quant = std::any_of(before.begin(), before.end(), is_quantised) ||
                          std::any_of(after.begin(), after.end(), is_quantised);
   std::vector<ComparedCells> rows{
-      {"case", "before", "after", "change", "max_abs", has_quant ? "quant" : "", "verdict"}};
+      {"", "before", "after", "change", "max_abs", has_quant ? "quant" : "", "verdict"}};
+  std::vector<std::string> ids;
   for (const Verdict& verdict : report.verdicts) {
     rows.push_back(cells_of(verdict, find(old, verdict.id), find(current, verdict.id), has_quant));
+    ids.push_back(verdict.id);
   }
-  const auto widths = widths_of(rows, options.width);
+  const auto width = static_cast<std::size_t>(options.width);
+  const RowNames::Chosen chosen =
+      RowNames({&before, &after}).choose(ids, room_for_case(rows, width));
+  rows[0][0] = "case";
+  for (std::size_t i = 0; i < ids.size(); ++i) rows[i + 1][0] = chosen.texts[i];
+  if (!chosen.shared.empty()) out << wrap_text("every row: " + chosen.shared, width, "");
+  const Widths widths = widths_of(rows, chosen.own_lines);
   for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (chosen.own_lines && i > 0) out << wrap_text(rows[i][0], width, "");
     out << aligned(rows[i], widths, kComparedCells - 1) << "  ";
     if (i == 0) {
       out << rows[i].back() << "\n";
@@ -153,7 +168,6 @@ void write_comparison_table(std::ostream& out, const std::vector<Result>& before
     const Verdict& verdict = report.verdicts[i - 1];
     out << painted(rows[i].back(), color_of(verdict.kind), options.color) << "\n";
     if (!options.show_reasons) continue;
-    const auto width = static_cast<std::size_t>(options.width);
     out << painted(wrap_text(printable_lines(verdict.rule), width, "    "), kDim, options.color);
   }
   out << "\n";

@@ -88,13 +88,11 @@ std::string ratio_text(double ratio) { return format_ratio(ratio) + "x"; }
 
 /// In one unit for all backends of a case.
 std::string figures_text(const PeerCase& peers, const PeerCell& cell) {
-  std::vector<const Throughput*> throughputs;
-  for (const PeerCell& one : peers.cells) {
-    if (one.result->throughput) throughputs.push_back(&*one.result->throughput);
-  }
+  std::vector<const Result*> beside;
+  for (const PeerCell& one : peers.cells) beside.push_back(one.result);
   const Result& result = *cell.result;
   const std::string rate =
-      result.throughput ? format_rate(*result.throughput, flop_unit(throughputs)) : "";
+      result.throughput ? format_rates(*result.throughput, flop_unit(beside)) : "";
   const std::string ratio = result.error ? format_ratio(result.error->err_ratio) : "";
   return fmt::format("{}{}{}", rate, rate.empty() || ratio.empty() ? "" : " ", ratio);
 }

@@ -40,6 +40,7 @@ Result timed(const std::string& case_name, const std::string& backend,
   Throughput& rate = result.throughput.emplace();
   rate.bound = "compute";
   rate.tflops = 1000 / median_us;
+  rate.flops = 1e9;
   return result;
 }
 

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -57,24 +56,6 @@ bool are_equal(const std::vector<std::string>& cells) {
                      [&](const std::string& cell) { return cell == cells.front(); });
 }
 
-/// Of results of several scenarios: the scenario before the label of each case.
-std::vector<std::string> labels_with_scenario(const std::vector<Result>& results) {
-  std::map<std::string, std::vector<std::size_t>> places;
-  for (std::size_t i = 0; i < results.size(); ++i) places[results[i].scenario].push_back(i);
-  std::vector<std::string> labels(results.size());
-  for (const auto& [scenario, indices] : places) {
-    std::vector<Result> of_scenario;
-    for (const std::size_t i : indices) of_scenario.push_back(results[i]);
-    const std::vector<CaseColumn> columns = case_columns(of_scenario);
-    for (std::size_t i = 0; i < indices.size(); ++i) {
-      const std::string& name = of_scenario[i].case_name;
-      labels[indices[i]] =
-          printable(scenario + "/" + (columns.empty() ? name : case_label(columns, i, false)));
-    }
-  }
-  return labels;
-}
-
 }  // namespace
 
 ResultGrid::ResultGrid(const std::vector<Result>& results, std::size_t width, bool color)
@@ -97,29 +78,18 @@ void ResultGrid::add_case_columns(const std::vector<Result>& results) {
   for (const Result& result : results) scenarios.insert(result.scenario);
   const bool is_one = scenarios.size() == 1;
   const std::vector<CaseColumn> swept = is_one ? case_columns(results) : std::vector<CaseColumn>();
+  CaseLabels of_cases = case_labels(results);
+  labels_ = std::move(of_cases.labels);
+  shared_case_ = std::move(of_cases.shared);
   if (swept.empty()) {
-    Column column{.title = "case", .is_text = true, .is_case = true};
-    if (is_one) {
-      for (const Result& result : results) column.cells.push_back(printable(result.case_name));
-    } else {
-      column.cells = labels_with_scenario(results);
-    }
-    labels_ = column.cells;
-    add(std::move(column));
+    add({.title = "case", .is_text = true, .is_case = true, .cells = labels_});
     return;
   }
   for (const CaseColumn& of_key : swept) {
-    if (!of_key.varies) {
-      shared_case_ += fmt::format("{}{} {}", shared_case_.empty() ? "" : ", ", of_key.title,
-                                  printable(of_key.values.front()));
-      continue;
-    }
+    if (!of_key.varies) continue;
     Column column{.title = of_key.title, .is_text = true, .is_case = true};
     for (const std::string& value : of_key.values) column.cells.push_back(printable(value));
     add(std::move(column));
-  }
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    labels_.push_back(printable(case_label(swept, i, /*only_varying=*/true)));
   }
 }
 
@@ -130,8 +100,7 @@ void ResultGrid::add_result_columns(const std::vector<Result>& results, bool col
   Column err_ratio{.title = "err_ratio", .rank = 3};
   Column quant{.title = "quant"};
   Column time{.title = "time"};
-  // The unit is in the title: it depends on the bound, and may not change from row to row.
-  const std::string unit = flop_unit(throughputs_of(results));
+  const std::string unit = flop_unit(results);
   Column gbps{.title = "GB/s", .rank = kMostRank};
   Column flops{.title = unit, .rank = kMostRank};
   Column roof{.title = "roof", .rank = 1};

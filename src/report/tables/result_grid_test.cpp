@@ -33,6 +33,7 @@ Result timed_case(const std::string& batch, const std::string& dtype, int block_
   result.throughput = Throughput{};
   result.throughput->bound = "memory";
   result.throughput->gbps = 6.88;
+  result.throughput->bytes = 1e7;
   result.throughput->roofline_pct = 62;
   return result;
 }
@@ -159,24 +160,25 @@ TEST_CASE("doubtful numbers have a sign, and a sentence says what it means") {
   CHECK(holds(text, "clip 98.6% of the keys, 97.0% of the values (1 of 4 results)"));
 }
 
-TEST_CASE("a column of rates has one unit, whatever bounds a row") {
+TEST_CASE("both rates stand in every row, whatever bounds it and however fast it is") {
   auto results = sweep();
-  for (const std::size_t i : {0u, 1u}) results[i].throughput->bound = "compute";
-  results[0].throughput->tflops = 0.312;
-  results[1].throughput->tflops = 1.5;
-  for (const std::size_t i : {2u, 3u}) {
-    results[i].throughput->bound = "memory";
-    results[i].throughput->gbps = 45.1;
+  for (Result& result : results) {
+    result.device = "cpu";
+    result.throughput->flops = result.throughput->bytes = 1e9;
+    result.throughput->gbps = 45.1;
+    result.throughput->tflops = 0.312;
   }
+  for (const std::size_t i : {0u, 1u}) results[i].throughput->bound = "compute";
+  results[1].throughput->tflops = 1.5;
   const auto lines = table_lines(results, 160);
-  CHECK(holds(lines[1], "GB/s  TFLOP/s"));
-  CHECK(holds(lines[2], "  0.31  "));
-  CHECK(holds(lines[3], "  1.50  "));
-  CHECK(holds(lines[4], "  45.1  "));
+  CHECK(holds(lines[1], "GB/s  GFLOP/s"));
+  CHECK(holds(lines[2], "  45.1      312  "));
+  CHECK(holds(lines[3], "  45.1     1500  "));
+  CHECK(holds(lines[4], "  45.1      312  "));
   CHECK_FALSE(holds(text_of({lines.begin() + 2, lines.begin() + 6}), "/s"));
-  results[1].throughput->tflops = 0.15;
-  CHECK(holds(table_lines(results, 160)[1], "GB/s  GFLOP/s"));
-  CHECK(holds(table_lines(results, 160)[2], "  312  "));
+  results[0].device = "cuda:0";
+  CHECK(holds(table_lines(results, 160)[1], "GB/s  TFLOP/s"));
+  CHECK(holds(table_lines(results, 160)[2], "  0.31  "));
 }
 
 TEST_CASE("a reason that several results have is said once, with how many have it") {

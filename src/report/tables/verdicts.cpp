@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "core/system/printable.h"
 #include "report/format.h"
@@ -18,6 +19,7 @@ constexpr const char* kYellow = "\x1b[33m";
 constexpr const char* kGreen = "\x1b[32m";
 constexpr std::size_t kKindWidth = 13;  // LESS_ACCURATE
 constexpr std::size_t kLeastId = 20;
+constexpr std::size_t kMostId = 160;  // where the terminal is wide, or none
 
 const char* color_of(const Verdict& verdict) {
   if (verdict.fails) return kRed;
@@ -36,17 +38,34 @@ std::string times_of(const Verdict& verdict) {
   return has_new ? format_time(verdict.new_us) : has_old ? format_time(verdict.old_us) : "";
 }
 
-void write_verdict(std::ostream& out, const Verdict& verdict, const TableOptions& options) {
+std::size_t width_of(const TableOptions& options) {
+  return static_cast<std::size_t>(std::max(options.width, 40));
+}
+
+/// Columns that the times of a verdict leave for its name.
+std::size_t room_of(const Verdict& verdict, const TableOptions& options) {
+  const std::size_t taken = kKindWidth + 4 + times_of(verdict).size();
+  const std::size_t width = width_of(options);
+  return std::max(kLeastId, width > taken ? width - taken : 0);
+}
+
+/// `name` of the case; with `own_lines`, the times stand below it.
+void write_verdict(std::ostream& out, const Verdict& verdict, const std::string& name,
+                   bool own_lines, const TableOptions& options) {
   const std::string kind = fmt::format("{:<{}}", to_string(verdict.kind), kKindWidth);
   const std::string times = times_of(verdict);
-  const std::size_t width = static_cast<std::size_t>(std::max(options.width, 40));
-  const std::size_t taken = kKindWidth + 4 + times.size();
-  const std::size_t room = std::max(kLeastId, width > taken ? width - taken : 0);
-  std::string id = shorten_middle(printable(verdict.id), std::min<std::size_t>(room, 160));
-  const std::size_t columns = options.width > 200 ? display_width(id) : room;
-  id.append(columns > display_width(id) ? columns - display_width(id) : 0, ' ');
-  std::string line = painted(kind, color_of(verdict), options.color) + "  " + id + "  " + times;
-  out << line.substr(0, line.find_last_not_of(' ') + 1) << "\n";
+  const std::size_t width = width_of(options);
+  const std::string indent(kKindWidth + 2, ' ');
+  std::string line = painted(kind, color_of(verdict), options.color) + "  ";
+  if (own_lines) {
+    line += wrap_text(name, width, indent).substr(indent.size());
+    if (!times.empty()) line += indent + times;
+  } else {
+    const std::size_t columns =
+        options.width > 200 ? display_width(name) : room_of(verdict, options);
+    line += name + std::string(columns - display_width(name) + 2, ' ') + times;
+  }
+  out << line.substr(0, line.find_last_not_of(" \n") + 1) << "\n";
   std::string rule = verdict.rule;
   if (verdict.known == Known::kYes) rule += "; known: " + verdict.known_text;
   if (verdict.known == Known::kExpired) rule += "; known, but expired: " + verdict.known_text;
@@ -99,7 +118,8 @@ Cells cells_of(const Agreement& agreement) {
           agreement.figure.empty() ? "-" : agreement.figure};
 }
 
-void write_agreements(std::ostream& out, const std::vector<Cells>& rows,
+void write_agreements(std::ostream& out, std::vector<Cells> rows,
+                      const std::vector<std::string>& ids, const RowNames& names,
                       std::size_t terminal_width) {
   std::array<std::size_t, kNumCells> widths{};
   std::size_t others = 0;
@@ -107,14 +127,20 @@ void write_agreements(std::ostream& out, const std::vector<Cells>& rows,
     for (const Cells& row : rows) widths[c] = std::max(widths[c], display_width(row[c]));
     if (c > 0) others += widths[c] + 2;
   }
-  const std::size_t room = terminal_width > others ? terminal_width - others : 0;
-  widths[0] = std::min(widths[0], std::max(kLeastId, room));
-  for (const Cells& row : rows) {
-    std::string line;
-    for (std::size_t c = 0; c < kNumCells; ++c) {
-      const std::string text = shorten_middle(row[c], widths[c]);
-      const std::string fill(widths[c] - display_width(text), ' ');
-      line += (c == 0 ? "" : "  ") + (c < kNumTexts ? text + fill : fill + text);
+  const std::size_t room =
+      std::max(kLeastId, terminal_width > others ? terminal_width - others : 0);
+  const RowNames::Chosen chosen = names.choose(ids, room);
+  if (!chosen.shared.empty()) out << wrap_text("every row: " + chosen.shared, terminal_width, "");
+  for (std::size_t i = 0; i < chosen.texts.size(); ++i) rows[i + 1][0] = chosen.texts[i];
+  widths[0] = 0;
+  for (const Cells& row : rows) widths[0] = std::max(widths[0], display_width(row[0]));
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    const Cells& row = rows[r];
+    const bool own_line = chosen.own_lines && r > 0;
+    std::string line = own_line ? wrap_text(row[0], terminal_width, "") : "";
+    for (std::size_t c = chosen.own_lines ? 1 : 0; c < kNumCells; ++c) {
+      const std::string fill(widths[c] - display_width(row[c]), ' ');
+      line += (c == 0 ? "" : "  ") + (c < kNumTexts ? row[c] + fill : fill + row[c]);
     }
     out << line << "\n";
   }
@@ -138,20 +164,33 @@ std::string agreement_line(const AgreementReport& report) {
 
 }  // namespace
 
-void write_verdict_table(std::ostream& out, const GateReport& report, const TableOptions& options) {
-  bool any = false;
+void write_verdict_table(std::ostream& out, const GateReport& report, const RowNames& names,
+                         const TableOptions& options) {
+  std::vector<const Verdict*> shown;
+  std::vector<std::string> ids;
+  std::size_t room = kMostId;
   for (const Verdict& verdict : report.verdicts) {
     if (verdict.kind == VerdictKind::kSame && !verdict.fails && !options.show_reasons) continue;
-    write_verdict(out, verdict, options);
-    any = true;
+    shown.push_back(&verdict);
+    ids.push_back(verdict.id);
+    room = std::min(room, room_of(verdict, options));
   }
+  const RowNames::Chosen chosen = names.choose(ids, room);
+  if (!chosen.shared.empty()) {
+    out << wrap_text("every row: " + chosen.shared, width_of(options), "");
+  }
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    write_verdict(out, *shown[i], chosen.texts[i], chosen.own_lines, options);
+  }
+  const bool any = !shown.empty();
   if (any) out << "\n";
   out << summary_line(report) << "\n";
   const std::string last_line =
       report.verdicts.empty() ? "no case was compared"
       : report.passed()
           ? "gate passed"
-          : fmt::format("gate failed: {} of {} cases", report.failures(), report.verdicts.size());
+          : fmt::format("gate failed: {} of {} case{}", report.failures(), report.verdicts.size(),
+                        report.verdicts.size() == 1 ? "" : "s");
   out << painted(last_line, report.passed() && !report.verdicts.empty() ? kGreen : kRed,
                  options.color)
       << "\n";
@@ -160,13 +199,16 @@ void write_verdict_table(std::ostream& out, const GateReport& report, const Tabl
 }
 
 void write_agreement_table(std::ostream& out, const AgreementReport& report,
-                           const TableOptions& options) {
+                           const RowNames& names, const TableOptions& options) {
   std::vector<Cells> rows{titles(report)};
+  std::vector<std::string> ids;
   for (const Agreement& agreement : report.cases) {
     const bool fails = !agreement.disagreement.empty();
-    if (fails || options.show_reasons || rows.size() <= kShown) rows.push_back(cells_of(agreement));
+    if (!fails && !options.show_reasons && rows.size() > kShown) continue;
+    rows.push_back(cells_of(agreement));
+    ids.push_back(agreement.id);
   }
-  write_agreements(out, rows, static_cast<std::size_t>(std::max(options.width, 40)));
+  write_agreements(out, std::move(rows), ids, names, width_of(options));
   out << "\n";
   for (const Agreement& agreement : report.cases) {
     if (agreement.disagreement.empty()) break;
@@ -175,10 +217,10 @@ void write_agreement_table(std::ostream& out, const AgreementReport& report,
   for (const std::string& id : report.lone) {
     out << printable_lines(fmt::format("{}: in one file only\n", id));
   }
-  out << agreement_line(report) << "\n";
+  out << wrap_text(agreement_line(report), width_of(options), "");
   const int failures = report.failures();
   out << (failures == 0 ? "the devices agree"
-                        : fmt::format("the devices disagree: {} cases", failures))
+                        : fmt::format("the devices disagree: {} case{}", failures, failures == 1 ? "" : "s"))
       << "\n";
 }
 

@@ -14,9 +14,11 @@ bool has_cache(AttentionType type) {
 }
 
 void check_block_size(const CaseValues& values, const Problem& problem) {
-  if (problem.kv_cache.block_size % 16 != 0) {
+  const std::int64_t size = problem.kv_cache.block_size;
+  if (size % 16 != 0) {
+    const std::int64_t nearest = std::max<std::int64_t>(16, (size + 8) / 16 * 16);
     values.reject(ErrorKind::kConfig, "kv_cache.block_size",
-                  "Block size must be a multiple of 16. Found {}", problem.kv_cache.block_size);
+                  "Block size must be a multiple of 16. Found {}; the nearest is {}", size, nearest);
   }
 }
 

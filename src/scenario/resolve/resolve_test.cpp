@@ -133,7 +133,8 @@ TEST_CASE("3d needs queries of one token") {
 
 TEST_CASE("block size, interleave and cache dtype are checked") {
   CHECK(error_with("kv_cache: {block_size: 24}") ==
-        "E-CONFIG: s.yaml:4: kv_cache.block_size: Block size must be a multiple of 16. Found 24");
+        "E-CONFIG: s.yaml:4: kv_cache.block_size: Block size must be a multiple of 16. Found 24; "
+        "the nearest is 32");
   CHECK(error_with("kv_cache: {block_size: 0}").starts_with("E-CONFIG: s.yaml:4: kv_cache.block"));
   CHECK(error_with("dcp: {world_size: 2, interleave_size: 5}") ==
         "E-CONFIG: s.yaml:4: dcp.interleave_size: expected a divisor of kv_cache.block_size = 16, "
@@ -482,7 +483,8 @@ TEST_CASE("output groups fill the row") {
 
 TEST_CASE("an error that only one swept case has names the swept value's line") {
   CHECK(error_of(base_text("batch: q1\nsweep:\n  kv_cache.block_size:\n  - 16\n  - 24\n")) ==
-        "E-CONFIG: s.yaml:7: kv_cache.block_size: Block size must be a multiple of 16. Found 24");
+        "E-CONFIG: s.yaml:7: kv_cache.block_size: Block size must be a multiple of 16. Found 24; "
+        "the nearest is 32");
 }
 
 TEST_CASE("problem_to_json read as a scenario gives the same problem") {
