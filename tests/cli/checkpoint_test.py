@@ -4,6 +4,7 @@ by scales, as compressed-tensors and ModelOpt have them. checkpoint_packages_tes
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -205,6 +206,32 @@ class Written(CheckpointTest):
         self.assertIn("3 layers, every scale finite", self.expect(0, "scales", folder).out)
         self.assertIn("ModelOpt has no scales by head",
                       self.calibrated(folder, "--per-head", "--force", code=2).err)  # fmt: skip
+
+    def test_scales_of_the_query_are_added_where_they_are_asked_for(self):
+        for shards, per_head in ((1, ()), (3, ("--per-head",))):
+            shutil.rmtree(self.dir / "model", ignore_errors=True)
+            folder = self.model(shards=shards)
+            before = self.all_tensors(folder)
+            out = self.calibrated(folder, "--query-scales", *per_head)
+            scales = self.check_only_scales_changed(before, self.all_tensors(folder))
+            self.assertEqual(set(scales), {f"{layer}.{r}_scale" for layer in LAYERS for r in "qkv"})
+            for layer in LAYERS:
+                scale = scales[f"{layer}.q_scale"]
+                self.assertEqual((scale.dtype, scale.shape), ("F32", (1,)))
+                self.assertAlmostEqual(scale.raw[0] / self.amax_scale(layer, "q"), 1, places=6)
+            self.assertNotIn("no q_scale", out.err)
+            self.assertNotIn("no q_scale", self.expect(0, "scales", folder).err)
+            again = self.all_tensors(folder)
+            self.calibrated(folder, "--force", *per_head)  # replaced, and not taken away
+            self.assertEqual(set(self.all_tensors(folder)), set(again))
+
+    def test_scales_of_the_query_are_refused_where_there_is_no_place_for_them(self):
+        folder = self.model(config={"quant_method": "modelopt"})
+        self.assertIn("ModelOpt has no scales of the query, expected no --query-scales",
+                      self.calibrated(folder, "--query-scales", code=2).err)  # fmt: skip
+        alone = self.expect(2, "calibrate", "--tensors", self.tensors, "--format", "kv-cache", "--output", "s.json",
+                            "--query-scales")  # fmt: skip
+        self.assertIn("--query-scales: expected --checkpoint with it", alone.err)
 
     def test_the_report_is_of_the_scales_as_they_are_read_back(self):
         old = {f"{layer}.{r}_scale": stored(np.array([0.5])) for layer in LAYERS for r in "kv"}
