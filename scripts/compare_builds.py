@@ -32,8 +32,9 @@ PARTS = ("help", "scenarios", "suites", "tests")
 COMMANDS = ("run", "support", "explain", "validate", "compile", "list", "device", "gate", "report",
             "calibrate", "scales")  # fmt: skip
 # Tests that start other programs, wait for signals or measure.
-LEFT_OUT = {"adapters", "browser", "golden", "gpu", "gpu_python", "install", "python_versions",
-            "real_suites", "suites", "terminal", "compile", "faults", "plugin_faults"}  # fmt: skip
+LEFT_OUT = {"adapters", "browser", "checkpoint_packages", "compiled_solutions", "golden", "gpu", "gpu_python",
+            "gpu_solutions", "install", "python_versions", "real_suites", "suites", "terminal", "compile",
+            "faults", "plugin_faults"}  # fmt: skip
 # Keys of JSON outputs whose values are measured, or say when and where.
 MEASURED = re.compile(
     r"(^|_)(created|git|cubin_hash|time|times|timing|date|host|hostname|cpu|clock|version|commit|duration|elapsed|samples|"

@@ -131,13 +131,14 @@ PYTHON
   rm -rf "$download"
 }
 
-# Packages by whose own code the tests check files of other tools, in build/deps/python. Two of them
+# Packages by whose own code the tests check files of other tools, in build/deps/python. Some of them
 # without what they need for running: their models and readers are all that is used.
-TEST_PYTHON_PACKAGES=(pydantic)
-TEST_PYTHON_PACKAGES_ALONE=(flashinfer-bench cuda-bench)
+TEST_PYTHON_PACKAGES=(pydantic dateparser)
+TEST_PYTHON_PACKAGES_ALONE=(flashinfer-bench cuda-bench apache-otava==0.8.0 prometheus-client==0.26.0)
 unpack_test_packages() {
   local target="$UNPACKED_DIR/python"
-  [[ ! -d "$target" ]] || return 0
+  local list="${TEST_PYTHON_PACKAGES[*]} ${TEST_PYTHON_PACKAGES_ALONE[*]}"
+  [[ "$(cat "$target/packages.txt" 2>/dev/null)" != "$list" ]] || return 0
   local version
   version="$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')" || return 0
   say "unpacking ${TEST_PYTHON_PACKAGES[*]} ${TEST_PYTHON_PACKAGES_ALONE[*]} into build/deps/python"
@@ -146,11 +147,37 @@ unpack_test_packages() {
   mkdir -p "$UNPACKED_DIR"
   if "${get[@]}" "${TEST_PYTHON_PACKAGES[@]}" >/dev/null 2>&1 &&
     "${get[@]}" --no-deps "${TEST_PYTHON_PACKAGES_ALONE[@]}" >/dev/null 2>&1; then
+    echo "$list" >"$target.new/packages.txt"
+    rm -rf "$target"
     mv "$target.new" "$target"
   else
     say "going on without them: pip cannot fetch them"
     rm -rf "$target.new"
   fi
+}
+
+# What the label real-packages asks for the truth about other projects' files and builders. They need
+# torch, so they get a Python of their own: 3 GB to fetch and 6 GB on disk, which is why it is outside
+# the repository and only for that label. transformers as long as it calls the cache what
+# compressed-tensors looks for.
+REAL_PACKAGES=(torch==2.15.0 transformers==4.57.6 accelerate==1.15.0 compressed-tensors==0.20.0
+  nvidia-modelopt==0.47.0 apache-tvm-ffi==0.1.15.post2 numpy)
+# Prints the interpreter.
+real_packages_python() {
+  local digest folder
+  digest="$(printf '%s\n' "${REAL_PACKAGES[@]}" | sha256sum | cut -c1-12)"
+  folder="${XDG_CACHE_HOME:-$HOME/.cache}/attnbench-packages/$digest"
+  if [[ ! -f "$folder/complete" ]]; then
+    say "installing ${REAL_PACKAGES[*]} into $folder"
+    rm -rf "$folder"
+    mkdir -p "$(dirname "$folder")"
+    /usr/bin/python3 -m venv "$folder" >&2 ||
+      setup_failed "no virtual environment in $folder (apt-get install python3-venv)"
+    "$folder/bin/python" -m pip -q install "${REAL_PACKAGES[@]}" >&2 ||
+      setup_failed "pip could not install ${REAL_PACKAGES[*]}"
+    touch "$folder/complete"
+  fi
+  echo "$folder/bin/python"
 }
 
 install_dependencies() {

@@ -1,12 +1,10 @@
 """Scales of an fp8 cache in the safetensors of a model: written by calibrate --checkpoint, read and checked
-by scales, as compressed-tensors and ModelOpt have them.
+by scales, as compressed-tensors and ModelOpt have them. checkpoint_packages_test.py asks the packages themselves."""
 
-With an interpreter that has compressed-tensors and torch (ATTNBENCH_PYTHON) the package itself loads what was
-written, and attnbench reads what it wrote.
-"""
-
+import argparse
 import json
 import os
+import shutil
 import subprocess
 import unittest
 
@@ -14,7 +12,6 @@ import numpy as np
 
 from calibration import CalibrationTest, layer_tensors, stored
 from opinion import number_formats, safetensors_file
-from pythons import python_with_torch
 from tool import BINARY, ROOT, TIME_LIMIT_S, strict_json
 
 LAYERS = [f"model.layers.{i}.self_attn" for i in range(3)]
@@ -210,6 +207,32 @@ class Written(CheckpointTest):
         self.assertIn("ModelOpt has no scales by head",
                       self.calibrated(folder, "--per-head", "--force", code=2).err)  # fmt: skip
 
+    def test_scales_of_the_query_are_added_where_they_are_asked_for(self):
+        for shards, per_head in ((1, ()), (3, ("--per-head",))):
+            shutil.rmtree(self.dir / "model", ignore_errors=True)
+            folder = self.model(shards=shards)
+            before = self.all_tensors(folder)
+            out = self.calibrated(folder, "--query-scales", *per_head)
+            scales = self.check_only_scales_changed(before, self.all_tensors(folder))
+            self.assertEqual(set(scales), {f"{layer}.{r}_scale" for layer in LAYERS for r in "qkv"})
+            for layer in LAYERS:
+                scale = scales[f"{layer}.q_scale"]
+                self.assertEqual((scale.dtype, scale.shape), ("F32", (1,)))
+                self.assertAlmostEqual(scale.raw[0] / self.amax_scale(layer, "q"), 1, places=6)
+            self.assertNotIn("no q_scale", out.err)
+            self.assertNotIn("no q_scale", self.expect(0, "scales", folder).err)
+            again = self.all_tensors(folder)
+            self.calibrated(folder, "--force", *per_head)  # replaced, and not taken away
+            self.assertEqual(set(self.all_tensors(folder)), set(again))
+
+    def test_scales_of_the_query_are_refused_where_there_is_no_place_for_them(self):
+        folder = self.model(config={"quant_method": "modelopt"})
+        self.assertIn("ModelOpt has no scales of the query, expected no --query-scales",
+                      self.calibrated(folder, "--query-scales", code=2).err)  # fmt: skip
+        alone = self.expect(2, "calibrate", "--tensors", self.tensors, "--format", "kv-cache", "--output", "s.json",
+                            "--query-scales")  # fmt: skip
+        self.assertIn("--query-scales: expected --checkpoint with it", alone.err)
+
     def test_the_report_is_of_the_scales_as_they_are_read_back(self):
         old = {f"{layer}.{r}_scale": stored(np.array([0.5])) for layer in LAYERS for r in "kv"}
         folder = self.model(config={**CT, "kv_cache_scheme": SCHEME}, more=old)
@@ -317,6 +340,27 @@ class Costly(CheckpointTest):
         out = self.expect(0, "scales", "s.json", "--tensors", tensors, "--json", "-")
         self.assertEqual(strict_json(out.out)["costly_layers"], [11])
 
+    def test_several_layers_are_named_worst_first_in_the_form_of_the_option(self):
+        layers = {}
+        for i, factor in {0: 2.0**-6, 2: 1.0, 4: 2.0**-6, 7: 2.0**-6, 9: 2.0**-6, 30: 8.0, 11: 3.0}.items():
+            layers[f"model.layers.{i}.self_attn"] = layer_tensors(seed=3)
+            layers[f"model.layers.{i}.self_attn"]["q"] *= factor
+        tensors = self.save("more.safetensors", layers)
+        out = self.expect(0, "calibrate", "--tensors", tensors, "--format", "kv-cache", "--output", "s.json",
+                          "--json", "r.json").out  # fmt: skip
+        (line,) = [line for line in out.splitlines() if "skip-layers" in line]
+        report = strict_json((self.dir / "r.json").read_text())
+        errors = {int(layer["layer"].split(".")[2]): layer["error"]["rms_rel"] for layer in report["layers"]}
+        limit = 2 * sorted(errors.values())[len(errors) // 2]
+        costly = sorted((i for i in errors if errors[i] > limit), key=lambda i: -errors[i])
+        self.assertEqual(len(costly), 3)
+        # As vLLM's parser takes them: numbers of layers, or words, one an argument.
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--kv-cache-dtype-skip-layers", nargs="+")
+        words = line.partition(": ")[2].split()
+        self.assertEqual(parser.parse_args(words).kv_cache_dtype_skip_layers, [str(i) for i in costly])
+        self.assertEqual(report["costly_layers"], costly)
+
     def test_even_layers_name_none(self):
         out = self.expect(0, "calibrate", "--tensors", self.tensors, "--format", "kv-cache", "--output",
                           "s.json", "--json", "r.json")  # fmt: skip
@@ -352,73 +396,6 @@ class Documentation(CheckpointTest):
         self.assertIn("6 passed", out)
         self.assertRegex(out, r"nvfp4 .* passed .*%")
         self.assertRegex(out, r"fp8_model1_mla .* passed .*%")
-
-
-# With the package's own functions: a model of two layers whose cache is quantised.
-MODEL = '''\
-import json, sys, torch
-from transformers import LlamaConfig, LlamaForCausalLM
-from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, apply_quantization_config
-config = LlamaConfig(hidden_size=96, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4,
-                     num_key_value_heads=2, head_dim=24, vocab_size=64)
-model = LlamaForCausalLM(config).to(torch.bfloat16)
-strategy = sys.argv[2]
-apply_quantization_config(model, QuantizationConfig(config_groups={}, kv_cache_scheme=QuantizationArgs(
-    num_bits=8, type="float", strategy=strategy)))
-'''
-WRITE = MODEL + '''
-for i, layer in enumerate(model.model.layers):
-    layer.self_attn.k_scale.data.fill_(0.25 + i)
-    layer.self_attn.v_scale.data.fill_(0.0 if sys.argv[3] == "zero" and i == 2 else 0.5)
-model.save_pretrained(sys.argv[1])
-path = sys.argv[1] + "/config.json"
-saved = json.load(open(path))
-saved["quantization_config"] = json.loads(QuantizationConfig.from_pretrained(model).model_dump_json())
-json.dump(saved, open(path, "w"))
-'''
-READ = MODEL + '''
-from safetensors.torch import load_file
-missing, unexpected = model.load_state_dict(load_file(sys.argv[1] + "/model.safetensors"), strict=False)
-assert not unexpected, unexpected
-assert not [name for name in missing if name.endswith("scale")], missing
-saved = json.load(open(sys.argv[1] + "/config.json"))["quantization_config"]
-scheme = QuantizationConfig(**saved).kv_cache_scheme
-print(json.dumps([getattr(scheme.strategy, 'value', scheme.strategy), scheme.num_bits, scheme.symmetric,
-                  [list(layer.self_attn.k_scale.shape) for layer in model.model.layers],
-                  [layer.self_attn.v_scale.flatten().tolist() for layer in model.model.layers]]))
-'''
-
-
-class RealPackage(CheckpointTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.python = python_with_torch("compressed_tensors")
-
-    def python_run(self, text, *arguments):
-        done = subprocess.run([self.python, "-B", "-c", text, *map(str, arguments)], cwd=self.dir, text=True,
-                              env=self.environment(HF_HUB_OFFLINE="1"), capture_output=True,
-                              timeout=TIME_LIMIT_S)  # fmt: skip
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stdout
-
-    def test_what_the_package_saves_is_read_and_its_zero_scales_are_found(self):
-        for strategy in ("tensor", "attn_head"):
-            self.python_run(WRITE, "saved", strategy, "good")
-            out = self.expect(0, "scales", "saved")
-            self.assertIn("model.layers.2.self_attn  q 2.25  k", out.out)
-            self.python_run(WRITE, "saved", strategy, "zero")
-            self.assertIn("model.layers.2.self_attn.v_scale'", self.expect(2, "scales", "saved").err)
-
-    def test_what_is_written_loads_into_the_package(self):
-        for strategy, option, shape in (("tensor", (), [1]), ("attn_head", ("--per-head",), [2, 1, 1])):
-            self.python_run(WRITE, "saved", strategy, "zero")
-            self.calibrated("saved", "--force", *option)
-            read = json.loads(self.python_run(READ, "saved", strategy).splitlines()[-1])
-            self.assertEqual(read[:4], [strategy, 8, True, [shape] * 3])
-            for layer, scales in zip(LAYERS, read[4]):
-                amax = np.abs(self.layers[layer]["v"]).max((0, 2) if option else None) / 448
-                np.testing.assert_allclose(scales, np.ravel(amax), rtol=2**-8)
 
 
 if __name__ == "__main__":

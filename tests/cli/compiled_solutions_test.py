@@ -63,7 +63,7 @@ class OnCpu(SolutionsTest):
             made["sources"][0]["content"] += "\nint broken = no_such_name;\n"
             return made
 
-        results = self.judged(broken, options=("--trace-json", "t.jsonl"))
+        results = self.judged(broken, code=4, options=("--trace-json", "t.jsonl"))
         self.assertEqual(results["broken"]["status"], "error")
         self.assertIn("solution does not build", results["broken"]["reasons"][0])
         records = map(strict_json, (self.dir / "t.jsonl").read_text().splitlines())

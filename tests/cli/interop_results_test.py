@@ -9,11 +9,13 @@ benchmark make of a few times. Times of a GPU have the form of that printer's (n
 import csv
 import importlib.util
 import json
+import os
 import re
 import shutil
 import struct
 import subprocess
 import sys
+import time
 import unittest
 
 from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, skip_without, strict_json
@@ -21,6 +23,43 @@ from tool import BINARY, ROOT, TIME_LIMIT_S, TINY, ToolTest, skip_without, stric
 DATA = ROOT / "tests" / "data" / "interop"
 DEPS = ROOT / "build" / "deps" / "python"
 LINE = re.compile(r'^(\w+)\{scenario="([^"]*)",case="([^"]*)",backend="([^"]*)",device="([^"]*)"\} (\S+)$')
+
+
+# Otava's importer, without what its other sources and its statistics import.
+OTAVA = """\
+import importlib, json, sys
+from datetime import datetime, timedelta, timezone
+from unittest.mock import MagicMock
+
+def imported(name):
+    while True:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name.split(".")[0] in ("otava", "dateparser", "pytz", "numpy"):
+                raise
+            sys.modules[error.name] = MagicMock()
+
+importer, config, selector = map(imported, ("otava.importer", "otava.test_config", "otava.data_selector"))
+with open(sys.argv[1]) as file:
+    names = file.readline().strip().split(",")[2:]
+test = config.CsvTestConfig("attnbench", sys.argv[1], time_column="time", attributes=["commit"],
+                            metrics=[config.CsvMetric(name, -1, 1.0, name) for name in names])
+now = datetime.now(timezone.utc)
+chosen = selector.DataSelector()
+chosen.since_time, chosen.until_time = now - timedelta(days=1), now + timedelta(days=1)
+series = importer.CsvImporter().fetch_data(test, chosen)
+print(json.dumps({"time": series.time, "attributes": series.attributes, "data": series.data}))
+"""
+PROMETHEUS = """\
+import json, sys
+from prometheus_client.parser import text_fd_to_metric_families
+with open(sys.argv[1]) as file:
+    families = {family.name: {"type": family.type, "help": family.documentation,
+                              "samples": [[sample.labels, sample.value] for sample in family.samples]}
+                for family in text_fd_to_metric_families(file)}
+print(json.dumps(families))
+"""
 
 
 def nvbench_file(factor=1.0, sidecar=None):
@@ -130,6 +169,62 @@ class Written(ToolTest):
         for name, seconds in gauges["attnbench_time_seconds"].items():
             self.assertAlmostEqual(seconds, self.timed[name]["timing"]["median_us"] * 1e-6)
         self.assertEqual(set(gauges["attnbench_passed"].values()), {1.0})
+
+
+class TheirReaders(ToolTest):
+    """Packages of the other programs take what is written here."""
+
+    def read_by(self, package, script, *arguments):
+        """What a script prints that has the packages of scripts/test. In a process of its own: some of what Otava
+        imports, and does not need for reading, is replaced there."""
+        if not (DEPS / package).is_dir():
+            skip_without(f"{package} in build/deps/python")
+        path = os.pathsep.join([str(DEPS), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run([sys.executable, "-B", "-c", script, *map(str, arguments)], cwd=self.dir, text=True,
+                              env=self.environment(PYTHONPATH=path), capture_output=True,
+                              timeout=TIME_LIMIT_S)  # fmt: skip
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return strict_json(done.stdout)
+
+    def run_in_every_format(self):
+        text = TINY.replace("bfloat16", "float32").replace("q32_4q1s100", "[q32, 4q1s100]")
+        self.write("tiny.yaml", text)
+        self.expect(0, "run", "tiny.yaml", "--device", "cpu", "--json", "r.json", "--otava-csv", "otava.csv",
+                    "--prometheus", "a.prom")  # fmt: skip
+        return strict_json((self.dir / "r.json").read_text())
+
+    def test_otava_s_importer_takes_the_rows_of_several_runs(self):
+        runs = [self.run_in_every_format()]
+        rows = (self.dir / "otava.csv").read_text().splitlines()
+        while len(rows) < 4:  # as the page says: rows of several runs make the history
+            time.sleep(1.1)  # one has the time of a second
+            runs.append(self.run_in_every_format())
+            header, row = (self.dir / "otava.csv").read_text().splitlines()
+            self.assertEqual(header, rows[0])
+            rows.append(row)
+        (self.dir / "history.csv").write_text("\n".join(rows) + "\n")
+        series = self.read_by("otava", OTAVA, "history.csv")
+        self.assertEqual(series["attributes"], {"commit": [run["tool"]["git"] for run in runs]})
+        self.assertEqual(series["time"], sorted(set(series["time"])))
+        self.assertEqual(len(series["time"]), 3)
+        timed = [{r["id"]: r["timing"]["median_us"] for r in run["results"] if r["timing"]} for run in runs]
+        self.assertEqual(set(series["data"]), set(timed[0]))
+        for name, values in series["data"].items():
+            for value, of_run in zip(values, timed):
+                self.assertAlmostEqual(value, of_run[name])
+
+    def test_prometheus_s_parser_takes_the_gauges(self):
+        results = self.run_in_every_format()["results"]
+        families = self.read_by("prometheus_client", PROMETHEUS, "a.prom")
+        for name, family in families.items():
+            self.assertEqual(family["type"], "gauge", name)
+            self.assertTrue(family["help"], name)
+        times = {labels["case"] + "/" + labels["backend"]: value
+                 for labels, value in families["attnbench_time_seconds"]["samples"]}  # fmt: skip
+        timed = {r["case"] + "/" + r["backend"]: r["timing"]["median_us"] * 1e-6 for r in results if r["timing"]}
+        self.assertEqual(set(times), set(timed))
+        for name, value in times.items():
+            self.assertAlmostEqual(value, timed[name])
 
 
 class Read(ToolTest):

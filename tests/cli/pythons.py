@@ -31,24 +31,26 @@ def has_packages(python, packages):
     return subprocess.run([python, "-c", words], capture_output=True).returncode == 0
 
 
-def python_with(*packages):
-    """The first interpreter that has a shared library and these packages, that of ATTNBENCH_PYTHON
-    before others; or None."""
+def python_with(*packages, embedded=True):
+    """The first interpreter that has these packages and, to be embedded, a shared library, that of
+    ATTNBENCH_PYTHON before others; or None."""
     named = os.environ.get("ATTNBENCH_PYTHON")
     for python in (named, *CANDIDATES) if named else CANDIDATES:
-        if "library" in described(python) and has_packages(python, packages):
+        facts = described(python)
+        if facts and (not embedded or "library" in facts) and has_packages(python, packages):
             return python
     return None
 
 
-def python_with_torch(module="torch"):
+def python_with_torch(module="torch", embedded=True):
     """That of ATTNBENCH_PYTHON, which has to have it; without that variable the first that has, or the
-    test is skipped: scripts/test does not install torch."""
-    found, named = python_with(module), os.environ.get("ATTNBENCH_PYTHON")
+    test is skipped: scripts/test installs torch for the label real-packages only."""
+    found, named = python_with(module, embedded=embedded), os.environ.get("ATTNBENCH_PYTHON")
+    needed = f"a shared library and {module}" if embedded else module
     if named and found != named:
-        raise AssertionError(f"ATTNBENCH_PYTHON is {named}, which has no shared library or no {module}")
+        raise AssertionError(f"ATTNBENCH_PYTHON is {named}, which has no {needed}")
     if found is None:
-        raise unittest.SkipTest("no Python with a shared library and torch")
+        raise unittest.SkipTest(f"no Python with {needed}")
     return found
 
 

@@ -296,7 +296,8 @@ class Latents(FormTest):
 
     def test_each_form_of_query_and_cache_passes(self):
         by_request = ["batch_size", "q_len_per_request", "num_heads", "head_dim_qk"]
-        flat, padded = ["num_tokens", "num_heads", "head_dim_qk"], ["num_pages", "kv_pad_dim", "page_size", "head_dim_qk"]
+        flat = ["num_tokens", "num_heads", "head_dim_qk"]
+        padded = ["num_pages", "kv_pad_dim", "page_size", "head_dim_qk"]
         offsets = {"cum_seq_lens_q": plain(["batch_size_plus_1"], "int32")}
         axes = {"batch_size": 2, "num_pages": 4, "max_pages_per_seq": 2, "num_tokens": 5, "batch_size_plus_1": 3,
                 "q_len_per_request": 2}  # fmt: skip

@@ -28,6 +28,9 @@ struct CalibrateArguments {
   std::string checkpoint;
   std::string model_type = "llama";
   bool force = false;
+  bool query_scales = false;
+
+  QueryScales query() const { return query_scales ? QueryScales::kAdded : QueryScales::kReplaced; }
 };
 
 std::vector<OutputPath> outputs_of(const CalibrateArguments& arguments) {
@@ -68,7 +71,11 @@ void check_method(const CalibrateArguments& arguments) {
 
 /// The checkpoint, which must not have scales unless --force is given.
 std::unique_ptr<Checkpoint> open_checkpoint(CalibrateArguments& arguments) {
-  if (arguments.checkpoint.empty()) return nullptr;
+  if (arguments.checkpoint.empty()) {
+    if (arguments.query_scales)
+      fail(ErrorKind::kUsage, "--query-scales: expected --checkpoint with it");
+    return nullptr;
+  }
   std::string& format = arguments.common.format;
   if (!format.empty() && format != to_string(ScaleFormat::kKvCache)) {
     fail(ErrorKind::kUsage, "--checkpoint: expected --format kv-cache with it, found {}", format);
@@ -86,7 +93,8 @@ std::unique_ptr<Checkpoint> open_checkpoint(CalibrateArguments& arguments) {
 CalibrationReport write_and_assess(const Checkpoint& checkpoint, CalibrationInput& input,
                                    const CalibrationReport& report,
                                    const CalibrateArguments& arguments, const Console& console) {
-  const WrittenCheckpoint written = write_checkpoint_scales(checkpoint, report.file);
+  const WrittenCheckpoint written =
+      write_checkpoint_scales(checkpoint, report.file, arguments.query());
   const ScaleFile file = Checkpoint(arguments.checkpoint).scales();
   std::vector<std::string> notices = file.notices;
   notices.push_back(fmt::format("{}: scales of {} written to {}", printable(arguments.checkpoint),
@@ -104,7 +112,8 @@ int run_calibrate(CalibrateArguments& arguments, const Console& console) {
   input.options.method = *enum_from_name<ScaleMethod>(arguments.method);
   print_scale_notices(arguments.common, input.notices, console);
   if (checkpoint) {
-    check_checkpoint_layers(*checkpoint, input.observations->layers(), input.options.per_head);
+    check_checkpoint_layers(*checkpoint, input.observations->layers(), input.options.per_head,
+                            arguments.query());
   }
   CalibrationReport report = calibrate(*input.observations, input.options);
   if (!arguments.output.empty()) {
@@ -136,6 +145,10 @@ RunCommand declare_calibrate(OptionTable& options) {
                .help = "Write the scales of an fp8 cache into the safetensors and configuration of "
                        "this model, in the form of compressed-tensors or ModelOpt",
                .target = &arguments->checkpoint});
+  options.add({.names = "--query-scales",
+               .help = "With --checkpoint: also add a q_scale to layers that have none, which "
+                       "otherwise only replaces existing ones (compressed-tensors)",
+               .target = &arguments->query_scales});
   options.add({.names = "--force",
                .help = "Replace an existing scale file, or existing scales of the checkpoint",
                .target = &arguments->force});

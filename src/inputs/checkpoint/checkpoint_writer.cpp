@@ -153,8 +153,8 @@ Tensor scale_tensor(const CheckpointTensor* old, CheckpointScheme scheme, const 
 /// What is to be written where.
 class CheckpointPlan {
  public:
-  CheckpointPlan(const Checkpoint& checkpoint, const ScaleFile& file)
-      : checkpoint_(checkpoint), scheme_(scheme_of(checkpoint)) {
+  CheckpointPlan(const Checkpoint& checkpoint, const ScaleFile& file, QueryScales query)
+      : checkpoint_(checkpoint), scheme_(scheme_of(checkpoint)), query_(query) {
     for (const std::string& layer : checkpoint.layers()) add_layer(require_layer(file, layer));
   }
 
@@ -186,10 +186,10 @@ class CheckpointPlan {
     for (std::size_t role = 0; role < layer.scale.size(); ++role) {
       const std::string name = Checkpoint::scale_name(scheme_, layer.layer, role);
       const CheckpointTensor* old = checkpoint_.find(name);
-      if (role == 0 && old == nullptr) continue;  // engines take k_scale then
+      if (role == 0 && old == nullptr && query_ == QueryScales::kReplaced) continue;
       std::vector<double> scales = layer.scale[role];
       is_per_head_ = is_per_head_ || (role != 0 && scales.size() > 1);
-      if (role == 0 && old->entry->shape.size() == 3) {
+      if (role == 0 && old != nullptr && old->entry->shape.size() == 3) {
         scales.assign(static_cast<std::size_t>(old->entry->shape.front()), scales.at(0));
       }
       Tensor tensor = scale_tensor(old, scheme_, name, scales);
@@ -266,6 +266,7 @@ class CheckpointPlan {
 
   const Checkpoint& checkpoint_;
   CheckpointScheme scheme_;
+  const QueryScales query_;
   bool is_per_head_ = false;
   std::map<std::size_t, ScaleTensors> by_shard_;
   std::map<std::string, std::uint64_t> size_of_new_;  // tensors that the index does not have
@@ -274,12 +275,16 @@ class CheckpointPlan {
 }  // namespace
 
 void check_checkpoint_layers(const Checkpoint& checkpoint, const std::vector<std::string>& layers,
-                             bool is_per_head) {
+                             bool is_per_head, QueryScales query) {
   const CheckpointScheme scheme = scheme_of(checkpoint);
   const std::string folder = checkpoint.folder().string();
   if (is_per_head && scheme == CheckpointScheme::kModelOpt) {
     fail(ErrorKind::kValue, "checkpoint {}: ModelOpt has no scales by head, expected no --per-head",
          folder);
+  }
+  if (query == QueryScales::kAdded && scheme == CheckpointScheme::kModelOpt) {
+    fail(ErrorKind::kValue,
+         "checkpoint {}: ModelOpt has no scales of the query, expected no --query-scales", folder);
   }
   const CheckpointScheme other = scheme == CheckpointScheme::kModelOpt
                                      ? CheckpointScheme::kCompressedTensors
@@ -305,14 +310,15 @@ void check_checkpoint_layers(const Checkpoint& checkpoint, const std::vector<std
   }
 }
 
-WrittenCheckpoint write_checkpoint_scales(const Checkpoint& checkpoint, const ScaleFile& file) {
+WrittenCheckpoint write_checkpoint_scales(const Checkpoint& checkpoint, const ScaleFile& file,
+                                          QueryScales query) {
   std::vector<std::string> layers;
   bool is_per_head = false;
   for (const LayerScales& layer : file.layers) {
     layers.push_back(layer.layer);
     is_per_head = is_per_head || layer.scale[1].size() > 1 || layer.scale[2].size() > 1;
   }
-  check_checkpoint_layers(checkpoint, layers, is_per_head);
+  check_checkpoint_layers(checkpoint, layers, is_per_head, query);
   std::error_code error;
   const bool is_new = checkpoint.has_index() &&
                       std::find(checkpoint.shard_names().begin(), checkpoint.shard_names().end(),
@@ -321,7 +327,7 @@ WrittenCheckpoint write_checkpoint_scales(const Checkpoint& checkpoint, const Sc
     fail(ErrorKind::kIo, "'{}' exists and is not in {}",
          (checkpoint.folder() / kScaleShard).string(), kIndexName);
   }
-  return CheckpointPlan(checkpoint, file).write();
+  return CheckpointPlan(checkpoint, file, query).write();
 }
 
 }  // namespace attnbench

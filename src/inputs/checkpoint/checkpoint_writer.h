@@ -25,16 +25,21 @@ struct WrittenCheckpoint {
   std::vector<std::string> files;  // that were written, by name
 };
 
-/// Writes k_scale and v_scale of every attention layer, and q_scale where there is one already.
+/// Scales of the query: engines take k_scale for it where there is none.
+enum class QueryScales { kReplaced, kAdded };
+
+/// Writes k_scale and v_scale of every attention layer, and q_scale where there is one already or,
+/// with kAdded, in every layer, as one number.
 /// Scales keep the dtype of the tensor that they replace; new ones are float32. `file` is of the
 /// format kv-cache. Errors: E-VALUE for layers that the file does not cover or the checkpoint does
-/// not have, for several scales a layer with ModelOpt, for a scale that its dtype rounds to 0 or
-/// infinity, for scales under the other tool's names; E-IO with nothing changed (but for renames
-/// that fail half-way, which name the file).
-WrittenCheckpoint write_checkpoint_scales(const Checkpoint& checkpoint, const ScaleFile& file);
+/// not have, for several scales a layer or kAdded with ModelOpt, for a scale that its dtype rounds
+/// to 0 or infinity, for scales under the other tool's names; E-IO with nothing changed (but for
+/// renames that fail half-way, which name the file).
+WrittenCheckpoint write_checkpoint_scales(const Checkpoint& checkpoint, const ScaleFile& file,
+                                          QueryScales query = QueryScales::kReplaced);
 
 /// What write_checkpoint_scales would refuse, before anything is computed. Errors: those.
 void check_checkpoint_layers(const Checkpoint& checkpoint, const std::vector<std::string>& layers,
-                             bool is_per_head);
+                             bool is_per_head, QueryScales query = QueryScales::kReplaced);
 
 }  // namespace attnbench
