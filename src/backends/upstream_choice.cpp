@@ -1,5 +1,6 @@
-// Upstream's tables as data: one row a backend, and the lists of priorities (vllm/platforms/cuda.py,
-// the classes of vllm/v1/attention/backends and vLLM's table of them), as released in vLLM 0.22.0.
+// Upstream's tables as data: one row a backend, and the lists of priorities
+// (vllm/platforms/cuda.py, the classes of vllm/v1/attention/backends and vLLM's table of them), as
+// released in vLLM 0.22.0.
 #include "backends/upstream_choice.h"
 
 #include <fmt/format.h>
@@ -315,8 +316,8 @@ std::string name_here(const std::string& upstream) {
 /// §10.1: the encoder's own choice asks for head size, dtype and capability only, and takes torch's
 /// attention without a question.
 std::vector<UpstreamCandidate> encoder_candidates(const Problem& problem, int sm) {
-  std::vector<Limits> order{flash_attn(problem, sm), triton_attn(), {.name = "TORCH_SDPA"},
-                            flashinfer(problem, sm)};
+  std::vector<Limits> order{
+      flash_attn(problem, sm), triton_attn(), {.name = "TORCH_SDPA"}, flashinfer(problem, sm)};
   if (sm < 80) std::swap(order[1], order[2]);
   std::vector<UpstreamCandidate> all;
   for (const Limits& can : order) {
@@ -445,8 +446,8 @@ std::vector<std::string> upstream_afterthoughts(const Problem& problem, const De
   std::vector<std::string> thoughts;
   if (problem.attention.type == AttentionType::kMmEncoder) {
     if (problem.mm_encoder.attn_dtype == MmAttnDtype::kFp8 && name != "FLASHINFER") {
-      thoughts.push_back(fmt::format(
-          "mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {}", name));
+      thoughts.push_back(
+          fmt::format("mm_encoder_attn_dtype='fp8' requires the FLASHINFER backend, got {}", name));
     }
     return thoughts;
   }
@@ -466,8 +467,8 @@ std::vector<std::string> upstream_afterthoughts(const Problem& problem, const De
   }
   if (problem.dcp.world_size == 1) return thoughts;
   if (problem.attention.num_speculative_tokens > 0 && problem.dcp.interleave_size > 1) {
-    thoughts.push_back(fmt::format(
-        "MTP with cp_kv_cache_interleave_size > 1 is not supported in {}.", can.impl));
+    thoughts.push_back(
+        fmt::format("MTP with cp_kv_cache_interleave_size > 1 is not supported in {}.", can.impl));
   }
   if (!can.lse) {
     thoughts.push_back(fmt::format(

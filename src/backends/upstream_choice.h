@@ -1,11 +1,11 @@
 // Which backend vLLM would take for a problem by itself, where the user names none (semantics
 // §13.6): every backend that it considers, in its order, with its reasons against each.
 //
-// The order and the limits are upstream's, of the release after U-May (0.22.0), and not those of the
-// backends of this program, which take more on some devices and refuse features that upstream finds
-// out about later. So a problem may be judged here on one backend and be served upstream by another;
-// that is what this is for. Who adds a backend of upstream's adds its row in upstream_choice.cpp
-// too, with its place in the lists of priorities.
+// The order and the limits are upstream's, of the release after U-May (0.22.0), and not those of
+// the backends of this program, which take more on some devices and refuse features that upstream
+// finds out about later. So a problem may be judged here on one backend and be served upstream by
+// another; that is what this is for. Who adds a backend of upstream's adds its row in
+// upstream_choice.cpp too, with its place in the lists of priorities.
 //
 // Nothing here decides what is run: it makes sentences for `explain`, and for the names of upstream
 // that have no pipeline here.

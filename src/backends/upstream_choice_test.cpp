@@ -63,8 +63,8 @@ TEST_CASE("the priorities depend on the generation of the device") {
         Names{"FLASH_ATTN", "FLASHINFER", "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT"});
   CHECK(names(decoder(), 100) ==
         Names{"FLASHINFER", "FLASH_ATTN", "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT"});
-  CHECK(names(mla(), 90) == Names{"FLASH_ATTN_MLA", "FLASHMLA", "FLASHINFER_MLA", "TRITON_MLA",
-                                  "FLASHMLA_SPARSE"});
+  CHECK(names(mla(), 90) ==
+        Names{"FLASH_ATTN_MLA", "FLASHMLA", "FLASHINFER_MLA", "TRITON_MLA", "FLASHMLA_SPARSE"});
   CHECK(names(mla(), 100) == Names{"FLASHINFER_MLA", "TOKENSPEED_MLA", "CUTLASS_MLA",
                                    "FLASH_ATTN_MLA", "FLASHMLA", "TRITON_MLA", "FLASHMLA_SPARSE",
                                    "FLASHINFER_MLA_SPARSE"});
@@ -184,10 +184,11 @@ TEST_CASE("a name is refused in the words for the problem, and only where upstre
     return upstream_refusal(name, problem, DeviceFacts{sm, 132});
   };
   CHECK(said("FLASHINFER", decoder(), 90) == "");
-  CHECK(said("FLASHINFER_MLA", decoder(), 90) ==
-        "Selected backend AttentionBackendEnum.FLASHINFER_MLA is not valid for this "
-        "configuration. Reason: ['head_size not supported', 'block_size not supported', 'non-MLA not "
-        "supported', 'compute capability not supported']");
+  CHECK(
+      said("FLASHINFER_MLA", decoder(), 90) ==
+      "Selected backend AttentionBackendEnum.FLASHINFER_MLA is not valid for this "
+      "configuration. Reason: ['head_size not supported', 'block_size not supported', 'non-MLA not "
+      "supported', 'compute capability not supported']");
   CHECK(said("ROCM_ATTN", decoder(), 90) == "");
   CHECK(said("ROCM_ATTN", mla(), 90) ==
         "Selected backend AttentionBackendEnum.ROCM_ATTN is not valid for this configuration. "

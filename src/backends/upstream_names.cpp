@@ -110,10 +110,10 @@ MissingBackends missing_backends() {
   const auto add_encoder = [&](std::string_view name) {
     const std::string own = fmt::format("MM_{}", name);
     if (find_backend(own) != nullptr) return;
-    add(own, name == "ROCM_AITER_FA"
-                 ? "ROCM_AITER_FA requires ROCm"
-                 : fmt::format("Unsupported multi-modal encoder attention backend for CUDA: {}.",
-                               name));
+    add(own,
+        name == "ROCM_AITER_FA"
+            ? "ROCM_AITER_FA requires ROCm"
+            : fmt::format("Unsupported multi-modal encoder attention backend for CUDA: {}.", name));
   };
   for (const MissingName& row : kMissing) {
     add(std::string(row.name), std::string(row.reason));

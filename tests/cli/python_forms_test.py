@@ -38,6 +38,7 @@ def operation(name, attention="{type: op, num_heads: 4, head_size: 64, dtype: fl
 
 
 CORRECT = operation("dcp_correct", more="dcp: {world_size: 2, comm: a2a}\n")
+SLICES = operation("metadata")
 
 
 class FormsTest(PythonTest):
@@ -91,6 +92,7 @@ class Right(FormsTest):
         self.passes(operation("gather", LATENTS), "Gather")
         self.passes(operation("rope"), "Rope")
         self.passes(CORRECT, "Correct")
+        self.passes(SLICES, "Slices")
 
 
 class Wrong(FormsTest):
@@ -99,6 +101,7 @@ class Wrong(FormsTest):
         words = self.incorrect(RANKS.replace("COMM", "ag_rs"), "RankWithoutTheLast")
         self.assertIn("rank 3", words)
         self.assertIn("output[", self.incorrect(CORRECT, "CorrectUnweighted"))
+        self.assertIn("prefill_query_start_loc[0]", self.incorrect(SLICES, "SlicesOfTheBatch"))
 
 
 if __name__ == "__main__":

@@ -205,3 +205,38 @@ class CorrectUnweighted(Correct):
     def run(self):
         super().run()
         self.operand["output"][...] = np.nan_to_num(self.operand["partial_output"]).mean(0)
+
+
+class Slices(Operation):
+    """of a batch whose requests of one token are decodes"""
+
+    operations = ("metadata",)
+
+    def starts(self, starts):
+        return starts - starts[0]
+
+    def run(self):
+        o = self.operand
+        lens, seq_lens = np.diff(o["query_start_loc"]), o["seq_lens"]
+        first = int(np.argmax(lens > 1)) if (lens > 1).any() else len(lens)
+        decodes, prefills = slice(0, first), slice(first, None)
+        tokens = o["query_start_loc"][first]
+        o["batch_split"][...] = (
+            first, len(lens) - first, tokens, o["query_start_loc"][-1] - tokens,
+            max(lens[decodes], default=0), max(seq_lens[decodes], default=0),
+            first == len(lens), max(lens) if first < len(lens) else 0,
+        )  # fmt: skip
+        o["decode_query_start_loc"][...] = o["query_start_loc"][: first + 1]
+        o["decode_seq_lens"][...] = seq_lens[decodes]
+        o["prefill_query_start_loc"][...] = self.starts(o["query_start_loc"][first:])
+        keys = np.concatenate([[0], np.cumsum(seq_lens)])
+        o["prefill_key_start_loc"][...] = self.starts(keys[first:])
+        for prefix, table in (("", "block_table"), ("updated_", "new_block_table")):
+            o[prefix + "decode_block_table"][...] = o[table][decodes].ravel()
+            o[prefix + "prefill_block_table"][...] = o[table][prefills].ravel()
+        o["updated_slot_mapping"][...] = o["new_slot_mapping"]
+
+
+class SlicesOfTheBatch(Slices):
+    def starts(self, starts):
+        return starts

@@ -139,9 +139,8 @@ std::vector<Partial> MlaContext::add_steps() {
   const auto renew_lse = [&](std::vector<Partial>& partials) {
     if (!work_.users_prefill) return;
     for (const MlaRank& rank : work_.ranks) {
-      partials[static_cast<std::size_t>(rank.index)].lse =
-          work_.memory.workspace_of<float>(work_.plan.batch.num_prefill_tokens * rank.heads,
-                                           "LSE of a call");
+      partials[static_cast<std::size_t>(rank.index)].lse = work_.memory.workspace_of<float>(
+          work_.plan.batch.num_prefill_tokens * rank.heads, "LSE of a call");
     }
   };
   for (std::size_t i = 0; i < work_.plan.chunks->chunks.size(); ++i) {

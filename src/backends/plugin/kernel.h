@@ -94,8 +94,8 @@ class PluginKernel {
   /// The step of the pipeline. Errors: BackendFailure.
   void run();
   /// Queues the copies of the tensors that the last run() returned to ours, once. No code of the
-  /// plugin runs. Whether there were any: what the tensors hold may be of another run by then, which
-  /// no step of ours has to go on from.
+  /// plugin runs. Whether there were any: what the tensors hold may be of another run by then,
+  /// which no step of ours has to go on from.
   bool collect();
   /// The same behind a timed run, which may be the replay of a graph: without a run() of its own,
   /// it leaves its results in the tensors that the recorded one returned.
