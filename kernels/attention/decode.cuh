@@ -85,18 +85,21 @@ struct Decode {
   static constexpr int kDepth = round_up(Config::kHeadSize, 16);
   using Format = Formats<Config>;
   static constexpr bool kCodes = Format::kCodes;
+  static constexpr bool kValueCodes = Format::kValueCodes;
   static constexpr int kElementBytes = size_of(Config::kKeyValue);
+  static constexpr int kValueBytes = size_of(kStoredValue<Config>);
   static constexpr int kQueryPitch = tile_pitch(Config::kHeadSize);
   static constexpr bool kCells = Format::kTokenHeadScales && Config::kCells;
   static constexpr int kPitch = decode_pitch(Config::kHeadSize, kElementBytes, kCells);
-  static constexpr int kValuePitch = decode_pitch(Config::kVHeadSize, kElementBytes, kCells);
-  static constexpr int kColumnBlocks = round_up(Config::kVHeadSize, kCodes ? 32 : 16) / 8;
+  static constexpr int kValuePitch = decode_pitch(Config::kVHeadSize, kValueBytes, kCells);
+  static constexpr int kColumnBlocks = round_up(Config::kVHeadSize, kValueCodes ? 32 : 16) / 8;
   static constexpr int kValueBlocks = Config::kTransposed ? kColumnBlocks / 2 : kColumnBlocks;
+  static constexpr int kQuerySteps = kDepth / (Format::kInt8 ? 32 : 16);
   static constexpr bool kHoldQuery = Config::kRowBlocks == 1 && kDepth <= 192;
-  static constexpr bool kHoldValues = kCodes && kColumnBlocks <= 16;
+  static constexpr bool kHoldValues = kValueCodes && kColumnBlocks <= 16;
   static constexpr DecodeLayout kLayout =
       decode_layout(kStreams, Config::kRowWarps* Config::kRowBlocks, Config::kStages,
-                    Config::kHeadSize, Config::kVHeadSize, kElementBytes, kCells);
+                    Config::kHeadSize, Config::kVHeadSize, kElementBytes, kValueBytes, kCells);
   static_assert(kStreams * Config::kRowWarps == Config::kWarps);
   static_assert(Config::kRowWarps == 1 || !Config::kTransposed);
   using Place = Choose<Config::kTransposed, KeysByRows, RowsByKeys>;
@@ -185,9 +188,9 @@ struct Decode {
       } else {
         copy_run<kKeys, Config::kHeadSize * kElementBytes, Config::kCopyBytes, kPitch, 32>(
             keys, key.token_stride, valid_rows, to, lane);
-        copy_run<kKeys, Config::kVHeadSize * kElementBytes, Config::kCopyBytes, kValuePitch, 32>(
+        copy_run<kKeys, Config::kVHeadSize * kValueBytes, Config::kCopyBytes, kValuePitch, 32>(
             values, value.token_stride, valid_rows, to + kLayout.value, lane);
-        if constexpr (Format::kTokenHeadScales) {
+        if constexpr (Format::kKeyScales) {
           copy_scales<Config, kKeys>(params, tile.kv_head, &block, at, tile.seq_len,
                                      to + kLayout.scales, lane);
         }
@@ -201,9 +204,9 @@ struct Decode {
   template <class Values>
   __device__ void settle_nonfinite(int key_at, unsigned char* tile_of_values, const Values& values,
                                    float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
-    constexpr Element kStored = kCodes ? Config::kKeyValue : Format::kValue;
+    constexpr Element kStored = kValueCodes ? kStoredValue<Config> : Format::kValue;
     if constexpr (kStored == Element::kI8) return;
-    constexpr int kBytes = Config::kVHeadSize * kElementBytes;
+    constexpr int kBytes = Config::kVHeadSize * kValueBytes;
     const Shift shift = shift_of(value);
     if (!__any_sync(0xFFFFFFFFu, find_nonfinite<kStored, kBytes, kValuePitch>(tile_of_values, kKeys,
                                                                               lane, 32, shift))) {
@@ -240,7 +243,7 @@ struct Decode {
   /// One of the rows of a thread, its columns in natural order: undoes the orders of transposed
   /// products and of CodeValues.
   __device__ void store_columns(const float (&o)[kValueBlocks][4], int half, float* to) {
-    if constexpr (Config::kTransposed && kCodes) {
+    if constexpr (Config::kTransposed && kValueCodes) {
 #pragma unroll
       for (int n = 0; n < kValueBlocks; n += 2) {
         *reinterpret_cast<float4*>(to + n * 16 + lane / 4 * 4) = make_float4(
@@ -251,7 +254,7 @@ struct Decode {
       for (int n = 0; n < kColumnBlocks; ++n) {
         to[n * 8 + lane / 4] = o[n / 2][half * 2 + n % 2];
       }
-    } else if constexpr (kCodes) {
+    } else if constexpr (kValueCodes) {
 #pragma unroll
       for (int n = 0; n < kValueBlocks; n += 4) {
 #pragma unroll
@@ -288,6 +291,14 @@ struct Decode {
     part.template store_state<Config>(params, tile, row, base, sum, rows()[row]);
   }
 
+  /// Columns of int8 values have scales of their own.
+  __device__ __forceinline__ float4 scaled_columns(float4 o, int column) const {
+    const float* const channels = params.int8.value_channel_scale;
+    if (channels == nullptr) return o;
+    const float* const at = channels + tile.kv_head * Config::kVHeadSize + column;
+    return make_float4(o.x * at[0], o.y * at[1], o.z * at[2], o.w * at[3]);
+  }
+
   /// output = sum over streams of their output * their factor, four columns a thread at a time.
   __device__ void store() {
     constexpr int kQuads = Config::kVHeadSize / 4;
@@ -303,6 +314,7 @@ struct Decode {
         sum.z += o.z * weight;
         sum.w += o.w * weight;
       }
+      if constexpr (Format::kInt8 && kValueCodes) sum = scaled_columns(sum, column);
       part.template store_values<Config>(params, tile, row, column, sum);
     }
   }
@@ -317,12 +329,16 @@ struct Decode {
     float s[Config::kRowBlocks][kKeyBlocks][4];
     if (masked) settle_nonfinite(key_at, stage(step) + kLayout.value, values, o);
     const Choose<kHoldValues, HeldValues<Values, kColumnBlocks>, const Values&> held(values);
-    if constexpr (Config::kTransposed) {
+    if constexpr (Format::kInt8 && Config::kTransposed) {
+      multiply_int8_keys<kDepth / 32>(query, keys, s[0][0]);
+    } else if constexpr (Format::kInt8) {
+      multiply_int8_scores<kDepth / 32>(query, keys, s);
+    } else if constexpr (Config::kTransposed) {
       multiply_keys<Format::kScore, kDepth / 16>(query, keys, s[0][0]);
     } else {
       multiply_scores<Format::kScore, kDepth / 16>(query, keys, s);
     }
-    if constexpr (Format::kTokenHeadScales) scale_columns(s, key_scales);
+    if constexpr (Format::kKeyScales) scale_columns(s, key_scales);
     if constexpr (Config::kScaleFirst) {
       if constexpr (kCodes) scale_rows(s, row_scale);
       transform_scores<Config, Place>(s, rows_of_warp(), key_at, scale);
@@ -383,6 +399,30 @@ struct Decode {
     }
   }
 
+  /// The same from a tile of int8 keys, whose products take them as they are, and one of values.
+  template <class Query>
+  __device__ void attend_int8(int step, int key_at, bool masked, const Query& query,
+                              const ScoreScale& scale, const RowScale& row_scale,
+                              SoftmaxState<Config::kRowBlocks>& state,
+                              float (&o)[Config::kRowBlocks][kValueBlocks][4]) {
+    static_assert(kDepth % 32 == 0);
+    const u32 at = shared_address(stage(step));
+    const u32 value_at = at + kLayout.value;
+    const TileKeys<kPitch> keys{columns_first_address<kPitch>(at)};
+    const auto* scales = reinterpret_cast<const float*>(stage(step) + kLayout.scales);
+    const RowOfScales<Place> key_scales{scales};
+    if constexpr (kValueCodes) {
+      const CodeValues<Element::kI8, Format::kValue, false, kValuePitch> values{
+          value_at + lane % 4 * 2 * kValuePitch + lane / 4 * 4, kValuePitch, 1.0f};
+      attend_step(step, key_at, masked, query, keys, values, key_scales, key_scales, scale,
+                  row_scale, state, o);
+    } else {
+      const TileValues<kValuePitch> values{rows_first_address<kValuePitch>(value_at)};
+      attend_step(step, key_at, masked, query, keys, values, key_scales, key_scales, scale,
+                  row_scale, state, o);
+    }
+  }
+
   /// The same from a 16-bit tile; there are no scales to give.
   template <class Query>
   __device__ void attend_tiles(int step, int key_at, bool masked, const Query& query,
@@ -400,6 +440,9 @@ struct Decode {
     copy_query();
     close_copy_group();
     const KeyInterval run = part.run(tile.seq_len);
+    if constexpr (Format::kInt8) {
+      copy_query_scales<kTileM, kThreads>(params, tile, factors(), thread);
+    }
     for (int r = thread; r < kTileM; r += kThreads) {
       const Row row = describe_row(params, tile, run, r);
       rows()[r] = row;
@@ -431,10 +474,11 @@ struct Decode {
     }
 
     const u32 query_tile = shared_address(memory + kLayout.query) + first_row() * kQueryPitch;
-    using StoredQuery = Choose<kCodes, CodeQuery<kQueryPitch>, TileQuery<kQueryPitch>>;
-    const StoredQuery stored{kCodes ? query_tile + lane / 4 * kQueryPitch + lane % 4 * 8
+    constexpr bool kQueryInOrder = !kCodes || Format::kInt8;
+    using StoredQuery = Choose<kQueryInOrder, TileQuery<kQueryPitch>, CodeQuery<kQueryPitch>>;
+    const StoredQuery stored{!kQueryInOrder ? query_tile + lane / 4 * kQueryPitch + lane % 4 * 8
                                     : rows_first_address<kQueryPitch>(query_tile)};
-    const Choose<kHoldQuery, HeldQuery<Config::kRowBlocks, kDepth / 16>, StoredQuery> query{stored};
+    const Choose<kHoldQuery, HeldQuery<Config::kRowBlocks, kQuerySteps>, StoredQuery> query{stored};
     SoftmaxState<Config::kRowBlocks> state;
     reset_state(state);
     float o[Config::kRowBlocks][kValueBlocks][4] = {};
@@ -451,7 +495,9 @@ struct Decode {
       sync_stream();  // all pieces are there, and nobody reads the oldest stage any more
       copy_step(step + Config::kStages - 1, first_key, pages, copies);
       const bool masked = needs_mask(bounds, key_at, key_at + kKeys);
-      if constexpr (kCodes) {
+      if constexpr (Format::kInt8) {
+        attend_int8(step, key_at, masked, query, scale, row_scale, state, o);
+      } else if constexpr (kCodes) {
         attend_codes(step, key_at, masked, query, scale, row_scale, state, o);
       } else {
         attend_tiles(step, key_at, masked, query, scale, row_scale, state, o);

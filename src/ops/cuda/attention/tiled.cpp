@@ -121,10 +121,13 @@ std::string decode_yields(const Target& target, const AttendCall& call) {
   const attn::AttendParams& params = *call.params;
   if (call.operation != AttendOperation::kWhole) return "";
   const std::int64_t rows = max_packed_rows(params);
+  // Why so few of int8 scores: two tiles of a request read its keys twice, the next kernel once.
+  constexpr int kMostInt8Rows = 32;
   const auto reason = [&](int most) {
     return fmt::format("{} query rows of a KV head, from {} on the next is faster", rows, most + 1);
   };
   if (!has_few_rows(params)) return reason(kMostDecodeRows);
+  if (has_int8_scores(params) && rows > kMostInt8Rows) return reason(kMostInt8Rows);
   const bool is_left =
       !is_paged(params) && rows > kMostEncoderRows && hopper_prefill_misfit(target, params).empty();
   return is_left ? reason(kMostEncoderRows) : "";
@@ -199,6 +202,7 @@ std::string prefill_misfit(const Target& target, const AttendCall& call) {
   if (call.operation != AttendOperation::kWhole) {
     return fmt::format("it has no form of {}", operation_name(call.operation));
   }
+  if (has_int8_scores(*call.params)) return "scores of int8 codes: it multiplies 16 bits";
   if (std::string reason = tiled_misfit(*call.params); !reason.empty()) return reason;
   return prefill_tile_misfit(target, *call.params);
 }
