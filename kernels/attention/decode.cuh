@@ -31,6 +31,7 @@
 #include "kernels/attention/query_rows.cuh"
 #include "kernels/attention/transposed.cuh"
 #include "kernels/common/platform.cuh"
+#include "kernels/params_int8.h"
 #include "kernels/ptx/arrivals.cuh"
 #include "kernels/ptx/dependents.cuh"
 
@@ -119,6 +120,10 @@ struct Decode {
   int warp;
   float key_factor;  // key_scale(), value_scale()
   float value_factor;
+  /// New int8 keys with their scales and new values, which the CTA of their KV head whose run they
+  /// lie in stores before it reads any; only where a request's rows are one tile. Null: there are
+  /// none to store.
+  const Int8CacheWriteParams* save = nullptr;
 
   __device__ int stream() const { return warp / Config::kRowWarps; }
   /// Of this warp's rows, in the tile.
@@ -160,6 +165,43 @@ struct Decode {
                                                      kThreads);
     for (int i = 0; i < Config::kStages && warp % Config::kRowWarps == 0; ++i) {
       clear_padding<Config::kHeadSize, kElementBytes, kPitch>(stage(i), kKeys, lane, 32);
+    }
+  }
+
+  /// Token i of the request goes to position seq_len - query_len + i (semantics §11.6), 16 bytes a
+  /// thread and a time. What lies beside them in the cache is other CTAs'.
+  __device__ void save_new(KeyInterval run) const {
+    constexpr int kKeyPieces = Config::kHeadSize / 16;
+    constexpr int kValuePieces = Config::kVHeadSize * kValueBytes / 16;
+    constexpr int kPieces = kKeyPieces + kValuePieces + 1;
+    const int first = larger(larger(tile.context_len, 0), run.begin);
+    const int count = smaller(tile.seq_len, run.end) - first;
+    const int* const table = save->block_table + tile.request * save->block_table_stride;
+    for (int i = thread; i < count * kPieces; i += kThreads) {
+      const int position = first + i / kPieces;
+      const int piece = i % kPieces;
+      const i64 token = tile.first_token + position - tile.context_len;
+      const i64 block = table[position / larger(Config::kBlockSize, 1)];
+      const i64 slot = position % larger(Config::kBlockSize, 1);
+      const i64 cell =
+          block * save->block_stride + slot * save->slot_stride + tile.kv_head * save->head_stride;
+      if (piece < kKeyPieces) {
+        const i64 from = token * save->key_token_stride + tile.kv_head * save->key_head_stride;
+        *reinterpret_cast<uint4*>(save->key_cache + cell + piece * 16) =
+            *reinterpret_cast<const uint4*>(save->key + from + piece * 16);
+      } else if (piece < kKeyPieces + kValuePieces) {
+        const i64 from = token * save->value_token_stride + tile.kv_head * save->value_head_stride;
+        const int byte = (piece - kKeyPieces) * 16;
+        *reinterpret_cast<uint4*>(static_cast<unsigned char*>(save->value_cache) +
+                                  cell * kValueBytes + byte) =
+            *reinterpret_cast<const uint4*>(static_cast<const unsigned char*>(save->value) +
+                                            from * kValueBytes + byte);
+      } else {
+        save->key_scale_cache[block * save->scale_block_stride + slot * save->scale_slot_stride +
+                              tile.kv_head * save->scale_head_stride] =
+            save->key_scale[token * save->key_scale_token_stride +
+                            tile.kv_head * save->key_scale_head_stride];
+      }
     }
   }
 
@@ -442,6 +484,7 @@ struct Decode {
     const KeyInterval run = part.run(tile.seq_len);
     if constexpr (Format::kInt8) {
       copy_query_scales<kTileM, kThreads>(params, tile, factors(), thread);
+      if (save != nullptr) save_new(run);  // read behind the barrier below
     }
     for (int r = thread; r < kTileM; r += kThreads) {
       const Row row = describe_row(params, tile, run, r);
@@ -523,7 +566,8 @@ struct alignas(kRingAlignment) DecodeMemory {
 /// Row tiles past a request's rows are idle.
 template <class Config, class Part>
 __device__ __forceinline__ void decode_part(const AttendParams& params, const Part& part,
-                                            int request, int row_tile_index, int kv_head) {
+                                            int request, int row_tile_index, int kv_head,
+                                            const Int8CacheWriteParams* save = nullptr) {
   extern __shared__ DecodeMemory decode_memory[];
   using Work = Decode<Config, Part>;
   __shared__ RowTile tile;
@@ -544,7 +588,8 @@ __device__ __forceinline__ void decode_part(const AttendParams& params, const Pa
             thread % 32,
             thread / 32,
             key_scale<Config>(params, kv_head),
-            value_scale<Config>(params, kv_head)};
+            value_scale<Config>(params, kv_head),
+            save};
   work.run(states);
 }
 
@@ -566,6 +611,28 @@ __global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
   const GridPlace place = grid_place(params, split.num_splits);
   const OneSplit part{split, place.part};
   decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head);
+}
+
+/// The same two of int8 scores, where a request's rows are one tile: they store the new keys and
+/// values too, so that decoding takes no launch more.
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
+    decode_saving(const __grid_constant__ AttendParams params,
+                  const __grid_constant__ Int8CacheWriteParams save) {
+  const GridPlace place = grid_place(params, 1);
+  const WholeRequest part{};
+  decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head, &save);
+}
+
+template <class Config>
+__global__ void __launch_bounds__(Config::kWarps * 32, Config::kMinCtas)
+    decode_splits_saving(const __grid_constant__ AttendParams params,
+                         const __grid_constant__ SplitParams split,
+                         const __grid_constant__ Int8CacheWriteParams save) {
+  allow_next_kernel();
+  const GridPlace place = grid_place(params, split.num_splits);
+  const OneSplit part{split, place.part};
+  decode_part<Config>(params, part, place.request, place.row_tile, place.kv_head, &save);
 }
 
 template <class Config>

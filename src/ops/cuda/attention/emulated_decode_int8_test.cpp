@@ -64,9 +64,25 @@ class DecodingOps final : public ForwardingOps {
   void attend_splits(const attn::AttendParams& params, const attn::SplitParams& split) override {
     run(params, [&](int part) { return attn::OneSplit{split, part}; }, split.num_splits);
   }
+  /// As decode_saving and decode_splits_saving do.
+  void save_and_attend_int8(const attn::Int8CacheWriteParams& save,
+                            const attn::AttendParams& params) override {
+    save_ = &save;
+    attend(params);
+    save_ = nullptr;
+  }
+  void save_and_attend_splits_int8(const attn::Int8CacheWriteParams& save,
+                                   const attn::AttendParams& params,
+                                   const attn::SplitParams& split) override {
+    save_ = &save;
+    attend_splits(params, split);
+    save_ = nullptr;
+  }
   int num_ctas = 0;
 
  private:
+  const attn::Int8CacheWriteParams* save_ = nullptr;
+
   template <class MakePart>
   void run(const attn::AttendParams& params, const MakePart& make_part, int parts) {
     using Part = decltype(make_part(0));
@@ -94,7 +110,8 @@ class DecodingOps final : public ForwardingOps {
                         thread % 32,
                         thread / 32,
                         1.0f,
-                        1.0f};
+                        1.0f,
+                        save_};
               work.run(states.data());
             });
           }
@@ -130,6 +147,13 @@ void check_both_forms(Int8AttendCase c) {
   check_int8<Config>(c);
 }
 
+/// A request's rows are one tile.
+template <class Config>
+void check_saving(Int8AttendCase c) {
+  c.saves = true;
+  check_both_forms<Config>(c);
+}
+
 }  // namespace
 
 TEST_CASE("the decode kernel on emulated threads attends by int8 scores: levels 1 and 2") {
@@ -145,6 +169,15 @@ TEST_CASE("the decode kernel on emulated threads attends by int8 scores: levels 
   check_both_forms<Level2Rows>(c);
   c.values = Dtype::kF16;
   check_both_forms<Level2F16>(c);
+}
+
+TEST_CASE("the decode kernel on emulated threads stores new int8 keys and values itself") {
+  check_saving<Level1>(decodes(Dtype::kI8));
+  check_saving<Level2>(decodes(Dtype::kBF16));
+  Int8AttendCase c = decodes(Dtype::kI8);
+  c.query_lens = {7, 0, 5, 2, 6};
+  c.seq_lens = {80, 0, 5, 66, 34};
+  check_saving<Level1Rows>(c);
 }
 
 TEST_CASE("the decode kernel on emulated threads attends by int8 scores: masks and sizes") {

@@ -81,6 +81,8 @@ std::vector<std::string> constants_of(const attn::AttendParams& params) {
                                         std::to_string(static_cast<int>(params.score.alibi)),
                                         text(Config::kSoftCap),
                                         text(Config::kScaleFirst)};
+  if constexpr (requires { Config::kAddFloats; }) constants.push_back(text(true));
+  if constexpr (requires { Config::kKeepColumns; }) constants.push_back(text(true));
   if constexpr (attn::has_tile_list<Config>()) {
     constants.push_back(text(true));
     constants.push_back(text(attn::has_parts<Config>()));

@@ -232,6 +232,8 @@ constexpr std::array kOptions = {
     Option{"late_output", 0, 1, 1, [](HopperPlan& plan, int n) { plan.late_output = n != 0; }},
     Option{"fixed_base", 0, 1, 1, [](HopperPlan& plan, int n) { plan.fixed_base = n != 0; }},
     Option{"reverse", 0, 1, 1, [](HopperPlan& plan, int n) { plan.reverse = n != 0; }},
+    Option{"add_floats", 0, 1, 1, [](HopperPlan& plan, int n) { plan.add_floats = n != 0; }},
+    Option{"keep_columns", 0, 1, 1, [](HopperPlan& plan, int n) { plan.keep_columns = n != 0; }},
     Option{"promote", 1, 16, 1, [](HopperPlan& plan, int n) { plan.promote = n; }},
     Option{"group", 1, 1 << 20, 1, [](HopperPlan& plan, int n) { plan.group = n; }},
 };

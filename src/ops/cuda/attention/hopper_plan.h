@@ -24,6 +24,8 @@ struct HopperPlan {
   int promote = 0;           // e4m3: tiles whose sums may stay in the tensor cores; 0 = all
   int group = 1;             // attn::HopperGrid
   bool reverse = false;
+  bool add_floats = false;    // int8 products become f32 by additions, not by conversions
+  bool keep_columns = false;  // codes are converted by lanes that keep their columns
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
 
   /// Whether a CTA goes through several row tiles.
@@ -36,7 +38,8 @@ struct HopperPlan {
 /// 16"). Options: consumers (1 to 3), tile_n (a multiple of 16, of e4m3 products 32, 64 to 256),
 /// stages (2 to 4), line (0, 64, 128; of 16 bits), ping_pong, persistent, ahead (which is
 /// persistent), late_output (with ahead), fixed_base, reverse (0, 1), group (from 1) and, of e4m3
-/// products with values of up to 128 columns, promote (1 to 16 tiles).
+/// products with values of up to 128 columns, promote (1 to 16 tiles); add_floats and keep_columns
+/// (0, 1).
 std::string hopper_options_misfit(std::string_view options);
 
 /// Columns of values that are multiplied: of e4m3 whole steps of 16, where the rows have them. An

@@ -290,6 +290,9 @@ AttendKernel hopper_prefill_kernel(const attn::AttendParams& params, const Hoppe
       {"attn::Alibi kAlibi", alibi_constant(score.alibi)},
       {"bool kSoftCap", spec_flag(soft_cap)},
       {"bool kScaleFirst", spec_flag(scales_first(params))}};
+  // Kernels ask whether there is such a constant.
+  if (plan.add_floats) kernel.spec.constants.emplace_back("bool kAddFloats", spec_flag(true));
+  if (plan.keep_columns) kernel.spec.constants.emplace_back("bool kKeepColumns", spec_flag(true));
   kernel.spec.allowed_spill_bytes = allowed_spill_bytes(params, plan);
   kernel.spec.name = fmt::format("hopper_prefill{} {}x{}", problem_name(params), plan.tile_rows(),
                                  plan.tile.tile_n);

@@ -41,6 +41,7 @@ struct DecodeOptions {
   int warps = 0;
   int stages = 0;
   int ctas = 0;  // of a multiprocessor
+  int save = 1;  // 1: int8 decodes store new keys and values themselves, where they can
 };
 
 struct Option {
@@ -54,6 +55,7 @@ constexpr std::array kOptions = {
     Option{"warps", &DecodeOptions::warps, {4, 8, 16, 16, 16}},
     Option{"stages", &DecodeOptions::stages, {2, 3, 4, 5, 6}},
     Option{"ctas", &DecodeOptions::ctas, {1, 2, 2, 2, 2}},
+    Option{"save", &DecodeOptions::save, {0, 1, 1, 1, 1}},
 };
 
 /// Applies them to `to` where there is one; what is wrong with them, or "".
@@ -74,7 +76,7 @@ std::string apply_options(std::string_view options, DecodeOptions* to) {
     if (!is_known) {
       return fmt::format(
           "option '{}': expected rows=16, 32, 64 or 128, cluster=0 or 1, warps=4, 8 or 16, "
-          "stages=2 to 6, ctas=1 or 2",
+          "stages=2 to 6, ctas=1 or 2, save=0 or 1",
           word);
     }
   }
@@ -188,14 +190,46 @@ void launch_decode(Launcher& launcher, const AttendCall& call) {
     return launch_joined(launcher, call, options);
   }
   const int parts = call.num_parts();
-  const AttendKernel kernel = decode_kernel(launcher.target(), params,
-                                            form_of(options, decode_entry(call.operation), parts));
+  AttendKernel kernel = decode_kernel(launcher.target(), params,
+                                      form_of(options, decode_entry(call.operation), parts));
   const LaunchShape shape = row_tiles(kernel, params, parts);
+  if (call.save != nullptr) {
+    kernel.spec.function += "_saving";
+    kernel.spec.name += " saving";
+    if (call.split == nullptr) return launch(launcher, kernel.spec, shape, params, *call.save);
+    return launch(launcher, kernel.spec, shape, params, *call.split, *call.save);
+  }
   if (call.split != nullptr) return launch(launcher, kernel.spec, shape, params, *call.split);
   if (call.segments != nullptr) {
     return launch(launcher, kernel.spec, shape, params, *call.segments);
   }
   launch(launcher, kernel.spec, shape, params);
+}
+
+/// New keys and values by position, of requests whose rows are one tile: several tiles of a request
+/// would read what one of them stores. Splits that are joined have no such form.
+bool decode_saves(const Launcher& launcher, const AttendCall& call) {
+  const attn::AttendParams& params = *call.params;
+  const attn::Int8CacheWriteParams& save = *call.save;
+  const DecodeOptions options = options_of(launcher);
+  if (options.save == 0 || save.slot_mapping != nullptr) return false;
+  if (call.split != nullptr && call.split->arrivals != nullptr) return false;
+  const int aligned = Alignment()
+                          .pointer(save.key)
+                          .bytes(save.key_token_stride)
+                          .bytes(save.key_head_stride)
+                          .pointer(save.value)
+                          .stride(save.value_token_stride, save.value_element)
+                          .stride(save.value_head_stride, save.value_element)
+                          .pointer(save.key_cache)
+                          .bytes(save.block_stride)
+                          .bytes(save.slot_stride)
+                          .bytes(save.head_stride)
+                          .pointer(save.value_cache)
+                          .common_bytes();
+  const DecodeForm form = form_of(options, decode_entry(call.operation), call.num_parts());
+  return aligned >= kRowAlignment &&
+         max_packed_rows(params) <= decode_kernel(launcher.target(), params, form).tile_rows;
 }
 
 std::string prefill_misfit(const Target& target, const AttendCall& call) {
@@ -215,7 +249,8 @@ void launch_prefill(Launcher& launcher, const AttendCall& call) {
 }  // namespace
 
 const AttendCandidate kDecodeCandidate{"decode",      decode_misfit,         decode_yields,
-                                       launch_decode, decode_options_misfit, true};
+                                       launch_decode, decode_options_misfit, true,
+                                       decode_saves};
 const AttendCandidate kPrefillCandidate{"prefill", prefill_misfit, nullptr, launch_prefill};
 
 }  // namespace attnbench::cuda
