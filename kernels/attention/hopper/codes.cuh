@@ -124,7 +124,7 @@ struct HopperConverter {
   static constexpr int kStepRows = 32 * kWorkers / kPieces;
   static constexpr bool kWholeGroups = 32 * kWorkers % kPieces == 0 && kStepRows > 0 &&
                                        kStepRows % 8 == 0 &&
-                                       Config::kTileN % larger(kStepRows, 1) == 0;
+                                       Config::kTileN % (kStepRows > 0 ? kStepRows : 1) == 0;
   static constexpr bool kKeepsColumns = kWholeGroups && requires { Config::kKeepColumns; };
 
   const Shape& shape;
