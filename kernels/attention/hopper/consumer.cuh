@@ -57,12 +57,13 @@ struct HopperConsumer : HopperProducts<Config> {
   using Registers = typename Products::Registers;
 
   /// S of the tile at `first_key` -> weights. `masked`: some of this warpgroup's rows may not see
-  /// some of its keys.
+  /// some of its keys. kFirst: of the item's first tile, before which there is no base.
+  template <bool kFirst>
   __device__ __forceinline__ DueRescale weigh(Registers& r, int first_key, bool masked) const {
     const ScoreParams& score = shape.params.score;
     const float factor = Shape::kCodes ? r.factor : score.softmax_scale * kLog2E;
     if constexpr (Config::kCap > 0) return weigh_capped(r, first_key, masked);
-    if constexpr (Config::kSlopes > 0) return weigh_biased(r, first_key, masked);
+    if constexpr (Config::kSlopes > 0) return weigh_biased<kFirst>(r, first_key, masked);
     if constexpr (Config::kScaleFirst) {
       if constexpr (Shape::kInt8) scale_rows(r);
       float(&s)[1][kKeyBlocks][4] = reinterpret_cast<float(&)[1][kKeyBlocks][4]>(r.s);
@@ -70,10 +71,18 @@ struct HopperConsumer : HopperProducts<Config> {
                                            {Shape::kInt8 ? 1.0f : factor, score.soft_cap});
     }
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
-    if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
-      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, r.row_factor, r.state);
+    if constexpr (Config::kBounds && !kFirst) {
+      return weigh_relative<Shape::kTransposes>(r.s, r.state, [&](const float(&from)[2]) {
+#pragma unroll
+        for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) r.s[n][i] = fmaf(r.s[n][i], factor, -from[i / 2]);
+        }
+      });
+    } else if constexpr (Shape::kInt8 && !Config::kScaleFirst) {
+      return weigh_scores<Shape::kTransposes>(r.s, r.row_factor, r.state);
     } else {
-      return weigh_scores<Shape::kTransposes, Config::kBounds>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
+      return weigh_scores<Shape::kTransposes>(r.s, Config::kScaleFirst ? 1.0f : factor, r.state);
     }
   }
   /// With a form of soft cap. What a row may not see is finite for the cap, and hidden after it.
@@ -82,10 +91,15 @@ struct HopperConsumer : HopperProducts<Config> {
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key, 0.0f);
     cap_scores<Config::kCap>(r.s, shape.grid.cap);
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
-    if constexpr (Config::kOneBase) return weigh_bounded(r.s, r.state);
-    return weigh_scores<false, Config::kBounds>(r.s, 1.0f, r.state);
+    if constexpr (Config::kOneBase) {
+      weigh_exponents(r.s, r.state);
+      return {false, {1.0f, 1.0f}};
+    } else {
+      return weigh_scores<false>(r.s, 1.0f, r.state);
+    }
   }
   /// With slopes of ALiBi for keys by their positions.
+  template <bool kFirst>
   __device__ __forceinline__ DueRescale weigh_biased(Registers& r, int first_key,
                                                      bool masked) const {
     KeyBias bias;
@@ -97,9 +111,15 @@ struct HopperConsumer : HopperProducts<Config> {
           row.slope * static_cast<float>(first_key + RowsByKeys::key(0, 0) - row.position);
     }
     if constexpr (Config::kSlopes == 1) bias.slope[1] = bias.slope[0];
+    if constexpr (Config::kBounds && !kFirst) {
+      return weigh_relative<false>(r.s, r.state, [&](const float(&from)[2]) {
+        add_slopes_from(r.s, shape.params.score.softmax_scale * kLog2E, bias, from);
+        if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
+      });
+    }
     add_slopes(r.s, shape.params.score.softmax_scale * kLog2E, bias);
     if (masked) mask_scores<Config::kLeft>(r.s, rows(), first_key);
-    return weigh_from<Config::kBounds>(r.s, bias.start, r.state);
+    return weigh_from(r.s, bias.start, r.state);
   }
   __device__ __forceinline__ static void scale_rows(Registers& r) {
 #pragma unroll
@@ -177,7 +197,7 @@ struct HopperConsumer : HopperProducts<Config> {
     leave(shape.key_empty(keys.stage));
     keys.advance();
     scale_scores(r);
-    weigh(r, plan.first_key(n), plan.masks(n));
+    weigh<true>(r, plan.first_key(n), plan.masks(n));
     pack_all(r);
     if (plan.needs_settling(n)) this->template settle_values<true>(r, plan.first_key(n));
   }
@@ -204,7 +224,7 @@ struct HopperConsumer : HopperProducts<Config> {
     leave(shape.key_empty(keys.stage));
     keys.advance();
     scale_scores(r);
-    const DueRescale due = weigh(r, plan.first_key(n), kEdge && plan.masks(n));
+    const DueRescale due = weigh<false>(r, plan.first_key(n), kEdge && plan.masks(n));
     fence_registers(r.s);
     await_products<0>();
     fence_registers(accumulators(r));

@@ -29,42 +29,13 @@ __device__ __forceinline__ void largest_scores(const float (&s)[kKeyBlocks][4], 
   }
 }
 
-/// At least the largest score of each of a thread's two rows: that one, or 0 where all are negative.
-/// Why: bits of positive numbers are in the order of the numbers, and the largest of three integers
-/// is one instruction, that of three numbers two. NaN counts as more than infinity, which is as
-/// well: the row is lost.
-template <int kKeyBlocks>
-__device__ __forceinline__ void bound_scores(const float (&s)[kKeyBlocks][4], float (&most)[2]) {
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    int bits[2] = {0, 0};
-#pragma unroll
-    for (int n = 0; n < kKeyBlocks; ++n) {
-      bits[n % 2] = larger(larger(bits[n % 2], static_cast<int>(float_bits(s[n][half * 2]))),
-                           static_cast<int>(float_bits(s[n][half * 2 + 1])));
-    }
-    most[half] = float_from_bits(static_cast<u32>(larger(bits[0], bits[1])));
-  }
-}
-
-template <bool kBounds, int kKeyBlocks>
-__device__ __forceinline__ void most_scores(const float (&s)[kKeyBlocks][4], float (&most)[2]) {
-  if constexpr (kBounds) {
-    bound_scores(s, most);
-  } else {
-    largest_scores(s, most);
-  }
-}
-
 /// Raises the base of rows whose maximum has outgrown it. Why only past a slack of 2^8: see
 /// raise_base(). The vote costs one instruction a tile; shuffles follow only where it says yes.
-/// `most` may be more than the maximum if find_most(most) makes the maximum of it.
 /// kCodes: weights become e4m3, so the base is set 8 below the maximum, which makes the largest one
 /// kE4M3ProbabilityShift, and may be outgrown by 2^0.75 only: 2^8.75 is 431, and 448 is all there
 /// is.
-template <bool kCodes, class FindMost>
-__device__ __forceinline__ DueRescale raise_bases(float (&most)[2], SoftmaxState<1>& state,
-                                                  const FindMost& find_most) {
+template <bool kCodes>
+__device__ __forceinline__ DueRescale raise_bases(const float (&most)[2], SoftmaxState<1>& state) {
   constexpr float kRoom = kCodes ? 8.0f : 0.0f;
   constexpr float kSlack = kCodes ? 8.75f : 8.0f;
   static_assert(!kCodes || kE4M3ProbabilityShift == 256.0f);
@@ -72,7 +43,6 @@ __device__ __forceinline__ DueRescale raise_bases(float (&most)[2], SoftmaxState
   const bool outgrown = most[0] > state.base[0][0] + kSlack || most[1] > state.base[0][1] + kSlack;
   due.any = __any_sync(0xFFFFFFFFu, outgrown) != 0;
   if (!due.any) return due;
-  find_most(most);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float base = max_of_row<RowsByKeys>(most[half]) - kRoom;
@@ -92,21 +62,14 @@ __device__ __forceinline__ float factor_of(const float (&factors)[2], int half) 
 
 /// s -> P = 2^(s * factor - base), row sums grow; `factor` is > 0, or 1 where scores are scaled
 /// already. Masked scores are -inf and give P = 0.
-/// kBounds: by bound_scores(), which is exact where a base may rise.
-template <bool kCodes, bool kBounds, class Factor, int kKeyBlocks>
+template <bool kCodes, class Factor, int kKeyBlocks>
 __device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], const Factor& factor,
                                                    SoftmaxState<1>& state) {
   float most[2];
-  most_scores<kBounds>(s, most);
+  largest_scores(s, most);
   most[0] *= factor_of(factor, 0);
   most[1] *= factor_of(factor, 1);
-  const DueRescale due = raise_bases<kCodes>(most, state, [&](float(&exact)[2]) {
-    if constexpr (kBounds) {
-      largest_scores(s, exact);
-      exact[0] *= factor_of(factor, 0);
-      exact[1] *= factor_of(factor, 1);
-    }
-  });
+  const DueRescale due = raise_bases<kCodes>(most, state);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     // Why: a row that has seen no key has base -inf, and (-inf) - (-inf) is NaN.
@@ -126,10 +89,10 @@ __device__ __forceinline__ DueRescale weigh_scores(float (&s)[kKeyBlocks][4], co
   return due;
 }
 
-/// s -> P = 2^s, for exponents so small that no row needs a base of its own (HopperPlan::one_base).
+/// s -> P = 2^s, row sums grow.
 template <int kKeyBlocks>
-__device__ __forceinline__ DueRescale weigh_bounded(float (&s)[kKeyBlocks][4],
-                                                    SoftmaxState<1>& state) {
+__device__ __forceinline__ void weigh_exponents(float (&s)[kKeyBlocks][4],
+                                                SoftmaxState<1>& state) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     float even = 0.0f;
@@ -143,7 +106,71 @@ __device__ __forceinline__ DueRescale weigh_bounded(float (&s)[kKeyBlocks][4],
     }
     state.sum[0][half] += even + odd;
   }
-  return {false, {1.0f, 1.0f}};
+}
+
+/// The largest of each of a thread's two rows where that is positive, else 0. Why not numbers: bits
+/// of positive ones are in their order, and the largest of three integers is one instruction. NaN
+/// counts as more than infinity; its row is lost anyhow.
+template <int kKeyBlocks>
+__device__ __forceinline__ void largest_positive(const float (&s)[kKeyBlocks][4],
+                                                 float (&most)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    int bits[2] = {0, 0};
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+      bits[n % 2] = larger(larger(bits[n % 2], static_cast<int>(float_bits(s[n][half * 2]))),
+                           static_cast<int>(float_bits(s[n][half * 2 + 1])));
+    }
+    most[half] = float_from_bits(static_cast<u32>(larger(bits[0], bits[1])));
+  }
+}
+
+/// Where bases are outgrown: raises them as raise_bases() does, and lowers the exponents s, which
+/// are relative to `from`, by as much.
+template <bool kCodes, int kKeyBlocks>
+__device__ __forceinline__ void raise_and_shift(float (&s)[kKeyBlocks][4], const float (&from)[2],
+                                                SoftmaxState<1>& state, DueRescale& due) {
+  constexpr float kRoom = kCodes ? 8.0f : 0.0f;
+  float most[2];
+  largest_scores(s, most);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float rise = max_of_row<RowsByKeys>(most[half]) - kRoom;
+    const float base = from[half] + rise;
+    if (!(base > state.base[0][half])) continue;
+    due.factor[half] = exp2_fast(state.base[0][half] - base);
+    state.base[0][half] = base;
+    state.sum[0][half] *= due.factor[half];
+#pragma unroll
+    for (int n = 0; n < kKeyBlocks; ++n) {
+      s[n][half * 2] -= rise;
+      s[n][half * 2 + 1] -= rise;
+    }
+  }
+}
+
+/// Scores -> P relative to the bases so far, which `relate(from)` makes exponents relative to `from`
+/// of them. Why in this order: exponents that outgrow a base are positive, and those are all whose
+/// maximum counts.
+template <bool kCodes, class Relate, int kKeyBlocks>
+__device__ __forceinline__ DueRescale weigh_relative(float (&s)[kKeyBlocks][4],
+                                                     SoftmaxState<1>& state,
+                                                     const Relate& relate) {
+  constexpr float kSlack = kCodes ? 8.75f : 8.0f;
+  const float(&bases)[2] = state.base[0];
+  const float from[2] = {bases[0] == kNegInf ? 0.0f : bases[0],
+                         bases[1] == kNegInf ? 0.0f : bases[1]};
+  relate(from);
+  float most[2];
+  largest_positive(s, most);
+  DueRescale due{false, {1.0f, 1.0f}};
+  const bool outgrown = most[0] > kSlack || most[1] > kSlack || bases[0] == kNegInf ||
+                        bases[1] == kNegInf;
+  due.any = __any_sync(0xFFFFFFFFu, outgrown) != 0;
+  if (due.any) raise_and_shift<kCodes>(s, from, state, due);
+  weigh_exponents(s, state);
+  return due;
 }
 
 /// ALiBi of a thread's two rows in a tile: slope times a key's distance from the thread's first
@@ -152,6 +179,21 @@ struct KeyBias {
   float slope[2];
   float start[2];
 };
+
+/// s -> s * factor + bias - from.
+template <int kKeyBlocks>
+__device__ __forceinline__ void add_slopes_from(float (&s)[kKeyBlocks][4], float factor,
+                                                const KeyBias& bias, const float (&from)[2]) {
+#pragma unroll
+  for (int n = 0; n < kKeyBlocks; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto distance = static_cast<float>(8 * n + i % 2);
+      s[n][i] = fmaf(s[n][i], factor,
+                     fmaf(bias.slope[i / 2], distance, bias.start[i / 2] - from[i / 2]));
+    }
+  }
+}
 
 /// s -> s * factor + bias, less bias.start.
 template <int kKeyBlocks>
@@ -168,20 +210,14 @@ __device__ __forceinline__ void add_slopes(float (&s)[kKeyBlocks][4], float fact
 }
 
 /// s -> P = 2^(s + start - base), row sums grow; `start` is of a thread's rows.
-template <bool kBounds, int kKeyBlocks>
+template <int kKeyBlocks>
 __device__ __forceinline__ DueRescale weigh_from(float (&s)[kKeyBlocks][4], const float (&start)[2],
                                                  SoftmaxState<1>& state) {
   float most[2];
-  most_scores<kBounds>(s, most);
+  largest_scores(s, most);
   most[0] += start[0];
   most[1] += start[1];
-  const DueRescale due = raise_bases<false>(most, state, [&](float(&exact)[2]) {
-    if constexpr (kBounds) {
-      largest_scores(s, exact);
-      exact[0] += start[0];
-      exact[1] += start[1];
-    }
-  });
+  const DueRescale due = raise_bases<false>(most, state);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float base = state.base[0][half] == kNegInf ? 0.0f : state.base[0][half];

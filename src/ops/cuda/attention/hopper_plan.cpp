@@ -363,7 +363,10 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
   if (plan.slopes > 0) plan.slopes = 8 % group == 0 ? 1 : 2;
   plan.one_base = plan.cap > 0 && params.query_element == attn::Element::kBF16 &&
                   score.soft_cap * std::numbers::log2e_v<float> <= kMostExponent;
+  // Scores that have been transformed, or that have a factor a row, are weighed as ever.
+  const bool is_whole = has_int8_scores(params) || plan.cap > 0;
   plan.scales_first = scales_first(params) && plan.cap == 0 && plan.slopes == 0;
+  if (is_whole || plan.scales_first) plan.bounds = false;
 }
 
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {

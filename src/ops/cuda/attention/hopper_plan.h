@@ -27,7 +27,7 @@ struct HopperPlan {
   int slopes = 0;            // of linear ALiBi: how many a thread's two rows have; 0: transform_scores()
   bool scales_first = false; // scores are transformed by transform_scores()
   bool fits_tiles = false;   // windows over pages: tiles of keys end with those that rows see
-  bool bounds = false;       // maxima of scores by integers: bound_scores() of hopper/softmax.cuh
+  bool bounds = false;       // maxima by integers: weigh_relative() of hopper/softmax.cuh
   int group = 1;             // attn::HopperGrid
   bool reverse = false;
   std::string reason;  // why this tile: "192 rows by 80 keys, 2 stages: ..."
