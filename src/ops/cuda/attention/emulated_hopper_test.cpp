@@ -349,26 +349,26 @@ struct HighCap : CappedBy<3> {
 
 TEST_CASE("the Hopper kernel on emulated threads has every form of soft cap, of any scores") {
   const std::string long_tile = "consumers=3:tile_n=80";
-  for (const float cap : {0.5f, 3.0f, 50.0f}) {
-    for (const bool has_large_queries : {false, true}) {
-      AttendCase c = paged_batch("soft cap");
-      c.soft_cap = cap;
-      c.has_large_queries = has_large_queries;
-      CAPTURE(cap);
-      CAPTURE(has_large_queries);
-      check<CappedBy<1>>(c, long_tile + ":cap=1");
-      check<CappedBy<2>>(c, long_tile + ":cap=2");
-      check<CappedBy<3>>(c, long_tile + ":cap=3");
-      check<CappedBy<4>>(c, long_tile + ":cap=4");
-      check<CappedBy<5>>(c, long_tile + ":cap=5");
-      check<CappedBy<6>>(c, long_tile + ":cap=6");
-      c.has_sinks = true;
-      c.window_left = 30;
-      check<CappedWindow>(c, long_tile + ":cap=2");
-      c.query = c.cache = c.output = Dtype::kF16;
-      c.block_size = 0;
-      check<CappedF16>(c, "consumers=2:tile_n=128:cap=1");
-    }
+  for (const bool has_large_queries : {false, true}) {
+    CAPTURE(has_large_queries);
+    AttendCase c = paged_batch("soft cap");
+    c.query_lens = {70, 0, 5, 40};
+    c.soft_cap = 3.0f;
+    c.has_large_queries = has_large_queries;
+    check<CappedBy<1>>(c, long_tile + ":cap=1");
+    check<CappedBy<3>>(c, long_tile + ":cap=3");
+    check<CappedBy<4>>(c, long_tile + ":cap=4");
+    check<CappedBy<5>>(c, long_tile + ":cap=5");
+    check<CappedBy<6>>(c, long_tile + ":cap=6");
+    c.soft_cap = 50.0f;  // more than any of the scores without large queries
+    check<CappedBy<2>>(c, long_tile + ":cap=2");
+    check<CappedBy<6>>(c, long_tile + ":cap=6");
+    c.has_sinks = true;
+    c.window_left = 30;
+    check<CappedWindow>(c, long_tile + ":cap=2");
+    c.query = c.cache = c.output = Dtype::kF16;
+    c.block_size = 0;
+    check<CappedF16>(c, "consumers=2:tile_n=128:cap=1");
   }
   AttendCase c = paged_batch("a cap of 60");
   c.soft_cap = 60.0f;
@@ -438,11 +438,13 @@ TEST_CASE("the Hopper kernel on emulated threads has ALiBi by distances in a til
   c.alibi = attn::Alibi::kContextRelative;
   c.has_sinks = true;
   check<OneSlope>(c, options);
+  c.query_lens = {30, 0, 5, 12};
   c.group = 16;
   check<TwoSlopes>(c, options);
   c.group = 7;
   check<TwoSlopes>(c, options);
   c = paged_batch("slopes and a window");
+  c.query_lens = {50, 0, 5, 20};
   c.alibi = attn::Alibi::kKeyIndex;
   c.group = 8;
   c.window_left = 70;
