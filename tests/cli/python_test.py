@@ -54,6 +54,11 @@ class RightOnes(Classes):
         steps = [step["name"] for step in results["Paged"]["timing"]["steps"]]
         self.assertEqual(steps, ["write_cache", "attend"])
 
+    def test_a_failure_names_request_row_position_and_head(self):
+        result = self.run_classes(SMALL, "WrongRow", code=1)["WrongRow"]
+        self.check(result, "incorrect", "output of request 0, row 7 (position 7), head 1: ",
+                   "1 row of 1 request is outside")  # fmt: skip
+
     def test_the_result_says_which_file_was_judged(self):
         plugin = self.run_classes(SMALL, "Right")["Right"]["plugin"]
         digest = hashlib.sha256(MINE.encode()).hexdigest()

@@ -44,6 +44,17 @@ class Right:
         self.tensors.output[...], self.tensors.lse[...] = self.attend()
 
 
+class WrongRow(Right):
+    """a mistake in one row of the prompt, for one head"""
+
+    def attend(self):
+        output, lse = super().attend()
+        for query_len, _, row, _ in self.problem.requests():
+            if query_len == 32:
+                output[row + 7, 1] *= 1.5
+        return output, lse
+
+
 def as_tensor(array):
     import torch
 

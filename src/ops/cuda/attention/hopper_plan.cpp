@@ -121,11 +121,11 @@ constexpr int kPromotedKeys = 192;
 
 /// How soft caps and linear ALiBi are done where nothing else is asked for (HopperPlan). One request
 /// of 16,384 tokens on one NVIDIA H200, 2026-11-27, bf16, by transform_scores() and by this form:
-/// a cap of 30 D128 4637 and 3301 us (form 1: 3800), D64 4163 and 2469 (3375), D256 by form 1 6402
-/// and 5845 (form 6: 6028), all with one_base=1; ALiBi D128 3530 and 3048, with bounds 2947, D64
-/// 2981 and 2355, D256 5759 and 5290.
+/// a cap of 30 D128 4637 and 3301 us (form 1: 3800), D64 4163 and 2469 (3375), D256 6402 and 6028
+/// (5845), all with one_base=1; ALiBi D128 3530 and 3048, with bounds 2947, D64 2981 and 2355, D256
+/// 5759 and 5290. Why not form 1 of 256 columns: at a cap of 50 an LSE may be off by 2.2e-5 with it,
+/// and 2e-5 is allowed.
 constexpr int kCapForm = 6;
-constexpr int kWideCapForm = 1;
 constexpr int kSlopesForm = 1;
 /// Exponents of 2 up to which weights and their sums need no base: 2^80 times 2^17 keys and values
 /// of 2^30 are finite in f32, and so is 2^-80 of them.
@@ -384,7 +384,7 @@ void choose_transform(const attn::AttendParams& params, HopperPlan& plan) {
 
 HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view options) {
   HopperPlan plan;
-  plan.cap = params.v_head_size > 192 ? kWideCapForm : kCapForm;
+  plan.cap = kCapForm;
   plan.slopes = kSlopesForm;
   HopperPlan forms = plan;
   apply_options(options, &forms);
