@@ -182,7 +182,13 @@ const TileChoice& first_tile(std::span<const TileChoice> tiles, const attn::Atte
   return *std::find_if(tiles.begin(), tiles.end() - 1, fits);
 }
 
-const TileChoice& choose_tile(const attn::AttendParams& params, bool scales_first) {
+/// Whether what transforms scores takes registers that a wide tile needs.
+bool wants_registers(const HopperPlan& forms) {
+  return forms.scales_first || (forms.cap > 0 && !forms.one_base);
+}
+
+const TileChoice& choose_tile(const attn::AttendParams& params, const HopperPlan& forms) {
+  const bool scales_first = wants_registers(forms);
   if (has_int8_scores(params)) {
     const bool has_one_tile = max_packed_rows(params) <= attn::kConsumerRows;
     return has_one_tile ? kInt8DecodeTile : first_tile(kInt8Tiles, params, scales_first);
@@ -193,7 +199,7 @@ const TileChoice& choose_tile(const attn::AttendParams& params, bool scales_firs
   }
   if (key_bytes(params) == 1) return first_tile(kConvertedTiles, params, scales_first);
   const bool is_window = has_short_sequences(params) && has_columns_of(kWindowTile, params);
-  if (is_window && !scales_first) return kWindowTile;
+  if (is_window && !scales_first && forms.slopes == 0) return kWindowTile;
   // Why not where bytes may not depend on the batch: the longest request would decide.
   const std::int64_t rows = max_packed_rows(params);
   if (params.batch_invariant == 0 && rows <= kShortRows && has_columns_of(kShortTile, params)) {
@@ -228,16 +234,18 @@ std::string late_output_misfit(const attn::AttendParams& params, const HopperPla
 }
 
 /// Why not where bytes may not depend on the batch: the longest request would choose the tile.
-bool works_ahead(const attn::AttendParams& params, bool scales_first) {
+bool works_ahead(const attn::AttendParams& params, const HopperPlan& forms) {
   // Of 256 columns what transforms scores leaves no registers for it.
-  if (params.v_head_size > 192 && scales_first) return false;
+  if (params.v_head_size > 192 && wants_registers(forms)) return false;
   return params.batch_invariant == 0 && keys_of_row(params) <= kAheadTokens &&
          ahead_misfit(params).empty();
 }
 
 bool bounds_pay(const attn::AttendParams& params, const HopperPlan& forms) {
   const bool has_16_bits = operand_bytes(params) == 2 && key_bytes(params) == 2;
-  if (!has_16_bits || !is_causal(params) || has_window(params)) return false;
+  // Why pages: of ragged keys rows may be blind to the first ones as well, and it spills as in a
+  // window.
+  if (!has_16_bits || !is_paged(params) || !is_causal(params) || has_window(params)) return false;
   if (params.score.soft_cap > 0.0f || params.score.mm_ranges != nullptr) return false;
   const bool is_narrow =
       params.head_size <= kMostBoundColumns && params.v_head_size <= kMostBoundColumns;
@@ -389,7 +397,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   HopperPlan forms = plan;
   apply_options(options, &forms);
   choose_transform(params, forms);
-  const TileChoice& choice = choose_tile(params, forms.scales_first);
+  const TileChoice& choice = choose_tile(params, forms);
   plan.tile = {params.head_size,
                multiplied_columns(params),
                choice.tile_n,
@@ -406,7 +414,7 @@ HopperPlan hopper_plan(const attn::AttendParams& params, std::string_view option
   plan.group = group_of(params);
   plan.fits_tiles = kFitsWindows;
   plan.bounds = bounds_pay(params, forms);
-  plan.tile.ahead = works_ahead(params, forms.scales_first);
+  plan.tile.ahead = works_ahead(params, forms);
   HopperPlan asked = plan;
   std::string reason = apply_options(options, &asked);
   if (asked.tile.ahead && choice.most_columns == 64) plan.tile.tile_n = kAheadTileN;

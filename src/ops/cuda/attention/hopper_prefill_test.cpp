@@ -159,7 +159,33 @@ TEST_CASE("the Hopper kernel's tile goes by head size and length") {
   Problem capped(8192, 64, 64);
   capped.params.score.soft_cap = 30.0f;
   CHECK(plan_text(capped) == "192x96");
+  CHECK(hopper_plan(capped.params).cap == 6);
+  CHECK(!hopper_plan(capped.params).one_base);
   CHECK(hopper_plan(Problem().params).reason.find("192 rows by 80 keys, 2 stages: ") == 0);
+  const Problem paged(8192, 128, 128, 16);
+  CHECK(hopper_plan(paged.params).reason.find("192 rows by 80 keys, 2 stages, maxima by "
+                                              "integers: ") == 0);
+}
+
+TEST_CASE("the Hopper kernel bounds maxima by integers where that was faster") {
+  const auto bounds = [](const Problem& problem) { return hopper_plan(problem.params).bounds; };
+  CHECK(bounds(Problem(8192, 64, 64, 16)));
+  CHECK(!bounds(Problem(8192, 64, 64)));
+  CHECK(!bounds(Problem(8192, 256, 256, 16)));
+  CHECK(!bounds(Problem(8192, 192, 128, 16)));
+  Problem window(8192, 128, 128, 16);
+  window.params.score.window_left = 1023;
+  CHECK(!bounds(window));
+  CHECK(hopper_plan(window.params).tile.ahead);
+  window.params.score.window_left = 8191;
+  CHECK(!hopper_plan(window.params).tile.ahead);
+  Problem full(8192, 128, 128, 16);
+  full.params.score.window_right = -1;
+  CHECK(!bounds(full));
+  Problem biased(8192, 256, 256, 16);
+  biased.params.score.alibi = attn::Alibi::kContextRelative;
+  CHECK(bounds(biased));
+  CHECK(hopper_plan(biased.params).slopes > 0);
 }
 
 TEST_CASE("the Hopper kernel takes e4m3 queries, keys, values and probabilities, or decodes keys") {
