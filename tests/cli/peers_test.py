@@ -47,7 +47,7 @@ class Peers(ToolTest):
 
     def test_the_tables_show_the_ratio_to_the_best(self):
         outcome = self.expect(0, "run", SCENARIOS / "smoke-peers.yaml", *ONE_CASE, "--json",
-                              "r.json", "--markdown", "r.md", COLUMNS="100")  # fmt: skip
+                              "r.json", "--markdown", "r.md", COLUMNS="120")  # fmt: skip
         results = strict_json((self.dir / "r.json").read_text())["results"]
         times = {r["backend"]: r["timing"]["median_us"] for r in results if r["timing"]}
         self.assertEqual(sorted(times), NATIVE)
@@ -61,7 +61,7 @@ class Peers(ToolTest):
             expected = times[name] / min(times.values())
             self.assertAlmostEqual(ratio, expected, delta=0.006 * expected)
             self.assertEqual(cell.startswith("**1.00x**"), times[name] == min(times.values()))
-        self.assertEqual(self.expect(0, "report", "r.json", COLUMNS="100").out.count("side by"), 1)
+        self.assertEqual(self.expect(0, "report", "r.json", COLUMNS="120").out.count("side by"), 1)
 
     def test_a_run_without_turns_says_nothing_of_them(self):
         results = self.run_peers("--set", "timing.order=sequential")

@@ -149,7 +149,7 @@ TEST_CASE("an error in --set names the option") {
   CHECK(
       error_with("kv_cache.block_size", "24") ==
       "E-CONFIG: --set kv_cache.block_size=24: kv_cache.block_size: Block size must be a multiple "
-      "of 16. Found 24");
+      "of 16. Found 24; the nearest is 32");
   CHECK(error_with("sweep.attention.head_size", "[1]").starts_with("E-CONFIG: --set sweep"));
   CHECK(error_with("extends", "x.yaml").starts_with("E-CONFIG: --set extends=x.yaml: expected"));
   CHECK(
